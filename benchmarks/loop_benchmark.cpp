@@ -1,0 +1,162 @@
+/// The cost of the loop: the same model, data and number of steps through trainer.fit and through loops written by
+/// hand, in turn, on one thread. Prints the median time a step and the median of the ratios round by round.
+///
+///   build/bin/loop_benchmark [rounds] [steps] [variant]     a variant, 0 to 3, runs alone: for a profiler
+
+#include <levin/levin.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+namespace F = torch::nn::functional;
+
+constexpr int64_t kBatchSize = 32;
+
+class Mlp : public levin::Module {
+ public:
+  Mlp() {
+    first_ = register_module("first", torch::nn::Linear(784, 128));
+    second_ = register_module("second", torch::nn::Linear(128, 10));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return second_(first_(x).relu()); }
+
+  levin::StepOutput training_step(const levin::Batch& batch, int64_t /*batch_idx*/) override {
+    auto loss = F::cross_entropy(forward(batch["x"]), batch["y"]);
+    if (logs) log("train_loss", loss, {.prog_bar = true});
+    return loss;
+  }
+  levin::OptimizerConfigs configure_optimizers() override {
+    return std::make_shared<levin::optim::AdamW>(parameters(), levin::optim::AdamWOptions{.lr = 1e-3});
+  }
+  void on_train_start() override { started_ = Clock::now(); }
+  void on_train_end() override { seconds = std::chrono::duration<double>(Clock::now() - started_).count(); }
+
+  bool logs = true;
+  double seconds = 0;
+
+ private:
+  torch::nn::Linear first_{nullptr};
+  torch::nn::Linear second_{nullptr};
+  Clock::time_point started_;
+};
+
+struct Data {
+  torch::Tensor x;
+  torch::Tensor y;
+};
+
+/// The loop that people write, with any optimizer.
+template <class MakeOptimizer>
+double by_hand(const Data& data, int64_t steps, MakeOptimizer&& make_optimizer) {
+  torch::manual_seed(1);
+  Mlp model;
+  auto optimizer = make_optimizer(model.parameters());
+  const int64_t batches = data.x.size(0) / kBatchSize;
+  const auto started = Clock::now();
+  for (int64_t step = 0; step < steps;) {
+    const auto order = torch::randperm(data.x.size(0));
+    for (int64_t batch = 0; batch < batches && step < steps; ++batch, ++step) {
+      const auto indices = order.narrow(0, batch * kBatchSize, kBatchSize);
+      const auto x = data.x.index_select(0, indices);
+      const auto y = data.y.index_select(0, indices);
+      optimizer.zero_grad();
+      auto loss = F::cross_entropy(model.forward(x), y);
+      loss.backward();
+      optimizer.step();
+    }
+  }
+  return std::chrono::duration<double>(Clock::now() - started).count();
+}
+
+double by_levin(const Data& data, int64_t steps, bool usual_callbacks, const std::string& root) {
+  torch::manual_seed(1);
+  levin::seed_everything(1);
+  auto module = std::make_shared<Mlp>();
+  module->logs = usual_callbacks;
+  auto dataset = std::make_shared<levin::data::TensorDataset>(levin::Batch{{"x", data.x}, {"y", data.y}});
+  levin::TrainerOptions options;
+  options.max_steps = steps;
+  options.accelerator = "cpu";
+  options.default_root_dir = root;
+  options.enable_model_summary = false;
+  if (usual_callbacks)
+    options.logger = {levin::make<levin::CsvLogger>({}), levin::make<levin::TensorBoardLogger>({})};
+  else
+    options.barebones = true;
+  levin::Trainer trainer(options);
+  trainer.fit(module, levin::DataLoader(dataset, {.batch_size = kBatchSize, .shuffle = true}));
+  return module->seconds;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int64_t rounds = argc > 1 ? std::stoll(argv[1]) : 7;
+  const int64_t steps = argc > 2 ? std::stoll(argv[2]) : 3750;  // two epochs
+  torch::set_num_threads(1);
+  torch::manual_seed(0);
+  const Data data{torch::randn({60000, 784}), torch::randint(10, {60000})};
+  const std::string root = (std::filesystem::temp_directory_path() / "levin_loop_benchmark").string();
+
+  struct Variant {
+    const char* name;
+    std::function<double()> run;
+    std::vector<double> seconds;
+  };
+  std::vector<Variant> variants = {
+      {"by hand, levin::optim::AdamW (fused)",
+       [&] {
+         return by_hand(data, steps, [](std::vector<torch::Tensor> parameters) {
+           return levin::optim::AdamW(std::move(parameters), levin::optim::AdamWOptions{.lr = 1e-3});
+         });
+       },
+       {}},
+      {"by hand, torch::optim::AdamW",
+       [&] {
+         return by_hand(data, steps, [](std::vector<torch::Tensor> parameters) {
+           return torch::optim::AdamW(std::move(parameters), torch::optim::AdamWOptions(1e-3));
+         });
+       },
+       {}},
+      {"trainer.fit, no callbacks", [&] { return by_levin(data, steps, false, root); }, {}},
+      {"trainer.fit, csv + tensorboard + bar + checkpoint + log",
+       [&] { return by_levin(data, steps, true, root); },
+       {}},
+  };
+  if (argc > 3) {
+    for (int64_t round = 0; round < rounds; ++round) variants.at(std::stoul(argv[3])).run();
+    return 0;
+  }
+  for (auto& variant : variants) variant.run();  // warm-up
+  for (int64_t round = 0; round < rounds; ++round)
+    for (auto& variant : variants) variant.seconds.push_back(variant.run());
+
+  const auto ratio = [&](size_t of, size_t to) {
+    std::vector<double> ratios;
+    for (size_t i = 0; i < variants[of].seconds.size(); ++i)
+      ratios.push_back(variants[of].seconds[i] / variants[to].seconds[i]);
+    return median(ratios);
+  };
+  std::printf("\nMLP 784-128-10, batch %lld, %lld steps a round, %lld rounds, one thread\n",
+              static_cast<long long>(kBatchSize), static_cast<long long>(steps), static_cast<long long>(rounds));
+  for (const auto& variant : variants)
+    std::printf("%-58s %8.1f us a step\n", variant.name, 1e6 * median(variant.seconds) / static_cast<double>(steps));
+  std::printf("fit (no callbacks)   / hand (fused): %.3f   (target 1.01)\n", ratio(2, 0));
+  std::printf("fit (usual callbacks)/ hand (fused): %.3f   (target 1.03)\n", ratio(3, 0));
+  std::printf("fit (usual callbacks)/ hand (torch): %.3f   (target 0.6)\n", ratio(3, 1));
+  std::filesystem::remove_all(root);
+  return 0;
+}

@@ -1,0 +1,80 @@
+#include <levin/callbacks/checkpoint_name.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace levin {
+namespace {
+
+constexpr const char* kEpoch = "epoch";
+constexpr const char* kStep = "step";
+
+[[noreturn]] void refuse(const std::string& option, const std::string& pattern, const std::string& problem) {
+  throw ConfigError(
+      fmt::format("{} must be a name with values in braces; got '{}': {}; valid: {{epoch}}, {{step:06d}}, "
+                  "{{val_loss:.2f}}",
+                  option, pattern, problem));
+}
+
+}  // namespace
+
+CheckpointName::CheckpointName(const std::string& pattern, bool insert_names, const std::string& option) {
+  if (pattern.empty()) refuse(option, pattern, "it is empty");
+  if (pattern.front() == '.') refuse(option, pattern, "it begins with a dot, which marks temporary folders");
+  size_t position = 0;
+  while (position < pattern.size()) {
+    const size_t open = pattern.find('{', position);
+    Part part{.text = pattern.substr(position, open == std::string::npos ? open : open - position)};
+    if (part.text.find('}') != std::string::npos) refuse(option, pattern, "a closing brace has no opening one");
+    if (part.text.find('/') != std::string::npos) refuse(option, pattern, "it has a slash; dirpath is for folders");
+    position = pattern.size();
+    if (open != std::string::npos) {
+      const size_t close = pattern.find('}', open);
+      if (close == std::string::npos) refuse(option, pattern, "an opening brace has no closing one");
+      const std::string inside = pattern.substr(open + 1, close - open - 1);
+      const size_t colon = inside.find(':');
+      part.value = inside.substr(0, colon);
+      part.format = "{" + (colon == std::string::npos ? "" : inside.substr(colon)) + "}";
+      if (part.value.empty()) refuse(option, pattern, "braces without a name");
+      if (insert_names) part.text += part.value + "=";
+      position = close + 1;
+    }
+    parts_.push_back(std::move(part));
+  }
+  try {
+    std::map<std::string, double> sample;
+    for (const auto& part : parts_) sample[part.value] = 0.5;
+    render(0, 0, sample);
+  } catch (const fmt::format_error& error) {
+    refuse(option, pattern, error.what());
+  }
+}
+
+std::string CheckpointName::render(int64_t epoch, int64_t step, const std::map<std::string, double>& metrics) const {
+  std::string name;
+  for (const auto& part : parts_) {
+    name += part.text;
+    if (part.value.empty()) continue;
+    const auto metric = metrics.find(part.value);
+    if (part.value == kEpoch || part.value == kStep) {
+      const int64_t count = part.value == kEpoch ? epoch : step;
+      name += fmt::format(fmt::runtime(part.format), count);
+    } else if (metric != metrics.end()) {
+      name += fmt::format(fmt::runtime(part.format), metric->second);
+    } else {
+      log::warning_once(
+          fmt::format("the checkpoint's name asks for the metric '{}', which was not logged so far; it "
+                      "becomes 'none'",
+                      part.value));
+      name += "none";
+    }
+  }
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name;
+}
+
+}  // namespace levin

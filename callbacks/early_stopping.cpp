@@ -1,0 +1,109 @@
+#include <levin/callbacks/early_stopping.h>
+
+#include <levin/callbacks/monitor.h>
+#include <levin/core/base/log.h>
+#include <levin/core/trainer/trainer.h>
+
+#include <fmt/format.h>
+
+namespace levin {
+namespace {
+
+StoppingRule::Limits limits_of(const EarlyStoppingOptions& options) {
+  return {.mode = parse_monitor_mode(options.mode, "early_stopping.mode"),
+          .min_delta = options.min_delta,
+          .patience = options.patience,
+          .stopping_threshold = options.stopping_threshold,
+          .divergence_threshold = options.divergence_threshold,
+          .check_finite = options.check_finite};
+}
+
+}  // namespace
+
+void EarlyStoppingOptions::describe(Schema<EarlyStoppingOptions>& schema) {
+  using O = EarlyStoppingOptions;
+  schema.field("monitor", &O::monitor, "the metric to watch; required");
+  schema.field("min_delta", &O::min_delta, "an improvement by no more than this counts as none").at_least(0);
+  schema.field("patience", &O::patience, "looks at the metric without an improvement that end training").at_least(1);
+  schema.field("mode", &O::mode, "whether a smaller or a larger value is better").one_of({"min", "max"});
+  schema.field("stopping_threshold", &O::stopping_threshold, "training ends when the value is better than this");
+  schema.field("divergence_threshold", &O::divergence_threshold, "training ends when the value is worse than this");
+  schema.field("check_finite", &O::check_finite, "training ends when the value is NaN or infinite");
+  schema.field(
+      "check_on_train_epoch_end", &O::check_on_train_epoch_end,
+      "at the end of the training epoch (true) or after validation (false); null: after validation where it does "
+      "not run once an epoch");
+  schema.field("verbose", &O::verbose, "a line for every improvement");
+  schema.field("strict", &O::strict, "a metric that nobody logs is an error; otherwise a warning");
+}
+
+EarlyStopping::EarlyStopping(const Options& options)
+    : options_(options), moment_(options.check_on_train_epoch_end), rule_(options.monitor, limits_of(options)) {
+  if (options.monitor.empty())
+    throw ConfigError("early_stopping.monitor is required; got none; hint: early_stopping: {monitor: val_loss}");
+}
+
+std::string EarlyStopping::state_key() const {
+  return fmt::format("early_stopping(monitor={}, mode={})", options_.monitor, options_.mode);
+}
+
+void EarlyStopping::setup(Trainer&, Module&, Stage stage) {
+  if (stage != Stage::kFit) return;
+  moment_.reset();
+  rule_.restore(0, std::nullopt);
+  stopped_epoch_.reset();
+}
+
+void EarlyStopping::on_train_batch_end(Trainer&, Module&, const StepOutput&, const Batch&, int64_t batch_idx) {
+  moment_.count_batches(batch_idx + 1);
+}
+
+void EarlyStopping::on_validation_end(Trainer& trainer, Module&) {
+  if (trainer.stage() != Stage::kFit || trainer.sanity_checking()) return;
+  moment_.count_validation();
+  if (moment_.is_validation_end(trainer.options())) check(trainer, true);
+}
+
+void EarlyStopping::on_train_epoch_end(Trainer& trainer, Module&) {
+  if (moment_.is_train_epoch_end(trainer.options(), trainer.current_epoch()))
+    check(trainer, moment_.all_metrics_due(trainer.options(), moment_.completed_epochs(trainer)));
+}
+
+void EarlyStopping::check(Trainer& trainer, bool metric_required) {
+  if (trainer.options().fast_dev_run.batches() > 0) return;
+  const auto& metrics = trainer.callback_metrics();
+  const auto metric = metrics.find(options_.monitor);
+  if (metric == metrics.end()) {
+    const Error error = missing_metric_error("early_stopping", options_.monitor, metrics);
+    if (metric_required && options_.strict) throw error;
+    log::warning_once(error.what());
+    return;
+  }
+  const auto former = rule_.best_score();
+  const auto verdict = rule_.observe(metric->second);
+  if (verdict.improved && options_.verbose && trainer.is_global_zero())
+    log::info(fmt::format("{} improved{} to {:.6g}", options_.monitor,
+                          former ? fmt::format(" from {:.6g}", *former) : "", metric->second));
+  if (verdict.stop_reason.empty()) return;
+  stopped_epoch_ = trainer.current_epoch();
+  trainer.request_stop("early_stopping: " + verdict.stop_reason);
+}
+
+State EarlyStopping::state_dict() const {
+  State state = State::map();
+  state["wait_count"] = rule_.wait_count();
+  state["best_score"] = rule_.best_score() ? State(*rule_.best_score()) : State();
+  state["stopped_epoch"] = stopped_epoch_ ? State(*stopped_epoch_) : State();
+  state["validated"] = moment_.validated();
+  return state;
+}
+
+void EarlyStopping::load_state_dict(const State& state) {
+  const State& best = state.at("best_score");
+  const State& stopped = state.at("stopped_epoch");
+  rule_.restore(state.at("wait_count").as_int(), best.is_null() ? std::nullopt : std::optional(best.as_double()));
+  stopped_epoch_ = stopped.is_null() ? std::nullopt : std::optional(stopped.as_int());
+  moment_.set_validated(state.at("validated").as_bool());
+}
+
+}  // namespace levin

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <levin/callbacks/monitor_moment.h>
+#include <levin/callbacks/stopping_rule.h>
+#include <levin/core/base/schema.h>
+#include <levin/core/interfaces/callback.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace levin {
+
+struct EarlyStoppingOptions {
+  std::string monitor;                         ///< the metric to watch; required
+  double min_delta = 0;                        ///< an improvement by no more than this counts as none
+  int64_t patience = 3;                        ///< looks at the metric without an improvement that end training
+  std::string mode = "min";                    ///< min or max: whether a smaller or a larger value is better
+  std::optional<double> stopping_threshold;    ///< training ends when the value is better than this
+  std::optional<double> divergence_threshold;  ///< training ends when the value is worse than this
+  bool check_finite = true;                    ///< training ends when the value is NaN or infinite
+  /// At the end of the training epoch (true) or after validation (false); unset: see MonitorMoment
+  std::optional<bool> check_on_train_epoch_end;
+  bool verbose = false;  ///< a line for every improvement
+  bool strict = true;    ///< a metric that nobody logs is an error; otherwise a warning
+
+  static void describe(Schema<EarlyStoppingOptions>& schema);
+};
+
+/// Ends training when a metric has stopped getting better (no sooner than min_epochs and min_steps allow).
+class EarlyStopping final : public Callback {
+ public:
+  using Options = EarlyStoppingOptions;
+
+  /// Throws ConfigError without a metric to watch.
+  explicit EarlyStopping(const Options& options = {});
+
+  std::string state_key() const override;
+  bool runs_after_metrics() const override { return true; }
+  std::optional<double> best_score() const { return rule_.best_score(); }
+  /// Looks at the metric since it last improved.
+  int64_t wait_count() const { return rule_.wait_count(); }
+  /// The 0-based epoch in which it asked to stop; nothing when it did not.
+  std::optional<int64_t> stopped_epoch() const { return stopped_epoch_; }
+
+  void setup(Trainer& trainer, Module& module, Stage stage) override;
+  void on_train_batch_end(Trainer& trainer, Module& module, const StepOutput& output, const Batch& batch,
+                          int64_t batch_idx) override;
+  void on_validation_end(Trainer& trainer, Module& module) override;
+  void on_train_epoch_end(Trainer& trainer, Module& module) override;
+
+  State state_dict() const override;
+  /// Counters and the best value; the limits are those of the options.
+  void load_state_dict(const State& state) override;
+
+ private:
+  void check(Trainer& trainer, bool metric_required);
+
+  const Options options_;
+  MonitorMoment moment_;
+  StoppingRule rule_;
+  std::optional<int64_t> stopped_epoch_;
+};
+
+}  // namespace levin

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace levin {
+
+/// The last lines of a terminal, redrawn in place, with a way to print above them. May be used from several threads:
+/// log messages come from any.
+///
+/// Between calls the cursor stands behind the last line, so that a program that dies leaves the terminal usable.
+class LiveLines {
+ public:
+  using Writer = std::function<void(std::string_view)>;
+  using Width = std::function<size_t()>;
+
+  /// `columns`: the terminal's present width.
+  LiveLines(Writer write, Width columns) : write_(std::move(write)), columns_(std::move(columns)) {}
+
+  /// How long a line may be; one column stays free, since a full line makes some terminals wrap.
+  size_t usable_columns() const;
+  /// Replaces what is drawn.
+  void draw(std::vector<std::string> lines);
+  /// Takes away what is drawn.
+  void erase() { draw({}); }
+  /// Prints text that stays, above what is drawn.
+  void print(const std::string& text);
+
+ private:
+  std::string erasure() const;
+
+  const Writer write_;
+  const Width columns_;
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+}  // namespace levin

@@ -1,0 +1,339 @@
+#include <levin/callbacks/model_checkpoint.h>
+
+#include <levin/callbacks/monitor.h>
+#include <levin/core/base/file_system.h>
+#include <levin/core/base/log.h>
+#include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/interfaces/strategy.h>
+#include <levin/core/trainer/trainer.h>
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+
+namespace levin {
+namespace {
+
+constexpr const char* kComponent = "model_checkpoint";
+
+std::optional<std::chrono::seconds> parse_interval(const ModelCheckpointOptions& options) {
+  if (!options.train_time_interval) return {};
+  const auto interval = parse_duration(*options.train_time_interval);
+  if (!interval)
+    throw ConfigError(fmt::format("model_checkpoint.train_time_interval must be a time as DD:HH:MM:SS; got '{}'",
+                                  *options.train_time_interval));
+  return interval;
+}
+
+void check_conflicts(const ModelCheckpointOptions& options) {
+  std::vector<std::string> intervals;
+  if (options.every_n_train_steps) intervals.emplace_back("every_n_train_steps");
+  if (options.every_n_epochs) intervals.emplace_back("every_n_epochs");
+  if (options.train_time_interval) intervals.emplace_back("train_time_interval");
+  if (intervals.size() > 1)
+    throw ConfigError(
+        fmt::format("model_checkpoint has several intervals; got {}; valid: one of them; hint: use one "
+                    "model_checkpoint for each",
+                    join(intervals, " and ")));
+  if (options.monitor.empty() && options.save_top_k > 1)
+    throw ConfigError(
+        fmt::format("model_checkpoint.save_top_k={} needs model_checkpoint.monitor; without it the newest is "
+                    "kept; valid: -1, 0, 1; hint: monitor: step and mode: max keep the newest k",
+                    options.save_top_k));
+}
+
+/// What rank 0 has, on every rank.
+std::string from_rank_zero(Trainer& trainer, const std::string& value) {
+  return trainer.world_size() == 1 ? value : trainer.strategy().collective().broadcast_bytes(value, 0);
+}
+
+}  // namespace
+
+void ModelCheckpointOptions::describe(Schema<ModelCheckpointOptions>& schema) {
+  using O = ModelCheckpointOptions;
+  const auto is_duration = [](const std::string& text) { return parse_duration(text).has_value(); };
+  schema.field("monitor", &O::monitor,
+               "metric that ranks checkpoints, epoch and step included; empty: the newest are kept");
+  schema.field("mode", &O::mode, "whether a smaller or a larger value is better").one_of({"min", "max"});
+  schema.field("save_top_k", &O::save_top_k, "how many of the best to keep; -1 all, 0 none").at_least(-1);
+  schema.field("save_last", &O::save_last, "also keep the newest state as 'last'");
+  schema.field("every_n_train_steps", &O::every_n_train_steps, "save after so many optimizer steps").at_least(1);
+  schema.field("every_n_epochs", &O::every_n_epochs, "save after so many epochs; 1 when no other interval is set")
+      .at_least(1);
+  schema.field("train_time_interval", &O::train_time_interval, "save after so much training time")
+      .require("a time as DD:HH:MM:SS", is_duration);
+  schema.field("filename", &O::filename, "name of a checkpoint, with metrics as in {val_loss:.2f}");
+  schema.field("auto_insert_metric_name", &O::auto_insert_metric_name, "epoch=1 rather than 1 in the name");
+  schema.field("dirpath", &O::dirpath, "folder for checkpoints; empty: 'checkpoints' of the run's folder");
+  schema.field(
+      "save_on_train_epoch_end", &O::save_on_train_epoch_end,
+      "at the end of the training epoch (true) or after validation (false); null: after validation where it does "
+      "not run once an epoch");
+  schema.field("save_on_exception", &O::save_on_exception, "save 'on_exception' when training fails");
+  schema.field("enable_version_counter", &O::enable_version_counter,
+               "a name that is taken gets -v1, -v2 and so on; otherwise it is overwritten");
+}
+
+ModelCheckpoint::ModelCheckpoint(const Options& options)
+    : options_(options),
+      mode_(parse_monitor_mode(options.mode, "model_checkpoint.mode")),
+      name_(options.filename, options.auto_insert_metric_name, "model_checkpoint.filename"),
+      interval_(parse_interval(options)),
+      moment_(options.save_on_train_epoch_end),
+      record_{.top = TopCheckpoints(mode_, options.save_top_k)} {
+  check_conflicts(options);
+}
+
+std::string ModelCheckpoint::state_key() const {
+  std::string interval = fmt::format("every_n_epochs={}", options_.every_n_epochs.value_or(1));
+  if (options_.every_n_train_steps) interval = fmt::format("every_n_train_steps={}", *options_.every_n_train_steps);
+  if (interval_) interval = fmt::format("train_time_interval={}", *options_.train_time_interval);
+  return fmt::format("model_checkpoint(monitor={}, mode={}, {})", options_.monitor, options_.mode, interval);
+}
+
+std::string ModelCheckpoint::best_model_path() const {
+  if (options_.monitor.empty()) return record_.newest_path;
+  const auto* best = record_.top.best();
+  return best == nullptr ? "" : best->path;
+}
+
+std::optional<double> ModelCheckpoint::best_model_score() const {
+  const auto* best = record_.top.best();
+  return best == nullptr ? std::nullopt : std::optional(best->score);
+}
+
+std::optional<double> ModelCheckpoint::kth_value() const {
+  const auto* worst = record_.top.worst_of_full();
+  return worst == nullptr ? std::nullopt : std::optional(worst->score);
+}
+
+// ---- When.
+
+void ModelCheckpoint::setup(Trainer&, Module&, Stage stage) {
+  // Every fit starts from nothing, or from the state that it resumes.
+  if (stage != Stage::kFit) return;
+  record_ = {.top = TopCheckpoints(mode_, options_.save_top_k)};
+  moment_.reset();
+}
+
+void ModelCheckpoint::on_train_batch_end(Trainer& trainer, Module&, const StepOutput&, const Batch&,
+                                         int64_t batch_idx) {
+  moment_.count_batches(batch_idx + 1);
+  if (!saves_by_epoch() && is_step_due(trainer))
+    save_due(trainer, moment_.all_metrics_due(trainer.options(), trainer.current_epoch()));
+}
+
+void ModelCheckpoint::on_validation_end(Trainer& trainer, Module&) {
+  if (trainer.stage() != Stage::kFit || trainer.sanity_checking()) return;
+  moment_.count_validation();
+  if (moment_.is_validation_end(trainer.options()) && is_epoch_due(trainer)) save_due(trainer, true);
+}
+
+void ModelCheckpoint::on_train_epoch_end(Trainer& trainer, Module&) {
+  if (moment_.is_train_epoch_end(trainer.options(), trainer.current_epoch()) && is_epoch_due(trainer))
+    save_due(trainer, moment_.all_metrics_due(trainer.options(), moment_.completed_epochs(trainer)));
+}
+
+void ModelCheckpoint::on_train_end(Trainer& trainer, Module&) {
+  // Training ended before saving was due for the first time, or some steps after it was due last.
+  const bool never_due = record_.considered_step < 0 && record_.newest_path.empty();
+  if (never_due && saves_by_epoch() && !options_.every_n_epochs && trainer.global_step() > 0)
+    save_due(trainer, false);
+  else if (options_.save_last && record_.considered_step != trainer.global_step())
+    save_last(trainer);
+}
+
+bool ModelCheckpoint::is_epoch_due(const Trainer& trainer) const {
+  return saves_by_epoch() && record_.considered_step != trainer.global_step() &&
+         (trainer.current_epoch() + 1) % options_.every_n_epochs.value_or(1) == 0;
+}
+
+bool ModelCheckpoint::is_step_due(const Trainer& trainer) const {
+  const int64_t step = trainer.global_step();
+  if (step == 0 || step == record_.considered_step) return false;
+  if (options_.every_n_train_steps) return step % *options_.every_n_train_steps == 0;
+  const bool due = trainer.elapsed_seconds() - record_.considered_seconds >= static_cast<double>(interval_->count());
+  if (trainer.world_size() == 1) return due;
+  // Clocks differ: ranks agree, but not in every step.
+  return step % trainer.options().log_every_n_steps == 0 &&
+         trainer.strategy().collective().broadcast_bytes(due ? "y" : "n", 0) == "y";
+}
+
+// ---- What.
+
+/// `metric_required`: a whole validation or epoch is over, so that a metric that is still missing is a mistake.
+void ModelCheckpoint::save_due(Trainer& trainer, bool metric_required) {
+  if (folder(trainer).empty()) return;
+  const int64_t former_step = record_.considered_step;
+  record_.considered_step = trainer.global_step();
+  record_.considered_seconds = trainer.elapsed_seconds();
+  try {
+    const Metrics metrics = candidates(trainer);
+    if (!options_.monitor.empty())
+      save_best(trainer, metrics, metric_required);
+    else if (options_.save_top_k != 0)
+      save_newest(trainer, metrics);
+    if (options_.save_last) save_last(trainer);
+  } catch (...) {
+    record_.considered_step = former_step;
+    throw;
+  }
+}
+
+void ModelCheckpoint::save_best(Trainer& trainer, const Metrics& metrics, bool metric_required) {
+  const auto score = monitored(trainer, metrics);
+  if (!score) {
+    const Error error = missing_metric_error(kComponent, options_.monitor, metrics);
+    if (metric_required) throw error;
+    log::warning_once(error.what());
+    return;
+  }
+  if (std::isnan(*score))
+    log::warning(fmt::format("model_checkpoint: {} is NaN in epoch {}, step {}; it ranks as the worst value",
+                             options_.monitor, trainer.current_epoch(), trainer.global_step()));
+  record_.current_score = score;
+  if (!record_.top.accepts(*score)) return;
+
+  const std::string superseded = record_.top.next_superseded();
+  const std::string path =
+      free_path(trainer, name_.render(trainer.current_epoch(), trainer.global_step(), metrics), superseded);
+  Record next = record_;
+  next.top.add(path, *score);
+  next.newest_path = path;
+  write(trainer, std::move(next), path, false);
+  if (superseded != path) remove(trainer, superseded);
+}
+
+void ModelCheckpoint::save_newest(Trainer& trainer, const Metrics& metrics) {
+  const std::string superseded = options_.save_top_k == 1 ? record_.ranked_path : "";
+  const std::string path =
+      free_path(trainer, name_.render(trainer.current_epoch(), trainer.global_step(), metrics), superseded);
+  Record next = record_;
+  next.ranked_path = next.newest_path = path;
+  write(trainer, std::move(next), path, false);
+  if (superseded != path) remove(trainer, superseded);
+}
+
+void ModelCheckpoint::save_last(Trainer& trainer) {
+  if (folder(trainer).empty()) return;
+  const std::string path = free_path(trainer, kLastName, record_.last_path);
+  Record next = record_;
+  next.last_path = next.newest_path = path;
+  next.considered_step = trainer.global_step();
+  write(trainer, std::move(next), path, true);
+}
+
+void ModelCheckpoint::on_exception(Trainer& trainer, Module&, const std::exception_ptr&) {
+  if (!options_.save_on_exception || trainer.stage() != Stage::kFit || trainer.sanity_checking()) return;
+  if (trainer.global_step() == 0 || folder(trainer).empty()) return;
+  try {
+    const std::string path = free_path(trainer, kExceptionName, "");
+    Record next = record_;
+    next.newest_path = path;
+    write(trainer, std::move(next), path, true);
+    log::info(fmt::format("training failed; its state is in {}", path));
+  } catch (const std::exception& error) {
+    // The error that ended training is the one that the user must see.
+    log::warning(fmt::format("could not save a checkpoint after the failure: {}", error.what()));
+  }
+}
+
+/// The record changes before the checkpoint is written, since it is saved within it.
+void ModelCheckpoint::write(Trainer& trainer, Record next, const std::string& path, bool is_last) {
+  std::swap(record_, next);
+  try {
+    const auto score = monitored(trainer, candidates(trainer));
+    trainer.save_checkpoint(path, {.path = path,
+                                   .epoch = trainer.current_epoch(),
+                                   .global_step = trainer.global_step(),
+                                   .monitor = options_.monitor,
+                                   .score = score,
+                                   .is_best = !options_.monitor.empty() && best_model_path() == path,
+                                   .is_last = is_last});
+  } catch (...) {
+    record_ = std::move(next);
+    throw;
+  }
+}
+
+void ModelCheckpoint::remove(const Trainer& trainer, const std::string& path) const {
+  if (path.empty() || !trainer.is_global_zero()) return;
+  if (std::filesystem::path(path).parent_path() != std::filesystem::path(folder(trainer))) return;
+  try {
+    remove_checkpoint(path);
+  } catch (const Error& error) {
+    log::warning(fmt::format("could not remove a superseded checkpoint: {}", error.what()));
+  }
+}
+
+std::string ModelCheckpoint::folder(const Trainer& trainer) const {
+  if (trainer.options().fast_dev_run.batches() > 0) return "";
+  if (!options_.dirpath.empty()) return std::filesystem::path(options_.dirpath + "/").parent_path().string();
+  const std::string run = trainer.run_directory();
+  return run.empty() ? "" : run + "/checkpoints";
+}
+
+std::string ModelCheckpoint::free_path(Trainer& trainer, const std::string& name,
+                                       const std::string& may_replace) const {
+  const std::string wanted = folder(trainer) + "/" + name;
+  std::string path = wanted;
+  if (options_.enable_version_counter && trainer.is_global_zero()) {
+    for (int64_t version = 1; path != may_replace && FileSystem::current().exists(path); ++version)
+      path = fmt::format("{}-v{}", wanted, version);
+  }
+  return from_rank_zero(trainer, path);
+}
+
+ModelCheckpoint::Metrics ModelCheckpoint::candidates(const Trainer& trainer) const {
+  Metrics metrics = trainer.callback_metrics();
+  metrics.emplace("epoch", static_cast<double>(trainer.current_epoch()));
+  metrics.emplace("step", static_cast<double>(trainer.global_step()));
+  return metrics;
+}
+
+std::optional<double> ModelCheckpoint::monitored(Trainer& trainer, const Metrics& metrics) const {
+  const auto metric = metrics.find(options_.monitor);
+  // A hexadecimal number is exact, and reads back "nan" and "inf" as well.
+  const std::string text = from_rank_zero(trainer, metric == metrics.end() ? "" : fmt::format("{:a}", metric->second));
+  return text.empty() ? std::nullopt : std::optional(std::strtod(text.c_str(), nullptr));
+}
+
+// ---- State.
+
+State ModelCheckpoint::state_dict() const {
+  State state = State::map();
+  const auto optional = [](std::optional<double> value) { return value ? State(*value) : State(); };
+  state["monitor"] = options_.monitor;
+  state["best_model_path"] = best_model_path();
+  state["best_model_score"] = optional(best_model_score());
+  state["best_k_models"] = record_.top.to_state();
+  state["kth_best_model_path"] = kth_best_model_path();
+  state["kth_value"] = optional(kth_value());
+  state["current_score"] = optional(record_.current_score);
+  state["ranked_path"] = record_.ranked_path;
+  state["last_path"] = record_.last_path;
+  state["last_model_path"] = record_.newest_path;
+  state["considered_step"] = record_.considered_step;
+  state["considered_seconds"] = record_.considered_seconds;
+  state["validated"] = moment_.validated();
+  return state;
+}
+
+void ModelCheckpoint::load_state_dict(const State& state) {
+  const auto existing = [&](std::string_view key) {
+    const std::string& path = state.at(key).as_string();
+    return FileSystem::current().exists(path) ? path : "";
+  };
+  const State& score = state.at("current_score");
+  record_.top.load(state.at("best_k_models"));
+  record_.ranked_path = existing("ranked_path");
+  record_.last_path = existing("last_path");
+  record_.newest_path = existing("last_model_path");
+  record_.current_score = score.is_null() ? std::nullopt : std::optional(score.as_double());
+  record_.considered_step = state.at("considered_step").as_int();
+  record_.considered_seconds = state.at("considered_seconds").as_double();
+  moment_.set_validated(state.at("validated").as_bool());
+}
+
+}  // namespace levin

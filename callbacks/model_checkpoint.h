@@ -1,0 +1,107 @@
+#pragma once
+
+#include <levin/callbacks/checkpoint_name.h>
+#include <levin/callbacks/monitor_moment.h>
+#include <levin/callbacks/top_checkpoints.h>
+#include <levin/core/base/schema.h>
+#include <levin/core/interfaces/checkpointer.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace levin {
+
+struct ModelCheckpointOptions {
+  std::string monitor;       ///< metric that ranks checkpoints; "epoch" and "step" work too; empty: the newest are kept
+  std::string mode = "min";  ///< min or max: whether a smaller or a larger value is better
+  int64_t save_top_k = 1;    ///< how many of the best to keep; -1 all, 0 none
+  bool save_last = false;    ///< also keep the newest state as `last`
+  std::optional<int64_t> every_n_train_steps;      ///< save after so many optimizer steps
+  std::optional<int64_t> every_n_epochs;           ///< save after so many epochs; 1 when no other interval is set
+  std::optional<std::string> train_time_interval;  ///< save after so much training time, "DD:HH:MM:SS"
+  std::string filename = "{epoch}-{step}";         ///< name of a checkpoint, with metrics as in "{val_loss:.2f}"
+  bool auto_insert_metric_name = true;             ///< "epoch=1" rather than "1" in the name
+  std::string dirpath;                             ///< folder for checkpoints; empty: `checkpoints` of the run's folder
+  /// At the end of the training epoch (true) or after validation (false); unset: see MonitorMoment
+  std::optional<bool> save_on_train_epoch_end;
+  bool save_on_exception = false;      ///< save `on_exception` when training fails
+  bool enable_version_counter = true;  ///< a name that is taken gets "-v1", "-v2"...; otherwise it is overwritten
+
+  static void describe(Schema<ModelCheckpointOptions>& schema);
+};
+
+/// Saves checkpoints at intervals and keeps the best ones by a monitored metric.
+///
+/// An older checkpoint is removed only after the one that supersedes it is whole on the disk; when saving fails,
+/// nothing is removed and the callback is as it was before. Only folders directly below `dirpath` are ever removed:
+/// after a resume into another run's folder, the former run's checkpoints still rank, but stay where they are.
+class ModelCheckpoint final : public Checkpointer {
+ public:
+  using Options = ModelCheckpointOptions;
+  static constexpr const char* kLastName = "last";
+  static constexpr const char* kExceptionName = "on_exception";
+
+  /// Throws ConfigError for options that conflict.
+  explicit ModelCheckpoint(const Options& options = {});
+
+  std::string state_key() const override;
+  std::string best_model_path() const override;
+  std::optional<double> best_model_score() const override;
+  std::string last_model_path() const override { return record_.newest_path; }
+  /// The one of the kept checkpoints that would go next; empty while there is room for more.
+  std::string kth_best_model_path() const { return record_.top.next_superseded(); }
+  std::optional<double> kth_value() const;
+  /// The kept checkpoints with their scores, in the order of saving; empty without a monitor.
+  const std::vector<TopCheckpoints::Item>& best_k_models() const { return record_.top.items(); }
+  void save_last(Trainer& trainer) override;
+
+  void setup(Trainer& trainer, Module& module, Stage stage) override;
+  void on_train_batch_end(Trainer& trainer, Module& module, const StepOutput& output, const Batch& batch,
+                          int64_t batch_idx) override;
+  void on_validation_end(Trainer& trainer, Module& module) override;
+  void on_train_epoch_end(Trainer& trainer, Module& module) override;
+  void on_train_end(Trainer& trainer, Module& module) override;
+  void on_exception(Trainer& trainer, Module& module, const std::exception_ptr& error) override;
+
+  State state_dict() const override;
+  void load_state_dict(const State& state) override;
+
+ private:
+  using Metrics = std::map<std::string, double>;
+
+  /// What a save changes; taken back as a whole when it fails.
+  struct Record {
+    TopCheckpoints top;
+    std::string ranked_path;  ///< without a monitor: the one checkpoint that save_top_k=1 keeps
+    std::string last_path;    ///< the `last` of this run
+    std::string newest_path;
+    std::optional<double> current_score;
+    int64_t considered_step = -1;   ///< the global step at which saving was last due
+    double considered_seconds = 0;  ///< the training time of it
+  };
+
+  bool saves_by_epoch() const { return !options_.every_n_train_steps && !interval_; }
+  bool is_epoch_due(const Trainer& trainer) const;
+  bool is_step_due(const Trainer& trainer) const;
+  void save_due(Trainer& trainer, bool metric_required);
+  void save_best(Trainer& trainer, const Metrics& metrics, bool metric_required);
+  void save_newest(Trainer& trainer, const Metrics& metrics);
+  void write(Trainer& trainer, Record next, const std::string& path, bool is_last);
+  void remove(const Trainer& trainer, const std::string& path) const;
+  std::string folder(const Trainer& trainer) const;
+  std::string free_path(Trainer& trainer, const std::string& name, const std::string& may_replace) const;
+  Metrics candidates(const Trainer& trainer) const;
+  std::optional<double> monitored(Trainer& trainer, const Metrics& metrics) const;
+
+  const Options options_;
+  const MonitorMode mode_;
+  const CheckpointName name_;
+  const std::optional<std::chrono::seconds> interval_;
+  MonitorMoment moment_;
+  Record record_;
+};
+
+}  // namespace levin

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace levin {
+
+/// What a model is made of, in numbers.
+struct ModelTable {
+  struct Row {
+    std::string name;  ///< dotted
+    std::string type;
+    int64_t parameters = 0;  ///< elements, each tensor within this submodule once
+    bool training = true;    ///< train or eval mode
+  };
+
+  std::vector<Row> rows;  ///< submodules down to the depth asked for
+  int64_t trainable = 0;  ///< elements of the whole model's parameters, each tensor once
+  int64_t frozen = 0;     ///< those that need no gradient
+  int64_t parameter_bytes = 0;
+  int64_t buffers = 0;  ///< elements of all buffers, each tensor once
+  int64_t buffer_bytes = 0;
+
+  /// Several lines, without a newline at the end.
+  std::string to_text() const;
+};
+
+/// `max_depth`: levels of submodules that get a row; -1 all, 0 none. A submodule registered twice has two rows and
+/// counts once.
+ModelTable tabulate_model(const torch::nn::Module& module, int64_t max_depth);
+
+/// "123", "1.2 K", "101 K", "2.0 M"
+std::string short_count(int64_t count);
+
+/// A C++ type's name as users know it: "torch::nn::LinearImpl" is "Linear", the unit of a BlockImpl is "Block".
+std::string short_type_name(const std::string& demangled);
+
+}  // namespace levin

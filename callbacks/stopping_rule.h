@@ -1,0 +1,51 @@
+#pragma once
+
+#include <levin/core/base/events.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace levin {
+
+/// Decides from the values of a metric, one after another, when training should stop. It knows no trainer.
+class StoppingRule {
+ public:
+  struct Limits {
+    MonitorMode mode = MonitorMode::kMin;
+    double min_delta = 0;                        ///< an improvement by no more than this is none
+    int64_t patience = 3;                        ///< values without an improvement that end training
+    std::optional<double> stopping_threshold;    ///< training ends when the value is better than this
+    std::optional<double> divergence_threshold;  ///< training ends when the value is worse than this
+    bool check_finite = true;                    ///< training ends on NaN and infinity
+  };
+
+  struct Verdict {
+    bool improved = false;
+    std::string stop_reason;  ///< empty: training goes on
+  };
+
+  /// `metric`: its name, for the reasons.
+  StoppingRule(std::string metric, const Limits& limits) : metric_(std::move(metric)), limits_(limits) {}
+
+  Verdict observe(double value);
+
+  /// Values without an improvement since the best one.
+  int64_t wait_count() const { return wait_count_; }
+  /// Nothing before the first value that is a number.
+  std::optional<double> best_score() const { return best_score_; }
+  void restore(int64_t wait_count, std::optional<double> best_score) {
+    wait_count_ = wait_count;
+    best_score_ = best_score;
+  }
+
+ private:
+  bool improves(double value) const;
+
+  const std::string metric_;
+  const Limits limits_;
+  int64_t wait_count_ = 0;
+  std::optional<double> best_score_;
+};
+
+}  // namespace levin

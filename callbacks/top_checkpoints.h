@@ -1,0 +1,52 @@
+#pragma once
+
+#include <levin/core/base/events.h>
+#include <levin/core/base/state.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+/// The list of the k best checkpoints, by the value of a monitored metric. It knows paths only and touches no file. NaN
+/// ranks below every number; of equal values the one that came first ranks higher.
+class TopCheckpoints {
+ public:
+  struct Item {
+    std::string path;
+    double score = 0;
+  };
+
+  /// `limit`: how many to keep; -1 for all.
+  TopCheckpoints(MonitorMode mode, int64_t limit) : mode_(mode), limit_(limit) {}
+
+  /// Whether a checkpoint of this score belongs on the list.
+  bool accepts(double score) const;
+  /// The path that leaves the list when one is added now; empty while there is room.
+  std::string next_superseded() const;
+  /// Adds a checkpoint that was accepted, in place of any of the same path and of the one that leaves the list.
+  void add(const std::string& path, double score);
+
+  /// The best one, or nullptr when there is none whose score is a number.
+  const Item* best() const;
+  /// The one that leaves next, or nullptr while there is room.
+  const Item* worst_of_full() const;
+  /// In the order in which they came.
+  const std::vector<Item>& items() const { return items_; }
+
+  /// A list of mappings of "path" and "score".
+  State to_state() const;
+  /// Takes over those of a saved list whose folder still exists; where they are more than the limit, the best ones.
+  void load(const State& state);
+
+ private:
+  const Item* worst() const;
+
+  MonitorMode mode_;
+  int64_t limit_;
+  std::vector<Item> items_;
+};
+
+}  // namespace levin

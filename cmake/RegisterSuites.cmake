@@ -1,0 +1,29 @@
+# Writes OUTPUT, a file for ctest with one entry for each GoogleTest suite of EXECUTABLE.
+# Run after the executable is built, with EXECUTABLE, PREFIX, LABELS, ENVIRONMENT, TIMEOUT and OUTPUT defined.
+
+execute_process(COMMAND "${EXECUTABLE}" --gtest_list_tests OUTPUT_VARIABLE listing RESULT_VARIABLE result)
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "${EXECUTABLE} --gtest_list_tests failed: ${result}")
+endif()
+
+# Suites stand at the line's beginning ("Suite." or "Suite/0.  # TypeParam = ..."), their tests are indented.
+string(REPLACE ";" "\\;" listing "${listing}")
+string(REPLACE "\n" ";" lines "${listing}")
+set(content "")
+foreach(line ${lines})
+  if(NOT line MATCHES "^([A-Za-z0-9_/]+)\\.( |$)")
+    continue()
+  endif()
+  set(suite "${CMAKE_MATCH_1}")
+  set(labels "${LABELS}")
+  if(suite MATCHES "Gpu")
+    list(APPEND labels gpu)
+  endif()
+  # GoogleTest exits with 0 when it skipped every test; ctest is to say "skipped" then, and only then.
+  string(APPEND content "add_test([==[${PREFIX}.${suite}]==] [==[${EXECUTABLE}]==] [==[--gtest_filter=${suite}.*]==])
+set_tests_properties([==[${PREFIX}.${suite}]==] PROPERTIES LABELS [==[${labels}]==] TIMEOUT ${TIMEOUT}
+  ENVIRONMENT [==[${ENVIRONMENT}]==]
+  SKIP_REGULAR_EXPRESSION [==[PASSED  \\] 0 tests\\.[^F]*SKIPPED \\] [0-9]+ tests?, listed below:\n(\\[  SKIPPED \\][^\n]*\n?)+$]==])
+")
+endforeach()
+file(WRITE "${OUTPUT}" "${content}")

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace levin {
+
+/// Where a configuration value was written.
+struct Origin {
+  std::string source;  ///< a file's path, "command line", "default", "code"
+  int line = 0;        ///< 1-based; 0 when the source has no lines
+  int column = 0;      ///< 1-based
+
+  /// "mlp.yaml:3:5" or "command line"
+  std::string describe() const;
+};
+
+/// A configuration tree in the shape of YAML, in which every node remembers where it was written.
+class Config {
+ public:
+  enum class Kind { kNull, kScalar, kSequence, kMapping };
+  struct Entry;
+
+  // Defined in the source: Entry is not complete here.
+  Config();
+  Config(const Config&);
+  Config(Config&&) noexcept;
+  Config& operator=(const Config&);
+  Config& operator=(Config&&) noexcept;
+  ~Config();
+
+  static Config null(Origin origin = {});
+  /// `quoted`: the text was in quotation marks and is therefore a string whatever it looks like.
+  static Config scalar(std::string text, bool quoted = false, Origin origin = {});
+  static Config sequence(std::vector<Config> items = {}, Origin origin = {});
+  static Config mapping(Origin origin = {});
+
+  /// Parses YAML (block or flow style). Throws ConfigError with source, line and column. `fixed_origin`: every node
+  /// gets `origin` as it is (for text from a command line, whose lines mean nothing to the user).
+  static Config parse(const std::string& yaml, const Origin& origin, bool fixed_origin = false);
+  /// Throws ConfigError when the file cannot be read or is not YAML.
+  static Config load(const std::string& path);
+
+  Kind kind() const { return kind_; }
+  bool is_null() const { return kind_ == Kind::kNull; }
+  bool is_scalar() const { return kind_ == Kind::kScalar; }
+  bool is_sequence() const { return kind_ == Kind::kSequence; }
+  bool is_mapping() const { return kind_ == Kind::kMapping; }
+  const Origin& origin() const { return origin_; }
+
+  /// The text of a scalar.
+  const std::string& text() const { return text_; }
+  bool quoted() const { return quoted_; }
+  const std::vector<Config>& items() const { return items_; }
+  const std::vector<Entry>& entries() const { return entries_; }
+
+  /// The value of a key of this mapping, or nullptr.
+  const Config* find(std::string_view key) const;
+  Config* find(std::string_view key);
+  /// The value of a key, made (as null) when it is not there; turns a null node into a mapping.
+  Config& operator[](std::string_view key);
+  void set(std::string_view key, Config value, Origin key_origin = {});
+  void erase(std::string_view key);
+  void push_back(Config item);
+
+  /// Sets the value at a dotted path such as "trainer.max_epochs", making mappings on the way. A scalar on the way is a
+  /// name in short form (`strategy: ddp`) and becomes `{name: ddp}`.
+  void set_path(std::string_view dotted_path, Config value);
+
+  /// Lays `later` over this tree: mappings merge key by key, everything else is replaced.
+  void merge(const Config& later);
+
+  /// "an integer"-style words for messages: the kind, and the text of a scalar.
+  std::string describe() const;
+
+  /// YAML text. `with_origins` adds a comment to each line saying where its value comes from.
+  std::string to_yaml(bool with_origins = false) const;
+  /// One line of YAML flow style.
+  std::string to_flow() const;
+
+  /// Same tree, whatever the origins.
+  bool operator==(const Config& other) const;
+
+ private:
+  Kind kind_ = Kind::kNull;
+  bool quoted_ = false;
+  std::string text_;
+  std::vector<Config> items_;
+  std::vector<Entry> entries_;
+  Origin origin_;
+};
+
+struct Config::Entry {
+  std::string key;
+  Origin origin;  ///< of the key
+  Config value;
+  bool operator==(const Entry& other) const { return key == other.key && value == other.value; }
+};
+
+}  // namespace levin

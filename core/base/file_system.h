@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace levin {
+
+/// A file being written, through a buffer. Every call throws levin::Error "[files] cannot write PATH: No space left on
+/// device" on failure; a file that failed once stays failed, so that one with a hole in it is never taken for whole.
+class WritableFile {
+ public:
+  virtual ~WritableFile() = default;
+  virtual void append(const void* data, size_t size) = 0;
+  void append(std::string_view text) { append(text.data(), text.size()); }
+  /// Hands buffered bytes to the operating system.
+  virtual void flush() = 0;
+  /// Flushes and waits until the bytes are on the disk.
+  virtual void sync() = 0;
+  /// Flushes and closes; the destructor closes without reporting errors.
+  virtual void close() = 0;
+};
+
+/// The file operations of checkpoints and loggers, in one place so that tests can make them fail.
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+
+  virtual std::unique_ptr<WritableFile> create(const std::string& path);
+  virtual std::unique_ptr<WritableFile> open_append(const std::string& path);
+  /// Also makes missing parents.
+  virtual void create_directories(const std::string& path);
+  /// False when it exists already: an atomic claim of a name.
+  virtual bool create_directory(const std::string& path);
+  virtual void rename(const std::string& from, const std::string& to);
+  /// Swaps two existing paths at once, so that each name always leads to something whole. On a file system that cannot,
+  /// it falls back to exchange_by_renames.
+  virtual void exchange(const std::string& a, const std::string& b);
+  virtual void remove_all(const std::string& path);
+  /// Waits until a directory's entries are on the disk.
+  virtual void sync_directory(const std::string& path);
+  std::string read_file(const std::string& path) const;
+  bool exists(const std::string& path) const;
+  /// Names (not paths) in a directory, sorted; empty when there is none.
+  std::vector<std::string> list(const std::string& path) const;
+
+  /// The file system in use; tests may replace it. nullptr restores the real one.
+  static FileSystem& current();
+  static void replace(FileSystem* replacement);
+
+ protected:
+  /// Swaps two paths by renaming `b` aside, `a` to `b`, and what was `b` to `a`. Between the first two steps nothing
+  /// has the name `b`; when the second fails, the first is undone.
+  void exchange_by_renames(const std::string& a, const std::string& b);
+};
+
+}  // namespace levin

@@ -1,0 +1,175 @@
+#pragma once
+
+#include <levin/core/base/schema.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace levin {
+
+/// A class whose objects are made from an options struct named `Options`.
+template <class T>
+concept HasOptions = requires {
+  typename T::Options;
+};
+
+namespace detail {
+struct NoOptions {
+  static void describe(Schema<NoOptions>& /*schema*/) {}
+};
+template <class T>
+struct OptionsType {
+  using type = NoOptions;
+};
+template <HasOptions T>
+struct OptionsType<T> {
+  using type = typename T::Options;
+};
+std::string demangled(const char* type_name);
+}  // namespace detail
+
+/// The options struct of a class, or an empty one.
+template <class T>
+using OptionsOf = typename detail::OptionsType<T>::type;
+
+/// Base of everything that users name in YAML or hand to the trainer: it remembers how it was made, so that replicas,
+/// thread ranks and load_from_checkpoint can make it again. Set by levin::make and by registries, not by users.
+class Buildable {
+ public:
+  virtual ~Buildable() = default;
+
+  /// The name under which its class was registered, else its C++ type.
+  const std::string& recipe_name() const { return recipe_name_; }
+  /// Its options, empty when it was made without levin::make or a registry.
+  const Config& recipe_options() const { return recipe_options_; }
+  /// Whether it can be made again.
+  bool can_rebuild() const { return static_cast<bool>(rebuild_); }
+  /// A second object made as this one was. Throws levin::Error that says to use levin::make when it cannot.
+  std::shared_ptr<Buildable> rebuild() const;
+
+  void set_recipe(std::string name, Config options, std::function<std::shared_ptr<Buildable>()> rebuild) {
+    recipe_name_ = std::move(name);
+    recipe_options_ = std::move(options);
+    rebuild_ = std::move(rebuild);
+  }
+
+ private:
+  std::string recipe_name_;
+  Config recipe_options_;
+  std::function<std::shared_ptr<Buildable>()> rebuild_;
+};
+
+namespace detail {
+
+template <class T>
+std::shared_ptr<T> construct(const OptionsOf<T>& options) {
+  if constexpr (std::is_constructible_v<T, const OptionsOf<T>&>)
+    return std::make_shared<T>(options);
+  else
+    return std::make_shared<T>();
+}
+
+template <class T>
+std::shared_ptr<T> make_named(const std::string& name, const OptionsOf<T>& options) {
+  Config dumped = Config::mapping();
+  if constexpr (Described<OptionsOf<T>>) dumped = schema_of<OptionsOf<T>>().dump(options);
+  auto object = construct<T>(options);
+  object->set_recipe(name, std::move(dumped),
+                     [name, options]() -> std::shared_ptr<Buildable> { return make_named<T>(name, options); });
+  return object;
+}
+
+}  // namespace detail
+
+/// Makes a module, data module, callback or logger that remembers its options. Throws ConfigError when one is out of
+/// range.
+template <class T>
+std::shared_ptr<T> make(const OptionsOf<T>& options = {}) {
+  const std::string name = detail::demangled(typeid(T).name());
+  if constexpr (Described<OptionsOf<T>>) schema_of<OptionsOf<T>>().validate(options, name);
+  return detail::make_named<T>(name, options);
+}
+
+/// Names that YAML may use for classes derived from `Base`, with their typed options.
+template <class Base>
+class Registry {
+ public:
+  /// `kind` is the word for messages: "callback".
+  explicit Registry(std::string kind) : kind_(std::move(kind)) {}
+
+  struct Item {
+    std::string name;
+    std::string doc;
+    std::vector<FieldDoc> fields;
+    std::function<std::shared_ptr<Base>(const Config& options, const std::string& path)> make;
+    std::function<bool(const Base&)> is_instance;  ///< of this class or one derived from it
+    /// The options with every default, checked, without making an object. What was given keeps the form it was written
+    /// in.
+    std::function<Config(const Config& options, const std::string& path)> resolve;
+  };
+
+  /// Registers `T`; a second registration of a name replaces the first. `doc`: one line for --help.
+  template <class T>
+  void add(const std::string& name, const std::string& doc = "") {
+    static_assert(std::is_base_of_v<Base, T>);
+    static_assert(Described<OptionsOf<T>>, "Options need `static void describe(levin::Schema<Options>&)`");
+    using Options = OptionsOf<T>;
+    Item item{
+        .name = name,
+        .doc = doc,
+        .fields = schema_of<Options>().fields(),
+        .make =
+            [name](const Config& options, const std::string& path) {
+              return std::static_pointer_cast<Base>(detail::make_named<T>(name, parse_options<Options>(options, path)));
+            },
+        .is_instance = [](const Base& object) { return dynamic_cast<const T*>(&object) != nullptr; },
+        .resolve = [](const Config& options,
+                      const std::string& path) { return schema_of<Options>().resolve(options, path); }};
+    for (auto& existing : items_) {
+      if (existing.name == name) {
+        existing = std::move(item);
+        return;
+      }
+    }
+    items_.push_back(std::move(item));
+  }
+
+  /// Makes an object by name. `origin` is where the name was written. Throws ConfigError with the nearest valid name.
+  std::shared_ptr<Base> make(const std::string& name, const Config& options, const std::string& path,
+                             const Origin& origin = {}) const {
+    return require(name, origin).make(options, path);
+  }
+
+  const Item* find(const std::string& name) const {
+    for (const auto& item : items_)
+      if (item.name == name) return &item;
+    return nullptr;
+  }
+
+  const Item& require(const std::string& name, const Origin& origin = {}) const {
+    const Item* item = find(name);
+    if (item == nullptr) {
+      const std::string place = origin.source.empty() ? "" : origin.describe() + ": ";
+      throw ConfigError(place + "unknown " + kind_ + " '" + name + "'" + valid_names_hint(name, names()));
+    }
+    return *item;
+  }
+
+  const std::vector<Item>& items() const { return items_; }
+  const std::string& kind() const { return kind_; }
+  std::vector<std::string> names() const {
+    std::vector<std::string> result;
+    for (const auto& item : items_) result.push_back(item.name);
+    return result;
+  }
+
+ private:
+  std::string kind_;
+  std::vector<Item> items_;
+};
+
+}  // namespace levin

@@ -1,0 +1,43 @@
+#include <levin/core/builtins.h>
+
+#include <levin/callbacks/early_stopping.h>
+#include <levin/callbacks/learning_rate_monitor.h>
+#include <levin/callbacks/model_checkpoint.h>
+#include <levin/callbacks/model_summary.h>
+#include <levin/callbacks/progress_bar.h>
+#include <levin/callbacks/timer.h>
+#include <levin/core/precision/true_precision.h>
+#include <levin/core/trainer/registries.h>
+#include <levin/loggers/csv_logger.h>
+#include <levin/loggers/tensorboard_logger.h>
+#include <levin/strategies/single_device.h>
+
+namespace levin {
+
+void register_builtins(Registries& registries) {
+  registries.callbacks.add<ModelCheckpoint>("model_checkpoint", "saves checkpoints, the best ones by a metric");
+  registries.callbacks.add<EarlyStopping>("early_stopping", "ends training when a metric stops getting better");
+  registries.callbacks.add<ProgressBar>("progress_bar", "shows progress, rate and metrics");
+  registries.callbacks.add<ModelSummary>("model_summary", "prints the layers and their parameters before training");
+  registries.callbacks.add<LearningRateMonitor>("learning_rate_monitor", "logs the learning rates");
+  registries.callbacks.add<Timer>("timer", "measures the time of each stage and ends training after a given time");
+
+  registries.loggers.add<CsvLogger>("csv", "metrics.csv in the run's folder");
+  registries.loggers.add<TensorBoardLogger>("tensorboard", "event files in the run's folder");
+
+  registries.strategies.add<SingleDevice>("single_device", "one process on one device");
+
+  registries.precisions.add<Float32Precision>("32-true", "single precision");
+  registries.precisions.add<Float64Precision>("64-true", "double precision");
+}
+
+Registries& registries() {
+  static Registries* instance = [] {
+    auto* made = new Registries;  // outlives every static object that may still make something by name
+    register_builtins(*made);
+    return made;
+  }();
+  return *instance;
+}
+
+}  // namespace levin

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace levin {
+
+// The files of a checkpoint's folder; docs/checkpoint-format.md describes them.
+inline constexpr const char* kModelFile = "model.safetensors";          ///< the tensors of the module
+inline constexpr const char* kOptimizerFile = "optimizer.safetensors";  ///< the tensors of the optimizers
+inline constexpr const char* kTensorsFile = "state.safetensors";        ///< all other tensors
+inline constexpr const char* kStateFile = "state.json";                 ///< everything else
+inline constexpr const char* kManifestFile = "manifest.json";           ///< written last; vouches for the others
+
+/// What a checkpoint's manifest says about it, readable without opening any other file.
+struct CheckpointInfo {
+  int64_t epoch = 0;
+  int64_t global_step = 0;
+  int64_t world_size = 1;
+  std::string monitor;          ///< the monitored metric, empty when there is none
+  std::optional<double> score;  ///< its value
+  std::string levin_version;    ///< of the program that wrote it
+  /// When it was written, UTC: "2026-01-31T12:00:00.000000Z". Filled in by write_checkpoint when empty.
+  std::string created;
+};
+
+}  // namespace levin

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+
+namespace levin {
+
+/// A folder that is filled beside its final place and takes that place at once: whoever looks, after a crash too, finds
+/// either what was there before or the whole new one.
+///
+/// While it is filled its name is `.NAME.tmp-PID-N`. What processes that died left of this kind in the same place is
+/// removed first.
+class PendingDirectory {
+ public:
+  /// Makes the temporary folder, and missing parents. Throws levin::Error.
+  explicit PendingDirectory(const std::string& final_path);
+  /// Removes the temporary folder when commit() was not reached.
+  ~PendingDirectory();
+  PendingDirectory(const PendingDirectory&) = delete;
+  PendingDirectory& operator=(const PendingDirectory&) = delete;
+
+  /// The temporary folder.
+  const std::string& path() const { return path_; }
+
+  /// Waits until the folder is on the disk and puts it in place; what was there before is removed. The files in it must
+  /// have been synced. Throws levin::Error, and then what was there before is still there.
+  void commit();
+
+ private:
+  void put_in_place();
+
+  std::string final_path_;
+  std::string parent_;
+  std::string path_;
+};
+
+}  // namespace levin

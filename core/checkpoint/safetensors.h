@@ -1,0 +1,68 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <levin/core/checkpoint/input_file.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace levin {
+
+class WritableFile;
+
+using NamedTensor = std::pair<std::string, at::Tensor>;
+
+/// Writes tensors in the safetensors format (https://github.com/huggingface/safetensors): the header's length, a JSON
+/// header, then the elements of each tensor in row-major order, whatever its strides. Tensors of wide elements come
+/// first, so that each one is aligned. A tensor on another device, or one that is not contiguous, is copied; only one
+/// at a time. Throws levin::Error for a name given twice and for a tensor that the format cannot hold.
+void write_safetensors(WritableFile& file, const std::vector<NamedTensor>& tensors,
+                       const std::map<std::string, std::string>& metadata = {});
+
+/// A safetensors file opened for reading. The constructor reads the header alone and checks it: lengths, JSON, types,
+/// shapes, and that the tensors fill the rest of the file without gap or overlap.
+class SafetensorsFile {
+ public:
+  /// Throws levin::Error saying what is wrong with the file.
+  explicit SafetensorsFile(const std::string& path);
+
+  /// In the order in which the data lie in the file.
+  const std::vector<std::string>& names() const { return names_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  bool contains(std::string_view name) const { return entries_.find(name) != entries_.end(); }
+
+  // Of one tensor. Each throws levin::Error when there is none of that name.
+  const std::vector<int64_t>& shape(std::string_view name) const { return entry(name).shape; }
+  at::ScalarType dtype(std::string_view name) const { return entry(name).type; }
+  /// The size of its elements in bytes.
+  uint64_t bytes(std::string_view name) const { return entry(name).end - entry(name).begin; }
+  /// A new contiguous tensor on the CPU.
+  at::Tensor read(std::string_view name) const;
+
+ private:
+  struct Entry {
+    at::ScalarType type;
+    std::vector<int64_t> shape;
+    uint64_t begin;  ///< offset of the first byte after the header
+    uint64_t end;
+  };
+
+  const Entry& entry(std::string_view name) const;
+  void parse_header(const std::string& header);
+  void check_layout();
+
+  InputFile file_;
+  uint64_t data_start_ = 0;
+  std::map<std::string, Entry, std::less<>> entries_;
+  std::vector<std::string> names_;
+  std::map<std::string, std::string> metadata_;
+};
+
+/// The format's word for an element type: "F32"; throws levin::Error for one that it does not have.
+const char* safetensors_type_name(at::ScalarType type);
+
+}  // namespace levin

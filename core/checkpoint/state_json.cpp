@@ -1,0 +1,290 @@
+#include <levin/core/checkpoint/state_json.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/checkpoint/checkpoint_info.h>
+#include <levin/core/checkpoint/state_path.h>
+
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+namespace levin {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kModelSection = "model";
+constexpr const char* kOptimizerSection = "optimizers";
+
+// What JSON has no word for is an object with one of these as its only key. A key of the tree that begins with "$" is
+// written with a second "$", so that the two are never confused.
+constexpr const char* kTensor = "$tensor";
+constexpr const char* kDouble = "$double";
+constexpr const char* kBytes = "$bytes";
+
+bool is_utf8(const std::string& text) {
+  try {
+    static_cast<void>(Json(text).dump());
+    return true;
+  } catch (const Json::type_error&) {
+    return false;
+  }
+}
+
+std::string hex_of(const std::string& bytes) {
+  std::string digits;
+  for (const char byte : bytes) digits += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return digits;
+}
+
+/// The dimensions from the widest stride to the narrowest: empty when that is row-major order.
+std::vector<int64_t> dimension_order(const at::Tensor& tensor) {
+  if (tensor.is_contiguous()) return {};
+  std::vector<int64_t> order(static_cast<size_t>(tensor.dim()));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return tensor.stride(a) > tensor.stride(b); });
+  return std::is_sorted(order.begin(), order.end()) ? std::vector<int64_t>{} : order;
+}
+
+at::Tensor with_dimension_order(const at::Tensor& tensor, const std::vector<int64_t>& order) {
+  std::vector<int64_t> inverse(order.size());
+  for (size_t i = 0; i < order.size(); ++i) inverse[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  const c10::InferenceMode guard(false);
+  return tensor.permute(order).contiguous().permute(inverse);
+}
+
+const char* kind_name(Placement::Kind kind) {
+  switch (kind) {
+    case Placement::Kind::kReplicated:
+      return "replicated";
+    case Placement::Kind::kSharded:
+      return "sharded";
+    case Placement::Kind::kRankLocal:
+      return "rank_local";
+  }
+  throw InternalError("unknown placement");
+}
+
+class Encoder {
+ public:
+  explicit Encoder(TensorsByFile& tensors) : tensors_(tensors) {}
+
+  Json encode(const State& node, const std::string& pointer) {
+    if (node.is_null()) return nullptr;
+    if (node.is_bool()) return node.as_bool();
+    if (node.is_int()) return node.as_int();
+    if (node.is_double()) return number(node.as_double());
+    if (node.is_string()) return text(node.as_string());
+    if (node.is_tensor()) return Json{{kTensor, tensor(node.as_leaf(), pointer, path_of(pointer), false)}};
+    if (node.is_list()) return list(node.as_list(), pointer);
+    return mapping(node.as_map(), pointer);
+  }
+
+ private:
+  static Json number(double value) {
+    if (std::isfinite(value)) return value;
+    return Json{{kDouble, std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"}};
+  }
+
+  static Json text(const std::string& value) {
+    if (is_utf8(value)) return value;
+    return Json{{kBytes, hex_of(value)}};
+  }
+
+  Json list(const State::List& items, const std::string& pointer) {
+    Json result = Json::array();
+    for (size_t i = 0; i < items.size(); ++i)
+      result.push_back(encode(items[i], child_pointer(pointer, std::to_string(i))));
+    return result;
+  }
+
+  Json mapping(const State::Map& entries, const std::string& pointer) {
+    const bool is_model = pointer == child_pointer("", kModelSection);
+    Json result = Json::object();
+    for (const auto& [key, value] : entries) {
+      const std::string child = child_pointer(pointer, key);
+      if (!is_utf8(key))
+        throw Error("checkpoint",
+                    fmt::format("cannot save a key that is not UTF-8 text; got one below '{}'; hint: keep "
+                                "bytes in a value",
+                                path_of(pointer)));
+      const std::string escaped = key.starts_with('$') ? "$" + key : key;
+      if (is_model && value.is_tensor())
+        result[escaped] = Json{{kTensor, tensor(value.as_leaf(), child, key, true)}};
+      else
+        result[escaped] = encode(value, child);
+    }
+    return result;
+  }
+
+  Json tensor(const TensorLeaf& leaf, const std::string& pointer, const std::string& name, bool is_model) {
+    if (!leaf.value.defined()) return nullptr;
+    const bool is_optimizer = pointer.starts_with(child_pointer("", kOptimizerSection) + "/");
+    const std::string file = is_model ? kModelFile : is_optimizer ? kOptimizerFile : kTensorsFile;
+    tensors_[file].emplace_back(name, leaf.value);
+    Json result{{"file", file}, {"name", name}};
+    const auto order = dimension_order(leaf.value);
+    if (!order.empty()) result["dimension_order"] = order;
+    if (leaf.placement.kind != Placement::Kind::kReplicated) result["placement"] = placement(leaf.placement);
+    return result;
+  }
+
+  static Json placement(const Placement& placement) {
+    Json result{{"kind", kind_name(placement.kind)}};
+    if (placement.kind == Placement::Kind::kSharded) {
+      result["shard_name"] = placement.shard_name;
+      result["offset"] = placement.offset;
+      result["global_shape"] = placement.global_shape;
+    }
+    return result;
+  }
+
+  TensorsByFile& tensors_;
+};
+
+class Decoder {
+ public:
+  Decoder(const std::string& source, const TensorLoader& load) : source_(source), load_(load) {}
+
+  State decode(const Json& node, const std::string& pointer) const {
+    switch (node.type()) {
+      case Json::value_t::null:
+        return {};
+      case Json::value_t::boolean:
+        return node.get<bool>();
+      case Json::value_t::number_integer:
+        return node.get<int64_t>();
+      case Json::value_t::number_unsigned:
+        if (node.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+          fail(pointer, "an integer beyond 64 bits");
+        return node.get<int64_t>();
+      case Json::value_t::number_float:
+        return node.get<double>();
+      case Json::value_t::string:
+        return node.get<std::string>();
+      case Json::value_t::array:
+        return list(node, pointer);
+      case Json::value_t::object:
+        return is_special(node) ? special(node, pointer) : mapping(node, pointer, {});
+      default:
+        fail(pointer, node.type_name());
+    }
+  }
+
+  State mapping(const Json& node, const std::string& pointer, const std::vector<std::string>& sections) const {
+    State::Map entries;
+    for (const auto& [escaped, value] : node.items()) {
+      if (escaped.starts_with('$') && !escaped.starts_with("$$")) fail(pointer, fmt::format("the key '{}'", escaped));
+      const std::string key = escaped.starts_with('$') ? escaped.substr(1) : escaped;
+      if (!sections.empty() && std::find(sections.begin(), sections.end(), key) == sections.end()) continue;
+      entries.emplace(key, decode(value, child_pointer(pointer, key)));
+    }
+    return entries;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& pointer, std::string_view got) const {
+    throw Error("checkpoint",
+                fmt::format("{} holds what no checkpoint has at '{}'; got {}", source_, path_of(pointer), got));
+  }
+
+  static bool is_special(const Json& node) {
+    if (node.size() != 1) return false;
+    const std::string& key = node.begin().key();
+    return key == kTensor || key == kDouble || key == kBytes;
+  }
+
+  State list(const Json& node, const std::string& pointer) const {
+    State::List items;
+    for (const auto& item : node) items.push_back(decode(item, child_pointer(pointer, std::to_string(items.size()))));
+    return items;
+  }
+
+  State special(const Json& node, const std::string& pointer) const {
+    const std::string& key = node.begin().key();
+    const Json& value = node.begin().value();
+    if (key == kTensor) return value.is_null() ? State(at::Tensor()) : State(tensor(value, pointer));
+    const std::string text = value.get<std::string>();
+    if (key == kBytes) return bytes(text, pointer);
+    if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
+    if (text == "inf") return std::numeric_limits<double>::infinity();
+    if (text == "-inf") return -std::numeric_limits<double>::infinity();
+    fail(pointer, fmt::format("the number '{}'", text));
+  }
+
+  State bytes(const std::string& digits, const std::string& pointer) const {
+    if (digits.size() % 2 != 0) fail(pointer, "half a byte");
+    std::string result;
+    for (size_t i = 0; i < digits.size(); i += 2) {
+      unsigned byte = 0;
+      const char* end = digits.data() + i + 2;
+      if (std::from_chars(digits.data() + i, end, byte, 16).ptr != end) fail(pointer, "bytes that are not hexadecimal");
+      result += static_cast<char>(byte);
+    }
+    return result;
+  }
+
+  TensorLeaf tensor(const Json& node, const std::string& pointer) const {
+    TensorLeaf leaf{load_({node.at("file").get<std::string>(), node.at("name").get<std::string>()}), {}};
+    if (node.contains("dimension_order") && leaf.value.defined()) {
+      const auto order = node["dimension_order"].get<std::vector<int64_t>>();
+      std::vector<int64_t> sorted = order;
+      std::sort(sorted.begin(), sorted.end());
+      std::vector<int64_t> expected(static_cast<size_t>(leaf.value.dim()));
+      std::iota(expected.begin(), expected.end(), int64_t{0});
+      if (sorted != expected) fail(pointer, fmt::format("the dimension order {}", node["dimension_order"].dump()));
+      leaf.value = with_dimension_order(leaf.value, order);
+    }
+    if (node.contains("placement")) leaf.placement = placement(node["placement"], pointer);
+    return leaf;
+  }
+
+  Placement placement(const Json& node, const std::string& pointer) const {
+    Placement result;
+    const auto kind = node.at("kind").get<std::string>();
+    if (kind == kind_name(Placement::Kind::kRankLocal)) {
+      result.kind = Placement::Kind::kRankLocal;
+    } else if (kind == kind_name(Placement::Kind::kSharded)) {
+      result.kind = Placement::Kind::kSharded;
+      result.shard_name = node.at("shard_name").get<std::string>();
+      result.offset = node.at("offset").get<int64_t>();
+      result.global_shape = node.at("global_shape").get<std::vector<int64_t>>();
+    } else {
+      fail(pointer, fmt::format("the placement '{}'", kind));
+    }
+    return result;
+  }
+
+  const std::string& source_;
+  const TensorLoader& load_;
+};
+
+}  // namespace
+
+std::string encode_state(const State& tree, TensorsByFile& tensors) {
+  if (!tree.is_map()) throw Error("checkpoint", fmt::format("expected a mapping to save; got {}", tree.type_name()));
+  return Encoder(tensors).encode(tree, "").dump(2);
+}
+
+State decode_state(std::string_view text, const std::string& source, const TensorLoader& load,
+                   const std::vector<std::string>& sections) {
+  try {
+    const Json node = Json::parse(text);
+    const Decoder decoder(source, load);
+    if (!node.is_object())
+      throw Error("checkpoint", fmt::format("{} is no JSON object; got {}", source, node.type_name()));
+    return decoder.mapping(node, "", sections);
+  } catch (const Json::exception& error) {
+    throw Error("checkpoint", fmt::format("{} is not what a checkpoint holds; got {}", source, error.what()));
+  }
+}
+
+}  // namespace levin

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <levin/core/base/state.h>
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace levin {
+
+/// The JSON pointer (RFC 6901) of a child: `parent`, "/" and the key, in which "~" is written "~0" and "/" is written
+/// "~1", so that different places have different pointers. The root's pointer is empty.
+std::string child_pointer(const std::string& parent, std::string_view key);
+
+/// A pointer without its leading slash, "optimizers/0/lr": how paths are shown and how tensors are named in files.
+std::string path_of(const std::string& pointer);
+
+/// Calls `visit` for every tensor and plain value of a tree, empty lists and mappings among them, in a fixed order.
+void for_each_leaf(const State& tree, const std::function<void(const std::string& path, const State& leaf)>& visit);
+
+/// A plain value on one line: `null`, `true`, `3`, `3.0`, `"text"`, `[]`, `{}`; "a tensor" for a tensor.
+std::string plain_text(const State& leaf);
+
+}  // namespace levin

@@ -1,0 +1,140 @@
+#include <levin/core/data/batch.h>
+
+#include <levin/core/base/error.h>
+
+#include <ATen/ops/cat.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace levin {
+
+namespace {
+
+constexpr std::string_view kComponent = "data";
+
+std::string tensor_names(const std::vector<Batch::Item>& items) {
+  std::vector<std::string> names;
+  for (const auto& item : items) names.push_back(item.first);
+  return names.empty() ? "none" : join(names);
+}
+
+bool counts_examples(const at::Tensor& tensor) { return tensor.defined() && tensor.dim() > 0; }
+
+template <class Function>
+Batch transformed(const std::vector<Batch::Item>& items, const Function& function) {
+  Batch result;
+  result.items().reserve(items.size());
+  for (const auto& [name, tensor] : items)
+    result.items().emplace_back(name, tensor.defined() ? function(tensor) : tensor);
+  return result;
+}
+
+/// Throws unless the first dimensions of all tensors agree.
+void check_sizes(const Batch& batch) {
+  const int64_t size = batch.size();
+  for (const auto& [name, tensor] : batch.items()) {
+    if (counts_examples(tensor) && tensor.size(0) != size)
+      throw Error(kComponent,
+                  fmt::format("the tensors of a batch disagree on the number of examples: '{}' has {}, the first "
+                              "tensor {}",
+                              name, tensor.size(0), size));
+  }
+}
+
+}  // namespace
+
+Batch::Batch(std::initializer_list<Item> items) : items_(items) {
+  for (size_t i = 1; i < items_.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (items_[i].first == items_[j].first)
+        throw Error(kComponent, fmt::format("a batch has two tensors named '{}'", items_[i].first));
+    }
+  }
+}
+
+const at::Tensor& Batch::operator[](std::string_view name) const {
+  const at::Tensor* tensor = find(name);
+  if (tensor == nullptr)
+    throw Error(kComponent, fmt::format("the batch has no tensor '{}'; it has: {}", name, tensor_names(items_)));
+  return *tensor;
+}
+
+at::Tensor& Batch::operator[](std::string_view name) {
+  for (auto& item : items_)
+    if (item.first == name) return item.second;
+  return items_.emplace_back(std::string(name), at::Tensor()).second;
+}
+
+const at::Tensor* Batch::find(std::string_view name) const {
+  for (const auto& item : items_)
+    if (item.first == name) return &item.second;
+  return nullptr;
+}
+
+void Batch::set(std::string_view name, at::Tensor tensor) { (*this)[name] = std::move(tensor); }
+
+int64_t Batch::size() const {
+  for (const auto& item : items_)
+    if (counts_examples(item.second)) return item.second.size(0);
+  return items_.empty() ? 0 : 1;
+}
+
+Batch Batch::to(const at::Device& device, bool non_blocking) const {
+  return transformed(items_, [&](const at::Tensor& tensor) {
+    return tensor.device() == device ? tensor : tensor.to(device, tensor.scalar_type(), non_blocking);
+  });
+}
+
+Batch Batch::to_floating(at::ScalarType type) const {
+  return transformed(items_, [&](const at::Tensor& tensor) {
+    return tensor.is_floating_point() && tensor.scalar_type() != type ? tensor.to(type) : tensor;
+  });
+}
+
+Batch Batch::pin_memory() const {
+  return transformed(items_, [](const at::Tensor& tensor) { return tensor.is_cpu() ? tensor.pin_memory() : tensor; });
+}
+
+Batch Batch::slice(int64_t begin, int64_t end) const {
+  if (begin < 0 || end < begin || end > size())
+    throw Error(kComponent, fmt::format("cannot slice examples [{}, {}) out of a batch of {}", begin, end, size()));
+  check_sizes(*this);
+  return transformed(
+      items_, [&](const at::Tensor& tensor) { return tensor.dim() == 0 ? tensor : tensor.slice(0, begin, end); });
+}
+
+std::vector<Batch> Batch::split(int64_t parts) const {
+  if (parts < 1) throw Error(kComponent, fmt::format("cannot split a batch into {} parts; valid: at least 1", parts));
+  if (items_.empty()) return {};
+  const int64_t examples = size();
+  const int64_t count = std::clamp<int64_t>(examples, 1, parts);
+  std::vector<Batch> result;
+  result.reserve(static_cast<size_t>(count));
+  int64_t begin = 0;
+  for (int64_t part = 0; part < count; ++part) {
+    const int64_t end = begin + examples / count + (part < examples % count ? 1 : 0);
+    result.push_back(slice(begin, end));
+    begin = end;
+  }
+  return result;
+}
+
+Batch Batch::concatenate(const std::vector<Batch>& parts) {
+  if (parts.empty()) return {};
+  if (parts.size() == 1) return parts.front();
+  Batch result;
+  for (const auto& [name, first] : parts.front().items_) {
+    if (!counts_examples(first)) {
+      result.items_.emplace_back(name, first);
+      continue;
+    }
+    std::vector<at::Tensor> pieces;
+    pieces.reserve(parts.size());
+    for (const auto& part : parts) pieces.push_back(part[name]);
+    result.items_.emplace_back(name, at::cat(pieces, 0));
+  }
+  return result;
+}
+
+}  // namespace levin

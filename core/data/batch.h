@@ -1,0 +1,52 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace levin {
+
+/// An ordered list of named tensors: what a data set yields and a step receives. The first dimension of each tensor
+/// counts the examples, except for tensors without dimensions. The trainer moves, pins, splits and slices it.
+class Batch {
+ public:
+  using Item = std::pair<std::string, at::Tensor>;
+
+  Batch() = default;
+  Batch(std::initializer_list<Item> items);
+
+  /// The tensor of that name. Throws levin::Error naming the tensors there are.
+  const at::Tensor& operator[](std::string_view name) const;
+  /// The tensor of that name, added (undefined) when it is not there.
+  at::Tensor& operator[](std::string_view name);
+  const at::Tensor* find(std::string_view name) const;
+
+  void set(std::string_view name, at::Tensor tensor);
+  bool empty() const { return items_.empty(); }
+  const std::vector<Item>& items() const { return items_; }
+  std::vector<Item>& items() { return items_; }
+
+  /// Number of examples: the first dimension of the first tensor that has one; 1 when none has, 0 when empty.
+  int64_t size() const;
+
+  Batch to(const at::Device& device, bool non_blocking = false) const;
+  /// Floating-point tensors in another type; integers stay.
+  Batch to_floating(at::ScalarType type) const;
+  Batch pin_memory() const;
+  /// Examples [begin, end).
+  Batch slice(int64_t begin, int64_t end) const;
+  /// At most `parts` slices of sizes that differ by at most one; fewer when there are fewer examples.
+  std::vector<Batch> split(int64_t parts) const;
+  /// The inverse of split: tensors concatenated by name along the first dimension.
+  static Batch concatenate(const std::vector<Batch>& parts);
+
+ private:
+  std::vector<Item> items_;
+};
+
+}  // namespace levin

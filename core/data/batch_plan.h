@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+
+namespace levin::data {
+
+/// How the visiting order of a sized data set is cut into batches. With W ranks and batches of B, the global batch b is
+/// the order's [b*B*W, (b+1)*B*W); a rank takes its contiguous part of it. A partial last global batch is divided as
+/// evenly as possible, so that ranks may get parts of different sizes, or none at all.
+struct BatchPlan {
+  int64_t num_indices = 0;
+  int64_t batch_size = 1;  ///< examples in a batch of one rank
+  bool drop_last = false;  ///< leaves out a partial last global batch
+  int64_t rank = 0;
+  int64_t world_size = 1;
+
+  /// Batches of this rank.
+  int64_t num_batches() const;
+
+  struct Range {
+    int64_t begin = 0;  ///< positions in the visiting order
+    int64_t end = 0;
+  };
+  /// This rank's part of a global batch; `batch` < num_batches().
+  Range range(int64_t batch) const;
+};
+
+}  // namespace levin::data

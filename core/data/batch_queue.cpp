@@ -1,0 +1,49 @@
+#include <levin/core/data/batch_queue.h>
+
+#include <utility>
+
+namespace levin::data {
+
+bool BatchQueue::push(FetchResult result) {
+  {
+    std::unique_lock lock(mutex_);
+    has_room_.wait(lock, [&] { return closed_ || count_ < slots_.size(); });
+    if (closed_) return false;
+    slots_[(first_ + count_) % slots_.size()] = std::move(result);
+    ++count_;
+  }
+  has_result_.notify_one();
+  return true;
+}
+
+std::optional<FetchResult> BatchQueue::pop(std::chrono::nanoseconds& waited) {
+  std::optional<FetchResult> result;
+  {
+    std::unique_lock lock(mutex_);
+    if (count_ == 0 && !closed_) {
+      const auto begin = std::chrono::steady_clock::now();
+      has_result_.wait(lock, [&] { return closed_ || count_ > 0; });
+      waited += std::chrono::steady_clock::now() - begin;
+    }
+    if (closed_) return std::nullopt;
+    result = std::exchange(slots_[first_], {});
+    first_ = (first_ + 1) % slots_.size();
+    --count_;
+  }
+  has_room_.notify_one();
+  return result;
+}
+
+void BatchQueue::close() {
+  std::vector<FetchResult> dropped;
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    count_ = 0;
+    dropped.swap(slots_);
+  }
+  has_room_.notify_all();
+  has_result_.notify_all();
+}
+
+}  // namespace levin::data

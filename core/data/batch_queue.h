@@ -1,0 +1,43 @@
+#pragma once
+
+#include <levin/core/data/batch.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+namespace levin::data {
+
+/// What a worker made of its turn: a batch, or an error, or neither at the end of its part.
+struct FetchResult {
+  std::optional<Batch> batch;
+  std::exception_ptr error;
+};
+
+/// A bounded queue from one worker to the thread that consumes its batches. Allocates only when it is made.
+class BatchQueue {
+ public:
+  explicit BatchQueue(int64_t capacity) : slots_(static_cast<size_t>(capacity)) {}
+
+  /// Waits for room. False, and the result is dropped, once the queue is closed.
+  bool push(FetchResult result);
+  /// Waits for a result, adding the time to `waited`; nothing once the queue is closed.
+  std::optional<FetchResult> pop(std::chrono::nanoseconds& waited);
+  /// Ends all waiting and drops what is queued.
+  void close();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable has_room_;
+  std::condition_variable has_result_;
+  std::vector<FetchResult> slots_;  ///< a ring
+  size_t first_ = 0;
+  size_t count_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace levin::data

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <levin/core/data/batch.h>
+
+#include <chrono>
+#include <optional>
+
+namespace levin::data {
+
+/// Where the batches of one pass come from.
+class BatchSource {
+ public:
+  virtual ~BatchSource() = default;
+  /// The next batch, or nothing at the end. Adds the time spent waiting for it to `waited`. Throws levin::Error after
+  /// stop().
+  virtual std::optional<Batch> next(std::chrono::nanoseconds& waited) = 0;
+  /// Ends fetching for good; returns when no worker fetches any more. Called from any thread.
+  virtual void stop() = 0;
+};
+
+}  // namespace levin::data

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <levin/core/base/schema.h>
+#include <levin/core/data/image_data_module.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace levin::data {
+
+struct Cifar10Options {
+  std::string root = "/usr/share/datasets/cifar-10-batches-bin";  ///< folder of data_batch_1.bin ... test_batch.bin
+  int64_t batch_size = 64;
+  int64_t num_workers = 0;
+  int64_t val_size = 5000;  ///< training images held out for validation, the last of them; 0: no validation
+  bool shuffle = true;      ///< of the training images
+  bool augment = false;     ///< mirror training images at random and shift them by up to 4 pixels
+  std::vector<double> mean = {0.4914, 0.4822, 0.4465};
+  std::vector<double> std = {0.2470, 0.2435, 0.2616};
+  bool drop_last = false;  ///< leave out a partial last training batch
+  bool pin_memory = false;
+
+  static void describe(Schema<Cifar10Options>& schema);
+};
+
+/// 32x32 colour images of 10 classes (Krizhevsky, 2009) in the binary format: records of a label byte and 3072 bytes of
+/// pixels, channel by channel. Training reads data_batch_1.bin to data_batch_5.bin. Batches: "image" float [N, 3, 32,
+/// 32], normalised by (value / 255 - mean) / std for each channel, and "label" int64 [N].
+class Cifar10 : public ImageDataModule {
+ public:
+  using Options = Cifar10Options;
+  explicit Cifar10(const Options& options);
+
+ protected:
+  Images read(bool training) const override;
+
+ private:
+  std::string root_;
+};
+
+}  // namespace levin::data

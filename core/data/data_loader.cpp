@@ -1,0 +1,211 @@
+#include <levin/core/data/data_loader.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/data/batch_plan.h>
+#include <levin/core/data/fetch_scope.h>
+#include <levin/core/data/inline_source.h>
+#include <levin/core/data/loader_pass.h>
+#include <levin/core/data/pinning_reader.h>
+#include <levin/core/data/prefetch_source.h>
+#include <levin/core/data/sized_reader.h>
+#include <levin/core/data/stream_reader.h>
+#include <levin/core/data/worker_pool.h>
+
+#include <ATen/Context.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace levin {
+
+namespace {
+
+constexpr std::string_view kComponent = "data";
+
+void check_position(const DataLoaderPosition& position) {
+  if (position.world_size < 1 || position.rank < 0 || position.rank >= position.world_size)
+    throw Error(kComponent, fmt::format("a pass over a data loader needs 0 <= rank < world_size; got rank {} of {}",
+                                        position.rank, position.world_size));
+  if (position.batch < 0 || position.epoch < 0)
+    throw Error(kComponent,
+                fmt::format("a pass over a data loader cannot start at epoch {}, batch {}; valid: at least 0",
+                            position.epoch, position.batch));
+}
+
+void check_order(const std::vector<int64_t>& order, int64_t size) {
+  const auto [least, greatest] = std::minmax_element(order.begin(), order.end());
+  if (order.empty() || (*least >= 0 && *greatest < size)) return;
+  throw Error(kComponent, fmt::format("the sampler gave the index {} for a data set of {} examples",
+                                      *least < 0 ? *least : *greatest, size));
+}
+
+}  // namespace
+
+void DataLoaderOptions::describe(Schema<DataLoaderOptions>& schema) {
+  using O = DataLoaderOptions;
+  schema.field("batch_size", &O::batch_size, "examples in a batch").at_least(1);
+  schema.field("shuffle", &O::shuffle, "visit the examples in an order drawn from seed and epoch");
+  schema.field("num_workers", &O::num_workers, "threads that fetch batches ahead; 0 fetches in the calling thread")
+      .at_least(0);
+  schema.field("prefetch_factor", &O::prefetch_factor, "batches each worker keeps ready").at_least(1);
+  schema.field("pin_memory", &O::pin_memory, "page-locked batches for faster copies to a CUDA device");
+  schema.field("drop_last", &O::drop_last, "leave out the last batch when it is not full");
+}
+
+struct DataLoader::Core {
+  DataLoaderOptions options;
+  std::shared_ptr<const data::Dataset> dataset;
+  std::shared_ptr<const data::Sampler> sampler;
+  bool sampler_was_given = false;  ///< else it follows options.shuffle
+  std::shared_ptr<const data::IterableDataset> iterable;
+
+  std::mutex mutex;  ///< guards what follows: passes may be started from several threads
+  std::shared_ptr<data::WorkerPool> pool;
+  std::weak_ptr<data::BatchSource> running;
+
+  int64_t checked_size() const {
+    const int64_t size = dataset->size();
+    if (size < 0) throw Error(kComponent, fmt::format("the data set says that it has {} examples", size));
+    return size;
+  }
+
+  const std::shared_ptr<data::WorkerPool>& workers() {
+    if (pool == nullptr || !pool->is_alive()) pool = data::WorkerPool::make(options.num_workers);
+    return pool;
+  }
+
+  std::shared_ptr<data::BatchSource> make_source(std::vector<std::unique_ptr<data::BatchReader>> readers,
+                                                 int64_t turn) {
+    if (options.pin_memory && at::hasCUDA()) {
+      for (auto& reader : readers) reader = std::make_unique<data::PinningReader>(std::move(reader));
+    }
+    if (options.num_workers == 0) return std::make_shared<data::InlineSource>(std::move(readers.front()));
+    return std::make_shared<data::PrefetchSource>(workers(), std::move(readers), options.prefetch_factor, turn);
+  }
+
+  std::unique_ptr<Pass::State> sized_pass(const DataLoaderPosition& position) {
+    auto shared = std::make_shared<data::SizedPass>();
+    shared->dataset = dataset;
+    const int64_t size = checked_size();
+    shared->order = sampler->order(size, position.seed, position.epoch);
+    check_order(shared->order, size);
+    shared->plan = {.num_indices = static_cast<int64_t>(shared->order.size()),
+                    .batch_size = options.batch_size,
+                    .drop_last = options.drop_last,
+                    .rank = position.rank,
+                    .world_size = position.world_size};
+    shared->seed = position.seed;
+    shared->epoch = position.epoch;
+
+    const int64_t count = std::max<int64_t>(options.num_workers, 1);
+    std::vector<std::unique_ptr<data::BatchReader>> readers;
+    for (int64_t i = 0; i < count; ++i)
+      readers.push_back(std::make_unique<data::SizedReader>(shared, position.batch + i, count));
+    auto source = make_source(std::move(readers), 0);
+    running = source;
+    return std::make_unique<Pass::State>(std::move(source), position.batch, shared->plan.num_batches());
+  }
+
+  std::unique_ptr<Pass::State> unsized_pass(const DataLoaderPosition& position) {
+    const int64_t count = std::max<int64_t>(options.num_workers, 1);
+    std::vector<std::unique_ptr<data::StreamReader>> streams;
+    for (int64_t i = 0; i < count; ++i) {
+      const data::StreamContext context{.seed = position.seed,
+                                        .epoch = position.epoch,
+                                        .reader = position.rank * count + i,
+                                        .num_readers = position.world_size * count};
+      streams.push_back(std::make_unique<data::StreamReader>(iterable, context, options.batch_size, options.drop_last));
+    }
+    data::DealtReaders dealt = [&] {
+      data::FetchScope scope;
+      return data::deal_from(std::move(streams), position.batch);
+    }();
+    std::vector<std::unique_ptr<data::BatchReader>> readers;
+    for (auto& reader : dealt.readers) readers.push_back(std::move(reader));
+    auto source = make_source(std::move(readers), dealt.turn);
+    running = source;
+    return std::make_unique<Pass::State>(std::move(source), position.batch, std::nullopt);
+  }
+};
+
+DataLoader::DataLoader(std::shared_ptr<const data::Dataset> dataset, const DataLoaderOptions& options,
+                       std::shared_ptr<const data::Sampler> sampler)
+    : core_(std::make_shared<Core>()) {
+  if (dataset == nullptr) throw Error(kComponent, "a data loader was given no data set (a null pointer)");
+  schema_of<DataLoaderOptions>().validate(options, "data loader");
+  if (options.shuffle && sampler != nullptr)
+    throw Error(kComponent,
+                "a data loader was given both shuffle and a sampler; hint: leave out shuffle, the sampler says "
+                "the order");
+  core_->options = options;
+  core_->dataset = std::move(dataset);
+  core_->sampler_was_given = sampler != nullptr;
+  if (sampler != nullptr)
+    core_->sampler = std::move(sampler);
+  else if (options.shuffle)
+    core_->sampler = std::make_shared<data::RandomSampler>();
+  else
+    core_->sampler = std::make_shared<data::SequentialSampler>();
+}
+
+DataLoader::DataLoader(std::shared_ptr<const data::IterableDataset> dataset, const DataLoaderOptions& options)
+    : core_(std::make_shared<Core>()) {
+  if (dataset == nullptr) throw Error(kComponent, "a data loader was given no data set (a null pointer)");
+  schema_of<DataLoaderOptions>().validate(options, "data loader");
+  if (options.shuffle)
+    throw Error(kComponent,
+                "shuffle needs a data set of known size; got an IterableDataset; hint: shuffle in its stream, "
+                "drawing from a data::Generator of the context's seed and epoch");
+  core_->options = options;
+  core_->iterable = std::move(dataset);
+}
+
+DataLoader::Core& DataLoader::core() const {
+  if (core_ == nullptr) throw Error(kComponent, "this data loader is empty: it was given no data set");
+  return *core_;
+}
+
+const DataLoaderOptions& DataLoader::options() const { return core().options; }
+const std::shared_ptr<const data::Dataset>& DataLoader::dataset() const { return core().dataset; }
+const std::shared_ptr<const data::Sampler>& DataLoader::sampler() const { return core().sampler; }
+
+std::optional<int64_t> DataLoader::num_examples() const {
+  if (core().dataset == nullptr) return std::nullopt;
+  return core().dataset->size();
+}
+
+std::optional<int64_t> DataLoader::num_batches(int64_t world_size) const {
+  if (core().dataset == nullptr) return std::nullopt;
+  const data::BatchPlan plan{.num_indices = core().sampler->length(core().checked_size()),
+                             .batch_size = core().options.batch_size,
+                             .drop_last = core().options.drop_last,
+                             .rank = 0,
+                             .world_size = world_size};
+  return plan.num_batches();
+}
+
+DataLoader DataLoader::with_options(const DataLoaderOptions& options) const {
+  if (core().iterable != nullptr) return DataLoader(core().iterable, options);
+  return DataLoader(core().dataset, options, core().sampler_was_given ? core().sampler : nullptr);
+}
+
+DataLoader DataLoader::with_sampler(std::shared_ptr<const data::Sampler> sampler) const {
+  if (core().iterable != nullptr)
+    throw Error(kComponent, "a sampler needs a data set of known size; got an IterableDataset");
+  auto options = core().options;
+  options.shuffle = options.shuffle && sampler == nullptr;
+  return DataLoader(core().dataset, options, std::move(sampler));
+}
+
+DataLoader::Pass DataLoader::pass(const DataLoaderPosition& position) const {
+  check_position(position);
+  Core& shared = core();
+  std::lock_guard lock(shared.mutex);
+  if (auto previous = shared.running.lock()) previous->stop();
+  return Pass(shared.dataset != nullptr ? shared.sized_pass(position) : shared.unsized_pass(position));
+}
+
+}  // namespace levin

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <levin/core/base/events.h>
+#include <levin/core/base/registry.h>
+#include <levin/core/base/state.h>
+#include <levin/core/data/data_loader.h>
+
+#include <vector>
+
+namespace levin {
+
+/// Several loaders of validation, test or prediction; one loader converts.
+class DataLoaders : public std::vector<DataLoader> {
+ public:
+  using std::vector<DataLoader>::vector;
+  DataLoaders() = default;
+  DataLoaders(DataLoader loader) {  // NOLINT(google-explicit-constructor)
+    if (loader) push_back(std::move(loader));
+  }
+};
+
+/// Everything about the data in one place. Hooks are called in this order: prepare_data, setup, the loaders, teardown.
+class DataModule : public Buildable, public Stateful {
+ public:
+  /// Downloads or converts files; once a node, before any rank sets up. Must not set members.
+  virtual void prepare_data() {}
+  /// Opens the data; once a process, whatever its ranks are.
+  virtual void setup(Stage /*stage*/) {}
+  virtual void teardown(Stage /*stage*/) {}
+
+  /// An empty loader means that there is none.
+  virtual DataLoader train_dataloader() { return {}; }
+  virtual DataLoaders val_dataloader() { return {}; }
+  virtual DataLoaders test_dataloader() { return {}; }
+  virtual DataLoaders predict_dataloader() { return {}; }
+
+  virtual Batch on_before_batch_transfer(Batch batch, int64_t /*dataloader_idx*/) { return batch; }
+  virtual Batch on_after_batch_transfer(Batch batch, int64_t /*dataloader_idx*/) { return batch; }
+};
+
+}  // namespace levin

@@ -1,0 +1,98 @@
+#include <levin/core/data/example_stack.h>
+
+#include <levin/core/base/error.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace levin::data {
+
+namespace {
+
+constexpr std::string_view kComponent = "data";
+
+/// Whether its bytes can be copied as they are and nothing is lost that way.
+bool is_plain_cpu(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.requires_grad() && !tensor.is_quantized();
+}
+
+std::string describe(at::IntArrayRef shape, at::ScalarType type) {
+  return fmt::format("{} {}", c10::str(shape), c10::toString(type));
+}
+
+}  // namespace
+
+void ExampleStack::begin(const Batch& first) {
+  columns_.reserve(first.items().size());
+  for (const auto& [name, tensor] : first.items()) {
+    if (!tensor.defined()) throw Error(kComponent, fmt::format("the tensor '{}' of an example is undefined", name));
+    Column& column = columns_.emplace_back();
+    column.name = name;
+    if (!is_plain_cpu(tensor)) {
+      column.held.reserve(static_cast<size_t>(num_examples_));
+      continue;
+    }
+    c10::SmallVector<int64_t, 5> shape{num_examples_};
+    shape.append(tensor.sizes().begin(), tensor.sizes().end());
+    column.stacked = at::empty(shape, tensor.options());
+    column.next_row = static_cast<char*>(column.stacked.mutable_data_ptr());
+    column.row_bytes = tensor.nbytes();
+  }
+}
+
+void ExampleStack::append(Column& column, const at::Tensor& tensor) {
+  const bool copies = column.stacked.defined();
+  if (count_ > 0) {
+    const at::Tensor& known = copies ? column.stacked : column.held.front();
+    const at::IntArrayRef shape = copies ? known.sizes().slice(1) : known.sizes();
+    if (!tensor.defined() || tensor.sizes() != shape || tensor.scalar_type() != known.scalar_type())
+      throw Error(
+          kComponent,
+          fmt::format("cannot stack the examples of a batch: '{}' is {} in example 0 and {} in example {}; hint: pad "
+                      "them to one shape, or override collate()",
+                      column.name, describe(shape, known.scalar_type()),
+                      tensor.defined() ? describe(tensor.sizes(), tensor.scalar_type()) : "undefined", count_));
+  }
+  if (!copies) {
+    column.held.push_back(tensor);
+    return;
+  }
+  if (is_plain_cpu(tensor) && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
+    if (column.row_bytes > 0) std::memcpy(column.next_row, tensor.const_data_ptr(), column.row_bytes);
+  } else {
+    column.stacked.select(0, count_).copy_(tensor);
+  }
+  column.next_row += column.row_bytes;
+}
+
+void ExampleStack::add(const Batch& example) {
+  LEVIN_CHECK(count_ < num_examples_, "more examples than announced");
+  const auto& items = example.items();
+  if (count_ == 0) begin(example);
+  if (items.size() != columns_.size())
+    throw Error(kComponent,
+                fmt::format("cannot stack the examples of a batch: example 0 has {} tensors, example {} has {}",
+                            columns_.size(), count_, items.size()));
+  // The tensors of an example nearly always stand in the same order.
+  for (size_t place = 0; place < columns_.size(); ++place) {
+    Column& column = columns_[place];
+    append(column, items[place].first == column.name ? items[place].second : example[column.name]);
+  }
+  ++count_;
+}
+
+Batch ExampleStack::finish() {
+  LEVIN_CHECK(count_ == num_examples_, "fewer examples than announced");
+  Batch batch;
+  batch.items().reserve(columns_.size());
+  for (auto& column : columns_)
+    batch.items().emplace_back(std::move(column.name),
+                               column.stacked.defined() ? std::move(column.stacked) : at::stack(column.held, 0));
+  columns_.clear();
+  return batch;
+}
+
+}  // namespace levin::data

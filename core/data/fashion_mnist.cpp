@@ -1,0 +1,66 @@
+#include <levin/core/data/fashion_mnist.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/data/idx_file.h>
+
+#include <fmt/format.h>
+
+namespace levin::data {
+
+namespace {
+
+constexpr int64_t kMaxShift = 2;
+
+}  // namespace
+
+template <class Defaults>
+void MnistLikeOptions<Defaults>::describe(Schema<MnistLikeOptions>& schema) {
+  using O = MnistLikeOptions;
+  schema.field("root", &O::root, "folder of the four IDX files, compressed by gzip or not");
+  schema.field("batch_size", &O::batch_size, "examples in a batch").at_least(1);
+  schema.field("num_workers", &O::num_workers, "threads that fetch batches ahead; 0 fetches in the training thread")
+      .at_least(0);
+  schema.field("val_size", &O::val_size, "training images held out for validation, the last of them").at_least(0);
+  schema.field("shuffle", &O::shuffle, "visit the training images in an order drawn from seed and epoch");
+  schema.field("augment", &O::augment,
+               Defaults::kFlips ? "mirror training images at random and shift them by up to 2 pixels"
+                                : "shift training images at random by up to 2 pixels");
+  schema.field("mean", &O::mean, "subtracted from pixels, which range from 0 to 1");
+  schema.field("std", &O::std, "pixels are divided by it").above(0);
+  schema.field("drop_last", &O::drop_last, "leave out the last training batch when it is not full");
+  schema.field("pin_memory", &O::pin_memory, "page-locked batches for faster copies to a CUDA device");
+}
+
+template <class Defaults>
+MnistLike<Defaults>::MnistLike(const Options& options)
+    : ImageDataModule({.loader = {.batch_size = options.batch_size,
+                                  .shuffle = options.shuffle,
+                                  .num_workers = options.num_workers,
+                                  .pin_memory = options.pin_memory,
+                                  .drop_last = options.drop_last},
+                       .val_size = options.val_size,
+                       .images = {.mean = {options.mean},
+                                  .std = {options.std},
+                                  .flip = options.augment && Defaults::kFlips,
+                                  .max_shift = options.augment ? kMaxShift : 0}}),
+      root_(options.root) {}
+
+template <class Defaults>
+ImageDataModule::Images MnistLike<Defaults>::read(bool training) const {
+  const std::string part = training ? "train" : "t10k";
+  const std::string images_path = find_idx_file(root_, part + "-images-idx3-ubyte", Defaults::kHint);
+  const std::string labels_path = find_idx_file(root_, part + "-labels-idx1-ubyte", Defaults::kHint);
+  at::Tensor images = read_idx(images_path, 3);
+  at::Tensor labels = read_idx(labels_path, 1);
+  if (images.size(0) != labels.size(0))
+    throw Error("data", fmt::format("{} has {} images but {} has {} labels", images_path, images.size(0), labels_path,
+                                    labels.size(0)));
+  return {images.unsqueeze(1), labels.to(at::kLong)};
+}
+
+template struct MnistLikeOptions<FashionMnistDefaults>;
+template struct MnistLikeOptions<MnistDefaults>;
+template class MnistLike<FashionMnistDefaults>;
+template class MnistLike<MnistDefaults>;
+
+}  // namespace levin::data

@@ -1,0 +1,43 @@
+#include <levin/core/data/loader_pass.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace levin {
+
+DataLoader::Pass::State::State(std::shared_ptr<data::BatchSource> source, int64_t position,
+                               std::optional<int64_t> total)
+    : source_(std::move(source)), position_(position), total_(total) {}
+
+std::optional<Batch> DataLoader::Pass::State::next() {
+  if (error_) std::rethrow_exception(error_);
+  if (ended_) return std::nullopt;
+  try {
+    auto batch = source_->next(waited_);
+    if (batch)
+      ++position_;
+    else
+      ended_ = true;
+    return batch;
+  } catch (...) {
+    error_ = std::current_exception();
+    throw;
+  }
+}
+
+std::optional<int64_t> DataLoader::Pass::State::remaining() const {
+  if (!total_) return std::nullopt;
+  return std::max<int64_t>(*total_ - position_, 0);
+}
+
+DataLoader::Pass::Pass(std::unique_ptr<State> state) : state_(std::move(state)) {}
+DataLoader::Pass::Pass(Pass&&) noexcept = default;
+DataLoader::Pass& DataLoader::Pass::operator=(Pass&&) noexcept = default;
+DataLoader::Pass::~Pass() = default;
+
+std::optional<Batch> DataLoader::Pass::next() { return state_->next(); }
+std::optional<int64_t> DataLoader::Pass::remaining() const { return state_->remaining(); }
+int64_t DataLoader::Pass::position() const { return state_->position(); }
+std::chrono::nanoseconds DataLoader::Pass::waited() const { return state_->waited(); }
+
+}  // namespace levin

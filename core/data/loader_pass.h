@@ -1,0 +1,34 @@
+#pragma once
+
+#include <levin/core/data/batch_source.h>
+#include <levin/core/data/data_loader.h>
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+
+namespace levin {
+
+/// The counters of one pass around its source.
+class DataLoader::Pass::State {
+ public:
+  /// `position`: batches consumed already. `total`: batches of the whole pass, where that is known.
+  State(std::shared_ptr<data::BatchSource> source, int64_t position, std::optional<int64_t> total);
+
+  std::optional<Batch> next();
+  std::optional<int64_t> remaining() const;
+  int64_t position() const { return position_; }
+  std::chrono::nanoseconds waited() const { return waited_; }
+
+ private:
+  std::shared_ptr<data::BatchSource> source_;
+  int64_t position_;
+  std::optional<int64_t> total_;
+  std::chrono::nanoseconds waited_{0};
+  std::exception_ptr error_;  ///< thrown again by each later call
+  bool ended_ = false;
+};
+
+}  // namespace levin

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <levin/core/data/batch_plan.h>
+#include <levin/core/data/batch_reader.h>
+#include <levin/core/data/dataset.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace levin::data {
+
+/// What all readers of one pass over a sized data set share.
+struct SizedPass {
+  std::shared_ptr<const Dataset> dataset;
+  std::vector<int64_t> order;
+  BatchPlan plan;
+  uint64_t seed = 0;
+  int64_t epoch = 0;
+};
+
+/// Reads every `stride`-th batch of a pass, starting with `first_batch`.
+class SizedReader : public BatchReader {
+ public:
+  SizedReader(std::shared_ptr<const SizedPass> pass, int64_t first_batch, int64_t stride);
+  std::optional<Batch> next() override;
+
+ private:
+  std::shared_ptr<const SizedPass> pass_;
+  int64_t batch_;
+  int64_t stride_;
+};
+
+}  // namespace levin::data

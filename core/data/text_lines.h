@@ -1,0 +1,51 @@
+#pragma once
+
+#include <levin/core/base/schema.h>
+#include <levin/core/data/character_vocabulary.h>
+#include <levin/core/data/dataset.h>
+#include <levin/core/data/mapped_file.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace levin::data {
+
+struct TextLinesOptions {
+  std::string path;          ///< a UTF-8 text file
+  int64_t max_length = 128;  ///< characters in an example: longer lines are cut, shorter ones padded with 0
+  bool skip_empty = true;    ///< leave out lines without characters
+
+  static void describe(Schema<TextLinesOptions>& schema);
+};
+
+/// The lines of a text file. The file is mapped and only the places of its lines are kept in memory. Batches: "text"
+/// int64 [N, max_length], numbers of characters; "length" int64 [N], characters before the padding.
+class TextLines : public Dataset {
+ public:
+  /// `vocabulary`: of another text, such as the training text; default: this file's own. Throws levin::Error when the
+  /// file cannot be read or has no lines.
+  explicit TextLines(const TextLinesOptions& options, std::shared_ptr<const CharacterVocabulary> vocabulary = nullptr);
+
+  int64_t size() const override { return static_cast<int64_t>(lines_.size()); }
+  Batch get_batch(std::span<const int64_t> indices, Generator& generator) const override;
+
+  /// The whole line, without its end.
+  std::string_view line(int64_t index) const;
+  const std::shared_ptr<const CharacterVocabulary>& vocabulary() const { return vocabulary_; }
+
+ private:
+  struct Line {
+    size_t begin;
+    size_t length;
+  };
+
+  int64_t max_length_;
+  MappedFile file_;
+  std::vector<Line> lines_;
+  std::shared_ptr<const CharacterVocabulary> vocabulary_;
+};
+
+}  // namespace levin::data

@@ -1,0 +1,178 @@
+#include <levin/core/devices/device_spec.h>
+
+#include <ATen/Context.h>
+#include <fmt/format.h>
+
+#include <charconv>
+#include <optional>
+#include <set>
+
+namespace levin {
+namespace {
+
+constexpr const char* kDevicesValid =
+    "valid: a count (2 or \"2\"), a list of indices ([1, 3] or \"1,3\"), -1 for all, or auto";
+constexpr const char* kGpusValid =
+    "valid: null or 0 (the CPU), a count, -1 (all), a list of indices ([1, 3]), or a string of indices (\"1, 3\")";
+
+[[noreturn]] void refuse(const Config& node, const char* option, const char* valid) {
+  const std::string place = node.origin().source.empty() ? "" : node.origin().describe() + ": ";
+  throw ConfigError(fmt::format("{}trainer.{} is not understood; got {}; {}", place, option, node.describe(), valid));
+}
+
+std::optional<int64_t> to_integer(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
+  return value;
+}
+
+/// "1, 3" as numbers; a comma at the end is allowed ("1,").
+std::optional<std::vector<int64_t>> to_indices(std::string_view text) {
+  std::vector<int64_t> indices;
+  while (!text.empty()) {
+    const size_t comma = text.find(',');
+    const auto index = to_integer(text.substr(0, comma));
+    if (!index) return std::nullopt;
+    indices.push_back(*index);
+    text = comma == std::string_view::npos ? "" : text.substr(comma + 1);
+    if (text.find_first_not_of(' ') == std::string_view::npos) break;
+  }
+  return indices;
+}
+
+/// What an option asks for, before it is held against the machine.
+struct Request {
+  enum class Kind { kAuto, kNone, kCount, kAll, kIndices } kind = Kind::kAuto;
+  int64_t count = 0;
+  std::vector<int64_t> indices;
+};
+
+Request request_count(int64_t count, const Config& node, const char* option, const char* valid) {
+  if (count == -1) return {Request::Kind::kAll, 0, {}};
+  if (count < 0) refuse(node, option, valid);
+  if (count == 0) return {Request::Kind::kNone, 0, {}};
+  return {Request::Kind::kCount, count, {}};
+}
+
+Request request_indices(std::vector<int64_t> indices, const Config& node, const char* option, const char* valid) {
+  if (indices.size() == 1 && indices.front() == -1) return {Request::Kind::kAll, 0, {}};
+  if (indices.empty() || std::set<int64_t>(indices.begin(), indices.end()).size() != indices.size())
+    refuse(node, option, valid);
+  for (const int64_t index : indices)
+    if (index < 0) refuse(node, option, valid);
+  return {Request::Kind::kIndices, 0, std::move(indices)};
+}
+
+std::vector<int64_t> indices_of(const Config& node, const char* option, const char* valid) {
+  std::vector<int64_t> indices;
+  for (const auto& item : node.items()) {
+    const auto index = item.is_scalar() ? to_integer(item.text()) : std::nullopt;
+    if (!index) refuse(node, option, valid);
+    indices.push_back(*index);
+  }
+  return indices;
+}
+
+Request parse_devices(const Config& node) {
+  if (node.is_null()) return {};
+  if (node.is_sequence())
+    return request_indices(indices_of(node, "devices", kDevicesValid), node, "devices", kDevicesValid);
+  if (!node.is_scalar()) refuse(node, "devices", kDevicesValid);
+  if (node.text() == "auto") return {};
+  if (const auto count = to_integer(node.text())) {
+    if (*count == 0) refuse(node, "devices", kDevicesValid);
+    return request_count(*count, node, "devices", kDevicesValid);
+  }
+  const auto indices = to_indices(node.text());
+  if (!indices) refuse(node, "devices", kDevicesValid);
+  return request_indices(*indices, node, "devices", kDevicesValid);
+}
+
+Request parse_gpus(const Config& node) {
+  if (node.is_null()) return {Request::Kind::kNone, 0, {}};
+  if (node.is_sequence()) {
+    if (node.items().empty()) return {Request::Kind::kNone, 0, {}};
+    return request_indices(indices_of(node, "gpus", kGpusValid), node, "gpus", kGpusValid);
+  }
+  if (!node.is_scalar()) refuse(node, "gpus", kGpusValid);
+  if (!node.quoted()) {
+    if (const auto count = to_integer(node.text())) return request_count(*count, node, "gpus", kGpusValid);
+  }
+  const auto indices = to_indices(node.text());
+  if (!indices) refuse(node, "gpus", kGpusValid);
+  return request_indices(*indices, node, "gpus", kGpusValid);
+}
+
+std::vector<at::Device> cuda_devices(const Request& request, int64_t available, const char* option) {
+  std::vector<int64_t> indices = request.indices;
+  if (request.kind == Request::Kind::kAll)
+    for (int64_t i = 0; i < available; ++i) indices.push_back(i);
+  if (request.kind == Request::Kind::kCount)
+    for (int64_t i = 0; i < request.count; ++i) indices.push_back(i);
+  if (available == 0)
+    throw ConfigError(
+        fmt::format("trainer.{} asks for GPUs, but no CUDA device can be used here; hint: accelerator: cpu, "
+                    "or check that nvidia-smi lists a device and that LibTorch is a CUDA build",
+                    option));
+  std::vector<at::Device> devices;
+  for (const int64_t index : indices) {
+    if (index >= available)
+      throw ConfigError(
+          fmt::format("trainer.{} asks for GPU {}; valid: 0 to {} on this machine", option, index, available - 1));
+    devices.emplace_back(at::kCUDA, static_cast<at::DeviceIndex>(index));
+  }
+  return devices;
+}
+
+}  // namespace
+
+DeviceSpec ConfigCodec<DeviceSpec>::parse(const Config& node, const std::string&) {
+  parse_devices(node);
+  return node.is_null() ? DeviceSpec() : DeviceSpec(node);
+}
+
+GpuSpec ConfigCodec<GpuSpec>::parse(const Config& node, const std::string&) {
+  parse_gpus(node);
+  return GpuSpec(node);
+}
+
+int64_t cuda_device_count() {
+  return at::hasCUDA() ? static_cast<int64_t>(at::detail::getCUDAHooks().deviceCount()) : 0;
+}
+
+std::vector<at::Device> resolve_devices(const std::string& accelerator, const DeviceSpec& devices, const GpuSpec& gpus,
+                                        int64_t available_gpus) {
+  static const std::vector<std::string> kAccelerators = {"auto", "cpu", "cuda", "gpu"};
+  if (std::find(kAccelerators.begin(), kAccelerators.end(), accelerator) == kAccelerators.end())
+    throw ConfigError(
+        fmt::format("unknown trainer.accelerator '{}'{}", accelerator, valid_names_hint(accelerator, kAccelerators)));
+  const Request device_request = parse_devices(devices.config());
+
+  if (!gpus.config().is_null()) {
+    if (device_request.kind != Request::Kind::kAuto)
+      throw ConfigError("trainer.gpus and trainer.devices are both given; hint: keep devices, the present spelling");
+    if (accelerator == "cpu" && parse_gpus(gpus.config()).kind != Request::Kind::kNone)
+      throw ConfigError("trainer.gpus asks for GPUs and trainer.accelerator for the CPU; hint: leave one of them out");
+    const Request request = parse_gpus(gpus.config());
+    if (request.kind == Request::Kind::kNone) return {at::Device(at::kCPU)};
+    return cuda_devices(request, available_gpus, "gpus");
+  }
+
+  const bool use_cuda = accelerator == "cuda" || accelerator == "gpu" || (accelerator == "auto" && available_gpus > 0);
+  if (!use_cuda) {
+    if (device_request.kind == Request::Kind::kIndices)
+      throw ConfigError(
+          "trainer.devices names indices, which the CPU does not have; valid: a count of ranks such as 2");
+    // "auto" and "all" of the one CPU are one rank.
+    const int64_t ranks = device_request.kind == Request::Kind::kCount ? device_request.count : 1;
+    return std::vector<at::Device>(static_cast<size_t>(ranks), at::Device(at::kCPU));
+  }
+  if (device_request.kind == Request::Kind::kAuto)
+    return cuda_devices({Request::Kind::kCount, 1, {}}, available_gpus, "accelerator");
+  return cuda_devices(device_request, available_gpus, "devices");
+}
+
+}  // namespace levin

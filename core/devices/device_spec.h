@@ -1,0 +1,67 @@
+#pragma once
+
+#include <levin/core/base/schema.h>
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+/// The `devices` option: a count (`2`, `"2"`), a list of indices (`[1, 3]`, `"1,3"`), `-1` for all, or "auto".
+class DeviceSpec {
+ public:
+  DeviceSpec() : config_(Config::scalar("auto")) {}
+  DeviceSpec(int count) : config_(ConfigCodec<int64_t>::dump(count)) {}  // NOLINT(google-explicit-constructor)
+  DeviceSpec(const char* text) : config_(Config::scalar(text, true)) {}  // NOLINT(google-explicit-constructor)
+  DeviceSpec(const std::vector<int64_t>& indices)                        // NOLINT(google-explicit-constructor)
+      : config_(ConfigCodec<std::vector<int64_t>>::dump(indices)) {}
+  explicit DeviceSpec(Config config) : config_(std::move(config)) {}
+  const Config& config() const { return config_; }
+
+ private:
+  Config config_;
+};
+
+template <>
+struct ConfigCodec<DeviceSpec> {
+  static std::string type_name() { return "integer, list of integers or 'auto'"; }
+  static DeviceSpec parse(const Config& node, const std::string& path);
+  static Config dump(const DeviceSpec& value) { return value.config(); }
+};
+
+/// The older `gpus` option, which has a table of its own: null or 0 the CPU, 3 the first three, -1 all, a list or a
+/// string exactly those indices ("3" is GPU 3).
+class GpuSpec {
+ public:
+  GpuSpec() = default;
+  GpuSpec(int count) : config_(ConfigCodec<int64_t>::dump(count)) {}  // NOLINT(google-explicit-constructor)
+  GpuSpec(const char* text) : config_(Config::scalar(text, true)) {}  // NOLINT(google-explicit-constructor)
+  GpuSpec(const std::vector<int64_t>& indices)                        // NOLINT(google-explicit-constructor)
+      : config_(ConfigCodec<std::vector<int64_t>>::dump(indices)) {}
+  explicit GpuSpec(Config config) : config_(std::move(config)) {}
+  const Config& config() const { return config_; }
+
+ private:
+  Config config_;
+};
+
+template <>
+struct ConfigCodec<GpuSpec> {
+  static std::string type_name() { return "integer, list of integers, string or null"; }
+  static GpuSpec parse(const Config& node, const std::string& path);
+  static Config dump(const GpuSpec& value) { return value.config(); }
+};
+
+/// How many CUDA devices this process can use; 0 where LibTorch has no CUDA or there is no driver.
+int64_t cuda_device_count();
+
+/// Turns the options into devices. `accelerator`: "auto", "cpu", "cuda" or "gpu". `available_gpus` is
+/// cuda_device_count() outside tests. Throws ConfigError naming what is there.
+std::vector<at::Device> resolve_devices(const std::string& accelerator, const DeviceSpec& devices, const GpuSpec& gpus,
+                                        int64_t available_gpus);
+
+}  // namespace levin

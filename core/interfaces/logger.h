@@ -1,0 +1,43 @@
+#pragma once
+
+#include <levin/core/base/config.h>
+#include <levin/core/base/events.h>
+#include <levin/core/base/registry.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace levin {
+
+/// One named value at a step.
+struct MetricValue {
+  std::string name;
+  double value = 0;
+};
+
+/// Where a run writes.
+struct RunInfo {
+  std::string directory;  ///< version_N below default_root_dir, shared by all loggers and by checkpoints
+  std::string name;       ///< "version_N"
+};
+
+/// Receives what is logged, on rank 0, at logging boundaries only. Implementations must not throw for a passing fault
+/// (a full disk, a server away): they warn once and go on, so that training never ends because of a logger.
+class Logger : public Buildable {
+ public:
+  /// Called once before anything is logged; may be called again for a further fit of the same trainer.
+  virtual void start(const RunInfo& /*run*/) {}
+  /// Metrics of one boundary. `values` are ordered by first appearance and valid during the call.
+  virtual void log_metrics(std::span<const MetricValue> values, int64_t step, int64_t epoch) = 0;
+  /// The module's hyper-parameters and the resolved configuration.
+  virtual void log_hyperparameters(const Config& /*hyperparameters*/) {}
+  virtual void log_text(const std::string& /*name*/, const std::string& /*text*/, int64_t /*step*/) {}
+  virtual void log_histogram(const std::string& /*name*/, std::span<const double> /*values*/, int64_t /*step*/) {}
+  virtual void after_save_checkpoint(const CheckpointEvent& /*event*/) {}
+  /// Puts on disk what is buffered.
+  virtual void flush() {}
+  virtual void finish(TrainerStatus /*status*/) {}
+};
+
+}  // namespace levin

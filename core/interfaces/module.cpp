@@ -1,0 +1,140 @@
+#include <levin/core/interfaces/module.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/metrics/metric.h>
+#include <levin/core/optim/scheduler.h>
+
+#include <c10/core/Scalar.h>
+#include <fmt/format.h>
+
+#include <unordered_set>
+
+namespace levin {
+namespace {
+
+[[noreturn]] void not_overridden(const Module& module, const char* method) {
+  throw Error("module",
+              fmt::format("{} does not override {}(); hint: the trainer was asked for something that needs it",
+                          module.name(), method));
+}
+
+/// Children before their siblings, each tensor once, under its first dotted name.
+void collect(const torch::nn::Module& module, const std::string& prefix, bool parameters, bool buffers,
+             std::unordered_set<const c10::TensorImpl*>& seen, std::vector<std::pair<std::string, at::Tensor>>& found) {
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    if (tensor.defined() && seen.insert(tensor.unsafeGetTensorImpl()).second) found.emplace_back(prefix + name, tensor);
+  };
+  if (parameters)
+    for (const auto& item : module.named_parameters(/*recurse=*/false)) add(item.key(), item.value());
+  if (buffers)
+    for (const auto& item : module.named_buffers(/*recurse=*/false)) add(item.key(), item.value());
+  for (const auto& child : module.named_children())
+    collect(*child.value(), prefix + child.key() + ".", parameters, buffers, seen, found);
+}
+
+}  // namespace
+
+Module::Module() = default;
+
+StepOutput Module::training_step(const Batch&, int64_t) { not_overridden(*this, "training_step"); }
+StepOutput Module::validation_step(const Batch&, int64_t) { not_overridden(*this, "validation_step"); }
+StepOutput Module::test_step(const Batch&, int64_t) { not_overridden(*this, "test_step"); }
+Batch Module::predict_step(const Batch&, int64_t) { not_overridden(*this, "predict_step"); }
+OptimizerConfigs Module::configure_optimizers() { not_overridden(*this, "configure_optimizers"); }
+
+Batch Module::transfer_batch_to_device(Batch batch, const at::Device& device, int64_t) {
+  for (const auto& [name, tensor] : batch.items())
+    if (tensor.defined() && tensor.device() != device) return batch.to(device, /*non_blocking=*/true);
+  return batch;
+}
+
+void Module::optimizer_step(int64_t, int64_t, OptimizerHandle& optimizer, const OptimizerHandle::Closure& closure) {
+  optimizer.step(closure);
+}
+
+void Module::configure_gradient_clipping(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm) {
+  clip_gradients(optimizer, value, algorithm);
+}
+
+void Module::lr_scheduler_step(optim::Scheduler& scheduler, std::optional<double> metric) {
+  if (metric)
+    scheduler.step(*metric);
+  else
+    scheduler.step();
+}
+
+detail::ModuleRuntime& Module::runtime(const char* call) const {
+  if (runtime_ == nullptr)
+    throw Error("module",
+                fmt::format("{} was called while no trainer runs the module; hint: call it from a step or a hook "
+                            "during fit, validate, test or predict",
+                            call));
+  return *runtime_;
+}
+
+void Module::log(std::string_view name, const at::Tensor& value, const LogOptions& options) {
+  runtime("log()").log(name, value, options);
+}
+void Module::log(std::string_view name, double value, const LogOptions& options) {
+  runtime("log()").log(name, value, options);
+}
+void Module::log(std::string_view name, const at::Scalar& value, const LogOptions& options) {
+  runtime("log()").log(name, value.toDouble(), options);
+}
+void Module::log(std::string_view name, metrics::Metric& metric, const LogOptions& options) {
+  runtime("log()").log(name, metric, options);
+}
+void Module::log_dict(const std::map<std::string, at::Tensor>& values, const LogOptions& options) {
+  for (const auto& [name, value] : values) log(name, value, options);
+}
+
+Trainer& Module::trainer() const { return runtime("trainer()").trainer(); }
+
+at::Device Module::device() const { return runtime_ == nullptr ? at::Device(at::kCPU) : runtime_->device(); }
+
+int64_t Module::dataloader_idx() const { return runtime("dataloader_idx()").dataloader_idx(); }
+
+OptimizerHandle& Module::optimizer(int64_t index) const {
+  auto& all = runtime("optimizer()").optimizers();
+  if (index < 0 || index >= static_cast<int64_t>(all.size()))
+    throw Error("module", fmt::format("there is no optimizer({}); got {} from configure_optimizers; valid: 0 to {}",
+                                      index, all.size(), static_cast<int64_t>(all.size()) - 1));
+  return *all[static_cast<size_t>(index)];
+}
+
+const std::vector<OptimizerHandle*>& Module::optimizers() const { return runtime("optimizers()").optimizers(); }
+
+void Module::manual_backward(const at::Tensor& loss) {
+  if (automatic_optimization)
+    throw Error("module",
+                "manual_backward() is for manual optimization; hint: set automatic_optimization = false in the "
+                "module's constructor");
+  runtime("manual_backward()").manual_backward(loss);
+}
+
+void Module::clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm) {
+  runtime("clip_gradients()").clip_gradients(optimizer, value, algorithm);
+}
+
+Module::ToggleGuard Module::toggle_optimizer(OptimizerHandle& optimizer, const ToggleOptions&) {
+  optimizer.toggle(runtime("toggle_optimizer()").optimizers());
+  return {*this, optimizer};
+}
+
+void Module::untoggle_optimizer(OptimizerHandle& optimizer) { optimizer.untoggle(); }
+
+std::vector<std::pair<std::string, at::Tensor>> named_tensors(const torch::nn::Module& module) {
+  std::unordered_set<const c10::TensorImpl*> seen;
+  std::vector<std::pair<std::string, at::Tensor>> found;
+  collect(module, "", true, true, seen, found);
+  return found;
+}
+
+std::vector<std::pair<std::string, at::Tensor>> named_unique_parameters(const torch::nn::Module& module) {
+  std::unordered_set<const c10::TensorImpl*> seen;
+  std::vector<std::pair<std::string, at::Tensor>> found;
+  collect(module, "", true, false, seen, found);
+  return found;
+}
+
+}  // namespace levin

@@ -1,0 +1,205 @@
+#pragma once
+
+#include <levin/core/base/events.h>
+#include <levin/core/base/registry.h>
+#include <levin/core/base/state.h>
+#include <levin/core/data/data_module.h>
+#include <levin/core/interfaces/optimizer_handle.h>
+#include <levin/core/interfaces/step_output.h>
+#include <levin/core/metrics/log_options.h>
+#include <levin/core/optim/gradient_clipping.h>
+#include <levin/core/optim/optimizer_config.h>
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace levin {
+
+class Callback;
+class Logger;
+class Trainer;
+
+namespace metrics {
+class Metric;
+}
+
+struct ToggleOptions {
+  bool sync_grad = true;  ///< whether gradients are combined over ranks while toggled
+};
+
+namespace detail {
+
+/// What a module sees of the rank that runs it: one object, to which everything else of the rank is attached.
+class ModuleRuntime {
+ public:
+  virtual ~ModuleRuntime() = default;
+  virtual Trainer& trainer() = 0;
+  virtual void log(std::string_view name, const at::Tensor& value, const LogOptions& options) = 0;
+  virtual void log(std::string_view name, double value, const LogOptions& options) = 0;
+  virtual void log(std::string_view name, metrics::Metric& metric, const LogOptions& options) = 0;
+  virtual const at::Device& device() const = 0;
+  virtual int64_t dataloader_idx() const = 0;
+  virtual std::vector<OptimizerHandle*>& optimizers() = 0;
+  virtual void manual_backward(const at::Tensor& loss) = 0;
+  virtual void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm) = 0;
+};
+
+}  // namespace detail
+
+/// A model with its training recipe: what users subclass. The trainer calls the steps and hooks; `docs/architecture.md`
+/// has their order.
+class Module : public torch::nn::Module, public Buildable {
+ public:
+  Module();
+
+  // ---- The steps. Each gets one batch, already on the device.
+
+  /// Returns a scalar loss, or nothing to skip the batch.
+  virtual StepOutput training_step(const Batch& batch, int64_t batch_idx);
+  virtual StepOutput validation_step(const Batch& batch, int64_t batch_idx);
+  virtual StepOutput test_step(const Batch& batch, int64_t batch_idx);
+  virtual Batch predict_step(const Batch& batch, int64_t batch_idx);
+
+  /// See the step's output under every strategy; with data parallelism the gathered parts.
+  virtual StepOutput training_step_end(StepOutput output) { return output; }
+  virtual StepOutput validation_step_end(StepOutput output) { return output; }
+  virtual StepOutput test_step_end(StepOutput output) { return output; }
+
+  // ---- Configuration.
+
+  /// One or several optimizers with their schedulers.
+  virtual OptimizerConfigs configure_optimizers();
+  /// Builds large layers once the strategy is known; called again on every fit, so it must check what is there.
+  virtual void configure_model() {}
+  /// Callbacks of the module's own; they replace those of the trainer that have the same type.
+  virtual std::vector<std::shared_ptr<Callback>> configure_callbacks() { return {}; }
+
+  // ---- Data hooks, used where no data module and no loaders are given.
+
+  virtual void prepare_data() {}
+  virtual DataLoader train_dataloader() { return {}; }
+  virtual DataLoaders val_dataloader() { return {}; }
+  virtual DataLoaders test_dataloader() { return {}; }
+  virtual DataLoaders predict_dataloader() { return {}; }
+
+  // ---- Hooks, in the order of their names in docs/architecture.md.
+
+  virtual void setup(Stage /*stage*/) {}
+  virtual void teardown(Stage /*stage*/) {}
+  virtual void on_fit_start() {}
+  virtual void on_fit_end() {}
+  virtual void on_train_start() {}
+  virtual void on_train_end() {}
+  virtual void on_train_epoch_start() {}
+  virtual void on_train_epoch_end() {}
+  virtual Batch on_before_batch_transfer(Batch batch, int64_t /*dataloader_idx*/) { return batch; }
+  virtual Batch transfer_batch_to_device(Batch batch, const at::Device& device, int64_t dataloader_idx);
+  virtual Batch on_after_batch_transfer(Batch batch, int64_t /*dataloader_idx*/) { return batch; }
+  /// false skips the rest of the epoch.
+  virtual bool on_train_batch_start(const Batch& /*batch*/, int64_t /*batch_idx*/) { return true; }
+  virtual void on_train_batch_end(const StepOutput& /*output*/, const Batch& /*batch*/, int64_t /*batch_idx*/) {}
+  virtual void on_before_zero_grad(OptimizerHandle& /*optimizer*/) {}
+  virtual void on_before_backward(const at::Tensor& /*loss*/) {}
+  virtual void on_after_backward() {}
+  virtual void on_before_optimizer_step(OptimizerHandle& /*optimizer*/) {}
+  virtual void on_validation_start() {}
+  virtual void on_validation_end() {}
+  virtual void on_validation_epoch_start() {}
+  virtual void on_validation_epoch_end() {}
+  virtual void on_validation_batch_start(const Batch& /*batch*/, int64_t /*batch_idx*/, int64_t /*dataloader_idx*/) {}
+  virtual void on_validation_batch_end(const StepOutput& /*output*/, const Batch& /*batch*/, int64_t /*batch_idx*/,
+                                       int64_t /*dataloader_idx*/) {}
+  virtual void on_test_start() {}
+  virtual void on_test_end() {}
+  virtual void on_test_epoch_start() {}
+  virtual void on_test_epoch_end() {}
+  virtual void on_test_batch_start(const Batch& /*batch*/, int64_t /*batch_idx*/, int64_t /*dataloader_idx*/) {}
+  virtual void on_test_batch_end(const StepOutput& /*output*/, const Batch& /*batch*/, int64_t /*batch_idx*/,
+                                 int64_t /*dataloader_idx*/) {}
+  virtual void on_predict_start() {}
+  virtual void on_predict_end() {}
+  virtual void on_predict_epoch_start() {}
+  virtual void on_predict_epoch_end() {}
+  virtual void on_predict_batch_start(const Batch& /*batch*/, int64_t /*batch_idx*/, int64_t /*dataloader_idx*/) {}
+  virtual void on_predict_batch_end(const Batch& /*prediction*/, const Batch& /*batch*/, int64_t /*batch_idx*/,
+                                    int64_t /*dataloader_idx*/) {}
+  /// State beside parameters and buffers.
+  virtual void on_save_checkpoint(State& /*state*/) {}
+  virtual void on_load_checkpoint(const State& /*state*/) {}
+
+  // ---- Steps of the optimization that a module may take over.
+
+  /// Default: `optimizer.step(closure)`.
+  virtual void optimizer_step(int64_t epoch, int64_t batch_idx, OptimizerHandle& optimizer,
+                              const OptimizerHandle::Closure& closure);
+  virtual void optimizer_zero_grad(OptimizerHandle& optimizer) { optimizer.zero_grad(); }
+  /// Default: clip_gradients with the trainer's options; called only where they ask for clipping.
+  virtual void configure_gradient_clipping(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm);
+  /// Default: `scheduler.step()`, or with the monitored metric for a plateau scheduler.
+  virtual void lr_scheduler_step(optim::Scheduler& scheduler, std::optional<double> metric);
+
+  // ---- What a module may call.
+
+  /// Logs a value. A tensor must hold one element; it stays on its device until a logging boundary.
+  void log(std::string_view name, const at::Tensor& value, const LogOptions& options = {});
+  void log(std::string_view name, double value, const LogOptions& options = {});
+  void log(std::string_view name, const at::Scalar& value, const LogOptions& options = {});
+  /// A metric logged is computed and reset at the epoch's end, and reduced over ranks by itself. The metric must be a
+  /// member: the trainer keeps its address.
+  void log(std::string_view name, metrics::Metric& metric, const LogOptions& options = {});
+  /// Several values with the same options.
+  void log_dict(const std::map<std::string, at::Tensor>& values, const LogOptions& options = {});
+
+  /// The trainer that runs this module. Throws levin::Error when there is none.
+  Trainer& trainer() const;
+  bool attached() const { return runtime_ != nullptr; }
+  /// The device of this rank; the CPU when no trainer runs the module.
+  at::Device device() const;
+  /// Which of several loaders the present step belongs to.
+  int64_t dataloader_idx() const;
+  /// The optimizer at an index; throws levin::Error naming how many there are.
+  OptimizerHandle& optimizer(int64_t index = 0) const;
+  const std::vector<OptimizerHandle*>& optimizers() const;
+
+  /// Manual optimization: false makes training_step responsible for backward and optimizer steps.
+  bool automatic_optimization = true;
+  void manual_backward(const at::Tensor& loss);
+  void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm = ClipAlgorithm::kNorm);
+
+  /// In its scope only the optimizer's parameters require gradients.
+  class [[nodiscard]] ToggleGuard {
+   public:
+    ToggleGuard(Module& module, OptimizerHandle& optimizer) : module_(module), optimizer_(optimizer) {}
+    ~ToggleGuard() { module_.untoggle_optimizer(optimizer_); }
+    ToggleGuard(const ToggleGuard&) = delete;
+    ToggleGuard& operator=(const ToggleGuard&) = delete;
+
+   private:
+    Module& module_;
+    OptimizerHandle& optimizer_;
+  };
+  ToggleGuard toggle_optimizer(OptimizerHandle& optimizer, const ToggleOptions& options = {});
+  void untoggle_optimizer(OptimizerHandle& optimizer);
+
+  /// Set by the trainer for the time it runs the module.
+  void attach(detail::ModuleRuntime* runtime) { runtime_ = runtime; }
+
+ private:
+  detail::ModuleRuntime& runtime(const char* call) const;
+
+  detail::ModuleRuntime* runtime_ = nullptr;
+};
+
+/// Parameters and buffers by dotted name, each tensor once: a submodule registered twice appears under its first name.
+std::vector<std::pair<std::string, at::Tensor>> named_tensors(const torch::nn::Module& module);
+/// The parameters among them.
+std::vector<std::pair<std::string, at::Tensor>> named_unique_parameters(const torch::nn::Module& module);
+
+}  // namespace levin

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <levin/core/data/batch.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+
+namespace levin {
+
+/// What StepOutput is made of, for designated initialisers: `return levin::StepOutput({.loss = loss, .outputs =
+/// {...}});`
+struct StepParts {
+  at::Tensor loss;  ///< scalar, or undefined
+  Batch outputs;
+};
+
+/// The result of a step: a scalar loss, named tensors, both, or nothing. In training, no loss means that the batch is
+/// skipped. (A class cannot be both converted to from a tensor and an aggregate, hence StepParts.)
+class StepOutput {
+ public:
+  StepOutput() = default;
+  StepOutput(at::Tensor loss) : parts_{std::move(loss), {}} {}   // NOLINT(google-explicit-constructor)
+  StepOutput(Batch outputs) : parts_{{}, std::move(outputs)} {}  // NOLINT(google-explicit-constructor)
+  StepOutput(StepParts parts) : parts_(std::move(parts)) {}      // NOLINT(google-explicit-constructor)
+
+  bool empty() const { return !has_loss() && parts_.outputs.empty(); }
+  bool has_loss() const { return parts_.loss.defined(); }
+  const at::Tensor& loss() const { return parts_.loss; }
+  at::Tensor& loss() { return parts_.loss; }
+  const Batch& outputs() const { return parts_.outputs; }
+  Batch& outputs() { return parts_.outputs; }
+
+ private:
+  StepParts parts_;
+};
+
+}  // namespace levin

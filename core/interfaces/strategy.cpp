@@ -1,0 +1,63 @@
+#include <levin/core/interfaces/strategy.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/interfaces/module.h>
+
+#include <fmt/format.h>
+
+#include <set>
+
+namespace levin {
+
+StepOutput Strategy::forward_backward(const Batch& batch, StepPhases& phases, const StepWindow&) {
+  StepOutput output = phases.forward(batch);
+  if (!output.has_loss()) return output;
+  phases.before_backward(output);
+  phases.backward(output);
+  phases.after_backward();
+  return output;
+}
+
+State Strategy::module_state(Module& module) {
+  State state = State::map();
+  for (const auto& [name, tensor] : named_tensors(module)) state[name] = tensor.detach();
+  return state;
+}
+
+void Strategy::load_module_state(Module& module, const State& state) { load_named_tensors(module, state); }
+
+void load_named_tensors(Module& module, const State& state) {
+  std::set<std::string, std::less<>> unused;
+  for (const auto& [name, value] : state.as_map()) unused.insert(name);
+  auto tensors = named_tensors(module);
+  std::vector<std::string> missing;
+  for (const auto& [name, tensor] : tensors) {
+    if (state.contains(name))
+      unused.erase(name);
+    else
+      missing.push_back(name);
+  }
+  if (!missing.empty() || !unused.empty()) {
+    const std::vector<std::string> extra(unused.begin(), unused.end());
+    std::string what;
+    if (!missing.empty()) what += fmt::format("; not in the checkpoint: {}", join(missing));
+    if (!extra.empty()) what += fmt::format("; not in the module: {}", join(extra));
+    throw Error("checkpoint",
+                fmt::format("the checkpoint is of another model{}; hint: build the module with the options "
+                            "that it was saved with (levin-checkpoint show prints them)",
+                            what));
+  }
+  // Every shape is checked before the first tensor changes, so that a refused checkpoint leaves the module as it was.
+  for (const auto& [name, tensor] : tensors) {
+    const at::Tensor& saved = state.at(name).as_tensor();
+    if (saved.sizes() != tensor.sizes())
+      throw Error("checkpoint",
+                  fmt::format("'{}' has another shape; got {} in the checkpoint; valid: {} as in the module; "
+                              "hint: build the module with the options that it was saved with",
+                              name, c10::str(saved.sizes()), c10::str(tensor.sizes())));
+  }
+  at::NoGradGuard no_grad;
+  for (auto& [name, tensor] : tensors) tensor.detach().copy_(state.at(name).as_tensor());
+}
+
+}  // namespace levin

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+/// What the metrics over classes share: reading a batch, counting a class's hits, averaging over classes.
+namespace levin::metrics::detail {
+
+enum class Average {
+  kMicro,     ///< over all samples, whatever their class
+  kMacro,     ///< the mean over classes
+  kWeighted,  ///< the mean over classes, weighted by how many samples each has
+  kNone,      ///< one value a class
+};
+
+/// "micro", "macro", "weighted" or "none"; options checked it before.
+Average parse_average(std::string_view name);
+
+/// The predicted and the true class of each sample of a batch.
+struct ClassPairs {
+  at::Tensor predictions;  ///< [samples], int64
+  at::Tensor labels;       ///< [samples], int64
+};
+
+/// Gives the samples with a class outside [0, num_classes) the class `num_classes` on both sides, without looking.
+void set_outside_apart(ClassPairs& pairs, int64_t num_classes);
+
+/// Reads predictions, logits [N, C, ...] or class indices [N, ...], and labels [N, ...]. With `top_k` above 1 a sample
+/// whose label is among its k best classes counts as predicted right, any other as its best class.
+/// Throws levin::Error when shapes or types do not fit, and on the CPU for classes outside [0, num_classes); on another
+/// device both classes of such a sample become `num_classes`, which a count keeps apart.
+ClassPairs read_classes(std::string_view metric, const at::Tensor& predictions, const at::Tensor& labels,
+                        int64_t num_classes, int64_t top_k = 1);
+
+/// Per class: samples predicted right, predicted as that class, and labelled so. [classes], float64.
+struct ClassCounts {
+  at::Tensor hits;
+  at::Tensor predicted;
+  at::Tensor labelled;
+};
+
+/// The state behind ClassCounts before any sample: [3, num_classes + 1], int64, whose last column counts the samples
+/// outside the classes.
+at::Tensor empty_class_counts(int64_t num_classes);
+/// Adds a batch.
+void add_class_counts(at::Tensor& counts, const ClassPairs& pairs);
+/// Throws levin::Error when there were samples outside the classes; waits for the device.
+ClassCounts read_class_counts(std::string_view metric, const at::Tensor& counts);
+
+/// A value a class from its counts, 0 where the count that it divides by is 0.
+using ClassScore = at::Tensor (*)(const ClassCounts&);
+at::Tensor precision_score(const ClassCounts& counts);
+at::Tensor recall_score(const ClassCounts& counts);
+at::Tensor f1_score(const ClassCounts& counts);
+
+/// The average of a score. Macro leaves out the classes that were neither predicted nor labelled, or with
+/// `labelled_only` those that were not labelled. NaN when there were no samples.
+at::Tensor average_score(ClassScore score, const ClassCounts& counts, Average average, bool labelled_only = false);
+
+}  // namespace levin::metrics::detail

@@ -1,0 +1,34 @@
+#include <levin/core/metrics/input_checks.h>
+
+#include <levin/core/base/error.h>
+
+#include <ATen/core/Tensor.h>
+#include <fmt/format.h>
+
+namespace levin::metrics::detail {
+
+void check_same_device(std::string_view metric, std::string_view words, const at::Tensor& a, const at::Tensor& b) {
+  if (a.device() != b.device())
+    throw Error("metrics", fmt::format("{}: {} are on different devices; got {} and {}; valid: one device", metric,
+                                       words, a.device().str(), b.device().str()));
+}
+
+void check_classes(std::string_view metric, const at::Tensor& classes, int64_t num_classes) {
+  if (!classes.is_cpu()) return;
+  const at::Tensor flat = classes.contiguous();
+  const int64_t* values = flat.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < flat.numel(); ++i) {
+    if (values[i] < 0 || values[i] >= num_classes)
+      throw Error("metrics", fmt::format("{}: a class is out of range; got {}; valid: 0 to {}; hint: set num_classes",
+                                         metric, values[i], num_classes - 1));
+  }
+}
+
+void throw_outside(std::string_view metric, int64_t samples, int64_t num_classes) {
+  throw Error("metrics",
+              fmt::format("{}: labels or predicted classes are out of range; got {} such samples; valid: 0 to "
+                          "{}; hint: set num_classes",
+                          metric, samples, num_classes - 1));
+}
+
+}  // namespace levin::metrics::detail

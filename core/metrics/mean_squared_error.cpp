@@ -1,0 +1,54 @@
+#include <levin/core/metrics/mean_squared_error.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/metrics/input_checks.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/StringUtil.h>
+#include <fmt/format.h>
+
+namespace levin::metrics {
+namespace {
+
+constexpr size_t kSquares = 0;
+constexpr size_t kElements = 1;
+
+/// Half precision and integers would lose the difference; float32 and float64 stay as they are.
+at::Tensor in_full_precision(const at::Tensor& values) {
+  const bool is_full = values.scalar_type() == at::kFloat || values.scalar_type() == at::kDouble;
+  if (is_full) return values;
+  return values.to(values.is_floating_point() ? at::kFloat : at::kDouble);
+}
+
+}  // namespace
+
+void MeanSquaredErrorOptions::describe(Schema<MeanSquaredErrorOptions>& schema) {
+  schema.field("squared", &MeanSquaredErrorOptions::squared, "false for the root of the mean");
+}
+
+MeanSquaredError::MeanSquaredError(const Options& options) : options_(options) {
+  add_state("squares", at::zeros({}, at::kDouble), Reduction::kSum);
+  add_state("elements", at::zeros({}, at::kLong), Reduction::kSum);
+}
+
+MeanSquaredError& MeanSquaredError::update(const at::Tensor& predictions, const at::Tensor& targets) {
+  const UpdateScope scope;
+  if (predictions.sizes() != targets.sizes())
+    throw Error("metrics", fmt::format("MeanSquaredError: predictions and targets do not fit; got predictions {} and "
+                                       "targets {}; valid: one shape; hint: squeeze(1) or view_as",
+                                       c10::str(predictions.sizes()), c10::str(targets.sizes())));
+  detail::check_same_device("MeanSquaredError", "predictions and targets", predictions, targets);
+  ensure_device(predictions.device());
+  state(kSquares).add_((in_full_precision(predictions) - in_full_precision(targets)).square_().sum(at::kDouble));
+  state(kElements).add_(predictions.numel());
+  return *this;
+}
+
+at::Tensor MeanSquaredError::compute() const {
+  const at::Tensor mean = state(kSquares) / state(kElements);
+  return options_.squared ? mean : mean.sqrt();
+}
+
+}  // namespace levin::metrics

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <levin/core/base/schema.h>
+#include <levin/core/metrics/metric.h>
+
+namespace levin::metrics {
+
+struct MeanSquaredErrorOptions {
+  bool squared = true;  ///< false: the root of the mean, RMSE
+
+  static void describe(Schema<MeanSquaredErrorOptions>& schema);
+};
+
+/// The mean of (prediction - target)² over all elements seen, summed in float64.
+class MeanSquaredError : public Metric {
+ public:
+  using Options = MeanSquaredErrorOptions;
+
+  explicit MeanSquaredError(const Options& options = {});
+
+  /// Both of one shape, any. Throws levin::Error when the shapes differ: nothing is broadcast.
+  MeanSquaredError& update(const at::Tensor& predictions, const at::Tensor& targets);
+
+  /// A scalar, float64.
+  at::Tensor compute() const override;
+
+ private:
+  Options options_;
+};
+
+}  // namespace levin::metrics

@@ -1,0 +1,143 @@
+#include <levin/core/metrics/metric.h>
+
+#include <levin/core/base/error.h>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
+#include <c10/util/StringUtil.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <typeinfo>
+#include <utility>
+
+namespace levin::metrics {
+namespace {
+
+bool same_rows(const at::Tensor& a, const at::Tensor& b) {
+  return a.dim() == b.dim() && a.scalar_type() == b.scalar_type() && a.sizes().slice(1) == b.sizes().slice(1);
+}
+
+bool fits(const Metric::StateTensor& state, const at::Tensor& other) {
+  if (state.reduction == Reduction::kConcatenate) return same_rows(state.value, other);
+  return state.value.sizes() == other.sizes() && state.value.scalar_type() == other.scalar_type();
+}
+
+std::string describe(const at::Tensor& tensor) { return c10::str(tensor.sizes(), " ", tensor.scalar_type()); }
+
+}  // namespace
+
+size_t Metric::add_state(std::string name, const at::Tensor& initial, Reduction reduction) {
+  const UpdateScope scope;
+  LEVIN_CHECK(reduction != Reduction::kConcatenate || (initial.dim() > 0 && initial.size(0) == 0),
+              "a state that is concatenated starts without rows");
+  states_.push_back(
+      {.name = std::move(name), .value = initial.clone(), .initial = initial.clone(), .reduction = reduction});
+  row_buffers_.emplace_back();
+  return states_.size() - 1;
+}
+
+void Metric::ensure_device(const at::Device& device) {
+  for (auto& state : states_) {
+    if (state.value.device() == device) continue;
+    const UpdateScope scope;
+    state.value = state.value.to(device);
+    state.initial = state.initial.to(device);
+  }
+}
+
+void Metric::append_rows(size_t index, const at::Tensor& rows) {
+  const UpdateScope scope;
+  at::Tensor& value = states_[index].value;
+  at::Tensor& buffer = row_buffers_[index];
+  LEVIN_CHECK(rows.dim() == value.dim() && rows.sizes().slice(1) == value.sizes().slice(1), "rows of another shape");
+  const int64_t old_rows = value.size(0);
+  const int64_t new_rows = old_rows + rows.size(0);
+  // A value that somebody replaced (loaded, gathered from ranks, moved to a device) no longer lies in the buffer.
+  const bool in_buffer = buffer.defined() && value.is_alias_of(buffer) && value.storage_offset() == 0;
+  if (!in_buffer || buffer.size(0) < new_rows) {
+    auto sizes = value.sizes().vec();
+    sizes[0] = std::max(new_rows, 2 * old_rows);
+    at::Tensor grown = at::empty(sizes, value.options());
+    grown.narrow(0, 0, old_rows).copy_(value);
+    buffer = std::move(grown);
+  }
+  buffer.narrow(0, old_rows, rows.size(0)).copy_(rows);
+  value = buffer.narrow(0, 0, new_rows);
+}
+
+void Metric::reset() {
+  const UpdateScope scope;
+  for (auto& state : states_) {
+    if (state.reduction == Reduction::kConcatenate)
+      state.value = state.value.narrow(0, 0, 0);
+    else
+      state.value.copy_(state.initial);
+  }
+}
+
+void Metric::merge_from(const Metric& other) {
+  if (this == &other || typeid(*this) != typeid(other))
+    throw Error("metrics", "cannot merge metrics; valid: another object of the same class and options");
+  merge_state(other.state_dict());
+}
+
+void Metric::merge_state(const State& saved) {
+  const UpdateScope scope;
+  for (const auto& state : states_) {
+    const at::Tensor& other = saved.at(state.name).as_tensor();
+    if (!fits(state, other))
+      throw Error("metrics", fmt::format("cannot merge metric states; got '{}' {} for {}; valid: the same shape; hint: "
+                                         "both metrics need the same options",
+                                         state.name, describe(other), describe(state.value)));
+  }
+  for (size_t i = 0; i < states_.size(); ++i) combine(i, saved.at(states_[i].name).as_tensor());
+}
+
+void Metric::combine(size_t index, const at::Tensor& other) {
+  at::Tensor& value = states_[index].value;
+  const at::Tensor theirs = other.to(value.device());
+  switch (states_[index].reduction) {
+    case Reduction::kSum:
+      value.add_(theirs);
+      break;
+    case Reduction::kMax:
+      at::maximum_out(value, value, theirs);
+      break;
+    case Reduction::kMin:
+      at::minimum_out(value, value, theirs);
+      break;
+    case Reduction::kConcatenate:
+      append_rows(index, theirs);
+      break;
+  }
+}
+
+State Metric::state_dict() const {
+  const UpdateScope scope;
+  State result = State::map();
+  for (const auto& state : states_)
+    result[state.name] = TensorLeaf{.value = state.value.clone(), .placement = {.kind = Placement::Kind::kRankLocal}};
+  return result;
+}
+
+void Metric::load_state_dict(const State& saved) {
+  const UpdateScope scope;
+  for (auto& state : states_) {
+    const at::Tensor& value = saved.at(state.name).as_tensor();
+    if (state.reduction != Reduction::kConcatenate) {
+      copy_in_place(state.value, value, state.name);
+      continue;
+    }
+    if (!fits(state, value))
+      throw Error("metrics",
+                  fmt::format("the saved state '{}' does not fit; got {}; valid: any number of rows like {}; "
+                              "hint: it was saved with other options",
+                              state.name, describe(value), describe(state.initial)));
+    state.value = value.to(state.value.device(), value.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  }
+}
+
+}  // namespace levin::metrics

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <levin/core/base/state.h>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace levin::metrics {
+
+/// How a state tensor of a metric is combined over ranks.
+enum class Reduction { kSum, kMax, kMin, kConcatenate };
+
+/// A quantity accumulated over batches on the device. A subclass declares state tensors with add_state in its
+/// constructor, adds to them in its own `update` (which returns *this, so that it can be logged at once), and computes
+/// from them. Updating never synchronises with the device. A metric is moved but not copied: two copies would count in
+/// one state.
+class Metric : public Stateful {
+ public:
+  struct StateTensor {
+    std::string name;
+    at::Tensor value;  ///< a tensor of fixed shape, or rows that update() concatenates
+    at::Tensor initial;
+    Reduction reduction;
+  };
+
+  Metric() = default;
+  Metric(const Metric&) = delete;
+  Metric& operator=(const Metric&) = delete;
+  Metric(Metric&&) = default;
+  Metric& operator=(Metric&&) = default;
+  ~Metric() override = default;
+
+  /// The value so far: a scalar tensor, or one value a class where the options ask for it. NaN before any update.
+  virtual at::Tensor compute() const = 0;
+  /// Back to before any update. State of a fixed shape keeps its address.
+  void reset();
+  /// Adds what another object of the same class and options has seen, each state by its Reduction. Throws levin::Error
+  /// when the classes or the shapes of their states differ.
+  void merge_from(const Metric& other);
+  /// The same with what `state_dict` gave of such an object.
+  void merge_state(const State& saved);
+
+  /// The tensors to reduce over ranks before compute(); the trainer does it by itself for logged metrics.
+  std::vector<StateTensor>& states() { return states_; }
+  const std::vector<StateTensor>& states() const { return states_; }
+
+  /// A copy of the state, by name; each rank has its own.
+  State state_dict() const override;
+  /// Continues from a state on any device, bit for bit. Throws levin::Error naming the state that does not fit.
+  void load_state_dict(const State& state) override;
+
+ protected:
+  /// Every `update` opens one first: state stays made of ordinary tensors without gradients, whether an update
+  /// comes under inference mode or outside it. (What is made under inference mode cannot be changed outside.)
+  class UpdateScope {
+    c10::InferenceMode ordinary_tensors_{false};
+    c10::NoGradGuard no_grad_;
+  };
+
+  /// Declares a state tensor; returns its index for `state`. For kConcatenate, `initial` has no rows yet and says the
+  /// type and the shape of one row.
+  size_t add_state(std::string name, const at::Tensor& initial, Reduction reduction);
+  at::Tensor& state(size_t index) { return states_[index].value; }
+  const at::Tensor& state(size_t index) const { return states_[index].value; }
+  /// Moves the state to the device of the values that arrive; a no-op after the first batch.
+  void ensure_device(const at::Device& device);
+  /// Adds rows to a kConcatenate state, in amortised constant time a row.
+  void append_rows(size_t index, const at::Tensor& rows);
+
+ private:
+  void combine(size_t index, const at::Tensor& other);
+
+  std::vector<StateTensor> states_;
+  /// The memory behind a kConcatenate state, with room for rows to come; undefined for the others.
+  std::vector<at::Tensor> row_buffers_;
+};
+
+}  // namespace levin::metrics

@@ -1,0 +1,35 @@
+#include <levin/core/metrics/precision_recall.h>
+
+#include <ATen/core/Tensor.h>
+
+namespace levin::metrics {
+namespace {
+constexpr size_t kCounts = 0;
+}  // namespace
+
+void ClassScoreOptions::describe(Schema<ClassScoreOptions>& schema) {
+  schema.field("num_classes", &ClassScoreOptions::num_classes, "number of classes").at_least(2);
+  schema.field("average", &ClassScoreOptions::average, "over samples, over classes, or a value a class")
+      .one_of({"micro", "macro", "weighted", "none"});
+}
+
+ClassScoreMetric::ClassScoreMetric(const char* name, const Options& options, detail::ClassScore score)
+    : name_(name), options_(options), score_(score) {
+  schema_of<Options>().validate(options, name);
+  add_state("counts", detail::empty_class_counts(options.num_classes), Reduction::kSum);
+}
+
+ClassScoreMetric& ClassScoreMetric::update(const at::Tensor& predictions, const at::Tensor& labels) {
+  const UpdateScope scope;
+  const auto pairs = detail::read_classes(name_, predictions, labels, options_.num_classes);
+  ensure_device(pairs.labels.device());
+  detail::add_class_counts(state(kCounts), pairs);
+  return *this;
+}
+
+at::Tensor ClassScoreMetric::compute() const {
+  return detail::average_score(score_, detail::read_class_counts(name_, state(kCounts)),
+                               detail::parse_average(options_.average));
+}
+
+}  // namespace levin::metrics

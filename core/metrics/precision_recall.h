@@ -1,0 +1,61 @@
+#pragma once
+
+#include <levin/core/base/schema.h>
+#include <levin/core/metrics/class_counts.h>
+#include <levin/core/metrics/metric.h>
+
+#include <cstdint>
+#include <string>
+
+namespace levin::metrics {
+
+struct ClassScoreOptions {
+  int64_t num_classes = 0;        ///< must be set
+  std::string average = "macro";  ///< micro: over samples; macro, weighted: mean over classes; none: one value a class
+
+  static void describe(Schema<ClassScoreOptions>& schema);
+};
+
+/// A score a class from its counts of samples, averaged over classes: what precision, recall and F1 share. The macro
+/// average leaves out classes that occur neither in labels nor in predictions, as torchmetrics does; elsewhere a score
+/// that would divide by zero is 0. Of a binary task, the score of the positive class is element 1 without an average.
+class ClassScoreMetric : public Metric {
+ public:
+  using Options = ClassScoreOptions;
+
+  /// Logits or probabilities [N, C, ...] or class indices [N, ...], and labels [N, ...]. Throws levin::Error for shapes
+  /// that do not fit and, on the CPU, for classes out of range; on another device compute() throws for those.
+  ClassScoreMetric& update(const at::Tensor& predictions, const at::Tensor& labels);
+
+  /// float64: a scalar, or [num_classes] without an average.
+  at::Tensor compute() const override;
+
+ protected:
+  /// `name` is the metric's name in messages. Throws levin::ConfigError when an option is out of range.
+  ClassScoreMetric(const char* name, const Options& options, detail::ClassScore score);
+
+ private:
+  const char* name_;
+  Options options_;
+  detail::ClassScore score_;
+};
+
+/// Of the samples predicted as a class, the share that is labelled so.
+class Precision : public ClassScoreMetric {
+ public:
+  explicit Precision(const Options& options) : ClassScoreMetric("Precision", options, &detail::precision_score) {}
+};
+
+/// Of the samples labelled as a class, the share that is predicted so.
+class Recall : public ClassScoreMetric {
+ public:
+  explicit Recall(const Options& options) : ClassScoreMetric("Recall", options, &detail::recall_score) {}
+};
+
+/// The harmonic mean of precision and recall of a class.
+class F1Score : public ClassScoreMetric {
+ public:
+  explicit F1Score(const Options& options) : ClassScoreMetric("F1Score", options, &detail::f1_score) {}
+};
+
+}  // namespace levin::metrics

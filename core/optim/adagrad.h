@@ -1,0 +1,34 @@
+#pragma once
+
+#include <levin/core/optim/fused_optimizer.h>
+
+#include <span>
+#include <vector>
+
+namespace levin::optim {
+
+/// Names and defaults are those of torch.optim.Adagrad.
+struct AdagradOptions {
+  double lr = 1e-2;
+  double lr_decay = 0;
+  double weight_decay = 0;  ///< an L2 penalty, added to the gradient
+  double initial_accumulator_value = 0;
+  double eps = 1e-10;
+  bool maximize = false;
+
+  static void describe(Schema<AdagradOptions>& schema);
+};
+
+/// Adagrad (Duchi, Hazan and Singer, 2011).
+class Adagrad final : public FusedOptimizerOf<AdagradOptions> {
+ public:
+  explicit Adagrad(std::vector<at::Tensor> params, const AdagradOptions& options = {});
+  explicit Adagrad(Groups groups);
+
+ protected:
+  void update(size_t group, TensorLists& lists, const KernelScaling& scaling) override;
+  std::span<const StateField> state_fields(size_t group) const override;
+  double initial_value(size_t group, const StateField& field) const override;
+};
+
+}  // namespace levin::optim

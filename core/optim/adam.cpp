@@ -1,0 +1,75 @@
+#include <levin/core/optim/adam.h>
+
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+
+namespace levin {
+
+std::array<double, 2> ConfigCodec<std::array<double, 2>>::parse(const Config& node, const std::string& path) {
+  if (!node.is_sequence() || node.items().size() != 2) throw_wrong_type(node, path, type_name());
+  const auto values = ConfigCodec<std::vector<double>>::parse(node, path);
+  return {values[0], values[1]};
+}
+
+Config ConfigCodec<std::array<double, 2>>::dump(const std::array<double, 2>& values) {
+  return ConfigCodec<std::vector<double>>::dump({values[0], values[1]});
+}
+
+namespace optim {
+namespace {
+
+template <class Options>
+void describe_adam(Schema<Options>& schema, const char* weight_decay) {
+  schema.field("lr", &Options::lr, "learning rate").at_least(0);
+  schema.field("betas", &Options::betas, "decay rates of the means of the gradient and of its square")
+      .require("two numbers from 0 to below 1", [](const std::array<double, 2>& betas) {
+        return betas[0] >= 0 && betas[0] < 1 && betas[1] >= 0 && betas[1] < 1;
+      });
+  schema.field("eps", &Options::eps, "added to the denominator").at_least(0);
+  schema.field("weight_decay", &Options::weight_decay, weight_decay).at_least(0);
+  schema.field("amsgrad", &Options::amsgrad, "divide by the largest mean square so far");
+  schema.field("maximize", &Options::maximize, "ascend instead of descend");
+}
+
+}  // namespace
+
+void AdamOptions::describe(Schema<AdamOptions>& schema) { describe_adam(schema, "L2 penalty"); }
+void AdamWOptions::describe(Schema<AdamWOptions>& schema) { describe_adam(schema, "decoupled weight decay"); }
+
+Adam::Adam(std::vector<at::Tensor> params, const AdamOptions& options)
+    : FusedOptimizerOf("adam", {{std::move(params), options}}, options) {}
+Adam::Adam(Groups groups) : FusedOptimizerOf("adam", std::move(groups)) {}
+
+AdamW::AdamW(std::vector<at::Tensor> params, const AdamWOptions& options)
+    : FusedOptimizerOf("adamw", {{std::move(params), options}}, options) {}
+AdamW::AdamW(Groups groups) : FusedOptimizerOf("adamw", std::move(groups)) {}
+
+namespace {
+
+constexpr StateField kAdamFields[] = {{"exp_avg"}, {"exp_avg_sq"}, {"max_exp_avg_sq"}};
+
+std::span<const StateField> adam_fields(bool amsgrad) { return std::span(kAdamFields).first(amsgrad ? 3 : 2); }
+
+}  // namespace
+
+std::span<const StateField> Adam::state_fields(size_t group) const { return adam_fields(group_options(group).amsgrad); }
+std::span<const StateField> AdamW::state_fields(size_t group) const {
+  return adam_fields(group_options(group).amsgrad);
+}
+
+void Adam::update(size_t group, TensorLists& lists, const KernelScaling& scaling) {
+  const AdamOptions& options = group_options(group);
+  at::_fused_adam_(lists.params, lists.grads, lists.states[0], lists.states[1], lists.states[2], lists.steps,
+                   options.lr, options.betas[0], options.betas[1], options.weight_decay, options.eps, options.amsgrad,
+                   options.maximize, scaling.grad_scale, scaling.found_inf);
+}
+
+void AdamW::update(size_t group, TensorLists& lists, const KernelScaling& scaling) {
+  const AdamWOptions& options = group_options(group);
+  at::_fused_adamw_(lists.params, lists.grads, lists.states[0], lists.states[1], lists.states[2], lists.steps,
+                    options.lr, options.betas[0], options.betas[1], options.weight_decay, options.eps, options.amsgrad,
+                    options.maximize, scaling.grad_scale, scaling.found_inf);
+}
+
+}  // namespace optim
+}  // namespace levin

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <levin/core/optim/fused_optimizer.h>
+
+#include <array>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+template <>
+struct ConfigCodec<std::array<double, 2>> {
+  static std::string type_name() { return "list of two numbers"; }
+  static std::array<double, 2> parse(const Config& node, const std::string& path);
+  static Config dump(const std::array<double, 2>& values);
+};
+
+namespace optim {
+
+/// Names and defaults are those of torch.optim.Adam.
+struct AdamOptions {
+  double lr = 1e-3;
+  std::array<double, 2> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 0;  ///< an L2 penalty, added to the gradient
+  bool amsgrad = false;
+  bool maximize = false;
+
+  static void describe(Schema<AdamOptions>& schema);
+};
+
+/// Names and defaults are those of torch.optim.AdamW.
+struct AdamWOptions {
+  double lr = 1e-3;
+  std::array<double, 2> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 1e-2;  ///< decoupled: the weights shrink by lr * weight_decay in every step
+  bool amsgrad = false;
+  bool maximize = false;
+
+  static void describe(Schema<AdamWOptions>& schema);
+};
+
+/// Adam (Kingma and Ba, 2015, arXiv:1412.6980), with AMSGrad (Reddi et al., 2018, arXiv:1904.09237) on request.
+class Adam final : public FusedOptimizerOf<AdamOptions> {
+ public:
+  explicit Adam(std::vector<at::Tensor> params, const AdamOptions& options = {});
+  explicit Adam(Groups groups);
+
+ protected:
+  void update(size_t group, TensorLists& lists, const KernelScaling& scaling) override;
+  std::span<const StateField> state_fields(size_t group) const override;
+};
+
+/// Adam with decoupled weight decay (Loshchilov and Hutter, 2019, arXiv:1711.05101).
+class AdamW final : public FusedOptimizerOf<AdamWOptions> {
+ public:
+  explicit AdamW(std::vector<at::Tensor> params, const AdamWOptions& options = {});
+  explicit AdamW(Groups groups);
+
+ protected:
+  void update(size_t group, TensorLists& lists, const KernelScaling& scaling) override;
+  std::span<const StateField> state_fields(size_t group) const override;
+};
+
+}  // namespace optim
+}  // namespace levin

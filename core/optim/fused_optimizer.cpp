@@ -1,0 +1,288 @@
+#include <levin/core/optim/fused_optimizer.h>
+
+#include <levin/core/base/error.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_sub.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+
+#include <unordered_set>
+
+namespace levin::optim {
+
+struct FusedOptimizer::ParamState : torch::optim::OptimizerCloneableParamState<ParamState> {
+  at::Tensor step;  ///< 0-dimensional float32 on the parameter's device
+  std::array<at::Tensor, kMaxStateFields> values;
+  bool first_step = false;
+};
+
+namespace {
+
+bool has_fused_kernel(c10::ScalarType type) {
+  return type == at::kFloat || type == at::kDouble || type == at::kHalf || type == at::kBFloat16;
+}
+
+/// Drops second occurrences within a group and refuses what the kernels cannot update.
+std::vector<torch::optim::OptimizerParamGroup> checked(std::string_view name,
+                                                       std::vector<torch::optim::OptimizerParamGroup> groups) {
+  std::unordered_set<const void*> seen;
+  for (auto& group : groups) {
+    std::vector<at::Tensor> unique;
+    std::unordered_set<const void*> in_this_group;
+    for (const auto& param : group.params()) {
+      if (!param.defined()) throw Error("optim", fmt::format("{} was given an undefined parameter", name));
+      if (!in_this_group.insert(param.unsafeGetTensorImpl()).second) continue;
+      if (!seen.insert(param.unsafeGetTensorImpl()).second)
+        throw Error("optim", fmt::format("{} was given a parameter in two groups; valid: each parameter in one", name));
+      if (!param.is_leaf())
+        throw Error("optim",
+                    fmt::format("{} was given a tensor that was computed from others; valid: parameters", name));
+      if (param.layout() != at::kStrided || !has_fused_kernel(param.scalar_type()))
+        throw Error("optim",
+                    fmt::format("{} was given a parameter of type {}{}; valid: dense float32, float64, float16 "
+                                "and bfloat16; take an optimizer of torch::optim for others",
+                                name, c10::toString(param.scalar_type()),
+                                param.layout() == at::kStrided ? "" : " (not dense)"));
+      unique.push_back(param);
+    }
+    group.params() = std::move(unique);
+  }
+  if (seen.empty())
+    throw Error("optim", fmt::format("{} was given no parameters; make it after the layers, from parameters()", name));
+  return groups;
+}
+
+/// Whether elements of both lie in the same order in memory; strides of dimensions of size 1 mean nothing.
+bool same_memory_order(const at::Tensor& a, const at::Tensor& b) {
+  for (int64_t d = 0; d < a.dim(); ++d)
+    if (a.size(d) > 1 && a.stride(d) != b.stride(d)) return false;
+  return true;
+}
+
+/// The gradient in the parameter's memory order, which the fused kernels take for granted without a check.
+at::Tensor aligned_gradient(const at::Tensor& param, const at::Tensor& grad) {
+  if (grad.layout() != at::kStrided)
+    throw Error("optim",
+                "a gradient is sparse; valid: dense gradients; take an optimizer of torch::optim for sparse ones");
+  if (grad.scalar_type() != param.scalar_type())
+    throw Error("optim", fmt::format("a gradient has another type than its parameter; got {} for {}",
+                                     c10::toString(grad.scalar_type()), c10::toString(param.scalar_type())));
+  if (grad.strides() == param.strides() || same_memory_order(param, grad)) return grad;
+  at::Tensor aligned = at::empty_like(param);
+  aligned.copy_(grad);
+  return aligned;
+}
+
+at::Tensor on_device(const at::Tensor& tensor, c10::Device device) {
+  if (!tensor.defined() || tensor.device() == device) return tensor;
+  return tensor.to(device, /*non_blocking=*/true);
+}
+
+}  // namespace
+
+FusedOptimizer::FusedOptimizer(std::string_view name, std::vector<torch::optim::OptimizerParamGroup> groups,
+                               std::unique_ptr<torch::optim::OptimizerOptions> defaults)
+    : Optimizer(checked(name, std::move(groups)), std::move(defaults)), name_(name) {}
+
+at::Tensor FusedOptimizer::step(LossClosure closure) {
+  at::Tensor loss;
+  if (closure) {
+    at::AutoGradMode enable_grad(true);
+    loss = closure();
+  }
+  fused_step();
+  return loss;
+}
+
+void FusedOptimizer::fused_step(const StepScaling& scaling) {
+  c10::InferenceMode normal_mode(false);
+  at::NoGradGuard no_grad;
+  caches_.resize(param_groups_.size());
+  for (size_t group = 0; group < param_groups_.size(); ++group) {
+    if (!collect_gradients(group)) rebuild(group);
+    for (auto& lists : caches_[group].lists) step_lists(group, lists, scaling);
+    release_gradients(group, scaling.grad_scale.defined());
+  }
+}
+
+bool FusedOptimizer::collect_gradients(size_t group) {
+  GroupCache& cache = caches_[group];
+  const auto& params = param_groups_[group].params();
+  if (cache.entries.size() != params.size() || cache.fields != state_fields(group).size()) return false;
+  for (size_t i = 0; i < params.size(); ++i) {
+    const at::Tensor& param = params[i];
+    const Entry& entry = cache.entries[i];
+    const c10::TensorImpl* impl = param.unsafeGetTensorImpl();
+    if (impl != entry.param) return false;
+    const at::Tensor& grad = impl->grad();
+    if (grad.defined() != (entry.lists >= 0)) return false;
+    if (!grad.defined()) continue;
+    TensorLists& lists = cache.lists[entry.lists];
+    if (param.scalar_type() != lists.dtype || param.device() != lists.device) return false;
+    lists.grads[entry.index] = aligned_gradient(param, grad);
+  }
+  return true;
+}
+
+void FusedOptimizer::rebuild(size_t group) {
+  GroupCache& cache = caches_[group];
+  cache.entries.clear();
+  cache.lists.clear();
+  cache.fields = state_fields(group).size();
+  for (const auto& param : param_groups_[group].params()) {
+    const at::Tensor& grad = param.unsafeGetTensorImpl()->grad();
+    if (!grad.defined()) {
+      cache.entries.push_back({param.unsafeGetTensorImpl(), -1, 0});
+      continue;
+    }
+    if (!param.is_non_overlapping_and_dense())
+      throw Error("optim", fmt::format("{} cannot update a parameter with gaps or overlaps in its memory; make it "
+                                       "contiguous first",
+                                       name_));
+    ParamState& state = materialize(group, param);
+    TensorLists& lists = lists_for(cache, param, state.first_step);
+    cache.entries.push_back({param.unsafeGetTensorImpl(), &lists - cache.lists.data(), lists.params.size()});
+    lists.params.push_back(param);
+    lists.grads.push_back(aligned_gradient(param, grad));
+    if (counts_steps()) lists.steps.push_back(state.step);
+    for (size_t field = 0; field < cache.fields; ++field) lists.states[field].push_back(state.values[field]);
+  }
+}
+
+FusedOptimizer::TensorLists& FusedOptimizer::lists_for(GroupCache& cache, const at::Tensor& param, bool first_step) {
+  for (auto& lists : cache.lists)
+    if (lists.device == param.device() && lists.dtype == param.scalar_type() && lists.first_step == first_step)
+      return lists;
+  return cache.lists.emplace_back(TensorLists{.params = {},
+                                              .grads = {},
+                                              .steps = {},
+                                              .states = {},
+                                              .device = param.device(),
+                                              .dtype = param.scalar_type(),
+                                              .first_step = first_step});
+}
+
+double FusedOptimizer::initial_value(size_t /*group*/, const StateField& /*field*/) const { return 0; }
+
+FusedOptimizer::ParamState* FusedOptimizer::find_state(const at::Tensor& param) const {
+  const auto found = state_.find(param.unsafeGetTensorImpl());
+  return found == state_.end() ? nullptr : static_cast<ParamState*>(found->second.get());
+}
+
+FusedOptimizer::ParamState& FusedOptimizer::materialize(size_t group, const at::Tensor& param) {
+  ParamState* state = find_state(param);
+  if (state == nullptr) {
+    auto made = std::make_unique<ParamState>();
+    state = made.get();
+    state->first_step = distinguishes_first_step();
+    state_[param.unsafeGetTensorImpl()] = std::move(made);
+  }
+  if (counts_steps()) {
+    if (!state->step.defined())
+      state->step = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(param.device()));
+    else if (state->step.device() != param.device())
+      state->step = state->step.to(param.device());
+  }
+  const auto fields = state_fields(group);
+  for (size_t i = 0; i < fields.size(); ++i) {
+    at::Tensor& value = state->values[i];
+    // A parameter that was moved or converted since takes its state along.
+    const bool fits = value.defined() && value.device() == param.device() &&
+                      value.scalar_type() == param.scalar_type() && same_memory_order(param, value);
+    if (fits) continue;
+    const at::Tensor before = value;
+    value = at::full_like(param, initial_value(group, fields[i]), at::TensorOptions().requires_grad(false));
+    if (before.defined()) value.copy_(before);
+  }
+  return *state;
+}
+
+void FusedOptimizer::step_lists(size_t group, TensorLists& lists, const StepScaling& scaling) {
+  const bool on_host = lists.device.is_cpu();
+  const at::Tensor found_inf = on_device(scaling.found_inf, lists.device);
+  const at::Tensor grad_scale = on_device(scaling.grad_scale, lists.device);
+  // On a GPU the host must not wait for found_inf, except where it decides which kind of step the next one is.
+  if (found_inf.defined() && (on_host || lists.first_step) && found_inf.item<float>() != 0) return;
+
+  if (on_host) {
+    for (const auto& step : lists.steps) *step.mutable_data_ptr<float>() += 1;
+  } else if (!lists.steps.empty()) {
+    at::_foreach_add_(lists.steps, 1);
+  }
+  KernelScaling kernel_scaling;
+  if (grad_scale.defined()) kernel_scaling.grad_scale = grad_scale;
+  if (found_inf.defined()) kernel_scaling.found_inf = found_inf;
+  update(group, lists, kernel_scaling);
+  if (!on_host && found_inf.defined() && !lists.steps.empty())
+    at::_foreach_sub_(lists.steps, std::vector<at::Tensor>(lists.steps.size(), found_inf));
+
+  if (lists.first_step) {
+    for (const auto& param : lists.params) find_state(param)->first_step = false;
+    caches_[group].entries.clear();
+  }
+}
+
+void FusedOptimizer::release_gradients(size_t group, bool scaled) {
+  for (auto& lists : caches_[group].lists) {
+    for (size_t i = 0; i < lists.grads.size(); ++i) {
+      const at::Tensor& grad = lists.params[i].unsafeGetTensorImpl()->grad();
+      // The kernel leaves unscaled gradients behind; so must a gradient that reached it as a copy.
+      if (scaled && !lists.grads[i].is_same(grad)) grad.copy_(lists.grads[i]);
+      // A gradient that is kept here would live on through the next forward.
+      lists.grads[i].reset();
+    }
+  }
+}
+
+State FusedOptimizer::parameter_states(const ParameterNames& names) const {
+  State states = State::map();
+  for (size_t group = 0; group < param_groups_.size(); ++group) {
+    const auto fields = state_fields(group);
+    for (const auto& param : param_groups_[group].params()) {
+      const ParamState* state = find_state(param);
+      if (state == nullptr || state->first_step) continue;
+      State& saved = states[names.require(param)] = State::map();
+      if (counts_steps()) saved["step"] = state->step;
+      for (size_t i = 0; i < fields.size(); ++i)
+        if (state->values[i].defined()) saved[fields[i].name] = state->values[i];
+    }
+  }
+  return states;
+}
+
+void FusedOptimizer::load_parameter_states(const ParameterNames& names, const State& states) {
+  c10::InferenceMode normal_mode(false);
+  at::NoGradGuard no_grad;
+  caches_.clear();
+  for (size_t group = 0; group < param_groups_.size(); ++group) {
+    const auto fields = state_fields(group);
+    for (const auto& param : param_groups_[group].params()) {
+      const std::string& name = names.require(param);
+      const State* saved = states.find(name);
+      if (saved == nullptr) {
+        state_.erase(param.unsafeGetTensorImpl());
+        continue;
+      }
+      ParamState& state = materialize(group, param);
+      state.first_step = false;
+      if (counts_steps()) copy_in_place(state.step, saved->at("step").as_tensor(), name + ".step");
+      for (size_t i = 0; i < fields.size(); ++i)
+        copy_in_place(state.values[i], saved->at(fields[i].name).as_tensor(), name + "." + fields[i].name);
+    }
+  }
+}
+
+void FusedOptimizer::save(torch::serialize::OutputArchive& /*archive*/) const {
+  throw Error("optim", fmt::format("{} has no archive format; save levin::optim::optimizer_state_dict", name_));
+}
+
+void FusedOptimizer::load(torch::serialize::InputArchive& /*archive*/) {
+  throw Error("optim", fmt::format("{} has no archive format; use levin::optim::load_optimizer_state_dict", name_));
+}
+
+}  // namespace levin::optim

@@ -1,0 +1,151 @@
+#pragma once
+
+#include <levin/core/base/state.h>
+#include <levin/core/base/step_scaling.h>
+#include <levin/core/optim/group_options.h>
+#include <levin/core/optim/optimizer_capabilities.h>
+#include <levin/core/optim/parameter_names.h>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+#include <torch/optim/optimizer.h>
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace levin::optim {
+
+/// A tensor of state that every parameter has.
+struct StateField {
+  const char* name;
+};
+
+/// Base of the optimizers over LibTorch's fused kernels (CPU and CUDA), which update all parameters of a group in one
+/// call.
+///
+/// Gradients are collected anew in every step and parameters without one are left out; everything else that a kernel
+/// needs is kept between steps, so that a step costs what its kernel costs. State has its parameter's type and layout.
+class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabilities {
+ public:
+  at::Tensor step(LossClosure closure = nullptr) override;
+  /// A step in which the kernel unscales the gradients (and leaves them unscaled), or changes nothing where an infinity
+  /// was found.
+  virtual void fused_step(const StepScaling& scaling = {});
+
+  void zero_grad(bool set_to_none = true) { optim::zero_grad(*this, set_to_none); }
+
+  OptimizerCapabilities capabilities() const override { return {.element_wise = true, .found_inf = true}; }
+
+  /// The state of every parameter by name. The tensors are the optimizer's own, not copies.
+  State parameter_states(const ParameterNames& names) const;
+  /// Copies into the state's tensors in place, making those that do not exist yet. The groups' options come first,
+  /// because they say which tensors there are.
+  void load_parameter_states(const ParameterNames& names, const State& states);
+
+  /// LibTorch's archives key state by address. Throws levin::Error that names `optimizer_state_dict`.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+
+ protected:
+  static constexpr size_t kMaxStateFields = 3;
+
+  /// The tensors of one group that share device and type, index by index.
+  struct TensorLists {
+    std::vector<at::Tensor> params;
+    std::vector<at::Tensor> grads;
+    std::vector<at::Tensor> steps;  ///< empty when `counts_steps()` is false; this step included
+    std::array<std::vector<at::Tensor>, kMaxStateFields> states;  ///< in the order of `state_fields`
+    c10::Device device;
+    c10::ScalarType dtype;
+    bool first_step;  ///< see `distinguishes_first_step`
+  };
+
+  /// What the kernels take: absent where there is nothing to do.
+  struct KernelScaling {
+    std::optional<at::Tensor> grad_scale;
+    std::optional<at::Tensor> found_inf;
+  };
+
+  /// Throws levin::Error for an empty list, a parameter in two groups, and one that is no leaf, no dense tensor or not
+  /// of a floating-point type. A parameter that is twice in one group counts once.
+  FusedOptimizer(std::string_view name, std::vector<torch::optim::OptimizerParamGroup> groups,
+                 std::unique_ptr<torch::optim::OptimizerOptions> defaults);
+
+  /// Calls the kernel.
+  virtual void update(size_t group, TensorLists& lists, const KernelScaling& scaling) = 0;
+  /// Which state the options of a group ask for, at most kMaxStateFields.
+  virtual std::span<const StateField> state_fields(size_t group) const = 0;
+  /// What the state of a parameter of this group starts with.
+  virtual double initial_value(size_t group, const StateField& field) const;
+  /// Whether each parameter's steps are counted for the kernel.
+  virtual bool counts_steps() const { return true; }
+  /// Whether parameters that take their first step go to the kernel apart from the others.
+  virtual bool distinguishes_first_step() const { return false; }
+
+ private:
+  struct ParamState;
+
+  /// Where a parameter of a group went.
+  struct Entry {
+    const c10::TensorImpl* param;
+    std::ptrdiff_t lists;  ///< index into GroupCache::lists, or -1 for a parameter without a gradient
+    size_t index;          ///< in those lists
+  };
+  struct GroupCache {
+    std::vector<Entry> entries;
+    std::vector<TensorLists> lists;
+    size_t fields = 0;
+  };
+
+  bool collect_gradients(size_t group);
+  void rebuild(size_t group);
+  TensorLists& lists_for(GroupCache& cache, const at::Tensor& param, bool first_step);
+  ParamState& materialize(size_t group, const at::Tensor& param);
+  ParamState* find_state(const at::Tensor& param) const;
+  void step_lists(size_t group, TensorLists& lists, const StepScaling& scaling);
+  void release_gradients(size_t group, bool scaled);
+
+  std::string name_;
+  std::vector<GroupCache> caches_;
+};
+
+/// What the concrete optimizers share: groups of one options type.
+template <class OptionsType>
+class FusedOptimizerOf : public FusedOptimizer {
+ public:
+  using Options = OptionsType;
+  using Groups = std::vector<ParameterGroup<Options>>;
+
+  const Options& group_options(size_t group) const {
+    const auto* typed = dynamic_cast<const GroupOptions<Options>*>(&param_groups_.at(group).options());
+    if (typed == nullptr)
+      throw Error("optim", "parameter group " + std::to_string(group) +
+                               " has options of another optimizer; add groups with levin::optim::GroupOptions");
+    return typed->values;
+  }
+
+ protected:
+  /// `defaults` serve groups that are added later without options.
+  FusedOptimizerOf(std::string_view name, Groups groups, const Options& defaults = {})
+      : FusedOptimizer(name, convert(name, std::move(groups)), std::make_unique<GroupOptions<Options>>(defaults)) {}
+
+ private:
+  static std::vector<torch::optim::OptimizerParamGroup> convert(std::string_view name, Groups groups) {
+    std::vector<torch::optim::OptimizerParamGroup> converted;
+    for (auto& group : groups) {
+      schema_of<Options>().validate(group.options, std::string(name));
+      converted.emplace_back(std::move(group.params), std::make_unique<GroupOptions<Options>>(group.options));
+    }
+    return converted;
+  }
+};
+
+}  // namespace levin::optim

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <levin/core/optim/fused_optimizer.h>
+
+#include <span>
+#include <vector>
+
+namespace levin::optim {
+
+/// Names and defaults are those of torch.optim.SGD.
+struct SGDOptions {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;  ///< an L2 penalty, added to the gradient
+  bool nesterov = false;    ///< needs a momentum and no dampening
+  bool maximize = false;
+
+  static void describe(Schema<SGDOptions>& schema);
+};
+
+/// Stochastic gradient descent with momentum, as torch.optim.SGD computes it.
+class SGD final : public FusedOptimizerOf<SGDOptions> {
+ public:
+  explicit SGD(std::vector<at::Tensor> params, const SGDOptions& options = {});
+  explicit SGD(Groups groups);
+
+ protected:
+  void update(size_t group, TensorLists& lists, const KernelScaling& scaling) override;
+  std::span<const StateField> state_fields(size_t group) const override;
+  bool counts_steps() const override { return false; }
+  /// The first momentum is the gradient itself, without dampening.
+  bool distinguishes_first_step() const override { return true; }
+};
+
+}  // namespace levin::optim

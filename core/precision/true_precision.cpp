@@ -1,0 +1,34 @@
+#include <levin/core/precision/true_precision.h>
+
+#include <c10/core/DefaultDtype.h>
+#include <torch/nn/module.h>
+
+namespace levin {
+
+std::string TruePrecision::name() const { return type_ == at::kDouble ? "64-true" : "32-true"; }
+
+void TruePrecision::convert_module(torch::nn::Module& module) {
+  // Module::to would convert integer buffers (such as BatchNorm's count of batches) as well.
+  at::NoGradGuard no_grad;
+  const auto convert = [this](at::Tensor& tensor) {
+    if (tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != type_)
+      tensor.set_data(tensor.to(type_));
+  };
+  for (auto& parameter : module.parameters()) convert(parameter);
+  for (auto& buffer : module.buffers()) convert(buffer);
+}
+
+at::Tensor TruePrecision::convert_input(const at::Tensor& tensor) const {
+  return tensor.is_floating_point() && tensor.scalar_type() != type_ ? tensor.to(type_) : tensor;
+}
+
+void TruePrecision::enter_forward() {
+  previous_default_ = c10::get_default_dtype_as_scalartype();
+  if (previous_default_ != type_) c10::set_default_dtype(c10::scalarTypeToTypeMeta(type_));
+}
+
+void TruePrecision::exit_forward() {
+  if (previous_default_ != type_) c10::set_default_dtype(c10::scalarTypeToTypeMeta(previous_default_));
+}
+
+}  // namespace levin

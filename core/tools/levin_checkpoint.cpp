@@ -1,0 +1,104 @@
+// levin-checkpoint: looks into checkpoints, checks them and compares them.
+
+#include <levin/core/base/error.h>
+#include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/checkpoint/inspect.h>
+
+#include <boost/program_options.hpp>
+
+#include <exception>
+#include <filesystem>
+#include <iostream>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace options = boost::program_options;
+
+constexpr int kSuccess = 0;
+constexpr int kDifferent = 1;
+constexpr int kFailure = 2;
+
+constexpr const char* kUsage =
+    "Usage: levin-checkpoint show DIR [--tensors]  what a checkpoint holds\n"
+    "       levin-checkpoint verify DIR            whether each file is as it was written; status 1 when one is not\n"
+    "       levin-checkpoint diff A B              where two checkpoints differ; status 1 when they do\n"
+    "\n"
+    "DIR, A and B are checkpoint folders, such as version_0/checkpoints/last. Status 2: an error.\n";
+
+int show(const std::string& path, bool with_tensors) {
+  std::cout << levin::describe_checkpoint(path, with_tensors);
+  return kSuccess;
+}
+
+int verify(const std::string& path) {
+  if (!std::filesystem::exists(path)) throw levin::Error("checkpoint", "there is no checkpoint at " + path);
+  std::vector<std::vector<std::string>> rows{{"file", "size", "state"}};
+  bool damaged = false;
+  try {
+    for (const auto& file : levin::check_files(path)) {
+      rows.push_back({file.name, levin::size_text(file.size), file.problem.empty() ? "ok" : file.problem});
+      damaged = damaged || !file.problem.empty();
+    }
+  } catch (const levin::Error& error) {
+    // A checkpoint without a good manifest is damaged, whatever its other files are.
+    std::cout << error.what() << "\n";
+    return kDifferent;
+  }
+  std::cout << levin::table_text(rows);
+  return damaged ? kDifferent : kSuccess;
+}
+
+int diff(const std::string& a, const std::string& b) {
+  const auto difference = levin::diff_checkpoints(a, b);
+  for (const auto& line : difference.lines) std::cout << line << "\n";
+  std::cout << "same: " << difference.same_tensors << " tensors, " << difference.same_values
+            << " values; different: " << difference.lines.size() << "\n";
+  return difference.equal() ? kSuccess : kDifferent;
+}
+
+int run(int argc, char** argv) {
+  options::options_description visible("Options");
+  visible.add_options()("help,h", "print this help")("tensors", "show: list every tensor");
+  options::options_description all;
+  all.add(visible).add_options()("words", options::value<std::vector<std::string>>()->default_value({}, ""));
+  options::positional_options_description positions;
+  positions.add("words", -1);
+  options::variables_map parsed;
+  options::store(options::command_line_parser(argc, argv).options(all).positional(positions).run(), parsed);
+
+  const auto words = parsed["words"].as<std::vector<std::string>>();
+  if (parsed.count("help") > 0) {
+    std::cout << kUsage << "\n" << visible;
+    return kSuccess;
+  }
+  const std::string command = words.empty() ? "" : words.front();
+  const size_t paths = words.empty() ? 0 : words.size() - 1;
+  if (parsed.count("tensors") > 0 && command != "show")
+    throw levin::Error("command line", "--tensors belongs to 'show'; got the command '" + command + "'");
+  if (command == "show" && paths == 1) return show(words[1], parsed.count("tensors") > 0);
+  if (command == "verify" && paths == 1) return verify(words[1]);
+  if (command == "diff" && paths == 2) return diff(words[1], words[2]);
+  const std::vector<std::string> commands{"show", "verify", "diff"};
+  if (command == "show" || command == "verify" || command == "diff")
+    throw levin::Error("command line", "'" + command + "' takes " + (command == "diff" ? "two folders" : "one folder") +
+                                           "; got " + std::to_string(paths) + "; hint: --help");
+  throw levin::Error("command line", "unknown command; got '" + command + "'" +
+                                         levin::valid_names_hint(command, commands) + "; hint: --help");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const levin::Error& error) {
+    std::cerr << error.what() << "\n";
+  } catch (const options::error& error) {
+    std::cerr << "[command line] " << error.what() << "; hint: --help\n";
+  } catch (const std::exception& error) {
+    std::cerr << "[checkpoint] " << error.what() << "\n";
+  }
+  return kFailure;
+}

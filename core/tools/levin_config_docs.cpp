@@ -1,0 +1,118 @@
+// levin-config-docs: prints docs/configuration.md, from the descriptions that also read YAML and print --help.
+
+#include <levin/core/data/cifar10.h>
+#include <levin/core/data/data_loader.h>
+#include <levin/core/data/fashion_mnist.h>
+#include <levin/core/data/text_lines.h>
+#include <levin/core/interfaces/callback.h>
+#include <levin/core/interfaces/logger.h>
+#include <levin/core/interfaces/strategy.h>
+#include <levin/core/optim/adagrad.h>
+#include <levin/core/optim/adam.h>
+#include <levin/core/optim/schedulers.h>
+#include <levin/core/optim/sgd.h>
+#include <levin/core/precision/precision.h>
+#include <levin/core/trainer/options.h>
+#include <levin/core/trainer/registries.h>
+
+#include <iostream>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr const char* kIntroduction = R"(# Configuration
+
+<!-- Written by scripts/docs from the descriptions in the sources: change those, not this page. -->
+
+A program made with `levin::Cli` reads YAML files (`--config FILE`, several times, later ones win) and options on the
+command line (`--trainer.max_epochs=3`), which come last. `--print_config` shows the result and where each value comes
+from; `--help` lists the options of a program's own models, data and callbacks too.
+
+| key | type | default | meaning |
+|---|---|---|---|
+| `seed` | integer or null | null | seeds weights, data order and random transforms; null draws one and prints it |
+| `model` | name, or mapping of a name and options | the program's first | `{name: mlp, hidden: 128}` |
+| `data` | name, or mapping of a name and options | the program's first | `{name: fashion_mnist, batch_size: 64}` |
+| `trainer` | mapping | | the options below |
+| `ckpt` | string or null | null | `last`, `best`, `auto` (`last`, or a fresh start where there is none) or a path |
+
+A name with options is written `{name: NAME, option: value}` or `{NAME: {option: value}}`. On the command line a value is
+YAML too: `--trainer.devices='[0, 2]'`. A member of the lists `callbacks` and `logger` is reached by its name:
+`--trainer.callbacks.early_stopping.patience=5`.
+)";
+
+/// Text in a table's cell.
+std::string cell(const std::string& text) {
+  std::string escaped;
+  for (const char c : text) escaped += c == '|' ? std::string("\\|") : std::string(1, c);
+  return escaped;
+}
+
+void print_options(const std::vector<levin::FieldDoc>& fields) {
+  if (fields.empty()) {
+    std::cout << "\nNo options.\n";
+    return;
+  }
+  std::cout << "\n| option | type | default | must be | meaning |\n|---|---|---|---|---|\n";
+  for (const auto& field : fields) {
+    const std::string default_value = field.default_value.empty() ? "" : "`" + cell(field.default_value) + "`";
+    std::cout << "| `" << field.name << "` | " << cell(field.type) << " | " << default_value << " | "
+              << cell(field.constraint) << " | " << cell(field.doc) << " |\n";
+  }
+}
+
+void print_heading(const std::string& title, const std::string& text) {
+  std::cout << "\n## " << title << "\n" << (text.empty() ? "" : "\n" + text + "\n");
+}
+
+template <class Options>
+void print_struct(const std::string& name) {
+  std::cout << "\n### `" << name << "`\n";
+  print_options(levin::schema_of<Options>().fields());
+}
+
+template <class Base>
+void print_registry(const std::string& title, const std::string& text, const levin::Registry<Base>& registry) {
+  print_heading(title, text);
+  for (const auto& item : registry.items()) {
+    std::cout << "\n### `" << item.name << "`\n" << (item.doc.empty() ? "" : "\n" + item.doc + "\n");
+    print_options(item.fields);
+  }
+}
+
+}  // namespace
+
+int main() {
+  auto& registries = levin::registries();
+  std::cout << kIntroduction;
+  print_heading("trainer", "");
+  print_options(levin::schema_of<levin::TrainerOptions>().fields());
+  print_registry("Callbacks", "`trainer: {callbacks: [NAME, NAME: {option: value}]}`", registries.callbacks);
+  print_registry("Loggers", "`trainer: {logger: [NAME, NAME: {option: value}]}`", registries.loggers);
+  print_registry("Strategies", "`trainer: {strategy: {name: NAME, option: value}}`", registries.strategies);
+  print_registry("Precisions", "`trainer: {precision: NAME}`", registries.precisions);
+
+  print_heading("Data",
+                "Options of the data modules, data sets and loaders that come with Levin; a program chooses the "
+                "names under which it\nregisters data modules.");
+  print_struct<levin::data::FashionMnistOptions>("levin::data::FashionMnist");
+  print_struct<levin::data::MnistOptions>("levin::data::Mnist");
+  print_struct<levin::data::Cifar10Options>("levin::data::Cifar10");
+  print_struct<levin::data::TextLinesOptions>("levin::data::TextLines");
+  print_struct<levin::DataLoaderOptions>("levin::DataLoader");
+
+  print_registry(
+      "Schedulers",
+      "`.scheduler = {.name = \"cosine\", .interval = levin::Interval::kStep}` in `configure_optimizers`; options "
+      "in\n`.options`.",
+      levin::optim::scheduler_registry());
+
+  print_heading("Optimizers",
+                "In code, in `configure_optimizers`. A model's own options may hold one of these structs.");
+  print_struct<levin::optim::SGDOptions>("levin::optim::SGD");
+  print_struct<levin::optim::AdamOptions>("levin::optim::Adam");
+  print_struct<levin::optim::AdamWOptions>("levin::optim::AdamW");
+  print_struct<levin::optim::AdagradOptions>("levin::optim::Adagrad");
+  return 0;
+}

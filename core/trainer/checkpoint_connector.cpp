@@ -1,0 +1,177 @@
+#include <levin/core/trainer/checkpoint_connector.h>
+
+#include <levin/build_info.h>
+#include <levin/core/base/error.h>
+#include <levin/core/base/file_system.h>
+#include <levin/core/base/log.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/checkpoint/finder.h>
+#include <levin/core/interfaces/cluster_environment.h>
+#include <levin/core/optim/optimizer_state.h>
+#include <levin/core/trainer/hooks.h>
+#include <levin/core/trainer/rank_core.h>
+
+#include <fmt/format.h>
+
+namespace levin {
+
+std::string CheckpointConnector::callback_key(size_t index) const {
+  const std::string key = core_.callbacks[index]->state_key();
+  int64_t same = 0;
+  for (size_t i = 0; i < index; ++i) same += core_.callbacks[i]->state_key() == key ? 1 : 0;
+  return same == 0 ? key : fmt::format("{}#{}", key, same);
+}
+
+State CheckpointConnector::dump() {
+  RankCore& core = core_;
+  State tree = State::map();
+  tree["model"] = core.strategy().module_state(core.module());
+  State module_extra = State::map();
+  core.module().on_save_checkpoint(module_extra);
+  tree["module"] = std::move(module_extra);
+
+  State hyper_parameters = State::map();
+  hyper_parameters["name"] = core.module().recipe_name();
+  hyper_parameters["options"] =
+      core.module().recipe_options().is_null() ? "" : core.module().recipe_options().to_yaml();
+  tree["hyper_parameters"] = std::move(hyper_parameters);
+  tree["config"] = core.config.to_yaml();
+  State versions = State::map();
+  versions["levin"] = LEVIN_VERSION;
+  versions["libtorch"] = LEVIN_LIBTORCH_VERSION;
+  tree["versions"] = std::move(versions);
+
+  State optimizers = State::list();
+  for (const auto& handle : core.optimizer_handles)
+    optimizers.push_back(optim::optimizer_state_dict(handle->optimizer(), core.parameter_names));
+  tree["optimizers"] = std::move(optimizers);
+  State schedulers = State::list();
+  for (const auto& scheduled : core.schedulers) schedulers.push_back(scheduled.scheduler->state_dict());
+  tree["schedulers"] = std::move(schedulers);
+  tree["precision"] = core.precision().state_dict();
+
+  core.progress.elapsed = core.elapsed_seconds();
+  State loops = core.progress.state_dict();
+  loops["seed"] = static_cast<int64_t>(core.data_seed);
+  tree["loops"] = std::move(loops);
+  if (core.data != nullptr) tree["data"] = core.data->state_dict();
+
+  State callbacks = State::map();
+  for (size_t i = 0; i < core.callbacks.size(); ++i) callbacks[callback_key(i)] = core.callbacks[i]->state_dict();
+  tree["callbacks"] = std::move(callbacks);
+
+  State metrics = State::map();
+  metrics["train"] = core.train_metrics.state_dict();
+  if (core.progress.phase == FitPhase::kValidation) metrics["validation"] = core.evaluation_metrics.state_dict();
+  State latest = State::map();
+  for (const auto& [name, value] : core.callback_metrics()) latest[name] = value;
+  metrics["latest"] = std::move(latest);
+  tree["metrics"] = std::move(metrics);
+
+  if (core.progress.window_index > 0) {
+    State gradients = State::map();
+    for (const auto& [name, parameter] : core.parameter_names.items())
+      if (parameter.grad().defined())
+        gradients[name] = TensorLeaf{parameter.grad(), {.kind = Placement::Kind::kRankLocal}};
+    tree["gradients"] = std::move(gradients);
+  }
+  tree["rng"] = capture_rng_state();
+  return tree;
+}
+
+void CheckpointConnector::save(const std::string& path, CheckpointEvent event) {
+  State tree = dump();
+  for (const auto& callback : core_.callbacks) callback->on_save_checkpoint(core_.trainer(), core_.module(), tree);
+  if (!core_.is_global_zero()) return;
+  CheckpointInfo info;
+  info.epoch = core_.progress.epoch;
+  info.global_step = core_.progress.global_step;
+  info.world_size = core_.strategy().environment().world_size();
+  info.monitor = event.monitor;
+  info.score = event.score;
+  info.levin_version = LEVIN_VERSION;
+  write_checkpoint(path, tree, info);
+  event.path = path;
+  event.epoch = info.epoch;
+  event.global_step = info.global_step;
+  for (const auto& logger : core_.loggers()) logger->after_save_checkpoint(event);
+}
+
+void CheckpointConnector::save_deferred() {
+  if (deferred_.empty()) return;
+  const auto requests = std::exchange(deferred_, {});
+  for (const auto& [path, event] : requests) save(path, event);
+}
+
+std::string CheckpointConnector::find(const std::string& ckpt) const {
+  if (ckpt.empty()) return {};
+  const std::string& root = core_.options.default_root_dir;
+  const auto checkpointers = core_.checkpointers();
+  if (ckpt == "best") {
+    if (!checkpointers.empty() && !checkpointers.front()->best_model_path().empty())
+      return checkpointers.front()->best_model_path();
+    return find_best(root);
+  }
+  if (ckpt == "auto" && !newest_run(root)) return {};
+  if (ckpt == "auto" || ckpt == "last") return find_last(root);
+  if (!FileSystem::current().exists(ckpt))
+    throw Error("checkpoint",
+                fmt::format("there is no checkpoint '{}'; valid: last, auto, best or the path of a checkpoint's "
+                            "folder",
+                            ckpt));
+  return ckpt;
+}
+
+void CheckpointConnector::read(const std::string& path, bool weights_only) {
+  tree_ = weights_only ? read_checkpoint(path, {"model", "module"}) : read_checkpoint(path);
+  log::info(fmt::format("loaded the checkpoint {}", path));
+}
+
+void CheckpointConnector::restore_module(bool weights_only) {
+  RankCore& core = core_;
+  if (const State* extra = tree_.find("module")) core.module().on_load_checkpoint(*extra);
+  core.strategy().load_module_state(core.module(), tree_.at("model"));
+  if (weights_only) return;
+  if (const State* data = tree_.find("data"); data != nullptr && core.data != nullptr && !data->is_null())
+    core.data->load_state_dict(*data);
+  for (const auto& callback : core.callbacks) callback->on_load_checkpoint(core.trainer(), core.module(), tree_);
+  const State& callbacks = tree_.at("callbacks");
+  for (size_t i = 0; i < core.callbacks.size(); ++i)
+    if (const State* state = callbacks.find(callback_key(i)); state != nullptr && !state->is_null())
+      core.callbacks[i]->load_state_dict(*state);
+  core.progress.load_state_dict(tree_.at("loops"));
+  core.data_seed = static_cast<uint64_t>(tree_.at("loops").at("seed").as_int());
+}
+
+void CheckpointConnector::restore_optimization() {
+  RankCore& core = core_;
+  const auto& optimizers = tree_.at("optimizers").as_list();
+  const auto& schedulers = tree_.at("schedulers").as_list();
+  if (optimizers.size() != core.optimizer_handles.size() || schedulers.size() != core.schedulers.size())
+    throw Error(
+        "checkpoint",
+        fmt::format("the checkpoint has {} optimizers and {} schedulers; valid: {} and {} as "
+                    "configure_optimizers gives; hint: load only the weights with load_from_checkpoint",
+                    optimizers.size(), schedulers.size(), core.optimizer_handles.size(), core.schedulers.size()));
+  for (size_t i = 0; i < optimizers.size(); ++i)
+    optim::load_optimizer_state_dict(core.optimizer_handles[i]->optimizer(), core.parameter_names, optimizers[i]);
+  for (size_t i = 0; i < schedulers.size(); ++i) core.schedulers[i].scheduler->load_state_dict(schedulers[i]);
+  core.precision().load_state_dict(tree_.at("precision"));
+  core.elapsed_before = core.progress.elapsed;
+  const State& metrics = tree_.at("metrics");
+  core.train_metrics.load_state_dict(metrics.at("train"));
+  if (const State* validation = metrics.find("validation")) core.evaluation_metrics.load_state_dict(*validation);
+  for (const auto& [name, value] : metrics.at("latest").as_map()) core.metrics_cache()[name] = value.as_double();
+}
+
+void CheckpointConnector::restore_moment() {
+  if (const State* gradients = tree_.find("gradients")) {
+    for (const auto& [name, parameter] : core_.parameter_names.items())
+      if (const State* gradient = gradients->find(name))
+        parameter.mutable_grad() = at::empty_like(parameter).copy_(gradient->as_tensor());
+  }
+  restore_rng_state(tree_.at("rng"));
+}
+
+}  // namespace levin

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <levin/core/base/events.h>
+#include <levin/core/base/state.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace levin {
+
+class RankCore;
+
+/// Turns the whole state of a rank into a tree and back, in the order that docs/architecture.md gives.
+class CheckpointConnector {
+ public:
+  explicit CheckpointConnector(RankCore& core) : core_(core) {}
+
+  /// Writes at once.
+  void save(const std::string& path, CheckpointEvent event);
+  /// Writes at the next moment that can be resumed exactly.
+  void defer(const std::string& path, const CheckpointEvent& event) { deferred_.emplace_back(path, event); }
+  /// Such a moment: writes what was deferred.
+  void save_deferred();
+
+  /// The path that "last", "auto", "best" or a path means; empty for a fresh start.
+  std::string find(const std::string& ckpt) const;
+  void read(const std::string& path, bool weights_only);
+
+  /// Before configure_optimizers: the module's hook, its weights, the data module, the callbacks.
+  void restore_module(bool weights_only);
+  /// After on_fit_start: optimizers, schedulers, precision, loops, metrics.
+  void restore_optimization();
+  /// Last: gradients of a window under way and the random generators.
+  void restore_moment();
+  /// Lets go of what was read.
+  void release() { tree_ = State(); }
+
+ private:
+  State dump();
+  std::string callback_key(size_t index) const;
+
+  RankCore& core_;
+  State tree_;
+  std::vector<std::pair<std::string, CheckpointEvent>> deferred_;
+};
+
+}  // namespace levin

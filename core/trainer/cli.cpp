@@ -1,0 +1,167 @@
+#include <levin/core/trainer/cli.h>
+
+#include <levin/build_info.h>
+#include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/optim/schedulers.h>
+#include <levin/core/trainer/cli_arguments.h>
+#include <levin/core/trainer/cli_config.h>
+#include <levin/core/trainer/cli_help.h>
+#include <levin/core/trainer/cli_results.h>
+#include <levin/core/trainer/registries.h>
+#include <levin/core/trainer/trainer.h>
+
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+
+namespace levin {
+namespace {
+
+constexpr int kSuccess = 0;
+constexpr int kFailure = 1;
+constexpr int kUsageError = 2;
+constexpr int kSignalBase = 128;
+
+/// What a command works with.
+struct Run {
+  Trainer& trainer;
+  std::shared_ptr<Module> module;
+  std::shared_ptr<DataModule> data;  ///< nullptr: the module has the data hooks
+  std::string ckpt;
+};
+
+struct Command {
+  const char* name;
+  const char* doc;
+  bool needs_trained_weights;
+  /// Does the work and returns what to print at its end.
+  std::string (*run)(const Run& run);
+};
+
+std::string fit(const Run& run) {
+  run.trainer.fit(run.module, run.data, run.ckpt);
+  return fit_ending(run.trainer);
+}
+
+std::string validate(const Run& run) { return metrics_table(run.trainer.validate(run.module, run.data, run.ckpt)); }
+
+std::string test(const Run& run) { return metrics_table(run.trainer.test(run.module, run.data, run.ckpt)); }
+
+std::string predict(const Run& run) {
+  const auto predictions = run.trainer.predict(run.module, run.data, run.ckpt);
+  return run.trainer.is_global_zero() ? save_predictions(predictions, run.trainer.run_directory()) : "";
+}
+
+constexpr std::array<Command, 4> kCommands = {{
+    {"fit", "trains the model, with validation", false, fit},
+    {"validate", "one pass over the validation data", true, validate},
+    {"test", "one pass over the test data", true, test},
+    {"predict", "writes the predictions for the prediction data", true, predict},
+}};
+
+const Command* find_command(const std::string& name) {
+  for (const auto& command : kCommands)
+    if (name == command.name) return &command;
+  return nullptr;
+}
+
+std::vector<std::string> command_names() {
+  std::vector<std::string> names;
+  for (const auto& command : kCommands) names.emplace_back(command.name);
+  return names;
+}
+
+/// Seeds everything with the configuration's seed, or with a random one, which the configuration then holds.
+void apply_seed(Config& config) {
+  Config& seed = *config.find("seed");
+  if (seed.is_null()) {
+    // Below 2^31, so that it can be given back everywhere.
+    seed = ConfigCodec<int64_t>::dump(static_cast<int64_t>(global_seed() & 0x7fffffff));
+    log::info("seed " + seed.text() + ", drawn at random; hint: --seed=" + seed.text() + " repeats this run");
+  }
+  seed_everything(static_cast<uint64_t>(ConfigCodec<int64_t>::parse(seed, "seed")));
+}
+
+int execute(const Command& command, Config config, const ConfigNames& names) {
+  // The seed comes first: the module draws its weights when it is made.
+  apply_seed(config);
+  const auto options = parse_options<TrainerOptions>(*config.find("trainer"), "trainer");
+  Trainer trainer(options);
+  trainer.set_config(config);
+
+  const Config& ckpt = *config.find("ckpt");
+  const Config* data = config.find("data");
+  const Run run{.trainer = trainer,
+                .module = make_section(names.modules, *config.find("model"), "model"),
+                .data = data != nullptr ? make_section(names.data, *data, "data") : nullptr,
+                .ckpt = ckpt.is_null() ? "" : ckpt.text()};
+  if (command.needs_trained_weights && run.ckpt.empty())
+    log::warning(std::string(command.name) + " without --ckpt uses weights that were never trained; hint: --ckpt best");
+
+  const std::string ending = command.run(run);
+  if (trainer.is_global_zero()) std::cout << ending << std::flush;
+  if (!trainer.interrupted()) return kSuccess;
+  if (!command.needs_trained_weights) log::info("interrupted; hint: --ckpt last goes on from here");
+  return kSignalBase + trainer.interrupt_signal();
+}
+
+int report(const std::string& message, int status) {
+  std::fprintf(stderr, "error: %s\n", message.c_str());
+  return status;
+}
+
+}  // namespace
+
+Cli::Cli()
+    : callbacks(registries().callbacks),
+      loggers(registries().loggers),
+      strategies(registries().strategies),
+      precisions(registries().precisions),
+      schedulers(optim::scheduler_registry()) {}
+
+int Cli::run(int argc, char** argv) {
+  try {
+    return run_command(argc, argv);
+  } catch (const ConfigError& error) {
+    return report(error.what(), kUsageError);
+  } catch (const c10::Error& error) {
+    return report(error.what_without_backtrace(), kFailure);
+  } catch (const std::exception& error) {
+    return report(error.what(), kFailure);
+  } catch (...) {
+    return report("something was thrown that is no std::exception", kFailure);
+  }
+}
+
+int Cli::run_command(int argc, char** argv) {
+  const auto arguments = parse_arguments(argc, argv, command_names());
+  const ConfigNames names{modules, data, callbacks, loggers, strategies, precisions};
+  if (arguments.version) {
+    std::cout << arguments.program << ": Levin " << LEVIN_VERSION << ", LibTorch " << LEVIN_LIBTORCH_VERSION << "\n";
+    return kSuccess;
+  }
+  if (arguments.help) {
+    HelpContents contents{.program = arguments.program, .commands = {}, .names = names, .schedulers = schedulers};
+    for (const auto& command : kCommands) contents.commands.emplace_back(command.name, command.doc);
+    std::cout << help_text(contents, arguments.help_section);
+    return kSuccess;
+  }
+  const Config config = resolve_config(merge_sources(arguments.config_files, arguments.settings, names), names);
+  if (arguments.print_config) {
+    std::cout << config.to_yaml(/*with_origins=*/true);
+    return kSuccess;
+  }
+  const Command* command = find_command(arguments.command);
+  if (command == nullptr)
+    throw ConfigError("command line: no command; valid: " + join(command_names()) + "; hint: --help");
+  if (modules.items().empty())
+    throw ConfigError("this program has no model; hint: cli.modules.add<MyModule>(\"name\") before cli.run");
+  return execute(*command, config, names);
+}
+
+}  // namespace levin

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <levin/core/trainer/trainer.h>
+
+#include <string>
+#include <vector>
+
+namespace levin {
+
+class Batch;
+
+/// What a fit ends with: the newest metrics, where the checkpoints and the logs are.
+std::string fit_ending(const Trainer& trainer);
+
+/// A table with a row a metric and a column a loader.
+std::string metrics_table(const std::vector<MetricMap>& results);
+
+/// Writes the predictions of each loader, its batches put together, to a safetensors file in the run's folder and says
+/// so. Where nothing is to be written (fast_dev_run) it says what was predicted. Throws levin::Error when a file cannot
+/// be written or batches differ in more than their size.
+std::string save_predictions(const std::vector<std::vector<Batch>>& predictions, const std::string& run_directory);
+
+}  // namespace levin

@@ -1,0 +1,130 @@
+#include <levin/core/trainer/evaluation_loop.h>
+
+#include <levin/core/trainer/module_mode.h>
+#include <levin/core/trainer/signals.h>
+
+namespace levin {
+
+/// The hooks of validation or of test.
+struct EvaluationLoop::HookSet {
+  void (Callback::*start)(Trainer&, Module&);
+  void (Module::*module_start)();
+  void (Callback::*epoch_start)(Trainer&, Module&);
+  void (Module::*module_epoch_start)();
+  void (Callback::*batch_start)(Trainer&, Module&, const Batch&, int64_t, int64_t);
+  void (Module::*module_batch_start)(const Batch&, int64_t, int64_t);
+  StepOutput (Module::*step)(const Batch&, int64_t);
+  StepOutput (Module::*step_end)(StepOutput);
+  void (Callback::*batch_end)(Trainer&, Module&, const StepOutput&, const Batch&, int64_t, int64_t);
+  void (Module::*module_batch_end)(const StepOutput&, const Batch&, int64_t, int64_t);
+  void (Callback::*epoch_end)(Trainer&, Module&);
+  void (Module::*module_epoch_end)();
+  void (Callback::*end)(Trainer&, Module&);
+  void (Module::*module_end)();
+
+  static const HookSet& of(RunningStage stage) {
+    static const HookSet kValidation = {&Callback::on_validation_start,
+                                        &Module::on_validation_start,
+                                        &Callback::on_validation_epoch_start,
+                                        &Module::on_validation_epoch_start,
+                                        &Callback::on_validation_batch_start,
+                                        &Module::on_validation_batch_start,
+                                        &Module::validation_step,
+                                        &Module::validation_step_end,
+                                        &Callback::on_validation_batch_end,
+                                        &Module::on_validation_batch_end,
+                                        &Callback::on_validation_epoch_end,
+                                        &Module::on_validation_epoch_end,
+                                        &Callback::on_validation_end,
+                                        &Module::on_validation_end};
+    static const HookSet kTest = {&Callback::on_test_start,
+                                  &Module::on_test_start,
+                                  &Callback::on_test_epoch_start,
+                                  &Module::on_test_epoch_start,
+                                  &Callback::on_test_batch_start,
+                                  &Module::on_test_batch_start,
+                                  &Module::test_step,
+                                  &Module::test_step_end,
+                                  &Callback::on_test_batch_end,
+                                  &Module::on_test_batch_end,
+                                  &Callback::on_test_epoch_end,
+                                  &Module::on_test_epoch_end,
+                                  &Callback::on_test_end,
+                                  &Module::on_test_end};
+    return stage == RunningStage::kTest ? kTest : kValidation;
+  }
+};
+
+bool EvaluationLoop::run(RunningStage stage, const DataLoaders& loaders, const std::vector<int64_t>& batches,
+                         EvaluationProgress& progress, bool in_fit) {
+  const HookSet& set = HookSet::of(stage);
+  const EvaluationScope scope(core_, stage, &core_.evaluation_metrics);
+  core_.evaluation_batches = batches;
+  const bool resuming = progress.started;
+  if (!resuming) {
+    core_.evaluation_metrics.reset();
+    core_.evaluation_metrics.begin({});
+    hooks_.call("on_evaluation_start", set.start, set.module_start);
+    hooks_.call("on_evaluation_epoch_start", set.epoch_start, set.module_epoch_start);
+    progress.started = true;
+  }
+  for (; progress.loader < static_cast<int64_t>(loaders.size()); ++progress.loader, progress.batch = 0) {
+    const auto index = static_cast<size_t>(progress.loader);
+    core_.evaluation_loader = progress.loader;
+    const int64_t limit = batches[index];
+    if (limit >= 0 && progress.batch >= limit) continue;
+    auto pass = loaders[index].pass(core_.position(core_.progress.epoch, progress.batch));
+    while (limit < 0 || progress.batch < limit) {
+      auto fetched = pass.next();
+      if (!fetched) break;
+      const Batch batch = core_.transfer(std::move(*fetched), progress.loader);
+      core_.evaluation_metrics.begin({.batch_size = batch.size(),
+                                      .dataloader_idx = progress.loader,
+                                      .loaders = static_cast<int64_t>(loaders.size())});
+      hooks_.call("on_evaluation_batch_start", set.batch_start, set.module_batch_start, batch, progress.batch,
+                  progress.loader);
+      StepOutput output;
+      {
+        const ProfilerSpan span(core_.profiler, "evaluation_step");
+        const ForwardScope forward(core_.precision());
+        output = (core_.module().*set.step_end)((core_.module().*set.step)(batch, progress.batch));
+      }
+      hooks_.call("on_evaluation_batch_end", set.batch_end, set.module_batch_end, output, batch, progress.batch,
+                  progress.loader);
+      ++progress.batch;
+      if (in_fit && core_.running != RunningStage::kSanityCheck) checkpoints_.save_deferred();
+      if (SignalScope::received() != 0) return false;
+    }
+    if (loaders.size() > 1) core_.evaluation_metrics.end_loader();
+  }
+  core_.evaluation_metrics.begin({.loaders = 1});
+  core_.evaluation_loader = 0;
+  core_.epoch_values_visible = true;
+  hooks_.call("on_evaluation_epoch_end", set.epoch_end, set.module_epoch_end);
+  collect_results(loaders.size());
+  core_.log_epoch_row(core_.evaluation_metrics);
+  progress = {};
+  if (in_fit && core_.running == RunningStage::kValidate) core_.progress.phase = FitPhase::kAfterValidation;
+  hooks_.call_in_stages("on_evaluation_end", set.end, set.module_end, [&] {
+    if (in_fit && core_.running == RunningStage::kValidate) checkpoints_.save_deferred();
+  });
+  core_.epoch_values_visible = false;
+  core_.evaluation_metrics.reset();
+  return true;
+}
+
+void EvaluationLoop::collect_results(size_t loaders) {
+  results_.assign(loaders, {});
+  core_.evaluation_metrics.visit_epoch([&](const metrics::Collector::Value& value) {
+    results_.at(static_cast<size_t>(value.dataloader_idx))[value.short_name] = value.value;
+  });
+}
+
+std::vector<int64_t> limited_batches(const DataLoaders& loaders, const BatchLimit& limit, const std::string& option,
+                                     int64_t world_size) {
+  std::vector<int64_t> batches;
+  for (const auto& loader : loaders) batches.push_back(limit.resolve(loader.num_batches(world_size), option));
+  return batches;
+}
+
+}  // namespace levin

@@ -1,0 +1,272 @@
+#include <levin/core/trainer/fit_loop.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/interfaces/cluster_environment.h>
+#include <levin/core/trainer/signals.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+namespace levin {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+}  // namespace
+
+void FitLoop::count_batches() {
+  const int64_t world_size = core_.strategy().environment().world_size();
+  const char* option = core_.resolved.overfit ? "overfit_batches" : "limit_train_batches";
+  const int64_t batches = core_.resolved.limit_train.resolve(core_.loaders.train.num_batches(world_size), option);
+  core_.train_batches = batches < 0 ? std::nullopt : std::optional<int64_t>(batches);
+  validation_batches_ = limited_batches(core_.loaders.val, core_.resolved.limit_val,
+                                        core_.resolved.overfit ? "overfit_batches" : "limit_val_batches", world_size);
+
+  validate_every_.reset();
+  const auto& interval = core_.options.val_check_interval.value();
+  if (const auto* count = std::get_if<int64_t>(&interval)) {
+    validate_every_ = *count;
+    if (core_.options.check_val_every_n_epoch && core_.train_batches && *count > *core_.train_batches &&
+        !core_.loaders.val.empty() && core_.options.fast_dev_run.batches() == 0)
+      throw ConfigError(
+          fmt::format("trainer.val_check_interval is {} batches, but an epoch has {}; valid: 1 to {}; hint: "
+                      "check_val_every_n_epoch: null lets it count across epochs",
+                      *count, *core_.train_batches, *core_.train_batches));
+  } else if (const auto* fraction = std::get_if<double>(&interval); fraction != nullptr && *fraction < 1.0) {
+    if (!core_.train_batches)
+      throw ConfigError(
+          fmt::format("trainer.val_check_interval is {}, a fraction of an epoch whose length is not known; "
+                      "hint: give a number of batches",
+                      *fraction));
+    validate_every_ = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(*core_.train_batches) * *fraction));
+  }
+}
+
+void FitLoop::sanity_check() {
+  if (core_.loaders.val.empty() || core_.resolved.sanity_steps == 0 || core_.resumed) return;
+  const RngStateGuard keep_random_state;
+  std::vector<int64_t> batches = validation_batches_;
+  if (core_.resolved.sanity_steps > 0)
+    for (auto& count : batches)
+      count = count < 0 ? core_.resolved.sanity_steps : std::min(count, core_.resolved.sanity_steps);
+  if (std::all_of(batches.begin(), batches.end(), [](int64_t count) { return count == 0; })) return;
+  core_.running = RunningStage::kSanityCheck;
+  hooks_.callbacks("on_sanity_check_start", &Callback::on_sanity_check_start);
+  EvaluationProgress progress;
+  evaluation_.run(RunningStage::kValidate, core_.loaders.val, batches, progress, /*in_fit=*/true);
+  core_.forget_metrics();
+  hooks_.callbacks("on_sanity_check_end", &Callback::on_sanity_check_end);
+  core_.running = RunningStage::kTrain;
+}
+
+bool FitLoop::limits_reached() const {
+  const ResolvedOptions& limits = core_.resolved;
+  if (limits.max_steps && core_.progress.global_step >= *limits.max_steps) return true;
+  if (limits.max_time && core_.elapsed_seconds() >= static_cast<double>(limits.max_time->count())) return true;
+  return false;
+}
+
+bool FitLoop::should_end() const {
+  if (interrupted_ || limits_reached()) return true;
+  if (!core_.stop_requested) return false;
+  return core_.progress.epoch + (core_.progress.phase == FitPhase::kEpochDone ? 1 : 0) >= core_.resolved.min_epochs &&
+         core_.progress.global_step >= core_.resolved.min_steps;
+}
+
+void FitLoop::run(const std::function<void()>& reload) {
+  FitProgress& progress = core_.progress;
+  last_validation_ = Clock::now() - std::chrono::duration_cast<Clock::duration>(
+                                        std::chrono::duration<double>(progress.seconds_since_validation));
+  interrupted_ = false;
+  bool first = true;
+  core_.in_fit_loop = true;
+  while (!should_end()) {
+    const bool epoch_done = progress.phase == FitPhase::kEpochDone;
+    if (core_.resolved.max_epochs && progress.epoch + (epoch_done ? 1 : 0) >= *core_.resolved.max_epochs) break;
+    if (epoch_done) {
+      ++progress.epoch;
+      progress.batch = 0;
+      progress.epoch_started = false;
+      progress.last_batch_done = false;
+      progress.window_index = 0;
+      progress.phase = FitPhase::kBatches;
+    }
+    if (core_.train_batches && *core_.train_batches == 0) break;
+    const int64_t every = core_.options.reload_dataloaders_every_n_epochs;
+    if (!first && every > 0 && progress.epoch % every == 0 && progress.batch == 0) {
+      reload();
+      count_batches();
+    }
+    first = false;
+    run_epoch();
+  }
+  if (core_.stop_requested && !interrupted_ && core_.is_global_zero())
+    log::info(fmt::format("training was asked to stop: {}", core_.stop_reason));
+  core_.in_fit_loop = false;
+}
+
+void FitLoop::run_epoch() {
+  FitProgress& progress = core_.progress;
+  if (!progress.epoch_started) {
+    core_.train_metrics.reset();
+    core_.train_metrics.begin({});
+    hooks_.call("on_train_epoch_start", &Callback::on_train_epoch_start, &Module::on_train_epoch_start);
+    progress.epoch_started = true;
+  }
+  // A run resumed right after a batch, or inside a validation, first does what belongs to that batch.
+  if (progress.phase == FitPhase::kValidation ||
+      (progress.phase == FitPhase::kBatches && progress.batch > 0 && core_.resumed && validation_due())) {
+    if (!validate()) return;
+  }
+  core_.resumed = false;
+  const bool complete = progress.last_batch_done || train_batches();
+  if (!interrupted_) finish_epoch(complete);
+}
+
+/// Returns false when training ends inside the epoch.
+bool FitLoop::train_batches() {
+  FitProgress& progress = core_.progress;
+  if (should_end()) return progress.last_batch_done;
+  auto pass = core_.loaders.train.pass(core_.position(progress.epoch, progress.batch));
+  const auto started = Clock::now();
+  auto fetched = pass.next();
+  if (!fetched && progress.batch == 0) log::warning("the training loader gave no batch; hint: is the data set empty?");
+  while (fetched) {
+    const bool limit_hit = core_.train_batches && progress.batch + 1 >= *core_.train_batches;
+    // One batch of lookahead tells whether this is the last one.
+    std::optional<Batch> next;
+    if (!limit_hit) next = pass.next();
+    std::optional<int64_t> remaining;
+    if (core_.train_batches) remaining = *core_.train_batches - progress.batch - 1;
+    const bool is_last = !next.has_value();
+    if (train_batch(std::move(*fetched), is_last, remaining) == BatchResult::kEndOfEpoch) break;
+    if (interrupted_) return false;
+    if (validation_due() && !validate()) return false;
+    if (should_end() && !progress.last_batch_done) return false;
+    progress.phase = FitPhase::kBatches;
+    fetched = std::move(next);
+  }
+  progress.last_batch_done = true;
+  suggest_workers(pass.waited(), Clock::now() - started);
+  return true;
+}
+
+FitLoop::BatchResult FitLoop::train_batch(Batch fetched, bool is_last, std::optional<int64_t> remaining) {
+  FitProgress& progress = core_.progress;
+  const int64_t batch_idx = progress.batch;
+  const Batch batch = core_.transfer(std::move(fetched), 0);
+  const int64_t size = batch.size();
+  core_.train_metrics.begin({.batch_size = size, .step_default = true});
+  hooks_.callbacks("on_train_batch_start", &Callback::on_train_batch_start, batch, batch_idx);
+  if (!hooks_.module("on_train_batch_start", &Module::on_train_batch_start, batch, batch_idx)) {
+    optimization_.step_schedulers(Interval::kEpoch, /*plateau=*/false);
+    return BatchResult::kEndOfEpoch;
+  }
+  const StepOutput& output = optimization_.run(batch, batch_idx, is_last, remaining);
+
+  if (core_.stepped) optimization_.step_schedulers(Interval::kStep, /*plateau=*/false);
+  if (core_.stepped) optimization_.step_schedulers(Interval::kStep, /*plateau=*/true);
+  if (is_last) optimization_.step_schedulers(Interval::kEpoch, /*plateau=*/false);
+
+  progress.phase = FitPhase::kBatches;
+  hooks_.call_in_stages(
+      "on_train_batch_end", &Callback::on_train_batch_end, &Module::on_train_batch_end,
+      [&] {
+        if (core_.stepped && progress.global_step % core_.options.log_every_n_steps == 0)
+          core_.log_step_row();
+        else
+          core_.emit_row();
+        ++progress.batch;
+        ++progress.total_batches;
+        ++progress.batches_since_validation;
+        progress.samples += size * core_.strategy().environment().world_size();
+        progress.last_batch_done = is_last;
+        progress.seconds_since_validation = seconds_between(last_validation_, Clock::now());
+        checkpoints_.save_deferred();
+      },
+      output, batch, batch_idx);
+  if (SignalScope::received() != 0) end_by_signal();
+  return BatchResult::kContinue;
+}
+
+bool FitLoop::validation_due() const {
+  const FitProgress& progress = core_.progress;
+  if (core_.loaders.val.empty() || progress.phase == FitPhase::kAfterValidation) return false;
+  if (std::all_of(validation_batches_.begin(), validation_batches_.end(), [](int64_t count) { return count == 0; }))
+    return false;
+  const auto& every_epochs = core_.options.check_val_every_n_epoch;
+  if (every_epochs && (progress.epoch + 1) % *every_epochs != 0) return false;
+  const auto& interval = core_.options.val_check_interval.value();
+  if (const auto* time = std::get_if<std::chrono::seconds>(&interval))
+    return progress.seconds_since_validation >= static_cast<double>(time->count());
+  // A callback that stops training wants to see how the weights do.
+  if (core_.stop_requested && should_end()) return true;
+  if (!validate_every_) return progress.last_batch_done;
+  const int64_t batches = every_epochs ? progress.batch : progress.batches_since_validation;
+  return batches % *validate_every_ == 0;
+}
+
+/// Returns false when a signal ended it.
+bool FitLoop::validate() {
+  FitProgress& progress = core_.progress;
+  progress.phase = FitPhase::kValidation;
+  if (!evaluation_.run(RunningStage::kValidate, core_.loaders.val, validation_batches_, progress.validation,
+                       /*in_fit=*/true)) {
+    end_by_signal();
+    return false;
+  }
+  progress.phase = FitPhase::kAfterValidation;
+  progress.batches_since_validation = 0;
+  progress.seconds_since_validation = 0;
+  last_validation_ = Clock::now();
+  if (SignalScope::received() != 0) {
+    end_by_signal();
+    return false;
+  }
+  return true;
+}
+
+/// `complete`: false when training ends inside the epoch, which a resumed run then goes on with.
+void FitLoop::finish_epoch(bool complete) {
+  core_.train_metrics.begin({.batch_size = 1, .step_default = false});
+  core_.epoch_values_visible = true;
+  hooks_.call_in_stages("on_train_epoch_end", &Callback::on_train_epoch_end, &Module::on_train_epoch_end, [&] {
+    if (complete) optimization_.step_schedulers(Interval::kEpoch, /*plateau=*/true);
+    core_.log_epoch_row(core_.train_metrics);
+    if (complete) {
+      core_.progress.phase = FitPhase::kEpochDone;
+      core_.train_metrics.reset();
+    }
+    checkpoints_.save_deferred();
+  });
+  core_.epoch_values_visible = false;
+}
+
+void FitLoop::end_by_signal() {
+  interrupted_ = true;
+  core_.exact_moment = true;
+  for (Checkpointer* checkpointer : core_.checkpointers()) checkpointer->save_last(core_.trainer());
+  core_.exact_moment = false;
+}
+
+void FitLoop::suggest_workers(std::chrono::nanoseconds waited, std::chrono::nanoseconds total) const {
+  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+  const int64_t workers = core_.loaders.train.options().num_workers;
+  const double share =
+      total.count() == 0 ? 0 : static_cast<double>(waited.count()) / static_cast<double>(total.count());
+  if (share < 0.2 || total < std::chrono::seconds(2) || workers + 1 >= cores) return;
+  log::info_once(
+      fmt::format("{:.0f} % of the last epoch went by waiting for data; hint: num_workers = {} fetches batches "
+                  "while the step computes (now {})",
+                  100 * share, std::min(workers + 2, cores - 1), workers));
+}
+
+}  // namespace levin

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <levin/core/trainer/checkpoint_connector.h>
+#include <levin/core/trainer/evaluation_loop.h>
+#include <levin/core/trainer/hooks.h>
+#include <levin/core/trainer/optimization.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+namespace levin {
+
+/// Epochs of training batches, with validation when due.
+class FitLoop {
+ public:
+  FitLoop(RankCore& core, Hooks& hooks, CheckpointConnector& checkpoints, Optimization& optimization,
+          EvaluationLoop& evaluation)
+      : core_(core), hooks_(hooks), checkpoints_(checkpoints), optimization_(optimization), evaluation_(evaluation) {}
+
+  /// `reload`: asks for new loaders.
+  void run(const std::function<void()>& reload);
+  /// A few validation batches before training, so that a mistake in validation shows at once. Leaves no trace in random
+  /// generators or metrics.
+  void sanity_check();
+  /// How many batches an epoch and each validation have.
+  void count_batches();
+
+ private:
+  enum class BatchResult { kContinue, kEndOfEpoch };
+
+  bool limits_reached() const;
+  bool should_end() const;
+  void run_epoch();
+  bool train_batches();
+  BatchResult train_batch(Batch fetched, bool is_last, std::optional<int64_t> remaining);
+  bool validation_due() const;
+  bool validate();
+  void finish_epoch(bool complete);
+  void end_by_signal();
+  void suggest_workers(std::chrono::nanoseconds waited, std::chrono::nanoseconds total) const;
+
+  RankCore& core_;
+  Hooks& hooks_;
+  CheckpointConnector& checkpoints_;
+  Optimization& optimization_;
+  EvaluationLoop& evaluation_;
+  std::vector<int64_t> validation_batches_;
+  std::optional<int64_t> validate_every_;  ///< batches between validations inside an epoch
+  std::chrono::steady_clock::time_point last_validation_;
+  bool interrupted_ = false;
+};
+
+}  // namespace levin

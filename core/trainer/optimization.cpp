@@ -1,0 +1,235 @@
+#include <levin/core/trainer/optimization.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
+#include <levin/core/optim/schedulers.h>
+
+#include <fmt/format.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+
+namespace levin {
+namespace {
+
+void require_scalar_loss(const at::Tensor& loss) {
+  if (loss.numel() != 1)
+    throw Error("module",
+                fmt::format("training_step must return a scalar loss; got shape {}; hint: take its mean or sum",
+                            c10::str(loss.sizes())));
+  if (!loss.requires_grad())
+    throw Error("module",
+                "the loss of training_step does not depend on any parameter that requires a gradient; hint: it may "
+                "have been detached, computed without gradients, or all parameters may be frozen");
+}
+
+}  // namespace
+
+Optimization::Optimization(RankCore& core, Hooks& hooks)
+    : core_(core), hooks_(hooks), closure_([this] { return run_closure(); }) {}
+
+void Optimization::configure() {
+  core_.optimizer_handles.clear();
+  core_.optimizer_list.clear();
+  core_.schedulers.clear();
+  core_.parameter_names = optim::ParameterNames(core_.module());
+  const OptimizerConfigs configs = core_.module().configure_optimizers();
+  if (configs.size() > 1 && core_.module().automatic_optimization)
+    throw Error("module",
+                fmt::format("configure_optimizers gave {} optimizers, which automatic optimization cannot step; "
+                            "valid: one; hint: set automatic_optimization = false and step them in training_step",
+                            configs.size()));
+  if (configs.empty())
+    log::warning("configure_optimizers gave no optimizer: training_step runs, but no parameter changes");
+  std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;
+  for (const auto& config : configs) {
+    if (config.optimizer == nullptr) throw Error("module", "configure_optimizers gave an empty optimizer");
+    optimizers.push_back(config.optimizer);
+  }
+  core_.strategy().setup_optimizers(optimizers);
+  const auto driver = [this](OptimizerHandle& optimizer, const OptimizerHandle::Closure& closure) {
+    drive_step(optimizer, closure);
+  };
+  const std::optional<int64_t> steps = core_.estimated_steps();
+  for (const auto& config : configs) {
+    core_.optimizer_handles.push_back(std::make_unique<OptimizerHandle>(
+        config.optimizer, static_cast<int64_t>(core_.optimizer_handles.size()), driver));
+    core_.optimizer_list.push_back(core_.optimizer_handles.back().get());
+    if (core_.optimizer_handles.back()->needs_closure() && core_.options.accumulate_grad_batches > 1)
+      throw ConfigError(
+          "trainer.accumulate_grad_batches does not work with an optimizer that evaluates the loss itself "
+          "(LBFGS); hint: leave it at 1");
+    std::vector<double> initial;
+    for (const auto& group : config.optimizer->param_groups()) initial.push_back(group.options().get_lr());
+    std::vector<SchedulerConfig> scheduler_configs = config.more_schedulers;
+    if (config.scheduler) scheduler_configs.insert(scheduler_configs.begin(), config.scheduler);
+    for (const auto& scheduler_config : scheduler_configs) {
+      int64_t total = -1;
+      if (scheduler_config.interval == Interval::kStep && steps) total = *steps / scheduler_config.frequency;
+      if (scheduler_config.interval == Interval::kEpoch) {
+        std::optional<int64_t> epochs = core_.resolved.max_epochs;
+        if (steps && core_.train_batches && *core_.train_batches > 0) {
+          const int64_t steps_an_epoch = (*core_.train_batches + core_.accumulate - 1) / core_.accumulate;
+          const int64_t by_steps = (*steps + steps_an_epoch - 1) / steps_an_epoch;
+          epochs = epochs ? std::min(*epochs, by_steps) : by_steps;
+        }
+        if (epochs) total = *epochs / scheduler_config.frequency;
+      }
+      auto scheduler = optim::make_scheduler(scheduler_config, total);
+      if (scheduler == nullptr) continue;
+      if (scheduler->needs_metric() && scheduler_config.monitor.empty())
+        throw ConfigError(
+            fmt::format("the scheduler '{}' follows a metric; hint: set SchedulerConfig.monitor to a logged name",
+                        scheduler_config.name));
+      scheduler->attach(*config.optimizer, initial);
+      core_.schedulers.push_back({std::move(scheduler), scheduler_config});
+    }
+  }
+}
+
+const StepOutput& Optimization::run(const Batch& batch, int64_t batch_idx, bool is_last,
+                                    std::optional<int64_t> remaining) {
+  FitProgress& progress = core_.progress;
+  core_.stepped = false;
+  batch_ = &batch;
+  batch_idx_ = batch_idx;
+  output_ = StepOutput();
+  if (!core_.module().automatic_optimization) {
+    const ForwardScope scope(core_.precision());
+    output_ = core_.module().training_step_end(core_.module().training_step(batch, batch_idx));
+    return output_;
+  }
+  if (progress.window_index == 0) {
+    progress.window_size = remaining ? std::min(core_.accumulate, *remaining + 1) : core_.accumulate;
+    progress.window_has_gradients = false;
+  }
+  window_ = {.sync = progress.window_index + 1 == progress.window_size || is_last,
+             .index = progress.window_index,
+             .size = progress.window_size};
+  closure_ran_ = false;
+  if (window_.sync && !core_.optimizer_handles.empty()) {
+    core_.module().optimizer_step(progress.epoch, batch_idx, *core_.optimizer_list.front(), closure_);
+    if (!closure_ran_)
+      throw Error("module",
+                  "optimizer_step did not run its closure, so nothing was trained; hint: call "
+                  "optimizer.step(closure), or closure() yourself");
+  } else {
+    run_closure();
+  }
+  progress.window_index = window_.sync ? 0 : progress.window_index + 1;
+  return output_;
+}
+
+at::Tensor Optimization::run_closure() {
+  closure_ran_ = true;
+  output_ = core_.strategy().forward_backward(*batch_, *this, window_);
+  return output_.loss();
+}
+
+StepOutput Optimization::forward(const Batch& batch) {
+  const ProfilerSpan span(core_.profiler, "training_step");
+  const ForwardScope scope(core_.precision());
+  return core_.module().training_step_end(core_.module().training_step(batch, batch_idx_));
+}
+
+void Optimization::before_backward(StepOutput& output) {
+  require_scalar_loss(output.loss());
+  if (!core_.progress.window_has_gradients || core_.optimizer_list.empty() ||
+      core_.optimizer_list.front()->needs_closure()) {
+    core_.progress.window_has_gradients = true;
+    for (OptimizerHandle* optimizer : core_.optimizer_list) {
+      hooks_.call("on_before_zero_grad", &Callback::on_before_zero_grad, &Module::on_before_zero_grad, *optimizer);
+      core_.module().optimizer_zero_grad(*optimizer);
+    }
+  }
+  hooks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, output.loss());
+}
+
+void Optimization::backward(StepOutput& output) {
+  const ProfilerSpan span(core_.profiler, "backward");
+  at::Tensor loss = output.loss();
+  if (window_.size > 1) loss = loss / static_cast<double>(window_.size);
+  core_.precision().scale_loss(loss).backward();
+}
+
+void Optimization::after_backward() {
+  hooks_.call("on_after_backward", &Callback::on_after_backward, &Module::on_after_backward);
+}
+
+void Optimization::drive_step(OptimizerHandle& optimizer, const OptimizerHandle::Closure& closure) {
+  StepScaling scaling;
+  bool ready = true;
+  if (optimizer.needs_closure() && closure) {
+    // The optimizer evaluates the model itself, as often as it likes; the hooks run at every evaluation.
+    optimizer.take_step({}, [&] {
+      at::Tensor loss = closure();
+      if (!loss.defined())
+        throw Error("module",
+                    "training_step gave no loss to an optimizer that needs one (LBFGS); a batch cannot be skipped");
+      prepare_step(optimizer, scaling);
+      return loss;
+    });
+  } else {
+    if (closure) closure();
+    // A window of which every batch was skipped has nothing to step with.
+    ready = !core_.module().automatic_optimization || core_.progress.window_has_gradients;
+    if (ready) {
+      if (core_.module().automatic_optimization) scale_partial_window();
+      prepare_step(optimizer, scaling);
+      const ProfilerSpan span(core_.profiler, "optimizer_step");
+      optimizer.take_step(scaling);
+    }
+  }
+  if (!ready) return;
+  core_.precision().after_step();
+  core_.stepped = true;
+  ++core_.progress.global_step;
+}
+
+/// An unsized loader ended inside a window: what was divided by the window's planned size must be divided by what it
+/// holds.
+void Optimization::scale_partial_window() {
+  const int64_t held = window_.index + 1;
+  if (held == window_.size) return;
+  const at::NoGradGuard no_grad;
+  const double factor = static_cast<double>(window_.size) / static_cast<double>(held);
+  for (const auto& [name, parameter] : core_.parameter_names.items())
+    if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor);
+}
+
+void Optimization::prepare_step(OptimizerHandle& optimizer, StepScaling& scaling) {
+  scaling = core_.precision().unscale(optimizer.optimizer());
+  hooks_.call("on_before_optimizer_step", &Callback::on_before_optimizer_step, &Module::on_before_optimizer_step,
+              optimizer);
+  if (core_.options.gradient_clip_val && core_.module().automatic_optimization)
+    core_.module().configure_gradient_clipping(optimizer, *core_.options.gradient_clip_val,
+                                               core_.resolved.clip_algorithm);
+}
+
+void Optimization::step_schedulers(Interval interval, bool plateau) {
+  if (!core_.module().automatic_optimization) return;
+  const int64_t count = interval == Interval::kStep ? core_.progress.global_step : core_.progress.epoch + 1;
+  for (auto& scheduled : core_.schedulers) {
+    if (scheduled.config.interval != interval || scheduled.scheduler->needs_metric() != plateau) continue;
+    if (count % scheduled.config.frequency != 0) continue;
+    std::optional<double> metric;
+    if (plateau) {
+      const MetricMap& known = core_.callback_metrics();
+      const auto found = known.find(scheduled.config.monitor);
+      if (found == known.end()) {
+        std::vector<std::string> names;
+        for (const auto& [name, value] : known) names.push_back(name);
+        const std::string message =
+            fmt::format("the scheduler's monitor '{}' was never logged{}", scheduled.config.monitor,
+                        valid_names_hint(scheduled.config.monitor, names));
+        if (scheduled.config.strict) throw Error("scheduler", message);
+        log::warning_once(message);
+        continue;
+      }
+      metric = found->second;
+    }
+    core_.module().lr_scheduler_step(*scheduled.scheduler, metric);
+  }
+}
+
+}  // namespace levin

@@ -1,0 +1,162 @@
+#include <levin/core/trainer/options.h>
+
+#include <levin/core/interfaces/callback.h>
+#include <levin/core/interfaces/logger.h>
+#include <levin/core/interfaces/strategy.h>
+#include <levin/core/precision/precision.h>
+
+namespace levin {
+namespace {
+
+bool is_positive(const CheckInterval& interval) {
+  if (const auto* batches = std::get_if<int64_t>(&interval.value())) return *batches >= 1;
+  if (const auto* fraction = std::get_if<double>(&interval.value())) return *fraction > 0 && *fraction <= 1;
+  return std::get<std::chrono::seconds>(interval.value()).count() > 0;
+}
+
+void describe_duration(Schema<TrainerOptions>& schema) {
+  using Options = TrainerOptions;
+  schema
+      .field("max_epochs", &Options::max_epochs,
+             "epochs to train; -1 without end; 1000 when max_steps and max_time are unset too")
+      .at_least(-1);
+  schema.field("min_epochs", &Options::min_epochs, "epochs before a callback may stop training").at_least(0);
+  schema.field("max_steps", &Options::max_steps, "optimizer steps to train; -1 without end").at_least(-1);
+  schema.field("min_steps", &Options::min_steps, "optimizer steps before a callback may stop training").at_least(0);
+  schema.field("max_time", &Options::max_time, "training ends after this time")
+      .require("longer than 00:00:00:00", [](const TimeLimit& limit) { return limit.seconds().count() > 0; });
+}
+
+void describe_hardware(Schema<TrainerOptions>& schema) {
+  using Options = TrainerOptions;
+  schema.field("accelerator", &Options::accelerator, "what computes; auto takes CUDA where there is a device")
+      .one_of({"auto", "cpu", "cuda", "gpu"});
+  schema.field("devices", &Options::devices, "how many devices (2), or which ([1, 3] or \"1,3\"); -1 is all");
+  schema.field("gpus", &Options::gpus,
+               "older spelling of devices: 3 is the first three GPUs, \"3\" is GPU 3, 0 the CPU");
+  schema.field("num_nodes", &Options::num_nodes, "hosts").at_least(1);
+  schema.field("strategy", &Options::strategy, "how devices and ranks work together");
+  schema.field("precision", &Options::precision, "number format");
+}
+
+void describe_debugging(Schema<TrainerOptions>& schema) {
+  using Options = TrainerOptions;
+  const auto valid_limit = [](const BatchLimit& limit) {
+    return limit.is_count() ? limit.count() >= 0 : limit.fraction() >= 0 && limit.fraction() <= 1;
+  };
+  constexpr const char* kLimit = "a number of batches from 0 or a fraction from 0.0 to 1.0";
+  schema
+      .field("fast_dev_run", &Options::fast_dev_run,
+             "one epoch of n batches (true: one), without sanity check, loggers and checkpoints")
+      .require("at least 0", [](const FastDevRun& run) { return run.batches() >= 0; });
+  schema
+      .field("limit_train_batches", &Options::limit_train_batches,
+             "training batches an epoch: 1 is one batch, 1.0 all of them")
+      .require(kLimit, valid_limit);
+  schema.field("limit_val_batches", &Options::limit_val_batches, "validation batches a loader")
+      .require(kLimit, valid_limit);
+  schema.field("limit_test_batches", &Options::limit_test_batches, "test batches a loader")
+      .require(kLimit, valid_limit);
+  schema.field("limit_predict_batches", &Options::limit_predict_batches, "prediction batches a loader")
+      .require(kLimit, valid_limit);
+  schema
+      .field("overfit_batches", &Options::overfit_batches,
+             "train and validate on the same few training batches, in order; 0.0 is off")
+      .require(kLimit, valid_limit);
+  schema.field("detect_anomaly", &Options::detect_anomaly, "autograd checks for NaN and names the forward operation");
+  schema.field("barebones", &Options::barebones, "everything off that costs time, to measure the bare loop");
+}
+
+void describe_validation(Schema<TrainerOptions>& schema) {
+  using Options = TrainerOptions;
+  schema
+      .field("val_check_interval", &Options::val_check_interval,
+             "fraction of the epoch, batches, or time between validations")
+      .require("at least 1 batch, a fraction above 0.0 and at most 1.0, or a time above zero", is_positive);
+  schema
+      .field("check_val_every_n_epoch", &Options::check_val_every_n_epoch,
+             "epochs between validations; null: val_check_interval counts batches across epochs")
+      .at_least(1);
+  schema
+      .field("num_sanity_val_steps", &Options::num_sanity_val_steps,
+             "validation batches before training starts; -1 all, 0 none")
+      .at_least(-1);
+  schema.field("inference_mode", &Options::inference_mode, "evaluate under InferenceMode instead of no_grad");
+}
+
+void describe_optimization(Schema<TrainerOptions>& schema) {
+  using Options = TrainerOptions;
+  schema
+      .field("accumulate_grad_batches", &Options::accumulate_grad_batches,
+             "batches an optimizer step; the last window of an epoch is divided by what it holds")
+      .at_least(1);
+  schema
+      .field("gradient_clip_val", &Options::gradient_clip_val,
+             "clip gradients to this norm or value; null: do not clip")
+      .at_least(0);
+  schema
+      .field("gradient_clip_algorithm", &Options::gradient_clip_algorithm,
+             "norm: of all gradients of an optimizer together; value: of each element")
+      .one_of({"norm", "value"});
+}
+
+void describe_output(Schema<TrainerOptions>& schema) {
+  using Options = TrainerOptions;
+  schema.field("callbacks", &Options::callbacks,
+               "callbacks beside the default ones, each a name or {NAME: {option: value}}");
+  schema.field("logger", &Options::logger, "true (csv and tensorboard), false (none), or which");
+  schema.field("log_every_n_steps", &Options::log_every_n_steps, "optimizer steps between two logging boundaries")
+      .at_least(1);
+  schema.field("enable_checkpointing", &Options::enable_checkpointing,
+               "a model_checkpoint callback where none is given");
+  schema.field("enable_progress_bar", &Options::enable_progress_bar, "a progress_bar callback");
+  schema.field("enable_model_summary", &Options::enable_model_summary, "a model_summary callback");
+  schema.field("default_root_dir", &Options::default_root_dir, "where runs write, each to a folder version_N")
+      .require("the path of a folder", [](const std::string& path) { return !path.empty(); });
+}
+
+void describe_reproducibility(Schema<TrainerOptions>& schema) {
+  using Options = TrainerOptions;
+  schema
+      .field("reload_dataloaders_every_n_epochs", &Options::reload_dataloaders_every_n_epochs,
+             "ask for new loaders every n epochs; 0 never")
+      .at_least(0);
+  schema.field("deterministic", &Options::deterministic,
+               "deterministic algorithms only: true throws where there is none, warn says so");
+  schema.field("benchmark", &Options::benchmark, "cuDNN measures which algorithm is fastest; null leaves it as it is");
+}
+
+}  // namespace
+
+std::vector<Spec<Logger>> LoggerSpecs::resolve() const {
+  if (!enabled_) return {};
+  if (specs_) return *specs_;
+  return {Spec<Logger>("csv"), Spec<Logger>("tensorboard")};
+}
+
+LoggerSpecs ConfigCodec<LoggerSpecs>::parse(const Config& node, const std::string& path) {
+  if (node.is_null()) return {};
+  if (node.is_sequence()) return LoggerSpecs(ConfigCodec<std::vector<Spec<Logger>>>::parse(node, path));
+  if (node.is_scalar() && !node.quoted()) {
+    if (node.text() == "true") return true;
+    if (node.text() == "false") return false;
+  }
+  return LoggerSpecs(std::vector<Spec<Logger>>{ConfigCodec<Spec<Logger>>::parse(node, path)});
+}
+
+Config ConfigCodec<LoggerSpecs>::dump(const LoggerSpecs& value) {
+  if (value.named()) return ConfigCodec<std::vector<Spec<Logger>>>::dump(value.specs());
+  return ConfigCodec<bool>::dump(value.enabled());
+}
+
+void TrainerOptions::describe(Schema<TrainerOptions>& schema) {
+  describe_duration(schema);
+  describe_hardware(schema);
+  describe_debugging(schema);
+  describe_validation(schema);
+  describe_optimization(schema);
+  describe_output(schema);
+  describe_reproducibility(schema);
+}
+
+}  // namespace levin

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <levin/core/trainer/hooks.h>
+
+#include <vector>
+
+namespace levin {
+
+/// Runs the prediction loaders once.
+class PredictionLoop {
+ public:
+  PredictionLoop(RankCore& core, Hooks& hooks) : core_(core), hooks_(hooks) {}
+
+  /// Predictions of every batch, one list for each loader, on the CPU.
+  std::vector<std::vector<Batch>> run(const DataLoaders& loaders, const std::vector<int64_t>& batches);
+
+ private:
+  RankCore& core_;
+  Hooks& hooks_;
+};
+
+}  // namespace levin

@@ -1,0 +1,47 @@
+#include <levin/core/trainer/progress.h>
+
+namespace levin {
+
+State FitProgress::state_dict() const {
+  State state = State::map();
+  state["epoch"] = epoch;
+  state["global_step"] = global_step;
+  state["batch"] = batch;
+  state["total_batches"] = total_batches;
+  state["samples"] = samples;
+  state["epoch_started"] = epoch_started;
+  state["last_batch_done"] = last_batch_done;
+  state["window_index"] = window_index;
+  state["window_size"] = window_size;
+  state["window_has_gradients"] = window_has_gradients;
+  state["phase"] = static_cast<int64_t>(phase);
+  state["validation_started"] = validation.started;
+  state["validation_loader"] = validation.loader;
+  state["validation_batch"] = validation.batch;
+  state["elapsed"] = elapsed;
+  state["seconds_since_validation"] = seconds_since_validation;
+  state["batches_since_validation"] = batches_since_validation;
+  return state;
+}
+
+void FitProgress::load_state_dict(const State& state) {
+  epoch = state.at("epoch").as_int();
+  global_step = state.at("global_step").as_int();
+  batch = state.at("batch").as_int();
+  total_batches = state.at("total_batches").as_int();
+  samples = state.at("samples").as_int();
+  epoch_started = state.at("epoch_started").as_bool();
+  last_batch_done = state.at("last_batch_done").as_bool();
+  window_index = state.at("window_index").as_int();
+  window_size = state.at("window_size").as_int();
+  window_has_gradients = state.at("window_has_gradients").as_bool();
+  phase = static_cast<FitPhase>(state.at("phase").as_int());
+  validation.started = state.at("validation_started").as_bool();
+  validation.loader = state.at("validation_loader").as_int();
+  validation.batch = state.at("validation_batch").as_int();
+  elapsed = state.at("elapsed").as_double();
+  seconds_since_validation = state.at("seconds_since_validation").as_double();
+  batches_since_validation = state.at("batches_since_validation").as_int();
+}
+
+}  // namespace levin

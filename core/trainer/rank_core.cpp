@@ -1,0 +1,220 @@
+#include <levin/core/trainer/rank_core.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/file_system.h>
+#include <levin/core/interfaces/cluster_environment.h>
+#include <levin/core/metrics/metric.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace levin {
+
+RankCore::RankCore(Trainer& trainer, TrainerOptions given_options)
+    : options(std::move(given_options)), resolved(resolve(options)), trainer_(trainer) {
+  accumulate = options.accumulate_grad_batches;
+  set_callbacks(resolved.callbacks);
+  config = schema_of<TrainerOptions>().dump(options);
+}
+
+RankCore::~RankCore() {
+  if (user_module != nullptr) user_module->attach(nullptr);
+}
+
+void RankCore::set_callbacks(std::vector<std::shared_ptr<Callback>> all) {
+  sort_callbacks(all);
+  callbacks = std::move(all);
+  first_after_metrics = first_checkpointer = 0;
+  for (const auto& callback : callbacks) {
+    const bool checkpointer = dynamic_cast<Checkpointer*>(callback.get()) != nullptr;
+    if (!checkpointer) ++first_checkpointer;
+    if (!checkpointer && !callback->runs_after_metrics()) ++first_after_metrics;
+  }
+}
+
+std::vector<Checkpointer*> RankCore::checkpointers() const {
+  std::vector<Checkpointer*> found;
+  for (const auto& callback : callbacks)
+    if (auto* checkpointer = dynamic_cast<Checkpointer*>(callback.get())) found.push_back(checkpointer);
+  return found;
+}
+
+double RankCore::elapsed_seconds() const {
+  if (running == RunningStage::kIdle || stage != Stage::kFit) return progress.elapsed;
+  return elapsed_before + std::chrono::duration<double>(std::chrono::steady_clock::now() - fit_started).count();
+}
+
+std::optional<int64_t> RankCore::estimated_steps() const {
+  std::optional<int64_t> steps = resolved.max_steps;
+  if (resolved.max_epochs && train_batches) {
+    const int64_t by_epochs = (*train_batches + accumulate - 1) / accumulate * *resolved.max_epochs;
+    steps = steps ? std::min(*steps, by_epochs) : by_epochs;
+  }
+  return steps;
+}
+
+// ---- Logging
+
+template <class Value>
+void RankCore::log_value(std::string_view name, Value&& value, const LogOptions& log_options) {
+  if (active_metrics == nullptr)
+    throw Error("log",
+                fmt::format("'{}' was logged where nothing is collected; hint: log from a step or from a hook during "
+                            "training or evaluation",
+                            name));
+  if (!strategy().owns_outputs()) return;
+  active_metrics->log(name, value, log_options);
+}
+
+void RankCore::log(std::string_view name, const at::Tensor& value, const LogOptions& log_options) {
+  log_value(name, value, log_options);
+}
+void RankCore::log(std::string_view name, double value, const LogOptions& log_options) {
+  log_value(name, value, log_options);
+}
+void RankCore::log(std::string_view name, metrics::Metric& metric, const LogOptions& log_options) {
+  log_value(name, metric, log_options);
+}
+
+const MetricMap& RankCore::callback_metrics() {
+  if (active_metrics == nullptr) return metrics_cache_;
+  const auto remember = [this](const metrics::Collector::Value& value) {
+    metrics_cache_[value.name] = value.value;
+    if (value.name != value.short_name) metrics_cache_[value.short_name] = value.value;
+  };
+  active_metrics->visit_step(remember, /*all=*/true);
+  if (epoch_values_visible) active_metrics->visit_epoch(remember);
+  return metrics_cache_;
+}
+
+MetricMap RankCore::progress_bar_metrics(bool wait_for_device) {
+  if (active_metrics != nullptr && (wait_for_device || !active_metrics->on_device())) {
+    const auto remember = [this](const metrics::Collector::Value& value) {
+      if (value.prog_bar) bar_cache_[value.name] = value.value;
+    };
+    active_metrics->visit_step(remember, /*all=*/true);
+    if (epoch_values_visible) active_metrics->visit_epoch(remember);
+  }
+  return bar_cache_;
+}
+
+void RankCore::append_to_row(const std::string& name, double value) {
+  // Slots of the row are used again, so that a boundary allocates nothing once all names are known.
+  if (row_size_ == row_.size()) row_.emplace_back();
+  row_[row_size_].name = name;
+  row_[row_size_].value = value;
+  ++row_size_;
+}
+
+void RankCore::add_to_row(const MetricMap& values) {
+  for (const auto& [name, value] : values) {
+    metrics_cache_[name] = value;
+    append_to_row(name, value);
+  }
+}
+
+void RankCore::emit_row() {
+  if (row_size_ > 0 && running != RunningStage::kSanityCheck && is_global_zero())
+    for (const auto& logger : loggers())
+      logger->log_metrics({row_.data(), row_size_}, progress.global_step, progress.epoch);
+  row_size_ = 0;
+}
+
+void RankCore::log_step_row() {
+  train_metrics.visit_step([this](const metrics::Collector::Value& value) {
+    if (value.prog_bar) bar_cache_[value.name] = value.value;
+    if (value.logger) append_to_row(value.name, value.value);
+  });
+  emit_row();
+}
+
+void RankCore::log_epoch_row(metrics::Collector& collector) {
+  collector.visit_epoch([this](const metrics::Collector::Value& value) {
+    metrics_cache_[value.name] = value.value;
+    if (value.name != value.short_name) metrics_cache_[value.short_name] = value.value;
+    if (value.prog_bar) bar_cache_[value.name] = value.value;
+    if (value.logger) append_to_row(value.name, value.value);
+  });
+  emit_row();
+}
+
+// ---- Files
+
+const std::string& RankCore::run_directory() {
+  if (!run_directory_.empty() || !resolved.writes_files || options.fast_dev_run.batches() > 0) return run_directory_;
+  FileSystem& files = FileSystem::current();
+  const std::string& root = options.default_root_dir;
+  files.create_directories(root);
+  int64_t next = 0;
+  for (const auto& name : files.list(root)) {
+    if (!name.starts_with("version_")) continue;
+    int64_t number = 0;
+    const auto [end, error] = std::from_chars(name.data() + 8, name.data() + name.size(), number);
+    if (error == std::errc() && end == name.data() + name.size()) next = std::max(next, number + 1);
+  }
+  // Another run may claim a number at the same time: making the folder is the claim.
+  while (!files.create_directory(fmt::format("{}/version_{}", root, next))) ++next;
+  run_directory_ = fmt::format("{}/version_{}", root, next);
+  if (config.is_mapping()) {
+    const auto file = files.create(run_directory_ + "/config.yaml");
+    file->append(config.to_yaml(/*with_origins=*/true));
+    file->close();
+  }
+  return run_directory_;
+}
+
+void RankCore::forget_run_directory() {
+  run_directory_.clear();
+  loggers_started_ = false;
+}
+
+void RankCore::start_loggers() {
+  if (loggers().empty() || !is_global_zero()) return;
+  const std::string& directory = run_directory();
+  for (const auto& logger : loggers()) logger->start({directory, directory.substr(directory.rfind('/') + 1)});
+  if (loggers_started_) return;
+  loggers_started_ = true;
+  Config hyperparameters = Config::mapping();
+  if (user_module != nullptr && user_module->recipe_options().is_mapping())
+    hyperparameters.set("model", user_module->recipe_options());
+  if (data != nullptr && data->recipe_options().is_mapping()) hyperparameters.set("data", data->recipe_options());
+  hyperparameters.set("config", config);
+  for (const auto& logger : loggers()) logger->log_hyperparameters(hyperparameters);
+}
+
+// ---- Data
+
+Batch RankCore::transfer(Batch batch, int64_t dataloader_idx) {
+  if (data != nullptr) batch = data->on_before_batch_transfer(std::move(batch), dataloader_idx);
+  batch = module().on_before_batch_transfer(std::move(batch), dataloader_idx);
+  batch = module().transfer_batch_to_device(std::move(batch), device(), dataloader_idx);
+  for (auto& [name, tensor] : batch.items())
+    if (tensor.defined() && tensor.is_floating_point()) tensor = precision().convert_input(tensor);
+  if (data != nullptr) batch = data->on_after_batch_transfer(std::move(batch), dataloader_idx);
+  return module().on_after_batch_transfer(std::move(batch), dataloader_idx);
+}
+
+DataLoaderPosition RankCore::position(int64_t epoch, int64_t batch) const {
+  const ClusterEnvironment& environment = strategy().environment();
+  return {.seed = data_seed,
+          .epoch = epoch,
+          .batch = batch,
+          .rank = environment.rank(),
+          .world_size = environment.world_size()};
+}
+
+// ---- Manual optimization
+
+void RankCore::manual_backward(const at::Tensor& loss) { precision().scale_loss(loss).backward(); }
+
+void RankCore::clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm) {
+  if (algorithm == ClipAlgorithm::kValue)
+    optim::clip_by_value(optimizer.parameters(), value);
+  else
+    optim::clip_by_norm(optimizer.parameters(), value,
+                        [this](at::Tensor norm) { return strategy().reduce_norm(std::move(norm)); });
+}
+
+}  // namespace levin

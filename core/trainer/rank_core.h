@@ -1,0 +1,159 @@
+#pragma once
+
+#include <levin/core/interfaces/checkpointer.h>
+#include <levin/core/interfaces/cluster_environment.h>
+#include <levin/core/interfaces/logger.h>
+#include <levin/core/interfaces/module.h>
+#include <levin/core/interfaces/profiler.h>
+#include <levin/core/interfaces/strategy.h>
+#include <levin/core/metrics/collector.h>
+#include <levin/core/optim/parameter_names.h>
+#include <levin/core/optim/scheduler.h>
+#include <levin/core/precision/precision.h>
+#include <levin/core/trainer/progress.h>
+#include <levin/core/trainer/resolved_options.h>
+#include <levin/core/trainer/trainer.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+/// A scheduler with the settings of its optimizer's configuration.
+struct ScheduledRate {
+  std::shared_ptr<optim::Scheduler> scheduler;
+  SchedulerConfig config;
+};
+
+/// The loaders of the call under way.
+struct LoaderSet {
+  DataLoader train;
+  DataLoaders val;
+  DataLoaders test;
+  DataLoaders predict;
+};
+
+/// Everything that one rank runs hangs from this object; the module points to it. The loops and connectors share it.
+class RankCore final : public detail::ModuleRuntime {
+ public:
+  RankCore(Trainer& trainer, TrainerOptions options);
+  ~RankCore() override;
+
+  // ---- What users asked for.
+  const TrainerOptions options;
+  ResolvedOptions resolved;
+  Config config;
+
+  // ---- Who takes part.
+  std::shared_ptr<Module> user_module;
+  std::shared_ptr<DataModule> data;
+  LoaderSet given;                                   ///< handed to the call
+  LoaderSet loaders;                                 ///< in use
+  std::vector<std::shared_ptr<Callback>> callbacks;  ///< sorted; see set_callbacks
+  size_t first_after_metrics = 0;                    ///< index of the first callback that acts on metrics
+  size_t first_checkpointer = 0;                     ///< index of the first checkpointer
+  std::vector<std::unique_ptr<OptimizerHandle>> optimizer_handles;
+  std::vector<OptimizerHandle*> optimizer_list;
+  std::vector<ScheduledRate> schedulers;
+  optim::ParameterNames parameter_names;
+  Profiler* profiler = nullptr;
+
+  // ---- Where the run is.
+  FitProgress progress;
+  EvaluationProgress evaluation;
+  Stage stage = Stage::kFit;
+  RunningStage running = RunningStage::kIdle;
+  TrainerStatus status = TrainerStatus::kInitializing;
+  uint64_t data_seed = 0;
+  int64_t fits = 0;  ///< calls of fit; each has a run folder of its own
+  int64_t accumulate = 1;
+  bool stepped = false;       ///< the batch under way took an optimizer step
+  bool resumed = false;       ///< this fit continues from a checkpoint
+  bool in_fit_loop = false;   ///< batches are under way: a checkpoint waits for a moment that can be resumed
+  bool exact_moment = false;  ///< now is such a moment
+  bool stop_requested = false;
+  std::string stop_reason;
+  std::optional<int64_t> train_batches;     ///< an epoch's, after limits; nothing while unsized
+  std::vector<int64_t> evaluation_batches;  ///< each loader's, after limits; -1 where unsized
+  std::chrono::steady_clock::time_point fit_started;
+  double elapsed_before = 0;
+
+  // ---- Metrics.
+  metrics::Collector train_metrics;
+  metrics::Collector evaluation_metrics;
+  metrics::Collector* active_metrics = nullptr;
+  int64_t evaluation_loader = 0;
+
+  Strategy& strategy() const { return *resolved.strategy; }
+  Precision& precision() const { return *resolved.precision; }
+  Module& module() const { return *user_module; }
+  const std::vector<std::shared_ptr<Logger>>& loggers() const { return resolved.loggers; }
+  std::vector<Checkpointer*> checkpointers() const;
+  /// Sorts the callbacks by when they run.
+  void set_callbacks(std::vector<std::shared_ptr<Callback>> all);
+  bool is_global_zero() const { return strategy().environment().rank() == 0; }
+  double elapsed_seconds() const;
+  /// Optimizer steps of the whole run; nothing when it has no planned end.
+  std::optional<int64_t> estimated_steps() const;
+
+  // ---- ModuleRuntime
+  Trainer& trainer() override { return trainer_; }
+  void log(std::string_view name, const at::Tensor& value, const LogOptions& options) override;
+  void log(std::string_view name, double value, const LogOptions& options) override;
+  void log(std::string_view name, metrics::Metric& metric, const LogOptions& options) override;
+  const at::Device& device() const override { return strategy().root_device(); }
+  int64_t dataloader_idx() const override { return evaluation_loader; }
+  std::vector<OptimizerHandle*>& optimizers() override { return optimizer_list; }
+  void manual_backward(const at::Tensor& loss) override;
+  void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm) override;
+
+  // ---- Logging.
+  /// Newest value of every name; waits for the device where values changed.
+  const MetricMap& callback_metrics();
+  MetricMap progress_bar_metrics(bool wait_for_device);
+  /// Adds to the row of the present step.
+  void add_to_row(const MetricMap& values);
+  /// Hands the step's metrics and what was added to the loggers.
+  void log_step_row();
+  /// Hands the epoch's metrics of a collector to the loggers and to callback_metrics.
+  void log_epoch_row(metrics::Collector& collector);
+  /// Hands what was added to the loggers.
+  void emit_row();
+  /// From here on reading callback_metrics includes the epoch's values of the active collector.
+  bool epoch_values_visible = false;
+  MetricMap& metrics_cache() { return metrics_cache_; }
+  void forget_metrics() {
+    metrics_cache_.clear();
+    bar_cache_.clear();
+  }
+
+  // ---- Files.
+  /// Made when first asked for.
+  const std::string& run_directory();
+  /// The next fit gets a folder of its own.
+  void forget_run_directory();
+  void start_loggers();
+
+  // ---- Data.
+  /// Runs the transfer hooks and moves the batch to the device.
+  Batch transfer(Batch batch, int64_t dataloader_idx);
+  DataLoaderPosition position(int64_t epoch, int64_t batch) const;
+
+ private:
+  template <class Value>
+  void log_value(std::string_view name, Value&& value, const LogOptions& options);
+  void append_to_row(const std::string& name, double value);
+
+  Trainer& trainer_;
+  MetricMap metrics_cache_;
+  std::map<std::string, double> bar_cache_;
+  std::vector<MetricValue> row_;
+  size_t row_size_ = 0;
+  std::string run_directory_;
+  bool loggers_started_ = false;
+};
+
+}  // namespace levin

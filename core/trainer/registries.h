@@ -1,0 +1,26 @@
+#pragma once
+
+#include <levin/core/base/registry.h>
+
+namespace levin {
+
+class Callback;
+class DataModule;
+class Logger;
+class Module;
+class Precision;
+class Strategy;
+
+/// The names that YAML may use. Built-in classes are registered when it is first asked for; users add their own in the
+/// same way, through levin::Cli or here.
+struct Registries {
+  Registry<Callback> callbacks{"callback"};
+  Registry<Logger> loggers{"logger"};
+  Registry<Strategy> strategies{"strategy"};
+  Registry<Precision> precisions{"precision"};
+};
+
+/// The registries of this process.
+Registries& registries();
+
+}  // namespace levin

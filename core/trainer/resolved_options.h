@@ -1,0 +1,46 @@
+#pragma once
+
+#include <levin/core/optim/gradient_clipping.h>
+#include <levin/core/trainer/options.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace levin {
+
+/// What has been worked out from TrainerOptions: no "auto", no conflict, nothing to ask twice.
+struct ResolvedOptions {
+  std::optional<int64_t> max_epochs;  ///< nothing: without end
+  int64_t min_epochs = 0;
+  std::optional<int64_t> max_steps;
+  int64_t min_steps = 0;
+  std::optional<std::chrono::seconds> max_time;
+
+  std::vector<at::Device> devices;
+  std::shared_ptr<Strategy> strategy;
+  std::shared_ptr<Precision> precision;
+
+  BatchLimit limit_train;
+  BatchLimit limit_val;
+  BatchLimit limit_test;
+  BatchLimit limit_predict;
+  bool overfit = false;
+  int64_t sanity_steps = 0;  ///< -1: all
+  ClipAlgorithm clip_algorithm = ClipAlgorithm::kNorm;
+
+  std::vector<std::shared_ptr<Callback>>
+      callbacks;  ///< defaults included; those that act on metrics, then checkpointers, last
+  std::vector<std::shared_ptr<Logger>> loggers;
+  bool writes_files = true;  ///< a run folder is made
+};
+
+/// Checks all options and all conflicts between them, before any rank starts. Throws ConfigError naming both settings.
+ResolvedOptions resolve(const TrainerOptions& options);
+
+/// Those that act on metrics after the others, checkpointers last; the order is kept otherwise.
+void sort_callbacks(std::vector<std::shared_ptr<Callback>>& callbacks);
+
+}  // namespace levin

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <levin/core/trainer/checkpoint_connector.h>
+#include <levin/core/trainer/evaluation_loop.h>
+#include <levin/core/trainer/fit_loop.h>
+#include <levin/core/trainer/hooks.h>
+#include <levin/core/trainer/optimization.h>
+#include <levin/core/trainer/prediction_loop.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+/// What one call of the trainer works with.
+struct SessionRequest {
+  Stage stage = Stage::kFit;
+  std::shared_ptr<Module> module;
+  std::shared_ptr<DataModule> data;
+  LoaderSet given;
+  std::string ckpt;
+};
+
+/// One call of fit, validate, test or predict from set-up to teardown, in the order of docs/architecture.md.
+class Session {
+ public:
+  explicit Session(RankCore& core);
+
+  void fit(const SessionRequest& request);
+  std::vector<MetricMap> evaluate(const SessionRequest& request);
+  std::vector<std::vector<Batch>> predict(const SessionRequest& request);
+
+  CheckpointConnector& checkpoints() { return checkpoints_; }
+
+ private:
+  /// Throws when there is no module, or when a call is under way already.
+  void require_idle(const SessionRequest& request) const;
+  /// Runs `body` on every rank between set-up and teardown; an error passes through on_exception.
+  void run(const SessionRequest& request, const std::function<void()>& body);
+  void set_up(const SessionRequest& request);
+  void set_up_weights(const std::string& ckpt, bool weights_only);
+  void select_loaders();
+  void tear_down();
+  void on_error();
+  void run_fit(const SessionRequest& request);
+  DataLoader train_loader() const;
+  DataLoaders evaluation_loaders(const DataLoaders& given, DataLoaders (DataModule::*of_data)(),
+                                 DataLoaders (Module::*of_module)()) const;
+
+  RankCore& core_;
+  Hooks hooks_;
+  CheckpointConnector checkpoints_;
+  Optimization optimization_;
+  EvaluationLoop evaluation_;
+  FitLoop fit_loop_;
+  PredictionLoop prediction_;
+};
+
+}  // namespace levin

@@ -1,0 +1,55 @@
+#include <levin/core/trainer/signals.h>
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+
+namespace levin {
+namespace {
+
+std::atomic<int> received_signal{0};
+std::mutex scope_mutex;
+int scopes = 0;
+
+void write_text(const char* text) {
+  const ssize_t ignored = write(STDERR_FILENO, text, std::strlen(text));
+  static_cast<void>(ignored);
+}
+
+/// Only what a signal handler may do.
+void on_signal(int signal) {
+  if (received_signal.exchange(signal) == 0) {
+    write_text("\n[levin] ending after the present step and saving; once more to end at once\n");
+    return;
+  }
+  ::signal(signal, SIG_DFL);
+  raise(signal);
+}
+
+}  // namespace
+
+SignalScope::SignalScope() {
+  const std::lock_guard lock(scope_mutex);
+  if (scopes++ > 0) return;
+  received_signal.store(0);
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  sigemptyset(&action.sa_mask);
+  // Without SA_RESETHAND the handler sees the second signal; raise() then ends the process after the handler returns.
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, &old_interrupt_);
+  sigaction(SIGTERM, &action, &old_terminate_);
+}
+
+SignalScope::~SignalScope() {
+  const std::lock_guard lock(scope_mutex);
+  if (--scopes > 0) return;
+  sigaction(SIGINT, &old_interrupt_, nullptr);
+  sigaction(SIGTERM, &old_terminate_, nullptr);
+}
+
+int SignalScope::received() { return received_signal.load(std::memory_order_relaxed); }
+
+}  // namespace levin

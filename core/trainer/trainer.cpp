@@ -1,0 +1,173 @@
+#include <levin/core/trainer/trainer.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/interfaces/cluster_environment.h>
+#include <levin/core/trainer/rank_core.h>
+#include <levin/core/trainer/session.h>
+#include <levin/core/trainer/signals.h>
+
+#include <fmt/format.h>
+#include <torch/optim/optimizer.h>
+
+#include <typeinfo>
+
+namespace levin {
+
+/// The rank's state and the session that works on it.
+struct Trainer::Parts {
+  Parts(Trainer& trainer, TrainerOptions options) : core(trainer, std::move(options)), session(core) {}
+  RankCore core;
+  Session session;
+};
+
+Trainer::Trainer(TrainerOptions options) : parts_(std::make_unique<Parts>(*this, std::move(options))) {}
+Trainer::~Trainer() = default;
+
+void Trainer::fit(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data, const std::string& ckpt) {
+  parts_->session.fit({.stage = Stage::kFit, .module = std::move(module), .data = std::move(data), .ckpt = ckpt});
+}
+
+void Trainer::fit(std::shared_ptr<Module> module, DataLoader train, DataLoaders val, const std::string& ckpt) {
+  parts_->session.fit({.stage = Stage::kFit,
+                       .module = std::move(module),
+                       .given = {.train = std::move(train), .val = std::move(val)},
+                       .ckpt = ckpt});
+}
+
+std::vector<MetricMap> Trainer::validate(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
+                                         const std::string& ckpt) {
+  return parts_->session.evaluate(
+      {.stage = Stage::kValidate, .module = std::move(module), .data = std::move(data), .ckpt = ckpt});
+}
+
+std::vector<MetricMap> Trainer::validate(std::shared_ptr<Module> module, DataLoaders loaders, const std::string& ckpt) {
+  return parts_->session.evaluate(
+      {.stage = Stage::kValidate, .module = std::move(module), .given = {.val = std::move(loaders)}, .ckpt = ckpt});
+}
+
+std::vector<MetricMap> Trainer::test(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
+                                     const std::string& ckpt) {
+  return parts_->session.evaluate(
+      {.stage = Stage::kTest, .module = std::move(module), .data = std::move(data), .ckpt = ckpt});
+}
+
+std::vector<MetricMap> Trainer::test(std::shared_ptr<Module> module, DataLoaders loaders, const std::string& ckpt) {
+  return parts_->session.evaluate(
+      {.stage = Stage::kTest, .module = std::move(module), .given = {.test = std::move(loaders)}, .ckpt = ckpt});
+}
+
+std::vector<std::vector<Batch>> Trainer::predict(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
+                                                 const std::string& ckpt) {
+  return parts_->session.predict(
+      {.stage = Stage::kPredict, .module = std::move(module), .data = std::move(data), .ckpt = ckpt});
+}
+
+std::vector<std::vector<Batch>> Trainer::predict(std::shared_ptr<Module> module, DataLoaders loaders,
+                                                 const std::string& ckpt) {
+  return parts_->session.predict(
+      {.stage = Stage::kPredict, .module = std::move(module), .given = {.predict = std::move(loaders)}, .ckpt = ckpt});
+}
+
+RankCore& Trainer::core() const { return parts_->core; }
+
+int64_t Trainer::current_epoch() const { return core().progress.epoch; }
+int64_t Trainer::global_step() const { return core().progress.global_step; }
+int64_t Trainer::batch_idx() const { return core().progress.batch; }
+std::optional<int64_t> Trainer::num_training_batches() const { return core().train_batches; }
+std::vector<int64_t> Trainer::num_evaluation_batches() const { return core().evaluation_batches; }
+std::optional<int64_t> Trainer::estimated_steps() const { return core().estimated_steps(); }
+std::optional<int64_t> Trainer::max_epochs() const { return core().resolved.max_epochs; }
+RunningStage Trainer::running_stage() const { return core().running; }
+Stage Trainer::stage() const { return core().stage; }
+TrainerStatus Trainer::status() const { return core().status; }
+double Trainer::elapsed_seconds() const { return core().elapsed_seconds(); }
+
+const MetricMap& Trainer::callback_metrics() const { return core().callback_metrics(); }
+MetricMap Trainer::progress_bar_metrics(bool wait_for_device) const {
+  return core().progress_bar_metrics(wait_for_device);
+}
+void Trainer::log_metrics(const MetricMap& values) { core().add_to_row(values); }
+
+int64_t Trainer::global_rank() const { return core().strategy().environment().rank(); }
+int64_t Trainer::world_size() const { return core().strategy().environment().world_size(); }
+const at::Device& Trainer::device() const { return core().strategy().root_device(); }
+Strategy& Trainer::strategy() const { return core().strategy(); }
+Precision& Trainer::precision() const { return core().precision(); }
+
+Module& Trainer::module() const {
+  if (core().user_module == nullptr) throw Error("trainer", "the trainer has no module yet; hint: call fit first");
+  return core().module();
+}
+
+DataModule* Trainer::data_module() const { return core().data.get(); }
+const std::vector<std::shared_ptr<Callback>>& Trainer::callbacks() const { return core().callbacks; }
+const std::vector<std::shared_ptr<Logger>>& Trainer::loggers() const { return core().loggers(); }
+const std::vector<OptimizerHandle*>& Trainer::optimizers() const { return core().optimizer_list; }
+const TrainerOptions& Trainer::options() const { return core().options; }
+void Trainer::set_config(const Config& config) { core().config = config; }
+
+std::vector<std::pair<std::string, double>> Trainer::learning_rates() const {
+  std::vector<std::pair<std::string, double>> rates;
+  std::map<std::string, int64_t> of_type;
+  for (const OptimizerHandle* handle : core().optimizer_list) {
+    const torch::optim::Optimizer& optimizer = handle->optimizer();
+    std::string type = detail::demangled(typeid(optimizer).name());
+    type = type.substr(type.rfind(':') + 1);
+    const int64_t same = of_type[type]++;
+    const std::string name = same == 0 ? "lr-" + type : fmt::format("lr-{}-{}", type, same);
+    const auto& groups = optimizer.param_groups();
+    for (size_t group = 0; group < groups.size(); ++group)
+      rates.emplace_back(groups.size() == 1 ? name : fmt::format("{}/pg{}", name, group + 1),
+                         handle->learning_rate(group));
+  }
+  return rates;
+}
+
+Checkpointer* Trainer::checkpoint_callback() const {
+  const auto found = core().checkpointers();
+  return found.empty() ? nullptr : found.front();
+}
+
+std::string Trainer::run_directory() const { return core().run_directory(); }
+
+void Trainer::save_checkpoint(const std::string& path, const CheckpointEvent& event) {
+  module();
+  if (core().in_fit_loop && !core().exact_moment)
+    parts_->session.checkpoints().defer(path, event);
+  else
+    parts_->session.checkpoints().save(path, event);
+}
+
+void Trainer::request_stop(const std::string& reason) {
+  core().stop_requested = true;
+  core().stop_reason = reason;
+}
+
+bool Trainer::stop_requested() const { return core().stop_requested; }
+bool Trainer::interrupted() const { return interrupt_signal() != 0; }
+int Trainer::interrupt_signal() const { return SignalScope::received(); }
+void Trainer::set_accumulate_grad_batches(int64_t batches) { core().accumulate = batches; }
+int64_t Trainer::accumulate_grad_batches() const { return core().accumulate; }
+
+namespace detail {
+
+Config saved_hyper_parameters(const std::string& path) {
+  const State tree = read_checkpoint(path, {"hyper_parameters"});
+  const std::string& options = tree.at("hyper_parameters").at("options").as_string();
+  if (options.empty())
+    throw Error("checkpoint",
+                fmt::format("the options of the module in '{}' were not recorded; hint: make modules with "
+                            "levin::make, or call load_from_checkpoint<M>(path, options)",
+                            path));
+  return Config::parse(options, {.source = path});
+}
+
+void load_weights(Module& module, const std::string& path) {
+  const State tree = read_checkpoint(path, {"model", "module"});
+  if (const State* extra = tree.find("module")) module.on_load_checkpoint(*extra);
+  load_named_tensors(module, tree.at("model"));
+}
+
+}  // namespace detail
+}  // namespace levin

@@ -1,0 +1,154 @@
+#pragma once
+
+#include <levin/core/base/events.h>
+#include <levin/core/interfaces/module.h>
+#include <levin/core/trainer/options.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+class Checkpointer;
+class RankCore;
+
+/// Metrics by name.
+using MetricMap = std::map<std::string, double>;
+
+/// Trains, validates, tests and predicts with a module. All calls may be made in any order, several times.
+class Trainer {
+ public:
+  /// Checks every option and every conflict between options. Throws ConfigError.
+  explicit Trainer(TrainerOptions options = {});
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  /// Trains. `ckpt`: empty for a fresh start, "last", "auto" (last, or a fresh start where there is none), "best" or
+  /// the path of a checkpoint to resume from. What user code throws passes through with its type, after on_exception.
+  void fit(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data, const std::string& ckpt = "");
+  void fit(std::shared_ptr<Module> module, DataLoader train = {}, DataLoaders val = {}, const std::string& ckpt = "");
+  /// One map of metrics for each loader. `ckpt` picks the weights; empty keeps those the module has.
+  std::vector<MetricMap> validate(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
+                                  const std::string& ckpt = "");
+  std::vector<MetricMap> validate(std::shared_ptr<Module> module, DataLoaders loaders = {},
+                                  const std::string& ckpt = "");
+  std::vector<MetricMap> test(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
+                              const std::string& ckpt = "");
+  std::vector<MetricMap> test(std::shared_ptr<Module> module, DataLoaders loaders = {}, const std::string& ckpt = "");
+  /// Predictions of every batch, one list for each loader, on the CPU.
+  std::vector<std::vector<Batch>> predict(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
+                                          const std::string& ckpt = "");
+  std::vector<std::vector<Batch>> predict(std::shared_ptr<Module> module, DataLoaders loaders = {},
+                                          const std::string& ckpt = "");
+
+  // ---- Where training is.
+
+  int64_t current_epoch() const;  ///< 0-based
+  int64_t global_step() const;    ///< optimizer steps taken
+  int64_t batch_idx() const;      ///< 0-based, of the batch under way or last done in this epoch
+  /// Training batches an epoch; nothing while the loader is unsized.
+  std::optional<int64_t> num_training_batches() const;
+  /// Batches of each loader of the evaluation or prediction under way; -1 where a loader is unsized.
+  std::vector<int64_t> num_evaluation_batches() const;
+  /// Optimizer steps of the whole run as planned; nothing when it has no planned end.
+  std::optional<int64_t> estimated_steps() const;
+  std::optional<int64_t> max_epochs() const;
+  RunningStage running_stage() const;
+  /// The last thing asked for: fit, validate, test or predict.
+  Stage stage() const;
+  TrainerStatus status() const;
+  bool sanity_checking() const { return running_stage() == RunningStage::kSanityCheck; }
+  /// Training time so far in seconds, that of the runs it resumes included.
+  double elapsed_seconds() const;
+
+  // ---- Metrics. Reading a value that is on a device waits for it.
+
+  /// Everything logged so far, newest value of each name.
+  const MetricMap& callback_metrics() const;
+  /// What was logged with prog_bar. `wait_for_device` false leaves out a newer value that is still being computed.
+  MetricMap progress_bar_metrics(bool wait_for_device = true) const;
+  /// Hands values to the loggers at the present step, beside those of the module.
+  void log_metrics(const MetricMap& values);
+
+  // ---- Who is who.
+
+  bool is_global_zero() const { return global_rank() == 0; }
+  int64_t global_rank() const;
+  int64_t world_size() const;
+  const at::Device& device() const;
+  Strategy& strategy() const;
+  Precision& precision() const;
+  Module& module() const;
+  DataModule* data_module() const;
+  const std::vector<std::shared_ptr<Callback>>& callbacks() const;
+  const std::vector<std::shared_ptr<Logger>>& loggers() const;
+  const std::vector<OptimizerHandle*>& optimizers() const;
+  /// Learning rates by name, one for each optimizer and parameter group: "lr-AdamW", "lr-AdamW/pg1", "lr-AdamW-1".
+  std::vector<std::pair<std::string, double>> learning_rates() const;
+  const TrainerOptions& options() const;
+  /// The resolved configuration, embedded in every checkpoint, handed to the loggers and written to config.yaml in the
+  /// run's folder.
+  void set_config(const Config& config);
+  /// The first callback that saves checkpoints, or nullptr.
+  Checkpointer* checkpoint_callback() const;
+
+  // ---- Files.
+
+  /// The run's folder below default_root_dir, made when first asked for; empty when nothing writes (fast_dev_run, or
+  /// neither loggers nor checkpoints).
+  std::string run_directory() const;
+  const std::string& default_root_dir() const { return options().default_root_dir; }
+  /// Saves the whole state so that fit can resume from it. Inside training the checkpoint is written at the next moment
+  /// that can be resumed exactly (the end of the batch, of an evaluation batch or of the epoch); otherwise at once.
+  void save_checkpoint(const std::string& path, const CheckpointEvent& event = {});
+
+  // ---- Control.
+
+  /// Training ends after the present batch (no sooner than min_epochs and min_steps allow).
+  void request_stop(const std::string& reason);
+  bool stop_requested() const;
+  /// A signal asked the program to end.
+  bool interrupted() const;
+  /// The signal that did, or 0.
+  int interrupt_signal() const;
+  /// GradientAccumulationScheduler and the like.
+  void set_accumulate_grad_batches(int64_t batches);
+  int64_t accumulate_grad_batches() const;
+
+ private:
+  struct Parts;
+  RankCore& core() const;
+  std::unique_ptr<Parts> parts_;
+};
+
+/// The module of a checkpoint: made from its saved options, then its weights are loaded.
+template <class M>
+std::shared_ptr<M> load_from_checkpoint(const std::string& path);
+/// For modules whose options were not recorded.
+template <class M>
+std::shared_ptr<M> load_from_checkpoint(const std::string& path, const OptionsOf<M>& options);
+
+namespace detail {
+Config saved_hyper_parameters(const std::string& path);
+void load_weights(Module& module, const std::string& path);
+}  // namespace detail
+
+template <class M>
+std::shared_ptr<M> load_from_checkpoint(const std::string& path, const OptionsOf<M>& options) {
+  auto module = make<M>(options);
+  detail::load_weights(*module, path);
+  return module;
+}
+
+template <class M>
+std::shared_ptr<M> load_from_checkpoint(const std::string& path) {
+  return load_from_checkpoint<M>(path,
+                                 parse_options<OptionsOf<M>>(detail::saved_hyper_parameters(path), "hyper_parameters"));
+}
+
+}  // namespace levin

@@ -1,0 +1,296 @@
+#include <levin/loggers/csv_logger.h>
+
+#include <levin/core/base/log.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <set>
+#include <system_error>
+#include <utility>
+
+namespace levin {
+namespace {
+
+constexpr std::chrono::seconds kLongestWait(1);
+/// What is kept in memory while the disk takes nothing.
+constexpr size_t kMostPendingBytes = 1 << 20;
+constexpr size_t kEnoughPendingBytes = 1 << 16;
+
+template <class Number>
+void append_number(std::string& text, Number value) {
+  std::array<char, 32> digits;
+  const auto result = std::to_chars(digits.data(), digits.data() + digits.size(), value);
+  text.append(digits.data(), result.ptr);
+}
+
+void append_cell(std::string& text, double value) {
+  if (std::isnan(value))
+    text += "nan";  // to_chars would show the sign bit
+  else
+    append_number(text, value);
+}
+
+/// Quotes a name where RFC 4180 asks for it.
+void append_name(std::string& text, const std::string& name) {
+  if (name.find_first_of(",\"\r\n") == std::string::npos) {
+    text += name;
+    return;
+  }
+  text += '"';
+  for (const char c : name) {
+    if (c == '"') text += '"';
+    text += c;
+  }
+  text += '"';
+}
+
+/// The names in the first record, which the stream is then past; nothing when the record has no end.
+std::optional<std::vector<std::string>> read_header(std::istream& file) {
+  std::vector<std::string> names(1);
+  bool quoted = false;
+  for (char c = 0; file.get(c);) {
+    if (c == '"') {
+      // Two quotation marks inside a quoted name stand for one.
+      if (quoted && file.peek() == '"')
+        names.back() += static_cast<char>(file.get());
+      else
+        quoted = !quoted;
+    } else if (quoted) {
+      names.back() += c;
+    } else if (c == ',') {
+      names.emplace_back();
+    } else if (c == '\n') {
+      return names;
+    } else if (c != '\r') {
+      names.back() += c;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Appends `cells` empty cells to every row of `rows`, which ends at a row's end or inside a row.
+void append_widened(std::string& out, std::string_view rows, size_t cells) {
+  while (!rows.empty()) {
+    const size_t end = std::min(rows.find('\n'), rows.size());
+    out += rows.substr(0, end);
+    if (end == rows.size()) return;
+    out.append(cells, ',');
+    out += '\n';
+    rows.remove_prefix(end + 1);
+  }
+}
+
+}  // namespace
+
+void CsvLoggerOptions::describe(Schema<CsvLoggerOptions>& schema) {
+  schema.field("flush_every", &CsvLoggerOptions::flush_every, "rows that may wait in memory before they are written")
+      .at_least(1);
+}
+
+CsvLogger::CsvLogger(const Options& options) : options_(options) {}
+
+CsvLogger::~CsvLogger() { close(); }
+
+void CsvLogger::start(const RunInfo& run) {
+  close();
+  guard_.reset();
+  directory_ = run.directory;
+  path_ = run.directory + "/metrics.csv";
+  last_write_ = std::chrono::steady_clock::now();
+  guard_.run(true, [this] { FileSystem::current().create_directories(directory_); });
+  read_existing();
+}
+
+void CsvLogger::read_existing() {
+  std::ifstream file(path_, std::ios::binary);
+  if (!file.is_open()) return;
+  const auto names = read_header(file);
+  torn_ = true;
+  if (!names) return;
+  bool ours = names->size() >= 2 && names->at(0) == "epoch" && names->at(1) == "step";
+  // A metric may be called "epoch" too, so only the metrics' names must be distinct.
+  if (ours) ours = std::set<std::string>(names->begin() + 2, names->end()).size() == names->size() - 2;
+  if (!ours) {
+    log::warning(fmt::format(
+        "CSV logger: {} is not a file of metrics (its columns must be epoch,step and distinct names) and is left as it "
+        "is; no metrics are written there",
+        path_));
+    directory_.clear();
+    return;
+  }
+  for (size_t i = 2; i < names->size(); ++i) column_of(names->at(i));
+  file_columns_ = names->size() - 2;
+  header_size_ = file_size_ = static_cast<uint64_t>(file.tellg());
+
+  // A process that was killed may have left a part of a row at the end.
+  std::vector<char> chunk(1 << 16);
+  uint64_t position = header_size_;
+  while (file.read(chunk.data(), static_cast<std::streamsize>(chunk.size())), file.gcount() > 0) {
+    const std::string_view text(chunk.data(), static_cast<size_t>(file.gcount()));
+    if (const size_t end = text.rfind('\n'); end != std::string_view::npos) file_size_ = position + end + 1;
+    position += text.size();
+  }
+  torn_ = position != file_size_;
+}
+
+size_t CsvLogger::column_of(const std::string& name) {
+  const auto [entry, added] = column_index_.try_emplace(name, columns_.size());
+  if (added) {
+    columns_.push_back(name);
+    cells_.emplace_back();
+    std::string widened;
+    append_widened(widened, pending_, 1);
+    pending_.swap(widened);
+  }
+  return entry->second;
+}
+
+void CsvLogger::log_metrics(std::span<const MetricValue> values, int64_t step, int64_t epoch) {
+  if (directory_.empty()) return;
+  ++row_;
+  for (const auto& metric : values) cells_[column_of(metric.name)] = {metric.value, row_};
+
+  if (pending_.size() >= kMostPendingBytes)
+    ++lost_rows_;
+  else
+    append_row(step, epoch);
+  if (pending_rows_ >= options_.flush_every || pending_.size() >= kEnoughPendingBytes ||
+      std::chrono::steady_clock::now() - last_write_ >= kLongestWait)
+    write_pending(false);
+}
+
+void CsvLogger::append_row(int64_t step, int64_t epoch) {
+  append_number(pending_, epoch);
+  pending_ += ',';
+  append_number(pending_, step);
+  for (const auto& cell : cells_) {
+    pending_ += ',';
+    if (cell.row == row_) append_cell(pending_, cell.value);
+  }
+  pending_ += '\n';
+  ++pending_rows_;
+}
+
+void CsvLogger::log_hyperparameters(const Config& hyperparameters) {
+  if (directory_.empty()) return;
+  hyperparameters_ = hyperparameters.to_yaml();
+  write_pending(false);
+}
+
+void CsvLogger::flush() {
+  if (!directory_.empty()) write_pending(true);
+}
+
+void CsvLogger::finish(TrainerStatus /*status*/) { close(); }
+
+void CsvLogger::close() {
+  if (directory_.empty()) return;
+  if (write_pending(true) && file_ != nullptr) guard_.run(true, [this] { file_->close(); });
+  guard_.report_lost(lost_rows_ + pending_rows_, "rows of " + path_);
+  directory_.clear();
+  hyperparameters_.clear();
+  columns_.clear();
+  column_index_.clear();
+  cells_.clear();
+  pending_.clear();
+  pending_rows_ = lost_rows_ = 0;
+  file_.reset();
+  header_size_ = file_size_ = 0;
+  file_columns_ = 0;
+  torn_ = false;
+}
+
+bool CsvLogger::write_pending(bool now_or_never) {
+  const bool written = guard_.run(now_or_never, [this] {
+    if (!pending_.empty()) write_rows();
+    if (!hyperparameters_.empty()) write_hyperparameters();
+  });
+  if (written) last_write_ = std::chrono::steady_clock::now();
+  return written;
+}
+
+void CsvLogger::write_rows() {
+  if (file_ == nullptr || file_columns_ != columns_.size()) open();
+  // Should it fail on the way, the file is written anew before the next row.
+  torn_ = true;
+  auto file = std::move(file_);
+  file->append(pending_);
+  file->flush();
+  file_ = std::move(file);
+  torn_ = false;
+  file_size_ += pending_.size();
+  pending_.clear();
+  pending_rows_ = 0;
+}
+
+void CsvLogger::write_hyperparameters() {
+  auto& files = FileSystem::current();
+  const std::string path = directory_ + "/hparams.yaml";
+  files.create_directories(directory_);
+  auto file = files.create(path + ".tmp");
+  file->append(hyperparameters_);
+  file->close();
+  files.rename(path + ".tmp", path);
+  hyperparameters_.clear();
+}
+
+void CsvLogger::open() {
+  auto& files = FileSystem::current();
+  file_.reset();
+  files.create_directories(directory_);
+  if (torn_ || file_columns_ != columns_.size() || file_size_ == 0) rewrite();
+  file_ = files.open_append(path_);
+}
+
+void CsvLogger::rewrite() {
+  auto& files = FileSystem::current();
+  const std::string temporary = path_ + ".tmp";
+  const std::string new_header = header();
+  uint64_t new_size = new_header.size();
+  try {
+    auto out = files.create(temporary);
+    out->append(new_header);
+    std::ifstream in(path_, std::ios::binary);
+    in.seekg(static_cast<std::streamoff>(header_size_));
+    // When somebody took the file away while training ran, nothing can be read and the header is all there is.
+    uint64_t left = file_size_ - header_size_;
+    std::vector<char> chunk(1 << 16);
+    std::string widened;
+    while (left > 0 && in.read(chunk.data(), static_cast<std::streamsize>(std::min<uint64_t>(left, chunk.size())))) {
+      widened.clear();
+      append_widened(widened, {chunk.data(), static_cast<size_t>(in.gcount())}, columns_.size() - file_columns_);
+      out->append(widened);
+      left -= static_cast<uint64_t>(in.gcount());
+      new_size += widened.size();
+    }
+    out->close();
+    files.rename(temporary, path_);
+  } catch (const Error&) {
+    std::error_code ignored;
+    std::filesystem::remove(temporary, ignored);
+    throw;
+  }
+  header_size_ = new_header.size();
+  file_size_ = new_size;
+  file_columns_ = columns_.size();
+  torn_ = false;
+}
+
+std::string CsvLogger::header() const {
+  std::string text = "epoch,step";
+  for (const auto& name : columns_) {
+    text += ',';
+    append_name(text, name);
+  }
+  text += '\n';
+  return text;
+}
+
+}  // namespace levin

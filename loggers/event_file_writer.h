@@ -1,0 +1,54 @@
+#pragma once
+
+#include <levin/core/base/file_system.h>
+#include <levin/core/interfaces/logger.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace levin {
+
+/// Writes TensorBoard's event files: `events.out.tfevents.<seconds>.<host>.<pid>.<n>` in one folder, TFRecord records
+/// (length, masked CRC-32C of it, data, masked CRC-32C of it) that hold tensorflow.Event messages.
+///
+/// The add functions put events into memory; flush() writes them and throws levin::Error when it cannot. What it could
+/// not write stays in memory, and the next flush() begins a further file with it, because readers stop at a torn
+/// record. (What had arrived before the fault is then there twice, which readers take for one point.)
+class EventFileWriter {
+ public:
+  explicit EventFileWriter(std::string directory);
+
+  /// One event for all values and, unless a value has that name, a scalar "epoch".
+  void add_scalars(std::span<const MetricValue> values, int64_t epoch, int64_t step);
+  /// `text` is shown as Markdown.
+  void add_text(std::string_view name, std::string_view text, int64_t step);
+  /// Nothing is added when no value is finite.
+  void add_histogram(std::string_view name, std::span<const double> values, int64_t step);
+  /// `content`: an HParamsPluginData message.
+  void add_hyperparameters(std::string_view tag, std::string_view content);
+
+  /// Bytes waiting in memory.
+  size_t pending_size() const { return pending_.size(); }
+  int64_t pending_events() const { return pending_events_; }
+  void flush();
+  /// Flushes and closes the file.
+  void close();
+
+ private:
+  void append_event(int64_t step, const std::string& summary);
+  void open();
+
+  const std::string directory_;
+  std::unique_ptr<WritableFile> file_;
+  std::string pending_;  ///< whole records
+  int64_t pending_events_ = 0;
+  // Kept only for their memory.
+  std::string summary_;
+  std::string event_;
+};
+
+}  // namespace levin

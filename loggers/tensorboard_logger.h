@@ -1,0 +1,54 @@
+#pragma once
+
+#include <levin/core/base/schema.h>
+#include <levin/core/interfaces/logger.h>
+#include <levin/loggers/event_file_writer.h>
+#include <levin/loggers/fault_guard.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace levin {
+
+struct TensorBoardLoggerOptions {
+  /// How long events may wait in memory, in seconds. Time is looked at when something is logged.
+  double flush_seconds = 1;
+
+  static void describe(Schema<TensorBoardLoggerOptions>& schema);
+};
+
+/// Writes TensorBoard's event files into the run's folder: metrics (with the epoch) as scalars, hyper-parameters as a
+/// text table and for the HPARAMS page, texts and histograms.
+class TensorBoardLogger final : public Logger {
+ public:
+  using Options = TensorBoardLoggerOptions;
+
+  explicit TensorBoardLogger(const Options& options = {});
+  ~TensorBoardLogger() override;
+
+  void start(const RunInfo& run) override;
+  void log_metrics(std::span<const MetricValue> values, int64_t step, int64_t epoch) override;
+  void log_hyperparameters(const Config& hyperparameters) override;
+  void log_text(const std::string& name, const std::string& text, int64_t step) override;
+  void log_histogram(const std::string& name, std::span<const double> values, int64_t step) override;
+  void flush() override;
+  void finish(TrainerStatus status) override;
+
+ private:
+  /// The writer when it takes events: not before start, and not while a fault has filled the memory meant for them.
+  EventFileWriter* writer();
+  void write_when_due();
+  void close();
+
+  const Options options_;
+  FaultGuard guard_{"TensorBoard logger"};
+  std::optional<EventFileWriter> writer_;
+  bool has_hyperparameters_ = false;
+  int64_t lost_events_ = 0;
+  std::chrono::steady_clock::time_point last_write_;
+};
+
+}  // namespace levin

@@ -1,0 +1,49 @@
+#include <levin/callbacks/checkpoint_name.h>
+
+#include <levin/core/base/error.h>
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace levin {
+namespace {
+
+std::string render(const std::string& pattern, bool insert_names = true) {
+  return CheckpointName(pattern, insert_names, "filename")
+      .render(1, 938, {{"val_loss", 0.12345}, {"val/acc", 0.5}, {"ok", 1.0}});
+}
+
+TEST(CheckpointName, InsertsNames) {
+  EXPECT_EQ(render("{epoch}-{step}"), "epoch=1-step=938");
+  EXPECT_EQ(render("best-{epoch:02d}-{val_loss:.2f}"), "best-epoch=01-val_loss=0.12");
+  EXPECT_EQ(render("{val_loss}"), "val_loss=0.12345");
+}
+
+TEST(CheckpointName, LeavesNamesOut) {
+  EXPECT_EQ(render("{epoch}-{step:06d}-{val_loss:.3f}", false), "1-000938-0.123");
+  EXPECT_EQ(render("plain", false), "plain");
+}
+
+TEST(CheckpointName, AMetricWithASlashMakesNoFolder) {
+  EXPECT_EQ(render("{epoch}-{val/acc:.1f}"), "epoch=1-val_acc=0.5");
+}
+
+TEST(CheckpointName, AMetricThatIsNotThereIsNone) { EXPECT_EQ(render("{nope:.2f}x"), "nope=nonex"); }
+
+TEST(CheckpointName, RefusesWhatIsNoName) {
+  for (const char* pattern : {"", ".hidden", "a/{epoch}", "{epoch", "epoch}", "{}", "{:d}", "{epoch:.2f}",
+                              "{val_loss:d}", "{val_loss:.2q}"}) {
+    try {
+      render(pattern);
+      ADD_FAILURE() << "accepted '" << pattern << "'";
+    } catch (const ConfigError& error) {
+      const std::string message = error.what();
+      EXPECT_NE(message.find("filename must be a name"), message.npos) << message;
+      EXPECT_NE(message.find("got '" + std::string(pattern) + "'"), message.npos) << message;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace levin

@@ -1,0 +1,117 @@
+#include <levin/callbacks/early_stopping.h>
+
+#include <levin/callbacks/model_checkpoint.h>
+#include <levin/core/base/error.h>
+
+#include "tiny_training.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace levin {
+namespace {
+
+using testing::CapturedLog;
+using testing::quiet_options;
+using testing::RunFolder;
+using testing::tiny_loader;
+using testing::TinyModule;
+
+class EarlyStoppingTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<EarlyStopping> train(const EarlyStoppingOptions& options, const std::vector<double>& val_losses,
+                                       std::optional<int64_t> min_epochs = {}) {
+    auto callback = make<EarlyStopping>(options);
+    auto trainer_options = quiet_options(folder_, static_cast<int64_t>(val_losses.size()), {callback});
+    trainer_options.min_epochs = min_epochs;
+    module_ = std::make_shared<TinyModule>(val_losses);
+    Trainer(trainer_options).fit(module_, tiny_loader(), tiny_loader(1));
+    return callback;
+  }
+  RunFolder folder_;
+  std::shared_ptr<TinyModule> module_;
+  CapturedLog log_;
+};
+
+TEST_F(EarlyStoppingTest, EndsTrainingWhenNothingImproves) {
+  const auto callback = train({.monitor = "val_loss", .patience = 2}, {3, 2, 2.5, 2.5, 2.5, 2.5});
+  EXPECT_EQ(module_->validations, 4u);
+  EXPECT_EQ(callback->stopped_epoch(), 3);
+  EXPECT_EQ(callback->best_score(), 2);
+  EXPECT_EQ(callback->wait_count(), 2);
+}
+
+TEST_F(EarlyStoppingTest, LetsTrainingGoOnOtherwise) {
+  const auto callback = train({.monitor = "val_loss", .patience = 2}, {3, 2, 2.5, 1.5});
+  EXPECT_EQ(module_->validations, 4u);
+  EXPECT_EQ(callback->stopped_epoch(), std::nullopt);
+}
+
+TEST_F(EarlyStoppingTest, WaitsForMinEpochs) {
+  train({.monitor = "val_loss", .patience = 1}, {1, 2, 2, 2, 2, 2}, 4);
+  EXPECT_EQ(module_->validations, 4u);
+}
+
+TEST_F(EarlyStoppingTest, MayWatchATrainingMetric) {
+  const auto callback = train({.monitor = "train_loss", .patience = 2}, {1, 1, 1, 1, 1});
+  EXPECT_EQ(callback->stopped_epoch(), 2);  // the metric is the epoch's number
+}
+
+TEST_F(EarlyStoppingTest, LooksAfterEachOfSeveralValidations) {
+  auto callback = make<EarlyStopping>({.monitor = "val_loss", .patience = 1});
+  auto options = quiet_options(folder_, 3, {callback});
+  options.val_check_interval = 0.25;
+  auto module = std::make_shared<TinyModule>(std::vector<double>{1, 2});
+  Trainer trainer(options);
+  trainer.fit(module, tiny_loader(), tiny_loader(1));
+  EXPECT_EQ(callback->stopped_epoch(), 0);
+  EXPECT_EQ(trainer.global_step(), 2);
+}
+
+TEST_F(EarlyStoppingTest, AMetricThatNobodyLogs) {
+  try {
+    train({.monitor = "val_los"}, {1, 1});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what())
+                  .find("[early_stopping] the monitored metric 'val_los' was not logged; did you mean "
+                        "'val_loss'?"),
+              std::string::npos)
+        << error.what();
+  }
+  train({.monitor = "val_los", .strict = false}, {1, 1});
+  EXPECT_EQ(module_->validations, 2u);
+  EXPECT_NE(log_.text().find("'val_los' was not logged"), std::string::npos);
+}
+
+TEST_F(EarlyStoppingTest, TellsOfImprovements) {
+  train({.monitor = "val_loss", .verbose = true}, {3, 2});
+  EXPECT_NE(log_.text().find("val_loss improved to 3"), std::string::npos) << log_.text();
+  EXPECT_NE(log_.text().find("val_loss improved from 3 to 2"), std::string::npos) << log_.text();
+}
+
+TEST_F(EarlyStoppingTest, GoesOnCountingAfterAResume) {
+  auto first = make<EarlyStopping>({.monitor = "val_loss", .patience = 3});
+  auto saver = make<ModelCheckpoint>({});
+  Trainer(quiet_options(folder_, 3, {first, saver}))
+      .fit(std::make_shared<TinyModule>(std::vector<double>{1, 2, 2}), tiny_loader(), tiny_loader(1));
+  EXPECT_EQ(first->wait_count(), 2);
+  auto second = make<EarlyStopping>({.monitor = "val_loss", .patience = 3});
+  Trainer(quiet_options(folder_, 9, {second}))
+      .fit(std::make_shared<TinyModule>(std::vector<double>{2, 2}), tiny_loader(), tiny_loader(1),
+           saver->last_model_path());
+  EXPECT_EQ(second->stopped_epoch(), 3);
+  EXPECT_EQ(second->best_score(), 1);
+}
+
+TEST(EarlyStoppingOptions, NeedAMonitor) {
+  EXPECT_THROW(EarlyStopping(EarlyStoppingOptions{}), ConfigError);
+  EXPECT_THROW(EarlyStopping({.monitor = "x", .mode = "lowest"}), ConfigError);
+  EXPECT_THROW(make<EarlyStopping>({.monitor = "x", .patience = 0}), ConfigError);
+}
+
+}  // namespace
+}  // namespace levin

@@ -1,0 +1,265 @@
+#include <levin/callbacks/model_checkpoint.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/checkpoint/checkpoint_info.h>
+
+#include "../support/faulty_file_system.h"
+#include "tiny_training.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace levin {
+namespace {
+
+using testing::CapturedLog;
+using testing::quiet_options;
+using testing::RunFolder;
+using testing::tiny_loader;
+using testing::TinyModule;
+using Names = std::vector<std::string>;
+
+constexpr const char* kFolder = "version_0/checkpoints";
+
+class ModelCheckpointTest : public ::testing::Test {
+ protected:
+  /// Trains one epoch of 4 batches for each value, with validation after each.
+  std::shared_ptr<ModelCheckpoint> train(const ModelCheckpointOptions& options, const std::vector<double>& val_losses) {
+    auto callback = make<ModelCheckpoint>(options);
+    Trainer trainer(quiet_options(folder_, static_cast<int64_t>(val_losses.size()), {callback}));
+    trainer.fit(std::make_shared<TinyModule>(val_losses), tiny_loader(), tiny_loader(1));
+    return callback;
+  }
+  Names saved() const { return folder_.list(kFolder); }
+  std::string path(const std::string& name) const { return folder_.path(std::string(kFolder) + "/" + name); }
+
+  RunFolder folder_;
+};
+
+TEST_F(ModelCheckpointTest, WithoutAMonitorKeepsTheNewest) {
+  const auto callback = train({}, {1, 1, 1});
+  EXPECT_EQ(saved(), (Names{"epoch=2-step=12"}));
+  EXPECT_EQ(callback->best_model_path(), path("epoch=2-step=12"));
+  EXPECT_EQ(callback->last_model_path(), callback->best_model_path());
+  EXPECT_EQ(callback->best_model_score(), std::nullopt);
+}
+
+TEST_F(ModelCheckpointTest, KeepsTheBestByAMetric) {
+  const auto callback =
+      train({.monitor = "val_loss", .save_top_k = 2, .filename = "{epoch}-{val_loss:.2f}"}, {3, 1, 2, 5});
+  EXPECT_EQ(saved(), (Names{"epoch=1-val_loss=1.00", "epoch=2-val_loss=2.00"}));
+  EXPECT_EQ(callback->best_model_path(), path("epoch=1-val_loss=1.00"));
+  EXPECT_EQ(callback->best_model_score(), 1);
+  EXPECT_EQ(callback->kth_best_model_path(), path("epoch=2-val_loss=2.00"));
+  EXPECT_EQ(callback->kth_value(), 2);
+  EXPECT_EQ(callback->last_model_path(), path("epoch=2-val_loss=2.00"));
+  const CheckpointInfo info = read_info(callback->best_model_path());
+  EXPECT_EQ(info.monitor, "val_loss");
+  EXPECT_EQ(info.score, 1);
+}
+
+TEST_F(ModelCheckpointTest, LargerIsBetterWithModeMax) {
+  const auto callback = train({.monitor = "val_loss", .mode = "max"}, {3, 1, 5, 2});
+  EXPECT_EQ(saved(), (Names{"epoch=2-step=12"}));
+  EXPECT_EQ(callback->best_model_score(), 5);
+}
+
+TEST_F(ModelCheckpointTest, TopKOfAllAndNone) {
+  train({.save_top_k = -1}, {1, 1, 1});
+  EXPECT_EQ(saved(), (Names{"epoch=0-step=4", "epoch=1-step=8", "epoch=2-step=12"}));
+}
+
+TEST_F(ModelCheckpointTest, LastAlone) {
+  const auto callback = train({.save_top_k = 0, .save_last = true}, {1, 1});
+  EXPECT_EQ(saved(), (Names{"last"}));
+  EXPECT_EQ(callback->last_model_path(), path("last"));
+  EXPECT_EQ(read_info(path("last")).global_step, 8);
+}
+
+TEST_F(ModelCheckpointTest, LastBesidesTheBest) {
+  const auto callback = train({.monitor = "val_loss", .save_last = true}, {1, 2});
+  EXPECT_EQ(saved(), (Names{"epoch=0-step=4", "last"}));
+  EXPECT_EQ(callback->best_model_path(), path("epoch=0-step=4"));
+  EXPECT_EQ(read_info(path("last")).global_step, 8);
+}
+
+TEST_F(ModelCheckpointTest, EveryNEpochs) {
+  train({.save_top_k = -1, .every_n_epochs = 2}, {1, 1, 1, 1, 1});
+  EXPECT_EQ(saved(), (Names{"epoch=1-step=8", "epoch=3-step=16"}));
+}
+
+TEST_F(ModelCheckpointTest, EveryNTrainSteps) {
+  train({.save_top_k = -1, .save_last = true, .every_n_train_steps = 3}, {1, 1});
+  EXPECT_EQ(saved(), (Names{"epoch=0-step=3", "epoch=1-step=6", "last"}));
+  // Training ended two steps after the last save.
+  EXPECT_EQ(read_info(path("last")).global_step, 8);
+}
+
+TEST_F(ModelCheckpointTest, StepsCanRankCheckpoints) {
+  train({.monitor = "step", .mode = "max", .save_top_k = 2, .every_n_train_steps = 2}, {1, 1});
+  EXPECT_EQ(saved(), (Names{"epoch=1-step=6", "epoch=1-step=8"}));
+}
+
+TEST_F(ModelCheckpointTest, AccumulatedBatchesAreNoSteps) {
+  auto options = quiet_options(folder_, 1, {make<ModelCheckpoint>({.save_top_k = -1, .every_n_train_steps = 1})});
+  options.accumulate_grad_batches = 2;
+  Trainer(options).fit(std::make_shared<TinyModule>(), tiny_loader());
+  EXPECT_EQ(saved(), (Names{"epoch=0-step=1", "epoch=0-step=2"}));
+}
+
+TEST_F(ModelCheckpointTest, AfterEachValidationWhereThereAreSeveralAnEpoch) {
+  auto callback = make<ModelCheckpoint>({.monitor = "val_loss", .save_top_k = -1});
+  auto options = quiet_options(folder_, 1, {callback});
+  options.val_check_interval = 0.5;
+  options.num_sanity_val_steps = 1;
+  Trainer(options).fit(std::make_shared<TinyModule>(std::vector<double>{2, 1}), tiny_loader(), tiny_loader(1));
+  EXPECT_EQ(saved(), (Names{"epoch=0-step=2", "epoch=0-step=4"}));
+  EXPECT_EQ(callback->best_model_score(), 1);
+}
+
+TEST_F(ModelCheckpointTest, SavesAnEpochThatWasCutShort) {
+  CapturedLog log;
+  auto callback = make<ModelCheckpoint>({.monitor = "val_loss"});
+  auto options = quiet_options(folder_, 5, {callback});
+  options.max_steps = 2;
+  // The metric is not there yet: no error, since no validation was due.
+  Trainer(options).fit(std::make_shared<TinyModule>(), tiny_loader(), tiny_loader(1));
+  EXPECT_EQ(saved(), Names{});
+  EXPECT_NE(log.text().find("'val_loss' was not logged"), std::string::npos) << log.text();
+}
+
+TEST_F(ModelCheckpointTest, AMetricThatNobodyLogsIsAnError) {
+  try {
+    train({.monitor = "val_los"}, {1});
+    FAIL();
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    EXPECT_NE(
+        message.find("[model_checkpoint] the monitored metric 'val_los' was not logged; did you mean 'val_loss'?"),
+        message.npos)
+        << message;
+  }
+}
+
+TEST_F(ModelCheckpointTest, NanRanksAsTheWorst) {
+  CapturedLog log;
+  const auto callback = train({.monitor = "val_loss"}, {std::nan(""), 2, std::nan("")});
+  EXPECT_EQ(saved(), (Names{"epoch=1-step=8"}));
+  EXPECT_EQ(callback->best_model_score(), 2);
+  EXPECT_NE(log.text().find("val_loss is NaN in epoch 0"), std::string::npos) << log.text();
+}
+
+TEST_F(ModelCheckpointTest, OnlyNanHasNoBest) {
+  CapturedLog log;
+  const auto callback = train({.monitor = "val_loss"}, {std::nan("")});
+  EXPECT_EQ(saved(), (Names{"epoch=0-step=4"}));
+  EXPECT_EQ(callback->best_model_path(), "");
+}
+
+TEST_F(ModelCheckpointTest, NamesThatAreTakenAreCounted) {
+  const std::string folder = folder_.path("mine");
+  for (int run = 0; run < 3; ++run) train({.filename = "same", .dirpath = folder + "/"}, {1});
+  EXPECT_EQ(folder_.list("mine"), (Names{"same", "same-v1", "same-v2"}));
+}
+
+TEST_F(ModelCheckpointTest, OrOverwritten) {
+  const std::string folder = folder_.path("mine");
+  for (int run = 0; run < 2; ++run)
+    train({.filename = "same", .dirpath = folder, .enable_version_counter = false}, {1, 1});
+  EXPECT_EQ(folder_.list("mine"), (Names{"same"}));
+}
+
+TEST_F(ModelCheckpointTest, ItsStateIsThatAfterTheSave) {
+  const auto callback = train({.monitor = "val_loss", .save_top_k = 2}, {3, 1, 2});
+  const State callbacks = read_checkpoint(path("epoch=2-step=12"), {"callbacks"}).at("callbacks");
+  const State& state = callbacks.at(callback->state_key());
+  EXPECT_EQ(state.at("best_model_path").as_string(), path("epoch=1-step=8"));
+  EXPECT_EQ(state.at("best_model_score").as_double(), 1);
+  EXPECT_EQ(state.at("last_model_path").as_string(), path("epoch=2-step=12"));
+  EXPECT_EQ(state.at("best_k_models").as_list().size(), 2u);
+}
+
+TEST_F(ModelCheckpointTest, AResumedRunKnowsTheBestAndLeavesTheFormerRunAlone) {
+  const auto first = train({.monitor = "val_loss", .save_last = true}, {1, 2});
+  auto second = make<ModelCheckpoint>({.monitor = "val_loss", .save_last = true});
+  Trainer trainer(quiet_options(folder_, 4, {second}));
+  trainer.fit(std::make_shared<TinyModule>(std::vector<double>{3, 0.5}), tiny_loader(), tiny_loader(1), path("last"));
+  EXPECT_EQ(saved(), (Names{"epoch=0-step=4", "last"}));
+  EXPECT_EQ(folder_.list("version_1/checkpoints"), (Names{"epoch=3-step=16", "last"}));
+  EXPECT_EQ(second->best_model_score(), 0.5);
+}
+
+TEST_F(ModelCheckpointTest, AFullDiskLosesNothing) {
+  testing::FaultyFileSystem files;
+  auto callback = make<ModelCheckpoint>({.monitor = "val_loss", .save_last = true});
+  auto module = std::make_shared<TinyModule>(std::vector<double>{2, 1});
+  module->before_step = [&](int64_t batch_idx) {
+    if (module->validations == 1 && batch_idx == 0) files.fail_after_bytes(100);
+  };
+  Trainer trainer(quiet_options(folder_, 2, {callback}));
+  try {
+    trainer.fit(module, tiny_loader(), tiny_loader(1));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("No space left on device"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(saved(), (Names{"epoch=0-step=4", "last"}));
+  EXPECT_EQ(callback->best_model_path(), path("epoch=0-step=4"));
+  EXPECT_EQ(callback->best_model_score(), 2);
+  verify_checkpoint(path("epoch=0-step=4"));
+  verify_checkpoint(path("last"));
+}
+
+TEST_F(ModelCheckpointTest, SavesAfterAFailureIfAsked) {
+  CapturedLog log;
+  auto callback = make<ModelCheckpoint>({.save_on_exception = true});
+  auto module = std::make_shared<TinyModule>();
+  module->before_step = [](int64_t batch_idx) {
+    if (batch_idx == 2) throw std::domain_error("the user's");
+  };
+  Trainer trainer(quiet_options(folder_, 1, {callback}));
+  EXPECT_THROW(trainer.fit(module, tiny_loader()), std::domain_error);
+  EXPECT_EQ(saved(), (Names{"on_exception"}));
+  EXPECT_EQ(read_info(path("on_exception")).global_step, 2);
+}
+
+TEST_F(ModelCheckpointTest, SavesByTime) {
+  auto options =
+      quiet_options(folder_, 1, {make<ModelCheckpoint>({.save_top_k = -1, .train_time_interval = "00:00:00:01"})});
+  auto module = std::make_shared<TinyModule>();
+  module->before_step = [](int64_t batch_idx) {
+    if (batch_idx == 1) usleep(1'100'000);
+  };
+  Trainer(options).fit(module, tiny_loader());
+  EXPECT_EQ(saved(), (Names{"epoch=0-step=2"}));
+}
+
+TEST_F(ModelCheckpointTest, NothingInADryRun) {
+  auto options = quiet_options(folder_, 1, {make<ModelCheckpoint>({.save_last = true})});
+  options.fast_dev_run = true;
+  Trainer(options).fit(std::make_shared<TinyModule>(), tiny_loader(), tiny_loader(1));
+  EXPECT_EQ(saved(), Names{});
+}
+
+TEST(ModelCheckpointOptions, Conflicts) {
+  EXPECT_THROW(ModelCheckpoint({.every_n_train_steps = 1, .every_n_epochs = 1}), ConfigError);
+  EXPECT_THROW(ModelCheckpoint({.save_top_k = 3}), ConfigError);
+  EXPECT_THROW(ModelCheckpoint({.train_time_interval = "1h"}), ConfigError);
+  EXPECT_THROW(ModelCheckpoint({.mode = "lowest"}), ConfigError);
+  EXPECT_THROW(make<ModelCheckpoint>({.save_top_k = -2}), ConfigError);
+}
+
+TEST(ModelCheckpointOptions, EachHasItsOwnState) {
+  EXPECT_EQ(ModelCheckpoint({.monitor = "val_loss"}).state_key(),
+            "model_checkpoint(monitor=val_loss, mode=min, every_n_epochs=1)");
+  EXPECT_EQ(ModelCheckpoint({.every_n_train_steps = 5}).state_key(),
+            "model_checkpoint(monitor=, mode=min, every_n_train_steps=5)");
+}
+
+}  // namespace
+}  // namespace levin

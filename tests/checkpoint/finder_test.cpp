@@ -1,0 +1,125 @@
+#include <levin/core/checkpoint/finder.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
+#include <levin/core/checkpoint/checkpoint.h>
+
+#include "checkpoint_fixture.h"
+
+namespace levin {
+namespace {
+
+using testing::message_of;
+
+class FinderTest : public testing::CheckpointTest {
+ protected:
+  FinderTest() {
+    log::set_sink([this](const std::string& line) { warnings_.push_back(line); });
+  }
+  ~FinderTest() override { log::set_sink(nullptr); }
+
+  std::string checkpoint(int version, const std::string& name) const {
+    return path("version_" + std::to_string(version) + "/checkpoints/" + name);
+  }
+  std::string save(int version, const std::string& name, int64_t step, const std::string& best = "",
+                   const std::string& created = "") const {
+    State tree = testing::sample_tree(step);
+    tree["callbacks"]["early_stopping"]["wait"] = int64_t{3};
+    if (!best.empty()) tree["callbacks"]["model_checkpoint"]["best_model_path"] = best;
+    const std::string where = checkpoint(version, name);
+    write_checkpoint(where, tree, {.epoch = step / 10, .global_step = step, .created = created});
+    return where;
+  }
+
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(FinderTest, NewestRunHasTheHighestNumberWithACheckpoint) {
+  EXPECT_EQ(newest_run(path("none")), std::nullopt);
+  EXPECT_EQ(newest_run(folder_), std::nullopt);
+  save(2, "last", 1);
+  save(10, "last", 1);
+  std::filesystem::create_directories(path("version_11/checkpoints/.last.tmp-5-0"));
+  testing::write_bytes(path("version_11/checkpoints/.last.tmp-5-0/model.safetensors"), "half");
+  std::filesystem::create_directories(path("version_12"));
+  std::filesystem::create_directories(path("version_13/checkpoints/notes"));
+  std::filesystem::create_directories(path("version_99x/checkpoints"));
+  EXPECT_EQ(newest_run(folder_), path("version_10"));
+}
+
+TEST_F(FinderTest, CheckpointsAreSortedNewestFirst) {
+  const auto early = save(0, "epoch=0-step=5", 5);
+  const auto late = save(0, "epoch=1-step=12", 12, "", "2026-01-01T00:00:00.000000Z");
+  const auto last = save(0, "last", 12, "", "2026-01-01T00:00:00.000001Z");
+  const auto middle = save(0, "a", 7);
+  EXPECT_EQ(checkpoints_of(path("version_0")), (std::vector<std::string>{last, late, middle, early}));
+  testing::flip_bit(middle + "/manifest.json", 5);
+  EXPECT_EQ(checkpoints_of(path("version_0")), (std::vector<std::string>{middle, last, late, early}));
+}
+
+TEST_F(FinderTest, LastIsTheNewestThatIsWhole) {
+  const auto first = save(3, "epoch=0", 5);
+  const auto second = save(3, "epoch=1", 15);
+  const auto last = save(3, "last", 25);
+  EXPECT_EQ(find_last(folder_), last);
+  EXPECT_TRUE(warnings_.empty());
+
+  testing::flip_bit(last + "/optimizer.safetensors", 20);
+  EXPECT_EQ(find_last(folder_), second);
+  ASSERT_EQ(warnings_.size(), 1U);
+  EXPECT_NE(warnings_[0].find("falling back to " + second), std::string::npos);
+  EXPECT_NE(warnings_[0].find(last + "/optimizer.safetensors is damaged"), std::string::npos);
+
+  std::filesystem::remove(second + "/manifest.json");
+  EXPECT_EQ(find_last(folder_), first);
+  EXPECT_EQ(warnings_.size(), 3U);
+
+  std::filesystem::remove(first + "/state.json");
+  const std::string message = message_of([&] { find_last(folder_); });
+  EXPECT_NE(message.find("none in " + path("version_3/checkpoints") + " is whole; got "), std::string::npos) << message;
+  for (const char* part : {"manifest.json", "state.json is missing", "optimizer.safetensors is damaged"})
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+}
+
+TEST_F(FinderTest, NothingThereSaysWhatWasLookedForWhere) {
+  for (const auto& find : {find_last, find_best}) {
+    const std::string message = message_of([&] { find(folder_); });
+    EXPECT_NE(message.find("version_N/checkpoints"), std::string::npos) << message;
+    EXPECT_NE(message.find("below " + folder_), std::string::npos) << message;
+  }
+}
+
+TEST_F(FinderTest, BestIsWhatTheNewestNames) {
+  const auto best = save(1, "epoch=0", 5);
+  save(1, "epoch=1", 15, "somewhere else");
+  save(1, "last", 25, best);
+  EXPECT_EQ(find_best(folder_), best);
+  testing::flip_bit(best + "/model.safetensors", 20);
+  EXPECT_NE(message_of([&] { find_best(folder_); }).find(best + "/model.safetensors is damaged"), std::string::npos);
+}
+
+TEST_F(FinderTest, BestOfARunThatWasMoved) {
+  const auto best = save(1, "epoch=0", 5);
+  save(1, "last", 25, "/nowhere/version_7/checkpoints/epoch=0");
+  EXPECT_EQ(find_best(folder_), best);
+  std::filesystem::remove_all(best);
+  const std::string message = message_of([&] { find_best(folder_); });
+  EXPECT_NE(message.find("got none at /nowhere/version_7/checkpoints/epoch=0 nor at " + best), std::string::npos)
+      << message;
+}
+
+TEST_F(FinderTest, BestWithoutAMonitor) {
+  save(1, "last", 25);
+  EXPECT_NE(message_of([&] { find_best(folder_); }).find("no best_model_path among the callbacks"), std::string::npos);
+}
+
+TEST_F(FinderTest, CallbacksInAList) {
+  const auto best = save(1, "epoch=0", 5);
+  State tree = State::map();
+  tree["callbacks"] = State::List{State(), State(State::Map{{"best_model_path", State(best)}})};
+  write_checkpoint(checkpoint(1, "last"), tree, {.global_step = 9});
+  EXPECT_EQ(find_best(folder_), best);
+}
+
+}  // namespace
+}  // namespace levin

@@ -1,0 +1,166 @@
+#include <levin/core/devices/device_spec.h>
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace levin {
+namespace {
+
+constexpr int64_t kGpus = 4;
+
+Config parse(const std::string& yaml) { return Config::parse(yaml, {.source = "test.yaml"}); }
+
+DeviceSpec devices_of(const std::string& yaml) {
+  return ConfigCodec<DeviceSpec>::parse(parse(yaml), "trainer.devices");
+}
+GpuSpec gpus_of(const std::string& yaml) { return ConfigCodec<GpuSpec>::parse(parse(yaml), "trainer.gpus"); }
+
+std::vector<at::Device> cpu(size_t ranks = 1) { return std::vector<at::Device>(ranks, at::Device(at::kCPU)); }
+
+std::vector<at::Device> cuda(const std::vector<int>& indices) {
+  std::vector<at::Device> devices;
+  for (const int index : indices) devices.emplace_back(at::kCUDA, static_cast<at::DeviceIndex>(index));
+  return devices;
+}
+
+std::vector<at::Device> from_devices(const std::string& yaml, const std::string& accelerator = "cuda",
+                                     int64_t available = kGpus) {
+  return resolve_devices(accelerator, devices_of(yaml), GpuSpec(), available);
+}
+
+std::vector<at::Device> from_gpus(const std::string& yaml, int64_t available = kGpus) {
+  return resolve_devices("auto", DeviceSpec(), gpus_of(yaml), available);
+}
+
+template <class Call>
+std::string error_of(Call call) {
+  try {
+    call();
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(DevicesOptionTest, CountTakesTheFirst) {
+  EXPECT_EQ(from_devices("2"), cuda({0, 1}));
+  EXPECT_EQ(from_devices("\"2\""), cuda({0, 1}));
+  EXPECT_EQ(from_devices("1"), cuda({0}));
+}
+
+TEST(DevicesOptionTest, ListTakesExactlyThese) {
+  EXPECT_EQ(from_devices("[1, 3]"), cuda({1, 3}));
+  EXPECT_EQ(from_devices("\"1,3\""), cuda({1, 3}));
+  EXPECT_EQ(from_devices("\"1, 3\""), cuda({1, 3}));
+  EXPECT_EQ(from_devices("1,3"), cuda({1, 3}));
+  EXPECT_EQ(from_devices("[0]"), cuda({0}));
+  EXPECT_EQ(from_devices("\"3,\""), cuda({3}));
+}
+
+TEST(DevicesOptionTest, MinusOneTakesAll) {
+  EXPECT_EQ(from_devices("-1"), cuda({0, 1, 2, 3}));
+  EXPECT_EQ(from_devices("\"-1\""), cuda({0, 1, 2, 3}));
+}
+
+TEST(DevicesOptionTest, AutoTakesOne) {
+  EXPECT_EQ(from_devices("auto", "auto"), cuda({0}));
+  EXPECT_EQ(from_devices("auto", "gpu"), cuda({0}));
+  EXPECT_EQ(from_devices("null", "cuda"), cuda({0}));
+  EXPECT_EQ(from_devices("auto", "auto", 0), cpu());
+}
+
+TEST(DevicesOptionTest, OnTheCpuACountIsRanks) {
+  EXPECT_EQ(from_devices("1", "cpu"), cpu());
+  EXPECT_EQ(from_devices("3", "cpu"), cpu(3));
+  EXPECT_EQ(from_devices("auto", "cpu"), cpu());
+  EXPECT_EQ(from_devices("2", "auto", 0), cpu(2));
+  EXPECT_NE(error_of([] { from_devices("[0, 1]", "cpu"); }).find("valid: a count of ranks"), std::string::npos);
+}
+
+TEST(DevicesOptionTest, WhatIsNotThereIsRefused) {
+  EXPECT_NE(error_of([] { from_devices("[1, 4]"); }).find("asks for GPU 4; valid: 0 to 3"), std::string::npos);
+  EXPECT_NE(error_of([] { from_devices("5"); }).find("asks for GPU 4"), std::string::npos);
+  EXPECT_NE(error_of([] { from_devices("1", "cuda", 0); }).find("no CUDA device can be used here"), std::string::npos);
+}
+
+TEST(DevicesOptionTest, WhatMakesNoSenseIsRefusedWithItsPlace) {
+  for (const char* yaml :
+       {"0", "-2", "all", "1.5", "[]", "[1, 1]", "[-2]", "[x]", "\"1;3\"", "{a: 1}", "\"\"", "true"}) {
+    const std::string error = error_of([&] { devices_of(yaml); });
+    EXPECT_NE(error.find("test.yaml:1:1: trainer.devices is not understood"), std::string::npos)
+        << yaml << ": " << error;
+  }
+}
+
+TEST(GpusOptionTest, NothingIsTheCpu) {
+  EXPECT_EQ(from_gpus("0"), cpu());
+  EXPECT_EQ(from_gpus("[]"), cpu());
+  // Absent or null leaves the choice to accelerator and devices.
+  EXPECT_EQ(resolve_devices("auto", DeviceSpec(), GpuSpec(), 0), cpu());
+  EXPECT_EQ(from_gpus("null", 0), cpu());
+}
+
+TEST(GpusOptionTest, IntegerIsACount) { EXPECT_EQ(from_gpus("3"), cuda({0, 1, 2})); }
+
+TEST(GpusOptionTest, MinusOneIsAll) {
+  EXPECT_EQ(from_gpus("-1"), cuda({0, 1, 2, 3}));
+  EXPECT_EQ(from_gpus("\"-1\""), cuda({0, 1, 2, 3}));
+}
+
+TEST(GpusOptionTest, ListIsExactlyThese) {
+  EXPECT_EQ(from_gpus("[0]"), cuda({0}));
+  EXPECT_EQ(from_gpus("[1, 3]"), cuda({1, 3}));
+}
+
+TEST(GpusOptionTest, StringIsAListOfIndices) {
+  EXPECT_EQ(from_gpus("\"0\""), cuda({0}));
+  EXPECT_EQ(from_gpus("\"3\""), cuda({3}));
+  EXPECT_EQ(from_gpus("\"1, 3\""), cuda({1, 3}));
+  EXPECT_EQ(from_gpus("\"1,3\""), cuda({1, 3}));
+}
+
+TEST(GpusOptionTest, FromCode) {
+  EXPECT_EQ(resolve_devices("auto", {}, 3, kGpus), cuda({0, 1, 2}));
+  EXPECT_EQ(resolve_devices("auto", {}, "3", kGpus), cuda({3}));
+  EXPECT_EQ(resolve_devices("auto", {}, std::vector<int64_t>{1, 3}, kGpus), cuda({1, 3}));
+  EXPECT_EQ(resolve_devices("cuda", 2, {}, kGpus), cuda({0, 1}));
+  EXPECT_EQ(resolve_devices("cuda", "2", {}, kGpus), cuda({0, 1}));
+  EXPECT_EQ(resolve_devices("cuda", "1,3", {}, kGpus), cuda({1, 3}));
+}
+
+TEST(GpusOptionTest, ConflictsAreRefused) {
+  EXPECT_NE(
+      error_of([] { resolve_devices("auto", 2, 2, kGpus); }).find("trainer.gpus and trainer.devices are both given"),
+      std::string::npos);
+  EXPECT_NE(error_of([] { resolve_devices("cpu", {}, 2, kGpus); }).find("trainer.accelerator for the CPU"),
+            std::string::npos);
+  EXPECT_EQ(resolve_devices("cpu", {}, 0, kGpus), cpu());
+}
+
+TEST(GpusOptionTest, WhatMakesNoSenseIsRefused) {
+  for (const char* yaml : {"-2", "1.5", "[1, 1]", "[-1, 2]", "\"x\"", "{a: 1}", "\"\"", "true"}) {
+    const std::string error = error_of([&] { gpus_of(yaml); });
+    EXPECT_NE(error.find("trainer.gpus is not understood"), std::string::npos) << yaml << ": " << error;
+  }
+  EXPECT_NE(error_of([] { from_gpus("\"4\""); }).find("trainer.gpus asks for GPU 4; valid: 0 to 3"), std::string::npos);
+  EXPECT_NE(error_of([] { from_gpus("1", 0); }).find("no CUDA device can be used here"), std::string::npos);
+}
+
+TEST(AcceleratorTest, NamesAreChecked) {
+  EXPECT_NE(error_of([] { resolve_devices("cudda", {}, {}, kGpus); }).find("did you mean 'cuda'?"), std::string::npos);
+  EXPECT_EQ(resolve_devices("gpu", 1, {}, kGpus), cuda({0}));
+}
+
+TEST(DeviceCountTest, IsNotNegative) { EXPECT_GE(cuda_device_count(), 0); }
+
+TEST(DeviceSpecCodecTest, DumpReadsBackTheSame) {
+  for (const char* yaml : {"2", "\"2\"", "[1, 3]", "auto", "-1"})
+    EXPECT_TRUE(ConfigCodec<DeviceSpec>::dump(devices_of(yaml)) == parse(yaml)) << yaml;
+  for (const char* yaml : {"null", "3", "\"3\"", "[1, 3]"})
+    EXPECT_TRUE(ConfigCodec<GpuSpec>::dump(gpus_of(yaml)) == parse(yaml)) << yaml;
+}
+
+}  // namespace
+}  // namespace levin

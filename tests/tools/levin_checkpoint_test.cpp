@@ -1,0 +1,96 @@
+#include <levin/core/checkpoint/checkpoint.h>
+
+#include "../checkpoint/checkpoint_fixture.h"
+
+#include <sys/wait.h>
+
+#include <cstdlib>
+
+namespace levin {
+namespace {
+
+/// Runs the executable as a user would.
+class LevinCheckpointTool : public testing::CheckpointTest {
+ protected:
+  void SetUp() override {
+    if (tool_.empty() || !std::filesystem::exists(tool_))
+      GTEST_SKIP() << "no levin-checkpoint at '" << tool_ << "'; build the tools or set LEVIN_CHECKPOINT_TOOL";
+    write_checkpoint(path("a"), testing::sample_tree(1), {.global_step = 1});
+    State other = read_checkpoint(path("a"));
+    other["loops"]["global_step"] = int64_t{2};
+    write_checkpoint(path("b"), other, {.global_step = 2});
+  }
+
+  struct Result {
+    int status;
+    std::string output;
+    std::string errors;
+  };
+  Result run(const std::string& arguments) const {
+    const std::string command = "cd '" + folder_ + "' && '" + tool_ + "' " + arguments + " >output 2>errors";
+    const int status = std::system(command.c_str());
+    return {WEXITSTATUS(status), testing::read_bytes(path("output")), testing::read_bytes(path("errors"))};
+  }
+
+ private:
+  static std::string find_tool() {
+    if (const char* environment = std::getenv("LEVIN_CHECKPOINT_TOOL")) return environment;
+#ifdef LEVIN_BINARY_DIR
+    return LEVIN_BINARY_DIR "/bin/levin-checkpoint";
+#else
+    return "";
+#endif
+  }
+  const std::string tool_ = find_tool();
+};
+
+TEST_F(LevinCheckpointTool, Show) {
+  const Result result = run("show a");
+  EXPECT_EQ(result.status, 0) << result.errors;
+  EXPECT_NE(result.output.find("cursor\n  epoch = 2\n  global_step = 1\n"), std::string::npos) << result.output;
+  EXPECT_EQ(result.output.find("net.0.weight"), std::string::npos);
+  EXPECT_NE(run("show --tensors a").output.find("model/net.0.weight"), std::string::npos);
+}
+
+TEST_F(LevinCheckpointTool, Verify) {
+  const Result good = run("verify a");
+  EXPECT_EQ(good.status, 0);
+  EXPECT_NE(good.output.find("model.safetensors"), std::string::npos) << good.output;
+  testing::flip_bit(path("a/state.safetensors"), 12);
+  const Result damaged = run("verify a");
+  EXPECT_EQ(damaged.status, 1);
+  EXPECT_NE(damaged.output.find("is damaged; got checksum"), std::string::npos) << damaged.output;
+  std::filesystem::remove(path("a/manifest.json"));
+  const Result without = run("verify a");
+  EXPECT_EQ(without.status, 1);
+  EXPECT_NE(without.output.find("a folder without manifest.json"), std::string::npos) << without.output;
+}
+
+TEST_F(LevinCheckpointTool, Diff) {
+  const Result same = run("diff a a");
+  EXPECT_EQ(same.status, 0);
+  EXPECT_EQ(same.output, "same: 4 tensors, 5 values; different: 0\n");
+  const Result different = run("diff a b");
+  EXPECT_EQ(different.status, 1);
+  EXPECT_EQ(different.output, "loops/global_step: 1 / 2\nsame: 4 tensors, 4 values; different: 1\n");
+}
+
+TEST_F(LevinCheckpointTool, Help) {
+  const Result result = run("--help");
+  EXPECT_EQ(result.status, 0);
+  EXPECT_TRUE(result.output.starts_with("Usage: levin-checkpoint show DIR")) << result.output;
+}
+
+TEST_F(LevinCheckpointTool, ErrorsAreOneLineAndStatusTwo) {
+  testing::flip_bit(path("b/manifest.json"), 12);
+  for (const char* arguments : {"shw a", "diff a", "verify none", "show b", "--what", "verify a --tensors"}) {
+    const Result result = run(arguments);
+    EXPECT_EQ(result.status, 2) << arguments;
+    EXPECT_EQ(result.output, "") << arguments;
+    EXPECT_EQ(std::count(result.errors.begin(), result.errors.end(), '\n'), 1) << arguments << "\n" << result.errors;
+    EXPECT_TRUE(result.errors.starts_with("[")) << result.errors;
+  }
+}
+
+}  // namespace
+}  // namespace levin

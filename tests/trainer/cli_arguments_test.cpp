@@ -1,0 +1,112 @@
+#include <levin/core/trainer/cli_arguments.h>
+
+#include <levin/core/base/error.h>
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace levin {
+namespace {
+
+CliArguments parse(std::vector<const char*> words) {
+  words.insert(words.begin(), "/usr/bin/program");
+  return parse_arguments(static_cast<int>(words.size()), words.data(), {"fit", "test"});
+}
+
+/// "path=value path=value"
+std::string settings_of(const std::vector<const char*>& words) {
+  std::string text;
+  for (const auto& setting : parse(words).settings)
+    text += (text.empty() ? "" : " ") + setting.path + "=" + setting.value.to_flow();
+  return text;
+}
+
+std::string error_of(const std::vector<const char*>& words) {
+  try {
+    parse(words);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(CliArgumentsTest, NothingGiven) {
+  const auto arguments = parse({});
+  EXPECT_EQ(arguments.program, "program");
+  EXPECT_EQ(arguments.command, "");
+  EXPECT_FALSE(arguments.help);
+}
+
+TEST(CliArgumentsTest, CommandAndFiles) {
+  const auto arguments = parse({"fit", "--config", "a.yaml", "--config=b.yaml"});
+  EXPECT_EQ(arguments.command, "fit");
+  EXPECT_EQ(arguments.config_files, (std::vector<std::string>{"a.yaml", "b.yaml"}));
+  EXPECT_EQ(parse({"--config", "fit", "test"}).command, "test");
+}
+
+TEST(CliArgumentsTest, SettingsInEveryForm) {
+  EXPECT_EQ(settings_of({"fit", "--trainer.max_epochs=3", "--model.hidden", "256", "--seed=1", "--ckpt", "last"}),
+            "trainer.max_epochs=3 model.hidden=256 seed=1 ckpt=last");
+  EXPECT_EQ(settings_of({"fit", "--trainer.strategy={name: ddp, bucket_cap_mb: 5}"}),
+            "trainer.strategy={name: ddp, bucket_cap_mb: 5}");
+  EXPECT_EQ(settings_of({"fit", "--trainer.callbacks", "[{early_stopping: {monitor: val_loss}}]"}),
+            "trainer.callbacks=[{early_stopping: {monitor: val_loss}}]");
+  EXPECT_EQ(settings_of({"fit", "--data.root=/a=b"}), "data.root=/a=b");
+}
+
+TEST(CliArgumentsTest, NegativeNumbersAreValues) {
+  EXPECT_EQ(settings_of({"fit", "--trainer.max_steps", "-1", "--trainer.devices=-1"}),
+            "trainer.max_steps=-1 trainer.devices=-1");
+}
+
+TEST(CliArgumentsTest, FlagWithoutAValueIsTrue) {
+  EXPECT_EQ(settings_of({"fit", "--trainer.fast_dev_run", "--trainer.detect_anomaly"}),
+            "trainer.fast_dev_run=true trainer.detect_anomaly=true");
+  EXPECT_EQ(parse({"--trainer.fast_dev_run", "fit"}).command, "fit");
+  EXPECT_EQ(settings_of({"--trainer.fast_dev_run", "fit"}), "trainer.fast_dev_run=true");
+}
+
+TEST(CliArgumentsTest, ValuesThatAreNoYamlAreText) {
+  EXPECT_EQ(parse({"fit", "--data.root", "*.txt"}).settings[0].value.text(), "*.txt");
+  EXPECT_EQ(parse({"fit", "--data.root=@home"}).settings[0].value.text(), "@home");
+}
+
+TEST(CliArgumentsTest, BrokenListsAreRefusedNamingTheOption) {
+  EXPECT_NE(error_of({"fit", "--trainer.callbacks=[a"}).find("command line --trainer.callbacks: not YAML"),
+            std::string::npos);
+}
+
+TEST(CliArgumentsTest, Switches) {
+  EXPECT_TRUE(parse({"fit", "--print_config"}).print_config);
+  EXPECT_TRUE(parse({"fit", "--print-config"}).print_config);
+  EXPECT_TRUE(parse({"--version"}).version);
+  EXPECT_TRUE(parse({"--help"}).help);
+  EXPECT_TRUE(parse({"-h"}).help);
+  EXPECT_TRUE(parse({"fit", "--help"}).help);
+}
+
+TEST(CliArgumentsTest, HelpTakesASection) {
+  EXPECT_EQ(parse({"--help", "trainer"}).help_section, "trainer");
+  EXPECT_EQ(parse({"fit", "--help", "trainer"}).help_section, "trainer");
+  EXPECT_EQ(parse({"fit", "--help"}).help_section, "");
+  EXPECT_EQ(parse({"fit", "--help"}).command, "fit");
+}
+
+TEST(CliArgumentsTest, LocalRankIsAccepted) {
+  EXPECT_EQ(settings_of({"fit", "--local_rank", "1"}), "");
+  EXPECT_EQ(settings_of({"fit", "--local-rank=1"}), "");
+  EXPECT_EQ(settings_of({"fit", "--local_rank=1", "--seed", "2"}), "seed=2");
+}
+
+TEST(CliArgumentsTest, MistakesAreRefused) {
+  EXPECT_NE(error_of({"fti"}).find("unknown command 'fti'; did you mean 'fit'?; valid: fit, test"), std::string::npos);
+  EXPECT_NE(error_of({"fit", "now"}).find("unexpected argument 'now'"), std::string::npos);
+  EXPECT_NE(error_of({"fit", "max_epochs=3"}).find("unexpected argument 'max_epochs=3'"), std::string::npos);
+  EXPECT_NE(error_of({"fit", "-x"}).find("unexpected argument '-x'"), std::string::npos);
+  EXPECT_NE(error_of({"fit", "--config"}).find("'--config' is missing"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace levin

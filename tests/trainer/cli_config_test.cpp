@@ -1,0 +1,270 @@
+#include <levin/core/trainer/cli_config.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/data/data_module.h>
+#include <levin/core/interfaces/callback.h>
+#include <levin/core/interfaces/logger.h>
+#include <levin/core/interfaces/module.h>
+#include <levin/core/interfaces/strategy.h>
+#include <levin/core/precision/precision.h>
+#include <levin/core/trainer/registries.h>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace levin {
+namespace {
+
+struct MlpOptions {
+  int64_t hidden = 128;
+  double lr = 1e-3;
+  static void describe(Schema<MlpOptions>& schema) {
+    schema.field("hidden", &MlpOptions::hidden, "width").at_least(1);
+    schema.field("lr", &MlpOptions::lr, "learning rate").above(0);
+  }
+};
+
+class Mlp : public Module {
+ public:
+  using Options = MlpOptions;
+  explicit Mlp(const Options& /*options*/) {}
+};
+
+struct CnnOptions {
+  int64_t channels = 16;
+  static void describe(Schema<CnnOptions>& schema) { schema.field("channels", &CnnOptions::channels, "channels"); }
+};
+
+class Cnn : public Module {
+ public:
+  using Options = CnnOptions;
+  explicit Cnn(const Options& /*options*/) {}
+};
+
+struct PointsOptions {
+  std::string root = "points";
+  static void describe(Schema<PointsOptions>& schema) { schema.field("root", &PointsOptions::root, "folder"); }
+};
+
+class Points : public DataModule {
+ public:
+  using Options = PointsOptions;
+  explicit Points(const Options& /*options*/) {}
+};
+
+class CliConfigTest : public testing::Test {
+ protected:
+  CliConfigTest() {
+    modules.add<Mlp>("mlp");
+    modules.add<Cnn>("cnn");
+    data.add<Points>("points");
+  }
+
+  ~CliConfigTest() override {
+    for (const auto& file : files_) std::filesystem::remove(file);
+  }
+
+  std::string file(const std::string& yaml) {
+    const std::string path =
+        testing::TempDir() + "/cli_config_" + std::to_string(getpid()) + "_" + std::to_string(files_.size()) + ".yaml";
+    std::ofstream(path) << yaml;
+    files_.push_back(path);
+    return path;
+  }
+
+  Config resolve(const std::vector<std::string>& files, std::vector<const char*> words = {}) {
+    words.insert(words.begin(), {"program", "fit"});
+    const auto arguments = parse_arguments(static_cast<int>(words.size()), words.data(), {"fit"});
+    return resolve_config(merge_sources(files, arguments.settings, names()), names());
+  }
+
+  std::string error_of(const std::vector<std::string>& files, const std::vector<const char*>& words = {}) {
+    try {
+      resolve(files, words);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+  ConfigNames names() {
+    auto& all = registries();
+    return {modules, data, all.callbacks, all.loggers, all.strategies, all.precisions};
+  }
+
+  Registry<Module> modules{"model"};
+  Registry<DataModule> data{"data module"};
+
+ private:
+  std::vector<std::string> files_;
+};
+
+TEST_F(CliConfigTest, DefaultsAreWhole) {
+  const Config config = resolve({});
+  EXPECT_TRUE(config.find("seed")->is_null());
+  EXPECT_TRUE(config.find("ckpt")->is_null());
+  EXPECT_EQ(config.find("model")->to_flow(), "{name: mlp, hidden: 128, lr: 0.001}");
+  EXPECT_EQ(config.find("data")->to_flow(), "{name: points, root: points}");
+  EXPECT_EQ(config.find("trainer")->find("strategy")->to_flow(), "auto");
+  EXPECT_EQ(config.find("trainer")->find("precision")->to_flow(), "32-true");
+  EXPECT_EQ(config.find("trainer")->find("log_every_n_steps")->to_flow(), "50");
+  EXPECT_EQ(config.find("trainer")->find("log_every_n_steps")->origin().describe(), "default");
+}
+
+TEST_F(CliConfigTest, LaterSourcesWin) {
+  const auto first = file("seed: 1\nmodel: {hidden: 8, lr: 0.1}\ntrainer: {max_epochs: 2, max_steps: 5}\n");
+  const auto second = file("model:\n  hidden: 16\ntrainer:\n  max_epochs: 3\n");
+  const Config config = resolve({first, second}, {"--trainer.max_steps=7", "--trainer.max_steps=9"});
+  EXPECT_EQ(config.find("seed")->text(), "1");
+  EXPECT_EQ(config.find("model")->to_flow(), "{name: mlp, hidden: 16, lr: 0.1}");
+  const Config& trainer = *config.find("trainer");
+  EXPECT_EQ(trainer.find("max_epochs")->text(), "3");
+  EXPECT_EQ(trainer.find("max_epochs")->origin().describe(), second + ":4:15");
+  EXPECT_EQ(trainer.find("max_steps")->text(), "9");
+  EXPECT_EQ(trainer.find("max_steps")->origin().describe(), "command line --trainer.max_steps");
+}
+
+TEST_F(CliConfigTest, SectionsInEveryForm) {
+  for (const char* yaml : {"model: cnn", "model: {name: cnn}", "model: {cnn: {channels: 16}}", "model:\n  cnn:\n"})
+    EXPECT_EQ(resolve({file(yaml)}).find("model")->to_flow(), "{name: cnn, channels: 16}") << yaml;
+  EXPECT_EQ(resolve({file("model:\ndata:\ntrainer:\n")}).find("model")->find("name")->text(), "mlp");
+  EXPECT_EQ(resolve({file("")}).find("data")->find("name")->text(), "points");
+}
+
+TEST_F(CliConfigTest, AnotherNameDropsTheOptionsOfTheFormer) {
+  const auto base = file("model: {name: mlp, hidden: 8}\n");
+  EXPECT_EQ(resolve({base}, {"--model=cnn"}).find("model")->to_flow(), "{name: cnn, channels: 16}");
+  EXPECT_EQ(resolve({base}, {"--model.channels=4", "--model.name=cnn"}).find("model")->to_flow(),
+            "{name: cnn, channels: 4}");
+  EXPECT_EQ(resolve({base}, {"--model=mlp"}).find("model")->find("hidden")->text(), "8");
+}
+
+TEST_F(CliConfigTest, CommandLineChangesMembersOfAList) {
+  const auto base =
+      file("trainer:\n  callbacks:\n    - early_stopping: {monitor: val_loss, patience: 2}\n    - timer\n");
+  const Config config = resolve({base}, {"--trainer.callbacks.early_stopping.patience=7",
+                                         "--trainer.callbacks.learning_rate_monitor.logging_interval=step"});
+  const auto& callbacks = config.find("trainer")->find("callbacks")->items();
+  ASSERT_EQ(callbacks.size(), 3U);
+  EXPECT_EQ(callbacks[0].find("early_stopping")->find("patience")->text(), "7");
+  EXPECT_EQ(callbacks[0].find("early_stopping")->find("monitor")->text(), "val_loss");
+  EXPECT_NE(callbacks[1].find("timer"), nullptr);
+  EXPECT_EQ(callbacks[2].find("learning_rate_monitor")->find("logging_interval")->text(), "step");
+}
+
+TEST_F(CliConfigTest, CommandLineReplacesAList) {
+  const auto base = file("trainer: {callbacks: [timer]}\n");
+  const Config config = resolve({base}, {"--trainer.callbacks=[{early_stopping: {monitor: val_loss}}]"});
+  const auto& callbacks = config.find("trainer")->find("callbacks")->items();
+  ASSERT_EQ(callbacks.size(), 1U);
+  EXPECT_EQ(callbacks[0].find("early_stopping")->find("monitor")->text(), "val_loss");
+}
+
+TEST_F(CliConfigTest, LoggersInEveryForm) {
+  const auto logger_of = [&](const std::string& yaml, const std::vector<const char*>& words = {}) {
+    return resolve({file("trainer: {logger: " + yaml + "}\n")}, words).find("trainer")->find("logger")->to_flow();
+  };
+  EXPECT_EQ(logger_of("true"), "true");
+  EXPECT_EQ(logger_of("false"), "false");
+  EXPECT_EQ(logger_of("csv"), "[{csv: {flush_every: 100}}]");
+  EXPECT_EQ(logger_of("{csv: {flush_every: 3}}"), "[{csv: {flush_every: 3}}]");
+  EXPECT_EQ(logger_of("[csv, csv: {flush_every: 2}]"), "[{csv: {flush_every: 100}}, {csv: {flush_every: 2}}]");
+  EXPECT_EQ(logger_of("csv", {"--trainer.logger.csv.flush_every=4"}), "[{csv: {flush_every: 4}}]");
+  EXPECT_EQ(logger_of("true", {"--trainer.logger.csv.flush_every=4"}).find("[{csv: {flush_every: 4}}, {tensorboard:"),
+            0U);
+}
+
+TEST_F(CliConfigTest, StrategyTakesOptions) {
+  EXPECT_EQ(resolve({}, {"--trainer.strategy=single_device"}).find("trainer")->find("strategy")->to_flow(),
+            "single_device");
+  EXPECT_NE(
+      error_of({}, {"--trainer.strategy.bucket_cap_mb=5"}).find("trainer.strategy: expected the name of a strategy"),
+      std::string::npos);
+  EXPECT_NE(error_of({file("trainer: {strategy: auto}\n")}, {"--trainer.strategy.bucket_cap_mb=5"})
+                .find("'auto' has no options"),
+            std::string::npos);
+  EXPECT_NE(
+      error_of({file("trainer: {strategy: single_device}\n")}, {"--trainer.strategy.bucket_cap_mb=5"})
+          .find("command line --trainer.strategy.bucket_cap_mb: unknown key 'bucket_cap_mb' in 'trainer.strategy'"),
+      std::string::npos);
+}
+
+TEST_F(CliConfigTest, ResolvedConfigurationReadsBackTheSame) {
+  const auto base = file(
+      "seed: 42\nmodel: {name: cnn, channels: 4}\ntrainer:\n  max_epochs: 2\n  limit_val_batches: 1.0\n  devices: "
+      "\"1\"\n"
+      "  callbacks: [timer, early_stopping: {monitor: val_loss}]\n  logger: [csv]\n");
+  const Config config = resolve({base});
+  const Config again = resolve({file(config.to_yaml(true))});
+  EXPECT_TRUE(config == again) << config.to_yaml() << again.to_yaml();
+}
+
+TEST_F(CliConfigTest, UnknownKeysHavePlaceAndNearestName) {
+  const auto top = file("seed: 1\ntrianer: {max_epochs: 3}\n");
+  EXPECT_NE(error_of({top}).find(top + ":2:1: unknown key 'trianer'; did you mean 'trainer'?"), std::string::npos);
+  const auto option = file("trainer:\n  max_epoch: 3\n");
+  EXPECT_NE(error_of({option}).find(option + ":2:3: unknown key 'max_epoch' in 'trainer'; did you mean 'max_epochs'?"),
+            std::string::npos);
+  const auto model = file("model: {name: mlp, hiden: 3}\n");
+  EXPECT_NE(error_of({model}).find(model + ":1:20: unknown key 'hiden' in 'model'; did you mean 'hidden'?"),
+            std::string::npos);
+  const auto name = file("model: {name: mpl}\n");
+  EXPECT_NE(error_of({name}).find(name + ":1:15: unknown model 'mpl'; did you mean 'mlp'?"), std::string::npos);
+  const auto callback = file("trainer: {callbacks: [early_stoping: {monitor: x}]}\n");
+  EXPECT_NE(error_of({callback}).find("unknown callback 'early_stoping'; did you mean 'early_stopping'?"),
+            std::string::npos);
+  const auto nested = file("trainer: {callbacks: [early_stopping: {monitro: x}]}\n");
+  EXPECT_NE(
+      error_of({nested}).find("unknown key 'monitro' in 'trainer.callbacks.early_stopping'; did you mean 'monitor'?"),
+      std::string::npos);
+  EXPECT_NE(error_of({}, {"--trianer.max_epochs=3"})
+                .find("command line --trianer.max_epochs: unknown key 'trianer'; did you mean 'trainer'?"),
+            std::string::npos);
+}
+
+TEST_F(CliConfigTest, OptionWithoutItsSectionGetsTheSection) {
+  EXPECT_NE(error_of({}, {"--max_epochs=3"}).find("unknown key 'max_epochs'; did you mean 'trainer.max_epochs'?"),
+            std::string::npos);
+  EXPECT_NE(error_of({file("hidden: 3\n")}).find("did you mean 'model.hidden'?"), std::string::npos);
+  EXPECT_NE(error_of({file("root: x\n")}).find("did you mean 'data.root'?"), std::string::npos);
+}
+
+TEST_F(CliConfigTest, WrongValuesAreRefused) {
+  EXPECT_NE(error_of({file("seed: x\n")}).find(":1:7: seed: expected an integer; got 'x'"), std::string::npos);
+  EXPECT_NE(error_of({}, {"--seed=-1"}).find("seed must be at least 0, or null for a random one; got -1"),
+            std::string::npos);
+  EXPECT_NE(error_of({file("model: {hidden: 0}\n")}).find("model.hidden must be at least 1; got 0"), std::string::npos);
+  EXPECT_NE(error_of({file("model: [mlp]\n")}).find("model: expected the name of a model"), std::string::npos);
+  EXPECT_NE(error_of({file("trainer: [a]\n")}).find("trainer: expected a mapping of options; got a list"),
+            std::string::npos);
+  EXPECT_NE(error_of({file("- a\n")}).find("expected a mapping such as"), std::string::npos);
+  EXPECT_NE(error_of({file("trainer: {callbacks: [3: 4]}\n")}).find("unknown callback '3'"), std::string::npos);
+  EXPECT_NE(
+      error_of({file("trainer: {callbacks: {timer: 3}}\n")}).find("timer: expected a mapping of options; got '3'"),
+      std::string::npos);
+  EXPECT_NE(error_of({file("ckpt: [a]\n")}).find("ckpt: expected a string; got a list"), std::string::npos);
+  EXPECT_NE(error_of({"not/there.yaml"}).find("cannot read the configuration file 'not/there.yaml'"),
+            std::string::npos);
+}
+
+TEST_F(CliConfigTest, ProgramWithoutDataModulesHasNoDataSection) {
+  data = Registry<DataModule>("data module");
+  EXPECT_EQ(resolve({}).find("data"), nullptr);
+  EXPECT_NE(error_of({file("data: {name: points}\n")}).find("this program has none"), std::string::npos);
+}
+
+TEST_F(CliConfigTest, SectionsBecomeObjects) {
+  const Config config = resolve({file("model: {name: cnn, channels: 4}\n")});
+  const auto module = make_section(modules, *config.find("model"), "model");
+  EXPECT_NE(std::dynamic_pointer_cast<Cnn>(module), nullptr);
+  EXPECT_EQ(module->recipe_name(), "cnn");
+  EXPECT_EQ(module->recipe_options().to_flow(), "{channels: 4}");
+}
+
+}  // namespace
+}  // namespace levin

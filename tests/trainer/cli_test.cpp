@@ -1,0 +1,288 @@
+#include <levin/core/trainer/cli.h>
+
+#include <levin/core/checkpoint/safetensors.h>
+#include <levin/core/data/data_module.h>
+#include <levin/core/data/tensor_dataset.h>
+#include <levin/core/interfaces/module.h>
+#include <levin/core/optim/sgd.h>
+
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace levin {
+namespace {
+
+struct LineOptions {
+  double lr = 0.05;
+  std::string trouble = "none";
+  static void describe(Schema<LineOptions>& schema) {
+    schema.field("lr", &LineOptions::lr, "learning rate").above(0);
+    schema.field("trouble", &LineOptions::trouble, "what goes wrong in training")
+        .one_of({"none", "exception", "libtorch", "interrupt"});
+  }
+};
+
+/// Fits y = sum of x.
+class Line : public Module {
+ public:
+  using Options = LineOptions;
+  explicit Line(const Options& options) : options_(options) {
+    linear_ = register_module("linear", torch::nn::Linear(4, 1));
+  }
+
+  StepOutput training_step(const Batch& batch, int64_t /*batch_idx*/) override {
+    if (options_.trouble == "exception") throw std::out_of_range("the user's own message");
+    if (options_.trouble == "libtorch") linear_(at::zeros({1, 3}));
+    if (options_.trouble == "interrupt") std::raise(SIGINT);
+    auto loss = (linear_(batch["x"]) - batch["y"]).square().mean();
+    log("train_loss", loss);
+    return loss;
+  }
+
+  StepOutput validation_step(const Batch& batch, int64_t /*batch_idx*/) override {
+    auto loss = (linear_(batch["x"]) - batch["y"]).square().mean();
+    log("val_loss", loss);
+    return loss;
+  }
+
+  StepOutput test_step(const Batch& batch, int64_t /*batch_idx*/) override {
+    log("test_loss", (linear_(batch["x"]) - batch["y"]).square().mean());
+    return {};
+  }
+
+  Batch predict_step(const Batch& batch, int64_t /*batch_idx*/) override {
+    return {{"prediction", linear_(batch["x"])}};
+  }
+
+  OptimizerConfigs configure_optimizers() override {
+    return std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = options_.lr});
+  }
+
+ private:
+  Options options_;
+  torch::nn::Linear linear_{nullptr};
+};
+
+class Sums : public DataModule {
+ public:
+  void setup(Stage /*stage*/) override {
+    auto x = at::arange(96).reshape({24, 4}).sin();
+    dataset_ = std::make_shared<data::TensorDataset>(Batch{{"x", x}, {"y", x.sum(1, true)}});
+  }
+  DataLoader train_dataloader() override { return DataLoader(dataset_, {.batch_size = 4, .shuffle = true}); }
+  DataLoaders val_dataloader() override { return DataLoader(dataset_, {.batch_size = 10}); }
+  DataLoaders test_dataloader() override {
+    return {DataLoader(dataset_, {.batch_size = 10}), DataLoader(dataset_, {.batch_size = 24})};
+  }
+  DataLoaders predict_dataloader() override { return DataLoader(dataset_, {.batch_size = 10}); }
+
+ private:
+  std::shared_ptr<data::TensorDataset> dataset_;
+};
+
+struct Outcome {
+  int status;
+  std::string out;
+  std::string err;
+};
+
+std::string read(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+class CliTest : public testing::Test {
+ protected:
+  CliTest()
+      : root_(testing::TempDir() + "/cli_test_" + std::to_string(getpid()) + "_" +
+              testing::UnitTest::GetInstance()->current_test_info()->name()) {
+    std::filesystem::remove_all(root_);
+    std::filesystem::create_directories(root_);
+  }
+  ~CliTest() override { std::filesystem::remove_all(root_); }
+
+  /// Runs the program as from a shell.
+  Outcome run(std::vector<std::string> words) {
+    words.insert(words.begin(), "program");
+    std::vector<char*> argv;
+    for (auto& word : words) argv.push_back(word.data());
+    Cli cli;
+    cli.modules.add<Line>("line", "a line");
+    cli.data.add<Sums>("sums", "points and their sums");
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    Outcome outcome;
+    outcome.status = cli.run(static_cast<int>(argv.size()), argv.data());
+    outcome.out = testing::internal::GetCapturedStdout();
+    outcome.err = testing::internal::GetCapturedStderr();
+    return outcome;
+  }
+
+  /// The same with options that keep a run small and in this test's folder.
+  Outcome run_small(const std::string& command, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words = {command,
+                                      "--seed=42",
+                                      "--trainer.default_root_dir=" + root_,
+                                      "--trainer.max_epochs=2",
+                                      "--trainer.accelerator=cpu",
+                                      "--trainer.enable_progress_bar=false",
+                                      "--trainer.enable_model_summary=false",
+                                      "--trainer.logger=csv"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(std::move(words));
+  }
+
+  const std::string root_;
+};
+
+TEST_F(CliTest, FitTrainsAndSaysWhereThingsAre) {
+  const Outcome fit = run_small("fit");
+  ASSERT_EQ(fit.status, 0) << fit.err;
+  EXPECT_NE(fit.out.find("val_loss"), std::string::npos) << fit.out;
+  EXPECT_NE(fit.out.find("best checkpoint"), std::string::npos) << fit.out;
+  EXPECT_NE(fit.out.find(root_ + "/version_0"), std::string::npos) << fit.out;
+  EXPECT_TRUE(std::filesystem::exists(root_ + "/version_0/metrics.csv"));
+  EXPECT_NE(read(root_ + "/version_0/config.yaml").find("max_epochs: 2"), std::string::npos);
+}
+
+TEST_F(CliTest, WrittenConfigurationRepeatsTheRun) {
+  ASSERT_EQ(run_small("fit", {"--model.lr=0.02"}).status, 0);
+  const Outcome again = run({"fit", "--config", root_ + "/version_0/config.yaml"});
+  ASSERT_EQ(again.status, 0) << again.err;
+  EXPECT_EQ(read(root_ + "/version_0/metrics.csv"), read(root_ + "/version_1/metrics.csv"));
+}
+
+TEST_F(CliTest, TestPrintsATableWithAColumnALoader) {
+  ASSERT_EQ(run_small("fit").status, 0);
+  const Outcome test = run_small("test", {"--ckpt", "best"});
+  ASSERT_EQ(test.status, 0) << test.err;
+  EXPECT_NE(test.out.find("test_loss"), std::string::npos) << test.out;
+  EXPECT_NE(test.out.find("loader 1"), std::string::npos) << test.out;
+  EXPECT_EQ(test.err.find("never trained"), std::string::npos) << test.err;
+}
+
+TEST_F(CliTest, EvaluationWithoutACheckpointWarns) {
+  const Outcome validate = run_small("validate");
+  EXPECT_EQ(validate.status, 0) << validate.err;
+  EXPECT_NE(validate.err.find("weights that were never trained"), std::string::npos);
+  EXPECT_NE(validate.out.find("val_loss"), std::string::npos);
+}
+
+TEST_F(CliTest, PredictWritesAFile) {
+  const Outcome predict = run_small("predict");
+  ASSERT_EQ(predict.status, 0) << predict.err;
+  const std::string path = root_ + "/version_0/predictions.safetensors";
+  EXPECT_NE(predict.out.find(path), std::string::npos) << predict.out;
+  const SafetensorsFile file(path);
+  EXPECT_EQ(file.shape("prediction"), (std::vector<int64_t>{24, 1}));
+}
+
+TEST_F(CliTest, ResumesFromLast) {
+  ASSERT_EQ(run_small("fit").status, 0);
+  const Outcome resumed = run_small("fit", {"--ckpt", "last", "--trainer.max_epochs=3"});
+  EXPECT_EQ(resumed.status, 0) << resumed.err;
+}
+
+TEST_F(CliTest, FastDevRunWritesNothing) {
+  const Outcome fit = run_small("fit", {"--trainer.fast_dev_run"});
+  ASSERT_EQ(fit.status, 0) << fit.err;
+  EXPECT_TRUE(std::filesystem::is_empty(root_));
+}
+
+TEST_F(CliTest, ErrorsOfUserCodeAreStatusOneWithTheirMessage) {
+  const Outcome fit = run_small("fit", {"--model.trouble=exception"});
+  EXPECT_EQ(fit.status, 1);
+  EXPECT_NE(fit.err.find("error: the user's own message\n"), std::string::npos) << fit.err;
+}
+
+TEST_F(CliTest, LibTorchsErrorsComeWithoutAStackTrace) {
+  const Outcome fit = run_small("fit", {"--model.trouble=libtorch"});
+  EXPECT_EQ(fit.status, 1);
+  EXPECT_NE(fit.err.find("error: "), std::string::npos);
+  EXPECT_EQ(fit.err.find("frame #"), std::string::npos) << fit.err;
+}
+
+TEST_F(CliTest, ConfigurationErrorsAreStatusTwo) {
+  EXPECT_EQ(run({}).status, 2);
+  EXPECT_EQ(run({"fti"}).status, 2);
+  EXPECT_EQ(run({"fit", "--config", root_ + "/none.yaml"}).status, 2);
+  const Outcome unknown = run({"fit", "--trainer.max_epoch=3"});
+  EXPECT_EQ(unknown.status, 2);
+  EXPECT_NE(
+      unknown.err.find("error: [config] command line --trainer.max_epoch: unknown key 'max_epoch' in 'trainer'; did "
+                       "you mean 'max_epochs'?"),
+      std::string::npos)
+      << unknown.err;
+  EXPECT_EQ(unknown.out, "");
+}
+
+TEST_F(CliTest, MissingCheckpointIsRefused) {
+  const Outcome fit = run_small("fit", {"--ckpt", root_ + "/none"});
+  EXPECT_NE(fit.status, 0);
+  EXPECT_NE(fit.err.find(root_ + "/none"), std::string::npos) << fit.err;
+}
+
+TEST_F(CliTest, InterruptEndsWithTheSignalsStatus) {
+  const Outcome fit = run_small("fit", {"--model.trouble=interrupt"});
+  EXPECT_EQ(fit.status, 128 + SIGINT) << fit.err;
+  EXPECT_NE(fit.err.find("--ckpt last"), std::string::npos) << fit.err;
+}
+
+TEST_F(CliTest, RandomSeedIsPrintedAndKept) {
+  const Outcome fit = run_small("fit", {"--seed", "null"});
+  ASSERT_EQ(fit.status, 0) << fit.err;
+  EXPECT_NE(fit.err.find("drawn at random"), std::string::npos) << fit.err;
+  EXPECT_EQ(read(root_ + "/version_0/config.yaml").find("seed: null"), std::string::npos);
+}
+
+TEST_F(CliTest, PrintConfigShowsValuesAndOrigins) {
+  const Outcome print = run({"fit", "--print_config", "--trainer.max_epochs=3"});
+  ASSERT_EQ(print.status, 0) << print.err;
+  EXPECT_NE(print.out.find("max_epochs: 3"), std::string::npos);
+  EXPECT_NE(print.out.find("# command line --trainer.max_epochs"), std::string::npos);
+  EXPECT_NE(print.out.find("# default"), std::string::npos);
+}
+
+TEST_F(CliTest, HelpListsEverySectionInHundredColumns) {
+  const Outcome help = run({"--help"});
+  ASSERT_EQ(help.status, 0) << help.err;
+  for (const char* word :
+       {"fit", "--config FILE", "--trainer.max_epochs", "--model.lr", "line (default): a line", "sums",
+        "early_stopping", "tensorboard", "single_device", "32-true", "cosine", "at least -1"})
+    EXPECT_NE(help.out.find(word), std::string::npos) << word;
+  std::istringstream lines(help.out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100U) << line;
+}
+
+TEST_F(CliTest, HelpOfOneSection) {
+  const Outcome help = run({"fit", "--help", "model"});
+  ASSERT_EQ(help.status, 0) << help.err;
+  EXPECT_NE(help.out.find("--model.lr"), std::string::npos);
+  EXPECT_EQ(help.out.find("--trainer.max_epochs"), std::string::npos);
+  const Outcome wrong = run({"--help", "modle"});
+  EXPECT_EQ(wrong.status, 2);
+  EXPECT_NE(wrong.err.find("did you mean 'model'?"), std::string::npos) << wrong.err;
+}
+
+TEST_F(CliTest, VersionNamesLevinAndLibTorch) {
+  const Outcome version = run({"--version"});
+  EXPECT_EQ(version.status, 0);
+  EXPECT_NE(version.out.find("Levin "), std::string::npos);
+  EXPECT_NE(version.out.find("LibTorch "), std::string::npos);
+}
+
+}  // namespace
+}  // namespace levin

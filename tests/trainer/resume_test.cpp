@@ -1,0 +1,220 @@
+#include "../support/tiny.h"
+
+#include <levin/callbacks/early_stopping.h>
+#include <levin/callbacks/lambda_callback.h>
+#include <levin/callbacks/model_checkpoint.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/metrics/mean_squared_error.h>
+#include <levin/loggers/csv_logger.h>
+
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+namespace levin {
+namespace {
+
+using testing::fresh_folder;
+using testing::identical;
+using testing::quiet;
+using testing::TinyModule;
+using testing::TinyOptions;
+using testing::weights;
+
+/// A module with everything that a resume could lose: dropout (global generator), a metric, a schedule, random data.
+class BusyModule : public TinyModule {
+ public:
+  using TinyModule::TinyModule;
+  StepOutput validation_step(const Batch& batch, int64_t batch_idx) override {
+    auto output = TinyModule::validation_step(batch, batch_idx);
+    log("val_mse", error_.update(forward(batch["x"]), batch["y"]));
+    return output;
+  }
+  OptimizerConfigs configure_optimizers() override {
+    auto configs = TinyModule::configure_optimizers();
+    configs.front().scheduler = {.name = "cosine", .interval = Interval::kStep};
+    configs.front().more_schedulers = {{.name = "reduce_on_plateau",
+                                        .monitor = "val_loss/dataloader_idx_0",
+                                        .options = Config::parse("{patience: 0}", {})}};
+    return configs;
+  }
+
+ private:
+  metrics::MeanSquaredError error_{{}};
+};
+
+/// Adds noise that depends on (seed, epoch, sample).
+class NoisyDataset : public data::Dataset {
+ public:
+  int64_t size() const override { return 22; }
+  Batch get(int64_t index, data::Generator& generator) const override {
+    auto x = at::arange(4, at::kFloat).add(static_cast<double>(index)).sin() + 0.1 * generator.uniform();
+    return {{"x", x}, {"y", x.sum(0, true)}};
+  }
+};
+
+/// Every value that reaches the loggers, as text, by step.
+class RecordingLogger : public Logger {
+ public:
+  void log_metrics(std::span<const MetricValue> values, int64_t step, int64_t epoch) override {
+    std::ostringstream row;
+    row.precision(17);
+    row << "step " << step << " epoch " << epoch;
+    for (const auto& value : values) row << " " << value.name << "=" << value.value;
+    rows.push_back(row.str());
+  }
+  std::vector<std::string> rows;
+};
+
+struct RunResult {
+  std::vector<at::Tensor> weights;
+  std::vector<std::string> rows;
+  MetricMap metrics;
+};
+
+struct Setup {
+  int64_t accumulate = 3;
+  int64_t workers = 0;
+  std::function<void(TrainerOptions&)> change = [](TrainerOptions&) {};
+};
+
+/// Trains 3 epochs of 6 batches. `hook` may save checkpoints; `ckpt` resumes.
+RunResult run(const Setup& setup, std::shared_ptr<Callback> callback, const std::string& ckpt) {
+  seed_everything(ckpt.empty() ? 7 : 12345);  // a resumed run must take its random numbers from the checkpoint
+  auto module = make<BusyModule>({.width = 8, .dropout = 0.3});
+  auto logger = std::make_shared<RecordingLogger>();
+  TrainerOptions options = quiet(3);
+  options.accumulate_grad_batches = setup.accumulate;
+  options.log_every_n_steps = 1;
+  options.val_check_interval = 4;
+  options.default_root_dir = fresh_folder("resume_root");
+  options.logger = {logger};
+  options.callbacks = {make<EarlyStopping>({.monitor = "val_loss/dataloader_idx_1", .patience = 100})};
+  if (callback != nullptr) options.callbacks.push_back(callback);
+  setup.change(options);
+  Trainer trainer(options);
+  auto dataset = std::make_shared<NoisyDataset>();
+  const DataLoaderOptions loader{.batch_size = 4, .shuffle = true, .num_workers = setup.workers};
+  trainer.fit(module, DataLoader(dataset, loader),
+              DataLoaders{DataLoader(dataset, {.batch_size = 5}), DataLoader(dataset, {.batch_size = 7})}, ckpt);
+  return {weights(*module), logger->rows, trainer.callback_metrics()};
+}
+
+/// The rows of a resumed run are the last rows of the run that was not stopped.
+void expect_tail(const std::vector<std::string>& resumed, const std::vector<std::string>& whole,
+                 const std::string& where) {
+  ASSERT_LE(resumed.size(), whole.size()) << where;
+  const std::vector<std::string> tail(whole.end() - static_cast<std::ptrdiff_t>(resumed.size()), whole.end());
+  EXPECT_EQ(resumed, tail) << where;
+}
+
+void expect_resumes_everywhere(const Setup& setup) {
+  const std::string folder = fresh_folder("resume");
+  const RunResult plain = run(setup, nullptr, "");
+  // One run that saves at the end of every training batch, of every validation batch and of every epoch.
+  std::vector<std::string> saved;
+  const auto save = [&](Trainer& trainer) {
+    saved.push_back(folder + "/c" + std::to_string(saved.size()));
+    trainer.save_checkpoint(saved.back());
+  };
+  auto saver = make<LambdaCallback>(LambdaCallbackOptions{
+      .on_train_epoch_end = [&](Trainer& trainer, Module&) { save(trainer); },
+      .on_train_batch_end = [&](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t) { save(trainer); },
+      .on_validation_end = [&](Trainer& trainer, Module&) { save(trainer); },
+      .on_validation_batch_end = [&](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t,
+                                     int64_t) { save(trainer); }});
+  const RunResult whole = run(setup, saver, "");
+  EXPECT_TRUE(identical(plain.weights, whole.weights)) << "saving changed the run";
+  EXPECT_EQ(plain.rows, whole.rows);
+  EXPECT_GT(saved.size(), 18u);
+  for (const auto& path : saved) {
+    const RunResult resumed = run(setup, nullptr, path);
+    EXPECT_TRUE(identical(resumed.weights, whole.weights)) << path;
+    EXPECT_EQ(resumed.metrics, whole.metrics) << path;
+    expect_tail(resumed.rows, whole.rows, path);
+  }
+}
+
+TEST(Resume, IsBitwiseAtEveryMomentWithAccumulation) { expect_resumes_everywhere({.accumulate = 4}); }
+
+TEST(Resume, IsBitwiseAtEveryMomentWithoutAccumulation) { expect_resumes_everywhere({.accumulate = 1}); }
+
+TEST(Resume, IsBitwiseWithWorkersAndClipping) {
+  expect_resumes_everywhere({.accumulate = 2, .workers = 2, .change = [](TrainerOptions& options) {
+                               options.gradient_clip_val = 0.5;
+                               options.val_check_interval = 1.0;
+                             }});
+}
+
+TEST(Resume, ContinuesAfterMaxStepsWasRaised) {
+  const std::string folder = fresh_folder("raise");
+  const RunResult whole = run({}, nullptr, "");
+  run({.change = [](TrainerOptions& options) { options.max_steps = 2; }},
+      make<LambdaCallback>(LambdaCallbackOptions{
+          .on_train_end = [&](Trainer& trainer, Module&) { trainer.save_checkpoint(folder + "/c"); }}),
+      "");
+  // The cosine schedule of the shorter run spans its own length, so only the position is compared here.
+  RunResult resumed = run({}, nullptr, folder + "/c");
+  EXPECT_EQ(resumed.metrics.size(), whole.metrics.size());
+}
+
+TEST(Resume, LastBestAutoAndPath) {
+  const std::string root = fresh_folder("names");
+  const auto train = [&](int64_t epochs, const std::string& ckpt) {
+    seed_everything(3);
+    auto module = make<TinyModule>({});
+    TrainerOptions options = quiet(epochs);
+    options.default_root_dir = root;
+    options.enable_checkpointing = true;
+    options.callbacks = {make<ModelCheckpoint>({.monitor = "val_loss", .save_last = true})};
+    Trainer trainer(options);
+    trainer.fit(module, testing::tiny_loader(), testing::tiny_loader(16, 8, false), ckpt);
+    return std::pair(trainer.global_step(), trainer.checkpoint_callback()->best_model_path());
+  };
+  EXPECT_EQ(train(1, "auto").first, 5) << "auto starts afresh where there is no checkpoint";
+  EXPECT_EQ(train(2, "auto").first, 10);
+  EXPECT_EQ(train(3, "last").first, 15);
+  const auto [steps, best] = train(4, "best");
+  EXPECT_EQ(steps, 20);
+  EXPECT_TRUE(std::filesystem::exists(best + "/model.safetensors"));
+  EXPECT_EQ(train(5, best).first, 25);
+  EXPECT_THROW(train(5, root + "/nothing"), Error);
+}
+
+TEST(Resume, RefusesAnotherModelAndNamesTheDifference) {
+  const std::string folder = fresh_folder("other");
+  auto module = make<TinyModule>({.width = 8});
+  Trainer trainer(quiet(1));
+  trainer.fit(module, testing::tiny_loader());
+  trainer.save_checkpoint(folder + "/c");
+  auto wider = make<TinyModule>({.width = 9});
+  const auto before = weights(*wider);
+  Trainer other(quiet(2));
+  try {
+    other.fit(wider, testing::tiny_loader(), {}, folder + "/c");
+    FAIL() << "a checkpoint of another model was accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("first.weight"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("[9, 4]"), std::string::npos) << error.what();
+  }
+  EXPECT_TRUE(identical(weights(*wider), before));
+}
+
+TEST(Resume, LoadFromCheckpointRebuildsTheModule) {
+  const std::string folder = fresh_folder("rebuild");
+  auto module = make<TinyModule>({.width = 5});
+  Trainer trainer(quiet(1));
+  trainer.fit(module, testing::tiny_loader());
+  trainer.save_checkpoint(folder + "/c");
+  auto loaded = load_from_checkpoint<TinyModule>(folder + "/c");
+  EXPECT_TRUE(identical(weights(*loaded), weights(*module)));
+  EXPECT_FALSE(loaded->attached());
+  auto plain = std::make_shared<TinyModule>(TinyOptions{.width = 5});
+  trainer.fit(plain, testing::tiny_loader());
+  trainer.save_checkpoint(folder + "/d");
+  EXPECT_THROW(load_from_checkpoint<TinyModule>(folder + "/d"), Error) << "no options were recorded";
+  EXPECT_TRUE(identical(weights(*load_from_checkpoint<TinyModule>(folder + "/d", {.width = 5})), weights(*plain)));
+}
+
+}  // namespace
+}  // namespace levin

@@ -1,0 +1,92 @@
+// Runs the programs that the pages for users show. That the other blocks compile is known once this is linked.
+
+#include "../integration/tiny_fashion.h"
+#include "../support/run_program.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+// tests/usage/extract_blocks.py makes them of the pages.
+namespace pages {
+namespace readme {
+int program_main(int argc, char** argv);
+}
+namespace usage {
+int program_main(int argc, char** argv);
+}
+namespace extending {
+int program_main(int argc, char** argv);
+}
+}  // namespace pages
+
+namespace levin {
+namespace {
+
+struct Outcome {
+  int status;
+  std::string out;
+  std::string err;
+};
+
+class Pages : public ::testing::Test {
+ protected:
+  Outcome run(int (*program)(int, char**), std::vector<std::string> words) const {
+    words.insert(words.begin(), "program");
+    words.push_back("--trainer.default_root_dir=" + folder_.path("runs"));
+    words.emplace_back("--trainer.accelerator=cpu");
+    words.emplace_back("--trainer.max_epochs=2");
+    std::vector<char*> argv;
+    for (auto& word : words) argv.push_back(word.data());
+    ::testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStderr();
+    const int status = program(static_cast<int>(argv.size()), argv.data());
+    std::string out = ::testing::internal::GetCapturedStdout();
+    return {status, std::move(out), ::testing::internal::GetCapturedStderr()};
+  }
+  /// The page's YAML block that begins with `# name`, as a file.
+  std::string yaml_of(const std::string& page, const std::string& name) const {
+    const std::string text = testing::read_text(LEVIN_SOURCE_DIR "/" + page);
+    const std::string opening = "```yaml\n# " + name + "\n";
+    const size_t begin = text.find(opening);
+    EXPECT_NE(begin, std::string::npos) << page;
+    if (begin == std::string::npos) return "";
+    const size_t end = text.find("```", begin + opening.size());
+    testing::write_text(folder_.path(name), text.substr(begin + 8, end - begin - 8));
+    return folder_.path(name);
+  }
+  std::vector<std::string> fit(const std::string& page) const {
+    testing::write_tiny_fashion(folder_.path("data"), 60, 20);
+    return {"fit", "--config=" + yaml_of(page, "mlp.yaml"), "--data.root=" + folder_.path("data"),
+            "--data.val_size=20"};
+  }
+
+  testing::TemporaryFolder folder_;
+};
+
+TEST_F(Pages, Readme) {
+  const Outcome outcome = run(pages::readme::program_main, fit("README.md"));
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("best checkpoint"), std::string::npos) << outcome.out;
+}
+
+TEST_F(Pages, Usage) {
+  const Outcome outcome = run(pages::usage::program_main, fit("docs/usage.md"));
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  // The page's own callback.
+  EXPECT_NE(outcome.out.find("epoch 0 loss "), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("epoch 1 loss "), std::string::npos) << outcome.out;
+}
+
+TEST_F(Pages, Extending) {
+  const Outcome outcome =
+      run(pages::extending::program_main, {"fit", "--trainer.callbacks=[step_counter]", "--trainer.logger=[csv, lines]",
+                                           "--trainer.strategy=counted_device", "--trainer.log_every_n_steps=10"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(testing::read_text(folder_.path("runs/version_0/lines.txt")).find("step 10 train_loss "),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace levin
