@@ -158,6 +158,7 @@ class MedianReporter : public benchmark::BenchmarkReporter {
       if (run.run_type == Run::RT_Iteration) add(run);
   }
   void Finalize() override {
+    std::sort(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) { return a.name < b.name; });
     std::printf("%-26s %16s %16s %20s\n", "median of repetitions", "images/s", "CPU us an image",
                 "page faults a batch");
     for (auto& row : rows_)

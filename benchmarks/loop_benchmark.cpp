@@ -1,7 +1,9 @@
 /// The cost of the loop: the same model, data and number of steps through trainer.fit and through loops written by
-/// hand, in turn, on one thread. Prints the median time a step and the median of the ratios round by round.
+/// hand, in turn, on one thread, each in a process of its own (trainer.fit configures malloc, from which a loop in the
+/// same process would gain as well). Prints the median time a step and the median of the ratios round by round.
 ///
-///   build/bin/loop_benchmark [rounds] [steps] [variant]     a variant, 0 to 3, runs alone: for a profiler
+///   build/bin/loop_benchmark [rounds] [steps]
+///   build/bin/loop_benchmark --variant N [steps]      one variant, 0 to 3: prints its seconds
 
 #include <levin/levin.h>
 
@@ -10,6 +12,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -101,62 +104,76 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-}  // namespace
+struct Variant {
+  const char* name;
+  std::function<double(const Data&, int64_t steps)> run;
+};
 
-int main(int argc, char** argv) {
-  const int64_t rounds = argc > 1 ? std::stoll(argv[1]) : 7;
-  const int64_t steps = argc > 2 ? std::stoll(argv[2]) : 3750;  // two epochs
-  torch::set_num_threads(1);
-  torch::manual_seed(0);
-  const Data data{torch::randn({60000, 784}), torch::randint(10, {60000})};
-  const std::string root = (std::filesystem::temp_directory_path() / "levin_loop_benchmark").string();
-
-  struct Variant {
-    const char* name;
-    std::function<double()> run;
-    std::vector<double> seconds;
-  };
-  std::vector<Variant> variants = {
+const std::vector<Variant>& variants() {
+  static const std::string root = (std::filesystem::temp_directory_path() / "levin_loop_benchmark").string();
+  static const std::vector<Variant> all = {
       {"by hand, levin::optim::AdamW (fused)",
-       [&] {
+       [](const Data& data, int64_t steps) {
          return by_hand(data, steps, [](std::vector<torch::Tensor> parameters) {
            return levin::optim::AdamW(std::move(parameters), levin::optim::AdamWOptions{.lr = 1e-3});
          });
-       },
-       {}},
+       }},
       {"by hand, torch::optim::AdamW",
-       [&] {
+       [](const Data& data, int64_t steps) {
          return by_hand(data, steps, [](std::vector<torch::Tensor> parameters) {
            return torch::optim::AdamW(std::move(parameters), torch::optim::AdamWOptions(1e-3));
          });
-       },
-       {}},
-      {"trainer.fit, no callbacks", [&] { return by_levin(data, steps, false, root); }, {}},
+       }},
+      {"trainer.fit, no callbacks", [](const Data& data, int64_t steps) { return by_levin(data, steps, false, root); }},
       {"trainer.fit, csv + tensorboard + bar + checkpoint + log",
-       [&] { return by_levin(data, steps, true, root); },
-       {}},
+       [](const Data& data, int64_t steps) { return by_levin(data, steps, true, root); }},
   };
-  if (argc > 3) {
-    for (int64_t round = 0; round < rounds; ++round) variants.at(std::stoul(argv[3])).run();
+  return all;
+}
+
+double run_variant(size_t index, int64_t steps) {
+  torch::set_num_threads(1);
+  torch::manual_seed(0);
+  const Data data{torch::randn({60000, 784}), torch::randint(10, {60000})};
+  variants().at(index).run(data, 200);  // warm-up
+  return variants().at(index).run(data, steps);
+}
+
+double run_in_process(const std::string& program, size_t index, int64_t steps) {
+  const std::string command =
+      program + " --variant " + std::to_string(index) + " " + std::to_string(steps) + " 2>/dev/null";
+  FILE* pipe = popen(command.c_str(), "r");
+  double seconds = 0;
+  if (pipe == nullptr || std::fscanf(pipe, "%lf", &seconds) != 1)
+    throw std::runtime_error("a variant failed: " + command);
+  pclose(pipe);
+  return seconds;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 2 && std::string(argv[1]) == "--variant") {
+    std::printf("%.6f\n", run_variant(std::stoul(argv[2]), argc > 3 ? std::stoll(argv[3]) : 3750));
     return 0;
   }
-  for (auto& variant : variants) variant.run();  // warm-up
+  const int64_t rounds = argc > 1 ? std::stoll(argv[1]) : 7;
+  const int64_t steps = argc > 2 ? std::stoll(argv[2]) : 3750;  // two epochs
+  std::vector<std::vector<double>> seconds(variants().size());
   for (int64_t round = 0; round < rounds; ++round)
-    for (auto& variant : variants) variant.seconds.push_back(variant.run());
+    for (size_t i = 0; i < variants().size(); ++i) seconds[i].push_back(run_in_process(argv[0], i, steps));
 
   const auto ratio = [&](size_t of, size_t to) {
     std::vector<double> ratios;
-    for (size_t i = 0; i < variants[of].seconds.size(); ++i)
-      ratios.push_back(variants[of].seconds[i] / variants[to].seconds[i]);
+    for (size_t i = 0; i < seconds[of].size(); ++i) ratios.push_back(seconds[of][i] / seconds[to][i]);
     return median(ratios);
   };
-  std::printf("\nMLP 784-128-10, batch %lld, %lld steps a round, %lld rounds, one thread\n",
+  std::printf("MLP 784-128-10, batch %lld, %lld steps a round, %lld rounds, one thread\n",
               static_cast<long long>(kBatchSize), static_cast<long long>(steps), static_cast<long long>(rounds));
-  for (const auto& variant : variants)
-    std::printf("%-58s %8.1f us a step\n", variant.name, 1e6 * median(variant.seconds) / static_cast<double>(steps));
+  for (size_t i = 0; i < variants().size(); ++i)
+    std::printf("%-58s %8.1f us a step\n", variants()[i].name, 1e6 * median(seconds[i]) / static_cast<double>(steps));
   std::printf("fit (no callbacks)   / hand (fused): %.3f   (target 1.01)\n", ratio(2, 0));
   std::printf("fit (usual callbacks)/ hand (fused): %.3f   (target 1.03)\n", ratio(3, 0));
   std::printf("fit (usual callbacks)/ hand (torch): %.3f   (target 0.6)\n", ratio(3, 1));
-  std::filesystem::remove_all(root);
   return 0;
 }
