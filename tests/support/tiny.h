@@ -15,18 +15,25 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 /// The tiny module and the tiny data that all tests of the trainer share.
 namespace levin::testing {
 
-/// A new empty folder of this process's own.
+/// A new empty folder of this process's own, removed when the process ends.
 inline std::string fresh_folder(const std::string& name) {
-  static int count = 0;
-  const std::string path =
-      ::testing::TempDir() + "levin_" + name + "_" + std::to_string(getpid()) + "_" + std::to_string(count++);
-  std::filesystem::remove_all(path);
-  std::filesystem::create_directories(path);
-  return path;
+  struct Made {
+    ~Made() {
+      std::error_code ignored;
+      for (const auto& path : paths) std::filesystem::remove_all(path, ignored);
+    }
+    std::vector<std::string> paths;
+  };
+  static Made made;
+  made.paths.push_back(::testing::TempDir() + "levin_" + name + "_" + std::to_string(getpid()) + "_" +
+                       std::to_string(made.paths.size()));
+  std::filesystem::create_directories(made.paths.back());
+  return made.paths.back();
 }
 
 struct TinyOptions {
