@@ -22,6 +22,7 @@ using Clock = std::chrono::steady_clock;
 namespace F = torch::nn::functional;
 
 constexpr int64_t kBatchSize = 32;
+constexpr int64_t kDefaultSteps = 3750;  // two epochs
 
 class Mlp : public levin::Module {
  public:
@@ -109,8 +110,10 @@ struct Variant {
   std::function<double(const Data&, int64_t steps)> run;
 };
 
+/// Where the runs of trainer.fit write.
+std::string run_root() { return (std::filesystem::temp_directory_path() / "levin_loop_benchmark").string(); }
+
 const std::vector<Variant>& variants() {
-  static const std::string root = (std::filesystem::temp_directory_path() / "levin_loop_benchmark").string();
   static const std::vector<Variant> all = {
       {"by hand, levin::optim::AdamW (fused)",
        [](const Data& data, int64_t steps) {
@@ -124,9 +127,10 @@ const std::vector<Variant>& variants() {
            return torch::optim::AdamW(std::move(parameters), torch::optim::AdamWOptions(1e-3));
          });
        }},
-      {"trainer.fit, no callbacks", [](const Data& data, int64_t steps) { return by_levin(data, steps, false, root); }},
+      {"trainer.fit, no callbacks",
+       [](const Data& data, int64_t steps) { return by_levin(data, steps, false, run_root()); }},
       {"trainer.fit, csv + tensorboard + bar + checkpoint + log",
-       [](const Data& data, int64_t steps) { return by_levin(data, steps, true, root); }},
+       [](const Data& data, int64_t steps) { return by_levin(data, steps, true, run_root()); }},
   };
   return all;
 }
@@ -136,7 +140,9 @@ double run_variant(size_t index, int64_t steps) {
   torch::manual_seed(0);
   const Data data{torch::randn({60000, 784}), torch::randint(10, {60000})};
   variants().at(index).run(data, 200);  // warm-up
-  return variants().at(index).run(data, steps);
+  const double seconds = variants().at(index).run(data, steps);
+  std::filesystem::remove_all(run_root());
+  return seconds;
 }
 
 double run_in_process(const std::string& program, size_t index, int64_t steps) {
@@ -154,11 +160,11 @@ double run_in_process(const std::string& program, size_t index, int64_t steps) {
 
 int main(int argc, char** argv) {
   if (argc > 2 && std::string(argv[1]) == "--variant") {
-    std::printf("%.6f\n", run_variant(std::stoul(argv[2]), argc > 3 ? std::stoll(argv[3]) : 3750));
+    std::printf("%.6f\n", run_variant(std::stoul(argv[2]), argc > 3 ? std::stoll(argv[3]) : kDefaultSteps));
     return 0;
   }
   const int64_t rounds = argc > 1 ? std::stoll(argv[1]) : 7;
-  const int64_t steps = argc > 2 ? std::stoll(argv[2]) : 3750;  // two epochs
+  const int64_t steps = argc > 2 ? std::stoll(argv[2]) : kDefaultSteps;
   std::vector<std::vector<double>> seconds(variants().size());
   for (int64_t round = 0; round < rounds; ++round)
     for (size_t i = 0; i < variants().size(); ++i) seconds[i].push_back(run_in_process(argv[0], i, steps));
