@@ -69,6 +69,7 @@ class PosixWritableFile final : public WritableFile {
   using WritableFile::append;
 
   void append(const void* data, size_t size) override {
+    if (size == 0) return;  // an empty tensor may have no address
     if (size <= buffer_.size() - used_) {
       std::memcpy(buffer_.data() + used_, data, size);
       used_ += size;
