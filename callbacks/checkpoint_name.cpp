@@ -66,7 +66,7 @@ std::string CheckpointName::render(int64_t epoch, int64_t step, const std::map<s
     } else if (metric != metrics.end()) {
       name += fmt::format(fmt::runtime(part.format), metric->second);
     } else {
-      log::warning_once(
+      log::rank_zero_warning_once(
           fmt::format("the checkpoint's name asks for the metric '{}', which was not logged so far; it "
                       "becomes 'none'",
                       part.value));

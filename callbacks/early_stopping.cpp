@@ -72,18 +72,18 @@ void EarlyStopping::on_train_epoch_end(Trainer& trainer, Module&) {
 void EarlyStopping::check(Trainer& trainer, bool metric_required) {
   if (trainer.options().fast_dev_run.batches() > 0) return;
   const auto& metrics = trainer.callback_metrics();
-  const auto metric = metrics.find(options_.monitor);
-  if (metric == metrics.end()) {
+  const auto value = monitored_value(trainer, options_.monitor, metrics);
+  if (!value) {
     const Error error = missing_metric_error("early_stopping", options_.monitor, metrics);
     if (metric_required && options_.strict) throw error;
-    log::warning_once(error.what());
+    log::rank_zero_warning_once(error.what());
     return;
   }
   const auto former = rule_.best_score();
-  const auto verdict = rule_.observe(metric->second);
+  const auto verdict = rule_.observe(*value);
   if (verdict.improved && options_.verbose && trainer.is_global_zero())
-    log::info(fmt::format("{} improved{} to {:.6g}", options_.monitor,
-                          former ? fmt::format(" from {:.6g}", *former) : "", metric->second));
+    log::rank_zero_info(fmt::format("{} improved{} to {:.6g}", options_.monitor,
+                                    former ? fmt::format(" from {:.6g}", *former) : "", *value));
   if (verdict.stop_reason.empty()) return;
   stopped_epoch_ = trainer.current_epoch();
   trainer.request_stop("early_stopping: " + verdict.stop_reason);

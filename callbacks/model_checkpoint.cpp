@@ -43,11 +43,6 @@ void check_conflicts(const ModelCheckpointOptions& options) {
                     options.save_top_k));
 }
 
-/// What rank 0 has, on every rank.
-std::string from_rank_zero(Trainer& trainer, const std::string& value) {
-  return trainer.world_size() == 1 ? value : trainer.strategy().collective().broadcast_bytes(value, 0);
-}
-
 }  // namespace
 
 void ModelCheckpointOptions::describe(Schema<ModelCheckpointOptions>& schema) {
@@ -186,12 +181,12 @@ void ModelCheckpoint::save_best(Trainer& trainer, const Metrics& metrics, bool m
   if (!score) {
     const Error error = missing_metric_error(kComponent, options_.monitor, metrics);
     if (metric_required) throw error;
-    log::warning_once(error.what());
+    log::rank_zero_warning_once(error.what());
     return;
   }
   if (std::isnan(*score))
-    log::warning(fmt::format("model_checkpoint: {} is NaN in epoch {}, step {}; it ranks as the worst value",
-                             options_.monitor, trainer.current_epoch(), trainer.global_step()));
+    log::rank_zero_warning(fmt::format("model_checkpoint: {} is NaN in epoch {}, step {}; it ranks as the worst value",
+                                       options_.monitor, trainer.current_epoch(), trainer.global_step()));
   record_.current_score = score;
   if (!record_.top.accepts(*score)) return;
 
@@ -227,15 +222,19 @@ void ModelCheckpoint::save_last(Trainer& trainer) {
 void ModelCheckpoint::on_exception(Trainer& trainer, Module&, const std::exception_ptr&) {
   if (!options_.save_on_exception || trainer.stage() != Stage::kFit || trainer.sanity_checking()) return;
   if (trainer.global_step() == 0 || folder(trainer).empty()) return;
+  if (trainer.world_size() > 1) {
+    log::rank_zero_warning("save_on_exception saves nothing where several ranks train: the others are gone");
+    return;
+  }
   try {
     const std::string path = free_path(trainer, kExceptionName, "");
     Record next = record_;
     next.newest_path = path;
     write(trainer, std::move(next), path, true);
-    log::info(fmt::format("training failed; its state is in {}", path));
+    log::rank_zero_info(fmt::format("training failed; its state is in {}", path));
   } catch (const std::exception& error) {
     // The error that ended training is the one that the user must see.
-    log::warning(fmt::format("could not save a checkpoint after the failure: {}", error.what()));
+    log::rank_zero_warning(fmt::format("could not save a checkpoint after the failure: {}", error.what()));
   }
 }
 
@@ -263,7 +262,7 @@ void ModelCheckpoint::remove(const Trainer& trainer, const std::string& path) co
   try {
     remove_checkpoint(path);
   } catch (const Error& error) {
-    log::warning(fmt::format("could not remove a superseded checkpoint: {}", error.what()));
+    log::rank_zero_warning(fmt::format("could not remove a superseded checkpoint: {}", error.what()));
   }
 }
 
@@ -293,10 +292,7 @@ ModelCheckpoint::Metrics ModelCheckpoint::candidates(const Trainer& trainer) con
 }
 
 std::optional<double> ModelCheckpoint::monitored(Trainer& trainer, const Metrics& metrics) const {
-  const auto metric = metrics.find(options_.monitor);
-  // A hexadecimal number is exact, and reads back "nan" and "inf" as well.
-  const std::string text = from_rank_zero(trainer, metric == metrics.end() ? "" : fmt::format("{:a}", metric->second));
-  return text.empty() ? std::nullopt : std::optional(std::strtod(text.c_str(), nullptr));
+  return monitored_value(trainer, options_.monitor, metrics);
 }
 
 // ---- State.

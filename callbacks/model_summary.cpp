@@ -16,7 +16,8 @@ void ModelSummaryOptions::describe(Schema<ModelSummaryOptions>& schema) {
 
 void ModelSummary::on_fit_start(Trainer& trainer, Module& module) {
   if (!trainer.is_global_zero()) return;
-  log::info("model " + short_type_name(module.name()) + "\n" + tabulate_model(module, options_.max_depth).to_text());
+  log::rank_zero_info("model " + short_type_name(module.name()) + "\n" +
+                      tabulate_model(module, options_.max_depth).to_text());
 }
 
 }  // namespace levin

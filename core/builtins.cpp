@@ -10,6 +10,11 @@
 #include <levin/core/trainer/registries.h>
 #include <levin/loggers/csv_logger.h>
 #include <levin/loggers/tensorboard_logger.h>
+#include <levin/strategies/data_parallel.h>
+#include <levin/strategies/ddp/ddp.h>
+#include <levin/strategies/ddp/ddp2.h>
+#include <levin/strategies/ddp/horovod.h>
+#include <levin/strategies/environments/cluster_environments.h>
 #include <levin/strategies/single_device.h>
 
 namespace levin {
@@ -26,6 +31,13 @@ void register_builtins(Registries& registries) {
   registries.loggers.add<TensorBoardLogger>("tensorboard", "event files in the run's folder");
 
   registries.strategies.add<SingleDevice>("single_device", "one process on one device");
+  registries.strategies.add<DataParallel>("dp", "replicas in one process, each with a part of the batch");
+  registries.strategies.add<Ddp>("ddp", "a process for each device; gradients are averaged while backward runs");
+  registries.strategies.add<DdpSpawn>("ddp_spawn", "as ddp, with forked processes that end with the call");
+  registries.strategies.add<DdpThreads>("ddp_threads", "as ddp, with threads of one process");
+  registries.strategies.add<Ddp2>("ddp2", "a process on each host: dp inside of it, ddp between them");
+  registries.strategies.add<Horovod>("horovod", "ddp with the options and habits of Horovod");
+  registries.detect_environment = [] { return levin::detect_environment(); };
 
   registries.precisions.add<Float32Precision>("32-true", "single precision");
   registries.precisions.add<Float64Precision>("64-true", "double precision");

@@ -1,5 +1,6 @@
 #include <levin/core/base/log.h>
 
+#include <atomic>
 #include <cstdio>
 #include <mutex>
 #include <set>
@@ -18,6 +19,22 @@ Output& output() {
   return *instance;
 }
 
+constexpr int64_t kUnset = -1;
+thread_local int64_t thread_rank = kUnset;
+thread_local int64_t thread_world_size = 1;
+std::atomic<int64_t> process_rank{0};
+std::atomic<int64_t> process_world_size{1};
+
+int64_t current_rank() { return thread_rank != kUnset ? thread_rank : process_rank.load(std::memory_order_relaxed); }
+int64_t world_size() {
+  return thread_rank != kUnset ? thread_world_size : process_world_size.load(std::memory_order_relaxed);
+}
+
+std::string led(std::string_view message) {
+  const std::string head = world_size() == 1 ? "[levin] " : "[levin rank " + std::to_string(current_rank()) + "] ";
+  return head + std::string(message);
+}
+
 void write(const std::string& line) {
   const std::lock_guard lock(output().mutex);
   if (output().sink) {
@@ -34,9 +51,9 @@ bool first_time(std::string_view message) {
 
 }  // namespace
 
-void info(std::string_view message) { write("[levin] " + std::string(message)); }
+void info(std::string_view message) { write(led(message)); }
 
-void warning(std::string_view message) { write("[levin] warning: " + std::string(message)); }
+void warning(std::string_view message) { write(led("warning: " + std::string(message))); }
 
 void warning_once(std::string_view message) {
   if (first_time(message)) warning(message);
@@ -44,6 +61,40 @@ void warning_once(std::string_view message) {
 
 void info_once(std::string_view message) {
   if (first_time(message)) info(message);
+}
+
+void rank_zero_info(std::string_view message) {
+  if (current_rank() == 0) write("[levin] " + std::string(message));
+}
+
+void rank_zero_warning(std::string_view message) {
+  if (current_rank() == 0) write("[levin] warning: " + std::string(message));
+}
+
+void rank_zero_warning_once(std::string_view message) {
+  if (current_rank() == 0 && first_time(message)) rank_zero_warning(message);
+}
+
+void rank_zero_info_once(std::string_view message) {
+  if (current_rank() == 0 && first_time(message)) rank_zero_info(message);
+}
+
+int64_t rank() { return current_rank(); }
+
+RankScope::RankScope(int64_t rank, int64_t world_size)
+    : former_rank_(thread_rank), former_world_size_(thread_world_size) {
+  thread_rank = rank;
+  thread_world_size = world_size;
+}
+
+RankScope::~RankScope() {
+  thread_rank = former_rank_;
+  thread_world_size = former_world_size_;
+}
+
+void set_process_rank(int64_t rank, int64_t world_size) {
+  process_rank.store(rank, std::memory_order_relaxed);
+  process_world_size.store(world_size, std::memory_order_relaxed);
 }
 
 void set_sink(std::function<void(const std::string& line)> sink) {

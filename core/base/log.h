@@ -1,10 +1,11 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
 
-/// Messages to the user, on standard error, led by "[levin]" (and the rank when there are several).
+/// Messages to the user, on standard error, led by "[levin]", or by "[levin rank 1]" where there are several ranks.
 namespace levin::log {
 
 void info(std::string_view message);
@@ -12,6 +13,30 @@ void warning(std::string_view message);
 /// Prints a message once in the life of the process.
 void warning_once(std::string_view message);
 void info_once(std::string_view message);
+
+// The same on rank 0 alone: what all ranks would say alike.
+void rank_zero_info(std::string_view message);
+void rank_zero_warning(std::string_view message);
+void rank_zero_warning_once(std::string_view message);
+void rank_zero_info_once(std::string_view message);
+
+/// Says which rank the calling thread is, while it lives. Threads without one (those of data loaders) count as the rank
+/// that was set last outside a scope (set_process_rank), 0 of 1 at first.
+class RankScope {
+ public:
+  RankScope(int64_t rank, int64_t world_size);
+  ~RankScope();
+  RankScope(const RankScope&) = delete;
+  RankScope& operator=(const RankScope&) = delete;
+
+ private:
+  int64_t former_rank_;
+  int64_t former_world_size_;
+};
+/// The rank that messages of the calling thread are led by.
+int64_t rank();
+/// For a process that is one rank for the rest of its life.
+void set_process_rank(int64_t rank, int64_t world_size);
 
 /// Sends messages elsewhere: a progress bar that must redraw itself, a test. nullptr restores standard error.
 void set_sink(std::function<void(const std::string& line)> sink);

@@ -1,6 +1,9 @@
 #include <levin/core/base/seed.h>
 
+#include <levin/core/base/thread_generator.h>
+
 #include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/core/Generator.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 
@@ -15,6 +18,11 @@ namespace {
 
 std::mutex seed_mutex;
 std::optional<uint64_t> seed_in_use;
+
+void seed_generator(at::Generator generator, uint64_t seed) {
+  const std::lock_guard lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
 
 at::Tensor state_of(at::Generator generator) {
   const std::lock_guard lock(generator.mutex());
@@ -45,7 +53,13 @@ void seed_everything(uint64_t seed) {
     const std::lock_guard lock(seed_mutex);
     seed_in_use = seed;
   }
-  at::manual_seed(seed);
+  // As at::manual_seed does, which always seeds the process's CPU generator.
+  seed_generator(default_cpu_generator(), seed);
+  const auto accelerator = at::getAccelerator();
+  if (!accelerator) return;
+  const c10::DeviceIndex devices = at::globalContext().getAcceleratorHooksInterface(accelerator).deviceCount();
+  for (c10::DeviceIndex index = 0; index < devices; ++index)
+    seed_generator(at::globalContext().defaultGenerator(at::Device(*accelerator, index)), seed);
 }
 
 uint64_t global_seed() {
@@ -72,14 +86,14 @@ State capture_rng_state() {
     return TensorLeaf{state_of(generator).clone(), {.kind = Placement::Kind::kRankLocal}};
   };
   State state = State::map();
-  state["cpu"] = leaf(at::globalContext().defaultGenerator(at::kCPU));
+  state["cpu"] = leaf(default_cpu_generator());
   for (const auto& device : cuda_devices_in_use())
     state[key_of(device)] = leaf(at::globalContext().defaultGenerator(device));
   return state;
 }
 
 void restore_rng_state(const State& state) {
-  if (const State* cpu = state.find("cpu")) set_state(at::globalContext().defaultGenerator(at::kCPU), cpu->as_tensor());
+  if (const State* cpu = state.find("cpu")) set_state(default_cpu_generator(), cpu->as_tensor());
   for (const auto& device : cuda_devices_in_use())
     if (const State* cuda = state.find(key_of(device)))
       set_state(at::globalContext().defaultGenerator(device), cuda->as_tensor());

@@ -58,7 +58,7 @@ std::string newest_good(const std::string& run, std::string_view wanted) {
       problems.emplace_back(error.what());
       continue;
     }
-    for (const auto& problem : problems) log::warning(fmt::format("falling back to {}: {}", path, problem));
+    for (const auto& problem : problems) log::rank_zero_warning(fmt::format("falling back to {}: {}", path, problem));
     return path;
   }
   throw Error("checkpoint", fmt::format("cannot find the {} checkpoint: none in {} is whole; got {}", wanted,

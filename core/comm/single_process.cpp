@@ -1,12 +1,9 @@
 #include <levin/core/comm/single_process.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/comm/memory_store.h>
 
 #include <fmt/format.h>
-
-#include <condition_variable>
-#include <map>
-#include <mutex>
 
 namespace levin {
 namespace {
@@ -15,51 +12,6 @@ class DoneWork : public Work {
  public:
   void wait() override {}
   bool is_completed() const override { return true; }
-};
-
-class MemoryStore : public Store {
- public:
-  void set(const std::string& key, const std::string& value) override {
-    {
-      const std::lock_guard lock(shared_->mutex);
-      shared_->values[key] = value;
-    }
-    shared_->changed.notify_all();
-  }
-
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
-    std::unique_lock lock(shared_->mutex);
-    if (!shared_->changed.wait_for(lock, timeout, [&] { return shared_->values.count(key) > 0; }))
-      throw Error("comm", fmt::format("no rank set the key '{}' within {} ms", key, timeout.count()));
-    return shared_->values[key];
-  }
-
-  int64_t add(const std::string& key, int64_t amount) override {
-    const std::lock_guard lock(shared_->mutex);
-    const std::string& old = shared_->values[key];
-    const int64_t sum = (old.empty() ? 0 : std::stoll(old)) + amount;
-    shared_->values[key] = std::to_string(sum);
-    return sum;
-  }
-
-  bool contains(const std::string& key) override {
-    const std::lock_guard lock(shared_->mutex);
-    return shared_->values.count(key) > 0;
-  }
-
-  std::unique_ptr<Store> clone() const override {
-    auto copy = std::make_unique<MemoryStore>();
-    copy->shared_ = shared_;
-    return copy;
-  }
-
- private:
-  struct Shared {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::map<std::string, std::string> values;
-  };
-  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
 };
 
 class SingleProcessCollective : public Collective {
@@ -96,7 +48,7 @@ class SingleProcessCollective : public Collective {
     return make_single_process_collective();
   }
   void abort(const std::string&) override {}
-  Store& store() override { return store_; }
+  Store& store() override { return *store_; }
 
  private:
   static std::unique_ptr<Work> done() { return std::make_unique<DoneWork>(); }
@@ -113,7 +65,7 @@ class SingleProcessCollective : public Collective {
     if (rank != 0) throw Error("comm", fmt::format("{} names rank {}; valid: 0 in a group of one", operation, rank));
   }
 
-  MemoryStore store_;
+  const std::unique_ptr<Store> store_ = make_memory_store();
 };
 
 }  // namespace

@@ -13,6 +13,7 @@ struct BatchPlan {
   bool drop_last = false;  ///< leaves out a partial last global batch
   int64_t rank = 0;
   int64_t world_size = 1;
+  int64_t first = 0;  ///< positions of the visiting order before it are left out: they were consumed earlier
 
   /// Batches of this rank.
   int64_t num_batches() const;
@@ -23,6 +24,8 @@ struct BatchPlan {
   };
   /// This rank's part of a global batch; `batch` < num_batches().
   Range range(int64_t batch) const;
+  /// Examples of a global batch, those of all ranks; 0 past the end.
+  int64_t global_count(int64_t batch) const;
 };
 
 }  // namespace levin::data

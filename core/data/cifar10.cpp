@@ -53,7 +53,11 @@ void Cifar10Options::describe(Schema<Cifar10Options>& schema) {
   using O = Cifar10Options;
   const auto is_per_channel = [](const std::vector<double>& values) { return values.size() == 3; };
   schema.field("root", &O::root, "folder of the files data_batch_1.bin to data_batch_5.bin and test_batch.bin");
-  schema.field("batch_size", &O::batch_size, "examples in a batch").at_least(1);
+  schema.field("batch_size", &O::batch_size, "examples in a batch of one rank").at_least(1);
+  schema
+      .field("global_batch_size", &O::global_batch_size,
+             "examples in a batch of all ranks together, divided by their number; replaces batch_size")
+      .at_least(1);
   schema.field("num_workers", &O::num_workers, "threads that fetch batches ahead; 0 fetches in the training thread")
       .at_least(0);
   schema.field("val_size", &O::val_size, "training images held out for validation, the last of them").at_least(0);
@@ -71,7 +75,8 @@ Cifar10::Cifar10(const Options& options)
                                   .shuffle = options.shuffle,
                                   .num_workers = options.num_workers,
                                   .pin_memory = options.pin_memory,
-                                  .drop_last = options.drop_last},
+                                  .drop_last = options.drop_last,
+                                  .global_batch_size = options.global_batch_size},
                        .val_size = options.val_size,
                        .images = {.mean = options.mean,
                                   .std = options.std,

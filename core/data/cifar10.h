@@ -4,6 +4,7 @@
 #include <levin/core/data/image_data_module.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,8 @@ namespace levin::data {
 
 struct Cifar10Options {
   std::string root = "/usr/share/datasets/cifar-10-batches-bin";  ///< folder of data_batch_1.bin ... test_batch.bin
-  int64_t batch_size = 64;
+  int64_t batch_size = 64;                                        ///< examples in a batch of one rank
+  std::optional<int64_t> global_batch_size;  ///< of all ranks together, divided by their number; replaces batch_size
   int64_t num_workers = 0;
   int64_t val_size = 5000;  ///< training images held out for validation, the last of them; 0: no validation
   bool shuffle = true;      ///< of the training images

@@ -46,13 +46,17 @@ void check_order(const std::vector<int64_t>& order, int64_t size) {
 
 void DataLoaderOptions::describe(Schema<DataLoaderOptions>& schema) {
   using O = DataLoaderOptions;
-  schema.field("batch_size", &O::batch_size, "examples in a batch").at_least(1);
+  schema.field("batch_size", &O::batch_size, "examples in a batch of one rank").at_least(1);
   schema.field("shuffle", &O::shuffle, "visit the examples in an order drawn from seed and epoch");
   schema.field("num_workers", &O::num_workers, "threads that fetch batches ahead; 0 fetches in the calling thread")
       .at_least(0);
   schema.field("prefetch_factor", &O::prefetch_factor, "batches each worker keeps ready").at_least(1);
   schema.field("pin_memory", &O::pin_memory, "page-locked batches for faster copies to a CUDA device");
   schema.field("drop_last", &O::drop_last, "leave out the last batch when it is not full");
+  schema
+      .field("global_batch_size", &O::global_batch_size,
+             "examples in a batch of all ranks together, divided by their number; replaces batch_size")
+      .at_least(1);
 }
 
 struct DataLoader::Core {
@@ -70,6 +74,24 @@ struct DataLoader::Core {
     const int64_t size = dataset->size();
     if (size < 0) throw Error(kComponent, fmt::format("the data set says that it has {} examples", size));
     return size;
+  }
+
+  int64_t batch_size(int64_t world_size) const {
+    if (!options.global_batch_size) return options.batch_size;
+    if (*options.global_batch_size % world_size != 0)
+      throw Error(kComponent, fmt::format("global_batch_size is {}, which {} ranks cannot share evenly; valid: a "
+                                          "multiple of {}",
+                                          *options.global_batch_size, world_size, world_size));
+    return *options.global_batch_size / world_size;
+  }
+
+  data::BatchPlan plan(int64_t num_indices, int64_t rank, int64_t world_size, int64_t first) const {
+    return {.num_indices = num_indices,
+            .batch_size = batch_size(world_size),
+            .drop_last = options.drop_last,
+            .rank = rank,
+            .world_size = world_size,
+            .first = first};
   }
 
   const std::shared_ptr<data::WorkerPool>& workers() {
@@ -92,11 +114,8 @@ struct DataLoader::Core {
     const int64_t size = checked_size();
     shared->order = sampler->order(size, position.seed, position.epoch);
     check_order(shared->order, size);
-    shared->plan = {.num_indices = static_cast<int64_t>(shared->order.size()),
-                    .batch_size = options.batch_size,
-                    .drop_last = options.drop_last,
-                    .rank = position.rank,
-                    .world_size = position.world_size};
+    shared->plan =
+        plan(static_cast<int64_t>(shared->order.size()), position.rank, position.world_size, position.first_example);
     shared->seed = position.seed;
     shared->epoch = position.epoch;
 
@@ -106,7 +125,7 @@ struct DataLoader::Core {
       readers.push_back(std::make_unique<data::SizedReader>(shared, position.batch + i, count));
     auto source = make_source(std::move(readers), 0);
     running = source;
-    return std::make_unique<Pass::State>(std::move(source), position.batch, shared->plan.num_batches());
+    return std::make_unique<Pass::State>(std::move(source), position.batch, shared->plan);
   }
 
   std::unique_ptr<Pass::State> unsized_pass(const DataLoaderPosition& position) {
@@ -117,7 +136,8 @@ struct DataLoader::Core {
                                         .epoch = position.epoch,
                                         .reader = position.rank * count + i,
                                         .num_readers = position.world_size * count};
-      streams.push_back(std::make_unique<data::StreamReader>(iterable, context, options.batch_size, options.drop_last));
+      streams.push_back(
+          std::make_unique<data::StreamReader>(iterable, context, batch_size(position.world_size), options.drop_last));
     }
     data::DealtReaders dealt = [&] {
       data::FetchScope scope;
@@ -177,15 +197,12 @@ std::optional<int64_t> DataLoader::num_examples() const {
   return core().dataset->size();
 }
 
-std::optional<int64_t> DataLoader::num_batches(int64_t world_size) const {
+std::optional<int64_t> DataLoader::num_batches(int64_t world_size, int64_t first_example) const {
   if (core().dataset == nullptr) return std::nullopt;
-  const data::BatchPlan plan{.num_indices = core().sampler->length(core().checked_size()),
-                             .batch_size = core().options.batch_size,
-                             .drop_last = core().options.drop_last,
-                             .rank = 0,
-                             .world_size = world_size};
-  return plan.num_batches();
+  return core().plan(core().sampler->length(core().checked_size()), 0, world_size, first_example).num_batches();
 }
+
+int64_t DataLoader::batch_size(int64_t world_size) const { return core().batch_size(world_size); }
 
 DataLoader DataLoader::with_options(const DataLoaderOptions& options) const {
   if (core().iterable != nullptr) return DataLoader(core().iterable, options);

@@ -14,12 +14,14 @@
 namespace levin {
 
 struct DataLoaderOptions {
-  int64_t batch_size = 1;       ///< examples in a batch
+  int64_t batch_size = 1;       ///< examples in a batch of one rank
   bool shuffle = false;         ///< visit examples in an order drawn from (seed, epoch)
   int64_t num_workers = 0;      ///< threads that fetch batches ahead; 0 fetches in the calling thread
   int64_t prefetch_factor = 2;  ///< batches each worker keeps ready
   bool pin_memory = false;  ///< page-locked batches, for copies to a CUDA device that overlap; no effect without CUDA
   bool drop_last = false;   ///< leave out the last batch when it is not full
+  /// Examples in a batch of all ranks together, divided by their number; replaces batch_size.
+  std::optional<int64_t> global_batch_size;
 
   static void describe(Schema<DataLoaderOptions>& schema);
 };
@@ -31,6 +33,9 @@ struct DataLoaderPosition {
   int64_t batch = 0;  ///< batches of this pass that were consumed already; for unsized data, by this rank
   int64_t rank = 0;
   int64_t world_size = 1;
+  /// Examples of this epoch that all ranks together consumed before batch 0 of this pass; sized data only. A run that
+  /// is resumed with other batches than it was saved with starts in the middle of one.
+  int64_t first_example = 0;
 };
 
 /// Batches of a data set, fetched ahead by worker threads. Cheap to copy: copies share the data set and the threads.
@@ -58,7 +63,9 @@ class DataLoader {
   const DataLoaderOptions& options() const;
   /// Batches of a whole pass of rank 0; nothing when the data set is unsized. Where the examples left over for the last
   /// batch are fewer than the ranks, the others have one batch less.
-  std::optional<int64_t> num_batches(int64_t world_size = 1) const;
+  std::optional<int64_t> num_batches(int64_t world_size = 1, int64_t first_example = 0) const;
+  /// Examples in a batch of one rank. Throws levin::Error when global_batch_size cannot be divided.
+  int64_t batch_size(int64_t world_size) const;
   /// Examples in the data set; nothing when it is unsized.
   std::optional<int64_t> num_examples() const;
   const std::shared_ptr<const data::Dataset>& dataset() const;
@@ -95,6 +102,13 @@ class DataLoader::Pass {
   std::optional<int64_t> remaining() const;
   /// Batches returned so far in this pass, those before its starting position included.
   int64_t position() const;
+  /// How many examples of a batch of this pass are this rank's and how many those of all ranks; nothing when the data
+  /// set is unsized.
+  struct Share {
+    int64_t own = 0;
+    int64_t all = 0;
+  };
+  std::optional<Share> share(int64_t batch) const;
   /// Time spent in next() waiting for data.
   std::chrono::nanoseconds waited() const;
 

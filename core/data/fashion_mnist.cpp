@@ -17,7 +17,11 @@ template <class Defaults>
 void MnistLikeOptions<Defaults>::describe(Schema<MnistLikeOptions>& schema) {
   using O = MnistLikeOptions;
   schema.field("root", &O::root, "folder of the four IDX files, compressed by gzip or not");
-  schema.field("batch_size", &O::batch_size, "examples in a batch").at_least(1);
+  schema.field("batch_size", &O::batch_size, "examples in a batch of one rank").at_least(1);
+  schema
+      .field("global_batch_size", &O::global_batch_size,
+             "examples in a batch of all ranks together, divided by their number; replaces batch_size")
+      .at_least(1);
   schema.field("num_workers", &O::num_workers, "threads that fetch batches ahead; 0 fetches in the training thread")
       .at_least(0);
   schema.field("val_size", &O::val_size, "training images held out for validation, the last of them").at_least(0);
@@ -37,7 +41,8 @@ MnistLike<Defaults>::MnistLike(const Options& options)
                                   .shuffle = options.shuffle,
                                   .num_workers = options.num_workers,
                                   .pin_memory = options.pin_memory,
-                                  .drop_last = options.drop_last},
+                                  .drop_last = options.drop_last,
+                                  .global_batch_size = options.global_batch_size},
                        .val_size = options.val_size,
                        .images = {.mean = {options.mean},
                                   .std = {options.std},

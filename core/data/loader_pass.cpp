@@ -6,8 +6,8 @@
 namespace levin {
 
 DataLoader::Pass::State::State(std::shared_ptr<data::BatchSource> source, int64_t position,
-                               std::optional<int64_t> total)
-    : source_(std::move(source)), position_(position), total_(total) {}
+                               std::optional<data::BatchPlan> plan)
+    : source_(std::move(source)), position_(position), plan_(plan) {}
 
 std::optional<Batch> DataLoader::Pass::State::next() {
   if (error_) std::rethrow_exception(error_);
@@ -26,8 +26,16 @@ std::optional<Batch> DataLoader::Pass::State::next() {
 }
 
 std::optional<int64_t> DataLoader::Pass::State::remaining() const {
-  if (!total_) return std::nullopt;
-  return std::max<int64_t>(*total_ - position_, 0);
+  if (!plan_) return std::nullopt;
+  return std::max<int64_t>(plan_->num_batches() - position_, 0);
+}
+
+std::optional<DataLoader::Pass::Share> DataLoader::Pass::State::share(int64_t batch) const {
+  if (!plan_) return std::nullopt;
+  const int64_t all = plan_->global_count(batch);
+  if (all == 0) return Share{};
+  const auto [begin, end] = plan_->range(batch);
+  return Share{.own = end - begin, .all = all};
 }
 
 DataLoader::Pass::Pass(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -37,6 +45,7 @@ DataLoader::Pass::~Pass() = default;
 
 std::optional<Batch> DataLoader::Pass::next() { return state_->next(); }
 std::optional<int64_t> DataLoader::Pass::remaining() const { return state_->remaining(); }
+std::optional<DataLoader::Pass::Share> DataLoader::Pass::share(int64_t batch) const { return state_->share(batch); }
 int64_t DataLoader::Pass::position() const { return state_->position(); }
 std::chrono::nanoseconds DataLoader::Pass::waited() const { return state_->waited(); }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/data/batch_plan.h>
 #include <levin/core/data/batch_source.h>
 #include <levin/core/data/data_loader.h>
 
@@ -14,18 +15,19 @@ namespace levin {
 /// The counters of one pass around its source.
 class DataLoader::Pass::State {
  public:
-  /// `position`: batches consumed already. `total`: batches of the whole pass, where that is known.
-  State(std::shared_ptr<data::BatchSource> source, int64_t position, std::optional<int64_t> total);
+  /// `position`: batches consumed already. `plan`: of a sized data set.
+  State(std::shared_ptr<data::BatchSource> source, int64_t position, std::optional<data::BatchPlan> plan);
 
   std::optional<Batch> next();
   std::optional<int64_t> remaining() const;
+  std::optional<Share> share(int64_t batch) const;
   int64_t position() const { return position_; }
   std::chrono::nanoseconds waited() const { return waited_; }
 
  private:
   std::shared_ptr<data::BatchSource> source_;
   int64_t position_;
-  std::optional<int64_t> total_;
+  std::optional<data::BatchPlan> plan_;
   std::chrono::nanoseconds waited_{0};
   std::exception_ptr error_;  ///< thrown again by each later call
   bool ended_ = false;

@@ -116,6 +116,8 @@ void Module::clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgori
   runtime("clip_gradients()").clip_gradients(optimizer, value, algorithm);
 }
 
+at::Tensor Module::all_gather(const at::Tensor& tensor) const { return runtime("all_gather()").all_gather(tensor); }
+
 Module::ToggleGuard Module::toggle_optimizer(OptimizerHandle& optimizer, const ToggleOptions&) {
   optimizer.toggle(runtime("toggle_optimizer()").optimizers());
   return {*this, optimizer};

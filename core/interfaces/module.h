@@ -49,6 +49,7 @@ class ModuleRuntime {
   virtual std::vector<OptimizerHandle*>& optimizers() = 0;
   virtual void manual_backward(const at::Tensor& loss) = 0;
   virtual void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm) = 0;
+  virtual at::Tensor all_gather(const at::Tensor& tensor) = 0;
 };
 
 }  // namespace detail
@@ -162,6 +163,9 @@ class Module : public torch::nn::Module, public Buildable {
   bool attached() const { return runtime_ != nullptr; }
   /// The device of this rank; the CPU when no trainer runs the module.
   at::Device device() const;
+  /// The tensor of every rank, stacked in rank order along a new first dimension; detached. Every rank must call it at
+  /// the same place with the same shape.
+  at::Tensor all_gather(const at::Tensor& tensor) const;
   /// Which of several loaders the present step belongs to.
   int64_t dataloader_idx() const;
   /// The optimizer at an index; throws levin::Error naming how many there are.
@@ -190,6 +194,8 @@ class Module : public torch::nn::Module, public Buildable {
 
   /// Set by the trainer for the time it runs the module.
   void attach(detail::ModuleRuntime* runtime) { runtime_ = runtime; }
+  /// What it is attached to, or nullptr.
+  detail::ModuleRuntime* attached_runtime() const { return runtime_; }
 
  private:
   detail::ModuleRuntime& runtime(const char* call) const;

@@ -18,6 +18,8 @@ StepOutput Strategy::forward_backward(const Batch& batch, StepPhases& phases, co
   return output;
 }
 
+void Strategy::manual_backward(const at::Tensor& loss, bool /*sync*/) { loss.backward(); }
+
 State Strategy::module_state(Module& module) {
   State state = State::map();
   for (const auto& [name, tensor] : named_tensors(module)) state[name] = tensor.detach();

@@ -3,6 +3,7 @@
 #include <levin/core/base/registry.h>
 #include <levin/core/base/state.h>
 #include <levin/core/comm/collective.h>
+#include <levin/core/comm/whereabouts.h>
 #include <levin/core/data/batch.h>
 #include <levin/core/interfaces/step_output.h>
 
@@ -20,6 +21,7 @@ class Optimizer;
 namespace levin {
 
 class ClusterEnvironment;
+class ControlPlane;
 class Launcher;
 class Module;
 
@@ -27,9 +29,16 @@ class Module;
 class StepPhases {
  public:
   virtual ~StepPhases() = default;
-  /// training_step and training_step_end under the precision's forward scope.
-  virtual StepOutput forward(const Batch& batch) = 0;
-  /// Hooks before the gradients of a window are cleared, and before backward.
+  /// The rank's own module.
+  virtual Module& module() = 0;
+  /// training_step, validation_step or test_step of a module, the rank's own or a replica, under the precision's
+  /// forward scope. May run on any thread.
+  virtual StepOutput step(Module& module, const Batch& batch) = 0;
+  /// training_step_end and the like, once a micro-batch, over the whole output.
+  virtual StepOutput step_end(StepOutput output) = 0;
+  /// The whole forward part where there are no replicas.
+  StepOutput forward(const Batch& batch) { return step_end(step(module(), batch)); }
+  /// Hooks before the gradients of a window are cleared, and before backward. Training only, as all that follows.
   virtual void before_backward(StepOutput& output) = 0;
   virtual void backward(StepOutput& output) = 0;
   virtual void after_backward() = 0;
@@ -40,6 +49,11 @@ struct StepWindow {
   bool sync = true;   ///< the last of the window: gradients are combined over ranks
   int64_t index = 0;  ///< of the micro-batch in the window
   int64_t size = 1;   ///< micro-batches in the window
+  /// Ranks may run out of data at different times, and nobody knows when: the strategy finds out, with what it reduces
+  /// anyway, how many ranks took part (see Strategy::participation).
+  bool counts_participants = false;
+  double participation = 1;  ///< of this rank in this micro-batch: 1, less for a small last batch, 0 without data
+  bool has_next = true;      ///< whether this rank has data for the micro-batch after this one
 };
 
 /// What a strategy can do; conflicts are refused before any rank starts.
@@ -52,10 +66,13 @@ struct StrategyCapabilities {
   bool iterable_datasets = true;
 };
 
-/// The devices and ranks that a strategy runs on.
+/// The devices and ranks that a strategy runs on, and what else of the trainer's options it needs.
 struct StrategySetup {
-  std::vector<at::Device> devices;  ///< of this process
+  std::vector<at::Device> devices;  ///< of this host, one for each local rank (or replica)
+  bool devices_are_given = true;    ///< false: as many as the launcher has started ranks
   int64_t num_nodes = 1;
+  bool sync_batchnorm = false;         ///< BatchNorm takes its statistics over all ranks
+  Whereabouts* whereabouts = nullptr;  ///< of this rank; lives longer than the strategy's helpers
 };
 
 /// How a step runs on devices and ranks. World size 1 is the identity. A strategy never sees a callback or a logger.
@@ -64,15 +81,26 @@ class Strategy : public Buildable {
   /// The name in YAML.
   virtual std::string name() const = 0;
   virtual StrategyCapabilities capabilities() const { return {}; }
+  /// Called by the trainer before each of its calls, in the process that made it: finds out which ranks there are.
+  virtual void prepare(const StrategySetup& /*setup*/) {}
   /// What starts this strategy's ranks.
   virtual Launcher& launcher() = 0;
   /// Who this process is in the job.
   virtual ClusterEnvironment& environment() = 0;
 
-  /// Joins the other ranks; called on every rank before anything else.
+  /// The first call in every local rank: from here on this object is that rank's.
+  virtual void enter_rank(int64_t /*local_rank*/) {}
+  /// Whether the local ranks are threads of one process.
+  virtual bool ranks_are_threads() const { return false; }
+  /// The strategy object of another local rank where they are, sharing with this one what threads share; else nullptr.
+  virtual std::shared_ptr<Strategy> for_thread_rank(int64_t /*local_rank*/) { return nullptr; }
+
+  /// Joins the other ranks; called on every rank before anything else, and again for each further call of the trainer.
   virtual void setup_environment(const StrategySetup& setup) = 0;
   virtual const at::Device& root_device() const = 0;
   virtual Collective& collective() = 0;
+  /// nullptr while there is one rank.
+  virtual ControlPlane* control_plane() { return nullptr; }
 
   /// Moves the module to the device and wraps it, before configure_optimizers.
   virtual void setup_module(Module& module) = 0;
@@ -83,6 +111,23 @@ class Strategy : public Buildable {
 
   /// Runs one micro-batch; the default runs it once. A pipeline interleaves several.
   virtual StepOutput forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window);
+  /// What the ranks told each other in the window just reduced, where it counts participants.
+  struct Participation {
+    double mean = 1;       ///< of the ranks and micro-batches of the window; 0: there was no data at all
+    bool any_next = true;  ///< a rank has data for another micro-batch
+  };
+  virtual Participation participation() { return {}; }
+  /// Runs a training step of a module that calls backward itself.
+  virtual StepOutput manual_step(const Batch& batch, StepPhases& phases) { return phases.forward(batch); }
+  /// Runs backward outside the automatic loop; `sync`: gradients are combined over ranks.
+  virtual void manual_backward(const at::Tensor& loss, bool sync);
+  /// What learning rates are multiplied by because of the number of ranks; 1 leaves them.
+  virtual double learning_rate_scale() const { return 1; }
+  /// Makes the state of the optimizers the same on all ranks, that of rank 0.
+  virtual void broadcast_optimizers(const std::vector<std::shared_ptr<torch::optim::Optimizer>>& /*optimizers*/) {}
+
+  /// Runs one batch of validation or test.
+  virtual StepOutput evaluate(const Batch& batch, StepPhases& phases) { return phases.forward(batch); }
   /// Combines a norm of this rank's part of the gradients into the norm of all of them.
   virtual at::Tensor reduce_norm(at::Tensor norm) { return norm; }
   /// Whether this rank holds the model's outputs: elsewhere logs and metrics are muted.

@@ -1,22 +1,23 @@
 #include <levin/core/metrics/collector.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/metrics/logged_slot.h>
 #include <levin/core/metrics/metric.h>
+#include <levin/core/metrics/rank_exchange.h>
+#include <levin/core/metrics/slot_reduction.h>
 
-#include <ATen/Dispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
-#include <optional>
 #include <sstream>
+#include <tuple>
+#include <utility>
 
 namespace levin::metrics {
 namespace {
@@ -32,132 +33,54 @@ double read_host_scalar(const at::Tensor& value) {
   }
 }
 
-double empty_value(LogReduce reduce) {
-  switch (reduce) {
-    case LogReduce::kMin:
-      return std::numeric_limits<double>::infinity();
-    case LogReduce::kMax:
-      return -std::numeric_limits<double>::infinity();
-    default:
-      return 0.0;
+at::Tensor merged(Reduction reduction, const at::Tensor& a, const at::Tensor& b) {
+  switch (reduction) {
+    case Reduction::kSum:
+      return a + b;
+    case Reduction::kMax:
+      return at::maximum(a, b);
+    case Reduction::kMin:
+      return at::minimum(a, b);
+    case Reduction::kConcatenate:
+      return at::cat({a, b});
   }
+  throw InternalError("no such reduction");
+}
+
+/// Adds what one rank's state says of a name to what others said.
+void merge_item(State& into, const State& item) {
+  if (into.at("is_metric").as_bool() != item.at("is_metric").as_bool() ||
+      into.at("reduce").as_int() != item.at("reduce").as_int())
+    throw Error("log", fmt::format("the saved states of ranks do not fit together: '{}' was logged in different ways; "
+                                   "hint: they are not of one run",
+                                   into.at("name").as_string()));
+  if (!into.at("is_metric").as_bool()) {
+    const auto reduce = static_cast<LogReduce>(into.at("reduce").as_int());
+    auto& values = into["values"].as_list();
+    const auto& others = item.at("values").as_list();
+    double combined = values[1].as_double();
+    detail::combine(reduce, combined, others[1].as_double());
+    values[1] = combined;
+    values[2] = values[2].as_double() + others[2].as_double();
+    return;
+  }
+  const State& states = item.at("metric");
+  if (states.is_null()) return;
+  if (into.at("metric").is_null()) {
+    into["metric"] = states;
+    into["reductions"] = item.at("reductions");
+    return;
+  }
+  State together = State::map();
+  for (const auto& [name, state] : into.at("metric").as_map()) {
+    const auto reduction = static_cast<Reduction>(into.at("reductions").at(name).as_int());
+    together[name] = TensorLeaf{.value = merged(reduction, state.as_tensor(), states.at(name).as_tensor()),
+                                .placement = state.as_leaf().placement};
+  }
+  into["metric"] = std::move(together);
 }
 
 }  // namespace
-
-struct Collector::Slot {
-  std::string name;        // as logged
-  std::string short_name;  // with the loader's suffix
-  std::string step_name;
-  std::string epoch_name;
-  int64_t dataloader_idx = 0;
-  LogOptions options;
-  bool on_step = false;
-  bool on_epoch = false;
-  int64_t stamp = -1;
-
-  // {last, combined, weight}: on the host for host values, else a tensor on the device.
-  double host[3] = {0, 0, 0};
-  at::Tensor device;
-
-  Metric* metric = nullptr;
-  State pending_metric;                 // restored, waiting for the metric
-  std::optional<double> pending_value;  // what the restored metric computed to
-
-  void clear() {
-    host[1] = empty_value(options.reduce);
-    host[2] = 0;
-    if (device.defined()) {
-      const c10::InferenceMode ordinary(false);
-      const at::NoGradGuard no_grad;
-      device[1].fill_(host[1]);
-      device[2].zero_();
-    }
-    if (metric != nullptr) metric->reset();
-    pending_metric = State();
-    pending_value.reset();
-  }
-
-  void add_host(double value, double weight) {
-    host[0] = value;
-    switch (options.reduce) {
-      case LogReduce::kMean:
-        host[1] += value * weight;
-        break;
-      case LogReduce::kSum:
-        host[1] += value;
-        break;
-      case LogReduce::kMin:
-        host[1] = value < host[1] || std::isnan(value) ? value : host[1];
-        break;
-      case LogReduce::kMax:
-        host[1] = value > host[1] || std::isnan(value) ? value : host[1];
-        break;
-    }
-    host[2] += weight;
-  }
-
-  void add_device(const at::Tensor& value, double weight) {
-    const c10::InferenceMode ordinary(false);
-    const at::NoGradGuard no_grad;
-    if (!device.defined()) {
-      device = at::zeros({3}, at::TensorOptions().dtype(at::kDouble).device(value.device()));
-      device.copy_(at::tensor({host[0], host[1], host[2]}, at::kDouble));
-    }
-    at::Tensor last = device[0];
-    at::Tensor combined = device[1];
-    last.copy_(value.detach().reshape({}), /*non_blocking=*/true);
-    switch (options.reduce) {
-      case LogReduce::kMean:
-        combined.add_(last, weight);
-        break;
-      case LogReduce::kSum:
-        combined.add_(last);
-        break;
-      case LogReduce::kMin:
-        at::minimum_out(combined, combined, last);
-        break;
-      case LogReduce::kMax:
-        at::maximum_out(combined, combined, last);
-        break;
-    }
-    device[2].add_(weight);
-  }
-
-  /// {last, combined, weight} on the host.
-  std::array<double, 3> read() const {
-    if (!device.defined()) return {host[0], host[1], host[2]};
-    const at::Tensor copy = device.cpu();
-    const double* values = copy.const_data_ptr<double>();
-    return {values[0], values[1], values[2]};
-  }
-
-  double computed() const {
-    const at::Tensor value = metric->compute();
-    if (value.numel() != 1)
-      throw Error("log",
-                  fmt::format("the metric '{}' computes {} values; only one can be logged; hint: log them one by one "
-                              "at the epoch's end, or average over classes",
-                              name, value.numel()));
-    return value.item<double>();
-  }
-
-  bool is_metric() const { return metric != nullptr || pending_value.has_value(); }
-
-  std::optional<double> step_value() const {
-    if (metric != nullptr) return computed();
-    if (pending_value) return pending_value;
-    return read()[0];
-  }
-
-  std::optional<double> epoch_value() const {
-    if (metric != nullptr) return computed();
-    if (pending_value) return pending_value;
-    const auto [last, combined, weight] = read();
-    if (weight == 0) return std::nullopt;
-    return options.reduce == LogReduce::kMean ? combined / weight : combined;
-  }
-};
 
 Collector::Collector() = default;
 Collector::~Collector() = default;
@@ -166,31 +89,39 @@ void Collector::begin(const Moment& moment) {
   moment_ = moment;
   expected_ = 0;
   ++stamp_;
+  if (moment.loaders > 1) {
+    loaders_ = moment.loaders;
+    loaders_read_.insert(moment.dataloader_idx);
+  }
 }
 
 double Collector::weight_of(const LogOptions& options) const {
   return static_cast<double>(options.batch_size.value_or(moment_.batch_size));
 }
 
-Collector::Slot& Collector::slot_for(std::string_view name, const LogOptions& options) {
+Collector::Slot* Collector::find_slot(std::string_view name, int64_t dataloader_idx) {
   const auto is_meant = [&](const Slot& slot) {
-    return slot.dataloader_idx == moment_.dataloader_idx && slot.name == name;
+    return slot.description.dataloader_idx == dataloader_idx && slot.description.name == name;
   };
-  Slot* found = nullptr;
-  if (expected_ < slots_.size() && is_meant(*slots_[expected_])) {
-    found = slots_[expected_].get();
-  } else {
-    for (size_t i = 0; i < slots_.size(); ++i) {
-      if (!is_meant(*slots_[i])) continue;
-      found = slots_[i].get();
-      expected_ = i;
-      break;
-    }
+  if (expected_ < slots_.size() && is_meant(*slots_[expected_])) return slots_[expected_].get();
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (!is_meant(*slots_[i])) continue;
+    expected_ = i;
+    return slots_[i].get();
   }
+  return nullptr;
+}
+
+Collector::Slot& Collector::slot_for(std::string_view name, const LogOptions& options) {
+  Slot* found = find_slot(name, moment_.dataloader_idx);
   if (found == nullptr) {
-    const bool on_step = options.on_step.value_or(moment_.step_default);
-    const bool on_epoch = options.on_epoch.value_or(!moment_.step_default);
-    found = &add_slot(name, moment_.dataloader_idx, moment_.loaders > 1, options, on_step, on_epoch);
+    detail::SlotDescription description{.name = std::string(name),
+                                        .dataloader_idx = moment_.dataloader_idx,
+                                        .several_loaders = moment_.loaders > 1,
+                                        .options = options};
+    description.options.on_step = options.on_step.value_or(moment_.step_default);
+    description.options.on_epoch = options.on_epoch.value_or(!moment_.step_default);
+    found = &add_slot(std::move(description));
     expected_ = slots_.size() - 1;
   }
   ++expected_;
@@ -198,24 +129,17 @@ Collector::Slot& Collector::slot_for(std::string_view name, const LogOptions& op
   return *found;
 }
 
-Collector::Slot& Collector::add_slot(std::string_view name, int64_t dataloader_idx, bool several_loaders,
-                                     const LogOptions& options, bool on_step, bool on_epoch) {
-  if (name.empty()) throw Error("log", "a logged value needs a name");
-  auto slot = std::make_unique<Slot>();
-  slot->name = name;
-  slot->short_name = slot->name;
-  if (several_loaders && options.add_dataloader_idx)
-    slot->short_name += fmt::format("/dataloader_idx_{}", dataloader_idx);
-  const bool both = on_step && on_epoch;
-  slot->step_name = slot->short_name + (both ? "_step" : "");
-  slot->epoch_name = slot->short_name + (both ? "_epoch" : "");
-  slot->dataloader_idx = dataloader_idx;
-  slot->options = options;
-  slot->on_step = on_step;
-  slot->on_epoch = on_epoch;
-  slot->clear();
-  slots_.push_back(std::move(slot));
-  return *slots_.back();
+Collector::Slot& Collector::add_slot(detail::SlotDescription description) {
+  if (description.name.empty()) throw Error("log", "a logged value needs a name");
+  slots_.push_back(std::make_unique<Slot>(std::move(description)));
+  Slot* const added = slots_.back().get();
+  const auto order = [](const Slot* slot) {
+    return std::tie(slot->description.dataloader_idx, slot->description.name);
+  };
+  const auto place = std::upper_bound(ordered_.begin(), ordered_.end(), added,
+                                      [&](const Slot* a, const Slot* b) { return order(a) < order(b); });
+  ordered_.insert(place, added);
+  return *added;
 }
 
 void Collector::log(std::string_view name, const at::Tensor& value, const LogOptions& options) {
@@ -244,115 +168,152 @@ void Collector::log(std::string_view name, double value, const LogOptions& optio
 
 void Collector::log(std::string_view name, Metric& metric, const LogOptions& options) {
   Slot& slot = slot_for(name, options);
-  if (slot.metric == &metric) return;
-  slot.metric = &metric;
-  if (!slot.options.on_epoch.has_value()) {
-    // A metric's value is that of the epoch unless its options say otherwise.
-    slot.on_epoch = true;
-    slot.on_step = options.on_step.value_or(false);
-    slot.step_name = slot.short_name + (slot.on_step ? "_step" : "");
-    slot.epoch_name = slot.short_name + (slot.on_step ? "_epoch" : "");
-  }
-  if (slot.pending_metric.is_null()) return;
-  // The metric has seen the batches since the resumed position already: put what was saved in front of them.
-  const State since = metric.state_dict();
-  metric.load_state_dict(slot.pending_metric);
-  metric.merge_state(since);
-  slot.pending_metric = State();
-  slot.pending_value.reset();
+  // A metric's value is that of the epoch unless its options say otherwise.
+  if (slot.metric != &metric && !options.on_epoch.has_value()) slot.set_on(options.on_step.value_or(false), true);
+  slot.add_metric(metric);
 }
 
 void Collector::visit_step(const Visitor& visitor, bool all) const {
   for (const auto& slot : slots_) {
-    if (!slot->on_step || slot->stamp < 0 || (!all && slot->stamp != stamp_)) continue;
+    const LogOptions& options = slot->description.options;
+    if (!*options.on_step || !slot->was_logged() || (!all && slot->stamp != stamp_)) continue;
     if (const auto value = slot->step_value())
-      visitor({slot->step_name, slot->short_name, *value, slot->options.prog_bar, slot->options.logger,
-               slot->dataloader_idx});
+      visitor({slot->step_name, slot->short_name, *value, options.prog_bar, options.logger,
+               slot->description.dataloader_idx});
   }
 }
 
 void Collector::visit_epoch(const Visitor& visitor) const {
   for (const auto& slot : slots_) {
-    if (!slot->on_epoch) continue;
-    if (slot->stamp < 0 && !slot->pending_value) continue;
+    const LogOptions& options = slot->description.options;
+    if (!*options.on_epoch || !slot->was_logged()) continue;
     if (const auto value = slot->epoch_value())
-      visitor({slot->epoch_name, slot->short_name, *value, slot->options.prog_bar, slot->options.logger,
-               slot->dataloader_idx});
+      visitor({slot->epoch_name, slot->short_name, *value, options.prog_bar, options.logger,
+               slot->description.dataloader_idx});
   }
+}
+
+void Collector::synchronize_step(Collective& collective, bool took_part) {
+  synchronize(collective, detail::Over::kStep, took_part);
+}
+
+void Collector::synchronize_epoch(Collective& collective, bool took_part) {
+  synchronize(collective, detail::Over::kEpoch, took_part);
+}
+
+void Collector::synchronize(Collective& collective, detail::Over over, bool took_part) {
+  if (collective.world_size() == 1) return;
+  if (exchange_ == nullptr) exchange_ = std::make_unique<detail::RankExchange>();
+  detail::SlotReduction reduction(collective, *exchange_, over);
+  select_comparable(over);
+  const bool read_all_loaders = over == detail::Over::kStep || std::cmp_equal(loaders_read_.size(), loaders_);
+  reduction.exchange(comparable_, took_part && read_all_loaders);
+  if (reduction.names_are_missing()) {
+    for (const auto& description : reduction.descriptions_of_all_ranks())
+      if (!took_part || (description.several_loaders && !loaders_read_.contains(description.dataloader_idx)))
+        adopt(description, over);
+    select_comparable(over);
+    reduction.exchange(comparable_, /*is_complete=*/true);
+  }
+  reduction.finish();
+}
+
+void Collector::select_comparable(detail::Over over) {
+  comparable_.clear();
+  for (Slot* slot : ordered_) {
+    const LogOptions& options = slot->description.options;
+    const bool is_logged = over == detail::Over::kStep ? *options.on_step && slot->stamp == stamp_
+                                                       : *options.on_epoch && slot->was_logged();
+    if (is_logged && !options.rank_zero_only) comparable_.push_back(slot);
+  }
+}
+
+void Collector::adopt(const detail::SlotDescription& description, detail::Over over) {
+  Slot* slot = find_slot(description.name, description.dataloader_idx);
+  if (slot == nullptr) slot = &add_slot(description);
+  if (over == detail::Over::kStep ? slot->stamp == stamp_ : slot->was_logged()) return;
+  slot->stamp = over == detail::Over::kStep ? stamp_ : 0;
+  slot->last_weight = 0;
+  slot->reduced_step = {.known = true, .value = std::nullopt};
 }
 
 void Collector::end_loader() {
-  for (auto& slot : slots_) {
-    if (slot->dataloader_idx != moment_.dataloader_idx) continue;
-    slot->pending_metric = State();
-    if (slot->metric == nullptr) continue;
-    slot->pending_value = slot->computed();
-    slot->metric->reset();
-    slot->metric = nullptr;
-  }
+  for (auto& slot : slots_)
+    if (slot->description.dataloader_idx == moment_.dataloader_idx) slot->end_metric();
 }
 
 void Collector::reset() {
-  for (auto& slot : slots_) {
-    slot->clear();
-    slot->stamp = -1;
-  }
+  for (auto& slot : slots_) slot->clear();
+  loaders_ = 0;
+  loaders_read_.clear();
 }
 
 State Collector::state_dict() const {
   State state = State::list();
-  for (const auto& slot : slots_) {
-    if (slot->stamp < 0 && !slot->pending_value) continue;
-    State item = State::map();
-    item["name"] = slot->name;
-    item["dataloader_idx"] = slot->dataloader_idx;
-    item["several_loaders"] = slot->short_name != slot->name;
-    item["on_step"] = slot->on_step;
-    item["on_epoch"] = slot->on_epoch;
-    item["prog_bar"] = slot->options.prog_bar;
-    item["logger"] = slot->options.logger;
-    item["reduce"] = static_cast<int64_t>(slot->options.reduce);
-    item["sync_dist"] = slot->options.sync_dist;
-    item["rank_zero_only"] = slot->options.rank_zero_only;
-    if (slot->metric != nullptr) {
-      item["metric"] = slot->metric->state_dict();
-      item["computed"] = slot->computed();
-    } else if (slot->pending_value) {
-      item["metric"] = slot->pending_metric;
-      item["computed"] = *slot->pending_value;
-    } else {
-      const auto [last, combined, weight] = slot->read();
-      item["values"] = State(State::List{last, combined, weight});
-    }
-    state.push_back(std::move(item));
-  }
+  for (const auto& slot : slots_)
+    if (slot->was_logged()) state.push_back(slot->state_dict());
   return state;
 }
 
 void Collector::load_state_dict(const State& state) {
   slots_.clear();
+  ordered_.clear();
+  loaders_ = 0;
+  loaders_read_.clear();
   stamp_ = 0;
   if (state.is_null()) return;
   for (const State& item : state.as_list()) {
-    LogOptions options;
-    options.on_step = item.at("on_step").as_bool();
-    options.on_epoch = item.at("on_epoch").as_bool();
-    options.prog_bar = item.at("prog_bar").as_bool();
-    options.logger = item.at("logger").as_bool();
-    options.reduce = static_cast<LogReduce>(item.at("reduce").as_int());
-    options.sync_dist = item.at("sync_dist").as_bool();
-    options.rank_zero_only = item.at("rank_zero_only").as_bool();
-    Slot& slot = add_slot(item.at("name").as_string(), item.at("dataloader_idx").as_int(),
-                          item.at("several_loaders").as_bool(), options, *options.on_step, *options.on_epoch);
-    slot.stamp = 0;
-    if (const State* metric = item.find("metric")) {
-      slot.pending_metric = *metric;
-      slot.pending_value = item.at("computed").as_double();
-    } else {
-      const auto& values = item.at("values").as_list();
-      for (size_t i = 0; i < 3; ++i) slot.host[i] = values.at(i).as_double();
+    Slot& slot = add_slot(detail::SlotDescription::from_state(item));
+    slot.load_state_dict(item);
+    if (slot.description.several_loaders) loaders_read_.insert(slot.description.dataloader_idx);
+  }
+}
+
+State Collector::merge_states(const std::vector<State>& of_ranks) {
+  const c10::InferenceMode ordinary(false);
+  const at::NoGradGuard no_grad;
+  State merged = State::list();
+  std::vector<std::vector<double>> computed;  // of each item, on the ranks that have it
+  for (const State& state : of_ranks) {
+    if (state.is_null()) continue;
+    for (const State& item : state.as_list()) {
+      auto& items = merged.as_list();
+      const auto same = std::find_if(items.begin(), items.end(), [&](const State& other) {
+        return other.at("name").as_string() == item.at("name").as_string() &&
+               other.at("dataloader_idx").as_int() == item.at("dataloader_idx").as_int();
+      });
+      const auto index = static_cast<size_t>(same - items.begin());
+      if (same == items.end()) {
+        merged.push_back(item);
+        computed.emplace_back();
+      } else if (item.at("rank_zero_only").as_bool()) {
+        continue;
+      } else {
+        merge_item(*same, item);
+      }
+      if (const State* value = item.find("computed")) computed[index].push_back(value->as_double());
     }
   }
+  for (size_t i = 0; i < computed.size(); ++i)
+    if (const auto value = detail::agreed_value(computed[i])) merged.as_list()[i]["computed"] = *value;
+  return merged;
+}
+
+State Collector::without_values(const State& state) {
+  State names = State::list();
+  if (state.is_null()) return names;
+  for (const State& item : state.as_list()) {
+    State name = detail::SlotDescription::from_state(item).to_state();
+    if (item.at("is_metric").as_bool()) {
+      name["metric"] = State();
+      name["reductions"] = State::map();
+    } else {
+      const double nothing = detail::empty_value(static_cast<LogReduce>(item.at("reduce").as_int()));
+      name["values"] = State(State::List{0.0, nothing, 0.0});
+    }
+    names.push_back(std::move(name));
+  }
+  return names;
 }
 
 }  // namespace levin::metrics

@@ -3,7 +3,22 @@
 #include <c10/core/DefaultDtype.h>
 #include <torch/nn/module.h>
 
+#include <cstdint>
+#include <mutex>
+
 namespace levin {
+namespace {
+
+/// The type of tensors made without one. It is one a process, and ranks or replicas that are threads are in forward at
+/// the same time: the first to enter sets it, the last to leave puts back what was before.
+struct DefaultType {
+  std::mutex mutex;
+  int64_t inside = 0;
+  at::ScalarType before = at::kFloat;
+};
+DefaultType default_type;
+
+}  // namespace
 
 std::string TruePrecision::name() const { return type_ == at::kDouble ? "64-true" : "32-true"; }
 
@@ -23,12 +38,15 @@ at::Tensor TruePrecision::convert_input(const at::Tensor& tensor) const {
 }
 
 void TruePrecision::enter_forward() {
-  previous_default_ = c10::get_default_dtype_as_scalartype();
-  if (previous_default_ != type_) c10::set_default_dtype(c10::scalarTypeToTypeMeta(type_));
+  const std::lock_guard lock(default_type.mutex);
+  if (default_type.inside++ == 0) default_type.before = c10::get_default_dtype_as_scalartype();
+  if (default_type.before != type_) c10::set_default_dtype(c10::scalarTypeToTypeMeta(type_));
 }
 
 void TruePrecision::exit_forward() {
-  if (previous_default_ != type_) c10::set_default_dtype(c10::scalarTypeToTypeMeta(previous_default_));
+  const std::lock_guard lock(default_type.mutex);
+  if (--default_type.inside == 0 && default_type.before != type_)
+    c10::set_default_dtype(c10::scalarTypeToTypeMeta(default_type.before));
 }
 
 }  // namespace levin

@@ -19,7 +19,6 @@ class TruePrecision : public Precision {
 
  private:
   at::ScalarType type_;
-  at::ScalarType previous_default_ = at::kFloat;
 };
 
 /// "32-true" under its name in YAML.

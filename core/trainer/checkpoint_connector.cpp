@@ -5,8 +5,10 @@
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/base/thread_generator.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/finder.h>
+#include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/optim/optimizer_state.h>
 #include <levin/core/trainer/hooks.h>
@@ -54,6 +56,7 @@ State CheckpointConnector::dump() {
   core.progress.elapsed = core.elapsed_seconds();
   State loops = core.progress.state_dict();
   loops["seed"] = static_cast<int64_t>(core.data_seed);
+  loops["global_batch_size"] = core.loaders.train.batch_size(core.train_shares()) * core.train_shares();
   tree["loops"] = std::move(loops);
   if (core.data != nullptr) tree["data"] = core.data->state_dict();
 
@@ -61,23 +64,76 @@ State CheckpointConnector::dump() {
   for (size_t i = 0; i < core.callbacks.size(); ++i) callbacks[callback_key(i)] = core.callbacks[i]->state_dict();
   tree["callbacks"] = std::move(callbacks);
 
+  State latest = State::map();
+  for (const auto& [name, value] : core.callback_metrics()) latest[name] = value;
+  tree["latest_metrics"] = std::move(latest);
+
+  State ranks = State::list();
+  if (core.world_size() == 1) {
+    ranks.push_back(dump_rank());
+  } else {
+    for (const std::string& bytes : core.strategy().collective().gather_bytes(state_to_bytes(dump_rank())))
+      ranks.push_back(state_from_bytes(bytes));
+  }
+  tree["ranks"] = std::move(ranks);
+  return tree;
+}
+
+State CheckpointConnector::dump_rank() {
+  RankCore& core = core_;
+  State own = State::map();
   State metrics = State::map();
   metrics["train"] = core.train_metrics.state_dict();
   if (core.progress.phase == FitPhase::kValidation) metrics["validation"] = core.evaluation_metrics.state_dict();
-  State latest = State::map();
-  for (const auto& [name, value] : core.callback_metrics()) latest[name] = value;
-  metrics["latest"] = std::move(latest);
-  tree["metrics"] = std::move(metrics);
-
+  own["metrics"] = std::move(metrics);
   if (core.progress.window_index > 0) {
     State gradients = State::map();
     for (const auto& [name, parameter] : core.parameter_names.items())
       if (parameter.grad().defined())
         gradients[name] = TensorLeaf{parameter.grad(), {.kind = Placement::Kind::kRankLocal}};
-    tree["gradients"] = std::move(gradients);
+    own["gradients"] = std::move(gradients);
   }
-  tree["rng"] = capture_rng_state();
-  return tree;
+  own["rng"] = capture_rng_state();
+  return own;
+}
+
+const State& CheckpointConnector::rank_state() {
+  const auto& ranks = tree_.at("ranks").as_list();
+  const auto saved = static_cast<int64_t>(ranks.size());
+  if (saved == core_.world_size()) return ranks[static_cast<size_t>(core_.rank())];
+  if (merged_.is_null()) merged_ = merged_rank_state(saved);
+  return merged_;
+}
+
+/// Saved by another number of ranks: rank 0 takes over what all of them had, the others start from nothing. Random
+/// streams cannot be divided; new ones are a pure function of the seed, the rank and the batch.
+State CheckpointConnector::merged_rank_state(int64_t saved_ranks) const {
+  const auto& ranks = tree_.at("ranks").as_list();
+  State own = State::map();
+  State metrics = State::map();
+  for (const char* part : {"train", "validation"}) {
+    if (ranks.front().at("metrics").find(part) == nullptr) continue;
+    std::vector<State> of_ranks;
+    for (const State& rank : ranks) of_ranks.push_back(rank.at("metrics").at(part));
+    State merged = metrics::Collector::merge_states(of_ranks);
+    metrics[part] = core_.is_global_zero() ? std::move(merged) : metrics::Collector::without_values(merged);
+  }
+  own["metrics"] = std::move(metrics);
+  if (core_.progress.window_index > 0 && core_.is_global_zero()) {
+    // Gradients are averaged over the ranks when they are combined.
+    const double factor = static_cast<double>(core_.world_size()) / static_cast<double>(saved_ranks);
+    State gradients = State::map();
+    for (const auto& [name, parameter] : core_.parameter_names.items()) {
+      at::Tensor sum;
+      for (const State& rank : ranks) {
+        const State* of_rank = rank.at("gradients").find(name);
+        if (of_rank != nullptr) sum = sum.defined() ? sum + of_rank->as_tensor() : of_rank->as_tensor();
+      }
+      if (sum.defined()) gradients[name] = sum * factor;
+    }
+    own["gradients"] = std::move(gradients);
+  }
+  return own;
 }
 
 void CheckpointConnector::save(const std::string& path, CheckpointEvent event) {
@@ -87,7 +143,7 @@ void CheckpointConnector::save(const std::string& path, CheckpointEvent event) {
   CheckpointInfo info;
   info.epoch = core_.progress.epoch;
   info.global_step = core_.progress.global_step;
-  info.world_size = core_.strategy().environment().world_size();
+  info.world_size = core_.world_size();
   info.monitor = event.monitor;
   info.score = event.score;
   info.levin_version = LEVIN_VERSION;
@@ -123,9 +179,13 @@ std::string CheckpointConnector::find(const std::string& ckpt) const {
   return ckpt;
 }
 
+std::string CheckpointConnector::find_on_rank_zero(const std::string& ckpt) const {
+  return core_.from_rank_zero(core_.is_global_zero() ? find(ckpt) : "");
+}
+
 void CheckpointConnector::read(const std::string& path, bool weights_only) {
   tree_ = weights_only ? read_checkpoint(path, {"model", "module"}) : read_checkpoint(path);
-  log::info(fmt::format("loaded the checkpoint {}", path));
+  log::rank_zero_info(fmt::format("loaded the checkpoint {}", path));
 }
 
 void CheckpointConnector::restore_module(bool weights_only) {
@@ -142,6 +202,10 @@ void CheckpointConnector::restore_module(bool weights_only) {
       core.callbacks[i]->load_state_dict(*state);
   core.progress.load_state_dict(tree_.at("loops"));
   core.data_seed = static_cast<uint64_t>(tree_.at("loops").at("seed").as_int());
+  const int64_t ranks = core.train_shares();
+  if (const int64_t batch = core.loaders.train.batch_size(ranks) * ranks;
+      batch != tree_.at("loops").at("global_batch_size").as_int())
+    core.progress.resume_with_batches_of(batch);
 }
 
 void CheckpointConnector::restore_optimization() {
@@ -159,19 +223,50 @@ void CheckpointConnector::restore_optimization() {
   for (size_t i = 0; i < schedulers.size(); ++i) core.schedulers[i].scheduler->load_state_dict(schedulers[i]);
   core.precision().load_state_dict(tree_.at("precision"));
   core.elapsed_before = core.progress.elapsed;
-  const State& metrics = tree_.at("metrics");
+  const State& metrics = rank_state().at("metrics");
   core.train_metrics.load_state_dict(metrics.at("train"));
   if (const State* validation = metrics.find("validation")) core.evaluation_metrics.load_state_dict(*validation);
-  for (const auto& [name, value] : metrics.at("latest").as_map()) core.metrics_cache()[name] = value.as_double();
+  for (const auto& [name, value] : tree_.at("latest_metrics").as_map()) core.metrics_cache()[name] = value.as_double();
 }
 
 void CheckpointConnector::restore_moment() {
-  if (const State* gradients = tree_.find("gradients")) {
+  const State& own = rank_state();
+  if (const State* gradients = own.find("gradients")) {
     for (const auto& [name, parameter] : core_.parameter_names.items())
       if (const State* gradient = gradients->find(name))
         parameter.mutable_grad() = at::empty_like(parameter).copy_(gradient->as_tensor());
   }
-  restore_rng_state(tree_.at("rng"));
+  if (const State* generators = own.find("rng")) {
+    restore_rng_state(*generators);
+  } else {
+    const auto batch = static_cast<uint64_t>(core_.progress.total_batches);
+    default_cpu_generator().set_current_seed(mix_seed(core_.data_seed, static_cast<uint64_t>(core_.rank()), batch));
+  }
+}
+
+State CheckpointConnector::dump_outcome() {
+  RankCore& core = core_;
+  State outcome = State::map();
+  outcome["model"] = core.strategy().module_state(core.module());
+  outcome["loops"] = core.progress.state_dict();
+  State callbacks = State::map();
+  for (size_t i = 0; i < core.callbacks.size(); ++i) callbacks[callback_key(i)] = core.callbacks[i]->state_dict();
+  outcome["callbacks"] = std::move(callbacks);
+  State latest = State::map();
+  for (const auto& [name, value] : core.callback_metrics()) latest[name] = value;
+  outcome["latest_metrics"] = std::move(latest);
+  return outcome;
+}
+
+void CheckpointConnector::load_outcome(const State& outcome) {
+  RankCore& core = core_;
+  core.strategy().load_module_state(core.module(), outcome.at("model"));
+  core.progress.load_state_dict(outcome.at("loops"));
+  for (size_t i = 0; i < core.callbacks.size(); ++i)
+    if (const State* state = outcome.at("callbacks").find(callback_key(i)); state != nullptr && !state->is_null())
+      core.callbacks[i]->load_state_dict(*state);
+  for (const auto& [name, value] : outcome.at("latest_metrics").as_map())
+    core.metrics_cache()[name] = value.as_double();
 }
 
 }  // namespace levin

@@ -16,7 +16,7 @@ class CheckpointConnector {
  public:
   explicit CheckpointConnector(RankCore& core) : core_(core) {}
 
-  /// Writes at once.
+  /// Writes at once; with several ranks a collective.
   void save(const std::string& path, CheckpointEvent event);
   /// Writes at the next moment that can be resumed exactly.
   void defer(const std::string& path, const CheckpointEvent& event) { deferred_.emplace_back(path, event); }
@@ -25,7 +25,13 @@ class CheckpointConnector {
 
   /// The path that "last", "auto", "best" or a path means; empty for a fresh start.
   std::string find(const std::string& ckpt) const;
+  /// The same as rank 0 finds it; a collective.
+  std::string find_on_rank_zero(const std::string& ckpt) const;
   void read(const std::string& path, bool weights_only);
+
+  /// What a fit leaves in its module, callbacks and counters, for a caller in another process.
+  State dump_outcome();
+  void load_outcome(const State& outcome);
 
   /// Before configure_optimizers: the module's hook, its weights, the data module, the callbacks.
   void restore_module(bool weights_only);
@@ -34,14 +40,20 @@ class CheckpointConnector {
   /// Last: gradients of a window under way and the random generators.
   void restore_moment();
   /// Lets go of what was read.
-  void release() { tree_ = State(); }
+  void release() { tree_ = merged_ = State(); }
 
  private:
   State dump();
+  /// What each rank has of its own: random generators, gradients of a window under way, metrics.
+  State dump_rank();
+  /// This rank's part of the tree that was read, or what it takes over from ranks that are no more.
+  const State& rank_state();
+  State merged_rank_state(int64_t saved_ranks) const;
   std::string callback_key(size_t index) const;
 
   RankCore& core_;
   State tree_;
+  State merged_;  ///< see rank_state
   std::vector<std::pair<std::string, CheckpointEvent>> deferred_;
 };
 

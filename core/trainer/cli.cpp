@@ -4,6 +4,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/comm/rank_failure.h>
 #include <levin/core/optim/schedulers.h>
 #include <levin/core/trainer/cli_arguments.h>
 #include <levin/core/trainer/cli_config.h>
@@ -16,6 +17,7 @@
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <iostream>
 
@@ -82,7 +84,7 @@ void apply_seed(Config& config) {
   if (seed.is_null()) {
     // Below 2^31, so that it can be given back everywhere.
     seed = ConfigCodec<int64_t>::dump(static_cast<int64_t>(global_seed() & 0x7fffffff));
-    log::info("seed " + seed.text() + ", drawn at random; hint: --seed=" + seed.text() + " repeats this run");
+    log::rank_zero_info("seed " + seed.text() + ", drawn at random; hint: --seed=" + seed.text() + " repeats this run");
   }
   seed_everything(static_cast<uint64_t>(ConfigCodec<int64_t>::parse(seed, "seed")));
 }
@@ -101,13 +103,21 @@ int execute(const Command& command, Config config, const ConfigNames& names) {
                 .data = data != nullptr ? make_section(names.data, *data, "data") : nullptr,
                 .ckpt = ckpt.is_null() ? "" : ckpt.text()};
   if (command.needs_trained_weights && run.ckpt.empty())
-    log::warning(std::string(command.name) + " without --ckpt uses weights that were never trained; hint: --ckpt best");
+    log::rank_zero_warning(std::string(command.name) +
+                           " without --ckpt uses weights that were never trained; hint: --ckpt best");
 
   const std::string ending = command.run(run);
   if (trainer.is_global_zero()) std::cout << ending << std::flush;
   if (!trainer.interrupted()) return kSuccess;
-  if (!command.needs_trained_weights) log::info("interrupted; hint: --ckpt last goes on from here");
+  if (!command.needs_trained_weights) log::rank_zero_info("interrupted; hint: --ckpt last goes on from here");
   return kSignalBase + trainer.interrupt_signal();
+}
+
+/// Launchers before torchrun told a rank its place on the host by a word of the command line, and the rest by
+/// variables.
+void adopt_local_rank(const std::string& local_rank) {
+  if (!local_rank.empty() && std::getenv("RANK") != nullptr && std::getenv("WORLD_SIZE") != nullptr)
+    setenv("LOCAL_RANK", local_rank.c_str(), /*replace=*/0);
 }
 
 int report(const std::string& message, int status) {
@@ -127,6 +137,9 @@ Cli::Cli()
 int Cli::run(int argc, char** argv) {
   try {
     return run_command(argc, argv);
+  } catch (const RankFailedError& error) {
+    // The rank that failed says why; rank 0, whose words the user reads, repeats it.
+    return log::rank() == 0 ? report(error.what(), kFailure) : kFailure;
   } catch (const ConfigError& error) {
     return report(error.what(), kUsageError);
   } catch (const c10::Error& error) {
@@ -140,6 +153,7 @@ int Cli::run(int argc, char** argv) {
 
 int Cli::run_command(int argc, char** argv) {
   const auto arguments = parse_arguments(argc, argv, command_names());
+  adopt_local_rank(arguments.local_rank);
   const ConfigNames names{modules, data, callbacks, loggers, strategies, precisions};
   if (arguments.version) {
     std::cout << arguments.program << ": Levin " << LEVIN_VERSION << ", LibTorch " << LEVIN_LIBTORCH_VERSION << "\n";

@@ -68,6 +68,8 @@ CliArguments parse_arguments(int argc, const char* const* argv, const std::vecto
       arguments.help = true;
     } else if (key == "version") {
       arguments.version = true;
+    } else if (key == "local_rank" || key == "local-rank") {
+      arguments.local_rank = token.value.front();
     } else if (token.unregistered) {
       // The value follows "=", is the next word, or is left out of a flag.
       std::string text = "true";
@@ -79,7 +81,6 @@ CliArguments parse_arguments(int argc, const char* const* argv, const std::vecto
       }
       arguments.settings.push_back({key, parse_value(text, {.source = "command line --" + key})});
     }
-    // --local_rank says again what the launcher's environment says.
   }
 
   if (std::erase(words, "-h") > 0) arguments.help = true;

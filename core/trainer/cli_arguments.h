@@ -23,6 +23,7 @@ struct CliArguments {
   std::string help_section;  ///< empty: all
   bool version = false;
   bool print_config = false;
+  std::string local_rank;  ///< of `--local_rank N`, which older launchers append; empty when it was not given
 };
 
 /// Takes a command line apart without looking at what the settings name. `commands` are the words that may stand for a

@@ -7,6 +7,7 @@
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/precision/precision.h>
+#include <levin/core/trainer/older_options.h>
 #include <levin/core/trainer/options.h>
 
 #include <fmt/format.h>
@@ -171,6 +172,7 @@ void normalize(Config& source, const ConfigNames& names) {
   if (trainer == nullptr) return;
   if (trainer->is_null()) *trainer = Config::mapping(trainer->origin());
   if (!trainer->is_mapping()) throw_wrong_type(*trainer, "trainer", "a mapping of options");
+  translate_older_options(*trainer);
   if (Config* strategy = trainer->find("strategy")) normalize_named(*strategy, names.strategies);
   if (Config* precision = trainer->find("precision")) normalize_named(*precision, names.precisions);
 }

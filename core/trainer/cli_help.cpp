@@ -92,7 +92,7 @@ std::string general_text(const HelpContents& contents) {
   text += row("--print_config", "prints the resolved configuration and where each value comes from, and ends");
   text += row("--help [SECTION]", "this help, or one section of it");
   text += row("--version", "the versions of Levin and LibTorch");
-  text += row("--local_rank N", "accepted, as older launchers append it; the environment says the rank");
+  text += row("--local_rank N", "as older launchers append it: LOCAL_RANK, where that is not set");
   text += "\nValues come from the defaults, then the files in order, then the command line.\n";
   return text;
 }

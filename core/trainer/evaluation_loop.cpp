@@ -1,5 +1,7 @@
 #include <levin/core/trainer/evaluation_loop.h>
 
+#include <levin/core/base/error.h>
+#include <levin/core/comm/control_plane.h>
 #include <levin/core/trainer/module_mode.h>
 #include <levin/core/trainer/signals.h>
 
@@ -55,11 +57,50 @@ struct EvaluationLoop::HookSet {
   }
 };
 
+/// One batch's step as a strategy runs it.
+class EvaluationLoop::Step final : public StepPhases {
+ public:
+  Step(RankCore& core, const HookSet& set) : core_(core), set_(set) {}
+  void set_batch(int64_t batch_idx) { batch_idx_ = batch_idx; }
+
+  Module& module() override { return core_.module(); }
+  StepOutput step(Module& module, const Batch& batch) override {
+    const Activity activity(core_, "evaluation_step");
+    const ForwardScope forward(core_.precision());
+    return (module.*set_.step)(batch, batch_idx_);
+  }
+  StepOutput step_end(StepOutput output) override {
+    const ForwardScope forward(core_.precision());
+    return (core_.module().*set_.step_end)(std::move(output));
+  }
+  void before_backward(StepOutput&) override { no_backward(); }
+  void backward(StepOutput&) override { no_backward(); }
+  void after_backward() override { no_backward(); }
+
+ private:
+  [[noreturn]] static void no_backward() { throw InternalError("an evaluation has no backward"); }
+
+  RankCore& core_;
+  const HookSet& set_;
+  int64_t batch_idx_ = 0;
+};
+
+bool EvaluationLoop::interrupted_anywhere() const {
+  const bool here = SignalScope::received() != 0;
+  if (core_.world_size() == 1) return here;
+  for (const std::string& there : core_.strategy().collective().gather_bytes(here ? "y" : ""))
+    if (!there.empty()) return true;
+  return false;
+}
+
 bool EvaluationLoop::run(RunningStage stage, const DataLoaders& loaders, const std::vector<int64_t>& batches,
                          EvaluationProgress& progress, bool in_fit) {
   const HookSet& set = HookSet::of(stage);
   const EvaluationScope scope(core_, stage, &core_.evaluation_metrics);
   core_.evaluation_batches = batches;
+  Step step(core_, set);
+  const bool several_ranks = core_.world_size() > 1;
+  bool took_part = false;
   const bool resuming = progress.started;
   if (!resuming) {
     core_.evaluation_metrics.reset();
@@ -83,31 +124,41 @@ bool EvaluationLoop::run(RunningStage stage, const DataLoaders& loaders, const s
                                       .loaders = static_cast<int64_t>(loaders.size())});
       hooks_.call("on_evaluation_batch_start", set.batch_start, set.module_batch_start, batch, progress.batch,
                   progress.loader);
-      StepOutput output;
-      {
-        const ProfilerSpan span(core_.profiler, "evaluation_step");
-        const ForwardScope forward(core_.precision());
-        output = (core_.module().*set.step_end)((core_.module().*set.step)(batch, progress.batch));
-      }
+      took_part = true;
+      step.set_batch(progress.batch);
+      const StepOutput output = core_.strategy().evaluate(batch, step);
       hooks_.call("on_evaluation_batch_end", set.batch_end, set.module_batch_end, output, batch, progress.batch,
                   progress.loader);
       ++progress.batch;
-      if (in_fit && core_.running != RunningStage::kSanityCheck) checkpoints_.save_deferred();
-      if (SignalScope::received() != 0) return false;
+      if (in_fit && !several_ranks && core_.running != RunningStage::kSanityCheck) checkpoints_.save_deferred();
+      if (SignalScope::received() != 0) {
+        if (!several_ranks) return false;
+        break;  // the others are told at the end
+      }
+      if (ControlPlane* control = core_.strategy().control_plane()) control->throw_if_failed();
     }
     if (loaders.size() > 1) core_.evaluation_metrics.end_loader();
+  }
+  if (several_ranks && interrupted_anywhere()) {
+    // Ranks are at different batches: a resumed run starts this evaluation again.
+    progress = {};
+    core_.evaluation_metrics.reset();
+    return false;
   }
   core_.evaluation_metrics.begin({.loaders = 1});
   core_.evaluation_loader = 0;
   core_.epoch_values_visible = true;
   hooks_.call("on_evaluation_epoch_end", set.epoch_end, set.module_epoch_end);
+  if (several_ranks) core_.evaluation_metrics.synchronize_epoch(core_.strategy().collective(), took_part);
   collect_results(loaders.size());
   core_.log_epoch_row(core_.evaluation_metrics);
   progress = {};
   if (in_fit && core_.running == RunningStage::kValidate) core_.progress.phase = FitPhase::kAfterValidation;
-  hooks_.call_in_stages("on_evaluation_end", set.end, set.module_end, [&] {
-    if (in_fit && core_.running == RunningStage::kValidate) checkpoints_.save_deferred();
-  });
+  hooks_.call_in_stages(
+      "on_evaluation_end", set.end, set.module_end, [] {},
+      [&] {
+        if (in_fit && core_.running == RunningStage::kValidate) checkpoints_.save_deferred();
+      });
   core_.epoch_values_visible = false;
   core_.evaluation_metrics.reset();
   return true;

@@ -4,6 +4,7 @@
 #include <levin/core/trainer/hooks.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace levin {
@@ -22,9 +23,14 @@ class EvaluationLoop {
 
   /// One map of metrics for each loader, of the run just ended.
   const std::vector<MetricMap>& results() const { return results_; }
+  /// Those of a run in another process.
+  void set_results(std::vector<MetricMap> results) { results_ = std::move(results); }
 
  private:
   struct HookSet;
+  class Step;
+  /// Whether a signal ends the run here, on all ranks.
+  bool interrupted_anywhere() const;
   void collect_results(size_t loaders);
 
   RankCore& core_;

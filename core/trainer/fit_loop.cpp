@@ -3,18 +3,24 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/comm/control_plane.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/trainer/signals.h>
+#include <levin/core/trainer/stand_in.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
+#include <utility>
 
 namespace levin {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr const char* kSignalReason = "a signal";
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -23,9 +29,10 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
 }  // namespace
 
 void FitLoop::count_batches() {
-  const int64_t world_size = core_.strategy().environment().world_size();
+  const int64_t world_size = core_.world_size();
   const char* option = core_.resolved.overfit ? "overfit_batches" : "limit_train_batches";
-  const int64_t batches = core_.resolved.limit_train.resolve(core_.loaders.train.num_batches(world_size), option);
+  const int64_t batches = core_.resolved.limit_train.resolve(
+      core_.loaders.train.num_batches(core_.train_shares(), core_.progress.first_example), option);
   core_.train_batches = batches < 0 ? std::nullopt : std::optional<int64_t>(batches);
   validation_batches_ = limited_batches(core_.loaders.val, core_.resolved.limit_val,
                                         core_.resolved.overfit ? "overfit_batches" : "limit_val_batches", world_size);
@@ -70,8 +77,36 @@ void FitLoop::sanity_check() {
 bool FitLoop::limits_reached() const {
   const ResolvedOptions& limits = core_.resolved;
   if (limits.max_steps && core_.progress.global_step >= *limits.max_steps) return true;
-  if (limits.max_time && core_.elapsed_seconds() >= static_cast<double>(limits.max_time->count())) return true;
+  if (!limits.max_time || core_.elapsed_seconds() < static_cast<double>(limits.max_time->count())) return false;
+  if (core_.world_size() == 1) return true;
+  // Clocks differ: rank 0's decides, and the ranks stop together.
   return false;
+}
+
+/// With several ranks: what one of them alone knows of (a signal, the time) becomes a request to all, and all stop
+/// before the same batch.
+bool FitLoop::stops_before_batch() {
+  ControlPlane* control = core_.strategy().control_plane();
+  if (control == nullptr) return false;
+  const auto& max_time = core_.resolved.max_time;
+  if (SignalScope::received() != 0 && !signal_passed_on_) {
+    signal_passed_on_ = true;
+    control->request_stop(kSignalReason);
+  } else if (max_time && core_.is_global_zero() && !time_is_up_ &&
+             core_.elapsed_seconds() >= static_cast<double>(max_time->count())) {
+    time_is_up_ = true;
+    control->request_stop("max_time is over");
+  }
+  core_.whereabouts.batch.store(core_.progress.total_batches, std::memory_order_relaxed);
+  if (!control->begin_batch(core_.progress.total_batches)) return false;
+  const std::string reason = control->stop_reason();
+  if (reason == kSignalReason) {
+    end_by_signal();
+    return true;
+  }
+  core_.stop_requested = true;
+  core_.stop_reason = reason;
+  return should_end();
 }
 
 bool FitLoop::should_end() const {
@@ -85,7 +120,7 @@ void FitLoop::run(const std::function<void()>& reload) {
   FitProgress& progress = core_.progress;
   last_validation_ = Clock::now() - std::chrono::duration_cast<Clock::duration>(
                                         std::chrono::duration<double>(progress.seconds_since_validation));
-  interrupted_ = false;
+  interrupted_ = time_is_up_ = signal_passed_on_ = false;
   bool first = true;
   core_.in_fit_loop = true;
   while (!should_end()) {
@@ -94,6 +129,8 @@ void FitLoop::run(const std::function<void()>& reload) {
     if (epoch_done) {
       ++progress.epoch;
       progress.batch = 0;
+      progress.epoch_samples = 0;
+      if (std::exchange(progress.first_example, 0) > 0) count_batches();
       progress.epoch_started = false;
       progress.last_batch_done = false;
       progress.window_index = 0;
@@ -108,8 +145,8 @@ void FitLoop::run(const std::function<void()>& reload) {
     first = false;
     run_epoch();
   }
-  if (core_.stop_requested && !interrupted_ && core_.is_global_zero())
-    log::info(fmt::format("training was asked to stop: {}", core_.stop_reason));
+  if (core_.stop_requested && !interrupted_)
+    log::rank_zero_info(fmt::format("training was asked to stop: {}", core_.stop_reason));
   core_.in_fit_loop = false;
 }
 
@@ -135,42 +172,89 @@ void FitLoop::run_epoch() {
 bool FitLoop::train_batches() {
   FitProgress& progress = core_.progress;
   if (should_end()) return progress.last_batch_done;
-  auto pass = core_.loaders.train.pass(core_.position(progress.epoch, progress.batch));
+  had_data_ = progress.batch > 0;
+  auto pass = core_.loaders.train.pass(core_.train_position());
   const auto started = Clock::now();
   auto fetched = pass.next();
-  if (!fetched && progress.batch == 0) log::warning("the training loader gave no batch; hint: is the data set empty?");
-  while (fetched) {
-    const bool limit_hit = core_.train_batches && progress.batch + 1 >= *core_.train_batches;
-    // One batch of lookahead tells whether this is the last one.
-    std::optional<Batch> next;
-    if (!limit_hit) next = pass.next();
-    std::optional<int64_t> remaining;
-    if (core_.train_batches) remaining = *core_.train_batches - progress.batch - 1;
-    const bool is_last = !next.has_value();
-    if (train_batch(std::move(*fetched), is_last, remaining) == BatchResult::kEndOfEpoch) break;
+  const bool empty = core_.train_batches ? *core_.train_batches == 0 : !fetched.has_value();
+  if (empty && progress.batch == 0 && core_.world_size() == 1)
+    log::rank_zero_warning("the training loader gave no batch; hint: is the data set empty?");
+  // With several ranks the end is everybody's: a rank without data goes on until the others have none either.
+  bool more = fetched.has_value() ||
+              (core_.world_size() > 1 && (!core_.train_batches || progress.batch < *core_.train_batches));
+  while (more) {
+    if (stops_before_batch()) return false;
+    Turn turn = next_turn(pass, fetched);
+    const bool known_last = turn.place.is_last;
+    if (train_batch(std::move(turn)) == BatchResult::kEndOfEpoch) break;
     if (interrupted_) return false;
     if (validation_due() && !validate()) return false;
     if (should_end() && !progress.last_batch_done) return false;
     progress.phase = FitPhase::kBatches;
-    fetched = std::move(next);
+    more = !known_last && !progress.last_batch_done;
   }
   progress.last_batch_done = true;
   suggest_workers(pass.waited(), Clock::now() - started);
   return true;
 }
 
-FitLoop::BatchResult FitLoop::train_batch(Batch fetched, bool is_last, std::optional<int64_t> remaining) {
+/// Takes the batch that was fetched, and fetches the one after it: one batch of lookahead tells whether this is the
+/// last one.
+FitLoop::Turn FitLoop::next_turn(DataLoader::Pass& pass, std::optional<Batch>& fetched) {
+  const FitProgress& progress = core_.progress;
+  Turn turn;
+  turn.place.batch_idx = progress.batch;
+  const bool limit_hit = core_.train_batches && progress.batch + 1 >= *core_.train_batches;
+  std::optional<Batch> next;
+  if (!limit_hit && fetched) next = pass.next();
+  turn.has_data = fetched.has_value();
+  had_data_ = had_data_ || turn.has_data;
+  if (turn.has_data) {
+    turn.batch = std::move(*fetched);
+  } else {
+    // Nothing is learnt from it: it stands in so that this rank reduces what the others reduce.
+    DataLoaderPosition first = core_.position(progress.epoch, 0);
+    first.rank = 0;
+    first.world_size = 1;
+    auto stand_in = core_.loaders.train.with_options(core_.loaders.train.options()).pass(first).next();
+    if (!stand_in)
+      throw Error("data", "a rank has no training data at all; hint: give every rank at least one example");
+    turn.batch = std::move(*stand_in);
+  }
+  turn.samples = turn.batch.size();
+  if (core_.world_size() == 1) {
+    turn.place.is_last = !next.has_value();
+  } else if (const auto share = pass.share(progress.batch); share && core_.train_shares() > 1) {
+    // Known beforehand: the examples of the batch are weighted alike, whichever rank has them.
+    turn.place.is_last = limit_hit;
+    turn.place.weight = static_cast<double>(share->own * core_.train_shares()) / static_cast<double>(share->all);
+    turn.samples = share->all;
+  } else {
+    turn.place.counts_participants = true;
+    turn.place.has_next = next.has_value();
+    turn.place.weight = turn.has_data ? 1.0 : 0.0;
+    turn.place.is_last = limit_hit;
+    turn.samples *= core_.world_size();
+  }
+  if (core_.train_batches && !turn.place.counts_participants)
+    turn.place.remaining = *core_.train_batches - progress.batch - 1;
+  fetched = std::move(next);
+  return turn;
+}
+
+FitLoop::BatchResult FitLoop::train_batch(Turn turn) {
   FitProgress& progress = core_.progress;
   const int64_t batch_idx = progress.batch;
-  const Batch batch = core_.transfer(std::move(fetched), 0);
-  const int64_t size = batch.size();
-  core_.train_metrics.begin({.batch_size = size, .step_default = true});
+  const StandIn stand_in(core_, !turn.has_data);
+  const Batch batch = core_.transfer(std::move(turn.batch), 0);
+  core_.train_metrics.begin({.batch_size = batch.size(), .step_default = true});
   hooks_.callbacks("on_train_batch_start", &Callback::on_train_batch_start, batch, batch_idx);
   if (!hooks_.module("on_train_batch_start", &Module::on_train_batch_start, batch, batch_idx)) {
     optimization_.step_schedulers(Interval::kEpoch, /*plateau=*/false);
     return BatchResult::kEndOfEpoch;
   }
-  const StepOutput& output = optimization_.run(batch, batch_idx, is_last, remaining);
+  const StepOutput& output = optimization_.run(batch, turn.place);
+  const bool is_last = turn.place.is_last || optimization_.data_ended();
 
   if (core_.stepped) optimization_.step_schedulers(Interval::kStep, /*plateau=*/false);
   if (core_.stepped) optimization_.step_schedulers(Interval::kStep, /*plateau=*/true);
@@ -178,7 +262,7 @@ FitLoop::BatchResult FitLoop::train_batch(Batch fetched, bool is_last, std::opti
 
   progress.phase = FitPhase::kBatches;
   hooks_.call_in_stages(
-      "on_train_batch_end", &Callback::on_train_batch_end, &Module::on_train_batch_end,
+      "on_train_batch_end", &Callback::on_train_batch_end, &Module::on_train_batch_end, [] {},
       [&] {
         if (core_.stepped && progress.global_step % core_.options.log_every_n_steps == 0)
           core_.log_step_row();
@@ -187,13 +271,14 @@ FitLoop::BatchResult FitLoop::train_batch(Batch fetched, bool is_last, std::opti
         ++progress.batch;
         ++progress.total_batches;
         ++progress.batches_since_validation;
-        progress.samples += size * core_.strategy().environment().world_size();
+        progress.samples += turn.samples;
+        progress.epoch_samples += turn.samples;
         progress.last_batch_done = is_last;
         progress.seconds_since_validation = seconds_between(last_validation_, Clock::now());
         checkpoints_.save_deferred();
       },
       output, batch, batch_idx);
-  if (SignalScope::received() != 0) end_by_signal();
+  if (SignalScope::received() != 0 && core_.world_size() == 1) end_by_signal();
   return BatchResult::kContinue;
 }
 
@@ -205,8 +290,12 @@ bool FitLoop::validation_due() const {
   const auto& every_epochs = core_.options.check_val_every_n_epoch;
   if (every_epochs && (progress.epoch + 1) % *every_epochs != 0) return false;
   const auto& interval = core_.options.val_check_interval.value();
-  if (const auto* time = std::get_if<std::chrono::seconds>(&interval))
-    return progress.seconds_since_validation >= static_cast<double>(time->count());
+  if (const auto* time = std::get_if<std::chrono::seconds>(&interval)) {
+    const bool due = progress.seconds_since_validation >= static_cast<double>(time->count());
+    if (core_.world_size() == 1) return due;
+    // Clocks differ: rank 0's decides, but ranks do not ask it in every step.
+    return progress.total_batches % core_.options.log_every_n_steps == 0 && core_.from_rank_zero(due ? "y" : "") == "y";
+  }
   // A callback that stops training wants to see how the weights do.
   if (core_.stop_requested && should_end()) return true;
   if (!validate_every_) return progress.last_batch_done;
@@ -220,6 +309,7 @@ bool FitLoop::validate() {
   progress.phase = FitPhase::kValidation;
   if (!evaluation_.run(RunningStage::kValidate, core_.loaders.val, validation_batches_, progress.validation,
                        /*in_fit=*/true)) {
+    if (core_.world_size() > 1) progress.phase = FitPhase::kBatches;  // it is due again
     end_by_signal();
     return false;
   }
@@ -227,7 +317,8 @@ bool FitLoop::validate() {
   progress.batches_since_validation = 0;
   progress.seconds_since_validation = 0;
   last_validation_ = Clock::now();
-  if (SignalScope::received() != 0) {
+  core_.agree_on_stop();
+  if (SignalScope::received() != 0 && core_.world_size() == 1) {
     end_by_signal();
     return false;
   }
@@ -238,16 +329,21 @@ bool FitLoop::validate() {
 void FitLoop::finish_epoch(bool complete) {
   core_.train_metrics.begin({.batch_size = 1, .step_default = false});
   core_.epoch_values_visible = true;
-  hooks_.call_in_stages("on_train_epoch_end", &Callback::on_train_epoch_end, &Module::on_train_epoch_end, [&] {
-    if (complete) optimization_.step_schedulers(Interval::kEpoch, /*plateau=*/true);
-    core_.log_epoch_row(core_.train_metrics);
-    if (complete) {
-      core_.progress.phase = FitPhase::kEpochDone;
-      core_.train_metrics.reset();
-    }
-    checkpoints_.save_deferred();
-  });
+  const auto synchronize = [&] {
+    if (core_.world_size() > 1) core_.train_metrics.synchronize_epoch(core_.strategy().collective(), had_data_);
+  };
+  hooks_.call_in_stages("on_train_epoch_end", &Callback::on_train_epoch_end, &Module::on_train_epoch_end, synchronize,
+                        [&] {
+                          if (complete) optimization_.step_schedulers(Interval::kEpoch, /*plateau=*/true);
+                          core_.log_epoch_row(core_.train_metrics);
+                          if (complete) {
+                            core_.progress.phase = FitPhase::kEpochDone;
+                            core_.train_metrics.reset();
+                          }
+                          checkpoints_.save_deferred();
+                        });
   core_.epoch_values_visible = false;
+  core_.agree_on_stop();
 }
 
 void FitLoop::end_by_signal() {
@@ -263,7 +359,7 @@ void FitLoop::suggest_workers(std::chrono::nanoseconds waited, std::chrono::nano
   const double share =
       total.count() == 0 ? 0 : static_cast<double>(waited.count()) / static_cast<double>(total.count());
   if (share < 0.2 || total < std::chrono::seconds(2) || workers + 1 >= cores) return;
-  log::info_once(
+  log::rank_zero_info_once(
       fmt::format("{:.0f} % of the last epoch went by waiting for data; hint: num_workers = {} fetches batches "
                   "while the step computes (now {})",
                   100 * share, std::min(workers + 2, cores - 1), workers));

@@ -29,11 +29,22 @@ class FitLoop {
  private:
   enum class BatchResult { kContinue, kEndOfEpoch };
 
+  /// A training batch, with its place among those of all ranks.
+  struct Turn {
+    Batch batch;
+    Optimization::Place place;
+    bool has_data = true;  ///< false: other ranks have data for this step and this one has not; it only takes part
+    int64_t samples = 0;   ///< of all ranks
+  };
+
   bool limits_reached() const;
+  /// Asks the other ranks to stop too, or stops before this batch if they agreed to.
+  bool stops_before_batch();
+  Turn next_turn(DataLoader::Pass& pass, std::optional<Batch>& fetched);
   bool should_end() const;
   void run_epoch();
   bool train_batches();
-  BatchResult train_batch(Batch fetched, bool is_last, std::optional<int64_t> remaining);
+  BatchResult train_batch(Turn turn);
   bool validation_due() const;
   bool validate();
   void finish_epoch(bool complete);
@@ -49,6 +60,9 @@ class FitLoop {
   std::optional<int64_t> validate_every_;  ///< batches between validations inside an epoch
   std::chrono::steady_clock::time_point last_validation_;
   bool interrupted_ = false;
+  bool had_data_ = false;          ///< this rank has had a batch in this epoch
+  bool time_is_up_ = false;        ///< the other ranks were told
+  bool signal_passed_on_ = false;  ///< likewise
 };
 
 }  // namespace levin

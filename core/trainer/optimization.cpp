@@ -40,13 +40,16 @@ void Optimization::configure() {
                             "valid: one; hint: set automatic_optimization = false and step them in training_step",
                             configs.size()));
   if (configs.empty())
-    log::warning("configure_optimizers gave no optimizer: training_step runs, but no parameter changes");
+    log::rank_zero_warning("configure_optimizers gave no optimizer: training_step runs, but no parameter changes");
   std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;
   for (const auto& config : configs) {
     if (config.optimizer == nullptr) throw Error("module", "configure_optimizers gave an empty optimizer");
     optimizers.push_back(config.optimizer);
   }
   core_.strategy().setup_optimizers(optimizers);
+  if (const double scale = core_.strategy().learning_rate_scale(); scale != 1)
+    for (const auto& optimizer : optimizers)
+      for (auto& group : optimizer->param_groups()) group.options().set_lr(group.options().get_lr() * scale);
   const auto driver = [this](OptimizerHandle& optimizer, const OptimizerHandle::Closure& closure) {
     drive_step(optimizer, closure);
   };
@@ -87,28 +90,37 @@ void Optimization::configure() {
   }
 }
 
-const StepOutput& Optimization::run(const Batch& batch, int64_t batch_idx, bool is_last,
-                                    std::optional<int64_t> remaining) {
+std::vector<std::shared_ptr<torch::optim::Optimizer>> Optimization::optimizers() const {
+  std::vector<std::shared_ptr<torch::optim::Optimizer>> all;
+  for (const auto& handle : core_.optimizer_handles) all.push_back(handle->shared_optimizer());
+  return all;
+}
+
+const StepOutput& Optimization::run(const Batch& batch, const Place& place) {
   FitProgress& progress = core_.progress;
   core_.stepped = false;
   batch_ = &batch;
-  batch_idx_ = batch_idx;
+  place_ = place;
   output_ = StepOutput();
+  data_ended_ = false;
   if (!core_.module().automatic_optimization) {
-    const ForwardScope scope(core_.precision());
-    output_ = core_.module().training_step_end(core_.module().training_step(batch, batch_idx));
+    output_ = core_.strategy().manual_step(batch, *this);
     return output_;
   }
+  const auto& remaining = place.remaining;
   if (progress.window_index == 0) {
     progress.window_size = remaining ? std::min(core_.accumulate, *remaining + 1) : core_.accumulate;
     progress.window_has_gradients = false;
   }
-  window_ = {.sync = progress.window_index + 1 == progress.window_size || is_last,
+  window_ = {.sync = progress.window_index + 1 == progress.window_size || place.is_last,
              .index = progress.window_index,
-             .size = progress.window_size};
+             .size = progress.window_size,
+             .counts_participants = place.counts_participants,
+             .participation = place.weight,
+             .has_next = place.has_next};
   closure_ran_ = false;
   if (window_.sync && !core_.optimizer_handles.empty()) {
-    core_.module().optimizer_step(progress.epoch, batch_idx, *core_.optimizer_list.front(), closure_);
+    core_.module().optimizer_step(progress.epoch, place.batch_idx, *core_.optimizer_list.front(), closure_);
     if (!closure_ran_)
       throw Error("module",
                   "optimizer_step did not run its closure, so nothing was trained; hint: call "
@@ -126,10 +138,15 @@ at::Tensor Optimization::run_closure() {
   return output_.loss();
 }
 
-StepOutput Optimization::forward(const Batch& batch) {
-  const ProfilerSpan span(core_.profiler, "training_step");
+StepOutput Optimization::step(Module& module, const Batch& batch) {
+  const Activity activity(core_, "training_step");
   const ForwardScope scope(core_.precision());
-  return core_.module().training_step_end(core_.module().training_step(batch, batch_idx_));
+  return module.training_step(batch, place_.batch_idx);
+}
+
+StepOutput Optimization::step_end(StepOutput output) {
+  const ForwardScope scope(core_.precision());
+  return core_.module().training_step_end(std::move(output));
 }
 
 void Optimization::before_backward(StepOutput& output) {
@@ -146,8 +163,9 @@ void Optimization::before_backward(StepOutput& output) {
 }
 
 void Optimization::backward(StepOutput& output) {
-  const ProfilerSpan span(core_.profiler, "backward");
+  const Activity activity(core_, "backward");
   at::Tensor loss = output.loss();
+  if (place_.weight != 1) loss = loss * place_.weight;
   if (window_.size > 1) loss = loss / static_cast<double>(window_.size);
   core_.precision().scale_loss(loss).backward();
 }
@@ -173,10 +191,16 @@ void Optimization::drive_step(OptimizerHandle& optimizer, const OptimizerHandle:
     if (closure) closure();
     // A window of which every batch was skipped has nothing to step with.
     ready = !core_.module().automatic_optimization || core_.progress.window_has_gradients;
+    if (ready && window_.counts_participants && core_.module().automatic_optimization) {
+      const auto [mean, any_next] = core_.strategy().participation();
+      data_ended_ = !any_next;
+      ready = mean > 0;
+      if (ready && mean != 1) scale_gradients(1 / mean);
+    }
     if (ready) {
-      if (core_.module().automatic_optimization) scale_partial_window();
+      if (core_.module().automatic_optimization && !window_.counts_participants) scale_partial_window();
       prepare_step(optimizer, scaling);
-      const ProfilerSpan span(core_.profiler, "optimizer_step");
+      const Activity activity(core_, "optimizer_step");
       optimizer.take_step(scaling);
     }
   }
@@ -191,8 +215,11 @@ void Optimization::drive_step(OptimizerHandle& optimizer, const OptimizerHandle:
 void Optimization::scale_partial_window() {
   const int64_t held = window_.index + 1;
   if (held == window_.size) return;
+  scale_gradients(static_cast<double>(window_.size) / static_cast<double>(held));
+}
+
+void Optimization::scale_gradients(double factor) {
   const at::NoGradGuard no_grad;
-  const double factor = static_cast<double>(window_.size) / static_cast<double>(held);
   for (const auto& [name, parameter] : core_.parameter_names.items())
     if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor);
 }
@@ -223,7 +250,7 @@ void Optimization::step_schedulers(Interval interval, bool plateau) {
             fmt::format("the scheduler's monitor '{}' was never logged{}", scheduled.config.monitor,
                         valid_names_hint(scheduled.config.monitor, names));
         if (scheduled.config.strict) throw Error("scheduler", message);
-        log::warning_once(message);
+        log::rank_zero_warning_once(message);
         continue;
       }
       metric = found->second;

@@ -37,6 +37,7 @@ void describe_hardware(Schema<TrainerOptions>& schema) {
   schema.field("num_nodes", &Options::num_nodes, "hosts").at_least(1);
   schema.field("strategy", &Options::strategy, "how devices and ranks work together");
   schema.field("precision", &Options::precision, "number format");
+  schema.field("sync_batchnorm", &Options::sync_batchnorm, "BatchNorm takes its statistics over all ranks");
 }
 
 void describe_debugging(Schema<TrainerOptions>& schema) {
@@ -117,6 +118,8 @@ void describe_output(Schema<TrainerOptions>& schema) {
 
 void describe_reproducibility(Schema<TrainerOptions>& schema) {
   using Options = TrainerOptions;
+  schema.field("use_distributed_sampler", &Options::use_distributed_sampler,
+               "divide the batches of training over the ranks; false: each rank reads the loader as it is");
   schema
       .field("reload_dataloaders_every_n_epochs", &Options::reload_dataloaders_every_n_epochs,
              "ask for new loaders every n epochs; 0 never")

@@ -62,6 +62,7 @@ struct TrainerOptions {
   int64_t num_nodes = 1;                  ///< hosts
   Spec<Strategy> strategy = "auto";       ///< how devices and ranks work together
   Spec<Precision> precision = "32-true";  ///< number format
+  bool sync_batchnorm = false;            ///< BatchNorm takes its statistics over all ranks
 
   // Debug
   FastDevRun fast_dev_run;           ///< one epoch of n batches, without sanity check, loggers and checkpoints
@@ -94,6 +95,7 @@ struct TrainerOptions {
   std::string default_root_dir = "levin_logs";  ///< where runs write
 
   // Data and reproducibility
+  bool use_distributed_sampler = true;            ///< divide the batches of training over the ranks
   int64_t reload_dataloaders_every_n_epochs = 0;  ///< ask for new loaders every n epochs; 0 never
   Determinism deterministic;                      ///< deterministic algorithms only
   std::optional<bool> benchmark;                  ///< cuDNN measures which algorithm is fastest

@@ -1,9 +1,42 @@
 #include <levin/core/trainer/prediction_loop.h>
 
+#include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/trainer/module_mode.h>
 #include <levin/core/trainer/signals.h>
 
 namespace levin {
+namespace {
+
+State to_state(const std::vector<Batch>& batches) {
+  State list = State::list();
+  for (const Batch& batch : batches) {
+    State tensors = State::list();
+    for (const auto& [name, tensor] : batch.items()) tensors.push_back(State(State::List{name, tensor}));
+    list.push_back(std::move(tensors));
+  }
+  return list;
+}
+
+Batch to_batch(const State& tensors) {
+  Batch batch;
+  for (const State& item : tensors.as_list()) batch.set(item.as_list()[0].as_string(), item.as_list()[1].as_tensor());
+  return batch;
+}
+
+/// Each batch of all ranks in one, in the order of the examples.
+std::vector<Batch> gathered(Collective& collective, const std::vector<Batch>& own) {
+  std::vector<std::vector<Batch>> parts;
+  for (const std::string& bytes : collective.gather_bytes(state_to_bytes(to_state(own)))) {
+    const State rank = state_from_bytes(bytes);
+    if (parts.size() < rank.as_list().size()) parts.resize(rank.as_list().size());
+    for (size_t i = 0; i < rank.as_list().size(); ++i) parts[i].push_back(to_batch(rank.as_list()[i]));
+  }
+  std::vector<Batch> all;
+  for (const auto& of_batch : parts) all.push_back(Batch::concatenate(of_batch));
+  return all;
+}
+
+}  // namespace
 
 std::vector<std::vector<Batch>> PredictionLoop::run(const DataLoaders& loaders, const std::vector<int64_t>& batches) {
   const EvaluationScope scope(core_, RunningStage::kPredict, /*collector=*/nullptr);
@@ -23,16 +56,18 @@ std::vector<std::vector<Batch>> PredictionLoop::run(const DataLoaders& loaders, 
                   batch_idx, dataloader_idx);
       Batch prediction;
       {
-        const ProfilerSpan span(core_.profiler, "predict_step");
+        const Activity activity(core_, "predict_step");
         const ForwardScope forward(core_.precision());
         prediction = core_.module().predict_step(batch, batch_idx);
       }
       hooks_.call("on_predict_batch_end", &Callback::on_predict_batch_end, &Module::on_predict_batch_end, prediction,
                   batch, batch_idx, dataloader_idx);
       predictions[loader].push_back(prediction.to(at::Device(at::kCPU)));
-      if (SignalScope::received() != 0) return predictions;
+      if (SignalScope::received() != 0 && core_.world_size() == 1) return predictions;
     }
   }
+  if (core_.world_size() > 1)
+    for (auto& of_loader : predictions) of_loader = gathered(core_.strategy().collective(), of_loader);
   hooks_.call("on_predict_epoch_end", &Callback::on_predict_epoch_end, &Module::on_predict_epoch_end);
   hooks_.call("on_predict_end", &Callback::on_predict_end, &Module::on_predict_end);
   return predictions;

@@ -2,6 +2,11 @@
 
 namespace levin {
 
+void FitProgress::resume_with_batches_of(int64_t examples) {
+  batch = epoch_samples / examples;
+  first_example = epoch_samples % examples;
+}
+
 State FitProgress::state_dict() const {
   State state = State::map();
   state["epoch"] = epoch;
@@ -9,6 +14,8 @@ State FitProgress::state_dict() const {
   state["batch"] = batch;
   state["total_batches"] = total_batches;
   state["samples"] = samples;
+  state["epoch_samples"] = epoch_samples;
+  state["first_example"] = first_example;
   state["epoch_started"] = epoch_started;
   state["last_batch_done"] = last_batch_done;
   state["window_index"] = window_index;
@@ -30,6 +37,8 @@ void FitProgress::load_state_dict(const State& state) {
   batch = state.at("batch").as_int();
   total_batches = state.at("total_batches").as_int();
   samples = state.at("samples").as_int();
+  epoch_samples = state.at("epoch_samples").as_int();
+  first_example = state.at("first_example").as_int();
   epoch_started = state.at("epoch_started").as_bool();
   last_batch_done = state.at("last_batch_done").as_bool();
   window_index = state.at("window_index").as_int();

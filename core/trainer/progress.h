@@ -28,6 +28,9 @@ struct FitProgress {
   int64_t batch = 0;          ///< batches done in this epoch
   int64_t total_batches = 0;  ///< batches done in all epochs
   int64_t samples = 0;        ///< examples seen by all ranks in all epochs
+  int64_t epoch_samples = 0;  ///< examples seen by all ranks in this epoch
+  int64_t first_example =
+      0;  ///< where batch 0 of this epoch starts in the order of examples; see resume_with_batches_of
   bool epoch_started = false;
   bool last_batch_done = false;       ///< no batch is left in this epoch
   int64_t window_index = 0;           ///< micro-batches done in the accumulation window under way
@@ -38,6 +41,10 @@ struct FitProgress {
   double elapsed = 0;                    ///< seconds of training, those of earlier runs included
   double seconds_since_validation = 0;   ///< for a val_check_interval that is a time
   int64_t batches_since_validation = 0;  ///< for a val_check_interval that counts across epochs
+
+  /// The batches of all ranks together now have another size than in the run that saved this: goes on at the same
+  /// example. `examples`: in such a batch.
+  void resume_with_batches_of(int64_t examples);
 
   State state_dict() const;
   void load_state_dict(const State& state);

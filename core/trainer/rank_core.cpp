@@ -2,15 +2,91 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/comm/control_plane.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/metrics/metric.h>
 
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
 
 namespace levin {
+namespace {
+
+/// Whether an error may be the consequence of another rank's.
+bool is_communication_error(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& own) {
+    return own.component() == "comm" || own.component() == "ranks" || own.component() == "shared_memory";
+  } catch (const c10::DistError&) {
+    return true;
+  } catch (const c10::Error& of_libtorch) {
+    const std::string_view text = of_libtorch.what_without_backtrace();
+    return text.find("[shared_memory]") != text.npos || text.find("[comm]") != text.npos;
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace
+
+std::string error_message(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error& of_libtorch) {
+    return of_libtorch.what_without_backtrace();
+  } catch (const std::exception& standard) {
+    return standard.what();
+  } catch (...) {
+    return "something was thrown that is no std::exception";
+  }
+}
+
+std::string RankCore::from_rank_zero(const std::string& value) const {
+  return world_size() == 1 ? value : strategy().collective().broadcast_bytes(value, 0);
+}
+
+StrategySetup RankCore::strategy_setup() {
+  return {.devices = resolved.devices,
+          .devices_are_given = resolved.devices_are_given,
+          .num_nodes = options.num_nodes,
+          .sync_batchnorm = options.sync_batchnorm,
+          .whereabouts = &whereabouts};
+}
+
+void RankCore::begin_fit() {
+  progress = {};
+  elapsed_before = 0;
+  accumulate = options.accumulate_grad_batches;
+  forget_metrics();
+  if (fits++ > 0) forget_run_directory();
+  data_seed = global_seed();
+}
+
+std::exception_ptr RankCore::root_cause(const std::exception_ptr& error) const {
+  ControlPlane* control = world_size() > 1 ? strategy().control_plane() : nullptr;
+  if (control == nullptr) return error;
+  // A broken collective is most often a consequence; it takes a while until an end without a word is noticed.
+  constexpr auto kPatience = std::chrono::seconds(4);
+  const auto failure = control->failure_of_other(is_communication_error(error) ? kPatience : std::chrono::seconds(0));
+  if (!failure || !is_communication_error(error)) return error;
+  return std::make_exception_ptr(RankFailedError(*failure));
+}
+
+void RankCore::agree_on_stop() {
+  if (world_size() == 1) return;
+  for (const std::string& wish : strategy().collective().gather_bytes(stop_wish)) {
+    if (wish.empty()) continue;
+    stop_requested = true;
+    stop_reason = wish;
+    return;
+  }
+}
 
 RankCore::RankCore(Trainer& trainer, TrainerOptions given_options)
     : options(std::move(given_options)), resolved(resolve(options)), trainer_(trainer) {
@@ -64,7 +140,7 @@ void RankCore::log_value(std::string_view name, Value&& value, const LogOptions&
                 fmt::format("'{}' was logged where nothing is collected; hint: log from a step or from a hook during "
                             "training or evaluation",
                             name));
-  if (!strategy().owns_outputs()) return;
+  if (muted || !strategy().owns_outputs() || (log_options.rank_zero_only && !is_global_zero())) return;
   active_metrics->log(name, value, log_options);
 }
 
@@ -123,6 +199,7 @@ void RankCore::emit_row() {
 }
 
 void RankCore::log_step_row() {
+  if (world_size() > 1) train_metrics.synchronize_step(strategy().collective(), !muted);
   train_metrics.visit_step([this](const metrics::Collector::Value& value) {
     if (value.prog_bar) bar_cache_[value.name] = value.value;
     if (value.logger) append_to_row(value.name, value.value);
@@ -144,6 +221,7 @@ void RankCore::log_epoch_row(metrics::Collector& collector) {
 
 const std::string& RankCore::run_directory() {
   if (!run_directory_.empty() || !resolved.writes_files || options.fast_dev_run.batches() > 0) return run_directory_;
+  if (!is_global_zero()) return run_directory_;
   FileSystem& files = FileSystem::current();
   const std::string& root = options.default_root_dir;
   files.create_directories(root);
@@ -163,6 +241,11 @@ const std::string& RankCore::run_directory() {
     file->close();
   }
   return run_directory_;
+}
+
+void RankCore::share_run_directory() {
+  const std::string& made = run_directory();
+  run_directory_ = from_rank_zero(made);
 }
 
 void RankCore::forget_run_directory() {
@@ -197,17 +280,34 @@ Batch RankCore::transfer(Batch batch, int64_t dataloader_idx) {
 }
 
 DataLoaderPosition RankCore::position(int64_t epoch, int64_t batch) const {
-  const ClusterEnvironment& environment = strategy().environment();
-  return {.seed = data_seed,
-          .epoch = epoch,
-          .batch = batch,
-          .rank = environment.rank(),
-          .world_size = environment.world_size()};
+  return {.seed = data_seed, .epoch = epoch, .batch = batch, .rank = rank(), .world_size = world_size()};
+}
+
+DataLoaderPosition RankCore::train_position() const {
+  DataLoaderPosition here = position(progress.epoch, progress.batch);
+  here.first_example = progress.first_example;
+  if (!options.use_distributed_sampler) {
+    here.rank = 0;
+    here.world_size = 1;
+  }
+  return here;
 }
 
 // ---- Manual optimization
 
-void RankCore::manual_backward(const at::Tensor& loss) { precision().scale_loss(loss).backward(); }
+void RankCore::manual_backward(const at::Tensor& loss) {
+  strategy().manual_backward(precision().scale_loss(loss), /*sync=*/true);
+}
+
+at::Tensor RankCore::all_gather(const at::Tensor& tensor) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor own = tensor.detach().contiguous();
+  std::vector<int64_t> shape = own.sizes().vec();
+  shape.insert(shape.begin(), world_size());
+  at::Tensor all = at::empty(shape, own.options());
+  strategy().collective().all_gather(all, own)->wait();
+  return all;
+}
 
 void RankCore::clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm) {
   if (algorithm == ClipAlgorithm::kValue)

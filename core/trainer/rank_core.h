@@ -1,5 +1,8 @@
 #pragma once
 
+#include <levin/core/base/error.h>
+#include <levin/core/comm/rank_failure.h>
+#include <levin/core/comm/whereabouts.h>
 #include <levin/core/interfaces/checkpointer.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/logger.h>
@@ -16,11 +19,15 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
 
 namespace levin {
+
+/// What an exception says, without LibTorch's list of C++ calls.
+std::string error_message(const std::exception_ptr& error);
 
 /// A scheduler with the settings of its optimizer's configuration.
 struct ScheduledRate {
@@ -70,15 +77,19 @@ class RankCore final : public detail::ModuleRuntime {
   uint64_t data_seed = 0;
   int64_t fits = 0;  ///< calls of fit; each has a run folder of its own
   int64_t accumulate = 1;
-  bool stepped = false;       ///< the batch under way took an optimizer step
-  bool resumed = false;       ///< this fit continues from a checkpoint
-  bool in_fit_loop = false;   ///< batches are under way: a checkpoint waits for a moment that can be resumed
-  bool exact_moment = false;  ///< now is such a moment
-  bool stop_requested = false;
+  bool stepped = false;         ///< the batch under way took an optimizer step
+  bool resumed = false;         ///< this fit continues from a checkpoint
+  bool in_fit_loop = false;     ///< batches are under way: a checkpoint waits for a moment that can be resumed
+  bool exact_moment = false;    ///< now is such a moment
+  bool stop_requested = false;  ///< agreed by all ranks
   std::string stop_reason;
+  std::string stop_wish;                    ///< why this rank alone wants to stop; see agree_on_stop
+  bool shares_data = false;                 ///< the data module is another rank's of this process
+  bool muted = false;                       ///< the batch under way is no data of this rank's: nothing is logged
   std::optional<int64_t> train_batches;     ///< an epoch's, after limits; nothing while unsized
   std::vector<int64_t> evaluation_batches;  ///< each loader's, after limits; -1 where unsized
   std::chrono::steady_clock::time_point fit_started;
+  Whereabouts whereabouts;
   double elapsed_before = 0;
 
   // ---- Metrics.
@@ -94,7 +105,21 @@ class RankCore final : public detail::ModuleRuntime {
   std::vector<Checkpointer*> checkpointers() const;
   /// Sorts the callbacks by when they run.
   void set_callbacks(std::vector<std::shared_ptr<Callback>> all);
-  bool is_global_zero() const { return strategy().environment().rank() == 0; }
+  bool is_global_zero() const { return rank() == 0; }
+  int64_t rank() const { return strategy().environment().rank(); }
+  int64_t world_size() const { return strategy().environment().world_size(); }
+  /// What rank 0 has, on every rank; a collective.
+  std::string from_rank_zero(const std::string& value) const;
+  /// Whether the ranks of this process are threads.
+  bool has_thread_ranks() const { return strategy().ranks_are_threads(); }
+  StrategySetup strategy_setup();
+  /// Counters as a fresh fit has them.
+  void begin_fit();
+  /// What `error` goes back to: where another rank failed, and this one's communication therefore, the failure of that
+  /// rank as a RankFailedError.
+  std::exception_ptr root_cause(const std::exception_ptr& error) const;
+  /// Whether any rank wants to stop, now that all are at the same place; a collective.
+  void agree_on_stop();
   double elapsed_seconds() const;
   /// Optimizer steps of the whole run; nothing when it has no planned end.
   std::optional<int64_t> estimated_steps() const;
@@ -109,6 +134,7 @@ class RankCore final : public detail::ModuleRuntime {
   std::vector<OptimizerHandle*>& optimizers() override { return optimizer_list; }
   void manual_backward(const at::Tensor& loss) override;
   void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm) override;
+  at::Tensor all_gather(const at::Tensor& tensor) override;
 
   // ---- Logging.
   /// Newest value of every name; waits for the device where values changed.
@@ -131,8 +157,11 @@ class RankCore final : public detail::ModuleRuntime {
   }
 
   // ---- Files.
-  /// Made when first asked for.
+  /// Made when first asked for, by rank 0.
   const std::string& run_directory();
+  /// Rank 0 makes it and tells the others; a collective.
+  void share_run_directory();
+  void set_run_directory(const std::string& directory) { run_directory_ = directory; }
   /// The next fit gets a folder of its own.
   void forget_run_directory();
   void start_loggers();
@@ -141,6 +170,10 @@ class RankCore final : public detail::ModuleRuntime {
   /// Runs the transfer hooks and moves the batch to the device.
   Batch transfer(Batch batch, int64_t dataloader_idx);
   DataLoaderPosition position(int64_t epoch, int64_t batch) const;
+  /// Of the training loader: the whole loader where its batches are not divided over the ranks.
+  DataLoaderPosition train_position() const;
+  /// Ranks that the batches of training are divided over.
+  int64_t train_shares() const { return options.use_distributed_sampler ? world_size() : 1; }
 
  private:
   template <class Value>

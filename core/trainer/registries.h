@@ -1,6 +1,10 @@
 #pragma once
 
 #include <levin/core/base/registry.h>
+#include <levin/core/interfaces/cluster_environment.h>
+
+#include <functional>
+#include <memory>
 
 namespace levin {
 
@@ -18,6 +22,8 @@ struct Registries {
   Registry<Logger> loggers{"logger"};
   Registry<Strategy> strategies{"strategy"};
   Registry<Precision> precisions{"precision"};
+  /// The launcher that started this process as one of several ranks; nullptr when there is none.
+  std::function<std::unique_ptr<ClusterEnvironment>()> detect_environment = [] { return nullptr; };
 };
 
 /// The registries of this process.

@@ -63,17 +63,28 @@ void resolve_batches(const TrainerOptions& options, ResolvedOptions& resolved) {
         "(an integer) or a time; got a fraction of the epoch");
 }
 
+/// Whether a run without a named strategy has several ranks: several devices or hosts were asked for, or a launcher
+/// outside has started several.
+bool several_ranks(const TrainerOptions& options, const ResolvedOptions& resolved) {
+  if (resolved.devices.size() > 1 || options.num_nodes > 1) return true;
+  const auto environment = registries().detect_environment();
+  return environment != nullptr && environment->world_size() > 1;
+}
+
 void resolve_devices_and_strategy(const TrainerOptions& options, ResolvedOptions& resolved) {
   resolved.devices = resolve_devices(options.accelerator, options.devices, options.gpus, cuda_device_count());
+  const Config& devices = options.devices.config();
+  resolved.devices_are_given =
+      !options.gpus.config().is_null() || !(devices.is_null() || (devices.is_scalar() && devices.text() == "auto"));
   Spec<Strategy> strategy = options.strategy;
   if (strategy.empty() || strategy.name("trainer.strategy", "strategy") == "auto")
-    strategy = Spec<Strategy>("single_device");
+    strategy = Spec<Strategy>(several_ranks(options, resolved) ? "ddp" : "single_device");
   resolved.strategy = strategy.resolve(registries().strategies, "trainer.strategy");
   const StrategyCapabilities can = resolved.strategy->capabilities();
   if (resolved.devices.size() > 1 && !can.several_devices)
     throw ConfigError(
         fmt::format("trainer.devices asks for {} devices, but strategy '{}' runs on one; valid: devices: 1; "
-                    "hint: strategies for several devices are not part of this version of Levin yet",
+                    "hint: ddp, ddp_spawn, ddp_threads and dp use several",
                     resolved.devices.size(), resolved.strategy->name()));
   if (options.num_nodes > 1 && !can.several_nodes)
     throw ConfigError(fmt::format("trainer.num_nodes is {}, but strategy '{}' runs on one host; valid: num_nodes: 1",

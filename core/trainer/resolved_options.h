@@ -20,6 +20,7 @@ struct ResolvedOptions {
   std::optional<std::chrono::seconds> max_time;
 
   std::vector<at::Device> devices;
+  bool devices_are_given = true;  ///< false: `devices: auto`
   std::shared_ptr<Strategy> strategy;
   std::shared_ptr<Precision> precision;
 

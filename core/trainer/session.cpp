@@ -4,20 +4,36 @@
 #include <levin/core/base/host_memory.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/base/thread_generator.h>
+#include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/comm/control_plane.h>
 #include <levin/core/data/sampler.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/launcher.h>
 #include <levin/core/trainer/signals.h>
+#include <levin/core/trainer/thread_rank.h>
 
 #include <ATen/Context.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
+#include <mutex>
 #include <typeinfo>
 
 namespace levin {
+
+namespace {
+
+/// Ranks that are threads may share a data module, whose hooks are called by one rank at a time.
+std::mutex& shared_data_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+}  // namespace
 
 Session::Session(RankCore& core)
     : core_(core),
@@ -37,25 +53,66 @@ void Session::require_idle(const SessionRequest& request) const {
                             to_string(request.stage)));
 }
 
-void Session::run(const SessionRequest& request, const std::function<void()>& body) {
+/// The ranks of one call, as a launcher sees them.
+class CallProgram : public RankProgram {
+ public:
+  CallProgram(RankCore& core, Session& session, const SessionRequest& request)
+      : core_(core), session_(session), request_(request) {}
+
+  void run(int64_t local_rank) override {
+    if (local_rank > 0) {
+      if (const auto strategy = core_.strategy().for_thread_rank(local_rank)) {
+        ThreadRank(core_, strategy, request_).run(local_rank);
+        return;
+      }
+    }
+    core_.strategy().enter_rank(local_rank);
+    session_.run_rank(request_);
+  }
+  void save_outcome(const std::string& directory) override { session_.save_outcome(request_, directory); }
+  void load_outcome(const std::string& directory) override { session_.load_outcome(request_, directory); }
+
+ private:
+  RankCore& core_;
+  Session& session_;
+  const SessionRequest& request_;
+};
+
+void Session::launch(const SessionRequest& request) {
   keep_freed_memory();
   const SignalScope signals;
-  core_.strategy().launcher().launch([&] {
-    try {
-      set_up(request);
-      body();
-      tear_down();
-    } catch (...) {
-      on_error();
-      throw;
+  core_.strategy().prepare(core_.strategy_setup());
+  CallProgram program(core_, *this, request);
+  core_.strategy().launcher().launch(program);
+}
+
+void Session::run_rank(const SessionRequest& request) {
+  const log::RankScope rank(core_.rank(), core_.world_size());
+  try {
+    set_up(request);
+    switch (request.stage) {
+      case Stage::kFit:
+        run_fit(request);
+        break;
+      case Stage::kPredict:
+        run_prediction(request);
+        break;
+      default:
+        run_evaluation(request);
     }
-  });
+    tear_down();
+  } catch (...) {
+    const std::exception_ptr error = core_.root_cause(std::current_exception());
+    std::rethrow_exception(on_error(error));
+  }
 }
 
 void Session::set_up(const SessionRequest& request) {
   core_.stage = request.stage;
   core_.status = TrainerStatus::kRunning;
   core_.stop_requested = false;
+  core_.stop_wish.clear();
+  core_.muted = false;
   core_.resumed = false;
   core_.given = request.given;
   core_.data = request.data;
@@ -67,7 +124,9 @@ void Session::set_up(const SessionRequest& request) {
   const Level level = core_.options.deterministic.level();
   at::globalContext().setDeterministicAlgorithms(level != Level::kOff, level == Level::kWarn);
   at::globalContext().setBenchmarkCuDNN(core_.options.benchmark.value_or(false));
-  core_.strategy().setup_environment({.devices = core_.resolved.devices, .num_nodes = core_.options.num_nodes});
+  core_.strategy().setup_environment(core_.strategy_setup());
+  core_.data_seed = std::stoull(core_.from_rank_zero(std::to_string(core_.data_seed)));
+  core_.share_run_directory();
 
   // The module's own callbacks replace those of the same type.
   std::vector<std::shared_ptr<Callback>> callbacks = core_.resolved.callbacks;
@@ -76,31 +135,41 @@ void Session::set_up(const SessionRequest& request) {
     callbacks.push_back(std::move(own));
   }
   core_.set_callbacks(std::move(callbacks));
-
-  if (core_.data != nullptr) core_.data->prepare_data();
-  core_.module().prepare_data();
-  if (core_.data != nullptr) core_.data->setup(request.stage);
+  set_up_data(request);
   hooks_.call("setup", &Callback::setup, &Module::setup, request.stage);
   hooks_.module("configure_model", &Module::configure_model);
   select_loaders();
   core_.start_loggers();
 }
 
+void Session::set_up_data(const SessionRequest& request) {
+  if (core_.strategy().environment().local_rank() == 0) {
+    if (core_.data != nullptr) core_.data->prepare_data();
+    core_.module().prepare_data();
+  }
+  core_.strategy().collective().barrier();
+  // Ranks that are threads share one data module.
+  if (core_.data != nullptr && !core_.shares_data) core_.data->setup(request.stage);
+  core_.strategy().collective().barrier();
+}
+
 DataLoader Session::train_loader() const {
+  const std::lock_guard lock(shared_data_mutex());
   DataLoader loader = core_.given.train;
   if (!loader && core_.data != nullptr) loader = core_.data->train_dataloader();
   if (!loader) loader = core_.module().train_dataloader();
-  return loader;
+  return loader && core_.has_thread_ranks() ? loader.with_options(loader.options()) : loader;
 }
 
 DataLoaders Session::evaluation_loaders(const DataLoaders& given, DataLoaders (DataModule::*of_data)(),
                                         DataLoaders (Module::*of_module)()) const {
-  if (!given.empty()) return given;
-  if (core_.data != nullptr) {
-    DataLoaders loaders = (core_.data.get()->*of_data)();
-    if (!loaders.empty()) return loaders;
-  }
-  return (core_.module().*of_module)();
+  const std::lock_guard lock(shared_data_mutex());
+  DataLoaders loaders = given;
+  if (loaders.empty() && core_.data != nullptr) loaders = (core_.data.get()->*of_data)();
+  if (loaders.empty()) loaders = (core_.module().*of_module)();
+  if (core_.has_thread_ranks())
+    for (auto& loader : loaders) loader = loader.with_options(loader.options());
+  return loaders;
 }
 
 void Session::select_loaders() {
@@ -146,7 +215,7 @@ void Session::select_loaders() {
 }
 
 void Session::set_up_weights(const std::string& ckpt, bool weights_only) {
-  const std::string path = checkpoints_.find(ckpt);
+  const std::string path = checkpoints_.find_on_rank_zero(ckpt);
   if (!path.empty()) checkpoints_.read(path, weights_only);
   core_.precision().convert_module(core_.module());
   const bool before = core_.strategy().loads_weights_before_setup();
@@ -154,23 +223,35 @@ void Session::set_up_weights(const std::string& ckpt, bool weights_only) {
   core_.strategy().setup_module(core_.module());
   if (!path.empty() && !before) checkpoints_.restore_module(weights_only);
   core_.resumed = !path.empty() && !weights_only;
+  // All ranks built the model alike; from here on each draws its own random numbers.
+  if (core_.rank() > 0)
+    default_cpu_generator().set_current_seed(mix_seed(core_.data_seed, static_cast<uint64_t>(core_.rank())));
 }
 
 void Session::tear_down() {
   for (const auto& logger : core_.loggers()) logger->flush();
-  if (core_.data != nullptr) core_.data->teardown(core_.stage);
+  core_.strategy().collective().barrier();
+  if (core_.data != nullptr && !core_.shares_data) core_.data->teardown(core_.stage);
   hooks_.call("teardown", &Callback::teardown, &Module::teardown, core_.stage);
   core_.strategy().teardown();
   core_.status = SignalScope::received() != 0 ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
   core_.running = RunningStage::kIdle;
-  for (const auto& logger : core_.loggers()) logger->finish(core_.status);
+  if (core_.is_global_zero())
+    for (const auto& logger : core_.loggers()) logger->finish(core_.status);
 }
 
-void Session::on_error() {
-  const std::exception_ptr error = std::current_exception();
+std::exception_ptr Session::on_error(const std::exception_ptr& error) {
   core_.status = TrainerStatus::kFailed;
   core_.exact_moment = false;
   core_.in_fit_loop = false;  // there is no later moment for which a checkpoint could wait
+  std::exception_ptr reported = error;
+  if (ControlPlane* control = core_.strategy().control_plane()) {
+    control->report_failure(error_message(error));
+    // What all ranks run into alike is one failure, which the first of them shows.
+    const auto first = control->failure_of_other(std::chrono::seconds(0));
+    if (first && core_.rank() > 0 && first->message == error_message(error))
+      reported = std::make_exception_ptr(RankFailedError(*first));
+  }
   for (const auto& callback : core_.callbacks) {
     try {
       callback->on_exception(core_.trainer(), core_.module(), error);
@@ -178,26 +259,26 @@ void Session::on_error() {
       log::warning(fmt::format("a callback's on_exception failed as well: {}", second.what()));
     }
   }
-  for (const auto& logger : core_.loggers()) logger->finish(core_.status);
+  if (core_.is_global_zero())
+    for (const auto& logger : core_.loggers()) logger->finish(core_.status);
   core_.strategy().teardown();
   checkpoints_.release();
   core_.active_metrics = nullptr;
   core_.running = RunningStage::kIdle;
+  return reported;
 }
 
 void Session::fit(const SessionRequest& request) {
   require_idle(request);
-  core_.progress = {};
-  core_.elapsed_before = 0;
-  core_.accumulate = core_.options.accumulate_grad_batches;
-  core_.forget_metrics();
-  if (core_.fits++ > 0) core_.forget_run_directory();
-  core_.data_seed = global_seed();
-  run(request, [&] { run_fit(request); });
+  core_.begin_fit();
+  launch(request);
 }
 
 void Session::run_fit(const SessionRequest& request) {
   set_up_weights(request.ckpt, /*weights_only=*/false);
+  if (!core_.module().automatic_optimization && !core_.strategy().capabilities().manual_optimization)
+    throw ConfigError(fmt::format("strategy '{}' does not work with manual optimization; hint: strategy: ddp",
+                                  core_.strategy().name()));
   if (core_.options.gradient_clip_val && !core_.module().automatic_optimization)
     throw ConfigError(
         "trainer.gradient_clip_val does not work with manual optimization; hint: call clip_gradients() in "
@@ -217,6 +298,7 @@ void Session::run_fit(const SessionRequest& request) {
   hooks_.call("on_fit_start", &Callback::on_fit_start, &Module::on_fit_start);
   if (core_.resumed) checkpoints_.restore_optimization();
   fit_loop_.sanity_check();
+  core_.strategy().broadcast_optimizers(optimization_.optimizers());
   core_.train_metrics.begin({});
   {
     std::optional<torch::autograd::DetectAnomalyGuard> anomaly;
@@ -239,33 +321,100 @@ void Session::run_fit(const SessionRequest& request) {
 
 std::vector<MetricMap> Session::evaluate(const SessionRequest& request) {
   require_idle(request);
-  const bool test = request.stage == Stage::kTest;
-  run(request, [&] {
-    set_up_weights(request.ckpt, /*weights_only=*/true);
-    checkpoints_.release();
-    const DataLoaders& loaders = test ? core_.loaders.test : core_.loaders.val;
-    const auto batches =
-        limited_batches(loaders, test ? core_.resolved.limit_test : core_.resolved.limit_val,
-                        test ? "limit_test_batches" : "limit_val_batches", core_.strategy().environment().world_size());
-    core_.evaluation = {};
-    core_.evaluation_metrics.load_state_dict(State());
-    evaluation_.run(test ? RunningStage::kTest : RunningStage::kValidate, loaders, batches, core_.evaluation,
-                    /*in_fit=*/false);
-  });
+  launch(request);
   return evaluation_.results();
+}
+
+void Session::run_evaluation(const SessionRequest& request) {
+  const bool test = request.stage == Stage::kTest;
+  set_up_weights(request.ckpt, /*weights_only=*/true);
+  checkpoints_.release();
+  const DataLoaders& loaders = test ? core_.loaders.test : core_.loaders.val;
+  const auto batches = limited_batches(loaders, test ? core_.resolved.limit_test : core_.resolved.limit_val,
+                                       test ? "limit_test_batches" : "limit_val_batches", core_.world_size());
+  core_.evaluation = {};
+  core_.evaluation_metrics.load_state_dict(State());
+  evaluation_.run(test ? RunningStage::kTest : RunningStage::kValidate, loaders, batches, core_.evaluation,
+                  /*in_fit=*/false);
 }
 
 std::vector<std::vector<Batch>> Session::predict(const SessionRequest& request) {
   require_idle(request);
-  std::vector<std::vector<Batch>> predictions;
-  run(request, [&] {
-    set_up_weights(request.ckpt, /*weights_only=*/true);
-    checkpoints_.release();
-    const auto batches = limited_batches(core_.loaders.predict, core_.resolved.limit_predict, "limit_predict_batches",
-                                         core_.strategy().environment().world_size());
-    predictions = prediction_.run(core_.loaders.predict, batches);
-  });
-  return predictions;
+  predictions_.clear();
+  launch(request);
+  return std::move(predictions_);
+}
+
+void Session::run_prediction(const SessionRequest& request) {
+  set_up_weights(request.ckpt, /*weights_only=*/true);
+  checkpoints_.release();
+  const auto batches =
+      limited_batches(core_.loaders.predict, core_.resolved.limit_predict, "limit_predict_batches", core_.world_size());
+  predictions_ = prediction_.run(core_.loaders.predict, batches);
+}
+
+namespace {
+
+State to_state(const Batch& batch) {
+  State state = State::list();
+  for (const auto& [name, tensor] : batch.items()) {
+    State item = State::map();
+    item["name"] = name;
+    item["tensor"] = tensor;
+    state.push_back(std::move(item));
+  }
+  return state;
+}
+
+Batch to_batch(const State& state) {
+  Batch batch;
+  for (const State& item : state.as_list()) batch.set(item.at("name").as_string(), item.at("tensor").as_tensor());
+  return batch;
+}
+
+}  // namespace
+
+void Session::save_outcome(const SessionRequest& request, const std::string& directory) {
+  State outcome = State::map();
+  State results = State::list();
+  for (const MetricMap& of_loader : evaluation_.results()) {
+    State item = State::map();
+    for (const auto& [name, value] : of_loader) item[name] = value;
+    results.push_back(std::move(item));
+  }
+  outcome["results"] = std::move(results);
+  State predictions = State::list();
+  for (const auto& of_loader : predictions_) {
+    State list = State::list();
+    for (const Batch& batch : of_loader) list.push_back(to_state(batch));
+    predictions.push_back(std::move(list));
+  }
+  outcome["predictions"] = std::move(predictions);
+  outcome["run_directory"] = core_.run_directory();
+  outcome["interrupted"] = SignalScope::received();
+  if (request.stage == Stage::kFit) outcome["fit"] = checkpoints_.dump_outcome();
+  write_checkpoint(directory + "/outcome", outcome, {});
+}
+
+void Session::load_outcome(const SessionRequest& request, const std::string& directory) {
+  const State outcome = read_checkpoint(directory + "/outcome");
+  std::vector<MetricMap> results;
+  for (const State& of_loader : outcome.at("results").as_list()) {
+    results.emplace_back();
+    for (const auto& [name, value] : of_loader.as_map()) results.back()[name] = value.as_double();
+  }
+  evaluation_.set_results(std::move(results));
+  predictions_.clear();
+  for (const State& of_loader : outcome.at("predictions").as_list()) {
+    predictions_.emplace_back();
+    for (const State& batch : of_loader.as_list()) predictions_.back().push_back(to_batch(batch));
+  }
+  core_.set_run_directory(outcome.at("run_directory").as_string());
+  core_.stage = request.stage;
+  core_.data = request.data;
+  core_.user_module = request.module;
+  core_.status = outcome.at("interrupted").as_int() != 0 ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
+  if (request.stage == Stage::kFit) checkpoints_.load_outcome(outcome.at("fit"));
 }
 
 }  // namespace levin

@@ -7,6 +7,7 @@
 #include <levin/core/trainer/optimization.h>
 #include <levin/core/trainer/prediction_loop.h>
 
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,7 +23,8 @@ struct SessionRequest {
   std::string ckpt;
 };
 
-/// One call of fit, validate, test or predict from set-up to teardown, in the order of docs/architecture.md.
+/// One call of fit, validate, test or predict from set-up to teardown, in the order of docs/architecture.md, on one
+/// rank.
 class Session {
  public:
   explicit Session(RankCore& core);
@@ -31,19 +33,31 @@ class Session {
   std::vector<MetricMap> evaluate(const SessionRequest& request);
   std::vector<std::vector<Batch>> predict(const SessionRequest& request);
 
+  /// The whole call as this rank, which the launcher has started. Throws what failed, or RankFailedError when the cause
+  /// is another rank.
+  void run_rank(const SessionRequest& request);
+
+  /// What a call has changed, for a caller in another process; see RankProgram.
+  void save_outcome(const SessionRequest& request, const std::string& directory);
+  void load_outcome(const SessionRequest& request, const std::string& directory);
+
   CheckpointConnector& checkpoints() { return checkpoints_; }
 
  private:
   /// Throws when there is no module, or when a call is under way already.
   void require_idle(const SessionRequest& request) const;
-  /// Runs `body` on every rank between set-up and teardown; an error passes through on_exception.
-  void run(const SessionRequest& request, const std::function<void()>& body);
+  /// Runs the call on every local rank.
+  void launch(const SessionRequest& request);
   void set_up(const SessionRequest& request);
+  void set_up_data(const SessionRequest& request);
   void set_up_weights(const std::string& ckpt, bool weights_only);
   void select_loaders();
   void tear_down();
-  void on_error();
+  /// Runs on_exception and ends this rank's part; gives what is to be thrown on.
+  std::exception_ptr on_error(const std::exception_ptr& error);
   void run_fit(const SessionRequest& request);
+  void run_evaluation(const SessionRequest& request);
+  void run_prediction(const SessionRequest& request);
   DataLoader train_loader() const;
   DataLoaders evaluation_loaders(const DataLoaders& given, DataLoaders (DataModule::*of_data)(),
                                  DataLoaders (Module::*of_module)()) const;
@@ -55,6 +69,7 @@ class Session {
   EvaluationLoop evaluation_;
   FitLoop fit_loop_;
   PredictionLoop prediction_;
+  std::vector<std::vector<Batch>> predictions_;
 };
 
 }  // namespace levin

@@ -2,10 +2,12 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/comm/control_plane.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/trainer/rank_core.h>
 #include <levin/core/trainer/session.h>
 #include <levin/core/trainer/signals.h>
+#include <levin/core/trainer/trainer_parts.h>
 
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
@@ -14,14 +16,7 @@
 
 namespace levin {
 
-/// The rank's state and the session that works on it.
-struct Trainer::Parts {
-  Parts(Trainer& trainer, TrainerOptions options) : core(trainer, std::move(options)), session(core) {}
-  RankCore core;
-  Session session;
-};
-
-Trainer::Trainer(TrainerOptions options) : parts_(std::make_unique<Parts>(*this, std::move(options))) {}
+Trainer::Trainer(TrainerOptions options) : parts_(std::make_unique<TrainerParts>(*this, std::move(options))) {}
 Trainer::~Trainer() = default;
 
 void Trainer::fit(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data, const std::string& ckpt) {
@@ -140,11 +135,17 @@ void Trainer::save_checkpoint(const std::string& path, const CheckpointEvent& ev
 }
 
 void Trainer::request_stop(const std::string& reason) {
-  core().stop_requested = true;
-  core().stop_reason = reason;
+  if (core().world_size() == 1) {
+    core().stop_requested = true;
+    core().stop_reason = reason;
+    return;
+  }
+  // Ranks stop together: before a batch that they agree on, or at the end of an epoch or validation.
+  core().stop_wish = reason;
+  if (ControlPlane* control = core().strategy().control_plane()) control->request_stop(reason);
 }
 
-bool Trainer::stop_requested() const { return core().stop_requested; }
+bool Trainer::stop_requested() const { return core().stop_requested || !core().stop_wish.empty(); }
 bool Trainer::interrupted() const { return interrupt_signal() != 0; }
 int Trainer::interrupt_signal() const { return SignalScope::received(); }
 void Trainer::set_accumulate_grad_batches(int64_t batches) { core().accumulate = batches; }

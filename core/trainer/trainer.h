@@ -15,6 +15,7 @@ namespace levin {
 
 class Checkpointer;
 class RankCore;
+struct TrainerParts;
 
 /// Metrics by name.
 using MetricMap = std::map<std::string, double>;
@@ -120,10 +121,12 @@ class Trainer {
   void set_accumulate_grad_batches(int64_t batches);
   int64_t accumulate_grad_batches() const;
 
+  /// For Levin's own parts.
+  TrainerParts& parts() const { return *parts_; }
+
  private:
-  struct Parts;
   RankCore& core() const;
-  std::unique_ptr<Parts> parts_;
+  std::unique_ptr<TrainerParts> parts_;
 };
 
 /// The module of a checkpoint: made from its saved options, then its weights are loaded.

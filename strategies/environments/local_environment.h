@@ -2,19 +2,24 @@
 
 #include <levin/core/interfaces/cluster_environment.h>
 
+#include <string>
+#include <utility>
+
 namespace levin {
 
-/// No launcher outside Levin: this process is rank 0 of a job on this host.
+/// No launcher outside Levin: this process is the only rank, or ranks of this host that Levin itself starts.
 class LocalEnvironment : public ClusterEnvironment {
  public:
-  std::string name() const override { return "local"; }
+  LocalEnvironment() = default;
+  LocalEnvironment(std::string name, ClusterPlace place) : name_(std::move(name)), place_(std::move(place)) {}
+
+  std::string name() const override { return name_; }
   bool creates_processes_externally() const override { return false; }
-  int64_t rank() const override { return 0; }
-  int64_t local_rank() const override { return 0; }
-  int64_t node_rank() const override { return 0; }
-  int64_t world_size() const override { return 1; }
-  std::string main_address() const override { return "127.0.0.1"; }
-  int64_t main_port() const override { return 0; }
+  const ClusterPlace& place() const override { return place_; }
+
+ private:
+  const std::string name_ = "local";
+  const ClusterPlace place_;
 };
 
 }  // namespace levin

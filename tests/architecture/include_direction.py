@@ -40,6 +40,14 @@ ALLOWED_FILES_OF_SOURCES = {"core/trainer": {"core/builtins.h"}}
 # Sources without a header, and headers without a source, are fine; a source whose header is named otherwise is not.
 SOURCES_WITHOUT_HEADER = {"core/base/fmt_library.cpp"}
 
+# Several sources behind one header: one a kind of team, one a kind of device.
+SHARED_HEADERS = {
+    "strategies/comm/process_team.cpp": "strategies/comm/shared_memory_team.h",
+    "strategies/comm/thread_team.cpp": "strategies/comm/shared_memory_team.h",
+    "strategies/ddp/batch_norm_over_ranks_cpu.cpp": "strategies/ddp/batch_norm_over_ranks.h",
+    "strategies/ddp/batch_norm_over_ranks_cuda.cpp": "strategies/ddp/batch_norm_over_ranks.h",
+}
+
 
 def layer_of(path):
     """The layer of a path relative to the root, such as "core/data" or "strategies"; None for what has no layer."""
@@ -104,7 +112,7 @@ def check_pair(root, path):
     """A source's first include is its own header, named alike."""
     if path in SOURCES_WITHOUT_HEADER or layer_of(path) == "core/tools":
         return []
-    header = str(Path(path).with_suffix(".h"))
+    header = SHARED_HEADERS.get(path, str(Path(path).with_suffix(".h")))
     if not (root / header).exists():
         return [f"has no header {header}"]
     includes = list(includes_of(root / path))

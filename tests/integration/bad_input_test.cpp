@@ -71,8 +71,8 @@ TEST_F(BadConfiguration, Conflicts) {
                       {"model_checkpoint", "enable_checkpointing"});
   expect_config_error({"--trainer.min_epochs=3", "--trainer.max_epochs=2"}, {"min_epochs is 3", "max_epochs is 2"});
   expect_config_error({"--trainer.gpus=1", "--trainer.devices=1"}, {"trainer.gpus and trainer.devices"});
-  expect_config_error({"--trainer.devices=2"}, {"2 devices", "not part of this version"});
-  expect_config_error({"--trainer.num_nodes=2"}, {"trainer.num_nodes is 2"});
+  expect_config_error({"--trainer.devices=2", "--trainer.strategy=single_device"}, {"2 devices", "runs on one"});
+  expect_config_error({"--trainer.num_nodes=2"}, {"trainer.num_nodes is 2", "no launcher has started ranks"});
   expect_config_error(
       {"--trainer.barebones", "--trainer.enable_progress_bar=true", "--trainer.callbacks=[progress_bar]"},
       {"barebones"});

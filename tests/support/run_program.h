@@ -89,6 +89,7 @@ class RunningProgram {
   RunningProgram& operator=(const RunningProgram&) = delete;
 
   void send(int signal) const { kill(process_, signal); }
+  pid_t process() const { return process_; }
   /// What it wrote so far.
   std::string out() const { return read_text(out_path()); }
   std::string err() const { return read_text(err_path()); }

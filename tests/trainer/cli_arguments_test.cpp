@@ -98,6 +98,9 @@ TEST(CliArgumentsTest, LocalRankIsAccepted) {
   EXPECT_EQ(settings_of({"fit", "--local_rank", "1"}), "");
   EXPECT_EQ(settings_of({"fit", "--local-rank=1"}), "");
   EXPECT_EQ(settings_of({"fit", "--local_rank=1", "--seed", "2"}), "seed=2");
+  EXPECT_EQ(parse({"fit", "--local_rank", "1"}).local_rank, "1");
+  EXPECT_EQ(parse({"fit", "--seed=2", "--local-rank=3"}).local_rank, "3");
+  EXPECT_EQ(parse({"fit"}).local_rank, "");
 }
 
 TEST(CliArgumentsTest, MistakesAreRefused) {

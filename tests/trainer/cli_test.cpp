@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -282,6 +283,24 @@ TEST_F(CliTest, VersionNamesLevinAndLibTorch) {
   EXPECT_EQ(version.status, 0);
   EXPECT_NE(version.out.find("Levin "), std::string::npos);
   EXPECT_NE(version.out.find("LibTorch "), std::string::npos);
+}
+
+TEST_F(CliTest, LocalRankOfOlderLaunchersBecomesTheVariable) {
+  const auto local_rank = [] {
+    const char* value = std::getenv("LOCAL_RANK");
+    return std::string(value == nullptr ? "unset" : value);
+  };
+  run({"--version", "--local_rank=1"});
+  EXPECT_EQ(local_rank(), "unset") << "no launcher";
+  setenv("RANK", "1", 1);
+  setenv("WORLD_SIZE", "2", 1);
+  run({"--version"});
+  EXPECT_EQ(local_rank(), "unset");
+  run({"--version", "--local-rank", "1"});
+  EXPECT_EQ(local_rank(), "1");
+  run({"--version", "--local_rank=0"});
+  EXPECT_EQ(local_rank(), "1") << "the variable counts where both are there";
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK"}) unsetenv(name);
 }
 
 }  // namespace

@@ -195,6 +195,7 @@ TEST(TrainerOptionsTest, NamesAreFrozen) {
                                            "num_nodes",
                                            "strategy",
                                            "precision",
+                                           "sync_batchnorm",
                                            "fast_dev_run",
                                            "limit_train_batches",
                                            "limit_val_batches",
@@ -217,6 +218,7 @@ TEST(TrainerOptionsTest, NamesAreFrozen) {
                                            "enable_progress_bar",
                                            "enable_model_summary",
                                            "default_root_dir",
+                                           "use_distributed_sampler",
                                            "reload_dataloaders_every_n_epochs",
                                            "deterministic",
                                            "benchmark"};

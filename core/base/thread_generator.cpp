@@ -1,0 +1,109 @@
+#include <levin/core/base/thread_generator.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace levin {
+namespace {
+
+// LibTorch keeps this dispatch key for modes that are switched on thread by thread, and uses it in its own tests only.
+// It comes before autograd and autocast, so that these see the operator as if the caller had given the generator.
+constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+
+thread_local at::Generator thread_generator;
+
+/// Stands in front of one operator that takes a generator: fills in the thread's where the caller gave none.
+class FillInGenerator final : public c10::OperatorKernel {
+ public:
+  FillInGenerator(size_t arguments, size_t generator, std::optional<size_t> device)
+      : arguments_(arguments), generator_(generator), device_(device) {}
+
+  void operator()(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    c10::IValue* const arguments = stack->data() + (stack->size() - arguments_);
+    c10::IValue& generator = arguments[generator_];
+    // An undefined generator counts as none, but LibTorch cannot take it off the stack again.
+    const bool given = generator.isGenerator() && generator.isPtrType();
+    // LibTorch hands a thread's dispatch keys on to threads that work for it; those have no generator of their own.
+    const bool fill_in = !given && thread_generator.defined() && is_on_cpu(arguments);
+    if (!given) generator = fill_in ? c10::IValue(thread_generator) : c10::IValue();
+    operation.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
+  }
+
+ private:
+  bool is_on_cpu(const c10::IValue* arguments) const {
+    if (device_ && !arguments[*device_].isNone()) return arguments[*device_].toDevice().is_cpu();
+    return std::all_of(arguments, arguments + arguments_, [](const c10::IValue& argument) {
+      return !argument.isTensor() || !argument.toTensor().defined() || argument.toTensor().device().is_cpu();
+    });
+  }
+
+  size_t arguments_;
+  size_t generator_;
+  std::optional<size_t> device_;
+};
+
+std::optional<size_t> index_of(const c10::FunctionSchema& schema, const c10::Type& type) {
+  const auto& arguments = schema.arguments();
+  const auto found = std::find_if(arguments.begin(), arguments.end(),
+                                  [&](const c10::Argument& argument) { return *argument.type() == type; });
+  if (found == arguments.end()) return std::nullopt;
+  return static_cast<size_t>(found - arguments.begin());
+}
+
+void register_kernels(torch::Library& operators) {
+  const auto generator_type = c10::OptionalType::create(c10::GeneratorType::get());
+  const auto device_type = c10::OptionalType::create(c10::DeviceObjType::get());
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (name.getNamespace() != "aten") continue;
+    const auto operation = dispatcher.findSchema(name);
+    if (!operation) continue;
+    const c10::FunctionSchema& schema = operation->schema();
+    const auto generator = index_of(schema, *generator_type);
+    if (!generator) continue;
+    const std::string full_name = name.name + (name.overload_name.empty() ? "" : "." + name.overload_name);
+    operators.impl(full_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<FillInGenerator>(
+                                          schema.arguments().size(), *generator, index_of(schema, *device_type))));
+  }
+}
+
+/// Once in the process, and for its whole life: a thread may still be in a kernel while static objects are destroyed.
+void ensure_registered() {
+  [[maybe_unused]] static const auto* const registrations = [] {
+    auto* libraries = new std::pair(torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__),
+                                    torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__));
+    libraries->first.fallback(torch::CppFunction::makeFallthrough());
+    register_kernels(libraries->second);
+    return libraries;
+  }();
+}
+
+void enter(at::Generator generator) {
+  thread_generator = std::move(generator);
+  c10::impl::tls_set_dispatch_key_included(kKey, thread_generator.defined());
+}
+
+}  // namespace
+
+ThreadGeneratorScope::ThreadGeneratorScope(uint64_t seed) : previous_(thread_generator) {
+  ensure_registered();
+  enter(at::detail::createCPUGenerator(seed));
+}
+
+ThreadGeneratorScope::~ThreadGeneratorScope() { enter(std::move(previous_)); }
+
+at::Generator default_cpu_generator() {
+  return thread_generator.defined() ? thread_generator : at::detail::getDefaultCPUGenerator();
+}
+
+}  // namespace levin

@@ -1,0 +1,101 @@
+#include <levin/core/checkpoint/state_bytes.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/checkpoint/state_json.h>
+
+#include <ATen/ops/empty.h>
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <utility>
+
+namespace levin {
+namespace {
+
+// Layout: the length of the JSON text, the text, then for each tensor its file, name, element type, sizes and elements.
+// Numbers are int64 in the machine's byte order: all ranks of a job run on the same kind of machine.
+
+void put(std::string& bytes, int64_t value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof value); }
+
+void put(std::string& bytes, const std::string& text) {
+  put(bytes, static_cast<int64_t>(text.size()));
+  bytes += text;
+}
+
+class BytesReader {
+ public:
+  explicit BytesReader(const std::string& bytes) : bytes_(bytes) {}
+
+  bool at_end() const { return position_ == bytes_.size(); }
+
+  const char* take(int64_t size) {
+    if (size < 0 || static_cast<uint64_t>(size) > bytes_.size() - position_)
+      throw Error("checkpoint", "the state that another rank sent is cut short");
+    const char* start = bytes_.data() + position_;
+    position_ += static_cast<size_t>(size);
+    return start;
+  }
+  int64_t number() {
+    int64_t value = 0;
+    std::memcpy(&value, take(sizeof value), sizeof value);
+    return value;
+  }
+  std::string text() {
+    const int64_t size = number();
+    return {take(size), static_cast<size_t>(size)};
+  }
+
+ private:
+  const std::string& bytes_;
+  size_t position_ = 0;
+};
+
+}  // namespace
+
+std::string state_to_bytes(const State& tree) {
+  TensorsByFile tensors;
+  std::string bytes;
+  State root = State::map();
+  root["tree"] = tree;
+  put(bytes, encode_state(root, tensors));
+  for (const auto& [file, items] : tensors) {
+    for (const auto& [name, tensor] : items) {
+      const at::Tensor whole = tensor.detach().cpu().contiguous();
+      put(bytes, file);
+      put(bytes, name);
+      put(bytes, static_cast<int64_t>(whole.scalar_type()));
+      put(bytes, whole.dim());
+      for (const int64_t size : whole.sizes()) put(bytes, size);
+      bytes.append(static_cast<const char*>(whole.const_data_ptr()), whole.nbytes());
+    }
+  }
+  return bytes;
+}
+
+State state_from_bytes(const std::string& bytes) {
+  BytesReader reader(bytes);
+  const std::string json = reader.text();
+  std::map<std::pair<std::string, std::string>, at::Tensor> tensors;
+  while (!reader.at_end()) {
+    std::string file = reader.text();
+    std::string name = reader.text();
+    const auto type = static_cast<at::ScalarType>(reader.number());
+    std::vector<int64_t> sizes(static_cast<size_t>(reader.number()));
+    for (int64_t& size : sizes) size = reader.number();
+    at::Tensor tensor = at::empty(sizes, type);
+    const auto length = static_cast<int64_t>(tensor.nbytes());
+    if (const char* elements = reader.take(length); length > 0)
+      std::memcpy(tensor.mutable_data_ptr(), elements, static_cast<size_t>(length));
+    tensors.emplace(std::pair(std::move(file), std::move(name)), std::move(tensor));
+  }
+  const State root = decode_state(json, "the state of another rank", [&](const TensorReference& reference) {
+    const auto found = tensors.find({reference.file, reference.name});
+    if (found == tensors.end())
+      throw Error("checkpoint", "the state that another rank sent lacks the tensor '" + reference.name + "'");
+    return found->second;
+  });
+  return root.at("tree");
+}
+
+}  // namespace levin

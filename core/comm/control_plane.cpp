@@ -1,0 +1,353 @@
+#include <levin/core/comm/control_plane.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
+#include <levin/core/comm/heartbeat_monitor.h>
+#include <levin/core/comm/stop_agreement.h>
+
+#include <fmt/format.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+namespace levin {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+/// For a store that works.
+constexpr milliseconds kAnswerTime{5000};
+/// For the messenger to notice that `grace` is over, before the rank leaves without it.
+constexpr milliseconds kLastLook{1000};
+
+void end_process(const std::string& reason) {
+  // Neither the log nor stdio: a thread that is stuck may hold their locks.
+  const std::string line = "[levin] error: " + reason + "\n";
+  std::string_view rest = line;
+  while (!rest.empty()) {
+    const ssize_t written = write(STDERR_FILENO, rest.data(), rest.size());
+    if (written <= 0) break;
+    rest.remove_prefix(static_cast<size_t>(written));
+  }
+  _exit(1);
+}
+
+ControlPlaneOptions checked(ControlPlaneOptions options) {
+  LEVIN_CHECK(options.rank >= 0 && options.rank < options.world_size, "the rank is one of the world");
+  LEVIN_CHECK(options.poll_interval.count() > 0 && options.heartbeat_timeout >= milliseconds(8),
+              "the control plane's times are positive");
+  if (!options.give_up) options.give_up = end_process;
+  return options;
+}
+
+}  // namespace
+
+/// Two threads serve a rank. The messenger talks to the store and may be held up by it for any time. The guard never
+/// talks to anything: it notices a messenger that is held up, has the collectives aborted, and ends a rank that is
+/// stuck. What the messenger uses is kept alive by it, since a messenger that is held up is left behind.
+struct ControlPlane::Impl {
+  Impl(std::unique_ptr<Store> connection, ControlPlaneOptions given, const Whereabouts& rank_whereabouts)
+      : options(checked(std::move(given))),
+        store(std::move(connection)),
+        monitor(options),
+        agreement(options.prefix, options.rank, options.world_size),
+        whereabouts(&rank_whereabouts) {}
+
+  // --- messenger ---
+
+  void carry();
+  /// One look at the store; false when it was the last.
+  bool exchange();
+  void exchange_heartbeats(Clock::time_point now);
+  /// Whether this rank, which has left, must go on serving the store.
+  bool is_needed();
+  void pause();
+
+  // --- guard ---
+
+  void guard();
+  void abort_collectives();
+
+  // --- any thread ---
+
+  void wake();
+  void record(RankFailure first);
+  void record_locked(RankFailure first);
+  RankFailure lost_store(const std::string& how) const;
+  bool reported_here() const { return failure->rank == options.rank && !failure->gone; }
+
+  const ControlPlaneOptions options;
+
+  const std::unique_ptr<Store> store;  ///< the messenger's
+  HeartbeatMonitor monitor;            ///< the messenger's, as the next two
+  Clock::time_point last_beat{};
+  bool said_goodbye = false;
+
+  StopAgreement agreement;
+  std::atomic<bool> failed{false};  ///< whether `failure` is there
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  const Whereabouts* whereabouts;  ///< nullptr once the rank has gone
+  std::string place;               ///< where the rank was when last observed
+  std::optional<RankFailure> failure;
+  Clock::time_point deadline{};       ///< for the rank to end, after a failure
+  std::optional<RankFailure> report;  ///< a failure that this rank knows of, not yet published
+  int64_t looks = 0;                  ///< that the messenger has begun
+  bool woken = false;
+  bool leaving = false;
+  bool messenger_ended = false;
+  bool store_silent = false;
+  bool aborting = false;
+  bool over = false;
+
+  std::thread messenger_thread;
+  std::thread guard_thread;
+};
+
+void ControlPlane::Impl::wake() {
+  {
+    const std::lock_guard lock(mutex);
+    woken = true;
+  }
+  changed.notify_all();
+}
+
+void ControlPlane::Impl::record(RankFailure first) {
+  const std::lock_guard lock(mutex);
+  record_locked(std::move(first));
+}
+
+void ControlPlane::Impl::record_locked(RankFailure first) {
+  if (failure) return;
+  failure = std::move(first);
+  deadline = Clock::now() + options.grace;
+  failed.store(true, std::memory_order_release);
+  agreement.interrupt();
+  changed.notify_all();
+}
+
+RankFailure ControlPlane::Impl::lost_store(const std::string& how) const {
+  const char* const whose = options.store_rank < 0 ? "the launcher's" : "its";
+  return {options.store_rank, fmt::format("{} store {}", whose, how), true};
+}
+
+void ControlPlane::Impl::carry() {
+  const log::RankScope scope(options.rank, options.world_size);
+  std::string error;
+  try {
+    while (exchange()) pause();
+  } catch (const std::exception& lost) {
+    error = lost.what();
+  }
+  const std::lock_guard lock(mutex);
+  messenger_ended = true;
+  if (!error.empty() && !leaving) record_locked(lost_store("cannot be reached any more; got '" + error + "'"));
+  changed.notify_all();
+}
+
+bool ControlPlane::Impl::exchange() {
+  const Clock::time_point now = Clock::now();
+  std::optional<RankFailure> own_failure;
+  bool last = false;
+  {
+    const std::lock_guard lock(mutex);
+    ++looks;
+    last = leaving;
+    own_failure = report;
+    if (whereabouts != nullptr) monitor.observe(*whereabouts, now);
+    place = monitor.own().place();
+  }
+  if (!failed) {
+    if (own_failure) {
+      record(publish_failure(*store, options.prefix, *own_failure));
+    } else if (auto first = find_failure(*store, options.prefix)) {
+      record(std::move(*first));
+    }
+  }
+  if (own_failure) {
+    const std::lock_guard lock(mutex);
+    report.reset();
+    changed.notify_all();
+  }
+  if (!failed) {
+    agreement.step(*store);
+    if (now - last_beat >= HeartbeatMonitor::interval(options)) exchange_heartbeats(now);
+  }
+  if (!last) return true;
+  if (!said_goodbye) {
+    agreement.leave(*store);
+    monitor.leave(*store);
+    store->add(options.prefix + "/left", 1);
+    said_goodbye = true;
+  }
+  return is_needed();
+}
+
+void ControlPlane::Impl::exchange_heartbeats(Clock::time_point now) {
+  last_beat = now;
+  if (!said_goodbye) monitor.beat(*store, now);
+  if (const auto gone = monitor.look(*store, now)) record(publish_failure(*store, options.prefix, *gone));
+  if (!said_goodbye) monitor.report_stall(*store, now);
+}
+
+bool ControlPlane::Impl::is_needed() {
+  if (options.store_rank != options.rank) return false;
+  const int64_t left = std::stoll(store->get(options.prefix + "/left", kAnswerTime));
+  const std::lock_guard lock(mutex);
+  const bool one_is_gone = failure && failure->gone && failure->rank >= 0;
+  if (left >= options.world_size - (one_is_gone ? 1 : 0)) return false;
+  return !failure || Clock::now() < deadline;
+}
+
+void ControlPlane::Impl::pause() {
+  // While the rank's own thread waits for the others, news are worth more than a quiet store.
+  const auto interval =
+      agreement.is_awaited() ? std::max(options.poll_interval / 10, milliseconds(1)) : options.poll_interval;
+  std::unique_lock lock(mutex);
+  changed.wait_for(lock, interval, [this] { return woken; });
+  woken = false;
+}
+
+void ControlPlane::Impl::guard() {
+  const Clock::duration tick = HeartbeatMonitor::interval(options);
+  Clock::duration silence{};
+  Clock::time_point last = Clock::now();
+  int64_t looks_seen = 0;
+  bool gave_up = false;
+  std::thread abort_thread;
+  std::unique_lock lock(mutex);
+  while (!over) {
+    Clock::time_point now = Clock::now();
+    Clock::time_point next = now + tick;
+    // A longer time than the tick means that this process did not run.
+    silence += std::min(now - last, 2 * tick);
+    last = now;
+    if (looks != looks_seen || messenger_ended) silence = {};
+    looks_seen = looks;
+    if (silence >= options.heartbeat_timeout && !store_silent) {
+      store_silent = true;
+      record_locked(lost_store("has not answered for " + duration_text(options.heartbeat_timeout)));
+      changed.notify_all();
+    }
+    if (failure) {
+      if (!leaving && !abort_thread.joinable() && options.abort && !reported_here()) {
+        aborting = true;
+        abort_thread = std::thread([this] { abort_collectives(); });
+      }
+      const bool stuck = !leaving || aborting;
+      if (stuck && !gave_up && now >= deadline) {
+        gave_up = true;
+        const std::string reason = fmt::format("rank {} (last seen {}) did not end within {} after this failure: {}",
+                                               options.rank, place, duration_text(options.grace), failure->text());
+        lock.unlock();
+        options.give_up(reason);
+        lock.lock();
+        continue;
+      }
+      if (now < deadline) next = std::min(next, deadline);
+    }
+    changed.wait_until(lock, next);
+  }
+  lock.unlock();
+  if (abort_thread.joinable()) abort_thread.join();
+}
+
+void ControlPlane::Impl::abort_collectives() {
+  const log::RankScope scope(options.rank, options.world_size);
+  try {
+    options.abort(failure->text());  // set once, before this thread was started
+  } catch (const std::exception& error) {
+    log::warning(fmt::format("rank {} could not abort its collectives; got '{}'", options.rank, error.what()));
+  }
+  const std::lock_guard lock(mutex);
+  aborting = false;
+  changed.notify_all();
+}
+
+ControlPlane::ControlPlane(std::unique_ptr<Store> store, ControlPlaneOptions options, const Whereabouts& whereabouts)
+    : impl_(std::make_shared<Impl>(std::move(store), std::move(options), whereabouts)) {
+  impl_->guard_thread = std::thread([impl = impl_.get()] { impl->guard(); });
+  impl_->messenger_thread = std::thread([impl = impl_] { impl->carry(); });
+}
+
+ControlPlane::~ControlPlane() {
+  bool messenger_ended = false;
+  {
+    std::unique_lock lock(impl_->mutex);
+    impl_->leaving = impl_->woken = true;
+    impl_->changed.notify_all();
+    while (!impl_->messenger_ended && !impl_->store_silent) {
+      if (!impl_->failure) {
+        impl_->changed.wait(lock);
+      } else if (impl_->changed.wait_until(lock, impl_->deadline + kLastLook) == std::cv_status::timeout) {
+        break;
+      }
+    }
+    impl_->changed.wait(lock, [this] { return !impl_->aborting; });
+    impl_->whereabouts = nullptr;
+    impl_->over = true;
+    messenger_ended = impl_->messenger_ended;
+    impl_->changed.notify_all();
+  }
+  impl_->guard_thread.join();
+  if (messenger_ended) {
+    impl_->messenger_thread.join();
+  } else {
+    impl_->messenger_thread.detach();
+  }
+}
+
+bool ControlPlane::begin_batch(int64_t batch) {
+  if (impl_->agreement.may_begin(batch)) return false;
+  impl_->wake();
+  const bool stops = impl_->agreement.stops_before(batch);
+  throw_if_failed();
+  return stops;
+}
+
+void ControlPlane::request_stop(const std::string& reason) {
+  impl_->agreement.request(reason);
+  impl_->wake();
+}
+
+std::string ControlPlane::stop_reason() const { return impl_->agreement.reason(); }
+
+void ControlPlane::forget_stop() { impl_->agreement.forget(); }
+
+void ControlPlane::report_failure(const std::string& message) { report({impl_->options.rank, message}); }
+
+void ControlPlane::report_gone(int64_t rank, const std::string& how) { report({rank, how, /*gone=*/true}); }
+
+void ControlPlane::report(const RankFailure& failure) {
+  std::unique_lock lock(impl_->mutex);
+  if (impl_->failure) return;
+  impl_->report = failure;
+  impl_->woken = true;
+  impl_->changed.notify_all();
+  impl_->changed.wait_for(lock, kAnswerTime, [this] { return !impl_->report || impl_->messenger_ended; });
+}
+
+std::optional<RankFailure> ControlPlane::failure_of_other(milliseconds patience) {
+  std::unique_lock lock(impl_->mutex);
+  impl_->changed.wait_for(lock, patience, [this] { return impl_->failure || impl_->messenger_ended; });
+  if (!impl_->failure || impl_->reported_here()) return std::nullopt;
+  return impl_->failure;
+}
+
+void ControlPlane::throw_if_failed() {
+  if (!impl_->failed.load(std::memory_order_relaxed)) return;
+  const std::lock_guard lock(impl_->mutex);
+  throw RankFailedError(*impl_->failure);
+}
+
+}  // namespace levin

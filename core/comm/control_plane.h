@@ -1,0 +1,83 @@
+#pragma once
+
+#include <levin/core/comm/collective.h>
+#include <levin/core/comm/rank_failure.h>
+#include <levin/core/comm/whereabouts.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace levin {
+
+struct ControlPlaneOptions {
+  int64_t rank = 0;
+  int64_t world_size = 1;
+  std::string prefix;      ///< of every key; a new one for each set of control planes, since keys stay in the store
+  int64_t store_rank = 0;  ///< whose process serves the store; -1: no rank's (a launcher's, or one in shared memory)
+  std::chrono::milliseconds poll_interval{100};       ///< between two looks at the store
+  std::chrono::milliseconds heartbeat_timeout{8000};  ///< a rank not heard of for so long is taken for dead
+  std::chrono::milliseconds start_timeout{60000};     ///< the same for one that was never heard of
+  std::chrono::milliseconds stall_after{60000};       ///< a rank waiting in one collective for so long is reported
+  std::chrono::milliseconds grace{5000};              ///< for a rank to end by itself after a failure
+  /// Ends the collectives of this rank with an error. Called once, from a thread of its own, when a failure that this
+  /// rank did not report is known.
+  std::function<void(const std::string& reason)> abort;
+  /// The rank did not end within `grace` (it is stuck in user code): ends the process. By default `_exit(1)` after
+  /// `reason` went to standard error. Called once; tests replace it.
+  std::function<void(const std::string& reason)> give_up;
+};
+
+/// What ranks tell each other beside the collectives: stop requests, failures, heartbeats. A helper thread with a store
+/// connection of its own carries them, so that a training step pays two atomic operations and no communication. For n
+/// ranks the store answers about 2n questions each `poll_interval` and 2n more each eighth of `heartbeat_timeout`.
+///
+/// A rank is taken for dead when its heartbeats stop for `heartbeat_timeout`, the rank that serves the store when the
+/// store breaks off or does not answer for so long. Time in which this process itself did not run does not count.
+///
+/// After a failure every rank is expected to destroy its control plane within `grace`: that is what "ended" means here.
+class ControlPlane {
+ public:
+  /// Starts the helper. `store` is a connection that nobody else uses; `whereabouts` outlives the control plane.
+  ControlPlane(std::unique_ptr<Store> store, ControlPlaneOptions options, const Whereabouts& whereabouts);
+  /// Says goodbye: the other ranks no longer expect anything of this one. The rank that serves the store stays until
+  /// the others have left too, after a failure no longer than `grace`.
+  ~ControlPlane();
+  ControlPlane(const ControlPlane&) = delete;
+  ControlPlane& operator=(const ControlPlane&) = delete;
+
+  /// The rank is about to begin training batch `batch` (counted over all epochs, growing). Returns true when training
+  /// stops before it. All ranks stop before the same batch: after a request every helper publishes the batch that its
+  /// rank may not begin yet, and the greatest of these is the one. Blocks only while that is being found out (about one
+  /// `poll_interval`, once). Throws what `throw_if_failed` throws.
+  bool begin_batch(int64_t batch);
+  /// Asks all ranks to stop. May be called on one rank or on several, from any thread.
+  void request_stop(const std::string& reason);
+  /// The reason of the first request that reached this rank; empty without one.
+  std::string stop_reason() const;
+  /// Ready for another fit: stop requests are forgotten, batches may be counted from 0 again. Every rank calls it at
+  /// the same place, with no request under way elsewhere (a barrier on both sides).
+  void forget_stop();
+
+  /// This rank fails; the others learn of it. The first failure of all ranks is the one that everybody reports; a later
+  /// one is dropped. Returns when the others can see it, or after some seconds if the store does not answer.
+  void report_failure(const std::string& message);
+  /// Another rank is no more, which the launcher noticed. The same holds for it.
+  void report_gone(int64_t rank, const std::string& how);
+  /// The first failure, unless this rank reported it; waits up to `patience` for news of one. A rank whose collective
+  /// broke asks this before it reports that: the cause may be the end of another rank, which takes up to
+  /// `heartbeat_timeout` to be noticed.
+  std::optional<RankFailure> failure_of_other(std::chrono::milliseconds patience);
+  /// Throws levin::Error "[ranks] rank 2 failed: ..." once a failure is known. Costs a relaxed load.
+  void throw_if_failed();
+
+ private:
+  struct Impl;
+  void report(const RankFailure& failure);
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace levin

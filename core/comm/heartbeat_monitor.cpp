@@ -1,0 +1,108 @@
+#include <levin/core/comm/heartbeat_monitor.h>
+
+#include <levin/core/base/log.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace levin {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// For a key that is there.
+constexpr milliseconds kAnswerTime{5000};
+
+milliseconds to_milliseconds(HeartbeatMonitor::Clock::duration duration) {
+  return std::chrono::duration_cast<milliseconds>(duration);
+}
+
+}  // namespace
+
+HeartbeatMonitor::HeartbeatMonitor(const ControlPlaneOptions& options)
+    : options_(options), watched_((options.rank + 1) % options.world_size) {}
+
+std::string HeartbeatMonitor::key(int64_t rank) const { return fmt::format("{}/heartbeat/{}", options_.prefix, rank); }
+
+void HeartbeatMonitor::observe(const Whereabouts& whereabouts, Clock::time_point now) {
+  const char* const waits_in = whereabouts.collective.load(std::memory_order_relaxed);
+  const std::string activity = whereabouts.activity.load(std::memory_order_relaxed);
+  const std::string collective = waits_in == nullptr ? "" : waits_in;
+  const int64_t batch = whereabouts.batch.load(std::memory_order_relaxed);
+  if (since_ == Clock::time_point{} || batch != own_.batch || activity != own_.activity ||
+      collective != own_.collective) {
+    own_.batch = batch;
+    own_.activity = activity;
+    own_.collective = collective;
+    since_ = now;
+    stall_reported_ = false;
+  }
+  own_.unchanged = to_milliseconds(now - since_);
+}
+
+void HeartbeatMonitor::beat(Store& store, Clock::time_point now) {
+  ++own_.count;
+  store.set(key(options_.rank), own_.encode());
+}
+
+void HeartbeatMonitor::leave(Store& store) {
+  ++own_.count;
+  own_.left = true;
+  store.set(key(options_.rank), own_.encode());
+}
+
+std::optional<Heartbeat> HeartbeatMonitor::read(Store& store, int64_t rank) const {
+  if (!store.contains(key(rank))) return std::nullopt;
+  return Heartbeat::decode(store.get(key(rank), kAnswerTime));
+}
+
+void HeartbeatMonitor::watch(int64_t rank) {
+  watched_ = rank;
+  last_text_.clear();
+  silence_ = {};
+}
+
+std::optional<RankFailure> HeartbeatMonitor::look(Store& store, Clock::time_point now) {
+  // A longer time between two looks means that this process did not run: the watched one could have been heard in it.
+  const Clock::duration elapsed =
+      last_look_ == Clock::time_point{} ? Clock::duration{} : std::min(now - last_look_, 2 * interval(options_));
+  last_look_ = now;
+  silence_ += elapsed;
+  while (watched_ != options_.rank) {
+    if (last_text_.empty() && !store.contains(key(watched_))) {
+      if (silence_ < options_.start_timeout) return std::nullopt;
+      return RankFailure{watched_, "nothing was ever heard of it in " + duration_text(options_.start_timeout), true};
+    }
+    std::string text = store.get(key(watched_), kAnswerTime);
+    const Heartbeat heartbeat = Heartbeat::decode(text);
+    if (text == last_text_) {
+      if (silence_ < options_.heartbeat_timeout) return std::nullopt;
+      return RankFailure{watched_,
+                         fmt::format("nothing was heard of it for {} (last seen {})",
+                                     duration_text(to_milliseconds(silence_)), heartbeat.place()),
+                         true};
+    }
+    last_text_ = std::move(text);
+    silence_ = {};
+    if (!heartbeat.left) return std::nullopt;
+    watch((watched_ + 1) % options_.world_size);
+  }
+  return std::nullopt;
+}
+
+void HeartbeatMonitor::report_stall(Store& store, Clock::time_point now) {
+  if (stall_reported_ || !own_.waits() || now - since_ < options_.stall_after) return;
+  std::string table;
+  for (int64_t rank = 0; rank < options_.world_size; ++rank) {
+    const std::optional<Heartbeat> heartbeat = rank == options_.rank ? own_ : read(store, rank);
+    if (rank < options_.rank && heartbeat && heartbeat->waits()) return;
+    table += fmt::format("\n  rank {}: {}", rank, heartbeat ? heartbeat->sentence() : "was not heard of yet");
+  }
+  stall_reported_ = true;
+  log::warning(fmt::format("rank {} waits in {} for {} by now; where each rank is:{}", options_.rank, own_.collective,
+                           duration_text(to_milliseconds(now - since_)), table));
+}
+
+}  // namespace levin

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <limits>
+#include <mutex>
+#include <string>
+
+namespace levin {
+
+class Store;
+
+/// How ranks agree on the training batch before which all of them stop, at no cost while nobody asks.
+///
+/// After a request the helper of each rank closes a gate in front of the first batch that its rank has not begun, and
+/// publishes that batch as its candidate. The greatest candidate is where all stop: no rank has begun it, and a rank
+/// that is behind goes on up to it. Helpers publish whatever the rank's own thread does, so a rank that waits at its
+/// gate never waits for one that is blocked in a collective.
+class StopAgreement {
+ public:
+  StopAgreement(std::string prefix, int64_t rank, int64_t world_size);
+
+  // --- on the rank's own thread ---
+
+  /// The rank is about to begin `batch`. True: it may, at the price of two atomic operations. False: ask
+  /// `stops_before`.
+  bool may_begin(int64_t batch) {
+    // Ordered against `close_gate`: either this sees the gate closed, or the helper sees this batch begun.
+    begun_.store(batch, std::memory_order_seq_cst);
+    return batch < gate_.load(std::memory_order_seq_cst);
+  }
+  /// Whether all ranks stop before `batch`. Waits until they agree, if it has to; false after `interrupt`.
+  bool stops_before(int64_t batch);
+  /// Opens the gate for another training, whose batches may be counted from 0 again.
+  void forget();
+
+  // --- on any thread ---
+
+  void request(const std::string& reason);
+  /// Of the first request that reached this rank; empty without one.
+  std::string reason() const;
+  /// Ends all waiting for good; no batch may begin from now on.
+  void interrupt();
+  /// Whether the rank's own thread waits for the others now.
+  bool is_awaited() const { return awaited_.load(std::memory_order_relaxed); }
+
+  // --- on the helper thread; nothing here blocks for other ranks ---
+
+  /// Looks for requests, publishes what is due, takes note of the agreement.
+  void step(Store& store);
+  /// The rank begins no further batch: the others do not wait for its candidate.
+  void leave(Store& store);
+
+ private:
+  static constexpr int64_t kOpen = std::numeric_limits<int64_t>::max();
+  static constexpr int64_t kClosed = std::numeric_limits<int64_t>::min();
+
+  std::string key(const char* name, int64_t round) const;
+  void close_gate(int64_t round, const std::string& reason);
+  void publish_candidate(Store& store, int64_t round);
+  void settle(int64_t round, int64_t stop_at);
+
+  const std::string prefix_;
+  const int64_t rank_;
+  const int64_t world_size_;
+
+  std::atomic<int64_t> begun_{-1};    ///< the last batch that the rank began or asked for
+  std::atomic<int64_t> gate_{kOpen};  ///< batches before it may begin
+  std::atomic<bool> awaited_{false};
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t round_ = 0;       ///< grows with `forget`; a part of each key
+  std::string reason_;      ///< of the first request
+  bool requested_ = false;  ///< by this rank
+  bool closed_ = false;     ///< the helper has closed the gate in this round
+  bool published_ = false;  ///< this rank's candidate is in the store
+  bool agreed_ = false;     ///< the gate stands where all ranks stop
+  bool interrupted_ = false;
+};
+
+}  // namespace levin

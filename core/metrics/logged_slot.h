@@ -1,0 +1,113 @@
+#pragma once
+
+#include <levin/core/base/state.h>
+#include <levin/core/metrics/log_options.h>
+#include <levin/core/metrics/metric.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace levin::metrics::detail {
+
+/// The value of `reduce` over nothing.
+double empty_value(LogReduce reduce);
+/// Adds to what `reduce` has of other values; for a mean, both are sums.
+void combine(LogReduce reduce, double& into, double value);
+/// What several ranks say a value is, where they should say the same: their mean where they do not.
+std::optional<double> agreed_value(const std::vector<double>& values);
+
+/// What a name stands for.
+struct SlotDescription {
+  std::string name;  ///< as logged
+  int64_t dataloader_idx = 0;
+  bool several_loaders = false;  ///< outside, the name carries the loader's index
+  LogOptions options;            ///< with on_step and on_epoch set
+  bool is_metric = false;
+
+  /// With the loader's suffix.
+  std::string short_name() const;
+  State to_state() const;
+  static SlotDescription from_state(const State& state);
+
+  /// Whether its values are combined over ranks.
+  bool is_reduced() const { return (is_metric || options.sync_dist) && !options.rank_zero_only; }
+};
+
+/// One name behind `log()`: its last value, weighted sum and weight, or its metric; all of this rank alone. What came
+/// of a reduction over ranks lies beside it.
+struct LoggedSlot {
+  explicit LoggedSlot(SlotDescription described);
+
+  /// Back to before the epoch.
+  void clear();
+  void add_host(double value, double weight);
+  void add_device(const at::Tensor& value, double weight);
+  void add_metric(Metric& logged);
+  void set_on(bool step, bool epoch);
+
+  /// {last, combined, weight} on the host.
+  std::array<double, 3> read() const;
+  bool was_logged() const { return stamp >= 0; }
+  std::optional<double> step_value() const;
+  std::optional<double> epoch_value() const;
+
+  /// Puts the metric's state aside, so that the same object can serve the next loader.
+  void end_metric();
+  /// One tensor of the metric's state and how it is combined.
+  struct MetricState {
+    std::string name;
+    Reduction reduction;
+    at::Tensor value;
+  };
+  /// By name, of the metric or of what waits for it; empty where there is nothing.
+  std::vector<MetricState> metric_states() const;
+  /// The object that can compute, though its present state may be another loader's; nullptr where none is known yet.
+  Metric* computing_metric() const { return metric != nullptr ? metric : ended_metric; }
+  /// The value of a metric, which must be one number.
+  double computed_by(const Metric& computing) const;
+
+  State state_dict() const;
+  void load_state_dict(const State& state);
+
+  /// Equal on ranks where the name stands for the same.
+  uint64_t identity() const { return identity_; }
+
+  SlotDescription description;
+  std::string short_name;  ///< with the loader's suffix
+  std::string step_name;
+  std::string epoch_name;
+  int64_t stamp = -1;  ///< the moment of the last log; -1: not in this epoch
+
+  // {last, combined, weight}: on the host for host values, else a tensor on the device.
+  double host[3] = {0, 0, 0};
+  at::Tensor device;
+  double last_weight = 0;
+
+  Metric* metric = nullptr;
+  Metric* ended_metric = nullptr;       ///< had the state that was put aside
+  State waiting_state;                  ///< a metric's state, restored or put aside
+  State waiting_reductions;             ///< how it is combined, by name
+  std::optional<double> waiting_value;  ///< what the metric computed from it
+
+  /// Over ranks; forgotten when the name is logged again.
+  struct Reduced {
+    bool known = false;
+    std::optional<double> value;
+  };
+  Reduced reduced_step;
+  Reduced reduced_epoch;
+
+ private:
+  void identify();
+  void forget_reduced() { reduced_step.known = reduced_epoch.known = false; }
+
+  uint64_t identity_ = 0;
+};
+
+}  // namespace levin::metrics::detail

@@ -1,0 +1,93 @@
+#include <levin/core/metrics/rank_exchange.h>
+
+#include <levin/core/base/error.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace levin::metrics::detail {
+namespace {
+
+constexpr int64_t kFirstWords = 256;
+constexpr int64_t kHeaderWords = 4;  // names, count, is_complete, number of words
+constexpr int64_t kInFirst = kFirstWords - kHeaderWords;
+
+/// Gathers `words` of every rank, filled up with zeros to `size`, into `gathered`.
+void gather_words(Collective& collective, std::span<const int64_t> words, int64_t size, at::Tensor& own,
+                  at::Tensor& gathered) {
+  const int64_t total = collective.world_size() * size;
+  if (!gathered.defined() || gathered.numel() != total) {
+    own = at::empty({size}, at::kLong);
+    gathered = at::empty({total}, at::kLong);
+  }
+  int64_t* const target = own.mutable_data_ptr<int64_t>();
+  std::copy(words.begin(), words.end(), target);
+  std::fill(target + words.size(), target + size, 0);
+  collective.all_gather(gathered, own)->wait();
+}
+
+}  // namespace
+
+std::span<const int64_t> WordReader::take(size_t count) {
+  LEVIN_CHECK(count <= words_.size(), "a rank sent too few words");
+  const auto taken = words_.first(count);
+  words_ = words_.subspan(count);
+  return taken;
+}
+
+void RankExchange::write_bytes(const void* bytes, size_t size) {
+  if (size == 0) return;
+  const size_t begin = words_.size();
+  words_.resize(begin + (size + sizeof(int64_t) - 1) / sizeof(int64_t), 0);
+  std::memcpy(words_.data() + begin, bytes, size);
+}
+
+void RankExchange::end() {
+  if (joined_.empty()) return;
+  parts_.clear();
+  joined_ = {};
+  words_ = {};
+}
+
+void RankExchange::gather(Collective& collective, uint64_t names, int64_t count, bool is_complete) {
+  const c10::InferenceMode ordinary(false);
+  const at::NoGradGuard no_grad;
+  const auto world_size = static_cast<size_t>(collective.world_size());
+  const auto length = static_cast<int64_t>(words_.size());
+  words_.insert(words_.begin(), {static_cast<int64_t>(names), count, static_cast<int64_t>(is_complete), length});
+  const std::span<const int64_t> all(words_);
+  const auto in_first = all.first(std::min(all.size(), static_cast<size_t>(kFirstWords)));
+  gather_words(collective, in_first, kFirstWords, own_, first_);
+
+  const int64_t* const first = first_.const_data_ptr<int64_t>();
+  int64_t longest = 0;
+  for (size_t rank = 0; rank < world_size; ++rank)
+    longest = std::max(longest, first[rank * kFirstWords + kHeaderWords - 1]);
+  const int64_t beyond = std::max<int64_t>(longest - kInFirst, 0);
+  at::Tensor rest_own;
+  at::Tensor rest;
+  if (beyond > 0) {
+    gather_words(collective, all.subspan(in_first.size()), beyond, rest_own, rest);
+    joined_.resize(world_size);
+  }
+
+  parts_.clear();
+  for (size_t rank = 0; rank < world_size; ++rank) {
+    const int64_t* const header = first + rank * kFirstWords;
+    const int64_t words = header[kHeaderWords - 1];
+    std::span<const int64_t> said(header + kHeaderWords, static_cast<size_t>(std::min(words, kInFirst)));
+    if (words > kInFirst) {
+      const int64_t* const of_rank = rest.const_data_ptr<int64_t>() + static_cast<int64_t>(rank) * beyond;
+      joined_[rank].assign(said.begin(), said.end());
+      joined_[rank].insert(joined_[rank].end(), of_rank, of_rank + (words - kInFirst));
+      said = joined_[rank];
+    }
+    parts_.push_back({static_cast<uint64_t>(header[0]), header[1], header[2] != 0, said});
+  }
+}
+
+}  // namespace levin::metrics::detail

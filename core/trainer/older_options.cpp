@@ -1,0 +1,95 @@
+#include <levin/core/trainer/older_options.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
+
+#include <fmt/format.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+
+namespace levin {
+namespace {
+
+/// What older configurations call a strategy, and what it is called now. `ddp_cpu` was ddp on the CPU.
+struct OlderStrategy {
+  const char* older;
+  const char* present;
+  bool on_cpu;
+};
+constexpr std::array<OlderStrategy, 7> kOlderStrategies = {{
+    {"dp", "dp", false},
+    {"ddp", "ddp", false},
+    {"ddp_spawn", "ddp_spawn", false},
+    {"ddp2", "ddp2", false},
+    {"ddp_cpu", "ddp", true},
+    {"horovod", "horovod", false},
+    {"ddp_sharded", "sharded", false},
+}};
+
+const OlderStrategy* find_older(const Config& node) {
+  if (!node.is_scalar()) return nullptr;
+  for (const auto& item : kOlderStrategies)
+    if (node.text() == item.older) return &item;
+  return nullptr;
+}
+
+void note(const Origin& origin, const std::string& older, const std::string& present) {
+  const std::string place = origin.source.empty() ? "" : origin.describe() + ": ";
+  log::rank_zero_info(fmt::format("{}{} is an older spelling of {}", place, older, present));
+}
+
+bool is_given(const Config* node) {
+  return node != nullptr && !node->is_null() && !(node->is_scalar() && node->text() == "auto");
+}
+
+/// `key: ddp` as `strategy: ddp`; `key` goes.
+void move_strategy(Config& trainer, const std::string& key, const OlderStrategy& older) {
+  const Config value = *trainer.find(key);
+  const Config* strategy = trainer.find("strategy");
+  if (is_given(strategy) && !(strategy->is_scalar() && strategy->text() == older.present))
+    throw ConfigError(
+        fmt::format("trainer.{}: {} is an older spelling of strategy: {}, and trainer.strategy is given "
+                    "as well; hint: leave {} out",
+                    key, older.older, older.present, key));
+  note(value.origin(), fmt::format("{}: {}", key, older.older), fmt::format("strategy: {}", older.present));
+  trainer.erase(key);
+  trainer.set("strategy", Config::scalar(older.present, false, value.origin()));
+  if (older.on_cpu) trainer.set("accelerator", Config::scalar("cpu", false, value.origin()));
+}
+
+}  // namespace
+
+void translate_older_options(Config& trainer) {
+  if (!trainer.is_mapping()) return;
+  for (const char* key : {"accelerator", "distributed_backend", "plugins"}) {
+    const Config* node = trainer.find(key);
+    if (node == nullptr) continue;
+    const Config& value = node->is_sequence() && node->items().size() == 1 ? node->items().front() : *node;
+    const OlderStrategy* older = find_older(value);
+    if (older == nullptr) continue;
+    const Config flat = value;
+    trainer.set(key, flat);
+    move_strategy(trainer, key, *older);
+  }
+  if (const Config* older = trainer.find("replace_sampler_ddp")) {
+    if (trainer.find("use_distributed_sampler") != nullptr)
+      throw ConfigError(
+          "trainer.replace_sampler_ddp is an older spelling of use_distributed_sampler, which is given as well; hint: "
+          "leave replace_sampler_ddp out");
+    note(older->origin(), "replace_sampler_ddp", "use_distributed_sampler");
+    const Config value = *older;
+    trainer.erase("replace_sampler_ddp");
+    trainer.set("use_distributed_sampler", value);
+  }
+  if (const Config* backend = trainer.find("amp_backend")) {
+    if (!backend->is_scalar() || (backend->text() != "native" && backend->text() != "apex"))
+      throw ConfigError(
+          fmt::format("trainer.amp_backend is not understood; got {}; valid: native, apex", backend->describe()));
+    note(backend->origin(), "amp_backend: " + backend->text(), "LibTorch's own autocast, which is always used");
+    trainer.erase("amp_backend");
+  }
+}
+
+}  // namespace levin

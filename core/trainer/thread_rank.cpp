@@ -1,0 +1,66 @@
+#include <levin/core/trainer/thread_rank.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/base/thread_generator.h>
+#include <levin/core/trainer/trainer_parts.h>
+
+#include <fmt/format.h>
+
+namespace levin {
+namespace {
+
+/// A second one made as the first was; a name or a mapping makes one anyway.
+template <class Base>
+Spec<Base> second(const Spec<Base>& spec) {
+  if (spec.object() == nullptr) return spec;
+  return Spec<Base>(std::static_pointer_cast<Base>(spec.object()->rebuild()));
+}
+
+}  // namespace
+
+TrainerOptions ThreadRank::options_for(const RankCore& first, const std::shared_ptr<Strategy>& strategy) {
+  TrainerOptions options = first.options;
+  options.strategy = Spec<Strategy>(strategy);
+  options.precision = second(options.precision);
+  options.logger = false;
+  std::vector<Spec<Callback>> callbacks;
+  for (const auto& spec : options.callbacks) {
+    if (spec.object() == nullptr || spec.object()->can_rebuild()) {
+      callbacks.push_back(second(spec));
+    } else {
+      log::warning_once(
+          fmt::format("a callback of type {} was handed over as an object, so it serves rank 0 alone; hint: make it "
+                      "with levin::make, and every rank gets one",
+                      detail::demangled(typeid(*spec.object()).name())));
+    }
+  }
+  options.callbacks = std::move(callbacks);
+  return options;
+}
+
+ThreadRank::ThreadRank(const RankCore& first, std::shared_ptr<Strategy> strategy, const SessionRequest& request)
+    : trainer_(options_for(first, strategy)), request_(request), seed_(global_seed()) {
+  if (!request.module->can_rebuild())
+    throw Error("trainer",
+                fmt::format("strategy '{}' needs a second copy of the module, which was made in a way that cannot be "
+                            "repeated; hint: make it with levin::make<{}>({{...}}), or name it in YAML",
+                            strategy->name(), detail::demangled(typeid(*request.module).name())));
+  request_.module = std::static_pointer_cast<Module>(request.module->rebuild());
+  RankCore& core = trainer_.parts().core;
+  core.config = first.config;
+  core.shares_data = true;
+  core.resolved.writes_files = first.resolved.writes_files;
+  if (request.stage == Stage::kFit) core.begin_fit();
+}
+
+ThreadRank::~ThreadRank() = default;
+
+void ThreadRank::run(int64_t local_rank) {
+  const ThreadGeneratorScope generator(mix_seed(seed_, static_cast<uint64_t>(local_rank)));
+  trainer_.parts().core.strategy().enter_rank(local_rank);
+  trainer_.parts().session.run_rank(request_);
+}
+
+}  // namespace levin

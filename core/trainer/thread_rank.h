@@ -1,0 +1,31 @@
+#pragma once
+
+#include <levin/core/trainer/session.h>
+
+#include <cstdint>
+#include <memory>
+
+namespace levin {
+
+/// A further rank of a call, in a thread of this process: a trainer, a module, callbacks and loaders of its own, made
+/// as those of rank 0 were; the data module and the data sets are shared. Callbacks that were handed over as objects
+/// without a recipe (see levin::make) serve rank 0 alone; loggers always do.
+class ThreadRank {
+ public:
+  /// `first`: rank 0 of this process, whose options and request it follows. Throws levin::Error when the module cannot
+  /// be made again.
+  ThreadRank(const RankCore& first, std::shared_ptr<Strategy> strategy, const SessionRequest& request);
+  ~ThreadRank();
+
+  /// The whole call, on the calling thread.
+  void run(int64_t local_rank);
+
+ private:
+  static TrainerOptions options_for(const RankCore& first, const std::shared_ptr<Strategy>& strategy);
+
+  Trainer trainer_;
+  SessionRequest request_;
+  uint64_t seed_;
+};
+
+}  // namespace levin

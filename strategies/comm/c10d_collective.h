@@ -1,0 +1,77 @@
+#pragma once
+
+#include <levin/core/comm/collective.h>
+#include <levin/core/comm/whereabouts.h>
+#include <levin/strategies/comm/process_group.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace c10d {
+class Backend;
+}
+
+namespace levin {
+
+/// Makes the process group of some ranks, as make_process_group does.
+using ProcessGroupFactory = std::function<c10::intrusive_ptr<c10d::ProcessGroup>(
+    const c10::intrusive_ptr<c10d::Store>& store, const ProcessGroupOptions& options)>;
+
+/// The ranks of a process group of c10d. Tensors that are moved but not reduced may have any type; tensors that are not
+/// contiguous are copied on the way. The mean of integers is that of their exact sum, rounded towards zero.
+/// A Work of send or receive over Gloo is complete only once it has been waited for; NCCL ignores tags.
+class C10dCollective : public Collective {
+ public:
+  /// `store` and `options` are what the group was made with; `make_group` makes sub-groups in the same way. While the
+  /// rank waits in a collective, `whereabouts` (which may be nullptr) says in which.
+  C10dCollective(c10::intrusive_ptr<c10d::ProcessGroup> group, c10::intrusive_ptr<c10d::Store> store,
+                 ProcessGroupOptions options, Whereabouts* whereabouts = nullptr,
+                 ProcessGroupFactory make_group = make_process_group);
+  ~C10dCollective() override;
+
+  /// For c10d's Reducer.
+  const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const { return group_; }
+
+  int64_t rank() const override { return options_.rank; }
+  int64_t world_size() const override { return options_.world_size; }
+
+  std::unique_ptr<Work> all_reduce(at::Tensor tensor, ReduceOp op) override;
+  std::unique_ptr<Work> broadcast(at::Tensor tensor, int64_t root) override;
+  std::unique_ptr<Work> all_gather(at::Tensor output, at::Tensor input) override;
+  std::unique_ptr<Work> reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) override;
+  std::unique_ptr<Work> send(at::Tensor tensor, int64_t to, int64_t tag) override;
+  std::unique_ptr<Work> receive(at::Tensor tensor, int64_t from, int64_t tag) override;
+  void barrier() override;
+
+  std::string broadcast_bytes(const std::string& bytes, int64_t root) override;
+  std::vector<std::string> gather_bytes(const std::string& bytes) override;
+
+  std::shared_ptr<Collective> subgroup(std::span<const int64_t> ranks) override;
+  /// Also ends what is under way in sub-groups.
+  void abort(const std::string& reason) override;
+  Store& store() override { return *store_; }
+
+ private:
+  class PendingWork;
+  struct Context;
+
+  c10d::Backend& backend_for(const at::Tensor& tensor) const;
+  /// The tensor as the backend takes it: contiguous, and on the CPU where its backend lacks operations on CUDA.
+  at::Tensor transportable(const at::Tensor& tensor) const;
+  void check_tag(int64_t tag, const char* operation) const;
+  void check_rank(int64_t rank, const char* operation, const char* role) const;
+
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  c10::intrusive_ptr<c10d::Store> c10d_store_;
+  std::unique_ptr<Store> store_;
+  ProcessGroupOptions options_;
+  ProcessGroupFactory make_group_;
+  at::Device bytes_device_;           ///< where bytes travel
+  bool stages_cuda_ = false;          ///< Gloo on CUDA knows little more than all_reduce and broadcast
+  std::shared_ptr<Context> context_;  ///< which works share, as they may outlive this object
+  int64_t subgroups_made_ = 0;
+};
+
+}  // namespace levin

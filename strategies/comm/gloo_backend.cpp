@@ -1,0 +1,85 @@
+// The header of Gloo's process group is empty without this.
+#ifndef USE_C10D_GLOO
+#define USE_C10D_GLOO
+#endif
+
+#include <levin/strategies/comm/gloo_backend.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
+#include <levin/strategies/comm/abortable_backend.h>
+#include <levin/strategies/comm/c10d_error.h>
+#include <levin/strategies/comm/network.h>
+
+#include <fmt/format.h>
+// Only this file includes Gloo's headers: they are those of another version than the code inside LibTorch. Devices and
+// groups may be made and held; GlooStore must not be, because its table of virtual functions is another one.
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <cstdlib>
+#include <sstream>
+
+namespace levin {
+namespace {
+
+using GlooDevice = std::shared_ptr<::gloo::transport::Device>;
+
+GlooDevice device_for_address(const std::string& address) {
+  try {
+    return c10d::ProcessGroupGloo::createDeviceForHostname(address);
+  } catch (const std::exception& error) {
+    throw Error("comm", fmt::format("Gloo cannot use this host's address {}: {}; this host's interfaces: {}; hint: "
+                                    "GLOO_SOCKET_IFNAME=INTERFACE says which to use",
+                                    address, c10d_message(error), interface_names()));
+  }
+}
+
+GlooDevice device_for_interface(const std::string& name) {
+  try {
+    return c10d::ProcessGroupGloo::createDeviceForInterface(name);
+  } catch (const std::exception& error) {
+    throw Error("comm", fmt::format("GLOO_SOCKET_IFNAME names an interface that Gloo cannot use: {}; got '{}'; valid: "
+                                    "{}",
+                                    c10d_message(error), name, interface_names()));
+  }
+}
+
+std::vector<GlooDevice> make_devices(const ProcessGroupOptions& options) {
+  std::vector<GlooDevice> devices;
+  if (const char* interfaces = std::getenv("GLOO_SOCKET_IFNAME"); interfaces != nullptr && *interfaces != '\0') {
+    std::istringstream names(interfaces);
+    for (std::string name; std::getline(names, name, ',');) devices.push_back(device_for_interface(name));
+    return devices;
+  }
+  std::string address = options.one_host ? "127.0.0.1" : host_address(options.main_address);
+  if (address.empty()) {
+    log::warning(
+        "this host has no network address but the loopback's, by which ranks on other hosts cannot reach it; hint: "
+        "GLOO_SOCKET_IFNAME=INTERFACE says which interface Gloo uses");
+    address = "127.0.0.1";
+  }
+  devices.push_back(device_for_address(address));
+  return devices;
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    const ProcessGroupOptions& options) {
+  auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
+  gloo->devices = make_devices(options);
+  // One thread runs collectives, another lets a small one overtake a large one.
+  gloo->threads = 2;
+  try {
+    return make_abortable(c10::make_intrusive<c10d::ProcessGroupGloo>(
+        store, static_cast<int>(options.rank), static_cast<int>(options.world_size), std::move(gloo)));
+  } catch (const std::exception& error) {
+    const std::string when = is_timeout(error) ? fmt::format("within {}", format_seconds(options.timeout)) : "";
+    throw Error("comm",
+                fmt::format("rank {} of {} could not connect to the other ranks through Gloo{}{}: {}; hint: every rank "
+                            "must reach every other; GLOO_SOCKET_IFNAME=INTERFACE says which interface to use",
+                            options.rank, options.world_size, when.empty() ? "" : " ", when, c10d_message(error)));
+  }
+}
+
+}  // namespace levin

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <levin/strategies/comm/process_group.h>
+
+namespace c10d {
+class Backend;
+}
+
+namespace levin {
+
+/// Gloo for CPU and CUDA tensors. It listens on the interface that GLOO_SOCKET_IFNAME names (several: "eth0,eth1"),
+/// else on the loopback where all ranks are on one host, else on the one that leads to the rendezvous.
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    const ProcessGroupOptions& options);
+
+}  // namespace levin

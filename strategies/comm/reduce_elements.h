@@ -1,0 +1,23 @@
+#pragma once
+
+#include <levin/core/comm/collective.h>
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <span>
+
+namespace levin {
+
+/// Whether reduce_elements knows the type and the operation on it: floating types and integers; of bool everything but
+/// the mean.
+bool can_reduce(at::ScalarType type, ReduceOp op);
+
+/// Combines `count` elements of every source, in the order of the sources, and writes the result to every output. An
+/// output may be one of the sources (not overlap it otherwise). float16 and bfloat16 are accumulated in float32 and
+/// rounded once; a mean of integers is rounded towards zero; a sum of bools is their "or"; the minimum and maximum of
+/// floats are NaN where one of them is. Equal on every processor. Throws nothing if can_reduce().
+void reduce_elements(std::span<const void* const> sources, std::span<void* const> outputs, int64_t count,
+                     at::ScalarType type, ReduceOp op);
+
+}  // namespace levin

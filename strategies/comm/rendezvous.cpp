@@ -1,0 +1,203 @@
+#include <levin/strategies/comm/rendezvous.h>
+
+#include <levin/core/base/error.h>
+#include <levin/strategies/comm/attempt.h>
+#include <levin/strategies/comm/c10d_error.h>
+#include <levin/strategies/comm/c10d_log.h>
+#include <levin/strategies/comm/c10d_store.h>
+#include <levin/strategies/comm/network.h>
+
+#include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+namespace levin {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+
+/// How long a host's name may be unknown while the hosts of a job start.
+constexpr Milliseconds kNamePatience{10'000};
+
+std::string format_address(const ClusterPlace& place) {
+  const bool is_ipv6 = place.main_address.find(':') != std::string::npos;
+  return fmt::format("{}:{}", is_ipv6 ? "[" + place.main_address + "]" : place.main_address, place.main_port);
+}
+
+void check_place(const ClusterPlace& place) {
+  if (place.rank < 0 || place.rank >= place.world_size)
+    throw Error("comm", fmt::format("this rank is not one of the job's; got rank {} of {}; hint: RANK and WORLD_SIZE",
+                                    place.rank, place.world_size));
+  if (place.main_address.empty())
+    throw Error("comm", fmt::format("the {} ranks have no address to meet at; hint: set MASTER_ADDR to rank 0's host",
+                                    place.world_size));
+  if (place.main_port < 1 || place.main_port > 65535)
+    throw Error("comm", fmt::format("the {} ranks have no port to meet at; got {}; valid: 1 to 65535; hint: set "
+                                    "MASTER_PORT to a free port of rank 0's host",
+                                    place.world_size, place.main_port));
+}
+
+Milliseconds time_left(Clock::time_point deadline) {
+  return std::max(std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()), Milliseconds(1));
+}
+
+c10::intrusive_ptr<c10d::Store> open_tcp_store(const ClusterPlace& place, Milliseconds timeout, Milliseconds left) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(place.main_port);
+  options.isServer = place.rank == 0 && !place.external_store;
+  // Who has come is counted here, so that a message can name the ranks that have not.
+  options.waitWorkers = false;
+  options.timeout = left;
+  try {
+    auto store = c10::make_intrusive<c10d::TCPStore>(place.main_address, options);
+    store->setTimeout(timeout);
+    return store;
+  } catch (const std::exception& error) {
+    const std::string text = c10d_message(error);
+    if (options.isServer && text.find("EADDRINUSE") != std::string::npos)
+      throw Error("comm", fmt::format("port {} of this host is in use, so rank 0 cannot serve the rendezvous there; "
+                                      "hint: MASTER_PORT={}, which is free now, on all ranks",
+                                      place.main_port, free_port()));
+    const char* hint = place.external_store ? "the launcher's agent serves it"
+                       : options.isServer   ? "MASTER_ADDR must be an address of rank 0's host, which is this one"
+                                            : "rank 0 serves it: has rank 0 started, and lets a firewall through?";
+    if (is_timeout(error))
+      throw Error("comm", fmt::format("rank {} could not reach the rendezvous at {} within {}; hint: {}", place.rank,
+                                      format_address(place), format_seconds(timeout), hint));
+    throw Error("comm", fmt::format("rank {} could not join the rendezvous at {}: {}; hint: {}", place.rank,
+                                    format_address(place), text, hint));
+  }
+}
+
+std::string arrival_key(int64_t rank) { return fmt::format("rendezvous/rank{}", rank); }
+
+/// "1, 3 and 12 more"
+std::string missing_ranks(c10d::Store& store, int64_t world_size) {
+  constexpr size_t kNamed = 8;
+  std::vector<std::string> named;
+  int64_t more = 0;
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    if (store.check({arrival_key(rank)})) continue;
+    if (named.size() < kNamed)
+      named.push_back(std::to_string(rank));
+    else
+      ++more;
+  }
+  return join(named) + (more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+void await_all_ranks(c10d::Store& store, const ClusterPlace& place, Milliseconds timeout, Clock::time_point deadline) {
+  const std::string complete = "rendezvous/complete";
+  try {
+    store.set(arrival_key(place.rank), std::string("here"));
+    if (store.add("rendezvous/arrived", 1) >= place.world_size) store.set(complete, std::string("all"));
+    store.wait({complete}, time_left(deadline));
+  } catch (const std::exception& error) {
+    std::string missing;
+    try {
+      if (is_timeout(error)) missing = missing_ranks(store, place.world_size);
+    } catch (const std::exception&) {
+      // The server has gone meanwhile: the first error is the one to report.
+    }
+    if (missing.empty())
+      throw Error("comm", fmt::format("rank {} lost the rendezvous at {}: {}", place.rank, format_address(place),
+                                      c10d_message(error)));
+    throw Error("comm",
+                fmt::format("rank {} waited {} at {} for all {} ranks; missing: {}; hint: did these ranks start, "
+                            "and do all of them have this MASTER_ADDR and MASTER_PORT?",
+                            place.rank, format_seconds(timeout), format_address(place), place.world_size, missing));
+  }
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Store> connect_store(const ClusterPlace& place, Milliseconds timeout) {
+  if (place.world_size == 1 && !place.external_store) return make_thread_store(timeout);
+  check_place(place);
+  const QuietC10d quiet(QuietC10d::Hides::kErrors);
+  const auto deadline = Clock::now() + timeout;
+  check_host_resolves(place.main_address, std::min(timeout, kNamePatience));
+  auto store = open_tcp_store(place, timeout, time_left(deadline));
+  if (!place.run_id.empty()) store = c10::make_intrusive<c10d::PrefixStore>(place.run_id, store);
+  if (place.store_outlives_attempts) {
+    C10dStore used(store);
+    const auto attempt = agree_on_attempt(used, place.rank, place.world_size, time_left(deadline));
+    store = c10::make_intrusive<c10d::PrefixStore>(attempt, store);
+  }
+  await_all_ranks(*store, place, timeout, deadline);
+  return store;
+}
+
+ReservedPort::ReservedPort() : descriptor_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  // c10d would listen on every interface of the host.
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (descriptor_ < 0 || ::bind(descriptor_, generic, size) != 0 || ::getsockname(descriptor_, generic, &size) != 0 ||
+      ::listen(descriptor_, SOMAXCONN) != 0) {
+    const std::string reason = std::strerror(errno);
+    if (descriptor_ >= 0) ::close(descriptor_);
+    throw Error("comm", fmt::format("cannot serve a store on the loopback: {}", reason));
+  }
+  port_ = ntohs(address.sin_port);
+}
+
+ReservedPort::~ReservedPort() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+ServedStore ReservedPort::serve(Milliseconds timeout) {
+  LEVIN_CHECK(descriptor_ >= 0, "a port was served twice");
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(port_);
+  options.isServer = true;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  options.masterListenFd = std::exchange(descriptor_, -1);  // from here on c10d's to close
+  try {
+    return {c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options), port_};
+  } catch (const std::exception& error) {
+    throw Error("comm", fmt::format("cannot serve a store on port {} of the loopback: {}", port_, c10d_message(error)));
+  }
+}
+
+ServedStore make_local_server_store(Milliseconds timeout) { return ReservedPort().serve(timeout); }
+
+c10::intrusive_ptr<c10d::Store> make_thread_store(Milliseconds timeout) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  store->setTimeout(timeout);
+  return store;
+}
+
+c10::intrusive_ptr<c10d::Store> make_file_store(const std::string& path, int64_t world_size, Milliseconds timeout) {
+  // c10d would wait for the folder to appear.
+  const auto folder = std::filesystem::absolute(path).parent_path();
+  if (!std::filesystem::is_directory(folder))
+    throw Error("comm", fmt::format("cannot make the ranks' store; got '{}', but there is no folder '{}'", path,
+                                    folder.string()));
+  try {
+    auto store = c10::make_intrusive<c10d::FileStore>(path, static_cast<int>(world_size));
+    store->setTimeout(timeout);
+    return store;
+  } catch (const std::exception& error) {
+    throw Error("comm", fmt::format("cannot make the ranks' store in '{}': {}", path, c10d_message(error)));
+  }
+}
+
+}  // namespace levin

@@ -1,0 +1,185 @@
+#pragma once
+
+#include <levin/core/comm/collective.h>
+#include <levin/strategies/comm/shared_barrier.h>
+#include <levin/strategies/comm/team_memory.h>
+
+#include <c10/core/ScalarType.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace c10d {
+class Store;
+}
+
+namespace levin {
+
+/// Ranks of one host that combine and exchange dense CPU memory, without sockets. Every rank calls the same operations
+/// in the same order; a call returns when its result is there. Before any data is touched the ranks compare what they
+/// were called with: where that differs, all of them throw an error that names two of the calls, and the team can go
+/// on. After a time-out, the end of a rank or abort() every call throws on every rank. Results are the same bits on all
+/// ranks and in all runs: reductions go in the order of the ranks.
+class SharedMemoryTeam {
+ public:
+  virtual ~SharedMemoryTeam() = default;
+  SharedMemoryTeam(const SharedMemoryTeam&) = delete;
+  SharedMemoryTeam& operator=(const SharedMemoryTeam&) = delete;
+
+  int64_t size() const { return memory_->ranks(); }
+
+  /// One rank's elements: `count` of them.
+  struct Elements {
+    void* data = nullptr;
+    int64_t count = 0;
+    at::ScalarType type = at::kByte;
+  };
+  /// Who calls, and how long the call waits for other ranks.
+  struct Caller {
+    int64_t rank = 0;
+    std::chrono::milliseconds timeout{std::chrono::minutes(30)};
+  };
+
+  void barrier(const Caller& caller);
+  /// In place.
+  void all_reduce(const Caller& caller, const Elements& data, ReduceOp op);
+  /// In place on `root`; what the other ranks hold stays as it is.
+  void reduce(const Caller& caller, const Elements& data, ReduceOp op, int64_t root);
+  /// `input` holds as many times the elements of `output` as there are ranks; each rank gets its part of the reduction.
+  void reduce_scatter(const Caller& caller, const Elements& output, const void* input, ReduceOp op);
+  /// In place, from `root` to all.
+  void broadcast(const Caller& caller, const Elements& data, int64_t root);
+  /// `outputs` has one address a rank, each with room for `input`.
+  void all_gather(const Caller& caller, std::span<void* const> outputs, const Elements& input);
+  /// As all_gather, on `root` alone; elsewhere `outputs` is empty.
+  void gather(const Caller& caller, std::span<void* const> outputs, const Elements& input, int64_t root);
+  /// `input`, on `root` alone, holds as many times the elements of `output` as there are ranks; each gets its part.
+  void scatter(const Caller& caller, const Elements& output, const void* input, int64_t root);
+
+  /// A team of some of these ranks, numbered in the order given; every rank of this team calls it with the same list.
+  /// nullptr on ranks that are not in it.
+  virtual std::shared_ptr<SharedMemoryTeam> subteam(const Caller& caller, std::span<const int64_t> ranks) = 0;
+
+  /// Ends all calls under way, of all ranks, with this reason; may be called from any thread. Later calls throw it too.
+  void abort(const std::string& reason);
+  /// Throws the reason of abort(), a time-out or the end of a rank.
+  void throw_if_aborted() const { barrier_.throw_if_aborted(); }
+  bool is_aborted() const { return barrier_.is_aborted(); }
+
+  /// For what else ranks exchange through the same memory.
+  TeamMemory& memory() { return *memory_; }
+
+ protected:
+  enum class Operation : int32_t {
+    kBarrier,
+    kAllReduce,
+    kReduce,
+    kReduceScatter,
+    kBroadcast,
+    kAllGather,
+    kGather,
+    kScatter
+  };
+  static const char* name_of(Operation operation);
+
+  /// What the ranks compare. Everything that a call does follows from it and from the rank.
+  struct Header {
+    Operation operation;
+    at::ScalarType type;
+    ReduceOp op;
+    int32_t root;
+    int64_t count;  ///< elements of one rank's part
+    bool operator==(const Header&) const = default;
+    std::string describe() const;
+  };
+
+  static constexpr int64_t kInlineBytes = 4096;
+  /// What a rank says about a call. Small tensors travel in it, which saves a barrier.
+  struct Slot {
+    Header header;
+    const std::byte* source;
+    std::byte* result;
+    alignas(64) std::byte payload[kInlineBytes];
+  };
+
+  /// A call that reduces: `count` elements of every rank, of which rank r combines those from r * slice.
+  struct Reduction {
+    const std::byte* source;
+    int64_t count;
+    int64_t slice;
+    std::byte* own_slice;  ///< where the rank's own slice of the result goes, if it wants that alone
+    std::byte* whole;      ///< where the whole result goes; nullptr if this rank does not want it
+  };
+  /// A call that copies: every rank offers `source` (nullptr: nothing) and takes parts of what others offer.
+  struct Copying {
+    struct Part {
+      int64_t from;
+      int64_t offset;  ///< in bytes, in what that rank offers
+      int64_t bytes;
+      std::byte* to;
+    };
+    const std::byte* source;
+    int64_t bytes;  ///< that a rank offers at most; the same on all ranks
+    std::vector<Part> parts;
+  };
+
+  explicit SharedMemoryTeam(std::unique_ptr<TeamMemory> memory);
+
+  /// Of tensors that do not fit a slot.
+  virtual void run_large(const Caller& caller, const Header& header, const Reduction& reduction) = 0;
+  virtual void run_large(const Caller& caller, const Header& header, const Copying& copying) = 0;
+
+  /// Waits for all ranks; the first wait of a call must be this one, which compares the headers.
+  void meet(const Caller& caller, const Header& header);
+  void wait(const Caller& caller, const Header& header);
+  /// The slot of a rank for the call that `caller` is in.
+  Slot& slot(const Caller& caller, int64_t rank);
+
+  /// Where in the list the rank is, -1 if it is not there. Throws if the list is wrong.
+  int64_t position_in(std::span<const int64_t> ranks, int64_t rank) const;
+
+  /// All ranks have joined the memory: how long to spin for them is known.
+  void set_spin_time();
+
+  SharedBarrier& main_barrier() { return barrier_; }
+
+  /// What a rank keeps from call to call; only the rank's own thread uses it.
+  struct alignas(64) Member {
+    std::mutex calling;                ///< a rank is in one call at a time
+    int64_t calls = 0;                 ///< chooses the generation of slots
+    int64_t turn = 0;                  ///< chooses the half of the staging area
+    std::vector<const void*> sources;  ///< of a reduction: kept, so that a call allocates nothing
+    std::vector<void*> outputs;
+    SharedBarrier::Spinning meeting;   ///< for the others to come, as late as they may be
+    SharedBarrier::Spinning stepping;  ///< within a call
+  };
+  Member& member(const Caller& caller) { return members_[caller.rank]; }
+
+ private:
+  void run(const Caller& caller, const Header& header, const Reduction& reduction);
+  void run(const Caller& caller, const Header& header, const Copying& copying);
+  Slot& begin(const Caller& caller, const Header& header);
+  void check_root(const char* operation, int64_t root) const;
+
+  std::unique_ptr<TeamMemory> memory_;
+  SharedBarrier barrier_;
+  std::vector<Member> members_;
+};
+
+/// A team of ranks that are threads of this process; all of them use the one object. They reduce straight from and into
+/// each other's tensors.
+std::shared_ptr<SharedMemoryTeam> make_thread_team(int64_t ranks);
+
+/// A team of ranks that are processes of this host, each of which calls this with its own rank and uses the object
+/// alone. Data goes through a segment of memory that all of them map. The ranks find each other through one key of
+/// `store`: give each team a prefix of its own. Nothing remains on the host when they end, however they end.
+std::shared_ptr<SharedMemoryTeam> make_process_team(c10d::Store& store, int64_t rank, int64_t ranks,
+                                                    std::chrono::milliseconds timeout);
+
+}  // namespace levin

@@ -1,0 +1,71 @@
+#include <levin/strategies/data_parallel.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/comm/single_process.h>
+#include <levin/core/interfaces/module.h>
+#include <levin/strategies/dp/replica_group.h>
+#include <levin/strategies/environments/local_environment.h>
+#include <levin/strategies/launchers/in_process_launcher.h>
+
+namespace levin {
+
+DataParallel::DataParallel()
+    : launcher_(std::make_unique<InProcessLauncher>()),
+      environment_(std::make_unique<LocalEnvironment>()),
+      collective_(make_single_process_collective()) {}
+
+DataParallel::~DataParallel() = default;
+
+StrategyCapabilities DataParallel::capabilities() const {
+  return {.several_devices = true,
+          .several_nodes = false,
+          .half_precision = false,
+          .manual_optimization = false,
+          .iterable_datasets = true};
+}
+
+Launcher& DataParallel::launcher() { return *launcher_; }
+
+ClusterEnvironment& DataParallel::environment() { return *environment_; }
+
+void DataParallel::setup_environment(const StrategySetup& setup) {
+  LEVIN_CHECK(!setup.devices.empty(), "dp was given no device");
+  if (setup.sync_batchnorm && setup.devices.size() > 1)
+    throw ConfigError(
+        "trainer.sync_batchnorm does not work with strategy dp, whose replicas are not ranks; valid: false; hint: use "
+        "strategy ddp or ddp_threads");
+  devices_ = setup.devices;
+}
+
+void DataParallel::setup_module(Module& module) {
+  replicas_.reset();
+  module.to(root_device());
+  if (devices_.size() > 1) replicas_ = std::make_unique<ReplicaGroup>(module, devices_);
+}
+
+StepOutput DataParallel::forward(const Batch& batch, StepPhases& phases) {
+  return phases.step_end(
+      replicas_->run(batch, [&](Module& module, const Batch& part) { return phases.step(module, part); }));
+}
+
+StepOutput DataParallel::forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) {
+  if (replicas_ == nullptr) return Strategy::forward_backward(batch, phases, window);
+  StepOutput output;  // keeps the replicas' graphs until none of them runs
+  const ReplicaGroup::StepScope scope(*replicas_);
+  output = forward(batch, phases);
+  if (!output.has_loss()) return output;
+  phases.before_backward(output);
+  phases.backward(output);
+  phases.after_backward();
+  return output;
+}
+
+StepOutput DataParallel::evaluate(const Batch& batch, StepPhases& phases) {
+  if (replicas_ == nullptr) return phases.forward(batch);
+  const ReplicaGroup::StepScope scope(*replicas_);
+  return forward(batch, phases);
+}
+
+void DataParallel::teardown() { replicas_.reset(); }
+
+}  // namespace levin

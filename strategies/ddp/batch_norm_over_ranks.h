@@ -1,0 +1,53 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace levin {
+
+class Collective;
+
+/// What a module keeps of the statistics of its batches; the tensors are undefined where it does not.
+struct RunningStatistics {
+  at::Tensor mean;
+  at::Tensor variance;
+  double momentum = 0;
+};
+
+/// Each channel over the batches of all ranks.
+struct BatchStatistics {
+  at::Tensor mean;
+  at::Tensor spread;  ///< on the CPU the biased variance, on CUDA 1 / sqrt(variance + eps)
+  at::Tensor counts;  ///< of each rank, the elements of a channel
+};
+
+/// Undefined where nobody needs them.
+struct BatchNormGradients {
+  at::Tensor input;
+  at::Tensor weight;  ///< of this rank's batch alone; gradients of parameters are reduced elsewhere
+  at::Tensor bias;
+};
+
+/// Batch normalisation over ranks, on one kind of device. The second dimension of the input is that of the channels.
+/// Weight and bias may be undefined.
+class BatchNormOverRanks {
+ public:
+  virtual ~BatchNormOverRanks() = default;
+
+  /// Runs one all-gather and updates the running statistics, with the unbiased variance.
+  virtual BatchStatistics statistics(const at::Tensor& input, double eps, RunningStatistics& running,
+                                     Collective& ranks) const = 0;
+  virtual at::Tensor normalise(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                               const BatchStatistics& statistics, double eps) const = 0;
+  /// Runs one all-reduce where the input needs a gradient. Weight and bias get theirs in any case.
+  virtual BatchNormGradients backward(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight,
+                                      const BatchStatistics& statistics, double eps, bool input_needs_gradient,
+                                      Collective& ranks) const = 0;
+
+  /// The one for tensors on the CPU, or on CUDA.
+  static const BatchNormOverRanks& of(const at::Tensor& tensor);
+};
+
+const BatchNormOverRanks& cpu_batch_norm_over_ranks();
+const BatchNormOverRanks& cuda_batch_norm_over_ranks();
+
+}  // namespace levin

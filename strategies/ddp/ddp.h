@@ -1,0 +1,145 @@
+#pragma once
+
+#include <levin/core/interfaces/strategy.h>
+#include <levin/strategies/comm/process_group.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace c10d {
+class CommHookInterface;
+}
+
+namespace levin {
+
+class C10dCollective;
+class GradientReducer;
+
+struct DdpOptions {
+  double bucket_cap_mb = 25;                  ///< MiB of gradients that are combined at once
+  double first_bucket_cap_mb = 1;             ///< of the first bucket, so that communication starts early
+  bool find_unused_parameters = false;        ///< the loss may leave out parameters, other ones at each step
+  bool static_graph = false;                  ///< every step uses the same parameters in the same way
+  bool broadcast_buffers = true;              ///< rank 0's buffers (running statistics) go to all before each step
+  std::string gradient_compression = "none";  ///< none, fp16 or bf16
+  std::string backend = "auto";               ///< auto, gloo, nccl or shared_memory
+  double timeout = 1800;                      ///< seconds that a rank waits for the others in a collective
+  double start_timeout = 120;                 ///< seconds that ranks wait for each other at the start
+  double stall_report = 60;                   ///< seconds in one collective after which where ranks are is printed
+  std::string scale_lr = "none";              ///< by the number of ranks: linear, sqrt or none
+
+  static void describe(Schema<DdpOptions>& schema);
+};
+
+/// Distributed data parallel: every rank has the whole model and a part of each batch, and gradients are averaged while
+/// backward runs (Li et al., "PyTorch Distributed", 2020), by c10d's Reducer. Ranks are processes: those that a
+/// launcher has started, or further runs of this program, which the first call starts. With one rank it is as
+/// single_device.
+///
+/// For a process group or a wrapping of one's own: derive, override make_group or communication_hook, and register the
+/// class under a name.
+class Ddp : public Strategy {
+ public:
+  using Options = DdpOptions;
+  explicit Ddp(const Options& options = {});
+  ~Ddp() override;
+
+  std::string name() const override { return "ddp"; }
+  StrategyCapabilities capabilities() const override;
+  void prepare(const StrategySetup& setup) override;
+  Launcher& launcher() override;
+  ClusterEnvironment& environment() override { return *environment_; }
+  void enter_rank(int64_t local_rank) override;
+  void setup_environment(const StrategySetup& setup) override;
+  const at::Device& root_device() const override { return device_; }
+  Collective& collective() override;
+  ControlPlane* control_plane() override;
+  void setup_module(Module& module) override;
+  StepOutput forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) override;
+  Participation participation() override;
+  StepOutput manual_step(const Batch& batch, StepPhases& phases) override;
+  void manual_backward(const at::Tensor& loss, bool sync) override;
+  double learning_rate_scale() const override;
+  void teardown() override;
+
+ protected:
+  /// How ranks come to be.
+  enum class Ranks { kProcesses, kForks, kThreads };
+  virtual Ranks ranks() const { return Ranks::kProcesses; }
+  /// The process group of all ranks; also called for sub-groups.
+  virtual c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d::Store>& store,
+                                                            const ProcessGroupOptions& options);
+  /// The forward part of a step.
+  virtual StepOutput forward(const Batch& batch, StepPhases& phases) { return phases.forward(batch); }
+  /// A way of one's own to combine gradients; nullptr for that of the options.
+  virtual std::unique_ptr<c10d::CommHookInterface> communication_hook(
+      const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+  const Options& options() const { return options_; }
+  /// The module of the call under way.
+  const Module& current_module() const { return *module_; }
+
+  /// What the ranks of this process share.
+  struct Shared;
+  const std::shared_ptr<Shared>& shared() const { return shared_; }
+  /// Makes this object that of a thread rank beside `first`.
+  void join_threads_of(const Ddp& first, int64_t local_rank);
+
+ private:
+  int64_t world_size() const;
+  std::chrono::milliseconds timeout() const;
+  void find_processes(const StrategySetup& setup);
+  void find_local_ranks(const StrategySetup& setup);
+  c10::intrusive_ptr<c10d::Store> connect() const;
+  void start_control_plane(const StrategySetup& setup);
+  GradientReducer& reducer(Module& module, const StepWindow& window, bool manual);
+  at::Device device_of_rank(const StrategySetup& setup) const;
+
+  const Options options_;
+  std::unique_ptr<ClusterEnvironment> environment_;
+  std::unique_ptr<Launcher> launcher_;
+  std::shared_ptr<Shared> shared_;
+  std::shared_ptr<Collective> collective_;
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::unique_ptr<ControlPlane> control_plane_;
+  std::unique_ptr<GradientReducer> reducer_;
+  std::vector<std::pair<std::string, at::Tensor>> parameters_;
+  Module* module_ = nullptr;
+  bool has_buffers_ = false;
+  bool sync_batchnorm_ = false;
+  at::Device device_{at::kCPU};
+  int64_t calls_ = 0;
+  Whereabouts* whereabouts_ = nullptr;
+};
+
+/// The same with ranks that are forked from the calling process: code after `fit` goes on in one process, to which
+/// weights, results and paths of checkpoints come back.
+class DdpSpawn : public Ddp {
+ public:
+  using Ddp::Ddp;
+  std::string name() const override { return "ddp_spawn"; }
+
+ protected:
+  Ranks ranks() const override { return Ranks::kForks; }
+};
+
+/// The same with ranks that are threads of one process: one copy of the data set, nothing to start, and on CPUs
+/// gradients that are combined in place, in shared memory.
+class DdpThreads : public Ddp {
+ public:
+  using Ddp::Ddp;
+  std::string name() const override { return "ddp_threads"; }
+  bool ranks_are_threads() const override { return true; }
+  std::shared_ptr<Strategy> for_thread_rank(int64_t local_rank) override;
+
+ protected:
+  Ranks ranks() const override { return Ranks::kThreads; }
+};
+
+}  // namespace levin

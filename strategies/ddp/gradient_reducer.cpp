@@ -1,0 +1,139 @@
+#include <levin/strategies/ddp/gradient_reducer.h>
+
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/distributed/c10d/logger.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace levin {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::tensor_list;
+
+/// The loss as it is; in backward, all gradients are combined once the graph is done. A static graph needs it in its
+/// first step, in which the order of the gradients is found out.
+struct CombineAtTheEnd : torch::autograd::Function<CombineAtTheEnd> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& loss, int64_t reducer) {
+    context->saved_data["reducer"] = reducer;
+    return loss.view_as(loss);
+  }
+  static tensor_list backward(AutogradContext* context, tensor_list gradients) {
+    auto* reducer = reinterpret_cast<c10d::Reducer*>(context->saved_data["reducer"].toInt());
+    torch::autograd::Engine::get_default_engine().queue_callback([reducer] { reducer->delay_all_reduce(); });
+    return {gradients[0], at::Tensor()};
+  }
+};
+
+/// The loss as it is; in backward, a parameter beside it gets a gradient that was given, whatever the loss is scaled
+/// by.
+struct WithGradientOf : torch::autograd::Function<WithGradientOf> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& loss, const at::Tensor& /*parameter*/,
+                            const at::Tensor& gradient) {
+    context->saved_data["gradient"] = gradient;
+    return loss.view_as(loss);
+  }
+  static tensor_list backward(AutogradContext* context, tensor_list gradients) {
+    return {gradients[0], context->saved_data["gradient"].toTensor(), at::Tensor()};
+  }
+};
+
+std::vector<at::Tensor> trained(const std::vector<std::pair<std::string, at::Tensor>>& parameters) {
+  std::vector<at::Tensor> result;
+  for (const auto& [name, parameter] : parameters)
+    if (parameter.requires_grad()) result.push_back(parameter);
+  return result;
+}
+
+}  // namespace
+
+GradientReducer::GradientReducer(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
+                                 c10::intrusive_ptr<c10d::ProcessGroup> group, GradientReducerOptions options)
+    : parameters_(trained(parameters)), options_(std::move(options)) {
+  std::vector<at::Tensor> reduced = parameters_;
+  std::unordered_map<size_t, std::string> names;
+  for (const auto& [name, parameter] : parameters)
+    if (parameter.requires_grad()) names.emplace(names.size(), name);
+  if (options_.counts_participants) {
+    participation_ = at::zeros({2}, parameters_.front().options().dtype(at::kFloat)).requires_grad_();
+    names.emplace(names.size(), "(participation)");
+    reduced.push_back(participation_);
+  }
+  const std::vector<bool> sparse(reduced.size(), false);
+  auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
+      reduced, {static_cast<size_t>(options_.first_bucket_bytes), static_cast<size_t>(options_.bucket_bytes)}, sparse);
+  // Gradients become ready from the last parameter to the first.
+  std::reverse(buckets.begin(), buckets.end());
+  reducer_ = std::make_shared<c10d::Reducer>(
+      reduced, std::move(buckets), std::move(group), sparse, options_.bucket_bytes, options_.find_unused_parameters,
+      /*gradient_as_bucket_view=*/true, std::move(names), options_.first_bucket_bytes,
+      /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false, std::vector<int64_t>{});
+  if (options_.find_unused_parameters) {
+    // Without one, LibTorch 2.11 follows a null pointer.
+    logger_ = std::make_shared<c10d::Logger>(reducer_);
+    reducer_->set_logger(logger_);
+  }
+  if (options_.static_graph) reducer_->set_static_graph();
+  if (options_.configure) options_.configure(*reducer_);
+}
+
+GradientReducer::~GradientReducer() = default;
+
+bool GradientReducer::fits(const std::vector<std::pair<std::string, at::Tensor>>& parameters) const {
+  size_t next = 0;
+  for (const auto& [name, parameter] : parameters) {
+    if (!parameter.requires_grad()) continue;
+    if (next == parameters_.size() || !parameters_[next].is_same(parameter)) return false;
+    ++next;
+  }
+  return next == parameters_.size();
+}
+
+void GradientReducer::before_forward() {
+  reducer_->prepare_for_forward();
+  reducer_->rebuild_buckets();
+}
+
+at::Tensor GradientReducer::before_backward(const at::Tensor& loss, bool sync, const StepWindow& window) {
+  at::Tensor start = loss;
+  if (options_.counts_participants) {
+    if (window.index == 0) participation_.mutable_grad() = at::Tensor();
+    const auto mean = static_cast<float>(window.participation / static_cast<double>(window.size));
+    const at::Tensor own = at::tensor({mean, sync && window.has_next ? 1.0F : 0.0F}, participation_.options());
+    start = WithGradientOf::apply(start, participation_, own);
+  }
+  if (!sync) return start;
+  if (options_.static_graph && first_backward_) {
+    start = CombineAtTheEnd::apply(start, reinterpret_cast<int64_t>(reducer_.get()));
+    first_backward_ = false;
+  }
+  if (options_.find_unused_parameters && !options_.static_graph)
+    reducer_->prepare_for_backward({start});
+  else
+    reducer_->prepare_for_backward({});
+  return start;
+}
+
+Strategy::Participation GradientReducer::participation() const {
+  if (!participation_.defined() || !participation_.grad().defined()) return {};
+  const at::Tensor values = participation_.grad().cpu();
+  const float* value = values.const_data_ptr<float>();
+  return {.mean = value[0], .any_next = value[1] > 0};
+}
+
+at::Tensor GradientReducer::zero_loss() const {
+  at::Tensor sum;
+  for (const at::Tensor& parameter : parameters_) {
+    // Of no element: zero whatever the parameter holds, infinities included.
+    const at::Tensor nothing = parameter.reshape({-1}).slice(0, 0, 0).sum();
+    sum = sum.defined() ? sum + nothing : nothing;
+  }
+  return sum;
+}
+
+}  // namespace levin

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <levin/core/interfaces/strategy.h>
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace c10d {
+class Logger;
+class ProcessGroup;
+class Reducer;
+}  // namespace c10d
+
+namespace levin {
+
+struct GradientReducerOptions {
+  int64_t bucket_bytes = 25 << 20;       ///< gradients are combined in pieces of about this size
+  int64_t first_bucket_bytes = 1 << 20;  ///< the first to be ready is smaller, so that communication starts early
+  bool find_unused_parameters = false;   ///< parameters that the loss does not depend on are found at each step
+  bool static_graph = false;             ///< every step uses the same parameters in the same way
+  bool counts_participants = false;      ///< see StepWindow
+  /// May set a communication hook; called once.
+  std::function<void(c10d::Reducer&)> configure;
+};
+
+/// Averages the gradients of a module over the ranks while backward runs: c10d's Reducer, with buckets that gradients
+/// are views of.
+class GradientReducer {
+ public:
+  /// Of the parameters that require gradients now; every rank makes it at the same time, of the same model.
+  GradientReducer(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
+                  c10::intrusive_ptr<c10d::ProcessGroup> group, GradientReducerOptions options);
+  ~GradientReducer();
+
+  /// Whether the parameters that require gradients are still those it was made for.
+  bool fits(const std::vector<std::pair<std::string, at::Tensor>>& parameters) const;
+
+  /// Before the forward pass of a step after which gradients are combined.
+  void before_forward();
+  /// Before its backward pass, which must start from the tensor that this returns: the loss, where need be with what
+  /// the ranks tell each other attached. Without `sync` gradients are only added up.
+  at::Tensor before_backward(const at::Tensor& loss, bool sync, const StepWindow& window);
+  /// What the ranks told each other in the window just reduced.
+  Strategy::Participation participation() const;
+  /// A loss of zero that reaches every parameter, for a rank that has none.
+  at::Tensor zero_loss() const;
+
+ private:
+  std::vector<at::Tensor> parameters_;
+  at::Tensor participation_;  ///< a parameter whose gradient is {participation, has_next}
+  GradientReducerOptions options_;
+  std::shared_ptr<c10d::Reducer> reducer_;
+  std::shared_ptr<c10d::Logger> logger_;  ///< the reducer writes to it when it looks for unused parameters
+  bool first_backward_ = true;
+};
+
+}  // namespace levin

@@ -1,0 +1,58 @@
+#include <levin/strategies/ddp/horovod.h>
+
+#include <levin/core/checkpoint/state_bytes.h>
+#include <levin/core/interfaces/cluster_environment.h>
+#include <levin/core/interfaces/module.h>
+#include <levin/core/optim/optimizer_state.h>
+#include <levin/core/optim/parameter_names.h>
+#include <levin/strategies/ddp/communication_hooks.h>
+
+#include <torch/optim/optimizer.h>
+
+namespace levin {
+namespace {
+
+constexpr double kBytesPerMib = 1 << 20;
+
+DdpOptions to_ddp(const HorovodOptions& options) {
+  DdpOptions ddp;
+  ddp.bucket_cap_mb = static_cast<double>(options.fusion_threshold) / kBytesPerMib;
+  ddp.gradient_compression = options.compression;
+  ddp.scale_lr = options.scale_lr;
+  ddp.backend = options.backend;
+  ddp.timeout = options.timeout;
+  ddp.broadcast_buffers = options.broadcast_buffers;
+  return ddp;
+}
+
+}  // namespace
+
+void HorovodOptions::describe(Schema<HorovodOptions>& schema) {
+  using O = HorovodOptions;
+  schema.field("fusion_threshold", &O::fusion_threshold, "bytes of gradients that are combined at once").at_least(1);
+  schema.field("cycle_time", &O::cycle_time, "accepted; gradients are sent as soon as a bucket is full").at_least(0);
+  schema.field("compression", &O::compression, "gradients travel as float16 or bfloat16")
+      .one_of(gradient_compressions());
+  schema.field("scale_lr", &O::scale_lr, "multiply learning rates by the number of ranks, or by its square root")
+      .one_of({"none", "linear", "sqrt"});
+  schema
+      .field("backend", &O::backend, "what carries tensors; auto: nccl for CUDA, shared_memory on one host, else gloo")
+      .one_of({"auto", "gloo", "nccl", "shared_memory"});
+  schema.field("timeout", &O::timeout, "seconds that a rank waits for the others in a collective").above(0);
+  schema.field("broadcast_buffers", &O::broadcast_buffers, "rank 0's buffers go to all ranks before each step");
+}
+
+Horovod::Horovod(const Options& options) : Ddp(to_ddp(options)) {}
+
+void Horovod::broadcast_optimizers(const std::vector<std::shared_ptr<torch::optim::Optimizer>>& optimizers) {
+  if (environment().world_size() == 1) return;
+  const optim::ParameterNames names(current_module());
+  for (const auto& optimizer : optimizers) {
+    const bool first = collective().rank() == 0;
+    const std::string bytes =
+        collective().broadcast_bytes(first ? state_to_bytes(optim::optimizer_state_dict(*optimizer, names)) : "", 0);
+    if (!first) optim::load_optimizer_state_dict(*optimizer, names, state_from_bytes(bytes));
+  }
+}
+
+}  // namespace levin

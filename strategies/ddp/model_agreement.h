@@ -1,0 +1,24 @@
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+namespace c10d {
+class ProcessGroup;
+}
+
+namespace levin {
+
+class Collective;
+class Module;
+
+/// Checks that all ranks built the same model: names, shapes and types of parameters and buffers, and which of them are
+/// trained. Throws levin::Error on every rank, naming the first parameter that differs.
+void require_same_model(Module& module, Collective& collective);
+
+/// Gives every rank the parameters and buffers of rank 0.
+void broadcast_model(Module& module, const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+/// Gives every rank the buffers of rank 0 (running statistics).
+void broadcast_buffers(Module& module, const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+}  // namespace levin

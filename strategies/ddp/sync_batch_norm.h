@@ -1,0 +1,32 @@
+#pragma once
+
+#include <memory>
+
+namespace levin {
+
+class Collective;
+
+/// While one lives, BatchNorm in training mode that this thread runs takes its statistics over the batches of all
+/// ranks, as if one process had the whole batch: unmodified torch::nn::BatchNorm1d to 3d, and the function behind them.
+/// InstanceNorm keeps to itself.
+///
+/// To be held around the forward pass of training; backward finds the ranks by itself, on any thread, later too. Every
+/// rank must run the same modules in the same order, in forward and in backward; batches may differ in size and may be
+/// empty. Evaluation belongs outside, since ranks need not evaluate equally many batches. Each layer costs one
+/// all-gather of 2 C + 1 numbers in forward and one all-reduce of 2 C in backward. Only first derivatives are there:
+/// backward with create_graph throws levin::Error.
+///
+/// Scopes nest; nullptr, or a group of one rank, gives each rank its own statistics again. Threads without a scope get
+/// the very kernels of LibTorch. The first scope of the process registers kernels with LibTorch's dispatcher.
+class [[nodiscard]] SyncBatchNormScope {
+ public:
+  explicit SyncBatchNormScope(std::shared_ptr<Collective> collective);
+  ~SyncBatchNormScope();
+  SyncBatchNormScope(const SyncBatchNormScope&) = delete;
+  SyncBatchNormScope& operator=(const SyncBatchNormScope&) = delete;
+
+ private:
+  std::shared_ptr<Collective> previous_;
+};
+
+}  // namespace levin

@@ -1,0 +1,86 @@
+#include <levin/strategies/dp/gathered_output.h>
+
+#include <levin/core/base/error.h>
+
+#include <ATen/ops/cat.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/util/StringUtil.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+namespace levin {
+namespace {
+
+/// A tensor of the parts that have it.
+struct Pieces {
+  std::vector<at::Tensor> tensors;
+  std::vector<int64_t> weights;
+
+  void add(const at::Tensor& tensor, int64_t weight) {
+    if (!tensor.defined()) return;
+    tensors.push_back(tensor);
+    weights.push_back(weight);
+  }
+};
+
+at::Tensor weighted_mean(const Pieces& pieces) {
+  double sum = 0;
+  for (const int64_t weight : pieces.weights) sum += static_cast<double>(weight);
+  at::Tensor mean;
+  for (size_t i = 0; i < pieces.tensors.size(); ++i) {
+    at::Tensor value = pieces.tensors[i];
+    if (!value.is_floating_point() && !value.is_complex()) value = value.to(c10::get_default_dtype_as_scalartype());
+    value = value * (static_cast<double>(pieces.weights[i]) / sum);
+    mean = mean.defined() ? mean + value : value;
+  }
+  return mean;
+}
+
+at::Tensor concatenated(std::string_view name, const Pieces& pieces) {
+  const auto rows = pieces.tensors.front().sizes().slice(1);
+  for (const auto& tensor : pieces.tensors) {
+    if (tensor.dim() == pieces.tensors.front().dim() && tensor.sizes().slice(1) == rows) continue;
+    throw Error("data_parallel",
+                fmt::format("the output '{}' cannot be gathered because replicas gave rows of different shapes; got {} "
+                            "and {}; valid: tensors that differ in the first dimension only; hint: pad them to a fixed "
+                            "length",
+                            name, c10::str(pieces.tensors.front().sizes()), c10::str(tensor.sizes())));
+  }
+  return at::cat(pieces.tensors, 0);
+}
+
+bool all_single(const Pieces& pieces) {
+  return std::all_of(pieces.tensors.begin(), pieces.tensors.end(),
+                     [](const at::Tensor& tensor) { return tensor.numel() == 1; });
+}
+
+bool any_scalar(const Pieces& pieces) {
+  return std::any_of(pieces.tensors.begin(), pieces.tensors.end(),
+                     [](const at::Tensor& tensor) { return tensor.dim() == 0; });
+}
+
+}  // namespace
+
+StepOutput gather_outputs(const std::vector<StepOutput>& parts, const std::vector<int64_t>& sizes) {
+  StepOutput gathered;
+  Pieces losses;
+  for (size_t part = 0; part < parts.size(); ++part) losses.add(parts[part].loss(), sizes[part]);
+  if (!losses.tensors.empty())
+    gathered.loss() = all_single(losses) ? weighted_mean(losses) : concatenated("loss", losses);
+
+  for (const auto& part : parts) {
+    for (const auto& [name, tensor] : part.outputs().items()) {
+      if (!tensor.defined() || gathered.outputs().find(name) != nullptr) continue;
+      Pieces pieces;
+      for (size_t other = 0; other < parts.size(); ++other)
+        if (const at::Tensor* piece = parts[other].outputs().find(name)) pieces.add(*piece, sizes[other]);
+      gathered.outputs().set(name, any_scalar(pieces) ? weighted_mean(pieces) : concatenated(name, pieces));
+    }
+  }
+  return gathered;
+}
+
+}  // namespace levin

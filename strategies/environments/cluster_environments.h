@@ -1,0 +1,33 @@
+#pragma once
+
+#include <levin/core/interfaces/cluster_environment.h>
+
+#include <cstdint>
+#include <memory>
+
+namespace levin {
+
+class EnvironmentVariables;
+
+/// The launcher that has started this process as one of the ranks of a job, and the process's place in it; nullptr
+/// where there is none. Launchers are looked for in this order. One that may start another comes after that other:
+/// when srun starts torchrun, the variables of SLURM are there too.
+///
+///   Levin            LEVIN_RANK: this program started itself again
+///   torchrun         TORCHELASTIC_RUN_ID, or RANK with LOCAL_RANK as the predecessor of torchrun sets them
+///   Horovod          HOROVOD_RANK
+///   LSF              JSM_NAMESPACE_RANK with LSB_JOBID: jsrun
+///   Open MPI         OMPI_COMM_WORLD_RANK: mpirun
+///   SLURM            SLURM_STEP_ID with SLURM_PROCID: srun, but not a shell that srun or salloc opened
+///   plain variables  RANK or WORLD_SIZE, one rank on each host, as Kubeflow sets them
+///
+/// Throws levin::Error naming the variable that is missing or wrong.
+std::unique_ptr<ClusterEnvironment> detect_environment(const EnvironmentVariables& variables);
+
+/// From the variables of this process.
+std::unique_ptr<ClusterEnvironment> detect_environment();
+
+/// Throws ConfigError, with both numbers, unless `num_nodes` hosts with `devices` ranks each are what was started.
+void check_agreement(const ClusterEnvironment& environment, int64_t num_nodes, int64_t devices);
+
+}  // namespace levin

@@ -1,0 +1,73 @@
+#include <levin/strategies/launchers/lifeline.h>
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+namespace levin {
+namespace {
+
+/// Starts the thread that waits for the parent's end.
+void watch(Descriptor read_end, std::function<void()> last_act) {
+  // The thread must not be chosen to run the program's signal handlers.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread([end = std::move(read_end), last_act = std::move(last_act)] {
+    pthread_setname_np(pthread_self(), "levin-lifeline");
+    char byte;
+    ssize_t count;
+    do count = read(end.number(), &byte, 1);
+    while (count > 0 || (count < 0 && errno == EINTR));
+    if (count < 0) return;  // somebody closed the descriptor: that says nothing about the parent
+    if (last_act) last_act();
+    _exit(1);
+  }).detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+std::optional<struct stat> pipe_behind(int descriptor) {
+  struct stat status {};
+  if (fstat(descriptor, &status) != 0 || !S_ISFIFO(status.st_mode)) return std::nullopt;
+  return status;
+}
+
+void watch_inherited_lifeline() {
+  const char* value = std::getenv(Lifeline::kVariable);
+  if (value == nullptr) return;
+  // The variable goes on to programs that a rank starts, the descriptor does not: there the number means nothing, or
+  // some other file, which the pipe's inode tells apart.
+  char* colon = nullptr;
+  const auto descriptor = static_cast<int>(std::strtol(value, &colon, 10));
+  if (colon == value || *colon != ':') return;
+  const auto pipe = pipe_behind(descriptor);
+  if (!pipe || pipe->st_ino != std::strtoull(colon + 1, nullptr, 10)) return;
+  fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+  watch(Descriptor(descriptor), {});
+}
+
+}  // namespace
+
+std::string Lifeline::variable_value() const {
+  const auto pipe = pipe_behind(read_end());
+  LEVIN_CHECK(pipe.has_value(), "the lifeline's read end is open");
+  return fmt::format("{}:{}", read_end(), pipe->st_ino);
+}
+
+void Lifeline::watch_in_child(std::function<void()> last_act) {
+  pipe_.write_end.close();
+  watch(std::move(pipe_.read_end), std::move(last_act));
+}
+
+void watch_lifeline() {
+  static std::once_flag once;
+  std::call_once(once, watch_inherited_lifeline);
+}
+
+}  // namespace levin

@@ -1,0 +1,268 @@
+#include <levin/strategies/launchers/local_ranks.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
+#include <levin/strategies/launchers/core_share.h>
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace levin {
+namespace {
+
+/// The words of the command line that started this program.
+std::vector<std::string> command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(std::move(word));
+  if (words.empty())
+    throw Error("ranks",
+                "cannot read /proc/self/cmdline, and so cannot start this program again for further ranks; "
+                "hint: mount /proc, or use strategy ddp_spawn or ddp_threads");
+  return words;
+}
+
+/// The file that this program runs. One that was removed or replaced meanwhile can still be started, under a name that
+/// says less to those who list processes.
+std::string program_file() {
+  constexpr const char* kLink = "/proc/self/exe";
+  std::string path(4096, '\0');
+  const ssize_t size = readlink(kLink, path.data(), path.size());
+  if (size <= 0) return kLink;
+  path.resize(static_cast<size_t>(size));
+  struct stat named {};
+  struct stat running {};
+  if (stat(path.c_str(), &named) != 0 || stat(kLink, &running) != 0) return kLink;
+  return named.st_ino == running.st_ino && named.st_dev == running.st_dev ? path : kLink;
+}
+
+/// This process's environment with some variables set.
+std::vector<std::string> environment_with(const std::map<std::string, std::string>& settings) {
+  std::vector<std::string> entries;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    if (!settings.contains(text.substr(0, text.find('=')))) entries.push_back(text);
+  }
+  for (const auto& [name, value] : settings) entries.push_back(name + "=" + value);
+  return entries;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  pointers.reserve(texts.size() + 1);
+  for (auto& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+/// What posix_spawn is to do between fork and exec.
+class SpawnPlan {
+ public:
+  /// The program gets no input, no blocked signals, and `inherited` under the same number.
+  explicit SpawnPlan(int inherited) {
+    posix_spawn_file_actions_init(&actions_);
+    posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    // A duplicate of itself only loses its close-on-exec flag, in the new process alone.
+    posix_spawn_file_actions_adddup2(&actions_, inherited, inherited);
+    sigset_t none;
+    sigemptyset(&none);
+    posix_spawnattr_init(&attributes_);
+    posix_spawnattr_setsigmask(&attributes_, &none);
+    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK);
+  }
+  ~SpawnPlan() {
+    posix_spawn_file_actions_destroy(&actions_);
+    posix_spawnattr_destroy(&attributes_);
+  }
+  SpawnPlan(const SpawnPlan&) = delete;
+  SpawnPlan& operator=(const SpawnPlan&) = delete;
+
+  const posix_spawn_file_actions_t* actions() const { return &actions_; }
+  const posix_spawnattr_t* attributes() const { return &attributes_; }
+
+ private:
+  posix_spawn_file_actions_t actions_;
+  posix_spawnattr_t attributes_;
+};
+
+}  // namespace
+
+LocalRanks& LocalRanks::instance() {
+  static auto* instance = new LocalRanks;  // outlives every static object; finish() is its end
+  return *instance;
+}
+
+void LocalRanks::start(const ClusterPlace& first) {
+  LEVIN_CHECK(first.local_rank == 0, "local rank 0 starts the others");
+  const std::lock_guard calls_lock(calls_mutex_);
+  const std::lock_guard lock(mutex_);
+  if (local_world_size_) {
+    if (*local_world_size_ == first.local_world_size) return;
+    throw Error("ranks", fmt::format("this program runs as {} local rank(s) since its first call of a trainer, and "
+                                     "cannot change to {}; hint: give all trainers of a program the same devices, or "
+                                     "use strategy ddp_spawn or ddp_threads",
+                                     *local_world_size_, first.local_world_size));
+  }
+  if (first.local_world_size > 1) {
+    owner_ = getpid();
+    lifeline_.emplace();
+    try {
+      for (int64_t local_rank = 1; local_rank < first.local_world_size; ++local_rank) {
+        ClusterPlace place = first;
+        place.rank += local_rank;
+        place.local_rank = local_rank;
+        ranks_.push_back({.rank = place.rank, .process = spawn(place)});
+      }
+    } catch (...) {
+      kill_all();
+      ranks_.clear();
+      throw;
+    }
+    lifeline_->close_read_end();
+    for (Rank& rank : ranks_) std::thread([this, &rank] { supervise(rank); }).detach();
+    std::atexit([] { instance().finish(); });
+  }
+  local_world_size_ = first.local_world_size;
+}
+
+pid_t LocalRanks::spawn(const ClusterPlace& place) const {
+  std::map<std::string, std::string> settings = {
+      {"LEVIN_RANK", std::to_string(place.rank)},
+      {"LEVIN_WORLD_SIZE", std::to_string(place.world_size)},
+      {"LEVIN_LOCAL_RANK", std::to_string(place.local_rank)},
+      {"LEVIN_LOCAL_WORLD_SIZE", std::to_string(place.local_world_size)},
+      {"LEVIN_NODE_RANK", std::to_string(place.node_rank)},
+      {"LEVIN_MAIN_ADDRESS", place.main_address},
+      {"LEVIN_MAIN_PORT", std::to_string(place.main_port)},
+      {"LEVIN_RUN_ID", place.run_id},
+      {Lifeline::kVariable, lifeline_->variable_value()},
+  };
+  if (const int64_t threads = threads_of_rank(place.local_world_size))
+    settings["OMP_NUM_THREADS"] = std::to_string(threads);
+
+  std::vector<std::string> words = command_line();
+  std::vector<std::string> environment = environment_with(settings);
+  const std::string file = program_file();
+  const SpawnPlan plan(lifeline_->read_end());
+  pid_t process = -1;
+  const int error = posix_spawn(&process, file.c_str(), plan.actions(), plan.attributes(), pointers_to(words).data(),
+                                pointers_to(environment).data());
+  if (error != 0)
+    throw Error("ranks", fmt::format("cannot start {} as rank {}: {}; hint: `ulimit -u` limits the processes of a user",
+                                     file, place.rank, std::generic_category().message(error)));
+  return process;
+}
+
+void LocalRanks::kill_all() {
+  for (const Rank& rank : ranks_)
+    if (!rank.end) kill(rank.process, SIGKILL);
+  for (Rank& rank : ranks_)
+    if (!rank.end) rank.end = ProcessEnd::wait(rank.process);
+}
+
+void LocalRanks::supervise(Rank& rank) {
+  pthread_setname_np(pthread_self(), "levin-ranks");
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, nullptr);
+  ProcessEnd::wait_without_taking(rank.process);
+  bool failed = false;
+  std::string description;
+  {
+    // Whoever sends signals does so under the mutex, and so to no process that took over the number.
+    const std::lock_guard lock(mutex_);
+    rank.end = ProcessEnd::wait(rank.process);
+    failed = rank.end->failed();
+    description = rank.end->describe();
+    ended_.notify_all();
+  }
+  if (!failed) return;
+  const std::lock_guard calls_lock(calls_mutex_);
+  if (calls_.empty()) return;
+  for (const OnDeath& on_death : calls_)
+    if (on_death) on_death(rank.rank, description);
+  const std::lock_guard lock(mutex_);
+  rank.end_told = true;
+}
+
+bool LocalRanks::all_ended() const {
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.end.has_value(); });
+}
+
+void LocalRanks::set_patience(std::chrono::milliseconds after_success, std::chrono::milliseconds after_failure) {
+  const std::lock_guard lock(mutex_);
+  patience_ = after_success;
+  patience_after_failure_ = after_failure;
+}
+
+void LocalRanks::finish() {
+  if (getpid() != owner_) return;  // a fork that ends by exit()
+  std::unique_lock lock(mutex_);
+  const auto patience = failed_ ? patience_after_failure_ : patience_;
+  const bool ended = ended_.wait_for(lock, patience, [this] { return all_ended(); });
+  for (Rank& rank : ranks_) {
+    if (!ended && !rank.end) {
+      log::warning(fmt::format("rank {} is killed: it went on for {} s after the end of this program", rank.rank,
+                               std::chrono::duration<double>(patience).count()));
+      kill(rank.process, SIGKILL);
+    } else if (!failed_ && rank.end->failed() && !rank.end_told) {
+      log::warning(fmt::format("rank {} {} after the last call of a trainer", rank.rank, rank.end->describe()));
+    }
+  }
+  constexpr std::chrono::seconds kKilledPatience{5};  // the kernel may keep one that waits for a device
+  ended_.wait_for(lock, kKilledPatience, [this] { return all_ended(); });
+}
+
+LocalRanks::Call::Call(LocalRanks& ranks, OnDeath on_death) : ranks_(ranks) {
+  const std::lock_guard calls_lock(ranks.calls_mutex_);
+  {
+    std::unique_lock lock(ranks.mutex_);
+    for (Rank& rank : ranks.ranks_) {
+      if (!rank.end && !ProcessEnd::has_come(rank.process)) continue;
+      ranks.ended_.wait(lock, [&] { return rank.end.has_value(); });  // its supervisor is about to notice
+      ranks.failed_ = rank.end_told = true;
+      throw Error("ranks",
+                  fmt::format("rank {} {} before this call of the trainer; hint: every rank must make the same "
+                              "calls, in the same order",
+                              rank.rank, rank.end->describe()));
+    }
+  }
+  on_death_ = ranks.calls_.insert(ranks.calls_.end(), std::move(on_death));
+}
+
+LocalRanks::Call::~Call() {
+  const std::lock_guard calls_lock(ranks_.calls_mutex_);
+  ranks_.calls_.erase(on_death_);
+}
+
+std::optional<LocalRanks::End> LocalRanks::Call::fail(std::chrono::milliseconds patience) {
+  std::unique_lock lock(ranks_.mutex_);
+  ranks_.failed_ = true;
+  // A rank whose error nobody catches aborts: that is as often the effect of this rank's failure as its cause.
+  const auto violent = [](const Rank& rank) {
+    return rank.end && rank.end->signal() != 0 && rank.end->signal() != SIGABRT;
+  };
+  const auto& ranks = ranks_.ranks_;
+  std::vector<Rank>::const_iterator found;
+  ranks_.ended_.wait_for(lock, patience, [&] {
+    found = std::find_if(ranks.begin(), ranks.end(), violent);
+    return found != ranks.end() || ranks_.all_ended();
+  });
+  if (found == ranks.end()) return std::nullopt;
+  return End{found->rank, *found->end};
+}
+
+}  // namespace levin

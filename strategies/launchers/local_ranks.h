@@ -1,0 +1,92 @@
+#pragma once
+
+#include <levin/core/interfaces/cluster_environment.h>
+#include <levin/strategies/launchers/lifeline.h>
+#include <levin/strategies/launchers/process_end.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+/// The local ranks 1, 2, ... that this program, itself local rank 0, started as further runs of itself. There is one
+/// such object in a process, since the ranks live as long as the program: they make the same calls of trainers one
+/// after another, and go through the same main function to its end.
+///
+/// When the program ends, it waits a while for them to end as well, and then kills them. When it dies, they die
+/// (Lifeline).
+class LocalRanks {
+ public:
+  static LocalRanks& instance();
+
+  struct End {
+    int64_t rank;  ///< in the whole job
+    ProcessEnd how;
+  };
+  using OnDeath = std::function<void(int64_t rank, const std::string& description)>;
+
+  /// A call of the trainer under way on all ranks.
+  class Call {
+   public:
+    /// Throws levin::Error when a rank has ended already. `on_death` is called on another thread for each rank that a
+    /// signal or an exit status other than 0 ends meanwhile, never again after this object's end.
+    Call(LocalRanks& ranks, OnDeath on_death);
+    ~Call();
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+    /// The call failed on this rank, so the others are not worth waiting for long. Gives the rank whose violent end is
+    /// the reason, if there is one: waits up to `patience` for it to be noticed.
+    std::optional<End> fail(std::chrono::milliseconds patience);
+
+   private:
+    LocalRanks& ranks_;
+    std::list<OnDeath>::iterator on_death_;
+  };
+
+  /// Starts the ranks that follow `first`, the place of this process, when called for the first time. Later calls check
+  /// that the same number is wanted. Throws levin::Error.
+  void start(const ClusterPlace& first);
+
+  /// How long this program waits for the ranks at its own end, after success and after a failed call.
+  void set_patience(std::chrono::milliseconds after_success, std::chrono::milliseconds after_failure);
+
+ private:
+  struct Rank {
+    int64_t rank;
+    pid_t process;
+    std::optional<ProcessEnd> end;
+    bool end_told = false;  ///< the user has heard of it
+  };
+
+  LocalRanks() = default;
+  pid_t spawn(const ClusterPlace& place) const;
+  void kill_all();
+  void supervise(Rank& rank);
+  /// Runs at the end of the program.
+  void finish();
+  bool all_ended() const;
+
+  pid_t owner_ = -1;                         ///< the process that started the ranks: its forks have none
+  std::optional<int64_t> local_world_size_;  ///< once started
+  std::optional<Lifeline> lifeline_;
+
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  std::vector<Rank> ranks_;  ///< never resized once the ranks run
+  bool failed_ = false;      ///< a call failed on this rank
+  std::chrono::milliseconds patience_{10000};
+  std::chrono::milliseconds patience_after_failure_{5000};
+
+  std::mutex calls_mutex_;  ///< held while on_death callbacks run; taken before mutex_
+  std::list<OnDeath> calls_;
+};
+
+}  // namespace levin

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+
+namespace levin {
+
+/// How a child process ended.
+class ProcessEnd {
+ public:
+  /// Of a child whose status nobody can tell any more: the program ignores SIGCHLD, or code of the user waited for it.
+  ProcessEnd() = default;
+
+  /// Takes a child that has ended away from the system's table; nothing while it runs.
+  static std::optional<ProcessEnd> poll(pid_t process);
+  /// The same, but waits for the end.
+  static ProcessEnd wait(pid_t process);
+  /// Waits for the end and leaves the child in the table, so that its number is not given to another process.
+  static void wait_without_taking(pid_t process);
+  /// Whether the child has ended; leaves it in the table.
+  static bool has_come(pid_t process);
+
+  /// The signal that ended it, or 0.
+  int signal() const;
+  /// Whether something went wrong: a signal, or an exit status other than 0. False where nobody can tell.
+  bool failed() const;
+  /// For messages, after the name of the process: "was ended by signal 9 (Killed)", "ended with status 3".
+  std::string describe() const;
+  /// "; hint: ..." or nothing, for the end of such a message.
+  std::string hint() const;
+
+ private:
+  explicit ProcessEnd(int wait_status) : wait_status_(wait_status) {}
+
+  std::optional<int> wait_status_;
+};
+
+}  // namespace levin

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+
+namespace levin {
+
+/// While it exists, SIGINT and SIGTERM that reach this process are noted, so that they can be passed on to children,
+/// and then handled as before.
+///
+/// A signal often reaches the children by itself as well: Ctrl-C goes to the whole foreground group, scancel to every
+/// process of a job step. In a child such a pair counts as one signal, so that a wish for a clean end is not taken for
+/// a second, impatient one.
+///
+/// Signals that the program does not handle are left alone: they end this process, and its lifeline the children.
+class SignalRelay {
+ public:
+  SignalRelay();
+  ~SignalRelay();
+  SignalRelay(const SignalRelay&) = delete;
+  SignalRelay& operator=(const SignalRelay&) = delete;
+
+  /// Calls `pass_on` for every signal that came since the last call.
+  void poll(const std::function<void(int signal)>& pass_on);
+
+  /// To be called in a forked child, with these signals blocked and before the parent has called poll().
+  void enter_child(pid_t parent) const;
+
+ private:
+  std::array<int64_t, 2> passed_on_;  ///< of each signal, how many came before the object, or were passed on
+};
+
+}  // namespace levin

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <levin/core/interfaces/cluster_environment.h>
+#include <levin/core/interfaces/launcher.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace levin {
+
+struct SubprocessLauncherOptions {
+  /// Of this process, which is local rank 0; those of the other local ranks follow from it.
+  ClusterPlace place;
+  /// Called on another thread for each local rank that a signal or an exit status other than 0 ends during a call, so
+  /// that the collectives of this rank can be aborted.
+  std::function<void(int64_t rank, const std::string& description)> on_death;
+};
+
+/// Local ranks are processes: this one, and further runs of this same program, which the first call starts and which
+/// live until the program ends (see LocalRanks). They find their place in LEVIN_RANK, LEVIN_WORLD_SIZE,
+/// LEVIN_LOCAL_RANK, LEVIN_LOCAL_WORLD_SIZE, LEVIN_NODE_RANK, LEVIN_MAIN_ADDRESS, LEVIN_MAIN_PORT and LEVIN_RUN_ID,
+/// call watch_lifeline(), and run their part with InProcessLauncher.
+class SubprocessLauncher : public Launcher {
+ public:
+  explicit SubprocessLauncher(SubprocessLauncherOptions options);
+
+  /// Runs the program as local rank 0. When that fails because another local rank was killed, the latter is the error.
+  void launch(RankProgram& program) override;
+
+ private:
+  const SubprocessLauncherOptions options_;
+};
+
+}  // namespace levin

@@ -1,0 +1,184 @@
+#include <levin/core/comm/heartbeat_monitor.h>
+
+#include <levin/core/base/log.h>
+#include <levin/core/comm/memory_store.h>
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace levin {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = HeartbeatMonitor::Clock;
+
+/// Ranks whose clock is turned by the test: heartbeats every second, dead after 8 s, stalled after 60 s.
+class HeartbeatMonitorTest : public testing::Test {
+ protected:
+  struct Rank {
+    ControlPlaneOptions options;
+    Whereabouts whereabouts;
+    std::unique_ptr<HeartbeatMonitor> monitor;
+    bool alive = true;
+  };
+
+  void make_ranks(int64_t count) {
+    for (int64_t rank = 0; rank < count; ++rank) {
+      ranks_.push_back(std::make_unique<Rank>());
+      ranks_.back()->options = {.rank = rank, .world_size = count, .prefix = "job"};
+      ranks_.back()->monitor = std::make_unique<HeartbeatMonitor>(ranks_.back()->options);
+    }
+    log::set_sink([this](const std::string& line) { lines_.push_back(line); });
+  }
+  ~HeartbeatMonitorTest() override { log::set_sink(nullptr); }
+
+  /// One second of every rank that lives; returns the failures found, "2>3: TEXT" for one of rank 3 found by rank 2.
+  std::vector<std::string> tick() {
+    std::vector<std::string> found;
+    now_ += 1s;
+    for (auto& rank : ranks_) {
+      if (!rank->alive) continue;
+      rank->monitor->observe(rank->whereabouts, now_);
+      rank->monitor->beat(*store_, now_);
+    }
+    for (auto& rank : ranks_) {
+      if (!rank->alive) continue;
+      if (const auto failure = rank->monitor->look(*store_, now_))
+        found.push_back(std::to_string(rank->options.rank) + ">" + failure->text());
+      rank->monitor->report_stall(*store_, now_);
+    }
+    return found;
+  }
+  std::vector<std::string> ticks(int64_t seconds) {
+    std::vector<std::string> found;
+    for (int64_t second = 0; second < seconds && found.empty(); ++second) found = tick();
+    return found;
+  }
+  void leave(size_t rank) {
+    ranks_[rank]->alive = false;
+    ranks_[rank]->monitor->leave(*store_);
+  }
+  void place(size_t rank, int64_t batch, const char* activity, const char* collective) {
+    ranks_[rank]->whereabouts.batch = batch;
+    ranks_[rank]->whereabouts.activity = activity;
+    ranks_[rank]->whereabouts.collective = collective;
+  }
+
+  std::unique_ptr<Store> store_ = make_memory_store();
+  Clock::time_point now_ = Clock::now();
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<std::string> lines_;
+};
+
+using Found = std::vector<std::string>;
+
+TEST_F(HeartbeatMonitorTest, FindsARankThatFellSilentAfterTheTimeout) {
+  make_ranks(4);
+  place(2, 12, "training_step", nullptr);
+  EXPECT_EQ(ticks(30), Found{});
+  ranks_[2]->alive = false;
+  EXPECT_EQ(ticks(7), Found{});
+  EXPECT_EQ(tick(),
+            Found{"1>rank 2 is gone: nothing was heard of it for 8 s (last seen in training_step of batch 12)"});
+}
+
+TEST_F(HeartbeatMonitorTest, FindsTwoThatDiedTogether) {
+  make_ranks(4);
+  EXPECT_EQ(tick(), Found{});
+  ranks_[2]->alive = ranks_[3]->alive = false;
+  place(0, 1, "backward", nullptr);
+  const Found found = ticks(20);
+  ASSERT_EQ(found.size(), 1);
+  EXPECT_EQ(found[0], "1>rank 2 is gone: nothing was heard of it for 8 s (last seen in starting)");
+}
+
+TEST_F(HeartbeatMonitorTest, GivesARankThatNeverSpokeMoreTime) {
+  make_ranks(2);
+  ranks_[1]->alive = false;
+  EXPECT_EQ(ticks(60), Found{});  // the first look starts the clock
+  EXPECT_EQ(tick(), Found{"0>rank 1 is gone: nothing was ever heard of it in 60 s"});
+}
+
+TEST_F(HeartbeatMonitorTest, TakesGoodbyeForNoDeathAndWatchesTheNextOne) {
+  make_ranks(4);
+  EXPECT_EQ(tick(), Found{});
+  leave(1);
+  leave(2);
+  EXPECT_EQ(ticks(40), Found{});
+  ranks_[3]->alive = false;
+  EXPECT_EQ(ticks(20), Found{"0>rank 3 is gone: nothing was heard of it for 8 s (last seen in starting)"});
+}
+
+TEST_F(HeartbeatMonitorTest, ExpectsNobodyOnceAllOthersHaveLeft) {
+  make_ranks(3);
+  EXPECT_EQ(tick(), Found{});
+  leave(0);
+  leave(2);
+  EXPECT_EQ(ticks(100), Found{});
+}
+
+TEST_F(HeartbeatMonitorTest, IsAloneInAWorldOfOne) {
+  make_ranks(1);
+  EXPECT_EQ(ticks(100), Found{});
+}
+
+TEST_F(HeartbeatMonitorTest, DoesNotCountTimeInWhichItDidNotRun) {
+  make_ranks(2);
+  EXPECT_EQ(ticks(3), Found{});
+  now_ += 1h;  // as if the whole job had been stopped and continued
+  auto& watcher = *ranks_[0]->monitor;
+  EXPECT_FALSE(watcher.look(*store_, now_));
+  EXPECT_EQ(ticks(20), Found{});
+}
+
+TEST_F(HeartbeatMonitorTest, ReportsAStallOnceOnTheLowestWaitingRank) {
+  make_ranks(4);
+  place(0, 12, "training_step", nullptr);
+  EXPECT_EQ(ticks(2), Found{});
+  leave(3);
+  place(1, 12, "backward", "all_reduce");
+  place(2, 12, "backward", "all_reduce");
+  EXPECT_EQ(ticks(60), Found{});
+  EXPECT_EQ(lines_, Found{});
+  EXPECT_EQ(ticks(100), Found{});
+  ASSERT_EQ(lines_.size(), 1);
+  EXPECT_EQ(lines_[0],
+            "[levin] warning: rank 1 waits in all_reduce for 60 s by now; where each rank is:\n"
+            "  rank 0: in training_step of batch 12 for 62 s\n"
+            "  rank 1: waits in all_reduce of batch 12 for 60 s (activity backward)\n"
+            "  rank 2: waits in all_reduce of batch 12 for 60 s (activity backward)\n"
+            "  rank 3: has left");
+}
+
+TEST_F(HeartbeatMonitorTest, ReportsEachStallAndNamesRanksThatWereNotHeardOf) {
+  make_ranks(2);
+  ranks_[0]->options.start_timeout = 1h;
+  ranks_[1]->alive = false;
+  place(0, 3, "training_step_end", "all_gather");
+  ticks(70);
+  place(0, 4, "training_step_end", "all_gather");
+  ticks(59);
+  ASSERT_EQ(lines_.size(), 1);
+  EXPECT_EQ(lines_[0],
+            "[levin] warning: rank 0 waits in all_gather for 60 s by now; where each rank is:\n"
+            "  rank 0: waits in all_gather of batch 3 for 60 s (activity training_step_end)\n"
+            "  rank 1: was not heard of yet");
+  ticks(20);
+  EXPECT_EQ(lines_.size(), 2);
+}
+
+TEST_F(HeartbeatMonitorTest, IsQuietWhileTheRankComputesHoweverLong) {
+  make_ranks(2);
+  place(0, 3, "training_step", nullptr);
+  place(1, 3, "training_step", nullptr);
+  ticks(500);
+  EXPECT_EQ(lines_, Found{});
+}
+
+}  // namespace
+}  // namespace levin

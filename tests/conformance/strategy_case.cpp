@@ -1,0 +1,119 @@
+#include "tests/conformance/strategy_case.h"
+
+#include <levin/callbacks/model_checkpoint.h>
+#include <levin/core/base/error.h>
+#include <levin/core/optim/sgd.h>
+
+#include <fmt/format.h>
+#include <torch/nn/functional/loss.h>
+
+#include <chrono>
+#include <thread>
+
+namespace levin::testing {
+
+namespace F = torch::nn::functional;
+
+Net::Net(const Options& options) : options_(options) {
+  automatic_optimization = !options.manual;
+  first_ = register_module("first", torch::nn::Linear(4, 8));
+  norm_ = register_module("norm", torch::nn::BatchNorm1d(8));
+  dropout_ = register_module("dropout", torch::nn::Dropout(options.dropout));
+  second_ = register_module("second", torch::nn::Linear(8, 1));
+  branch_ = register_module("branch", torch::nn::Linear(4, 1));
+  if (!options.batch_norm)
+    for (auto& parameter : norm_->parameters()) parameter.set_requires_grad(false);
+  if (options.freeze_first)
+    for (auto& parameter : first_->parameters()) parameter.set_requires_grad(false);
+}
+
+at::Tensor Net::forward(const at::Tensor& x, bool with_branch) {
+  at::Tensor hidden = first_(x);
+  if (options_.batch_norm) hidden = norm_(hidden);
+  at::Tensor y = second_(dropout_(hidden.relu()));
+  return with_branch ? y + branch_(x) : y;
+}
+
+StepOutput Net::training_step(const Batch& batch, int64_t batch_idx) {
+  const bool with_branch = !options_.alternate || batch_idx % 2 == 0;
+  auto loss = F::mse_loss(forward(batch["x"], with_branch), batch["y"]);
+  if (!options_.mistake.empty() && trainer().global_rank() == 1 && batch_idx == 2) {
+    if (options_.mistake == "throws") throw Error("net", "rank 1 made a mistake");
+    if (options_.mistake == "logs") log("only_here", 1.0);
+    if (options_.mistake == "hangs") std::this_thread::sleep_for(std::chrono::seconds(4));
+  }
+  log("train_loss", loss, {.on_step = true, .on_epoch = true, .sync_dist = true});
+  if (!options_.manual) return loss;
+  auto& body = optimizer(0);
+  auto& branch = optimizer(1);
+  body.zero_grad();
+  branch.zero_grad();
+  manual_backward(loss);
+  body.step();
+  branch.zero_grad();
+  manual_backward(F::mse_loss(forward(batch["x"]), batch["y"]));
+  branch.step();
+  return {};
+}
+
+StepOutput Net::evaluate(const Batch& batch, const std::string& stage) {
+  auto loss = F::mse_loss(forward(batch["x"]), batch["y"]);
+  log(stage + "_loss", loss, {.sync_dist = true});
+  log(stage + "_examples", static_cast<double>(batch.size()), {.reduce = LogReduce::kSum, .sync_dist = true});
+  log(stage + "_largest", batch["y"].max(), {.reduce = LogReduce::kMax, .sync_dist = true});
+  return loss;
+}
+
+StepOutput Net::validation_step(const Batch& batch, int64_t) { return evaluate(batch, "val"); }
+StepOutput Net::test_step(const Batch& batch, int64_t) { return evaluate(batch, "test"); }
+
+OptimizerConfigs Net::configure_optimizers() {
+  const auto sgd = [this](std::vector<at::Tensor> parameters) {
+    return OptimizerConfig{.optimizer = std::make_shared<optim::SGD>(
+                               std::move(parameters), optim::SGDOptions{.lr = options_.lr, .momentum = 0.9})};
+  };
+  std::vector<at::Tensor> body;
+  std::vector<at::Tensor> branch = branch_->parameters();
+  for (const auto& [name, parameter] : named_unique_parameters(*this))
+    if (parameter.requires_grad() && (!options_.manual || !name.starts_with("branch"))) body.push_back(parameter);
+  if (!options_.manual) return sgd(std::move(body));
+  return {sgd(std::move(body)), sgd(std::move(branch))};
+}
+
+TrainerOptions trainer_options(const TrainingRun& run, const char* strategy, int ranks) {
+  TrainerOptions options = quiet(run.epochs);
+  options.strategy = strategy;
+  options.devices = ranks;
+  options.log_every_n_steps = 2;
+  if (run.configure) run.configure(options);
+  return options;
+}
+
+Outcome train(const TrainingRun& run, const char* strategy, int ranks) {
+  seed_everything(7);
+  const auto module = make<Net>(run.net);
+  Trainer trainer(trainer_options(run, strategy, ranks));
+  const DataLoader training(tiny_dataset(run.examples), {.shuffle = true, .global_batch_size = run.global_batch});
+  const DataLoader validation(tiny_dataset(19), {.global_batch_size = run.global_batch});
+  trainer.fit(module, training, validation, run.ckpt);
+  Outcome outcome;
+  outcome.weights = weights(*module);
+  for (const auto& buffer : module->buffers()) outcome.buffers.push_back(buffer.clone());
+  outcome.metrics = trainer.callback_metrics();
+  if (Checkpointer* checkpointer = trainer.checkpoint_callback())
+    outcome.last_checkpoint = checkpointer->last_model_path();
+  return outcome;
+}
+
+std::string difference(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b, double bound) {
+  if (a.size() != b.size()) return fmt::format("{} tensors against {}", a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i].sizes() != b[i].sizes()) return fmt::format("tensor {} has another shape", i);
+    const double largest =
+        a[i].numel() == 0 ? 0 : (a[i].to(at::kDouble) - b[i].to(at::kDouble)).abs().max().item<double>();
+    if (!(largest <= bound)) return fmt::format("tensor {} differs by {}, more than {}", i, largest, bound);
+  }
+  return "";
+}
+
+}  // namespace levin::testing

@@ -1,0 +1,102 @@
+#pragma once
+
+#include "tests/support/tiny.h"
+
+#include <levin/callbacks/lambda_callback.h>
+#include <levin/core/base/seed.h>
+
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace levin::testing {
+
+/// One strategy on so many ranks (or replicas); every strategy must pass the suite.
+struct StrategyCase {
+  const char* strategy;
+  int ranks;
+  friend std::ostream& operator<<(std::ostream& stream, const StrategyCase& item) {
+    return stream << item.strategy << " on " << item.ranks;
+  }
+};
+
+inline std::string name_of(const ::testing::TestParamInfo<StrategyCase>& info) {
+  return std::string(info.param.strategy) + "_" + std::to_string(info.param.ranks);
+}
+
+struct NetOptions {
+  double lr = 0.05;
+  double dropout = 0;
+  bool batch_norm = false;
+  bool freeze_first = false;
+  bool alternate = false;  ///< odd batches leave out a branch
+  bool manual = false;     ///< two optimizers, stepped by hand
+  std::string mistake;     ///< of rank 1 alone: "throws", "logs" another name, "hangs"
+  static void describe(Schema<NetOptions>& schema) {
+    schema.field("lr", &NetOptions::lr, "learning rate");
+    schema.field("dropout", &NetOptions::dropout, "dropout probability");
+    schema.field("batch_norm", &NetOptions::batch_norm, "batch normalisation after the first layer");
+    schema.field("freeze_first", &NetOptions::freeze_first, "the first layer is not trained");
+    schema.field("alternate", &NetOptions::alternate, "odd batches leave out a branch");
+    schema.field("mistake", &NetOptions::mistake, "what rank 1 alone does wrong");
+    schema.field("manual", &NetOptions::manual, "two optimizers, stepped by hand");
+  }
+};
+
+/// A small regression whose options switch on what strategies find hard.
+class Net : public Module {
+ public:
+  using Options = NetOptions;
+  explicit Net(const Options& options);
+
+  at::Tensor forward(const at::Tensor& x, bool with_branch = true);
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override;
+  StepOutput validation_step(const Batch& batch, int64_t batch_idx) override;
+  StepOutput test_step(const Batch& batch, int64_t batch_idx) override;
+  Batch predict_step(const Batch& batch, int64_t) override { return {{"y", forward(batch["x"])}}; }
+  OptimizerConfigs configure_optimizers() override;
+
+ private:
+  StepOutput evaluate(const Batch& batch, const std::string& stage);
+
+  Options options_;
+  torch::nn::Linear first_{nullptr};
+  torch::nn::BatchNorm1d norm_{nullptr};
+  torch::nn::Dropout dropout_{nullptr};
+  torch::nn::Linear second_{nullptr};
+  torch::nn::Linear branch_{nullptr};
+};
+
+/// What a run leaves.
+struct Outcome {
+  std::vector<at::Tensor> weights;
+  std::vector<at::Tensor> buffers;
+  MetricMap metrics;
+  std::string last_checkpoint;
+};
+
+struct TrainingRun {
+  NetOptions net;
+  int64_t examples = 40;
+  int64_t global_batch = 8;
+  int64_t epochs = 2;
+  std::function<void(TrainerOptions&)> configure;  ///< further options of the trainer
+  std::string ckpt;
+};
+
+/// Trains as the case says, or on one device.
+Outcome train(const TrainingRun& run, const char* strategy, int ranks);
+inline Outcome train(const TrainingRun& run, const StrategyCase& on) { return train(run, on.strategy, on.ranks); }
+inline Outcome train_on_one_device(const TrainingRun& run) { return train(run, "single_device", 1); }
+
+TrainerOptions trainer_options(const TrainingRun& run, const char* strategy, int ranks);
+
+/// Nothing, or how the first tensors that differ by more than `bound` do.
+std::string difference(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b, double bound);
+
+}  // namespace levin::testing

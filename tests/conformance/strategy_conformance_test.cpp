@@ -1,0 +1,262 @@
+#include "tests/conformance/strategy_case.h"
+
+#include <levin/callbacks/model_checkpoint.h>
+#include <levin/core/base/error.h>
+
+#include <gmock/gmock-matchers.h>
+
+namespace levin::testing {
+namespace {
+
+/// Sums over ranks are made in another order than sums over a batch.
+constexpr double kSummationOrder = 2e-5;
+
+class StrategyConformance : public ::testing::TestWithParam<StrategyCase> {
+ protected:
+  void expect_as_on_one_device(const TrainingRun& run, double bound = kSummationOrder) {
+    const Outcome expected = train_on_one_device(run);
+    const Outcome got = train(run, GetParam());
+    EXPECT_EQ(difference(got.weights, expected.weights, bound), "");
+    for (const char* name : {"train_loss_epoch", "val_loss", "val_examples", "val_largest"})
+      EXPECT_NEAR(got.metrics.at(name), expected.metrics.at(name), 1e-4) << name;
+  }
+  bool is(const char* strategy) const { return std::string(GetParam().strategy) == strategy; }
+};
+
+TEST_P(StrategyConformance, TrainsAsOneDeviceOnTheWholeBatch) { expect_as_on_one_device({}); }
+
+TEST_P(StrategyConformance, ALastBatchThatRanksCannotShareEvenlyIsWeightedByItsExamples) {
+  expect_as_on_one_device({.examples = 43});
+}
+
+TEST_P(StrategyConformance, ALastBatchWithFewerExamplesThanRanksIsJoined) { expect_as_on_one_device({.examples = 41}); }
+
+TEST_P(StrategyConformance, AccumulationIsSynchronisedAtTheEndOfTheWindow) {
+  expect_as_on_one_device({.configure = [](TrainerOptions& options) { options.accumulate_grad_batches = 2; }});
+}
+
+TEST_P(StrategyConformance, GradientsAreClippedByTheNormOfTheWholeBatch) {
+  expect_as_on_one_device({.configure = [](TrainerOptions& options) { options.gradient_clip_val = 0.1; }});
+}
+
+TEST_P(StrategyConformance, FrozenParametersStay) { expect_as_on_one_device({.net = {.freeze_first = true}}); }
+
+TEST_P(StrategyConformance, EvaluationCountsEveryExampleOnce) {
+  const Outcome got = train({.epochs = 1}, GetParam());
+  EXPECT_EQ(got.metrics.at("val_examples"), 19);
+}
+
+TEST_P(StrategyConformance, ARunRepeatsItselfToTheBit) {
+  const TrainingRun run{.net = {.dropout = 0.4}};
+  const Outcome first = train(run, GetParam());
+  const Outcome second = train(run, GetParam());
+  EXPECT_TRUE(identical(first.weights, second.weights));
+}
+
+TEST_P(StrategyConformance, CallsMayFollowEachOther) {
+  seed_everything(3);
+  const auto module = make<Net>();
+  Trainer trainer(trainer_options({.epochs = 1}, GetParam().strategy, GetParam().ranks));
+  const DataLoader loader(tiny_dataset(19), {.global_batch_size = 8});
+  trainer.fit(module, loader, loader);
+  const auto tested = trainer.test(module, loader);
+  const auto validated = trainer.validate(module, loader);
+  EXPECT_EQ(tested.at(0).at("test_examples"), 19);
+  EXPECT_NEAR(tested.at(0).at("test_loss"), validated.at(0).at("val_loss"), 1e-6);
+  trainer.fit(module, loader, loader);
+  EXPECT_LT(trainer.validate(module, loader).at(0).at("val_loss"), validated.at(0).at("val_loss"));
+}
+
+TEST_P(StrategyConformance, PredictionsComeInTheOrderOfTheExamples) {
+  seed_everything(3);
+  const auto module = make<Net>();
+  const DataLoader loader(tiny_dataset(19), {.global_batch_size = 8});
+  Trainer one(trainer_options({}, "single_device", 1));
+  Trainer several(trainer_options({}, GetParam().strategy, GetParam().ranks));
+  const auto expected = one.predict(module, loader);
+  const auto got = several.predict(module, loader);
+  ASSERT_EQ(got.at(0).size(), expected.at(0).size());
+  for (size_t i = 0; i < expected[0].size(); ++i)
+    EXPECT_TRUE(got[0][i]["y"].allclose(expected[0][i]["y"])) << "batch " << i;
+}
+
+TEST_P(StrategyConformance, ResumesToTheBit) {
+  const std::string root = fresh_folder("conformance");
+  const auto checkpointing = [&](int64_t steps) {
+    return [&root, steps](TrainerOptions& options) {
+      options.max_steps = steps;
+      options.enable_checkpointing = true;
+      options.default_root_dir = root + "/" + std::to_string(steps);
+      options.callbacks = {make<ModelCheckpoint>({.save_last = true, .every_n_train_steps = 7})};
+    };
+  };
+  TrainingRun run{.net = {.dropout = 0.3}, .examples = 40, .epochs = 3};
+  run.configure = checkpointing(15);
+  const Outcome whole = train(run, GetParam());
+  run.configure = checkpointing(7);
+  const Outcome part = train(run, GetParam());
+  ASSERT_NE(part.last_checkpoint, "");
+  run.configure = checkpointing(15);
+  run.ckpt = part.last_checkpoint;
+  const Outcome resumed = train(run, GetParam());
+  EXPECT_TRUE(identical(resumed.weights, whole.weights)) << difference(resumed.weights, whole.weights, 0);
+}
+
+TEST_P(StrategyConformance, ResumesWithAnotherNumberOfRanks) {
+  const std::string root = fresh_folder("conformance");
+  TrainingRun run{.examples = 40, .epochs = 3};
+  run.configure = [&](TrainerOptions& options) {
+    options.max_steps = 7;
+    options.enable_checkpointing = true;
+    options.default_root_dir = root;
+    options.callbacks = {make<ModelCheckpoint>({.save_last = true})};
+  };
+  const Outcome part = train(run, GetParam());
+  run.configure = {};
+  const Outcome expected = train_on_one_device(run);
+  run.ckpt = part.last_checkpoint;
+  for (const int ranks : {1, 2, 4}) {
+    const char* strategy = ranks == 1 || is("single_device") ? "single_device" : GetParam().strategy;
+    const Outcome resumed = train(run, strategy, is("single_device") ? 1 : ranks);
+    EXPECT_EQ(difference(resumed.weights, expected.weights, kSummationOrder), "") << ranks << " ranks";
+  }
+}
+
+TEST_P(StrategyConformance, WhatUserCodeThrowsEndsTheCall) {
+  if (is("single_device")) GTEST_SKIP() << "the tests of the trainer have it";
+  const auto module = make<Net>();
+  TrainingRun run{.epochs = 1};
+  run.configure = [](TrainerOptions& options) {
+    options.callbacks = {make<LambdaCallback>(
+        {.on_train_epoch_end = [](Trainer&, Module&) { throw Error("test", "the user's own mistake"); }})};
+  };
+  try {
+    train(run, GetParam());
+    FAIL() << "nothing was thrown";
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("the user's own mistake"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(OneDevice, StrategyConformance, ::testing::Values(StrategyCase{"single_device", 1}), name_of);
+INSTANTIATE_TEST_SUITE_P(Threads, StrategyConformance,
+                         ::testing::Values(StrategyCase{"ddp_threads", 1}, StrategyCase{"ddp_threads", 2},
+                                           StrategyCase{"ddp_threads", 4}),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Forks, StrategyConformance,
+                         ::testing::Values(StrategyCase{"ddp_spawn", 2}, StrategyCase{"ddp_spawn", 4}), name_of);
+INSTANTIATE_TEST_SUITE_P(Replicas, StrategyConformance,
+                         ::testing::Values(StrategyCase{"dp", 1}, StrategyCase{"dp", 2}, StrategyCase{"dp", 4},
+                                           StrategyCase{"ddp2", 2}),
+                         name_of);
+
+/// Builds a layer whose width depends on the rank.
+class UnlikeNet : public Net {
+ public:
+  UnlikeNet() : Net(NetOptions()) {}
+  void configure_model() override {
+    if (!extra_) extra_ = register_module("extra", torch::nn::Linear(1, 1 + trainer().global_rank()));
+  }
+
+ private:
+  torch::nn::Linear extra_{nullptr};
+};
+
+/// What holds where ranks reduce gradients, and not for replicas.
+class RankConformance : public StrategyConformance {};
+
+TEST_P(RankConformance, UnusedParametersAreFound) {
+  TrainingRun run{.net = {.alternate = true}};
+  const Outcome expected = train_on_one_device(run);
+  const std::string strategy = std::string("{name: ") + GetParam().strategy + ", find_unused_parameters: true}";
+  run.configure = [&](TrainerOptions& options) { options.strategy = Spec<Strategy>(Config::parse(strategy, {})); };
+  const Outcome got = train(run, GetParam());
+  EXPECT_EQ(difference(got.weights, expected.weights, kSummationOrder), "");
+}
+
+TEST_P(RankConformance, SeveralOptimizersAreSteppedByHand) { expect_as_on_one_device({.net = {.manual = true}}); }
+
+TEST_P(RankConformance, SyncBatchNormIsThatOfTheWholeBatch) {
+  TrainingRun run{.net = {.batch_norm = true}};
+  const Outcome expected = train_on_one_device(run);
+  run.configure = [](TrainerOptions& options) { options.sync_batchnorm = true; };
+  const Outcome got = train(run, GetParam());
+  EXPECT_EQ(difference(got.weights, expected.weights, 1e-4), "");
+  EXPECT_EQ(difference(got.buffers, expected.buffers, 1e-4), "");
+}
+
+TEST_P(RankConformance, BatchNormWithoutItIsThatOfTheRank) {
+  const TrainingRun run{.net = {.batch_norm = true}};
+  const Outcome whole = train_on_one_device(run);
+  const Outcome parts = train(run, GetParam());
+  if (GetParam().ranks == 1)
+    EXPECT_EQ(difference(parts.weights, whole.weights, kSummationOrder), "");
+  else
+    EXPECT_NE(difference(parts.weights, whole.weights, 1e-4), "");
+}
+
+TEST_P(RankConformance, CompressedGradientsAreNearlyTheSame) {
+  TrainingRun run;
+  const Outcome expected = train_on_one_device(run);
+  for (const char* compression : {"fp16", "bf16"}) {
+    const std::string strategy =
+        std::string("{name: ") + GetParam().strategy + ", gradient_compression: " + compression + "}";
+    run.configure = [&](TrainerOptions& options) { options.strategy = Spec<Strategy>(Config::parse(strategy, {})); };
+    const Outcome got = train(run, GetParam());
+    EXPECT_EQ(difference(got.weights, expected.weights, 0.05), "") << compression;
+  }
+}
+
+TEST_P(RankConformance, TheMistakeOfOneRankEndsAllWithItsMessage) {
+  if (GetParam().ranks == 1) GTEST_SKIP() << "there is no rank 1";
+  struct Mistake {
+    const char* what;
+    const char* message;
+  };
+  for (const Mistake& mistake : {Mistake{"throws", "rank 1 made a mistake"}, Mistake{"logs", "only_here"}}) {
+    TrainingRun run{.net = {.mistake = mistake.what}};
+    run.configure = [](TrainerOptions& options) { options.log_every_n_steps = 1; };
+    try {
+      train(run, GetParam());
+      ADD_FAILURE() << mistake.what << ": nothing was thrown";
+    } catch (const std::exception& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr(mistake.message)) << mistake.what;
+    }
+  }
+}
+
+TEST_P(RankConformance, ARankThatIsWaitedForTooLongEndsTheCall) {
+  if (GetParam().ranks == 1) GTEST_SKIP() << "there is no rank 1";
+  const std::string strategy = std::string("{name: ") + GetParam().strategy + ", timeout: 1}";
+  TrainingRun run{.net = {.mistake = "hangs"}};
+  run.configure = [&](TrainerOptions& options) { options.strategy = Spec<Strategy>(Config::parse(strategy, {})); };
+  try {
+    train(run, GetParam());
+    FAIL() << "nothing was thrown";
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(), ::testing::ContainsRegex("timed out.*rank 1|rank 1.*timed out")) << error.what();
+  }
+}
+
+TEST_P(RankConformance, RanksWithDifferentModelsAreToldTheFirstDifference) {
+  if (GetParam().ranks == 1) GTEST_SKIP() << "there is no rank 1";
+  seed_everything(7);
+  Trainer trainer(trainer_options({}, GetParam().strategy, GetParam().ranks));
+  const DataLoader loader(tiny_dataset(16), {.global_batch_size = 8});
+  try {
+    trainer.fit(make<UnlikeNet>(), loader);
+    FAIL() << "nothing was thrown";
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("ranks built different models"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("'extra.weight'"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, RankConformance,
+                         ::testing::Values(StrategyCase{"ddp_threads", 1}, StrategyCase{"ddp_threads", 2},
+                                           StrategyCase{"ddp_threads", 4}),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Forks, RankConformance, ::testing::Values(StrategyCase{"ddp_spawn", 2}), name_of);
+
+}  // namespace
+}  // namespace levin::testing

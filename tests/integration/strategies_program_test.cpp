@@ -1,0 +1,151 @@
+// The example program under every strategy, by one line of configuration: real processes, real signals.
+
+#include "../support/run_program.h"
+#include "tiny_fashion.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace levin {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ProgramResult;
+using testing::RunningProgram;
+
+constexpr const char* kProgram = LEVIN_BINARY_DIR "/bin/fashion_mnist";
+constexpr const char* kMlp = LEVIN_SOURCE_DIR "/examples/fashion_mnist/mlp.yaml";
+
+/// Validation is left out of long runs, and with it the metric that mlp.yaml ranks checkpoints by.
+constexpr const char* kNoValidation = "--trainer.limit_val_batches=0";
+constexpr const char* kNoMonitor = "--trainer.callbacks=[{model_checkpoint: {save_last: true, every_n_epochs: 1000}}]";
+
+/// The number in the line of a table that begins with a metric's name.
+double value_of(const std::string& name, const std::string& table) {
+  const size_t place = table.find("\n" + name + " ");
+  EXPECT_NE(place, std::string::npos) << table;
+  return place == std::string::npos ? 0 : std::stod(table.substr(place + 1 + name.size()));
+}
+
+/// Process ids of programs whose command line holds a text.
+std::vector<pid_t> processes_with(const std::string& text) {
+  std::vector<pid_t> found;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (testing::read_text(entry.path().string() + "/cmdline").find(text) != std::string::npos)
+      found.push_back(static_cast<pid_t>(std::stol(name)));
+  }
+  return found;
+}
+
+class StrategiesProgram : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!fs::exists(kProgram)) GTEST_SKIP() << "there is no " << kProgram << "; hint: build the examples";
+    testing::write_tiny_fashion(folder_.path("data"), 200, 40);
+  }
+
+  std::vector<std::string> words(const std::string& command, const std::string& strategy, int devices,
+                                 const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> all = {kProgram,
+                                    command,
+                                    "--config",
+                                    kMlp,
+                                    "--data.root=" + folder_.path("data"),
+                                    "--data.val_size=72",
+                                    "--data.global_batch_size=16",
+                                    "--data.num_workers=0",
+                                    "--trainer.max_epochs=2",
+                                    "--trainer.accelerator=cpu",
+                                    "--trainer.strategy=" + strategy,
+                                    "--trainer.devices=" + std::to_string(devices),
+                                    "--trainer.default_root_dir=" + folder_.path("runs-" + strategy)};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+  testing::TemporaryFolder folder_;
+};
+
+TEST_F(StrategiesProgram, OneLineChangesTheStrategyAndNotTheResult) {
+  const ProgramResult one = testing::run_program(words("fit", "single_device", 1));
+  ASSERT_EQ(one.status, 0) << one.err;
+  for (const char* strategy : {"dp", "ddp", "ddp_spawn", "ddp_threads", "horovod"}) {
+    std::vector<std::string> more;
+    if (std::string(strategy) == "horovod") more = {"--trainer.strategy.scale_lr=none"};
+    const ProgramResult several = testing::run_program(words("fit", strategy, 2, more));
+    ASSERT_EQ(several.status, 0) << strategy << "\n" << several.out << several.err;
+    for (const char* name : {"val_loss", "val_acc"})
+      EXPECT_NEAR(value_of(name, several.out), value_of(name, one.out), 0.02) << strategy << " " << name;
+    EXPECT_EQ(several.out.find("best checkpoint"), several.out.rfind("best checkpoint"))
+        << strategy << ": only rank 0 reports\n"
+        << several.out;
+  }
+}
+
+TEST_F(StrategiesProgram, AKilledRankEndsAllWithItsNameAndNoProcessIsLeft) {
+  const std::string mark = folder_.path("data");
+  for (const bool kill_first : {false, true}) {
+    RunningProgram run(words("fit", "ddp", 2, {"--trainer.max_epochs=100000", kNoValidation, kNoMonitor}));
+    ASSERT_TRUE(run.wait_until([&] { return processes_with(mark).size() == 2; })) << run.err();
+    ASSERT_TRUE(run.wait_until([&] { return run.err().find("2 ranks") != std::string::npos; })) << run.err();
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // into training: what happens there is the harder case
+    for (const pid_t process : processes_with(mark))
+      if ((process == run.process()) == kill_first) kill(process, SIGKILL);
+    const auto killed = std::chrono::steady_clock::now();
+    const ProgramResult result = run.wait();
+    if (kill_first) {
+      EXPECT_EQ(result.signal, SIGKILL);
+    } else {
+      EXPECT_NE(result.status, 0);
+      EXPECT_NE(result.err.find("rank 1"), std::string::npos) << result.err;
+    }
+    const auto gone = [&] { return processes_with(mark).empty(); };
+    while (!gone() && std::chrono::steady_clock::now() - killed < std::chrono::seconds(30))
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_TRUE(gone());
+  }
+}
+
+TEST_F(StrategiesProgram, CtrlCEndsAllRanksCleanlyAndTheRunGoesOn) {
+  RunningProgram run(words("fit", "ddp", 2, {"--trainer.max_epochs=100000", kNoValidation, kNoMonitor}));
+  ASSERT_TRUE(run.wait_until([&] { return run.err().find("2 ranks") != std::string::npos; })) << run.err();
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  kill(run.process(), SIGINT);
+  const ProgramResult result = run.wait();
+  EXPECT_EQ(result.status, 128 + SIGINT) << result.err;
+  const ProgramResult on = testing::run_program(words(
+      "fit", "ddp", 2,
+      {"--ckpt", "last", "--trainer.max_steps=1000000", "--trainer.max_time=00:00:00:01", kNoValidation, kNoMonitor}));
+  EXPECT_EQ(on.status, 0) << on.err;
+}
+
+TEST_F(StrategiesProgram, MistakesAreSaidOnce) {
+  const ProgramResult misspelt = testing::run_program(words("fit", "dpp", 2));
+  EXPECT_EQ(misspelt.status, 2);
+  EXPECT_NE(misspelt.err.find("did you mean"), std::string::npos) << misspelt.err;
+
+  const ProgramResult indivisible = testing::run_program(words("fit", "ddp_threads", 3));
+  EXPECT_NE(indivisible.status, 0);
+  EXPECT_NE(indivisible.err.find("global_batch_size is 16, which 3 ranks cannot share"), std::string::npos)
+      << indivisible.err;
+
+  const ProgramResult several = testing::run_program(words("fit", "single_device", 2));
+  EXPECT_EQ(several.status, 2);
+  EXPECT_NE(several.err.find("2 devices"), std::string::npos) << several.err;
+
+  const ProgramResult nodes = testing::run_program(words("fit", "ddp", 2, {"--trainer.num_nodes=2"}));
+  EXPECT_EQ(nodes.status, 2);
+  EXPECT_NE(nodes.err.find("no launcher has started ranks"), std::string::npos) << nodes.err;
+}
+
+}  // namespace
+}  // namespace levin

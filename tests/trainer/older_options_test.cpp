@@ -1,0 +1,76 @@
+#include <levin/core/trainer/older_options.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace levin {
+namespace {
+
+/// The trainer section after translation, and the notes given.
+struct Translated {
+  explicit Translated(const std::string& yaml) : config(Config::parse(yaml, {.source = "old.yaml"})) {
+    log::set_sink([this](const std::string& line) { notes += line + "\n"; });
+    try {
+      translate_older_options(config);
+    } catch (...) {
+      log::set_sink(nullptr);
+      throw;
+    }
+    log::set_sink(nullptr);
+  }
+  std::string text(const char* key) const {
+    const Config* node = config.find(key);
+    return node == nullptr ? "(none)" : node->text();
+  }
+  Config config;
+  std::string notes;
+};
+
+TEST(OlderOptions, StrategiesWereAccelerators) {
+  for (const char* name : {"dp", "ddp", "ddp_spawn", "ddp2", "horovod"}) {
+    for (const char* key : {"accelerator", "distributed_backend", "plugins"}) {
+      const Translated translated(std::string("{") + key + ": " + name + "}");
+      EXPECT_EQ(translated.text("strategy"), name) << key;
+      EXPECT_EQ(translated.text(key), "(none)");
+      EXPECT_NE(translated.notes.find(std::string("strategy: ") + name), std::string::npos) << translated.notes;
+      EXPECT_NE(translated.notes.find("old.yaml"), std::string::npos) << translated.notes;
+    }
+  }
+}
+
+TEST(OlderOptions, DdpCpuIsDdpOnTheCpu) {
+  const Translated translated("{accelerator: ddp_cpu}");
+  EXPECT_EQ(translated.text("strategy"), "ddp");
+  EXPECT_EQ(translated.text("accelerator"), "cpu");
+}
+
+TEST(OlderOptions, PluginsMayBeAList) { EXPECT_EQ(Translated("{plugins: [ddp_sharded]}").text("strategy"), "sharded"); }
+
+TEST(OlderOptions, PresentSpellingsStay) {
+  const Translated translated("{accelerator: cpu, strategy: ddp, use_distributed_sampler: false}");
+  EXPECT_EQ(translated.text("accelerator"), "cpu");
+  EXPECT_EQ(translated.text("strategy"), "ddp");
+  EXPECT_EQ(translated.text("use_distributed_sampler"), "false");
+  EXPECT_EQ(translated.notes, "");
+}
+
+TEST(OlderOptions, TheSamplerAndTheBackendOfMixedPrecision) {
+  const Translated translated("{replace_sampler_ddp: false, amp_backend: apex}");
+  EXPECT_EQ(translated.text("use_distributed_sampler"), "false");
+  EXPECT_EQ(translated.text("replace_sampler_ddp"), "(none)");
+  EXPECT_EQ(translated.text("amp_backend"), "(none)");
+}
+
+TEST(OlderOptions, ContradictionsNameBothSpellings) {
+  for (const char* yaml : {"{accelerator: ddp, strategy: dp}",
+                           "{replace_sampler_ddp: true, use_distributed_sampler: true}", "{amp_backend: none}"})
+    EXPECT_THROW(Translated{yaml}, ConfigError) << yaml;
+  EXPECT_EQ(Translated("{accelerator: ddp, strategy: ddp}").text("strategy"), "ddp");
+}
+
+}  // namespace
+}  // namespace levin
