@@ -1,7 +1,8 @@
+#include <levin/strategies/comm/shared_memory_team.h>
+
 #include <levin/core/base/error.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/comm/reduce_elements.h>
-#include <levin/strategies/comm/shared_memory_team.h>
 
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>

@@ -1,6 +1,7 @@
+#include <levin/strategies/comm/shared_memory_team.h>
+
 #include <levin/core/base/error.h>
 #include <levin/strategies/comm/reduce_elements.h>
-#include <levin/strategies/comm/shared_memory_team.h>
 
 #include <fmt/format.h>
 

@@ -1,5 +1,6 @@
-#include <levin/core/comm/collective.h>
 #include <levin/strategies/ddp/batch_norm_over_ranks.h>
+
+#include <levin/core/comm/collective.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/batch_norm_backward_elemt.h>
