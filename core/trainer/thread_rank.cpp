@@ -30,23 +30,25 @@ TrainerOptions ThreadRank::options_for(const RankCore& first, const std::shared_
     if (spec.object() == nullptr || spec.object()->can_rebuild()) {
       callbacks.push_back(second(spec));
     } else {
+      const Callback& object = *spec.object();
       log::warning_once(
           fmt::format("a callback of type {} was handed over as an object, so it serves rank 0 alone; hint: make it "
                       "with levin::make, and every rank gets one",
-                      detail::demangled(typeid(*spec.object()).name())));
+                      detail::demangled(typeid(object).name())));
     }
   }
   options.callbacks = std::move(callbacks);
   return options;
 }
 
-ThreadRank::ThreadRank(const RankCore& first, std::shared_ptr<Strategy> strategy, const SessionRequest& request)
+ThreadRank::ThreadRank(const RankCore& first, const std::shared_ptr<Strategy>& strategy, const SessionRequest& request)
     : trainer_(options_for(first, strategy)), request_(request), seed_(global_seed()) {
-  if (!request.module->can_rebuild())
+  const Module& module = *request.module;
+  if (!module.can_rebuild())
     throw Error("trainer",
                 fmt::format("strategy '{}' needs a second copy of the module, which was made in a way that cannot be "
                             "repeated; hint: make it with levin::make<{}>({{...}}), or name it in YAML",
-                            strategy->name(), detail::demangled(typeid(*request.module).name())));
+                            strategy->name(), detail::demangled(typeid(module).name())));
   request_.module = std::static_pointer_cast<Module>(request.module->rebuild());
   RankCore& core = trainer_.parts().core;
   core.config = first.config;

@@ -14,7 +14,7 @@ class ThreadRank {
  public:
   /// `first`: rank 0 of this process, whose options and request it follows. Throws levin::Error when the module cannot
   /// be made again.
-  ThreadRank(const RankCore& first, std::shared_ptr<Strategy> strategy, const SessionRequest& request);
+  ThreadRank(const RankCore& first, const std::shared_ptr<Strategy>& strategy, const SessionRequest& request);
   ~ThreadRank();
 
   /// The whole call, on the calling thread.

@@ -19,7 +19,7 @@ class LocalEnvironment : public ClusterEnvironment {
 
  private:
   const std::string name_ = "local";
-  const ClusterPlace place_;
+  const ClusterPlace place_{};
 };
 
 }  // namespace levin
