@@ -99,12 +99,14 @@ struct ConfigCodec<std::vector<T>> {
   static std::vector<T> parse(const Config& node, const std::string& path) {
     if (!node.is_sequence()) throw_wrong_type(node, path, type_name());
     std::vector<T> values;
+    values.reserve(node.items().size());
     for (size_t i = 0; i < node.items().size(); ++i)
       values.push_back(ConfigCodec<T>::parse(node.items()[i], path + "[" + std::to_string(i) + "]"));
     return values;
   }
   static Config dump(const std::vector<T>& values) {
     std::vector<Config> items;
+    items.reserve(values.size());
     for (const auto& value : values) items.push_back(ConfigCodec<T>::dump(value));
     return Config::sequence(std::move(items));
   }

@@ -23,7 +23,6 @@
 namespace levin {
 
 class Callback;
-class Logger;
 class Trainer;
 
 namespace metrics {

@@ -131,7 +131,11 @@ void Session::set_up(const SessionRequest& request) {
   // The module's own callbacks replace those of the same type.
   std::vector<std::shared_ptr<Callback>> callbacks = core_.resolved.callbacks;
   for (auto& own : core_.module().configure_callbacks()) {
-    std::erase_if(callbacks, [&](const auto& other) { return typeid(*other) == typeid(*own); });
+    const Callback& replacement = *own;
+    std::erase_if(callbacks, [&](const auto& item) {
+      const Callback& other = *item;
+      return typeid(other) == typeid(replacement);
+    });
     callbacks.push_back(std::move(own));
   }
   core_.set_callbacks(std::move(callbacks));

@@ -16,20 +16,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-/// The loss as it is; in backward, all gradients are combined once the graph is done. A static graph needs it in its
-/// first step, in which the order of the gradients is found out.
-struct CombineAtTheEnd : torch::autograd::Function<CombineAtTheEnd> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& loss, int64_t reducer) {
-    context->saved_data["reducer"] = reducer;
-    return loss.view_as(loss);
-  }
-  static tensor_list backward(AutogradContext* context, tensor_list gradients) {
-    auto* reducer = reinterpret_cast<c10d::Reducer*>(context->saved_data["reducer"].toInt());
-    torch::autograd::Engine::get_default_engine().queue_callback([reducer] { reducer->delay_all_reduce(); });
-    return {gradients[0], at::Tensor()};
-  }
-};
-
 /// The loss as it is; in backward, a parameter beside it gets a gradient that was given, whatever the loss is scaled
 /// by.
 struct WithGradientOf : torch::autograd::Function<WithGradientOf> {
@@ -109,7 +95,11 @@ at::Tensor GradientReducer::before_backward(const at::Tensor& loss, bool sync, c
   }
   if (!sync) return start;
   if (options_.static_graph && first_backward_) {
-    start = CombineAtTheEnd::apply(start, reinterpret_cast<int64_t>(reducer_.get()));
+    // In its first step, in which the order of the gradients is found out, all are combined once the graph is done.
+    start = start.view_as(start);
+    start.register_hook([reducer = reducer_.get()](const at::Tensor& /*gradient*/) {
+      torch::autograd::Engine::get_default_engine().queue_callback([reducer] { reducer->delay_all_reduce(); });
+    });
     first_backward_ = false;
   }
   if (options_.find_unused_parameters && !options_.static_graph)

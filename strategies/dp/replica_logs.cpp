@@ -80,8 +80,13 @@ class ReplicaLogs::Recorder final : public detail::ModuleRuntime {
   void clip_gradients(OptimizerHandle&, double, ClipAlgorithm) override {
     refuse_manual_optimization("clip_gradients()");
   }
-  /// Over ranks, of which replicas are none.
-  at::Tensor all_gather(const at::Tensor& tensor) override { return origin_->all_gather(tensor); }
+  at::Tensor all_gather(const at::Tensor&) override {
+    // Replicas are no ranks, and come to it in any order.
+    throw Error("module",
+                "all_gather() was called in the step of a replica (strategy dp or ddp2), which holds a part of its "
+                "rank's batch; hint: call it in training_step_end, validation_step_end or test_step_end, which see the "
+                "gathered outputs");
+  }
 
   void log(std::string_view name, double value, const LogOptions& options) override {
     add(name, options).number = value;

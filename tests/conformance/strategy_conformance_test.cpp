@@ -23,6 +23,10 @@ class StrategyConformance : public ::testing::TestWithParam<StrategyCase> {
   bool is(const char* strategy) const { return std::string(GetParam().strategy) == strategy; }
 };
 
+// Ranks of `ddp` are further runs of this program: each runs the same tests in the same order, and they meet in every
+// fit. They stay as many as they are until the program ends, and none outlives the mistake of one.
+constexpr const char* kProgramEnds = "ends the processes of the ranks: see integration.StrategiesProgram";
+
 TEST_P(StrategyConformance, TrainsAsOneDeviceOnTheWholeBatch) { expect_as_on_one_device({}); }
 
 TEST_P(StrategyConformance, ALastBatchThatRanksCannotShareEvenlyIsWeightedByItsExamples) {
@@ -103,6 +107,7 @@ TEST_P(StrategyConformance, ResumesToTheBit) {
 }
 
 TEST_P(StrategyConformance, ResumesWithAnotherNumberOfRanks) {
+  if (is("ddp")) GTEST_SKIP() << "a program has one number of processes: see launchers.torchrun";
   const std::string root = fresh_folder("conformance");
   TrainingRun run{.examples = 40, .epochs = 3};
   run.configure = [&](TrainerOptions& options) {
@@ -124,6 +129,7 @@ TEST_P(StrategyConformance, ResumesWithAnotherNumberOfRanks) {
 
 TEST_P(StrategyConformance, WhatUserCodeThrowsEndsTheCall) {
   if (is("single_device")) GTEST_SKIP() << "the tests of the trainer have it";
+  if (is("ddp")) GTEST_SKIP() << kProgramEnds;
   const auto module = make<Net>();
   TrainingRun run{.epochs = 1};
   run.configure = [](TrainerOptions& options) {
@@ -143,6 +149,8 @@ INSTANTIATE_TEST_SUITE_P(Threads, StrategyConformance,
                          ::testing::Values(StrategyCase{"ddp_threads", 1}, StrategyCase{"ddp_threads", 2},
                                            StrategyCase{"ddp_threads", 4}),
                          name_of);
+INSTANTIATE_TEST_SUITE_P(TwoProcesses, StrategyConformance, ::testing::Values(StrategyCase{"ddp", 2}), name_of);
+INSTANTIATE_TEST_SUITE_P(FourProcesses, StrategyConformance, ::testing::Values(StrategyCase{"ddp", 4}), name_of);
 INSTANTIATE_TEST_SUITE_P(Forks, StrategyConformance,
                          ::testing::Values(StrategyCase{"ddp_spawn", 2}, StrategyCase{"ddp_spawn", 4}), name_of);
 INSTANTIATE_TEST_SUITE_P(Replicas, StrategyConformance,
@@ -208,6 +216,7 @@ TEST_P(RankConformance, CompressedGradientsAreNearlyTheSame) {
 }
 
 TEST_P(RankConformance, TheMistakeOfOneRankEndsAllWithItsMessage) {
+  if (is("ddp")) GTEST_SKIP() << kProgramEnds;
   if (GetParam().ranks == 1) GTEST_SKIP() << "there is no rank 1";
   struct Mistake {
     const char* what;
@@ -226,6 +235,7 @@ TEST_P(RankConformance, TheMistakeOfOneRankEndsAllWithItsMessage) {
 }
 
 TEST_P(RankConformance, ARankThatIsWaitedForTooLongEndsTheCall) {
+  if (is("ddp")) GTEST_SKIP() << kProgramEnds;
   if (GetParam().ranks == 1) GTEST_SKIP() << "there is no rank 1";
   const std::string strategy = std::string("{name: ") + GetParam().strategy + ", timeout: 1}";
   TrainingRun run{.net = {.mistake = "hangs"}};
@@ -239,6 +249,7 @@ TEST_P(RankConformance, ARankThatIsWaitedForTooLongEndsTheCall) {
 }
 
 TEST_P(RankConformance, RanksWithDifferentModelsAreToldTheFirstDifference) {
+  if (is("ddp")) GTEST_SKIP() << kProgramEnds;
   if (GetParam().ranks == 1) GTEST_SKIP() << "there is no rank 1";
   seed_everything(7);
   Trainer trainer(trainer_options({}, GetParam().strategy, GetParam().ranks));
@@ -256,6 +267,7 @@ INSTANTIATE_TEST_SUITE_P(Threads, RankConformance,
                          ::testing::Values(StrategyCase{"ddp_threads", 1}, StrategyCase{"ddp_threads", 2},
                                            StrategyCase{"ddp_threads", 4}),
                          name_of);
+INSTANTIATE_TEST_SUITE_P(TwoProcesses, RankConformance, ::testing::Values(StrategyCase{"ddp", 2}), name_of);
 INSTANTIATE_TEST_SUITE_P(Forks, RankConformance, ::testing::Values(StrategyCase{"ddp_spawn", 2}), name_of);
 
 }  // namespace

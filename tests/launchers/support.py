@@ -1,5 +1,6 @@
 """What the launcher tests share: a workspace that ends and removes all it made, and small training runs."""
 
+import array
 import contextlib
 import gzip
 import json
@@ -234,6 +235,12 @@ class Training:
     def weights(self, root):
         """The bytes of the last checkpoint's weights."""
         return (self.versions(root)[-1] / "checkpoints/last/model.safetensors").read_bytes()
+
+    def values(self, root):
+        """All numbers of the last checkpoint's weights, which are float32."""
+        weights = self.weights(root)
+        header = 8 + struct.unpack("<Q", weights[:8])[0]
+        return array.array("f", weights[header:])
 
     def global_step(self, root):
         """The step of the last checkpoint of the newest run that has one; 0 where there is none."""

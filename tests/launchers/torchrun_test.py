@@ -87,6 +87,23 @@ def two_hosts(workspace, backend):
     expect_equal(training.weights("hosts"), training.weights("alone"), "weights")
 
 
+def two_hosts_ddp2(workspace):
+    """Two replicas on each of two hosts compute what one process a host does, up to the order of sums."""
+    hosts = network_hosts.make_hosts(workspace)
+    training = Training(workspace)
+    rendezvous = Rendezvous(workspace, "c10d", hosts[0])
+    for root, devices, strategy in (("ddp", 1, "ddp"), ("ddp2", 2, "ddp2")):
+        words = training.words(root, devices, num_nodes=2, more=[f"--trainer.strategy={strategy}"])
+        for agent in [host.start(workspace, f"{root}-{host.address}", [*rendezvous.agent(host), *words])
+                      for host in hosts]:
+            finish(agent)
+    expected, got = training.values("ddp"), training.values("ddp2")
+    expect_equal(len(got), len(expected), "number of weights")
+    largest = max(abs(a - b) for a, b in zip(got, expected))
+    if not largest < 1e-4:
+        raise AssertionError(f"weights differ by {largest}")
+
+
 # --- Ranks and hosts that are lost ---
 
 
@@ -190,6 +207,7 @@ if __name__ == "__main__":
         "disagreement": disagreement,
         "two_hosts_c10d": lambda workspace: two_hosts(workspace, "c10d"),
         "two_hosts_etcd": lambda workspace: two_hosts(workspace, "etcd-v2"),
+        "two_hosts_ddp2": two_hosts_ddp2,
         "killed_worker": killed_worker,
         "killed_worker_of_two_hosts": killed_worker_of_two_hosts,
         "lost_host": lost_host,
