@@ -6,6 +6,7 @@
 #include <levin/callbacks/model_summary.h>
 #include <levin/callbacks/progress_bar.h>
 #include <levin/callbacks/timer.h>
+#include <levin/core/precision/mixed_precision.h>
 #include <levin/core/precision/true_precision.h>
 #include <levin/core/trainer/registries.h>
 #include <levin/loggers/csv_logger.h>
@@ -41,6 +42,11 @@ void register_builtins(Registries& registries) {
 
   registries.precisions.add<Float32Precision>("32-true", "single precision");
   registries.precisions.add<Float64Precision>("64-true", "double precision");
+  registries.precisions.add<Float16Precision>("16-true", "half precision throughout");
+  registries.precisions.add<BFloat16Precision>("bf16-true", "bfloat16 throughout");
+  registries.precisions.add<Float16MixedPrecision>("16-mixed",
+                                                   "half precision where it is safe, with dynamic loss scaling");
+  registries.precisions.add<BFloat16MixedPrecision>("bf16-mixed", "bfloat16 where it is safe");
 }
 
 Registries& registries() {

@@ -64,6 +64,8 @@
 #include <levin/core/optim/scheduler.h>
 #include <levin/core/optim/schedulers.h>
 #include <levin/core/optim/sgd.h>
+#include <levin/core/precision/full_precision.h>
+#include <levin/core/precision/mixed_precision.h>
 #include <levin/core/precision/precision.h>
 #include <levin/core/precision/true_precision.h>
 #include <levin/core/trainer/cli.h>

@@ -53,7 +53,7 @@ void Module::optimizer_step(int64_t, int64_t, OptimizerHandle& optimizer, const 
 }
 
 void Module::configure_gradient_clipping(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm) {
-  clip_gradients(optimizer, value, algorithm);
+  runtime("configure_gradient_clipping()").clip_gradients(optimizer, value, algorithm, /*in_step=*/true);
 }
 
 void Module::lr_scheduler_step(optim::Scheduler& scheduler, std::optional<double> metric) {
@@ -113,7 +113,7 @@ void Module::manual_backward(const at::Tensor& loss) {
 }
 
 void Module::clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm) {
-  runtime("clip_gradients()").clip_gradients(optimizer, value, algorithm);
+  runtime("clip_gradients()").clip_gradients(optimizer, value, algorithm, /*in_step=*/false);
 }
 
 at::Tensor Module::all_gather(const at::Tensor& tensor) const { return runtime("all_gather()").all_gather(tensor); }

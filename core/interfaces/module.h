@@ -47,7 +47,8 @@ class ModuleRuntime {
   virtual int64_t dataloader_idx() const = 0;
   virtual std::vector<OptimizerHandle*>& optimizers() = 0;
   virtual void manual_backward(const at::Tensor& loss) = 0;
-  virtual void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm) = 0;
+  /// `in_step`: the optimizer's step that follows may do it.
+  virtual void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step) = 0;
   virtual at::Tensor all_gather(const at::Tensor& tensor) = 0;
 };
 
@@ -140,7 +141,8 @@ class Module : public torch::nn::Module, public Buildable {
   virtual void optimizer_step(int64_t epoch, int64_t batch_idx, OptimizerHandle& optimizer,
                               const OptimizerHandle::Closure& closure);
   virtual void optimizer_zero_grad(OptimizerHandle& optimizer) { optimizer.zero_grad(); }
-  /// Default: clip_gradients with the trainer's options; called only where they ask for clipping.
+  /// Default: clips as the trainer's options say, where it can in the pass over the gradients that the step makes
+  /// anyway; called only where they ask for clipping.
   virtual void configure_gradient_clipping(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm);
   /// Default: `scheduler.step()`, or with the monitored metric for a plateau scheduler.
   virtual void lr_scheduler_step(optim::Scheduler& scheduler, std::optional<double> metric);
@@ -174,6 +176,7 @@ class Module : public torch::nn::Module, public Buildable {
   /// Manual optimization: false makes training_step responsible for backward and optimizer steps.
   bool automatic_optimization = true;
   void manual_backward(const at::Tensor& loss);
+  /// Clips the gradients of the optimizer's parameters now; under loss scaling they are unscaled first.
   void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm = ClipAlgorithm::kNorm);
 
   /// In its scope only the optimizer's parameters require gradients.

@@ -3,6 +3,8 @@
 #include <levin/core/base/error.h>
 #include <levin/core/optim/fused_optimizer.h>
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_zero.h>
 #include <torch/optim/optimizer.h>
 
 #include <unordered_set>
@@ -17,26 +19,37 @@ OptimizerHandle::OptimizerHandle(std::shared_ptr<torch::optim::Optimizer> optimi
       driver_(std::move(driver)) {
   for (const auto& group : optimizer_->param_groups())
     parameters_.insert(parameters_.end(), group.params().begin(), group.params().end());
+  for (const auto& parameter : parameters_) single_precision_ &= parameter.scalar_type() == at::kFloat;
 }
 
 double OptimizerHandle::learning_rate(size_t group) const {
   return optimizer_->param_groups().at(group).options().get_lr();
 }
 
-void OptimizerHandle::zero_grad() {
-  for (const auto& parameter : parameters_) parameter.mutable_grad().reset();
+void OptimizerHandle::zero_grad(bool set_to_none) {
+  std::vector<at::Tensor> gradients;
+  for (const auto& parameter : parameters_) {
+    if (set_to_none)
+      parameter.mutable_grad().reset();
+    else if (parameter.grad().defined())
+      gradients.push_back(parameter.grad());
+  }
+  if (gradients.empty()) return;
+  const at::NoGradGuard no_grad;
+  at::_foreach_zero_(gradients);
 }
 
 void OptimizerHandle::step(const Closure& closure) { driver_(*this, closure); }
 
-void OptimizerHandle::take_step(const StepScaling& scaling, const std::function<at::Tensor()>& closure) {
+void OptimizerHandle::take_step(StepScaling scaling, const std::function<at::Tensor()>& closure) {
+  if (divisor_.defined()) scaling.grad_scale = std::exchange(divisor_, {});
   if (fused_ != nullptr) {
     fused_->fused_step(scaling);
     return;
   }
-  if (scaling.found_inf.defined() || scaling.grad_scale.defined())
-    throw Error("optimizer",
-                "this optimizer cannot take a scaled step; hint: use one of levin::optim with this precision");
+  LEVIN_CHECK(!scaling.grad_scale.defined(), "only fused optimizers divide gradients in their step");
+  // An optimizer that does not know of infinities: the host must wait for the word.
+  if (scaling.found_inf.defined() && scaling.found_inf.item<float>() != 0) return;
   if (closure)
     optimizer_->step(closure);
   else

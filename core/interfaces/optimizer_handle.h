@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace torch::optim {
@@ -39,16 +40,21 @@ class OptimizerHandle {
   /// The learning rate of a group.
   double learning_rate(size_t group = 0) const;
 
-  /// Gradients of its parameters become undefined.
-  void zero_grad();
+  /// Gradients of its parameters become undefined, so that the next backward writes instead of adding; or zero.
+  void zero_grad(bool set_to_none = true);
   /// Steps with the hooks and the clipping of the trainer around it. With a closure (automatic optimization) the
   /// closure runs first; without one the gradients are those there are.
   void step(const Closure& closure = {});
   /// The bare step of the optimizer, as the trainer's driver takes it. `closure` is passed on to an optimizer that
   /// evaluates the model itself (LBFGS).
-  void take_step(const StepScaling& scaling, const std::function<at::Tensor()>& closure = {});
+  void take_step(StepScaling scaling, const std::function<at::Tensor()>& closure = {});
   /// Whether the optimizer evaluates the model itself (LBFGS).
   bool needs_closure() const { return needs_closure_; }
+
+  /// Whether `divide_in_step` serves this optimizer.
+  bool divides_in_step() const { return fused_ != nullptr && single_precision_; }
+  /// The next step divides the gradients by this tensor (float32, one element), in the pass that it makes anyway.
+  void divide_in_step(at::Tensor divisor) { divisor_ = std::move(divisor); }
 
   /// Parameters of this optimizer, and no other, require gradients until untoggle.
   void toggle(const std::vector<OptimizerHandle*>& all);
@@ -59,6 +65,8 @@ class OptimizerHandle {
   optim::FusedOptimizer* fused_ = nullptr;
   int64_t index_;
   bool needs_closure_ = false;
+  bool single_precision_ = true;  ///< all parameters are float32
+  at::Tensor divisor_;
   Driver driver_;
   std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> toggled_off_;

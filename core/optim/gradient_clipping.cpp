@@ -4,15 +4,19 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_clamp_max.h>
 #include <ATen/ops/_foreach_clamp_min.h>
-#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_div.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 
-#include <map>
+#include <numeric>
+#include <utility>
 
 namespace levin::optim {
 namespace {
+
+constexpr double kSmallest = 1e-6;        // as torch.nn.utils.clip_grad_norm_: no division by zero
+constexpr double kSmallestWeight = 1e-3;  // of a row's norm, so that weights that start at zero can grow
 
 /// Gradients by device and type, which is what the foreach kernels take.
 std::vector<std::vector<at::Tensor>> grouped_gradients(const std::vector<at::Tensor>& parameters) {
@@ -32,28 +36,62 @@ std::vector<std::vector<at::Tensor>> grouped_gradients(const std::vector<at::Ten
 
 }  // namespace
 
+at::Tensor gradient_norm(const std::vector<at::Tensor>& parameters,
+                         const std::function<at::Tensor(at::Tensor)>& reduce_norm) {
+  const at::NoGradGuard no_grad;
+  const auto groups = grouped_gradients(parameters);
+  if (groups.empty()) return {};
+  const at::Tensor& first = groups.front().front();
+  const auto type = first.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  std::vector<at::Tensor> norms;
+  for (const auto& group : groups)
+    for (const auto& norm : at::_foreach_norm(group, 2, type)) norms.push_back(norm.to(first.device()));
+  at::Tensor total = at::linalg_vector_norm(at::stack(norms), 2);
+  return reduce_norm ? reduce_norm(std::move(total)) : total;
+}
+
+at::Tensor clip_divisor(const at::Tensor& norm, double max_norm) {
+  const at::NoGradGuard no_grad;
+  return ((norm + kSmallest) / max_norm).clamp_min_(1.0);
+}
+
 at::Tensor clip_by_norm(const std::vector<at::Tensor>& parameters, double max_norm,
                         const std::function<at::Tensor(at::Tensor)>& reduce_norm) {
   const at::NoGradGuard no_grad;
-  auto groups = grouped_gradients(parameters);
-  if (groups.empty()) return {};
-  std::vector<at::Tensor> norms;
-  for (const auto& group : groups)
-    for (const auto& norm : at::_foreach_norm(group, 2)) norms.push_back(norm.to(groups.front().front().device()));
-  at::Tensor total = at::linalg_vector_norm(at::stack(norms), 2);
-  if (reduce_norm) total = reduce_norm(total);
-  // As torch.nn.utils.clip_grad_norm_: the multiplication by at most 1 is always done, so that nothing waits for the
-  // norm.
-  const at::Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);
-  for (auto& group : groups) at::_foreach_mul_(group, factor.to(group.front().options()));
-  return total;
+  at::Tensor norm = gradient_norm(parameters, reduce_norm);
+  if (!norm.defined()) return norm;
+  // The division is always done, also by 1, so that nothing waits for the norm.
+  const at::Tensor divisor = clip_divisor(norm, max_norm);
+  for (const auto& group : grouped_gradients(parameters)) at::_foreach_div_(group, divisor.to(group.front().options()));
+  return norm;
 }
 
 void clip_by_value(const std::vector<at::Tensor>& parameters, double limit) {
   const at::NoGradGuard no_grad;
   for (auto& group : grouped_gradients(parameters)) {
-    at::_foreach_clamp_min_(group, -limit);
-    at::_foreach_clamp_max_(group, limit);
+    if (group.front().is_cpu()) {
+      // The foreach kernels of the CPU are loops, and two of them would read everything twice.
+      for (auto& gradient : group) gradient.clamp_(-limit, limit);
+    } else {
+      at::_foreach_clamp_min_(group, -limit);
+      at::_foreach_clamp_max_(group, limit);
+    }
+  }
+}
+
+void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) {
+  const at::NoGradGuard no_grad;
+  for (const auto& parameter : parameters) {
+    at::Tensor gradient = parameter.grad();
+    if (!gradient.defined()) continue;
+    const auto row_norm = [](const at::Tensor& tensor) {
+      if (tensor.dim() <= 1) return at::linalg_vector_norm(tensor, 2);
+      std::vector<int64_t> within(tensor.dim() - 1);
+      std::iota(within.begin(), within.end(), 1);
+      return at::linalg_vector_norm(tensor, 2, within, /*keepdim=*/true);
+    };
+    const at::Tensor most = row_norm(parameter).clamp_min_(kSmallestWeight).mul_(ratio);
+    gradient.div_((row_norm(gradient).clamp_min_(kSmallest) / most).clamp_min_(1.0));
   }
 }
 

@@ -34,10 +34,11 @@ const at::Tensor* ParameterNames::find_parameter(std::string_view name) const {
 const std::string& ParameterNames::require(const at::Tensor& parameter) const {
   const std::string* name = find(parameter.unsafeGetTensorImpl());
   if (name == nullptr)
-    throw Error("optim",
-                fmt::format("an optimizer holds a parameter of shape [{}] that the module does not have, so its "
-                            "state cannot be saved; register the parameter with the module",
-                            fmt::join(parameter.sizes().begin(), parameter.sizes().end(), ", ")));
+    throw Error(
+        "optim",
+        fmt::format("an optimizer holds a parameter of shape [{}] that the module does not have; hint: register "
+                    "it with the module (register_parameter, register_module)",
+                    fmt::join(parameter.sizes().begin(), parameter.sizes().end(), ", ")));
   return *name;
 }
 

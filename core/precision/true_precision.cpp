@@ -1,5 +1,7 @@
 #include <levin/core/precision/true_precision.h>
 
+#include <levin/core/precision/half_precision_support.h>
+
 #include <c10/core/DefaultDtype.h>
 #include <torch/nn/module.h>
 
@@ -20,7 +22,15 @@ DefaultType default_type;
 
 }  // namespace
 
-std::string TruePrecision::name() const { return type_ == at::kDouble ? "64-true" : "32-true"; }
+std::string TruePrecision::name() const {
+  if (type_ == at::kDouble) return "64-true";
+  if (type_ == at::kHalf) return "16-true";
+  return type_ == at::kBFloat16 ? "bf16-true" : "32-true";
+}
+
+void TruePrecision::set_up(const at::Device& device) {
+  if (is_half()) require_half_precision(device, type_, name());
+}
 
 void TruePrecision::convert_module(torch::nn::Module& module) {
   // Module::to would convert integer buffers (such as BatchNorm's count of batches) as well.
@@ -37,13 +47,14 @@ at::Tensor TruePrecision::convert_input(const at::Tensor& tensor) const {
   return tensor.is_floating_point() && tensor.scalar_type() != type_ ? tensor.to(type_) : tensor;
 }
 
-void TruePrecision::enter_forward() {
+ForwardSettings TruePrecision::enter_forward() {
   const std::lock_guard lock(default_type.mutex);
   if (default_type.inside++ == 0) default_type.before = c10::get_default_dtype_as_scalartype();
   if (default_type.before != type_) c10::set_default_dtype(c10::scalarTypeToTypeMeta(type_));
+  return {};
 }
 
-void TruePrecision::exit_forward() {
+void TruePrecision::exit_forward(const ForwardSettings& /*before*/) {
   const std::lock_guard lock(default_type.mutex);
   if (--default_type.inside == 0 && default_type.before != type_)
     c10::set_default_dtype(c10::scalarTypeToTypeMeta(default_type.before));

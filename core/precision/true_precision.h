@@ -6,19 +6,28 @@
 
 namespace levin {
 
-/// All floating-point parameters, buffers, inputs and arithmetic in one type: "64-true", "32-true".
+/// All floating-point parameters, buffers, inputs and arithmetic in one type.
 class TruePrecision : public Precision {
  public:
   explicit TruePrecision(at::ScalarType type) : type_(type) {}
 
+  /// "64-true", "32-true", "16-true" or "bf16-true".
   std::string name() const override;
+  bool is_half() const override { return type_ == at::kHalf || type_ == at::kBFloat16; }
+  void set_up(const at::Device& device) override;
   void convert_module(torch::nn::Module& module) override;
   at::Tensor convert_input(const at::Tensor& tensor) const override;
-  void enter_forward() override;
-  void exit_forward() override;
+  ForwardSettings enter_forward() override;
+  void exit_forward(const ForwardSettings& before) override;
 
  private:
   at::ScalarType type_;
+};
+
+/// "64-true" under its name in YAML.
+class Float64Precision : public TruePrecision {
+ public:
+  Float64Precision() : TruePrecision(at::kDouble) {}
 };
 
 /// "32-true" under its name in YAML.
@@ -27,10 +36,17 @@ class Float32Precision : public TruePrecision {
   Float32Precision() : TruePrecision(at::kFloat) {}
 };
 
-/// "64-true" under its name in YAML.
-class Float64Precision : public TruePrecision {
+/// "16-true": half the memory of single precision. The optimizer's state is in 16 bits too, and small updates of large
+/// weights are lost: mixed precision is the safer choice.
+class Float16Precision : public TruePrecision {
  public:
-  Float64Precision() : TruePrecision(at::kDouble) {}
+  Float16Precision() : TruePrecision(at::kHalf) {}
+};
+
+/// "bf16-true": as 16-true, with the range of float and fewer digits.
+class BFloat16Precision : public TruePrecision {
+ public:
+  BFloat16Precision() : TruePrecision(at::kBFloat16) {}
 };
 
 }  // namespace levin

@@ -256,8 +256,10 @@ FitLoop::BatchResult FitLoop::train_batch(Turn turn) {
   const StepOutput& output = optimization_.run(batch, turn.place);
   const bool is_last = turn.place.is_last || optimization_.data_ended();
 
-  if (core_.stepped) optimization_.step_schedulers(Interval::kStep, /*plateau=*/false);
-  if (core_.stepped) optimization_.step_schedulers(Interval::kStep, /*plateau=*/true);
+  if (optimization_.schedulers_are_due()) {
+    optimization_.step_schedulers(Interval::kStep, /*plateau=*/false);
+    optimization_.step_schedulers(Interval::kStep, /*plateau=*/true);
+  }
   if (is_last) optimization_.step_schedulers(Interval::kEpoch, /*plateau=*/false);
 
   progress.phase = FitPhase::kBatches;

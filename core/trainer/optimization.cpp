@@ -58,6 +58,12 @@ void Optimization::configure() {
     core_.optimizer_handles.push_back(std::make_unique<OptimizerHandle>(
         config.optimizer, static_cast<int64_t>(core_.optimizer_handles.size()), driver));
     core_.optimizer_list.push_back(core_.optimizer_handles.back().get());
+    for (const auto& parameter : core_.optimizer_list.back()->parameters()) core_.parameter_names.require(parameter);
+    if (core_.optimizer_handles.back()->needs_closure() && core_.precision().scales_loss())
+      throw ConfigError(fmt::format(
+          "trainer.precision '{}' scales the loss, which an optimizer that evaluates the loss itself (LBFGS) "
+          "cannot follow; valid: 32-true, 64-true, bf16-mixed",
+          core_.precision().name()));
     if (core_.optimizer_handles.back()->needs_closure() && core_.options.accumulate_grad_batches > 1)
       throw ConfigError(
           "trainer.accumulate_grad_batches does not work with an optimizer that evaluates the loss itself "
@@ -105,6 +111,7 @@ const StepOutput& Optimization::run(const Batch& batch, const Place& place) {
   data_ended_ = false;
   if (!core_.module().automatic_optimization) {
     output_ = core_.strategy().manual_step(batch, *this);
+    end_window();
     return output_;
   }
   const auto& remaining = place.remaining;
@@ -128,8 +135,24 @@ const StepOutput& Optimization::run(const Batch& batch, const Place& place) {
   } else {
     run_closure();
   }
+  if (window_.sync) end_window();
   progress.window_index = window_.sync ? 0 : progress.window_index + 1;
   return output_;
+}
+
+/// Gradients of several optimizers of one batch have one scale, which therefore changes when all have stepped.
+void Optimization::end_window() {
+  if (!core_.stepped) return;
+  core_.precision().end_window();
+  const bool boundary = core_.progress.global_step % core_.options.log_every_n_steps == 0;
+  core_.progress.scheduler_steps_held_back += core_.precision().take_skipped_steps(/*wait=*/boundary);
+}
+
+bool Optimization::schedulers_are_due() {
+  if (!core_.stepped) return false;
+  if (core_.progress.scheduler_steps_held_back == 0) return true;
+  --core_.progress.scheduler_steps_held_back;
+  return false;
 }
 
 at::Tensor Optimization::run_closure() {
@@ -205,7 +228,6 @@ void Optimization::drive_step(OptimizerHandle& optimizer, const OptimizerHandle:
     }
   }
   if (!ready) return;
-  core_.precision().after_step();
   core_.stepped = true;
   ++core_.progress.global_step;
 }
@@ -228,9 +250,8 @@ void Optimization::prepare_step(OptimizerHandle& optimizer, StepScaling& scaling
   scaling = core_.precision().unscale(optimizer.optimizer());
   hooks_.call("on_before_optimizer_step", &Callback::on_before_optimizer_step, &Module::on_before_optimizer_step,
               optimizer);
-  if (core_.options.gradient_clip_val && core_.module().automatic_optimization)
-    core_.module().configure_gradient_clipping(optimizer, *core_.options.gradient_clip_val,
-                                               core_.resolved.clip_algorithm);
+  if (core_.resolved.clip_value > 0 && core_.module().automatic_optimization)
+    core_.module().configure_gradient_clipping(optimizer, core_.resolved.clip_value, core_.resolved.clip_algorithm);
 }
 
 void Optimization::step_schedulers(Interval interval, bool plateau) {

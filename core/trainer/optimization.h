@@ -29,6 +29,9 @@ class Optimization final : private StepPhases {
   bool data_ended() const { return data_ended_; }
   std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers() const;
 
+  /// Whether schedulers follow the batch just run: it took a step, and none that was skipped in half precision is still
+  /// to be made up for. To be asked once a batch.
+  bool schedulers_are_due();
   /// Steps the schedulers of an interval: `plateau` those that follow a metric, or the others.
   void step_schedulers(Interval interval, bool plateau);
 
@@ -43,6 +46,7 @@ class Optimization final : private StepPhases {
   at::Tensor run_closure();
   void drive_step(OptimizerHandle& optimizer, const OptimizerHandle::Closure& closure);
   void prepare_step(OptimizerHandle& optimizer, StepScaling& scaling);
+  void end_window();
   void scale_partial_window();
   void scale_gradients(double factor);
 

@@ -38,6 +38,16 @@ void describe_hardware(Schema<TrainerOptions>& schema) {
   schema.field("strategy", &Options::strategy, "how devices and ranks work together");
   schema.field("precision", &Options::precision, "number format");
   schema.field("sync_batchnorm", &Options::sync_batchnorm, "BatchNorm takes its statistics over all ranks");
+  schema
+      .field(
+          "float32_matmul_precision", &Options::float32_matmul_precision,
+          "how products of float32 matrices are computed: highest, high (TF32 on GPUs) or medium (bfloat16); null: as "
+          "LibTorch is set")
+      .one_of({"highest", "high", "medium"});
+  schema
+      .field("memory_format", &Options::memory_format,
+             "of images, volumes and the weights of their convolutions: contiguous or channels_last")
+      .one_of({"contiguous", "channels_last"});
 }
 
 void describe_debugging(Schema<TrainerOptions>& schema) {
@@ -93,12 +103,13 @@ void describe_optimization(Schema<TrainerOptions>& schema) {
       .at_least(1);
   schema
       .field("gradient_clip_val", &Options::gradient_clip_val,
-             "clip gradients to this norm or value; null: do not clip")
+             "clip gradients to this norm, value or ratio; null or 0: do not clip")
       .at_least(0);
   schema
       .field("gradient_clip_algorithm", &Options::gradient_clip_algorithm,
-             "norm: of all gradients of an optimizer together; value: of each element")
-      .one_of({"norm", "value"});
+             "norm: of all gradients of an optimizer together; value: of each element; adaptive: of each output, in "
+             "proportion to its weights")
+      .one_of({"norm", "value", "adaptive"});
 }
 
 void describe_output(Schema<TrainerOptions>& schema) {

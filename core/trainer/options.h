@@ -56,13 +56,15 @@ struct TrainerOptions {
   std::optional<TimeLimit> max_time;  ///< training ends after this time
 
   // Hardware
-  std::string accelerator = "auto";       ///< auto, cpu, cuda or gpu
-  DeviceSpec devices;                     ///< how many devices, or which
-  GpuSpec gpus;                           ///< older spelling of devices, with its own table
-  int64_t num_nodes = 1;                  ///< hosts
-  Spec<Strategy> strategy = "auto";       ///< how devices and ranks work together
-  Spec<Precision> precision = "32-true";  ///< number format
-  bool sync_batchnorm = false;            ///< BatchNorm takes its statistics over all ranks
+  std::string accelerator = "auto";                     ///< auto, cpu, cuda or gpu
+  DeviceSpec devices;                                   ///< how many devices, or which
+  GpuSpec gpus;                                         ///< older spelling of devices, with its own table
+  int64_t num_nodes = 1;                                ///< hosts
+  Spec<Strategy> strategy = "auto";                     ///< how devices and ranks work together
+  Spec<Precision> precision = "32-true";                ///< number format
+  bool sync_batchnorm = false;                          ///< BatchNorm takes its statistics over all ranks
+  std::optional<std::string> float32_matmul_precision;  ///< highest, high (TF32) or medium (bfloat16)
+  std::string memory_format = "contiguous";             ///< of images and volumes: contiguous or channels_last
 
   // Debug
   FastDevRun fast_dev_run;           ///< one epoch of n batches, without sanity check, loggers and checkpoints
@@ -82,8 +84,8 @@ struct TrainerOptions {
 
   // Optimisation
   int64_t accumulate_grad_batches = 1;           ///< batches an optimizer step; the last window holds what is left
-  std::optional<double> gradient_clip_val;       ///< clip gradients to this norm or value
-  std::string gradient_clip_algorithm = "norm";  ///< norm or value
+  std::optional<double> gradient_clip_val;       ///< clip gradients to this norm, value or ratio; 0: do not clip
+  std::string gradient_clip_algorithm = "norm";  ///< norm, value or adaptive
 
   // Input and output
   std::vector<Spec<Callback>> callbacks;        ///< callbacks beside the default ones

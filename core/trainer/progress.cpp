@@ -21,6 +21,7 @@ State FitProgress::state_dict() const {
   state["window_index"] = window_index;
   state["window_size"] = window_size;
   state["window_has_gradients"] = window_has_gradients;
+  state["scheduler_steps_held_back"] = scheduler_steps_held_back;
   state["phase"] = static_cast<int64_t>(phase);
   state["validation_started"] = validation.started;
   state["validation_loader"] = validation.loader;
@@ -44,6 +45,7 @@ void FitProgress::load_state_dict(const State& state) {
   window_index = state.at("window_index").as_int();
   window_size = state.at("window_size").as_int();
   window_has_gradients = state.at("window_has_gradients").as_bool();
+  scheduler_steps_held_back = state.at("scheduler_steps_held_back").as_int();
   phase = static_cast<FitPhase>(state.at("phase").as_int());
   validation.started = state.at("validation_started").as_bool();
   validation.loader = state.at("validation_loader").as_int();

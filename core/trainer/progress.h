@@ -32,10 +32,11 @@ struct FitProgress {
   int64_t first_example =
       0;  ///< where batch 0 of this epoch starts in the order of examples; see resume_with_batches_of
   bool epoch_started = false;
-  bool last_batch_done = false;       ///< no batch is left in this epoch
-  int64_t window_index = 0;           ///< micro-batches done in the accumulation window under way
-  int64_t window_size = 1;            ///< micro-batches that the window under way is divided by
-  bool window_has_gradients = false;  ///< a micro-batch of the window under way was not skipped
+  bool last_batch_done = false;           ///< no batch is left in this epoch
+  int64_t window_index = 0;               ///< micro-batches done in the accumulation window under way
+  int64_t window_size = 1;                ///< micro-batches that the window under way is divided by
+  bool window_has_gradients = false;      ///< a micro-batch of the window under way was not skipped
+  int64_t scheduler_steps_held_back = 0;  ///< optimizer steps were skipped; the schedulers are still to follow suit
   FitPhase phase = FitPhase::kBatches;
   EvaluationProgress validation;
   double elapsed = 0;                    ///< seconds of training, those of earlier runs included

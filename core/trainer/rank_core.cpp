@@ -269,12 +269,18 @@ void RankCore::start_loggers() {
 
 // ---- Data
 
+at::Tensor RankCore::in_memory_format(const at::Tensor& tensor) const {
+  if (!resolved.channels_last) return tensor;
+  if (tensor.dim() == 4) return tensor.contiguous(at::MemoryFormat::ChannelsLast);
+  return tensor.dim() == 5 ? tensor.contiguous(at::MemoryFormat::ChannelsLast3d) : tensor;
+}
+
 Batch RankCore::transfer(Batch batch, int64_t dataloader_idx) {
   if (data != nullptr) batch = data->on_before_batch_transfer(std::move(batch), dataloader_idx);
   batch = module().on_before_batch_transfer(std::move(batch), dataloader_idx);
   batch = module().transfer_batch_to_device(std::move(batch), device(), dataloader_idx);
   for (auto& [name, tensor] : batch.items())
-    if (tensor.defined() && tensor.is_floating_point()) tensor = precision().convert_input(tensor);
+    if (tensor.defined() && tensor.is_floating_point()) tensor = in_memory_format(precision().convert_input(tensor));
   if (data != nullptr) batch = data->on_after_batch_transfer(std::move(batch), dataloader_idx);
   return module().on_after_batch_transfer(std::move(batch), dataloader_idx);
 }
@@ -309,12 +315,23 @@ at::Tensor RankCore::all_gather(const at::Tensor& tensor) {
   return all;
 }
 
-void RankCore::clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm) {
-  if (algorithm == ClipAlgorithm::kValue)
-    optim::clip_by_value(optimizer.parameters(), value);
-  else
-    optim::clip_by_norm(optimizer.parameters(), value,
-                        [this](at::Tensor norm) { return strategy().reduce_norm(std::move(norm)); });
+void RankCore::clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step) {
+  precision().unscale(optimizer.optimizer());
+  const auto& parameters = optimizer.parameters();
+  const auto reduce = [this](at::Tensor norm) { return strategy().reduce_norm(std::move(norm)); };
+  switch (algorithm) {
+    case ClipAlgorithm::kValue:
+      return optim::clip_by_value(parameters, value);
+    case ClipAlgorithm::kAdaptive:
+      return optim::clip_adaptively(parameters, value);
+    case ClipAlgorithm::kNorm:
+      break;
+  }
+  if (!in_step || !optimizer.divides_in_step()) {
+    optim::clip_by_norm(parameters, value, reduce);
+  } else if (const at::Tensor norm = optim::gradient_norm(parameters, reduce); norm.defined()) {
+    optimizer.divide_in_step(optim::clip_divisor(norm, value));
+  }
 }
 
 }  // namespace levin

@@ -133,7 +133,7 @@ class RankCore final : public detail::ModuleRuntime {
   int64_t dataloader_idx() const override { return evaluation_loader; }
   std::vector<OptimizerHandle*>& optimizers() override { return optimizer_list; }
   void manual_backward(const at::Tensor& loss) override;
-  void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm) override;
+  void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step) override;
   at::Tensor all_gather(const at::Tensor& tensor) override;
 
   // ---- Logging.
@@ -169,6 +169,8 @@ class RankCore final : public detail::ModuleRuntime {
   // ---- Data.
   /// Runs the transfer hooks and moves the batch to the device.
   Batch transfer(Batch batch, int64_t dataloader_idx);
+  /// Images and volumes as the option memory_format says; others as they are.
+  at::Tensor in_memory_format(const at::Tensor& tensor) const;
   DataLoaderPosition position(int64_t epoch, int64_t batch) const;
   /// Of the training loader: the whole loader where its batches are not divided over the ranks.
   DataLoaderPosition train_position() const;

@@ -94,13 +94,17 @@ void resolve_devices_and_strategy(const TrainerOptions& options, ResolvedOptions
   if (precision.object() == nullptr) {
     const std::string name = precision.name("trainer.precision", "precision");
     // Numbers, as older configurations write them.
-    if (name == "32" || name == "64")
-      precision = Spec<Precision>(Config::scalar(name + "-true", false, precision.config().origin()));
+    const std::string present = name == "32" || name == "64"     ? name + "-true"
+                                : name == "16" || name == "bf16" ? name + "-mixed"
+                                                                 : "";
+    if (!present.empty()) precision = Spec<Precision>(Config::scalar(present, false, precision.config().origin()));
   }
   resolved.precision = precision.resolve(registries().precisions, "trainer.precision");
-  if (resolved.precision->name().find("16") != std::string::npos && !can.half_precision)
-    throw ConfigError(fmt::format("trainer.precision is '{}', which strategy '{}' does not support",
-                                  resolved.precision->name(), resolved.strategy->name()));
+  if (resolved.precision->is_half() && !can.half_precision)
+    throw ConfigError(
+        fmt::format("trainer.precision is '{}', which trainer.strategy '{}' does not support; valid: 32-true, 64-true; "
+                    "hint: strategy: ddp supports it",
+                    resolved.precision->name(), resolved.strategy->name()));
 }
 
 bool is_named(const Callback& callback, const char* registered_name) {
@@ -174,7 +178,11 @@ ResolvedOptions resolve(const TrainerOptions& options) {
   resolve_duration(options, resolved);
   resolve_batches(options, resolved);
   if (options.barebones) resolved.sanity_steps = 0;
-  resolved.clip_algorithm = options.gradient_clip_algorithm == "value" ? ClipAlgorithm::kValue : ClipAlgorithm::kNorm;
+  resolved.clip_algorithm = options.gradient_clip_algorithm == "value"      ? ClipAlgorithm::kValue
+                            : options.gradient_clip_algorithm == "adaptive" ? ClipAlgorithm::kAdaptive
+                                                                            : ClipAlgorithm::kNorm;
+  resolved.clip_value = options.gradient_clip_val.value_or(0);
+  resolved.channels_last = options.memory_format == "channels_last";
   resolve_devices_and_strategy(options, resolved);
   resolve_callbacks(options, resolved);
   return resolved;

@@ -31,6 +31,8 @@ struct ResolvedOptions {
   bool overfit = false;
   int64_t sanity_steps = 0;  ///< -1: all
   ClipAlgorithm clip_algorithm = ClipAlgorithm::kNorm;
+  double clip_value = 0;  ///< 0: gradients are not clipped
+  bool channels_last = false;
 
   std::vector<std::shared_ptr<Callback>>
       callbacks;  ///< defaults included; those that act on metrics, then checkpointers, last

@@ -124,7 +124,10 @@ void Session::set_up(const SessionRequest& request) {
   const Level level = core_.options.deterministic.level();
   at::globalContext().setDeterministicAlgorithms(level != Level::kOff, level == Level::kWarn);
   at::globalContext().setBenchmarkCuDNN(core_.options.benchmark.value_or(false));
+  if (const auto& precision = core_.options.float32_matmul_precision)
+    at::globalContext().setFloat32MatmulPrecision(*precision);
   core_.strategy().setup_environment(core_.strategy_setup());
+  core_.precision().set_up(core_.device());
   core_.data_seed = std::stoull(core_.from_rank_zero(std::to_string(core_.data_seed)));
   core_.share_run_directory();
 
@@ -222,6 +225,9 @@ void Session::set_up_weights(const std::string& ckpt, bool weights_only) {
   const std::string path = checkpoints_.find_on_rank_zero(ckpt);
   if (!path.empty()) checkpoints_.read(path, weights_only);
   core_.precision().convert_module(core_.module());
+  if (core_.resolved.channels_last)
+    for (auto& [name, parameter] : named_unique_parameters(core_.module()))
+      parameter.set_data(core_.in_memory_format(parameter.detach()));
   const bool before = core_.strategy().loads_weights_before_setup();
   if (!path.empty() && before) checkpoints_.restore_module(weights_only);
   core_.strategy().setup_module(core_.module());

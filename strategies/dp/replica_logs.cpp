@@ -77,7 +77,7 @@ class ReplicaLogs::Recorder final : public detail::ModuleRuntime {
   int64_t dataloader_idx() const override { return origin_->dataloader_idx(); }
   std::vector<OptimizerHandle*>& optimizers() override { return origin_->optimizers(); }
   void manual_backward(const at::Tensor&) override { refuse_manual_optimization("manual_backward()"); }
-  void clip_gradients(OptimizerHandle&, double, ClipAlgorithm) override {
+  void clip_gradients(OptimizerHandle&, double, ClipAlgorithm, bool) override {
     refuse_manual_optimization("clip_gradients()");
   }
   at::Tensor all_gather(const at::Tensor&) override {

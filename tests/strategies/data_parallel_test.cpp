@@ -55,7 +55,7 @@ class CollectingRuntime : public detail::ModuleRuntime {
   int64_t dataloader_idx() const override { return 7; }
   std::vector<OptimizerHandle*>& optimizers() override { return optimizers_; }
   void manual_backward(const at::Tensor&) override {}
-  void clip_gradients(OptimizerHandle&, double, ClipAlgorithm) override {}
+  void clip_gradients(OptimizerHandle&, double, ClipAlgorithm, bool) override {}
   at::Tensor all_gather(const at::Tensor& tensor) override { return tensor.detach().unsqueeze(0); }
 
   std::map<std::string, double> epoch() const {

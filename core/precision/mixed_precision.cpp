@@ -1,0 +1,109 @@
+#include <levin/core/precision/mixed_precision.h>
+
+#include <levin/core/base/log.h>
+#include <levin/core/precision/half_precision_support.h>
+
+#include <ATen/autocast_mode.h>
+#include <fmt/format.h>
+#include <torch/optim/optimizer.h>
+
+namespace levin {
+namespace {
+
+/// So many skipped steps in a row are no longer the search for a scale, which takes up to 16 from the default one.
+constexpr int64_t kFirstWarning = 32;
+
+}  // namespace
+
+MixedPrecision::MixedPrecision(at::ScalarType type, std::optional<GradScalerOptions> scaling)
+    : TruePrecision(at::kFloat), type_(type), next_warning_(kFirstWarning) {
+  if (scaling) scaler_.emplace(*scaling);
+}
+
+std::string MixedPrecision::name() const { return type_ == at::kHalf ? "16-mixed" : "bf16-mixed"; }
+
+void MixedPrecision::set_up(const at::Device& device) {
+  require_half_precision(device, type_, name());
+  device_type_ = device.type();
+  unscaled_.clear();
+  skipped_told_ = 0;
+  next_warning_ = kFirstWarning;
+  if (scaler_) scaler_->set_device(device);
+}
+
+ForwardSettings MixedPrecision::enter_forward() {
+  TruePrecision::enter_forward();
+  const ForwardSettings before{.autocast = at::autocast::is_autocast_enabled(device_type_),
+                               .autocast_cache = at::autocast::is_autocast_cache_enabled(),
+                               .autocast_type = at::autocast::get_autocast_dtype(device_type_)};
+  at::autocast::set_autocast_enabled(device_type_, true);
+  at::autocast::set_autocast_dtype(device_type_, type_);
+  at::autocast::set_autocast_cache_enabled(true);
+  at::autocast::increment_nesting();
+  return before;
+}
+
+void MixedPrecision::exit_forward(const ForwardSettings& before) {
+  // Weights change with the step: their copies in 16 bits are of this forward only.
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(device_type_, before.autocast);
+  at::autocast::set_autocast_dtype(device_type_, before.autocast_type);
+  at::autocast::set_autocast_cache_enabled(before.autocast_cache);
+  TruePrecision::exit_forward(before);
+}
+
+at::Tensor MixedPrecision::scale_loss(const at::Tensor& loss) { return scaler_ ? scaler_->scale(loss) : loss; }
+
+StepScaling MixedPrecision::unscale(torch::optim::Optimizer& optimizer) {
+  if (!scaler_) return {};
+  for (const auto& [done, found_inf] : unscaled_)
+    if (done == &optimizer) return {.grad_scale = {}, .found_inf = found_inf};
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups())
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  unscaled_.emplace_back(&optimizer, scaler_->unscale(parameters));
+  return {.grad_scale = {}, .found_inf = unscaled_.back().second};
+}
+
+void MixedPrecision::end_window() {
+  if (!scaler_) return;
+  std::vector<at::Tensor> found_inf;
+  for (const auto& [optimizer, found] : unscaled_) found_inf.push_back(found);
+  unscaled_.clear();
+  scaler_->update(found_inf);
+}
+
+int64_t MixedPrecision::take_skipped_steps(bool wait) {
+  if (!scaler_ || (!wait && !scaler_->on_host())) return 0;
+  const GradScaler::Skipped skipped = scaler_->skipped();
+  warn_of_skipped_steps(skipped.in_a_row);
+  const int64_t news = skipped.all - skipped_told_;
+  skipped_told_ = skipped.all;
+  return news;
+}
+
+void MixedPrecision::warn_of_skipped_steps(int64_t in_a_row) {
+  if (in_a_row == 0) next_warning_ = kFirstWarning;
+  if (in_a_row < next_warning_) return;
+  next_warning_ = 2 * in_a_row;
+  log::rank_zero_warning(
+      fmt::format("[precision] the last {} optimizer steps were skipped: gradients were not finite, whatever the loss "
+                  "was scaled by (now {:g}); hint: look for a NaN with trainer.detect_anomaly, lower the learning "
+                  "rate, clip gradients, or take precision: bf16-mixed",
+                  in_a_row, scaler_->current_scale()));
+}
+
+State MixedPrecision::state_dict() const {
+  State state = scaler_ ? scaler_->state_dict() : State::map();
+  if (scaler_) state["skipped_told"] = skipped_told_;
+  return state;
+}
+
+void MixedPrecision::load_state_dict(const State& state) {
+  // A run saved in another precision has no scale: it starts with the first one.
+  if (!scaler_ || state.find("scale") == nullptr) return;
+  scaler_->load_state_dict(state);
+  skipped_told_ = state.at("skipped_told").as_int();
+}
+
+}  // namespace levin

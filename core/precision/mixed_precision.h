@@ -1,0 +1,61 @@
+#pragma once
+
+#include <levin/core/precision/grad_scaler.h>
+#include <levin/core/precision/true_precision.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace levin {
+
+/// Parameters, gradients and optimizer in single precision; forward in 16 bits where that is safe, as LibTorch's
+/// autocast decides operation by operation.
+class MixedPrecision : public TruePrecision {
+ public:
+  /// Half precision has few exponents: with a scaler. bfloat16 has those of float: without.
+  MixedPrecision(at::ScalarType type, std::optional<GradScalerOptions> scaling);
+
+  /// "16-mixed" or "bf16-mixed".
+  std::string name() const override;
+  bool is_half() const override { return true; }
+  bool scales_loss() const override { return scaler_.has_value(); }
+  void set_up(const at::Device& device) override;
+  ForwardSettings enter_forward() override;
+  void exit_forward(const ForwardSettings& before) override;
+  at::Tensor scale_loss(const at::Tensor& loss) override;
+  StepScaling unscale(torch::optim::Optimizer& optimizer) override;
+  void end_window() override;
+  int64_t take_skipped_steps(bool wait) override;
+
+  const std::optional<GradScaler>& scaler() const { return scaler_; }
+
+  State state_dict() const override;
+  void load_state_dict(const State& state) override;
+
+ private:
+  void warn_of_skipped_steps(int64_t in_a_row);
+
+  at::ScalarType type_;
+  at::DeviceType device_type_ = at::kCPU;
+  std::optional<GradScaler> scaler_;
+  /// Of the window under way: what each optimizer's gradients were found to hold.
+  std::vector<std::pair<const torch::optim::Optimizer*, at::Tensor>> unscaled_;
+  int64_t skipped_told_ = 0;
+  int64_t next_warning_;
+};
+
+/// "16-mixed".
+class Float16MixedPrecision : public MixedPrecision {
+ public:
+  using Options = GradScalerOptions;
+  explicit Float16MixedPrecision(const Options& options = {}) : MixedPrecision(at::kHalf, options) {}
+};
+
+/// "bf16-mixed".
+class BFloat16MixedPrecision : public MixedPrecision {
+ public:
+  BFloat16MixedPrecision() : MixedPrecision(at::kBFloat16, std::nullopt) {}
+};
+
+}  // namespace levin
