@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <ios>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -40,8 +41,13 @@ std::vector<pid_t> processes_with(const std::string& text) {
   for (const auto& entry : fs::directory_iterator("/proc")) {
     const std::string name = entry.path().filename().string();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    if (testing::read_text(entry.path().string() + "/cmdline").find(text) != std::string::npos)
-      found.push_back(static_cast<pid_t>(std::stol(name)));
+    std::string command;
+    try {
+      command = testing::read_text(entry.path().string() + "/cmdline");
+    } catch (const std::ios_base::failure&) {
+      continue;  // it ended while it was read
+    }
+    if (command.find(text) != std::string::npos) found.push_back(static_cast<pid_t>(std::stol(name)));
   }
   return found;
 }
