@@ -113,7 +113,7 @@ Config ConfigCodec<ActivationCheckpointingOptions>::dump(const ActivationCheckpo
 
 ActivationCheckpointing::ActivationCheckpointing(torch::nn::Module& module,
                                                  const ActivationCheckpointingOptions& options) {
-  if (options.units.empty()) return;
+  schema_of<ActivationCheckpointingOptions>().validate(options, "trainer.activation_checkpointing");
   const std::vector<NamedUnit> units = named_units(module);
   std::set<size_t> taken;
   for (const auto& pattern : options.units) {

@@ -30,7 +30,7 @@ namespace {
 using torch::autograd::SavedVariableHooks;
 
 /// How often the tensor's memory was written to in place; its aliases count together.
-int64_t version_of(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
+int64_t version_of(const at::TensorBase& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
 
 /// An argument of the call: what of it the graph keeps.
 class SavedInput {
@@ -218,7 +218,7 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
     at::DimVector sizes;
     at::ScalarType type;
     at::Device device;
-    std::optional<int64_t> parameter_version;  ///< of a leaf, which is not recomputed
+    std::optional<int64_t> parameter_version;  ///< of a leaf or its view, which is not recomputed
     bool needed = true;                        ///< backward may still ask for it
     at::Tensor recomputed;
     int64_t recomputed_version = 0;
@@ -290,7 +290,8 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
 
   static Slot make_slot(const at::Tensor& tensor) {
     Slot slot{.sizes = at::DimVector(tensor.sizes()), .type = tensor.scalar_type(), .device = tensor.device()};
-    if (tensor.is_leaf() && tensor.requires_grad()) slot.parameter_version = version_of(tensor);
+    const at::TensorBase& root = tensor.is_view() ? tensor._base() : tensor;
+    if (root.is_leaf() && root.requires_grad()) slot.parameter_version = version_of(root);
     return slot;
   }
 

@@ -17,9 +17,9 @@ namespace levin {
 /// afterwards. Calls inside a checkpointed call may be checkpointed too. Where no gradients are recorded, the call just
 /// runs.
 ///
-/// Backward throws levin::Error when an input or a parameter was modified in place since, and when the forward does not
-/// save the same tensors again. `name` is what these messages call it. `offload`: inputs on CUDA wait in pinned memory
-/// of the host.
+/// Backward throws levin::Error when an input, or a parameter that an operation saved, was modified in place since, and
+/// when the forward does not save the same tensors again. `name` is what these messages call it. `offload`: inputs on
+/// CUDA wait in pinned memory of the host.
 void run_checkpointed(UnitCall& call, const std::string& name, bool offload);
 
 }  // namespace levin
