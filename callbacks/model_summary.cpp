@@ -3,6 +3,7 @@
 #include <levin/callbacks/model_table.h>
 #include <levin/core/base/log.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/nn/module_type_name.h>
 #include <levin/core/trainer/trainer.h>
 
 namespace levin {

@@ -1,5 +1,7 @@
 #include <levin/callbacks/model_table.h>
 
+#include <levin/core/nn/module_type_name.h>
+
 #include <ATen/core/Tensor.h>
 #include <fmt/format.h>
 #include <torch/nn/module.h>
@@ -26,17 +28,6 @@ int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * static_cast
 
 int64_t depth_of(const std::string& dotted) { return 1 + std::count(dotted.begin(), dotted.end(), '.'); }
 
-/// The text up to the first of `stops` that is outside of brackets.
-std::string_view up_to(std::string_view text, std::string_view stops) {
-  int64_t open = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (open == 0 && stops.find(text[i]) != std::string_view::npos) return text.substr(0, i);
-    if (text[i] == '<' || text[i] == '(') ++open;
-    if (text[i] == '>' || text[i] == ')') --open;
-  }
-  return text;
-}
-
 std::string size_in_megabytes(int64_t bytes) { return fmt::format("{:.3f}", static_cast<double>(bytes) / 1e6); }
 
 }  // namespace
@@ -53,16 +44,6 @@ std::string short_count(int64_t count) {
   // Cut off, not rounded, so that 999,999 does not become 1000 K.
   return value >= 100 ? fmt::format("{}{}", static_cast<int64_t>(value), kUnits[unit])
                       : fmt::format("{:.1f}{}", std::floor(value * 10) / 10, kUnits[unit]);
-}
-
-std::string short_type_name(const std::string& demangled) {
-  constexpr std::string_view kUnit = "levin::detail::UnitOfSignature<";
-  std::string_view name = demangled;
-  if (name.starts_with(kUnit)) name = up_to(name.substr(kUnit.size()), ",");
-  for (std::string_view scope = up_to(name, ":"); scope.size() < name.size(); scope = up_to(name, ":"))
-    name.remove_prefix(scope.size() + 2);
-  if (name.size() > 4 && name.ends_with("Impl")) name.remove_suffix(4);
-  return std::string(name);
 }
 
 ModelTable tabulate_model(const torch::nn::Module& module, int64_t max_depth) {

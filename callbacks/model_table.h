@@ -37,7 +37,4 @@ ModelTable tabulate_model(const torch::nn::Module& module, int64_t max_depth);
 /// "123", "1.2 K", "101 K", "2.0 M"
 std::string short_count(int64_t count);
 
-/// A C++ type's name as users know it: "torch::nn::LinearImpl" is "Linear", the unit of a BlockImpl is "Block".
-std::string short_type_name(const std::string& demangled);
-
 }  // namespace levin

@@ -52,6 +52,9 @@
 #include <levin/core/metrics/metric.h>
 #include <levin/core/metrics/perplexity.h>
 #include <levin/core/metrics/precision_recall.h>
+#include <levin/core/nn/activation_checkpointing.h>
+#include <levin/core/nn/checkpoint.h>
+#include <levin/core/nn/named_units.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/core/nn/unit.h>
 #include <levin/core/optim/adagrad.h>

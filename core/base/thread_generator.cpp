@@ -95,9 +95,12 @@ void enter(at::Generator generator) {
 
 }  // namespace
 
-ThreadGeneratorScope::ThreadGeneratorScope(uint64_t seed) : previous_(thread_generator) {
+ThreadGeneratorScope::ThreadGeneratorScope(uint64_t seed)
+    : ThreadGeneratorScope(at::detail::createCPUGenerator(seed)) {}
+
+ThreadGeneratorScope::ThreadGeneratorScope(at::Generator generator) : previous_(thread_generator) {
   ensure_registered();
-  enter(at::detail::createCPUGenerator(seed));
+  enter(std::move(generator));
 }
 
 ThreadGeneratorScope::~ThreadGeneratorScope() { enter(std::move(previous_)); }

@@ -16,6 +16,8 @@ namespace levin {
 class ThreadGeneratorScope {
  public:
   explicit ThreadGeneratorScope(uint64_t seed);
+  /// With a CPU generator that is there already.
+  explicit ThreadGeneratorScope(at::Generator generator);
   ~ThreadGeneratorScope();
   ThreadGeneratorScope(const ThreadGeneratorScope&) = delete;
   ThreadGeneratorScope& operator=(const ThreadGeneratorScope&) = delete;

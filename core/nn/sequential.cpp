@@ -9,8 +9,13 @@
 namespace levin {
 
 std::vector<at::Tensor> SequentialElement::operator()(const std::vector<at::Tensor>& inputs) {
-  detail::UnitCall call(*this);
-  return function_(inputs);
+  using Tensors = std::vector<at::Tensor>;
+  if (!is_hooked()) return function_(inputs);
+  auto function = [self = shared_from_this()](const Tensors& given) { return self->function_(given); };
+  detail::TypedUnitCall<decltype(function), Tensors, const Tensors&> call(this, module_.get(), std::move(function),
+                                                                          inputs);
+  run_call(call);
+  return call.take_result();
 }
 
 at::Tensor SequentialImpl::forward(const at::Tensor& input) {
@@ -31,7 +36,7 @@ std::vector<at::Tensor> SequentialImpl::forward_range(std::vector<at::Tensor> in
 void SequentialImpl::add(std::shared_ptr<torch::nn::Module> module, SequentialElement::Function function) {
   const std::string name = next_name();
   if (module != nullptr) register_module(name, module);
-  elements_.push_back(std::make_unique<SequentialElement>(name, std::move(module), std::move(function)));
+  elements_.push_back(std::make_shared<SequentialElement>(name, std::move(module), std::move(function)));
 }
 
 void SequentialImpl::pretty_print(std::ostream& stream) const { stream << "levin::Sequential"; }

@@ -18,7 +18,7 @@
 namespace levin {
 
 /// One step of a levin::Sequential: a module, or a function for what has no parameters (a reshape). A unit by itself.
-class SequentialElement : public Unit {
+class SequentialElement : public Unit, public std::enable_shared_from_this<SequentialElement> {
  public:
   /// Tensors in, tensors out: what passes between elements.
   using Function = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
@@ -139,7 +139,7 @@ class SequentialImpl : public torch::nn::Module {
   std::string next_name() const { return std::to_string(elements_.size()); }
   void add(std::shared_ptr<torch::nn::Module> module, SequentialElement::Function function);
 
-  std::vector<std::unique_ptr<SequentialElement>> elements_;
+  std::vector<std::shared_ptr<SequentialElement>> elements_;
 };
 
 /// Holder of SequentialImpl: `levin::Sequential(torch::nn::Linear(784, 10), torch::nn::ReLU())`.

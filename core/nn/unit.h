@@ -1,45 +1,68 @@
 #pragma once
 
+#include <levin/core/nn/unit_call.h>
+
 #include <torch/nn/pimpl.h>
 
 #include <functional>
 #include <string>
 #include <type_traits>
 #include <utility>
-
-namespace torch::nn {
-class Module;
-}
+#include <vector>
 
 namespace levin {
 
-class Unit;
-
-/// What a strategy attaches to a unit: sharding gathers and frees around it, checkpointing recomputes it, profiling
-/// times it.
+/// Is told of every time that the forward of a unit runs: sharding gathers and frees parameters around it, profiling
+/// times it, a monitor looks at its results. Called on whichever thread runs the forward.
 class UnitHook {
  public:
   virtual ~UnitHook() = default;
-  /// Before the unit's forward.
-  virtual void before_forward(Unit& unit) = 0;
-  /// After the unit's forward, also when it threw.
-  virtual void after_forward(Unit& unit) = 0;
+  /// Before the forward, its repetitions included.
+  virtual void before_forward(UnitCall& /*call*/) {}
+  /// After the forward, also when it threw: the call has no results then.
+  virtual void after_forward(UnitCall& /*call*/) {}
+};
+
+/// Takes over the calls of a unit: it may keep a copy of one and run the forward again later, as activation
+/// checkpointing does.
+class UnitRunner {
+ public:
+  virtual ~UnitRunner() = default;
+  /// Instead of `call.run()`, which it must call once.
+  virtual void run(UnitCall& call) = 0;
 };
 
 /// A submodule that is called through a hookable holder: the one seam that sharding, activation checkpointing,
 /// pipelining, profiling and memory reports use. LEVIN_UNIT derives the class that carries it.
+///
+/// Hooks and runners are not owned: they are removed before they go. They change while the unit is not being called.
 class Unit {
  public:
   virtual ~Unit() = default;
-  /// At most one hook; nullptr removes it. The hook must outlive the unit or be removed.
-  void set_hook(UnitHook* hook) { hook_ = hook; }
-  UnitHook* hook() const { return hook_; }
+
+  /// Hooks run in the order in which they were added, and in the opposite order after the forward.
+  void add_hook(UnitHook& hook);
+  void remove_hook(UnitHook& hook);
+  const std::vector<UnitHook*>& hooks() const { return hooks_; }
+
+  /// At most one; nullptr removes it. It is outside of the hooks, so that they run at each repetition.
+  void set_runner(UnitRunner* runner);
+  UnitRunner* runner() const { return runner_; }
+
+  /// Takes the hooks and the runner of another unit in place of its own: for a replica, which they must expect to run
+  /// in another thread at the same time.
+  void share_hooks(const Unit& other);
 
  protected:
   Unit();
+  /// The only cost of a unit that nothing is attached to.
+  bool is_hooked() const { return is_hooked_; }
+  void run_call(UnitCall& call) { runner_ != nullptr ? runner_->run(call) : call.run(); }
 
  private:
-  UnitHook* hook_ = nullptr;
+  std::vector<UnitHook*> hooks_;
+  UnitRunner* runner_ = nullptr;
+  bool is_hooked_ = false;
 };
 
 /// Sees the units that this thread constructs while it exists: how a strategy materialises a large model piece by
@@ -59,23 +82,6 @@ class UnitBuildScope {
 
 namespace detail {
 
-/// Calls a unit's hook around a scope.
-class UnitCall {
- public:
-  explicit UnitCall(Unit& unit) : unit_(unit), hook_(unit.hook()) {
-    if (hook_ != nullptr) hook_->before_forward(unit_);
-  }
-  ~UnitCall() {
-    if (hook_ != nullptr) hook_->after_forward(unit_);
-  }
-  UnitCall(const UnitCall&) = delete;
-  UnitCall& operator=(const UnitCall&) = delete;
-
- private:
-  Unit& unit_;
-  UnitHook* hook_;
-};
-
 template <class Impl, class Signature>
 class UnitOfSignature;
 
@@ -86,8 +92,15 @@ class UnitOfSignature<Impl, Result (Class::*)(Arguments...)> : public Impl, publ
   explicit UnitOfSignature(Parameters&&... parameters) : Impl(std::forward<Parameters>(parameters)...) {}
 
   Result forward(Arguments... arguments) {
-    UnitCall call(*this);
-    return Impl::forward(std::forward<Arguments>(arguments)...);
+    if (!is_hooked()) return Impl::forward(std::forward<Arguments>(arguments)...);
+    // A repetition in backward may be the last to hold the module.
+    auto function = [this, owner = this->weak_from_this().lock()](Arguments... given) -> Result {
+      return Impl::forward(std::forward<Arguments>(given)...);
+    };
+    TypedUnitCall<decltype(function), Result, Arguments...> call(this, this, std::move(function),
+                                                                 std::forward<Arguments>(arguments)...);
+    run_call(call);
+    return call.take_result();
   }
 };
 
@@ -104,8 +117,8 @@ struct UnitTraits {
 
 }  // namespace detail
 
-/// The class derived from the user's that carries the hook slot. Its `forward` hides the user's, so that `block(x)`,
-/// `block->forward(x)` and torch::nn::Sequential all go through the hook.
+/// The class derived from the user's that carries the hooks. Its `forward` hides the user's, so that `block(x)`,
+/// `block->forward(x)` and torch::nn::Sequential all go through the hooks.
 template <class Impl>
 using UnitOf = typename detail::UnitTraits<Impl>::type;
 

@@ -140,6 +140,13 @@ void describe_reproducibility(Schema<TrainerOptions>& schema) {
   schema.field("benchmark", &Options::benchmark, "cuDNN measures which algorithm is fastest; null leaves it as it is");
 }
 
+void describe_memory(Schema<TrainerOptions>& schema) {
+  schema.field(
+      "activation_checkpointing", &TrainerOptions::activation_checkpointing,
+      "units that are recomputed in backward: types and paths ([Block, encoder.*]), or {units: [Block], every: "
+      "2, offload: true}");
+}
+
 }  // namespace
 
 std::vector<Spec<Logger>> LoggerSpecs::resolve() const {
@@ -171,6 +178,7 @@ void TrainerOptions::describe(Schema<TrainerOptions>& schema) {
   describe_optimization(schema);
   describe_output(schema);
   describe_reproducibility(schema);
+  describe_memory(schema);
 }
 
 }  // namespace levin

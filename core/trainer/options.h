@@ -2,6 +2,7 @@
 
 #include <levin/core/base/spec.h>
 #include <levin/core/devices/device_spec.h>
+#include <levin/core/nn/activation_checkpointing.h>
 #include <levin/core/trainer/option_types.h>
 
 #include <cstdint>
@@ -101,6 +102,9 @@ struct TrainerOptions {
   int64_t reload_dataloaders_every_n_epochs = 0;  ///< ask for new loaders every n epochs; 0 never
   Determinism deterministic;                      ///< deterministic algorithms only
   std::optional<bool> benchmark;                  ///< cuDNN measures which algorithm is fastest
+
+  // Memory
+  ActivationCheckpointingOptions activation_checkpointing;  ///< units that are recomputed in backward
 
   static void describe(Schema<TrainerOptions>& schema);
 };

@@ -10,6 +10,8 @@
 #include <levin/core/data/sampler.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/launcher.h>
+#include <levin/core/nn/activation_checkpointing.h>
+#include <levin/core/nn/saved_tensor_scope.h>
 #include <levin/core/trainer/signals.h>
 #include <levin/core/trainer/thread_rank.h>
 
@@ -80,6 +82,7 @@ class CallProgram : public RankProgram {
 
 void Session::launch(const SessionRequest& request) {
   keep_freed_memory();
+  install_autograd_engine();
   const SignalScope signals;
   core_.strategy().prepare(core_.strategy_setup());
   CallProgram program(core_, *this, request);
@@ -297,6 +300,7 @@ void Session::run_fit(const SessionRequest& request) {
     throw ConfigError(
         "trainer.accumulate_grad_batches does not work with manual optimization; hint: count batches in "
         "training_step");
+  const ActivationCheckpointing checkpointing(core_.module(), core_.options.activation_checkpointing);
   fit_loop_.count_batches();
   optimization_.configure();
   core_.train_metrics.load_state_dict(State());

@@ -4,6 +4,7 @@
 #include <levin/core/base/seed.h>
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/nn/unit.h>
 #include <levin/strategies/dp/backward_bridge.h>
 #include <levin/strategies/dp/gathered_output.h>
 
@@ -93,6 +94,7 @@ struct ReplicaGroup::Replica {
   at::Device device;
   std::shared_ptr<Module> module;
   std::vector<torch::nn::Module*> submodules;
+  std::vector<NamedUnit> units;
   std::vector<at::Tensor> parameters;
   std::vector<at::Tensor> buffers;
 };
@@ -111,6 +113,7 @@ ReplicaGroup::ReplicaGroup(Module& module, std::vector<at::Device> devices)
                             "module that YAML names",
                             devices_.size(), devices_.size() - 1));
   collect_submodules(module, submodules_);
+  units_ = named_units(module);
   {
     // Weights drawn for replicas are thrown away, and must not change what the run draws afterwards.
     const RngStateGuard rng;
@@ -133,6 +136,8 @@ void ReplicaGroup::build(size_t index) {
   require_alike(named_buffers(module_), named_buffers(module));
   collect_submodules(module, replica->submodules);
   LEVIN_CHECK(replica->submodules.size() == submodules_.size(), "a replica has other submodules than the module");
+  replica->units = named_units(module);
+  LEVIN_CHECK(replica->units.size() == units_.size(), "a replica has other units than the module");
   replica->parameters = tensors_of(named_unique_parameters(module));
   replica->buffers = tensors_of(named_buffers(module));
   // Gradients pass through the module's own parameters, and through the hooks there.
@@ -146,6 +151,7 @@ void ReplicaGroup::take_over(Replica& replica) {
     const bool training = submodules_[i]->is_training();
     if (replica.submodules[i]->is_training() != training) replica.submodules[i]->train(training);
   }
+  for (size_t i = 0; i < units_.size(); ++i) replica.units[i].unit->share_hooks(*units_[i].unit);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& from = parameters_[i];
     at::Tensor& to = replica.parameters[i];

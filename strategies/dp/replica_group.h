@@ -2,6 +2,7 @@
 
 #include <levin/core/data/batch.h>
 #include <levin/core/interfaces/step_output.h>
+#include <levin/core/nn/named_units.h>
 #include <levin/strategies/dp/intra_op_threads.h>
 #include <levin/strategies/dp/replica_logs.h>
 #include <levin/strategies/dp/replica_threads.h>
@@ -25,10 +26,10 @@ class Module;
 /// A module and replicas of it, one a device, that share the work on each batch.
 ///
 /// The module itself is the first replica and runs in the calling thread; the others are built from its recipe and run
-/// in threads of their own. Before each batch they take over the module's parameters, buffers, train or eval modes and
-/// which parameters are frozen. Replicas on the module's device share the memory of its parameters, so that a step must
-/// not write to parameters; buffers are each replica's own, and those of the module count, as in PyTorch. Plain members
-/// are not taken over: what hooks change and steps need belongs into a buffer.
+/// in threads of their own. Before each batch they take over the module's parameters, buffers, train or eval modes,
+/// which parameters are frozen, and the hooks of its units. Replicas on the module's device share the memory of its
+/// parameters, so that a step must not write to parameters; buffers are each replica's own, and those of the module
+/// count, as in PyTorch. Plain members are not taken over: what hooks change and steps need belongs into a buffer.
 class ReplicaGroup {
  public:
   using Step = std::function<StepOutput(Module& module, const Batch& part)>;
@@ -72,6 +73,7 @@ class ReplicaGroup {
   std::vector<at::Device> devices_;
   int intra_op_threads_;
   std::vector<torch::nn::Module*> submodules_;      ///< of the module, parents first
+  std::vector<NamedUnit> units_;                    ///< of the module
   std::vector<at::Tensor> parameters_;              ///< of the module
   std::vector<at::Tensor> buffers_;                 ///< of the module
   std::vector<std::unique_ptr<Replica>> replicas_;  ///< all but the first

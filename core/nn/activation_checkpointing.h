@@ -1,0 +1,56 @@
+#pragma once
+
+#include <levin/core/base/schema.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace levin {
+
+class Unit;
+class UnitRunner;
+
+/// Which units are recomputed in backward; none by default. In YAML a list of patterns, or a mapping.
+struct ActivationCheckpointingOptions {
+  std::vector<std::string> units;  ///< types and dotted paths; `*` stands for any characters
+  int64_t every = 1;               ///< of these units, the first and each n-th after it
+  bool offload = false;            ///< inputs on CUDA wait in pinned host memory
+  static void describe(Schema<ActivationCheckpointingOptions>& schema);
+};
+
+template <>
+struct ConfigCodec<ActivationCheckpointingOptions> {
+  static std::string type_name() { return "list of units, or mapping"; }
+  static ActivationCheckpointingOptions parse(const Config& node, const std::string& path);
+  static Config dump(const ActivationCheckpointingOptions& value);
+};
+
+/// While it lives, units of a module are run by run_checkpointed.
+///
+/// A pattern is compared with the type ("Block") and the dotted path ("encoder.blocks.0") of each unit. One with `*`
+/// takes only the outermost of units that are inside one another, so that "blocks.*" is the blocks and not what they
+/// are made of.
+class ActivationCheckpointing {
+ public:
+  /// The module outlives it. Throws ConfigError for a pattern that meets no unit, saying which there are.
+  ActivationCheckpointing(torch::nn::Module& module, const ActivationCheckpointingOptions& options);
+  ~ActivationCheckpointing();
+  ActivationCheckpointing(const ActivationCheckpointing&) = delete;
+  ActivationCheckpointing& operator=(const ActivationCheckpointing&) = delete;
+
+  /// The paths of the units that are checkpointed.
+  const std::vector<std::string>& paths() const { return paths_; }
+
+ private:
+  std::vector<std::string> paths_;
+  std::vector<Unit*> units_;
+  std::vector<std::unique_ptr<UnitRunner>> runners_;  ///< of the units, in the same order
+};
+
+}  // namespace levin
