@@ -1,12 +1,17 @@
 #include <levin/core/builtins.h>
 
+#include <levin/callbacks/backbone_finetuning.h>
 #include <levin/callbacks/early_stopping.h>
+#include <levin/callbacks/gradient_accumulation_scheduler.h>
+#include <levin/callbacks/gradient_norm_monitor.h>
 #include <levin/callbacks/learning_rate_monitor.h>
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/callbacks/model_summary.h>
 #include <levin/callbacks/progress_bar.h>
+#include <levin/callbacks/stochastic_weight_averaging.h>
 #include <levin/callbacks/timer.h>
 #include <levin/core/precision/mixed_precision.h>
+#include <levin/callbacks/weight_averaging.h>
 #include <levin/core/precision/true_precision.h>
 #include <levin/core/trainer/registries.h>
 #include <levin/loggers/csv_logger.h>
@@ -27,6 +32,14 @@ void register_builtins(Registries& registries) {
   registries.callbacks.add<ModelSummary>("model_summary", "prints the layers and their parameters before training");
   registries.callbacks.add<LearningRateMonitor>("learning_rate_monitor", "logs the learning rates");
   registries.callbacks.add<Timer>("timer", "measures the time of each stage and ends training after a given time");
+  registries.callbacks.add<GradientAccumulationScheduler>("gradient_accumulation_scheduler",
+                                                          "batches an optimizer step, by epoch");
+  registries.callbacks.add<GradientNormMonitor>("gradient_norm_monitor", "logs the norm of the gradients");
+  registries.callbacks.add<WeightAveraging>("weight_averaging", "keeps an exponential moving average of the weights");
+  registries.callbacks.add<StochasticWeightAveraging>("stochastic_weight_averaging",
+                                                      "averages the weights of the last epochs");
+  registries.callbacks.add<BackboneFinetuning>("backbone_finetuning",
+                                               "trains a part of the model from a later epoch on");
 
   registries.loggers.add<CsvLogger>("csv", "metrics.csv in the run's folder");
   registries.loggers.add<TensorBoardLogger>("tensorboard", "event files in the run's folder");

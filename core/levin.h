@@ -4,13 +4,18 @@
 
 #include <torch/torch.h>
 
+#include <levin/callbacks/backbone_finetuning.h>
 #include <levin/callbacks/early_stopping.h>
+#include <levin/callbacks/gradient_accumulation_scheduler.h>
+#include <levin/callbacks/gradient_norm_monitor.h>
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/callbacks/learning_rate_monitor.h>
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/callbacks/model_summary.h>
 #include <levin/callbacks/progress_bar.h>
+#include <levin/callbacks/stochastic_weight_averaging.h>
 #include <levin/callbacks/timer.h>
+#include <levin/callbacks/weight_averaging.h>
 #include <levin/core/base/config.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/events.h>
@@ -57,18 +62,21 @@
 #include <levin/core/nn/named_units.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/core/nn/unit.h>
+#include <levin/core/optim/accumulation_schedule.h>
 #include <levin/core/optim/adagrad.h>
 #include <levin/core/optim/adam.h>
 #include <levin/core/optim/composed_schedulers.h>
 #include <levin/core/optim/decay_schedulers.h>
 #include <levin/core/optim/one_cycle_scheduler.h>
 #include <levin/core/optim/optimizer_config.h>
+#include <levin/core/optim/parameter_groups.h>
 #include <levin/core/optim/reduce_on_plateau_scheduler.h>
 #include <levin/core/optim/scheduler.h>
 #include <levin/core/optim/schedulers.h>
 #include <levin/core/optim/sgd.h>
 #include <levin/core/precision/full_precision.h>
 #include <levin/core/precision/mixed_precision.h>
+#include <levin/core/optim/swa_scheduler.h>
 #include <levin/core/precision/precision.h>
 #include <levin/core/precision/true_precision.h>
 #include <levin/core/trainer/cli.h>

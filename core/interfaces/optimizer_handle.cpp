@@ -17,6 +17,12 @@ OptimizerHandle::OptimizerHandle(std::shared_ptr<torch::optim::Optimizer> optimi
       index_(index),
       needs_closure_(optim::capabilities_of(*optimizer_).needs_closure),
       driver_(std::move(driver)) {
+  collect_parameters();
+}
+
+void OptimizerHandle::collect_parameters() {
+  parameters_.clear();
+  single_precision_ = true;
   for (const auto& group : optimizer_->param_groups())
     parameters_.insert(parameters_.end(), group.params().begin(), group.params().end());
   for (const auto& parameter : parameters_) single_precision_ &= parameter.scalar_type() == at::kFloat;
@@ -24,6 +30,20 @@ OptimizerHandle::OptimizerHandle(std::shared_ptr<torch::optim::Optimizer> optimi
 
 double OptimizerHandle::learning_rate(size_t group) const {
   return optimizer_->param_groups().at(group).options().get_lr();
+}
+
+size_t OptimizerHandle::move_to_new_group(const std::vector<at::Tensor>& parameters, double learning_rate) {
+  std::unordered_set<const c10::TensorImpl*> moved;
+  for (const auto& parameter : parameters) moved.insert(parameter.unsafeGetTensorImpl());
+  auto& groups = optimizer_->param_groups();
+  for (auto& group : groups)
+    std::erase_if(group.params(),
+                  [&](const at::Tensor& parameter) { return moved.contains(parameter.unsafeGetTensorImpl()); });
+  torch::optim::OptimizerParamGroup group(parameters, groups.front().options().clone());
+  group.options().set_lr(learning_rate);
+  optimizer_->add_param_group(group);
+  collect_parameters();
+  return groups.size() - 1;
 }
 
 void OptimizerHandle::zero_grad(bool set_to_none) {

@@ -40,6 +40,11 @@ class OptimizerHandle {
   /// The learning rate of a group.
   double learning_rate(size_t group = 0) const;
 
+  /// Gives parameters a group of their own, the last one, with the options of the first group and a learning rate:
+  /// they leave the groups they are in, or are new to the optimizer. Their state stays. Returns the group's index.
+  /// Every rank must do so between two windows.
+  size_t move_to_new_group(const std::vector<at::Tensor>& parameters, double learning_rate);
+
   /// Gradients of its parameters become undefined, so that the next backward writes instead of adding; or zero.
   void zero_grad(bool set_to_none = true);
   /// Steps with the hooks and the clipping of the trainer around it. With a closure (automatic optimization) the
@@ -61,6 +66,8 @@ class OptimizerHandle {
   void untoggle();
 
  private:
+  void collect_parameters();
+
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   optim::FusedOptimizer* fused_ = nullptr;
   int64_t index_;

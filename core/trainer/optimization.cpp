@@ -64,7 +64,7 @@ void Optimization::configure() {
           "trainer.precision '{}' scales the loss, which an optimizer that evaluates the loss itself (LBFGS) "
           "cannot follow; valid: 32-true, 64-true, bf16-mixed",
           core_.precision().name()));
-    if (core_.optimizer_handles.back()->needs_closure() && core_.options.accumulate_grad_batches > 1)
+    if (core_.optimizer_handles.back()->needs_closure() && !core_.accumulation.is_off())
       throw ConfigError(
           "trainer.accumulate_grad_batches does not work with an optimizer that evaluates the loss itself "
           "(LBFGS); hint: leave it at 1");
@@ -78,8 +78,7 @@ void Optimization::configure() {
       if (scheduler_config.interval == Interval::kEpoch) {
         std::optional<int64_t> epochs = core_.resolved.max_epochs;
         if (steps && core_.train_batches && *core_.train_batches > 0) {
-          const int64_t steps_an_epoch = (*core_.train_batches + core_.accumulate - 1) / core_.accumulate;
-          const int64_t by_steps = (*steps + steps_an_epoch - 1) / steps_an_epoch;
+          const int64_t by_steps = core_.accumulation.epochs(*steps, *core_.train_batches);
           epochs = epochs ? std::min(*epochs, by_steps) : by_steps;
         }
         if (epochs) total = *epochs / scheduler_config.frequency;
@@ -116,7 +115,8 @@ const StepOutput& Optimization::run(const Batch& batch, const Place& place) {
   }
   const auto& remaining = place.remaining;
   if (progress.window_index == 0) {
-    progress.window_size = remaining ? std::min(core_.accumulate, *remaining + 1) : core_.accumulate;
+    const int64_t accumulate = core_.accumulation.at(progress.epoch);
+    progress.window_size = remaining ? std::min(accumulate, *remaining + 1) : accumulate;
     progress.window_has_gradients = false;
   }
   window_ = {.sync = progress.window_index + 1 == progress.window_size || place.is_last,

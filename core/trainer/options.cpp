@@ -99,8 +99,10 @@ void describe_optimization(Schema<TrainerOptions>& schema) {
   using Options = TrainerOptions;
   schema
       .field("accumulate_grad_batches", &Options::accumulate_grad_batches,
-             "batches an optimizer step; the last window of an epoch is divided by what it holds")
-      .at_least(1);
+             "batches an optimizer step, also by epoch ({0: 8, 4: 2}); the last window of an epoch is divided by what "
+             "it holds")
+      .require("at least 1", [](const auto& schedule) { return schedule.fewest_batches() >= 1; })
+      .require("given for epochs of at least 0", [](const auto& schedule) { return schedule.first_epoch() >= 0; });
   schema
       .field("gradient_clip_val", &Options::gradient_clip_val,
              "clip gradients to this norm, value or ratio; null or 0: do not clip")

@@ -3,6 +3,7 @@
 #include <levin/core/base/spec.h>
 #include <levin/core/devices/device_spec.h>
 #include <levin/core/nn/activation_checkpointing.h>
+#include <levin/core/optim/accumulation_schedule.h>
 #include <levin/core/trainer/option_types.h>
 
 #include <cstdint>
@@ -84,7 +85,8 @@ struct TrainerOptions {
   bool inference_mode = true;                          ///< evaluate under InferenceMode instead of no_grad
 
   // Optimisation
-  int64_t accumulate_grad_batches = 1;           ///< batches an optimizer step; the last window holds what is left
+  /// Batches an optimizer step, also from which epoch on: {{0, 8}, {4, 2}}; the last window holds what is left.
+  optim::AccumulationSchedule accumulate_grad_batches = 1;
   std::optional<double> gradient_clip_val;       ///< clip gradients to this norm, value or ratio; 0: do not clip
   std::string gradient_clip_algorithm = "norm";  ///< norm, value or adaptive
 

@@ -62,7 +62,7 @@ StrategySetup RankCore::strategy_setup() {
 void RankCore::begin_fit() {
   progress = {};
   elapsed_before = 0;
-  accumulate = options.accumulate_grad_batches;
+  accumulation = options.accumulate_grad_batches;
   forget_metrics();
   if (fits++ > 0) forget_run_directory();
   data_seed = global_seed();
@@ -90,7 +90,7 @@ void RankCore::agree_on_stop() {
 
 RankCore::RankCore(Trainer& trainer, TrainerOptions given_options)
     : options(std::move(given_options)), resolved(resolve(options)), trainer_(trainer) {
-  accumulate = options.accumulate_grad_batches;
+  accumulation = options.accumulate_grad_batches;
   set_callbacks(resolved.callbacks);
   config = schema_of<TrainerOptions>().dump(options);
 }
@@ -125,7 +125,7 @@ double RankCore::elapsed_seconds() const {
 std::optional<int64_t> RankCore::estimated_steps() const {
   std::optional<int64_t> steps = resolved.max_steps;
   if (resolved.max_epochs && train_batches) {
-    const int64_t by_epochs = (*train_batches + accumulate - 1) / accumulate * *resolved.max_epochs;
+    const int64_t by_epochs = accumulation.steps(*resolved.max_epochs, *train_batches);
     steps = steps ? std::min(*steps, by_epochs) : by_epochs;
   }
   return steps;

@@ -76,7 +76,7 @@ class RankCore final : public detail::ModuleRuntime {
   TrainerStatus status = TrainerStatus::kInitializing;
   uint64_t data_seed = 0;
   int64_t fits = 0;  ///< calls of fit; each has a run folder of its own
-  int64_t accumulate = 1;
+  optim::AccumulationSchedule accumulation;
   bool stepped = false;         ///< the batch under way took an optimizer step
   bool resumed = false;         ///< this fit continues from a checkpoint
   bool in_fit_loop = false;     ///< batches are under way: a checkpoint waits for a moment that can be resumed

@@ -24,6 +24,7 @@
 #include <exception>
 #include <mutex>
 #include <typeinfo>
+#include <utility>
 
 namespace levin {
 
@@ -34,6 +35,19 @@ std::mutex& shared_data_mutex() {
   static std::mutex mutex;
   return mutex;
 }
+
+/// In its scope nothing is logged.
+class MutedScope {
+ public:
+  explicit MutedScope(RankCore& core) : core_(core), former_(std::exchange(core.muted, true)) {}
+  ~MutedScope() { core_.muted = former_; }
+  MutedScope(const MutedScope&) = delete;
+  MutedScope& operator=(const MutedScope&) = delete;
+
+ private:
+  RankCore& core_;
+  bool former_;
+};
 
 }  // namespace
 
@@ -296,7 +310,7 @@ void Session::run_fit(const SessionRequest& request) {
     throw ConfigError(
         "trainer.gradient_clip_val does not work with manual optimization; hint: call clip_gradients() in "
         "training_step");
-  if (core_.options.accumulate_grad_batches > 1 && !core_.module().automatic_optimization)
+  if (!core_.accumulation.is_off() && !core_.module().automatic_optimization)
     throw ConfigError(
         "trainer.accumulate_grad_batches does not work with manual optimization; hint: count batches in "
         "training_step");
@@ -331,6 +345,31 @@ void Session::run_fit(const SessionRequest& request) {
   hooks_.call("on_fit_end", &Callback::on_fit_end, &Module::on_fit_end);
   core_.callback_metrics();
   core_.active_metrics = nullptr;
+}
+
+void Session::replay_training_data() {
+  if (core_.active_metrics != &core_.train_metrics || !core_.module().automatic_optimization)
+    throw Error("trainer",
+                "the training data can be run again only inside fit, outside of validation, and with automatic "
+                "optimization");
+  const RngStateGuard keep_random_state;
+  const MutedScope muted(core_);
+  const at::NoGradGuard no_grad;
+  DataLoaderPosition beginning = core_.train_position();
+  beginning.batch = beginning.first_example = 0;
+  // With threads of its own, so that a pass under way goes on.
+  const DataLoader loader = core_.loaders.train.with_options(core_.loaders.train.options());
+  auto pass = loader.pass(beginning);
+  for (int64_t batch_idx = 0; !core_.train_batches || batch_idx < *core_.train_batches; ++batch_idx) {
+    auto fetched = pass.next();
+    if (!fetched) break;
+    const Batch batch = core_.transfer(std::move(*fetched), 0);
+    const ForwardScope forward(core_.precision());
+    core_.module().training_step(batch, batch_idx);
+    if (ControlPlane* control = core_.strategy().control_plane()) control->throw_if_failed();
+  }
+  // Metrics that the steps updated; those of an epoch that is not over have sums to keep.
+  if (core_.progress.phase == FitPhase::kEpochDone) core_.train_metrics.reset();
 }
 
 std::vector<MetricMap> Session::evaluate(const SessionRequest& request) {

@@ -41,6 +41,9 @@ class Session {
   void save_outcome(const SessionRequest& request, const std::string& directory);
   void load_outcome(const SessionRequest& request, const std::string& directory);
 
+  /// See Trainer.
+  void replay_training_data();
+
   CheckpointConnector& checkpoints() { return checkpoints_; }
 
  private:

@@ -4,6 +4,7 @@
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/comm/control_plane.h>
 #include <levin/core/interfaces/cluster_environment.h>
+#include <levin/core/optim/scheduler.h>
 #include <levin/core/trainer/rank_core.h>
 #include <levin/core/trainer/session.h>
 #include <levin/core/trainer/signals.h>
@@ -69,6 +70,7 @@ RankCore& Trainer::core() const { return parts_->core; }
 int64_t Trainer::current_epoch() const { return core().progress.epoch; }
 int64_t Trainer::global_step() const { return core().progress.global_step; }
 int64_t Trainer::batch_idx() const { return core().progress.batch; }
+bool Trainer::epoch_complete() const { return core().progress.last_batch_done; }
 std::optional<int64_t> Trainer::num_training_batches() const { return core().train_batches; }
 std::vector<int64_t> Trainer::num_evaluation_batches() const { return core().evaluation_batches; }
 std::optional<int64_t> Trainer::estimated_steps() const { return core().estimated_steps(); }
@@ -148,8 +150,26 @@ void Trainer::request_stop(const std::string& reason) {
 bool Trainer::stop_requested() const { return core().stop_requested || !core().stop_wish.empty(); }
 bool Trainer::interrupted() const { return interrupt_signal() != 0; }
 int Trainer::interrupt_signal() const { return SignalScope::received(); }
-void Trainer::set_accumulate_grad_batches(int64_t batches) { core().accumulate = batches; }
-int64_t Trainer::accumulate_grad_batches() const { return core().accumulate; }
+
+void Trainer::set_accumulate_grad_batches(optim::AccumulationSchedule schedule) {
+  if (schedule.fewest_batches() < 1)
+    throw Error("trainer", fmt::format("set_accumulate_grad_batches was given {} batches; valid: at least 1",
+                                       schedule.fewest_batches()));
+  core().accumulation = std::move(schedule);
+}
+
+int64_t Trainer::accumulate_grad_batches() const { return core().accumulation.at(current_epoch()); }
+
+void Trainer::replace_schedulers(std::shared_ptr<optim::Scheduler> scheduler, Interval interval) {
+  if (core().optimizer_list.size() != 1)
+    throw Error("trainer",
+                fmt::format("replace_schedulers works with one optimizer; got {}", core().optimizer_list.size()));
+  scheduler->attach(core().optimizer_list.front()->optimizer());
+  core().schedulers.clear();
+  core().schedulers.push_back({.scheduler = std::move(scheduler), .config = {.interval = interval}});
+}
+
+void Trainer::replay_training_data() { parts_->session.replay_training_data(); }
 
 namespace detail {
 

@@ -52,6 +52,7 @@ class Trainer {
   int64_t current_epoch() const;  ///< 0-based
   int64_t global_step() const;    ///< optimizer steps taken
   int64_t batch_idx() const;      ///< 0-based, of the batch under way or last done in this epoch
+  bool epoch_complete() const;    ///< no batch is left in this epoch; false where training ends inside of it
   /// Training batches an epoch; nothing while the loader is unsized.
   std::optional<int64_t> num_training_batches() const;
   /// Batches of each loader of the evaluation or prediction under way; -1 where a loader is unsized.
@@ -117,9 +118,19 @@ class Trainer {
   bool interrupted() const;
   /// The signal that did, or 0.
   int interrupt_signal() const;
-  /// GradientAccumulationScheduler and the like.
-  void set_accumulate_grad_batches(int64_t batches);
+  /// Batches an optimizer step, by epoch, for the rest of this fit. Learning rate schedules that span the run see it
+  /// when it is set in a `setup` hook.
+  void set_accumulate_grad_batches(optim::AccumulationSchedule schedule);
+  /// Those of the present epoch.
   int64_t accumulate_grad_batches() const;
+  /// The scheduler takes the place of all there are, from the present learning rates on. It is the module's hook
+  /// lr_scheduler_step that steps it. For automatic optimization; a callback that resumes calls it in on_fit_start,
+  /// before the scheduler's state is restored. Throws levin::Error where there is not one optimizer.
+  void replace_schedulers(std::shared_ptr<optim::Scheduler> scheduler, Interval interval);
+  /// Runs training_step once more on every batch of this rank's training data, without gradients, for what a forward
+  /// pass leaves in the module (running statistics). Nothing is logged, no hooks are called but those of the transfer,
+  /// and neither the loaders' positions nor random generators change.
+  void replay_training_data();
 
   /// For Levin's own parts.
   TrainerParts& parts() const { return *parts_; }

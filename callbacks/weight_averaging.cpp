@@ -1,0 +1,93 @@
+#include <levin/callbacks/weight_averaging.h>
+
+#include <levin/core/trainer/trainer.h>
+
+namespace levin {
+
+void WeightAveragingOptions::describe(Schema<WeightAveragingOptions>& schema) {
+  using O = WeightAveragingOptions;
+  schema.field("decay", &O::decay, "share of the former average that an update keeps").at_least(0).at_most(1);
+  schema.field("update_every_n_steps", &O::update_every_n_steps, "optimizer steps between updates").at_least(1);
+  schema
+      .field("update_starting_at_step", &O::update_starting_at_step,
+             "optimizer step, counted from 0, from which on weights are averaged")
+      .at_least(0);
+  schema
+      .field("update_starting_at_epoch", &O::update_starting_at_epoch,
+             "epoch, counted from 0, from which on weights are averaged")
+      .at_least(0);
+}
+
+WeightAveraging::WeightAveraging(const Options& options) : options_(options) {
+  schema_of<Options>().validate(options, "weight_averaging");
+}
+
+void WeightAveraging::setup(Trainer&, Module&, Stage stage) {
+  if (stage != Stage::kFit) return;
+  average_.reset();
+  validating_ = false;
+}
+
+void WeightAveraging::on_fit_start(Trainer& trainer, Module& module) {
+  average_.bind(module);
+  seen_steps_ = trainer.global_step();
+  // A checkpoint's model has the average. A validation that was under way goes on with it.
+  if (!validating_) average_.take_out_of_module();
+}
+
+void WeightAveraging::on_train_batch_start(Trainer&, Module&, const Batch&, int64_t) {
+  // Where a validation that was under way is not resumed, because there is none any more.
+  validating_ = false;
+  average_.take_out_of_module();
+}
+
+void WeightAveraging::on_train_batch_end(Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t) {
+  if (trainer.global_step() == seen_steps_) return;
+  seen_steps_ = trainer.global_step();
+  const int64_t step = seen_steps_ - 1;
+  if (step < options_.update_starting_at_step || trainer.current_epoch() < options_.update_starting_at_epoch) return;
+  if (step % options_.update_every_n_steps == 0) average_.update(1 - options_.decay);
+}
+
+void WeightAveraging::on_validation_start(Trainer& trainer, Module&) {
+  if (trainer.stage() != Stage::kFit || trainer.sanity_checking()) return;
+  validating_ = true;
+  average_.put_into_module();
+}
+
+void WeightAveraging::on_validation_end(Trainer& trainer, Module&) {
+  if (trainer.stage() != Stage::kFit || trainer.sanity_checking()) return;
+  validating_ = false;
+  average_.take_out_of_module();
+}
+
+void WeightAveraging::on_train_end(Trainer&, Module&) { average_.put_into_module(); }
+
+void WeightAveraging::on_exception(Trainer& trainer, Module&, const std::exception_ptr&) {
+  if (trainer.stage() == Stage::kFit && validating_) average_.take_out_of_module();
+}
+
+void WeightAveraging::on_save_checkpoint(Trainer&, Module&, State& checkpoint) {
+  if (average_.empty() || average_.in_module()) return;
+  auto& model = checkpoint["model"].as_map();
+  for (const auto& [name, average] : average_.beside().as_map()) {
+    const auto found = model.find(name);
+    LEVIN_CHECK(found != model.end(), "a checkpoint's model has every parameter");
+    found->second = TensorLeaf{average.as_tensor(), found->second.as_leaf().placement};
+  }
+}
+
+State WeightAveraging::state_dict() const {
+  if (average_.empty()) return {};
+  State state = State::map();
+  state["training_weights"] = average_.in_module() ? average_.beside() : average_.of_module();
+  state["validating"] = validating_;
+  return state;
+}
+
+void WeightAveraging::load_state_dict(const State& state) {
+  average_.load(state.at("training_weights"), /*in_module=*/true);
+  validating_ = state.at("validating").as_bool();
+}
+
+}  // namespace levin

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <levin/callbacks/averaged_weights.h>
+#include <levin/core/base/schema.h>
+#include <levin/core/interfaces/callback.h>
+
+#include <cstdint>
+
+namespace levin {
+
+struct WeightAveragingOptions {
+  double decay = 0.999;                  ///< share of the former average that an update keeps
+  int64_t update_every_n_steps = 1;      ///< optimizer steps between updates
+  int64_t update_starting_at_step = 0;   ///< 0-based optimizer step from which on weights are averaged
+  int64_t update_starting_at_epoch = 0;  ///< likewise an epoch; both must have been reached
+
+  static void describe(Schema<WeightAveragingOptions>& schema);
+};
+
+/// Keeps an exponential moving average (EMA) of the weights (Polyak and Juditsky, 1992): average ← decay · average +
+/// (1 − decay) · weights. Validation, every checkpoint's model and the module after fit have the average; training goes
+/// on with its own weights, also after a resume. Buffers are the module's own throughout.
+class WeightAveraging final : public Callback {
+ public:
+  using Options = WeightAveragingOptions;
+
+  explicit WeightAveraging(const Options& options = {});
+
+  void setup(Trainer& trainer, Module& module, Stage stage) override;
+  void on_fit_start(Trainer& trainer, Module& module) override;
+  void on_train_batch_start(Trainer& trainer, Module& module, const Batch& batch, int64_t batch_idx) override;
+  void on_train_batch_end(Trainer& trainer, Module& module, const StepOutput& output, const Batch& batch,
+                          int64_t batch_idx) override;
+  void on_validation_start(Trainer& trainer, Module& module) override;
+  void on_validation_end(Trainer& trainer, Module& module) override;
+  void on_train_end(Trainer& trainer, Module& module) override;
+  void on_exception(Trainer& trainer, Module& module, const std::exception_ptr& error) override;
+  void on_save_checkpoint(Trainer& trainer, Module& module, State& checkpoint) override;
+
+  State state_dict() const override;
+  void load_state_dict(const State& state) override;
+
+ private:
+  const Options options_;
+  AveragedWeights average_;
+  int64_t seen_steps_ = 0;   ///< optimizer steps that were looked at
+  bool validating_ = false;  ///< a validation with the average is under way, or was cut off
+};
+
+}  // namespace levin

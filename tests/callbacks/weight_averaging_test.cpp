@@ -1,0 +1,173 @@
+#include <levin/callbacks/weight_averaging.h>
+
+#include "strategy_training.h"
+
+namespace levin {
+namespace {
+
+using testing::BodyAndHead;
+using testing::buffers_of;
+using testing::Devices;
+using testing::expect_close;
+using testing::expect_resumes_everywhere;
+using testing::fresh_folder;
+using testing::identical;
+using testing::Outcome;
+using testing::Plan;
+using testing::to_double;
+using testing::train;
+using testing::weights;
+
+using Tensors = std::vector<at::Tensor>;
+
+/// The moving average as the formula has it, in double precision: the first weights, then decay · average + (1 − decay)
+/// · weights.
+class HandAverage {
+ public:
+  explicit HandAverage(double decay) : decay_(decay) {}
+  void update(const Tensors& weights) {
+    const Tensors now = to_double(weights);
+    if (value.empty()) {
+      value = now;
+      return;
+    }
+    for (size_t i = 0; i < value.size(); ++i) value[i] = decay_ * value[i] + (1 - decay_) * now[i];
+  }
+  Tensors value;
+
+ private:
+  double decay_;
+};
+
+class WeightAveragingRuns : public ::testing::TestWithParam<Devices> {};
+
+TEST_P(WeightAveragingRuns, ValidateAndEndWithTheAverage) {
+  HandAverage expected(0.8);
+  Tensors training;
+  int validations = 0;
+  Plan plan{.callback = "{weight_averaging: {decay: 0.8}}"};
+  plan.watch.on_train_batch_end = [&](Trainer& trainer, Module& module, const StepOutput&, const Batch&, int64_t) {
+    if (!trainer.is_global_zero()) return;
+    training = weights(module);
+    expected.update(training);
+  };
+  plan.watch.on_validation_epoch_start = [&](Trainer& trainer, Module& module) {
+    if (!trainer.is_global_zero()) return;
+    expect_close(weights(module), expected.value, "weights in validation");
+    ++validations;
+  };
+  plan.watch.on_train_epoch_end = [&](Trainer& trainer, Module& module) {
+    if (!trainer.is_global_zero()) return;
+    EXPECT_TRUE(identical(weights(module), training)) << "weights after validation";
+  };
+  const Outcome run = train(plan, GetParam());
+  EXPECT_EQ(validations, 4);
+  EXPECT_EQ(run.steps, 20);
+  expect_close(run.weights, expected.value, "weights after fit");
+  EXPECT_FALSE(identical(run.weights, training));
+
+  Plan without = plan;
+  without.callback.clear();
+  without.watch = {};
+  EXPECT_TRUE(identical(train(without, GetParam()).weights, training)) << "averaging changed the training";
+}
+
+TEST_P(WeightAveragingRuns, ResumeToTheBit) {
+  expect_resumes_everywhere({.net = {.dropout = 0.2},
+                             .callback = "{weight_averaging: {decay: 0.7, update_every_n_steps: 2, "
+                                         "update_starting_at_step: 6}}",
+                             .epochs = 3,
+                             .change = [](TrainerOptions& options) { options.val_check_interval = 2; }},
+                            GetParam(), GetParam().count == 1 ? 1 : 3);
+}
+
+TEST_P(WeightAveragingRuns, HaveTheAverageAsTheModelOfACheckpoint) {
+  const std::string folder = fresh_folder("ema_checkpoint");
+  HandAverage expected(0.5);
+  Tensors statistics;
+  Plan plan{.callback = "{weight_averaging: {decay: 0.5}}", .epochs = 2};
+  plan.watch.on_train_batch_end = [&](Trainer& trainer, Module& module, const StepOutput&, const Batch&,
+                                      int64_t batch) {
+    if (trainer.current_epoch() == 1 && batch > 2) return;
+    if (trainer.is_global_zero()) {
+      expected.update(weights(module));
+      statistics = buffers_of(module);
+    }
+    if (trainer.current_epoch() == 1 && batch == 2) trainer.save_checkpoint(folder + "/c");
+  };
+  train(plan, GetParam());
+  const auto loaded = load_from_checkpoint<BodyAndHead>(folder + "/c");
+  expect_close(weights(*loaded), expected.value, "weights of the checkpoint");
+  EXPECT_TRUE(identical(buffers_of(*loaded), statistics));
+}
+
+INSTANTIATE_TEST_SUITE_P(OnEveryStrategy, WeightAveragingRuns, testing::kEveryStrategy, testing::name_of_devices);
+
+TEST(WeightAveragingTest, StartsAndStepsWhenItIsTold) {
+  HandAverage expected(0.9);
+  int updates = 0;
+  Plan plan{.callback =
+                "{weight_averaging: {decay: 0.9, update_every_n_steps: 3, update_starting_at_step: 4, "
+                "update_starting_at_epoch: 1}}"};
+  plan.change = [](TrainerOptions& options) { options.accumulate_grad_batches = 2; };
+  plan.watch.on_train_batch_end = [&](Trainer& trainer, Module& module, const StepOutput&, const Batch&,
+                                      int64_t batch) {
+    // Of 5 batches in windows of 2, batches 1, 3 and 4 end a step: 3 steps an epoch.
+    const bool stepped = batch == 1 || batch == 3 || batch == 4;
+    const int64_t step = trainer.global_step() - 1;
+    if (!stepped || trainer.current_epoch() < 1 || step < 4 || step % 3 != 0) return;
+    expected.update(weights(module));
+    ++updates;
+  };
+  const Outcome run = train(plan, {});
+  EXPECT_EQ(run.steps, 12);
+  EXPECT_EQ(updates, 2) << "steps 6 and 9";
+  expect_close(run.weights, expected.value, "weights after fit");
+}
+
+TEST(WeightAveragingTest, WithoutAnUpdateNothingChanges) {
+  Plan plan{.epochs = 1};
+  const Outcome plain = train(plan, {});
+  plan.callback = "{weight_averaging: {update_starting_at_epoch: 5}}";
+  EXPECT_TRUE(identical(train(plan, {}).weights, plain.weights));
+}
+
+TEST(WeightAveragingTest, AFailedValidationLeavesTheTrainingWeights) {
+  for (const Devices& devices : {Devices{}, Devices{"ddp_threads", 2}}) {
+    Tensors training;
+    Plan plan{.net = {.fails_at = 1}, .callback = "weight_averaging"};
+    plan.watch.on_train_batch_end = [&](Trainer& trainer, Module& module, const StepOutput&, const Batch&, int64_t) {
+      if (trainer.is_global_zero()) training = weights(module);
+    };
+    auto module = make<BodyAndHead>(plan.net);
+    Trainer trainer(testing::options_for(plan, devices));
+    EXPECT_THROW(trainer.fit(module, testing::tiny_loader(), testing::tiny_loader(16, 8, false)), Error);
+    EXPECT_TRUE(identical(weights(*module), training)) << devices;
+  }
+}
+
+TEST(WeightAveragingTest, AFitAfterAFitStartsANewAverage) {
+  auto module = make<BodyAndHead>({});
+  Plan plan{.callback = "{weight_averaging: {decay: 0.5}}", .epochs = 1};
+  HandAverage expected(0.5);
+  plan.watch.on_train_start = [&](Trainer&, Module&) { expected.value.clear(); };
+  plan.watch.on_train_batch_end = [&](Trainer&, Module& trained, const StepOutput&, const Batch&, int64_t) {
+    expected.update(weights(trained));
+  };
+  Trainer trainer(testing::options_for(plan, {}));
+  trainer.fit(module, testing::tiny_loader());
+  const Tensors first = weights(*module);
+  trainer.validate(module, testing::tiny_loader(16, 8, false));
+  EXPECT_TRUE(identical(weights(*module), first)) << "validate outside of fit swaps nothing";
+  trainer.fit(module, testing::tiny_loader());
+  expect_close(weights(*module), expected.value, "the second average");
+}
+
+TEST(WeightAveragingTest, RefusesOptionsOutOfRange) {
+  EXPECT_THROW(WeightAveraging({.decay = 1.5}), ConfigError);
+  EXPECT_THROW(WeightAveraging({.update_every_n_steps = 0}), ConfigError);
+  EXPECT_THROW(WeightAveraging({.update_starting_at_step = -1}), ConfigError);
+}
+
+}  // namespace
+}  // namespace levin
