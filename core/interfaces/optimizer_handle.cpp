@@ -44,6 +44,7 @@ void OptimizerHandle::take_step(const StepScaling& scaling, const std::function<
 }
 
 void OptimizerHandle::toggle(const std::vector<OptimizerHandle*>& all) {
+  toggled_ = true;
   std::unordered_set<const c10::TensorImpl*> mine;
   for (const auto& parameter : parameters_) mine.insert(parameter.unsafeGetTensorImpl());
   for (const auto* other : all) {
@@ -59,6 +60,7 @@ void OptimizerHandle::toggle(const std::vector<OptimizerHandle*>& all) {
 void OptimizerHandle::untoggle() {
   for (auto& parameter : toggled_off_) parameter.set_requires_grad(true);
   toggled_off_.clear();
+  toggled_ = false;
 }
 
 }  // namespace levin

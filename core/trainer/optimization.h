@@ -43,6 +43,7 @@ class Optimization final : private StepPhases {
   at::Tensor run_closure();
   void drive_step(OptimizerHandle& optimizer, const OptimizerHandle::Closure& closure);
   void prepare_step(OptimizerHandle& optimizer, StepScaling& scaling);
+  void count_participants();
   void scale_partial_window();
   void scale_gradients(double factor);
 
