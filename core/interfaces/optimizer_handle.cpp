@@ -24,12 +24,14 @@ double OptimizerHandle::learning_rate(size_t group) const {
 }
 
 void OptimizerHandle::zero_grad() {
+  awaits_step_ = false;
   for (const auto& parameter : parameters_) parameter.mutable_grad().reset();
 }
 
 void OptimizerHandle::step(const Closure& closure) { driver_(*this, closure); }
 
 void OptimizerHandle::take_step(const StepScaling& scaling, const std::function<at::Tensor()>& closure) {
+  awaits_step_ = false;
   if (fused_ != nullptr) {
     fused_->fused_step(scaling);
     return;

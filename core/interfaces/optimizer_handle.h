@@ -59,6 +59,10 @@ class OptimizerHandle {
   void untoggle();
   bool is_toggled() const { return toggled_; }
 
+  /// Manual optimization: whether gradients wait for a step, which a checkpoint must then hold too.
+  bool awaits_step() const { return awaits_step_; }
+  void note_backward() { awaits_step_ = true; }
+
  private:
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   optim::FusedOptimizer* fused_ = nullptr;
@@ -69,6 +73,7 @@ class OptimizerHandle {
   std::vector<at::Tensor> toggled_off_;
   std::vector<optim::Scheduler*> schedulers_;
   bool toggled_ = false;
+  bool awaits_step_ = false;
 };
 
 }  // namespace levin

@@ -312,6 +312,10 @@ void RankCore::manual_backward(const at::Tensor& loss, const BackwardOptions& ba
     if (loss_weight != 1) start = start * loss_weight;
     strategy().manual_backward(precision().scale_loss(start), backward);
   }
+  const bool toggled = std::any_of(optimizer_list.begin(), optimizer_list.end(),
+                                   [](const OptimizerHandle* optimizer) { return optimizer->is_toggled(); });
+  for (OptimizerHandle* optimizer : optimizer_list)
+    if (optimizer->is_toggled() || !toggled) optimizer->note_backward();
   hooks.call("on_after_backward", &Callback::on_after_backward, &Module::on_after_backward);
 }
 

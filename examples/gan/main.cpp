@@ -32,18 +32,19 @@ levin::Sequential make_generator(int64_t latent, int64_t channels) {
       torch::nn::ConvTranspose2d(Options(channels, 1, 4).stride(2).padding(1)), torch::nn::Tanh());
 }
 
-/// Images become logits [N]: above zero for what looks real.
+/// Images become logits [N]: above zero for what looks real. Dropout rather than the paper's batch normalisation keeps
+/// it from running away from so small a generator.
 levin::Sequential make_discriminator(int64_t channels) {
   using Options = torch::nn::Conv2dOptions;
   const auto leaky = torch::nn::LeakyReLUOptions().negative_slope(0.2);
-  return levin::Sequential(torch::nn::Conv2d(Options(1, channels, 4).stride(2).padding(1)), torch::nn::LeakyReLU(leaky),
-                           torch::nn::Conv2d(Options(channels, 2 * channels, 4).stride(2).padding(1).bias(false)),
-                           torch::nn::BatchNorm2d(2 * channels), torch::nn::LeakyReLU(leaky),
-                           torch::nn::Conv2d(Options(2 * channels, 1, 7)),
-                           torch::nn::Flatten(torch::nn::FlattenOptions().start_dim(0)));
+  return levin::Sequential(
+      torch::nn::Conv2d(Options(1, channels, 4).stride(2).padding(1)), torch::nn::LeakyReLU(leaky),
+      torch::nn::Dropout(0.3), torch::nn::Conv2d(Options(channels, 2 * channels, 4).stride(2).padding(1)),
+      torch::nn::LeakyReLU(leaky), torch::nn::Dropout(0.3), torch::nn::Conv2d(Options(2 * channels, 1, 7)),
+      torch::nn::Flatten(torch::nn::FlattenOptions().start_dim(0)));
 }
 
-/// The initialisation of the paper.
+/// The initialisation of the paper, for a network with batch normalisation.
 void initialize(torch::nn::Module& layer) {
   const torch::NoGradGuard no_grad;
   const bool is_norm = layer.as<torch::nn::BatchNorm2d>() != nullptr;
@@ -65,7 +66,7 @@ class Gan : public levin::Module {
         discriminator_(register_module("discriminator", make_discriminator(options.channels))),
         shown_noise_(register_buffer("shown_noise", torch::randn({64, options.latent, 1, 1}))) {
     automatic_optimization = false;
-    apply(initialize);
+    generator_->apply(initialize);
   }
 
   levin::StepOutput training_step(const levin::Batch& batch, int64_t /*batch_idx*/) override {

@@ -307,33 +307,63 @@ TEST(ManualOptimization, ASchedulerThatIsNotThereIsNamed) {
   Trainer(quiet(1)).fit(make<Unscheduled>({}), tiny_loader());
 }
 
+/// What a run of some optimizer steps leaves, from the start or from a checkpoint.
+struct Trained {
+  std::vector<at::Tensor> weights;
+  std::vector<double> rates;
+  std::string checkpoint;
+};
+
+Trained train_steps(int64_t steps, const std::string& ckpt, const char* strategy = "single_device") {
+  seed_everything(5);
+  const auto module = make<TwoOptimizers>({.dropout = 0.3});
+  TrainerOptions options = quiet(-1);
+  options.max_steps = steps;
+  options.strategy = strategy;
+  options.devices = std::string(strategy) == "single_device" ? 1 : 2;
+  options.enable_checkpointing = true;
+  options.default_root_dir = testing::fresh_folder("manual_resume");
+  options.callbacks = {make<ModelCheckpoint>({.save_last = true})};
+  Trainer trainer(options);
+  trainer.fit(module, DataLoader(tiny_dataset(40), {.shuffle = true, .global_batch_size = 8}), {}, ckpt);
+  Trained trained{weights(*module), {}, trainer.checkpoint_callback()->last_model_path()};
+  for (const auto* optimizer : trainer.optimizers()) trained.rates.push_back(optimizer->learning_rate());
+  return trained;
+}
+
 TEST(ManualOptimization, ResumesToTheBitWithItsSchedulers) {
   TwoOptimizers::step = [](TwoOptimizers& module, const Batch& batch, int64_t batch_idx) {
     update_both(module, batch, batch_idx);
     if (batch_idx % 2 == 0) module.scheduler(0).step();
     module.scheduler(1).step();
   };
-  const auto train = [](int64_t batches, const std::string& ckpt) {
-    seed_everything(5);
-    const auto module = make<TwoOptimizers>({.dropout = 0.3});
-    TrainerOptions options = quiet(-1);
-    options.max_steps = 2 * batches;
-    options.enable_checkpointing = true;
-    options.default_root_dir = testing::fresh_folder("manual_resume");
-    options.callbacks = {make<ModelCheckpoint>({.save_last = true})};
-    Trainer trainer(options);
-    trainer.fit(module, tiny_loader(), {}, ckpt);
-    std::vector<double> rates;
-    for (const auto* optimizer : trainer.optimizers()) rates.push_back(optimizer->learning_rate());
-    return std::tuple(weights(*module), rates, trainer.checkpoint_callback()->last_model_path());
+  const Trained whole = train_steps(26, "");
+  const Trained part = train_steps(14, "");
+  EXPECT_NE(part.rates, whole.rates);
+  ASSERT_NE(part.checkpoint, "");
+  const Trained resumed = train_steps(26, part.checkpoint);
+  EXPECT_TRUE(identical(resumed.weights, whole.weights));
+  EXPECT_EQ(resumed.rates, whole.rates);
+}
+
+TEST(ManualOptimization, GradientsThatAwaitAStepAreResumed) {
+  // The first optimizer steps in every batch, the second one in every third and adds up gradients in between.
+  TwoOptimizers::step = [](TwoOptimizers& module, const Batch& batch, int64_t batch_idx) {
+    module.update(module.optimizer(0), batch);
+    auto& second = module.optimizer(1);
+    const bool last = batch_idx % 3 == 2;
+    const auto toggled = module.toggle_optimizer(second, {.sync_grad = last});
+    module.manual_backward(module.loss(batch));
+    if (!last) return;
+    second.step();
+    second.zero_grad();
   };
-  const auto [whole, whole_rates, unused] = train(13, "");
-  const auto [part, part_rates, checkpoint] = train(7, "");
-  EXPECT_NE(part_rates, whole_rates);
-  ASSERT_NE(checkpoint, "");
-  const auto [resumed, resumed_rates, unused_too] = train(13, checkpoint);
-  EXPECT_TRUE(identical(resumed, whole));
-  EXPECT_EQ(resumed_rates, whole_rates);
+  for (const char* strategy : {"single_device", "ddp_threads"}) {
+    const Trained whole = train_steps(17, "", strategy);
+    const Trained part = train_steps(8, "", strategy);  // 7 batches, 5 of them an epoch
+    const Trained resumed = train_steps(17, part.checkpoint, strategy);
+    EXPECT_TRUE(identical(resumed.weights, whole.weights)) << strategy;
+  }
 }
 
 TEST(ManualOptimization, AMistakeInAScopeLeavesTheTrainingStateIntact) {
