@@ -25,18 +25,18 @@ void LearningRateMonitor::on_train_epoch_start(Trainer& trainer, Module&) {
   if (options_.logging_interval != "step") log(trainer, trainer.learning_rates());
 }
 
-void LearningRateMonitor::on_train_batch_start(Trainer& trainer, Module&, const Batch&, int64_t) {
+void LearningRateMonitor::on_train_batch_start(Trainer& trainer, Module& module, const Batch&, int64_t) {
   if (options_.logging_interval == "epoch") return;
-  // Taken before the step: after it, schedulers have moved on to the next one's.
-  const int64_t step = trainer.global_step() + 1;
-  if (step % trainer.options().log_every_n_steps != 0) return;
-  captured_step_ = step;
-  captured_ = trainer.learning_rates();
+  // Taken before the step: after it, schedulers have moved on to the next one's. In manual optimization nobody knows
+  // how many steps a batch will take.
+  steps_before_ = trainer.global_step();
+  is_captured_ = !module.automatic_optimization || (steps_before_ + 1) % trainer.options().log_every_n_steps == 0;
+  if (is_captured_) captured_ = trainer.learning_rates();
 }
 
 void LearningRateMonitor::on_train_batch_end(Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t) {
-  if (captured_step_ < 0 || trainer.global_step() != captured_step_) return;
-  captured_step_ = -1;
+  const int64_t every = trainer.options().log_every_n_steps;
+  if (!is_captured_ || trainer.global_step() / every == steps_before_ / every) return;
   if (options_.logging_interval || captured_ != logged_) log(trainer, captured_);
 }
 

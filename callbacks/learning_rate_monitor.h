@@ -38,7 +38,8 @@ class LearningRateMonitor final : public Callback {
   void log(Trainer& trainer, const Rates& rates);
 
   const Options options_;
-  int64_t captured_step_ = -1;  ///< the step that `captured_` is for
+  int64_t steps_before_ = 0;  ///< those taken when the batch under way began
+  bool is_captured_ = false;  ///< `captured_` holds the rates of that moment
   Rates captured_;
   Rates logged_;
 };

@@ -26,6 +26,7 @@ if(LEVIN_STATIC_DEPS)
 endif()
 find_package(Threads REQUIRED)
 find_package(ZLIB REQUIRED)
+_levin_find_library(png png.h)
 _levin_find_library(yaml-cpp yaml-cpp/yaml.h)
 _levin_find_library(xxhash xxhash.h)
 # Boost's own target defines a macro, which the precompiled header's other users would have to define as well.

@@ -36,9 +36,11 @@
 #include <levin/core/data/dataset.h>
 #include <levin/core/data/fashion_mnist.h>
 #include <levin/core/data/generator.h>
+#include <levin/core/data/image_grid.h>
 #include <levin/core/data/sampler.h>
 #include <levin/core/data/tensor_dataset.h>
 #include <levin/core/data/text_lines.h>
+#include <levin/core/interfaces/backward_options.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/checkpointer.h>
 #include <levin/core/interfaces/cluster_environment.h>

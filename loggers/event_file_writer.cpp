@@ -28,7 +28,11 @@ struct SummaryField {
   static constexpr protozero::pbf_tag_type kValue = 1;
 };
 struct ValueField {
-  static constexpr protozero::pbf_tag_type kTag = 1, kSimpleValue = 2, kHistogram = 5, kTensor = 8, kMetadata = 9;
+  static constexpr protozero::pbf_tag_type kTag = 1, kSimpleValue = 2, kImage = 4, kHistogram = 5, kTensor = 8,
+                                           kMetadata = 9;
+};
+struct ImageField {
+  static constexpr protozero::pbf_tag_type kHeight = 1, kWidth = 2, kColorSpace = 3, kEncoded = 4;
 };
 struct HistogramField {
   static constexpr protozero::pbf_tag_type kMin = 1, kMax = 2, kCount = 3, kSum = 4, kSumOfSquares = 5, kLimits = 6,
@@ -162,6 +166,21 @@ void EventFileWriter::add_histogram(std::string_view name, std::span<const doubl
     message.add_double(HistogramField::kSumOfSquares, histogram.sum_of_squares);
     message.add_packed_double(HistogramField::kLimits, histogram.limits.begin(), histogram.limits.end());
     message.add_packed_double(HistogramField::kCounts, histogram.counts.begin(), histogram.counts.end());
+  }
+  append_event(step, summary_);
+}
+
+void EventFileWriter::add_image(std::string_view name, const EncodedImage& image, int64_t step) {
+  summary_.clear();
+  protozero::pbf_writer summary(summary_);
+  {
+    protozero::pbf_writer value(summary, SummaryField::kValue);
+    value.add_string(ValueField::kTag, view(name));
+    protozero::pbf_writer message(value, ValueField::kImage);
+    message.add_int32(ImageField::kHeight, static_cast<int32_t>(image.height));
+    message.add_int32(ImageField::kWidth, static_cast<int32_t>(image.width));
+    message.add_int32(ImageField::kColorSpace, static_cast<int32_t>(image.channels));  // the values are the counts
+    message.add_bytes(ImageField::kEncoded, view(image.png));
   }
   append_event(step, summary_);
 }

@@ -12,6 +12,13 @@
 
 namespace levin {
 
+struct EncodedImage {
+  int64_t height = 0;
+  int64_t width = 0;
+  int64_t channels = 0;  ///< 1 grey, 3 RGB, 4 RGBA
+  std::string png;
+};
+
 /// Writes TensorBoard's event files: `events.out.tfevents.<seconds>.<host>.<pid>.<n>` in one folder, TFRecord records
 /// (length, masked CRC-32C of it, data, masked CRC-32C of it) that hold tensorflow.Event messages.
 ///
@@ -28,6 +35,7 @@ class EventFileWriter {
   void add_text(std::string_view name, std::string_view text, int64_t step);
   /// Nothing is added when no value is finite.
   void add_histogram(std::string_view name, std::span<const double> values, int64_t step);
+  void add_image(std::string_view name, const EncodedImage& image, int64_t step);
   /// `content`: an HParamsPluginData message.
   void add_hyperparameters(std::string_view tag, std::string_view content);
 

@@ -1,6 +1,8 @@
 #include <levin/loggers/tensorboard_logger.h>
 
+#include <levin/core/base/image_bytes.h>
 #include <levin/loggers/hyperparameter_summary.h>
+#include <levin/loggers/png.h>
 
 #include <cstddef>
 
@@ -66,6 +68,14 @@ void TensorBoardLogger::log_histogram(const std::string& name, std::span<const d
   EventFileWriter* out = writer();
   if (out == nullptr) return;
   out->add_histogram(name, values, step);
+  write_when_due();
+}
+
+void TensorBoardLogger::log_image(const std::string& name, const at::Tensor& image, int64_t step) {
+  EventFileWriter* out = writer();
+  if (out == nullptr) return;
+  const at::Tensor bytes = image_bytes(image);
+  out->add_image(name, {bytes.size(1), bytes.size(2), bytes.size(0), encode_png(bytes)}, step);
   write_when_due();
 }
 

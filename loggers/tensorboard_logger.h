@@ -21,7 +21,7 @@ struct TensorBoardLoggerOptions {
 };
 
 /// Writes TensorBoard's event files into the run's folder: metrics (with the epoch) as scalars, hyper-parameters as a
-/// text table and for the HPARAMS page, texts and histograms.
+/// text table and for the HPARAMS page, texts, histograms and images.
 class TensorBoardLogger final : public Logger {
  public:
   using Options = TensorBoardLoggerOptions;
@@ -34,6 +34,7 @@ class TensorBoardLogger final : public Logger {
   void log_hyperparameters(const Config& hyperparameters) override;
   void log_text(const std::string& name, const std::string& text, int64_t step) override;
   void log_histogram(const std::string& name, std::span<const double> values, int64_t step) override;
+  void log_image(const std::string& name, const at::Tensor& image, int64_t step) override;
   void flush() override;
   void finish(TrainerStatus status) override;
 

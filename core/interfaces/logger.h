@@ -8,6 +8,10 @@
 #include <span>
 #include <string>
 
+namespace at {
+class Tensor;
+}
+
 namespace levin {
 
 /// One named value at a step.
@@ -34,6 +38,9 @@ class Logger : public Buildable {
   virtual void log_hyperparameters(const Config& /*hyperparameters*/) {}
   virtual void log_text(const std::string& /*name*/, const std::string& /*text*/, int64_t /*step*/) {}
   virtual void log_histogram(const std::string& /*name*/, std::span<const double> /*values*/, int64_t /*step*/) {}
+  /// `image`: uint8 or floating values between 0 and 1, [channels, height, width] with 1 (grey), 3 (RGB) or 4 (RGBA)
+  /// channels. The trainer hands over uint8 in contiguous memory on the CPU; see core/base/image_bytes.h.
+  virtual void log_image(const std::string& /*name*/, const at::Tensor& /*image*/, int64_t /*step*/) {}
   virtual void after_save_checkpoint(const CheckpointEvent& /*event*/) {}
   /// Puts on disk what is buffered.
   virtual void flush() {}

@@ -104,12 +104,14 @@ OptimizerHandle& Module::optimizer(int64_t index) const {
 
 const std::vector<OptimizerHandle*>& Module::optimizers() const { return runtime("optimizers()").optimizers(); }
 
-void Module::manual_backward(const at::Tensor& loss) {
+void Module::manual_backward(const at::Tensor& loss, const BackwardOptions& options) {
   if (automatic_optimization)
     throw Error("module",
                 "manual_backward() is for manual optimization; hint: set automatic_optimization = false in the "
                 "module's constructor");
-  runtime("manual_backward()").manual_backward(loss);
+  BackwardOptions effective = options;
+  effective.sync_grad = options.sync_grad && toggled_sync_grad_;
+  runtime("manual_backward()").manual_backward(loss, effective);
 }
 
 void Module::clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm) {
@@ -118,12 +120,39 @@ void Module::clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgori
 
 at::Tensor Module::all_gather(const at::Tensor& tensor) const { return runtime("all_gather()").all_gather(tensor); }
 
-Module::ToggleGuard Module::toggle_optimizer(OptimizerHandle& optimizer, const ToggleOptions&) {
-  optimizer.toggle(runtime("toggle_optimizer()").optimizers());
+optim::Scheduler& Module::scheduler(int64_t optimizer_index) const {
+  const auto& all = optimizer(optimizer_index).schedulers();
+  if (all.empty())
+    throw Error("module", fmt::format("optimizer({}) has no scheduler; hint: give it one in configure_optimizers, "
+                                      "with OptimizerConfig.scheduler",
+                                      optimizer_index));
+  return *all.front();
+}
+
+std::vector<optim::Scheduler*> Module::schedulers() const {
+  std::vector<optim::Scheduler*> all;
+  for (const OptimizerHandle* handle : optimizers())
+    all.insert(all.end(), handle->schedulers().begin(), handle->schedulers().end());
+  return all;
+}
+
+Module::ToggleGuard Module::toggle_optimizer(OptimizerHandle& optimizer, const ToggleOptions& options) {
+  const auto& all = runtime("toggle_optimizer()").optimizers();
+  for (const OptimizerHandle* other : all)
+    if (other->is_toggled())
+      throw Error("module", fmt::format("optimizer({}) cannot be toggled while optimizer({}) is; hint: end the scope "
+                                        "of its guard first, or call untoggle_optimizer()",
+                                        optimizer.index(), other->index()));
+  optimizer.toggle(all);
+  toggled_sync_grad_ = options.sync_grad;
   return {*this, optimizer};
 }
 
-void Module::untoggle_optimizer(OptimizerHandle& optimizer) { optimizer.untoggle(); }
+void Module::untoggle_optimizer(OptimizerHandle& optimizer) {
+  if (!optimizer.is_toggled()) return;
+  optimizer.untoggle();
+  toggled_sync_grad_ = true;
+}
 
 std::vector<std::pair<std::string, at::Tensor>> named_tensors(const torch::nn::Module& module) {
   std::unordered_set<const c10::TensorImpl*> seen;

@@ -4,6 +4,7 @@
 #include <levin/core/base/registry.h>
 #include <levin/core/base/state.h>
 #include <levin/core/data/data_module.h>
+#include <levin/core/interfaces/backward_options.h>
 #include <levin/core/interfaces/optimizer_handle.h>
 #include <levin/core/interfaces/step_output.h>
 #include <levin/core/metrics/log_options.h>
@@ -30,7 +31,7 @@ class Metric;
 }
 
 struct ToggleOptions {
-  bool sync_grad = true;  ///< whether gradients are combined over ranks while toggled
+  bool sync_grad = true;  ///< false: no manual_backward in the scope combines gradients over ranks
 };
 
 namespace detail {
@@ -46,7 +47,7 @@ class ModuleRuntime {
   virtual const at::Device& device() const = 0;
   virtual int64_t dataloader_idx() const = 0;
   virtual std::vector<OptimizerHandle*>& optimizers() = 0;
-  virtual void manual_backward(const at::Tensor& loss) = 0;
+  virtual void manual_backward(const at::Tensor& loss, const BackwardOptions& options) = 0;
   /// `in_step`: the optimizer's step that follows may do it.
   virtual void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step) = 0;
   virtual at::Tensor all_gather(const at::Tensor& tensor) = 0;
@@ -173,13 +174,24 @@ class Module : public torch::nn::Module, public Buildable {
   OptimizerHandle& optimizer(int64_t index = 0) const;
   const std::vector<OptimizerHandle*>& optimizers() const;
 
-  /// Manual optimization: false makes training_step responsible for backward and optimizer steps.
+  // ---- Manual optimization; docs/manual-optimization.md shows it.
+
+  /// false makes training_step responsible for zero_grad, backward, the steps of optimizers and those of schedulers.
+  /// Set it in the constructor.
   bool automatic_optimization = true;
-  void manual_backward(const at::Tensor& loss);
+  /// Backward of a scalar loss as the strategy and the precision want it, with on_before_backward and
+  /// on_after_backward around it. Every rank must call it at the same places.
+  void manual_backward(const at::Tensor& loss, const BackwardOptions& options = {});
   /// Clips the gradients of the optimizer's parameters now; under loss scaling they are unscaled first.
   void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm = ClipAlgorithm::kNorm);
+  /// The scheduler that configure_optimizers gave the optimizer at an index, the first where there are several. Nobody
+  /// else steps it in manual optimization. Throws levin::Error where there is none.
+  optim::Scheduler& scheduler(int64_t optimizer_index = 0) const;
+  /// Those of all optimizers, in the order of configure_optimizers.
+  std::vector<optim::Scheduler*> schedulers() const;
 
-  /// In its scope only the optimizer's parameters require gradients.
+  /// In its scope no parameter of another optimizer requires gradients, unless this one has it too. Scopes of several
+  /// optimizers must not overlap.
   class [[nodiscard]] ToggleGuard {
    public:
     ToggleGuard(Module& module, OptimizerHandle& optimizer) : module_(module), optimizer_(optimizer) {}
@@ -202,6 +214,7 @@ class Module : public torch::nn::Module, public Buildable {
  private:
   detail::ModuleRuntime& runtime(const char* call) const;
 
+  bool toggled_sync_grad_ = true;  ///< as the toggled optimizer wants it
   detail::ModuleRuntime* runtime_ = nullptr;
 };
 

@@ -47,6 +47,7 @@ size_t OptimizerHandle::move_to_new_group(const std::vector<at::Tensor>& paramet
 }
 
 void OptimizerHandle::zero_grad(bool set_to_none) {
+  awaits_step_ = false;
   std::vector<at::Tensor> gradients;
   for (const auto& parameter : parameters_) {
     if (set_to_none)
@@ -62,6 +63,7 @@ void OptimizerHandle::zero_grad(bool set_to_none) {
 void OptimizerHandle::step(const Closure& closure) { driver_(*this, closure); }
 
 void OptimizerHandle::take_step(StepScaling scaling, const std::function<at::Tensor()>& closure) {
+  awaits_step_ = false;
   if (divisor_.defined()) scaling.grad_scale = std::exchange(divisor_, {});
   if (fused_ != nullptr) {
     fused_->fused_step(scaling);
@@ -77,6 +79,7 @@ void OptimizerHandle::take_step(StepScaling scaling, const std::function<at::Ten
 }
 
 void OptimizerHandle::toggle(const std::vector<OptimizerHandle*>& all) {
+  toggled_ = true;
   std::unordered_set<const c10::TensorImpl*> mine;
   for (const auto& parameter : parameters_) mine.insert(parameter.unsafeGetTensorImpl());
   for (const auto* other : all) {
@@ -92,6 +95,7 @@ void OptimizerHandle::toggle(const std::vector<OptimizerHandle*>& all) {
 void OptimizerHandle::untoggle() {
   for (auto& parameter : toggled_off_) parameter.set_requires_grad(true);
   toggled_off_.clear();
+  toggled_ = false;
 }
 
 }  // namespace levin

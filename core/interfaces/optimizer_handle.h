@@ -18,7 +18,8 @@ namespace levin {
 
 namespace optim {
 class FusedOptimizer;
-}
+class Scheduler;
+}  // namespace optim
 
 /// Levin's handle over any LibTorch optimizer. In manual optimization `step()` runs the hooks around the step, as the
 /// automatic one does.
@@ -37,6 +38,9 @@ class OptimizerHandle {
   const std::shared_ptr<torch::optim::Optimizer>& shared_optimizer() const { return optimizer_; }
   /// Parameters of all groups, in order.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  /// Its schedulers, in the order of configure_optimizers.
+  const std::vector<optim::Scheduler*>& schedulers() const { return schedulers_; }
+  void add_scheduler(optim::Scheduler& scheduler) { schedulers_.push_back(&scheduler); }
   /// The learning rate of a group.
   double learning_rate(size_t group = 0) const;
 
@@ -64,6 +68,11 @@ class OptimizerHandle {
   /// Parameters of this optimizer, and no other, require gradients until untoggle.
   void toggle(const std::vector<OptimizerHandle*>& all);
   void untoggle();
+  bool is_toggled() const { return toggled_; }
+
+  /// Manual optimization: whether gradients wait for a step, which a checkpoint must then hold too.
+  bool awaits_step() const { return awaits_step_; }
+  void note_backward() { awaits_step_ = true; }
 
  private:
   void collect_parameters();
@@ -77,6 +86,9 @@ class OptimizerHandle {
   Driver driver_;
   std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> toggled_off_;
+  std::vector<optim::Scheduler*> schedulers_;
+  bool toggled_ = false;
+  bool awaits_step_ = false;
 };
 
 }  // namespace levin

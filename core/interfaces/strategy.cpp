@@ -18,7 +18,9 @@ StepOutput Strategy::forward_backward(const Batch& batch, StepPhases& phases, co
   return output;
 }
 
-void Strategy::manual_backward(const at::Tensor& loss, bool /*sync*/) { loss.backward(); }
+void Strategy::manual_backward(const at::Tensor& loss, const BackwardOptions& options) {
+  loss.backward(/*gradient=*/{}, options.retain_graph);
+}
 
 State Strategy::module_state(Module& module) {
   State state = State::map();

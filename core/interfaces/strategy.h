@@ -5,6 +5,7 @@
 #include <levin/core/comm/collective.h>
 #include <levin/core/comm/whereabouts.h>
 #include <levin/core/data/batch.h>
+#include <levin/core/interfaces/backward_options.h>
 #include <levin/core/interfaces/step_output.h>
 
 #include <ATen/core/Tensor.h>
@@ -119,8 +120,8 @@ class Strategy : public Buildable {
   virtual Participation participation() { return {}; }
   /// Runs a training step of a module that calls backward itself.
   virtual StepOutput manual_step(const Batch& batch, StepPhases& phases) { return phases.forward(batch); }
-  /// Runs backward outside the automatic loop; `sync`: gradients are combined over ranks.
-  virtual void manual_backward(const at::Tensor& loss, bool sync);
+  /// Runs backward outside the automatic loop.
+  virtual void manual_backward(const at::Tensor& loss, const BackwardOptions& options);
   /// What learning rates are multiplied by because of the number of ranks; 1 leaves them.
   virtual double learning_rate_scale() const { return 1; }
   /// Makes the state of the optimizers the same on all ranks, that of rank 0.

@@ -82,7 +82,7 @@ SequentialElement::Function adapt(std::string name, Callable callable) {
 /// Counts the leading parameters of a forward that are given tensors: all of them, up to the first with a default.
 template <class Module>
 constexpr size_t forward_arity() {
-  if constexpr (std::is_invocable_v<decltype(&Module::forward), Module&, const at::Tensor&>)
+  if constexpr (requires(Module & module, const at::Tensor& tensor) { module.forward(tensor); })
     return 1;
   else
     return ForwardTraits<decltype(&Module::forward)>::kArity;

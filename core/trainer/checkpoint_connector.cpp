@@ -16,6 +16,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace levin {
 
 std::string CheckpointConnector::callback_key(size_t index) const {
@@ -86,7 +88,9 @@ State CheckpointConnector::dump_rank() {
   metrics["train"] = core.train_metrics.state_dict();
   if (core.progress.phase == FitPhase::kValidation) metrics["validation"] = core.evaluation_metrics.state_dict();
   own["metrics"] = std::move(metrics);
-  if (core.progress.window_index > 0) {
+  const auto& optimizers = core.optimizer_list;
+  if (core.progress.window_index > 0 || std::any_of(optimizers.begin(), optimizers.end(),
+                                                    [](const auto* optimizer) { return optimizer->awaits_step(); })) {
     State gradients = State::map();
     for (const auto& [name, parameter] : core.parameter_names.items())
       if (parameter.grad().defined())
@@ -119,7 +123,7 @@ State CheckpointConnector::merged_rank_state(int64_t saved_ranks) const {
     metrics[part] = core_.is_global_zero() ? std::move(merged) : metrics::Collector::without_values(merged);
   }
   own["metrics"] = std::move(metrics);
-  if (core_.progress.window_index > 0 && core_.is_global_zero()) {
+  if (ranks.front().find("gradients") != nullptr && core_.is_global_zero()) {
     // Gradients are averaged over the ranks when they are combined.
     const double factor = static_cast<double>(core_.world_size()) / static_cast<double>(saved_ranks);
     State gradients = State::map();
@@ -235,6 +239,8 @@ void CheckpointConnector::restore_moment() {
     for (const auto& [name, parameter] : core_.parameter_names.items())
       if (const State* gradient = gradients->find(name))
         parameter.mutable_grad() = at::empty_like(parameter).copy_(gradient->as_tensor());
+    if (!core_.module().automatic_optimization)
+      for (OptimizerHandle* optimizer : core_.optimizer_list) optimizer->note_backward();
   }
   if (const State* generators = own.find("rng")) {
     restore_rng_state(*generators);

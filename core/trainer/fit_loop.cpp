@@ -245,6 +245,7 @@ FitLoop::Turn FitLoop::next_turn(DataLoader::Pass& pass, std::optional<Batch>& f
 FitLoop::BatchResult FitLoop::train_batch(Turn turn) {
   FitProgress& progress = core_.progress;
   const int64_t batch_idx = progress.batch;
+  const int64_t steps_before = progress.global_step;
   const StandIn stand_in(core_, !turn.has_data);
   const Batch batch = core_.transfer(std::move(turn.batch), 0);
   core_.train_metrics.begin({.batch_size = batch.size(), .step_default = true});
@@ -266,7 +267,8 @@ FitLoop::BatchResult FitLoop::train_batch(Turn turn) {
   hooks_.call_in_stages(
       "on_train_batch_end", &Callback::on_train_batch_end, &Module::on_train_batch_end, [] {},
       [&] {
-        if (core_.stepped && progress.global_step % core_.options.log_every_n_steps == 0)
+        // In manual optimization a batch may take several steps.
+        if (progress.global_step / core_.options.log_every_n_steps > steps_before / core_.options.log_every_n_steps)
           core_.log_step_row();
         else
           core_.emit_row();

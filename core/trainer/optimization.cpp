@@ -4,6 +4,7 @@
 #include <levin/core/base/log.h>
 #include <levin/core/optim/schedulers.h>
 
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 
@@ -90,6 +91,7 @@ void Optimization::configure() {
             fmt::format("the scheduler '{}' follows a metric; hint: set SchedulerConfig.monitor to a logged name",
                         scheduler_config.name));
       scheduler->attach(*config.optimizer, initial);
+      core_.optimizer_list.back()->add_scheduler(*scheduler);
       core_.schedulers.push_back({std::move(scheduler), scheduler_config});
     }
   }
@@ -109,7 +111,10 @@ const StepOutput& Optimization::run(const Batch& batch, const Place& place) {
   output_ = StepOutput();
   data_ended_ = false;
   if (!core_.module().automatic_optimization) {
+    if (place.counts_participants) count_participants();
+    core_.loss_weight = place_.weight;
     output_ = core_.strategy().manual_step(batch, *this);
+    core_.loss_weight = 1;
     end_window();
     return output_;
   }
@@ -230,6 +235,17 @@ void Optimization::drive_step(OptimizerHandle& optimizer, const OptimizerHandle:
   if (!ready) return;
   core_.stepped = true;
   ++core_.progress.global_step;
+}
+
+/// Manual optimization: a module may run backward as often as it likes, so that ranks tell each other beforehand who
+/// has data.
+void Optimization::count_participants() {
+  at::Tensor counts = at::tensor({place_.weight, place_.has_next ? 1.0 : 0.0}, at::kDouble).to(core_.device());
+  core_.strategy().collective().all_reduce(counts, ReduceOp::kMean)->wait();
+  const at::Tensor means = counts.cpu();
+  const double* mean = means.const_data_ptr<double>();
+  if (mean[0] > 0) place_.weight /= mean[0];
+  data_ended_ = mean[1] == 0;
 }
 
 /// An unsized loader ended inside a window: what was divided by the window's planned size must be divided by what it

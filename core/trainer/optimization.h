@@ -47,6 +47,7 @@ class Optimization final : private StepPhases {
   void drive_step(OptimizerHandle& optimizer, const OptimizerHandle::Closure& closure);
   void prepare_step(OptimizerHandle& optimizer, StepScaling& scaling);
   void end_window();
+  void count_participants();
   void scale_partial_window();
   void scale_gradients(double factor);
 

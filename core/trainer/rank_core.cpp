@@ -6,6 +6,7 @@
 #include <levin/core/comm/control_plane.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/metrics/metric.h>
+#include <levin/core/trainer/hooks.h>
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
@@ -301,8 +302,27 @@ DataLoaderPosition RankCore::train_position() const {
 
 // ---- Manual optimization
 
-void RankCore::manual_backward(const at::Tensor& loss) {
-  strategy().manual_backward(precision().scale_loss(loss), /*sync=*/true);
+void RankCore::manual_backward(const at::Tensor& loss, const BackwardOptions& backward) {
+  if (loss.numel() != 1)
+    throw Error("module", fmt::format("manual_backward() needs a scalar loss; got shape {}; hint: take its mean or sum",
+                                      c10::str(loss.sizes())));
+  if (!loss.requires_grad())
+    throw Error("module",
+                "the loss given to manual_backward() does not depend on any parameter that requires a gradient; hint: "
+                "it may have been detached, or come from parameters of another optimizer than the one toggled");
+  Hooks hooks(*this);
+  at::Tensor start = loss;
+  hooks.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, start);
+  {
+    const Activity activity(*this, "backward");
+    if (loss_weight != 1) start = start * loss_weight;
+    strategy().manual_backward(precision().scale_loss(start), backward);
+  }
+  const bool toggled = std::any_of(optimizer_list.begin(), optimizer_list.end(),
+                                   [](const OptimizerHandle* optimizer) { return optimizer->is_toggled(); });
+  for (OptimizerHandle* optimizer : optimizer_list)
+    if (optimizer->is_toggled() || !toggled) optimizer->note_backward();
+  hooks.call("on_after_backward", &Callback::on_after_backward, &Module::on_after_backward);
 }
 
 at::Tensor RankCore::all_gather(const at::Tensor& tensor) {

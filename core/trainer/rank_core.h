@@ -77,6 +77,7 @@ class RankCore final : public detail::ModuleRuntime {
   uint64_t data_seed = 0;
   int64_t fits = 0;  ///< calls of fit; each has a run folder of its own
   optim::AccumulationSchedule accumulation;
+  double loss_weight = 1;       ///< of this rank's loss in the mean over the ranks, in the batch under way
   bool stepped = false;         ///< the batch under way took an optimizer step
   bool resumed = false;         ///< this fit continues from a checkpoint
   bool in_fit_loop = false;     ///< batches are under way: a checkpoint waits for a moment that can be resumed
@@ -132,7 +133,7 @@ class RankCore final : public detail::ModuleRuntime {
   const at::Device& device() const override { return strategy().root_device(); }
   int64_t dataloader_idx() const override { return evaluation_loader; }
   std::vector<OptimizerHandle*>& optimizers() override { return optimizer_list; }
-  void manual_backward(const at::Tensor& loss) override;
+  void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
   void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step) override;
   at::Tensor all_gather(const at::Tensor& tensor) override;
 

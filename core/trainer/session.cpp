@@ -295,25 +295,32 @@ std::exception_ptr Session::on_error(const std::exception_ptr& error) {
   return reported;
 }
 
+/// Manual optimization leaves to the module what some options and strategies want to do.
+void Session::check_manual_optimization() const {
+  if (!core_.strategy().capabilities().manual_optimization)
+    throw ConfigError(
+        fmt::format("trainer.strategy '{}' does not work with manual optimization (the module sets "
+                    "automatic_optimization = false); valid: single_device, ddp, ddp_spawn, ddp_threads, horovod",
+                    core_.strategy().name()));
+  if (core_.options.gradient_clip_val)
+    throw ConfigError(
+        "trainer.gradient_clip_val does not work with manual optimization; hint: call clip_gradients() in "
+        "training_step");
+  if (!core_.options.accumulate_grad_batches.is_off())
+    throw ConfigError(
+        "trainer.accumulate_grad_batches does not work with manual optimization; hint: count batches in "
+        "training_step");
+}
+
 void Session::fit(const SessionRequest& request) {
   require_idle(request);
+  if (!request.module->automatic_optimization) check_manual_optimization();
   core_.begin_fit();
   launch(request);
 }
 
 void Session::run_fit(const SessionRequest& request) {
   set_up_weights(request.ckpt, /*weights_only=*/false);
-  if (!core_.module().automatic_optimization && !core_.strategy().capabilities().manual_optimization)
-    throw ConfigError(fmt::format("strategy '{}' does not work with manual optimization; hint: strategy: ddp",
-                                  core_.strategy().name()));
-  if (core_.options.gradient_clip_val && !core_.module().automatic_optimization)
-    throw ConfigError(
-        "trainer.gradient_clip_val does not work with manual optimization; hint: call clip_gradients() in "
-        "training_step");
-  if (!core_.accumulation.is_off() && !core_.module().automatic_optimization)
-    throw ConfigError(
-        "trainer.accumulate_grad_batches does not work with manual optimization; hint: count batches in "
-        "training_step");
   const ActivationCheckpointing checkpointing(core_.module(), core_.options.activation_checkpointing);
   fit_loop_.count_batches();
   optimization_.configure();

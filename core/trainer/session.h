@@ -58,6 +58,7 @@ class Session {
   void tear_down();
   /// Runs on_exception and ends this rank's part; gives what is to be thrown on.
   std::exception_ptr on_error(const std::exception_ptr& error);
+  void check_manual_optimization() const;
   void run_fit(const SessionRequest& request);
   void run_evaluation(const SessionRequest& request);
   void run_prediction(const SessionRequest& request);

@@ -1,6 +1,7 @@
 #include <levin/core/trainer/trainer.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/image_bytes.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/comm/control_plane.h>
 #include <levin/core/interfaces/cluster_environment.h>
@@ -85,6 +86,12 @@ MetricMap Trainer::progress_bar_metrics(bool wait_for_device) const {
   return core().progress_bar_metrics(wait_for_device);
 }
 void Trainer::log_metrics(const MetricMap& values) { core().add_to_row(values); }
+
+void Trainer::log_image(const std::string& name, const at::Tensor& image) {
+  if (!is_global_zero() || sanity_checking() || loggers().empty()) return;
+  const at::Tensor bytes = image_bytes(image);
+  for (const auto& logger : loggers()) logger->log_image(name, bytes, global_step());
+}
 
 int64_t Trainer::global_rank() const { return core().strategy().environment().rank(); }
 int64_t Trainer::world_size() const { return core().strategy().environment().world_size(); }

@@ -76,6 +76,10 @@ class Trainer {
   MetricMap progress_bar_metrics(bool wait_for_device = true) const;
   /// Hands values to the loggers at the present step, beside those of the module.
   void log_metrics(const MetricMap& values);
+  /// Hands an image to the loggers at the present step: uint8 or floating values between 0 and 1 (others are clamped),
+  /// [channels, height, width] with 1, 3 or 4 channels. `make_grid` makes one of many. Rank 0 logs its own; others may
+  /// call it too. Waits for the image's device.
+  void log_image(const std::string& name, const at::Tensor& image);
 
   // ---- Who is who.
 

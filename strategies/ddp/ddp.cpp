@@ -28,6 +28,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <exception>
 
@@ -35,6 +36,9 @@ namespace levin {
 namespace {
 
 constexpr double kBytesPerMib = 1 << 20;
+
+/// Sets of parameters, toggled in turn, of which each keeps its buckets.
+constexpr size_t kMostManualReducers = 4;
 
 std::chrono::milliseconds to_milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
@@ -308,7 +312,7 @@ ControlPlane* Ddp::control_plane() { return control_plane_.get(); }
 
 void Ddp::teardown() {
   control_plane_.reset();
-  reducer_.reset();
+  reducers_.clear();
   parameters_.clear();
   module_ = nullptr;
   if (ranks() == Ranks::kProcesses) return;
@@ -324,7 +328,7 @@ void Ddp::setup_module(Module& module) {
   module_ = &module;
   parameters_ = named_unique_parameters(module);
   has_buffers_ = !module.buffers().empty();
-  reducer_.reset();
+  reducers_.clear();
   if (world_size() == 1) return;
   require_same_model(module, *collective_);
   broadcast_model(module, group_);
@@ -335,13 +339,20 @@ std::unique_ptr<c10d::CommHookInterface> Ddp::communication_hook(const c10::intr
 }
 
 GradientReducer& Ddp::reducer(Module& module, const StepWindow& window, bool manual) {
-  if (reducer_ == nullptr || !reducer_->fits(parameters_)) {
+  const auto fitting = std::find_if(reducers_.begin(), reducers_.end(),
+                                    [this](const auto& reducer) { return reducer->fits(parameters_); });
+  if (fitting != reducers_.end()) {
+    std::rotate(reducers_.begin(), fitting, fitting + 1);
+  } else {
+    // Toggling makes the parameters of one optimizer after the other those that are trained.
+    if (reducers_.size() >= (manual ? kMostManualReducers : 1)) reducers_.pop_back();
     parameters_ = named_unique_parameters(module);
     GradientReducerOptions reduction;
     reduction.bucket_bytes = static_cast<int64_t>(options_.bucket_cap_mb * kBytesPerMib);
     reduction.first_bucket_bytes = static_cast<int64_t>(options_.first_bucket_cap_mb * kBytesPerMib);
     // Each of several losses reaches some of the parameters.
     reduction.find_unused_parameters = options_.find_unused_parameters || manual;
+    reduction.may_find_none_unused = !options_.find_unused_parameters;
     reduction.static_graph = options_.static_graph && !manual;
     reduction.counts_participants = window.counts_participants;
     reduction.configure = [this](c10d::Reducer& made) {
@@ -350,10 +361,15 @@ GradientReducer& Ddp::reducer(Module& module, const StepWindow& window, bool man
       else
         compress_gradients(made, group_, options_.gradient_compression);
     };
-    reducer_.reset();
-    reducer_ = std::make_unique<GradientReducer>(parameters_, group_, std::move(reduction));
+    reducers_.insert(reducers_.begin(), std::make_unique<GradientReducer>(parameters_, group_, std::move(reduction)));
   }
-  return *reducer_;
+  return *reducers_.front();
+}
+
+void Ddp::send_buffers(Module& module) {
+  if (!options_.broadcast_buffers || !has_buffers_) return;
+  const WaitingIn waiting(whereabouts_, "broadcast of buffers");
+  with_communication_errors([&] { broadcast_buffers(module, group_); });
 }
 
 StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) {
@@ -367,10 +383,7 @@ StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const S
   }
   GradientReducer& gradients = reducer(phases.module(), window, /*manual=*/false);
   if (window.sync) gradients.before_forward();
-  if (options_.broadcast_buffers && has_buffers_) {
-    const WaitingIn waiting(whereabouts_, "broadcast of buffers");
-    with_communication_errors([&] { broadcast_buffers(phases.module(), group_); });
-  }
+  send_buffers(phases.module());
   StepOutput output = [&] {
     const SyncBatchNormScope statistics(sync_batchnorm_ ? collective_ : nullptr);
     return forward(batch, phases);
@@ -389,21 +402,23 @@ StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const S
 }
 
 Strategy::Participation Ddp::participation() {
-  return reducer_ == nullptr ? Participation{} : reducer_->participation();
+  return reducers_.empty() ? Participation{} : reducers_.front()->participation();
 }
 
 StepOutput Ddp::manual_step(const Batch& batch, StepPhases& phases) {
-  const SyncBatchNormScope statistics(sync_batchnorm_ && world_size() > 1 ? collective_ : nullptr);
+  if (world_size() == 1) return phases.forward(batch);
+  send_buffers(phases.module());
+  const SyncBatchNormScope statistics(sync_batchnorm_ ? collective_ : nullptr);
   return phases.forward(batch);
 }
 
-void Ddp::manual_backward(const at::Tensor& loss, bool sync) {
-  if (world_size() == 1) return Strategy::manual_backward(loss, sync);
+void Ddp::manual_backward(const at::Tensor& loss, const BackwardOptions& options) {
+  if (world_size() == 1) return Strategy::manual_backward(loss, options);
   GradientReducer& gradients = reducer(*module_, {}, /*manual=*/true);
-  if (sync) gradients.before_forward();
-  const at::Tensor start = gradients.before_backward(loss, sync, {});
-  const WaitingIn waiting(sync ? whereabouts_ : nullptr, "reduction of gradients");
-  with_communication_errors([&] { start.backward(); });
+  if (options.sync_grad) gradients.before_forward();
+  const at::Tensor start = gradients.before_backward(loss, options.sync_grad, {});
+  const WaitingIn waiting(options.sync_grad ? whereabouts_ : nullptr, "reduction of gradients");
+  with_communication_errors([&] { Strategy::manual_backward(start, options); });
 }
 
 double Ddp::learning_rate_scale() const {

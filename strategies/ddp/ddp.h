@@ -63,7 +63,7 @@ class Ddp : public Strategy {
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) override;
   Participation participation() override;
   StepOutput manual_step(const Batch& batch, StepPhases& phases) override;
-  void manual_backward(const at::Tensor& loss, bool sync) override;
+  void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
   double learning_rate_scale() const override;
   void teardown() override;
 
@@ -98,6 +98,7 @@ class Ddp : public Strategy {
   c10::intrusive_ptr<c10d::Store> connect() const;
   void start_control_plane(const StrategySetup& setup);
   GradientReducer& reducer(Module& module, const StepWindow& window, bool manual);
+  void send_buffers(Module& module);
   at::Device device_of_rank(const StrategySetup& setup) const;
 
   const Options options_;
@@ -108,7 +109,7 @@ class Ddp : public Strategy {
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::unique_ptr<ControlPlane> control_plane_;
-  std::unique_ptr<GradientReducer> reducer_;
+  std::vector<std::unique_ptr<GradientReducer>> reducers_;  ///< the one used last is the first
   std::vector<std::pair<std::string, at::Tensor>> parameters_;
   Module* module_ = nullptr;
   bool has_buffers_ = false;

@@ -2,12 +2,14 @@
 
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 
 namespace levin {
@@ -27,6 +29,10 @@ struct WithGradientOf : torch::autograd::Function<WithGradientOf> {
   static tensor_list backward(AutogradContext* context, tensor_list gradients) {
     return {gradients[0], context->saved_data["gradient"].toTensor(), at::Tensor()};
   }
+};
+
+struct NoWarnings : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
 };
 
 std::vector<at::Tensor> trained(const std::vector<std::pair<std::string, at::Tensor>>& parameters) {
@@ -102,10 +108,14 @@ at::Tensor GradientReducer::before_backward(const at::Tensor& loss, bool sync, c
     });
     first_backward_ = false;
   }
-  if (options_.find_unused_parameters && !options_.static_graph)
+  if (options_.find_unused_parameters && !options_.static_graph) {
+    NoWarnings handler;
+    std::optional<c10::WarningUtils::WarningHandlerGuard> silence;
+    if (options_.may_find_none_unused) silence.emplace(&handler);
     reducer_->prepare_for_backward({start});
-  else
+  } else {
     reducer_->prepare_for_backward({});
+  }
   return start;
 }
 

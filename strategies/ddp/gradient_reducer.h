@@ -23,6 +23,7 @@ struct GradientReducerOptions {
   int64_t bucket_bytes = 25 << 20;       ///< gradients are combined in pieces of about this size
   int64_t first_bucket_bytes = 1 << 20;  ///< the first to be ready is smaller, so that communication starts early
   bool find_unused_parameters = false;   ///< parameters that the loss does not depend on are found at each step
+  bool may_find_none_unused = false;     ///< that there are none is no reason for a warning
   bool static_graph = false;             ///< every step uses the same parameters in the same way
   bool counts_participants = false;      ///< see StepWindow
   /// May set a communication hook; called once.

@@ -76,7 +76,9 @@ class ReplicaLogs::Recorder final : public detail::ModuleRuntime {
   const at::Device& device() const override { return device_; }
   int64_t dataloader_idx() const override { return origin_->dataloader_idx(); }
   std::vector<OptimizerHandle*>& optimizers() override { return origin_->optimizers(); }
-  void manual_backward(const at::Tensor&) override { refuse_manual_optimization("manual_backward()"); }
+  void manual_backward(const at::Tensor&, const BackwardOptions&) override {
+    refuse_manual_optimization("manual_backward()");
+  }
   void clip_gradients(OptimizerHandle&, double, ClipAlgorithm, bool) override {
     refuse_manual_optimization("clip_gradients()");
   }

@@ -206,7 +206,10 @@ TEST_P(RankConformance, UnusedParametersAreFound) {
   EXPECT_EQ(difference(got.weights, expected.weights, kSummationOrder), "");
 }
 
-TEST_P(RankConformance, SeveralOptimizersAreSteppedByHand) { expect_as_on_one_device({.net = {.manual = true}}); }
+TEST_P(RankConformance, SeveralOptimizersAreSteppedByHand) {
+  expect_as_on_one_device({.net = {.manual = true}});
+  expect_as_on_one_device({.net = {.manual = true}, .examples = 43});
+}
 
 TEST_P(RankConformance, SyncBatchNormIsThatOfTheWholeBatch) {
   TrainingRun run{.net = {.batch_norm = true}};

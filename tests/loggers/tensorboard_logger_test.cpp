@@ -3,6 +3,7 @@
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/log.h>
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include "../support/faulty_file_system.h"
@@ -93,6 +94,10 @@ TEST_F(TensorBoardLoggerTest, TensorBoardReadsEverythingBack) {
   log_one(logger, "odd", -std::numeric_limits<double>::infinity(), 4, 1);
   logger.log_text("note", "a **bold** word", 5);
   logger.log_histogram("weights", std::vector<double>{-1, 0, 0.5, 0.5, 2}, 6);
+  const at::Tensor color = at::arange(3 * 2 * 5).mul(8).to(at::kByte).reshape({3, 2, 5});
+  logger.log_image("samples", color, 6);
+  logger.log_image("samples", color.to(at::kFloat).div(255), 7);
+  logger.log_image("grey", at::tensor({0.0, 0.5, 1.0}).reshape({1, 1, 3}), 6);
   logger.finish(TrainerStatus::kFinished);
   logger.start(run_);
   log_one(logger, "acc", 0.5, 7);
@@ -113,6 +118,13 @@ TEST_F(TensorBoardLoggerTest, TensorBoardReadsEverythingBack) {
   EXPECT_NE(table.find("| model.name | a\\|b\\_c |\n"), std::string::npos) << table;
   EXPECT_EQ(found["histograms"]["weights"],
             json(R"([{"step": 6, "min": "-1.0", "max": "2.0", "count": "5.0", "counted": "5.0"}])"));
+  const auto rows = json(R"([[0, 80, 160, 8, 88, 168, 16, 96, 176, 24, 104, 184, 32, 112, 192],
+                             [40, 120, 200, 48, 128, 208, 56, 136, 216, 64, 144, 224, 72, 152, 232]])");
+  ASSERT_EQ(found["images"]["samples"].size(), 2u);
+  for (size_t i = 0; i < 2; ++i)
+    EXPECT_EQ(found["images"]["samples"][i],
+              nlohmann::json({{"step", 6 + i}, {"width", 5}, {"height", 2}, {"rows", rows}}));
+  EXPECT_EQ(found["images"]["grey"], json(R"([{"step": 6, "width": 3, "height": 1, "rows": [[0, 128, 255]]}])"));
   EXPECT_EQ(found["hparams"], json(R"({"model.hidden": "256.0", "model.lr": "0.001", "model.name": "'a|b_c'",
                                        "data.shuffle": "True", "data.tag": "'12'", "sizes": "'[1, 2]'"})"));
   EXPECT_EQ(found["status"], 1);
@@ -178,6 +190,7 @@ TEST_F(TensorBoardLoggerTest, WithoutStartNothingHappens) {
   log_one(logger, "a", 1, 1);
   logger.log_text("a", "b", 1);
   logger.log_histogram("a", std::vector<double>{1}, 1);
+  logger.log_image("a", at::zeros({1, 2, 2}), 1);
   logger.log_hyperparameters(Config::parse("a: 1", {}));
   logger.flush();
   logger.finish(TrainerStatus::kFailed);

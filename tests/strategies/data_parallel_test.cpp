@@ -54,7 +54,7 @@ class CollectingRuntime : public detail::ModuleRuntime {
   const at::Device& device() const override { return device_; }
   int64_t dataloader_idx() const override { return 7; }
   std::vector<OptimizerHandle*>& optimizers() override { return optimizers_; }
-  void manual_backward(const at::Tensor&) override {}
+  void manual_backward(const at::Tensor&, const BackwardOptions&) override {}
   void clip_gradients(OptimizerHandle&, double, ClipAlgorithm, bool) override {}
   at::Tensor all_gather(const at::Tensor& tensor) override { return tensor.detach().unsqueeze(0); }
 
