@@ -1,6 +1,8 @@
 #include <levin/core/builtins.h>
 
+#include <levin/callbacks/batch_size_finder.h>
 #include <levin/callbacks/early_stopping.h>
+#include <levin/callbacks/learning_rate_finder.h>
 #include <levin/callbacks/learning_rate_monitor.h>
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/callbacks/model_summary.h>
@@ -25,6 +27,10 @@ void register_builtins(Registries& registries) {
   registries.callbacks.add<ProgressBar>("progress_bar", "shows progress, rate and metrics");
   registries.callbacks.add<ModelSummary>("model_summary", "prints the layers and their parameters before training");
   registries.callbacks.add<LearningRateMonitor>("learning_rate_monitor", "logs the learning rates");
+  registries.callbacks.add<BatchSizeFinder>("batch_size_finder",
+                                            "before training, finds the batch size that fits into memory");
+  registries.callbacks.add<LearningRateFinder>("learning_rate_finder",
+                                               "before training, finds the learning rate at which the loss falls most");
   registries.callbacks.add<Timer>("timer", "measures the time of each stage and ends training after a given time");
 
   registries.loggers.add<CsvLogger>("csv", "metrics.csv in the run's folder");

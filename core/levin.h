@@ -4,8 +4,10 @@
 
 #include <torch/torch.h>
 
+#include <levin/callbacks/batch_size_finder.h>
 #include <levin/callbacks/early_stopping.h>
 #include <levin/callbacks/lambda_callback.h>
+#include <levin/callbacks/learning_rate_finder.h>
 #include <levin/callbacks/learning_rate_monitor.h>
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/callbacks/model_summary.h>
@@ -37,6 +39,7 @@
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/checkpointer.h>
 #include <levin/core/interfaces/cluster_environment.h>
+#include <levin/core/interfaces/finder.h>
 #include <levin/core/interfaces/launcher.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/module.h>

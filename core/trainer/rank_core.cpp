@@ -62,6 +62,7 @@ StrategySetup RankCore::strategy_setup() {
 void RankCore::begin_fit() {
   progress = {};
   elapsed_before = 0;
+  train_batch_size.reset();
   accumulate = options.accumulate_grad_batches;
   forget_metrics();
   if (fits++ > 0) forget_run_directory();

@@ -9,7 +9,9 @@
 #include <levin/core/comm/control_plane.h>
 #include <levin/core/data/sampler.h>
 #include <levin/core/interfaces/cluster_environment.h>
+#include <levin/core/interfaces/finder.h>
 #include <levin/core/interfaces/launcher.h>
+#include <levin/core/trainer/registries.h>
 #include <levin/core/trainer/signals.h>
 #include <levin/core/trainer/thread_rank.h>
 
@@ -22,6 +24,7 @@
 #include <exception>
 #include <mutex>
 #include <typeinfo>
+#include <utility>
 
 namespace levin {
 
@@ -92,7 +95,7 @@ void Session::run_rank(const SessionRequest& request) {
     set_up(request);
     switch (request.stage) {
       case Stage::kFit:
-        run_fit(request);
+        request.tune ? run_tuning(request) : run_fit(request);
         break;
       case Stage::kPredict:
         run_prediction(request);
@@ -128,18 +131,24 @@ void Session::set_up(const SessionRequest& request) {
   core_.data_seed = std::stoull(core_.from_rank_zero(std::to_string(core_.data_seed)));
   core_.share_run_directory();
 
-  // The module's own callbacks replace those of the same type.
+  core_.set_callbacks(callbacks_for(request));
+  set_up_data(request);
+  hooks_.call("setup", &Callback::setup, &Module::setup, request.stage);
+  hooks_.module("configure_model", &Module::configure_model);
+  select_loaders();
+  if (!request.tune) core_.start_loggers();
+}
+
+std::vector<std::shared_ptr<Callback>> Session::callbacks_for(const SessionRequest& request) const {
   std::vector<std::shared_ptr<Callback>> callbacks = core_.resolved.callbacks;
   for (auto& own : core_.module().configure_callbacks()) {
     std::erase_if(callbacks, [&](const auto& other) { return typeid(*other) == typeid(*own); });
     callbacks.push_back(std::move(own));
   }
-  core_.set_callbacks(std::move(callbacks));
-  set_up_data(request);
-  hooks_.call("setup", &Callback::setup, &Module::setup, request.stage);
-  hooks_.module("configure_model", &Module::configure_model);
-  select_loaders();
-  core_.start_loggers();
+  if (!request.tune) return callbacks;
+  std::erase_if(callbacks, [](const auto& other) { return dynamic_cast<Finder*>(other.get()) == nullptr; });
+  if (callbacks.empty()) callbacks.push_back(registries().callbacks.make("learning_rate_finder", Config::null(), ""));
+  return callbacks;
 }
 
 void Session::set_up_data(const SessionRequest& request) {
@@ -158,7 +167,27 @@ DataLoader Session::train_loader() const {
   DataLoader loader = core_.given.train;
   if (!loader && core_.data != nullptr) loader = core_.data->train_dataloader();
   if (!loader) loader = core_.module().train_dataloader();
-  return loader && core_.has_thread_ranks() ? loader.with_options(loader.options()) : loader;
+  if (!loader) return loader;
+  if (core_.train_batch_size) return loader.with_batch_size(*core_.train_batch_size);
+  return core_.has_thread_ranks() ? loader.with_options(loader.options()) : loader;
+}
+
+void Session::use_batch_size(int64_t batch_size) {
+  const auto former_size = std::exchange(core_.train_batch_size, batch_size);
+  const LoaderSet former = core_.loaders;
+  core_.loaders.train = former.train.with_batch_size(batch_size);
+  if (core_.resolved.overfit) core_.loaders.val = core_.loaders.train.with_options(core_.loaders.train.options());
+  // While a checkpoint is being loaded, what is counted has not been counted yet.
+  if (core_.running != RunningStage::kTrain) return;
+  try {
+    fit_loop_.count_batches();
+  } catch (const ConfigError&) {
+    core_.train_batch_size = former_size;
+    core_.loaders = former;
+    fit_loop_.count_batches();
+    throw;
+  }
+  optimization_.restart_schedules();
 }
 
 DataLoaders Session::evaluation_loaders(const DataLoaders& given, DataLoaders (DataModule::*of_data)(),
@@ -274,8 +303,25 @@ void Session::fit(const SessionRequest& request) {
   launch(request);
 }
 
-void Session::run_fit(const SessionRequest& request) {
-  set_up_weights(request.ckpt, /*weights_only=*/false);
+std::vector<std::string> Session::tune(const SessionRequest& request) {
+  require_idle(request);
+  core_.begin_fit();
+  reports_.clear();
+  launch(request);
+  return std::move(reports_);
+}
+
+void Session::run_tuning(const SessionRequest& request) {
+  start_fit(request);
+  checkpoints_.release();
+  hooks_.call("on_fit_end", &Callback::on_fit_end, &Module::on_fit_end);
+  core_.active_metrics = nullptr;
+  for (const auto& callback : core_.callbacks)
+    if (const auto* finder = dynamic_cast<const Finder*>(callback.get())) reports_.push_back(finder->report());
+}
+
+void Session::start_fit(const SessionRequest& request) {
+  set_up_weights(request.ckpt, /*weights_only=*/request.tune);
   if (!core_.module().automatic_optimization && !core_.strategy().capabilities().manual_optimization)
     throw ConfigError(fmt::format("strategy '{}' does not work with manual optimization; hint: strategy: ddp",
                                   core_.strategy().name()));
@@ -296,6 +342,10 @@ void Session::run_fit(const SessionRequest& request) {
   core_.fit_started = std::chrono::steady_clock::now();
   core_.module().train();
   hooks_.call("on_fit_start", &Callback::on_fit_start, &Module::on_fit_start);
+}
+
+void Session::run_fit(const SessionRequest& request) {
+  start_fit(request);
   if (core_.resumed) checkpoints_.restore_optimization();
   fit_loop_.sanity_check();
   core_.strategy().broadcast_optimizers(optimization_.optimizers());
@@ -390,6 +440,9 @@ void Session::save_outcome(const SessionRequest& request, const std::string& dir
     predictions.push_back(std::move(list));
   }
   outcome["predictions"] = std::move(predictions);
+  State reports = State::list();
+  for (const std::string& report : reports_) reports.push_back(report);
+  outcome["reports"] = std::move(reports);
   outcome["run_directory"] = core_.run_directory();
   outcome["interrupted"] = SignalScope::received();
   if (request.stage == Stage::kFit) outcome["fit"] = checkpoints_.dump_outcome();
@@ -409,6 +462,8 @@ void Session::load_outcome(const SessionRequest& request, const std::string& dir
     predictions_.emplace_back();
     for (const State& batch : of_loader.as_list()) predictions_.back().push_back(to_batch(batch));
   }
+  reports_.clear();
+  for (const State& report : outcome.at("reports").as_list()) reports_.push_back(report.as_string());
   core_.set_run_directory(outcome.at("run_directory").as_string());
   core_.stage = request.stage;
   core_.data = request.data;

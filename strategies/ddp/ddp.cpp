@@ -308,13 +308,18 @@ ControlPlane* Ddp::control_plane() { return control_plane_.get(); }
 
 void Ddp::teardown() {
   control_plane_.reset();
-  reducer_.reset();
+  restart_steps(/*alone=*/false);
   parameters_.clear();
   module_ = nullptr;
   if (ranks() == Ranks::kProcesses) return;
   collective_.reset();
   group_.reset();
   store_.reset();
+}
+
+void Ddp::restart_steps(bool alone) {
+  alone_ = alone;
+  reducer_.reset();
 }
 
 // ---- The model and its steps.
@@ -357,7 +362,7 @@ GradientReducer& Ddp::reducer(Module& module, const StepWindow& window, bool man
 }
 
 StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) {
-  if (world_size() == 1) {
+  if (world_size() == 1 || alone_) {
     StepOutput output = forward(batch, phases);
     if (!output.has_loss()) return output;
     phases.before_backward(output);
@@ -393,12 +398,12 @@ Strategy::Participation Ddp::participation() {
 }
 
 StepOutput Ddp::manual_step(const Batch& batch, StepPhases& phases) {
-  const SyncBatchNormScope statistics(sync_batchnorm_ && world_size() > 1 ? collective_ : nullptr);
+  const SyncBatchNormScope statistics(sync_batchnorm_ && world_size() > 1 && !alone_ ? collective_ : nullptr);
   return phases.forward(batch);
 }
 
 void Ddp::manual_backward(const at::Tensor& loss, bool sync) {
-  if (world_size() == 1) return Strategy::manual_backward(loss, sync);
+  if (world_size() == 1 || alone_) return Strategy::manual_backward(loss, sync);
   GradientReducer& gradients = reducer(*module_, {}, /*manual=*/true);
   if (sync) gradients.before_forward();
   const at::Tensor start = gradients.before_backward(loss, sync, {});
