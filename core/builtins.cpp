@@ -1,17 +1,19 @@
 #include <levin/core/builtins.h>
 
 #include <levin/callbacks/backbone_finetuning.h>
+#include <levin/callbacks/batch_size_finder.h>
 #include <levin/callbacks/early_stopping.h>
 #include <levin/callbacks/gradient_accumulation_scheduler.h>
 #include <levin/callbacks/gradient_norm_monitor.h>
+#include <levin/callbacks/learning_rate_finder.h>
 #include <levin/callbacks/learning_rate_monitor.h>
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/callbacks/model_summary.h>
 #include <levin/callbacks/progress_bar.h>
 #include <levin/callbacks/stochastic_weight_averaging.h>
 #include <levin/callbacks/timer.h>
-#include <levin/core/precision/mixed_precision.h>
 #include <levin/callbacks/weight_averaging.h>
+#include <levin/core/precision/mixed_precision.h>
 #include <levin/core/precision/true_precision.h>
 #include <levin/core/trainer/registries.h>
 #include <levin/loggers/csv_logger.h>
@@ -31,6 +33,10 @@ void register_builtins(Registries& registries) {
   registries.callbacks.add<ProgressBar>("progress_bar", "shows progress, rate and metrics");
   registries.callbacks.add<ModelSummary>("model_summary", "prints the layers and their parameters before training");
   registries.callbacks.add<LearningRateMonitor>("learning_rate_monitor", "logs the learning rates");
+  registries.callbacks.add<BatchSizeFinder>("batch_size_finder",
+                                            "before training, finds the batch size that fits into memory");
+  registries.callbacks.add<LearningRateFinder>("learning_rate_finder",
+                                               "before training, finds the learning rate at which the loss falls most");
   registries.callbacks.add<Timer>("timer", "measures the time of each stage and ends training after a given time");
   registries.callbacks.add<GradientAccumulationScheduler>("gradient_accumulation_scheduler",
                                                           "batches an optimizer step, by epoch");

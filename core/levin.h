@@ -5,10 +5,12 @@
 #include <torch/torch.h>
 
 #include <levin/callbacks/backbone_finetuning.h>
+#include <levin/callbacks/batch_size_finder.h>
 #include <levin/callbacks/early_stopping.h>
 #include <levin/callbacks/gradient_accumulation_scheduler.h>
 #include <levin/callbacks/gradient_norm_monitor.h>
 #include <levin/callbacks/lambda_callback.h>
+#include <levin/callbacks/learning_rate_finder.h>
 #include <levin/callbacks/learning_rate_monitor.h>
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/callbacks/model_summary.h>
@@ -44,6 +46,7 @@
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/checkpointer.h>
 #include <levin/core/interfaces/cluster_environment.h>
+#include <levin/core/interfaces/finder.h>
 #include <levin/core/interfaces/launcher.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/module.h>
@@ -76,9 +79,9 @@
 #include <levin/core/optim/scheduler.h>
 #include <levin/core/optim/schedulers.h>
 #include <levin/core/optim/sgd.h>
+#include <levin/core/optim/swa_scheduler.h>
 #include <levin/core/precision/full_precision.h>
 #include <levin/core/precision/mixed_precision.h>
-#include <levin/core/optim/swa_scheduler.h>
 #include <levin/core/precision/precision.h>
 #include <levin/core/precision/true_precision.h>
 #include <levin/core/trainer/cli.h>

@@ -209,6 +209,13 @@ DataLoader DataLoader::with_options(const DataLoaderOptions& options) const {
   return DataLoader(core().dataset, options, core().sampler_was_given ? core().sampler : nullptr);
 }
 
+DataLoader DataLoader::with_batch_size(int64_t batch_size) const {
+  DataLoaderOptions options = core().options;
+  options.batch_size = batch_size;
+  options.global_batch_size.reset();
+  return with_options(options);
+}
+
 DataLoader DataLoader::with_sampler(std::shared_ptr<const data::Sampler> sampler) const {
   if (core().iterable != nullptr)
     throw Error(kComponent, "a sampler needs a data set of known size; got an IterableDataset");

@@ -73,6 +73,8 @@ class DataLoader {
 
   /// The same data set read with other options or in another order, by threads of its own.
   DataLoader with_options(const DataLoaderOptions& options) const;
+  /// The same with so many examples in a batch of one rank.
+  DataLoader with_batch_size(int64_t batch_size) const;
   DataLoader with_sampler(std::shared_ptr<const data::Sampler> sampler) const;
 
   class Pass;

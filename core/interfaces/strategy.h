@@ -140,6 +140,11 @@ class Strategy : public Buildable {
   virtual void load_module_state(Module& module, const State& state);
 
   virtual void teardown() {}
+
+  /// From here on steps are of this rank alone, without any communication (`alone`), or of all ranks again. Either way
+  /// the next step starts as the first one did: nothing that earlier ones left behind (buckets, a reduction half done)
+  /// is used again. For trials, of which one may fail on one rank only. Called outside steps, on all ranks.
+  virtual void restart_steps(bool /*alone*/) {}
 };
 
 /// Copies tensors by name into the module's parameters and buffers, in place. Throws levin::Error naming what is

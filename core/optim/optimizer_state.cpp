@@ -99,6 +99,12 @@ void load_groups(torch::optim::Optimizer& optimizer, const ParameterNames& names
   }
 }
 
+void load_archive(torch::optim::Optimizer& optimizer, const ParameterNames& names, const State& archive) {
+  // LibTorch's load adds to the state there is: a parameter that had none when it was saved must have none again.
+  optimizer.state().clear();
+  if (!archive.as_map().empty()) load_archived_state(optimizer, names, archive);
+}
+
 }  // namespace
 
 State optimizer_state_dict(const torch::optim::Optimizer& optimizer, const ParameterNames& names) {
@@ -131,8 +137,8 @@ void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const Paramet
     stateful->load_state_dict(state.at("custom"));
   else if (auto* fused = dynamic_cast<FusedOptimizer*>(&optimizer))
     fused->load_parameter_states(names, state.at("parameters"));
-  else if (!state.at("archive").as_map().empty())
-    load_archived_state(optimizer, names, state.at("archive"));
+  else
+    load_archive(optimizer, names, state.at("archive"));
 }
 
 }  // namespace levin::optim

@@ -19,6 +19,27 @@
 #include <algorithm>
 
 namespace levin {
+namespace {
+
+/// The tree with copies of its tensors that take no memory of a device.
+State host_copy(const State& tree) {
+  if (tree.is_tensor()) {
+    const TensorLeaf& leaf = tree.as_leaf();
+    return TensorLeaf{leaf.value.detach().to(at::kCPU, leaf.value.scalar_type(), /*non_blocking=*/false, /*copy=*/true),
+                      leaf.placement};
+  }
+  if (tree.is_list()) {
+    State copy = State::list();
+    for (const State& item : tree.as_list()) copy.push_back(host_copy(item));
+    return copy;
+  }
+  if (!tree.is_map()) return tree;
+  State copy = State::map();
+  for (const auto& [key, value] : tree.as_map()) copy[key] = host_copy(value);
+  return copy;
+}
+
+}  // namespace
 
 std::string CheckpointConnector::callback_key(size_t index) const {
   const std::string key = core_.callbacks[index]->state_key();
@@ -46,13 +67,8 @@ State CheckpointConnector::dump() {
   versions["libtorch"] = LEVIN_LIBTORCH_VERSION;
   tree["versions"] = std::move(versions);
 
-  State optimizers = State::list();
-  for (const auto& handle : core.optimizer_handles)
-    optimizers.push_back(optim::optimizer_state_dict(handle->optimizer(), core.parameter_names));
-  tree["optimizers"] = std::move(optimizers);
-  State schedulers = State::list();
-  for (const auto& scheduled : core.schedulers) schedulers.push_back(scheduled.scheduler->state_dict());
-  tree["schedulers"] = std::move(schedulers);
+  tree["optimizers"] = dump_optimizers();
+  tree["schedulers"] = dump_schedulers();
   tree["precision"] = core.precision().state_dict();
 
   core.progress.elapsed = core.elapsed_seconds();
@@ -79,6 +95,27 @@ State CheckpointConnector::dump() {
   }
   tree["ranks"] = std::move(ranks);
   return tree;
+}
+
+State CheckpointConnector::dump_optimizers() const {
+  State optimizers = State::list();
+  for (const auto& handle : core_.optimizer_handles)
+    optimizers.push_back(optim::optimizer_state_dict(handle->optimizer(), core_.parameter_names));
+  return optimizers;
+}
+
+State CheckpointConnector::dump_schedulers() const {
+  State schedulers = State::list();
+  for (const auto& scheduled : core_.schedulers) schedulers.push_back(scheduled.scheduler->state_dict());
+  return schedulers;
+}
+
+void CheckpointConnector::restore_optimizers(const State& optimizers, const State& schedulers) {
+  for (size_t i = 0; i < core_.optimizer_handles.size(); ++i)
+    optim::load_optimizer_state_dict(core_.optimizer_handles[i]->optimizer(), core_.parameter_names,
+                                     optimizers.as_list()[i]);
+  for (size_t i = 0; i < core_.schedulers.size(); ++i)
+    core_.schedulers[i].scheduler->load_state_dict(schedulers.as_list()[i]);
 }
 
 State CheckpointConnector::dump_rank() {
@@ -222,9 +259,7 @@ void CheckpointConnector::restore_optimization() {
         fmt::format("the checkpoint has {} optimizers and {} schedulers; valid: {} and {} as "
                     "configure_optimizers gives; hint: load only the weights with load_from_checkpoint",
                     optimizers.size(), schedulers.size(), core.optimizer_handles.size(), core.schedulers.size()));
-  for (size_t i = 0; i < optimizers.size(); ++i)
-    optim::load_optimizer_state_dict(core.optimizer_handles[i]->optimizer(), core.parameter_names, optimizers[i]);
-  for (size_t i = 0; i < schedulers.size(); ++i) core.schedulers[i].scheduler->load_state_dict(schedulers[i]);
+  restore_optimizers(tree_.at("optimizers"), tree_.at("schedulers"));
   core.precision().load_state_dict(tree_.at("precision"));
   core.elapsed_before = core.progress.elapsed;
   const State& metrics = rank_state().at("metrics");
@@ -248,6 +283,40 @@ void CheckpointConnector::restore_moment() {
     const auto batch = static_cast<uint64_t>(core_.progress.total_batches);
     default_cpu_generator().set_current_seed(mix_seed(core_.data_seed, static_cast<uint64_t>(core_.rank()), batch));
   }
+}
+
+State CheckpointConnector::take_snapshot() {
+  RankCore& core = core_;
+  State tree = State::map();
+  tree["model"] = core.strategy().module_state(core.module());
+  State module_extra = State::map();
+  core.module().on_save_checkpoint(module_extra);
+  tree["module"] = std::move(module_extra);
+  tree["optimizers"] = dump_optimizers();
+  tree["schedulers"] = dump_schedulers();
+  tree["precision"] = core.precision().state_dict();
+  if (core.data != nullptr && !core.shares_data) tree["data"] = core.data->state_dict();
+  State gradients = State::map();
+  for (const auto& [name, parameter] : core.parameter_names.items())
+    if (parameter.grad().defined()) gradients[name] = parameter.grad();
+  tree["gradients"] = std::move(gradients);
+  tree["rng"] = capture_rng_state();
+  return host_copy(tree);
+}
+
+void CheckpointConnector::restore_snapshot(const State& snapshot) {
+  RankCore& core = core_;
+  core.strategy().load_module_state(core.module(), snapshot.at("model"));
+  if (const State& extra = snapshot.at("module"); !extra.as_map().empty()) core.module().on_load_checkpoint(extra);
+  restore_optimizers(snapshot.at("optimizers"), snapshot.at("schedulers"));
+  core.precision().load_state_dict(snapshot.at("precision"));
+  if (const State* data = snapshot.find("data"); data != nullptr && !data->is_null()) core.data->load_state_dict(*data);
+  for (const auto& [name, parameter] : core.parameter_names.items()) {
+    const State* gradient = snapshot.at("gradients").find(name);
+    parameter.mutable_grad() =
+        gradient == nullptr ? at::Tensor() : at::empty_like(parameter).copy_(gradient->as_tensor());
+  }
+  restore_rng_state(snapshot.at("rng"));
 }
 
 State CheckpointConnector::dump_outcome() {

@@ -33,6 +33,11 @@ class CheckpointConnector {
   State dump_outcome();
   void load_outcome(const State& outcome);
 
+  /// What training changes on this rank, callbacks and counters apart, copied to the host's memory.
+  State take_snapshot();
+  /// Puts it back in place, to the bit; what has come into being since (state of optimizers, gradients) is gone.
+  void restore_snapshot(const State& snapshot);
+
   /// Before configure_optimizers: the module's hook, its weights, the data module, the callbacks.
   void restore_module(bool weights_only);
   /// After on_fit_start: optimizers, schedulers, precision, loops, metrics.
@@ -44,6 +49,9 @@ class CheckpointConnector {
 
  private:
   State dump();
+  State dump_optimizers() const;
+  State dump_schedulers() const;
+  void restore_optimizers(const State& optimizers, const State& schedulers);
   /// What each rank has of its own: random generators, gradients of a window under way, metrics.
   State dump_rank();
   /// This rank's part of the tree that was read, or what it takes over from ranks that are no more.

@@ -41,6 +41,7 @@ struct Command {
   const char* name;
   const char* doc;
   bool needs_trained_weights;
+  bool can_resume;  ///< an interrupted run leaves a checkpoint
   /// Does the work and returns what to print at its end.
   std::string (*run)(const Run& run);
 };
@@ -59,11 +60,18 @@ std::string predict(const Run& run) {
   return run.trainer.is_global_zero() ? save_predictions(predictions, run.trainer.run_directory()) : "";
 }
 
-constexpr std::array<Command, 4> kCommands = {{
-    {"fit", "trains the model, with validation", false, fit},
-    {"validate", "one pass over the validation data", true, validate},
-    {"test", "one pass over the test data", true, test},
-    {"predict", "writes the predictions for the prediction data", true, predict},
+std::string tune(const Run& run) {
+  std::string ending;
+  for (const std::string& report : run.trainer.tune(run.module, run.data, run.ckpt)) ending += report + "\n";
+  return ending;
+}
+
+constexpr std::array<Command, 5> kCommands = {{
+    {"fit", "trains the model, with validation", false, true, fit},
+    {"validate", "one pass over the validation data", true, false, validate},
+    {"test", "one pass over the test data", true, false, test},
+    {"predict", "writes the predictions for the prediction data", true, false, predict},
+    {"tune", "runs the finders (batch size, learning rate) and trains nothing", false, false, tune},
 }};
 
 const Command* find_command(const std::string& name) {
@@ -109,7 +117,7 @@ int execute(const Command& command, Config config, const ConfigNames& names) {
   const std::string ending = command.run(run);
   if (trainer.is_global_zero()) std::cout << ending << std::flush;
   if (!trainer.interrupted()) return kSuccess;
-  if (!command.needs_trained_weights) log::rank_zero_info("interrupted; hint: --ckpt last goes on from here");
+  if (command.can_resume) log::rank_zero_info("interrupted; hint: --ckpt last goes on from here");
   return kSignalBase + trainer.interrupt_signal();
 }
 

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
+#include <levin/core/optim/group_options.h>
 #include <levin/core/optim/schedulers.h>
 
 #include <ATen/ops/tensor.h>
@@ -33,6 +34,7 @@ void Optimization::configure() {
   core_.optimizer_handles.clear();
   core_.optimizer_list.clear();
   core_.schedulers.clear();
+  base_rates_.clear();
   core_.parameter_names = optim::ParameterNames(core_.module());
   const OptimizerConfigs configs = core_.module().configure_optimizers();
   if (configs.size() > 1 && core_.module().automatic_optimization)
@@ -54,7 +56,6 @@ void Optimization::configure() {
   const auto driver = [this](OptimizerHandle& optimizer, const OptimizerHandle::Closure& closure) {
     drive_step(optimizer, closure);
   };
-  const std::optional<int64_t> steps = core_.estimated_steps();
   for (const auto& config : configs) {
     core_.optimizer_handles.push_back(std::make_unique<OptimizerHandle>(
         config.optimizer, static_cast<int64_t>(core_.optimizer_handles.size()), driver));
@@ -69,31 +70,59 @@ void Optimization::configure() {
       throw ConfigError(
           "trainer.accumulate_grad_batches does not work with an optimizer that evaluates the loss itself "
           "(LBFGS); hint: leave it at 1");
-    std::vector<double> initial;
-    for (const auto& group : config.optimizer->param_groups()) initial.push_back(group.options().get_lr());
+    base_rates_.push_back(optim::learning_rates(*config.optimizer));
     std::vector<SchedulerConfig> scheduler_configs = config.more_schedulers;
     if (config.scheduler) scheduler_configs.insert(scheduler_configs.begin(), config.scheduler);
     for (const auto& scheduler_config : scheduler_configs) {
-      int64_t total = -1;
-      if (scheduler_config.interval == Interval::kStep && steps) total = *steps / scheduler_config.frequency;
-      if (scheduler_config.interval == Interval::kEpoch) {
-        std::optional<int64_t> epochs = core_.resolved.max_epochs;
-        if (steps && core_.train_batches && *core_.train_batches > 0) {
-          const int64_t by_steps = core_.accumulation.epochs(*steps, *core_.train_batches);
-          epochs = epochs ? std::min(*epochs, by_steps) : by_steps;
-        }
-        if (epochs) total = *epochs / scheduler_config.frequency;
-      }
-      auto scheduler = optim::make_scheduler(scheduler_config, total);
+      auto scheduler = optim::make_scheduler(scheduler_config, planned_steps(scheduler_config));
       if (scheduler == nullptr) continue;
       if (scheduler->needs_metric() && scheduler_config.monitor.empty())
         throw ConfigError(
             fmt::format("the scheduler '{}' follows a metric; hint: set SchedulerConfig.monitor to a logged name",
                         scheduler_config.name));
-      scheduler->attach(*config.optimizer, initial);
+      scheduler->attach(*config.optimizer, base_rates_.back());
       core_.optimizer_list.back()->add_scheduler(*scheduler);
-      core_.schedulers.push_back({std::move(scheduler), scheduler_config});
+      core_.schedulers.push_back({std::move(scheduler), scheduler_config, base_rates_.size() - 1});
     }
+  }
+}
+
+int64_t Optimization::planned_steps(const SchedulerConfig& config) const {
+  const std::optional<int64_t> steps = core_.estimated_steps();
+  if (config.interval == Interval::kStep) return steps ? *steps / config.frequency : -1;
+  std::optional<int64_t> epochs = core_.resolved.max_epochs;
+  if (steps && core_.train_batches && *core_.train_batches > 0) {
+    const int64_t by_steps = core_.accumulation.epochs(*steps, *core_.train_batches);
+    epochs = epochs ? std::min(*epochs, by_steps) : by_steps;
+  }
+  return epochs ? *epochs / config.frequency : -1;
+}
+
+double Optimization::learning_rate() const {
+  return base_rates_.front().front() / core_.strategy().learning_rate_scale();
+}
+
+void Optimization::set_learning_rate(double rate) {
+  const double first = rate * core_.strategy().learning_rate_scale();
+  for (size_t i = 0; i < base_rates_.size(); ++i) {
+    auto& groups = core_.optimizer_handles[i]->optimizer().param_groups();
+    for (size_t group = 0; group < base_rates_[i].size(); ++group)
+      groups[group].options().set_lr(first * (base_rates_[i][group] / base_rates_.front().front()));
+  }
+}
+
+void Optimization::restart_schedules(std::optional<double> rate) {
+  if (rate) set_learning_rate(*rate);
+  for (size_t i = 0; i < base_rates_.size(); ++i) {
+    torch::optim::Optimizer& optimizer = core_.optimizer_handles[i]->optimizer();
+    if (rate) base_rates_[i] = optim::learning_rates(optimizer);
+    for (size_t group = 0; group < base_rates_[i].size(); ++group)
+      optimizer.param_groups()[group].options().set_lr(base_rates_[i][group]);
+  }
+  for (auto& scheduled : core_.schedulers) {
+    scheduled.scheduler->set_estimated_total(planned_steps(scheduled.config));
+    scheduled.scheduler->attach(core_.optimizer_handles[scheduled.optimizer]->optimizer(),
+                                base_rates_[scheduled.optimizer]);
   }
 }
 
@@ -113,7 +142,7 @@ const StepOutput& Optimization::run(const Batch& batch, const Place& place) {
   if (!core_.module().automatic_optimization) {
     if (place.counts_participants) count_participants();
     core_.loss_weight = place_.weight;
-    output_ = core_.strategy().manual_step(batch, *this);
+    output_ = guarded([&] { return core_.strategy().manual_step(batch, *this); });
     core_.loss_weight = 1;
     end_window();
     return output_;
@@ -162,7 +191,7 @@ bool Optimization::schedulers_are_due() {
 
 at::Tensor Optimization::run_closure() {
   closure_ran_ = true;
-  output_ = core_.strategy().forward_backward(*batch_, *this, window_);
+  output_ = guarded([this] { return core_.strategy().forward_backward(*batch_, *this, window_); });
   return output_.loss();
 }
 

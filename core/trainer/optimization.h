@@ -25,6 +25,8 @@ class Optimization final : private StepPhases {
     bool has_next = true;              ///< see StepWindow
   };
   const StepOutput& run(const Batch& batch, const Place& place);
+  /// Of the last batch.
+  const StepOutput& output() const { return output_; }
   /// No rank has data for another batch, as found out in a window just reduced.
   bool data_ended() const { return data_ended_; }
   std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers() const;
@@ -32,6 +34,20 @@ class Optimization final : private StepPhases {
   /// Whether schedulers follow the batch just run: it took a step, and none that was skipped in half precision is still
   /// to be made up for. To be asked once a batch.
   bool schedulers_are_due();
+  /// The learning rate that configure_optimizers gives the first group of the first optimizer; there must be one.
+  double learning_rate() const;
+  /// Gives that group another one, and all others theirs in the proportions of configure_optimizers. Schedulers do not
+  /// notice.
+  void set_learning_rate(double rate);
+  /// Schedulers start anew, planned for the present length of the run, from the learning rate that is given or else
+  /// from that of configure_optimizers; as though configure_optimizers had given it.
+  void restart_schedules(std::optional<double> rate = {});
+
+  /// Runs forward and backward of a micro-batch, or a whole step of manual optimization.
+  using MicroBatch = std::function<StepOutput()>;
+  /// Puts something around every micro-batch: a trial that may run out of memory. nullptr takes it away.
+  void set_guard(std::function<StepOutput(const MicroBatch&)> guard) { guard_ = std::move(guard); }
+
   /// Steps the schedulers of an interval: `plateau` those that follow a metric, or the others.
   void step_schedulers(Interval interval, bool plateau);
 
@@ -44,6 +60,9 @@ class Optimization final : private StepPhases {
   void after_backward() override;
 
   at::Tensor run_closure();
+  StepOutput guarded(const MicroBatch& run) { return guard_ ? guard_(run) : run(); }
+  /// How many steps a scheduler takes in the whole run; -1 when that is unknown.
+  int64_t planned_steps(const SchedulerConfig& config) const;
   void drive_step(OptimizerHandle& optimizer, const OptimizerHandle::Closure& closure);
   void prepare_step(OptimizerHandle& optimizer, StepScaling& scaling);
   void end_window();
@@ -58,6 +77,8 @@ class Optimization final : private StepPhases {
   const Batch* batch_ = nullptr;
   Place place_;
   StepWindow window_;
+  std::function<StepOutput(const MicroBatch&)> guard_;
+  std::vector<std::vector<double>> base_rates_;  ///< of each optimizer's groups, before any schedule
   bool data_ended_ = false;
   bool closure_ran_ = false;
 };

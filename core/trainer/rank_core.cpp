@@ -64,6 +64,7 @@ void RankCore::begin_fit() {
   progress = {};
   elapsed_before = 0;
   accumulation = options.accumulate_grad_batches;
+  train_batch_size.reset();
   forget_metrics();
   if (fits++ > 0) forget_run_directory();
   data_seed = global_seed();

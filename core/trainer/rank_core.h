@@ -33,6 +33,7 @@ std::string error_message(const std::exception_ptr& error);
 struct ScheduledRate {
   std::shared_ptr<optim::Scheduler> scheduler;
   SchedulerConfig config;
+  size_t optimizer = 0;  ///< index of the optimizer
 };
 
 /// The loaders of the call under way.
@@ -84,9 +85,11 @@ class RankCore final : public detail::ModuleRuntime {
   bool exact_moment = false;    ///< now is such a moment
   bool stop_requested = false;  ///< agreed by all ranks
   std::string stop_reason;
-  std::string stop_wish;                    ///< why this rank alone wants to stop; see agree_on_stop
-  bool shares_data = false;                 ///< the data module is another rank's of this process
-  bool muted = false;                       ///< the batch under way is no data of this rank's: nothing is logged
+  std::string stop_wish;     ///< why this rank alone wants to stop; see agree_on_stop
+  bool shares_data = false;  ///< the data module is another rank's of this process
+  bool muted = false;        ///< the batch under way is no data of this rank's: nothing is logged
+  /// Examples in a training batch of one rank, where a search has found out how many; else the loader says
+  std::optional<int64_t> train_batch_size;
   std::optional<int64_t> train_batches;     ///< an epoch's, after limits; nothing while unsized
   std::vector<int64_t> evaluation_batches;  ///< each loader's, after limits; -1 where unsized
   std::chrono::steady_clock::time_point fit_started;
@@ -149,6 +152,8 @@ class RankCore final : public detail::ModuleRuntime {
   void log_epoch_row(metrics::Collector& collector);
   /// Hands what was added to the loggers.
   void emit_row();
+  /// Forgets what was added.
+  void discard_row() { row_size_ = 0; }
   /// From here on reading callback_metrics includes the epoch's values of the active collector.
   bool epoch_values_visible = false;
   MetricMap& metrics_cache() { return metrics_cache_; }

@@ -9,9 +9,10 @@
 #include <levin/core/comm/control_plane.h>
 #include <levin/core/data/sampler.h>
 #include <levin/core/interfaces/cluster_environment.h>
+#include <levin/core/interfaces/finder.h>
 #include <levin/core/interfaces/launcher.h>
-#include <levin/core/nn/activation_checkpointing.h>
 #include <levin/core/nn/saved_tensor_scope.h>
+#include <levin/core/trainer/registries.h>
 #include <levin/core/trainer/signals.h>
 #include <levin/core/trainer/thread_rank.h>
 
@@ -109,7 +110,7 @@ void Session::run_rank(const SessionRequest& request) {
     set_up(request);
     switch (request.stage) {
       case Stage::kFit:
-        run_fit(request);
+        request.tune ? run_tuning(request) : run_fit(request);
         break;
       case Stage::kPredict:
         run_prediction(request);
@@ -148,7 +149,15 @@ void Session::set_up(const SessionRequest& request) {
   core_.data_seed = std::stoull(core_.from_rank_zero(std::to_string(core_.data_seed)));
   core_.share_run_directory();
 
-  // The module's own callbacks replace those of the same type.
+  core_.set_callbacks(callbacks_for(request));
+  set_up_data(request);
+  hooks_.call("setup", &Callback::setup, &Module::setup, request.stage);
+  hooks_.module("configure_model", &Module::configure_model);
+  select_loaders();
+  if (!request.tune) core_.start_loggers();
+}
+
+std::vector<std::shared_ptr<Callback>> Session::callbacks_for(const SessionRequest& request) const {
   std::vector<std::shared_ptr<Callback>> callbacks = core_.resolved.callbacks;
   for (auto& own : core_.module().configure_callbacks()) {
     const Callback& replacement = *own;
@@ -158,12 +167,10 @@ void Session::set_up(const SessionRequest& request) {
     });
     callbacks.push_back(std::move(own));
   }
-  core_.set_callbacks(std::move(callbacks));
-  set_up_data(request);
-  hooks_.call("setup", &Callback::setup, &Module::setup, request.stage);
-  hooks_.module("configure_model", &Module::configure_model);
-  select_loaders();
-  core_.start_loggers();
+  if (!request.tune) return callbacks;
+  std::erase_if(callbacks, [](const auto& other) { return dynamic_cast<Finder*>(other.get()) == nullptr; });
+  if (callbacks.empty()) callbacks.push_back(registries().callbacks.make("learning_rate_finder", Config::null(), ""));
+  return callbacks;
 }
 
 void Session::set_up_data(const SessionRequest& request) {
@@ -182,7 +189,27 @@ DataLoader Session::train_loader() const {
   DataLoader loader = core_.given.train;
   if (!loader && core_.data != nullptr) loader = core_.data->train_dataloader();
   if (!loader) loader = core_.module().train_dataloader();
-  return loader && core_.has_thread_ranks() ? loader.with_options(loader.options()) : loader;
+  if (!loader) return loader;
+  if (core_.train_batch_size) return loader.with_batch_size(*core_.train_batch_size);
+  return core_.has_thread_ranks() ? loader.with_options(loader.options()) : loader;
+}
+
+void Session::use_batch_size(int64_t batch_size) {
+  const auto former_size = std::exchange(core_.train_batch_size, batch_size);
+  const LoaderSet former = core_.loaders;
+  core_.loaders.train = former.train.with_batch_size(batch_size);
+  if (core_.resolved.overfit) core_.loaders.val = core_.loaders.train.with_options(core_.loaders.train.options());
+  // While a checkpoint is being loaded, what is counted has not been counted yet.
+  if (core_.running != RunningStage::kTrain) return;
+  try {
+    fit_loop_.count_batches();
+  } catch (const ConfigError&) {
+    core_.train_batch_size = former_size;
+    core_.loaders = former;
+    fit_loop_.count_batches();
+    throw;
+  }
+  optimization_.restart_schedules();
 }
 
 DataLoaders Session::evaluation_loaders(const DataLoaders& given, DataLoaders (DataModule::*of_data)(),
@@ -256,6 +283,7 @@ void Session::set_up_weights(const std::string& ckpt, bool weights_only) {
 }
 
 void Session::tear_down() {
+  checkpointing_.reset();
   for (const auto& logger : core_.loggers()) logger->flush();
   core_.strategy().collective().barrier();
   if (core_.data != nullptr && !core_.shares_data) core_.data->teardown(core_.stage);
@@ -268,6 +296,7 @@ void Session::tear_down() {
 }
 
 std::exception_ptr Session::on_error(const std::exception_ptr& error) {
+  checkpointing_.reset();
   core_.status = TrainerStatus::kFailed;
   core_.exact_moment = false;
   core_.in_fit_loop = false;  // there is no later moment for which a checkpoint could wait
@@ -319,9 +348,26 @@ void Session::fit(const SessionRequest& request) {
   launch(request);
 }
 
-void Session::run_fit(const SessionRequest& request) {
-  set_up_weights(request.ckpt, /*weights_only=*/false);
-  const ActivationCheckpointing checkpointing(core_.module(), core_.options.activation_checkpointing);
+std::vector<std::string> Session::tune(const SessionRequest& request) {
+  require_idle(request);
+  core_.begin_fit();
+  reports_.clear();
+  launch(request);
+  return std::move(reports_);
+}
+
+void Session::run_tuning(const SessionRequest& request) {
+  start_fit(request);
+  checkpoints_.release();
+  hooks_.call("on_fit_end", &Callback::on_fit_end, &Module::on_fit_end);
+  core_.active_metrics = nullptr;
+  for (const auto& callback : core_.callbacks)
+    if (const auto* finder = dynamic_cast<const Finder*>(callback.get())) reports_.push_back(finder->report());
+}
+
+void Session::start_fit(const SessionRequest& request) {
+  set_up_weights(request.ckpt, /*weights_only=*/request.tune);
+  checkpointing_.emplace(core_.module(), core_.options.activation_checkpointing);
   fit_loop_.count_batches();
   optimization_.configure();
   core_.train_metrics.load_state_dict(State());
@@ -331,6 +377,10 @@ void Session::run_fit(const SessionRequest& request) {
   core_.fit_started = std::chrono::steady_clock::now();
   core_.module().train();
   hooks_.call("on_fit_start", &Callback::on_fit_start, &Module::on_fit_start);
+}
+
+void Session::run_fit(const SessionRequest& request) {
+  start_fit(request);
   if (core_.resumed) checkpoints_.restore_optimization();
   fit_loop_.sanity_check();
   core_.strategy().broadcast_optimizers(optimization_.optimizers());
@@ -450,6 +500,9 @@ void Session::save_outcome(const SessionRequest& request, const std::string& dir
     predictions.push_back(std::move(list));
   }
   outcome["predictions"] = std::move(predictions);
+  State reports = State::list();
+  for (const std::string& report : reports_) reports.push_back(report);
+  outcome["reports"] = std::move(reports);
   outcome["run_directory"] = core_.run_directory();
   outcome["interrupted"] = SignalScope::received();
   if (request.stage == Stage::kFit) outcome["fit"] = checkpoints_.dump_outcome();
@@ -469,6 +522,8 @@ void Session::load_outcome(const SessionRequest& request, const std::string& dir
     predictions_.emplace_back();
     for (const State& batch : of_loader.as_list()) predictions_.back().push_back(to_batch(batch));
   }
+  reports_.clear();
+  for (const State& report : outcome.at("reports").as_list()) reports_.push_back(report.as_string());
   core_.set_run_directory(outcome.at("run_directory").as_string());
   core_.stage = request.stage;
   core_.data = request.data;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/nn/activation_checkpointing.h>
 #include <levin/core/trainer/checkpoint_connector.h>
 #include <levin/core/trainer/evaluation_loop.h>
 #include <levin/core/trainer/fit_loop.h>
@@ -9,6 +10,7 @@
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,7 @@ struct SessionRequest {
   std::shared_ptr<DataModule> data;
   LoaderSet given;
   std::string ckpt;
+  bool tune = false;  ///< of a fit: finders run, and nothing is trained
 };
 
 /// One call of fit, validate, test or predict from set-up to teardown, in the order of docs/architecture.md, on one
@@ -30,6 +33,8 @@ class Session {
   explicit Session(RankCore& core);
 
   void fit(const SessionRequest& request);
+  /// Runs the finders alone; returns what each reports.
+  std::vector<std::string> tune(const SessionRequest& request);
   std::vector<MetricMap> evaluate(const SessionRequest& request);
   std::vector<std::vector<Batch>> predict(const SessionRequest& request);
 
@@ -45,6 +50,11 @@ class Session {
   void replay_training_data();
 
   CheckpointConnector& checkpoints() { return checkpoints_; }
+  Optimization& optimization() { return optimization_; }
+  /// From here on this fit trains with so many examples in a batch of one rank; its batches and schedules are counted
+  /// again. Called before its first epoch. Throws ConfigError, and nothing has changed, where other options do not
+  /// allow it.
+  void use_batch_size(int64_t batch_size);
 
  private:
   /// Throws when there is no module, or when a call is under way already.
@@ -59,7 +69,12 @@ class Session {
   /// Runs on_exception and ends this rank's part; gives what is to be thrown on.
   std::exception_ptr on_error(const std::exception_ptr& error);
   void check_manual_optimization() const;
+  /// The callbacks of the call: those of the options, and the module's own in place of others of their type.
+  std::vector<std::shared_ptr<Callback>> callbacks_for(const SessionRequest& request) const;
+  /// Everything up to on_fit_start.
+  void start_fit(const SessionRequest& request);
   void run_fit(const SessionRequest& request);
+  void run_tuning(const SessionRequest& request);
   void run_evaluation(const SessionRequest& request);
   void run_prediction(const SessionRequest& request);
   DataLoader train_loader() const;
@@ -73,7 +88,9 @@ class Session {
   EvaluationLoop evaluation_;
   FitLoop fit_loop_;
   PredictionLoop prediction_;
+  std::optional<ActivationCheckpointing> checkpointing_;  ///< of the fit under way
   std::vector<std::vector<Batch>> predictions_;
+  std::vector<std::string> reports_;  ///< of the finders of `tune`
 };
 
 }  // namespace levin

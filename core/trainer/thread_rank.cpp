@@ -4,6 +4,7 @@
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/base/thread_generator.h>
+#include <levin/core/interfaces/finder.h>
 #include <levin/core/trainer/trainer_parts.h>
 
 #include <fmt/format.h>
@@ -29,8 +30,11 @@ TrainerOptions ThreadRank::options_for(const RankCore& first, const std::shared_
   for (const auto& spec : options.callbacks) {
     if (spec.object() == nullptr || spec.object()->can_rebuild()) {
       callbacks.push_back(second(spec));
+    } else if (const Callback& object = *spec.object(); dynamic_cast<const Finder*>(&object) != nullptr) {
+      throw Error("trainer", fmt::format("a {} must run on every rank, and the one handed over cannot be made again; "
+                                         "hint: make it with levin::make",
+                                         detail::demangled(typeid(object).name())));
     } else {
-      const Callback& object = *spec.object();
       log::warning_once(
           fmt::format("a callback of type {} was handed over as an object, so it serves rank 0 alone; hint: make it "
                       "with levin::make, and every rank gets one",

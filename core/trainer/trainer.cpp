@@ -32,6 +32,21 @@ void Trainer::fit(std::shared_ptr<Module> module, DataLoader train, DataLoaders 
                        .ckpt = ckpt});
 }
 
+std::vector<std::string> Trainer::tune(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
+                                       const std::string& ckpt) {
+  return parts_->session.tune(
+      {.stage = Stage::kFit, .module = std::move(module), .data = std::move(data), .ckpt = ckpt, .tune = true});
+}
+
+std::vector<std::string> Trainer::tune(std::shared_ptr<Module> module, DataLoader train, DataLoaders val,
+                                       const std::string& ckpt) {
+  return parts_->session.tune({.stage = Stage::kFit,
+                               .module = std::move(module),
+                               .given = {.train = std::move(train), .val = std::move(val)},
+                               .ckpt = ckpt,
+                               .tune = true});
+}
+
 std::vector<MetricMap> Trainer::validate(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
                                          const std::string& ckpt) {
   return parts_->session.evaluate(

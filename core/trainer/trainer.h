@@ -33,6 +33,12 @@ class Trainer {
   /// the path of a checkpoint to resume from. What user code throws passes through with its type, after on_exception.
   void fit(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data, const std::string& ckpt = "");
   void fit(std::shared_ptr<Module> module, DataLoader train = {}, DataLoaders val = {}, const std::string& ckpt = "");
+  /// Runs the finders among the callbacks (a learning_rate_finder where there is none) as fit would, and trains
+  /// nothing. Returns what each has found, in words. `ckpt` picks the weights; empty keeps those the module has.
+  std::vector<std::string> tune(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
+                                const std::string& ckpt = "");
+  std::vector<std::string> tune(std::shared_ptr<Module> module, DataLoader train = {}, DataLoaders val = {},
+                                const std::string& ckpt = "");
   /// One map of metrics for each loader. `ckpt` picks the weights; empty keeps those the module has.
   std::vector<MetricMap> validate(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
                                   const std::string& ckpt = "");

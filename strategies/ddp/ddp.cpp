@@ -312,13 +312,18 @@ ControlPlane* Ddp::control_plane() { return control_plane_.get(); }
 
 void Ddp::teardown() {
   control_plane_.reset();
-  reducers_.clear();
+  restart_steps(/*alone=*/false);
   parameters_.clear();
   module_ = nullptr;
   if (ranks() == Ranks::kProcesses) return;
   collective_.reset();
   group_.reset();
   store_.reset();
+}
+
+void Ddp::restart_steps(bool alone) {
+  alone_ = alone;
+  reducers_.clear();
 }
 
 // ---- The model and its steps.
@@ -373,7 +378,7 @@ void Ddp::send_buffers(Module& module) {
 }
 
 StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) {
-  if (world_size() == 1) {
+  if (world_size() == 1 || alone_) {
     StepOutput output = forward(batch, phases);
     if (!output.has_loss()) return output;
     phases.before_backward(output);
@@ -406,14 +411,14 @@ Strategy::Participation Ddp::participation() {
 }
 
 StepOutput Ddp::manual_step(const Batch& batch, StepPhases& phases) {
-  if (world_size() == 1) return phases.forward(batch);
+  if (world_size() == 1 || alone_) return phases.forward(batch);
   send_buffers(phases.module());
   const SyncBatchNormScope statistics(sync_batchnorm_ ? collective_ : nullptr);
   return phases.forward(batch);
 }
 
 void Ddp::manual_backward(const at::Tensor& loss, const BackwardOptions& options) {
-  if (world_size() == 1) return Strategy::manual_backward(loss, options);
+  if (world_size() == 1 || alone_) return Strategy::manual_backward(loss, options);
   GradientReducer& gradients = reducer(*module_, {}, /*manual=*/true);
   if (options.sync_grad) gradients.before_forward();
   const at::Tensor start = gradients.before_backward(loss, options.sync_grad, {});

@@ -66,6 +66,7 @@ class Ddp : public Strategy {
   void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
   double learning_rate_scale() const override;
   void teardown() override;
+  void restart_steps(bool alone) override;
 
  protected:
   /// How ranks come to be.
@@ -114,6 +115,7 @@ class Ddp : public Strategy {
   Module* module_ = nullptr;
   bool has_buffers_ = false;
   bool sync_batchnorm_ = false;
+  bool alone_ = false;  ///< see restart_steps
   at::Device device_{at::kCPU};
   int64_t calls_ = 0;
   Whereabouts* whereabouts_ = nullptr;

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <levin/core/base/schema.h>
+#include <levin/core/interfaces/finder.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace levin {
+
+struct BatchSizeFinderOptions {
+  std::string mode = "power";   ///< power: the largest tried by doubling; binsearch: the largest that fits
+  int64_t steps_per_trial = 3;  ///< optimizer steps with each size
+  int64_t init_val = 2;         ///< the first size to try
+  int64_t max_trials = 25;      ///< sizes to try at most
+  double margin = 0.05;         ///< of binsearch: part of the size that fits by which the result is smaller
+  int64_t max_val = 8192;       ///< no larger size is tried
+  bool update_attr = true;      ///< train with the result; otherwise it is only reported
+  std::string batch_arg_name = "batch_size";  ///< the option of the data module, or the model, that the report names
+
+  static void describe(Schema<BatchSizeFinderOptions>& schema);
+};
+
+/// Before a fit: finds a large batch size of one rank that fits into memory, by training some steps with each candidate
+/// and taking them back (see Trial), and trains with it; validation keeps its own. A candidate must fit on every rank:
+/// where one runs out of memory, all step back. No candidate is larger than the data set allows. A fit that resumes
+/// goes on with the size that was found before the checkpoint was made.
+class BatchSizeFinder final : public Finder {
+ public:
+  using Options = BatchSizeFinderOptions;
+
+  explicit BatchSizeFinder(const Options& options = {});
+
+  /// Examples in a batch of one rank. Nothing before a search, or when it found nothing.
+  std::optional<int64_t> batch_size() const { return batch_size_; }
+  std::string report() const override { return report_; }
+
+  void on_load_checkpoint(Trainer& trainer, Module& module, const State& checkpoint) override;
+  void on_fit_start(Trainer& trainer, Module& module) override;
+
+  State state_dict() const override;
+  void load_state_dict(const State& state) override;
+
+ private:
+  enum class Fit { kYes, kNoMemory, kNoData, kInterrupted };
+  Fit try_size(Trainer& trainer, int64_t batch_size) const;
+  /// Nothing when a signal ended the search.
+  std::optional<std::string> search(Trainer& trainer);
+  std::string how_to_set(Trainer& trainer, const Module& module) const;
+
+  const Options options_;
+  std::optional<int64_t> batch_size_;
+  std::string report_;
+};
+
+}  // namespace levin

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <levin/callbacks/learning_rate_sweep.h>
+#include <levin/core/base/schema.h>
+#include <levin/core/interfaces/finder.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+struct LearningRateFinderOptions {
+  double min_lr = 1e-8;              ///< where the sweep begins
+  double max_lr = 1;                 ///< where it ends
+  int64_t num_training_steps = 100;  ///< optimizer steps of the sweep
+  std::string mode = "exponential";  ///< exponential or linear: how the learning rate rises
+  /// The sweep ends when the smoothed loss is so many times its smallest; null: never
+  std::optional<double> early_stop_threshold = 4.0;
+  bool update_attr = true;  ///< train with the suggestion; otherwise it is only reported
+  std::string attr_name;    ///< the model's option that the report names; empty: lr or learning_rate
+
+  static void describe(Schema<LearningRateFinderOptions>& schema);
+};
+
+/// Before a fit: trains some steps with a learning rate that rises from one to the next, suggests the rate at which the
+/// loss fell most steeply (see LearningRateSweep), takes those steps back (see Trial) and trains with it. Learning
+/// rates are those that configure_optimizers gives the first parameter group; other groups keep their proportions, and
+/// schedulers start from the suggestion. A fit that resumes keeps the learning rate of its checkpoint.
+///
+/// Writes learning_rate_finder.svg and .csv into the run's folder.
+class LearningRateFinder final : public Finder {
+ public:
+  using Options = LearningRateFinderOptions;
+
+  explicit LearningRateFinder(const Options& options = {});
+
+  /// Nothing before a search, or when it found nothing.
+  std::optional<double> suggestion() const { return suggestion_; }
+  /// Losses are means over all ranks.
+  const std::vector<LearningRateSweep::Point>& points() const { return points_; }
+  std::string report() const override { return report_; }
+
+  void on_fit_start(Trainer& trainer, Module& module) override;
+
+  State state_dict() const override;
+  void load_state_dict(const State& state) override;
+
+ private:
+  bool can_search(Trainer& trainer, const Module& module) const;
+  /// False when a signal ended it.
+  bool sweep_rates(Trainer& trainer, LearningRateSweep& sweep) const;
+  std::string write_files(Trainer& trainer, const LearningRateSweep& sweep) const;
+  std::string how_to_set(const Module& module) const;
+
+  const Options options_;
+  std::optional<double> suggestion_;
+  std::vector<LearningRateSweep::Point> points_;
+  std::string report_;
+};
+
+}  // namespace levin
