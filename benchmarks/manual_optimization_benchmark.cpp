@@ -91,24 +91,26 @@ void require_grad(const std::vector<torch::Tensor>& parameters, bool required) {
 double by_hand(const torch::Tensor& images, int64_t batches) {
   torch::manual_seed(1);
   Gan model;
-  levin::optim::Adam generator(model.generator_parameters(), kAdam);
-  levin::optim::Adam discriminator(model.discriminator_parameters(), kAdam);
+  const auto of_generator = model.generator_parameters();
+  const auto of_discriminator = model.discriminator_parameters();
+  levin::optim::Adam generator(of_generator, kAdam);
+  levin::optim::Adam discriminator(of_discriminator, kAdam);
   const int64_t batches_an_epoch = images.size(0) / kBatchSize;
   const auto started = Clock::now();
   for (int64_t done = 0; done < batches;) {
     const auto order = torch::randperm(images.size(0));
     for (int64_t batch = 0; batch < batches_an_epoch && done < batches; ++batch, ++done) {
       const auto x = images.index_select(0, order.narrow(0, batch * kBatchSize, kBatchSize));
-      require_grad(model.discriminator_parameters(), false);
+      require_grad(of_discriminator, false);
       generator.zero_grad();
       model.generator_loss(x.size(0)).backward();
       generator.step();
-      require_grad(model.discriminator_parameters(), true);
-      require_grad(model.generator_parameters(), false);
+      require_grad(of_discriminator, true);
+      require_grad(of_generator, false);
       discriminator.zero_grad();
       model.discriminator_loss(x).backward();
       discriminator.step();
-      require_grad(model.generator_parameters(), true);
+      require_grad(of_generator, true);
     }
   }
   return std::chrono::duration<double>(Clock::now() - started).count();

@@ -11,8 +11,8 @@ namespace F = torch::nn::functional;
 
 struct GanOptions {
   int64_t latent = 64;
-  int64_t channels = 32;
-  double lr = 2e-4;
+  int64_t channels = 16;
+  double lr = 1e-3;
 
   static void describe(levin::Schema<GanOptions>& schema) {
     schema.field("latent", &GanOptions::latent, "numbers that the generator starts from").at_least(1);
