@@ -20,6 +20,8 @@ constexpr std::array<std::string_view, 5> kMessages = {
 bool is_out_of_memory(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
+  } catch (const OutOfMemoryError&) {
+    return true;
   } catch (const c10::OutOfMemoryError&) {
     return true;
   } catch (const std::bad_alloc&) {

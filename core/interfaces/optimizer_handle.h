@@ -41,6 +41,7 @@ class OptimizerHandle {
   /// Its schedulers, in the order of configure_optimizers.
   const std::vector<optim::Scheduler*>& schedulers() const { return schedulers_; }
   void add_scheduler(optim::Scheduler& scheduler) { schedulers_.push_back(&scheduler); }
+  void clear_schedulers() { schedulers_.clear(); }
   /// The learning rate of a group.
   double learning_rate(size_t group = 0) const;
 

@@ -12,6 +12,7 @@
 #include <levin/core/interfaces/finder.h>
 #include <levin/core/interfaces/launcher.h>
 #include <levin/core/nn/saved_tensor_scope.h>
+#include <levin/core/trainer/memory_summary.h>
 #include <levin/core/trainer/registries.h>
 #include <levin/core/trainer/signals.h>
 #include <levin/core/trainer/thread_rank.h>
@@ -295,7 +296,8 @@ void Session::tear_down() {
     for (const auto& logger : core_.loggers()) logger->finish(core_.status);
 }
 
-std::exception_ptr Session::on_error(const std::exception_ptr& error) {
+std::exception_ptr Session::on_error(const std::exception_ptr& thrown) {
+  const std::exception_ptr error = with_memory_summary(core_, thrown);
   checkpointing_.reset();
   core_.status = TrainerStatus::kFailed;
   core_.exact_moment = false;

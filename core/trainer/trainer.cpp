@@ -6,6 +6,7 @@
 #include <levin/core/comm/control_plane.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/optim/scheduler.h>
+#include <levin/core/trainer/memory_summary.h>
 #include <levin/core/trainer/rank_core.h>
 #include <levin/core/trainer/session.h>
 #include <levin/core/trainer/signals.h>
@@ -182,11 +183,16 @@ void Trainer::set_accumulate_grad_batches(optim::AccumulationSchedule schedule) 
 
 int64_t Trainer::accumulate_grad_batches() const { return core().accumulation.at(current_epoch()); }
 
+std::string Trainer::memory_summary() const { return levin::memory_summary(core()); }
+
 void Trainer::replace_schedulers(std::shared_ptr<optim::Scheduler> scheduler, Interval interval) {
   if (core().optimizer_list.size() != 1)
     throw Error("trainer",
                 fmt::format("replace_schedulers works with one optimizer; got {}", core().optimizer_list.size()));
-  scheduler->attach(core().optimizer_list.front()->optimizer());
+  OptimizerHandle& optimizer = *core().optimizer_list.front();
+  scheduler->attach(optimizer.optimizer());
+  optimizer.clear_schedulers();
+  optimizer.add_scheduler(*scheduler);
   core().schedulers.clear();
   core().schedulers.push_back({.scheduler = std::move(scheduler), .config = {.interval = interval}});
 }

@@ -119,6 +119,12 @@ class Trainer {
   /// that can be resumed exactly (the end of the batch, of an evaluation batch or of the epoch); otherwise at once.
   void save_checkpoint(const std::string& path, const CheckpointEvent& event = {});
 
+  // ---- Memory.
+
+  /// What the module of this rank holds, by unit, and what its device has allocated: several lines for people. Every
+  /// error that says that memory does not suffice has it.
+  std::string memory_summary() const;
+
   // ---- Control.
 
   /// Training ends after the present batch (no sooner than min_epochs and min_steps allow).

@@ -1,0 +1,40 @@
+#include <levin/core/devices/memory_stats.h>
+
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <unistd.h>
+#include <fstream>
+#include <string>
+
+namespace levin {
+namespace {
+
+MemoryStats cuda_stats(const c10::Device& device) {
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device.index());
+  return {.allocated = stats.allocated_bytes[kAll].current,
+          .peak = stats.allocated_bytes[kAll].peak,
+          .reserved = stats.reserved_bytes[kAll].current,
+          .total = static_cast<int64_t>(at::cuda::getDeviceProperties(device.index())->totalGlobalMem)};
+}
+
+/// Of the lines "VmRSS:     12345 kB" of /proc/self/status.
+MemoryStats process_stats() {
+  MemoryStats stats;
+  std::ifstream status("/proc/self/status");
+  std::string name;
+  while (status >> name) {
+    int64_t kibibytes = 0;
+    if (name == "VmRSS:" && status >> kibibytes) stats.allocated = kibibytes << 10;
+    if (name == "VmHWM:" && status >> kibibytes) stats.peak = kibibytes << 10;
+  }
+  stats.total = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  return stats;
+}
+
+}  // namespace
+
+MemoryStats memory_stats(const c10::Device& device) { return device.is_cuda() ? cuda_stats(device) : process_stats(); }
+
+}  // namespace levin
