@@ -146,6 +146,17 @@ TEST(WeightAveragingTest, AFailedValidationLeavesTheTrainingWeights) {
   }
 }
 
+TEST(WeightAveragingTest, TheAverageComesBackFromForkedRanks) {
+  for (const char* callback :
+       {"{weight_averaging: {decay: 0.5}}", "{stochastic_weight_averaging: {swa_lrs: 0.02, swa_epoch_start: 1}}"}) {
+    const Plan plan{.callback = callback, .epochs = 3};
+    const Outcome threads = train(plan, {"ddp_threads", 2});
+    const Outcome forks = train(plan, {"ddp_spawn", 2});
+    expect_close(forks.weights, threads.weights, callback, 1e-6);
+    expect_close(forks.buffers, threads.buffers, callback, 1e-6);
+  }
+}
+
 TEST(WeightAveragingTest, AFitAfterAFitStartsANewAverage) {
   auto module = make<BodyAndHead>({});
   Plan plan{.callback = "{weight_averaging: {decay: 0.5}}", .epochs = 1};
