@@ -78,7 +78,7 @@ TEST_P(WeightAveragingRuns, ResumeToTheBit) {
                                          "update_starting_at_step: 6}}",
                              .epochs = 3,
                              .change = [](TrainerOptions& options) { options.val_check_interval = 2; }},
-                            GetParam(), GetParam().count == 1 ? 1 : 3);
+                            GetParam(), GetParam().count == 1 ? 2 : 5);
 }
 
 TEST_P(WeightAveragingRuns, HaveTheAverageAsTheModelOfACheckpoint) {
