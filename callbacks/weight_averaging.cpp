@@ -70,7 +70,8 @@ void WeightAveraging::on_exception(Trainer& trainer, Module&, const std::excepti
 void WeightAveraging::on_save_checkpoint(Trainer&, Module&, State& checkpoint) {
   if (average_.empty() || average_.in_module()) return;
   auto& model = checkpoint["model"].as_map();
-  for (const auto& [name, average] : average_.beside().as_map()) {
+  const State averages = average_.beside();
+  for (const auto& [name, average] : averages.as_map()) {
     const auto found = model.find(name);
     LEVIN_CHECK(found != model.end(), "a checkpoint's model has every parameter");
     found->second = TensorLeaf{average.as_tensor(), found->second.as_leaf().placement};

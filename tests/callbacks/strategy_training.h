@@ -80,6 +80,8 @@ class BodyAndHead : public Module {
     log("val_loss", value);
     return value;
   }
+  /// An epoch forgets what its steps logged; whoever wants the last step's value reads it here.
+  void on_train_epoch_end() override { trainer().callback_metrics(); }
   OptimizerConfigs configure_optimizers() override {
     std::vector<at::Tensor> trained;
     for (const auto& [name, parameter] : named_unique_parameters(*this))
@@ -189,7 +191,7 @@ inline Outcome train(const Plan& plan, const Devices& devices, const std::string
 }
 
 /// Resumed from each of `every`-th checkpoint that it saved, the run ends with the same weights, statistics and metrics
-/// to the bit. `net`: of the resumed run, whose own initial settings must not matter.
+/// to the bit.
 inline void expect_resumes_everywhere(Plan plan, const Devices& devices, size_t every = 1) {
   plan.save_in = fresh_folder("callback_resume");
   const Outcome whole = train(plan, devices);

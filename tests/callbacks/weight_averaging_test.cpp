@@ -78,7 +78,7 @@ TEST_P(WeightAveragingRuns, ResumeToTheBit) {
                                          "update_starting_at_step: 6}}",
                              .epochs = 3,
                              .change = [](TrainerOptions& options) { options.val_check_interval = 2; }},
-                            GetParam(), GetParam().count == 1 ? 1 : 3);
+                            GetParam(), GetParam().count == 1 ? 2 : 5);
 }
 
 TEST_P(WeightAveragingRuns, HaveTheAverageAsTheModelOfACheckpoint) {
@@ -143,6 +143,17 @@ TEST(WeightAveragingTest, AFailedValidationLeavesTheTrainingWeights) {
     Trainer trainer(testing::options_for(plan, devices));
     EXPECT_THROW(trainer.fit(module, testing::tiny_loader(), testing::tiny_loader(16, 8, false)), Error);
     EXPECT_TRUE(identical(weights(*module), training)) << devices;
+  }
+}
+
+TEST(WeightAveragingTest, TheAverageComesBackFromForkedRanks) {
+  for (const char* callback :
+       {"{weight_averaging: {decay: 0.5}}", "{stochastic_weight_averaging: {swa_lrs: 0.02, swa_epoch_start: 1}}"}) {
+    const Plan plan{.callback = callback, .epochs = 3};
+    const Outcome threads = train(plan, {"ddp_threads", 2});
+    const Outcome forks = train(plan, {"ddp_spawn", 2});
+    expect_close(forks.weights, threads.weights, callback, 1e-6);
+    expect_close(forks.buffers, threads.buffers, callback, 1e-6);
   }
 }
 
