@@ -114,12 +114,14 @@ bool LearningRateFinder::sweep_rates(Trainer& trainer, LearningRateSweep& sweep)
 }
 
 std::string LearningRateFinder::how_to_set(const Module& module) const {
+  std::vector<std::string> names = {"lr", "learning_rate"};
+  if (!options_.attr_name.empty()) names = {options_.attr_name};
   const Config& options = module.recipe_options();
-  for (const std::string& name : {options_.attr_name, std::string("lr"), std::string("learning_rate")})
-    if (!name.empty() && options.is_mapping() && options.find(name) != nullptr)
+  for (const std::string& name : names)
+    if (options.is_mapping() && options.find(name) != nullptr)
       return fmt::format("to set it: --model.{0}={1}, or in YAML model: {{{0}: {1}}}", name, *suggestion_);
   if (!options_.attr_name.empty())
-    log::rank_zero_warning_once(
+    log::rank_zero_warning(
         fmt::format("{}.attr_name is '{}', but the model has no such option", kName, options_.attr_name));
   return "to set it: where configure_optimizers makes the optimizer";
 }
