@@ -8,6 +8,7 @@
 #include <levin/levin.h>
 
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -30,37 +31,39 @@ constexpr int64_t kLength = 128;
 constexpr int64_t kVocabulary = 128;
 constexpr double kDropout = 0.1;
 
-/// LibTorch's CPU allocator, which takes down how much is in use, and the most that was.
+/// A CPU allocator that takes down how much is in use, and the most that was. LibTorch's wants a block to be known by
+/// its address alone, so its size stands in front of it.
 class AccountingAllocator : public c10::Allocator {
  public:
-  explicit AccountingAllocator(c10::Allocator& base) : base_(base) {}
+  static AccountingAllocator& instance() {
+    static AccountingAllocator allocator;
+    return allocator;
+  }
 
   c10::DataPtr allocate(size_t bytes) override {
-    c10::DataPtr memory = base_.allocate(bytes);
+    auto* start = static_cast<char*>(c10::alloc_cpu(bytes + kHeader));
+    *reinterpret_cast<int64_t*>(start) = static_cast<int64_t>(bytes);
     in_use_ += static_cast<int64_t>(bytes);
     peak_ = std::max(peak_, in_use_);
-    auto* block = new Block{std::move(memory), this, static_cast<int64_t>(bytes)};
-    return {block->memory.get(), block, &release, block->memory.device()};
+    return {start + kHeader, start + kHeader, &release, at::Device(at::kCPU)};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
-  void copy_data(void* to, const void* from, size_t bytes) const override { base_.copy_data(to, from, bytes); }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
 
   int64_t in_use() const { return in_use_; }
   int64_t peak() const { return peak_; }
   void restart_peak() { peak_ = in_use_; }
 
  private:
-  struct Block {
-    c10::DataPtr memory;
-    AccountingAllocator* allocator;
-    int64_t bytes;
-  };
-  static void release(void* context) {
-    const std::unique_ptr<Block> block(static_cast<Block*>(context));
-    block->allocator->in_use_ -= block->bytes;
+  static constexpr size_t kHeader = 64;  // keeps the alignment
+
+  static void release(void* block) {
+    if (block == nullptr) return;
+    char* const start = static_cast<char*>(block) - kHeader;
+    instance().in_use_ -= *reinterpret_cast<int64_t*>(start);
+    c10::free_cpu(start);
   }
 
-  c10::Allocator& base_;
   int64_t in_use_ = 0;
   int64_t peak_ = 0;
 };
@@ -124,7 +127,7 @@ double median(std::vector<double> values) {
 int main(int argc, char** argv) {
   const int64_t rounds = argc > 1 ? std::stoll(argv[1]) : 15;
   torch::set_num_threads(1);
-  AccountingAllocator allocator(*c10::GetCPUAllocator());
+  AccountingAllocator& allocator = AccountingAllocator::instance();
   c10::SetCPUAllocator(&allocator, /*priority=*/200);
   {
     torch::manual_seed(1);

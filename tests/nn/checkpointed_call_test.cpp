@@ -20,6 +20,7 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/alloc_cpu.h>
 
 #include <algorithm>
 #include <atomic>
@@ -417,46 +418,49 @@ TEST(CheckpointFunction, OfHoldersAndFunctions) {
   EXPECT_TRUE(b.grad().equal(b.cos() * 3 + a.exp()));
 }
 
-/// LibTorch's CPU allocator, which counts.
+/// A CPU allocator that takes down how much is in use, and the most that was. LibTorch's wants a block to be known by
+/// its address alone, so its size stands in front of it.
 class CountingAllocator : public c10::Allocator {
  public:
-  explicit CountingAllocator(c10::Allocator& base) : base_(base) {}
-  c10::DataPtr allocate(size_t bytes) override {
-    c10::DataPtr memory = base_.allocate(bytes);
-    live_ += static_cast<int64_t>(bytes);
-    peak_ = std::max<int64_t>(peak_, live_);
-    auto* context = new Context{std::move(memory), this, static_cast<int64_t>(bytes)};
-    return {context->memory.get(), context, &release, context->memory.device()};
+  static CountingAllocator& instance() {
+    static CountingAllocator allocator;
+    return allocator;
   }
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
-  void copy_data(void* to, const void* from, size_t bytes) const override { base_.copy_data(to, from, bytes); }
+
+  c10::DataPtr allocate(size_t bytes) override {
+    auto* start = static_cast<char*>(c10::alloc_cpu(bytes + kHeader));
+    *reinterpret_cast<int64_t*>(start) = static_cast<int64_t>(bytes);
+    in_use_ += static_cast<int64_t>(bytes);
+    peak_ = std::max(peak_, in_use_);
+    return {start + kHeader, start + kHeader, &release, at::Device(at::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
 
   /// The most that was allocated at any moment of the function beyond what was there before it.
   int64_t peak_of(const std::function<void()>& function) {
-    const int64_t before = live_;
+    const int64_t before = in_use_;
     peak_ = before;
     function();
     return peak_ - before;
   }
 
  private:
-  struct Context {
-    c10::DataPtr memory;
-    CountingAllocator* allocator;
-    int64_t bytes;
-  };
-  static void release(void* context) {
-    const std::unique_ptr<Context> owned(static_cast<Context*>(context));
-    owned->allocator->live_ -= owned->bytes;
+  static constexpr size_t kHeader = 64;  // keeps the alignment
+
+  static void release(void* block) {
+    if (block == nullptr) return;
+    char* const start = static_cast<char*>(block) - kHeader;
+    instance().in_use_ -= *reinterpret_cast<int64_t*>(start);
+    c10::free_cpu(start);
   }
 
-  c10::Allocator& base_;
-  int64_t live_ = 0;
+  int64_t in_use_ = 0;
   int64_t peak_ = 0;
 };
 
 TEST(CheckpointedCall, PeakOfMemoryFalls) {
-  static CountingAllocator allocator(*c10::GetCPUAllocator());
+  CountingAllocator& allocator = CountingAllocator::instance();
   c10::SetCPUAllocator(&allocator, /*priority=*/200);
   constexpr int kBlocks = 8;
   std::vector<Block> blocks(kBlocks);

@@ -1,5 +1,6 @@
 #include "../support/tiny.h"
 
+#include <levin/core/base/seed.h>
 #include <levin/core/nn/activation_checkpointing.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/core/nn/unit.h>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
