@@ -16,6 +16,7 @@ FENCE = re.compile(r"^```(\w*)\s*$")
 INCLUDE = re.compile(r"^\s*#\s*include\s+[<\"].*$")
 MAIN = re.compile(r"^int main\(", re.MULTILINE)
 DECLARATION = re.compile(r"^(class|struct|enum|template|namespace|using|int main|LEVIN_UNIT|TORCH_MODULE)\b")
+FUNCTION = re.compile(r"^(?!(if|for|while|switch|else|return)\b)[\w:]+\s+\w+\(.*\)\s*\{$")
 
 
 def blocks_of(text, language="cpp"):
@@ -41,7 +42,7 @@ def is_declaration(lines):
     """Whether a block declares things, as opposed to statements that belong into a function."""
     for line in lines:
         if line.strip() and not INCLUDE.match(line) and not line.startswith("//"):
-            return DECLARATION.match(line) is not None
+            return DECLARATION.match(line) is not None or FUNCTION.match(line) is not None
     return True
 
 
