@@ -3,7 +3,7 @@
 /// needs beyond parameters, gradients and optimizer state, the median time a step, and the median of the ratios round
 /// by round.
 ///
-///   build/bin/activation_checkpointing_benchmark [rounds]
+///   build/bin/activation_checkpointing_benchmark [rounds] [dropout]
 
 #include <levin/levin.h>
 
@@ -29,7 +29,6 @@ constexpr int64_t kHeads = 4;
 constexpr int64_t kBatch = 8;
 constexpr int64_t kLength = 128;
 constexpr int64_t kVocabulary = 128;
-constexpr double kDropout = 0.1;
 
 /// A CPU allocator that takes down how much is in use, and the most that was. LibTorch's wants a block to be known by
 /// its address alone, so its size stands in front of it.
@@ -69,14 +68,14 @@ class AccountingAllocator : public c10::Allocator {
 };
 
 struct BlockImpl : torch::nn::Module {
-  BlockImpl() {
+  explicit BlockImpl(double dropout_probability) {
     attention_norm = register_module("attention_norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
     projections = register_module("projections", torch::nn::Linear(kWidth, 3 * kWidth));
     output = register_module("output", torch::nn::Linear(kWidth, kWidth));
     norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
     widen = register_module("widen", torch::nn::Linear(kWidth, 4 * kWidth));
     narrow = register_module("narrow", torch::nn::Linear(4 * kWidth, kWidth));
-    dropout = register_module("dropout", torch::nn::Dropout(kDropout));
+    dropout = register_module("dropout", torch::nn::Dropout(dropout_probability));
   }
   torch::Tensor forward(const torch::Tensor& x) {
     const torch::Tensor y = x + dropout(attention(attention_norm(x)));
@@ -99,10 +98,10 @@ struct BlockImpl : torch::nn::Module {
 LEVIN_UNIT(Block);
 
 struct TransformerImpl : torch::nn::Module {
-  TransformerImpl() {
+  explicit TransformerImpl(double dropout) {
     embedding = register_module("embedding", torch::nn::Embedding(kVocabulary, kWidth));
     blocks = register_module("blocks", levin::Sequential());
-    for (int64_t i = 0; i < kBlocks; ++i) blocks->push_back(Block());
+    for (int64_t i = 0; i < kBlocks; ++i) blocks->push_back(Block(dropout));
     head = register_module("head", torch::nn::Linear(kWidth, kVocabulary));
   }
   torch::Tensor forward(const torch::Tensor& tokens) { return head(blocks->forward(embedding(tokens))); }
@@ -126,12 +125,13 @@ double median(std::vector<double> values) {
 
 int main(int argc, char** argv) {
   const int64_t rounds = argc > 1 ? std::stoll(argv[1]) : 15;
+  const double dropout = argc > 2 ? std::stod(argv[2]) : 0.1;
   torch::set_num_threads(1);
   AccountingAllocator& allocator = AccountingAllocator::instance();
   c10::SetCPUAllocator(&allocator, /*priority=*/200);
   {
     torch::manual_seed(1);
-    Transformer model;
+    Transformer model(dropout);
     levin::optim::SGD optimizer(model->parameters(), {.lr = 1e-3, .momentum = 0.9});
     const torch::Tensor tokens = torch::randint(kVocabulary, {kBatch, kLength + 1});
     const torch::Tensor inputs = tokens.narrow(1, 0, kLength).contiguous();
@@ -166,8 +166,8 @@ int main(int argc, char** argv) {
       ratios.push_back(checkpointed.seconds / plain.seconds);
     }
     const auto megabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e6; };
-    std::printf("%d blocks of width %d, batch %d x %d tokens, %d rounds\n", static_cast<int>(kBlocks),
-                static_cast<int>(kWidth), static_cast<int>(kBatch), static_cast<int>(kLength),
+    std::printf("%d blocks of width %d, dropout %g, batch %d x %d tokens, %d rounds\n", static_cast<int>(kBlocks),
+                static_cast<int>(kWidth), dropout, static_cast<int>(kBatch), static_cast<int>(kLength),
                 static_cast<int>(rounds));
     std::printf("peak activation memory  plain %8.1f MB  checkpointed %8.1f MB  ratio %.3f\n",
                 megabytes(plain.peak_bytes), megabytes(checkpointed.peak_bytes),

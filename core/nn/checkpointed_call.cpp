@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/thread_generator.h>
+#include <levin/core/nn/forward_context.h>
 #include <levin/core/nn/saved_tensor_scope.h>
 
 #include <ATen/Context.h>
@@ -152,7 +153,9 @@ class BufferScope {
 class Surroundings {
  public:
   explicit Surroundings(const std::vector<at::Device>& cuda_devices)
-      : autocast_cache_(at::autocast::is_autocast_cache_enabled()), cuda_random_(cuda_devices) {
+      : autocast_cache_(at::autocast::is_autocast_cache_enabled()),
+        cuda_random_(cuda_devices),
+        contexts_(capture_forward_contexts()) {
     at::Generator generator = default_cpu_generator();
     const std::lock_guard lock(generator.mutex());
     cpu_random_ = generator.clone();
@@ -166,7 +169,9 @@ class Surroundings {
           autocast_cache_(surroundings.autocast_cache_),
           cpu_random_(surroundings.cpu_random_.clone()),
           cuda_random_(surroundings.cuda_random_),
-          device_(surroundings.device_) {}
+          device_(surroundings.device_) {
+      for (const auto& enter : surroundings.contexts_) contexts_.push_back(enter());
+    }
 
    private:
     at::ThreadLocalStateGuard modes_;
@@ -174,6 +179,7 @@ class Surroundings {
     ThreadGeneratorScope cpu_random_;
     CudaRandomScope cuda_random_;
     c10::OptionalDeviceGuard device_;
+    std::vector<std::shared_ptr<void>> contexts_;
   };
 
  private:
@@ -182,6 +188,7 @@ class Surroundings {
   at::Generator cpu_random_;
   CudaRandomState cuda_random_;
   std::optional<at::Device> device_;
+  std::vector<ForwardContext> contexts_;  ///< of Levin, such as a scope of SyncBatchNorm
 };
 
 /// What ends the second run of a forward early.
@@ -359,7 +366,8 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
   void fill(size_t index, const at::Tensor& tensor) {
     Slot& slot = slots_[index];
     const Slot again = make_slot(tensor);
-    if (again.sizes != slot.sizes || again.type != slot.type || again.device != slot.device)
+    const bool other_kind = slot.parameter_version && !again.parameter_version;
+    if (again.sizes != slot.sizes || again.type != slot.type || again.device != slot.device || other_kind)
       fail(
           fmt::format("its forward did not do the same when it was run again for backward; got {} as saved tensor {} "
                       "of {}; valid: {}, as the first time; hint: a forward may depend only on its inputs, "

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/comm/collective.h>
+#include <levin/core/nn/forward_context.h>
 #include <levin/strategies/ddp/batch_norm_over_ranks.h>
 
 #include <ATen/core/ivalue.h>
@@ -12,6 +13,7 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -23,7 +25,8 @@ using OptionalTensor = std::optional<at::Tensor>;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// The ranks of the innermost scope. Only forward reads it: backward may run on another thread.
+/// The ranks of the innermost scope. Only forward reads it: backward may run on another thread. A forward that runs
+/// again there finds it through its ForwardContext.
 thread_local std::shared_ptr<Collective> active_ranks;
 
 /// Carries the ranks from forward to backward.
@@ -110,6 +113,10 @@ void install() {
       library->impl("batch_norm", TORCH_FN(batch_norm));
       library->impl("instance_norm", TORCH_FN(instance_norm));
     }
+    add_forward_context([]() -> ForwardContext {
+      if (active_ranks == nullptr) return nullptr;
+      return [ranks = active_ranks] { return std::make_shared<SyncBatchNormScope>(ranks); };
+    });
   });
 }
 
