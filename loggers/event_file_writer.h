@@ -12,6 +12,7 @@
 
 namespace levin {
 
+/// An image as an event holds it.
 struct EncodedImage {
   int64_t height = 0;
   int64_t width = 0;

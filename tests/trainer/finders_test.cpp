@@ -5,6 +5,7 @@
 #include <levin/callbacks/learning_rate_finder.h>
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/core/base/error.h>
+#include <levin/core/base/out_of_memory.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/metrics/mean_squared_error.h>
 #include <levin/core/optim/sgd.h>
@@ -329,7 +330,7 @@ TEST(Finders, ASearchThatFindsNothingChangesNothing) {
   EXPECT_THAT(few->report(), HasSubstr("nothing found, and the learning rate stays as it is: there are only 5 points"));
 
   const auto no_memory = make<BatchSizeFinder>();
-  EXPECT_THROW(fit({.module = {.memory = 0}, .callbacks = {no_memory}}), c10::OutOfMemoryError);  // of the fit itself
+  EXPECT_THROW(fit({.module = {.memory = 0}, .callbacks = {no_memory}}), OutOfMemoryError);  // of the fit itself
   EXPECT_EQ(no_memory->batch_size(), std::nullopt);
   EXPECT_THAT(no_memory->report(), HasSubstr("nothing found, and the batch size stays as it is: 1 ran out of memory"));
 

@@ -223,7 +223,8 @@ TEST(TrainerOptionsTest, NamesAreFrozen) {
                                            "use_distributed_sampler",
                                            "reload_dataloaders_every_n_epochs",
                                            "deterministic",
-                                           "benchmark"};
+                                           "benchmark",
+                                           "activation_checkpointing"};
   EXPECT_EQ(schema_of<TrainerOptions>().names(), frozen);
 }
 
