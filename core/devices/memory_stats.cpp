@@ -1,7 +1,11 @@
 #include <levin/core/devices/memory_stats.h>
 
+#include <levin/build_info.h>
+
+#if LEVIN_HAS_CUDA
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#endif
 
 #include <unistd.h>
 #include <fstream>
@@ -10,6 +14,7 @@
 namespace levin {
 namespace {
 
+#if LEVIN_HAS_CUDA
 MemoryStats cuda_stats(const c10::Device& device) {
   constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device.index());
@@ -18,6 +23,8 @@ MemoryStats cuda_stats(const c10::Device& device) {
           .reserved = stats.reserved_bytes[kAll].current,
           .total = static_cast<int64_t>(at::cuda::getDeviceProperties(device.index())->totalGlobalMem)};
 }
+
+#endif
 
 /// Of the lines "VmRSS:     12345 kB" of /proc/self/status.
 MemoryStats process_stats() {
@@ -35,6 +42,11 @@ MemoryStats process_stats() {
 
 }  // namespace
 
-MemoryStats memory_stats(const c10::Device& device) { return device.is_cuda() ? cuda_stats(device) : process_stats(); }
+MemoryStats memory_stats([[maybe_unused]] const c10::Device& device) {
+#if LEVIN_HAS_CUDA
+  if (device.is_cuda()) return cuda_stats(device);
+#endif
+  return process_stats();
+}
 
 }  // namespace levin

@@ -7,13 +7,16 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include <algorithm>
 #include <set>
 
 namespace levin {
 namespace {
 
-std::string metric_text(double value) { return fmt::format("{:.4g}", value); }
+/// The sign of a NaN means nothing.
+std::string metric_text(double value) { return std::isnan(value) ? "nan" : fmt::format("{:.4g}", value); }
 
 /// "image [100, 1, 28, 28], label [100]"
 std::string shapes_text(const Batch& batch) {
