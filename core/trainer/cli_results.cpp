@@ -7,9 +7,8 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 namespace levin {
