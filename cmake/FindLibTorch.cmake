@@ -108,10 +108,12 @@ if(LibTorch_FOUND)
     "${LibTorch_ROOT_DIR}/../nvidia/cuda_runtime/include")
   find_path(LibTorch_CUDA_INCLUDE_DIR cuda_runtime_api.h HINTS ${_libtorch_cuda_folders}
     PATHS /usr/local/cuda/include)
-  # A package of its own (nvidia-cuda-crt), which the wheel does not ask for.
+  # Packages of their own (nvidia-cuda-crt, nvidia-cuda-cccl), which the wheel does not ask for.
   find_path(LibTorch_CUDA_CRT_INCLUDE_DIR crt/host_defines.h HINTS ${_libtorch_cuda_folders}
     PATHS /usr/local/cuda/include)
-  mark_as_advanced(LibTorch_CUDA_INCLUDE_DIR LibTorch_CUDA_CRT_INCLUDE_DIR)
+  find_path(LibTorch_CUDA_CCCL_INCLUDE_DIR nv/target HINTS ${_libtorch_cuda_folders}
+    PATHS /usr/local/cuda/include /usr/local/cuda/include/cccl)
+  mark_as_advanced(LibTorch_CUDA_INCLUDE_DIR LibTorch_CUDA_CRT_INCLUDE_DIR LibTorch_CUDA_CCCL_INCLUDE_DIR)
   set(LibTorch_HAS_CUDA FALSE)
   set(_libtorch_cuda_includes "")
   set(_libtorch_cuda_link "")
@@ -119,9 +121,10 @@ if(LibTorch_FOUND)
     # No symbol of these is referred to: loading them is what registers the CUDA kernels.
     set(_libtorch_cuda_link "-Wl,--push-state,--no-as-needed,${LibTorch_ROOT_DIR}/lib/libtorch_cuda.so,\
 ${LibTorch_ROOT_DIR}/lib/libc10_cuda.so,--pop-state")
-    if(LibTorch_CUDA_INCLUDE_DIR AND LibTorch_CUDA_CRT_INCLUDE_DIR)
+    if(LibTorch_CUDA_INCLUDE_DIR AND LibTorch_CUDA_CRT_INCLUDE_DIR AND LibTorch_CUDA_CCCL_INCLUDE_DIR)
       set(LibTorch_HAS_CUDA TRUE)
-      set(_libtorch_cuda_includes "${LibTorch_CUDA_INCLUDE_DIR}" "${LibTorch_CUDA_CRT_INCLUDE_DIR}")
+      set(_libtorch_cuda_includes "${LibTorch_CUDA_INCLUDE_DIR}" "${LibTorch_CUDA_CRT_INCLUDE_DIR}"
+        "${LibTorch_CUDA_CCCL_INCLUDE_DIR}")
       list(REMOVE_DUPLICATES _libtorch_cuda_includes)
       foreach(_libtorch_folder nccl cudnn)
         if(EXISTS "${LibTorch_ROOT_DIR}/../nvidia/${_libtorch_folder}/include")
@@ -130,7 +133,7 @@ ${LibTorch_ROOT_DIR}/lib/libc10_cuda.so,--pop-state")
         endif()
       endforeach()
     else()
-      message(WARNING "${LibTorch_ROOT_DIR} is a CUDA build, but no cuda_runtime_api.h and crt/host_defines.h were found: GPUs can "
+      message(WARNING "${LibTorch_ROOT_DIR} is a CUDA build, but no cuda_runtime_api.h, crt/host_defines.h and nv/target were found: GPUs can "
         "be used, Levin's own calls of CUDA are left out. -DLibTorch_CUDA_INCLUDE_DIR=DIR says where the header is.")
     endif()
   endif()
