@@ -55,6 +55,8 @@ void MixedPrecision::exit_forward(const ForwardSettings& before) {
 at::Tensor MixedPrecision::scale_loss(const at::Tensor& loss) { return scaler_ ? scaler_->scale(loss) : loss; }
 
 StepScaling MixedPrecision::unscale(torch::optim::Optimizer& optimizer) {
+  // A step by hand is inside of the forward that goes on with the new weights.
+  at::autocast::clear_cache();
   if (!scaler_) return {};
   for (const auto& [done, found_inf] : unscaled_)
     if (done == &optimizer) return {.grad_scale = {}, .found_inf = found_inf};

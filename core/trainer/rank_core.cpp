@@ -6,6 +6,7 @@
 #include <levin/core/comm/control_plane.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/metrics/metric.h>
+#include <levin/core/precision/full_precision.h>
 #include <levin/core/trainer/hooks.h>
 
 #include <ATen/ops/empty.h>
@@ -304,6 +305,7 @@ DataLoaderPosition RankCore::train_position() const {
 // ---- Manual optimization
 
 void RankCore::manual_backward(const at::Tensor& loss, const BackwardOptions& backward) {
+  const FullPrecision outside_of_autocast;  // of the forward that training_step runs in
   if (loss.numel() != 1)
     throw Error("module", fmt::format("manual_backward() needs a scalar loss; got shape {}; hint: take its mean or sum",
                                       c10::str(loss.sizes())));

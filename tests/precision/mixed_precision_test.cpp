@@ -238,6 +238,27 @@ TEST(MixedPrecision, TwoOptimizersOfABatchShareItsScale) {
     EXPECT_TRUE(at::allclose(trained[1][i], trained[0][i], 0.01, 0.003)) << trained[1][i] - trained[0][i];
 }
 
+TEST(MixedPrecision, AForwardAfterAStepByHandSeesTheNewWeights) {
+  class StepsInForward : public TinyModule {
+   public:
+    StepsInForward() : TinyModule({}) { automatic_optimization = false; }
+    StepOutput training_step(const Batch& batch, int64_t) override {
+      optimizer().zero_grad();
+      manual_backward(torch::nn::functional::mse_loss(forward(batch["x"]), batch["y"]));
+      optimizer().step();
+      const at::Tensor again = forward(batch["x"]);
+      at::autocast::clear_cache();
+      EXPECT_TRUE(again.equal(forward(batch["x"])));
+      EXPECT_EQ(again.scalar_type(), at::kBFloat16);
+      return {};
+    }
+  };
+  TrainerOptions options = quiet(1);
+  options.precision = "bf16-mixed";
+  Trainer trainer(options);
+  trainer.fit(std::make_shared<StepsInForward>(), tiny_loader());
+}
+
 // ---- Bad input
 
 std::string message_of(const std::function<void()>& action) {
