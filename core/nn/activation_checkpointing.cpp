@@ -1,5 +1,6 @@
 #include <levin/core/nn/activation_checkpointing.h>
 
+#include <levin/core/base/wildcard.h>
 #include <levin/core/nn/checkpointed_call.h>
 #include <levin/core/nn/named_units.h>
 #include <levin/core/nn/unit.h>
@@ -9,7 +10,6 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <string_view>
 #include <utility>
 
 namespace levin {
@@ -24,17 +24,6 @@ class CheckpointingRunner : public UnitRunner {
   std::string name_;
   bool offload_;
 };
-
-/// Whether the text is the pattern, in which `*` stands for any characters.
-bool matches(std::string_view pattern, std::string_view text) {
-  const size_t star = pattern.find('*');
-  if (star == pattern.npos) return pattern == text;
-  if (text.substr(0, star) != pattern.substr(0, star)) return false;
-  pattern.remove_prefix(star + 1);
-  for (size_t begin = star; begin <= text.size(); ++begin)
-    if (matches(pattern, text.substr(begin))) return true;
-  return false;
-}
 
 bool is_inside(const NamedUnit& unit, const NamedUnit& outer) {
   return outer.path.empty() || unit.path.starts_with(outer.path + ".");
@@ -77,7 +66,7 @@ std::set<size_t> taken_by(const std::string& pattern, const std::vector<NamedUni
   const bool outermost_only = pattern.find('*') != pattern.npos;
   std::set<size_t> taken;
   for (size_t i = 0; i < units.size(); ++i) {
-    if (!matches(pattern, units[i].type) && !matches(pattern, units[i].path)) continue;
+    if (!matches_wildcard(pattern, units[i].type) && !matches_wildcard(pattern, units[i].path)) continue;
     const bool nested =
         std::any_of(taken.begin(), taken.end(), [&](size_t other) { return is_inside(units[i], units[other]); });
     if (!nested || !outermost_only) taken.insert(i);

@@ -1,5 +1,7 @@
 #include <levin/core/optim/gradient_clipping.h>
 
+#include <levin/core/base/gradient_groups.h>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_clamp_max.h>
@@ -18,28 +20,9 @@ namespace {
 constexpr double kSmallest = 1e-6;        // as torch.nn.utils.clip_grad_norm_: no division by zero
 constexpr double kSmallestWeight = 1e-3;  // of a row's norm, so that weights that start at zero can grow
 
-/// Gradients by device and type, which is what the foreach kernels take.
-std::vector<std::vector<at::Tensor>> grouped_gradients(const std::vector<at::Tensor>& parameters) {
-  std::vector<std::vector<at::Tensor>> groups;
-  for (const auto& parameter : parameters) {
-    const at::Tensor& gradient = parameter.grad();
-    if (!gradient.defined()) continue;
-    auto group = groups.begin();
-    while (group != groups.end() &&
-           (group->front().device() != gradient.device() || group->front().scalar_type() != gradient.scalar_type()))
-      ++group;
-    if (group == groups.end()) group = groups.emplace(groups.end());
-    group->push_back(gradient);
-  }
-  return groups;
-}
-
-}  // namespace
-
-at::Tensor gradient_norm(const std::vector<at::Tensor>& parameters,
-                         const std::function<at::Tensor(at::Tensor)>& reduce_norm) {
-  const at::NoGradGuard no_grad;
-  const auto groups = grouped_gradients(parameters);
+/// See gradient_norm.
+at::Tensor norm_of(const std::vector<std::vector<at::Tensor>>& groups,
+                   const std::function<at::Tensor(at::Tensor)>& reduce_norm) {
   if (groups.empty()) return {};
   const at::Tensor& first = groups.front().front();
   const auto type = first.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -50,6 +33,14 @@ at::Tensor gradient_norm(const std::vector<at::Tensor>& parameters,
   return reduce_norm ? reduce_norm(std::move(total)) : total;
 }
 
+}  // namespace
+
+at::Tensor gradient_norm(const std::vector<at::Tensor>& parameters,
+                         const std::function<at::Tensor(at::Tensor)>& reduce_norm) {
+  const at::NoGradGuard no_grad;
+  return norm_of(gradient_groups(parameters), reduce_norm);
+}
+
 at::Tensor clip_divisor(const at::Tensor& norm, double max_norm) {
   const at::NoGradGuard no_grad;
   return ((norm + kSmallest) / max_norm).clamp_min_(1.0);
@@ -58,17 +49,18 @@ at::Tensor clip_divisor(const at::Tensor& norm, double max_norm) {
 at::Tensor clip_by_norm(const std::vector<at::Tensor>& parameters, double max_norm,
                         const std::function<at::Tensor(at::Tensor)>& reduce_norm) {
   const at::NoGradGuard no_grad;
-  at::Tensor norm = gradient_norm(parameters, reduce_norm);
+  const auto groups = gradient_groups(parameters);
+  at::Tensor norm = norm_of(groups, reduce_norm);
   if (!norm.defined()) return norm;
   // The division is always done, also by 1, so that nothing waits for the norm.
   const at::Tensor divisor = clip_divisor(norm, max_norm);
-  for (const auto& group : grouped_gradients(parameters)) at::_foreach_div_(group, divisor.to(group.front().options()));
+  for (const auto& group : groups) at::_foreach_div_(group, divisor.to(group.front().options()));
   return norm;
 }
 
 void clip_by_value(const std::vector<at::Tensor>& parameters, double limit) {
   const at::NoGradGuard no_grad;
-  for (auto& group : grouped_gradients(parameters)) {
+  for (auto& group : gradient_groups(parameters)) {
     if (group.front().is_cpu()) {
       // The foreach kernels of the CPU are loops, and two of them would read everything twice.
       for (auto& gradient : group) gradient.clamp_(-limit, limit);

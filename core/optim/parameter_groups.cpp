@@ -1,38 +1,12 @@
 #include <levin/core/optim/parameter_groups.h>
 
+#include <levin/core/base/wildcard.h>
 #include <levin/core/optim/parameter_names.h>
 
 #include <fmt/format.h>
 
-#include <string_view>
-
 namespace levin::optim::detail {
 namespace {
-
-/// Whether `*` in the pattern can stand for something that makes it the text.
-bool matches(std::string_view pattern, std::string_view text) {
-  size_t in_pattern = 0;
-  size_t in_text = 0;
-  // The last star, and the text after what it stands for at present.
-  size_t star = std::string_view::npos;
-  size_t after_star = 0;
-  while (in_text < text.size()) {
-    if (in_pattern < pattern.size() && pattern[in_pattern] == '*') {
-      star = in_pattern++;
-      after_star = in_text;
-    } else if (in_pattern < pattern.size() && pattern[in_pattern] == text[in_text]) {
-      ++in_pattern;
-      ++in_text;
-    } else if (star != std::string_view::npos) {
-      in_pattern = star + 1;
-      in_text = ++after_star;
-    } else {
-      return false;
-    }
-  }
-  while (in_pattern < pattern.size() && pattern[in_pattern] == '*') ++in_pattern;
-  return in_pattern == pattern.size();
-}
 
 [[noreturn]] void matches_nothing(const std::string& pattern, const std::vector<ParameterNames::Item>& parameters) {
   std::vector<std::string> names;
@@ -52,7 +26,7 @@ std::vector<std::vector<at::Tensor>> parameters_by_rule(const torch::nn::Module&
   for (const auto& [name, parameter] : named.items()) {
     size_t group = 0;
     for (size_t rule = 0; rule < rules.size(); ++rule) {
-      if (!matches(rules[rule].pattern, name)) continue;
+      if (!matches_wildcard(rules[rule].pattern, name)) continue;
       matched[rule] = true;
       if (group != 0) continue;
       used[rule] = true;

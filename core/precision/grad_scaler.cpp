@@ -1,5 +1,7 @@
 #include <levin/core/precision/grad_scaler.h>
 
+#include <levin/core/base/gradient_groups.h>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/_amp_update_scale.h>
@@ -39,18 +41,7 @@ at::Tensor GradScaler::unscale(const std::vector<at::Tensor>& parameters) {
   at::Tensor found_inf = at::zeros({1}, scale_.options());
   // As torch.amp.GradScaler: exact for the powers of two that the scale usually is.
   const at::Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
-  std::vector<std::vector<at::Tensor>> groups;
-  for (const auto& parameter : parameters) {
-    const at::Tensor& gradient = parameter.grad();
-    if (!gradient.defined()) continue;
-    auto group = groups.begin();
-    while (group != groups.end() &&
-           (group->front().device() != gradient.device() || group->front().scalar_type() != gradient.scalar_type()))
-      ++group;
-    if (group == groups.end()) group = groups.emplace(groups.end());
-    group->push_back(gradient);
-  }
-  for (const auto& group : groups) {
+  for (const auto& group : gradient_groups(parameters)) {
     const at::Device device = group.front().device();
     if (device == scale_.device()) {
       at::_amp_foreach_non_finite_check_and_unscale_(group, found_inf, inverse);
@@ -85,11 +76,12 @@ GradScaler::Skipped GradScaler::skipped() const {
 }
 
 State GradScaler::state_dict() const {
+  const Skipped counts = skipped();
   State state = State::map();
   state["scale"] = current_scale();
   state["growth_tracker"] = growth_tracker_.item<int64_t>();
-  state["skipped"] = skipped().all;
-  state["skipped_in_a_row"] = skipped().in_a_row;
+  state["skipped"] = counts.all;
+  state["skipped_in_a_row"] = counts.in_a_row;
   return state;
 }
 

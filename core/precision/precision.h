@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 namespace torch::nn {
 class Module;
@@ -54,7 +53,7 @@ class Precision : public Buildable, public Stateful {
   /// After the last backward of a window: takes the scale out of the optimizer's gradients, once a window however often
   /// it is called, and says what the step still has to do.
   virtual StepScaling unscale(torch::optim::Optimizer& /*optimizer*/) { return {}; }
-  /// After the optimizer steps of a window, or where there were none after all: adapts the scale.
+  /// After the optimizer steps of a window: adapts the scale.
   virtual void end_window() {}
   /// How many optimizer steps were skipped since it was last asked, because gradients were not finite. Without `wait`
   /// it gives those that are known without waiting for a device: on the CPU all, on others none.

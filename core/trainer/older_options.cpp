@@ -61,6 +61,12 @@ void move_strategy(Config& trainer, const std::string& key, const OlderStrategy&
 
 }  // namespace
 
+std::string present_precision(const std::string& name) {
+  if (name == "64" || name == "32") return name + "-true";
+  if (name == "16" || name == "bf16") return name + "-mixed";
+  return name;
+}
+
 void translate_older_options(Config& trainer) {
   if (!trainer.is_mapping()) return;
   for (const char* key : {"accelerator", "distributed_backend", "plugins"}) {
@@ -82,6 +88,13 @@ void translate_older_options(Config& trainer) {
     const Config value = *older;
     trainer.erase("replace_sampler_ddp");
     trainer.set("use_distributed_sampler", value);
+  }
+  if (const Config* precision = trainer.find("precision"); precision != nullptr && precision->is_scalar()) {
+    const Config value = *precision;
+    if (const std::string present = present_precision(value.text()); present != value.text()) {
+      note(value.origin(), "precision: " + value.text(), "precision: " + present);
+      trainer.set("precision", Config::scalar(present, false, value.origin()));
+    }
   }
   if (const Config* backend = trainer.find("amp_backend")) {
     if (!backend->is_scalar() || (backend->text() != "native" && backend->text() != "apex"))

@@ -2,11 +2,16 @@
 
 #include <levin/core/base/config.h>
 
+#include <string>
+
 namespace levin {
 
 /// Rewrites the trainer section of a configuration from the spellings of older versions of such trainers to the present
 /// ones, each with a note that names the latter: accelerator: ddp, distributed_backend, replace_sampler_ddp, plugins:
 /// ddp_sharded, amp_backend. Throws ConfigError where an old and a present spelling contradict each other.
 void translate_older_options(Config& trainer);
+
+/// The name of the precision that older configurations write as a number ("16") or as "bf16"; any other as it is.
+std::string present_precision(const std::string& name);
 
 }  // namespace levin

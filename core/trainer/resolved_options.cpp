@@ -4,6 +4,7 @@
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/precision/precision.h>
+#include <levin/core/trainer/older_options.h>
 #include <levin/core/trainer/registries.h>
 
 #include <fmt/format.h>
@@ -93,11 +94,8 @@ void resolve_devices_and_strategy(const TrainerOptions& options, ResolvedOptions
   Spec<Precision> precision = options.precision;
   if (precision.object() == nullptr) {
     const std::string name = precision.name("trainer.precision", "precision");
-    // Numbers, as older configurations write them.
-    const std::string present = name == "32" || name == "64"     ? name + "-true"
-                                : name == "16" || name == "bf16" ? name + "-mixed"
-                                                                 : "";
-    if (!present.empty()) precision = Spec<Precision>(Config::scalar(present, false, precision.config().origin()));
+    if (const std::string present = present_precision(name); present != name)
+      precision = Spec<Precision>(Config::scalar(present, false, precision.config().origin()));
   }
   resolved.precision = precision.resolve(registries().precisions, "trainer.precision");
   if (resolved.precision->is_half() && !can.half_precision)

@@ -368,10 +368,6 @@ void Session::run_tuning(const SessionRequest& request) {
 }
 
 void Session::start_fit(const SessionRequest& request) {
-  if (!core_.module().automatic_optimization && !core_.accumulation.is_off())
-    throw ConfigError(
-        "gradient_accumulation_scheduler does not work with manual optimization; hint: count batches in "
-        "training_step");
   set_up_weights(request.ckpt, /*weights_only=*/request.tune);
   checkpointing_.emplace(core_.module(), core_.options.activation_checkpointing);
   fit_loop_.count_batches();

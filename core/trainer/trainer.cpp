@@ -178,6 +178,10 @@ void Trainer::set_accumulate_grad_batches(optim::AccumulationSchedule schedule) 
   if (schedule.fewest_batches() < 1)
     throw Error("trainer", fmt::format("set_accumulate_grad_batches was given {} batches; valid: at least 1",
                                        schedule.fewest_batches()));
+  if (!schedule.is_off() && !core().module().automatic_optimization)
+    throw ConfigError(
+        "accumulation of gradients by the trainer does not work with manual optimization; hint: count batches in "
+        "training_step");
   core().accumulation = std::move(schedule);
 }
 

@@ -25,7 +25,10 @@ class StrategyConformance : public ::testing::TestWithParam<StrategyCase> {
 
 // Ranks of `ddp` are further runs of this program: each runs the same tests in the same order, and they meet in every
 // fit. They stay as many as they are until the program ends, and none outlives the mistake of one.
-constexpr const char* kProgramEnds = "ends the processes of the ranks: see integration.StrategiesProgram";
+constexpr const char* kProgramEnds =
+    "ends the processes of the ranks: Forks/RankConformance has it with forked ones, integration.StrategiesProgram "
+    "with "
+    "a killed one of ddp";
 
 TEST_P(StrategyConformance, TrainsAsOneDeviceOnTheWholeBatch) { expect_as_on_one_device({}); }
 
@@ -44,7 +47,7 @@ TEST_P(StrategyConformance, GradientsAreClippedByTheNormOfTheWholeBatch) {
 }
 
 TEST_P(StrategyConformance, EveryPrecisionTrainsAsOnOneDevice) {
-  if (is("dp") || is("ddp2")) GTEST_SKIP() << "16 bits are refused: see PrecisionErrors";
+  if (is("dp") || is("ddp2")) GTEST_SKIP() << "16 bits are refused: see precision.PrecisionErrors";
   // A loss scale at which no rank's gradients overflow: those of a smaller batch are larger.
   for (const char* precision : {"64-true", "bf16-mixed", "{name: 16-mixed, init_scale: 256}", "bf16-true", "16-true"}) {
     const TrainingRun run{.configure = [&](TrainerOptions& options) {
@@ -131,7 +134,8 @@ TEST_P(StrategyConformance, ResumesToTheBit) {
 }
 
 TEST_P(StrategyConformance, ResumesWithAnotherNumberOfRanks) {
-  if (is("ddp")) GTEST_SKIP() << "a program has one number of processes: see launchers.torchrun";
+  if (is("ddp"))
+    GTEST_SKIP() << "a program has one number of processes: launchers.torchrun.lost_host resumes with another";
   const std::string root = fresh_folder("conformance");
   TrainingRun run{.examples = 40, .epochs = 3};
   run.configure = [&](TrainerOptions& options) {
@@ -152,7 +156,7 @@ TEST_P(StrategyConformance, ResumesWithAnotherNumberOfRanks) {
 }
 
 TEST_P(StrategyConformance, WhatUserCodeThrowsEndsTheCall) {
-  if (is("single_device")) GTEST_SKIP() << "the tests of the trainer have it";
+  if (is("single_device")) GTEST_SKIP() << "trainer.HookOrder and trainer.CliTest have it";
   if (is("ddp")) GTEST_SKIP() << kProgramEnds;
   const auto module = make<Net>();
   TrainingRun run{.epochs = 1};

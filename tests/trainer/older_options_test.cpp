@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 namespace levin {
 namespace {
@@ -70,6 +71,20 @@ TEST(OlderOptions, ContradictionsNameBothSpellings) {
                            "{replace_sampler_ddp: true, use_distributed_sampler: true}", "{amp_backend: none}"})
     EXPECT_THROW(Translated{yaml}, ConfigError) << yaml;
   EXPECT_EQ(Translated("{accelerator: ddp, strategy: ddp}").text("strategy"), "ddp");
+}
+
+TEST(OlderOptions, PrecisionsWereNumbers) {
+  for (const auto& [older, present] :
+       {std::pair{"16", "16-mixed"}, {"bf16", "bf16-mixed"}, {"32", "32-true"}, {"64", "64-true"}}) {
+    const Translated translated(std::string("{precision: ") + older + "}");
+    EXPECT_EQ(translated.text("precision"), present);
+    EXPECT_NE(translated.notes.find(std::string("precision: ") + present), std::string::npos) << translated.notes;
+  }
+  const Translated present("{precision: bf16-true}");
+  EXPECT_EQ(present.text("precision"), "bf16-true");
+  EXPECT_EQ(present.notes, "");
+  const Translated mapping("{precision: {name: 16-mixed, init_scale: 1024}}");
+  EXPECT_EQ(mapping.notes, "");
 }
 
 }  // namespace
