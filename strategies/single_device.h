@@ -19,6 +19,7 @@ class SingleDevice : public Strategy {
   const at::Device& root_device() const override { return device_; }
   Collective& collective() override { return *collective_; }
   void setup_module(Module& module) override;
+  GraphSupport graph_support() override { return make_graph_recorder(device_); }
 
  private:
   std::unique_ptr<Launcher> launcher_;

@@ -18,6 +18,10 @@ StepOutput Strategy::forward_backward(const Batch& batch, StepPhases& phases, co
   return output;
 }
 
+GraphSupport Strategy::graph_support() {
+  return {.recorder = nullptr, .why_not = fmt::format("the strategy '{}' does not record steps", name())};
+}
+
 void Strategy::manual_backward(const at::Tensor& loss, const BackwardOptions& options) {
   loss.backward(/*gradient=*/{}, options.retain_graph);
 }

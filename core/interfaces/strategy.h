@@ -5,6 +5,7 @@
 #include <levin/core/comm/collective.h>
 #include <levin/core/comm/whereabouts.h>
 #include <levin/core/data/batch.h>
+#include <levin/core/devices/graph_recorder.h>
 #include <levin/core/interfaces/backward_options.h>
 #include <levin/core/interfaces/step_output.h>
 
@@ -122,6 +123,8 @@ class Strategy : public Buildable {
   virtual StepOutput manual_step(const Batch& batch, StepPhases& phases) { return phases.forward(batch); }
   /// Runs backward outside the automatic loop.
   virtual void manual_backward(const at::Tensor& loss, const BackwardOptions& options);
+  /// What records the steps of `cuda_graph`, or why they cannot be recorded. Called on the thread that trains.
+  virtual GraphSupport graph_support();
   /// What learning rates are multiplied by because of the number of ranks; 1 leaves them.
   virtual double learning_rate_scale() const { return 1; }
   /// Makes the state of the optimizers the same on all ranks, that of rank 0.

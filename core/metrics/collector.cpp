@@ -1,6 +1,7 @@
 #include <levin/core/metrics/collector.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/recording.h>
 #include <levin/core/metrics/logged_slot.h>
 #include <levin/core/metrics/metric.h>
 #include <levin/core/metrics/rank_exchange.h>
@@ -115,6 +116,7 @@ Collector::Slot* Collector::find_slot(std::string_view name, int64_t dataloader_
 Collector::Slot& Collector::slot_for(std::string_view name, const LogOptions& options) {
   Slot* found = find_slot(name, moment_.dataloader_idx);
   if (found == nullptr) {
+    refuse_while_recording(fmt::format("a first log of '{}'", name), "log the same names in every step");
     detail::SlotDescription description{.name = std::string(name),
                                         .dataloader_idx = moment_.dataloader_idx,
                                         .several_loaders = moment_.loaders > 1,
@@ -126,6 +128,7 @@ Collector::Slot& Collector::slot_for(std::string_view name, const LogOptions& op
   }
   ++expected_;
   found->stamp = stamp_;
+  if (recording_) recorded_.push_back({found, weight_of(options)});
   return *found;
 }
 
@@ -150,7 +153,10 @@ void Collector::log(std::string_view name, const at::Tensor& value, const LogOpt
                                    value.defined() ? shape.str() : "an undefined tensor"));
   }
   Slot& slot = slot_for(name, options);
-  if (value.device().is_cpu() && !slot.device.defined()) {
+  if (slot.device.defined() && slot.device.device() != value.device())
+    refuse_while_recording(fmt::format("the log of '{}', a value of the {},", name, value.device().str()),
+                           "log values of the device, or log it in on_train_batch_end");
+  if (value.device().is_cpu() && !slot.device.defined() && !recordable_) {
     slot.add_host(read_host_scalar(value), weight_of(options));
   } else {
     on_device_ = on_device_ || !value.device().is_cpu();
@@ -159,6 +165,8 @@ void Collector::log(std::string_view name, const at::Tensor& value, const LogOpt
 }
 
 void Collector::log(std::string_view name, double value, const LogOptions& options) {
+  refuse_while_recording(fmt::format("the log of '{}', a number of the host,", name),
+                         "log a tensor of the device, or log it in on_train_batch_end");
   Slot& slot = slot_for(name, options);
   if (slot.device.defined())
     slot.add_device(at::full({}, value, slot.device.options()), weight_of(options));
@@ -171,6 +179,40 @@ void Collector::log(std::string_view name, Metric& metric, const LogOptions& opt
   // A metric's value is that of the epoch unless its options say otherwise.
   if (slot.metric != &metric && !options.on_epoch.has_value()) slot.set_on(options.on_step.value_or(false), true);
   slot.add_metric(metric);
+}
+
+void Collector::start_recording() {
+  recording_ = true;
+  recorded_.clear();
+  states_before_.clear();
+  for (const auto& slot : slots_) {
+    if (slot->metric == nullptr) continue;
+    states_before_.emplace_back(slot->metric, std::vector<at::Tensor>());
+    for (const auto& state : slot->metric->states()) states_before_.back().second.push_back(state.value);
+  }
+}
+
+Collector::Recording Collector::stop_recording() {
+  recording_ = false;
+  std::string replaced;
+  for (auto& [metric, before] : std::exchange(states_before_, {})) {
+    for (size_t i = 0; i < before.size(); ++i) {
+      auto& state = metric->states()[i];
+      if (state.value.is_same(before[i])) continue;
+      replaced = state.name;
+      state.value = before[i];
+    }
+  }
+  if (!replaced.empty())
+    throw Error("cuda_graph", fmt::format("a metric that puts another tensor in the place of its state '{}' cannot be "
+                                          "recorded; hint: let update() change the tensor in place, or update the "
+                                          "metric in on_train_batch_end",
+                                          replaced));
+  return std::exchange(recorded_, {});
+}
+
+void Collector::log_again(const Recording& recording) {
+  for (const auto& [slot, weight] : recording) slot->log_again(stamp_, weight);
 }
 
 void Collector::visit_step(const Visitor& visitor, bool all) const {

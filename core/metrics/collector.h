@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace levin::metrics {
@@ -77,6 +78,25 @@ class Collector {
   /// The values of the epoch so far. Of several loaders, a rank need not have had a batch of each.
   void synchronize_epoch(Collective& collective, bool took_part = true);
 
+  // For training steps that are recorded once and done again without calling `log` (`cuda_graph`).
+
+  /// From here on values of tensors are kept in tensors on the CPU too.
+  void make_recordable() { recordable_ = true; }
+  /// A recorded step of the host's part of logging.
+  struct Recorded {
+    detail::LoggedSlot* slot;
+    double weight;
+  };
+  using Recording = std::vector<Recorded>;
+  /// From here on, until stop_recording, logs are recorded: logging again what was logged before, of the same values'
+  /// tensors. What a graph could not follow is refused with levin::Error: a number of the host, a new name, a metric
+  /// that puts another tensor in the place of its state.
+  void start_recording();
+  /// Metrics whose state was replaced get the former one back.
+  Recording stop_recording();
+  /// What the host does when the recorded logs are done again.
+  void log_again(const Recording& recording);
+
   /// Whether reading a value would wait for a device.
   bool on_device() const { return on_device_; }
 
@@ -121,6 +141,10 @@ class Collector {
   Moment moment_;
   int64_t stamp_ = 0;
   bool on_device_ = false;
+  bool recordable_ = false;
+  bool recording_ = false;
+  Recording recorded_;
+  std::vector<std::pair<Metric*, std::vector<at::Tensor>>> states_before_;  ///< the recording
 };
 
 }  // namespace levin::metrics

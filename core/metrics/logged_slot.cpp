@@ -187,6 +187,12 @@ void LoggedSlot::add_metric(Metric& logged) {
   waiting_value.reset();
 }
 
+void LoggedSlot::log_again(int64_t at, double weight) {
+  stamp = at;
+  last_weight = weight;
+  forget_reduced();
+}
+
 std::array<double, 3> LoggedSlot::read() const {
   if (!device.defined()) return {host[0], host[1], host[2]};
   const at::Tensor copy = device.cpu();

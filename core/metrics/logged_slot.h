@@ -49,6 +49,8 @@ struct LoggedSlot {
   void add_host(double value, double weight);
   void add_device(const at::Tensor& value, double weight);
   void add_metric(Metric& logged);
+  /// The host's part of a log whose values a recorded graph adds.
+  void log_again(int64_t at, double weight);
   void set_on(bool step, bool epoch);
 
   /// {last, combined, weight} on the host.

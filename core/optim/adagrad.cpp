@@ -29,8 +29,11 @@ double Adagrad::initial_value(size_t group, const StateField& /*field*/) const {
 
 void Adagrad::update(size_t group, TensorLists& lists, const KernelScaling& scaling) {
   const AdagradOptions& options = group_options(group);
-  at::_fused_adagrad_(lists.params, lists.grads, lists.states[0], lists.steps, options.lr, options.lr_decay,
-                      options.weight_decay, options.eps, options.maximize, scaling.grad_scale, scaling.found_inf);
+  const auto step = [&](const auto& learning_rate) {
+    at::_fused_adagrad_(lists.params, lists.grads, lists.states[0], lists.steps, learning_rate, options.lr_decay,
+                        options.weight_decay, options.eps, options.maximize, scaling.grad_scale, scaling.found_inf);
+  };
+  lists.learning_rate.defined() ? step(lists.learning_rate) : step(options.lr);
 }
 
 }  // namespace levin::optim

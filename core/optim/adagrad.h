@@ -16,6 +16,7 @@ struct AdagradOptions {
   double eps = 1e-10;
   bool maximize = false;
 
+  bool operator==(const AdagradOptions&) const = default;
   static void describe(Schema<AdagradOptions>& schema);
 };
 
@@ -27,6 +28,7 @@ class Adagrad final : public FusedOptimizerOf<AdagradOptions> {
 
  protected:
   void update(size_t group, TensorLists& lists, const KernelScaling& scaling) override;
+  bool takes_learning_rate_tensor() const override { return true; }
   std::span<const StateField> state_fields(size_t group) const override;
   double initial_value(size_t group, const StateField& field) const override;
 };

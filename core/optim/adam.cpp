@@ -59,16 +59,22 @@ std::span<const StateField> AdamW::state_fields(size_t group) const {
 
 void Adam::update(size_t group, TensorLists& lists, const KernelScaling& scaling) {
   const AdamOptions& options = group_options(group);
-  at::_fused_adam_(lists.params, lists.grads, lists.states[0], lists.states[1], lists.states[2], lists.steps,
-                   options.lr, options.betas[0], options.betas[1], options.weight_decay, options.eps, options.amsgrad,
-                   options.maximize, scaling.grad_scale, scaling.found_inf);
+  const auto step = [&](const auto& learning_rate) {
+    at::_fused_adam_(lists.params, lists.grads, lists.states[0], lists.states[1], lists.states[2], lists.steps,
+                     learning_rate, options.betas[0], options.betas[1], options.weight_decay, options.eps,
+                     options.amsgrad, options.maximize, scaling.grad_scale, scaling.found_inf);
+  };
+  lists.learning_rate.defined() ? step(lists.learning_rate) : step(options.lr);
 }
 
 void AdamW::update(size_t group, TensorLists& lists, const KernelScaling& scaling) {
   const AdamWOptions& options = group_options(group);
-  at::_fused_adamw_(lists.params, lists.grads, lists.states[0], lists.states[1], lists.states[2], lists.steps,
-                    options.lr, options.betas[0], options.betas[1], options.weight_decay, options.eps, options.amsgrad,
-                    options.maximize, scaling.grad_scale, scaling.found_inf);
+  const auto step = [&](const auto& learning_rate) {
+    at::_fused_adamw_(lists.params, lists.grads, lists.states[0], lists.states[1], lists.states[2], lists.steps,
+                      learning_rate, options.betas[0], options.betas[1], options.weight_decay, options.eps,
+                      options.amsgrad, options.maximize, scaling.grad_scale, scaling.found_inf);
+  };
+  lists.learning_rate.defined() ? step(lists.learning_rate) : step(options.lr);
 }
 
 }  // namespace optim

@@ -27,6 +27,7 @@ struct AdamOptions {
   bool amsgrad = false;
   bool maximize = false;
 
+  bool operator==(const AdamOptions&) const = default;
   static void describe(Schema<AdamOptions>& schema);
 };
 
@@ -39,6 +40,7 @@ struct AdamWOptions {
   bool amsgrad = false;
   bool maximize = false;
 
+  bool operator==(const AdamWOptions&) const = default;
   static void describe(Schema<AdamWOptions>& schema);
 };
 
@@ -50,6 +52,7 @@ class Adam final : public FusedOptimizerOf<AdamOptions> {
 
  protected:
   void update(size_t group, TensorLists& lists, const KernelScaling& scaling) override;
+  bool takes_learning_rate_tensor() const override { return true; }
   std::span<const StateField> state_fields(size_t group) const override;
 };
 
@@ -61,6 +64,7 @@ class AdamW final : public FusedOptimizerOf<AdamWOptions> {
 
  protected:
   void update(size_t group, TensorLists& lists, const KernelScaling& scaling) override;
+  bool takes_learning_rate_tensor() const override { return true; }
   std::span<const StateField> state_fields(size_t group) const override;
 };
 

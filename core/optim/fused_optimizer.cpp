@@ -1,11 +1,13 @@
 #include <levin/core/optim/fused_optimizer.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/recording.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_sub.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
@@ -103,6 +105,7 @@ void FusedOptimizer::fused_step(const StepScaling& scaling) {
   c10::InferenceMode normal_mode(false);
   at::NoGradGuard no_grad;
   caches_.resize(param_groups_.size());
+  if (!is_recording()) write_learning_rates();
   for (size_t group = 0; group < param_groups_.size(); ++group) {
     if (!collect_gradients(group)) rebuild(group);
     for (auto& lists : caches_[group].lists) step_lists(group, lists, scaling);
@@ -146,6 +149,8 @@ void FusedOptimizer::rebuild(size_t group) {
                                        name_));
     ParamState& state = materialize(group, param);
     TensorLists& lists = lists_for(cache, param, state.first_step);
+    if (recordable_ && !lists.learning_rate.defined())
+      lists.learning_rate = learning_rate_tensor(group, param.device());
     cache.entries.push_back({param.unsafeGetTensorImpl(), &lists - cache.lists.data(), lists.params.size()});
     lists.params.push_back(param);
     lists.grads.push_back(aligned_gradient(param, grad));
@@ -162,6 +167,7 @@ FusedOptimizer::TensorLists& FusedOptimizer::lists_for(GroupCache& cache, const 
                                               .grads = {},
                                               .steps = {},
                                               .states = {},
+                                              .learning_rate = {},
                                               .device = param.device(),
                                               .dtype = param.scalar_type(),
                                               .first_step = first_step});
@@ -203,7 +209,8 @@ FusedOptimizer::ParamState& FusedOptimizer::materialize(size_t group, const at::
 }
 
 void FusedOptimizer::step_lists(size_t group, TensorLists& lists, const StepScaling& scaling) {
-  const bool on_host = lists.device.is_cpu();
+  if (lists.first_step) refuse_while_recording("the first step of a parameter", "let the optimizer take a step before");
+  const bool on_host = lists.device.is_cpu() && !recordable_;
   const at::Tensor found_inf = on_device(scaling.found_inf, lists.device);
   const at::Tensor grad_scale = on_device(scaling.grad_scale, lists.device);
   // On a GPU the host must not wait for found_inf, except where it decides which kind of step the next one is.
@@ -219,12 +226,78 @@ void FusedOptimizer::step_lists(size_t group, TensorLists& lists, const StepScal
   if (found_inf.defined()) kernel_scaling.found_inf = found_inf;
   update(group, lists, kernel_scaling);
   if (!on_host && found_inf.defined() && !lists.steps.empty())
-    at::_foreach_sub_(lists.steps, std::vector<at::Tensor>(lists.steps.size(), found_inf));
+    at::_foreach_sub_(lists.steps, std::vector<at::Tensor>(lists.steps.size(), found_inf.reshape({})));
 
   if (lists.first_step) {
     for (const auto& param : lists.params) find_state(param)->first_step = false;
     caches_[group].entries.clear();
   }
+}
+
+void FusedOptimizer::make_recordable() {
+  if (recordable_) return;
+  recordable_ = true;
+  caches_.clear();
+}
+
+void FusedOptimizer::write_learning_rates() {
+  c10::InferenceMode normal_mode(false);
+  at::NoGradGuard no_grad;
+  for (auto& rate : learning_rates_) {
+    const double present = param_groups_[rate.group].options().get_lr();
+    if (present == rate.written) continue;
+    rate.tensor.fill_(present);
+    rate.written = present;
+  }
+}
+
+at::Tensor FusedOptimizer::learning_rate_tensor(size_t group, const c10::Device& device) {
+  for (const auto& rate : learning_rates_)
+    if (rate.group == group && rate.device == device) return rate.tensor;
+  refuse_while_recording("a new group of parameters", "let the optimizer take a step before");
+  const double present = param_groups_[group].options().get_lr();
+  // The CPU's kernels compute with a double, those of a GPU take a float.
+  const auto type = device.is_cpu() ? at::kDouble : at::kFloat;
+  learning_rates_.push_back({.group = group,
+                             .device = device,
+                             .written = present,
+                             .tensor = at::full({}, present, at::TensorOptions().dtype(type).device(device))});
+  return learning_rates_.back().tensor;
+}
+
+FusedOptimizer::Snapshot FusedOptimizer::snapshot() const {
+  Snapshot taken;
+  for (const auto& group : param_groups_) {
+    taken.options.push_back(group.options().clone());
+    for (const auto& param : group.params()) {
+      const ParamState* state = find_state(param);
+      taken.tensors.push_back(param.unsafeGetTensorImpl());
+      taken.tensors.push_back(state == nullptr ? nullptr : state->step.unsafeGetTensorImpl());
+      for (size_t i = 0; i < kMaxStateFields; ++i)
+        taken.tensors.push_back(state == nullptr ? nullptr : state->values[i].unsafeGetTensorImpl());
+    }
+  }
+  return taken;
+}
+
+bool FusedOptimizer::is_unchanged(const Snapshot& since) const {
+  if (since.options.size() != param_groups_.size()) return false;
+  size_t next = 0;
+  const auto is_next = [&](const void* tensor) {
+    return next < since.tensors.size() && since.tensors[next++] == tensor;
+  };
+  for (size_t group = 0; group < param_groups_.size(); ++group) {
+    const auto* options = dynamic_cast<const DescribedGroupOptions*>(&param_groups_[group].options());
+    if (options == nullptr || !options->equals_but_for_lr(*since.options[group])) return false;
+    for (const auto& param : param_groups_[group].params()) {
+      const ParamState* state = find_state(param);
+      if (!is_next(param.unsafeGetTensorImpl())) return false;
+      if (!is_next(state == nullptr ? nullptr : state->step.unsafeGetTensorImpl())) return false;
+      for (size_t i = 0; i < kMaxStateFields; ++i)
+        if (!is_next(state == nullptr ? nullptr : state->values[i].unsafeGetTensorImpl())) return false;
+    }
+  }
+  return next == since.tensors.size();
 }
 
 void FusedOptimizer::release_gradients(size_t group, bool scaled) {

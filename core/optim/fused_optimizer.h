@@ -42,7 +42,25 @@ class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabiliti
 
   void zero_grad(bool set_to_none = true) { optim::zero_grad(*this, set_to_none); }
 
-  OptimizerCapabilities capabilities() const override { return {.element_wise = true, .found_inf = true}; }
+  // For steps that are recorded once and done again without this object (`cuda_graph`).
+
+  /// From here on everything that changes from step to step is read from tensors, on every device: the learning rates
+  /// too, which are rounded to float32 on a GPU.
+  void make_recordable();
+  /// Writes the groups' present learning rates to those tensors; a step that is not recorded does so itself.
+  void write_learning_rates();
+  /// Whether a step recorded at the time of `since` would still do what a step does now: the same parameters, state and
+  /// options, the learning rate excepted.
+  struct Snapshot {
+    std::vector<const void*> tensors;
+    std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;
+  };
+  Snapshot snapshot() const;
+  bool is_unchanged(const Snapshot& since) const;
+
+  OptimizerCapabilities capabilities() const override {
+    return {.element_wise = true, .found_inf = true, .tensor_learning_rate = takes_learning_rate_tensor()};
+  }
 
   /// The state of every parameter by name. The tensors are the optimizer's own, not copies.
   State parameter_states(const ParameterNames& names) const;
@@ -63,6 +81,7 @@ class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabiliti
     std::vector<at::Tensor> grads;
     std::vector<at::Tensor> steps;  ///< empty when `counts_steps()` is false; this step included
     std::array<std::vector<at::Tensor>, kMaxStateFields> states;  ///< in the order of `state_fields`
+    at::Tensor learning_rate;  ///< one element on the device; undefined: take that of the group's options
     c10::Device device;
     c10::ScalarType dtype;
     bool first_step;  ///< see `distinguishes_first_step`
@@ -79,7 +98,7 @@ class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabiliti
   FusedOptimizer(std::string_view name, std::vector<torch::optim::OptimizerParamGroup> groups,
                  std::unique_ptr<torch::optim::OptimizerOptions> defaults);
 
-  /// Calls the kernel.
+  /// Calls the kernel, with `lists.learning_rate` where there is one.
   virtual void update(size_t group, TensorLists& lists, const KernelScaling& scaling) = 0;
   /// Which state the options of a group ask for, at most kMaxStateFields.
   virtual std::span<const StateField> state_fields(size_t group) const = 0;
@@ -87,6 +106,8 @@ class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabiliti
   virtual double initial_value(size_t group, const StateField& field) const;
   /// Whether each parameter's steps are counted for the kernel.
   virtual bool counts_steps() const { return true; }
+  /// Whether `update` takes the learning rate from `lists.learning_rate` where it is defined.
+  virtual bool takes_learning_rate_tensor() const { return false; }
   /// Whether parameters that take their first step go to the kernel apart from the others.
   virtual bool distinguishes_first_step() const { return false; }
 
@@ -104,17 +125,27 @@ class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabiliti
     std::vector<TensorLists> lists;
     size_t fields = 0;
   };
+  /// Of one group on one device.
+  struct LearningRate {
+    size_t group;
+    c10::Device device;
+    double written;
+    at::Tensor tensor;
+  };
 
   bool collect_gradients(size_t group);
   void rebuild(size_t group);
   TensorLists& lists_for(GroupCache& cache, const at::Tensor& param, bool first_step);
   ParamState& materialize(size_t group, const at::Tensor& param);
   ParamState* find_state(const at::Tensor& param) const;
+  at::Tensor learning_rate_tensor(size_t group, const c10::Device& device);
   void step_lists(size_t group, TensorLists& lists, const StepScaling& scaling);
   void release_gradients(size_t group, bool scaled);
 
   std::string name_;
   std::vector<GroupCache> caches_;
+  bool recordable_ = false;
+  std::vector<LearningRate> learning_rates_;
 };
 
 /// What the concrete optimizers share: groups of one options type.

@@ -4,6 +4,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <concepts>
 #include <memory>
 #include <string>
 #include <utility>
@@ -27,6 +28,8 @@ class DescribedGroupOptions : public torch::optim::OptimizerOptions {
   virtual void restore(const Config& values, const std::string& path) = 0;
   /// The momentum, or the first beta; nullptr when the optimizer has neither.
   virtual double* momentum() = 0;
+  /// Whether all options are as in `other`, the learning rate excepted.
+  virtual bool equals_but_for_lr(const torch::optim::OptimizerOptions& other) const = 0;
 };
 
 template <Described Options>
@@ -49,6 +52,18 @@ class GroupOptions final : public DescribedGroupOptions {
       return &values.betas[0];
     else
       return nullptr;
+  }
+
+  bool equals_but_for_lr(const torch::optim::OptimizerOptions& other) const override {
+    const auto* typed = dynamic_cast<const GroupOptions*>(&other);
+    if (typed == nullptr) return false;
+    if constexpr (std::equality_comparable<Options>) {
+      Options same_rate = typed->values;
+      same_rate.lr = values.lr;
+      return same_rate == values;
+    } else {
+      return false;  // It cannot be known.
+    }
   }
 
   Options values;

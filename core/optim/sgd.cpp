@@ -40,9 +40,12 @@ std::span<const StateField> SGD::state_fields(size_t group) const {
 
 void SGD::update(size_t group, TensorLists& lists, const KernelScaling& scaling) {
   const SGDOptions& options = group_options(group);
-  at::_fused_sgd_(lists.params, lists.grads, lists.states[0], options.weight_decay, options.momentum, options.lr,
-                  options.dampening, options.nesterov, options.maximize, lists.first_step && options.momentum != 0,
-                  scaling.grad_scale, scaling.found_inf);
+  const auto step = [&](const auto& learning_rate) {
+    at::_fused_sgd_(lists.params, lists.grads, lists.states[0], options.weight_decay, options.momentum, learning_rate,
+                    options.dampening, options.nesterov, options.maximize, lists.first_step && options.momentum != 0,
+                    scaling.grad_scale, scaling.found_inf);
+  };
+  lists.learning_rate.defined() ? step(lists.learning_rate) : step(options.lr);
 }
 
 }  // namespace levin::optim

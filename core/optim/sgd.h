@@ -16,6 +16,7 @@ struct SGDOptions {
   bool nesterov = false;    ///< needs a momentum and no dampening
   bool maximize = false;
 
+  bool operator==(const SGDOptions&) const = default;
   static void describe(Schema<SGDOptions>& schema);
 };
 
@@ -27,6 +28,7 @@ class SGD final : public FusedOptimizerOf<SGDOptions> {
 
  protected:
   void update(size_t group, TensorLists& lists, const KernelScaling& scaling) override;
+  bool takes_learning_rate_tensor() const override { return true; }
   std::span<const StateField> state_fields(size_t group) const override;
   bool counts_steps() const override { return false; }
   /// The first momentum is the gradient itself, without dampening.

@@ -25,6 +25,7 @@ class MixedPrecision : public TruePrecision {
   void exit_forward(const ForwardSettings& before) override;
   at::Tensor scale_loss(const at::Tensor& loss) override;
   StepScaling unscale(torch::optim::Optimizer& optimizer) override;
+  void abandon_window() override { unscaled_.clear(); }
   void end_window() override;
   int64_t take_skipped_steps(bool wait) override;
 

@@ -53,6 +53,8 @@ class Precision : public Buildable, public Stateful {
   /// After the last backward of a window: takes the scale out of the optimizer's gradients, once a window however often
   /// it is called, and says what the step still has to do.
   virtual StepScaling unscale(torch::optim::Optimizer& /*optimizer*/) { return {}; }
+  /// The window ends without steps: forgets what `unscale` found.
+  virtual void abandon_window() {}
   /// After the optimizer steps of a window: adapts the scale.
   virtual void end_window() {}
   /// How many optimizer steps were skipped since it was last asked, because gradients were not finite. Without `wait`

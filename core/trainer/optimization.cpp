@@ -160,6 +160,9 @@ const StepOutput& Optimization::run(const Batch& batch, const Place& place) {
              .participation = place.weight,
              .has_next = place.has_next};
   closure_ran_ = false;
+  replays_ = false;
+  replays_ = graphs_ != nullptr && !guard_ && window_.size == 1 && !place.counts_participants && place.weight == 1 &&
+             graphs_->begin(batch);
   if (window_.sync && !core_.optimizer_handles.empty()) {
     core_.module().optimizer_step(progress.epoch, place.batch_idx, *core_.optimizer_list.front(), closure_);
     if (!closure_ran_)
@@ -177,7 +180,10 @@ const StepOutput& Optimization::run(const Batch& batch, const Place& place) {
 /// Gradients of several optimizers of one batch have one scale, which therefore changes when all have stepped.
 void Optimization::end_window() {
   if (!core_.stepped) return;
-  core_.precision().end_window();
+  if (replays_)
+    graphs_->end_window();
+  else
+    core_.precision().end_window();
   const bool boundary = core_.progress.global_step % core_.options.log_every_n_steps == 0;
   core_.progress.scheduler_steps_held_back += core_.precision().take_skipped_steps(/*wait=*/boundary);
 }
@@ -197,11 +203,13 @@ at::Tensor Optimization::run_closure() {
 
 StepOutput Optimization::step(Module& module, const Batch& batch) {
   const Activity activity(core_, "training_step");
+  if (replays_) return graphs_->forward();
   const ForwardScope scope(core_.precision());
   return module.training_step(batch, place_.batch_idx);
 }
 
 StepOutput Optimization::step_end(StepOutput output) {
+  if (replays_) return output;  // The graph is of both.
   const ForwardScope scope(core_.precision());
   return core_.module().training_step_end(std::move(output));
 }
@@ -213,7 +221,8 @@ void Optimization::before_backward(StepOutput& output) {
     core_.progress.window_has_gradients = true;
     for (OptimizerHandle* optimizer : core_.optimizer_list) {
       hooks_.call("on_before_zero_grad", &Callback::on_before_zero_grad, &Module::on_before_zero_grad, *optimizer);
-      core_.module().optimizer_zero_grad(*optimizer);
+      // Gradients that a graph writes stay where they are.
+      if (!replays_) core_.module().optimizer_zero_grad(*optimizer);
     }
   }
   hooks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, output.loss());
@@ -221,6 +230,7 @@ void Optimization::before_backward(StepOutput& output) {
 
 void Optimization::backward(StepOutput& output) {
   const Activity activity(core_, "backward");
+  if (replays_) return graphs_->backward();
   at::Tensor loss = output.loss();
   if (place_.weight != 1) loss = loss * place_.weight;
   if (window_.size > 1) loss = loss / static_cast<double>(window_.size);
@@ -258,7 +268,10 @@ void Optimization::drive_step(OptimizerHandle& optimizer, const OptimizerHandle:
       if (core_.module().automatic_optimization && !window_.counts_participants) scale_partial_window();
       prepare_step(optimizer, scaling);
       const Activity activity(core_, "optimizer_step");
-      optimizer.take_step(scaling);
+      if (replays_)
+        graphs_->update();
+      else
+        optimizer.take_step(scaling);
     }
   }
   if (!ready) return;
@@ -292,11 +305,28 @@ void Optimization::scale_gradients(double factor) {
 }
 
 void Optimization::prepare_step(OptimizerHandle& optimizer, StepScaling& scaling) {
-  scaling = core_.precision().unscale(optimizer.optimizer());
+  scaling = replays_ ? graphs_->unscale() : core_.precision().unscale(optimizer.optimizer());
   hooks_.call("on_before_optimizer_step", &Callback::on_before_optimizer_step, &Module::on_before_optimizer_step,
               optimizer);
+  if (!replays_) clip_gradients(optimizer);
+}
+
+void Optimization::clip_gradients(OptimizerHandle& optimizer) {
   if (core_.resolved.clip_value > 0 && core_.module().automatic_optimization)
     core_.module().configure_gradient_clipping(optimizer, core_.resolved.clip_value, core_.resolved.clip_algorithm);
+}
+
+void Optimization::start_graphs() {
+  if (!core_.options.cuda_graph) return;
+  graphs_ =
+      GraphedStep::make(core_, {.forward = [this](const Batch& batch) { return step_end(step(core_.module(), batch)); },
+                                .backward = [this](StepOutput& output) { backward(output); },
+                                .update =
+                                    [this](const StepScaling& scaling) {
+                                      OptimizerHandle& optimizer = *core_.optimizer_list.front();
+                                      clip_gradients(optimizer);
+                                      optimizer.take_step(scaling);
+                                    }});
 }
 
 void Optimization::step_schedulers(Interval interval, bool plateau) {

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <levin/core/trainer/graphed_step.h>
 #include <levin/core/trainer/hooks.h>
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 namespace levin {
 
@@ -48,6 +50,10 @@ class Optimization final : private StepPhases {
   /// Puts something around every micro-batch: a trial that may run out of memory. nullptr takes it away.
   void set_guard(std::function<StepOutput(const MicroBatch&)> guard) { guard_ = std::move(guard); }
 
+  /// From here to `end_graphs`, on the calling thread, steps are recorded and replayed where the options ask for it.
+  void start_graphs();
+  void end_graphs() { graphs_.reset(); }
+
   /// Steps the schedulers of an interval: `plateau` those that follow a metric, or the others.
   void step_schedulers(Interval interval, bool plateau);
 
@@ -65,6 +71,7 @@ class Optimization final : private StepPhases {
   int64_t planned_steps(const SchedulerConfig& config) const;
   void drive_step(OptimizerHandle& optimizer, const OptimizerHandle::Closure& closure);
   void prepare_step(OptimizerHandle& optimizer, StepScaling& scaling);
+  void clip_gradients(OptimizerHandle& optimizer);
   void end_window();
   void count_participants();
   void scale_partial_window();
@@ -81,6 +88,8 @@ class Optimization final : private StepPhases {
   std::vector<std::vector<double>> base_rates_;  ///< of each optimizer's groups, before any schedule
   bool data_ended_ = false;
   bool closure_ran_ = false;
+  std::unique_ptr<GraphedStep> graphs_;
+  bool replays_ = false;  ///< the step under way is replayed from the graphs
 };
 
 }  // namespace levin

@@ -67,6 +67,7 @@ struct TrainerOptions {
   bool sync_batchnorm = false;                          ///< BatchNorm takes its statistics over all ranks
   std::optional<std::string> float32_matmul_precision;  ///< highest, high (TF32) or medium (bfloat16)
   std::string memory_format = "contiguous";             ///< of images and volumes: contiguous or channels_last
+  bool cuda_graph = false;                              ///< replay training steps from recorded CUDA graphs
 
   // Debug
   FastDevRun fast_dev_run;           ///< one epoch of n batches, without sanity check, loggers and checkpoints

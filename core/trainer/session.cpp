@@ -298,6 +298,7 @@ void Session::tear_down() {
 
 std::exception_ptr Session::on_error(const std::exception_ptr& thrown) {
   const std::exception_ptr error = with_memory_summary(core_, thrown);
+  optimization_.end_graphs();
   checkpointing_.reset();
   core_.status = TrainerStatus::kFailed;
   core_.exact_moment = false;
@@ -393,7 +394,9 @@ void Session::run_fit(const SessionRequest& request) {
     hooks_.call("on_train_start", &Callback::on_train_start, &Module::on_train_start);
     if (core_.resumed) checkpoints_.restore_moment();
     checkpoints_.release();
+    optimization_.start_graphs();
     fit_loop_.run([this] { select_loaders(); });
+    optimization_.end_graphs();
     core_.exact_moment = true;
     hooks_.call("on_train_end", &Callback::on_train_end, &Module::on_train_end);
     core_.exact_moment = false;

@@ -1,3 +1,4 @@
+#include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/devices/device_spec.h>
 
@@ -45,6 +46,53 @@ TEST_F(GpuFit, AgreesWithTheCpu) {
     }
     EXPECT_NEAR(gpu_loss, cpu_loss, 1e-3);
   }
+}
+
+TEST_F(GpuFit, ReplaysStepsFromGraphs) {
+  for (const char* precision : {"32-true", "16-mixed", "bf16-mixed"}) {
+    const auto train = [&](bool graphs) {
+      seed_everything(4);
+      auto module = make<TinyModule>({});
+      TrainerOptions options = quiet(3);
+      options.accelerator = "cuda";
+      options.precision = precision;
+      options.gradient_clip_val = 1.0;
+      options.cuda_graph = graphs;
+      std::string log;
+      log::set_sink([&](const std::string& line) { log += line + "\n"; });
+      Trainer trainer(options);
+      trainer.fit(module, testing::tiny_loader(44), testing::tiny_loader(16));
+      log::set_sink(nullptr);
+      EXPECT_EQ(log.find("[cuda_graph] recorded the step") != std::string::npos, graphs) << log;
+      EXPECT_EQ(log.find("not recorded"), std::string::npos) << log;
+      return std::pair(weights(*module), trainer.callback_metrics().at("train_loss_epoch"));
+    };
+    const auto [plain, plain_loss] = train(false);
+    const auto [replayed, replayed_loss] = train(true);
+    for (size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(replayed[i].allclose(plain[i], 1e-3, 1e-4)) << i;
+    EXPECT_NEAR(replayed_loss, plain_loss, 1e-3) << precision;
+  }
+}
+
+TEST_F(GpuFit, WhatCannotBeRecordedIsSaidAndTrainsWithoutGraphs) {
+  struct Waits : TinyModule {
+    using TinyModule::TinyModule;
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      if (first_->weight.sum().item<float>() > 1e9) throw std::runtime_error("too large");
+      return TinyModule::training_step(batch, batch_idx);
+    }
+  };
+  TrainerOptions options = quiet(2);
+  options.accelerator = "cuda";
+  options.cuda_graph = true;
+  std::string log;
+  log::set_sink([&](const std::string& line) { log += line + "\n"; });
+  Trainer trainer(options);
+  auto module = make<Waits>({});
+  trainer.fit(module, testing::tiny_loader());
+  log::set_sink(nullptr);
+  EXPECT_NE(log.find("[cuda_graph] steps are not recorded"), std::string::npos) << log;
+  EXPECT_EQ(trainer.global_step(), 10);
 }
 
 TEST_F(GpuFit, ResumesToTheBit) {
