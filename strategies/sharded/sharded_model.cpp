@@ -1,0 +1,363 @@
+#include <levin/strategies/sharded/sharded_model.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/nn/unit_call.h>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
+
+namespace levin {
+namespace {
+
+/// Reductions under way at once: the whole gradients of each are held until it is done.
+constexpr size_t kReducesInFlight = 2;
+
+/// A parameter with every name that it has in a module.
+struct Found {
+  at::Tensor parameter;
+  std::vector<std::string> names;
+};
+
+/// In the module's order, each once.
+std::vector<Found> all_parameters(const torch::nn::Module& module) {
+  std::vector<Found> found;
+  std::map<const void*, size_t> index;
+  const auto add_own = [&](const torch::nn::Module& of, const std::string& prefix) {
+    for (const auto& item : of.named_parameters(/*recurse=*/false)) {
+      const auto [at, is_new] = index.emplace(item.value().unsafeGetTensorImpl(), found.size());
+      if (is_new) found.push_back({item.value(), {}});
+      found[at->second].names.push_back(prefix + item.key());
+    }
+  };
+  add_own(module, "");
+  for (const auto& submodule : module.named_modules(/*name_prefix=*/"", /*include_self=*/false))
+    add_own(*submodule.value(), submodule.key() + ".");
+  return found;
+}
+
+bool is_inside(std::string_view name, const std::string& path) {
+  return path.empty() || (name.size() > path.size() && name.starts_with(path) && name[path.size()] == '.');
+}
+
+}  // namespace
+
+/// Tells the model of a parameter's gradient.
+class ShardedModel::TakeGradient final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  TakeGradient(ShardedModel& model, size_t group, size_t parameter)
+      : model_(model), group_(group), parameter_(parameter) {}
+  void operator()(const torch::autograd::Variable& /*parameter*/) override { model_.on_gradient(group_, parameter_); }
+
+ private:
+  ShardedModel& model_;
+  size_t group_;
+  size_t parameter_;
+};
+
+ShardedModel::ShardedModel(torch::nn::Module& module, std::shared_ptr<Collective> group,
+                           std::shared_ptr<Collective> replicas, ShardedModelOptions options)
+    : group_(std::move(group)),
+      replicas_(std::move(replicas)),
+      options_(std::move(options)),
+      forward_order_(*group_, [this](int64_t unit) { return group_name(unit); }),
+      other_order_(*group_, [this](int64_t unit) { return group_name(unit); }),
+      backward_order_(*group_, [this](int64_t unit) { return group_name(unit); }) {
+  divide(module);
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const auto& parameters = groups_[i]->parameters();
+    for (size_t j = 0; j < parameters.size(); ++j) {
+      const auto& [name, parameter] = parameters[j];
+      piece_names_.add(name, groups_[i]->pieces()[j]);
+      places_[name] = {groups_[i].get(), j};
+      torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<TakeGradient>(*this, i, j));
+      hooked_.push_back(parameter);
+    }
+  }
+  for (const auto& [unit, index] : of_unit_) const_cast<Unit*>(unit)->add_hook(*this);
+  ready_.resize(groups_.size());
+}
+
+ShardedModel::~ShardedModel() {
+  for (const auto& [unit, index] : of_unit_) const_cast<Unit*>(unit)->remove_hook(*this);
+  for (const auto& parameter : hooked_) torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+}
+
+std::string ShardedModel::group_name(int64_t group) const { return groups_[static_cast<size_t>(group)]->name(); }
+
+/// Which parameters lie together, in the order in which backward probably reaches them last.
+void ShardedModel::divide(torch::nn::Module& module) {
+  const std::vector<Found> found = all_parameters(module);
+  std::vector<NamedUnit> units = options_.stage == 3 ? options_.units : std::vector<NamedUnit>();
+  // The innermost unit around each parameter; -1 for none, and for a parameter that several units share.
+  const auto owner = [&](const Found& item) -> int64_t {
+    std::optional<int64_t> common;
+    for (const std::string& name : item.names) {
+      int64_t innermost = -1;
+      for (size_t i = 0; i < units.size(); ++i)
+        if (is_inside(name, units[i].path) &&
+            (innermost < 0 || units[i].path.size() >= units[static_cast<size_t>(innermost)].path.size()))
+          innermost = static_cast<int64_t>(i);
+      if (common && *common != innermost) return -1;
+      common = innermost;
+    }
+    return common.value_or(-1);
+  };
+  // Small units go with those around them, from the innermost on.
+  for (size_t i = units.size(); i-- > 0;) {
+    int64_t elements = 0;
+    for (const Found& item : found)
+      if (owner(item) == static_cast<int64_t>(i)) elements += item.parameter.numel();
+    if (elements == 0 || elements < options_.min_elements) units.erase(units.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+
+  // Of one unit (or none), type and device; stages 1 and 2: of about one bucket's bytes.
+  struct Key {
+    int64_t unit;
+    at::ScalarType type;
+    at::Device device;
+  };
+  std::vector<std::pair<Key, std::vector<ShardedParameters::NamedParameter>>> lists;
+  for (const Found& item : found) {
+    const Key key{owner(item), item.parameter.scalar_type(), item.parameter.device()};
+    const auto fits = [&](const auto& list) {
+      if (list.first.unit != key.unit || list.first.type != key.type || list.first.device != key.device) return false;
+      if (options_.stage == 3) return true;
+      int64_t bytes = 0;
+      for (const auto& [name, parameter] : list.second) bytes += static_cast<int64_t>(parameter.nbytes());
+      return bytes < options_.bucket_bytes;
+    };
+    // The newest list is the one that is not full yet.
+    const auto list = std::find_if(lists.rbegin(), lists.rend(), fits);
+    if (list == lists.rend())
+      lists.push_back({key, {{item.names.front(), item.parameter}}});
+    else
+      list->second.emplace_back(item.names.front(), item.parameter);
+  }
+
+  ShardingOptions sharding{.keeps_parameters = options_.stage < 3, .keeps_gradients = options_.stage == 1};
+  for (auto& [key, list] : lists) {
+    sharding.type = options_.compute_type.value_or(key.type);
+    sharding.reduce_type = options_.reduce_type.value_or(sharding.type);
+    const bool in_unit = key.unit >= 0;
+    const std::string name = in_unit ? units[static_cast<size_t>(key.unit)].path : list.front().first;
+    const size_t index = groups_.size();
+    groups_.push_back(std::make_unique<ShardedParameters>(name, std::move(list), group_, replicas_, sharding));
+    if (options_.stage < 3) continue;
+    // A second type within a unit is rare enough to be whole all the time.
+    if (in_unit && of_unit_.emplace(units[static_cast<size_t>(key.unit)].unit, index).second) continue;
+    always_whole_.push_back(index);
+  }
+  // Backward meets the last units first, and what is outside of units at its end.
+  for (size_t i = groups_.size(); i-- > 0;)
+    if (std::find(always_whole_.begin(), always_whole_.end(), i) == always_whole_.end()) reduce_order_.push_back(i);
+  for (const size_t i : always_whole_) reduce_order_.push_back(i);
+}
+
+// ---- A step
+
+void ShardedModel::begin_forward(bool training) {
+  pass_ = Pass::kForward;
+  training_ = training;
+  order().begin();
+  if (options_.stage < 3) {
+    for (const auto& group : groups_) group->finish_gather();
+    return;
+  }
+  for (const size_t group : always_whole_) groups_[group]->start_gather();
+  if (const auto first = order().expected_first(); first && options_.gathers_ahead > 0) groups_[*first]->start_gather();
+  for (const size_t group : always_whole_) groups_[group]->finish_gather();
+}
+
+void ShardedModel::end_forward() {
+  pass_ = Pass::kNone;
+  for (const auto& group : groups_) group->release();
+}
+
+void ShardedModel::before_forward(UnitCall& call) {
+  const size_t group = of_unit_.at(call.unit());
+  if (pass_ == Pass::kNone)
+    throw Error("sharded",
+                fmt::format("the unit '{}' was called outside of a step, where its parameters are divided over the "
+                            "ranks; hint: call it in training_step, validation_step, test_step or predict_step",
+                            group_name(static_cast<int64_t>(group))));
+  gather(group);
+}
+
+void ShardedModel::gather(size_t group) {
+  AgreedOrder& agreed = order();
+  const auto number = static_cast<int64_t>(group);
+  agreed.next(number);
+  start_gather(group);
+  groups_[group]->finish_gather();
+  std::optional<int64_t> ahead = number;
+  for (int64_t i = 0; i < options_.gathers_ahead; ++i) {
+    ahead = agreed.expected_after(*ahead);
+    if (!ahead) break;
+    start_gather(static_cast<size_t>(*ahead));
+  }
+}
+
+void ShardedModel::start_gather(size_t group) {
+  if (pass_ == Pass::kBackward && !groups_[group]->is_gathered()) new_events_.push_back({Event::Kind::kGather, group});
+  groups_[group]->start_gather();
+}
+
+void ShardedModel::release(size_t group) {
+  if (pass_ == Pass::kBackward) new_events_.push_back({Event::Kind::kRelease, group});
+  groups_[group]->release();
+}
+
+void ShardedModel::after_forward(UnitCall& call) {
+  const size_t group = of_unit_.at(call.unit());
+  // A repetition in backward: what it needs is needed until the gradients are there.
+  if (pass_ == Pass::kBackward) return;
+  const bool has_backward = training_ && at::GradMode::is_enabled();
+  if (has_backward)
+    call.for_each_result([this, group](at::Tensor& result) {
+      if (result.defined() && result.requires_grad())
+        result.register_hook([this, group](const at::Tensor& /*gradient*/) { gather_for_backward(group); });
+    });
+  // Backward begins with the unit that forward ends with.
+  const bool is_last = has_backward && !order().expected_after(static_cast<int64_t>(group)) &&
+                       order().expected_first().has_value();
+  if (!is_last) groups_[group]->release();
+}
+
+void ShardedModel::begin_backward(bool sync) {
+  pass_ = Pass::kBackward;
+  reduces_ = sync || (options_.stage > 1 && !options_.keeps_window_gradients);
+  backward_order_.begin();
+  new_events_.clear();
+  std::fill(ready_.begin(), ready_.end(), false);
+  next_reduce_ = 0;
+}
+
+void ShardedModel::gather_for_backward(size_t group) {
+  if (pass_ == Pass::kBackward) gather(group);
+}
+
+void ShardedModel::on_gradient(size_t group, size_t parameter) {
+  if (pass_ != Pass::kBackward) return;
+  if (!groups_[group]->take_gradient(parameter)) return;
+  ready_[group] = true;
+  release(group);
+  start_reduces();
+}
+
+/// In the same order on every rank, whatever the order in which they become ready.
+void ShardedModel::start_reduces() {
+  if (!reduces_) return;
+  while (next_reduce_ < reduce_order_.size() && ready_[reduce_order_[next_reduce_]]) {
+    finish_reduces(kReducesInFlight - 1);
+    const size_t group = reduce_order_[next_reduce_++];
+    new_events_.push_back({Event::Kind::kReduce, group});
+    groups_[group]->start_reduce();
+    reducing_.push_back(group);
+  }
+}
+
+void ShardedModel::finish_reduces(size_t left) {
+  while (reducing_.size() > left) {
+    groups_[reducing_.front()]->finish_reduce();
+    reducing_.pop_front();
+  }
+}
+
+void ShardedModel::end_backward(bool in_step) {
+  std::fill(ready_.begin(), ready_.end(), true);
+  start_reduces();
+  finish_reduces(0);
+  if (!reduces_)
+    for (const auto& group : groups_) group->keep_gradients();
+  std::swap(events_, new_events_);
+  end_forward();
+  if (!in_step) return;
+  pass_ = Pass::kForward;
+  for (const size_t group : always_whole_) groups_[group]->finish_gather();
+}
+
+void ShardedModel::backward_without_loss() {
+  if (options_.stage == 3 && events_.empty())
+    throw Error("sharded",
+                "this rank skipped the first batch, and does not know yet what the others do in backward; hint: return "
+                "a loss for every batch, of weight zero where there is nothing to learn from");
+  for (const Event& event : std::vector<Event>(events_)) {
+    switch (event.kind) {
+      case Event::Kind::kGather:
+        start_gather(event.group);
+        break;
+      case Event::Kind::kRelease:
+        release(event.group);
+        break;
+      case Event::Kind::kReduce:
+        ready_[event.group] = true;
+        start_reduces();
+        break;
+    }
+  }
+  end_backward();
+}
+
+void ShardedModel::abandon() {
+  pass_ = Pass::kNone;
+  reducing_.clear();
+  for (const auto& group : groups_) group->discard_gradients();
+}
+
+void ShardedModel::prepare_step() {
+  for (const auto& group : groups_) group->widen_gradients();
+}
+
+void ShardedModel::finish_step() {
+  const bool again = pass_ != Pass::kNone;  // manual optimization steps inside of a step
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    groups_[i]->pieces_changed();
+    if (options_.stage < 3) groups_[i]->start_gather();
+  }
+  if (!again) return;
+  if (options_.stage < 3) {
+    for (const auto& group : groups_) group->finish_gather();
+  } else {
+    for (const size_t group : always_whole_) groups_[group]->finish_gather();
+  }
+}
+
+// ---- What optimizers and checkpoints see
+
+void ShardedModel::replace_parameters(torch::optim::Optimizer& optimizer) const {
+  std::map<const void*, at::Tensor> pieces;
+  for (const auto& group : groups_)
+    for (size_t i = 0; i < group->parameters().size(); ++i)
+      pieces[group->parameters()[i].second.unsafeGetTensorImpl()] = group->pieces()[i];
+  for (auto& group : optimizer.param_groups()) {
+    for (auto& parameter : group.params()) {
+      const auto piece = pieces.find(parameter.unsafeGetTensorImpl());
+      if (piece == pieces.end())
+        throw Error("sharded", "an optimizer holds a parameter that the module does not have; hint: register it with "
+                               "the module (register_parameter, register_module)");
+      parameter = piece->second;
+    }
+  }
+}
+
+std::optional<ShardedModel::Place> ShardedModel::place_of(const std::string& name) const {
+  const auto found = places_.find(name);
+  if (found == places_.end()) return std::nullopt;
+  return found->second;
+}
+
+void ShardedModel::make_whole() {
+  for (const auto& group : groups_) group->make_whole();
+}
+
+}  // namespace levin

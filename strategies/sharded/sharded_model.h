@@ -1,0 +1,135 @@
+#pragma once
+
+#include <levin/core/comm/collective.h>
+#include <levin/core/nn/named_units.h>
+#include <levin/core/nn/unit.h>
+#include <levin/core/optim/parameter_names.h>
+#include <levin/strategies/sharded/agreed_order.h>
+#include <levin/strategies/sharded/sharded_parameters.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace levin {
+
+struct ShardedModelOptions {
+  int64_t stage = 3;                            ///< 1: optimizer state, 2: gradients too, 3: parameters too
+  std::optional<at::ScalarType> compute_type;   ///< of whole parameters and gradients; unset: that of the parameters
+  std::optional<at::ScalarType> reduce_type;    ///< in which gradients are averaged; unset: that they come in
+  std::vector<NamedUnit> units;                 ///< stage 3: what is gathered by itself, parents before their children
+  int64_t min_elements = 0;                     ///< a unit with fewer parameters goes with the unit around it
+  int64_t bucket_bytes = int64_t{25} << 20;     ///< stages 1 and 2: gradients that are averaged at once
+  int64_t gathers_ahead = 1;                    ///< units that are gathered before they are needed
+  bool keeps_window_gradients = false;          ///< whole gradients stay until the end of an accumulation window
+};
+
+/// A module whose optimizer state, gradients and parameters are divided over the ranks of a group, as the stage says.
+/// In stage 3 the parameters of a unit are whole while it runs, forward and backward; those outside of units, and those
+/// that several units share, during the whole step.
+///
+/// Calls between `begin_` and `end_` are one pass; all ranks run the same passes over the same units.
+class ShardedModel final : private UnitHook {
+ public:
+  /// Every rank has the same values. `replicas`: see ShardedParameters.
+  ShardedModel(torch::nn::Module& module, std::shared_ptr<Collective> group, std::shared_ptr<Collective> replicas,
+               ShardedModelOptions options);
+  /// The module keeps what it has: whole parameters only after `make_whole`.
+  ~ShardedModel() override;
+  ShardedModel(const ShardedModel&) = delete;
+  ShardedModel& operator=(const ShardedModel&) = delete;
+
+  // ---- A step
+
+  void begin_forward(bool training);
+  void end_forward();
+  /// `sync`: the micro-batch ends its window.
+  void begin_backward(bool sync);
+  /// Afterwards the pieces have gradients, unless an accumulation window keeps them back. `in_step`: more forwards may
+  /// follow before the step ends, as in manual optimization.
+  void end_backward(bool in_step = false);
+  /// In place of a backward, for a rank whose batch was skipped: does what the others' backward makes them do together.
+  void backward_without_loss();
+  /// After an exception.
+  void abandon();
+  /// Gradients in the type of the optimizer, before its step.
+  void prepare_step();
+  /// The optimizer has stepped.
+  void finish_step();
+
+  // ---- What optimizers and checkpoints see
+
+  /// The pieces take the places of the parameters in the groups.
+  void replace_parameters(torch::optim::Optimizer& optimizer) const;
+  /// The pieces under the names of their parameters.
+  const optim::ParameterNames& piece_names() const { return piece_names_; }
+  /// Where a piece lies: the group and the parameter in it.
+  struct Place {
+    const ShardedParameters* parameters = nullptr;
+    size_t index = 0;
+  };
+  /// Of the parameter of that name; nullopt where there is none.
+  std::optional<Place> place_of(const std::string& name) const;
+  /// The module gets whole parameters, of the optimizer's type, for good; a collective. Nothing else may follow.
+  void make_whole();
+  const std::vector<std::unique_ptr<ShardedParameters>>& groups() const { return groups_; }
+
+ private:
+  enum class Pass { kNone, kForward, kBackward };
+  class TakeGradient;
+
+  void divide(torch::nn::Module& module);
+  void before_forward(UnitCall& call) override;
+  void after_forward(UnitCall& call) override;
+  void gather(size_t group);
+  void gather_for_backward(size_t group);
+  void on_gradient(size_t group, size_t parameter);
+  void start_reduces();
+  void start_gather(size_t group);
+  void release(size_t group);
+  void finish_reduces(size_t left);
+  AgreedOrder& order() { return pass_ == Pass::kBackward ? backward_order_ : training_ ? forward_order_ : other_order_; }
+  std::string group_name(int64_t group) const;
+
+  std::shared_ptr<Collective> group_;
+  std::shared_ptr<Collective> replicas_;
+  const ShardedModelOptions options_;
+  std::vector<std::unique_ptr<ShardedParameters>> groups_;
+  std::vector<size_t> always_whole_;                 ///< stage 3: groups of no unit of their own
+  std::unordered_map<const Unit*, size_t> of_unit_;  ///< stage 3
+  std::vector<size_t> reduce_order_;                 ///< groups with parameters that are trained
+  optim::ParameterNames piece_names_;
+  std::unordered_map<std::string, Place> places_;
+  std::vector<at::Tensor> hooked_;  ///< parameters that tell of their gradients
+
+  Pass pass_ = Pass::kNone;
+  bool training_ = false;
+  bool reduces_ = false;  ///< gradients of this backward are reduced
+  AgreedOrder forward_order_;
+  AgreedOrder other_order_;  ///< of forwards without backward
+  AgreedOrder backward_order_;
+  std::vector<bool> ready_;     ///< groups whose gradients are all taken
+  size_t next_reduce_ = 0;      ///< into reduce_order_
+  std::deque<size_t> reducing_;
+  /// What the newest whole backward did with other ranks, in order.
+  struct Event {
+    enum class Kind { kGather, kRelease, kReduce } kind;
+    size_t group;
+  };
+  std::vector<Event> events_;
+  std::vector<Event> new_events_;  ///< of the backward under way
+};
+
+}  // namespace levin

@@ -1,0 +1,250 @@
+#include <levin/strategies/sharded/sharded_parameters.h>
+
+#include <levin/core/base/error.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace levin {
+namespace {
+
+/// Around whatever writes tensors that steps use later.
+struct PlainTensors {
+  c10::InferenceMode ordinary{false};
+  at::NoGradGuard no_grad;
+};
+
+std::vector<int64_t> sizes_of(const std::vector<ShardedParameters::NamedParameter>& parameters) {
+  std::vector<int64_t> sizes;
+  sizes.reserve(parameters.size());
+  for (const auto& [name, parameter] : parameters) sizes.push_back(parameter.numel());
+  return sizes;
+}
+
+void free_storage(const at::Tensor& tensor) {
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(c10::DataPtr(nullptr, tensor.device()));
+  storage->set_nbytes(0);
+}
+
+void allocate_storage(const at::Tensor& tensor) {
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  const auto bytes = static_cast<size_t>(tensor.numel()) * tensor.element_size();
+  if (storage->nbytes() == bytes) return;
+  storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes));
+  storage->set_nbytes(bytes);
+}
+
+/// Of the parameter's shape, without memory; whoever wants its values is told why there are none.
+at::Tensor absent_tensor(const std::string& name, const at::Tensor& like) {
+  at::Tensor absent = at::empty_like(like, like.options().requires_grad(false), at::MemoryFormat::Contiguous);
+  free_storage(absent);
+  absent.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(fmt::format(
+      "[sharded] the parameter '{}' is divided over the ranks and not here now; hint: use it inside the forward of the "
+      "unit that it belongs to, and call units in training_step, validation_step, test_step or predict_step",
+      name));
+  return absent;
+}
+
+}  // namespace
+
+ShardedParameters::ShardedParameters(std::string name, std::vector<NamedParameter> parameters,
+                                     std::shared_ptr<Collective> group, std::shared_ptr<Collective> replicas,
+                                     const ShardingOptions& options)
+    : name_(std::move(name)),
+      parameters_(std::move(parameters)),
+      group_(std::move(group)),
+      replicas_(std::move(replicas)),
+      options_(options),
+      layout_(sizes_of(parameters_), group_->world_size()),
+      is_taken_(parameters_.size()),
+      is_kept_(parameters_.size()) {
+  const PlainTensors plain;
+  const at::Tensor& first = parameters_.front().second;
+  const auto master = first.options().requires_grad(false);
+  whole_ = at::empty({layout_.flat_size()}, master.dtype(options_.type));
+  const bool shares = options_.keeps_parameters && options_.type == first.scalar_type();
+  shard_ = shares ? own_part(whole_) : at::zeros({layout_.shard_size()}, master);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& [parameter_name, parameter] = parameters_[i];
+    LEVIN_CHECK(parameter.device() == first.device() && parameter.scalar_type() == first.scalar_type(),
+                "parameters of one group are of one device and type");
+    views_.push_back(whole_.narrow(0, layout_.offset(i), parameter.numel()).view(parameter.sizes()));
+    views_.back().copy_(parameter.detach());
+    const auto here = piece(i);
+    if (!shares)
+      shard_.narrow(0, here.in_shard, here.size)
+          .copy_(parameter.detach().flatten().narrow(0, here.in_parameter, here.size));
+    pieces_.push_back(shard_.narrow(0, here.in_shard, here.size).detach().requires_grad_(parameter.requires_grad()));
+    if (!options_.keeps_parameters) absent_.push_back(absent_tensor(parameter_name, views_.back()));
+  }
+  show(/*whole=*/true);
+  release();
+}
+
+ShardedParameters::~ShardedParameters() = default;
+
+at::Tensor ShardedParameters::own_part(const at::Tensor& flat) const {
+  return flat.narrow(0, group_->rank() * layout_.shard_size(), layout_.shard_size());
+}
+
+// ---- Whole parameters
+
+void ShardedParameters::show(bool whole) {
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    parameters_[i].second.set_data(whole ? views_[i].detach() : absent_[i]);
+}
+
+void ShardedParameters::start_gather() {
+  if (gathered_) return;
+  const PlainTensors plain;
+  allocate_storage(whole_);
+  at::Tensor own = own_part(whole_);
+  if (!shard_.is_alias_of(whole_)) own.copy_(shard_);
+  gathering_ = group_->all_gather(whole_, own);
+  gathered_ = true;
+}
+
+void ShardedParameters::finish_gather() {
+  start_gather();
+  if (gathering_ == nullptr) return;
+  gathering_->wait();
+  gathering_.reset();
+  const PlainTensors plain;
+  if (!options_.keeps_parameters) show(/*whole=*/true);
+}
+
+void ShardedParameters::release() {
+  if (options_.keeps_parameters) return;
+  if (gathering_ != nullptr) gathering_->wait();
+  gathering_.reset();
+  const PlainTensors plain;
+  show(/*whole=*/false);
+  free_storage(whole_);
+  gathered_ = false;
+}
+
+void ShardedParameters::make_whole() {
+  const PlainTensors plain;
+  release();
+  at::Tensor flat = at::empty({layout_.flat_size()}, shard_.options());
+  at::Tensor own = own_part(flat);
+  own.copy_(shard_);
+  group_->all_gather(flat, own)->wait();
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    parameters_[i].second.set_data(flat.narrow(0, layout_.offset(i), layout_.parameter_size(i))
+                                       .view(parameters_[i].second.sizes())
+                                       .clone());
+}
+
+// ---- Gradients
+
+at::Tensor ShardedParameters::gradient_view(size_t parameter) const {
+  return whole_gradient_.narrow(0, layout_.offset(parameter), layout_.parameter_size(parameter))
+      .view(parameters_[parameter].second.sizes());
+}
+
+bool ShardedParameters::take_gradient(size_t parameter) {
+  const PlainTensors plain;
+  at::Tensor& gradient = parameters_[parameter].second.mutable_grad();
+  if (gradient.layout() != at::kStrided)
+    throw Error("sharded", fmt::format("the gradient of '{}' is sparse; valid: dense gradients",
+                                       parameters_[parameter].first));
+  if (!whole_gradient_.defined()) whole_gradient_ = at::empty({layout_.flat_size()}, whole_.options());
+  at::Tensor view = gradient_view(parameter);
+  if (is_kept_[parameter])
+    view.add_(gradient);
+  else
+    view.copy_(gradient);
+  gradient.reset();
+  if (!is_taken_[parameter]) ++taken_;
+  is_taken_[parameter] = true;
+  const auto expected = std::count_if(parameters_.begin(), parameters_.end(),
+                                      [](const auto& item) { return item.second.requires_grad(); });
+  return taken_ == expected;
+}
+
+void ShardedParameters::start_reduce() {
+  const PlainTensors plain;
+  if (!whole_gradient_.defined()) whole_gradient_ = at::empty({layout_.flat_size()}, whole_.options());
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (!is_taken_[i] && !is_kept_[i]) gradient_view(i).zero_();
+  at::Tensor input = whole_gradient_;
+  if (options_.reduce_type != options_.type) input = whole_gradient_.to(options_.reduce_type);
+  // Where whole gradients are kept, this rank's part of them is what is left of them.
+  reduced_ = options_.keeps_gradients && input.is_same(whole_gradient_)
+                 ? own_part(whole_gradient_)
+                 : at::empty({layout_.shard_size()}, input.options());
+  reducing_ = group_->reduce_scatter(reduced_, input, ReduceOp::kMean);
+  if (!options_.keeps_gradients) whole_gradient_.reset();
+  std::fill(is_taken_.begin(), is_taken_.end(), false);
+  std::fill(is_kept_.begin(), is_kept_.end(), false);
+  taken_ = 0;
+}
+
+void ShardedParameters::finish_reduce() {
+  if (reducing_ == nullptr) return;
+  reducing_->wait();
+  reducing_.reset();
+  const PlainTensors plain;
+  if (replicas_ != nullptr) replicas_->all_reduce(reduced_, ReduceOp::kMean)->wait();
+  if (reduced_.scalar_type() != options_.type) reduced_ = reduced_.to(options_.type);
+  const bool adds = shard_gradient_.defined() && std::any_of(pieces_.begin(), pieces_.end(), [](const auto& piece) {
+                      return piece.grad().defined();
+                    });
+  if (!adds) {
+    shard_gradient_ = std::move(reduced_);
+  } else if (!shard_gradient_.is_alias_of(reduced_)) {
+    // In the optimizer's type, so that nothing of many small gradients is lost.
+    shard_gradient_ = shard_gradient_.to(shard_.scalar_type()).add_(reduced_);
+  }
+  reduced_.reset();
+  set_piece_gradients();
+}
+
+void ShardedParameters::set_piece_gradients() {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    at::Tensor& gradient = pieces_[i].mutable_grad();
+    gradient.reset();
+    if (!parameters_[i].second.requires_grad()) continue;
+    const auto here = piece(i);
+    gradient = shard_gradient_.narrow(0, here.in_shard, here.size);
+  }
+}
+
+void ShardedParameters::keep_gradients() {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    is_kept_[i] = is_kept_[i] || is_taken_[i];
+    is_taken_[i] = false;
+  }
+  taken_ = 0;
+}
+
+void ShardedParameters::widen_gradients() {
+  if (!shard_gradient_.defined() || shard_gradient_.scalar_type() == shard_.scalar_type()) return;
+  const PlainTensors plain;
+  shard_gradient_ = shard_gradient_.to(shard_.scalar_type());
+  set_piece_gradients();
+}
+
+void ShardedParameters::discard_gradients() {
+  if (reducing_ != nullptr) reducing_->wait();
+  reducing_.reset();
+  reduced_.reset();
+  shard_gradient_.reset();
+  whole_gradient_.reset();
+  for (auto& piece : pieces_) piece.mutable_grad().reset();
+  for (auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
+  std::fill(is_taken_.begin(), is_taken_.end(), false);
+  std::fill(is_kept_.begin(), is_kept_.end(), false);
+  taken_ = 0;
+}
+
+}  // namespace levin

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <levin/core/comm/collective.h>
+#include <levin/strategies/sharded/shard_layout.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace levin {
+
+struct ShardingOptions {
+  bool keeps_parameters = false;     ///< whole between steps: stages 1 and 2
+  bool keeps_gradients = false;      ///< whole between micro-batches: stage 1
+  at::ScalarType type = at::kFloat;  ///< of the whole parameters and gradients: what the model computes with
+  at::ScalarType reduce_type = at::kFloat;  ///< in which gradients are averaged
+};
+
+/// Some parameters of a module as one flat tensor, of which each rank keeps a shard: the parameters' values, in the
+/// type of the optimizer, and their gradients, averaged over the ranks (Rajbhandari et al., "ZeRO", 2020,
+/// arXiv:1910.02054). Whole parameters and gradients are there only as long as they are needed, where the stage does
+/// not keep them.
+///
+/// The module's tensors keep their identity: they are views of the whole flat tensor while it is there; while it is
+/// not, touching one throws levin::Error naming it.
+///
+/// Methods marked "collective" are called by all ranks in the same order, for all objects alike.
+class ShardedParameters {
+ public:
+  using NamedParameter = std::pair<std::string, at::Tensor>;
+
+  /// Takes the values of the parameters, the same on every rank, and frees what is not this rank's. All of one device
+  /// and of the optimizer's type. `replicas`: the ranks that hold the same shard (hybrid sharding), or nullptr.
+  ShardedParameters(std::string name, std::vector<NamedParameter> parameters, std::shared_ptr<Collective> group,
+                    std::shared_ptr<Collective> replicas, const ShardingOptions& options);
+  ~ShardedParameters();
+  ShardedParameters(const ShardedParameters&) = delete;
+  ShardedParameters& operator=(const ShardedParameters&) = delete;
+
+  const std::string& name() const { return name_; }
+  const ShardLayout& layout() const { return layout_; }
+  const std::vector<NamedParameter>& parameters() const { return parameters_; }
+  /// This rank's part of each parameter, flat, as the optimizer steps it; without elements where it holds none.
+  const std::vector<at::Tensor>& pieces() const { return pieces_; }
+  ShardLayout::Piece piece(size_t parameter) const { return layout_.piece(parameter, group_->rank()); }
+
+  // ---- Whole parameters
+
+  /// Collective; nothing where they are there or on their way.
+  void start_gather();
+  /// Waits for them.
+  void finish_gather();
+  /// Whether they are there or on their way.
+  bool is_gathered() const { return gathered_; }
+  /// Frees them, unless the stage keeps them.
+  void release();
+  /// The optimizer has changed the pieces: the whole parameters follow with the next gather.
+  void pieces_changed() { gathered_ = false; }
+
+  /// The module's tensors become ordinary ones again, of the optimizer's type; a collective, and the last one.
+  void make_whole();
+
+  // ---- Gradients
+
+  /// Takes the gradient that backward has just given to a parameter. True: it was the last one that was missing.
+  bool take_gradient(size_t parameter);
+  /// Whether a gradient was taken that is not reduced yet.
+  bool has_gradients() const { return taken_ > 0; }
+  /// Collective. Gradients that are missing count as zero.
+  void start_reduce();
+  /// Waits. The pieces have gradients then, the sum of the window so far, in the type that they were computed in.
+  void finish_reduce();
+  /// The micro-batch was not the last of its window: keeps what was taken for the next one, and reduces nothing.
+  void keep_gradients();
+  /// The pieces' gradients become those of the optimizer's type.
+  void widen_gradients();
+  /// Forgets all gradients.
+  void discard_gradients();
+
+ private:
+  void fill_whole_storage();
+  at::Tensor own_part(const at::Tensor& flat) const;
+  /// The module's tensors become views of the whole flat tensor, or tensors that say that they are not there.
+  void show(bool whole);
+  at::Tensor gradient_view(size_t parameter) const;
+  void set_piece_gradients();
+
+  const std::string name_;
+  std::vector<NamedParameter> parameters_;
+  std::shared_ptr<Collective> group_;
+  std::shared_ptr<Collective> replicas_;
+  const ShardingOptions options_;
+  const ShardLayout layout_;
+  at::Tensor whole_;                 ///< flat, of `type`; its storage may be freed
+  std::vector<at::Tensor> views_;    ///< of it, one for each parameter
+  std::vector<at::Tensor> absent_;   ///< what the module's tensors are meanwhile; none where they are kept
+  at::Tensor shard_;                 ///< of the optimizer's type; a part of `whole_` where that is kept and of this type
+  std::vector<at::Tensor> pieces_;   ///< of it
+  bool gathered_ = true;             ///< `whole_` has the values of all ranks, or they are on their way
+  std::unique_ptr<Work> gathering_;
+  at::Tensor whole_gradient_;        ///< flat, of `type`; undefined while it is not needed
+  std::vector<bool> is_taken_;       ///< in this micro-batch, by parameter
+  std::vector<bool> is_kept_;        ///< `whole_gradient_` holds earlier micro-batches' of the window, by parameter
+  int64_t taken_ = 0;
+  at::Tensor reduced_;               ///< this rank's part, while it is on its way
+  std::unique_ptr<Work> reducing_;
+  std::unique_ptr<Work> reducing_over_replicas_;
+  at::Tensor shard_gradient_;        ///< of the pieces' gradients
+};
+
+}  // namespace levin

@@ -1,0 +1,394 @@
+#include <levin/core/base/error.h>
+#include <levin/core/nn/activation_checkpointing.h>
+#include <levin/core/nn/named_units.h>
+#include <levin/core/nn/sequential.h>
+#include <levin/core/optim/adam.h>
+#include <levin/strategies/sharded/sharded_model.h>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <tests/support/thread_collective.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+
+#include <algorithm>
+#include <exception>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+namespace levin {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::ThreadCollective;
+
+struct BlockImpl : torch::nn::Module {
+  explicit BlockImpl(int64_t width) : norm(torch::nn::LayerNormOptions({width})), up(width, 2 * width), down(2 * width, width) {
+    register_module("norm", norm);
+    register_module("up", up);
+    register_module("down", down);
+  }
+  at::Tensor forward(const at::Tensor& x) { return x + down(at::gelu(up(norm(x)))); }
+  torch::nn::LayerNorm norm;
+  torch::nn::Linear up;
+  torch::nn::Linear down;
+};
+LEVIN_UNIT(Block);
+
+/// Three blocks between two layers that no unit holds; the same weights wherever it is made.
+struct Net : torch::nn::Module {
+  Net() : in(4, 6), out(6, 2) {
+    register_module("in", in);
+    for (int i = 0; i < 3; ++i) blocks.push_back(register_module("block" + std::to_string(i), Block(6)));
+    register_module("out", out);
+    const at::NoGradGuard no_grad;
+    int64_t seed = 0;
+    for (auto& parameter : parameters())
+      parameter.copy_(at::arange(parameter.numel()).add(7 * ++seed).sin().mul(0.4).view(parameter.sizes()));
+  }
+  at::Tensor forward(at::Tensor x) {
+    x = in(x).tanh();
+    for (auto& block : blocks) x = block(x);
+    return out(x);
+  }
+  torch::nn::Linear in, out;
+  std::vector<Block> blocks;
+};
+
+at::Tensor inputs(int64_t step, int64_t rank) {
+  return at::arange(5 * 4, at::kFloat).add(static_cast<double>(31 * step + 17 * rank)).sin().view({5, 4});
+}
+at::Tensor loss_of(Net& net, int64_t step, int64_t rank) {
+  return torch::nn::functional::mse_loss(net.forward(inputs(step, rank)), inputs(step, rank).narrow(1, 0, 2));
+}
+
+constexpr int64_t kSteps = 5;
+
+/// Weights by name after training one model with the mean gradient of all ranks' data.
+std::map<std::string, at::Tensor> reference(int64_t ranks, int64_t accumulate) {
+  Net net;
+  optim::AdamW optimizer(net.parameters(), {.lr = 0.02});
+  for (int64_t step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad();
+    for (int64_t micro = 0; micro < accumulate; ++micro)
+      for (int64_t rank = 0; rank < ranks; ++rank)
+        (loss_of(net, step * accumulate + micro, rank) / static_cast<double>(ranks * accumulate)).backward();
+    optimizer.step();
+  }
+  std::map<std::string, at::Tensor> weights;
+  for (const auto& item : net.named_parameters()) weights[item.key()] = item.value().detach().clone();
+  return weights;
+}
+
+void on_ranks(int64_t count, const std::function<void(std::shared_ptr<Collective>)>& rank_main) {
+  auto group = ThreadCollective::make_group(count);
+  std::vector<std::thread> threads;
+  std::mutex mutex;
+  std::exception_ptr failed;
+  for (const auto& collective : group)
+    threads.emplace_back([&, collective] {
+      try {
+        rank_main(collective);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (failed == nullptr) failed = std::current_exception();
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  if (failed != nullptr) std::rethrow_exception(failed);
+}
+
+void train(ShardedModel& model, Net& net, const Collective& collective, int64_t accumulate) {
+  optim::AdamW optimizer(net.parameters(), {.lr = 0.02});
+  model.replace_parameters(optimizer);
+  for (int64_t step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad();
+    for (int64_t micro = 0; micro < accumulate; ++micro) {
+      model.begin_forward(/*training=*/true);
+      const at::Tensor loss =
+          loss_of(net, step * accumulate + micro, collective.rank()) / static_cast<double>(accumulate);
+      model.begin_backward(/*sync=*/micro + 1 == accumulate);
+      loss.backward();
+      model.end_backward();
+    }
+    model.prepare_step();
+    optimizer.step();
+    model.finish_step();
+  }
+}
+
+TEST(ShardedModel, TrainsAsOneModelOnAllData) {
+  for (const int64_t ranks : {1, 2, 3, 4}) {
+    for (const int64_t accumulate : {1, 2}) {
+      const auto expected = reference(ranks, accumulate);
+      for (const int64_t stage : {1, 2, 3}) {
+        for (const bool keeps : {false, true}) {
+          SCOPED_TRACE(::testing::Message() << ranks << " ranks, stage " << stage << ", " << accumulate << " batches");
+          on_ranks(ranks, [&](const std::shared_ptr<Collective>& collective) {
+            Net net;
+            ShardedModel model(net, collective, nullptr,
+                               {.stage = stage,
+                                .units = named_units(net),
+                                .bucket_bytes = 200,
+                                .keeps_window_gradients = keeps});
+            train(model, net, *collective, accumulate);
+            model.make_whole();
+            for (const auto& item : net.named_parameters())
+              EXPECT_TRUE(item.value().allclose(expected.at(item.key()), 1e-4, 1e-5)) << item.key();
+          });
+        }
+      }
+    }
+  }
+}
+
+TEST(ShardedModel, ParametersAreWholeOnlyWhereTheyAreNeeded) {
+  on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
+    Net net;
+    ShardedModel model(net, collective, nullptr, {.stage = 3, .units = named_units(net)});
+    const auto touch = [](const at::Tensor& tensor) { return tensor.sum().item<double>(); };
+    const auto message = [&](const at::Tensor& tensor) -> std::string {
+      try {
+        touch(tensor);
+      } catch (const std::exception& error) {
+        return error.what();
+      }
+      return "";
+    };
+    EXPECT_THAT(message(net.blocks[1]->up->weight), HasSubstr("the parameter 'block1.up.weight' is divided over"));
+    EXPECT_THAT(message(net.in->weight), HasSubstr("'in.weight'"));
+    try {
+      net.blocks[0](at::ones({1, 6}));
+      ADD_FAILURE() << "a unit ran outside of a step";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("the unit 'block0' was called outside of a step"));
+    }
+    model.begin_forward(/*training=*/false);
+    {
+      const at::NoGradGuard no_grad;
+      net.forward(at::ones({2, 4}));
+    }
+    EXPECT_EQ(message(net.in->weight), "") << "not in a unit: whole during the step";
+    EXPECT_THAT(message(net.blocks[1]->up->weight), HasSubstr("block1.up.weight"));
+    model.end_forward();
+    EXPECT_THAT(message(net.in->weight), HasSubstr("in.weight"));
+  });
+}
+
+/// The largest difference of weights between two trainings.
+double distance(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
+  double largest = 0;
+  for (const auto& [name, tensor] : a)
+    largest = std::max(largest, (tensor.to(at::kFloat) - b.at(name).to(at::kFloat)).abs().max().item<double>());
+  return largest;
+}
+
+std::map<std::string, at::Tensor> whole_weights(ShardedModel& model, Net& net) {
+  model.make_whole();
+  std::map<std::string, at::Tensor> weights;
+  for (const auto& item : net.named_parameters()) weights[item.key()] = item.value().detach().clone();
+  return weights;
+}
+
+TEST(ShardedModel, StagesAreEqualToTheBit) {
+  std::map<int64_t, std::map<std::string, at::Tensor>> of_stage;
+  for (const int64_t stage : {1, 2, 3})
+    on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
+      Net net;
+      ShardedModel model(net, collective, nullptr, {.stage = stage, .units = named_units(net)});
+      train(model, net, *collective, 1);
+      auto weights = whole_weights(model, net);
+      if (collective->rank() == 0) of_stage[stage] = std::move(weights);
+    });
+  EXPECT_EQ(distance(of_stage[1], of_stage[2]), 0);
+  EXPECT_EQ(distance(of_stage[1], of_stage[3]), 0);
+}
+
+TEST(ShardedModel, HalfPrecisionKeepsSinglePrecisionShards) {
+  for (const int64_t stage : {1, 2, 3}) {
+    for (const at::ScalarType reduce_type : {at::kBFloat16, at::kFloat}) {
+      const auto expected = reference(2, 2);
+      on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
+        Net net;
+        ShardedModel model(net, collective, nullptr,
+                           {.stage = stage,
+                            .compute_type = at::kBFloat16,
+                            .reduce_type = reduce_type,
+                            .units = named_units(net)});
+        optim::AdamW optimizer(net.parameters(), {.lr = 0.02});
+        model.replace_parameters(optimizer);
+        for (int64_t step = 0; step < kSteps; ++step) {
+          optimizer.zero_grad();
+          for (int64_t micro = 0; micro < 2; ++micro) {
+            model.begin_forward(/*training=*/true);
+            EXPECT_EQ(net.in->weight.scalar_type(), at::kBFloat16);
+            const at::Tensor x = inputs(step * 2 + micro, collective->rank()).to(at::kBFloat16);
+            const at::Tensor loss = torch::nn::functional::mse_loss(net.forward(x), x.narrow(1, 0, 2)) / 2;
+            model.begin_backward(micro == 1);
+            loss.backward();
+            model.end_backward();
+          }
+          model.prepare_step();
+          for (const auto& group : optimizer.param_groups())
+            for (const auto& piece : group.params()) {
+              EXPECT_EQ(piece.scalar_type(), at::kFloat);
+              EXPECT_EQ(piece.grad().scalar_type(), at::kFloat);
+            }
+          optimizer.step();
+          model.finish_step();
+        }
+        EXPECT_LT(distance(whole_weights(model, net), expected), 0.05);
+      });
+    }
+  }
+}
+
+TEST(ShardedModel, HybridShardsInsideSubgroups) {
+  const auto expected = reference(4, 1);
+  for (const int64_t stage : {1, 2, 3}) {
+    on_ranks(4, [&](const std::shared_ptr<Collective>& all) {
+      // Ranks 0 and 1 hold one copy, 2 and 3 another.
+      std::shared_ptr<Collective> shards;
+      std::shared_ptr<Collective> replicas;
+      for (const std::vector<int64_t>& ranks : {std::vector<int64_t>{0, 1}, {2, 3}})
+        if (auto mine = all->subgroup(ranks)) shards = mine;
+      for (const std::vector<int64_t>& ranks : {std::vector<int64_t>{0, 2}, {1, 3}})
+        if (auto mine = all->subgroup(ranks)) replicas = mine;
+      Net net;
+      ShardedModel model(net, shards, replicas, {.stage = stage, .units = named_units(net)});
+      train(model, net, *all, 1);
+      EXPECT_LT(distance(whole_weights(model, net), expected), 1e-4);
+    });
+  }
+}
+
+TEST(ShardedModel, CheckpointedUnitsAreGatheredAgain) {
+  for (const int64_t stage : {2, 3}) {
+    std::map<std::string, at::Tensor> plain;
+    for (const bool checkpointed : {false, true})
+      on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
+        Net net;
+        std::optional<ActivationCheckpointing> checkpointing;
+        if (checkpointed) checkpointing.emplace(net, ActivationCheckpointingOptions{.units = {"Block"}});
+        ShardedModel model(net, collective, nullptr, {.stage = stage, .units = named_units(net)});
+        train(model, net, *collective, 1);
+        auto weights = whole_weights(model, net);
+        if (collective->rank() > 0) return;
+        if (checkpointed)
+          EXPECT_EQ(distance(weights, plain), 0);
+        else
+          plain = std::move(weights);
+      });
+  }
+}
+
+/// Its first and last block are one; the second is not always used; the third is frozen.
+struct OddNet : torch::nn::Module {
+  OddNet() {
+    shared = register_module("shared", Block(4));
+    sometimes = register_module("sometimes", Block(4));
+    frozen = register_module("frozen", Block(4));
+    register_module("again", shared);
+    const at::NoGradGuard no_grad;
+    int64_t seed = 0;
+    for (auto& parameter : parameters())
+      parameter.copy_(at::arange(parameter.numel()).add(5 * ++seed).sin().mul(0.4).view(parameter.sizes()));
+    for (auto& parameter : frozen->parameters()) parameter.set_requires_grad(false);
+  }
+  at::Tensor loss(const at::Tensor& x, bool uses_second) {
+    at::Tensor y = shared(x);
+    if (uses_second) y = sometimes(y);
+    return shared(frozen(y)).square().mean();
+  }
+  Block shared{nullptr}, sometimes{nullptr}, frozen{nullptr};
+};
+
+TEST(ShardedModel, SharedFrozenAndUnusedParameters) {
+  // The mean gradient over both ranks' data; what a rank does not use counts as zero.
+  OddNet whole;
+  optim::AdamW whole_optimizer(whole.parameters(), {.lr = 0.02});
+  for (int64_t step = 0; step < kSteps; ++step) {
+    whole_optimizer.zero_grad();
+    for (int64_t rank = 0; rank < 2; ++rank) (whole.loss(inputs(step, rank), step != 2) / 2).backward();
+    if (step == 2)
+      for (auto& parameter : whole.sometimes->parameters()) parameter.mutable_grad() = at::zeros_like(parameter);
+    whole_optimizer.step();
+  }
+  for (const int64_t stage : {1, 2, 3}) {
+    on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
+      OddNet net;
+      ShardedModel model(net, collective, nullptr, {.stage = stage, .units = named_units(net)});
+      optim::AdamW optimizer(net.parameters(), {.lr = 0.02});
+      model.replace_parameters(optimizer);
+      for (int64_t step = 0; step < kSteps; ++step) {
+        optimizer.zero_grad();
+        model.begin_forward(/*training=*/true);
+        const at::Tensor loss = net.loss(inputs(step, collective->rank()), step != 2);
+        model.begin_backward(/*sync=*/true);
+        loss.backward();
+        model.end_backward();
+        model.prepare_step();
+        optimizer.step();
+        model.finish_step();
+      }
+      model.make_whole();
+      for (const auto& item : whole.named_parameters())
+        EXPECT_TRUE(net.named_parameters()[item.key()].allclose(item.value(), 1e-4, 1e-5)) << stage << item.key();
+    });
+  }
+}
+
+TEST(ShardedModel, RanksThatRunUnitsInDifferentOrderAreToldSo) {
+  try {
+    on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
+      Net net;
+      if (collective->rank() == 1) std::swap(net.blocks[0], net.blocks[2]);
+      ShardedModel model(net, collective, nullptr, {.stage = 3, .units = named_units(net)});
+      train(model, net, *collective, 1);
+    });
+    ADD_FAILURE() << "nobody noticed";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("ranks run units in different order: 'block0' on rank 0, 'block2' on rank 1"));
+  }
+}
+
+TEST(ShardedModel, ARankWithoutLossTakesPartInTheOthersBackward) {
+  for (const int64_t stage : {1, 2, 3}) {
+    on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
+      Net net;
+      ShardedModel model(net, collective, nullptr, {.stage = stage, .units = named_units(net)});
+      optim::AdamW optimizer(net.parameters(), {.lr = 0.02});
+      model.replace_parameters(optimizer);
+      for (int64_t step = 0; step < kSteps; ++step) {
+        optimizer.zero_grad();
+        model.begin_forward(/*training=*/true);
+        const at::Tensor loss = loss_of(net, step, collective->rank());
+        model.begin_backward(/*sync=*/true);
+        if (step == 3 && collective->rank() == 1)
+          model.backward_without_loss();
+        else
+          loss.backward(), model.end_backward();
+        model.prepare_step();
+        optimizer.step();
+        model.finish_step();
+      }
+      const auto weights = whole_weights(model, net);
+      Net whole;
+      optim::AdamW whole_optimizer(whole.parameters(), {.lr = 0.02});
+      for (int64_t step = 0; step < kSteps; ++step) {
+        whole_optimizer.zero_grad();
+        for (int64_t rank = 0; rank < (step == 3 ? 1 : 2); ++rank) (loss_of(whole, step, rank) / 2).backward();
+        whole_optimizer.step();
+      }
+      for (const auto& item : whole.named_parameters())
+        EXPECT_TRUE(weights.at(item.key()).allclose(item.value(), 1e-4, 1e-5)) << stage << item.key();
+    });
+  }
+}
+
+}  // namespace
+}  // namespace levin
