@@ -11,13 +11,22 @@
 
 namespace levin {
 
-OptimizerHandle::OptimizerHandle(std::shared_ptr<torch::optim::Optimizer> optimizer, int64_t index, Driver driver)
+OptimizerHandle::OptimizerHandle(std::shared_ptr<torch::optim::Optimizer> optimizer, int64_t index, Driver driver,
+                                 StandIn stand_in)
     : optimizer_(std::move(optimizer)),
       fused_(dynamic_cast<optim::FusedOptimizer*>(optimizer_.get())),
       index_(index),
       needs_closure_(optim::capabilities_of(*optimizer_).needs_closure),
-      driver_(std::move(driver)) {
+      driver_(std::move(driver)),
+      stand_in_(std::move(stand_in)) {
+  for (auto& group : optimizer_->param_groups()) take_places(group.params());
   collect_parameters();
+}
+
+void OptimizerHandle::take_places(std::vector<at::Tensor>& parameters) {
+  module_parameters_.insert(module_parameters_.end(), parameters.begin(), parameters.end());
+  if (!stand_in_) return;
+  for (auto& parameter : parameters) parameter = stand_in_(parameter);
 }
 
 void OptimizerHandle::collect_parameters() {
@@ -32,8 +41,13 @@ double OptimizerHandle::learning_rate(size_t group) const {
   return optimizer_->param_groups().at(group).options().get_lr();
 }
 
-size_t OptimizerHandle::move_to_new_group(const std::vector<at::Tensor>& parameters, double learning_rate) {
+size_t OptimizerHandle::move_to_new_group(const std::vector<at::Tensor>& module_parameters, double learning_rate) {
   std::unordered_set<const c10::TensorImpl*> moved;
+  for (const auto& parameter : module_parameters) moved.insert(parameter.unsafeGetTensorImpl());
+  std::erase_if(module_parameters_,
+                [&](const auto& parameter) { return moved.contains(parameter.unsafeGetTensorImpl()); });
+  std::vector<at::Tensor> parameters = module_parameters;
+  take_places(parameters);
   for (const auto& parameter : parameters) moved.insert(parameter.unsafeGetTensorImpl());
   auto& groups = optimizer_->param_groups();
   for (auto& group : groups)
@@ -81,10 +95,10 @@ void OptimizerHandle::take_step(StepScaling scaling, const std::function<at::Ten
 void OptimizerHandle::toggle(const std::vector<OptimizerHandle*>& all) {
   toggled_ = true;
   std::unordered_set<const c10::TensorImpl*> mine;
-  for (const auto& parameter : parameters_) mine.insert(parameter.unsafeGetTensorImpl());
+  for (const auto& parameter : module_parameters_) mine.insert(parameter.unsafeGetTensorImpl());
   for (const auto* other : all) {
     if (other == this) continue;
-    for (auto parameter : other->parameters_) {
+    for (auto parameter : other->module_parameters_) {
       if (mine.count(parameter.unsafeGetTensorImpl()) > 0 || !parameter.requires_grad()) continue;
       parameter.set_requires_grad(false);
       toggled_off_.push_back(parameter);

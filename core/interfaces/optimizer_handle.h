@@ -31,12 +31,18 @@ class OptimizerHandle {
   /// itself.
   using Driver = std::function<void(OptimizerHandle&, const Closure&)>;
 
-  OptimizerHandle(std::shared_ptr<torch::optim::Optimizer> optimizer, int64_t index, Driver driver);
+  /// What the optimizer steps in place of a parameter of the module: with a sharded one, this rank's part of it.
+  using StandIn = std::function<at::Tensor(const at::Tensor&)>;
+
+  /// Puts stand-ins in the places of the parameters in the optimizer's groups.
+  OptimizerHandle(std::shared_ptr<torch::optim::Optimizer> optimizer, int64_t index, Driver driver,
+                  StandIn stand_in = {});
 
   int64_t index() const { return index_; }
   torch::optim::Optimizer& optimizer() const { return *optimizer_; }
   const std::shared_ptr<torch::optim::Optimizer>& shared_optimizer() const { return optimizer_; }
-  /// Parameters of all groups, in order.
+  /// What it steps, of all groups, in order: these have the gradients before a step. The module's parameters, or what
+  /// stands in for them.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   /// Its schedulers, in the order of configure_optimizers.
   const std::vector<optim::Scheduler*>& schedulers() const { return schedulers_; }
@@ -45,10 +51,10 @@ class OptimizerHandle {
   /// The learning rate of a group.
   double learning_rate(size_t group = 0) const;
 
-  /// Gives parameters a group of their own, the last one, with the options of the first group and a learning rate:
-  /// they leave the groups they are in, or are new to the optimizer. Their state stays. Returns the group's index.
-  /// Every rank must do so between two windows.
-  size_t move_to_new_group(const std::vector<at::Tensor>& parameters, double learning_rate);
+  /// Gives parameters of the module a group of their own, the last one, with the options of the first group and a
+  /// learning rate: they leave the groups they are in, or are new to the optimizer. Their state stays. Returns the
+  /// group's index. Every rank must do so between two windows.
+  size_t move_to_new_group(const std::vector<at::Tensor>& module_parameters, double learning_rate);
 
   /// Gradients of its parameters become undefined, so that the next backward writes instead of adding; or zero.
   void zero_grad(bool set_to_none = true);
@@ -76,6 +82,7 @@ class OptimizerHandle {
   void note_backward() { awaits_step_ = true; }
 
  private:
+  void take_places(std::vector<at::Tensor>& parameters);
   void collect_parameters();
 
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
@@ -85,6 +92,8 @@ class OptimizerHandle {
   bool single_precision_ = true;  ///< all parameters are float32
   at::Tensor divisor_;
   Driver driver_;
+  StandIn stand_in_;
+  std::vector<at::Tensor> module_parameters_;
   std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> toggled_off_;
   std::vector<optim::Scheduler*> schedulers_;

@@ -18,6 +18,8 @@ StepOutput Strategy::forward_backward(const Batch& batch, StepPhases& phases, co
   return output;
 }
 
+optim::ParameterNames Strategy::parameter_names(const Module& module) { return optim::ParameterNames(module); }
+
 GraphSupport Strategy::graph_support() {
   return {.recorder = nullptr, .why_not = fmt::format("the strategy '{}' does not record steps", name())};
 }

@@ -8,11 +8,13 @@
 #include <levin/core/devices/graph_recorder.h>
 #include <levin/core/interfaces/backward_options.h>
 #include <levin/core/interfaces/step_output.h>
+#include <levin/core/optim/parameter_names.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -73,8 +75,9 @@ struct StrategySetup {
   std::vector<at::Device> devices;  ///< of this host, one for each local rank (or replica)
   bool devices_are_given = true;    ///< false: as many as the launcher has started ranks
   int64_t num_nodes = 1;
-  bool sync_batchnorm = false;         ///< BatchNorm takes its statistics over all ranks
-  Whereabouts* whereabouts = nullptr;  ///< of this rank; lives longer than the strategy's helpers
+  bool sync_batchnorm = false;               ///< BatchNorm takes its statistics over all ranks
+  std::optional<at::ScalarType> mixed_type;  ///< in which forward and backward compute under mixed precision
+  Whereabouts* whereabouts = nullptr;        ///< of this rank; lives longer than the strategy's helpers
 };
 
 /// How a step runs on devices and ranks. World size 1 is the identity. A strategy never sees a callback or a logger.
@@ -106,8 +109,12 @@ class Strategy : public Buildable {
 
   /// Moves the module to the device and wraps it, before configure_optimizers.
   virtual void setup_module(Module& module) = 0;
-  /// May replace the parameters in the groups of the optimizers.
-  virtual void setup_optimizers(const std::vector<std::shared_ptr<torch::optim::Optimizer>>& /*optimizers*/) {}
+  /// What an optimizer steps in place of a parameter of the module.
+  virtual at::Tensor stand_in(const at::Tensor& parameter) { return parameter; }
+  /// Names of what optimizers step: each stand-in has its parameter's.
+  virtual optim::ParameterNames parameter_names(const Module& module);
+  /// Throws ConfigError for an optimizer that it cannot work with, before anything is replaced.
+  virtual void check_optimizer(const torch::optim::Optimizer& /*optimizer*/) {}
   /// Whether a checkpoint's weights load before setup_module (whole) or after (sharded).
   virtual bool loads_weights_before_setup() const { return true; }
 
@@ -134,6 +141,11 @@ class Strategy : public Buildable {
   virtual StepOutput evaluate(const Batch& batch, StepPhases& phases) { return phases.forward(batch); }
   /// Combines a norm of this rank's part of the gradients into the norm of all of them.
   virtual at::Tensor reduce_norm(at::Tensor norm) { return norm; }
+  /// Around an optimizer's step, when the gradients of its window are there: all ranks call these.
+  virtual void prepare_step() {}
+  virtual void finish_step() {}
+  /// A word on this rank's part of the gradients (StepScaling::found_inf) becomes that on all of them, in place.
+  virtual void combine_found_inf(at::Tensor& /*found_inf*/) {}
   /// Whether this rank holds the model's outputs: elsewhere logs and metrics are muted.
   virtual bool owns_outputs() const { return true; }
 
@@ -142,6 +154,10 @@ class Strategy : public Buildable {
   /// Copies them in place; see load_named_tensors.
   virtual void load_module_state(Module& module, const State& state);
 
+  /// Around a forward that is none of a step above: prediction. All ranks run it.
+  virtual std::shared_ptr<void> forward_scope() { return nullptr; }
+  /// The call has ended well, on all ranks: the module becomes an ordinary one again.
+  virtual void release_module() {}
   virtual void teardown() {}
 
   /// From here on steps are of this rank alone, without any communication (`alone`), or of all ranks again. Either way

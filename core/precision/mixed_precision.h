@@ -19,6 +19,7 @@ class MixedPrecision : public TruePrecision {
   /// "16-mixed" or "bf16-mixed".
   std::string name() const override;
   bool is_half() const override { return true; }
+  std::optional<at::ScalarType> mixed_type() const override { return type_; }
   bool scales_loss() const override { return scaler_.has_value(); }
   void set_up(const at::Device& device) override;
   ForwardSettings enter_forward() override;

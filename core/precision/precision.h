@@ -8,6 +8,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace torch::nn {
@@ -34,6 +35,8 @@ class Precision : public Buildable, public Stateful {
   virtual std::string name() const = 0;
   /// Whether forward computes in 16 bits.
   virtual bool is_half() const { return false; }
+  /// The 16-bit type that forward computes in while parameters have more bits; nothing where they have not.
+  virtual std::optional<at::ScalarType> mixed_type() const { return std::nullopt; }
   /// Whether backward starts from a scaled loss, so that gradients wait for `unscale`.
   virtual bool scales_loss() const { return false; }
 

@@ -35,7 +35,8 @@ void Optimization::configure() {
   core_.optimizer_list.clear();
   core_.schedulers.clear();
   base_rates_.clear();
-  core_.parameter_names = optim::ParameterNames(core_.module());
+  core_.parameter_names = core_.strategy().parameter_names(core_.module());
+  const optim::ParameterNames module_names(core_.module());
   const OptimizerConfigs configs = core_.module().configure_optimizers();
   if (configs.size() > 1 && core_.module().automatic_optimization)
     throw Error("module",
@@ -49,18 +50,22 @@ void Optimization::configure() {
     if (config.optimizer == nullptr) throw Error("module", "configure_optimizers gave an empty optimizer");
     optimizers.push_back(config.optimizer);
   }
-  core_.strategy().setup_optimizers(optimizers);
+  for (const auto& optimizer : optimizers) {
+    for (const auto& group : optimizer->param_groups())
+      for (const auto& parameter : group.params()) module_names.require(parameter);
+    core_.strategy().check_optimizer(*optimizer);
+  }
   if (const double scale = core_.strategy().learning_rate_scale(); scale != 1)
     for (const auto& optimizer : optimizers)
       for (auto& group : optimizer->param_groups()) group.options().set_lr(group.options().get_lr() * scale);
   const auto driver = [this](OptimizerHandle& optimizer, const OptimizerHandle::Closure& closure) {
     drive_step(optimizer, closure);
   };
+  const auto stand_in = [this](const at::Tensor& parameter) { return core_.strategy().stand_in(parameter); };
   for (const auto& config : configs) {
     core_.optimizer_handles.push_back(std::make_unique<OptimizerHandle>(
-        config.optimizer, static_cast<int64_t>(core_.optimizer_handles.size()), driver));
+        config.optimizer, static_cast<int64_t>(core_.optimizer_handles.size()), driver, stand_in));
     core_.optimizer_list.push_back(core_.optimizer_handles.back().get());
-    for (const auto& parameter : core_.optimizer_list.back()->parameters()) core_.parameter_names.require(parameter);
     if (core_.optimizer_handles.back()->needs_closure() && core_.precision().scales_loss())
       throw ConfigError(fmt::format(
           "trainer.precision '{}' scales the loss, which an optimizer that evaluates the loss itself (LBFGS) "
@@ -272,6 +277,7 @@ void Optimization::drive_step(OptimizerHandle& optimizer, const OptimizerHandle:
         graphs_->update();
       else
         optimizer.take_step(scaling);
+      core_.strategy().finish_step();
     }
   }
   if (!ready) return;
@@ -305,7 +311,9 @@ void Optimization::scale_gradients(double factor) {
 }
 
 void Optimization::prepare_step(OptimizerHandle& optimizer, StepScaling& scaling) {
+  core_.strategy().prepare_step();
   scaling = replays_ ? graphs_->unscale() : core_.precision().unscale(optimizer.optimizer());
+  if (scaling.found_inf.defined()) core_.strategy().combine_found_inf(scaling.found_inf);
   hooks_.call("on_before_optimizer_step", &Callback::on_before_optimizer_step, &Module::on_before_optimizer_step,
               optimizer);
   if (!replays_) clip_gradients(optimizer);

@@ -58,6 +58,7 @@ std::vector<std::vector<Batch>> PredictionLoop::run(const DataLoaders& loaders, 
       {
         const Activity activity(core_, "predict_step");
         const ForwardScope forward(core_.precision());
+        const auto scope = core_.strategy().forward_scope();
         prediction = core_.module().predict_step(batch, batch_idx);
       }
       hooks_.call("on_predict_batch_end", &Callback::on_predict_batch_end, &Module::on_predict_batch_end, prediction,

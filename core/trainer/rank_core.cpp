@@ -58,6 +58,7 @@ StrategySetup RankCore::strategy_setup() {
           .devices_are_given = resolved.devices_are_given,
           .num_nodes = options.num_nodes,
           .sync_batchnorm = options.sync_batchnorm,
+          .mixed_type = resolved.precision->mixed_type(),
           .whereabouts = &whereabouts};
 }
 

@@ -289,6 +289,7 @@ void Session::tear_down() {
   core_.strategy().collective().barrier();
   if (core_.data != nullptr && !core_.shares_data) core_.data->teardown(core_.stage);
   hooks_.call("teardown", &Callback::teardown, &Module::teardown, core_.stage);
+  core_.strategy().release_module();
   core_.strategy().teardown();
   core_.status = SignalScope::received() != 0 ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
   core_.running = RunningStage::kIdle;
@@ -427,7 +428,10 @@ void Session::replay_training_data() {
     if (!fetched) break;
     const Batch batch = core_.transfer(std::move(*fetched), 0);
     const ForwardScope forward(core_.precision());
-    core_.module().training_step(batch, batch_idx);
+    {
+      const auto scope = core_.strategy().forward_scope();
+      core_.module().training_step(batch, batch_idx);
+    }
     if (ControlPlane* control = core_.strategy().control_plane()) control->throw_if_failed();
   }
   // Metrics that the steps updated; those of an epoch that is not over have sums to keep.

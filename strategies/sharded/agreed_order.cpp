@@ -15,11 +15,11 @@ void AgreedOrder::next(int64_t unit) {
     const auto other = std::find_if(of_ranks.begin(), of_ranks.end(),
                                     [&](const std::string& of_rank) { return of_rank != of_ranks.front(); });
     if (other != of_ranks.end())
-      throw Error("sharded",
-                  fmt::format("ranks run units in different order: '{}' on rank 0, '{}' on rank {}; hint: which units "
-                              "run may not depend on the rank's data or random numbers",
-                              name_of_(std::stoll(of_ranks.front())), name_of_(std::stoll(*other)),
-                              other - of_ranks.begin()));
+      throw Error(
+          "sharded",
+          fmt::format("ranks run units in different order: '{}' on rank 0, '{}' on rank {}; hint: which units "
+                      "run may not depend on the rank's data or random numbers",
+                      name_of_(std::stoll(of_ranks.front())), name_of_(std::stoll(*other)), other - of_ranks.begin()));
   }
   newest_[last_] = unit;
   last_ = unit;

@@ -9,7 +9,6 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
-#include <torch/optim/optimizer.h>
 
 #include <algorithm>
 #include <map>
@@ -79,6 +78,7 @@ ShardedModel::ShardedModel(torch::nn::Module& module, std::shared_ptr<Collective
       const auto& [name, parameter] = parameters[j];
       piece_names_.add(name, groups_[i]->pieces()[j]);
       places_[name] = {groups_[i].get(), j};
+      pieces_[parameter.unsafeGetTensorImpl()] = groups_[i]->pieces()[j];
       torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<TakeGradient>(*this, i, j));
       hooked_.push_back(parameter);
     }
@@ -228,14 +228,18 @@ void ShardedModel::after_forward(UnitCall& call) {
         result.register_hook([this, group](const at::Tensor& /*gradient*/) { gather_for_backward(group); });
     });
   // Backward begins with the unit that forward ends with.
-  const bool is_last = has_backward && !order().expected_after(static_cast<int64_t>(group)) &&
-                       order().expected_first().has_value();
+  const bool is_last =
+      has_backward && !order().expected_after(static_cast<int64_t>(group)) && order().expected_first().has_value();
   if (!is_last) groups_[group]->release();
 }
 
+bool ShardedModel::reduces(bool sync) const { return sync || (options_.stage > 1 && !options_.keeps_window_gradients); }
+
+bool ShardedModel::backward_is_collective(bool sync) const { return options_.stage == 3 || reduces(sync); }
+
 void ShardedModel::begin_backward(bool sync) {
   pass_ = Pass::kBackward;
-  reduces_ = sync || (options_.stage > 1 && !options_.keeps_window_gradients);
+  reduces_ = reduces(sync);
   backward_order_.begin();
   new_events_.clear();
   std::fill(ready_.begin(), ready_.end(), false);
@@ -334,20 +338,13 @@ void ShardedModel::finish_step() {
 
 // ---- What optimizers and checkpoints see
 
-void ShardedModel::replace_parameters(torch::optim::Optimizer& optimizer) const {
-  std::map<const void*, at::Tensor> pieces;
-  for (const auto& group : groups_)
-    for (size_t i = 0; i < group->parameters().size(); ++i)
-      pieces[group->parameters()[i].second.unsafeGetTensorImpl()] = group->pieces()[i];
-  for (auto& group : optimizer.param_groups()) {
-    for (auto& parameter : group.params()) {
-      const auto piece = pieces.find(parameter.unsafeGetTensorImpl());
-      if (piece == pieces.end())
-        throw Error("sharded", "an optimizer holds a parameter that the module does not have; hint: register it with "
-                               "the module (register_parameter, register_module)");
-      parameter = piece->second;
-    }
-  }
+at::Tensor ShardedModel::piece_of(const at::Tensor& parameter) const {
+  const auto piece = pieces_.find(parameter.unsafeGetTensorImpl());
+  if (piece == pieces_.end())
+    throw Error("sharded",
+                "an optimizer was given a parameter that the module does not have; hint: register it with "
+                "the module (register_parameter, register_module)");
+  return piece->second;
 }
 
 std::optional<ShardedModel::Place> ShardedModel::place_of(const std::string& name) const {

@@ -19,21 +19,18 @@
 namespace torch::nn {
 class Module;
 }
-namespace torch::optim {
-class Optimizer;
-}
 
 namespace levin {
 
 struct ShardedModelOptions {
-  int64_t stage = 3;                            ///< 1: optimizer state, 2: gradients too, 3: parameters too
-  std::optional<at::ScalarType> compute_type;   ///< of whole parameters and gradients; unset: that of the parameters
-  std::optional<at::ScalarType> reduce_type;    ///< in which gradients are averaged; unset: that they come in
-  std::vector<NamedUnit> units;                 ///< stage 3: what is gathered by itself, parents before their children
-  int64_t min_elements = 0;                     ///< a unit with fewer parameters goes with the unit around it
-  int64_t bucket_bytes = int64_t{25} << 20;     ///< stages 1 and 2: gradients that are averaged at once
-  int64_t gathers_ahead = 1;                    ///< units that are gathered before they are needed
-  bool keeps_window_gradients = false;          ///< whole gradients stay until the end of an accumulation window
+  int64_t stage = 3;                           ///< 1: optimizer state, 2: gradients too, 3: parameters too
+  std::optional<at::ScalarType> compute_type;  ///< of whole parameters and gradients; unset: that of the parameters
+  std::optional<at::ScalarType> reduce_type;   ///< in which gradients are averaged; unset: that they come in
+  std::vector<NamedUnit> units;                ///< stage 3: what is gathered by itself, parents before their children
+  int64_t min_elements = 0;                    ///< a unit with fewer parameters goes with the unit around it
+  int64_t bucket_bytes = int64_t{25} << 20;    ///< stages 1 and 2: gradients that are averaged at once
+  int64_t gathers_ahead = 1;                   ///< units that are gathered before they are needed
+  bool keeps_window_gradients = false;         ///< whole gradients stay until the end of an accumulation window
 };
 
 /// A module whose optimizer state, gradients and parameters are divided over the ranks of a group, as the stage says.
@@ -60,6 +57,8 @@ class ShardedModel final : private UnitHook {
   /// Afterwards the pieces have gradients, unless an accumulation window keeps them back. `in_step`: more forwards may
   /// follow before the step ends, as in manual optimization.
   void end_backward(bool in_step = false);
+  /// Whether a backward with this `sync` needs all ranks.
+  bool backward_is_collective(bool sync) const;
   /// In place of a backward, for a rank whose batch was skipped: does what the others' backward makes them do together.
   void backward_without_loss();
   /// After an exception.
@@ -71,8 +70,8 @@ class ShardedModel final : private UnitHook {
 
   // ---- What optimizers and checkpoints see
 
-  /// The pieces take the places of the parameters in the groups.
-  void replace_parameters(torch::optim::Optimizer& optimizer) const;
+  /// What optimizers step in place of a parameter.
+  at::Tensor piece_of(const at::Tensor& parameter) const;
   /// The pieces under the names of their parameters.
   const optim::ParameterNames& piece_names() const { return piece_names_; }
   /// Where a piece lies: the group and the parameter in it.
@@ -93,6 +92,7 @@ class ShardedModel final : private UnitHook {
   void divide(torch::nn::Module& module);
   void before_forward(UnitCall& call) override;
   void after_forward(UnitCall& call) override;
+  bool reduces(bool sync) const;
   void gather(size_t group);
   void gather_for_backward(size_t group);
   void on_gradient(size_t group, size_t parameter);
@@ -100,7 +100,9 @@ class ShardedModel final : private UnitHook {
   void start_gather(size_t group);
   void release(size_t group);
   void finish_reduces(size_t left);
-  AgreedOrder& order() { return pass_ == Pass::kBackward ? backward_order_ : training_ ? forward_order_ : other_order_; }
+  AgreedOrder& order() {
+    return pass_ == Pass::kBackward ? backward_order_ : training_ ? forward_order_ : other_order_;
+  }
   std::string group_name(int64_t group) const;
 
   std::shared_ptr<Collective> group_;
@@ -112,7 +114,8 @@ class ShardedModel final : private UnitHook {
   std::vector<size_t> reduce_order_;                 ///< groups with parameters that are trained
   optim::ParameterNames piece_names_;
   std::unordered_map<std::string, Place> places_;
-  std::vector<at::Tensor> hooked_;  ///< parameters that tell of their gradients
+  std::unordered_map<const void*, at::Tensor> pieces_;  ///< by the parameter's TensorImpl
+  std::vector<at::Tensor> hooked_;                      ///< parameters that tell of their gradients
 
   Pass pass_ = Pass::kNone;
   bool training_ = false;
@@ -120,8 +123,8 @@ class ShardedModel final : private UnitHook {
   AgreedOrder forward_order_;
   AgreedOrder other_order_;  ///< of forwards without backward
   AgreedOrder backward_order_;
-  std::vector<bool> ready_;     ///< groups whose gradients are all taken
-  size_t next_reduce_ = 0;      ///< into reduce_order_
+  std::vector<bool> ready_;  ///< groups whose gradients are all taken
+  size_t next_reduce_ = 0;   ///< into reduce_order_
   std::deque<size_t> reducing_;
   /// What the newest whole backward did with other ranks, in order.
   struct Event {

@@ -139,9 +139,8 @@ void ShardedParameters::make_whole() {
   own.copy_(shard_);
   group_->all_gather(flat, own)->wait();
   for (size_t i = 0; i < parameters_.size(); ++i)
-    parameters_[i].second.set_data(flat.narrow(0, layout_.offset(i), layout_.parameter_size(i))
-                                       .view(parameters_[i].second.sizes())
-                                       .clone());
+    parameters_[i].second.set_data(
+        flat.narrow(0, layout_.offset(i), layout_.parameter_size(i)).view(parameters_[i].second.sizes()).clone());
 }
 
 // ---- Gradients
@@ -155,8 +154,8 @@ bool ShardedParameters::take_gradient(size_t parameter) {
   const PlainTensors plain;
   at::Tensor& gradient = parameters_[parameter].second.mutable_grad();
   if (gradient.layout() != at::kStrided)
-    throw Error("sharded", fmt::format("the gradient of '{}' is sparse; valid: dense gradients",
-                                       parameters_[parameter].first));
+    throw Error("sharded",
+                fmt::format("the gradient of '{}' is sparse; valid: dense gradients", parameters_[parameter].first));
   if (!whole_gradient_.defined()) whole_gradient_ = at::empty({layout_.flat_size()}, whole_.options());
   at::Tensor view = gradient_view(parameter);
   if (is_kept_[parameter])
@@ -196,9 +195,8 @@ void ShardedParameters::finish_reduce() {
   const PlainTensors plain;
   if (replicas_ != nullptr) replicas_->all_reduce(reduced_, ReduceOp::kMean)->wait();
   if (reduced_.scalar_type() != options_.type) reduced_ = reduced_.to(options_.type);
-  const bool adds = shard_gradient_.defined() && std::any_of(pieces_.begin(), pieces_.end(), [](const auto& piece) {
-                      return piece.grad().defined();
-                    });
+  const bool adds = shard_gradient_.defined() && std::any_of(pieces_.begin(), pieces_.end(),
+                                                             [](const auto& piece) { return piece.grad().defined(); });
   if (!adds) {
     shard_gradient_ = std::move(reduced_);
   } else if (!shard_gradient_.is_alias_of(reduced_)) {

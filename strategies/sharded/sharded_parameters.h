@@ -14,9 +14,9 @@
 namespace levin {
 
 struct ShardingOptions {
-  bool keeps_parameters = false;     ///< whole between steps: stages 1 and 2
-  bool keeps_gradients = false;      ///< whole between micro-batches: stage 1
-  at::ScalarType type = at::kFloat;  ///< of the whole parameters and gradients: what the model computes with
+  bool keeps_parameters = false;            ///< whole between steps: stages 1 and 2
+  bool keeps_gradients = false;             ///< whole between micro-batches: stage 1
+  at::ScalarType type = at::kFloat;         ///< of the whole parameters and gradients: what the model computes with
   at::ScalarType reduce_type = at::kFloat;  ///< in which gradients are averaged
 };
 
@@ -95,21 +95,21 @@ class ShardedParameters {
   std::shared_ptr<Collective> replicas_;
   const ShardingOptions options_;
   const ShardLayout layout_;
-  at::Tensor whole_;                 ///< flat, of `type`; its storage may be freed
-  std::vector<at::Tensor> views_;    ///< of it, one for each parameter
-  std::vector<at::Tensor> absent_;   ///< what the module's tensors are meanwhile; none where they are kept
-  at::Tensor shard_;                 ///< of the optimizer's type; a part of `whole_` where that is kept and of this type
-  std::vector<at::Tensor> pieces_;   ///< of it
-  bool gathered_ = true;             ///< `whole_` has the values of all ranks, or they are on their way
+  at::Tensor whole_;                ///< flat, of `type`; its storage may be freed
+  std::vector<at::Tensor> views_;   ///< of it, one for each parameter
+  std::vector<at::Tensor> absent_;  ///< what the module's tensors are meanwhile; none where they are kept
+  at::Tensor shard_;                ///< of the optimizer's type; a part of `whole_` where that is kept and of this type
+  std::vector<at::Tensor> pieces_;  ///< of it
+  bool gathered_ = true;            ///< `whole_` has the values of all ranks, or they are on their way
   std::unique_ptr<Work> gathering_;
-  at::Tensor whole_gradient_;        ///< flat, of `type`; undefined while it is not needed
-  std::vector<bool> is_taken_;       ///< in this micro-batch, by parameter
-  std::vector<bool> is_kept_;        ///< `whole_gradient_` holds earlier micro-batches' of the window, by parameter
+  at::Tensor whole_gradient_;   ///< flat, of `type`; undefined while it is not needed
+  std::vector<bool> is_taken_;  ///< in this micro-batch, by parameter
+  std::vector<bool> is_kept_;   ///< `whole_gradient_` holds earlier micro-batches' of the window, by parameter
   int64_t taken_ = 0;
-  at::Tensor reduced_;               ///< this rank's part, while it is on its way
+  at::Tensor reduced_;  ///< this rank's part, while it is on its way
   std::unique_ptr<Work> reducing_;
   std::unique_ptr<Work> reducing_over_replicas_;
-  at::Tensor shard_gradient_;        ///< of the pieces' gradients
+  at::Tensor shard_gradient_;  ///< of the pieces' gradients
 };
 
 }  // namespace levin

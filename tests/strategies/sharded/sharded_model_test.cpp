@@ -27,7 +27,8 @@ using ::testing::HasSubstr;
 using testing::ThreadCollective;
 
 struct BlockImpl : torch::nn::Module {
-  explicit BlockImpl(int64_t width) : norm(torch::nn::LayerNormOptions({width})), up(width, 2 * width), down(2 * width, width) {
+  explicit BlockImpl(int64_t width)
+      : norm(torch::nn::LayerNormOptions({width})), up(width, 2 * width), down(2 * width, width) {
     register_module("norm", norm);
     register_module("up", up);
     register_module("down", down);
@@ -102,9 +103,14 @@ void on_ranks(int64_t count, const std::function<void(std::shared_ptr<Collective
   if (failed != nullptr) std::rethrow_exception(failed);
 }
 
+void replace_parameters(torch::optim::Optimizer& optimizer, const ShardedModel& model) {
+  for (auto& group : optimizer.param_groups())
+    for (auto& parameter : group.params()) parameter = model.piece_of(parameter);
+}
+
 void train(ShardedModel& model, Net& net, const Collective& collective, int64_t accumulate) {
   optim::AdamW optimizer(net.parameters(), {.lr = 0.02});
-  model.replace_parameters(optimizer);
+  replace_parameters(optimizer, model);
   for (int64_t step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
     for (int64_t micro = 0; micro < accumulate; ++micro) {
@@ -130,11 +136,9 @@ TEST(ShardedModel, TrainsAsOneModelOnAllData) {
           SCOPED_TRACE(::testing::Message() << ranks << " ranks, stage " << stage << ", " << accumulate << " batches");
           on_ranks(ranks, [&](const std::shared_ptr<Collective>& collective) {
             Net net;
-            ShardedModel model(net, collective, nullptr,
-                               {.stage = stage,
-                                .units = named_units(net),
-                                .bucket_bytes = 200,
-                                .keeps_window_gradients = keeps});
+            ShardedModel model(
+                net, collective, nullptr,
+                {.stage = stage, .units = named_units(net), .bucket_bytes = 200, .keeps_window_gradients = keeps});
             train(model, net, *collective, accumulate);
             model.make_whole();
             for (const auto& item : net.named_parameters())
@@ -214,13 +218,11 @@ TEST(ShardedModel, HalfPrecisionKeepsSinglePrecisionShards) {
       const auto expected = reference(2, 2);
       on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
         Net net;
-        ShardedModel model(net, collective, nullptr,
-                           {.stage = stage,
-                            .compute_type = at::kBFloat16,
-                            .reduce_type = reduce_type,
-                            .units = named_units(net)});
+        ShardedModel model(
+            net, collective, nullptr,
+            {.stage = stage, .compute_type = at::kBFloat16, .reduce_type = reduce_type, .units = named_units(net)});
         optim::AdamW optimizer(net.parameters(), {.lr = 0.02});
-        model.replace_parameters(optimizer);
+        replace_parameters(optimizer, model);
         for (int64_t step = 0; step < kSteps; ++step) {
           optimizer.zero_grad();
           for (int64_t micro = 0; micro < 2; ++micro) {
@@ -323,7 +325,7 @@ TEST(ShardedModel, SharedFrozenAndUnusedParameters) {
       OddNet net;
       ShardedModel model(net, collective, nullptr, {.stage = stage, .units = named_units(net)});
       optim::AdamW optimizer(net.parameters(), {.lr = 0.02});
-      model.replace_parameters(optimizer);
+      replace_parameters(optimizer, model);
       for (int64_t step = 0; step < kSteps; ++step) {
         optimizer.zero_grad();
         model.begin_forward(/*training=*/true);
@@ -362,7 +364,7 @@ TEST(ShardedModel, ARankWithoutLossTakesPartInTheOthersBackward) {
       Net net;
       ShardedModel model(net, collective, nullptr, {.stage = stage, .units = named_units(net)});
       optim::AdamW optimizer(net.parameters(), {.lr = 0.02});
-      model.replace_parameters(optimizer);
+      replace_parameters(optimizer, model);
       for (int64_t step = 0; step < kSteps; ++step) {
         optimizer.zero_grad();
         model.begin_forward(/*training=*/true);

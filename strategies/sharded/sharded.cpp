@@ -1,0 +1,294 @@
+#include <levin/strategies/sharded/sharded.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/comm/whereabouts.h>
+#include <levin/core/interfaces/cluster_environment.h>
+#include <levin/core/interfaces/module.h>
+#include <levin/core/nn/unit_patterns.h>
+#include <levin/core/optim/optimizer_capabilities.h>
+#include <levin/strategies/ddp/model_agreement.h>
+#include <levin/strategies/ddp/sync_batch_norm.h>
+#include <levin/strategies/sharded/sharded_model.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace levin {
+namespace {
+
+constexpr double kBytesPerMib = 1024.0 * 1024.0;
+
+/// The number that a text is, or nothing.
+std::optional<int64_t> to_number(const std::string& text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+std::optional<at::ScalarType> to_type(const std::string& name) {
+  if (name == "float32") return at::kFloat;
+  if (name == "bfloat16") return at::kBFloat16;
+  if (name == "float16") return at::kHalf;
+  return std::nullopt;
+}
+
+}  // namespace
+
+void ShardedOptions::describe(Schema<ShardedOptions>& schema) {
+  using O = ShardedOptions;
+  schema.field("stage", &O::stage, "what the ranks divide: 1 the optimizer's state, 2 gradients too, 3 parameters too")
+      .at_least(1)
+      .at_most(3);
+  schema.field("units", &O::units, "stage 3: units that are gathered at once, types and paths; empty: every unit");
+  schema
+      .field("min_unit_parameters", &O::min_unit_parameters,
+             "a unit with fewer parameters is gathered with the unit around it")
+      .at_least(0);
+  schema.field("gathers_ahead", &O::gathers_ahead, "units that are gathered before they are needed").at_least(0);
+  schema.field("bucket_cap_mb", &O::bucket_cap_mb, "stages 1 and 2: MiB of gradients that are averaged at once")
+      .above(0);
+  schema
+      .field("shard_over", &O::shard_over,
+             "the ranks that hold one copy of the model together: all, node (those of one host) or a number of them")
+      .require("all, node or a number of ranks", [](const std::string& value) {
+        return value == "all" || value == "node" || to_number(value).value_or(0) > 0;
+      });
+  schema.field("reduce_type", &O::reduce_type, "in which gradients are averaged; same: in that they are computed in")
+      .one_of({"same", "float32", "bfloat16", "float16"});
+  schema.field("keep_window_gradients", &O::keep_window_gradients,
+               "whole gradients stay until the end of an accumulation window: less communication, more memory");
+  schema.field("whole_after_fit", &O::whole_after_fit,
+               "the module has all its parameters again after a call; false where no rank can hold them");
+  schema.field("broadcast_buffers", &O::broadcast_buffers,
+               "rank 0's buffers (running statistics) go to all ranks before each step");
+  describe_rank_options(schema);
+}
+
+Sharded::Sharded(const Options& options) : RankedStrategy(rank_options(options)), options_(options) {}
+
+Sharded::~Sharded() = default;
+
+void Sharded::setup_environment(const StrategySetup& setup) {
+  RankedStrategy::setup_environment(setup);
+  sync_batchnorm_ = setup.sync_batchnorm;
+  mixed_type_ = setup.mixed_type;
+  if (world_size() > 1 && shard_group_ == nullptr) make_groups();
+}
+
+void Sharded::make_groups() {
+  const int64_t all = world_size();
+  const int64_t ranks = options_.shard_over == "all"    ? all
+                        : options_.shard_over == "node" ? environment().local_world_size()
+                                                        : *to_number(options_.shard_over);
+  if (ranks > all || all % ranks != 0)
+    throw ConfigError(fmt::format(
+        "sharded.shard_over is {}: {} ranks cannot be divided into groups of {}; valid: all, or a divisor of their "
+        "number",
+        options_.shard_over, all, ranks));
+  replica_group_.reset();
+  shard_group_ = shared_collective();
+  if (ranks == all) return;
+  // Neighbours hold one copy together; every rank calls for every group.
+  for (int64_t first = 0; first < all; first += ranks) {
+    std::vector<int64_t> members(static_cast<size_t>(ranks));
+    for (int64_t i = 0; i < ranks; ++i) members[static_cast<size_t>(i)] = first + i;
+    if (auto group = collective().subgroup(members)) shard_group_ = std::move(group);
+  }
+  for (int64_t first = 0; first < ranks; ++first) {
+    std::vector<int64_t> members;
+    for (int64_t rank = first; rank < all; rank += ranks) members.push_back(rank);
+    if (auto group = collective().subgroup(members)) replica_group_ = std::move(group);
+  }
+}
+
+void Sharded::setup_module(Module& module) {
+  module.to(root_device());
+  has_buffers_ = !module.buffers().empty();
+  stepped_in_place_ = false;
+  if (world_size() == 1) return;
+  require_same_model(module, collective());
+  broadcast_model(module, process_group());
+  ShardedModelOptions sharding;
+  sharding.stage = options_.stage;
+  sharding.compute_type = mixed_type_;
+  sharding.reduce_type = to_type(options_.reduce_type);
+  sharding.min_elements = options_.min_unit_parameters;
+  sharding.bucket_bytes = static_cast<int64_t>(options_.bucket_cap_mb * kBytesPerMib);
+  sharding.gathers_ahead = options_.gathers_ahead;
+  sharding.keeps_window_gradients = options_.keep_window_gradients;
+  sharding.units =
+      options_.units.empty() ? named_units(module) : select_units(module, options_.units, "strategy.sharded.units");
+  model_ = std::make_unique<ShardedModel>(module, shard_group_, replica_group_, std::move(sharding));
+}
+
+at::Tensor Sharded::stand_in(const at::Tensor& parameter) {
+  return model_ == nullptr ? parameter : model_->piece_of(parameter);
+}
+
+optim::ParameterNames Sharded::parameter_names(const Module& module) {
+  return model_ == nullptr ? Strategy::parameter_names(module) : model_->piece_names();
+}
+
+void Sharded::check_optimizer(const torch::optim::Optimizer& optimizer) {
+  if (model_ == nullptr) return;
+  if (!optim::capabilities_of(optimizer).element_wise)
+    throw ConfigError(
+        fmt::format("strategy '{}' gives each rank a part of every parameter, which this optimizer cannot step: "
+                    "it is not known to work element by element; valid: levin::optim's, SGD, Adam, AdamW, Adagrad and "
+                    "RMSprop of torch::optim; hint: one of your own derives from levin::optim::DeclaresCapabilities "
+                    "and says element_wise",
+                    name()));
+  if (!optimizer.state().empty())
+    throw ConfigError(
+        fmt::format("strategy '{}' was given an optimizer that has state already, of whole parameters; hint: make it "
+                    "anew in configure_optimizers",
+                    name()));
+}
+
+// ---- Steps
+
+void Sharded::send_buffers(Module& module) {
+  if (!options_.broadcast_buffers || !has_buffers_) return;
+  const WaitingIn waiting(whereabouts(), "broadcast of buffers");
+  broadcast_buffers(module, process_group());
+}
+
+StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) {
+  if (model_ == nullptr) return Strategy::forward_backward(batch, phases, window);
+  try {
+    send_buffers(phases.module());
+    model_->begin_forward(/*training=*/true);
+    StepOutput output = [&] {
+      const SyncBatchNormScope statistics(sync_batchnorm_ ? shared_collective() : nullptr);
+      return phases.forward(batch);
+    }();
+    if (!output.has_loss() && !model_->backward_is_collective(window.sync)) {
+      model_->end_forward();
+      return output;
+    }
+    // A batch that this rank alone skips counts as zero: the others wait for its part.
+    StepOutput start = output;
+    if (!output.has_loss()) start.loss() = at::zeros({}, at::TensorOptions().device(root_device())).requires_grad_();
+    phases.before_backward(start);
+    if (window.index == 0) participated_ = 0;
+    participated_ += window.participation / static_cast<double>(window.size);
+    model_->begin_backward(window.sync);
+    {
+      const WaitingIn waiting(window.sync ? whereabouts() : nullptr, "reduction of gradients");
+      if (output.has_loss()) {
+        phases.backward(start);
+        model_->end_backward();
+      } else {
+        model_->backward_without_loss();
+      }
+    }
+    if (window.sync && window.counts_participants) {
+      at::Tensor counts = at::tensor({participated_, window.has_next ? 1.0 : 0.0}, at::kDouble).to(root_device());
+      collective().all_reduce(counts, ReduceOp::kMean)->wait();
+      const at::Tensor means = counts.cpu();
+      participation_ = {.mean = means.const_data_ptr<double>()[0], .any_next = means.const_data_ptr<double>()[1] > 0};
+    }
+    phases.after_backward();
+    return output;
+  } catch (...) {
+    model_->abandon();
+    throw;
+  }
+}
+
+StepOutput Sharded::manual_step(const Batch& batch, StepPhases& phases) {
+  if (model_ == nullptr) return phases.forward(batch);
+  try {
+    send_buffers(phases.module());
+    model_->begin_forward(/*training=*/true);
+    const SyncBatchNormScope statistics(sync_batchnorm_ ? shared_collective() : nullptr);
+    StepOutput output = phases.forward(batch);
+    model_->end_forward();
+    return output;
+  } catch (...) {
+    model_->abandon();
+    throw;
+  }
+}
+
+void Sharded::manual_backward(const at::Tensor& loss, const BackwardOptions& options) {
+  if (model_ == nullptr) return Strategy::manual_backward(loss, options);
+  const WaitingIn waiting(options.sync_grad ? whereabouts() : nullptr, "reduction of gradients");
+  model_->begin_backward(options.sync_grad);
+  Strategy::manual_backward(loss, options);
+  model_->end_backward(/*in_step=*/true);
+}
+
+StepOutput Sharded::evaluate(const Batch& batch, StepPhases& phases) {
+  const auto scope = forward_scope();
+  return phases.forward(batch);
+}
+
+std::shared_ptr<void> Sharded::forward_scope() {
+  if (model_ == nullptr) return nullptr;
+  model_->begin_forward(/*training=*/false);
+  return std::shared_ptr<void>(model_.get(), [this](void*) { model_->end_forward(); });
+}
+
+void Sharded::prepare_step() {
+  if (model_ == nullptr) return;
+  model_->prepare_step();
+  skips_step_ = false;
+  if (stepped_in_place_) return;
+  versions_.clear();
+  for (const auto& [name, piece] : model_->piece_names().items()) versions_.push_back(piece._version());
+}
+
+void Sharded::finish_step() {
+  if (model_ == nullptr) return;
+  if (!stepped_in_place_ && !skips_step_) check_in_place();
+  model_->finish_step();
+}
+
+/// An optimizer that has kept parameters of its own changes these, and nobody would notice.
+void Sharded::check_in_place() {
+  size_t i = 0;
+  bool any_gradient = false;
+  for (const auto& [name, piece] : model_->piece_names().items()) {
+    any_gradient |= piece.grad().defined() && piece.numel() > 0;
+    stepped_in_place_ |= piece._version() != versions_[i++];
+  }
+  if (any_gradient && !stepped_in_place_)
+    throw Error(name(),
+                "the optimizer's step changed none of the parameters in its groups; hint: it must step "
+                "param_groups() and keep no copies of what it was made with");
+}
+
+void Sharded::combine_found_inf(at::Tensor& found_inf) {
+  if (model_ == nullptr) return;
+  skips_step_ = true;
+  shard_group_->all_reduce(found_inf, ReduceOp::kMax)->wait();
+}
+
+at::Tensor Sharded::reduce_norm(at::Tensor norm) {
+  if (model_ == nullptr) return norm;
+  const at::NoGradGuard no_grad;
+  at::Tensor squared = norm.square();
+  shard_group_->all_reduce(squared, ReduceOp::kSum)->wait();
+  return squared.sqrt();
+}
+
+void Sharded::release_module() {
+  if (model_ != nullptr && options_.whole_after_fit) model_->make_whole();
+}
+
+void Sharded::teardown() {
+  model_.reset();
+  shard_group_.reset();
+  replica_group_.reset();
+  RankedStrategy::teardown();
+}
+
+}  // namespace levin

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <levin/strategies/ranks/ranked_strategy.h>
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+class ShardedModel;
+
+struct ShardedOptions {
+  int64_t stage = 3;                   ///< what is divided: 1 optimizer state, 2 gradients too, 3 parameters too
+  std::vector<std::string> units;      ///< stage 3: what is gathered at once, types and paths; empty: every unit
+  int64_t min_unit_parameters = 0;     ///< a unit with fewer parameters goes with the unit around it
+  int64_t gathers_ahead = 1;           ///< units that are gathered before they are needed
+  double bucket_cap_mb = 25;           ///< stages 1 and 2: MiB of gradients that are averaged at once
+  std::string shard_over = "all";      ///< ranks that hold one copy of the model together: all, node or a number
+  std::string reduce_type = "same";    ///< in which gradients are averaged: same, float32, bfloat16 or float16
+  bool keep_window_gradients = false;  ///< whole gradients stay until the end of an accumulation window
+  bool whole_after_fit = true;         ///< the module has all parameters again when a call has ended
+  bool broadcast_buffers = true;       ///< rank 0's buffers (running statistics) go to all before each step
+  std::string backend = "auto";        ///< auto, gloo, nccl or shared_memory
+  double timeout = 1800;               ///< seconds that a rank waits for the others in a collective
+  double start_timeout = 120;          ///< seconds that ranks wait for each other at the start
+  double stall_report = 60;            ///< seconds in one collective after which where ranks are is printed
+
+  static void describe(Schema<ShardedOptions>& schema);
+};
+
+/// Data parallel training in which the ranks divide what each of them need not have: the optimizer's state (stage 1),
+/// gradients too (2), parameters too (3), after Rajbhandari et al., "ZeRO: Memory optimizations toward training
+/// trillion parameter models", 2020 (arXiv:1910.02054). The module's code stays as it is. With one rank it is as
+/// single_device.
+class Sharded : public RankedStrategy {
+ public:
+  using Options = ShardedOptions;
+  explicit Sharded(const Options& options = {});
+  ~Sharded() override;
+
+  std::string name() const override { return "sharded"; }
+  void setup_environment(const StrategySetup& setup) override;
+  void setup_module(Module& module) override;
+  bool loads_weights_before_setup() const override { return true; }
+  at::Tensor stand_in(const at::Tensor& parameter) override;
+  optim::ParameterNames parameter_names(const Module& module) override;
+  void check_optimizer(const torch::optim::Optimizer& optimizer) override;
+  StepOutput forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) override;
+  Participation participation() override { return participation_; }
+  StepOutput manual_step(const Batch& batch, StepPhases& phases) override;
+  void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
+  StepOutput evaluate(const Batch& batch, StepPhases& phases) override;
+  std::shared_ptr<void> forward_scope() override;
+  void prepare_step() override;
+  void finish_step() override;
+  void combine_found_inf(at::Tensor& found_inf) override;
+  at::Tensor reduce_norm(at::Tensor norm) override;
+  void release_module() override;
+  void teardown() override;
+
+ private:
+  void send_buffers(Module& module);
+  void make_groups();
+  void check_in_place();
+
+  const Options options_;
+  std::unique_ptr<ShardedModel> model_;        ///< nullptr with one rank
+  std::shared_ptr<Collective> shard_group_;    ///< the ranks that hold one copy
+  std::shared_ptr<Collective> replica_group_;  ///< those that hold the same part of it; nullptr where there is one copy
+  std::optional<at::ScalarType> mixed_type_;
+  bool has_buffers_ = false;
+  bool sync_batchnorm_ = false;
+  bool skips_step_ = false;  ///< whether the step under way may be one that changes nothing
+  Participation participation_;
+  double participated_ = 0;         ///< of this rank, in the window so far
+  std::vector<uint32_t> versions_;  ///< of the pieces before the step
+  bool stepped_in_place_ = false;   ///< the optimizer has been seen to change them
+};
+
+/// The same with ranks that are forked from the calling process.
+class ShardedSpawn : public Sharded {
+ public:
+  using Sharded::Sharded;
+  std::string name() const override { return "sharded_spawn"; }
+
+ protected:
+  Ranks ranks() const override { return Ranks::kForks; }
+};
+
+/// The same with ranks that are threads of one process.
+class ShardedThreads : public Sharded {
+ public:
+  using Sharded::Sharded;
+  std::string name() const override { return "sharded_threads"; }
+
+ protected:
+  Ranks ranks() const override { return Ranks::kThreads; }
+};
+
+}  // namespace levin
