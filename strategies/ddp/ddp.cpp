@@ -44,22 +44,6 @@ std::chrono::milliseconds to_milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-/// While it lives, a stall report says that the rank waits in this collective.
-class WaitingIn {
- public:
-  WaitingIn(Whereabouts* whereabouts, const char* collective) : whereabouts_(whereabouts) {
-    if (whereabouts_ != nullptr) whereabouts_->collective.store(collective, std::memory_order_relaxed);
-  }
-  ~WaitingIn() {
-    if (whereabouts_ != nullptr) whereabouts_->collective.store(nullptr, std::memory_order_relaxed);
-  }
-  WaitingIn(const WaitingIn&) = delete;
-  WaitingIn& operator=(const WaitingIn&) = delete;
-
- private:
-  Whereabouts* whereabouts_;
-};
-
 bool is_consequence(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
