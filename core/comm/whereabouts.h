@@ -13,4 +13,22 @@ struct Whereabouts {
   std::atomic<int64_t> batch{-1};                 ///< the training batch under way, counted over all epochs
 };
 
+/// While it lives, a stall report says that the rank waits in this collective. Without whereabouts (nullptr) it does
+/// nothing.
+class [[nodiscard]] WaitingIn {
+ public:
+  WaitingIn(Whereabouts* whereabouts, const char* collective) : whereabouts_(whereabouts) {
+    if (whereabouts_ != nullptr) before_ = whereabouts_->collective.exchange(collective, std::memory_order_relaxed);
+  }
+  ~WaitingIn() {
+    if (whereabouts_ != nullptr) whereabouts_->collective.store(before_, std::memory_order_relaxed);
+  }
+  WaitingIn(const WaitingIn&) = delete;
+  WaitingIn& operator=(const WaitingIn&) = delete;
+
+ private:
+  Whereabouts* whereabouts_;
+  const char* before_ = nullptr;
+};
+
 }  // namespace levin

@@ -22,23 +22,6 @@
 namespace levin {
 namespace {
 
-/// Says in which collective the rank waits, for as long as the object lives.
-class WaitScope {
- public:
-  WaitScope(Whereabouts* whereabouts, const char* collective) : whereabouts_(whereabouts) {
-    if (whereabouts_) before_ = whereabouts_->collective.exchange(collective, std::memory_order_relaxed);
-  }
-  ~WaitScope() {
-    if (whereabouts_) whereabouts_->collective.store(before_, std::memory_order_relaxed);
-  }
-  WaitScope(const WaitScope&) = delete;
-  WaitScope& operator=(const WaitScope&) = delete;
-
- private:
-  Whereabouts* whereabouts_;
-  const char* before_ = nullptr;
-};
-
 /// Collectives read and write memory, whatever autograd and inference mode think of the tensor.
 using NoAutograd = at::AutoDispatchBelowADInplaceOrView;
 
@@ -130,7 +113,7 @@ struct C10dCollective::Context {
   /// Runs what may block or fail in c10d.
   template <typename Call>
   auto run(const char* operation, Call&& call) {
-    const WaitScope scope(whereabouts, operation);
+    const WaitingIn waiting(whereabouts, operation);
     throw_if_aborted(operation);
     try {
       return call();

@@ -1,12 +1,8 @@
 #pragma once
 
-#include <levin/core/interfaces/strategy.h>
-#include <levin/strategies/comm/process_group.h>
+#include <levin/strategies/ranks/ranked_strategy.h>
 
-#include <chrono>
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,7 +13,6 @@ class CommHookInterface;
 
 namespace levin {
 
-class C10dCollective;
 class GradientReducer;
 
 struct DdpOptions {
@@ -43,22 +38,14 @@ struct DdpOptions {
 ///
 /// For a process group or a wrapping of one's own: derive, override make_group or communication_hook, and register the
 /// class under a name.
-class Ddp : public Strategy {
+class Ddp : public RankedStrategy {
  public:
   using Options = DdpOptions;
   explicit Ddp(const Options& options = {});
   ~Ddp() override;
 
   std::string name() const override { return "ddp"; }
-  StrategyCapabilities capabilities() const override;
-  void prepare(const StrategySetup& setup) override;
-  Launcher& launcher() override;
-  ClusterEnvironment& environment() override { return *environment_; }
-  void enter_rank(int64_t local_rank) override;
   void setup_environment(const StrategySetup& setup) override;
-  const at::Device& root_device() const override { return device_; }
-  Collective& collective() override;
-  ControlPlane* control_plane() override;
   void setup_module(Module& module) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) override;
   Participation participation() override;
@@ -69,12 +56,6 @@ class Ddp : public Strategy {
   void restart_steps(bool alone) override;
 
  protected:
-  /// How ranks come to be.
-  enum class Ranks { kProcesses, kForks, kThreads };
-  virtual Ranks ranks() const { return Ranks::kProcesses; }
-  /// The process group of all ranks; also called for sub-groups.
-  virtual c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d::Store>& store,
-                                                            const ProcessGroupOptions& options);
   /// The forward part of a step.
   virtual StepOutput forward(const Batch& batch, StepPhases& phases) { return phases.forward(batch); }
   /// A way of one's own to combine gradients; nullptr for that of the options.
@@ -85,40 +66,17 @@ class Ddp : public Strategy {
   /// The module of the call under way.
   const Module& current_module() const { return *module_; }
 
-  /// What the ranks of this process share.
-  struct Shared;
-  const std::shared_ptr<Shared>& shared() const { return shared_; }
-  /// Makes this object that of a thread rank beside `first`.
-  void join_threads_of(const Ddp& first, int64_t local_rank);
-
  private:
-  int64_t world_size() const;
-  std::chrono::milliseconds timeout() const;
-  void find_processes(const StrategySetup& setup);
-  void find_local_ranks(const StrategySetup& setup);
-  c10::intrusive_ptr<c10d::Store> connect() const;
-  void start_control_plane(const StrategySetup& setup);
   GradientReducer& reducer(Module& module, const StepWindow& window, bool manual);
   void send_buffers(Module& module);
-  at::Device device_of_rank(const StrategySetup& setup) const;
 
   const Options options_;
-  std::unique_ptr<ClusterEnvironment> environment_;
-  std::unique_ptr<Launcher> launcher_;
-  std::shared_ptr<Shared> shared_;
-  std::shared_ptr<Collective> collective_;
-  c10::intrusive_ptr<c10d::ProcessGroup> group_;
-  c10::intrusive_ptr<c10d::Store> store_;
-  std::unique_ptr<ControlPlane> control_plane_;
   std::vector<std::unique_ptr<GradientReducer>> reducers_;  ///< the one used last is the first
   std::vector<std::pair<std::string, at::Tensor>> parameters_;
   Module* module_ = nullptr;
   bool has_buffers_ = false;
   bool sync_batchnorm_ = false;
   bool alone_ = false;  ///< see restart_steps
-  at::Device device_{at::kCPU};
-  int64_t calls_ = 0;
-  Whereabouts* whereabouts_ = nullptr;
 };
 
 /// The same with ranks that are forked from the calling process: code after `fit` goes on in one process, to which
@@ -138,8 +96,6 @@ class DdpThreads : public Ddp {
  public:
   using Ddp::Ddp;
   std::string name() const override { return "ddp_threads"; }
-  bool ranks_are_threads() const override { return true; }
-  std::shared_ptr<Strategy> for_thread_rank(int64_t local_rank) override;
 
  protected:
   Ranks ranks() const override { return Ranks::kThreads; }

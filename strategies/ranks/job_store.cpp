@@ -1,4 +1,4 @@
-#include <levin/strategies/ddp/job_store.h>
+#include <levin/strategies/ranks/job_store.h>
 
 #include <levin/strategies/comm/rendezvous.h>
 

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <levin/core/base/schema.h>
+
+#include <string>
+
+namespace levin {
+
+/// How ranks reach each other and how long they wait. To users these are options of the strategy, beside its own, in
+/// YAML and in C++: the options struct of a RankedStrategy has fields of these names and defaults, describes them by
+/// describe_rank_options and passes them on by rank_options.
+struct RankOptions {
+  std::string backend = "auto";  ///< auto, gloo, nccl or shared_memory
+  double timeout = 1800;         ///< seconds that a rank waits for the others in a collective
+  double start_timeout = 120;    ///< seconds that ranks wait for each other at the start
+  double stall_report = 60;      ///< seconds in one collective after which where ranks are is printed
+};
+
+/// Describes the fields of `Options` that are named as those of RankOptions.
+template <class Options>
+void describe_rank_options(Schema<Options>& schema) {
+  using O = Options;
+  schema
+      .field("backend", &O::backend, "what carries tensors; auto: nccl for CUDA, shared_memory on one host, else gloo")
+      .one_of({"auto", "gloo", "nccl", "shared_memory"});
+  schema.field("timeout", &O::timeout, "seconds that a rank waits for the others in a collective").above(0);
+  schema.field("start_timeout", &O::start_timeout, "seconds that ranks wait for each other at the start").above(0);
+  schema
+      .field("stall_report", &O::stall_report, "seconds in one collective after which a report says where each rank is")
+      .above(0);
+}
+
+/// The fields of `options` that are named as those of RankOptions.
+template <class Options>
+RankOptions rank_options(const Options& options) {
+  return {.backend = options.backend,
+          .timeout = options.timeout,
+          .start_timeout = options.start_timeout,
+          .stall_report = options.stall_report};
+}
+
+}  // namespace levin

@@ -1,0 +1,261 @@
+#include <levin/strategies/ranks/ranked_strategy.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
+#include <levin/core/comm/control_plane.h>
+#include <levin/core/comm/single_process.h>
+#include <levin/strategies/comm/c10d_collective.h>
+#include <levin/strategies/comm/c10d_store.h>
+#include <levin/strategies/comm/rendezvous.h>
+#include <levin/strategies/comm/shared_memory_team.h>
+#include <levin/strategies/environments/cluster_environments.h>
+#include <levin/strategies/environments/local_environment.h>
+#include <levin/strategies/launchers/fork_launcher.h>
+#include <levin/strategies/launchers/in_process_launcher.h>
+#include <levin/strategies/launchers/lifeline.h>
+#include <levin/strategies/launchers/subprocess_launcher.h>
+#include <levin/strategies/launchers/thread_launcher.h>
+#include <levin/strategies/ranks/job_store.h>
+
+#include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <chrono>
+#include <exception>
+#include <utility>
+
+namespace levin {
+namespace {
+
+std::chrono::milliseconds to_milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+bool is_consequence(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const RankFailedError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace
+
+struct RankedStrategy::Shared {
+  c10::intrusive_ptr<c10d::Store> store;  ///< of thread ranks; of forks, what this process serves for them
+  std::shared_ptr<SharedMemoryTeam> team;
+};
+
+RankedStrategy::RankedStrategy(RankOptions options)
+    : options_(std::move(options)), environment_(std::make_unique<LocalEnvironment>()) {}
+
+RankedStrategy::~RankedStrategy() = default;
+
+StrategyCapabilities RankedStrategy::capabilities() const {
+  return {.several_devices = true, .several_nodes = ranks() == Ranks::kProcesses};
+}
+
+int64_t RankedStrategy::world_size() const { return environment_->world_size(); }
+
+// ---- Which ranks there are.
+
+void RankedStrategy::prepare(const StrategySetup& setup) {
+  if (ranks() == Ranks::kProcesses)
+    find_processes(setup);
+  else
+    find_local_ranks(setup);
+}
+
+void RankedStrategy::find_processes(const StrategySetup& setup) {
+  if (launcher_ != nullptr) return;  // the processes live as long as the program
+  const auto devices = static_cast<int64_t>(setup.devices.size());
+  if (auto launched = detect_environment()) {
+    watch_lifeline();
+    // One device under a launcher is one for each of its ranks.
+    if (setup.devices_are_given && devices > 1) check_agreement(*launched, setup.num_nodes, devices);
+    if (setup.num_nodes > 1) check_agreement(*launched, setup.num_nodes, launched->local_world_size());
+    environment_ = std::move(launched);
+    log::set_process_rank(environment_->rank(), environment_->world_size());
+    launcher_ = std::make_unique<InProcessLauncher>(environment_->local_rank());
+    return;
+  }
+  if (setup.num_nodes > 1)
+    throw ConfigError(
+        fmt::format("trainer.num_nodes is {}, but no launcher has started ranks on the other hosts; hint: start the "
+                    "program with torchrun, srun or mpirun (docs/launchers.md)",
+                    setup.num_nodes));
+  ClusterPlace place{.world_size = devices, .local_world_size = devices};
+  if (devices == 1) {
+    launcher_ = std::make_unique<InProcessLauncher>();
+  } else {
+    place.main_port = JobStore::instance().serve(to_milliseconds(options_.start_timeout));
+    launcher_ = std::make_unique<SubprocessLauncher>(
+        SubprocessLauncherOptions{.place = place, .on_death = [this](int64_t rank, const std::string& description) {
+                                    if (control_plane_ != nullptr) control_plane_->report_gone(rank, description);
+                                  }});
+  }
+  environment_ = std::make_unique<LocalEnvironment>("Levin's own processes", place);
+}
+
+void RankedStrategy::find_local_ranks(const StrategySetup& setup) {
+  const auto count = static_cast<int64_t>(setup.devices.size());
+  const auto launched = detect_environment();
+  if (launched != nullptr && launched->world_size() > 1)
+    throw ConfigError(fmt::format("strategy '{}' starts its own ranks, but {} has started {}; hint: strategy: ddp",
+                                  name(), launched->name(), launched->world_size()));
+  ClusterPlace place{.world_size = count, .local_world_size = count};
+  launcher_.reset();
+  shared_.reset();  // and with it the store of the last call
+  shared_ = std::make_shared<Shared>();
+  if (count == 1) {
+    launcher_ = std::make_unique<InProcessLauncher>();
+  } else if (ranks() == Ranks::kForks) {
+    const auto port = std::make_shared<ReservedPort>();
+    place.main_port = port->port();
+    place.external_store = true;
+    launcher_ = std::make_unique<ForkLauncher>(ForkLauncherOptions{
+        .num_ranks = count,
+        .after_fork = [this, port] { shared_->store = port->serve(to_milliseconds(options_.start_timeout)).store; },
+        .is_consequence = is_consequence});
+  } else {
+    prepare_c10d_environment();
+    shared_->store = make_thread_store(to_milliseconds(options_.start_timeout));
+    if (setup.devices.front().is_cpu() && (options_.backend == "auto" || options_.backend == "shared_memory"))
+      shared_->team = make_thread_team(count);
+    launcher_ = std::make_unique<ThreadLauncher>(
+        ThreadLauncherOptions{.num_ranks = count,
+                              .on_error =
+                                  [shared = shared_](int64_t rank, const std::exception_ptr& error) {
+                                    if (shared->team == nullptr || is_consequence(error)) return;
+                                    shared->team->abort(fmt::format("[shared_memory] rank {} failed", rank));
+                                  },
+                              .is_consequence = is_consequence});
+  }
+  environment_ = std::make_unique<LocalEnvironment>(
+      ranks() == Ranks::kForks ? "Levin's forked processes" : "Levin's threads", place);
+}
+
+Launcher& RankedStrategy::launcher() {
+  LEVIN_CHECK(launcher_ != nullptr, "prepare was not called");
+  return *launcher_;
+}
+
+void RankedStrategy::enter_rank(int64_t local_rank) {
+  if (ranks() == Ranks::kProcesses || local_rank == environment_->local_rank()) return;
+  ClusterPlace place = environment_->place();
+  place.rank = place.local_rank = local_rank;
+  environment_ = std::make_unique<LocalEnvironment>(environment_->name(), place);
+}
+
+std::shared_ptr<Strategy> RankedStrategy::for_thread_rank(int64_t local_rank) {
+  if (!ranks_are_threads()) return nullptr;
+  if (!can_rebuild())
+    throw Error(name(),
+                "the strategy was made in a way that cannot be repeated for further ranks; hint: make it with "
+                "levin::make, or name it in YAML");
+  auto sibling = std::dynamic_pointer_cast<RankedStrategy>(rebuild());
+  LEVIN_CHECK(sibling != nullptr, "a rebuilt strategy is of another class");
+  sibling->join_threads_of(*this, local_rank);
+  return sibling;
+}
+
+void RankedStrategy::join_threads_of(const RankedStrategy& first, int64_t local_rank) {
+  shared_ = first.shared_;
+  ClusterPlace place = first.environment_->place();
+  place.rank = place.local_rank = local_rank;
+  environment_ = std::make_unique<LocalEnvironment>(first.environment_->name(), place);
+}
+
+// ---- Joining them.
+
+at::Device RankedStrategy::device_of_rank(const StrategySetup& setup) const {
+  const auto local_rank = static_cast<size_t>(environment_->local_rank());
+  if (local_rank < setup.devices.size()) return setup.devices[local_rank];
+  const at::Device& first = setup.devices.front();
+  // A launcher has started more ranks than devices were named: each takes the device of its number.
+  return first.is_cpu() ? first : at::Device(first.type(), static_cast<at::DeviceIndex>(local_rank));
+}
+
+c10::intrusive_ptr<c10d::Store> RankedStrategy::connect() const {
+  const auto start_timeout = to_milliseconds(options_.start_timeout);
+  switch (ranks()) {
+    case Ranks::kThreads:
+      return shared_->store;
+    case Ranks::kForks:
+      return connect_store(environment_->place(), start_timeout);
+    default:
+      return JobStore::instance().join(environment_->place(), start_timeout);
+  }
+}
+
+c10::intrusive_ptr<c10d::ProcessGroup> RankedStrategy::make_group(const c10::intrusive_ptr<c10d::Store>& store,
+                                                                  const ProcessGroupOptions& options) {
+  return make_process_group(store, options);
+}
+
+void RankedStrategy::setup_environment(const StrategySetup& setup) {
+  whereabouts_ = setup.whereabouts;
+  device_ = device_of_rank(setup);
+  if (world_size() == 1) {
+    if (collective_ == nullptr) collective_ = make_single_process_collective();
+    return;
+  }
+  const WaitingIn waiting(whereabouts_, "joining the other ranks");
+  if (collective_ == nullptr) {
+    store_ = connect();
+    const ClusterPlace& place = environment_->place();
+    const ProcessGroupOptions group_options{.backend = options_.backend,
+                                            .device = device_,
+                                            .rank = place.rank,
+                                            .world_size = place.world_size,
+                                            .one_host = place.local_world_size == place.world_size,
+                                            .main_address = place.main_address,
+                                            .timeout = to_milliseconds(options_.timeout),
+                                            .thread_team = shared_ != nullptr ? shared_->team : nullptr};
+    const auto store = c10::make_intrusive<c10d::PrefixStore>("group", store_);
+    group_ = make_group(store, group_options);
+    collective_ = std::make_shared<C10dCollective>(
+        group_, store, group_options, whereabouts_,
+        [this](const auto& sub_store, const auto& sub_options) { return make_group(sub_store, sub_options); });
+    if (place.rank == 0)
+      log::rank_zero_info(fmt::format("{} ranks, started by {}, {} on {}", place.world_size, environment_->name(),
+                                      resolve_backend(group_options), device_.str()));
+  }
+  start_control_plane(setup);
+}
+
+void RankedStrategy::start_control_plane(const StrategySetup& setup) {
+  const ClusterPlace& place = environment_->place();
+  ControlPlaneOptions control;
+  control.rank = place.rank;
+  control.world_size = place.world_size;
+  control.prefix = fmt::format("call-{}/", calls_++);
+  control.store_rank = ranks() == Ranks::kProcesses && !place.external_store ? 0 : -1;
+  control.stall_after = to_milliseconds(options_.stall_report);
+  control.abort = [collective = std::weak_ptr<Collective>(collective_)](const std::string& reason) {
+    if (const auto alive = collective.lock()) alive->abort(reason);
+  };
+  control_plane_ =
+      std::make_unique<ControlPlane>(C10dStore(c10::make_intrusive<c10d::PrefixStore>("control", store_)).clone(),
+                                     std::move(control), *setup.whereabouts);
+}
+
+Collective& RankedStrategy::collective() {
+  LEVIN_CHECK(collective_ != nullptr, "setup_environment was not called");
+  return *collective_;
+}
+
+ControlPlane* RankedStrategy::control_plane() { return control_plane_.get(); }
+
+void RankedStrategy::teardown() {
+  control_plane_.reset();
+  if (ranks() == Ranks::kProcesses) return;
+  collective_.reset();
+  group_.reset();
+  store_.reset();
+}
+
+}  // namespace levin
