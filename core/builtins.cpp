@@ -23,6 +23,7 @@
 #include <levin/strategies/ddp/ddp2.h>
 #include <levin/strategies/ddp/horovod.h>
 #include <levin/strategies/environments/cluster_environments.h>
+#include <levin/strategies/sharded/sharded.h>
 #include <levin/strategies/single_device.h>
 
 namespace levin {
@@ -56,6 +57,9 @@ void register_builtins(Registries& registries) {
   registries.strategies.add<DdpSpawn>("ddp_spawn", "as ddp, with forked processes that end with the call");
   registries.strategies.add<DdpThreads>("ddp_threads", "as ddp, with threads of one process");
   registries.strategies.add<Ddp2>("ddp2", "a process on each host: dp inside of it, ddp between them");
+  registries.strategies.add<Sharded>("sharded", "ddp in which ranks divide optimizer state, gradients and parameters");
+  registries.strategies.add<ShardedSpawn>("sharded_spawn", "as sharded, with forked processes that end with the call");
+  registries.strategies.add<ShardedThreads>("sharded_threads", "as sharded, with threads of one process");
   registries.strategies.add<Horovod>("horovod", "ddp with the options and habits of Horovod");
   registries.detect_environment = [] { return levin::detect_environment(); };
 

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <string_view>
@@ -25,7 +26,7 @@ constexpr std::array<OlderStrategy, 7> kOlderStrategies = {{
     {"ddp2", "ddp2", false},
     {"ddp_cpu", "ddp", true},
     {"horovod", "horovod", false},
-    {"ddp_sharded", "sharded", false},
+    {"ddp_sharded", "ddp_sharded", false},
 }};
 
 const OlderStrategy* find_older(const Config& node) {
@@ -59,7 +60,28 @@ void move_strategy(Config& trainer, const std::string& key, const OlderStrategy&
   if (older.on_cpu) trainer.set("accelerator", Config::scalar("cpu", false, value.origin()));
 }
 
+/// Other names of `sharded`, each with a stage.
+struct ShardedName {
+  const char* name;
+  const char* present;
+  const char* stage;
+};
+constexpr std::array<ShardedName, 3> kShardedNames = {
+    {{"ddp_sharded", "sharded", "2"}, {"ddp_sharded_spawn", "sharded_spawn", "2"}, {"fsdp", "sharded", "3"}}};
+
 }  // namespace
+
+Config present_strategy(const Config& strategy) {
+  const Config* name = strategy.is_mapping() ? strategy.find("name") : &strategy;
+  if (name == nullptr || !name->is_scalar()) return strategy;
+  const auto* const found = std::find_if(kShardedNames.begin(), kShardedNames.end(),
+                                         [&](const ShardedName& other) { return name->text() == other.name; });
+  if (found == kShardedNames.end()) return strategy;
+  Config present = strategy.is_mapping() ? strategy : Config::mapping(strategy.origin());
+  present.set("name", Config::scalar(found->present, false, name->origin()));
+  if (present.find("stage") == nullptr) present.set("stage", Config::scalar(found->stage, false, name->origin()));
+  return present;
+}
 
 std::string present_precision(const std::string& name) {
   if (name == "64" || name == "32") return name + "-true";

@@ -11,6 +11,10 @@ namespace levin {
 /// ddp_sharded, amp_backend. Throws ConfigError where an old and a present spelling contradict each other.
 void translate_older_options(Config& trainer);
 
+/// The strategy that is meant by a name or a mapping with a name: ddp_sharded is sharded with stage 2, fsdp with stage
+/// 3; any other as it is.
+Config present_strategy(const Config& strategy);
+
 /// The name of the precision that older configurations write as a number ("16") or as "bf16"; any other as it is.
 std::string present_precision(const std::string& name);
 

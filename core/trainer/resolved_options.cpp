@@ -80,6 +80,7 @@ void resolve_devices_and_strategy(const TrainerOptions& options, ResolvedOptions
   Spec<Strategy> strategy = options.strategy;
   if (strategy.empty() || strategy.name("trainer.strategy", "strategy") == "auto")
     strategy = Spec<Strategy>(several_ranks(options, resolved) ? "ddp" : "single_device");
+  if (strategy.object() == nullptr) strategy = Spec<Strategy>(present_strategy(strategy.config()));
   resolved.strategy = strategy.resolve(registries().strategies, "trainer.strategy");
   const StrategyCapabilities can = resolved.strategy->capabilities();
   if (resolved.devices.size() > 1 && !can.several_devices)

@@ -5,7 +5,7 @@
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/ddp/communication_hooks.h>
 #include <levin/strategies/ddp/gradient_reducer.h>
-#include <levin/strategies/ddp/model_agreement.h>
+#include <levin/strategies/ranks/model_agreement.h>
 #include <levin/strategies/ddp/sync_batch_norm.h>
 
 #include <fmt/format.h>

@@ -6,7 +6,7 @@
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/unit_patterns.h>
 #include <levin/core/optim/optimizer_capabilities.h>
-#include <levin/strategies/ddp/model_agreement.h>
+#include <levin/strategies/ranks/model_agreement.h>
 #include <levin/strategies/ddp/sync_batch_norm.h>
 #include <levin/strategies/sharded/sharded_model.h>
 

@@ -49,7 +49,7 @@ TEST(OlderOptions, DdpCpuIsDdpOnTheCpu) {
   EXPECT_EQ(translated.text("accelerator"), "cpu");
 }
 
-TEST(OlderOptions, PluginsMayBeAList) { EXPECT_EQ(Translated("{plugins: [ddp_sharded]}").text("strategy"), "sharded"); }
+TEST(OlderOptions, PluginsMayBeAList) { EXPECT_EQ(Translated("{plugins: [ddp]}").text("strategy"), "ddp"); }
 
 TEST(OlderOptions, PresentSpellingsStay) {
   const Translated translated("{accelerator: cpu, strategy: ddp, use_distributed_sampler: false}");
@@ -85,6 +85,18 @@ TEST(OlderOptions, PrecisionsWereNumbers) {
   EXPECT_EQ(present.notes, "");
   const Translated mapping("{precision: {name: 16-mixed, init_scale: 1024}}");
   EXPECT_EQ(mapping.notes, "");
+}
+
+TEST(OlderOptions, OtherNamesOfSharded) {
+  const auto present = [](const std::string& yaml) { return present_strategy(Config::parse(yaml, {})); };
+  EXPECT_EQ(present("ddp_sharded").find("name")->text(), "sharded");
+  EXPECT_EQ(present("ddp_sharded").find("stage")->text(), "2");
+  EXPECT_EQ(present("ddp_sharded_spawn").find("name")->text(), "sharded_spawn");
+  EXPECT_EQ(present("fsdp").find("stage")->text(), "3");
+  EXPECT_EQ(present("{name: fsdp, stage: 1, gathers_ahead: 2}").find("stage")->text(), "1");
+  EXPECT_EQ(present("{name: fsdp, stage: 1, gathers_ahead: 2}").find("gathers_ahead")->text(), "2");
+  EXPECT_EQ(present("ddp").text(), "ddp");
+  EXPECT_EQ(Translated("{plugins: [ddp_sharded]}").text("strategy"), "ddp_sharded");
 }
 
 }  // namespace

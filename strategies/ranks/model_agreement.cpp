@@ -1,4 +1,4 @@
-#include <levin/strategies/ddp/model_agreement.h>
+#include <levin/strategies/ranks/model_agreement.h>
 
 #include <levin/core/base/error.h>
 #include <levin/core/comm/collective.h>
