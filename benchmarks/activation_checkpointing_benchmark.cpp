@@ -5,14 +5,13 @@
 ///
 ///   build/bin/activation_checkpointing_benchmark [rounds] [dropout]
 
+#include "../tests/support/accounting_allocator.h"
+#include "measure.h"
+
 #include <levin/levin.h>
 
-#include <c10/core/CPUAllocator.h>
-#include <c10/core/impl/alloc_cpu.h>
 #include <torch/torch.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -21,7 +20,10 @@
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using levin::benchmarks::Clock;
+using levin::benchmarks::median;
+using levin::benchmarks::seconds_since;
+using levin::testing::AccountingAllocator;
 
 constexpr int64_t kBlocks = 12;
 constexpr int64_t kWidth = 256;
@@ -29,43 +31,6 @@ constexpr int64_t kHeads = 4;
 constexpr int64_t kBatch = 8;
 constexpr int64_t kLength = 128;
 constexpr int64_t kVocabulary = 128;
-
-/// A CPU allocator that takes down how much is in use, and the most that was. LibTorch's wants a block to be known by
-/// its address alone, so its size stands in front of it.
-class AccountingAllocator : public c10::Allocator {
- public:
-  static AccountingAllocator& instance() {
-    static AccountingAllocator allocator;
-    return allocator;
-  }
-
-  c10::DataPtr allocate(size_t bytes) override {
-    auto* start = static_cast<char*>(c10::alloc_cpu(bytes + kHeader));
-    *reinterpret_cast<int64_t*>(start) = static_cast<int64_t>(bytes);
-    in_use_ += static_cast<int64_t>(bytes);
-    peak_ = std::max(peak_, in_use_);
-    return {start + kHeader, start + kHeader, &release, at::Device(at::kCPU)};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return &release; }
-  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
-
-  int64_t in_use() const { return in_use_; }
-  int64_t peak() const { return peak_; }
-  void restart_peak() { peak_ = in_use_; }
-
- private:
-  static constexpr size_t kHeader = 64;  // keeps the alignment
-
-  static void release(void* block) {
-    if (block == nullptr) return;
-    char* const start = static_cast<char*>(block) - kHeader;
-    instance().in_use_ -= *reinterpret_cast<int64_t*>(start);
-    c10::free_cpu(start);
-  }
-
-  int64_t in_use_ = 0;
-  int64_t peak_ = 0;
-};
 
 struct BlockImpl : torch::nn::Module {
   explicit BlockImpl(double dropout_probability) {
@@ -116,19 +81,13 @@ struct Step {
   int64_t peak_bytes;
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   const int64_t rounds = argc > 1 ? std::stoll(argv[1]) : 15;
   const double dropout = argc > 2 ? std::stod(argv[2]) : 0.1;
   torch::set_num_threads(1);
-  AccountingAllocator& allocator = AccountingAllocator::instance();
-  c10::SetCPUAllocator(&allocator, /*priority=*/200);
+  AccountingAllocator::install();
   {
     torch::manual_seed(1);
     Transformer model(dropout);
@@ -141,13 +100,14 @@ int main(int argc, char** argv) {
       std::optional<levin::ActivationCheckpointing> checkpointing;
       if (checkpointed) checkpointing.emplace(*model, levin::ActivationCheckpointingOptions{.units = {"Block"}});
       optimizer.zero_grad(/*set_to_none=*/false);
-      const int64_t before = allocator.in_use();
-      allocator.restart_peak();
-      const auto started = Clock::now();
-      torch::nn::functional::cross_entropy(model(inputs).view({-1, kVocabulary}), targets).backward();
-      optimizer.step();
-      const double seconds = std::chrono::duration<double>(Clock::now() - started).count();
-      return Step{.seconds = seconds, .peak_bytes = allocator.peak() - before};
+      Step step{};
+      step.peak_bytes = AccountingAllocator::of_all_threads().peak_of([&] {
+        const auto started = Clock::now();
+        torch::nn::functional::cross_entropy(model(inputs).view({-1, kVocabulary}), targets).backward();
+        optimizer.step();
+        step.seconds = seconds_since(started);
+      });
+      return step;
     };
 
     for (const bool checkpointed : {false, true}) run(checkpointed);

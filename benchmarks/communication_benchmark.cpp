@@ -5,6 +5,8 @@
 ///
 ///   build/bin/communication_benchmark [ranks] [rounds]
 
+#include "measure.h"
+
 #include <levin/strategies/comm/gloo_backend.h>
 #include <levin/strategies/comm/shared_memory_backend.h>
 #include <levin/strategies/comm/shared_memory_team.h>
@@ -32,8 +34,9 @@
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-using Seconds = std::chrono::duration<double>;
+using levin::benchmarks::Clock;
+using levin::benchmarks::median;
+using levin::benchmarks::seconds_since;
 
 constexpr std::chrono::milliseconds kTimeout{60000};
 
@@ -61,7 +64,7 @@ double time_batches(const Size& size, const std::function<void()>& call, const s
     meet();
     const auto started = Clock::now();
     for (int64_t i = 0; i < size.calls; ++i) call();
-    fastest = std::min(fastest, Seconds(Clock::now() - started).count() / static_cast<double>(size.calls));
+    fastest = std::min(fastest, seconds_since(started) / static_cast<double>(size.calls));
   }
   return fastest;
 }
@@ -172,11 +175,6 @@ Times measure(Row row, int64_t ranks, const std::string& folder) {
       });
   }
   return {};
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 // torch::data row draws the coin from a std::mt19937 of each thread instead, which is faster but can be neither seeded
 // nor resumed. Nothing consumes the batches, so this is the most that each can deliver.
 
+#include "measure.h"
+
 #include <levin/core/data/byte_images.h>
 #include <levin/core/data/data_loader.h>
 
@@ -23,6 +25,8 @@
 #include <vector>
 
 namespace {
+
+using levin::benchmarks::median;
 
 constexpr int64_t kNumImages = 6'400;
 constexpr int64_t kBatchSize = 64;
@@ -161,13 +165,13 @@ class MedianReporter : public benchmark::BenchmarkReporter {
     std::sort(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) { return a.name < b.name; });
     std::printf("%-26s %16s %16s %20s\n", "median of repetitions", "images/s", "CPU us an image",
                 "page faults a batch");
-    for (auto& row : rows_)
+    for (const auto& row : rows_)
       std::printf("%-26s %16.0f %16.2f %20.2f\n", row.name.c_str(), median(row.rates), median(row.cpu),
                   median(row.faults));
     for (const char* base : {"torch_stack", "torch_stack_own_coin"}) {
       const auto torch = std::find_if(rows_.begin(), rows_.end(), [&](const Row& row) { return row.name == base; });
       if (torch == rows_.end()) continue;
-      for (auto& row : rows_)
+      for (const auto& row : rows_)
         if (row.name.rfind("levin", 0) == 0)
           std::printf("ratio %s : %s = %.2f\n", row.name.c_str(), base, median(row.rates) / median(torch->rates));
     }
@@ -180,12 +184,6 @@ class MedianReporter : public benchmark::BenchmarkReporter {
     std::vector<double> cpu;
     std::vector<double> faults;
   };
-
-  static double median(std::vector<double>& values) {
-    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    return *middle;
-  }
 
   void add(const Run& run) {
     const std::string name = run.run_name.function_name + (run.run_name.args.empty() ? "" : "/" + run.run_name.args);

@@ -5,23 +5,25 @@
 ///   build/bin/loop_benchmark [rounds] [steps]
 ///   build/bin/loop_benchmark --variant N [steps]      one variant, 0 to 7: prints its seconds
 
+#include "measure.h"
+
 #include <levin/levin.h>
 
 #include <ATen/autocast_mode.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 namespace F = torch::nn::functional;
+using levin::benchmarks::Clock;
+using levin::benchmarks::median;
+using levin::benchmarks::run_in_process;
+using levin::benchmarks::seconds_since;
 
 constexpr int64_t kBatchSize = 32;
 constexpr int64_t kDefaultSteps = 3750;  // two epochs
@@ -43,7 +45,7 @@ class Mlp : public levin::Module {
     return std::make_shared<levin::optim::AdamW>(parameters(), levin::optim::AdamWOptions{.lr = 1e-3});
   }
   void on_train_start() override { started_ = Clock::now(); }
-  void on_train_end() override { seconds = std::chrono::duration<double>(Clock::now() - started_).count(); }
+  void on_train_end() override { seconds = seconds_since(started_); }
 
   bool logs = true;
   double seconds = 0;
@@ -95,7 +97,7 @@ double by_hand(const Data& data, int64_t steps, MakeOptimizer&& make_optimizer, 
       optimizer.step();
     }
   }
-  return std::chrono::duration<double>(Clock::now() - started).count();
+  return seconds_since(started);
 }
 
 double by_levin(const Data& data, int64_t steps, bool usual_callbacks, const std::string& root, Extras extras = {}) {
@@ -118,11 +120,6 @@ double by_levin(const Data& data, int64_t steps, bool usual_callbacks, const std
   levin::Trainer trainer(options);
   trainer.fit(module, levin::DataLoader(dataset, {.batch_size = kBatchSize, .shuffle = true}));
   return module->seconds;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 levin::optim::AdamW fused_adamw(std::vector<torch::Tensor> parameters) {
@@ -170,17 +167,6 @@ double run_variant(size_t index, int64_t steps) {
   variants().at(index).run(data, 200);  // warm-up
   const double seconds = variants().at(index).run(data, steps);
   std::filesystem::remove_all(run_root());
-  return seconds;
-}
-
-double run_in_process(const std::string& program, size_t index, int64_t steps) {
-  const std::string command =
-      program + " --variant " + std::to_string(index) + " " + std::to_string(steps) + " 2>/dev/null";
-  FILE* pipe = popen(command.c_str(), "r");
-  double seconds = 0;
-  if (pipe == nullptr || std::fscanf(pipe, "%lf", &seconds) != 1)
-    throw std::runtime_error("a variant failed: " + command);
-  pclose(pipe);
   return seconds;
 }
 

@@ -6,19 +6,21 @@
 ///   build/bin/manual_optimization_benchmark [rounds] [batches]
 ///   build/bin/manual_optimization_benchmark --variant N [batches]      one variant, 0 or 1: prints its seconds
 
+#include "measure.h"
+
 #include <levin/levin.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 namespace F = torch::nn::functional;
+using levin::benchmarks::Clock;
+using levin::benchmarks::median;
+using levin::benchmarks::run_in_process;
+using levin::benchmarks::seconds_since;
 
 constexpr int64_t kBatchSize = 32;
 constexpr int64_t kLatent = 32;
@@ -67,7 +69,7 @@ class Gan : public levin::Module {
             std::make_shared<levin::optim::Adam>(discriminator_parameters(), kAdam)};
   }
   void on_train_start() override { started_ = Clock::now(); }
-  void on_train_end() override { seconds = std::chrono::duration<double>(Clock::now() - started_).count(); }
+  void on_train_end() override { seconds = seconds_since(started_); }
 
   double seconds = 0;
 
@@ -113,7 +115,7 @@ double by_hand(const torch::Tensor& images, int64_t batches) {
       require_grad(of_generator, true);
     }
   }
-  return std::chrono::duration<double>(Clock::now() - started).count();
+  return seconds_since(started);
 }
 
 double by_levin(const torch::Tensor& images, int64_t batches) {
@@ -136,22 +138,6 @@ double run_variant(int64_t index, int64_t batches) {
   const auto run = index == 0 ? by_hand : by_levin;
   run(images, 100);  // warm-up
   return run(images, batches);
-}
-
-double run_in_process(const std::string& program, int64_t index, int64_t batches) {
-  const std::string command =
-      program + " --variant " + std::to_string(index) + " " + std::to_string(batches) + " 2>/dev/null";
-  FILE* pipe = popen(command.c_str(), "r");
-  double seconds = 0;
-  if (pipe == nullptr || std::fscanf(pipe, "%lf", &seconds) != 1)
-    throw std::runtime_error("a variant failed: " + command);
-  pclose(pipe);
-  return seconds;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 ///
 /// The wire is a communication hook: buckets queue for it, occupy it for their bytes, and are then averaged as ever.
 
+#include "measure.h"
+
 #include <levin/levin.h>
 #include <levin/strategies/ddp/ddp.h>
 
@@ -25,7 +27,8 @@
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using levin::benchmarks::Clock;
+using levin::benchmarks::seconds_since;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 double bytes_per_second = 1e9;
@@ -134,8 +137,7 @@ class StepTimer : public levin::Callback {
   }
   void on_train_end(levin::Trainer& trainer, levin::Module&) override {
     if (!trainer.is_global_zero()) return;
-    milliseconds_a_step = std::chrono::duration<double, std::milli>(Clock::now() - started_).count() /
-                          static_cast<double>(trainer.global_step() - kWarmUp);
+    milliseconds_a_step = 1e3 * seconds_since(started_) / static_cast<double>(trainer.global_step() - kWarmUp);
   }
 
  private:

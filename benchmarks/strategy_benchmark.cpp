@@ -5,15 +5,18 @@
 ///
 /// small: an MLP 784-128-10; large: 784-3072-2432-10 (10 million parameters); batch 32 on each rank.
 
+#include "measure.h"
+
 #include <levin/levin.h>
 
-#include <chrono>
 #include <cstdio>
 #include <string>
 
 namespace {
 
 namespace F = torch::nn::functional;
+using levin::benchmarks::Clock;
+using levin::benchmarks::seconds_since;
 
 struct NetOptions {
   bool large = false;
@@ -49,11 +52,11 @@ class Net : public levin::Module {
 class StepTimer : public levin::Callback {
  public:
   void on_train_batch_start(levin::Trainer& trainer, levin::Module&, const levin::Batch&, int64_t) override {
-    if (trainer.global_step() == kWarmUp) started_ = std::chrono::steady_clock::now();
+    if (trainer.global_step() == kWarmUp) started_ = Clock::now();
   }
   void on_train_end(levin::Trainer& trainer, levin::Module&) override {
     if (!trainer.is_global_zero()) return;
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
+    const double seconds = seconds_since(started_);
     std::printf("%-14s %d ranks  %8.3f ms a step\n", trainer.strategy().name().c_str(),
                 static_cast<int>(trainer.world_size()),
                 1000 * seconds / static_cast<double>(trainer.global_step() - kWarmUp));
@@ -62,7 +65,7 @@ class StepTimer : public levin::Callback {
 
  private:
   static constexpr int64_t kWarmUp = 50;
-  std::chrono::steady_clock::time_point started_;
+  Clock::time_point started_;
 };
 
 }  // namespace

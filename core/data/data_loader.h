@@ -18,8 +18,8 @@ struct DataLoaderOptions {
   bool shuffle = false;         ///< visit examples in an order drawn from (seed, epoch)
   int64_t num_workers = 0;      ///< threads that fetch batches ahead; 0 fetches in the calling thread
   int64_t prefetch_factor = 2;  ///< batches each worker keeps ready
-  bool pin_memory = false;  ///< page-locked batches, for copies to a CUDA device that overlap; no effect without CUDA
-  bool drop_last = false;   ///< leave out the last batch when it is not full
+  bool pin_memory = false;      ///< page-locked batches, copied to a CUDA device ahead of time; no effect without CUDA
+  bool drop_last = false;       ///< leave out the last batch when it is not full
   /// Examples in a batch of all ranks together, divided by their number; replaces batch_size.
   std::optional<int64_t> global_batch_size;
 

@@ -51,6 +51,8 @@ class ModuleRuntime {
   /// `in_step`: the optimizer's step that follows may do it.
   virtual void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step) = 0;
   virtual at::Tensor all_gather(const at::Tensor& tensor) = 0;
+  /// Puts the copies that were made on the device ahead of time in place of tensors of the host.
+  virtual void use_early_copies(Batch& /*batch*/, const at::Device& /*device*/) {}
 };
 
 }  // namespace detail
@@ -101,7 +103,10 @@ class Module : public torch::nn::Module, public Buildable {
   virtual void on_train_end() {}
   virtual void on_train_epoch_start() {}
   virtual void on_train_epoch_end() {}
+  /// Gets the batch on the host. With page-locked batches the device may have a copy of it already, which is used where
+  /// the batch stays as it is; see docs/memory.md.
   virtual Batch on_before_batch_transfer(Batch batch, int64_t /*dataloader_idx*/) { return batch; }
+  /// Default: copies the tensors that are not on the device, unless they were copied ahead of time.
   virtual Batch transfer_batch_to_device(Batch batch, const at::Device& device, int64_t dataloader_idx);
   virtual Batch on_after_batch_transfer(Batch batch, int64_t /*dataloader_idx*/) { return batch; }
   /// false skips the rest of the epoch.

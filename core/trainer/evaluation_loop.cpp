@@ -5,6 +5,8 @@
 #include <levin/core/trainer/module_mode.h>
 #include <levin/core/trainer/signals.h>
 
+#include <utility>
+
 namespace levin {
 
 /// The hooks of validation or of test.
@@ -115,10 +117,12 @@ bool EvaluationLoop::run(RunningStage stage, const DataLoaders& loaders, const s
     const int64_t limit = batches[index];
     if (limit >= 0 && progress.batch >= limit) continue;
     auto pass = loaders[index].pass(core_.position(core_.progress.epoch, progress.batch));
+    std::optional<Batch> next;
     while (limit < 0 || progress.batch < limit) {
-      auto fetched = pass.next();
+      auto fetched = next ? std::exchange(next, std::nullopt) : pass.next();
       if (!fetched) break;
-      const Batch batch = core_.transfer(std::move(*fetched), progress.loader);
+      if (core_.prefetch() != nullptr && (limit < 0 || progress.batch + 1 < limit)) next = pass.next();
+      const Batch batch = core_.transfer(std::move(*fetched), progress.loader, next);
       core_.evaluation_metrics.begin({.batch_size = batch.size(),
                                       .dataloader_idx = progress.loader,
                                       .loaders = static_cast<int64_t>(loaders.size())});

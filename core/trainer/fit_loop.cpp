@@ -165,6 +165,7 @@ void FitLoop::run_epoch() {
   }
   core_.resumed = false;
   const bool complete = progress.last_batch_done || train_batches();
+  core_.drop_early_copies();
   if (!interrupted_) finish_epoch(complete);
 }
 
@@ -186,7 +187,7 @@ bool FitLoop::train_batches() {
     if (stops_before_batch()) return false;
     Turn turn = next_turn(pass, fetched);
     const bool known_last = turn.place.is_last;
-    if (train_batch(std::move(turn)) == BatchResult::kEndOfEpoch) break;
+    if (train_batch(std::move(turn), fetched) == BatchResult::kEndOfEpoch) break;
     if (interrupted_) return false;
     if (validation_due() && !validate()) return false;
     if (should_end() && !progress.last_batch_done) return false;
@@ -242,12 +243,12 @@ FitLoop::Turn FitLoop::next_turn(DataLoader::Pass& pass, std::optional<Batch>& f
   return turn;
 }
 
-FitLoop::BatchResult FitLoop::train_batch(Turn turn) {
+FitLoop::BatchResult FitLoop::train_batch(Turn turn, const std::optional<Batch>& next) {
   FitProgress& progress = core_.progress;
   const int64_t batch_idx = progress.batch;
   const int64_t steps_before = progress.global_step;
   const StandIn stand_in(core_, !turn.has_data);
-  const Batch batch = core_.transfer(std::move(turn.batch), 0);
+  const Batch batch = core_.transfer(std::move(turn.batch), 0, next);
   core_.train_metrics.begin({.batch_size = batch.size(), .step_default = true});
   hooks_.callbacks("on_train_batch_start", &Callback::on_train_batch_start, batch, batch_idx);
   if (!hooks_.module("on_train_batch_start", &Module::on_train_batch_start, batch, batch_idx)) {

@@ -44,7 +44,8 @@ class FitLoop {
   bool should_end() const;
   void run_epoch();
   bool train_batches();
-  BatchResult train_batch(Turn turn);
+  /// `next`: the batch after it, where there is one.
+  BatchResult train_batch(Turn turn, const std::optional<Batch>& next);
   bool validation_due() const;
   bool validate();
   void finish_epoch(bool complete);

@@ -7,6 +7,7 @@ EvaluationScope::EvaluationScope(RankCore& core, RunningStage stage, metrics::Co
       previous_stage_(core.running),
       previous_collector_(core.active_metrics),
       previous_visible_(core.epoch_values_visible) {
+  core.drop_early_copies();  // of the training batch that follows
   // Values of the training step stay readable while the evaluation collects its own.
   if (previous_collector_ != nullptr) {
     core.callback_metrics();
@@ -24,6 +25,7 @@ EvaluationScope::EvaluationScope(RankCore& core, RunningStage stage, metrics::Co
 }
 
 EvaluationScope::~EvaluationScope() {
+  core_.drop_early_copies();
   inference_.reset();
   no_grad_.reset();
   size_t index = 0;

@@ -4,6 +4,8 @@
 #include <levin/core/trainer/module_mode.h>
 #include <levin/core/trainer/signals.h>
 
+#include <utility>
+
 namespace levin {
 namespace {
 
@@ -48,10 +50,13 @@ std::vector<std::vector<Batch>> PredictionLoop::run(const DataLoaders& loaders, 
     const auto dataloader_idx = static_cast<int64_t>(loader);
     core_.evaluation_loader = dataloader_idx;
     auto pass = loaders[loader].pass(core_.position(0, 0));
-    for (int64_t batch_idx = 0; batches[loader] < 0 || batch_idx < batches[loader]; ++batch_idx) {
-      auto fetched = pass.next();
+    const int64_t limit = batches[loader];
+    std::optional<Batch> next;
+    for (int64_t batch_idx = 0; limit < 0 || batch_idx < limit; ++batch_idx) {
+      auto fetched = next ? std::exchange(next, std::nullopt) : pass.next();
       if (!fetched) break;
-      const Batch batch = core_.transfer(std::move(*fetched), dataloader_idx);
+      if (core_.prefetch() != nullptr && (limit < 0 || batch_idx + 1 < limit)) next = pass.next();
+      const Batch batch = core_.transfer(std::move(*fetched), dataloader_idx, next);
       hooks_.call("on_predict_batch_start", &Callback::on_predict_batch_start, &Module::on_predict_batch_start, batch,
                   batch_idx, dataloader_idx);
       Batch prediction;

@@ -279,14 +279,27 @@ at::Tensor RankCore::in_memory_format(const at::Tensor& tensor) const {
   return tensor.dim() == 5 ? tensor.contiguous(at::MemoryFormat::ChannelsLast3d) : tensor;
 }
 
-Batch RankCore::transfer(Batch batch, int64_t dataloader_idx) {
+Batch RankCore::transfer(Batch batch, int64_t dataloader_idx, const std::optional<Batch>& next) {
   if (data != nullptr) batch = data->on_before_batch_transfer(std::move(batch), dataloader_idx);
   batch = module().on_before_batch_transfer(std::move(batch), dataloader_idx);
   batch = module().transfer_batch_to_device(std::move(batch), device(), dataloader_idx);
+  // Before all that this batch computes.
+  if (next && prefetch_ != nullptr)
+    prefetch_->start(*next);
+  else
+    drop_early_copies();
   for (auto& [name, tensor] : batch.items())
     if (tensor.defined() && tensor.is_floating_point()) tensor = in_memory_format(precision().convert_input(tensor));
   if (data != nullptr) batch = data->on_after_batch_transfer(std::move(batch), dataloader_idx);
   return module().on_after_batch_transfer(std::move(batch), dataloader_idx);
+}
+
+void RankCore::use_early_copies(Batch& batch, const at::Device& to) {
+  if (prefetch_ == nullptr || to != device()) return;
+  for (auto& [name, tensor] : batch.items()) {
+    if (!tensor.defined()) continue;
+    if (at::Tensor copy = prefetch_->take(tensor); copy.defined()) tensor = std::move(copy);
+  }
 }
 
 DataLoaderPosition RankCore::position(int64_t epoch, int64_t batch) const {

@@ -13,6 +13,7 @@
 #include <levin/core/optim/parameter_names.h>
 #include <levin/core/optim/scheduler.h>
 #include <levin/core/precision/precision.h>
+#include <levin/core/trainer/batch_prefetch.h>
 #include <levin/core/trainer/progress.h>
 #include <levin/core/trainer/resolved_options.h>
 #include <levin/core/trainer/trainer.h>
@@ -139,6 +140,7 @@ class RankCore final : public detail::ModuleRuntime {
   void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
   void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step) override;
   at::Tensor all_gather(const at::Tensor& tensor) override;
+  void use_early_copies(Batch& batch, const at::Device& to) override;
 
   // ---- Logging.
   /// Newest value of every name; waits for the device where values changed.
@@ -173,8 +175,16 @@ class RankCore final : public detail::ModuleRuntime {
   void start_loggers();
 
   // ---- Data.
-  /// Runs the transfer hooks and moves the batch to the device.
-  Batch transfer(Batch batch, int64_t dataloader_idx);
+  /// Runs the transfer hooks and moves the batch to the device. The copy of `next`, the batch to be transferred after
+  /// it, is started where it can go on beside this batch's step.
+  Batch transfer(Batch batch, int64_t dataloader_idx, const std::optional<Batch>& next = std::nullopt);
+  /// During a call whose device can copy while it computes; else nullptr.
+  BatchPrefetch* prefetch() const { return prefetch_.get(); }
+  void set_prefetch(std::unique_ptr<BatchPrefetch> prefetch) { prefetch_ = std::move(prefetch); }
+  /// Frees what was copied ahead.
+  void drop_early_copies() {
+    if (prefetch_ != nullptr) prefetch_->clear();
+  }
   /// Images and volumes as the option memory_format says; others as they are.
   at::Tensor in_memory_format(const at::Tensor& tensor) const;
   DataLoaderPosition position(int64_t epoch, int64_t batch) const;
@@ -195,6 +205,7 @@ class RankCore final : public detail::ModuleRuntime {
   size_t row_size_ = 0;
   std::string run_directory_;
   bool loggers_started_ = false;
+  std::unique_ptr<BatchPrefetch> prefetch_;
 };
 
 }  // namespace levin

@@ -147,6 +147,7 @@ void Session::set_up(const SessionRequest& request) {
     at::globalContext().setFloat32MatmulPrecision(*precision);
   core_.strategy().setup_environment(core_.strategy_setup());
   core_.precision().set_up(core_.device());
+  core_.set_prefetch(BatchPrefetch::for_device(core_.device()));
   core_.data_seed = std::stoull(core_.from_rank_zero(std::to_string(core_.data_seed)));
   core_.share_run_directory();
 
@@ -285,6 +286,7 @@ void Session::set_up_weights(const std::string& ckpt, bool weights_only) {
 
 void Session::tear_down() {
   checkpointing_.reset();
+  core_.set_prefetch(nullptr);
   for (const auto& logger : core_.loggers()) logger->flush();
   core_.strategy().collective().barrier();
   if (core_.data != nullptr && !core_.shares_data) core_.data->teardown(core_.stage);
@@ -299,6 +301,7 @@ void Session::tear_down() {
 
 std::exception_ptr Session::on_error(const std::exception_ptr& thrown) {
   const std::exception_ptr error = with_memory_summary(core_, thrown);
+  core_.set_prefetch(nullptr);
   optimization_.end_graphs();
   checkpointing_.reset();
   core_.status = TrainerStatus::kFailed;

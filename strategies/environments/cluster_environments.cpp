@@ -44,12 +44,22 @@ void choose_main_address(const LauncherVariables& variables, ClusterPlace& place
   place.main_port = variables.has("MASTER_PORT") ? variables.port("MASTER_PORT") : port;
 }
 
-ClusterPlace read_levin(const LauncherVariables& variables) {
+/// The ranks among all and on this host, for launchers whose four variables are named alike: prefix + "RANK" and
+/// prefix + `size`, and the same with "LOCAL_" between.
+ClusterPlace read_ranks(const LauncherVariables& variables, const std::string& prefix,
+                        const std::string& size = "SIZE") {
+  const std::string world_size = prefix + size;
+  const std::string local_world_size = prefix + "LOCAL_" + size;
   ClusterPlace place;
-  place.world_size = variables.size("LEVIN_WORLD_SIZE");
-  place.rank = variables.rank("LEVIN_RANK", "LEVIN_WORLD_SIZE", place.world_size);
-  place.local_world_size = variables.part_size("LEVIN_LOCAL_WORLD_SIZE", "LEVIN_WORLD_SIZE", place.world_size);
-  place.local_rank = variables.rank("LEVIN_LOCAL_RANK", "LEVIN_LOCAL_WORLD_SIZE", place.local_world_size);
+  place.world_size = variables.size(world_size);
+  place.rank = variables.rank(prefix + "RANK", world_size, place.world_size);
+  place.local_world_size = variables.part_size(local_world_size, world_size, place.world_size);
+  place.local_rank = variables.rank(prefix + "LOCAL_RANK", local_world_size, place.local_world_size);
+  return place;
+}
+
+ClusterPlace read_levin(const LauncherVariables& variables) {
+  ClusterPlace place = read_ranks(variables, "LEVIN_", "WORLD_SIZE");
   place.node_rank = variables.number("LEVIN_NODE_RANK", 0);
   place.main_address = variables.text("LEVIN_MAIN_ADDRESS");
   place.main_port = variables.port("LEVIN_MAIN_PORT");
@@ -81,11 +91,7 @@ ClusterPlace read_torchrun(const LauncherVariables& variables) {
 }
 
 ClusterPlace read_horovod(const LauncherVariables& variables) {
-  ClusterPlace place;
-  place.world_size = variables.size("HOROVOD_SIZE");
-  place.rank = variables.rank("HOROVOD_RANK", "HOROVOD_SIZE", place.world_size);
-  place.local_world_size = variables.part_size("HOROVOD_LOCAL_SIZE", "HOROVOD_SIZE", place.world_size);
-  place.local_rank = variables.rank("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", place.local_world_size);
+  ClusterPlace place = read_ranks(variables, "HOROVOD_");
   place.node_rank = variables.number_or("HOROVOD_CROSS_RANK", place.rank / place.local_world_size);
   // Horovod's own rendezvous speaks another protocol. It runs where horovodrun does: on the host of rank 0.
   const std::string hint = "export MASTER_ADDR and MASTER_PORT, an address and a free port of the host of rank 0";
@@ -116,11 +122,7 @@ std::string first_lsf_host(const LauncherVariables& variables, int64_t nodes) {
 }
 
 ClusterPlace read_lsf(const LauncherVariables& variables) {
-  ClusterPlace place;
-  place.world_size = variables.size("JSM_NAMESPACE_SIZE");
-  place.rank = variables.rank("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", place.world_size);
-  place.local_world_size = variables.part_size("JSM_NAMESPACE_LOCAL_SIZE", "JSM_NAMESPACE_SIZE", place.world_size);
-  place.local_rank = variables.rank("JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE", place.local_world_size);
+  ClusterPlace place = read_ranks(variables, "JSM_NAMESPACE_");
   place.node_rank = place.rank / place.local_world_size;
   const std::string address = variables.has("MASTER_ADDR") ? ""
                               : place.local_world_size == place.world_size
@@ -132,11 +134,7 @@ ClusterPlace read_lsf(const LauncherVariables& variables) {
 }
 
 ClusterPlace read_open_mpi(const LauncherVariables& variables) {
-  ClusterPlace place;
-  place.world_size = variables.size("OMPI_COMM_WORLD_SIZE");
-  place.rank = variables.rank("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", place.world_size);
-  place.local_world_size = variables.part_size("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE", place.world_size);
-  place.local_rank = variables.rank("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", place.local_world_size);
+  ClusterPlace place = read_ranks(variables, "OMPI_COMM_WORLD_");
   // OMPI_COMM_WORLD_NODE_RANK is not that of the host but of the process on its host. mpirun numbers ranks host by
   // host.
   place.node_rank = place.rank / place.local_world_size;

@@ -26,9 +26,8 @@ class StrategyConformance : public ::testing::TestWithParam<StrategyCase> {
 // Ranks of `ddp` are further runs of this program: each runs the same tests in the same order, and they meet in every
 // fit. They stay as many as they are until the program ends, and none outlives the mistake of one.
 constexpr const char* kProgramEnds =
-    "ends the processes of the ranks: Forks/RankConformance has it with forked ones, integration.StrategiesProgram "
-    "with "
-    "a killed one of ddp";
+    "a rank of ddp that fails ends this program: Forks/RankConformance has it with forked ranks, "
+    "integration.StrategiesProgram with a killed rank of ddp";
 
 TEST_P(StrategyConformance, TrainsAsOneDeviceOnTheWholeBatch) { expect_as_on_one_device({}); }
 
@@ -156,7 +155,7 @@ TEST_P(StrategyConformance, ResumesWithAnotherNumberOfRanks) {
 }
 
 TEST_P(StrategyConformance, WhatUserCodeThrowsEndsTheCall) {
-  if (is("single_device")) GTEST_SKIP() << "trainer.HookOrder and trainer.CliTest have it";
+  if (is("single_device")) GTEST_SKIP() << "trainer.HookOrder and trainer.CliTest have it for one device";
   if (is("ddp")) GTEST_SKIP() << kProgramEnds;
   const auto module = make<Net>();
   TrainingRun run{.epochs = 1};
@@ -248,7 +247,7 @@ TEST_P(RankConformance, CompressedGradientsAreNearlyTheSame) {
 
 TEST_P(RankConformance, TheMistakeOfOneRankEndsAllWithItsMessage) {
   if (is("ddp")) GTEST_SKIP() << kProgramEnds;
-  if (GetParam().ranks == 1) GTEST_SKIP() << "there is no rank 1";
+  if (GetParam().ranks == 1) GTEST_SKIP() << "this case has one rank; the mistake is that of rank 1";
   struct Mistake {
     const char* what;
     const char* message;
@@ -267,7 +266,7 @@ TEST_P(RankConformance, TheMistakeOfOneRankEndsAllWithItsMessage) {
 
 TEST_P(RankConformance, ARankThatIsWaitedForTooLongEndsTheCall) {
   if (is("ddp")) GTEST_SKIP() << kProgramEnds;
-  if (GetParam().ranks == 1) GTEST_SKIP() << "there is no rank 1";
+  if (GetParam().ranks == 1) GTEST_SKIP() << "this case has one rank; the mistake is that of rank 1";
   const std::string strategy = std::string("{name: ") + GetParam().strategy + ", timeout: 1}";
   TrainingRun run{.net = {.mistake = "hangs"}};
   run.configure = [&](TrainerOptions& options) { options.strategy = Spec<Strategy>(Config::parse(strategy, {})); };
@@ -281,7 +280,7 @@ TEST_P(RankConformance, ARankThatIsWaitedForTooLongEndsTheCall) {
 
 TEST_P(RankConformance, RanksWithDifferentModelsAreToldTheFirstDifference) {
   if (is("ddp")) GTEST_SKIP() << kProgramEnds;
-  if (GetParam().ranks == 1) GTEST_SKIP() << "there is no rank 1";
+  if (GetParam().ranks == 1) GTEST_SKIP() << "this case has one rank; the mistake is that of rank 1";
   seed_everything(7);
   Trainer trainer(trainer_options({}, GetParam().strategy, GetParam().ranks));
   const DataLoader loader(tiny_dataset(16), {.global_batch_size = 8});

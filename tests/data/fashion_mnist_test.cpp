@@ -101,7 +101,8 @@ TEST(FashionMnist, ReadsItsOptions) {
 
 TEST(FashionMnist, RealFilesOfDebian) {
   const FashionMnistOptions options;
-  if (!std::filesystem::exists(options.root)) GTEST_SKIP() << "Debian's dataset-fashion-mnist is not installed";
+  if (!std::filesystem::exists(options.root))
+    GTEST_SKIP() << "there is no " << options.root << "; hint: apt-get install dataset-fashion-mnist";
   auto data = make<FashionMnist>({.batch_size = 1000});
   data->setup(Stage::kTest);
   auto loader = data->test_dataloader().at(0);

@@ -77,9 +77,10 @@ std::string output_of(const std::string& command) {
 
 TEST_F(TensorBoardLoggerTest, TensorBoardReadsEverythingBack) {
   const std::string interpreter = python();
-  if (interpreter.empty()) GTEST_SKIP() << "no Python: set LEVIN_PYTHON to one that has the tensorboard package";
+  if (interpreter.empty()) GTEST_SKIP() << "no Python; set LEVIN_PYTHON to one that has the tensorboard package";
   if (std::system((interpreter + " -c 'import tensorboard' >/dev/null 2>&1").c_str()) != 0)
-    GTEST_SKIP() << interpreter << " has no tensorboard package";
+    GTEST_SKIP() << interpreter
+                 << " has no tensorboard package; set LEVIN_PYTHON to one that has, or run scripts/bootstrap";
 
   TensorBoardLogger logger;
   logger.start(run_);

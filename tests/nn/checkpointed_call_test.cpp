@@ -1,3 +1,5 @@
+#include "../support/accounting_allocator.h"
+
 #include <levin/core/nn/checkpointed_call.h>
 
 #include <levin/core/base/error.h>
@@ -18,12 +20,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
-#include <c10/core/CPUAllocator.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/core/impl/alloc_cpu.h>
 
-#include <algorithm>
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -418,57 +416,15 @@ TEST(CheckpointFunction, OfHoldersAndFunctions) {
   EXPECT_TRUE(b.grad().equal(b.cos() * 3 + a.exp()));
 }
 
-/// A CPU allocator that takes down how much is in use, and the most that was. LibTorch's wants a block to be known by
-/// its address alone, so its size stands in front of it.
-class CountingAllocator : public c10::Allocator {
- public:
-  static CountingAllocator& instance() {
-    static CountingAllocator allocator;
-    return allocator;
-  }
-
-  c10::DataPtr allocate(size_t bytes) override {
-    auto* start = static_cast<char*>(c10::alloc_cpu(bytes + kHeader));
-    *reinterpret_cast<int64_t*>(start) = static_cast<int64_t>(bytes);
-    in_use_ += static_cast<int64_t>(bytes);
-    peak_ = std::max(peak_, in_use_);
-    return {start + kHeader, start + kHeader, &release, at::Device(at::kCPU)};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return &release; }
-  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
-
-  /// The most that was allocated at any moment of the function beyond what was there before it.
-  int64_t peak_of(const std::function<void()>& function) {
-    const int64_t before = in_use_;
-    peak_ = before;
-    function();
-    return peak_ - before;
-  }
-
- private:
-  static constexpr size_t kHeader = 64;  // keeps the alignment
-
-  static void release(void* block) {
-    if (block == nullptr) return;
-    char* const start = static_cast<char*>(block) - kHeader;
-    instance().in_use_ -= *reinterpret_cast<int64_t*>(start);
-    c10::free_cpu(start);
-  }
-
-  int64_t in_use_ = 0;
-  int64_t peak_ = 0;
-};
-
 TEST(CheckpointedCall, PeakOfMemoryFalls) {
-  CountingAllocator& allocator = CountingAllocator::instance();
-  c10::SetCPUAllocator(&allocator, /*priority=*/200);
+  testing::AccountingAllocator::install();
   constexpr int kBlocks = 8;
   std::vector<Block> blocks(kBlocks);
   for (auto& block : blocks) block = Block();
   const at::Tensor x = at::ones({4096, 8});
   const auto peak = [&](UnitRunner* runner) {
     for (auto& block : blocks) block->set_runner(runner);
-    return allocator.peak_of([&] {
+    return testing::AccountingAllocator::of_all_threads().peak_of([&] {
       at::Tensor y = x;
       for (auto& block : blocks) y = block(y);
       y.sum().backward();

@@ -138,7 +138,7 @@ TEST(ProcessGroupTest, ManyGroupsInThreads) {
 class ProcessGroupGpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!at::hasCUDA()) GTEST_SKIP() << "this machine has no CUDA device";
+    if (!at::hasCUDA()) GTEST_SKIP() << "no CUDA device can be used here";
   }
 };
 

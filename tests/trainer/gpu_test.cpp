@@ -4,6 +4,8 @@
 
 #include <tests/support/tiny.h>
 
+#include <tuple>
+
 namespace levin {
 namespace {
 
@@ -93,6 +95,25 @@ TEST_F(GpuFit, WhatCannotBeRecordedIsSaidAndTrainsWithoutGraphs) {
   log::set_sink(nullptr);
   EXPECT_NE(log.find("[cuda_graph] steps are not recorded"), std::string::npos) << log;
   EXPECT_EQ(trainer.global_step(), 10);
+}
+
+TEST_F(GpuFit, PageLockedBatchesThatAreCopiedAheadChangeNothing) {
+  const auto train = [](bool pinned) {
+    seed_everything(4);
+    auto module = make<TinyModule>({.dropout = 0.3});
+    Trainer trainer(on("cuda"));
+    const DataLoaderOptions loader{.batch_size = 8, .shuffle = true, .num_workers = 1, .pin_memory = pinned};
+    const DataLoader data(testing::tiny_dataset(), loader);
+    trainer.fit(module, data, data);
+    const double val_loss = trainer.callback_metrics().at("val_loss");
+    const auto predictions = trainer.predict(module, data);
+    return std::tuple(weights(*module), val_loss, Batch::concatenate(predictions.at(0))["y"]);
+  };
+  const auto [expected, expected_loss, expected_predictions] = train(false);
+  const auto [got, loss, predictions] = train(true);
+  EXPECT_TRUE(testing::identical(got, expected));
+  EXPECT_EQ(loss, expected_loss);
+  EXPECT_TRUE(predictions.equal(expected_predictions));
 }
 
 TEST_F(GpuFit, ResumesToTheBit) {
