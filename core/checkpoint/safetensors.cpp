@@ -169,10 +169,10 @@ const char* safetensors_type_name(at::ScalarType type) {
               fmt::format("safetensors has no element type {}; valid: {}", c10::toString(type), valid_types()));
 }
 
-at::ScalarType safetensors_type(std::string_view name) {
+std::optional<at::ScalarType> safetensors_type(std::string_view name) {
   for (const auto& candidate : kTypes)
     if (candidate.name == name) return candidate.type;
-  throw Error("checkpoint", fmt::format("safetensors has no element type '{}'; valid: {}", name, valid_types()));
+  return {};
 }
 
 void write_safetensors(WritableFile& file, const std::vector<NamedTensor>& tensors,
@@ -235,12 +235,11 @@ void SafetensorsFile::parse_header(const std::string& header) {
       continue;
     }
     const auto& type_name = value.at("dtype").get_ref<const std::string&>();
-    const auto* type = std::find_if(kTypes.begin(), kTypes.end(),
-                                    [&](const TypeName& candidate) { return candidate.name == type_name; });
-    if (type == kTypes.end())
+    const auto type = safetensors_type(type_name);
+    if (!type)
       throw Error("checkpoint", fmt::format("{} holds tensor '{}' of an unknown element type; got {}; valid: {}",
                                             file_.path(), name, type_name, valid_types()));
-    Entry entry{type->type, {}, 0, 0};
+    Entry entry{*type, {}, 0, 0};
     for (const auto& size : value.at("shape")) {
       const uint64_t number = unsigned_of(size);
       if (number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -72,7 +73,7 @@ class SafetensorsFile {
 
 /// The format's word for an element type: "F32"; throws levin::Error for one that it does not have.
 const char* safetensors_type_name(at::ScalarType type);
-/// The inverse; throws levin::Error for a word that is none.
-at::ScalarType safetensors_type(std::string_view name);
+/// The inverse; nothing for a word that is none.
+std::optional<at::ScalarType> safetensors_type(std::string_view name);
 
 }  // namespace levin

@@ -235,7 +235,9 @@ class Decoder {
   TensorLeaf tensor(const Json& node, const std::string& pointer) const {
     TensorReference reference;
     if (node.contains("pieces")) {
-      reference.dtype = safetensors_type(node.at("dtype").get<std::string>());
+      const auto type = node.at("dtype").get<std::string>();
+      reference.dtype = safetensors_type(type);
+      if (!reference.dtype) fail(pointer, fmt::format("the element type '{}'", type));
       reference.shape = node.at("shape").get<std::vector<int64_t>>();
       for (const auto& piece : node["pieces"])
         reference.pieces.push_back({piece.at("file").get<std::string>(), piece.at("name").get<std::string>(),

@@ -152,7 +152,8 @@ TEST_F(AsyncWriter, AnErrorIsThrownOnceByWhoeverComesNext) {
   EXPECT_FALSE(told);
 
   writer.save(path_, sample_tree(3), {});
-  EXPECT_EQ(message_of([&] { writer.save(path_, sample_tree(4), {}); }), message);
+  EXPECT_NE(message_of([&] { writer.save(path_, sample_tree(4), {}); }).find("No space left on device"),
+            std::string::npos);
   EXPECT_FALSE(writer.is_saving());
   EXPECT_EQ(saved_step(), 1);
   files.heal();
