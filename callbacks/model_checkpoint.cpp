@@ -11,6 +11,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 namespace levin {
 namespace {
@@ -65,6 +66,8 @@ void ModelCheckpointOptions::describe(Schema<ModelCheckpointOptions>& schema) {
       "save_on_train_epoch_end", &O::save_on_train_epoch_end,
       "at the end of the training epoch (true) or after validation (false); null: after validation where it does "
       "not run once an epoch");
+  schema.field("asynchronous", &O::asynchronous,
+               "training goes on while a checkpoint is written, from a copy in the host's memory");
   schema.field("save_on_exception", &O::save_on_exception, "save 'on_exception' when training fails");
   schema.field("enable_version_counter", &O::enable_version_counter,
                "a name that is taken gets -v1, -v2 and so on; otherwise it is overwritten");
@@ -109,6 +112,7 @@ void ModelCheckpoint::setup(Trainer&, Module&, Stage stage) {
   // Every fit starts from nothing, or from the state that it resumes.
   if (stage != Stage::kFit) return;
   record_ = {.top = TopCheckpoints(mode_, options_.save_top_k)};
+  before_newest_.reset();
   moment_.reset();
 }
 
@@ -196,8 +200,7 @@ void ModelCheckpoint::save_best(Trainer& trainer, const Metrics& metrics, bool m
   Record next = record_;
   next.top.add(path, *score);
   next.newest_path = path;
-  write(trainer, std::move(next), path, false);
-  if (superseded != path) remove(trainer, superseded);
+  write(trainer, std::move(next), path, false, superseded);
 }
 
 void ModelCheckpoint::save_newest(Trainer& trainer, const Metrics& metrics) {
@@ -206,8 +209,7 @@ void ModelCheckpoint::save_newest(Trainer& trainer, const Metrics& metrics) {
       free_path(trainer, name_.render(trainer.current_epoch(), trainer.global_step(), metrics), superseded);
   Record next = record_;
   next.ranked_path = next.newest_path = path;
-  write(trainer, std::move(next), path, false);
-  if (superseded != path) remove(trainer, superseded);
+  write(trainer, std::move(next), path, false, superseded);
 }
 
 void ModelCheckpoint::save_last(Trainer& trainer) {
@@ -220,6 +222,7 @@ void ModelCheckpoint::save_last(Trainer& trainer) {
 }
 
 void ModelCheckpoint::on_exception(Trainer& trainer, Module&, const std::exception_ptr&) {
+  forget_unwritten();
   if (!options_.save_on_exception || trainer.stage() != Stage::kFit || trainer.sanity_checking()) return;
   if (trainer.global_step() == 0 || folder(trainer).empty()) return;
   if (trainer.world_size() > 1) {
@@ -239,31 +242,37 @@ void ModelCheckpoint::on_exception(Trainer& trainer, Module&, const std::excepti
 }
 
 /// The record changes before the checkpoint is written, since it is saved within it.
-void ModelCheckpoint::write(Trainer& trainer, Record next, const std::string& path, bool is_last) {
+void ModelCheckpoint::write(Trainer& trainer, Record next, const std::string& path, bool is_last,
+                            const std::string& superseded) {
   std::swap(record_, next);
   try {
     const auto score = monitored(trainer, candidates(trainer));
-    trainer.save_checkpoint(path, {.path = path,
-                                   .epoch = trainer.current_epoch(),
-                                   .global_step = trainer.global_step(),
-                                   .monitor = options_.monitor,
-                                   .score = score,
-                                   .is_best = !options_.monitor.empty() && best_model_path() == path,
-                                   .is_last = is_last});
+    const bool after_failure = trainer.status() == TrainerStatus::kFailed;
+    trainer.save_checkpoint(path,
+                            {.path = path,
+                             .epoch = trainer.current_epoch(),
+                             .global_step = trainer.global_step(),
+                             .monitor = options_.monitor,
+                             .score = score,
+                             .is_best = !options_.monitor.empty() && best_model_path() == path,
+                             .is_last = is_last,
+                             .asynchronous = options_.asynchronous && !after_failure,
+                             .supersedes = superseded != path && may_remove(trainer, superseded) ? superseded : ""});
   } catch (...) {
     record_ = std::move(next);
     throw;
   }
+  if (options_.asynchronous) before_newest_ = std::move(next);
 }
 
-void ModelCheckpoint::remove(const Trainer& trainer, const std::string& path) const {
-  if (path.empty() || !trainer.is_global_zero()) return;
-  if (std::filesystem::path(path).parent_path() != std::filesystem::path(folder(trainer))) return;
-  try {
-    remove_checkpoint(path);
-  } catch (const Error& error) {
-    log::rank_zero_warning(fmt::format("could not remove a superseded checkpoint: {}", error.what()));
-  }
+/// Writing beside training is over, and what it failed with is known to all but this record.
+void ModelCheckpoint::forget_unwritten() {
+  const auto before = std::exchange(before_newest_, std::nullopt);
+  if (before && !FileSystem::current().exists(record_.newest_path)) record_ = *before;
+}
+
+bool ModelCheckpoint::may_remove(const Trainer& trainer, const std::string& path) const {
+  return !path.empty() && std::filesystem::path(path).parent_path() == std::filesystem::path(folder(trainer));
 }
 
 std::string ModelCheckpoint::folder(const Trainer& trainer) const {

@@ -27,6 +27,7 @@ struct ModelCheckpointOptions {
   std::string dirpath;                             ///< folder for checkpoints; empty: `checkpoints` of the run's folder
   /// At the end of the training epoch (true) or after validation (false); unset: see MonitorMoment
   std::optional<bool> save_on_train_epoch_end;
+  bool asynchronous = false;           ///< training goes on while a checkpoint is written
   bool save_on_exception = false;      ///< save `on_exception` when training fails
   bool enable_version_counter = true;  ///< a name that is taken gets "-v1", "-v2"...; otherwise it is overwritten
 
@@ -89,8 +90,9 @@ class ModelCheckpoint final : public Checkpointer {
   void save_due(Trainer& trainer, bool metric_required);
   void save_best(Trainer& trainer, const Metrics& metrics, bool metric_required);
   void save_newest(Trainer& trainer, const Metrics& metrics);
-  void write(Trainer& trainer, Record next, const std::string& path, bool is_last);
-  void remove(const Trainer& trainer, const std::string& path) const;
+  void write(Trainer& trainer, Record next, const std::string& path, bool is_last, const std::string& superseded = {});
+  void forget_unwritten();
+  bool may_remove(const Trainer& trainer, const std::string& path) const;
   std::string folder(const Trainer& trainer) const;
   std::string free_path(Trainer& trainer, const std::string& name, const std::string& may_replace) const;
   Metrics candidates(const Trainer& trainer) const;
@@ -102,6 +104,7 @@ class ModelCheckpoint final : public Checkpointer {
   const std::optional<std::chrono::seconds> interval_;
   MonitorMoment moment_;
   Record record_;
+  std::optional<Record> before_newest_;  ///< the record without a checkpoint that may still be being written
 };
 
 }  // namespace levin

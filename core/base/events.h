@@ -26,7 +26,7 @@ const char* to_string(Stage stage);
 const char* to_string(RunningStage stage);
 const char* to_string(TrainerStatus status);
 
-/// A checkpoint was written; sent to loggers.
+/// A checkpoint to write; sent to loggers once it is written.
 struct CheckpointEvent {
   std::string path;  ///< the checkpoint's folder
   int64_t epoch = 0;
@@ -35,6 +35,8 @@ struct CheckpointEvent {
   std::optional<double> score;  ///< its value
   bool is_best = false;
   bool is_last = false;
+  bool asynchronous = false;  ///< training goes on while it is written
+  std::string supersedes;     ///< a checkpoint that is removed once this one is whole; may be empty
 };
 
 }  // namespace levin

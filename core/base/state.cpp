@@ -38,7 +38,7 @@ double State::as_double() const {
 }
 const std::string& State::as_string() const { return require(*this, std::get_if<std::string>(&value_), "a string"); }
 const TensorLeaf& State::as_leaf() const { return require(*this, std::get_if<TensorLeaf>(&value_), "a tensor"); }
-const at::Tensor& State::as_tensor() const { return as_leaf().value; }
+const at::Tensor& State::as_tensor() const { return as_leaf().tensor(); }
 const State::List& State::as_list() const { return require(*this, std::get_if<List>(&value_), "a list"); }
 State::List& State::as_list() { return const_cast<List&>(std::as_const(*this).as_list()); }
 const State::Map& State::as_map() const { return require(*this, std::get_if<Map>(&value_), "a mapping"); }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -15,7 +16,7 @@ namespace levin {
 struct Placement {
   enum class Kind {
     kReplicated,  ///< the same on every rank; rank 0 writes it
-    kSharded,     ///< this rank holds the elements from `offset` of a flat tensor of `global_shape`
+    kSharded,     ///< this rank holds the elements from `offset` on of a flattened tensor of `global_shape`
     kRankLocal,   ///< each rank has its own
   };
   Kind kind = Kind::kReplicated;
@@ -24,10 +25,33 @@ struct Placement {
   std::vector<int64_t> global_shape;  ///< for kSharded
 };
 
+/// A tensor that lies in a checkpoint's files and is read when it is asked for, whole or in part: what open_checkpoint
+/// puts into a tree. All methods may be called from several threads.
+class SavedTensor {
+ public:
+  virtual ~SavedTensor() = default;
+  virtual at::ScalarType dtype() const = 0;
+  virtual const std::vector<int64_t>& shape() const = 0;
+  /// The dimensions from the widest stride to the narrowest that it had in memory; empty for row-major order.
+  virtual const std::vector<int64_t>& dimension_order() const = 0;
+  /// Reads the elements from `offset` on of the flattened tensor into `target`, as many as that has: a contiguous
+  /// tensor of the same type, on any device. Throws levin::Error for a range that is not there, another type, or a
+  /// file that is missing or damaged.
+  virtual void read(int64_t offset, at::Tensor target) const = 0;
+  /// The whole tensor on the CPU, read anew.
+  virtual at::Tensor read_whole() const = 0;
+  /// The same, read by the first call and kept.
+  virtual const at::Tensor& whole() const = 0;
+};
+
 /// A tensor in the state tree. Restored by copying in place, so that tensors keep identity and strides.
 struct TensorLeaf {
-  at::Tensor value;
-  Placement placement;
+  at::Tensor value;  ///< undefined where `saved` is there
+  Placement placement = {};
+  std::shared_ptr<const SavedTensor> saved = nullptr;
+
+  /// `value`, or the whole of what is saved.
+  const at::Tensor& tensor() const { return saved != nullptr ? saved->whole() : value; }
 };
 
 /// One node of the tree that a checkpoint holds: nothing, a plain value, a tensor, a list or a mapping by name.
@@ -37,16 +61,16 @@ class State {
   using Map = std::map<std::string, State, std::less<>>;
 
   State() = default;
-  State(bool value) : value_(value) {}                                   // NOLINT(google-explicit-constructor)
-  State(int value) : value_(int64_t{value}) {}                           // NOLINT(google-explicit-constructor)
-  State(int64_t value) : value_(value) {}                                // NOLINT(google-explicit-constructor)
-  State(double value) : value_(value) {}                                 // NOLINT(google-explicit-constructor)
-  State(const char* value) : value_(std::string(value)) {}               // NOLINT(google-explicit-constructor)
-  State(std::string value) : value_(std::move(value)) {}                 // NOLINT(google-explicit-constructor)
-  State(at::Tensor value) : value_(TensorLeaf{std::move(value), {}}) {}  // NOLINT(google-explicit-constructor)
-  State(TensorLeaf value) : value_(std::move(value)) {}                  // NOLINT(google-explicit-constructor)
-  State(List value) : value_(std::move(value)) {}                        // NOLINT(google-explicit-constructor)
-  State(Map value) : value_(std::move(value)) {}                         // NOLINT(google-explicit-constructor)
+  State(bool value) : value_(value) {}                               // NOLINT(google-explicit-constructor)
+  State(int value) : value_(int64_t{value}) {}                       // NOLINT(google-explicit-constructor)
+  State(int64_t value) : value_(value) {}                            // NOLINT(google-explicit-constructor)
+  State(double value) : value_(value) {}                             // NOLINT(google-explicit-constructor)
+  State(const char* value) : value_(std::string(value)) {}           // NOLINT(google-explicit-constructor)
+  State(std::string value) : value_(std::move(value)) {}             // NOLINT(google-explicit-constructor)
+  State(at::Tensor value) : value_(TensorLeaf{std::move(value)}) {}  // NOLINT(google-explicit-constructor)
+  State(TensorLeaf value) : value_(std::move(value)) {}              // NOLINT(google-explicit-constructor)
+  State(List value) : value_(std::move(value)) {}                    // NOLINT(google-explicit-constructor)
+  State(Map value) : value_(std::move(value)) {}                     // NOLINT(google-explicit-constructor)
 
   static State map() { return State(Map{}); }
   static State list() { return State(List{}); }
@@ -66,6 +90,7 @@ class State {
   /// An integer counts as a number too.
   double as_double() const;
   const std::string& as_string() const;
+  /// A saved tensor is read by the first call and kept: use `as_leaf().saved` to read a part of it.
   const at::Tensor& as_tensor() const;
   const TensorLeaf& as_leaf() const;
   const List& as_list() const;

@@ -9,6 +9,8 @@
 
 namespace levin {
 
+class Collective;
+
 /// Saves a state tree as a folder (docs/checkpoint-format.md). The tree is a mapping; the tensors of its key "model"
 /// get their own names in model.safetensors, those below "optimizers" go to optimizer.safetensors, all others to
 /// state.safetensors.
@@ -19,9 +21,27 @@ namespace levin {
 /// copy of a tensor that is contiguous and on the CPU; the tree must not change meanwhile.
 void write_checkpoint(const std::string& path, const State& tree, const CheckpointInfo& info);
 
-/// The saved tree, all tensors on the CPU, after checking every file against the manifest; `sections` names the
-/// top-level keys to read (and, but for state.json, only their files are checked), all when empty. Throws levin::Error
-/// naming the file that is missing or damaged.
+/// The same by several ranks together: each writes what it holds of sharded tensors (Placement::kSharded) into files of
+/// its own, in parallel; everything else is rank 0's. A collective. Without a sharded tensor it is write_checkpoint by
+/// rank 0.
+///
+/// A sharded tensor has the same place in the tree of every rank that holds some of it and in rank 0's, whose shard may
+/// be empty. Together the ranks hold every element; ranks that hold the same elements hold the same range, and the
+/// lowest of them writes it. The folder must be one that all ranks see. `info` is rank 0's. Throws the same
+/// levin::Error on all ranks; then what was at `path` is untouched.
+void write_sharded_checkpoint(const std::string& path, const State& tree_of_this_rank, const CheckpointInfo& info,
+                              Collective& ranks);
+
+/// The saved tree, whatever the number of ranks that wrote it, with tensors that are read when they are asked for
+/// (TensorLeaf::saved), so that a rank reads no more than what it will hold. Each file is checked against the manifest
+/// before anything of it is used, once, and only when something of it is needed: a shard that is missing, damaged or of
+/// another save is an error at the first read that needs it. `sections` names the top-level keys to open, all when
+/// empty. Throws levin::Error.
+State open_checkpoint(const std::string& path, const std::vector<std::string>& sections = {});
+
+/// The saved tree, all tensors whole and on the CPU, after checking every file against the manifest; `sections` names
+/// the top-level keys to read (and, but for state.json, only their files are checked), all when empty. Throws
+/// levin::Error naming the file that is missing or damaged.
 State read_checkpoint(const std::string& path, const std::vector<std::string>& sections = {});
 
 /// The saved tree in which tensors have type and shape but no elements (they are on the device "meta"). Checks
@@ -38,8 +58,9 @@ CheckpointInfo read_info(const std::string& path);
 /// What is the case with one file that the manifest names.
 struct FileCheck {
   std::string name;
-  uint64_t size = 0;    ///< as the manifest says, in bytes
-  std::string problem;  ///< "is missing"; "is damaged; got ..."; empty when the file is as it was written
+  uint64_t size = 0;  ///< as the manifest says, in bytes
+  /// "is missing"; "is damaged; got ..."; "belongs to another save; got ..."; empty when the file is as it was written
+  std::string problem;
 };
 
 /// Compares every file with the manifest. Throws levin::Error when the manifest itself is missing or damaged.

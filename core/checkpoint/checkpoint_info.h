@@ -13,6 +13,10 @@ inline constexpr const char* kTensorsFile = "state.safetensors";        ///< all
 inline constexpr const char* kStateFile = "state.json";                 ///< everything else
 inline constexpr const char* kManifestFile = "manifest.json";           ///< written last; vouches for the others
 
+// Entries of the metadata of a sharded checkpoint's tensor files.
+inline constexpr const char* kSaveIdKey = "levin_save_id";  ///< Manifest::save_id
+inline constexpr const char* kPiecesKey = "levin_pieces";   ///< which parts of which tensors the file holds, as JSON
+
 /// What a checkpoint's manifest says about it, readable without opening any other file.
 struct CheckpointInfo {
   int64_t epoch = 0;

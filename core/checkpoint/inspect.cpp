@@ -2,6 +2,7 @@
 
 #include <levin/core/base/state.h>
 #include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/checkpoint/checkpoint_files.h>
 #include <levin/core/checkpoint/manifest.h>
 #include <levin/core/checkpoint/safetensors.h>
 #include <levin/core/checkpoint/state_path.h>
@@ -92,9 +93,21 @@ std::map<std::string, const State*> leaves_of(const State& tree) {
   return leaves;
 }
 
+/// A whole checkpoint, of whose tensors one at a time will be in memory.
+State open_checked(const std::string& path) {
+  const auto files = CheckpointFiles::of(path);
+  files->check_all();
+  return files->open({});
+}
+
+at::Tensor elements_of(const State& node) {
+  const TensorLeaf& leaf = node.as_leaf();
+  return leaf.saved != nullptr ? leaf.saved->read_whole() : leaf.value;
+}
+
 void compare(const std::string& path, const State& a, const State& b, CheckpointDifference& result) {
   if (a.is_tensor() && b.is_tensor()) {
-    const std::string difference = tensor_difference(a.as_tensor(), b.as_tensor());
+    const std::string difference = tensor_difference(elements_of(a), elements_of(b));
     if (difference.empty())
       ++result.same_tensors;
     else
@@ -119,6 +132,7 @@ std::string describe_checkpoint(const std::string& path, bool with_tensors) {
   std::string text = fmt::format("checkpoint {}\n  epoch {}, global step {}, world size {}\n  saved {} by Levin {}\n",
                                  path, info.epoch, info.global_step, info.world_size, info.created,
                                  info.levin_version.empty() ? "of an unknown version" : info.levin_version);
+  if (!manifest.save_id.empty()) text += fmt::format("  sharded, save {}\n", manifest.save_id);
   if (!info.monitor.empty())
     text += fmt::format("  {} = {}\n", info.monitor, info.score ? fmt::format("{}", *info.score) : "none");
 
@@ -140,8 +154,8 @@ std::string describe_checkpoint(const std::string& path, bool with_tensors) {
 }
 
 CheckpointDifference diff_checkpoints(const std::string& a, const std::string& b) {
-  const State first = read_checkpoint(a);
-  const State second = read_checkpoint(b);
+  const State first = open_checked(a);
+  const State second = open_checked(b);
   const auto first_leaves = leaves_of(first);
   const auto second_leaves = leaves_of(second);
   std::set<std::string> paths;

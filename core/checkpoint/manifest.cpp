@@ -14,7 +14,9 @@ namespace levin {
 namespace {
 
 constexpr const char* kFormat = "levin-checkpoint";
-constexpr int64_t kFormatVersion = 1;
+/// A checkpoint whose files all belong to one rank, and one with files of several ranks.
+constexpr int64_t kPlainVersion = 1;
+constexpr int64_t kShardedVersion = 2;
 
 /// How every manifest ends; the checksum is that of all the text before this.
 std::string ending_of(std::string_view body) {
@@ -24,7 +26,7 @@ std::string ending_of(std::string_view body) {
 State tree_of(const Manifest& manifest) {
   State tree = State::map();
   tree["format"] = kFormat;
-  tree["format_version"] = kFormatVersion;
+  tree["format_version"] = manifest.save_id.empty() ? kPlainVersion : kShardedVersion;
   tree["epoch"] = manifest.info.epoch;
   tree["global_step"] = manifest.info.global_step;
   tree["world_size"] = manifest.info.world_size;
@@ -32,6 +34,7 @@ State tree_of(const Manifest& manifest) {
   tree["created"] = manifest.info.created;
   tree["monitor"] = manifest.info.monitor;
   tree["score"] = manifest.info.score ? State(*manifest.info.score) : State();
+  if (!manifest.save_id.empty()) tree["save_id"] = manifest.save_id;
   tree["files"] = State::map();
   for (const auto& [name, summary] : manifest.files) {
     State& file = tree["files"][name];
@@ -46,10 +49,10 @@ Manifest manifest_of(const State& tree, const std::string& path) {
     throw Error("checkpoint", fmt::format("{} has an unknown format; got '{}'; valid: '{}'", path,
                                           tree.at("format").as_string(), kFormat));
   const int64_t version = tree.at("format_version").as_int();
-  if (version != kFormatVersion)
+  if (version != kPlainVersion && version != kShardedVersion)
     throw Error("checkpoint",
-                fmt::format("{} has an unknown format version; got {}; valid: {}; hint: Levin {} wrote it", path,
-                            version, kFormatVersion, tree.at("levin_version").as_string()));
+                fmt::format("{} has an unknown format version; got {}; valid: {}, {}; hint: Levin {} wrote it", path,
+                            version, kPlainVersion, kShardedVersion, tree.at("levin_version").as_string()));
   Manifest manifest;
   manifest.info = {.epoch = tree.at("epoch").as_int(),
                    .global_step = tree.at("global_step").as_int(),
@@ -58,6 +61,7 @@ Manifest manifest_of(const State& tree, const std::string& path) {
                    .score = {},
                    .levin_version = tree.at("levin_version").as_string(),
                    .created = tree.at("created").as_string()};
+  if (version == kShardedVersion) manifest.save_id = tree.at("save_id").as_string();
   if (!tree.at("score").is_null()) manifest.info.score = tree.at("score").as_double();
   for (const auto& [name, file] : tree.at("files").as_map()) {
     if (name.empty() || name.starts_with('.') || name.find('/') != std::string::npos)
@@ -91,7 +95,7 @@ Manifest read_manifest(const std::string& checkpoint) {
   if (std::string_view(text).substr(body.size()) != ending_of(body))
     throw Error("checkpoint", fmt::format("{} is damaged; got a text that its own checksum does not match", path));
   return manifest_of(decode_state(text, path,
-                                  [&](const TensorReference&) -> at::Tensor {
+                                  [&](const TensorReference&) -> State {
                                     throw Error("checkpoint", fmt::format("{} holds a tensor", path));
                                   }),
                      path);

@@ -12,6 +12,8 @@ namespace levin {
 struct Manifest {
   CheckpointInfo info;
   std::map<std::string, FileSummary> files;  ///< by name
+  /// Of a sharded checkpoint: the random token that all its files of tensors carry; empty for any other.
+  std::string save_id = {};
 };
 
 /// The manifest's text. Throws levin::Error when the monitor's name is not UTF-8.

@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/accumulate.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -68,14 +69,26 @@ std::string quoted(const std::string& text) {
   }
 }
 
+constexpr int64_t kCopyBuffer = int64_t{16} << 20;
+
+at::ScalarType dtype_of(const TensorLeaf& leaf) {
+  return leaf.saved != nullptr ? leaf.saved->dtype() : leaf.value.scalar_type();
+}
+
+at::IntArrayRef shape_of(const TensorLeaf& leaf) {
+  return leaf.saved != nullptr ? at::IntArrayRef(leaf.saved->shape()) : leaf.value.sizes();
+}
+
 /// The tensor's elements in row-major order in host memory; the tensor itself where it is so already.
 at::Tensor row_major(const at::Tensor& tensor) {
   return tensor.detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous();
 }
 
-void check_writable(const std::string& name, const at::Tensor& tensor) {
+void check_writable(const std::string& name, const TensorLeaf& leaf) {
   if (name == kMetadataKey)
     throw Error("checkpoint", fmt::format("cannot save a tensor of the name '{}', which safetensors reserves", name));
+  if (leaf.saved != nullptr) return;
+  const at::Tensor& tensor = leaf.value;
   if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_quantized())
     throw Error("checkpoint", fmt::format("cannot save tensor '{}'; got {}; valid: a dense tensor", name,
                                           tensor.defined() ? "a sparse or quantized tensor" : "an undefined tensor"));
@@ -86,7 +99,7 @@ void check_writable(const std::string& name, const at::Tensor& tensor) {
                                           c10::toString(tensor.scalar_type()), valid_types()));
 }
 
-std::string header_of(const std::vector<const NamedTensor*>& tensors,
+std::string header_of(const std::vector<const NamedLeaf*>& tensors,
                       const std::map<std::string, std::string>& metadata) {
   std::string header = "{";
   if (!metadata.empty()) {
@@ -97,11 +110,13 @@ std::string header_of(const std::vector<const NamedTensor*>& tensors,
   }
   uint64_t offset = 0;
   for (const auto* item : tensors) {
-    const auto& [name, tensor] = *item;
-    const uint64_t end = offset + tensor.nbytes();
+    const auto& [name, leaf] = *item;
+    const at::IntArrayRef shape = shape_of(leaf);
+    const uint64_t end =
+        offset + static_cast<uint64_t>(c10::multiply_integers(shape)) * c10::elementSize(dtype_of(leaf));
     header += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
-                          header.size() == 1 ? "" : ",", quoted(name), safetensors_type_name(tensor.scalar_type()),
-                          fmt::join(tensor.sizes().begin(), tensor.sizes().end(), ","), offset, end);
+                          header.size() == 1 ? "" : ",", quoted(name), safetensors_type_name(dtype_of(leaf)),
+                          fmt::join(shape.begin(), shape.end(), ","), offset, end);
     offset = end;
   }
   header += "}";
@@ -125,6 +140,22 @@ std::optional<uint64_t> bytes_of_shape(const std::vector<int64_t>& shape, size_t
   return bytes;
 }
 
+void append_elements(WritableFile& file, const TensorLeaf& leaf) {
+  if (leaf.saved == nullptr) {
+    const at::Tensor source = row_major(leaf.value);
+    file.append(source.const_data_ptr(), source.nbytes());
+    return;
+  }
+  const int64_t count = c10::multiply_integers(leaf.saved->shape());
+  const int64_t step = kCopyBuffer / static_cast<int64_t>(c10::elementSize(leaf.saved->dtype()));
+  const at::Tensor buffer = at::empty({std::min(count, step)}, leaf.saved->dtype());
+  for (int64_t offset = 0; offset < count; offset += step) {
+    const at::Tensor part = buffer.narrow(0, 0, std::min(step, count - offset));
+    leaf.saved->read(offset, part);
+    file.append(part.const_data_ptr(), part.nbytes());
+  }
+}
+
 [[noreturn]] void throw_not_safetensors(const std::string& path, std::string_view what) {
   throw Error("checkpoint", fmt::format("{} is not a whole safetensors file; got {}", path, what));
 }
@@ -138,18 +169,31 @@ const char* safetensors_type_name(at::ScalarType type) {
               fmt::format("safetensors has no element type {}; valid: {}", c10::toString(type), valid_types()));
 }
 
+std::optional<at::ScalarType> safetensors_type(std::string_view name) {
+  for (const auto& candidate : kTypes)
+    if (candidate.name == name) return candidate.type;
+  return {};
+}
+
 void write_safetensors(WritableFile& file, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata) {
+  std::vector<NamedLeaf> leaves;
+  for (const auto& [name, tensor] : tensors) leaves.emplace_back(name, TensorLeaf{tensor});
+  write_safetensors(file, leaves, metadata);
+}
+
+void write_safetensors(WritableFile& file, const std::vector<NamedLeaf>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
   std::set<std::string_view> names;
-  std::vector<const NamedTensor*> order;
+  std::vector<const NamedLeaf*> order;
   for (const auto& item : tensors) {
     check_writable(item.first, item.second);
     if (!names.insert(item.first).second)
       throw Error("checkpoint", fmt::format("cannot save two tensors of the name '{}' in one file", item.first));
     order.push_back(&item);
   }
-  std::stable_sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
-    return a->second.element_size() > b->second.element_size();
+  std::stable_sort(order.begin(), order.end(), [](const NamedLeaf* a, const NamedLeaf* b) {
+    return c10::elementSize(dtype_of(a->second)) > c10::elementSize(dtype_of(b->second));
   });
 
   const std::string header = header_of(order, metadata);
@@ -161,10 +205,7 @@ void write_safetensors(WritableFile& file, const std::vector<NamedTensor>& tenso
   const uint64_t length = header.size();
   file.append(&length, sizeof(length));
   file.append(header);
-  for (const auto* item : order) {
-    const at::Tensor source = row_major(item->second);
-    file.append(source.const_data_ptr(), source.nbytes());
-  }
+  for (const auto* item : order) append_elements(file, item->second);
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
@@ -194,12 +235,11 @@ void SafetensorsFile::parse_header(const std::string& header) {
       continue;
     }
     const auto& type_name = value.at("dtype").get_ref<const std::string&>();
-    const auto* type = std::find_if(kTypes.begin(), kTypes.end(),
-                                    [&](const TypeName& candidate) { return candidate.name == type_name; });
-    if (type == kTypes.end())
+    const auto type = safetensors_type(type_name);
+    if (!type)
       throw Error("checkpoint", fmt::format("{} holds tensor '{}' of an unknown element type; got {}; valid: {}",
                                             file_.path(), name, type_name, valid_types()));
-    Entry entry{type->type, {}, 0, 0};
+    Entry entry{*type, {}, 0, 0};
     for (const auto& size : value.at("shape")) {
       const uint64_t number = unsigned_of(size);
       if (number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
@@ -254,6 +294,16 @@ at::Tensor SafetensorsFile::read(std::string_view name) const {
   at::Tensor tensor = at::empty(found.shape, at::TensorOptions(found.type));
   file_.read(data_start_ + found.begin, tensor.mutable_data_ptr(), found.end - found.begin);
   return tensor;
+}
+
+void SafetensorsFile::read_elements(std::string_view name, int64_t offset, at::Tensor target) const {
+  const Entry& found = entry(name);
+  LEVIN_CHECK(target.is_cpu() && target.is_contiguous() && target.scalar_type() == found.type,
+              "elements are read into a contiguous tensor of their type on the CPU");
+  const uint64_t begin = found.begin + static_cast<uint64_t>(offset) * c10::elementSize(found.type);
+  LEVIN_CHECK(offset >= 0 && begin <= found.end && target.nbytes() <= found.end - begin,
+              "elements beyond the end of a saved tensor");
+  if (target.nbytes() > 0) file_.read(data_start_ + begin, target.mutable_data_ptr(), target.nbytes());
 }
 
 }  // namespace levin

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <levin/core/base/state.h>
 #include <levin/core/checkpoint/input_file.h>
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,11 +17,16 @@ namespace levin {
 class WritableFile;
 
 using NamedTensor = std::pair<std::string, at::Tensor>;
+/// A tensor in memory or in another checkpoint's files; its placement means nothing here.
+using NamedLeaf = std::pair<std::string, TensorLeaf>;
 
 /// Writes tensors in the safetensors format (https://github.com/huggingface/safetensors): the header's length, a JSON
 /// header, then the elements of each tensor in row-major order, whatever its strides. Tensors of wide elements come
 /// first, so that each one is aligned. A tensor on another device, or one that is not contiguous, is copied; only one
-/// at a time. Throws levin::Error for a name given twice and for a tensor that the format cannot hold.
+/// at a time. A saved tensor is copied from its file through a buffer of 16 MiB. Throws levin::Error for a name given
+/// twice and for a tensor that the format cannot hold.
+void write_safetensors(WritableFile& file, const std::vector<NamedLeaf>& tensors,
+                       const std::map<std::string, std::string>& metadata = {});
 void write_safetensors(WritableFile& file, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 
@@ -42,6 +49,8 @@ class SafetensorsFile {
   uint64_t bytes(std::string_view name) const { return entry(name).end - entry(name).begin; }
   /// A new contiguous tensor on the CPU.
   at::Tensor read(std::string_view name) const;
+  /// Reads elements of the flattened tensor, from `offset` on, into `target`: contiguous, on the CPU, of the same type.
+  void read_elements(std::string_view name, int64_t offset, at::Tensor target) const;
 
  private:
   struct Entry {
@@ -64,5 +73,7 @@ class SafetensorsFile {
 
 /// The format's word for an element type: "F32"; throws levin::Error for one that it does not have.
 const char* safetensors_type_name(at::ScalarType type);
+/// The inverse; nothing for a word that is none.
+std::optional<at::ScalarType> safetensors_type(std::string_view name);
 
 }  // namespace levin

@@ -60,8 +60,8 @@ std::string state_to_bytes(const State& tree) {
   root["tree"] = tree;
   put(bytes, encode_state(root, tensors));
   for (const auto& [file, items] : tensors) {
-    for (const auto& [name, tensor] : items) {
-      const at::Tensor whole = tensor.detach().cpu().contiguous();
+    for (const auto& [name, leaf] : items) {
+      const at::Tensor whole = leaf.tensor().detach().cpu().contiguous();
       put(bytes, file);
       put(bytes, name);
       put(bytes, static_cast<int64_t>(whole.scalar_type()));
@@ -89,7 +89,7 @@ State state_from_bytes(const std::string& bytes) {
       std::memcpy(tensor.mutable_data_ptr(), elements, static_cast<size_t>(length));
     tensors.emplace(std::pair(std::move(file), std::move(name)), std::move(tensor));
   }
-  const State root = decode_state(json, "the state of another rank", [&](const TensorReference& reference) {
+  const State root = decode_state(json, "the state of another rank", [&](const TensorReference& reference) -> State {
     const auto found = tensors.find({reference.file, reference.name});
     if (found == tensors.end())
       throw Error("checkpoint", "the state that another rank sent lacks the tensor '" + reference.name + "'");

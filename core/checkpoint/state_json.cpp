@@ -6,6 +6,7 @@
 
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -45,20 +46,15 @@ std::string hex_of(const std::string& bytes) {
 }
 
 /// The dimensions from the widest stride to the narrowest: empty when that is row-major order.
-std::vector<int64_t> dimension_order(const at::Tensor& tensor) {
+std::vector<int64_t> dimension_order(const TensorLeaf& leaf) {
+  if (leaf.saved != nullptr) return leaf.saved->dimension_order();
+  const at::Tensor& tensor = leaf.value;
   if (tensor.is_contiguous()) return {};
   std::vector<int64_t> order(static_cast<size_t>(tensor.dim()));
   std::iota(order.begin(), order.end(), int64_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](int64_t a, int64_t b) { return tensor.stride(a) > tensor.stride(b); });
   return std::is_sorted(order.begin(), order.end()) ? std::vector<int64_t>{} : order;
-}
-
-at::Tensor with_dimension_order(const at::Tensor& tensor, const std::vector<int64_t>& order) {
-  std::vector<int64_t> inverse(order.size());
-  for (size_t i = 0; i < order.size(); ++i) inverse[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
-  const c10::InferenceMode guard(false);
-  return tensor.permute(order).contiguous().permute(inverse);
 }
 
 const char* kind_name(Placement::Kind kind) {
@@ -75,7 +71,7 @@ const char* kind_name(Placement::Kind kind) {
 
 class Encoder {
  public:
-  explicit Encoder(TensorsByFile& tensors) : tensors_(tensors) {}
+  Encoder(TensorsByFile& tensors, const TensorPlacer& place) : tensors_(tensors), place_(place) {}
 
   Json encode(const State& node, const std::string& pointer) {
     if (node.is_null()) return nullptr;
@@ -83,7 +79,7 @@ class Encoder {
     if (node.is_int()) return node.as_int();
     if (node.is_double()) return number(node.as_double());
     if (node.is_string()) return text(node.as_string());
-    if (node.is_tensor()) return Json{{kTensor, tensor(node.as_leaf(), pointer, path_of(pointer), false)}};
+    if (node.is_tensor()) return Json{{kTensor, tensor(node.as_leaf(), pointer)}};
     if (node.is_list()) return list(node.as_list(), pointer);
     return mapping(node.as_map(), pointer);
   }
@@ -107,7 +103,6 @@ class Encoder {
   }
 
   Json mapping(const State::Map& entries, const std::string& pointer) {
-    const bool is_model = pointer == child_pointer("", kModelSection);
     Json result = Json::object();
     for (const auto& [key, value] : entries) {
       const std::string child = child_pointer(pointer, key);
@@ -116,25 +111,29 @@ class Encoder {
                     fmt::format("cannot save a key that is not UTF-8 text; got one below '{}'; hint: keep "
                                 "bytes in a value",
                                 path_of(pointer)));
-      const std::string escaped = key.starts_with('$') ? "$" + key : key;
-      if (is_model && value.is_tensor())
-        result[escaped] = Json{{kTensor, tensor(value.as_leaf(), child, key, true)}};
-      else
-        result[escaped] = encode(value, child);
+      result[key.starts_with('$') ? "$" + key : key] = encode(value, child);
     }
     return result;
   }
 
-  Json tensor(const TensorLeaf& leaf, const std::string& pointer, const std::string& name, bool is_model) {
-    if (!leaf.value.defined()) return nullptr;
-    const bool is_optimizer = pointer.starts_with(child_pointer("", kOptimizerSection) + "/");
-    const std::string file = is_model ? kModelFile : is_optimizer ? kOptimizerFile : kTensorsFile;
-    tensors_[file].emplace_back(name, leaf.value);
-    Json result{{"file", file}, {"name", name}};
-    const auto order = dimension_order(leaf.value);
+  Json tensor(const TensorLeaf& leaf, const std::string& pointer) {
+    if (!leaf.value.defined() && leaf.saved == nullptr) return nullptr;
+    TensorReference reference = usual_place(pointer);
+    if (place_) reference = place_(leaf, reference);
+    if (reference.in_pieces()) return in_pieces(reference);
+    tensors_[reference.file].emplace_back(reference.name, leaf);
+    Json result{{"file", reference.file}, {"name", reference.name}};
+    const auto order = dimension_order(leaf);
     if (!order.empty()) result["dimension_order"] = order;
     if (leaf.placement.kind != Placement::Kind::kReplicated) result["placement"] = placement(leaf.placement);
     return result;
+  }
+
+  static Json in_pieces(const TensorReference& reference) {
+    Json pieces = Json::array();
+    for (const TensorPiece& piece : reference.pieces)
+      pieces.push_back({{"file", piece.file}, {"name", piece.name}, {"offset", piece.offset}, {"count", piece.count}});
+    return {{"dtype", safetensors_type_name(*reference.dtype)}, {"shape", reference.shape}, {"pieces", pieces}};
   }
 
   static Json placement(const Placement& placement) {
@@ -148,6 +147,7 @@ class Encoder {
   }
 
   TensorsByFile& tensors_;
+  const TensorPlacer& place_;
 };
 
 class Decoder {
@@ -233,18 +233,39 @@ class Decoder {
   }
 
   TensorLeaf tensor(const Json& node, const std::string& pointer) const {
-    TensorLeaf leaf{load_({node.at("file").get<std::string>(), node.at("name").get<std::string>()}), {}};
-    if (node.contains("dimension_order") && leaf.value.defined()) {
-      const auto order = node["dimension_order"].get<std::vector<int64_t>>();
-      std::vector<int64_t> sorted = order;
-      std::sort(sorted.begin(), sorted.end());
-      std::vector<int64_t> expected(static_cast<size_t>(leaf.value.dim()));
-      std::iota(expected.begin(), expected.end(), int64_t{0});
-      if (sorted != expected) fail(pointer, fmt::format("the dimension order {}", node["dimension_order"].dump()));
-      leaf.value = with_dimension_order(leaf.value, order);
+    TensorReference reference;
+    if (node.contains("pieces")) {
+      const auto type = node.at("dtype").get<std::string>();
+      reference.dtype = safetensors_type(type);
+      if (!reference.dtype) fail(pointer, fmt::format("the element type '{}'", type));
+      reference.shape = node.at("shape").get<std::vector<int64_t>>();
+      for (const auto& piece : node["pieces"])
+        reference.pieces.push_back({piece.at("file").get<std::string>(), piece.at("name").get<std::string>(),
+                                    piece.at("offset").get<int64_t>(), piece.at("count").get<int64_t>()});
+    } else {
+      reference.file = node.at("file").get<std::string>();
+      reference.name = node.at("name").get<std::string>();
+    }
+    if (node.contains("dimension_order"))
+      reference.dimension_order = node["dimension_order"].get<std::vector<int64_t>>();
+    TensorLeaf leaf = load_(reference).as_leaf();
+    if (!reference.dimension_order.empty()) {
+      check_dimension_order(reference.dimension_order, leaf, pointer);
+      if (leaf.value.defined()) leaf.value = with_dimension_order(leaf.value, reference.dimension_order);
     }
     if (node.contains("placement")) leaf.placement = placement(node["placement"], pointer);
     return leaf;
+  }
+
+  void check_dimension_order(const std::vector<int64_t>& order, const TensorLeaf& leaf,
+                             const std::string& pointer) const {
+    if (!leaf.value.defined() && leaf.saved == nullptr) return;
+    std::vector<int64_t> sorted = order;
+    std::sort(sorted.begin(), sorted.end());
+    std::vector<int64_t> expected(leaf.saved != nullptr ? leaf.saved->shape().size()
+                                                        : static_cast<size_t>(leaf.value.dim()));
+    std::iota(expected.begin(), expected.end(), int64_t{0});
+    if (sorted != expected) fail(pointer, fmt::format("the dimension order [{}]", fmt::join(order, ",")));
   }
 
   Placement placement(const Json& node, const std::string& pointer) const {
@@ -269,9 +290,30 @@ class Decoder {
 
 }  // namespace
 
-std::string encode_state(const State& tree, TensorsByFile& tensors) {
+TensorReference usual_place(const std::string& pointer) {
+  const std::vector<std::string> keys = keys_of(pointer);
+  TensorReference reference;
+  if (keys.size() == 2 && keys.front() == kModelSection) {
+    reference.file = kModelFile;
+    reference.name = keys.back();
+  } else {
+    reference.file = keys.size() > 1 && keys.front() == kOptimizerSection ? kOptimizerFile : kTensorsFile;
+    reference.name = path_of(pointer);
+  }
+  return reference;
+}
+
+at::Tensor with_dimension_order(const at::Tensor& tensor, const std::vector<int64_t>& order) {
+  if (order.empty()) return tensor;
+  std::vector<int64_t> inverse(order.size());
+  for (size_t i = 0; i < order.size(); ++i) inverse[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  const c10::InferenceMode guard(false);
+  return tensor.permute(order).contiguous().permute(inverse);
+}
+
+std::string encode_state(const State& tree, TensorsByFile& tensors, const TensorPlacer& place) {
   if (!tree.is_map()) throw Error("checkpoint", fmt::format("expected a mapping to save; got {}", tree.type_name()));
-  return Encoder(tensors).encode(tree, "").dump(2);
+  return Encoder(tensors, place).encode(tree, "").dump(2);
 }
 
 State decode_state(std::string_view text, const std::string& source, const TensorLoader& load,

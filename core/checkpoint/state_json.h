@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,23 +13,47 @@
 namespace levin {
 
 /// The tensors of a state tree by the file that is to hold them.
-using TensorsByFile = std::map<std::string, std::vector<NamedTensor>>;
+using TensorsByFile = std::map<std::string, std::vector<NamedLeaf>>;
 
-/// Where a checkpoint keeps a tensor.
-struct TensorReference {
+/// Elements of a flattened tensor that one file holds as a tensor of one dimension.
+struct TensorPiece {
   std::string file;
-  std::string name;
+  std::string name;    ///< in the file
+  int64_t offset = 0;  ///< of its first element in the whole
+  int64_t count = 0;
 };
-using TensorLoader = std::function<at::Tensor(const TensorReference& reference)>;
 
-/// A state tree as JSON text, in which tensors are references; the tensors themselves are added to `tensors` (shared,
-/// not copied). Every value survives exactly: 2 and 2.0 stay apart, and so do NaN and the infinities. Throws
-/// levin::Error for a key that is not UTF-8.
-std::string encode_state(const State& tree, TensorsByFile& tensors);
+/// Where a checkpoint keeps a tensor: whole in one file, or in pieces.
+struct TensorReference {
+  std::string file;                      ///< empty for one in pieces
+  std::string name;                      ///< the same
+  std::vector<int64_t> dimension_order;  ///< SavedTensor::dimension_order
+  std::optional<at::ScalarType> dtype;   ///< of one in pieces only, as all that follows
+  std::vector<int64_t> shape;
+  std::vector<TensorPiece> pieces;  ///< by offset; together they hold every element once
+
+  bool in_pieces() const { return dtype.has_value(); }
+};
+
+/// Gives a tensor: its elements, or a handle to them.
+using TensorLoader = std::function<State(const TensorReference& reference)>;
+/// Where a tensor is kept, given where it is by the rules of checkpoints that one rank writes.
+using TensorPlacer = std::function<TensorReference(const TensorLeaf& leaf, const TensorReference& usual)>;
+
+/// By those rules: the file and the name in it for the tensor at a place of the tree (child_pointer).
+TensorReference usual_place(const std::string& pointer);
+
+/// A state tree as JSON text, in which tensors are references; the tensors themselves, but for those in pieces, are
+/// added to `tensors` (shared, not copied). Every value survives exactly: 2 and 2.0 stay apart, and so do NaN and the
+/// infinities. Throws levin::Error for a key that is not UTF-8.
+std::string encode_state(const State& tree, TensorsByFile& tensors, const TensorPlacer& place = {});
 
 /// The inverse. `source` is the file's path, for messages; `sections` are the top-level keys to decode, all when empty.
 /// `load` gives each tensor. Throws levin::Error when the text is not what encode_state writes.
 State decode_state(std::string_view text, const std::string& source, const TensorLoader& load,
                    const std::vector<std::string>& sections = {});
+
+/// A row-major tensor laid out in memory in another order of dimensions; unchanged for an empty order.
+at::Tensor with_dimension_order(const at::Tensor& tensor, const std::vector<int64_t>& order);
 
 }  // namespace levin

@@ -40,6 +40,19 @@ std::string child_pointer(const std::string& parent, std::string_view key) {
 
 std::string path_of(const std::string& pointer) { return pointer.empty() ? pointer : pointer.substr(1); }
 
+std::vector<std::string> keys_of(const std::string& pointer) {
+  std::vector<std::string> keys;
+  for (size_t i = 0; i < pointer.size(); ++i) {
+    if (pointer[i] == '/')
+      keys.emplace_back();
+    else if (pointer[i] == '~')
+      keys.back() += pointer.at(++i) == '1' ? '/' : '~';
+    else
+      keys.back() += pointer[i];
+  }
+  return keys;
+}
+
 void for_each_leaf(const State& tree, const std::function<void(const std::string& path, const State& leaf)>& visit) {
   walk(tree, "", visit);
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace levin {
 
@@ -14,6 +15,9 @@ std::string child_pointer(const std::string& parent, std::string_view key);
 
 /// A pointer without its leading slash, "optimizers/0/lr": how paths are shown and how tensors are named in files.
 std::string path_of(const std::string& pointer);
+
+/// The keys of a pointer as they were before child_pointer.
+std::vector<std::string> keys_of(const std::string& pointer);
 
 /// Calls `visit` for every tensor and plain value of a tree, empty lists and mappings among them, in a fixed order.
 void for_each_leaf(const State& tree, const std::function<void(const std::string& path, const State& leaf)>& visit);

@@ -1,11 +1,13 @@
-// levin-checkpoint: looks into checkpoints, checks them and compares them.
+// levin-checkpoint: looks into checkpoints, checks them, compares them and makes one file of many.
 
 #include <levin/core/base/error.h>
 #include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/checkpoint/consolidate.h>
 #include <levin/core/checkpoint/inspect.h>
 
 #include <boost/program_options.hpp>
 
+#include <algorithm>
 #include <exception>
 #include <filesystem>
 #include <iostream>
@@ -24,8 +26,12 @@ constexpr const char* kUsage =
     "Usage: levin-checkpoint show DIR [--tensors]  what a checkpoint holds\n"
     "       levin-checkpoint verify DIR            whether each file is as it was written; status 1 when one is not\n"
     "       levin-checkpoint diff A B              where two checkpoints differ; status 1 when they do\n"
+    "       levin-checkpoint consolidate IN OUT    a copy with whole tensors of what several ranks wrote in parts\n"
     "\n"
-    "DIR, A and B are checkpoint folders, such as version_0/checkpoints/last. Status 2: an error.\n";
+    "DIR, A, B and IN are checkpoint folders, such as version_0/checkpoints/last. OUT is a new folder, a checkpoint "
+    "with\n"
+    "one model.safetensors, or a new file whose name ends with .safetensors, for the weights alone. Status 2: an "
+    "error.\n";
 
 int show(const std::string& path, bool with_tensors) {
   std::cout << levin::describe_checkpoint(path, with_tensors);
@@ -58,6 +64,11 @@ int diff(const std::string& a, const std::string& b) {
   return difference.equal() ? kSuccess : kDifferent;
 }
 
+int consolidate(const std::string& source, const std::string& target) {
+  levin::consolidate_checkpoint(source, target);
+  return kSuccess;
+}
+
 int run(int argc, char** argv) {
   options::options_description visible("Options");
   visible.add_options()("help,h", "print this help")("tensors", "show: list every tensor");
@@ -80,10 +91,13 @@ int run(int argc, char** argv) {
   if (command == "show" && paths == 1) return show(words[1], parsed.count("tensors") > 0);
   if (command == "verify" && paths == 1) return verify(words[1]);
   if (command == "diff" && paths == 2) return diff(words[1], words[2]);
-  const std::vector<std::string> commands{"show", "verify", "diff"};
-  if (command == "show" || command == "verify" || command == "diff")
-    throw levin::Error("command line", "'" + command + "' takes " + (command == "diff" ? "two folders" : "one folder") +
+  if (command == "consolidate" && paths == 2) return consolidate(words[1], words[2]);
+  const std::vector<std::string> commands{"show", "verify", "diff", "consolidate"};
+  if (std::find(commands.begin(), commands.end(), command) != commands.end()) {
+    const bool takes_two = command == "diff" || command == "consolidate";
+    throw levin::Error("command line", "'" + command + "' takes " + (takes_two ? "two paths" : "one folder") +
                                            "; got " + std::to_string(paths) + "; hint: --help");
+  }
   throw levin::Error("command line", "unknown command; got '" + command + "'" +
                                          levin::valid_names_hint(command, commands) + "; hint: --help");
 }

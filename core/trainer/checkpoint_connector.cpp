@@ -8,6 +8,7 @@
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/finder.h>
+#include <levin/core/checkpoint/host_copy.h>
 #include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/optim/optimizer_state.h>
@@ -21,22 +22,13 @@
 namespace levin {
 namespace {
 
-/// The tree with copies of its tensors that take no memory of a device.
-State host_copy(const State& tree) {
-  if (tree.is_tensor()) {
-    const TensorLeaf& leaf = tree.as_leaf();
-    return TensorLeaf{leaf.value.detach().to(at::kCPU, leaf.value.scalar_type(), /*non_blocking=*/false, /*copy=*/true),
-                      leaf.placement};
+void remove_superseded(const std::string& path) {
+  if (path.empty()) return;
+  try {
+    remove_checkpoint(path);
+  } catch (const Error& error) {
+    log::warning(fmt::format("could not remove a superseded checkpoint: {}", error.what()));
   }
-  if (tree.is_list()) {
-    State copy = State::list();
-    for (const State& item : tree.as_list()) copy.push_back(host_copy(item));
-    return copy;
-  }
-  if (!tree.is_map()) return tree;
-  State copy = State::map();
-  for (const auto& [key, value] : tree.as_map()) copy[key] = host_copy(value);
-  return copy;
 }
 
 }  // namespace
@@ -178,6 +170,7 @@ State CheckpointConnector::merged_rank_state(int64_t saved_ranks) const {
 }
 
 void CheckpointConnector::save(const std::string& path, CheckpointEvent event) {
+  finish_saving();
   State tree = dump();
   for (const auto& callback : core_.callbacks) callback->on_save_checkpoint(core_.trainer(), core_.module(), tree);
   if (!core_.is_global_zero()) return;
@@ -188,14 +181,42 @@ void CheckpointConnector::save(const std::string& path, CheckpointEvent event) {
   info.monitor = event.monitor;
   info.score = event.score;
   info.levin_version = LEVIN_VERSION;
-  write_checkpoint(path, tree, info);
   event.path = path;
   event.epoch = info.epoch;
   event.global_step = info.global_step;
+  write(path, tree, info, event);
+}
+
+void CheckpointConnector::write(const std::string& path, const State& tree, const CheckpointInfo& info,
+                                const CheckpointEvent& event) {
+  if (event.asynchronous) {
+    writer_.save(path, tree, info, [superseded = event.supersedes] { remove_superseded(superseded); });
+    being_written_ = event;
+    return;
+  }
+  write_checkpoint(path, tree, info);
   for (const auto& logger : core_.loggers()) logger->after_save_checkpoint(event);
+  remove_superseded(event.supersedes);
+}
+
+void CheckpointConnector::finish_saving() {
+  const auto event = std::exchange(being_written_, std::nullopt);
+  writer_.wait();
+  if (!event) return;
+  for (const auto& logger : core_.loggers()) logger->after_save_checkpoint(*event);
+}
+
+void CheckpointConnector::finish_saving_after_failure() {
+  try {
+    if (core_.world_size() > 1) writer_.abandon("training failed");
+    finish_saving();
+  } catch (const std::exception& error) {
+    log::warning(error.what());
+  }
 }
 
 void CheckpointConnector::save_deferred() {
+  if (being_written_ && !writer_.is_saving()) finish_saving();
   if (deferred_.empty()) return;
   const auto requests = std::exchange(deferred_, {});
   for (const auto& [path, event] : requests) save(path, event);

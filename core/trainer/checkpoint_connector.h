@@ -2,7 +2,10 @@
 
 #include <levin/core/base/events.h>
 #include <levin/core/base/state.h>
+#include <levin/core/checkpoint/async_writer.h>
+#include <levin/core/checkpoint/checkpoint_info.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,12 +19,17 @@ class CheckpointConnector {
  public:
   explicit CheckpointConnector(RankCore& core) : core_(core) {}
 
-  /// Writes at once; with several ranks a collective.
+  /// Writes at once, or, for an asynchronous event, copies the state and lets a thread write it; waits first for the
+  /// one that is being written. With several ranks a collective. Throws what saving failed with, this time or the last.
   void save(const std::string& path, CheckpointEvent event);
   /// Writes at the next moment that can be resumed exactly.
   void defer(const std::string& path, const CheckpointEvent& event) { deferred_.emplace_back(path, event); }
-  /// Such a moment: writes what was deferred.
+  /// Such a moment: writes what was deferred, and tells the loggers of a checkpoint that has become whole meanwhile.
   void save_deferred();
+  /// Waits until nothing is being written any more. Throws what saving failed with.
+  void finish_saving();
+  /// The same after a failure, whose error matters more: what goes wrong here is logged.
+  void finish_saving_after_failure();
 
   /// The path that "last", "auto", "best" or a path means; empty for a fresh start.
   std::string find(const std::string& ckpt) const;
@@ -48,6 +56,7 @@ class CheckpointConnector {
   void release() { tree_ = merged_ = State(); }
 
  private:
+  void write(const std::string& path, const State& tree, const CheckpointInfo& info, const CheckpointEvent& event);
   State dump();
   State dump_optimizers() const;
   State dump_schedulers() const;
@@ -63,6 +72,8 @@ class CheckpointConnector {
   State tree_;
   State merged_;  ///< see rank_state
   std::vector<std::pair<std::string, CheckpointEvent>> deferred_;
+  AsyncCheckpointWriter writer_;
+  std::optional<CheckpointEvent> being_written_;  ///< what loggers are told when it is whole
 };
 
 }  // namespace levin

@@ -315,6 +315,7 @@ std::exception_ptr Session::on_error(const std::exception_ptr& thrown) {
     if (first && core_.rank() > 0 && first->message == error_message(error))
       reported = std::make_exception_ptr(RankFailedError(*first));
   }
+  checkpoints_.finish_saving_after_failure();
   for (const auto& callback : core_.callbacks) {
     try {
       callback->on_exception(core_.trainer(), core_.module(), error);
@@ -406,6 +407,7 @@ void Session::run_fit(const SessionRequest& request) {
     core_.exact_moment = false;
   }
   checkpoints_.save_deferred();
+  checkpoints_.finish_saving();
   core_.emit_row();
   core_.progress.elapsed = core_.elapsed_seconds();
   hooks_.call("on_fit_end", &Callback::on_fit_end, &Module::on_fit_end);

@@ -9,9 +9,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace levin {
@@ -213,6 +215,53 @@ TEST_F(ModelCheckpointTest, AFullDiskLosesNothing) {
   EXPECT_EQ(callback->best_model_score(), 2);
   verify_checkpoint(path("epoch=0-step=4"));
   verify_checkpoint(path("last"));
+}
+
+TEST_F(ModelCheckpointTest, AsynchronousSavesAreTheSame) {
+  ModelCheckpointOptions options{.monitor = "val_loss", .save_top_k = 2, .save_last = true};
+  torch::manual_seed(1);
+  train(options, {3, 1, 2, 5});
+  options.asynchronous = true;
+  torch::manual_seed(1);
+  const auto callback = train(options, {3, 1, 2, 5});
+  const std::string second = folder_.path("version_1/checkpoints/");
+  EXPECT_EQ(folder_.list("version_1/checkpoints"), saved());
+  EXPECT_EQ(callback->best_model_path(), second + "epoch=1-step=8");
+  for (const auto& name : saved()) {
+    const State expected = read_checkpoint(path(name)).at("model");
+    const State model = read_checkpoint(second + name).at("model");
+    for (const auto& [key, value] : expected.as_map())
+      EXPECT_TRUE(model.at(key).as_tensor().equal(value.as_tensor())) << name << " " << key;
+  }
+}
+
+TEST_F(ModelCheckpointTest, AFailedAsynchronousSaveEndsTrainingAndIsForgotten) {
+  for (const bool save_last : {true, false}) {
+    CapturedLog log;
+    testing::FaultyFileSystem files;
+    const std::string folder = save_last ? "version_0/checkpoints" : "version_1/checkpoints";
+    const std::string best = folder_.path(folder + "/epoch=0-step=4");
+    const std::string newest = save_last ? folder_.path(folder + "/last") : best;
+    auto callback = make<ModelCheckpoint>({.monitor = "val_loss", .save_last = save_last, .asynchronous = true});
+    auto module = std::make_shared<TinyModule>(std::vector<double>{2, 1});
+    module->before_step = [&](int64_t batch_idx) {
+      if (module->validations != 1 || batch_idx != 1) return;
+      for (int i = 0; i < 10'000 && !files.exists(newest); ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      files.fail_after_bytes(100);
+    };
+    Trainer trainer(quiet_options(folder_, 2, {callback}));
+    try {
+      trainer.fit(module, tiny_loader(), tiny_loader(1));
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("No space left on device"), std::string::npos) << error.what();
+    }
+    EXPECT_EQ(folder_.list(folder), save_last ? (Names{"epoch=0-step=4", "last"}) : (Names{"epoch=0-step=4"}));
+    EXPECT_EQ(callback->best_model_path(), best);
+    EXPECT_EQ(callback->best_model_score(), 2);
+    verify_checkpoint(best);
+  }
 }
 
 TEST_F(ModelCheckpointTest, SavesAfterAFailureIfAsked) {

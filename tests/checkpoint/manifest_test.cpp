@@ -45,9 +45,9 @@ TEST_F(ManifestTest, RoundTrip) {
 }
 
 TEST_F(ManifestTest, RefusesALaterFormat) {
-  EXPECT_EQ(refusal(forged("\"format_version\": 1", "\"format_version\": 2")),
+  EXPECT_EQ(refusal(forged("\"format_version\": 1", "\"format_version\": 3")),
             "[checkpoint] " + path("manifest.json") +
-                " has an unknown format version; got 2; valid: 1; hint: Levin 9.8.7 wrote it");
+                " has an unknown format version; got 3; valid: 1, 2; hint: Levin 9.8.7 wrote it");
   EXPECT_NE(refusal(forged("levin-checkpoint", "other")).find("unknown format; got 'other'"), std::string::npos);
 }
 

@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/checkpoint/checkpoint_info.h>
 
+#include <ATen/ops/zeros.h>
 #include "checkpoint_fixture.h"
 
 #include <cmath>
@@ -19,9 +20,9 @@ State round_trip(const State& tree, const std::vector<std::string>& sections = {
   const std::string text = encode_state(tree, tensors);
   return decode_state(
       text, "state.json",
-      [&](const TensorReference& reference) {
-        for (const auto& [name, tensor] : tensors.at(reference.file))
-          if (name == reference.name) return tensor.contiguous();
+      [&](const TensorReference& reference) -> State {
+        for (const auto& [name, leaf] : tensors.at(reference.file))
+          if (name == reference.name) return leaf.value.contiguous();
         throw std::runtime_error("no tensor " + reference.name);
       },
       sections);
@@ -96,7 +97,7 @@ TEST(StateJson, TensorsGoToTheFileOfTheirSection) {
   encode_state(tree, tensors);
   std::map<std::string, std::vector<std::string>> names;
   for (const auto& [file, items] : tensors)
-    for (const auto& [name, tensor] : items) names[file].push_back(name);
+    for (const auto& [name, leaf] : items) names[file].push_back(name);
   EXPECT_EQ(names, (std::map<std::string, std::vector<std::string>>{
                        {kModelFile, {"a.b/c"}},
                        {kOptimizerFile, {"optimizers/0/exp~1avg"}},
@@ -108,7 +109,7 @@ TEST(StateJson, TensorsAreSharedNotCopied) {
   tree["model"]["weight"] = at::rand({3});
   TensorsByFile tensors;
   encode_state(tree, tensors);
-  EXPECT_TRUE(tensors.at(kModelFile).at(0).second.is_same(tree["model"]["weight"].as_tensor()));
+  EXPECT_TRUE(tensors.at(kModelFile).at(0).second.value.is_same(tree["model"]["weight"].as_tensor()));
 }
 
 TEST(StateJson, MemoryFormatIsRestored) {
@@ -140,6 +141,33 @@ TEST(StateJson, PlacementIsKept) {
   EXPECT_EQ(shard.offset, int64_t{1} << 40);
   EXPECT_EQ(shard.global_shape, (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(back.at("metrics").at("local").as_leaf().placement.kind, Placement::Kind::kRankLocal);
+}
+
+TEST(StateJson, PiecesAreKept) {
+  State tree = State::map();
+  tree["model"]["net/0"] = TensorLeaf{at::arange(2), {Placement::Kind::kSharded, "net/0", 0, {2, 2}}};
+  TensorsByFile tensors;
+  const std::string text = encode_state(tree, tensors, [](const TensorLeaf&, const TensorReference& usual) {
+    EXPECT_EQ(usual.file, kModelFile);
+    EXPECT_EQ(usual.name, "net/0");
+    TensorReference reference{.dtype = at::kLong, .shape = {2, 2}};
+    reference.pieces = {{"a", "x", 0, 3}, {"b", "y", 3, 1}};
+    return reference;
+  });
+  EXPECT_TRUE(tensors.empty()) << "they are in the ranks' files already";
+  TensorReference back;
+  decode_state(text, "state.json", [&](const TensorReference& reference) -> State {
+    back = reference;
+    return at::zeros(reference.shape, *reference.dtype);
+  });
+  EXPECT_TRUE(back.in_pieces());
+  EXPECT_EQ(back.dtype, at::kLong);
+  EXPECT_EQ(back.shape, (std::vector<int64_t>{2, 2}));
+  ASSERT_EQ(back.pieces.size(), 2U);
+  EXPECT_EQ(back.pieces[1].file, "b");
+  EXPECT_EQ(back.pieces[1].name, "y");
+  EXPECT_EQ(back.pieces[1].offset, 3);
+  EXPECT_EQ(back.pieces[1].count, 1);
 }
 
 TEST(StateJson, OnlyTheSectionsAskedFor) {
@@ -174,6 +202,9 @@ TEST(StateJson, RefusesWhatItNeverWrites) {
       {R"({"a": {"$tensor": {"file": "x", "name": "y", "dimension_order": [0, 0]}}})", "the dimension order [0,0]"},
       {R"({"a": {"$tensor": {"file": "x", "name": "y", "dimension_order": [0]}}})", "the dimension order [0]"},
       {R"({"a": {"$tensor": {"file": "x", "name": "y", "placement": {"kind": "lost"}}}})", "the placement 'lost'"},
+      {R"({"a": {"$tensor": {"dtype": "F31", "shape": [], "pieces": []}}})", "at 'a'; got the element type 'F31'"},
+      {R"({"a": {"$tensor": {"dtype": "F32", "pieces": []}}})", "is not what a checkpoint holds"},
+      {R"({"a": {"$tensor": {"dtype": "F32", "shape": [1], "pieces": [{"file": "x"}]}}})", "is not what a checkpoint"},
   };
   for (const auto& [text, message] : cases) {
     const std::string got = message_of([&] { decoded(text); });
