@@ -34,8 +34,18 @@ class DataModule : public Buildable, public Stateful {
   virtual DataLoaders test_dataloader() { return {}; }
   virtual DataLoaders predict_dataloader() { return {}; }
 
-  virtual Batch on_before_batch_transfer(Batch batch, int64_t /*dataloader_idx*/) { return batch; }
+  /// See Module.
+  virtual Batch on_before_batch_transfer(Batch batch, int64_t /*dataloader_idx*/) {
+    ++untouched_batches_;
+    return batch;
+  }
   virtual Batch on_after_batch_transfer(Batch batch, int64_t /*dataloader_idx*/) { return batch; }
+
+  /// How many batches came to this class's own on_before_batch_transfer.
+  int64_t untouched_batches() const { return untouched_batches_; }
+
+ private:
+  int64_t untouched_batches_ = 0;
 };
 
 }  // namespace levin

@@ -103,9 +103,12 @@ class Module : public torch::nn::Module, public Buildable {
   virtual void on_train_end() {}
   virtual void on_train_epoch_start() {}
   virtual void on_train_epoch_end() {}
-  /// Gets the batch on the host. With page-locked batches the device may have a copy of it already, which is used where
-  /// the batch stays as it is; see docs/memory.md.
-  virtual Batch on_before_batch_transfer(Batch batch, int64_t /*dataloader_idx*/) { return batch; }
+  /// Gets the batch on the host. An override ends with a call of this one where its batches may be copied to the device
+  /// ahead of time all the same; see docs/memory.md.
+  virtual Batch on_before_batch_transfer(Batch batch, int64_t /*dataloader_idx*/) {
+    ++untouched_batches_;
+    return batch;
+  }
   /// Default: copies the tensors that are not on the device, unless they were copied ahead of time.
   virtual Batch transfer_batch_to_device(Batch batch, const at::Device& device, int64_t dataloader_idx);
   virtual Batch on_after_batch_transfer(Batch batch, int64_t /*dataloader_idx*/) { return batch; }
@@ -215,11 +218,14 @@ class Module : public torch::nn::Module, public Buildable {
   void attach(detail::ModuleRuntime* runtime) { runtime_ = runtime; }
   /// What it is attached to, or nullptr.
   detail::ModuleRuntime* attached_runtime() const { return runtime_; }
+  /// How many batches came to this class's own on_before_batch_transfer.
+  int64_t untouched_batches() const { return untouched_batches_; }
 
  private:
   detail::ModuleRuntime& runtime(const char* call) const;
 
   bool toggled_sync_grad_ = true;  ///< as the toggled optimizer wants it
+  int64_t untouched_batches_ = 0;
   detail::ModuleRuntime* runtime_ = nullptr;
 };
 

@@ -280,11 +280,17 @@ at::Tensor RankCore::in_memory_format(const at::Tensor& tensor) const {
 }
 
 Batch RankCore::transfer(Batch batch, int64_t dataloader_idx, const std::optional<Batch>& next) {
+  const auto untouched = [this] {
+    return module().untouched_batches() + (data == nullptr ? 0 : data->untouched_batches());
+  };
+  const int64_t before = untouched();
   if (data != nullptr) batch = data->on_before_batch_transfer(std::move(batch), dataloader_idx);
   batch = module().on_before_batch_transfer(std::move(batch), dataloader_idx);
+  // A hook may write to a batch through a pointer, which nobody would notice.
+  const bool may_copy_ahead = untouched() - before == (data == nullptr ? 1 : 2);
   batch = module().transfer_batch_to_device(std::move(batch), device(), dataloader_idx);
   // Before all that this batch computes.
-  if (next && prefetch_ != nullptr)
+  if (next && prefetch_ != nullptr && may_copy_ahead)
     prefetch_->start(*next);
   else
     drop_early_copies();

@@ -223,7 +223,8 @@ struct PrefetchingOptions {
   static void describe(Schema<PrefetchingOptions>& schema) {
     schema.field("prefetch", &PrefetchingOptions::prefetch, "copies ahead");
     schema.field("dropout", &PrefetchingOptions::dropout, "dropout probability");
-    schema.field("hook", &PrefetchingOptions::hook, "what on_before_batch_transfer does with x: '', scale or replace");
+    schema.field("hook", &PrefetchingOptions::hook,
+                 "what on_before_batch_transfer does with x: '', scale, replace or pointer");
   }
 };
 
@@ -248,7 +249,11 @@ class PrefetchingModule : public testing::TinyModule {
     for (const auto& [name, tensor] : batch.items()) EXPECT_FALSE(requests->made(tensor)) << name;
     if (options_.hook == "scale") batch["x"].mul_(0.5);
     if (options_.hook == "replace") batch["x"] = batch["x"] * at::rand({});
-    return batch;
+    if (options_.hook == "pointer") {
+      *batch["x"].mutable_data_ptr<float>() = 0.5F;
+      return batch;
+    }
+    return TinyModule::on_before_batch_transfer(std::move(batch), 0);
   }
   Batch on_after_batch_transfer(Batch batch, int64_t) override {
     std::string early;
@@ -320,6 +325,13 @@ TEST(PrefetchingLoops, TrainAsWithoutIt) {
     both.insert(both.end(), epoch.begin(), epoch.end());
     EXPECT_EQ(got.early, both) << hook;
   }
+}
+
+TEST(PrefetchingLoops, AHookThatMayWriteThroughAPointerGetsOrdinaryCopies) {
+  const Fit expected = fit({.prefetch = false, .hook = "pointer"});
+  const Fit got = fit({.prefetch = true, .hook = "pointer"});
+  EXPECT_TRUE(identical(got.weights, expected.weights));
+  EXPECT_EQ(got.early, Early(14));
 }
 
 TEST(PrefetchingLoops, TrainOnThreadRanksAsWithoutIt) {
