@@ -36,7 +36,18 @@ State Strategy::module_state(Module& module) {
 
 void Strategy::load_module_state(Module& module, const State& state) { load_named_tensors(module, state); }
 
-void load_named_tensors(Module& module, const State& state) {
+namespace {
+
+/// Of the whole tensor.
+at::IntArrayRef shape_of(const TensorLeaf& leaf) {
+  if (leaf.saved != nullptr) return leaf.saved->shape();
+  return leaf.placement.kind == Placement::Kind::kSharded ? at::IntArrayRef(leaf.placement.global_shape)
+                                                          : leaf.value.sizes();
+}
+
+}  // namespace
+
+void check_named_tensors(const Module& module, const State& state) {
   std::set<std::string, std::less<>> unused;
   for (const auto& [name, value] : state.as_map()) unused.insert(name);
   auto tensors = named_tensors(module);
@@ -57,15 +68,20 @@ void load_named_tensors(Module& module, const State& state) {
                             "that it was saved with (levin-checkpoint show prints them)",
                             what));
   }
-  // Every shape is checked before the first tensor changes, so that a refused checkpoint leaves the module as it was.
   for (const auto& [name, tensor] : tensors) {
-    const at::Tensor& saved = state.at(name).as_tensor();
-    if (saved.sizes() != tensor.sizes())
+    const at::IntArrayRef saved = shape_of(state.at(name).as_leaf());
+    if (saved != tensor.sizes())
       throw Error("checkpoint",
                   fmt::format("'{}' has another shape; got {} in the checkpoint; valid: {} as in the module; "
                               "hint: build the module with the options that it was saved with",
-                              name, c10::str(saved.sizes()), c10::str(tensor.sizes())));
+                              name, c10::str(saved), c10::str(tensor.sizes())));
   }
+}
+
+void load_named_tensors(Module& module, const State& state) {
+  // Before the first tensor changes, so that a refused checkpoint leaves the module as it was.
+  check_named_tensors(module, state);
+  auto tensors = named_tensors(module);
   at::NoGradGuard no_grad;
   for (auto& [name, tensor] : tensors) tensor.detach().copy_(state.at(name).as_tensor());
 }

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace torch::optim {
@@ -146,6 +147,8 @@ class Strategy : public Buildable {
   virtual void finish_step() {}
   /// A word on this rank's part of the gradients (StepScaling::found_inf) becomes that on all of them, in place.
   virtual void combine_found_inf(at::Tensor& /*found_inf*/) {}
+  /// Whether all ranks must run each forward together: one that has no data runs it on a batch that stands in.
+  virtual bool forwards_together() const { return false; }
   /// Whether this rank holds the model's outputs: elsewhere logs and metrics are muted.
   virtual bool owns_outputs() const { return true; }
 
@@ -153,6 +156,13 @@ class Strategy : public Buildable {
   virtual State module_state(Module& module);
   /// Copies them in place; see load_named_tensors.
   virtual void load_module_state(Module& module, const State& state);
+  /// Whether ranks have different parts of the module or of the optimizers' state: they save and load together then,
+  /// between two accumulation windows.
+  virtual bool divides_state() const { return false; }
+  /// An optimizer's state (optim::optimizer_state_dict) with what other ranks must know of this rank's part of it.
+  virtual State place_optimizer_state(State state) const { return state; }
+  /// This rank's part of a state that was saved by any strategy.
+  virtual State own_optimizer_state(const State& saved) const { return saved; }
 
   /// Around a forward that is none of a step above: prediction. All ranks run it.
   virtual std::shared_ptr<void> forward_scope() { return nullptr; }
@@ -166,8 +176,9 @@ class Strategy : public Buildable {
   virtual void restart_steps(bool /*alone*/) {}
 };
 
-/// Copies tensors by name into the module's parameters and buffers, in place. Throws levin::Error naming what is
-/// missing, left over or of another shape, before anything has changed.
+/// Throws levin::Error naming what a saved module_state lacks, has left over or has in another shape.
+void check_named_tensors(const Module& module, const State& state);
+/// Copies tensors by name into the module's parameters and buffers, in place, after check_named_tensors.
 void load_named_tensors(Module& module, const State& state);
 
 }  // namespace levin

@@ -181,14 +181,20 @@ void Collector::log(std::string_view name, Metric& metric, const LogOptions& opt
   slot.add_metric(metric);
 }
 
+std::vector<Metric*> Collector::logged_metrics() const {
+  std::vector<Metric*> metrics;
+  for (const auto& slot : slots_)
+    if (slot->metric != nullptr) metrics.push_back(slot->metric);
+  return metrics;
+}
+
 void Collector::start_recording() {
   recording_ = true;
   recorded_.clear();
   states_before_.clear();
-  for (const auto& slot : slots_) {
-    if (slot->metric == nullptr) continue;
-    states_before_.emplace_back(slot->metric, std::vector<at::Tensor>());
-    for (const auto& state : slot->metric->states()) states_before_.back().second.push_back(state.value);
+  for (Metric* metric : logged_metrics()) {
+    states_before_.emplace_back(metric, std::vector<at::Tensor>());
+    for (const auto& state : metric->states()) states_before_.back().second.push_back(state.value);
   }
 }
 

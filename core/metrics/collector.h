@@ -97,6 +97,9 @@ class Collector {
   /// What the host does when the recorded logs are done again.
   void log_again(const Recording& recording);
 
+  /// The metrics that were logged in this epoch.
+  std::vector<Metric*> logged_metrics() const;
+
   /// Whether reading a value would wait for a device.
   bool on_device() const { return on_device_; }
 

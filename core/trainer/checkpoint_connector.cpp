@@ -92,7 +92,8 @@ State CheckpointConnector::dump() {
 State CheckpointConnector::dump_optimizers() const {
   State optimizers = State::list();
   for (const auto& handle : core_.optimizer_handles)
-    optimizers.push_back(optim::optimizer_state_dict(handle->optimizer(), core_.parameter_names));
+    optimizers.push_back(core_.strategy().place_optimizer_state(
+        optim::optimizer_state_dict(handle->optimizer(), core_.parameter_names)));
   return optimizers;
 }
 
@@ -105,7 +106,7 @@ State CheckpointConnector::dump_schedulers() const {
 void CheckpointConnector::restore_optimizers(const State& optimizers, const State& schedulers) {
   for (size_t i = 0; i < core_.optimizer_handles.size(); ++i)
     optim::load_optimizer_state_dict(core_.optimizer_handles[i]->optimizer(), core_.parameter_names,
-                                     optimizers.as_list()[i]);
+                                     core_.strategy().own_optimizer_state(optimizers.as_list()[i]));
   for (size_t i = 0; i < core_.schedulers.size(); ++i)
     core_.schedulers[i].scheduler->load_state_dict(schedulers.as_list()[i]);
 }
@@ -173,7 +174,7 @@ void CheckpointConnector::save(const std::string& path, CheckpointEvent event) {
   finish_saving();
   State tree = dump();
   for (const auto& callback : core_.callbacks) callback->on_save_checkpoint(core_.trainer(), core_.module(), tree);
-  if (!core_.is_global_zero()) return;
+  if (!core_.is_global_zero() && !core_.strategy().divides_state()) return;
   CheckpointInfo info;
   info.epoch = core_.progress.epoch;
   info.global_step = core_.progress.global_step;
@@ -189,35 +190,48 @@ void CheckpointConnector::save(const std::string& path, CheckpointEvent event) {
 
 void CheckpointConnector::write(const std::string& path, const State& tree, const CheckpointInfo& info,
                                 const CheckpointEvent& event) {
+  const bool divided = core_.strategy().divides_state();
+  const bool writes = core_.is_global_zero();
   if (event.asynchronous) {
-    writer_.save(path, tree, info, [superseded = event.supersedes] { remove_superseded(superseded); });
-    being_written_ = event;
+    if (writer_ == nullptr)
+      writer_ = divided ? std::make_unique<AsyncCheckpointWriter>(make_store_channel(core_.strategy().collective()))
+                        : std::make_unique<AsyncCheckpointWriter>();
+    writer_->save(path, tree, info, [superseded = writes ? event.supersedes : ""] { remove_superseded(superseded); });
+    if (writes) being_written_ = event;
     return;
   }
-  write_checkpoint(path, tree, info);
+  if (divided)
+    write_sharded_checkpoint(path, tree, info, core_.strategy().collective());
+  else
+    write_checkpoint(path, tree, info);
+  if (!writes) return;
   for (const auto& logger : core_.loggers()) logger->after_save_checkpoint(event);
   remove_superseded(event.supersedes);
 }
 
 void CheckpointConnector::finish_saving() {
   const auto event = std::exchange(being_written_, std::nullopt);
-  writer_.wait();
+  if (writer_ != nullptr) writer_->wait();
   if (!event) return;
   for (const auto& logger : core_.loggers()) logger->after_save_checkpoint(*event);
 }
 
 void CheckpointConnector::finish_saving_after_failure() {
   try {
-    if (core_.world_size() > 1) writer_.abandon("training failed");
+    if (writer_ != nullptr && core_.world_size() > 1) writer_->abandon("training failed");
     finish_saving();
   } catch (const std::exception& error) {
     log::warning(error.what());
   }
 }
 
+bool CheckpointConnector::waits_for_window() const {
+  return core_.strategy().divides_state() && core_.progress.window_index != 0;
+}
+
 void CheckpointConnector::save_deferred() {
-  if (being_written_ && !writer_.is_saving()) finish_saving();
-  if (deferred_.empty()) return;
+  if (being_written_ && !writer_->is_saving()) finish_saving();
+  if (deferred_.empty() || waits_for_window()) return;
   const auto requests = std::exchange(deferred_, {});
   for (const auto& [path, event] : requests) save(path, event);
 }
@@ -246,7 +260,10 @@ std::string CheckpointConnector::find_on_rank_zero(const std::string& ckpt) cons
 }
 
 void CheckpointConnector::read(const std::string& path, bool weights_only) {
-  tree_ = weights_only ? read_checkpoint(path, {"model", "module"}) : read_checkpoint(path);
+  const std::vector<std::string> sections =
+      weights_only ? std::vector<std::string>{"model", "module"} : std::vector<std::string>();
+  // Where ranks have different parts, each reads its own.
+  tree_ = core_.strategy().divides_state() ? open_checkpoint(path, sections) : read_checkpoint(path, sections);
   log::rank_zero_info(fmt::format("loaded the checkpoint {}", path));
 }
 

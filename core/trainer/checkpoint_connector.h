@@ -5,6 +5,7 @@
 #include <levin/core/checkpoint/async_writer.h>
 #include <levin/core/checkpoint/checkpoint_info.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,6 +27,8 @@ class CheckpointConnector {
   void defer(const std::string& path, const CheckpointEvent& event) { deferred_.emplace_back(path, event); }
   /// Such a moment: writes what was deferred, and tells the loggers of a checkpoint that has become whole meanwhile.
   void save_deferred();
+  /// Whether this is no such moment because a part of an accumulation window is divided over the ranks.
+  bool waits_for_window() const;
   /// Waits until nothing is being written any more. Throws what saving failed with.
   void finish_saving();
   /// The same after a failure, whose error matters more: what goes wrong here is logged.
@@ -72,8 +75,8 @@ class CheckpointConnector {
   State tree_;
   State merged_;  ///< see rank_state
   std::vector<std::pair<std::string, CheckpointEvent>> deferred_;
-  AsyncCheckpointWriter writer_;
-  std::optional<CheckpointEvent> being_written_;  ///< what loggers are told when it is whole
+  std::unique_ptr<AsyncCheckpointWriter> writer_;  ///< nullptr before the first asynchronous save
+  std::optional<CheckpointEvent> being_written_;   ///< what loggers are told when it is whole
 };
 
 }  // namespace levin

@@ -4,6 +4,7 @@
 #include <levin/core/comm/control_plane.h>
 #include <levin/core/trainer/module_mode.h>
 #include <levin/core/trainer/signals.h>
+#include <levin/core/trainer/stand_in.h>
 
 #include <utility>
 
@@ -102,6 +103,7 @@ bool EvaluationLoop::run(RunningStage stage, const DataLoaders& loaders, const s
   core_.evaluation_batches = batches;
   Step step(core_, set);
   const bool several_ranks = core_.world_size() > 1;
+  const bool together = core_.strategy().forwards_together();
   bool took_part = false;
   const bool resuming = progress.started;
   if (!resuming) {
@@ -120,6 +122,17 @@ bool EvaluationLoop::run(RunningStage stage, const DataLoaders& loaders, const s
     std::optional<Batch> next;
     while (limit < 0 || progress.batch < limit) {
       auto fetched = next ? std::exchange(next, std::nullopt) : pass.next();
+      if (together) {
+        const auto [any_data, any_signal] = core_.any_rank(fetched.has_value(), SignalScope::received() != 0);
+        if (!any_data || any_signal) break;
+      }
+      if (!fetched && together) {
+        const StandIn stand_in(core_, true);
+        const Batch batch = core_.transfer(stand_in_batch(core_, loaders[index]), progress.loader);
+        step.set_batch(progress.batch++);
+        core_.strategy().evaluate(batch, step);
+        continue;
+      }
       if (!fetched) break;
       if (core_.prefetch() != nullptr && (limit < 0 || progress.batch + 1 < limit)) next = pass.next();
       const Batch batch = core_.transfer(std::move(*fetched), progress.loader, next);
@@ -137,7 +150,7 @@ bool EvaluationLoop::run(RunningStage stage, const DataLoaders& loaders, const s
       if (in_fit && !several_ranks && core_.running != RunningStage::kSanityCheck) checkpoints_.save_deferred();
       if (SignalScope::received() != 0) {
         if (!several_ranks) return false;
-        break;  // the others are told at the end
+        if (!together) break;  // the others are told at the end
       }
       if (ControlPlane* control = core_.strategy().control_plane()) control->throw_if_failed();
     }

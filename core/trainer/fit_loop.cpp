@@ -98,6 +98,7 @@ bool FitLoop::stops_before_batch() {
     control->request_stop("max_time is over");
   }
   core_.whereabouts.batch.store(core_.progress.total_batches, std::memory_order_relaxed);
+  if (checkpoints_.waits_for_window()) return false;
   if (!control->begin_batch(core_.progress.total_batches)) return false;
   const std::string reason = control->stop_reason();
   if (reason == kSignalReason) {
@@ -214,13 +215,7 @@ FitLoop::Turn FitLoop::next_turn(DataLoader::Pass& pass, std::optional<Batch>& f
     turn.batch = std::move(*fetched);
   } else {
     // Nothing is learnt from it: it stands in so that this rank reduces what the others reduce.
-    DataLoaderPosition first = core_.position(progress.epoch, 0);
-    first.rank = 0;
-    first.world_size = 1;
-    auto stand_in = core_.loaders.train.with_options(core_.loaders.train.options()).pass(first).next();
-    if (!stand_in)
-      throw Error("data", "a rank has no training data at all; hint: give every rank at least one example");
-    turn.batch = std::move(*stand_in);
+    turn.batch = stand_in_batch(core_, core_.loaders.train);
   }
   turn.samples = turn.batch.size();
   if (core_.world_size() == 1) {

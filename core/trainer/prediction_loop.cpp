@@ -3,6 +3,7 @@
 #include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/trainer/module_mode.h>
 #include <levin/core/trainer/signals.h>
+#include <levin/core/trainer/stand_in.h>
 
 #include <utility>
 
@@ -43,6 +44,13 @@ std::vector<Batch> gathered(Collective& collective, const std::vector<Batch>& ow
 std::vector<std::vector<Batch>> PredictionLoop::run(const DataLoaders& loaders, const std::vector<int64_t>& batches) {
   const EvaluationScope scope(core_, RunningStage::kPredict, /*collector=*/nullptr);
   core_.evaluation_batches = batches;
+  const bool together = core_.strategy().forwards_together();
+  const auto predict = [this](const Batch& batch, int64_t batch_idx) {
+    const Activity activity(core_, "predict_step");
+    const ForwardScope forward(core_.precision());
+    const auto scope = core_.strategy().forward_scope();
+    return core_.module().predict_step(batch, batch_idx);
+  };
   std::vector<std::vector<Batch>> predictions(loaders.size());
   hooks_.call("on_predict_start", &Callback::on_predict_start, &Module::on_predict_start);
   hooks_.call("on_predict_epoch_start", &Callback::on_predict_epoch_start, &Module::on_predict_epoch_start);
@@ -54,18 +62,19 @@ std::vector<std::vector<Batch>> PredictionLoop::run(const DataLoaders& loaders, 
     std::optional<Batch> next;
     for (int64_t batch_idx = 0; limit < 0 || batch_idx < limit; ++batch_idx) {
       auto fetched = next ? std::exchange(next, std::nullopt) : pass.next();
+      if (together && !core_.any_rank(fetched.has_value(), false).first) break;
+      if (!fetched && together) {
+        const StandIn stand_in(core_, true);
+        const Batch batch = core_.transfer(stand_in_batch(core_, loaders[loader]), dataloader_idx);
+        predict(batch, batch_idx);
+        continue;
+      }
       if (!fetched) break;
       if (core_.prefetch() != nullptr && (limit < 0 || batch_idx + 1 < limit)) next = pass.next();
       const Batch batch = core_.transfer(std::move(*fetched), dataloader_idx, next);
       hooks_.call("on_predict_batch_start", &Callback::on_predict_batch_start, &Module::on_predict_batch_start, batch,
                   batch_idx, dataloader_idx);
-      Batch prediction;
-      {
-        const Activity activity(core_, "predict_step");
-        const ForwardScope forward(core_.precision());
-        const auto scope = core_.strategy().forward_scope();
-        prediction = core_.module().predict_step(batch, batch_idx);
-      }
+      const Batch prediction = predict(batch, batch_idx);
       hooks_.call("on_predict_batch_end", &Callback::on_predict_batch_end, &Module::on_predict_batch_end, prediction,
                   batch, batch_idx, dataloader_idx);
       predictions[loader].push_back(prediction.to(at::Device(at::kCPU)));

@@ -10,6 +10,7 @@
 #include <levin/core/trainer/hooks.h>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
@@ -80,6 +81,14 @@ std::exception_ptr RankCore::root_cause(const std::exception_ptr& error) const {
   const auto failure = control->failure_of_other(is_communication_error(error) ? kPatience : std::chrono::seconds(0));
   if (!failure || !is_communication_error(error)) return error;
   return std::make_exception_ptr(RankFailedError(*failure));
+}
+
+std::pair<bool, bool> RankCore::any_rank(bool first, bool second) const {
+  at::Tensor answers = at::tensor({first ? 1.0 : 0.0, second ? 1.0 : 0.0}, at::kDouble).to(device());
+  strategy().collective().all_reduce(answers, ReduceOp::kMax)->wait();
+  const at::Tensor on_host = answers.cpu();
+  const double* any = on_host.const_data_ptr<double>();
+  return {any[0] > 0, any[1] > 0};
 }
 
 void RankCore::agree_on_stop() {

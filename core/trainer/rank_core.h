@@ -23,6 +23,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace levin {
@@ -123,6 +124,8 @@ class RankCore final : public detail::ModuleRuntime {
   /// What `error` goes back to: where another rank failed, and this one's communication therefore, the failure of that
   /// rank as a RankFailedError.
   std::exception_ptr root_cause(const std::exception_ptr& error) const;
+  /// For two questions at once whether any rank says yes; a collective.
+  std::pair<bool, bool> any_rank(bool first, bool second) const;
   /// Whether any rank wants to stop, now that all are at the same place; a collective.
   void agree_on_stop();
   double elapsed_seconds() const;

@@ -7,8 +7,11 @@
 
 namespace levin {
 
+/// A batch for a rank that has none: the first that rank 0 has. Throws levin::Error where there is none at all.
+Batch stand_in_batch(RankCore& core, const DataLoader& loader);
+
 /// While a rank without data takes part in a step of the others, nothing of the batch that stands in may be seen
-/// later: logs are muted, and buffers (running statistics) are put back.
+/// later: logs are muted; buffers (running statistics) and the metrics that are logged are put back.
 class StandIn {
  public:
   StandIn(RankCore& core, bool active);
@@ -20,6 +23,7 @@ class StandIn {
   RankCore& core_;
   bool active_;
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  ///< with their copies
+  std::vector<std::pair<metrics::Metric*, State>> metrics_;
 };
 
 }  // namespace levin

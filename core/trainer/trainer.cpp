@@ -153,10 +153,17 @@ std::string Trainer::run_directory() const { return core().run_directory(); }
 
 void Trainer::save_checkpoint(const std::string& path, const CheckpointEvent& event) {
   module();
-  if (core().in_fit_loop && !core().exact_moment)
-    parts_->session.checkpoints().defer(path, event);
+  CheckpointConnector& checkpoints = parts_->session.checkpoints();
+  if (core().strategy().divides_state() && core().running == RunningStage::kIdle)
+    throw Error(
+        "trainer",
+        fmt::format("save_checkpoint() outside of a call cannot save what strategy '{}' has divided over ranks; "
+                    "hint: call it in a hook, or let model_checkpoint save (save_last: true)",
+                    core().strategy().name()));
+  if (core().in_fit_loop && (!core().exact_moment || checkpoints.waits_for_window()))
+    checkpoints.defer(path, event);
   else
-    parts_->session.checkpoints().save(path, event);
+    checkpoints.save(path, event);
 }
 
 void Trainer::request_stop(const std::string& reason) {

@@ -5,8 +5,8 @@
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/ddp/communication_hooks.h>
 #include <levin/strategies/ddp/gradient_reducer.h>
-#include <levin/strategies/ranks/model_agreement.h>
 #include <levin/strategies/ddp/sync_batch_norm.h>
+#include <levin/strategies/ranks/model_agreement.h>
 
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>

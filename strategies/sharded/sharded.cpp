@@ -6,8 +6,8 @@
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/unit_patterns.h>
 #include <levin/core/optim/optimizer_capabilities.h>
-#include <levin/strategies/ranks/model_agreement.h>
 #include <levin/strategies/ddp/sync_batch_norm.h>
+#include <levin/strategies/ranks/model_agreement.h>
 #include <levin/strategies/sharded/sharded_model.h>
 
 #include <ATen/core/grad_mode.h>
@@ -18,6 +18,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
+#include <string>
+#include <utility>
 
 namespace levin {
 namespace {
@@ -145,11 +148,97 @@ void Sharded::check_optimizer(const torch::optim::Optimizer& optimizer) {
                     "RMSprop of torch::optim; hint: one of your own derives from levin::optim::DeclaresCapabilities "
                     "and says element_wise",
                     name()));
+  if (dynamic_cast<const Stateful*>(&optimizer) != nullptr)
+    throw ConfigError(
+        fmt::format("strategy '{}' cannot divide the state of an optimizer that is a levin::Stateful; hint: give its "
+                    "state through save() and load(), as torch::optim's do",
+                    name()));
   if (!optimizer.state().empty())
     throw ConfigError(
         fmt::format("strategy '{}' was given an optimizer that has state already, of whole parameters; hint: make it "
                     "anew in configure_optimizers",
                     name()));
+}
+
+// ---- State
+
+namespace {
+
+/// What optimizers keep beside tensors of a parameter's size.
+bool is_counter(const std::string& field) { return field == "step"; }
+
+State with_fields(const State& fields, const std::function<State(const std::string&, const TensorLeaf&)>& change) {
+  State changed = State::map();
+  for (const auto& [field, value] : fields.as_map())
+    changed[field] = value.is_tensor() && !is_counter(field) ? change(field, value.as_leaf()) : value;
+  return changed;
+}
+
+/// A tree of optim::optimizer_state_dict in which the fields of each parameter have been changed.
+State with_parameters(const State& state,
+                      const std::function<State(const std::string& name, const State& fields)>& change) {
+  if (!state.is_map()) return state;
+  State changed = State::map();
+  for (const auto& [key, value] : state.as_map()) {
+    if (key == "parameters") {
+      State& parameters = changed[key] = State::map();
+      for (const auto& [name, fields] : value.as_map()) parameters[name] = change(name, fields);
+    } else if (key.starts_with("@") && value.is_map()) {
+      changed[key] = change(key.substr(1), value);
+    } else {
+      changed[key] = with_parameters(value, change);
+    }
+  }
+  return changed;
+}
+
+}  // namespace
+
+State Sharded::module_state(Module& module) {
+  State state = Strategy::module_state(module);
+  if (model_ == nullptr) return state;
+  for (auto& [name, value] : state.as_map()) {
+    const auto place = model_->place_of(name);
+    if (place) value = TensorLeaf{place->piece().detach(), place->placement(name)};
+  }
+  return state;
+}
+
+void Sharded::load_module_state(Module& module, const State& state) {
+  if (model_ == nullptr) return Strategy::load_module_state(module, state);
+  check_named_tensors(module, state);
+  const at::NoGradGuard no_grad;
+  for (auto& [name, tensor] : named_tensors(module)) {
+    const auto place = model_->place_of(name);
+    if (place)
+      place->load(state.at(name).as_leaf());
+    else
+      tensor.detach().copy_(state.at(name).as_tensor());
+  }
+  model_->pieces_changed();
+}
+
+State Sharded::place_optimizer_state(State state) const {
+  if (model_ == nullptr) return state;
+  return with_parameters(state, [this](const std::string& name, const State& fields) {
+    const auto place = model_->place_of(name);
+    if (!place) return fields;
+    return with_fields(fields, [&](const std::string& /*field*/, const TensorLeaf& leaf) {
+      if (leaf.value.sizes() != place->piece().sizes()) return State(leaf);
+      return State(TensorLeaf{leaf.value, place->placement(name)});
+    });
+  });
+}
+
+State Sharded::own_optimizer_state(const State& saved) const {
+  if (model_ == nullptr) return saved;
+  return with_parameters(saved, [this](const std::string& name, const State& fields) {
+    const auto place = model_->place_of(name);
+    if (!place) return fields;
+    return with_fields(fields, [&](const std::string& /*field*/, const TensorLeaf& leaf) -> State {
+      return place->is_of(leaf) ? State(place->own_part(leaf)) : State(leaf);
+    });
+  });
 }
 
 // ---- Steps

@@ -46,7 +46,12 @@ class Sharded : public RankedStrategy {
   std::string name() const override { return "sharded"; }
   void setup_environment(const StrategySetup& setup) override;
   void setup_module(Module& module) override;
-  bool loads_weights_before_setup() const override { return true; }
+  bool loads_weights_before_setup() const override { return world_size() == 1; }
+  State module_state(Module& module) override;
+  void load_module_state(Module& module, const State& state) override;
+  bool divides_state() const override { return world_size() > 1; }
+  State place_optimizer_state(State state) const override;
+  State own_optimizer_state(const State& saved) const override;
   at::Tensor stand_in(const at::Tensor& parameter) override;
   optim::ParameterNames parameter_names(const Module& module) override;
   void check_optimizer(const torch::optim::Optimizer& optimizer) override;
@@ -55,6 +60,7 @@ class Sharded : public RankedStrategy {
   StepOutput manual_step(const Batch& batch, StepPhases& phases) override;
   void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
   StepOutput evaluate(const Batch& batch, StepPhases& phases) override;
+  bool forwards_together() const override { return world_size() > 1 && options_.stage == 3; }
   std::shared_ptr<void> forward_scope() override;
   void prepare_step() override;
   void finish_step() override;

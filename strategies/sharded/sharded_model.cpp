@@ -4,6 +4,7 @@
 #include <levin/core/nn/unit_call.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -77,7 +78,7 @@ ShardedModel::ShardedModel(torch::nn::Module& module, std::shared_ptr<Collective
     for (size_t j = 0; j < parameters.size(); ++j) {
       const auto& [name, parameter] = parameters[j];
       piece_names_.add(name, groups_[i]->pieces()[j]);
-      places_[name] = {groups_[i].get(), j};
+      places_.emplace(name, Place(*groups_[i], j));
       pieces_[parameter.unsafeGetTensorImpl()] = groups_[i]->pieces()[j];
       torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<TakeGradient>(*this, i, j));
       hooked_.push_back(parameter);
@@ -345,6 +346,39 @@ at::Tensor ShardedModel::piece_of(const at::Tensor& parameter) const {
                 "an optimizer was given a parameter that the module does not have; hint: register it with "
                 "the module (register_parameter, register_module)");
   return piece->second;
+}
+
+Placement ShardedModel::Place::placement(const std::string& whole_name) const {
+  const at::Tensor& parameter = parameters_->parameters()[index_].second;
+  return {.kind = Placement::Kind::kSharded,
+          .shard_name = whole_name,
+          .offset = parameters_->piece(index_).in_parameter,
+          .global_shape = parameter.sizes().vec()};
+}
+
+bool ShardedModel::Place::is_of(const TensorLeaf& leaf) const {
+  const at::IntArrayRef shape = parameters_->parameters()[index_].second.sizes();
+  if (leaf.saved != nullptr) return shape == at::IntArrayRef(leaf.saved->shape());
+  return leaf.placement.kind == Placement::Kind::kSharded ? shape == at::IntArrayRef(leaf.placement.global_shape)
+                                                          : shape == leaf.value.sizes();
+}
+
+at::Tensor ShardedModel::Place::own_part(const TensorLeaf& leaf) const {
+  const auto here = parameters_->piece(index_);
+  if (leaf.saved != nullptr) {
+    const c10::InferenceMode ordinary(false);
+    at::Tensor part = at::empty({here.size}, at::TensorOptions().dtype(leaf.saved->dtype()));
+    if (here.size > 0) leaf.saved->read(here.in_parameter, part);
+    return part;
+  }
+  if (leaf.placement.kind == Placement::Kind::kSharded) return leaf.value;
+  return leaf.value.reshape({-1}).narrow(0, here.in_parameter, here.size);
+}
+
+void ShardedModel::Place::load(const TensorLeaf& leaf) const {
+  const c10::InferenceMode ordinary(false);
+  const at::NoGradGuard no_grad;
+  piece().detach().copy_(own_part(leaf));
 }
 
 std::optional<ShardedModel::Place> ShardedModel::place_of(const std::string& name) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/state.h>
 #include <levin/core/comm/collective.h>
 #include <levin/core/nn/named_units.h>
 #include <levin/core/nn/unit.h>
@@ -74,15 +75,30 @@ class ShardedModel final : private UnitHook {
   at::Tensor piece_of(const at::Tensor& parameter) const;
   /// The pieces under the names of their parameters.
   const optim::ParameterNames& piece_names() const { return piece_names_; }
-  /// Where a piece lies: the group and the parameter in it.
-  struct Place {
-    const ShardedParameters* parameters = nullptr;
-    size_t index = 0;
+  /// A parameter and this rank's part of it.
+  class Place {
+   public:
+    Place(ShardedParameters& parameters, size_t index) : parameters_(&parameters), index_(index) {}
+    const at::Tensor& piece() const { return parameters_->pieces()[index_]; }
+    /// For a checkpoint; `whole_name` is that of the whole tensor.
+    Placement placement(const std::string& whole_name) const;
+    /// Whether a tensor has the parameter's shape, or is this rank's part of such a tensor.
+    bool is_of(const TensorLeaf& leaf) const;
+    /// This rank's part of such a tensor, wherever it lies.
+    at::Tensor own_part(const TensorLeaf& leaf) const;
+    /// Copies it into the piece.
+    void load(const TensorLeaf& leaf) const;
+
+   private:
+    ShardedParameters* parameters_;
+    size_t index_;
   };
   /// Of the parameter of that name; nullopt where there is none.
   std::optional<Place> place_of(const std::string& name) const;
   /// The module gets whole parameters, of the optimizer's type, for good; a collective. Nothing else may follow.
   void make_whole();
+  /// Pieces were written by others than the optimizer.
+  void pieces_changed() { finish_step(); }
   const std::vector<std::unique_ptr<ShardedParameters>>& groups() const { return groups_; }
 
  private:
