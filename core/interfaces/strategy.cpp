@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/optim/gradient_clipping.h>
 
 #include <fmt/format.h>
 
@@ -19,6 +20,10 @@ StepOutput Strategy::forward_backward(const Batch& batch, StepPhases& phases, co
 }
 
 optim::ParameterNames Strategy::parameter_names(const Module& module) { return optim::ParameterNames(module); }
+
+void Strategy::clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) {
+  optim::clip_adaptively(parameters, ratio);
+}
 
 GraphSupport Strategy::graph_support() {
   return {.recorder = nullptr, .why_not = fmt::format("the strategy '{}' does not record steps", name())};

@@ -142,6 +142,8 @@ class Strategy : public Buildable {
   virtual StepOutput evaluate(const Batch& batch, StepPhases& phases) { return phases.forward(batch); }
   /// Combines a norm of this rank's part of the gradients into the norm of all of them.
   virtual at::Tensor reduce_norm(at::Tensor norm) { return norm; }
+  /// See optim::clip_adaptively; of what the optimizer steps.
+  virtual void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio);
   /// Around an optimizer's step, when the gradients of its window are there: all ranks call these.
   virtual void prepare_step() {}
   virtual void finish_step() {}

@@ -71,6 +71,12 @@ void clip_by_value(const std::vector<at::Tensor>& parameters, double limit) {
   }
 }
 
+at::Tensor adaptive_divisor(const at::Tensor& weight_norms, const at::Tensor& gradient_norms, double ratio) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor most = weight_norms.clamp_min(kSmallestWeight).mul_(ratio);
+  return (gradient_norms.clamp_min(kSmallest) / most).clamp_min_(1.0);
+}
+
 void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) {
   const at::NoGradGuard no_grad;
   for (const auto& parameter : parameters) {
@@ -82,8 +88,7 @@ void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) {
       std::iota(within.begin(), within.end(), 1);
       return at::linalg_vector_norm(tensor, 2, within, /*keepdim=*/true);
     };
-    const at::Tensor most = row_norm(parameter).clamp_min_(kSmallestWeight).mul_(ratio);
-    gradient.div_((row_norm(gradient).clamp_min_(kSmallest) / most).clamp_min_(1.0));
+    gradient.div_(adaptive_divisor(row_norm(parameter), row_norm(gradient), ratio));
   }
 }
 

@@ -33,6 +33,9 @@ at::Tensor clip_by_norm(const std::vector<at::Tensor>& parameters, double max_no
 /// Clamps every element of every gradient to [-limit, limit].
 void clip_by_value(const std::vector<at::Tensor>& parameters, double limit);
 
+/// What rows of a gradient are divided by, from the norms of rows of weights and of gradients; see clip_adaptively.
+at::Tensor adaptive_divisor(const at::Tensor& weight_norms, const at::Tensor& gradient_norms, double ratio);
+
 /// Adaptive gradient clipping (Brock et al., 2021, arXiv:2102.06171): the gradient of each output (a row of a matrix, a
 /// filter of a convolution, a whole vector) gets a norm of at most `ratio` times that of its weights, which count as at
 /// least 0.001. The paper takes 0.01, and leaves out a classifier's last layer.

@@ -375,7 +375,7 @@ void RankCore::clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgo
     case ClipAlgorithm::kValue:
       return optim::clip_by_value(parameters, value);
     case ClipAlgorithm::kAdaptive:
-      return optim::clip_adaptively(parameters, value);
+      return strategy().clip_adaptively(parameters, value);
     case ClipAlgorithm::kNorm:
       break;
   }

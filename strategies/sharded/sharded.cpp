@@ -5,6 +5,7 @@
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/unit_patterns.h>
+#include <levin/core/optim/gradient_clipping.h>
 #include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/strategies/ddp/sync_batch_norm.h>
 #include <levin/strategies/ranks/model_agreement.h>
@@ -65,6 +66,8 @@ void ShardedOptions::describe(Schema<ShardedOptions>& schema) {
       });
   schema.field("reduce_type", &O::reduce_type, "in which gradients are averaged; same: in that they are computed in")
       .one_of({"same", "float32", "bfloat16", "float16"});
+  schema.field("find_unused_parameters", &O::find_unused_parameters,
+               "the loss may leave out parameters, other ones at each step; false: their gradients count as zero");
   schema.field("keep_window_gradients", &O::keep_window_gradients,
                "whole gradients stay until the end of an accumulation window: less communication, more memory");
   schema.field("whole_after_fit", &O::whole_after_fit,
@@ -125,6 +128,7 @@ void Sharded::setup_module(Module& module) {
   sharding.min_elements = options_.min_unit_parameters;
   sharding.bucket_bytes = static_cast<int64_t>(options_.bucket_cap_mb * kBytesPerMib);
   sharding.gathers_ahead = options_.gathers_ahead;
+  sharding.finds_unused = options_.find_unused_parameters;
   sharding.keeps_window_gradients = options_.keep_window_gradients;
   sharding.units =
       options_.units.empty() ? named_units(module) : select_units(module, options_.units, "strategy.sharded.units");
@@ -367,6 +371,37 @@ at::Tensor Sharded::reduce_norm(at::Tensor norm) {
   at::Tensor squared = norm.square();
   shard_group_->all_reduce(squared, ReduceOp::kSum)->wait();
   return squared.sqrt();
+}
+
+/// The norms of rows that ranks hold parts of are those of their parts together.
+void Sharded::clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) {
+  if (model_ == nullptr) return Strategy::clip_adaptively(parameters, ratio);
+  const at::NoGradGuard no_grad;
+  struct Part {
+    at::Tensor piece;
+    at::Tensor rows;  ///< of each element, counted through all parameters
+  };
+  std::vector<Part> parts;
+  int64_t rows = 0;
+  for (const at::Tensor& piece : parameters) {
+    if (!piece.grad().defined()) continue;
+    const auto place = model_->place_of(model_->piece_names().require(piece));
+    parts.push_back({piece, place->rows().add_(rows)});
+    rows += place->row_count();
+  }
+  if (parts.empty()) return;
+  at::Tensor squares = at::zeros({2, rows}, parts.front().piece.options().requires_grad(false).dtype(at::kFloat));
+  for (const Part& part : parts) {
+    squares[0].index_add_(0, part.rows, part.piece.detach().to(at::kFloat).square());
+    squares[1].index_add_(0, part.rows, part.piece.grad().to(at::kFloat).square());
+  }
+  shard_group_->all_reduce(squares, ReduceOp::kSum)->wait();
+  const at::Tensor norms = squares.sqrt();
+  const at::Tensor divisors = optim::adaptive_divisor(norms[0], norms[1], ratio);
+  for (const Part& part : parts) {
+    at::Tensor gradient = part.piece.grad();
+    gradient.div_(divisors.index_select(0, part.rows).to(gradient.scalar_type()));
+  }
 }
 
 void Sharded::release_module() {

@@ -15,20 +15,21 @@ namespace levin {
 class ShardedModel;
 
 struct ShardedOptions {
-  int64_t stage = 3;                   ///< what is divided: 1 optimizer state, 2 gradients too, 3 parameters too
-  std::vector<std::string> units;      ///< stage 3: what is gathered at once, types and paths; empty: every unit
-  int64_t min_unit_parameters = 0;     ///< a unit with fewer parameters goes with the unit around it
-  int64_t gathers_ahead = 1;           ///< units that are gathered before they are needed
-  double bucket_cap_mb = 25;           ///< stages 1 and 2: MiB of gradients that are averaged at once
-  std::string shard_over = "all";      ///< ranks that hold one copy of the model together: all, node or a number
-  std::string reduce_type = "same";    ///< in which gradients are averaged: same, float32, bfloat16 or float16
-  bool keep_window_gradients = false;  ///< whole gradients stay until the end of an accumulation window
-  bool whole_after_fit = true;         ///< the module has all parameters again when a call has ended
-  bool broadcast_buffers = true;       ///< rank 0's buffers (running statistics) go to all before each step
-  std::string backend = "auto";        ///< auto, gloo, nccl or shared_memory
-  double timeout = 1800;               ///< seconds that a rank waits for the others in a collective
-  double start_timeout = 120;          ///< seconds that ranks wait for each other at the start
-  double stall_report = 60;            ///< seconds in one collective after which where ranks are is printed
+  int64_t stage = 3;                    ///< what is divided: 1 optimizer state, 2 gradients too, 3 parameters too
+  std::vector<std::string> units;       ///< stage 3: what is gathered at once, types and paths; empty: every unit
+  int64_t min_unit_parameters = 0;      ///< a unit with fewer parameters goes with the unit around it
+  int64_t gathers_ahead = 1;            ///< units that are gathered before they are needed
+  double bucket_cap_mb = 25;            ///< stages 1 and 2: MiB of gradients that are averaged at once
+  std::string shard_over = "all";       ///< ranks that hold one copy of the model together: all, node or a number
+  std::string reduce_type = "same";     ///< in which gradients are averaged: same, float32, bfloat16 or float16
+  bool find_unused_parameters = false;  ///< the loss may leave out parameters, other ones at each step
+  bool keep_window_gradients = false;   ///< whole gradients stay until the end of an accumulation window
+  bool whole_after_fit = true;          ///< the module has all parameters again when a call has ended
+  bool broadcast_buffers = true;        ///< rank 0's buffers (running statistics) go to all before each step
+  std::string backend = "auto";         ///< auto, gloo, nccl or shared_memory
+  double timeout = 1800;                ///< seconds that a rank waits for the others in a collective
+  double start_timeout = 120;           ///< seconds that ranks wait for each other at the start
+  double stall_report = 60;             ///< seconds in one collective after which where ranks are is printed
 
   static void describe(Schema<ShardedOptions>& schema);
 };
@@ -66,6 +67,7 @@ class Sharded : public RankedStrategy {
   void finish_step() override;
   void combine_found_inf(at::Tensor& found_inf) override;
   at::Tensor reduce_norm(at::Tensor norm) override;
+  void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) override;
   void release_module() override;
   void teardown() override;
 

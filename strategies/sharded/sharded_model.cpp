@@ -4,7 +4,9 @@
 #include <levin/core/nn/unit_call.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -86,6 +88,7 @@ ShardedModel::ShardedModel(torch::nn::Module& module, std::shared_ptr<Collective
   }
   for (const auto& [unit, index] : of_unit_) const_cast<Unit*>(unit)->add_hook(*this);
   ready_.resize(groups_.size());
+  for (const auto& part : groups_) used_.emplace_back(part->parameters().size());
 }
 
 ShardedModel::~ShardedModel() {
@@ -245,6 +248,9 @@ void ShardedModel::begin_backward(bool sync) {
   new_events_.clear();
   std::fill(ready_.begin(), ready_.end(), false);
   next_reduce_ = 0;
+  if (options_.finds_unused)
+    for (size_t i = 0; i < groups_.size(); ++i)
+      if (groups_[i]->begins_window()) used_[i].assign(used_[i].size(), false);
 }
 
 void ShardedModel::gather_for_backward(size_t group) {
@@ -253,6 +259,7 @@ void ShardedModel::gather_for_backward(size_t group) {
 
 void ShardedModel::on_gradient(size_t group, size_t parameter) {
   if (pass_ != Pass::kBackward) return;
+  used_[group][parameter] = true;
   if (!groups_[group]->take_gradient(parameter)) return;
   ready_[group] = true;
   release(group);
@@ -278,10 +285,25 @@ void ShardedModel::finish_reduces(size_t left) {
   }
 }
 
+/// One flag for each parameter over all ranks, replicas included.
+void ShardedModel::drop_unused() {
+  std::vector<uint8_t> flags;
+  for (const auto& of_group : used_) flags.insert(flags.end(), of_group.begin(), of_group.end());
+  at::Tensor used = at::tensor(flags, at::kByte).to(groups_.front()->pieces().front().device());
+  group_->all_reduce(used, ReduceOp::kMax)->wait();
+  if (replicas_ != nullptr) replicas_->all_reduce(used, ReduceOp::kMax)->wait();
+  const at::Tensor on_host = used.cpu();
+  const uint8_t* is_used = on_host.const_data_ptr<uint8_t>();
+  for (const auto& group : groups_)
+    for (size_t i = 0; i < group->parameters().size(); ++i)
+      if (*is_used++ == 0) group->drop_gradient(i);
+}
+
 void ShardedModel::end_backward(bool in_step) {
   std::fill(ready_.begin(), ready_.end(), true);
   start_reduces();
   finish_reduces(0);
+  if (reduces_ && options_.finds_unused) drop_unused();
   if (!reduces_)
     for (const auto& group : groups_) group->keep_gradients();
   std::swap(events_, new_events_);
@@ -346,6 +368,19 @@ at::Tensor ShardedModel::piece_of(const at::Tensor& parameter) const {
                 "an optimizer was given a parameter that the module does not have; hint: register it with "
                 "the module (register_parameter, register_module)");
   return piece->second;
+}
+
+int64_t ShardedModel::Place::row_count() const {
+  const at::Tensor& parameter = parameters_->parameters()[index_].second;
+  return parameter.dim() <= 1 ? 1 : parameter.size(0);
+}
+
+at::Tensor ShardedModel::Place::rows() const {
+  const auto here = parameters_->piece(index_);
+  const int64_t row_size = std::max<int64_t>(1, parameters_->layout().parameter_size(index_) / row_count());
+  return at::arange(here.in_parameter, here.in_parameter + here.size,
+                    at::TensorOptions().dtype(at::kLong).device(piece().device()))
+      .div_(row_size, "floor");
 }
 
 Placement ShardedModel::Place::placement(const std::string& whole_name) const {

@@ -31,6 +31,7 @@ struct ShardedModelOptions {
   int64_t min_elements = 0;                    ///< a unit with fewer parameters goes with the unit around it
   int64_t bucket_bytes = int64_t{25} << 20;    ///< stages 1 and 2: gradients that are averaged at once
   int64_t gathers_ahead = 1;                   ///< units that are gathered before they are needed
+  bool finds_unused = false;                   ///< parameters that no rank's loss depends on keep their values
   bool keeps_window_gradients = false;         ///< whole gradients stay until the end of an accumulation window
 };
 
@@ -80,6 +81,10 @@ class ShardedModel final : private UnitHook {
    public:
     Place(ShardedParameters& parameters, size_t index) : parameters_(&parameters), index_(index) {}
     const at::Tensor& piece() const { return parameters_->pieces()[index_]; }
+    /// Rows of the parameter: outputs of a matrix, filters of a convolution; a vector is one row.
+    int64_t row_count() const;
+    /// The row of each element of the piece.
+    at::Tensor rows() const;
     /// For a checkpoint; `whole_name` is that of the whole tensor.
     Placement placement(const std::string& whole_name) const;
     /// Whether a tensor has the parameter's shape, or is this rank's part of such a tensor.
@@ -116,6 +121,7 @@ class ShardedModel final : private UnitHook {
   void start_gather(size_t group);
   void release(size_t group);
   void finish_reduces(size_t left);
+  void drop_unused();
   AgreedOrder& order() {
     return pass_ == Pass::kBackward ? backward_order_ : training_ ? forward_order_ : other_order_;
   }
@@ -142,6 +148,7 @@ class ShardedModel final : private UnitHook {
   std::vector<bool> ready_;  ///< groups whose gradients are all taken
   size_t next_reduce_ = 0;   ///< into reduce_order_
   std::deque<size_t> reducing_;
+  std::vector<std::vector<bool>> used_;  ///< by the window so far on this rank: of each group, by parameter
   /// What the newest whole backward did with other ranks, in order.
   struct Event {
     enum class Kind { kGather, kRelease, kReduce } kind;

@@ -217,6 +217,11 @@ void ShardedParameters::set_piece_gradients() {
   }
 }
 
+bool ShardedParameters::begins_window() const {
+  return std::none_of(is_kept_.begin(), is_kept_.end(), [](bool kept) { return kept; }) &&
+         std::none_of(pieces_.begin(), pieces_.end(), [](const auto& piece) { return piece.grad().defined(); });
+}
+
 void ShardedParameters::keep_gradients() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     is_kept_[i] = is_kept_[i] || is_taken_[i];
@@ -229,7 +234,11 @@ void ShardedParameters::widen_gradients() {
   if (!shard_gradient_.defined() || shard_gradient_.scalar_type() == shard_.scalar_type()) return;
   const PlainTensors plain;
   shard_gradient_ = shard_gradient_.to(shard_.scalar_type());
+  std::vector<bool> has(pieces_.size());
+  for (size_t i = 0; i < pieces_.size(); ++i) has[i] = pieces_[i].grad().defined();
   set_piece_gradients();
+  for (size_t i = 0; i < pieces_.size(); ++i)
+    if (!has[i]) drop_gradient(i);
 }
 
 void ShardedParameters::discard_gradients() {

@@ -68,14 +68,16 @@ class ShardedParameters {
 
   /// Takes the gradient that backward has just given to a parameter. True: it was the last one that was missing.
   bool take_gradient(size_t parameter);
-  /// Whether a gradient was taken that is not reduced yet.
-  bool has_gradients() const { return taken_ > 0; }
+  /// Whether no gradient of the window is there yet.
+  bool begins_window() const;
   /// Collective. Gradients that are missing count as zero.
   void start_reduce();
   /// Waits. The pieces have gradients then, the sum of the window so far, in the type that they were computed in.
   void finish_reduce();
   /// The micro-batch was not the last of its window: keeps what was taken for the next one, and reduces nothing.
   void keep_gradients();
+  /// The piece has no gradient after all: no rank's loss depends on the parameter.
+  void drop_gradient(size_t parameter) { pieces_[parameter].mutable_grad().reset(); }
   /// The pieces' gradients become those of the optimizer's type.
   void widen_gradients();
   /// Forgets all gradients.
