@@ -16,11 +16,11 @@ namespace F = torch::nn::functional;
 
 Net::Net(const Options& options) : options_(options) {
   automatic_optimization = !options.manual;
-  first_ = register_module("first", torch::nn::Linear(4, 8));
+  first_ = register_module("first", Dense(4, 8));
   norm_ = register_module("norm", torch::nn::BatchNorm1d(8));
   dropout_ = register_module("dropout", torch::nn::Dropout(options.dropout));
-  second_ = register_module("second", torch::nn::Linear(8, 1));
-  branch_ = register_module("branch", torch::nn::Linear(4, 1));
+  second_ = register_module("second", Dense(8, 1));
+  branch_ = register_module("branch", Dense(4, 1));
   if (!options.batch_norm)
     for (auto& parameter : norm_->parameters()) parameter.set_requires_grad(false);
   if (options.freeze_first)
@@ -80,19 +80,19 @@ OptimizerConfigs Net::configure_optimizers() {
   return {sgd(std::move(body)), sgd(std::move(branch))};
 }
 
-TrainerOptions trainer_options(const TrainingRun& run, const char* strategy, int ranks) {
+TrainerOptions trainer_options(const TrainingRun& run, const StrategyCase& on) {
   TrainerOptions options = quiet(run.epochs);
-  options.strategy = strategy;
-  options.devices = ranks;
+  options.strategy = Spec<Strategy>(Config::parse(on.yaml(), {}));
+  options.devices = on.ranks;
   options.log_every_n_steps = 2;
   if (run.configure) run.configure(options);
   return options;
 }
 
-Outcome train(const TrainingRun& run, const char* strategy, int ranks) {
+Outcome train(const TrainingRun& run, const StrategyCase& on) {
   seed_everything(7);
   const auto module = make<Net>(run.net);
-  Trainer trainer(trainer_options(run, strategy, ranks));
+  Trainer trainer(trainer_options(run, on));
   const DataLoader training(tiny_dataset(run.examples), {.shuffle = true, .global_batch_size = run.global_batch});
   const DataLoader validation(tiny_dataset(19), {.global_batch_size = run.global_batch});
   trainer.fit(module, training, validation, run.ckpt);

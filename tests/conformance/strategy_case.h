@@ -4,6 +4,7 @@
 
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/nn/unit.h>
 
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
@@ -20,13 +21,21 @@ namespace levin::testing {
 struct StrategyCase {
   const char* strategy;
   int ranks;
+  int stage = 0;  ///< of a sharded strategy
+  bool is_sharded() const { return stage > 0; }
+  /// As in YAML, with further options: ", find_unused_parameters: true".
+  std::string yaml(const std::string& further = "") const {
+    const std::string of_stage = is_sharded() ? ", stage: " + std::to_string(stage) : "";
+    return std::string("{name: ") + strategy + of_stage + further + "}";
+  }
   friend std::ostream& operator<<(std::ostream& stream, const StrategyCase& item) {
-    return stream << item.strategy << " on " << item.ranks;
+    return stream << item.yaml() << " on " << item.ranks;
   }
 };
 
 inline std::string name_of(const ::testing::TestParamInfo<StrategyCase>& info) {
-  return std::string(info.param.strategy) + "_" + std::to_string(info.param.ranks);
+  const std::string stage = info.param.is_sharded() ? "_stage_" + std::to_string(info.param.stage) : "";
+  return info.param.strategy + stage + "_" + std::to_string(info.param.ranks);
 }
 
 struct NetOptions {
@@ -48,6 +57,14 @@ struct NetOptions {
   }
 };
 
+class DenseImpl : public torch::nn::LinearImpl {
+ public:
+  using LinearImpl::LinearImpl;
+  at::Tensor forward(const at::Tensor& x) { return LinearImpl::forward(x); }
+};
+/// A linear layer that is a unit.
+LEVIN_UNIT(Dense);
+
 /// A small regression whose options switch on what strategies find hard.
 class Net : public Module {
  public:
@@ -65,11 +82,11 @@ class Net : public Module {
   StepOutput evaluate(const Batch& batch, const std::string& stage);
 
   Options options_;
-  torch::nn::Linear first_{nullptr};
+  Dense first_{nullptr};
   torch::nn::BatchNorm1d norm_{nullptr};
   torch::nn::Dropout dropout_{nullptr};
-  torch::nn::Linear second_{nullptr};
-  torch::nn::Linear branch_{nullptr};
+  Dense second_{nullptr};
+  Dense branch_{nullptr};
 };
 
 /// What a run leaves.
@@ -90,11 +107,10 @@ struct TrainingRun {
 };
 
 /// Trains as the case says, or on one device.
-Outcome train(const TrainingRun& run, const char* strategy, int ranks);
-inline Outcome train(const TrainingRun& run, const StrategyCase& on) { return train(run, on.strategy, on.ranks); }
-inline Outcome train_on_one_device(const TrainingRun& run) { return train(run, "single_device", 1); }
+Outcome train(const TrainingRun& run, const StrategyCase& on);
+inline Outcome train_on_one_device(const TrainingRun& run) { return train(run, {"single_device", 1}); }
 
-TrainerOptions trainer_options(const TrainingRun& run, const char* strategy, int ranks);
+TrainerOptions trainer_options(const TrainingRun& run, const StrategyCase& on);
 
 /// Nothing, or how the first tensors that differ by more than `bound` do.
 std::string difference(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b, double bound);

@@ -86,7 +86,7 @@ TEST_P(StrategyConformance, ARunRepeatsItselfToTheBit) {
 TEST_P(StrategyConformance, CallsMayFollowEachOther) {
   seed_everything(3);
   const auto module = make<Net>();
-  Trainer trainer(trainer_options({.epochs = 1}, GetParam().strategy, GetParam().ranks));
+  Trainer trainer(trainer_options({.epochs = 1}, GetParam()));
   const DataLoader loader(tiny_dataset(19), {.global_batch_size = 8});
   trainer.fit(module, loader, loader);
   const auto tested = trainer.test(module, loader);
@@ -101,8 +101,8 @@ TEST_P(StrategyConformance, PredictionsComeInTheOrderOfTheExamples) {
   seed_everything(3);
   const auto module = make<Net>();
   const DataLoader loader(tiny_dataset(19), {.global_batch_size = 8});
-  Trainer one(trainer_options({}, "single_device", 1));
-  Trainer several(trainer_options({}, GetParam().strategy, GetParam().ranks));
+  Trainer one(trainer_options({}, {"single_device", 1}));
+  Trainer several(trainer_options({}, GetParam()));
   const auto expected = one.predict(module, loader);
   const auto got = several.predict(module, loader);
   ASSERT_EQ(got.at(0).size(), expected.at(0).size());
@@ -133,7 +133,7 @@ TEST_P(StrategyConformance, ResumesToTheBit) {
 }
 
 TEST_P(StrategyConformance, ResumesWithAnotherNumberOfRanks) {
-  if (is("ddp"))
+  if (is("ddp") || is("sharded"))
     GTEST_SKIP() << "a program has one number of processes: launchers.torchrun.lost_host resumes with another";
   const std::string root = fresh_folder("conformance");
   TrainingRun run{.examples = 40, .epochs = 3};
@@ -148,15 +148,17 @@ TEST_P(StrategyConformance, ResumesWithAnotherNumberOfRanks) {
   const Outcome expected = train_on_one_device(run);
   run.ckpt = part.last_checkpoint;
   for (const int ranks : {1, 2, 4}) {
-    const char* strategy = ranks == 1 || is("single_device") ? "single_device" : GetParam().strategy;
-    const Outcome resumed = train(run, strategy, is("single_device") ? 1 : ranks);
+    StrategyCase other = GetParam();
+    other.ranks = ranks;
+    if (ranks == 1 || is("single_device")) other = {"single_device", 1};
+    const Outcome resumed = train(run, other);
     EXPECT_EQ(difference(resumed.weights, expected.weights, kSummationOrder), "") << ranks << " ranks";
   }
 }
 
 TEST_P(StrategyConformance, WhatUserCodeThrowsEndsTheCall) {
   if (is("single_device")) GTEST_SKIP() << "trainer.HookOrder and trainer.CliTest have it for one device";
-  if (is("ddp")) GTEST_SKIP() << kProgramEnds;
+  if (is("ddp") || is("sharded")) GTEST_SKIP() << kProgramEnds;
   const auto module = make<Net>();
   TrainingRun run{.epochs = 1};
   run.configure = [](TrainerOptions& options) {
@@ -185,6 +187,20 @@ INSTANTIATE_TEST_SUITE_P(Replicas, StrategyConformance,
                                            StrategyCase{"ddp2", 2}),
                          name_of);
 
+INSTANTIATE_TEST_SUITE_P(ShardedThreads, StrategyConformance,
+                         ::testing::Values(StrategyCase{"sharded_threads", 1, 3}, StrategyCase{"sharded_threads", 2, 1},
+                                           StrategyCase{"sharded_threads", 2, 2}, StrategyCase{"sharded_threads", 2, 3},
+                                           StrategyCase{"sharded_threads", 4, 1}, StrategyCase{"sharded_threads", 4, 2},
+                                           StrategyCase{"sharded_threads", 4, 3}),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(ShardedForks, StrategyConformance,
+                         ::testing::Values(StrategyCase{"sharded_spawn", 2, 2}, StrategyCase{"sharded_spawn", 2, 3}),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(TwoShardedProcesses, StrategyConformance,
+                         ::testing::Values(StrategyCase{"sharded", 2, 1}, StrategyCase{"sharded", 2, 2},
+                                           StrategyCase{"sharded", 2, 3}),
+                         name_of);
+
 /// Builds a layer whose width depends on the rank.
 class UnlikeNet : public Net {
  public:
@@ -203,7 +219,7 @@ class RankConformance : public StrategyConformance {};
 TEST_P(RankConformance, UnusedParametersAreFound) {
   TrainingRun run{.net = {.alternate = true}};
   const Outcome expected = train_on_one_device(run);
-  const std::string strategy = std::string("{name: ") + GetParam().strategy + ", find_unused_parameters: true}";
+  const std::string strategy = GetParam().yaml(", find_unused_parameters: true");
   run.configure = [&](TrainerOptions& options) { options.strategy = Spec<Strategy>(Config::parse(strategy, {})); };
   const Outcome got = train(run, GetParam());
   EXPECT_EQ(difference(got.weights, expected.weights, kSummationOrder), "");
@@ -237,8 +253,10 @@ TEST_P(RankConformance, CompressedGradientsAreNearlyTheSame) {
   TrainingRun run;
   const Outcome expected = train_on_one_device(run);
   for (const char* compression : {"fp16", "bf16"}) {
+    const char* type = std::string(compression) == "fp16" ? "float16" : "bfloat16";
     const std::string strategy =
-        std::string("{name: ") + GetParam().strategy + ", gradient_compression: " + compression + "}";
+        GetParam().yaml(GetParam().is_sharded() ? std::string(", reduce_type: ") + type
+                                                : std::string(", gradient_compression: ") + compression);
     run.configure = [&](TrainerOptions& options) { options.strategy = Spec<Strategy>(Config::parse(strategy, {})); };
     const Outcome got = train(run, GetParam());
     EXPECT_EQ(difference(got.weights, expected.weights, 0.05), "") << compression;
@@ -246,7 +264,7 @@ TEST_P(RankConformance, CompressedGradientsAreNearlyTheSame) {
 }
 
 TEST_P(RankConformance, TheMistakeOfOneRankEndsAllWithItsMessage) {
-  if (is("ddp")) GTEST_SKIP() << kProgramEnds;
+  if (is("ddp") || is("sharded")) GTEST_SKIP() << kProgramEnds;
   if (GetParam().ranks == 1) GTEST_SKIP() << "this case has one rank; the mistake is that of rank 1";
   struct Mistake {
     const char* what;
@@ -265,9 +283,9 @@ TEST_P(RankConformance, TheMistakeOfOneRankEndsAllWithItsMessage) {
 }
 
 TEST_P(RankConformance, ARankThatIsWaitedForTooLongEndsTheCall) {
-  if (is("ddp")) GTEST_SKIP() << kProgramEnds;
+  if (is("ddp") || is("sharded")) GTEST_SKIP() << kProgramEnds;
   if (GetParam().ranks == 1) GTEST_SKIP() << "this case has one rank; the mistake is that of rank 1";
-  const std::string strategy = std::string("{name: ") + GetParam().strategy + ", timeout: 1}";
+  const std::string strategy = GetParam().yaml(", timeout: 1");
   TrainingRun run{.net = {.mistake = "hangs"}};
   run.configure = [&](TrainerOptions& options) { options.strategy = Spec<Strategy>(Config::parse(strategy, {})); };
   try {
@@ -279,10 +297,10 @@ TEST_P(RankConformance, ARankThatIsWaitedForTooLongEndsTheCall) {
 }
 
 TEST_P(RankConformance, RanksWithDifferentModelsAreToldTheFirstDifference) {
-  if (is("ddp")) GTEST_SKIP() << kProgramEnds;
+  if (is("ddp") || is("sharded")) GTEST_SKIP() << kProgramEnds;
   if (GetParam().ranks == 1) GTEST_SKIP() << "this case has one rank; the mistake is that of rank 1";
   seed_everything(7);
-  Trainer trainer(trainer_options({}, GetParam().strategy, GetParam().ranks));
+  Trainer trainer(trainer_options({}, GetParam()));
   const DataLoader loader(tiny_dataset(16), {.global_batch_size = 8});
   try {
     trainer.fit(make<UnlikeNet>(), loader);
@@ -298,6 +316,13 @@ INSTANTIATE_TEST_SUITE_P(Threads, RankConformance,
                                            StrategyCase{"ddp_threads", 4}),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(TwoProcesses, RankConformance, ::testing::Values(StrategyCase{"ddp", 2}), name_of);
+INSTANTIATE_TEST_SUITE_P(ShardedThreads, RankConformance,
+                         ::testing::Values(StrategyCase{"sharded_threads", 1, 3}, StrategyCase{"sharded_threads", 2, 1},
+                                           StrategyCase{"sharded_threads", 2, 2}, StrategyCase{"sharded_threads", 2, 3},
+                                           StrategyCase{"sharded_threads", 4, 3}),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(TwoShardedProcesses, RankConformance, ::testing::Values(StrategyCase{"sharded", 2, 3}),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(Forks, RankConformance, ::testing::Values(StrategyCase{"ddp_spawn", 2}), name_of);
 
 }  // namespace
