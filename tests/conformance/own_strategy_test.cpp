@@ -46,7 +46,7 @@ class OwnDdp : public DdpThreads {
 TEST(OwnStrategy, OverridesProcessGroupAndGradientHookUnderItsName) {
   registries().strategies.add<OwnDdp>("own_ddp");
   const Outcome expected = train_on_one_device({});
-  const Outcome got = train({}, "own_ddp", 2);
+  const Outcome got = train({}, {"own_ddp", 2});
   EXPECT_EQ(difference(got.weights, expected.weights, 2e-5), "");
   EXPECT_GE(groups_made, 2);
   // Two ranks, two epochs of five batches.
