@@ -60,7 +60,7 @@ class TransformerProgram : public ::testing::Test {
                                     "--model.lr=0.01",
                                     "--model.warmup_steps=10",
                                     "--model.sample_length=40",
-                                    "--trainer.max_steps=60",
+                                    "--trainer.max_steps=40",
                                     "--trainer.val_check_interval=20",
                                     "--trainer.log_every_n_steps=1",
                                     "--trainer.accelerator=cpu",
@@ -105,7 +105,7 @@ TEST_F(TransformerProgram, RecomputedBlocksGiveTheSameWeightsToTheBit) {
 }
 
 TEST_F(TransformerProgram, AnInterruptedRunEndsAsOneThatWasNot) {
-  const std::vector<std::string> setting = {"--model.dropout=0.1", "--trainer.max_steps=300"};
+  const std::vector<std::string> setting = {"--model.dropout=0.1", "--trainer.max_steps=200"};
   ASSERT_EQ(run("fit", setting, "whole").status, 0);
 
   RunningProgram program(words("fit", setting, "parts"), options_);
