@@ -34,9 +34,9 @@ std::string made_up_text() {
 
 /// The number in the line of a table that begins with a metric's name.
 double value_of(const std::string& name, const std::string& table) {
-  const size_t place = table.find("\n" + name + " ");
+  const size_t place = ("\n" + table).find("\n" + name + " ");
   EXPECT_NE(place, std::string::npos) << table;
-  return place == std::string::npos ? 0 : std::stod(table.substr(place + 1 + name.size()));
+  return place == std::string::npos ? 0 : std::stod(table.substr(place + name.size()));
 }
 
 class TransformerProgram : public ::testing::Test {
