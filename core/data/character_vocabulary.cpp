@@ -52,11 +52,12 @@ void append_utf8(std::string& text, char32_t value) {
 
 }  // namespace
 
-CharacterVocabulary::CharacterVocabulary(std::string_view text) {
+CharacterVocabulary::CharacterVocabulary(std::string_view text, LineEnds line_ends) {
   std::unordered_set<char32_t> seen;
-  while (!text.empty()) {
-    const char32_t character = take_character(text);
-    if (character != U'\n' && character != U'\r') seen.insert(character);
+  while (!text.empty()) seen.insert(take_character(text));
+  if (line_ends == LineEnds::kLeaveOut) {
+    seen.erase(U'\n');
+    seen.erase(U'\r');
   }
   characters_.assign(seen.begin(), seen.end());
   std::sort(characters_.begin(), characters_.end());

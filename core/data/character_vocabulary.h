@@ -17,8 +17,10 @@ class CharacterVocabulary {
   static constexpr int64_t kPadding = 0;
   static constexpr int64_t kUnknown = 1;
 
-  /// The characters of a UTF-8 text, line ends left out.
-  explicit CharacterVocabulary(std::string_view text);
+  enum class LineEnds { kLeaveOut, kKeep };
+
+  /// The characters of a UTF-8 text, with or without its line ends.
+  explicit CharacterVocabulary(std::string_view text, LineEnds line_ends = LineEnds::kLeaveOut);
 
   /// Numbers in use, padding and unknown included.
   int64_t size() const { return kFirst + static_cast<int64_t>(characters_.size()); }

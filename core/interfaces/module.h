@@ -80,7 +80,8 @@ class Module : public torch::nn::Module, public Buildable {
 
   /// One or several optimizers with their schedulers.
   virtual OptimizerConfigs configure_optimizers();
-  /// Builds large layers once the strategy is known; called again on every fit, so it must check what is there.
+  /// Builds large layers once the strategy is known; called again on every fit, so it must check what is there. Before
+  /// load_from_checkpoint loads weights it is called without a trainer.
   virtual void configure_model() {}
   /// Callbacks of the module's own; they replace those of the trainer that have the same type.
   virtual std::vector<std::shared_ptr<Callback>> configure_callbacks() { return {}; }

@@ -541,9 +541,13 @@ void Session::load_outcome(const SessionRequest& request, const std::string& dir
   core_.set_run_directory(outcome.at("run_directory").as_string());
   core_.stage = request.stage;
   core_.data = request.data;
+  if (core_.user_module != nullptr) core_.user_module->attach(nullptr);
   core_.user_module = request.module;
+  core_.user_module->attach(&core_);
   core_.status = outcome.at("interrupted").as_int() != 0 ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
-  if (request.stage == Stage::kFit) checkpoints_.load_outcome(outcome.at("fit"));
+  if (request.stage != Stage::kFit) return;
+  core_.user_module->configure_model();  // no rank ran here: only theirs have these layers yet
+  checkpoints_.load_outcome(outcome.at("fit"));
 }
 
 }  // namespace levin

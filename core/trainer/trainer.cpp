@@ -225,6 +225,7 @@ Config saved_hyper_parameters(const std::string& path) {
 
 void load_weights(Module& module, const std::string& path) {
   const State tree = read_checkpoint(path, {"model", "module"});
+  module.configure_model();
   if (const State* extra = tree.find("module")) module.on_load_checkpoint(*extra);
   load_named_tensors(module, tree.at("model"));
 }

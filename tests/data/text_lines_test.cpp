@@ -23,6 +23,16 @@ TEST(CharacterVocabulary, NumbersCharactersInOrder) {
   EXPECT_EQ(vocabulary.encode("aaaaaaaa", ids), 4);
 }
 
+TEST(CharacterVocabulary, KeepsLineEndsOnRequest) {
+  const std::string text = "b\na\r\n";
+  const CharacterVocabulary vocabulary(text, CharacterVocabulary::LineEnds::kKeep);
+  EXPECT_EQ(vocabulary.size(), 6);
+  std::array<int64_t, 5> ids{};
+  EXPECT_EQ(vocabulary.encode(text, ids), 5);
+  EXPECT_EQ(ids, (std::array<int64_t, 5>{5, 2, 4, 3, 2}));
+  EXPECT_EQ(vocabulary.decode(ids), text);
+}
+
 TEST(CharacterVocabulary, ReadsUtf8) {
   const std::string text = "aé€😀";
   const CharacterVocabulary vocabulary(text);

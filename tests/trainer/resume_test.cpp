@@ -200,6 +200,49 @@ TEST(Resume, RefusesAnotherModelAndNamesTheDifference) {
   EXPECT_TRUE(identical(weights(*wider), before));
 }
 
+/// Has no layer before configure_model.
+class LateModule : public Module {
+ public:
+  using Options = TinyOptions;
+  explicit LateModule(const Options& options) : options_(options) {}
+  void configure_model() override {
+    if (!layer_) layer_ = register_module("layer", torch::nn::Linear(4, 1));
+  }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    return torch::nn::functional::mse_loss(layer_(batch["x"]), batch["y"]);
+  }
+  OptimizerConfigs configure_optimizers() override {
+    return std::make_shared<optim::AdamW>(parameters(), optim::AdamWOptions{.lr = options_.lr});
+  }
+
+ private:
+  Options options_;
+  torch::nn::Linear layer_{nullptr};
+};
+
+TEST(Resume, LayersOfConfigureModelAreBuiltBeforeTheirWeightsAreLoaded) {
+  const std::string folder = fresh_folder("late");
+  auto module = make<LateModule>({});
+  Trainer trainer(quiet(1));
+  trainer.fit(module, testing::tiny_loader());
+  trainer.save_checkpoint(folder + "/c");
+  EXPECT_TRUE(identical(weights(*load_from_checkpoint<LateModule>(folder + "/c")), weights(*module)));
+
+  // The ranks are other processes than this one, which gets what they have trained.
+  TrainerOptions options = quiet(1);
+  options.strategy = "ddp_spawn";
+  options.devices = 2;
+  seed_everything(3);
+  auto spawned = make<LateModule>({});
+  Trainer(options).fit(spawned, testing::tiny_loader());
+  const auto trained = weights(*spawned);
+  ASSERT_EQ(trained.size(), 2u);
+  seed_everything(3);
+  auto fresh = make<LateModule>({});
+  fresh->configure_model();
+  EXPECT_FALSE(identical(trained, weights(*fresh)));
+}
+
 TEST(Resume, LoadFromCheckpointRebuildsTheModule) {
   const std::string folder = fresh_folder("rebuild");
   auto module = make<TinyModule>({.width = 5});
