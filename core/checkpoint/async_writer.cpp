@@ -36,11 +36,13 @@ AsyncCheckpointWriter::~AsyncCheckpointWriter() {
 void AsyncCheckpointWriter::save(const std::string& path, const State& tree, const CheckpointInfo& info,
                                  std::function<void()> after) {
   wait();
-  saving_ = std::async(std::launch::async, [this, path, info, after = std::move(after), copy = host_copy(tree)] {
-    block_signals();
-    write_through(*channel_, path, copy, info);
-    if (after) after();
-  });
+  saving_ =
+      std::async(std::launch::async, [this, path, info, after = std::move(after), copy = host_copy(tree)]() mutable {
+        block_signals();
+        const State snapshot = std::move(copy);  // gone when it is written, not when somebody asks for the outcome
+        write_through(*channel_, path, snapshot, info);
+        if (after) after();
+      });
 }
 
 void AsyncCheckpointWriter::wait() {

@@ -1,6 +1,7 @@
 #include <levin/core/checkpoint/checkpoint.h>
 
-#include "../checkpoint/checkpoint_fixture.h"
+#include "../checkpoint/sharded_fixture.h"
+#include "../support/thread_collective.h"
 
 #include <sys/wait.h>
 
@@ -75,6 +76,21 @@ TEST_F(LevinCheckpointTool, Diff) {
   EXPECT_EQ(different.output, "loops/global_step: 1 / 2\nsame: 4 tensors, 4 values; different: 1\n");
 }
 
+TEST_F(LevinCheckpointTool, Consolidate) {
+  const auto trees = testing::shard_evenly(testing::sample_tree(1), 3);
+  testing::run_ranks(3, [&](testing::ThreadCollective& ranks) {
+    write_sharded_checkpoint(path("sharded"), trees[static_cast<size_t>(ranks.rank())], {.global_step = 1}, ranks);
+  });
+  EXPECT_NE(run("show --tensors sharded").output.find("model/net.0.weight"), std::string::npos);
+  EXPECT_NE(run("verify sharded").output.find("model.rank-00002.safetensors"), std::string::npos);
+  const Result result = run("consolidate sharded whole");
+  EXPECT_EQ(result.status, 0) << result.errors;
+  EXPECT_EQ(run("verify whole").status, 0);
+  EXPECT_EQ(run("diff sharded whole").output, "same: 4 tensors, 5 values; different: 0\n");
+  EXPECT_EQ(run("consolidate sharded weights.safetensors").status, 0);
+  EXPECT_EQ(testing::read_bytes(path("weights.safetensors")), testing::read_bytes(path("whole/model.safetensors")));
+}
+
 TEST_F(LevinCheckpointTool, Help) {
   const Result result = run("--help");
   EXPECT_EQ(result.status, 0);
@@ -83,7 +99,8 @@ TEST_F(LevinCheckpointTool, Help) {
 
 TEST_F(LevinCheckpointTool, ErrorsAreOneLineAndStatusTwo) {
   testing::flip_bit(path("b/manifest.json"), 12);
-  for (const char* arguments : {"shw a", "diff a", "verify none", "show b", "--what", "verify a --tensors"}) {
+  for (const char* arguments : {"shw a", "diff a", "verify none", "show b", "--what", "verify a --tensors",
+                                "consolidate a", "consolidate none c", "consolidate a a"}) {
     const Result result = run(arguments);
     EXPECT_EQ(result.status, 2) << arguments;
     EXPECT_EQ(result.output, "") << arguments;
