@@ -13,12 +13,16 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+namespace torch::nn {
+class Module;
+}
 namespace torch::optim {
 class Optimizer;
 }
@@ -108,6 +112,9 @@ class Strategy : public Buildable {
   /// nullptr while there is one rank.
   virtual ControlPlane* control_plane() { return nullptr; }
 
+  /// Around configure_model: what is built while it lives may be divided over the ranks at once. `prepare` converts a
+  /// part of the module before that.
+  virtual std::shared_ptr<void> build_scope(std::function<void(torch::nn::Module&)> /*prepare*/) { return nullptr; }
   /// Moves the module to the device and wraps it, before configure_optimizers.
   virtual void setup_module(Module& module) = 0;
   /// What an optimizer steps in place of a parameter of the module.

@@ -154,7 +154,11 @@ void Session::set_up(const SessionRequest& request) {
   core_.set_callbacks(callbacks_for(request));
   set_up_data(request);
   hooks_.call("setup", &Callback::setup, &Module::setup, request.stage);
-  hooks_.module("configure_model", &Module::configure_model);
+  {
+    const auto scope =
+        core_.strategy().build_scope([this](torch::nn::Module& part) { core_.precision().convert_module(part); });
+    hooks_.module("configure_model", &Module::configure_model);
+  }
   select_loaders();
   if (!request.tune) core_.start_loggers();
 }

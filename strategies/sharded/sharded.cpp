@@ -114,13 +114,7 @@ void Sharded::make_groups() {
   }
 }
 
-void Sharded::setup_module(Module& module) {
-  module.to(root_device());
-  has_buffers_ = !module.buffers().empty();
-  stepped_in_place_ = false;
-  if (world_size() == 1) return;
-  require_same_model(module, collective());
-  broadcast_model(module, process_group());
+ShardedModelOptions Sharded::model_options() const {
   ShardedModelOptions sharding;
   sharding.stage = options_.stage;
   sharding.compute_type = mixed_type_;
@@ -130,9 +124,34 @@ void Sharded::setup_module(Module& module) {
   sharding.gathers_ahead = options_.gathers_ahead;
   sharding.finds_unused = options_.find_unused_parameters;
   sharding.keeps_window_gradients = options_.keep_window_gradients;
+  return sharding;
+}
+
+std::shared_ptr<void> Sharded::build_scope(std::function<void(torch::nn::Module&)> prepare) {
+  if (world_size() == 1 || options_.stage < 3) return nullptr;
+  // The options outlive the build.
+  const auto sharding = std::make_shared<ShardedModelOptions>(model_options());
+  const auto build = std::make_shared<ShardedBuild>(shard_group_, replica_group_, *sharding,
+                                                    [this, prepare = std::move(prepare)](torch::nn::Module& part) {
+                                                      prepare(part);
+                                                      part.to(root_device());
+                                                    });
+  return std::shared_ptr<void>(build.get(), [this, build, sharding](void*) { built_ = build->take(); });
+}
+
+void Sharded::setup_module(Module& module) {
+  module.to(root_device());
+  has_buffers_ = !module.buffers().empty();
+  stepped_in_place_ = false;
+  if (world_size() == 1) return;
+  require_same_model(module, collective());
+  // What was built in parts is alike by construction.
+  if (built_.empty()) broadcast_model(module, process_group());
+  ShardedModelOptions sharding = model_options();
   sharding.units =
       options_.units.empty() ? named_units(module) : select_units(module, options_.units, "strategy.sharded.units");
-  model_ = std::make_unique<ShardedModel>(module, shard_group_, replica_group_, std::move(sharding));
+  model_ = std::make_unique<ShardedModel>(module, shard_group_, replica_group_, std::move(sharding),
+                                          std::exchange(built_, {}));
 }
 
 at::Tensor Sharded::stand_in(const at::Tensor& parameter) {

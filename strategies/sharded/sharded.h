@@ -1,10 +1,12 @@
 #pragma once
 
 #include <levin/strategies/ranks/ranked_strategy.h>
+#include <levin/strategies/sharded/sharded_build.h>
 
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +15,7 @@
 namespace levin {
 
 class ShardedModel;
+struct ShardedModelOptions;
 
 struct ShardedOptions {
   int64_t stage = 3;                    ///< what is divided: 1 optimizer state, 2 gradients too, 3 parameters too
@@ -46,6 +49,7 @@ class Sharded : public RankedStrategy {
 
   std::string name() const override { return "sharded"; }
   void setup_environment(const StrategySetup& setup) override;
+  std::shared_ptr<void> build_scope(std::function<void(torch::nn::Module&)> prepare) override;
   void setup_module(Module& module) override;
   bool loads_weights_before_setup() const override { return world_size() == 1; }
   State module_state(Module& module) override;
@@ -72,11 +76,13 @@ class Sharded : public RankedStrategy {
   void teardown() override;
 
  private:
+  ShardedModelOptions model_options() const;
   void send_buffers(Module& module);
   void make_groups();
   void check_in_place();
 
   const Options options_;
+  std::vector<ShardedBuild::Part> built_;      ///< by configure_model, and not yet in model_
   std::unique_ptr<ShardedModel> model_;        ///< nullptr with one rank
   std::shared_ptr<Collective> shard_group_;    ///< the ranks that hold one copy
   std::shared_ptr<Collective> replica_group_;  ///< those that hold the same part of it; nullptr where there is one copy

@@ -24,14 +24,20 @@ namespace {
 /// Reductions under way at once: the whole gradients of each are held until it is done.
 constexpr size_t kReducesInFlight = 2;
 
+bool is_inside(std::string_view name, const std::string& path) {
+  return path.empty() || (name.size() > path.size() && name.starts_with(path) && name[path.size()] == '.');
+}
+
+}  // namespace
+
 /// A parameter with every name that it has in a module.
-struct Found {
+struct ShardedModel::Found {
   at::Tensor parameter;
   std::vector<std::string> names;
 };
 
 /// In the module's order, each once.
-std::vector<Found> all_parameters(const torch::nn::Module& module) {
+std::vector<ShardedModel::Found> ShardedModel::all_parameters(const torch::nn::Module& module) {
   std::vector<Found> found;
   std::map<const void*, size_t> index;
   const auto add_own = [&](const torch::nn::Module& of, const std::string& prefix) {
@@ -47,12 +53,6 @@ std::vector<Found> all_parameters(const torch::nn::Module& module) {
   return found;
 }
 
-bool is_inside(std::string_view name, const std::string& path) {
-  return path.empty() || (name.size() > path.size() && name.starts_with(path) && name[path.size()] == '.');
-}
-
-}  // namespace
-
 /// Tells the model of a parameter's gradient.
 class ShardedModel::TakeGradient final : public torch::autograd::PostAccumulateGradHook {
  public:
@@ -67,14 +67,15 @@ class ShardedModel::TakeGradient final : public torch::autograd::PostAccumulateG
 };
 
 ShardedModel::ShardedModel(torch::nn::Module& module, std::shared_ptr<Collective> group,
-                           std::shared_ptr<Collective> replicas, ShardedModelOptions options)
+                           std::shared_ptr<Collective> replicas, ShardedModelOptions options,
+                           std::vector<ShardedBuild::Part> built)
     : group_(std::move(group)),
       replicas_(std::move(replicas)),
       options_(std::move(options)),
       forward_order_(*group_, [this](int64_t unit) { return group_name(unit); }),
       other_order_(*group_, [this](int64_t unit) { return group_name(unit); }),
       backward_order_(*group_, [this](int64_t unit) { return group_name(unit); }) {
-  divide(module);
+  divide(module, std::move(built));
   for (size_t i = 0; i < groups_.size(); ++i) {
     const auto& parameters = groups_[i]->parameters();
     for (size_t j = 0; j < parameters.size(); ++j) {
@@ -98,9 +99,48 @@ ShardedModel::~ShardedModel() {
 
 std::string ShardedModel::group_name(int64_t group) const { return groups_[static_cast<size_t>(group)]->name(); }
 
+ShardingOptions ShardedModelOptions::sharding(at::ScalarType optimizer_type) const {
+  const at::ScalarType type = compute_type.value_or(optimizer_type);
+  return {.keeps_parameters = stage < 3,
+          .keeps_gradients = stage == 1,
+          .type = type,
+          .reduce_type = reduce_type.value_or(type)};
+}
+
+/// What was divided while it was built, under the names that it has now.
+void ShardedModel::adopt(torch::nn::Module& module, std::vector<ShardedBuild::Part> built,
+                         const std::vector<Found>& found) {
+  std::map<const void*, const Found*> by_parameter;
+  for (const Found& item : found) by_parameter[item.parameter.unsafeGetTensorImpl()] = &item;
+  const std::vector<NamedUnit> units = named_units(module);
+  for (auto& part : built) {
+    const auto unit =
+        std::find_if(units.begin(), units.end(), [&](const auto& named) { return named.unit == part.unit; });
+    // A unit that was built and thrown away, or is none of the module's.
+    if (unit == units.end()) continue;
+    bool is_shared = false;
+    for (const auto& [unnamed, parameter] : part.parameters->parameters())
+      for (const std::string& name : by_parameter.at(parameter.unsafeGetTensorImpl())->names)
+        is_shared |= !is_inside(name, unit->path);
+    part.parameters->rename(unit->path, [&](const at::Tensor& parameter) {
+      return by_parameter.at(parameter.unsafeGetTensorImpl())->names.front();
+    });
+    if (is_shared)
+      always_whole_.push_back(groups_.size());
+    else
+      of_unit_.emplace(part.unit, groups_.size());
+    groups_.push_back(std::move(part.parameters));
+  }
+}
+
 /// Which parameters lie together, in the order in which backward probably reaches them last.
-void ShardedModel::divide(torch::nn::Module& module) {
-  const std::vector<Found> found = all_parameters(module);
+void ShardedModel::divide(torch::nn::Module& module, std::vector<ShardedBuild::Part> built) {
+  std::vector<Found> found = all_parameters(module);
+  adopt(module, std::move(built), found);
+  std::set<const void*> adopted;
+  for (const auto& group : groups_)
+    for (const auto& [name, parameter] : group->parameters()) adopted.insert(parameter.unsafeGetTensorImpl());
+  std::erase_if(found, [&](const Found& item) { return adopted.contains(item.parameter.unsafeGetTensorImpl()); });
   std::vector<NamedUnit> units = options_.stage == 3 ? options_.units : std::vector<NamedUnit>();
   // The innermost unit around each parameter; -1 for none, and for a parameter that several units share.
   const auto owner = [&](const Found& item) -> int64_t {
@@ -148,14 +188,12 @@ void ShardedModel::divide(torch::nn::Module& module) {
       list->second.emplace_back(item.names.front(), item.parameter);
   }
 
-  ShardingOptions sharding{.keeps_parameters = options_.stage < 3, .keeps_gradients = options_.stage == 1};
   for (auto& [key, list] : lists) {
-    sharding.type = options_.compute_type.value_or(key.type);
-    sharding.reduce_type = options_.reduce_type.value_or(sharding.type);
     const bool in_unit = key.unit >= 0;
     const std::string name = in_unit ? units[static_cast<size_t>(key.unit)].path : list.front().first;
     const size_t index = groups_.size();
-    groups_.push_back(std::make_unique<ShardedParameters>(name, std::move(list), group_, replicas_, sharding));
+    groups_.push_back(
+        std::make_unique<ShardedParameters>(name, std::move(list), group_, replicas_, options_.sharding(key.type)));
     if (options_.stage < 3) continue;
     // A second type within a unit is rare enough to be whole all the time.
     if (in_unit && of_unit_.emplace(units[static_cast<size_t>(key.unit)].unit, index).second) continue;

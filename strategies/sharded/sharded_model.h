@@ -6,6 +6,7 @@
 #include <levin/core/nn/unit.h>
 #include <levin/core/optim/parameter_names.h>
 #include <levin/strategies/sharded/agreed_order.h>
+#include <levin/strategies/sharded/sharded_build.h>
 #include <levin/strategies/sharded/sharded_parameters.h>
 
 #include <cstdint>
@@ -33,6 +34,9 @@ struct ShardedModelOptions {
   int64_t gathers_ahead = 1;                   ///< units that are gathered before they are needed
   bool finds_unused = false;                   ///< parameters that no rank's loss depends on keep their values
   bool keeps_window_gradients = false;         ///< whole gradients stay until the end of an accumulation window
+
+  /// Of parameters that an optimizer holds in this type.
+  ShardingOptions sharding(at::ScalarType optimizer_type) const;
 };
 
 /// A module whose optimizer state, gradients and parameters are divided over the ranks of a group, as the stage says.
@@ -42,9 +46,9 @@ struct ShardedModelOptions {
 /// Calls between `begin_` and `end_` are one pass; all ranks run the same passes over the same units.
 class ShardedModel final : private UnitHook {
  public:
-  /// Every rank has the same values. `replicas`: see ShardedParameters.
+  /// Every rank has the same values. `replicas`: see ShardedParameters. `built`: units that are divided already.
   ShardedModel(torch::nn::Module& module, std::shared_ptr<Collective> group, std::shared_ptr<Collective> replicas,
-               ShardedModelOptions options);
+               ShardedModelOptions options, std::vector<ShardedBuild::Part> built = {});
   /// The module keeps what it has: whole parameters only after `make_whole`.
   ~ShardedModel() override;
   ShardedModel(const ShardedModel&) = delete;
@@ -110,7 +114,10 @@ class ShardedModel final : private UnitHook {
   enum class Pass { kNone, kForward, kBackward };
   class TakeGradient;
 
-  void divide(torch::nn::Module& module);
+  struct Found;
+  static std::vector<Found> all_parameters(const torch::nn::Module& module);
+  void adopt(torch::nn::Module& module, std::vector<ShardedBuild::Part> built, const std::vector<Found>& found);
+  void divide(torch::nn::Module& module, std::vector<ShardedBuild::Part> built);
   void before_forward(UnitCall& call) override;
   void after_forward(UnitCall& call) override;
   bool reduces(bool sync) const;

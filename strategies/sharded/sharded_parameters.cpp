@@ -91,6 +91,16 @@ ShardedParameters::ShardedParameters(std::string name, std::vector<NamedParamete
 
 ShardedParameters::~ShardedParameters() = default;
 
+void ShardedParameters::rename(std::string name, const std::function<std::string(const at::Tensor&)>& name_of) {
+  const PlainTensors plain;
+  name_ = std::move(name);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i].first = name_of(parameters_[i].second);
+    if (!options_.keeps_parameters) absent_[i] = absent_tensor(parameters_[i].first, views_[i]);
+  }
+  if (!options_.keeps_parameters && !gathered_) show(/*whole=*/false);
+}
+
 at::Tensor ShardedParameters::own_part(const at::Tensor& flat) const {
   return flat.narrow(0, group_->rank() * layout_.shard_size(), layout_.shard_size());
 }

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -42,6 +43,8 @@ class ShardedParameters {
   ShardedParameters& operator=(const ShardedParameters&) = delete;
 
   const std::string& name() const { return name_; }
+  /// Of the whole and of each parameter: known only when the module is complete.
+  void rename(std::string name, const std::function<std::string(const at::Tensor&)>& name_of);
   const ShardLayout& layout() const { return layout_; }
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
   /// This rank's part of each parameter, flat, as the optimizer steps it; without elements where it holds none.
@@ -91,7 +94,7 @@ class ShardedParameters {
   at::Tensor gradient_view(size_t parameter) const;
   void set_piece_gradients();
 
-  const std::string name_;
+  std::string name_;
   std::vector<NamedParameter> parameters_;
   std::shared_ptr<Collective> group_;
   std::shared_ptr<Collective> replicas_;
