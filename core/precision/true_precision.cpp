@@ -36,8 +36,9 @@ void TruePrecision::convert_module(torch::nn::Module& module) {
   // Module::to would convert integer buffers (such as BatchNorm's count of batches) as well.
   at::NoGradGuard no_grad;
   const auto convert = [this](at::Tensor& tensor) {
-    if (tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != type_)
-      tensor.set_data(tensor.to(type_));
+    // What a strategy has divided over ranks already was converted before.
+    const bool is_here = tensor.defined() && (tensor.numel() == 0 || tensor.storage().nbytes() > 0);
+    if (is_here && tensor.is_floating_point() && tensor.scalar_type() != type_) tensor.set_data(tensor.to(type_));
   };
   for (auto& parameter : module.parameters()) convert(parameter);
   for (auto& buffer : module.buffers()) convert(buffer);

@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <exception>
 #include <functional>
 #include <string>
 #include <utility>
@@ -136,7 +137,10 @@ std::shared_ptr<void> Sharded::build_scope(std::function<void(torch::nn::Module&
                                                       prepare(part);
                                                       part.to(root_device());
                                                     });
-  return std::shared_ptr<void>(build.get(), [this, build, sharding](void*) { built_ = build->take(); });
+  return std::shared_ptr<void>(build.get(), [this, build, sharding](void*) {
+    // What an exception interrupted may be half built.
+    if (std::uncaught_exceptions() == 0) built_ = build->take();
+  });
 }
 
 void Sharded::setup_module(Module& module) {
