@@ -146,7 +146,8 @@ TEST_F(Consolidate, MemoryDoesNotGrowWithTheModel) {
     }
     int status = 0;
     ::waitpid(child, &status, 0);
-    EXPECT_LT(WEXITSTATUS(status), 24) << "MiB";
+    // 192 MiB pass through a buffer of 16; malloc may keep the one of the tensor before.
+    EXPECT_LT(WEXITSTATUS(status), 40) << "MiB";
     std::filesystem::remove_all(target);
   }
 }
