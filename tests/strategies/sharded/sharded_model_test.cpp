@@ -392,5 +392,92 @@ TEST(ShardedModel, ARankWithoutLossTakesPartInTheOthersBackward) {
   }
 }
 
+void fill(torch::nn::Module& module, int64_t seed) {
+  const at::NoGradGuard no_grad;
+  for (auto& parameter : module.parameters(/*recurse=*/false))
+    parameter.copy_(at::arange(parameter.numel()).add(7 * ++seed).sin().mul(0.4).view(parameter.sizes()));
+  for (const auto& child : module.children()) fill(*child, ++seed);
+}
+
+/// Has its values from its constructor on, as blocks that initialise themselves do.
+struct FilledBlockImpl : BlockImpl {
+  FilledBlockImpl(int64_t width, int64_t seed) : BlockImpl(width) { fill(*this, seed); }
+  at::Tensor forward(const at::Tensor& x) { return BlockImpl::forward(x); }
+};
+LEVIN_UNIT(FilledBlock);
+
+/// A block in a block, two layers around them, and the first block again at the end.
+struct BuiltNet : torch::nn::Module {
+  struct OuterImpl : torch::nn::Module {
+    explicit OuterImpl(int64_t seed) : inner(6, seed), own(6, 6) {
+      register_module("inner", inner);
+      register_module("own", own);
+      fill(*own, seed + 40);
+    }
+    at::Tensor forward(const at::Tensor& x) { return own(inner(x)).tanh(); }
+    FilledBlock inner;
+    torch::nn::Linear own;
+  };
+  LEVIN_UNIT(Outer);
+
+  BuiltNet() : in(4, 6), first(6, 3), outer(70), out(6, 2) {
+    register_module("in", in);
+    register_module("first", first);
+    register_module("outer", outer);
+    register_module("out", out);
+    register_module("first_again", first);
+    fill(*in, 1);
+    fill(*out, 2);
+  }
+  at::Tensor forward(const at::Tensor& x) { return out(first(outer(first(in(x).tanh())))); }
+  torch::nn::Linear in;
+  FilledBlock first;
+  Outer outer;
+  torch::nn::Linear out;
+};
+
+TEST(ShardedBuild, UnitsAreDividedWhileTheModelIsBuilt) {
+  const auto train_built = [](const std::shared_ptr<Collective>& collective, bool in_parts) {
+    const ShardedModelOptions options{.stage = 3};
+    std::vector<ShardedBuild::Part> parts;
+    std::unique_ptr<BuiltNet> net;
+    if (in_parts) {
+      ShardedBuild build(collective, nullptr, options, [](torch::nn::Module&) {});
+      net = std::make_unique<BuiltNet>();
+      parts = build.take();
+      EXPECT_EQ(parts.size(), 3);
+      EXPECT_THROW(net->outer->inner->up->weight.sum(), std::exception);
+    } else {
+      net = std::make_unique<BuiltNet>();
+    }
+    ShardedModelOptions of_model = options;
+    of_model.units = named_units(*net);
+    ShardedModel model(*net, collective, nullptr, of_model, std::move(parts));
+    optim::AdamW optimizer(net->parameters(), {.lr = 0.02});
+    replace_parameters(optimizer, model);
+    for (int64_t step = 0; step < kSteps; ++step) {
+      optimizer.zero_grad();
+      model.begin_forward(/*training=*/true);
+      const at::Tensor x = inputs(step, collective->rank());
+      const at::Tensor loss = torch::nn::functional::mse_loss(net->forward(x), x.narrow(1, 0, 2));
+      model.begin_backward(/*sync=*/true);
+      loss.backward();
+      model.end_backward();
+      model.prepare_step();
+      optimizer.step();
+      model.finish_step();
+    }
+    model.make_whole();
+    std::map<std::string, at::Tensor> weights;
+    for (const auto& item : net->named_parameters()) weights[item.key()] = item.value().detach().clone();
+    return weights;
+  };
+  on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
+    const auto whole = train_built(collective, false);
+    const auto built = train_built(collective, true);
+    EXPECT_EQ(distance(whole, built), 0);
+  });
+}
+
 }  // namespace
 }  // namespace levin
