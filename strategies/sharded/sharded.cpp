@@ -59,6 +59,8 @@ void ShardedOptions::describe(Schema<ShardedOptions>& schema) {
   schema.field("gathers_ahead", &O::gathers_ahead, "units that are gathered before they are needed").at_least(0);
   schema.field("bucket_cap_mb", &O::bucket_cap_mb, "stages 1 and 2: MiB of gradients that are averaged at once")
       .above(0);
+  schema.field("offload", &O::offload,
+               "each rank's part, with the optimizer's state and its step, is in the host's memory");
   schema
       .field("shard_over", &O::shard_over,
              "the ranks that hold one copy of the model together: all, node (those of one host) or a number of them")
@@ -123,6 +125,7 @@ ShardedModelOptions Sharded::model_options() const {
   sharding.min_elements = options_.min_unit_parameters;
   sharding.bucket_bytes = static_cast<int64_t>(options_.bucket_cap_mb * kBytesPerMib);
   sharding.gathers_ahead = options_.gathers_ahead;
+  sharding.offload = options_.offload;
   sharding.finds_unused = options_.find_unused_parameters;
   sharding.keeps_window_gradients = options_.keep_window_gradients;
   return sharding;
@@ -391,9 +394,10 @@ void Sharded::combine_found_inf(at::Tensor& found_inf) {
 at::Tensor Sharded::reduce_norm(at::Tensor norm) {
   if (model_ == nullptr) return norm;
   const at::NoGradGuard no_grad;
-  at::Tensor squared = norm.square();
+  // With offload the gradients are on the host, which the group may not carry.
+  at::Tensor squared = norm.square().to(root_device());
   shard_group_->all_reduce(squared, ReduceOp::kSum)->wait();
-  return squared.sqrt();
+  return squared.sqrt().to(norm.device());
 }
 
 /// The norms of rows that ranks hold parts of are those of their parts together.
@@ -418,8 +422,9 @@ void Sharded::clip_adaptively(const std::vector<at::Tensor>& parameters, double 
     squares[0].index_add_(0, part.rows, part.piece.detach().to(at::kFloat).square());
     squares[1].index_add_(0, part.rows, part.piece.grad().to(at::kFloat).square());
   }
-  shard_group_->all_reduce(squares, ReduceOp::kSum)->wait();
-  const at::Tensor norms = squares.sqrt();
+  at::Tensor of_ranks = squares.to(root_device());
+  shard_group_->all_reduce(of_ranks, ReduceOp::kSum)->wait();
+  const at::Tensor norms = of_ranks.sqrt().to(squares.device());
   const at::Tensor divisors = optim::adaptive_divisor(norms[0], norms[1], ratio);
   for (const Part& part : parts) {
     at::Tensor gradient = part.piece.grad();

@@ -23,6 +23,7 @@ struct ShardedOptions {
   int64_t min_unit_parameters = 0;      ///< a unit with fewer parameters goes with the unit around it
   int64_t gathers_ahead = 1;            ///< units that are gathered before they are needed
   double bucket_cap_mb = 25;            ///< stages 1 and 2: MiB of gradients that are averaged at once
+  bool offload = false;                 ///< this rank's part and the optimizer's step are in the host's memory
   std::string shard_over = "all";       ///< ranks that hold one copy of the model together: all, node or a number
   std::string reduce_type = "same";     ///< in which gradients are averaged: same, float32, bfloat16 or float16
   bool find_unused_parameters = false;  ///< the loss may leave out parameters, other ones at each step
@@ -74,6 +75,9 @@ class Sharded : public RankedStrategy {
   void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) override;
   void release_module() override;
   void teardown() override;
+
+ protected:
+  std::string name_with_processes() const override { return "sharded"; }
 
  private:
   ShardedModelOptions model_options() const;

@@ -198,6 +198,24 @@ std::map<std::string, at::Tensor> whole_weights(ShardedModel& model, Net& net) {
   return weights;
 }
 
+TEST(ShardedModel, OffloadedPartsAreEqualToTheBit) {
+  for (const int64_t stage : {1, 2, 3}) {
+    std::map<std::string, at::Tensor> plain;
+    for (const bool offload : {false, true})
+      on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
+        Net net;
+        ShardedModel model(net, collective, nullptr, {.stage = stage, .units = named_units(net), .offload = offload});
+        train(model, net, *collective, 2);
+        auto weights = whole_weights(model, net);
+        if (collective->rank() > 0) return;
+        if (offload)
+          EXPECT_EQ(distance(weights, plain), 0) << stage;
+        else
+          plain = std::move(weights);
+      });
+  }
+}
+
 TEST(ShardedModel, StagesAreEqualToTheBit) {
   std::map<int64_t, std::map<std::string, at::Tensor>> of_stage;
   for (const int64_t stage : {1, 2, 3})
