@@ -346,14 +346,29 @@ void Sharded::manual_backward(const at::Tensor& loss, const BackwardOptions& opt
 }
 
 StepOutput Sharded::evaluate(const Batch& batch, StepPhases& phases) {
-  const auto scope = forward_scope();
-  return phases.forward(batch);
+  if (model_ == nullptr) return phases.forward(batch);
+  try {
+    model_->begin_forward(/*training=*/false);
+    StepOutput output = phases.forward(batch);
+    model_->end_forward();
+    return output;
+  } catch (...) {
+    model_->abandon();
+    throw;
+  }
 }
 
 std::shared_ptr<void> Sharded::forward_scope() {
   if (model_ == nullptr) return nullptr;
   model_->begin_forward(/*training=*/false);
-  return std::shared_ptr<void>(model_.get(), [this](void*) { model_->end_forward(); });
+  return std::shared_ptr<void>(model_.get(), [this](void*) {
+    try {
+      model_->end_forward();
+    } catch (const std::exception&) {
+      // The group has failed, as the next use of it says.
+      model_->abandon();
+    }
+  });
 }
 
 void Sharded::prepare_step() {

@@ -374,10 +374,10 @@ void ShardedModel::backward_without_loss() {
   end_backward();
 }
 
-void ShardedModel::abandon() {
+void ShardedModel::abandon() noexcept {
   pass_ = Pass::kNone;
   reducing_.clear();
-  for (const auto& group : groups_) group->discard_gradients();
+  for (const auto& group : groups_) group->abandon();
 }
 
 void ShardedModel::prepare_step() {

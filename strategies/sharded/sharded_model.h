@@ -68,8 +68,8 @@ class ShardedModel final : private UnitHook {
   bool backward_is_collective(bool sync) const;
   /// In place of a backward, for a rank whose batch was skipped: does what the others' backward makes them do together.
   void backward_without_loss();
-  /// After an exception.
-  void abandon();
+  /// After an exception, in place of the end of a pass.
+  void abandon() noexcept;
   /// Gradients in the type of the optimizer, before its step.
   void prepare_step();
   /// The optimizer has stepped.

@@ -268,8 +268,9 @@ void ShardedParameters::widen_gradients() {
     if (!has[i]) drop_gradient(i);
 }
 
-void ShardedParameters::discard_gradients() {
-  if (reducing_ != nullptr) reducing_->wait();
+void ShardedParameters::abandon() noexcept {
+  // What other ranks still write to lives as long as the works of the group, and stays allocated.
+  gathering_.reset();
   reducing_.reset();
   reduced_.reset();
   shard_gradient_.reset();

@@ -84,8 +84,8 @@ class ShardedParameters {
   void drop_gradient(size_t parameter) { pieces_[parameter].mutable_grad().reset(); }
   /// The pieces' gradients become those of the optimizer's type.
   void widen_gradients();
-  /// Forgets all gradients.
-  void discard_gradients();
+  /// After a failure: forgets gradients and what is on its way, without waiting for it. Nothing else may follow.
+  void abandon() noexcept;
 
  private:
   void fill_whole_storage();
