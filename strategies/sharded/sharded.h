@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace levin {
@@ -83,7 +84,7 @@ class Sharded : public RankedStrategy {
   ShardedModelOptions model_options() const;
   void send_buffers(Module& module);
   void make_groups();
-  void check_in_place();
+  void look_at_step();
 
   const Options options_;
   std::vector<ShardedBuild::Part> built_;      ///< by configure_model, and not yet in model_
@@ -95,9 +96,10 @@ class Sharded : public RankedStrategy {
   bool sync_batchnorm_ = false;
   bool skips_step_ = false;  ///< whether the step under way may be one that changes nothing
   Participation participation_;
-  double participated_ = 0;         ///< of this rank, in the window so far
-  std::vector<uint32_t> versions_;  ///< of the pieces before the step
-  bool stepped_in_place_ = false;   ///< the optimizer has been seen to change them
+  double participated_ = 0;      ///< of this rank, in the window so far
+  bool looks_at_steps_ = false;  ///< until the user's own optimizer has been seen to change the pieces
+  int64_t idle_steps_ = 0;       ///< that changed nothing
+  std::vector<std::pair<at::Tensor, at::Tensor>> before_step_;  ///< parts of pieces, with what they held
 };
 
 /// The same with ranks that are forked from the calling process.
