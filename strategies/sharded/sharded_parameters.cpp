@@ -179,6 +179,7 @@ bool ShardedParameters::take_gradient(size_t parameter) {
   if (gradient.layout() != at::kStrided)
     throw Error("sharded",
                 fmt::format("the gradient of '{}' is sparse; valid: dense gradients", parameters_[parameter].first));
+  if (taken_ == 0) keep_reduced_apart();
   if (!whole_gradient_.defined()) whole_gradient_ = at::empty({layout_.flat_size()}, whole_.options());
   at::Tensor view = gradient_view(parameter);
   if (is_kept_[parameter])
@@ -220,32 +221,46 @@ void ShardedParameters::finish_reduce() {
   if (reduced_.scalar_type() != options_.type) reduced_ = reduced_.to(options_.type);
   if (options_.offload)
     reduced_ = at::empty({layout_.shard_size()}, shard_options(options_.type)).copy_(reduced_, /*non_blocking=*/true);
-  const bool adds = shard_gradient_.defined() && std::any_of(pieces_.begin(), pieces_.end(),
-                                                             [](const auto& piece) { return piece.grad().defined(); });
-  if (!adds) {
+  if (!has_piece_gradients()) {
     shard_gradient_ = std::move(reduced_);
-  } else if (!shard_gradient_.is_alias_of(reduced_)) {
+  } else {
     wait_for_device();
     // In the optimizer's type, so that nothing of many small gradients is lost.
-    shard_gradient_ = shard_gradient_.to(shard_.scalar_type()).add_(reduced_);
+    shard_gradient_ = shard_gradient_.to(shard_.scalar_type());
+    for (size_t i = 0; i < pieces_.size(); ++i)
+      if (const auto here = piece(i); !pieces_[i].grad().defined())
+        shard_gradient_.narrow(0, here.in_shard, here.size).zero_();
+    shard_gradient_.add_(reduced_);
   }
   reduced_.reset();
   set_piece_gradients();
 }
 
+/// The result of an earlier reduction of this window is no longer to be a part of the whole gradients.
+void ShardedParameters::keep_reduced_apart() {
+  if (!shard_gradient_.defined() || !whole_gradient_.defined() || !shard_gradient_.is_alias_of(whole_gradient_)) return;
+  if (has_piece_gradients())
+    shard_gradient_ = shard_gradient_.clone();
+  else
+    shard_gradient_.reset();
+}
+
+bool ShardedParameters::has_piece_gradients() const {
+  return std::any_of(pieces_.begin(), pieces_.end(), [](const auto& piece) { return piece.grad().defined(); });
+}
+
 void ShardedParameters::set_piece_gradients() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor& gradient = pieces_[i].mutable_grad();
-    gradient.reset();
-    if (!parameters_[i].second.requires_grad()) continue;
+    // One that is not trained just now, as with toggled optimizers, keeps what it had.
+    if (!parameters_[i].second.requires_grad() && !gradient.defined()) continue;
     const auto here = piece(i);
     gradient = shard_gradient_.narrow(0, here.in_shard, here.size);
   }
 }
 
 bool ShardedParameters::begins_window() const {
-  return std::none_of(is_kept_.begin(), is_kept_.end(), [](bool kept) { return kept; }) &&
-         std::none_of(pieces_.begin(), pieces_.end(), [](const auto& piece) { return piece.grad().defined(); });
+  return !has_piece_gradients() && std::none_of(is_kept_.begin(), is_kept_.end(), [](bool kept) { return kept; });
 }
 
 void ShardedParameters::keep_gradients() {

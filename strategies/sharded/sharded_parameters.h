@@ -93,6 +93,8 @@ class ShardedParameters {
   /// The module's tensors become views of the whole flat tensor, or tensors that say that they are not there.
   void show(bool whole);
   at::Tensor gradient_view(size_t parameter) const;
+  bool has_piece_gradients() const;
+  void keep_reduced_apart();
   void set_piece_gradients();
   at::TensorOptions shard_options(at::ScalarType type) const;
   /// What the device was given to do is done, for the host to read.

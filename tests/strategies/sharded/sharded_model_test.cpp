@@ -262,6 +262,34 @@ std::map<std::string, at::Tensor> whole_weights(ShardedModel& model, Net& net) {
   return weights;
 }
 
+TEST(ShardedModel, GradientsAddUpUntilTheyAreCleared) {
+  // Two backwards, after the first of which only the output layer's gradients are cleared.
+  Net whole;
+  for (int64_t rank = 0; rank < 2; ++rank) (loss_of(whole, 0, rank) / 2).backward();
+  for (auto& parameter : whole.out->parameters()) parameter.mutable_grad().reset();
+  for (int64_t rank = 0; rank < 2; ++rank) (loss_of(whole, 1, rank) / 2).backward();
+  for (const int64_t stage : {1, 2, 3}) {
+    on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
+      Net net;
+      ShardedModel model(net, collective, nullptr, {.stage = stage, .units = named_units(net)});
+      for (int64_t step = 0; step < 2; ++step) {
+        model.begin_forward(/*training=*/true);
+        const at::Tensor loss = loss_of(net, step, collective->rank());
+        model.begin_backward(/*sync=*/true);
+        loss.backward();
+        model.end_backward();
+        if (step == 0)
+          for (const auto& parameter : net.out->parameters()) model.piece_of(parameter).mutable_grad().reset();
+      }
+      for (const auto& item : whole.named_parameters()) {
+        const auto place = model.place_of(item.key());
+        const at::Tensor expected = place->own_part({item.value().grad()});
+        EXPECT_TRUE(place->piece().grad().allclose(expected, 1e-4, 1e-6)) << stage << item.key();
+      }
+    });
+  }
+}
+
 TEST(ShardedModel, OffloadedPartsAreEqualToTheBit) {
   for (const int64_t stage : {1, 2, 3}) {
     std::map<std::string, at::Tensor> plain;
