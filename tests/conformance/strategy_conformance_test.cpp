@@ -156,6 +156,30 @@ TEST_P(StrategyConformance, ResumesWithAnotherNumberOfRanks) {
   }
 }
 
+TEST_P(StrategyConformance, ResumesUnderOtherStrategiesAndStages) {
+  if (is("ddp") || is("sharded")) GTEST_SKIP() << "a program has one number of processes; threads and forks have it";
+  const std::string root = fresh_folder("conformance");
+  TrainingRun run{.examples = 40, .epochs = 3};
+  run.configure = [&](TrainerOptions& options) {
+    options.max_steps = 7;
+    options.enable_checkpointing = true;
+    options.default_root_dir = root;
+    options.callbacks = {make<ModelCheckpoint>({.save_last = true, .asynchronous = true})};
+  };
+  const Outcome part = train(run, GetParam());
+  run.configure = {};
+  const Outcome expected = train_on_one_device(run);
+  run.ckpt = part.last_checkpoint;
+  for (const StrategyCase& other : {StrategyCase{"ddp_threads", 2},
+                                    {"sharded_threads", 2, 1},
+                                    {"sharded_threads", 3, 2},
+                                    {"sharded_threads", 4, 3},
+                                    {"single_device", 1}}) {
+    const Outcome resumed = train(run, other);
+    EXPECT_EQ(difference(resumed.weights, expected.weights, kSummationOrder), "") << other;
+  }
+}
+
 TEST_P(StrategyConformance, WhatUserCodeThrowsEndsTheCall) {
   if (is("single_device")) GTEST_SKIP() << "trainer.HookOrder and trainer.CliTest have it for one device";
   if (is("ddp") || is("sharded")) GTEST_SKIP() << kProgramEnds;

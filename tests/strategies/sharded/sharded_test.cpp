@@ -1,0 +1,156 @@
+#include <levin/core/base/error.h>
+#include <levin/core/optim/adam.h>
+#include <levin/core/optim/optimizer_capabilities.h>
+#include <levin/core/optim/sgd.h>
+
+#include <gmock/gmock.h>
+#include <tests/support/tiny.h>
+#include <torch/optim/lbfgs.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace levin {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::quiet;
+using testing::tiny_loader;
+using testing::TinyModule;
+
+/// An optimizer that steps what it was made with, whatever becomes of its groups.
+class StubbornSgd final : public torch::optim::Optimizer, public optim::DeclaresCapabilities {
+ public:
+  explicit StubbornSgd(std::vector<at::Tensor> parameters)
+      : Optimizer({torch::optim::OptimizerParamGroup(parameters)},
+                  std::make_unique<optim::GroupOptions<optim::SGDOptions>>(optim::SGDOptions{.lr = 0.1})),
+        own_(std::move(parameters)) {}
+  at::Tensor step(LossClosure = nullptr) override {
+    const at::NoGradGuard no_grad;
+    for (auto& parameter : own_)
+      if (parameter.grad().defined()) parameter.add_(parameter.grad(), -0.1);
+    return {};
+  }
+  optim::OptimizerCapabilities capabilities() const override { return {.element_wise = true}; }
+
+ private:
+  std::vector<at::Tensor> own_;
+};
+
+struct FailingOptions {
+  std::string what;
+  static void describe(Schema<FailingOptions>& schema) {
+    schema.field("what", &FailingOptions::what, "what goes wrong");
+  }
+};
+
+/// Does what the strategy cannot work with.
+class Failing : public TinyModule {
+ public:
+  using Options = FailingOptions;
+  explicit Failing(const Options& options) : TinyModule({}), what_(options.what) {}
+
+  OptimizerConfigs configure_optimizers() override {
+    if (what_ == "lbfgs") return std::make_shared<torch::optim::LBFGS>(parameters());
+    if (what_ == "stubborn") return std::make_shared<StubbornSgd>(parameters());
+    if (what_ == "foreign") {
+      auto others = parameters();
+      others.push_back(torch::ones({3}, torch::requires_grad()));
+      return std::make_shared<optim::AdamW>(std::move(others));
+    }
+    return TinyModule::configure_optimizers();
+  }
+  void on_train_epoch_start() override {
+    if (what_ == "touches") static_cast<void>(first_->weight.sum().item<double>());
+  }
+
+ private:
+  std::string what_;
+};
+
+std::string message_of(const std::string& strategy, int devices, const std::string& what) {
+  TrainerOptions options = quiet(2);
+  options.strategy = Spec<Strategy>(Config::parse(strategy, {}));
+  options.devices = devices;
+  try {
+    Trainer trainer(options);
+    auto module = make<Failing>({.what = what});
+    trainer.fit(module, tiny_loader());
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ShardedErrors, SayWhatIsWrong) {
+  const std::string three = "{name: sharded_threads, stage: 3}";
+  EXPECT_THAT(message_of(three, 2, "lbfgs"), HasSubstr("not known to work element by element"));
+  EXPECT_THAT(message_of(three, 2, "foreign"), HasSubstr("a parameter of shape [3] that the module does not have"));
+  EXPECT_THAT(message_of(three, 2, "touches"), HasSubstr("the parameter 'first.weight' is divided over the ranks"));
+  EXPECT_THAT(message_of("{name: sharded_threads, stage: 2}", 2, "stubborn"),
+              HasSubstr("changed none of the parameters in its groups"));
+  EXPECT_THAT(message_of("{name: sharded_threads, stage: 4}", 2, ""), HasSubstr("stage"));
+  EXPECT_THAT(message_of("{name: sharded_threads, shard_over: some}", 2, ""), HasSubstr("shard_over"));
+  EXPECT_THAT(message_of("{name: sharded_threads, shard_over: 4}", 2, ""),
+              HasSubstr("2 ranks cannot be divided into groups of 4"));
+  EXPECT_THAT(message_of("{name: sharded_threads, units: [Blok]}", 2, ""), HasSubstr("'Blok' meets no unit"));
+}
+
+TEST(Sharded, HybridTrainsAsWhole) {
+  const auto train = [](const std::string& strategy, int devices) {
+    torch::manual_seed(3);
+    TrainerOptions options = quiet(2);
+    options.strategy = Spec<Strategy>(Config::parse(strategy, {}));
+    options.devices = devices;
+    options.gradient_clip_val = 0.1;
+    Trainer trainer(options);
+    auto module = make<TinyModule>({});
+    trainer.fit(module, DataLoader(testing::tiny_dataset(), {.shuffle = true, .global_batch_size = 8}));
+    return testing::weights(*module);
+  };
+  const auto expected = train("single_device", 1);
+  for (const int stage : {1, 2, 3}) {
+    const auto got = train("{name: sharded_threads, shard_over: 2, stage: " + std::to_string(stage) + "}", 4);
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(got[i].allclose(expected[i], 1e-3, 2e-5)) << stage;
+  }
+}
+
+TEST(Sharded, OffloadAndOtherOptionsChangeNothing) {
+  const auto train = [](const std::string& further) {
+    torch::manual_seed(3);
+    TrainerOptions options = quiet(2);
+    options.strategy = Spec<Strategy>(Config::parse("{name: sharded_threads, stage: 3" + further + "}", {}));
+    options.devices = 2;
+    options.accumulate_grad_batches = 2;
+    Trainer trainer(options);
+    auto module = make<TinyModule>({});
+    trainer.fit(module, DataLoader(testing::tiny_dataset(), {.shuffle = true, .global_batch_size = 8}));
+    return testing::weights(*module);
+  };
+  const auto expected = train("");
+  for (const char* further :
+       {", offload: true", ", gathers_ahead: 0", ", gathers_ahead: 3", ", min_unit_parameters: 1000"})
+    EXPECT_TRUE(testing::identical(train(further), expected)) << further;
+  const auto whole_windows = train(", keep_window_gradients: true");
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(whole_windows[i].allclose(expected[i], 1e-3, 2e-5));
+}
+
+TEST(Sharded, CheckpointsAreSavedInHooksOnly) {
+  TrainerOptions options = quiet(1);
+  options.strategy = "sharded_threads";
+  options.devices = 2;
+  Trainer trainer(options);
+  auto module = make<TinyModule>({});
+  trainer.fit(module, tiny_loader());
+  try {
+    trainer.save_checkpoint(testing::fresh_folder("sharded") + "/c");
+    FAIL() << "a part of the optimizer's state was saved";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("cannot save what strategy 'sharded_threads' has divided"));
+  }
+}
+
+}  // namespace
+}  // namespace levin
