@@ -6,6 +6,7 @@
 #include <levin/core/base/seed.h>
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/comm/control_plane.h>
 #include <levin/core/data/sampler.h>
 #include <levin/core/interfaces/cluster_environment.h>
@@ -157,6 +158,9 @@ void Session::set_up(const SessionRequest& request) {
   {
     const auto scope =
         core_.strategy().build_scope([this](torch::nn::Module& part) { core_.precision().convert_module(part); });
+    // Parts of one model: every rank draws what rank 0 does.
+    if (scope != nullptr)
+      restore_rng_state(state_from_bytes(core_.from_rank_zero(state_to_bytes(capture_rng_state()))));
     hooks_.module("configure_model", &Module::configure_model);
   }
   select_loaders();

@@ -1,4 +1,5 @@
 #include <levin/core/base/error.h>
+#include <levin/core/nn/unit.h>
 #include <levin/core/optim/adam.h>
 #include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/core/optim/sgd.h>
@@ -96,6 +97,59 @@ TEST(ShardedErrors, SayWhatIsWrong) {
   EXPECT_THAT(message_of("{name: sharded_threads, shard_over: 4}", 2, ""),
               HasSubstr("2 ranks cannot be divided into groups of 4"));
   EXPECT_THAT(message_of("{name: sharded_threads, units: [Blok]}", 2, ""), HasSubstr("'Blok' meets no unit"));
+}
+
+struct LayerImpl : torch::nn::Module {
+  LayerImpl(int64_t in, int64_t out) : linear(in, out) { register_module("linear", linear); }
+  at::Tensor forward(const at::Tensor& x) { return linear(x).tanh(); }
+  torch::nn::Linear linear;
+};
+LEVIN_UNIT(Layer);
+
+/// Built in configure_model, with random weights.
+class Late : public Module {
+ public:
+  void configure_model() override {
+    if (first_) return;
+    first_ = register_module("first", Layer(4, 12));
+    second_ = register_module("second", Layer(12, 12));
+    last_ = register_module("last", torch::nn::Linear(12, 1));
+  }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    return torch::nn::functional::mse_loss(last_(second_(first_(batch["x"]))), batch["y"]);
+  }
+  OptimizerConfigs configure_optimizers() override {
+    return std::make_shared<optim::AdamW>(parameters(), optim::AdamWOptions{.lr = 0.05});
+  }
+
+ private:
+  Layer first_{nullptr};
+  Layer second_{nullptr};
+  torch::nn::Linear last_{nullptr};
+};
+
+TEST(Sharded, AModelThatIsBuiltInPartsStartsAsOnOneDevice) {
+  const auto train = [](const std::string& strategy, int devices, const char* precision) {
+    torch::manual_seed(3);
+    TrainerOptions options = quiet(2);
+    options.strategy = Spec<Strategy>(Config::parse(strategy, {}));
+    options.devices = devices;
+    options.precision = precision;
+    Trainer trainer(options);
+    auto module = make<Late>();
+    trainer.fit(module, DataLoader(testing::tiny_dataset(), {.shuffle = true, .global_batch_size = 8}));
+    return testing::weights(*module);
+  };
+  for (const char* precision : {"32-true", "bf16-mixed"}) {
+    const auto expected = train("single_device", 1, precision);
+    const double bound = std::string(precision) == "32-true" ? 2e-5 : 0.03;
+    for (const int ranks : {2, 3}) {
+      const auto got = train("{name: sharded_threads, stage: 3}", ranks, precision);
+      ASSERT_EQ(got.size(), expected.size());
+      for (size_t i = 0; i < expected.size(); ++i)
+        EXPECT_TRUE(got[i].allclose(expected[i], 1e-3, bound)) << ranks << " ranks, tensor " << i << ", " << precision;
+    }
+  }
 }
 
 TEST(Sharded, HybridTrainsAsWhole) {
