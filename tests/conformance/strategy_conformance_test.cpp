@@ -172,7 +172,7 @@ TEST_P(StrategyConformance, ResumesUnderOtherStrategiesAndStages) {
   run.ckpt = part.last_checkpoint;
   for (const StrategyCase& other : {StrategyCase{"ddp_threads", 2},
                                     {"sharded_threads", 2, 1},
-                                    {"sharded_threads", 3, 2},
+                                    {"sharded_threads", 4, 2},
                                     {"sharded_threads", 4, 3},
                                     {"single_device", 1}}) {
     const Outcome resumed = train(run, other);
