@@ -143,7 +143,7 @@ TEST(Sharded, AModelThatIsBuiltInPartsStartsAsOnOneDevice) {
   for (const char* precision : {"32-true", "bf16-mixed"}) {
     const auto expected = train("single_device", 1, precision);
     const double bound = std::string(precision) == "32-true" ? 2e-5 : 0.03;
-    for (const int ranks : {2, 3}) {
+    for (const int ranks : {2, 4}) {
       const auto got = train("{name: sharded_threads, stage: 3}", ranks, precision);
       ASSERT_EQ(got.size(), expected.size());
       for (size_t i = 0; i < expected.size(); ++i)
