@@ -1,22 +1,36 @@
 #include <levin/core/nn/activation_meter.h>
 
 #include <c10/core/GradMode.h>
+#include <c10/core/StorageImpl.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/nn/module.h>
 
-#include <algorithm>
 #include <mutex>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 
 namespace levin {
 namespace {
 
-const void* memory_of(const at::Tensor& tensor) {
+const c10::StorageImpl* memory_of(const at::Tensor& tensor) {
   return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
 int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.storage().nbytes()); }
+
+/// Tells memory apart also after it was given back: no other has its address while it is in the set.
+class MemorySet {
+ public:
+  bool contains(const c10::StorageImpl* memory) const { return members_.contains(memory); }
+  /// Whether it is new.
+  bool insert(const at::Tensor& tensor) {
+    return members_.try_emplace(memory_of(tensor), tensor.storage().getWeakStorageImpl()).second;
+  }
+  void clear() { members_.clear(); }
+
+ private:
+  std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> members_;
+};
 
 /// Whether the tensor was made from a leaf of another type and nothing else.
 bool is_converted_leaf(const at::Tensor& tensor) {
@@ -34,38 +48,34 @@ bool is_converted_leaf(const at::Tensor& tensor) {
 class ActivationMeter::Ledger {
  public:
   explicit Ledger(const torch::nn::Module& module) {
-    for (const auto& tensor : module.parameters()) persistent_.insert(memory_of(tensor));
-    for (const auto& tensor : module.buffers()) persistent_.insert(memory_of(tensor));
+    for (const auto& tensor : module.parameters()) persistent_.insert(tensor);
+    for (const auto& tensor : module.buffers()) persistent_.insert(tensor);
   }
 
   void save(const at::Tensor& tensor) {
     const std::lock_guard lock(mutex_);
-    const void* memory = memory_of(tensor);
-    if (memory == nullptr || persistent_.contains(memory)) return;
-    const int64_t bytes = bytes_of(tensor);
-    const auto [entry, is_new] = saved_.try_emplace(memory);
-    ++entry->second.holders;
-    if (is_new) entry->second.is_copy = is_converted_leaf(tensor);
-    if (entry->second.is_copy) {
-      if (is_new) now_.weight_copies += bytes;
-    } else {
-      if (is_new) {
-        entry->second.bytes = bytes;
-        now_.all += bytes;
-      }
-      if (!in_unit_)
-        keep(memory, bytes);
-      else if (!kept_.contains(memory) && inside_.insert(memory).second)
-        now_.inside.back() += bytes;
+    if (!counts(tensor)) return;
+    const auto [entry, is_new] = saved_.try_emplace(memory_of(tensor));
+    Entry& of_tensor = entry->second;
+    ++of_tensor.holders;
+    if (is_new) {
+      of_tensor.bytes.all = bytes_of(tensor);
+      if (is_converted_leaf(tensor)) of_tensor.bytes.weight_copies = of_tensor.bytes.all;
+      now_.whole += of_tensor.bytes;
     }
-    if (now_.all + now_.weight_copies >= most_.all + most_.weight_copies) most_ = now_;
+    if (!in_unit_)
+      keep(tensor, of_tensor.bytes);
+    else if (!kept_.contains(memory_of(tensor)) && inside_.insert(tensor))
+      now_.inside.back() += of_tensor.bytes;
+    if (now_.whole.all >= most_.whole.all) most_ = now_;
   }
 
-  void let_go(const void* memory) {
+  void let_go(const at::Tensor& tensor) {
     const std::lock_guard lock(mutex_);
-    const auto entry = saved_.find(memory);
+    const auto entry = saved_.find(memory_of(tensor));
     if (entry == saved_.end() || --entry->second.holders > 0) return;
-    now_.all -= entry->second.bytes;
+    now_.whole.all -= entry->second.bytes.all;
+    now_.whole.weight_copies -= entry->second.bytes.weight_copies;
     saved_.erase(entry);
     if (!saved_.empty() || in_unit_) return;
     // Backward is over: what follows is another step.
@@ -76,12 +86,11 @@ class ActivationMeter::Ledger {
   void enter_unit(UnitCall& call) {
     const std::lock_guard lock(mutex_);
     call.for_each_argument([this](at::Tensor& argument) {
-      const void* memory = memory_of(argument);
-      if (memory != nullptr && !persistent_.contains(memory)) keep(memory, bytes_of(argument));
+      if (counts(argument)) keep(argument, {.all = bytes_of(argument)});
     });
     in_unit_ = true;
     inside_.clear();
-    now_.inside.push_back(0);
+    now_.inside.emplace_back();
   }
 
   void leave_unit() {
@@ -89,7 +98,7 @@ class ActivationMeter::Ledger {
     in_unit_ = false;
   }
 
-  SavedBytes most() const {
+  SavedByForward most() const {
     const std::lock_guard lock(mutex_);
     return most_;
   }
@@ -97,29 +106,31 @@ class ActivationMeter::Ledger {
  private:
   struct Entry {
     int64_t holders = 0;
-    int64_t bytes = 0;
-    bool is_copy = false;
+    SavedBytes bytes;
   };
 
-  void keep(const void* memory, int64_t bytes) {
-    if (kept_.insert(memory).second) now_.kept += bytes;
+  bool counts(const at::Tensor& tensor) const {
+    return memory_of(tensor) != nullptr && !persistent_.contains(memory_of(tensor));
+  }
+  void keep(const at::Tensor& tensor, const SavedBytes& bytes) {
+    if (kept_.insert(tensor)) now_.kept += bytes;
   }
 
   mutable std::mutex mutex_;
-  std::unordered_set<const void*> persistent_;
-  std::unordered_map<const void*, Entry> saved_;
-  std::unordered_set<const void*> kept_;    ///< of `now_.kept`
-  std::unordered_set<const void*> inside_;  ///< of the unit that runs
+  MemorySet persistent_;
+  std::unordered_map<const c10::StorageImpl*, Entry> saved_;
+  MemorySet kept_;    ///< of `now_.kept`
+  MemorySet inside_;  ///< of the unit that runs
   bool in_unit_ = false;
-  SavedBytes now_;
-  SavedBytes most_;
+  SavedByForward now_;
+  SavedByForward most_;
 };
 
 class ActivationMeter::Keeper final : public torch::autograd::SavedVariableHooks {
  public:
   explicit Keeper(std::shared_ptr<Ledger> ledger) : ledger_(std::move(ledger)) {}
   ~Keeper() override {
-    if (tensor_.defined()) ledger_->let_go(memory_of(tensor_));
+    if (tensor_.defined()) ledger_->let_go(tensor_);
   }
   void call_pack_hook(const at::Tensor& tensor) override {
     ledger_->save(tensor);
@@ -144,7 +155,7 @@ ActivationMeter::~ActivationMeter() {
   for (Unit* unit : units_) unit->remove_hook(*this);
 }
 
-SavedBytes ActivationMeter::most() const { return ledger_->most(); }
+SavedByForward ActivationMeter::most() const { return ledger_->most(); }
 
 std::unique_ptr<torch::autograd::SavedVariableHooks> ActivationMeter::make_keeper() {
   return std::make_unique<Keeper>(ledger_);

@@ -15,16 +15,25 @@ class Module;
 
 namespace levin {
 
-/// What forwards leave for backward, in bytes: the memory of tensors that operations save, each once, without that of
-/// parameters and buffers.
+/// Bytes of the memory of tensors that operations save for backward, each once, without that of parameters and buffers.
 struct SavedBytes {
   int64_t all = 0;
+  int64_t weight_copies = 0;  ///< of them, those of parameters in another type, which autocast makes
+
+  SavedBytes& operator+=(const SavedBytes& other) {
+    all += other.all;
+    weight_copies += other.weight_copies;
+    return *this;
+  }
+};
+
+/// What forwards leave for backward.
+struct SavedByForward {
+  SavedBytes whole;
   /// What checkpointing of the units would leave: saved outside of them, and their inputs.
-  int64_t kept = 0;
+  SavedBytes kept;
   /// In each call of a unit, in order, without its inputs: what checkpointing saves anew, for one call at a time.
-  std::vector<int64_t> inside;
-  /// Parameters in another type, which autocast makes and keeps until the forward ends; in none of the above.
-  int64_t weight_copies = 0;
+  std::vector<SavedBytes> inside;
 };
 
 /// While it is the innermost SavedTensorScope of its thread, adds up what operations save for backward. Of several
@@ -35,7 +44,7 @@ class ActivationMeter final : public SavedTensorScope, private UnitHook {
   ActivationMeter(const torch::nn::Module& module, const std::vector<NamedUnit>& units);
   ~ActivationMeter() override;
 
-  SavedBytes most() const;
+  SavedByForward most() const;
 
   std::unique_ptr<torch::autograd::SavedVariableHooks> make_keeper() override;
 

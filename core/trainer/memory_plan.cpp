@@ -12,7 +12,8 @@ namespace {
 /// Of `sharded`, by default.
 constexpr int64_t kBucketBytes = int64_t{25} << 20;
 constexpr int64_t kBucketsInFlight = 2;
-constexpr size_t kUnitsInFlight = 2;  ///< one that runs, one that is gathered ahead of it
+/// One that runs, one that is gathered ahead of it, and one whose gradients are on their way.
+constexpr size_t kUnitsInFlight = 3;
 
 int64_t divided(int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; }
 
@@ -87,11 +88,13 @@ class Planner {
 
   int64_t activations(const PlanRow& row, int64_t batch) const {
     // Whole parameters of `sharded` have the type that autocast would convert them to.
-    const int64_t copies = row.stage == 0 ? needs_.weight_copies : 0;
-    if (!row.checkpoints) return copies + needs_.activations.at(batch);
+    const auto of = [&](const ActivationNeeds& needs) {
+      return needs.bytes.at(batch) - (row.stage == 0 ? 0 : needs.weight_copies);
+    };
+    if (!row.checkpoints) return of(needs_.activations);
     int64_t inside = 0;
-    for (const BatchBytes& unit : needs_.inside) inside = std::max(inside, unit.at(batch));
-    return copies + needs_.kept.at(batch) + inside;
+    for (const ActivationNeeds& unit : needs_.inside) inside = std::max(inside, of(unit));
+    return of(needs_.kept) + inside;
   }
 
   int64_t largest_batch(const PlanRow& row) const {

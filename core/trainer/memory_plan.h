@@ -17,6 +17,12 @@ struct BatchBytes {
   int64_t at(int64_t batch) const;
 };
 
+/// What a forward leaves for backward.
+struct ActivationNeeds {
+  BatchBytes bytes;
+  int64_t weight_copies = 0;  ///< of them, parameters that autocast converts
+};
+
 /// Some parameters of a model.
 struct WeightNeeds {
   int64_t elements = 0;
@@ -42,12 +48,11 @@ struct TrainingNeeds {
   int64_t batch_size = 1;      ///< examples in a batch of one rank, or of all together
   bool divides_batch = false;  ///< the latter
   int64_t micro_batches = 1;   ///< in an optimizer step
-  BatchBytes activations;      ///< what the forward leaves for backward
-  int64_t weight_copies = 0;   ///< bytes of parameters that autocast converts, on top of the activations
+  ActivationNeeds activations;
   /// The same if units are recomputed in backward: `kept`, and one of `inside` at a time. No `inside`: there are no
   /// units.
-  BatchBytes kept;
-  std::vector<BatchBytes> inside;
+  ActivationNeeds kept;
+  std::vector<ActivationNeeds> inside;
 
   int64_t batch_on(int64_t devices) const;
 };
@@ -97,7 +102,8 @@ struct MemoryPlan {
 /// In a step of several micro-batches stages 2 and 3 reduce, and stage 3 gathers, for each of them.
 ///
 /// Under mixed precision the ranks of `sharded` hold whole parameters and gradients in `compute_size` and their part of
-/// both in the optimizer's type besides; the other strategies have both in the optimizer's type, and autocast's copies.
+/// both in the optimizer's type besides (of gradients from the step to the next backward); the other strategies have
+/// both in the optimizer's type, and autocast's copies.
 MemoryPlan plan_memory(const TrainingNeeds& needs, int64_t devices, int64_t memory);
 
 /// Plans as a table for people, in MiB, with the cheapest of each and how to set it.

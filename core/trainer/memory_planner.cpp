@@ -180,7 +180,7 @@ std::vector<NamedUnit> checkpointed_units(torch::nn::Module& module, const Activ
 
 struct MemoryPlanner::Measured {
   Trial::Result result = Trial::Result::kDone;
-  SavedBytes saved;
+  SavedByForward saved;
   TrainingNeeds optimizer;  ///< its state alone
 };
 
@@ -258,18 +258,16 @@ void MemoryPlanner::plan(Trainer& trainer, Module& module) {
   needs_.batch_size = configured;
   needs_.divides_batch = loader.options().global_batch_size.has_value();
   needs_.micro_batches = planned_.accumulate_grad_batches.at(0);
-  const auto through = [&](int64_t bytes, int64_t other_bytes) {
-    return BatchBytes::through(batch, bytes, other_batch, other_bytes);
+  const auto through = [&](const SavedBytes& saved, const SavedBytes& other_saved) {
+    return ActivationNeeds{.bytes = BatchBytes::through(batch, saved.all, other_batch, other_saved.all),
+                           .weight_copies = saved.weight_copies};
   };
-  const SavedBytes& saved = first.saved;
-  const SavedBytes& other_saved = other.saved;
-  needs_.activations = through(saved.all, other_saved.all);
-  needs_.kept = through(saved.kept, other_saved.kept);
-  needs_.weight_copies = saved.weight_copies;
-  const bool alike = saved.inside.size() == other_saved.inside.size();
-  for (size_t i = 0; i < saved.inside.size(); ++i)
-    needs_.inside.push_back(alike ? through(saved.inside[i], other_saved.inside[i])
-                                  : BatchBytes::through(batch, saved.inside[i], batch, saved.inside[i]));
+  needs_.activations = through(first.saved.whole, other.saved.whole);
+  needs_.kept = through(first.saved.kept, other.saved.kept);
+  // Calls that depend on the data are taken as they were.
+  const bool alike = first.saved.inside.size() == other.saved.inside.size();
+  for (size_t i = 0; i < first.saved.inside.size(); ++i)
+    needs_.inside.push_back(through(first.saved.inside[i], (alike ? other : first).saved.inside[i]));
 
   for (const int64_t devices : options_.devices.values)
     plans_.push_back(plan_memory(needs_, devices, memory_on(devices, core.device())));
