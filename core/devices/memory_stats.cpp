@@ -8,6 +8,7 @@
 #endif
 
 #include <unistd.h>
+#include <algorithm>
 #include <fstream>
 #include <string>
 
@@ -47,6 +48,21 @@ MemoryStats memory_stats([[maybe_unused]] const c10::Device& device) {
   if (device.is_cuda()) return cuda_stats(device);
 #endif
   return process_stats();
+}
+
+int64_t available_host_memory() {
+  int64_t available = sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  std::ifstream host("/proc/meminfo");
+  std::string name;
+  while (host >> name) {
+    int64_t kibibytes = 0;
+    if (name == "MemAvailable:" && host >> kibibytes) available = kibibytes << 10;
+  }
+  available += process_stats().allocated;
+  // "max" where the container has no limit; no such file outside of containers.
+  int64_t limit = 0;
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit) available = std::min(available, limit);
+  return available;
 }
 
 }  // namespace levin

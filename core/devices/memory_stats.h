@@ -17,4 +17,7 @@ struct MemoryStats {
 /// Waits for nothing.
 MemoryStats memory_stats(const c10::Device& device);
 
+/// Bytes that the host can give to new programs and to this one together, a container's limit included.
+int64_t available_host_memory();
+
 }  // namespace levin

@@ -10,6 +10,7 @@
 #include <levin/core/trainer/cli_config.h>
 #include <levin/core/trainer/cli_help.h>
 #include <levin/core/trainer/cli_results.h>
+#include <levin/core/trainer/memory_planner.h>
 #include <levin/core/trainer/registries.h>
 #include <levin/core/trainer/trainer.h>
 
@@ -44,6 +45,8 @@ struct Command {
   bool can_resume;  ///< an interrupted run leaves a checkpoint
   /// Does the work and returns what to print at its end.
   std::string (*run)(const Run& run);
+  /// The trainer's options, where they are not as configured.
+  TrainerOptions (*options)(const TrainerOptions& configured, const Config& config) = nullptr;
 };
 
 std::string fit(const Run& run) {
@@ -66,12 +69,21 @@ std::string tune(const Run& run) {
   return ending;
 }
 
-constexpr std::array<Command, 5> kCommands = {{
+/// The planner runs as a finder.
+TrainerOptions options_of_plan(const TrainerOptions& configured, const Config& config) {
+  const Config* section = config.find("plan");
+  const auto options = parse_options<PlanOptions>(section != nullptr ? *section : Config::null(), "plan");
+  return planning_options(configured, std::make_shared<MemoryPlanner>(options, configured));
+}
+
+constexpr std::array<Command, 6> kCommands = {{
     {"fit", "trains the model, with validation", false, true, fit},
     {"validate", "one pass over the validation data", true, false, validate},
     {"test", "one pass over the test data", true, false, test},
     {"predict", "writes the predictions for the prediction data", true, false, predict},
     {"tune", "runs the finders (batch size, learning rate) and trains nothing", false, false, tune},
+    {"plan", "predicts memory and communication of each strategy, the largest batch and the cheapest strategy that fit",
+     false, false, tune, options_of_plan},
 }};
 
 const Command* find_command(const std::string& name) {
@@ -100,7 +112,8 @@ void apply_seed(Config& config) {
 int execute(const Command& command, Config config, const ConfigNames& names) {
   // The seed comes first: the module draws its weights when it is made.
   apply_seed(config);
-  const auto options = parse_options<TrainerOptions>(*config.find("trainer"), "trainer");
+  auto options = parse_options<TrainerOptions>(*config.find("trainer"), "trainer");
+  if (command.options != nullptr) options = command.options(options, config);
   Trainer trainer(options);
   trainer.set_config(config);
 

@@ -17,8 +17,8 @@ namespace optim {
 class Scheduler;
 }
 
-/// Turns modules and data modules into a program with the commands fit, validate, test, predict and tune, configured by
-/// YAML files and command-line options. `PROGRAM --help` lists all of them.
+/// Turns modules and data modules into a program with the commands fit, validate, test, predict, tune and plan,
+/// configured by YAML files and command-line options. `PROGRAM --help` lists all of them.
 ///
 ///     int main(int argc, char** argv) {
 ///       levin::Cli cli;

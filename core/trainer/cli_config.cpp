@@ -7,6 +7,7 @@
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/precision/precision.h>
+#include <levin/core/trainer/memory_planner.h>
 #include <levin/core/trainer/older_options.h>
 #include <levin/core/trainer/options.h>
 
@@ -18,7 +19,7 @@ namespace levin {
 namespace {
 
 const std::vector<std::string>& top_level_keys() {
-  static const std::vector<std::string> keys = {"seed", "model", "data", "trainer", "ckpt"};
+  static const std::vector<std::string> keys = {"seed", "model", "data", "trainer", "ckpt", "plan"};
   return keys;
 }
 
@@ -187,6 +188,8 @@ void merge_source(Config& base, const Config& later) {
       merge_named(*mine, entry.value);
     else if (entry.key == "trainer")
       merge_trainer(*mine, entry.value);
+    else if (entry.key == "plan")
+      mine->merge(entry.value);
     else
       *mine = entry.value;
   }
@@ -308,6 +311,7 @@ Config resolve_config(const Config& merged, const ConfigNames& names) {
   resolve_section(resolved, merged, "data", names.data);
   resolved.set("trainer", resolve_trainer(merged.find("trainer"), names));
   resolved.set("ckpt", resolve_value<std::string>(merged, "ckpt"));
+  if (const Config* plan = merged.find("plan")) resolved.set("plan", schema_of<PlanOptions>().resolve(*plan, "plan"));
   return resolved;
 }
 

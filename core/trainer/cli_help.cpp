@@ -8,6 +8,7 @@
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/optim/scheduler.h>
 #include <levin/core/precision/precision.h>
+#include <levin/core/trainer/memory_planner.h>
 #include <levin/core/trainer/options.h>
 
 #include <fmt/format.h>
@@ -105,6 +106,7 @@ std::vector<Section> sections_of(const HelpContents& contents) {
       {"general", [&] { return general_text(contents); }},
       {"trainer",
        [&] { return heading("trainer") + options_text(schema_of<TrainerOptions>().fields(), "--trainer."); }},
+      {"plan", [&] { return heading("plan") + options_text(schema_of<PlanOptions>().fields(), "--plan."); }},
       {"model", [&] { return heading("model") + registry_text(names.modules, "--model.", true); }},
       {"data", [&] { return heading("data") + registry_text(names.data, "--data.", true); }},
       {"callbacks",

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+/// Bytes that grow with the examples in a batch.
+struct BatchBytes {
+  double fixed = 0;
+  double per_example = 0;
+
+  /// Through two measured points; of one batch size only: all of it is for examples.
+  static BatchBytes through(int64_t batch, int64_t bytes, int64_t other_batch, int64_t other_bytes);
+  int64_t at(int64_t batch) const;
+};
+
+/// What a forward leaves for backward.
+struct ActivationNeeds {
+  BatchBytes bytes;
+  int64_t weight_copies = 0;  ///< of them, parameters that autocast converts
+};
+
+/// Some parameters of a model.
+struct WeightNeeds {
+  int64_t elements = 0;
+  int64_t bytes = 0;               ///< in the type that the optimizer steps
+  int64_t trainable_elements = 0;  ///< frozen parameters have no gradient
+  int64_t trainable_bytes = 0;
+
+  WeightNeeds& operator+=(const WeightNeeds& other);
+};
+
+/// What a training step needs on one device: the measurements that a plan is made from.
+struct TrainingNeeds {
+  WeightNeeds weights;             ///< of the whole model
+  std::vector<WeightNeeds> units;  ///< those that stage 3 gathers one by one, each with what is its own
+  WeightNeeds outside;             ///< in no unit, or shared by several: whole during the whole step under stage 3
+  /// Bytes of an element in which forward and backward compute under mixed precision; unset: as the parameters are.
+  std::optional<int64_t> compute_size;
+  int64_t buffers = 0;          ///< bytes
+  int64_t optimizer_state = 0;  ///< bytes of tensors that have an element for each of a parameter
+  int64_t counters = 0;         ///< bytes of the rest of the optimizer's state, which no rank divides
+  bool element_wise = true;     ///< the optimizer can step a part of a parameter
+
+  int64_t batch_size = 1;      ///< examples in a batch of one rank, or of all together
+  bool divides_batch = false;  ///< the latter
+  int64_t micro_batches = 1;   ///< in an optimizer step
+  ActivationNeeds activations;
+  /// The same if units are recomputed in backward: `kept`, and one of `inside` at a time. No `inside`: there are no
+  /// units.
+  ActivationNeeds kept;
+  std::vector<ActivationNeeds> inside;
+
+  int64_t batch_on(int64_t devices) const;
+};
+
+/// One way to train, and what it takes on each rank, in bytes.
+struct PlanRow {
+  std::string strategy;      ///< single_device, ddp or sharded
+  int64_t stage = 0;         ///< of sharded
+  bool checkpoints = false;  ///< units are recomputed in backward
+  int64_t parameters = 0;    ///< buffers, and under mixed precision a rank's part of what the optimizer steps, included
+  int64_t gradients = 0;
+  int64_t optimizer = 0;
+  int64_t activations = 0;    ///< of a batch
+  int64_t gathered = 0;       ///< what is there whole for a moment only: units of stage 3, buckets of stage 2
+  int64_t communication = 0;  ///< that a rank sends in an optimizer step
+  int64_t largest_batch = 0;  ///< examples on a rank that fit; 0: not even one; kAnyBatch: memory sets no limit
+  bool is_possible = true;    ///< the optimizer can be divided
+  bool fits = false;
+
+  static constexpr int64_t kAnyBatch = int64_t{1} << 40;
+  int64_t total() const { return parameters + gradients + optimizer + activations + gathered; }
+};
+
+/// The ways to train on so many devices.
+struct MemoryPlan {
+  int64_t devices = 1;
+  int64_t memory = 0;  ///< bytes for each rank
+  int64_t batch_size = 1;
+  std::vector<PlanRow> rows;
+
+  /// Of the rows that fit, the one that communicates least; of those alike, the one that recomputes nothing, and then
+  /// the simplest. nullptr: none fits.
+  const PlanRow* cheapest() const;
+};
+
+/// What each strategy takes, with all options at their defaults. With Psi elements of p bytes as a parameter, g as a
+/// gradient and s as optimizer state, and N ranks (Rajbhandari et al., "ZeRO: Memory optimizations toward training
+/// trillion parameter models", 2020, arXiv:1910.02054), a rank holds
+///
+///     ddp      (p + g + s) Psi
+///     stage 1  (p + g) Psi + s Psi / N
+///     stage 2  p Psi + (g + s) Psi / N
+///     stage 3  (p + g + s) Psi / N
+///
+/// and a ring sends 2 Psi (N - 1) / N elements for each rank and step: gradients are reduced and scattered, then they
+/// (ddp) or parameters (stages 1 and 2) are gathered. Stage 3 gathers parameters twice, before forward and backward.
+/// In a step of several micro-batches stages 2 and 3 reduce, and stage 3 gathers, for each of them.
+///
+/// Under mixed precision the ranks of `sharded` hold whole parameters and gradients in `compute_size` and their part of
+/// both in the optimizer's type besides (of gradients from the step to the next backward); the other strategies have
+/// both in the optimizer's type, and autocast's copies.
+MemoryPlan plan_memory(const TrainingNeeds& needs, int64_t devices, int64_t memory);
+
+/// Plans as a table for people, in MiB, with the cheapest of each and how to set it.
+std::string plan_table(const std::vector<MemoryPlan>& plans);
+
+}  // namespace levin

@@ -1,0 +1,246 @@
+#include "tests/support/accounting_allocator.h"
+#include "tests/support/tiny.h"
+
+#include <levin/core/nn/sequential.h>
+#include <levin/core/optim/optimizer_state.h>
+#include <levin/core/trainer/memory_planner.h>
+#include <levin/core/trainer/trainer_parts.h>
+
+#include <fmt/format.h>
+#include <torch/nn/functional/activation.h>
+
+#include <mutex>
+#include <set>
+
+namespace levin::testing {
+namespace {
+
+namespace F = torch::nn::functional;
+
+constexpr int64_t kWidth = 128;
+constexpr int64_t kBlocks = 6;
+constexpr int64_t kBatch = 192;
+
+struct BlockImpl : torch::nn::Module {
+  BlockImpl() {
+    in = register_module("in", torch::nn::Linear(kWidth, 4 * kWidth));
+    out = register_module("out", torch::nn::Linear(4 * kWidth, kWidth));
+  }
+  at::Tensor forward(const at::Tensor& x) { return x + out(F::gelu(in(x))); }
+  torch::nn::Linear in{nullptr};
+  torch::nn::Linear out{nullptr};
+};
+LEVIN_UNIT(Block);
+
+/// What one rank holds at the beginning of a later step.
+struct Reading {
+  int64_t parameters = 0;  ///< bytes of the memory of the module's parameters and of what the optimizer steps
+  int64_t gradients = 0;
+  int64_t optimizer = 0;
+  int64_t allocated = 0;    ///< by the rank's thread
+  int64_t activations = 0;  ///< what its forward adds to that
+  int64_t peak = 0;         ///< the most of the step
+};
+
+class Readings {
+ public:
+  void set(int64_t rank, const Reading& reading) {
+    const std::lock_guard lock(mutex_);
+    readings_[rank] = reading;
+  }
+  Reading of(int64_t rank) const { return readings_.at(rank); }
+  void clear() { readings_.clear(); }
+
+ private:
+  std::mutex mutex_;
+  std::map<int64_t, Reading> readings_;
+};
+
+Readings& readings() {
+  static Readings all;
+  return all;
+}
+
+/// Bytes of the memory behind tensors, each once.
+class Memory {
+ public:
+  void add(const at::Tensor& tensor) {
+    if (!tensor.defined() || !seen_.insert(tensor.storage().unsafeGetStorageImpl()).second) return;
+    bytes_ += static_cast<int64_t>(tensor.storage().nbytes());
+  }
+  void add(const State& state) {
+    if (state.is_tensor()) add(state.as_tensor());
+    if (state.is_map())
+      for (const auto& [name, item] : state.as_map()) add(item);
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  std::set<const void*> seen_;
+  int64_t bytes_ = 0;
+};
+
+class Planned : public Module {
+ public:
+  Planned() {
+    levin::Sequential blocks;
+    for (int64_t i = 0; i < kBlocks; ++i) blocks->push_back(Block());
+    blocks_ = register_module("blocks", blocks);
+    scale_ = register_parameter("scale", at::ones({kWidth}));
+    register_buffer("offset", at::zeros({4 * kWidth}));
+  }
+
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    MemoryAccount& account = AccountingAllocator::of_this_thread();
+    const bool reads = trainer().global_step() == 2;
+    if (reads) {
+      reading_ = read();
+      reading_.allocated = account.in_use();
+      account.restart_peak();
+    }
+    const at::Tensor loss = F::mse_loss(blocks_(batch["x"]) * scale_, batch["y"]);
+    if (reads) reading_.activations = account.in_use() - reading_.allocated;
+    return loss;
+  }
+  void on_after_backward() override {
+    if (trainer().global_step() != 2) return;
+    reading_.peak = AccountingAllocator::of_this_thread().peak();
+    readings().set(trainer().global_rank(), reading_);
+  }
+  OptimizerConfigs configure_optimizers() override {
+    return OptimizerConfig{.optimizer = std::make_shared<optim::AdamW>(parameters(), optim::AdamWOptions{.lr = 1e-4})};
+  }
+
+ private:
+  Reading read() {
+    Memory weights;
+    Memory gradients;
+    Memory state;
+    for (const at::Tensor& parameter : parameters()) weights.add(parameter);
+    const RankCore& core = trainer().parts().core;
+    for (const auto& [name, piece] : core.parameter_names.items()) {
+      weights.add(piece);
+      gradients.add(piece.grad());
+    }
+    for (const auto& handle : core.optimizer_handles)
+      state.add(optim::optimizer_state_dict(handle->optimizer(), core.parameter_names));
+    return {.parameters = weights.bytes(), .gradients = gradients.bytes(), .optimizer = state.bytes()};
+  }
+
+  levin::Sequential blocks_{nullptr};
+  at::Tensor scale_;
+  Reading reading_;
+};
+
+DataLoader loader(int64_t batch_size) {
+  const auto x = at::arange(4 * kBatch * kWidth * 2, at::kFloat).sin().reshape({8 * kBatch, kWidth});
+  return DataLoader(std::make_shared<data::TensorDataset>(Batch{{"x", x}, {"y", x.cos()}}), {.batch_size = batch_size});
+}
+
+/// Measured with a quarter of the batch.
+TrainingNeeds needs_of(const TrainerOptions& options) {
+  const auto planner = std::make_shared<MemoryPlanner>(PlanOptions{}, options);
+  Trainer trainer(planning_options(options, planner));
+  trainer.tune(make<Planned>(), loader(kBatch / 4));
+  TrainingNeeds needs = planner->needs();
+  EXPECT_EQ(needs.batch_size, kBatch / 4);
+  needs.batch_size = kBatch;
+  return needs;
+}
+
+PlanRow predicted(const TrainingNeeds& needs, int64_t stage, bool checkpoints) {
+  for (const PlanRow& row : plan_memory(needs, stage == 0 ? 1 : 2, int64_t{1} << 30).rows)
+    if (row.stage == stage && row.checkpoints == checkpoints) return row;
+  throw std::logic_error("no such row");
+}
+
+struct Case {
+  const char* precision;
+  bool checkpoints;
+};
+
+class PlanAgainstFit : public ::testing::TestWithParam<Case> {
+ protected:
+  static void SetUpTestSuite() { AccountingAllocator::install(); }
+
+  TrainerOptions options() const {
+    TrainerOptions options = quiet(1);
+    options.precision = GetParam().precision;
+    if (GetParam().checkpoints) options.activation_checkpointing.units = {"Block"};
+    return options;
+  }
+
+  /// Of rank 1, all of whose memory its own thread asks for; of the only rank beyond what there was before.
+  Reading fit(int64_t stage) const {
+    TrainerOptions options = this->options();
+    options.max_steps = 4;
+    if (stage > 0) {
+      options.strategy = Spec<Strategy>(Config::parse(fmt::format("{{name: sharded_threads, stage: {}}}", stage), {}));
+      options.devices = 2;
+    } else {
+      options.strategy = "single_device";
+    }
+    readings().clear();
+    const DataLoader data = loader(kBatch);
+    const int64_t before = stage == 0 ? AccountingAllocator::of_this_thread().in_use() : 0;
+    Trainer trainer(options);
+    trainer.fit(make<Planned>(), data);
+    Reading reading = readings().of(stage == 0 ? 0 : 1);
+    reading.allocated -= before;
+    reading.peak -= before;
+    return reading;
+  }
+};
+
+constexpr int64_t kFloat = 4;
+constexpr int64_t kBuffers = 4 * kWidth * kFloat;
+/// The batch of the step and the one before it, each of inputs and targets.
+constexpr int64_t kBatches = 2 * 2 * kBatch * kWidth * kFloat;
+
+TEST_P(PlanAgainstFit, PredictsWhatRanksHold) {
+  const TrainingNeeds needs = needs_of(options());
+  const int64_t compute_size = needs.compute_size.value_or(kFloat);
+  for (int64_t stage = 0; stage <= 3; ++stage) {
+    const Reading measured = fit(stage);
+    const PlanRow row = predicted(needs, stage, GetParam().checkpoints);
+
+    // What is outside of units is gathered when the step begins.
+    const int64_t outside = stage == 3 ? needs.outside.elements * compute_size : 0;
+    EXPECT_EQ(measured.parameters + kBuffers, row.parameters + outside) << stage;
+    // Under mixed precision only the strategy knows of the whole gradients.
+    const bool hides_whole = stage == 1 && needs.compute_size;
+    EXPECT_EQ(measured.gradients, row.gradients - (hides_whole ? needs.weights.elements * compute_size : 0)) << stage;
+    EXPECT_EQ(measured.optimizer, row.optimizer) << stage;
+
+    const int64_t held = row.parameters + row.gradients + row.optimizer;
+    EXPECT_GE(measured.allocated, held) << stage;
+    const int64_t first_unit = stage == 3 ? needs.units.front().elements * compute_size + outside : 0;
+    EXPECT_LE(static_cast<double>(measured.allocated), 1.02 * static_cast<double>(held + first_unit + kBatches))
+        << stage;
+
+    // From a batch four times smaller.
+    int64_t activations = row.activations;
+    if (GetParam().checkpoints) activations = needs.kept.bytes.at(kBatch) - (stage > 0 ? needs.kept.weight_copies : 0);
+    EXPECT_LE(static_cast<double>(measured.activations), 1.02 * static_cast<double>(activations)) << stage;
+    // The plan counts inputs and targets that operations save, which were there before the forward here.
+    EXPECT_GE(measured.activations, activations - kBatches / 2) << stage;
+    std::printf("%ld held %ld %ld activations %ld %ld peak %ld %ld\n", stage, held, measured.allocated, activations,
+                measured.activations, row.total(), measured.peak);
+    // What is more than predicted is batches, and a collective's own buffers.
+    EXPECT_NEAR(static_cast<double>(measured.peak), static_cast<double>(row.total() + kBatches),
+                0.1 * static_cast<double>(row.total()))
+        << stage;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PlanAgainstFit,
+                         ::testing::Values(Case{"32-true", false}, Case{"32-true", true}, Case{"bf16-mixed", false},
+                                           Case{"bf16-mixed", true}),
+                         [](const auto& tested) {
+                           const std::string precision = tested.param.precision;
+                           return (precision == "32-true" ? "Full" : "Mixed") +
+                                  std::string(tested.param.checkpoints ? "Checkpointed" : "");
+                         });
+
+}  // namespace
+}  // namespace levin::testing

@@ -1,0 +1,192 @@
+#include <levin/core/trainer/memory_plan.h>
+
+#include <gmock/gmock.h>
+
+#include <stdexcept>
+
+namespace levin {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kPsi = 64'000'000;
+constexpr int64_t kPlenty = int64_t{1} << 50;
+
+/// Adam in fp32, 10 units of a tenth of the parameters each, 1000 bytes of activations and one more for each example.
+TrainingNeeds adam(int64_t frozen = 0) {
+  const auto weights = [&](int64_t elements, int64_t of_frozen) {
+    const int64_t trained = elements - of_frozen;
+    return WeightNeeds{
+        .elements = elements, .bytes = 4 * elements, .trainable_elements = trained, .trainable_bytes = 4 * trained};
+  };
+  TrainingNeeds needs;
+  needs.weights = weights(kPsi, frozen);
+  needs.units.assign(10, weights(kPsi / 10, frozen / 10));
+  needs.optimizer_state = 8 * (kPsi - frozen);
+  needs.batch_size = 16;
+  needs.activations.bytes = {.fixed = 1000, .per_example = 1000};
+  needs.kept.bytes = {.fixed = 0, .per_example = 100};
+  needs.inside.assign(3, {.bytes = {.fixed = 0, .per_example = 50}});
+  needs.inside[1].bytes.per_example = 200;
+  return needs;
+}
+
+PlanRow row_of(const MemoryPlan& plan, int64_t stage, bool checkpoints = false) {
+  for (const PlanRow& row : plan.rows)
+    if (row.stage == stage && row.checkpoints == checkpoints) return row;
+  throw std::logic_error("no such row");
+}
+
+int64_t held(const PlanRow& row) { return row.parameters + row.gradients + row.optimizer; }
+
+TEST(MemoryPlan, HoldsTheBytesOfThePaper) {
+  for (const int64_t ranks : {2, 4, 64}) {
+    const MemoryPlan plan = plan_memory(adam(), ranks, kPlenty);
+    EXPECT_EQ(held(row_of(plan, 0)), 16 * kPsi);
+    EXPECT_EQ(held(row_of(plan, 1)), 8 * kPsi + 8 * kPsi / ranks);
+    EXPECT_EQ(held(row_of(plan, 2)), 4 * kPsi + 12 * kPsi / ranks);
+    EXPECT_EQ(held(row_of(plan, 3)), 16 * kPsi / ranks);
+  }
+}
+
+TEST(MemoryPlan, OneDeviceHasOneStrategy) {
+  const MemoryPlan plan = plan_memory(adam(), 1, kPlenty);
+  ASSERT_EQ(plan.rows.size(), 2);
+  EXPECT_EQ(plan.rows[0].strategy, "single_device");
+  EXPECT_EQ(held(plan.rows[0]), 16 * kPsi);
+  EXPECT_EQ(plan.rows[0].communication, 0);
+  EXPECT_TRUE(plan.rows[1].checkpoints);
+}
+
+TEST(MemoryPlan, MixedPrecisionHalvesWhatIsWholeAndDividesTheMasters) {
+  TrainingNeeds needs = adam();
+  needs.compute_size = 2;
+  needs.activations.weight_copies = 400;
+  needs.activations.bytes.fixed += 400;
+  const MemoryPlan plan = plan_memory(needs, 4, kPlenty);
+  EXPECT_EQ(held(row_of(plan, 0)), 16 * kPsi);
+  // Whole parameters and gradients in 16 bits; a quarter of both in 32 bits, and of two moments.
+  EXPECT_EQ(row_of(plan, 1).parameters, 2 * kPsi + kPsi);
+  EXPECT_EQ(row_of(plan, 1).gradients, 2 * kPsi + kPsi);
+  EXPECT_EQ(row_of(plan, 1).optimizer, 2 * kPsi);
+  EXPECT_EQ(held(row_of(plan, 2)), 2 * kPsi + 16 * kPsi / 4);
+  EXPECT_EQ(held(row_of(plan, 3)), 16 * kPsi / 4);
+  EXPECT_EQ(row_of(plan, 0).communication, 2 * 4 * kPsi * 3 / 4);
+  EXPECT_EQ(row_of(plan, 1).communication, 2 * 2 * kPsi * 3 / 4);
+  // Autocast converts nothing that has the type already.
+  EXPECT_EQ(row_of(plan, 0).activations, 1000 + 400 + 16 * 1000);
+  EXPECT_EQ(row_of(plan, 1).activations, 1000 + 16 * 1000);
+}
+
+TEST(MemoryPlan, CommunicatesTwiceOrThreeTimesTheParameters) {
+  TrainingNeeds needs = adam();
+  const int64_t once = 4 * kPsi * 7 / 8;
+  MemoryPlan plan = plan_memory(needs, 8, kPlenty);
+  for (const int64_t stage : {0, 1, 2}) EXPECT_EQ(row_of(plan, stage).communication, 2 * once) << stage;
+  EXPECT_EQ(row_of(plan, 3).communication, 3 * once);
+  // Gradients that are not kept whole are reduced after each micro-batch.
+  needs.micro_batches = 4;
+  plan = plan_memory(needs, 8, kPlenty);
+  EXPECT_EQ(row_of(plan, 0).communication, 2 * once);
+  EXPECT_EQ(row_of(plan, 1).communication, 2 * once);
+  EXPECT_EQ(row_of(plan, 2).communication, (4 + 1) * once);
+  EXPECT_EQ(row_of(plan, 3).communication, (4 + 8) * once);
+}
+
+TEST(MemoryPlan, FrozenParametersHaveNoGradientsAndState) {
+  const MemoryPlan plan = plan_memory(adam(kPsi / 2), 2, kPlenty);
+  EXPECT_EQ(held(row_of(plan, 0)), 4 * kPsi + 12 * kPsi / 2);
+  EXPECT_EQ(held(row_of(plan, 3)), (4 * kPsi + 12 * kPsi / 2) / 2);
+  EXPECT_EQ(row_of(plan, 0).communication, 2 * 4 * kPsi / 2 / 2);
+}
+
+TEST(MemoryPlan, Stage3HasThreeUnitsAndWhatIsOutsideOfUnitsWhole) {
+  TrainingNeeds needs = adam();
+  needs.units[7].bytes *= 2;
+  needs.units[7].trainable_bytes *= 2;
+  needs.outside = {.elements = 100, .bytes = 400, .trainable_elements = 50, .trainable_bytes = 200};
+  EXPECT_EQ(row_of(plan_memory(needs, 2, kPlenty), 3).gathered, 4 * (4 + 4) * kPsi / 10 + 400 + 200);
+  EXPECT_EQ(row_of(plan_memory(needs, 2, kPlenty), 2).gathered, int64_t{50} << 20);
+  EXPECT_EQ(row_of(plan_memory(needs, 2, kPlenty), 1).gathered, 0);
+}
+
+TEST(MemoryPlan, CheckpointingKeepsInputsAndOneUnit) {
+  const MemoryPlan plan = plan_memory(adam(), 2, kPlenty);
+  EXPECT_EQ(row_of(plan, 0).activations, 1000 + 16 * 1000);
+  EXPECT_EQ(row_of(plan, 0, true).activations, 16 * (100 + 200));
+  TrainingNeeds without_units = adam();
+  without_units.inside.clear();
+  for (const PlanRow& row : plan_memory(without_units, 2, kPlenty).rows) EXPECT_FALSE(row.checkpoints);
+}
+
+TEST(MemoryPlan, FindsTheLargestBatch) {
+  TrainingNeeds needs = adam();
+  const int64_t memory = 16 * kPsi + 1'000'000;
+  for (const PlanRow& row : plan_memory(needs, 2, memory).rows) {
+    needs.batch_size = row.largest_batch;
+    EXPECT_TRUE(row_of(plan_memory(needs, 2, memory), row.stage, row.checkpoints).fits);
+    needs.batch_size = row.largest_batch + 1;
+    EXPECT_FALSE(row_of(plan_memory(needs, 2, memory), row.stage, row.checkpoints).fits);
+  }
+  EXPECT_EQ(row_of(plan_memory(needs, 2, memory), 0).largest_batch, 999);
+  EXPECT_EQ(row_of(plan_memory(needs, 2, kPsi), 0).largest_batch, 0);
+  needs.activations.bytes.per_example = 0;
+  EXPECT_EQ(row_of(plan_memory(needs, 2, memory), 0).largest_batch, PlanRow::kAnyBatch);
+}
+
+TEST(MemoryPlan, ABatchOfAllRanksIsDividedOverThem) {
+  TrainingNeeds needs = adam();
+  needs.divides_batch = true;
+  EXPECT_EQ(plan_memory(needs, 4, kPlenty).batch_size, 4);
+  EXPECT_EQ(row_of(plan_memory(needs, 4, kPlenty), 0).activations, 1000 + 4 * 1000);
+}
+
+TEST(MemoryPlan, TheCheapestCommunicatesLeastThenRecomputesNothingThenIsSimplest) {
+  TrainingNeeds needs = adam();
+  const auto cheapest = [&](int64_t memory) {
+    const MemoryPlan plan = plan_memory(needs, 8, memory);
+    const PlanRow* row = plan.cheapest();
+    return row == nullptr ? std::pair<int64_t, bool>(-1, false) : std::pair(row->stage, row->checkpoints);
+  };
+  using Choice = std::pair<int64_t, bool>;
+  EXPECT_EQ(cheapest(kPlenty), Choice(0, false));
+  EXPECT_EQ(cheapest(16 * kPsi + 10'000), Choice(1, false));
+  EXPECT_EQ(cheapest(7 * kPsi), Choice(2, false));
+  EXPECT_EQ(cheapest(5 * kPsi), Choice(3, false));
+  EXPECT_EQ(cheapest(2 * kPsi), Choice(-1, false));
+  // All else is alike: what fits only with checkpointing has it.
+  needs.activations.bytes.per_example = 1e12;
+  EXPECT_EQ(cheapest(17 * kPsi), Choice(0, true));
+}
+
+TEST(MemoryPlan, AnOptimizerThatCannotBeDividedRulesShardingOut) {
+  TrainingNeeds needs = adam();
+  needs.element_wise = false;
+  const MemoryPlan plan = plan_memory(needs, 8, 15 * kPsi);
+  EXPECT_EQ(plan.cheapest(), nullptr);
+  EXPECT_FALSE(row_of(plan, 3).is_possible);
+  EXPECT_THAT(plan_table({plan}), HasSubstr("nothing fits, not even with one example in a batch"));
+}
+
+TEST(MemoryPlan, TheTableSaysHowToSetTheCheapest) {
+  TrainingNeeds needs = adam();
+  EXPECT_THAT(plan_table({plan_memory(needs, 8, 5 * kPsi)}),
+              HasSubstr("cheapest that fits: sharded, stage 3\n"
+                        "  to set it: --trainer.strategy='{name: sharded, stage: 3}' --trainer.devices=8\n"));
+  needs.batch_size = 1'000'000;
+  EXPECT_THAT(plan_table({plan_memory(needs, 1, 16 * kPsi + 300'000)}),
+              HasSubstr("nothing fits; hint: a batch of at most 1000 examples on a rank, with single_device + "
+                        "checkpointing\n"));
+}
+
+TEST(MemoryPlan, ALineThroughTwoBatches) {
+  const BatchBytes line = BatchBytes::through(8, 1800, 4, 1000);
+  EXPECT_EQ(line.fixed, 200);
+  EXPECT_EQ(line.at(32), 6600);
+  EXPECT_EQ(BatchBytes::through(8, 1600, 8, 1600).at(4), 800);
+  // What does not grow with the batch is never less for a larger one.
+  EXPECT_EQ(BatchBytes::through(8, 1000, 4, 1200).at(100), 1000);
+}
+
+}  // namespace
+}  // namespace levin

@@ -1,0 +1,136 @@
+#include "tests/support/tiny.h"
+
+#include <levin/core/data/data_module.h>
+#include <levin/core/trainer/cli.h>
+
+#include <gmock/gmock-matchers.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace levin::testing {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct PointsOptions {
+  int64_t examples = 40;
+  static void describe(Schema<PointsOptions>& schema) {
+    schema.field("examples", &PointsOptions::examples, "examples of the training data").at_least(0);
+  }
+};
+
+class Points : public DataModule {
+ public:
+  using Options = PointsOptions;
+  explicit Points(const Options& options) : options_(options) {}
+  DataLoader train_dataloader() override {
+    if (options_.examples == 0) return {};
+    return DataLoader(tiny_dataset(options_.examples), {.batch_size = 8});
+  }
+
+ private:
+  Options options_;
+};
+
+struct Outcome {
+  int status = 0;
+  std::string out;
+  std::string err;
+};
+
+class PlanCommand : public ::testing::Test {
+ protected:
+  /// Runs the program as from a shell, in this test's folder.
+  Outcome run(std::vector<std::string> words) {
+    words.emplace_back("--seed=42");
+    words.emplace_back("--trainer.accelerator=cpu");
+    words.push_back("--trainer.default_root_dir=" + root_);
+    words.insert(words.begin(), "program");
+    std::vector<char*> argv;
+    for (auto& word : words) argv.push_back(word.data());
+    Cli cli;
+    cli.modules.add<TinyModule>("tiny", "two layers");
+    cli.data.add<Points>("points", "points and their sums");
+    ::testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStderr();
+    Outcome outcome;
+    outcome.status = cli.run(static_cast<int>(argv.size()), argv.data());
+    outcome.out = ::testing::internal::GetCapturedStdout();
+    outcome.err = ::testing::internal::GetCapturedStderr();
+    return outcome;
+  }
+
+  const std::string root_ = fresh_folder("plan");
+};
+
+TEST_F(PlanCommand, PlansForEachNumberOfDevicesAndWritesNothing) {
+  // 4 weights, a bias and a weight for each of 65536 hidden features: 1.5 MiB of parameters.
+  const Outcome plan = run({"plan", "--model.width=65536", "--plan.devices=1,4", "--plan.memory=1GiB"});
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("393217 parameters, 393217 of them trained, in 32-true; measured on cpu with batches "
+                                  "of 8 and 4\n"));
+  EXPECT_THAT(plan.out, HasSubstr("1 device with 1024.0 MiB each, batches of 8 on each"));
+  EXPECT_THAT(plan.out, ContainsRegex("\n  single_device +1\\.5 +1\\.5 +3\\.0 +2\\.0 +0\\.0 +8\\.0 +0\\.0 +yes +"));
+  EXPECT_THAT(plan.out, HasSubstr("4 devices with 1024.0 MiB each"));
+  EXPECT_THAT(plan.out, ContainsRegex("\n  ddp +1\\.5 +1\\.5 +3\\.0 +2\\.0 +0\\.0 +8\\.0 +2\\.3 +yes +"));
+  EXPECT_THAT(plan.out, ContainsRegex("\n  sharded, stage 1 +1\\.5 +1\\.5 +0\\.8 +2\\.0 "));
+  EXPECT_THAT(plan.out, HasSubstr("to set it: --trainer.strategy=ddp --trainer.devices=4"));
+  EXPECT_THAT(plan.out, Not(HasSubstr("checkpointing")));  // the module has no units
+  EXPECT_TRUE(std::filesystem::is_empty(root_));
+}
+
+TEST_F(PlanCommand, PlansOnOneDeviceWhateverTheConfigurationSays) {
+  const std::string file = root_ + "/plan.yaml";
+  std::ofstream(file) << "trainer:\n  strategy: {name: sharded, stage: 2}\n  devices: 4\n  num_nodes: 2\n"
+                         "  accumulate_grad_batches: 4\n  precision: bf16-mixed\n  sync_batchnorm: true\n"
+                         "plan: {devices: [2], memory: 512MiB}\n";
+  const Outcome plan = run({"plan", "--config", file, "--plan.memory=256MiB"});
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("in bf16-mixed"));
+  EXPECT_THAT(plan.out, HasSubstr("2 devices with 256.0 MiB each"));
+  EXPECT_THAT(plan.out, Not(HasSubstr("8 devices")));
+  // The section is no hindrance for other commands, nor in their way where it is not there.
+  EXPECT_THAT(run({"fit", "--config", file, "--print_config"}).out, HasSubstr("plan:"));
+  EXPECT_THAT(run({"fit", "--print_config"}).out, Not(HasSubstr("plan:")));
+}
+
+TEST_F(PlanCommand, PlansForTheMemoryOfThisMachineByDefault) {
+  const Outcome plan = run({"plan", "--plan.devices=2"});
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, ContainsRegex("2 devices with [1-9][0-9]+\\.[0-9] MiB each"));
+  EXPECT_THAT(plan.out, HasSubstr("cheapest that fits: ddp"));
+}
+
+TEST_F(PlanCommand, FewerExamplesThanABatchAreEnough) {
+  const Outcome plan = run({"plan", "--data.examples=3", "--plan.devices=1"});
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("measured on cpu with batches of 3 and 1"));
+  EXPECT_THAT(plan.out, HasSubstr("batches of 8 on each"));
+}
+
+TEST_F(PlanCommand, BadInputIsExplained) {
+  EXPECT_THAT(run({"plan", "--plan.devices=0"}).err, HasSubstr("plan.devices must be at least 1; got 0"));
+  EXPECT_THAT(run({"plan", "--plan.devices=2,many"}).err, HasSubstr("plan.devices: expected an integer"));
+  EXPECT_THAT(run({"plan", "--plan.devices=[]"}).err, HasSubstr("plan.devices: expected"));
+  for (const char* memory : {"plenty", "8 apples", "-1GiB", "0", "1e40GiB", "GiB"})
+    EXPECT_THAT(run({"plan", std::string("--plan.memory=") + memory}).err,
+                HasSubstr("plan.memory: expected a size such as 80GiB"))
+        << memory;
+  EXPECT_THAT(run({"plan", "--plan.device=2"}).err, HasSubstr("did you mean 'devices'?"));
+  const Outcome no_data = run({"plan", "--data.examples=0"});
+  EXPECT_EQ(no_data.status, 1);
+  EXPECT_THAT(no_data.err, HasSubstr("fit needs data; got none"));
+  EXPECT_EQ(run({"plan", "--plan.devices=0"}).status, 2);
+}
+
+TEST_F(PlanCommand, TheHelpHasItsOptions) {
+  const Outcome help = run({"--help", "plan"});
+  EXPECT_THAT(help.out, HasSubstr("--plan.devices"));
+  EXPECT_THAT(help.out, HasSubstr("--plan.memory"));
+}
+
+}  // namespace
+}  // namespace levin::testing
