@@ -2,7 +2,9 @@
 
 #include <levin/core/base/error.h>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/scalar_tensor.h>
 
 namespace levin::optim {
 
@@ -38,8 +40,39 @@ std::span<const StateField> SGD::state_fields(size_t group) const {
   return std::span(kFields).first(group_options(group).momentum != 0 ? 1 : 0);
 }
 
+namespace {
+
+/// In place of LibTorch 2.11's fused kernel of the CPU, which computes wrongly in 16 bits from 16 elements on. Rounds
+/// after each operation, as torch.optim.SGD does.
+void step_in_16_bits(const SGDOptions& options, const at::Tensor& rate, bool first_step, at::Tensor param,
+                     at::Tensor grad, at::Tensor buffer) {
+  at::Tensor change = options.maximize ? grad.neg() : grad;
+  if (options.weight_decay != 0) change = change.add(param, options.weight_decay);
+  if (buffer.defined()) {
+    if (first_step)
+      buffer.copy_(change);
+    else
+      buffer.mul_(options.momentum).add_(change, 1 - options.dampening);
+    change = options.nesterov ? change.add(buffer, options.momentum) : buffer;
+  }
+  param.sub_(change * rate);
+}
+
+}  // namespace
+
 void SGD::update(size_t group, TensorLists& lists, const KernelScaling& scaling) {
   const SGDOptions& options = group_options(group);
+  if (lists.device.is_cpu() && (lists.dtype == at::kHalf || lists.dtype == at::kBFloat16)) {
+    if (scaling.found_inf && scaling.found_inf->item<float>() != 0) return;
+    const at::Tensor rate =
+        lists.learning_rate.defined() ? lists.learning_rate : at::scalar_tensor(options.lr, at::kDouble);
+    for (size_t i = 0; i < lists.params.size(); ++i) {
+      if (scaling.grad_scale) lists.grads[i].div_(*scaling.grad_scale);
+      step_in_16_bits(options, rate, lists.first_step, lists.params[i], lists.grads[i],
+                      options.momentum != 0 ? lists.states[0][i] : at::Tensor());
+    }
+    return;
+  }
   const auto step = [&](const auto& learning_rate) {
     at::_fused_sgd_(lists.params, lists.grads, lists.states[0], options.weight_decay, options.momentum, learning_rate,
                     options.dampening, options.nesterov, options.maximize, lists.first_step && options.momentum != 0,

@@ -104,8 +104,8 @@ void RankedStrategy::find_local_ranks(const StrategySetup& setup) {
   const auto count = static_cast<int64_t>(setup.devices.size());
   const auto launched = detect_environment();
   if (launched != nullptr && launched->world_size() > 1)
-    throw ConfigError(fmt::format("strategy '{}' starts its own ranks, but {} has started {}; hint: strategy: ddp",
-                                  name(), launched->name(), launched->world_size()));
+    throw ConfigError(fmt::format("strategy '{}' starts its own ranks, but {} has started {}; hint: strategy: {}",
+                                  name(), launched->name(), launched->world_size(), name_with_processes()));
   ClusterPlace place{.world_size = count, .local_world_size = count};
   launcher_.reset();
   shared_.reset();  // and with it the store of the last call

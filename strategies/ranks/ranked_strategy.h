@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 namespace levin {
 
@@ -40,6 +41,8 @@ class RankedStrategy : public Strategy {
   /// How ranks come to be.
   enum class Ranks { kProcesses, kForks, kThreads };
   virtual Ranks ranks() const { return Ranks::kProcesses; }
+  /// The name of this family's strategy whose ranks are processes, which works under a launcher.
+  virtual std::string name_with_processes() const { return "ddp"; }
   /// The process group of all ranks; also called for sub-groups.
   virtual c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d::Store>& store,
                                                             const ProcessGroupOptions& options);

@@ -5,6 +5,7 @@
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/unit_patterns.h>
+#include <levin/core/optim/fused_optimizer.h>
 #include <levin/core/optim/gradient_clipping.h>
 #include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/strategies/ddp/sync_batch_norm.h>
@@ -28,6 +29,10 @@ namespace levin {
 namespace {
 
 constexpr double kBytesPerMib = 1024.0 * 1024.0;
+/// Elements of each piece that tell whether a step has changed it.
+constexpr int64_t kLookedAt = 1024;
+/// A step with a small learning rate may change nothing by rounding.
+constexpr int64_t kMostIdleSteps = 3;
 
 /// The number that a text is, or nothing.
 std::optional<int64_t> to_number(const std::string& text) {
@@ -59,6 +64,8 @@ void ShardedOptions::describe(Schema<ShardedOptions>& schema) {
   schema.field("gathers_ahead", &O::gathers_ahead, "units that are gathered before they are needed").at_least(0);
   schema.field("bucket_cap_mb", &O::bucket_cap_mb, "stages 1 and 2: MiB of gradients that are averaged at once")
       .above(0);
+  schema.field("offload", &O::offload,
+               "each rank's part, with the optimizer's state and its step, is in the host's memory");
   schema
       .field("shard_over", &O::shard_over,
              "the ranks that hold one copy of the model together: all, node (those of one host) or a number of them")
@@ -123,6 +130,7 @@ ShardedModelOptions Sharded::model_options() const {
   sharding.min_elements = options_.min_unit_parameters;
   sharding.bucket_bytes = static_cast<int64_t>(options_.bucket_cap_mb * kBytesPerMib);
   sharding.gathers_ahead = options_.gathers_ahead;
+  sharding.offload = options_.offload;
   sharding.finds_unused = options_.find_unused_parameters;
   sharding.keeps_window_gradients = options_.keep_window_gradients;
   return sharding;
@@ -146,7 +154,8 @@ std::shared_ptr<void> Sharded::build_scope(std::function<void(torch::nn::Module&
 void Sharded::setup_module(Module& module) {
   module.to(root_device());
   has_buffers_ = !module.buffers().empty();
-  stepped_in_place_ = false;
+  looks_at_steps_ = false;
+  idle_steps_ = 0;
   if (world_size() == 1) return;
   require_same_model(module, collective());
   // What was built in parts is alike by construction.
@@ -168,6 +177,10 @@ optim::ParameterNames Sharded::parameter_names(const Module& module) {
 
 void Sharded::check_optimizer(const torch::optim::Optimizer& optimizer) {
   if (model_ == nullptr) return;
+  // Levin's and LibTorch's are known to step what is in their groups.
+  const bool is_own = dynamic_cast<const optim::DeclaresCapabilities*>(&optimizer) != nullptr &&
+                      dynamic_cast<const optim::FusedOptimizer*>(&optimizer) == nullptr;
+  if (is_own) looks_at_steps_ = true;
   if (!optim::capabilities_of(optimizer).element_wise)
     throw ConfigError(
         fmt::format("strategy '{}' gives each rank a part of every parameter, which this optimizer cannot step: "
@@ -343,43 +356,63 @@ void Sharded::manual_backward(const at::Tensor& loss, const BackwardOptions& opt
 }
 
 StepOutput Sharded::evaluate(const Batch& batch, StepPhases& phases) {
-  const auto scope = forward_scope();
-  return phases.forward(batch);
+  if (model_ == nullptr) return phases.forward(batch);
+  try {
+    model_->begin_forward(/*training=*/false);
+    StepOutput output = phases.forward(batch);
+    model_->end_forward();
+    return output;
+  } catch (...) {
+    model_->abandon();
+    throw;
+  }
 }
 
 std::shared_ptr<void> Sharded::forward_scope() {
   if (model_ == nullptr) return nullptr;
   model_->begin_forward(/*training=*/false);
-  return std::shared_ptr<void>(model_.get(), [this](void*) { model_->end_forward(); });
+  return std::shared_ptr<void>(model_.get(), [this](void*) {
+    try {
+      model_->end_forward();
+    } catch (const std::exception&) {
+      // The group has failed, as the next use of it says.
+      model_->abandon();
+    }
+  });
 }
 
 void Sharded::prepare_step() {
   if (model_ == nullptr) return;
   model_->prepare_step();
   skips_step_ = false;
-  if (stepped_in_place_) return;
-  versions_.clear();
-  for (const auto& [name, piece] : model_->piece_names().items()) versions_.push_back(piece._version());
+  before_step_.clear();
+  if (!looks_at_steps_) return;
+  for (const auto& [name, piece] : model_->piece_names().items()) {
+    if (!piece.grad().defined() || piece.numel() == 0) continue;
+    const at::Tensor part = piece.detach().narrow(0, 0, std::min(piece.numel(), kLookedAt));
+    if (piece.grad().narrow(0, 0, part.numel()).any().item<bool>()) before_step_.emplace_back(part, part.clone());
+  }
 }
 
 void Sharded::finish_step() {
   if (model_ == nullptr) return;
-  if (!stepped_in_place_ && !skips_step_) check_in_place();
+  if (looks_at_steps_ && !skips_step_) look_at_step();
   model_->finish_step();
 }
 
 /// An optimizer that has kept parameters of its own changes these, and nobody would notice.
-void Sharded::check_in_place() {
-  size_t i = 0;
-  bool any_gradient = false;
-  for (const auto& [name, piece] : model_->piece_names().items()) {
-    any_gradient |= piece.grad().defined() && piece.numel() > 0;
-    stepped_in_place_ |= piece._version() != versions_[i++];
-  }
-  if (any_gradient && !stepped_in_place_)
-    throw Error(name(),
-                "the optimizer's step changed none of the parameters in its groups; hint: it must step "
-                "param_groups() and keep no copies of what it was made with");
+void Sharded::look_at_step() {
+  const bool changed = std::any_of(before_step_.begin(), before_step_.end(),
+                                   [](const auto& part) { return !part.first.equal(part.second); });
+  const bool idle = !changed && !before_step_.empty();
+  before_step_.clear();
+  if (changed) looks_at_steps_ = false;
+  if (idle && ++idle_steps_ == kMostIdleSteps)
+    throw Error(
+        name(),
+        fmt::format("{} steps of the optimizer changed none of the parameters in its groups; hint: it must step "
+                    "param_groups() and keep no copies of what it was made with",
+                    kMostIdleSteps));
 }
 
 void Sharded::combine_found_inf(at::Tensor& found_inf) {
@@ -391,9 +424,10 @@ void Sharded::combine_found_inf(at::Tensor& found_inf) {
 at::Tensor Sharded::reduce_norm(at::Tensor norm) {
   if (model_ == nullptr) return norm;
   const at::NoGradGuard no_grad;
-  at::Tensor squared = norm.square();
+  // With offload the gradients are on the host, which the group may not carry.
+  at::Tensor squared = norm.square().to(root_device());
   shard_group_->all_reduce(squared, ReduceOp::kSum)->wait();
-  return squared.sqrt();
+  return squared.sqrt().to(norm.device());
 }
 
 /// The norms of rows that ranks hold parts of are those of their parts together.
@@ -418,8 +452,9 @@ void Sharded::clip_adaptively(const std::vector<at::Tensor>& parameters, double 
     squares[0].index_add_(0, part.rows, part.piece.detach().to(at::kFloat).square());
     squares[1].index_add_(0, part.rows, part.piece.grad().to(at::kFloat).square());
   }
-  shard_group_->all_reduce(squares, ReduceOp::kSum)->wait();
-  const at::Tensor norms = squares.sqrt();
+  at::Tensor of_ranks = squares.to(root_device());
+  shard_group_->all_reduce(of_ranks, ReduceOp::kSum)->wait();
+  const at::Tensor norms = of_ranks.sqrt().to(squares.device());
   const at::Tensor divisors = optim::adaptive_divisor(norms[0], norms[1], ratio);
   for (const Part& part : parts) {
     at::Tensor gradient = part.piece.grad();

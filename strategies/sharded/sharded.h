@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace levin {
@@ -23,6 +24,7 @@ struct ShardedOptions {
   int64_t min_unit_parameters = 0;      ///< a unit with fewer parameters goes with the unit around it
   int64_t gathers_ahead = 1;            ///< units that are gathered before they are needed
   double bucket_cap_mb = 25;            ///< stages 1 and 2: MiB of gradients that are averaged at once
+  bool offload = false;                 ///< this rank's part and the optimizer's step are in the host's memory
   std::string shard_over = "all";       ///< ranks that hold one copy of the model together: all, node or a number
   std::string reduce_type = "same";     ///< in which gradients are averaged: same, float32, bfloat16 or float16
   bool find_unused_parameters = false;  ///< the loss may leave out parameters, other ones at each step
@@ -75,11 +77,14 @@ class Sharded : public RankedStrategy {
   void release_module() override;
   void teardown() override;
 
+ protected:
+  std::string name_with_processes() const override { return "sharded"; }
+
  private:
   ShardedModelOptions model_options() const;
   void send_buffers(Module& module);
   void make_groups();
-  void check_in_place();
+  void look_at_step();
 
   const Options options_;
   std::vector<ShardedBuild::Part> built_;      ///< by configure_model, and not yet in model_
@@ -91,9 +96,10 @@ class Sharded : public RankedStrategy {
   bool sync_batchnorm_ = false;
   bool skips_step_ = false;  ///< whether the step under way may be one that changes nothing
   Participation participation_;
-  double participated_ = 0;         ///< of this rank, in the window so far
-  std::vector<uint32_t> versions_;  ///< of the pieces before the step
-  bool stepped_in_place_ = false;   ///< the optimizer has been seen to change them
+  double participated_ = 0;      ///< of this rank, in the window so far
+  bool looks_at_steps_ = false;  ///< until the user's own optimizer has been seen to change the pieces
+  int64_t idle_steps_ = 0;       ///< that changed nothing
+  std::vector<std::pair<at::Tensor, at::Tensor>> before_step_;  ///< parts of pieces, with what they held
 };
 
 /// The same with ranks that are forked from the calling process.

@@ -104,7 +104,8 @@ ShardingOptions ShardedModelOptions::sharding(at::ScalarType optimizer_type) con
   return {.keeps_parameters = stage < 3,
           .keeps_gradients = stage == 1,
           .type = type,
-          .reduce_type = reduce_type.value_or(type)};
+          .reduce_type = reduce_type.value_or(type),
+          .offload = offload};
 }
 
 /// What was divided while it was built, under the names that it has now.
@@ -327,7 +328,7 @@ void ShardedModel::finish_reduces(size_t left) {
 void ShardedModel::drop_unused() {
   std::vector<uint8_t> flags;
   for (const auto& of_group : used_) flags.insert(flags.end(), of_group.begin(), of_group.end());
-  at::Tensor used = at::tensor(flags, at::kByte).to(groups_.front()->pieces().front().device());
+  at::Tensor used = at::tensor(flags, at::kByte).to(groups_.front()->parameters().front().second.device());
   group_->all_reduce(used, ReduceOp::kMax)->wait();
   if (replicas_ != nullptr) replicas_->all_reduce(used, ReduceOp::kMax)->wait();
   const at::Tensor on_host = used.cpu();
@@ -373,10 +374,10 @@ void ShardedModel::backward_without_loss() {
   end_backward();
 }
 
-void ShardedModel::abandon() {
+void ShardedModel::abandon() noexcept {
   pass_ = Pass::kNone;
   reducing_.clear();
-  for (const auto& group : groups_) group->discard_gradients();
+  for (const auto& group : groups_) group->abandon();
 }
 
 void ShardedModel::prepare_step() {

@@ -32,6 +32,7 @@ struct ShardedModelOptions {
   int64_t min_elements = 0;                    ///< a unit with fewer parameters goes with the unit around it
   int64_t bucket_bytes = int64_t{25} << 20;    ///< stages 1 and 2: gradients that are averaged at once
   int64_t gathers_ahead = 1;                   ///< units that are gathered before they are needed
+  bool offload = false;                        ///< see ShardingOptions
   bool finds_unused = false;                   ///< parameters that no rank's loss depends on keep their values
   bool keeps_window_gradients = false;         ///< whole gradients stay until the end of an accumulation window
 
@@ -67,8 +68,8 @@ class ShardedModel final : private UnitHook {
   bool backward_is_collective(bool sync) const;
   /// In place of a backward, for a rank whose batch was skipped: does what the others' backward makes them do together.
   void backward_without_loss();
-  /// After an exception.
-  void abandon();
+  /// After an exception, in place of the end of a pass.
+  void abandon() noexcept;
   /// Gradients in the type of the optimizer, before its step.
   void prepare_step();
   /// The optimizer has stepped.

@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -68,10 +69,9 @@ ShardedParameters::ShardedParameters(std::string name, std::vector<NamedParamete
       is_kept_(parameters_.size()) {
   const PlainTensors plain;
   const at::Tensor& first = parameters_.front().second;
-  const auto master = first.options().requires_grad(false);
-  whole_ = at::empty({layout_.flat_size()}, master.dtype(options_.type));
-  const bool shares = options_.keeps_parameters && options_.type == first.scalar_type();
-  shard_ = shares ? own_part(whole_) : at::zeros({layout_.shard_size()}, master);
+  whole_ = at::empty({layout_.flat_size()}, first.options().requires_grad(false).dtype(options_.type));
+  const bool shares = options_.keeps_parameters && options_.type == first.scalar_type() && !options_.offload;
+  shard_ = shares ? own_part(whole_) : at::zeros({layout_.shard_size()}, shard_options(first.scalar_type()));
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const auto& [parameter_name, parameter] = parameters_[i];
     LEVIN_CHECK(parameter.device() == first.device() && parameter.scalar_type() == first.scalar_type(),
@@ -90,6 +90,19 @@ ShardedParameters::ShardedParameters(std::string name, std::vector<NamedParamete
 }
 
 ShardedParameters::~ShardedParameters() = default;
+
+at::TensorOptions ShardedParameters::shard_options(at::ScalarType type) const {
+  const auto options = whole_.options().dtype(type);
+  if (!options_.offload) return options;
+  // From page-locked memory a copy runs beside the computation.
+  return options.device(at::kCPU).pinned_memory(whole_.is_cuda());
+}
+
+void ShardedParameters::wait_for_device() const {
+  if (!options_.offload || whole_.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl device(whole_.device().type());
+  device.synchronizeStream(device.getStream(whole_.device()));
+}
 
 void ShardedParameters::rename(std::string name, const std::function<std::string(const at::Tensor&)>& name_of) {
   const PlainTensors plain;
@@ -117,7 +130,7 @@ void ShardedParameters::start_gather() {
   const PlainTensors plain;
   allocate_storage(whole_);
   at::Tensor own = own_part(whole_);
-  if (!shard_.is_alias_of(whole_)) own.copy_(shard_);
+  if (!shard_.is_alias_of(whole_)) own.copy_(shard_, /*non_blocking=*/true);
   gathering_ = group_->all_gather(whole_, own);
   gathered_ = true;
 }
@@ -144,7 +157,7 @@ void ShardedParameters::release() {
 void ShardedParameters::make_whole() {
   const PlainTensors plain;
   release();
-  at::Tensor flat = at::empty({layout_.flat_size()}, shard_.options());
+  at::Tensor flat = at::empty({layout_.flat_size()}, whole_.options().dtype(shard_.scalar_type()));
   at::Tensor own = own_part(flat);
   own.copy_(shard_);
   group_->all_gather(flat, own)->wait();
@@ -205,11 +218,14 @@ void ShardedParameters::finish_reduce() {
   const PlainTensors plain;
   if (replicas_ != nullptr) replicas_->all_reduce(reduced_, ReduceOp::kMean)->wait();
   if (reduced_.scalar_type() != options_.type) reduced_ = reduced_.to(options_.type);
+  if (options_.offload)
+    reduced_ = at::empty({layout_.shard_size()}, shard_options(options_.type)).copy_(reduced_, /*non_blocking=*/true);
   const bool adds = shard_gradient_.defined() && std::any_of(pieces_.begin(), pieces_.end(),
                                                              [](const auto& piece) { return piece.grad().defined(); });
   if (!adds) {
     shard_gradient_ = std::move(reduced_);
   } else if (!shard_gradient_.is_alias_of(reduced_)) {
+    wait_for_device();
     // In the optimizer's type, so that nothing of many small gradients is lost.
     shard_gradient_ = shard_gradient_.to(shard_.scalar_type()).add_(reduced_);
   }
@@ -241,6 +257,7 @@ void ShardedParameters::keep_gradients() {
 }
 
 void ShardedParameters::widen_gradients() {
+  wait_for_device();
   if (!shard_gradient_.defined() || shard_gradient_.scalar_type() == shard_.scalar_type()) return;
   const PlainTensors plain;
   shard_gradient_ = shard_gradient_.to(shard_.scalar_type());
@@ -251,8 +268,9 @@ void ShardedParameters::widen_gradients() {
     if (!has[i]) drop_gradient(i);
 }
 
-void ShardedParameters::discard_gradients() {
-  if (reducing_ != nullptr) reducing_->wait();
+void ShardedParameters::abandon() noexcept {
+  // What other ranks still write to lives as long as the works of the group, and stays allocated.
+  gathering_.reset();
   reducing_.reset();
   reduced_.reset();
   shard_gradient_.reset();

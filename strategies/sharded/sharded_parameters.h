@@ -19,6 +19,7 @@ struct ShardingOptions {
   bool keeps_gradients = false;             ///< whole between micro-batches: stage 1
   at::ScalarType type = at::kFloat;         ///< of the whole parameters and gradients: what the model computes with
   at::ScalarType reduce_type = at::kFloat;  ///< in which gradients are averaged
+  bool offload = false;  ///< this rank's part, and with it the optimizer's state and step, are in the host's memory
 };
 
 /// Some parameters of a module as one flat tensor, of which each rank keeps a shard: the parameters' values, in the
@@ -83,8 +84,8 @@ class ShardedParameters {
   void drop_gradient(size_t parameter) { pieces_[parameter].mutable_grad().reset(); }
   /// The pieces' gradients become those of the optimizer's type.
   void widen_gradients();
-  /// Forgets all gradients.
-  void discard_gradients();
+  /// After a failure: forgets gradients and what is on its way, without waiting for it. Nothing else may follow.
+  void abandon() noexcept;
 
  private:
   void fill_whole_storage();
@@ -93,6 +94,9 @@ class ShardedParameters {
   void show(bool whole);
   at::Tensor gradient_view(size_t parameter) const;
   void set_piece_gradients();
+  at::TensorOptions shard_options(at::ScalarType type) const;
+  /// What the device was given to do is done, for the host to read.
+  void wait_for_device() const;
 
   std::string name_;
   std::vector<NamedParameter> parameters_;

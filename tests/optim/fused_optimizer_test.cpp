@@ -275,5 +275,44 @@ TEST(FusedOptimizer, RefusesWhatItCannotUpdate) {
   EXPECT_NE(error_of([&] { optimizer.save(archive); }).find("optimizer_state_dict"), std::string::npos);
 }
 
+/// The largest difference, relative to the values' size, between steps in 16 bits and the same in double precision.
+template <class Optimizer, class Options>
+double error_in_16_bits(at::ScalarType type, int64_t size, const Options& options) {
+  const auto values = [&](double phase) { return at::arange(size, at::kDouble).add(phase).sin().to(type); };
+  at::Tensor low = values(0.3).set_requires_grad(true);
+  at::Tensor high = low.detach().to(at::kDouble).set_requires_grad(true);
+  Optimizer in_low({low}, options);
+  Optimizer in_high({high}, options);
+  for (int step = 0; step < 4; ++step) {
+    low.mutable_grad() = values(1.7 * step);
+    high.mutable_grad() = low.grad().to(at::kDouble);
+    in_low.step();
+    in_high.step();
+  }
+  return (low.detach().to(at::kDouble) - high.detach()).abs().max().template item<double>();
+}
+
+TEST(FusedOptimizers, ComputeIn16BitsWhateverTheSize) {
+  for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
+    for (const int64_t size : {1, 7, 8, 16, 33, 64, 1000}) {
+      const double bound = type == at::kHalf ? 0.01 : 0.06;
+      EXPECT_LT(error_in_16_bits<SGD>(type, size, SGDOptions{.lr = 0.1}), bound) << type << size;
+      EXPECT_LT(error_in_16_bits<SGD>(type, size, SGDOptions{.lr = 0.1, .momentum = 0.9}), bound) << type << size;
+      EXPECT_LT(error_in_16_bits<SGD>(type, size,
+                                      SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true}),
+                bound)
+          << type << size;
+      EXPECT_LT(
+          error_in_16_bits<SGD>(type, size, SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.5, .maximize = true}),
+          bound)
+          << type << size;
+      EXPECT_LT(error_in_16_bits<Adam>(type, size, AdamOptions{.lr = 0.05, .eps = 1e-3, .amsgrad = true}), bound)
+          << type << size;
+      EXPECT_LT(error_in_16_bits<AdamW>(type, size, AdamWOptions{.lr = 0.05, .eps = 1e-3}), bound) << type << size;
+      EXPECT_LT(error_in_16_bits<Adagrad>(type, size, AdagradOptions{.lr = 0.05, .eps = 1e-3}), bound) << type << size;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace levin::optim

@@ -18,13 +18,72 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 namespace levin {
 namespace {
 
 using ::testing::HasSubstr;
 using testing::ThreadCollective;
+
+/// What happens on a rank, in order; of this thread.
+thread_local std::vector<std::string>* trace = nullptr;
+
+void note(const std::string& event) {
+  if (trace != nullptr) trace->push_back(event);
+}
+
+/// Notes when collectives start and when they are waited for.
+class TracedCollective final : public Collective {
+ public:
+  explicit TracedCollective(std::shared_ptr<Collective> of) : of_(std::move(of)) {}
+  int64_t rank() const override { return of_->rank(); }
+  int64_t world_size() const override { return of_->world_size(); }
+  std::unique_ptr<Work> all_reduce(at::Tensor tensor, ReduceOp op) override { return of_->all_reduce(tensor, op); }
+  std::unique_ptr<Work> broadcast(at::Tensor tensor, int64_t root) override { return of_->broadcast(tensor, root); }
+  std::unique_ptr<Work> all_gather(at::Tensor output, at::Tensor input) override {
+    return traced("gather", of_->all_gather(output, input));
+  }
+  std::unique_ptr<Work> reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) override {
+    return traced("reduce", of_->reduce_scatter(output, input, op));
+  }
+  std::unique_ptr<Work> send(at::Tensor tensor, int64_t to, int64_t tag) override { return of_->send(tensor, to, tag); }
+  std::unique_ptr<Work> receive(at::Tensor tensor, int64_t from, int64_t tag) override {
+    return of_->receive(tensor, from, tag);
+  }
+  void barrier() override { of_->barrier(); }
+  std::string broadcast_bytes(const std::string& bytes, int64_t root) override {
+    return of_->broadcast_bytes(bytes, root);
+  }
+  std::vector<std::string> gather_bytes(const std::string& bytes) override { return of_->gather_bytes(bytes); }
+  std::shared_ptr<Collective> subgroup(std::span<const int64_t> ranks) override { return of_->subgroup(ranks); }
+  void abort(const std::string& reason) override { of_->abort(reason); }
+  Store& store() override { return of_->store(); }
+
+ private:
+  struct Traced final : Work {
+    Traced(std::string event, std::unique_ptr<Work> of) : event(std::move(event)), of(std::move(of)) {}
+    void wait() override {
+      note("wait for " + event);
+      of->wait();
+    }
+    bool is_completed() const override { return of->is_completed(); }
+    std::string event;
+    std::unique_ptr<Work> of;
+  };
+  std::unique_ptr<Work> traced(const std::string& kind, std::unique_ptr<Work> work) {
+    const std::string event = kind + " " + std::to_string(count_[kind]++);
+    note("start " + event);
+    return std::make_unique<Traced>(event, std::move(work));
+  }
+
+  std::shared_ptr<Collective> of_;
+  std::map<std::string, int> count_;
+};
 
 struct BlockImpl : torch::nn::Module {
   explicit BlockImpl(int64_t width)
@@ -33,7 +92,12 @@ struct BlockImpl : torch::nn::Module {
     register_module("up", up);
     register_module("down", down);
   }
-  at::Tensor forward(const at::Tensor& x) { return x + down(at::gelu(up(norm(x)))); }
+  at::Tensor forward(const at::Tensor& x) {
+    note("forward");
+    at::Tensor y = x + down(at::gelu(up(norm(x))));
+    if (trace != nullptr && y.requires_grad()) y.register_hook([](const at::Tensor&) { note("backward"); });
+    return y;
+  }
   torch::nn::LayerNorm norm;
   torch::nn::Linear up;
   torch::nn::Linear down;
@@ -196,6 +260,24 @@ std::map<std::string, at::Tensor> whole_weights(ShardedModel& model, Net& net) {
   std::map<std::string, at::Tensor> weights;
   for (const auto& item : net.named_parameters()) weights[item.key()] = item.value().detach().clone();
   return weights;
+}
+
+TEST(ShardedModel, OffloadedPartsAreEqualToTheBit) {
+  for (const int64_t stage : {1, 2, 3}) {
+    std::map<std::string, at::Tensor> plain;
+    for (const bool offload : {false, true})
+      on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
+        Net net;
+        ShardedModel model(net, collective, nullptr, {.stage = stage, .units = named_units(net), .offload = offload});
+        train(model, net, *collective, 2);
+        auto weights = whole_weights(model, net);
+        if (collective->rank() > 0) return;
+        if (offload)
+          EXPECT_EQ(distance(weights, plain), 0) << stage;
+        else
+          plain = std::move(weights);
+      });
+  }
 }
 
 TEST(ShardedModel, StagesAreEqualToTheBit) {
@@ -390,6 +472,38 @@ TEST(ShardedModel, ARankWithoutLossTakesPartInTheOthersBackward) {
         EXPECT_TRUE(weights.at(item.key()).allclose(item.value(), 1e-4, 1e-5)) << stage << item.key();
     });
   }
+}
+
+TEST(ShardedModel, GathersAndReductionsOverlapWithTheUnitsBesideThem) {
+  on_ranks(2, [&](const std::shared_ptr<Collective>& plain) {
+    const auto collective = std::make_shared<TracedCollective>(plain);
+    Net net;
+    ShardedModel model(net, collective, nullptr, {.stage = 3, .units = named_units(net)});
+    train(model, net, *collective, 1);  // now the order is known
+    std::vector<std::string> events;
+    model.begin_forward(/*training=*/true);
+    trace = &events;
+    const at::Tensor loss = loss_of(net, 0, collective->rank());
+    model.begin_backward(/*sync=*/true);
+    loss.backward();
+    model.end_backward();
+    trace = nullptr;
+    // The first block was on its way before; each further one starts before the one in front of it runs, and is waited
+    // for after that. Backward begins with the last block, which is still there, and goes back in the same way; what a
+    // block's gradients become is waited for when two further blocks are done.
+    std::vector<std::string> kinds;
+    for (const std::string& event : events) kinds.push_back(event.substr(0, event.find_last_not_of("0123456789") + 1));
+    const std::vector<std::string> expected = {
+        "wait for gather ", "start gather ", "forward",        //
+        "wait for gather ", "start gather ", "forward",        //
+        "wait for gather ", "forward",                         //
+        "backward",         "start gather ", "start reduce ",  //
+        "wait for gather ", "start gather ", "backward",       //
+    };
+    ASSERT_GE(kinds.size(), expected.size());
+    kinds.resize(expected.size());
+    EXPECT_EQ(kinds, expected) << ::testing::PrintToString(events);
+  });
 }
 
 void fill(torch::nn::Module& module, int64_t seed) {
