@@ -3,7 +3,8 @@
 ///
 ///   build/bin/sharded_benchmark [rounds] [steps]      time a step of 2 process ranks, against ddp
 ///   build/bin/sharded_benchmark --variant N [steps]   one variant, as it lists them: prints the seconds of a step
-///   build/bin/sharded_benchmark --memory              bytes a rank of 2 and of 4 thread ranks, against the formulas
+///   build/bin/sharded_benchmark --memory [ranks] [precision]
+///                                                     bytes a rank of 2 and of 4 thread ranks, against the formulas
 ///
 /// Each rank has one thread. Variants are timed in turn, each in processes of its own; a time is rank 0's median.
 
@@ -227,9 +228,9 @@ int64_t count_elements(const torch::nn::Module& module) {
   return elements;
 }
 
-void compare_memory() {
+void compare_memory(const std::vector<int64_t>& all_ranks, const std::vector<std::string>& precisions) {
   AccountingAllocator::install();
-  constexpr int64_t kSteps = 4;
+  constexpr int64_t kSteps = 3;
   const Transformer model(kBlocks);
   const auto elements = static_cast<double>(count_elements(*model));
   const auto unit_elements = static_cast<double>(count_elements(*model->blocks->children().front()));
@@ -240,11 +241,11 @@ void compare_memory() {
       elements / 1e6, unit_elements / 1e6);
   std::printf(
       "precision   ranks stage  predicted  after backward      before optimizer    after step     peak   bound\n");
-  for (const std::string precision : {"32-true", "bf16-mixed"}) {
+  for (const std::string& precision : precisions) {
     const bool is_half = precision == "bf16-mixed";
     const BytesEach bytes = is_half ? BytesEach{2, 2, 12} : BytesEach{4, 4, 8};
     const int64_t activations = activation_bytes(is_half ? at::kBFloat16 : at::kFloat);
-    for (const int64_t ranks : {2, 4}) {
+    for (const int64_t ranks : all_ranks) {
       for (const int64_t stage : {1, 2, 3}) {
         MemoryMeter::result = {};
         // Stages 1 and 2 average a unit's gradients at once, too.
@@ -275,7 +276,8 @@ int main(int argc, char** argv) {
   levin::seed_everything(1);
   const std::string first = argc > 1 ? argv[1] : "";
   if (first == "--memory") {
-    compare_memory();
+    compare_memory(argc > 2 ? std::vector<int64_t>{std::stoll(argv[2])} : std::vector<int64_t>{2, 4},
+                   argc > 3 ? std::vector<std::string>{argv[3]} : std::vector<std::string>{"32-true", "bf16-mixed"});
   } else if (first == "--variant" && argc > 2) {
     const Variant& variant = variants().at(std::stoul(argv[2]));
     const int64_t steps = argc > 3 ? std::stoll(argv[3]) : 20;
