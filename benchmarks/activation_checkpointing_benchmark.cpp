@@ -7,6 +7,7 @@
 
 #include "../tests/support/accounting_allocator.h"
 #include "measure.h"
+#include "transformer.h"
 
 #include <levin/levin.h>
 
@@ -21,60 +22,16 @@
 namespace {
 
 using levin::benchmarks::Clock;
+using levin::benchmarks::kBatch;
+using levin::benchmarks::kLength;
+using levin::benchmarks::kVocabulary;
+using levin::benchmarks::kWidth;
 using levin::benchmarks::median;
 using levin::benchmarks::seconds_since;
+using levin::benchmarks::Transformer;
 using levin::testing::AccountingAllocator;
 
 constexpr int64_t kBlocks = 12;
-constexpr int64_t kWidth = 256;
-constexpr int64_t kHeads = 4;
-constexpr int64_t kBatch = 8;
-constexpr int64_t kLength = 128;
-constexpr int64_t kVocabulary = 128;
-
-struct BlockImpl : torch::nn::Module {
-  explicit BlockImpl(double dropout_probability) {
-    attention_norm = register_module("attention_norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
-    projections = register_module("projections", torch::nn::Linear(kWidth, 3 * kWidth));
-    output = register_module("output", torch::nn::Linear(kWidth, kWidth));
-    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
-    widen = register_module("widen", torch::nn::Linear(kWidth, 4 * kWidth));
-    narrow = register_module("narrow", torch::nn::Linear(4 * kWidth, kWidth));
-    dropout = register_module("dropout", torch::nn::Dropout(dropout_probability));
-  }
-  torch::Tensor forward(const torch::Tensor& x) {
-    const torch::Tensor y = x + dropout(attention(attention_norm(x)));
-    return y + dropout(narrow(torch::gelu(widen(norm(y)))));
-  }
-  torch::Tensor attention(const torch::Tensor& x) {
-    const auto parts = projections(x).view({x.size(0), x.size(1), 3, kHeads, kWidth / kHeads}).permute({2, 0, 3, 1, 4});
-    const torch::Tensor mixed =
-        torch::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, /*is_causal=*/true);
-    return output(mixed.transpose(1, 2).reshape(x.sizes()));
-  }
-  torch::nn::LayerNorm attention_norm{nullptr};
-  torch::nn::Linear projections{nullptr};
-  torch::nn::Linear output{nullptr};
-  torch::nn::LayerNorm norm{nullptr};
-  torch::nn::Linear widen{nullptr};
-  torch::nn::Linear narrow{nullptr};
-  torch::nn::Dropout dropout{nullptr};
-};
-LEVIN_UNIT(Block);
-
-struct TransformerImpl : torch::nn::Module {
-  explicit TransformerImpl(double dropout) {
-    embedding = register_module("embedding", torch::nn::Embedding(kVocabulary, kWidth));
-    blocks = register_module("blocks", levin::Sequential());
-    for (int64_t i = 0; i < kBlocks; ++i) blocks->push_back(Block(dropout));
-    head = register_module("head", torch::nn::Linear(kWidth, kVocabulary));
-  }
-  torch::Tensor forward(const torch::Tensor& tokens) { return head(blocks->forward(embedding(tokens))); }
-  torch::nn::Embedding embedding{nullptr};
-  levin::Sequential blocks{nullptr};
-  torch::nn::Linear head{nullptr};
-};
-TORCH_MODULE(Transformer);
 
 struct Step {
   double seconds;
@@ -90,11 +47,11 @@ int main(int argc, char** argv) {
   AccountingAllocator::install();
   {
     torch::manual_seed(1);
-    Transformer model(dropout);
+    Transformer model(kBlocks, dropout);
     levin::optim::SGD optimizer(model->parameters(), {.lr = 1e-3, .momentum = 0.9});
     const torch::Tensor tokens = torch::randint(kVocabulary, {kBatch, kLength + 1});
     const torch::Tensor inputs = tokens.narrow(1, 0, kLength).contiguous();
-    const torch::Tensor targets = tokens.narrow(1, 1, kLength).reshape(-1);
+    const torch::Tensor targets = tokens.narrow(1, 1, kLength).contiguous();
 
     const auto run = [&](bool checkpointed) {
       std::optional<levin::ActivationCheckpointing> checkpointing;
@@ -103,7 +60,7 @@ int main(int argc, char** argv) {
       Step step{};
       step.peak_bytes = AccountingAllocator::of_all_threads().peak_of([&] {
         const auto started = Clock::now();
-        torch::nn::functional::cross_entropy(model(inputs).view({-1, kVocabulary}), targets).backward();
+        model->loss(inputs, targets).backward();
         optimizer.step();
         step.seconds = seconds_since(started);
       });
