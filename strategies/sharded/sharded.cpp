@@ -462,6 +462,15 @@ void Sharded::clip_adaptively(const std::vector<at::Tensor>& parameters, double 
   }
 }
 
+void Sharded::restart_steps(bool alone) {
+  if (alone && model_ != nullptr)
+    throw ConfigError(
+        fmt::format("batch_size_finder does not work with strategy '{}', whose ranks cannot run a step "
+                    "alone and so cannot step back together; hint: the command `plan` estimates the "
+                    "largest batch",
+                    name()));
+}
+
 void Sharded::release_module() {
   if (model_ != nullptr && options_.whole_after_fit) model_->make_whole();
 }

@@ -75,6 +75,8 @@ class Sharded : public RankedStrategy {
   at::Tensor reduce_norm(at::Tensor norm) override;
   void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) override;
   void release_module() override;
+  /// Throws ConfigError where steps are to be of one rank alone: that has parts only.
+  void restart_steps(bool alone) override;
   void teardown() override;
 
  protected:
