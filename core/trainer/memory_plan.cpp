@@ -157,7 +157,9 @@ BatchBytes BatchBytes::through(int64_t batch, int64_t bytes, int64_t other_batch
 }
 
 int64_t BatchBytes::at(int64_t batch) const {
-  return static_cast<int64_t>(std::llround(fixed + per_example * static_cast<double>(batch)));
+  // More than any memory, and little enough to be added up.
+  constexpr double kMost = 0x1p60;
+  return static_cast<int64_t>(std::llround(std::min(fixed + per_example * static_cast<double>(batch), kMost)));
 }
 
 WeightNeeds& WeightNeeds::operator+=(const WeightNeeds& other) {

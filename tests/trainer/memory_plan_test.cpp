@@ -130,6 +130,8 @@ TEST(MemoryPlan, FindsTheLargestBatch) {
   }
   EXPECT_EQ(row_of(plan_memory(needs, 2, memory), 0).largest_batch, 999);
   EXPECT_EQ(row_of(plan_memory(needs, 2, kPsi), 0).largest_batch, 0);
+  needs.activations.bytes = {.fixed = 0, .per_example = 1e8};
+  EXPECT_EQ(row_of(plan_memory(needs, 2, memory + 200'000'000), 0).largest_batch, 2);
   needs.activations.bytes.per_example = 0;
   EXPECT_EQ(row_of(plan_memory(needs, 2, memory), 0).largest_batch, PlanRow::kAnyBatch);
 }

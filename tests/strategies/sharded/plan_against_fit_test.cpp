@@ -224,8 +224,6 @@ TEST_P(PlanAgainstFit, PredictsWhatRanksHold) {
     EXPECT_LE(static_cast<double>(measured.activations), 1.02 * static_cast<double>(activations)) << stage;
     // The plan counts inputs and targets that operations save, which were there before the forward here.
     EXPECT_GE(measured.activations, activations - kBatches / 2) << stage;
-    std::printf("%ld held %ld %ld activations %ld %ld peak %ld %ld\n", stage, held, measured.allocated, activations,
-                measured.activations, row.total(), measured.peak);
     // What is more than predicted is batches, and a collective's own buffers.
     EXPECT_NEAR(static_cast<double>(measured.peak), static_cast<double>(row.total() + kBatches),
                 0.1 * static_cast<double>(row.total()))
