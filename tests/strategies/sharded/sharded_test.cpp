@@ -135,6 +135,8 @@ TEST(Sharded, AModelThatIsBuiltInPartsStartsAsOnOneDevice) {
     options.strategy = Spec<Strategy>(Config::parse(strategy, {}));
     options.devices = devices;
     options.precision = precision;
+    // Adam's first steps are as long as the learning rate whatever the gradient, which 16 bits may turn round.
+    if (std::string(precision) == "bf16-mixed") options.max_steps = 2;
     Trainer trainer(options);
     auto module = make<Late>();
     trainer.fit(module, DataLoader(testing::tiny_dataset(), {.shuffle = true, .global_batch_size = 8}));
@@ -142,7 +144,7 @@ TEST(Sharded, AModelThatIsBuiltInPartsStartsAsOnOneDevice) {
   };
   for (const char* precision : {"32-true", "bf16-mixed"}) {
     const auto expected = train("single_device", 1, precision);
-    const double bound = std::string(precision) == "32-true" ? 2e-5 : 0.03;
+    const double bound = std::string(precision) == "32-true" ? 2e-5 : 2 * 2 * 0.05;
     for (const int ranks : {2, 4}) {
       const auto got = train("{name: sharded_threads, stage: 3}", ranks, precision);
       ASSERT_EQ(got.size(), expected.size());
