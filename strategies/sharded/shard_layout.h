@@ -12,14 +12,12 @@ class ShardLayout {
   /// Parameters of so many elements, over so many ranks.
   ShardLayout(std::vector<int64_t> sizes, int64_t ranks);
 
-  int64_t ranks() const { return ranks_; }
   int64_t shard_size() const { return shard_size_; }
   /// Of the flat tensor: the parameters, and between them and at its end what aligns them and makes the shards equal.
   int64_t flat_size() const { return shard_size_ * ranks_; }
 
   int64_t offset(size_t parameter) const { return offsets_[parameter]; }
   int64_t parameter_size(size_t parameter) const { return sizes_[parameter]; }
-  size_t parameters() const { return sizes_.size(); }
 
   /// The part of a parameter that a shard holds; without elements where it holds none.
   struct Piece {

@@ -207,10 +207,10 @@ namespace {
 /// What optimizers keep beside tensors of a parameter's size.
 bool is_counter(const std::string& field) { return field == "step"; }
 
-State with_fields(const State& fields, const std::function<State(const std::string&, const TensorLeaf&)>& change) {
+State with_fields(const State& fields, const std::function<State(const TensorLeaf&)>& change) {
   State changed = State::map();
   for (const auto& [field, value] : fields.as_map())
-    changed[field] = value.is_tensor() && !is_counter(field) ? change(field, value.as_leaf()) : value;
+    changed[field] = value.is_tensor() && !is_counter(field) ? change(value.as_leaf()) : value;
   return changed;
 }
 
@@ -263,7 +263,7 @@ State Sharded::place_optimizer_state(State state) const {
   return with_parameters(state, [this](const std::string& name, const State& fields) {
     const auto place = model_->place_of(name);
     if (!place) return fields;
-    return with_fields(fields, [&](const std::string& /*field*/, const TensorLeaf& leaf) {
+    return with_fields(fields, [&](const TensorLeaf& leaf) {
       if (leaf.value.sizes() != place->piece().sizes()) return State(leaf);
       return State(TensorLeaf{leaf.value, place->placement(name)});
     });
@@ -275,7 +275,7 @@ State Sharded::own_optimizer_state(const State& saved) const {
   return with_parameters(saved, [this](const std::string& name, const State& fields) {
     const auto place = model_->place_of(name);
     if (!place) return fields;
-    return with_fields(fields, [&](const std::string& /*field*/, const TensorLeaf& leaf) -> State {
+    return with_fields(fields, [&](const TensorLeaf& leaf) -> State {
       return place->is_of(leaf) ? State(place->own_part(leaf)) : State(leaf);
     });
   });
@@ -447,10 +447,11 @@ void Sharded::clip_adaptively(const std::vector<at::Tensor>& parameters, double 
     rows += place->row_count();
   }
   if (parts.empty()) return;
-  at::Tensor squares = at::zeros({2, rows}, parts.front().piece.options().requires_grad(false).dtype(at::kFloat));
+  const auto type = parts.front().piece.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  at::Tensor squares = at::zeros({2, rows}, parts.front().piece.options().requires_grad(false).dtype(type));
   for (const Part& part : parts) {
-    squares[0].index_add_(0, part.rows, part.piece.detach().to(at::kFloat).square());
-    squares[1].index_add_(0, part.rows, part.piece.grad().to(at::kFloat).square());
+    squares[0].index_add_(0, part.rows, part.piece.detach().to(type).square());
+    squares[1].index_add_(0, part.rows, part.piece.grad().to(type).square());
   }
   at::Tensor of_ranks = squares.to(root_device());
   shard_group_->all_reduce(of_ranks, ReduceOp::kSum)->wait();
@@ -476,6 +477,7 @@ void Sharded::release_module() {
 }
 
 void Sharded::teardown() {
+  built_.clear();  // of a call that failed before its model was complete
   model_.reset();
   shard_group_.reset();
   replica_group_.reset();

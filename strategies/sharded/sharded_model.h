@@ -109,7 +109,6 @@ class ShardedModel final : private UnitHook {
   void make_whole();
   /// Pieces were written by others than the optimizer.
   void pieces_changed() { finish_step(); }
-  const std::vector<std::unique_ptr<ShardedParameters>>& groups() const { return groups_; }
 
  private:
   enum class Pass { kNone, kForward, kBackward };
