@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/interfaces/strategy.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_lerp.h>
@@ -9,44 +10,32 @@
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <utility>
 
 namespace levin {
-namespace {
-
-State by_name(const std::vector<std::string>& names, const std::vector<at::Tensor>& tensors) {
-  State state = State::map();
-  for (size_t i = 0; i < tensors.size(); ++i) state[names[i]] = tensors[i].detach();
-  return state;
-}
-
-}  // namespace
-
 void AveragedWeights::reset() { *this = AveragedWeights(); }
 
-void AveragedWeights::bind(Module& module) {
-  std::vector<std::string> names;
-  std::vector<at::Tensor> parameters;
+void AveragedWeights::bind(Module& module, Strategy& strategy) {
+  strategy_ = &strategy;
+  names_.clear();
+  parameters_.clear();
+  beside_.clear();
   for (auto& [name, parameter] : named_unique_parameters(module)) {
     if (!parameter.is_floating_point()) continue;
-    names.push_back(name);
-    parameters.push_back(parameter);
+    names_.push_back(name);
+    parameters_.push_back(strategy.stand_in(parameter));
   }
-  std::vector<at::Tensor> beside;
-  if (!beside_.empty()) {
-    for (size_t i = 0; i < names.size(); ++i) {
-      const auto found = std::find(names_.begin(), names_.end(), names[i]);
-      if (found == names_.end())
-        throw Error("checkpoint", fmt::format("the averaged weights lack the parameter '{}'; hint: they were saved "
-                                              "with another model",
-                                              names[i]));
-      beside.push_back(at::empty_like(parameters[i].detach()));
-      copy_in_place(beside.back(), beside_[static_cast<size_t>(found - names_.begin())], names[i]);
-    }
+  const State loaded = strategy.own_optimizer_state(std::exchange(loaded_, {}));
+  if (loaded.is_null()) return;
+  for (size_t i = 0; i < names_.size(); ++i) {
+    const State* found = loaded.at("parameters").find(names_[i]);
+    if (found == nullptr)
+      throw Error("checkpoint", fmt::format("the averaged weights lack the parameter '{}'; hint: they were saved with "
+                                            "another model",
+                                            names_[i]));
+    beside_.push_back(at::empty_like(parameters_[i].detach()));
+    copy_in_place(beside_.back(), found->at("value").as_tensor(), names_[i]);
   }
-  names_ = std::move(names);
-  parameters_ = std::move(parameters);
-  beside_ = std::move(beside);
 }
 
 void AveragedWeights::update(double share) {
@@ -72,19 +61,25 @@ void AveragedWeights::exchange() {
     beside_[i].copy_(former);
   }
   in_module_ = !in_module_;
+  strategy_->stand_ins_changed();
 }
 
-State AveragedWeights::beside() const { return by_name(names_, beside_); }
-
-State AveragedWeights::of_module() const { return by_name(names_, parameters_); }
+State AveragedWeights::placed(const std::vector<at::Tensor>& tensors) const {
+  State parameters = State::map();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    State& fields = parameters[names_[i]] = State::map();
+    fields["value"] = tensors[i].detach();
+  }
+  State state = State::map();
+  state["parameters"] = std::move(parameters);
+  return strategy_->place_optimizer_state(std::move(state));
+}
 
 void AveragedWeights::load(const State& beside, bool in_module) {
   reset();
-  for (const auto& [name, tensor] : beside.as_map()) {
-    names_.push_back(name);
-    beside_.push_back(tensor.as_tensor().detach().clone());
-  }
-  in_module_ = in_module && !beside_.empty();
+  if (beside.at("parameters").as_map().empty()) return;
+  loaded_ = beside;
+  in_module_ = in_module;
 }
 
 }  // namespace levin

@@ -10,19 +10,21 @@
 namespace levin {
 
 class Module;
+class Strategy;
 
-/// A running average of a module's floating-point parameters, in their own types, kept beside the module. `exchange`
-/// swaps the two in place, so that the module computes with the average and its training weights wait here.
+/// A running average of a module's floating-point parameters, in their own types, kept beside the module; of this
+/// rank's parts of them where a strategy divides them. `exchange` swaps the two in place, so that the module computes
+/// with the average and its training weights wait here. All ranks do the same.
 class AveragedWeights {
  public:
   /// There is no average, and no module.
   void reset();
-  /// Works on this module from here on. Moves what was loaded to its devices; throws levin::Error when that is of other
-  /// parameters.
-  void bind(Module& module);
+  /// Works on this module from here on, as the strategy has set it up. Takes over what was loaded; throws levin::Error
+  /// when that is of other parameters.
+  void bind(Module& module, Strategy& strategy);
 
   /// Whether there is no average yet.
-  bool empty() const { return beside_.empty(); }
+  bool empty() const { return beside_.empty() && loaded_.is_null(); }
   /// Whether the average is in the module and the training weights are here.
   bool in_module() const { return in_module_; }
   /// Moves the average towards the module's parameters by this share of the difference, in one fused call. The first
@@ -37,16 +39,20 @@ class AveragedWeights {
     if (in_module_) exchange();
   }
 
-  /// By parameter name: what is kept here, and what the module has.
-  State beside() const;
-  State of_module() const;
+  /// What is kept here, and what the module has: for each name under `parameters` a map with the `value`.
+  State beside() const { return placed(beside_); }
+  State of_module() const { return placed(parameters_); }
   /// What `beside` gave; it is taken over when a module is bound. `in_module`: whether it is the training weights.
   void load(const State& beside, bool in_module);
 
  private:
+  State placed(const std::vector<at::Tensor>& tensors) const;
+
+  Strategy* strategy_ = nullptr;
   std::vector<std::string> names_;
-  std::vector<at::Tensor> parameters_;  ///< of the module
-  std::vector<at::Tensor> beside_;      ///< in the same order once bound
+  std::vector<at::Tensor> parameters_;  ///< what optimizers step in place of the module's
+  std::vector<at::Tensor> beside_;      ///< in the same order
+  State loaded_;                        ///< until a module is bound
   bool in_module_ = false;
 };
 

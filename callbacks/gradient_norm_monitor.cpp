@@ -8,6 +8,7 @@
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <limits>
@@ -25,11 +26,8 @@ GradientNormMonitor::GradientNormMonitor(const Options& options) : options_(opti
   schema_of<Options>().validate(options, "gradient_norm_monitor");
 }
 
-void GradientNormMonitor::on_fit_start(Trainer&, Module& module) {
-  names_.clear();
-  if (!options_.per_parameter) return;
-  for (const auto& [name, parameter] : named_unique_parameters(module))
-    names_.emplace(parameter.unsafeGetTensorImpl(), "grad_norm/" + name);
+void GradientNormMonitor::on_fit_start(Trainer& trainer, Module& module) {
+  names_ = options_.per_parameter ? trainer.strategy().parameter_names(module) : optim::ParameterNames();
 }
 
 void GradientNormMonitor::on_before_optimizer_step(Trainer& trainer, Module& module, OptimizerHandle& optimizer) {
@@ -37,23 +35,24 @@ void GradientNormMonitor::on_before_optimizer_step(Trainer& trainer, Module& mod
   if ((trainer.global_step() + 1) % trainer.options().log_every_n_steps != 0) return;
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
-  std::vector<const c10::TensorImpl*> parameters;
+  std::vector<const at::Tensor*> parameters;
   for (const auto& parameter : optimizer.parameters()) {
     if (!parameter.grad().defined()) continue;
-    gradients.push_back(parameter.grad());
-    parameters.push_back(parameter.unsafeGetTensorImpl());
+    // Nothing has no largest element.
+    gradients.push_back(parameter.grad().numel() > 0 ? parameter.grad() : at::zeros({1}, parameter.grad().options()));
+    parameters.push_back(&parameter);
   }
   if (gradients.empty()) return;
-  std::vector<at::Tensor> norms = at::_foreach_norm(gradients, options_.norm);
-  for (auto& norm : norms) norm = norm.to(norms.front().options());
-  at::Tensor total = at::linalg_vector_norm(at::stack(norms), options_.norm);
-  // A strategy that shards gradients combines the squares.
-  if (options_.norm == 2) total = trainer.strategy().reduce_norm(std::move(total));
+  std::vector<at::Tensor> each = at::_foreach_norm(gradients, options_.norm);
+  for (auto& norm : each) norm = norm.to(each.front().options());
+  const at::Tensor norms = trainer.strategy().reduce_norm(at::stack(each), options_.norm);
   const LogOptions on_step{.on_step = true, .on_epoch = false};
-  module.log(optimizer.index() == 0 ? "grad_norm" : fmt::format("grad_norm-{}", optimizer.index()), total, on_step);
+  module.log(optimizer.index() == 0 ? "grad_norm" : fmt::format("grad_norm-{}", optimizer.index()),
+             at::linalg_vector_norm(norms, options_.norm), on_step);
   if (!options_.per_parameter) return;
-  for (size_t i = 0; i < norms.size(); ++i)
-    if (const auto name = names_.find(parameters[i]); name != names_.end()) module.log(name->second, norms[i], on_step);
+  for (size_t i = 0; i < parameters.size(); ++i)
+    if (const std::string* name = names_.find(parameters[i]->unsafeGetTensorImpl()))
+      module.log("grad_norm/" + *name, norms[static_cast<int64_t>(i)], on_step);
 }
 
 }  // namespace levin

@@ -2,9 +2,7 @@
 
 #include <levin/core/base/schema.h>
 #include <levin/core/interfaces/callback.h>
-
-#include <string>
-#include <unordered_map>
+#include <levin/core/optim/parameter_names.h>
 
 namespace levin {
 
@@ -29,7 +27,7 @@ class GradientNormMonitor final : public Callback {
 
  private:
   const Options options_;
-  std::unordered_map<const c10::TensorImpl*, std::string> names_;  ///< under which each parameter's norm is logged
+  optim::ParameterNames names_;  ///< under which each parameter's norm is logged
 };
 
 }  // namespace levin

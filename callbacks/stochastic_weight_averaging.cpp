@@ -90,7 +90,7 @@ void StochasticWeightAveraging::on_fit_start(Trainer& trainer, Module& module) {
                     "automatic_optimization "
                     "= {}",
                     trainer.optimizers().size(), module.automatic_optimization));
-  average_.bind(module);
+  average_.bind(module, trainer.strategy());
   if (!begun_) {
     first_epoch_ = first_epoch(trainer);
     return;

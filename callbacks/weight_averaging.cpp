@@ -1,5 +1,6 @@
 #include <levin/callbacks/weight_averaging.h>
 
+#include <levin/core/interfaces/strategy.h>
 #include <levin/core/trainer/trainer.h>
 
 namespace levin {
@@ -29,7 +30,7 @@ void WeightAveraging::setup(Trainer&, Module&, Stage stage) {
 }
 
 void WeightAveraging::on_fit_start(Trainer& trainer, Module& module) {
-  average_.bind(module);
+  average_.bind(module, trainer.strategy());
   seen_steps_ = trainer.global_step();
   // A checkpoint's model has the average. A validation that was under way goes on with it.
   if (!validating_) average_.take_out_of_module();
@@ -71,10 +72,10 @@ void WeightAveraging::on_save_checkpoint(Trainer&, Module&, State& checkpoint) {
   if (average_.empty() || average_.in_module()) return;
   auto& model = checkpoint["model"].as_map();
   const State averages = average_.beside();
-  for (const auto& [name, average] : averages.as_map()) {
+  for (const auto& [name, fields] : averages.at("parameters").as_map()) {
     const auto found = model.find(name);
     LEVIN_CHECK(found != model.end(), "a checkpoint's model has every parameter");
-    found->second = TensorLeaf{average.as_tensor(), found->second.as_leaf().placement};
+    found->second = TensorLeaf{fields.at("value").as_tensor(), found->second.as_leaf().placement};
   }
 }
 

@@ -147,13 +147,16 @@ class Strategy : public Buildable {
 
   /// Runs one batch of validation or test.
   virtual StepOutput evaluate(const Batch& batch, StepPhases& phases) { return phases.forward(batch); }
-  /// Combines a norm of this rank's part of the gradients into the norm of all of them.
-  virtual at::Tensor reduce_norm(at::Tensor norm) { return norm; }
+  /// Combines norms of this rank's parts of tensors, as many on every rank, into the norms of the whole ones. `order`:
+  /// 1, 2 or infinity.
+  virtual at::Tensor reduce_norm(at::Tensor norms, double /*order*/) { return norms; }
   /// See optim::clip_adaptively; of what the optimizer steps.
   virtual void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio);
   /// Around an optimizer's step, when the gradients of its window are there: all ranks call these.
   virtual void prepare_step() {}
   virtual void finish_step() {}
+  /// Something other than an optimizer's step has changed what `stand_in` gave: all ranks call it.
+  virtual void stand_ins_changed() {}
   /// A word on this rank's part of the gradients (StepScaling::found_inf) becomes that on all of them, in place.
   virtual void combine_found_inf(at::Tensor& /*found_inf*/) {}
   /// Whether all ranks must run each forward together: one that has no data runs it on a batch that stands in.
@@ -168,7 +171,8 @@ class Strategy : public Buildable {
   /// Whether ranks have different parts of the module or of the optimizers' state: they save and load together then,
   /// between two accumulation windows.
   virtual bool divides_state() const { return false; }
-  /// An optimizer's state (optim::optimizer_state_dict) with what other ranks must know of this rank's part of it.
+  /// An optimizer's state (optim::optimizer_state_dict), or what has `parameters` as it, by name a map of fields for
+  /// each, with what other ranks must know of this rank's part of it.
   virtual State place_optimizer_state(State state) const { return state; }
   /// This rank's part of a state that was saved by any strategy.
   virtual State own_optimizer_state(const State& saved) const { return saved; }

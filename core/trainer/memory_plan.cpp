@@ -12,8 +12,9 @@ namespace {
 /// Of `sharded`, by default.
 constexpr int64_t kBucketBytes = int64_t{25} << 20;
 constexpr int64_t kBucketsInFlight = 2;
-/// One that runs, one that is gathered ahead of it, and one whose gradients are on their way.
-constexpr size_t kUnitsInFlight = 3;
+/// Parameters of the one that runs and of the one gathered ahead of it; gradients of the former and of the one before
+/// it, which are on their way.
+constexpr size_t kUnitsInFlight = 2;
 
 int64_t divided(int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; }
 
@@ -61,12 +62,11 @@ class Planner {
     const int64_t parameters = whole_parameters(all);
     const int64_t gradients = whole_gradients(all);
     const int64_t own_parameters = divided(all.bytes, devices_);
-    // In the optimizer's type from its step on, until the next backward.
-    const int64_t own_gradients = divided(all.trainable_bytes, devices_);
     const bool is_mixed = needs_.compute_size.has_value();
 
     row.parameters = needs_.buffers + (row.stage == 3 ? own_parameters : parameters + (is_mixed ? own_parameters : 0));
-    row.gradients = row.stage == 1 ? gradients + (is_mixed ? own_gradients : 0) : own_gradients;
+    row.gradients = row.stage == 1 ? gradients : divided(gradients, devices_);
+    if (is_mixed) row.widened = divided(all.trainable_bytes, devices_);
     row.optimizer = divided(needs_.optimizer_state, devices_) + needs_.counters;
     if (row.stage == 2) row.gathered = std::min(gradients, kBucketsInFlight * kBucketBytes);
     if (row.stage == 3) row.gathered = largest_units();
@@ -98,8 +98,11 @@ class Planner {
   }
 
   int64_t largest_batch(const PlanRow& row) const {
-    const int64_t rest = row.total() - row.activations;
-    const auto fits = [&](int64_t batch) { return rest + activations(row, batch) <= memory_; };
+    const auto fits = [&](int64_t batch) {
+      PlanRow with = row;
+      with.activations = activations(row, batch);
+      return with.total() <= memory_;
+    };
     if (fits(PlanRow::kAnyBatch)) return PlanRow::kAnyBatch;
     int64_t fitting = 0;
     int64_t too_large = PlanRow::kAnyBatch;

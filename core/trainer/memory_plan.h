@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -67,13 +68,15 @@ struct PlanRow {
   int64_t optimizer = 0;
   int64_t activations = 0;    ///< of a batch
   int64_t gathered = 0;       ///< what is there whole for a moment only: units of stage 3, buckets of stage 2
+  int64_t widened = 0;        ///< gradients in the optimizer's type, during its step: activations are gone then
   int64_t communication = 0;  ///< that a rank sends in an optimizer step
   int64_t largest_batch = 0;  ///< examples on a rank that fit; 0: not even one; kAnyBatch: memory sets no limit
   bool is_possible = true;    ///< the optimizer can be divided
   bool fits = false;
 
   static constexpr int64_t kAnyBatch = int64_t{1} << 40;
-  int64_t total() const { return parameters + gradients + optimizer + activations + gathered; }
+  /// The most that is there at once.
+  int64_t total() const { return parameters + gradients + optimizer + std::max(activations + gathered, widened); }
 };
 
 /// The ways to train on so many devices.
@@ -101,9 +104,9 @@ struct MemoryPlan {
 /// (ddp) or parameters (stages 1 and 2) are gathered. Stage 3 gathers parameters twice, before forward and backward.
 /// In a step of several micro-batches stages 2 and 3 reduce, and stage 3 gathers, for each of them.
 ///
-/// Under mixed precision the ranks of `sharded` hold whole parameters and gradients in `compute_size` and their part of
-/// both in the optimizer's type besides (of gradients from the step to the next backward); the other strategies have
-/// both in the optimizer's type, and autocast's copies.
+/// Under mixed precision the ranks of `sharded` hold whole parameters and gradients in `compute_size`, and their part
+/// of both in the optimizer's type besides, of gradients during its step; the other strategies have both in the
+/// optimizer's type, and autocast's copies.
 MemoryPlan plan_memory(const TrainingNeeds& needs, int64_t devices, int64_t memory);
 
 /// Plans as a table for people, in MiB, with the cheapest of each and how to set it.

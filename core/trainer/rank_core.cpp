@@ -370,7 +370,7 @@ at::Tensor RankCore::all_gather(const at::Tensor& tensor) {
 void RankCore::clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step) {
   precision().unscale(optimizer.optimizer());
   const auto& parameters = optimizer.parameters();
-  const auto reduce = [this](at::Tensor norm) { return strategy().reduce_norm(std::move(norm)); };
+  const auto reduce = [this](at::Tensor norm) { return strategy().reduce_norm(std::move(norm), 2); };
   switch (algorithm) {
     case ClipAlgorithm::kValue:
       return optim::clip_by_value(parameters, value);

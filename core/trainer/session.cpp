@@ -16,6 +16,7 @@
 #include <levin/core/trainer/memory_summary.h>
 #include <levin/core/trainer/registries.h>
 #include <levin/core/trainer/signals.h>
+#include <levin/core/trainer/stand_in.h>
 #include <levin/core/trainer/thread_rank.h>
 
 #include <ATen/Context.h>
@@ -436,10 +437,12 @@ void Session::replay_training_data() {
   // With threads of its own, so that a pass under way goes on.
   const DataLoader loader = core_.loaders.train.with_options(core_.loaders.train.options());
   auto pass = loader.pass(beginning);
+  const bool together = core_.strategy().forwards_together();
   for (int64_t batch_idx = 0; !core_.train_batches || batch_idx < *core_.train_batches; ++batch_idx) {
     auto fetched = pass.next();
-    if (!fetched) break;
-    const Batch batch = core_.transfer(std::move(*fetched), 0);
+    if (together ? !core_.any_rank(fetched.has_value(), false).first : !fetched) break;
+    const StandIn stand_in(core_, !fetched);
+    const Batch batch = core_.transfer(fetched ? std::move(*fetched) : stand_in_batch(core_, loader), 0);
     const ForwardScope forward(core_.precision());
     {
       const auto scope = core_.strategy().forward_scope();

@@ -16,7 +16,7 @@ Batch stand_in_batch(RankCore& core, const DataLoader& loader) {
 
 StandIn::StandIn(RankCore& core, bool active) : core_(core), active_(active) {
   if (!active_) return;
-  core_.muted = true;
+  was_muted_ = std::exchange(core_.muted, true);
   for (const auto& buffer : core_.module().buffers()) buffers_.emplace_back(buffer, buffer.clone());
   for (const auto* collector : {&core_.train_metrics, &core_.evaluation_metrics})
     for (metrics::Metric* metric : collector->logged_metrics()) metrics_.emplace_back(metric, metric->state_dict());
@@ -24,7 +24,7 @@ StandIn::StandIn(RankCore& core, bool active) : core_(core), active_(active) {
 
 StandIn::~StandIn() {
   if (!active_) return;
-  core_.muted = false;
+  core_.muted = was_muted_;
   const at::NoGradGuard no_grad;
   for (auto& [buffer, copy] : buffers_) buffer.copy_(copy);
   for (const auto& [metric, state] : metrics_) metric->load_state_dict(state);

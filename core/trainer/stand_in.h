@@ -22,6 +22,7 @@ class StandIn {
  private:
   RankCore& core_;
   bool active_;
+  bool was_muted_ = false;
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  ///< with their copies
   std::vector<std::pair<metrics::Metric*, State>> metrics_;
 };

@@ -1,6 +1,6 @@
 #include <levin/strategies/comm/abortable_backend.h>
 
-#include <levin/strategies/comm/exchange_reduce_scatter.h>
+#include <levin/strategies/comm/exchange_collectives.h>
 
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -164,7 +164,9 @@ class AbortableBackend : public c10d::Backend {
     return collective([&] { return inner_->allgather(outputs, inputs, options); });
   }
   WorkPointer _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
-    return collective([&] { return inner_->_allgather_base(output, input, options); });
+    // Gloo's works on its own devices only.
+    if (!output.is_cpu()) return collective([&] { return inner_->_allgather_base(output, input, options); });
+    return start_all_gather(*this, output, input, next_exchange_tag());
   }
   WorkPointer allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                   const c10d::AllgatherOptions& options) override {
@@ -187,8 +189,7 @@ class AbortableBackend : public c10d::Backend {
   WorkPointer _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                    const c10d::ReduceScatterOptions& options) override {
     // Gloo's own work for it can neither be aborted nor has a future, and is slow.
-    const int count = reduce_scatters_.fetch_add(1, std::memory_order_relaxed);
-    return start_reduce_scatter(*this, output, input, options.reduceOp, kFirstReservedTag + count % kFirstReservedTag);
+    return start_reduce_scatter(*this, output, input, options.reduceOp, next_exchange_tag());
   }
   WorkPointer alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_sizes,
                             std::vector<int64_t>& input_sizes, const c10d::AllToAllOptions& options) override {
@@ -228,8 +229,13 @@ class AbortableBackend : public c10d::Backend {
     return under_way_.back();
   }
 
+  /// The same on every rank, as all start the same exchanges in the same order.
+  int next_exchange_tag() {
+    return kFirstReservedTag + exchanges_.fetch_add(1, std::memory_order_relaxed) % kFirstReservedTag;
+  }
+
   c10::intrusive_ptr<c10d::Backend> inner_;
-  std::atomic<int> reduce_scatters_{0};
+  std::atomic<int> exchanges_{0};
   std::mutex mutex_;
   bool aborted_ = false;
   std::vector<c10::intrusive_ptr<AbortableWork>> under_way_;  // and some that have ended since

@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <exception>
 #include <functional>
 #include <string>
@@ -400,6 +401,10 @@ void Sharded::finish_step() {
   model_->finish_step();
 }
 
+void Sharded::stand_ins_changed() {
+  if (model_ != nullptr) model_->pieces_changed();
+}
+
 /// An optimizer that has kept parameters of its own changes these, and nobody would notice.
 void Sharded::look_at_step() {
   const bool changed = std::any_of(before_step_.begin(), before_step_.end(),
@@ -421,13 +426,15 @@ void Sharded::combine_found_inf(at::Tensor& found_inf) {
   shard_group_->all_reduce(found_inf, ReduceOp::kMax)->wait();
 }
 
-at::Tensor Sharded::reduce_norm(at::Tensor norm) {
-  if (model_ == nullptr) return norm;
+at::Tensor Sharded::reduce_norm(at::Tensor norms, double order) {
+  if (model_ == nullptr) return norms;
   const at::NoGradGuard no_grad;
   // With offload the gradients are on the host, which the group may not carry.
-  at::Tensor squared = norm.square().to(root_device());
-  shard_group_->all_reduce(squared, ReduceOp::kSum)->wait();
-  return squared.sqrt().to(norm.device());
+  at::Tensor combined = norms.to(root_device(), norms.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  if (order == 2) combined.square_();
+  shard_group_->all_reduce(combined, std::isinf(order) ? ReduceOp::kMax : ReduceOp::kSum)->wait();
+  if (order == 2) combined.sqrt_();
+  return combined.to(norms.device());
 }
 
 /// The norms of rows that ranks hold parts of are those of their parts together.

@@ -71,8 +71,9 @@ class Sharded : public RankedStrategy {
   std::shared_ptr<void> forward_scope() override;
   void prepare_step() override;
   void finish_step() override;
+  void stand_ins_changed() override;
   void combine_found_inf(at::Tensor& found_inf) override;
-  at::Tensor reduce_norm(at::Tensor norm) override;
+  at::Tensor reduce_norm(at::Tensor norms, double order) override;
   void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) override;
   void release_module() override;
   /// Throws ConfigError where steps are to be of one rank alone: that has parts only.

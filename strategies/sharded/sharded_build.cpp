@@ -1,5 +1,6 @@
 #include <levin/strategies/sharded/sharded_build.h>
 
+#include <levin/core/nn/batch_norm.h>
 #include <levin/strategies/sharded/sharded_model.h>
 
 #include <torch/nn/module.h>
@@ -24,11 +25,14 @@ ShardedBuild::~ShardedBuild() = default;
 void ShardedBuild::divide_newest() {
   auto* module = dynamic_cast<torch::nn::Module*>(std::exchange(newest_, nullptr));
   if (module == nullptr) return;
+  // ShardedModel takes care of those that are not computed with in the unit's type.
+  const auto left = options_.compute_type ? batch_norm_parameters(*module) : std::unordered_set<const void*>();
   // Those of units inside of it are divided already, but for small ones, which go with it.
   std::vector<ShardedParameters::NamedParameter> own;
   int64_t elements = 0;
   for (const auto& item : module->named_parameters()) {
-    if (divided_.contains(item.value().unsafeGetTensorImpl())) continue;
+    const void* parameter = item.value().unsafeGetTensorImpl();
+    if (divided_.contains(parameter) || left.contains(parameter)) continue;
     own.emplace_back(item.key(), item.value());
     elements += item.value().numel();
   }

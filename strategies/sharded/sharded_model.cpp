@@ -1,6 +1,7 @@
 #include <levin/strategies/sharded/sharded_model.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/nn/batch_norm.h>
 #include <levin/core/nn/unit_call.h>
 
 #include <ATen/core/grad_mode.h>
@@ -21,8 +22,9 @@
 namespace levin {
 namespace {
 
-/// Reductions under way at once: the whole gradients of each are held until it is done.
-constexpr size_t kReducesInFlight = 2;
+/// Reductions under way at once: the whole gradients of each are held until it is done, beside those of the unit that
+/// runs.
+constexpr size_t kReducesInFlight = 1;
 
 bool is_inside(std::string_view name, const std::string& path) {
   return path.empty() || (name.size() > path.size() && name.starts_with(path) && name[path.size()] == '.');
@@ -99,8 +101,8 @@ ShardedModel::~ShardedModel() {
 
 std::string ShardedModel::group_name(int64_t group) const { return groups_[static_cast<size_t>(group)]->name(); }
 
-ShardingOptions ShardedModelOptions::sharding(at::ScalarType optimizer_type) const {
-  const at::ScalarType type = compute_type.value_or(optimizer_type);
+ShardingOptions ShardedModelOptions::sharding(at::ScalarType optimizer_type, bool computes) const {
+  const at::ScalarType type = computes ? compute_type.value_or(optimizer_type) : optimizer_type;
   return {.keeps_parameters = stage < 3,
           .keeps_gradients = stage == 1,
           .type = type,
@@ -169,13 +171,19 @@ void ShardedModel::divide(torch::nn::Module& module, std::vector<ShardedBuild::P
   struct Key {
     int64_t unit;
     at::ScalarType type;
+    bool computes;
     at::Device device;
+    bool operator==(const Key&) const = default;
   };
+  const auto of_batch_norms = batch_norm_parameters(module);
   std::vector<std::pair<Key, std::vector<ShardedParameters::NamedParameter>>> lists;
   for (const Found& item : found) {
-    const Key key{owner(item), item.parameter.scalar_type(), item.parameter.device()};
+    const Key key{.unit = owner(item),
+                  .type = item.parameter.scalar_type(),
+                  .computes = !options_.compute_type || !of_batch_norms.contains(item.parameter.unsafeGetTensorImpl()),
+                  .device = item.parameter.device()};
     const auto fits = [&](const auto& list) {
-      if (list.first.unit != key.unit || list.first.type != key.type || list.first.device != key.device) return false;
+      if (list.first != key) return false;
       if (options_.stage == 3) return true;
       int64_t bytes = 0;
       for (const auto& [name, parameter] : list.second) bytes += static_cast<int64_t>(parameter.nbytes());
@@ -193,8 +201,8 @@ void ShardedModel::divide(torch::nn::Module& module, std::vector<ShardedBuild::P
     const bool in_unit = key.unit >= 0;
     const std::string name = in_unit ? units[static_cast<size_t>(key.unit)].path : list.front().first;
     const size_t index = groups_.size();
-    groups_.push_back(
-        std::make_unique<ShardedParameters>(name, std::move(list), group_, replicas_, options_.sharding(key.type)));
+    groups_.push_back(std::make_unique<ShardedParameters>(name, std::move(list), group_, replicas_,
+                                                          options_.sharding(key.type, key.computes)));
     if (options_.stage < 3) continue;
     // A second type within a unit is rare enough to be whole all the time.
     if (in_unit && of_unit_.emplace(units[static_cast<size_t>(key.unit)].unit, index).second) continue;
@@ -386,9 +394,10 @@ void ShardedModel::prepare_step() {
 
 void ShardedModel::finish_step() {
   const bool again = pass_ != Pass::kNone;  // manual optimization steps inside of a step
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    groups_[i]->pieces_changed();
-    if (options_.stage < 3) groups_[i]->start_gather();
+  for (const auto& group : groups_) {
+    group->narrow_gradients();
+    group->pieces_changed();
+    if (options_.stage < 3) group->start_gather();
   }
   if (!again) return;
   if (options_.stage < 3) {

@@ -36,8 +36,9 @@ struct ShardedModelOptions {
   bool finds_unused = false;                   ///< parameters that no rank's loss depends on keep their values
   bool keeps_window_gradients = false;         ///< whole gradients stay until the end of an accumulation window
 
-  /// Of parameters that an optimizer holds in this type.
-  ShardingOptions sharding(at::ScalarType optimizer_type) const;
+  /// Of parameters that an optimizer holds in this type. `computes`: forward and backward use `compute_type`; those of
+  /// BatchNorm do not, whose running statistics have the optimizer's type.
+  ShardingOptions sharding(at::ScalarType optimizer_type, bool computes = true) const;
 };
 
 /// A module whose optimizer state, gradients and parameters are divided over the ranks of a group, as the stage says.

@@ -221,6 +221,7 @@ void ShardedParameters::finish_reduce() {
   if (reduced_.scalar_type() != options_.type) reduced_ = reduced_.to(options_.type);
   if (options_.offload)
     reduced_ = at::empty({layout_.shard_size()}, shard_options(options_.type)).copy_(reduced_, /*non_blocking=*/true);
+  is_widened_ = false;
   if (!has_piece_gradients()) {
     shard_gradient_ = std::move(reduced_);
   } else {
@@ -275,12 +276,33 @@ void ShardedParameters::widen_gradients() {
   wait_for_device();
   if (!shard_gradient_.defined() || shard_gradient_.scalar_type() == shard_.scalar_type()) return;
   const PlainTensors plain;
-  shard_gradient_ = shard_gradient_.to(shard_.scalar_type());
-  std::vector<bool> has(pieces_.size());
-  for (size_t i = 0; i < pieces_.size(); ++i) has[i] = pieces_[i].grad().defined();
-  set_piece_gradients();
-  for (size_t i = 0; i < pieces_.size(); ++i)
-    if (!has[i]) drop_gradient(i);
+  convert_gradients(shard_gradient_.to(shard_.scalar_type()));
+  is_widened_ = true;
+}
+
+void ShardedParameters::narrow_gradients() {
+  if (!is_widened_) return;
+  const PlainTensors plain;
+  if (!has_piece_gradients()) {
+    shard_gradient_.reset();
+  } else if (options_.keeps_gradients && whole_gradient_.defined() && options_.reduce_type == options_.type &&
+             !options_.offload) {
+    // Where they were before they were widened.
+    convert_gradients(own_part(whole_gradient_).copy_(shard_gradient_));
+  } else {
+    convert_gradients(shard_gradient_.to(options_.type));
+  }
+  is_widened_ = false;
+}
+
+/// The same gradients in another type; a piece without one keeps none.
+void ShardedParameters::convert_gradients(const at::Tensor& converted) {
+  shard_gradient_ = converted;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    at::Tensor& gradient = pieces_[i].mutable_grad();
+    const auto here = piece(i);
+    if (gradient.defined()) gradient = shard_gradient_.narrow(0, here.in_shard, here.size);
+  }
 }
 
 void ShardedParameters::abandon() noexcept {

@@ -82,8 +82,10 @@ class ShardedParameters {
   void keep_gradients();
   /// The piece has no gradient after all: no rank's loss depends on the parameter.
   void drop_gradient(size_t parameter) { pieces_[parameter].mutable_grad().reset(); }
-  /// The pieces' gradients become those of the optimizer's type.
+  /// The pieces' gradients become those of the optimizer's type, for a step.
   void widen_gradients();
+  /// After the step: they take no more memory than before it.
+  void narrow_gradients();
   /// After a failure: forgets gradients and what is on its way, without waiting for it. Nothing else may follow.
   void abandon() noexcept;
 
@@ -95,6 +97,7 @@ class ShardedParameters {
   at::Tensor gradient_view(size_t parameter) const;
   bool has_piece_gradients() const;
   void keep_reduced_apart();
+  void convert_gradients(const at::Tensor& converted);
   void set_piece_gradients();
   at::TensorOptions shard_options(at::ScalarType type) const;
   /// What the device was given to do is done, for the host to read.
@@ -121,6 +124,7 @@ class ShardedParameters {
   std::unique_ptr<Work> reducing_;
   std::unique_ptr<Work> reducing_over_replicas_;
   at::Tensor shard_gradient_;  ///< of the pieces' gradients
+  bool is_widened_ = false;    ///< `shard_gradient_` has values of `type` in the optimizer's type
 };
 
 }  // namespace levin

@@ -25,7 +25,7 @@
 namespace levin::testing {
 
 struct Devices {
-  const char* strategy = "single_device";
+  const char* strategy = "single_device";  ///< its name, or YAML
   int count = 1;
   friend std::ostream& operator<<(std::ostream& stream, const Devices& devices) {
     return stream << devices.strategy << " on " << devices.count;
@@ -142,7 +142,7 @@ inline std::vector<at::Tensor> buffers_of(const Module& module) {
 
 inline TrainerOptions options_for(const Plan& plan, const Devices& devices) {
   TrainerOptions options = quiet(plan.epochs);
-  options.strategy = devices.strategy;
+  options.strategy = Spec<Strategy>(Config::parse(devices.strategy, {.source = "test"}));
   options.devices = devices.count;
   options.log_every_n_steps = 1;
   options.default_root_dir = fresh_folder("callback_root");

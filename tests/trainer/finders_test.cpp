@@ -178,7 +178,9 @@ class FindersOnStrategies : public ::testing::TestWithParam<Ranks> {
   bool splits_batches() const { return std::string(GetParam().strategy) == "dp"; }
 };
 
-TEST_P(FindersOnStrategies, ALearningRateSearchLeavesNoTrace) {
+class LearningRateFinderOnStrategies : public FindersOnStrategies {};
+
+TEST_P(LearningRateFinderOnStrategies, ASearchLeavesNoTrace) {
   const Left plain = fit({.ranks = GetParam(), .accumulate = 3});
   const auto finder = make<LearningRateFinder>({.num_training_steps = 40, .update_attr = false});
   const Left searched = fit({.ranks = GetParam(), .accumulate = 3, .callbacks = {finder}});
@@ -211,7 +213,7 @@ TEST_P(FindersOnStrategies, OneRankOutOfMemoryMakesAllStepBack) {
   }
 }
 
-TEST_P(FindersOnStrategies, AnAppliedLearningRateTrainsAsThoughItWereConfigured) {
+TEST_P(LearningRateFinderOnStrategies, AnAppliedLearningRateTrainsAsThoughItWereConfigured) {
   const auto finder = make<LearningRateFinder>({.num_training_steps = 30});
   const Left searched = fit({.ranks = GetParam(), .callbacks = {finder}});
   ASSERT_TRUE(finder->suggestion()) << finder->report();
@@ -239,10 +241,17 @@ TEST_P(FindersOnStrategies, TuneReportsAndTrainsNothing) {
   EXPECT_EQ(tuned.global_step, 0);
 }
 
+std::string name_of_ranks(const ::testing::TestParamInfo<Ranks>& info) { return info.param.strategy; }
+
 INSTANTIATE_TEST_SUITE_P(Finders, FindersOnStrategies,
                          ::testing::Values(Ranks{"single_device", 1}, Ranks{"ddp_threads", 2}, Ranks{"ddp_spawn", 2},
                                            Ranks{"dp", 2}),
-                         [](const auto& info) { return std::string(info.param.strategy); });
+                         name_of_ranks);
+// A batch size cannot be searched where ranks cannot run a step alone.
+INSTANTIATE_TEST_SUITE_P(Finders, LearningRateFinderOnStrategies,
+                         ::testing::Values(Ranks{"single_device", 1}, Ranks{"ddp_threads", 2}, Ranks{"ddp_spawn", 2},
+                                           Ranks{"dp", 2}, Ranks{"sharded_threads", 2}),
+                         name_of_ranks);
 
 TEST(Finders, LossesAreThoseOfAllRanks) {
   const auto losses = [](const Ranks& ranks, int64_t batch_size) {
