@@ -27,6 +27,7 @@ class TextGpt : public example::Gpt {
   void on_train_start() override {
     tokens_ = 0;
     seconds_ = 0;
+    last_step_ = Clock::now();  // a run that goes on in the middle of an epoch does not begin one
   }
   void on_train_epoch_start() override { last_step_ = Clock::now(); }
   void on_validation_end() override { last_step_ = Clock::now(); }

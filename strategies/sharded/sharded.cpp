@@ -24,6 +24,7 @@
 #include <exception>
 #include <functional>
 #include <string>
+#include <unordered_set>
 #include <utility>
 
 namespace levin {
@@ -159,8 +160,18 @@ void Sharded::setup_module(Module& module) {
   idle_steps_ = 0;
   if (world_size() == 1) return;
   require_same_model(module, collective());
+  std::unordered_set<const void*> built;
+  for (const auto& part : built_)
+    for (const auto& [unnamed, parameter] : part.parameters->parameters())
+      built.insert(parameter.unsafeGetTensorImpl());
+  const auto parameters = module.parameters();
+  const bool lacks_values = std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
+    return is_absent(parameter) && !built.contains(parameter.unsafeGetTensorImpl());
+  });
+  const auto answers = collective().gather_bytes(lacks_values ? "y" : "");
+  awaits_weights_ = std::any_of(answers.begin(), answers.end(), [](const auto& answer) { return !answer.empty(); });
   // What was built in parts is alike by construction.
-  if (built_.empty()) broadcast_model(module, process_group());
+  if (built_.empty() && !awaits_weights_) broadcast_model(module, process_group());
   ShardedModelOptions sharding = model_options();
   sharding.units =
       options_.units.empty() ? named_units(module) : select_units(module, options_.units, "strategy.sharded.units");
@@ -257,6 +268,7 @@ void Sharded::load_module_state(Module& module, const State& state) {
       tensor.detach().copy_(state.at(name).as_tensor());
   }
   model_->pieces_changed();
+  awaits_weights_ = false;
 }
 
 State Sharded::place_optimizer_state(State state) const {
@@ -284,6 +296,13 @@ State Sharded::own_optimizer_state(const State& saved) const {
 
 // ---- Steps
 
+void Sharded::require_weights() const {
+  if (awaits_weights_)
+    throw Error(name(),
+                "the module has no weights: an earlier call left them divided (whole_after_fit: false), and its ranks "
+                "are gone; hint: give this call a checkpoint, such as 'last'");
+}
+
 void Sharded::send_buffers(Module& module) {
   if (!options_.broadcast_buffers || !has_buffers_) return;
   const WaitingIn waiting(whereabouts(), "broadcast of buffers");
@@ -292,6 +311,7 @@ void Sharded::send_buffers(Module& module) {
 
 StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) {
   if (model_ == nullptr) return Strategy::forward_backward(batch, phases, window);
+  require_weights();
   try {
     send_buffers(phases.module());
     model_->begin_forward(/*training=*/true);
@@ -335,6 +355,7 @@ StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, con
 
 StepOutput Sharded::manual_step(const Batch& batch, StepPhases& phases) {
   if (model_ == nullptr) return phases.forward(batch);
+  require_weights();
   try {
     send_buffers(phases.module());
     model_->begin_forward(/*training=*/true);
@@ -358,6 +379,7 @@ void Sharded::manual_backward(const at::Tensor& loss, const BackwardOptions& opt
 
 StepOutput Sharded::evaluate(const Batch& batch, StepPhases& phases) {
   if (model_ == nullptr) return phases.forward(batch);
+  require_weights();
   try {
     model_->begin_forward(/*training=*/false);
     StepOutput output = phases.forward(batch);
@@ -371,6 +393,7 @@ StepOutput Sharded::evaluate(const Batch& batch, StepPhases& phases) {
 
 std::shared_ptr<void> Sharded::forward_scope() {
   if (model_ == nullptr) return nullptr;
+  require_weights();
   model_->begin_forward(/*training=*/false);
   return std::shared_ptr<void>(model_.get(), [this](void*) {
     try {

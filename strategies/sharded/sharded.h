@@ -88,6 +88,7 @@ class Sharded : public RankedStrategy {
   void send_buffers(Module& module);
   void make_groups();
   void look_at_step();
+  void require_weights() const;
 
   const Options options_;
   std::vector<ShardedBuild::Part> built_;      ///< by configure_model, and not yet in model_
@@ -95,6 +96,7 @@ class Sharded : public RankedStrategy {
   std::shared_ptr<Collective> shard_group_;    ///< the ranks that hold one copy
   std::shared_ptr<Collective> replica_group_;  ///< those that hold the same part of it; nullptr where there is one copy
   std::optional<at::ScalarType> mixed_type_;
+  bool awaits_weights_ = false;  ///< an earlier call has left the module without values
   bool has_buffers_ = false;
   bool sync_batchnorm_ = false;
   bool skips_step_ = false;  ///< whether the step under way may be one that changes nothing

@@ -56,6 +56,8 @@ at::Tensor absent_tensor(const std::string& name, const at::Tensor& like) {
 
 }  // namespace
 
+bool is_absent(const at::Tensor& parameter) { return parameter.numel() > 0 && parameter.storage().nbytes() == 0; }
+
 ShardedParameters::ShardedParameters(std::string name, std::vector<NamedParameter> parameters,
                                      std::shared_ptr<Collective> group, std::shared_ptr<Collective> replicas,
                                      const ShardingOptions& options)
@@ -77,9 +79,13 @@ ShardedParameters::ShardedParameters(std::string name, std::vector<NamedParamete
     LEVIN_CHECK(parameter.device() == first.device() && parameter.scalar_type() == first.scalar_type(),
                 "parameters of one group are of one device and type");
     views_.push_back(whole_.narrow(0, layout_.offset(i), parameter.numel()).view(parameter.sizes()));
-    views_.back().copy_(parameter.detach());
+    const bool absent = is_absent(parameter);
+    if (absent)
+      views_.back().zero_();
+    else
+      views_.back().copy_(parameter.detach());
     const auto here = piece(i);
-    if (!shares)
+    if (!shares && !absent)
       shard_.narrow(0, here.in_shard, here.size)
           .copy_(parameter.detach().flatten().narrow(0, here.in_parameter, here.size));
     pieces_.push_back(shard_.narrow(0, here.in_shard, here.size).detach().requires_grad_(parameter.requires_grad()));

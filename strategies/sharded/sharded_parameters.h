@@ -22,6 +22,9 @@ struct ShardingOptions {
   bool offload = false;  ///< this rank's part, and with it the optimizer's state and step, are in the host's memory
 };
 
+/// Whether a parameter was left without values, as stage 3 leaves a module that nobody makes whole.
+bool is_absent(const at::Tensor& parameter);
+
 /// Some parameters of a module as one flat tensor, of which each rank keeps a shard: the parameters' values, in the
 /// type of the optimizer, and their gradients, averaged over the ranks (Rajbhandari et al., "ZeRO", 2020,
 /// arXiv:1910.02054). Whole parameters and gradients are there only as long as they are needed, where the stage does
@@ -35,8 +38,9 @@ class ShardedParameters {
  public:
   using NamedParameter = std::pair<std::string, at::Tensor>;
 
-  /// Takes the values of the parameters, the same on every rank, and frees what is not this rank's. All of one device
-  /// and of the optimizer's type. `replicas`: the ranks that hold the same shard (hybrid sharding), or nullptr.
+  /// Takes the values of the parameters, the same on every rank, and frees what is not this rank's; zero for those that
+  /// are not there (is_absent). All of one device and of the optimizer's type. `replicas`: the ranks that hold the same
+  /// shard (hybrid sharding), or nullptr.
   ShardedParameters(std::string name, std::vector<NamedParameter> parameters, std::shared_ptr<Collective> group,
                     std::shared_ptr<Collective> replicas, const ShardingOptions& options);
   ~ShardedParameters();

@@ -193,6 +193,26 @@ TEST(Sharded, OffloadAndOtherOptionsChangeNothing) {
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(whole_windows[i].allclose(expected[i], 1e-3, 2e-5));
 }
 
+TEST(Sharded, AModuleThatWasLeftDividedNeedsACheckpoint) {
+  TrainerOptions options = quiet(1);
+  options.strategy = Spec<Strategy>(Config::parse("{name: sharded_threads, stage: 3, whole_after_fit: false}", {}));
+  options.devices = 2;
+  options.enable_checkpointing = true;
+  options.default_root_dir = testing::fresh_folder("left_divided");
+  Trainer trainer(options);
+  auto module = make<TinyModule>({});
+  trainer.fit(module, tiny_loader(), tiny_loader());
+  const MetricMap after_fit = trainer.callback_metrics();
+  try {
+    trainer.validate(module, tiny_loader());
+    ADD_FAILURE() << "validated without weights";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the module has no weights"));
+  }
+  const auto results = trainer.validate(module, tiny_loader(), "last");
+  EXPECT_NEAR(results.at(0).at("val_loss"), after_fit.at("val_loss"), 1e-6);
+}
+
 TEST(Sharded, CheckpointsAreSavedInHooksOnly) {
   TrainerOptions options = quiet(1);
   options.strategy = "sharded_threads";
