@@ -65,9 +65,8 @@ Actions zero_bubble(const PipelineShape& shape, int64_t rank) {
 /// order of nothing else, so what holds for whole groups holds for all.
 ///
 /// With whole groups no rank waits for ever. All ranks do their forwards in one order and their backwards in one order.
-/// Number the k-th forward on rank r with k + r and the k-th backward with k + delay(0) - r + 1/2: whatever an action
-/// waits for (on its rank, on the neighbour, or p places earlier at the other end of the pipeline) has a smaller
-/// number.
+/// Number the k-th forward on rank r with k + r and the k-th backward with k + delay(0) - r + 1/2: whatever it waits
+/// for (on its rank, on the neighbour, or p places earlier at the other end of the pipeline) has a smaller number.
 Actions interleaved(const PipelineShape& shape, int64_t rank) {
   const int64_t stages = shape.stages;
   const int64_t chunks_per_rank = shape.chunks_per_rank;

@@ -47,9 +47,8 @@ const std::vector<std::string>& pipeline_schedule_names();
 ///   arXiv:2104.04473); rank r holds at most 2 (stages - r - 1) + (chunks_per_rank - 1) stages + 1 activations of
 ///   chunks. Micro-batches need not be a multiple of stages: the last group is then smaller. With one chunk a rank it
 ///   is `1f1b`.
-/// - `zero_bubble`: ZB-H1 (Qi et al. 2023, arXiv:2401.10241): 1f1b with backwards in halves; gradients of parameters
-/// wait
-///   until the rank would be idle. No rank holds more than `stages` micro-batches.
+/// - `zero_bubble`: ZB-H1 (Qi et al. 2023, arXiv:2401.10241): 1f1b with backwards in halves; the gradients of
+///   parameters wait until the rank would be idle. No rank holds more than `stages` micro-batches.
 ///
 /// After a forward its result goes to the rank of the next chunk, after a backward (of the input) its gradient to the
 /// rank of the chunk before. The lists guarantee, for every shape:
@@ -57,8 +56,8 @@ const std::vector<std::string>& pipeline_schedule_names();
 ///   until the rank's message before it, of that kind to that rank, was received. It may not wait for its own receive.
 /// - Of one kind (activations or gradients) between two ranks, messages are needed in the order they are sent in.
 ///
-/// Throws ConfigError where no schedule has this name, a number is below 1, or a schedule of one chunk a rank gets
-/// more.
+/// Throws ConfigError where no schedule has this name, a number is below 1, or where a schedule of one chunk a rank
+/// gets several.
 std::vector<std::vector<PipelineAction>> pipeline_schedule(std::string_view name, const PipelineShape& shape);
 
 /// How long a chunk computes on one micro-batch, in any unit. A whole backward takes both halves.
