@@ -1,6 +1,7 @@
 #include <levin/core/interfaces/strategy.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/optim/gradient_clipping.h>
 
@@ -17,6 +18,10 @@ StepOutput Strategy::forward_backward(const Batch& batch, StepPhases& phases, co
   phases.backward(output);
   phases.after_backward();
   return output;
+}
+
+Strategy::DataShare Strategy::data_share() {
+  return {.index = environment().rank(), .count = environment().world_size()};
 }
 
 optim::ParameterNames Strategy::parameter_names(const Module& module) { return optim::ParameterNames(module); }

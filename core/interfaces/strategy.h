@@ -51,6 +51,8 @@ class StepPhases {
   virtual void before_backward(StepOutput& output) = 0;
   virtual void backward(StepOutput& output) = 0;
   virtual void after_backward() = 0;
+  /// While it lives, as a step is: for a forward of a part of the module outside of `step`.
+  virtual std::shared_ptr<void> forward_scope() = 0;
 };
 
 /// What a strategy must know of the micro-batch's place in its accumulation window.
@@ -109,12 +111,20 @@ class Strategy : public Buildable {
   virtual void setup_environment(const StrategySetup& setup) = 0;
   virtual const at::Device& root_device() const = 0;
   virtual Collective& collective() = 0;
+  /// Which part of the data this rank runs, of how many. Ranks of one index run the same batches.
+  struct DataShare {
+    int64_t index = 0;
+    int64_t count = 1;
+  };
+  virtual DataShare data_share();
   /// nullptr while there is one rank.
   virtual ControlPlane* control_plane() { return nullptr; }
 
   /// Around configure_model: what is built while it lives may be divided over the ranks at once. `prepare` converts a
   /// part of the module before that.
   virtual std::shared_ptr<void> build_scope(std::function<void(torch::nn::Module&)> /*prepare*/) { return nullptr; }
+  /// Called before setup_module where there is training to come: gives the first batch of it, on the device.
+  virtual void set_sample(std::function<Batch()> /*sample*/) {}
   /// Moves the module to the device and wraps it, before configure_optimizers.
   virtual void setup_module(Module& module) = 0;
   /// What an optimizer steps in place of a parameter of the module.
@@ -161,8 +171,10 @@ class Strategy : public Buildable {
   virtual void combine_found_inf(at::Tensor& /*found_inf*/) {}
   /// Whether all ranks must run each forward together: one that has no data runs it on a batch that stands in.
   virtual bool forwards_together() const { return false; }
-  /// Whether this rank holds the model's outputs: elsewhere logs and metrics are muted.
+  /// Whether this rank has outputs of its own share of the data; elsewhere logs, metrics and predictions do not count.
   virtual bool owns_outputs() const { return true; }
+  /// Whether all ranks do. If not, all that is logged is synchronised over ranks.
+  virtual bool outputs_everywhere() const { return true; }
 
   /// Parameters and buffers by name, placed as this strategy holds them.
   virtual State module_state(Module& module);

@@ -19,12 +19,17 @@ std::vector<at::Tensor> SequentialElement::operator()(const std::vector<at::Tens
 }
 
 at::Tensor SequentialImpl::forward(const at::Tensor& input) {
-  auto outputs = forward_range({input}, 0, elements_.size());
+  auto outputs = forward_all({input});
   if (outputs.size() != 1)
-    throw Error("sequential", fmt::format("the last element must give one tensor; got {}; hint: call forward_range for "
+    throw Error("sequential", fmt::format("the last element must give one tensor; got {}; hint: call forward_all for "
                                           "several",
                                           outputs.size()));
   return std::move(outputs.front());
+}
+
+std::vector<at::Tensor> SequentialImpl::forward_all(std::vector<at::Tensor> inputs) {
+  if (runner_ != nullptr) return runner_->run(*this, std::move(inputs));
+  return forward_range(std::move(inputs), 0, elements_.size());
 }
 
 std::vector<at::Tensor> SequentialImpl::forward_range(std::vector<at::Tensor> inputs, size_t begin, size_t end) {

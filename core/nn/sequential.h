@@ -17,6 +17,8 @@
 
 namespace levin {
 
+class SequentialImpl;
+
 /// One step of a levin::Sequential: a module, or a function for what has no parameters (a reshape). A unit by itself.
 class SequentialElement : public Unit, public std::enable_shared_from_this<SequentialElement> {
  public:
@@ -90,6 +92,14 @@ constexpr size_t forward_arity() {
 
 }  // namespace detail
 
+/// Takes over the forwards of a levin::Sequential: it may run some of the elements elsewhere, as a pipeline does.
+class SequentialRunner {
+ public:
+  virtual ~SequentialRunner() = default;
+  /// In place of running all elements.
+  virtual std::vector<at::Tensor> run(SequentialImpl& sequential, std::vector<at::Tensor> inputs) = 0;
+};
+
 /// A chain of modules and functions. As torch::nn::Sequential, but its members are units by themselves, functions are
 /// members too, several tensors may pass between members (a tuple or a vector), and a pipeline can cut it.
 class SequentialImpl : public torch::nn::Module {
@@ -127,8 +137,13 @@ class SequentialImpl : public torch::nn::Module {
 
   /// Runs all elements; the last one must give one tensor.
   at::Tensor forward(const at::Tensor& input);
+  /// Runs all elements on any number of tensors, which may give any number.
+  std::vector<at::Tensor> forward_all(std::vector<at::Tensor> inputs);
   /// Runs elements [begin, end) on any number of tensors.
   std::vector<at::Tensor> forward_range(std::vector<at::Tensor> inputs, size_t begin, size_t end);
+
+  /// At most one, which is not owned; nullptr removes it.
+  void set_runner(SequentialRunner* runner) { runner_ = runner; }
 
   size_t size() const { return elements_.size(); }
   SequentialElement& element(size_t index) { return *elements_.at(index); }
@@ -140,6 +155,7 @@ class SequentialImpl : public torch::nn::Module {
   void add(std::shared_ptr<torch::nn::Module> module, SequentialElement::Function function);
 
   std::vector<std::shared_ptr<SequentialElement>> elements_;
+  SequentialRunner* runner_ = nullptr;
 };
 
 /// Holder of SequentialImpl: `levin::Sequential(torch::nn::Linear(784, 10), torch::nn::ReLU())`.

@@ -319,7 +319,8 @@ void CheckpointConnector::restore_moment() {
     restore_rng_state(*generators);
   } else {
     const auto batch = static_cast<uint64_t>(core_.progress.total_batches);
-    default_cpu_generator().set_current_seed(mix_seed(core_.data_seed, static_cast<uint64_t>(core_.rank()), batch));
+    default_cpu_generator().set_current_seed(
+        mix_seed(core_.data_seed, static_cast<uint64_t>(core_.data_rank()), batch));
   }
 }
 

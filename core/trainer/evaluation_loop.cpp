@@ -79,6 +79,7 @@ class EvaluationLoop::Step final : public StepPhases {
   void before_backward(StepOutput&) override { no_backward(); }
   void backward(StepOutput&) override { no_backward(); }
   void after_backward() override { no_backward(); }
+  std::shared_ptr<void> forward_scope() override { return std::make_shared<ForwardScope>(core_.precision()); }
 
  private:
   [[noreturn]] static void no_backward() { throw InternalError("an evaluation has no backward"); }
@@ -166,7 +167,9 @@ bool EvaluationLoop::run(RunningStage stage, const DataLoaders& loaders, const s
   core_.evaluation_loader = 0;
   core_.epoch_values_visible = true;
   hooks_.call("on_evaluation_epoch_end", set.epoch_end, set.module_epoch_end);
-  if (several_ranks) core_.evaluation_metrics.synchronize_epoch(core_.strategy().collective(), took_part);
+  if (several_ranks)
+    core_.evaluation_metrics.synchronize_epoch(core_.strategy().collective(),
+                                               took_part && core_.strategy().owns_outputs());
   collect_results(loaders.size());
   core_.log_epoch_row(core_.evaluation_metrics);
   progress = {};

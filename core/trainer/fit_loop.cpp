@@ -29,13 +29,13 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
 }  // namespace
 
 void FitLoop::count_batches() {
-  const int64_t world_size = core_.world_size();
+  const int64_t data_ranks = core_.data_ranks();
   const char* option = core_.resolved.overfit ? "overfit_batches" : "limit_train_batches";
   const int64_t batches = core_.resolved.limit_train.resolve(
       core_.loaders.train.num_batches(core_.train_shares(), core_.progress.first_example), option);
   core_.train_batches = batches < 0 ? std::nullopt : std::optional<int64_t>(batches);
   validation_batches_ = limited_batches(core_.loaders.val, core_.resolved.limit_val,
-                                        core_.resolved.overfit ? "overfit_batches" : "limit_val_batches", world_size);
+                                        core_.resolved.overfit ? "overfit_batches" : "limit_val_batches", data_ranks);
 
   validate_every_.reset();
   const auto& interval = core_.options.val_check_interval.value();
@@ -218,7 +218,7 @@ FitLoop::Turn FitLoop::next_turn(DataLoader::Pass& pass, std::optional<Batch>& f
     turn.batch = stand_in_batch(core_, core_.loaders.train);
   }
   turn.samples = turn.batch.size();
-  if (core_.world_size() == 1) {
+  if (core_.data_ranks() == 1) {
     turn.place.is_last = !next.has_value();
   } else if (const auto share = pass.share(progress.batch); share && core_.train_shares() > 1) {
     // Known beforehand: the examples of the batch are weighted alike, whichever rank has them.
@@ -230,7 +230,7 @@ FitLoop::Turn FitLoop::next_turn(DataLoader::Pass& pass, std::optional<Batch>& f
     turn.place.has_next = next.has_value();
     turn.place.weight = turn.has_data ? 1.0 : 0.0;
     turn.place.is_last = limit_hit;
-    turn.samples *= core_.world_size();
+    turn.samples *= core_.data_ranks();
   }
   if (core_.train_batches && !turn.place.counts_participants)
     turn.place.remaining = *core_.train_batches - progress.batch - 1;
@@ -330,7 +330,9 @@ void FitLoop::finish_epoch(bool complete) {
   core_.train_metrics.begin({.batch_size = 1, .step_default = false});
   core_.epoch_values_visible = true;
   const auto synchronize = [&] {
-    if (core_.world_size() > 1) core_.train_metrics.synchronize_epoch(core_.strategy().collective(), had_data_);
+    if (core_.world_size() > 1)
+      core_.train_metrics.synchronize_epoch(core_.strategy().collective(),
+                                            had_data_ && core_.strategy().owns_outputs());
   };
   hooks_.call_in_stages("on_train_epoch_end", &Callback::on_train_epoch_end, &Module::on_train_epoch_end, synchronize,
                         [&] {

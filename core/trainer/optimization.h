@@ -64,6 +64,7 @@ class Optimization final : private StepPhases {
   void before_backward(StepOutput& output) override;
   void backward(StepOutput& output) override;
   void after_backward() override;
+  std::shared_ptr<void> forward_scope() override { return std::make_shared<ForwardScope>(core_.precision()); }
 
   at::Tensor run_closure();
   StepOutput guarded(const MicroBatch& run) { return guard_ ? guard_(run) : run(); }

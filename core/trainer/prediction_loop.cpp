@@ -77,7 +77,7 @@ std::vector<std::vector<Batch>> PredictionLoop::run(const DataLoaders& loaders, 
       const Batch prediction = predict(batch, batch_idx);
       hooks_.call("on_predict_batch_end", &Callback::on_predict_batch_end, &Module::on_predict_batch_end, prediction,
                   batch, batch_idx, dataloader_idx);
-      predictions[loader].push_back(prediction.to(at::Device(at::kCPU)));
+      if (core_.strategy().owns_outputs()) predictions[loader].push_back(prediction.to(at::Device(at::kCPU)));
       if (SignalScope::received() != 0 && core_.world_size() == 1) return predictions;
     }
   }

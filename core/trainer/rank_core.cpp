@@ -153,7 +153,15 @@ void RankCore::log_value(std::string_view name, Value&& value, const LogOptions&
                 fmt::format("'{}' was logged where nothing is collected; hint: log from a step or from a hook during "
                             "training or evaluation",
                             name));
-  if (muted || !strategy().owns_outputs() || (log_options.rank_zero_only && !is_global_zero())) return;
+  if (muted || !strategy().owns_outputs()) return;
+  if (!strategy().outputs_everywhere()) {
+    // The rank that shows it may be another one.
+    LogOptions for_all = log_options;
+    for_all.sync_dist = true;
+    for_all.rank_zero_only = false;
+    return active_metrics->log(name, value, for_all);
+  }
+  if (log_options.rank_zero_only && !is_global_zero()) return;
   active_metrics->log(name, value, log_options);
 }
 
@@ -212,7 +220,7 @@ void RankCore::emit_row() {
 }
 
 void RankCore::log_step_row() {
-  if (world_size() > 1) train_metrics.synchronize_step(strategy().collective(), !muted);
+  if (world_size() > 1) train_metrics.synchronize_step(strategy().collective(), !muted && strategy().owns_outputs());
   train_metrics.visit_step([this](const metrics::Collector::Value& value) {
     if (value.prog_bar) bar_cache_[value.name] = value.value;
     if (value.logger) append_to_row(value.name, value.value);
@@ -318,7 +326,7 @@ void RankCore::use_early_copies(Batch& batch, const at::Device& to) {
 }
 
 DataLoaderPosition RankCore::position(int64_t epoch, int64_t batch) const {
-  return {.seed = data_seed, .epoch = epoch, .batch = batch, .rank = rank(), .world_size = world_size()};
+  return {.seed = data_seed, .epoch = epoch, .batch = batch, .rank = data_rank(), .world_size = data_ranks()};
 }
 
 DataLoaderPosition RankCore::train_position() const {

@@ -114,6 +114,9 @@ class RankCore final : public detail::ModuleRuntime {
   bool is_global_zero() const { return rank() == 0; }
   int64_t rank() const { return strategy().environment().rank(); }
   int64_t world_size() const { return strategy().environment().world_size(); }
+  /// Ranks that train on different data, and which of them this is.
+  int64_t data_ranks() const { return strategy().data_share().count; }
+  int64_t data_rank() const { return strategy().data_share().index; }
   /// What rank 0 has, on every rank; a collective.
   std::string from_rank_zero(const std::string& value) const;
   /// Whether the ranks of this process are threads.
@@ -194,7 +197,7 @@ class RankCore final : public detail::ModuleRuntime {
   /// Of the training loader: the whole loader where its batches are not divided over the ranks.
   DataLoaderPosition train_position() const;
   /// Ranks that the batches of training are divided over.
-  int64_t train_shares() const { return options.use_distributed_sampler ? world_size() : 1; }
+  int64_t train_shares() const { return options.use_distributed_sampler ? data_ranks() : 1; }
 
  private:
   template <class Value>

@@ -285,12 +285,19 @@ void Session::set_up_weights(const std::string& ckpt, bool weights_only) {
       parameter.set_data(core_.in_memory_format(parameter.detach()));
   const bool before = core_.strategy().loads_weights_before_setup();
   if (!path.empty() && before) checkpoints_.restore_module(weights_only);
+  if (core_.stage == Stage::kFit)
+    core_.strategy().set_sample([this] {
+      const DataLoader loader = core_.loaders.train.with_options(core_.loaders.train.options());
+      auto batch = loader.pass(core_.train_position()).next();
+      if (!batch) throw Error("data", "there are no training data");
+      return core_.transfer(std::move(*batch), 0);
+    });
   core_.strategy().setup_module(core_.module());
   if (!path.empty() && !before) checkpoints_.restore_module(weights_only);
   core_.resumed = !path.empty() && !weights_only;
   // All ranks built the model alike; from here on each draws its own random numbers.
-  if (core_.rank() > 0)
-    default_cpu_generator().set_current_seed(mix_seed(core_.data_seed, static_cast<uint64_t>(core_.rank())));
+  if (core_.data_rank() > 0)
+    default_cpu_generator().set_current_seed(mix_seed(core_.data_seed, static_cast<uint64_t>(core_.data_rank())));
 }
 
 void Session::tear_down() {
@@ -466,7 +473,7 @@ void Session::run_evaluation(const SessionRequest& request) {
   checkpoints_.release();
   const DataLoaders& loaders = test ? core_.loaders.test : core_.loaders.val;
   const auto batches = limited_batches(loaders, test ? core_.resolved.limit_test : core_.resolved.limit_val,
-                                       test ? "limit_test_batches" : "limit_val_batches", core_.world_size());
+                                       test ? "limit_test_batches" : "limit_val_batches", core_.data_ranks());
   core_.evaluation = {};
   core_.evaluation_metrics.load_state_dict(State());
   evaluation_.run(test ? RunningStage::kTest : RunningStage::kValidate, loaders, batches, core_.evaluation,
@@ -484,7 +491,7 @@ void Session::run_prediction(const SessionRequest& request) {
   set_up_weights(request.ckpt, /*weights_only=*/true);
   checkpoints_.release();
   const auto batches =
-      limited_batches(core_.loaders.predict, core_.resolved.limit_predict, "limit_predict_batches", core_.world_size());
+      limited_batches(core_.loaders.predict, core_.resolved.limit_predict, "limit_predict_batches", core_.data_ranks());
   predictions_ = prediction_.run(core_.loaders.predict, batches);
 }
 

@@ -9,6 +9,7 @@
 #include <levin/core/optim/gradient_clipping.h>
 #include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/strategies/ddp/sync_batch_norm.h>
+#include <levin/strategies/ranks/absent_parameter.h>
 #include <levin/strategies/ranks/model_agreement.h>
 #include <levin/strategies/sharded/sharded_model.h>
 
@@ -214,44 +215,12 @@ void Sharded::check_optimizer(const torch::optim::Optimizer& optimizer) {
 
 // ---- State
 
-namespace {
-
-/// What optimizers keep beside tensors of a parameter's size.
-bool is_counter(const std::string& field) { return field == "step"; }
-
-State with_fields(const State& fields, const std::function<State(const TensorLeaf&)>& change) {
-  State changed = State::map();
-  for (const auto& [field, value] : fields.as_map())
-    changed[field] = value.is_tensor() && !is_counter(field) ? change(value.as_leaf()) : value;
-  return changed;
-}
-
-/// A tree of optim::optimizer_state_dict in which the fields of each parameter have been changed.
-State with_parameters(const State& state,
-                      const std::function<State(const std::string& name, const State& fields)>& change) {
-  if (!state.is_map()) return state;
-  State changed = State::map();
-  for (const auto& [key, value] : state.as_map()) {
-    if (key == "parameters") {
-      State& parameters = changed[key] = State::map();
-      for (const auto& [name, fields] : value.as_map()) parameters[name] = change(name, fields);
-    } else if (key.starts_with("@") && value.is_map()) {
-      changed[key] = change(key.substr(1), value);
-    } else {
-      changed[key] = with_parameters(value, change);
-    }
-  }
-  return changed;
-}
-
-}  // namespace
-
 State Sharded::module_state(Module& module) {
   State state = Strategy::module_state(module);
   if (model_ == nullptr) return state;
   for (auto& [name, value] : state.as_map()) {
-    const auto place = model_->place_of(name);
-    if (place) value = TensorLeaf{place->piece().detach(), place->placement(name)};
+    const auto part = model_->part_of(name);
+    if (part) value = part->placed(part->piece(), name);
   }
   return state;
 }
@@ -261,9 +230,9 @@ void Sharded::load_module_state(Module& module, const State& state) {
   check_named_tensors(module, state);
   const at::NoGradGuard no_grad;
   for (auto& [name, tensor] : named_tensors(module)) {
-    const auto place = model_->place_of(name);
-    if (place)
-      place->load(state.at(name).as_leaf());
+    const auto part = model_->part_of(name);
+    if (part)
+      part->load(state.at(name).as_leaf());
     else
       tensor.detach().copy_(state.at(name).as_tensor());
   }
@@ -273,25 +242,12 @@ void Sharded::load_module_state(Module& module, const State& state) {
 
 State Sharded::place_optimizer_state(State state) const {
   if (model_ == nullptr) return state;
-  return with_parameters(state, [this](const std::string& name, const State& fields) {
-    const auto place = model_->place_of(name);
-    if (!place) return fields;
-    return with_fields(fields, [&](const TensorLeaf& leaf) {
-      if (leaf.value.sizes() != place->piece().sizes()) return State(leaf);
-      return State(TensorLeaf{leaf.value, place->placement(name)});
-    });
-  });
+  return place_parts(state, [this](const std::string& name) { return model_->part_of(name); });
 }
 
 State Sharded::own_optimizer_state(const State& saved) const {
   if (model_ == nullptr) return saved;
-  return with_parameters(saved, [this](const std::string& name, const State& fields) {
-    const auto place = model_->place_of(name);
-    if (!place) return fields;
-    return with_fields(fields, [&](const TensorLeaf& leaf) -> State {
-      return place->is_of(leaf) ? State(place->own_part(leaf)) : State(leaf);
-    });
-  });
+  return own_parts(saved, [this](const std::string& name) { return model_->part_of(name); });
 }
 
 // ---- Steps
@@ -472,9 +428,9 @@ void Sharded::clip_adaptively(const std::vector<at::Tensor>& parameters, double 
   int64_t rows = 0;
   for (const at::Tensor& piece : parameters) {
     if (!piece.grad().defined()) continue;
-    const auto place = model_->place_of(model_->piece_names().require(piece));
-    parts.push_back({piece, place->rows().add_(rows)});
-    rows += place->row_count();
+    const auto part = model_->part_of(model_->piece_names().require(piece));
+    parts.push_back({piece, part->rows().add_(rows)});
+    rows += part->row_count();
   }
   if (parts.empty()) return;
   const auto type = parts.front().piece.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;

@@ -5,7 +5,6 @@
 #include <levin/core/nn/unit_call.h>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/InferenceMode.h>
@@ -83,7 +82,7 @@ ShardedModel::ShardedModel(torch::nn::Module& module, std::shared_ptr<Collective
     for (size_t j = 0; j < parameters.size(); ++j) {
       const auto& [name, parameter] = parameters[j];
       piece_names_.add(name, groups_[i]->pieces()[j]);
-      places_.emplace(name, Place(*groups_[i], j));
+      parts_.emplace(name, ParameterPart(groups_[i]->pieces()[j], groups_[i]->piece(j).in_parameter, parameter.sizes().vec()));
       pieces_[parameter.unsafeGetTensorImpl()] = groups_[i]->pieces()[j];
       torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<TakeGradient>(*this, i, j));
       hooked_.push_back(parameter);
@@ -418,55 +417,9 @@ at::Tensor ShardedModel::piece_of(const at::Tensor& parameter) const {
   return piece->second;
 }
 
-int64_t ShardedModel::Place::row_count() const {
-  const at::Tensor& parameter = parameters_->parameters()[index_].second;
-  return parameter.dim() <= 1 ? 1 : parameter.size(0);
-}
-
-at::Tensor ShardedModel::Place::rows() const {
-  const auto here = parameters_->piece(index_);
-  const int64_t row_size = std::max<int64_t>(1, parameters_->layout().parameter_size(index_) / row_count());
-  return at::arange(here.in_parameter, here.in_parameter + here.size,
-                    at::TensorOptions().dtype(at::kLong).device(piece().device()))
-      .div_(row_size, "floor");
-}
-
-Placement ShardedModel::Place::placement(const std::string& whole_name) const {
-  const at::Tensor& parameter = parameters_->parameters()[index_].second;
-  return {.kind = Placement::Kind::kSharded,
-          .shard_name = whole_name,
-          .offset = parameters_->piece(index_).in_parameter,
-          .global_shape = parameter.sizes().vec()};
-}
-
-bool ShardedModel::Place::is_of(const TensorLeaf& leaf) const {
-  const at::IntArrayRef shape = parameters_->parameters()[index_].second.sizes();
-  if (leaf.saved != nullptr) return shape == at::IntArrayRef(leaf.saved->shape());
-  return leaf.placement.kind == Placement::Kind::kSharded ? shape == at::IntArrayRef(leaf.placement.global_shape)
-                                                          : shape == leaf.value.sizes();
-}
-
-at::Tensor ShardedModel::Place::own_part(const TensorLeaf& leaf) const {
-  const auto here = parameters_->piece(index_);
-  if (leaf.saved != nullptr) {
-    const c10::InferenceMode ordinary(false);
-    at::Tensor part = at::empty({here.size}, at::TensorOptions().dtype(leaf.saved->dtype()));
-    if (here.size > 0) leaf.saved->read(here.in_parameter, part);
-    return part;
-  }
-  if (leaf.placement.kind == Placement::Kind::kSharded) return leaf.value;
-  return leaf.value.reshape({-1}).narrow(0, here.in_parameter, here.size);
-}
-
-void ShardedModel::Place::load(const TensorLeaf& leaf) const {
-  const c10::InferenceMode ordinary(false);
-  const at::NoGradGuard no_grad;
-  piece().detach().copy_(own_part(leaf));
-}
-
-std::optional<ShardedModel::Place> ShardedModel::place_of(const std::string& name) const {
-  const auto found = places_.find(name);
-  if (found == places_.end()) return std::nullopt;
+std::optional<ParameterPart> ShardedModel::part_of(const std::string& name) const {
+  const auto found = parts_.find(name);
+  if (found == parts_.end()) return std::nullopt;
   return found->second;
 }
 

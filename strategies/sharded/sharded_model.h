@@ -5,6 +5,7 @@
 #include <levin/core/nn/named_units.h>
 #include <levin/core/nn/unit.h>
 #include <levin/core/optim/parameter_names.h>
+#include <levin/strategies/ranks/parameter_part.h>
 #include <levin/strategies/sharded/agreed_order.h>
 #include <levin/strategies/sharded/sharded_build.h>
 #include <levin/strategies/sharded/sharded_parameters.h>
@@ -82,30 +83,8 @@ class ShardedModel final : private UnitHook {
   at::Tensor piece_of(const at::Tensor& parameter) const;
   /// The pieces under the names of their parameters.
   const optim::ParameterNames& piece_names() const { return piece_names_; }
-  /// A parameter and this rank's part of it.
-  class Place {
-   public:
-    Place(ShardedParameters& parameters, size_t index) : parameters_(&parameters), index_(index) {}
-    const at::Tensor& piece() const { return parameters_->pieces()[index_]; }
-    /// Rows of the parameter: outputs of a matrix, filters of a convolution; a vector is one row.
-    int64_t row_count() const;
-    /// The row of each element of the piece.
-    at::Tensor rows() const;
-    /// For a checkpoint; `whole_name` is that of the whole tensor.
-    Placement placement(const std::string& whole_name) const;
-    /// Whether a tensor has the parameter's shape, or is this rank's part of such a tensor.
-    bool is_of(const TensorLeaf& leaf) const;
-    /// This rank's part of such a tensor, wherever it lies.
-    at::Tensor own_part(const TensorLeaf& leaf) const;
-    /// Copies it into the piece.
-    void load(const TensorLeaf& leaf) const;
-
-   private:
-    ShardedParameters* parameters_;
-    size_t index_;
-  };
-  /// Of the parameter of that name; nullopt where there is none.
-  std::optional<Place> place_of(const std::string& name) const;
+  /// This rank's part of the parameter of that name; nullopt where there is none.
+  std::optional<ParameterPart> part_of(const std::string& name) const;
   /// The module gets whole parameters, of the optimizer's type, for good; a collective. Nothing else may follow.
   void make_whole();
   /// Pieces were written by others than the optimizer.
@@ -143,7 +122,7 @@ class ShardedModel final : private UnitHook {
   std::unordered_map<const Unit*, size_t> of_unit_;  ///< stage 3
   std::vector<size_t> reduce_order_;                 ///< groups with parameters that are trained
   optim::ParameterNames piece_names_;
-  std::unordered_map<std::string, Place> places_;
+  std::unordered_map<std::string, ParameterPart> parts_;
   std::unordered_map<const void*, at::Tensor> pieces_;  ///< by the parameter's TensorImpl
   std::vector<at::Tensor> hooked_;                      ///< parameters that tell of their gradients
 

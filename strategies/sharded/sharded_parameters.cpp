@@ -1,10 +1,10 @@
 #include <levin/strategies/sharded/sharded_parameters.h>
 
 #include <levin/core/base/error.h>
+#include <levin/strategies/ranks/absent_parameter.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/InferenceMode.h>
@@ -29,12 +29,6 @@ std::vector<int64_t> sizes_of(const std::vector<ShardedParameters::NamedParamete
   return sizes;
 }
 
-void free_storage(const at::Tensor& tensor) {
-  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-  storage->set_data_ptr_noswap(c10::DataPtr(nullptr, tensor.device()));
-  storage->set_nbytes(0);
-}
-
 void allocate_storage(const at::Tensor& tensor) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   const auto bytes = static_cast<size_t>(tensor.numel()) * tensor.element_size();
@@ -43,20 +37,15 @@ void allocate_storage(const at::Tensor& tensor) {
   storage->set_nbytes(bytes);
 }
 
-/// Of the parameter's shape, without memory; whoever wants its values is told why there are none.
-at::Tensor absent_tensor(const std::string& name, const at::Tensor& like) {
-  at::Tensor absent = at::empty_like(like, like.options().requires_grad(false), at::MemoryFormat::Contiguous);
-  free_storage(absent);
-  absent.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(fmt::format(
-      "[sharded] the parameter '{}' is divided over the ranks and not here now; hint: use it inside the forward of the "
-      "unit that it belongs to, and call units in training_step, validation_step, test_step or predict_step",
-      name));
-  return absent;
+at::Tensor absent_parameter(const std::string& name, const at::Tensor& like) {
+  return absent_tensor(
+      like, fmt::format("[sharded] the parameter '{}' is divided over the ranks and not here now; hint: use it inside "
+                        "the forward of the unit that it belongs to, and call units in training_step, "
+                        "validation_step, test_step or predict_step",
+                        name));
 }
 
 }  // namespace
-
-bool is_absent(const at::Tensor& parameter) { return parameter.numel() > 0 && parameter.storage().nbytes() == 0; }
 
 ShardedParameters::ShardedParameters(std::string name, std::vector<NamedParameter> parameters,
                                      std::shared_ptr<Collective> group, std::shared_ptr<Collective> replicas,
@@ -89,7 +78,7 @@ ShardedParameters::ShardedParameters(std::string name, std::vector<NamedParamete
       shard_.narrow(0, here.in_shard, here.size)
           .copy_(parameter.detach().flatten().narrow(0, here.in_parameter, here.size));
     pieces_.push_back(shard_.narrow(0, here.in_shard, here.size).detach().requires_grad_(parameter.requires_grad()));
-    if (!options_.keeps_parameters) absent_.push_back(absent_tensor(parameter_name, views_.back()));
+    if (!options_.keeps_parameters) absent_.push_back(absent_parameter(parameter_name, views_.back()));
   }
   show(/*whole=*/true);
   release();
@@ -115,7 +104,7 @@ void ShardedParameters::rename(std::string name, const std::function<std::string
   name_ = std::move(name);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     parameters_[i].first = name_of(parameters_[i].second);
-    if (!options_.keeps_parameters) absent_[i] = absent_tensor(parameters_[i].first, views_[i]);
+    if (!options_.keeps_parameters) absent_[i] = absent_parameter(parameters_[i].first, views_[i]);
   }
   if (!options_.keeps_parameters && !gathered_) show(/*whole=*/false);
 }

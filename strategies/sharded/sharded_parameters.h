@@ -22,9 +22,6 @@ struct ShardingOptions {
   bool offload = false;  ///< this rank's part, and with it the optimizer's state and step, are in the host's memory
 };
 
-/// Whether a parameter was left without values, as stage 3 leaves a module that nobody makes whole.
-bool is_absent(const at::Tensor& parameter);
-
 /// Some parameters of a module as one flat tensor, of which each rank keeps a shard: the parameters' values, in the
 /// type of the optimizer, and their gradients, averaged over the ranks (Rajbhandari et al., "ZeRO", 2020,
 /// arXiv:1910.02054). Whole parameters and gradients are there only as long as they are needed, where the stage does

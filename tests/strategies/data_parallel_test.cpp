@@ -145,6 +145,7 @@ class Phases : public StepPhases {
       output.loss().backward();
   }
   void after_backward() override { events.push_back("after"); }
+  std::shared_ptr<void> forward_scope() override { return nullptr; }
 
   int64_t step_ends = 0;
   std::vector<std::string> events;

@@ -282,8 +282,8 @@ TEST(ShardedModel, GradientsAddUpUntilTheyAreCleared) {
           for (const auto& parameter : net.out->parameters()) model.piece_of(parameter).mutable_grad().reset();
       }
       for (const auto& item : whole.named_parameters()) {
-        const auto place = model.place_of(item.key());
-        const at::Tensor expected = place->own_part({item.value().grad()});
+        const auto part = model.part_of(item.key());
+        const at::Tensor expected = part->own_part({item.value().grad()});
         EXPECT_TRUE(place->piece().grad().allclose(expected, 1e-4, 1e-6)) << stage << item.key();
       }
     });

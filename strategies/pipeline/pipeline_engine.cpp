@@ -1,0 +1,482 @@
+#include <levin/strategies/pipeline/pipeline_engine.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/base/thread_generator.h>
+#include <levin/core/interfaces/module.h>
+#include <levin/core/nn/checkpoint.h>
+#include <levin/strategies/dp/gathered_output.h>
+#include <levin/strategies/dp/replica_logs.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+namespace levin {
+namespace {
+
+using Kind = PipelineAction::Kind;
+
+/// Messages are told apart by chunk, micro-batch and place among the tensors that pass there.
+constexpr int64_t kMostTensors = 64;
+/// Actions ahead of the one that runs whose messages may arrive meanwhile.
+constexpr size_t kReceivesAhead = 2;
+
+int64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+/// What two micro-batches must have in common for the same tensors to pass between stages.
+std::string signature_of(const Batch& batch) {
+  std::string text;
+  for (const auto& [name, tensor] : batch.items()) text += fmt::format("{} {};", name, to_string(spec_of(tensor)));
+  return text;
+}
+
+at::Tensor zeros(const TensorSpec& spec, const at::Device& device) {
+  return at::zeros(spec.sizes, at::TensorOptions().dtype(spec.type).device(device));
+}
+
+/// Buffers as they were when it was made.
+class KeptBuffers {
+ public:
+  explicit KeptBuffers(const torch::nn::Module& module) {
+    const c10::InferenceMode ordinary(false);
+    for (const at::Tensor& buffer : module.buffers())
+      if (buffer.storage().nbytes() > 0) buffers_.emplace_back(buffer, buffer.detach().clone());
+  }
+  ~KeptBuffers() {
+    const c10::InferenceMode ordinary(false);
+    const at::NoGradGuard no_grad;
+    for (auto& [buffer, copy] : buffers_) buffer.copy_(copy);
+  }
+  KeptBuffers(const KeptBuffers&) = delete;
+  KeptBuffers& operator=(const KeptBuffers&) = delete;
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;
+};
+
+/// What the module logs meanwhile goes to another runtime.
+class RuntimeScope {
+ public:
+  RuntimeScope(Module& module, detail::ModuleRuntime& runtime) : module_(module), former_(module.attached_runtime()) {
+    module_.attach(&runtime);
+  }
+  ~RuntimeScope() { module_.attach(former_); }
+  RuntimeScope(const RuntimeScope&) = delete;
+  RuntimeScope& operator=(const RuntimeScope&) = delete;
+
+ private:
+  Module& module_;
+  detail::ModuleRuntime* former_;
+};
+
+}  // namespace
+
+PipelineEngine::PipelineEngine(SequentialImpl& sequential, std::shared_ptr<Collective> activations,
+                               std::shared_ptr<Collective> gradients, PipelineEngineOptions options)
+    : sequential_(sequential),
+      activations_(std::move(activations)),
+      gradients_(std::move(gradients)),
+      options_(std::move(options)) {
+  LEVIN_CHECK(chunks() % stages() == 0 && options_.chunk_ends.back() == sequential.size(),
+              "every rank has equally many chunks, and they are the whole sequential");
+  sequential_.set_runner(this);
+}
+
+PipelineEngine::~PipelineEngine() { sequential_.set_runner(nullptr); }
+
+// ---- A batch
+
+const std::vector<PipelineAction>& PipelineEngine::actions(int64_t micro_batches) {
+  const auto found = actions_.find(micro_batches);
+  if (found != actions_.end()) return found->second;
+  const PipelineShape shape{
+      .stages = stages(), .micro_batches = micro_batches, .chunks_per_rank = chunks() / stages()};
+  auto all = pipeline_schedule(options_.schedule, shape);
+  return actions_[micro_batches] = std::move(all[static_cast<size_t>(stage())]);
+}
+
+StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases) {
+  micro_batches_ = batch.split(options_.micro_batches);
+  if (micro_batches_.empty()) micro_batches_ = {batch};
+  sizes_.clear();
+  for (const Batch& micro_batch : micro_batches_) sizes_.push_back(micro_batch.size());
+  // Every rank draws it, so that their generators stay alike.
+  seed_ = static_cast<uint64_t>(
+      at::empty({}, at::kLong).random_(std::numeric_limits<int64_t>::max()).item<int64_t>());
+  learn_specs(phases);
+  outputs_.assign(micro_batches_.size(), {});
+  has_begun_backward_ = false;
+  most_held_ = 0;
+  done_.clear();
+  Module& module = phases.module();
+  ReplicaLogs logs(std::vector<at::Device>(micro_batches_.size(), options_.device));
+  logs.begin(*module.attached_runtime());
+  mode_ = Mode::kTrain;
+  try {
+    const auto& all = actions(static_cast<int64_t>(micro_batches_.size()));
+    for (size_t i = 0; i < all.size(); ++i) {
+      post_receives(all, i);
+      current_ = all[i];
+      waited_from_ = ran_from_ = now();
+      if (current_.kind == Kind::kForward) {
+        const RuntimeScope recording(module, logs.runtime(current_.micro_batch));
+        forward(current_, phases);
+      } else {
+        backward(current_, phases);
+      }
+      done_.push_back({.action = current_, .waited_from = waited_from_, .from = ran_from_, .to = now()});
+    }
+    for (auto& message : gradients_leaving_)
+      for (auto& work : message.works) work->wait();
+    for (auto& [key, message] : activations_leaving_)
+      for (auto& work : message.works) work->wait();
+  } catch (...) {
+    forget_step();
+    throw;
+  }
+  if (is_last_stage()) logs.replay(sizes_);
+  StepOutput output = whole_output();
+  forget_step();
+  return output;
+}
+
+/// What is left of a batch, also after a failure.
+void PipelineEngine::forget_step() noexcept {
+  mode_ = Mode::kNone;
+  held_.clear();
+  outputs_.clear();
+  activations_arriving_.clear();
+  gradients_arriving_.clear();
+  activations_leaving_.clear();
+  gradients_leaving_.clear();
+  micro_batches_.clear();
+}
+
+/// The loss goes from the last stage to all others.
+StepOutput PipelineEngine::whole_output() {
+  StepOutput output;
+  if (is_last_stage()) output = gather_outputs(outputs_, sizes_);
+  const c10::InferenceMode ordinary(false);
+  const at::NoGradGuard no_grad;
+  const auto options = at::TensorOptions().dtype(at::kDouble).device(options_.device);
+  at::Tensor news = at::zeros({2}, options);
+  if (output.has_loss()) {
+    news[0] = output.loss().detach().to(options);
+    news[1] = 1;
+  }
+  activations_->broadcast(news, stages() - 1)->wait();
+  if (!is_last_stage() && news[1].item<double>() != 0) output.loss() = news[0].to(at::kFloat);
+  return output;
+}
+
+// ---- What passes between stages
+
+/// What a step gives to the sequential. It ends there.
+PipelineEngine::Tensors PipelineEngine::first_inputs(StepPhases& phases, const Batch& micro_batch) {
+  ReplicaLogs unheard({options_.device});
+  unheard.begin(*phases.module().attached_runtime());
+  const RuntimeScope recording(phases.module(), unheard.runtime(0));
+  mode_ = Mode::kProbe;
+  try {
+    phases.step(phases.module(), micro_batch);
+  } catch (Seen& seen) {
+    return std::move(seen.inputs);
+  }
+  throw Error("pipeline", fmt::format("training_step did not call the sequential '{}'; hint: it must call it once, and "
+                                      "`sequential` in the strategy's options says which one is cut",
+                                      options_.sequential));
+}
+
+/// A batch that looks as none before goes once through all chunks, and leaves no trace.
+void PipelineEngine::learn_specs(StepPhases& phases) {
+  specs_of_micro_batch_.clear();
+  for (const Batch& micro_batch : micro_batches_) {
+    const std::string signature = signature_of(micro_batch);
+    const auto known = specs_.find(signature);
+    if (known != specs_.end()) {
+      specs_of_micro_batch_.push_back(&known->second);
+      continue;
+    }
+    const RngStateGuard random_numbers;
+    const KeptBuffers buffers(phases.module());
+    std::vector<std::vector<TensorSpec>> of_chunks;
+    Tensors passing;
+    try {
+      for (int64_t chunk = 0; chunk < chunks(); ++chunk) {
+        if (stage() == rank_of(chunk)) {
+          if (chunk == 0) {
+            passing = first_inputs(phases, micro_batch);
+          } else {
+            for (const TensorSpec& spec : of_chunks.back()) {
+              const Arrival arrival = make_arrival(spec, options_.device);
+              activations_->receive(arrival.wire, rank_of(chunk - 1), 0)->wait();
+              passing.push_back(arrival.tensor);
+              passing.back().requires_grad_(spec.requires_grad);
+            }
+          }
+          const auto scope = phases.forward_scope();
+          passing = sequential_.forward_range(std::move(passing), chunk_begin(chunk), chunk_end(chunk));
+        }
+        of_chunks.push_back(specs_from_bytes(
+            activations_->broadcast_bytes(stage() == rank_of(chunk) ? specs_to_bytes(specs_of(passing)) : "",
+                                          rank_of(chunk))));
+        if (stage() == rank_of(chunk)) {
+          if (chunk + 1 < chunks())
+            for (const at::Tensor& tensor : passing) activations_->send(to_wire(tensor), rank_of(chunk + 1), 0)->wait();
+          passing.clear();
+        }
+      }
+    } catch (...) {
+      mode_ = Mode::kNone;
+      throw;
+    }
+    mode_ = Mode::kNone;
+    specs_of_micro_batch_.push_back(&specs_.emplace(signature, std::move(of_chunks)).first->second);
+  }
+}
+
+const std::vector<TensorSpec>& PipelineEngine::specs(int64_t chunk, int64_t micro_batch) const {
+  return specs_of_micro_batch_[static_cast<size_t>(micro_batch)]->at(static_cast<size_t>(chunk));
+}
+
+void PipelineEngine::post_receives(const std::vector<PipelineAction>& actions, size_t from) {
+  for (size_t i = from; i < std::min(actions.size(), from + 1 + kReceivesAhead); ++i) post_receive(actions[i]);
+}
+
+void PipelineEngine::post_receive(const PipelineAction& action) {
+  const Key key{action.chunk, action.micro_batch};
+  const bool is_forward = action.kind == Kind::kForward;
+  const bool is_backward = action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+  if (is_forward ? action.chunk == 0 : !is_backward || action.chunk + 1 == chunks()) return;
+  auto& messages = is_forward ? activations_arriving_ : gradients_arriving_;
+  const auto [message, is_new] = messages.try_emplace(key);
+  if (!is_new) return;
+  Collective& group = is_forward ? *activations_ : *gradients_;
+  const int64_t from = rank_of(is_forward ? action.chunk - 1 : action.chunk + 1);
+  // Of a gradient: what this chunk gave, as far as it has one.
+  const auto& all = specs(is_forward ? action.chunk - 1 : action.chunk, action.micro_batch);
+  const c10::InferenceMode ordinary(false);
+  const int64_t first_tag = (action.micro_batch * chunks() + action.chunk) * kMostTensors;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (!is_forward && !all[i].requires_grad) continue;
+    message->second.arrivals.push_back(make_arrival(all[i], options_.device));
+    message->second.works.push_back(
+        group.receive(message->second.arrivals.back().wire, from, first_tag + static_cast<int64_t>(i)));
+  }
+}
+
+PipelineEngine::Tensors PipelineEngine::receive(std::map<Key, Message>& messages, Key key) {
+  const auto message = messages.find(key);
+  LEVIN_CHECK(message != messages.end(), "a message is received before it is needed");
+  Tensors tensors;
+  for (auto& work : message->second.works) work->wait();
+  for (auto& arrival : message->second.arrivals) tensors.push_back(std::move(arrival.tensor));
+  messages.erase(message);
+  ran_from_ = now();
+  return tensors;
+}
+
+// ---- Forward
+
+PipelineEngine::Tensors PipelineEngine::run(SequentialImpl& /*sequential*/, Tensors inputs) {
+  switch (mode_) {
+    case Mode::kNone:
+      throw Error("pipeline",
+                  fmt::format("the sequential '{}' was called outside of a step, where its stages do not run together; "
+                              "hint: call it in training_step, validation_step, test_step or predict_step",
+                              options_.sequential));
+    case Mode::kProbe:
+      throw Seen{std::move(inputs)};
+    case Mode::kEvaluate:
+      return evaluate(std::move(inputs));
+    case Mode::kTrain:
+      break;
+  }
+  if (std::exchange(called_, true))
+    throw Error("pipeline", fmt::format("training_step called the sequential '{}' a second time; valid: once a step",
+                                        options_.sequential));
+  Tensors results = run_chunk(current_.chunk, current_.micro_batch, std::move(inputs));
+  if (current_.chunk + 1 == chunks()) return results;
+  results.clear();
+  for (const TensorSpec& spec : specs(chunks() - 1, current_.micro_batch))
+    results.push_back(zeros(spec, options_.device));
+  return results;
+}
+
+PipelineEngine::Tensors PipelineEngine::run_elements(int64_t chunk, bool checkpointed, Tensors inputs) {
+  const auto elements = [this, chunk](Tensors given) {
+    return sequential_.forward_range(std::move(given), chunk_begin(chunk), chunk_end(chunk));
+  };
+  return checkpointed ? levin::checkpoint(elements, std::move(inputs)) : elements(std::move(inputs));
+}
+
+PipelineEngine::Tensors PipelineEngine::run_chunk(int64_t chunk, int64_t micro_batch, Tensors inputs) {
+  if (chunk > 0) {
+    inputs = receive(activations_arriving_, {chunk, micro_batch});
+    const auto& arrived = specs(chunk - 1, micro_batch);
+    for (size_t i = 0; i < inputs.size(); ++i) inputs[i].requires_grad_(arrived[i].requires_grad);
+  }
+  const bool is_last_micro_batch = micro_batch + 1 == static_cast<int64_t>(micro_batches_.size());
+  const bool checkpointed =
+      options_.checkpoint == "always" || (options_.checkpoint == "except_last" && !is_last_micro_batch);
+  Tensors outputs;
+  {
+    const ThreadGeneratorScope own_stream(
+        mix_seed(seed_, static_cast<uint64_t>(chunk), static_cast<uint64_t>(micro_batch)));
+    outputs = run_elements(chunk, checkpointed, inputs);
+  }
+  const auto given = specs_of(outputs);
+  if (const auto& expected = specs(chunk, micro_batch); given != expected)
+    throw Error("pipeline",
+                fmt::format("the elements {} to {} of the sequential '{}' gave {} for a micro-batch of a shape for "
+                            "which they gave {} before; valid: the same shapes and types for batches of one shape",
+                            chunk_begin(chunk), chunk_end(chunk) - 1, options_.sequential, to_string(given),
+                            to_string(expected)));
+  if (chunk + 1 < chunks()) send(*activations_, outputs, rank_of(chunk + 1), chunk + 1, micro_batch);
+  Held& held = held_[{chunk, micro_batch}];
+  held.inputs = std::move(inputs);
+  held.outputs = outputs;
+  most_held_ = std::max(most_held_, static_cast<int64_t>(held_.size()));
+  return outputs;
+}
+
+void PipelineEngine::send(Collective& group, const Tensors& tensors, int64_t to, int64_t chunk, int64_t micro_batch) {
+  if (static_cast<int64_t>(tensors.size()) > kMostTensors)
+    throw Error("pipeline", fmt::format("{} tensors pass from one stage to the next; valid: at most {}", tensors.size(),
+                                        kMostTensors));
+  const c10::InferenceMode ordinary(false);
+  Message message;
+  const int64_t first_tag = (micro_batch * chunks() + chunk) * kMostTensors;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].defined()) continue;
+    const at::Tensor wire = to_wire(tensors[i]);
+    message.arrivals.push_back({wire, {}});
+    message.works.push_back(group.send(wire, to, first_tag + static_cast<int64_t>(i)));
+  }
+  if (&group == activations_.get())
+    activations_leaving_[{chunk, micro_batch}] = std::move(message);
+  else
+    gradients_leaving_.push_back(std::move(message));
+}
+
+void PipelineEngine::forward(const PipelineAction& action, StepPhases& phases) {
+  if (action.chunk != chunk_of_step()) {
+    const auto scope = phases.forward_scope();
+    run_chunk(action.chunk, action.micro_batch, {});
+    return;
+  }
+  called_ = false;
+  const auto index = static_cast<size_t>(action.micro_batch);
+  StepOutput output = phases.step(phases.module(), micro_batches_[index]);
+  if (!called_)
+    throw Error("pipeline", fmt::format("training_step did not call the sequential '{}'; valid: once a step",
+                                        options_.sequential));
+  if (is_last_stage()) outputs_[index] = std::move(output);
+}
+
+PipelineEngine::Tensors PipelineEngine::evaluate(Tensors inputs) {
+  const c10::InferenceMode ordinary(false);
+  const at::NoGradGuard no_grad;
+  Tensors passing;
+  std::vector<TensorSpec> passing_specs;
+  for (int64_t chunk = 0; chunk < chunks(); ++chunk) {
+    if (stage() == rank_of(chunk)) {
+      if (chunk == 0) passing = std::move(inputs);
+      passing = sequential_.forward_range(std::move(passing), chunk_begin(chunk), chunk_end(chunk));
+    }
+    passing_specs = specs_from_bytes(activations_->broadcast_bytes(
+        stage() == rank_of(chunk) ? specs_to_bytes(specs_of(passing)) : "", rank_of(chunk)));
+    if (chunk + 1 == chunks()) break;
+    if (stage() == rank_of(chunk)) {
+      for (const at::Tensor& tensor : passing) activations_->send(to_wire(tensor), rank_of(chunk + 1), 0)->wait();
+      passing.clear();
+    } else if (stage() == rank_of(chunk + 1)) {
+      for (const TensorSpec& spec : passing_specs) {
+        const Arrival arrival = make_arrival(spec, options_.device);
+        activations_->receive(arrival.wire, rank_of(chunk), 0)->wait();
+        passing.push_back(arrival.tensor);
+      }
+    }
+  }
+  Tensors results;
+  for (size_t i = 0; i < passing_specs.size(); ++i) {
+    Arrival result = make_arrival(passing_specs[i], options_.device);
+    if (is_last_stage()) result.wire.copy_(to_wire(passing[i]));
+    activations_->broadcast(result.wire, stages() - 1)->wait();
+    results.push_back(result.tensor);
+  }
+  return results;
+}
+
+std::shared_ptr<void> PipelineEngine::evaluation() {
+  mode_ = Mode::kEvaluate;
+  return std::shared_ptr<void>(this, [this](void*) { mode_ = Mode::kNone; });
+}
+
+// ---- Backward
+
+/// What belongs before the backward of a batch comes before that of its first micro-batch.
+void PipelineEngine::begin_backward(StepPhases& phases) {
+  if (std::exchange(has_begun_backward_, true)) return;
+  StepOutput start;
+  if (is_last_stage()) start = outputs_[static_cast<size_t>(current_.micro_batch)];
+  if (!start.has_loss())
+    start.loss() = at::zeros({}, at::TensorOptions().device(options_.device)).requires_grad_();
+  phases.before_backward(start);
+}
+
+void PipelineEngine::backward(const PipelineAction& action, StepPhases& phases) {
+  const Key key{action.chunk, action.micro_batch};
+  const auto index = static_cast<size_t>(action.micro_batch);
+  Held held = std::move(held_.at(key));
+  held_.erase(key);
+  if (action.chunk + 1 < chunks()) {
+    const Tensors gradients = receive(gradients_arriving_, key);
+    // The rank of the next chunk has what was sent to it, or it could not have answered.
+    const auto sent = activations_leaving_.find({action.chunk + 1, action.micro_batch});
+    for (auto& work : sent->second.works) work->wait();
+    activations_leaving_.erase(sent);
+    begin_backward(phases);
+    Tensors roots;
+    for (const at::Tensor& output : held.outputs)
+      if (output.requires_grad()) roots.push_back(output);
+    if (!roots.empty()) torch::autograd::backward(roots, gradients);
+  } else {
+    begin_backward(phases);
+    StepOutput output = outputs_[index];
+    if (output.has_loss()) {
+      double all = 0;
+      for (const int64_t size : sizes_) all += static_cast<double>(size);
+      if (micro_batches_.size() > 1) output.loss() = output.loss() * (static_cast<double>(sizes_[index]) / all);
+      phases.backward(output);
+      // Its graph is not needed any more.
+      outputs_[index].loss() = outputs_[index].loss().detach();
+    }
+  }
+  if (action.chunk == 0) return;
+  Tensors gradients;
+  const auto& arrived = specs(action.chunk - 1, action.micro_batch);
+  for (size_t i = 0; i < held.inputs.size(); ++i) {
+    // One for each tensor that has a gradient at all, in its place.
+    at::Tensor gradient;
+    if (arrived[i].requires_grad)
+      gradient = held.inputs[i].grad().defined() ? held.inputs[i].grad() : at::zeros_like(held.inputs[i]).detach();
+    gradients.push_back(gradient.defined() ? gradient.to(arrived[i].type) : gradient);
+  }
+  send(*gradients_, gradients, rank_of(action.chunk - 1), action.chunk - 1, action.micro_batch);
+}
+
+}  // namespace levin

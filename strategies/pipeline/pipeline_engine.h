@@ -1,0 +1,150 @@
+#pragma once
+
+#include <levin/core/comm/collective.h>
+#include <levin/core/data/batch.h>
+#include <levin/core/interfaces/strategy.h>
+#include <levin/core/nn/sequential.h>
+#include <levin/strategies/pipeline/pipeline_schedule.h>
+#include <levin/strategies/pipeline/tensor_spec.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace levin {
+
+struct PipelineEngineOptions {
+  std::string sequential = "net";      ///< its name, for messages
+  std::vector<size_t> chunk_ends;      ///< the elements of chunk c are [chunk_ends[c - 1], chunk_ends[c])
+  std::string schedule = "1f1b";       ///< see pipeline_schedule
+  int64_t micro_batches = 1;           ///< at most; a batch with fewer examples has fewer
+  std::string checkpoint = "never";    ///< always, except_last (micro-batch of a batch) or never
+  at::Device device{at::kCPU};         ///< of this rank
+};
+
+/// Runs the module's own steps over a levin::Sequential whose chunks lie on the ranks of a group, one micro-batch after
+/// the other as a schedule says.
+///
+/// Every rank runs training_step on every micro-batch. Where the last chunk is, the sequential gets what the chunk
+/// before has sent, whatever it is given, and what the step makes of its result counts. Elsewhere it runs the rank's
+/// chunk, sends the result on and returns zeros of the right shape, and what the step makes of those does not count.
+/// Backward begins where the schedule says, from the gradient that has arrived: nothing waits inside of autograd.
+///
+/// Random numbers: the steps of all ranks must draw the same ones (they begin with the same generator state); chunks
+/// draw from streams of their own, so that the steps stay in step.
+class PipelineEngine final : private SequentialRunner {
+ public:
+  /// The sequential outlives it. `activations` and `gradients`: groups of the ranks of all stages, in order; what
+  /// travels in one direction does not wait for the other.
+  PipelineEngine(SequentialImpl& sequential, std::shared_ptr<Collective> activations,
+                 std::shared_ptr<Collective> gradients, PipelineEngineOptions options);
+  ~PipelineEngine() override;
+  PipelineEngine(const PipelineEngine&) = delete;
+  PipelineEngine& operator=(const PipelineEngine&) = delete;
+
+  int64_t stage() const { return activations_->rank(); }
+  int64_t stages() const { return activations_->world_size(); }
+  bool is_last_stage() const { return stage() == stages() - 1; }
+
+  /// Forward and backward of a batch. The output is that of the whole batch where the last stage is; elsewhere only its
+  /// loss, without a graph. Losses of micro-batches are weighted by
+  /// their sizes.
+  StepOutput train(const Batch& batch, StepPhases& phases);
+
+  /// While the result lives, forwards of the sequential run through all stages, each rank gets their results, and there
+  /// is no backward. All ranks call it, and run the same forwards.
+  std::shared_ptr<void> evaluation();
+
+  /// What was done in the last `train`, in order, for a trace.
+  struct Done {
+    PipelineAction action;
+    int64_t waited_from;  ///< nanoseconds of a monotonic clock: for its message until `from`
+    int64_t from;
+    int64_t to;
+  };
+  const std::vector<Done>& done() const { return done_; }
+  /// The most micro-batches, over all chunks of the rank, that were under way at once in the last `train`.
+  int64_t most_held() const { return most_held_; }
+
+ private:
+  using Tensors = std::vector<at::Tensor>;
+  enum class Mode { kNone, kProbe, kTrain, kEvaluate };
+  /// Ends a step that is run only to see what it gives to the sequential. No std::exception: user code is not to take
+  /// it for one of its errors.
+  struct Seen {
+    Tensors inputs;
+  };
+  /// A forward whose backward has not been.
+  struct Held {
+    Tensors inputs;
+    Tensors outputs;
+  };
+  struct Message {
+    std::vector<Arrival> arrivals;
+    std::vector<std::unique_ptr<Work>> works;
+  };
+  using Key = std::pair<int64_t, int64_t>;  ///< chunk and micro-batch
+
+  Tensors run(SequentialImpl& sequential, Tensors inputs) override;
+  Tensors run_chunk(int64_t chunk, int64_t micro_batch, Tensors inputs);
+  Tensors run_elements(int64_t chunk, bool checkpoint, Tensors inputs);
+  Tensors evaluate(Tensors inputs);
+
+  int64_t chunks() const { return static_cast<int64_t>(options_.chunk_ends.size()); }
+  int64_t rank_of(int64_t chunk) const { return chunk % stages(); }
+  size_t chunk_begin(int64_t chunk) const { return chunk == 0 ? 0 : options_.chunk_ends[static_cast<size_t>(chunk - 1)]; }
+  size_t chunk_end(int64_t chunk) const { return options_.chunk_ends[static_cast<size_t>(chunk)]; }
+  /// The chunk in whose forward this rank runs the module's step.
+  int64_t chunk_of_step() const { return is_last_stage() ? chunks() - 1 : stage(); }
+
+  const std::vector<PipelineAction>& actions(int64_t micro_batches);
+  void learn_specs(StepPhases& phases);
+  Tensors first_inputs(StepPhases& phases, const Batch& micro_batch);
+  const std::vector<TensorSpec>& specs(int64_t chunk, int64_t micro_batch) const;
+
+  void forward(const PipelineAction& action, StepPhases& phases);
+  void backward(const PipelineAction& action, StepPhases& phases);
+  void begin_backward(StepPhases& phases);
+  void send(Collective& group, const Tensors& tensors, int64_t to, int64_t chunk, int64_t micro_batch);
+  void post_receives(const std::vector<PipelineAction>& actions, size_t from);
+  void post_receive(const PipelineAction& action);
+  Tensors receive(std::map<Key, Message>& messages, Key key);
+  void forget_step() noexcept;
+  StepOutput whole_output();
+
+  SequentialImpl& sequential_;
+  std::shared_ptr<Collective> activations_;
+  std::shared_ptr<Collective> gradients_;
+  const PipelineEngineOptions options_;
+  Mode mode_ = Mode::kNone;
+  std::map<int64_t, std::vector<PipelineAction>> actions_;  ///< of this rank, by number of micro-batches
+  /// Results of each chunk, by what a micro-batch looks like.
+  std::map<std::string, std::vector<std::vector<TensorSpec>>> specs_;
+
+  // Of the batch under way.
+  std::vector<Batch> micro_batches_;
+  std::vector<int64_t> sizes_;                               ///< examples of each
+  std::vector<const std::vector<std::vector<TensorSpec>>*> specs_of_micro_batch_;
+  uint64_t seed_ = 0;
+  PipelineAction current_;
+  bool called_ = false;  ///< the sequential, in the step under way
+  bool has_begun_backward_ = false;
+  std::map<Key, Held> held_;
+  int64_t most_held_ = 0;
+  std::vector<StepOutput> outputs_;  ///< of the steps, where the last stage is
+  std::map<Key, Message> activations_arriving_;
+  std::map<Key, Message> gradients_arriving_;
+  std::map<Key, Message> activations_leaving_;
+  std::vector<Message> gradients_leaving_;
+  int64_t waited_from_ = 0;
+  int64_t ran_from_ = 0;
+  std::vector<Done> done_;
+};
+
+}  // namespace levin

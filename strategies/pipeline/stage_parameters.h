@@ -1,0 +1,79 @@
+#pragma once
+
+#include <levin/core/base/state.h>
+#include <levin/core/comm/collective.h>
+#include <levin/core/optim/parameter_names.h>
+#include <levin/strategies/ranks/parameter_part.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace levin {
+
+/// The parameters and buffers of a module that is cut into stages, as the rank of one stage sees them. Each belongs to
+/// one stage, whose optimizer steps it and which saves it. Those that several stages use (weights that are tied, or
+/// that lie outside of the chain that is cut) are copied to all of these: their gradients are added up for the stage
+/// that they belong to, and their values sent from there. The memory of all others is given back.
+///
+/// Methods marked "collective" are called by the ranks of all stages in the same order.
+class StageParameters {
+ public:
+  /// The stages that use a tensor of the module, the first of which it belongs to; none: all of them, and it belongs to
+  /// the last.
+  using UsersOf = std::function<std::set<int64_t>(const at::Tensor& tensor)>;
+
+  /// Every rank has the same values. `stages`: a group in which the rank of each stage is its number.
+  StageParameters(const torch::nn::Module& module, const UsersOf& users_of, std::shared_ptr<Collective> stages);
+
+  /// What an optimizer steps in place of a parameter: itself where it belongs to this stage, else a tensor without
+  /// elements, so that optimizers have the same groups on all ranks.
+  at::Tensor stand_in(const at::Tensor& parameter) const;
+  const optim::ParameterNames& names() const { return names_; }
+  /// This rank's part of the parameter or buffer of that name: all of it or nothing.
+  std::optional<ParameterPart> part_of(const std::string& name) const;
+  /// Bytes that this rank holds.
+  int64_t bytes() const;
+
+  /// At the end of a window; collective. Stand-ins get gradients without elements.
+  void combine_gradients();
+  /// The optimizer has stepped; collective.
+  void send_parameters() { send(/*buffers=*/false); }
+  /// Values were loaded; collective.
+  void send_all() { send(/*buffers=*/true); }
+  /// The module has all values again; collective, and the last call.
+  void make_whole();
+
+ private:
+  struct Entry {
+    std::string name;
+    at::Tensor tensor;    ///< of the module
+    at::Tensor stand_in;  ///< the tensor itself where it belongs to this stage
+    int64_t owner;
+    bool is_parameter;
+    bool is_shared;     ///< by several stages
+    bool is_used_here;  ///< has values
+  };
+
+  void send(bool buffers);
+  bool is_own(const Entry& entry) const { return entry.owner == stages_->rank(); }
+
+  std::shared_ptr<Collective> stages_;
+  std::vector<Entry> entries_;
+  std::unordered_map<std::string, size_t> by_name_;
+  std::unordered_map<const void*, size_t> by_tensor_;  ///< parameters
+  optim::ParameterNames names_;
+};
+
+}  // namespace levin

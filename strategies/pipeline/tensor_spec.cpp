@@ -1,0 +1,86 @@
+#include <levin/strategies/pipeline/tensor_spec.h>
+
+#include <levin/core/base/state.h>
+#include <levin/core/checkpoint/state_bytes.h>
+
+#include <ATen/ops/empty.h>
+#include <c10/util/StringUtil.h>
+#include <fmt/format.h>
+
+namespace levin {
+namespace {
+
+bool is_channels_last(const at::Tensor& tensor) {
+  return tensor.dim() == 4 && tensor.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
+}
+
+}  // namespace
+
+TensorSpec spec_of(const at::Tensor& tensor) {
+  return {.type = tensor.scalar_type(),
+          .sizes = tensor.sizes().vec(),
+          .requires_grad = tensor.requires_grad(),
+          .channels_last = is_channels_last(tensor)};
+}
+
+std::vector<TensorSpec> specs_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<TensorSpec> specs;
+  for (const at::Tensor& tensor : tensors) specs.push_back(spec_of(tensor));
+  return specs;
+}
+
+std::string to_string(const TensorSpec& spec) {
+  return fmt::format("{} {}", c10::str(at::IntArrayRef(spec.sizes)), c10::toString(spec.type));
+}
+
+std::string to_string(const std::vector<TensorSpec>& specs) {
+  std::string text;
+  for (const TensorSpec& spec : specs) text += (text.empty() ? "" : ", ") + to_string(spec);
+  return text;
+}
+
+std::string specs_to_bytes(const std::vector<TensorSpec>& specs) {
+  State list = State::list();
+  for (const TensorSpec& spec : specs) {
+    State item = State::map();
+    item["type"] = static_cast<int64_t>(spec.type);
+    State sizes = State::list();
+    for (const int64_t size : spec.sizes) sizes.push_back(size);
+    item["sizes"] = std::move(sizes);
+    item["requires_grad"] = spec.requires_grad;
+    item["channels_last"] = spec.channels_last;
+    list.push_back(std::move(item));
+  }
+  return state_to_bytes(list);
+}
+
+std::vector<TensorSpec> specs_from_bytes(const std::string& bytes) {
+  const State list = state_from_bytes(bytes);
+  std::vector<TensorSpec> specs;
+  for (const State& item : list.as_list()) {
+    TensorSpec spec;
+    spec.type = static_cast<at::ScalarType>(item.at("type").as_int());
+    for (const State& size : item.at("sizes").as_list()) spec.sizes.push_back(size.as_int());
+    spec.requires_grad = item.at("requires_grad").as_bool();
+    spec.channels_last = item.at("channels_last").as_bool();
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+at::Tensor to_wire(const at::Tensor& tensor) {
+  if (is_channels_last(tensor)) return tensor.detach().permute({0, 2, 3, 1}).contiguous();
+  return tensor.detach().contiguous();
+}
+
+Arrival make_arrival(const TensorSpec& spec, const at::Device& device) {
+  const auto options = at::TensorOptions().dtype(spec.type).device(device);
+  if (!spec.channels_last) {
+    const at::Tensor wire = at::empty(spec.sizes, options);
+    return {wire, wire};
+  }
+  const at::Tensor wire = at::empty({spec.sizes[0], spec.sizes[2], spec.sizes[3], spec.sizes[1]}, options);
+  return {wire, wire.permute({0, 3, 1, 2})};
+}
+
+}  // namespace levin

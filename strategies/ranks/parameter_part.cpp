@@ -1,0 +1,105 @@
+#include <levin/strategies/ranks/parameter_part.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+namespace levin {
+
+int64_t ParameterPart::row_count() const { return shape_.size() <= 1 ? 1 : shape_.front(); }
+
+at::Tensor ParameterPart::rows() const {
+  const int64_t elements = std::accumulate(shape_.begin(), shape_.end(), int64_t{1}, std::multiplies<>());
+  const int64_t row_size = std::max<int64_t>(1, elements / std::max<int64_t>(1, row_count()));
+  return at::arange(offset_, offset_ + piece_.numel(), at::TensorOptions().dtype(at::kLong).device(piece_.device()))
+      .div_(row_size, "floor");
+}
+
+TensorLeaf ParameterPart::placed(const at::Tensor& value, const std::string& whole_name) const {
+  return {value.detach().reshape({-1}),
+          {.kind = Placement::Kind::kSharded, .shard_name = whole_name, .offset = offset_, .global_shape = shape_}};
+}
+
+bool ParameterPart::is_of(const TensorLeaf& leaf) const {
+  const at::IntArrayRef shape = shape_;
+  if (leaf.saved != nullptr) return shape == at::IntArrayRef(leaf.saved->shape());
+  return leaf.placement.kind == Placement::Kind::kSharded ? shape == at::IntArrayRef(leaf.placement.global_shape)
+                                                          : shape == leaf.value.sizes();
+}
+
+at::Tensor ParameterPart::own_part(const TensorLeaf& leaf) const {
+  const int64_t size = piece_.numel();
+  if (leaf.saved != nullptr) {
+    const c10::InferenceMode ordinary(false);
+    at::Tensor part = at::empty({size}, at::TensorOptions().dtype(leaf.saved->dtype()));
+    if (size > 0) leaf.saved->read(offset_, part);
+    return part.view(piece_.sizes());
+  }
+  if (leaf.placement.kind == Placement::Kind::kSharded) return leaf.value.view(piece_.sizes());
+  return leaf.value.reshape({-1}).narrow(0, offset_, size).view(piece_.sizes());
+}
+
+void ParameterPart::load(const TensorLeaf& leaf) const {
+  const c10::InferenceMode ordinary(false);
+  const at::NoGradGuard no_grad;
+  piece_.detach().copy_(own_part(leaf));
+}
+
+namespace {
+
+/// What optimizers keep beside tensors of a parameter's size.
+bool is_counter(const std::string& field) { return field == "step"; }
+
+State with_fields(const State& fields, const std::function<State(const TensorLeaf&)>& change) {
+  State changed = State::map();
+  for (const auto& [field, value] : fields.as_map())
+    changed[field] = value.is_tensor() && !is_counter(field) ? change(value.as_leaf()) : value;
+  return changed;
+}
+
+/// A tree of optim::optimizer_state_dict in which the fields of each parameter have been changed.
+State with_parameters(const State& state,
+                      const std::function<State(const std::string& name, const State& fields)>& change) {
+  if (!state.is_map()) return state;
+  State changed = State::map();
+  for (const auto& [key, value] : state.as_map()) {
+    if (key == "parameters") {
+      State& parameters = changed[key] = State::map();
+      for (const auto& [name, fields] : value.as_map()) parameters[name] = change(name, fields);
+    } else if (key.starts_with("@") && value.is_map()) {
+      changed[key] = change(key.substr(1), value);
+    } else {
+      changed[key] = with_parameters(value, change);
+    }
+  }
+  return changed;
+}
+
+}  // namespace
+
+State place_parts(const State& state, const FindPart& find_part) {
+  return with_parameters(state, [&](const std::string& name, const State& fields) {
+    const auto part = find_part(name);
+    if (!part) return fields;
+    return with_fields(fields, [&](const TensorLeaf& leaf) {
+      return leaf.value.sizes() == part->piece().sizes() ? State(part->placed(leaf.value, name)) : State(leaf);
+    });
+  });
+}
+
+State own_parts(const State& saved, const FindPart& find_part) {
+  return with_parameters(saved, [&](const std::string& name, const State& fields) {
+    const auto part = find_part(name);
+    if (!part) return fields;
+    return with_fields(fields, [&](const TensorLeaf& leaf) {
+      return part->is_of(leaf) ? State(part->own_part(leaf)) : State(leaf);
+    });
+  });
+}
+
+}  // namespace levin

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <levin/core/base/state.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+/// What this rank holds of a parameter (or buffer) that ranks divide: some of its elements in their flat order, all of
+/// them, or none.
+class ParameterPart {
+ public:
+  /// `piece`, of any shape, holds the elements from `offset` on of a parameter of this shape.
+  ParameterPart(at::Tensor piece, int64_t offset, std::vector<int64_t> shape)
+      : piece_(std::move(piece)), offset_(offset), shape_(std::move(shape)) {}
+
+  const at::Tensor& piece() const { return piece_; }
+  /// Rows of the parameter: outputs of a matrix, filters of a convolution; a vector is one row.
+  int64_t row_count() const;
+  /// The row of each element of the piece.
+  at::Tensor rows() const;
+
+  /// For a checkpoint: a value for each element of the piece, such as the piece itself or what an optimizer keeps for
+  /// it. `whole_name` is that of the whole tensor.
+  TensorLeaf placed(const at::Tensor& value, const std::string& whole_name) const;
+  /// Whether a tensor has the parameter's shape, or is this rank's part of such a tensor.
+  bool is_of(const TensorLeaf& leaf) const;
+  /// This rank's part of such a tensor, wherever it lies, in the shape of the piece.
+  at::Tensor own_part(const TensorLeaf& leaf) const;
+  /// Copies it into the piece.
+  void load(const TensorLeaf& leaf) const;
+
+ private:
+  at::Tensor piece_;
+  int64_t offset_;
+  std::vector<int64_t> shape_;
+};
+
+/// The part that this rank has of the parameter of a name; nullopt where it is not divided.
+using FindPart = std::function<std::optional<ParameterPart>(const std::string& name)>;
+
+/// See Strategy::place_optimizer_state and own_optimizer_state.
+State place_parts(const State& state, const FindPart& find_part);
+State own_parts(const State& saved, const FindPart& find_part);
+
+}  // namespace levin
