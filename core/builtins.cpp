@@ -23,6 +23,7 @@
 #include <levin/strategies/ddp/ddp2.h>
 #include <levin/strategies/ddp/horovod.h>
 #include <levin/strategies/environments/cluster_environments.h>
+#include <levin/strategies/pipeline/pipeline.h>
 #include <levin/strategies/sharded/sharded.h>
 #include <levin/strategies/single_device.h>
 
@@ -60,6 +61,10 @@ void register_builtins(Registries& registries) {
   registries.strategies.add<Sharded>("sharded", "ddp in which ranks divide optimizer state, gradients and parameters");
   registries.strategies.add<ShardedSpawn>("sharded_spawn", "as sharded, with forked processes that end with the call");
   registries.strategies.add<ShardedThreads>("sharded_threads", "as sharded, with threads of one process");
+  registries.strategies.add<Pipeline>("pipeline",
+                                      "a levin::Sequential cut into stages, a process each (or a launcher's ranks)");
+  registries.strategies.add<PipelineSpawn>("pipeline_spawn", "as pipeline, with processes that are forked");
+  registries.strategies.add<PipelineThreads>("pipeline_threads", "as pipeline, with threads of one process");
   registries.strategies.add<Horovod>("horovod", "ddp with the options and habits of Horovod");
   registries.detect_environment = [] { return levin::detect_environment(); };
 

@@ -7,6 +7,7 @@
 #include <levin/core/nn/checkpoint.h>
 #include <levin/strategies/dp/gathered_output.h>
 #include <levin/strategies/dp/replica_logs.h>
+#include <levin/strategies/pipeline/module_scopes.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -47,41 +48,6 @@ at::Tensor zeros(const TensorSpec& spec, const at::Device& device) {
   return at::zeros(spec.sizes, at::TensorOptions().dtype(spec.type).device(device));
 }
 
-/// Buffers as they were when it was made.
-class KeptBuffers {
- public:
-  explicit KeptBuffers(const torch::nn::Module& module) {
-    const c10::InferenceMode ordinary(false);
-    for (const at::Tensor& buffer : module.buffers())
-      if (buffer.storage().nbytes() > 0) buffers_.emplace_back(buffer, buffer.detach().clone());
-  }
-  ~KeptBuffers() {
-    const c10::InferenceMode ordinary(false);
-    const at::NoGradGuard no_grad;
-    for (auto& [buffer, copy] : buffers_) buffer.copy_(copy);
-  }
-  KeptBuffers(const KeptBuffers&) = delete;
-  KeptBuffers& operator=(const KeptBuffers&) = delete;
-
- private:
-  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;
-};
-
-/// What the module logs meanwhile goes to another runtime.
-class RuntimeScope {
- public:
-  RuntimeScope(Module& module, detail::ModuleRuntime& runtime) : module_(module), former_(module.attached_runtime()) {
-    module_.attach(&runtime);
-  }
-  ~RuntimeScope() { module_.attach(former_); }
-  RuntimeScope(const RuntimeScope&) = delete;
-  RuntimeScope& operator=(const RuntimeScope&) = delete;
-
- private:
-  Module& module_;
-  detail::ModuleRuntime* former_;
-};
-
 }  // namespace
 
 PipelineEngine::PipelineEngine(SequentialImpl& sequential, std::shared_ptr<Collective> activations,
@@ -102,8 +68,7 @@ PipelineEngine::~PipelineEngine() { sequential_.set_runner(nullptr); }
 const std::vector<PipelineAction>& PipelineEngine::actions(int64_t micro_batches) {
   const auto found = actions_.find(micro_batches);
   if (found != actions_.end()) return found->second;
-  const PipelineShape shape{
-      .stages = stages(), .micro_batches = micro_batches, .chunks_per_rank = chunks() / stages()};
+  const PipelineShape shape{.stages = stages(), .micro_batches = micro_batches, .chunks_per_rank = chunks() / stages()};
   auto all = pipeline_schedule(options_.schedule, shape);
   return actions_[micro_batches] = std::move(all[static_cast<size_t>(stage())]);
 }
@@ -114,8 +79,7 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases) {
   sizes_.clear();
   for (const Batch& micro_batch : micro_batches_) sizes_.push_back(micro_batch.size());
   // Every rank draws it, so that their generators stay alike.
-  seed_ = static_cast<uint64_t>(
-      at::empty({}, at::kLong).random_(std::numeric_limits<int64_t>::max()).item<int64_t>());
+  seed_ = static_cast<uint64_t>(at::empty({}, at::kLong).random_(std::numeric_limits<int64_t>::max()).item<int64_t>());
   learn_specs(phases);
   outputs_.assign(micro_batches_.size(), {});
   has_begun_backward_ = false;
@@ -230,12 +194,12 @@ void PipelineEngine::learn_specs(StepPhases& phases) {
           const auto scope = phases.forward_scope();
           passing = sequential_.forward_range(std::move(passing), chunk_begin(chunk), chunk_end(chunk));
         }
-        of_chunks.push_back(specs_from_bytes(
-            activations_->broadcast_bytes(stage() == rank_of(chunk) ? specs_to_bytes(specs_of(passing)) : "",
-                                          rank_of(chunk))));
+        of_chunks.push_back(specs_from_bytes(activations_->broadcast_bytes(
+            stage() == rank_of(chunk) ? specs_to_bytes(specs_of(passing)) : "", rank_of(chunk))));
         if (stage() == rank_of(chunk)) {
           if (chunk + 1 < chunks())
-            for (const at::Tensor& tensor : passing) activations_->send(to_wire(tensor), rank_of(chunk + 1), 0)->wait();
+            for (const at::Tensor& tensor : passing)
+              activations_->send(to_wire(tensor, spec_of(tensor).channels_last), rank_of(chunk + 1), 0)->wait();
           passing.clear();
         }
       }
@@ -345,7 +309,7 @@ PipelineEngine::Tensors PipelineEngine::run_chunk(int64_t chunk, int64_t micro_b
                             "which they gave {} before; valid: the same shapes and types for batches of one shape",
                             chunk_begin(chunk), chunk_end(chunk) - 1, options_.sequential, to_string(given),
                             to_string(expected)));
-  if (chunk + 1 < chunks()) send(*activations_, outputs, rank_of(chunk + 1), chunk + 1, micro_batch);
+  if (chunk + 1 < chunks()) send(*activations_, outputs, given, rank_of(chunk + 1), chunk + 1, micro_batch);
   Held& held = held_[{chunk, micro_batch}];
   held.inputs = std::move(inputs);
   held.outputs = outputs;
@@ -353,7 +317,8 @@ PipelineEngine::Tensors PipelineEngine::run_chunk(int64_t chunk, int64_t micro_b
   return outputs;
 }
 
-void PipelineEngine::send(Collective& group, const Tensors& tensors, int64_t to, int64_t chunk, int64_t micro_batch) {
+void PipelineEngine::send(Collective& group, const Tensors& tensors, const std::vector<TensorSpec>& specs, int64_t to,
+                          int64_t chunk, int64_t micro_batch) {
   if (static_cast<int64_t>(tensors.size()) > kMostTensors)
     throw Error("pipeline", fmt::format("{} tensors pass from one stage to the next; valid: at most {}", tensors.size(),
                                         kMostTensors));
@@ -362,7 +327,7 @@ void PipelineEngine::send(Collective& group, const Tensors& tensors, int64_t to,
   const int64_t first_tag = (micro_batch * chunks() + chunk) * kMostTensors;
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].defined()) continue;
-    const at::Tensor wire = to_wire(tensors[i]);
+    const at::Tensor wire = to_wire(tensors[i], specs[i].channels_last);
     message.arrivals.push_back({wire, {}});
     message.works.push_back(group.send(wire, to, first_tag + static_cast<int64_t>(i)));
   }
@@ -380,10 +345,10 @@ void PipelineEngine::forward(const PipelineAction& action, StepPhases& phases) {
   }
   called_ = false;
   const auto index = static_cast<size_t>(action.micro_batch);
-  StepOutput output = phases.step(phases.module(), micro_batches_[index]);
+  StepOutput output = phases.forward(micro_batches_[index]);
   if (!called_)
-    throw Error("pipeline", fmt::format("training_step did not call the sequential '{}'; valid: once a step",
-                                        options_.sequential));
+    throw Error("pipeline",
+                fmt::format("training_step did not call the sequential '{}'; valid: once a step", options_.sequential));
   if (is_last_stage()) outputs_[index] = std::move(output);
 }
 
@@ -401,7 +366,8 @@ PipelineEngine::Tensors PipelineEngine::evaluate(Tensors inputs) {
         stage() == rank_of(chunk) ? specs_to_bytes(specs_of(passing)) : "", rank_of(chunk)));
     if (chunk + 1 == chunks()) break;
     if (stage() == rank_of(chunk)) {
-      for (const at::Tensor& tensor : passing) activations_->send(to_wire(tensor), rank_of(chunk + 1), 0)->wait();
+      for (const at::Tensor& tensor : passing)
+        activations_->send(to_wire(tensor, spec_of(tensor).channels_last), rank_of(chunk + 1), 0)->wait();
       passing.clear();
     } else if (stage() == rank_of(chunk + 1)) {
       for (const TensorSpec& spec : passing_specs) {
@@ -414,7 +380,7 @@ PipelineEngine::Tensors PipelineEngine::evaluate(Tensors inputs) {
   Tensors results;
   for (size_t i = 0; i < passing_specs.size(); ++i) {
     Arrival result = make_arrival(passing_specs[i], options_.device);
-    if (is_last_stage()) result.wire.copy_(to_wire(passing[i]));
+    if (is_last_stage()) result.wire.copy_(to_wire(passing[i], passing_specs[i].channels_last));
     activations_->broadcast(result.wire, stages() - 1)->wait();
     results.push_back(result.tensor);
   }
@@ -433,8 +399,7 @@ void PipelineEngine::begin_backward(StepPhases& phases) {
   if (std::exchange(has_begun_backward_, true)) return;
   StepOutput start;
   if (is_last_stage()) start = outputs_[static_cast<size_t>(current_.micro_batch)];
-  if (!start.has_loss())
-    start.loss() = at::zeros({}, at::TensorOptions().device(options_.device)).requires_grad_();
+  if (!start.has_loss()) start.loss() = at::zeros({}, at::TensorOptions().device(options_.device)).requires_grad_();
   phases.before_backward(start);
 }
 
@@ -476,7 +441,7 @@ void PipelineEngine::backward(const PipelineAction& action, StepPhases& phases) 
       gradient = held.inputs[i].grad().defined() ? held.inputs[i].grad() : at::zeros_like(held.inputs[i]).detach();
     gradients.push_back(gradient.defined() ? gradient.to(arrived[i].type) : gradient);
   }
-  send(*gradients_, gradients, rank_of(action.chunk - 1), action.chunk - 1, action.micro_batch);
+  send(*gradients_, gradients, arrived, rank_of(action.chunk - 1), action.chunk - 1, action.micro_batch);
 }
 
 }  // namespace levin

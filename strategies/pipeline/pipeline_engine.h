@@ -20,12 +20,12 @@
 namespace levin {
 
 struct PipelineEngineOptions {
-  std::string sequential = "net";      ///< its name, for messages
-  std::vector<size_t> chunk_ends;      ///< the elements of chunk c are [chunk_ends[c - 1], chunk_ends[c])
-  std::string schedule = "1f1b";       ///< see pipeline_schedule
-  int64_t micro_batches = 1;           ///< at most; a batch with fewer examples has fewer
-  std::string checkpoint = "never";    ///< always, except_last (micro-batch of a batch) or never
-  at::Device device{at::kCPU};         ///< of this rank
+  std::string sequential = "net";    ///< its name, for messages
+  std::vector<size_t> chunk_ends;    ///< the elements of chunk c are [chunk_ends[c - 1], chunk_ends[c])
+  std::string schedule = "1f1b";     ///< see pipeline_schedule
+  int64_t micro_batches = 1;         ///< at most; a batch with fewer examples has fewer
+  std::string checkpoint = "never";  ///< always, except_last (micro-batch of a batch) or never
+  at::Device device{at::kCPU};       ///< of this rank
 };
 
 /// Runs the module's own steps over a levin::Sequential whose chunks lie on the ranks of a group, one micro-batch after
@@ -98,7 +98,9 @@ class PipelineEngine final : private SequentialRunner {
 
   int64_t chunks() const { return static_cast<int64_t>(options_.chunk_ends.size()); }
   int64_t rank_of(int64_t chunk) const { return chunk % stages(); }
-  size_t chunk_begin(int64_t chunk) const { return chunk == 0 ? 0 : options_.chunk_ends[static_cast<size_t>(chunk - 1)]; }
+  size_t chunk_begin(int64_t chunk) const {
+    return chunk == 0 ? 0 : options_.chunk_ends[static_cast<size_t>(chunk - 1)];
+  }
   size_t chunk_end(int64_t chunk) const { return options_.chunk_ends[static_cast<size_t>(chunk)]; }
   /// The chunk in whose forward this rank runs the module's step.
   int64_t chunk_of_step() const { return is_last_stage() ? chunks() - 1 : stage(); }
@@ -111,7 +113,9 @@ class PipelineEngine final : private SequentialRunner {
   void forward(const PipelineAction& action, StepPhases& phases);
   void backward(const PipelineAction& action, StepPhases& phases);
   void begin_backward(StepPhases& phases);
-  void send(Collective& group, const Tensors& tensors, int64_t to, int64_t chunk, int64_t micro_batch);
+  /// Tensors that are undefined are left out; their memory format is that of `specs`.
+  void send(Collective& group, const Tensors& tensors, const std::vector<TensorSpec>& specs, int64_t to, int64_t chunk,
+            int64_t micro_batch);
   void post_receives(const std::vector<PipelineAction>& actions, size_t from);
   void post_receive(const PipelineAction& action);
   Tensors receive(std::map<Key, Message>& messages, Key key);
@@ -129,7 +133,7 @@ class PipelineEngine final : private SequentialRunner {
 
   // Of the batch under way.
   std::vector<Batch> micro_batches_;
-  std::vector<int64_t> sizes_;                               ///< examples of each
+  std::vector<int64_t> sizes_;  ///< examples of each
   std::vector<const std::vector<std::vector<TensorSpec>>*> specs_of_micro_batch_;
   uint64_t seed_ = 0;
   PipelineAction current_;

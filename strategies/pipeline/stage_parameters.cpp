@@ -43,12 +43,13 @@ StageParameters::StageParameters(const torch::nn::Module& module, const UsersOf&
                 .is_shared = users.size() != 1 && last > 0,
                 .is_used_here = users.empty() || users.contains(here)};
     if (!is_own(entry))
-      entry.stand_in = at::empty({0}, tensor.options().requires_grad(tensor.requires_grad()));
+      entry.stand_in = at::empty({0}, tensor.options().requires_grad(false)).requires_grad_(tensor.requires_grad());
     if (!entry.is_used_here)
       tensor.set_data(absent_tensor(
-          tensor, fmt::format("[pipeline] the {} '{}' is on the rank of stage {}; this is stage {}; hint: use it in the "
-                              "elements of the sequential that is cut",
-                              entry.is_parameter ? "parameter" : "buffer", name, entry.owner, here)));
+          tensor,
+          fmt::format("[pipeline] the {} '{}' is on the rank of stage {}; this is stage {}; hint: use it in the "
+                      "elements of the sequential that is cut",
+                      entry.is_parameter ? "parameter" : "buffer", name, entry.owner, here)));
     if (entry.is_parameter) {
       by_tensor_[tensor.unsafeGetTensorImpl()] = entries_.size();
       names_.add(name, entry.stand_in);

@@ -68,8 +68,8 @@ std::vector<TensorSpec> specs_from_bytes(const std::string& bytes) {
   return specs;
 }
 
-at::Tensor to_wire(const at::Tensor& tensor) {
-  if (is_channels_last(tensor)) return tensor.detach().permute({0, 2, 3, 1}).contiguous();
+at::Tensor to_wire(const at::Tensor& tensor, bool channels_last) {
+  if (channels_last) return tensor.detach().permute({0, 2, 3, 1}).contiguous();
   return tensor.detach().contiguous();
 }
 

@@ -27,8 +27,8 @@ std::string to_string(const std::vector<TensorSpec>& specs);
 std::string specs_to_bytes(const std::vector<TensorSpec>& specs);
 std::vector<TensorSpec> specs_from_bytes(const std::string& bytes);
 
-/// The values in the order in which they travel: densely, whatever the memory format.
-at::Tensor to_wire(const at::Tensor& tensor);
+/// The values in the order in which they travel: densely, in the memory format that the receiver expects.
+at::Tensor to_wire(const at::Tensor& tensor, bool channels_last);
 /// A tensor that such values can be received into, and what they are then.
 struct Arrival {
   at::Tensor wire;

@@ -96,9 +96,8 @@ State own_parts(const State& saved, const FindPart& find_part) {
   return with_parameters(saved, [&](const std::string& name, const State& fields) {
     const auto part = find_part(name);
     if (!part) return fields;
-    return with_fields(fields, [&](const TensorLeaf& leaf) {
-      return part->is_of(leaf) ? State(part->own_part(leaf)) : State(leaf);
-    });
+    return with_fields(
+        fields, [&](const TensorLeaf& leaf) { return part->is_of(leaf) ? State(part->own_part(leaf)) : State(leaf); });
   });
 }
 

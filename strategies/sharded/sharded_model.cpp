@@ -82,7 +82,8 @@ ShardedModel::ShardedModel(torch::nn::Module& module, std::shared_ptr<Collective
     for (size_t j = 0; j < parameters.size(); ++j) {
       const auto& [name, parameter] = parameters[j];
       piece_names_.add(name, groups_[i]->pieces()[j]);
-      parts_.emplace(name, ParameterPart(groups_[i]->pieces()[j], groups_[i]->piece(j).in_parameter, parameter.sizes().vec()));
+      parts_.emplace(
+          name, ParameterPart(groups_[i]->pieces()[j], groups_[i]->piece(j).in_parameter, parameter.sizes().vec()));
       pieces_[parameter.unsafeGetTensorImpl()] = groups_[i]->pieces()[j];
       torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<TakeGradient>(*this, i, j));
       hooked_.push_back(parameter);

@@ -284,7 +284,7 @@ TEST(ShardedModel, GradientsAddUpUntilTheyAreCleared) {
       for (const auto& item : whole.named_parameters()) {
         const auto part = model.part_of(item.key());
         const at::Tensor expected = part->own_part({item.value().grad()});
-        EXPECT_TRUE(place->piece().grad().allclose(expected, 1e-4, 1e-6)) << stage << item.key();
+        EXPECT_TRUE(part->piece().grad().allclose(expected, 1e-4, 1e-6)) << stage << item.key();
       }
     });
   }

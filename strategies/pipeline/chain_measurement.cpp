@@ -1,0 +1,119 @@
+#include <levin/strategies/pipeline/chain_measurement.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/nn/module_type_name.h>
+#include <levin/strategies/dp/replica_logs.h>
+#include <levin/strategies/pipeline/module_scopes.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones_like.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace levin {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+/// Keeps what the step gives to the sequential, and ends it there.
+class FirstInputs final : public SequentialRunner {
+ public:
+  struct Seen {
+    Tensors inputs;
+  };
+  Tensors run(SequentialImpl& /*sequential*/, Tensors inputs) override { throw Seen{std::move(inputs)}; }
+};
+
+Tensors first_inputs(Module& module, SequentialImpl& sequential, const Batch& batch) {
+  ReplicaLogs unheard({module.device()});
+  unheard.begin(*module.attached_runtime());
+  const RuntimeScope recording(module, unheard.runtime(0));
+  FirstInputs runner;
+  sequential.set_runner(&runner);
+  try {
+    module.training_step(batch, 0);
+  } catch (FirstInputs::Seen& seen) {
+    sequential.set_runner(nullptr);
+    return std::move(seen.inputs);
+  } catch (...) {
+    sequential.set_runner(nullptr);
+    throw;
+  }
+  sequential.set_runner(nullptr);
+  throw Error("pipeline", "training_step did not call the sequential that is to be cut; valid: once a step");
+}
+
+void wait_for(const at::Device& device) {
+  if (device.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  guard.synchronizeStream(guard.getStream(device));
+}
+
+Tensors as_inputs(const Tensors& tensors) {
+  Tensors inputs;
+  for (const at::Tensor& tensor : tensors) {
+    inputs.push_back(tensor.detach());
+    if (tensor.is_floating_point()) inputs.back().requires_grad_();
+  }
+  return inputs;
+}
+
+}  // namespace
+
+std::vector<ChainUnit> describe_chain(SequentialImpl& sequential) {
+  std::vector<ChainUnit> units;
+  for (size_t i = 0; i < sequential.size(); ++i) {
+    SequentialElement& element = sequential.element(i);
+    ChainUnit unit{.name = element.name(), .type = "function"};
+    if (const auto& module = element.module()) {
+      unit.type = short_type_name(module->name());
+      for (const at::Tensor& parameter : module->parameters()) {
+        unit.parameters += parameter.numel();
+        unit.bytes += static_cast<int64_t>(parameter.nbytes()) * (parameter.requires_grad() ? 4 : 1);
+      }
+    }
+    units.push_back(std::move(unit));
+  }
+  return units;
+}
+
+void measure_chain(Module& module, SequentialImpl& sequential, const Batch& micro_batch, int64_t repetitions,
+                   std::vector<ChainUnit>& units) {
+  const RngStateGuard random_numbers;
+  const KeptBuffers buffers(module);
+  const at::AutoGradMode records(true);
+  Tensors passing = as_inputs(first_inputs(module, sequential, micro_batch));
+  const at::Device device = module.device();
+  for (size_t i = 0; i < sequential.size(); ++i) {
+    double best = 0;
+    Tensors outputs;
+    for (int64_t repetition = 0; repetition < repetitions; ++repetition) {
+      const Tensors inputs = as_inputs(passing);
+      wait_for(device);
+      const auto from = std::chrono::steady_clock::now();
+      outputs = sequential.forward_range(inputs, i, i + 1);
+      Tensors roots;
+      Tensors gradients;
+      for (const at::Tensor& output : outputs) {
+        if (!output.requires_grad()) continue;
+        roots.push_back(output);
+        gradients.push_back(at::ones_like(output.detach()));
+      }
+      if (!roots.empty()) torch::autograd::backward(roots, gradients);
+      wait_for(device);
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
+      best = repetition == 0 ? seconds : std::min(best, seconds);
+    }
+    units[i].seconds = best;
+    for (const at::Tensor& output : outputs) units[i].bytes += static_cast<int64_t>(output.nbytes());
+    passing = as_inputs(outputs);
+  }
+  for (const at::Tensor& parameter : module.parameters()) parameter.mutable_grad().reset();
+}
+
+}  // namespace levin

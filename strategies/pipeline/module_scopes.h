@@ -1,0 +1,49 @@
+#pragma once
+
+#include <levin/core/interfaces/module.h>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
+
+#include <utility>
+#include <vector>
+
+namespace levin {
+
+/// Buffers of a module go back to what they were when it was made; those without memory stay.
+class KeptBuffers {
+ public:
+  explicit KeptBuffers(const torch::nn::Module& module) {
+    const c10::InferenceMode ordinary(false);
+    for (const at::Tensor& buffer : module.buffers())
+      if (buffer.storage().nbytes() > 0) buffers_.emplace_back(buffer, buffer.detach().clone());
+  }
+  ~KeptBuffers() {
+    const c10::InferenceMode ordinary(false);
+    const at::NoGradGuard no_grad;
+    for (auto& [buffer, copy] : buffers_) buffer.copy_(copy);
+  }
+  KeptBuffers(const KeptBuffers&) = delete;
+  KeptBuffers& operator=(const KeptBuffers&) = delete;
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;
+};
+
+/// While it lives, what the module logs and asks for goes to another runtime.
+class RuntimeScope {
+ public:
+  RuntimeScope(Module& module, detail::ModuleRuntime& runtime) : module_(module), former_(module.attached_runtime()) {
+    module_.attach(&runtime);
+  }
+  ~RuntimeScope() { module_.attach(former_); }
+  RuntimeScope(const RuntimeScope&) = delete;
+  RuntimeScope& operator=(const RuntimeScope&) = delete;
+
+ private:
+  Module& module_;
+  detail::ModuleRuntime* former_;
+};
+
+}  // namespace levin

@@ -1,0 +1,424 @@
+#include <levin/strategies/pipeline/pipeline.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/checkpoint/state_bytes.h>
+#include <levin/core/comm/whereabouts.h>
+#include <levin/core/interfaces/cluster_environment.h>
+#include <levin/core/interfaces/module.h>
+#include <levin/core/nn/sequential.h>
+#include <levin/core/optim/gradient_clipping.h>
+#include <levin/core/optim/optimizer_capabilities.h>
+#include <levin/strategies/pipeline/chain_measurement.h>
+#include <levin/strategies/pipeline/pipeline_engine.h>
+#include <levin/strategies/pipeline/pipeline_partition.h>
+#include <levin/strategies/ranks/absent_parameter.h>
+#include <levin/strategies/ranks/model_agreement.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/tensor.h>
+#include <fmt/format.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+#include <unordered_set>
+#include <utility>
+
+namespace levin {
+namespace {
+
+constexpr int64_t kRepetitions = 3;
+
+BalanceBy balance_by(const std::string& name) {
+  if (name == "parameters") return BalanceBy::kParameters;
+  if (name == "memory") return BalanceBy::kMemory;
+  return BalanceBy::kTime;
+}
+
+std::string numbers_text(const std::vector<int64_t>& numbers) {
+  std::string text;
+  for (const int64_t number : numbers) text += fmt::format("{}{}", text.empty() ? "" : " ", number);
+  return text;
+}
+
+std::vector<int64_t> numbers_from(const std::string& text) {
+  std::vector<int64_t> numbers;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(' ', begin), text.size());
+    numbers.push_back(std::stoll(text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return numbers;
+}
+
+/// The sequentials of a module that are not inside of others, by path.
+std::map<std::string, SequentialImpl*> outermost_sequentials(torch::nn::Module& module) {
+  std::map<std::string, SequentialImpl*> found;
+  for (const auto& part : module.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
+    auto* sequential = dynamic_cast<SequentialImpl*>(part.value().get());
+    if (sequential == nullptr) continue;
+    const bool is_inside = std::any_of(found.begin(), found.end(),
+                                       [&](const auto& other) { return part.key().starts_with(other.first + "."); });
+    if (!is_inside) found.emplace(part.key(), sequential);
+  }
+  return found;
+}
+
+/// Parameters and buffers of a module and what it consists of, by TensorImpl.
+void add_tensors(torch::nn::Module& module, const torch::nn::Module* without, std::unordered_set<const void*>& found) {
+  if (&module == without) return;
+  for (const auto& tensor : module.parameters(/*recurse=*/false)) found.insert(tensor.unsafeGetTensorImpl());
+  for (const auto& tensor : module.buffers(/*recurse=*/false)) found.insert(tensor.unsafeGetTensorImpl());
+  for (const auto& child : module.children()) add_tensors(*child, without, found);
+}
+
+}  // namespace
+
+// ---- Options
+
+PipelineBalance ConfigCodec<PipelineBalance>::parse(const Config& node, const std::string& path) {
+  if (node.is_scalar() && node.text() == "auto") return {};
+  if (!node.is_sequence()) throw_wrong_type(node, path, type_name());
+  return {ConfigCodec<std::vector<int64_t>>::parse(node, path)};
+}
+
+Config ConfigCodec<PipelineBalance>::dump(const PipelineBalance& value) {
+  if (value.elements.empty()) return ConfigCodec<std::string>::dump("auto");
+  return ConfigCodec<std::vector<int64_t>>::dump(value.elements);
+}
+
+void PipelineOptions::describe(Schema<PipelineOptions>& schema) {
+  using O = PipelineOptions;
+  schema.field("balance", &O::balance, "elements of the sequential for each stage, in order; auto: found out");
+  schema.field("balance_by", &O::balance_by, "what a balance that is found out makes alike for all stages")
+      .one_of({"time", "parameters", "memory"});
+  schema.field("schedule", &O::schedule, "the order in which a rank runs forward and backward of micro-batches")
+      .one_of({"gpipe", "1f1b", "interleaved", "zero_bubble"});
+  schema
+      .field("micro_batches", &O::micro_batches,
+             "parts of a rank's batch that run one after the other; a batch with fewer examples has fewer")
+      .at_least(1);
+  schema
+      .field("chunks_per_rank", &O::chunks_per_rank,
+             "pieces of the model on each rank, for the schedule interleaved; 0: 2 for it, 1 for others")
+      .at_least(0);
+  schema.field("checkpoint", &O::checkpoint, "micro-batches whose activations are recomputed in backward")
+      .one_of({"always", "except_last", "never"});
+  schema.field("data_parallel", &O::data_parallel, "pipelines side by side, each with its share of the data")
+      .at_least(1);
+  schema.field("sequential", &O::sequential, "path of the levin::Sequential that is cut; empty: the module's only one");
+  schema.field("whole_after_fit", &O::whole_after_fit,
+               "the module has all its parameters again after a call; false where no rank can hold them");
+  describe_rank_options(schema);
+}
+
+Pipeline::Pipeline(const Options& options) : RankedStrategy(rank_options(options)), options_(options) {}
+
+Pipeline::~Pipeline() = default;
+
+StrategyCapabilities Pipeline::capabilities() const {
+  StrategyCapabilities capabilities = RankedStrategy::capabilities();
+  capabilities.manual_optimization = false;
+  return capabilities;
+}
+
+// ---- Setting up
+
+void Pipeline::setup_environment(const StrategySetup& setup) {
+  RankedStrategy::setup_environment(setup);
+  if (setup.sync_batchnorm && world_size() > 1)
+    throw ConfigError(
+        "trainer.sync_batchnorm does not work with strategy 'pipeline', whose ranks have different layers");
+  if (world_size() % options_.data_parallel != 0)
+    throw ConfigError(fmt::format("pipeline.data_parallel is {}, which does not divide the {} ranks; valid: a divisor",
+                                  options_.data_parallel, world_size()));
+  if (world_size() > 1 && activations_ == nullptr) make_groups();
+}
+
+void Pipeline::make_groups() {
+  // Neighbours are one pipeline; every rank calls for every group.
+  for (int64_t first = 0; first < world_size(); first += stages()) {
+    std::vector<int64_t> members(static_cast<size_t>(stages()));
+    std::iota(members.begin(), members.end(), first);
+    if (auto group = collective().subgroup(members)) activations_ = std::move(group);
+    if (auto group = collective().subgroup(members)) gradients_ = std::move(group);
+  }
+  replicas_.reset();
+  if (options_.data_parallel == 1) return;
+  for (int64_t stage = 0; stage < stages(); ++stage) {
+    std::vector<int64_t> members;
+    for (int64_t rank = stage; rank < world_size(); rank += stages()) members.push_back(rank);
+    if (auto group = collective().subgroup(members)) replicas_ = std::move(group);
+  }
+}
+
+Strategy::DataShare Pipeline::data_share() {
+  return {.index = environment().rank() / stages(), .count = options_.data_parallel};
+}
+
+int64_t Pipeline::chunks_per_rank() const {
+  if (options_.chunks_per_rank > 0) return options_.chunks_per_rank;
+  return options_.schedule == "interleaved" ? 2 : 1;
+}
+
+SequentialImpl& Pipeline::find_sequential(Module& module) {
+  const auto found = outermost_sequentials(module);
+  std::vector<std::string> names;
+  for (const auto& [name, sequential] : found) names.push_back(name);
+  sequential_path_ = options_.sequential;
+  if (options_.sequential.empty()) {
+    if (found.empty())
+      throw ConfigError(
+          fmt::format("strategy '{}' cuts a levin::Sequential, and {} has none; hint: register one with "
+                      "the module and call it once in training_step",
+                      name(), module.name()));
+    if (found.size() > 1)
+      throw ConfigError(
+          fmt::format("strategy '{}' cuts one levin::Sequential, and {} has {}: {}; hint: sequential: {} "
+                      "in its options says which",
+                      name(), module.name(), found.size(), join(names), names.front()));
+    sequential_path_ = found.begin()->first;
+    return *found.begin()->second;
+  }
+  for (const auto& part : module.named_modules(/*name_prefix=*/"", /*include_self=*/false))
+    if (part.key() == options_.sequential)
+      if (auto* sequential = dynamic_cast<SequentialImpl*>(part.value().get())) return *sequential;
+  throw ConfigError(fmt::format("pipeline.sequential is '{}', which is no levin::Sequential of {}{}",
+                                options_.sequential, module.name(), valid_names_hint(options_.sequential, names)));
+}
+
+/// Elements of each chunk. Rank 0 measures for all.
+std::vector<int64_t> Pipeline::balance(Module& module, SequentialImpl& sequential) {
+  const int64_t chunks = stages() * chunks_per_rank();
+  std::vector<ChainUnit> units = describe_chain(sequential);
+  BalanceBy by = balance_by(options_.balance_by);
+  std::vector<int64_t> elements = options_.balance.elements;
+  if (!elements.empty()) {
+    check_balance(elements, static_cast<int64_t>(units.size()), chunks, sequential_path_);
+    if (by == BalanceBy::kTime) by = BalanceBy::kParameters;
+  } else {
+    // Without training there is nothing to measure with.
+    if (by == BalanceBy::kTime && sample_ == nullptr) by = BalanceBy::kParameters;
+    std::string text;
+    if (collective().rank() == 0) {
+      if (by != BalanceBy::kParameters && sample_ != nullptr)
+        measure_chain(module, sequential, sample_().split(options_.micro_batches).front(), kRepetitions, units);
+      text = numbers_text(automatic_balance(units, chunks, by, sequential_path_));
+    }
+    elements = numbers_from(collective().broadcast_bytes(text, 0));
+  }
+  std::vector<std::string> places;
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) places.push_back(fmt::format("rank {}", chunk % stages()));
+  const double bubble = theoretical_bubble(
+      options_.schedule,
+      {.stages = stages(), .micro_batches = options_.micro_batches, .chunks_per_rank = chunks_per_rank()});
+  log::rank_zero_info(fmt::format("the sequential '{}' in {} stages, schedule {}, {} micro-batches\n{}",
+                                  sequential_path_, stages(), options_.schedule, options_.micro_batches,
+                                  partition_table(units, elements, by, places, bubble)));
+  return elements;
+}
+
+void Pipeline::setup_module(Module& module) {
+  module.to(root_device());
+  if (world_size() == 1) return;
+  SequentialImpl& sequential = find_sequential(module);
+  require_same_model(module, collective());
+  broadcast_model(module, process_group());
+  const std::vector<int64_t> elements = balance(module, sequential);
+  sample_ = nullptr;
+
+  PipelineEngineOptions engine{.sequential = sequential_path_,
+                               .chunk_ends = {},
+                               .schedule = options_.schedule,
+                               .micro_batches = options_.micro_batches,
+                               .checkpoint = options_.checkpoint,
+                               .device = root_device()};
+  std::unordered_map<const void*, std::set<int64_t>> users;
+  std::unordered_set<const void*> outside;
+  add_tensors(module, &sequential, outside);
+  size_t element = 0;
+  for (size_t chunk = 0; chunk < elements.size(); ++chunk) {
+    engine.chunk_ends.push_back(element + static_cast<size_t>(elements[chunk]));
+    for (; element < engine.chunk_ends.back(); ++element) {
+      if (sequential.element(element).module() == nullptr) continue;
+      std::unordered_set<const void*> tensors;
+      add_tensors(*sequential.element(element).module(), nullptr, tensors);
+      for (const void* tensor : tensors) users[tensor].insert(static_cast<int64_t>(chunk) % stages());
+    }
+  }
+  parameters_ = std::make_unique<StageParameters>(
+      module,
+      [&](const at::Tensor& tensor) {
+        const void* key = tensor.unsafeGetTensorImpl();
+        return outside.contains(key) ? std::set<int64_t>() : users[key];
+      },
+      activations_);
+  engine_ = std::make_unique<PipelineEngine>(sequential, activations_, gradients_, std::move(engine));
+  // The steps of all stages draw the same random numbers.
+  const std::string state = engine_->stage() == 0 ? state_to_bytes(capture_rng_state()) : "";
+  restore_rng_state(state_from_bytes(activations_->broadcast_bytes(state, 0)));
+}
+
+at::Tensor Pipeline::stand_in(const at::Tensor& parameter) {
+  return parameters_ == nullptr ? parameter : parameters_->stand_in(parameter);
+}
+
+optim::ParameterNames Pipeline::parameter_names(const Module& module) {
+  return parameters_ == nullptr ? Strategy::parameter_names(module) : parameters_->names();
+}
+
+void Pipeline::check_optimizer(const torch::optim::Optimizer& optimizer) {
+  if (parameters_ == nullptr) return;
+  if (optim::capabilities_of(optimizer).needs_closure)
+    throw ConfigError(
+        fmt::format("strategy '{}' does not work with an optimizer that evaluates the loss itself "
+                    "(LBFGS), because each stage has its own",
+                    name()));
+  if (dynamic_cast<const Stateful*>(&optimizer) != nullptr)
+    throw ConfigError(
+        fmt::format("strategy '{}' cannot divide the state of an optimizer that is a levin::Stateful; hint: give its "
+                    "state through save() and load(), as torch::optim's do",
+                    name()));
+  if (!optimizer.state().empty())
+    throw ConfigError(
+        fmt::format("strategy '{}' was given an optimizer that has state already, of parameters of all stages; hint: "
+                    "make it anew in configure_optimizers",
+                    name()));
+}
+
+// ---- State
+
+State Pipeline::module_state(Module& module) {
+  State state = Strategy::module_state(module);
+  if (parameters_ == nullptr) return state;
+  for (auto& [name, value] : state.as_map())
+    if (const auto part = parameters_->part_of(name)) value = part->placed(part->piece(), name);
+  return state;
+}
+
+void Pipeline::load_module_state(Module& module, const State& state) {
+  if (parameters_ == nullptr) return Strategy::load_module_state(module, state);
+  check_named_tensors(module, state);
+  for (auto& [name, tensor] : named_tensors(module))
+    if (const auto part = parameters_->part_of(name)) part->load(state.at(name).as_leaf());
+  parameters_->send_all();
+}
+
+State Pipeline::place_optimizer_state(State state) const {
+  if (parameters_ == nullptr) return state;
+  return place_parts(state, [this](const std::string& name) { return parameters_->part_of(name); });
+}
+
+State Pipeline::own_optimizer_state(const State& saved) const {
+  if (parameters_ == nullptr) return saved;
+  return own_parts(saved, [this](const std::string& name) { return parameters_->part_of(name); });
+}
+
+void Pipeline::release_module() {
+  if (parameters_ != nullptr && options_.whole_after_fit) parameters_->make_whole();
+}
+
+// ---- Steps
+
+StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) {
+  if (engine_ == nullptr) return Strategy::forward_backward(batch, phases, window);
+  if (window.index == 0) participated_ = 0;
+  participated_ += window.participation / static_cast<double>(window.size);
+  StepOutput output;
+  {
+    const WaitingIn waiting(whereabouts(), "a batch in the pipeline");
+    output = engine_->train(batch, phases);
+    if (window.sync) {
+      parameters_->combine_gradients();
+      if (replicas_ != nullptr) average_over_replicas();
+    }
+  }
+  if (window.sync && window.counts_participants) {
+    at::Tensor counts = at::tensor({participated_, window.has_next ? 1.0 : 0.0}, at::kDouble).to(root_device());
+    collective().all_reduce(counts, ReduceOp::kMean)->wait();
+    const at::Tensor means = counts.cpu();
+    participation_ = {.mean = means.const_data_ptr<double>()[0], .any_next = means.const_data_ptr<double>()[1] > 0};
+  }
+  phases.after_backward();
+  return output;
+}
+
+void Pipeline::average_over_replicas() {
+  const at::NoGradGuard no_grad;
+  std::map<at::ScalarType, std::vector<at::Tensor>> by_type;
+  for (const auto& [name, parameter] : parameters_->names().items())
+    if (parameter.grad().defined() && parameter.grad().numel() > 0)
+      by_type[parameter.scalar_type()].push_back(parameter.grad());
+  for (const auto& [type, gradients] : by_type) {
+    std::vector<at::Tensor> flat;
+    for (const at::Tensor& gradient : gradients) flat.push_back(gradient.reshape({-1}));
+    const at::Tensor all = at::cat(flat);
+    replicas_->all_reduce(all, ReduceOp::kMean)->wait();
+    int64_t offset = 0;
+    for (const at::Tensor& gradient : gradients) {
+      gradient.copy_(all.narrow(0, offset, gradient.numel()).view(gradient.sizes()));
+      offset += gradient.numel();
+    }
+  }
+}
+
+StepOutput Pipeline::evaluate(const Batch& batch, StepPhases& phases) {
+  if (engine_ == nullptr) return phases.forward(batch);
+  const auto scope = engine_->evaluation();
+  return phases.forward(batch);
+}
+
+std::shared_ptr<void> Pipeline::forward_scope() { return engine_ == nullptr ? nullptr : engine_->evaluation(); }
+
+bool Pipeline::owns_outputs() const { return engine_ == nullptr || engine_->is_last_stage(); }
+
+void Pipeline::stand_ins_changed() {
+  if (parameters_ != nullptr) parameters_->send_parameters();
+}
+
+void Pipeline::combine_found_inf(at::Tensor& found_inf) {
+  if (activations_ != nullptr) activations_->all_reduce(found_inf, ReduceOp::kMax)->wait();
+}
+
+at::Tensor Pipeline::reduce_norm(at::Tensor norms, double order) {
+  if (activations_ == nullptr) return norms;
+  const at::NoGradGuard no_grad;
+  at::Tensor combined = norms.clone();
+  if (order == 2) combined.square_();
+  activations_->all_reduce(combined, std::isinf(order) ? ReduceOp::kMax : ReduceOp::kSum)->wait();
+  if (order == 2) combined.sqrt_();
+  return combined;
+}
+
+void Pipeline::clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) {
+  std::vector<at::Tensor> own;
+  for (const at::Tensor& parameter : parameters)
+    if (parameter.numel() > 0) own.push_back(parameter);
+  if (!own.empty()) Strategy::clip_adaptively(own, ratio);
+}
+
+void Pipeline::restart_steps(bool alone) {
+  if (alone && engine_ != nullptr)
+    throw ConfigError(
+        fmt::format("batch_size_finder does not work with strategy '{}', whose ranks cannot run a step "
+                    "alone and so cannot step back together",
+                    name()));
+}
+
+void Pipeline::teardown() {
+  engine_.reset();
+  parameters_.reset();
+  sample_ = nullptr;
+  activations_.reset();
+  gradients_.reset();
+  replicas_.reset();
+  RankedStrategy::teardown();
+}
+
+}  // namespace levin

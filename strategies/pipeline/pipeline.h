@@ -1,0 +1,134 @@
+#pragma once
+
+#include <levin/strategies/pipeline/stage_parameters.h>
+#include <levin/strategies/ranks/ranked_strategy.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+class PipelineEngine;
+class SequentialImpl;
+
+/// Elements of the sequential for each stage (for each chunk, in the model's order, with several chunks a rank); empty:
+/// found out. In YAML `auto` or a list.
+struct PipelineBalance {
+  std::vector<int64_t> elements;
+};
+
+template <>
+struct ConfigCodec<PipelineBalance> {
+  static std::string type_name() { return "auto, or list of integers"; }
+  static PipelineBalance parse(const Config& node, const std::string& path);
+  static Config dump(const PipelineBalance& value);
+};
+
+struct PipelineOptions {
+  PipelineBalance balance;
+  std::string balance_by = "time";   ///< what `auto` makes alike: time, parameters or memory
+  std::string schedule = "1f1b";     ///< gpipe, 1f1b, interleaved or zero_bubble
+  int64_t micro_batches = 8;         ///< of a rank's batch; a batch with fewer examples has fewer
+  int64_t chunks_per_rank = 0;       ///< 0: 2 for interleaved, else 1
+  std::string checkpoint = "never";  ///< what is recomputed in backward: always, except_last micro-batch, never
+  int64_t data_parallel = 1;         ///< pipelines side by side, each with its share of the data
+  std::string sequential;            ///< path of the levin::Sequential that is cut; empty: the module's only one
+  bool whole_after_fit = true;       ///< the module has all parameters again when a call has ended
+  std::string backend = "auto";      ///< auto, gloo, nccl or shared_memory
+  double timeout = 1800;             ///< seconds that a rank waits for the others in a collective
+  double start_timeout = 120;        ///< seconds that ranks wait for each other at the start
+  double stall_report = 60;          ///< seconds in one collective after which where ranks are is printed
+
+  static void describe(Schema<PipelineOptions>& schema);
+};
+
+/// Cuts a levin::Sequential of the module into stages, one on each rank, through which micro-batches run one after the
+/// other (Huang et al., "GPipe", 2019, arXiv:1811.06965). The module's code stays as it is. With one rank it is as
+/// single_device.
+class Pipeline : public RankedStrategy {
+ public:
+  using Options = PipelineOptions;
+  explicit Pipeline(const Options& options = {});
+  ~Pipeline() override;
+
+  std::string name() const override { return "pipeline"; }
+  StrategyCapabilities capabilities() const override;
+  void setup_environment(const StrategySetup& setup) override;
+  DataShare data_share() override;
+  void set_sample(std::function<Batch()> sample) override { sample_ = std::move(sample); }
+  void setup_module(Module& module) override;
+  bool loads_weights_before_setup() const override { return world_size() == 1; }
+  State module_state(Module& module) override;
+  void load_module_state(Module& module, const State& state) override;
+  bool divides_state() const override { return world_size() > 1; }
+  State place_optimizer_state(State state) const override;
+  State own_optimizer_state(const State& saved) const override;
+  at::Tensor stand_in(const at::Tensor& parameter) override;
+  optim::ParameterNames parameter_names(const Module& module) override;
+  void check_optimizer(const torch::optim::Optimizer& optimizer) override;
+  StepOutput forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) override;
+  Participation participation() override { return participation_; }
+  StepOutput evaluate(const Batch& batch, StepPhases& phases) override;
+  bool forwards_together() const override { return world_size() > 1; }
+  bool owns_outputs() const override;
+  bool outputs_everywhere() const override { return stages() == 1; }
+  std::shared_ptr<void> forward_scope() override;
+  void finish_step() override { stand_ins_changed(); }
+  void stand_ins_changed() override;
+  void combine_found_inf(at::Tensor& found_inf) override;
+  at::Tensor reduce_norm(at::Tensor norms, double order) override;
+  void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) override;
+  void release_module() override;
+  /// Throws ConfigError where steps are to be of one rank alone.
+  void restart_steps(bool alone) override;
+  void teardown() override;
+
+ protected:
+  std::string name_with_processes() const override { return "pipeline"; }
+
+ private:
+  int64_t stages() const { return world_size() / options_.data_parallel; }
+  int64_t chunks_per_rank() const;
+  void make_groups();
+  SequentialImpl& find_sequential(Module& module);
+  std::vector<int64_t> balance(Module& module, SequentialImpl& sequential);
+  void average_over_replicas();
+
+  const Options options_;
+  std::string sequential_path_;
+  std::function<Batch()> sample_;
+  // nullptr with one rank.
+  std::unique_ptr<StageParameters> parameters_;
+  std::unique_ptr<PipelineEngine> engine_;
+  std::shared_ptr<Collective> activations_;  ///< of the ranks of one pipeline
+  std::shared_ptr<Collective> gradients_;    ///< the same
+  std::shared_ptr<Collective> replicas_;     ///< of the ranks with the same stage; nullptr for one pipeline
+  Participation participation_;
+  double participated_ = 0;  ///< of this rank, in the window so far
+};
+
+/// The same with ranks that are forked from the calling process.
+class PipelineSpawn : public Pipeline {
+ public:
+  using Pipeline::Pipeline;
+  std::string name() const override { return "pipeline_spawn"; }
+
+ protected:
+  Ranks ranks() const override { return Ranks::kForks; }
+};
+
+/// The same with ranks that are threads of one process.
+class PipelineThreads : public Pipeline {
+ public:
+  using Pipeline::Pipeline;
+  std::string name() const override { return "pipeline_threads"; }
+
+ protected:
+  Ranks ranks() const override { return Ranks::kThreads; }
+};
+
+}  // namespace levin
