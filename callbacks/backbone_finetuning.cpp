@@ -1,8 +1,8 @@
 #include <levin/callbacks/backbone_finetuning.h>
 
-#include <levin/callbacks/batch_norm.h>
 #include <levin/core/base/log.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/nn/batch_norm.h>
 #include <levin/core/trainer/trainer.h>
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 #include <levin/callbacks/running_statistics.h>
 
-#include <levin/callbacks/batch_norm.h>
 #include <levin/core/comm/collective.h>
+#include <levin/core/nn/batch_norm.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
