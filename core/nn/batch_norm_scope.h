@@ -29,7 +29,8 @@ class BatchNormRunner {
  public:
   virtual ~BatchNormRunner() = default;
 
-  /// `count`, unless nullptr, gets a scalar: the elements of a channel that the statistics were taken of.
+  /// `count`, unless nullptr, gets in training the elements of a channel that the statistics were taken of: a scalar on
+  /// the input's device. It is left undefined where there are none.
   virtual at::Tensor run(const BatchNormCall& call, at::Tensor* count) = 0;
   virtual at::Tensor run_instance_norm(const BatchNormCall& call) { return levin::run_instance_norm(call); }
   /// For a forward that was run under this one and runs again in backward: after the scope, on any thread.
@@ -40,8 +41,8 @@ class BatchNormRunner {
 /// unmodified modules of torch::nn, and the functions behind them. Backward is what the runner recorded with autograd.
 ///
 /// Scopes nest, the innermost counts; nullptr is LibTorch again. Threads without a scope get the very kernels of
-/// LibTorch. The first scope of the process with a runner registers kernels with LibTorch's dispatcher. That no two
-/// parts of Levin do so for the same operator is why this is the only place.
+/// LibTorch. The first scope of the process with a runner registers kernels with LibTorch's dispatcher, which takes one
+/// an operator: whatever changes BatchNorm does so through this class.
 class [[nodiscard]] BatchNormScope {
  public:
   explicit BatchNormScope(std::shared_ptr<BatchNormRunner> runner);

@@ -4,43 +4,42 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/stack.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <memory>
+#include <tuple>
 #include <utility>
 
 namespace levin {
 namespace {
 
-/// One row a micro-batch, in double precision.
-at::Tensor rows(const std::vector<ChannelMoments>& parts, at::Tensor ChannelMoments::*member) {
-  std::vector<at::Tensor> tensors;
-  for (const ChannelMoments& part : parts) tensors.push_back(part.*member);
-  return at::stack(tensors).to(parts.front().mean.device(), at::kDouble);
-}
-
-/// Combines means and variances as Chan, Golub and LeVeque do ("Updating formulae and a pairwise algorithm for
-/// computing sample variances", 1979), which loses nothing where sums of squares would cancel. InstanceNorm keeps the
-/// averages of what its examples have each, whatever their means.
-ChannelMoments combine(const std::vector<ChannelMoments>& parts, bool is_instance_norm) {
-  const at::Tensor counts = rows(parts, &ChannelMoments::count).unsqueeze(1);
-  const at::Tensor means = rows(parts, &ChannelMoments::mean);
-  const at::Tensor variances = rows(parts, &ChannelMoments::variance);
-  const at::Tensor total = counts.sum();
-  const at::Tensor mean = (means * counts).sum(0) / total;
-  if (is_instance_norm) return {.mean = mean, .variance = (variances * counts).sum(0) / total, .count = total};
+/// Combines the rows of some micro-batches, [micro-batch, channel] in double precision, as Chan, Golub and LeVeque do
+/// ("Updating formulae and a pairwise algorithm for computing sample variances", 1979), which loses nothing where sums
+/// of squares would cancel. InstanceNorm keeps the averages of what its examples have each, whatever their means.
+ChannelMoments combine(const ChannelMoments& rows, bool is_instance_norm) {
+  const at::Tensor& counts = rows.count;
+  const at::Tensor total = counts.sum(0);
+  const at::Tensor mean = (rows.mean * counts).sum(0) / total;
+  if (is_instance_norm) return {.mean = mean, .variance = (rows.variance * counts).sum(0) / total, .count = total};
   // A single element has no unbiased variance, but no spread either.
-  const at::Tensor spread = at::where(counts > 1, variances * (counts - 1), 0);
-  const at::Tensor squares = (spread + (means - mean).square() * counts).sum(0);
+  const at::Tensor spread = at::where(counts > 1, rows.variance * (counts - 1), 0);
+  const at::Tensor squares = (spread + (rows.mean - mean).square() * counts).sum(0);
   return {.mean = mean, .variance = squares / (total - 1), .count = total};
 }
 
-void update(at::Tensor& running, const at::Tensor& value, double momentum) {
-  running.copy_(running.to(at::kDouble) * (1 - momentum) + value * momentum);
+/// `values` and `momentum` have the channels of all the running statistics, one after the other.
+void update(std::vector<at::Tensor> running, const at::Tensor& values, const at::Tensor& momentum) {
+  std::vector<int64_t> channels;
+  for (const at::Tensor& tensor : running) channels.push_back(tensor.numel());
+  const at::Tensor updated = at::cat(running).to(at::kDouble) * (1 - momentum) + values * momentum;
+  at::_foreach_copy_(running, updated.split_with_sizes(channels));
 }
 
 bool is_defined(const std::optional<at::Tensor>& tensor) { return tensor && tensor->defined(); }
@@ -71,28 +70,70 @@ void MicroBatchStatistics::record(const BatchNormCall& call, bool is_instance_no
   layer.is_instance_norm = is_instance_norm;
   const size_t index = layer.calls_made[micro_batch]++;
   if (index == layer.calls.size()) layer.calls.push_back({.momentum = call.momentum});
-  // An empty micro-batch has no statistics, but is one that the layer counts.
-  if (call.input.numel() > 0) layer.calls[index].parts.push_back(std::move(moments));
+  // A micro-batch without elements has no statistics, but is one that the layer counts.
+  if (moments.count.defined()) layer.calls[index].parts.push_back(std::move(moments));
 }
 
 void MicroBatchStatistics::apply() {
   const at::NoGradGuard no_grad;
-  for (auto& [key, layer] : layers_) {
-    if (layer.calls.empty()) continue;
-    int64_t calls = 0;
-    for (const WholeCall& call : layer.calls) {
-      ++calls;
-      if (call.parts.empty()) continue;
-      // The layer took its momentum from num_batches_tracked, which has counted micro-batches.
-      const double momentum =
-          layer.is_cumulative ? 1 / static_cast<double>(layer.batches_before.item<int64_t>() + calls) : call.momentum;
-      const ChannelMoments whole = combine(call.parts, layer.is_instance_norm);
-      update(layer.running_mean, whole.mean, momentum);
-      update(layer.running_var, whole.variance, momentum);
-    }
-    if (layer.num_batches_tracked.defined()) layer.num_batches_tracked.copy_(layer.batches_before + calls);
+  for (size_t call = 0; update_call(call); ++call) {
   }
+  for (auto& [key, layer] : layers_)
+    if (layer.num_batches_tracked.defined() && !layer.calls.empty())
+      layer.num_batches_tracked.copy_(layer.batches_before + static_cast<int64_t>(layer.calls.size()));
   layers_.clear();
+}
+
+bool MicroBatchStatistics::update_call(size_t call) {
+  // Layers are small and many: those that are alike go through the arithmetic as one.
+  using Likeness = std::tuple<c10::DeviceType, c10::DeviceIndex, size_t, bool>;
+  std::map<Likeness, std::vector<Layer*>> groups;
+  bool any = false;
+  for (auto& [key, layer] : layers_) {
+    if (call >= layer.calls.size()) continue;
+    any = true;
+    const size_t parts = layer.calls[call].parts.size();
+    const at::Device device = layer.running_mean.device();
+    if (parts > 0) groups[{device.type(), device.index(), parts, layer.is_instance_norm}].push_back(&layer);
+  }
+  for (const auto& [likeness, layers] : groups) update_layers(layers, call);
+  return any;
+}
+
+void MicroBatchStatistics::update_layers(const std::vector<Layer*>& layers, size_t call) {
+  std::vector<at::Tensor> running_means;
+  std::vector<at::Tensor> running_vars;
+  std::vector<double> momentum;
+  for (Layer* layer : layers) {
+    running_means.push_back(layer->running_mean);
+    running_vars.push_back(layer->running_var);
+    // The layer itself would take it from num_batches_tracked, which has counted micro-batches.
+    const double own =
+        layer->is_cumulative
+            ? 1 / static_cast<double>(layer->batches_before.item<int64_t>() + 1 + static_cast<int64_t>(call))
+            : layer->calls[call].momentum;
+    momentum.insert(momentum.end(), static_cast<size_t>(layer->running_mean.numel()), own);
+  }
+  std::vector<at::Tensor> means;
+  std::vector<at::Tensor> variances;
+  std::vector<at::Tensor> counts;
+  const size_t micro_batches = layers.front()->calls[call].parts.size();
+  for (size_t i = 0; i < micro_batches; ++i) {
+    for (const Layer* layer : layers) {
+      const ChannelMoments& part = layer->calls[call].parts[i];
+      means.push_back(part.mean);
+      variances.push_back(part.variance);
+      counts.push_back(part.count.expand_as(part.mean));
+    }
+  }
+  const auto rows = [&](const std::vector<at::Tensor>& tensors) {
+    return at::cat(tensors).to(at::kDouble).view({static_cast<int64_t>(micro_batches), -1});
+  };
+  const ChannelMoments whole = combine({.mean = rows(means), .variance = rows(variances), .count = rows(counts)},
+                                       layers.front()->is_instance_norm);
+  const at::Tensor factors = at::tensor(momentum, at::kDouble).to(whole.mean.device());
+  update(std::move(running_means), whole.mean, factors);
+  update(std::move(running_vars), whole.variance, factors);
 }
 
 /// Hides the running statistics from the layers. With momentum 1, what they write to those that stand in is the mean
@@ -112,7 +153,7 @@ class MicroBatchNorm : public BatchNormRunner {
     at::Tensor output;
     if (outer_ == nullptr) {
       output = run_batch_norm(stand_in);
-      elements = at::scalar_tensor(elements_of_a_channel(call.input), at::kDouble);
+      elements = count_of(call.input, call.input.numel() / std::max<int64_t>(call.input.size(1), 1));
     } else {
       output = outer_->run(stand_in, &elements);
     }
@@ -125,7 +166,7 @@ class MicroBatchNorm : public BatchNormRunner {
     if (!keeps_statistics(call)) return levin::run_instance_norm(call);
     const BatchNormCall stand_in = with_stand_ins(call);
     at::Tensor output = levin::run_instance_norm(stand_in);
-    record(call, /*is_instance_norm=*/true, stand_in, at::scalar_tensor(call.input.size(0), at::kDouble));
+    record(call, /*is_instance_norm=*/true, stand_in, count_of(call.input, call.input.size(0)));
     return output;
   }
 
@@ -148,8 +189,10 @@ class MicroBatchNorm : public BatchNormRunner {
     return stand_in;
   }
 
-  static int64_t elements_of_a_channel(const at::Tensor& input) {
-    return input.numel() == 0 ? 0 : input.numel() / input.size(1);
+  /// Undefined where the input has no elements.
+  static at::Tensor count_of(const at::Tensor& input, int64_t elements_of_a_channel) {
+    if (input.numel() == 0) return at::Tensor();
+    return at::full({}, elements_of_a_channel, input.options().dtype(at::kDouble));
   }
 
   void record(const BatchNormCall& call, bool is_instance_norm, const BatchNormCall& stand_in,

@@ -20,7 +20,7 @@ namespace levin {
 struct ChannelMoments {
   at::Tensor mean;
   at::Tensor variance;  ///< unbiased
-  at::Tensor count;     ///< a scalar: the elements of a channel
+  at::Tensor count;     ///< the elements of a channel
 };
 
 /// The running statistics of BatchNorm in a training step that runs its batch as several micro-batches. Each
@@ -36,10 +36,10 @@ struct ChannelMoments {
 ///   run_backward(losses);
 ///   statistics.apply();
 ///
-/// A layer that a forward calls several times gets as many updates, each over the micro-batches that came so far; one
-/// that did not run keeps what it has. Running statistics of InstanceNorm are kept likewise. One object a step; several
-/// threads may run micro-batches of it, each layer on one thread at a time. Without apply(), as after an error, running
-/// means and variances are untouched.
+/// A layer that a forward calls several times gets as many updates: the n-th over the n-th calls of all micro-batches.
+/// One that ran in some micro-batches only has these for the batch; one that did not run keeps what it has. Running
+/// statistics of InstanceNorm are kept likewise. One object a step; several threads may run micro-batches of it, each
+/// layer on one thread at a time. Without apply(), as after an error, running means and variances are untouched.
 class MicroBatchStatistics {
  public:
   /// Begins a step. `module` holds the BatchNorm layers whose num_batches_tracked is to come out right.
@@ -70,6 +70,10 @@ class MicroBatchStatistics {
   };
 
   void record(const BatchNormCall& call, bool is_instance_norm, int64_t micro_batch, ChannelMoments moments);
+
+  /// Updates all layers with their n-th call; false when there is none.
+  bool update_call(size_t call);
+  static void update_layers(const std::vector<Layer*>& layers, size_t call);
 
   std::mutex mutex_;
   std::unordered_map<const c10::TensorImpl*, Layer> layers_;  ///< by running mean
