@@ -2,19 +2,14 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/comm/collective.h>
-#include <levin/core/nn/forward_context.h>
 #include <levin/strategies/ddp/batch_norm_over_ranks.h>
 
 #include <ATen/core/ivalue.h>
-#include <ATen/ops/batch_norm_native.h>
-#include <ATen/ops/instance_norm_native.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
-#include <torch/library.h>
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -24,10 +19,6 @@ namespace {
 using OptionalTensor = std::optional<at::Tensor>;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-/// The ranks of the innermost scope. Only forward reads it: backward may run on another thread. A forward that runs
-/// again there finds it through its ForwardContext.
-thread_local std::shared_ptr<Collective> active_ranks;
 
 /// Carries the ranks from forward to backward.
 struct RanksHolder : torch::CustomClassHolder {
@@ -41,6 +32,7 @@ struct Call {
   RunningStatistics running;
   double eps;
   std::shared_ptr<Collective> ranks;
+  at::Tensor* count;
 };
 
 class SyncBatchNorm : public torch::autograd::Function<SyncBatchNorm> {
@@ -50,6 +42,7 @@ class SyncBatchNorm : public torch::autograd::Function<SyncBatchNorm> {
     const BatchNormOverRanks& kernels = BatchNormOverRanks::of(input);
     const at::Tensor dense = input.contiguous(input.suggest_memory_format());
     const BatchStatistics statistics = kernels.statistics(dense, call.eps, call.running, *call.ranks);
+    if (call.count != nullptr) *call.count = statistics.counts.sum();
     context->save_for_backward({dense, or_undefined(weight), statistics.mean, statistics.spread, statistics.counts});
     context->saved_data["eps"] = call.eps;
     context->saved_data["ranks"] = c10::IValue::make_capsule(c10::make_intrusive<RanksHolder>(std::move(call.ranks)));
@@ -77,57 +70,39 @@ bool fits(const OptionalTensor& tensor, int64_t channels) {
   return !tensor || !tensor->defined() || tensor->numel() == channels;
 }
 
-at::Tensor batch_norm(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
-                      const OptionalTensor& running_mean, const OptionalTensor& running_var, bool training,
-                      double momentum, double eps, bool cudnn_enabled) {
-  // What LibTorch refuses, it refuses here too.
-  const bool is_valid = input.is_floating_point() && input.dim() >= 2 && fits(weight, input.size(1)) &&
-                        fits(bias, input.size(1)) && fits(running_mean, input.size(1)) &&
-                        fits(running_var, input.size(1));
-  if (active_ranks == nullptr || !training || !is_valid)
-    return at::native::batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps,
-                                  cudnn_enabled);
-  return SyncBatchNorm::apply(
-      input, weight, bias,
-      Call{.running = {.mean = or_undefined(running_mean), .variance = or_undefined(running_var), .momentum = momentum},
-           .eps = eps,
-           .ranks = active_ranks});
-}
+class SyncBatchNormRunner : public BatchNormRunner, public std::enable_shared_from_this<SyncBatchNormRunner> {
+ public:
+  explicit SyncBatchNormRunner(std::shared_ptr<Collective> ranks) : ranks_(std::move(ranks)) {}
 
-/// LibTorch computes it with batch_norm, each example a channel of its own.
-at::Tensor instance_norm(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
-                         const OptionalTensor& running_mean, const OptionalTensor& running_var, bool use_input_stats,
-                         double momentum, double eps, bool cudnn_enabled) {
-  const SyncBatchNormScope alone(nullptr);
-  return at::native::instance_norm(input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps,
-                                   cudnn_enabled);
-}
+  at::Tensor run(const BatchNormCall& call, at::Tensor* count) override {
+    // What LibTorch refuses, it refuses here too.
+    const at::Tensor& input = call.input;
+    const bool is_valid = input.is_floating_point() && input.dim() >= 2 && fits(call.weight, input.size(1)) &&
+                          fits(call.bias, input.size(1)) && fits(call.running_mean, input.size(1)) &&
+                          fits(call.running_var, input.size(1));
+    if (!call.training || !is_valid) return run_batch_norm(call);
+    return SyncBatchNorm::apply(input, call.weight, call.bias,
+                                Call{.running = {.mean = or_undefined(call.running_mean),
+                                                 .variance = or_undefined(call.running_var),
+                                                 .momentum = call.momentum},
+                                     .eps = call.eps,
+                                     .ranks = ranks_,
+                                     .count = count});
+  }
+  std::shared_ptr<BatchNormRunner> for_recompute() override { return shared_from_this(); }
 
-/// Registered at run time, so that programs without a scope keep LibTorch's kernels; and for good, since other threads
-/// may be calling them.
-void install() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    for (const auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
-      auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-      library->impl("batch_norm", TORCH_FN(batch_norm));
-      library->impl("instance_norm", TORCH_FN(instance_norm));
-    }
-    add_forward_context([]() -> ForwardContext {
-      if (active_ranks == nullptr) return nullptr;
-      return [ranks = active_ranks] { return std::make_shared<SyncBatchNormScope>(ranks); };
-    });
-  });
+ private:
+  std::shared_ptr<Collective> ranks_;
+};
+
+std::shared_ptr<BatchNormRunner> make_runner(std::shared_ptr<Collective> collective) {
+  if (collective == nullptr || collective->world_size() == 1) return nullptr;
+  return std::make_shared<SyncBatchNormRunner>(std::move(collective));
 }
 
 }  // namespace
 
-SyncBatchNormScope::SyncBatchNormScope(std::shared_ptr<Collective> collective) {
-  const bool alone = collective == nullptr || collective->world_size() == 1;
-  if (!alone) install();
-  previous_ = std::exchange(active_ranks, alone ? nullptr : std::move(collective));
-}
-
-SyncBatchNormScope::~SyncBatchNormScope() { active_ranks = std::move(previous_); }
+SyncBatchNormScope::SyncBatchNormScope(std::shared_ptr<Collective> collective)
+    : scope_(make_runner(std::move(collective))) {}
 
 }  // namespace levin

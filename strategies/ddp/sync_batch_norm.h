@@ -1,5 +1,7 @@
 #pragma once
 
+#include <levin/core/nn/batch_norm_scope.h>
+
 #include <memory>
 
 namespace levin {
@@ -17,16 +19,13 @@ class Collective;
 /// backward with create_graph throws levin::Error.
 ///
 /// Scopes nest; nullptr, or a group of one rank, gives each rank its own statistics again. Threads without a scope get
-/// the very kernels of LibTorch. The first scope of the process registers kernels with LibTorch's dispatcher.
+/// the very kernels of LibTorch. See BatchNormScope, the innermost of which counts.
 class [[nodiscard]] SyncBatchNormScope {
  public:
   explicit SyncBatchNormScope(std::shared_ptr<Collective> collective);
-  ~SyncBatchNormScope();
-  SyncBatchNormScope(const SyncBatchNormScope&) = delete;
-  SyncBatchNormScope& operator=(const SyncBatchNormScope&) = delete;
 
  private:
-  std::shared_ptr<Collective> previous_;
+  BatchNormScope scope_;
 };
 
 }  // namespace levin
