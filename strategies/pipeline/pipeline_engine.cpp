@@ -7,6 +7,8 @@
 #include <levin/core/nn/checkpoint.h>
 #include <levin/strategies/dp/gathered_output.h>
 #include <levin/strategies/dp/replica_logs.h>
+#include <levin/strategies/pipeline/deferred_weights.h>
+#include <levin/strategies/pipeline/micro_batch_norm.h>
 #include <levin/strategies/pipeline/module_scopes.h>
 
 #include <ATen/core/grad_mode.h>
@@ -88,6 +90,7 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases) {
   Module& module = phases.module();
   ReplicaLogs logs(std::vector<at::Device>(micro_batches_.size(), options_.device));
   logs.begin(*module.attached_runtime());
+  MicroBatchStatistics statistics(module);
   mode_ = Mode::kTrain;
   try {
     const auto& all = actions(static_cast<int64_t>(micro_batches_.size()));
@@ -97,7 +100,16 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases) {
       waited_from_ = ran_from_ = now();
       if (current_.kind == Kind::kForward) {
         const RuntimeScope recording(module, logs.runtime(current_.micro_batch));
+        const MicroBatchNormScope normalising(statistics, current_.micro_batch);
+        std::shared_ptr<DeferredWeights> weights;
+        if (options_.schedule == "zero_bubble")
+          weights = deferred_[{current_.chunk, current_.micro_batch}] = std::make_shared<DeferredWeights>();
+        const DeferWeightsScope in_halves(weights);
         forward(current_, phases);
+      } else if (current_.kind == Kind::kBackwardWeight) {
+        const auto weights = deferred_.find({current_.chunk, current_.micro_batch});
+        weights->second->run();
+        deferred_.erase(weights);
       } else {
         backward(current_, phases);
       }
@@ -111,6 +123,7 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases) {
     forget_step();
     throw;
   }
+  statistics.apply();
   if (is_last_stage()) logs.replay(sizes_);
   StepOutput output = whole_output();
   forget_step();
@@ -121,6 +134,7 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases) {
 void PipelineEngine::forget_step() noexcept {
   mode_ = Mode::kNone;
   held_.clear();
+  deferred_.clear();
   outputs_.clear();
   activations_arriving_.clear();
   gradients_arriving_.clear();

@@ -19,6 +19,8 @@
 
 namespace levin {
 
+class DeferredWeights;
+
 struct PipelineEngineOptions {
   std::string sequential = "net";    ///< its name, for messages
   std::vector<size_t> chunk_ends;    ///< the elements of chunk c are [chunk_ends[c - 1], chunk_ends[c])
@@ -141,7 +143,8 @@ class PipelineEngine final : private SequentialRunner {
   bool has_begun_backward_ = false;
   std::map<Key, Held> held_;
   int64_t most_held_ = 0;
-  std::vector<StepOutput> outputs_;  ///< of the steps, where the last stage is
+  std::map<Key, std::shared_ptr<DeferredWeights>> deferred_;  ///< where backward comes in halves
+  std::vector<StepOutput> outputs_;                           ///< of the steps, where the last stage is
   std::map<Key, Message> activations_arriving_;
   std::map<Key, Message> gradients_arriving_;
   std::map<Key, Message> activations_leaving_;

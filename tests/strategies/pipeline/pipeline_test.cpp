@@ -153,10 +153,14 @@ Ran run(const Case& tested) {
   return ran;
 }
 
-void expect_alike(const Ran& actual, const Ran& expected, double bound = 2e-5) {
+void expect_same_weights(const Ran& actual, const Ran& expected, double bound = 2e-5) {
   ASSERT_EQ(actual.weights.size(), expected.weights.size());
   for (size_t i = 0; i < expected.weights.size(); ++i)
     EXPECT_TRUE(actual.weights[i].allclose(expected.weights[i], 1e-3, bound)) << "tensor " << i;
+}
+
+void expect_alike(const Ran& actual, const Ran& expected, double bound = 2e-5) {
+  expect_same_weights(actual, expected, bound);
   ASSERT_EQ(actual.metrics.size(), expected.metrics.size());
   for (const auto& [name, value] : expected.metrics) EXPECT_NEAR(actual.metrics.at(name), value, 10 * bound) << name;
   ASSERT_EQ(actual.losses.size(), expected.losses.size());
@@ -171,13 +175,107 @@ std::string pipeline(const std::string& options) { return "{name: pipeline_threa
 
 TEST(Pipeline, TrainsAsOneDevice) {
   const Ran expected = run({});
-  for (const char* options : {"schedule: gpipe, micro_batches: 4", "schedule: 1f1b, micro_batches: 4",
-                              "schedule: 1f1b, micro_batches: 3", "schedule: 1f1b, micro_batches: 1",
-                              "schedule: interleaved, micro_batches: 4", "schedule: 1f1b, micro_batches: 100"})
+  for (const char* options :
+       {"schedule: gpipe, micro_batches: 4", "schedule: 1f1b, micro_batches: 4", "schedule: 1f1b, micro_batches: 3",
+        "schedule: 1f1b, micro_batches: 1", "schedule: interleaved, micro_batches: 4",
+        "schedule: zero_bubble, micro_batches: 4", "schedule: 1f1b, micro_batches: 100"})
     for (const int devices : {2, 4}) {
       SCOPED_TRACE(fmt::format("{} on {}", options, devices));
       expect_alike(run({.strategy = pipeline(options), .devices = devices}), expected);
     }
+}
+
+TEST(Pipeline, TrainsAsOneDeviceWhateverTheModuleIsLike) {
+  const std::string plain = pipeline("micro_batches: 4");
+  for (const ChainOptions& module : {ChainOptions{.outside = true}, ChainOptions{.tuple = true}}) {
+    SCOPED_TRACE(module.outside ? "outside" : "tuple");
+    expect_alike(run({.module = module, .strategy = plain, .devices = 2}), run({.module = module}));
+  }
+  // Every cut goes through the elements between which two tensors pass.
+  for (const char* balance : {"[2, 9]", "[3, 8]"}) {
+    SCOPED_TRACE(balance);
+    expect_alike(
+        run({.module = {.tuple = true}, .strategy = pipeline(fmt::format("balance: {}", balance)), .devices = 2}),
+        run({.module = {.tuple = true}}));
+  }
+}
+
+TEST(Pipeline, TrainsAsOneDeviceWhateverTheOptions) {
+  for (const char* balance_by : {"time", "parameters", "memory"}) {
+    SCOPED_TRACE(balance_by);
+    expect_alike(run({.strategy = pipeline(fmt::format("balance_by: {}", balance_by)), .devices = 2}), run({}));
+  }
+  for (const char* checkpoint : {"always", "except_last"}) {
+    SCOPED_TRACE(checkpoint);
+    expect_alike(run({.strategy = pipeline(fmt::format("checkpoint: {}, micro_batches: 4", checkpoint)), .devices = 2}),
+                 run({}));
+  }
+  expect_alike(run({.strategy = pipeline("micro_batches: 4"), .devices = 4, .clip = 0.05}), run({.clip = 0.05}));
+  expect_alike(run({.strategy = pipeline("micro_batches: 4"), .devices = 2, .accumulate = 2}), run({.accumulate = 2}));
+  // 43 examples in batches of 8: the last one has 3.
+  expect_alike(run({.strategy = pipeline("micro_batches: 4"), .devices = 2, .examples = 43}), run({.examples = 43}));
+}
+
+TEST(Pipeline, PipelinesSideBySideTrainAsOneDevice) {
+  for (const int devices : {2, 4}) {
+    SCOPED_TRACE(devices);
+    // Each pipeline has losses of its own.
+    expect_same_weights(run({.strategy = pipeline("data_parallel: 2, micro_batches: 2"), .devices = devices}), run({}));
+    expect_same_weights(run({.module = {.outside = true},
+                             .strategy = pipeline("data_parallel: 2, micro_batches: 2"),
+                             .devices = devices,
+                             .examples = 43}),
+                        run({.module = {.outside = true}, .examples = 43}));
+  }
+}
+
+TEST(Pipeline, GoesOnUnderAnyStrategyAndBack) {
+  const ChainOptions module{.outside = true};
+  const Ran whole = run({.module = module, .epochs = 3});
+  const std::vector<std::pair<std::string, int>> strategies = {{"single_device", 1},
+                                                               {"ddp_threads", 2},
+                                                               {"{name: sharded_threads, stage: 3}", 2},
+                                                               {pipeline("micro_batches: 4"), 2},
+                                                               {pipeline("schedule: interleaved, micro_batches: 4"), 4},
+                                                               {pipeline("data_parallel: 2"), 4}};
+  for (const auto& [saver, devices] : strategies) {
+    const std::string folder = testing::fresh_folder("pipeline_resume");
+    run({.module = module, .strategy = saver, .devices = devices, .save_in = folder, .epochs = 1});
+    for (const auto& [loader, more_devices] : strategies) {
+      if (!saver.starts_with("{name: pipeline") && !loader.starts_with("{name: pipeline")) continue;
+      SCOPED_TRACE(saver + " to " + loader);
+      const Ran resumed =
+          run({.module = module, .strategy = loader, .devices = more_devices, .ckpt = folder + "/0", .epochs = 3});
+      expect_same_weights(resumed, whole, 1e-4);
+    }
+  }
+}
+
+std::string message_of(const Case& tested) {
+  try {
+    run(tested);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Pipeline, SaysWhatIsWrong) {
+  const auto message = [](const std::string& options, int devices, const std::string& wrong = "") {
+    return message_of({.module = {.wrong = wrong}, .strategy = pipeline(options), .devices = devices});
+  };
+  EXPECT_THAT(message("balance: [1, 1]", 2), HasSubstr("has 2 units; the sequential `net` has 8"));
+  EXPECT_THAT(message("balance: [1, 1, 6]", 2), HasSubstr("2"));
+  EXPECT_THAT(message("schedule: interleaved, chunks_per_rank: 5", 2), HasSubstr("10"));
+  EXPECT_THAT(message("chunks_per_rank: 2", 2), HasSubstr("1f1b"));
+  EXPECT_THAT(message("data_parallel: 3", 2), HasSubstr("does not divide the 2 ranks"));
+  EXPECT_THAT(message("sequential: nett", 2), HasSubstr("did you mean 'net'"));
+  EXPECT_THAT(message("", 2, "no sequential"), HasSubstr("cuts a levin::Sequential, and"));
+  EXPECT_THAT(message("", 2, "two"), HasSubstr("has 2: net, other"));
+  EXPECT_THAT(message("", 2, "not called"), HasSubstr("did not call the sequential"));
+  EXPECT_THAT(message("", 2, "twice"), HasSubstr("called the sequential 'net' a second time"));
+  EXPECT_THAT(message("", 2, "throws"), HasSubstr("stage fails"));
+  EXPECT_THAT(message("", 4, "throws"), HasSubstr("stage fails"));
 }
 
 }  // namespace

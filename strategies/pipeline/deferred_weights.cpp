@@ -1,0 +1,113 @@
+#include <levin/strategies/pipeline/deferred_weights.h>
+
+#include <levin/core/base/error.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/linear_native.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/mm.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <utility>
+
+namespace levin {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+thread_local std::shared_ptr<DeferredWeights> active;
+
+/// Carries the products from forward to backward.
+struct Holder : torch::CustomClassHolder {
+  explicit Holder(std::shared_ptr<DeferredWeights> held) : deferred(std::move(held)) {}
+  std::shared_ptr<DeferredWeights> deferred;
+};
+
+class SplitLinear : public torch::autograd::Function<SplitLinear> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight,
+                            const at::Tensor& bias, std::shared_ptr<DeferredWeights> deferred) {
+    context->save_for_backward({input, weight});
+    context->saved_data["deferred"] = c10::IValue::make_capsule(c10::make_intrusive<Holder>(std::move(deferred)));
+    return at::native::linear(input, weight, bias.defined() ? std::optional(bias) : std::nullopt);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    if (c10::GradMode::is_enabled())
+      throw Error("pipeline",
+                  "gradients of gradients do not pass through linear layers under the schedule zero_bubble; "
+                  "hint: schedule: 1f1b");
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor& gradient = gradients[0];
+    at::Tensor of_input;
+    at::Tensor of_bias;
+    if (context->needs_input_grad(0)) of_input = at::matmul(gradient, saved[1]);
+    if (context->needs_input_grad(2)) of_bias = gradient.reshape({-1, gradient.size(-1)}).sum(0);
+    if (context->needs_input_grad(1))
+      c10::static_intrusive_pointer_cast<Holder>(context->saved_data["deferred"].toCapsule())
+          ->deferred->add(saved[1], saved[0].detach(), gradient);
+    return {of_input, at::Tensor(), of_bias, at::Tensor()};
+  }
+};
+
+at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
+  const bool splits = active != nullptr && c10::GradMode::is_enabled() && weight.requires_grad() && weight.is_leaf() &&
+                      weight.dim() == 2 && input.dim() >= 2;
+  if (!splits) return at::native::linear(input, weight, bias);
+  return SplitLinear::apply(input, weight, bias.value_or(at::Tensor()), active);
+}
+
+/// For good, as other threads may be calling it.
+void install() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    for (const auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
+      auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+      library->impl("linear", TORCH_FN(linear));
+    }
+  });
+}
+
+}  // namespace
+
+void DeferredWeights::add(at::Tensor weight, at::Tensor input, at::Tensor gradient) {
+  const std::lock_guard lock(mutex_);
+  products_.push_back({std::move(weight), std::move(input), std::move(gradient)});
+}
+
+void DeferredWeights::run() {
+  const c10::InferenceMode ordinary(false);
+  const at::NoGradGuard no_grad;
+  std::vector<Product> products;
+  {
+    const std::lock_guard lock(mutex_);
+    products = std::exchange(products_, {});
+  }
+  for (Product& product : products) {
+    const at::Tensor rows = product.gradient.reshape({-1, product.gradient.size(-1)}).t();
+    const at::Tensor input = product.input.reshape({-1, product.input.size(-1)});
+    at::Tensor& gradient = product.weight.mutable_grad();
+    if (gradient.defined())
+      gradient.addmm_(rows, input);
+    else
+      gradient = at::mm(rows, input);
+    product = {};
+  }
+}
+
+DeferWeightsScope::DeferWeightsScope(std::shared_ptr<DeferredWeights> deferred) {
+  if (deferred != nullptr) install();
+  outer_ = std::exchange(active, std::move(deferred));
+}
+
+DeferWeightsScope::~DeferWeightsScope() { active = std::move(outer_); }
+
+}  // namespace levin

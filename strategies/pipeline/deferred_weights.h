@@ -1,0 +1,45 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace levin {
+
+/// Gradients of weights that backward has put off: what each needs is kept until it is computed.
+class DeferredWeights {
+ public:
+  /// The gradient of `weight`, [out, in], is gradient^T input, summed over all leading dimensions of both.
+  void add(at::Tensor weight, at::Tensor input, at::Tensor gradient);
+  /// Computes them and adds them to the weights' gradients.
+  void run();
+
+ private:
+  struct Product {
+    at::Tensor weight;
+    at::Tensor input;
+    at::Tensor gradient;
+  };
+  std::mutex mutex_;  ///< backward may run on another thread
+  std::vector<Product> products_;
+};
+
+/// While it lives, backward of the linear layers that this thread runs forward (at::linear, of a weight that is a
+/// parameter) computes the gradients of their inputs and biases only, and leaves those of the weights to `deferred`:
+/// the weight half of the backward that the zero-bubble schedules move (Qi et al. 2023, arXiv:2401.10241). nullptr: as
+/// ever. Gradients of gradients do not pass through such layers. The first scope registers a kernel with LibTorch's
+/// dispatcher; threads without a scope run LibTorch's own.
+class [[nodiscard]] DeferWeightsScope {
+ public:
+  explicit DeferWeightsScope(std::shared_ptr<DeferredWeights> deferred);
+  ~DeferWeightsScope();
+  DeferWeightsScope(const DeferWeightsScope&) = delete;
+  DeferWeightsScope& operator=(const DeferWeightsScope&) = delete;
+
+ private:
+  std::shared_ptr<DeferredWeights> outer_;
+};
+
+}  // namespace levin
