@@ -34,11 +34,6 @@ constexpr int64_t kMostTensors = 64;
 /// Actions ahead of the one that runs whose messages may arrive meanwhile.
 constexpr size_t kReceivesAhead = 2;
 
-int64_t now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 /// What two micro-batches must have in common for the same tensors to pass between stages.
 std::string signature_of(const Batch& batch) {
   std::string text;
@@ -61,6 +56,11 @@ PipelineEngine::PipelineEngine(SequentialImpl& sequential, std::shared_ptr<Colle
   LEVIN_CHECK(chunks() % stages() == 0 && options_.chunk_ends.back() == sequential.size(),
               "every rank has equally many chunks, and they are the whole sequential");
   sequential_.set_runner(this);
+}
+
+int64_t PipelineEngine::now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 PipelineEngine::~PipelineEngine() { sequential_.set_runner(nullptr); }
