@@ -54,7 +54,7 @@ class Chain : public Module {
     net->push_back(torch::nn::Linear(12, 12));
     net->push_back(torch::nn::Dropout(options.dropout));
     net->push_back(torch::nn::Tanh());
-    net->push_back(torch::nn::Linear(12, 12));
+    net->push_back(torch::nn::Linear(torch::nn::LinearOptions(12, 12).bias(false)));
     net->push_back([](const at::Tensor& x) { return x.relu(); });
     net->push_back(torch::nn::Linear(12, options.outside ? 6 : 1));
     if (options.wrong == "no sequential") {
