@@ -7,7 +7,7 @@
 /// predicts. Then devices that are not here, as the planner works them out, with offload too. It takes four minutes;
 /// the first part takes longer with more memory.
 
-#include "../tests/support/accounting_allocator.h"
+#include <levin/core/devices/accounting_allocator.h>
 #include "transformer.h"
 
 #include <levin/core/trainer/memory_planner.h>
@@ -28,6 +28,8 @@
 
 namespace {
 
+using levin::AccountingAllocator;
+using levin::MemoryAccount;
 using levin::PlanRow;
 using levin::TrainingNeeds;
 using levin::benchmarks::kBatch;
@@ -35,8 +37,6 @@ using levin::benchmarks::kLength;
 using levin::benchmarks::kVocabulary;
 using levin::benchmarks::kWidth;
 using levin::benchmarks::Transformer;
-using levin::testing::AccountingAllocator;
-using levin::testing::MemoryAccount;
 
 /// What is trained.
 struct Shape {
