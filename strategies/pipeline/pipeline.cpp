@@ -216,8 +216,10 @@ std::vector<int64_t> Pipeline::balance(Module& module, SequentialImpl& sequentia
     if (by == BalanceBy::kTime && sample_ == nullptr) by = BalanceBy::kParameters;
     std::string text;
     if (collective().rank() == 0) {
-      if (by != BalanceBy::kParameters && sample_ != nullptr)
+      if (by != BalanceBy::kParameters && sample_ != nullptr) {
+        module.to(root_device());
         measure_chain(module, sequential, sample_().split(options_.micro_batches).front(), kRepetitions, units);
+      }
       text = numbers_text(automatic_balance(units, chunks, by, sequential_path_));
     }
     elements = numbers_from(collective().broadcast_bytes(text, 0));
@@ -234,8 +236,7 @@ std::vector<int64_t> Pipeline::balance(Module& module, SequentialImpl& sequentia
 }
 
 void Pipeline::setup_module(Module& module) {
-  module.to(root_device());
-  if (world_size() == 1) return;
+  if (world_size() == 1) return module.to(root_device());
   SequentialImpl& sequential = find_sequential(module);
   require_same_model(module, collective());
   broadcast_model(module, process_group());
@@ -262,7 +263,7 @@ void Pipeline::setup_module(Module& module) {
     }
   }
   parameters_ = std::make_unique<StageParameters>(
-      module,
+      module, root_device(),
       [&](const at::Tensor& tensor) {
         const void* key = tensor.unsafeGetTensorImpl();
         return outside.contains(key) ? std::set<int64_t>() : users[key];

@@ -11,6 +11,7 @@
 #include <levin/strategies/pipeline/micro_batch_norm.h>
 #include <levin/strategies/pipeline/module_scopes.h>
 
+#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
@@ -23,6 +24,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <mutex>
 
 namespace levin {
 namespace {
@@ -40,6 +42,30 @@ std::string signature_of(const Batch& batch) {
   for (const auto& [name, tensor] : batch.items()) text += fmt::format("{} {};", name, to_string(spec_of(tensor)));
   return text;
 }
+
+/// Random numbers of a stream of its own, while it lives.
+class OwnStream {
+ public:
+  OwnStream(const at::Device& device, uint64_t seed) : on_cpu_(seed) {
+    if (device.is_cpu()) return;
+    generator_ = at::globalContext().defaultGenerator(device);
+    const std::lock_guard lock(generator_.mutex());
+    state_ = generator_.get_state();
+    generator_.set_current_seed(seed);
+  }
+  ~OwnStream() {
+    if (!generator_.defined()) return;
+    const std::lock_guard lock(generator_.mutex());
+    generator_.set_state(state_);
+  }
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+
+ private:
+  ThreadGeneratorScope on_cpu_;
+  at::Generator generator_;  ///< of the device
+  at::Tensor state_;
+};
 
 at::Tensor zeros(const TensorSpec& spec, const at::Device& device) {
   return at::zeros(spec.sizes, at::TensorOptions().dtype(spec.type).device(device));
@@ -298,7 +324,7 @@ PipelineEngine::Tensors PipelineEngine::run_elements(int64_t chunk, int64_t micr
                                                       Tensors inputs) {
   const auto elements = [this, chunk, micro_batch](Tensors given) {
     for (size_t element = chunk_begin(chunk); element < chunk_end(chunk); ++element) {
-      const ThreadGeneratorScope own_stream(mix_seed(seed_, static_cast<uint64_t>(micro_batch), element));
+      const OwnStream random_numbers(options_.device, mix_seed(seed_, static_cast<uint64_t>(micro_batch), element));
       given = sequential_.forward_range(std::move(given), element, element + 1);
     }
     return given;

@@ -28,7 +28,7 @@ struct PlainTensors {
 
 }  // namespace
 
-StageParameters::StageParameters(const torch::nn::Module& module, const UsersOf& users_of,
+StageParameters::StageParameters(const torch::nn::Module& module, const at::Device& device, const UsersOf& users_of,
                                  std::shared_ptr<Collective> stages, std::shared_ptr<Collective> replicas,
                                  bool divides_state)
     : stages_(std::move(stages)),
@@ -49,11 +49,13 @@ StageParameters::StageParameters(const torch::nn::Module& module, const UsersOf&
                 .is_parameter = parameters.contains(tensor.unsafeGetTensorImpl()),
                 .is_shared = users.size() != 1 && last > 0,
                 .is_used_here = users.empty() || users.contains(here)};
+    if (entry.is_used_here && tensor.device() != device) tensor.set_data(tensor.to(device));
     if (!is_own(entry))
-      entry.stand_in = at::empty({0}, tensor.options().requires_grad(false)).requires_grad_(tensor.requires_grad());
+      entry.stand_in =
+          at::empty({0}, tensor.options().device(device).requires_grad(false)).requires_grad_(tensor.requires_grad());
     if (!entry.is_used_here)
       tensor.set_data(absent_tensor(
-          tensor,
+          tensor, device,
           fmt::format("[pipeline] the {} '{}' is on the rank of stage {}; this is stage {}; hint: use it in the "
                       "elements of the sequential that is cut",
                       entry.is_parameter ? "parameter" : "buffer", name, entry.owner, here)));

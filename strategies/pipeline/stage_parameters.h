@@ -39,10 +39,10 @@ class StageParameters {
   /// the last.
   using UsersOf = std::function<std::set<int64_t>(const at::Tensor& tensor)>;
 
-  /// Every rank has the same values. `stages`: a group in which the rank of each stage is its number. `replicas`:
-  /// nullptr where there is one pipeline.
-  StageParameters(const torch::nn::Module& module, const UsersOf& users_of, std::shared_ptr<Collective> stages,
-                  std::shared_ptr<Collective> replicas, bool divides_state);
+  /// Every rank has the same values. Those that this rank uses move to its device. `stages`: a group in which the rank
+  /// of each stage is its number. `replicas`: nullptr where there is one pipeline.
+  StageParameters(const torch::nn::Module& module, const at::Device& device, const UsersOf& users_of,
+                  std::shared_ptr<Collective> stages, std::shared_ptr<Collective> replicas, bool divides_state);
 
   /// What an optimizer steps in place of a parameter: itself (or this rank's part of it, flat) where it belongs to this
   /// stage, else a tensor without elements, so that optimizers have the same groups on all ranks.
