@@ -4,7 +4,6 @@
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/checkpoint/state_bytes.h>
-#include <levin/core/comm/whereabouts.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/sequential.h>
@@ -172,6 +171,7 @@ Strategy::DataShare Pipeline::data_share() {
 }
 
 int64_t Pipeline::chunks_per_rank() const {
+  if (stages() == 1) return 1;  // there is nothing to interleave
   if (options_.chunks_per_rank > 0) return options_.chunks_per_rank;
   return options_.schedule == "interleaved" ? 2 : 1;
 }
@@ -346,13 +346,9 @@ StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, co
   if (engine_ == nullptr) return Strategy::forward_backward(batch, phases, window);
   if (window.index == 0) participated_ = 0;
   participated_ += window.participation / static_cast<double>(window.size);
-  StepOutput output;
-  {
-    const WaitingIn waiting(whereabouts(), "a batch in the pipeline");
-    output = engine_->train(batch, phases);
-    if (++batches_ == options_.trace_batch && !options_.trace.empty()) write_trace();
-    if (window.sync) parameters_->combine_gradients();
-  }
+  const StepOutput output = engine_->train(batch, phases);
+  if (++batches_ == options_.trace_batch && !options_.trace.empty()) write_trace();
+  if (window.sync) parameters_->combine_gradients();
   if (window.sync && window.counts_participants) {
     at::Tensor counts = at::tensor({participated_, window.has_next ? 1.0 : 0.0}, at::kDouble).to(root_device());
     collective().all_reduce(counts, ReduceOp::kMean)->wait();

@@ -320,9 +320,14 @@ PipelineEngine::Tensors PipelineEngine::run(SequentialImpl& /*sequential*/, Tens
   return results;
 }
 
-PipelineEngine::Tensors PipelineEngine::run_elements(int64_t chunk, bool checkpointed, Tensors inputs) {
-  const auto elements = [this, chunk](Tensors given) {
-    return sequential_.forward_range(std::move(given), chunk_begin(chunk), chunk_end(chunk));
+PipelineEngine::Tensors PipelineEngine::run_elements(int64_t chunk, int64_t micro_batch, bool checkpointed,
+                                                      Tensors inputs) {
+  const auto elements = [this, chunk, micro_batch](Tensors given) {
+    for (size_t element = chunk_begin(chunk); element < chunk_end(chunk); ++element) {
+      const OwnStream random_numbers(options_.device, mix_seed(seed_, static_cast<uint64_t>(micro_batch), element));
+      given = sequential_.forward_range(std::move(given), element, element + 1);
+    }
+    return given;
   };
   return checkpointed ? levin::checkpoint(elements, std::move(inputs)) : elements(std::move(inputs));
 }
@@ -336,12 +341,7 @@ PipelineEngine::Tensors PipelineEngine::run_chunk(int64_t chunk, int64_t micro_b
   const bool is_last_micro_batch = micro_batch + 1 == static_cast<int64_t>(micro_batches_.size());
   const bool checkpointed =
       options_.checkpoint == "always" || (options_.checkpoint == "except_last" && !is_last_micro_batch);
-  Tensors outputs;
-  {
-    const OwnStream random_numbers(options_.device,
-                                   mix_seed(seed_, static_cast<uint64_t>(chunk), static_cast<uint64_t>(micro_batch)));
-    outputs = run_elements(chunk, checkpointed, inputs);
-  }
+  Tensors outputs = run_elements(chunk, micro_batch, checkpointed, inputs);
   const auto given = specs_of(outputs);
   if (const auto& expected = specs(chunk, micro_batch); given != expected)
     throw Error("pipeline",

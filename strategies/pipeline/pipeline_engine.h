@@ -38,8 +38,8 @@ struct PipelineEngineOptions {
 /// chunk, sends the result on and returns zeros of the right shape, and what the step makes of those does not count.
 /// Backward begins where the schedule says, from the gradient that has arrived: nothing waits inside of autograd.
 ///
-/// Random numbers: the steps of all ranks must draw the same ones (they begin with the same generator state); chunks
-/// draw from streams of their own, so that the steps stay in step.
+/// Random numbers: the steps of all ranks must draw the same ones (they begin with the same generator state); elements
+/// draw from streams of their own, so that the steps stay in step, and a run does not depend on where it is cut.
 class PipelineEngine final : private SequentialRunner {
  public:
   /// The sequential outlives it. `activations` and `gradients`: groups of the ranks of all stages, in order; what
@@ -99,7 +99,7 @@ class PipelineEngine final : private SequentialRunner {
 
   Tensors run(SequentialImpl& sequential, Tensors inputs) override;
   Tensors run_chunk(int64_t chunk, int64_t micro_batch, Tensors inputs);
-  Tensors run_elements(int64_t chunk, bool checkpoint, Tensors inputs);
+  Tensors run_elements(int64_t chunk, int64_t micro_batch, bool checkpoint, Tensors inputs);
   Tensors evaluate(Tensors inputs);
 
   int64_t chunks() const { return static_cast<int64_t>(options_.chunk_ends.size()); }

@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(OnEveryStrategy, BackboneFinetuningRuns, testing::kEver
 TEST(BackboneFinetuningTest, TheBackbonesLearningRateAsItIsGiven) {
   const auto rates = [](const std::string& more) {
     Epochs epochs;
-    Plan plan{.callback = "{backbone_finetuning: {backbone: body.linear, unfreeze_backbone_at_epoch: 1, " + more + "}}",
+    Plan plan{.callback = "{backbone_finetuning: {backbone: body.0, unfreeze_backbone_at_epoch: 1, " + more + "}}",
               .epochs = 4};
     plan.watch = watching(epochs);
     train(plan, {});

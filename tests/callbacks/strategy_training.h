@@ -5,6 +5,7 @@
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/interfaces/logger.h>
+#include <levin/core/nn/sequential.h>
 #include <levin/core/optim/sgd.h>
 
 #include <fmt/format.h>
@@ -55,19 +56,19 @@ struct BodyAndHeadOptions {
   }
 };
 
-/// A regression with a body (a linear layer and BatchNorm) and a head.
+/// A regression with a body (a linear layer and BatchNorm), which a pipeline can cut, and a head.
 class BodyAndHead : public Module {
  public:
   using Options = BodyAndHeadOptions;
   explicit BodyAndHead(const Options& options) : options_(options) {
-    body = register_module("body", std::make_shared<torch::nn::Module>("body"));
-    linear = body->register_module("linear", torch::nn::Linear(4, 8));
-    norm = body->register_module("norm", torch::nn::BatchNorm1d(8));
+    linear = torch::nn::Linear(4, 8);
+    norm = torch::nn::BatchNorm1d(8);
+    body = register_module("body", Sequential(linear, norm));
     dropout = register_module("dropout", torch::nn::Dropout(options.dropout));
     head = register_module("head", torch::nn::Linear(8, 1));
   }
 
-  at::Tensor forward(const at::Tensor& x) { return head(dropout(norm(linear(x)).relu())); }
+  at::Tensor forward(const at::Tensor& x) { return head(dropout(body(x).relu())); }
   at::Tensor loss(const Batch& batch) { return torch::nn::functional::mse_loss(forward(batch["x"]), batch["y"]); }
   StepOutput training_step(const Batch& batch, int64_t) override {
     at::Tensor value = loss(batch);
@@ -93,7 +94,7 @@ class BodyAndHead : public Module {
     return config;
   }
 
-  std::shared_ptr<torch::nn::Module> body;
+  Sequential body{nullptr};
   torch::nn::Linear linear{nullptr};
   torch::nn::BatchNorm1d norm{nullptr};
   torch::nn::Dropout dropout{nullptr};

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 #include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/activation.h>
 
 #include <chrono>
 #include <thread>
@@ -16,21 +17,26 @@ namespace F = torch::nn::functional;
 
 Net::Net(const Options& options) : options_(options) {
   automatic_optimization = !options.manual;
-  first_ = register_module("first", Dense(4, 8));
-  norm_ = register_module("norm", torch::nn::BatchNorm1d(8));
-  dropout_ = register_module("dropout", torch::nn::Dropout(options.dropout));
-  second_ = register_module("second", Dense(8, 1));
-  branch_ = register_module("branch", Dense(4, 1));
-  if (!options.batch_norm)
-    for (auto& parameter : norm_->parameters()) parameter.set_requires_grad(false);
+  Dense first(4, 8);
   if (options.freeze_first)
-    for (auto& parameter : first_->parameters()) parameter.set_requires_grad(false);
+    for (auto& parameter : first->parameters()) parameter.set_requires_grad(false);
+  Sequential net(first);
+  if (options.batch_norm)
+    net->push_back(torch::nn::BatchNorm1d(8));
+  else
+    net->push_back([](const at::Tensor& x) { return x; });
+  net->push_back([](const at::Tensor& x) { return x.relu(); });
+  net->push_back(torch::nn::Dropout(options.dropout));
+  net->push_back(Dense(8, 8));
+  net->push_back(torch::nn::Tanh());
+  net->push_back(torch::nn::Dropout(options.dropout));
+  net->push_back(Dense(8, 1));
+  net_ = register_module("net", net);
+  branch_ = register_module("branch", Dense(4, 1));
 }
 
 at::Tensor Net::forward(const at::Tensor& x, bool with_branch) {
-  at::Tensor hidden = first_(x);
-  if (options_.batch_norm) hidden = norm_(hidden);
-  at::Tensor y = second_(dropout_(hidden.relu()));
+  at::Tensor y = net_(x);
   return with_branch ? y + branch_(x) : y;
 }
 

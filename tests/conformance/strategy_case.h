@@ -4,15 +4,18 @@
 
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/nn/sequential.h>
 #include <levin/core/nn/unit.h>
 
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 
+#include <cctype>
 #include <functional>
 #include <memory>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace levin::testing {
@@ -21,12 +24,19 @@ namespace levin::testing {
 struct StrategyCase {
   const char* strategy;
   int ranks;
-  int stage = 0;  ///< of a sharded strategy
+  int stage = 0;             ///< of a sharded strategy
+  const char* options = "";  ///< further ones, as in YAML: "schedule: gpipe"
   bool is_sharded() const { return stage > 0; }
+  bool is_pipeline() const { return std::string(strategy).starts_with("pipeline"); }
+  bool is_one_pipeline() const {
+    return is_pipeline() && std::string(options).find("data_parallel") == std::string::npos;
+  }
   /// As in YAML, with further options: ", find_unused_parameters: true".
   std::string yaml(const std::string& further = "") const {
-    const std::string of_stage = is_sharded() ? ", stage: " + std::to_string(stage) : "";
-    return std::string("{name: ") + strategy + of_stage + further + "}";
+    std::string text = std::string("{name: ") + strategy;
+    if (is_sharded()) text += ", stage: " + std::to_string(stage);
+    if (*options != '\0') text += std::string(", ") + options;
+    return text + further + "}";
   }
   friend std::ostream& operator<<(std::ostream& stream, const StrategyCase& item) {
     return stream << item.yaml() << " on " << item.ranks;
@@ -34,8 +44,18 @@ struct StrategyCase {
 };
 
 inline std::string name_of(const ::testing::TestParamInfo<StrategyCase>& info) {
-  const std::string stage = info.param.is_sharded() ? "_stage_" + std::to_string(info.param.stage) : "";
-  return info.param.strategy + stage + "_" + std::to_string(info.param.ranks);
+  std::string name = info.param.strategy;
+  if (info.param.is_sharded()) name += "_stage_" + std::to_string(info.param.stage);
+  bool is_apart = true;
+  for (const char* letter = info.param.options; *letter != '\0'; ++letter) {
+    if (std::isalnum(static_cast<unsigned char>(*letter)) == 0) {
+      is_apart = true;
+      continue;
+    }
+    if (std::exchange(is_apart, false)) name += '_';
+    name += *letter;
+  }
+  return name + "_" + std::to_string(info.param.ranks);
 }
 
 struct NetOptions {
@@ -65,7 +85,8 @@ class DenseImpl : public torch::nn::LinearImpl {
 /// A linear layer that is a unit.
 LEVIN_UNIT(Dense);
 
-/// A small regression whose options switch on what strategies find hard.
+/// A small regression whose options switch on what strategies find hard: a sequential of eight elements (two chunks for
+/// each of four ranks of a pipeline), and a branch beside it.
 class Net : public Module {
  public:
   using Options = NetOptions;
@@ -82,10 +103,7 @@ class Net : public Module {
   StepOutput evaluate(const Batch& batch, const std::string& stage);
 
   Options options_;
-  Dense first_{nullptr};
-  torch::nn::BatchNorm1d norm_{nullptr};
-  torch::nn::Dropout dropout_{nullptr};
-  Dense second_{nullptr};
+  Sequential net_{nullptr};
   Dense branch_{nullptr};
 };
 
