@@ -1,6 +1,7 @@
 #include <levin/strategies/pipeline/pipeline_engine.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/out_of_memory.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/interfaces/module.h>
@@ -14,6 +15,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -108,7 +110,6 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases) {
   for (const Batch& micro_batch : micro_batches_) sizes_.push_back(micro_batch.size());
   // Every rank draws it, so that their generators stay alike.
   seed_ = static_cast<uint64_t>(at::empty({}, at::kLong).random_(std::numeric_limits<int64_t>::max()).item<int64_t>());
-  learn_specs(phases);
   outputs_.assign(micro_batches_.size(), {});
   has_begun_backward_ = false;
   most_held_ = 0;
@@ -117,8 +118,9 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases) {
   ReplicaLogs logs(std::vector<at::Device>(micro_batches_.size(), options_.device));
   logs.begin(*module.attached_runtime());
   MicroBatchStatistics statistics(module);
-  mode_ = Mode::kTrain;
   try {
+    learn_specs(phases);
+    mode_ = Mode::kTrain;
     const auto& all = actions(static_cast<int64_t>(micro_batches_.size()));
     for (size_t i = 0; i < all.size(); ++i) {
       post_receives(all, i);
@@ -127,15 +129,9 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases) {
       if (current_.kind == Kind::kForward) {
         const RuntimeScope recording(module, logs.runtime(current_.micro_batch));
         const MicroBatchNormScope normalising(statistics, current_.micro_batch);
-        std::shared_ptr<DeferredWeights> weights;
-        if (options_.schedule == "zero_bubble")
-          weights = deferred_[{current_.chunk, current_.micro_batch}] = std::make_shared<DeferredWeights>();
-        const DeferWeightsScope in_halves(weights);
         forward(current_, phases);
       } else if (current_.kind == Kind::kBackwardWeight) {
-        const auto weights = deferred_.find({current_.chunk, current_.micro_batch});
-        weights->second->run();
-        deferred_.erase(weights);
+        backward_of_weights(current_);
       } else {
         backward(current_, phases);
       }
@@ -145,6 +141,15 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases) {
       for (auto& work : message.works) work->wait();
     for (auto& [key, message] : activations_leaving_)
       for (auto& work : message.works) work->wait();
+  } catch (const c10::Error& error) {
+    const auto [fewest, most] = std::minmax_element(sizes_.begin(), sizes_.end());
+    const bool is_uneven = *fewest != *most && !is_out_of_memory(std::current_exception());
+    forget_step();
+    if (!is_uneven) throw;
+    throw Error("pipeline", fmt::format("a batch of {} examples was run as {} micro-batches of {} and {}, and one of "
+                                        "them failed: {}; hint: where a layer needs batches of one size, micro_batches "
+                                        "must divide the batch size (drop_last: true leaves out a smaller last batch)",
+                                        batch.size(), sizes_.size(), *most, *fewest, error.what_without_backtrace()));
   } catch (...) {
     forget_step();
     throw;
@@ -169,20 +174,17 @@ void PipelineEngine::forget_step() noexcept {
   micro_batches_.clear();
 }
 
-/// The loss goes from the last stage to all others.
+/// The loss goes from the last stage to all others: no number where the batch was skipped, which nobody waits to see.
 StepOutput PipelineEngine::whole_output() {
   StepOutput output;
   if (is_last_stage()) output = gather_outputs(outputs_, sizes_);
   const c10::InferenceMode ordinary(false);
   const at::NoGradGuard no_grad;
   const auto options = at::TensorOptions().dtype(at::kDouble).device(options_.device);
-  at::Tensor news = at::zeros({2}, options);
-  if (output.has_loss()) {
-    news[0] = output.loss().detach().to(options);
-    news[1] = 1;
-  }
-  activations_->broadcast(news, stages() - 1)->wait();
-  if (!is_last_stage() && news[1].item<double>() != 0) output.loss() = news[0].to(at::kFloat);
+  at::Tensor loss = at::full({}, std::numeric_limits<double>::quiet_NaN(), options);
+  if (output.has_loss()) loss.copy_(output.loss().detach());
+  activations_->broadcast(loss, stages() - 1)->wait();
+  if (!is_last_stage()) output.loss() = loss.to(at::kFloat);
   return output;
 }
 
@@ -321,7 +323,7 @@ PipelineEngine::Tensors PipelineEngine::run(SequentialImpl& /*sequential*/, Tens
 }
 
 PipelineEngine::Tensors PipelineEngine::run_elements(int64_t chunk, int64_t micro_batch, bool checkpointed,
-                                                      Tensors inputs) {
+                                                     Tensors inputs) {
   const auto elements = [this, chunk, micro_batch](Tensors given) {
     for (size_t element = chunk_begin(chunk); element < chunk_end(chunk); ++element) {
       const OwnStream random_numbers(options_.device, mix_seed(seed_, static_cast<uint64_t>(micro_batch), element));
@@ -378,6 +380,10 @@ void PipelineEngine::send(Collective& group, const Tensors& tensors, const std::
 }
 
 void PipelineEngine::forward(const PipelineAction& action, StepPhases& phases) {
+  std::shared_ptr<DeferredWeights> weights;
+  if (options_.schedule == "zero_bubble")
+    weights = deferred_[{action.chunk, action.micro_batch}] = std::make_shared<DeferredWeights>();
+  const DeferWeightsScope in_halves(weights);
   if (action.chunk != chunk_of_step()) {
     const auto scope = phases.forward_scope();
     run_chunk(action.chunk, action.micro_batch, {});
@@ -441,6 +447,12 @@ void PipelineEngine::begin_backward(StepPhases& phases) {
   if (is_last_stage()) start = outputs_[static_cast<size_t>(current_.micro_batch)];
   if (!start.has_loss()) start.loss() = at::zeros({}, at::TensorOptions().device(options_.device)).requires_grad_();
   phases.before_backward(start);
+}
+
+void PipelineEngine::backward_of_weights(const PipelineAction& action) {
+  const auto weights = deferred_.find({action.chunk, action.micro_batch});
+  weights->second->run();
+  deferred_.erase(weights);
 }
 
 void PipelineEngine::backward(const PipelineAction& action, StepPhases& phases) {

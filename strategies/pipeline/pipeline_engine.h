@@ -118,6 +118,7 @@ class PipelineEngine final : private SequentialRunner {
 
   void forward(const PipelineAction& action, StepPhases& phases);
   void backward(const PipelineAction& action, StepPhases& phases);
+  void backward_of_weights(const PipelineAction& action);
   void begin_backward(StepPhases& phases);
   /// Tensors that are undefined are left out; their memory format is that of `specs`.
   void send(Collective& group, const Tensors& tensors, const std::vector<TensorSpec>& specs, int64_t to, int64_t chunk,

@@ -1,5 +1,7 @@
 #include "../../callbacks/strategy_training.h"
 
+#include <levin/core/interfaces/checkpointer.h>
+
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -110,9 +112,11 @@ TEST(PipelineCallbacks, FindALearningRate) {
                          [&](Trainer& trainer, Module&) {
                            if (trainer.is_global_zero()) found = trainer.optimizers().at(0)->learning_rate();
                          }},
-           .change = [&](TrainerOptions& options) { 
-             options.callbacks.emplace_back(Config::parse("{learning_rate_finder: {num_training_steps: 20}}", {}));
-           ; }},
+           .change =
+               [&](TrainerOptions& options) {
+                 options.callbacks.emplace_back(Config::parse("{learning_rate_finder: {num_training_steps: 20}}", {}));
+                 ;
+               }},
           devices);
     return found.value_or(0);
   };

@@ -57,6 +57,7 @@ class Chain : public Module {
     net->push_back(torch::nn::Linear(torch::nn::LinearOptions(12, 12).bias(false)));
     net->push_back([](const at::Tensor& x) { return x.relu(); });
     net->push_back(torch::nn::Linear(12, options.outside ? 6 : 1));
+    if (options.wrong == "wants two rows") net->push_back([](const at::Tensor& x) { return x.view({2, 1}); });
     if (options.wrong == "no sequential") {
       first_ = register_module("first", torch::nn::Linear(4, 1));
       return;
@@ -287,6 +288,8 @@ TEST(Pipeline, SaysWhatIsWrong) {
   EXPECT_THAT(message("", 2, "twice"), HasSubstr("called the sequential 'net' a second time"));
   EXPECT_THAT(message("", 2, "throws"), HasSubstr("stage fails"));
   EXPECT_THAT(message("", 4, "throws"), HasSubstr("stage fails"));
+  EXPECT_THAT(message("micro_batches: 3", 2, "wants two rows"),
+              HasSubstr("a batch of 8 examples was run as 3 micro-batches of 3 and 2, and one of them failed"));
 }
 
 }  // namespace
