@@ -1,5 +1,7 @@
 #include "../../callbacks/strategy_training.h"
 
+#include <levin/core/interfaces/checkpointer.h>
+
 #include <cmath>
 #include <filesystem>
 #include <optional>
