@@ -5,7 +5,7 @@
 ///
 ///   build/bin/activation_checkpointing_benchmark [rounds] [dropout]
 
-#include "../tests/support/accounting_allocator.h"
+#include <levin/core/devices/accounting_allocator.h>
 #include "measure.h"
 #include "transformer.h"
 
@@ -21,6 +21,7 @@
 
 namespace {
 
+using levin::AccountingAllocator;
 using levin::benchmarks::Clock;
 using levin::benchmarks::kBatch;
 using levin::benchmarks::kLength;
@@ -29,7 +30,6 @@ using levin::benchmarks::kWidth;
 using levin::benchmarks::median;
 using levin::benchmarks::seconds_since;
 using levin::benchmarks::Transformer;
-using levin::testing::AccountingAllocator;
 
 constexpr int64_t kBlocks = 12;
 

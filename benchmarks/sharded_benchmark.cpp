@@ -8,7 +8,7 @@
 ///
 /// Each rank has one thread. Variants are timed in turn, each in processes of its own; a time is rank 0's median.
 
-#include "../tests/support/accounting_allocator.h"
+#include <levin/core/devices/accounting_allocator.h>
 #include "measure.h"
 #include "transformer.h"
 
@@ -28,6 +28,8 @@
 
 namespace {
 
+using levin::AccountingAllocator;
+using levin::MemoryAccount;
 using levin::benchmarks::Clock;
 using levin::benchmarks::kBatch;
 using levin::benchmarks::kLength;
@@ -36,8 +38,6 @@ using levin::benchmarks::median;
 using levin::benchmarks::run_in_process;
 using levin::benchmarks::seconds_since;
 using levin::benchmarks::Transformer;
-using levin::testing::AccountingAllocator;
-using levin::testing::MemoryAccount;
 
 constexpr int64_t kBlocks = 4;
 

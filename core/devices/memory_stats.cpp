@@ -50,6 +50,12 @@ MemoryStats memory_stats([[maybe_unused]] const c10::Device& device) {
   return process_stats();
 }
 
+void restart_peak([[maybe_unused]] const c10::Device& device) {
+#if LEVIN_HAS_CUDA
+  if (device.is_cuda()) c10::cuda::CUDACachingAllocator::resetPeakStats(device.index());
+#endif
+}
+
 int64_t available_host_memory() {
   int64_t available = sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE);
   std::ifstream host("/proc/meminfo");

@@ -17,6 +17,9 @@ struct MemoryStats {
 /// Waits for nothing.
 MemoryStats memory_stats(const c10::Device& device);
 
+/// The peak of a GPU begins anew with what is allocated now; that of a CPU stays.
+void restart_peak(const c10::Device& device);
+
 /// Bytes that the host can give to new programs and to this one together, a container's limit included.
 int64_t available_host_memory();
 

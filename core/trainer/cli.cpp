@@ -5,11 +5,13 @@
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/comm/rank_failure.h>
+#include <levin/core/devices/accounting_allocator.h>
 #include <levin/core/optim/schedulers.h>
 #include <levin/core/trainer/cli_arguments.h>
 #include <levin/core/trainer/cli_config.h>
 #include <levin/core/trainer/cli_help.h>
 #include <levin/core/trainer/cli_results.h>
+#include <levin/core/trainer/memory_check.h>
 #include <levin/core/trainer/memory_planner.h>
 #include <levin/core/trainer/registries.h>
 #include <levin/core/trainer/trainer.h>
@@ -32,11 +34,23 @@ constexpr int kSignalBase = 128;
 
 /// What a command works with.
 struct Run {
+  const Config& config;
+  const ConfigNames& names;
   Trainer& trainer;
   std::shared_ptr<Module> module;
   std::shared_ptr<DataModule> data;  ///< nullptr: the module has the data hooks
   std::string ckpt;
+  std::shared_ptr<MemoryPlanner> planner;  ///< of the command plan
 };
+
+std::shared_ptr<Module> make_module(const Config& config, const ConfigNames& names) {
+  return make_section(names.modules, *config.find("model"), "model");
+}
+
+std::shared_ptr<DataModule> make_data(const Config& config, const ConfigNames& names) {
+  const Config* data = config.find("data");
+  return data != nullptr ? make_section(names.data, *data, "data") : nullptr;
+}
 
 struct Command {
   const char* name;
@@ -45,8 +59,7 @@ struct Command {
   bool can_resume;  ///< an interrupted run leaves a checkpoint
   /// Does the work and returns what to print at its end.
   std::string (*run)(const Run& run);
-  /// The trainer's options, where they are not as configured.
-  TrainerOptions (*options)(const TrainerOptions& configured, const Config& config) = nullptr;
+  bool plans = false;  ///< the trainer is that of a MemoryPlanner
 };
 
 std::string fit(const Run& run) {
@@ -69,11 +82,23 @@ std::string tune(const Run& run) {
   return ending;
 }
 
-/// The planner runs as a finder.
-TrainerOptions options_of_plan(const TrainerOptions& configured, const Config& config) {
+PlanOptions plan_options(const Config& config) {
   const Config* section = config.find("plan");
-  const auto options = parse_options<PlanOptions>(section != nullptr ? *section : Config::null(), "plan");
-  return planning_options(configured, std::make_shared<MemoryPlanner>(options, configured));
+  return parse_options<PlanOptions>(section != nullptr ? *section : Config::null(), "plan");
+}
+
+/// The planner runs as a finder. What it said may then be measured, by a trainer as it is configured.
+std::string plan(const Run& run) {
+  std::string ending = tune(run);
+  const int64_t steps = plan_options(run.config).measure_steps;
+  if (steps == 0 || run.trainer.interrupted()) return ending;
+  // Before the module is made, so that it is counted.
+  AccountingAllocator::install();
+  const auto configured = parse_options<TrainerOptions>(*run.config.find("trainer"), "trainer");
+  const auto check = make<MemoryCheck>();
+  Trainer trainer(checking_options(configured, steps, check));
+  trainer.fit(make_module(run.config, run.names), make_data(run.config, run.names));
+  return ending + check_report(*check, configured, run.planner->needs());
 }
 
 constexpr std::array<Command, 6> kCommands = {{
@@ -83,7 +108,7 @@ constexpr std::array<Command, 6> kCommands = {{
     {"predict", "writes the predictions for the prediction data", true, false, predict},
     {"tune", "runs the finders (batch size, learning rate) and trains nothing", false, false, tune},
     {"plan", "predicts memory and communication of each strategy, the largest batch and the cheapest strategy that fit",
-     false, false, tune, options_of_plan},
+     false, false, plan, true},
 }};
 
 const Command* find_command(const std::string& name) {
@@ -113,16 +138,22 @@ int execute(const Command& command, Config config, const ConfigNames& names) {
   // The seed comes first: the module draws its weights when it is made.
   apply_seed(config);
   auto options = parse_options<TrainerOptions>(*config.find("trainer"), "trainer");
-  if (command.options != nullptr) options = command.options(options, config);
+  std::shared_ptr<MemoryPlanner> planner;
+  if (command.plans) {
+    planner = std::make_shared<MemoryPlanner>(plan_options(config), options);
+    options = planning_options(options, planner);
+  }
   Trainer trainer(options);
   trainer.set_config(config);
 
   const Config& ckpt = *config.find("ckpt");
-  const Config* data = config.find("data");
-  const Run run{.trainer = trainer,
-                .module = make_section(names.modules, *config.find("model"), "model"),
-                .data = data != nullptr ? make_section(names.data, *data, "data") : nullptr,
-                .ckpt = ckpt.is_null() ? "" : ckpt.text()};
+  const Run run{.config = config,
+                .names = names,
+                .trainer = trainer,
+                .module = make_module(config, names),
+                .data = make_data(config, names),
+                .ckpt = ckpt.is_null() ? "" : ckpt.text(),
+                .planner = planner};
   if (command.needs_trained_weights && run.ckpt.empty())
     log::rank_zero_warning(std::string(command.name) +
                            " without --ckpt uses weights that were never trained; hint: --ckpt best");

@@ -79,6 +79,11 @@ void PlanOptions::describe(Schema<PlanOptions>& schema) {
       "memory", &PlanOptions::memory,
       "of each device; null: all of this machine's GPU, or what its memory has left, divided by the ranks of a "
       "host");
+  schema
+      .field("measure_steps", &PlanOptions::measure_steps,
+             "steps of the configured training that are then run, to measure what was planned; 0: none, else at least "
+             "2")
+      .require("0, or at least 2", [](int64_t steps) { return steps == 0 || steps >= 2; });
 }
 
 TrainerOptions planning_options(TrainerOptions planned, std::shared_ptr<MemoryPlanner> planner) {
@@ -255,6 +260,7 @@ void MemoryPlanner::plan(Trainer& trainer, Module& module) {
   if (const auto type = core.precision().mixed_type()) needs_.compute_size = static_cast<int64_t>(elementSize(*type));
   for (const at::Tensor& buffer : module.buffers()) needs_.buffers += static_cast<int64_t>(buffer.nbytes());
 
+  needs_.is_on_host = core.device().is_cpu();
   needs_.batch_size = configured;
   needs_.divides_batch = loader.options().global_batch_size.has_value();
   needs_.micro_batches = planned_.accumulate_grad_batches.at(0);

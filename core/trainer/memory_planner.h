@@ -39,7 +39,8 @@ struct ConfigCodec<MemorySize> {
 /// The section `plan` of a program's configuration.
 struct PlanOptions {
   DeviceCounts devices{{1, 2, 8, 64}};
-  MemorySize memory;  ///< of each device; unset: as on this machine
+  MemorySize memory;          ///< of each device; unset: as on this machine
+  int64_t measure_steps = 0;  ///< of the configured training, to measure beside the plan; 0: none
   static void describe(Schema<PlanOptions>& schema);
 };
 

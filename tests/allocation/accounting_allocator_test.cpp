@@ -1,4 +1,4 @@
-#include "../support/accounting_allocator.h"
+#include <levin/core/devices/accounting_allocator.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
@@ -10,9 +10,6 @@
 
 namespace levin {
 namespace {
-
-using testing::AccountingAllocator;
-using testing::MemoryAccount;
 
 constexpr int64_t kMegabyte = 1 << 20;
 

@@ -1,4 +1,4 @@
-#include "../support/accounting_allocator.h"
+#include <levin/core/devices/accounting_allocator.h>
 
 #include <levin/core/nn/checkpointed_call.h>
 
@@ -417,14 +417,14 @@ TEST(CheckpointFunction, OfHoldersAndFunctions) {
 }
 
 TEST(CheckpointedCall, PeakOfMemoryFalls) {
-  testing::AccountingAllocator::install();
+  AccountingAllocator::install();
   constexpr int kBlocks = 8;
   std::vector<Block> blocks(kBlocks);
   for (auto& block : blocks) block = Block();
   const at::Tensor x = at::ones({4096, 8});
   const auto peak = [&](UnitRunner* runner) {
     for (auto& block : blocks) block->set_runner(runner);
-    return testing::AccountingAllocator::of_all_threads().peak_of([&] {
+    return AccountingAllocator::of_all_threads().peak_of([&] {
       at::Tensor y = x;
       for (auto& block : blocks) y = block(y);
       y.sum().backward();

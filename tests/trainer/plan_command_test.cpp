@@ -132,5 +132,17 @@ TEST_F(PlanCommand, TheHelpHasItsOptions) {
   EXPECT_THAT(help.out, HasSubstr("--plan.memory"));
 }
 
+TEST_F(PlanCommand, MeasuresTheConfiguredTraining) {
+  const auto measured = [&](const std::string& strategy, const std::string& devices) {
+    return run({"plan", "--model.width=64", "--trainer.strategy=" + strategy, "--trainer.devices=" + devices,
+                "--plan.measure_steps=3"})
+        .out;
+  };
+  EXPECT_THAT(measured("single_device", "1"), ContainsRegex("measured: at most [0-9.]+ MiB on a rank of 1, without "
+                                                            "batches; predicted: [0-9.]+ MiB"));
+  EXPECT_THAT(measured("{name: sharded_threads, stage: 2}", "2"), ContainsRegex("on a rank of 2.*; predicted: "));
+  EXPECT_THAT(run({"plan", "--plan.measure_steps=1"}).err, HasSubstr("0, or at least 2"));
+}
+
 }  // namespace
 }  // namespace levin::testing

@@ -12,8 +12,7 @@
 #include <mutex>
 #include <new>
 
-/// What tests and benchmarks that measure memory share.
-namespace levin::testing {
+namespace levin {
 
 /// How many bytes are in use, and the most that were at once.
 class MemoryAccount {
@@ -106,4 +105,4 @@ class AccountingAllocator : public c10::Allocator {
   std::deque<MemoryAccount> accounts_;
 };
 
-}  // namespace levin::testing
+}  // namespace levin
