@@ -206,11 +206,15 @@ PipelineEngine::Tensors PipelineEngine::first_inputs(StepPhases& phases, const B
                                       options_.sequential));
 }
 
-/// A batch that looks as none before goes once through all chunks, and leaves no trace.
+/// A batch that looks as none before goes once through all chunks, and leaves no trace; so does one after parameters
+/// were frozen or thawed, which changes what has a gradient.
 void PipelineEngine::learn_specs(StepPhases& phases) {
   specs_of_micro_batch_.clear();
+  if (parameters_.empty()) parameters_ = phases.module().parameters();
+  std::string trained;
+  for (const at::Tensor& parameter : parameters_) trained += parameter.requires_grad() ? '+' : '-';
   for (const Batch& micro_batch : micro_batches_) {
-    const std::string signature = signature_of(micro_batch);
+    const std::string signature = signature_of(micro_batch) + trained;
     const auto known = specs_.find(signature);
     if (known != specs_.end()) {
       specs_of_micro_batch_.push_back(&known->second);

@@ -135,7 +135,8 @@ class PipelineEngine final : private SequentialRunner {
   const PipelineEngineOptions options_;
   Mode mode_ = Mode::kNone;
   std::map<int64_t, std::vector<PipelineAction>> actions_;  ///< of this rank, by number of micro-batches
-  /// Results of each chunk, by what a micro-batch looks like.
+  std::vector<at::Tensor> parameters_;                      ///< of the module
+  /// Results of each chunk, by what a micro-batch looks like and which parameters are trained.
   std::map<std::string, std::vector<std::vector<TensorSpec>>> specs_;
 
   // Of the batch under way.
