@@ -2,11 +2,13 @@
 
 #include <levin/core/base/error.h>
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/linear_native.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/matmul_native.h>
 #include <ATen/ops/mm.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
@@ -60,21 +62,67 @@ class SplitLinear : public torch::autograd::Function<SplitLinear> {
   }
 };
 
+bool splits(const at::Tensor& input, const at::Tensor& weight) {
+  return active != nullptr && c10::GradMode::is_enabled() && weight.requires_grad() && weight.is_leaf() &&
+         weight.dim() == 2 && input.dim() >= 2;
+}
+
+/// The matrix of which another one is the transpose as t() gives it; undefined where it is none.
+at::Tensor transposed(const at::Tensor& matrix) {
+  if (matrix.dim() != 2 || !matrix.requires_grad() || !matrix.is_view()) return {};
+  const at::Tensor base(matrix._base());
+  const bool is_transpose = base.dim() == 2 && base.size(0) == matrix.size(1) && base.size(1) == matrix.size(0) &&
+                            base.stride(0) == matrix.stride(1) && base.stride(1) == matrix.stride(0) &&
+                            base.storage_offset() == matrix.storage_offset();
+  return is_transpose ? base : at::Tensor();
+}
+
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
-  const bool splits = active != nullptr && c10::GradMode::is_enabled() && weight.requires_grad() && weight.is_leaf() &&
-                      weight.dim() == 2 && input.dim() >= 2;
-  if (!splits) return at::native::linear(input, weight, bias);
+  if (!splits(input, weight)) return at::native::linear(input, weight, bias);
   return SplitLinear::apply(input, weight, bias, active);
+}
+
+// torch::nn::Linear calls these two with its weight's transpose.
+
+at::Tensor matmul(const at::Tensor& input, const at::Tensor& other) {
+  if (active != nullptr)
+    if (const at::Tensor weight = transposed(other); weight.defined() && splits(input, weight))
+      return SplitLinear::apply(input, weight, std::nullopt, active);
+  return at::native::matmul(input, other);
+}
+
+template <c10::DispatchKey kKey>
+struct Addmm {
+  /// LibTorch's own kernel, of which no function can be called.
+  static inline std::optional<c10::SafeKernelFunction> own;
+
+  static at::Tensor run(c10::DispatchKeySet keys, const at::Tensor& bias, const at::Tensor& input,
+                        const at::Tensor& other, const at::Scalar& beta, const at::Scalar& alpha) {
+    if (active != nullptr && bias.dim() == 1 && bias.size(0) == other.size(1) && beta.equal(1) && alpha.equal(1))
+      if (const at::Tensor weight = transposed(other); weight.defined() && splits(input, weight))
+        return SplitLinear::apply(input, weight, bias, active);
+    torch::jit::Stack stack{bias, input, other, beta, alpha};
+    own->callBoxed(own->opHandle(), keys, &stack);
+    return stack.at(0).toTensor();
+  }
+};
+
+template <c10::DispatchKey kKey>
+void install_for() {
+  Addmm<kKey>::own =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::addmm", "").getComputedKernelForDispatchKey(kKey);
+  auto* library = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
+  library->impl("linear", TORCH_FN(linear));
+  library->impl("matmul", TORCH_FN(matmul));
+  library->impl("addmm", TORCH_FN(Addmm<kKey>::run));
 }
 
 /// For good, as other threads may be calling it.
 void install() {
   static std::once_flag once;
   std::call_once(once, [] {
-    for (const auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
-      auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-      library->impl("linear", TORCH_FN(linear));
-    }
+    install_for<c10::DispatchKey::AutogradCPU>();
+    install_for<c10::DispatchKey::AutogradCUDA>();
   });
 }
 

@@ -89,6 +89,9 @@ class Pipeline : public RankedStrategy {
   /// Throws ConfigError where steps are to be of one rank alone.
   void restart_steps(bool alone) override;
   void teardown() override;
+  /// What runs this rank's steps, for measurements and traces; nullptr with one rank, and outside of the trainer's
+  /// calls.
+  const PipelineEngine* engine() const { return engine_.get(); }
 
  protected:
   std::string name_with_processes() const override { return "pipeline"; }
