@@ -29,13 +29,13 @@ class Planner {
   Planner(const TrainingNeeds& needs, int64_t devices, int64_t memory)
       : needs_(needs), devices_(devices), memory_(memory) {}
 
-  PlanRow row(const std::string& strategy, int64_t stage, bool checkpoints) const {
-    PlanRow row{.strategy = strategy, .stage = stage, .checkpoints = checkpoints};
-    if (stage == 0)
+  /// `row` says which way to train.
+  PlanRow filled(PlanRow row) const {
+    if (row.stage == 0)
       replicate(row);
     else
       divide(row);
-    row.is_possible = stage == 0 || needs_.element_wise;
+    row.is_possible = row.stage == 0 || needs_.element_wise;
     row.activations = activations(row, needs_.batch_on(devices_));
     row.fits = row.is_possible && row.total() <= memory_;
     if (row.is_possible) row.largest_batch = largest_batch(row);
@@ -70,10 +70,17 @@ class Planner {
     row.optimizer = divided(needs_.optimizer_state, devices_) + needs_.counters;
     if (row.stage == 2) row.gathered = std::min(gradients, kBucketsInFlight * kBucketBytes);
     if (row.stage == 3) row.gathered = largest_units();
+    if (row.offload) move_to_host(row);
 
     const int64_t reductions = row.stage == 1 ? 1 : needs_.micro_batches;
     const int64_t gathers = row.stage == 3 ? 2 * needs_.micro_batches : 1;
     row.communication = reductions * ring_bytes(gradients, devices_) + gathers * ring_bytes(parameters, devices_);
+  }
+
+  void move_to_host(PlanRow& row) const {
+    row.host = row.parameters - needs_.buffers + row.gradients + row.optimizer + row.widened;
+    row.parameters = needs_.buffers;
+    row.gradients = row.optimizer = row.widened = 0;
   }
 
   /// Whole parameters and gradients of what stage 3 has at once.
@@ -122,13 +129,13 @@ std::string mebibytes(int64_t bytes) { return fmt::format("{:.1f}", static_cast<
 
 std::string strategy_text(const PlanRow& row) {
   return (row.stage == 0 ? row.strategy : fmt::format("{}, stage {}", row.strategy, row.stage)) +
-         (row.checkpoints ? " + checkpointing" : "");
+         (row.offload ? ", offload" : "") + (row.checkpoints ? " + checkpointing" : "");
 }
 
 std::string how_to_set(const MemoryPlan& plan, const PlanRow& row) {
-  std::string text = row.stage == 0
-                         ? fmt::format("--trainer.strategy={}", row.strategy)
-                         : fmt::format("--trainer.strategy='{{name: {}, stage: {}}}'", row.strategy, row.stage);
+  std::string text = row.stage == 0 ? fmt::format("--trainer.strategy={}", row.strategy)
+                                    : fmt::format("--trainer.strategy='{{name: {}, stage: {}{}}}'", row.strategy,
+                                                  row.stage, row.offload ? ", offload: true" : "");
   text += fmt::format(" --trainer.devices={}", plan.devices);
   return row.checkpoints ? text + " --trainer.activation_checkpointing='[\"*\"]'" : text;
 }
@@ -179,7 +186,9 @@ int64_t TrainingNeeds::batch_on(int64_t devices) const {
 
 const PlanRow* MemoryPlan::cheapest() const {
   const PlanRow* best = nullptr;
-  const auto cost = [](const PlanRow& row) { return std::tuple(row.communication, row.checkpoints, row.stage); };
+  const auto cost = [](const PlanRow& row) {
+    return std::tuple(row.communication, row.offload, row.checkpoints, row.stage);
+  };
   for (const PlanRow& row : rows)
     if (row.fits && (best == nullptr || cost(row) < cost(*best))) best = &row;
   return best;
@@ -190,29 +199,46 @@ MemoryPlan plan_memory(const TrainingNeeds& needs, int64_t devices, int64_t memo
   const Planner planner(needs, devices, memory);
   for (const bool checkpoints : {false, true}) {
     if (checkpoints && needs.inside.empty()) continue;
-    plan.rows.push_back(planner.row(devices == 1 ? "single_device" : "ddp", 0, checkpoints));
-    for (int64_t stage = 1; stage <= 3 && devices > 1; ++stage)
-      plan.rows.push_back(planner.row("sharded", stage, checkpoints));
+    plan.rows.push_back(
+        planner.filled({.strategy = devices == 1 ? "single_device" : "ddp", .checkpoints = checkpoints}));
+    if (devices == 1) continue;
+    for (int64_t stage = 1; stage <= 3; ++stage)
+      plan.rows.push_back(planner.filled({.strategy = "sharded", .stage = stage, .checkpoints = checkpoints}));
+    if (!needs.is_on_host)
+      plan.rows.push_back(
+          planner.filled({.strategy = "sharded", .stage = 3, .offload = true, .checkpoints = checkpoints}));
   }
   return plan;
 }
 
 std::string plan_table(const std::vector<MemoryPlan>& plans) {
-  constexpr const char* kLine = "  {:<32} {:>10} {:>9} {:>9} {:>11} {:>9} {:>10} {:>10}  {:<4} {:>13}\n";
+  constexpr const char* kLine = "  {:<{}} {:>10} {:>9} {:>9} {:>11} {:>9} {:>10} {:>10}  {:<4} {:>13}{}\n";
+  size_t width = 0;
+  bool any_on_host = false;
+  for (const MemoryPlan& plan : plans) {
+    for (const PlanRow& row : plan.rows) {
+      width = std::max(width, strategy_text(row).size());
+      any_on_host |= row.offload;
+    }
+  }
+  const auto last_column = [&](const std::string& value) {
+    return any_on_host ? fmt::format(" {:>10}", value) : std::string();
+  };
+
   std::string text;
   for (const MemoryPlan& plan : plans) {
     text += fmt::format("\n{} device{} with {} MiB each, batches of {} on each; in MiB:\n", plan.devices,
                         plan.devices == 1 ? "" : "s", mebibytes(plan.memory), plan.batch_size);
-    text += fmt::format(kLine, "strategy", "parameters", "gradients", "optimizer", "activations", "gathered", "total",
-                        "sent/step", "fits", "largest batch");
+    text += fmt::format(kLine, "strategy", width, "parameters", "gradients", "optimizer", "activations", "gathered",
+                        "total", "sent/step", "fits", "largest batch", last_column("on host"));
     for (const PlanRow& row : plan.rows)
-      text += fmt::format(kLine, strategy_text(row), mebibytes(row.parameters), mebibytes(row.gradients),
+      text += fmt::format(kLine, strategy_text(row), width, mebibytes(row.parameters), mebibytes(row.gradients),
                           mebibytes(row.optimizer), mebibytes(row.activations), mebibytes(row.gathered),
                           mebibytes(row.total()), mebibytes(row.communication),
                           !row.is_possible ? "-"
                           : row.fits       ? "yes"
                                            : "no",
-                          batch_text(row));
+                          batch_text(row), last_column(mebibytes(row.host)));
     text += conclusion(plan);
   }
   return text;

@@ -45,6 +45,7 @@ struct TrainingNeeds {
   int64_t optimizer_state = 0;  ///< bytes of tensors that have an element for each of a parameter
   int64_t counters = 0;         ///< bytes of the rest of the optimizer's state, which no rank divides
   bool element_wise = true;     ///< the optimizer can step a part of a parameter
+  bool is_on_host = false;      ///< the device's memory is the host's: offload would save nothing
 
   int64_t batch_size = 1;      ///< examples in a batch of one rank, or of all together
   bool divides_batch = false;  ///< the latter
@@ -58,10 +59,11 @@ struct TrainingNeeds {
   int64_t batch_on(int64_t devices) const;
 };
 
-/// One way to train, and what it takes on each rank, in bytes.
+/// One way to train, and what it takes on each rank, in bytes; of its device, where nothing else is said.
 struct PlanRow {
   std::string strategy;      ///< single_device, ddp or sharded
   int64_t stage = 0;         ///< of sharded
+  bool offload = false;      ///< of sharded: what is divided is in the host's memory
   bool checkpoints = false;  ///< units are recomputed in backward
   int64_t parameters = 0;    ///< buffers, and under mixed precision a rank's part of what the optimizer steps, included
   int64_t gradients = 0;
@@ -69,13 +71,14 @@ struct PlanRow {
   int64_t activations = 0;    ///< of a batch
   int64_t gathered = 0;       ///< what is there whole for a moment only: units of stage 3, buckets of stage 2
   int64_t widened = 0;        ///< gradients in the optimizer's type, during its step: activations are gone then
-  int64_t communication = 0;  ///< that a rank sends in an optimizer step
+  int64_t host = 0;           ///< the most that is in the host's memory at once
+  int64_t communication = 0;  ///< that a rank sends to others in an optimizer step
   int64_t largest_batch = 0;  ///< examples on a rank that fit; 0: not even one; kAnyBatch: memory sets no limit
   bool is_possible = true;    ///< the optimizer can be divided
   bool fits = false;
 
   static constexpr int64_t kAnyBatch = int64_t{1} << 40;
-  /// The most that is there at once.
+  /// The most that is on the device at once.
   int64_t total() const { return parameters + gradients + optimizer + std::max(activations + gathered, widened); }
 };
 
@@ -86,13 +89,13 @@ struct MemoryPlan {
   int64_t batch_size = 1;
   std::vector<PlanRow> rows;
 
-  /// Of the rows that fit, the one that communicates least; of those alike, the one that recomputes nothing, and then
-  /// the simplest. nullptr: none fits.
+  /// Of the rows that fit, the one that communicates least; of those alike, the one that leaves everything on the
+  /// device, then the one that recomputes nothing, and then the simplest. nullptr: none fits.
   const PlanRow* cheapest() const;
 };
 
-/// What each strategy takes, with all options at their defaults. With Psi elements of p bytes as a parameter, g as a
-/// gradient and s as optimizer state, and N ranks (Rajbhandari et al., "ZeRO: Memory optimizations toward training
+/// What each strategy takes, with all other options at their defaults. With Psi elements of p bytes as a parameter, g
+/// as a gradient and s as optimizer state, and N ranks (Rajbhandari et al., "ZeRO: Memory optimizations toward training
 /// trillion parameter models", 2020, arXiv:1910.02054), a rank holds
 ///
 ///     ddp      (p + g + s) Psi
@@ -107,6 +110,10 @@ struct MemoryPlan {
 /// Under mixed precision the ranks of `sharded` hold whole parameters and gradients in `compute_size`, and their part
 /// of both in the optimizer's type besides, of gradients during its step; the other strategies have both in the
 /// optimizer's type, and autocast's copies.
+///
+/// With offload stage 3 has its part of parameters, gradients and state in the host's memory, and on the device what is
+/// whole for a moment, buffers and activations. It is planned where the device is not the host. The other stages are
+/// not: what they keep whole stays on the device, and what they divide is little on many ranks.
 MemoryPlan plan_memory(const TrainingNeeds& needs, int64_t devices, int64_t memory);
 
 /// Plans as a table for people, in MiB, with the cheapest of each and how to set it.

@@ -255,6 +255,7 @@ void MemoryPlanner::plan(Trainer& trainer, Module& module) {
   if (const auto type = core.precision().mixed_type()) needs_.compute_size = static_cast<int64_t>(elementSize(*type));
   for (const at::Tensor& buffer : module.buffers()) needs_.buffers += static_cast<int64_t>(buffer.nbytes());
 
+  needs_.is_on_host = core.device().is_cpu();
   needs_.batch_size = configured;
   needs_.divides_batch = loader.options().global_batch_size.has_value();
   needs_.micro_batches = planned_.accumulate_grad_batches.at(0);

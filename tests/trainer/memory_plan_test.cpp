@@ -12,7 +12,8 @@ using ::testing::HasSubstr;
 constexpr int64_t kPsi = 64'000'000;
 constexpr int64_t kPlenty = int64_t{1} << 50;
 
-/// Adam in fp32, 10 units of a tenth of the parameters each, 1000 bytes of activations and one more for each example.
+/// On GPUs: Adam in fp32, 10 units of a tenth of the parameters each, 1000 bytes of activations and one more for each
+/// example.
 TrainingNeeds adam(int64_t frozen = 0) {
   const auto weights = [&](int64_t elements, int64_t of_frozen) {
     const int64_t trained = elements - of_frozen;
@@ -31,9 +32,9 @@ TrainingNeeds adam(int64_t frozen = 0) {
   return needs;
 }
 
-PlanRow row_of(const MemoryPlan& plan, int64_t stage, bool checkpoints = false) {
+PlanRow row_of(const MemoryPlan& plan, int64_t stage, bool checkpoints = false, bool offload = false) {
   for (const PlanRow& row : plan.rows)
-    if (row.stage == stage && row.checkpoints == checkpoints) return row;
+    if (row.stage == stage && row.checkpoints == checkpoints && row.offload == offload) return row;
   throw std::logic_error("no such row");
 }
 
@@ -82,6 +83,52 @@ TEST(MemoryPlan, MixedPrecisionHalvesWhatIsWholeAndDividesTheMasters) {
   EXPECT_EQ(row_of(plan, 1).activations, 1000 + 16 * 1000);
 }
 
+TEST(MemoryPlan, OffloadMovesWhatIsDividedToTheHost) {
+  TrainingNeeds needs = adam(kPsi / 2);
+  needs.buffers = 300;
+  needs.counters = 40;
+  const MemoryPlan plan = plan_memory(needs, 4, kPlenty);
+  for (const bool checkpoints : {false, true}) {
+    const PlanRow row = row_of(plan, 3, checkpoints, /*offload=*/true);
+    const PlanRow on_device = row_of(plan, 3, checkpoints);
+    // A quarter of all parameters, and of half of the gradients and moments.
+    EXPECT_EQ(row.host, (4 * kPsi + (4 + 8) * kPsi / 2) / 4 + 40);
+    EXPECT_EQ(row.host, held(on_device) - 300);
+    EXPECT_EQ(held(row), 300);
+    EXPECT_EQ(row.gathered, on_device.gathered);
+    EXPECT_EQ(row.activations, on_device.activations);
+    EXPECT_EQ(row.total(), 300 + row.gathered + row.activations);
+    EXPECT_EQ(row.communication, on_device.communication);
+    EXPECT_GT(row.largest_batch, 0);
+    EXPECT_EQ(on_device.host, 0);
+  }
+  needs.element_wise = false;
+  EXPECT_FALSE(row_of(plan_memory(needs, 4, kPlenty), 3, false, /*offload=*/true).is_possible);
+}
+
+TEST(MemoryPlan, OffloadHasWideGradientsOnTheHost) {
+  TrainingNeeds needs = adam();
+  needs.compute_size = 2;
+  const PlanRow row = row_of(plan_memory(needs, 4, kPlenty), 3, false, /*offload=*/true);
+  // Parameters in 32 bits, gradients in 16 bits and, while the optimizer steps, in 32 bits, two moments.
+  EXPECT_EQ(row.host, (4 + 2 + 4 + 8) * kPsi / 4);
+  EXPECT_EQ(row.total(), row.gathered + row.activations);
+}
+
+TEST(MemoryPlan, OffloadIsForDevicesOfTheirOwn) {
+  TrainingNeeds needs = adam();
+  const auto offloads = [&](int64_t devices) {
+    int64_t rows = 0;
+    for (const PlanRow& row : plan_memory(needs, devices, kPlenty).rows) rows += row.offload ? 1 : 0;
+    return rows;
+  };
+  EXPECT_EQ(offloads(1), 0);
+  EXPECT_EQ(offloads(2), 2);
+  needs.is_on_host = true;
+  EXPECT_EQ(offloads(2), 0);
+  EXPECT_THAT(plan_table({plan_memory(needs, 2, kPlenty)}), ::testing::Not(HasSubstr("on host")));
+}
+
 TEST(MemoryPlan, CommunicatesTwiceOrThreeTimesTheParameters) {
   TrainingNeeds needs = adam();
   const int64_t once = 4 * kPsi * 7 / 8;
@@ -128,9 +175,9 @@ TEST(MemoryPlan, FindsTheLargestBatch) {
   const int64_t memory = 16 * kPsi + 1'000'000;
   for (const PlanRow& row : plan_memory(needs, 2, memory).rows) {
     needs.batch_size = row.largest_batch;
-    EXPECT_TRUE(row_of(plan_memory(needs, 2, memory), row.stage, row.checkpoints).fits);
+    EXPECT_TRUE(row_of(plan_memory(needs, 2, memory), row.stage, row.checkpoints, row.offload).fits);
     needs.batch_size = row.largest_batch + 1;
-    EXPECT_FALSE(row_of(plan_memory(needs, 2, memory), row.stage, row.checkpoints).fits);
+    EXPECT_FALSE(row_of(plan_memory(needs, 2, memory), row.stage, row.checkpoints, row.offload).fits);
   }
   EXPECT_EQ(row_of(plan_memory(needs, 2, memory), 0).largest_batch, 999);
   EXPECT_EQ(row_of(plan_memory(needs, 2, kPsi), 0).largest_batch, 0);
@@ -152,6 +199,7 @@ TEST(MemoryPlan, TheCheapestCommunicatesLeastThenRecomputesNothingThenIsSimplest
   const auto cheapest = [&](int64_t memory) {
     const MemoryPlan plan = plan_memory(needs, 8, memory);
     const PlanRow* row = plan.cheapest();
+    EXPECT_TRUE(row == nullptr || !row->offload);
     return row == nullptr ? std::pair<int64_t, bool>(-1, false) : std::pair(row->stage, row->checkpoints);
   };
   using Choice = std::pair<int64_t, bool>;
@@ -159,10 +207,31 @@ TEST(MemoryPlan, TheCheapestCommunicatesLeastThenRecomputesNothingThenIsSimplest
   EXPECT_EQ(cheapest(16 * kPsi + 10'000), Choice(1, false));
   EXPECT_EQ(cheapest(7 * kPsi), Choice(2, false));
   EXPECT_EQ(cheapest(5 * kPsi), Choice(3, false));
-  EXPECT_EQ(cheapest(2 * kPsi), Choice(-1, false));
+  EXPECT_EQ(cheapest(kPsi), Choice(-1, false));
   // All else is alike: what fits only with checkpointing has it.
   needs.activations.bytes.per_example = 1e12;
   EXPECT_EQ(cheapest(17 * kPsi), Choice(0, true));
+}
+
+TEST(MemoryPlan, OffloadIsChosenWhereNothingElseFits) {
+  TrainingNeeds needs = adam();
+  // Two of ten units whole are 1.6 bytes a parameter, an eighth of everything 2 bytes.
+  const MemoryPlan plan = plan_memory(needs, 8, 3 * kPsi);
+  ASSERT_NE(plan.cheapest(), nullptr);
+  EXPECT_TRUE(plan.cheapest()->offload);
+  EXPECT_FALSE(plan.cheapest()->checkpoints);
+  const std::string table = plan_table({plan});
+  EXPECT_THAT(table, HasSubstr("largest batch    on host\n"));
+  EXPECT_THAT(table, HasSubstr("cheapest that fits: sharded, stage 3, offload\n"
+                               "  to set it: --trainer.strategy='{name: sharded, stage: 3, offload: true}' "
+                               "--trainer.devices=8\n"));
+  // Rather than to put anything on the host, units are recomputed.
+  needs.activations.bytes.per_example = 1e7;
+  const MemoryPlan of_large_batch = plan_memory(needs, 8, 5 * kPsi);
+  EXPECT_TRUE(row_of(of_large_batch, 3, false, /*offload=*/true).fits);
+  ASSERT_NE(of_large_batch.cheapest(), nullptr);
+  EXPECT_FALSE(of_large_batch.cheapest()->offload);
+  EXPECT_TRUE(of_large_batch.cheapest()->checkpoints);
 }
 
 TEST(MemoryPlan, AnOptimizerThatCannotBeDividedRulesShardingOut) {

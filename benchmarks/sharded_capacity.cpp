@@ -1,0 +1,332 @@
+/// How large a model and how large a batch a given memory of each rank allows: a GPT-like transformer under `ddp` and
+/// `sharded` by stage, with and without activation checkpointing, AdamW, 32-true.
+///
+///   build/bin/sharded_capacity [budget in MB] [GiB of a device] [GiB of a host for each of its devices]
+///
+/// First 2 thread ranks of this machine, whose budget stands for a device's memory: measured, beside what the planner
+/// predicts. Then devices that are not here, as the planner works them out, with offload too. It takes minutes.
+
+#include "../tests/support/accounting_allocator.h"
+#include "transformer.h"
+
+#include <levin/core/trainer/memory_planner.h>
+#include <levin/levin.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace {
+
+using levin::PlanRow;
+using levin::TrainingNeeds;
+using levin::benchmarks::kBatch;
+using levin::benchmarks::kLength;
+using levin::benchmarks::kVocabulary;
+using levin::benchmarks::kWidth;
+using levin::benchmarks::Transformer;
+using levin::testing::AccountingAllocator;
+using levin::testing::MemoryAccount;
+
+/// What is trained.
+struct Shape {
+  int64_t blocks = 1;
+  int64_t batch = kBatch;  ///< examples of a rank
+  int64_t width = kWidth;
+  int64_t length = kLength;  ///< tokens in an example
+};
+
+/// A strategy, as the planner tells them apart.
+struct Way {
+  int64_t stage = 0;  ///< of sharded; 0: ddp
+  bool offload = false;
+  bool checkpoints = false;
+
+  std::string label() const {
+    return (stage == 0 ? "ddp" : fmt::format("sharded, stage {}", stage)) + (offload ? ", offload" : "") +
+           (checkpoints ? " + checkpointing" : "");
+  }
+};
+
+std::vector<Way> all_ways(bool with_offload) {
+  std::vector<Way> ways;
+  for (const bool checkpoints : {false, true}) {
+    for (int64_t stage = 0; stage <= 3; ++stage) ways.push_back({.stage = stage, .checkpoints = checkpoints});
+    if (with_offload) ways.push_back({.stage = 3, .offload = true, .checkpoints = checkpoints});
+  }
+  return ways;
+}
+
+/// The largest number from 1 on that fits, where all below it do too; 0: none. Looks at `guess` first, from there in
+/// strides that double, then halves what is left.
+int64_t largest(int64_t guess, const std::function<bool(int64_t)>& fits) {
+  int64_t fitting = 0;
+  int64_t too_large = 0;
+  int64_t stride = 1;
+  if (fits(guess)) {
+    for (fitting = guess; fits(fitting + stride); stride *= 2) fitting += stride;
+    too_large = fitting + stride;
+  } else {
+    for (too_large = guess; too_large > stride && !fits(too_large - stride); stride *= 2) too_large -= stride;
+    fitting = std::max<int64_t>(too_large - stride, 0);
+  }
+  while (too_large - fitting > 1) {
+    const int64_t middle = fitting + (too_large - fitting) / 2;
+    (fits(middle) ? fitting : too_large) = middle;
+  }
+  return fitting;
+}
+
+// ---- Training
+
+class LanguageModel : public levin::Module {
+ public:
+  using Options = Shape;
+  explicit LanguageModel(const Shape& shape) : shape_(shape) {}
+
+  void configure_model() override {
+    if (!net_) net_ = register_module("net", Transformer(shape_.blocks, /*dropout=*/0.0, shape_.width));
+  }
+  levin::StepOutput training_step(const levin::Batch& batch, int64_t /*batch_idx*/) override {
+    return net_->loss(batch["tokens"], batch["targets"]);
+  }
+  levin::OptimizerConfigs configure_optimizers() override {
+    return std::make_shared<levin::optim::AdamW>(parameters(), levin::optim::AdamWOptions{.lr = 1e-3});
+  }
+
+ private:
+  const Shape shape_;
+  Transformer net_{nullptr};
+};
+
+levin::DataLoader loader(const Shape& shape, int64_t batches) {
+  const std::vector<int64_t> sizes = {shape.batch * batches, shape.length};
+  return {std::make_shared<levin::data::TensorDataset>(levin::Batch{{"tokens", torch::randint(kVocabulary, sizes)},
+                                                                    {"targets", torch::randint(kVocabulary, sizes)}}),
+          {.batch_size = shape.batch}};
+}
+
+levin::TrainerOptions quiet_options() {
+  levin::TrainerOptions options;
+  options.accelerator = "cpu";
+  options.logger = false;
+  options.enable_checkpointing = options.enable_progress_bar = options.enable_model_summary = false;
+  return options;
+}
+
+// ---- Measured
+
+/// The most that a rank's thread has in use from before its model is built to the end of training.
+class PeakMeter : public levin::Callback {
+ public:
+  /// Of the rank that has the most, since it was last set to 0.
+  static int64_t peak;
+
+  void setup(levin::Trainer&, levin::Module&, levin::Stage) override {
+    account_ = &AccountingAllocator::of_this_thread();
+    before_ = account_->in_use();
+    account_->restart_peak();
+  }
+  void on_train_end(levin::Trainer&, levin::Module&) override {
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    peak = std::max(peak, account_->peak() - before_);
+  }
+
+ private:
+  MemoryAccount* account_ = nullptr;
+  int64_t before_ = 0;
+};
+
+int64_t PeakMeter::peak = 0;
+
+/// Bytes of the rank that has the most.
+int64_t measured_peak(const Way& way, const Shape& shape) {
+  constexpr int64_t kRanks = 2;
+  constexpr int64_t kSteps = 3;
+  levin::TrainerOptions options = quiet_options();
+  options.max_steps = kSteps;
+  options.devices = static_cast<int>(kRanks);
+  const std::string strategy =
+      way.stage == 0 ? "{name: ddp_threads}"
+                     : fmt::format("{{name: sharded_threads, stage: {}, whole_after_fit: false}}", way.stage);
+  options.strategy = levin::Spec<levin::Strategy>(levin::Config::parse(strategy, {}));
+  if (way.checkpoints) options.activation_checkpointing.units = {"*"};
+  options.callbacks = {levin::make<PeakMeter>()};
+  PeakMeter::peak = 0;
+  levin::Trainer trainer(options);
+  trainer.fit(levin::make<LanguageModel>(shape), loader(shape, kRanks * kSteps));
+  return PeakMeter::peak;
+}
+
+// ---- Predicted
+
+/// What a shape needs, measured on one device with its batch and half of it.
+TrainingNeeds measured_needs(const Shape& shape) {
+  const levin::TrainerOptions options = quiet_options();
+  const auto planner = std::make_shared<levin::MemoryPlanner>(levin::PlanOptions{}, options);
+  levin::Trainer trainer(planning_options(options, planner));
+  trainer.tune(levin::make<LanguageModel>(shape), loader(shape, 2));
+  return planner->needs();
+}
+
+/// What models of any number of blocks need, from two that were measured: every block adds the same.
+class NeedsByBlocks {
+ public:
+  NeedsByBlocks(const Shape& few, const Shape& more)
+      : few_blocks_(few.blocks), more_blocks_(more.blocks), few_(measured_needs(few)), more_(measured_needs(more)) {}
+
+  TrainingNeeds of(int64_t blocks, int64_t batch, bool is_on_host) const {
+    TrainingNeeds needs = few_;
+    needs.units.assign(static_cast<size_t>(blocks), few_.units.front());
+    needs.weights = few_.outside;
+    for (const levin::WeightNeeds& unit : needs.units) needs.weights += unit;
+    extend(&TrainingNeeds::optimizer_state, blocks, needs);
+    extend(&TrainingNeeds::counters, blocks, needs);
+    for (const auto member : {&TrainingNeeds::activations, &TrainingNeeds::kept}) {
+      levin::BatchBytes& bytes = (needs.*member).bytes;
+      bytes.fixed = extended((few_.*member).bytes.fixed, (more_.*member).bytes.fixed, blocks);
+      bytes.per_example = extended((few_.*member).bytes.per_example, (more_.*member).bytes.per_example, blocks);
+    }
+    needs.batch_size = batch;
+    needs.is_on_host = is_on_host;
+    return needs;
+  }
+
+ private:
+  double extended(double few, double more, int64_t blocks) const {
+    return few +
+           (more - few) * static_cast<double>(blocks - few_blocks_) / static_cast<double>(more_blocks_ - few_blocks_);
+  }
+  void extend(int64_t TrainingNeeds::*member, int64_t blocks, TrainingNeeds& needs) const {
+    needs.*member =
+        std::llround(extended(static_cast<double>(few_.*member), static_cast<double>(more_.*member), blocks));
+  }
+
+  int64_t few_blocks_;
+  int64_t more_blocks_;
+  TrainingNeeds few_;
+  TrainingNeeds more_;
+};
+
+PlanRow row_of(const levin::MemoryPlan& plan, const Way& way) {
+  for (const PlanRow& row : plan.rows)
+    if (row.stage == way.stage && row.offload == way.offload && row.checkpoints == way.checkpoints) return row;
+  throw std::logic_error("the plan has no row for " + way.label());
+}
+
+/// Of so many devices, each with its share of its host's memory.
+struct Machine {
+  int64_t devices;
+  int64_t memory;
+  int64_t host_memory;
+  bool is_on_host;  ///< the device's memory is the host's
+};
+
+/// What the planner says of a machine.
+class Prediction {
+ public:
+  Prediction(const NeedsByBlocks& needs, const Machine& machine) : needs_(needs), machine_(machine) {}
+
+  PlanRow row(const Way& way, int64_t blocks, int64_t batch) const {
+    return row_of(plan_memory(needs_.of(blocks, batch, machine_.is_on_host), machine_.devices, machine_.memory), way);
+  }
+  int64_t largest_model(const Way& way, int64_t batch) const {
+    return largest(1, [&](int64_t blocks) {
+      const PlanRow planned = row(way, blocks, batch);
+      return planned.fits && planned.host <= machine_.host_memory;
+    });
+  }
+  int64_t largest_batch(const Way& way, int64_t blocks) const {
+    const PlanRow planned = row(way, blocks, /*batch=*/1);
+    return planned.host <= machine_.host_memory ? planned.largest_batch : 0;
+  }
+  double million_parameters(int64_t blocks) const {
+    return static_cast<double>(needs_.of(blocks, 1, true).weights.elements) / 1e6;
+  }
+
+ private:
+  const NeedsByBlocks& needs_;
+  Machine machine_;
+};
+
+// ---- Tables
+
+void measure_here(int64_t budget) {
+  constexpr int64_t kBlocks = 4;
+  AccountingAllocator::install();
+  const NeedsByBlocks needs({.blocks = 2}, {.blocks = 4});
+  const Prediction prediction(needs, {.devices = 2, .memory = budget, .host_memory = budget, .is_on_host = true});
+  std::printf(
+      "Measured: 2 thread ranks with %.0f MB each, blocks of width %d, examples of %d tokens; in brackets what the "
+      "planner predicts\n\n%-32s %30s %28s\n",
+      static_cast<double>(budget) / 1e6, static_cast<int>(kWidth), static_cast<int>(kLength), "strategy",
+      fmt::format("most blocks, batch {}", kBatch).c_str(), fmt::format("largest batch, {} blocks", kBlocks).c_str());
+  for (const Way& way : all_ways(/*with_offload=*/false)) {
+    const int64_t predicted_blocks = prediction.largest_model(way, kBatch);
+    const int64_t blocks = largest(std::max<int64_t>(predicted_blocks, 1),
+                                   [&](int64_t count) { return measured_peak(way, {.blocks = count}) <= budget; });
+    const int64_t predicted_batch = prediction.largest_batch(way, kBlocks);
+    const int64_t batch = largest(std::max<int64_t>(predicted_batch, 1), [&](int64_t examples) {
+      return measured_peak(way, {.blocks = kBlocks, .batch = examples}) <= budget;
+    });
+    std::printf("%-32s %30s %28s\n", way.label().c_str(),
+                fmt::format("{:>3} ({:>3}), {:>4.1f} M parameters", blocks, predicted_blocks,
+                            prediction.million_parameters(blocks))
+                    .c_str(),
+                fmt::format("{:>3} ({:>3})", batch, predicted_batch).c_str());
+    std::fflush(stdout);
+  }
+}
+
+void extrapolate(int64_t device_memory, int64_t host_memory) {
+  constexpr int64_t kDeviceWidth = 2048;
+  constexpr int64_t kDeviceLength = 1024;
+  constexpr int64_t kBlocks = 24;
+  const auto shape = [](int64_t blocks) {
+    return Shape{.blocks = blocks, .batch = 2, .width = kDeviceWidth, .length = kDeviceLength};
+  };
+  const NeedsByBlocks needs(shape(1), shape(2));
+  for (const int64_t devices : {2, 8, 64}) {
+    const Prediction prediction(
+        needs, {.devices = devices, .memory = device_memory, .host_memory = host_memory, .is_on_host = false});
+    std::printf(
+        "\nExtrapolated: %d devices with %.0f GiB each and %.0f GiB of their host's memory, blocks of width %d, "
+        "examples "
+        "of %d tokens\n\n%-42s %14s %16s %16s\n%-42s %14s %16s %16s\n",
+        static_cast<int>(devices), static_cast<double>(device_memory) / 0x1p30,
+        static_cast<double>(host_memory) / 0x1p30, static_cast<int>(kDeviceWidth), static_cast<int>(kDeviceLength), "",
+        "largest batch", "largest model", "largest model", "strategy",
+        fmt::format("of {:.0f} M", prediction.million_parameters(kBlocks)).c_str(), "batch 8, M", "batch 32, M");
+    for (const Way& way : all_ways(/*with_offload=*/true)) {
+      const auto model = [&](int64_t batch) {
+        const int64_t blocks = prediction.largest_model(way, batch);
+        return blocks == 0 ? std::string("-") : fmt::format("{:.0f}", prediction.million_parameters(blocks));
+      };
+      std::printf("%-42s %14d %16s %16s\n", way.label().c_str(),
+                  static_cast<int>(prediction.largest_batch(way, kBlocks)), model(8).c_str(), model(32).c_str());
+    }
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  torch::set_num_threads(1);
+  levin::seed_everything(1);
+  const auto argument = [&](int index, double otherwise, double unit) {
+    return static_cast<int64_t>((argc > index ? std::stod(argv[index]) : otherwise) * unit);
+  };
+  measure_here(argument(1, 256, 1e6));
+  extrapolate(argument(2, 80, 0x1p30), argument(3, 256, 0x1p30));
+  return 0;
+}
