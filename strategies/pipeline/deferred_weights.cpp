@@ -34,10 +34,11 @@ struct Holder : torch::CustomClassHolder {
 class SplitLinear : public torch::autograd::Function<SplitLinear> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight,
-                            const at::Tensor& bias, std::shared_ptr<DeferredWeights> deferred) {
+                            const std::optional<at::Tensor>& bias, std::shared_ptr<DeferredWeights> deferred) {
     context->save_for_backward({input, weight});
+    context->saved_data["has_bias"] = bias.has_value() && bias->defined();
     context->saved_data["deferred"] = c10::IValue::make_capsule(c10::make_intrusive<Holder>(std::move(deferred)));
-    return at::native::linear(input, weight, bias.defined() ? std::optional(bias) : std::nullopt);
+    return at::native::linear(input, weight, bias);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -50,7 +51,7 @@ class SplitLinear : public torch::autograd::Function<SplitLinear> {
     at::Tensor of_input;
     at::Tensor of_bias;
     if (context->needs_input_grad(0)) of_input = at::matmul(gradient, saved[1]);
-    if (context->needs_input_grad(2)) of_bias = gradient.reshape({-1, gradient.size(-1)}).sum(0);
+    if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(2)) of_bias = gradient.reshape({-1, gradient.size(-1)}).sum(0);
     if (context->needs_input_grad(1))
       c10::static_intrusive_pointer_cast<Holder>(context->saved_data["deferred"].toCapsule())
           ->deferred->add(saved[1], saved[0].detach(), gradient);
@@ -62,7 +63,7 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const std::
   const bool splits = active != nullptr && c10::GradMode::is_enabled() && weight.requires_grad() && weight.is_leaf() &&
                       weight.dim() == 2 && input.dim() >= 2;
   if (!splits) return at::native::linear(input, weight, bias);
-  return SplitLinear::apply(input, weight, bias.value_or(at::Tensor()), active);
+  return SplitLinear::apply(input, weight, bias, active);
 }
 
 /// For good, as other threads may be calling it.

@@ -51,7 +51,7 @@ class Chain : public Module {
       net->push_back([](const at::Tensor& x, const at::Tensor& skip) { return x + skip; });
     }
     net->push_back(torch::nn::Tanh());
-    net->push_back(torch::nn::Linear(12, 12));
+    net->push_back(torch::nn::Linear(torch::nn::LinearOptions(12, 12).bias(false)));
     net->push_back(torch::nn::Dropout(options.dropout));
     net->push_back(torch::nn::Tanh());
     net->push_back(torch::nn::Linear(12, 12));
