@@ -51,7 +51,8 @@ class SplitLinear : public torch::autograd::Function<SplitLinear> {
     at::Tensor of_input;
     at::Tensor of_bias;
     if (context->needs_input_grad(0)) of_input = at::matmul(gradient, saved[1]);
-    if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(2)) of_bias = gradient.reshape({-1, gradient.size(-1)}).sum(0);
+    if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(2))
+      of_bias = gradient.reshape({-1, gradient.size(-1)}).sum(0);
     if (context->needs_input_grad(1))
       c10::static_intrusive_pointer_cast<Holder>(context->saved_data["deferred"].toCapsule())
           ->deferred->add(saved[1], saved[0].detach(), gradient);

@@ -14,11 +14,11 @@
 #include <levin/strategies/pipeline/chain_measurement.h>
 #include <levin/strategies/pipeline/pipeline_engine.h>
 #include <levin/strategies/pipeline/pipeline_partition.h>
+#include <levin/strategies/pipeline/pipeline_trace.h>
 #include <levin/strategies/ranks/absent_parameter.h>
 #include <levin/strategies/ranks/model_agreement.h>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
@@ -100,7 +100,12 @@ void PipelineOptions::describe(Schema<PipelineOptions>& schema) {
       .one_of({"always", "except_last", "never"});
   schema.field("data_parallel", &O::data_parallel, "pipelines side by side, each with its share of the data")
       .at_least(1);
+  schema.field("shard_optimizer", &O::shard_optimizer,
+               "pipelines side by side divide the optimizer's state, as stage 1 of sharded");
   schema.field("sequential", &O::sequential, "path of the levin::Sequential that is cut; empty: the module's only one");
+  schema.field("trace", &O::trace,
+               "folder for a trace of one batch, as a picture and for Chrome: what each stage did when; empty: none");
+  schema.field("trace_batch", &O::trace_batch, "which batch of a call is traced, counted from 1").at_least(1);
   schema.field("whole_after_fit", &O::whole_after_fit,
                "the module has all its parameters again after a call; false where no rank can hold them");
   describe_rank_options(schema);
@@ -126,6 +131,10 @@ void Pipeline::setup_environment(const StrategySetup& setup) {
   if (world_size() % options_.data_parallel != 0)
     throw ConfigError(fmt::format("pipeline.data_parallel is {}, which does not divide the {} ranks; valid: a divisor",
                                   options_.data_parallel, world_size()));
+  if (options_.shard_optimizer && options_.data_parallel == 1 && world_size() > 1)
+    throw ConfigError(
+        "pipeline.shard_optimizer divides the optimizer's state over pipelines side by side, and "
+        "pipeline.data_parallel is 1; hint: data_parallel: 2, or leave it out");
   if (world_size() > 1 && activations_ == nullptr) make_groups();
 }
 
@@ -195,8 +204,10 @@ std::vector<int64_t> Pipeline::balance(Module& module, SequentialImpl& sequentia
     if (by == BalanceBy::kTime && sample_ == nullptr) by = BalanceBy::kParameters;
     std::string text;
     if (collective().rank() == 0) {
-      if (by != BalanceBy::kParameters && sample_ != nullptr)
+      if (by != BalanceBy::kParameters && sample_ != nullptr) {
+        module.to(root_device());
         measure_chain(module, sequential, sample_().split(options_.micro_batches).front(), kRepetitions, units);
+      }
       text = numbers_text(automatic_balance(units, chunks, by, sequential_path_));
     }
     elements = numbers_from(collective().broadcast_bytes(text, 0));
@@ -213,8 +224,7 @@ std::vector<int64_t> Pipeline::balance(Module& module, SequentialImpl& sequentia
 }
 
 void Pipeline::setup_module(Module& module) {
-  module.to(root_device());
-  if (world_size() == 1) return;
+  if (world_size() == 1) return module.to(root_device());
   SequentialImpl& sequential = find_sequential(module);
   require_same_model(module, collective());
   broadcast_model(module, process_group());
@@ -241,12 +251,12 @@ void Pipeline::setup_module(Module& module) {
     }
   }
   parameters_ = std::make_unique<StageParameters>(
-      module,
+      module, root_device(),
       [&](const at::Tensor& tensor) {
         const void* key = tensor.unsafeGetTensorImpl();
         return outside.contains(key) ? std::set<int64_t>() : users[key];
       },
-      activations_);
+      activations_, replicas_, options_.shard_optimizer);
   engine_ = std::make_unique<PipelineEngine>(sequential, activations_, gradients_, std::move(engine));
   // The steps of all stages draw the same random numbers.
   const std::string state = engine_->stage() == 0 ? state_to_bytes(capture_rng_state()) : "";
@@ -268,6 +278,12 @@ void Pipeline::check_optimizer(const torch::optim::Optimizer& optimizer) {
         fmt::format("strategy '{}' does not work with an optimizer that evaluates the loss itself "
                     "(LBFGS), because each stage has its own",
                     name()));
+  if (options_.shard_optimizer && !optim::capabilities_of(optimizer).element_wise)
+    throw ConfigError(fmt::format(
+        "strategy '{}' with shard_optimizer gives each rank a part of every parameter, which this optimizer "
+        "cannot step: it is not known to work element by element; valid: levin::optim's, SGD, Adam, AdamW, "
+        "Adagrad and RMSprop of torch::optim; hint: shard_optimizer: false",
+        name()));
   if (dynamic_cast<const Stateful*>(&optimizer) != nullptr)
     throw ConfigError(
         fmt::format("strategy '{}' cannot divide the state of an optimizer that is a levin::Stateful; hint: give its "
@@ -322,10 +338,8 @@ StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, co
   {
     const WaitingIn waiting(whereabouts(), "a batch in the pipeline");
     output = engine_->train(batch, phases);
-    if (window.sync) {
-      parameters_->combine_gradients();
-      if (replicas_ != nullptr) average_over_replicas();
-    }
+    if (++batches_ == options_.trace_batch && !options_.trace.empty()) write_trace();
+    if (window.sync) parameters_->combine_gradients();
   }
   if (window.sync && window.counts_participants) {
     at::Tensor counts = at::tensor({participated_, window.has_next ? 1.0 : 0.0}, at::kDouble).to(root_device());
@@ -337,23 +351,50 @@ StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, co
   return output;
 }
 
-void Pipeline::average_over_replicas() {
-  const at::NoGradGuard no_grad;
-  std::map<at::ScalarType, std::vector<at::Tensor>> by_type;
-  for (const auto& [name, parameter] : parameters_->names().items())
-    if (parameter.grad().defined() && parameter.grad().numel() > 0)
-      by_type[parameter.scalar_type()].push_back(parameter.grad());
-  for (const auto& [type, gradients] : by_type) {
-    std::vector<at::Tensor> flat;
-    for (const at::Tensor& gradient : gradients) flat.push_back(gradient.reshape({-1}));
-    const at::Tensor all = at::cat(flat);
-    replicas_->all_reduce(all, ReduceOp::kMean)->wait();
-    int64_t offset = 0;
-    for (const at::Tensor& gradient : gradients) {
-      gradient.copy_(all.narrow(0, offset, gradient.numel()).view(gradient.sizes()));
-      offset += gradient.numel();
-    }
+/// Of the first pipeline; its ranks come to it together.
+void Pipeline::write_trace() {
+  if (data_share().index != 0) return;
+  using Kind = PipelineAction::Kind;
+  static const std::map<Kind, PipelineEvent::Kind> kKinds = {
+      {Kind::kForward, PipelineEvent::Kind::kForward},
+      {Kind::kBackward, PipelineEvent::Kind::kBackward},
+      {Kind::kBackwardInput, PipelineEvent::Kind::kBackwardInput},
+      {Kind::kBackwardWeight, PipelineEvent::Kind::kBackwardWeight}};
+  std::vector<PipelineEvent> own;
+  for (const auto& done : engine_->done()) {
+    PipelineEvent event{.rank = engine_->stage(),
+                        .chunk = done.action.chunk / stages(),
+                        .micro_batch = done.action.micro_batch,
+                        .kind = PipelineEvent::Kind::kReceiveWait,
+                        .begin_ns = done.waited_from,
+                        .end_ns = done.from};
+    if (event.end_ns > event.begin_ns) own.push_back(event);
+    event.kind = kKinds.at(done.action.kind);
+    event.begin_ns = done.from;
+    event.end_ns = done.to;
+    own.push_back(event);
   }
+  // Clocks of other hosts are compared where all ranks pass a barrier.
+  activations_->barrier();
+  const auto clocks = activations_->gather_bytes(std::to_string(PipelineEngine::now()));
+  const auto bytes = activations_->gather_bytes(events_to_bytes(own));
+  if (engine_->stage() != 0) return;
+  const bool one_host = environment().local_world_size() == world_size();
+  std::vector<PipelineEvent> all;
+  for (size_t rank = 0; rank < bytes.size(); ++rank) {
+    const int64_t ahead = one_host ? 0 : std::stoll(clocks.front()) - std::stoll(clocks[rank]);
+    const auto events = events_from_bytes(bytes[rank], ahead);
+    all.insert(all.end(), events.begin(), events.end());
+  }
+  const double theory = theoretical_bubble(
+      options_.schedule,
+      {.stages = stages(), .micro_batches = engine_->micro_batches(), .chunks_per_rank = chunks_per_rank()});
+  write_pipeline_trace(
+      options_.trace, all,
+      fmt::format("{}, {} stages, {} micro-batches", options_.schedule, stages(), engine_->micro_batches()), theory);
+  log::rank_zero_info(
+      fmt::format("batch {} in the pipeline: idle {:.1f} % of the time, by theory {:.1f} %; trace in {}", batches_,
+                  100 * measured_bubble(all).mean, 100 * theory, options_.trace));
 }
 
 StepOutput Pipeline::evaluate(const Batch& batch, StepPhases& phases) {
@@ -370,8 +411,11 @@ void Pipeline::stand_ins_changed() {
   if (parameters_ != nullptr) parameters_->send_parameters();
 }
 
+/// Ranks with different parts of the gradients.
+Collective& Pipeline::parts() { return options_.shard_optimizer ? collective() : *activations_; }
+
 void Pipeline::combine_found_inf(at::Tensor& found_inf) {
-  if (activations_ != nullptr) activations_->all_reduce(found_inf, ReduceOp::kMax)->wait();
+  if (activations_ != nullptr) parts().all_reduce(found_inf, ReduceOp::kMax)->wait();
 }
 
 at::Tensor Pipeline::reduce_norm(at::Tensor norms, double order) {
@@ -379,12 +423,16 @@ at::Tensor Pipeline::reduce_norm(at::Tensor norms, double order) {
   const at::NoGradGuard no_grad;
   at::Tensor combined = norms.clone();
   if (order == 2) combined.square_();
-  activations_->all_reduce(combined, std::isinf(order) ? ReduceOp::kMax : ReduceOp::kSum)->wait();
+  parts().all_reduce(combined, std::isinf(order) ? ReduceOp::kMax : ReduceOp::kSum)->wait();
   if (order == 2) combined.sqrt_();
   return combined;
 }
 
 void Pipeline::clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) {
+  if (options_.shard_optimizer && activations_ != nullptr)
+    throw ConfigError(
+        "trainer.gradient_clip_algorithm 'adaptive' does not work with pipeline.shard_optimizer, whose ranks "
+        "have parts of rows; valid: norm, value");
   std::vector<at::Tensor> own;
   for (const at::Tensor& parameter : parameters)
     if (parameter.numel() > 0) own.push_back(parameter);
@@ -402,6 +450,7 @@ void Pipeline::restart_steps(bool alone) {
 void Pipeline::teardown() {
   engine_.reset();
   parameters_.reset();
+  batches_ = 0;
   sample_ = nullptr;
   activations_.reset();
   gradients_.reset();

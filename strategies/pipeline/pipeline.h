@@ -36,7 +36,10 @@ struct PipelineOptions {
   int64_t chunks_per_rank = 0;       ///< 0: 2 for interleaved, else 1
   std::string checkpoint = "never";  ///< what is recomputed in backward: always, except_last micro-batch, never
   int64_t data_parallel = 1;         ///< pipelines side by side, each with its share of the data
+  bool shard_optimizer = false;      ///< pipelines side by side divide the optimizer's state
   std::string sequential;            ///< path of the levin::Sequential that is cut; empty: the module's only one
+  std::string trace;                 ///< folder for a trace of one batch: what each stage did when; empty: none
+  int64_t trace_batch = 10;          ///< which batch of a call, counted from 1
   bool whole_after_fit = true;       ///< the module has all parameters again when a call has ended
   std::string backend = "auto";      ///< auto, gloo, nccl or shared_memory
   double timeout = 1800;             ///< seconds that a rank waits for the others in a collective
@@ -96,7 +99,8 @@ class Pipeline : public RankedStrategy {
   void make_groups();
   SequentialImpl& find_sequential(Module& module);
   std::vector<int64_t> balance(Module& module, SequentialImpl& sequential);
-  void average_over_replicas();
+  Collective& parts();
+  void write_trace();
 
   const Options options_;
   std::string sequential_path_;
@@ -107,6 +111,7 @@ class Pipeline : public RankedStrategy {
   std::shared_ptr<Collective> activations_;  ///< of the ranks of one pipeline
   std::shared_ptr<Collective> gradients_;    ///< the same
   std::shared_ptr<Collective> replicas_;     ///< of the ranks with the same stage; nullptr for one pipeline
+  int64_t batches_ = 0;                      ///< of this call
   Participation participation_;
   double participated_ = 0;  ///< of this rank, in the window so far
 };

@@ -11,6 +11,7 @@
 #include <levin/strategies/pipeline/micro_batch_norm.h>
 #include <levin/strategies/pipeline/module_scopes.h>
 
+#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
@@ -23,6 +24,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <mutex>
 
 namespace levin {
 namespace {
@@ -34,17 +36,36 @@ constexpr int64_t kMostTensors = 64;
 /// Actions ahead of the one that runs whose messages may arrive meanwhile.
 constexpr size_t kReceivesAhead = 2;
 
-int64_t now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 /// What two micro-batches must have in common for the same tensors to pass between stages.
 std::string signature_of(const Batch& batch) {
   std::string text;
   for (const auto& [name, tensor] : batch.items()) text += fmt::format("{} {};", name, to_string(spec_of(tensor)));
   return text;
 }
+
+/// Random numbers of a stream of its own, while it lives.
+class OwnStream {
+ public:
+  OwnStream(const at::Device& device, uint64_t seed) : on_cpu_(seed) {
+    if (device.is_cpu()) return;
+    generator_ = at::globalContext().defaultGenerator(device);
+    const std::lock_guard lock(generator_.mutex());
+    state_ = generator_.get_state();
+    generator_.set_current_seed(seed);
+  }
+  ~OwnStream() {
+    if (!generator_.defined()) return;
+    const std::lock_guard lock(generator_.mutex());
+    generator_.set_state(state_);
+  }
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+
+ private:
+  ThreadGeneratorScope on_cpu_;
+  at::Generator generator_;  ///< of the device
+  at::Tensor state_;
+};
 
 at::Tensor zeros(const TensorSpec& spec, const at::Device& device) {
   return at::zeros(spec.sizes, at::TensorOptions().dtype(spec.type).device(device));
@@ -61,6 +82,11 @@ PipelineEngine::PipelineEngine(SequentialImpl& sequential, std::shared_ptr<Colle
   LEVIN_CHECK(chunks() % stages() == 0 && options_.chunk_ends.back() == sequential.size(),
               "every rank has equally many chunks, and they are the whole sequential");
   sequential_.set_runner(this);
+}
+
+int64_t PipelineEngine::now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 PipelineEngine::~PipelineEngine() { sequential_.set_runner(nullptr); }
@@ -312,8 +338,8 @@ PipelineEngine::Tensors PipelineEngine::run_chunk(int64_t chunk, int64_t micro_b
       options_.checkpoint == "always" || (options_.checkpoint == "except_last" && !is_last_micro_batch);
   Tensors outputs;
   {
-    const ThreadGeneratorScope own_stream(
-        mix_seed(seed_, static_cast<uint64_t>(chunk), static_cast<uint64_t>(micro_batch)));
+    const OwnStream random_numbers(options_.device,
+                                   mix_seed(seed_, static_cast<uint64_t>(chunk), static_cast<uint64_t>(micro_batch)));
     outputs = run_elements(chunk, checkpointed, inputs);
   }
   const auto given = specs_of(outputs);

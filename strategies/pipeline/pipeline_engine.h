@@ -71,6 +71,10 @@ class PipelineEngine final : private SequentialRunner {
     int64_t to;
   };
   const std::vector<Done>& done() const { return done_; }
+  /// Of the last `train`.
+  int64_t micro_batches() const { return static_cast<int64_t>(sizes_.size()); }
+  /// Nanoseconds of the clock that it notes times with.
+  static int64_t now();
   /// The most micro-batches, over all chunks of the rank, that were under way at once in the last `train`.
   int64_t most_held() const { return most_held_; }
 

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -27,6 +28,10 @@ namespace levin {
 /// that lie outside of the chain that is cut) are copied to all of these: their gradients are added up for the stage
 /// that they belong to, and their values sent from there. The memory of all others is given back.
 ///
+/// Ranks of the same stage in pipelines side by side (replicas) average gradients. Where they divide the optimizer's
+/// state, each steps its part of every parameter and gets the others' parts afterwards (stage 1 of Rajbhandari et al.,
+/// "ZeRO", 2020, arXiv:1910.02054).
+///
 /// Methods marked "collective" are called by the ranks of all stages in the same order.
 class StageParameters {
  public:
@@ -34,21 +39,23 @@ class StageParameters {
   /// the last.
   using UsersOf = std::function<std::set<int64_t>(const at::Tensor& tensor)>;
 
-  /// Every rank has the same values. `stages`: a group in which the rank of each stage is its number.
-  StageParameters(const torch::nn::Module& module, const UsersOf& users_of, std::shared_ptr<Collective> stages);
+  /// Every rank has the same values. Those that this rank uses move to its device. `stages`: a group in which the rank
+  /// of each stage is its number. `replicas`: nullptr where there is one pipeline.
+  StageParameters(const torch::nn::Module& module, const at::Device& device, const UsersOf& users_of,
+                  std::shared_ptr<Collective> stages, std::shared_ptr<Collective> replicas, bool divides_state);
 
-  /// What an optimizer steps in place of a parameter: itself where it belongs to this stage, else a tensor without
-  /// elements, so that optimizers have the same groups on all ranks.
+  /// What an optimizer steps in place of a parameter: itself (or this rank's part of it, flat) where it belongs to this
+  /// stage, else a tensor without elements, so that optimizers have the same groups on all ranks.
   at::Tensor stand_in(const at::Tensor& parameter) const;
   const optim::ParameterNames& names() const { return names_; }
-  /// This rank's part of the parameter or buffer of that name: all of it or nothing.
+  /// This rank's part of the parameter or buffer of that name: all of it or nothing, or a replica's part.
   std::optional<ParameterPart> part_of(const std::string& name) const;
   /// Bytes that this rank holds.
   int64_t bytes() const;
 
   /// At the end of a window; collective. Stand-ins get gradients without elements.
   void combine_gradients();
-  /// The optimizer has stepped; collective.
+  /// What optimizers step has changed; collective.
   void send_parameters() { send(/*buffers=*/false); }
   /// Values were loaded; collective.
   void send_all() { send(/*buffers=*/true); }
@@ -59,7 +66,8 @@ class StageParameters {
   struct Entry {
     std::string name;
     at::Tensor tensor;    ///< of the module
-    at::Tensor stand_in;  ///< the tensor itself where it belongs to this stage
+    at::Tensor stand_in;  ///< where it belongs to this stage: the tensor itself, or a view of this rank's part
+    int64_t offset;       ///< of the first element of `stand_in`
     int64_t owner;
     bool is_parameter;
     bool is_shared;     ///< by several stages
@@ -68,8 +76,17 @@ class StageParameters {
 
   void send(bool buffers);
   bool is_own(const Entry& entry) const { return entry.owner == stages_->rank(); }
+  /// Of the parameters that this stage steps, by type.
+  std::map<at::ScalarType, std::vector<Entry*>> own_parameters();
+  /// Elements of a replica's part of a parameter; the last ones may be cut off, or not there.
+  int64_t part_size(const Entry& entry) const;
+  void average_gradients();
+  void average_parts_of_gradients();
+  void gather_parts();
 
   std::shared_ptr<Collective> stages_;
+  std::shared_ptr<Collective> replicas_;
+  const bool divides_state_;
   std::vector<Entry> entries_;
   std::unordered_map<std::string, size_t> by_name_;
   std::unordered_map<const void*, size_t> by_tensor_;  ///< parameters

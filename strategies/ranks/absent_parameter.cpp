@@ -11,8 +11,9 @@ void free_storage(const at::Tensor& tensor) {
   storage->set_nbytes(0);
 }
 
-at::Tensor absent_tensor(const at::Tensor& like, const std::string& message) {
-  at::Tensor absent = at::empty_like(like, like.options().requires_grad(false), at::MemoryFormat::Contiguous);
+at::Tensor absent_tensor(const at::Tensor& like, const at::Device& device, const std::string& message) {
+  at::Tensor absent =
+      at::empty_like(like, like.options().device(device).requires_grad(false), at::MemoryFormat::Contiguous);
   free_storage(absent);
   absent.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(message);
   return absent;

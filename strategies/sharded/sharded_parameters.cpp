@@ -39,10 +39,11 @@ void allocate_storage(const at::Tensor& tensor) {
 
 at::Tensor absent_parameter(const std::string& name, const at::Tensor& like) {
   return absent_tensor(
-      like, fmt::format("[sharded] the parameter '{}' is divided over the ranks and not here now; hint: use it inside "
-                        "the forward of the unit that it belongs to, and call units in training_step, "
-                        "validation_step, test_step or predict_step",
-                        name));
+      like, like.device(),
+      fmt::format("[sharded] the parameter '{}' is divided over the ranks and not here now; hint: use it inside "
+                  "the forward of the unit that it belongs to, and call units in training_step, "
+                  "validation_step, test_step or predict_step",
+                  name));
 }
 
 }  // namespace

@@ -51,10 +51,10 @@ class Chain : public Module {
       net->push_back([](const at::Tensor& x, const at::Tensor& skip) { return x + skip; });
     }
     net->push_back(torch::nn::Tanh());
-    net->push_back(torch::nn::Linear(torch::nn::LinearOptions(12, 12).bias(false)));
+    net->push_back(torch::nn::Linear(12, 12));
     net->push_back(torch::nn::Dropout(options.dropout));
     net->push_back(torch::nn::Tanh());
-    net->push_back(torch::nn::Linear(12, 12));
+    net->push_back(torch::nn::Linear(torch::nn::LinearOptions(12, 12).bias(false)));
     net->push_back([](const at::Tensor& x) { return x.relu(); });
     net->push_back(torch::nn::Linear(12, options.outside ? 6 : 1));
     if (options.wrong == "no sequential") {
@@ -229,15 +229,26 @@ TEST(Pipeline, PipelinesSideBySideTrainAsOneDevice) {
   }
 }
 
+TEST(Pipeline, PipelinesSideBySideDivideTheOptimizersState) {
+  for (const double clip : {0.0, 0.05})
+    expect_same_weights(run({.module = {.outside = true},
+                             .strategy = pipeline("data_parallel: 2, shard_optimizer: true, micro_batches: 2"),
+                             .devices = 4,
+                             .clip = clip}),
+                        run({.module = {.outside = true}, .clip = clip}));
+}
+
 TEST(Pipeline, GoesOnUnderAnyStrategyAndBack) {
   const ChainOptions module{.outside = true};
   const Ran whole = run({.module = module, .epochs = 3});
-  const std::vector<std::pair<std::string, int>> strategies = {{"single_device", 1},
-                                                               {"ddp_threads", 2},
-                                                               {"{name: sharded_threads, stage: 3}", 2},
-                                                               {pipeline("micro_batches: 4"), 2},
-                                                               {pipeline("schedule: interleaved, micro_batches: 4"), 4},
-                                                               {pipeline("data_parallel: 2"), 4}};
+  const std::vector<std::pair<std::string, int>> strategies = {
+      {"single_device", 1},
+      {"ddp_threads", 2},
+      {"{name: sharded_threads, stage: 3}", 2},
+      {pipeline("micro_batches: 4"), 2},
+      {pipeline("schedule: interleaved, micro_batches: 4"), 4},
+      {pipeline("data_parallel: 2"), 4},
+      {pipeline("data_parallel: 2, shard_optimizer: true"), 4}};
   for (const auto& [saver, devices] : strategies) {
     const std::string folder = testing::fresh_folder("pipeline_resume");
     run({.module = module, .strategy = saver, .devices = devices, .save_in = folder, .epochs = 1});
