@@ -159,16 +159,16 @@ TEST(PlanAgainstPipeline, PredictsWhatTheStageThatNeedsMostHolds) {
         if (other.stages == 2 && other.checkpoints == checkpoints) return other;
       throw std::logic_error("no such row");
     }();
-    // The first stage: two micro-batches in flight.
-    const Reading measured = readings().of(0);
+    // The first stage has two micro-batches in flight; where that is little, the last one has the loss.
+    const Reading measured = readings().of(checkpoints ? 1 : 0);
     EXPECT_EQ(measured.parameters, row.parameters);
-    // The scale is a copy here; its gradient and state are the last stage's.
+    // The scale's gradient and state are the last stage's.
     const auto scale = static_cast<int64_t>(kWidth * sizeof(float));
-    EXPECT_EQ(measured.gradients, row.gradients - scale);
+    EXPECT_EQ(measured.gradients, row.gradients - (checkpoints ? 0 : scale));
     EXPECT_NEAR(static_cast<double>(measured.optimizer), static_cast<double>(row.optimizer), 64);
-    std::printf("%ld %ld\n", measured.added, row.activations);
-    EXPECT_NEAR(static_cast<double>(measured.added), static_cast<double>(row.activations),
-                0.25 * static_cast<double>(row.activations));
+    // Backward has gradients of activations besides, of one micro-batch and less than of two blocks.
+    EXPECT_GE(measured.added, row.activations);
+    EXPECT_LE(measured.added, row.activations + 2 * kBatch / 8 * 9 * scale);
   }
 }
 
