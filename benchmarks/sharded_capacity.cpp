@@ -1,10 +1,11 @@
 /// How large a model and how large a batch a given memory of each rank allows: a GPT-like transformer under `ddp` and
 /// `sharded` by stage, with and without activation checkpointing, AdamW, 32-true.
 ///
-///   build/bin/sharded_capacity [budget in MB] [GiB of a device] [GiB of a host for each of its devices]
+///   build/bin/sharded_capacity [MB of a rank: 192] [GiB of a device: 80] [GiB of its host for each device: 256]
 ///
 /// First 2 thread ranks of this machine, whose budget stands for a device's memory: measured, beside what the planner
-/// predicts. Then devices that are not here, as the planner works them out, with offload too. It takes minutes.
+/// predicts. Then devices that are not here, as the planner works them out, with offload too. It takes four minutes;
+/// the first part takes longer with more memory.
 
 #include "../tests/support/accounting_allocator.h"
 #include "transformer.h"
@@ -18,6 +19,7 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -65,22 +67,29 @@ std::vector<Way> all_ways(bool with_offload) {
   return ways;
 }
 
-/// The largest number from 1 on that fits, where all below it do too; 0: none. Looks at `guess` first, from there in
-/// strides that double, then halves what is left.
-int64_t largest(int64_t guess, const std::function<bool(int64_t)>& fits) {
-  int64_t fitting = 0;
-  int64_t too_large = 0;
-  int64_t stride = 1;
-  if (fits(guess)) {
-    for (fitting = guess; fits(fitting + stride); stride *= 2) fitting += stride;
-    too_large = fitting + stride;
-  } else {
-    for (too_large = guess; too_large > stride && !fits(too_large - stride); stride *= 2) too_large -= stride;
-    fitting = std::max<int64_t>(too_large - stride, 0);
-  }
+/// The largest number from 1 on that fits, where all below it do too; 0: none.
+int64_t largest(const std::function<bool(int64_t)>& fits) {
+  int64_t too_large = 1;
+  while (fits(too_large)) too_large *= 2;
+  int64_t fitting = too_large / 2;
   while (too_large - fitting > 1) {
     const int64_t middle = fitting + (too_large - fitting) / 2;
     (fits(middle) ? fitting : too_large) = middle;
+  }
+  return fitting;
+}
+
+/// The same of what takes long to measure: looks at `guess` first and goes on to where the budget would be reached if
+/// each more took `bytes_each`, inside of what is known already.
+int64_t largest_measured(int64_t guess, double bytes_each, int64_t budget,
+                         const std::function<int64_t(int64_t)>& bytes_of) {
+  int64_t fitting = 0;
+  int64_t too_large = std::numeric_limits<int64_t>::max();
+  for (int64_t next = std::max<int64_t>(guess, 1); too_large - fitting > 1;) {
+    const int64_t left = budget - bytes_of(next);
+    (left >= 0 ? fitting : too_large) = next;
+    next += static_cast<int64_t>(std::floor(static_cast<double>(left) / bytes_each));
+    next = std::max(std::min(next, too_large - 1), fitting + 1);
   }
   return fitting;
 }
@@ -151,7 +160,7 @@ int64_t PeakMeter::peak = 0;
 /// Bytes of the rank that has the most.
 int64_t measured_peak(const Way& way, const Shape& shape) {
   constexpr int64_t kRanks = 2;
-  constexpr int64_t kSteps = 3;
+  constexpr int64_t kSteps = 2;  // the second has the optimizer's state; a later one has one batch of tokens more
   levin::TrainerOptions options = quiet_options();
   options.max_steps = kSteps;
   options.devices = static_cast<int>(kRanks);
@@ -240,7 +249,7 @@ class Prediction {
     return row_of(plan_memory(needs_.of(blocks, batch, machine_.is_on_host), machine_.devices, machine_.memory), way);
   }
   int64_t largest_model(const Way& way, int64_t batch) const {
-    return largest(1, [&](int64_t blocks) {
+    return largest([&](int64_t blocks) {
       const PlanRow planned = row(way, blocks, batch);
       return planned.fits && planned.host <= machine_.host_memory;
     });
@@ -270,14 +279,23 @@ void measure_here(int64_t budget) {
       "planner predicts\n\n%-32s %30s %28s\n",
       static_cast<double>(budget) / 1e6, static_cast<int>(kWidth), static_cast<int>(kLength), "strategy",
       fmt::format("most blocks, batch {}", kBatch).c_str(), fmt::format("largest batch, {} blocks", kBlocks).c_str());
+  // The next way is about as far from what is predicted as the last one.
+  int64_t off_blocks = 0;
+  int64_t off_batch = 0;
   for (const Way& way : all_ways(/*with_offload=*/false)) {
+    const auto predicted_bytes = [&](int64_t blocks, int64_t batch) {
+      return static_cast<double>(prediction.row(way, blocks, batch).total());
+    };
     const int64_t predicted_blocks = prediction.largest_model(way, kBatch);
-    const int64_t blocks = largest(std::max<int64_t>(predicted_blocks, 1),
-                                   [&](int64_t count) { return measured_peak(way, {.blocks = count}) <= budget; });
+    const int64_t blocks =
+        largest_measured(predicted_blocks + off_blocks, predicted_bytes(2, kBatch) - predicted_bytes(1, kBatch), budget,
+                         [&](int64_t count) { return measured_peak(way, {.blocks = count}); });
     const int64_t predicted_batch = prediction.largest_batch(way, kBlocks);
-    const int64_t batch = largest(std::max<int64_t>(predicted_batch, 1), [&](int64_t examples) {
-      return measured_peak(way, {.blocks = kBlocks, .batch = examples}) <= budget;
-    });
+    const int64_t batch = largest_measured(
+        predicted_batch + off_batch, predicted_bytes(kBlocks, kBatch + 1) - predicted_bytes(kBlocks, kBatch), budget,
+        [&](int64_t examples) { return measured_peak(way, {.blocks = kBlocks, .batch = examples}); });
+    off_blocks = blocks - predicted_blocks;
+    off_batch = batch - predicted_batch;
     std::printf("%-32s %30s %28s\n", way.label().c_str(),
                 fmt::format("{:>3} ({:>3}), {:>4.1f} M parameters", blocks, predicted_blocks,
                             prediction.million_parameters(blocks))
@@ -326,7 +344,7 @@ int main(int argc, char** argv) {
   const auto argument = [&](int index, double otherwise, double unit) {
     return static_cast<int64_t>((argc > index ? std::stod(argv[index]) : otherwise) * unit);
   };
-  measure_here(argument(1, 256, 1e6));
+  measure_here(argument(1, 192, 1e6));
   extrapolate(argument(2, 80, 0x1p30), argument(3, 256, 0x1p30));
   return 0;
 }

@@ -90,7 +90,7 @@ struct PlanRow {
   int64_t activations = 0;    ///< of a batch
   int64_t gathered = 0;       ///< what is there whole for a moment only: units of stage 3, buckets of stage 2
   int64_t widened = 0;        ///< gradients in the optimizer's type, during its step: activations are gone then
-  int64_t host = 0;           ///< the most that is in the host's memory at once
+  int64_t host = 0;           ///< with offload, the most that is in the host's memory at once
   int64_t communication = 0;  ///< that a rank sends to others in an optimizer step
   int64_t largest_batch = 0;  ///< examples on a rank that fit; 0: not even one; kAnyBatch: memory sets no limit
   bool is_possible = true;    ///< the optimizer can be divided (by sharded)
