@@ -103,6 +103,11 @@ class ActivationMeter::Ledger {
     return most_;
   }
 
+  SavedBytes now() const {
+    const std::lock_guard lock(mutex_);
+    return now_.whole;
+  }
+
  private:
   struct Entry {
     int64_t holders = 0;
@@ -156,6 +161,8 @@ ActivationMeter::~ActivationMeter() {
 }
 
 SavedByForward ActivationMeter::most() const { return ledger_->most(); }
+
+SavedBytes ActivationMeter::now() const { return ledger_->now(); }
 
 std::unique_ptr<torch::autograd::SavedVariableHooks> ActivationMeter::make_keeper() {
   return std::make_unique<Keeper>(ledger_);

@@ -45,6 +45,8 @@ class ActivationMeter final : public SavedTensorScope, private UnitHook {
   ~ActivationMeter() override;
 
   SavedByForward most() const;
+  /// What is saved at present.
+  SavedBytes now() const;
 
   std::unique_ptr<torch::autograd::SavedVariableHooks> make_keeper() override;
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <tuple>
 
 namespace levin {
@@ -16,6 +17,9 @@ constexpr int64_t kBucketsInFlight = 2;
 /// it, which are on their way.
 constexpr size_t kUnitsInFlight = 2;
 
+/// Of `pipeline`, by default.
+constexpr int64_t kMicroBatches = 8;
+
 int64_t divided(int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; }
 
 /// What a rank of a ring sends so that bytes that are divided over the ranks meet all of them, or the reverse.
@@ -24,25 +28,142 @@ int64_t ring_bytes(int64_t bytes, int64_t ranks) {
       std::llround(static_cast<double>(bytes) * static_cast<double>(ranks - 1) / static_cast<double>(ranks)));
 }
 
+/// The most stages, a divisor of the devices, that each get an element; 1: no pipeline.
+int64_t pipeline_stages(int64_t elements, int64_t devices) {
+  int64_t stages = std::min(elements, devices);
+  while (stages > 1 && devices % stages != 0) --stages;
+  return std::max<int64_t>(stages, 1);
+}
+
+/// Cuts costs into parts that are not empty, the last of a part following: of the cuts whose parts cost `limit` at most
+/// each, one that makes the largest (`evenly`: the sum of the squares) least.
+struct Cut {
+  double value = 0;
+  std::vector<size_t> ends;
+};
+Cut best_cut(const std::vector<int64_t>& costs, size_t parts, double limit, bool evenly) {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  // best[k][n]: of the first n costs in k parts, and where the last of these parts begins.
+  std::vector<std::vector<double>> best(parts + 1, std::vector<double>(costs.size() + 1, kNever));
+  std::vector<std::vector<size_t>> begin(parts + 1, std::vector<size_t>(costs.size() + 1, 0));
+  best[0][0] = 0;
+  for (size_t k = 1; k <= parts; ++k) {
+    for (size_t n = k; n <= costs.size(); ++n) {
+      double part = 0;
+      for (size_t from = n; from-- > k - 1;) {
+        part += static_cast<double>(costs[from]);
+        if (part > limit) break;
+        const double value = evenly ? best[k - 1][from] + part * part : std::max(best[k - 1][from], part);
+        if (value >= best[k][n]) continue;
+        best[k][n] = value;
+        begin[k][n] = from;
+      }
+    }
+  }
+  Cut cut{.value = best[parts][costs.size()], .ends = std::vector<size_t>(parts)};
+  for (size_t k = parts, end = costs.size(); k > 0; end = begin[k--][end]) cut.ends[k - 1] = end;
+  return cut;
+}
+
+/// As `pipeline` with balance_by: parameters.
+std::vector<size_t> cut_by_parameters(const ChainNeeds& chain, int64_t stages) {
+  std::vector<int64_t> costs;
+  for (const ChainNeeds::Element& element : chain.elements) costs.push_back(element.weights.elements);
+  const auto parts = static_cast<size_t>(stages);
+  const double largest =
+      best_cut(costs, parts, std::numeric_limits<double>::infinity(), /*evenly=*/false).value;
+  return best_cut(costs, parts, largest, /*evenly=*/true).ends;
+}
+
 class Planner {
  public:
   Planner(const TrainingNeeds& needs, int64_t devices, int64_t memory)
-      : needs_(needs), devices_(devices), memory_(memory) {}
+      : needs_(needs),
+        devices_(devices),
+        memory_(memory),
+        stages_(pipeline_stages(static_cast<int64_t>(needs.chain.elements.size()), devices)) {
+    if (stages_ > 1) stage_ends_ = cut_by_parameters(needs.chain, stages_);
+  }
+
+  /// 1: no pipeline.
+  int64_t stages() const { return stages_; }
 
   /// `row` says which way to train.
   PlanRow filled(PlanRow row) const {
-    if (row.stage == 0)
-      replicate(row);
-    else
+    if (row.stage > 0)
       divide(row);
+    else if (row.stages == 0)
+      replicate(row);
     row.is_possible = row.stage == 0 || needs_.element_wise;
-    row.activations = activations(row, needs_.batch_on(devices_));
+    row = with_batch(row, needs_.batch_on(row.stages == 0 ? devices_ : row.pipelines));
     row.fits = row.is_possible && row.total() <= memory_;
     if (row.is_possible) row.largest_batch = largest_batch(row);
     return row;
   }
 
  private:
+  PlanRow with_batch(PlanRow row, int64_t batch) const {
+    if (row.stages > 0) return busiest_stage(row, batch);
+    row.activations = activations(row, batch);
+    return row;
+  }
+
+  /// Of the stage that needs most; what is sent by the one that sends most.
+  PlanRow busiest_stage(const PlanRow& row, int64_t batch) const {
+    PlanRow busiest;
+    int64_t communication = 0;
+    for (size_t stage = 0; stage < stage_ends_.size(); ++stage) {
+      const PlanRow other = of_stage(row, stage, batch);
+      communication = std::max(communication, other.communication);
+      if (stage == 0 || other.total() > busiest.total()) busiest = other;
+    }
+    busiest.communication = communication;
+    return busiest;
+  }
+
+  PlanRow of_stage(PlanRow row, size_t stage, int64_t batch) const {
+    const ChainNeeds& chain = needs_.chain;
+    const bool is_first = stage == 0;
+    const bool is_last = stage + 1 == stage_ends_.size();
+    const size_t begin = is_first ? 0 : stage_ends_[stage - 1];
+    const size_t end = stage_ends_[stage];
+    WeightNeeds weights;
+    BatchBytes saved;
+    for (size_t i = begin; i < end; ++i) {
+      weights += chain.elements[i].weights;
+      saved += chain.elements[i].saved;
+    }
+    // The optimizer's state is with the parameters that it belongs to; that of those outside is on the last stage.
+    const int64_t stepped = weights.trainable_elements + (is_last ? chain.outside.trainable_elements : 0);
+    const double state_of_element = static_cast<double>(needs_.optimizer_state) /
+                                    static_cast<double>(std::max<int64_t>(needs_.weights.trainable_elements, 1));
+    weights += chain.outside;
+    row.parameters = weights.bytes + needs_.buffers;
+    row.gradients = weights.trainable_bytes;
+    row.optimizer = std::llround(state_of_element * static_cast<double>(stepped)) + needs_.counters;
+
+    // What it got and what it gave stay until backward, also where the stage is recomputed.
+    BatchBytes passing;
+    if (!is_first) passing += chain.elements[begin - 1].result;
+    if (!is_last) passing += chain.elements[end - 1].result;
+    if (is_first) saved += chain.saved_before;
+    if (is_last) saved += chain.saved_after;
+    if (!is_last) saved += chain.elements[end - 1].result;
+    const int64_t micro_batches = std::min(kMicroBatches, batch);
+    const int64_t examples = divided(batch, micro_batches);
+    const int64_t in_flight = std::min(micro_batches, row.stages - static_cast<int64_t>(stage));
+    row.activations = row.checkpoints ? times(passing, in_flight).at(examples) + saved.at(examples)
+                                      : times(saved, in_flight).at(examples);
+    row.communication = times(passing, needs_.micro_batches).at(batch) + 2 * ring_bytes(row.gradients, row.pipelines);
+    row.bubble = static_cast<double>(row.stages - 1) / static_cast<double>(micro_batches + row.stages - 1);
+    return row;
+  }
+
+  static BatchBytes times(const BatchBytes& bytes, int64_t count) {
+    const auto factor = static_cast<double>(count);
+    return {.fixed = factor * bytes.fixed, .per_example = factor * bytes.per_example};
+  }
+
   void replicate(PlanRow& row) const {
     row.parameters = needs_.weights.bytes + needs_.buffers;
     row.gradients = needs_.weights.trainable_bytes;
@@ -105,11 +226,7 @@ class Planner {
   }
 
   int64_t largest_batch(const PlanRow& row) const {
-    const auto fits = [&](int64_t batch) {
-      PlanRow with = row;
-      with.activations = activations(row, batch);
-      return with.total() <= memory_;
-    };
+    const auto fits = [&](int64_t batch) { return with_batch(row, batch).total() <= memory_; };
     if (fits(PlanRow::kAnyBatch)) return PlanRow::kAnyBatch;
     int64_t fitting = 0;
     int64_t too_large = PlanRow::kAnyBatch;
@@ -123,16 +240,26 @@ class Planner {
   const TrainingNeeds& needs_;
   int64_t devices_;
   int64_t memory_;
+  int64_t stages_;
+  std::vector<size_t> stage_ends_;  ///< stage s has the elements [stage_ends_[s - 1], stage_ends_[s])
 };
 
 std::string mebibytes(int64_t bytes) { return fmt::format("{:.1f}", static_cast<double>(bytes) / (1 << 20)); }
 
 std::string strategy_text(const PlanRow& row) {
+  if (row.stages > 0)
+    return fmt::format("pipeline, {} stages{}{}", row.stages,
+                       row.pipelines > 1 ? fmt::format(" x {}", row.pipelines) : "",
+                       row.checkpoints ? " + checkpointing" : "");
   return (row.stage == 0 ? row.strategy : fmt::format("{}, stage {}", row.strategy, row.stage)) +
          (row.offload ? ", offload" : "") + (row.checkpoints ? " + checkpointing" : "");
 }
 
 std::string how_to_set(const MemoryPlan& plan, const PlanRow& row) {
+  if (row.stages > 0)
+    return fmt::format("--trainer.strategy='{{name: pipeline, balance_by: parameters{}{}}}' --trainer.devices={}",
+                       row.pipelines > 1 ? fmt::format(", data_parallel: {}", row.pipelines) : "",
+                       row.checkpoints ? ", checkpoint: always" : "", plan.devices);
   std::string text = row.stage == 0 ? fmt::format("--trainer.strategy={}", row.strategy)
                                     : fmt::format("--trainer.strategy='{{name: {}, stage: {}{}}}'", row.strategy,
                                                   row.stage, row.offload ? ", offload: true" : "");
@@ -143,6 +270,14 @@ std::string how_to_set(const MemoryPlan& plan, const PlanRow& row) {
 std::string batch_text(const PlanRow& row) {
   if (!row.is_possible) return "-";
   return row.largest_batch == PlanRow::kAnyBatch ? "any" : std::to_string(row.largest_batch);
+}
+
+std::string note_on_pipelines(const MemoryPlan& plan) {
+  for (const PlanRow& row : plan.rows)
+    if (row.stages > 0)
+      return fmt::format("  pipeline: each has a batch of its own; ranks are idle for {:.1f} % of a step\n",
+                         100 * row.bubble);
+  return "";
 }
 
 std::string conclusion(const MemoryPlan& plan) {
@@ -172,6 +307,12 @@ int64_t BatchBytes::at(int64_t batch) const {
   return static_cast<int64_t>(std::llround(std::min(fixed + per_example * static_cast<double>(batch), kMost)));
 }
 
+BatchBytes& BatchBytes::operator+=(const BatchBytes& other) {
+  fixed += other.fixed;
+  per_example += other.per_example;
+  return *this;
+}
+
 WeightNeeds& WeightNeeds::operator+=(const WeightNeeds& other) {
   elements += other.elements;
   bytes += other.bytes;
@@ -187,7 +328,7 @@ int64_t TrainingNeeds::batch_on(int64_t devices) const {
 const PlanRow* MemoryPlan::cheapest() const {
   const PlanRow* best = nullptr;
   const auto cost = [](const PlanRow& row) {
-    return std::tuple(row.communication, row.offload, row.checkpoints, row.stage);
+    return std::tuple(row.stages > 0, row.communication, row.offload, row.checkpoints, row.stage);
   };
   for (const PlanRow& row : rows)
     if (row.fits && (best == nullptr || cost(row) < cost(*best))) best = &row;
@@ -207,6 +348,11 @@ MemoryPlan plan_memory(const TrainingNeeds& needs, int64_t devices, int64_t memo
     if (!needs.is_on_host)
       plan.rows.push_back(
           planner.filled({.strategy = "sharded", .stage = 3, .offload = true, .checkpoints = checkpoints}));
+    if (planner.stages() > 1)
+      plan.rows.push_back(planner.filled({.strategy = "pipeline",
+                                          .stages = planner.stages(),
+                                          .pipelines = devices / planner.stages(),
+                                          .checkpoints = checkpoints}));
   }
   return plan;
 }
@@ -239,7 +385,7 @@ std::string plan_table(const std::vector<MemoryPlan>& plans) {
                           : row.fits       ? "yes"
                                            : "no",
                           batch_text(row), last_column(mebibytes(row.host)));
-    text += conclusion(plan);
+    text += note_on_pipelines(plan) + conclusion(plan);
   }
   return text;
 }

@@ -16,6 +16,8 @@ struct BatchBytes {
   /// Through two measured points; of one batch size only: all of it is for examples.
   static BatchBytes through(int64_t batch, int64_t bytes, int64_t other_batch, int64_t other_bytes);
   int64_t at(int64_t batch) const;
+
+  BatchBytes& operator+=(const BatchBytes& other);
 };
 
 /// What a forward leaves for backward.
@@ -32,6 +34,19 @@ struct WeightNeeds {
   int64_t trainable_bytes = 0;
 
   WeightNeeds& operator+=(const WeightNeeds& other);
+};
+
+/// The levin::Sequential that a pipeline would cut.
+struct ChainNeeds {
+  struct Element {
+    WeightNeeds weights;  ///< tied ones are counted with each element that has them
+    BatchBytes saved;     ///< by its forward for backward, its input included where it is the first to save it
+    BatchBytes result;    ///< what it gives to the next one
+  };
+  std::vector<Element> elements;  ///< none: there is no such sequential, or a step does not call it once
+  WeightNeeds outside;            ///< weights that are in no element: every stage has them
+  BatchBytes saved_before;        ///< by the rest of the step, on the first stage
+  BatchBytes saved_after;         ///< on the last stage
 };
 
 /// What a training step needs on one device: the measurements that a plan is made from.
@@ -55,16 +70,20 @@ struct TrainingNeeds {
   /// units.
   ActivationNeeds kept;
   std::vector<ActivationNeeds> inside;
+  ChainNeeds chain;
 
   int64_t batch_on(int64_t devices) const;
 };
 
 /// One way to train, and what it takes on each rank, in bytes; of its device, where nothing else is said.
 struct PlanRow {
-  std::string strategy;      ///< single_device, ddp or sharded
+  std::string strategy;      ///< single_device, ddp, sharded or pipeline
   int64_t stage = 0;         ///< of sharded
   bool offload = false;      ///< of sharded: what is divided is in the host's memory
-  bool checkpoints = false;  ///< units are recomputed in backward
+  int64_t stages = 0;        ///< of pipeline, whose row is about the rank that needs most
+  int64_t pipelines = 0;     ///< side by side
+  double bubble = 0;         ///< of pipeline: the part of a step in which a rank is idle
+  bool checkpoints = false;  ///< units (of pipeline: stages) are recomputed in backward
   int64_t parameters = 0;    ///< buffers, and under mixed precision a rank's part of what the optimizer steps, included
   int64_t gradients = 0;
   int64_t optimizer = 0;
@@ -74,7 +93,7 @@ struct PlanRow {
   int64_t host = 0;           ///< with offload, the most that is in the host's memory at once
   int64_t communication = 0;  ///< that a rank sends to others in an optimizer step
   int64_t largest_batch = 0;  ///< examples on a rank that fit; 0: not even one; kAnyBatch: memory sets no limit
-  bool is_possible = true;    ///< the optimizer can be divided
+  bool is_possible = true;    ///< the optimizer can be divided (by sharded)
   bool fits = false;
 
   static constexpr int64_t kAnyBatch = int64_t{1} << 40;
@@ -90,7 +109,8 @@ struct MemoryPlan {
   std::vector<PlanRow> rows;
 
   /// Of the rows that fit, the one that communicates least; of those alike, the one that leaves everything on the
-  /// device, then the one that recomputes nothing, and then the simplest. nullptr: none fits.
+  /// device, then the one that recomputes nothing, and then the simplest. A pipeline, whose ranks are idle at times,
+  /// where nothing else fits. nullptr: none fits.
   const PlanRow* cheapest() const;
 };
 
@@ -114,6 +134,12 @@ struct MemoryPlan {
 /// With offload stage 3 has its part of parameters, gradients and state in the host's memory, and on the device what is
 /// whole for a moment, buffers and activations. It is planned where the device is not the host. The other stages are
 /// not: what they keep whole stays on the device, and what they divide is little on many ranks.
+///
+/// `pipeline` has a stage on each device where the sequential has that many elements, else as many stages as divide the
+/// devices, and pipelines side by side, each with a rank's batch. It is planned with its schedule 1f1b, 8 micro-batches
+/// and a cut that makes parameters alike. With p stages and m micro-batches stage s, from 0 on, holds what it saves for
+/// min(m, p - s) of them and is idle for (p - 1) / (m + p - 1) of a step (Narayanan et al., "PipeDream", 2019,
+/// arXiv:1806.03377). It sends results to the next stage and gradients of its inputs to the one before.
 MemoryPlan plan_memory(const TrainingNeeds& needs, int64_t devices, int64_t memory);
 
 /// Plans as a table for people, in MiB, with the cheapest of each and how to set it.

@@ -4,6 +4,8 @@
 #include <levin/core/devices/device_spec.h>
 #include <levin/core/devices/memory_stats.h>
 #include <levin/core/nn/activation_meter.h>
+#include <levin/core/nn/outermost_sequentials.h>
+#include <levin/core/nn/sequential.h>
 #include <levin/core/nn/unit_patterns.h>
 #include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/core/optim/optimizer_state.h>
@@ -18,6 +20,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <unordered_set>
 #include <utility>
 
 namespace levin {
@@ -120,6 +123,15 @@ bool is_inside(const std::string& name, const std::string& unit) {
   return unit.empty() || name.starts_with(unit + ".");
 }
 
+WeightNeeds weight_needs(const at::Tensor& parameter) {
+  const auto bytes = static_cast<int64_t>(parameter.nbytes());
+  const bool trains = parameter.requires_grad();
+  return {.elements = parameter.numel(),
+          .bytes = bytes,
+          .trainable_elements = trains ? parameter.numel() : 0,
+          .trainable_bytes = trains ? bytes : 0};
+}
+
 /// The parameters of each unit, of none of them (or of several) last, as `sharded` divides them.
 std::vector<WeightNeeds> weights_by_unit(torch::nn::Module& module) {
   constexpr size_t kNone = std::numeric_limits<size_t>::max();
@@ -144,12 +156,7 @@ std::vector<WeightNeeds> weights_by_unit(torch::nn::Module& module) {
   std::vector<WeightNeeds> needs(units.size() + 1);
   for (const auto& [key, owner] : owners) {
     const auto& [parameter, unit] = owner;
-    const auto bytes = static_cast<int64_t>(parameter.nbytes());
-    const bool trains = parameter.requires_grad();
-    needs[unit == kNone ? units.size() : unit] += {.elements = parameter.numel(),
-                                                   .bytes = bytes,
-                                                   .trainable_elements = trains ? parameter.numel() : 0,
-                                                   .trainable_bytes = trains ? bytes : 0};
+    needs[unit == kNone ? units.size() : unit] += weight_needs(parameter);
   }
   return needs;
 }
@@ -181,11 +188,83 @@ std::vector<NamedUnit> checkpointed_units(torch::nn::Module& module, const Activ
   return outermost;
 }
 
+/// While it lives, notes what the elements of a sequential save for backward and give to the next one.
+class ChainMeter final : private UnitHook {
+ public:
+  struct Bytes {
+    int64_t saved = 0;
+    int64_t result = 0;
+  };
+
+  /// `meter` is at work. nullptr: there is nothing to note.
+  ChainMeter(SequentialImpl* sequential, const ActivationMeter& meter) : sequential_(sequential), meter_(meter) {
+    if (sequential_ == nullptr) return;
+    for (size_t i = 0; i < sequential_->size(); ++i) sequential_->element(i).add_hook(*this);
+  }
+  ~ChainMeter() override {
+    if (sequential_ == nullptr) return;
+    for (size_t i = 0; i < sequential_->size(); ++i) sequential_->element(i).remove_hook(*this);
+  }
+  ChainMeter(const ChainMeter&) = delete;
+  ChainMeter& operator=(const ChainMeter&) = delete;
+
+  /// Of each element, in order; none where the sequential was not called once.
+  std::vector<Bytes> elements() const {
+    return sequential_ != nullptr && elements_.size() == sequential_->size() ? elements_ : std::vector<Bytes>();
+  }
+  /// Saved before the first element.
+  int64_t saved_before() const { return saved_before_; }
+
+ private:
+  void before_forward(UnitCall& /*call*/) override {
+    if (elements_.empty()) saved_before_ = meter_.now().all;
+    saved_ = meter_.now().all;
+  }
+  void after_forward(UnitCall& call) override {
+    Bytes bytes{.saved = meter_.now().all - saved_};
+    call.for_each_result([&](at::Tensor& tensor) {
+      if (tensor.defined()) bytes.result += static_cast<int64_t>(tensor.nbytes());
+    });
+    elements_.push_back(bytes);
+  }
+
+  SequentialImpl* sequential_;
+  const ActivationMeter& meter_;
+  int64_t saved_ = 0;
+  int64_t saved_before_ = 0;
+  std::vector<Bytes> elements_;
+};
+
+/// The sequential that a pipeline would cut; nullptr: it could not.
+SequentialImpl* sequential_of(Module& module) {
+  const auto found = outermost_sequentials(module);
+  return found.size() == 1 && module.automatic_optimization ? found.begin()->second : nullptr;
+}
+
+/// The weights of a chain's elements, and those of the module in none of them.
+void add_weights(Module& module, SequentialImpl& sequential, ChainNeeds& chain) {
+  std::unordered_set<const void*> inside;
+  chain.elements.resize(sequential.size());
+  for (size_t i = 0; i < sequential.size(); ++i) {
+    const auto& of_element = sequential.element(i).module();
+    if (of_element == nullptr) continue;
+    for (const at::Tensor& parameter : of_element->parameters()) {
+      inside.insert(parameter.unsafeGetTensorImpl());
+      chain.elements[i].weights += weight_needs(parameter);
+    }
+  }
+  for (const at::Tensor& parameter : module.parameters())
+    if (!inside.contains(parameter.unsafeGetTensorImpl())) chain.outside += weight_needs(parameter);
+}
+
 }  // namespace
 
 struct MemoryPlanner::Measured {
   Trial::Result result = Trial::Result::kDone;
   SavedByForward saved;
+  std::vector<ChainMeter::Bytes> chain;
+  int64_t saved_before_chain = 0;
+  bool evaluates_loss = false;  ///< the optimizer does
   TrainingNeeds optimizer;  ///< its state alone
 };
 
@@ -199,8 +278,11 @@ MemoryPlanner::Measured MemoryPlanner::measure(Trainer& trainer, Module& module,
   Trial trial(trainer, {.batch_size = batch_size, .may_run_out_of_memory = true});
   {
     ActivationMeter meter(module, checkpointed_units(module, planned_.activation_checkpointing));
+    const ChainMeter chain(sequential_of(module), meter);
     measured.result = trial.step();
     measured.saved = meter.most();
+    measured.chain = chain.elements();
+    measured.saved_before_chain = chain.saved_before();
   }
   if (measured.result != Trial::Result::kDone) return measured;
   const RankCore& core = trainer.parts().core;
@@ -210,6 +292,7 @@ MemoryPlanner::Measured MemoryPlanner::measure(Trainer& trainer, Module& module,
     state.as_map().erase("groups");
     add_state(state, measured.optimizer);
     measured.optimizer.element_wise &= optim::capabilities_of(optimizer).element_wise;
+    measured.evaluates_loss |= optim::capabilities_of(optimizer).needs_closure;
   }
   return measured;
 }
@@ -274,6 +357,23 @@ void MemoryPlanner::plan(Trainer& trainer, Module& module) {
   const bool alike = first.saved.inside.size() == other.saved.inside.size();
   for (size_t i = 0; i < first.saved.inside.size(); ++i)
     needs_.inside.push_back(through(first.saved.inside[i], (alike ? other : first).saved.inside[i]));
+  if (!first.chain.empty() && other.chain.size() == first.chain.size() && !first.evaluates_loss) {
+    ChainNeeds& chain = needs_.chain;
+    add_weights(module, *sequential_of(module), chain);
+    const auto line = [&](int64_t bytes, int64_t other_bytes) {
+      return BatchBytes::through(batch, bytes, other_batch, other_bytes);
+    };
+    int64_t saved = first.saved_before_chain;
+    int64_t other_saved = other.saved_before_chain;
+    chain.saved_before = line(saved, other_saved);
+    for (size_t i = 0; i < chain.elements.size(); ++i) {
+      chain.elements[i].saved = line(first.chain[i].saved, other.chain[i].saved);
+      chain.elements[i].result = line(first.chain[i].result, other.chain[i].result);
+      saved += first.chain[i].saved;
+      other_saved += other.chain[i].saved;
+    }
+    chain.saved_after = line(first.saved.whole.all - saved, other.saved.whole.all - other_saved);
+  }
 
   for (const int64_t devices : options_.devices.values)
     plans_.push_back(plan_memory(needs_, devices, memory_on(devices, core.device())));

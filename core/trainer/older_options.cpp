@@ -19,7 +19,7 @@ struct OlderStrategy {
   const char* present;
   bool on_cpu;
 };
-constexpr std::array<OlderStrategy, 7> kOlderStrategies = {{
+constexpr std::array<OlderStrategy, 8> kOlderStrategies = {{
     {"dp", "dp", false},
     {"ddp", "ddp", false},
     {"ddp_spawn", "ddp_spawn", false},
@@ -27,6 +27,7 @@ constexpr std::array<OlderStrategy, 7> kOlderStrategies = {{
     {"ddp_cpu", "ddp", true},
     {"horovod", "horovod", false},
     {"ddp_sharded", "ddp_sharded", false},
+    {"rpc_sequential", "rpc_sequential", false},
 }};
 
 const OlderStrategy* find_older(const Config& node) {
@@ -69,11 +70,54 @@ struct ShardedName {
 constexpr std::array<ShardedName, 3> kShardedNames = {
     {{"ddp_sharded", "sharded", "2"}, {"ddp_sharded_spawn", "sharded_spawn", "2"}, {"fsdp", "sharded", "3"}}};
 
+/// What options of `pipeline` were called.
+struct PipelineOption {
+  const char* older;
+  const char* present;
+};
+constexpr std::array<PipelineOption, 3> kPipelineOptions = {
+    {{"microbatches", "micro_batches"}, {"sequential_module", "sequential"}, {"balance_mode", "balance_by"}}};
+
+/// balance_by_size was that of parameters and activations.
+Config present_balance_mode(const Config& mode) {
+  const std::string text = mode.is_scalar() ? mode.text() : "";
+  if (text != "balance_by_size" && text != "balance_by_time")
+    throw ConfigError(
+        fmt::format("trainer.strategy.balance_mode is not understood; got {}; valid: balance_by_size, balance_by_time",
+                    mode.describe()));
+  return Config::scalar(text == "balance_by_size" ? "memory" : "time", false, mode.origin());
+}
+
+/// `strategy` is one of `sequential`, as a mapping or as `name` alone.
+Config present_pipeline(const Config& strategy, const Config& name) {
+  Config present = strategy.is_mapping() ? strategy : Config::mapping(strategy.origin());
+  present.set("name", Config::scalar("pipeline", false, name.origin()));
+  for (const PipelineOption& option : kPipelineOptions) {
+    const Config* older = present.find(option.older);
+    if (older == nullptr) continue;
+    if (present.find(option.present) != nullptr)
+      throw ConfigError(
+          fmt::format("trainer.strategy.{0} is an older spelling of {1}, which is given as well; hint: leave {0} out",
+                      option.older, option.present));
+    const Config value = option.older == std::string_view("balance_mode") ? present_balance_mode(*older) : *older;
+    present.erase(option.older);
+    present.set(option.present, value);
+  }
+  present.erase("pipelined_backward");
+  const auto set_default = [&](const char* option, const char* value) {
+    if (present.find(option) == nullptr) present.set(option, Config::scalar(value, false, name.origin()));
+  };
+  set_default("checkpoint", "except_last");
+  set_default("balance_by", "memory");
+  return present;
+}
+
 }  // namespace
 
 Config present_strategy(const Config& strategy) {
   const Config* name = strategy.is_mapping() ? strategy.find("name") : &strategy;
   if (name == nullptr || !name->is_scalar()) return strategy;
+  if (name->text() == "sequential" || name->text() == "rpc_sequential") return present_pipeline(strategy, *name);
   const auto* const found = std::find_if(kShardedNames.begin(), kShardedNames.end(),
                                          [&](const ShardedName& other) { return name->text() == other.name; });
   if (found == kShardedNames.end()) return strategy;

@@ -11,8 +11,14 @@ namespace levin {
 /// ddp_sharded, amp_backend. Throws ConfigError where an old and a present spelling contradict each other.
 void translate_older_options(Config& trainer);
 
-/// The strategy that is meant by a name or a mapping with a name: ddp_sharded is sharded with stage 2, fsdp with stage
-/// 3; any other as it is.
+/// The strategy that is meant by a name or a mapping with a name; any other as it is.
+///
+/// - `ddp_sharded` is sharded with stage 2, `fsdp` with stage 3.
+/// - `sequential` and `rpc_sequential` are pipeline, with the defaults that they had (`checkpoint: except_last`,
+///   `balance_by: memory`) and their options: microbatches (micro_batches), sequential_module (sequential),
+///   balance_mode: balance_by_size or balance_by_time (balance_by: memory or time), pipelined_backward (always).
+///
+/// Throws ConfigError where an old and a present spelling of an option are both given, or a value is not understood.
 Config present_strategy(const Config& strategy);
 
 /// The name of the precision that older configurations write as a number ("16") or as "bf16"; any other as it is.

@@ -6,6 +6,7 @@
 #include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/nn/outermost_sequentials.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/core/optim/gradient_clipping.h>
 #include <levin/core/optim/optimizer_capabilities.h>
@@ -54,19 +55,6 @@ std::vector<int64_t> numbers_from(const std::string& text) {
     begin = end + 1;
   }
   return numbers;
-}
-
-/// The sequentials of a module that are not inside of others, by path.
-std::map<std::string, SequentialImpl*> outermost_sequentials(torch::nn::Module& module) {
-  std::map<std::string, SequentialImpl*> found;
-  for (const auto& part : module.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
-    auto* sequential = dynamic_cast<SequentialImpl*>(part.value().get());
-    if (sequential == nullptr) continue;
-    const bool is_inside = std::any_of(found.begin(), found.end(),
-                                       [&](const auto& other) { return part.key().starts_with(other.first + "."); });
-    if (!is_inside) found.emplace(part.key(), sequential);
-  }
-  return found;
 }
 
 /// Parameters and buffers of a module and what it consists of, by TensorImpl.

@@ -254,6 +254,100 @@ TEST(MemoryPlan, TheTableSaysHowToSetTheCheapest) {
                         "checkpointing\n"));
 }
 
+/// The same model as a sequential of 10 units, each of which saves 100 bytes for each example and gives 40, with a head
+/// outside of them. The loss saves 10 bytes for each example.
+TrainingNeeds chain() {
+  TrainingNeeds needs = adam();
+  const WeightNeeds head{.elements = 50, .bytes = 200, .trainable_elements = 50, .trainable_bytes = 200};
+  needs.weights += head;
+  needs.optimizer_state += 400;
+  needs.chain.outside = head;
+  needs.chain.elements.assign(
+      10, {.weights = needs.units.front(), .saved = {.fixed = 0, .per_example = 100}, .result = {0, 40}});
+  needs.chain.saved_after = {.fixed = 0, .per_example = 10};
+  return needs;
+}
+
+const PlanRow* pipeline_of(const MemoryPlan& plan, bool checkpoints = false) {
+  for (const PlanRow& row : plan.rows)
+    if (row.stages > 0 && row.checkpoints == checkpoints) return &row;
+  return nullptr;
+}
+
+TEST(MemoryPlan, APipelineHasAStageOnEachDevice) {
+  const MemoryPlan plan = plan_memory(chain(), 5, kPlenty);
+  const PlanRow* row = pipeline_of(plan);
+  ASSERT_NE(row, nullptr);
+  EXPECT_EQ(row->stages, 5);
+  EXPECT_EQ(row->pipelines, 1);
+  // Two units and the head; the head's state is on the last stage.
+  EXPECT_EQ(row->parameters, 2 * 4 * kPsi / 10 + 200);
+  EXPECT_EQ(row->gradients, 2 * 4 * kPsi / 10 + 200);
+  EXPECT_EQ(row->optimizer, 2 * 8 * kPsi / 10);
+  // The first stage holds 5 of 8 micro-batches of two examples, with what each unit saves and what the second gives.
+  EXPECT_EQ(row->activations, 5 * 2 * (2 * 100 + 40));
+  // Those in the middle send results to the one side, gradients to the other.
+  EXPECT_EQ(row->communication, 16 * 2 * 40);
+  EXPECT_DOUBLE_EQ(row->bubble, 4.0 / 12);
+  EXPECT_TRUE(row->fits);
+  // All that stays of a stage that is recomputed is what it got and gave: most on the second, which has 4 in flight.
+  EXPECT_EQ(pipeline_of(plan, /*checkpoints=*/true)->activations, 4 * 2 * (40 + 40) + 2 * (2 * 100 + 40));
+}
+
+TEST(MemoryPlan, APipelineIsCutByParameters) {
+  TrainingNeeds needs = chain();
+  needs.chain.elements.resize(4);
+  const auto largest_of = [&](const std::vector<int64_t>& elements, int64_t devices) {
+    for (size_t i = 0; i < elements.size(); ++i)
+      needs.chain.elements[i].weights = {.elements = elements[i], .bytes = 1000 * elements[i]};
+    return pipeline_of(plan_memory(needs, devices, kPlenty))->parameters - needs.chain.outside.bytes;
+  };
+  EXPECT_EQ(largest_of({3, 1, 1, 1}, 2), 3000);
+  EXPECT_EQ(largest_of({1, 1, 1, 3}, 2), 3000);
+  EXPECT_EQ(largest_of({1, 2, 3, 4}, 2), 6000);
+  EXPECT_EQ(largest_of({0, 0, 5, 0}, 4), 5000);
+}
+
+TEST(MemoryPlan, PipelinesSideBySide) {
+  TrainingNeeds needs = chain();
+  // The most stages that divide the devices and have an element each.
+  const auto shape = [&](int64_t devices) {
+    const MemoryPlan plan = plan_memory(needs, devices, kPlenty);
+    const PlanRow* row = pipeline_of(plan);
+    return row == nullptr ? std::pair<int64_t, int64_t>(0, 0) : std::pair(row->stages, row->pipelines);
+  };
+  using Shape = std::pair<int64_t, int64_t>;
+  EXPECT_EQ(shape(1), Shape(0, 0));
+  EXPECT_EQ(shape(10), Shape(10, 1));
+  EXPECT_EQ(shape(11), Shape(0, 0));
+  EXPECT_EQ(shape(12), Shape(6, 2));
+  EXPECT_EQ(shape(64), Shape(8, 8));
+  const MemoryPlan plan = plan_memory(needs, 20, kPlenty);
+  // Gradients of a stage are averaged over the pipelines.
+  EXPECT_EQ(pipeline_of(plan)->communication, 16 * 2 * 40 + 4 * kPsi / 10 + 200);
+  // A batch that is divided goes to the pipelines.
+  needs.divides_batch = true;
+  EXPECT_EQ(pipeline_of(plan_memory(needs, 20, kPlenty))->communication, 8 * 2 * 40 + 4 * kPsi / 10 + 200);
+  needs.chain.elements.clear();
+  EXPECT_EQ(pipeline_of(plan_memory(needs, 20, kPlenty)), nullptr);
+}
+
+TEST(MemoryPlan, APipelineIsNamedWhereNothingElseFits) {
+  TrainingNeeds needs = chain();
+  const MemoryPlan roomy = plan_memory(needs, 10, kPlenty);
+  EXPECT_EQ(roomy.cheapest()->stages, 0);
+  // Stage 3 has two units whole beside its part; the optimizer cannot be divided anyway.
+  needs.element_wise = false;
+  const MemoryPlan plan = plan_memory(needs, 20, 2 * kPsi);
+  ASSERT_NE(plan.cheapest(), nullptr);
+  EXPECT_EQ(plan.cheapest()->stages, 10);
+  EXPECT_THAT(plan_table({plan}),
+              HasSubstr("  pipeline: each has a batch of its own; ranks are idle for 52.9 % of a step\n"
+                        "  cheapest that fits: pipeline, 10 stages x 2\n"
+                        "  to set it: --trainer.strategy='{name: pipeline, balance_by: parameters, data_parallel: 2}' "
+                        "--trainer.devices=20\n"));
+}
+
 TEST(MemoryPlan, ALineThroughTwoBatches) {
   const BatchBytes line = BatchBytes::through(8, 1800, 4, 1000);
   EXPECT_EQ(line.fixed, 200);

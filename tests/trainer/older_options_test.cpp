@@ -99,5 +99,29 @@ TEST(OlderOptions, OtherNamesOfSharded) {
   EXPECT_EQ(Translated("{plugins: [ddp_sharded]}").text("strategy"), "ddp_sharded");
 }
 
+TEST(OlderOptions, OtherNamesOfPipelineAndItsOptions) {
+  const auto present = [](const std::string& yaml) { return present_strategy(Config::parse(yaml, {})); };
+  for (const char* name : {"sequential", "rpc_sequential"}) {
+    const Config alone = present(name);
+    EXPECT_EQ(alone.find("name")->text(), "pipeline");
+    EXPECT_EQ(alone.find("checkpoint")->text(), "except_last");
+    EXPECT_EQ(alone.find("balance_by")->text(), "memory");
+  }
+  const Config all = present(
+      "{name: rpc_sequential, balance: [2, 1], microbatches: 4, checkpoint: always, sequential_module: layers, "
+      "balance_mode: balance_by_time, pipelined_backward: true}");
+  EXPECT_EQ(all.to_flow(), present("{name: pipeline, balance: [2, 1], checkpoint: always, micro_batches: 4, "
+                                "sequential: layers, balance_by: time}")
+                            .to_flow());
+  EXPECT_EQ(present("{name: sequential, balance_mode: balance_by_size}").find("balance_by")->text(), "memory");
+  EXPECT_EQ(present("{name: sequential, micro_batches: 2}").find("micro_batches")->text(), "2");
+  // The present name has the present options only.
+  EXPECT_NE(present("{name: pipeline, microbatches: 4}").find("microbatches"), nullptr);
+  EXPECT_EQ(present("pipeline").text(), "pipeline");
+  EXPECT_EQ(Translated("{plugins: [rpc_sequential]}").text("strategy"), "rpc_sequential");
+  EXPECT_THROW(present("{name: sequential, microbatches: 2, micro_batches: 2}"), ConfigError);
+  EXPECT_THROW(present("{name: sequential, balance_mode: time}"), ConfigError);
+}
+
 }  // namespace
 }  // namespace levin
