@@ -27,10 +27,10 @@ class DeferredWeights {
 };
 
 /// While it lives, backward of the linear layers that this thread runs forward (torch::nn::Linear and at::linear, of a
-/// weight that is a parameter) computes the gradients of their inputs and biases only, and leaves those of the weights to `deferred`:
-/// the weight half of the backward that the zero-bubble schedules move (Qi et al. 2023, arXiv:2401.10241). nullptr: as
-/// ever. Gradients of gradients do not pass through such layers. The first scope registers kernels with LibTorch's
-/// dispatcher; threads without a scope run LibTorch's own.
+/// weight that is a parameter) computes the gradients of their inputs and biases only, and leaves those of the weights
+/// to `deferred`: the weight half of the backward that the zero-bubble schedules move (Qi et al. 2023,
+/// arXiv:2401.10241). nullptr: as ever. Gradients of gradients do not pass through such layers. The first scope
+/// registers kernels with LibTorch's dispatcher; threads without a scope run LibTorch's own.
 class [[nodiscard]] DeferWeightsScope {
  public:
   explicit DeferWeightsScope(std::shared_ptr<DeferredWeights> deferred);

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
+#include <levin/core/base/out_of_memory.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/interfaces/cluster_environment.h>
@@ -24,6 +25,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <map>
 #include <numeric>
 #include <set>
@@ -190,6 +192,20 @@ SequentialImpl& Pipeline::find_sequential(Module& module) {
                                 options_.sequential, module.name(), valid_names_hint(options_.sequential, names)));
 }
 
+void Pipeline::measure(Module& module, SequentialImpl& sequential, std::vector<ChainUnit>& units) const {
+  const Batch micro_batch = sample_().split(options_.micro_batches).front();
+  try {
+    measure_chain(module, sequential, micro_batch, kRepetitions, units);
+  } catch (const c10::Error& error) {
+    if (is_out_of_memory(std::current_exception())) throw;
+    throw Error("pipeline",
+                fmt::format("the first micro-batch, of {} examples, on which the elements of '{}' are timed, "
+                            "failed: {}; hint: where a layer needs batches of one size, micro_batches must "
+                            "divide the batch size",
+                            micro_batch.size(), sequential_path_, error.what_without_backtrace()));
+  }
+}
+
 /// Elements of each chunk. Rank 0 measures for all.
 std::vector<int64_t> Pipeline::balance(Module& module, SequentialImpl& sequential) {
   const int64_t chunks = stages() * chunks_per_rank();
@@ -206,7 +222,7 @@ std::vector<int64_t> Pipeline::balance(Module& module, SequentialImpl& sequentia
     if (collective().rank() == 0) {
       if (by != BalanceBy::kParameters && sample_ != nullptr) {
         module.to(root_device());
-        measure_chain(module, sequential, sample_().split(options_.micro_batches).front(), kRepetitions, units);
+        measure(module, sequential, units);
       }
       text = numbers_text(automatic_balance(units, chunks, by, sequential_path_));
     }

@@ -14,6 +14,7 @@ namespace levin {
 
 class PipelineEngine;
 class SequentialImpl;
+struct ChainUnit;
 
 /// Elements of the sequential for each stage (for each chunk, in the model's order, with several chunks a rank); empty:
 /// found out. In YAML `auto` or a list.
@@ -102,6 +103,7 @@ class Pipeline : public RankedStrategy {
   void make_groups();
   SequentialImpl& find_sequential(Module& module);
   std::vector<int64_t> balance(Module& module, SequentialImpl& sequential);
+  void measure(Module& module, SequentialImpl& sequential, std::vector<ChainUnit>& units) const;
   Collective& parts();
   void write_trace();
 

@@ -288,7 +288,8 @@ TEST(Pipeline, SaysWhatIsWrong) {
   EXPECT_THAT(message("", 2, "twice"), HasSubstr("called the sequential 'net' a second time"));
   EXPECT_THAT(message("", 2, "throws"), HasSubstr("stage fails"));
   EXPECT_THAT(message("", 4, "throws"), HasSubstr("stage fails"));
-  EXPECT_THAT(message("micro_batches: 3", 2, "wants two rows"),
+  EXPECT_THAT(message("micro_batches: 3", 2, "wants two rows"), HasSubstr("the first micro-batch, of 3 examples"));
+  EXPECT_THAT(message("micro_batches: 3, balance: [4, 5]", 2, "wants two rows"),
               HasSubstr("a batch of 8 examples was run as 3 micro-batches of 3 and 2, and one of them failed"));
 }
 
