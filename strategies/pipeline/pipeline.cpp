@@ -217,10 +217,10 @@ std::vector<int64_t> Pipeline::balance(Module& module, SequentialImpl& sequentia
     if (by == BalanceBy::kTime) by = BalanceBy::kParameters;
   } else {
     // Without training there is nothing to measure with.
-    if (by == BalanceBy::kTime && sample_ == nullptr) by = BalanceBy::kParameters;
+    if (by == BalanceBy::kTime && (sample_ == nullptr || awaits_weights_)) by = BalanceBy::kParameters;
     std::string text;
     if (collective().rank() == 0) {
-      if (by != BalanceBy::kParameters && sample_ != nullptr) {
+      if (by != BalanceBy::kParameters && sample_ != nullptr && !awaits_weights_) {
         module.to(root_device());
         measure(module, sequential, units);
       }
@@ -243,7 +243,8 @@ void Pipeline::setup_module(Module& module) {
   if (world_size() == 1) return module.to(root_device());
   SequentialImpl& sequential = find_sequential(module);
   require_same_model(module, collective());
-  broadcast_model(module, process_group());
+  awaits_weights_ = any_rank_lacks_values(module, collective());
+  if (!awaits_weights_) broadcast_model(module, process_group());
   const std::vector<int64_t> elements = balance(module, sequential);
   sample_ = nullptr;
 
@@ -328,6 +329,7 @@ void Pipeline::load_module_state(Module& module, const State& state) {
   for (auto& [name, tensor] : named_tensors(module))
     if (const auto part = parameters_->part_of(name)) part->load(state.at(name).as_leaf());
   parameters_->send_all();
+  awaits_weights_ = false;
 }
 
 State Pipeline::place_optimizer_state(State state) const {
@@ -346,8 +348,17 @@ void Pipeline::release_module() {
 
 // ---- Steps
 
+void Pipeline::require_weights() const {
+  if (awaits_weights_)
+    throw Error(
+        name(),
+        "the module has no weights: an earlier call left each stage where it was (whole_after_fit: false), and its "
+        "ranks are gone; hint: give this call a checkpoint, such as 'last'");
+}
+
 StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) {
   if (engine_ == nullptr) return Strategy::forward_backward(batch, phases, window);
+  require_weights();
   if (window.index == 0) participated_ = 0;
   participated_ += window.participation / static_cast<double>(window.size);
   const StepOutput output = engine_->train(batch, phases);
@@ -411,11 +422,16 @@ void Pipeline::write_trace() {
 
 StepOutput Pipeline::evaluate(const Batch& batch, StepPhases& phases) {
   if (engine_ == nullptr) return phases.forward(batch);
+  require_weights();
   const auto scope = engine_->evaluation();
   return phases.forward(batch);
 }
 
-std::shared_ptr<void> Pipeline::forward_scope() { return engine_ == nullptr ? nullptr : engine_->evaluation(); }
+std::shared_ptr<void> Pipeline::forward_scope() {
+  if (engine_ == nullptr) return nullptr;
+  require_weights();
+  return engine_->evaluation();
+}
 
 bool Pipeline::owns_outputs() const { return engine_ == nullptr || engine_->is_last_stage(); }
 

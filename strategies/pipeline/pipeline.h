@@ -101,6 +101,7 @@ class Pipeline : public RankedStrategy {
   int64_t stages() const { return world_size() / options_.data_parallel; }
   int64_t chunks_per_rank() const;
   void make_groups();
+  void require_weights() const;
   SequentialImpl& find_sequential(Module& module);
   std::vector<int64_t> balance(Module& module, SequentialImpl& sequential);
   void measure(Module& module, SequentialImpl& sequential, std::vector<ChainUnit>& units) const;
@@ -116,6 +117,7 @@ class Pipeline : public RankedStrategy {
   std::shared_ptr<Collective> activations_;  ///< of the ranks of one pipeline
   std::shared_ptr<Collective> gradients_;    ///< the same
   std::shared_ptr<Collective> replicas_;     ///< of the ranks with the same stage; nullptr for one pipeline
+  bool awaits_weights_ = false;              ///< an earlier call has left the module without values
   int64_t batches_ = 0;                      ///< of this call
   Participation participation_;
   double participated_ = 0;  ///< of this rank, in the window so far

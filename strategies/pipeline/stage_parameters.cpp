@@ -49,6 +49,8 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
                 .is_parameter = parameters.contains(tensor.unsafeGetTensorImpl()),
                 .is_shared = users.size() != 1 && last > 0,
                 .is_used_here = users.empty() || users.contains(here)};
+    // Left by an earlier call; a checkpoint has its values.
+    if (entry.is_used_here && is_absent(tensor)) tensor.set_data(at::zeros_like(tensor.detach()));
     if (entry.is_used_here && tensor.device() != device) tensor.set_data(tensor.to(device));
     if (!is_own(entry))
       entry.stand_in =

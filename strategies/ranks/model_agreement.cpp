@@ -1,10 +1,14 @@
 #include <levin/strategies/ranks/model_agreement.h>
 
+#include <levin/strategies/ranks/absent_parameter.h>
+
 #include <levin/core/base/error.h>
 #include <levin/core/comm/collective.h>
 #include <levin/core/interfaces/module.h>
 
 #include <fmt/format.h>
+
+#include <algorithm>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
@@ -74,6 +78,15 @@ void require_same_model(Module& module, Collective& collective) {
                                      here, there, rank));
     }
   }
+}
+
+bool any_rank_lacks_values(const Module& module, Collective& collective, const std::unordered_set<const void*>& known) {
+  const auto parameters = module.parameters();
+  const bool lacks_values = std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
+    return is_absent(parameter) && !known.contains(parameter.unsafeGetTensorImpl());
+  });
+  const auto answers = collective.gather_bytes(lacks_values ? "y" : "");
+  return std::any_of(answers.begin(), answers.end(), [](const auto& answer) { return !answer.empty(); });
 }
 
 void broadcast_model(Module& module, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {

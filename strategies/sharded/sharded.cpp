@@ -9,7 +9,6 @@
 #include <levin/core/optim/gradient_clipping.h>
 #include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/strategies/ddp/sync_batch_norm.h>
-#include <levin/strategies/ranks/absent_parameter.h>
 #include <levin/strategies/ranks/model_agreement.h>
 #include <levin/strategies/sharded/sharded_model.h>
 
@@ -165,12 +164,7 @@ void Sharded::setup_module(Module& module) {
   for (const auto& part : built_)
     for (const auto& [unnamed, parameter] : part.parameters->parameters())
       built.insert(parameter.unsafeGetTensorImpl());
-  const auto parameters = module.parameters();
-  const bool lacks_values = std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
-    return is_absent(parameter) && !built.contains(parameter.unsafeGetTensorImpl());
-  });
-  const auto answers = collective().gather_bytes(lacks_values ? "y" : "");
-  awaits_weights_ = std::any_of(answers.begin(), answers.end(), [](const auto& answer) { return !answer.empty(); });
+  awaits_weights_ = any_rank_lacks_values(module, collective(), built);
   // What was built in parts is alike by construction.
   if (built_.empty() && !awaits_weights_) broadcast_model(module, process_group());
   ShardedModelOptions sharding = model_options();

@@ -263,6 +263,26 @@ TEST(Pipeline, GoesOnUnderAnyStrategyAndBack) {
   }
 }
 
+TEST(Pipeline, AModuleThatWasLeftInStagesNeedsACheckpoint) {
+  TrainerOptions options = quiet(1);
+  options.strategy = Spec<Strategy>(Config::parse(pipeline("whole_after_fit: false"), {.source = "test"}));
+  options.devices = 2;
+  options.enable_checkpointing = true;
+  options.default_root_dir = testing::fresh_folder("left_in_stages");
+  Trainer trainer(options);
+  const auto module = make<Chain>({});
+  trainer.fit(module, testing::tiny_loader(), testing::tiny_loader());
+  const MetricMap after_fit = trainer.callback_metrics();
+  try {
+    trainer.validate(module, testing::tiny_loader());
+    ADD_FAILURE() << "validated without weights";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the module has no weights"));
+  }
+  const auto results = trainer.validate(module, testing::tiny_loader(), "last");
+  EXPECT_NEAR(results.at(0).at("val_loss"), after_fit.at("val_loss"), 1e-6);
+}
+
 std::string message_of(const Case& tested) {
   try {
     run(tested);
