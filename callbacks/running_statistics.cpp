@@ -91,4 +91,13 @@ void recompute_running_statistics(torch::nn::Module& module, Collective& collect
   if (collective.world_size() > 1) average_over_ranks(layers, collective);
 }
 
+bool has_all_running_statistics(torch::nn::Module& module) {
+  bool has_all = true;
+  for (const auto& part : module.modules(/*include_self=*/true))
+    visit_batch_norm(*part, [&](auto& layer) {
+      if (layer.options.track_running_stats() && layer.running_mean.storage().nbytes() == 0) has_all = false;
+    });
+  return has_all;
+}
+
 }  // namespace levin

@@ -16,4 +16,7 @@ class Collective;
 void recompute_running_statistics(torch::nn::Module& module, Collective& collective,
                                   const std::function<void()>& run_batches);
 
+/// Whether this rank holds those of all BatchNorm layers; not so where a strategy has cut the module.
+bool has_all_running_statistics(torch::nn::Module& module);
+
 }  // namespace levin

@@ -90,6 +90,12 @@ void StochasticWeightAveraging::on_fit_start(Trainer& trainer, Module& module) {
                     "automatic_optimization "
                     "= {}",
                     trainer.optimizers().size(), module.automatic_optimization));
+  if (!has_all_running_statistics(module))
+    throw ConfigError(
+        fmt::format("stochastic_weight_averaging computes the running statistics of BatchNorm layers anew, which does "
+                    "not work with strategy '{}', whose ranks have different layers; hint: weight_averaging, or layers "
+                    "without running statistics (LayerNorm, GroupNorm)",
+                    trainer.strategy().name()));
   average_.bind(module, trainer.strategy());
   if (!begun_) {
     first_epoch_ = first_epoch(trainer);
@@ -138,7 +144,8 @@ void StochasticWeightAveraging::on_train_end(Trainer& trainer, Module& module) {
 void StochasticWeightAveraging::finish(Trainer& trainer, Module& module) {
   training_buffers_ = State::map();
   for (const auto& buffer : module.named_buffers())
-    if (buffer.value().defined()) training_buffers_[buffer.key()] = buffer.value().detach().clone();
+    if (buffer.value().defined() && buffer.value().storage().nbytes() > 0)
+      training_buffers_[buffer.key()] = buffer.value().detach().clone();
   average_.put_into_module();
   recompute_running_statistics(module, trainer.strategy().collective(), [&] { trainer.replay_training_data(); });
   // The epoch's checkpoints were made before.

@@ -362,6 +362,7 @@ StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, co
   if (window.index == 0) participated_ = 0;
   participated_ += window.participation / static_cast<double>(window.size);
   const StepOutput output = engine_->train(batch, phases);
+  parameters_->send_buffers_to_replicas();
   if (++batches_ == options_.trace_batch && !options_.trace.empty()) write_trace();
   if (window.sync) parameters_->combine_gradients();
   if (window.sync && window.counts_participants) {

@@ -143,12 +143,25 @@ int64_t StageParameters::part_size(const Entry& entry) const {
   return (entry.tensor.numel() + replicas_->world_size() - 1) / replicas_->world_size();
 }
 
+void StageParameters::send_buffers_to_replicas() {
+  if (replicas_ == nullptr) return;
+  const PlainTensors plain;
+  std::vector<std::unique_ptr<Work>> works;
+  for (const Entry& entry : entries_)
+    if (!entry.is_parameter && entry.is_used_here && entry.tensor.numel() > 0)
+      works.push_back(replicas_->broadcast(entry.tensor, 0));
+  for (const auto& work : works) work->wait();
+}
+
 void StageParameters::average_gradients() {
   for (const auto& [type, entries] : own_parameters()) {
     std::vector<at::Tensor> gradients;
     std::vector<at::Tensor> flat;
-    for (const Entry* entry : entries) {
-      if (!entry->tensor.grad().defined()) continue;
+    for (Entry* entry : entries) {
+      if (!entry->tensor.requires_grad()) continue;
+      // A replica may have skipped its batch, or a part of the model.
+      if (!entry->tensor.grad().defined())
+        entry->tensor.mutable_grad() = at::zeros_like(entry->tensor, entry->tensor.options().requires_grad(false));
       gradients.push_back(entry->tensor.grad());
       flat.push_back(gradients.back().reshape({-1}));
     }

@@ -55,6 +55,8 @@ class StageParameters {
 
   /// At the end of a window; collective. Stand-ins get gradients without elements.
   void combine_gradients();
+  /// Replicas go on with the buffers (running statistics) of the first one, which a checkpoint has; collective.
+  void send_buffers_to_replicas();
   /// What optimizers step has changed; collective.
   void send_parameters() { send(/*buffers=*/false); }
   /// Values were loaded; collective.
