@@ -7,7 +7,7 @@
 /// Time: an embedding, 4 transformer blocks of width 256 and a linear layer, batch 8 x 128 tokens, AdamW. Each rank has
 /// one thread. Variants are timed in turn, each in processes of its own; a time is rank 0's median.
 
-#include "../tests/support/accounting_allocator.h"
+#include <levin/core/devices/accounting_allocator.h>
 #include "measure.h"
 #include "transformer.h"
 
@@ -28,6 +28,8 @@
 
 namespace {
 
+using levin::AccountingAllocator;
+using levin::MemoryAccount;
 using levin::benchmarks::Block;
 using levin::benchmarks::Clock;
 using levin::benchmarks::kBatch;
@@ -37,8 +39,6 @@ using levin::benchmarks::kWidth;
 using levin::benchmarks::median;
 using levin::benchmarks::run_in_process;
 using levin::benchmarks::seconds_since;
-using levin::testing::AccountingAllocator;
-using levin::testing::MemoryAccount;
 
 constexpr int64_t kBlocks = 4;
 constexpr int64_t kRanks = 2;

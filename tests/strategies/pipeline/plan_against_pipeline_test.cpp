@@ -1,4 +1,4 @@
-#include "tests/support/accounting_allocator.h"
+#include <levin/core/devices/accounting_allocator.h>
 #include "tests/support/tiny.h"
 
 #include <levin/core/nn/sequential.h>
