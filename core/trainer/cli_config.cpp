@@ -174,7 +174,10 @@ void normalize(Config& source, const ConfigNames& names) {
   if (trainer->is_null()) *trainer = Config::mapping(trainer->origin());
   if (!trainer->is_mapping()) throw_wrong_type(*trainer, "trainer", "a mapping of options");
   translate_older_options(*trainer);
-  if (Config* strategy = trainer->find("strategy")) normalize_named(*strategy, names.strategies);
+  if (Config* strategy = trainer->find("strategy")) {
+    normalize_named(*strategy, names.strategies);
+    *strategy = present_strategy(*strategy);
+  }
   if (Config* precision = trainer->find("precision")) normalize_named(*precision, names.precisions);
 }
 

@@ -70,8 +70,7 @@ std::vector<size_t> cut_by_parameters(const ChainNeeds& chain, int64_t stages) {
   std::vector<int64_t> costs;
   for (const ChainNeeds::Element& element : chain.elements) costs.push_back(element.weights.elements);
   const auto parts = static_cast<size_t>(stages);
-  const double largest =
-      best_cut(costs, parts, std::numeric_limits<double>::infinity(), /*evenly=*/false).value;
+  const double largest = best_cut(costs, parts, std::numeric_limits<double>::infinity(), /*evenly=*/false).value;
   return best_cut(costs, parts, largest, /*evenly=*/true).ends;
 }
 

@@ -260,7 +260,7 @@ struct MemoryPlanner::Measured {
   std::vector<ChainMeter::Bytes> chain;
   int64_t saved_before_chain = 0;
   bool evaluates_loss = false;  ///< the optimizer does
-  TrainingNeeds optimizer;  ///< its state alone
+  TrainingNeeds optimizer;      ///< its state alone
 };
 
 MemoryPlanner::MemoryPlanner(const PlanOptions& options, const TrainerOptions& planned)

@@ -116,6 +116,18 @@ TEST_F(CliConfigTest, DefaultsAreWhole) {
   EXPECT_EQ(config.find("trainer")->find("log_every_n_steps")->origin().describe(), "default");
 }
 
+TEST_F(CliConfigTest, OtherNamesOfStrategies) {
+  const auto strategy = [&](const std::string& yaml, std::vector<const char*> words = {}) {
+    return *resolve({file("trainer: {strategy: " + yaml + "}\n")}, std::move(words)).find("trainer")->find("strategy");
+  };
+  EXPECT_EQ(strategy("fsdp").find("name")->text(), "sharded");
+  EXPECT_EQ(strategy("{name: fsdp, gathers_ahead: 2}", {"--trainer.strategy.stage=1"}).find("stage")->text(), "1");
+  const Config older = strategy("{name: rpc_sequential, microbatches: 4}", {"--trainer.strategy.checkpoint=never"});
+  EXPECT_EQ(older.find("name")->text(), "pipeline");
+  EXPECT_EQ(older.find("micro_batches")->text(), "4");
+  EXPECT_EQ(older.find("checkpoint")->text(), "never");
+}
+
 TEST_F(CliConfigTest, LaterSourcesWin) {
   const auto first = file("seed: 1\nmodel: {hidden: 8, lr: 0.1}\ntrainer: {max_epochs: 2, max_steps: 5}\n");
   const auto second = file("model:\n  hidden: 16\ntrainer:\n  max_epochs: 3\n");

@@ -111,8 +111,8 @@ TEST(OlderOptions, OtherNamesOfPipelineAndItsOptions) {
       "{name: rpc_sequential, balance: [2, 1], microbatches: 4, checkpoint: always, sequential_module: layers, "
       "balance_mode: balance_by_time, pipelined_backward: true}");
   EXPECT_EQ(all.to_flow(), present("{name: pipeline, balance: [2, 1], checkpoint: always, micro_batches: 4, "
-                                "sequential: layers, balance_by: time}")
-                            .to_flow());
+                                   "sequential: layers, balance_by: time}")
+                               .to_flow());
   EXPECT_EQ(present("{name: sequential, balance_mode: balance_by_size}").find("balance_by")->text(), "memory");
   EXPECT_EQ(present("{name: sequential, micro_batches: 2}").find("micro_batches")->text(), "2");
   // The present name has the present options only.
