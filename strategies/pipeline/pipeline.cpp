@@ -9,13 +9,12 @@
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/outermost_sequentials.h>
 #include <levin/core/nn/sequential.h>
-#include <levin/core/optim/gradient_clipping.h>
 #include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/strategies/pipeline/chain_measurement.h>
 #include <levin/strategies/pipeline/pipeline_engine.h>
 #include <levin/strategies/pipeline/pipeline_partition.h>
 #include <levin/strategies/pipeline/pipeline_trace.h>
-#include <levin/strategies/ranks/absent_parameter.h>
+#include <levin/strategies/ranks/divisible_optimizer.h>
 #include <levin/strategies/ranks/model_agreement.h>
 
 #include <ATen/core/grad_mode.h>
@@ -295,22 +294,8 @@ void Pipeline::check_optimizer(const torch::optim::Optimizer& optimizer) {
         fmt::format("strategy '{}' does not work with an optimizer that evaluates the loss itself "
                     "(LBFGS), because each stage has its own",
                     name()));
-  if (options_.shard_optimizer && !optim::capabilities_of(optimizer).element_wise)
-    throw ConfigError(fmt::format(
-        "strategy '{}' with shard_optimizer gives each rank a part of every parameter, which this optimizer "
-        "cannot step: it is not known to work element by element; valid: levin::optim's, SGD, Adam, AdamW, "
-        "Adagrad and RMSprop of torch::optim; hint: shard_optimizer: false",
-        name()));
-  if (dynamic_cast<const Stateful*>(&optimizer) != nullptr)
-    throw ConfigError(
-        fmt::format("strategy '{}' cannot divide the state of an optimizer that is a levin::Stateful; hint: give its "
-                    "state through save() and load(), as torch::optim's do",
-                    name()));
-  if (!optimizer.state().empty())
-    throw ConfigError(
-        fmt::format("strategy '{}' was given an optimizer that has state already, of parameters of all stages; hint: "
-                    "make it anew in configure_optimizers",
-                    name()));
+  if (options_.shard_optimizer) require_element_wise(optimizer, fmt::format("'{}' with shard_optimizer", name()));
+  require_divisible_state(optimizer, name());
 }
 
 // ---- State

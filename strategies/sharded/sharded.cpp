@@ -9,6 +9,7 @@
 #include <levin/core/optim/gradient_clipping.h>
 #include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/strategies/ddp/sync_batch_norm.h>
+#include <levin/strategies/ranks/divisible_optimizer.h>
 #include <levin/strategies/ranks/model_agreement.h>
 #include <levin/strategies/sharded/sharded_model.h>
 
@@ -188,23 +189,8 @@ void Sharded::check_optimizer(const torch::optim::Optimizer& optimizer) {
   const bool is_own = dynamic_cast<const optim::DeclaresCapabilities*>(&optimizer) != nullptr &&
                       dynamic_cast<const optim::FusedOptimizer*>(&optimizer) == nullptr;
   if (is_own) looks_at_steps_ = true;
-  if (!optim::capabilities_of(optimizer).element_wise)
-    throw ConfigError(
-        fmt::format("strategy '{}' gives each rank a part of every parameter, which this optimizer cannot step: "
-                    "it is not known to work element by element; valid: levin::optim's, SGD, Adam, AdamW, Adagrad and "
-                    "RMSprop of torch::optim; hint: one of your own derives from levin::optim::DeclaresCapabilities "
-                    "and says element_wise",
-                    name()));
-  if (dynamic_cast<const Stateful*>(&optimizer) != nullptr)
-    throw ConfigError(
-        fmt::format("strategy '{}' cannot divide the state of an optimizer that is a levin::Stateful; hint: give its "
-                    "state through save() and load(), as torch::optim's do",
-                    name()));
-  if (!optimizer.state().empty())
-    throw ConfigError(
-        fmt::format("strategy '{}' was given an optimizer that has state already, of whole parameters; hint: make it "
-                    "anew in configure_optimizers",
-                    name()));
+  require_element_wise(optimizer, fmt::format("'{}'", name()));
+  require_divisible_state(optimizer, name());
 }
 
 // ---- State

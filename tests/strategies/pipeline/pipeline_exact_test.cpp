@@ -48,11 +48,12 @@ std::vector<at::Tensor> train(const std::string& strategy, int devices, int64_t 
 }
 
 // A batch in m micro-batches does the arithmetic of m accumulated batches, where the weight of a micro-batch's loss is
-// the same number (m a power of two) and gradients are added up in the same order.
+// the same number (m a power of two) and gradients are added up in the same order. `zero_bubble` adds the products that
+// make up the gradient of a weight to it at once.
 TEST(PipelineExact, EqualsAccumulationOnOneDeviceToTheBit) {
   for (const int64_t micro_batches : {2, 4, 8}) {
     const auto expected = train("single_device", 1, 16 / micro_batches, micro_batches);
-    for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zero_bubble"})
+    for (const char* schedule : {"gpipe", "1f1b", "interleaved"})
       for (const int devices : {2, 3}) {
         SCOPED_TRACE(fmt::format("{} with {} micro-batches on {}", schedule, micro_batches, devices));
         if (std::string(schedule) == "interleaved" && micro_batches % devices != 0) continue;

@@ -400,7 +400,7 @@ TEST(PipelineStall, AStallSaysWhichRankIsAtWork) {
     const std::lock_guard lock(mutex);
     lines += line + "\n";
   });
-  run({.strategy = on("pipeline_threads", "micro_batches: 4, stall_report: 0.5"),
+  run({.strategy = on("pipeline_threads", "micro_batches: 4, stall_report: 6"),
        .devices = 4,
        .change = [&](TrainerOptions& options) {
          options.callbacks = {
