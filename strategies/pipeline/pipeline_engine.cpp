@@ -325,7 +325,7 @@ PipelineEngine::Tensors PipelineEngine::run(SequentialImpl& /*sequential*/, Tens
 }
 
 PipelineEngine::Tensors PipelineEngine::run_elements(int64_t chunk, int64_t micro_batch, bool checkpointed,
-                                                      Tensors inputs) {
+                                                     Tensors inputs) {
   const auto elements = [this, chunk, micro_batch](Tensors given) {
     for (size_t element = chunk_begin(chunk); element < chunk_end(chunk); ++element) {
       const OwnStream random_numbers(options_.device, mix_seed(seed_, static_cast<uint64_t>(micro_batch), element));

@@ -24,8 +24,9 @@ class StrategyConformance : public ::testing::TestWithParam<StrategyCase> {
   bool has_processes() const { return is("ddp") || is("sharded") || is("pipeline"); }
 };
 
-// Ranks of `ddp`, `sharded` and `pipeline` are further runs of this program: each runs the same tests in the same order, and they meet in every
-// fit. They stay as many as they are until the program ends, and none outlives the mistake of one.
+// Ranks of `ddp`, `sharded` and `pipeline` are further runs of this program: each runs the same tests in the same
+// order, and they meet in every fit. They stay as many as they are until the program ends, and none outlives the
+// mistake of one.
 constexpr const char* kProgramEnds =
     "a rank of ddp that fails ends this program: Forks/RankConformance has it with forked ranks, "
     "integration.StrategiesProgram with a killed rank of ddp";
@@ -405,13 +406,12 @@ INSTANTIATE_TEST_SUITE_P(ShardedThreads, RankConformance,
 INSTANTIATE_TEST_SUITE_P(TwoShardedProcesses, RankConformance, ::testing::Values(StrategyCase{"sharded", 2, 3}),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Forks, RankConformance, ::testing::Values(StrategyCase{"ddp_spawn", 2}), name_of);
-INSTANTIATE_TEST_SUITE_P(PipelineThreads, RankConformance,
-                         ::testing::Values(StrategyCase{"pipeline_threads", 2, 0, "micro_batches: 4"},
-                                           StrategyCase{"pipeline_threads", 4, 0,
-                                                        "schedule: interleaved, micro_batches: 4"},
-                                           StrategyCase{"pipeline_threads", 4, 0,
-                                                        "data_parallel: 2, micro_batches: 2"}),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    PipelineThreads, RankConformance,
+    ::testing::Values(StrategyCase{"pipeline_threads", 2, 0, "micro_batches: 4"},
+                      StrategyCase{"pipeline_threads", 4, 0, "schedule: interleaved, micro_batches: 4"},
+                      StrategyCase{"pipeline_threads", 4, 0, "data_parallel: 2, micro_batches: 2"}),
+    name_of);
 INSTANTIATE_TEST_SUITE_P(PipelineForks, RankConformance,
                          ::testing::Values(StrategyCase{"pipeline_spawn", 2, 0, "micro_batches: 4"}), name_of);
 

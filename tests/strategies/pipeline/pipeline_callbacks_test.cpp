@@ -112,9 +112,11 @@ TEST(PipelineCallbacks, FindALearningRate) {
                          [&](Trainer& trainer, Module&) {
                            if (trainer.is_global_zero()) found = trainer.optimizers().at(0)->learning_rate();
                          }},
-           .change = [&](TrainerOptions& options) { 
-             options.callbacks.emplace_back(Config::parse("{learning_rate_finder: {num_training_steps: 20}}", {}));
-           ; }},
+           .change =
+               [&](TrainerOptions& options) {
+                 options.callbacks.emplace_back(Config::parse("{learning_rate_finder: {num_training_steps: 20}}", {}));
+                 ;
+               }},
           devices);
     return found.value_or(0);
   };

@@ -20,9 +20,10 @@ using testing::tiny_dataset;
 class Layers : public Module {
  public:
   Layers() {
-    net_ = register_module("net", Sequential(torch::nn::Linear(4, 16), torch::nn::Tanh(), torch::nn::Linear(16, 16),
-                                             [](const at::Tensor& x) { return x.relu(); }, torch::nn::Linear(16, 16),
-                                             torch::nn::Linear(16, 1)));
+    net_ = register_module(
+        "net", Sequential(
+                   torch::nn::Linear(4, 16), torch::nn::Tanh(), torch::nn::Linear(16, 16),
+                   [](const at::Tensor& x) { return x.relu(); }, torch::nn::Linear(16, 16), torch::nn::Linear(16, 1)));
   }
   StepOutput training_step(const Batch& batch, int64_t) override {
     return torch::nn::functional::mse_loss(net_(batch["x"]), batch["y"]);

@@ -31,8 +31,8 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::AnyOf;
-using ::testing::HasSubstr;
 using testing::fresh_folder;
+using ::testing::HasSubstr;
 using testing::identical;
 using testing::quiet;
 using testing::tiny_dataset;
@@ -223,15 +223,15 @@ TEST(PipelineFailures, WhatAForkedStageThrowsEndsAllOfThemWithItsMessage) {
 TEST(PipelineFailures, AKilledRankIsNamedAndNoCheckpointIsLost) {
   for (const int64_t stage : {1, 3}) {
     const std::string root = fresh_folder("pipeline_killed");
-    Case tested{.module = {.what = "killed", .stage = stage, .batch = 6},
-                .strategy = on("pipeline_spawn"),
-                .devices = 4,
-                .change = [&](TrainerOptions& options) {
-                  options.enable_checkpointing = true;
-                  options.default_root_dir = root;
-                  options.callbacks = {
-                      make<ModelCheckpoint>({.save_last = true, .every_n_train_steps = 5, .dirpath = root})};
-                }};
+    Case tested{
+        .module = {.what = "killed", .stage = stage, .batch = 6},
+        .strategy = on("pipeline_spawn"),
+        .devices = 4,
+        .change = [&](TrainerOptions& options) {
+          options.enable_checkpointing = true;
+          options.default_root_dir = root;
+          options.callbacks = {make<ModelCheckpoint>({.save_last = true, .every_n_train_steps = 5, .dirpath = root})};
+        }};
     EXPECT_THAT(message_of(tested), HasSubstr(fmt::format("rank {}", stage)));
     tested.module.what = "";
     tested.change = {};
@@ -254,8 +254,7 @@ TEST(PipelineFailures, TouchingAnotherStagesParameterNamesItAndTheStage) {
 
 TEST(PipelineFailures, RefusesWhatItCannotDo) {
   const auto message = [](const std::string& what, const std::function<void(TrainerOptions&)>& change = {}) {
-    return message_of(
-        {.module = {.what = what}, .strategy = on("pipeline_threads"), .devices = 4, .change = change});
+    return message_of({.module = {.what = what}, .strategy = on("pipeline_threads"), .devices = 4, .change = change});
   };
   EXPECT_THAT(message("lbfgs"), AllOf(HasSubstr("pipeline_threads"), HasSubstr("LBFGS")));
   EXPECT_THAT(message("manual"), AllOf(HasSubstr("pipeline_threads"), HasSubstr("manual")));
@@ -370,6 +369,24 @@ TEST(PipelineBatches, ABatchWithoutLossCountsAsZero) {
   }
 }
 
+TEST(PipelineBatches, APipelineThatSkipsABatchAloneCountsAsZero) {
+  const FragileOptions skips{.what = "skips in the last stage"};
+  const Ran expected = run({.module = skips, .strategy = "ddp_threads", .devices = 2});
+  const Ran ran =
+      run({.module = skips, .strategy = "{name: pipeline_threads, data_parallel: 2, micro_batches: 2}", .devices = 4});
+  for (size_t i = 0; i < expected.weights.size(); ++i)
+    EXPECT_TRUE(ran.weights[i].allclose(expected.weights[i], 1e-4, 1e-5)) << "tensor " << i;
+}
+
+TEST(PipelineBatches, WeightsAreAveragedStochasticallyWithoutRunningStatistics) {
+  expect_as_on_one_device({.change =
+                               [](TrainerOptions& options) {
+                                 options.callbacks.emplace_back(Config::parse(
+                                     "{stochastic_weight_averaging: {swa_lrs: 0.02, swa_epoch_start: 1}}", {}));
+                               }},
+                          "micro_batches: 4", 4);
+}
+
 TEST(PipelineEnd, CtrlCEndsAfterTheStepOnAllRanksAndTheRunGoesOn) {
   const std::string root = fresh_folder("pipeline_interrupted");
   for (const int64_t rank : {0, 3}) {
@@ -377,8 +394,8 @@ TEST(PipelineEnd, CtrlCEndsAfterTheStepOnAllRanksAndTheRunGoesOn) {
     const Ran whole = run(tested);
     tested.change = [&](TrainerOptions& options) {
       options.callbacks = {make<LambdaCallback>(
-          {.on_train_end =
-               [&](Trainer& trainer, Module&) { trainer.save_checkpoint(fmt::format("{}/{}", root, rank)); },
+          {.on_train_end = [&](Trainer& trainer,
+                               Module&) { trainer.save_checkpoint(fmt::format("{}/{}", root, rank)); },
            .on_train_batch_start =
                [&](Trainer& trainer, Module&, const Batch&, int64_t batch) {
                  if (trainer.current_epoch() == 1 && batch == 2 && trainer.global_rank() == rank)
@@ -394,6 +411,7 @@ TEST(PipelineEnd, CtrlCEndsAfterTheStepOnAllRanksAndTheRunGoesOn) {
   }
 }
 
+// What is known of other ranks is up to a few seconds old.
 TEST(PipelineStall, AStallSaysWhichRankIsAtWork) {
   std::mutex mutex;
   std::string lines;
@@ -401,13 +419,13 @@ TEST(PipelineStall, AStallSaysWhichRankIsAtWork) {
     const std::lock_guard lock(mutex);
     lines += line + "\n";
   });
-  run({.strategy = on("pipeline_threads", "micro_batches: 4, stall_report: 0.5"),
+  run({.strategy = on("pipeline_threads", "micro_batches: 4, stall_report: 6"),
        .devices = 4,
        .change = [&](TrainerOptions& options) {
-         options.callbacks = {make<LambdaCallback>(
-             {.on_before_zero_grad = [](Trainer& trainer, Module&, OptimizerHandle&) {
+         options.callbacks = {
+             make<LambdaCallback>({.on_before_zero_grad = [](Trainer& trainer, Module&, OptimizerHandle&) {
                if (trainer.global_rank() == 2 && trainer.global_step() == 2)
-                 std::this_thread::sleep_for(std::chrono::seconds(12));
+                 std::this_thread::sleep_for(std::chrono::seconds(14));
              }})};
        }});
   log::set_sink(nullptr);
