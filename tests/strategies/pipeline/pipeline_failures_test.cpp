@@ -369,6 +369,24 @@ TEST(PipelineBatches, ABatchWithoutLossCountsAsZero) {
   }
 }
 
+TEST(PipelineBatches, APipelineThatSkipsABatchAloneCountsAsZero) {
+  const FragileOptions skips{.what = "skips in the last stage"};
+  const Ran expected = run({.module = skips, .strategy = "ddp_threads", .devices = 2});
+  const Ran ran =
+      run({.module = skips, .strategy = "{name: pipeline_threads, data_parallel: 2, micro_batches: 2}", .devices = 4});
+  for (size_t i = 0; i < expected.weights.size(); ++i)
+    EXPECT_TRUE(ran.weights[i].allclose(expected.weights[i], 1e-4, 1e-5)) << "tensor " << i;
+}
+
+TEST(PipelineBatches, WeightsAreAveragedStochasticallyWithoutRunningStatistics) {
+  expect_as_on_one_device({.change =
+                               [](TrainerOptions& options) {
+                                 options.callbacks.emplace_back(Config::parse(
+                                     "{stochastic_weight_averaging: {swa_lrs: 0.02, swa_epoch_start: 1}}", {}));
+                               }},
+                          "micro_batches: 4", 4);
+}
+
 TEST(PipelineEnd, CtrlCEndsAfterTheStepOnAllRanksAndTheRunGoesOn) {
   const std::string root = fresh_folder("pipeline_interrupted");
   for (const int64_t rank : {0, 3}) {
@@ -393,6 +411,7 @@ TEST(PipelineEnd, CtrlCEndsAfterTheStepOnAllRanksAndTheRunGoesOn) {
   }
 }
 
+// What is known of other ranks is up to a few seconds old.
 TEST(PipelineStall, AStallSaysWhichRankIsAtWork) {
   std::mutex mutex;
   std::string lines;
@@ -406,7 +425,7 @@ TEST(PipelineStall, AStallSaysWhichRankIsAtWork) {
          options.callbacks = {
              make<LambdaCallback>({.on_before_zero_grad = [](Trainer& trainer, Module&, OptimizerHandle&) {
                if (trainer.global_rank() == 2 && trainer.global_step() == 2)
-                 std::this_thread::sleep_for(std::chrono::seconds(12));
+                 std::this_thread::sleep_for(std::chrono::seconds(14));
              }})};
        }});
   log::set_sink(nullptr);
