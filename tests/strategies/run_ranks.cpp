@@ -65,7 +65,8 @@ void await_child(int64_t rank, pid_t child) {
 }
 
 void run_processes(int64_t count, const RankMain& rank_main) {
-  const ServedStore served = make_local_server_store(kPatience);
+  // Served after the forks: a child has no use for the server's thread, and for what it may hold just then.
+  ReservedPort reserved;
   std::fflush(nullptr);
   std::vector<pid_t> children;
   for (int64_t rank = 0; rank < count; ++rank) {
@@ -76,13 +77,14 @@ void run_processes(int64_t count, const RankMain& rank_main) {
                                .world_size = count,
                                .local_rank = rank,
                                .local_world_size = count,
-                               .main_port = served.port,
+                               .main_port = reserved.port(),
                                .external_store = true,
                                .run_id = "test"};
       run_child(rank, place, rank_main);
     }
     children.push_back(child);
   }
+  const ServedStore served = reserved.serve(kPatience);
   for (int64_t rank = 0; rank < count; ++rank) await_child(rank, children[static_cast<size_t>(rank)]);
 }
 
