@@ -311,7 +311,7 @@ PipelineEngine::Tensors PipelineEngine::run(SequentialImpl& /*sequential*/, Tens
     case Mode::kProbe:
       throw Seen{std::move(inputs)};
     case Mode::kEvaluate:
-      return evaluate(std::move(inputs));
+      return evaluate(inputs);
     case Mode::kTrain:
       break;
   }
@@ -402,14 +402,14 @@ void PipelineEngine::forward(const PipelineAction& action, StepPhases& phases) {
   if (is_last_stage()) outputs_[index] = std::move(output);
 }
 
-PipelineEngine::Tensors PipelineEngine::evaluate(Tensors inputs) {
+PipelineEngine::Tensors PipelineEngine::evaluate(const Tensors& inputs) {
   const c10::InferenceMode ordinary(false);
   const at::NoGradGuard no_grad;
   Tensors passing;
   std::vector<TensorSpec> passing_specs;
   for (int64_t chunk = 0; chunk < chunks(); ++chunk) {
     if (stage() == rank_of(chunk)) {
-      if (chunk == 0) passing = std::move(inputs);
+      if (chunk == 0) passing = inputs;
       passing = sequential_.forward_range(std::move(passing), chunk_begin(chunk), chunk_end(chunk));
     }
     passing_specs = specs_from_bytes(activations_->broadcast_bytes(

@@ -100,7 +100,7 @@ class PipelineEngine final : private SequentialRunner {
   Tensors run(SequentialImpl& sequential, Tensors inputs) override;
   Tensors run_chunk(int64_t chunk, int64_t micro_batch, Tensors inputs);
   Tensors run_elements(int64_t chunk, int64_t micro_batch, bool checkpoint, Tensors inputs);
-  Tensors evaluate(Tensors inputs);
+  Tensors evaluate(const Tensors& inputs);
 
   int64_t chunks() const { return static_cast<int64_t>(options_.chunk_ends.size()); }
   int64_t rank_of(int64_t chunk) const { return chunk % stages(); }
