@@ -95,13 +95,6 @@ std::optional<ParameterPart> StageParameters::part_of(const std::string& name) c
   return ParameterPart(entry.stand_in.detach(), entry.offset, entry.tensor.sizes().vec());
 }
 
-int64_t StageParameters::bytes() const {
-  int64_t bytes = 0;
-  for (const Entry& entry : entries_)
-    if (entry.is_used_here) bytes += static_cast<int64_t>(entry.tensor.nbytes());
-  return bytes;
-}
-
 void StageParameters::combine_gradients() {
   const PlainTensors plain;
   std::vector<std::unique_ptr<Work>> works;
@@ -245,11 +238,11 @@ void StageParameters::send(bool buffers) {
   const PlainTensors plain;
   if (divides_state_) gather_parts();
   std::vector<std::unique_ptr<Work>> works;
-  std::vector<at::Tensor> not_used_here;
+  std::vector<at::Tensor> passing_by;  // lives until the broadcasts are done
   for (Entry& entry : entries_) {
     if (!entry.is_shared || (!entry.is_parameter && !buffers)) continue;
     at::Tensor tensor = entry.tensor.detach();
-    if (!entry.is_used_here) not_used_here.push_back(tensor = at::empty_like(tensor));
+    if (!entry.is_used_here) passing_by.push_back(tensor = at::empty_like(tensor));
     works.push_back(stages_->broadcast(tensor, entry.owner));
   }
   for (const auto& work : works) work->wait();

@@ -50,8 +50,6 @@ class StageParameters {
   const optim::ParameterNames& names() const { return names_; }
   /// This rank's part of the parameter or buffer of that name: all of it or nothing, or a replica's part.
   std::optional<ParameterPart> part_of(const std::string& name) const;
-  /// Bytes that this rank holds.
-  int64_t bytes() const;
 
   /// At the end of a window; collective. Stand-ins get gradients without elements.
   void combine_gradients();
