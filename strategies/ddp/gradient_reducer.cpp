@@ -3,6 +3,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/distributed/c10d/logger.hpp>
@@ -35,17 +36,20 @@ struct NoWarnings : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
-std::vector<at::Tensor> trained(const std::vector<std::pair<std::string, at::Tensor>>& parameters) {
+std::vector<at::Tensor> trained(const GradientReducer::Parameters& parameters) {
   std::vector<at::Tensor> result;
   for (const auto& [name, parameter] : parameters)
     if (parameter.requires_grad()) result.push_back(parameter);
   return result;
 }
 
+/// Zero, whatever the parameter holds, infinities included: of no element.
+at::Tensor nothing_of(const at::Tensor& parameter) { return parameter.reshape({-1}).slice(0, 0, 0).sum(); }
+
 }  // namespace
 
-GradientReducer::GradientReducer(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
-                                 c10::intrusive_ptr<c10d::ProcessGroup> group, GradientReducerOptions options)
+GradientReducer::GradientReducer(const Parameters& parameters, c10::intrusive_ptr<c10d::ProcessGroup> group,
+                                 GradientReducerOptions options)
     : parameters_(trained(parameters)), options_(std::move(options)) {
   std::vector<at::Tensor> reduced = parameters_;
   std::unordered_map<size_t, std::string> names;
@@ -72,11 +76,17 @@ GradientReducer::GradientReducer(const std::vector<std::pair<std::string, at::Te
   }
   if (options_.static_graph) reducer_->set_static_graph();
   if (options_.configure) options_.configure(*reducer_);
+  if (!options_.completes_backward) return;
+  reached_.resize(parameters_.size());
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    hooks_.push_back(parameters_[i].register_hook([this, i](const at::Tensor& /*gradient*/) { reached_[i] = 1; }));
 }
 
-GradientReducer::~GradientReducer() = default;
+GradientReducer::~GradientReducer() {
+  for (size_t i = 0; i < hooks_.size(); ++i) parameters_[i].remove_hook(hooks_[i]);
+}
 
-bool GradientReducer::fits(const std::vector<std::pair<std::string, at::Tensor>>& parameters) const {
+bool GradientReducer::fits(const Parameters& parameters) const {
   size_t next = 0;
   for (const auto& [name, parameter] : parameters) {
     if (!parameter.requires_grad()) continue;
@@ -99,6 +109,7 @@ at::Tensor GradientReducer::before_backward(const at::Tensor& loss, bool sync, c
     const at::Tensor own = at::tensor({mean, sync && window.has_next ? 1.0F : 0.0F}, participation_.options());
     start = WithGradientOf::apply(start, participation_, own);
   }
+  std::fill(reached_.begin(), reached_.end(), uint8_t{0});
   if (!sync) return start;
   if (options_.static_graph && first_backward_) {
     // In its first step, in which the order of the gradients is found out, all are combined once the graph is done.
@@ -126,11 +137,17 @@ Strategy::Participation GradientReducer::participation() const {
   return {.mean = value[0], .any_next = value[1] > 0};
 }
 
+void GradientReducer::complete_backward() {
+  std::vector<at::Tensor> rest;
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (reached_[i] == 0) rest.push_back(nothing_of(parameters_[i]));
+  if (!rest.empty()) torch::autograd::backward(rest);
+}
+
 at::Tensor GradientReducer::zero_loss() const {
   at::Tensor sum;
   for (const at::Tensor& parameter : parameters_) {
-    // Of no element: zero whatever the parameter holds, infinities included.
-    const at::Tensor nothing = parameter.reshape({-1}).slice(0, 0, 0).sum();
+    const at::Tensor nothing = nothing_of(parameter);
     sum = sum.defined() ? sum + nothing : nothing;
   }
   return sum;

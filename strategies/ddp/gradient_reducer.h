@@ -26,6 +26,7 @@ struct GradientReducerOptions {
   bool may_find_none_unused = false;     ///< that there are none is no reason for a warning
   bool static_graph = false;             ///< every step uses the same parameters in the same way
   bool counts_participants = false;      ///< see StepWindow
+  bool completes_backward = false;       ///< see complete_backward
   /// May set a communication hook; called once.
   std::function<void(c10d::Reducer&)> configure;
 };
@@ -34,13 +35,15 @@ struct GradientReducerOptions {
 /// are views of.
 class GradientReducer {
  public:
+  using Parameters = std::vector<std::pair<std::string, at::Tensor>>;
+
   /// Of the parameters that require gradients now; every rank makes it at the same time, of the same model.
-  GradientReducer(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
-                  c10::intrusive_ptr<c10d::ProcessGroup> group, GradientReducerOptions options);
+  GradientReducer(const Parameters& parameters, c10::intrusive_ptr<c10d::ProcessGroup> group,
+                  GradientReducerOptions options);
   ~GradientReducer();
 
   /// Whether the parameters that require gradients are still those it was made for.
-  bool fits(const std::vector<std::pair<std::string, at::Tensor>>& parameters) const;
+  bool fits(const Parameters& parameters) const;
 
   /// Before the forward pass of a step after which gradients are combined.
   void before_forward();
@@ -51,6 +54,9 @@ class GradientReducer {
   Strategy::Participation participation() const;
   /// A loss of zero that reaches every parameter, for a rank that has none.
   at::Tensor zero_loss() const;
+  /// After a backward that may have left out parameters: this rank adds nothing to their means. Only with
+  /// `completes_backward`.
+  void complete_backward();
 
  private:
   std::vector<at::Tensor> parameters_;
@@ -59,6 +65,8 @@ class GradientReducer {
   std::shared_ptr<c10d::Reducer> reducer_;
   std::shared_ptr<c10d::Logger> logger_;  ///< the reducer writes to it when it looks for unused parameters
   bool first_backward_ = true;
+  std::vector<uint8_t> reached_;  ///< of each parameter, since before_backward
+  std::vector<unsigned> hooks_;   ///< of each parameter
 };
 
 }  // namespace levin

@@ -253,7 +253,7 @@ void Pipeline::setup_module(Module& module) {
                                .micro_batches = options_.micro_batches,
                                .checkpoint = options_.checkpoint,
                                .device = root_device()};
-  std::unordered_map<const void*, std::set<int64_t>> users;
+  std::unordered_map<const void*, std::vector<int64_t>> users;  ///< the chunk of each element that has a tensor
   std::unordered_set<const void*> outside;
   add_tensors(module, &sequential, outside);
   size_t element = 0;
@@ -263,14 +263,18 @@ void Pipeline::setup_module(Module& module) {
       if (sequential.element(element).module() == nullptr) continue;
       std::unordered_set<const void*> tensors;
       add_tensors(*sequential.element(element).module(), nullptr, tensors);
-      for (const void* tensor : tensors) users[tensor].insert(static_cast<int64_t>(chunk) % stages());
+      for (const void* tensor : tensors) users[tensor].push_back(static_cast<int64_t>(chunk));
     }
   }
   parameters_ = std::make_unique<StageParameters>(
       module, root_device(),
       [&](const at::Tensor& tensor) {
+        StageParameters::Users result;
         const void* key = tensor.unsafeGetTensorImpl();
-        return outside.contains(key) ? std::set<int64_t>() : users[key];
+        if (outside.contains(key)) return result;
+        for (const int64_t chunk : users[key]) result.stages.insert(chunk % stages());
+        if (users[key].size() == 1) result.chunk = users[key].front();
+        return result;
       },
       activations_, replicas_, options_.shard_optimizer);
   engine_ = std::make_unique<PipelineEngine>(sequential, activations_, gradients_, std::move(engine));
@@ -346,7 +350,8 @@ StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, co
   require_weights();
   if (window.index == 0) participated_ = 0;
   participated_ += window.participation / static_cast<double>(window.size);
-  const StepOutput output = engine_->train(batch, phases);
+  ReplicaGradients* replicas = window.sync ? parameters_->replica_gradients() : nullptr;
+  const StepOutput output = engine_->train(batch, phases, replicas);
   parameters_->send_buffers_to_replicas();
   if (++batches_ == options_.trace_batch && !options_.trace.empty()) write_trace();
   if (window.sync) parameters_->combine_gradients();

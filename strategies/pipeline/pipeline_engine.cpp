@@ -11,6 +11,7 @@
 #include <levin/strategies/pipeline/deferred_weights.h>
 #include <levin/strategies/pipeline/micro_batch_norm.h>
 #include <levin/strategies/pipeline/module_scopes.h>
+#include <levin/strategies/pipeline/replica_gradients.h>
 
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
@@ -68,6 +69,13 @@ class OwnStream {
   at::Tensor state_;
 };
 
+/// Whether it completes the gradients of the chunk's weights.
+bool is_last_backward(const std::vector<PipelineAction>& actions, size_t index) {
+  if (actions[index].kind == Kind::kForward) return false;
+  return std::none_of(actions.begin() + static_cast<std::ptrdiff_t>(index) + 1, actions.end(),
+                      [&](const PipelineAction& later) { return later.chunk == actions[index].chunk; });
+}
+
 at::Tensor zeros(const TensorSpec& spec, const at::Device& device) {
   return at::zeros(spec.sizes, at::TensorOptions().dtype(spec.type).device(device));
 }
@@ -102,7 +110,7 @@ const std::vector<PipelineAction>& PipelineEngine::actions(int64_t micro_batches
   return actions_[micro_batches] = std::move(all[static_cast<size_t>(stage())]);
 }
 
-StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases) {
+StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, ReplicaGradients* replicas) {
   micro_batches_ = batch.split(options_.micro_batches);
   if (micro_batches_.empty()) micro_batches_ = {batch};
   sizes_.clear();
@@ -121,18 +129,24 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases) {
     learn_specs(phases);
     mode_ = Mode::kTrain;
     const auto& all = actions(static_cast<int64_t>(micro_batches_.size()));
+    const bool in_halves = options_.schedule == "zero_bubble";
+    if (replicas != nullptr) replicas->begin_batch(/*in_backward=*/!in_halves);
     for (size_t i = 0; i < all.size(); ++i) {
       post_receives(all, i);
       current_ = all[i];
+      const bool is_last = replicas != nullptr && is_last_backward(all, i);
       waited_from_ = ran_from_ = now();
       if (current_.kind == Kind::kForward) {
         const RuntimeScope recording(module, logs.runtime(current_.micro_batch));
         const MicroBatchNormScope normalising(statistics, current_.micro_batch);
         forward(current_, phases);
-      } else if (current_.kind == Kind::kBackwardWeight) {
-        backward_of_weights(current_);
       } else {
-        backward(current_, phases);
+        if (is_last) replicas->before_last_backward(current_.chunk);
+        if (current_.kind == Kind::kBackwardWeight)
+          backward_of_weights(current_);
+        else
+          backward(current_, phases);
+        if (is_last) replicas->after_last_backward(current_.chunk);
       }
       done_.push_back({.action = current_, .waited_from = waited_from_, .from = ran_from_, .to = now()});
     }

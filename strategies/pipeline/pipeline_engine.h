@@ -20,6 +20,7 @@
 namespace levin {
 
 class DeferredWeights;
+class ReplicaGradients;
 
 struct PipelineEngineOptions {
   std::string sequential = "net";    ///< its name, for messages
@@ -56,8 +57,8 @@ class PipelineEngine final : private SequentialRunner {
 
   /// Forward and backward of a batch. The output is that of the whole batch where the last stage is; elsewhere only its
   /// loss, without a graph. Losses of micro-batches are weighted by
-  /// their sizes.
-  StepOutput train(const Batch& batch, StepPhases& phases);
+  /// their sizes. `replicas`: told when the last backward of each chunk runs; nullptr: nobody is.
+  StepOutput train(const Batch& batch, StepPhases& phases, ReplicaGradients* replicas = nullptr);
 
   /// While the result lives, forwards of the sequential run through all stages, each rank gets their results, and there
   /// is no backward. All ranks call it, and run the same forwards.

@@ -39,8 +39,9 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
   for (const auto& parameter : module.parameters()) parameters.insert(parameter.unsafeGetTensorImpl());
   const int64_t here = stages_->rank();
   const int64_t last = stages_->world_size() - 1;
+  std::vector<ReplicaGradients::Parameter> averaged;
   for (auto& [name, tensor] : named_tensors(module)) {
-    const std::set<int64_t> users = users_of(tensor);
+    const auto [users, chunk] = users_of(tensor);
     Entry entry{.name = name,
                 .tensor = tensor,
                 .stand_in = tensor,
@@ -63,7 +64,7 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
                       entry.is_parameter ? "parameter" : "buffer", name, entry.owner, here)));
     if (entry.is_parameter && is_own(entry) && divides_state_) {
       if (!tensor.is_contiguous()) tensor.set_data(tensor.contiguous());
-      const int64_t size = part_size(entry);
+      const int64_t size = ReplicaGradients::part_size(tensor, replicas_->world_size());
       entry.offset = std::min(tensor.numel(), size * replicas_->rank());
       entry.stand_in = tensor.detach()
                            .view({-1})
@@ -71,12 +72,20 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
                            .requires_grad_(tensor.requires_grad());
     }
     if (entry.is_parameter) {
+      if (is_own(entry))
+        averaged.push_back(
+            {.name = name,
+             .tensor = tensor,
+             .stand_in = entry.stand_in,
+             .chunk = entry.is_shared ? ReplicaGradients::kLate : chunk.value_or(ReplicaGradients::kLate)});
       by_tensor_[tensor.unsafeGetTensorImpl()] = entries_.size();
       names_.add(name, entry.stand_in);
     }
     by_name_[name] = entries_.size();
     entries_.push_back(std::move(entry));
   }
+  if (replicas_ != nullptr)
+    replica_gradients_ = std::make_unique<ReplicaGradients>(std::move(averaged), replicas_, divides_state_);
 }
 
 at::Tensor StageParameters::stand_in(const at::Tensor& parameter) const {
@@ -116,11 +125,7 @@ void StageParameters::combine_gradients() {
     else
       entry->tensor.mutable_grad().reset();
   }
-  if (replicas_ == nullptr) return;
-  if (divides_state_)
-    average_parts_of_gradients();
-  else
-    average_gradients();
+  if (replica_gradients_ != nullptr) replica_gradients_->finish();
 }
 
 // ---- Replicas
@@ -130,10 +135,6 @@ std::map<at::ScalarType, std::vector<StageParameters::Entry*>> StageParameters::
   for (Entry& entry : entries_)
     if (entry.is_parameter && is_own(entry)) by_type[entry.tensor.scalar_type()].push_back(&entry);
   return by_type;
-}
-
-int64_t StageParameters::part_size(const Entry& entry) const {
-  return (entry.tensor.numel() + replicas_->world_size() - 1) / replicas_->world_size();
 }
 
 void StageParameters::send_buffers_to_replicas() {
@@ -146,82 +147,24 @@ void StageParameters::send_buffers_to_replicas() {
   for (const auto& work : works) work->wait();
 }
 
-void StageParameters::average_gradients() {
-  for (const auto& [type, entries] : own_parameters()) {
-    std::vector<at::Tensor> gradients;
-    std::vector<at::Tensor> flat;
-    for (Entry* entry : entries) {
-      if (!entry->tensor.requires_grad()) continue;
-      // A replica may have skipped its batch, or a part of the model.
-      if (!entry->tensor.grad().defined())
-        entry->tensor.mutable_grad() = at::zeros_like(entry->tensor, entry->tensor.options().requires_grad(false));
-      gradients.push_back(entry->tensor.grad());
-      flat.push_back(gradients.back().reshape({-1}));
-    }
-    if (flat.empty()) continue;
-    const at::Tensor all = at::cat(flat);
-    replicas_->all_reduce(all, ReduceOp::kMean)->wait();
-    int64_t offset = 0;
-    for (const at::Tensor& gradient : gradients) {
-      gradient.copy_(all.narrow(0, offset, gradient.numel()).view(gradient.sizes()));
-      offset += gradient.numel();
-    }
-  }
-}
-
-/// A row for each replica, with its parts of all gradients one after the other.
-void StageParameters::average_parts_of_gradients() {
-  const int64_t ranks = replicas_->world_size();
-  for (const auto& [type, entries] : own_parameters()) {
-    int64_t row = 0;
-    for (const Entry* entry : entries)
-      if (entry->tensor.requires_grad()) row += part_size(*entry);
-    if (row == 0) continue;
-    const auto options = entries.front()->tensor.options().requires_grad(false);
-    const at::Tensor all = at::zeros({ranks, row}, options);
-    int64_t offset = 0;
-    for (const Entry* entry : entries) {
-      if (!entry->tensor.requires_grad()) continue;
-      const int64_t size = part_size(*entry);
-      if (entry->tensor.grad().defined()) {
-        const at::Tensor flat = entry->tensor.grad().reshape({-1});
-        for (int64_t rank = 0, begin = 0; rank < ranks && begin < flat.numel(); ++rank, begin += size) {
-          const int64_t there = std::min(size, flat.numel() - begin);
-          all[rank].narrow(0, offset, there).copy_(flat.narrow(0, begin, there));
-        }
-      }
-      entry->tensor.mutable_grad().reset();
-      offset += size;
-    }
-    at::Tensor own = at::empty({row}, options);
-    replicas_->reduce_scatter(own, all.view({-1}), ReduceOp::kMean)->wait();
-    offset = 0;
-    for (Entry* entry : entries) {
-      if (!entry->tensor.requires_grad()) continue;
-      entry->stand_in.mutable_grad() = own.narrow(0, offset, entry->stand_in.numel());
-      offset += part_size(*entry);
-    }
-  }
-}
-
 /// Every replica has stepped its part.
 void StageParameters::gather_parts() {
   const int64_t ranks = replicas_->world_size();
   for (const auto& [type, entries] : own_parameters()) {
     int64_t row = 0;
-    for (const Entry* entry : entries) row += part_size(*entry);
+    for (const Entry* entry : entries) row += ReplicaGradients::part_size(entry->tensor, ranks);
     const auto options = entries.front()->tensor.options().requires_grad(false);
     const at::Tensor all = at::zeros({ranks, row}, options);
     at::Tensor own = at::zeros({row}, options);
     int64_t offset = 0;
     for (const Entry* entry : entries) {
       own.narrow(0, offset, entry->stand_in.numel()).copy_(entry->stand_in);
-      offset += part_size(*entry);
+      offset += ReplicaGradients::part_size(entry->tensor, ranks);
     }
     replicas_->all_gather(all.view({-1}), own)->wait();
     offset = 0;
     for (const Entry* entry : entries) {
-      const int64_t size = part_size(*entry);
+      const int64_t size = ReplicaGradients::part_size(entry->tensor, ranks);
       const at::Tensor flat = entry->tensor.detach().view({-1});
       for (int64_t rank = 0, begin = 0; rank < ranks && begin < flat.numel(); ++rank, begin += size) {
         const int64_t there = std::min(size, flat.numel() - begin);

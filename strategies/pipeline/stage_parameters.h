@@ -3,6 +3,7 @@
 #include <levin/core/base/state.h>
 #include <levin/core/comm/collective.h>
 #include <levin/core/optim/parameter_names.h>
+#include <levin/strategies/pipeline/replica_gradients.h>
 #include <levin/strategies/ranks/parameter_part.h>
 
 #include <ATen/core/Tensor.h>
@@ -28,16 +29,21 @@ namespace levin {
 /// that lie outside of the chain that is cut) are copied to all of these: their gradients are added up for the stage
 /// that they belong to, and their values sent from there. The memory of all others is given back.
 ///
-/// Ranks of the same stage in pipelines side by side (replicas) average gradients. Where they divide the optimizer's
-/// state, each steps its part of every parameter and gets the others' parts afterwards (stage 1 of Rajbhandari et al.,
-/// "ZeRO", 2020, arXiv:1910.02054).
+/// Ranks of the same stage in pipelines side by side (replicas) average gradients: ReplicaGradients. Where they divide
+/// the optimizer's state, each steps its part of every parameter and gets the others' parts afterwards (stage 1 of
+/// Rajbhandari et al., "ZeRO", 2020, arXiv:1910.02054).
 ///
 /// Methods marked "collective" are called by the ranks of all stages in the same order.
 class StageParameters {
  public:
-  /// The stages that use a tensor of the module, the first of which it belongs to; none: all of them, and it belongs to
-  /// the last.
-  using UsersOf = std::function<std::set<int64_t>(const at::Tensor& tensor)>;
+  struct Users {
+    /// The stages that use a tensor of the module, the first of which it belongs to; none: all of them, and it belongs
+    /// to the last.
+    std::set<int64_t> stages;
+    /// Where one element alone uses it: the chunk of that element.
+    std::optional<int64_t> chunk;
+  };
+  using UsersOf = std::function<Users(const at::Tensor& tensor)>;
 
   /// Every rank has the same values. Those that this rank uses move to its device. `stages`: a group in which the rank
   /// of each stage is its number. `replicas`: nullptr where there is one pipeline.
@@ -51,6 +57,8 @@ class StageParameters {
   /// This rank's part of the parameter or buffer of that name: all of it or nothing, or a replica's part.
   std::optional<ParameterPart> part_of(const std::string& name) const;
 
+  /// What averages gradients over replicas, while the last batch of a window runs; nullptr where there are none.
+  ReplicaGradients* replica_gradients() { return replica_gradients_.get(); }
   /// At the end of a window; collective. Stand-ins get gradients without elements.
   void combine_gradients();
   /// Replicas go on with the buffers (running statistics) of the first one, which a checkpoint has; collective.
@@ -78,15 +86,12 @@ class StageParameters {
   bool is_own(const Entry& entry) const { return entry.owner == stages_->rank(); }
   /// Of the parameters that this stage steps, by type.
   std::map<at::ScalarType, std::vector<Entry*>> own_parameters();
-  /// Elements of a replica's part of a parameter; the last ones may be cut off, or not there.
-  int64_t part_size(const Entry& entry) const;
-  void average_gradients();
-  void average_parts_of_gradients();
   void gather_parts();
 
   std::shared_ptr<Collective> stages_;
   std::shared_ptr<Collective> replicas_;
   const bool divides_state_;
+  std::unique_ptr<ReplicaGradients> replica_gradients_;
   std::vector<Entry> entries_;
   std::unordered_map<std::string, size_t> by_name_;
   std::unordered_map<const void*, size_t> by_tensor_;  ///< parameters

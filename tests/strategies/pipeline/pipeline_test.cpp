@@ -31,13 +31,26 @@ struct ChainOptions {
   bool tuple = false;    ///< two tensors pass between elements
   double dropout = 0;
   std::string wrong;
+  bool left_out = false;  ///< some batches do without some parameters
   static void describe(Schema<ChainOptions>& schema) {
     schema.field("outside", &ChainOptions::outside, "layers outside of the sequential");
     schema.field("tuple", &ChainOptions::tuple, "two tensors between elements");
     schema.field("dropout", &ChainOptions::dropout, "dropout probability");
     schema.field("wrong", &ChainOptions::wrong, "what is wrong");
+    schema.field("left_out", &ChainOptions::left_out, "parameters that some batches do without");
   }
 };
+
+/// Uses its layer for some batches only.
+class SometimesImpl : public torch::nn::Module {
+ public:
+  SometimesImpl() : layer_(register_module("layer", torch::nn::Linear(12, 12))) {}
+  at::Tensor forward(const at::Tensor& x) { return x.sum().item<float>() > 0 ? layer_(x) : x * 2; }
+
+ private:
+  torch::nn::Linear layer_;
+};
+TORCH_MODULE(Sometimes);
 
 class Chain : public Module {
  public:
@@ -45,6 +58,7 @@ class Chain : public Module {
   explicit Chain(const Options& options) : options_(options) {
     Sequential net;
     net->push_back(torch::nn::Linear(4, 12));
+    if (options.left_out) net->push_back(Sometimes());
     if (options.tuple) {
       net->push_back([](const at::Tensor& x) { return std::make_tuple(x.tanh(), x); });
       net->push_back([](const at::Tensor& x, const at::Tensor& skip) { return std::make_tuple(x.sin(), skip); });
@@ -228,6 +242,14 @@ TEST(Pipeline, PipelinesSideBySideTrainAsOneDevice) {
                              .examples = 43}),
                         run({.module = {.outside = true}, .examples = 43}));
   }
+}
+
+/// Of the first stage, whose gradients c10d's Reducer exchanges, which waits for every parameter.
+TEST(Pipeline, PipelinesSideBySideMayLeaveOutDifferentParameters) {
+  const ChainOptions module{.left_out = true};
+  expect_same_weights(
+      run({.module = module, .strategy = pipeline("data_parallel: 2, micro_batches: 1"), .devices = 4}),
+      run({.module = module, .strategy = "{name: ddp_threads, find_unused_parameters: true}", .devices = 2}));
 }
 
 TEST(Pipeline, PipelinesSideBySideDivideTheOptimizersState) {

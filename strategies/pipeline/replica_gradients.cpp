@@ -1,0 +1,151 @@
+#include <levin/strategies/pipeline/replica_gradients.h>
+
+#include <levin/strategies/comm/c10d_collective.h>
+#include <levin/strategies/ddp/gradient_reducer.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/ScalarType.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace levin {
+namespace {
+
+constexpr int64_t kFirstChunk = 0;
+
+using Parameters = std::vector<const ReplicaGradients::Parameter*>;
+
+std::map<at::ScalarType, Parameters> by_type(const Parameters& parameters) {
+  std::map<at::ScalarType, Parameters> result;
+  for (const auto* parameter : parameters) result[parameter->tensor.scalar_type()].push_back(parameter);
+  return result;
+}
+
+}  // namespace
+
+ReplicaGradients::ReplicaGradients(std::vector<Parameter> parameters, std::shared_ptr<Collective> replicas,
+                                   bool divides_state)
+    : parameters_(std::move(parameters)), replicas_(std::move(replicas)), divides_state_(divides_state) {}
+
+ReplicaGradients::~ReplicaGradients() = default;
+
+void ReplicaGradients::begin_batch(bool in_backward) {
+  under_way_.clear();
+  const auto* group = dynamic_cast<const C10dCollective*>(replicas_.get());
+  GradientReducer::Parameters first;
+  for (const Parameter& parameter : parameters_)
+    if (parameter.chunk == kFirstChunk && parameter.tensor.requires_grad())
+      first.emplace_back(parameter.name, parameter.tensor);
+  uses_reducer_ = in_backward && !divides_state_ && group != nullptr && !first.empty();
+  if (!uses_reducer_) return;
+  const c10::InferenceMode ordinary(false);
+  if (reducer_ == nullptr || !reducer_->fits(first))
+    reducer_ = std::make_unique<GradientReducer>(first, group->process_group(),
+                                                 GradientReducerOptions{.completes_backward = true});
+  reducer_->before_forward();
+}
+
+void ReplicaGradients::before_last_backward(int64_t chunk) {
+  if (chunk == kFirstChunk && uses_reducer_) reducer_->before_backward({}, /*sync=*/true, {});
+}
+
+void ReplicaGradients::after_last_backward(int64_t chunk) {
+  if (chunk != kFirstChunk || !uses_reducer_) return start(chunk);
+  // A replica may have skipped its batch, or a part of the model.
+  reducer_->complete_backward();
+}
+
+void ReplicaGradients::finish() {
+  start(kLate);
+  for (const Exchange& exchange : under_way_) {
+    exchange.work->wait();
+    divides_state_ ? take_part(exchange) : take(exchange);
+  }
+  under_way_.clear();
+}
+
+void ReplicaGradients::start(int64_t chunk) {
+  const c10::InferenceMode ordinary(false);
+  const at::NoGradGuard no_grad;
+  Parameters ready;
+  for (const Parameter& parameter : parameters_)
+    if (parameter.chunk == chunk && parameter.tensor.requires_grad()) ready.push_back(&parameter);
+  for (auto& [type, parameters] : by_type(ready))
+    under_way_.push_back(divides_state_ ? start_mean_of_parts(std::move(parameters))
+                                        : start_mean(std::move(parameters)));
+}
+
+// ---- Whole gradients
+
+ReplicaGradients::Exchange ReplicaGradients::start_mean(Parameters parameters) {
+  Exchange exchange;
+  std::vector<at::Tensor> flat;
+  for (const Parameter* parameter : parameters) {
+    const at::Tensor& tensor = parameter->tensor;
+    // A replica may have skipped its batch, or a part of the model.
+    if (!tensor.grad().defined()) tensor.mutable_grad() = at::zeros_like(tensor, tensor.options().requires_grad(false));
+    flat.push_back(tensor.grad().reshape({-1}));
+  }
+  exchange.parameters = std::move(parameters);
+  exchange.all = at::cat(flat);
+  exchange.work = replicas_->all_reduce(exchange.all, ReduceOp::kMean);
+  return exchange;
+}
+
+void ReplicaGradients::take(const Exchange& exchange) {
+  const c10::InferenceMode ordinary(false);
+  const at::NoGradGuard no_grad;
+  int64_t offset = 0;
+  for (const Parameter* parameter : exchange.parameters) {
+    const at::Tensor& gradient = parameter->tensor.grad();
+    gradient.copy_(exchange.all.narrow(0, offset, gradient.numel()).view(gradient.sizes()));
+    offset += gradient.numel();
+  }
+}
+
+// ---- Parts of gradients
+
+ReplicaGradients::Exchange ReplicaGradients::start_mean_of_parts(Parameters parameters) {
+  const int64_t ranks = replicas_->world_size();
+  int64_t row = 0;
+  for (const Parameter* parameter : parameters) row += part_size(parameter->tensor);
+  const auto options = parameters.front()->tensor.options().requires_grad(false);
+  Exchange exchange;
+  exchange.all = at::zeros({ranks, row}, options);
+  int64_t offset = 0;
+  for (const Parameter* parameter : parameters) {
+    const int64_t size = part_size(parameter->tensor);
+    if (parameter->tensor.grad().defined()) {
+      const at::Tensor flat = parameter->tensor.grad().reshape({-1});
+      for (int64_t rank = 0, begin = 0; rank < ranks && begin < flat.numel(); ++rank, begin += size) {
+        const int64_t there = std::min(size, flat.numel() - begin);
+        exchange.all[rank].narrow(0, offset, there).copy_(flat.narrow(0, begin, there));
+      }
+    }
+    parameter->tensor.mutable_grad().reset();
+    offset += size;
+  }
+  exchange.parameters = std::move(parameters);
+  exchange.part = at::empty({row}, options);
+  exchange.work = replicas_->reduce_scatter(exchange.part, exchange.all.view({-1}), ReduceOp::kMean);
+  return exchange;
+}
+
+void ReplicaGradients::take_part(const Exchange& exchange) {
+  const c10::InferenceMode ordinary(false);
+  int64_t offset = 0;
+  for (const Parameter* parameter : exchange.parameters) {
+    parameter->stand_in.mutable_grad() = exchange.part.narrow(0, offset, parameter->stand_in.numel());
+    offset += part_size(parameter->tensor);
+  }
+}
+
+}  // namespace levin

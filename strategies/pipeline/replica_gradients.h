@@ -1,0 +1,77 @@
+#pragma once
+
+#include <levin/core/comm/collective.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+class GradientReducer;
+
+/// Averages the gradients that the rank of one stage has over the ranks of the same stage in pipelines side by side
+/// (replicas), and where these divide the optimizer's state, leaves each the mean of its part alone.
+///
+/// The exchange of a chunk goes on beside what the rank still has to do: it begins as soon as the last backward of the
+/// chunk is over and its gradients have been sent to the stage before, which must not wait for it. Nobody waits for
+/// those of the first chunk, whose backward ends the batch: they are exchanged within that backward, by c10d's Reducer.
+///
+/// Replicas call the methods in the same order.
+class ReplicaGradients {
+ public:
+  struct Parameter {
+    std::string name;
+    at::Tensor tensor;
+    at::Tensor
+        stand_in;  ///< what the optimizer steps: `tensor`, or where state is divided a flat view of this rank's part
+    /// The chunk that alone uses it, in one element; or kLate: its gradient is complete when the batch is.
+    int64_t chunk;
+  };
+  static constexpr int64_t kLate = -1;
+
+  ReplicaGradients(std::vector<Parameter> parameters, std::shared_ptr<Collective> replicas, bool divides_state);
+  ~ReplicaGradients();
+
+  /// Before a batch after which gradients are averaged. `in_backward`: those of the first chunk are complete when its
+  /// backward is.
+  void begin_batch(bool in_backward);
+  void before_last_backward(int64_t chunk);
+  /// After it, or after the weights' part of it where that is put off.
+  void after_last_backward(int64_t chunk);
+  /// Exchanges what is late, and waits for all.
+  void finish();
+
+  /// Elements of the part of a tensor that one of so many replicas has; the last parts may be shorter, or empty.
+  static int64_t part_size(const at::Tensor& tensor, int64_t replicas) {
+    return (tensor.numel() + replicas - 1) / replicas;
+  }
+
+ private:
+  /// Gradients of one type that travel together.
+  struct Exchange {
+    std::vector<const Parameter*> parameters;
+    at::Tensor all;   ///< one after the other; where state is divided a row of parts for each replica
+    at::Tensor part;  ///< of this rank, where state is divided
+    std::unique_ptr<Work> work;
+  };
+
+  void start(int64_t chunk);
+  int64_t part_size(const at::Tensor& tensor) const { return part_size(tensor, replicas_->world_size()); }
+  Exchange start_mean(std::vector<const Parameter*> parameters);
+  Exchange start_mean_of_parts(std::vector<const Parameter*> parameters);
+  void take(const Exchange& exchange);
+  void take_part(const Exchange& exchange);
+
+  const std::vector<Parameter> parameters_;
+  std::shared_ptr<Collective> replicas_;
+  const bool divides_state_;
+  std::vector<Exchange> under_way_;
+  std::unique_ptr<GradientReducer> reducer_;  ///< of the first chunk
+  bool uses_reducer_ = false;                 ///< in the batch under way
+};
+
+}  // namespace levin
