@@ -122,8 +122,10 @@ class Strategy : public Buildable {
 
   /// Around configure_model: what is built while it lives may be divided over the ranks at once. `prepare` converts a
   /// part of the module before that.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): strategies that need it keep it
   virtual std::shared_ptr<void> build_scope(std::function<void(torch::nn::Module&)> /*prepare*/) { return nullptr; }
   /// Called before setup_module where there is training to come: gives the first batch of it, on the device.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): strategies that need it keep it
   virtual void set_sample(std::function<Batch()> /*sample*/) {}
   /// Moves the module to the device and wraps it, before configure_optimizers.
   virtual void setup_module(Module& module) = 0;
