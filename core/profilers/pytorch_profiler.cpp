@@ -33,14 +33,15 @@ using torch::profiler::impl::ProfilerState;
 /// Whether a profiler of this process prepares or records.
 std::atomic<bool> process_is_taken{false};
 
-/// Kineto puts names into JSON as they are.
-std::string json_safe(std::string name) {
-  for (char& c : name) {
-    if (c == '"') c = '\'';
-    if (c == '\\') c = '/';
-    if (static_cast<unsigned char>(c) < ' ') c = ' ';
+/// Kineto puts names into JSON as they are, and does without those that are not ASCII.
+std::string json_safe(std::string_view name) {
+  std::string text;
+  for (const char c : name) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x80 && byte < 0xC0) continue;  // the rest of a character of several bytes
+    text += c == '"' ? '\'' : c == '\\' ? '/' : byte < ' ' ? ' ' : byte >= 0x80 ? '?' : c;
   }
-  return name;
+  return text;
 }
 
 struct OpenRange {

@@ -5,7 +5,6 @@
 
 #include "support.h"
 
-#include <tests/support/faulty_file_system.h>
 #include <tests/support/run_program.h>
 
 #include <gmock/gmock.h>
@@ -13,6 +12,7 @@
 #include <sys/resource.h>
 
 #include <csignal>
+#include <fstream>
 #include <sstream>
 #include <stdexcept>
 
@@ -231,7 +231,7 @@ TEST_F(PyTorchProfilerTest, NamesThatJsonDoesNotTake) {
   options_.profiler = profiler({.wait = 0, .warmup = 0, .active = 1});
   Trainer(options_).fit(make<Odd>({}), tiny_loader(16));
   ASSERT_THAT(traces(), SizeIs(1));
-  EXPECT_THAT(chains(traces().front(), "aten::tanh").at(0), HasSubstr("a 'quoted'/  name ü (Block)"));
+  EXPECT_THAT(chains(traces().front(), "aten::tanh").at(0), HasSubstr("a 'quoted'/  name ? (Block)"));
 }
 
 TEST_F(PyTorchProfilerTest, AFullDiskIsAMessage) {
@@ -249,7 +249,8 @@ TEST_F(PyTorchProfilerTest, AFullDiskIsAMessage) {
   std::signal(SIGXFSZ, former_handler);
   EXPECT_EQ(trainer.status(), TrainerStatus::kFinished);
   EXPECT_EQ(trainer.global_step(), 3);
-  EXPECT_TRUE(std::filesystem::is_empty(traces_));  // no half of a file either
+  // No half of a file either.
+  EXPECT_THAT(files_with(traces_, ""), SizeIs(0)) << ::testing::PrintToString(files_with(traces_, ""));
   EXPECT_THAT(messages.text(), HasSubstr("the trace was not written: [files] cannot write"));
   EXPECT_THAT(messages.text(), HasSubstr("is the disk full?"));
   EXPECT_THAT(messages.text(), HasSubstr("aten::"));  // the table is there
@@ -257,16 +258,15 @@ TEST_F(PyTorchProfilerTest, AFullDiskIsAMessage) {
 
 TEST_F(PyTorchProfilerTest, AFolderThatCannotBeMadeIsAMessage) {
   const Messages messages;
+  const std::string file = traces_ + "/file";
+  std::ofstream(file) << "in the way";
+  traces_ = file;
   options_.profiler = profiler({.wait = 0, .warmup = 0, .active = 1});
-  testing::FaultyFileSystem files;
-  files.fail_after_operations(1, EACCES);  // the run's folder is made
   Trainer trainer(options_);
-  try {
-    trainer.fit(make<TinyModule>({}), tiny_loader(16));
-  } catch (const Error& error) {
-    GTEST_SKIP() << error.what();
-  }
+  trainer.fit(make<TinyModule>({}), tiny_loader(16));
+  EXPECT_EQ(trainer.global_step(), 2);
   EXPECT_THAT(messages.text(), HasSubstr("the trace was not written"));
+  EXPECT_EQ(read_text(file), "in the way");
 }
 
 TEST_F(PyTorchProfilerTest, ResultsAreTheSame) {
