@@ -66,7 +66,7 @@ std::string host_name() {
   return host.data();
 }
 
-/// Kineto leaves a cut-off file where the disk is full, without a word: a whole trace ends with its name and a brace.
+/// Kineto reports no failure to its caller: a whole trace ends with its name and a brace.
 bool is_whole_trace(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return false;
@@ -122,7 +122,7 @@ void PyTorchProfiler::on_model_ready(torch::nn::Module& module) {
 
 void PyTorchProfiler::step() {
   if (!takes_part_) return;
-  end_open_ranges();
+  if (recording_) end_open_ranges();
   change_to(options_.schedule.action(++step_));
   if (recording_) begin_step_range();
 }
@@ -193,16 +193,15 @@ std::string PyTorchProfiler::save(kineto::ProfilerResult& result, const std::str
   const auto time = std::chrono::system_clock::now().time_since_epoch();
   const std::string stem = fmt::format("{}_{}.{}", host_name(), ::getpid(), std::chrono::nanoseconds(time).count());
   const std::string path = fmt::format("{}/{}.pt.trace.json", directory, stem);
-  const std::string unfinished = path + ".tmp";
   FileSystem& files = FileSystem::current();
   try {
     files.create_directories(directory);
-    result.save(unfinished);
-    if (!is_whole_trace(unfinished)) {
-      files.remove_all(unfinished);
+    result.save(path);
+    if (!is_whole_trace(path)) {
+      files.remove_all(path);
+      files.remove_all(path + ".tmp");  // where Kineto writes at first
       throw Error("files", fmt::format("cannot write {}; hint: is the disk full?", path));
     }
-    files.rename(unfinished, path);
   } catch (const Error& error) {
     log::warning(fmt::format("the trace was not written: {}", error.what()));
     return "the trace was not written";
@@ -253,7 +252,6 @@ void PyTorchProfiler::finish() {
                     "step ({}); hint: schedule: {{wait: 0, warmup: 1, active: 1}}",
                     step_));
   takes_part_ = false;
-  end_open_ranges();
 }
 
 void PyTorchProfiler::give_up(const std::string& why) {
