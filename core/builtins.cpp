@@ -15,6 +15,9 @@
 #include <levin/callbacks/weight_averaging.h>
 #include <levin/core/precision/mixed_precision.h>
 #include <levin/core/precision/true_precision.h>
+#include <levin/core/profilers/nvtx_profiler.h>
+#include <levin/core/profilers/pytorch_profiler.h>
+#include <levin/core/profilers/simple_profiler.h>
 #include <levin/core/trainer/registries.h>
 #include <levin/loggers/csv_logger.h>
 #include <levin/loggers/tensorboard_logger.h>
@@ -66,6 +69,10 @@ void register_builtins(Registries& registries) {
   registries.strategies.add<PipelineSpawn>("pipeline_spawn", "as pipeline, with processes that are forked");
   registries.strategies.add<PipelineThreads>("pipeline_threads", "as pipeline, with threads of one process");
   registries.strategies.add<Horovod>("horovod", "ddp with the options and habits of Horovod");
+  registries.profilers.add<SimpleProfiler>("simple", "a table of the time of each hook, callback, phase and unit");
+  registries.profilers.add<PyTorchProfiler>("pytorch", "traces of operators and kernels in a few steps");
+  registries.profilers.add<NvtxProfiler>("nvtx", "ranges for NVIDIA Nsight Systems");
+
   registries.detect_environment = [] { return levin::detect_environment(); };
 
   registries.precisions.add<Float32Precision>("32-true", "single precision");

@@ -84,6 +84,9 @@
 #include <levin/core/precision/mixed_precision.h>
 #include <levin/core/precision/precision.h>
 #include <levin/core/precision/true_precision.h>
+#include <levin/core/profilers/nvtx_profiler.h>
+#include <levin/core/profilers/pytorch_profiler.h>
+#include <levin/core/profilers/simple_profiler.h>
 #include <levin/core/trainer/cli.h>
 #include <levin/core/trainer/option_types.h>
 #include <levin/core/trainer/options.h>

@@ -1,23 +1,57 @@
 #pragma once
 
-#include <string_view>
+#include <levin/core/base/events.h>
+#include <levin/core/base/registry.h>
+
+#include <cstdint>
+#include <string>
+
+namespace torch::nn {
+class Module;
+}
 
 namespace levin {
 
-/// Sees every hook and every phase of a step begin and end; the one dispatcher calls it. Without one, nothing is
-/// called.
-class Profiler {
- public:
-  virtual ~Profiler() = default;
-  /// `name` is a string literal, valid for the life of the program.
-  virtual void begin(std::string_view name) = 0;
-  virtual void end(std::string_view name) = 0;
+/// The call that a profiler watches, on one rank.
+struct ProfiledCall {
+  Stage stage = Stage::kFit;
+  int64_t rank = 0;
+  int64_t world_size = 1;
+  /// Whether it is the first rank of its process: ranks may be threads, which share what a process has once.
+  bool is_first_in_process = true;
+  std::string directory;  ///< the run's folder, shared by all ranks; empty where the run writes nothing
 };
 
-/// A span of a profiler that may be absent.
+/// Sees every hook and every phase of a call begin and end, on one rank. Without one, nothing is called.
+///
+/// Each rank has its own; a trainer's serves one call after the other: start, on_model_ready, then the steps, finish.
+/// All of it comes from the rank's own thread. Implementations must not throw for a passing fault (a full disk): they
+/// warn and go on.
+class Profiler : public Buildable {
+ public:
+  /// A call begins: before any hook of it.
+  virtual void start(const ProfiledCall& /*call*/) {}
+  /// The module has all its parts, on its device: from here to `finish` units may be hooked (see UnitSpans).
+  virtual void on_model_ready(torch::nn::Module& /*module*/) {}
+  /// A batch of the call's own kind begins, before it is fetched: a training batch in fit, but none of the validation
+  /// inside of it.
+  virtual void step() {}
+  /// A span begins inside of those that are open. `name` ends in a null, and neither moves nor changes until `finish`:
+  /// one address is one name, though one name may come from several addresses.
+  virtual void begin(const char* name) = 0;
+  /// The innermost open span ends, also by an exception.
+  virtual void end(const char* name) = 0;
+  /// The call is over, or has failed. No span is open.
+  virtual void finish() {}
+};
+
+/// A span of a profiler that may be absent. Users name parts of their own code with it:
+///
+///     const levin::ProfilerSpan span(trainer().profiler(), "augmentation");
 class ProfilerSpan {
  public:
-  ProfilerSpan(Profiler* profiler, std::string_view name) : profiler_(profiler), name_(name) {
+  /// `name`: a string literal, or what lives as long; see Profiler::begin.
+  ProfilerSpan(Profiler* profiler, const char* name) : profiler_(profiler), name_(name) {
     if (profiler_ != nullptr) profiler_->begin(name_);
   }
   ~ProfilerSpan() {
@@ -28,7 +62,7 @@ class ProfilerSpan {
 
  private:
   Profiler* profiler_;
-  std::string_view name_;
+  const char* name_;
 };
 
 }  // namespace levin

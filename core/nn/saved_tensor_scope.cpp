@@ -1,5 +1,7 @@
 #include <levin/core/nn/saved_tensor_scope.h>
 
+#include <levin/core/nn/anomaly_units.h>
+
 #include <torch/csrc/autograd/engine.h>
 
 namespace levin {
@@ -14,6 +16,11 @@ class Engine final : public torch::autograd::Engine {
 
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
     return current_scope == nullptr ? nullptr : current_scope->make_keeper();
+  }
+
+  std::unique_ptr<torch::autograd::AnomalyMetadata> make_anomaly_metadata() override {
+    auto metadata = AnomalyUnits::make_metadata();
+    return metadata != nullptr ? std::move(metadata) : torch::autograd::Engine::make_anomaly_metadata();
   }
 
   static torch::autograd::Engine& instance() {

@@ -6,12 +6,14 @@
 #include <levin/core/data/text_lines.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/logger.h>
+#include <levin/core/interfaces/profiler.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/optim/adagrad.h>
 #include <levin/core/optim/adam.h>
 #include <levin/core/optim/schedulers.h>
 #include <levin/core/optim/sgd.h>
 #include <levin/core/precision/precision.h>
+#include <levin/core/profilers/profiler_schedule.h>
 #include <levin/core/trainer/options.h>
 #include <levin/core/trainer/registries.h>
 
@@ -93,6 +95,9 @@ int main() {
   print_registry("Loggers", "`trainer: {logger: [NAME, NAME: {option: value}]}`", registries.loggers);
   print_registry("Strategies", "`trainer: {strategy: {name: NAME, option: value}}`", registries.strategies);
   print_registry("Precisions", "`trainer: {precision: NAME}`", registries.precisions);
+  print_registry("Profilers", "`trainer: {profiler: NAME}` or `trainer: {profiler: {name: NAME, option: value}}`",
+                 registries.profilers);
+  print_struct<levin::ProfilerSchedule>("schedule");
 
   print_heading("Data",
                 "Options of the data modules, data sets and loaders that come with Levin; a program chooses the "

@@ -171,6 +171,7 @@ State CheckpointConnector::merged_rank_state(int64_t saved_ranks) const {
 }
 
 void CheckpointConnector::save(const std::string& path, CheckpointEvent event) {
+  const Activity activity(core_, "save_checkpoint");
   finish_saving();
   State tree = dump();
   for (const auto& callback : core_.callbacks) callback->on_save_checkpoint(core_.trainer(), core_.module(), tree);
@@ -211,7 +212,10 @@ void CheckpointConnector::write(const std::string& path, const State& tree, cons
 
 void CheckpointConnector::finish_saving() {
   const auto event = std::exchange(being_written_, std::nullopt);
-  if (writer_ != nullptr) writer_->wait();
+  if (writer_ != nullptr) {
+    const Activity activity(core_, "wait_for_checkpoint");
+    writer_->wait();
+  }
   if (!event) return;
   for (const auto& logger : core_.loggers()) logger->after_save_checkpoint(*event);
 }

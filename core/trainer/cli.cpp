@@ -184,6 +184,7 @@ Cli::Cli()
       loggers(registries().loggers),
       strategies(registries().strategies),
       precisions(registries().precisions),
+      profilers(registries().profilers),
       schedulers(optim::scheduler_registry()) {}
 
 int Cli::run(int argc, char** argv) {
@@ -206,7 +207,7 @@ int Cli::run(int argc, char** argv) {
 int Cli::run_command(int argc, char** argv) {
   const auto arguments = parse_arguments(argc, argv, command_names());
   adopt_local_rank(arguments.local_rank);
-  const ConfigNames names{modules, data, callbacks, loggers, strategies, precisions};
+  const ConfigNames names{modules, data, callbacks, loggers, strategies, precisions, profilers};
   if (arguments.version) {
     std::cout << arguments.program << ": Levin " << LEVIN_VERSION << ", LibTorch " << LEVIN_LIBTORCH_VERSION << "\n";
     return kSuccess;

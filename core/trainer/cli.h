@@ -11,6 +11,7 @@ class DataModule;
 class Logger;
 class Module;
 class Precision;
+class Profiler;
 class Strategy;
 
 namespace optim {
@@ -38,6 +39,7 @@ class Cli {
   Registry<Logger>& loggers;
   Registry<Strategy>& strategies;
   Registry<Precision>& precisions;
+  Registry<Profiler>& profilers;
   Registry<optim::Scheduler>& schedulers;
 
   /// Runs the command that the arguments name. Returns the program's exit status: 0; 1 for an error of training or of

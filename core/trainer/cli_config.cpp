@@ -5,6 +5,7 @@
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/interfaces/profiler.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/precision/precision.h>
 #include <levin/core/trainer/memory_planner.h>
@@ -76,6 +77,10 @@ void normalize_named(Config& node, const Registry<Base>& registry) {
 }
 
 void merge_named(Config& base, const Config& later) {
+  if (base.is_null() || later.is_null()) {
+    base = later;
+    return;
+  }
   const Config* before = base.is_mapping() ? base.find("name") : nullptr;
   const Config* after = later.is_mapping() ? later.find("name") : nullptr;
   if (before != nullptr && after != nullptr && before->text() != after->text())
@@ -146,7 +151,7 @@ void merge_list(Config& base, const Config& later) {
 }
 
 bool is_list_option(const std::string& key) { return key == "callbacks" || key == "logger"; }
-bool is_named_option(const std::string& key) { return key == "strategy" || key == "precision"; }
+bool is_named_option(const std::string& key) { return key == "strategy" || key == "precision" || key == "profiler"; }
 
 void merge_trainer(Config& base, const Config& later) {
   for (const auto& entry : later.entries()) {
@@ -179,6 +184,8 @@ void normalize(Config& source, const ConfigNames& names) {
     *strategy = present_strategy(*strategy);
   }
   if (Config* precision = trainer->find("precision")) normalize_named(*precision, names.precisions);
+  if (Config* profiler = trainer->find("profiler"); profiler != nullptr && !profiler->is_null())
+    normalize_named(*profiler, names.profilers);
 }
 
 /// Lays a normalized source over the others.
@@ -224,7 +231,7 @@ void resolve_section(Config& resolved, const Config& merged, const char* key, co
   }
 }
 
-/// A strategy or precision: the name alone where it has no options.
+/// A strategy, precision or profiler: the name alone where it has no options.
 template <class Base>
 Config resolve_spec(const Config& node, const Registry<Base>& registry, const std::string& path) {
   Config named = node;
@@ -266,6 +273,8 @@ Config resolve_trainer(const Config* given, const ConfigNames& names) {
   strategy = resolve_spec(strategy, names.strategies, "trainer.strategy");
   Config& precision = *trainer.find("precision");
   precision = resolve_spec(precision, names.precisions, "trainer.precision");
+  Config& profiler = *trainer.find("profiler");
+  if (!profiler.is_null()) profiler = resolve_spec(profiler, names.profilers, "trainer.profiler");
   Config& callbacks = *trainer.find("callbacks");
   callbacks = resolve_members(callbacks, names.callbacks, "trainer.callbacks");
   Config& logger = *trainer.find("logger");

@@ -14,6 +14,7 @@ class DataModule;
 class Logger;
 class Module;
 class Precision;
+class Profiler;
 class Strategy;
 
 /// What a program's configuration may name.
@@ -24,6 +25,7 @@ struct ConfigNames {
   const Registry<Logger>& loggers;
   const Registry<Strategy>& strategies;
   const Registry<Precision>& precisions;
+  const Registry<Profiler>& profilers;
 };
 
 /// Lays the files over each other in order, then the settings of the command line. Where a later source names another

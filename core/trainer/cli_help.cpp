@@ -5,6 +5,7 @@
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/interfaces/profiler.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/optim/scheduler.h>
 #include <levin/core/precision/precision.h>
@@ -128,6 +129,13 @@ std::vector<Section> sections_of(const HelpContents& contents) {
                 registry_text(names.strategies, "--trainer.strategy.");
        }},
       {"precisions", [&] { return heading("precisions") + registry_text(names.precisions, "--trainer.precision."); }},
+      {"profilers",
+       [&] {
+         return heading("profilers") +
+                "In YAML `trainer: {profiler: NAME}` or `trainer: {profiler: {name: NAME, "
+                "option: value}}`\n" +
+                registry_text(names.profilers, "--trainer.profiler.");
+       }},
       {"schedulers",
        [&] {
          return heading("schedulers") + "For models that let their learning-rate schedule be chosen by name\n" +

@@ -10,8 +10,20 @@
 
 namespace levin {
 
-/// The hooks of validation or of test.
+/// The hooks of validation or of test, and what they are called.
 struct EvaluationLoop::HookSet {
+  struct Names {
+    const char* start;
+    const char* epoch_start;
+    const char* batch_start;
+    const char* step;
+    const char* batch_end;
+    const char* epoch_end;
+    const char* end;
+    const char* fetch;
+    const char* batch;
+  };
+  Names names;
   void (Callback::*start)(Trainer&, Module&);
   void (Module::*module_start)();
   void (Callback::*epoch_start)(Trainer&, Module&);
@@ -28,34 +40,41 @@ struct EvaluationLoop::HookSet {
   void (Module::*module_end)();
 
   static const HookSet& of(RunningStage stage) {
-    static const HookSet kValidation = {&Callback::on_validation_start,
-                                        &Module::on_validation_start,
-                                        &Callback::on_validation_epoch_start,
-                                        &Module::on_validation_epoch_start,
-                                        &Callback::on_validation_batch_start,
-                                        &Module::on_validation_batch_start,
-                                        &Module::validation_step,
-                                        &Module::validation_step_end,
-                                        &Callback::on_validation_batch_end,
-                                        &Module::on_validation_batch_end,
-                                        &Callback::on_validation_epoch_end,
-                                        &Module::on_validation_epoch_end,
-                                        &Callback::on_validation_end,
-                                        &Module::on_validation_end};
-    static const HookSet kTest = {&Callback::on_test_start,
-                                  &Module::on_test_start,
-                                  &Callback::on_test_epoch_start,
-                                  &Module::on_test_epoch_start,
-                                  &Callback::on_test_batch_start,
-                                  &Module::on_test_batch_start,
-                                  &Module::test_step,
-                                  &Module::test_step_end,
-                                  &Callback::on_test_batch_end,
-                                  &Module::on_test_batch_end,
-                                  &Callback::on_test_epoch_end,
-                                  &Module::on_test_epoch_end,
-                                  &Callback::on_test_end,
-                                  &Module::on_test_end};
+    static const HookSet kValidation = {
+        {"on_validation_start", "on_validation_epoch_start", "on_validation_batch_start", "validation_step",
+         "on_validation_batch_end", "on_validation_epoch_end", "on_validation_end", "fetch_validation_batch",
+         "validation_batch"},
+        &Callback::on_validation_start,
+        &Module::on_validation_start,
+        &Callback::on_validation_epoch_start,
+        &Module::on_validation_epoch_start,
+        &Callback::on_validation_batch_start,
+        &Module::on_validation_batch_start,
+        &Module::validation_step,
+        &Module::validation_step_end,
+        &Callback::on_validation_batch_end,
+        &Module::on_validation_batch_end,
+        &Callback::on_validation_epoch_end,
+        &Module::on_validation_epoch_end,
+        &Callback::on_validation_end,
+        &Module::on_validation_end};
+    static const HookSet kTest = {
+        {"on_test_start", "on_test_epoch_start", "on_test_batch_start", "test_step", "on_test_batch_end",
+         "on_test_epoch_end", "on_test_end", "fetch_test_batch", "test_batch"},
+        &Callback::on_test_start,
+        &Module::on_test_start,
+        &Callback::on_test_epoch_start,
+        &Module::on_test_epoch_start,
+        &Callback::on_test_batch_start,
+        &Module::on_test_batch_start,
+        &Module::test_step,
+        &Module::test_step_end,
+        &Callback::on_test_batch_end,
+        &Module::on_test_batch_end,
+        &Callback::on_test_epoch_end,
+        &Module::on_test_epoch_end,
+        &Callback::on_test_end,
+        &Module::on_test_end};
     return stage == RunningStage::kTest ? kTest : kValidation;
   }
 };
@@ -68,7 +87,7 @@ class EvaluationLoop::Step final : public StepPhases {
 
   Module& module() override { return core_.module(); }
   StepOutput step(Module& module, const Batch& batch) override {
-    const Activity activity(core_, "evaluation_step");
+    const Activity activity(core_, set_.names.step);
     const ForwardScope forward(core_.precision());
     return (module.*set_.step)(batch, batch_idx_);
   }
@@ -106,12 +125,20 @@ bool EvaluationLoop::run(RunningStage stage, const DataLoaders& loaders, const s
   const bool several_ranks = core_.world_size() > 1;
   const bool together = core_.strategy().forwards_together();
   bool took_part = false;
+  const auto fetch = [&](DataLoader::Pass& pass) {
+    const Activity activity(core_, set.names.fetch);
+    return pass.next();
+  };
+  const auto evaluate = [&](const Batch& batch) {
+    const ProfilerSpan span(core_.profiler, "strategy.evaluate");
+    return core_.strategy().evaluate(batch, step);
+  };
   const bool resuming = progress.started;
   if (!resuming) {
     core_.evaluation_metrics.reset();
     core_.evaluation_metrics.begin({});
-    hooks_.call("on_evaluation_start", set.start, set.module_start);
-    hooks_.call("on_evaluation_epoch_start", set.epoch_start, set.module_epoch_start);
+    hooks_.call(set.names.start, set.start, set.module_start);
+    hooks_.call(set.names.epoch_start, set.epoch_start, set.module_epoch_start);
     progress.started = true;
   }
   for (; progress.loader < static_cast<int64_t>(loaders.size()); ++progress.loader, progress.batch = 0) {
@@ -122,7 +149,9 @@ bool EvaluationLoop::run(RunningStage stage, const DataLoaders& loaders, const s
     auto pass = loaders[index].pass(core_.position(core_.progress.epoch, progress.batch));
     std::optional<Batch> next;
     while (limit < 0 || progress.batch < limit) {
-      auto fetched = next ? std::exchange(next, std::nullopt) : pass.next();
+      if (!in_fit && core_.profiler != nullptr) core_.profiler->step();
+      const ProfilerSpan batch_span(core_.profiler, set.names.batch);
+      auto fetched = next ? std::exchange(next, std::nullopt) : fetch(pass);
       if (together) {
         const auto [any_data, any_signal] = core_.any_rank(fetched.has_value(), SignalScope::received() != 0);
         if (!any_data || any_signal) break;
@@ -131,21 +160,21 @@ bool EvaluationLoop::run(RunningStage stage, const DataLoaders& loaders, const s
         const StandIn stand_in(core_, true);
         const Batch batch = core_.transfer(stand_in_batch(core_, loaders[index]), progress.loader);
         step.set_batch(progress.batch++);
-        core_.strategy().evaluate(batch, step);
+        evaluate(batch);
         continue;
       }
       if (!fetched) break;
-      if (core_.prefetch() != nullptr && (limit < 0 || progress.batch + 1 < limit)) next = pass.next();
+      if (core_.prefetch() != nullptr && (limit < 0 || progress.batch + 1 < limit)) next = fetch(pass);
       const Batch batch = core_.transfer(std::move(*fetched), progress.loader, next);
       core_.evaluation_metrics.begin({.batch_size = batch.size(),
                                       .dataloader_idx = progress.loader,
                                       .loaders = static_cast<int64_t>(loaders.size())});
-      hooks_.call("on_evaluation_batch_start", set.batch_start, set.module_batch_start, batch, progress.batch,
+      hooks_.call(set.names.batch_start, set.batch_start, set.module_batch_start, batch, progress.batch,
                   progress.loader);
       took_part = true;
       step.set_batch(progress.batch);
-      const StepOutput output = core_.strategy().evaluate(batch, step);
-      hooks_.call("on_evaluation_batch_end", set.batch_end, set.module_batch_end, output, batch, progress.batch,
+      const StepOutput output = evaluate(batch);
+      hooks_.call(set.names.batch_end, set.batch_end, set.module_batch_end, output, batch, progress.batch,
                   progress.loader);
       ++progress.batch;
       if (in_fit && !several_ranks && core_.running != RunningStage::kSanityCheck) checkpoints_.save_deferred();
@@ -166,16 +195,18 @@ bool EvaluationLoop::run(RunningStage stage, const DataLoaders& loaders, const s
   core_.evaluation_metrics.begin({.loaders = 1});
   core_.evaluation_loader = 0;
   core_.epoch_values_visible = true;
-  hooks_.call("on_evaluation_epoch_end", set.epoch_end, set.module_epoch_end);
-  if (several_ranks)
+  hooks_.call(set.names.epoch_end, set.epoch_end, set.module_epoch_end);
+  if (several_ranks) {
+    const ProfilerSpan span(core_.profiler, "synchronize_metrics");
     core_.evaluation_metrics.synchronize_epoch(core_.strategy().collective(),
                                                took_part && core_.strategy().owns_outputs());
+  }
   collect_results(loaders.size());
   core_.log_epoch_row(core_.evaluation_metrics);
   progress = {};
   if (in_fit && core_.running == RunningStage::kValidate) core_.progress.phase = FitPhase::kAfterValidation;
   hooks_.call_in_stages(
-      "on_evaluation_end", set.end, set.module_end, [] {},
+      set.names.end, set.end, set.module_end, [] {},
       [&] {
         if (in_fit && core_.running == RunningStage::kValidate) checkpoints_.save_deferred();
       });

@@ -66,6 +66,7 @@ void FitLoop::sanity_check() {
       count = count < 0 ? core_.resolved.sanity_steps : std::min(count, core_.resolved.sanity_steps);
   if (std::all_of(batches.begin(), batches.end(), [](int64_t count) { return count == 0; })) return;
   core_.running = RunningStage::kSanityCheck;
+  const ProfilerSpan span(core_.profiler, "sanity_check");
   hooks_.callbacks("on_sanity_check_start", &Callback::on_sanity_check_start);
   EvaluationProgress progress;
   evaluation_.run(RunningStage::kValidate, core_.loaders.val, batches, progress, /*in_fit=*/true);
@@ -99,6 +100,7 @@ bool FitLoop::stops_before_batch() {
   }
   core_.whereabouts.batch.store(core_.progress.total_batches, std::memory_order_relaxed);
   if (checkpoints_.waits_for_window()) return false;
+  const ProfilerSpan span(core_.profiler, "agree_on_batch");
   if (!control->begin_batch(core_.progress.total_batches)) return false;
   const std::string reason = control->stop_reason();
   if (reason == kSignalReason) {
@@ -153,6 +155,7 @@ void FitLoop::run(const std::function<void()>& reload) {
 
 void FitLoop::run_epoch() {
   FitProgress& progress = core_.progress;
+  const ProfilerSpan span(core_.profiler, "train_epoch");
   if (!progress.epoch_started) {
     core_.train_metrics.reset();
     core_.train_metrics.begin({});
@@ -175,9 +178,12 @@ bool FitLoop::train_batches() {
   FitProgress& progress = core_.progress;
   if (should_end()) return progress.last_batch_done;
   had_data_ = progress.batch > 0;
-  auto pass = core_.loaders.train.pass(core_.train_position());
+  auto pass = [this] {
+    const Activity activity(core_, "start_train_loader");
+    return core_.loaders.train.pass(core_.train_position());
+  }();
   const auto started = Clock::now();
-  auto fetched = pass.next();
+  auto fetched = fetch(pass);
   const bool empty = core_.train_batches ? *core_.train_batches == 0 : !fetched.has_value();
   if (empty && progress.batch == 0 && core_.world_size() == 1)
     log::rank_zero_warning("the training loader gave no batch; hint: is the data set empty?");
@@ -186,9 +192,14 @@ bool FitLoop::train_batches() {
               (core_.world_size() > 1 && (!core_.train_batches || progress.batch < *core_.train_batches));
   while (more) {
     if (stops_before_batch()) return false;
-    Turn turn = next_turn(pass, fetched);
-    const bool known_last = turn.place.is_last;
-    if (train_batch(std::move(turn), fetched) == BatchResult::kEndOfEpoch) break;
+    if (core_.profiler != nullptr) core_.profiler->step();
+    bool known_last = false;
+    {
+      const ProfilerSpan span(core_.profiler, "train_batch");
+      Turn turn = next_turn(pass, fetched);
+      known_last = turn.place.is_last;
+      if (train_batch(std::move(turn), fetched) == BatchResult::kEndOfEpoch) break;
+    }
     if (interrupted_) return false;
     if (validation_due() && !validate()) return false;
     if (should_end() && !progress.last_batch_done) return false;
@@ -200,6 +211,11 @@ bool FitLoop::train_batches() {
   return true;
 }
 
+std::optional<Batch> FitLoop::fetch(DataLoader::Pass& pass) {
+  const Activity activity(core_, "fetch_train_batch");
+  return pass.next();
+}
+
 /// Takes the batch that was fetched, and fetches the one after it: one batch of lookahead tells whether this is the
 /// last one.
 FitLoop::Turn FitLoop::next_turn(DataLoader::Pass& pass, std::optional<Batch>& fetched) {
@@ -208,7 +224,7 @@ FitLoop::Turn FitLoop::next_turn(DataLoader::Pass& pass, std::optional<Batch>& f
   turn.place.batch_idx = progress.batch;
   const bool limit_hit = core_.train_batches && progress.batch + 1 >= *core_.train_batches;
   std::optional<Batch> next;
-  if (!limit_hit && fetched) next = pass.next();
+  if (!limit_hit && fetched) next = fetch(pass);
   turn.has_data = fetched.has_value();
   had_data_ = had_data_ || turn.has_data;
   if (turn.has_data) {
@@ -305,6 +321,7 @@ bool FitLoop::validation_due() const {
 
 /// Returns false when a signal ended it.
 bool FitLoop::validate() {
+  const ProfilerSpan span(core_.profiler, "validation");
   FitProgress& progress = core_.progress;
   progress.phase = FitPhase::kValidation;
   if (!evaluation_.run(RunningStage::kValidate, core_.loaders.val, validation_batches_, progress.validation,
@@ -330,9 +347,9 @@ void FitLoop::finish_epoch(bool complete) {
   core_.train_metrics.begin({.batch_size = 1, .step_default = false});
   core_.epoch_values_visible = true;
   const auto synchronize = [&] {
-    if (core_.world_size() > 1)
-      core_.train_metrics.synchronize_epoch(core_.strategy().collective(),
-                                            had_data_ && core_.strategy().owns_outputs());
+    if (core_.world_size() == 1) return;
+    const ProfilerSpan span(core_.profiler, "synchronize_metrics");
+    core_.train_metrics.synchronize_epoch(core_.strategy().collective(), had_data_ && core_.strategy().owns_outputs());
   };
   hooks_.call_in_stages("on_train_epoch_end", &Callback::on_train_epoch_end, &Module::on_train_epoch_end, synchronize,
                         [&] {

@@ -4,7 +4,7 @@
 #include <levin/core/trainer/rank_core.h>
 
 #include <atomic>
-#include <string_view>
+#include <string>
 
 namespace levin {
 
@@ -12,11 +12,11 @@ namespace levin {
 class Activity {
  public:
   /// `name`: a string literal.
-  Activity(RankCore& core, std::string_view name)
+  Activity(RankCore& core, const char* name)
       : span_(core.profiler, name),
         whereabouts_(core.whereabouts),
         former_(whereabouts_.activity.load(std::memory_order_relaxed)) {
-    whereabouts_.activity.store(name.data(), std::memory_order_relaxed);
+    whereabouts_.activity.store(name, std::memory_order_relaxed);
   }
   ~Activity() { whereabouts_.activity.store(former_, std::memory_order_relaxed); }
   Activity(const Activity&) = delete;
@@ -28,57 +28,73 @@ class Activity {
   const char* former_;
 };
 
-/// The one dispatcher of hooks: callbacks in order, then the module. Timing and ranges hang here.
+/// The one dispatcher of hooks: callbacks in order, then the module. Timing and ranges hang here: a span for the hook,
+/// and in it one for each callback and one for the module.
 class Hooks {
  public:
   explicit Hooks(RankCore& core) : core_(core) {}
 
-  /// A hook that callbacks and the module have.
+  /// A hook that callbacks and the module have. `name`, here and below: a string literal.
   template <class... CallbackParameters, class... ModuleParameters, class... Arguments>
-  void call(std::string_view name, void (Callback::*of_callback)(Trainer&, Module&, CallbackParameters...),
+  void call(const char* name, void (Callback::*of_callback)(Trainer&, Module&, CallbackParameters...),
             void (Module::*of_module)(ModuleParameters...), Arguments&&... arguments) {
-    callbacks(name, of_callback, arguments...);
-    module(name, of_module, arguments...);
+    const Activity activity(core_, name);
+    run_callbacks(name, of_callback, 0, core_.callbacks.size(), arguments...);
+    run_module(name, of_module, arguments...);
   }
 
   /// A hook of callbacks alone.
   template <class... CallbackParameters, class... Arguments>
-  void callbacks(std::string_view name, void (Callback::*hook)(Trainer&, Module&, CallbackParameters...),
+  void callbacks(const char* name, void (Callback::*hook)(Trainer&, Module&, CallbackParameters...),
                  Arguments&&... arguments) {
     const Activity activity(core_, name);
-    for (const auto& callback : core_.callbacks) (callback.get()->*hook)(core_.trainer(), core_.module(), arguments...);
+    run_callbacks(name, hook, 0, core_.callbacks.size(), arguments...);
   }
 
   /// A hook of the module alone.
   template <class Result, class... ModuleParameters, class... Arguments>
-  Result module(std::string_view name, Result (Module::*hook)(ModuleParameters...), Arguments&&... arguments) {
+  Result module(const char* name, Result (Module::*hook)(ModuleParameters...), Arguments&&... arguments) {
     const Activity activity(core_, name);
-    return (core_.module().*hook)(arguments...);
+    return run_module(name, hook, arguments...);
   }
 
   /// A moment at which metrics are acted on and checkpoints are made: other callbacks, the module, the callbacks that
   /// act on metrics (after `before_acting`), `before_saving`, the checkpointers.
   template <class... CallbackParameters, class... ModuleParameters, class BeforeActing, class BeforeSaving,
             class... Arguments>
-  void call_in_stages(std::string_view name, void (Callback::*of_callback)(Trainer&, Module&, CallbackParameters...),
+  void call_in_stages(const char* name, void (Callback::*of_callback)(Trainer&, Module&, CallbackParameters...),
                       void (Module::*of_module)(ModuleParameters...), BeforeActing&& before_acting,
                       BeforeSaving&& before_saving, Arguments&&... arguments) {
-    const auto run = [&](size_t begin, size_t end) {
-      for (size_t i = begin; i < end; ++i)
-        (core_.callbacks[i].get()->*of_callback)(core_.trainer(), core_.module(), arguments...);
-    };
     const Activity activity(core_, name);
-    run(0, core_.first_after_metrics);
-    module(name, of_module, arguments...);
+    run_callbacks(name, of_callback, 0, core_.first_after_metrics, arguments...);
+    run_module(name, of_module, arguments...);
     before_acting();
-    run(core_.first_after_metrics, core_.first_checkpointer);
+    run_callbacks(name, of_callback, core_.first_after_metrics, core_.first_checkpointer, arguments...);
     before_saving();
     core_.exact_moment = true;
-    run(core_.first_checkpointer, core_.callbacks.size());
+    run_callbacks(name, of_callback, core_.first_checkpointer, core_.callbacks.size(), arguments...);
     core_.exact_moment = false;
   }
 
  private:
+  template <class... CallbackParameters, class... Arguments>
+  void run_callbacks(const char* name, void (Callback::*hook)(Trainer&, Module&, CallbackParameters...), size_t begin,
+                     size_t end, Arguments&&... arguments) {
+    const std::string* spans =
+        core_.profiler == nullptr ? nullptr : core_.span_names.of_callbacks(name, core_.callbacks);
+    for (size_t i = begin; i < end; ++i) {
+      const ProfilerSpan span(core_.profiler, spans == nullptr ? nullptr : spans[i].c_str());
+      (core_.callbacks[i].get()->*hook)(core_.trainer(), core_.module(), arguments...);
+    }
+  }
+
+  template <class Result, class... ModuleParameters, class... Arguments>
+  Result run_module(const char* name, Result (Module::*hook)(ModuleParameters...), Arguments&&... arguments) {
+    const ProfilerSpan span(core_.profiler,
+                            core_.profiler == nullptr ? nullptr : core_.span_names.of_module(name, core_.module()));
+    return (core_.module().*hook)(arguments...);
+  }
+
   RankCore& core_;
 };
 

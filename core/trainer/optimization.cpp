@@ -147,7 +147,10 @@ const StepOutput& Optimization::run(const Batch& batch, const Place& place) {
   if (!core_.module().automatic_optimization) {
     if (place.counts_participants) count_participants();
     core_.loss_weight = place_.weight;
-    output_ = guarded([&] { return core_.strategy().manual_step(batch, *this); });
+    {
+      const ProfilerSpan span(core_.profiler, "strategy.manual_step");
+      output_ = guarded([&] { return core_.strategy().manual_step(batch, *this); });
+    }
     core_.loss_weight = 1;
     end_window();
     return output_;
@@ -185,6 +188,7 @@ const StepOutput& Optimization::run(const Batch& batch, const Place& place) {
 /// Gradients of several optimizers of one batch have one scale, which therefore changes when all have stepped.
 void Optimization::end_window() {
   if (!core_.stepped) return;
+  const ProfilerSpan span(core_.profiler, "precision.end_window");
   if (replays_)
     graphs_->end_window();
   else
@@ -202,6 +206,7 @@ bool Optimization::schedulers_are_due() {
 
 at::Tensor Optimization::run_closure() {
   closure_ran_ = true;
+  const ProfilerSpan span(core_.profiler, "strategy.forward_backward");
   output_ = guarded([this] { return core_.strategy().forward_backward(*batch_, *this, window_); });
   return output_.loss();
 }
@@ -227,7 +232,9 @@ void Optimization::before_backward(StepOutput& output) {
     for (OptimizerHandle* optimizer : core_.optimizer_list) {
       hooks_.call("on_before_zero_grad", &Callback::on_before_zero_grad, &Module::on_before_zero_grad, *optimizer);
       // Gradients that a graph writes stay where they are.
-      if (!replays_) core_.module().optimizer_zero_grad(*optimizer);
+      if (replays_) continue;
+      const ProfilerSpan span(core_.profiler, "zero_grad");
+      core_.module().optimizer_zero_grad(*optimizer);
     }
   }
   hooks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, output.loss());
@@ -264,6 +271,7 @@ void Optimization::drive_step(OptimizerHandle& optimizer, const OptimizerHandle:
     // A window of which every batch was skipped has nothing to step with.
     ready = !core_.module().automatic_optimization || core_.progress.window_has_gradients;
     if (ready && window_.counts_participants && core_.module().automatic_optimization) {
+      const ProfilerSpan span(core_.profiler, "strategy.participation");
       const auto [mean, any_next] = core_.strategy().participation();
       data_ended_ = !any_next;
       ready = mean > 0;
@@ -277,6 +285,7 @@ void Optimization::drive_step(OptimizerHandle& optimizer, const OptimizerHandle:
         graphs_->update();
       else
         optimizer.take_step(scaling);
+      const ProfilerSpan span(core_.profiler, "strategy.finish_step");
       core_.strategy().finish_step();
     }
   }
@@ -288,6 +297,7 @@ void Optimization::drive_step(OptimizerHandle& optimizer, const OptimizerHandle:
 /// Manual optimization: a module may run backward as often as it likes, so that ranks tell each other beforehand who
 /// has data.
 void Optimization::count_participants() {
+  const ProfilerSpan span(core_.profiler, "strategy.participation");
   at::Tensor counts = at::tensor({place_.weight, place_.has_next ? 1.0 : 0.0}, at::kDouble).to(core_.device());
   core_.strategy().collective().all_reduce(counts, ReduceOp::kMean)->wait();
   const at::Tensor means = counts.cpu();
@@ -311,17 +321,24 @@ void Optimization::scale_gradients(double factor) {
 }
 
 void Optimization::prepare_step(OptimizerHandle& optimizer, StepScaling& scaling) {
-  core_.strategy().prepare_step();
-  scaling = replays_ ? graphs_->unscale() : core_.precision().unscale(optimizer.optimizer());
-  if (scaling.found_inf.defined()) core_.strategy().combine_found_inf(scaling.found_inf);
+  {
+    const ProfilerSpan span(core_.profiler, "strategy.prepare_step");
+    core_.strategy().prepare_step();
+  }
+  {
+    const ProfilerSpan span(core_.profiler, "precision.unscale");
+    scaling = replays_ ? graphs_->unscale() : core_.precision().unscale(optimizer.optimizer());
+    if (scaling.found_inf.defined()) core_.strategy().combine_found_inf(scaling.found_inf);
+  }
   hooks_.call("on_before_optimizer_step", &Callback::on_before_optimizer_step, &Module::on_before_optimizer_step,
               optimizer);
   if (!replays_) clip_gradients(optimizer);
 }
 
 void Optimization::clip_gradients(OptimizerHandle& optimizer) {
-  if (core_.resolved.clip_value > 0 && core_.module().automatic_optimization)
-    core_.module().configure_gradient_clipping(optimizer, core_.resolved.clip_value, core_.resolved.clip_algorithm);
+  if (core_.resolved.clip_value <= 0 || !core_.module().automatic_optimization) return;
+  const ProfilerSpan span(core_.profiler, "clip_gradients");
+  core_.module().configure_gradient_clipping(optimizer, core_.resolved.clip_value, core_.resolved.clip_algorithm);
 }
 
 void Optimization::start_graphs() {
@@ -338,7 +355,8 @@ void Optimization::start_graphs() {
 }
 
 void Optimization::step_schedulers(Interval interval, bool plateau) {
-  if (!core_.module().automatic_optimization) return;
+  if (!core_.module().automatic_optimization || core_.schedulers.empty()) return;
+  const ProfilerSpan span(core_.profiler, "scheduler_step");
   const int64_t count = interval == Interval::kStep ? core_.progress.global_step : core_.progress.epoch + 1;
   for (auto& scheduled : core_.schedulers) {
     if (scheduled.config.interval != interval || scheduled.scheduler->needs_metric() != plateau) continue;

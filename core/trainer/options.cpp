@@ -2,6 +2,7 @@
 
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/logger.h>
+#include <levin/core/interfaces/profiler.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/precision/precision.h>
 
@@ -76,7 +77,8 @@ void describe_debugging(Schema<TrainerOptions>& schema) {
       .field("overfit_batches", &Options::overfit_batches,
              "train and validate on the same few training batches, in order; 0.0 is off")
       .require(kLimit, valid_limit);
-  schema.field("detect_anomaly", &Options::detect_anomaly, "autograd checks for NaN and names the forward operation");
+  schema.field("detect_anomaly", &Options::detect_anomaly,
+               "autograd checks for NaN and names the operation and its unit");
   schema.field("barebones", &Options::barebones, "everything off that costs time, to measure the bare loop");
 }
 
@@ -127,6 +129,8 @@ void describe_output(Schema<TrainerOptions>& schema) {
                "a model_checkpoint callback where none is given");
   schema.field("enable_progress_bar", &Options::enable_progress_bar, "a progress_bar callback");
   schema.field("enable_model_summary", &Options::enable_model_summary, "a model_summary callback");
+  schema.field("profiler", &Options::profiler,
+               "what measures where time goes: simple, pytorch or nvtx; null: nothing does");
   schema.field("default_root_dir", &Options::default_root_dir, "where runs write, each to a folder version_N")
       .require("the path of a folder", [](const std::string& path) { return !path.empty(); });
 }

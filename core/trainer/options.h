@@ -17,6 +17,7 @@ namespace levin {
 class Callback;
 class Logger;
 class Precision;
+class Profiler;
 class Strategy;
 
 /// The `logger` option: true (csv and tensorboard), false (none), one logger or a list.
@@ -76,7 +77,7 @@ struct TrainerOptions {
   BatchLimit limit_test_batches;     ///< test batches a loader
   BatchLimit limit_predict_batches;  ///< prediction batches a loader
   BatchLimit overfit_batches = 0.0;  ///< train and validate on the same few training batches, in order
-  bool detect_anomaly = false;       ///< autograd checks for NaN and names the forward operation
+  bool detect_anomaly = false;       ///< autograd checks for NaN and names the operation and its unit
   bool barebones = false;            ///< everything off that costs time, to measure the bare loop
 
   // Validation
@@ -98,6 +99,7 @@ struct TrainerOptions {
   bool enable_checkpointing = true;             ///< a model_checkpoint callback where none is given
   bool enable_progress_bar = true;              ///< a progress_bar callback
   bool enable_model_summary = true;             ///< a model_summary callback
+  Spec<Profiler> profiler;                      ///< what measures where time goes; empty: nothing
   std::string default_root_dir = "levin_logs";  ///< where runs write
 
   // Data and reproducibility

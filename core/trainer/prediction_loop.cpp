@@ -51,6 +51,10 @@ std::vector<std::vector<Batch>> PredictionLoop::run(const DataLoaders& loaders, 
     const auto scope = core_.strategy().forward_scope();
     return core_.module().predict_step(batch, batch_idx);
   };
+  const auto fetch = [this](DataLoader::Pass& pass) {
+    const Activity activity(core_, "fetch_predict_batch");
+    return pass.next();
+  };
   std::vector<std::vector<Batch>> predictions(loaders.size());
   hooks_.call("on_predict_start", &Callback::on_predict_start, &Module::on_predict_start);
   hooks_.call("on_predict_epoch_start", &Callback::on_predict_epoch_start, &Module::on_predict_epoch_start);
@@ -61,7 +65,9 @@ std::vector<std::vector<Batch>> PredictionLoop::run(const DataLoaders& loaders, 
     const int64_t limit = batches[loader];
     std::optional<Batch> next;
     for (int64_t batch_idx = 0; limit < 0 || batch_idx < limit; ++batch_idx) {
-      auto fetched = next ? std::exchange(next, std::nullopt) : pass.next();
+      if (core_.profiler != nullptr) core_.profiler->step();
+      const ProfilerSpan batch_span(core_.profiler, "predict_batch");
+      auto fetched = next ? std::exchange(next, std::nullopt) : fetch(pass);
       if (together && !core_.any_rank(fetched.has_value(), false).first) break;
       if (!fetched && together) {
         const StandIn stand_in(core_, true);
@@ -70,7 +76,7 @@ std::vector<std::vector<Batch>> PredictionLoop::run(const DataLoaders& loaders, 
         continue;
       }
       if (!fetched) break;
-      if (core_.prefetch() != nullptr && (limit < 0 || batch_idx + 1 < limit)) next = pass.next();
+      if (core_.prefetch() != nullptr && (limit < 0 || batch_idx + 1 < limit)) next = fetch(pass);
       const Batch batch = core_.transfer(std::move(*fetched), dataloader_idx, next);
       hooks_.call("on_predict_batch_start", &Callback::on_predict_batch_start, &Module::on_predict_batch_start, batch,
                   batch_idx, dataloader_idx);
@@ -81,8 +87,10 @@ std::vector<std::vector<Batch>> PredictionLoop::run(const DataLoaders& loaders, 
       if (SignalScope::received() != 0 && core_.world_size() == 1) return predictions;
     }
   }
-  if (core_.world_size() > 1)
+  if (core_.world_size() > 1) {
+    const ProfilerSpan span(core_.profiler, "gather_predictions");
     for (auto& of_loader : predictions) of_loader = gathered(core_.strategy().collective(), of_loader);
+  }
   hooks_.call("on_predict_epoch_end", &Callback::on_predict_epoch_end, &Module::on_predict_epoch_end);
   hooks_.call("on_predict_end", &Callback::on_predict_end, &Module::on_predict_end);
   return predictions;

@@ -84,6 +84,7 @@ std::exception_ptr RankCore::root_cause(const std::exception_ptr& error) const {
 }
 
 std::pair<bool, bool> RankCore::any_rank(bool first, bool second) const {
+  const ProfilerSpan span(profiler, "any_rank");
   at::Tensor answers = at::tensor({first ? 1.0 : 0.0, second ? 1.0 : 0.0}, at::kDouble).to(device());
   strategy().collective().all_reduce(answers, ReduceOp::kMax)->wait();
   const at::Tensor on_host = answers.cpu();
@@ -93,6 +94,7 @@ std::pair<bool, bool> RankCore::any_rank(bool first, bool second) const {
 
 void RankCore::agree_on_stop() {
   if (world_size() == 1) return;
+  const ProfilerSpan span(profiler, "agree_on_stop");
   for (const std::string& wish : strategy().collective().gather_bytes(stop_wish)) {
     if (wish.empty()) continue;
     stop_requested = true;
@@ -220,6 +222,7 @@ void RankCore::emit_row() {
 }
 
 void RankCore::log_step_row() {
+  const Activity activity(*this, "log_metrics");
   if (world_size() > 1) train_metrics.synchronize_step(strategy().collective(), !muted && strategy().owns_outputs());
   train_metrics.visit_step([this](const metrics::Collector::Value& value) {
     if (value.prog_bar) bar_cache_[value.name] = value.value;
@@ -229,6 +232,7 @@ void RankCore::log_step_row() {
 }
 
 void RankCore::log_epoch_row(metrics::Collector& collector) {
+  const Activity activity(*this, "log_metrics");
   collector.visit_epoch([this](const metrics::Collector::Value& value) {
     metrics_cache_[value.name] = value.value;
     if (value.name != value.short_name) metrics_cache_[value.short_name] = value.value;
@@ -297,6 +301,7 @@ at::Tensor RankCore::in_memory_format(const at::Tensor& tensor) const {
 }
 
 Batch RankCore::transfer(Batch batch, int64_t dataloader_idx, const std::optional<Batch>& next) {
+  const Activity activity(*this, "transfer_batch");
   const auto untouched = [this] {
     return module().untouched_batches() + (data == nullptr ? 0 : data->untouched_batches());
   };

@@ -16,6 +16,7 @@
 #include <levin/core/trainer/batch_prefetch.h>
 #include <levin/core/trainer/progress.h>
 #include <levin/core/trainer/resolved_options.h>
+#include <levin/core/trainer/span_names.h>
 #include <levin/core/trainer/trainer.h>
 
 #include <chrono>
@@ -69,7 +70,8 @@ class RankCore final : public detail::ModuleRuntime {
   std::vector<OptimizerHandle*> optimizer_list;
   std::vector<ScheduledRate> schedulers;
   optim::ParameterNames parameter_names;
-  Profiler* profiler = nullptr;
+  Profiler* profiler = nullptr;  ///< during a call that is profiled
+  SpanNames span_names;
 
   // ---- Where the run is.
   FitProgress progress;

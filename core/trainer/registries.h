@@ -13,6 +13,7 @@ class DataModule;
 class Logger;
 class Module;
 class Precision;
+class Profiler;
 class Strategy;
 
 /// The names that YAML may use. Built-in classes are registered when it is first asked for; users add their own in the
@@ -22,6 +23,7 @@ struct Registries {
   Registry<Logger> loggers{"logger"};
   Registry<Strategy> strategies{"strategy"};
   Registry<Precision> precisions{"precision"};
+  Registry<Profiler> profilers{"profiler"};
   /// The launcher that started this process as one of several ranks; nullptr when there is none.
   std::function<std::unique_ptr<ClusterEnvironment>()> detect_environment = [] { return nullptr; };
 };

@@ -157,6 +157,14 @@ void resolve_callbacks(const TrainerOptions& options, ResolvedOptions& resolved)
   resolved.writes_files = checkpoints || !resolved.loggers.empty();
 }
 
+void resolve_profiler(const TrainerOptions& options, ResolvedOptions& resolved) {
+  if (options.profiler.empty()) return;
+  if (options.barebones)
+    throw ConfigError("trainer.barebones is true and trainer.profiler is given; hint: leave one of them out");
+  resolved.profiler = options.profiler.resolve(registries().profilers, "trainer.profiler");
+  resolved.writes_files = true;
+}
+
 }  // namespace
 
 void sort_callbacks(std::vector<std::shared_ptr<Callback>>& callbacks) {
@@ -184,6 +192,7 @@ ResolvedOptions resolve(const TrainerOptions& options) {
   resolved.channels_last = options.memory_format == "channels_last";
   resolve_devices_and_strategy(options, resolved);
   resolve_callbacks(options, resolved);
+  resolve_profiler(options, resolved);
   return resolved;
 }
 

@@ -37,7 +37,8 @@ struct ResolvedOptions {
   std::vector<std::shared_ptr<Callback>>
       callbacks;  ///< defaults included; those that act on metrics, then checkpointers, last
   std::vector<std::shared_ptr<Logger>> loggers;
-  bool writes_files = true;  ///< a run folder is made
+  std::shared_ptr<Profiler> profiler;  ///< nullptr: none
+  bool writes_files = true;            ///< a run folder is made
 };
 
 /// Checks all options and all conflicts between them, before any rank starts. Throws ConfigError naming both settings.

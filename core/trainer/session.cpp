@@ -12,6 +12,7 @@
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/finder.h>
 #include <levin/core/interfaces/launcher.h>
+#include <levin/core/nn/anomaly_units.h>
 #include <levin/core/nn/saved_tensor_scope.h>
 #include <levin/core/trainer/memory_summary.h>
 #include <levin/core/trainer/registries.h>
@@ -154,6 +155,7 @@ void Session::set_up(const SessionRequest& request) {
   core_.share_run_directory();
 
   core_.set_callbacks(callbacks_for(request));
+  if (!request.tune) start_profiler();
   set_up_data(request);
   hooks_.call("setup", &Callback::setup, &Module::setup, request.stage);
   {
@@ -164,7 +166,11 @@ void Session::set_up(const SessionRequest& request) {
       restore_rng_state(state_from_bytes(core_.from_rank_zero(state_to_bytes(capture_rng_state()))));
     hooks_.module("configure_model", &Module::configure_model);
   }
-  select_loaders();
+  {
+    const Activity activity(core_, "select_loaders");
+    select_loaders();
+  }
+  const Activity activity(core_, "start_loggers");
   if (!request.tune) core_.start_loggers();
 }
 
@@ -184,7 +190,30 @@ std::vector<std::shared_ptr<Callback>> Session::callbacks_for(const SessionReque
   return callbacks;
 }
 
+void Session::start_profiler() {
+  Profiler* profiler = core_.resolved.profiler.get();
+  if (profiler == nullptr) return;
+  core_.span_names.clear();
+  profiler->start({.stage = core_.stage,
+                   .rank = core_.rank(),
+                   .world_size = core_.world_size(),
+                   .is_first_in_process = !core_.shares_data,
+                   .directory = core_.run_directory()});
+  core_.profiler = profiler;
+  whole_call_.emplace(profiler, to_string(core_.stage));
+}
+
+void Session::show_module_to_profiler() {
+  if (core_.profiler != nullptr) core_.profiler->on_model_ready(core_.module());
+}
+
+void Session::finish_profiler() {
+  whole_call_.reset();
+  if (Profiler* profiler = std::exchange(core_.profiler, nullptr)) profiler->finish();
+}
+
 void Session::set_up_data(const SessionRequest& request) {
+  const Activity activity(core_, "set_up_data");
   if (core_.strategy().environment().local_rank() == 0) {
     if (core_.data != nullptr) core_.data->prepare_data();
     core_.module().prepare_data();
@@ -277,6 +306,7 @@ void Session::select_loaders() {
 }
 
 void Session::set_up_weights(const std::string& ckpt, bool weights_only) {
+  const Activity activity(core_, "set_up_model");
   const std::string path = checkpoints_.find_on_rank_zero(ckpt);
   if (!path.empty()) checkpoints_.read(path, weights_only);
   core_.precision().convert_module(core_.module());
@@ -307,6 +337,7 @@ void Session::tear_down() {
   core_.strategy().collective().barrier();
   if (core_.data != nullptr && !core_.shares_data) core_.data->teardown(core_.stage);
   hooks_.call("teardown", &Callback::teardown, &Module::teardown, core_.stage);
+  finish_profiler();  // while the module has its units
   core_.strategy().release_module();
   core_.strategy().teardown();
   core_.status = SignalScope::received() != 0 ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
@@ -330,6 +361,11 @@ std::exception_ptr Session::on_error(const std::exception_ptr& thrown) {
     const auto first = control->failure_of_other(std::chrono::seconds(0));
     if (first && core_.rank() > 0 && first->message == error_message(error))
       reported = std::make_exception_ptr(RankFailedError(*first));
+  }
+  try {
+    finish_profiler();
+  } catch (const std::exception& second) {
+    log::warning(fmt::format("the profiler failed as well: {}", second.what()));
   }
   checkpoints_.finish_saving_after_failure();
   for (const auto& callback : core_.callbacks) {
@@ -392,8 +428,12 @@ void Session::run_tuning(const SessionRequest& request) {
 void Session::start_fit(const SessionRequest& request) {
   set_up_weights(request.ckpt, /*weights_only=*/request.tune);
   checkpointing_.emplace(core_.module(), core_.options.activation_checkpointing);
+  show_module_to_profiler();
   fit_loop_.count_batches();
-  optimization_.configure();
+  {
+    const Activity activity(core_, "configure_optimizers");
+    optimization_.configure();
+  }
   core_.train_metrics.load_state_dict(State());
   core_.evaluation_metrics.load_state_dict(State());
   core_.active_metrics = &core_.train_metrics;
@@ -405,13 +445,20 @@ void Session::start_fit(const SessionRequest& request) {
 
 void Session::run_fit(const SessionRequest& request) {
   start_fit(request);
-  if (core_.resumed) checkpoints_.restore_optimization();
+  if (core_.resumed) {
+    const Activity activity(core_, "restore_optimization");
+    checkpoints_.restore_optimization();
+  }
   fit_loop_.sanity_check();
   core_.strategy().broadcast_optimizers(optimization_.optimizers());
   core_.train_metrics.begin({});
   {
     std::optional<torch::autograd::DetectAnomalyGuard> anomaly;
-    if (core_.options.detect_anomaly) anomaly.emplace(/*check_nan=*/true);
+    std::optional<AnomalyUnits> anomaly_units;
+    if (core_.options.detect_anomaly) {
+      anomaly.emplace(/*check_nan=*/true);
+      anomaly_units.emplace(core_.module());
+    }
     hooks_.call("on_train_start", &Callback::on_train_start, &Module::on_train_start);
     if (core_.resumed) checkpoints_.restore_moment();
     checkpoints_.release();
@@ -470,6 +517,7 @@ std::vector<MetricMap> Session::evaluate(const SessionRequest& request) {
 void Session::run_evaluation(const SessionRequest& request) {
   const bool test = request.stage == Stage::kTest;
   set_up_weights(request.ckpt, /*weights_only=*/true);
+  show_module_to_profiler();
   checkpoints_.release();
   const DataLoaders& loaders = test ? core_.loaders.test : core_.loaders.val;
   const auto batches = limited_batches(loaders, test ? core_.resolved.limit_test : core_.resolved.limit_val,
@@ -489,6 +537,7 @@ std::vector<std::vector<Batch>> Session::predict(const SessionRequest& request) 
 
 void Session::run_prediction(const SessionRequest& request) {
   set_up_weights(request.ckpt, /*weights_only=*/true);
+  show_module_to_profiler();
   checkpoints_.release();
   const auto batches =
       limited_batches(core_.loaders.predict, core_.resolved.limit_predict, "limit_predict_batches", core_.data_ranks());

@@ -66,6 +66,10 @@ class Session {
   void set_up_weights(const std::string& ckpt, bool weights_only);
   void select_loaders();
   void tear_down();
+  void start_profiler();
+  void finish_profiler();
+  /// The module is complete: units may be hooked.
+  void show_module_to_profiler();
   /// Runs on_exception and ends this rank's part; gives what is to be thrown on.
   std::exception_ptr on_error(const std::exception_ptr& error);
   void check_manual_optimization() const;
@@ -89,6 +93,7 @@ class Session {
   FitLoop fit_loop_;
   PredictionLoop prediction_;
   std::optional<ActivationCheckpointing> checkpointing_;  ///< of the fit under way
+  std::optional<ProfilerSpan> whole_call_;
   std::vector<std::vector<Batch>> predictions_;
   std::vector<std::string> reports_;  ///< of the finders of `tune`
 };

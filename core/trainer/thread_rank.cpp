@@ -42,6 +42,15 @@ TrainerOptions ThreadRank::options_for(const RankCore& first, const std::shared_
     }
   }
   options.callbacks = std::move(callbacks);
+  if (const Profiler* object = options.profiler.object().get(); object == nullptr || object->can_rebuild()) {
+    options.profiler = second(options.profiler);
+  } else {
+    log::warning_once(
+        fmt::format("a profiler of type {} was handed over as an object, so it serves rank 0 alone; hint: make it with "
+                    "levin::make, and every rank gets one",
+                    detail::demangled(typeid(*object).name())));
+    options.profiler = {};
+  }
   return options;
 }
 

@@ -100,6 +100,8 @@ class Trainer {
   const std::vector<std::shared_ptr<Callback>>& callbacks() const;
   const std::vector<std::shared_ptr<Logger>>& loggers() const;
   const std::vector<OptimizerHandle*>& optimizers() const;
+  /// During a call that is profiled, else nullptr; see ProfilerSpan.
+  Profiler* profiler() const;
   /// Learning rates by name, one for each optimizer and parameter group: "lr-AdamW", "lr-AdamW/pg1", "lr-AdamW-1".
   std::vector<std::pair<std::string, double>> learning_rates() const;
   const TrainerOptions& options() const;

@@ -94,7 +94,7 @@ class CliConfigTest : public testing::Test {
 
   ConfigNames names() {
     auto& all = registries();
-    return {modules, data, all.callbacks, all.loggers, all.strategies, all.precisions};
+    return {modules, data, all.callbacks, all.loggers, all.strategies, all.precisions, all.profilers};
   }
 
   Registry<Module> modules{"model"};

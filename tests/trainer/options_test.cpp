@@ -220,6 +220,7 @@ TEST(TrainerOptionsTest, NamesAreFrozen) {
                                            "enable_checkpointing",
                                            "enable_progress_bar",
                                            "enable_model_summary",
+                                           "profiler",
                                            "default_root_dir",
                                            "use_distributed_sampler",
                                            "reload_dataloaders_every_n_epochs",

@@ -1,0 +1,44 @@
+#include <levin/core/trainer/span_names.h>
+
+#include <levin/core/interfaces/callback.h>
+#include <levin/core/interfaces/module.h>
+
+#include <fmt/format.h>
+
+#include <typeinfo>
+
+namespace levin {
+namespace {
+
+std::string span_name(const char* kind, const std::type_info& type, const char* hook) {
+  std::string class_name = detail::demangled(type.name());
+  constexpr std::string_view kOwn = "levin::";
+  if (class_name.starts_with(kOwn)) class_name.erase(0, kOwn.size());
+  return fmt::format("[{}]{}.{}", kind, class_name, hook);
+}
+
+}  // namespace
+
+const std::string* SpanNames::of_callbacks(const char* hook, const std::vector<std::shared_ptr<Callback>>& callbacks) {
+  const auto [entry, is_new] = of_callbacks_.try_emplace(hook);
+  if (is_new) {
+    for (const auto& callback : callbacks) {
+      const Callback& object = *callback;
+      entry->second.push_back(span_name("Callback", typeid(object), hook));
+    }
+  }
+  return entry->second.data();
+}
+
+const char* SpanNames::of_module(const char* hook, const Module& module) {
+  const auto [entry, is_new] = of_module_.try_emplace(hook);
+  if (is_new) entry->second = span_name("Module", typeid(module), hook);
+  return entry->second.c_str();
+}
+
+void SpanNames::clear() {
+  of_callbacks_.clear();
+  of_module_.clear();
+}
+
+}  // namespace levin
