@@ -177,7 +177,7 @@ bool FitLoop::train_batches() {
   had_data_ = progress.batch > 0;
   auto pass = core_.loaders.train.pass(core_.train_position());
   const auto started = Clock::now();
-  auto fetched = pass.next();
+  auto fetched = fetch(pass);
   const bool empty = core_.train_batches ? *core_.train_batches == 0 : !fetched.has_value();
   if (empty && progress.batch == 0 && core_.world_size() == 1)
     log::rank_zero_warning("the training loader gave no batch; hint: is the data set empty?");
@@ -200,6 +200,13 @@ bool FitLoop::train_batches() {
   return true;
 }
 
+std::optional<Batch> FitLoop::fetch(DataLoader::Pass& pass) {
+  const auto before = pass.waited();
+  auto batch = pass.next();
+  core_.data_wait += pass.waited() - before;
+  return batch;
+}
+
 /// Takes the batch that was fetched, and fetches the one after it: one batch of lookahead tells whether this is the
 /// last one.
 FitLoop::Turn FitLoop::next_turn(DataLoader::Pass& pass, std::optional<Batch>& fetched) {
@@ -208,7 +215,7 @@ FitLoop::Turn FitLoop::next_turn(DataLoader::Pass& pass, std::optional<Batch>& f
   turn.place.batch_idx = progress.batch;
   const bool limit_hit = core_.train_batches && progress.batch + 1 >= *core_.train_batches;
   std::optional<Batch> next;
-  if (!limit_hit && fetched) next = pass.next();
+  if (!limit_hit && fetched) next = fetch(pass);
   turn.has_data = fetched.has_value();
   had_data_ = had_data_ || turn.has_data;
   if (turn.has_data) {
