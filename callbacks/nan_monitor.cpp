@@ -76,6 +76,8 @@ void NanMonitor::on_train_start(Trainer& trainer, Module& module) {
   parameter_names_.clear();
   units_recorded_.clear();
   observations_.clear();
+  read_sources_.clear();
+  read_values_.clear();
   parameters_ = trainer.strategy().parameter_names(module);
   watches_ = true;
   // The scaler looks for overflows, and leaves such a step out.
@@ -238,8 +240,12 @@ void NanMonitor::read(Trainer& trainer) {
     if (first == values[i].end()) continue;
     const auto source = static_cast<size_t>(first - values[i].begin());
     found = fmt::format("{:020d} {:020d} {} {}", observations_[i].step, observations_[i].moment,
-                        static_cast<int>(observations_[i].sources[source].kind),
-                        describe(trainer, i, source, values));
+                        static_cast<int>(observations_[i].sources[source].kind), describe(trainer, i, source, values));
+  }
+  // The last one is of the parameters.
+  if (observations_.size() > 1) {
+    read_sources_ = std::move(observations_[observations_.size() - 2].sources);
+    read_values_ = std::move(values[observations_.size() - 2]);
   }
   observations_.clear();
   if (sum_over_ranks(trainer, {found.empty() ? 0.0 : 1.0})[0] == 0) return;
@@ -272,23 +278,22 @@ std::string NanMonitor::describe(Trainer& trainer, size_t observation, size_t so
   };
   const Source& first = at.sources[source];
   std::string text =
-      fmt::format("{} is the first value that is not finite: it has {} elements; step {}, epoch {}, batch {}", name(first),
-                  in_words(values[observation][source]), at.step, at.epoch, at.batch_idx);
+      fmt::format("{} is the first value that is not finite: it has {} elements; step {}, epoch {}, batch {}",
+                  name(first), in_words(values[observation][source]), at.step, at.epoch, at.batch_idx);
   if (trainer.world_size() > 1) text += fmt::format(", rank {}", trainer.global_rank());
   // Of what kind the values were that it was made from, and itself a batch earlier.
   std::string before;
   for (size_t i = source; i-- > 0 && source - i <= kShownBefore;)
     before += fmt::format("{}{}: {:.3g}", before.empty() ? "" : ", ", name(at.sources[i]), values[observation][i]);
   if (!before.empty()) text += "; the largest magnitudes before it: " + before;
-  if (observation > 0) {
-    const Observation& last = observations_[observation - 1];
-    for (size_t i = 0; i < last.sources.size(); ++i)
-      if (last.sources[i].kind == first.kind && last.sources[i].name == first.name &&
-          last.sources[i].output == first.output) {
-        text += fmt::format("; its own a batch earlier: {:.3g}", values[observation - 1][i]);
-        break;
-      }
-  }
+  const auto& earlier = observation > 0 ? observations_[observation - 1].sources : read_sources_;
+  const auto same = std::find_if(earlier.begin(), earlier.end(), [&](const Source& other) {
+    return other.kind == first.kind && other.name == first.name && other.output == first.output;
+  });
+  if (same != earlier.end())
+    text += fmt::format(
+        "; its own a batch earlier: {:.3g}",
+        (observation > 0 ? values[observation - 1] : read_values_)[static_cast<size_t>(same - earlier.begin())]);
   const auto bad = std::count_if(values[observation].begin() + static_cast<int64_t>(source), values[observation].end(),
                                  [](double value) { return !std::isfinite(value); });
   text += fmt::format("; {} of the {} values looked at from there on are not finite", bad,

@@ -27,7 +27,8 @@ struct NanMonitorOptions {
 };
 
 /// Names the first value of training that is NaN or infinite: a field of the batch, an output of a unit (the innermost
-/// one), the loss, a gradient or a parameter, with its step, epoch, batch and rank, and ends training with that as error.
+/// one), the loss, a gradient or a parameter, with its step, epoch, batch and rank, and ends training with that as
+/// error.
 ///
 /// Of each of these the largest magnitude is taken on its device, in the order in which they come about: one pass over
 /// the values, and nobody waits. The numbers are read, together, every `every_n_steps`, and parameters looked at then.
@@ -103,6 +104,8 @@ class NanMonitor final : public Callback, private UnitHook {
   bool recorded_now_ = false;  ///< in the batch under way
   Magnitudes after_units_;     ///< loss and gradients
   std::vector<Observation> observations_;
+  std::vector<Source> read_sources_;  ///< of the last batch that was read
+  std::vector<double> read_values_;
 };
 
 }  // namespace levin

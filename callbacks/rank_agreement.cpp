@@ -13,10 +13,11 @@ namespace levin {
 
 void require_on_every_rank(const Trainer& trainer, const Callback& callback, const std::string& name) {
   if (trainer.world_size() > 1 && trainer.strategy().ranks_are_threads() && !callback.can_rebuild())
-    throw Error("callbacks",
-                fmt::format("{} must be on every rank, and the one handed over cannot be made again; hint: make it with "
-                            "levin::make",
-                            name));
+    throw Error(
+        "callbacks",
+        fmt::format("{} must be on every rank, and the one handed over cannot be made again; hint: make it with "
+                    "levin::make",
+                    name));
 }
 
 std::vector<double> sum_over_ranks(const Trainer& trainer, std::vector<double> values) {

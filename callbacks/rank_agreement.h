@@ -7,8 +7,9 @@
 
 namespace levin {
 
-/// For callbacks that ranks exchange values in. Throws levin::Error where the ranks are threads and this callback serves
-/// one of them alone, because it was handed over as an object that cannot be made again. `name`: of the callback.
+/// For callbacks that ranks exchange values in. Throws levin::Error where the ranks are threads and this callback
+/// serves one of them alone, because it was handed over as an object that cannot be made again. `name`: of the
+/// callback.
 void require_on_every_rank(const Trainer& trainer, const Callback& callback, const std::string& name);
 
 /// The values, each summed over all ranks: a collective, and a wait for the device, where there are several.

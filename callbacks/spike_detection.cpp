@@ -101,7 +101,8 @@ void SpikeDetection::look(Trainer& trainer) {
 }
 
 double SpikeDetection::mean() const {
-  return window_.empty() ? 0 : std::accumulate(window_.begin(), window_.end(), 0.0) / static_cast<double>(window_.size());
+  return window_.empty() ? 0
+                         : std::accumulate(window_.begin(), window_.end(), 0.0) / static_cast<double>(window_.size());
 }
 
 bool SpikeDetection::is_spike(double loss) const {
@@ -139,9 +140,10 @@ void SpikeDetection::report(Trainer& trainer) {
   const size_t count = spikes_.size() - reported_;
   reported_ = spikes_.size();
   write(trainer);
-  const std::string message = fmt::format(
-      "the loss {:.6g} of batch {} in epoch {} (step {}) is a spike: the running mean is {:.6g}{}", first.loss,
-      first.batch_idx, first.epoch, first.step, first.mean, count > 1 ? fmt::format("; {} more follow", count - 1) : "");
+  const std::string message =
+      fmt::format("the loss {:.6g} of batch {} in epoch {} (step {}) is a spike: the running mean is {:.6g}{}",
+                  first.loss, first.batch_idx, first.epoch, first.step, first.mean,
+                  count > 1 ? fmt::format("; {} more follow", count - 1) : "");
   if (options_.action == "raise") throw Error("spike_detection", message);
   log::rank_zero_warning("[spike_detection] " + message);
   if (options_.action == "stop") trainer.request_stop("spike_detection: " + message);

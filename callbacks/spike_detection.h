@@ -14,14 +14,14 @@
 namespace levin {
 
 struct SpikeDetectionOptions {
-  int64_t window = 10;             ///< losses that the running mean is of
-  int64_t warmup = 10;             ///< first losses of a run that are no spikes
-  std::optional<double> atol;      ///< a spike is at least so far from the running mean
-  std::optional<double> rtol = 2;  ///< likewise, as a multiple of the running mean
-  std::optional<double> z_score;   ///< likewise, as a multiple of the standard deviation in the window
-  std::string mode = "min";        ///< min or max: whether a smaller or a larger loss is better
-  bool finite_only = true;         ///< a loss that is not finite is a spike
-  std::string action = "warn";     ///< warn, stop (training ends) or raise (training fails)
+  int64_t window = 10;               ///< losses that the running mean is of
+  int64_t warmup = 10;               ///< first losses of a run that are no spikes
+  std::optional<double> atol;        ///< a spike is at least so far from the running mean
+  std::optional<double> rtol = 2;    ///< likewise, as a multiple of the running mean
+  std::optional<double> z_score;     ///< likewise, as a multiple of the standard deviation in the window
+  std::string mode = "min";          ///< min or max: whether a smaller or a larger loss is better
+  bool finite_only = true;           ///< a loss that is not finite is a spike
+  std::string action = "warn";       ///< warn, stop (training ends) or raise (training fails)
   std::string file = "spikes.json";  ///< in the run's folder
 
   static void describe(Schema<SpikeDetectionOptions>& schema);
@@ -32,8 +32,8 @@ struct SpikeDetectionOptions {
 /// folder with its epoch and the batches to leave out: its own, and the one before it, whose step may have caused it.
 /// The rule is that of SpikeDetection of Lightning Fabric; spikes do not enter the mean.
 ///
-/// The loss is the mean over all ranks. Losses stay on their device until a logging boundary, so that a spike is acted on
-/// there. What was seen is part of every checkpoint.
+/// The loss is the mean over all ranks. Losses stay on their device until a logging boundary, so that a spike is acted
+/// on there. What was seen is part of every checkpoint.
 class SpikeDetection final : public Callback {
  public:
   using Options = SpikeDetectionOptions;

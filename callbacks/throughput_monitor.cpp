@@ -41,8 +41,9 @@ void ThroughputMonitorOptions::describe(Schema<ThroughputMonitorOptions>& schema
   schema.field("warmup_steps", &O::warmup_steps, "first optimizer steps of a fit that do not count").at_least(0);
   schema.field("tokens", &O::tokens, "field of the batch whose elements are counted as tokens; null: no tokens");
   schema.field("flops", &O::flops, "count operations, for model_tflops_per_second and mfu_percent");
-  schema.field("peak_tflops", &O::peak_tflops,
-               "what one device can do, in 10^12 operations a second; null: what its maker says, where that is known")
+  schema
+      .field("peak_tflops", &O::peak_tflops,
+             "what one device can do, in 10^12 operations a second; null: what its maker says, where that is known")
       .above(0);
 }
 
@@ -68,16 +69,16 @@ void ThroughputMonitor::find_peak(Trainer& trainer, Module& module) {
   const std::string name = device_name(trainer.device());
   const auto of_device = options_.peak_tflops ? options_.peak_tflops : peak_tflops(name, format);
   if (!of_device) {
-    log::rank_zero_info(
-        fmt::format("throughput_monitor: how much the device '{}' can compute in {} is not known, so mfu_percent is left "
-                    "out; hint: peak_tflops",
-                    name, to_string(format)));
+    log::rank_zero_info(fmt::format(
+        "throughput_monitor: how much the device '{}' can compute in {} is not known, so mfu_percent is left "
+        "out; hint: peak_tflops",
+        name, to_string(format)));
     return;
   }
   // A rank has several devices where replicas share a process.
   const auto& core = trainer.parts().core;
-  const auto devices = std::max(trainer.world_size(),
-                                static_cast<int64_t>(core.resolved.devices.size()) * trainer.options().num_nodes);
+  const auto devices =
+      std::max(trainer.world_size(), static_cast<int64_t>(core.resolved.devices.size()) * trainer.options().num_nodes);
   peak_ = *of_device * 1e12 * static_cast<double>(devices);
 }
 

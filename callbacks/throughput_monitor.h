@@ -17,11 +17,11 @@
 namespace levin {
 
 struct ThroughputMonitorOptions {
-  int64_t window = 1;                  ///< logging boundaries that the rates are taken over
-  int64_t warmup_steps = 5;            ///< first optimizer steps of a fit that do not count
-  std::optional<std::string> tokens;   ///< field of the batch whose elements are counted
-  bool flops = true;                   ///< count operations
-  std::optional<double> peak_tflops;   ///< of one device; unset: what its maker says
+  int64_t window = 1;                 ///< logging boundaries that the rates are taken over
+  int64_t warmup_steps = 5;           ///< first optimizer steps of a fit that do not count
+  std::optional<std::string> tokens;  ///< field of the batch whose elements are counted
+  bool flops = true;                  ///< count operations
+  std::optional<double> peak_tflops;  ///< of one device; unset: what its maker says
   /// For code: tokens (or whatever is counted) in a batch; in place of `tokens`
   std::function<int64_t(const Batch&)> count_tokens;
 
@@ -29,9 +29,9 @@ struct ThroughputMonitorOptions {
 };
 
 /// Logs how fast training is, at logging boundaries: "throughput/samples_per_second", "throughput/steps_per_second",
-/// "throughput/tokens_per_second", "throughput/model_tflops_per_second", "throughput/mfu_percent" (model FLOPs as a share
-/// of the devices' peak) and "throughput/data_wait_percent" (the share of the time in which the loop waited for training
-/// batches). All ranks count together.
+/// "throughput/tokens_per_second", "throughput/model_tflops_per_second", "throughput/mfu_percent" (model FLOPs as a
+/// share of the devices' peak) and "throughput/data_wait_percent" (the share of the time in which the loop waited for
+/// training batches). All ranks count together.
 ///
 /// A GPU works behind the host, so the clock is read once the device has caught up: at logging boundaries, where the
 /// loop waits for the logged values anyway, and around validation. Nothing waits in other steps. Operations are counted

@@ -17,8 +17,8 @@ enum class MatrixFormat { kFloat64, kFloat32, kTensorFloat32, kHalf };
 MatrixFormat matrix_format(at::ScalarType type);
 const char* to_string(MatrixFormat format);
 
-/// Dense matrix products a second, in 10^12 operations, of one GPU at its boost clock, as its maker publishes it. Nothing
-/// where the name (as the driver gives it: "NVIDIA H100 80GB HBM3") or the format is not in the table.
+/// Dense matrix products a second, in 10^12 operations, of one GPU at its boost clock, as its maker publishes it.
+/// Nothing where the name (as the driver gives it: "NVIDIA H100 80GB HBM3") or the format is not in the table.
 std::optional<double> peak_tflops(std::string_view device_name, MatrixFormat format);
 
 /// The name that the driver gives a device; "cpu" for the CPU.

@@ -14,9 +14,9 @@ namespace {
 
 using testing::Devices;
 using testing::fresh_folder;
+using ::testing::HasSubstr;
 using testing::identical;
 using testing::message_of;
-using ::testing::HasSubstr;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -24,9 +24,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 class ScriptedLoss : public Module {
  public:
   ScriptedLoss() { weight_ = register_parameter("weight", at::zeros({1})); }
-  StepOutput training_step(const Batch& batch, int64_t) override {
-    return batch["loss"].mean() + 0 * weight_.sum();
-  }
+  StepOutput training_step(const Batch& batch, int64_t) override { return batch["loss"].mean() + 0 * weight_.sum(); }
   OptimizerConfigs configure_optimizers() override {
     return std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1});
   }
@@ -189,15 +187,18 @@ TEST(SpikeDetection, GoesOnWhereItWas) {
       EXPECT_EQ(resumed.state.at("last").as_double(), whole.state.at("last").as_double());
       EXPECT_EQ(resumed.state.at("window").as_list().size(), 3u);
       for (size_t i = 0; i < 3; ++i)
-        EXPECT_EQ(resumed.state.at("window").as_list()[i].as_double(), whole.state.at("window").as_list()[i].as_double());
+        EXPECT_EQ(resumed.state.at("window").as_list()[i].as_double(),
+                  whole.state.at("window").as_list()[i].as_double());
     }
   }
 }
 
 TEST(SpikeDetection, ChangesNothing) {
-  for (const Devices& devices : {Devices{}, Devices{"dp", 2}, Devices{"ddp_threads", 2}, Devices{"pipeline_threads", 2}}) {
+  for (const Devices& devices : {Devices{}, Devices{"dp", 2}, Devices{"ddp_threads", 2},
+                                 Devices{"{name: pipeline_threads, balance: [1, 1], micro_batches: 2}", 2}}) {
     const testing::Outcome plain = testing::train({.epochs = 2}, devices);
-    const testing::Outcome watched = testing::train({.callback = "{spike_detection: {rtol: 0.1, warmup: 1}}", .epochs = 2}, devices);
+    const testing::Outcome watched =
+        testing::train({.callback = "{spike_detection: {rtol: 0.1, warmup: 1}}", .epochs = 2}, devices);
     EXPECT_TRUE(identical(watched.weights, plain.weights)) << devices;
   }
 }

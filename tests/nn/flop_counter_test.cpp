@@ -78,16 +78,17 @@ class MathAttention {
 TEST(FlopCounter, CountsMatrixProductsAsPyTorchDoes) {
   auto net = mlp();
   EXPECT_EQ(count([&](const at::Tensor& x) { return net->forward(x); }, {10, 6}).executed, oracle("mlp"));
-  EXPECT_EQ(count([&](const at::Tensor& x) { return net->forward(x); }, {4, 5, 6}).executed, oracle("mlp_of_sequences"));
+  EXPECT_EQ(count([&](const at::Tensor& x) { return net->forward(x); }, {4, 5, 6}).executed,
+            oracle("mlp_of_sequences"));
   // 2 * 10 * (6 * 16 + 16 * 3) forward, twice that backward but for the gradient of the input.
   EXPECT_EQ(oracle("mlp"), 3 * 2 * 10 * (6 * 16 + 16 * 3) - 2 * 10 * 6 * 16);
 }
 
 TEST(FlopCounter, CountsConvolutionsAsPyTorchDoes) {
-  torch::nn::Sequential conv(
-      torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3).stride(2).padding(1)), torch::nn::ReLU(),
-      torch::nn::ConvTranspose2d(torch::nn::ConvTranspose2dOptions(8, 4, 2).stride(2)),
-      torch::nn::Conv2d(torch::nn::Conv2dOptions(4, 2, {3, 1}).dilation({2, 1})));
+  torch::nn::Sequential conv(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3).stride(2).padding(1)),
+                             torch::nn::ReLU(),
+                             torch::nn::ConvTranspose2d(torch::nn::ConvTranspose2dOptions(8, 4, 2).stride(2)),
+                             torch::nn::Conv2d(torch::nn::Conv2dOptions(4, 2, {3, 1}).dilation({2, 1})));
   EXPECT_EQ(count([&](const at::Tensor& x) { return conv->forward(x); }, {5, 3, 17, 13}).executed, oracle("conv"));
   torch::nn::Sequential conv1d(torch::nn::Conv1d(torch::nn::Conv1dOptions(3, 5, 4).padding(2)),
                                torch::nn::Conv1d(5, 2, 1));
@@ -127,9 +128,7 @@ TEST(FlopCounter, TellsRecomputationFromTheModel) {
   auto inner = mlp();
   const auto plain = count([&](const at::Tensor& x) { return inner->forward(first(x)); }, {10, 6});
   const auto checkpointed = count(
-      [&](const at::Tensor& x) {
-        return checkpoint([&](const at::Tensor& y) { return inner->forward(y); }, first(x));
-      },
+      [&](const at::Tensor& x) { return checkpoint([&](const at::Tensor& y) { return inner->forward(y); }, first(x)); },
       {10, 6});
   EXPECT_EQ(plain.recomputed, 0);
   EXPECT_EQ(checkpointed.of_model(), plain.executed);
