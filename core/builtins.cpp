@@ -9,8 +9,11 @@
 #include <levin/callbacks/learning_rate_monitor.h>
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/callbacks/model_summary.h>
+#include <levin/callbacks/nan_monitor.h>
 #include <levin/callbacks/progress_bar.h>
+#include <levin/callbacks/spike_detection.h>
 #include <levin/callbacks/stochastic_weight_averaging.h>
+#include <levin/callbacks/throughput_monitor.h>
 #include <levin/callbacks/timer.h>
 #include <levin/callbacks/weight_averaging.h>
 #include <levin/core/precision/mixed_precision.h>
@@ -46,6 +49,9 @@ void register_builtins(Registries& registries) {
   registries.callbacks.add<GradientAccumulationScheduler>("gradient_accumulation_scheduler",
                                                           "batches an optimizer step, by epoch");
   registries.callbacks.add<GradientNormMonitor>("gradient_norm_monitor", "logs the norm of the gradients");
+  registries.callbacks.add<ThroughputMonitor>("throughput_monitor", "logs samples a second, FLOPs and MFU");
+  registries.callbacks.add<NanMonitor>("nan_monitor", "names the first value that is not finite");
+  registries.callbacks.add<SpikeDetection>("spike_detection", "finds batches whose loss is far off the mean");
   registries.callbacks.add<WeightAveraging>("weight_averaging", "keeps an exponential moving average of the weights");
   registries.callbacks.add<StochasticWeightAveraging>("stochastic_weight_averaging",
                                                       "averages the weights of the last epochs");

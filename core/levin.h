@@ -14,8 +14,11 @@
 #include <levin/callbacks/learning_rate_monitor.h>
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/callbacks/model_summary.h>
+#include <levin/callbacks/nan_monitor.h>
 #include <levin/callbacks/progress_bar.h>
+#include <levin/callbacks/spike_detection.h>
 #include <levin/callbacks/stochastic_weight_averaging.h>
+#include <levin/callbacks/throughput_monitor.h>
 #include <levin/callbacks/timer.h>
 #include <levin/callbacks/weight_averaging.h>
 #include <levin/core/base/config.h>
@@ -64,6 +67,7 @@
 #include <levin/core/metrics/precision_recall.h>
 #include <levin/core/nn/activation_checkpointing.h>
 #include <levin/core/nn/checkpoint.h>
+#include <levin/core/nn/flop_counter.h>
 #include <levin/core/nn/named_units.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/core/nn/unit.h>

@@ -198,6 +198,16 @@ struct RecomputeDone : std::exception {
   }
 };
 
+thread_local int recomputations = 0;  // one inside another
+
+class RecomputeScope {
+ public:
+  RecomputeScope() { ++recomputations; }
+  ~RecomputeScope() { --recomputations; }
+  RecomputeScope(const RecomputeScope&) = delete;
+  RecomputeScope& operator=(const RecomputeScope&) = delete;
+};
+
 /// One call from its forward until backward has used all that its operations saved.
 class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
  public:
@@ -332,6 +342,7 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
   }
 
   void recompute() {
+    const RecomputeScope recomputing;
     const Surroundings::Scope surroundings(*surroundings_);
     const std::unique_ptr<UnitCall> again = call_->copy();
     auto input = inputs_.begin();
@@ -394,6 +405,8 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
 };
 
 }  // namespace
+
+bool is_recomputing() { return recomputations > 0; }
 
 void run_checkpointed(UnitCall& call, const std::string& name, bool offload) {
   if (!c10::GradMode::is_enabled()) return call.run();

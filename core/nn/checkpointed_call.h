@@ -22,4 +22,7 @@ namespace levin {
 /// CUDA wait in pinned memory of the host.
 void run_checkpointed(UnitCall& call, const std::string& name, bool offload);
 
+/// Whether the calling thread runs such a forward again for backward.
+bool is_recomputing();
+
 }  // namespace levin

@@ -213,7 +213,10 @@ bool FitLoop::train_batches() {
 
 std::optional<Batch> FitLoop::fetch(DataLoader::Pass& pass) {
   const Activity activity(core_, "fetch_train_batch");
-  return pass.next();
+  const auto before = pass.waited();
+  auto batch = pass.next();
+  core_.data_wait += pass.waited() - before;
+  return batch;
 }
 
 /// Takes the batch that was fetched, and fetches the one after it: one batch of lookahead tells whether this is the

@@ -40,6 +40,7 @@ class FitLoop {
   bool limits_reached() const;
   /// Asks the other ranks to stop too, or stops before this batch if they agreed to.
   bool stops_before_batch();
+  /// The next batch of a pass; counts how long the loop waited for it.
   std::optional<Batch> fetch(DataLoader::Pass& pass);
   Turn next_turn(DataLoader::Pass& pass, std::optional<Batch>& fetched);
   bool should_end() const;

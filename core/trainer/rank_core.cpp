@@ -66,6 +66,7 @@ StrategySetup RankCore::strategy_setup() {
 void RankCore::begin_fit() {
   progress = {};
   elapsed_before = 0;
+  data_wait = {};
   accumulation = options.accumulate_grad_batches;
   train_batch_size.reset();
   forget_metrics();

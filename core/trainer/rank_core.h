@@ -99,6 +99,7 @@ class RankCore final : public detail::ModuleRuntime {
   std::chrono::steady_clock::time_point fit_started;
   Whereabouts whereabouts;
   double elapsed_before = 0;
+  std::chrono::nanoseconds data_wait{0};  ///< that this fit waited for training batches
 
   // ---- Metrics.
   metrics::Collector train_metrics;

@@ -96,6 +96,7 @@ RunningStage Trainer::running_stage() const { return core().running; }
 Stage Trainer::stage() const { return core().stage; }
 TrainerStatus Trainer::status() const { return core().status; }
 Profiler* Trainer::profiler() const { return core().profiler; }
+double Trainer::data_wait_seconds() const { return std::chrono::duration<double>(core().data_wait).count(); }
 double Trainer::elapsed_seconds() const { return core().elapsed_seconds(); }
 
 const MetricMap& Trainer::callback_metrics() const { return core().callback_metrics(); }

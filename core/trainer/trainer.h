@@ -73,6 +73,8 @@ class Trainer {
   bool sanity_checking() const { return running_stage() == RunningStage::kSanityCheck; }
   /// Training time so far in seconds, that of the runs it resumes included.
   double elapsed_seconds() const;
+  /// Seconds that this fit has waited for training batches (where no worker fetches them, the fetching itself).
+  double data_wait_seconds() const;
 
   // ---- Metrics. Reading a value that is on a device waits for it.
 

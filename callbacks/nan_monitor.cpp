@@ -1,0 +1,304 @@
+#include <levin/callbacks/nan_monitor.h>
+
+#include <levin/callbacks/rank_agreement.h>
+#include <levin/core/base/log.h>
+#include <levin/core/base/recording.h>
+#include <levin/core/interfaces/module.h>
+#include <levin/core/interfaces/strategy.h>
+#include <levin/core/nn/module_type_name.h>
+#include <levin/core/nn/named_units.h>
+#include <levin/core/precision/full_precision.h>
+#include <levin/core/precision/precision.h>
+#include <levin/core/trainer/trainer_parts.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace levin {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+/// Magnitudes of values before the one that is reported.
+constexpr size_t kShownBefore = 3;
+
+bool can_be_nan(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided && tensor.numel() > 0 &&
+         (tensor.is_floating_point() || tensor.is_complex());
+}
+
+const char* in_words(double magnitude) { return std::isnan(magnitude) ? "NaN" : "infinite"; }
+
+}  // namespace
+
+void NanMonitorOptions::describe(Schema<NanMonitorOptions>& schema) {
+  using O = NanMonitorOptions;
+  schema.field("action", &O::action, "end training with an error, or warn once").one_of({"stop", "warn"});
+  schema
+      .field("every_n_steps", &O::every_n_steps,
+             "optimizer steps after which what was found is read; null: trainer.log_every_n_steps")
+      .at_least(1);
+  schema.field("units", &O::units, "look at what units give; false: loss, gradients and parameters only");
+}
+
+/// NaN anywhere makes the magnitude NaN; an infinity makes it infinite.
+void NanMonitor::Magnitudes::add(const Source& source, const at::Tensor& tensor) {
+  if (!can_be_nan(tensor)) return;
+  sources.push_back(source);
+  values.push_back(at::linalg_vector_norm(tensor.detach(), kInfinity).reshape({1}));
+}
+
+void NanMonitor::Magnitudes::append(const Magnitudes& others) {
+  sources.insert(sources.end(), others.sources.begin(), others.sources.end());
+  values.insert(values.end(), others.values.begin(), others.values.end());
+}
+
+void NanMonitor::Magnitudes::clear() {
+  sources.clear();
+  values.clear();
+}
+
+NanMonitor::NanMonitor(const Options& options) : options_(options) {
+  schema_of<Options>().validate(options, "nan_monitor");
+}
+
+void NanMonitor::on_train_start(Trainer& trainer, Module& module) {
+  require_on_every_rank(trainer, *this, "nan_monitor");
+  detach();
+  names_ = {"the loss"};
+  batch_names_.clear();
+  parameter_names_.clear();
+  units_recorded_.clear();
+  observations_.clear();
+  read_sources_.clear();
+  read_values_.clear();
+  parameters_ = trainer.strategy().parameter_names(module);
+  watches_ = true;
+  // The scaler looks for overflows, and leaves such a step out.
+  watches_gradients_ = !trainer.precision().scales_loss();
+  if (!options_.units) return;
+  for (const NamedUnit& named : named_units(module)) {
+    unit_names_[named.unit] =
+        add_name(named.path.empty() ? "the module" : fmt::format("the unit '{}' ({})", named.path, named.type));
+    named.unit->add_hook(*this);
+    units_.emplace_back(named.unit, unit_names_[named.unit]);
+  }
+}
+
+void NanMonitor::on_train_end(Trainer& trainer, Module&) {
+  if (watches_) read(trainer);
+  detach();
+}
+
+void NanMonitor::on_exception(Trainer&, Module&, const std::exception_ptr&) { detach(); }
+
+void NanMonitor::detach() {
+  in_batch_ = false;
+  watches_ = false;
+  for (const auto& [unit, name] : units_) unit->remove_hook(*this);
+  units_.clear();
+  unit_names_.clear();
+  for (Magnitudes* magnitudes : {&batch_, &units_seen_, &units_recorded_, &after_units_}) magnitudes->clear();
+  observations_.clear();
+}
+
+size_t NanMonitor::add_name(std::string name) {
+  names_.push_back(std::move(name));
+  return names_.size() - 1;
+}
+
+void NanMonitor::on_train_batch_start(Trainer& trainer, Module&, const Batch& batch, int64_t) {
+  if (!watches_) return;
+  steps_before_ = trainer.global_step();
+  const at::NoGradGuard no_grad;
+  for (Magnitudes* magnitudes : {&batch_, &units_seen_, &after_units_}) magnitudes->clear();
+  recorded_now_ = false;
+  for (const auto& [name, tensor] : batch.items()) {
+    auto known = batch_names_.find(name);
+    if (known == batch_names_.end())
+      known = batch_names_.emplace(name, add_name(fmt::format("the field '{}' of the batch", name))).first;
+    batch_.add({Kind::kBatch, known->second}, tensor);
+  }
+  in_batch_ = true;
+}
+
+/// Under the lock. A unit that is not known is one of a replica's.
+size_t NanMonitor::name_of(const Unit* unit, const torch::nn::Module* module) {
+  const auto known = unit_names_.find(unit);
+  if (known != unit_names_.end()) return known->second;
+  const std::string type = module == nullptr ? "function" : short_type_name(module->name());
+  return unit_names_[unit] = add_name(fmt::format("a {} of a replica", type));
+}
+
+void NanMonitor::after_forward(UnitCall& call) {
+  if (!in_batch_ || call.is_repetition()) return;
+  const at::NoGradGuard no_grad;
+  const FullPrecision outside_of_autocast;
+  Magnitudes of_call;
+  int64_t output = 0;
+  call.for_each_result([&](at::Tensor& result) { of_call.add({Kind::kOutput, 0, output++}, result); });
+  const std::lock_guard lock(mutex_);
+  const size_t name = name_of(call.unit(), call.module());
+  for (Source& source : of_call.sources) source.name = name;
+  if (!is_recording()) return units_seen_.append(of_call);
+  if (!recorded_now_) units_recorded_.clear();
+  recorded_now_ = true;
+  units_recorded_.append(of_call);
+}
+
+void NanMonitor::on_before_backward(Trainer&, Module&, const at::Tensor& loss) {
+  if (!watches_) return;
+  const at::NoGradGuard no_grad;
+  after_units_.add({Kind::kLoss, 0}, loss);
+}
+
+/// The magnitudes of many tensors at once. Backward goes from the last parameter to the first.
+void NanMonitor::add_tensors(Kind kind, const std::vector<at::Tensor>& parameters, Magnitudes& to) {
+  std::vector<at::Tensor> tensors;
+  for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
+    const at::Tensor& tensor = kind == Kind::kGradient ? parameter->grad() : *parameter;
+    if (!can_be_nan(tensor)) continue;
+    const auto [known, is_new] = parameter_names_.try_emplace(parameter->unsafeGetTensorImpl(), 0);
+    if (is_new) {
+      const std::string* name = parameters_.find(parameter->unsafeGetTensorImpl());
+      known->second = add_name(fmt::format("'{}'", name == nullptr ? "a parameter that has no name" : *name));
+    }
+    to.sources.push_back({kind, known->second});
+    tensors.push_back(tensor.detach());
+  }
+  if (tensors.empty()) return;
+  for (const at::Tensor& norm : at::_foreach_norm(tensors, kInfinity)) to.values.push_back(norm.reshape({1}));
+}
+
+void NanMonitor::on_before_optimizer_step(Trainer&, Module&, OptimizerHandle& optimizer) {
+  if (!watches_ || !watches_gradients_) return;
+  const at::NoGradGuard no_grad;
+  add_tensors(Kind::kGradient, optimizer.parameters(), after_units_);
+}
+
+void NanMonitor::on_train_batch_end(Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t) {
+  if (!watches_) return;
+  in_batch_ = false;
+  const at::NoGradGuard no_grad;
+  // A batch that stands in is no data of this rank's, but its gradients are those of all ranks.
+  if (trainer.parts().core.muted) {
+    batch_.clear();
+    units_seen_.clear();
+  } else {
+    // A replayed graph runs no units, and writes to where they wrote when it was recorded.
+    batch_.append(units_seen_.sources.empty() ? units_recorded_ : units_seen_);
+  }
+  batch_.append(after_units_);
+  keep(trainer, steps_before_ + 1, batch_);
+  const int64_t every = options_.every_n_steps.value_or(trainer.options().log_every_n_steps);
+  if (trainer.global_step() / every > steps_before_ / every) read(trainer);
+}
+
+void NanMonitor::keep(Trainer& trainer, int64_t step, Magnitudes& magnitudes) {
+  if (magnitudes.sources.empty()) return;
+  for (at::Tensor& value : magnitudes.values) value = value.to(magnitudes.values.front().device());
+  observations_.push_back({.step = step,
+                           .epoch = trainer.current_epoch(),
+                           .batch_idx = trainer.batch_idx(),
+                           .moment = trainer.parts().core.progress.total_batches,
+                           .sources = std::move(magnitudes.sources),
+                           .values = at::cat(magnitudes.values)});
+  magnitudes.clear();
+}
+
+void NanMonitor::read(Trainer& trainer) {
+  const at::NoGradGuard no_grad;
+  Magnitudes parameters;
+  for (const OptimizerHandle* optimizer : trainer.optimizers())
+    add_tensors(Kind::kParameter, optimizer->parameters(), parameters);
+  keep(trainer, trainer.global_step(), parameters);
+
+  // One copy to the host for all of them.
+  std::vector<at::Tensor> all;
+  for (const Observation& observation : observations_)
+    all.push_back(observation.values.to(trainer.device(), at::kDouble));
+  std::vector<std::vector<double>> values;
+  if (!all.empty()) {
+    const at::Tensor on_host = at::cat(all).cpu();
+    const double* next = on_host.const_data_ptr<double>();
+    for (const Observation& observation : observations_) {
+      values.emplace_back(next, next + observation.sources.size());
+      next += observation.sources.size();
+    }
+  }
+  // What sorts before it happened before it; on the same moment the lowest rank speaks.
+  std::string found;
+  for (size_t i = 0; i < values.size() && found.empty(); ++i) {
+    const auto first =
+        std::find_if(values[i].begin(), values[i].end(), [](double value) { return !std::isfinite(value); });
+    if (first == values[i].end()) continue;
+    const auto source = static_cast<size_t>(first - values[i].begin());
+    found = fmt::format("{:020d} {:020d} {} {}", observations_[i].step, observations_[i].moment,
+                        static_cast<int>(observations_[i].sources[source].kind), describe(trainer, i, source, values));
+  }
+  // The last one is of the parameters.
+  if (observations_.size() > 1) {
+    read_sources_ = std::move(observations_[observations_.size() - 2].sources);
+    read_values_ = std::move(values[observations_.size() - 2]);
+  }
+  observations_.clear();
+  if (sum_over_ranks(trainer, {found.empty() ? 0.0 : 1.0})[0] == 0) return;
+  if (trainer.world_size() > 1) {
+    std::string earliest;
+    for (const std::string& of_rank : trainer.strategy().collective().gather_bytes(found))
+      if (!of_rank.empty() && (earliest.empty() || of_rank.substr(0, 43) < earliest.substr(0, 43))) earliest = of_rank;
+    found = earliest;
+  }
+  const std::string message = found.substr(44);
+  detach();
+  if (options_.action == "stop") throw Error("nan_monitor", message);
+  log::rank_zero_warning("[nan_monitor] " + message + "; nan_monitor looks no further");
+}
+
+std::string NanMonitor::describe(Trainer& trainer, size_t observation, size_t source,
+                                 const std::vector<std::vector<double>>& values) const {
+  const Observation& at = observations_[observation];
+  const auto name = [&](const Source& of) {
+    switch (of.kind) {
+      case Kind::kOutput:
+        return fmt::format("output {} of {}", of.output, names_[of.name]);
+      case Kind::kGradient:
+        return "the gradient of " + names_[of.name];
+      case Kind::kParameter:
+        return "the parameter " + names_[of.name];
+      default:
+        return names_[of.name];
+    }
+  };
+  const Source& first = at.sources[source];
+  std::string text =
+      fmt::format("{} is the first value that is not finite: it has {} elements; step {}, epoch {}, batch {}",
+                  name(first), in_words(values[observation][source]), at.step, at.epoch, at.batch_idx);
+  if (trainer.world_size() > 1) text += fmt::format(", rank {}", trainer.global_rank());
+  // Of what kind the values were that it was made from, and itself a batch earlier.
+  std::string before;
+  for (size_t i = source; i-- > 0 && source - i <= kShownBefore;)
+    before += fmt::format("{}{}: {:.3g}", before.empty() ? "" : ", ", name(at.sources[i]), values[observation][i]);
+  if (!before.empty()) text += "; the largest magnitudes before it: " + before;
+  const auto& earlier = observation > 0 ? observations_[observation - 1].sources : read_sources_;
+  const auto same = std::find_if(earlier.begin(), earlier.end(), [&](const Source& other) {
+    return other.kind == first.kind && other.name == first.name && other.output == first.output;
+  });
+  if (same != earlier.end())
+    text += fmt::format(
+        "; its own a batch earlier: {:.3g}",
+        (observation > 0 ? values[observation - 1] : read_values_)[static_cast<size_t>(same - earlier.begin())]);
+  const auto bad = std::count_if(values[observation].begin() + static_cast<int64_t>(source), values[observation].end(),
+                                 [](double value) { return !std::isfinite(value); });
+  text += fmt::format("; {} of the {} values looked at from there on are not finite", bad,
+                      values[observation].size() - source);
+  return text;
+}
+
+}  // namespace levin

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <levin/core/base/schema.h>
+#include <levin/core/interfaces/callback.h>
+#include <levin/core/nn/unit.h>
+#include <levin/core/optim/parameter_names.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace levin {
+
+struct NanMonitorOptions {
+  std::string action = "stop";           ///< stop (with an error) or warn
+  std::optional<int64_t> every_n_steps;  ///< how often what was found is read; unset: log_every_n_steps
+  bool units = true;                     ///< look at what units give; false: loss, gradients and parameters only
+
+  static void describe(Schema<NanMonitorOptions>& schema);
+};
+
+/// Names the first value of training that is NaN or infinite: a field of the batch, an output of a unit (the innermost
+/// one), the loss, a gradient or a parameter, with its step, epoch, batch and rank, and ends training with that as
+/// error.
+///
+/// Of each of these the largest magnitude is taken on its device, in the order in which they come about: one pass over
+/// the values, and nobody waits. The numbers are read, together, every `every_n_steps`, and parameters looked at then.
+/// Gradients are looked at before each optimizer step, except under loss scaling, where they may overflow. All ranks
+/// report the same: the earliest of what any of them saw.
+class NanMonitor final : public Callback, private UnitHook {
+ public:
+  using Options = NanMonitorOptions;
+
+  explicit NanMonitor(const Options& options = {});
+
+  void on_train_start(Trainer& trainer, Module& module) override;
+  void on_train_end(Trainer& trainer, Module& module) override;
+  void on_exception(Trainer& trainer, Module& module, const std::exception_ptr& error) override;
+  void on_train_batch_start(Trainer& trainer, Module& module, const Batch& batch, int64_t batch_idx) override;
+  void on_before_backward(Trainer& trainer, Module& module, const at::Tensor& loss) override;
+  void on_before_optimizer_step(Trainer& trainer, Module& module, OptimizerHandle& optimizer) override;
+  void on_train_batch_end(Trainer& trainer, Module& module, const StepOutput& output, const Batch& batch,
+                          int64_t batch_idx) override;
+
+ private:
+  enum class Kind { kBatch, kOutput, kLoss, kGradient, kParameter };
+
+  /// What a magnitude is of.
+  struct Source {
+    Kind kind;
+    size_t name;         ///< index in names_
+    int64_t output = 0;  ///< which of a unit's results
+  };
+  /// Magnitudes in the order in which their values came about: a tensor of one element each.
+  struct Magnitudes {
+    std::vector<Source> sources;
+    std::vector<at::Tensor> values;
+    void add(const Source& source, const at::Tensor& tensor);
+    void append(const Magnitudes& others);
+    void clear();
+  };
+  /// Those of a batch, in one tensor.
+  struct Observation {
+    int64_t step;  ///< the optimizer step that the batch belongs to, from 1
+    int64_t epoch;
+    int64_t batch_idx;
+    int64_t moment;  ///< batches of the run before it: the same on every rank
+    std::vector<Source> sources;
+    at::Tensor values;
+  };
+
+  void after_forward(UnitCall& call) override;
+  void detach();
+  size_t add_name(std::string name);
+  size_t name_of(const Unit* unit, const torch::nn::Module* module);
+  void add_tensors(Kind kind, const std::vector<at::Tensor>& parameters, Magnitudes& to);
+  void keep(Trainer& trainer, int64_t step, Magnitudes& magnitudes);
+  void read(Trainer& trainer);
+  std::string describe(Trainer& trainer, size_t observation, size_t source,
+                       const std::vector<std::vector<double>>& values) const;
+
+  const Options options_;
+  std::vector<std::pair<Unit*, size_t>> units_;
+  std::vector<std::string> names_;
+  std::unordered_map<const Unit*, size_t> unit_names_;
+  std::unordered_map<const at::TensorImpl*, size_t> parameter_names_;
+  std::map<std::string, size_t> batch_names_;
+  optim::ParameterNames parameters_;
+  bool watches_ = false;
+  bool watches_gradients_ = false;
+  int64_t steps_before_ = 0;  ///< the batch under way
+  std::atomic<bool> in_batch_{false};
+  std::mutex mutex_;  ///< replicas run units at the same time
+  Magnitudes batch_;
+  Magnitudes units_seen_;
+  Magnitudes units_recorded_;  ///< in a graph, which writes them again at each replay
+  bool recorded_now_ = false;  ///< in the batch under way
+  Magnitudes after_units_;     ///< loss and gradients
+  std::vector<Observation> observations_;
+  std::vector<Source> read_sources_;  ///< of the last batch that was read
+  std::vector<double> read_values_;
+};
+
+}  // namespace levin

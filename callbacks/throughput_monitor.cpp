@@ -1,0 +1,187 @@
+#include <levin/callbacks/throughput_monitor.h>
+
+#include <levin/callbacks/rank_agreement.h>
+#include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
+#include <levin/core/devices/peak_flops.h>
+#include <levin/core/interfaces/module.h>
+#include <levin/core/interfaces/strategy.h>
+#include <levin/core/precision/precision.h>
+#include <levin/core/trainer/trainer_parts.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace levin {
+namespace {
+
+void describe_shape(const Batch& batch, std::vector<int64_t>& shape) {
+  shape.clear();
+  for (const auto& [name, tensor] : batch.items()) {
+    if (!tensor.defined()) continue;
+    shape.push_back(tensor.dim());
+    shape.insert(shape.end(), tensor.sizes().begin(), tensor.sizes().end());
+  }
+}
+
+/// What the module's matrix products are computed in, mostly.
+at::ScalarType computing_type(Trainer& trainer, const Module& module) {
+  if (const auto mixed = trainer.precision().mixed_type()) return *mixed;
+  for (const auto& parameter : module.parameters())
+    if (parameter.defined() && parameter.is_floating_point()) return parameter.scalar_type();
+  return at::kFloat;
+}
+
+}  // namespace
+
+void ThroughputMonitorOptions::describe(Schema<ThroughputMonitorOptions>& schema) {
+  using O = ThroughputMonitorOptions;
+  schema.field("window", &O::window, "logging boundaries that the rates are taken over").at_least(1);
+  schema.field("warmup_steps", &O::warmup_steps, "first optimizer steps of a fit that do not count").at_least(0);
+  schema.field("tokens", &O::tokens, "field of the batch whose elements are counted as tokens; null: no tokens");
+  schema.field("flops", &O::flops, "count operations, for model_tflops_per_second and mfu_percent");
+  schema
+      .field("peak_tflops", &O::peak_tflops,
+             "what one device can do, in 10^12 operations a second; null: what its maker says, where that is known")
+      .above(0);
+}
+
+ThroughputMonitor::ThroughputMonitor(const Options& options) : options_(options) {
+  schema_of<Options>().validate(options, "throughput_monitor");
+  if (options.tokens && options.count_tokens)
+    throw ConfigError("throughput_monitor.tokens and count_tokens exclude each other; hint: leave one of them out");
+}
+
+void ThroughputMonitor::on_fit_start(Trainer& trainer, Module& module) {
+  require_on_every_rank(trainer, *this, "throughput_monitor");
+  first_step_ = trainer.global_step();
+  started_.reset();
+  validation_began_.reset();
+  flops_.clear();
+  counter_.reset();
+  peak_.reset();
+  if (options_.flops) find_peak(trainer, module);
+}
+
+void ThroughputMonitor::find_peak(Trainer& trainer, Module& module) {
+  const MatrixFormat format = matrix_format(computing_type(trainer, module));
+  const std::string name = device_name(trainer.device());
+  const auto of_device = options_.peak_tflops ? options_.peak_tflops : peak_tflops(name, format);
+  if (!of_device) {
+    log::rank_zero_info(fmt::format(
+        "throughput_monitor: how much the device '{}' can compute in {} is not known, so mfu_percent is left "
+        "out; hint: peak_tflops",
+        name, to_string(format)));
+    return;
+  }
+  // A rank has several devices where replicas share a process.
+  const auto& core = trainer.parts().core;
+  const auto devices =
+      std::max(trainer.world_size(), static_cast<int64_t>(core.resolved.devices.size()) * trainer.options().num_nodes);
+  peak_ = *of_device * 1e12 * static_cast<double>(devices);
+}
+
+void ThroughputMonitor::on_train_epoch_start(Trainer&, Module&) { counted_.clear(); }
+
+void ThroughputMonitor::on_train_batch_start(Trainer& trainer, Module&, const Batch& batch, int64_t) {
+  steps_before_ = trainer.global_step();
+  if (!options_.flops) return;
+  describe_shape(batch, shape_);
+  if (!trainer.parts().core.muted && !counted_.contains(shape_)) counter_.emplace();
+}
+
+void ThroughputMonitor::finish_count() {
+  if (!counter_) return;
+  const int64_t counted = counter_->count().of_model();
+  counter_.reset();
+  counted_.insert(shape_);
+  // A replayed graph runs no operators.
+  if (counted > 0) flops_[shape_] = counted;
+}
+
+int64_t ThroughputMonitor::tokens_in(const Batch& batch) const {
+  if (options_.count_tokens) return options_.count_tokens(batch);
+  if (!options_.tokens) return 0;
+  const at::Tensor* field = batch.find(*options_.tokens);
+  if (field != nullptr) return field->numel();
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : batch.items()) names.push_back(name);
+  throw ConfigError(fmt::format("throughput_monitor.tokens is '{}', which the batch does not have; valid: {}",
+                                *options_.tokens, join(names)));
+}
+
+void ThroughputMonitor::on_train_batch_end(Trainer& trainer, Module&, const StepOutput&, const Batch& batch, int64_t) {
+  finish_count();
+  const int64_t tokens = tokens_in(batch);
+  if (!started_) {
+    if (trainer.global_step() - first_step_ >= options_.warmup_steps) start(trainer);
+    return;
+  }
+  totals_.steps += trainer.global_step() - steps_before_;
+  // Another rank of the same pipeline has the same batch, and a batch that stands in is nobody's.
+  if (!trainer.parts().core.muted) {
+    if (trainer.strategy().owns_outputs()) {
+      totals_.samples += batch.size();
+      totals_.tokens += tokens;
+    }
+    if (const auto known = flops_.find(shape_); options_.flops && known != flops_.end()) totals_.flops += known->second;
+  }
+  const int64_t every = trainer.options().log_every_n_steps;
+  if (trainer.global_step() / every > steps_before_ / every) log(trainer);
+}
+
+void ThroughputMonitor::start(Trainer& trainer) {
+  wait_for(trainer.device());
+  started_ = Clock::now();
+  excluded_ = {};
+  data_wait_before_ = trainer.data_wait_seconds();
+  totals_ = {};
+  boundaries_.assign(1, totals_);
+}
+
+void ThroughputMonitor::log(Trainer& trainer) {
+  wait_for(trainer.device());
+  totals_.seconds = std::chrono::duration<double>(Clock::now() - *started_ - excluded_).count();
+  totals_.data_wait = trainer.data_wait_seconds() - data_wait_before_;
+  const Totals& from = boundaries_.front();
+  const auto sums = sum_over_ranks(
+      trainer, {totals_.seconds - from.seconds, totals_.data_wait - from.data_wait,
+                static_cast<double>(totals_.samples - from.samples), static_cast<double>(totals_.tokens - from.tokens),
+                static_cast<double>(totals_.flops - from.flops)});
+  // The mean of the ranks' clocks, which all measure the same steps.
+  const double seconds = sums[0] / static_cast<double>(trainer.world_size());
+  if (seconds > 0) {
+    MetricMap values;
+    values["throughput/samples_per_second"] = sums[2] / seconds;
+    values["throughput/steps_per_second"] = static_cast<double>(totals_.steps - from.steps) / seconds;
+    values["throughput/data_wait_percent"] = 100 * sums[1] / sums[0];
+    if (options_.tokens || options_.count_tokens) values["throughput/tokens_per_second"] = sums[3] / seconds;
+    if (options_.flops && sums[4] > 0) {
+      values["throughput/model_tflops_per_second"] = sums[4] / seconds / 1e12;
+      if (peak_) values["throughput/mfu_percent"] = 100 * sums[4] / seconds / *peak_;
+    }
+    trainer.log_metrics(values);
+  }
+  boundaries_.push_back(totals_);
+  if (static_cast<int64_t>(boundaries_.size()) > options_.window) boundaries_.pop_front();
+}
+
+void ThroughputMonitor::on_train_epoch_end(Trainer&, Module&) { counter_.reset(); }
+
+void ThroughputMonitor::on_validation_start(Trainer& trainer, Module&) {
+  if (!started_ || trainer.stage() != Stage::kFit) return;
+  wait_for(trainer.device());
+  validation_began_ = Clock::now();
+}
+
+void ThroughputMonitor::on_validation_end(Trainer& trainer, Module&) {
+  if (!validation_began_) return;
+  wait_for(trainer.device());
+  excluded_ += Clock::now() - *validation_began_;
+  validation_began_.reset();
+}
+
+void ThroughputMonitor::on_exception(Trainer&, Module&, const std::exception_ptr&) { counter_.reset(); }
+
+}  // namespace levin

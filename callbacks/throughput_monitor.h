@@ -1,0 +1,91 @@
+#pragma once
+
+#include <levin/core/base/schema.h>
+#include <levin/core/interfaces/callback.h>
+#include <levin/core/nn/flop_counter.h>
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+struct ThroughputMonitorOptions {
+  int64_t window = 1;                 ///< logging boundaries that the rates are taken over
+  int64_t warmup_steps = 5;           ///< first optimizer steps of a fit that do not count
+  std::optional<std::string> tokens;  ///< field of the batch whose elements are counted
+  bool flops = true;                  ///< count operations
+  std::optional<double> peak_tflops;  ///< of one device; unset: what its maker says
+  /// For code: tokens (or whatever is counted) in a batch; in place of `tokens`
+  std::function<int64_t(const Batch&)> count_tokens;
+
+  static void describe(Schema<ThroughputMonitorOptions>& schema);
+};
+
+/// Logs how fast training is, at logging boundaries: "throughput/samples_per_second", "throughput/steps_per_second",
+/// "throughput/tokens_per_second", "throughput/model_tflops_per_second", "throughput/mfu_percent" (model FLOPs as a
+/// share of the devices' peak) and "throughput/data_wait_percent" (the share of the time in which the loop waited for
+/// training batches). All ranks count together.
+///
+/// A GPU works behind the host, so the clock is read once the device has caught up: at logging boundaries, where the
+/// loop waits for the logged values anyway, and around validation. Nothing waits in other steps. Operations are counted
+/// in the first batch of each shape in an epoch, which stands for all others of that shape.
+class ThroughputMonitor final : public Callback {
+ public:
+  using Options = ThroughputMonitorOptions;
+
+  explicit ThroughputMonitor(const Options& options = {});
+
+  void on_fit_start(Trainer& trainer, Module& module) override;
+  void on_train_epoch_start(Trainer& trainer, Module& module) override;
+  void on_train_batch_start(Trainer& trainer, Module& module, const Batch& batch, int64_t batch_idx) override;
+  void on_train_batch_end(Trainer& trainer, Module& module, const StepOutput& output, const Batch& batch,
+                          int64_t batch_idx) override;
+  void on_train_epoch_end(Trainer& trainer, Module& module) override;
+  void on_validation_start(Trainer& trainer, Module& module) override;
+  void on_validation_end(Trainer& trainer, Module& module) override;
+  void on_exception(Trainer& trainer, Module& module, const std::exception_ptr& error) override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Shape = std::vector<int64_t>;
+
+  /// Of this rank, since the warm-up.
+  struct Totals {
+    double seconds = 0;
+    double data_wait = 0;
+    int64_t steps = 0;
+    int64_t samples = 0;
+    int64_t tokens = 0;
+    int64_t flops = 0;
+  };
+
+  void find_peak(Trainer& trainer, Module& module);
+  int64_t tokens_in(const Batch& batch) const;
+  void finish_count();
+  void start(Trainer& trainer);
+  void log(Trainer& trainer);
+
+  const Options options_;
+  std::optional<double> peak_;  ///< operations a second of all devices together
+  int64_t first_step_ = 0;
+  int64_t steps_before_ = 0;  ///< the batch under way
+  std::optional<Clock::time_point> started_;
+  std::optional<Clock::time_point> validation_began_;
+  Clock::duration excluded_{0};
+  double data_wait_before_ = 0;
+  Totals totals_;
+  std::deque<Totals> boundaries_;  ///< the oldest is where the window begins
+  Shape shape_;                    ///< of the batch under way
+  std::map<Shape, int64_t> flops_;
+  std::set<Shape> counted_;  ///< in this epoch
+  std::optional<FlopCounter> counter_;
+};
+
+}  // namespace levin

@@ -1,0 +1,280 @@
+#include <levin/callbacks/nan_monitor.h>
+
+#include "../support/tape_recorder.h"
+#include "strategy_training.h"
+
+#include <levin/core/base/log.h>
+#include <levin/core/nn/named_units.h>
+#include <levin/strategies/single_device.h>
+
+#include <gmock/gmock.h>
+
+#include <limits>
+#include <mutex>
+
+namespace levin {
+namespace {
+
+using ::testing::AllOf;
+using testing::BodyAndHead;
+using testing::Devices;
+using ::testing::HasSubstr;
+using testing::identical;
+using testing::message_of;
+using ::testing::Not;
+using testing::Outcome;
+using testing::Plan;
+using testing::train;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+using Fault = std::function<void(Trainer&, BodyAndHead&)>;
+
+/// In the batch of a step, counted from 1, before its forward.
+LambdaCallbackOptions before_step(int64_t step, const Fault& fault) {
+  return {.on_train_batch_start = [=](Trainer& trainer, Module& module, const Batch&, int64_t) {
+    if (trainer.global_step() + 1 == step) fault(trainer, dynamic_cast<BodyAndHead&>(module));
+  }};
+}
+
+LambdaCallbackOptions after_backward(int64_t step, const Fault& fault) {
+  return {.on_after_backward = [=](Trainer& trainer, Module& module) {
+    if (trainer.global_step() + 1 == step) fault(trainer, dynamic_cast<BodyAndHead&>(module));
+  }};
+}
+
+void set_first(const at::Tensor& tensor, float value) {
+  const at::NoGradGuard no_grad;
+  tensor.detach().view(-1)[0].fill_(value);
+}
+
+/// 5 batches an epoch.
+Plan monitored(LambdaCallbackOptions watch = {}, const std::string& options = "") {
+  return {.callback = fmt::format("{{nan_monitor: {{{}}}}}", options), .epochs = 2, .watch = std::move(watch)};
+}
+
+std::string message_with(const Plan& plan, const Devices& devices = {}) {
+  return message_of([&] { train(plan, devices); });
+}
+
+class NanMonitorRuns : public ::testing::TestWithParam<Devices> {};
+
+TEST_P(NanMonitorRuns, ChangeNothingAndFindNothingInASoundRun) {
+  const Outcome plain = train({.epochs = 2}, GetParam());
+  const Outcome watched = train(monitored(), GetParam());
+  EXPECT_TRUE(identical(watched.weights, plain.weights));
+  EXPECT_TRUE(identical(watched.buffers, plain.buffers));
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, NanMonitorRuns,
+                         ::testing::Values(Devices{"single_device", 1}, Devices{"dp", 2}, Devices{"ddp_threads", 2},
+                                           Devices{"{name: pipeline_threads, balance: [1, 1], micro_batches: 2}", 2}),
+                         [](const auto& info) {
+                           return info.param.strategy[0] == '{' ? std::string("pipeline")
+                                                                : testing::name_of_devices(info);
+                         });
+
+class NanMonitorOfGradients : public ::testing::TestWithParam<Devices> {};
+
+TEST_P(NanMonitorOfGradients, NamesTheOneWhereBackwardWentWrong) {
+  const auto fault = [](Trainer&, BodyAndHead& module) {
+    set_first(module.norm->weight.grad(), kInfinity);
+    set_first(module.linear->bias.grad(), kNan);
+  };
+  EXPECT_THAT(message_with(monitored(after_backward(7, fault)), GetParam()),
+              AllOf(HasSubstr("[nan_monitor] the gradient of 'body.1.weight' is the first value that is not finite: it "
+                              "has infinite elements; step 7, epoch 1, batch 1"),
+                    HasSubstr("; its own a batch earlier: 1.")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, NanMonitorOfGradients, testing::kEveryStrategy, testing::name_of_devices);
+
+TEST(NanMonitor, NamesTheShardOfAGradient) {
+  Plan plan = monitored();
+  plan.callback.clear();
+  plan.change = [](TrainerOptions& options) {
+    options.callbacks.emplace_back(
+        make<LambdaCallback>({.on_before_optimizer_step = [](Trainer& trainer, Module&, OptimizerHandle& optimizer) {
+          if (trainer.global_rank() == 0 || trainer.global_step() != 2) return;
+          for (const auto& parameter : optimizer.parameters())
+            if (parameter.grad().defined() && parameter.grad().numel() > 0) set_first(parameter.grad(), kNan);
+        }}));
+    options.callbacks.emplace_back(make<NanMonitor>());
+  };
+  EXPECT_THAT(message_with(plan, {"sharded_threads", 2}),
+              AllOf(HasSubstr("[nan_monitor] the gradient of '"), HasSubstr("step 3, epoch 0, batch 2, rank 1")));
+}
+
+TEST(NanMonitor, NamesTheInnermostUnitAndItsOutput) {
+  const auto fault = [](Trainer&, BodyAndHead& module) { set_first(module.norm->bias, kNan); };
+  const std::string message = message_with(monitored(before_step(8, fault)));
+  EXPECT_THAT(message,
+              HasSubstr("output 0 of the unit 'body.1' (BatchNorm1d) is the first value that is not finite: it "
+                        "has NaN elements; step 8, epoch 1, batch 2"));
+  EXPECT_THAT(message, HasSubstr("the largest magnitudes before it: output 0 of the unit 'body.0' (Linear): "));
+  EXPECT_THAT(message, HasSubstr("its own a batch earlier: 2")) << "a normalised value";
+}
+
+TEST(NanMonitor, NamesTheRank) {
+  const auto fault = [](Trainer& trainer, BodyAndHead& module) {
+    if (trainer.global_rank() == 1) set_first(module.linear->bias, kNan);
+  };
+  EXPECT_THAT(message_with(monitored(before_step(8, fault)), {"ddp_threads", 2}),
+              HasSubstr("output 0 of the unit 'body.0' (Linear) is the first value that is not finite: it has NaN "
+                        "elements; step 8, epoch 1, batch 2, rank 1"));
+}
+
+TEST(NanMonitor, NamesTheStageOfAPipeline) {
+  const auto fault = [](Trainer& trainer, BodyAndHead& module) {
+    if (trainer.global_rank() == 1) set_first(module.norm->bias, kNan);
+  };
+  EXPECT_THAT(message_with(monitored(before_step(3, fault)),
+                           {"{name: pipeline_threads, balance: [1, 1], micro_batches: 2}", 2}),
+              AllOf(HasSubstr("body.1"), HasSubstr("step 3, epoch 0, batch 2, rank 1")));
+}
+
+TEST(NanMonitor, SeesTheUnitsOfReplicas) {
+  const auto fault = [](Trainer&, BodyAndHead& module) { set_first(module.linear->bias, kInfinity); };
+  EXPECT_THAT(message_with(monitored(before_step(2, fault)), {"dp", 2}),
+              AllOf(HasSubstr("Linear"), HasSubstr("infinite elements; step 2, epoch 0, batch 1")));
+}
+
+TEST(NanMonitor, NamesAFieldOfTheBatch) {
+  Batch fields{{"x", at::ones({8, 4})}, {"y", at::ones({8, 1})}};
+  fields["y"][5][0] = kInfinity;
+  TrainerOptions options = testing::quiet(1);
+  options.default_root_dir = testing::fresh_folder("nan_monitor");
+  options.callbacks.emplace_back(make<NanMonitor>());
+  Trainer trainer(options);
+  const auto module = make<BodyAndHead>(testing::BodyAndHeadOptions{});
+  EXPECT_THAT(message_of([&] {
+                trainer.fit(module, DataLoader(std::make_shared<data::TensorDataset>(fields), {.batch_size = 4}));
+              }),
+              AllOf(HasSubstr("the field 'y' of the batch"), HasSubstr("step 2, epoch 0, batch 1")));
+}
+
+TEST(NanMonitor, NamesTheLossOfAModelWithoutUnits) {
+  const auto fault = [](Trainer&, BodyAndHead& module) { set_first(module.head->bias, kNan); };
+  EXPECT_THAT(message_with(monitored(before_step(4, fault), "units: false")),
+              HasSubstr("the loss is the first value that is not finite: it has NaN elements; step 4"));
+}
+
+TEST(NanMonitor, NamesAParameter) {
+  Plan plan = monitored();
+  plan.callback.clear();
+  plan.change = [](TrainerOptions& options) {
+    // Before the monitor looks at the parameters.
+    options.callbacks.emplace_back(make<LambdaCallback>(
+        {.on_train_batch_end = [](Trainer& trainer, Module& module, const StepOutput&, const Batch&, int64_t) {
+          if (trainer.global_step() == 6) set_first(dynamic_cast<BodyAndHead&>(module).head->weight, kInfinity);
+        }}));
+    options.callbacks.emplace_back(make<NanMonitor>());
+  };
+  EXPECT_THAT(message_with(plan), HasSubstr("the parameter 'head.weight' is the first value that is not finite: it has "
+                                            "infinite elements; step 6, epoch 1, batch 0"));
+}
+
+TEST(NanMonitor, ReadsAtBoundariesAndNamesTheStepItself) {
+  int64_t steps = 0;
+  const auto fault = [](Trainer&, BodyAndHead& module) { set_first(module.linear->weight, kNan); };
+  Plan plan = monitored(before_step(2, fault), "every_n_steps: 4");
+  plan.watch.on_after_backward = [&](Trainer& trainer, Module&) { steps = trainer.global_step() + 1; };
+  EXPECT_THAT(message_with(plan), HasSubstr("step 2, epoch 0, batch 1"));
+  EXPECT_EQ(steps, 4);
+}
+
+TEST(NanMonitor, ReadsWhatIsLeftWhenTrainingEnds) {
+  const auto fault = [](Trainer&, BodyAndHead& module) { set_first(module.linear->weight, kNan); };
+  EXPECT_THAT(message_with(monitored(before_step(9, fault), "every_n_steps: 100")),
+              HasSubstr("step 9, epoch 1, batch 3"));
+}
+
+TEST(NanMonitor, CountsTheBatchesOfAnAccumulatedStep) {
+  const auto fault = [](Trainer&, BodyAndHead& module) { set_first(module.linear->weight, kNan); };
+  Plan plan = monitored();
+  plan.watch.on_train_batch_start = [=](Trainer& trainer, Module& module, const Batch&, int64_t batch_idx) {
+    if (trainer.current_epoch() == 1 && batch_idx == 3) fault(trainer, dynamic_cast<BodyAndHead&>(module));
+  };
+  plan.change = [](TrainerOptions& options) { options.accumulate_grad_batches = optim::AccumulationSchedule(2); };
+  EXPECT_THAT(message_with(plan), HasSubstr("step 5, epoch 1, batch 3"));
+}
+
+TEST(NanMonitor, LetsTheScalerLeaveOverflowsOut) {
+  const auto fault = [](Trainer&, BodyAndHead& module) { set_first(module.head->weight.grad(), kInfinity); };
+  Plan plan = monitored(after_backward(3, fault));
+  plan.change = [](TrainerOptions& options) { options.precision = "16-mixed"; };
+  EXPECT_EQ(message_with(plan), "no error");
+}
+
+TEST(NanMonitor, WarnsOnce) {
+  std::mutex mutex;
+  std::string text;
+  log::set_sink([&](const std::string& line) {
+    const std::lock_guard lock(mutex);
+    text += line + "\n";
+  });
+  const auto fault = [](Trainer&, BodyAndHead& module) { set_first(module.linear->weight, kNan); };
+  const Outcome run = train(monitored(before_step(2, fault), "action: warn"), {"ddp_threads", 2});
+  log::set_sink(nullptr);
+  EXPECT_EQ(run.steps, 10);
+  EXPECT_THAT(text, HasSubstr("[nan_monitor] output 0 of the unit 'body.0'"));
+  EXPECT_EQ(text.rfind("[nan_monitor]"), text.find("[nan_monitor]"));
+}
+
+/// One device, with a recorder that the CPU can do.
+class TapedDevice final : public SingleDevice {
+ public:
+  GraphSupport graph_support() override {
+    return {.recorder = std::make_unique<testing::TapeRecorder>(), .why_not = ""};
+  }
+};
+
+TEST(NanMonitor, LooksAtReplayedSteps) {
+  const auto fault = [](Trainer&, BodyAndHead& module) { set_first(module.norm->bias, kNan); };
+  Plan plan = monitored(before_step(8, fault));
+  plan.change = [](TrainerOptions& options) {
+    options.strategy = Spec<Strategy>(std::make_shared<TapedDevice>());
+    options.cuda_graph = true;
+  };
+  const int64_t before = testing::TapeRecorder::replayed();
+  EXPECT_THAT(message_with(plan),
+              HasSubstr("output 0 of the unit 'body.1' (BatchNorm1d) is the first value that is not "
+                        "finite: it has NaN elements; step 8, epoch 1, batch 2"));
+  EXPECT_GT(testing::TapeRecorder::replayed(), before);
+  const Outcome plain = train({.epochs = 2}, {});
+  plan.watch = {};
+  EXPECT_TRUE(identical(train(plan, {}).weights, plain.weights));
+}
+
+TEST(NanMonitor, LooksNoFurtherThanTraining) {
+  Plan plan = monitored();
+  plan.watch.on_validation_start = [](Trainer&, Module& module) {
+    set_first(dynamic_cast<BodyAndHead&>(module).norm->running_mean, kNan);
+  };
+  EXPECT_EQ(message_with(plan), "no error") << "BatchNorm uses it in evaluation alone";
+}
+
+TEST(NanMonitor, LeavesUnitsAsTheyWere) {
+  const auto module = make<BodyAndHead>(testing::BodyAndHeadOptions{});
+  for (const bool fails : {false, true}) {
+    TrainerOptions options = testing::quiet(1);
+    options.callbacks.emplace_back(make<NanMonitor>());
+    if (fails)
+      options.callbacks.emplace_back(make<LambdaCallback>(
+          {.on_after_backward = [](Trainer&, Module&) { throw Error("test", "training fails"); }}));
+    const std::string message = message_of([&] { Trainer(options).fit(module, testing::tiny_loader()); });
+    EXPECT_EQ(message == "no error", !fails);
+    for (const NamedUnit& named : named_units(*module)) EXPECT_TRUE(named.unit->hooks().empty()) << named.path;
+  }
+}
+
+TEST(NanMonitor, RefusesBadInput) {
+  EXPECT_THAT(message_with(monitored({}, "every_n_steps: 0")), HasSubstr("every_n_steps must be at least 1; got 0"));
+  EXPECT_THAT(message_with(monitored({}, "action: shout")), HasSubstr("nan_monitor.action must be one of stop, warn"));
+  EXPECT_THAT(message_with(monitored({}, "every: 3")), HasSubstr("every_n_steps"));
+  EXPECT_THAT(message_of([] { NanMonitor({.action = "shout"}); }), HasSubstr("one of stop, warn"));
+}
+
+}  // namespace
+}  // namespace levin
