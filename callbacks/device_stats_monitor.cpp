@@ -124,7 +124,8 @@ void DeviceStatsMonitor::add_metric(const std::string& name, SampleFold fold, st
       std::find_if(metrics_.begin(), metrics_.end(), [&](const Metric& metric) { return metric.name == name; });
   if (found == metrics_.end()) {
     const LogOptions options{.on_step = true, .on_epoch = false, .reduce = reduction(fold), .sync_dist = true};
-    found = metrics_.insert(metrics_.end(), {.name = name, .options = options, .own = {}});
+    metrics_.push_back({.name = name, .options = options, .own = {}, .spare = {}});
+    found = metrics_.end() - 1;
   }
   if (own) found->own.push_back(*own);
 }
@@ -181,9 +182,10 @@ void DeviceStatsMonitor::log(Trainer& trainer) {
       metric.options.batch_size = count;
       trainer.parts().core.train_metrics.log(metric.name, value, metric.options);
     } else if (count > 0) {
+      if (metric.spare) row_.insert(std::move(metric.spare));
       row_[metric.name] = value;
-    } else {
-      row_.erase(metric.name);
+    } else if (auto place = row_.extract(metric.name)) {
+      metric.spare = std::move(place);  // so that its next value allocates nothing
     }
   }
   if (!over_ranks_) trainer.log_metrics(row_);

@@ -44,7 +44,8 @@ class DeviceStatsMonitor final : public Callback {
   struct Metric {
     std::string name;
     LogOptions options;
-    std::vector<size_t> own;  ///< those of this rank's quantities that are part of it
+    std::vector<size_t> own;                         ///< those of this rank's quantities that are part of it
+    std::map<std::string, double>::node_type spare;  ///< its place in `row_` while it has no value
   };
 
   void name_metrics(Trainer& trainer);
