@@ -2,6 +2,7 @@
 
 #include <levin/callbacks/backbone_finetuning.h>
 #include <levin/callbacks/batch_size_finder.h>
+#include <levin/callbacks/device_stats_monitor.h>
 #include <levin/callbacks/early_stopping.h>
 #include <levin/callbacks/gradient_accumulation_scheduler.h>
 #include <levin/callbacks/gradient_norm_monitor.h>
@@ -41,6 +42,8 @@ void register_builtins(Registries& registries) {
   registries.callbacks.add<ProgressBar>("progress_bar", "shows progress, rate and metrics");
   registries.callbacks.add<ModelSummary>("model_summary", "prints the layers and their parameters before training");
   registries.callbacks.add<LearningRateMonitor>("learning_rate_monitor", "logs the learning rates");
+  registries.callbacks.add<DeviceStatsMonitor>("device_stats_monitor",
+                                               "logs what GPUs, processes and hosts do while training goes on");
   registries.callbacks.add<BatchSizeFinder>("batch_size_finder",
                                             "before training, finds the batch size that fits into memory");
   registries.callbacks.add<LearningRateFinder>("learning_rate_finder",

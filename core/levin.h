@@ -6,6 +6,7 @@
 
 #include <levin/callbacks/backbone_finetuning.h>
 #include <levin/callbacks/batch_size_finder.h>
+#include <levin/callbacks/device_stats_monitor.h>
 #include <levin/callbacks/early_stopping.h>
 #include <levin/callbacks/gradient_accumulation_scheduler.h>
 #include <levin/callbacks/gradient_norm_monitor.h>

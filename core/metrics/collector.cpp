@@ -165,8 +165,9 @@ void Collector::log(std::string_view name, const at::Tensor& value, const LogOpt
 }
 
 void Collector::log(std::string_view name, double value, const LogOptions& options) {
-  refuse_while_recording(fmt::format("the log of '{}', a number of the host,", name),
-                         "log a tensor of the device, or log it in on_train_batch_end");
+  if (is_recording())
+    refuse_while_recording(fmt::format("the log of '{}', a number of the host,", name),
+                           "log a tensor of the device, or log it in on_train_batch_end");
   Slot& slot = slot_for(name, options);
   if (slot.device.defined())
     slot.add_device(at::full({}, value, slot.device.options()), weight_of(options));
