@@ -165,7 +165,9 @@ void Session::set_up(const SessionRequest& request) {
     hooks_.module("configure_model", &Module::configure_model);
   }
   select_loaders();
-  if (!request.tune) core_.start_loggers();
+  if (request.tune) return;
+  const bool resumes = request.stage == Stage::kFit && !request.ckpt.empty();
+  core_.start_loggers(resumes ? checkpoints_.find_on_rank_zero(request.ckpt) : "");
 }
 
 std::vector<std::shared_ptr<Callback>> Session::callbacks_for(const SessionRequest& request) const {
