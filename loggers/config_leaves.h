@@ -14,4 +14,7 @@ void for_each_leaf(const Config& config, const std::function<void(const std::str
 /// A leaf as the user wrote it: the text of a scalar, flow style of anything else.
 std::string leaf_text(const Config& value);
 
+/// The tree as JSON: what YAML takes for null, true, false or a finite number is that, other scalars are strings.
+std::string config_json(const Config& config);
+
 }  // namespace levin

@@ -11,11 +11,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <optional>
 #include <system_error>
-#include <thread>
 
 namespace levin {
 namespace {
@@ -82,18 +82,14 @@ void MlflowLoggerOptions::describe(Schema<MlflowLoggerOptions>& schema) {
   schema.field("memory_mib", &O::memory_mib, "MiB that may wait in memory; more waits on disk").at_least(1);
 }
 
-MlflowLogger::MlflowLogger(const Options& options) : options_(options) {}
+MlflowLogger::MlflowLogger(const Options& options) : options_(options), checkpoints_(options.log_model) {}
 
-MlflowLogger::~MlflowLogger() { close(); }
+MlflowLogger::~MlflowLogger() = default;
 
 void MlflowLogger::start(const RunInfo& run) {
-  close();
-  if (run.directory != directory_) {
-    names_.clear();
-    logged_checkpoints_.clear();
-  }
+  worker_.reset();
+  names_.clear();
   directory_ = run.directory;
-  checkpoints_.clear();
   try {
     MlflowSinkOptions sink{.folder = directory_ + "/mlflow",
                            .tracking_uri = options_.tracking_uri,
@@ -162,38 +158,31 @@ void MlflowLogger::log_image(const std::string& name, const at::Tensor& image, i
 }
 
 void MlflowLogger::after_save_checkpoint(const CheckpointEvent& event) {
-  if (worker_ == nullptr || options_.log_model == "false") return;
-  if (options_.log_model == "all")
-    log_checkpoint(event.path);
-  else
-    checkpoints_.push_back(event.path);
+  if (worker_ != nullptr) log_checkpoints(checkpoints_.after_save(event));
 }
 
-void MlflowLogger::log_checkpoint(const std::string& path) {
-  std::error_code error;
-  const auto time = std::filesystem::last_write_time(path, error);
-  if (error || !logged_checkpoints_.emplace(path, time).second) return;
-  const std::filesystem::path name = std::filesystem::path(path).filename();
-  // Links, since the trainer may remove the checkpoint before it is sent.
-  const std::string kept = fmt::format("{}/mlflow/checkpoints/{}.{}", directory_, name.string(), milliseconds_now());
-  try {
-    for (const auto& file : keep_files(path, kept))
-      worker_->push(mlflow::file_record("checkpoints/" + (name / file).string(), kept + "/" + file, /*remove=*/true));
-  } catch (const Error& failure) {
-    log::warning(fmt::format("{}: {}; this checkpoint is not logged", kName, failure.what()));
+void MlflowLogger::log_checkpoints(const std::vector<CheckpointEvent>& events) {
+  for (const auto& event : events) {
+    const std::filesystem::path name = std::filesystem::path(event.path).filename();
+    // Links, since the trainer may remove the checkpoint before it is sent.
+    const std::string kept =
+        fmt::format("{}/mlflow/checkpoints/{}.{}", directory_, name.string(), milliseconds_now());
+    try {
+      for (const auto& file : keep_files(event.path, kept))
+        worker_->push(mlflow::file_record("checkpoints/" + (name / file).string(), kept + "/" + file, /*remove=*/true));
+    } catch (const Error& error) {
+      log::warning(fmt::format("{}: {}; the checkpoint {} is not logged", kName, error.what(), event.path));
+    }
   }
 }
 
 void MlflowLogger::finish(TrainerStatus status) {
   if (worker_ == nullptr) return;
-  for (const auto& path : checkpoints_) log_checkpoint(path);
-  checkpoints_.clear();
+  log_checkpoints(checkpoints_.at_end());
   worker_->push(mlflow::status_record(mlflow_status(status), milliseconds_now()));
   worker_->finish(milliseconds(options_.finish_seconds));
   worker_.reset();
 }
-
-void MlflowLogger::close() { worker_.reset(); }
 
 int64_t MlflowLogger::send_unsent(const std::string& run_folder, const std::string& tracking_uri) {
   MlflowSinkOptions sink = MlflowSink::options_of(run_folder + "/mlflow");

@@ -3,17 +3,14 @@
 #include <levin/core/base/schema.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/loggers/background_worker.h>
+#include <levin/loggers/checkpoint_picker.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <memory>
-#include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 namespace levin {
@@ -63,15 +60,13 @@ class MlflowLogger final : public Logger {
 
  private:
   const std::string& name_of(const std::string& metric);
-  void log_checkpoint(const std::string& path);
-  void close();
+  void log_checkpoints(const std::vector<CheckpointEvent>& events);
 
   const Options options_;
   std::string directory_;  ///< of the run; empty: not started
   std::unique_ptr<BackgroundWorker> worker_;
   std::unordered_map<std::string, std::string> names_;  ///< of metrics, as MLflow takes them
-  std::vector<std::string> checkpoints_;                ///< written since the start
-  std::set<std::pair<std::string, std::filesystem::file_time_type>> logged_checkpoints_;
+  CheckpointPicker checkpoints_;
 };
 
 }  // namespace levin
