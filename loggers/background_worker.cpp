@@ -58,6 +58,7 @@ class BackgroundWorker::State {
   /// Moves what waits in memory to the spool; false when that cannot take it.
   bool spill();
   void save_in_flight();
+  void spool_failed(const Error& error);
   void report();
   void pop_spool();
 
@@ -233,12 +234,21 @@ void BackgroundWorker::State::save_in_flight() {
   in_flight_sent_ = 0;
   try {
     spool_->prepend(in_flight_);
-  } catch (const Error&) {
-    return;  // spill() says so
+  } catch (const Error& error) {
+    spool_failed(error);
+    return;
   }
   in_flight_.clear();
   const std::lock_guard lock(mutex_);
   in_flight_count_ = 0;
+}
+
+void BackgroundWorker::State::spool_failed(const Error& error) {
+  spool_failing_ = true;
+  next_spool_try_ = Clock::now() + kSpoolPause;
+  if (std::exchange(spool_warned_, true)) return;
+  log::warning(fmt::format("{}: {}; training goes on; what cannot be sent waits in memory, up to {}", options_.name,
+                           error.what(), size_text(static_cast<int64_t>(options_.memory_bytes))));
 }
 
 bool BackgroundWorker::State::spill() {
@@ -256,11 +266,7 @@ bool BackgroundWorker::State::spill() {
     spool_failing_ = false;
     return true;
   } catch (const Error& error) {
-    spool_failing_ = true;
-    next_spool_try_ = Clock::now() + kSpoolPause;
-    if (!std::exchange(spool_warned_, true))
-      log::warning(fmt::format("{}: {}; training goes on; what cannot be sent waits in memory, up to {}", options_.name,
-                               error.what(), size_text(static_cast<int64_t>(options_.memory_bytes))));
+    spool_failed(error);
   }
   const std::lock_guard lock(mutex_);
   taken.insert(taken.end(), std::make_move_iterator(memory_.begin()), std::make_move_iterator(memory_.end()));

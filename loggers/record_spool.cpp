@@ -126,8 +126,9 @@ void RecordSpool::prepend(std::span<const std::string> records) {
   files_.push_front(first);
 }
 
-std::vector<std::string> RecordSpool::front() const {
+std::vector<std::string> RecordSpool::front() {
   if (files_.empty()) return {};
+  if (files_.size() == 1) last_.reset();
   return parse(FileSystem::current().read_file(path_of(files_.front().number)));
 }
 

@@ -32,8 +32,8 @@ class RecordSpool {
   void append(std::span<const std::string> records);
   /// Puts records before all others.
   void prepend(std::span<const std::string> records);
-  /// The oldest records, as many as their file has.
-  std::vector<std::string> front() const;
+  /// The oldest records, as many as their file has; later ones go to another file.
+  std::vector<std::string> front();
   /// Removes what front() gives.
   void pop_front();
   /// Leaves the file to a later process.
