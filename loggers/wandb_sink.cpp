@@ -22,7 +22,7 @@ using Tag = protozero::pbf_tag_type;
 // Field numbers of wandb/proto/wandb_internal.proto.
 struct RecordField {
   static constexpr Tag kNumber = 1, kHistory = 2, kSummary = 3, kConfig = 5, kFiles = 6, kArtifact = 8, kMetric = 12,
-                       kRun = 17, kExit = 18, kHeader = 20, kInfo = 200;
+                       kRun = 17, kExit = 18, kHeader = 21, kInfo = 200;
 };
 struct RunField {
   static constexpr Tag kId = 1, kEntity = 2, kProject = 3, kGroup = 6, kName = 8, kNotes = 9, kTags = 10, kHost = 13,
