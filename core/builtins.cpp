@@ -23,8 +23,11 @@
 #include <levin/core/profilers/pytorch_profiler.h>
 #include <levin/core/profilers/simple_profiler.h>
 #include <levin/core/trainer/registries.h>
+#include <levin/loggers/console_logger.h>
 #include <levin/loggers/csv_logger.h>
+#include <levin/loggers/mlflow_logger.h>
 #include <levin/loggers/tensorboard_logger.h>
+#include <levin/loggers/wandb_logger.h>
 #include <levin/strategies/data_parallel.h>
 #include <levin/strategies/ddp/ddp.h>
 #include <levin/strategies/ddp/ddp2.h>
@@ -63,6 +66,9 @@ void register_builtins(Registries& registries) {
 
   registries.loggers.add<CsvLogger>("csv", "metrics.csv in the run's folder");
   registries.loggers.add<TensorBoardLogger>("tensorboard", "event files in the run's folder");
+  registries.loggers.add<MlflowLogger>("mlflow", "an MLflow server");
+  registries.loggers.add<WandbLogger>("wandb", "Weights & Biases, as files for `wandb sync`");
+  registries.loggers.add<ConsoleLogger>("console", "a line on standard error");
 
   registries.strategies.add<SingleDevice>("single_device", "one process on one device");
   registries.strategies.add<DataParallel>("dp", "replicas in one process, each with a part of the batch");

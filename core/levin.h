@@ -97,6 +97,9 @@
 #include <levin/core/trainer/options.h>
 #include <levin/core/trainer/registries.h>
 #include <levin/core/trainer/trainer.h>
+#include <levin/loggers/console_logger.h>
 #include <levin/loggers/csv_logger.h>
+#include <levin/loggers/mlflow_logger.h>
 #include <levin/loggers/tensorboard_logger.h>
+#include <levin/loggers/wandb_logger.h>
 #include <levin/strategies/single_device.h>

@@ -1,29 +1,17 @@
 #include <levin/loggers/hyperparameter_summary.h>
 
+#include <levin/loggers/config_leaves.h>
+
 #include <protozero/pbf_writer.hpp>
 
 #include <charconv>
 #include <chrono>
 #include <cmath>
-#include <functional>
 #include <optional>
 #include <string_view>
 
 namespace levin::tensorboard {
 namespace {
-
-/// Calls `visit` for everything that is not a non-empty mapping. A sequence is one value, as it is to the user.
-void for_each_leaf(const Config& node, const std::string& path,
-                   const std::function<void(const std::string& path, const Config& value)>& visit) {
-  if (!node.is_mapping() || node.entries().empty()) {
-    if (!path.empty()) visit(path, node);
-    return;
-  }
-  for (const auto& entry : node.entries())
-    for_each_leaf(entry.value, path.empty() ? entry.key : path + "." + entry.key, visit);
-}
-
-std::string printed(const Config& value) { return value.is_scalar() ? value.text() : value.to_flow(); }
 
 std::string escaped(std::string_view text) {
   std::string result;
@@ -70,8 +58,8 @@ constexpr protozero::pbf_tag_type kSessionStart = 3, kSessionEnd = 4;  // of HPa
 
 std::string hyperparameter_table(const Config& config) {
   std::string table = "| name | value |\n| --- | --- |\n";
-  for_each_leaf(config, "", [&](const std::string& path, const Config& value) {
-    table += "| " + escaped(path) + " | " + escaped(printed(value)) + " |\n";
+  for_each_leaf(config, [&](const std::string& path, const Config& value) {
+    table += "| " + escaped(path) + " | " + escaped(leaf_text(value)) + " |\n";
   });
   return table;
 }
@@ -83,9 +71,9 @@ std::string session_start(const Config& config) {
   std::string data;
   protozero::pbf_writer plugin(data);
   protozero::pbf_writer session(plugin, kSessionStart);
-  for_each_leaf(config, "", [&](const std::string& path, const Config& value) {
+  for_each_leaf(config, [&](const std::string& path, const Config& value) {
     if (value.is_null()) return;
-    const std::string text = printed(value);
+    const std::string text = leaf_text(value);
     const bool plain = value.is_scalar() && !value.quoted();
     protozero::pbf_writer entry(session, kHparams);
     entry.add_string(kKey, path);

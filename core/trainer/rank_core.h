@@ -181,7 +181,8 @@ class RankCore final : public detail::ModuleRuntime {
   void set_run_directory(const std::string& directory) { run_directory_ = directory; }
   /// The next fit gets a folder of its own.
   void forget_run_directory();
-  void start_loggers();
+  /// `resumed_from`: the checkpoint that a fit goes on from, or nothing.
+  void start_loggers(const std::string& resumed_from);
 
   // ---- Data.
   /// Runs the transfer hooks and moves the batch to the device. The copy of `next`, the batch to be transferred after

@@ -170,8 +170,10 @@ void Session::set_up(const SessionRequest& request) {
     const Activity activity(core_, "select_loaders");
     select_loaders();
   }
+  if (request.tune) return;
   const Activity activity(core_, "start_loggers");
-  if (!request.tune) core_.start_loggers();
+  const bool resumes = request.stage == Stage::kFit && !request.ckpt.empty();
+  core_.start_loggers(resumes ? checkpoints_.find_on_rank_zero(request.ckpt) : "");
 }
 
 std::vector<std::shared_ptr<Callback>> Session::callbacks_for(const SessionRequest& request) const {

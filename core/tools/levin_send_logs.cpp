@@ -1,0 +1,41 @@
+// levin-send-logs: sends what the MLflow logger of earlier runs could not.
+
+#include <levin/levin.h>
+
+#include <exception>
+#include <iostream>
+#include <string>
+#include <vector>
+
+int main(int argc, char** argv) {
+  std::vector<std::string> folders;
+  std::string tracking_uri;
+  const std::string kUri = "--tracking-uri=";
+  bool wrong = argc < 2;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word.starts_with(kUri))
+      tracking_uri = word.substr(kUri.size());
+    else if (word.starts_with('-'))
+      wrong = true;
+    else
+      folders.push_back(word);
+  }
+  if (wrong || folders.empty()) {
+    std::cerr << "Usage: levin-send-logs [--tracking-uri=URI] RUN_FOLDER...\n\n"
+                 "Sends what the MLflow logger left in run folders (version_N), to the server that the run was given or\n"
+                 "to another. Credentials: MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and "
+                 "MLFLOW_TRACKING_PASSWORD.\nStatus 1 when something is left.\n";
+    return 2;
+  }
+  int status = 0;
+  for (const auto& folder : folders) {
+    try {
+      if (levin::MlflowLogger::send_unsent(folder, tracking_uri) > 0) status = 1;
+    } catch (const std::exception& error) {
+      std::cerr << error.what() << "\n";
+      status = 1;
+    }
+  }
+  return status;
+}

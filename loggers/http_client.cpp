@@ -1,0 +1,111 @@
+#include <levin/loggers/http_client.h>
+
+#include <levin/core/base/error.h>
+
+#include <curl/curl.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+namespace levin {
+namespace {
+
+size_t take(char* data, size_t size, size_t count, void* body) {
+  static_cast<std::string*>(body)->append(data, size * count);
+  return size * count;
+}
+
+int stopped(void* stop, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+  return static_cast<const std::atomic<bool>*>(stop)->load() ? 1 : 0;
+}
+
+}  // namespace
+
+struct HttpClient::Curl {
+  Curl() {
+    static const CURLcode global = curl_global_init(CURL_GLOBAL_DEFAULT);
+    if (global == CURLE_OK) handle = curl_easy_init();
+    if (handle == nullptr) throw Error("http", "libcurl could not be set up");
+  }
+  ~Curl() { curl_easy_cleanup(handle); }
+
+  CURL* handle = nullptr;
+};
+
+HttpClient::HttpClient(HttpOptions options) : options_(std::move(options)), curl_(std::make_unique<Curl>()) {}
+
+HttpClient::~HttpClient() = default;
+
+HttpResponse HttpClient::send(const HttpRequest& request, const std::atomic<bool>& stop) {
+  CURL* curl = curl_->handle;
+  curl_easy_reset(curl);  // the connection stays
+  HttpResponse response;
+  std::array<char, CURL_ERROR_SIZE> detail{};
+  curl_easy_setopt(curl, CURLOPT_URL, request.url.c_str());
+  curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, request.method.c_str());
+  curl_easy_setopt(curl, CURLOPT_USERAGENT, "levin");
+  curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, detail.data());
+  curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(curl, CURLOPT_QUICK_EXIT, 1L);  // an address being looked up does not delay the end
+  curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, take);
+  curl_easy_setopt(curl, CURLOPT_WRITEDATA, &response.body);
+  curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
+  curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, stopped);
+  curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &stop);
+  curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, static_cast<long>(options_.connect_seconds));
+  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
+  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, static_cast<long>(options_.stall_seconds));
+  if (!options_.token.empty()) {
+    curl_easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
+    curl_easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, options_.token.c_str());
+  } else if (!options_.user_name.empty()) {
+    curl_easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BASIC);
+    curl_easy_setopt(curl, CURLOPT_USERNAME, options_.user_name.c_str());
+    curl_easy_setopt(curl, CURLOPT_PASSWORD, options_.password.c_str());
+  }
+  if (!options_.certificate_file.empty()) curl_easy_setopt(curl, CURLOPT_CAINFO, options_.certificate_file.c_str());
+  if (!options_.verify_certificates) {
+    curl_easy_setopt(curl, CURLOPT_SSL_VERIFYPEER, 0L);
+    curl_easy_setopt(curl, CURLOPT_SSL_VERIFYHOST, 0L);
+  }
+
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(nullptr, std::fclose);
+  if (!request.file.empty()) {
+    file.reset(std::fopen(request.file.c_str(), "rb"));
+    std::error_code error;
+    const auto size = std::filesystem::file_size(request.file, error);
+    if (file == nullptr || error) throw Error("http", fmt::format("cannot read {}", request.file));
+    curl_easy_setopt(curl, CURLOPT_UPLOAD, 1L);
+    curl_easy_setopt(curl, CURLOPT_READDATA, file.get());
+    curl_easy_setopt(curl, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(size));
+  } else if (request.method != "GET") {
+    curl_easy_setopt(curl, CURLOPT_POSTFIELDS, request.body.data());
+    curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
+  }
+  // Without "Expect", a server that does not know it costs no second of waiting.
+  const std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers(
+      curl_slist_append(curl_slist_append(nullptr, ("Content-Type: " + request.content_type).c_str()), "Expect:"),
+      curl_slist_free_all);
+  curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers.get());
+
+  const CURLcode result = curl_easy_perform(curl);
+  if (result != CURLE_OK) {
+    const std::string reason = detail.front() != '\0' ? detail.data() : curl_easy_strerror(result);
+    throw Error("http", fmt::format("no answer from {}: {}", request.url, reason));
+  }
+  curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &response.status);
+  return response;
+}
+
+std::string url_escaped(const std::string& text) {
+  const std::unique_ptr<char, void (*)(void*)> escaped(
+      curl_easy_escape(nullptr, text.data(), static_cast<int>(text.size())), curl_free);
+  if (escaped == nullptr) throw Error("http", "out of memory");
+  return escaped.get();
+}
+
+}  // namespace levin

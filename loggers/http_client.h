@@ -1,0 +1,53 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+namespace levin {
+
+struct HttpOptions {
+  // Basic authentication, or a bearer token, or neither.
+  std::string user_name;
+  std::string password;
+  std::string token;
+  std::string certificate_file;     ///< of the authorities to trust; empty: the system's
+  bool verify_certificates = true;  ///< false for a server with a certificate of its own making
+  int connect_seconds = 5;
+  int stall_seconds = 30;  ///< how long a connection may carry nothing
+};
+
+struct HttpRequest {
+  std::string method;  ///< "GET", "POST", "PUT"
+  std::string url;     ///< http:// or https://
+  std::string content_type = "application/json";
+  std::string body;
+  std::string file;  ///< a file to send in place of `body`
+};
+
+struct HttpResponse {
+  long status = 0;
+  std::string body;
+};
+
+/// Requests over one connection that is kept open (libcurl). For one thread at a time. Proxies are those of the usual
+/// variables (http_proxy, no_proxy).
+class HttpClient {
+ public:
+  explicit HttpClient(HttpOptions options);
+  ~HttpClient();
+
+  /// Throws levin::Error when there is no answer: no connection, a stalled one, or `stop` became true meanwhile. An
+  /// answer with an error's status is an answer.
+  HttpResponse send(const HttpRequest& request, const std::atomic<bool>& stop);
+
+ private:
+  struct Curl;
+  const HttpOptions options_;
+  const std::unique_ptr<Curl> curl_;
+};
+
+/// `text` as a part of a URL's path or query.
+std::string url_escaped(const std::string& text);
+
+}  // namespace levin

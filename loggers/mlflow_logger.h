@@ -1,0 +1,72 @@
+#pragma once
+
+#include <levin/core/base/schema.h>
+#include <levin/core/interfaces/logger.h>
+#include <levin/loggers/background_worker.h>
+#include <levin/loggers/checkpoint_picker.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace levin {
+
+struct MlflowLoggerOptions {
+  std::string tracking_uri;  ///< empty: MLFLOW_TRACKING_URI
+  std::string experiment_name = "levin";
+  std::string run_name;  ///< empty: the run folder's path
+  std::map<std::string, std::string> tags;
+  std::string run_id;               ///< a run to go on with; empty: see `resume`
+  bool resume = true;               ///< a fit from a checkpoint goes on in the run that wrote the checkpoint
+  std::string log_model = "false";  ///< "false", "true" (at the end, the checkpoints that are left) or "all"
+  double finish_seconds = 30;       ///< how long the end of a call waits for a slow server
+  double stall_seconds = 30;        ///< how long a server may leave a request without an answer
+  int64_t memory_mib = 16;          ///< what may wait in memory; more waits on disk
+
+  static void describe(Schema<MlflowLoggerOptions>& schema);
+};
+
+/// Logs to an MLflow tracking server: metrics, hyper-parameters and configuration, texts and images as artifacts, the
+/// state of the run, and checkpoints if wished. Histograms are left out: MLflow has none.
+///
+/// Everything goes through a BackgroundWorker: a server that is slow or away costs training nothing, and what could not
+/// be sent is kept in `mlflow/unsent` in the run's folder, whence it is sent when the server is back, or later by
+/// `levin-send-logs RUN_FOLDER`. Credentials come from MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and
+/// MLFLOW_TRACKING_PASSWORD, and are written nowhere. Names are mapped by mlflow_name; the tag `name.MAPPED` then says
+/// what a name was. The epoch is a metric.
+class MlflowLogger final : public Logger {
+ public:
+  using Options = MlflowLoggerOptions;
+
+  explicit MlflowLogger(const Options& options = {});
+  ~MlflowLogger() override;
+
+  void start(const RunInfo& run) override;
+  void log_metrics(std::span<const MetricValue> values, int64_t step, int64_t epoch) override;
+  void log_hyperparameters(const Config& hyperparameters) override;
+  void log_text(const std::string& name, const std::string& text, int64_t step) override;
+  void log_image(const std::string& name, const at::Tensor& image, int64_t step) override;
+  void after_save_checkpoint(const CheckpointEvent& event) override;
+  void finish(TrainerStatus status) override;
+
+  /// Sends what earlier runs left in `run_folder`, waiting as long as the server takes it. Returns how many records are
+  /// left there. `tracking_uri`: empty for the one that the run was given. Throws levin::Error when the folder has no
+  /// such run.
+  static int64_t send_unsent(const std::string& run_folder, const std::string& tracking_uri = "");
+
+ private:
+  const std::string& name_of(const std::string& metric);
+  void log_checkpoints(const std::vector<CheckpointEvent>& events);
+
+  const Options options_;
+  std::string directory_;  ///< of the run; empty: not started
+  std::unique_ptr<BackgroundWorker> worker_;
+  std::unordered_map<std::string, std::string> names_;  ///< of metrics, as MLflow takes them
+  CheckpointPicker checkpoints_;
+};
+
+}  // namespace levin

@@ -1,0 +1,271 @@
+#include <levin/loggers/wandb_logger.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/file_system.h>
+#include <levin/core/base/image_bytes.h>
+#include <levin/core/base/log.h>
+#include <levin/loggers/config_leaves.h>
+#include <levin/loggers/digest.h>
+#include <levin/loggers/kept_files.h>
+#include <levin/loggers/png.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <filesystem>
+#include <random>
+#include <string_view>
+
+namespace levin {
+namespace {
+
+constexpr const char* kName = "W&B logger";
+constexpr const char* kStepMetric = "trainer/global_step";
+constexpr std::string_view kFolderStart = "offline-run-";
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string json_text(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+/// As W&B's client writes doubles: Python's JSON, which has words for what is not finite.
+std::string json_number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  return fmt::format("{}", value);
+}
+
+/// Bytes that are no UTF-8 have no place in protobuf's strings.
+std::string valid_utf8(const std::string& text) {
+  return nlohmann::json::parse(json_text(text)).get<std::string>();
+}
+
+std::string random_id() {
+  constexpr std::string_view kLetters = "0123456789abcdefghijklmnopqrstuvwxyz";
+  std::random_device device;
+  std::string id(8, '0');
+  for (char& c : id) c = kLetters[std::uniform_int_distribution<size_t>(0, kLetters.size() - 1)(device)];
+  return id;
+}
+
+/// "20261122_143000"
+std::string time_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y%m%d_%H%M%S", &local);
+  return text.data();
+}
+
+/// wandb.Histogram: as many equal bins as its default.
+std::string histogram_json(std::span<const double> values) {
+  constexpr int64_t kBins = 64;
+  double low = 0;
+  double high = 0;
+  bool any = false;
+  for (const double value : values) {
+    if (!std::isfinite(value)) continue;
+    low = any ? std::min(low, value) : value;
+    high = any ? std::max(high, value) : value;
+    any = true;
+  }
+  if (!any) return "";
+  if (low == high) {
+    low -= 0.5;
+    high += 0.5;
+  }
+  const double width = high / kBins - low / kBins;
+  std::vector<int64_t> counts(kBins);
+  std::vector<double> edges;
+  for (const double value : values) {
+    if (!std::isfinite(value)) continue;
+    const auto bin = static_cast<int64_t>((value / kBins - low / kBins) / width * kBins);
+    ++counts[static_cast<size_t>(std::clamp<int64_t>(bin, 0, kBins - 1))];
+  }
+  for (int64_t i = 0; i <= kBins; ++i) edges.push_back(low + width * static_cast<double>(i));
+  return nlohmann::json{{"_type", "histogram"}, {"values", counts}, {"bins", edges}}.dump();
+}
+
+}  // namespace
+
+void WandbLoggerOptions::describe(Schema<WandbLoggerOptions>& schema) {
+  using O = WandbLoggerOptions;
+  const auto not_empty = [](const std::string& text) { return !text.empty(); };
+  schema.field("project", &O::project, "the project").require("not empty", not_empty);
+  schema.field("entity", &O::entity, "the user or team; empty: that of the user who sends the run");
+  schema.field("name", &O::name, "the run's name; empty: its folder");
+  schema.field("group", &O::group, "the group of runs");
+  schema.field("tags", &O::tags, "tags of the run");
+  schema.field("notes", &O::notes, "a longer description of the run");
+  schema.field("id", &O::id, "the run's id; empty: drawn at random")
+      .require("letters, digits and - _", [](const std::string& id) {
+        return std::all_of(id.begin(), id.end(), [](unsigned char c) {
+          return c < 128 && (std::isalnum(c) != 0 || c == '-' || c == '_');
+        });
+      });
+  schema
+      .field("log_model", &O::log_model,
+             "checkpoints as artifacts: all as they are written, or, with true, those that are left at the end")
+      .one_of({"false", "true", "all"});
+  schema.field("finish_seconds", &O::finish_seconds, "seconds that the end waits for a slow disk").at_least(0);
+}
+
+WandbLogger::WandbLogger(const Options& options) : options_(options), checkpoints_(options.log_model) {}
+
+WandbLogger::~WandbLogger() = default;
+
+void WandbLogger::start(const RunInfo& run) {
+  worker_.reset();
+  summary_.clear();
+  try {
+    const std::string folder = run.directory + "/wandb";
+    // A run that is there already, by an earlier fit, is gone on with.
+    std::string found;
+    for (const auto& name : FileSystem::current().list(folder))
+      if (name.starts_with(kFolderStart)) found = name;
+    run_ = {.id = !options_.id.empty() ? options_.id : random_id(),
+            .entity = options_.entity,
+            .project = options_.project,
+            .name = valid_utf8(options_.name.empty() ? run.directory : options_.name),
+            .group = options_.group,
+            .notes = options_.notes,
+            .tags = options_.tags,
+            .start_seconds = seconds_now()};
+    if (!found.empty()) {
+      // The id may have a "-" in it; the time has none.
+      const size_t time = kFolderStart.size();
+      run_.id = found.substr(found.find('-', time) + 1);
+    } else {
+      found = fmt::format("{}{}-{}", kFolderStart, time_text(), run_.id);
+    }
+    folder_ = folder + "/" + found;
+    const bool is_new = !FileSystem::current().exists(folder_);
+    worker_ = std::make_unique<BackgroundWorker>(BackgroundWorkerOptions{.name = kName},
+                                                 std::make_unique<WandbSink>(folder_, run_.id));
+    worker_->push(wandb::run_record(run_));
+    if (!is_new) return;
+    worker_->push(wandb::step_metric_record(kStepMetric));
+    std::array<char, 256> host{};
+    if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
+    const nlohmann::json metadata{{"os", "Linux"},
+                                  {"host", host.data()},
+                                  {"program", std::filesystem::current_path().string()},
+                                  {"writer", "levin"}};
+    worker_->push(wandb::file_record("wandb-metadata.json",
+                                     metadata.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"));
+  } catch (const std::exception& error) {
+    log::warning(fmt::format("{}: {}; training goes on without it", kName, error.what()));
+    worker_.reset();
+  }
+}
+
+void WandbLogger::push_row(std::vector<wandb::Item> items, int64_t step) {
+  const double now = seconds_now();
+  items.push_back({kStepMetric, std::to_string(step)});
+  items.push_back({"_timestamp", fmt::format("{:.6f}", now)});
+  items.push_back({"_runtime", fmt::format("{:.6f}", now - run_.start_seconds)});
+  worker_->push(wandb::history_record(items));
+}
+
+void WandbLogger::log_metrics(std::span<const MetricValue> values, int64_t step, int64_t epoch) {
+  if (worker_ == nullptr) return;
+  std::vector<wandb::Item> items;
+  items.reserve(values.size() + 4);
+  bool has_epoch = false;
+  for (const auto& value : values) {
+    items.push_back({valid_utf8(value.name), json_number(value.value)});
+    has_epoch = has_epoch || value.name == "epoch";
+  }
+  if (!has_epoch) items.push_back({"epoch", std::to_string(epoch)});
+  for (const auto& item : items) summary_.insert_or_assign(item.key, item.json);
+  summary_.insert_or_assign(kStepMetric, std::to_string(step));
+  push_row(std::move(items), step);
+}
+
+void WandbLogger::log_hyperparameters(const Config& hyperparameters) {
+  if (worker_ == nullptr) return;
+  std::vector<wandb::Item> items;
+  Config file = Config::mapping();
+  for (const auto& entry : hyperparameters.entries()) {
+    items.push_back({valid_utf8(entry.key), config_json(entry.value)});
+    Config value = Config::mapping();
+    value.set("value", entry.value);
+    file.set(entry.key, std::move(value));
+  }
+  worker_->push(wandb::config_record(items));
+  worker_->push(wandb::file_record("config.yaml", "wandb_version: 1\n\n" + file.to_yaml()));
+}
+
+void WandbLogger::log_text(const std::string& name, const std::string& text, int64_t step) {
+  if (worker_ != nullptr) push_row({{valid_utf8(name), json_text(text)}}, step);
+}
+
+void WandbLogger::log_histogram(const std::string& name, std::span<const double> values, int64_t step) {
+  if (worker_ == nullptr) return;
+  if (std::string json = histogram_json(values); !json.empty()) push_row({{valid_utf8(name), std::move(json)}}, step);
+}
+
+void WandbLogger::log_image(const std::string& name, const at::Tensor& image, int64_t step) {
+  if (worker_ == nullptr) return;
+  const at::Tensor bytes = image_bytes(image);
+  const std::string png = encode_png(bytes);
+  const std::string digest = sha256_hex(png);
+  const std::string path = fmt::format("media/images/step_{:09}_{}.png", step, digest.substr(0, 20));
+  const nlohmann::json json{{"_type", "image-file"},       {"sha256", digest},         {"size", png.size()},
+                            {"path", path},                {"format", "png"},          {"width", bytes.size(2)},
+                            {"height", bytes.size(1)}};
+  worker_->push(wandb::file_record(path, png));
+  push_row({{valid_utf8(name), json.dump()}}, step);
+}
+
+void WandbLogger::after_save_checkpoint(const CheckpointEvent& event) {
+  if (worker_ != nullptr) log_checkpoints(checkpoints_.after_save(event));
+}
+
+void WandbLogger::log_checkpoints(const std::vector<CheckpointEvent>& events) {
+  for (const auto& event : events) {
+    const std::string name = std::filesystem::path(event.path).filename().string();
+    nlohmann::json metadata{{"checkpoint", name}, {"epoch", event.epoch}, {"global_step", event.global_step}};
+    if (!event.monitor.empty()) metadata["monitor"] = event.monitor;
+    if (event.score && std::isfinite(*event.score)) metadata["score"] = *event.score;
+    wandb::Artifact artifact{.name = "model-" + run_.id,
+                             .directory = fmt::format("{}/artifacts/{}.{:.6f}", folder_, name, seconds_now()),
+                             .aliases = {"latest"},
+                             .metadata_json = metadata.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
+    if (event.is_best) artifact.aliases.push_back("best");
+    try {
+      artifact.files = keep_files(event.path, artifact.directory);
+      worker_->push(wandb::artifact_record(run_, artifact));
+    } catch (const Error& error) {
+      log::warning(fmt::format("{}: {}; the checkpoint {} is not logged", kName, error.what(), event.path));
+    }
+  }
+}
+
+void WandbLogger::finish(TrainerStatus status) {
+  if (worker_ == nullptr) return;
+  log_checkpoints(checkpoints_.at_end());
+  const double runtime = seconds_now() - run_.start_seconds;
+  std::vector<wandb::Item> items;
+  for (const auto& [key, json] : summary_) items.push_back({key, json});
+  items.push_back({"_runtime", fmt::format("{:.6f}", runtime)});
+  worker_->push(wandb::summary_record(items));
+  // As a shell sees programs end: 130 is Ctrl-C.
+  const int exit_code = status == TrainerStatus::kFinished ? 0 : status == TrainerStatus::kInterrupted ? 130 : 1;
+  worker_->push(wandb::exit_record(exit_code, static_cast<int>(runtime)));
+  worker_->finish(std::chrono::milliseconds(static_cast<int64_t>(options_.finish_seconds * 1000)));
+  worker_.reset();
+}
+
+}  // namespace levin

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <levin/core/base/schema.h>
+#include <levin/core/interfaces/logger.h>
+#include <levin/loggers/background_worker.h>
+#include <levin/loggers/checkpoint_picker.h>
+#include <levin/loggers/wandb_sink.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+struct WandbLoggerOptions {
+  std::string project = "levin";
+  std::string entity;  ///< empty: that of the user who sends the run
+  std::string name;    ///< empty: the run folder's path
+  std::string group;
+  std::vector<std::string> tags;
+  std::string notes;
+  std::string id;                   ///< of the run; empty: eight characters drawn at random
+  std::string log_model = "false";  ///< "false", "true" (at the end, the checkpoints that are left) or "all"
+  double finish_seconds = 30;       ///< how long the end of a call waits for a slow disk
+
+  static void describe(Schema<WandbLoggerOptions>& schema);
+};
+
+/// Writes a run in the format of Weights & Biases without a network, into `wandb/offline-run-TIME-ID` in the run's
+/// folder; `wandb sync FOLDER` uploads it. Metrics (drawn over `trainer/global_step`, as PyTorch Lightning's are),
+/// hyper-parameters and configuration, texts, histograms, images, checkpoints as artifacts if wished, and how the run
+/// ended. What is written is readable at every moment, also after the process was killed. A further fit of the same
+/// trainer goes on in the same run.
+///
+/// A BackgroundWorker does the writing: a slow disk costs training nothing; while a disk is full, 16 MiB wait in memory.
+class WandbLogger final : public Logger {
+ public:
+  using Options = WandbLoggerOptions;
+
+  explicit WandbLogger(const Options& options = {});
+  ~WandbLogger() override;
+
+  void start(const RunInfo& run) override;
+  void log_metrics(std::span<const MetricValue> values, int64_t step, int64_t epoch) override;
+  void log_hyperparameters(const Config& hyperparameters) override;
+  void log_text(const std::string& name, const std::string& text, int64_t step) override;
+  void log_histogram(const std::string& name, std::span<const double> values, int64_t step) override;
+  void log_image(const std::string& name, const at::Tensor& image, int64_t step) override;
+  void after_save_checkpoint(const CheckpointEvent& event) override;
+  void finish(TrainerStatus status) override;
+
+ private:
+  /// A row with the step, the time and these.
+  void push_row(std::vector<wandb::Item> items, int64_t step);
+  void log_checkpoints(const std::vector<CheckpointEvent>& events);
+
+  const Options options_;
+  wandb::Run run_;
+  std::string folder_;  ///< offline-run-TIME-ID
+  std::unique_ptr<BackgroundWorker> worker_;
+  std::map<std::string, std::string> summary_;  ///< the last value of each metric, as JSON
+  CheckpointPicker checkpoints_;
+};
+
+}  // namespace levin

@@ -1,0 +1,276 @@
+#include <levin/loggers/background_worker.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/file_system.h>
+#include <levin/core/base/log.h>
+
+#include <gtest/gtest.h>
+#include "../support/faulty_file_system.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace levin {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+/// What a test's sink has and does; the test keeps it, the worker's sink refers to it.
+struct Behaviour {
+  std::atomic<bool> fails = false;
+  std::atomic<bool> blocks = false;  ///< a call waits until this is false, or it is stopped
+  std::atomic<int> calls = 0;
+  std::mutex mutex;
+  std::vector<std::string> received;
+
+  std::vector<std::string> all() {
+    const std::lock_guard lock(mutex);
+    return received;
+  }
+};
+
+class TestSink : public RecordSink {
+ public:
+  explicit TestSink(std::shared_ptr<Behaviour> behaviour) : behaviour_(std::move(behaviour)) {}
+  size_t send(std::span<const std::string> records, const std::atomic<bool>& stop) override {
+    ++behaviour_->calls;
+    while (behaviour_->blocks && !stop) std::this_thread::sleep_for(1ms);
+    if (stop || behaviour_->fails) throw Error("test", "the sink is away");
+    const std::lock_guard lock(behaviour_->mutex);
+    behaviour_->received.insert(behaviour_->received.end(), records.begin(), records.end());
+    return records.size();
+  }
+
+ private:
+  const std::shared_ptr<Behaviour> behaviour_;
+};
+
+class BackgroundWorkerTest : public ::testing::Test {
+ protected:
+  BackgroundWorkerTest() {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = ::testing::TempDir() + "levin_worker_" + test->name() + "_" + std::to_string(::getpid());
+    std::filesystem::remove_all(folder_);
+    log::set_sink([this](const std::string& line) {
+      const std::lock_guard lock(mutex_);
+      warnings_.push_back(line);
+    });
+  }
+  ~BackgroundWorkerTest() override {
+    log::set_sink(nullptr);
+    std::filesystem::remove_all(folder_);
+  }
+
+  std::unique_ptr<BackgroundWorker> worker(size_t memory_bytes = 1 << 20) {
+    return std::make_unique<BackgroundWorker>(BackgroundWorkerOptions{.name = "test logger",
+                                                                      .spool = folder_,
+                                                                      .later = "`send` sends them",
+                                                                      .memory_bytes = memory_bytes,
+                                                                      .first_pause = 10ms,
+                                                                      .longest_pause = 50ms},
+                                              std::make_unique<TestSink>(behaviour_));
+  }
+  std::vector<std::string> warnings() {
+    const std::lock_guard lock(mutex_);
+    return warnings_;
+  }
+  static std::vector<std::string> numbers(int begin, int end) {
+    std::vector<std::string> texts;
+    for (int i = begin; i < end; ++i) texts.push_back(std::to_string(i));
+    return texts;
+  }
+  static void push(BackgroundWorker& worker, int begin, int end) {
+    for (auto& text : numbers(begin, end)) worker.push(text);
+  }
+  template <class Condition>
+  static bool wait_until(const Condition& condition) {
+    const auto end = Clock::now() + 20s;
+    while (!condition() && Clock::now() < end) std::this_thread::sleep_for(1ms);
+    return condition();
+  }
+
+  std::shared_ptr<Behaviour> behaviour_ = std::make_shared<Behaviour>();
+  std::string folder_;
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(BackgroundWorkerTest, EverythingArrivesInOrder) {
+  auto made = worker();
+  push(*made, 0, 10'000);
+  made->finish(20s);
+  EXPECT_EQ(behaviour_->all(), numbers(0, 10'000));
+  EXPECT_EQ(made->waiting(), 0);
+  EXPECT_TRUE(warnings().empty());
+  EXPECT_FALSE(std::filesystem::exists(folder_));
+}
+
+TEST_F(BackgroundWorkerTest, WhatASinkThatIsAwayMissedArrivesWhenItIsBack) {
+  behaviour_->fails = true;
+  auto made = worker();
+  push(*made, 0, 100);
+  ASSERT_TRUE(wait_until([&] { return behaviour_->calls > 3; }));
+  push(*made, 100, 200);
+  ASSERT_TRUE(wait_until([&] { return !FileSystem::current().list(folder_).empty(); }));
+  behaviour_->fails = false;
+  ASSERT_TRUE(wait_until([&] { return behaviour_->all().size() == 200; }));
+  push(*made, 200, 300);
+  made->finish(20s);
+  EXPECT_EQ(behaviour_->all(), numbers(0, 300));
+  EXPECT_TRUE(FileSystem::current().list(folder_).empty());
+  ASSERT_EQ(warnings().size(), 1u);
+  EXPECT_NE(warnings()[0].find("test logger: [test] the sink is away; training goes on; what cannot be sent is kept in " +
+                               folder_),
+            std::string::npos)
+      << warnings()[0];
+}
+
+TEST_F(BackgroundWorkerTest, WhatIsLeftIsKeptAndSentByALaterOne) {
+  behaviour_->fails = true;
+  {
+    auto made = worker();
+    push(*made, 0, 500);
+    const auto before = Clock::now();
+    made->finish(60s);  // a sink that fails is not waited for
+    EXPECT_LT(Clock::now() - before, 5s);
+    EXPECT_EQ(made->waiting(), 500);
+  }
+  ASSERT_EQ(warnings().size(), 2u);
+  EXPECT_NE(warnings()[1].find("500 records"), std::string::npos);
+  EXPECT_NE(warnings()[1].find("are kept in " + folder_ + "; `send` sends them"), std::string::npos);
+  behaviour_->fails = false;
+  auto later = worker();
+  push(*later, 500, 510);
+  later->finish(20s);
+  EXPECT_EQ(behaviour_->all(), numbers(0, 510));
+  EXPECT_TRUE(FileSystem::current().list(folder_).empty());
+}
+
+TEST_F(BackgroundWorkerTest, ABlockedSinkCostsThePusherNothingAndMemoryHasItsBound) {
+  behaviour_->blocks = true;
+  auto made = worker(/*memory_bytes=*/64 << 10);
+  constexpr int kCount = 20'000;
+  auto longest = Clock::duration::zero();
+  const auto begin = Clock::now();
+  for (int i = 0; i < kCount; ++i) {
+    const auto before = Clock::now();
+    made->push(std::to_string(i));
+    longest = std::max(longest, Clock::now() - before);
+  }
+  const auto total = Clock::now() - begin;
+  EXPECT_LT(total / kCount, 50us);
+  EXPECT_LT(longest, 1s);
+  // 64 KiB hold some 1600 of these: the rest is on disk.
+  EXPECT_FALSE(FileSystem::current().list(folder_).empty());
+  EXPECT_EQ(made->waiting(), kCount);
+  behaviour_->blocks = false;
+  made->finish(30s);
+  EXPECT_EQ(behaviour_->all(), numbers(0, kCount));
+}
+
+TEST_F(BackgroundWorkerTest, FinishHasItsBound) {
+  behaviour_->blocks = true;
+  auto made = worker();
+  push(*made, 0, 10);
+  const auto before = Clock::now();
+  made->finish(200ms);
+  EXPECT_GE(Clock::now() - before, 190ms);
+  EXPECT_LT(Clock::now() - before, 5s);
+  EXPECT_EQ(made->waiting(), 10);
+  made.reset();
+  behaviour_->blocks = false;
+  worker()->finish(20s);
+  EXPECT_EQ(behaviour_->all(), numbers(0, 10));
+}
+
+TEST_F(BackgroundWorkerTest, AFullDiskLosesNothingAsLongAsMemoryHolds) {
+  testing::FaultyFileSystem files;
+  files.fail_after_operations(0);
+  behaviour_->fails = true;
+  auto made = worker();
+  push(*made, 0, 100);
+  ASSERT_TRUE(wait_until([&] { return warnings().size() == 2; }));
+  EXPECT_NE(warnings()[1].find("No space left on device"), std::string::npos) << warnings()[1];
+  behaviour_->fails = false;
+  made->finish(20s);
+  EXPECT_EQ(behaviour_->all(), numbers(0, 100));
+  EXPECT_EQ(warnings().size(), 2u);
+}
+
+TEST_F(BackgroundWorkerTest, WhatNeitherMemoryNorDiskHoldsIsCounted) {
+  testing::FaultyFileSystem files;
+  files.fail_after_operations(0);
+  behaviour_->fails = true;
+  auto made = worker(/*memory_bytes=*/4000);
+  push(*made, 0, 1000);
+  made->finish(1s);
+  ASSERT_FALSE(warnings().empty());
+  EXPECT_NE(warnings().back().find("1000 records could be neither sent nor kept on disk and are lost"),
+            std::string::npos)
+      << warnings().back();
+}
+
+TEST_F(BackgroundWorkerTest, ATornSpoolGivesItsWholeRecords) {
+  behaviour_->fails = true;
+  {
+    auto made = worker();
+    push(*made, 0, 50);
+    made->finish(0s);
+  }
+  const auto names = FileSystem::current().list(folder_);
+  ASSERT_FALSE(names.empty());
+  const std::string last = folder_ + "/" + names.back();
+  std::filesystem::resize_file(last, std::filesystem::file_size(last) - 1);
+  behaviour_->fails = false;
+  worker()->finish(20s);
+  EXPECT_EQ(behaviour_->all(), numbers(0, 49));
+}
+
+TEST_F(BackgroundWorkerTest, AForkedProcessLeavesItAlone) {
+  auto made = worker();
+  push(*made, 0, 10);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    made->push("of the child");
+    made->finish(10s);
+    made.reset();
+    ::_exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  push(*made, 10, 20);
+  made->finish(20s);
+  EXPECT_EQ(behaviour_->all(), numbers(0, 20));
+}
+
+TEST_F(BackgroundWorkerTest, RecordsMayHoldAnyBytes) {
+  const std::string odd("a\0\n\xff", 4);
+  behaviour_->fails = true;
+  {
+    auto made = worker();
+    made->push(odd);
+    made->push("");
+    made->push(std::string(1 << 20, 'x'));
+    made->finish(0s);
+  }
+  behaviour_->fails = false;
+  worker()->finish(20s);
+  EXPECT_EQ(behaviour_->all(), (std::vector<std::string>{odd, "", std::string(1 << 20, 'x')}));
+}
+
+}  // namespace
+}  // namespace levin

@@ -1,0 +1,250 @@
+#include <levin/loggers/wandb_logger.h>
+
+#include <levin/core/base/file_system.h>
+#include <levin/core/base/log.h>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include "../support/faulty_file_system.h"
+#include "../support/run_program.h"
+#include "../support/self_program.h"
+#include "test_python.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace levin {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string wandb_file_in(const std::string& directory) {
+  const std::string folder = directory + "/wandb";
+  const auto runs = FileSystem::current().list(folder);
+  if (runs.size() != 1) return "";
+  for (const auto& name : FileSystem::current().list(folder + "/" + runs.front()))
+    if (name.ends_with(".wandb")) return folder + "/" + runs.front() + "/" + name;
+  return "";
+}
+
+Json read_back(const std::string& directory) {
+  return Json::parse(testing::output_of_script("read_wandb.py", {wandb_file_in(directory)}), nullptr, false);
+}
+
+class WandbLoggerTest : public ::testing::Test {
+ protected:
+  WandbLoggerTest() {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    run_.directory = ::testing::TempDir() + "levin_wandb_" + test->name() + "_" + std::to_string(::getpid());
+    run_.name = "version_0";
+    std::filesystem::remove_all(run_.directory);
+    log::set_sink([this](const std::string& line) {
+      const std::lock_guard lock(mutex_);
+      warnings_.push_back(line);
+    });
+  }
+  ~WandbLoggerTest() override {
+    log::set_sink(nullptr);
+    std::filesystem::remove_all(run_.directory);
+  }
+  void SetUp() override {
+    if (const std::string missing = testing::missing_module("wandb"); !missing.empty()) GTEST_SKIP() << missing;
+  }
+
+  std::string write_checkpoint(const std::string& name, const std::string& content) const {
+    const std::string folder = run_.directory + "/checkpoints/" + name;
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder + "/model.safetensors") << content;
+    std::ofstream(folder + "/manifest.json") << "{}";
+    return folder;
+  }
+
+  RunInfo run_;
+  std::mutex mutex_;
+  std::vector<std::string> warnings_;
+};
+
+void log_one(Logger& logger, const std::string& name, double value, int64_t step) {
+  const MetricValue metric{name, value};
+  logger.log_metrics({&metric, 1}, step, 0);
+}
+
+TEST_F(WandbLoggerTest, WandbReadsEverythingBack) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const std::string long_name(200, 'n');
+  WandbLogger logger({.project = "p",
+                      .entity = "e",
+                      .name = "n",
+                      .group = "g",
+                      .tags = {"a", "b"},
+                      .notes = "some notes",
+                      .log_model = "true"});
+  logger.start(run_);
+  logger.log_hyperparameters(Config::parse("{model: {lr: 1e-3, width: 8, name: '12'}, list: [1, x, null]}", {}));
+  const std::vector<MetricValue> values{{"train/loss", 0.1}, {"größe 😀", 2}, {long_name, -infinity}, {"bad", NAN}};
+  logger.log_metrics(values, 49, 1);
+  logger.log_text("note", "two\nlines", 50);
+  logger.log_histogram("weights", std::vector<double>{0, 0.25, 1, NAN}, 50);
+  logger.log_image("samples", at::arange(30).to(at::kByte).reshape({3, 2, 5}), 51);
+  const std::string removed = write_checkpoint("epoch=0", "zero");
+  logger.after_save_checkpoint({.path = removed, .is_best = true});
+  const std::string best = write_checkpoint("epoch=1", "one");
+  logger.after_save_checkpoint(
+      {.path = best, .epoch = 1, .global_step = 50, .monitor = "val", .score = 0.5, .is_best = true});
+  std::filesystem::remove_all(removed);
+  logger.finish(TrainerStatus::kFinished);
+  std::filesystem::remove_all(best);
+  EXPECT_TRUE(warnings_.empty()) << warnings_.front();
+
+  const Json found = read_back(run_.directory);
+  ASSERT_TRUE(found.is_object());
+  EXPECT_EQ(found["run"]["project"], "p");
+  EXPECT_EQ(found["run"]["entity"], "e");
+  EXPECT_EQ(found["run"]["name"], "n");
+  EXPECT_EQ(found["run"]["group"], "g");
+  EXPECT_EQ(found["run"]["tags"], Json({"a", "b"}));
+  EXPECT_EQ(found["run"]["notes"], "some notes");
+  EXPECT_EQ(found["kinds"].front(), "header");
+  EXPECT_EQ(found["kinds"].back(), "exit");
+  EXPECT_EQ(found["exit"], 0);
+  EXPECT_EQ(found["config"], Json::parse(R"({"model": {"lr": 0.001, "width": 8, "name": "12"}, "list": [1, "x", null]})"));
+  EXPECT_EQ(found["metric"], Json({"*", "trainer/global_step", true}));
+  const Json& rows = found["history"];
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_EQ(rows[0], (Json{{"train/loss", "0.1"},
+                           {"größe 😀", 2},
+                           {long_name, "-inf"},
+                           {"bad", "nan"},
+                           {"epoch", 1},
+                           {"trainer/global_step", 49},
+                           {"_step", 0}}));
+  EXPECT_EQ(rows[1]["note"], "two\nlines");
+  EXPECT_EQ(rows[2]["weights"]["bins"].size(), 65u);
+  EXPECT_EQ(rows[2]["weights"]["values"][0], 1);
+  EXPECT_EQ(rows[2]["weights"]["values"][16], 1);
+  EXPECT_EQ(rows[2]["weights"]["values"][63], 1);
+  const Json& image = rows[3]["samples"];
+  EXPECT_EQ(image["_type"], "image-file");
+  EXPECT_EQ(image["width"], 5);
+  const std::string files = std::filesystem::path(wandb_file_in(run_.directory)).parent_path().string() + "/files/";
+  const std::string png = FileSystem::current().read_file(files + image["path"].get<std::string>());
+  EXPECT_EQ(png.substr(1, 3), "PNG");
+  EXPECT_EQ(image["size"], png.size());
+  EXPECT_EQ(found["summary"]["train/loss"], "0.1");
+  for (const std::string path : found["files"]) EXPECT_TRUE(std::filesystem::exists(files + path)) << path;
+  ASSERT_EQ(found["artifacts"].size(), 1u);
+  EXPECT_EQ(found["artifacts"][0]["files"], Json({"manifest.json", "model.safetensors"}));
+  EXPECT_EQ(found["artifacts"][0]["aliases"], Json({"latest", "best"}));
+  EXPECT_EQ(found["artifacts"][0]["metadata"]["score"], 0.5);
+}
+
+TEST_F(WandbLoggerTest, WandbSyncListsTheRun) {
+  WandbLogger logger;
+  logger.start(run_);
+  log_one(logger, "loss", 1, 1);
+  logger.finish(TrainerStatus::kFinished);
+  const auto result = testing::run_program(
+      {testing::test_python(), "-W", "ignore", "-m", "wandb", "sync"},
+      {.environment = {{"WANDB_DIR", run_.directory}, {"WANDB_MODE", "offline"}}, .folder = run_.directory});
+  const std::string name = std::filesystem::path(wandb_file_in(run_.directory)).parent_path().filename();
+  EXPECT_NE((result.out + result.err).find(name), std::string::npos) << result.out << result.err;
+}
+
+TEST_F(WandbLoggerTest, FurtherFitsGoOnInOneRun) {
+  for (int fit = 0; fit < 3; ++fit) {
+    WandbLogger logger;  // as in a forked rank, which begins from nothing
+    for (int call = 0; call < 2; ++call) {
+      logger.start(run_);
+      log_one(logger, "loss", fit, 2 * fit + call);
+      logger.finish(fit == 2 ? TrainerStatus::kInterrupted : TrainerStatus::kFinished);
+    }
+  }
+  const Json found = read_back(run_.directory);
+  ASSERT_TRUE(found.is_object());
+  ASSERT_EQ(found["history"].size(), 6u);
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(found["history"][i]["_step"], i);
+    EXPECT_EQ(found["history"][i]["trainer/global_step"], i);
+  }
+  const auto kinds = found["kinds"].get<std::vector<std::string>>();
+  EXPECT_EQ(std::count(kinds.begin(), kinds.end(), "exit"), 1);
+  EXPECT_EQ(found["exit"], 130);
+  for (size_t i = 0; i < kinds.size(); ++i) EXPECT_EQ(found["numbers"][i], i + 1);
+}
+
+TEST_F(WandbLoggerTest, ManyBlocksAndRecordsOfEverySize) {
+  WandbLogger logger;
+  logger.start(run_);
+  // Sizes that leave every number of bytes at a block's end.
+  for (int64_t i = 0; i < 3000; ++i) logger.log_text("t", std::string(static_cast<size_t>(i * 37 % 4099), 'x'), i);
+  logger.log_text("t", std::string(200'000, 'y'), 3000);
+  logger.finish(TrainerStatus::kFinished);
+  const Json found = read_back(run_.directory);
+  ASSERT_TRUE(found.is_object());
+  ASSERT_EQ(found["history"].size(), 3001u);
+  for (size_t i = 0; i < 3000; ++i)
+    ASSERT_EQ(found["history"][i]["t"].get<std::string>().size(), i * 37 % 4099) << i;
+  EXPECT_EQ(found["history"][3000]["t"].get<std::string>().size(), 200'000u);
+}
+
+TEST_F(WandbLoggerTest, AFullDiskLosesNothing) {
+  testing::FaultyFileSystem files;
+  WandbLogger logger;
+  logger.start(run_);
+  log_one(logger, "loss", 0, 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  files.fail_after_bytes(50);
+  for (int64_t step = 1; step < 100; ++step) log_one(logger, "loss", 1, step);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  files.heal();
+  log_one(logger, "loss", 2, 100);
+  logger.finish(TrainerStatus::kFinished);
+  const Json found = read_back(run_.directory);
+  ASSERT_TRUE(found.is_object());
+  ASSERT_EQ(found["history"].size(), 101u);
+  for (int64_t step = 0; step < 101; ++step)
+    EXPECT_EQ(found["history"][static_cast<size_t>(step)]["trainer/global_step"], step);
+  ASSERT_EQ(warnings_.size(), 1u);
+  EXPECT_NE(warnings_[0].find("W&B logger: [files] cannot write"), std::string::npos) << warnings_[0];
+}
+
+const testing::SelfProgram endless("endless wandb run", [] {
+  WandbLogger logger;
+  logger.start({.directory = std::getenv("LEVIN_TEST_FOLDER"), .name = "version_0"});
+  for (int64_t step = 0;; ++step) {
+    log_one(logger, "loss", static_cast<double>(step), step);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return 0;
+});
+
+TEST_F(WandbLoggerTest, AKilledProcessLeavesAReadableFile) {
+  {
+    testing::RunningProgram program(endless.words(), endless.options({{"LEVIN_TEST_FOLDER", run_.directory}}));
+    ASSERT_TRUE(program.wait_until([&] {
+      const std::string path = wandb_file_in(run_.directory);
+      return !path.empty() && std::filesystem::file_size(path) > 40'000;
+    }));
+    program.send(SIGKILL);
+    EXPECT_EQ(program.wait().signal, SIGKILL);
+  }
+  const Json found = read_back(run_.directory);
+  ASSERT_TRUE(found.is_object());
+  EXPECT_GT(found["history"].size(), 100u);
+  for (size_t i = 0; i < found["history"].size(); ++i) EXPECT_EQ(found["history"][i]["loss"], i);
+}
+
+}  // namespace
+}  // namespace levin
