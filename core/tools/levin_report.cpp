@@ -27,8 +27,10 @@ constexpr int kFailure = 2;
 constexpr const char* kUsage =
     "Usage: levin-report RUN_DIR [RUN_DIR...] [--output FILE]\n"
     "\n"
-    "Writes an HTML page with the curves, the use of the hardware, the configuration and findings of a run, or of several\n"
-    "runs laid over each other. RUN_DIR is a folder that a run writes to, such as levin_logs/version_0; a run that still\n"
+    "Writes an HTML page with the curves, the use of the hardware, the configuration and findings of a run, or of "
+    "several\n"
+    "runs laid over each other. RUN_DIR is a folder that a run writes to, such as levin_logs/version_0; a run that "
+    "still\n"
     "trains may be looked at. The page needs no network and no other file. Status 2: an error.\n";
 
 /// What every page begins with, by which a file that may be replaced is known.
@@ -44,8 +46,8 @@ void check_output(const std::string& path) {
   if (!fs::exists(path)) return;
   std::ifstream file(path, std::ios::binary);
   std::string beginning(kFirstWords.size(), ' ');
-  if (fs::file_size(path) > 0 && (!file.read(beginning.data(), static_cast<std::streamsize>(beginning.size())) ||
-                                  beginning != kFirstWords))
+  if (fs::file_size(path) > 0 &&
+      (!file.read(beginning.data(), static_cast<std::streamsize>(beginning.size())) || beginning != kFirstWords))
     throw levin::Error("report", "will not replace " + path + ": it is there and is not an HTML page of this tool");
 }
 
@@ -107,8 +109,8 @@ int run(int argc, char** argv) {
 
   size_t metrics = 0;
   for (const auto& run : runs) metrics += run.metrics.all().size();
-  std::printf("%s: %zu run%s, %zu metrics, %.1f MB\n", output.c_str(), runs.size(), runs.size() == 1 ? "" : "s", metrics,
-              static_cast<double>(page.size()) / 1e6);
+  std::printf("%s: %zu run%s, %zu metrics, %.1f MB\n", output.c_str(), runs.size(), runs.size() == 1 ? "" : "s",
+              metrics, static_cast<double>(page.size()) / 1e6);
   return kSuccess;
 }
 

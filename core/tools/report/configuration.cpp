@@ -46,7 +46,8 @@ std::vector<ConfigurationRow> compare(const std::vector<FlatConfiguration>& conf
   for (size_t i = 0; i < configurations.size(); ++i) {
     for (const auto& [path, value] : configurations[i]) {
       const auto [entry, added] = row_of.try_emplace(path, rows.size());
-      if (added) rows.push_back({.path = path, .values = std::vector<std::optional<std::string>>(configurations.size())});
+      if (added)
+        rows.push_back({.path = path, .values = std::vector<std::optional<std::string>>(configurations.size())});
       rows[entry->second].values[i] = value;
     }
   }

@@ -16,12 +16,12 @@ namespace levin::report {
 namespace {
 
 // Field numbers; see loggers/event_file_writer.cpp and loggers/hyperparameter_summary.cpp for the messages' sources.
-constexpr protozero::pbf_tag_type kWallTime = 1, kStep = 2, kSummary = 5;                       // Event
-constexpr protozero::pbf_tag_type kValue = 1;                                                   // Summary
-constexpr protozero::pbf_tag_type kTag = 1, kSimpleValue = 2, kMetadata = 9;                    // Summary.Value
-constexpr protozero::pbf_tag_type kPluginData = 1;                                              // SummaryMetadata
-constexpr protozero::pbf_tag_type kContent = 2;                                                 // PluginData
-constexpr protozero::pbf_tag_type kSessionEnd = 4, kStatus = 1;                                 // hparams
+constexpr protozero::pbf_tag_type kWallTime = 1, kStep = 2, kSummary = 5;     // Event
+constexpr protozero::pbf_tag_type kValue = 1;                                 // Summary
+constexpr protozero::pbf_tag_type kTag = 1, kSimpleValue = 2, kMetadata = 9;  // Summary.Value
+constexpr protozero::pbf_tag_type kPluginData = 1;                            // SummaryMetadata
+constexpr protozero::pbf_tag_type kContent = 2;                               // PluginData
+constexpr protozero::pbf_tag_type kSessionEnd = 4, kStatus = 1;               // hparams
 constexpr int32_t kSuccess = 1;
 
 constexpr const char* kSessionStartTag = "_hparams_/session_start_info";
@@ -83,28 +83,26 @@ EventFileReader::EventFileReader(const std::string& path) {
 
 bool EventFileReader::next_record() {
   std::array<char, kHeaderSize> header{};
+  torn_ = left_ > 0;  // unless it turns out to be whole
   while (left_ > 0) {
     uint64_t length = 0;
     uint32_t crc = 0;
-    const bool has_header = left_ >= kHeaderSize && file_.read(header.data(), header.size());
-    if (has_header) {
-      left_ -= kHeaderSize;
-      std::memcpy(&length, header.data(), sizeof length);
-      std::memcpy(&crc, &header[sizeof length], sizeof crc);
-    }
+    if (left_ < kHeaderSize || !file_.read(header.data(), header.size())) break;
+    left_ -= kHeaderSize;
+    std::memcpy(&length, header.data(), sizeof length);
+    std::memcpy(&crc, &header[sizeof length], sizeof crc);
     // Beyond a wrong length nobody knows where the next record begins.
-    if (!has_header || crc != masked_crc(header.data(), sizeof length) || left_ < kFooterSize ||
-        length > left_ - kFooterSize)
-      break;
+    if (crc != masked_crc(header.data(), sizeof length) || left_ < kFooterSize || length > left_ - kFooterSize) break;
     record_.resize(length + kFooterSize);
     if (!file_.read(record_.data(), static_cast<std::streamsize>(record_.size()))) break;
     left_ -= record_.size();
+    torn_ = false;
     std::memcpy(&crc, &record_[length], sizeof crc);
     record_.resize(length);
     if (crc == masked_crc(record_.data(), length)) return true;
     ++damaged_;
+    torn_ = left_ > 0;
   }
-  torn_ = left_ > 0;
   left_ = 0;
   return false;
 }

@@ -1,25 +1,26 @@
 #include <levin/core/tools/report/findings.h>
 
+#include <levin/core/base/error.h>
 #include <levin/core/tools/report/metric_placement.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <string_view>
+#include <utility>
 
 namespace levin::report {
 namespace {
 
 // The limits of the rules; docs/monitoring.md names them.
-constexpr double kHighDataWait = 20;        // % of the time
-constexpr double kLowUtilization = 50;      // %
-constexpr double kLowMemory = 40;           // % of the GPU's memory
+constexpr double kHighDataWait = 20;    // % of the time
+constexpr double kLowUtilization = 50;  // %
+constexpr double kLowMemory = 40;       // % of the GPU's memory
 constexpr double kHighMemory = 95;
-constexpr double kHighTemperature = 85;     // °C
-constexpr double kWorseThanBest = 1.1;      // factor
-constexpr size_t kFewestToJudge = 5;        // points
+constexpr double kHighTemperature = 85;  // °C
+constexpr double kWorseThanBest = 1.1;   // factor
+constexpr size_t kFewestToJudge = 5;     // points
 
 /// The metric's name without its rank and its GPU; "rank1/gpu0/power_watts" -> "power_watts".
 std::string_view hardware_name(std::string_view name) {
@@ -28,6 +29,9 @@ std::string_view hardware_name(std::string_view name) {
   const size_t slash = name.find('/', gpu);
   return slash == std::string_view::npos ? std::string_view{} : name.substr(slash + 1);
 }
+
+/// "rank1/gpu0" of "rank1/gpu0/power_watts".
+std::string device_of(std::string_view name) { return std::string(name.substr(0, name.rfind('/'))); }
 
 std::string_view without_rank(std::string_view name) {
   return name.starts_with("rank") && name.find('/') != std::string_view::npos ? name.substr(name.find('/') + 1) : name;
@@ -63,8 +67,7 @@ class Examination {
       const bool is_hardware = place_metric(name).group == Group::kHardware;
       add(is_hardware ? Finding::Kind::kHint : Finding::Kind::kProblem,
           fmt::format("{} was {} at step {}{}.", name, std::isnan(first.value) ? "NaN" : "infinite", first.step,
-                      count == 1 ? " and finite at all others" : fmt::format(", and at {} of {} points in all", count,
-                                                                             summary.points)),
+                      count == 1 ? " alone" : fmt::format(", and at {} of {} points in all", count, summary.points)),
           is_hardware ? "The device did not answer then."
                       : "The NaN monitor names the unit and the parameter that turned non-finite first "
                         "(docs/monitoring.md, \"Throughput and faults\"); a lower learning rate, gradient_clip_val and "
@@ -85,7 +88,8 @@ class Examination {
           fmt::format("Training waits for data {:.0f} % of the time ({}, mean of the second half): it is bound by the "
                       "data loader.",
                       mean, name),
-          "Raise data.num_workers, make items cheaper (decode and resize once, before training), or keep them in memory "
+          "Raise data.num_workers, make items cheaper (decode and resize once, before training), or keep them in "
+          "memory "
           "(docs/monitoring.md, \"Throughput and faults\").");
     }
     if (!seen) lacks("time spent waiting for data (callback throughput_monitor)");
@@ -93,23 +97,32 @@ class Examination {
 
   void gpu_utilization() {
     bool seen = false;
+    std::vector<std::string> idle;
+    double least = 100, greatest = 0;
     for (const auto& [name, series] : run_.metrics.all()) {
       if (hardware_name(name) != "utilization_percent") continue;
       const double mean = settled_mean(series);
       if (std::isnan(mean)) continue;
       seen = true;
       if (mean >= kLowUtilization) continue;
-      add(Finding::Kind::kProblem,
-          fmt::format("{} is {:.0f} % on average in the second half: the GPU is idle most of the time.", name, mean),
-          loader_bound_ ? "It waits for data: see the finding about the data loader."
-                        : "A larger batch, cuda_graph: true for many small kernels, or fewer metrics read in the step; "
-                          "profiler: simple shows where the time goes (docs/monitoring.md, \"Profilers\").");
+      idle.push_back(device_of(name));
+      least = std::min(least, mean);
+      greatest = std::max(greatest, mean);
     }
     if (!seen) lacks("GPU utilization (callback device_stats_monitor, on a machine with NVML)");
+    if (idle.empty()) return;
+    const std::string range = std::round(least) == std::round(greatest) ? "" : fmt::format("{:.0f} to ", least);
+    add(Finding::Kind::kProblem,
+        fmt::format("{}: the GPU is in use {}{:.0f} % of the time only (mean of the second half).", join(idle), range,
+                    greatest),
+        loader_bound_ ? "It waits for data: see the finding about the data loader."
+                      : "A larger batch, cuda_graph: true for many small kernels, or fewer metrics read in the step; "
+                        "profiler: simple shows where the time goes (docs/monitoring.md, \"Profilers\").");
   }
 
   void gpu_memory() {
     bool seen = false;
+    std::vector<std::string> full, roomy;
     for (const auto& [name, series] : run_.metrics.all()) {
       if (hardware_name(name) != "memory_used_mib") continue;
       const std::string total_name = name.substr(0, name.size() - std::string_view("used_mib").size()) + "total_mib";
@@ -119,29 +132,33 @@ class Examination {
       if (used.max == nullptr || total.max == nullptr || total.max->value <= 0) continue;
       seen = true;
       const double percent = 100 * used.max->value / total.max->value;
-      const std::string at_most = fmt::format("{} was at most {:.0f} of {:.0f} MiB ({:.0f} %)", name, used.max->value,
-                                              total.max->value, percent);
-      if (percent >= kHighMemory)
-        add(Finding::Kind::kProblem, at_most + ": the next larger batch or sequence may not fit.",
-            "A smaller batch with accumulate_grad_batches, activation checkpointing or a sharded strategy "
-            "(docs/when-it-does-not-fit.md).");
-      else if (percent < kLowMemory)
-        add(Finding::Kind::kHint, at_most + ": there is room for a larger batch.",
-            "batch_size_finder finds the largest that fits (docs/tuning.md).");
+      const std::string use = fmt::format("{} ({:.0f} of {:.0f} MiB, {:.0f} %)", device_of(name), used.max->value,
+                                          total.max->value, percent);
+      if (percent >= kHighMemory) full.push_back(use);
+      if (percent < kLowMemory) roomy.push_back(use);
     }
     if (!seen) lacks("GPU memory (callback device_stats_monitor, on a machine with NVML)");
+    if (!full.empty())
+      add(Finding::Kind::kProblem,
+          "Memory was nearly full: " + join(full) + ". A larger batch or sequence may not fit.",
+          "A smaller batch with accumulate_grad_batches, activation checkpointing or a sharded strategy "
+          "(docs/when-it-does-not-fit.md).");
+    if (!roomy.empty())
+      add(Finding::Kind::kHint, "Much memory was never used: " + join(roomy) + ". A larger batch would fit.",
+          "batch_size_finder finds the largest that fits (docs/tuning.md).");
   }
 
   void gpu_temperature() {
+    std::vector<std::string> hot;
     for (const auto& [name, series] : run_.metrics.all()) {
       if (hardware_name(name) != "temperature_celsius") continue;
       const auto summary = summarize(series);
       if (summary.max == nullptr || summary.max->value < kHighTemperature) continue;
-      add(Finding::Kind::kProblem,
-          fmt::format("{} reached {:.0f} °C at step {}: GPUs lower their clocks when they are hot.", name,
-                      summary.max->value, summary.max->step),
-          "Compare with the curve of its clock; see to the cooling.");
+      hot.push_back(fmt::format("{} ({:.0f} °C at step {})", device_of(name), summary.max->value, summary.max->step));
     }
+    if (hot.empty()) return;
+    add(Finding::Kind::kProblem, "GPUs became hot: " + join(hot) + ". They lower their clocks then.",
+        "Compare with the curve of the clock; see to the cooling.");
   }
 
   void overfitting() {
@@ -155,9 +172,10 @@ class Examination {
       add(Finding::Kind::kHint,
           fmt::format("{} was best at step {} ({:.4g}) and is {:.0f} % higher at the end ({:.4g}): the model fits the "
                       "training data only.",
-                      name, summary.min->step, summary.min->value,
-                      100 * (summary.last->value / summary.min->value - 1), summary.last->value),
-          "early_stopping ends such a run, model_checkpoint with this monitor keeps its best model (docs/callbacks.md); "
+                      name, summary.min->step, summary.min->value, 100 * (summary.last->value / summary.min->value - 1),
+                      summary.last->value),
+          "early_stopping ends such a run, model_checkpoint with this monitor keeps its best model "
+          "(docs/callbacks.md); "
           "weight decay, dropout and augmentation put it off.");
     }
   }

@@ -17,7 +17,7 @@ std::string take_numbered(std::string_view& name, std::string_view word, char en
   if (!name.starts_with(word)) return "";
   size_t size = word.size();
   while (size < name.size() && is_digit(name[size])) ++size;
-  if (size == word.size() || size >= name.size() || name[size] != end) return "";
+  if (size == word.size() || size + 1 >= name.size() || name[size] != end) return "";
   std::string number(name.substr(word.size(), size - word.size()));
   name.remove_prefix(size + 1);
   return number;
@@ -52,15 +52,15 @@ std::string take_unit(std::string_view& name) {
     return what + "/s";
   }
   static constexpr std::array<std::pair<std::string_view, const char*>, 10> kUnits{{{"_percent", "%"},
-                                                                                   {"_mib", "MiB"},
-                                                                                   {"_gib", "GiB"},
-                                                                                   {"_bytes", "B"},
-                                                                                   {"_watts", "W"},
-                                                                                   {"_celsius", "°C"},
-                                                                                   {"_mhz", "MHz"},
-                                                                                   {"_milliseconds", "ms"},
-                                                                                   {"_microseconds", "µs"},
-                                                                                   {"_seconds", "s"}}};
+                                                                                    {"_mib", "MiB"},
+                                                                                    {"_gib", "GiB"},
+                                                                                    {"_bytes", "B"},
+                                                                                    {"_watts", "W"},
+                                                                                    {"_celsius", "°C"},
+                                                                                    {"_mhz", "MHz"},
+                                                                                    {"_milliseconds", "ms"},
+                                                                                    {"_microseconds", "µs"},
+                                                                                    {"_seconds", "s"}}};
   for (const auto& [suffix, unit] : kUnits)
     if (take_suffix(name, suffix)) return unit;
   return "";
@@ -134,8 +134,9 @@ Placement place_metric(std::string_view name) {
     place.group = Group::kThroughput;
     name.remove_prefix(11);
     place.unit = take_unit(name);
-    place.chart = spaced(name);
-    if (place.unit.ends_with("/s") && place.unit == place.chart + "/s") place.chart += " per second";
+    place.chart = name == "mfu" ? "MFU" : spaced(name);
+    if (place.unit == "TFLOP/s") place.chart += " FLOPs";
+    if (place.unit == place.chart + "/s") place.chart += " per second";
     place.chart[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(place.chart[0])));
     return place;
   }
@@ -157,10 +158,10 @@ Placement place_metric(std::string_view name) {
 }
 
 Direction better_direction(std::string_view name) {
-  static constexpr std::array<std::string_view, 10> kSmall{"loss",  "error", "err", "perplexity", "ppl",
-                                                          "nll",   "mse",   "mae", "rmse",       "wer"};
-  static constexpr std::array<std::string_view, 13> kLarge{"acc",  "accuracy", "top1", "top5", "f1",  "auc",  "auroc",
-                                                          "precision", "recall", "iou", "bleu", "score", "psnr"};
+  static constexpr std::array<std::string_view, 10> kSmall{"loss", "error", "err", "perplexity", "ppl",
+                                                           "nll",  "mse",   "mae", "rmse",       "wer"};
+  static constexpr std::array<std::string_view, 13> kLarge{
+      "acc", "accuracy", "top1", "top5", "f1", "auc", "auroc", "precision", "recall", "iou", "bleu", "score", "psnr"};
   // "loss" in "accuracy_loss" is what counts: the last word that says something.
   const auto words = words_of(name);
   for (auto word = words.rbegin(); word != words.rend(); ++word) {

@@ -23,7 +23,8 @@ struct Placement {
 };
 
 /// Tells by the name alone. `rank1/gpu0/power_watts` is the line "rank 1, gpu0" of the chart "GPU power" in W;
-/// `lr-AdamW/pg1` the line "AdamW/pg1" of "Learning rate"; of two loaders' `val_loss/dataloader_idx_1` the line "loader 1".
+/// `lr-AdamW/pg1` the line "AdamW/pg1" of "Learning rate"; of two loaders' `val_loss/dataloader_idx_1` the line "loader
+/// 1".
 Placement place_metric(std::string_view name);
 
 /// Which values of a metric are the good ones, as far as its name says: those of a loss or an error are small, those of

@@ -13,8 +13,8 @@ struct MetricsCsvFaults {
   int64_t damaged_rows = 0;  ///< rows with too many or too few cells, or with a cell that is no number
 };
 
-/// Reads what CsvLogger writes (columns `epoch`, `step` and the metrics; a cell without a value is empty). An empty file
-/// has no metrics. Throws levin::Error when the file cannot be read or has other columns.
+/// Reads what CsvLogger writes (columns `epoch`, `step` and the metrics; a cell without a value is empty). An empty
+/// file has no metrics. Throws levin::Error when the file cannot be read or has other columns.
 MetricsCsvFaults read_metrics_csv(const std::string& path, SeriesTable& table);
 
 }  // namespace levin::report

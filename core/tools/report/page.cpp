@@ -92,7 +92,8 @@ Json files_json(const RunFolder& run, const std::vector<RunFile>& files, const s
   Json result = Json::array();
   for (const auto& file : files) {
     const std::string path = run.path + "/" + file.path;
-    const auto link = std::filesystem::weakly_canonical(path).lexically_relative(std::filesystem::weakly_canonical(folder));
+    const auto link =
+        std::filesystem::weakly_canonical(path).lexically_relative(std::filesystem::weakly_canonical(folder));
     Json entry{{"name", file.path}, {"size", file.size}, {"link", percent_encoded(link.string())}};
     if (with_text) entry["text"] = FileSystem::current().read_file(path).substr(0, kMostProfileBytes);
     result.push_back(std::move(entry));
@@ -102,10 +103,14 @@ Json files_json(const RunFolder& run, const std::vector<RunFile>& files, const s
 
 const char* status_text(RunStatus status) {
   switch (status) {
-    case RunStatus::kFinished: return "finished";
-    case RunStatus::kFailed: return "failed";
-    case RunStatus::kUnfinished: return "unfinished";
-    case RunStatus::kUnknown: break;
+    case RunStatus::kFinished:
+      return "finished";
+    case RunStatus::kFailed:
+      return "failed";
+    case RunStatus::kUnfinished:
+      return "unfinished";
+    case RunStatus::kUnknown:
+      break;
   }
   return "unknown";
 }
@@ -114,8 +119,8 @@ Json run_json(const RunFolder& run, const std::string& name, const PageOptions& 
   const Findings findings = find_findings(run);
   Json found = Json::array();
   for (const auto& finding : findings.found)
-    found.push_back({{"problem", finding.kind == Finding::Kind::kProblem}, {"text", finding.text},
-                     {"remedy", finding.remedy}});
+    found.push_back(
+        {{"problem", finding.kind == Finding::Kind::kProblem}, {"text", finding.text}, {"remedy", finding.remedy}});
   return {{"name", name},
           {"path", run.path},
           {"status", status_text(run.status)},
@@ -289,12 +294,23 @@ std::string html_escaped(std::string_view text) {
   std::string escaped;
   for (const char c : text) {
     switch (c) {
-      case '&': escaped += "&amp;"; break;
-      case '<': escaped += "&lt;"; break;
-      case '>': escaped += "&gt;"; break;
-      case '"': escaped += "&quot;"; break;
-      case '\'': escaped += "&#39;"; break;
-      default: escaped += c;
+      case '&':
+        escaped += "&amp;";
+        break;
+      case '<':
+        escaped += "&lt;";
+        break;
+      case '>':
+        escaped += "&gt;";
+        break;
+      case '"':
+        escaped += "&quot;";
+        break;
+      case '\'':
+        escaped += "&#39;";
+        break;
+      default:
+        escaped += c;
     }
   }
   return escaped;

@@ -70,7 +70,6 @@
 
   const isDark = () => document.documentElement.hasAttribute("data-dark");
   const palette = () => PALETTES[isDark() ? "dark" : "light"];
-  const styleValue = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   // --- The x axis ---
 
@@ -176,7 +175,8 @@
         let color = Math.max(0, LEGEND_ORDER.indexOf(curve.group));
         while (taken.has(color)) ++color;
         taken.add(color);
-        return {color, dash: 0};
+        // Groups of parameters often have the same rate: what lies below shows between the dashes.
+        return {color, dash: curve.group === "learning rate" ? index % DASHES.length : 0};
       });
     }
 
@@ -251,9 +251,10 @@
         return {...points, curve, index, main: smooth ? smoothed(points.means, state.smoothing) : points.values};
       });
       const rows = this.rows(smooth);
+      const few = Math.max(...this.drawn.map(({xs}) => xs.length), 0) <= 60;
       const labels = ["x"];
       const series = {};
-      for (const {index, xs} of this.drawn) {
+      for (const {index} of this.drawn) {
         const {color, dash} = this.styles[index];
         const hue = colors[color % colors.length];
         if (smooth) {
@@ -261,7 +262,6 @@
           series[`raw${index}`] = {color: hue + "44", strokeWidth: 1, highlightCircleSize: 0};
         }
         labels.push(`main${index}`);
-        const few = xs.length <= 40;
         series[`main${index}`] = {color: hue, strokeWidth: 1.6, strokePattern: DASHES[dash], drawPoints: few, pointSize: few ? 2.2 : 1};
       }
       this.legendLines.forEach((line, index) => {
@@ -288,7 +288,7 @@
       const last = rows[rows.length - 1][0];
       const isShare = this.unit === "%" && /utilization|wait/i.test(this.title);
       const top = Math.max(...this.curves.map((curve) => curve.max ? curve.max[1] : 0));
-      const ground = {gridLineColor: styleValue("--grid"), axisLineColor: styleValue("--line"), axisLabelFontSize: 11};
+      const ground = {gridLineColor: grey.grid, axisLineColor: grey.line, axisLabelFontSize: 11};
       return {
         labels, series, ...ground,
         legend: "never",
@@ -363,13 +363,14 @@
 
   const charts = [];
 
+  /** Shows the part of the x axis that was chosen in one chart in all others. */
   function setWindow(window, source) {
     state.window = window;
     for (const chart of charts) {
       if (chart === source || !chart.graph) continue;
-      chart.graph.updateOptions(window ? {dateWindow: window} : {dateWindow: null, valueRange: chart.graph.getOption("valueRange")});
+      if (chart.isVisible) chart.graph.updateOptions({dateWindow: window});
+      else chart.isDirty = true;
     }
-    if (window === null && source && source.graph) source.isDirty = true;
   }
 
   /** Draws what is in sight now and the rest when it comes into sight. */
@@ -397,6 +398,7 @@
       const grid = element("div", {class: "grid"});
       const id = "group-" + group.title.replaceAll(" ", "-");
       const section = element("section", {id, class: "group"}, element("h2", {textContent: group.title}), grid);
+      section.style.setProperty("--charts", group.charts.length);
       for (const description of group.charts) {
         const chart = new Chart(description, group.title);
         charts.push(chart);
@@ -413,11 +415,15 @@
 
   // --- Controls ---
 
+  const grey = {grid: "", line: ""};  // colours of the style sheet for what is drawn on canvases
+
   function applyTheme() {
     const dark = state.theme === "dark" || (state.theme === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);
     document.documentElement.toggleAttribute("data-dark", dark);
     document.documentElement.style.colorScheme = dark ? "dark" : "light";
     byId("theme").textContent = `theme: ${state.theme}`;
+    const style = getComputedStyle(document.documentElement);
+    for (const name of Object.keys(grey)) grey[name] = style.getPropertyValue(`--${name}`).trim();
     for (const swatch of document.querySelectorAll("[data-run-color]"))
       swatch.style.borderTopColor = palette()[Number(swatch.dataset.runColor) % palette().length];
   }
@@ -492,9 +498,9 @@
     return [...names].slice(0, most);
   }
 
-  /** The mean of the means of a run's curves whose name ends so; null when there is none. */
-  function meanOf(run, ending) {
-    const means = curvesOfRun(run).filter((curve) => curve.name.endsWith(ending) && isNumber(curve.mean)).map((curve) => curve.mean);
+  /** The mean of the means of a run's curves of such names; null when there is none. */
+  function meanOf(run, pattern) {
+    const means = curvesOfRun(run).filter((curve) => pattern.test(curve.name) && isNumber(curve.mean)).map((curve) => curve.mean);
     return means.length > 0 ? means.reduce((a, b) => a + b) / means.length : null;
   }
 
@@ -512,18 +518,13 @@
     const speeds = curvesOfRun(run).filter((curve) => /^throughput\/(samples|steps)_per_second$|^[a-z]+_per_second$/.test(curve.name));
     if (speeds.length > 0) {
       const speed = speeds.find((curve) => curve.name.includes("samples")) ?? speeds[0];
-      add(speed.name, speed.mean, "/s", "mean");
+      add(speed.name.replace("throughput/", "").replace(/_per_second$/, "") + " per second", speed.mean, "", "mean");
     }
-    add("GPU utilization", meanOfPattern(run, /gpu\d+\/utilization_percent$/), "%", "mean of all GPUs");
+    add("GPU utilization", meanOf(run, /gpu\d+\/utilization_percent$/), "%", "mean of all GPUs");
     add("GPU memory", maxOf(run, /gpu\d+\/memory_used_mib$/), "MiB", "highest of all GPUs");
-    add("MFU", meanOf(run, "throughput/mfu_percent"), "%", "mean");
-    add("CPU utilization", meanOf(run, "cpu/utilization_percent"), "%", "mean; 100 is one core");
+    add("MFU", meanOf(run, /^(rank\d+\/)?throughput\/mfu_percent$/), "%", "mean");
+    add("CPU utilization", meanOf(run, /^(rank\d+\/)?cpu\/utilization_percent$/), "%", "mean; 100 is one core");
     return facts;
-  }
-
-  function meanOfPattern(run, pattern) {
-    const means = curvesOfRun(run).filter((curve) => pattern.test(curve.name) && isNumber(curve.mean)).map((curve) => curve.mean);
-    return means.length > 0 ? means.reduce((a, b) => a + b) / means.length : null;
   }
 
   const STATUS_TEXT = {finished: "finished", failed: "failed or interrupted", unfinished: "not ended", unknown: "unknown"};
@@ -574,7 +575,7 @@
         if (value && (!best.has(name) || (curve.best === "max" ? value[1] > best.get(name) : value[1] < best.get(name)))) best.set(name, value[1]);
       }
     const factLabels = [...new Set(runs.flatMap((run, index) => hardwareFacts(index).map((fact) => fact.label)))];
-    const heads = [{text: "run", class: "name"}, {text: "status"}, {text: "began"}, {text: "duration", number: true}, {text: "steps", number: true}, {text: "epochs", number: true},
+    const heads = [{text: "run", class: "name"}, {text: "status", class: "status"}, {text: "began"}, {text: "duration", number: true}, {text: "steps", number: true}, {text: "epochs", number: true},
       ...names.map((name) => ({text: `best ${name}`, number: true})), ...factLabels.map((label) => ({text: label, number: true}))];
     const rows = runs.map((run, index) => ({cells: [
       {content: [runSwatch(index), " ", run.name]}, {content: statusNode(run.status)}, isNumber(run.started) ? formatTime(run.started) : "–",
@@ -594,17 +595,29 @@
 
   function buildFindings() {
     const section = byId("findings");
+    const quietRuns = [];
     runs.forEach((run, index) => {
-      if (severalRuns) section.append(element("h3", {}, runSwatch(index), " ", run.name));
       const list = element("ul", {class: "findings"});
       for (const finding of run.findings)
         list.append(element("li", {class: finding.problem ? "problem" : ""}, element("strong", {textContent: finding.text}), element("div", {class: "remedy", textContent: finding.remedy})));
       for (const note of run.notes) list.append(element("li", {textContent: note}));
-      if (list.children.length > 0) section.append(list);
-      else section.append(element("p", {textContent: curves.some((curve) => curve.run === index) ? "Nothing stands out in the values that were logged." : ""}));
-      if (run.withoutData.length > 0)
-        section.append(element("p", {class: "quiet findings-more", textContent: `Not logged, hence not looked at: ${run.withoutData.join("; ")}.`}));
+      if (list.children.length === 0) {
+        quietRuns.push(run.name);
+        return;
+      }
+      if (severalRuns) section.append(element("h3", {}, runSwatch(index), " ", run.name));
+      section.append(list);
     });
+    const ofRuns = (names) => severalRuns && names.length < runs.length ? ` (${names.join(", ")})` : "";
+    if (quietRuns.length > 0)
+      section.append(element("p", {textContent: `Nothing stands out in the values that were logged${ofRuns(quietRuns)}.`}));
+
+    const missing = new Map();
+    for (const run of runs)
+      for (const what of run.withoutData) missing.set(what, [...(missing.get(what) ?? []), run.name]);
+    const words = [...missing].map(([what, names]) => what + ofRuns(names));
+    if (words.length > 0)
+      section.append(element("p", {class: "quiet findings-more", textContent: `Not logged, hence not looked at: ${words.join("; ")}.`}));
   }
 
   function buildValues() {

@@ -47,7 +47,8 @@ void check_is_run(const std::string& path, const std::vector<std::string>& names
   if (!below.empty())
     hint = fmt::format("; hint: {} below it {}, such as {}", below.size(), below.size() == 1 ? "is one" : "are some",
                        below.back());
-  throw Error("report", fmt::format("{} is not a run's folder: none of these files is there: {}{}", path, kLookedFor, hint));
+  throw Error("report",
+              fmt::format("{} is not a run's folder: none of these files is there: {}{}", path, kLookedFor, hint));
 }
 
 void read_events(const std::string& path, RunFolder& run, SeriesTable& table) {
@@ -72,15 +73,15 @@ void read_events(const std::string& path, RunFolder& run, SeriesTable& table) {
   }
   const std::string name = fs::path(path).filename().string();
   if (reader.is_torn())
-    run.notes.push_back(name + " ends within a record: the run still trains, was killed, or the file is damaged there.");
+    run.notes.push_back(name +
+                        " ends within a record: the run still trains, was killed, or the file is damaged there.");
   if (reader.damaged_records() > 0)
     run.notes.push_back(fmt::format("{} records of {} were damaged and left out.", reader.damaged_records(), name));
 }
 
 void read_csv(const std::string& path, RunFolder& run, SeriesTable& table) {
   const auto faults = read_metrics_csv(path, table);
-  if (faults.is_torn)
-    run.notes.push_back("metrics.csv ends within a row: the run still trains, or was killed.");
+  if (faults.is_torn) run.notes.push_back("metrics.csv ends within a row: the run still trains, or was killed.");
   if (faults.damaged_rows > 0)
     run.notes.push_back(fmt::format("{} rows of metrics.csv were damaged and left out.", faults.damaged_rows));
 }

@@ -41,8 +41,8 @@ struct RunFolder {
 };
 
 /// Reads event files and metrics.csv and merges them: no point is there twice. What a run that still trains has not
-/// written to its end is left out. Throws levin::Error when there is no such folder, it is not a run's, or a file cannot
-/// be read.
+/// written to its end is left out. Throws levin::Error when there is no such folder, it is not a run's, or a file
+/// cannot be read.
 RunFolder read_run_folder(const std::string& path);
 
 }  // namespace levin::report

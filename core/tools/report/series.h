@@ -26,8 +26,8 @@ using Series = std::vector<Point>;
 /// The series of a run, by the metric's name.
 class SeriesTable {
  public:
-  /// Appends a point. When its step is not beyond the series' last one, training went back to a checkpoint, and what had
-  /// been logged from that step on is replaced.
+  /// Appends a point. When its step is not beyond the series' last one, training went back to a checkpoint, and what
+  /// had been logged from that step on is replaced.
   void append(std::string_view name, const Point& point);
 
   /// Adds the points of `other`. Where both have a step, the values of `other` count, and what it does not know of
