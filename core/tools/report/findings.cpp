@@ -69,7 +69,7 @@ class Examination {
           fmt::format("{} was {} at step {}{}.", name, std::isnan(first.value) ? "NaN" : "infinite", first.step,
                       count == 1 ? " alone" : fmt::format(", and at {} of {} points in all", count, summary.points)),
           is_hardware ? "The device did not answer then."
-                      : "The NaN monitor names the unit and the parameter that turned non-finite first "
+                      : "The callback nan_monitor names the unit and the parameter that turned non-finite first "
                         "(docs/monitoring.md, \"Throughput and faults\"); a lower learning rate, gradient_clip_val and "
                         "bf16-mixed in place of 16-mixed are the usual remedies (docs/when-it-does-not-fit.md).");
     }

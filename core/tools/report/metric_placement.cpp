@@ -83,17 +83,31 @@ std::string_view after_stage(std::string_view name, std::initializer_list<std::s
   return {};
 }
 
-void place_hardware(std::string_view name, const std::string& device, Placement& place) {
+/// What bounds a quantity is drawn in the quantity's chart.
+struct Bound {
+  std::string_view name;
+  std::string_view quantity;
+  const char* line;
+};
+constexpr std::array<Bound, 2> kBounds{
+    {{"memory_total_mib", "memory_used_mib", "total"}, {"power_limit_watts", "power_watts", "limit"}}};
+
+/// `what`: "GPU", "CPU" or "Host"; `device`: which one, such as "gpu0", or nothing.
+void place_hardware(std::string_view name, const std::string& what, std::string device, Placement& place) {
   place.group = Group::kHardware;
-  bool is_total = false;
-  // What is there beside what is used of it.
-  if (name == "memory_total_mib") {
-    is_total = true;
-    name = "memory_used_mib";
+  for (const Bound& bound : kBounds) {
+    if (name != bound.name) continue;
+    name = bound.quantity;
+    device += (device.empty() ? "" : " ") + std::string(bound.line);
   }
-  if (!device.empty()) add_line(place.line, device + (is_total ? " total" : ""));
+  if (!device.empty()) add_line(place.line, device);
   place.unit = take_unit(name);
-  place.chart = (device.empty() ? "CPU " : "GPU ") + spaced(name);
+  place.chart = what + " " + spaced(name);
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kAcronyms{
+      {{" pcie ", " PCIe "}, {" nvlink ", " NVLink "}, {" sm ", " SM "}}};
+  for (const auto& [word, acronym] : kAcronyms)
+    if (const size_t at = place.chart.find(word); at != std::string::npos)
+      place.chart.replace(at, word.size(), acronym);
 }
 
 }  // namespace
@@ -110,12 +124,16 @@ Placement place_metric(std::string_view name) {
   if (const std::string rank = take_numbered(name, "rank", '/'); !rank.empty()) place.line = "rank " + rank;
   const std::string_view without_rank = name;
 
+  // Over all GPUs, "gpu/"; of one, "gpu0/".
   if (const std::string gpu = take_numbered(name, "gpu", '/'); !gpu.empty()) {
-    place_hardware(name, "gpu" + gpu, place);
+    place_hardware(name, "GPU", "gpu" + gpu, place);
     return place;
   }
-  if (name.starts_with("cpu/") && name.size() > 4) {
-    place_hardware(name.substr(4), "", place);
+  static constexpr std::array<std::pair<std::string_view, const char*>, 3> kDevices{
+      {{"gpu/", "GPU"}, {"cpu/", "CPU"}, {"host/", "Host"}}};
+  for (const auto& [prefix, what] : kDevices) {
+    if (!name.starts_with(prefix) || name.size() == prefix.size()) continue;
+    place_hardware(name.substr(prefix.size()), what, "", place);
     return place;
   }
   if (name.starts_with("lr-") || name == "lr" || name == "learning_rate") {

@@ -136,6 +136,7 @@
 
   // --- Charts ---
 
+  const FEWEST_TO_SMOOTH = 20;  // an average over a handful of validations would be misleading
   const LEGEND_ORDER = ["training", "validation", "test"];
 
   class Chart {
@@ -188,7 +189,7 @@
       this.legendLines = [];
       this.legend = element("div", {class: "legend"});
       this.curves.forEach((curve, index) => {
-        const value = element("span", {class: "value"});
+        const value = element("span", {class: "value", textContent: "–"});
         const swatch = element("span", {class: `swatch dash${this.styles[index].dash}`});
         const label = this.labelOf(curve);
         const line = element("div", {class: "legend-line", title: label}, swatch, element("span", {class: "name", textContent: label}), value);
@@ -196,6 +197,7 @@
         this.legendLines.push(line);
         this.legend.append(line);
       });
+      this.legend.style.setProperty("--label", Math.min(36, Math.max(...this.curves.map((curve) => this.labelOf(curve).length))));
       this.logButton = element("button", {type: "button", textContent: "log", title: "logarithmic y axis", "aria-pressed": "false"});
       this.logButton.addEventListener("click", () => {
         this.logarithmic = !this.isLogarithmic();
@@ -248,7 +250,8 @@
       this.logButton.setAttribute("aria-pressed", String(logarithmic));
       this.drawn = shown.map(({curve, index}) => {
         const points = pointsOf(curve);
-        return {...points, curve, index, main: smooth ? smoothed(points.means, state.smoothing) : points.values};
+        const calm = smooth && points.xs.length > FEWEST_TO_SMOOTH;
+        return {...points, curve, index, main: calm ? smoothed(points.means, state.smoothing) : points.values};
       });
       const rows = this.rows(smooth);
       const few = Math.max(...this.drawn.map(({xs}) => xs.length), 0) <= 60;
@@ -330,7 +333,7 @@
     showValues(x) {
       for (const {xs, main, curve, index} of this.drawn) {
         let text;
-        if (x === null) text = state.smoothing > 0 && main.length > 0 ? main[main.length - 1] : curve.last ? curve.last[1] : NaN;
+        if (x === null) text = main.length > FEWEST_TO_SMOOTH && state.smoothing > 0 ? main[main.length - 1] : curve.last ? curve.last[1] : NaN;
         else text = xs.length > 0 && x >= xs[0] && x <= xs[xs.length - 1] ? main[nearest(xs, x)] : null;
         this.legendValues[index].textContent = formatValue(text);
       }
@@ -399,6 +402,8 @@
       const id = "group-" + group.title.replaceAll(" ", "-");
       const section = element("section", {id, class: "group"}, element("h2", {textContent: group.title}), grid);
       section.style.setProperty("--charts", group.charts.length);
+      // The chart that a reader looks at first is larger.
+      section.style.setProperty("--span", Math.max(group.charts.length, group.title === "training and validation" ? 2 : 1));
       for (const description of group.charts) {
         const chart = new Chart(description, group.title);
         charts.push(chart);
@@ -520,8 +525,8 @@
       const speed = speeds.find((curve) => curve.name.includes("samples")) ?? speeds[0];
       add(speed.name.replace("throughput/", "").replace(/_per_second$/, "") + " per second", speed.mean, "", "mean");
     }
-    add("GPU utilization", meanOf(run, /gpu\d+\/utilization_percent$/), "%", "mean of all GPUs");
-    add("GPU memory", maxOf(run, /gpu\d+\/memory_used_mib$/), "MiB", "highest of all GPUs");
+    add("GPU utilization", meanOf(run, /(^|\/)gpu\d*\/utilization_percent$/), "%", "mean of all GPUs");
+    add("GPU memory", maxOf(run, /(^|\/)gpu\d*\/memory_used_mib$/), "MiB", "highest of all GPUs");
     add("MFU", meanOf(run, /^(rank\d+\/)?throughput\/mfu_percent$/), "%", "mean");
     add("CPU utilization", meanOf(run, /^(rank\d+\/)?cpu\/utilization_percent$/), "%", "mean; 100 is one core");
     return facts;
@@ -558,7 +563,7 @@
   function table(heads, rows, className = "") {
     const numeric = heads.map((head) => head.number ? "number" : "");
     return element("div", {class: "scroll"}, element("table", {class: className},
-      element("thead", {}, element("tr", {}, heads.map((head, i) => element("th", {class: numeric[i], scope: "col"}, head.swatch, head.text)))),
+      element("thead", {}, element("tr", {}, heads.map((head, i) => element("th", {class: numeric[i], scope: "col"}, head.swatch, head.swatch ? " " : null, head.text)))),
       element("tbody", {}, rows.map((row) => element("tr", {class: row.class ?? ""},
         row.cells.map((cell, i) => element("td", {class: `${numeric[i]} ${heads[i].class ?? ""} ${cell?.class ?? ""}`}, cell?.content ?? cell)))))));
   }
@@ -625,13 +630,14 @@
       byId("values").append(element("p", {class: "quiet", textContent: "No value has been logged."}));
       return;
     }
+    const faulty = ["nan", "infinite"].filter((kind) => curves.some((curve) => curve[kind] > 0));
     const heads = [{text: "metric", class: "name mono"}, ...(severalRuns ? [{text: "run"}] : []), {text: "points", number: true}, {text: "last", number: true},
-      {text: "min @ step", number: true}, {text: "max @ step", number: true}, {text: "mean", number: true}, {text: "NaN", number: true}, {text: "infinite", number: true}];
+      {text: "min @ step", number: true}, {text: "max @ step", number: true}, {text: "mean", number: true}, ...faulty.map((kind) => ({text: kind === "nan" ? "NaN" : kind, number: true}))];
     const order = [...curves].sort((a, b) => a.name < b.name ? -1 : a.name > b.name ? 1 : a.run - b.run);
-    const count = (value) => value > 0 ? {content: grouped(value), class: "problem-text"} : "";
+    const count = (value) => value > 0 ? {content: grouped(value), class: "problem-text"} : "0";
     const rows = order.map((curve) => ({cells: [curve.name, ...(severalRuns ? [{content: [runSwatch(curve.run), " ", runs[curve.run].name]}] : []), grouped(curve.points),
       curve.last ? formatValue(curve.last[1]) : "–", {...asCell(pointCell(curve.min)), class: curve.best === "min" ? "best" : ""},
-      {...asCell(pointCell(curve.max)), class: curve.best === "max" ? "best" : ""}, formatValue(curve.mean), count(curve.nan), count(curve.infinite)]}));
+      {...asCell(pointCell(curve.max)), class: curve.best === "max" ? "best" : ""}, formatValue(curve.mean), ...faulty.map((kind) => count(curve[kind]))]}));
     const whole = table(heads, rows);
     if (rows.length <= 40) byId("values").append(whole);
     else byId("values").append(element("details", {}, element("summary", {textContent: `${grouped(rows.length)} rows`}), whole));
