@@ -1,0 +1,48 @@
+#pragma once
+
+#include <levin/core/tools/report/configuration.h>
+#include <levin/core/tools/report/series.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace levin::report {
+
+enum class RunStatus {
+  kUnknown,     ///< no event file says
+  kUnfinished,  ///< a session began and no end is written: it runs, or it was killed
+  kFinished,
+  kFailed,  ///< or was interrupted
+};
+
+/// A file beside the metrics that a reader may want to open.
+struct RunFile {
+  std::string path;  ///< below the run's folder
+  uint64_t size = 0;
+};
+
+/// What the loggers, profilers and the trainer left in a run's folder.
+struct RunFolder {
+  std::string path;
+  std::string name;  ///< the folder's own
+  SeriesTable metrics;
+  FlatConfiguration configuration;  ///< of config.yaml, or else of hparams.yaml
+  /// The metric by which checkpoints are chosen, or else training is stopped; empty when the configuration has none.
+  std::string monitor;
+  bool monitor_is_maximized = false;
+  RunStatus status = RunStatus::kUnknown;
+  double first_time = kUnknown;  ///< of the events, in seconds since 1970
+  double last_time = kUnknown;
+  std::vector<RunFile> profiles;     ///< profile_rank*.txt
+  std::vector<RunFile> traces;       ///< *.pt.trace.json, *.pt.trace.json.gz
+  std::vector<RunFile> checkpoints;  ///< folders; without sizes
+  std::vector<std::string> notes;    ///< what was passed over while reading, as sentences
+};
+
+/// Reads event files and metrics.csv and merges them: no point is there twice. What a run that still trains has not
+/// written to its end is left out. Throws levin::Error when there is no such folder, it is not a run's, or a file
+/// cannot be read.
+RunFolder read_run_folder(const std::string& path);
+
+}  // namespace levin::report

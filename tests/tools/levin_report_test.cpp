@@ -1,0 +1,313 @@
+#include <levin/core/base/error.h>
+
+#include "../support/run_program.h"
+#include "report_runs.h"
+
+#include <gmock/gmock.h>
+#include <png.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <optional>
+#include <random>
+
+namespace levin {
+namespace {
+
+using testing::fresh_folder;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::ProgramResult;
+using testing::read_text;
+using testing::run_program;
+using testing::write_file;
+using testing::write_run;
+
+/// Runs the executable as a user would.
+class LevinReportTool : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!std::filesystem::exists(tool_))
+      GTEST_SKIP() << "no levin-report at '" << tool_ << "'; build the tools or set LEVIN_REPORT_TOOL";
+  }
+
+  static std::vector<MetricValue> sample(int64_t step) {
+    std::vector<MetricValue> values{{"train_loss", 1.0 / static_cast<double>(step)}, {"lr-AdamW", 1e-3}};
+    if (step % 50 == 0) values.insert(values.end(), {{"val_loss", 0.2}, {"val_acc", 0.9}});
+    return values;
+  }
+  std::string make_run(const std::string& name, const testing::SampleRun& run = {}) const {
+    write_run(folder_ + "/" + name, run, sample);
+    return folder_ + "/" + name;
+  }
+
+  ProgramResult run(std::vector<std::string> words) const {
+    words.insert(words.begin(), tool_);
+    return run_program(words, {.folder = folder_});
+  }
+  /// Expects the error and that nothing was written.
+  void expect_error(const std::vector<std::string>& words, const std::string& message) const {
+    const auto result = run(words);
+    EXPECT_EQ(result.status, 2) << result.out;
+    EXPECT_THAT(result.err, HasSubstr(message));
+    EXPECT_FALSE(std::filesystem::exists(folder_ + "/report.html"));
+  }
+
+  const std::string folder_ = fresh_folder("report");
+
+ private:
+  static std::string find_tool() {
+    if (const char* environment = std::getenv("LEVIN_REPORT_TOOL")) return environment;
+    return LEVIN_BINARY_DIR "/bin/levin-report";
+  }
+  const std::string tool_ = find_tool();
+};
+
+TEST_F(LevinReportTool, WritesThePageWhereItIsWanted) {
+  make_run("a");
+  make_run("b");
+  const auto one = run({"a"});
+  EXPECT_EQ(one.status, 0) << one.err;
+  EXPECT_EQ(one.err, "");
+  EXPECT_THAT(one.out, HasSubstr("a/report.html: 1 run, 4 metrics"));
+  EXPECT_THAT(read_text(folder_ + "/a/report.html"), HasSubstr("train_loss"));
+  // A second time replaces it.
+  EXPECT_EQ(run({"a/"}).status, 0);
+  EXPECT_EQ(run({"a", "b"}).status, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/report.html"));
+  EXPECT_EQ(run({"b", "--output", "page with spaces.html"}).status, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/page with spaces.html"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/b/report.html"));
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) EXPECT_NE(entry.path().extension(), ".tmp");
+  EXPECT_THAT(run({"--help"}).out, HasSubstr("Usage: levin-report RUN_DIR"));
+}
+
+TEST_F(LevinReportTool, SaysWhatIsWrong) {
+  make_run("a");
+  expect_error({}, "no run given");
+  expect_error({"none"}, "there is no folder none");
+  std::filesystem::create_directories(folder_ + "/empty");
+  expect_error({"empty"}, "is not a run's folder");
+  expect_error({"."}, "such as ./a");
+  expect_error({"a/metrics.csv"}, "is not a folder");
+  expect_error({"a", "./a"}, "the run ./a is given twice");
+  std::filesystem::create_directory_symlink("a", folder_ + "/link");
+  expect_error({"a", "link"}, "given twice");
+  expect_error({"a", "--outputs", "x"}, "--help");
+  expect_error({"a", "--output", "none/page.html"}, "there is no folder none");
+  expect_error({"a", "--output", "a"}, "it is a folder");
+  expect_error({"a", "--output", "a/metrics.csv"}, "is not an HTML page");
+  EXPECT_THAT(read_text(folder_ + "/a/metrics.csv"), HasSubstr("epoch,step"));
+  expect_error({"a", "--output", "/proc/page.html"}, "/proc/page.html");
+  write_file(folder_ + "/bad/metrics.csv", "time,loss\n");
+  expect_error({"bad"}, "must be epoch,step");
+  std::filesystem::create_symlink("loop", folder_ + "/bad/events.out.tfevents.1");
+  std::filesystem::create_symlink("events.out.tfevents.1", folder_ + "/bad/loop");
+  expect_error({"bad"}, "cannot read bad/events.out.tfevents.1");
+}
+
+TEST_F(LevinReportTool, ARunWithoutValuesHasAPage) {
+  write_file(folder_ + "/new/config.yaml", "seed: 1\n");
+  const auto result = run({"new"});
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("new: No value has been logged yet."));
+}
+
+// --- In a browser ---
+
+std::optional<std::string> find_browser() {
+  if (const char* environment = std::getenv("LEVIN_CHROMIUM")) return environment;
+  for (const char* path : {"/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"})
+    if (std::filesystem::exists(path)) return path;
+  return std::nullopt;
+}
+
+struct Image {
+  int width = 0;
+  int height = 0;
+  std::vector<uint8_t> rgb;
+};
+
+Image read_png(const std::string& path) {
+  png_image png{.version = PNG_IMAGE_VERSION};
+  Image image;
+  if (png_image_begin_read_from_file(&png, path.c_str()) == 0) {
+    ADD_FAILURE() << path << ": " << png.message;
+    return image;
+  }
+  png.format = PNG_FORMAT_RGB;
+  image.width = static_cast<int>(png.width);
+  image.height = static_cast<int>(png.height);
+  image.rgb.resize(PNG_IMAGE_SIZE(png));
+  EXPECT_NE(png_image_finish_read(&png, nullptr, image.rgb.data(), 0, nullptr), 0) << png.message;
+  return image;
+}
+
+/// The share of an image's pixels that are coloured, and how bright the whole is on average (0 to 255).
+struct Impression {
+  double coloured = 0;
+  double brightness = 0;
+};
+
+Impression look_at(const Image& image) {
+  Impression impression;
+  const double pixels = static_cast<double>(image.width) * image.height;
+  for (size_t i = 0; i + 2 < image.rgb.size(); i += 3) {
+    const auto [least, greatest] = std::minmax({image.rgb[i], image.rgb[i + 1], image.rgb[i + 2]});
+    if (greatest - least > 80) impression.coloured += 1 / pixels;
+    impression.brightness += greatest / pixels;
+  }
+  return impression;
+}
+
+class LevinReportBrowser : public LevinReportTool {
+ protected:
+  void SetUp() override {
+    LevinReportTool::SetUp();
+    if (!browser_) GTEST_SKIP() << "no chromium; scripts/bootstrap --with-test-packages installs it";
+  }
+
+  ProgramResult browse(const std::string& page, std::vector<std::string> options) const {
+    std::vector<std::string> words{*browser_,
+                                   "--headless",
+                                   "--no-sandbox",
+                                   "--disable-gpu",
+                                   "--no-first-run",
+                                   "--disable-dev-shm-usage",
+                                   "--hide-scrollbars",
+                                   "--enable-logging=stderr",
+                                   "--user-data-dir=" + fresh_folder("browser")};
+    words.insert(words.end(), options.begin(), options.end());
+    words.push_back("file://" + page);
+    return run_program(words, {.environment = {{"HOME", fresh_folder("home")}}});
+  }
+
+  /// Opens the page with report_browser_checks.js in it and expects that the checks find nothing wrong.
+  /// @return milliseconds from the navigation until the charts were drawn (of more than 100, every twentieth)
+  double check(const std::string& page, bool quick = false, const std::string& size = "1500,1200") const {
+    const std::string script = read_text(LEVIN_SOURCE_DIR "/tests/tools/report_browser_checks.js");
+    std::string text = read_text(page);
+    const size_t end = text.rfind("</body>");
+    text.insert(end, std::string("<script") + (quick ? " data-quick" : "") + ">" + script + "</script>\n");
+    const std::string path = page + ".checked.html";
+    write_file(path, text);
+    const auto result = browse(path, {"--window-size=" + size, "--dump-dom"});
+    EXPECT_EQ(result.status, 0) << result.err;
+    const std::string opening = "<pre id=\"checks\">BEGIN\n";
+    const size_t begin = result.out.rfind(opening);
+    if (begin == std::string::npos) {
+      ADD_FAILURE() << "the checks did not come to their end\n" << result.err;
+      return 0;
+    }
+    const size_t from = begin + opening.size();
+    EXPECT_EQ(result.out.substr(from, result.out.find("\nEND", from) - from), "");
+    // Our own message shows that those of the page would be seen.
+    size_t messages = 0;
+    for (size_t at = result.err.find("CONSOLE"); at != std::string::npos; at = result.err.find("CONSOLE", at + 1))
+      ++messages;
+    EXPECT_EQ(messages, 1u) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("checks done"));
+    const std::string opened = "data-opened=\"";
+    return std::atof(result.out.c_str() + result.out.find(opened) + opened.size());
+  }
+
+ private:
+  const std::optional<std::string> browser_ = find_browser();
+};
+
+TEST_F(LevinReportBrowser, OneRunIsShownAndAnswersToItsControls) {
+  ASSERT_EQ(run({make_run("a")}).status, 0);
+  check(folder_ + "/a/report.html");
+}
+
+TEST_F(LevinReportBrowser, HostileNamesAndValuesDoNoHarm) {
+  const std::vector<std::string> names{"train_<script>alert(1)</script>",
+                                       "</script><img src=x onerror=alert(2)>",
+                                       "<b>损失</b>/ünïcode/😀",
+                                       std::string(200, 'x'),
+                                       "a/b/c/d",
+                                       " ",
+                                       "__proto__",
+                                       "constructor",
+                                       "{{data}}",
+                                       "\"quoted\", name\n",
+                                       "bytes \xff\xfe"};
+  const auto hostile = [&](int64_t step) {
+    std::vector<MetricValue> values;
+    for (size_t i = 0; i < names.size(); ++i)
+      values.push_back({names[i], std::sin(static_cast<double>(step) / 9 + static_cast<double>(i))});
+    values.push_back({"train_loss", step % 10 == 3 ? NAN : step % 10 == 7 ? -INFINITY : 1.0});
+    values.push_back({"val_loss", NAN});
+    values.push_back({"huge", 1e300 * static_cast<double>(step)});
+    values.push_back({"tiny", 1e-300 * static_cast<double>(step)});
+    values.push_back({"zero", 0});
+    if (step == 5) values.push_back({"once", 7});
+    return values;
+  };
+  for (const char* name : {"/<b>1", "/<b>2"}) {
+    write_run(folder_ + name, {}, hostile);
+    write_file(folder_ + name + "/config.yaml", std::string("\"</script><img src=x>\": \"<b>") + name + "\"\n");
+    write_file(folder_ + name + "/profile_rank0.txt", "</pre><img src=x>");
+  }
+  ASSERT_EQ(run({"<b>1", "<b>2"}).status, 0);
+  check(folder_ + "/report.html", false, "700,1200");
+}
+
+TEST_F(LevinReportBrowser, AThousandMetricsAreShown) {
+  write_run(folder_ + "/many", {.last_step = 20, .events = false}, [](int64_t step) {
+    std::vector<MetricValue> values;
+    for (int i = 0; i < 1000; ++i)
+      values.push_back({"layer" + std::to_string(i) + "/norm", std::sin(static_cast<double>(step * (i + 1)))});
+    return values;
+  });
+  ASSERT_EQ(run({"many"}).status, 0);
+  std::printf("1000 metrics: 50 charts were drawn %.0f ms after the navigation\n",
+              check(folder_ + "/many/report.html", true));
+}
+
+TEST_F(LevinReportBrowser, AMillionScalarsOpenInLessThanFiveSeconds) {
+  std::mt19937 random(1);
+  std::vector<MetricValue> values(10);
+  for (size_t i = 0; i < values.size(); ++i) values[i].name = "train_loss_of_" + std::to_string(i);
+  write_run(folder_ + "/long", {.last_step = 100'000, .steps_of_epoch = 1000}, [&](int64_t step) {
+    for (auto& value : values)
+      value.value = std::normal_distribution<double>()(random) + 3e3 / (1e3 + static_cast<double>(step));
+    return values;
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_EQ(run({"long"}).status, 0);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  const std::string page = folder_ + "/long/report.html";
+  const double opened = check(page, true);
+  std::printf(
+      "report of 1,000,000 scalars: written in %.1f s, %.1f MB, all charts drawn %.0f ms after the navigation\n",
+      seconds.count(), static_cast<double>(std::filesystem::file_size(page)) / 1e6, opened);
+  EXPECT_GT(opened, 0);
+  EXPECT_LT(opened, 5000);
+  EXPECT_LT(std::filesystem::file_size(page), 5'000'000u);
+}
+
+TEST_F(LevinReportBrowser, ScreenshotsShowTheChartsInLightAndDark) {
+  ASSERT_EQ(run({make_run("a"), make_run("b"), "-o", "page.html"}).status, 0);
+  for (const bool dark : {false, true}) {
+    const std::string picture = folder_ + (dark ? "/dark.png" : "/light.png");
+    const auto result =
+        browse(folder_ + "/page.html",
+               {"--window-size=1400,1600", "--virtual-time-budget=5000", "--screenshot=" + picture,
+                dark ? "--blink-settings=preferredColorScheme=0" : "--blink-settings=preferredColorScheme=1"});
+    EXPECT_THAT(result.err, Not(HasSubstr("CONSOLE")));
+    const Image image = read_png(picture);
+    EXPECT_EQ(image.width, 1400);
+    const auto impression = look_at(image);
+    EXPECT_GT(impression.coloured, 0.001) << picture;
+    EXPECT_LT(impression.coloured, 0.2) << picture;
+    if (dark) {
+      EXPECT_LT(impression.brightness, 80);
+    } else {
+      EXPECT_GT(impression.brightness, 200);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace levin
