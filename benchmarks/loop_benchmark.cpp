@@ -3,7 +3,7 @@
 /// same process would gain as well). Prints the median time a step and the median of the ratios round by round.
 ///
 ///   build/bin/loop_benchmark [rounds] [steps]
-///   build/bin/loop_benchmark --variant N [steps]      one variant, 0 to 7: prints its seconds
+///   build/bin/loop_benchmark --variant N [steps]      one variant, 0 to 8: prints its seconds
 
 #include "measure.h"
 
@@ -65,6 +65,7 @@ struct Data {
 struct Extras {
   bool bfloat16 = false;  ///< forward under autocast
   bool clips = false;     ///< gradients, by norm
+  bool watched = false;   ///< by every monitor and every logger, of which one has no server
 };
 constexpr double kClipNorm = 1.0;
 
@@ -113,7 +114,13 @@ double by_levin(const Data& data, int64_t steps, bool usual_callbacks, const std
   options.enable_model_summary = false;
   if (extras.bfloat16) options.precision = "bf16-mixed";
   if (extras.clips) options.gradient_clip_val = kClipNorm;
-  if (usual_callbacks)
+  if (extras.watched) {
+    options.logger = {levin::make<levin::CsvLogger>({}), levin::make<levin::TensorBoardLogger>({}),
+                      levin::make<levin::WandbLogger>({}), levin::make<levin::ConsoleLogger>({}),
+                      levin::make<levin::MlflowLogger>({.tracking_uri = "http://127.0.0.1:9", .finish_seconds = 1})};
+    options.callbacks = {levin::make<levin::DeviceStatsMonitor>({}), levin::make<levin::ThroughputMonitor>({}),
+                         levin::make<levin::LearningRateMonitor>({})};
+  } else if (usual_callbacks)
     options.logger = {levin::make<levin::CsvLogger>({}), levin::make<levin::TensorBoardLogger>({})};
   else
     options.barebones = true;
@@ -156,6 +163,8 @@ const std::vector<Variant>& variants() {
        [](const Data& data, int64_t steps) { return by_hand(data, steps, fused_adamw, {.clips = true}); }},
       {"trainer.fit, no callbacks, clipping by norm",
        [](const Data& data, int64_t steps) { return by_levin(data, steps, false, run_root(), {.clips = true}); }},
+      {"trainer.fit, device stats, throughput, all loggers, bar",
+       [](const Data& data, int64_t steps) { return by_levin(data, steps, true, run_root(), {.watched = true}); }},
   };
   return all;
 }
@@ -196,6 +205,7 @@ int main(int argc, char** argv) {
   std::printf("fit (usual callbacks)/ hand (fused): %.3f   (target 1.03)\n", ratio(3, 0));
   std::printf("fit (usual callbacks)/ hand (torch): %.3f   (target 0.6)\n", ratio(3, 1));
   std::printf("bf16-mixed           / hand, bf16  : %.3f   (target 1.03)\n", ratio(5, 4));
+  std::printf("fit (all watched)    / hand (fused): %.3f   (target 1.03)\n", ratio(8, 0));
   std::vector<double> clipping;
   for (size_t i = 0; i < seconds[0].size(); ++i)
     clipping.push_back((seconds[7][i] - seconds[2][i]) / (seconds[6][i] - seconds[0][i]));
