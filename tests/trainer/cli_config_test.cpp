@@ -104,6 +104,22 @@ class CliConfigTest : public testing::Test {
   std::vector<std::string> files_;
 };
 
+TEST_F(CliConfigTest, Profilers) {
+  const auto profiler = [&](const std::vector<std::string>& files, const std::vector<const char*>& words = {}) {
+    return resolve(files, words).find("trainer")->find("profiler")->to_flow();
+  };
+  EXPECT_EQ(profiler({}), "null");
+  EXPECT_EQ(profiler({file("trainer: {profiler: simple}\n")}), "{name: simple, units: true, least_percent: 0.1}");
+  EXPECT_EQ(profiler({file("trainer: {profiler: simple}\n")}, {"--trainer.profiler=null"}), "null");
+  // Later options join those of the same profiler; another profiler has none of them.
+  const std::string traces = file("trainer: {profiler: {pytorch: {schedule: {wait: 7, warmup: 2}}}}\n");
+  const std::string merged = profiler({traces}, {"--trainer.profiler.schedule.active=5"});
+  EXPECT_NE(merged.find("wait: 7, warmup: 2, active: 5"), std::string::npos) << merged;
+  EXPECT_EQ(profiler({traces}, {"--trainer.profiler=nvtx"}), "{name: nvtx, units: true, operators: false}");
+  EXPECT_NE(error_of({file("trainer: {profiler: simpel}\n")}).find("did you mean 'simple'"), std::string::npos);
+  EXPECT_NE(error_of({traces}, {"--trainer.profiler.schedule.active=0"}).find("at least 1"), std::string::npos);
+}
+
 TEST_F(CliConfigTest, DefaultsAreWhole) {
   const Config config = resolve({});
   EXPECT_TRUE(config.find("seed")->is_null());
