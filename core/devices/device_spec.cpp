@@ -106,12 +106,20 @@ Request parse_gpus(const Config& node) {
   return request_indices(*indices, node, "gpus", kGpusValid);
 }
 
-std::vector<at::Device> cuda_devices(const Request& request, int64_t available, const char* option) {
+std::vector<at::Device> cuda_devices(const Request& request, int64_t available, const char* option,
+                                     const GpuChoice& choose) {
   std::vector<int64_t> indices = request.indices;
-  if (request.kind == Request::Kind::kAll)
-    for (int64_t i = 0; i < available; ++i) indices.push_back(i);
-  if (request.kind == Request::Kind::kCount)
-    for (int64_t i = 0; i < request.count; ++i) indices.push_back(i);
+  const bool is_named = request.kind == Request::Kind::kIndices;
+  if (is_named && choose)
+    throw ConfigError(fmt::format(
+        "trainer.{} names the GPUs and trainer.auto_select_gpus is true; hint: give a count, or leave one of them out",
+        option));
+  const int64_t count = request.kind == Request::Kind::kAll ? -1 : request.count;
+  if (!is_named && choose && available > 0) {
+    indices = choose(count);
+  } else if (!is_named) {
+    for (int64_t i = 0; i < (count == -1 ? available : count); ++i) indices.push_back(i);
+  }
   if (available == 0)
     throw ConfigError(
         fmt::format("trainer.{} asks for GPUs, but no CUDA device can be used here; hint: accelerator: cpu, "
@@ -144,12 +152,14 @@ int64_t cuda_device_count() {
 }
 
 std::vector<at::Device> resolve_devices(const std::string& accelerator, const DeviceSpec& devices, const GpuSpec& gpus,
-                                        int64_t available_gpus) {
+                                        int64_t available_gpus, const GpuChoice& choose) {
   static const std::vector<std::string> kAccelerators = {"auto", "cpu", "cuda", "gpu"};
   if (std::find(kAccelerators.begin(), kAccelerators.end(), accelerator) == kAccelerators.end())
     throw ConfigError(
         fmt::format("unknown trainer.accelerator '{}'{}", accelerator, valid_names_hint(accelerator, kAccelerators)));
   const Request device_request = parse_devices(devices.config());
+  if (choose && accelerator == "cpu")
+    throw ConfigError("trainer.accelerator is cpu and trainer.auto_select_gpus is true; hint: leave one of them out");
 
   if (!gpus.config().is_null()) {
     if (device_request.kind != Request::Kind::kAuto)
@@ -158,7 +168,7 @@ std::vector<at::Device> resolve_devices(const std::string& accelerator, const De
       throw ConfigError("trainer.gpus asks for GPUs and trainer.accelerator for the CPU; hint: leave one of them out");
     const Request request = parse_gpus(gpus.config());
     if (request.kind == Request::Kind::kNone) return {at::Device(at::kCPU)};
-    return cuda_devices(request, available_gpus, "gpus");
+    return cuda_devices(request, available_gpus, "gpus", choose);
   }
 
   const bool use_cuda = accelerator == "cuda" || accelerator == "gpu" || (accelerator == "auto" && available_gpus > 0);
@@ -171,8 +181,8 @@ std::vector<at::Device> resolve_devices(const std::string& accelerator, const De
     return std::vector<at::Device>(static_cast<size_t>(ranks), at::Device(at::kCPU));
   }
   if (device_request.kind == Request::Kind::kAuto)
-    return cuda_devices({Request::Kind::kCount, 1, {}}, available_gpus, "accelerator");
-  return cuda_devices(device_request, available_gpus, "devices");
+    return cuda_devices({Request::Kind::kCount, 1, {}}, available_gpus, "accelerator", choose);
+  return cuda_devices(device_request, available_gpus, "devices", choose);
 }
 
 }  // namespace levin

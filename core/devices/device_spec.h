@@ -5,6 +5,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <string>
 #include <vector>
@@ -59,9 +60,14 @@ struct ConfigCodec<GpuSpec> {
 /// How many CUDA devices this process can use; 0 where LibTorch has no CUDA or there is no driver.
 int64_t cuda_device_count();
 
+/// Chooses so many GPUs of those there are, -1 for all that may be used; gives their CUDA numbers.
+using GpuChoice = std::function<std::vector<int64_t>(int64_t count)>;
+
 /// Turns the options into devices. `accelerator`: "auto", "cpu", "cuda" or "gpu". `available_gpus` is
-/// cuda_device_count() outside tests. Throws ConfigError naming what is there.
+/// cuda_device_count() outside tests. A count of GPUs is the first of them, or those that `choose` gives; it is not
+/// called where no GPU is wanted or there is none. Throws ConfigError naming what is there, and where the options name
+/// GPUs (or the CPU) and there is something that chooses.
 std::vector<at::Device> resolve_devices(const std::string& accelerator, const DeviceSpec& devices, const GpuSpec& gpus,
-                                        int64_t available_gpus);
+                                        int64_t available_gpus, const GpuChoice& choose = {});
 
 }  // namespace levin

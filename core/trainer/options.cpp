@@ -35,6 +35,8 @@ void describe_hardware(Schema<TrainerOptions>& schema) {
   schema.field("devices", &Options::devices, "how many devices (2), or which ([1, 3] or \"1,3\"); -1 is all");
   schema.field("gpus", &Options::gpus,
                "older spelling of devices: 3 is the first three GPUs, \"3\" is GPU 3, 0 the CPU");
+  schema.field("auto_select_gpus", &Options::auto_select_gpus,
+               "take GPUs that no other process computes on, where a count of them is given");
   schema.field("num_nodes", &Options::num_nodes, "hosts").at_least(1);
   schema.field("strategy", &Options::strategy, "how devices and ranks work together");
   schema.field("precision", &Options::precision, "number format");

@@ -62,6 +62,7 @@ struct TrainerOptions {
   std::string accelerator = "auto";                     ///< auto, cpu, cuda or gpu
   DeviceSpec devices;                                   ///< how many devices, or which
   GpuSpec gpus;                                         ///< older spelling of devices, with its own table
+  bool auto_select_gpus = false;                        ///< a count of GPUs is of those that nobody else uses
   int64_t num_nodes = 1;                                ///< hosts
   Spec<Strategy> strategy = "auto";                     ///< how devices and ranks work together
   Spec<Precision> precision = "32-true";                ///< number format

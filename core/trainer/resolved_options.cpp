@@ -1,5 +1,7 @@
 #include <levin/core/trainer/resolved_options.h>
 
+#include <levin/core/devices/cuda_addresses.h>
+#include <levin/core/devices/gpu_selection.h>
 #include <levin/core/interfaces/checkpointer.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/strategy.h>
@@ -72,8 +74,22 @@ bool several_ranks(const TrainerOptions& options, const ResolvedOptions& resolve
   return environment != nullptr && environment->world_size() > 1;
 }
 
+/// GPUs that are free. All ranks of a host must get the same, which those that a launcher has started one by one could
+/// not agree on.
+std::vector<int64_t> free_gpus(int64_t count) {
+  const auto environment = registries().detect_environment();
+  const bool started_by_levin = environment == nullptr || environment->name() == "Levin";
+  if (!started_by_levin && environment->local_world_size() > 1)
+    throw ConfigError(
+        fmt::format("trainer.auto_select_gpus selects for ranks that the trainer starts, but {} has started {} on this "
+                    "host; hint: let the launcher choose the GPUs, or name them: trainer.devices: [0, 2]",
+                    environment->name(), environment->local_world_size()));
+  return select_free_gpus(count, cuda_addresses());
+}
+
 void resolve_devices_and_strategy(const TrainerOptions& options, ResolvedOptions& resolved) {
-  resolved.devices = resolve_devices(options.accelerator, options.devices, options.gpus, cuda_device_count());
+  resolved.devices = resolve_devices(options.accelerator, options.devices, options.gpus, cuda_device_count(),
+                                     options.auto_select_gpus ? GpuChoice(free_gpus) : GpuChoice());
   const Config& devices = options.devices.config();
   resolved.devices_are_given =
       !options.gpus.config().is_null() || !(devices.is_null() || (devices.is_scalar() && devices.text() == "auto"));

@@ -140,13 +140,23 @@ TEST(DeviceStatsMonitorTest, AnObjectThatServesRankZeroAloneWaitsForNobody) {
 }
 
 TEST(DeviceStatsMonitorTest, ARankWithoutABatchTakesPartToo) {
-  Plan plan = plan_with("interval: 0.05");
-  plan.epochs = 1;
-  plan.examples = 17;  // 8, 8 and 1: in the third batch one rank has none
-  plan.change = [](TrainerOptions& options) { options.log_every_n_steps = 1; };
-  const Outcome run = train(plan, {"ddp_threads", 2});
-  EXPECT_EQ(steps_of(run, "rank0/cpu/resident_memory_mib").back(), 3);
-  EXPECT_EQ(steps_of(run, "train_loss_step").size(), 3u);
+  const StandInNvml stand_in("gpus 1");
+  TrainerOptions options = testing::quiet(1);
+  options.strategy = "ddp_threads";
+  options.devices = 2;
+  options.log_every_n_steps = 1;
+  options.default_root_dir = testing::fresh_folder("device_stats_uneven");
+  options.callbacks = {Spec<Callback>(make<DeviceStatsMonitor>({.interval = 0.05, .gpus = "all"}))};
+  const auto logger = std::make_shared<testing::ValueLogger>();
+  options.logger = {logger};
+  Trainer trainer(options);
+  // Batches of 8, 8 and 1: one rank has nothing in the third.
+  trainer.fit(make<testing::TinyModule>(testing::TinyOptions{}),
+              DataLoader(testing::tiny_dataset(17), {.global_batch_size = 8}));
+  EXPECT_EQ(trainer.global_step(), 3);
+  EXPECT_EQ(logger->logged.at("train_loss_step").size(), 3u);
+  EXPECT_EQ(logger->logged.at("rank0/cpu/resident_memory_mib").back().first, 3);
+  EXPECT_EQ(logger->logged.at("rank0/gpu0/power_watts").back().second, 300);
 }
 
 TEST(DeviceStatsMonitorTest, TrainingIsTheSameWithIt) {

@@ -130,6 +130,35 @@ TEST(GpusOptionTest, FromCode) {
   EXPECT_EQ(resolve_devices("cuda", "1,3", {}, kGpus), cuda({1, 3}));
 }
 
+TEST(AutoSelectGpusTest, ACountOfGpusIsOfThoseThatWereChosen) {
+  std::vector<int64_t> asked;
+  const GpuChoice choose = [&](int64_t count) {
+    asked.push_back(count);
+    return count == 1 ? std::vector<int64_t>{3} : std::vector<int64_t>{1, 3};
+  };
+  EXPECT_EQ(resolve_devices("auto", {}, 2, kGpus, choose), cuda({1, 3}));
+  EXPECT_EQ(resolve_devices("auto", {}, -1, kGpus, choose), cuda({1, 3}));
+  EXPECT_EQ(resolve_devices("gpu", 2, {}, kGpus, choose), cuda({1, 3}));
+  EXPECT_EQ(resolve_devices("auto", {}, {}, kGpus, choose), cuda({3}));
+  EXPECT_EQ(asked, (std::vector<int64_t>{2, -1, 2, 1}));
+}
+
+TEST(AutoSelectGpusTest, NothingIsChosenWhereGpusAreNamedOrThereAreNone) {
+  const GpuChoice choose = [](int64_t) -> std::vector<int64_t> { throw ConfigError("chosen"); };
+  EXPECT_NE(error_of([&] {
+              resolve_devices("auto", "1,3", {}, kGpus, choose);
+            }).find("trainer.devices names the GPUs and trainer.auto_select_gpus is true"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { resolve_devices("auto", {}, "1", kGpus, choose); }).find("trainer.gpus names the GPUs"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { resolve_devices("cpu", {}, {}, kGpus, choose); }).find("trainer.accelerator is cpu and"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { resolve_devices("auto", {}, 2, 0, choose); }).find("no CUDA device can be used here"),
+            std::string::npos);
+  EXPECT_EQ(resolve_devices("auto", {}, 0, kGpus, choose), cpu());
+  EXPECT_EQ(resolve_devices("auto", {}, {}, 0, choose), cpu());
+}
+
 TEST(GpusOptionTest, ConflictsAreRefused) {
   EXPECT_NE(
       error_of([] { resolve_devices("auto", 2, 2, kGpus); }).find("trainer.gpus and trainer.devices are both given"),

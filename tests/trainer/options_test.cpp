@@ -192,6 +192,7 @@ TEST(TrainerOptionsTest, NamesAreFrozen) {
                                            "accelerator",
                                            "devices",
                                            "gpus",
+                                           "auto_select_gpus",
                                            "num_nodes",
                                            "strategy",
                                            "precision",
