@@ -7,6 +7,7 @@
 #include "measure.h"
 
 #include <levin/core/base/config.h>
+#include <levin/core/interfaces/logger.h>
 #include <levin/core/trainer/registries.h>
 
 #include <fmt/format.h>
