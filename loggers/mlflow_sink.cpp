@@ -289,8 +289,8 @@ void MlflowSink::refused_one(const Batch& batch, const std::string& reason) {
 }
 
 void MlflowSink::set_aside(std::string_view what, const std::string& reason) {
-  auto& files = FileSystem::current();
   const std::string path = options_.folder + "/refused.txt";
+  auto& files = FileSystem::current();
   files.create_directories(options_.folder);
   const auto file = files.open_append(path);
   file->append(fmt::format("{}\t{}\n", reason, what));
@@ -375,7 +375,18 @@ void MlflowSink::find_run() {
   if (found.contains("runs") && !found["runs"].empty()) run_id_ = found["runs"][0]["info"]["run_id"];
 }
 
-void MlflowSink::save() const {
+void MlflowSink::save() {
+  try {
+    write_state();
+  } catch (const Error& error) {
+    if (!std::exchange(warned_of_state_, true))
+      log::warning(fmt::format("MLflow logger: {}; what is logged is sent all the same, but no later process will know "
+                               "the run",
+                               error.what()));
+  }
+}
+
+void MlflowSink::write_state() const {
   auto& files = FileSystem::current();
   const Json json{{"tracking_uri", options_.tracking_uri},
                   {"experiment_name", options_.experiment_name},

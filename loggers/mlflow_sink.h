@@ -85,7 +85,8 @@ class MlflowSink final : public RecordSink {
   std::string experiment_id();
   void create_run();
   void find_run();
-  void save() const;
+  void save();
+  void write_state() const;
   size_t send_batch(std::span<const std::string> records);
   void log_batch(const Batch& batch);
   void refused_one(const Batch& batch, const std::string& reason);
@@ -101,6 +102,7 @@ class MlflowSink final : public RecordSink {
   std::string run_id_;
   std::string artifact_uri_;  ///< empty: not asked yet
   bool warned_of_refusal_ = false;
+  bool warned_of_state_ = false;
 };
 
 }  // namespace levin

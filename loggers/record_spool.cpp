@@ -48,7 +48,13 @@ std::vector<std::string> parse(std::string_view data) {
 }  // namespace
 
 RecordSpool::RecordSpool(std::string directory) : directory_(std::move(directory)), next_number_(kFirstNumber) {
-  for (const auto& name : FileSystem::current().list(directory_)) {
+  std::vector<std::string> names;
+  try {
+    names = FileSystem::current().list(directory_);
+  } catch (const Error&) {
+    // No folder can be read there; append() will say what is wrong.
+  }
+  for (const auto& name : names) {
     const auto number = number_of(name);
     if (!number) continue;
     File file{.number = *number};

@@ -221,9 +221,16 @@ class MlflowServer : public MlflowTest {
     });
     EXPECT_TRUE(answers) << server_->err();
   }
+  /// Kills it with the processes that it started.
   static void stop_server() {
     if (server_ == nullptr) return;
-    server_->send(SIGTERM);
+    std::vector<pid_t> processes{server_->process()};
+    for (size_t i = 0; i < processes.size(); ++i) {
+      const std::string process = std::to_string(processes[i]);
+      std::ifstream children("/proc/" + process + "/task/" + process + "/children");
+      for (pid_t child = 0; children >> child;) processes.push_back(child);
+    }
+    for (const pid_t process : processes) ::kill(process, SIGKILL);
     server_->wait();
     server_.reset();
   }
@@ -256,7 +263,7 @@ TEST_F(MlflowServer, MlflowReadsEverythingBack) {
   given.log_model = "all";
   MlflowLogger logger(given);
   logger.start(run_);
-  logger.log_hyperparameters(Config::parse("{model: {lr: 1e-3, text: '" + std::string(7000, 'x') + "'}, a?b: 1}", {}));
+  logger.log_hyperparameters(Config::parse("{model: {lr: 1e-3, text: '" + std::string(7000, 'x') + "', 'a?b': 1}}", {}));
   for (int64_t step = 0; step < 2500; ++step) {
     const std::vector<MetricValue> values{{"train/loss", 0.1 * static_cast<double>(step)}, {long_name, 1}};
     logger.log_metrics(values, step, 0);
@@ -281,7 +288,7 @@ TEST_F(MlflowServer, MlflowReadsEverythingBack) {
   const std::string text = run["params"]["model.text"];
   EXPECT_EQ(text.substr(0, 240), std::string(240, 'x'));
   EXPECT_TRUE(text.ends_with("..."));
-  EXPECT_EQ(run["params"][mlflow_name("a?b")], "1");
+  EXPECT_EQ(run["params"][mlflow_name("model.a?b")], "1");
   const Json& loss = run["history"]["train/loss"];
   ASSERT_EQ(loss.size(), 2500u);
   for (size_t i = 0; i < loss.size(); ++i) {

@@ -1,0 +1,174 @@
+#include <levin/core/base/file_system.h>
+#include <levin/core/base/log.h>
+#include <levin/core/trainer/registries.h>
+#include <levin/loggers/mlflow_logger.h>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include "../support/faulty_file_system.h"
+#include "../support/tiny.h"
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+/// What every built-in logger must bear, whatever it writes to. The MLflow logger's server is never there.
+namespace levin {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class LoggerConformance : public ::testing::TestWithParam<std::string> {
+ protected:
+  LoggerConformance() : directory_(testing::fresh_folder("logger_conformance") + "/version_0") {
+    log::set_sink([this](const std::string& line) {
+      const std::lock_guard lock(mutex_);
+      lines_.push_back(line);
+    });
+  }
+  ~LoggerConformance() override { log::set_sink(nullptr); }
+
+  std::shared_ptr<Logger> make_logger() const {
+    Config options = Config::mapping();
+    if (GetParam() == "mlflow")
+      options = Config::parse("{tracking_uri: 'http://127.0.0.1:1', finish_seconds: 1}", {.source = "test"});
+    return registries().loggers.make(GetParam(), options, "trainer.logger");
+  }
+  RunInfo run() const { return {.directory = directory_, .name = "version_0"}; }
+  int64_t warnings() {
+    const std::lock_guard lock(mutex_);
+    return std::count_if(lines_.begin(), lines_.end(),
+                         [](const std::string& line) { return line.find("warning") != std::string::npos; });
+  }
+  /// One call of everything.
+  static void log_everything(Logger& logger, int64_t step) {
+    const double infinity = std::numeric_limits<double>::infinity();
+    const std::vector<MetricValue> values{{"loss", 0.5},
+                                          {"train/a/b", -infinity},
+                                          {"größe 😀", NAN},
+                                          {std::string(200, 'n'), infinity},
+                                          {"", 1},
+                                          {"bytes \xff\xfe", 2},
+                                          {"line\nbreak, \"quote\"", 3},
+                                          {"../up//and/../down", 4}};
+    logger.log_metrics(values, step, 0);
+    logger.log_metrics({}, step, 0);
+    logger.log_text("note/größe", "text\n\xff", step);
+    logger.log_histogram("h", std::vector<double>{1, NAN, infinity}, step);
+    logger.log_histogram("h", {}, step);
+    logger.log_image("../image", at::zeros({3, 4, 4}, at::kByte), step);
+    logger.log_hyperparameters(Config::parse("{model: {lr: 1e-3, list: [1, {a: b}], none: null}, 'ö?': ''}", {}));
+    logger.after_save_checkpoint({.path = "/nowhere/at/all", .is_best = true});
+    logger.flush();
+  }
+
+  const std::string directory_;
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+TEST_P(LoggerConformance, TakesOddNamesAndValues) {
+  const auto logger = make_logger();
+  logger->start(run());
+  for (int64_t step = 0; step < 3; ++step) log_everything(*logger, step);
+  logger->finish(TrainerStatus::kFinished);
+  if (GetParam() != "mlflow") {
+    EXPECT_EQ(warnings(), 0);
+  }
+}
+
+TEST_P(LoggerConformance, TakesEverythingWithoutAStartAndAfterTheEnd) {
+  const auto logger = make_logger();
+  log_everything(*logger, 0);
+  logger->finish(TrainerStatus::kFailed);
+  logger->start(run());
+  logger->finish(TrainerStatus::kFailed);
+  log_everything(*logger, 1);
+  logger->finish(TrainerStatus::kFinished);
+}
+
+TEST_P(LoggerConformance, TakesSeveralFitsAndAStartWithoutAnEnd) {
+  const auto logger = make_logger();
+  for (int64_t fit = 0; fit < 3; ++fit) {
+    logger->start(run());
+    log_everything(*logger, fit);
+    logger->finish(fit == 1 ? TrainerStatus::kInterrupted : TrainerStatus::kFinished);
+  }
+  logger->start(run());
+  log_everything(*logger, 3);
+  RunInfo other = run();
+  other.directory += "_other";
+  logger->start(other);
+  log_everything(*logger, 4);
+}
+
+TEST_P(LoggerConformance, AFullDiskIsAWarningAndNothingIsThrown) {
+  testing::FaultyFileSystem files;
+  files.fail_after_bytes(0);
+  const auto logger = make_logger();
+  logger->start(run());
+  for (int64_t step = 0; step < 10; ++step) log_everything(*logger, step);
+  logger->finish(TrainerStatus::kFinished);
+  if (GetParam() != "console") {
+    EXPECT_GT(warnings(), 0);
+  }
+  EXPECT_LE(warnings(), 8);
+}
+
+TEST_P(LoggerConformance, AFolderThatCannotBeMadeIsAWarning) {
+  std::ofstream(directory_) << "a file in its place";
+  const auto logger = make_logger();
+  logger->start(run());
+  log_everything(*logger, 0);
+  logger->finish(TrainerStatus::kFinished);
+  if (GetParam() != "console") {
+    EXPECT_GT(warnings(), 0);
+  }
+}
+
+TEST_P(LoggerConformance, LoggingIsQuick) {
+  const auto logger = make_logger();
+  logger->start(run());
+  const std::vector<MetricValue> values{{"train/loss", 0.125}, {"lr", 1e-3}, {"accuracy", 0.5}, {"norm", 2.25}};
+  constexpr int64_t kRows = 20'000;
+  const auto begin = Clock::now();
+  for (int64_t step = 0; step < kRows; ++step) logger->log_metrics(values, step, 0);
+  const auto each = std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / kRows;
+  RecordProperty("microseconds_a_row", std::to_string(each));
+  std::cout << GetParam() << ": " << each << " us a row of 4 values\n";
+  EXPECT_LT(each, 200);
+  logger->finish(TrainerStatus::kFinished);
+}
+
+TEST_P(LoggerConformance, ATrainingThatThrowsEndsTheRun) {
+  struct Failing : testing::TinyModule {
+    Failing() : TinyModule({}) {}
+    StepOutput training_step(const Batch& batch, int64_t index) override {
+      if (index == 3) throw Error("test", "the third step fails");
+      return TinyModule::training_step(batch, index);
+    }
+  };
+  auto options = testing::quiet(1);
+  options.default_root_dir = directory_;
+  options.log_every_n_steps = 1;
+  options.logger = {make_logger()};
+  Trainer trainer(options);
+  EXPECT_THROW(trainer.fit(std::make_shared<Failing>(), testing::tiny_loader()), Error);
+  Trainer again(options);
+  again.fit(std::make_shared<testing::TinyModule>(testing::TinyOptions{}), testing::tiny_loader());
+  EXPECT_EQ(again.status(), TrainerStatus::kFinished);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LoggerConformance, ::testing::ValuesIn([] { return registries().loggers.names(); }()),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace levin
