@@ -19,9 +19,16 @@ foreach(line ${lines})
   if(suite MATCHES "Gpu")
     list(APPEND labels gpu)
   endif()
+  # A browser is a dozen processes, and how long a page takes to open is measured.
+  set(timeout ${TIMEOUT})
+  set(serial FALSE)
+  if(suite MATCHES "Browser")
+    set(timeout 600)
+    set(serial TRUE)
+  endif()
   # GoogleTest exits with 0 when it skipped every test; ctest is to say "skipped" then, and only then.
   string(APPEND content "add_test([==[${PREFIX}.${suite}]==] [==[${EXECUTABLE}]==] [==[--gtest_filter=${suite}.*]==])
-set_tests_properties([==[${PREFIX}.${suite}]==] PROPERTIES LABELS [==[${labels}]==] TIMEOUT ${TIMEOUT}
+set_tests_properties([==[${PREFIX}.${suite}]==] PROPERTIES LABELS [==[${labels}]==] TIMEOUT ${timeout} RUN_SERIAL ${serial}
   ENVIRONMENT [==[${ENVIRONMENT}]==]
   SKIP_REGULAR_EXPRESSION [==[PASSED  \\] 0 tests\\.[^F]*SKIPPED \\] [0-9]+ tests?, listed below:\n(\\[  SKIPPED \\][^\n]*\n?)+$]==])
 ")

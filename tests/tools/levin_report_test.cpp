@@ -179,7 +179,7 @@ class LevinReportBrowser : public LevinReportTool {
                                    "--user-data-dir=" + fresh_folder("browser")};
     words.insert(words.end(), options.begin(), options.end());
     words.push_back("file://" + page);
-    return run_program(words, {.environment = {{"HOME", fresh_folder("home")}}});
+    return run_program(words, {.environment = {{"HOME", fresh_folder("home")}}, .timeout = std::chrono::seconds(200)});
   }
 
   /// Opens the page with report_browser_checks.js in it and expects that the checks find nothing wrong.
