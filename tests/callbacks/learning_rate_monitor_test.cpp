@@ -29,7 +29,7 @@ class RateLogger : public Logger {
 };
 
 /// Halves the rate after every step or epoch.
-class DecayingModule : public testing::TinyModule {
+class DecayingModule : public testing::PlainModule {
  public:
   explicit DecayingModule(Interval interval) : interval_(interval) {}
   OptimizerConfigs configure_optimizers() override {

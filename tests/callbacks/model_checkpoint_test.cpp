@@ -23,7 +23,7 @@ using testing::CapturedLog;
 using testing::quiet_options;
 using testing::RunFolder;
 using testing::tiny_loader;
-using testing::TinyModule;
+using testing::PlainModule;
 using Names = std::vector<std::string>;
 
 constexpr const char* kFolder = "version_0/checkpoints";
@@ -34,7 +34,7 @@ class ModelCheckpointTest : public ::testing::Test {
   std::shared_ptr<ModelCheckpoint> train(const ModelCheckpointOptions& options, const std::vector<double>& val_losses) {
     auto callback = make<ModelCheckpoint>(options);
     Trainer trainer(quiet_options(folder_, static_cast<int64_t>(val_losses.size()), {callback}));
-    trainer.fit(std::make_shared<TinyModule>(val_losses), tiny_loader(), tiny_loader(1));
+    trainer.fit(std::make_shared<PlainModule>(val_losses), tiny_loader(), tiny_loader(1));
     return callback;
   }
   Names saved() const { return folder_.list(kFolder); }
@@ -110,7 +110,7 @@ TEST_F(ModelCheckpointTest, StepsCanRankCheckpoints) {
 TEST_F(ModelCheckpointTest, AccumulatedBatchesAreNoSteps) {
   auto options = quiet_options(folder_, 1, {make<ModelCheckpoint>({.save_top_k = -1, .every_n_train_steps = 1})});
   options.accumulate_grad_batches = 2;
-  Trainer(options).fit(std::make_shared<TinyModule>(), tiny_loader());
+  Trainer(options).fit(std::make_shared<PlainModule>(), tiny_loader());
   EXPECT_EQ(saved(), (Names{"epoch=0-step=1", "epoch=0-step=2"}));
 }
 
@@ -119,7 +119,7 @@ TEST_F(ModelCheckpointTest, AfterEachValidationWhereThereAreSeveralAnEpoch) {
   auto options = quiet_options(folder_, 1, {callback});
   options.val_check_interval = 0.5;
   options.num_sanity_val_steps = 1;
-  Trainer(options).fit(std::make_shared<TinyModule>(std::vector<double>{2, 1}), tiny_loader(), tiny_loader(1));
+  Trainer(options).fit(std::make_shared<PlainModule>(std::vector<double>{2, 1}), tiny_loader(), tiny_loader(1));
   EXPECT_EQ(saved(), (Names{"epoch=0-step=2", "epoch=0-step=4"}));
   EXPECT_EQ(callback->best_model_score(), 1);
 }
@@ -130,7 +130,7 @@ TEST_F(ModelCheckpointTest, SavesAnEpochThatWasCutShort) {
   auto options = quiet_options(folder_, 5, {callback});
   options.max_steps = 2;
   // The metric is not there yet: no error, since no validation was due.
-  Trainer(options).fit(std::make_shared<TinyModule>(), tiny_loader(), tiny_loader(1));
+  Trainer(options).fit(std::make_shared<PlainModule>(), tiny_loader(), tiny_loader(1));
   EXPECT_EQ(saved(), Names{});
   EXPECT_NE(log.text().find("'val_loss' was not logged"), std::string::npos) << log.text();
 }
@@ -190,7 +190,7 @@ TEST_F(ModelCheckpointTest, AResumedRunKnowsTheBestAndLeavesTheFormerRunAlone) {
   const auto first = train({.monitor = "val_loss", .save_last = true}, {1, 2});
   auto second = make<ModelCheckpoint>({.monitor = "val_loss", .save_last = true});
   Trainer trainer(quiet_options(folder_, 4, {second}));
-  trainer.fit(std::make_shared<TinyModule>(std::vector<double>{3, 0.5}), tiny_loader(), tiny_loader(1), path("last"));
+  trainer.fit(std::make_shared<PlainModule>(std::vector<double>{3, 0.5}), tiny_loader(), tiny_loader(1), path("last"));
   EXPECT_EQ(saved(), (Names{"epoch=0-step=4", "last"}));
   EXPECT_EQ(folder_.list("version_1/checkpoints"), (Names{"epoch=3-step=16", "last"}));
   EXPECT_EQ(second->best_model_score(), 0.5);
@@ -199,7 +199,7 @@ TEST_F(ModelCheckpointTest, AResumedRunKnowsTheBestAndLeavesTheFormerRunAlone) {
 TEST_F(ModelCheckpointTest, AFullDiskLosesNothing) {
   testing::FaultyFileSystem files;
   auto callback = make<ModelCheckpoint>({.monitor = "val_loss", .save_last = true});
-  auto module = std::make_shared<TinyModule>(std::vector<double>{2, 1});
+  auto module = std::make_shared<PlainModule>(std::vector<double>{2, 1});
   module->before_step = [&](int64_t batch_idx) {
     if (module->validations == 1 && batch_idx == 0) files.fail_after_bytes(100);
   };
@@ -243,7 +243,7 @@ TEST_F(ModelCheckpointTest, AFailedAsynchronousSaveEndsTrainingAndIsForgotten) {
     const std::string best = folder_.path(folder + "/epoch=0-step=4");
     const std::string newest = save_last ? folder_.path(folder + "/last") : best;
     auto callback = make<ModelCheckpoint>({.monitor = "val_loss", .save_last = save_last, .asynchronous = true});
-    auto module = std::make_shared<TinyModule>(std::vector<double>{2, 1});
+    auto module = std::make_shared<PlainModule>(std::vector<double>{2, 1});
     module->before_step = [&](int64_t batch_idx) {
       if (module->validations != 1 || batch_idx != 1) return;
       for (int i = 0; i < 10'000 && !files.exists(newest); ++i)
@@ -267,7 +267,7 @@ TEST_F(ModelCheckpointTest, AFailedAsynchronousSaveEndsTrainingAndIsForgotten) {
 TEST_F(ModelCheckpointTest, SavesAfterAFailureIfAsked) {
   CapturedLog log;
   auto callback = make<ModelCheckpoint>({.save_on_exception = true});
-  auto module = std::make_shared<TinyModule>();
+  auto module = std::make_shared<PlainModule>();
   module->before_step = [](int64_t batch_idx) {
     if (batch_idx == 2) throw std::domain_error("the user's");
   };
@@ -280,7 +280,7 @@ TEST_F(ModelCheckpointTest, SavesAfterAFailureIfAsked) {
 TEST_F(ModelCheckpointTest, SavesByTime) {
   auto options =
       quiet_options(folder_, 1, {make<ModelCheckpoint>({.save_top_k = -1, .train_time_interval = "00:00:00:01"})});
-  auto module = std::make_shared<TinyModule>();
+  auto module = std::make_shared<PlainModule>();
   module->before_step = [](int64_t batch_idx) {
     if (batch_idx == 1) usleep(1'100'000);
   };
@@ -291,7 +291,7 @@ TEST_F(ModelCheckpointTest, SavesByTime) {
 TEST_F(ModelCheckpointTest, NothingInADryRun) {
   auto options = quiet_options(folder_, 1, {make<ModelCheckpoint>({.save_last = true})});
   options.fast_dev_run = true;
-  Trainer(options).fit(std::make_shared<TinyModule>(), tiny_loader(), tiny_loader(1));
+  Trainer(options).fit(std::make_shared<PlainModule>(), tiny_loader(), tiny_loader(1));
   EXPECT_EQ(saved(), Names{});
 }
 

@@ -14,18 +14,18 @@ using testing::CapturedLog;
 using testing::quiet_options;
 using testing::RunFolder;
 using testing::tiny_loader;
-using testing::TinyModule;
+using testing::PlainModule;
 
 TEST(ModelSummary, PrintsATableWhenFitStarts) {
   const RunFolder folder;
   const CapturedLog log;
   auto options = quiet_options(folder, 2, {make<ModelSummary>()});
   options.enable_model_summary = true;
-  Trainer(options).fit(std::make_shared<TinyModule>(), tiny_loader());
-  EXPECT_NE(log.text().find("[levin] model TinyModule\n  name | type   |  params | mode\n"), std::string::npos)
+  Trainer(options).fit(std::make_shared<PlainModule>(), tiny_loader());
+  EXPECT_NE(log.text().find("[levin] model PlainModule\n  name | type   |  params | mode\n"), std::string::npos)
       << log.text();
   EXPECT_NE(log.text().find("  net  | Linear |       3 | train\n"), std::string::npos) << log.text();
-  EXPECT_EQ(log.text().find("model TinyModule"), log.text().rfind("model TinyModule"));
+  EXPECT_EQ(log.text().find("model PlainModule"), log.text().rfind("model PlainModule"));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace {
 using testing::quiet_options;
 using testing::RunFolder;
 using testing::tiny_loader;
-using testing::TinyModule;
+using testing::PlainModule;
 
 size_t count(const std::string& text, const std::string& part) {
   size_t found = 0;
@@ -52,7 +52,7 @@ TEST_F(ProgressBarTest, PlainLinesWhereThereIsNoTerminal) {
   ::testing::internal::CaptureStderr();
   auto bar = make<ProgressBar>();
   Trainer trainer(options(bar, 2));
-  trainer.fit(std::make_shared<TinyModule>(std::vector<double>{0.5, 0.25}), tiny_loader(), tiny_loader(1));
+  trainer.fit(std::make_shared<PlainModule>(std::vector<double>{0.5, 0.25}), tiny_loader(), tiny_loader(1));
   const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(count(text, "\n"), 2u) << text;
   EXPECT_EQ(text.find('\r'), text.npos);
@@ -64,7 +64,7 @@ TEST_F(ProgressBarTest, PlainLinesWhereThereIsNoTerminal) {
 TEST_F(ProgressBarTest, PlainLinesNowAndThenInLongEpochs) {
   ::testing::internal::CaptureStderr();
   Trainer trainer(options(make<ProgressBar>({.plain_interval = 1e-9}), 1));
-  trainer.fit(std::make_shared<TinyModule>(), tiny_loader());
+  trainer.fit(std::make_shared<PlainModule>(), tiny_loader());
   const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(count(text, "\n"), 5u) << text;
   EXPECT_NE(text.find("Epoch 0:  25% 1/4"), text.npos) << text;
@@ -74,7 +74,7 @@ TEST_F(ProgressBarTest, ATerminalShowsEveryStage) {
   auto trainer_options = options(terminal_bar(), 2);
   trainer_options.num_sanity_val_steps = 1;
   Trainer trainer(trainer_options);
-  auto module = std::make_shared<TinyModule>();
+  auto module = std::make_shared<PlainModule>();
   trainer.fit(module, tiny_loader(), tiny_loader(2));
   EXPECT_TRUE(shown("Epoch 0:  25%|")) << screen_;
   EXPECT_TRUE(shown("\nValidation:  50%|")) << screen_;
@@ -100,14 +100,14 @@ TEST_F(ProgressBarTest, ATerminalShowsEveryStage) {
 
 TEST_F(ProgressBarTest, RefreshesNoMoreOftenThanAsked) {
   Trainer trainer(options(terminal_bar({.refresh_rate = 0.01}), 1));
-  trainer.fit(std::make_shared<TinyModule>(), tiny_loader(500));
+  trainer.fit(std::make_shared<PlainModule>(), tiny_loader(500));
   // The first batch, and the line at the end.
   EXPECT_EQ(count(screen_, "Epoch 0:"), 2u) << screen_;
 }
 
 TEST_F(ProgressBarTest, LogMessagesAppearAbove) {
   Trainer trainer(options(terminal_bar(), 1));
-  auto module = std::make_shared<TinyModule>();
+  auto module = std::make_shared<PlainModule>();
   module->before_step = [](int64_t batch_idx) {
     if (batch_idx == 2) log::info("hello");
   };
@@ -121,7 +121,7 @@ TEST_F(ProgressBarTest, LogMessagesAppearAbove) {
 
 TEST_F(ProgressBarTest, AnExceptionLeavesTheTerminalUsable) {
   Trainer trainer(options(terminal_bar(), 1));
-  auto module = std::make_shared<TinyModule>();
+  auto module = std::make_shared<PlainModule>();
   module->before_step = [](int64_t batch_idx) {
     if (batch_idx == 2) throw std::domain_error("the user's");
   };
@@ -136,7 +136,7 @@ TEST_F(ProgressBarTest, AnExceptionLeavesTheTerminalUsable) {
 
 TEST_F(ProgressBarTest, LeavesNothingIfAsked) {
   Trainer trainer(options(terminal_bar({.refresh_rate = 1e6, .leave = false}), 3));
-  trainer.fit(std::make_shared<TinyModule>(), tiny_loader());
+  trainer.fit(std::make_shared<PlainModule>(), tiny_loader());
   EXPECT_EQ(rows(), std::vector<std::string>{""}) << screen_;
 }
 

@@ -14,7 +14,7 @@ using testing::CapturedLog;
 using testing::quiet_options;
 using testing::RunFolder;
 using testing::tiny_loader;
-using testing::TinyModule;
+using testing::PlainModule;
 
 /// A state as a checkpoint holds it.
 State after_training(double seconds) {
@@ -32,7 +32,7 @@ TEST(Timer, MeasuresStages) {
   const RunFolder folder;
   auto timer = make<Timer>();
   Trainer trainer(quiet_options(folder, 1, {timer}));
-  auto module = std::make_shared<TinyModule>();
+  auto module = std::make_shared<PlainModule>();
   module->before_step = [](int64_t) { usleep(2000); };
   trainer.fit(module, tiny_loader(), tiny_loader(1));
   EXPECT_GT(timer->time_elapsed(), 0.008);
@@ -52,7 +52,7 @@ TEST(Timer, EndsTraining) {
   CapturedLog log;
   auto timer = make<Timer>({.duration = "00:00:00:01"});
   Trainer trainer(quiet_options(folder, 1, {timer}));
-  auto module = std::make_shared<TinyModule>();
+  auto module = std::make_shared<PlainModule>();
   module->before_step = [](int64_t batch_idx) {
     if (batch_idx == 1) usleep(1'100'000);
   };

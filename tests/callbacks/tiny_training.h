@@ -73,9 +73,9 @@ class CapturedLog {
 };
 
 /// One linear layer. `val_loss` has the values of a script, one a validation; `train_loss` is the epoch's number.
-class TinyModule : public Module {
+class PlainModule : public Module {
  public:
-  explicit TinyModule(std::vector<double> val_losses = {}) : val_losses_(std::move(val_losses)) {
+  explicit PlainModule(std::vector<double> val_losses = {}) : val_losses_(std::move(val_losses)) {
     net_ = register_module("net", torch::nn::Linear(2, 1));
   }
 
