@@ -222,8 +222,8 @@ void BackgroundWorker::State::failed(const std::string& message) {
   if (warned_) return;
   warned_ = true;
   const std::string kept = spool_ ? fmt::format("is kept in {}", spool_->directory()) : "waits in memory";
-  log::warning(fmt::format("{}: {}; training goes on; what cannot be sent {} and is tried again", options_.name,
-                           message, kept));
+  log::warning(
+      fmt::format("{}: {}; training goes on; what cannot be sent {} and is tried again", options_.name, message, kept));
 }
 
 void BackgroundWorker::State::save_in_flight() {
@@ -300,7 +300,8 @@ void BackgroundWorker::State::report() {
     log::warning(fmt::format("{}: {} records ({}) were not sent and are kept in {}; {}", options_.name, kept,
                              size_text(spool_->bytes()), spool_->directory(), options_.later));
   if (lost > 0)
-    log::warning(fmt::format("{}: {} records could be neither sent nor kept on disk and are lost", options_.name, lost));
+    log::warning(
+        fmt::format("{}: {} records could be neither sent nor kept on disk and are lost", options_.name, lost));
 }
 
 int64_t BackgroundWorker::State::waiting() {

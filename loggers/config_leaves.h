@@ -9,7 +9,8 @@ namespace levin {
 
 /// Calls `visit` for everything in `config` that is not a non-empty mapping, with its dotted path. A sequence is one
 /// value, as it is to the user.
-void for_each_leaf(const Config& config, const std::function<void(const std::string& path, const Config& value)>& visit);
+void for_each_leaf(const Config& config,
+                   const std::function<void(const std::string& path, const Config& value)>& visit);
 
 /// A leaf as the user wrote it: the text of a scalar, flow style of anything else.
 std::string leaf_text(const Config& value);

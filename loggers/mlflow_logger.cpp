@@ -165,8 +165,7 @@ void MlflowLogger::log_checkpoints(const std::vector<CheckpointEvent>& events) {
   for (const auto& event : events) {
     const std::filesystem::path name = std::filesystem::path(event.path).filename();
     // Links, since the trainer may remove the checkpoint before it is sent.
-    const std::string kept =
-        fmt::format("{}/mlflow/checkpoints/{}.{}", directory_, name.string(), milliseconds_now());
+    const std::string kept = fmt::format("{}/mlflow/checkpoints/{}.{}", directory_, name.string(), milliseconds_now());
     try {
       for (const auto& file : keep_files(event.path, kept))
         worker_->push(mlflow::file_record("checkpoints/" + (name / file).string(), kept + "/" + file, /*remove=*/true));

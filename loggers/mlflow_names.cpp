@@ -1,8 +1,8 @@
 #include <levin/loggers/mlflow_names.h>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <xxhash.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 
@@ -43,8 +43,8 @@ std::string mlflow_name(std::string_view name) {
 std::string mlflow_text(std::string_view text, size_t bytes) {
   constexpr std::string_view kMore = "...";
   // nlohmann's writer knows what is UTF-8 and replaces the rest.
-  std::string valid = nlohmann::json::parse(
-      nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  std::string valid =
+      nlohmann::json::parse(nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   if (valid.size() <= bytes) return valid;
   size_t end = bytes - kMore.size();
   while (end > 0 && (static_cast<unsigned char>(valid[end]) & 0xC0) == 0x80) --end;

@@ -61,6 +61,9 @@ std::string json_number(double value) {
 }
 
 std::string json_text(std::string_view text) {
+  // Most texts are names that need no escapes.
+  const auto plain = [](unsigned char c) { return c >= ' ' && c < 0x7F && c != '"' && c != '\\'; };
+  if (std::all_of(text.begin(), text.end(), plain)) return fmt::format("\"{}\"", text);
   return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -150,8 +153,8 @@ std::string mlflow::status_record(std::string_view status, int64_t end_milliseco
 }
 
 std::string mlflow::file_record(const std::string& artifact_path, const std::string& file, bool remove) {
-  return kFile + Json{{"path", artifact_path}, {"file", file}, {"remove", remove}}.dump(
-                     -1, ' ', false, Json::error_handler_t::replace);
+  return kFile + Json{{"path", artifact_path}, {"file", file}, {"remove", remove}}.dump(-1, ' ', false,
+                                                                                        Json::error_handler_t::replace);
 }
 
 std::string mlflow::bytes_record(const std::string& artifact_path, std::string_view bytes) {
@@ -313,9 +316,10 @@ void MlflowSink::ensure_run() {
   if (!artifact_uri_.empty()) return;
   const std::string& uri = options_.tracking_uri;
   if (!uri.starts_with("http://") && !uri.starts_with("https://"))
-    throw Error("mlflow", fmt::format("{}; valid: the address of an MLflow server, such as http://127.0.0.1:5000; set "
-                                      "the logger's tracking_uri or MLFLOW_TRACKING_URI",
-                                      uri.empty() ? "no tracking_uri" : fmt::format("wrong tracking_uri; got '{}'", uri)));
+    throw Error("mlflow",
+                fmt::format("{}; valid: the address of an MLflow server, such as http://127.0.0.1:5000; set "
+                            "the logger's tracking_uri or MLFLOW_TRACKING_URI",
+                            uri.empty() ? "no tracking_uri" : fmt::format("wrong tracking_uri; got '{}'", uri)));
   if (key_.empty()) {
     const std::string path = options_.folder + "/run.json";
     const Json known = FileSystem::current().exists(path)
@@ -380,9 +384,10 @@ void MlflowSink::save() {
     write_state();
   } catch (const Error& error) {
     if (!std::exchange(warned_of_state_, true))
-      log::warning(fmt::format("MLflow logger: {}; what is logged is sent all the same, but no later process will know "
-                               "the run",
-                               error.what()));
+      log::warning(
+          fmt::format("MLflow logger: {}; what is logged is sent all the same, but no later process will know "
+                      "the run",
+                      error.what()));
   }
 }
 
@@ -487,20 +492,20 @@ HttpResponse MlflowSink::request(const std::string& method, const std::string& p
   while (server.ends_with('/')) server.pop_back();
   HttpResponse response = client_.send({.method = method, .url = server + kApi + path, .body = body}, *stop_);
   if (response.status == 200 || refuses(response) || !error_code(response).empty()) {
-    const bool passing = response.status == 401 || response.status == 403 || response.status == 429 ||
-                         response.status >= 500;
+    const bool passing =
+        response.status == 401 || response.status == 403 || response.status == 429 || response.status >= 500;
     if (!passing) return response;
   }
   const char* hint = response.status == 401 || response.status == 403
                          ? "; hint: MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
                          : "";
-  throw Error("mlflow", fmt::format("{} answered with status {}: {}{}", server, response.status,
-                                    shortened(response.body), hint));
+  throw Error("mlflow",
+              fmt::format("{} answered with status {}: {}{}", server, response.status, shortened(response.body), hint));
 }
 
 Json MlflowSink::call(const std::string& method, const std::string& path, const Json& body) {
-  const HttpResponse response = request(
-      method, path, body.is_null() ? "" : body.dump(-1, ' ', false, Json::error_handler_t::replace));
+  const HttpResponse response =
+      request(method, path, body.is_null() ? "" : body.dump(-1, ' ', false, Json::error_handler_t::replace));
   Json answer = Json::parse(response.body, nullptr, /*allow_exceptions=*/false);
   if (response.status != 200 || !answer.is_object())
     throw Error("mlflow", fmt::format("{} answered {} with status {}: {}", options_.tracking_uri,

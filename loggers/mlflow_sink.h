@@ -97,8 +97,8 @@ class MlflowSink final : public RecordSink {
   const MlflowSinkOptions options_;
   HttpClient client_;
   const std::atomic<bool>* stop_ = nullptr;  ///< of the call in progress
-  std::string key_;           ///< marks the run as ours before its id is known, so that it is not made twice
-  bool may_exist_ = false;    ///< an earlier try to make the run got no answer
+  std::string key_;         ///< marks the run as ours before its id is known, so that it is not made twice
+  bool may_exist_ = false;  ///< an earlier try to make the run got no answer
   std::string run_id_;
   std::string artifact_uri_;  ///< empty: not asked yet
   bool warned_of_refusal_ = false;

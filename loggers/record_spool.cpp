@@ -68,7 +68,9 @@ RecordSpool::RecordSpool(std::string directory) : directory_(std::move(directory
   }
 }
 
-std::string RecordSpool::path_of(int64_t number) const { return fmt::format("{}/{:010}{}", directory_, number, kSuffix); }
+std::string RecordSpool::path_of(int64_t number) const {
+  return fmt::format("{}/{:010}{}", directory_, number, kSuffix);
+}
 
 void RecordSpool::count(File& file, std::span<const std::string> records) {
   int64_t bytes = 0;

@@ -3,8 +3,8 @@
 #include <levin/core/base/error.h>
 
 #include <fmt/format.h>
-#include <protozero/pbf_reader.hpp>
 #include <zlib.h>
+#include <protozero/pbf_reader.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -30,8 +30,7 @@ constexpr protozero::pbf_tag_type kHistory = 2, kExit = 18;
 
 uint32_t checksum(char type, std::string_view data) {
   uint32_t crc = static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(&type), 1));
-  return static_cast<uint32_t>(
-      crc32(crc, reinterpret_cast<const Bytef*>(data.data()), static_cast<uInt>(data.size())));
+  return static_cast<uint32_t>(crc32(crc, reinterpret_cast<const Bytef*>(data.data()), static_cast<uInt>(data.size())));
 }
 
 /// Reads messages one after the other, as far as they are whole.

@@ -13,8 +13,8 @@ namespace levin {
 /// A `.wandb` file: W&B's header, then messages in LevelDB's log format (blocks of 32 KiB, each record with a CRC-32 of
 /// type and data; wandb/sdk/internal/datastore.py). A message is a serialised wandb_internal.Record.
 ///
-/// Every append() reaches the operating system before it returns, so that a process that is killed leaves a file that is
-/// readable up to there. An append that fails leaves nothing behind once a later one succeeds.
+/// Every append() reaches the operating system before it returns, so that a process that is killed leaves a file that
+/// is readable up to there. An append that fails leaves nothing behind once a later one succeeds.
 class WandbFile {
  public:
   /// Goes on with a file that is there, behind its last whole message and without a message that ended the run.

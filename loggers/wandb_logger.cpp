@@ -47,6 +47,7 @@ std::string json_number(double value) {
 
 /// Bytes that are no UTF-8 have no place in protobuf's strings.
 std::string valid_utf8(const std::string& text) {
+  if (std::all_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x80; })) return text;
   return nlohmann::json::parse(json_text(text)).get<std::string>();
 }
 
@@ -110,9 +111,8 @@ void WandbLoggerOptions::describe(Schema<WandbLoggerOptions>& schema) {
   schema.field("notes", &O::notes, "a longer description of the run");
   schema.field("id", &O::id, "the run's id; empty: drawn at random")
       .require("letters, digits and - _", [](const std::string& id) {
-        return std::all_of(id.begin(), id.end(), [](unsigned char c) {
-          return c < 128 && (std::isalnum(c) != 0 || c == '-' || c == '_');
-        });
+        return std::all_of(id.begin(), id.end(),
+                           [](unsigned char c) { return c < 128 && (std::isalnum(c) != 0 || c == '-' || c == '_'); });
       });
   schema
       .field("log_model", &O::log_model,
@@ -222,9 +222,8 @@ void WandbLogger::log_image(const std::string& name, const at::Tensor& image, in
   const std::string png = encode_png(bytes);
   const std::string digest = sha256_hex(png);
   const std::string path = fmt::format("media/images/step_{:09}_{}.png", step, digest.substr(0, 20));
-  const nlohmann::json json{{"_type", "image-file"},       {"sha256", digest},         {"size", png.size()},
-                            {"path", path},                {"format", "png"},          {"width", bytes.size(2)},
-                            {"height", bytes.size(1)}};
+  const nlohmann::json json{{"_type", "image-file"}, {"sha256", digest},       {"size", png.size()},     {"path", path},
+                            {"format", "png"},       {"width", bytes.size(2)}, {"height", bytes.size(1)}};
   worker_->push(wandb::file_record(path, png));
   push_row({{valid_utf8(name), json.dump()}}, step);
 }

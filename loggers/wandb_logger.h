@@ -35,7 +35,8 @@ struct WandbLoggerOptions {
 /// ended. What is written is readable at every moment, also after the process was killed. A further fit of the same
 /// trainer goes on in the same run.
 ///
-/// A BackgroundWorker does the writing: a slow disk costs training nothing; while a disk is full, 16 MiB wait in memory.
+/// A BackgroundWorker does the writing: a slow disk costs training nothing; while a disk is full, 16 MiB wait in
+/// memory.
 class WandbLogger final : public Logger {
  public:
   using Options = WandbLoggerOptions;

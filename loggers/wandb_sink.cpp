@@ -230,8 +230,7 @@ std::string wandb::file_record(const std::string& path, std::string_view content
 
 // ---- The sink.
 
-WandbSink::WandbSink(std::string folder, std::string run_id)
-    : folder_(std::move(folder)), run_id_(std::move(run_id)) {}
+WandbSink::WandbSink(std::string folder, std::string run_id) : folder_(std::move(folder)), run_id_(std::move(run_id)) {}
 
 size_t WandbSink::send(std::span<const std::string> records, const std::atomic<bool>&) {
   if (!file_) {

@@ -22,10 +22,11 @@ int main(int argc, char** argv) {
       folders.push_back(word);
   }
   if (wrong || folders.empty()) {
-    std::cerr << "Usage: levin-send-logs [--tracking-uri=URI] RUN_FOLDER...\n\n"
-                 "Sends what the MLflow logger left in run folders (version_N), to the server that the run was given or\n"
-                 "to another. Credentials: MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and "
-                 "MLFLOW_TRACKING_PASSWORD.\nStatus 1 when something is left.\n";
+    std::cerr
+        << "Usage: levin-send-logs [--tracking-uri=URI] RUN_FOLDER...\n\n"
+           "Sends what the MLflow logger left in run folders (version_N), to the server that the run was given or\n"
+           "to another. Credentials: MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and "
+           "MLFLOW_TRACKING_PASSWORD.\nStatus 1 when something is left.\n";
     return 2;
   }
   int status = 0;

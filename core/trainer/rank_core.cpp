@@ -277,7 +277,7 @@ void RankCore::forget_run_directory() {
 void RankCore::start_loggers(const std::string& resumed_from) {
   if (loggers().empty() || !is_global_zero()) return;
   const std::string& directory = run_directory();
-  for (const auto& logger : loggers()) 
+  for (const auto& logger : loggers())
     logger->start({directory, directory.substr(directory.rfind('/') + 1), resumed_from});
   if (loggers_started_) return;
   loggers_started_ = true;

@@ -132,8 +132,8 @@ TEST_F(BackgroundWorkerTest, WhatASinkThatIsAwayMissedArrivesWhenItIsBack) {
   EXPECT_EQ(behaviour_->all(), numbers(0, 300));
   EXPECT_TRUE(FileSystem::current().list(folder_).empty());
   ASSERT_EQ(warnings().size(), 1u);
-  EXPECT_NE(warnings()[0].find("test logger: [test] the sink is away; training goes on; what cannot be sent is kept in " +
-                               folder_),
+  EXPECT_NE(warnings()[0].find(
+                "test logger: [test] the sink is away; training goes on; what cannot be sent is kept in " + folder_),
             std::string::npos)
       << warnings()[0];
 }

@@ -25,10 +25,10 @@ TEST(ConsoleLogger, OneLineABoundary) {
   const MetricValue number{"x", 0.123456789};
   exact.log_metrics({&number, 1}, 1, 0);
   log::set_sink(nullptr);
-  EXPECT_EQ(lines, (std::vector<std::string>{"[levin] step 49, epoch 2: train/loss 0.1235, lr 1e-05, nan nan",
-                                             "[levin] step 50, epoch 2: a\\nb[2J -inf",
-                                             "[levin] step 50: note: two\\nlines",
-                                             "[levin] step 1, epoch 0: x 0.123456789"}));
+  EXPECT_EQ(lines,
+            (std::vector<std::string>{"[levin] step 49, epoch 2: train/loss 0.1235, lr 1e-05, nan nan",
+                                      "[levin] step 50, epoch 2: a\\nb[2J -inf", "[levin] step 50: note: two\\nlines",
+                                      "[levin] step 1, epoch 0: x 0.123456789"}));
 }
 
 }  // namespace

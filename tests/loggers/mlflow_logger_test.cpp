@@ -39,8 +39,20 @@ using Json = nlohmann::json;
 TEST(MlflowNames, WhatMlflowTakesStaysAndTheRestIsMappedWithoutCollisions) {
   EXPECT_EQ(mlflow_name("train/loss_1.x-y z"), "train/loss_1.x-y z");
   EXPECT_EQ(mlflow_name(std::string(250, 'a')), std::string(250, 'a'));
-  const std::vector<std::string> odd{"größe", "gr??e", "a//b", "/a", "a/", "../a", "a/./b", "", "a:b", "a?b", "a@b",
-                                     std::string(251, 'a'), std::string(252, 'a'), std::string(240, 'a') + "/b/"};
+  const std::vector<std::string> odd{"größe",
+                                     "gr??e",
+                                     "a//b",
+                                     "/a",
+                                     "a/",
+                                     "../a",
+                                     "a/./b",
+                                     "",
+                                     "a:b",
+                                     "a?b",
+                                     "a@b",
+                                     std::string(251, 'a'),
+                                     std::string(252, 'a'),
+                                     std::string(240, 'a') + "/b/"};
   std::set<std::string> mapped;
   for (const auto& name : odd) {
     const std::string result = mlflow_name(name);
@@ -205,9 +217,10 @@ class MlflowServer : public MlflowTest {
   static void start_server() {
     const std::string port = std::to_string(port_);
     server_ = std::make_unique<testing::RunningProgram>(
-        std::vector<std::string>{testing::test_python(), "-W", "ignore", "-m", "mlflow", "server", "--backend-store-uri",
-                                 "sqlite:///" + folder_ + "/store.db", "--artifacts-destination", folder_ + "/artifacts",
-                                 "--serve-artifacts", "--host", "127.0.0.1", "--port", port, "--workers", "1"},
+        std::vector<std::string>{testing::test_python(), "-W", "ignore", "-m", "mlflow", "server",
+                                 "--backend-store-uri", "sqlite:///" + folder_ + "/store.db", "--artifacts-destination",
+                                 folder_ + "/artifacts", "--serve-artifacts", "--host", "127.0.0.1", "--port", port,
+                                 "--workers", "1"},
         testing::ProgramOptions{.folder = folder_, .timeout = 110s});
     HttpClient client({});
     const std::atomic<bool> stop = false;
@@ -263,7 +276,8 @@ TEST_F(MlflowServer, MlflowReadsEverythingBack) {
   given.log_model = "all";
   MlflowLogger logger(given);
   logger.start(run_);
-  logger.log_hyperparameters(Config::parse("{model: {lr: 1e-3, text: '" + std::string(7000, 'x') + "', 'a?b': 1}}", {}));
+  logger.log_hyperparameters(
+      Config::parse("{model: {lr: 1e-3, text: '" + std::string(7000, 'x') + "', 'a?b': 1}}", {}));
   for (int64_t step = 0; step < 2500; ++step) {
     const std::vector<MetricValue> values{{"train/loss", 0.1 * static_cast<double>(step)}, {long_name, 1}};
     logger.log_metrics(values, step, 0);

@@ -119,7 +119,8 @@ TEST_F(WandbLoggerTest, WandbReadsEverythingBack) {
   EXPECT_EQ(found["kinds"].front(), "header");
   EXPECT_EQ(found["kinds"].back(), "exit");
   EXPECT_EQ(found["exit"], 0);
-  EXPECT_EQ(found["config"], Json::parse(R"({"model": {"lr": 0.001, "width": 8, "name": "12"}, "list": [1, "x", null]})"));
+  EXPECT_EQ(found["config"],
+            Json::parse(R"({"model": {"lr": 0.001, "width": 8, "name": "12"}, "list": [1, "x", null]})"));
   EXPECT_EQ(found["metric"], Json({"*", "trainer/global_step", true}));
   const Json& rows = found["history"];
   ASSERT_EQ(rows.size(), 4u);
@@ -194,8 +195,7 @@ TEST_F(WandbLoggerTest, ManyBlocksAndRecordsOfEverySize) {
   const Json found = read_back(run_.directory);
   ASSERT_TRUE(found.is_object());
   ASSERT_EQ(found["history"].size(), 3001u);
-  for (size_t i = 0; i < 3000; ++i)
-    ASSERT_EQ(found["history"][i]["t"].get<std::string>().size(), i * 37 % 4099) << i;
+  for (size_t i = 0; i < 3000; ++i) ASSERT_EQ(found["history"][i]["t"].get<std::string>().size(), i * 37 % 4099) << i;
   EXPECT_EQ(found["history"][3000]["t"].get<std::string>().size(), 200'000u);
 }
 
