@@ -17,6 +17,7 @@ struct HttpOptions {
   int stall_seconds = 30;  ///< how long a connection may carry nothing
 };
 
+/// What is asked of a server.
 struct HttpRequest {
   std::string method;  ///< "GET", "POST", "PUT"
   std::string url;     ///< http:// or https://
@@ -25,6 +26,7 @@ struct HttpRequest {
   std::string file;  ///< a file to send in place of `body`
 };
 
+/// What a server answers, whatever its status.
 struct HttpResponse {
   long status = 0;
   std::string body;

@@ -60,7 +60,12 @@ std::string json_number(double value) {
   return fmt::format("{}", value);
 }
 
-std::string json_text(std::string_view text) { return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string json_text(std::string_view text) {
+  // Most texts are names that need no escapes.
+  const auto plain = [](unsigned char c) { return c >= ' ' && c < 0x7F && c != '"' && c != '\\'; };
+  if (std::all_of(text.begin(), text.end(), plain)) return fmt::format("\"{}\"", text);
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 /// What a record holds; an empty object when the disk it came from has damaged it.
 Json parsed(std::string_view body) {

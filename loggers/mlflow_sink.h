@@ -20,6 +20,7 @@ namespace levin {
 /// What is told to an MLflow server, as records for a BackgroundWorker.
 namespace mlflow {
 
+/// A value with the name under which MLflow keeps it.
 struct Metric {
   std::string_view key;
   double value = 0;

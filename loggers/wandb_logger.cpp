@@ -46,7 +46,10 @@ std::string json_number(double value) {
 }
 
 /// Bytes that are no UTF-8 have no place in protobuf's strings.
-std::string valid_utf8(const std::string& text) { return nlohmann::json::parse(json_text(text)).get<std::string>(); }
+std::string valid_utf8(const std::string& text) {
+  if (std::all_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x80; })) return text;
+  return nlohmann::json::parse(json_text(text)).get<std::string>();
+}
 
 std::string random_id() {
   constexpr std::string_view kLetters = "0123456789abcdefghijklmnopqrstuvwxyz";

@@ -16,6 +16,7 @@ struct ProcessReading {
   std::optional<double> written_mib_per_second;    ///< to storage
   std::optional<double> threads;
 };
+/// The same of the host.
 struct HostReading {
   std::optional<double> utilization_percent;  ///< of all cores together: 100 is all of them busy
   std::optional<double> available_memory_mib;

@@ -15,10 +15,10 @@ namespace levin {
 namespace {
 
 using testing::CapturedLog;
+using testing::PlainModule;
 using testing::quiet_options;
 using testing::RunFolder;
 using testing::tiny_loader;
-using testing::PlainModule;
 
 class EarlyStoppingTest : public ::testing::Test {
  protected:

@@ -11,10 +11,10 @@
 namespace levin {
 namespace {
 
+using testing::PlainModule;
 using testing::quiet_options;
 using testing::RunFolder;
 using testing::tiny_loader;
-using testing::PlainModule;
 
 TEST(LambdaCallback, CallsWhatIsThere) {
   const RunFolder folder;

@@ -20,10 +20,10 @@ namespace levin {
 namespace {
 
 using testing::CapturedLog;
+using testing::PlainModule;
 using testing::quiet_options;
 using testing::RunFolder;
 using testing::tiny_loader;
-using testing::PlainModule;
 using Names = std::vector<std::string>;
 
 constexpr const char* kFolder = "version_0/checkpoints";

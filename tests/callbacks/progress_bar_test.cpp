@@ -13,10 +13,10 @@
 namespace levin {
 namespace {
 
+using testing::PlainModule;
 using testing::quiet_options;
 using testing::RunFolder;
 using testing::tiny_loader;
-using testing::PlainModule;
 
 size_t count(const std::string& text, const std::string& part) {
   size_t found = 0;

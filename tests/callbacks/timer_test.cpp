@@ -11,10 +11,10 @@ namespace levin {
 namespace {
 
 using testing::CapturedLog;
+using testing::PlainModule;
 using testing::quiet_options;
 using testing::RunFolder;
 using testing::tiny_loader;
-using testing::PlainModule;
 
 /// A state as a checkpoint holds it.
 State after_training(double seconds) {
