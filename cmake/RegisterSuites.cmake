@@ -25,6 +25,8 @@ foreach(line ${lines})
   if(suite MATCHES "Browser")
     set(timeout 600)
     set(serial TRUE)
+  elseif(suite MATCHES "MlflowServer")  # Its server takes long to start where others are at work.
+    set(timeout 600)
   endif()
   # GoogleTest exits with 0 when it skipped every test; ctest is to say "skipped" then, and only then.
   string(APPEND content "add_test([==[${PREFIX}.${suite}]==] [==[${EXECUTABLE}]==] [==[--gtest_filter=${suite}.*]==])

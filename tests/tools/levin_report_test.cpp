@@ -247,7 +247,7 @@ TEST_F(LevinReportBrowser, HostileNamesAndValuesDoNoHarm) {
   for (const char* name : {"/<b>1", "/<b>2"}) {
     write_run(folder_ + name, {}, hostile);
     write_file(folder_ + name + "/config.yaml", std::string("\"</script><img src=x>\": \"<b>") + name + "\"\n");
-    write_file(folder_ + name + "/profile_rank0.txt", "</pre><img src=x>");
+    write_file(folder_ + name + "/profile_fit_rank0.txt", "</pre><img src=x>");
   }
   ASSERT_EQ(run({"<b>1", "<b>2"}).status, 0);
   check(folder_ + "/report.html", false, "700,1200");

@@ -228,10 +228,18 @@ TEST(ReportFindings, ALoaderBoundRunExplainsIdleGpus) {
   EXPECT_THAT(found[0].remedy, HasSubstr("num_workers"));
   EXPECT_EQ(found[1].text, "gpu0, gpu1: the GPU is in use 25 to 45 % of the time only (mean of the second half).");
   EXPECT_THAT(found[1].remedy, HasSubstr("waits for data"));
-  EXPECT_THAT(texts(run_of({{"throughput/data_wait_percent", {90, 90, 3, 5}}})), IsEmpty());
+  EXPECT_THAT(texts(run_of({{"throughput/data_wait_percent", {90, 90, 10, 12}}})), IsEmpty());
   const auto alone = find_findings(run_of({{"rank1/gpu0/utilization_percent", {10, 10}}})).found;
   ASSERT_EQ(alone.size(), 1u);
   EXPECT_THAT(alone[0].remedy, HasSubstr("profiler: simple"));
+}
+
+TEST(ReportFindings, ARunThatNeverWaitsIsBoundByWhatItComputes) {
+  EXPECT_THAT(texts(run_of({{"throughput/data_wait_percent", {90, 90, 3, 5}}})),
+              ElementsAre("Training waits for data 4 % of the time: what it computes sets the pace."));
+  // A GPU that idles has another reason.
+  EXPECT_THAT(texts(run_of({{"throughput/data_wait_percent", {0, 0}}, {"gpu0/utilization_percent", {20, 30}}})),
+              ElementsAre(HasSubstr("the GPU is in use 30 %")));
 }
 
 TEST(ReportFindings, MemoryNearTheTotalOrHardlyUsed) {

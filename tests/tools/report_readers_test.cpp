@@ -289,15 +289,15 @@ TEST(ReportRunFolder, FindsTheMonitorAndTheOtherFiles) {
   write_file(folder + "/config.yaml",
              "trainer:\n  callbacks:\n    - learning_rate_monitor\n    - early_stopping: {monitor: b}\n"
              "    - model_checkpoint: {monitor: val_acc, mode: max}\n");
-  write_file(folder + "/profile_rank0.txt", "table");
+  write_file(folder + "/profile_fit_rank0.txt", "table");
   write_file(folder + "/traces/host.1.pt.trace.json", "{}");
   write_file(folder + "/checkpoints/last/manifest.json", "{}");
-  write_file(folder + "/checkpoints/last/profile_rank9.txt", "not one");
+  write_file(folder + "/checkpoints/last/profile_fit_rank9.txt", "not one");
   const RunFolder run = read_run_folder(folder);
   EXPECT_EQ(run.monitor, "val_acc");
   EXPECT_TRUE(run.monitor_is_maximized);
   ASSERT_EQ(run.profiles.size(), 1u);
-  EXPECT_EQ(run.profiles[0].path, "profile_rank0.txt");
+  EXPECT_EQ(run.profiles[0].path, "profile_fit_rank0.txt");
   EXPECT_EQ(run.profiles[0].size, 5u);
   ASSERT_EQ(run.traces.size(), 1u);
   EXPECT_EQ(run.traces[0].path, "traces/host.1.pt.trace.json");

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -14,7 +15,8 @@ namespace levin::report {
 namespace {
 
 // The limits of the rules; docs/monitoring.md names them.
-constexpr double kHighDataWait = 20;    // % of the time
+constexpr double kHighDataWait = 20;  // % of the time
+constexpr double kLowDataWait = 5;
 constexpr double kLowUtilization = 50;  // %
 constexpr double kLowMemory = 40;       // % of the GPU's memory
 constexpr double kHighMemory = 95;
@@ -45,6 +47,7 @@ class Examination {
     non_finite_values();
     data_wait();
     gpu_utilization();
+    computation();
     gpu_memory();
     gpu_temperature();
     overfitting();
@@ -82,6 +85,7 @@ class Examination {
       const double mean = settled_mean(series);
       if (std::isnan(mean)) continue;
       seen = true;
+      least_wait_ = std::min(least_wait_, mean);
       if (mean < kHighDataWait) continue;
       loader_bound_ = true;
       add(Finding::Kind::kProblem,
@@ -110,6 +114,7 @@ class Examination {
       greatest = std::max(greatest, mean);
     }
     if (!seen) lacks("GPU utilization (callback device_stats_monitor, on a machine with NVML)");
+    gpu_is_idle_ = !idle.empty();
     if (idle.empty()) return;
     const std::string range = std::round(least) == std::round(greatest) ? "" : fmt::format("{:.0f} to ", least);
     add(Finding::Kind::kProblem,
@@ -118,6 +123,14 @@ class Examination {
         loader_bound_ ? "It waits for data: see the finding about the data loader."
                       : "A larger batch, cuda_graph: true for many small kernels, or fewer metrics read in the step; "
                         "profiler: simple shows where the time goes (docs/monitoring.md, \"Profilers\").");
+  }
+
+  void computation() {
+    if (least_wait_ > kLowDataWait || loader_bound_ || gpu_is_idle_) return;
+    add(Finding::Kind::kHint,
+        fmt::format("Training waits for data {:.0f} % of the time: what it computes sets the pace.", least_wait_),
+        "profiler: simple names the units, profiler: pytorch the operators that take the time; then precision, "
+        "memory_format: channels_last for images, or another layer (docs/monitoring.md, \"From slow to fast\").");
   }
 
   void gpu_memory() {
@@ -182,7 +195,9 @@ class Examination {
 
   const RunFolder& run_;
   Findings findings_;
+  double least_wait_ = std::numeric_limits<double>::infinity();  ///< for data, in percent
   bool loader_bound_ = false;
+  bool gpu_is_idle_ = false;
 };
 
 }  // namespace

@@ -580,7 +580,7 @@
         if (value && (!best.has(name) || (curve.best === "max" ? value[1] > best.get(name) : value[1] < best.get(name)))) best.set(name, value[1]);
       }
     const factLabels = [...new Set(runs.flatMap((run, index) => hardwareFacts(index).map((fact) => fact.label)))];
-    const heads = [{text: "run", class: "name"}, {text: "status", class: "status"}, {text: "began"}, {text: "duration", number: true}, {text: "steps", number: true}, {text: "epochs", number: true},
+    const heads = [{text: "run", class: "name"}, {text: "status", class: "status"}, {text: "began", class: "when"}, {text: "duration", number: true}, {text: "steps", number: true}, {text: "epochs", number: true},
       ...names.map((name) => ({text: `best ${name}`, number: true})), ...factLabels.map((label) => ({text: label, number: true}))];
     const rows = runs.map((run, index) => ({cells: [
       {content: [runSwatch(index), " ", run.name]}, {content: statusNode(run.status)}, isNumber(run.started) ? formatTime(run.started) : "–",

@@ -131,7 +131,7 @@ void list_files(RunFolder& run) {
       if (!fs::exists(entry->path() / "manifest.json", ignored)) continue;
       run.checkpoints.push_back({.path = below});
       entry.disable_recursion_pending();
-    } else if (name.starts_with("profile_rank") && name.ends_with(".txt")) {
+    } else if ((name.starts_with("profile_") && name.ends_with(".txt")) || name.ends_with(".operators.txt")) {
       run.profiles.push_back({below, entry->file_size(ignored)});
     } else if (name.ends_with(".pt.trace.json") || name.ends_with(".pt.trace.json.gz")) {
       run.traces.push_back({below, entry->file_size(ignored)});

@@ -34,7 +34,7 @@ struct RunFolder {
   RunStatus status = RunStatus::kUnknown;
   double first_time = kUnknown;  ///< of the events, in seconds since 1970
   double last_time = kUnknown;
-  std::vector<RunFile> profiles;     ///< profile_rank*.txt
+  std::vector<RunFile> profiles;     ///< tables of profilers: profile_STAGE_rankN.txt, *.operators.txt
   std::vector<RunFile> traces;       ///< *.pt.trace.json, *.pt.trace.json.gz
   std::vector<RunFile> checkpoints;  ///< folders; without sizes
   std::vector<std::string> notes;    ///< what was passed over while reading, as sentences
