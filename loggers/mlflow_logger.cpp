@@ -37,6 +37,12 @@ BackgroundWorkerOptions worker_options(const std::string& run_folder) {
           .later = fmt::format("`levin-send-logs {}` sends them", run_folder)};
 }
 
+/// `uri`, or MLFLOW_TRACKING_URI where it is empty.
+std::string or_of_environment(const std::string& uri) {
+  const char* variable = std::getenv("MLFLOW_TRACKING_URI");
+  return uri.empty() && variable != nullptr ? variable : uri;
+}
+
 /// The run of MLflow that wrote a checkpoint: its run.json is in a folder above the checkpoint.
 std::optional<std::string> run_that_wrote(const std::string& checkpoint) {
   if (checkpoint.empty()) return std::nullopt;
@@ -92,15 +98,13 @@ void MlflowLogger::start(const RunInfo& run) {
   directory_ = run.directory;
   try {
     MlflowSinkOptions sink{.folder = directory_ + "/mlflow",
-                           .tracking_uri = options_.tracking_uri,
+                           .tracking_uri = or_of_environment(options_.tracking_uri),
                            .experiment_name = options_.experiment_name,
                            .run_name = options_.run_name.empty() ? directory_ : options_.run_name,
                            .tags = options_.tags,
                            .run_id = options_.run_id,
                            .start_milliseconds = milliseconds_now(),
                            .stall_seconds = static_cast<int>(options_.stall_seconds)};
-    if (const char* uri = std::getenv("MLFLOW_TRACKING_URI"); uri != nullptr && sink.tracking_uri.empty())
-      sink.tracking_uri = uri;
     if (sink.run_id.empty() && options_.resume && !MlflowSink::run_id_of(sink.folder))
       sink.run_id = run_that_wrote(run.resumed_from).value_or("");
     BackgroundWorkerOptions worker = worker_options(directory_);
@@ -185,7 +189,7 @@ void MlflowLogger::finish(TrainerStatus status) {
 
 int64_t MlflowLogger::send_unsent(const std::string& run_folder, const std::string& tracking_uri) {
   MlflowSinkOptions sink = MlflowSink::options_of(run_folder + "/mlflow");
-  if (!tracking_uri.empty()) sink.tracking_uri = tracking_uri;
+  sink.tracking_uri = tracking_uri.empty() ? or_of_environment(sink.tracking_uri) : tracking_uri;
   BackgroundWorker worker(worker_options(run_folder), std::make_unique<MlflowSink>(std::move(sink)));
   worker.finish(std::chrono::hours(24 * 365));
   return worker.waiting();

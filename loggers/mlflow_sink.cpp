@@ -314,12 +314,6 @@ void MlflowSink::update_status(std::string_view body) {
 
 void MlflowSink::ensure_run() {
   if (!artifact_uri_.empty()) return;
-  const std::string& uri = options_.tracking_uri;
-  if (!uri.starts_with("http://") && !uri.starts_with("https://"))
-    throw Error("mlflow",
-                fmt::format("{}; valid: the address of an MLflow server, such as http://127.0.0.1:5000; set "
-                            "the logger's tracking_uri or MLFLOW_TRACKING_URI",
-                            uri.empty() ? "no tracking_uri" : fmt::format("wrong tracking_uri; got '{}'", uri)));
   if (key_.empty()) {
     const std::string path = options_.folder + "/run.json";
     const Json known = FileSystem::current().exists(path)
@@ -333,6 +327,13 @@ void MlflowSink::ensure_run() {
     if (key_.empty()) key_ = random_key();
     save();
   }
+  // What waits can be sent to another address later, as the run that run.json says.
+  const std::string& uri = options_.tracking_uri;
+  if (!uri.starts_with("http://") && !uri.starts_with("https://"))
+    throw Error("mlflow",
+                fmt::format("{}; valid: the address of an MLflow server, such as http://127.0.0.1:5000; set "
+                            "the logger's tracking_uri or MLFLOW_TRACKING_URI",
+                            uri.empty() ? "no tracking_uri" : fmt::format("wrong tracking_uri; got '{}'", uri)));
   if (run_id_.empty() && may_exist_) find_run();
   if (run_id_.empty()) create_run();
   const Json run = call("GET", "runs/get?run_id=" + url_escaped(run_id_), nullptr)["run"];

@@ -12,27 +12,33 @@ int main(int argc, char** argv) {
   std::string tracking_uri;
   const std::string kUri = "--tracking-uri=";
   bool wrong = argc < 2;
+  bool help = false;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word.starts_with(kUri))
       tracking_uri = word.substr(kUri.size());
+    else if (word == "--help" || word == "-h")
+      help = true;
     else if (word.starts_with('-'))
       wrong = true;
     else
       folders.push_back(word);
   }
-  if (wrong || folders.empty()) {
-    std::cerr
+  if (help || wrong || folders.empty()) {
+    (help ? std::cout : std::cerr)
         << "Usage: levin-send-logs [--tracking-uri=URI] RUN_FOLDER...\n\n"
            "Sends what the MLflow logger left in run folders (version_N), to the server that the run was given or\n"
            "to another. Credentials: MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and "
            "MLFLOW_TRACKING_PASSWORD.\nStatus 1 when something is left.\n";
-    return 2;
+    return help ? 0 : 2;
   }
   int status = 0;
   for (const auto& folder : folders) {
     try {
-      if (levin::MlflowLogger::send_unsent(folder, tracking_uri) > 0) status = 1;
+      if (levin::MlflowLogger::send_unsent(folder, tracking_uri) > 0)
+        status = 1;
+      else
+        std::cout << folder << ": everything is sent\n";
     } catch (const std::exception& error) {
       std::cerr << error.what() << "\n";
       status = 1;

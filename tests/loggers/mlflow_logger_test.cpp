@@ -130,6 +130,9 @@ class MlflowBadServer : public MlflowTest {
     // Metrics, and the state at both ends.
     EXPECT_NE(warnings().back().find("1002 records"), std::string::npos) << warnings().back();
     EXPECT_NE(warnings().back().find("`levin-send-logs " + run_.directory + "` sends them"), std::string::npos);
+    // That command finds the run, and says again what is wrong.
+    EXPECT_EQ(MlflowLogger::send_unsent(run_.directory, uri), 1002);
+    EXPECT_NE(warnings().back().find("1002 records"), std::string::npos) << warnings().back();
   }
 };
 
