@@ -41,7 +41,8 @@ SampledDevices sampled_devices(const Trainer& trainer, const DeviceStatsMonitorO
     return ordinal < addresses.size() ? std::optional(addresses[ordinal]) : std::nullopt;
   };
   for (const at::Device& device : own) sampled.gpus.push_back({address_of(device), device});
-  for (const at::Device& device : of_host)
+  // With `zero` no other rank samples its own.
+  for (const at::Device& device : options.ranks == "zero" ? own : of_host)
     if (const auto address = address_of(device)) sampled.except.push_back(*address);
   return sampled;
 }

@@ -202,7 +202,7 @@ void NanMonitor::on_train_batch_end(Trainer& trainer, Module&, const StepOutput&
 
 void NanMonitor::keep(Trainer& trainer, int64_t step, Magnitudes& magnitudes) {
   if (magnitudes.sources.empty()) return;
-  for (at::Tensor& value : magnitudes.values) value = value.to(magnitudes.values.front().device());
+  for (at::Tensor& value : magnitudes.values) value = value.to(trainer.device(), /*non_blocking=*/true);
   observations_.push_back({.step = step,
                            .epoch = trainer.current_epoch(),
                            .batch_idx = trainer.batch_idx(),

@@ -16,6 +16,9 @@
 namespace levin {
 namespace {
 
+/// A loss that is so often far off has another level, or is lost.
+constexpr size_t kMostSpikes = 1000;
+
 /// JSON has no NaN.
 std::string json_number(double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null"; }
 
@@ -125,7 +128,10 @@ bool SpikeDetection::is_spike(double loss) const {
 void SpikeDetection::observe(Spike batch) {
   batch.mean = mean();
   if (seen_++ >= options_.warmup && is_spike(batch.loss)) {
-    spikes_.push_back(batch);
+    if (spikes_.size() < kMostSpikes) spikes_.push_back(batch);
+    if (spikes_.size() == kMostSpikes)
+      log::rank_zero_warning_once(
+          fmt::format("spike_detection has found {} spikes and looks for no more", kMostSpikes));
     return;
   }
   if (!std::isfinite(batch.loss)) return;

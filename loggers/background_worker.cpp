@@ -61,6 +61,8 @@ class BackgroundWorker::State {
   void spool_failed(const Error& error);
   void report();
   void pop_spool();
+  /// Under mutex_. One record has room whatever its size.
+  bool has_room(size_t size) const { return memory_.empty() || memory_bytes_ + size <= options_.memory_bytes; }
 
   const BackgroundWorkerOptions options_;
   const std::unique_ptr<RecordSink> sink_;
@@ -101,7 +103,12 @@ BackgroundWorker::State::State(BackgroundWorkerOptions options, std::unique_ptr<
   sigset_t former;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &former);
-  thread_ = std::thread([this] { run(); });
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &former, nullptr);
+    throw;
+  }
   pthread_sigmask(SIG_SETMASK, &former, nullptr);
 }
 
@@ -113,7 +120,7 @@ void BackgroundWorker::State::push(std::string record) {
       ++lost_;
       return;
     }
-    if (memory_bytes_ + size <= options_.memory_bytes) {
+    if (has_room(size)) {
       memory_bytes_ += size;
       memory_.push_back(std::move(record));
       if (memory_.size() == 1) wake_.notify_one();
@@ -122,7 +129,7 @@ void BackgroundWorker::State::push(std::string record) {
   }
   const bool spilled = spill();
   const std::lock_guard lock(mutex_);
-  if (!spilled && memory_bytes_ + size > options_.memory_bytes) {
+  if (!spilled && !has_room(size)) {
     ++lost_;
     return;
   }
@@ -195,6 +202,7 @@ bool BackgroundWorker::State::send_some() {
   try {
     const auto rest = std::span<const std::string>(in_flight_).subspan(in_flight_sent_);
     const size_t done = sink_->send(rest.first(std::min(rest.size(), kBatchRecords)), stop_);
+    if (done == 0) throw Error("logger", "what is to be sent was not taken");
     in_flight_sent_ += done;
     const std::lock_guard spool_lock(spool_mutex_);
     if (in_flight_in_spool_) {

@@ -13,8 +13,13 @@
 namespace levin {
 namespace {
 
+/// A wrong address may answer without end.
+constexpr size_t kLongestAnswer = 64 << 20;
+
 size_t take(char* data, size_t size, size_t count, void* body) {
-  static_cast<std::string*>(body)->append(data, size * count);
+  auto& answer = *static_cast<std::string*>(body);
+  if (answer.size() + size * count > kLongestAnswer) return 0;  // which curl takes for a failure
+  answer.append(data, size * count);
   return size * count;
 }
 

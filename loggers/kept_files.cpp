@@ -17,7 +17,7 @@ std::vector<std::string> keep_files(const std::string& directory, const std::str
   std::error_code error;
   if (fs::is_directory(directory, error)) {
     for (fs::recursive_directory_iterator item(directory, error), end; !error && item != end; item.increment(error))
-      if (item->is_regular_file(error)) names.push_back(fs::relative(item->path(), directory).string());
+      if (item->is_regular_file(error)) names.push_back(item->path().lexically_relative(directory).string());
   } else if (!error) {
     names.push_back(fs::path(directory).filename().string());
   }

@@ -13,6 +13,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -173,7 +174,7 @@ void MlflowLogger::log_checkpoints(const std::vector<CheckpointEvent>& events) {
     try {
       for (const auto& file : keep_files(event.path, kept))
         worker_->push(mlflow::file_record("checkpoints/" + (name / file).string(), kept + "/" + file, /*remove=*/true));
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       log::warning(fmt::format("{}: {}; the checkpoint {} is not logged", kName, error.what(), event.path));
     }
   }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -44,12 +45,18 @@ std::string environment(const char* name) {
   return value != nullptr ? value : "";
 }
 
+/// As MLflow reads its variables.
+bool says_yes(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text == "true" || text == "1";
+}
+
 HttpOptions http_options(int stall_seconds) {
   return {.user_name = environment("MLFLOW_TRACKING_USERNAME"),
           .password = environment("MLFLOW_TRACKING_PASSWORD"),
           .token = environment("MLFLOW_TRACKING_TOKEN"),
           .certificate_file = environment("MLFLOW_TRACKING_SERVER_CERT_PATH"),
-          .verify_certificates = environment("MLFLOW_TRACKING_INSECURE_TLS") != "true",
+          .verify_certificates = !says_yes(environment("MLFLOW_TRACKING_INSECURE_TLS")),
           .stall_seconds = stall_seconds};
 }
 
@@ -256,7 +263,7 @@ void MlflowSink::log_batch(const Batch& batch) {
     return;
   }
   // A run that was deleted takes nothing more, until it is restored: what is sent then is not at fault.
-  const Json run = call("GET", "runs/get?run_id=" + url_escaped(run_id_), nullptr)["run"]["info"];
+  const Json run = call("GET", "runs/get?run_id=" + url_escaped(run_id_), nullptr).at("run").at("info");
   if (run.value("lifecycle_stage", "active") != "active")
     throw Error("mlflow", fmt::format("the run {} was deleted on the server; restore it there", run_id_));
   refused_one(batch, shortened(response.body));
@@ -268,7 +275,7 @@ void MlflowSink::refused_one(const Batch& batch, const std::string& reason) {
     const std::string key = parameter.value("key", "");
     const std::string value = parameter.value("value", "");
     // MLflow never changes a parameter. The new value is kept where values may change.
-    const Json run = call("GET", "runs/get?run_id=" + url_escaped(run_id_), nullptr)["run"];
+    const Json run = call("GET", "runs/get?run_id=" + url_escaped(run_id_), nullptr).at("run");
     const Json known = run.value("data", Json::object()).value("params", Json::array());
     const bool changed =
         std::any_of(known.begin(), known.end(), [&](const Json& item) { return item.value("key", "") == key; });
@@ -336,9 +343,9 @@ void MlflowSink::ensure_run() {
                             uri.empty() ? "no tracking_uri" : fmt::format("wrong tracking_uri; got '{}'", uri)));
   if (run_id_.empty() && may_exist_) find_run();
   if (run_id_.empty()) create_run();
-  const Json run = call("GET", "runs/get?run_id=" + url_escaped(run_id_), nullptr)["run"];
+  const Json run = call("GET", "runs/get?run_id=" + url_escaped(run_id_), nullptr).at("run");
   save();
-  artifact_uri_ = run["info"].value("artifact_uri", "");
+  artifact_uri_ = run.at("info").value("artifact_uri", "");
   if (artifact_uri_.empty()) artifact_uri_ = "none";
 }
 
@@ -347,19 +354,19 @@ std::string MlflowSink::experiment_id() {
   HttpResponse response = request("GET", query, "");
   if (response.status == 404 || error_code(response) == "RESOURCE_DOES_NOT_EXIST") {
     response = request("POST", "experiments/create", Json{{"name", options_.experiment_name}}.dump());
-    if (response.status == 200) return Json::parse(response.body)["experiment_id"];
+    if (response.status == 200) return Json::parse(response.body).at("experiment_id");
     // Another run may have made it meanwhile.
     if (error_code(response) == "RESOURCE_ALREADY_EXISTS") response = request("GET", query, "");
   }
   if (response.status != 200)
     throw Error("mlflow", fmt::format("experiment '{}': status {}: {}", options_.experiment_name, response.status,
                                       shortened(response.body)));
-  const Json experiment = Json::parse(response.body)["experiment"];
+  const Json experiment = Json::parse(response.body).at("experiment");
   if (experiment.value("lifecycle_stage", "active") != "active")
     throw Error("mlflow", fmt::format("experiment '{}' was deleted on the server; hint: restore it there, or set "
                                       "another experiment_name",
                                       options_.experiment_name));
-  return experiment["experiment_id"];
+  return experiment.at("experiment_id");
 }
 
 void MlflowSink::create_run() {
@@ -369,7 +376,7 @@ void MlflowSink::create_run() {
   Json body{{"experiment_id", experiment_id()}, {"start_time", options_.start_milliseconds}, {"tags", tags}};
   if (!options_.run_name.empty()) body["run_name"] = mlflow_text(options_.run_name, kLongestKey);
   may_exist_ = true;
-  run_id_ = call("POST", "runs/create", body)["run"]["info"]["run_id"];
+  run_id_ = call("POST", "runs/create", body).at("run").at("info").at("run_id");
 }
 
 void MlflowSink::find_run() {
@@ -377,7 +384,7 @@ void MlflowSink::find_run() {
                           {{"experiment_ids", {experiment_id()}},
                            {"filter", fmt::format("tags.`{}` = '{}'", kKeyTag, key_)},
                            {"max_results", 1}});
-  if (found.contains("runs") && !found["runs"].empty()) run_id_ = found["runs"][0]["info"]["run_id"];
+  if (found.contains("runs") && !found["runs"].empty()) run_id_ = found["runs"].at(0).at("info").at("run_id");
 }
 
 void MlflowSink::save() {

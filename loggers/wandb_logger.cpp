@@ -246,7 +246,7 @@ void WandbLogger::log_checkpoints(const std::vector<CheckpointEvent>& events) {
     try {
       artifact.files = keep_files(event.path, artifact.directory);
       worker_->push(wandb::artifact_record(run_, artifact));
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       log::warning(fmt::format("{}: {}; the checkpoint {} is not logged", kName, error.what(), event.path));
     }
   }

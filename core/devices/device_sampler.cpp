@@ -188,6 +188,7 @@ void DeviceSampler::Work::run() {
   }
   nvml_.reset();
   const std::lock_guard lock(mutex_);
+  sampling_since_.reset();
   is_ready_ = is_done_ = true;
   changed_.notify_all();
 }

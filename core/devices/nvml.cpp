@@ -172,12 +172,12 @@ GpuReading Nvml::read(size_t gpu) {
     reading.memory_utilization_percent = utilization.memory;
   }
   read_memory(gpu, reading);
-  if (nvml.temperature_v != nullptr) {
-    nvmlTemperature_t temperature{.version = nvmlTemperature_v1, .sensorType = NVML_TEMPERATURE_GPU, .temperature = 0};
-    if (ask(nvml.temperature_v, &temperature)) reading.temperature_celsius = temperature.temperature;
-  } else if (unsigned int celsius = 0; ask(nvml.temperature, NVML_TEMPERATURE_GPU, &celsius)) {
+  nvmlTemperature_t temperature{.version = nvmlTemperature_v1, .sensorType = NVML_TEMPERATURE_GPU, .temperature = 0};
+  unsigned int celsius = 0;
+  if (ask(nvml.temperature_v, &temperature))
+    reading.temperature_celsius = temperature.temperature;
+  else if (ask(nvml.temperature, NVML_TEMPERATURE_GPU, &celsius))
     reading.temperature_celsius = celsius;
-  }
   unsigned int value = 0;
   if (ask(nvml.power, &value)) reading.power_watts = value / 1000.0;
   if (ask(nvml.power_limit, &value)) reading.power_limit_watts = value / 1000.0;

@@ -64,9 +64,12 @@ const char* to_string(MatrixFormat format) {
 std::optional<double> peak_tflops(std::string_view device_name, MatrixFormat format) {
   // The end of a name tells "A10" from "A100" and "A10G", and "RTX 4080" from its laptop and Super editions.
   const std::string name = std::string(device_name) + " ";
-  if (name.find("Laptop") != name.npos || name.find("SUPER") != name.npos) return {};
+  // A MIG instance is a part of a GPU.
+  for (const char* other : {"Laptop", "SUPER", " MIG ", "GB200"})
+    if (name.find(other) != name.npos) return {};
   for (const Peak& peak : kPeaks) {
-    if (name.find(peak.name) == name.npos) continue;
+    // "RTX 3080 " ends the name of that card, but not "RTX 3080 Ti ".
+    if (peak.name.ends_with(' ') ? !name.ends_with(peak.name) : name.find(peak.name) == name.npos) continue;
     double rate = 0;
     switch (format) {
       case MatrixFormat::kFloat64:

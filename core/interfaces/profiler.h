@@ -25,8 +25,9 @@ struct ProfiledCall {
 /// Sees every hook and every phase of a call begin and end, on one rank. Without one, nothing is called.
 ///
 /// Each rank has its own; a trainer's serves one call after the other: start, on_model_ready, then the steps, finish.
-/// All of it comes from the rank's own thread. Implementations must not throw for a passing fault (a full disk): they
-/// warn and go on.
+/// start, on_model_ready, step and finish come from the rank's own thread; begin and end too, but for what replicas of
+/// `dp` and recomputation in backward run: that comes from other threads, at the same time, and nests within each
+/// thread. Implementations must not throw for a passing fault (a full disk): they warn and go on.
 class Profiler : public Buildable {
  public:
   /// A call begins: before any hook of it.

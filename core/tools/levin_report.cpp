@@ -36,7 +36,7 @@ constexpr const char* kUsage =
     "trains may be looked at. The page needs no network and no other file. Status 2: an error.\n";
 
 /// What every page begins with, by which a file that may be replaced is known.
-constexpr std::string_view kFirstWords = "<!doctype html>";
+constexpr std::string_view kFirstWords = "<!doctype html>\n<!-- levin-report -->";
 
 /// Throws where a page must not be written.
 void check_output(const std::string& path) {

@@ -80,6 +80,7 @@ class Hooks {
   template <class... CallbackParameters, class... Arguments>
   void run_callbacks(const char* name, void (Callback::*hook)(Trainer&, Module&, CallbackParameters...), size_t begin,
                      size_t end, Arguments&&... arguments) {
+    if (begin == end) return;  // a trial runs without callbacks; names are made of those of the call
     const std::string* spans =
         core_.profiler == nullptr ? nullptr : core_.span_names.of_callbacks(name, core_.callbacks);
     for (size_t i = begin; i < end; ++i) {

@@ -378,7 +378,13 @@ std::exception_ptr Session::on_error(const std::exception_ptr& thrown) {
     }
   }
   if (core_.is_global_zero())
-    for (const auto& logger : core_.loggers()) logger->finish(core_.status);
+    for (const auto& logger : core_.loggers()) {
+      try {
+        logger->finish(core_.status);
+      } catch (const std::exception& second) {
+        log::warning(fmt::format("a logger could not be ended either: {}", second.what()));
+      }
+    }
   core_.strategy().teardown();
   checkpoints_.release();
   core_.active_metrics = nullptr;

@@ -464,6 +464,8 @@ void Pipeline::restart_steps(bool alone) {
         fmt::format("batch_size_finder does not work with strategy '{}', whose ranks cannot run a step "
                     "alone and so cannot step back together",
                     name()));
+  if (parameters_ != nullptr && parameters_->replica_gradients() != nullptr)
+    parameters_->replica_gradients()->restart();
 }
 
 void Pipeline::teardown() {

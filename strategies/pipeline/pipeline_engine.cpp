@@ -19,6 +19,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <ATen/record_function.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -234,6 +235,7 @@ void PipelineEngine::learn_specs(StepPhases& phases) {
       continue;
     }
     const RngStateGuard random_numbers;
+    const at::DisableRecordFunctionGuard unseen;  // no work of the model's: neither counted nor in traces
     const KeptBuffers buffers(phases.module());
     std::vector<std::vector<TensorSpec>> of_chunks;
     Tensors passing;

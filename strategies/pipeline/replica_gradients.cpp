@@ -37,6 +37,12 @@ ReplicaGradients::ReplicaGradients(std::vector<Parameter> parameters, std::share
 
 ReplicaGradients::~ReplicaGradients() = default;
 
+void ReplicaGradients::restart() {
+  under_way_.clear();
+  reducer_.reset();
+  uses_reducer_ = false;
+}
+
 void ReplicaGradients::begin_batch(bool in_backward) {
   under_way_.clear();
   const auto* group = dynamic_cast<const C10dCollective*>(replicas_.get());

@@ -36,6 +36,8 @@ class ReplicaGradients {
   ReplicaGradients(std::vector<Parameter> parameters, std::shared_ptr<Collective> replicas, bool divides_state);
   ~ReplicaGradients();
 
+  /// The next batch starts as the first one did.
+  void restart();
   /// Before a batch after which gradients are averaged. `in_backward`: those of the first chunk are complete when its
   /// backward is.
   void begin_batch(bool in_backward);

@@ -25,6 +25,9 @@ TEST(PeakFlops, TakesNoDeviceForAnother) {
   EXPECT_EQ(peak_tflops("NVIDIA A10G", MatrixFormat::kHalf), std::nullopt);
   EXPECT_EQ(peak_tflops("NVIDIA GeForce RTX 4080 SUPER", MatrixFormat::kHalf), std::nullopt);
   EXPECT_EQ(peak_tflops("NVIDIA GeForce RTX 4090 Laptop GPU", MatrixFormat::kHalf), std::nullopt);
+  for (const char* name :
+       {"NVIDIA GB200", "NVIDIA GeForce RTX 3080 Ti", "NVIDIA GeForce RTX 4090 D", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"})
+    EXPECT_EQ(peak_tflops(name, MatrixFormat::kHalf), std::nullopt) << name;
   EXPECT_EQ(peak_tflops("cpu", MatrixFormat::kFloat32), std::nullopt);
   EXPECT_EQ(peak_tflops("", MatrixFormat::kHalf), std::nullopt);
 }

@@ -1,4 +1,5 @@
 #include <levin/callbacks/lambda_callback.h>
+#include <levin/callbacks/learning_rate_finder.h>
 #include <levin/core/interfaces/profiler.h>
 #include <levin/core/trainer/registries.h>
 
@@ -114,6 +115,15 @@ TEST_F(ProfilerInTrainer, TheWholeOfAFitHasNames) {
   EXPECT_EQ(count(entries, "+log_metrics"), 4);  // two boundaries, the epoch, the validation
   EXPECT_EQ(count(entries, "+train_epoch"), 1);
   EXPECT_EQ(count(entries, "+on_train_batch_end"), 4);
+  for (const std::string& entry : entries) EXPECT_THAT(entry, ::testing::Not(HasSubstr("ERROR")));
+}
+
+/// A trial of the finder's runs hooks without callbacks.
+TEST_F(ProfilerInTrainer, CallbacksHaveTheirNamesAfterATrialToo) {
+  options_.callbacks = {make<LearningRateFinder>({.num_training_steps = 4})};
+  Trainer(options_).fit(make<UnitModule>({}), tiny_loader(48));
+  const auto entries = Recorder::take();
+  EXPECT_THAT(entries, Contains("+[Callback]LearningRateFinder.on_before_zero_grad"));
   for (const std::string& entry : entries) EXPECT_THAT(entry, ::testing::Not(HasSubstr("ERROR")));
 }
 

@@ -186,11 +186,16 @@ TEST(ReportConfiguration, DifferencesAreValuesAndMissingPaths) {
 
 // --- Findings ---
 
-RunFolder run_of(const std::vector<std::pair<std::string, std::vector<double>>>& metrics) {
+/// `computes_on_gpus`: those of the metrics have values of the allocator, as the GPUs of a run do.
+RunFolder run_of(const std::vector<std::pair<std::string, std::vector<double>>>& metrics,
+                 bool computes_on_gpus = true) {
   RunFolder run;
-  for (const auto& [name, values] : metrics)
+  for (const auto& [name, values] : metrics) {
     for (size_t i = 0; i < values.size(); ++i)
       run.metrics.append(name, {.step = static_cast<int64_t>(10 * (i + 1)), .value = values[i]});
+    if (const size_t slash = name.rfind('/'); computes_on_gpus && name.find("gpu") != std::string::npos)
+      run.metrics.append(name.substr(0, slash) + "/allocated_mib", {.step = 10, .value = 1});
+  }
   return run;
 }
 
@@ -237,6 +242,13 @@ TEST(ReportFindings, ALoaderBoundRunExplainsIdleGpus) {
 TEST(ReportFindings, ARunThatNeverWaitsIsBoundByWhatItComputes) {
   EXPECT_THAT(texts(run_of({{"throughput/data_wait_percent", {90, 90, 3, 5}}})),
               ElementsAre("Training waits for data 4 % of the time: what it computes sets the pace."));
+  // A GPU that the run does not compute on may idle.
+  EXPECT_THAT(texts(run_of({{"throughput/data_wait_percent", {0, 0}},
+                            {"gpu1/utilization_percent", {0, 0}},
+                            {"gpu1/memory_used_mib", {1, 1}},
+                            {"gpu1/memory_total_mib", {1000, 1000}}},
+                           /*computes_on_gpus=*/false)),
+              ElementsAre(HasSubstr("what it computes sets the pace")));
   // A GPU that idles has another reason.
   EXPECT_THAT(texts(run_of({{"throughput/data_wait_percent", {0, 0}}, {"gpu0/utilization_percent", {20, 30}}})),
               ElementsAre(HasSubstr("the GPU is in use 30 %")));

@@ -58,6 +58,10 @@ class Examination {
   void add(Finding::Kind kind, std::string text, std::string remedy) {
     findings_.found.push_back({kind, std::move(text), std::move(remedy)});
   }
+  /// Whether the run computes on the GPU of a metric: only then does it have values of the allocator (gpus: all).
+  bool is_used(const std::string& name) const {
+    return run_.metrics.find(device_of(name) + "/allocated_mib") != nullptr;
+  }
   void lacks(std::string what) { findings_.without_data.push_back(std::move(what)); }
 
   void non_finite_values() {
@@ -104,7 +108,7 @@ class Examination {
     std::vector<std::string> idle;
     double least = 100, greatest = 0;
     for (const auto& [name, series] : run_.metrics.all()) {
-      if (hardware_name(name) != "utilization_percent") continue;
+      if (hardware_name(name) != "utilization_percent" || !is_used(name)) continue;
       const double mean = settled_mean(series);
       if (std::isnan(mean)) continue;
       seen = true;
@@ -137,7 +141,7 @@ class Examination {
     bool seen = false;
     std::vector<std::string> full, roomy;
     for (const auto& [name, series] : run_.metrics.all()) {
-      if (hardware_name(name) != "memory_used_mib") continue;
+      if (hardware_name(name) != "memory_used_mib" || !is_used(name)) continue;
       const std::string total_name = name.substr(0, name.size() - std::string_view("used_mib").size()) + "total_mib";
       const Series* total_series = run_.metrics.find(total_name);
       const auto used = summarize(series);

@@ -17,6 +17,8 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <string>
+#include <tuple>
 #include <utility>
 
 namespace levin::report {
@@ -25,6 +27,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kFewestPointsOfCurve = 64;
+/// A chart has a row for each x of any of its curves, and a column for each curve.
+constexpr size_t kMostCellsOfChart = 1'000'000;
 constexpr size_t kMostProfileBytes = 64 * 1024;
 
 /// With as many digits as a curve can show, which keeps the page small. NaN and infinities are null in JSON.
@@ -95,7 +99,10 @@ Json files_json(const RunFolder& run, const std::vector<RunFile>& files, const s
     const auto link =
         std::filesystem::weakly_canonical(path).lexically_relative(std::filesystem::weakly_canonical(folder));
     Json entry{{"name", file.path}, {"size", file.size}, {"link", percent_encoded(link.string())}};
-    if (with_text) entry["text"] = FileSystem::current().read_file(path).substr(0, kMostProfileBytes);
+    if (with_text) {
+      entry["text"] = FileSystem::current().read_file(path).substr(0, kMostProfileBytes);
+      entry["cut"] = file.size > kMostProfileBytes;
+    }
     result.push_back(std::move(entry));
   }
   return result;
@@ -124,7 +131,7 @@ Json run_json(const RunFolder& run, const std::string& name, const PageOptions& 
   return {{"name", name},
           {"path", run.path},
           {"status", status_text(run.status)},
-          {"started", json_number(run.first_time)},
+          {"started", std::isfinite(run.first_time) ? Json(std::round(run.first_time)) : Json(nullptr)},
           {"seconds", json_number(run.last_time - run.first_time)},
           {"monitor", run.monitor},
           {"epochEnds", epoch_ends(run)},
@@ -235,9 +242,13 @@ Json groups_json(const std::vector<Curve>& curves) {
 
 Json curves_json(const std::vector<Curve>& curves, const std::vector<RunFolder>& runs, const PageOptions& options) {
   const size_t share = options.most_points / std::max<size_t>(curves.size(), 1);
-  const size_t most_points = std::clamp(share, kFewestPointsOfCurve, options.most_points_of_curve);
+  std::map<std::tuple<Group, std::string, std::string>, size_t> in_chart;
+  for (const auto& curve : curves) ++in_chart[{curve.place.group, curve.place.chart, curve.place.unit}];
   Json result = Json::array();
   for (const auto& curve : curves) {
+    const size_t beside = in_chart.at({curve.place.group, curve.place.chart, curve.place.unit});
+    const size_t most_points = std::clamp(std::min(share, kMostCellsOfChart / (beside * beside)), kFewestPointsOfCurve,
+                                          options.most_points_of_curve);
     const RunFolder& run = runs[curve.run];
     const auto summary = summarize(*curve.series);
     Json entry = curve_json(run, *curve.series, most_points);

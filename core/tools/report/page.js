@@ -54,10 +54,11 @@
   function formatSeconds(seconds) {
     if (!isNumber(seconds)) return "unknown";
     if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
-    const minutes = Math.floor(seconds / 60);
-    if (minutes < 60) return `${minutes} min ${Math.round(seconds % 60)} s`;
+    const whole = Math.round(seconds);
+    const minutes = Math.floor(whole / 60);
+    if (minutes < 60) return `${minutes} min ${whole % 60} s`;
     if (minutes < 48 * 60) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
-    return `${Math.floor(minutes / 1440)} d ${Math.round((minutes % 1440) / 60)} h`;
+    return `${Math.floor(minutes / 1440)} d ${Math.floor((minutes % 1440) / 60)} h`;
   }
 
   const formatTime = (seconds) =>
@@ -674,7 +675,7 @@
       any = true;
       if (severalRuns) section.append(element("h3", {textContent: run.name}));
       for (const file of run.profiles) {
-        const cut = file.size > file.text.length ? "\n…" : "";
+        const cut = file.cut ? "\n…" : "";
         section.append(element("details", {open: run.profiles.length === 1 && !severalRuns},
           element("summary", {textContent: `Profile ${file.name}`}), element("pre", {textContent: file.text + cut})));
       }
