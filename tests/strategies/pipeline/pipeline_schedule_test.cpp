@@ -414,5 +414,27 @@ TEST(PipelineScheduleInput, NamesWhatIsWrong) {
   EXPECT_THROW(theoretical_bubble("gpipe", {2, 2, 2}), ConfigError);
 }
 
+/// Replicas whose batches have unequally many micro-batches exchange gradients chunk by chunk all the same.
+TEST(PipelineScheduleOrder, ChunksEndInOneOrderForAnyNumberOfMicroBatches) {
+  for (const std::string schedule : {"gpipe", "1f1b", "interleaved", "zero_bubble"})
+    for (const int64_t stages : {2, 3, 4, 8})
+      for (const int64_t chunks_per_rank : {1, 2, 3, 4}) {
+        if ((schedule == "interleaved") != (chunks_per_rank > 1)) continue;
+        std::map<size_t, std::vector<int64_t>> expected;  // by rank
+        for (int64_t micro_batches = 1; micro_batches <= 3 * stages; ++micro_batches) {
+          const auto all = pipeline_schedule(
+              schedule, {.stages = stages, .micro_batches = micro_batches, .chunks_per_rank = chunks_per_rank});
+          for (size_t rank = 0; rank < all.size(); ++rank) {
+            std::vector<int64_t> ended;  // chunks, the last to end first
+            for (auto action = all[rank].rbegin(); action != all[rank].rend(); ++action)
+              if (std::find(ended.begin(), ended.end(), action->chunk) == ended.end()) ended.push_back(action->chunk);
+            const auto [known, is_new] = expected.try_emplace(rank, ended);
+            EXPECT_EQ(known->second, ended)
+                << schedule << " " << stages << " " << chunks_per_rank << " " << micro_batches << " rank " << rank;
+          }
+        }
+      }
+}
+
 }  // namespace
 }  // namespace levin
