@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/log.h>
+#include <levin/loggers/json_text.h>
 #include <levin/loggers/mlflow_names.h>
 
 #include <fmt/format.h>
@@ -65,13 +66,6 @@ std::string json_number(double value) {
   if (std::isnan(value)) return "\"NaN\"";
   if (std::isinf(value)) return value > 0 ? "\"Infinity\"" : "\"-Infinity\"";
   return fmt::format("{}", value);
-}
-
-std::string json_text(std::string_view text) {
-  // Most texts are names that need no escapes.
-  const auto plain = [](unsigned char c) { return c >= ' ' && c < 0x7F && c != '"' && c != '\\'; };
-  if (std::all_of(text.begin(), text.end(), plain)) return fmt::format("\"{}\"", text);
-  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 /// What a record holds; an empty object when the disk it came from has damaged it.

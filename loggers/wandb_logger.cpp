@@ -6,6 +6,7 @@
 #include <levin/core/base/log.h>
 #include <levin/loggers/config_leaves.h>
 #include <levin/loggers/digest.h>
+#include <levin/loggers/json_text.h>
 #include <levin/loggers/kept_files.h>
 #include <levin/loggers/png.h>
 
@@ -32,10 +33,6 @@ constexpr std::string_view kFolderStart = "offline-run-";
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-std::string json_text(std::string_view text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 /// As W&B's client writes doubles: Python's JSON, which has words for what is not finite.

@@ -1,5 +1,6 @@
 #include <levin/callbacks/device_stats_monitor.h>
 
+#include "../support/captured_log.h"
 #include "../support/stand_in_nvml.h"
 #include "strategy_training.h"
 
@@ -16,6 +17,7 @@
 namespace levin {
 namespace {
 
+using testing::CapturedLog;
 using testing::Devices;
 using ::testing::HasSubstr;
 using testing::message_of;
@@ -24,19 +26,6 @@ using testing::Outcome;
 using testing::Plan;
 using testing::StandInNvml;
 using testing::train;
-
-/// Keeps messages for a test to look at.
-class CapturedLog {
- public:
-  CapturedLog() {
-    log::set_sink([this](const std::string& line) { text_ += line + "\n"; });
-  }
-  ~CapturedLog() { log::set_sink(nullptr); }
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-};
 
 /// A run of 10 steps with a boundary after the 4th and the 8th, in which each batch takes a while.
 Plan plan_with(const std::string& options, std::chrono::milliseconds of_batch = std::chrono::milliseconds(50)) {

@@ -1,5 +1,6 @@
 #include <levin/callbacks/throughput_monitor.h>
 
+#include "../support/captured_log.h"
 #include "../support/tape_recorder.h"
 #include "strategy_training.h"
 
@@ -18,6 +19,7 @@ namespace levin {
 namespace {
 
 using testing::BodyAndHeadOptions;
+using testing::CapturedLog;
 using testing::Devices;
 using testing::fresh_folder;
 using ::testing::HasSubstr;
@@ -43,26 +45,6 @@ double last(const Outcome& run, const std::string& name) {
   const auto found = run.logged.find("throughput/" + name);
   return found == run.logged.end() ? -1 : found->second.back().second;
 }
-
-/// Messages of a run.
-class Messages {
- public:
-  Messages() {
-    log::set_sink([this](const std::string& line) {
-      const std::lock_guard lock(mutex_);
-      text_ += line + "\n";
-    });
-  }
-  ~Messages() { log::set_sink(nullptr); }
-  std::string text() const {
-    const std::lock_guard lock(mutex_);
-    return text_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::string text_;
-};
 
 class ThroughputMonitorRuns : public ::testing::TestWithParam<Devices> {};
 
@@ -221,7 +203,7 @@ TEST(ThroughputMonitor, KnowsTheOperationsOfReplayedSteps) {
 }
 
 TEST(ThroughputMonitor, SaysOnceThatADeviceHasNoKnownPeak) {
-  const Messages messages;
+  const CapturedLog messages;
   const Outcome run = train(monitored("warmup_steps: 1"), {"ddp_threads", 2});
   EXPECT_EQ(last(run, "mfu_percent"), -1);
   EXPECT_GT(last(run, "model_tflops_per_second"), 0);
@@ -231,7 +213,7 @@ TEST(ThroughputMonitor, SaysOnceThatADeviceHasNoKnownPeak) {
 }
 
 TEST(ThroughputMonitor, CountsNoOperationsWhereItIsToldNotTo) {
-  const Messages messages;
+  const CapturedLog messages;
   const Outcome run = train(monitored("warmup_steps: 1, flops: false"), {});
   EXPECT_EQ(last(run, "model_tflops_per_second"), -1);
   EXPECT_GT(last(run, "samples_per_second"), 0);

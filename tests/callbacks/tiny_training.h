@@ -1,5 +1,7 @@
 #pragma once
 
+#include "../support/captured_log.h"
+
 #include <levin/core/base/log.h>
 #include <levin/core/data/data_loader.h>
 #include <levin/core/data/tensor_dataset.h>
@@ -55,21 +57,6 @@ class RunFolder {
 
  private:
   std::filesystem::path path_;
-};
-
-/// Keeps log messages for a test to look at.
-class CapturedLog {
- public:
-  CapturedLog() {
-    log::set_sink([this](const std::string& line) { text_ += line + "\n"; });
-  }
-  ~CapturedLog() { log::set_sink(nullptr); }
-  CapturedLog(const CapturedLog&) = delete;
-  CapturedLog& operator=(const CapturedLog&) = delete;
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
 };
 
 /// One linear layer. `val_loss` has the values of a script, one a validation; `train_loss` is the epoch's number.

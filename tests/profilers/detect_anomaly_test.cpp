@@ -9,8 +9,8 @@
 namespace levin {
 namespace {
 
+using testing::CapturedLog;
 using ::testing::HasSubstr;
-using testing::Messages;
 using ::testing::Not;
 using testing::quiet;
 using testing::tiny_loader;
@@ -42,7 +42,7 @@ class Faulty : public TinyModule {
 
 TEST(DetectAnomaly, NamesTheOperationAndItsUnit) {
   for (const bool inside_unit : {true, false}) {
-    const Messages messages;
+    const CapturedLog messages;
     TrainerOptions options = quiet(1);
     options.detect_anomaly = true;
     auto module = make<Faulty>({});
@@ -63,7 +63,7 @@ TEST(DetectAnomaly, NamesTheOperationAndItsUnit) {
 }
 
 TEST(DetectAnomaly, WithoutItNothingIsSaid) {
-  const Messages messages;
+  const CapturedLog messages;
   Trainer(quiet(1)).fit(make<Faulty>({}), tiny_loader(16));
   EXPECT_THAT(messages.text(), Not(HasSubstr("SqrtBackward0")));
 }

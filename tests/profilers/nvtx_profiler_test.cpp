@@ -14,9 +14,9 @@
 namespace levin {
 namespace {
 
+using testing::CapturedLog;
 using ::testing::Contains;
 using ::testing::HasSubstr;
-using testing::Messages;
 using testing::quiet;
 using ::testing::StartsWith;
 using testing::tiny_loader;
@@ -67,7 +67,7 @@ class NvtxStandIn final : public ProfilerStubs {
 
 TEST(NvtxProfilerTest, RangesNest) {
   const NvtxStandIn nvtx;
-  const Messages messages;
+  const CapturedLog messages;
   TrainerOptions options = quiet(1);
   options.default_root_dir = testing::fresh_folder("nvtx");
   options.profiler = "nvtx";
@@ -82,7 +82,7 @@ TEST(NvtxProfilerTest, RangesNest) {
 
 TEST(NvtxProfilerTest, OperatorsOnRequest) {
   const NvtxStandIn nvtx;
-  const Messages messages;
+  const CapturedLog messages;
   TrainerOptions options = quiet(1);
   options.default_root_dir = testing::fresh_folder("nvtx");
   options.profiler = make<NvtxProfiler>({.operators = true});
@@ -101,7 +101,7 @@ TEST(NvtxProfilerTest, AnExceptionClosesTheRanges) {
     StepOutput training_step(const Batch&, int64_t) override { throw std::runtime_error("out of luck"); }
   };
   const NvtxStandIn nvtx;
-  const Messages messages;
+  const CapturedLog messages;
   TrainerOptions options = quiet(1);
   options.default_root_dir = testing::fresh_folder("nvtx");
   options.profiler = "nvtx";
@@ -112,7 +112,7 @@ TEST(NvtxProfilerTest, AnExceptionClosesTheRanges) {
 
 TEST(NvtxProfilerTest, WithoutCudaItSaysSoAndTrainingGoesOn) {
   const NvtxStandIn absent(/*enabled=*/false);
-  const Messages messages;
+  const CapturedLog messages;
   TrainerOptions options = quiet(1);
   options.default_root_dir = testing::fresh_folder("nvtx");
   options.profiler = "nvtx";

@@ -16,9 +16,9 @@
 namespace levin {
 namespace {
 
+using testing::CapturedLog;
 using ::testing::Contains;
 using ::testing::HasSubstr;
-using testing::Messages;
 using testing::quiet;
 using testing::tiny_loader;
 using testing::TinyModule;
@@ -204,7 +204,7 @@ TEST_F(ProfilerInTrainer, AnObjectServesRankZeroAloneUnlessItCanBeMadeAgain) {
   Trainer(options_).fit(make<TinyModule>({}), tiny_loader(32));
   EXPECT_EQ(Recorder::take(0).back(), "made: finish");
   EXPECT_EQ(Recorder::take(1).back(), "made: finish");
-  const Messages messages;
+  const CapturedLog messages;
   options_.profiler = std::make_shared<Recorder>(RecorderOptions{});
   Trainer(options_).fit(make<TinyModule>({}), tiny_loader(32));
   EXPECT_EQ(Recorder::take(0).back(), "finish");

@@ -19,10 +19,10 @@
 namespace levin {
 namespace {
 
+using testing::CapturedLog;
 using ::testing::Each;
 using testing::files_with;
 using ::testing::HasSubstr;
-using testing::Messages;
 using ::testing::Not;
 using testing::quiet;
 using testing::read_text;
@@ -61,7 +61,7 @@ class PyTorchProfilerTest : public ::testing::Test {
 
 TEST_F(PyTorchProfilerTest, OperatorsLieInTheirUnitPhaseAndStep) {
   if (testing::python().empty()) GTEST_SKIP() << "no Python; set LEVIN_PYTHON to one";
-  const Messages messages;
+  const CapturedLog messages;
   options_.profiler = profiler({.wait = 1, .warmup = 1, .active = 2}, {.record_shapes = true, .with_flops = true});
   Trainer(options_).fit(make<UnitModule>({}), tiny_loader(64), {tiny_loader(16)});
   ASSERT_THAT(traces(), SizeIs(1));
@@ -85,7 +85,7 @@ TEST_F(PyTorchProfilerTest, OperatorsLieInTheirUnitPhaseAndStep) {
 }
 
 TEST_F(PyTorchProfilerTest, AWindowForEachCycle) {
-  const Messages messages;
+  const CapturedLog messages;
   options_.profiler = profiler({.skip_first = 1, .wait = 1, .warmup = 0, .active = 2, .repeat = 2});
   options_.max_epochs = 4;  // windows go over the end of an epoch
   auto module = make<UnitModule>({});
@@ -99,7 +99,7 @@ TEST_F(PyTorchProfilerTest, AWindowForEachCycle) {
 }
 
 TEST_F(PyTorchProfilerTest, WindowsWithoutAPauseAndAnUnfinishedOne) {
-  const Messages messages;
+  const CapturedLog messages;
   options_.profiler = profiler({.wait = 0, .warmup = 0, .active = 2, .repeat = 0});
   Trainer(options_).fit(make<UnitModule>({}), tiny_loader(40));
   EXPECT_THAT(traces(), SizeIs(3));  // steps 0 and 1, 2 and 3, 4
@@ -108,21 +108,21 @@ TEST_F(PyTorchProfilerTest, WindowsWithoutAPauseAndAnUnfinishedOne) {
 
 TEST_F(PyTorchProfilerTest, ARunThatEndsBeforeTheWindowSaysSo) {
   for (const int64_t wait : {30, 0}) {
-    const Messages messages;
+    const CapturedLog messages;
     options_.profiler = profiler({.wait = wait, .warmup = 30});
     Trainer(options_).fit(make<TinyModule>({}), tiny_loader(16));
     EXPECT_THAT(traces(), SizeIs(0));
     EXPECT_THAT(messages.text(), HasSubstr("profiler pytorch recorded nothing"));
   }
   // What was prepared is undone: another run records.
-  const Messages messages;
+  const CapturedLog messages;
   options_.profiler = profiler({.wait = 0, .warmup = 1, .active = 1});
   Trainer(options_).fit(make<TinyModule>({}), tiny_loader(32));
   EXPECT_THAT(traces(), SizeIs(1));
 }
 
 TEST_F(PyTorchProfilerTest, OtherCalls) {
-  const Messages messages;
+  const CapturedLog messages;
   options_.profiler = Spec<Profiler>(Config::parse("{pytorch: {schedule: {wait: 0, warmup: 1, active: 1}}}", {}));
   auto module = make<TinyModule>({});
   Trainer trainer(options_);
@@ -137,7 +137,7 @@ TEST_F(PyTorchProfilerTest, OtherCalls) {
 
 TEST_F(PyTorchProfilerTest, OfThreadRanksTheFirstRecords) {
   if (testing::python().empty()) GTEST_SKIP() << "no Python; set LEVIN_PYTHON to one";
-  const Messages messages;
+  const CapturedLog messages;
   options_.profiler = profiler({.wait = 0, .warmup = 1, .active = 2});
   options_.strategy = "ddp_threads";
   options_.devices = 2;
@@ -163,7 +163,7 @@ TEST_F(PyTorchProfilerTest, EachProcessRecords) {
 
 TEST_F(PyTorchProfilerTest, ReplicasAreInTheTrace) {
   if (testing::python().empty()) GTEST_SKIP() << "no Python; set LEVIN_PYTHON to one";
-  const Messages messages;
+  const CapturedLog messages;
   options_.profiler = profiler({.wait = 0, .warmup = 1, .active = 2});
   options_.strategy = "dp";
   options_.devices = 2;
@@ -185,7 +185,7 @@ TEST_F(PyTorchProfilerTest, ASecondProfilerOfTheProcessGivesWay) {
     }
     TrainerOptions* inner = nullptr;
   };
-  const Messages messages;
+  const CapturedLog messages;
   TrainerOptions inner = options_;
   inner.profiler = profiler({.wait = 0, .warmup = 0, .active = 1});
   options_.profiler = profiler({.wait = 0, .warmup = 0, .active = 3});
@@ -206,7 +206,7 @@ TEST_F(PyTorchProfilerTest, AnExceptionEndsTheRecording) {
       return output;
     }
   };
-  const Messages messages;
+  const CapturedLog messages;
   options_.profiler = profiler({.wait = 0, .warmup = 1, .active = 5});
   EXPECT_THROW(Trainer(options_).fit(make<Failing>({}), tiny_loader(64)), std::runtime_error);
   ASSERT_THAT(traces(), SizeIs(1));
@@ -227,7 +227,7 @@ TEST_F(PyTorchProfilerTest, NamesThatJsonDoesNotTake) {
    private:
     testing::Block block_{nullptr};
   };
-  const Messages messages;
+  const CapturedLog messages;
   options_.profiler = profiler({.wait = 0, .warmup = 0, .active = 1});
   Trainer(options_).fit(make<Odd>({}), tiny_loader(16));
   ASSERT_THAT(traces(), SizeIs(1));
@@ -235,7 +235,7 @@ TEST_F(PyTorchProfilerTest, NamesThatJsonDoesNotTake) {
 }
 
 TEST_F(PyTorchProfilerTest, AFullDiskIsAMessage) {
-  const Messages messages;
+  const CapturedLog messages;
   options_.profiler = profiler({.wait = 0, .warmup = 0, .active = 1, .repeat = 0});
   // The system itself refuses what Kineto writes.
   const auto former_handler = std::signal(SIGXFSZ, SIG_IGN);
@@ -257,7 +257,7 @@ TEST_F(PyTorchProfilerTest, AFullDiskIsAMessage) {
 }
 
 TEST_F(PyTorchProfilerTest, AFolderThatCannotBeMadeIsAMessage) {
-  const Messages messages;
+  const CapturedLog messages;
   const std::string file = traces_ + "/file";
   std::ofstream(file) << "in the way";
   traces_ = file;
@@ -275,7 +275,7 @@ TEST_F(PyTorchProfilerTest, ResultsAreTheSame) {
     auto module = make<UnitModule>({.dropout = 0.3});
     TrainerOptions options = options_;
     options.profiler = profiler;
-    const Messages messages;
+    const CapturedLog messages;
     Trainer(options).fit(module, tiny_loader(40), {tiny_loader(16)});
     return testing::weights(*module);
   };

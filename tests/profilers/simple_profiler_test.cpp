@@ -19,9 +19,9 @@
 namespace levin {
 namespace {
 
+using testing::CapturedLog;
 using testing::files_with;
 using ::testing::HasSubstr;
-using testing::Messages;
 using ::testing::Not;
 using testing::quiet;
 using testing::read_text;
@@ -52,7 +52,7 @@ class SimpleProfilerTest : public ::testing::Test {
 };
 
 TEST_F(SimpleProfilerTest, ShowsWhatIsSlow) {
-  const Messages messages;
+  const CapturedLog messages;
   const auto profiler = make<SimpleProfiler>({});
   options_.profiler = profiler;
   Trainer trainer(options_);
@@ -91,7 +91,7 @@ TEST_F(SimpleProfilerTest, LeavesNothingBehindAndChangesNothing) {
     auto module = make<UnitModule>({.dropout = 0.3});
     TrainerOptions options = options_;
     if (profiled) options.profiler = "simple";
-    const Messages messages;
+    const CapturedLog messages;
     Trainer(options).fit(module, tiny_loader(40), {tiny_loader(16)});
     for (const NamedUnit& named : named_units(*module)) EXPECT_TRUE(named.unit->hooks().empty());
     return testing::weights(*module);
@@ -100,7 +100,7 @@ TEST_F(SimpleProfilerTest, LeavesNothingBehindAndChangesNothing) {
 }
 
 TEST_F(SimpleProfilerTest, EachCallHasAFileOfItsOwn) {
-  const Messages messages;
+  const CapturedLog messages;
   options_.profiler = "simple";
   auto module = make<TinyModule>({});
   Trainer trainer(options_);
@@ -121,7 +121,7 @@ TEST_F(SimpleProfilerTest, EachCallHasAFileOfItsOwn) {
 }
 
 TEST_F(SimpleProfilerTest, OneForEachRank) {
-  const Messages messages;
+  const CapturedLog messages;
   options_.profiler = "simple";
   options_.strategy = "ddp_threads";
   options_.devices = 2;
@@ -136,7 +136,7 @@ TEST_F(SimpleProfilerTest, OneForEachRank) {
 }
 
 TEST_F(SimpleProfilerTest, ReplicasAreCounted) {
-  const Messages messages;
+  const CapturedLog messages;
   const auto profiler = make<SimpleProfiler>({});
   options_.profiler = profiler;
   options_.strategy = "dp";
@@ -151,7 +151,7 @@ TEST_F(SimpleProfilerTest, AFailedRunHasItsTable) {
     using TinyModule::TinyModule;
     StepOutput training_step(const Batch&, int64_t) override { throw std::runtime_error("out of luck"); }
   };
-  const Messages messages;
+  const CapturedLog messages;
   options_.profiler = "simple";
   Trainer trainer(options_);
   EXPECT_THROW(trainer.fit(make<Failing>({}), tiny_loader(16)), std::runtime_error);
@@ -159,7 +159,7 @@ TEST_F(SimpleProfilerTest, AFailedRunHasItsTable) {
 }
 
 TEST_F(SimpleProfilerTest, AResumedRun) {
-  const Messages messages;
+  const CapturedLog messages;
   options_.profiler = "simple";
   options_.enable_checkpointing = true;
   Trainer first(options_);
@@ -174,7 +174,7 @@ TEST_F(SimpleProfilerTest, AResumedRun) {
 }
 
 TEST_F(SimpleProfilerTest, AFullDiskIsAMessage) {
-  const Messages messages;
+  const CapturedLog messages;
   options_.profiler = "simple";
   Trainer trainer(options_);
   auto module = make<TinyModule>({});
@@ -188,7 +188,7 @@ TEST_F(SimpleProfilerTest, AFullDiskIsAMessage) {
 }
 
 TEST_F(SimpleProfilerTest, WithoutARunFolderTheConsoleHasIt) {
-  const Messages messages;
+  const CapturedLog messages;
   options_.profiler = "simple";
   options_.fast_dev_run = true;
   Trainer(options_).fit(make<TinyModule>({}), tiny_loader(16));

@@ -3,6 +3,7 @@
 #include <levin/core/base/log.h>
 #include <levin/core/nn/unit.h>
 
+#include <tests/support/captured_log.h>
 #include <tests/support/tiny.h>
 
 #include <algorithm>
@@ -14,26 +15,6 @@
 
 /// What the tests of the profilers share.
 namespace levin::testing {
-
-/// Messages of the library, from all threads.
-class Messages {
- public:
-  Messages() {
-    log::set_sink([this](const std::string& line) {
-      const std::lock_guard lock(mutex_);
-      text_ += line + "\n";
-    });
-  }
-  ~Messages() { log::set_sink(nullptr); }
-  std::string text() const {
-    const std::lock_guard lock(mutex_);
-    return text_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::string text_;
-};
 
 class InnerImpl : public torch::nn::Module {
  public:
