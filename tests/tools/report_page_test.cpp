@@ -317,6 +317,14 @@ TEST(ReportPage, HoldsEverythingItNeedsAndAsksForNothing) {
   EXPECT_EQ(data["groups"][0]["charts"][0]["curves"], nlohmann::json::parse("[0, 1]"));
 }
 
+TEST(ReportPage, AProfileThatVanishedCostsNothingElse) {
+  RunFolder run;
+  run.path = "gone";
+  run.profiles.push_back({"profile_fit_rank0.txt", 5});
+  const auto data = data_of(make_page({run}, {}));
+  EXPECT_THAT(data["runs"][0]["profiles"][0]["text"].get<std::string>(), HasSubstr("cannot read"));
+}
+
 TEST(ReportPage, NamesOfRunsAreAsShortAsTheyCanBe) {
   std::vector<RunFolder> runs(3);
   runs[0].path = "/logs/a/version_0";

@@ -7,7 +7,10 @@
 
 #include <gmock/gmock.h>
 
+#include <sys/stat.h>
+
 #include <chrono>
+#include <filesystem>
 
 namespace levin::report {
 namespace {
@@ -302,8 +305,21 @@ TEST(ReportRunFolder, FindsTheMonitorAndTheOtherFiles) {
   ASSERT_EQ(run.traces.size(), 1u);
   EXPECT_EQ(run.traces[0].path, "traces/host.1.pt.trace.json");
   ASSERT_EQ(run.checkpoints.size(), 1u);
-  EXPECT_EQ(run.checkpoints[0].path, "checkpoints/last");
+  EXPECT_EQ(run.checkpoints[0], "checkpoints/last");
   EXPECT_THAT(run.notes, ElementsAre("No value has been logged yet."));
+}
+
+TEST(ReportRunFolder, PassesOverWhatIsNoFile) {
+  const std::string folder = fresh_folder("run");
+  write_file(folder + "/metrics.csv", "step,loss\n1,2\n");
+  std::filesystem::create_symlink("profile_fit_rank1.txt", folder + "/profile_fit_rank0.txt");
+  std::filesystem::create_symlink("profile_fit_rank0.txt", folder + "/profile_fit_rank1.txt");
+  std::filesystem::create_directory_symlink(".", folder + "/again");
+  ASSERT_EQ(mkfifo((folder + "/profile_fit_rank2.txt").c_str(), 0600), 0);
+  write_file(folder + "/profile_fit_rank3.txt", "table");
+  const RunFolder run = read_run_folder(folder);
+  ASSERT_EQ(run.profiles.size(), 1u);
+  EXPECT_EQ(run.profiles[0].path, "profile_fit_rank3.txt");
 }
 
 TEST(ReportRunFolder, SaysWhatIsNoRun) {

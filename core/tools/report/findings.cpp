@@ -70,15 +70,12 @@ class Examination {
       if (summary.first_non_finite == nullptr) continue;
       const Point& first = *summary.first_non_finite;
       const size_t count = summary.not_a_number + summary.infinite;
-      // What hardware could not be asked for is NaN, too; nothing went wrong in training then.
-      const bool is_hardware = place_metric(name).group == Group::kHardware;
-      add(is_hardware ? Finding::Kind::kHint : Finding::Kind::kProblem,
+      add(Finding::Kind::kProblem,
           fmt::format("{} was {} at step {}{}.", name, std::isnan(first.value) ? "NaN" : "infinite", first.step,
                       count == 1 ? " alone" : fmt::format(", and at {} of {} points in all", count, summary.points)),
-          is_hardware ? "The device did not answer then."
-                      : "The callback nan_monitor names the unit and the parameter that turned non-finite first "
-                        "(docs/monitoring.md, \"Throughput and faults\"); a lower learning rate, gradient_clip_val and "
-                        "bf16-mixed in place of 16-mixed are the usual remedies (docs/when-it-does-not-fit.md).");
+          "The callback nan_monitor names the unit and the parameter that turned non-finite first "
+          "(docs/monitoring.md, \"Throughput and faults\"); a lower learning rate, gradient_clip_val and "
+          "bf16-mixed in place of 16-mixed are the usual remedies (docs/when-it-does-not-fit.md).");
     }
   }
 

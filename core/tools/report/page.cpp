@@ -92,19 +92,28 @@ Json epoch_ends(const RunFolder& run) {
   return result;
 }
 
-Json files_json(const RunFolder& run, const std::vector<RunFile>& files, const std::string& folder, bool with_text) {
+Json profiles_json(const RunFolder& run) {
   Json result = Json::array();
-  for (const auto& file : files) {
-    const std::string path = run.path + "/" + file.path;
-    const auto link =
-        std::filesystem::weakly_canonical(path).lexically_relative(std::filesystem::weakly_canonical(folder));
-    Json entry{{"name", file.path}, {"size", file.size}, {"link", percent_encoded(link.string())}};
-    if (with_text) {
-      entry["text"] = FileSystem::current().read_file(path).substr(0, kMostProfileBytes);
-      entry["cut"] = file.size > kMostProfileBytes;
+  for (const auto& file : run.profiles) {
+    std::string text;
+    try {
+      text = FileSystem::current().read_file(run.path + "/" + file.path);
+    } catch (const Error& error) {
+      text = error.what();  // it was there when the folder was listed
     }
-    result.push_back(std::move(entry));
+    const bool is_cut = text.size() > kMostProfileBytes;
+    result.push_back({{"name", file.path}, {"text", text.substr(0, kMostProfileBytes)}, {"cut", is_cut}});
   }
+  return result;
+}
+
+/// With links as a page in `folder` has them.
+Json traces_json(const RunFolder& run, const std::string& folder) {
+  namespace fs = std::filesystem;
+  Json result = Json::array();
+  const fs::path way = fs::weakly_canonical(run.path).lexically_relative(fs::weakly_canonical(folder));
+  for (const auto& file : run.traces)
+    result.push_back({{"name", file.path}, {"size", file.size}, {"link", percent_encoded((way / file.path).string())}});
   return result;
 }
 
@@ -138,9 +147,9 @@ Json run_json(const RunFolder& run, const std::string& name, const PageOptions& 
           {"notes", run.notes},
           {"findings", found},
           {"withoutData", findings.without_data},
-          {"profiles", files_json(run, run.profiles, options.folder, true)},
-          {"traces", files_json(run, run.traces, options.folder, false)},
-          {"checkpoints", files_json(run, run.checkpoints, options.folder, false)}};
+          {"profiles", profiles_json(run)},
+          {"traces", traces_json(run, options.folder)},
+          {"checkpoints", run.checkpoints}};
 }
 
 /// The points of a curve as columns. Values that are not finite are null: gaps.
@@ -353,12 +362,14 @@ std::string make_page(const std::vector<RunFolder>& runs, const PageOptions& opt
                   {"configuration", configuration_json(runs)}};
   const std::string title = runs.size() == 1 ? names.front() : fmt::format("{} runs", runs.size());
   return filled(assets::kPage, {{"title", html_escaped(title)},
-                                {"chart-style", std::string(assets::kChartStyle)},
+                                {"dygraph-style", std::string(assets::kDygraphStyle)},
                                 {"style", std::string(assets::kStyle)},
                                 {"data", script_json(data)},
-                                {"chart-script", std::string(assets::kChartScript)},
-                                {"script", std::string(assets::kScript)},
-                                {"chart-license", html_escaped(assets::kChartLicense)}});
+                                {"dygraph-script", std::string(assets::kDygraphScript)},
+                                {"values-script", std::string(assets::kValuesScript)},
+                                {"charts-script", std::string(assets::kChartsScript)},
+                                {"sections-script", std::string(assets::kSectionsScript)},
+                                {"dygraph-license", html_escaped(assets::kDygraphLicense)}});
 }
 
 }  // namespace levin::report

@@ -27,15 +27,17 @@ bool is_of_run(const std::string& name) {
   return is_event_file(name) || name == "metrics.csv" || name == "config.yaml" || name == "hparams.yaml";
 }
 
-/// Folders below `path` that are runs', for a hint.
+/// Folders below `path` that are runs', for a hint. What cannot be read is passed over.
 std::vector<std::string> runs_below(const std::string& path) {
   std::vector<std::string> runs;
   std::error_code error;
   for (const auto& name : FileSystem::current().list(path)) {
     const std::string below = path + "/" + name;
-    if (!fs::is_directory(below, error)) continue;
-    const auto names = FileSystem::current().list(below);
-    if (std::any_of(names.begin(), names.end(), is_of_run)) runs.push_back(below);
+    for (fs::directory_iterator file(below, error), end; !error && file != end; file.increment(error)) {
+      if (!is_of_run(file->path().filename().string())) continue;
+      runs.push_back(below);
+      break;
+    }
   }
   return runs;
 }
@@ -129,15 +131,18 @@ void list_files(RunFolder& run) {
     std::error_code ignored;
     if (entry->is_directory(ignored)) {
       if (!fs::exists(entry->path() / "manifest.json", ignored)) continue;
-      run.checkpoints.push_back({.path = below});
+      run.checkpoints.push_back(below);
       entry.disable_recursion_pending();
+    } else if (!entry->is_regular_file(ignored)) {
+      continue;  // a pipe would never end, a link may lead nowhere
     } else if ((name.starts_with("profile_") && name.ends_with(".txt")) || name.ends_with(".operators.txt")) {
       run.profiles.push_back({below, entry->file_size(ignored)});
     } else if (name.ends_with(".pt.trace.json") || name.ends_with(".pt.trace.json.gz")) {
       run.traces.push_back({below, entry->file_size(ignored)});
     }
   }
-  for (auto* files : {&run.profiles, &run.traces, &run.checkpoints})
+  std::sort(run.checkpoints.begin(), run.checkpoints.end());
+  for (auto* files : {&run.profiles, &run.traces})
     std::sort(files->begin(), files->end(), [](const RunFile& a, const RunFile& b) { return a.path < b.path; });
 }
 
@@ -154,7 +159,6 @@ RunFolder read_run_folder(const std::string& path) {
 
   RunFolder run;
   run.path = path;
-  run.name = fs::canonical(path).filename().string();
   // Names sort by the time at which the files were begun.
   for (const auto& name : names)
     if (is_event_file(name)) read_events(path + "/" + name, run, run.metrics);

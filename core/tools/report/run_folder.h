@@ -25,7 +25,6 @@ struct RunFile {
 /// What the loggers, profilers and the trainer left in a run's folder.
 struct RunFolder {
   std::string path;
-  std::string name;  ///< the folder's own
   SeriesTable metrics;
   FlatConfiguration configuration;  ///< of config.yaml, or else of hparams.yaml
   /// The metric by which checkpoints are chosen, or else training is stopped; empty when the configuration has none.
@@ -34,10 +33,10 @@ struct RunFolder {
   RunStatus status = RunStatus::kUnknown;
   double first_time = kUnknown;  ///< of the events, in seconds since 1970
   double last_time = kUnknown;
-  std::vector<RunFile> profiles;     ///< tables of profilers: profile_STAGE_rankN.txt, *.operators.txt
-  std::vector<RunFile> traces;       ///< *.pt.trace.json, *.pt.trace.json.gz
-  std::vector<RunFile> checkpoints;  ///< folders; without sizes
-  std::vector<std::string> notes;    ///< what was passed over while reading, as sentences
+  std::vector<RunFile> profiles;         ///< tables of profilers: profile_STAGE_rankN.txt, *.operators.txt
+  std::vector<RunFile> traces;           ///< *.pt.trace.json, *.pt.trace.json.gz
+  std::vector<std::string> checkpoints;  ///< folders below the run's
+  std::vector<std::string> notes;        ///< what was passed over while reading, as sentences
 };
 
 /// Reads event files and metrics.csv and merges them: no point is there twice. What a run that still trains has not
