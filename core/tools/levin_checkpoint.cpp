@@ -4,11 +4,11 @@
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/consolidate.h>
 #include <levin/core/checkpoint/inspect.h>
+#include <levin/core/tools/tool_main.h>
 
 #include <boost/program_options.hpp>
 
 #include <algorithm>
-#include <exception>
 #include <filesystem>
 #include <iostream>
 #include <string>
@@ -20,7 +20,6 @@ namespace options = boost::program_options;
 
 constexpr int kSuccess = 0;
 constexpr int kDifferent = 1;
-constexpr int kFailure = 2;
 
 constexpr const char* kUsage =
     "Usage: levin-checkpoint show DIR [--tensors]  what a checkpoint holds\n"
@@ -104,15 +103,4 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const levin::Error& error) {
-    std::cerr << error.what() << "\n";
-  } catch (const options::error& error) {
-    std::cerr << "[command line] " << error.what() << "; hint: --help\n";
-  } catch (const std::exception& error) {
-    std::cerr << "[checkpoint] " << error.what() << "\n";
-  }
-  return kFailure;
-}
+int main(int argc, char** argv) { return levin::tool_main("checkpoint", run, argc, argv); }

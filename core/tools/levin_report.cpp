@@ -4,12 +4,12 @@
 #include <levin/core/base/file_system.h>
 #include <levin/core/tools/report/page.h>
 #include <levin/core/tools/report/run_folder.h>
+#include <levin/core/tools/tool_main.h>
 
 #include <boost/program_options.hpp>
 
 #include <chrono>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -24,7 +24,6 @@ namespace fs = std::filesystem;
 namespace options = boost::program_options;
 
 constexpr int kSuccess = 0;
-constexpr int kFailure = 2;
 
 constexpr const char* kUsage =
     "Usage: levin-report RUN_DIR [RUN_DIR...] [--output FILE]\n"
@@ -118,15 +117,4 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const levin::Error& error) {
-    std::cerr << error.what() << "\n";
-  } catch (const options::error& error) {
-    std::cerr << "[command line] " << error.what() << "; hint: --help\n";
-  } catch (const std::exception& error) {
-    std::cerr << "[report] " << error.what() << "\n";
-  }
-  return kFailure;
-}
+int main(int argc, char** argv) { return levin::tool_main("report", run, argc, argv); }

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <levin/core/base/error.h>
+
+#include <boost/program_options.hpp>
+
+#include <exception>
+#include <iostream>
+
+namespace levin {
+
+/// The `main` of a command-line tool: calls `run` and returns its status. What it throws is said on standard error, led
+/// by `component` where it does not say itself what it is about, and the status is 2.
+inline int tool_main(const char* component, int (*run)(int, char**), int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const Error& error) {
+    std::cerr << error.what() << "\n";
+  } catch (const boost::program_options::error& error) {
+    std::cerr << "[command line] " << error.what() << "; hint: --help\n";
+  } catch (const std::exception& error) {
+    std::cerr << "[" << component << "] " << error.what() << "\n";
+  }
+  return 2;
+}
+
+}  // namespace levin
