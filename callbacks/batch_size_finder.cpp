@@ -14,7 +14,7 @@
 namespace levin {
 namespace {
 
-constexpr const char* kName = "batch_size_finder";
+constexpr const char* kSizeFinder = "batch_size_finder";
 
 bool has_option(const Buildable& object, const std::string& name) {
   const Config& options = object.recipe_options();
@@ -40,7 +40,7 @@ void BatchSizeFinderOptions::describe(Schema<BatchSizeFinderOptions>& schema) {
 }
 
 BatchSizeFinder::BatchSizeFinder(const Options& options) : options_(options) {
-  schema_of<Options>().validate(options, kName);
+  schema_of<Options>().validate(options, kSizeFinder);
 }
 
 void BatchSizeFinder::on_load_checkpoint(Trainer& trainer, Module&, const State& checkpoint) {
@@ -51,23 +51,23 @@ void BatchSizeFinder::on_load_checkpoint(Trainer& trainer, Module&, const State&
 
 void BatchSizeFinder::on_fit_start(Trainer& trainer, Module& module) {
   if (trainer.parts().core.resumed) {
-    log::rank_zero_info(fmt::format("{}: resuming with the batch size of the checkpoint", kName));
+    log::rank_zero_info(fmt::format("{}: resuming with the batch size of the checkpoint", kSizeFinder));
     return;
   }
   batch_size_.reset();
   report_.clear();
   if (trainer.options().fast_dev_run.batches() > 0) {
-    log::rank_zero_warning(fmt::format("{}: no search, because of fast_dev_run", kName));
+    log::rank_zero_warning(fmt::format("{}: no search, because of fast_dev_run", kSizeFinder));
     return;
   }
-  const std::string nothing = fmt::format("{}: nothing found, and the batch size stays as it is: ", kName);
+  const std::string nothing = fmt::format("{}: nothing found, and the batch size stays as it is: ", kSizeFinder);
   const auto how = search(trainer);
   if (!how) {
     report_ = nothing + "the search was interrupted";
   } else if (!batch_size_) {
     report_ = nothing + *how;
   } else {
-    report_ = fmt::format("{}: {} examples in a batch of one rank ({})\n  {}", kName, *batch_size_, *how,
+    report_ = fmt::format("{}: {} examples in a batch of one rank ({})\n  {}", kSizeFinder, *batch_size_, *how,
                           how_to_set(trainer, module));
     try {
       if (options_.update_attr) trainer.parts().session.use_batch_size(*batch_size_);
@@ -99,7 +99,7 @@ std::optional<std::string> BatchSizeFinder::search(Trainer& trainer) {
   while (const auto size = search.next()) {
     const Fit fit = try_size(trainer, *size);
     if (fit == Fit::kInterrupted) return std::nullopt;
-    log::rank_zero_info(fmt::format("{}: {} {}", kName, *size,
+    log::rank_zero_info(fmt::format("{}: {} {}", kSizeFinder, *size,
                                     fit == Fit::kYes        ? "fits"
                                     : fit == Fit::kNoMemory ? "runs out of memory"
                                                             : "is more than there are data for"));

@@ -13,7 +13,7 @@
 namespace levin {
 namespace {
 
-constexpr const char* kName = "learning_rate_finder";
+constexpr const char* kFinder = "learning_rate_finder";
 
 void write(const std::string& path, const std::string& text) {
   const auto file = FileSystem::current().create(path);
@@ -38,15 +38,15 @@ void LearningRateFinderOptions::describe(Schema<LearningRateFinderOptions>& sche
 }
 
 LearningRateFinder::LearningRateFinder(const Options& options) : options_(options) {
-  schema_of<Options>().validate(options, kName);
+  schema_of<Options>().validate(options, kFinder);
   if (options.max_lr <= options.min_lr)
-    throw ConfigError(fmt::format("{0}.max_lr must be greater than {0}.min_lr; got {1} and {2}", kName, options.max_lr,
-                                  options.min_lr));
+    throw ConfigError(fmt::format("{0}.max_lr must be greater than {0}.min_lr; got {1} and {2}", kFinder,
+                                  options.max_lr, options.min_lr));
 }
 
 void LearningRateFinder::on_fit_start(Trainer& trainer, Module& module) {
   if (trainer.parts().core.resumed) {
-    log::rank_zero_info(fmt::format("{}: resuming with the learning rate of the checkpoint", kName));
+    log::rank_zero_info(fmt::format("{}: resuming with the learning rate of the checkpoint", kFinder));
     return;
   }
   suggestion_.reset();
@@ -58,7 +58,7 @@ void LearningRateFinder::on_fit_start(Trainer& trainer, Module& module) {
                            .steps = options_.num_training_steps,
                            .exponential = options_.mode == "exponential",
                            .early_stop_threshold = options_.early_stop_threshold});
-  log::rank_zero_info(fmt::format("{}: {} steps from {:.3g} to {:.3g}, taken back afterwards", kName,
+  log::rank_zero_info(fmt::format("{}: {} steps from {:.3g} to {:.3g}, taken back afterwards", kFinder,
                                   options_.num_training_steps, options_.min_lr, options_.max_lr));
   const bool complete = sweep_rates(trainer, sweep);
   points_ = sweep.points();
@@ -68,12 +68,12 @@ void LearningRateFinder::on_fit_start(Trainer& trainer, Module& module) {
   if (const std::string told = trainer.parts().core.from_rank_zero(found); !told.empty()) suggestion_ = std::stod(told);
 
   if (suggestion_) {
-    report_ = fmt::format("{}: {}, where the loss falls most steeply ({} steps from {:.3g} to {:.3g}, {})\n  {}", kName,
-                          *suggestion_, points_.size(), points_.front().rate, points_.back().rate, options_.mode,
-                          how_to_set(module));
+    report_ = fmt::format("{}: {}, where the loss falls most steeply ({} steps from {:.3g} to {:.3g}, {})\n  {}",
+                          kFinder, *suggestion_, points_.size(), points_.front().rate, points_.back().rate,
+                          options_.mode, how_to_set(module));
     if (options_.update_attr) trainer.parts().session.optimization().restart_schedules(suggestion_);
   } else {
-    report_ = fmt::format("{}: nothing found, and the learning rate stays as it is: {}", kName,
+    report_ = fmt::format("{}: nothing found, and the learning rate stays as it is: {}", kFinder,
                           complete ? sweep.why_nothing() : "the search was interrupted");
   }
   report_ += write_files(trainer, sweep);
@@ -88,9 +88,9 @@ bool LearningRateFinder::can_search(Trainer& trainer, const Module& module) cons
     throw ConfigError(
         fmt::format("{} does not work with manual optimization, where training_step need not give a "
                     "loss; hint: leave it out, or set automatic_optimization = true",
-                    kName));
+                    kFinder));
   const auto skip = [](const char* reason) {
-    log::rank_zero_warning(fmt::format("{}: no search, {}", kName, reason));
+    log::rank_zero_warning(fmt::format("{}: no search, {}", kFinder, reason));
     return false;
   };
   if (trainer.options().fast_dev_run.batches() > 0) return skip("because of fast_dev_run");
@@ -122,14 +122,14 @@ std::string LearningRateFinder::how_to_set(const Module& module) const {
       return fmt::format("to set it: --model.{0}={1}, or in YAML model: {{{0}: {1}}}", name, *suggestion_);
   if (!options_.attr_name.empty())
     log::rank_zero_warning(
-        fmt::format("{}.attr_name is '{}', but the model has no such option", kName, options_.attr_name));
+        fmt::format("{}.attr_name is '{}', but the model has no such option", kFinder, options_.attr_name));
   return "to set it: where configure_optimizers makes the optimizer";
 }
 
 std::string LearningRateFinder::write_files(Trainer& trainer, const LearningRateSweep& sweep) const {
   const std::string folder = trainer.run_directory();
   if (folder.empty() || sweep.points().size() < 2) return "";
-  const std::string path = folder + "/" + kName;
+  const std::string path = folder + "/" + kFinder;
   if (trainer.is_global_zero()) {
     write(path + ".svg", learning_rate_plot(sweep));
     write(path + ".csv", learning_rate_table(sweep));

@@ -23,6 +23,9 @@ class Work {
   virtual bool is_completed() const = 0;
 };
 
+/// How long a rank waits for a key that is in the store.
+inline constexpr std::chrono::milliseconds kAnswerTime{5000};
+
 /// Key-value exchange between ranks beside the collectives: rendezvous, stop requests, failures.
 class Store {
  public:

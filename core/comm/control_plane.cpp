@@ -24,8 +24,6 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-/// For a store that works.
-constexpr milliseconds kAnswerTime{5000};
 /// For the messenger to notice that `grace` is over, before the rank leaves without it.
 constexpr milliseconds kLastLook{1000};
 

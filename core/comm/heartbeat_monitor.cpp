@@ -12,9 +12,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// For a key that is there.
-constexpr milliseconds kAnswerTime{5000};
-
 milliseconds to_milliseconds(HeartbeatMonitor::Clock::duration duration) {
   return std::chrono::duration_cast<milliseconds>(duration);
 }

@@ -14,8 +14,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// For a key that is there.
-constexpr milliseconds kAnswerTime{5000};
 /// For the first of several failing ranks to write down its failure.
 constexpr milliseconds kWinnersTime{1000};
 constexpr milliseconds kPause{10};

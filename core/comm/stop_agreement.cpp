@@ -9,13 +9,6 @@
 #include <utility>
 
 namespace levin {
-namespace {
-
-/// For a key that is there.
-constexpr std::chrono::milliseconds kAnswerTime{5000};
-
-}  // namespace
-
 StopAgreement::StopAgreement(std::string prefix, int64_t rank, int64_t world_size)
     : prefix_(std::move(prefix)), rank_(rank), world_size_(world_size) {}
 

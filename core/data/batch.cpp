@@ -11,8 +11,6 @@ namespace levin {
 
 namespace {
 
-constexpr std::string_view kComponent = "data";
-
 std::string tensor_names(const std::vector<Batch::Item>& items) {
   std::vector<std::string> names;
   for (const auto& item : items) names.push_back(item.first);
@@ -35,7 +33,7 @@ void check_sizes(const Batch& batch) {
   const int64_t size = batch.size();
   for (const auto& [name, tensor] : batch.items()) {
     if (counts_examples(tensor) && tensor.size(0) != size)
-      throw Error(kComponent,
+      throw Error("data",
                   fmt::format("the tensors of a batch disagree on the number of examples: '{}' has {}, the first "
                               "tensor {}",
                               name, tensor.size(0), size));
@@ -48,7 +46,7 @@ Batch::Batch(std::initializer_list<Item> items) : items_(items) {
   for (size_t i = 1; i < items_.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       if (items_[i].first == items_[j].first)
-        throw Error(kComponent, fmt::format("a batch has two tensors named '{}'", items_[i].first));
+        throw Error("data", fmt::format("a batch has two tensors named '{}'", items_[i].first));
     }
   }
 }
@@ -56,7 +54,7 @@ Batch::Batch(std::initializer_list<Item> items) : items_(items) {
 const at::Tensor& Batch::operator[](std::string_view name) const {
   const at::Tensor* tensor = find(name);
   if (tensor == nullptr)
-    throw Error(kComponent, fmt::format("the batch has no tensor '{}'; it has: {}", name, tensor_names(items_)));
+    throw Error("data", fmt::format("the batch has no tensor '{}'; it has: {}", name, tensor_names(items_)));
   return *tensor;
 }
 
@@ -98,14 +96,14 @@ Batch Batch::pin_memory() const {
 
 Batch Batch::slice(int64_t begin, int64_t end) const {
   if (begin < 0 || end < begin || end > size())
-    throw Error(kComponent, fmt::format("cannot slice examples [{}, {}) out of a batch of {}", begin, end, size()));
+    throw Error("data", fmt::format("cannot slice examples [{}, {}) out of a batch of {}", begin, end, size()));
   check_sizes(*this);
   return transformed(
       items_, [&](const at::Tensor& tensor) { return tensor.dim() == 0 ? tensor : tensor.slice(0, begin, end); });
 }
 
 std::vector<Batch> Batch::split(int64_t parts) const {
-  if (parts < 1) throw Error(kComponent, fmt::format("cannot split a batch into {} parts; valid: at least 1", parts));
+  if (parts < 1) throw Error("data", fmt::format("cannot split a batch into {} parts; valid: at least 1", parts));
   if (items_.empty()) return {};
   const int64_t examples = size();
   const int64_t count = std::clamp<int64_t>(examples, 1, parts);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kRecordBytes = 1 + 3 * 32 * 32;
 constexpr int64_t kNumTrainingFiles = 5;
-constexpr int64_t kMaxShift = 4;
+constexpr int64_t kCifarShift = 4;
 constexpr uint8_t kNumClasses = 10;
 
 /// The records of one file: uint8 [N, 3073].
@@ -81,7 +81,7 @@ Cifar10::Cifar10(const Options& options)
                        .images = {.mean = options.mean,
                                   .std = options.std,
                                   .flip = options.augment,
-                                  .max_shift = options.augment ? kMaxShift : 0}}),
+                                  .max_shift = options.augment ? kCifarShift : 0}}),
       root_(options.root) {}
 
 ImageDataModule::Images Cifar10::read(bool training) const {

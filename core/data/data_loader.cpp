@@ -23,23 +23,20 @@ namespace levin {
 
 namespace {
 
-constexpr std::string_view kComponent = "data";
-
 void check_position(const DataLoaderPosition& position) {
   if (position.world_size < 1 || position.rank < 0 || position.rank >= position.world_size)
-    throw Error(kComponent, fmt::format("a pass over a data loader needs 0 <= rank < world_size; got rank {} of {}",
-                                        position.rank, position.world_size));
+    throw Error("data", fmt::format("a pass over a data loader needs 0 <= rank < world_size; got rank {} of {}",
+                                    position.rank, position.world_size));
   if (position.batch < 0 || position.epoch < 0)
-    throw Error(kComponent,
-                fmt::format("a pass over a data loader cannot start at epoch {}, batch {}; valid: at least 0",
-                            position.epoch, position.batch));
+    throw Error("data", fmt::format("a pass over a data loader cannot start at epoch {}, batch {}; valid: at least 0",
+                                    position.epoch, position.batch));
 }
 
 void check_order(const std::vector<int64_t>& order, int64_t size) {
   const auto [least, greatest] = std::minmax_element(order.begin(), order.end());
   if (order.empty() || (*least >= 0 && *greatest < size)) return;
-  throw Error(kComponent, fmt::format("the sampler gave the index {} for a data set of {} examples",
-                                      *least < 0 ? *least : *greatest, size));
+  throw Error("data", fmt::format("the sampler gave the index {} for a data set of {} examples",
+                                  *least < 0 ? *least : *greatest, size));
 }
 
 }  // namespace
@@ -72,16 +69,16 @@ struct DataLoader::Core {
 
   int64_t checked_size() const {
     const int64_t size = dataset->size();
-    if (size < 0) throw Error(kComponent, fmt::format("the data set says that it has {} examples", size));
+    if (size < 0) throw Error("data", fmt::format("the data set says that it has {} examples", size));
     return size;
   }
 
   int64_t batch_size(int64_t world_size) const {
     if (!options.global_batch_size) return options.batch_size;
     if (*options.global_batch_size % world_size != 0)
-      throw Error(kComponent, fmt::format("global_batch_size is {}, which {} ranks cannot share evenly; valid: a "
-                                          "multiple of {}",
-                                          *options.global_batch_size, world_size, world_size));
+      throw Error("data", fmt::format("global_batch_size is {}, which {} ranks cannot share evenly; valid: a "
+                                      "multiple of {}",
+                                      *options.global_batch_size, world_size, world_size));
     return *options.global_batch_size / world_size;
   }
 
@@ -154,10 +151,10 @@ struct DataLoader::Core {
 DataLoader::DataLoader(std::shared_ptr<const data::Dataset> dataset, const DataLoaderOptions& options,
                        std::shared_ptr<const data::Sampler> sampler)
     : core_(std::make_shared<Core>()) {
-  if (dataset == nullptr) throw Error(kComponent, "a data loader was given no data set (a null pointer)");
+  if (dataset == nullptr) throw Error("data", "a data loader was given no data set (a null pointer)");
   schema_of<DataLoaderOptions>().validate(options, "data loader");
   if (options.shuffle && sampler != nullptr)
-    throw Error(kComponent,
+    throw Error("data",
                 "a data loader was given both shuffle and a sampler; hint: leave out shuffle, the sampler says "
                 "the order");
   core_->options = options;
@@ -173,10 +170,10 @@ DataLoader::DataLoader(std::shared_ptr<const data::Dataset> dataset, const DataL
 
 DataLoader::DataLoader(std::shared_ptr<const data::IterableDataset> dataset, const DataLoaderOptions& options)
     : core_(std::make_shared<Core>()) {
-  if (dataset == nullptr) throw Error(kComponent, "a data loader was given no data set (a null pointer)");
+  if (dataset == nullptr) throw Error("data", "a data loader was given no data set (a null pointer)");
   schema_of<DataLoaderOptions>().validate(options, "data loader");
   if (options.shuffle)
-    throw Error(kComponent,
+    throw Error("data",
                 "shuffle needs a data set of known size; got an IterableDataset; hint: shuffle in its stream, "
                 "drawing from a data::Generator of the context's seed and epoch");
   core_->options = options;
@@ -184,7 +181,7 @@ DataLoader::DataLoader(std::shared_ptr<const data::IterableDataset> dataset, con
 }
 
 DataLoader::Core& DataLoader::core() const {
-  if (core_ == nullptr) throw Error(kComponent, "this data loader is empty: it was given no data set");
+  if (core_ == nullptr) throw Error("data", "this data loader is empty: it was given no data set");
   return *core_;
 }
 
@@ -218,7 +215,7 @@ DataLoader DataLoader::with_batch_size(int64_t batch_size) const {
 
 DataLoader DataLoader::with_sampler(std::shared_ptr<const data::Sampler> sampler) const {
   if (core().iterable != nullptr)
-    throw Error(kComponent, "a sampler needs a data set of known size; got an IterableDataset");
+    throw Error("data", "a sampler needs a data set of known size; got an IterableDataset");
   auto options = core().options;
   options.shuffle = options.shuffle && sampler == nullptr;
   return DataLoader(core().dataset, options, std::move(sampler));

@@ -9,7 +9,7 @@ namespace levin::data {
 
 namespace {
 
-constexpr int64_t kMaxShift = 2;
+constexpr int64_t kFashionShift = 2;
 
 }  // namespace
 
@@ -47,7 +47,7 @@ MnistLike<Defaults>::MnistLike(const Options& options)
                        .images = {.mean = {options.mean},
                                   .std = {options.std},
                                   .flip = options.augment && Defaults::kFlips,
-                                  .max_shift = options.augment ? kMaxShift : 0}}),
+                                  .max_shift = options.augment ? kFashionShift : 0}}),
       root_(options.root) {}
 
 template <class Defaults>

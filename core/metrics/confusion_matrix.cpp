@@ -14,7 +14,7 @@
 namespace levin::metrics {
 namespace {
 /// [num_classes + 1, num_classes + 1]; the last element counts the samples outside the classes.
-constexpr size_t kCounts = 0;
+constexpr size_t kCells = 0;
 }  // namespace
 
 void ConfusionMatrixOptions::describe(Schema<ConfusionMatrixOptions>& schema) {
@@ -34,15 +34,15 @@ ConfusionMatrix& ConfusionMatrix::update(const at::Tensor& predictions, const at
   const auto pairs = detail::read_classes("ConfusionMatrix", predictions, labels, options_.num_classes);
   ensure_device(pairs.labels.device());
   const at::Tensor cells = pairs.labels * (options_.num_classes + 1) + pairs.predictions;
-  state(kCounts).view(-1).scatter_add_(0, cells, at::ones_like(cells));
+  state(kCells).view(-1).scatter_add_(0, cells, at::ones_like(cells));
   return *this;
 }
 
 at::Tensor ConfusionMatrix::compute() const {
   const int64_t num_classes = options_.num_classes;
-  const int64_t outside = state(kCounts)[num_classes][num_classes].item<int64_t>();
+  const int64_t outside = state(kCells)[num_classes][num_classes].item<int64_t>();
   if (outside > 0) detail::throw_outside("ConfusionMatrix", outside, num_classes);
-  const at::Tensor counts = state(kCounts).narrow(0, 0, num_classes).narrow(1, 0, num_classes);
+  const at::Tensor counts = state(kCells).narrow(0, 0, num_classes).narrow(1, 0, num_classes);
   if (options_.normalize == "none") return counts.clone();
   at::Tensor divisor;
   if (options_.normalize == "true")

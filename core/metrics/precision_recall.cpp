@@ -4,7 +4,7 @@
 
 namespace levin::metrics {
 namespace {
-constexpr size_t kCounts = 0;
+constexpr size_t kClassCounts = 0;
 }  // namespace
 
 void ClassScoreOptions::describe(Schema<ClassScoreOptions>& schema) {
@@ -23,12 +23,12 @@ ClassScoreMetric& ClassScoreMetric::update(const at::Tensor& predictions, const 
   const UpdateScope scope;
   const auto pairs = detail::read_classes(name_, predictions, labels, options_.num_classes);
   ensure_device(pairs.labels.device());
-  detail::add_class_counts(state(kCounts), pairs);
+  detail::add_class_counts(state(kClassCounts), pairs);
   return *this;
 }
 
 at::Tensor ClassScoreMetric::compute() const {
-  return detail::average_score(score_, detail::read_class_counts(name_, state(kCounts)),
+  return detail::average_score(score_, detail::read_class_counts(name_, state(kClassCounts)),
                                detail::parse_average(options_.average));
 }
 

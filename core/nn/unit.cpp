@@ -6,12 +6,12 @@ namespace levin {
 namespace {
 
 // Construction happens on one thread and never inside backward, so the scope may be the thread's.
-thread_local UnitBuildScope* current_scope = nullptr;
+thread_local UnitBuildScope* current_build = nullptr;
 
 }  // namespace
 
 Unit::Unit() {
-  if (current_scope != nullptr) current_scope->on_built_(*this);
+  if (current_build != nullptr) current_build->on_built_(*this);
 }
 
 void Unit::add_hook(UnitHook& hook) {
@@ -37,10 +37,10 @@ void Unit::share_hooks(const Unit& other) {
 }
 
 UnitBuildScope::UnitBuildScope(std::function<void(Unit&)> on_built)
-    : on_built_(std::move(on_built)), outer_(current_scope) {
-  current_scope = this;
+    : on_built_(std::move(on_built)), outer_(current_build) {
+  current_build = this;
 }
 
-UnitBuildScope::~UnitBuildScope() { current_scope = outer_; }
+UnitBuildScope::~UnitBuildScope() { current_build = outer_; }
 
 }  // namespace levin

@@ -23,8 +23,6 @@ int64_t bytes_of(const Batch& batch) {
   return bytes;
 }
 
-double mebibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
-
 /// Of the strategies that a plan has, as the configuration writes them; nullptr for others.
 const PlanRow* find_row(const MemoryPlan& plan, const TrainerOptions& configured) {
   const auto [name, options] =
@@ -95,11 +93,10 @@ TrainerOptions checking_options(TrainerOptions configured, int64_t steps, std::s
 std::string check_report(const MemoryCheck& check, const TrainerOptions& configured, const TrainingNeeds& needs) {
   if (!check.measured()) return "measured: nothing, because no two steps were whole\n";
   const auto& [ranks, bytes] = *check.measured();
-  std::string text =
-      fmt::format("measured: at most {:.1f} MiB on a rank of {}, without batches", mebibytes(bytes), ranks);
+  std::string text = fmt::format("measured: at most {} MiB on a rank of {}, without batches", mebibytes(bytes), ranks);
   const MemoryPlan plan = plan_memory(needs, ranks, std::numeric_limits<int64_t>::max() / 2);
   if (const PlanRow* row = find_row(plan, configured))
-    text += fmt::format("; predicted: {:.1f} MiB ({:+.1f} %)", mebibytes(row->total()),
+    text += fmt::format("; predicted: {} MiB ({:+.1f} %)", mebibytes(row->total()),
                         100 * (static_cast<double>(row->total()) / static_cast<double>(bytes) - 1));
   return text + "\n";
 }

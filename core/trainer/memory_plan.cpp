@@ -243,8 +243,6 @@ class Planner {
   std::vector<size_t> stage_ends_;  ///< stage s has the elements [stage_ends_[s - 1], stage_ends_[s])
 };
 
-std::string mebibytes(int64_t bytes) { return fmt::format("{:.1f}", static_cast<double>(bytes) / (1 << 20)); }
-
 std::string strategy_text(const PlanRow& row) {
   if (row.stages > 0)
     return fmt::format("pipeline, {} stages{}{}", row.stages,
@@ -292,6 +290,8 @@ std::string conclusion(const MemoryPlan& plan) {
 }
 
 }  // namespace
+
+std::string mebibytes(int64_t bytes) { return fmt::format("{:.1f}", static_cast<double>(bytes) / (1 << 20)); }
 
 BatchBytes BatchBytes::through(int64_t batch, int64_t bytes, int64_t other_batch, int64_t other_bytes) {
   const auto of = [](int64_t value) { return static_cast<double>(value); };

@@ -142,6 +142,9 @@ struct MemoryPlan {
 /// arXiv:1806.03377). It sends results to the next stage and gradients of its inputs to the one before.
 MemoryPlan plan_memory(const TrainingNeeds& needs, int64_t devices, int64_t memory);
 
+/// With one digit after the point, without the unit.
+std::string mebibytes(int64_t bytes);
+
 /// Plans as a table for people, in MiB, with the cheapest of each and how to set it.
 std::string plan_table(const std::vector<MemoryPlan>& plans);
 

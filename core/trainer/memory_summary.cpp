@@ -5,6 +5,7 @@
 #include <levin/core/nn/named_units.h>
 #include <levin/core/nn/unit.h>
 #include <levin/core/optim/fused_optimizer.h>
+#include <levin/core/trainer/memory_plan.h>
 #include <levin/core/trainer/rank_core.h>
 
 #include <fmt/format.h>
@@ -88,8 +89,6 @@ std::vector<Row> rows_of(RankCore& core) {
   if (rest.held.all() > 0) rows.push_back(rest);
   return rows;
 }
-
-std::string mebibytes(int64_t bytes) { return fmt::format("{:.1f}", static_cast<double>(bytes) / (1 << 20)); }
 
 }  // namespace
 

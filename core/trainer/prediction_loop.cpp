@@ -1,6 +1,7 @@
 #include <levin/core/trainer/prediction_loop.h>
 
 #include <levin/core/checkpoint/state_bytes.h>
+#include <levin/core/trainer/batch_state.h>
 #include <levin/core/trainer/module_mode.h>
 #include <levin/core/trainer/signals.h>
 #include <levin/core/trainer/stand_in.h>
@@ -10,26 +11,12 @@
 namespace levin {
 namespace {
 
-State to_state(const std::vector<Batch>& batches) {
-  State list = State::list();
-  for (const Batch& batch : batches) {
-    State tensors = State::list();
-    for (const auto& [name, tensor] : batch.items()) tensors.push_back(State(State::List{name, tensor}));
-    list.push_back(std::move(tensors));
-  }
-  return list;
-}
-
-Batch to_batch(const State& tensors) {
-  Batch batch;
-  for (const State& item : tensors.as_list()) batch.set(item.as_list()[0].as_string(), item.as_list()[1].as_tensor());
-  return batch;
-}
-
 /// Each batch of all ranks in one, in the order of the examples.
 std::vector<Batch> gathered(Collective& collective, const std::vector<Batch>& own) {
   std::vector<std::vector<Batch>> parts;
-  for (const std::string& bytes : collective.gather_bytes(state_to_bytes(to_state(own)))) {
+  State batches = State::list();
+  for (const Batch& batch : own) batches.push_back(to_state(batch));
+  for (const std::string& bytes : collective.gather_bytes(state_to_bytes(batches))) {
     const State rank = state_from_bytes(bytes);
     if (parts.size() < rank.as_list().size()) parts.resize(rank.as_list().size());
     for (size_t i = 0; i < rank.as_list().size(); ++i) parts[i].push_back(to_batch(rank.as_list()[i]));

@@ -14,6 +14,7 @@
 #include <levin/core/interfaces/launcher.h>
 #include <levin/core/nn/anomaly_units.h>
 #include <levin/core/nn/saved_tensor_scope.h>
+#include <levin/core/trainer/batch_state.h>
 #include <levin/core/trainer/memory_summary.h>
 #include <levin/core/trainer/registries.h>
 #include <levin/core/trainer/signals.h>
@@ -551,27 +552,6 @@ void Session::run_prediction(const SessionRequest& request) {
       limited_batches(core_.loaders.predict, core_.resolved.limit_predict, "limit_predict_batches", core_.data_ranks());
   predictions_ = prediction_.run(core_.loaders.predict, batches);
 }
-
-namespace {
-
-State to_state(const Batch& batch) {
-  State state = State::list();
-  for (const auto& [name, tensor] : batch.items()) {
-    State item = State::map();
-    item["name"] = name;
-    item["tensor"] = tensor;
-    state.push_back(std::move(item));
-  }
-  return state;
-}
-
-Batch to_batch(const State& state) {
-  Batch batch;
-  for (const State& item : state.as_list()) batch.set(item.at("name").as_string(), item.at("tensor").as_tensor());
-  return batch;
-}
-
-}  // namespace
 
 void Session::save_outcome(const SessionRequest& request, const std::string& directory) {
   State outcome = State::map();

@@ -16,9 +16,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// How long the helper sleeps before it looks at time-outs and at whether the others are still there.
-constexpr std::chrono::milliseconds kLookAround{100};
-
 /// One end of a channel, as its rank sees it.
 class ChannelEnd {
  public:
@@ -279,7 +276,7 @@ void MessageExchange::run_helper() {
       const std::lock_guard lock(mutex_);
       if (stop_) return;
       move_all(finished);
-      if (Clock::now() - looked >= kLookAround) {
+      if (Clock::now() - looked >= SharedBarrier::kLookAround) {
         looked = Clock::now();
         fail_overdue();
         move_all(finished);
@@ -288,7 +285,8 @@ void MessageExchange::run_helper() {
     }
     call_back(finished);
     doorbell.sleeping.store(1, std::memory_order_seq_cst);
-    futex_wait(doorbell.rung, rung, idle ? std::chrono::nanoseconds(SharedBarrier::kForever) : kLookAround);
+    futex_wait(doorbell.rung, rung,
+               idle ? std::chrono::nanoseconds(SharedBarrier::kForever) : SharedBarrier::kLookAround);
     doorbell.sleeping.store(0, std::memory_order_seq_cst);
   }
 }

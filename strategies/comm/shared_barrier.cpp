@@ -15,9 +15,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// How long to sleep before looking whether a missing rank is still there.
-constexpr std::chrono::milliseconds kLookAround{100};
-
 /// Who aborts writes the reason right after; only a process killed in between never does.
 constexpr std::chrono::seconds kReasonPatience{1};
 

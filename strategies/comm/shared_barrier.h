@@ -42,6 +42,9 @@ class SharedBarrier {
   /// The longest time-out; nobody waits so long.
   static constexpr std::chrono::hours kForever{24 * 365};
 
+  /// How long to sleep before looking whether a rank that is missing is still there.
+  static constexpr std::chrono::milliseconds kLookAround{100};
+
   /// `arrivals` has one element a rank.
   SharedBarrier(State& state, std::span<Arrival> arrivals);
 

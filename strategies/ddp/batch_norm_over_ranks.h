@@ -47,6 +47,11 @@ class BatchNormOverRanks {
   static const BatchNormOverRanks& of(const at::Tensor& tensor);
 };
 
+/// The type of statistics: half precision is computed in single precision, as LibTorch's own kernels do.
+at::ScalarType arithmetic_type(const at::Tensor& input);
+/// Stays undefined where it is.
+at::Tensor as_type(const at::Tensor& tensor, at::ScalarType type);
+
 const BatchNormOverRanks& cpu_batch_norm_over_ranks();
 const BatchNormOverRanks& cuda_batch_norm_over_ranks();
 

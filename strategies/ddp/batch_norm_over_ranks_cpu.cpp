@@ -17,15 +17,6 @@
 namespace levin {
 namespace {
 
-/// Half precision is computed in single precision, as LibTorch's own kernels do.
-at::ScalarType arithmetic_type(const at::Tensor& input) {
-  return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-at::Tensor as_type(const at::Tensor& tensor, at::ScalarType type) {
-  return tensor.defined() ? tensor.to(type) : tensor;
-}
-
 /// One number a channel, shaped to go with the input.
 at::Tensor by_channel(const at::Tensor& values, const at::Tensor& input) {
   std::vector<int64_t> shape(static_cast<size_t>(input.dim()), 1);

@@ -17,15 +17,6 @@
 namespace levin {
 namespace {
 
-/// The type that LibTorch's kernels keep statistics in.
-at::ScalarType arithmetic_type(const at::Tensor& input) {
-  return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-at::Tensor as_type(const at::Tensor& tensor, at::ScalarType type) {
-  return tensor.defined() ? tensor.to(type) : tensor;
-}
-
 /// The kernels that LibTorch has for this very purpose.
 class CudaBatchNormOverRanks : public BatchNormOverRanks {
  public:

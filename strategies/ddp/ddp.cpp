@@ -19,8 +19,6 @@
 namespace levin {
 namespace {
 
-constexpr double kBytesPerMib = 1 << 20;
-
 /// Sets of parameters, toggled in turn, of which each keeps its buckets.
 constexpr size_t kMostManualReducers = 4;
 

@@ -15,6 +15,9 @@ namespace levin {
 
 class GradientReducer;
 
+/// What sizes in MiB are multiplied by.
+inline constexpr double kBytesPerMib = 1 << 20;
+
 struct DdpOptions {
   double bucket_cap_mb = 25;                  ///< MiB of gradients that are combined at once
   double first_bucket_cap_mb = 1;             ///< of the first bucket, so that communication starts early

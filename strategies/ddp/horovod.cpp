@@ -12,8 +12,6 @@
 namespace levin {
 namespace {
 
-constexpr double kBytesPerMib = 1 << 20;
-
 DdpOptions to_ddp(const HorovodOptions& options) {
   DdpOptions ddp;
   ddp.bucket_cap_mb = static_cast<double>(options.fusion_threshold) / kBytesPerMib;

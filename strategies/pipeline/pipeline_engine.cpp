@@ -32,7 +32,7 @@
 namespace levin {
 namespace {
 
-using Kind = PipelineAction::Kind;
+using ActionKind = PipelineAction::Kind;
 
 /// Messages are told apart by chunk, micro-batch and place among the tensors that pass there.
 constexpr int64_t kMostTensors = 64;
@@ -72,7 +72,7 @@ class OwnStream {
 
 /// Whether it completes the gradients of the chunk's weights.
 bool is_last_backward(const std::vector<PipelineAction>& actions, size_t index) {
-  if (actions[index].kind == Kind::kForward) return false;
+  if (actions[index].kind == ActionKind::kForward) return false;
   return std::none_of(actions.begin() + static_cast<std::ptrdiff_t>(index) + 1, actions.end(),
                       [&](const PipelineAction& later) { return later.chunk == actions[index].chunk; });
 }
@@ -137,13 +137,13 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, Replica
       current_ = all[i];
       const bool is_last = replicas != nullptr && is_last_backward(all, i);
       waited_from_ = ran_from_ = now();
-      if (current_.kind == Kind::kForward) {
+      if (current_.kind == ActionKind::kForward) {
         const RuntimeScope recording(module, logs.runtime(current_.micro_batch));
         const MicroBatchNormScope normalising(statistics, current_.micro_batch);
         forward(current_, phases);
       } else {
         if (is_last) replicas->before_last_backward(current_.chunk);
-        if (current_.kind == Kind::kBackwardWeight)
+        if (current_.kind == ActionKind::kBackwardWeight)
           backward_of_weights(current_);
         else
           backward(current_, phases);
@@ -283,8 +283,8 @@ void PipelineEngine::post_receives(const std::vector<PipelineAction>& actions, s
 
 void PipelineEngine::post_receive(const PipelineAction& action) {
   const Key key{action.chunk, action.micro_batch};
-  const bool is_forward = action.kind == Kind::kForward;
-  const bool is_backward = action.kind == Kind::kBackward || action.kind == Kind::kBackwardInput;
+  const bool is_forward = action.kind == ActionKind::kForward;
+  const bool is_backward = action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
   if (is_forward ? action.chunk == 0 : !is_backward || action.chunk + 1 == chunks()) return;
   auto& messages = is_forward ? activations_arriving_ : gradients_arriving_;
   const auto [message, is_new] = messages.try_emplace(key);

@@ -12,7 +12,7 @@
 namespace levin {
 namespace {
 
-using Kind = PipelineEvent::Kind;
+using EventKind = PipelineEvent::Kind;
 
 // In pixels.
 constexpr double kWidth = 1040;
@@ -31,29 +31,29 @@ struct Color {
   int blue;
 };
 
-Color color_of(Kind kind) {
+Color color_of(EventKind kind) {
   switch (kind) {
-    case Kind::kForward:
+    case EventKind::kForward:
       return {110, 168, 220};
-    case Kind::kBackward:
+    case EventKind::kBackward:
       return {240, 160, 92};
-    case Kind::kBackwardInput:
+    case EventKind::kBackwardInput:
       return {230, 130, 96};
-    case Kind::kBackwardWeight:
+    case EventKind::kBackwardWeight:
       return {246, 205, 124};
-    case Kind::kReceiveWait:
+    case EventKind::kReceiveWait:
       return {176, 176, 176};
-    case Kind::kSendWait:
+    case EventKind::kSendWait:
       return {120, 120, 120};
-    case Kind::kReduce:
+    case EventKind::kReduce:
       return {170, 148, 208};
-    case Kind::kOptimizer:
+    case EventKind::kOptimizer:
       return {130, 186, 146};
   }
   throw InternalError("unknown kind of pipeline event");
 }
 
-bool is_wait(Kind kind) { return kind == Kind::kReceiveWait || kind == Kind::kSendWait; }
+bool is_wait(EventKind kind) { return kind == EventKind::kReceiveWait || kind == EventKind::kSendWait; }
 
 /// `whiteness` 0 leaves the colour as it is, 1 is white.
 std::string color_text(const Color& color, double whiteness) {
@@ -154,7 +154,7 @@ class Picture {
       svg += text_at(x, 78, "", text);
       x += 6.4 * static_cast<double>(text.size()) + 18;
     };
-    for (const Kind kind : kinds_) {
+    for (const EventKind kind : kinds_) {
       const double height = is_wait(kind) ? kThinBar : 12;
       svg += box(x, 74 - height / 2, 16, height, style_of(kind, 0)) + "\n";
       x += 22;
@@ -191,7 +191,7 @@ class Picture {
     return svg + text_at((kLeft + right()) / 2, bottom() + 36, "text-anchor=\"middle\"", "time (ms)");
   }
 
-  std::string style_of(Kind kind, int64_t chunk) const {
+  std::string style_of(EventKind kind, int64_t chunk) const {
     const double whiteness =
         last_chunk_ > 0 && is_computation(kind)
             ? 0.55 * static_cast<double>(std::max<int64_t>(chunk, 0)) / static_cast<double>(last_chunk_)
@@ -225,7 +225,7 @@ class Picture {
   const std::vector<PipelineEvent>& events_;
   PipelineBubble bubble_;
   std::map<int64_t, double> lanes_;  ///< a rank's upper edge
-  std::set<Kind> kinds_;
+  std::set<EventKind> kinds_;
   int64_t last_chunk_ = 0;
   int64_t start_ = 0;
   double length_ = 1;  ///< milliseconds

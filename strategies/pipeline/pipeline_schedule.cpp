@@ -13,7 +13,7 @@
 namespace levin {
 namespace {
 
-using Kind = PipelineAction::Kind;
+using ActionKind = PipelineAction::Kind;
 using Actions = std::vector<PipelineAction>;
 
 /// Actions of one kind, of which one is done every step from step `delay` on.
@@ -37,27 +37,27 @@ Actions merge(std::initializer_list<Lane> lanes) {
 }
 
 /// Every micro-batch in order through the only chunk of a rank.
-Actions each_micro_batch(Kind kind, const PipelineShape& shape, int64_t rank) {
+Actions each_micro_batch(ActionKind kind, const PipelineShape& shape, int64_t rank) {
   Actions actions;
   for (int64_t i = 0; i < shape.micro_batches; ++i) actions.push_back({kind, i, rank});
   return actions;
 }
 
 Actions gpipe(const PipelineShape& shape, int64_t rank) {
-  return merge({{0, each_micro_batch(Kind::kForward, shape, rank)},
-                {shape.micro_batches, each_micro_batch(Kind::kBackward, shape, rank)}});
+  return merge({{0, each_micro_batch(ActionKind::kForward, shape, rank)},
+                {shape.micro_batches, each_micro_batch(ActionKind::kBackward, shape, rank)}});
 }
 
 Actions one_forward_one_backward(const PipelineShape& shape, int64_t rank) {
-  return merge({{0, each_micro_batch(Kind::kForward, shape, rank)},
-                {shape.stages - 1 - rank, each_micro_batch(Kind::kBackward, shape, rank)}});
+  return merge({{0, each_micro_batch(ActionKind::kForward, shape, rank)},
+                {shape.stages - 1 - rank, each_micro_batch(ActionKind::kBackward, shape, rank)}});
 }
 
 /// Gradients of parameters lag behind by `rank` more steps, so that all ranks hold equally many micro-batches.
 Actions zero_bubble(const PipelineShape& shape, int64_t rank) {
-  return merge({{0, each_micro_batch(Kind::kForward, shape, rank)},
-                {shape.stages - 1 - rank, each_micro_batch(Kind::kBackwardInput, shape, rank)},
-                {shape.stages - 1, each_micro_batch(Kind::kBackwardWeight, shape, rank)}});
+  return merge({{0, each_micro_batch(ActionKind::kForward, shape, rank)},
+                {shape.stages - 1 - rank, each_micro_batch(ActionKind::kBackwardInput, shape, rank)},
+                {shape.stages - 1, each_micro_batch(ActionKind::kBackwardWeight, shape, rank)}});
 }
 
 /// The paper's order is for whole groups of p = `stages` micro-batches. The last group is filled up with micro-batches
@@ -76,8 +76,8 @@ Actions interleaved(const PipelineShape& shape, int64_t rank) {
   for (int64_t group = 0; group < shape.micro_batches; group += stages) {
     for (int64_t chunk = 0; chunk < chunks_per_rank; ++chunk) {
       for (int64_t i = group; i < group + stages; ++i) {
-        forward.push_back({Kind::kForward, i, chunk * stages + rank});
-        backward.push_back({Kind::kBackward, i, (chunks_per_rank - 1 - chunk) * stages + rank});
+        forward.push_back({ActionKind::kForward, i, chunk * stages + rank});
+        backward.push_back({ActionKind::kBackward, i, (chunks_per_rank - 1 - chunk) * stages + rank});
       }
     }
   }
@@ -220,10 +220,10 @@ class Simulation {
     const double end = start + duration(action);
     spans.push_back({start, end});
     timeline_.makespan = std::max(timeline_.makespan, end);
-    if (action.kind == Kind::kForward) {
+    if (action.kind == ActionKind::kForward) {
       end_of(forward_end_, action) = end;
       send(activations_, action, action.chunk + 1, end);
-    } else if (action.kind != Kind::kBackwardWeight) {
+    } else if (action.kind != ActionKind::kBackwardWeight) {
       end_of(backward_end_, action) = end;
       send(gradients_, action, action.chunk - 1, end);
     }
@@ -232,14 +232,14 @@ class Simulation {
 
   std::optional<double> ready_at(size_t rank, const PipelineAction& action) {
     switch (action.kind) {
-      case Kind::kForward:
+      case ActionKind::kForward:
         return action.chunk == 0 ? 0.0 : receive(activations_, rank, action);
-      case Kind::kBackward:
-      case Kind::kBackwardInput: {
+      case ActionKind::kBackward:
+      case ActionKind::kBackwardInput: {
         const std::optional<double> own = end_of(forward_end_, action);
         return !own || action.chunk == shape_.chunks() - 1 ? own : receive(gradients_, rank, action);
       }
-      case Kind::kBackwardWeight:
+      case ActionKind::kBackwardWeight:
         return end_of(backward_end_, action);
     }
     return std::nullopt;
@@ -248,13 +248,13 @@ class Simulation {
   double duration(const PipelineAction& action) const {
     const ChunkCost& cost = costs_[static_cast<size_t>(action.chunk)];
     switch (action.kind) {
-      case Kind::kForward:
+      case ActionKind::kForward:
         return cost.forward;
-      case Kind::kBackward:
+      case ActionKind::kBackward:
         return cost.backward_input + cost.backward_weight;
-      case Kind::kBackwardInput:
+      case ActionKind::kBackwardInput:
         return cost.backward_input;
-      case Kind::kBackwardWeight:
+      case ActionKind::kBackwardWeight:
         return cost.backward_weight;
     }
     return 0;
@@ -357,10 +357,10 @@ PipelineHold most_in_flight(std::span<const PipelineAction> actions, const Pipel
   most.per_chunk.resize(now.per_chunk.size());
   for (const auto& action : actions) {
     const auto chunk = static_cast<size_t>(action.chunk / shape.stages);
-    if (action.kind == Kind::kForward) {
+    if (action.kind == ActionKind::kForward) {
       most.total = std::max(most.total, ++now.total);
       most.per_chunk[chunk] = std::max(most.per_chunk[chunk], ++now.per_chunk[chunk]);
-    } else if (action.kind != Kind::kBackwardInput) {
+    } else if (action.kind != ActionKind::kBackwardInput) {
       --now.total;
       --now.per_chunk[chunk];
     }

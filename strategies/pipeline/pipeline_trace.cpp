@@ -18,17 +18,17 @@ namespace levin {
 namespace {
 
 using Json = nlohmann::json;
-using Kind = PipelineEvent::Kind;
+using EventKind = PipelineEvent::Kind;
 
 // Sent as it lies in memory: all ranks of a job run the same program on the same kind of machine.
 static_assert(std::is_trivially_copyable_v<PipelineEvent>);
 static_assert(std::has_unique_object_representations_v<PipelineEvent>, "padding would be sent too");
 
 /// [begin, end) in nanoseconds.
-using Interval = std::pair<int64_t, int64_t>;
+using TimeSpan = std::pair<int64_t, int64_t>;
 
 /// How much time intervals cover, what overlaps counted once.
-int64_t covered(std::vector<Interval> intervals) {
+int64_t covered(std::vector<TimeSpan> intervals) {
   std::sort(intervals.begin(), intervals.end());
   int64_t sum = 0;
   int64_t until = std::numeric_limits<int64_t>::min();
@@ -57,27 +57,27 @@ void write_file(const std::string& path, const std::string& text) {
 
 const char* name_of(PipelineEvent::Kind kind) {
   switch (kind) {
-    case Kind::kForward:
+    case EventKind::kForward:
       return "forward";
-    case Kind::kBackward:
+    case EventKind::kBackward:
       return "backward";
-    case Kind::kBackwardInput:
+    case EventKind::kBackwardInput:
       return "backward (inputs)";
-    case Kind::kBackwardWeight:
+    case EventKind::kBackwardWeight:
       return "backward (weights)";
-    case Kind::kReceiveWait:
+    case EventKind::kReceiveWait:
       return "wait to receive";
-    case Kind::kSendWait:
+    case EventKind::kSendWait:
       return "wait to send";
-    case Kind::kReduce:
+    case EventKind::kReduce:
       return "reduce";
-    case Kind::kOptimizer:
+    case EventKind::kOptimizer:
       return "optimizer";
   }
   throw InternalError("unknown kind of pipeline event");
 }
 
-bool is_computation(PipelineEvent::Kind kind) { return kind <= Kind::kBackwardWeight; }
+bool is_computation(PipelineEvent::Kind kind) { return kind <= EventKind::kBackwardWeight; }
 
 std::string events_to_bytes(const std::vector<PipelineEvent>& events) {
   return {reinterpret_cast<const char*>(events.data()), events.size() * sizeof(PipelineEvent)};
@@ -90,7 +90,7 @@ std::vector<PipelineEvent> events_from_bytes(const std::string& bytes, int64_t c
   std::vector<PipelineEvent> events(bytes.size() / sizeof(PipelineEvent));
   if (!events.empty()) std::memcpy(events.data(), bytes.data(), bytes.size());
   for (PipelineEvent& event : events) {
-    if (event.kind < Kind::kForward || event.kind > Kind::kOptimizer)
+    if (event.kind < EventKind::kForward || event.kind > EventKind::kOptimizer)
       throw Error("pipeline",
                   fmt::format("another rank sent an event of the unknown kind {}", static_cast<int64_t>(event.kind)));
     event.begin_ns += clock_offset_ns;
@@ -100,8 +100,8 @@ std::vector<PipelineEvent> events_from_bytes(const std::string& bytes, int64_t c
 }
 
 PipelineBubble measured_bubble(const std::vector<PipelineEvent>& events) {
-  std::map<int64_t, std::vector<Interval>> computations;
-  Interval step = {std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min()};
+  std::map<int64_t, std::vector<TimeSpan>> computations;
+  TimeSpan step = {std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min()};
   for (const PipelineEvent& event : events) {
     auto& of_rank = computations[event.rank];  // a rank that only waited counts too
     if (!is_computation(event.kind)) continue;

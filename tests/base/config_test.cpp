@@ -2,6 +2,8 @@
 
 #include <levin/core/base/error.h>
 
+#include "parse_yaml.h"
+
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -11,8 +13,6 @@
 
 namespace levin {
 namespace {
-
-Config parse(const std::string& yaml) { return Config::parse(yaml, {.source = "test.yaml"}); }
 
 /// The message of the ConfigError that a call throws.
 template <class Call>
@@ -70,7 +70,7 @@ TEST(ConfigTest, KeyGivenTwiceIsRefused) {
 }
 
 TEST(ConfigTest, LoadReadsAFile) {
-  const std::string path = testing::TempDir() + "/config_test_" + std::to_string(getpid()) + ".yaml";
+  const std::string path = ::testing::TempDir() + "/config_test_" + std::to_string(getpid()) + ".yaml";
   std::ofstream(path) << "seed: 42\n";
   const Config config = Config::load(path);
   EXPECT_EQ(config.find("seed")->origin().describe(), path + ":1:7");

@@ -1,5 +1,7 @@
 #include <levin/core/base/registry.h>
 
+#include "parse_yaml.h"
+
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -50,8 +52,6 @@ Registry<Animal> animals() {
   registry.add<Cat>("cat");
   return registry;
 }
-
-Config parse(const std::string& yaml) { return Config::parse(yaml, {.source = "test.yaml"}); }
 
 TEST(RegistryTest, MakesByName) {
   const auto registry = animals();

@@ -1,5 +1,7 @@
 #include <levin/core/base/schema.h>
 
+#include "parse_yaml.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -45,9 +47,7 @@ struct Options {
   }
 };
 
-Config parse(const std::string& yaml) { return Config::parse(yaml, {.source = "test.yaml"}); }
-
-std::string error_of(const std::string& yaml) {
+std::string option_error(const std::string& yaml) {
   try {
     parse_options<Options>(parse(yaml), "section");
   } catch (const ConfigError& error) {
@@ -79,41 +79,43 @@ TEST(SchemaTest, ReadsEveryType) {
 }
 
 TEST(SchemaTest, UnknownKeyIsRefusedWithPlaceAndNearestName) {
-  const std::string error = error_of("flag: true\ncuont: 4\n");
+  const std::string error = option_error("flag: true\ncuont: 4\n");
   EXPECT_NE(error.find("test.yaml:2:1: unknown key 'cuont' in 'section'; did you mean 'count'?; valid: flag, count"),
             std::string::npos)
       << error;
 }
 
 TEST(SchemaTest, UnknownKeyOfANestedStructIsRefused) {
-  EXPECT_NE(
-      error_of("inner: {dept: 4}").find("test.yaml:1:9: unknown key 'dept' in 'section.inner'; did you mean 'depth'?"),
-      std::string::npos);
+  EXPECT_NE(option_error("inner: {dept: 4}")
+                .find("test.yaml:1:9: unknown key 'dept' in 'section.inner'; did you mean 'depth'?"),
+            std::string::npos);
 }
 
 TEST(SchemaTest, WrongTypesAreRefusedWithPathAndValue) {
-  EXPECT_EQ(error_of("count: three"), "[config] test.yaml:1:8: section.count: expected an integer; got 'three'");
-  EXPECT_EQ(error_of("count: 3.5"), "[config] test.yaml:1:8: section.count: expected an integer; got '3.5'");
-  EXPECT_EQ(error_of("count: '3'"), "[config] test.yaml:1:8: section.count: expected an integer; got '3'");
-  EXPECT_EQ(error_of("count: 99999999999999999999"),
+  EXPECT_EQ(option_error("count: three"), "[config] test.yaml:1:8: section.count: expected an integer; got 'three'");
+  EXPECT_EQ(option_error("count: 3.5"), "[config] test.yaml:1:8: section.count: expected an integer; got '3.5'");
+  EXPECT_EQ(option_error("count: '3'"), "[config] test.yaml:1:8: section.count: expected an integer; got '3'");
+  EXPECT_EQ(option_error("count: 99999999999999999999"),
             "[config] test.yaml:1:8: section.count: expected an integer; got '99999999999999999999'");
-  EXPECT_EQ(error_of("scale: fast"), "[config] test.yaml:1:8: section.scale: expected a number; got 'fast'");
-  EXPECT_EQ(error_of("flag: 1"), "[config] test.yaml:1:7: section.flag: expected true or false; got '1'");
-  EXPECT_EQ(error_of("mode: [min]"), "[config] test.yaml:1:7: section.mode: expected a string; got a list");
-  EXPECT_EQ(error_of("sizes: 3"), "[config] test.yaml:1:8: section.sizes: expected list of integer; got '3'");
-  EXPECT_EQ(error_of("sizes: [1, x]"), "[config] test.yaml:1:12: section.sizes[1]: expected an integer; got 'x'");
-  EXPECT_EQ(error_of("weights: {a: b}"), "[config] test.yaml:1:14: section.weights.a: expected a number; got 'b'");
-  EXPECT_EQ(error_of("[1]"), "[config] test.yaml:1:1: section: expected a mapping of options; got a list");
-  EXPECT_EQ(error_of("count: null"), "[config] test.yaml:1:8: section.count: expected an integer; got null");
+  EXPECT_EQ(option_error("scale: fast"), "[config] test.yaml:1:8: section.scale: expected a number; got 'fast'");
+  EXPECT_EQ(option_error("flag: 1"), "[config] test.yaml:1:7: section.flag: expected true or false; got '1'");
+  EXPECT_EQ(option_error("mode: [min]"), "[config] test.yaml:1:7: section.mode: expected a string; got a list");
+  EXPECT_EQ(option_error("sizes: 3"), "[config] test.yaml:1:8: section.sizes: expected list of integer; got '3'");
+  EXPECT_EQ(option_error("sizes: [1, x]"), "[config] test.yaml:1:12: section.sizes[1]: expected an integer; got 'x'");
+  EXPECT_EQ(option_error("weights: {a: b}"), "[config] test.yaml:1:14: section.weights.a: expected a number; got 'b'");
+  EXPECT_EQ(option_error("[1]"), "[config] test.yaml:1:1: section: expected a mapping of options; got a list");
+  EXPECT_EQ(option_error("count: null"), "[config] test.yaml:1:8: section.count: expected an integer; got null");
 }
 
 TEST(SchemaTest, ValuesOutOfRangeAreRefused) {
-  EXPECT_EQ(error_of("count: -1"), "[config] test.yaml:1:8: section.count must be at least 0; got -1");
-  EXPECT_EQ(error_of("limit: 0"), "[config] test.yaml:1:8: section.limit must be at least 1; got 0");
-  EXPECT_EQ(error_of("mode: mean"), "[config] test.yaml:1:7: section.mode must be one of min, max; got mean");
-  EXPECT_EQ(error_of("inner: {depth: 10}"), "[config] test.yaml:1:16: section.inner.depth must be at most 9; got 10");
-  EXPECT_EQ(error_of("inner: {rate: 1}"), "[config] test.yaml:1:15: section.inner.rate must be below 1; got 1");
-  EXPECT_EQ(error_of("inner: {rate: .nan}"), "[config] test.yaml:1:15: section.inner.rate must be above 0; got .nan");
+  EXPECT_EQ(option_error("count: -1"), "[config] test.yaml:1:8: section.count must be at least 0; got -1");
+  EXPECT_EQ(option_error("limit: 0"), "[config] test.yaml:1:8: section.limit must be at least 1; got 0");
+  EXPECT_EQ(option_error("mode: mean"), "[config] test.yaml:1:7: section.mode must be one of min, max; got mean");
+  EXPECT_EQ(option_error("inner: {depth: 10}"),
+            "[config] test.yaml:1:16: section.inner.depth must be at most 9; got 10");
+  EXPECT_EQ(option_error("inner: {rate: 1}"), "[config] test.yaml:1:15: section.inner.rate must be below 1; got 1");
+  EXPECT_EQ(option_error("inner: {rate: .nan}"),
+            "[config] test.yaml:1:15: section.inner.rate must be above 0; got .nan");
 }
 
 TEST(SchemaTest, NullLeavesAnOptionalUnset) {

@@ -1,5 +1,7 @@
 #include <levin/core/base/spec.h>
 
+#include "parse_yaml.h"
+
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -37,13 +39,11 @@ Registry<Shape> shapes() {
   return registry;
 }
 
-Config parse(const std::string& yaml) { return Config::parse(yaml, {.source = "test.yaml"}); }
-
 int64_t corners_of(const std::string& yaml) {
   return Spec<Shape>(parse(yaml)).resolve(shapes(), "trainer.shape")->corners();
 }
 
-std::string error_of(const std::string& yaml) {
+std::string shape_error(const std::string& yaml) {
   try {
     corners_of(yaml);
   } catch (const ConfigError& error) {
@@ -61,17 +61,17 @@ TEST(SpecTest, AllFormsOfYaml) {
 }
 
 TEST(SpecTest, ErrorsHavePlaceAndPath) {
-  EXPECT_EQ(error_of("polygn"),
+  EXPECT_EQ(shape_error("polygn"),
             "[config] test.yaml:1:1: unknown shape 'polygn'; did you mean 'polygon'?; valid: polygon");
-  EXPECT_EQ(error_of("{polygon: {corners: 2}}"),
+  EXPECT_EQ(shape_error("{polygon: {corners: 2}}"),
             "[config] test.yaml:1:21: trainer.shape.polygon.corners must be at least 3; got 2");
-  EXPECT_EQ(error_of("{name: polygon, corner: 4}"),
+  EXPECT_EQ(shape_error("{name: polygon, corner: 4}"),
             "[config] test.yaml:1:17: unknown key 'corner' in 'trainer.shape'; did you mean 'corners'?; valid: "
             "corners");
-  EXPECT_EQ(error_of("{a: 1, b: 2}"),
+  EXPECT_EQ(shape_error("{a: 1, b: 2}"),
             "[config] test.yaml:1:1: trainer.shape: expected the name of a shape, `{name: ..., option: value}` or "
             "`{NAME: {option: value}}`; got a mapping");
-  EXPECT_NE(error_of("[polygon]").find("got a list"), std::string::npos);
+  EXPECT_NE(shape_error("[polygon]").find("got a list"), std::string::npos);
 }
 
 TEST(SpecTest, FromCode) {

@@ -107,7 +107,7 @@ at::Tensor state_of_default() {
   return generator.get_state();
 }
 
-class ThreadGenerator : public testing::Test {
+class ThreadGenerator : public ::testing::Test {
  protected:
   void TearDown() override { EXPECT_TRUE(at::equal(state_of_default(), before_)) << "the default generator was used"; }
 

@@ -201,7 +201,7 @@ void expect_thrown(ControlPlane& plane, const std::string& message) {
 
 /// Trains until the ranks stop, in several rounds with the same control planes; returns nothing but expectations.
 void expect_common_stops(unsigned seed, bool in_step) {
-  SCOPED_TRACE(testing::Message() << "seed " << seed << (in_step ? ", in step" : ", each at its own pace"));
+  SCOPED_TRACE(::testing::Message() << "seed " << seed << (in_step ? ", in step" : ", each at its own pace"));
   std::mt19937 generator(seed);
   const auto draw = [&generator](int64_t count) {
     return std::uniform_int_distribution<int64_t>(0, count - 1)(generator);
@@ -258,11 +258,11 @@ void expect_common_stops(unsigned seed, bool in_step) {
 }
 
 TEST(ControlPlaneStop, RanksInStepStopBeforeTheSameBatch) {
-  for (unsigned seed = 0; seed < 50 && !testing::Test::HasFailure(); ++seed) expect_common_stops(seed, true);
+  for (unsigned seed = 0; seed < 50 && !::testing::Test::HasFailure(); ++seed) expect_common_stops(seed, true);
 }
 
 TEST(ControlPlaneStop, RanksAtTheirOwnPaceStopBeforeTheSameBatch) {
-  for (unsigned seed = 100; seed < 150 && !testing::Test::HasFailure(); ++seed) expect_common_stops(seed, false);
+  for (unsigned seed = 100; seed < 150 && !::testing::Test::HasFailure(); ++seed) expect_common_stops(seed, false);
 }
 
 TEST(ControlPlaneStop, ARankGoesOnWhileTheOneItWaitsForIsBlocked) {
@@ -480,7 +480,7 @@ TEST(ControlPlaneFailureDeathTest, EndsTheProcessOfARankThatIsStuck) {
         publish_failure(*store, "job", {.rank = 1, .message = "disk full"});
         for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
       },
-      testing::ExitedWithCode(1), "did not end within 50 ms after this failure: rank 1 failed: disk full");
+      ::testing::ExitedWithCode(1), "did not end within 50 ms after this failure: rank 1 failed: disk full");
 }
 
 // --- The store ---

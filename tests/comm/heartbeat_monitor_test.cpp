@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 using Clock = HeartbeatMonitor::Clock;
 
 /// Ranks whose clock is turned by the test: heartbeats every second, dead after 8 s, stalled after 60 s.
-class HeartbeatMonitorTest : public testing::Test {
+class HeartbeatMonitorTest : public ::testing::Test {
  protected:
   struct Rank {
     ControlPlaneOptions options;

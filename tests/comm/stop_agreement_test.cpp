@@ -16,13 +16,13 @@ namespace levin {
 namespace {
 
 /// A rank whose own thread and whose helper take their turns one after the other, in the order that a test draws.
-struct Rank {
+struct AgreeingRank {
   std::unique_ptr<StopAgreement> agreement;
   int64_t batch = 0;  ///< the next one
 };
 
-std::vector<Rank> make_ranks(int64_t count) {
-  std::vector<Rank> ranks;
+std::vector<AgreeingRank> make_ranks(int64_t count) {
+  std::vector<AgreeingRank> ranks;
   for (int64_t rank = 0; rank < count; ++rank)
     ranks.push_back({.agreement = std::make_unique<StopAgreement>("job", rank, count)});
   return ranks;
@@ -47,12 +47,12 @@ TEST(StopAgreement, StopsAllRanksBeforeTheSameBatchInAnyOrderOfEvents) {
     int64_t turns_after_request = 0;
     // Every rank is at its gate when the agreement is there and nobody can move.
     const auto all_stopped = [&] {
-      for (Rank& rank : ranks)
+      for (AgreeingRank& rank : ranks)
         if (rank.agreement->may_begin(rank.batch) || !rank.agreement->stops_before(rank.batch)) return false;
       return true;
     };
     for (bool done = false; !done;) {
-      Rank& rank = ranks[draw(generator, count)];
+      AgreeingRank& rank = ranks[draw(generator, count)];
       switch (draw(generator, 8)) {
         case 0:
           if (pending_requests > 0 && draw(generator, 4) == 0) {
@@ -66,18 +66,18 @@ TEST(StopAgreement, StopsAllRanksBeforeTheSameBatchInAnyOrderOfEvents) {
           break;
         default:
           slowest = rank.batch;
-          for (const Rank& other : ranks) slowest = std::min(slowest, other.batch);
+          for (const AgreeingRank& other : ranks) slowest = std::min(slowest, other.batch);
           if (in_step && rank.batch > slowest) break;
           if (rank.agreement->may_begin(rank.batch)) ++rank.batch;
       }
       if (pending_requests < requests) ++turns_after_request;
       ASSERT_LT(turns_after_request, 10000) << "the ranks do not come to a stop";
       if (!store->contains("job/stop_at/0") || turns_after_request % 50 != 0) continue;
-      for (Rank& other : ranks) other.agreement->step(*store);
+      for (AgreeingRank& other : ranks) other.agreement->step(*store);
       done = all_stopped();
     }
-    for (const Rank& rank : ranks) ASSERT_EQ(rank.batch, ranks[0].batch);
-    for (const Rank& rank : ranks) ASSERT_EQ(rank.agreement->reason(), "test");
+    for (const AgreeingRank& rank : ranks) ASSERT_EQ(rank.batch, ranks[0].batch);
+    for (const AgreeingRank& rank : ranks) ASSERT_EQ(rank.agreement->reason(), "test");
   }
 }
 
@@ -86,8 +86,8 @@ TEST(StopAgreement, StopsBeforeTheFirstBatch) {
   auto ranks = make_ranks(2);
   ranks[1].agreement->request("early");
   for (int turn = 0; turn < 2; ++turn)
-    for (Rank& rank : {std::ref(ranks[1]), std::ref(ranks[0])}) rank.agreement->step(*store);
-  for (Rank& rank : ranks) {
+    for (AgreeingRank& rank : {std::ref(ranks[1]), std::ref(ranks[0])}) rank.agreement->step(*store);
+  for (AgreeingRank& rank : ranks) {
     EXPECT_FALSE(rank.agreement->may_begin(0));
     EXPECT_TRUE(rank.agreement->stops_before(0));
     // A training that is resumed begins later.
@@ -108,7 +108,7 @@ TEST(StopAgreement, LetsARankThatIsBehindGoOn) {
   ranks[0].agreement->step(*store);
   EXPECT_TRUE(ranks[0].agreement->may_begin(6));
   EXPECT_TRUE(ranks[0].agreement->may_begin(7));
-  for (Rank& rank : ranks) {
+  for (AgreeingRank& rank : ranks) {
     EXPECT_FALSE(rank.agreement->may_begin(8));
     EXPECT_TRUE(rank.agreement->stops_before(8));
   }
@@ -133,17 +133,17 @@ TEST(StopAgreement, ForgetsARoundAndItsBatches) {
   auto store = make_memory_store();
   auto ranks = make_ranks(2);
   for (int64_t round = 0; round < 3; ++round) {
-    for (Rank& rank : ranks)
+    for (AgreeingRank& rank : ranks)
       for (int64_t batch = 0; batch < 4; ++batch) EXPECT_TRUE(rank.agreement->may_begin(batch));
     ranks[0].agreement->request("round " + std::to_string(round));
     for (int turn = 0; turn < 2; ++turn)
-      for (Rank& rank : ranks) rank.agreement->step(*store);
-    for (Rank& rank : ranks) {
+      for (AgreeingRank& rank : ranks) rank.agreement->step(*store);
+    for (AgreeingRank& rank : ranks) {
       EXPECT_FALSE(rank.agreement->may_begin(4));
       EXPECT_TRUE(rank.agreement->stops_before(4));
       EXPECT_EQ(rank.agreement->reason(), "round " + std::to_string(round));
     }
-    for (Rank& rank : ranks) rank.agreement->forget();
+    for (AgreeingRank& rank : ranks) rank.agreement->forget();
     EXPECT_EQ(ranks[0].agreement->reason(), "");
   }
 }

@@ -58,7 +58,7 @@ class Numbers : public data::IterableDataset {
   bool seekable_;
 };
 
-std::vector<std::vector<int64_t>> read(DataLoader::Pass pass) {
+std::vector<std::vector<int64_t>> read_pass(DataLoader::Pass pass) {
   std::vector<std::vector<int64_t>> batches;
   while (auto batch = pass.next()) {
     batches.emplace_back();
@@ -72,16 +72,16 @@ TEST(IterableLoader, DealsBatchesRoundRobin) {
   EXPECT_EQ(inline_loader.num_batches(), std::nullopt);
   EXPECT_EQ(inline_loader.num_examples(), std::nullopt);
   EXPECT_EQ(inline_loader.pass({}).remaining(), std::nullopt);
-  EXPECT_EQ(read(inline_loader.pass({})), (std::vector<std::vector<int64_t>>{{0, 1}, {2, 3}, {4}}));
+  EXPECT_EQ(read_pass(inline_loader.pass({})), (std::vector<std::vector<int64_t>>{{0, 1}, {2, 3}, {4}}));
 
   const DataLoader loader(std::make_shared<Numbers>(11), {.batch_size = 2, .num_workers = 2});
   const std::vector<std::vector<int64_t>> expected{{0, 2}, {1, 3}, {4, 6}, {5, 7}, {8, 10}, {9}};
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(read(loader.pass({})), expected);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(read_pass(loader.pass({})), expected);
 }
 
 TEST(IterableLoader, DropsPartialBatches) {
   const DataLoader loader(std::make_shared<Numbers>(11), {.batch_size = 2, .num_workers = 2, .drop_last = true});
-  EXPECT_EQ(read(loader.pass({})), (std::vector<std::vector<int64_t>>{{0, 2}, {1, 3}, {4, 6}, {5, 7}, {8, 10}}));
+  EXPECT_EQ(read_pass(loader.pass({})), (std::vector<std::vector<int64_t>>{{0, 2}, {1, 3}, {4, 6}, {5, 7}, {8, 10}}));
 }
 
 TEST(IterableLoader, StartsAtAnyBatchEvenWhereStreamsEndUnevenly) {
@@ -91,11 +91,11 @@ TEST(IterableLoader, StartsAtAnyBatchEvenWhereStreamsEndUnevenly) {
         for (bool seekable : {true, false}) {
           const auto dataset = std::make_shared<Numbers>(41, bound_of_reader_1, seekable);
           const DataLoader loader(dataset, {.batch_size = 3, .num_workers = num_workers, .drop_last = drop_last});
-          const auto whole = read(loader.pass({}));
+          const auto whole = read_pass(loader.pass({}));
           for (size_t batch = 0; batch <= whole.size() + 2; ++batch) {
             const auto begin = static_cast<std::ptrdiff_t>(std::min(batch, whole.size()));
             const std::vector<std::vector<int64_t>> expected(whole.begin() + begin, whole.end());
-            EXPECT_EQ(read(loader.pass({.batch = static_cast<int64_t>(batch)})), expected)
+            EXPECT_EQ(read_pass(loader.pass({.batch = static_cast<int64_t>(batch)})), expected)
                 << num_workers << " workers, reader 1 up to " << bound_of_reader_1 << ", batch " << batch;
           }
         }
@@ -107,7 +107,7 @@ TEST(IterableLoader, StartsAtAnyBatchEvenWhereStreamsEndUnevenly) {
 TEST(IterableLoader, SkipsWithoutReading) {
   const auto dataset = std::make_shared<Numbers>(100'000);
   const DataLoader loader(dataset, {.batch_size = 10, .num_workers = 2});
-  EXPECT_EQ(read(loader.pass({.batch = 9'990})).size(), 10u);
+  EXPECT_EQ(read_pass(loader.pass({.batch = 9'990})).size(), 10u);
   EXPECT_LE(dataset->reads, 10 * 12);
 }
 
@@ -116,7 +116,7 @@ TEST(IterableLoader, RanksReadDifferentStreams) {
   std::vector<int64_t> all;
   for (int64_t rank = 0; rank < 2; ++rank) {
     const DataLoader loader(dataset, {.batch_size = 2, .num_workers = 2});
-    for (const auto& batch : read(loader.pass({.rank = rank, .world_size = 2})))
+    for (const auto& batch : read_pass(loader.pass({.rank = rank, .world_size = 2})))
       all.insert(all.end(), batch.begin(), batch.end());
   }
   std::sort(all.begin(), all.end());
@@ -137,7 +137,7 @@ TEST(IterableLoader, RefusesShuffleAndSamplers) {
   const auto dataset = std::make_shared<Numbers>(4);
   EXPECT_THROW(DataLoader(dataset, {.shuffle = true}), Error);
   EXPECT_THROW(DataLoader(dataset).with_sampler(std::make_shared<data::RandomSampler>()), Error);
-  EXPECT_EQ(read(DataLoader(dataset).with_options({.batch_size = 4}).pass({})).size(), 1u);
+  EXPECT_EQ(read_pass(DataLoader(dataset).with_options({.batch_size = 4}).pass({})).size(), 1u);
 }
 
 }  // namespace

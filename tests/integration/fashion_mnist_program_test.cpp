@@ -1,6 +1,7 @@
 // The example program from start to end, as a user runs it: real processes, files, signals.
 
 #include "../support/run_program.h"
+#include "printed_table.h"
 #include "tiny_fashion.h"
 
 #include <gtest/gtest.h>
@@ -54,13 +55,6 @@ std::vector<Row> read_csv(const std::string& path) {
       if (!cells[i].empty()) row[columns.at(i)] = cells[i];
   }
   return rows;
-}
-
-/// The number in the line of a table that begins with a metric's name.
-double value_of(const std::string& name, const std::string& table) {
-  const size_t place = table.find("\n" + name + " ");
-  EXPECT_NE(place, std::string::npos) << table;
-  return place == std::string::npos ? std::nan("") : std::stod(table.substr(place + 1 + name.size()));
 }
 
 /// 100 training images (of which 36 are for validation) and 40 test images.

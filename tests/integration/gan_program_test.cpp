@@ -14,17 +14,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kProgram = LEVIN_BINARY_DIR "/bin/gan";
+constexpr const char* kGan = LEVIN_BINARY_DIR "/bin/gan";
 
 class GanProgram : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!fs::exists(kProgram)) GTEST_SKIP() << "there is no " << kProgram << "; hint: build the examples";
+    if (!fs::exists(kGan)) GTEST_SKIP() << "there is no " << kGan << "; hint: build the examples";
     testing::write_tiny_fashion(folder_.path("data"), 64, 10);
   }
 
   testing::ProgramResult fit(const std::string& strategy, int devices, const std::vector<std::string>& more = {}) {
-    std::vector<std::string> words = {kProgram,
+    std::vector<std::string> words = {kGan,
                                       "fit",
                                       "--config",
                                       LEVIN_SOURCE_DIR "/examples/gan/gan.yaml",

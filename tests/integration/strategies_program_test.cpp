@@ -1,6 +1,7 @@
 // The example program under every strategy, by one line of configuration: real processes, real signals.
 
 #include "../support/run_program.h"
+#include "printed_table.h"
 #include "tiny_fashion.h"
 
 #include <gtest/gtest.h>
@@ -21,19 +22,12 @@ namespace fs = std::filesystem;
 using testing::ProgramResult;
 using testing::RunningProgram;
 
-constexpr const char* kProgram = LEVIN_BINARY_DIR "/bin/fashion_mnist";
-constexpr const char* kMlp = LEVIN_SOURCE_DIR "/examples/fashion_mnist/mlp.yaml";
+constexpr const char* kTrainingProgram = LEVIN_BINARY_DIR "/bin/fashion_mnist";
+constexpr const char* kMlpConfiguration = LEVIN_SOURCE_DIR "/examples/fashion_mnist/mlp.yaml";
 
 /// Validation is left out of long runs, and with it the metric that mlp.yaml ranks checkpoints by.
 constexpr const char* kNoValidation = "--trainer.limit_val_batches=0";
 constexpr const char* kNoMonitor = "--trainer.callbacks=[{model_checkpoint: {save_last: true, every_n_epochs: 1000}}]";
-
-/// The number in the line of a table that begins with a metric's name.
-double value_of(const std::string& name, const std::string& table) {
-  const size_t place = table.find("\n" + name + " ");
-  EXPECT_NE(place, std::string::npos) << table;
-  return place == std::string::npos ? 0 : std::stod(table.substr(place + 1 + name.size()));
-}
 
 /// Process ids of programs whose command line holds a text.
 std::vector<pid_t> processes_with(const std::string& text) {
@@ -55,16 +49,17 @@ std::vector<pid_t> processes_with(const std::string& text) {
 class StrategiesProgram : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!fs::exists(kProgram)) GTEST_SKIP() << "there is no " << kProgram << "; hint: build the examples";
+    if (!fs::exists(kTrainingProgram))
+      GTEST_SKIP() << "there is no " << kTrainingProgram << "; hint: build the examples";
     testing::write_tiny_fashion(folder_.path("data"), 200, 40);
   }
 
   std::vector<std::string> words(const std::string& command, const std::string& strategy, int devices,
                                  const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> all = {kProgram,
+    std::vector<std::string> all = {kTrainingProgram,
                                     command,
                                     "--config",
-                                    kMlp,
+                                    kMlpConfiguration,
                                     "--data.root=" + folder_.path("data"),
                                     "--data.val_size=72",
                                     "--data.global_batch_size=16",

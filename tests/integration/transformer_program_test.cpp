@@ -1,6 +1,7 @@
 // The transformer example: the same losses under every strategy, bitwise resume, and text in the end.
 
 #include "../support/run_program.h"
+#include "printed_table.h"
 #include "tiny_fashion.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +20,7 @@ using testing::ProgramResult;
 using testing::read_text;
 using testing::RunningProgram;
 
-constexpr const char* kProgram = LEVIN_BINARY_DIR "/bin/transformer";
+constexpr const char* kTransformer = LEVIN_BINARY_DIR "/bin/transformer";
 constexpr const char* kTiny = LEVIN_SOURCE_DIR "/examples/transformer/tiny.yaml";
 constexpr const char* kBible = "/usr/bin/bible";
 
@@ -32,23 +33,16 @@ std::string made_up_text() {
   return text;
 }
 
-/// The number in the line of a table that begins with a metric's name.
-double value_of(const std::string& name, const std::string& table) {
-  const size_t place = ("\n" + table).find("\n" + name + " ");
-  EXPECT_NE(place, std::string::npos) << table;
-  return place == std::string::npos ? 0 : std::stod(table.substr(place + name.size()));
-}
-
 class TransformerProgram : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!fs::exists(kProgram)) GTEST_SKIP() << "there is no " << kProgram << "; hint: build the examples";
+    if (!fs::exists(kTransformer)) GTEST_SKIP() << "there is no " << kTransformer << "; hint: build the examples";
     testing::write_text(folder_.path("text"), made_up_text());
   }
 
   std::vector<std::string> words(const std::string& command, const std::vector<std::string>& more = {},
                                  const std::string& root = "runs") const {
-    std::vector<std::string> all = {kProgram,
+    std::vector<std::string> all = {kTransformer,
                                     command,
                                     "--config",
                                     kTiny,
@@ -150,11 +144,11 @@ TEST_F(TransformerProgram, WhatDoesNotFitIsSaid) {
 }
 
 TEST(TransformerReal, LearnsTheBible) {
-  if (!fs::exists(kProgram)) GTEST_SKIP() << "there is no " << kProgram << "; hint: build the examples";
+  if (!fs::exists(kTransformer)) GTEST_SKIP() << "there is no " << kTransformer << "; hint: build the examples";
   if (!fs::exists(kBible)) GTEST_SKIP() << "there is no " << kBible << "; hint: apt-get install bible-kjv";
   const testing::TemporaryFolder folder;
   const ProgramResult result = testing::run_program(
-      {kProgram, "fit", "--config", kTiny, "--model.layers=2", "--model.width=64", "--model.lr=0.01",
+      {kTransformer, "fit", "--config", kTiny, "--model.layers=2", "--model.width=64", "--model.lr=0.01",
        "--model.warmup_steps=10", "--data.context=64", "--trainer.max_steps=60", "--trainer.val_check_interval=60",
        "--trainer.accelerator=cpu", "--trainer.default_root_dir=" + folder.path("runs")});
   ASSERT_EQ(result.status, 0) << result.err;

@@ -86,7 +86,7 @@ std::vector<Case> make_cases() {
   };
 }
 
-class EveryMetric : public testing::TestWithParam<Case> {
+class EveryMetric : public ::testing::TestWithParam<Case> {
  protected:
   std::unique_ptr<Metric> make() const { return GetParam().make(); }
   void update(Metric& metric, int64_t first, int64_t last) const {
@@ -200,18 +200,18 @@ TEST_P(EveryMetric, ReadsHalfPrecision) {
   EXPECT_TRUE(at::allclose(metric->compute(), expected(), 0.05, 0.05)) << metric->compute() << expected();
 }
 
-INSTANTIATE_TEST_SUITE_P(Metrics, EveryMetric, testing::ValuesIn(make_cases()),
+INSTANTIATE_TEST_SUITE_P(Metrics, EveryMetric, ::testing::ValuesIn(make_cases()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 /// The smallest and the largest value, and all of them.
-class Extremes : public Metric {
+class Extrema : public Metric {
  public:
-  Extremes() {
+  Extrema() {
     add_state("low", at::full({}, 1e9), Reduction::kMin);
     add_state("high", at::full({}, -1e9), Reduction::kMax);
     add_state("values", at::zeros({0, 2}), Reduction::kConcatenate);
   }
-  Extremes& update(const at::Tensor& values) {
+  Extrema& update(const at::Tensor& values) {
     const UpdateScope scope;
     ensure_device(values.device());
     state(0).copy_(at::minimum(state(0), values.min()));
@@ -224,8 +224,8 @@ class Extremes : public Metric {
 };
 
 TEST(Metric, MergesEachStateByItsReduction) {
-  Extremes a;
-  Extremes b;
+  Extrema a;
+  Extrema b;
   a.update(at::tensor({1.0F, 5.0F}).reshape({1, 2}));
   b.update(at::tensor({-2.0F, 3.0F, 0.0F, 4.0F}).reshape({2, 2}));
   a.merge_from(b);
@@ -243,8 +243,8 @@ TEST(Metric, RefusesToMergeWhatDiffers) {
 }
 
 TEST(Metric, MergesASavedState) {
-  Extremes a;
-  Extremes b;
+  Extrema a;
+  Extrema b;
   a.update(at::tensor({1.0F, 5.0F}).reshape({1, 2}));
   b.merge_state(a.state_dict());
   b.update(at::tensor({9.0F, 9.0F}).reshape({1, 2}));
@@ -282,7 +282,7 @@ TEST(Metric, ResetKeepsAddresses) {
 }
 
 TEST(Metric, RowsGrowInAmortisedConstantTime) {
-  Extremes metric;
+  Extrema metric;
   int moves = 0;
   const void* address = nullptr;
   for (int i = 0; i < 1000; ++i) {
@@ -296,7 +296,7 @@ TEST(Metric, RowsGrowInAmortisedConstantTime) {
 }
 
 TEST(Metric, RowsOfAReplacedStateAreNotWrittenOver) {
-  Extremes metric;
+  Extrema metric;
   metric.update(at::full({3, 2}, 1.0));
   at::Tensor gathered = at::full({10, 2}, 7.0);
   metric.states()[2].value = gathered.narrow(0, 0, 4);

@@ -20,8 +20,8 @@ constexpr int64_t kFloat = 4;
 
 /// 8 features in, 16 within, 8 out: saves its input, and 16 features twice (of sigmoid and of the second layer, which
 /// are one tensor).
-struct BlockImpl : torch::nn::Module {
-  BlockImpl() {
+struct MeteredBlockImpl : torch::nn::Module {
+  MeteredBlockImpl() {
     first = register_module("first", torch::nn::Linear(8, 16));
     second = register_module("second", torch::nn::Linear(16, 8));
   }
@@ -29,10 +29,10 @@ struct BlockImpl : torch::nn::Module {
   torch::nn::Linear first{nullptr};
   torch::nn::Linear second{nullptr};
 };
-LEVIN_UNIT(Block);
+LEVIN_UNIT(MeteredBlock);
 
 struct Net : torch::nn::Module {
-  Net() { blocks = register_module("blocks", Sequential(Block(), Block(), Block())); }
+  Net() { blocks = register_module("blocks", Sequential(MeteredBlock(), MeteredBlock(), MeteredBlock())); }
   /// The sigmoid outside of the blocks saves its result.
   at::Tensor forward(const at::Tensor& x) { return blocks(x).sigmoid().sum(); }
   Sequential blocks{nullptr};
@@ -102,7 +102,7 @@ TEST(ActivationMeter, MeasuresWhatCheckpointingLeaves) {
   ActivationMeter meter(net, {});
   at::Tensor y = x;
   for (const auto& block : net.blocks->children()) {
-    auto& part = dynamic_cast<BlockImpl&>(*block);
+    auto& part = dynamic_cast<MeteredBlockImpl&>(*block);
     y = levin::checkpoint([&part](const at::Tensor& input) { return part.forward(input); }, y);
   }
   y.sigmoid().sum().backward();

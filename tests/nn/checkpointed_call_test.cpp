@@ -53,8 +53,8 @@ struct Counter : UnitHook {
   int stopped_early = 0;
 };
 
-struct BlockImpl : torch::nn::Module {
-  BlockImpl() {
+struct CheckpointedBlockImpl : torch::nn::Module {
+  CheckpointedBlockImpl() {
     first = register_module("first", torch::nn::Linear(8, 16));
     norm = register_module("norm", torch::nn::BatchNorm1d(16));
     dropout = register_module("dropout", torch::nn::Dropout(0.3));
@@ -66,17 +66,17 @@ struct BlockImpl : torch::nn::Module {
   torch::nn::Dropout dropout{nullptr};
   torch::nn::Linear second{nullptr};
 };
-LEVIN_UNIT(Block);
+LEVIN_UNIT(CheckpointedBlock);
 
 /// Two blocks, the second called twice, inside a unit.
 struct PairImpl : torch::nn::Module {
   PairImpl() {
-    first = register_module("first", Block());
-    second = register_module("second", Block());
+    first = register_module("first", CheckpointedBlock());
+    second = register_module("second", CheckpointedBlock());
   }
   at::Tensor forward(const at::Tensor& x) { return second(second(first(x)).tanh()); }
-  Block first{nullptr};
-  Block second{nullptr};
+  CheckpointedBlock first{nullptr};
+  CheckpointedBlock second{nullptr};
 };
 LEVIN_UNIT(Pair);
 
@@ -135,7 +135,7 @@ std::string message_of(const std::function<void()>& function) {
 }
 
 TEST(CheckpointedCall, IsThePlainRunToTheBit) {
-  auto [plain, checkpointed] = twins<Block>();
+  auto [plain, checkpointed] = twins<CheckpointedBlock>();
   Checkpointing runner;
   Counter counter;
   checkpointed->set_runner(&runner);
@@ -191,10 +191,10 @@ class Autocast {
 
 TEST(CheckpointedCall, UnderAutocast) {
   for (const bool cache : {true, false}) {
-    auto [plain, checkpointed] = twins<Block>();
+    auto [plain, checkpointed] = twins<CheckpointedBlock>();
     Checkpointing runner;
     checkpointed->set_runner(&runner);
-    const auto forward = [cache](Block block) {
+    const auto forward = [cache](CheckpointedBlock block) {
       return [cache, block](const at::Tensor& x) mutable {
         const Autocast autocast(cache);
         return block(block(x));
@@ -205,7 +205,7 @@ TEST(CheckpointedCall, UnderAutocast) {
       const Outcome got = step(*checkpointed, forward(checkpointed));
       expect_same(expected, got);
       // The next forward must not find weights that the recompute cast before the optimizer's step.
-      for (Block* block : {&plain, &checkpointed}) {
+      for (CheckpointedBlock* block : {&plain, &checkpointed}) {
         const at::NoGradGuard no_grad;
         for (auto& parameter : (*block)->parameters()) parameter.mul_(0.5);
       }
@@ -214,10 +214,10 @@ TEST(CheckpointedCall, UnderAutocast) {
 }
 
 TEST(CheckpointedCall, BackwardOnAnotherThread) {
-  auto [plain, checkpointed] = twins<Block>();
+  auto [plain, checkpointed] = twins<CheckpointedBlock>();
   Checkpointing runner;
   checkpointed->set_runner(&runner);
-  const auto run = [](Block& block, bool elsewhere) {
+  const auto run = [](CheckpointedBlock& block, bool elsewhere) {
     std::optional<ThreadGeneratorScope> generator;
     generator.emplace(3);
     const at::Tensor x = at::ones({4, 8});
@@ -240,7 +240,7 @@ TEST(CheckpointedCall, BackwardOnAnotherThread) {
 
 TEST(CheckpointedCall, KeptGraphsAndSecondDerivatives) {
   torch::manual_seed(1);
-  Block block;
+  CheckpointedBlock block;
   Counter counter;
   block->add_hook(counter);
   const auto gradients = [&](bool checkpointed) {
@@ -286,7 +286,7 @@ TEST(CheckpointedCall, BackwardInsideOfTheForward) {
 }
 
 TEST(CheckpointedCall, WithoutGradientsTheCallJustRuns) {
-  Block block;
+  CheckpointedBlock block;
   Checkpointing runner;
   Counter counter;
   block->set_runner(&runner);
@@ -307,7 +307,7 @@ TEST(CheckpointedCall, OutlivesTheModule) {
   at::Tensor loss;
   const at::Tensor x = at::ones({4, 8}).requires_grad_();
   {
-    Block block;
+    CheckpointedBlock block;
     Checkpointing runner;
     block->set_runner(&runner);
     loss = block(x).sum();
@@ -317,7 +317,7 @@ TEST(CheckpointedCall, OutlivesTheModule) {
 }
 
 TEST(CheckpointedCall, InputsModifiedInPlaceAreNoticed) {
-  Block block;
+  CheckpointedBlock block;
   Checkpointing runner;
   block->set_runner(&runner);
   at::Tensor x = at::ones({4, 8});
@@ -330,7 +330,7 @@ TEST(CheckpointedCall, InputsModifiedInPlaceAreNoticed) {
 }
 
 TEST(CheckpointedCall, ParametersModifiedInPlaceAreNoticed) {
-  Block block;
+  CheckpointedBlock block;
   Checkpointing runner;
   block->set_runner(&runner);
   const at::Tensor loss = block(at::ones({4, 8}).requires_grad_()).sum();
@@ -401,7 +401,7 @@ TEST(CheckpointedCall, AFailureInTheForwardPassesOn) {
 }
 
 TEST(CheckpointFunction, OfHoldersAndFunctions) {
-  auto [plain, checkpointed] = twins<Block>();
+  auto [plain, checkpointed] = twins<CheckpointedBlock>();
   const Outcome expected = step(*plain, [&, p = plain](const at::Tensor& x) mutable { return p(x); });
   expect_same(expected, step(*checkpointed, [p = checkpointed](const at::Tensor& x) { return checkpoint(p, x); }));
 
@@ -419,8 +419,8 @@ TEST(CheckpointFunction, OfHoldersAndFunctions) {
 TEST(CheckpointedCall, PeakOfMemoryFalls) {
   AccountingAllocator::install();
   constexpr int kBlocks = 8;
-  std::vector<Block> blocks(kBlocks);
-  for (auto& block : blocks) block = Block();
+  std::vector<CheckpointedBlock> blocks(kBlocks);
+  for (auto& block : blocks) block = CheckpointedBlock();
   const at::Tensor x = at::ones({4096, 8});
   const auto peak = [&](UnitRunner* runner) {
     for (auto& block : blocks) block->set_runner(runner);

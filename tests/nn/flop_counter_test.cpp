@@ -37,13 +37,13 @@ FlopCount count(const Model& model, at::IntArrayRef shape) {
   return counter.count();
 }
 
-class Autocast {
+class AutocastScope {
  public:
-  Autocast() {
+  AutocastScope() {
     at::autocast::set_autocast_enabled(at::kCPU, true);
     at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
   }
-  ~Autocast() {
+  ~AutocastScope() {
     at::autocast::set_autocast_enabled(at::kCPU, false);
     at::autocast::clear_cache();
   }
@@ -114,7 +114,7 @@ TEST(FlopCounter, CountsOnceUnderAutocast) {
   Attention attention;
   const auto under_autocast = [](const Model& model) {
     return [model](const at::Tensor& x) {
-      const Autocast autocast;
+      const AutocastScope autocast;
       return model(x);
     };
   };

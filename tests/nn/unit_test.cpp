@@ -18,7 +18,7 @@
 namespace levin {
 namespace {
 
-struct PairImpl : torch::nn::Module {
+struct UnitPairImpl : torch::nn::Module {
   /// Adds everything that it is given.
   std::tuple<at::Tensor, std::vector<at::Tensor>> forward(at::Tensor x, const std::vector<at::Tensor>& more,
                                                           std::optional<at::Tensor> last, int64_t factor) {
@@ -29,7 +29,7 @@ struct PairImpl : torch::nn::Module {
     return {sum, {x, sum}};
   }
 };
-LEVIN_UNIT(Pair);
+LEVIN_UNIT(UnitPair);
 
 struct BlockImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) { return x; }
@@ -65,7 +65,7 @@ class Listener : public UnitHook {
 };
 
 TEST(UnitHooks, RunInOrderAndBackAndSeeTheTensors) {
-  Pair pair;
+  UnitPair pair;
   std::vector<std::string> told;
   Listener first("first", told);
   Listener second("second", told);
@@ -86,7 +86,7 @@ TEST(UnitHooks, RunInOrderAndBackAndSeeTheTensors) {
 }
 
 TEST(UnitHooks, HearOfAForwardThatThrows) {
-  Pair pair;
+  UnitPair pair;
   std::vector<std::string> told;
   Listener listener("hook", told);
   pair->add_hook(listener);
@@ -103,7 +103,7 @@ TEST(UnitHooks, MayReplaceArgumentsAndResults) {
       call.for_each_result([](at::Tensor& tensor) { tensor = tensor + 1; });
     }
   } hook;
-  Pair pair;
+  UnitPair pair;
   pair->add_hook(hook);
   const at::Tensor one = at::ones({2});
   auto [sum, list] = pair->forward(one, {one}, std::nullopt, 2);
@@ -136,7 +136,7 @@ struct Twice : UnitRunner {
 };
 
 TEST(UnitRunners, RunACallAgainBetweenTheHooks) {
-  Pair pair;
+  UnitPair pair;
   std::vector<std::string> told;
   Listener listener("hook", told);
   Twice runner;
@@ -177,7 +177,7 @@ TEST(UnitRunners, ACopyKeepsTheModule) {
     std::unique_ptr<UnitCall>& to_;
   } runner(kept);
   {
-    Pair pair;
+    UnitPair pair;
     pair->set_runner(&runner);
     pair->forward(at::ones({2}), {}, std::nullopt, 3);
   }

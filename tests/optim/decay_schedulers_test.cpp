@@ -10,21 +10,22 @@ namespace levin::optim {
 namespace {
 
 template <class T>
-MakeScheduler with(const typename T::Options& options) {
+MakeScheduler scheduler_with(const typename T::Options& options) {
   return [options] { return std::make_shared<T>(options); };
 }
 
 TEST(DecaySchedulers, FollowPyTorch) {
-  expect_sequence("step", with<StepScheduler>({.step_size = 3, .gamma = 0.5}));
-  expect_sequence("multi_step", with<MultiStepScheduler>({.milestones = {2, 5, 5, 9}, .gamma = 0.3}));
-  expect_sequence("exponential", with<ExponentialScheduler>({.gamma = 0.9}));
+  expect_sequence("step", scheduler_with<StepScheduler>({.step_size = 3, .gamma = 0.5}));
+  expect_sequence("multi_step", scheduler_with<MultiStepScheduler>({.milestones = {2, 5, 5, 9}, .gamma = 0.3}));
+  expect_sequence("exponential", scheduler_with<ExponentialScheduler>({.gamma = 0.9}));
   expect_sequence("linear_warmup",
-                  with<LinearWarmupScheduler>({.start_factor = 0.1, .end_factor = 0.9, .total_iters = 6}));
-  expect_sequence("linear_warmup_default", with<LinearWarmupScheduler>({}));
-  expect_sequence("cosine", with<CosineScheduler>({.t_max = 7, .eta_min = 0.001}));
-  expect_sequence("cosine_one", with<CosineScheduler>({.t_max = 1}));
-  expect_sequence("cosine_warm_restarts", with<CosineWarmRestartsScheduler>({.t_0 = 4, .t_mult = 2, .eta_min = 0.002}));
-  expect_sequence("cosine_warm_restarts_even", with<CosineWarmRestartsScheduler>({.t_0 = 5}));
+                  scheduler_with<LinearWarmupScheduler>({.start_factor = 0.1, .end_factor = 0.9, .total_iters = 6}));
+  expect_sequence("linear_warmup_default", scheduler_with<LinearWarmupScheduler>({}));
+  expect_sequence("cosine", scheduler_with<CosineScheduler>({.t_max = 7, .eta_min = 0.001}));
+  expect_sequence("cosine_one", scheduler_with<CosineScheduler>({.t_max = 1}));
+  expect_sequence("cosine_warm_restarts",
+                  scheduler_with<CosineWarmRestartsScheduler>({.t_0 = 4, .t_mult = 2, .eta_min = 0.002}));
+  expect_sequence("cosine_warm_restarts_even", scheduler_with<CosineWarmRestartsScheduler>({.t_0 = 5}));
 }
 
 TEST(DecaySchedulers, ALambdaIsAFactorOfTheBaseLearningRate) {

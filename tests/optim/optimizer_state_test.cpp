@@ -24,10 +24,10 @@ namespace levin::optim {
 namespace {
 
 using torch::optim::Optimizer;
-using Factory = std::function<std::shared_ptr<Optimizer>(const std::vector<at::Tensor>&)>;
+using TorchFactory = std::function<std::shared_ptr<Optimizer>(const std::vector<at::Tensor>&)>;
 
 template <class T, class Options>
-Factory with(Options options) {
+TorchFactory made_with(Options options) {
   return [options](const std::vector<at::Tensor>& params) { return std::make_shared<T>(params, options); };
 }
 
@@ -57,7 +57,7 @@ void train(Problem& problem, Optimizer& optimizer, int first_step, int steps) {
 }
 
 /// Four steps, a save, three more; then a second problem with the weights and the loaded state takes the same three.
-void expect_bitwise_resume(const std::string& name, const Factory& factory) {
+void expect_bitwise_resume(const std::string& name, const TorchFactory& factory) {
   SCOPED_TRACE(name);
   Problem straight;
   auto optimizer = factory(straight.params);
@@ -81,22 +81,22 @@ void expect_bitwise_resume(const std::string& name, const Factory& factory) {
 }
 
 TEST(OptimizerState, LevinsOptimizersResumeBitwise) {
-  expect_bitwise_resume("sgd", with<SGD>(SGDOptions{.lr = 0.1 / 3}));
-  expect_bitwise_resume("sgd_momentum", with<SGD>(SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.2}));
-  expect_bitwise_resume("adam", with<Adam>(AdamOptions{.lr = 0.05, .betas = {0.8, 1.0 - 1e-3 / 7}}));
-  expect_bitwise_resume("adamw", with<AdamW>(AdamWOptions{.lr = 0.05, .amsgrad = true}));
-  expect_bitwise_resume("adagrad", with<Adagrad>(AdagradOptions{.lr = 0.1, .lr_decay = 0.1}));
+  expect_bitwise_resume("sgd", made_with<SGD>(SGDOptions{.lr = 0.1 / 3}));
+  expect_bitwise_resume("sgd_momentum", made_with<SGD>(SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.2}));
+  expect_bitwise_resume("adam", made_with<Adam>(AdamOptions{.lr = 0.05, .betas = {0.8, 1.0 - 1e-3 / 7}}));
+  expect_bitwise_resume("adamw", made_with<AdamW>(AdamWOptions{.lr = 0.05, .amsgrad = true}));
+  expect_bitwise_resume("adagrad", made_with<Adagrad>(AdagradOptions{.lr = 0.1, .lr_decay = 0.1}));
 }
 
 TEST(OptimizerState, LibTorchsOptimizersResumeBitwise) {
   namespace o = torch::optim;
-  expect_bitwise_resume("sgd", with<o::SGD>(o::SGDOptions(0.1)));
-  expect_bitwise_resume("sgd_momentum", with<o::SGD>(o::SGDOptions(0.1).momentum(0.9)));
-  expect_bitwise_resume("adam", with<o::Adam>(o::AdamOptions(0.05).amsgrad(true)));
-  expect_bitwise_resume("adamw", with<o::AdamW>(o::AdamWOptions(0.05).betas({0.8, 0.95})));
-  expect_bitwise_resume("adagrad", with<o::Adagrad>(o::AdagradOptions(0.1).lr_decay(0.1)));
-  expect_bitwise_resume("rmsprop", with<o::RMSprop>(o::RMSpropOptions(0.01).momentum(0.5).centered(true)));
-  expect_bitwise_resume("lbfgs", with<o::LBFGS>(o::LBFGSOptions(0.1).max_iter(4).history_size(5)));
+  expect_bitwise_resume("sgd", made_with<o::SGD>(o::SGDOptions(0.1)));
+  expect_bitwise_resume("sgd_momentum", made_with<o::SGD>(o::SGDOptions(0.1).momentum(0.9)));
+  expect_bitwise_resume("adam", made_with<o::Adam>(o::AdamOptions(0.05).amsgrad(true)));
+  expect_bitwise_resume("adamw", made_with<o::AdamW>(o::AdamWOptions(0.05).betas({0.8, 0.95})));
+  expect_bitwise_resume("adagrad", made_with<o::Adagrad>(o::AdagradOptions(0.1).lr_decay(0.1)));
+  expect_bitwise_resume("rmsprop", made_with<o::RMSprop>(o::RMSpropOptions(0.01).momentum(0.5).centered(true)));
+  expect_bitwise_resume("lbfgs", made_with<o::LBFGS>(o::LBFGSOptions(0.1).max_iter(4).history_size(5)));
 }
 
 TEST(OptimizerState, GroupOptionsComeBack) {

@@ -31,6 +31,8 @@ namespace levin {
 namespace {
 
 using testing::Board;
+using testing::board_of_program;
+using testing::environment_with;
 using testing::eventually;
 using testing::Folder;
 using testing::FunctionProgram;
@@ -320,13 +322,6 @@ TEST(ForkLauncher, AStartThatFailsHalfwayLeavesNothing) {
 }
 
 // ---- Whole programs.
-
-/// Where a program and its test leave words for each other.
-Board board_of_program() { return Board(std::getenv("LEVIN_TEST_BOARD")); }
-
-std::map<std::string, std::string> environment_with(const Folder& folder) {
-  return {{"LEVIN_TEST_BOARD", folder.path()}};
-}
 
 const SelfProgram printing("fork_printing", [] {
   std::ios::sync_with_stdio(false);

@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -160,5 +161,11 @@ std::string message_of(const std::function<void()>& body) {
   ADD_FAILURE() << "nothing was thrown";
   return "";
 }
+
+/// What tells a whole program where it and its test leave words for each other.
+inline std::map<std::string, std::string> environment_with(const Folder& folder) {
+  return {{"LEVIN_TEST_BOARD", folder.path()}};
+}
+inline Board board_of_program() { return Board(std::getenv("LEVIN_TEST_BOARD")); }
 
 }  // namespace levin::testing

@@ -4,6 +4,7 @@
 #include <levin/strategies/comm/c10d_collective.h>
 #include <levin/strategies/comm/nccl_backend.h>
 #include <levin/strategies/comm/rendezvous.h>
+#include <tests/strategies/launcher_support.h>
 #include <tests/strategies/run_ranks.h>
 
 #include <ATen/Context.h>
@@ -22,24 +23,11 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using testing::expect_contains;
 using testing::message_of;
 using testing::RankKind;
 using testing::run_ranks;
-
-void expect_contains(const std::string& message, const std::string& part) {
-  EXPECT_NE(message.find(part), std::string::npos) << "no '" << part << "' in: " << message;
-  EXPECT_EQ(message.find("Exception raised from"), std::string::npos) << message;
-}
-
-/// An environment variable's value, for the life of the object.
-class ScopedVariable {
- public:
-  ScopedVariable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
-  ~ScopedVariable() { ::unsetenv(name_); }
-
- private:
-  const char* name_;
-};
+using testing::ScopedVariable;
 
 /// Two ranks add 1 and 2.
 void expect_group_works(const ProcessGroupOptions& wanted) {

@@ -25,6 +25,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using testing::expect_contains;
 using testing::message_of;
 
 class TemporaryFolder {
@@ -43,11 +44,6 @@ class TemporaryFolder {
 
 ClusterPlace place_at(int64_t port, int64_t rank, int64_t world_size) {
   return {.rank = rank, .world_size = world_size, .main_address = "127.0.0.1", .main_port = port, .run_id = "job"};
-}
-
-void expect_contains(const std::string& message, const std::string& part) {
-  EXPECT_NE(message.find(part), std::string::npos) << "no '" << part << "' in: " << message;
-  EXPECT_EQ(message.find("Exception raised from"), std::string::npos) << message;
 }
 
 // --- Where ranks meet ---

@@ -107,4 +107,9 @@ std::string message_of(const std::function<void()>& attempt) {
   return "";
 }
 
+void expect_contains(const std::string& message, const std::string& part) {
+  EXPECT_NE(message.find(part), std::string::npos) << "no '" << part << "' in: " << message;
+  EXPECT_EQ(message.find("Exception raised from"), std::string::npos) << message;
+}
+
 }  // namespace levin::testing

@@ -24,4 +24,7 @@ void run_ranks(RankKind kind, int64_t count, const RankMain& rank_main);
 /// Calls `attempt` and returns the message of what it throws; a test failure and "" when it throws nothing.
 std::string message_of(const std::function<void()>& attempt);
 
+/// That `part` is in a message, and that the message is without c10's list of functions.
+void expect_contains(const std::string& message, const std::string& part);
+
 }  // namespace levin::testing

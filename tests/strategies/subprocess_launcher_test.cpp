@@ -30,17 +30,13 @@ namespace levin {
 namespace {
 
 using testing::Board;
+using testing::board_of_program;
+using testing::environment_with;
 using testing::eventually;
 using testing::Folder;
 using testing::hang;
 using testing::launch;
 using testing::SelfProgram;
-
-Board board() { return Board(std::getenv("LEVIN_TEST_BOARD")); }
-
-std::map<std::string, std::string> environment_with(const Folder& folder) {
-  return {{"LEVIN_TEST_BOARD", folder.path()}};
-}
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -66,9 +62,9 @@ std::unique_ptr<Launcher> make_launcher(
 
 /// Waits until a number of ranks have come to the same place.
 void meet(const std::string& place, int64_t rank, int64_t num_ranks) {
-  board().write(place + "-" + std::to_string(rank), "");
+  board_of_program().write(place + "-" + std::to_string(rank), "");
   for (int64_t other = 0; other < num_ranks; ++other)
-    if (!board().wait_for(place + "-" + std::to_string(other)))
+    if (!board_of_program().wait_for(place + "-" + std::to_string(other)))
       throw Error("test", "rank " + std::to_string(other) + " did not come to " + place);
 }
 
@@ -83,7 +79,7 @@ int report_errors(const std::function<void()>& body) {
   }
 }
 
-void write_process(int64_t rank) { board().write_process("process-" + std::to_string(rank)); }
+void write_process(int64_t rank) { board_of_program().write_process("process-" + std::to_string(rank)); }
 
 // ---- Ranks run the same program, once, through all calls.
 
@@ -95,7 +91,7 @@ const SelfProgram three_calls("subprocess_three_calls", [] {
       launch(*launcher, [&](int64_t rank) {
         ++calls;
         meet(call, rank, 3);
-        board().write(std::string(call) + "-process-" + std::to_string(rank), std::to_string(getpid()));
+        board_of_program().write(std::string(call) + "-process-" + std::to_string(rank), std::to_string(getpid()));
       });
     }
     // Another trainer.
@@ -107,10 +103,11 @@ const SelfProgram three_calls("subprocess_three_calls", [] {
            {"LEVIN_RANK", "LEVIN_WORLD_SIZE", "LEVIN_LOCAL_RANK", "LEVIN_LOCAL_WORLD_SIZE", "LEVIN_NODE_RANK",
             "LEVIN_MAIN_ADDRESS", "LEVIN_MAIN_PORT", "LEVIN_RUN_ID", "OMP_NUM_THREADS"})
         words += variable(name) + " ";
-      board().write("environment-" + std::to_string(rank), words + std::to_string(calls));
-      board().write("input-" + std::to_string(rank), std::filesystem::read_symlink("/proc/self/fd/0").string());
-      board().write("folder-" + std::to_string(rank), std::filesystem::current_path().string());
-      board().write("command-" + std::to_string(rank), testing::read_text("/proc/self/cmdline"));
+      board_of_program().write("environment-" + std::to_string(rank), words + std::to_string(calls));
+      board_of_program().write("input-" + std::to_string(rank),
+                               std::filesystem::read_symlink("/proc/self/fd/0").string());
+      board_of_program().write("folder-" + std::to_string(rank), std::filesystem::current_path().string());
+      board_of_program().write("command-" + std::to_string(rank), testing::read_text("/proc/self/cmdline"));
     });
     std::puts(was_started_as_rank() ? "the end of a rank" : "the end of the program");
   });
@@ -211,7 +208,7 @@ const SelfProgram killed_rank("subprocess_killed_rank", [] {
     LocalRanks::instance().set_patience(std::chrono::minutes(1), std::chrono::seconds(1));
     std::atomic<bool> aborted{false};
     const auto launcher = make_launcher(3, [&](int64_t rank, const std::string& description) {
-      board().write("death", std::to_string(rank) + " " + description);
+      board_of_program().write("death", std::to_string(rank) + " " + description);
       aborted = true;
     });
     launch(*launcher, [&](int64_t rank) {
@@ -246,7 +243,7 @@ const SelfProgram failing_rank("subprocess_failing_rank", [] {
   return report_errors([] {
     std::atomic<bool> aborted{false};
     const auto launcher = make_launcher(2, [&](int64_t, const std::string& description) {
-      board().write("death", description);
+      board_of_program().write("death", description);
       aborted = true;
     });
     launch(*launcher, [&](int64_t rank) {
@@ -270,7 +267,7 @@ TEST(SubprocessLauncherDeath, ARankThatFailsIsTold) {
 
 // ---- The parent dies.
 
-const SelfProgram endless("subprocess_endless", [] {
+const SelfProgram endless_processes("subprocess_endless", [] {
   return report_errors([] {
     launch(*make_launcher(3), [](int64_t rank) {
       // A program that a rank started, and that outlives it, keeps no other rank alive.
@@ -279,7 +276,7 @@ const SelfProgram endless("subprocess_endless", [] {
         execl("/bin/sleep", "sleep", "600", nullptr);
         _exit(127);
       }
-      board().write("helper-" + std::to_string(rank), std::to_string(helper));
+      board_of_program().write("helper-" + std::to_string(rank), std::to_string(helper));
       write_process(rank);
       meet("fit", rank, 3);
       hang();
@@ -291,7 +288,7 @@ TEST(SubprocessLauncherDeath, DeathOfTheParentEndsItsRanks) {
   for (const int signal : {SIGKILL, SIGTERM}) {
     const Folder folder;
     const Board board(folder.path());
-    testing::RunningProgram program(endless.words(), endless.options(environment_with(folder)));
+    testing::RunningProgram program(endless_processes.words(), endless_processes.options(environment_with(folder)));
     std::vector<pid_t> ranks;
     std::vector<pid_t> helpers;
     for (const char* rank : {"0", "1", "2"}) {
@@ -317,7 +314,7 @@ const SelfProgram failing_first("subprocess_failing_first", [] {
     launch(*make_launcher(2), [&](int64_t rank) {
       if (rank == 1) write_process(1);
       if (rank == 1) hang();
-      board().wait_for("process-1");
+      board_of_program().wait_for("process-1");
       throw Error("data", "no such file");
     });
   });
@@ -341,7 +338,7 @@ const SelfProgram early_leaver("subprocess_early_leaver", [] {
       meet("fit", rank, 2);
     });
     if (was_started_as_rank()) return;
-    const pid_t other = board().process("process-1");
+    const pid_t other = board_of_program().process("process-1");
     eventually([&] { return ProcessEnd::has_come(other); });
     launch(*launcher, [](int64_t) { std::puts("must not run"); });
   });

@@ -28,10 +28,10 @@ namespace {
 using testing::LockstepCollective;
 using testing::run_in_lockstep;
 
-constexpr int64_t kChannels = 3;
+constexpr int64_t kSyncChannels = 3;
 
 /// One layer over some ranks.
-struct Case {
+struct SyncCase {
   std::vector<int64_t> sizes;  ///< examples of each rank
   std::vector<int64_t> space;  ///< dimensions after the channels
   at::ScalarType type = at::kDouble;
@@ -57,22 +57,22 @@ at::Tensor values(at::IntArrayRef shape, double frequency) {
 }
 
 /// A batch-norm layer of any number of dimensions with fixed weights.
-class Layer {
+class NormLayer {
  public:
-  explicit Layer(const Case& options) {
+  explicit NormLayer(const SyncCase& options) {
     const auto fill = [&](auto module) {
       module->to(options.type);
       if (options.affine) {
         const at::NoGradGuard no_grad;
-        module->weight.copy_(values({kChannels}, 0.9));
-        module->bias.copy_(values({kChannels}, 1.9));
+        module->weight.copy_(values({kSyncChannels}, 0.9));
+        module->bias.copy_(values({kSyncChannels}, 1.9));
       }
       weight = module->weight;
       bias = module->bias;
       module_ = module.ptr();
       forward_ = [module](const at::Tensor& x) mutable { return module(x); };
     };
-    torch::nn::BatchNormOptions common(kChannels);
+    torch::nn::BatchNormOptions common(kSyncChannels);
     common.affine(options.affine).track_running_stats(options.track).momentum(options.momentum);
     if (options.space.size() < 2)
       fill(torch::nn::BatchNorm1d(common));
@@ -102,15 +102,15 @@ class Layer {
   std::function<at::Tensor(const at::Tensor&)> forward_;
 };
 
-at::Tensor input_of(const Case& options, int64_t step) {
-  std::vector<int64_t> shape{std::accumulate(options.sizes.begin(), options.sizes.end(), int64_t{0}), kChannels};
+at::Tensor input_of(const SyncCase& options, int64_t step) {
+  std::vector<int64_t> shape{std::accumulate(options.sizes.begin(), options.sizes.end(), int64_t{0}), kSyncChannels};
   shape.insert(shape.end(), options.space.begin(), options.space.end());
   return values(shape, 0.77 + 0.1 * static_cast<double>(step)).to(options.type).contiguous(options.format);
 }
 
 /// Runs a layer over examples [begin, end) of the whole batch, several times where gradients are accumulated.
-Result run_layer(const Case& options, int64_t begin, int64_t end) {
-  Layer layer(options);
+Result run_layer(const SyncCase& options, int64_t begin, int64_t end) {
+  NormLayer layer(options);
   Result result;
   for (int64_t step = 0; step < options.steps; ++step) {
     const at::Tensor whole = input_of(options, step);
@@ -127,7 +127,7 @@ Result run_layer(const Case& options, int64_t begin, int64_t end) {
   return result;
 }
 
-Result run_on_ranks(const Case& options) {
+Result run_on_ranks(const SyncCase& options) {
   const auto ranks = static_cast<int64_t>(options.sizes.size());
   std::vector<Result> results(options.sizes.size());
   run_in_lockstep(ranks, [&](int64_t rank, const auto& collective) {
@@ -167,7 +167,7 @@ void expect_near(const at::Tensor& actual, const at::Tensor& expected, double to
 }
 
 /// Ranks against one process that has the whole batch.
-void expect_as_one_process(const Case& options, double tolerance) {
+void expect_as_one_process(const SyncCase& options, double tolerance) {
   SCOPED_TRACE(c10::str(options.sizes, " examples of ", options.space, " ", options.type));
   const int64_t total = std::accumulate(options.sizes.begin(), options.sizes.end(), int64_t{0});
   const Result expected = run_layer(options, 0, total);
@@ -175,7 +175,7 @@ void expect_as_one_process(const Case& options, double tolerance) {
   expect_near(actual.output, expected.output.detach(), tolerance, "output");
   expect_near(actual.input_gradient, expected.input_gradient, tolerance, "gradient of the input");
   // A sum over all elements of a channel.
-  const double elements = static_cast<double>(expected.output.numel()) / kChannels;
+  const double elements = static_cast<double>(expected.output.numel()) / kSyncChannels;
   expect_near(actual.weight_gradient, expected.weight_gradient, tolerance * elements, "gradient of the weight");
   expect_near(actual.bias_gradient, expected.bias_gradient, tolerance * elements, "gradient of the bias");
   ASSERT_EQ(actual.buffers.size(), expected.buffers.size());
@@ -197,8 +197,8 @@ TEST(SyncBatchNorm, RanksGiveWhatOneProcessGives) {
 TEST(SyncBatchNorm, OptionsOfTheLayerHold) {
   for (const at::ScalarType type : {at::kDouble, at::kFloat}) {
     const double tolerance = tolerance_of(type);
-    const Case common{.sizes = {3, 5}, .space = {4, 3}, .type = type};
-    Case options = common;
+    const SyncCase common{.sizes = {3, 5}, .space = {4, 3}, .type = type};
+    SyncCase options = common;
     options.affine = false;
     expect_as_one_process(options, tolerance);
     options = common;
@@ -224,10 +224,10 @@ TEST(SyncBatchNorm, ARankMayHaveNoExamples) {
 TEST(SyncBatchNorm, HalfPrecisionInputsAreComputedInSinglePrecision) {
   for (const at::ScalarType half : {at::kHalf, at::kBFloat16}) {
     const std::vector<int64_t> sizes{3, 5};
-    const at::Tensor whole = values({8, kChannels, 4}, 0.77).to(half);
-    const at::Tensor factors = values({8, kChannels, 4}, 1.31);
+    const at::Tensor whole = values({8, kSyncChannels, 4}, 0.77).to(half);
+    const at::Tensor factors = values({8, kSyncChannels, 4}, 1.31);
     const auto run = [&](const at::Tensor& input, int64_t begin, int64_t end) {
-      Layer layer(Case{.sizes = {}, .space = {4}, .type = at::kFloat});
+      NormLayer layer(SyncCase{.sizes = {}, .space = {4}, .type = at::kFloat});
       const at::Tensor x = input.slice(0, begin, end).clone().requires_grad_();
       const at::Tensor y = layer(x);
       (y * factors.slice(0, begin, end).to(y.scalar_type())).sum().backward();
@@ -249,11 +249,11 @@ TEST(SyncBatchNorm, HalfPrecisionInputsAreComputedInSinglePrecision) {
 }
 
 TEST(SyncBatchNorm, AFarOffMeanCostsNoPrecision) {
-  const at::Tensor whole = values({600, kChannels}, 0.77).add(1e4).to(at::kFloat);
+  const at::Tensor whole = values({600, kSyncChannels}, 0.77).add(1e4).to(at::kFloat);
   const at::Tensor expected = whole.to(at::kDouble).var(0, /*unbiased=*/true);
   run_in_lockstep(3, [&](int64_t rank, const auto& collective) {
     const SyncBatchNormScope scope(collective);
-    Layer layer(Case{.sizes = {}, .space = {}, .type = at::kFloat, .momentum = 1.0});
+    NormLayer layer(SyncCase{.sizes = {}, .space = {}, .type = at::kFloat, .momentum = 1.0});
     layer(whole.slice(0, 200 * rank, 200 * (rank + 1)));
     const at::Tensor variance = layer.module().named_buffers()["running_var"].to(at::kDouble);
     EXPECT_LE(((variance - expected) / expected).abs().max().item<double>(), 1e-4) << variance << expected;
@@ -262,10 +262,10 @@ TEST(SyncBatchNorm, AFarOffMeanCostsNoPrecision) {
 
 TEST(SyncBatchNorm, GradientsAreThoseOfFiniteDifferences) {
   const std::vector<int64_t> begins{0, 3, 5};
-  const at::Tensor whole = values({5, kChannels, 2}, 0.77);
-  const at::Tensor factors = values({5, kChannels, 2}, 1.31);
-  const at::Tensor weight = values({kChannels}, 0.9);
-  const at::Tensor bias = values({kChannels}, 1.9);
+  const at::Tensor whole = values({5, kSyncChannels, 2}, 0.77);
+  const at::Tensor factors = values({5, kSyncChannels, 2}, 1.31);
+  const at::Tensor weight = values({kSyncChannels}, 0.9);
+  const at::Tensor bias = values({kSyncChannels}, 1.9);
   // The loss over all ranks, and where asked for the gradients.
   const auto loss = [&](const at::Tensor& x, const at::Tensor& w, const at::Tensor& b,
                         std::vector<at::Tensor>* gradients) {
@@ -305,18 +305,18 @@ TEST(SyncBatchNorm, GradientsAreThoseOfFiniteDifferences) {
 }
 
 TEST(SyncBatchNorm, BackwardFindsTheRanksAfterTheScopeAndOnAnotherThread) {
-  const Case options{.sizes = {3, 4}, .space = {2}};
+  const SyncCase options{.sizes = {3, 4}, .space = {2}};
   const Result expected = run_layer(options, 0, 7);
   std::vector<at::Tensor> gradients(2);
   run_in_lockstep(2, [&](int64_t rank, const auto& collective) {
     const int64_t begin = rank == 0 ? 0 : 3;
     const int64_t end = rank == 0 ? 3 : 7;
-    Layer layer(options);
+    NormLayer layer(options);
     const at::Tensor x = input_of(options, 0).slice(0, begin, end).clone().requires_grad_();
     at::Tensor loss;
     {
       const SyncBatchNormScope scope(collective);
-      loss = (layer(x) * values({7, kChannels, 2}, 1.31).slice(0, begin, end)).sum();
+      loss = (layer(x) * values({7, kSyncChannels, 2}, 1.31).slice(0, begin, end)).sum();
     }
     std::thread([&] { loss.backward(); }).join();
     gradients[static_cast<size_t>(rank)] = x.grad();
@@ -327,16 +327,16 @@ TEST(SyncBatchNorm, BackwardFindsTheRanksAfterTheScopeAndOnAnotherThread) {
 TEST(SyncBatchNorm, AnInputWithoutGradientCostsNoCollectiveInBackward) {
   run_in_lockstep(2, [&](int64_t, const auto& collective) {
     const SyncBatchNormScope scope(collective);
-    Layer layer(Case{.sizes = {}, .space = {2}});
-    layer(values({4, kChannels, 2}, 0.7)).sum().backward();
-    EXPECT_TRUE(layer.bias.grad().equal(at::full({kChannels}, 8.0, at::kDouble)));
+    NormLayer layer(SyncCase{.sizes = {}, .space = {2}});
+    layer(values({4, kSyncChannels, 2}, 0.7)).sum().backward();
+    EXPECT_TRUE(layer.bias.grad().equal(at::full({kSyncChannels}, 8.0, at::kDouble)));
     EXPECT_EQ(collective->all_gathers, 1);
     EXPECT_EQ(collective->all_reduces, 0);
   });
 }
 
 /// Equal to the bit to what the layer gives outside any scope.
-void expect_plain(const Case& options, const std::function<Result()>& run) {
+void expect_plain(const SyncCase& options, const std::function<Result()>& run) {
   const Result expected = run_layer(options, 0, options.sizes.front());
   const Result actual = run();
   EXPECT_TRUE(actual.output.equal(expected.output));
@@ -346,7 +346,7 @@ void expect_plain(const Case& options, const std::function<Result()>& run) {
 }
 
 TEST(SyncBatchNorm, AGroupOfOneAndNoGroupGetLibTorchsKernels) {
-  const Case options{.sizes = {6}, .space = {4, 3}};
+  const SyncCase options{.sizes = {6}, .space = {4, 3}};
   for (const auto& group : {std::shared_ptr<Collective>(), make_single_process_collective()}) {
     expect_plain(options, [&] {
       const SyncBatchNormScope scope(group);
@@ -356,7 +356,7 @@ TEST(SyncBatchNorm, AGroupOfOneAndNoGroupGetLibTorchsKernels) {
 }
 
 TEST(SyncBatchNorm, ScopesNest) {
-  const Case options{.sizes = {6}, .space = {2}};
+  const SyncCase options{.sizes = {6}, .space = {2}};
   const Result plain = run_layer(options, 0, 6);
   run_in_lockstep(2, [&](int64_t, const auto& collective) {
     {
@@ -377,9 +377,9 @@ TEST(SyncBatchNorm, ScopesNest) {
 }
 
 TEST(SyncBatchNorm, ALayerInEvalModeKeepsToItself) {
-  const at::Tensor x = values({4, kChannels, 2}, 0.7);
+  const at::Tensor x = values({4, kSyncChannels, 2}, 0.7);
   const auto evaluated = [&] {
-    Layer layer(Case{.sizes = {}, .space = {2}});
+    NormLayer layer(SyncCase{.sizes = {}, .space = {2}});
     layer.module().eval();
     return layer(x);
   };
@@ -396,8 +396,8 @@ TEST(SyncBatchNorm, ALayerInEvalModeKeepsToItself) {
 
 TEST(SyncBatchNorm, InstanceNormKeepsToItself) {
   const auto normalised = [](int64_t size) {
-    torch::nn::InstanceNorm2d layer(torch::nn::InstanceNormOptions(kChannels).affine(true));
-    return layer(values({size, kChannels, 3, 2}, 0.7).to(at::kFloat));
+    torch::nn::InstanceNorm2d layer(torch::nn::InstanceNormOptions(kSyncChannels).affine(true));
+    return layer(values({size, kSyncChannels, 3, 2}, 0.7).to(at::kFloat));
   };
   const at::Tensor expected = normalised(2);
   run_in_lockstep(2, [&](int64_t rank, const auto& collective) {
@@ -413,8 +413,8 @@ TEST(SyncBatchNorm, WhatLibTorchRefusesIsRefused) {
     const auto norm = [](const at::Tensor& x, const at::Tensor& weight) {
       return at::batch_norm(x, weight, {}, {}, {}, /*training=*/true, 0.1, 1e-5, false);
     };
-    EXPECT_ANY_THROW(norm(at::zeros({4, kChannels}), at::ones({kChannels + 1})));
-    EXPECT_ANY_THROW(norm(at::zeros({4}), at::ones({kChannels})));
+    EXPECT_ANY_THROW(norm(at::zeros({4, kSyncChannels}), at::ones({kSyncChannels + 1})));
+    EXPECT_ANY_THROW(norm(at::zeros({4}), at::ones({kSyncChannels})));
     EXPECT_EQ(collective->all_gathers, 0);
   });
 }
@@ -422,8 +422,8 @@ TEST(SyncBatchNorm, WhatLibTorchRefusesIsRefused) {
 TEST(SyncBatchNorm, SecondDerivativesAreRefused) {
   run_in_lockstep(2, [](int64_t, const auto& collective) {
     const SyncBatchNormScope scope(collective);
-    Layer layer(Case{.sizes = {}, .space = {2}});
-    const at::Tensor x = values({4, kChannels, 2}, 0.7).requires_grad_();
+    NormLayer layer(SyncCase{.sizes = {}, .space = {2}});
+    const at::Tensor x = values({4, kSyncChannels, 2}, 0.7).requires_grad_();
     const at::Tensor y = layer(x).pow(2).sum();
     EXPECT_THROW(torch::autograd::grad({y}, {x}, {}, true, /*create_graph=*/true), Error);
   });
@@ -434,8 +434,8 @@ TEST(SyncBatchNorm, AFailedRankFailsTheLayerOfTheOthers) {
                                [](int64_t rank, const auto& collective) {
                                  const SyncBatchNormScope scope(collective);
                                  if (rank == 1) throw std::logic_error("this rank fails");
-                                 Layer layer(Case{.sizes = {}, .space = {2}});
-                                 EXPECT_THROW(layer(values({4, kChannels, 2}, 0.7)), Error);
+                                 NormLayer layer(SyncCase{.sizes = {}, .space = {2}});
+                                 EXPECT_THROW(layer(values({4, kSyncChannels, 2}, 0.7)), Error);
                                }),
                std::logic_error);
 }

@@ -57,7 +57,7 @@ class Points : public DataModule {
   explicit Points(const Options& /*options*/) {}
 };
 
-class CliConfigTest : public testing::Test {
+class CliConfigTest : public ::testing::Test {
  protected:
   CliConfigTest() {
     modules.add<Mlp>("mlp");
@@ -70,8 +70,8 @@ class CliConfigTest : public testing::Test {
   }
 
   std::string file(const std::string& yaml) {
-    const std::string path =
-        testing::TempDir() + "/cli_config_" + std::to_string(getpid()) + "_" + std::to_string(files_.size()) + ".yaml";
+    const std::string path = ::testing::TempDir() + "/cli_config_" + std::to_string(getpid()) + "_" +
+                             std::to_string(files_.size()) + ".yaml";
     std::ofstream(path) << yaml;
     files_.push_back(path);
     return path;

@@ -105,11 +105,11 @@ std::string read(const std::string& path) {
   return text.str();
 }
 
-class CliTest : public testing::Test {
+class CliTest : public ::testing::Test {
  protected:
   CliTest()
-      : root_(testing::TempDir() + "/cli_test_" + std::to_string(getpid()) + "_" +
-              testing::UnitTest::GetInstance()->current_test_info()->name()) {
+      : root_(::testing::TempDir() + "/cli_test_" + std::to_string(getpid()) + "_" +
+              ::testing::UnitTest::GetInstance()->current_test_info()->name()) {
     std::filesystem::remove_all(root_);
     std::filesystem::create_directories(root_);
   }
@@ -123,12 +123,12 @@ class CliTest : public testing::Test {
     Cli cli;
     cli.modules.add<Line>("line", "a line");
     cli.data.add<Sums>("sums", "points and their sums");
-    testing::internal::CaptureStdout();
-    testing::internal::CaptureStderr();
+    ::testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStderr();
     Outcome outcome;
     outcome.status = cli.run(static_cast<int>(argv.size()), argv.data());
-    outcome.out = testing::internal::GetCapturedStdout();
-    outcome.err = testing::internal::GetCapturedStderr();
+    outcome.out = ::testing::internal::GetCapturedStdout();
+    outcome.err = ::testing::internal::GetCapturedStderr();
     return outcome;
   }
 

@@ -64,7 +64,7 @@ class CountingModule : public TinyModule {
 };
 
 /// What came of a fit.
-struct Fitted {
+struct GraphedFit {
   std::vector<at::Tensor> weights;
   MetricMap metrics;
   std::vector<double> seen;  ///< by callbacks
@@ -84,9 +84,9 @@ struct Setting {
 
 constexpr double kNotFinite = -4;  ///< unlike any other number in `seen`
 
-Fitted fit(const Setting& setting, bool graphs) {
+GraphedFit fit(const Setting& setting, bool graphs) {
   seed_everything(11);
-  Fitted fitted;
+  GraphedFit fitted;
   auto module = make<CountingModule>(setting.tiny);
   setting.module(*module);
   TrainerOptions options = quiet(setting.epochs);
@@ -128,8 +128,8 @@ Fitted fit(const Setting& setting, bool graphs) {
 
 /// A fit with graphs is that without, to the bit: `graphs` replayed. Gives what it logged.
 std::string expect_same(const Setting& setting, int64_t graphs) {
-  const Fitted plain = fit(setting, false);
-  const Fitted replayed = fit(setting, true);
+  const GraphedFit plain = fit(setting, false);
+  const GraphedFit replayed = fit(setting, true);
   EXPECT_TRUE(identical(plain.weights, replayed.weights));
   EXPECT_EQ(plain.metrics, replayed.metrics);
   EXPECT_EQ(plain.seen, replayed.seen);
@@ -144,7 +144,7 @@ constexpr int64_t kAll = 12 * 3;
 
 TEST(CudaGraph, ReplayedStepsAreEqualToTheBit) {
   expect_same({}, kAll);
-  const Fitted replayed = fit({}, true);
+  const GraphedFit replayed = fit({}, true);
   EXPECT_EQ(replayed.training_steps, 4) << "3 ordinary ones and the recorded one";
   EXPECT_THAT(replayed.log, HasSubstr("recorded the step of batch 3"));
 }
@@ -200,7 +200,7 @@ TEST(CudaGraph, ScaledLossesThatOverflowAreSkippedAlike) {
   }};
   // Unscaling and the scale are graphs too.
   expect_same(setting, 12 * 5);
-  const Fitted replayed = fit(setting, true);
+  const GraphedFit replayed = fit(setting, true);
   const auto skipped = std::count(replayed.seen.begin(), replayed.seen.end(), kNotFinite);
   EXPECT_GT(skipped, 4) << "some of them replayed";
   EXPECT_LT(skipped, 15);

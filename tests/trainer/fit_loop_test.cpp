@@ -47,15 +47,15 @@ struct Counts {
   }
 };
 
-struct Outcome {
+struct FitOutcome {
   Counts counts;
   int64_t global_step = 0;
   int64_t epoch = 0;
 };
 
 /// 5 training batches an epoch and 2 validation batches.
-Outcome fit(const std::function<void(TrainerOptions&)>& change, int64_t epochs = 2) {
-  Outcome outcome;
+FitOutcome fit(const std::function<void(TrainerOptions&)>& change, int64_t epochs = 2) {
+  FitOutcome outcome;
   TrainerOptions options = quiet(epochs);
   change(options);
   options.callbacks.push_back(outcome.counts.callback());
@@ -96,7 +96,7 @@ TEST(FitLoop, EqualsTheLoopThatPeopleWriteByHand) {
 }
 
 TEST(FitLoop, EpochsAndSteps) {
-  const Outcome outcome = fit([](TrainerOptions&) {}, 3);
+  const FitOutcome outcome = fit([](TrainerOptions&) {}, 3);
   EXPECT_EQ(outcome.counts.epochs, 3);
   EXPECT_EQ(outcome.counts.batches, 15);
   EXPECT_EQ(outcome.global_step, 15);
@@ -105,10 +105,10 @@ TEST(FitLoop, EpochsAndSteps) {
 }
 
 TEST(FitLoop, MaxSteps) {
-  const Outcome outcome = fit([](TrainerOptions& options) { options.max_steps = 7; }, 100);
+  const FitOutcome outcome = fit([](TrainerOptions& options) { options.max_steps = 7; }, 100);
   EXPECT_EQ(outcome.global_step, 7);
   EXPECT_EQ(outcome.counts.batches, 7);
-  const Outcome only_steps = fit([](TrainerOptions& options) {
+  const FitOutcome only_steps = fit([](TrainerOptions& options) {
     options.max_epochs.reset();
     options.max_steps = 12;
   });
@@ -120,7 +120,7 @@ TEST(FitLoop, MaxEpochsZeroTrainsNothing) {
 }
 
 TEST(FitLoop, MaxTimeEndsTraining) {
-  const Outcome outcome = fit([](TrainerOptions& options) {
+  const FitOutcome outcome = fit([](TrainerOptions& options) {
     options.max_epochs = -1;
     options.max_time = "00:00:00:01";
   });
@@ -268,7 +268,7 @@ TEST(FitLoop, LimitsAreCountsOrFractions) {
 }
 
 TEST(FitLoop, FastDevRun) {
-  const Outcome outcome = fit(
+  const FitOutcome outcome = fit(
       [](TrainerOptions& options) {
         options.fast_dev_run = 2;
         options.num_sanity_val_steps = 2;

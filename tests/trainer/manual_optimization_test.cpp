@@ -74,7 +74,7 @@ void update_both(TwoOptimizers& module, const Batch& batch, int64_t) {
   for (OptimizerHandle* optimizer : module.optimizers()) module.update(*optimizer, batch);
 }
 
-std::string message_of(const std::function<void()>& call) {
+std::string refusal_of(const std::function<void()>& call) {
   try {
     call();
   } catch (const std::exception& error) {
@@ -300,8 +300,8 @@ TEST(ManualOptimization, ASchedulerThatIsNotThereIsNamed) {
     }
   };
   TwoOptimizers::step = [](TwoOptimizers& module, const Batch&, int64_t) {
-    EXPECT_THAT(message_of([&] { module.scheduler(); }), ::testing::HasSubstr("optimizer(0) has no scheduler"));
-    EXPECT_THAT(message_of([&] { module.scheduler(2); }), ::testing::HasSubstr("there is no optimizer(2)"));
+    EXPECT_THAT(refusal_of([&] { module.scheduler(); }), ::testing::HasSubstr("optimizer(0) has no scheduler"));
+    EXPECT_THAT(refusal_of([&] { module.scheduler(2); }), ::testing::HasSubstr("there is no optimizer(2)"));
     EXPECT_EQ(module.schedulers().size(), 1u);
   };
   Trainer(quiet(1)).fit(make<Unscheduled>({}), tiny_loader());
@@ -377,7 +377,7 @@ TEST(ManualOptimization, AMistakeInAScopeLeavesTheTrainingStateIntact) {
   };
   const auto module = make<TwoOptimizers>({});
   Trainer trainer(quiet(1));
-  const std::string message = message_of([&] { trainer.fit(module, tiny_loader()); });
+  const std::string message = refusal_of([&] { trainer.fit(module, tiny_loader()); });
   EXPECT_THAT(message, ::testing::HasSubstr("there is no optimizer(2)"));
   EXPECT_THAT(message, ::testing::HasSubstr("got 2 from configure_optimizers; valid: 0 to 1"));
   EXPECT_EQ(trainer.global_step(), 4);
@@ -394,7 +394,7 @@ TEST(ManualOptimization, ScopesOfSeveralOptimizersDoNotOverlap) {
   TwoOptimizers::step = [](TwoOptimizers& module, const Batch&, int64_t) {
     {
       const auto toggled = module.toggle_optimizer(module.optimizer(0));
-      const std::string message = message_of([&] { (void)module.toggle_optimizer(module.optimizer(1)); });
+      const std::string message = refusal_of([&] { (void)module.toggle_optimizer(module.optimizer(1)); });
       EXPECT_THAT(message, ::testing::HasSubstr("optimizer(1) cannot be toggled while optimizer(0) is"));
       EXPECT_TRUE(module.first_weight().requires_grad());
       EXPECT_FALSE(module.second_weight().requires_grad());
@@ -412,9 +412,9 @@ TEST(ManualOptimization, ScopesOfSeveralOptimizersDoNotOverlap) {
 
 TEST(ManualOptimization, LossesThatCannotBeUsedAreExplained) {
   TwoOptimizers::step = [](TwoOptimizers& module, const Batch& batch, int64_t) {
-    EXPECT_THAT(message_of([&] { module.manual_backward(module.forward(batch["x"])); }),
+    EXPECT_THAT(refusal_of([&] { module.manual_backward(module.forward(batch["x"])); }),
                 ::testing::HasSubstr("needs a scalar loss; got shape [8, 1]"));
-    EXPECT_THAT(message_of([&] { module.manual_backward(module.loss(batch).detach()); }),
+    EXPECT_THAT(refusal_of([&] { module.manual_backward(module.loss(batch).detach()); }),
                 ::testing::HasSubstr("does not depend on any parameter that requires a gradient"));
   };
   Trainer(quiet(1)).fit(make<TwoOptimizers>({}), tiny_loader());
@@ -429,7 +429,7 @@ TEST(ManualOptimization, SettingsThatContradictItAreRefusedBeforeAnyRankStarts) 
   const auto refusal = [](const std::function<void(TrainerOptions&)>& configure) {
     TrainerOptions options = quiet(1);
     configure(options);
-    return message_of([&] { Trainer(options).fit(make<Watching>({}), tiny_loader()); });
+    return refusal_of([&] { Trainer(options).fit(make<Watching>({}), tiny_loader()); });
   };
   const std::string of_strategy = refusal([](TrainerOptions& options) {
     options.strategy = "dp";
@@ -443,7 +443,7 @@ TEST(ManualOptimization, SettingsThatContradictItAreRefusedBeforeAnyRankStarts) 
               ::testing::HasSubstr("count batches"));
 }
 
-class RecordingLogger : public Logger {
+class ManualStepsLogger : public Logger {
  public:
   void log_metrics(std::span<const MetricValue> values, int64_t step, int64_t) override {
     for (const auto& value : values) rows[value.name].push_back(step);
@@ -461,7 +461,7 @@ TEST(ManualOptimization, NoLoggingBoundaryIsSteppedOver) {
     module.log("loss", static_cast<double>(batch_idx), {.on_step = true});
     module.scheduler(0).step();
   };
-  const auto logger = std::make_shared<RecordingLogger>();
+  const auto logger = std::make_shared<ManualStepsLogger>();
   TrainerOptions options = quiet(1);
   options.default_root_dir = testing::fresh_folder("manual_boundaries");
   options.logger = {logger};
@@ -478,12 +478,12 @@ TEST(TrainerImages, RankZeroHandsBytesToTheLoggers) {
   TwoOptimizers::step = [](TwoOptimizers& module, const Batch& batch, int64_t batch_idx) {
     update_both(module, batch, batch_idx);
     if (batch_idx == 1) module.trainer().log_image("ramp", at::tensor({-1.0, 0.0, 0.5, 2.0}).reshape({1, 2, 2}));
-    EXPECT_THAT(message_of([&] {
+    EXPECT_THAT(refusal_of([&] {
                   if (module.trainer().is_global_zero()) module.trainer().log_image("flat", at::zeros({2, 2}));
                 }),
                 ::testing::HasSubstr(module.trainer().is_global_zero() ? "[2, 2]" : "nothing"));
   };
-  const auto logger = std::make_shared<RecordingLogger>();
+  const auto logger = std::make_shared<ManualStepsLogger>();
   TrainerOptions options = quiet(1);
   options.default_root_dir = testing::fresh_folder("images");
   options.logger = {logger};

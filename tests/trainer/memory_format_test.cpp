@@ -39,14 +39,15 @@ bool lies(const at::Tensor& tensor, bool channels_last) {
   return tensor.is_contiguous(order);
 }
 
-struct NetOptions {
+struct FormatNetOptions {
   int64_t dimensions = 2;
   std::string optimizer = "adamw";
   bool channels_last = false;
-  static void describe(Schema<NetOptions>& schema) {
-    schema.field("dimensions", &NetOptions::dimensions, "of the images: 2, or 3 for volumes");
-    schema.field("optimizer", &NetOptions::optimizer, "adamw, sgd or torch_sgd").one_of({"adamw", "sgd", "torch_sgd"});
-    schema.field("channels_last", &NetOptions::channels_last, "how images and weights are expected to lie");
+  static void describe(Schema<FormatNetOptions>& schema) {
+    schema.field("dimensions", &FormatNetOptions::dimensions, "of the images: 2, or 3 for volumes");
+    schema.field("optimizer", &FormatNetOptions::optimizer, "adamw, sgd or torch_sgd")
+        .one_of({"adamw", "sgd", "torch_sgd"});
+    schema.field("channels_last", &FormatNetOptions::channels_last, "how images and weights are expected to lie");
   }
 };
 
@@ -54,7 +55,7 @@ struct NetOptions {
 /// gradients lie otherwise than expected.
 class ConvolutionNet : public Module {
  public:
-  using Options = NetOptions;
+  using Options = FormatNetOptions;
   explicit ConvolutionNet(const Options& options) : options_(options) {
     if (options.dimensions == 2) {
       images_ = register_module("images", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 6, 3).padding(1).bias(false)));
@@ -110,7 +111,7 @@ class ConvolutionNet : public Module {
 };
 
 /// Images [3, 6, 6], or volumes [3, 4, 4, 4], always the same.
-DataLoader loader(int64_t dimensions = 2, bool shuffle = true) {
+DataLoader image_loader(int64_t dimensions = 2, bool shuffle = true) {
   constexpr int64_t kExamples = 32;
   const at::Tensor flat = at::arange(kExamples * 3 * 64, at::kFloat).mul(0.7).sin();
   const at::Tensor x = dimensions == 2 ? flat.view({kExamples, 3, 64}).narrow(2, 0, 36).reshape({kExamples, 3, 6, 6})
@@ -136,7 +137,7 @@ std::vector<at::Tensor> fit(const TrainerOptions& options, const std::string& me
                             const std::string& optimizer = "adamw") {
   auto module = net(memory_format, optimizer);
   Trainer trainer(in_format(options, memory_format));
-  trainer.fit(module, loader());
+  trainer.fit(module, image_loader());
   return weights(*module);
 }
 
@@ -162,10 +163,10 @@ TEST(MemoryFormatOption, ImagesAndWeightsInEveryStage) {
       const std::string where = std::string(format) + ", " + precision;
       const auto module = net(format);
       Trainer trainer(options);
-      trainer.fit(module, loader(), loader(2, false));
+      trainer.fit(module, image_loader(), image_loader(2, false));
       EXPECT_EQ(forwards, 4 + 4) << where;
-      trainer.test(module, loader(2, false));
-      trainer.predict(module, loader(2, false));
+      trainer.test(module, image_loader(2, false));
+      trainer.predict(module, image_loader(2, false));
       EXPECT_EQ(forwards, 8 + 4 + 4) << where;
     }
   }
@@ -175,7 +176,7 @@ TEST(MemoryFormatOption, Volumes) {
   for (const char* format : {kContiguous, kChannelsLast}) {
     const auto module = net(format, "sgd", 3);
     Trainer trainer(in_format(quiet(1), format));
-    trainer.fit(module, loader(3));
+    trainer.fit(module, image_loader(3));
     EXPECT_EQ(forwards, 4) << format;
   }
 }
@@ -218,7 +219,7 @@ TEST(MemoryFormatOption, CheckpointsOfOneFormatLoadInTheOther) {
         const std::string where = std::string(optimizer) + ", " + saved_in + " to " + loaded_in;
         const auto module = net(loaded_in, optimizer);
         Trainer trainer(in_format(options, loaded_in));
-        trainer.fit(module, loader(), {}, path);
+        trainer.fit(module, image_loader(), {}, path);
         EXPECT_EQ(forwards, 1 + 4) << where;
         expect_close(whole, weights(*module), where);
       }
@@ -230,13 +231,14 @@ TEST(MemoryFormatOption, WeightsOfOneFormatEvaluateInTheOther) {
   const std::string path = fresh_folder("memory_format") + "/checkpoint";
   const auto trained = net(kChannelsLast);
   Trainer trainer(in_format(quiet(1), kChannelsLast));
-  trainer.fit(trained, loader(), loader(2, false));
+  trainer.fit(trained, image_loader(), image_loader(2, false));
   trainer.save_checkpoint(path);
   const double expected = trainer.callback_metrics().at("val_loss");
   for (const char* format : {kContiguous, kChannelsLast}) {
     const auto module = net(format);
     Trainer evaluator(in_format(quiet(1), format));
-    EXPECT_NEAR(evaluator.validate(module, loader(2, false), path).at(0).at("val_loss"), expected, 1e-4 * expected);
+    EXPECT_NEAR(evaluator.validate(module, image_loader(2, false), path).at(0).at("val_loss"), expected,
+                1e-4 * expected);
     EXPECT_EQ(forwards, 4) << format;
   }
 }

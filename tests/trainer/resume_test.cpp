@@ -54,7 +54,7 @@ class NoisyDataset : public data::Dataset {
 };
 
 /// Every value that reaches the loggers, as text, by step.
-class RecordingLogger : public Logger {
+class ResumedLogger : public Logger {
  public:
   void log_metrics(std::span<const MetricValue> values, int64_t step, int64_t epoch) override {
     std::ostringstream row;
@@ -82,7 +82,7 @@ struct Setup {
 RunResult run(const Setup& setup, std::shared_ptr<Callback> callback, const std::string& ckpt) {
   seed_everything(ckpt.empty() ? 7 : 12345);  // a resumed run must take its random numbers from the checkpoint
   auto module = make<BusyModule>({.width = 8, .dropout = 0.3});
-  auto logger = std::make_shared<RecordingLogger>();
+  auto logger = std::make_shared<ResumedLogger>();
   TrainerOptions options = quiet(3);
   options.accumulate_grad_batches = setup.accumulate;
   options.log_every_n_steps = 1;

@@ -15,19 +15,19 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-struct PointsOptions {
+struct TunedPointsOptions {
   int64_t batch_size = 4;
   std::optional<int64_t> global_batch_size;
-  static void describe(Schema<PointsOptions>& schema) {
-    schema.field("batch_size", &PointsOptions::batch_size, "examples in a batch of one rank").at_least(1);
-    schema.field("global_batch_size", &PointsOptions::global_batch_size, "of all ranks").at_least(1);
+  static void describe(Schema<TunedPointsOptions>& schema) {
+    schema.field("batch_size", &TunedPointsOptions::batch_size, "examples in a batch of one rank").at_least(1);
+    schema.field("global_batch_size", &TunedPointsOptions::global_batch_size, "of all ranks").at_least(1);
   }
 };
 
-class Points : public DataModule {
+class TunedPoints : public DataModule {
  public:
-  using Options = PointsOptions;
-  explicit Points(const Options& options) : options_(options) {}
+  using Options = TunedPointsOptions;
+  explicit TunedPoints(const Options& options) : options_(options) {}
   DataLoader train_dataloader() override {
     return DataLoader(
         tiny_dataset(40),
@@ -38,7 +38,7 @@ class Points : public DataModule {
   Options options_;
 };
 
-struct Outcome {
+struct TuneOutcome {
   int status = 0;
   std::string out;
   std::string err;
@@ -47,7 +47,7 @@ struct Outcome {
 class TuneCommand : public ::testing::Test {
  protected:
   /// Runs the program as from a shell, in this test's folder.
-  Outcome run(std::vector<std::string> words) {
+  TuneOutcome run(std::vector<std::string> words) {
     for (const char* word : {"--seed=42", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false",
                              "--trainer.enable_model_summary=false", "--trainer.logger=csv", "--trainer.max_epochs=1"})
       words.emplace_back(word);
@@ -57,10 +57,10 @@ class TuneCommand : public ::testing::Test {
     for (auto& word : words) argv.push_back(word.data());
     Cli cli;
     cli.modules.add<TinyModule>("tiny", "two layers");
-    cli.data.add<Points>("points", "points and their sums");
+    cli.data.add<TunedPoints>("points", "points and their sums");
     ::testing::internal::CaptureStdout();
     ::testing::internal::CaptureStderr();
-    Outcome outcome;
+    TuneOutcome outcome;
     outcome.status = cli.run(static_cast<int>(argv.size()), argv.data());
     outcome.out = ::testing::internal::GetCapturedStdout();
     outcome.err = ::testing::internal::GetCapturedStderr();
@@ -71,7 +71,7 @@ class TuneCommand : public ::testing::Test {
 };
 
 TEST_F(TuneCommand, SuggestsALearningRateByDefaultAndSavesNoCheckpoint) {
-  const Outcome tuned = run({"tune"});
+  const TuneOutcome tuned = run({"tune"});
   ASSERT_EQ(tuned.status, 0) << tuned.err;
   EXPECT_THAT(tuned.out, HasSubstr("learning_rate_finder: "));
   EXPECT_THAT(tuned.out, HasSubstr("to set it: --model.lr="));
@@ -88,7 +88,7 @@ TEST_F(TuneCommand, RunsTheFindersOfTheConfiguration) {
   std::ofstream(file) << "trainer:\n  callbacks:\n    - batch_size_finder: {mode: binsearch, max_val: 16}\n"
                          "    - learning_rate_finder: {min_lr: 1.0e-4, num_training_steps: 30}\n"
                          "    - timer\n";
-  const Outcome tuned = run({"tune", "--config", file});
+  const TuneOutcome tuned = run({"tune", "--config", file});
   ASSERT_EQ(tuned.status, 0) << tuned.err;
   EXPECT_THAT(tuned.out, HasSubstr("batch_size_finder: 16 examples in a batch of one rank"));
   EXPECT_THAT(tuned.out, HasSubstr("to set it: --data.batch_size=16, or in YAML data: {batch_size: 16}"));
@@ -96,16 +96,16 @@ TEST_F(TuneCommand, RunsTheFindersOfTheConfiguration) {
   // What it prints is what fit finds with the same configuration, and can be given to it.
   const size_t begin = tuned.out.find("--model.lr=");
   const std::string setting = tuned.out.substr(begin, tuned.out.find(',', begin) - begin);
-  const Outcome fit = run({"fit", "--config", file});
+  const TuneOutcome fit = run({"fit", "--config", file});
   EXPECT_THAT(fit.err, HasSubstr(setting));
   EXPECT_EQ(run({"fit", setting, "--data.batch_size=16"}).status, 0);
 }
 
 TEST_F(TuneCommand, WorksWithRanks) {
   for (const char* strategy : {"ddp_threads", "ddp_spawn"}) {
-    const Outcome tuned = run({"tune", std::string("--trainer.strategy=") + strategy, "--trainer.devices=2",
-                               "--data.global_batch_size=8", "--trainer.callbacks.batch_size_finder.max_val=8",
-                               "--trainer.callbacks.learning_rate_finder.num_training_steps=30"});
+    const TuneOutcome tuned = run({"tune", std::string("--trainer.strategy=") + strategy, "--trainer.devices=2",
+                                   "--data.global_batch_size=8", "--trainer.callbacks.batch_size_finder.max_val=8",
+                                   "--trainer.callbacks.learning_rate_finder.num_training_steps=30"});
     ASSERT_EQ(tuned.status, 0) << tuned.err;
     EXPECT_THAT(tuned.out, HasSubstr("to set it: --data.global_batch_size=16"));
     EXPECT_THAT(tuned.out, HasSubstr("to set it: --model.lr="));
@@ -113,14 +113,14 @@ TEST_F(TuneCommand, WorksWithRanks) {
 }
 
 TEST_F(TuneCommand, NamesTheOptionThatItWasTold) {
-  const Outcome other = run({"tune", "--trainer.callbacks.learning_rate_finder.attr_name=rate"});
+  const TuneOutcome other = run({"tune", "--trainer.callbacks.learning_rate_finder.attr_name=rate"});
   EXPECT_THAT(other.err, HasSubstr("attr_name is 'rate', but the model has no such option"));
   EXPECT_THAT(run({"tune", "--trainer.callbacks.learning_rate_finder.num_training_steps=5"}).out,
               HasSubstr("nothing found, and the learning rate stays as it is"));
 }
 
 TEST_F(TuneCommand, BadOptionsAreErrorsOfTheConfiguration) {
-  const Outcome wrong = run({"tune", "--trainer.callbacks.learning_rate_finder.min_lr=2"});
+  const TuneOutcome wrong = run({"tune", "--trainer.callbacks.learning_rate_finder.min_lr=2"});
   EXPECT_EQ(wrong.status, 2);
   EXPECT_THAT(wrong.err, HasSubstr("max_lr must be greater than"));
 }

@@ -39,7 +39,8 @@ TEST(DeferredWeights, PutsOffTheWeightsOfLinearLayers) {
           [&](const at::Tensor& input) { return layer(input); },
           [&](const at::Tensor& input) { return at::linear(input, layer->weight, layer->bias); }};
       for (size_t i = 0; i < forwards.size(); ++i) {
-        SCOPED_TRACE(testing::Message() << (bias ? "with" : "without") << " bias, " << x.dim() << " dimensions, " << i);
+        SCOPED_TRACE(::testing::Message()
+                     << (bias ? "with" : "without") << " bias, " << x.dim() << " dimensions, " << i);
         const auto expected = gradients(forwards[i], x, layer, false);
         const auto actual = gradients(forwards[i], x, layer, true);
         for (size_t j = 0; j < expected.size(); ++j) EXPECT_TRUE(actual[j].allclose(expected[j])) << j;

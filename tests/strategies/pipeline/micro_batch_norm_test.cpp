@@ -200,8 +200,8 @@ TEST(MicroBatchNorm, NothingIsUpdatedBeforeApplyAndApplyUpdatesOnce) {
 }
 
 /// Two layers, of which the second runs twice.
-struct NetImpl : torch::nn::Module {
-  explicit NetImpl(std::optional<double> momentum = 0.1) {
+struct NormedNetImpl : torch::nn::Module {
+  explicit NormedNetImpl(std::optional<double> momentum = 0.1) {
     torch::manual_seed(3);
     linear = register_module("linear", torch::nn::Linear(kChannels, 4));
     first = register_module("first", torch::nn::BatchNorm1d(torch::nn::BatchNormOptions(4).momentum(momentum)));
@@ -212,17 +212,17 @@ struct NetImpl : torch::nn::Module {
   torch::nn::BatchNorm1d first{nullptr};
   torch::nn::BatchNorm1d second{nullptr};
 };
-TORCH_MODULE(Net);
+TORCH_MODULE(NormedNet);
 
-Forward forward_of(Net net) {
+Forward forward_of(NormedNet net) {
   return [net](const at::Tensor& x) mutable { return net(x); };
 }
 
 TEST(MicroBatchNorm, TheFirstLayerHasTheStatisticsOfTheWholeBatchAndEachCallOfALayerCounts) {
   const at::Tensor batch = batch_of(9, 0, at::kFloat);
   for (const auto momentum : {std::optional<double>(0.1), std::optional<double>()}) {
-    Net actual(momentum);
-    Net whole(momentum);
+    NormedNet actual(momentum);
+    NormedNet whole(momentum);
     for (int64_t step = 1; step <= 2; ++step) {
       MicroBatchStatistics statistics(*actual);
       run_step(*actual, forward_of(actual), batch, {2, 4, 3}, &statistics);
@@ -281,17 +281,17 @@ TEST(MicroBatchNorm, ALayerMayRunInSomeMicroBatchesOrNone) {
 TEST(MicroBatchNorm, ARecomputeInBackwardDoesNotCount) {
   const at::Tensor batch = batch_of(9, 0, at::kFloat);
   for (const auto momentum : {std::optional<double>(0.1), std::optional<double>()}) {
-    Net plain(momentum);
-    Net of_module(momentum);
-    Net of_function(momentum);  // whose buffers the recompute does not put back
+    NormedNet plain(momentum);
+    NormedNet of_module(momentum);
+    NormedNet of_function(momentum);  // whose buffers the recompute does not put back
     for (int step = 0; step < 2; ++step) {
-      const auto run = [&](Net& net, const Forward& forward) {
+      const auto run = [&](NormedNet& net, const Forward& forward) {
         MicroBatchStatistics statistics(*net);
         return run_step(*net, forward, batch, {2, 4, 3}, &statistics);
       };
       const Results expected = run(plain, forward_of(plain));
       int runs = 0;
-      const std::vector<std::pair<Net*, Forward>> checkpointed{
+      const std::vector<std::pair<NormedNet*, Forward>> checkpointed{
           {&of_module, [&](const at::Tensor& x) { return checkpoint(of_module, x); }},
           {&of_function, [&](const at::Tensor& x) {
              return checkpoint(
@@ -314,8 +314,8 @@ TEST(MicroBatchNorm, ARecomputeInBackwardDoesNotCount) {
 
 TEST(MicroBatchNorm, ARecomputeOnAnotherThreadAndInsideARecomputeDoesNotCount) {
   const at::Tensor batch = batch_of(6, 0, at::kFloat);
-  Net plain;
-  Net nested;
+  NormedNet plain;
+  NormedNet nested;
   MicroBatchStatistics expected(*plain);
   run_step(*plain, forward_of(plain), batch, {6}, &expected);
   MicroBatchStatistics statistics(*nested);

@@ -21,7 +21,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using Kind = PipelineEvent::Kind;
+using EventKind = PipelineEvent::Kind;
 using testing::gpipe_events;
 using testing::one_forward_one_backward_events;
 
@@ -104,7 +104,7 @@ TEST(PipelinePicture, OneRank) {
 TEST(PipelinePicture, NoNumberIsBroken) {
   const PipelineEvent moment{.begin_ns = 5, .end_ns = 5};
   const PipelineEvent backwards{.begin_ns = 5, .end_ns = 1};
-  const PipelineEvent long_ago{.kind = Kind::kReduce, .begin_ns = -(int64_t{1} << 61), .end_ns = int64_t{1} << 61};
+  const PipelineEvent long_ago{.kind = EventKind::kReduce, .begin_ns = -(int64_t{1} << 61), .end_ns = int64_t{1} << 61};
   for (const auto& events : std::vector<std::vector<PipelineEvent>>{{}, {moment}, {backwards}, {moment, long_ago}}) {
     const std::string picture = pipeline_picture(events, "", 0);
     EXPECT_THAT(picture, AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf")), Not(HasSubstr("width=\"-"))));

@@ -16,7 +16,7 @@
 namespace levin {
 namespace {
 
-using Kind = PipelineAction::Kind;
+using ActionKind = PipelineAction::Kind;
 using Lists = std::vector<std::vector<PipelineAction>>;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -32,7 +32,7 @@ std::string text(const std::vector<PipelineAction>& actions, bool with_chunk = f
   return all;
 }
 
-std::string message_of(const std::function<void()>& call) {
+std::string schedule_error(const std::function<void()>& call) {
   try {
     call();
   } catch (const Error& error) {
@@ -65,10 +65,10 @@ std::string exchange_messages(const Lists& schedule, const PipelineShape& shape,
       const auto& actions = schedule[static_cast<size_t>(rank)];
       while (next < actions.size()) {
         const auto& action = actions[next];
-        const bool forward = action.kind == Kind::kForward;
+        const bool forward = action.kind == ActionKind::kForward;
         const int64_t from_chunk = action.chunk + (forward ? -1 : 1);
         const int64_t to_chunk = action.chunk + (forward ? 1 : -1);
-        const bool local = action.kind == Kind::kBackwardWeight || shape.stages == 1;
+        const bool local = action.kind == ActionKind::kBackwardWeight || shape.stages == 1;
         const bool receives = !local && from_chunk >= 0 && from_chunk < shape.chunks();
         const bool sends = !local && to_chunk >= 0 && to_chunk < shape.chunks();
         if (phase == Phase::kReceive) {
@@ -113,17 +113,18 @@ std::string exchange_messages(const Lists& schedule, const PipelineShape& shape,
 /// order.
 void expect_complete(const Lists& schedule, const PipelineShape& shape, bool halves) {
   ASSERT_EQ(std::ssize(schedule), shape.stages);
-  std::set<std::tuple<int64_t, int64_t, Kind>> seen;
+  std::set<std::tuple<int64_t, int64_t, ActionKind>> seen;
   for (int64_t rank = 0; rank < shape.stages; ++rank) {
     for (const auto& [kind, micro_batch, chunk] : schedule[static_cast<size_t>(rank)]) {
       ASSERT_EQ(chunk % shape.stages, rank);
       ASSERT_TRUE(micro_batch >= 0 && micro_batch < shape.micro_batches && chunk >= 0 && chunk < shape.chunks());
-      ASSERT_EQ(kind == Kind::kBackwardInput || kind == Kind::kBackwardWeight, halves && kind != Kind::kForward);
+      ASSERT_EQ(kind == ActionKind::kBackwardInput || kind == ActionKind::kBackwardWeight,
+                halves && kind != ActionKind::kForward);
       ASSERT_TRUE(seen.insert({micro_batch, chunk, kind}).second);
-      if (kind == Kind::kBackward || kind == Kind::kBackwardInput) {
-        ASSERT_TRUE(seen.contains({micro_batch, chunk, Kind::kForward}));
-      } else if (kind == Kind::kBackwardWeight) {
-        ASSERT_TRUE(seen.contains({micro_batch, chunk, Kind::kBackwardInput}));
+      if (kind == ActionKind::kBackward || kind == ActionKind::kBackwardInput) {
+        ASSERT_TRUE(seen.contains({micro_batch, chunk, ActionKind::kForward}));
+      } else if (kind == ActionKind::kBackwardWeight) {
+        ASSERT_TRUE(seen.contains({micro_batch, chunk, ActionKind::kBackwardInput}));
       }
     }
   }
@@ -319,20 +320,21 @@ TEST(PipelineSimulation, ForwardsAlone) {
   const PipelineShape shape{3, 4};
   Lists schedule = pipeline_schedule("1f1b", shape);
   for (auto& actions : schedule) {
-    std::erase_if(actions, [](const auto& action) { return action.kind != Kind::kForward; });
+    std::erase_if(actions, [](const auto& action) { return action.kind != ActionKind::kForward; });
   }
   EXPECT_EQ(simulate(schedule, shape, equal_costs(shape)).makespan, 6);
 }
 
 TEST(PipelineSimulation, SaysWhoWaitsForEver) {
   const PipelineShape shape{2, 1};
-  const Lists schedule{{{Kind::kForward, 0, 0}, {Kind::kBackward, 0, 0}},
-                       {{Kind::kBackward, 0, 1}, {Kind::kForward, 0, 1}}};
-  EXPECT_THAT(message_of([&] { simulate(schedule, shape, equal_costs(shape)); }),
+  const Lists schedule{{{ActionKind::kForward, 0, 0}, {ActionKind::kBackward, 0, 0}},
+                       {{ActionKind::kBackward, 0, 1}, {ActionKind::kForward, 0, 1}}};
+  EXPECT_THAT(schedule_error([&] { simulate(schedule, shape, equal_costs(shape)); }),
               AllOf(HasSubstr("never ends"), HasSubstr("rank 0, backward of micro-batch 0 through chunk 0"),
                     HasSubstr("rank 1, backward of micro-batch 0 through chunk 1")));
-  const Lists halves{{{Kind::kForward, 0, 0}, {Kind::kBackwardWeight, 0, 0}, {Kind::kBackwardInput, 0, 0}}};
-  EXPECT_THAT(message_of([&] {
+  const Lists halves{
+      {{ActionKind::kForward, 0, 0}, {ActionKind::kBackwardWeight, 0, 0}, {ActionKind::kBackwardInput, 0, 0}}};
+  EXPECT_THAT(schedule_error([&] {
                 simulate(halves, {1, 1}, equal_costs({1, 1}));
               }),
               HasSubstr("rank 0, backward of the weights of micro-batch 0 through chunk 0"));
@@ -348,8 +350,8 @@ TEST(PipelineSimulation, SeesThatASmallerGroupInThePapersOrderWaitsForEver) {
     for (const auto& [first, last] : {std::pair<int64_t, int64_t>{0, 5}, {5, 7}}) {
       for (int64_t chunk = 0; chunk < 2; ++chunk) {
         for (int64_t i = first; i < last; ++i) {
-          forward.push_back({Kind::kForward, i, 5 * chunk + rank});
-          backward.push_back({Kind::kBackward, i, 5 * (1 - chunk) + rank});
+          forward.push_back({ActionKind::kForward, i, 5 * chunk + rank});
+          backward.push_back({ActionKind::kBackward, i, 5 * (1 - chunk) + rank});
         }
       }
     }
@@ -360,15 +362,15 @@ TEST(PipelineSimulation, SeesThatASmallerGroupInThePapersOrderWaitsForEver) {
       if (step >= delay) actions.push_back(backward[step - delay]);
     }
   }
-  EXPECT_THAT(message_of([&] { simulate(schedule, shape, equal_costs(shape)); }), HasSubstr("never ends"));
+  EXPECT_THAT(schedule_error([&] { simulate(schedule, shape, equal_costs(shape)); }), HasSubstr("never ends"));
   EXPECT_THAT(exchange_messages(schedule, shape, 1000), HasSubstr("waits for ever"));
 }
 
 TEST(PipelineSimulation, SaysWhereMessagesComeInAnotherOrder) {
   const PipelineShape shape{2, 2};
-  const Lists schedule{{{Kind::kForward, 0, 0}, {Kind::kForward, 1, 0}},
-                       {{Kind::kForward, 1, 1}, {Kind::kForward, 0, 1}}};
-  EXPECT_THAT(message_of([&] { simulate(schedule, shape, equal_costs(shape)); }),
+  const Lists schedule{{{ActionKind::kForward, 0, 0}, {ActionKind::kForward, 1, 0}},
+                       {{ActionKind::kForward, 1, 1}, {ActionKind::kForward, 0, 1}}};
+  EXPECT_THAT(schedule_error([&] { simulate(schedule, shape, equal_costs(shape)); }),
               AllOf(HasSubstr("rank 1, forward of micro-batch 1 through chunk 1"), HasSubstr("another order"),
                     HasSubstr("micro-batch 0 and chunk 1 first")));
 }
@@ -376,41 +378,42 @@ TEST(PipelineSimulation, SaysWhereMessagesComeInAnotherOrder) {
 TEST(PipelineSimulation, RefusesActionsOfOtherShapesAndRanks) {
   const PipelineShape shape{2, 2};
   const auto run = [&](const PipelineAction& action) {
-    return message_of([&] { simulate({{action}, {}}, shape, equal_costs(shape)); });
+    return schedule_error([&] { simulate({{action}, {}}, shape, equal_costs(shape)); });
   };
-  EXPECT_THAT(run({Kind::kForward, 2, 0}), HasSubstr("2 micro-batches and 2 chunks"));
-  EXPECT_THAT(run({Kind::kForward, -1, 0}), HasSubstr("2 micro-batches and 2 chunks"));
-  EXPECT_THAT(run({Kind::kForward, 0, 2}), HasSubstr("2 micro-batches and 2 chunks"));
-  EXPECT_THAT(run({Kind::kForward, 0, 1}), HasSubstr("lives on rank 1"));
+  EXPECT_THAT(run({ActionKind::kForward, 2, 0}), HasSubstr("2 micro-batches and 2 chunks"));
+  EXPECT_THAT(run({ActionKind::kForward, -1, 0}), HasSubstr("2 micro-batches and 2 chunks"));
+  EXPECT_THAT(run({ActionKind::kForward, 0, 2}), HasSubstr("2 micro-batches and 2 chunks"));
+  EXPECT_THAT(run({ActionKind::kForward, 0, 1}), HasSubstr("lives on rank 1"));
   EXPECT_THROW(simulate({{}}, shape, equal_costs(shape)), InternalError);
   EXPECT_THROW(simulate({{}, {}}, shape, equal_costs({1, 1})), InternalError);
 }
 
 TEST(PipelineInFlight, CountsUntilTheWeightsGradients) {
-  const std::vector<PipelineAction> actions{
-      {Kind::kForward, 0, 0},        {Kind::kForward, 0, 2},       {Kind::kForward, 1, 0}, {Kind::kBackwardInput, 0, 2},
-      {Kind::kBackwardWeight, 0, 2}, {Kind::kBackwardInput, 0, 0}, {Kind::kForward, 2, 0}, {Kind::kBackward, 2, 0},
-      {Kind::kBackwardWeight, 0, 0}, {Kind::kBackward, 1, 0}};
+  const std::vector<PipelineAction> actions{{ActionKind::kForward, 0, 0},        {ActionKind::kForward, 0, 2},
+                                            {ActionKind::kForward, 1, 0},        {ActionKind::kBackwardInput, 0, 2},
+                                            {ActionKind::kBackwardWeight, 0, 2}, {ActionKind::kBackwardInput, 0, 0},
+                                            {ActionKind::kForward, 2, 0},        {ActionKind::kBackward, 2, 0},
+                                            {ActionKind::kBackwardWeight, 0, 0}, {ActionKind::kBackward, 1, 0}};
   const PipelineHold hold = most_in_flight(actions, {2, 3, 2});
   EXPECT_EQ(hold.total, 3);
   EXPECT_THAT(hold.per_chunk, ElementsAre(3, 1));
 }
 
 TEST(PipelineScheduleInput, NamesWhatIsWrong) {
-  EXPECT_THAT(message_of([] {
+  EXPECT_THAT(schedule_error([] {
                 pipeline_schedule("1f2b", {2, 2});
               }),
               AllOf(HasSubstr("'1f2b'"), HasSubstr("did you mean '1f1b'?"),
                     HasSubstr("valid: gpipe, 1f1b, interleaved, zero_bubble")));
   for (const std::string name : {"gpipe", "1f1b", "zero_bubble"}) {
-    EXPECT_THAT(message_of([&] {
+    EXPECT_THAT(schedule_error([&] {
                   pipeline_schedule(name, {2, 2, 2});
                 }),
                 AllOf(HasSubstr("'" + name + "'"), HasSubstr("chunks_per_rank 2"), HasSubstr("'interleaved'")));
   }
-  EXPECT_THAT(message_of([] { pipeline_schedule("gpipe", {0, 2}); }), HasSubstr("stages; got 0"));
-  EXPECT_THAT(message_of([] { pipeline_schedule("gpipe", {2, 0}); }), HasSubstr("micro_batches; got 0"));
-  EXPECT_THAT(message_of([] { theoretical_bubble("gpipe", {2, 2, -1}); }), HasSubstr("chunks_per_rank; got -1"));
+  EXPECT_THAT(schedule_error([] { pipeline_schedule("gpipe", {0, 2}); }), HasSubstr("stages; got 0"));
+  EXPECT_THAT(schedule_error([] { pipeline_schedule("gpipe", {2, 0}); }), HasSubstr("micro_batches; got 0"));
+  EXPECT_THAT(schedule_error([] { theoretical_bubble("gpipe", {2, 2, -1}); }), HasSubstr("chunks_per_rank; got -1"));
   EXPECT_THROW(theoretical_bubble("gpipe", {2, 2, 2}), ConfigError);
 }
 

@@ -117,14 +117,14 @@ class Chain : public Module {
   metrics::MeanSquaredError error_;
 };
 
-struct Ran {
+struct PipelineRun {
   std::vector<at::Tensor> weights;
   MetricMap metrics;
   std::vector<double> losses;  ///< what rank 0's hooks see
   std::vector<at::Tensor> predictions;
 };
 
-struct Case {
+struct PipelineCase {
   ChainOptions module;
   std::string strategy = "single_device";
   int devices = 1;
@@ -137,7 +137,7 @@ struct Case {
   int64_t epochs = 2;
 };
 
-Ran run(const Case& tested) {
+PipelineRun run_case(const PipelineCase& tested) {
   torch::manual_seed(5);
   TrainerOptions options = quiet(tested.epochs);
   options.strategy = Spec<Strategy>(Config::parse(tested.strategy, {.source = "test"}));
@@ -146,7 +146,7 @@ Ran run(const Case& tested) {
   options.gradient_clip_val = tested.clip;
   options.accumulate_grad_batches = tested.accumulate;
   options.log_every_n_steps = 1;
-  Ran ran;
+  PipelineRun ran;
   options.callbacks.emplace_back(make<LambdaCallback>(
       {.on_train_epoch_end =
            [&](Trainer& trainer, Module&) {
@@ -168,13 +168,13 @@ Ran run(const Case& tested) {
   return ran;
 }
 
-void expect_same_weights(const Ran& actual, const Ran& expected, double bound = 2e-5) {
+void expect_same_weights(const PipelineRun& actual, const PipelineRun& expected, double bound = 2e-5) {
   ASSERT_EQ(actual.weights.size(), expected.weights.size());
   for (size_t i = 0; i < expected.weights.size(); ++i)
     EXPECT_TRUE(actual.weights[i].allclose(expected.weights[i], 1e-3, bound)) << "tensor " << i;
 }
 
-void expect_alike(const Ran& actual, const Ran& expected, double bound = 2e-5) {
+void expect_alike(const PipelineRun& actual, const PipelineRun& expected, double bound = 2e-5) {
   expect_same_weights(actual, expected, bound);
   ASSERT_EQ(actual.metrics.size(), expected.metrics.size());
   for (const auto& [name, value] : expected.metrics) EXPECT_NEAR(actual.metrics.at(name), value, 10 * bound) << name;
@@ -189,14 +189,14 @@ void expect_alike(const Ran& actual, const Ran& expected, double bound = 2e-5) {
 std::string pipeline(const std::string& options) { return "{name: pipeline_threads, " + options + "}"; }
 
 TEST(Pipeline, TrainsAsOneDevice) {
-  const Ran expected = run({});
+  const PipelineRun expected = run_case({});
   for (const char* options :
        {"schedule: gpipe, micro_batches: 4", "schedule: 1f1b, micro_batches: 4", "schedule: 1f1b, micro_batches: 3",
         "schedule: 1f1b, micro_batches: 1", "schedule: interleaved, micro_batches: 4",
         "schedule: zero_bubble, micro_batches: 4", "schedule: 1f1b, micro_batches: 100"})
     for (const int devices : {2, 4}) {
       SCOPED_TRACE(fmt::format("{} on {}", options, devices));
-      expect_alike(run({.strategy = pipeline(options), .devices = devices}), expected);
+      expect_alike(run_case({.strategy = pipeline(options), .devices = devices}), expected);
     }
 }
 
@@ -204,43 +204,49 @@ TEST(Pipeline, TrainsAsOneDeviceWhateverTheModuleIsLike) {
   const std::string plain = pipeline("micro_batches: 4");
   for (const ChainOptions& module : {ChainOptions{.outside = true}, ChainOptions{.tuple = true}}) {
     SCOPED_TRACE(module.outside ? "outside" : "tuple");
-    expect_alike(run({.module = module, .strategy = plain, .devices = 2}), run({.module = module}));
+    expect_alike(run_case({.module = module, .strategy = plain, .devices = 2}), run_case({.module = module}));
   }
   // Every cut goes through the elements between which two tensors pass.
   for (const char* balance : {"[2, 9]", "[3, 8]"}) {
     SCOPED_TRACE(balance);
     expect_alike(
-        run({.module = {.tuple = true}, .strategy = pipeline(fmt::format("balance: {}", balance)), .devices = 2}),
-        run({.module = {.tuple = true}}));
+        run_case({.module = {.tuple = true}, .strategy = pipeline(fmt::format("balance: {}", balance)), .devices = 2}),
+        run_case({.module = {.tuple = true}}));
   }
 }
 
 TEST(Pipeline, TrainsAsOneDeviceWhateverTheOptions) {
   for (const char* balance_by : {"time", "parameters", "memory"}) {
     SCOPED_TRACE(balance_by);
-    expect_alike(run({.strategy = pipeline(fmt::format("balance_by: {}", balance_by)), .devices = 2}), run({}));
+    expect_alike(run_case({.strategy = pipeline(fmt::format("balance_by: {}", balance_by)), .devices = 2}),
+                 run_case({}));
   }
   for (const char* checkpoint : {"always", "except_last"}) {
     SCOPED_TRACE(checkpoint);
-    expect_alike(run({.strategy = pipeline(fmt::format("checkpoint: {}, micro_batches: 4", checkpoint)), .devices = 2}),
-                 run({}));
+    expect_alike(
+        run_case({.strategy = pipeline(fmt::format("checkpoint: {}, micro_batches: 4", checkpoint)), .devices = 2}),
+        run_case({}));
   }
-  expect_alike(run({.strategy = pipeline("micro_batches: 4"), .devices = 4, .clip = 0.05}), run({.clip = 0.05}));
-  expect_alike(run({.strategy = pipeline("micro_batches: 4"), .devices = 2, .accumulate = 2}), run({.accumulate = 2}));
+  expect_alike(run_case({.strategy = pipeline("micro_batches: 4"), .devices = 4, .clip = 0.05}),
+               run_case({.clip = 0.05}));
+  expect_alike(run_case({.strategy = pipeline("micro_batches: 4"), .devices = 2, .accumulate = 2}),
+               run_case({.accumulate = 2}));
   // 43 examples in batches of 8: the last one has 3.
-  expect_alike(run({.strategy = pipeline("micro_batches: 4"), .devices = 2, .examples = 43}), run({.examples = 43}));
+  expect_alike(run_case({.strategy = pipeline("micro_batches: 4"), .devices = 2, .examples = 43}),
+               run_case({.examples = 43}));
 }
 
 TEST(Pipeline, PipelinesSideBySideTrainAsOneDevice) {
   for (const int devices : {2, 4}) {
     SCOPED_TRACE(devices);
     // Each pipeline has losses of its own.
-    expect_same_weights(run({.strategy = pipeline("data_parallel: 2, micro_batches: 2"), .devices = devices}), run({}));
-    expect_same_weights(run({.module = {.outside = true},
-                             .strategy = pipeline("data_parallel: 2, micro_batches: 2"),
-                             .devices = devices,
-                             .examples = 43}),
-                        run({.module = {.outside = true}, .examples = 43}));
+    expect_same_weights(run_case({.strategy = pipeline("data_parallel: 2, micro_batches: 2"), .devices = devices}),
+                        run_case({}));
+    expect_same_weights(run_case({.module = {.outside = true},
+                                  .strategy = pipeline("data_parallel: 2, micro_batches: 2"),
+                                  .devices = devices,
+                                  .examples = 43}),
+                        run_case({.module = {.outside = true}, .examples = 43}));
   }
 }
 
@@ -248,22 +254,22 @@ TEST(Pipeline, PipelinesSideBySideTrainAsOneDevice) {
 TEST(Pipeline, PipelinesSideBySideMayLeaveOutDifferentParameters) {
   const ChainOptions module{.left_out = true};
   expect_same_weights(
-      run({.module = module, .strategy = pipeline("data_parallel: 2, micro_batches: 1"), .devices = 4}),
-      run({.module = module, .strategy = "{name: ddp_threads, find_unused_parameters: true}", .devices = 2}));
+      run_case({.module = module, .strategy = pipeline("data_parallel: 2, micro_batches: 1"), .devices = 4}),
+      run_case({.module = module, .strategy = "{name: ddp_threads, find_unused_parameters: true}", .devices = 2}));
 }
 
 TEST(Pipeline, PipelinesSideBySideDivideTheOptimizersState) {
   for (const double clip : {0.0, 0.05})
-    expect_same_weights(run({.module = {.outside = true},
-                             .strategy = pipeline("data_parallel: 2, shard_optimizer: true, micro_batches: 2"),
-                             .devices = 4,
-                             .clip = clip}),
-                        run({.module = {.outside = true}, .clip = clip}));
+    expect_same_weights(run_case({.module = {.outside = true},
+                                  .strategy = pipeline("data_parallel: 2, shard_optimizer: true, micro_batches: 2"),
+                                  .devices = 4,
+                                  .clip = clip}),
+                        run_case({.module = {.outside = true}, .clip = clip}));
 }
 
 TEST(Pipeline, GoesOnUnderAnyStrategyAndBack) {
   const ChainOptions module{.outside = true};
-  const Ran whole = run({.module = module, .epochs = 3});
+  const PipelineRun whole = run_case({.module = module, .epochs = 3});
   const std::vector<std::pair<std::string, int>> strategies = {
       {"single_device", 1},
       {"ddp_threads", 2},
@@ -274,12 +280,12 @@ TEST(Pipeline, GoesOnUnderAnyStrategyAndBack) {
       {pipeline("data_parallel: 2, shard_optimizer: true"), 4}};
   for (const auto& [saver, devices] : strategies) {
     const std::string folder = testing::fresh_folder("pipeline_resume");
-    run({.module = module, .strategy = saver, .devices = devices, .save_in = folder, .epochs = 1});
+    run_case({.module = module, .strategy = saver, .devices = devices, .save_in = folder, .epochs = 1});
     for (const auto& [loader, more_devices] : strategies) {
       if (!saver.starts_with("{name: pipeline") && !loader.starts_with("{name: pipeline")) continue;
       SCOPED_TRACE(saver + " to " + loader);
-      const Ran resumed =
-          run({.module = module, .strategy = loader, .devices = more_devices, .ckpt = folder + "/0", .epochs = 3});
+      const PipelineRun resumed =
+          run_case({.module = module, .strategy = loader, .devices = more_devices, .ckpt = folder + "/0", .epochs = 3});
       expect_same_weights(resumed, whole, 1e-4);
     }
   }
@@ -305,9 +311,9 @@ TEST(Pipeline, AModuleThatWasLeftInStagesNeedsACheckpoint) {
   EXPECT_NEAR(results.at(0).at("val_loss"), after_fit.at("val_loss"), 1e-6);
 }
 
-std::string message_of(const Case& tested) {
+std::string refusal_of(const PipelineCase& tested) {
   try {
-    run(tested);
+    run_case(tested);
   } catch (const Error& error) {
     return error.what();
   }
@@ -316,7 +322,7 @@ std::string message_of(const Case& tested) {
 
 TEST(Pipeline, SaysWhatIsWrong) {
   const auto message = [](const std::string& options, int devices, const std::string& wrong = "") {
-    return message_of({.module = {.wrong = wrong}, .strategy = pipeline(options), .devices = devices});
+    return refusal_of({.module = {.wrong = wrong}, .strategy = pipeline(options), .devices = devices});
   };
   EXPECT_THAT(message("balance: [1, 1]", 2), HasSubstr("has 2 units; the sequential `net` has 8"));
   EXPECT_THAT(message("balance: [1, 1, 6]", 2), HasSubstr("2"));

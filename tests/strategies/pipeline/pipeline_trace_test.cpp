@@ -45,7 +45,7 @@ std::vector<Json> events_in(const Json& trace) {
   return events;
 }
 
-std::string error_of(const std::function<void()>& call) {
+std::string trace_error(const std::function<void()>& call) {
   try {
     call();
   } catch (const Error& error) {
@@ -73,9 +73,9 @@ TEST(PipelineEvents, AnotherHostsClockIsMovedToOurs) {
 
 TEST(PipelineEvents, BytesOfSomethingElseAreRefused) {
   const std::string bytes = events_to_bytes(gpipe_events(1, 1));
-  EXPECT_EQ(error_of([&] { events_from_bytes(bytes.substr(1)); }),
+  EXPECT_EQ(trace_error([&] { events_from_bytes(bytes.substr(1)); }),
             "[pipeline] the events that another rank sent are cut short: 95 bytes; one has 48");
-  EXPECT_EQ(error_of([&] { events_from_bytes(std::string(48, '\x01')); }),
+  EXPECT_EQ(trace_error([&] { events_from_bytes(std::string(48, '\x01')); }),
             "[pipeline] another rank sent an event of the unknown kind 72340172838076673");
 }
 
@@ -221,7 +221,7 @@ TEST(PipelineTraceFiles, WhereNothingCanBeWritten) {
   const std::string file = folder + "/file";
   FileSystem::current().create(file)->close();
   const auto write_to = [](const std::string& path) {
-    return error_of([&] { write_pipeline_trace(path, gpipe_events(2, 2), "gpipe", 0); });
+    return trace_error([&] { write_pipeline_trace(path, gpipe_events(2, 2), "gpipe", 0); });
   };
   EXPECT_THAT(write_to(file), ::testing::AllOf(::testing::StartsWith("[files] cannot "), ::testing::HasSubstr(file)));
   EXPECT_THAT(write_to(file + "/below"),

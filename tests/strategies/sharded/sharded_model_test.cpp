@@ -105,8 +105,8 @@ struct BlockImpl : torch::nn::Module {
 LEVIN_UNIT(Block);
 
 /// Three blocks between two layers that no unit holds; the same weights wherever it is made.
-struct Net : torch::nn::Module {
-  Net() : in(4, 6), out(6, 2) {
+struct ShardedNet : torch::nn::Module {
+  ShardedNet() : in(4, 6), out(6, 2) {
     register_module("in", in);
     for (int i = 0; i < 3; ++i) blocks.push_back(register_module("block" + std::to_string(i), Block(6)));
     register_module("out", out);
@@ -127,7 +127,7 @@ struct Net : torch::nn::Module {
 at::Tensor inputs(int64_t step, int64_t rank) {
   return at::arange(5 * 4, at::kFloat).add(static_cast<double>(31 * step + 17 * rank)).sin().view({5, 4});
 }
-at::Tensor loss_of(Net& net, int64_t step, int64_t rank) {
+at::Tensor loss_of(ShardedNet& net, int64_t step, int64_t rank) {
   return torch::nn::functional::mse_loss(net.forward(inputs(step, rank)), inputs(step, rank).narrow(1, 0, 2));
 }
 
@@ -135,7 +135,7 @@ constexpr int64_t kSteps = 5;
 
 /// Weights by name after training one model with the mean gradient of all ranks' data.
 std::map<std::string, at::Tensor> reference(int64_t ranks, int64_t accumulate) {
-  Net net;
+  ShardedNet net;
   optim::AdamW optimizer(net.parameters(), {.lr = 0.02});
   for (int64_t step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
@@ -172,7 +172,7 @@ void replace_parameters(torch::optim::Optimizer& optimizer, const ShardedModel& 
     for (auto& parameter : group.params()) parameter = model.piece_of(parameter);
 }
 
-void train(ShardedModel& model, Net& net, const Collective& collective, int64_t accumulate) {
+void train(ShardedModel& model, ShardedNet& net, const Collective& collective, int64_t accumulate) {
   optim::AdamW optimizer(net.parameters(), {.lr = 0.02});
   replace_parameters(optimizer, model);
   for (int64_t step = 0; step < kSteps; ++step) {
@@ -199,7 +199,7 @@ TEST(ShardedModel, TrainsAsOneModelOnAllData) {
         for (const bool keeps : {false, true}) {
           SCOPED_TRACE(::testing::Message() << ranks << " ranks, stage " << stage << ", " << accumulate << " batches");
           on_ranks(ranks, [&](const std::shared_ptr<Collective>& collective) {
-            Net net;
+            ShardedNet net;
             ShardedModel model(
                 net, collective, nullptr,
                 {.stage = stage, .units = named_units(net), .bucket_bytes = 200, .keeps_window_gradients = keeps});
@@ -216,7 +216,7 @@ TEST(ShardedModel, TrainsAsOneModelOnAllData) {
 
 TEST(ShardedModel, ParametersAreWholeOnlyWhereTheyAreNeeded) {
   on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
-    Net net;
+    ShardedNet net;
     ShardedModel model(net, collective, nullptr, {.stage = 3, .units = named_units(net)});
     const auto touch = [](const at::Tensor& tensor) { return tensor.sum().item<double>(); };
     const auto message = [&](const at::Tensor& tensor) -> std::string {
@@ -255,7 +255,7 @@ double distance(const std::map<std::string, at::Tensor>& a, const std::map<std::
   return largest;
 }
 
-std::map<std::string, at::Tensor> whole_weights(ShardedModel& model, Net& net) {
+std::map<std::string, at::Tensor> whole_weights(ShardedModel& model, ShardedNet& net) {
   model.make_whole();
   std::map<std::string, at::Tensor> weights;
   for (const auto& item : net.named_parameters()) weights[item.key()] = item.value().detach().clone();
@@ -264,13 +264,13 @@ std::map<std::string, at::Tensor> whole_weights(ShardedModel& model, Net& net) {
 
 TEST(ShardedModel, GradientsAddUpUntilTheyAreCleared) {
   // Two backwards, after the first of which only the output layer's gradients are cleared.
-  Net whole;
+  ShardedNet whole;
   for (int64_t rank = 0; rank < 2; ++rank) (loss_of(whole, 0, rank) / 2).backward();
   for (auto& parameter : whole.out->parameters()) parameter.mutable_grad().reset();
   for (int64_t rank = 0; rank < 2; ++rank) (loss_of(whole, 1, rank) / 2).backward();
   for (const int64_t stage : {1, 2, 3}) {
     on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
-      Net net;
+      ShardedNet net;
       ShardedModel model(net, collective, nullptr, {.stage = stage, .units = named_units(net)});
       for (int64_t step = 0; step < 2; ++step) {
         model.begin_forward(/*training=*/true);
@@ -295,7 +295,7 @@ TEST(ShardedModel, OffloadedPartsAreEqualToTheBit) {
     std::map<std::string, at::Tensor> plain;
     for (const bool offload : {false, true})
       on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
-        Net net;
+        ShardedNet net;
         ShardedModel model(net, collective, nullptr, {.stage = stage, .units = named_units(net), .offload = offload});
         train(model, net, *collective, 2);
         auto weights = whole_weights(model, net);
@@ -312,7 +312,7 @@ TEST(ShardedModel, StagesAreEqualToTheBit) {
   std::map<int64_t, std::map<std::string, at::Tensor>> of_stage;
   for (const int64_t stage : {1, 2, 3})
     on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
-      Net net;
+      ShardedNet net;
       ShardedModel model(net, collective, nullptr, {.stage = stage, .units = named_units(net)});
       train(model, net, *collective, 1);
       auto weights = whole_weights(model, net);
@@ -327,7 +327,7 @@ TEST(ShardedModel, HalfPrecisionKeepsSinglePrecisionShards) {
     for (const at::ScalarType reduce_type : {at::kBFloat16, at::kFloat}) {
       const auto expected = reference(2, 2);
       on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
-        Net net;
+        ShardedNet net;
         ShardedModel model(
             net, collective, nullptr,
             {.stage = stage, .compute_type = at::kBFloat16, .reduce_type = reduce_type, .units = named_units(net)});
@@ -370,7 +370,7 @@ TEST(ShardedModel, HybridShardsInsideSubgroups) {
         if (auto mine = all->subgroup(ranks)) shards = mine;
       for (const std::vector<int64_t>& ranks : {std::vector<int64_t>{0, 2}, {1, 3}})
         if (auto mine = all->subgroup(ranks)) replicas = mine;
-      Net net;
+      ShardedNet net;
       ShardedModel model(net, shards, replicas, {.stage = stage, .units = named_units(net)});
       train(model, net, *all, 1);
       EXPECT_LT(distance(whole_weights(model, net), expected), 1e-4);
@@ -383,7 +383,7 @@ TEST(ShardedModel, CheckpointedUnitsAreGatheredAgain) {
     std::map<std::string, at::Tensor> plain;
     for (const bool checkpointed : {false, true})
       on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
-        Net net;
+        ShardedNet net;
         std::optional<ActivationCheckpointing> checkpointing;
         if (checkpointed) checkpointing.emplace(net, ActivationCheckpointingOptions{.units = {"Block"}});
         ShardedModel model(net, collective, nullptr, {.stage = stage, .units = named_units(net)});
@@ -457,7 +457,7 @@ TEST(ShardedModel, SharedFrozenAndUnusedParameters) {
 TEST(ShardedModel, RanksThatRunUnitsInDifferentOrderAreToldSo) {
   try {
     on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
-      Net net;
+      ShardedNet net;
       if (collective->rank() == 1) std::swap(net.blocks[0], net.blocks[2]);
       ShardedModel model(net, collective, nullptr, {.stage = 3, .units = named_units(net)});
       train(model, net, *collective, 1);
@@ -471,7 +471,7 @@ TEST(ShardedModel, RanksThatRunUnitsInDifferentOrderAreToldSo) {
 TEST(ShardedModel, ARankWithoutLossTakesPartInTheOthersBackward) {
   for (const int64_t stage : {1, 2, 3}) {
     on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
-      Net net;
+      ShardedNet net;
       ShardedModel model(net, collective, nullptr, {.stage = stage, .units = named_units(net)});
       optim::AdamW optimizer(net.parameters(), {.lr = 0.02});
       replace_parameters(optimizer, model);
@@ -489,7 +489,7 @@ TEST(ShardedModel, ARankWithoutLossTakesPartInTheOthersBackward) {
         model.finish_step();
       }
       const auto weights = whole_weights(model, net);
-      Net whole;
+      ShardedNet whole;
       optim::AdamW whole_optimizer(whole.parameters(), {.lr = 0.02});
       for (int64_t step = 0; step < kSteps; ++step) {
         whole_optimizer.zero_grad();
@@ -505,7 +505,7 @@ TEST(ShardedModel, ARankWithoutLossTakesPartInTheOthersBackward) {
 TEST(ShardedModel, GathersAndReductionsOverlapWithTheUnitsBesideThem) {
   on_ranks(2, [&](const std::shared_ptr<Collective>& plain) {
     const auto collective = std::make_shared<TracedCollective>(plain);
-    Net net;
+    ShardedNet net;
     ShardedModel model(net, collective, nullptr, {.stage = 3, .units = named_units(net)});
     train(model, net, *collective, 1);  // now the order is known
     std::vector<std::string> events;
