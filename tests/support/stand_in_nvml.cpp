@@ -29,11 +29,12 @@
 
 namespace {
 
-std::mutex mutex;
-std::string script_path;
-std::map<std::string, double> script;
-std::map<unsigned int, double> calls;
-std::map<unsigned int, uint64_t> counter_readings;
+// Never destroyed, nor is the library unloaded: a call may hang on a thread until the process has ended.
+std::mutex& mutex = *new std::mutex;
+std::string& script_path = *new std::string;
+std::map<std::string, double>& script = *new std::map<std::string, double>;
+std::map<unsigned int, double>& calls = *new std::map<unsigned int, double>;
+std::map<unsigned int, uint64_t>& counter_readings = *new std::map<unsigned int, uint64_t>;
 
 double value(const std::string& key, double otherwise = 0) {
   const std::lock_guard lock(mutex);
