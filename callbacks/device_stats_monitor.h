@@ -32,6 +32,9 @@ class DeviceStatsMonitor final : public Callback {
 
   explicit DeviceStatsMonitor(const Options& options = {});
 
+  /// That this rank has taken so far in the fit under way; nothing where it takes none.
+  std::optional<int64_t> samples() const { return sampler_ ? std::optional(sampler_->samples()) : std::nullopt; }
+
   void on_train_start(Trainer& trainer, Module& module) override;
   void on_train_batch_start(Trainer& trainer, Module& module, const Batch& batch, int64_t batch_idx) override;
   void on_train_batch_end(Trainer& trainer, Module& module, const StepOutput& output, const Batch& batch,

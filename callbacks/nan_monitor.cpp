@@ -7,6 +7,7 @@
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/nn/module_type_name.h>
 #include <levin/core/nn/named_units.h>
+#include <levin/core/nn/sequential.h>
 #include <levin/core/precision/full_precision.h>
 #include <levin/core/precision/precision.h>
 #include <levin/core/trainer/trainer_parts.h>
@@ -20,6 +21,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <unordered_set>
 
 namespace levin {
 namespace {
@@ -27,10 +29,25 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// Magnitudes of values before the one that is reported.
 constexpr size_t kShownBefore = 3;
+/// Batches whose magnitudes are kept until somebody reads them.
+constexpr int64_t kMostUnread = 256;
+/// Of what sorts the ranks' findings: two numbers and the kind.
+constexpr size_t kKeyLength = 20 + 1 + 20;
 
 bool can_be_nan(const at::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == at::kStrided && tensor.numel() > 0 &&
          (tensor.is_floating_point() || tensor.is_complex());
+}
+
+/// Units of chains that a pipeline has cut.
+std::unordered_set<const Unit*> units_of_stages(const Module& module) {
+  std::unordered_set<const Unit*> units;
+  for (const auto& part : module.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
+    auto* chain = dynamic_cast<SequentialImpl*>(part.value().get());
+    if (chain == nullptr || chain->runner() == nullptr) continue;
+    for (const NamedUnit& named : named_units(*chain)) units.insert(named.unit);
+  }
+  return units;
 }
 
 const char* in_words(double magnitude) { return std::isnan(magnitude) ? "NaN" : "infinite"; }
@@ -74,20 +91,29 @@ void NanMonitor::on_train_start(Trainer& trainer, Module& module) {
   names_ = {"the loss"};
   batch_names_.clear();
   parameter_names_.clear();
-  units_recorded_.clear();
-  observations_.clear();
-  read_sources_.clear();
-  read_values_.clear();
-  parameters_ = trainer.strategy().parameter_names(module);
+  last_read_ = {};
+  place_ = {};
   watches_ = true;
   // The scaler looks for overflows, and leaves such a step out.
   watches_gradients_ = !trainer.precision().scales_loss();
-  if (!options_.units) return;
+  if (options_.units) watch_units(trainer, module);
+  const optim::ParameterNames parameters = trainer.strategy().parameter_names(module);
+  for (const auto& [name, parameter] : parameters.items())
+    parameter_names_[parameter.unsafeGetTensorImpl()] = add_name(fmt::format("'{}'", name));
+  names_of_module_ = names_.size();
+}
+
+void NanMonitor::watch_units(Trainer& trainer, Module& module) {
+  // Where a pipeline's rank has no outputs, what comes after the stages works on zeros, and its results mean nothing.
+  const bool all_count = trainer.strategy().owns_outputs();
+  const auto of_stages = all_count ? std::unordered_set<const Unit*>() : units_of_stages(module);
   for (const NamedUnit& named : named_units(module)) {
-    unit_names_[named.unit] =
+    const size_t name =
         add_name(named.path.empty() ? "the module" : fmt::format("the unit '{}' ({})", named.path, named.type));
+    if (!all_count && !of_stages.contains(named.unit)) continue;
+    unit_names_[named.unit] = name;
     named.unit->add_hook(*this);
-    units_.emplace_back(named.unit, unit_names_[named.unit]);
+    units_.push_back(named.unit);
   }
 }
 
@@ -101,11 +127,12 @@ void NanMonitor::on_exception(Trainer&, Module&, const std::exception_ptr&) { de
 void NanMonitor::detach() {
   in_batch_ = false;
   watches_ = false;
-  for (const auto& [unit, name] : units_) unit->remove_hook(*this);
+  for (Unit* unit : units_) unit->remove_hook(*this);
   units_.clear();
   unit_names_.clear();
   for (Magnitudes* magnitudes : {&batch_, &units_seen_, &units_recorded_, &after_units_}) magnitudes->clear();
   observations_.clear();
+  unread_batches_ = 0;
 }
 
 size_t NanMonitor::add_name(std::string name) {
@@ -113,9 +140,15 @@ size_t NanMonitor::add_name(std::string name) {
   return names_.size() - 1;
 }
 
-void NanMonitor::on_train_batch_start(Trainer& trainer, Module&, const Batch& batch, int64_t) {
+/// A batch that a hook left out has no end.
+void NanMonitor::on_validation_start(Trainer&, Module&) { in_batch_ = false; }
+
+void NanMonitor::on_train_batch_start(Trainer& trainer, Module&, const Batch& batch, int64_t batch_idx) {
   if (!watches_) return;
-  steps_before_ = trainer.global_step();
+  place_ = {.step = trainer.global_step() + 1,
+            .epoch = trainer.current_epoch(),
+            .batch_idx = batch_idx,
+            .moment = trainer.parts().core.progress.total_batches};
   const at::NoGradGuard no_grad;
   for (Magnitudes* magnitudes : {&batch_, &units_seen_, &after_units_}) magnitudes->clear();
   recorded_now_ = false;
@@ -158,21 +191,24 @@ void NanMonitor::on_before_backward(Trainer&, Module&, const at::Tensor& loss) {
   after_units_.add({Kind::kLoss, 0}, loss);
 }
 
-/// The magnitudes of many tensors at once. Backward goes from the last parameter to the first.
+/// The magnitudes of many tensors at once, in the order in which backward comes to them: from the module's last
+/// parameter to its first, whatever the optimizer's order.
 void NanMonitor::add_tensors(Kind kind, const std::vector<at::Tensor>& parameters, Magnitudes& to) {
-  std::vector<at::Tensor> tensors;
-  for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
-    const at::Tensor& tensor = kind == Kind::kGradient ? parameter->grad() : *parameter;
+  std::vector<std::pair<size_t, at::Tensor>> named;
+  for (const at::Tensor& parameter : parameters) {
+    const at::Tensor& tensor = kind == Kind::kGradient ? parameter.grad() : parameter;
     if (!can_be_nan(tensor)) continue;
-    const auto [known, is_new] = parameter_names_.try_emplace(parameter->unsafeGetTensorImpl(), 0);
-    if (is_new) {
-      const std::string* name = parameters_.find(parameter->unsafeGetTensorImpl());
-      known->second = add_name(fmt::format("'{}'", name == nullptr ? "a parameter that has no name" : *name));
-    }
-    to.sources.push_back({kind, known->second});
-    tensors.push_back(tensor.detach());
+    const auto [known, is_new] = parameter_names_.try_emplace(parameter.unsafeGetTensorImpl(), 0);
+    if (is_new) known->second = add_name("a parameter that has no name");
+    named.emplace_back(known->second, tensor.detach());
   }
-  if (tensors.empty()) return;
+  if (named.empty()) return;
+  std::stable_sort(named.begin(), named.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<at::Tensor> tensors;
+  for (auto& [name, tensor] : named) {
+    to.sources.push_back({kind, name});
+    tensors.push_back(std::move(tensor));
+  }
   for (const at::Tensor& norm : at::_foreach_norm(tensors, kInfinity)) to.values.push_back(norm.reshape({1}));
 }
 
@@ -195,75 +231,82 @@ void NanMonitor::on_train_batch_end(Trainer& trainer, Module&, const StepOutput&
     batch_.append(units_seen_.sources.empty() ? units_recorded_ : units_seen_);
   }
   batch_.append(after_units_);
-  keep(trainer, steps_before_ + 1, batch_);
+  keep(trainer, place_, batch_);
+  // All ranks count the same batches, and read together.
   const int64_t every = options_.every_n_steps.value_or(trainer.options().log_every_n_steps);
-  if (trainer.global_step() / every > steps_before_ / every) read(trainer);
+  if (trainer.global_step() / every > (place_.step - 1) / every || ++unread_batches_ == kMostUnread) read(trainer);
 }
 
-void NanMonitor::keep(Trainer& trainer, int64_t step, Magnitudes& magnitudes) {
+void NanMonitor::keep(Trainer& trainer, const Place& place, Magnitudes& magnitudes) {
   if (magnitudes.sources.empty()) return;
   for (at::Tensor& value : magnitudes.values) value = value.to(trainer.device(), /*non_blocking=*/true);
-  observations_.push_back({.step = step,
-                           .epoch = trainer.current_epoch(),
-                           .batch_idx = trainer.batch_idx(),
-                           .moment = trainer.parts().core.progress.total_batches,
-                           .sources = std::move(magnitudes.sources),
-                           .values = at::cat(magnitudes.values)});
+  observations_.push_back(
+      {.place = place, .sources = std::move(magnitudes.sources), .values = at::cat(magnitudes.values), .read = {}});
   magnitudes.clear();
 }
 
 void NanMonitor::read(Trainer& trainer) {
   const at::NoGradGuard no_grad;
+  const size_t batches = observations_.size();
   Magnitudes parameters;
   for (const OptimizerHandle* optimizer : trainer.optimizers())
     add_tensors(Kind::kParameter, optimizer->parameters(), parameters);
-  keep(trainer, trainer.global_step(), parameters);
+  Place place = place_;
+  place.step = trainer.global_step();
+  keep(trainer, place, parameters);
 
-  // One copy to the host for all of them.
-  std::vector<at::Tensor> all;
-  for (const Observation& observation : observations_)
-    all.push_back(observation.values.to(trainer.device(), at::kDouble));
-  std::vector<std::vector<double>> values;
-  if (!all.empty()) {
-    const at::Tensor on_host = at::cat(all).cpu();
-    const double* next = on_host.const_data_ptr<double>();
-    for (const Observation& observation : observations_) {
-      values.emplace_back(next, next + observation.sources.size());
-      next += observation.sources.size();
-    }
-  }
-  // What sorts before it happened before it; on the same moment the lowest rank speaks.
-  std::string found;
-  for (size_t i = 0; i < values.size() && found.empty(); ++i) {
-    const auto first =
-        std::find_if(values[i].begin(), values[i].end(), [](double value) { return !std::isfinite(value); });
-    if (first == values[i].end()) continue;
-    const auto source = static_cast<size_t>(first - values[i].begin());
-    found = fmt::format("{:020d} {:020d} {} {}", observations_[i].step, observations_[i].moment,
-                        static_cast<int>(observations_[i].sources[source].kind), describe(trainer, i, source, values));
-  }
-  // The last one is of the parameters.
-  if (observations_.size() > 1) {
-    read_sources_ = std::move(observations_[observations_.size() - 2].sources);
-    read_values_ = std::move(values[observations_.size() - 2]);
-  }
+  read_values(trainer);
+  std::string found = find_first(trainer);
+  if (batches > 0) last_read_ = std::move(observations_[batches - 1]);
   observations_.clear();
+  unread_batches_ = 0;
   if (sum_over_ranks(trainer, {found.empty() ? 0.0 : 1.0})[0] == 0) return;
   if (trainer.world_size() > 1) {
     std::string earliest;
     for (const std::string& of_rank : trainer.strategy().collective().gather_bytes(found))
-      if (!of_rank.empty() && (earliest.empty() || of_rank.substr(0, 43) < earliest.substr(0, 43))) earliest = of_rank;
+      if (!of_rank.empty() && (earliest.empty() || of_rank.compare(0, kKeyLength, earliest, 0, kKeyLength) < 0))
+        earliest = of_rank;
     found = earliest;
   }
-  const std::string message = found.substr(44);
+  const std::string message = found.substr(kKeyLength);
   detach();
   if (options_.action == "stop") throw Error("nan_monitor", message);
   log::rank_zero_warning("[nan_monitor] " + message + "; nan_monitor looks no further");
 }
 
-std::string NanMonitor::describe(Trainer& trainer, size_t observation, size_t source,
-                                 const std::vector<std::vector<double>>& values) const {
-  const Observation& at = observations_[observation];
+/// One copy to the host for all of them.
+void NanMonitor::read_values(Trainer& trainer) {
+  std::vector<at::Tensor> all;
+  for (const Observation& observation : observations_)
+    all.push_back(observation.values.to(trainer.device(), at::kDouble));
+  if (all.empty()) return;
+  const at::Tensor on_host = at::cat(all).cpu();
+  const double* next = on_host.const_data_ptr<double>();
+  for (Observation& observation : observations_) {
+    observation.read.assign(next, next + observation.sources.size());
+    next += observation.sources.size();
+  }
+}
+
+/// Of this rank: a key, so that what sorts before it came about before it, and the description; else nothing. Where the
+/// keys are the same the lowest rank speaks.
+std::string NanMonitor::find_first(Trainer& trainer) const {
+  for (size_t i = 0; i < observations_.size(); ++i) {
+    const auto& [place, sources, values, read] = observations_[i];
+    const auto first = std::find_if(read.begin(), read.end(), [](double value) { return !std::isfinite(value); });
+    if (first == read.end()) continue;
+    const auto at = static_cast<size_t>(first - read.begin());
+    const auto [kind, name, output] = sources[at];
+    // Forward goes through the module's parts in their order, and backward the other way.
+    const bool is_backward = kind == Kind::kGradient || kind == Kind::kParameter;
+    const size_t order = is_backward ? names_of_module_ - std::min(name, names_of_module_) : name;
+    return fmt::format("{:020d}{}{:020d}{}", place.moment, static_cast<int>(kind), order, describe(trainer, i, at));
+  }
+  return "";
+}
+
+std::string NanMonitor::describe(Trainer& trainer, size_t observation, size_t source) const {
+  const auto& [place, sources, values, read] = observations_[observation];
   const auto name = [&](const Source& of) {
     switch (of.kind) {
       case Kind::kOutput:
@@ -276,28 +319,26 @@ std::string NanMonitor::describe(Trainer& trainer, size_t observation, size_t so
         return names_[of.name];
     }
   };
-  const Source& first = at.sources[source];
+  const Source& first = sources[source];
   std::string text =
       fmt::format("{} is the first value that is not finite: it has {} elements; step {}, epoch {}, batch {}",
-                  name(first), in_words(values[observation][source]), at.step, at.epoch, at.batch_idx);
+                  name(first), in_words(read[source]), place.step, place.epoch, place.batch_idx);
   if (trainer.world_size() > 1) text += fmt::format(", rank {}", trainer.global_rank());
   // Of what kind the values were that it was made from, and itself a batch earlier.
   std::string before;
   for (size_t i = source; i-- > 0 && source - i <= kShownBefore;)
-    before += fmt::format("{}{}: {:.3g}", before.empty() ? "" : ", ", name(at.sources[i]), values[observation][i]);
+    before += fmt::format("{}{}: {:.3g}", before.empty() ? "" : ", ", name(sources[i]), read[i]);
   if (!before.empty()) text += "; the largest magnitudes before it: " + before;
-  const auto& earlier = observation > 0 ? observations_[observation - 1].sources : read_sources_;
-  const auto same = std::find_if(earlier.begin(), earlier.end(), [&](const Source& other) {
-    return other.kind == first.kind && other.name == first.name && other.output == first.output;
-  });
-  if (same != earlier.end())
-    text += fmt::format(
-        "; its own a batch earlier: {:.3g}",
-        (observation > 0 ? values[observation - 1] : read_values_)[static_cast<size_t>(same - earlier.begin())]);
-  const auto bad = std::count_if(values[observation].begin() + static_cast<int64_t>(source), values[observation].end(),
+  const Observation& earlier = observation > 0 ? observations_[observation - 1] : last_read_;
+  for (size_t i = 0; i < earlier.sources.size() && earlier.place.moment + 1 == place.moment; ++i) {
+    const Source& other = earlier.sources[i];
+    if (other.kind != first.kind || other.name != first.name || other.output != first.output) continue;
+    text += fmt::format("; its own a batch earlier: {:.3g}", earlier.read[i]);
+    break;
+  }
+  const auto bad = std::count_if(read.begin() + static_cast<int64_t>(source), read.end(),
                                  [](double value) { return !std::isfinite(value); });
-  text += fmt::format("; {} of the {} values looked at from there on are not finite", bad,
-                      values[observation].size() - source);
+  text += fmt::format("; {} of the {} values looked at from there on are not finite", bad, read.size() - source);
   return text;
 }
 

@@ -3,7 +3,6 @@
 #include <levin/core/base/schema.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/nn/unit.h>
-#include <levin/core/optim/parameter_names.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -31,9 +30,9 @@ struct NanMonitorOptions {
 /// error.
 ///
 /// Of each of these the largest magnitude is taken on its device, in the order in which they come about: one pass over
-/// the values, and nobody waits. The numbers are read, together, every `every_n_steps`, and parameters looked at then.
-/// Gradients are looked at before each optimizer step, except under loss scaling, where they may overflow. All ranks
-/// report the same: the earliest of what any of them saw.
+/// the values, and nobody waits. The numbers are read, together, every `every_n_steps` (after 256 batches at the
+/// latest), and parameters looked at then. Gradients are looked at before each optimizer step, except under loss
+/// scaling, where they may overflow. All ranks report the same: the earliest of what any of them saw.
 class NanMonitor final : public Callback, private UnitHook {
  public:
   using Options = NanMonitorOptions;
@@ -48,8 +47,10 @@ class NanMonitor final : public Callback, private UnitHook {
   void on_before_optimizer_step(Trainer& trainer, Module& module, OptimizerHandle& optimizer) override;
   void on_train_batch_end(Trainer& trainer, Module& module, const StepOutput& output, const Batch& batch,
                           int64_t batch_idx) override;
+  void on_validation_start(Trainer& trainer, Module& module) override;
 
  private:
+  /// In the order in which they come about in a batch.
   enum class Kind { kBatch, kOutput, kLoss, kGradient, kParameter };
 
   /// What a magnitude is of.
@@ -66,46 +67,53 @@ class NanMonitor final : public Callback, private UnitHook {
     void append(const Magnitudes& others);
     void clear();
   };
-  /// Those of a batch, in one tensor.
+  struct Place {
+    int64_t step = 0;  ///< the optimizer step that the batch belongs to, from 1
+    int64_t epoch = 0;
+    int64_t batch_idx = 0;
+    int64_t moment = 0;  ///< batches of the run before it: the same on every rank
+  };
+  /// The magnitudes of a batch, in one tensor.
   struct Observation {
-    int64_t step;  ///< the optimizer step that the batch belongs to, from 1
-    int64_t epoch;
-    int64_t batch_idx;
-    int64_t moment;  ///< batches of the run before it: the same on every rank
+    Place place;
     std::vector<Source> sources;
     at::Tensor values;
+    std::vector<double> read;  ///< the values, once they were read
   };
 
   void after_forward(UnitCall& call) override;
+  void watch_units(Trainer& trainer, Module& module);
   void detach();
   size_t add_name(std::string name);
   size_t name_of(const Unit* unit, const torch::nn::Module* module);
   void add_tensors(Kind kind, const std::vector<at::Tensor>& parameters, Magnitudes& to);
-  void keep(Trainer& trainer, int64_t step, Magnitudes& magnitudes);
+  void keep(Trainer& trainer, const Place& place, Magnitudes& magnitudes);
   void read(Trainer& trainer);
-  std::string describe(Trainer& trainer, size_t observation, size_t source,
-                       const std::vector<std::vector<double>>& values) const;
+  void read_values(Trainer& trainer);
+  std::string find_first(Trainer& trainer) const;
+  std::string describe(Trainer& trainer, size_t observation, size_t source) const;
 
   const Options options_;
-  std::vector<std::pair<Unit*, size_t>> units_;
+  std::vector<Unit*> units_;  ///< that it hooks
+  /// Of units and parameters first, in the module's order, so that these indices are the same on every rank.
   std::vector<std::string> names_;
+  size_t names_of_module_ = 0;
   std::unordered_map<const Unit*, size_t> unit_names_;
   std::unordered_map<const at::TensorImpl*, size_t> parameter_names_;
   std::map<std::string, size_t> batch_names_;
-  optim::ParameterNames parameters_;
   bool watches_ = false;
   bool watches_gradients_ = false;
-  int64_t steps_before_ = 0;  ///< the batch under way
+  Place place_;  ///< the batch under way
   std::atomic<bool> in_batch_{false};
   std::mutex mutex_;  ///< replicas run units at the same time
   Magnitudes batch_;
   Magnitudes units_seen_;
-  Magnitudes units_recorded_;  ///< in a graph, which writes them again at each replay
-  bool recorded_now_ = false;  ///< in the batch under way
-  Magnitudes after_units_;     ///< loss and gradients
-  std::vector<Observation> observations_;
-  std::vector<Source> read_sources_;  ///< of the last batch that was read
-  std::vector<double> read_values_;
+  Magnitudes units_recorded_;              ///< in a graph, which writes them again at each replay
+  bool recorded_now_ = false;              ///< in the batch under way
+  Magnitudes after_units_;                 ///< loss and gradients
+  std::vector<Observation> observations_;  ///< that were not read
+  int64_t unread_batches_ = 0;
+  Observation last_read_;  ///< of the last batch before them
 };
 
 }  // namespace levin

@@ -18,6 +18,8 @@ namespace {
 
 /// A loss that is so often far off has another level, or is lost.
 constexpr size_t kMostSpikes = 1000;
+/// Losses that are kept on the device, where boundaries are far from each other.
+constexpr size_t kMostPending = 256;
 
 /// JSON has no NaN.
 std::string json_number(double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null"; }
@@ -71,9 +73,10 @@ void SpikeDetection::on_train_batch_end(Trainer& trainer, Module&, const StepOut
   if (counts) seen.loss = output.loss().detach().reshape({}).clone();
   pending_.push_back(std::move(seen));
   const int64_t every = trainer.options().log_every_n_steps;
-  if (trainer.global_step() / every == steps_before_ / every) return;
-  look(trainer);
-  report(trainer);
+  const bool is_boundary = trainer.global_step() / every > steps_before_ / every;
+  // Every rank has as many of them, and all look together.
+  if (is_boundary || pending_.size() == kMostPending) look(trainer);
+  if (is_boundary) report(trainer);
 }
 
 void SpikeDetection::on_train_end(Trainer& trainer, Module&) {

@@ -32,8 +32,8 @@ struct SpikeDetectionOptions {
 /// folder with its epoch and the batches to leave out: its own, and the one before it, whose step may have caused it.
 /// The rule is that of SpikeDetection of Lightning Fabric; spikes do not enter the mean.
 ///
-/// The loss is the mean over all ranks. Losses stay on their device until a logging boundary, so that a spike is acted
-/// on there. What was seen is part of every checkpoint.
+/// The loss is the mean over all ranks. Losses stay on their device until a logging boundary (256 of them at most), so
+/// that a spike is acted on there. What was seen is part of every checkpoint.
 class SpikeDetection final : public Callback {
  public:
   using Options = SpikeDetectionOptions;

@@ -12,9 +12,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace levin {
 namespace {
+
+/// Shapes of batches whose operations are counted: counting takes time, and shapes may be as many as batches.
+constexpr size_t kMostShapes = 64;
+
+int64_t elements_in(const Batch& batch) {
+  int64_t elements = 0;
+  for (const auto& [name, tensor] : batch.items())
+    if (tensor.defined()) elements += tensor.numel();
+  return elements;
+}
 
 void describe_shape(const Batch& batch, std::vector<int64_t>& shape) {
   shape.clear();
@@ -58,7 +69,8 @@ void ThroughputMonitor::on_fit_start(Trainer& trainer, Module& module) {
   first_step_ = trainer.global_step();
   started_.reset();
   validation_began_.reset();
-  flops_.clear();
+  costs_.clear();
+  too_many_shapes_ = false;
   counter_.reset();
   peak_.reset();
   if (options_.flops) find_peak(trainer, module);
@@ -82,22 +94,52 @@ void ThroughputMonitor::find_peak(Trainer& trainer, Module& module) {
   peak_ = *of_device * 1e12 * static_cast<double>(devices);
 }
 
-void ThroughputMonitor::on_train_epoch_start(Trainer&, Module&) { counted_.clear(); }
+void ThroughputMonitor::on_train_epoch_start(Trainer&, Module&) {
+  for (auto& [shape, cost] : costs_) cost.is_of_epoch = false;
+}
 
 void ThroughputMonitor::on_train_batch_start(Trainer& trainer, Module&, const Batch& batch, int64_t) {
   steps_before_ = trainer.global_step();
-  if (!options_.flops) return;
+  if (options_.flops && !trainer.parts().core.muted) begin_count(batch);
+}
+
+void ThroughputMonitor::begin_count(const Batch& batch) {
   describe_shape(batch, shape_);
-  if (!trainer.parts().core.muted && !counted_.contains(shape_)) counter_.emplace();
+  auto cost = costs_.find(shape_);
+  if (cost == costs_.end()) {
+    if (costs_.size() == kMostShapes) {
+      if (!std::exchange(too_many_shapes_, true))
+        log::rank_zero_info(fmt::format(
+            "throughput_monitor: batches have more than {} shapes; the operations of further ones are taken "
+            "to be in proportion to their elements; hint: flops: false leaves operations out",
+            kMostShapes));
+      return;
+    }
+    cost = costs_.emplace(shape_, Cost{.elements = elements_in(batch)}).first;
+  }
+  if (!cost->second.is_of_epoch) counter_.emplace();
 }
 
 void ThroughputMonitor::finish_count() {
   if (!counter_) return;
   const int64_t counted = counter_->count().of_model();
   counter_.reset();
-  counted_.insert(shape_);
+  Cost& cost = costs_.at(shape_);
+  cost.is_of_epoch = true;
   // A replayed graph runs no operators.
-  if (counted > 0) flops_[shape_] = counted;
+  if (counted > 0) cost.flops = counted;
+}
+
+double ThroughputMonitor::flops_in(const Batch& batch) const {
+  if (const auto known = costs_.find(shape_); known != costs_.end()) return static_cast<double>(known->second.flops);
+  double flops = 0;
+  double elements = 0;
+  for (const auto& [shape, cost] : costs_) {
+    if (cost.flops == 0) continue;
+    flops += static_cast<double>(cost.flops);
+    elements += static_cast<double>(cost.elements);
+  }
+  return elements == 0 ? 0 : flops / elements * static_cast<double>(elements_in(batch));
 }
 
 int64_t ThroughputMonitor::tokens_in(const Batch& batch) const {
@@ -125,7 +167,7 @@ void ThroughputMonitor::on_train_batch_end(Trainer& trainer, Module&, const Step
       totals_.samples += batch.size();
       totals_.tokens += tokens;
     }
-    if (const auto known = flops_.find(shape_); options_.flops && known != flops_.end()) totals_.flops += known->second;
+    if (options_.flops) totals_.flops += flops_in(batch);
   }
   const int64_t every = trainer.options().log_every_n_steps;
   if (trainer.global_step() / every > steps_before_ / every) log(trainer);
@@ -145,10 +187,10 @@ void ThroughputMonitor::log(Trainer& trainer) {
   totals_.seconds = std::chrono::duration<double>(Clock::now() - *started_ - excluded_).count();
   totals_.data_wait = trainer.data_wait_seconds() - data_wait_before_;
   const Totals& from = boundaries_.front();
-  const auto sums = sum_over_ranks(
-      trainer, {totals_.seconds - from.seconds, totals_.data_wait - from.data_wait,
-                static_cast<double>(totals_.samples - from.samples), static_cast<double>(totals_.tokens - from.tokens),
-                static_cast<double>(totals_.flops - from.flops)});
+  const auto sums =
+      sum_over_ranks(trainer, {totals_.seconds - from.seconds, totals_.data_wait - from.data_wait,
+                               static_cast<double>(totals_.samples - from.samples),
+                               static_cast<double>(totals_.tokens - from.tokens), totals_.flops - from.flops});
   // The mean of the ranks' clocks, which all measure the same steps.
   const double seconds = sums[0] / static_cast<double>(trainer.world_size());
   if (seconds > 0) {

@@ -10,7 +10,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -35,7 +34,8 @@ struct ThroughputMonitorOptions {
 ///
 /// A GPU works behind the host, so the clock is read once the device has caught up: at logging boundaries, where the
 /// loop waits for the logged values anyway, and around validation. Nothing waits in other steps. Operations are counted
-/// in the first batch of each shape in an epoch, which stands for all others of that shape.
+/// in the first batch of each shape in an epoch, which stands for all others of that shape. After 64 shapes a new one
+/// counts for as many operations an element of the batch as those have had on average.
 class ThroughputMonitor final : public Callback {
  public:
   using Options = ThroughputMonitorOptions;
@@ -56,6 +56,12 @@ class ThroughputMonitor final : public Callback {
   using Clock = std::chrono::steady_clock;
   using Shape = std::vector<int64_t>;
 
+  /// What the batches of a shape cost.
+  struct Cost {
+    int64_t flops = 0;         ///< of one; 0: not known
+    int64_t elements = 0;      ///< of one
+    bool is_of_epoch = false;  ///< counted in this epoch
+  };
   /// Of this rank, since the warm-up.
   struct Totals {
     double seconds = 0;
@@ -63,12 +69,14 @@ class ThroughputMonitor final : public Callback {
     int64_t steps = 0;
     int64_t samples = 0;
     int64_t tokens = 0;
-    int64_t flops = 0;
+    double flops = 0;
   };
 
   void find_peak(Trainer& trainer, Module& module);
   int64_t tokens_in(const Batch& batch) const;
+  void begin_count(const Batch& batch);
   void finish_count();
+  double flops_in(const Batch& batch) const;
   void start(Trainer& trainer);
   void log(Trainer& trainer);
 
@@ -83,8 +91,8 @@ class ThroughputMonitor final : public Callback {
   Totals totals_;
   std::deque<Totals> boundaries_;  ///< the oldest is where the window begins
   Shape shape_;                    ///< of the batch under way
-  std::map<Shape, int64_t> flops_;
-  std::set<Shape> counted_;  ///< in this epoch
+  std::map<Shape, Cost> costs_;
+  bool too_many_shapes_ = false;  ///< more than it remembers
   std::optional<FlopCounter> counter_;
 };
 

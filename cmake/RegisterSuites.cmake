@@ -25,7 +25,7 @@ foreach(line ${lines})
   if(suite MATCHES "Browser")
     set(timeout 600)
     set(serial TRUE)
-  elseif(suite MATCHES "DeviceSampler|DeviceStats|ThroughputMonitor|SimpleProfiler|WandbLogger|BackgroundWorker|^Nvml")
+  elseif(suite MATCHES "WandbLogger|BackgroundWorker")
     set(serial TRUE)  # They look at threads and times.
   elseif(suite MATCHES "MlflowServer")  # Its server takes long to start where others are at work.
     set(timeout 600)

@@ -8,6 +8,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <limits>
@@ -94,6 +95,7 @@ class DeviceSampler::Work {
   void take(std::vector<double>& values);
   std::vector<std::string> take_messages();
   void stop(bool with_last_sample);
+  int64_t samples();
 
  private:
   /// A GPU that is sampled.
@@ -121,6 +123,10 @@ class DeviceSampler::Work {
     for (const auto& field : fields) sample_.push_back(reading.*field.value);
   }
 
+  /// Nobody waits for the thread any longer: when the driver lets it go, what it would look at may be gone. Set under
+  /// the lock.
+  std::atomic<bool> is_abandoned_{false};
+
   // Of the thread alone.
   const std::chrono::duration<double> interval_;
   const SampledDevices devices_;
@@ -135,6 +141,7 @@ class DeviceSampler::Work {
   std::vector<SampledQuantity> quantities_;
   std::vector<Sum> sums_;
   std::vector<std::string> messages_;
+  int64_t samples_ = 0;
   std::optional<Clock::time_point> sampling_since_;
   bool long_sample_is_told_ = false;
   bool is_ready_ = false;
@@ -161,12 +168,14 @@ void DeviceSampler::Work::run() {
       quantities_ = found_;
     sums_.assign(quantities_.size(), {});
     changed_.notify_all();
-    do {
+    bool goes_on = !is_abandoned_;
+    while (goes_on) {
       const bool is_last = is_stopped_;
       sampling_since_ = Clock::now();
       lock.unlock();
       sample();
       lock.lock();
+      if (is_abandoned_) break;
       sampling_since_.reset();
       for (size_t i = 0; i < sums_.size(); ++i) {
         if (!sample_[i]) continue;
@@ -180,9 +189,11 @@ void DeviceSampler::Work::run() {
           sum.value = fold == SampleFold::kMax ? std::max(sum.value, *sample_[i]) : std::min(sum.value, *sample_[i]);
         ++sum.count;
       }
+      ++samples_;
       if (is_last) wants_last_sample_ = false;
       changed_.wait_for(lock, interval_, [this] { return is_stopped_; });
-    } while (!is_stopped_ || wants_last_sample_);
+      goes_on = !is_stopped_ || wants_last_sample_;
+    }
   } catch (const std::exception& error) {
     tell(fmt::format("sampling of devices has ended: {}; training goes on", error.what()));
   }
@@ -205,7 +216,7 @@ void DeviceSampler::Work::find_gpus() {
   const bool wants_nvml = devices_.other_gpus || std::any_of(devices_.gpus.begin(), devices_.gpus.end(),
                                                              [](const auto& gpu) { return gpu.address.has_value(); });
   if (wants_nvml) {
-    Nvml::Opened opened = Nvml::open();
+    Nvml::Opened opened = Nvml::open(&is_abandoned_);
     nvml_ = std::move(opened.nvml);
     if (nvml_ == nullptr)
       tell(fmt::format("what GPUs do is not logged: {}; hint: nvidia-smi needs the same library", opened.reason));
@@ -250,7 +261,10 @@ void DeviceSampler::Work::sample_gpu(Watched& gpu) {
                       "a restart of the machine",
                       read.describe(), read.fault));
   }
-  if (gpu.allocator_of) note(read_allocator(*gpu.allocator_of), kAllocatorFields);
+  if (!gpu.allocator_of) return;
+  // Under the lock, so that nobody goes on without this thread while it looks.
+  const std::lock_guard lock(mutex_);
+  if (!is_abandoned_) note(read_allocator(*gpu.allocator_of), kAllocatorFields);
 }
 
 void DeviceSampler::Work::tell(std::string message) {
@@ -298,9 +312,15 @@ void DeviceSampler::Work::stop(bool with_last_sample) {
   is_stopped_ = true;
   wants_last_sample_ = with_last_sample;
   changed_.notify_all();
-  if (!changed_.wait_for(lock, kPatience, [this] { return is_done_; }))
-    messages_.push_back(fmt::format("the GPUs' driver has not answered for {} s: the last device values are not logged",
-                                    kPatience.count()));
+  if (changed_.wait_for(lock, kPatience, [this] { return is_done_; })) return;
+  is_abandoned_ = true;
+  messages_.push_back(fmt::format("the GPUs' driver has not answered for {} s: the last device values are not logged",
+                                  kPatience.count()));
+}
+
+int64_t DeviceSampler::Work::samples() {
+  const std::lock_guard lock(mutex_);
+  return samples_;
 }
 
 DeviceSampler::DeviceSampler(std::chrono::duration<double> interval, SampledDevices devices)
@@ -320,5 +340,6 @@ DeviceSampler::~DeviceSampler() { stop(false); }
 void DeviceSampler::take(std::vector<double>& values) { work_->take(values); }
 std::vector<std::string> DeviceSampler::take_messages() { return work_->take_messages(); }
 void DeviceSampler::stop(bool with_last_sample) { work_->stop(with_last_sample); }
+int64_t DeviceSampler::samples() const { return work_->samples(); }
 
 }  // namespace levin

@@ -5,6 +5,7 @@
 #include <c10/core/Device.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,11 +53,13 @@ class DeviceSampler {
   /// One value a quantity of what was sampled since the last call, NaN where there was nothing. Allocates only when
   /// `values` is too small.
   void take(std::vector<double>& values);
+  /// How many samples there have been.
+  int64_t samples() const;
   /// What the user should know: no NVML, a GPU that fell off, a driver that does not answer. Each is told once.
   std::vector<std::string> take_messages();
 
   /// Ends sampling, with one last sample if wanted; `take` may still be called. A thread that the driver holds is left
-  /// to itself, and ends when the driver lets it go.
+  /// to itself: it ends when the driver lets it go, and touches nothing of the process until then.
   void stop(bool with_last_sample);
 
  private:

@@ -23,6 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 /// The library's functions; what an older driver lacks is nullptr.
 struct Nvml::Functions {
+  const std::atomic<bool>* const abandoned;
   void* library = nullptr;
   bool is_initialized = false;
 
@@ -46,12 +47,22 @@ struct Nvml::Functions {
   decltype(&::nvmlDeviceGetFieldValues) field_values = nullptr;
   decltype(&::nvmlDeviceGetComputeRunningProcesses_v3) processes = nullptr;
 
-  Functions() = default;
+  explicit Functions(const std::atomic<bool>* is_abandoned) : abandoned(is_abandoned) {}
   Functions(const Functions&) = delete;
   Functions& operator=(const Functions&) = delete;
   ~Functions() {
+    if (is_abandoned()) return;
     if (is_initialized) shutdown();
     if (library != nullptr) dlclose(library);
+  }
+
+  bool is_abandoned() const { return abandoned != nullptr && *abandoned; }
+
+  /// Calls a function that the driver has, while somebody waits for it.
+  template <class Function, class... Arguments>
+  nvmlReturn_t call(Function function, Arguments... arguments) const {
+    if (function == nullptr) return NVML_ERROR_FUNCTION_NOT_FOUND;
+    return is_abandoned() ? NVML_ERROR_TIMEOUT : function(arguments...);
   }
 
   template <class Function>
@@ -90,7 +101,7 @@ struct Nvml::Functions {
   }
 
   std::string words_for(nvmlReturn_t result) const {
-    if (error_string != nullptr) return error_string(result);
+    if (error_string != nullptr && !is_abandoned()) return error_string(result);
     return fmt::format("error {}", static_cast<int>(result));
   }
 };
@@ -107,17 +118,17 @@ std::string NvmlGpu::describe() const {
   return fmt::format("GPU {} ({}{}{})", index, name, name.empty() || uuid.empty() ? "" : ", ", uuid);
 }
 
-Nvml::Opened Nvml::open() {
+Nvml::Opened Nvml::open(const std::atomic<bool>* is_abandoned) {
   const char* const named = std::getenv("LEVIN_NVML_LIBRARY");
   const std::string library = named != nullptr && *named != '\0' ? named : kLibrary;
-  auto functions = std::make_unique<Functions>();
+  auto functions = std::make_unique<Functions>(is_abandoned);
   functions->library = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (functions->library == nullptr)
     return {nullptr, fmt::format("NVML, which comes with NVIDIA's driver, cannot be loaded: {}", dlerror())};
   if (const std::string missing = functions->find_all(); !missing.empty())
     return {nullptr,
             fmt::format("{} is no NVML that can be used, or that of a driver too old: it lacks {}", library, missing)};
-  const nvmlReturn_t result = functions->init();
+  const nvmlReturn_t result = functions->call(functions->init);
   if (result != NVML_SUCCESS) return {nullptr, fmt::format("{} says: {}", library, functions->words_for(result))};
   functions->is_initialized = true;
   auto nvml = std::unique_ptr<Nvml>(new Nvml(std::move(functions)));
@@ -130,23 +141,23 @@ Nvml::~Nvml() = default;
 
 void Nvml::list_gpus() {
   unsigned int count = 0;
-  if (functions_->count(&count) != NVML_SUCCESS) return;
+  if (functions_->call(functions_->count, &count) != NVML_SUCCESS) return;
   for (unsigned int index = 0; index < count; ++index) {
     gpus_.push_back({.index = index});
     handles_.emplace_back();
     NvmlGpu& gpu = gpus_.back();
     nvmlDevice_t& device = handles_.back().device;
-    if (const nvmlReturn_t result = functions_->handle_by_index(index, &device); result != NVML_SUCCESS) {
+    const nvmlReturn_t result = functions_->call(functions_->handle_by_index, index, &device);
+    if (result != NVML_SUCCESS) {
       gpu.fault = functions_->words_for(result);
       continue;
     }
-    std::array<char, NVML_DEVICE_UUID_V2_BUFFER_SIZE> text{};
-    if (functions_->name != nullptr && functions_->name(device, text.data(), text.size()) == NVML_SUCCESS)
-      gpu.name = text.data();
-    if (functions_->uuid != nullptr && functions_->uuid(device, text.data(), text.size()) == NVML_SUCCESS)
-      gpu.uuid = text.data();
+    constexpr unsigned int kRoom = NVML_DEVICE_UUID_V2_BUFFER_SIZE;
+    std::array<char, kRoom> text{};
+    if (functions_->call(functions_->name, device, text.data(), kRoom) == NVML_SUCCESS) gpu.name = text.data();
+    if (functions_->call(functions_->uuid, device, text.data(), kRoom) == NVML_SUCCESS) gpu.uuid = text.data();
     nvmlPciInfo_t pci{};
-    if (functions_->pci_info != nullptr && functions_->pci_info(device, &pci) == NVML_SUCCESS)
+    if (functions_->call(functions_->pci_info, device, &pci) == NVML_SUCCESS)
       gpu.address = {pci.domain, pci.bus, pci.device};
   }
 }
@@ -160,9 +171,9 @@ bool Nvml::succeeded(size_t gpu, int result) {
 GpuReading Nvml::read(size_t gpu) {
   GpuReading reading;
   const nvmlDevice_t device = handles_[gpu].device;
-  // Nothing is asked for that the driver does not have, or once the GPU has gone.
-  const auto ask = [&](auto function, auto&&... arguments) {
-    return function != nullptr && gpus_[gpu].fault.empty() && succeeded(gpu, function(device, arguments...));
+  // Nothing is asked for once the GPU has gone.
+  const auto ask = [&](auto function, auto... arguments) {
+    return gpus_[gpu].fault.empty() && succeeded(gpu, functions_->call(function, device, arguments...));
   };
   const Functions& nvml = *functions_;
 
@@ -195,18 +206,16 @@ GpuReading Nvml::read(size_t gpu) {
 
 void Nvml::read_memory(size_t gpu, GpuReading& reading) {
   if (!gpus_[gpu].fault.empty()) return;
-  if (functions_->memory_v2 != nullptr) {
-    // Leaves out of `used` what the driver keeps for itself, as nvidia-smi does.
-    nvmlMemory_v2_t memory{};
-    memory.version = nvmlMemory_v2;
-    if (succeeded(gpu, functions_->memory_v2(handles_[gpu].device, &memory))) {
-      reading.memory_used_mib = static_cast<double>(memory.used) / kMebibyte;
-      reading.memory_total_mib = static_cast<double>(memory.total) / kMebibyte;
-      return;
-    }
+  // Leaves out of `used` what the driver keeps for itself, as nvidia-smi does.
+  nvmlMemory_v2_t memory_v2{};
+  memory_v2.version = nvmlMemory_v2;
+  if (succeeded(gpu, functions_->call(functions_->memory_v2, handles_[gpu].device, &memory_v2))) {
+    reading.memory_used_mib = static_cast<double>(memory_v2.used) / kMebibyte;
+    reading.memory_total_mib = static_cast<double>(memory_v2.total) / kMebibyte;
+    return;
   }
   nvmlMemory_t memory{};
-  if (functions_->memory == nullptr || !succeeded(gpu, functions_->memory(handles_[gpu].device, &memory))) return;
+  if (!succeeded(gpu, functions_->call(functions_->memory, handles_[gpu].device, &memory))) return;
   reading.memory_used_mib = static_cast<double>(memory.used) / kMebibyte;
   reading.memory_total_mib = static_cast<double>(memory.total) / kMebibyte;
 }
@@ -218,13 +227,14 @@ std::optional<double> Nvml::memory_used_mib(size_t gpu) {
 }
 
 void Nvml::read_nvlink(size_t gpu, GpuReading& reading) {
-  if (functions_->field_values == nullptr || !gpus_[gpu].fault.empty()) return;
-  std::array<nvmlFieldValue_t, 2> fields{};
+  if (!gpus_[gpu].fault.empty()) return;
+  constexpr int kFields = 2;
+  std::array<nvmlFieldValue_t, kFields> fields{};
   fields[0].fieldId = NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX;
   fields[1].fieldId = NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX;
   for (auto& field : fields) field.scopeId = UINT_MAX;  // the sum over all links
   Handle& handle = handles_[gpu];
-  if (!succeeded(gpu, functions_->field_values(handle.device, fields.size(), fields.data()))) return;
+  if (!succeeded(gpu, functions_->call(functions_->field_values, handle.device, kFields, fields.data()))) return;
   const auto now = Clock::now();
   std::array<double, 2> counters{};
   for (size_t i = 0; i < fields.size(); ++i) {
@@ -241,11 +251,11 @@ void Nvml::read_nvlink(size_t gpu, GpuReading& reading) {
 }
 
 std::optional<std::vector<GpuProcess>> Nvml::processes(size_t gpu) {
-  if (functions_->processes == nullptr || !gpus_[gpu].fault.empty()) return std::nullopt;
+  if (!gpus_[gpu].fault.empty()) return std::nullopt;
   std::vector<nvmlProcessInfo_t> infos(16);
   for (;;) {
     auto count = static_cast<unsigned int>(infos.size());
-    const nvmlReturn_t result = functions_->processes(handles_[gpu].device, &count, infos.data());
+    const nvmlReturn_t result = functions_->call(functions_->processes, handles_[gpu].device, &count, infos.data());
     if (result == NVML_ERROR_INSUFFICIENT_SIZE && count > infos.size()) {
       infos.resize(count + 16);  // others may start meanwhile
       continue;

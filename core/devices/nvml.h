@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -61,7 +62,10 @@ class Nvml {
     std::string reason;          ///< and why
   };
   /// Loads libnvidia-ml.so.1, or the library that the environment variable LEVIN_NVML_LIBRARY names.
-  static Opened open();
+  ///
+  /// `is_abandoned`, which outlives the object, is for a thread that nobody waits for any more because the driver holds
+  /// it. Once it is true, the driver is asked nothing further, not even to close: the process may be at its end.
+  static Opened open(const std::atomic<bool>* is_abandoned = nullptr);
   ~Nvml();
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;

@@ -34,8 +34,9 @@ class Profiler : public Buildable {
   virtual void start(const ProfiledCall& /*call*/) {}
   /// The module has all its parts, on its device: from here to `finish` units may be hooked (see UnitSpans).
   virtual void on_model_ready(torch::nn::Module& /*module*/) {}
-  /// A batch of the call's own kind begins, before it is fetched: a training batch in fit, but none of the validation
-  /// inside of it.
+  /// A batch of the call's own kind begins: a training batch in fit, but none of the validation inside of it. In fit it
+  /// has been fetched already, because the loop looks one batch ahead; elsewhere it is fetched now, or was so together
+  /// with the one before it.
   virtual void step() {}
   /// A span begins inside of those that are open. `name` ends in a null, and neither moves nor changes until `finish`:
   /// one address is one name, though one name may come from several addresses.

@@ -144,6 +144,7 @@ class SequentialImpl : public torch::nn::Module {
 
   /// At most one, which is not owned; nullptr removes it.
   void set_runner(SequentialRunner* runner) { runner_ = runner; }
+  SequentialRunner* runner() const { return runner_; }
 
   size_t size() const { return elements_.size(); }
   SequentialElement& element(size_t index) { return *elements_.at(index); }

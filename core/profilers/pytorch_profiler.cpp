@@ -163,12 +163,22 @@ void PyTorchProfiler::start_recording() {
   if (options_.units) units_.attach();
 }
 
+/// Kernels that still run belong to the window. What a device that has failed did until then is worth the more.
+void PyTorchProfiler::wait_for_kernels() const {
+  if (!activities_.contains(ActivityType::CUDA)) return;
+  try {
+    torch::profiler::impl::cudaStubs()->synchronize();
+  } catch (const std::exception& error) {
+    log::warning(fmt::format("profiler pytorch: the trace may lack kernels, as the device failed: {}", error.what()));
+  }
+}
+
 void PyTorchProfiler::stop_recording(int64_t last_step) {
   end_open_ranges();
   units_.detach();
   recording_ = false;
+  wait_for_kernels();
   try {
-    if (activities_.contains(ActivityType::CUDA)) torch::profiler::impl::cudaStubs()->synchronize();
     const auto result = kineto::disableProfiler();
     release_process();
     const std::vector<OperatorTime> times = operator_times(result->events());

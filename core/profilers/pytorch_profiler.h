@@ -60,6 +60,7 @@ class PyTorchProfiler final : public Profiler {
   void change_to(ProfilerAction next);
   bool prepare();
   void start_recording();
+  void wait_for_kernels() const;
   void stop_recording(int64_t last_step);
   void release_process();
   /// Says in words where the trace and the table are, or why not.

@@ -84,7 +84,7 @@ std::vector<int64_t> free_gpus(int64_t count) {
         fmt::format("trainer.auto_select_gpus selects for ranks that the trainer starts, but {} has started {} on this "
                     "host; hint: let the launcher choose the GPUs, or name them: trainer.devices: [0, 2]",
                     environment->name(), environment->local_world_size()));
-  return select_free_gpus(count, cuda_addresses());
+  return GpuSelection::of_process().select(count, cuda_addresses());
 }
 
 void resolve_devices_and_strategy(const TrainerOptions& options, ResolvedOptions& resolved) {

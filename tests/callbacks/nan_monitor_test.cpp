@@ -9,6 +9,7 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <limits>
 #include <mutex>
 
@@ -134,6 +135,112 @@ TEST(NanMonitor, NamesTheStageOfAPipeline) {
               AllOf(HasSubstr("body.1"), HasSubstr("step 3, epoch 0, batch 2, rank 1")));
 }
 
+TEST(NanMonitor, NamesTheGradientOfAPipelineThatIsNearestToTheLoss) {
+  const auto fault = [](Trainer& trainer, BodyAndHead& module) {
+    if (trainer.global_rank() == 0)
+      set_first(module.linear->weight.grad(), kNan);
+    else
+      set_first(module.norm->weight.grad(), kInfinity);
+  };
+  EXPECT_THAT(message_with(monitored(after_backward(3, fault)),
+                           {"{name: pipeline_threads, balance: [1, 1], micro_batches: 2}", 2}),
+              AllOf(HasSubstr("the gradient of 'body.1.weight' is the first value"), HasSubstr("batch 2, rank 1")));
+}
+
+/// Four linear layers in a row, and an optimizer with the biases in a group of their own.
+class Chain : public Module {
+ public:
+  Chain() {
+    using torch::nn::Linear;
+    body = register_module("body", Sequential(Linear(4, 4), Linear(4, 4), Linear(4, 4), Linear(4, 1)));
+  }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    return torch::nn::functional::mse_loss(after(body(batch["x"])), batch["y"]);
+  }
+  OptimizerConfigs configure_optimizers() override {
+    std::vector<at::Tensor> weights;
+    std::vector<at::Tensor> biases;
+    for (const auto& item : named_parameters())
+      (item.key().ends_with("bias") ? biases : weights).push_back(item.value());
+    const optim::SGDOptions options{.lr = 0.01};
+    return std::make_shared<optim::SGD>(optim::SGD::Groups{{weights, options}, {biases, options}});
+  }
+  at::Tensor parameter(const std::string& name) { return named_parameters()[name]; }
+
+  Sequential body{nullptr};
+
+ protected:
+  virtual at::Tensor after(const at::Tensor& x) { return x; }
+};
+
+std::string message_of_chain(const std::shared_ptr<Module>& module, const std::string& strategy,
+                             LambdaCallbackOptions fault) {
+  TrainerOptions options = testing::quiet(1);
+  options.strategy = Spec<Strategy>(Config::parse(strategy, {.source = "test"}));
+  options.devices = strategy == "single_device" ? 1 : 2;
+  options.log_every_n_steps = 1;
+  options.default_root_dir = testing::fresh_folder("nan_monitor");
+  options.callbacks = {Spec<Callback>(make<LambdaCallback>(std::move(fault))), Spec<Callback>(make<NanMonitor>())};
+  return message_of([&] { Trainer(options).fit(module, testing::tiny_loader()); });
+}
+
+TEST(NanMonitor, GoesByTheModulesOrderAndNotByTheOptimizers) {
+  EXPECT_THAT(message_of_chain(make<Chain>(), "single_device",
+                               {.on_after_backward =
+                                    [](Trainer&, Module& module) {
+                                      auto& chain = dynamic_cast<Chain&>(module);
+                                      set_first(chain.parameter("body.0.bias").grad(), kNan);
+                                      set_first(chain.parameter("body.3.weight").grad(), kNan);
+                                    }}),
+              HasSubstr("the gradient of 'body.3.weight' is the first value"));
+}
+
+TEST(NanMonitor, NamesTheFirstOfSeveralChunksOfARank) {
+  // What comes out of rank 1's first chunk goes through rank 0's second one.
+  EXPECT_THAT(
+      message_of_chain(make<Chain>(),
+                       "{name: pipeline_threads, schedule: interleaved, balance: [1, 1, 1, 1], micro_batches: 2}",
+                       {.on_train_batch_start =
+                            [](Trainer& trainer, Module& module, const Batch&, int64_t) {
+                              if (trainer.global_rank() == 0 || trainer.global_step() != 2) return;
+                              set_first(dynamic_cast<Chain&>(module).parameter("body.1.bias"), kNan);
+                            }}),
+      AllOf(HasSubstr("output 0 of the unit 'body.1' (Linear) is the first value"),
+            HasSubstr("step 3, epoch 0, batch 2, rank 1")));
+}
+
+class NormalizeImpl : public torch::nn::Module {
+ public:
+  at::Tensor forward(at::Tensor x) { return x / x.norm(); }
+};
+LEVIN_UNIT(Normalize);
+
+/// What is outside of the chain gets zeros on a pipeline's first stage.
+class NormalizedChain final : public Chain {
+ public:
+  NormalizedChain() { normalize_ = register_module("normalize", Normalize()); }
+
+ protected:
+  at::Tensor after(const at::Tensor& x) override { return normalize_(x); }
+
+ private:
+  Normalize normalize_{nullptr};
+};
+
+TEST(NanMonitor, LooksOutsideOfAPipelinesStagesOnlyWhereTheOutputsAre) {
+  const std::string pipeline = "{name: pipeline_threads, balance: [2, 2], micro_batches: 2}";
+  EXPECT_EQ(message_of_chain(make<NormalizedChain>(), pipeline, {}), "no error");
+  const auto fault = [](Trainer& trainer, Module& module, const Batch&, int64_t) {
+    const at::NoGradGuard no_grad;
+    if (trainer.global_rank() == 0 || trainer.global_step() != 2) return;
+    dynamic_cast<Chain&>(module).parameter("body.3.weight").zero_();
+    dynamic_cast<Chain&>(module).parameter("body.3.bias").zero_();
+  };
+  EXPECT_THAT(message_of_chain(make<NormalizedChain>(), pipeline, {.on_train_batch_start = fault}),
+              AllOf(HasSubstr("output 0 of the unit 'normalize' (Normalize) is the first value"),
+                    HasSubstr("step 3, epoch 0, batch 2, rank 1")));
+}
+
 TEST(NanMonitor, SeesTheUnitsOfReplicas) {
   const auto fault = [](Trainer&, BodyAndHead& module) { set_first(module.linear->bias, kInfinity); };
   EXPECT_THAT(message_with(monitored(before_step(2, fault)), {"dp", 2}),
@@ -188,6 +295,44 @@ TEST(NanMonitor, ReadsWhatIsLeftWhenTrainingEnds) {
   const auto fault = [](Trainer&, BodyAndHead& module) { set_first(module.linear->weight, kNan); };
   EXPECT_THAT(message_with(monitored(before_step(9, fault), "every_n_steps: 100")),
               HasSubstr("step 9, epoch 1, batch 3"));
+}
+
+TEST(NanMonitor, ReadsBeforeTooMuchIsKept) {
+  const auto fault = [](Trainer&, BodyAndHead& module) { set_first(module.linear->weight, kNan); };
+  for (const Devices& devices : {Devices{}, Devices{"ddp_threads", 2}}) {
+    std::atomic<int64_t> steps{0};
+    Plan plan = monitored(before_step(2, fault), "every_n_steps: 100000");
+    plan.epochs = 60;
+    plan.watch.on_after_backward = [&](Trainer& trainer, Module&) { steps = trainer.global_step() + 1; };
+    EXPECT_THAT(message_with(plan, devices), HasSubstr("step 2, epoch 0, batch 1")) << devices;
+    EXPECT_EQ(steps, 256) << devices;
+  }
+}
+
+/// Its batches are 0, 1, 2, ... and so are its losses; nothing is optimized.
+class Unoptimized : public Module {
+ public:
+  Unoptimized() { weight_ = register_parameter("weight", at::zeros({1})); }
+  StepOutput training_step(const Batch& batch, int64_t) override { return batch["x"].sum() + 0 * weight_.sum(); }
+  OptimizerConfigs configure_optimizers() override { return {}; }
+
+ private:
+  at::Tensor weight_;
+};
+
+TEST(NanMonitor, RemembersTheBatchBeforeWhatItReadsNow) {
+  at::Tensor x = at::arange(300, at::kFloat).unsqueeze(1);
+  x[256] = kNan;
+  TrainerOptions options = testing::quiet(1);
+  options.default_root_dir = testing::fresh_folder("nan_monitor");
+  options.callbacks.emplace_back(make<NanMonitor>());
+  EXPECT_THAT(message_of([&] {
+                Trainer(options).fit(
+                    make<Unoptimized>(),
+                    DataLoader(std::make_shared<data::TensorDataset>(Batch{{"x", x}}), {.batch_size = 1}));
+              }),
+              AllOf(HasSubstr("the field 'x' of the batch is the first"), HasSubstr("batch 256"),
+                    HasSubstr("; its own a batch earlier: 255;")));
 }
 
 TEST(NanMonitor, CountsTheBatchesOfAnAccumulatedStep) {

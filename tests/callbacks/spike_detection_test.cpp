@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <sstream>
 
@@ -41,6 +42,7 @@ struct Script {
   int64_t epochs = 1;
   std::string folder = fresh_folder("spikes");
   std::string save_in;
+  std::function<void(const SpikeDetection&)> watch;  ///< after each batch
 };
 
 struct Result {
@@ -71,6 +73,11 @@ Result run(const Script& script, const std::string& ckpt = "") {
         {.on_train_batch_end = [folder = script.save_in](Trainer& trainer, Module&, const StepOutput&, const Batch&,
                                                          int64_t) {
           trainer.save_checkpoint(fmt::format("{}/{}", folder, trainer.global_step()));
+        }}));
+  if (script.watch)
+    options.callbacks.emplace_back(
+        make<LambdaCallback>({.on_train_batch_end = [&](Trainer&, Module&, const StepOutput&, const Batch&, int64_t) {
+          script.watch(*detection);
         }}));
   std::vector<float> values;
   for (const double loss : script.losses) {
@@ -140,6 +147,26 @@ TEST(SpikeDetection, TakesTheMeanOverTheRanks) {
   EXPECT_EQ(batches_of(single), (Batches{3, 7, 3, 7}));
   EXPECT_EQ(batches_of(both), batches_of(single));
   EXPECT_EQ(both.file, single.file);
+}
+
+TEST(SpikeDetection, ReadsLossesBeforeTheyAreTooMany) {
+  std::vector<double> losses(300, 1);
+  losses[3] = 9;
+  losses[280] = 8;
+  for (const Devices& devices : {Devices{}, Devices{"ddp_threads", 2}}) {
+    Script script{.losses = losses, .options = {.warmup = 1}, .devices = devices, .every = 1000};
+    std::vector<int64_t> seen;
+    if (devices.count == 1)
+      script.watch = [&](const SpikeDetection& detection) {
+        seen.push_back(detection.state_dict().at("seen").as_int());
+      };
+    EXPECT_EQ(batches_of(run(script)), (Batches{3, 280})) << devices;
+    if (devices.count > 1) continue;
+    ASSERT_EQ(seen.size(), 300u);
+    EXPECT_EQ(seen[254], 0) << "there is no boundary";
+    EXPECT_EQ(seen[255], 256);
+    EXPECT_EQ(seen[299], 256);
+  }
 }
 
 TEST(SpikeDetection, StopsAllRanks) {

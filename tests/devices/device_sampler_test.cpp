@@ -1,30 +1,25 @@
 #include <levin/core/devices/device_sampler.h>
 
+#include "../support/eventually.h"
 #include "../support/stand_in_nvml.h"
+#include "../support/threads.h"
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <cmath>
 #include <map>
-#include <thread>
+#include <string>
+#include <vector>
 
 namespace levin {
 namespace {
 
 using namespace std::chrono_literals;
 using ::testing::ElementsAre;
+using testing::eventually;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::StandInNvml;
-
-/// Seconds that something takes.
-template <class Function>
-double seconds_of(Function&& function) {
-  const auto start = std::chrono::steady_clock::now();
-  function();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 std::map<std::string, double> taken(DeviceSampler& sampler) {
   std::vector<double> values;
@@ -35,12 +30,25 @@ std::map<std::string, double> taken(DeviceSampler& sampler) {
   return named;
 }
 
+/// What is there once the sampler has sampled, from the beginning on, so many more times.
+std::map<std::string, double> taken_after(DeviceSampler& sampler, int64_t samples) {
+  const int64_t before = sampler.samples();
+  EXPECT_TRUE(eventually([&] { return sampler.samples() >= before + samples; }));
+  return taken(sampler);
+}
+std::map<std::string, double> first_taken(DeviceSampler& sampler) {
+  EXPECT_TRUE(eventually([&] { return sampler.samples() > 0; }));
+  return taken(sampler);
+}
+
+/// Be it one that was left to itself.
+bool has_sampling_thread() { return testing::has_thread("levin-devices"); }
+
 SampledDevices all_gpus() { return {.process = false, .host = false, .gpus = {}, .other_gpus = true, .except = {}}; }
 
 TEST(DeviceSamplerTest, SamplesAtOnceAndOnceMoreAtTheEnd) {
   DeviceSampler sampler(1h, {.process = true, .host = true, .gpus = {}, .other_gpus = false, .except = {}});
-  std::this_thread::sleep_for(100ms);
-  const auto first = taken(sampler);
+  const auto first = first_taken(sampler);
   EXPECT_EQ(first.count("cpu/resident_memory_mib"), 1u);
   EXPECT_EQ(first.count("host/available_memory_mib"), 1u);
   EXPECT_EQ(first.count("cpu/utilization_percent"), 0u) << "a rate needs two samples";
@@ -54,8 +62,7 @@ TEST(DeviceSamplerTest, SamplesAtOnceAndOnceMoreAtTheEnd) {
 
 TEST(DeviceSamplerTest, WithoutALastSampleEndsWithoutOne) {
   DeviceSampler sampler(1h, {});
-  std::this_thread::sleep_for(100ms);
-  taken(sampler);
+  first_taken(sampler);
   sampler.stop(/*with_last_sample=*/false);
   EXPECT_THAT(taken(sampler), IsEmpty());
 }
@@ -63,12 +70,12 @@ TEST(DeviceSamplerTest, WithoutALastSampleEndsWithoutOne) {
 TEST(DeviceSamplerTest, SamplesOnceAnInterval) {
   const StandInNvml stand_in("gpus 1");
   DeviceSampler sampler(50ms, all_gpus());
-  std::this_thread::sleep_for(300ms);
-  const auto values = taken(sampler);
+  const auto start = std::chrono::steady_clock::now();
+  const auto values = taken_after(sampler, 3);
+  EXPECT_GT(std::chrono::steady_clock::now() - start, 90ms) << "two intervals at least";
   EXPECT_EQ(values.at("gpu0/utilization_percent"), 50);
-  EXPECT_NEAR(values.at("gpu0/nvlink_send_mib_per_second"), 1024, 100);
-  std::this_thread::sleep_for(150ms);
-  EXPECT_EQ(taken(sampler).at("gpu0/memory_used_mib"), 100);
+  EXPECT_GT(values.at("gpu0/nvlink_send_mib_per_second"), 0);
+  EXPECT_EQ(taken_after(sampler, 1).at("gpu0/memory_used_mib"), 100);
 }
 
 TEST(DeviceSamplerTest, WatchesTheGpusThatAreUsedAndNumbersThemAsNvmlDoes) {
@@ -78,8 +85,7 @@ TEST(DeviceSamplerTest, WatchesTheGpusThatAreUsedAndNumbersThemAsNvmlDoes) {
                              .gpus = {{.address = PciAddress{0, 20, 0}, .allocator_of = {}}},
                              .other_gpus = false,
                              .except = {}});
-  std::this_thread::sleep_for(100ms);
-  const auto values = taken(sampler);
+  const auto values = first_taken(sampler);
   EXPECT_EQ(values.at("gpu2/utilization_percent"), 82);
   for (const auto& [name, value] : values) EXPECT_THAT(name, HasSubstr("gpu2/"));
 }
@@ -90,8 +96,7 @@ TEST(DeviceSamplerTest, WatchesTheOthersButForThoseOfOtherRanks) {
   devices.gpus = {{.address = PciAddress{0, 20, 0}, .allocator_of = {}}};
   devices.except = {{0, 20, 0}, {0, 10, 0}};
   DeviceSampler sampler(1h, devices);
-  std::this_thread::sleep_for(100ms);
-  const auto values = taken(sampler);
+  const auto values = first_taken(sampler);
   EXPECT_EQ(values.count("gpu0/power_watts"), 1u);
   EXPECT_EQ(values.count("gpu1/power_watts"), 1u);
   EXPECT_EQ(values.count("gpu2/power_watts"), 1u);
@@ -103,7 +108,7 @@ TEST(DeviceSamplerTest, TellsWhatIsMissingOnce) {
   DeviceSampler absent(50ms, all_gpus());
   unsetenv("LEVIN_NVML_LIBRARY");
   EXPECT_THAT(absent.take_messages(), ElementsAre(HasSubstr("what GPUs do is not logged: NVML")));
-  std::this_thread::sleep_for(150ms);
+  EXPECT_THAT(taken_after(absent, 3), IsEmpty());
   EXPECT_THAT(absent.take_messages(), IsEmpty());
   EXPECT_THAT(absent.quantities(), IsEmpty());
 
@@ -119,40 +124,56 @@ TEST(DeviceSamplerTest, TellsWhatIsMissingOnce) {
 TEST(DeviceSamplerTest, AGpuThatFallsOffIsToldOnceAndTheOthersGoOn) {
   const StandInNvml stand_in("gpus 2\ngpu1.lost_after 40");
   DeviceSampler sampler(50ms, all_gpus());
-  std::this_thread::sleep_for(400ms);
-  EXPECT_EQ(taken(sampler).count("gpu1/power_watts"), 1u) << "from before";
-  EXPECT_THAT(sampler.take_messages(),
+  std::vector<std::string> messages;
+  ASSERT_TRUE(eventually([&] { return !(messages = sampler.take_messages()).empty(); }));
+  EXPECT_THAT(messages,
               ElementsAre(HasSubstr("GPU 1 (Stand-in 1, GPU-0000-1) cannot be read, NVML says: GPU is lost")));
-  std::this_thread::sleep_for(150ms);
-  const auto values = taken(sampler);
+  EXPECT_EQ(taken_after(sampler, 1).count("gpu1/power_watts"), 1u) << "from before";
+  const auto values = taken_after(sampler, 1);
   EXPECT_EQ(values.count("gpu1/power_watts"), 0u);
   EXPECT_EQ(values.count("gpu0/power_watts"), 1u);
   EXPECT_THAT(sampler.take_messages(), IsEmpty());
 }
 
 TEST(DeviceSamplerTest, ADriverThatHangsHoldsNobodyUp) {
-  const StandInNvml stand_in("gpus 1\nhang.power 5");
-  std::optional<DeviceSampler> sampler;
-  EXPECT_LT(seconds_of([&] { sampler.emplace(50ms, all_gpus()); }), 1);
-  std::this_thread::sleep_for(50ms);
-  EXPECT_LT(seconds_of([&] { EXPECT_THAT(taken(*sampler), IsEmpty()); }), 0.1);
-  EXPECT_LT(seconds_of([&] { sampler->stop(/*with_last_sample=*/true); }), 4);
-  EXPECT_THAT(sampler->take_messages(), ElementsAre(HasSubstr("has not answered for 3 s")));
-  EXPECT_LT(seconds_of([&] { sampler.reset(); }), 0.1);
-  std::this_thread::sleep_for(2500ms);  // the thread ends when its call returns
+  const StandInNvml stand_in("gpus 1\ngpu0.bus 7\nhang.power 1");
+  DeviceSampler sampler(50ms, {.process = true,
+                               .host = false,
+                               .gpus = {{.address = PciAddress{0, 7, 0}, .allocator_of = c10::Device("cpu")}},
+                               .other_gpus = false,
+                               .except = {}});
+  EXPECT_THAT(taken(sampler), IsEmpty());
+  sampler.stop(/*with_last_sample=*/true);
+  EXPECT_THAT(sampler.take_messages(), ElementsAre(HasSubstr("has not answered for 3 s")));
+  EXPECT_TRUE(has_sampling_thread()) << "the driver still holds it";
+  stand_in.let_go();
+  EXPECT_TRUE(eventually([] { return !has_sampling_thread(); }));
+  EXPECT_EQ(sampler.samples(), 0) << "let go, it looks at nothing any more";
+  EXPECT_THAT(taken(sampler), IsEmpty());
 }
 
 TEST(DeviceSamplerTest, ADriverThatDoesNotStartIsDoneWithout) {
-  const StandInNvml stand_in("gpus 1\nhang.init 4");
-  std::optional<DeviceSampler> sampler;
+  const StandInNvml stand_in("gpus 1\nhang.init 1");
   SampledDevices devices = all_gpus();
   devices.process = true;
-  EXPECT_LT(seconds_of([&] { sampler.emplace(50ms, devices); }), 4);
-  EXPECT_THAT(sampler->take_messages(), ElementsAre(HasSubstr("NVML has not answered for 3 s")));
-  std::this_thread::sleep_for(1500ms);
-  const auto values = taken(*sampler);
+  DeviceSampler sampler(50ms, devices);
+  EXPECT_THAT(sampler.take_messages(), ElementsAre(HasSubstr("NVML has not answered for 3 s")));
+  stand_in.let_go();
+  const auto values = first_taken(sampler);
   EXPECT_EQ(values.count("cpu/threads"), 1u) << "once the call has returned";
   EXPECT_EQ(values.count("gpu0/power_watts"), 0u) << "the quantities stay as they were";
+}
+
+TEST(DeviceSamplerTest, ADriverThatNeverStartsIsLeftToItself) {
+  const StandInNvml stand_in("gpus 1\nhang.init 1");
+  SampledDevices devices = all_gpus();
+  devices.process = true;
+  {
+    DeviceSampler sampler(50ms, devices);
+    EXPECT_TRUE(has_sampling_thread());
+  }
+  stand_in.let_go();
+  EXPECT_TRUE(eventually([] { return !has_sampling_thread(); }));
 }
 
 }  // namespace

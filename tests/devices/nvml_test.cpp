@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <thread>
 
 namespace levin {
@@ -50,10 +52,14 @@ TEST(NvmlTest, ReadsEveryQuantityInItsUnit) {
   const StandInNvml stand_in(
       "gpus 2\ngpu1.utilization 97\ngpu1.memory_utilization 45\ngpu1.memory 4096\ngpu1.temperature 71\n"
       "gpu1.power 512500\ngpu1.power_limit 700000\ngpu1.sm_clock 1755\ngpu1.memory_clock 2600\n"
-      "gpu1.pcie_receive 3072\ngpu1.pcie_send 512\ngpu1.process.77 10\ngpu1.process.78 -1");
+      "gpu1.pcie_receive 3072\ngpu1.pcie_send 512\ngpu1.nvlink_send 524288\ngpu1.process.77 10\n"
+      "gpu1.process.78 -1");
   const auto nvml = Nvml::open().nvml;
   ASSERT_NE(nvml, nullptr);
+  using Clock = std::chrono::steady_clock;
+  const auto before_first = Clock::now();
   const GpuReading first = nvml->read(1);
+  const auto after_first = Clock::now();
   EXPECT_EQ(first.utilization_percent, 97);
   EXPECT_EQ(first.memory_utilization_percent, 45);
   EXPECT_EQ(first.memory_used_mib, 4096) << "without what the driver keeps for itself";
@@ -69,11 +75,19 @@ TEST(NvmlTest, ReadsEveryQuantityInItsUnit) {
   EXPECT_FALSE(first.nvlink_receive_mib_per_second) << "a rate needs two readings";
   EXPECT_EQ(nvml->memory_used_mib(1), 4096);
 
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const auto before_second = Clock::now();
   const GpuReading second = nvml->read(1);
+  const auto after_second = Clock::now();
+  // 1 GiB was received and half of it sent, in a time that lies between these two.
+  const double most = std::chrono::duration<double>(after_second - before_first).count();
+  const double least = std::chrono::duration<double>(before_second - after_first).count();
   ASSERT_TRUE(second.nvlink_receive_mib_per_second);
-  EXPECT_NEAR(*second.nvlink_receive_mib_per_second, 1024, 50);
-  EXPECT_NEAR(*second.nvlink_send_mib_per_second, 1024, 50);
+  ASSERT_TRUE(second.nvlink_send_mib_per_second);
+  EXPECT_GE(*second.nvlink_receive_mib_per_second, 1024 / most);
+  EXPECT_LE(*second.nvlink_receive_mib_per_second, 1024 / least);
+  EXPECT_GE(*second.nvlink_send_mib_per_second, 512 / most);
+  EXPECT_LE(*second.nvlink_send_mib_per_second, 512 / least);
 
   const auto processes = nvml->processes(1);
   ASSERT_TRUE(processes);
@@ -123,6 +137,18 @@ TEST(NvmlTest, AGpuThatFallsOffHasAFaultAndTheOthersGoOn) {
   EXPECT_EQ(nvml->gpus()[2].fault, "Insufficient Permissions");
   EXPECT_EQ(nvml->gpus()[2].describe(), "GPU 2");
   EXPECT_FALSE(nvml->read(2).utilization_percent);
+}
+
+TEST(NvmlTest, AsksTheDriverNothingOnceItIsAbandoned) {
+  const StandInNvml stand_in("gpus 1\ngpu0.lost_after 0");
+  std::atomic<bool> is_abandoned{false};
+  const auto nvml = Nvml::open(&is_abandoned).nvml;
+  ASSERT_NE(nvml, nullptr);
+  is_abandoned = true;
+  EXPECT_FALSE(nvml->read(0).utilization_percent);
+  EXPECT_FALSE(nvml->memory_used_mib(0));
+  EXPECT_FALSE(nvml->processes(0));
+  EXPECT_EQ(nvml->gpus()[0].fault, "") << "any call would have said that the GPU is lost";
 }
 
 TEST(NvmlTest, ListsAnyNumberOfProcesses) {

@@ -7,12 +7,15 @@
 
 #include <tests/support/run_program.h>
 
+#include <ATen/Context.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <torch/csrc/profiler/stubs/base.h>
 
 #include <csignal>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <stdexcept>
 
@@ -133,6 +136,28 @@ TEST_F(PyTorchProfilerTest, OtherCalls) {
     EXPECT_THAT(messages.text(), HasSubstr("operators of " + std::string(stage) + ", rank 0, steps 1 to 1"));
   // The default place: a folder of the run's. Nothing was overwritten.
   EXPECT_THAT(files_with(trainer.run_directory() + "/profiler", ".pt.trace.json"), SizeIs(3));
+}
+
+TEST_F(PyTorchProfilerTest, AFolderOfItsOwnIsForFastDevRunsToo) {
+  const CapturedLog messages;
+  options_.profiler = profiler({.wait = 0, .warmup = 0, .active = 1});
+  options_.fast_dev_run = true;
+  Trainer(options_).fit(make<TinyModule>({}), tiny_loader(16));
+  EXPECT_THAT(traces(), SizeIs(1));
+  EXPECT_TRUE(std::filesystem::is_empty(options_.default_root_dir));
+}
+
+TEST_F(PyTorchProfilerTest, OfTheEpochATraceHasTheBeginning) {
+  if (testing::python().empty()) GTEST_SKIP() << "no Python; set LEVIN_PYTHON to one";
+  const CapturedLog messages;
+  options_.profiler = profiler({.wait = 0, .warmup = 0, .active = 4});
+  options_.max_epochs = 2;
+  Trainer(options_).fit(make<TinyModule>({}), tiny_loader(16));  // two steps an epoch
+  ASSERT_THAT(traces(), SizeIs(1));
+  EXPECT_THAT(chains(traces().front(), "fit"), SizeIs(0));
+  const auto epochs = chains(traces().front(), "train_epoch");
+  ASSERT_THAT(epochs, SizeIs(1)) << "the second; the first began before";
+  EXPECT_THAT(epochs.front(), HasSubstr("ProfilerStep#1"));
 }
 
 TEST_F(PyTorchProfilerTest, OfThreadRanksTheFirstRecords) {
@@ -267,6 +292,40 @@ TEST_F(PyTorchProfilerTest, AFolderThatCannotBeMadeIsAMessage) {
   EXPECT_EQ(trainer.global_step(), 2);
   EXPECT_THAT(messages.text(), HasSubstr("the trace was not written"));
   EXPECT_EQ(read_text(file), "in the way");
+}
+
+/// In place of what LibTorch's profiler does on GPUs, while it lives: a device that has failed.
+class FailedDevice final : public torch::profiler::impl::ProfilerStubs {
+ public:
+  FailedDevice() { torch::profiler::impl::registerCUDAMethods(this); }
+  ~FailedDevice() override { torch::profiler::impl::registerCUDAMethods(const_cast<ProfilerStubs*>(former_)); }
+
+  void record(c10::DeviceIndex*, torch::profiler::impl::ProfilerVoidEventStub*, int64_t*) const override {}
+  float elapsed(const torch::profiler::impl::ProfilerVoidEventStub*,
+                const torch::profiler::impl::ProfilerVoidEventStub*) const override {
+    return 0;
+  }
+  void mark(const char*) const override {}
+  void rangePush(const char*) const override {}
+  void rangePop() const override {}
+  bool enabled() const override { return true; }
+  void onEachDevice(std::function<void(int)>) const override {}
+  void synchronize() const override { throw std::runtime_error("an illegal memory access"); }
+
+ private:
+  const ProfilerStubs* const former_ = torch::profiler::impl::cudaStubs();
+};
+
+class PyTorchProfilerGpuTest : public PyTorchProfilerTest {};
+
+TEST_F(PyTorchProfilerGpuTest, ADeviceThatFailsDoesNotLeaveLibTorchsProfilerOn) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no CUDA device can be used here";
+  const FailedDevice device;
+  const CapturedLog messages;
+  options_.profiler = profiler({.wait = 0, .warmup = 0, .active = 1, .repeat = 0});
+  Trainer(options_).fit(make<UnitModule>({}), tiny_loader(24));
+  EXPECT_THAT(traces(), SizeIs(3)) << "one window after the other can be recorded";
+  EXPECT_THAT(messages.text(), HasSubstr("the device failed: an illegal memory access"));
 }
 
 TEST_F(PyTorchProfilerTest, ResultsAreTheSame) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "../support/eventually.h"
 #include "../support/run_program.h"
 
 #include <levin/core/interfaces/launcher.h>
@@ -8,7 +9,6 @@
 
 #include <signal.h>
 
-#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -17,7 +17,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 
 namespace levin::testing {
@@ -45,16 +44,6 @@ class FunctionProgram : public RankProgram {
 inline void launch(Launcher& launcher, std::function<void(int64_t)> run) {
   FunctionProgram program(std::move(run));
   launcher.launch(program);
-}
-
-/// Waits for something that comes sooner or later; false after minutes.
-inline bool eventually(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(4);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return true;
 }
 
 /// Blocks for ever, as a rank does whose partner has gone.

@@ -7,15 +7,17 @@
 //   gpu1.bus 7                   PCI bus
 //   gpu1.process.4321 512        a process with a compute context and its MiB; -1: not told
 //   gpu1.self 100                the same, of the process that asks
+//   gpu1.nvlink_send 1048576     KiB that were sent between two readings of the counters
 //   gpu1.lost_after 20           calls until the GPU falls off the bus
 //   deny.power 1                 no permission (unsupported.power 1: not supported), on every GPU
-//   hang.power 5                 the call takes so many seconds
+//   hang.power 1                 the call takes as long as the script's file is there
 //
 // Compiled with LEVIN_STAND_IN_OLD_DRIVER it lacks what drivers of 2019 lacked.
 #include <nvml.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -27,12 +29,12 @@
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-std::mutex mutex;
-std::map<std::string, double> script;
-std::map<unsigned int, double> calls;
-Clock::time_point started;
+// Never destroyed, nor is the library unloaded: a call may hang on a thread until the process has ended.
+std::mutex& mutex = *new std::mutex;
+std::string& script_path = *new std::string;
+std::map<std::string, double>& script = *new std::map<std::string, double>;
+std::map<unsigned int, double>& calls = *new std::map<unsigned int, double>;
+std::map<unsigned int, uint64_t>& counter_readings = *new std::map<unsigned int, uint64_t>;
 
 double value(const std::string& key, double otherwise = 0) {
   const std::lock_guard lock(mutex);
@@ -46,9 +48,17 @@ std::string key(nvmlDevice_t device, const std::string& what) {
   return "gpu" + std::to_string(number(device)) + "." + what;
 }
 
+void hang_in(const std::string& function) {
+  if (value("hang." + function) == 0) return;
+  const std::string path = [] {
+    const std::lock_guard lock(mutex);
+    return script_path;
+  }();
+  while (access(path.c_str(), F_OK) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
 nvmlReturn_t called(nvmlDevice_t device, const std::string& function) {
-  const double seconds = value("hang." + function);
-  if (seconds > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  hang_in(function);
   const double lost_after = value(key(device, "lost_after"), 1e9);
   {
     const std::lock_guard lock(mutex);
@@ -99,14 +109,14 @@ nvmlReturn_t nvmlInit_v2(void) {
     const std::lock_guard lock(mutex);
     script.clear();
     calls.clear();
-    started = Clock::now();
+    counter_readings.clear();
     const char* path = std::getenv("LEVIN_STAND_IN_NVML");
-    std::ifstream file(path == nullptr ? "" : path);
+    script_path = path == nullptr ? "" : path;
+    std::ifstream file(script_path);
     std::string name;
     for (double amount = 0; file >> name >> amount;) script[name] = amount;
   }
-  const double seconds = value("hang.init");
-  if (seconds > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  hang_in("init");
   return static_cast<nvmlReturn_t>(value("init"));
 }
 
@@ -213,14 +223,17 @@ nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounte
 
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t* values) {
   const nvmlReturn_t result = called(device, "fields");
-  const double seconds = std::chrono::duration<double>(Clock::now() - started).count();
+  const uint64_t readings = [device] {
+    const std::lock_guard lock(mutex);
+    return counter_readings[number(device)]++;
+  }();
   for (int i = 0; i < count; ++i) {
     const bool receives = values[i].fieldId == NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX;
     values[i].nvmlReturn =
         value("unsupported.nvlink") != 0 || values[i].scopeId != ~0U ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
     values[i].valueType = NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
     const double kibibytes = value(key(device, receives ? "nvlink_receive" : "nvlink_send"), 1024 * 1024);
-    values[i].value.ullVal = static_cast<unsigned long long>(kibibytes * seconds);
+    values[i].value.ullVal = static_cast<unsigned long long>(kibibytes) * readings;
   }
   return result;
 }
