@@ -10,8 +10,8 @@ namespace levin {
 namespace {
 
 /// What is kept in memory while the disk takes nothing.
-constexpr size_t kMostPendingBytes = 8 << 20;
-constexpr size_t kEnoughPendingBytes = 1 << 16;
+constexpr size_t kMostEventBytes = 8 << 20;
+constexpr size_t kEnoughEventBytes = 1 << 16;
 
 }  // namespace
 
@@ -35,7 +35,7 @@ void TensorBoardLogger::start(const RunInfo& run) {
 
 EventFileWriter* TensorBoardLogger::writer() {
   if (!writer_) return nullptr;
-  if (writer_->pending_size() < kMostPendingBytes) return &*writer_;
+  if (writer_->pending_size() < kMostEventBytes) return &*writer_;
   ++lost_events_;
   write_when_due();
   return nullptr;
@@ -82,7 +82,7 @@ void TensorBoardLogger::log_image(const std::string& name, const at::Tensor& ima
 void TensorBoardLogger::write_when_due() {
   const auto now = std::chrono::steady_clock::now();
   const double waited = std::chrono::duration<double>(now - last_write_).count();
-  if (writer_->pending_size() < kEnoughPendingBytes && waited < options_.flush_seconds) return;
+  if (writer_->pending_size() < kEnoughEventBytes && waited < options_.flush_seconds) return;
   if (guard_.run(false, [this] { writer_->flush(); })) last_write_ = now;
 }
 

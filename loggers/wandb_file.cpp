@@ -27,7 +27,7 @@ constexpr std::string_view kFileHeader(":W&B\xE1\xBE\0", 7);
 constexpr char kFull = 1, kFirst = 2, kMiddle = 3, kLast = 4;
 
 // Of wandb_internal.Record.
-constexpr protozero::pbf_tag_type kHistory = 2, kExit = 18;
+constexpr protozero::pbf_tag_type kHistoryRecord = 2, kExit = 18;
 
 uint32_t checksum(char type, std::string_view data) {
   uint32_t crc = static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(&type), 1));
@@ -103,7 +103,7 @@ void WandbFile::scan() {
   while (const auto message = scanner.next()) {
     const protozero::data_view view(message->data(), message->size());
     if (protozero::pbf_reader exit(view); exit.next(kExit)) break;
-    if (protozero::pbf_reader row(view); row.next(kHistory)) ++rows_found_;
+    if (protozero::pbf_reader row(view); row.next(kHistoryRecord)) ++rows_found_;
     ++messages_;
     size_ = scanner.position();
   }

@@ -28,7 +28,7 @@
 namespace levin {
 namespace {
 
-constexpr const char* kName = "W&B logger";
+constexpr const char* kWandb = "W&B logger";
 constexpr const char* kArtifactWorkerName = "W&B logger, digests of checkpoints";
 constexpr const char* kStepMetric = "trainer/global_step";
 constexpr std::string_view kFolderStart = "offline-run-";
@@ -38,7 +38,7 @@ double seconds_now() {
 }
 
 /// As W&B's client writes doubles: Python's JSON, which has words for what is not finite.
-std::string json_number(double value) {
+std::string wandb_number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
   return fmt::format("{}", value);
@@ -146,7 +146,7 @@ void WandbLogger::start(const RunInfo& run) {
     }
     folder_ = folder + "/" + found;
     const bool is_new = !FileSystem::current().exists(folder_);
-    worker_ = std::make_unique<BackgroundWorker>(BackgroundWorkerOptions{.name = kName},
+    worker_ = std::make_unique<BackgroundWorker>(BackgroundWorkerOptions{.name = kWandb},
                                                  std::make_unique<WandbSink>(folder_, run_.id));
     if (options_.log_model != "false")
       artifact_worker_ = std::make_unique<BackgroundWorker>(BackgroundWorkerOptions{.name = kArtifactWorkerName},
@@ -163,7 +163,7 @@ void WandbLogger::start(const RunInfo& run) {
     worker_->push(wandb::file_record("wandb-metadata.json",
                                      metadata.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"));
   } catch (const std::exception& error) {
-    log::warning(fmt::format("{}: {}; training goes on without it", kName, error.what()));
+    log::warning(fmt::format("{}: {}; training goes on without it", kWandb, error.what()));
     artifact_worker_.reset();
     worker_.reset();
   }
@@ -183,7 +183,7 @@ void WandbLogger::log_metrics(std::span<const MetricValue> values, int64_t step,
   items.reserve(values.size() + 4);
   bool has_epoch = false;
   for (const auto& value : values) {
-    items.push_back({valid_utf8(value.name), json_number(value.value)});
+    items.push_back({valid_utf8(value.name), wandb_number(value.value)});
     has_epoch = has_epoch || value.name == "epoch";
   }
   if (!has_epoch) items.push_back({"epoch", std::to_string(epoch)});
@@ -246,7 +246,7 @@ void WandbLogger::log_checkpoints(const std::vector<CheckpointEvent>& events) {
       artifact.files = keep_files(event.path, artifact.directory);
       artifact_worker_->push(wandb::artifact_request(run_, artifact));
     } catch (const std::exception& error) {
-      log::warning(fmt::format("{}: {}; the checkpoint {} is not logged", kName, error.what(), event.path));
+      log::warning(fmt::format("{}: {}; the checkpoint {} is not logged", kWandb, error.what(), event.path));
     }
   }
 }

@@ -29,7 +29,7 @@ struct ItemField {  // of ConfigItem, HistoryItem and SummaryItem
 };
 
 // What a record is, in its first byte.
-constexpr char kMessage = 'M', kHistory = 'H', kFile = 'F';
+constexpr char kMessage = 'M', kHistory = 'H', kRunFile = 'F';
 
 /// The version of W&B's client whose format this is, and the earliest that reads it.
 constexpr const char* kProducer = "0.21.0";
@@ -147,7 +147,7 @@ std::string wandb::exit_record(int exit_code, int runtime_seconds) {
 }
 
 std::string wandb::file_record(const std::string& path, std::string_view content) {
-  return fmt::format("{}{}\n{}", kFile, path, content);
+  return fmt::format("{}{}\n{}", kRunFile, path, content);
 }
 
 // ---- The sink.
@@ -196,7 +196,7 @@ std::string WandbSink::message_of(const std::string& record) {
       }
       return message_with(RecordField::kHistory, history).substr(1);
     }
-    case kFile: {
+    case kRunFile: {
       const size_t end = record.find('\n');
       const std::string path = record.substr(1, end - 1);
       const std::string target = folder_ + "/files/" + path;

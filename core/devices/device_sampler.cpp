@@ -1,5 +1,6 @@
 #include <levin/core/devices/device_sampler.h>
 
+#include <levin/core/devices/byte_units.h>
 #include <levin/core/devices/memory_stats.h>
 #include <levin/core/devices/process_stats.h>
 
@@ -21,7 +22,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kMebibyte = 1 << 20;
 /// A sample that takes longer than this and than several intervals is worth a word.
 constexpr std::chrono::seconds kLongSample{10};
 

@@ -1,5 +1,7 @@
 #include <levin/core/devices/nvml.h>
 
+#include <levin/core/devices/byte_units.h>
+
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <nvml.h>
@@ -14,8 +16,6 @@ namespace levin {
 namespace {
 
 constexpr const char* kLibrary = "libnvidia-ml.so.1";
-constexpr double kMebibyte = 1 << 20;
-constexpr double kKibibytesInMebibyte = 1 << 10;
 
 using Clock = std::chrono::steady_clock;
 

@@ -1,5 +1,7 @@
 #include <levin/core/devices/process_stats.h>
 
+#include <levin/core/devices/byte_units.h>
+
 #include <time.h>
 #include <array>
 #include <cstdlib>
@@ -8,9 +10,6 @@
 
 namespace levin {
 namespace {
-
-constexpr double kMebibyte = 1 << 20;
-constexpr double kKibibytesInMebibyte = 1 << 10;
 
 /// The number after a name such as "VmRSS:" in a file of lines "NAME NUMBER ...".
 class NamedNumbers {

@@ -9,9 +9,9 @@ using testing::BodyAndHead;
 using testing::Devices;
 using testing::expect_resumes_everywhere;
 using testing::identical;
-using testing::message_of;
 using testing::Outcome;
 using testing::Plan;
+using testing::refusal_of;
 using testing::train;
 
 using Tensors = std::vector<at::Tensor>;
@@ -136,7 +136,7 @@ TEST(BackboneFinetuningTest, LeavesNothingFrozen) {
 
 TEST(BackboneFinetuningTest, SaysWhatIsWrong) {
   const auto fit = [](const std::string& options) {
-    return message_of([&] { train({.callback = "{backbone_finetuning: " + options + "}", .epochs = 1}, {}); });
+    return refusal_of([&] { train({.callback = "{backbone_finetuning: " + options + "}", .epochs = 1}, {}); });
   };
   const std::string missing = fit("{backbone: bodi}");
   EXPECT_NE(missing.find("'bodi', which is no submodule"), std::string::npos) << missing;

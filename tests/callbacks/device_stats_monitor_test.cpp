@@ -21,10 +21,10 @@ namespace {
 using testing::CapturedLog;
 using testing::Devices;
 using ::testing::HasSubstr;
-using testing::message_of;
 using ::testing::Not;
 using testing::Outcome;
 using testing::Plan;
+using testing::refusal_of;
 using testing::StandInNvml;
 using testing::train;
 
@@ -225,7 +225,7 @@ TEST(DeviceStatsMonitorTest, SamplesInEveryFitAndAlsoAfterOneThatFailed) {
 
 TEST(DeviceStatsMonitorTest, RefusesWrongOptions) {
   const auto refused = [](const DeviceStatsMonitorOptions& options) {
-    return message_of([&] { DeviceStatsMonitor monitor(options); });
+    return refusal_of([&] { DeviceStatsMonitor monitor(options); });
   };
   EXPECT_THAT(refused({.interval = 0}), HasSubstr("device_stats_monitor.interval must be at least 0.05; got 0"));
   EXPECT_THAT(refused({.interval = -1}), HasSubstr("interval must be at least 0.05"));

@@ -18,7 +18,7 @@ using testing::CapturedLog;
 using testing::PlainModule;
 using testing::quiet_options;
 using testing::RunFolder;
-using testing::tiny_loader;
+using testing::tiny_batches;
 
 class EarlyStoppingTest : public ::testing::Test {
  protected:
@@ -28,7 +28,7 @@ class EarlyStoppingTest : public ::testing::Test {
     auto trainer_options = quiet_options(folder_, static_cast<int64_t>(val_losses.size()), {callback});
     trainer_options.min_epochs = min_epochs;
     module_ = std::make_shared<PlainModule>(val_losses);
-    Trainer(trainer_options).fit(module_, tiny_loader(), tiny_loader(1));
+    Trainer(trainer_options).fit(module_, tiny_batches(), tiny_batches(1));
     return callback;
   }
   RunFolder folder_;
@@ -66,7 +66,7 @@ TEST_F(EarlyStoppingTest, LooksAfterEachOfSeveralValidations) {
   options.val_check_interval = 0.25;
   auto module = std::make_shared<PlainModule>(std::vector<double>{1, 2});
   Trainer trainer(options);
-  trainer.fit(module, tiny_loader(), tiny_loader(1));
+  trainer.fit(module, tiny_batches(), tiny_batches(1));
   EXPECT_EQ(callback->stopped_epoch(), 0);
   EXPECT_EQ(trainer.global_step(), 2);
 }
@@ -97,11 +97,11 @@ TEST_F(EarlyStoppingTest, GoesOnCountingAfterAResume) {
   auto first = make<EarlyStopping>({.monitor = "val_loss", .patience = 3});
   auto saver = make<ModelCheckpoint>({});
   Trainer(quiet_options(folder_, 3, {first, saver}))
-      .fit(std::make_shared<PlainModule>(std::vector<double>{1, 2, 2}), tiny_loader(), tiny_loader(1));
+      .fit(std::make_shared<PlainModule>(std::vector<double>{1, 2, 2}), tiny_batches(), tiny_batches(1));
   EXPECT_EQ(first->wait_count(), 2);
   auto second = make<EarlyStopping>({.monitor = "val_loss", .patience = 3});
   Trainer(quiet_options(folder_, 9, {second}))
-      .fit(std::make_shared<PlainModule>(std::vector<double>{2, 2}), tiny_loader(), tiny_loader(1),
+      .fit(std::make_shared<PlainModule>(std::vector<double>{2, 2}), tiny_batches(), tiny_batches(1),
            saver->last_model_path());
   EXPECT_EQ(second->stopped_epoch(), 3);
   EXPECT_EQ(second->best_score(), 1);

@@ -10,9 +10,9 @@ namespace {
 using testing::Devices;
 using testing::expect_resumes_everywhere;
 using testing::identical;
-using testing::message_of;
 using testing::Outcome;
 using testing::Plan;
+using testing::refusal_of;
 using testing::train;
 
 constexpr const char* kSchedule = "{gradient_accumulation_scheduler: {scheduling: {0: 5, 1: 2, 3: 1}}}";
@@ -86,7 +86,7 @@ TEST(GradientAccumulationSchedulerTest, IsReadFromTheTrainersOption) {
 
 TEST(GradientAccumulationSchedulerTest, SaysWhatIsWrong) {
   const auto fit = [](const std::string& options, int64_t accumulate = 1, bool manual = false) {
-    return message_of([&] {
+    return refusal_of([&] {
       Plan plan{.callback = "{gradient_accumulation_scheduler: " + options + "}", .epochs = 1};
       plan.change = [&](TrainerOptions& trainer) { trainer.accumulate_grad_batches = accumulate; };
       auto module = make<testing::BodyAndHead>({});

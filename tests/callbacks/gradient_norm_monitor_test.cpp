@@ -9,9 +9,9 @@ namespace levin {
 namespace {
 
 using testing::Devices;
-using testing::message_of;
 using testing::Outcome;
 using testing::Plan;
+using testing::refusal_of;
 using testing::train;
 
 using Logged = std::map<std::string, std::vector<std::pair<int64_t, double>>>;
@@ -74,7 +74,7 @@ TEST(GradientNormMonitorTest, ByItselfLogsTheTotalOnlyAndChangesNothing) {
 }
 
 TEST(GradientNormMonitorTest, RefusesAnotherNorm) {
-  EXPECT_NE(message_of([] { GradientNormMonitor monitor({.norm = 3}); }).find("norm must be 1, 2 or inf; got 3"),
+  EXPECT_NE(refusal_of([] { GradientNormMonitor monitor({.norm = 3}); }).find("norm must be 1, 2 or inf; got 3"),
             std::string::npos);
 }
 

@@ -14,7 +14,7 @@ namespace {
 using testing::PlainModule;
 using testing::quiet_options;
 using testing::RunFolder;
-using testing::tiny_loader;
+using testing::tiny_batches;
 
 TEST(LambdaCallback, CallsWhatIsThere) {
   const RunFolder folder;
@@ -27,7 +27,7 @@ TEST(LambdaCallback, CallsWhatIsThere) {
           [&](Trainer&, Module&, const Batch& batch, int64_t batch_idx) {
             calls.push_back("batch " + std::to_string(batch_idx) + " of " + std::to_string(batch.size()));
           }});
-  Trainer(quiet_options(folder, 1, {callback})).fit(std::make_shared<PlainModule>(), tiny_loader(2), tiny_loader(1));
+  Trainer(quiet_options(folder, 1, {callback})).fit(std::make_shared<PlainModule>(), tiny_batches(2), tiny_batches(1));
   EXPECT_EQ(calls, (std::vector<std::string>{"setup fit", "batch 0 of 2", "batch 1 of 2", "epoch 0"}));
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 using testing::quiet_options;
 using testing::RunFolder;
-using testing::tiny_loader;
+using testing::tiny_batches;
 
 /// Keeps the learning rates that it is given, by step.
 class RateLogger : public Logger {
@@ -51,7 +51,7 @@ class LearningRateMonitorTest : public ::testing::Test {
     auto options = quiet_options(folder_, 2, {make<LearningRateMonitor>({.logging_interval = logging_interval})});
     options.logger = LoggerSpecs({Spec<Logger>(logger)});
     options.log_every_n_steps = 2;
-    Trainer(options).fit(std::make_shared<DecayingModule>(interval), tiny_loader());
+    Trainer(options).fit(std::make_shared<DecayingModule>(interval), tiny_batches());
     return logger->rates;
   }
   RunFolder folder_;

@@ -23,7 +23,7 @@ using testing::CapturedLog;
 using testing::PlainModule;
 using testing::quiet_options;
 using testing::RunFolder;
-using testing::tiny_loader;
+using testing::tiny_batches;
 using Names = std::vector<std::string>;
 
 constexpr const char* kFolder = "version_0/checkpoints";
@@ -34,7 +34,7 @@ class ModelCheckpointTest : public ::testing::Test {
   std::shared_ptr<ModelCheckpoint> train(const ModelCheckpointOptions& options, const std::vector<double>& val_losses) {
     auto callback = make<ModelCheckpoint>(options);
     Trainer trainer(quiet_options(folder_, static_cast<int64_t>(val_losses.size()), {callback}));
-    trainer.fit(std::make_shared<PlainModule>(val_losses), tiny_loader(), tiny_loader(1));
+    trainer.fit(std::make_shared<PlainModule>(val_losses), tiny_batches(), tiny_batches(1));
     return callback;
   }
   Names saved() const { return folder_.list(kFolder); }
@@ -110,7 +110,7 @@ TEST_F(ModelCheckpointTest, StepsCanRankCheckpoints) {
 TEST_F(ModelCheckpointTest, AccumulatedBatchesAreNoSteps) {
   auto options = quiet_options(folder_, 1, {make<ModelCheckpoint>({.save_top_k = -1, .every_n_train_steps = 1})});
   options.accumulate_grad_batches = 2;
-  Trainer(options).fit(std::make_shared<PlainModule>(), tiny_loader());
+  Trainer(options).fit(std::make_shared<PlainModule>(), tiny_batches());
   EXPECT_EQ(saved(), (Names{"epoch=0-step=1", "epoch=0-step=2"}));
 }
 
@@ -119,7 +119,7 @@ TEST_F(ModelCheckpointTest, AfterEachValidationWhereThereAreSeveralAnEpoch) {
   auto options = quiet_options(folder_, 1, {callback});
   options.val_check_interval = 0.5;
   options.num_sanity_val_steps = 1;
-  Trainer(options).fit(std::make_shared<PlainModule>(std::vector<double>{2, 1}), tiny_loader(), tiny_loader(1));
+  Trainer(options).fit(std::make_shared<PlainModule>(std::vector<double>{2, 1}), tiny_batches(), tiny_batches(1));
   EXPECT_EQ(saved(), (Names{"epoch=0-step=2", "epoch=0-step=4"}));
   EXPECT_EQ(callback->best_model_score(), 1);
 }
@@ -130,7 +130,7 @@ TEST_F(ModelCheckpointTest, SavesAnEpochThatWasCutShort) {
   auto options = quiet_options(folder_, 5, {callback});
   options.max_steps = 2;
   // The metric is not there yet: no error, since no validation was due.
-  Trainer(options).fit(std::make_shared<PlainModule>(), tiny_loader(), tiny_loader(1));
+  Trainer(options).fit(std::make_shared<PlainModule>(), tiny_batches(), tiny_batches(1));
   EXPECT_EQ(saved(), Names{});
   EXPECT_NE(log.text().find("'val_loss' was not logged"), std::string::npos) << log.text();
 }
@@ -190,7 +190,8 @@ TEST_F(ModelCheckpointTest, AResumedRunKnowsTheBestAndLeavesTheFormerRunAlone) {
   const auto first = train({.monitor = "val_loss", .save_last = true}, {1, 2});
   auto second = make<ModelCheckpoint>({.monitor = "val_loss", .save_last = true});
   Trainer trainer(quiet_options(folder_, 4, {second}));
-  trainer.fit(std::make_shared<PlainModule>(std::vector<double>{3, 0.5}), tiny_loader(), tiny_loader(1), path("last"));
+  trainer.fit(std::make_shared<PlainModule>(std::vector<double>{3, 0.5}), tiny_batches(), tiny_batches(1),
+              path("last"));
   EXPECT_EQ(saved(), (Names{"epoch=0-step=4", "last"}));
   EXPECT_EQ(folder_.list("version_1/checkpoints"), (Names{"epoch=3-step=16", "last"}));
   EXPECT_EQ(second->best_model_score(), 0.5);
@@ -205,7 +206,7 @@ TEST_F(ModelCheckpointTest, AFullDiskLosesNothing) {
   };
   Trainer trainer(quiet_options(folder_, 2, {callback}));
   try {
-    trainer.fit(module, tiny_loader(), tiny_loader(1));
+    trainer.fit(module, tiny_batches(), tiny_batches(1));
     FAIL();
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("No space left on device"), std::string::npos) << error.what();
@@ -252,7 +253,7 @@ TEST_F(ModelCheckpointTest, AFailedAsynchronousSaveEndsTrainingAndIsForgotten) {
     };
     Trainer trainer(quiet_options(folder_, 2, {callback}));
     try {
-      trainer.fit(module, tiny_loader(), tiny_loader(1));
+      trainer.fit(module, tiny_batches(), tiny_batches(1));
       ADD_FAILURE() << "no error";
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find("No space left on device"), std::string::npos) << error.what();
@@ -272,7 +273,7 @@ TEST_F(ModelCheckpointTest, SavesAfterAFailureIfAsked) {
     if (batch_idx == 2) throw std::domain_error("the user's");
   };
   Trainer trainer(quiet_options(folder_, 1, {callback}));
-  EXPECT_THROW(trainer.fit(module, tiny_loader()), std::domain_error);
+  EXPECT_THROW(trainer.fit(module, tiny_batches()), std::domain_error);
   EXPECT_EQ(saved(), (Names{"on_exception"}));
   EXPECT_EQ(read_info(path("on_exception")).global_step, 2);
 }
@@ -284,14 +285,14 @@ TEST_F(ModelCheckpointTest, SavesByTime) {
   module->before_step = [](int64_t batch_idx) {
     if (batch_idx == 1) usleep(1'100'000);
   };
-  Trainer(options).fit(module, tiny_loader());
+  Trainer(options).fit(module, tiny_batches());
   EXPECT_EQ(saved(), (Names{"epoch=0-step=2"}));
 }
 
 TEST_F(ModelCheckpointTest, NothingInADryRun) {
   auto options = quiet_options(folder_, 1, {make<ModelCheckpoint>({.save_last = true})});
   options.fast_dev_run = true;
-  Trainer(options).fit(std::make_shared<PlainModule>(), tiny_loader(), tiny_loader(1));
+  Trainer(options).fit(std::make_shared<PlainModule>(), tiny_batches(), tiny_batches(1));
   EXPECT_EQ(saved(), Names{});
 }
 

@@ -21,10 +21,10 @@ using testing::BodyAndHead;
 using testing::Devices;
 using ::testing::HasSubstr;
 using testing::identical;
-using testing::message_of;
 using ::testing::Not;
 using testing::Outcome;
 using testing::Plan;
+using testing::refusal_of;
 using testing::train;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -56,7 +56,7 @@ Plan monitored(LambdaCallbackOptions watch = {}, const std::string& options = ""
 }
 
 std::string message_with(const Plan& plan, const Devices& devices = {}) {
-  return message_of([&] { train(plan, devices); });
+  return refusal_of([&] { train(plan, devices); });
 }
 
 class NanMonitorRuns : public ::testing::TestWithParam<Devices> {};
@@ -181,7 +181,7 @@ std::string message_of_chain(const std::shared_ptr<Module>& module, const std::s
   options.log_every_n_steps = 1;
   options.default_root_dir = testing::fresh_folder("nan_monitor");
   options.callbacks = {Spec<Callback>(make<LambdaCallback>(std::move(fault))), Spec<Callback>(make<NanMonitor>())};
-  return message_of([&] { Trainer(options).fit(module, testing::tiny_loader()); });
+  return refusal_of([&] { Trainer(options).fit(module, testing::tiny_loader()); });
 }
 
 TEST(NanMonitor, GoesByTheModulesOrderAndNotByTheOptimizers) {
@@ -255,7 +255,7 @@ TEST(NanMonitor, NamesAFieldOfTheBatch) {
   options.callbacks.emplace_back(make<NanMonitor>());
   Trainer trainer(options);
   const auto module = make<BodyAndHead>(testing::BodyAndHeadOptions{});
-  EXPECT_THAT(message_of([&] {
+  EXPECT_THAT(refusal_of([&] {
                 trainer.fit(module, DataLoader(std::make_shared<data::TensorDataset>(fields), {.batch_size = 4}));
               }),
               AllOf(HasSubstr("the field 'y' of the batch"), HasSubstr("step 2, epoch 0, batch 1")));
@@ -326,7 +326,7 @@ TEST(NanMonitor, RemembersTheBatchBeforeWhatItReadsNow) {
   TrainerOptions options = testing::quiet(1);
   options.default_root_dir = testing::fresh_folder("nan_monitor");
   options.callbacks.emplace_back(make<NanMonitor>());
-  EXPECT_THAT(message_of([&] {
+  EXPECT_THAT(refusal_of([&] {
                 Trainer(options).fit(
                     make<Unoptimized>(),
                     DataLoader(std::make_shared<data::TensorDataset>(Batch{{"x", x}}), {.batch_size = 1}));
@@ -408,7 +408,7 @@ TEST(NanMonitor, LeavesUnitsAsTheyWere) {
     if (fails)
       options.callbacks.emplace_back(make<LambdaCallback>(
           {.on_after_backward = [](Trainer&, Module&) { throw Error("test", "training fails"); }}));
-    const std::string message = message_of([&] { Trainer(options).fit(module, testing::tiny_loader()); });
+    const std::string message = refusal_of([&] { Trainer(options).fit(module, testing::tiny_loader()); });
     EXPECT_EQ(message == "no error", !fails);
     for (const NamedUnit& named : named_units(*module)) EXPECT_TRUE(named.unit->hooks().empty()) << named.path;
   }
@@ -418,7 +418,7 @@ TEST(NanMonitor, RefusesBadInput) {
   EXPECT_THAT(message_with(monitored({}, "every_n_steps: 0")), HasSubstr("every_n_steps must be at least 1; got 0"));
   EXPECT_THAT(message_with(monitored({}, "action: shout")), HasSubstr("nan_monitor.action must be one of stop, warn"));
   EXPECT_THAT(message_with(monitored({}, "every: 3")), HasSubstr("every_n_steps"));
-  EXPECT_THAT(message_of([] { NanMonitor({.action = "shout"}); }), HasSubstr("one of stop, warn"));
+  EXPECT_THAT(refusal_of([] { NanMonitor({.action = "shout"}); }), HasSubstr("one of stop, warn"));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace {
 using testing::PlainModule;
 using testing::quiet_options;
 using testing::RunFolder;
-using testing::tiny_loader;
+using testing::tiny_batches;
 
 size_t count(const std::string& text, const std::string& part) {
   size_t found = 0;
@@ -52,7 +52,7 @@ TEST_F(ProgressBarTest, PlainLinesWhereThereIsNoTerminal) {
   ::testing::internal::CaptureStderr();
   auto bar = make<ProgressBar>();
   Trainer trainer(options(bar, 2));
-  trainer.fit(std::make_shared<PlainModule>(std::vector<double>{0.5, 0.25}), tiny_loader(), tiny_loader(1));
+  trainer.fit(std::make_shared<PlainModule>(std::vector<double>{0.5, 0.25}), tiny_batches(), tiny_batches(1));
   const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(count(text, "\n"), 2u) << text;
   EXPECT_EQ(text.find('\r'), text.npos);
@@ -64,7 +64,7 @@ TEST_F(ProgressBarTest, PlainLinesWhereThereIsNoTerminal) {
 TEST_F(ProgressBarTest, PlainLinesNowAndThenInLongEpochs) {
   ::testing::internal::CaptureStderr();
   Trainer trainer(options(make<ProgressBar>({.plain_interval = 1e-9}), 1));
-  trainer.fit(std::make_shared<PlainModule>(), tiny_loader());
+  trainer.fit(std::make_shared<PlainModule>(), tiny_batches());
   const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(count(text, "\n"), 5u) << text;
   EXPECT_NE(text.find("Epoch 0:  25% 1/4"), text.npos) << text;
@@ -75,7 +75,7 @@ TEST_F(ProgressBarTest, ATerminalShowsEveryStage) {
   trainer_options.num_sanity_val_steps = 1;
   Trainer trainer(trainer_options);
   auto module = std::make_shared<PlainModule>();
-  trainer.fit(module, tiny_loader(), tiny_loader(2));
+  trainer.fit(module, tiny_batches(), tiny_batches(2));
   EXPECT_TRUE(shown("Epoch 0:  25%|")) << screen_;
   EXPECT_TRUE(shown("\nValidation:  50%|")) << screen_;
   // Only the epochs' lines stay, and the cursor is below them.
@@ -85,22 +85,22 @@ TEST_F(ProgressBarTest, ATerminalShowsEveryStage) {
   EXPECT_EQ(rows()[2], "");
 
   screen_.clear();
-  trainer.validate(module, DataLoaders(tiny_loader(3)));
+  trainer.validate(module, DataLoaders(tiny_batches(3)));
   ASSERT_EQ(rows().size(), 2u) << screen_;
   EXPECT_TRUE(rows()[0].starts_with("Validation: 100%|")) << screen_;
   EXPECT_NE(rows()[0].find("val_loss="), std::string::npos) << screen_;
   screen_.clear();
-  trainer.test(module, DataLoaders(tiny_loader(3)));
+  trainer.test(module, DataLoaders(tiny_batches(3)));
   EXPECT_TRUE(rows()[0].starts_with("Test: 100%|")) << screen_;
   screen_.clear();
-  trainer.predict(module, DataLoaders(tiny_loader(3)));
+  trainer.predict(module, DataLoaders(tiny_batches(3)));
   EXPECT_TRUE(rows()[0].starts_with("Prediction: 100%|")) << screen_;
   EXPECT_EQ(rows()[1], "");
 }
 
 TEST_F(ProgressBarTest, RefreshesNoMoreOftenThanAsked) {
   Trainer trainer(options(terminal_bar({.refresh_rate = 0.01}), 1));
-  trainer.fit(std::make_shared<PlainModule>(), tiny_loader(500));
+  trainer.fit(std::make_shared<PlainModule>(), tiny_batches(500));
   // The first batch, and the line at the end.
   EXPECT_EQ(count(screen_, "Epoch 0:"), 2u) << screen_;
 }
@@ -111,7 +111,7 @@ TEST_F(ProgressBarTest, LogMessagesAppearAbove) {
   module->before_step = [](int64_t batch_idx) {
     if (batch_idx == 2) log::info("hello");
   };
-  trainer.fit(module, tiny_loader());
+  trainer.fit(module, tiny_batches());
   EXPECT_TRUE(shown("\r\033[J[levin] hello\nEpoch 0:  50%|")) << screen_;
   // Afterwards they go to standard error again.
   ::testing::internal::CaptureStderr();
@@ -125,7 +125,7 @@ TEST_F(ProgressBarTest, AnExceptionLeavesTheTerminalUsable) {
   module->before_step = [](int64_t batch_idx) {
     if (batch_idx == 2) throw std::domain_error("the user's");
   };
-  EXPECT_THROW(trainer.fit(module, tiny_loader()), std::domain_error);
+  EXPECT_THROW(trainer.fit(module, tiny_batches()), std::domain_error);
   ASSERT_EQ(rows().size(), 2u) << screen_;
   EXPECT_TRUE(rows()[0].starts_with("Epoch 0:  50%|")) << screen_;
   EXPECT_EQ(rows()[1], "");
@@ -136,7 +136,7 @@ TEST_F(ProgressBarTest, AnExceptionLeavesTheTerminalUsable) {
 
 TEST_F(ProgressBarTest, LeavesNothingIfAsked) {
   Trainer trainer(options(terminal_bar({.refresh_rate = 1e6, .leave = false}), 3));
-  trainer.fit(std::make_shared<PlainModule>(), tiny_loader());
+  trainer.fit(std::make_shared<PlainModule>(), tiny_batches());
   EXPECT_EQ(rows(), std::vector<std::string>{""}) << screen_;
 }
 

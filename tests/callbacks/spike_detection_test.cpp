@@ -17,9 +17,9 @@ using testing::Devices;
 using testing::fresh_folder;
 using ::testing::HasSubstr;
 using testing::identical;
-using testing::message_of;
+using testing::refusal_of;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 
 /// The loss of batch i is the i-th value of the data, whatever the weights are.
 class ScriptedLoss : public Module {
@@ -123,7 +123,7 @@ TEST(SpikeDetection, FollowsItsOptions) {
 }
 
 TEST(SpikeDetection, ALossThatIsNotFiniteIsASpikeOrNothing) {
-  const std::vector<double> losses = {1, 1, 1, kNan, 1, 5};
+  const std::vector<double> losses = {1, 1, 1, kNotANumber, 1, 5};
   const Result strict = run({.losses = losses, .options = {.warmup = 1}});
   EXPECT_EQ(batches_of(strict), (Batches{3, 5}));
   EXPECT_THAT(strict.file, HasSubstr(R"("loss": null)"));
@@ -182,7 +182,7 @@ TEST(SpikeDetection, StopsAllRanks) {
 
 TEST(SpikeDetection, RaisesAtTheBoundary) {
   for (const Devices& devices : {Devices{}, Devices{"ddp_threads", 2}})
-    EXPECT_THAT(message_of([&] {
+    EXPECT_THAT(refusal_of([&] {
                   run({.losses = {1, 1, 9, 1, 1, 12, 1},
                        .options = {.warmup = 1, .action = "raise"},
                        .devices = devices,
@@ -232,7 +232,7 @@ TEST(SpikeDetection, ChangesNothing) {
 
 TEST(SpikeDetection, RefusesBadInput) {
   const auto refusal = [](const std::string& options) {
-    return message_of([&] {
+    return refusal_of([&] {
       testing::train({.callback = fmt::format("{{spike_detection: {{{}}}}}", options), .epochs = 1}, Devices{});
     });
   };

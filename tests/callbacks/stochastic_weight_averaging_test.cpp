@@ -14,9 +14,9 @@ using testing::expect_close;
 using testing::expect_resumes_everywhere;
 using testing::fresh_folder;
 using testing::identical;
-using testing::message_of;
 using testing::Outcome;
 using testing::Plan;
+using testing::refusal_of;
 using testing::to_double;
 using testing::train;
 using testing::weights;
@@ -124,7 +124,7 @@ TEST(StochasticWeightAveragingTest, WithoutAnEpochTheWeightsAreThoseOfTraining) 
 
 TEST(StochasticWeightAveragingTest, SaysWhatIsWrong) {
   const auto fit = [](const std::string& options, int64_t epochs) {
-    return message_of(
+    return refusal_of(
         [&] { train({.callback = "{stochastic_weight_averaging: " + options + "}", .epochs = epochs}, {}); });
   };
   EXPECT_NE(fit("{}", 4).find("swa_lrs is required"), std::string::npos);
@@ -134,7 +134,7 @@ TEST(StochasticWeightAveragingTest, SaysWhatIsWrong) {
   EXPECT_NE(fit("{swa_lrs: 0.1, swa_epoch_start: 4}", 4).find("trainer.max_epochs 4"), std::string::npos);
   EXPECT_NE(fit("{swa_lrs: [0.1, 0.2]}", 4).find("2 learning rates, but the optimizer 1 parameter groups"),
             std::string::npos);
-  EXPECT_NE(message_of([] {
+  EXPECT_NE(refusal_of([] {
               Plan plan{.callback = "{stochastic_weight_averaging: {swa_lrs: 0.1}}"};
               plan.change = [](TrainerOptions& options) {
                 options.max_epochs = -1;
@@ -179,7 +179,7 @@ TEST(Replay, IsRefusedOutsideOfTraining) {
   Trainer trainer(testing::quiet(1));
   auto module = make<BodyAndHead>({});
   trainer.fit(module, testing::tiny_loader());
-  EXPECT_NE(message_of([&] { trainer.replay_training_data(); }).find("only inside fit"), std::string::npos);
+  EXPECT_NE(refusal_of([&] { trainer.replay_training_data(); }).find("only inside fit"), std::string::npos);
 }
 
 }  // namespace

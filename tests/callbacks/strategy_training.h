@@ -225,7 +225,7 @@ inline std::vector<at::Tensor> to_double(std::vector<at::Tensor> tensors) {
 }
 
 /// What an error says when something is done.
-inline std::string message_of(const std::function<void()>& action) {
+inline std::string refusal_of(const std::function<void()>& action) {
   try {
     action();
   } catch (const Error& error) {

@@ -26,10 +26,10 @@ using testing::fresh_folder;
 using ::testing::HasSubstr;
 using testing::identical;
 using testing::make_saver;
-using testing::message_of;
 using ::testing::Not;
 using testing::Outcome;
 using testing::Plan;
+using testing::refusal_of;
 using testing::tiny_dataset;
 using testing::train;
 
@@ -204,7 +204,7 @@ TEST(ThroughputMonitor, StartsAnewInARunThatResumes) {
 }
 
 /// One device, with a recorder that the CPU can do.
-class TapedDevice final : public SingleDevice {
+class MeteredDevice final : public SingleDevice {
  public:
   GraphSupport graph_support() override {
     return {.recorder = std::make_unique<testing::TapeRecorder>(), .why_not = ""};
@@ -214,7 +214,7 @@ class TapedDevice final : public SingleDevice {
 TEST(ThroughputMonitor, KnowsTheOperationsOfReplayedSteps) {
   Plan plan = monitored("warmup_steps: 6", 4);
   plan.change = [](TrainerOptions& options) {
-    options.strategy = Spec<Strategy>(std::make_shared<TapedDevice>());
+    options.strategy = Spec<Strategy>(std::make_shared<MeteredDevice>());
     options.cuda_graph = true;
   };
   const int64_t before = testing::TapeRecorder::replayed();
@@ -287,22 +287,22 @@ TEST(ThroughputMonitor, TakesAFunctionThatMeasuresABatch) {
 }
 
 TEST(ThroughputMonitor, RefusesBadInput) {
-  const auto refusal = [](const std::string& options) { return message_of([&] { train(monitored(options, 1), {}); }); };
+  const auto refusal = [](const std::string& options) { return refusal_of([&] { train(monitored(options, 1), {}); }); };
   EXPECT_THAT(refusal("window: 0"), HasSubstr("throughput_monitor.window must be at least 1; got 0"));
   EXPECT_THAT(refusal("warmup_steps: -1"), HasSubstr("warmup_steps must be at least 0"));
   EXPECT_THAT(refusal("peak_tflops: -3"), HasSubstr("peak_tflops must be above 0"));
   EXPECT_THAT(refusal("windw: 3"), HasSubstr("window"));
   EXPECT_THAT(refusal("tokens: ids"), HasSubstr("tokens is 'ids', which the batch does not have; valid: x, y"));
   EXPECT_THAT(
-      message_of([] { ThroughputMonitor({.tokens = "x", .count_tokens = [](const Batch&) { return int64_t{1}; }}); }),
+      refusal_of([] { ThroughputMonitor({.tokens = "x", .count_tokens = [](const Batch&) { return int64_t{1}; }}); }),
       HasSubstr("exclude each other"));
-  EXPECT_THAT(message_of([] { ThroughputMonitor({.window = 0}); }), HasSubstr("window must be at least 1"));
+  EXPECT_THAT(refusal_of([] { ThroughputMonitor({.window = 0}); }), HasSubstr("window must be at least 1"));
 }
 
 TEST(ThroughputMonitor, MustBeOnEveryThreadRank) {
   Plan plan{.epochs = 1};
   plan.change = [](TrainerOptions& options) { options.callbacks.emplace_back(std::make_shared<ThroughputMonitor>()); };
-  EXPECT_THAT(message_of([&] { train(plan, {"ddp_threads", 2}); }), HasSubstr("hint: make it with levin::make"));
+  EXPECT_THAT(refusal_of([&] { train(plan, {"ddp_threads", 2}); }), HasSubstr("hint: make it with levin::make"));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ using testing::CapturedLog;
 using testing::PlainModule;
 using testing::quiet_options;
 using testing::RunFolder;
-using testing::tiny_loader;
+using testing::tiny_batches;
 
 /// A state as a checkpoint holds it.
 State after_training(double seconds) {
@@ -34,7 +34,7 @@ TEST(Timer, MeasuresStages) {
   Trainer trainer(quiet_options(folder, 1, {timer}));
   auto module = std::make_shared<PlainModule>();
   module->before_step = [](int64_t) { usleep(2000); };
-  trainer.fit(module, tiny_loader(), tiny_loader(1));
+  trainer.fit(module, tiny_batches(), tiny_batches(1));
   EXPECT_GT(timer->time_elapsed(), 0.008);
   EXPECT_GT(timer->time_elapsed(RunningStage::kValidate), 0);
   EXPECT_LT(timer->time_elapsed(RunningStage::kValidate), timer->time_elapsed());
@@ -43,7 +43,7 @@ TEST(Timer, MeasuresStages) {
   const double stopped = timer->time_elapsed();
   usleep(2000);
   EXPECT_EQ(timer->time_elapsed(), stopped);
-  trainer.test(module, DataLoaders(tiny_loader(1)));
+  trainer.test(module, DataLoaders(tiny_batches(1)));
   EXPECT_GT(timer->time_elapsed(RunningStage::kTest), 0);
 }
 
@@ -56,7 +56,7 @@ TEST(Timer, EndsTraining) {
   module->before_step = [](int64_t batch_idx) {
     if (batch_idx == 1) usleep(1'100'000);
   };
-  trainer.fit(module, tiny_loader(10));
+  trainer.fit(module, tiny_batches(10));
   EXPECT_EQ(trainer.global_step(), 2);
   EXPECT_EQ(timer->time_remaining(), 0);
   EXPECT_NE(log.text().find("00:00:00:01 is over"), std::string::npos) << log.text();

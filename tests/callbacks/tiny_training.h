@@ -96,7 +96,7 @@ class PlainModule : public Module {
 };
 
 /// `batches` batches of two examples.
-inline DataLoader tiny_loader(int64_t batches = 4) {
+inline DataLoader tiny_batches(int64_t batches = 4) {
   const auto x = torch::linspace(-1, 1, batches * 4).reshape({batches * 2, 2});
   return {std::make_shared<data::TensorDataset>(Batch{{"x", x}}), {.batch_size = 2}};
 }

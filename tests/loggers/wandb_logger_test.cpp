@@ -94,7 +94,7 @@ class WandbLoggerTest : public ::testing::Test {
   std::vector<std::string> warnings_;
 };
 
-void log_one(Logger& logger, const std::string& name, double value, int64_t step) {
+void log_a_value(Logger& logger, const std::string& name, double value, int64_t step) {
   const MetricValue metric{name, value};
   logger.log_metrics({&metric, 1}, step, 0);
 }
@@ -172,7 +172,7 @@ TEST_F(WandbLoggerTest, WandbReadsEverythingBack) {
 TEST_F(WandbLoggerTest, WandbSyncListsTheRun) {
   WandbLogger logger;
   logger.start(run_);
-  log_one(logger, "loss", 1, 1);
+  log_a_value(logger, "loss", 1, 1);
   logger.finish(TrainerStatus::kFinished);
   const auto result = testing::run_program(
       {testing::test_python(), "-W", "ignore", "-m", "wandb", "sync"},
@@ -186,7 +186,7 @@ TEST_F(WandbLoggerTest, FurtherFitsGoOnInOneRun) {
     WandbLogger logger;  // as in a forked rank, which begins from nothing
     for (int call = 0; call < 2; ++call) {
       logger.start(run_);
-      log_one(logger, "loss", fit, 2 * fit + call);
+      log_a_value(logger, "loss", fit, 2 * fit + call);
       logger.finish(fit == 2 ? TrainerStatus::kInterrupted : TrainerStatus::kFinished);
     }
   }
@@ -211,7 +211,7 @@ TEST_F(WandbLoggerTest, ManyBlocksAndRecordsOfEverySize) {
   logger.log_text("t", std::string(200'000, 'y'), 3000);
   logger.finish(TrainerStatus::kFinished);
   logger.start(run_);  // goes on behind all of them
-  log_one(logger, "loss", 1, 3001);
+  log_a_value(logger, "loss", 1, 3001);
   logger.finish(TrainerStatus::kFinished);
   const Json found = read_back(run_.directory);
   ASSERT_TRUE(found.is_object());
@@ -225,13 +225,13 @@ TEST_F(WandbLoggerTest, AFullDiskLosesNothing) {
   testing::FaultyFileSystem files;
   WandbLogger logger;
   logger.start(run_);
-  log_one(logger, "loss", 0, 0);
+  log_a_value(logger, "loss", 0, 0);
   ASSERT_TRUE(wait_until([&] { return rows_written() == 1; }));
   files.fail_after_bytes(50);
-  for (int64_t step = 1; step < 100; ++step) log_one(logger, "loss", 1, step);
+  for (int64_t step = 1; step < 100; ++step) log_a_value(logger, "loss", 1, step);
   ASSERT_TRUE(wait_until([&] { return !warnings().empty(); }));
   files.heal();
-  log_one(logger, "loss", 2, 100);
+  log_a_value(logger, "loss", 2, 100);
   logger.finish(TrainerStatus::kFinished);
   const Json found = read_back(run_.directory);
   ASSERT_TRUE(found.is_object());
@@ -249,9 +249,9 @@ TEST_F(WandbLoggerTest, ALargeCheckpointHoldsUpNothing) {
   WandbLogger logger({.log_model = "all", .finish_seconds = 0.2});
   logger.start(run_);
   logger.after_save_checkpoint({.path = checkpoint, .is_best = true});
-  log_one(logger, "loss", 1, 1);
+  log_a_value(logger, "loss", 1, 1);
   EXPECT_TRUE(wait_until([&] { return rows_written() == 1; }));
-  log_one(logger, "loss", 2, 2);
+  log_a_value(logger, "loss", 2, 2);
   const auto begin = std::chrono::steady_clock::now();
   logger.finish(TrainerStatus::kFinished);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
@@ -290,7 +290,7 @@ const testing::SelfProgram endless("endless wandb run", [] {
   WandbLogger logger;
   logger.start({.directory = std::getenv("LEVIN_TEST_FOLDER"), .name = "version_0"});
   for (int64_t step = 0;; ++step) {
-    log_one(logger, "loss", static_cast<double>(step), step);
+    log_a_value(logger, "loss", static_cast<double>(step), step);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return 0;

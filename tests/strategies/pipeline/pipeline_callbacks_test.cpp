@@ -53,7 +53,7 @@ TEST(PipelineAverages, Weights) {
 
 TEST(PipelineAverages, WeightsStochasticallyAreRefusedWhereLayersHaveRunningStatistics) {
   const Plan plan{.callback = "{stochastic_weight_averaging: {swa_lrs: 0.02, swa_epoch_start: 2}}"};
-  const std::string message = testing::message_of([&] { train(plan, kWhole); });
+  const std::string message = testing::refusal_of([&] { train(plan, kWhole); });
   EXPECT_NE(message.find("BatchNorm"), std::string::npos) << message;
   EXPECT_NE(message.find("strategy 'pipeline_threads'"), std::string::npos) << message;
 }
