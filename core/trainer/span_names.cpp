@@ -12,8 +12,9 @@ namespace {
 
 std::string span_name(const char* kind, const std::type_info& type, const char* hook) {
   std::string class_name = detail::demangled(type.name());
-  constexpr std::string_view kOwn = "levin::";
-  if (class_name.starts_with(kOwn)) class_name.erase(0, kOwn.size());
+  // What a reader knows the class by.
+  for (const std::string_view scope : {"levin::", "(anonymous namespace)::"})
+    if (class_name.starts_with(scope)) class_name.erase(0, scope.size());
   return fmt::format("[{}]{}.{}", kind, class_name, hook);
 }
 

@@ -76,6 +76,7 @@ TEST_F(PyTorchProfilerTest, OperatorsLieInTheirUnitPhaseAndStep) {
   EXPECT_THAT(found.at(3), HasSubstr("ProfilerStep#3 > "));
   EXPECT_THAT(found.at(3), HasSubstr("[Unit]block1.inner (Inner)"));
   EXPECT_THAT(chains(traces().front(), "aten::tanh_backward").at(0), HasSubstr("> backward >"));
+  EXPECT_THAT(read_text(traces().front()), HasSubstr("\"enumerate(DataLoader)#fetch_train_batch.__next__\""));
   // The table, whole in a file and in part on the console.
   const auto tables = files_with(traces_, ".operators.txt");
   ASSERT_THAT(tables, SizeIs(1));
