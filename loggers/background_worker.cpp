@@ -29,6 +29,12 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kSpoolPause(2);
 /// What one call of the sink gets at most.
 constexpr size_t kBatchRecords = 4096;
+/// The end waits so long without a word.
+constexpr std::chrono::seconds kMoment(1);
+/// More would overflow a clock.
+constexpr std::chrono::hours kLongestPatience(24 * 365);
+/// How long a sink without a spool may take for what is left after the end.
+constexpr std::chrono::seconds kLastCalls(2);
 
 size_t cost(const std::string& record) { return record.size() + sizeof record; }
 
@@ -50,28 +56,33 @@ class BackgroundWorker::State {
   int64_t waiting();
 
  private:
+  enum class Outcome { kNothingToDo, kSent, kFailed };
+
   void run();
-  /// One call of the sink; false when it failed.
-  bool send_some();
-  void failed(const std::string& message);
+  /// One call of the sink, when there is something for it. Whatever is thrown is its failure.
+  Outcome work() noexcept;
   bool fetch();
-  /// Moves what waits in memory to the spool; false when that cannot take it.
+  void send_some();
+  void failed(const char* message) noexcept;
+  /// Puts everything that waits into the spool; false when that cannot take it.
+  bool keep_all() noexcept;
+  bool keep_in_flight();
   bool spill();
-  void save_in_flight();
-  void spool_failed(const Error& error);
-  void report();
+  void spool_failed(const char* message) noexcept;
   void pop_spool();
+  void announce_wait(std::chrono::milliseconds patience, bool is_kept) noexcept;
+  void report();
+  /// Under spool_mutex_.
+  bool spool_rests() const { return spool_failing_ && Clock::now() < next_spool_try_; }
   /// Under mutex_. One record has room whatever its size.
   bool has_room(size_t size) const { return memory_.empty() || memory_bytes_ + size <= options_.memory_bytes; }
+  void put_in_memory(std::string record, size_t size);
 
   const BackgroundWorkerOptions options_;
   const std::unique_ptr<RecordSink> sink_;
   const pid_t process_ = ::getpid();
 
-  // Of the thread alone until it has ended.
-  std::vector<std::string> in_flight_;  ///< the oldest records, those of the call in progress
-  size_t in_flight_sent_ = 0;           ///< of in_flight_, from the first
-  bool in_flight_in_spool_ = false;     ///< they are the first file of the spool as well
+  // Of the thread alone, until it has ended.
   bool warned_ = false;
   std::chrono::milliseconds pause_{0};
 
@@ -79,13 +90,20 @@ class BackgroundWorker::State {
   std::optional<RecordSpool> spool_;
   bool spool_failing_ = false;
   bool spool_warned_ = false;
+  bool warned_of_unreadable_ = false;
   Clock::time_point next_spool_try_;
+  // Changed by the thread alone, with the mutex; others read them with it.
+  std::vector<std::string> in_flight_;  ///< the oldest records, those of the call in progress
+  size_t in_flight_sent_ = 0;           ///< of in_flight_, from the first
+  // Of any thread.
+  bool in_flight_in_spool_ = false;  ///< what was not sent when it was put there is the first file of the spool as well
 
   std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable ended_;
   std::vector<std::string> memory_;
   size_t memory_bytes_ = 0;
+  bool has_news_ = false;        ///< something was pushed since memory was fetched from
   int64_t in_flight_count_ = 0;  ///< records that are in in_flight_ and nowhere else
   int64_t lost_ = 0;
   bool finishing_ = false;
@@ -97,7 +115,7 @@ class BackgroundWorker::State {
 
 BackgroundWorker::State::State(BackgroundWorkerOptions options, std::unique_ptr<RecordSink> sink)
     : options_(std::move(options)), sink_(std::move(sink)) {
-  if (!options_.spool.empty()) spool_.emplace(options_.spool);
+  if (!options_.spool.empty()) spool_.emplace(options_.spool, options_.spool_must_be_free);
   // Signals are for the program's own threads.
   sigset_t all;
   sigset_t former;
@@ -121,21 +139,22 @@ void BackgroundWorker::State::push(std::string record) {
       return;
     }
     if (has_room(size)) {
-      memory_bytes_ += size;
-      memory_.push_back(std::move(record));
-      if (memory_.size() == 1) wake_.notify_one();
+      put_in_memory(std::move(record), size);
       return;
     }
   }
   const bool spilled = spill();
   const std::lock_guard lock(mutex_);
-  if (!spilled && !has_room(size)) {
+  if (spilled || has_room(size))
+    put_in_memory(std::move(record), size);
+  else
     ++lost_;
-    return;
-  }
-  memory_bytes_ += size;
+}
+
+void BackgroundWorker::State::put_in_memory(std::string record, size_t size) {
   memory_.push_back(std::move(record));
-  wake_.notify_one();
+  memory_bytes_ += size;
+  if (!std::exchange(has_news_, true)) wake_.notify_one();
 }
 
 void BackgroundWorker::State::run() {
@@ -143,16 +162,15 @@ void BackgroundWorker::State::run() {
   while (!stop_) {
     const bool last_try = finishing_;
     lock.unlock();
-    const bool has_work = fetch();
-    const bool sent = has_work && send_some();
+    const Outcome outcome = work();
     lock.lock();
-    if (has_work && sent) {
+    if (outcome == Outcome::kSent) {
       pause_ = {};
       continue;
     }
-    if (!has_work) {
-      if (finishing_ && memory_.empty()) break;
-      if (memory_.empty()) wake_.wait(lock, [this] { return finishing_ || stop_ || !memory_.empty(); });
+    if (outcome == Outcome::kNothingToDo) {
+      if (!has_news_ && finishing_) break;
+      wake_.wait(lock, [this] { return finishing_ || stop_ || has_news_; });
       continue;
     }
     // It failed. Once finish() was called there is one more try.
@@ -161,8 +179,7 @@ void BackgroundWorker::State::run() {
     const auto next_try = Clock::now() + pause_;
     while (!finishing_ && !stop_ && Clock::now() < next_try) {
       lock.unlock();
-      save_in_flight();
-      spill();
+      keep_all();
       lock.lock();
       const auto next_look = std::min(next_try, Clock::now() + std::chrono::seconds(1));
       wake_.wait_until(lock, next_look, [this] { return finishing_ || stop_.load(); });
@@ -170,6 +187,17 @@ void BackgroundWorker::State::run() {
   }
   has_ended_ = true;
   ended_.notify_all();
+}
+
+BackgroundWorker::State::Outcome BackgroundWorker::State::work() noexcept {
+  try {
+    if (!fetch()) return Outcome::kNothingToDo;
+    send_some();
+    return Outcome::kSent;
+  } catch (const std::exception& error) {
+    if (!stop_) failed(error.what());
+    return Outcome::kFailed;
+  }
 }
 
 /// Makes in_flight_ hold what is to be sent next; false when there is nothing.
@@ -194,74 +222,82 @@ bool BackgroundWorker::State::fetch() {
   const std::lock_guard lock(mutex_);
   in_flight_.swap(memory_);
   memory_bytes_ = 0;
+  has_news_ = false;
   in_flight_count_ = static_cast<int64_t>(in_flight_.size());
   return !in_flight_.empty();
 }
 
-bool BackgroundWorker::State::send_some() {
-  try {
-    const auto rest = std::span<const std::string>(in_flight_).subspan(in_flight_sent_);
-    const size_t done = sink_->send(rest.first(std::min(rest.size(), kBatchRecords)), stop_);
-    if (done == 0) throw Error("logger", "what is to be sent was not taken");
-    in_flight_sent_ += done;
-    const std::lock_guard spool_lock(spool_mutex_);
-    if (in_flight_in_spool_) {
-      if (in_flight_sent_ >= in_flight_.size()) pop_spool();
-    } else {
-      const std::lock_guard lock(mutex_);
-      in_flight_count_ -= static_cast<int64_t>(done);
-    }
-    return true;
-  } catch (const std::exception& error) {
-    if (!stop_) failed(error.what());
-    return false;
+void BackgroundWorker::State::send_some() {
+  const auto rest = std::span<const std::string>(in_flight_).subspan(in_flight_sent_);
+  const size_t taken = sink_->send(rest.first(std::min(rest.size(), kBatchRecords)), stop_);
+  const bool is_unknown = taken == 0;
+  const size_t done = is_unknown ? 1 : taken;
+  const std::lock_guard spool_lock(spool_mutex_);
+  in_flight_sent_ += done;
+  if (in_flight_in_spool_) {
+    if (is_unknown) spool_->set_front_aside();
+    if (in_flight_sent_ >= in_flight_.size()) pop_spool();
+    return;
   }
+  const std::lock_guard lock(mutex_);
+  in_flight_count_ -= static_cast<int64_t>(done);
+  if (is_unknown) ++lost_;
 }
 
 void BackgroundWorker::State::pop_spool() {
   try {
-    spool_->pop_front();
+    const std::string aside = spool_->pop_front();
+    if (aside.empty() || std::exchange(warned_of_unreadable_, true)) return;
+    log::warning(
+        fmt::format("{}: a part of what waited in {} cannot be read (a crash, a failing disk, another version of this "
+                    "program); it is set aside as {}, and the rest is sent",
+                    options_.name, spool_->directory(), aside));
   } catch (const Error&) {
     // The file stays, and what it holds is sent again by a later process.
   }
 }
 
-void BackgroundWorker::State::failed(const std::string& message) {
-  if (warned_) return;
-  warned_ = true;
-  const std::string kept = spool_ ? fmt::format("is kept in {}", spool_->directory()) : "waits in memory";
-  log::warning(
-      fmt::format("{}: {}; training goes on; what cannot be sent {} and is tried again", options_.name, message, kept));
+void BackgroundWorker::State::failed(const char* message) noexcept {
+  if (std::exchange(warned_, true)) return;
+  try {
+    const std::string kept = spool_ ? fmt::format("is kept in {}", spool_->directory()) : "waits in memory";
+    log::warning(fmt::format("{}: {}; training goes on; what cannot be sent {} and is tried again", options_.name,
+                             message, kept));
+  } catch (const std::exception&) {
+    warned_ = false;
+  }
 }
 
-void BackgroundWorker::State::save_in_flight() {
-  const std::lock_guard spool_lock(spool_mutex_);
-  if (!spool_ || in_flight_in_spool_ || in_flight_sent_ >= in_flight_.size()) return;
-  if (spool_failing_ && Clock::now() < next_spool_try_) return;
-  in_flight_.erase(in_flight_.begin(), in_flight_.begin() + static_cast<std::ptrdiff_t>(in_flight_sent_));
-  in_flight_sent_ = 0;
+bool BackgroundWorker::State::keep_all() noexcept {
   try {
-    spool_->prepend(in_flight_);
-  } catch (const Error& error) {
-    spool_failed(error);
-    return;
+    const bool in_flight_is_kept = keep_in_flight();
+    return spill() && in_flight_is_kept;
+  } catch (const std::exception&) {
+    return false;  // no memory; it is tried again
   }
-  in_flight_.clear();
+}
+
+/// Puts what is in flight into the spool as well; false when that cannot take it.
+bool BackgroundWorker::State::keep_in_flight() {
+  const std::lock_guard spool_lock(spool_mutex_);
+  if (in_flight_in_spool_ || in_flight_sent_ >= in_flight_.size()) return true;
+  if (!spool_ || spool_rests()) return false;
+  try {
+    spool_->prepend(std::span<const std::string>(in_flight_).subspan(in_flight_sent_));
+  } catch (const std::exception& error) {
+    spool_failed(error.what());
+    return false;
+  }
+  in_flight_in_spool_ = true;
   const std::lock_guard lock(mutex_);
   in_flight_count_ = 0;
+  return true;
 }
 
-void BackgroundWorker::State::spool_failed(const Error& error) {
-  spool_failing_ = true;
-  next_spool_try_ = Clock::now() + kSpoolPause;
-  if (std::exchange(spool_warned_, true)) return;
-  log::warning(fmt::format("{}: {}; training goes on; what cannot be sent waits in memory, up to {}", options_.name,
-                           error.what(), size_text(static_cast<int64_t>(options_.memory_bytes))));
-}
-
+/// Moves what waits in memory to the spool; false when that cannot take it.
 bool BackgroundWorker::State::spill() {
   const std::lock_guard spool_lock(spool_mutex_);
-  if (!spool_ || (spool_failing_ && Clock::now() < next_spool_try_)) return false;
+  if (!spool_ || spool_rests()) return false;
   std::vector<std::string> taken;
   size_t taken_bytes = 0;
   {
@@ -273,8 +309,8 @@ bool BackgroundWorker::State::spill() {
     spool_->append(taken);
     spool_failing_ = false;
     return true;
-  } catch (const Error& error) {
-    spool_failed(error);
+  } catch (const std::exception& error) {
+    spool_failed(error.what());
   }
   const std::lock_guard lock(mutex_);
   taken.insert(taken.end(), std::make_move_iterator(memory_.begin()), std::make_move_iterator(memory_.end()));
@@ -283,22 +319,62 @@ bool BackgroundWorker::State::spill() {
   return false;
 }
 
+void BackgroundWorker::State::spool_failed(const char* message) noexcept {
+  spool_failing_ = true;
+  next_spool_try_ = Clock::now() + kSpoolPause;
+  if (std::exchange(spool_warned_, true)) return;
+  try {
+    log::warning(fmt::format("{}: {}; training goes on; what cannot be sent waits in memory, up to {}", options_.name,
+                             message, size_text(static_cast<int64_t>(options_.memory_bytes))));
+  } catch (const std::exception&) {
+    spool_warned_ = false;
+  }
+}
+
 void BackgroundWorker::State::finish(std::chrono::milliseconds patience) {
   if (!thread_.joinable()) return;
+  patience = std::clamp(patience, std::chrono::milliseconds(0), std::chrono::milliseconds(kLongestPatience));
+  const auto begin = Clock::now();
+  const auto wait_for_end = [&](std::unique_lock<std::mutex>& lock, std::chrono::milliseconds time) {
+    return ended_.wait_until(lock, begin + time, [this] { return has_ended_; });
+  };
   {
     std::unique_lock lock(mutex_);
     finishing_ = true;
     wake_.notify_all();
-    ended_.wait_for(lock, patience, [this] { return has_ended_; });
+    if (!wait_for_end(lock, std::min<std::chrono::milliseconds>(patience, kMoment)) && patience > kMoment) {
+      lock.unlock();
+      announce_wait(patience, keep_all());
+      lock.lock();
+      wait_for_end(lock, patience);
+    }
     stop_ = true;
     wake_.notify_all();
   }
   thread_.join();
-  next_spool_try_ = {};
-  save_in_flight();
-  next_spool_try_ = {};
-  spill();
+  if (spool_) {
+    // Each has its try, whatever the disk did before.
+    spool_failing_ = false;
+    keep_in_flight();
+    spool_failing_ = false;
+    spill();
+  } else {
+    const auto end = Clock::now() + kLastCalls;
+    while (work() == Outcome::kSent && Clock::now() < end) continue;
+  }
   report();
+}
+
+void BackgroundWorker::State::announce_wait(std::chrono::milliseconds patience, bool is_kept) noexcept {
+  try {
+    const std::string how_long = patience < kLongestPatience
+                                     ? fmt::format(" up to {:g} s", std::chrono::duration<double>(patience).count())
+                                     : "";
+    const std::string kept = is_kept ? fmt::format("; until then they are kept in {}", spool_->directory()) : "";
+    log::info(fmt::format("{}: waits{} for {} records{}", options_.name, how_long, waiting(), kept));
+  } catch (const std::exception&) {
+    // No memory for a message.
+  }
 }
 
 void BackgroundWorker::State::report() {

@@ -52,12 +52,13 @@ std::string sha256_hex(std::string_view data) { return hex_digest(EVP_sha256(), 
 
 std::string md5_hex(std::string_view data) { return hex_digest(EVP_md5(), data); }
 
-std::string md5_base64_of_file(const std::string& path) {
+std::string md5_base64_of_file(const std::string& path, const std::atomic<bool>& stop) {
   std::ifstream file(path, std::ios::binary);
   Digest digest(EVP_md5());
   std::vector<char> chunk(1 << 20);
-  while (file.read(chunk.data(), static_cast<std::streamsize>(chunk.size())) || file.gcount() > 0)
+  while (!stop && (file.read(chunk.data(), static_cast<std::streamsize>(chunk.size())) || file.gcount() > 0))
     digest.add({chunk.data(), static_cast<size_t>(file.gcount())});
+  if (stop) throw Error("files", fmt::format("there was no time to read all of {}", path));
   if (!file.eof()) throw Error("files", fmt::format("cannot read {}", path));
   const std::string bytes = digest.bytes();
   std::array<unsigned char, 4 * (EVP_MAX_MD_SIZE / 3 + 1) + 1> text{};

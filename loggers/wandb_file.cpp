@@ -10,6 +10,7 @@
 #include <bit>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -33,40 +34,60 @@ uint32_t checksum(char type, std::string_view data) {
   return static_cast<uint32_t>(crc32(crc, reinterpret_cast<const Bytef*>(data.data()), static_cast<uInt>(data.size())));
 }
 
-/// Reads messages one after the other, as far as they are whole.
+/// Reads messages one after the other, as far as they are whole, with one block in memory.
 class Scanner {
  public:
-  explicit Scanner(std::string_view data) : data_(data), position_(kFileHeader.size()) {}
+  /// Throws levin::Error when the file cannot be read, as every call does.
+  explicit Scanner(const std::string& path) : path_(path), file_(path, std::ios::binary) {
+    if (!file_) throw Error("files", fmt::format("cannot read {}", path_));
+    read_block();
+    at_ = kFileHeader.size();
+  }
+
+  bool has_header() const { return std::string_view(block_).starts_with(kFileHeader); }
+  /// Where the last whole message ends.
+  uint64_t position() const { return position_; }
 
   std::optional<std::string> next() {
     std::string message;
-    size_t at = position_;
     for (bool begun = false;; begun = true) {
-      if (kBlock - at % kBlock < kRecordHeader) at += kBlock - at % kBlock;
-      if (at + kRecordHeader > data_.size()) return std::nullopt;
+      // No part of a message crosses the end of a block.
+      if (kBlock - at_ < kRecordHeader) read_block();
+      if (at_ + kRecordHeader > block_.size()) return std::nullopt;
       uint32_t crc = 0;
       uint16_t size = 0;
-      std::memcpy(&crc, data_.data() + at, sizeof crc);
-      std::memcpy(&size, data_.data() + at + 4, sizeof size);
-      const char type = data_[at + 6];
-      at += kRecordHeader;
-      if (at + size > data_.size()) return std::nullopt;
-      const std::string_view data = data_.substr(at, size);
-      at += size;
+      std::memcpy(&crc, block_.data() + at_, sizeof crc);
+      std::memcpy(&size, block_.data() + at_ + 4, sizeof size);
+      const char type = block_[at_ + 6];
+      at_ += kRecordHeader;
+      if (at_ + size > block_.size()) return std::nullopt;
+      const std::string_view data = std::string_view(block_).substr(at_, size);
+      at_ += size;
       const bool begins = type == kFull || type == kFirst;
       if (checksum(type, data) != crc || begins == begun) return std::nullopt;
       message += data;
       if (type == kFull || type == kLast) break;
     }
-    position_ = at;
+    position_ = block_begin_ + at_;
     return message;
   }
 
-  size_t position() const { return position_; }
-
  private:
-  const std::string_view data_;
-  size_t position_;
+  void read_block() {
+    block_begin_ += block_.size();
+    block_.resize(kBlock);
+    file_.read(block_.data(), kBlock);
+    if (file_.bad()) throw Error("files", fmt::format("cannot read {}", path_));
+    block_.resize(static_cast<size_t>(file_.gcount()));
+    at_ = 0;
+  }
+
+  const std::string path_;
+  std::ifstream file_;
+  std::string block_;
+  uint64_t block_begin_ = 0;  ///< in the file
+  size_t at_ = 0;             ///< in the block
+  uint64_t position_ = kFileHeader.size();
 };
 
 }  // namespace
@@ -76,9 +97,8 @@ WandbFile::WandbFile(std::string path) : path_(std::move(path)) {
 }
 
 void WandbFile::scan() {
-  const std::string data = FileSystem::current().read_file(path_);
-  if (!data.starts_with(kFileHeader)) return;
-  Scanner scanner(data);
+  Scanner scanner(path_);
+  if (!scanner.has_header()) return;
   size_ = scanner.position();
   while (const auto message = scanner.next()) {
     const protozero::data_view view(message->data(), message->size());

@@ -9,6 +9,8 @@
 #include <levin/loggers/json_text.h>
 #include <levin/loggers/kept_files.h>
 #include <levin/loggers/png.h>
+#include <levin/loggers/random_id.h>
+#include <levin/loggers/wandb_artifact_sink.h>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -21,13 +23,13 @@
 #include <cmath>
 #include <ctime>
 #include <filesystem>
-#include <random>
 #include <string_view>
 
 namespace levin {
 namespace {
 
 constexpr const char* kName = "W&B logger";
+constexpr const char* kArtifactWorkerName = "W&B logger, digests of checkpoints";
 constexpr const char* kStepMetric = "trainer/global_step";
 constexpr std::string_view kFolderStart = "offline-run-";
 
@@ -46,14 +48,6 @@ std::string json_number(double value) {
 std::string valid_utf8(const std::string& text) {
   if (std::all_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x80; })) return text;
   return nlohmann::json::parse(json_text(text)).get<std::string>();
-}
-
-std::string random_id() {
-  constexpr std::string_view kLetters = "0123456789abcdefghijklmnopqrstuvwxyz";
-  std::random_device device;
-  std::string id(8, '0');
-  for (char& c : id) c = kLetters[std::uniform_int_distribution<size_t>(0, kLetters.size() - 1)(device)];
-  return id;
 }
 
 /// "20261122_143000"
@@ -115,7 +109,10 @@ void WandbLoggerOptions::describe(Schema<WandbLoggerOptions>& schema) {
       .field("log_model", &O::log_model,
              "checkpoints as artifacts: all as they are written, or, with true, those that are left at the end")
       .one_of({"false", "true", "all"});
-  schema.field("finish_seconds", &O::finish_seconds, "seconds that the end waits for a slow disk").at_least(0);
+  schema
+      .field("finish_seconds", &O::finish_seconds,
+             "seconds that the end waits for checkpoints to be read and for a slow disk")
+      .at_least(0);
 }
 
 WandbLogger::WandbLogger(const Options& options) : options_(options), checkpoints_(options.log_model) {}
@@ -123,6 +120,7 @@ WandbLogger::WandbLogger(const Options& options) : options_(options), checkpoint
 WandbLogger::~WandbLogger() = default;
 
 void WandbLogger::start(const RunInfo& run) {
+  artifact_worker_.reset();
   worker_.reset();
   summary_.clear();
   try {
@@ -131,14 +129,14 @@ void WandbLogger::start(const RunInfo& run) {
     std::string found;
     for (const auto& name : FileSystem::current().list(folder))
       if (name.starts_with(kFolderStart)) found = name;
-    run_ = {.id = !options_.id.empty() ? options_.id : random_id(),
-            .entity = options_.entity,
-            .project = options_.project,
+    run_ = {.id = !options_.id.empty() ? options_.id : random_id(8),
+            .entity = valid_utf8(options_.entity),
+            .project = valid_utf8(options_.project),
             .name = valid_utf8(options_.name.empty() ? run.directory : options_.name),
-            .group = options_.group,
-            .notes = options_.notes,
-            .tags = options_.tags,
+            .group = valid_utf8(options_.group),
+            .notes = valid_utf8(options_.notes),
             .start_seconds = seconds_now()};
+    for (const auto& tag : options_.tags) run_.tags.push_back(valid_utf8(tag));
     if (!found.empty()) {
       // The id may have a "-" in it; the time has none.
       const size_t time = kFolderStart.size();
@@ -150,6 +148,9 @@ void WandbLogger::start(const RunInfo& run) {
     const bool is_new = !FileSystem::current().exists(folder_);
     worker_ = std::make_unique<BackgroundWorker>(BackgroundWorkerOptions{.name = kName},
                                                  std::make_unique<WandbSink>(folder_, run_.id));
+    if (options_.log_model != "false")
+      artifact_worker_ = std::make_unique<BackgroundWorker>(BackgroundWorkerOptions{.name = kArtifactWorkerName},
+                                                            std::make_unique<WandbArtifactSink>(*worker_));
     worker_->push(wandb::run_record(run_));
     if (!is_new) return;
     worker_->push(wandb::step_metric_record(kStepMetric));
@@ -163,6 +164,7 @@ void WandbLogger::start(const RunInfo& run) {
                                      metadata.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"));
   } catch (const std::exception& error) {
     log::warning(fmt::format("{}: {}; training goes on without it", kName, error.what()));
+    artifact_worker_.reset();
     worker_.reset();
   }
 }
@@ -242,7 +244,7 @@ void WandbLogger::log_checkpoints(const std::vector<CheckpointEvent>& events) {
     if (event.is_best) artifact.aliases.push_back("best");
     try {
       artifact.files = keep_files(event.path, artifact.directory);
-      worker_->push(wandb::artifact_record(run_, artifact));
+      artifact_worker_->push(wandb::artifact_request(run_, artifact));
     } catch (const std::exception& error) {
       log::warning(fmt::format("{}: {}; the checkpoint {} is not logged", kName, error.what(), event.path));
     }
@@ -251,8 +253,15 @@ void WandbLogger::log_checkpoints(const std::vector<CheckpointEvent>& events) {
 
 void WandbLogger::finish(TrainerStatus status) {
   if (worker_ == nullptr) return;
-  log_checkpoints(checkpoints_.at_end());
+  using std::chrono::milliseconds;
+  constexpr double kLongest = 1e9;
+  const milliseconds patience(static_cast<int64_t>(std::min(options_.finish_seconds, kLongest) * 1000));
+  const auto begin = std::chrono::steady_clock::now();
   const double runtime = seconds_now() - run_.start_seconds;
+  log_checkpoints(checkpoints_.at_end());
+  if (artifact_worker_ != nullptr) artifact_worker_->finish(patience);
+  artifact_worker_.reset();
+  // Nothing follows what says how the run ended.
   std::vector<wandb::Item> items;
   for (const auto& [key, json] : summary_) items.push_back({key, json});
   items.push_back({"_runtime", fmt::format("{:.6f}", runtime)});
@@ -260,7 +269,8 @@ void WandbLogger::finish(TrainerStatus status) {
   // As a shell sees programs end: 130 is Ctrl-C.
   const int exit_code = status == TrainerStatus::kFinished ? 0 : status == TrainerStatus::kInterrupted ? 130 : 1;
   worker_->push(wandb::exit_record(exit_code, static_cast<int>(runtime)));
-  worker_->finish(std::chrono::milliseconds(static_cast<int64_t>(options_.finish_seconds * 1000)));
+  const auto taken = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
+  worker_->finish(patience - taken);
   worker_.reset();
 }
 

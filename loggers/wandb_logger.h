@@ -24,7 +24,7 @@ struct WandbLoggerOptions {
   std::string notes;
   std::string id;                   ///< of the run; empty: eight characters drawn at random
   std::string log_model = "false";  ///< "false", "true" (at the end, the checkpoints that are left) or "all"
-  double finish_seconds = 30;       ///< how long the end of a call waits for a slow disk
+  double finish_seconds = 30;       ///< how long the end of a call waits for checkpoints to be read and for a slow disk
 
   static void describe(Schema<WandbLoggerOptions>& schema);
 };
@@ -36,7 +36,7 @@ struct WandbLoggerOptions {
 /// trainer goes on in the same run.
 ///
 /// A BackgroundWorker does the writing: a slow disk costs training nothing; while a disk is full, 16 MiB wait in
-/// memory.
+/// memory. Another one reads checkpoints for their digests.
 class WandbLogger final : public Logger {
  public:
   using Options = WandbLoggerOptions;
@@ -62,7 +62,8 @@ class WandbLogger final : public Logger {
   wandb::Run run_;
   std::string folder_;  ///< offline-run-TIME-ID
   std::unique_ptr<BackgroundWorker> worker_;
-  std::map<std::string, std::string> summary_;  ///< the last value of each metric, as JSON
+  std::unique_ptr<BackgroundWorker> artifact_worker_;  ///< writes through worker_; with `log_model` only
+  std::map<std::string, std::string> summary_;         ///< the last value of each metric, as JSON
   CheckpointPicker checkpoints_;
 };
 

@@ -1,17 +1,13 @@
 #include <levin/loggers/wandb_sink.h>
 
 #include <levin/core/base/file_system.h>
-#include <levin/core/base/log.h>
-#include <levin/loggers/digest.h>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <protozero/pbf_writer.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <random>
 #include <utility>
 
 namespace levin {
@@ -31,20 +27,9 @@ struct RunField {
 struct ItemField {  // of ConfigItem, HistoryItem and SummaryItem
   static constexpr Tag kKey = 1, kNestedKey = 2, kJson = 16;
 };
-struct ArtifactField {
-  static constexpr Tag kRunId = 1, kProject = 2, kEntity = 3, kType = 4, kName = 5, kDigest = 6, kMetadata = 8,
-                       kUserCreated = 9, kAliases = 11, kManifest = 12, kFinalize = 14, kClientId = 15,
-                       kSequenceClientId = 16;
-};
-struct ManifestField {
-  static constexpr Tag kVersion = 1, kPolicy = 2, kPolicyConfig = 3, kContents = 4;
-};
-struct EntryField {
-  static constexpr Tag kPath = 1, kDigest = 2, kSize = 4, kLocalPath = 6;
-};
 
 // What a record is, in its first byte.
-constexpr char kMessage = 'M', kHistory = 'H', kArtifact = 'A', kFile = 'F';
+constexpr char kMessage = 'M', kHistory = 'H', kFile = 'F';
 
 /// The version of W&B's client whose format this is, and the earliest that reads it.
 constexpr const char* kProducer = "0.21.0";
@@ -65,15 +50,6 @@ std::string message_with(Tag field, const std::string& content) {
   return data;
 }
 
-/// As W&B names artifacts and sequences before a server has numbered them.
-std::string client_id() {
-  constexpr std::string_view kLetters = "0123456789abcdefghijklmnopqrstuvwxyz";
-  static thread_local std::mt19937_64 generator{std::random_device()()};
-  std::string id(128, '0');
-  for (char& c : id) c = kLetters[std::uniform_int_distribution<size_t>(0, kLetters.size() - 1)(generator)];
-  return id;
-}
-
 std::string file_message(const std::string& path) {
   constexpr Tag kFiles = 1, kPath = 1, kPolicy = 2, kType = 3;
   constexpr int32_t kNow = 0, kWandb = 1, kMedia = 2;
@@ -86,50 +62,6 @@ std::string file_message(const std::string& path) {
     file.add_enum(kType, path.starts_with("media/") ? kMedia : kWandb);
   }
   return message_with(RecordField::kFiles, files).substr(1);
-}
-
-/// Reads the files: their digests and the artifact's are those of wandb/sdk/artifacts.
-std::string artifact_message(const nlohmann::json& artifact) {
-  const std::string directory = artifact["directory"];
-  std::string manifest;
-  std::string listing = "wandb-artifact-manifest-v1\n";
-  {
-    protozero::pbf_writer writer(manifest);
-    writer.add_int32(ManifestField::kVersion, 1);
-    writer.add_string(ManifestField::kPolicy, "wandb-storage-policy-v1");
-    {
-      constexpr Tag kKey = 1, kJson = 2;
-      protozero::pbf_writer layout(writer, ManifestField::kPolicyConfig);
-      layout.add_string(kKey, "storageLayout");
-      layout.add_string(kJson, "\"V2\"");
-    }
-    for (const std::string name : artifact["files"]) {
-      const std::filesystem::path path = std::filesystem::absolute(directory + "/" + name);
-      const std::string digest = md5_base64_of_file(path);
-      listing += name + ":" + digest + "\n";
-      protozero::pbf_writer entry(writer, ManifestField::kContents);
-      entry.add_string(EntryField::kPath, name);
-      entry.add_string(EntryField::kDigest, digest);
-      entry.add_int64(EntryField::kSize, static_cast<int64_t>(std::filesystem::file_size(path)));
-      entry.add_string(EntryField::kLocalPath, path.string());
-    }
-  }
-  std::string data;
-  protozero::pbf_writer writer(data);
-  writer.add_string(ArtifactField::kRunId, artifact.value("run_id", ""));
-  writer.add_string(ArtifactField::kProject, artifact.value("project", ""));
-  writer.add_string(ArtifactField::kEntity, artifact.value("entity", ""));
-  writer.add_string(ArtifactField::kType, "model");
-  writer.add_string(ArtifactField::kName, artifact.value("name", ""));
-  writer.add_string(ArtifactField::kDigest, md5_hex(listing));
-  writer.add_string(ArtifactField::kMetadata, artifact.value("metadata", "{}"));
-  writer.add_bool(ArtifactField::kUserCreated, true);
-  for (const std::string alias : artifact["aliases"]) writer.add_string(ArtifactField::kAliases, alias);
-  writer.add_message(ArtifactField::kManifest, manifest);
-  writer.add_bool(ArtifactField::kFinalize, true);
-  writer.add_string(ArtifactField::kClientId, client_id());
-  writer.add_string(ArtifactField::kSequenceClientId, client_id());
-  return message_with(RecordField::kArtifact, data).substr(1);
 }
 
 std::string header_message() {
@@ -203,17 +135,7 @@ std::string wandb::summary_record(const std::vector<Item>& items) {
   return message_with(RecordField::kSummary, data);
 }
 
-std::string wandb::artifact_record(const Run& run, const Artifact& artifact) {
-  const nlohmann::json json{{"run_id", run.id},
-                            {"project", run.project},
-                            {"entity", run.entity},
-                            {"name", artifact.name},
-                            {"directory", artifact.directory},
-                            {"files", artifact.files},
-                            {"aliases", artifact.aliases},
-                            {"metadata", artifact.metadata_json}};
-  return kArtifact + json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+std::string wandb::artifact_record(const std::string& message) { return message_with(RecordField::kArtifact, message); }
 
 std::string wandb::exit_record(int exit_code, int runtime_seconds) {
   constexpr Tag kCode = 1, kRuntime = 2;
@@ -241,8 +163,7 @@ size_t WandbSink::send(std::span<const std::string> records, const std::atomic<b
   if (file_->messages() == 0) messages.push_back(header_message());
   const int64_t rows = rows_;
   try {
-    for (const auto& record : records)
-      if (std::string message = message_of(record); !message.empty()) messages.push_back(std::move(message));
+    for (const auto& record : records) messages.push_back(message_of(record));
     int64_t number = file_->messages();
     for (auto& message : messages) {
       protozero::pbf_writer writer(message);
@@ -259,7 +180,7 @@ size_t WandbSink::send(std::span<const std::string> records, const std::atomic<b
   return records.size();
 }
 
-/// The message that a record becomes; empty when there is nothing to write.
+/// The message that a record becomes.
 std::string WandbSink::message_of(const std::string& record) {
   switch (record.front()) {
     case kHistory: {
@@ -275,13 +196,6 @@ std::string WandbSink::message_of(const std::string& record) {
       }
       return message_with(RecordField::kHistory, history).substr(1);
     }
-    case kArtifact:
-      try {
-        return artifact_message(nlohmann::json::parse(record.substr(1)));
-      } catch (const std::exception& error) {
-        log::warning(fmt::format("W&B logger: {}; this checkpoint is not logged", error.what()));
-        return "";
-      }
     case kFile: {
       const size_t end = record.find('\n');
       const std::string path = record.substr(1, end - 1);

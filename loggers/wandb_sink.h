@@ -35,15 +35,6 @@ struct Run {
   double start_seconds = 0;
 };
 
-/// A folder's files as an artifact of type "model"; the files are read when the record is written.
-struct Artifact {
-  std::string name;
-  std::string directory;
-  std::vector<std::string> files;  ///< relative to the directory
-  std::vector<std::string> aliases;
-  std::string metadata_json;
-};
-
 std::string run_record(const Run& run);
 std::string config_record(const std::vector<Item>& items);
 /// Metrics that have no axis of their own are drawn over `step_metric`.
@@ -51,7 +42,8 @@ std::string step_metric_record(const std::string& step_metric);
 /// A row. Its number in the run is given to it when it is written.
 std::string history_record(const std::vector<Item>& items);
 std::string summary_record(const std::vector<Item>& items);
-std::string artifact_record(const Run& run, const Artifact& artifact);
+/// `message`: a serialised wandb_internal.ArtifactRecord.
+std::string artifact_record(const std::string& message);
 std::string exit_record(int exit_code, int runtime_seconds);
 /// A file of the run, relative to its `files` folder, written there and named in the run.
 std::string file_record(const std::string& path, std::string_view content);

@@ -377,6 +377,15 @@ std::exception_ptr Session::on_error(const std::exception_ptr& thrown) {
       log::warning(fmt::format("a callback's on_exception failed as well: {}", second.what()));
     }
   }
+  try {
+    core_.strategy().teardown();
+  } catch (const std::exception& second) {
+    log::warning(fmt::format("the strategy could not be taken down either: {}", second.what()));
+  }
+  checkpoints_.release();
+  core_.active_metrics = nullptr;
+  core_.running = RunningStage::kIdle;
+  // Last, as in tear_down: a logger may wait for its server longer than the other ranks wait for this one.
   if (core_.is_global_zero())
     for (const auto& logger : core_.loggers()) {
       try {
@@ -385,10 +394,6 @@ std::exception_ptr Session::on_error(const std::exception_ptr& thrown) {
         log::warning(fmt::format("a logger could not be ended either: {}", second.what()));
       }
     }
-  core_.strategy().teardown();
-  checkpoints_.release();
-  core_.active_metrics = nullptr;
-  core_.running = RunningStage::kIdle;
   return reported;
 }
 

@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/log.h>
+#include <levin/loggers/record_spool.h>
 
 #include <gtest/gtest.h>
 #include "../support/faulty_file_system.h"
@@ -10,13 +11,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -29,8 +33,11 @@ using Clock = std::chrono::steady_clock;
 /// What a test's sink has and does; the test keeps it, the worker's sink refers to it.
 struct Behaviour {
   std::atomic<bool> fails = false;
-  std::atomic<bool> blocks = false;  ///< a call waits until this is false, or it is stopped
+  std::atomic<bool> blocks = false;     ///< a call waits until this is false, or it is stopped
+  std::atomic<bool> is_quick = false;   ///< it takes records when it is stopped, too
+  std::atomic<int> strange_faults = 0;  ///< so many calls throw what is no levin::Error
   std::atomic<int> calls = 0;
+  const std::string unknown = "of an unknown kind";
   std::mutex mutex;
   std::vector<std::string> received;
 
@@ -46,7 +53,13 @@ class TestSink : public RecordSink {
   size_t send(std::span<const std::string> records, const std::atomic<bool>& stop) override {
     ++behaviour_->calls;
     while (behaviour_->blocks && !stop) std::this_thread::sleep_for(1ms);
-    if (stop || behaviour_->fails) throw Error("test", "the sink is away");
+    if (behaviour_->strange_faults > 0) {
+      if (behaviour_->strange_faults-- % 2 == 0) throw std::bad_alloc();
+      throw std::filesystem::filesystem_error("odd", std::make_error_code(std::errc::io_error));
+    }
+    if ((stop && !behaviour_->is_quick) || behaviour_->fails) throw Error("test", "the sink is away");
+    const auto unknown = std::find(records.begin(), records.end(), behaviour_->unknown);
+    records = records.first(static_cast<size_t>(unknown - records.begin()));
     const std::lock_guard lock(behaviour_->mutex);
     behaviour_->received.insert(behaviour_->received.end(), records.begin(), records.end());
     return records.size();
@@ -60,8 +73,9 @@ class BackgroundWorkerTest : public ::testing::Test {
  protected:
   BackgroundWorkerTest() {
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = ::testing::TempDir() + "levin_worker_" + test->name() + "_" + std::to_string(::getpid());
-    std::filesystem::remove_all(folder_);
+    run_folder_ = ::testing::TempDir() + "levin_worker_" + test->name() + "_" + std::to_string(::getpid());
+    folder_ = run_folder_ + "/unsent";
+    std::filesystem::remove_all(run_folder_);
     log::set_sink([this](const std::string& line) {
       const std::lock_guard lock(mutex_);
       warnings_.push_back(line);
@@ -69,7 +83,7 @@ class BackgroundWorkerTest : public ::testing::Test {
   }
   ~BackgroundWorkerTest() override {
     log::set_sink(nullptr);
-    std::filesystem::remove_all(folder_);
+    std::filesystem::remove_all(run_folder_);
   }
 
   std::unique_ptr<BackgroundWorker> worker(size_t memory_bytes = 1 << 20) {
@@ -101,7 +115,8 @@ class BackgroundWorkerTest : public ::testing::Test {
   }
 
   std::shared_ptr<Behaviour> behaviour_ = std::make_shared<Behaviour>();
-  std::string folder_;
+  std::string run_folder_;
+  std::string folder_;  ///< the spool
 
  private:
   std::mutex mutex_;
@@ -270,6 +285,114 @@ TEST_F(BackgroundWorkerTest, RecordsMayHoldAnyBytes) {
   behaviour_->fails = false;
   worker()->finish(20s);
   EXPECT_EQ(behaviour_->all(), (std::vector<std::string>{odd, "", std::string(1 << 20, 'x')}));
+}
+
+TEST_F(BackgroundWorkerTest, WhatTheEndWaitsForIsOnDisk) {
+  behaviour_->blocks = true;
+  auto made = worker();
+  push(*made, 0, 5);
+  ASSERT_TRUE(wait_until([&] { return behaviour_->calls == 1; }));
+  push(*made, 5, 10);
+  std::thread end([&] { made->finish(60s); });
+  EXPECT_TRUE(wait_until([&] { return !warnings().empty(); }));
+  // What a process that is killed now leaves.
+  const std::string copy = run_folder_ + "/copy";
+  std::filesystem::copy(folder_, copy);
+  behaviour_->blocks = false;
+  end.join();
+  ASSERT_EQ(warnings().size(), 1u);
+  EXPECT_NE(warnings()[0].find("test logger: waits up to 60 s for 10 records; until then they are kept in " + folder_),
+            std::string::npos)
+      << warnings()[0];
+  EXPECT_EQ(behaviour_->all(), numbers(0, 10));
+  EXPECT_TRUE(FileSystem::current().list(folder_).empty());
+  std::vector<std::string> kept;
+  for (RecordSpool spool(copy); !spool.empty(); spool.pop_front())
+    for (auto& record : spool.front()) kept.push_back(std::move(record));
+  EXPECT_EQ(kept, numbers(0, 10));
+}
+
+TEST_F(BackgroundWorkerTest, PatienceMayBeWithoutBound) {
+  behaviour_->blocks = true;
+  auto made = worker();
+  push(*made, 0, 10);
+  std::thread release([&] {
+    std::this_thread::sleep_for(50ms);
+    behaviour_->blocks = false;
+  });
+  made->finish(std::chrono::milliseconds::max());
+  release.join();
+  EXPECT_EQ(behaviour_->all(), numbers(0, 10));
+}
+
+TEST_F(BackgroundWorkerTest, AnyExceptionIsAFailure) {
+  behaviour_->strange_faults = 4;
+  auto made = worker();
+  push(*made, 0, 10);
+  ASSERT_TRUE(wait_until([&] { return behaviour_->all().size() == 10; }));
+  made->finish(20s);
+  EXPECT_EQ(behaviour_->all(), numbers(0, 10));
+  EXPECT_EQ(warnings().size(), 1u);
+}
+
+TEST_F(BackgroundWorkerTest, RecordsOfAnUnknownKindAreSetAside) {
+  auto records = numbers(0, 10);
+  records.insert(records.begin() + 5, 2, behaviour_->unknown);
+  RecordSpool(folder_).append(records);
+  worker()->finish(20s);
+  EXPECT_EQ(behaviour_->all(), numbers(0, 10));
+  const auto names = FileSystem::current().list(folder_);
+  ASSERT_EQ(names.size(), 1u);
+  EXPECT_TRUE(names[0].ends_with(".unreadable")) << names[0];
+  ASSERT_EQ(warnings().size(), 1u);
+  EXPECT_NE(warnings().back().find("is set aside as " + folder_ + "/" + names[0]), std::string::npos)
+      << warnings().back();
+  worker()->finish(20s);
+  EXPECT_EQ(behaviour_->all(), numbers(0, 10));
+}
+
+TEST_F(BackgroundWorkerTest, WithoutASpoolTheSinkGetsWhatIsLeft) {
+  behaviour_->blocks = true;
+  behaviour_->is_quick = true;
+  BackgroundWorker made({.name = "test logger"}, std::make_unique<TestSink>(behaviour_));
+  push(made, 0, 10);
+  ASSERT_TRUE(wait_until([&] { return behaviour_->calls == 1; }));
+  push(made, 10, 20);
+  made.finish(0s);
+  EXPECT_EQ(behaviour_->all(), numbers(0, 20));
+  EXPECT_TRUE(warnings().empty()) << warnings().front();
+}
+
+TEST_F(BackgroundWorkerTest, WithoutASpoolWhatTheSinkDoesNotTakeIsCounted) {
+  behaviour_->blocks = true;
+  BackgroundWorker made({.name = "test logger"}, std::make_unique<TestSink>(behaviour_));
+  push(made, 0, 10);
+  made.finish(0s);
+  ASSERT_EQ(warnings().size(), 1u);
+  EXPECT_NE(warnings()[0].find("10 records could be neither sent nor kept on disk and are lost"), std::string::npos)
+      << warnings()[0];
+}
+
+TEST_F(BackgroundWorkerTest, TwoWithOneSpoolLoseNothing) {
+  behaviour_->fails = true;
+  {
+    auto first = worker();
+    auto second = worker();
+    push(*first, 0, 10);
+    push(*second, 10, 20);
+    try {
+      const BackgroundWorker sender({.name = "sender", .spool = folder_, .spool_must_be_free = true},
+                                    std::make_unique<TestSink>(behaviour_));
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(folder_ + " is being sent by process " + std::to_string(::getpid())),
+                std::string::npos)
+          << error.what();
+    }
+  }
+  behaviour_->fails = false;
+  worker()->finish(20s);
+  EXPECT_EQ(behaviour_->all(), numbers(0, 20));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/log.h>
+#include <levin/loggers/wandb_file.h>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -16,6 +17,7 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -63,6 +65,20 @@ class WandbLoggerTest : public ::testing::Test {
     if (const std::string missing = testing::missing_module("wandb"); !missing.empty()) GTEST_SKIP() << missing;
   }
 
+  std::vector<std::string> warnings() {
+    const std::lock_guard lock(mutex_);
+    return warnings_;
+  }
+  template <class Condition>
+  static bool wait_until(const Condition& condition) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!condition() && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return condition();
+  }
+  /// Rows that are in the file by now.
+  int64_t rows_written() const { return WandbFile(wandb_file_in(run_.directory)).rows_found(); }
+
   std::string write_checkpoint(const std::string& name, const std::string& content) const {
     const std::string folder = run_.directory + "/checkpoints/" + name;
     std::filesystem::create_directories(folder);
@@ -72,6 +88,8 @@ class WandbLoggerTest : public ::testing::Test {
   }
 
   RunInfo run_;
+
+ private:
   std::mutex mutex_;
   std::vector<std::string> warnings_;
 };
@@ -106,7 +124,7 @@ TEST_F(WandbLoggerTest, WandbReadsEverythingBack) {
   std::filesystem::remove_all(removed);
   logger.finish(TrainerStatus::kFinished);
   std::filesystem::remove_all(best);
-  EXPECT_TRUE(warnings_.empty()) << warnings_.front();
+  EXPECT_TRUE(warnings().empty()) << warnings().front();
 
   const Json found = read_back(run_.directory);
   ASSERT_TRUE(found.is_object());
@@ -192,9 +210,13 @@ TEST_F(WandbLoggerTest, ManyBlocksAndRecordsOfEverySize) {
   for (int64_t i = 0; i < 3000; ++i) logger.log_text("t", std::string(static_cast<size_t>(i * 37 % 4099), 'x'), i);
   logger.log_text("t", std::string(200'000, 'y'), 3000);
   logger.finish(TrainerStatus::kFinished);
+  logger.start(run_);  // goes on behind all of them
+  log_one(logger, "loss", 1, 3001);
+  logger.finish(TrainerStatus::kFinished);
   const Json found = read_back(run_.directory);
   ASSERT_TRUE(found.is_object());
-  ASSERT_EQ(found["history"].size(), 3001u);
+  ASSERT_EQ(found["history"].size(), 3002u);
+  EXPECT_EQ(found["history"][3001]["_step"], 3001);
   for (size_t i = 0; i < 3000; ++i) ASSERT_EQ(found["history"][i]["t"].get<std::string>().size(), i * 37 % 4099) << i;
   EXPECT_EQ(found["history"][3000]["t"].get<std::string>().size(), 200'000u);
 }
@@ -204,10 +226,10 @@ TEST_F(WandbLoggerTest, AFullDiskLosesNothing) {
   WandbLogger logger;
   logger.start(run_);
   log_one(logger, "loss", 0, 0);
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  ASSERT_TRUE(wait_until([&] { return rows_written() == 1; }));
   files.fail_after_bytes(50);
   for (int64_t step = 1; step < 100; ++step) log_one(logger, "loss", 1, step);
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  ASSERT_TRUE(wait_until([&] { return !warnings().empty(); }));
   files.heal();
   log_one(logger, "loss", 2, 100);
   logger.finish(TrainerStatus::kFinished);
@@ -216,8 +238,52 @@ TEST_F(WandbLoggerTest, AFullDiskLosesNothing) {
   ASSERT_EQ(found["history"].size(), 101u);
   for (int64_t step = 0; step < 101; ++step)
     EXPECT_EQ(found["history"][static_cast<size_t>(step)]["trainer/global_step"], step);
-  ASSERT_EQ(warnings_.size(), 1u);
-  EXPECT_NE(warnings_[0].find("W&B logger: [files] cannot write"), std::string::npos) << warnings_[0];
+  ASSERT_EQ(warnings().size(), 1u);
+  EXPECT_NE(warnings()[0].find("W&B logger: [files] cannot write"), std::string::npos) << warnings()[0];
+}
+
+TEST_F(WandbLoggerTest, ALargeCheckpointHoldsUpNothing) {
+  const std::string checkpoint = write_checkpoint("epoch=0", "");
+  // It takes a minute to read, and no room on the disk.
+  std::filesystem::resize_file(checkpoint + "/model.safetensors", uintmax_t{64} << 30);
+  WandbLogger logger({.log_model = "all", .finish_seconds = 0.2});
+  logger.start(run_);
+  logger.after_save_checkpoint({.path = checkpoint, .is_best = true});
+  log_one(logger, "loss", 1, 1);
+  EXPECT_TRUE(wait_until([&] { return rows_written() == 1; }));
+  log_one(logger, "loss", 2, 2);
+  const auto begin = std::chrono::steady_clock::now();
+  logger.finish(TrainerStatus::kFinished);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  const Json found = read_back(run_.directory);
+  ASSERT_TRUE(found.is_object());
+  EXPECT_EQ(found["history"].size(), 2u);
+  EXPECT_EQ(found["summary"]["loss"], "2");
+  EXPECT_EQ(found["kinds"].back(), "exit");
+  EXPECT_TRUE(found["artifacts"].empty());
+  ASSERT_EQ(warnings().size(), 1u);
+  EXPECT_NE(warnings()[0].find("W&B logger: [files] there was no time to read all of"), std::string::npos)
+      << warnings()[0];
+  EXPECT_NE(warnings()[0].find("hint: a longer finish_seconds"), std::string::npos) << warnings()[0];
+}
+
+TEST_F(WandbLoggerTest, TextsThatAreNoUtf8AreWrittenAsUtf8) {
+  WandbLogger logger({.project = "p\xff",
+                      .entity = "e\xff",
+                      .name = "n\xff",
+                      .group = "g\xff",
+                      .tags = {"plain", "t\xff"},
+                      .notes = "o\xff"});
+  logger.start(run_);
+  logger.finish(TrainerStatus::kFinished);
+  const Json found = read_back(run_.directory);
+  ASSERT_TRUE(found.is_object());
+  EXPECT_EQ(found["run"]["project"], "p\xEF\xBF\xBD");
+  EXPECT_EQ(found["run"]["entity"], "e\xEF\xBF\xBD");
+  EXPECT_EQ(found["run"]["name"], "n\xEF\xBF\xBD");
+  EXPECT_EQ(found["run"]["group"], "g\xEF\xBF\xBD");
+  EXPECT_EQ(found["run"]["notes"], "o\xEF\xBF\xBD");
+  EXPECT_EQ(found["run"]["tags"], Json({"plain", "t\xEF\xBF\xBD"}));
 }
 
 const testing::SelfProgram endless("endless wandb run", [] {

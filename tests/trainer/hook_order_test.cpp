@@ -2,7 +2,9 @@
 
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/checkpointer.h>
+#include <levin/core/interfaces/logger.h>
 #include <levin/core/optim/scheduler.h>
+#include <levin/strategies/single_device.h>
 
 namespace levin {
 namespace {
@@ -401,6 +403,38 @@ TEST(HookOrder, AnErrorOfTheUserKeepsItsTypeAndRunsOnException) {
   // The trainer can be used again.
   trainer.fit(make<testing::TinyModule>({}), testing::tiny_loader());
   EXPECT_EQ(trainer.status(), TrainerStatus::kFinished);
+}
+
+// A logger may wait for its server longer than ranks that have failed wait for each other.
+TEST(HookOrder, LoggersEndAfterTheStrategy) {
+  struct RecordingStrategy : SingleDevice {
+    explicit RecordingStrategy(Journal& journal) : journal(journal) {}
+    void teardown() override { journal.push_back("strategy"); }
+    Journal& journal;
+  };
+  struct RecordingLogger : Logger {
+    explicit RecordingLogger(Journal& journal) : journal(journal) {}
+    void log_metrics(std::span<const MetricValue>, int64_t, int64_t) override {}
+    void finish(TrainerStatus status) override {
+      journal.push_back(status == TrainerStatus::kFailed ? "logger, failed" : "logger");
+    }
+    Journal& journal;
+  };
+  struct Throwing : testing::TinyModule {
+    Throwing() : TinyModule({}) {}
+    StepOutput training_step(const Batch&, int64_t) override { throw std::runtime_error("mine"); }
+  };
+  Journal journal;
+  TrainerOptions options = quiet(1);
+  options.default_root_dir = testing::fresh_folder("loggers_end");
+  options.strategy = Spec<Strategy>(std::make_shared<RecordingStrategy>(journal));
+  options.logger = {std::make_shared<RecordingLogger>(journal)};
+  Trainer trainer(options);
+  EXPECT_THROW(trainer.fit(std::make_shared<Throwing>(), testing::tiny_loader()), std::runtime_error);
+  EXPECT_EQ(journal, (Journal{"strategy", "logger, failed"}));
+  journal.clear();
+  trainer.fit(make<testing::TinyModule>({}), testing::tiny_loader());
+  EXPECT_EQ(journal, (Journal{"strategy", "logger"}));
 }
 
 }  // namespace

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace levin {
+
+/// `length` lower-case letters and digits drawn by the operating system: no two are alike, whatever the seeds of a run.
+std::string random_id(size_t length);
+
+}  // namespace levin
