@@ -221,7 +221,7 @@ MlflowLogger::SendResult MlflowLogger::send_unsent(const std::string& run_folder
   } else if (run->tracking_uri.empty() || mlflow_access(environment_uri(), 0).address == run->tracking_uri) {
     run->tracking_uri = environment_uri();  // perhaps with credentials
   }
-  MlflowSender sender({.run = std::move(*run), .later = how_to_send_later(run_folder)});
+  MlflowSender sender({.run = std::move(*run), .later = how_to_send_later(run_folder), .spools_must_be_free = true});
   sender.finish(std::chrono::hours(24 * 365));
   return {.left = sender.waiting(), .refused = sender.refused()};
 }

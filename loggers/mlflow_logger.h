@@ -60,7 +60,8 @@ class MlflowLogger final : public Logger {
     int64_t refused = 0;  ///< records that the server will never take; mlflow/refused.txt says which and why
   };
   /// Sends what earlier runs left in `run_folder`, waiting as long as the server takes it. `tracking_uri`: of another
-  /// server than the run was given; may have credentials. Throws levin::Error when the folder has no such run.
+  /// server than the run was given; may have credentials. Throws levin::Error when the folder has no such run, and when
+  /// another process trains or sends there.
   static SendResult send_unsent(const std::string& run_folder, const std::string& tracking_uri = "");
 
  private:

@@ -5,12 +5,12 @@
 #include <levin/core/base/log.h>
 #include <levin/loggers/mlflow_names.h>
 #include <levin/loggers/mlflow_records.h>
+#include <levin/loggers/random_id.h>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <chrono>
-#include <random>
 #include <thread>
 #include <utility>
 
@@ -20,13 +20,9 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kKeyTag = "levin.key";
+constexpr size_t kKeyLength = 32;
 
 std::string path_in(const std::string& folder) { return folder + "/run.json"; }
-
-std::string random_key() {
-  std::random_device device;
-  return fmt::format("{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device());
-}
 
 /// Null when the server has no such run.
 Json get_run(MlflowClient& client, const std::string& id) {
@@ -78,7 +74,7 @@ void MlflowRun::load() {
   key_ = options_.key;
   may_exist_ = kept || !key_.empty();
   if (key_.empty() && kept) key_ = kept->key;
-  if (key_.empty()) key_ = random_key();
+  if (key_.empty()) key_ = random_id(kKeyLength);
   if (id_.empty() && kept) id_ = kept->run_id;
 }
 

@@ -5,15 +5,11 @@
 #include <levin/loggers/mlflow_records.h>
 #include <levin/loggers/mlflow_value_sink.h>
 
-#include <algorithm>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 namespace levin {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-}  // namespace
 
 MlflowSender::MlflowSender(MlflowSenderOptions options)
     : refused_(std::make_shared<MlflowRefused>(options.run.folder)) {
@@ -24,6 +20,7 @@ MlflowSender::MlflowSender(MlflowSenderOptions options)
   BackgroundWorkerOptions worker{.name = "MLflow logger",
                                  .spool = folder + "/unsent",
                                  .later = options.later,
+                                 .spool_must_be_free = options.spools_must_be_free,
                                  .memory_bytes = options.memory_bytes / 2};
   values_ = std::make_unique<BackgroundWorker>(worker, std::make_unique<MlflowValueSink>(access, run, refused_));
   worker.name += ", artifacts";
@@ -36,10 +33,15 @@ void MlflowSender::push(std::string record) noexcept {
 }
 
 void MlflowSender::finish(std::chrono::milliseconds patience) noexcept {
-  const auto end = Clock::now() + patience;
+  // Side by side: together they wait no longer than one, and put on disk what they have before they wait.
+  std::thread artifacts;
+  try {
+    artifacts = std::thread([this, patience] { artifacts_->finish(patience); });
+  } catch (const std::system_error&) {
+    artifacts_->finish({});
+  }
   values_->finish(patience);
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
-  artifacts_->finish(std::max(left, std::chrono::milliseconds(0)));
+  if (artifacts.joinable()) artifacts.join();
 }
 
 }  // namespace levin

@@ -13,8 +13,9 @@
 namespace levin {
 
 struct MlflowSenderOptions {
-  MlflowRunOptions run;  ///< its tracking_uri may have credentials, which go no further
-  std::string later;     ///< what a user does about what stays on disk
+  MlflowRunOptions run;              ///< its tracking_uri may have credentials, which go no further
+  std::string later;                 ///< what a user does about what stays on disk
+  bool spools_must_be_free = false;  ///< throws levin::Error where another process has them
   int stall_seconds = 30;
   size_t memory_bytes = 16 << 20;  ///< what may wait in memory
 };
@@ -28,7 +29,7 @@ class MlflowSender {
   explicit MlflowSender(MlflowSenderOptions options);
 
   void push(std::string record) noexcept;
-  /// As BackgroundWorker::finish, `patience` being for both together; values come first.
+  /// As BackgroundWorker::finish, for both at the same time.
   void finish(std::chrono::milliseconds patience) noexcept;
   /// Records that were neither sent nor dropped.
   int64_t waiting() const { return values_->waiting() + artifacts_->waiting(); }

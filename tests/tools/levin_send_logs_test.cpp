@@ -5,6 +5,8 @@
 #include "../loggers/stand_in_mlflow.h"
 #include "../support/run_program.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -116,6 +118,24 @@ TEST_F(LevinSendLogsTool, AFolderWithoutSuchARunIsSaidAndTheOthersAreSent) {
   EXPECT_EQ(result.out, run_.directory + ": everything is sent\n");
   std::ofstream(mlflow_path("run.json")) << "no JSON";
   EXPECT_EQ(run({run_.directory}).status, 1);
+}
+
+TEST_F(LevinSendLogsTool, LeavesARunAloneThatTrains) {
+  const testing::StandInMlflow server;
+  {
+    MlflowLogger logger({.tracking_uri = "http://127.0.0.1:1"});
+    logger.start(run_);
+    testing::log_one(logger, "loss", 1, 1);
+    // Its run.json comes from its thread.
+    for (int i = 0; i < 1000 && !std::filesystem::exists(mlflow_path("run.json")); ++i) ::usleep(10'000);
+    const auto result = run({"--tracking-uri=" + server.uri(), run_.directory});
+    EXPECT_EQ(result.status, 1);
+    EXPECT_NE(result.err.find("process " + std::to_string(::getpid())), std::string::npos) << result.err;
+    EXPECT_TRUE(server.runs().empty());
+    logger.finish(TrainerStatus::kFinished);
+  }
+  EXPECT_EQ(run({"--tracking-uri=" + server.uri(), run_.directory}).status, 0);
+  EXPECT_EQ(server.run().metrics.at("loss").size(), 1u);
 }
 
 TEST_F(LevinSendLogsTool, Usage) {
