@@ -1,6 +1,10 @@
 #include <levin/loggers/checkpoint_picker.h>
 
+#include <algorithm>
+#include <string>
 #include <system_error>
+#include <unordered_set>
+#include <utility>
 
 namespace levin {
 
@@ -12,15 +16,15 @@ std::vector<CheckpointEvent> CheckpointPicker::after_save(const CheckpointEvent&
 
 std::vector<CheckpointEvent> CheckpointPicker::at_end() {
   std::vector<CheckpointEvent> picked;
-  for (const auto& event : written_) {
+  std::unordered_set<std::string> seen;
+  bool has_best = false;
+  std::for_each(written_.rbegin(), written_.rend(), [&](CheckpointEvent& event) {
+    event.is_best = !std::exchange(has_best, has_best || event.is_best) && event.is_best;
     // A folder that was written again, such as "last", counts with its last event.
-    std::erase_if(picked, [&](const CheckpointEvent& other) { return other.path == event.path; });
-    if (event.is_best)
-      for (auto& other : picked) other.is_best = false;
-    picked.push_back(event);
-  }
+    if (seen.insert(event.path).second && is_new(event.path)) picked.push_back(std::move(event));
+  });
+  std::reverse(picked.begin(), picked.end());
   written_.clear();
-  std::erase_if(picked, [this](const CheckpointEvent& event) { return !is_new(event.path); });
   return picked;
 }
 

@@ -5,9 +5,11 @@
 #include <curl/curl.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <filesystem>
+#include <string_view>
 #include <utility>
 
 namespace levin {
@@ -21,6 +23,15 @@ size_t take(char* data, size_t size, size_t count, void* body) {
   if (answer.size() + size * count > kLongestAnswer) return 0;  // which curl takes for a failure
   answer.append(data, size * count);
   return size * count;
+}
+
+std::string unescaped(std::string_view text) {
+  if (text.empty()) return "";  // for which curl would look for a terminating zero
+  int size = 0;
+  const std::unique_ptr<char, void (*)(void*)> plain(
+      curl_easy_unescape(nullptr, text.data(), static_cast<int>(text.size()), &size), curl_free);
+  if (plain == nullptr) throw Error("http", "out of memory");
+  return {plain.get(), static_cast<size_t>(size)};
 }
 
 int stopped(void* stop, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
@@ -111,6 +122,28 @@ std::string url_escaped(const std::string& text) {
       curl_easy_escape(nullptr, text.data(), static_cast<int>(text.size())), curl_free);
   if (escaped == nullptr) throw Error("http", "out of memory");
   return escaped.get();
+}
+
+UrlWithoutUser without_user(const std::string& url) {
+  const size_t scheme = url.find("://");
+  const size_t begin = scheme == std::string::npos ? 0 : scheme + 3;
+  const size_t end = std::min(url.find_first_of("/?#", begin), url.size());
+  const std::string_view authority = std::string_view(url).substr(begin, end - begin);
+  size_t user_size = authority.rfind('@');
+  if (user_size == std::string_view::npos) {
+    // "name:pass/word@host": what follows the colon is no port.
+    const size_t colon = authority.find(':');
+    const bool has_port = colon == std::string_view::npos || authority.starts_with('[') ||
+                          authority.find_first_not_of("0123456789", colon + 1) == std::string_view::npos;
+    const size_t last = url.rfind('@');
+    if (has_port || last == std::string::npos || last < begin) return {.url = url};
+    user_size = last - begin;
+  }
+  const std::string_view user = std::string_view(url).substr(begin, user_size);
+  const size_t colon = std::min(user.find(':'), user.size());
+  return {.url = url.substr(0, begin) + url.substr(begin + user_size + 1),
+          .user_name = unescaped(user.substr(0, colon)),
+          .password = unescaped(user.substr(std::min(colon + 1, user.size())))};
 }
 
 }  // namespace levin

@@ -52,4 +52,14 @@ class HttpClient {
 /// `text` as a part of a URL's path or query.
 std::string url_escaped(const std::string& text);
 
+/// An address, and the user's part that was in it ("https://name:password@host").
+struct UrlWithoutUser {
+  std::string url;
+  std::string user_name;
+  std::string password;
+};
+/// Takes name and password out of an address, so that it can be shown and kept. They are decoded (%40 is '@'); a
+/// password with characters that ought to have been escaped ('/', '@') is found too.
+UrlWithoutUser without_user(const std::string& url);
+
 }  // namespace levin

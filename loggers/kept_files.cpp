@@ -29,8 +29,8 @@ std::vector<std::string> keep_files(const std::string& directory, const std::str
     FileSystem::current().create_directories(to.parent_path().string());
     fs::remove(to, error);
     fs::create_hard_link(from, to, error);
-    if (error) fs::copy_file(from, to, error);
-    if (error) throw Error("files", fmt::format("cannot keep {} in {}: {}", from.string(), kept, error.message()));
+    if (error && fs::exists(from)) fs::create_symlink(fs::absolute(from), to, error);
+    if (error) throw Error("files", fmt::format("cannot link {} into {}: {}", from.string(), kept, error.message()));
   }
   return names;
 }

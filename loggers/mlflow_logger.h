@@ -2,7 +2,6 @@
 
 #include <levin/core/base/schema.h>
 #include <levin/core/interfaces/logger.h>
-#include <levin/loggers/background_worker.h>
 #include <levin/loggers/checkpoint_picker.h>
 
 #include <cstdint>
@@ -15,8 +14,10 @@
 
 namespace levin {
 
+class MlflowSender;
+
 struct MlflowLoggerOptions {
-  std::string tracking_uri;  ///< empty: MLFLOW_TRACKING_URI
+  std::string tracking_uri;  ///< without credentials; empty: MLFLOW_TRACKING_URI, which may have them
   std::string experiment_name = "levin";
   std::string run_name;  ///< empty: the run folder's path
   std::map<std::string, std::string> tags;
@@ -33,15 +34,16 @@ struct MlflowLoggerOptions {
 /// Logs to an MLflow tracking server: metrics, hyper-parameters and configuration, texts and images as artifacts, the
 /// state of the run, and checkpoints if wished. Histograms are left out: MLflow has none.
 ///
-/// Everything goes through a BackgroundWorker: a server that is slow or away costs training nothing, and what could not
-/// be sent is kept in `mlflow/unsent` in the run's folder, whence it is sent when the server is back, or later by
-/// `levin-send-logs RUN_FOLDER`. Credentials come from MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and
-/// MLFLOW_TRACKING_PASSWORD, and are written nowhere. Names are mapped by mlflow_name; the tag `name.MAPPED` then says
-/// what a name was. The epoch is a metric.
+/// Everything goes through an MlflowSender: a server that is slow or away costs training nothing, and what could not be
+/// sent is kept in `mlflow/unsent` and `mlflow/unsent_artifacts` in the run's folder, whence it is sent when the server
+/// is back, or later by `levin-send-logs RUN_FOLDER`. Credentials come from MLFLOW_TRACKING_TOKEN, from
+/// MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or from within MLFLOW_TRACKING_URI, and are written nowhere.
+/// Names are mapped by mlflow_name; the tag `name.MAPPED` then says what a name was. The epoch is a metric.
 class MlflowLogger final : public Logger {
  public:
   using Options = MlflowLoggerOptions;
 
+  /// Throws levin::ConfigError when the option tracking_uri has credentials: options are written into files.
   explicit MlflowLogger(const Options& options = {});
   ~MlflowLogger() override;
 
@@ -53,10 +55,14 @@ class MlflowLogger final : public Logger {
   void after_save_checkpoint(const CheckpointEvent& event) override;
   void finish(TrainerStatus status) override;
 
-  /// Sends what earlier runs left in `run_folder`, waiting as long as the server takes it. Returns how many records are
-  /// left there. `tracking_uri`: empty for the one that the run was given. Throws levin::Error when the folder has no
-  /// such run.
-  static int64_t send_unsent(const std::string& run_folder, const std::string& tracking_uri = "");
+  struct SendResult {
+    int64_t left = 0;     ///< records that are still in the folder, to be sent
+    int64_t refused = 0;  ///< records that the server will never take; mlflow/refused.txt says which and why
+  };
+  /// Sends what earlier runs left in `run_folder`, waiting as long as the server takes it. `tracking_uri`: of another
+  /// server than the run was given; may have credentials. Throws levin::Error when the folder has no such run, and when
+  /// another process trains or sends there.
+  static SendResult send_unsent(const std::string& run_folder, const std::string& tracking_uri = "");
 
  private:
   const std::string& name_of(const std::string& metric);
@@ -64,7 +70,7 @@ class MlflowLogger final : public Logger {
 
   const Options options_;
   std::string directory_;  ///< of the run; empty: not started
-  std::unique_ptr<BackgroundWorker> worker_;
+  std::unique_ptr<MlflowSender> sender_;
   std::unordered_map<std::string, std::string> names_;  ///< of metrics, as MLflow takes them
   CheckpointPicker checkpoints_;
 };

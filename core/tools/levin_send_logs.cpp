@@ -29,13 +29,19 @@ int main(int argc, char** argv) {
         << "Usage: levin-send-logs [--tracking-uri=URI] RUN_FOLDER...\n\n"
            "Sends what the MLflow logger left in run folders (version_N), to the server that the run was given or\n"
            "to another. Credentials: MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and "
-           "MLFLOW_TRACKING_PASSWORD.\nStatus 1 when something is left.\n";
+           "MLFLOW_TRACKING_PASSWORD.\nStatus 0: everything is sent; 1: something is left, or was refused; 2: wrong "
+           "usage.\n";
     return help ? 0 : 2;
   }
   int status = 0;
   for (const auto& folder : folders) {
     try {
-      if (levin::MlflowLogger::send_unsent(folder, tracking_uri) > 0)
+      const auto result = levin::MlflowLogger::send_unsent(folder, tracking_uri);
+      if (result.left > 0) std::cerr << folder << ": " << result.left << " records are left\n";
+      if (result.refused > 0)
+        std::cerr << folder << ": the server will never take " << result.refused << " records, which are kept; see "
+                  << folder << "/mlflow/refused.txt\n";
+      if (result.left + result.refused > 0)
         status = 1;
       else
         std::cout << folder << ": everything is sent\n";

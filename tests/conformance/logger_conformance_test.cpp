@@ -2,9 +2,12 @@
 #include <levin/core/base/log.h>
 #include <levin/core/trainer/registries.h>
 #include <levin/loggers/mlflow_logger.h>
+#include <levin/loggers/mlflow_names.h>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include "../loggers/stand_in_mlflow.h"
 #include "../support/faulty_file_system.h"
 #include "../support/tiny.h"
 
@@ -16,9 +19,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
-/// What every built-in logger must bear, whatever it writes to. The MLflow logger's server is never there.
+/// What every built-in logger must bear, whatever it writes to. The MLflow logger's server is there where a test says
+/// so.
 namespace levin {
 namespace {
 
@@ -27,6 +32,7 @@ using Clock = std::chrono::steady_clock;
 class LoggerConformance : public ::testing::TestWithParam<std::string> {
  protected:
   LoggerConformance() : directory_(testing::fresh_folder("logger_conformance") + "/version_0") {
+    testing::keep_loopback_off_proxies();
     log::set_sink([this](const std::string& line) {
       const std::lock_guard lock(mutex_);
       lines_.push_back(line);
@@ -34,10 +40,10 @@ class LoggerConformance : public ::testing::TestWithParam<std::string> {
   }
   ~LoggerConformance() override { log::set_sink(nullptr); }
 
-  std::shared_ptr<Logger> make_logger() const {
+  std::shared_ptr<Logger> make_logger(const std::string& server = "http://127.0.0.1:1") const {
     Config options = Config::mapping();
     if (GetParam() == "mlflow")
-      options = Config::parse("{tracking_uri: 'http://127.0.0.1:1', finish_seconds: 1}", {.source = "test"});
+      options = Config::parse("{tracking_uri: '" + server + "', finish_seconds: 10}", {.source = "test"});
     return registries().loggers.make(GetParam(), options, "trainer.logger");
   }
   RunInfo run() const { return {.directory = directory_, .name = "version_0"}; }
@@ -75,14 +81,49 @@ class LoggerConformance : public ::testing::TestWithParam<std::string> {
   std::vector<std::string> lines_;
 };
 
+/// What three steps of log_everything are to an MLflow server.
+void expect_everything(const testing::StandInMlflow& server) {
+  const auto run = server.run();
+  EXPECT_EQ(run.status, "FINISHED");
+  const std::vector<std::pair<std::string, nlohmann::json>> metrics{{"loss", 0.5},
+                                                                    {"train/a/b", "-Infinity"},
+                                                                    {"größe 😀", "NaN"},
+                                                                    {std::string(200, 'n'), "Infinity"},
+                                                                    {"", 1},
+                                                                    {"bytes \xff\xfe", 2},
+                                                                    {"line\nbreak, \"quote\"", 3},
+                                                                    {"../up//and/../down", 4}};
+  EXPECT_EQ(run.metrics.size(), metrics.size() + 1);  // and the epoch
+  for (const auto& [name, value] : metrics) {
+    const std::string mapped = mlflow_name(name);
+    ASSERT_TRUE(run.metrics.contains(mapped)) << mapped;
+    const auto& points = run.metrics.at(mapped);
+    ASSERT_EQ(points.size(), 3u) << mapped;
+    for (size_t step = 0; step < 3; ++step) {
+      EXPECT_EQ(points[step]["value"], value) << mapped;
+      EXPECT_EQ(points[step]["step"], step) << mapped;
+    }
+  }
+  EXPECT_EQ(run.tags.at("name." + mlflow_name("größe 😀")), "größe 😀");
+  EXPECT_EQ(run.parameters.at("model.lr"), "1e-3");
+  EXPECT_EQ(run.parameters.at(mlflow_name("ö?")), "");
+  const auto artifacts = server.artifacts();
+  EXPECT_EQ(artifacts.size(), 7u);  // three texts and images, and hparams.yaml
+  const std::string root = "1/" + server.runs().begin()->first + "/artifacts/";
+  EXPECT_TRUE(artifacts.contains(root + "hparams.yaml"));
+  EXPECT_EQ(artifacts.at(root + "text/" + mlflow_name("note/größe") + "/step_000000002.txt"), "text\n\xff");
+  EXPECT_EQ(artifacts.at(root + "images/" + mlflow_name("../image") + "/step_000000000.png").substr(1, 3), "PNG");
+  EXPECT_EQ(server.bad_requests(), std::vector<std::string>());
+}
+
 TEST_P(LoggerConformance, TakesOddNamesAndValues) {
-  const auto logger = make_logger();
+  const testing::StandInMlflow server;
+  const auto logger = make_logger(server.uri());
   logger->start(run());
   for (int64_t step = 0; step < 3; ++step) log_everything(*logger, step);
   logger->finish(TrainerStatus::kFinished);
-  if (GetParam() != "mlflow") {
-    EXPECT_EQ(warnings(), 0);
-  }
+  EXPECT_EQ(warnings(), 0);
+  if (GetParam() == "mlflow") expect_everything(server);
 }
 
 TEST_P(LoggerConformance, TakesEverythingWithoutAStartAndAfterTheEnd) {

@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include "../support/run_program.h"
+#include "mlflow_fixture.h"
+#include "stand_in_mlflow.h"
 #include "stand_in_server.h"
 #include "test_python.h"
 
@@ -35,6 +37,8 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::json;
+using testing::log_one;
+using testing::MlflowTest;
 
 TEST(MlflowNames, WhatMlflowTakesStaysAndTheRestIsMappedWithoutCollisions) {
   EXPECT_EQ(mlflow_name("train/loss_1.x-y z"), "train/loss_1.x-y z");
@@ -71,44 +75,6 @@ TEST(MlflowNames, TextsAreCutBetweenCharacters) {
   EXPECT_EQ(mlflow_text("a\xff", 10), "a\xEF\xBF\xBD");
 }
 
-/// A run's folder, and the warnings of a test.
-class MlflowTest : public ::testing::Test {
- protected:
-  MlflowTest() {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    name_ = test->name();
-    run_.directory = ::testing::TempDir() + "levin_mlflow_" + name_ + "_" + std::to_string(::getpid());
-    run_.name = "version_0";
-    std::filesystem::remove_all(run_.directory);
-    log::set_sink([this](const std::string& line) {
-      const std::lock_guard lock(mutex_);
-      warnings_.push_back(line);
-    });
-  }
-  ~MlflowTest() override {
-    log::set_sink(nullptr);
-    std::filesystem::remove_all(run_.directory);
-  }
-  std::vector<std::string> warnings() {
-    const std::lock_guard lock(mutex_);
-    return warnings_;
-  }
-  std::string unsent() const { return run_.directory + "/mlflow/unsent"; }
-  bool has_unsent() const { return !FileSystem::current().list(unsent()).empty(); }
-
-  std::string name_;
-  RunInfo run_;
-
- private:
-  std::mutex mutex_;
-  std::vector<std::string> warnings_;
-};
-
-void log_one(Logger& logger, const std::string& name, double value, int64_t step) {
-  const MetricValue metric{name, value};
-  logger.log_metrics({&metric, 1}, step, 0);
-}
-
 // ---- Servers that refuse, stall or are not there.
 
 class MlflowBadServer : public MlflowTest {
@@ -131,7 +97,7 @@ class MlflowBadServer : public MlflowTest {
     EXPECT_NE(warnings().back().find("1002 records"), std::string::npos) << warnings().back();
     EXPECT_NE(warnings().back().find("`levin-send-logs " + run_.directory + "` sends them"), std::string::npos);
     // That command finds the run, and says again what is wrong.
-    EXPECT_EQ(MlflowLogger::send_unsent(run_.directory, uri), 1002);
+    EXPECT_EQ(MlflowLogger::send_unsent(run_.directory, uri).left, 1002);
     EXPECT_NE(warnings().back().find("1002 records"), std::string::npos) << warnings().back();
   }
 };
@@ -146,7 +112,7 @@ TEST_F(MlflowBadServer, NoAddress) { expect_kept("", "no tracking_uri; valid:");
 
 TEST_F(MlflowBadServer, Refuses) {
   for (const int status : {401, 403, 404, 429, 500, 503}) {
-    const testing::StandInServer server([status](const std::string&) {
+    const testing::StandInServer server([status](const testing::Request&) {
       return testing::Answer{status, R"({"error_code": "NO", "message": "quota or so"})"};
     });
     std::filesystem::remove_all(run_.directory);
@@ -164,7 +130,9 @@ TEST_F(MlflowBadServer, Refuses) {
 }
 
 TEST_F(MlflowBadServer, AnswersWithAPage) {
-  const testing::StandInServer server([](const std::string&) { return testing::Answer{200, "<html>welcome</html>"}; });
+  const testing::StandInServer server([](const testing::Request&) {
+    return testing::Answer{200, "<html>welcome</html>"};
+  });
   MlflowLogger logger({.tracking_uri = server.uri()});
   logger.start(run_);
   log_one(logger, "loss", 1, 1);
@@ -174,7 +142,7 @@ TEST_F(MlflowBadServer, AnswersWithAPage) {
 }
 
 TEST_F(MlflowBadServer, NeverAnswers) {
-  const testing::StandInServer server([](const std::string&) { return testing::Answer{.seconds = 60}; });
+  const testing::StandInServer server([](const testing::Request&) { return testing::Answer{.seconds = 60}; });
   const auto begin = Clock::now();
   MlflowLogger logger({.tracking_uri = server.uri(), .finish_seconds = 0.5});
   logger.start(run_);
@@ -202,12 +170,16 @@ TEST_F(MlflowBadServer, AFolderThatCannotBeWritten) {
 
 // ---- A real server.
 
-/// One `mlflow server` on SQLite for the suite; a test may end it and start it again.
+/// One `mlflow server` for the suite, on SQLite; a test may end it and start it again.
 class MlflowServer : public MlflowTest {
  protected:
-  static void SetUpTestSuite() {
+  static void SetUpTestSuite() { set_up("sqlite:///store.db"); }
+  /// `store`: the server's --backend-store-uri, in its folder.
+  static void set_up(const std::string& store) {
     if (!testing::missing_module("mlflow").empty()) return;
+    testing::keep_loopback_off_proxies();
     folder_ = ::testing::TempDir() + "levin_mlflow_server_" + std::to_string(::getpid());
+    store_ = store;
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);
     port_ = testing::free_port();
@@ -221,9 +193,8 @@ class MlflowServer : public MlflowTest {
     const std::string port = std::to_string(port_);
     server_ = std::make_unique<testing::RunningProgram>(
         std::vector<std::string>{testing::test_python(), "-W", "ignore", "-m", "mlflow", "server",
-                                 "--backend-store-uri", "sqlite:///" + folder_ + "/store.db", "--artifacts-destination",
-                                 folder_ + "/artifacts", "--serve-artifacts", "--host", "127.0.0.1", "--port", port,
-                                 "--workers", "1"},
+                                 "--backend-store-uri", store_, "--artifacts-destination", folder_ + "/artifacts",
+                                 "--serve-artifacts", "--host", "127.0.0.1", "--port", port, "--workers", "1"},
         testing::ProgramOptions{.folder = folder_, .timeout = 10min});
     HttpClient client({});
     const std::atomic<bool> stop = false;
@@ -260,18 +231,18 @@ class MlflowServer : public MlflowTest {
   Json runs() const { return Json::parse(testing::output_of_script("read_mlflow.py", {uri(), name_})); }
 
   static std::string folder_;
+  static std::string store_;
   static int port_;
   static std::unique_ptr<testing::RunningProgram> server_;
 };
 
 std::string MlflowServer::folder_;
+std::string MlflowServer::store_;
 int MlflowServer::port_ = 0;
 std::unique_ptr<testing::RunningProgram> MlflowServer::server_;
 
 TEST_F(MlflowServer, MlflowReadsEverythingBack) {
-  const std::string checkpoint = run_.directory + "/checkpoints/epoch=0 step=10";
-  std::filesystem::create_directories(checkpoint + "/part");
-  std::ofstream(checkpoint + "/part/model.safetensors") << "weights";
+  const std::string checkpoint = write_checkpoint("epoch=0 step=10", "weights");
   const double infinity = std::numeric_limits<double>::infinity();
   const std::string long_name(200, 'n');
   MlflowLoggerOptions given = options();
@@ -329,6 +300,9 @@ TEST_F(MlflowServer, MlflowReadsEverythingBack) {
 TEST_F(MlflowServer, MoreMetricsThanARequestCarries) {
   MlflowLogger logger(options());
   logger.start(run_);
+  std::string parameters;
+  for (int i = 0; i < 150; ++i) parameters += "p" + std::to_string(i) + ": " + std::string(6000, 'v') + "\n";
+  logger.log_hyperparameters(Config::parse(parameters, {}));
   std::vector<MetricValue> many;
   for (int i = 0; i < 1200; ++i) many.push_back({"m" + std::to_string(i), static_cast<double>(i)});
   logger.log_metrics(many, 7, 0);
@@ -341,6 +315,7 @@ TEST_F(MlflowServer, MoreMetricsThanARequestCarries) {
       {.method = "GET", .url = uri() + "/api/2.0/mlflow/runs/get?run_id=" + state["run_id"].get<std::string>()}, stop);
   const Json run = Json::parse(answer.body)["run"];
   EXPECT_EQ(run["data"]["metrics"].size(), 1201u);
+  EXPECT_EQ(run["data"]["params"].size(), 150u);
   EXPECT_EQ(run["info"]["status"], "FAILED");
 }
 
@@ -408,6 +383,65 @@ TEST_F(MlflowServerRestart, GoesAwayAndComesBack) {
   EXPECT_EQ(warnings().size(), 1u);
 }
 
+/// The server's store as long as MLflow had no database: a folder.
+class MlflowServerOnFolder : public MlflowServer {
+ protected:
+  static void SetUpTestSuite() { set_up("store"); }
+};
+
+TEST_F(MlflowServerOnFolder, TakesTheSame) {
+  MlflowLoggerOptions given = options();
+  given.log_model = "all";
+  MlflowLogger logger(given);
+  logger.start(run_);
+  logger.log_hyperparameters(Config::parse("{lr: 1, text: '" + std::string(7000, 'x') + "'}", {}));
+  const std::vector<MetricValue> values{
+      {"train/loss", 0.5}, {"größe", 1.5}, {"nan", NAN}, {"high", std::numeric_limits<double>::infinity()}};
+  for (int64_t step = 0; step < 300; ++step) logger.log_metrics(values, step, 0);
+  logger.after_save_checkpoint({.path = write_checkpoint("last", "weights")});
+  logger.finish(TrainerStatus::kFinished);
+  logger.start(run_);
+  logger.log_hyperparameters(Config::parse("{lr: 2}", {}));
+  logger.finish(TrainerStatus::kFinished);
+  EXPECT_EQ(all_warnings(), "");
+
+  const Json found = runs();
+  ASSERT_EQ(found.size(), 1u);
+  const Json& run = found[0];
+  EXPECT_EQ(run["status"], "FINISHED");
+  EXPECT_EQ(run["params"]["lr"], "1");
+  EXPECT_EQ(run["tags"]["changed.lr"], "2");
+  EXPECT_TRUE(run["params"]["text"].get<std::string>().ends_with("..."));
+  EXPECT_EQ(run["history"]["train/loss"].size(), 300u);
+  EXPECT_EQ(run["history"][mlflow_name("größe")][299], Json::parse(R"([299, "1.5"])"));
+  EXPECT_EQ(run["history"]["nan"][0][1], "nan");
+  EXPECT_EQ(run["history"]["high"][0][1], "inf");
+  EXPECT_EQ(run["artifacts"]["checkpoints/last/part/model.safetensors"], "weights");
+}
+
+TEST_F(MlflowServer, ARunOfAnotherServerGoesOnHere) {
+  const testing::StandInMlflow former;
+  {
+    MlflowLogger logger({.tracking_uri = former.uri(), .experiment_name = name_});
+    logger.start(run_);
+    log_one(logger, "loss", 1, 1);
+    logger.finish(TrainerStatus::kFinished);
+  }
+  for (int64_t step = 2; step < 4; ++step) {
+    MlflowLogger logger(options());
+    logger.start(run_);
+    log_one(logger, "loss", 1, step);
+    logger.finish(TrainerStatus::kFinished);
+  }
+  const Json found = runs();
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0]["history"]["loss"].size(), 2u);
+  ASSERT_EQ(warnings().size(), 1u);
+  EXPECT_NE(warnings()[0].find("what is logged goes to the run " + found[0]["id"].get<std::string>()),
+            std::string::npos)
+      << warnings()[0];
+}
+
 TEST_F(MlflowServer, WhatWasKeptIsSentLater) {
   MlflowLoggerOptions wrong = options();
   wrong.tracking_uri = "http://127.0.0.1:1";
@@ -418,7 +452,7 @@ TEST_F(MlflowServer, WhatWasKeptIsSentLater) {
     logger.finish(TrainerStatus::kFinished);
   }
   ASSERT_TRUE(has_unsent());
-  EXPECT_EQ(MlflowLogger::send_unsent(run_.directory, uri()), 0);
+  EXPECT_EQ(MlflowLogger::send_unsent(run_.directory, uri()).left, 0);
   const Json found = runs();
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0]["history"]["loss"].size(), 50u);

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -16,6 +17,11 @@
 #include <vector>
 
 namespace levin::testing {
+
+/// Requests to loopback go to no proxy, whatever the machine's variables say. To be called while there are no threads.
+inline void keep_loopback_off_proxies() {
+  for (const char* name : {"no_proxy", "NO_PROXY"}) ::setenv(name, "127.0.0.1,localhost", 1);
+}
 
 inline int listening_socket(int& port) {
   const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
@@ -37,6 +43,13 @@ inline int free_port() {
   return port;
 }
 
+struct Request {
+  std::string head;  ///< the first line and the headers
+  std::string body;
+  /// "GET /path?query"
+  std::string line() const { return head.substr(0, head.find(" HTTP/")); }
+};
+
 struct Answer {
   int status = 200;
   std::string body;
@@ -46,8 +59,8 @@ struct Answer {
 /// An HTTP server on loopback that gives the answers a test wants; one request a connection.
 class StandInServer {
  public:
-  /// `answer` gets the request's first line.
-  explicit StandInServer(std::function<Answer(const std::string&)> answer)
+  /// `answer` is called on the server's thread.
+  explicit StandInServer(std::function<Answer(const Request&)> answer)
       : answer_(std::move(answer)), listener_(listening_socket(port_)), thread_([this] { serve(); }) {}
   ~StandInServer() {
     stop_ = true;
@@ -71,6 +84,7 @@ class StandInServer {
   void respond(int connection) {
     std::string request;
     std::vector<char> chunk(1 << 16);
+    size_t head_size = 0;
     size_t wanted = std::string::npos;
     while (!stop_ && (wanted == std::string::npos || request.size() < wanted)) {
       pollfd ready{connection, POLLIN, 0};
@@ -78,12 +92,14 @@ class StandInServer {
       const ssize_t count = ::recv(connection, chunk.data(), chunk.size(), 0);
       if (count <= 0) return;
       request.append(chunk.data(), static_cast<size_t>(count));
-      const size_t head = request.find("\r\n\r\n");
-      if (head == std::string::npos) continue;
+      if (wanted != std::string::npos) continue;
+      head_size = request.find("\r\n\r\n");
+      if (head_size == std::string::npos) continue;
       const size_t length = request.find("Content-Length: ");
-      wanted = head + 4 + (length < head ? std::stoul(request.substr(length + 16)) : 0);
+      wanted = head_size + 4 + (length < head_size ? std::stoul(request.substr(length + 16)) : 0);
     }
-    const Answer answer = answer_(request.substr(0, request.find("\r\n")));
+    if (stop_) return;
+    const Answer answer = answer_({.head = request.substr(0, head_size), .body = request.substr(head_size + 4)});
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(answer.seconds);
     while (!stop_ && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     const std::string text = "HTTP/1.1 " + std::to_string(answer.status) +
@@ -92,7 +108,7 @@ class StandInServer {
     [[maybe_unused]] const ssize_t sent = ::send(connection, text.data(), text.size(), MSG_NOSIGNAL);
   }
 
-  const std::function<Answer(const std::string&)> answer_;
+  const std::function<Answer(const Request&)> answer_;
   int port_ = 0;
   const int listener_;
   std::atomic<bool> stop_ = false;

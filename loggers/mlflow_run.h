@@ -1,0 +1,65 @@
+#pragma once
+
+#include <levin/loggers/mlflow_client.h>
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace levin {
+
+struct MlflowRunOptions {
+  std::string folder;        ///< where run.json is
+  std::string tracking_uri;  ///< without credentials
+  std::string experiment_name;
+  std::string run_name;
+  std::map<std::string, std::string> tags;
+  std::string run_id;       ///< a run to go on with; empty: the one of run.json, else a new one
+  bool must_exist = false;  ///< no other run will do than `run_id`
+  std::string key;          ///< that the run to go on with was made with; empty: the one of run.json, else a new one
+  int64_t start_milliseconds = 0;
+};
+
+/// The run of MLflow to which a folder's records go. It is found or made once, by the thread that needs it first;
+/// run.json in the folder says which it is to later processes. For several threads.
+///
+/// A run is marked with a key, a tag, from before its id is known. By it the run is found when the server's answer to
+/// its making was lost, and on another server than the one that gave the id.
+class MlflowRun {
+ public:
+  explicit MlflowRun(MlflowRunOptions options) : options_(std::move(options)), id_(options_.run_id) {}
+
+  struct Place {
+    std::string id;
+    std::string artifact_uri;  ///< where its artifacts are
+  };
+  /// Throws levin::Error when the server does not answer or has no such run, and soon after `client` is told to stop.
+  Place find_or_make(MlflowClient& client);
+
+  const std::string& folder() const { return options_.folder; }
+
+  /// What run.json in `folder` says; nothing when there is none, or a damaged one.
+  static std::optional<MlflowRunOptions> kept_in(const std::string& folder);
+
+ private:
+  void load();
+  void save();
+  void write() const;
+  std::string experiment_id(MlflowClient& client) const;
+  /// The id of the run that has the key; empty when there is none.
+  std::string find(MlflowClient& client) const;
+  std::string make(MlflowClient& client);
+
+  const MlflowRunOptions options_;
+  std::mutex mutex_;
+  std::optional<Place> place_;
+  std::string key_;
+  bool may_exist_ = false;  ///< a run with the key
+  std::string id_;
+  bool warned_ = false;
+};
+
+}  // namespace levin
