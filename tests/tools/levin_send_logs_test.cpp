@@ -145,7 +145,8 @@ TEST_F(LevinSendLogsTool, Usage) {
   for (const auto& words : std::vector<std::vector<std::string>>{{}, {"--no-such-option", "a"}}) {
     const auto result = run(words);
     EXPECT_EQ(result.status, 2);
-    EXPECT_TRUE(result.err.starts_with("Usage: levin-send-logs")) << result.err;
+    EXPECT_TRUE(result.err.starts_with("[command line] ")) << result.err;
+    EXPECT_NE(result.err.find("--help"), std::string::npos) << result.err;
   }
 }
 
