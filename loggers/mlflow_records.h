@@ -50,6 +50,7 @@ std::string tag_record(std::string_view key, std::string_view value);
 /// `status`: RUNNING, FINISHED, FAILED or KILLED; `end_milliseconds`: 0 while it runs.
 std::string status_record(std::string_view status, int64_t end_milliseconds);
 
+/// What a record of an artifact says.
 struct Artifact {
   std::string path;        ///< below the run's artifacts
   std::string file;        ///< relative to the run's mlflow folder; removed once it is sent; empty: `bytes`

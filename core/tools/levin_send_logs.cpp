@@ -1,8 +1,7 @@
 // levin-send-logs: sends what the MLflow logger of earlier runs could not.
 
-#include <levin/core/base/error.h>
 #include <levin/core/tools/tool_main.h>
-#include <levin/loggers/mlflow_logger.h>
+#include <levin/levin.h>
 
 #include <boost/program_options.hpp>
 

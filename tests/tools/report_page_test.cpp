@@ -213,7 +213,6 @@ TEST(ReportFindings, NothingIsSaidWithoutData) {
   const Findings all_nan = find_findings(run_of({{"gpu0/utilization_percent", {NAN, NAN}}}));
   EXPECT_EQ(all_nan.without_data.size(), 3u);
   EXPECT_THAT(all_nan.found, ::testing::SizeIs(1));
-  EXPECT_EQ(all_nan.found[0].kind, Finding::Kind::kHint);
 }
 
 TEST(ReportFindings, ALossThatTurnedNan) {

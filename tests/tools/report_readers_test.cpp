@@ -311,7 +311,7 @@ TEST(ReportRunFolder, FindsTheMonitorAndTheOtherFiles) {
 
 TEST(ReportRunFolder, PassesOverWhatIsNoFile) {
   const std::string folder = fresh_folder("run");
-  write_file(folder + "/metrics.csv", "step,loss\n1,2\n");
+  write_file(folder + "/metrics.csv", "epoch,step,loss\n0,1,2\n");
   std::filesystem::create_symlink("profile_fit_rank1.txt", folder + "/profile_fit_rank0.txt");
   std::filesystem::create_symlink("profile_fit_rank0.txt", folder + "/profile_fit_rank1.txt");
   std::filesystem::create_directory_symlink(".", folder + "/again");
