@@ -37,8 +37,8 @@ SampledDevices sampled_devices(const Trainer& trainer, const DeviceStatsMonitorO
   if (options.gpus == "none" || !own.front().is_cuda()) return sampled;
   const std::vector<PciAddress> addresses = cuda_addresses();
   const auto address_of = [&](const at::Device& device) -> std::optional<PciAddress> {
-    const auto ordinal = static_cast<size_t>(device.index());
-    return ordinal < addresses.size() ? std::optional(addresses[ordinal]) : std::nullopt;
+    const int64_t ordinal = device.index();
+    return ordinal < std::ssize(addresses) ? std::optional(addresses.at(static_cast<size_t>(ordinal))) : std::nullopt;
   };
   for (const at::Device& device : own) sampled.gpus.push_back({address_of(device), device});
   // With `zero` no other rank samples its own.

@@ -13,6 +13,7 @@ namespace {
 
 std::string tensor_names(const std::vector<Batch::Item>& items) {
   std::vector<std::string> names;
+  names.reserve(items.size());
   for (const auto& item : items) names.push_back(item.first);
   return names.empty() ? "none" : join(names);
 }
