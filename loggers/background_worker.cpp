@@ -36,7 +36,7 @@ constexpr std::chrono::hours kLongestPatience(24 * 365);
 /// How long a sink without a spool may take for what is left after the end.
 constexpr std::chrono::seconds kLastCalls(2);
 
-size_t cost(const std::string& record) { return record.size() + sizeof record; }
+size_t cost(const std::string& record) { return record.size() + sizeof(std::string); }
 
 /// "1.4 MiB"
 std::string size_text(int64_t bytes) {

@@ -115,7 +115,7 @@ std::string MlflowArtifactSink::store_by_server(std::string_view root, const mlf
                     .body = std::string(artifact.bytes),
                     .file = file});
   if (response.status == 200) return "";
-  const std::string reason =
+  std::string reason =
       fmt::format("{} answered with status {}: {}", server, response.status, mlflow::message_of(response));
   if (mlflow::refuses(response) || response.status == 404 || response.status == 405) return reason;
   throw Error("mlflow", fmt::format("the artifact {}: {}", artifact.path, reason));

@@ -191,7 +191,8 @@ void MlflowLogger::log_checkpoints(const std::vector<CheckpointEvent>& events) {
     const std::string kept = fmt::format("checkpoints/{}.{}", name.string(), milliseconds_now());
     try {
       for (const auto& file : keep_files(event.path, folder_in(directory_) + "/" + kept))
-        sender_->push(mlflow::file_record("checkpoints/" + (name / file).string(), kept + "/" + file));
+        sender_->push(mlflow::file_record(fmt::format("checkpoints/{}", (name / file).string()),
+                                          fmt::format("{}/{}", kept, file)));
     } catch (const std::exception& error) {
       log::warning(fmt::format("{}: {}; the checkpoint {} is not logged", kName, error.what(), event.path));
     }

@@ -150,7 +150,7 @@ void RecordSpool::take_over_folders_beside() {
     // Lock files have such names as well.
     const bool is_one = name.starts_with(start) && name.find_first_not_of("0123456789", start.size()) == name.npos;
     if (!is_one) continue;
-    const std::string other = parent + "/" + name;
+    const std::string other = fmt::format("{}/{}", parent, name);
     const ProcessLock lock(lock_path(other));
     if (!lock.holder().empty()) continue;
     files.create_directories(directory_);
@@ -158,7 +158,7 @@ void RecordSpool::take_over_folders_beside() {
       const auto file = parse_name(text);
       if (!file || file->kind != kRecords) continue;
       const int64_t number = next_number_++;
-      files.rename(other + "/" + text, path_of(number));
+      files.rename(fmt::format("{}/{}", other, text), path_of(number));
       take_over(number);
     }
     std::error_code not_empty;

@@ -48,9 +48,9 @@ std::string artifact_message(const nlohmann::json& artifact, const std::atomic<b
       layout.add_string(kJson, "\"V2\"");
     }
     for (const std::string name : artifact["files"]) {
-      const std::filesystem::path path = std::filesystem::absolute(directory + "/" + name);
+      const std::filesystem::path path = std::filesystem::absolute(fmt::format("{}/{}", directory, name));
       const std::string digest = md5_base64_of_file(path, stop);
-      listing += name + ":" + digest + "\n";
+      listing += fmt::format("{}:{}\n", name, digest);
       protozero::pbf_writer entry(writer, ManifestField::kContents);
       entry.add_string(EntryField::kPath, name);
       entry.add_string(EntryField::kDigest, digest);

@@ -21,7 +21,7 @@ struct RecordField {
                        kRun = 17, kExit = 18, kHeader = 21, kInfo = 200;
 };
 struct RunField {
-  static constexpr Tag kId = 1, kEntity = 2, kProject = 3, kGroup = 6, kName = 8, kNotes = 9, kTags = 10, kHost = 13,
+  static constexpr Tag kId = 1, kEntity = 2, kProject = 3, kGroup = 6, kName = 8, kNotes = 9, kTags = 10,
                        kStartTime = 17;
 };
 struct ItemField {  // of ConfigItem, HistoryItem and SummaryItem

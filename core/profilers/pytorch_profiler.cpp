@@ -27,7 +27,6 @@ namespace {
 
 namespace kineto = torch::autograd::profiler;
 using torch::profiler::impl::ActivityType;
-using torch::profiler::impl::ProfilerConfig;
 using torch::profiler::impl::ProfilerState;
 
 /// Whether a profiler of this process prepares or records.

@@ -22,6 +22,7 @@ std::vector<Batch> gathered(Collective& collective, const std::vector<Batch>& ow
     for (size_t i = 0; i < rank.as_list().size(); ++i) parts[i].push_back(to_batch(rank.as_list()[i]));
   }
   std::vector<Batch> all;
+  all.reserve(parts.size());
   for (const auto& of_batch : parts) all.push_back(Batch::concatenate(of_batch));
   return all;
 }

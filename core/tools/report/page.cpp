@@ -29,7 +29,7 @@ using Json = nlohmann::json;
 constexpr size_t kFewestPointsOfCurve = 64;
 /// A chart has a row for each x of any of its curves, and a column for each curve.
 constexpr size_t kMostCellsOfChart = 1'000'000;
-constexpr size_t kMostProfileBytes = 64 * 1024;
+constexpr size_t kMostProfileBytes = 64 << 10;
 
 /// With as many digits as a curve can show, which keeps the page small. NaN and infinities are null in JSON.
 double rounded(double value, int digits) {
@@ -61,6 +61,7 @@ std::string percent_encoded(const std::string& path) {
 /// Each run's shortest name that no other run has: the folder's own, or with folders above it.
 std::vector<std::string> distinct_names(const std::vector<RunFolder>& runs) {
   std::vector<std::filesystem::path> paths;
+  paths.reserve(runs.size());
   for (const auto& run : runs) paths.push_back(std::filesystem::weakly_canonical(run.path));
   std::vector<std::string> names;
   for (size_t parts = 1;; ++parts) {
@@ -210,6 +211,7 @@ std::vector<Chart> charts_of(const std::vector<Curve>& curves, Group group) {
     chart.curves.push_back(i);
   }
   std::vector<Chart> result;
+  result.reserve(charts.size());
   for (auto& [key, chart] : charts) result.push_back(std::move(chart));
   return result;
 }
@@ -283,6 +285,7 @@ Json curves_json(const std::vector<Curve>& curves, const std::vector<RunFolder>&
 
 Json configuration_json(const std::vector<RunFolder>& runs) {
   std::vector<FlatConfiguration> configurations;
+  configurations.reserve(runs.size());
   for (const auto& run : runs) configurations.push_back(run.configuration);
   Json rows = Json::array();
   for (const auto& row : compare(configurations)) {

@@ -32,7 +32,7 @@ std::vector<std::string> runs_below(const std::string& path) {
   std::vector<std::string> runs;
   std::error_code error;
   for (const auto& name : FileSystem::current().list(path)) {
-    const std::string below = path + "/" + name;
+    const std::string below = fmt::format("{}/{}", path, name);
     for (fs::directory_iterator file(below, error), end; !error && file != end; file.increment(error)) {
       if (!is_of_run(file->path().filename().string())) continue;
       runs.push_back(below);
@@ -161,7 +161,7 @@ RunFolder read_run_folder(const std::string& path) {
   run.path = path;
   // Names sort by the time at which the files were begun.
   for (const auto& name : names)
-    if (is_event_file(name)) read_events(path + "/" + name, run, run.metrics);
+    if (is_event_file(name)) read_events(fmt::format("{}/{}", path, name), run, run.metrics);
   const auto has = [&](const std::string& name) { return std::find(names.begin(), names.end(), name) != names.end(); };
   if (has("metrics.csv")) {
     // Its values are doubles, those of event files floats.
