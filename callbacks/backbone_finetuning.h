@@ -4,6 +4,7 @@
 #include <levin/core/interfaces/callback.h>
 
 #include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
 
 #include <cstddef>
 #include <cstdint>
