@@ -8,6 +8,7 @@
 ///   build/bin/loop_benchmark --variant N [steps]      one variant, 0 to 8: prints its seconds of processor time
 
 #include "measure.h"
+#include "run_in_turns.h"
 
 #include <levin/levin.h>
 
