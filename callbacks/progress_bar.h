@@ -66,6 +66,8 @@ class ProgressBar final : public Callback {
 
   /// One bar: what it shows, and the clock behind it.
   struct Bar {
+    Bar() {}  // NOLINT(modernize-use-equals-default): clang needs it for std::optional<Bar> within the class
+
     Progress progress;
     Clock::time_point started;
     bool counted = false;  ///< a batch was counted since it began

@@ -150,6 +150,9 @@ ${LibTorch_ROOT_DIR}/lib/libc10_cuda.so,--pop-state")
       INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_ROOT_DIR}/include;\
 ${LibTorch_ROOT_DIR}/include/torch/csrc/api/include;${_libtorch_cuda_includes}"
       INTERFACE_LINK_LIBRARIES "LibTorch::torch_cpu;LibTorch::c10;${_libtorch_cuda_link};Threads::Threads"
+      # LibTorch's wheels are made with g++, whose mangling of constrained templates clang left in version 18.
+      INTERFACE_COMPILE_OPTIONS "$<$<AND:$<CXX_COMPILER_ID:Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,18>>:\
+-fclang-abi-compat=17>"
       INTERFACE_COMPILE_FEATURES cxx_std_17)
   endif()
 endif()
