@@ -123,6 +123,7 @@ Collector::Slot& Collector::slot_for(std::string_view name, const LogOptions& op
                                         .options = options};
     description.options.on_step = options.on_step.value_or(moment_.step_default);
     description.options.on_epoch = options.on_epoch.value_or(!moment_.step_default);
+    description.options.sync_dist = options.sync_dist.value_or(!moment_.step_default);
     found = &add_slot(std::move(description));
     expected_ = slots_.size() - 1;
   }

@@ -34,8 +34,9 @@ class Collector {
   Collector(const Collector&) = delete;
   Collector& operator=(const Collector&) = delete;
 
-  /// The moment that following log calls belong to. `step_default`: whether a value is logged on the step or on the
-  /// epoch where its options say neither. `loaders`: how many loaders the loop reads.
+  /// The moment that following log calls belong to. `step_default`: whether a value is logged on the step, for this
+  /// rank alone, or on the epoch, for all ranks, where its options do not say. `loaders`: how many loaders the loop
+  /// reads.
   struct Moment {
     int64_t batch_size = 1;
     int64_t dataloader_idx = 0;

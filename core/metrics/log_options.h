@@ -16,7 +16,9 @@ struct LogOptions {
   bool logger = true;                 ///< hand it to the loggers
   std::optional<int64_t> batch_size;  ///< weight in the epoch's mean; default: the batch's size
   LogReduce reduce = LogReduce::kMean;
-  bool sync_dist = false;          ///< combine over ranks as well
+  /// Combine over ranks as well. Default: in a training step no, everywhere else yes, since what an evaluation gives is
+  /// acted on, and all values of an epoch travel together anyway. Metric objects are always combined.
+  std::optional<bool> sync_dist;
   bool rank_zero_only = false;     ///< only rank 0 has it; never combined over ranks
   bool add_dataloader_idx = true;  ///< with several loaders, append "/dataloader_idx_N" to the name
 };

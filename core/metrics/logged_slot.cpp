@@ -68,7 +68,7 @@ State SlotDescription::to_state() const {
   state["prog_bar"] = options.prog_bar;
   state["logger"] = options.logger;
   state["reduce"] = static_cast<int64_t>(options.reduce);
-  state["sync_dist"] = options.sync_dist;
+  state["sync_dist"] = *options.sync_dist;
   state["rank_zero_only"] = options.rank_zero_only;
   state["add_dataloader_idx"] = options.add_dataloader_idx;
   state["is_metric"] = is_metric;
@@ -108,7 +108,7 @@ void LoggedSlot::set_on(bool step, bool epoch) {
 
 void LoggedSlot::identify() {
   const auto& options = description.options;
-  const int64_t combined = description.is_metric ? 1 : options.sync_dist ? 2 + static_cast<int64_t>(options.reduce) : 0;
+  const int64_t combined = description.is_metric ? 1 : *options.sync_dist ? 2 + static_cast<int64_t>(options.reduce) : 0;
   identity_ = mix_seed(XXH3_64bits(description.name.data(), description.name.size()),
                        static_cast<uint64_t>(description.dataloader_idx), static_cast<uint64_t>(combined));
 }

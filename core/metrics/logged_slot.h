@@ -27,7 +27,7 @@ struct SlotDescription {
   std::string name;  ///< as logged
   int64_t dataloader_idx = 0;
   bool several_loaders = false;  ///< outside, the name carries the loader's index
-  LogOptions options;            ///< with on_step and on_epoch set
+  LogOptions options;            ///< with on_step, on_epoch and sync_dist set
   bool is_metric = false;
 
   /// With the loader's suffix.
@@ -36,7 +36,7 @@ struct SlotDescription {
   static SlotDescription from_state(const State& state);
 
   /// Whether its values are combined over ranks.
-  bool is_reduced() const { return (is_metric || options.sync_dist) && !options.rank_zero_only; }
+  bool is_reduced() const { return (is_metric || *options.sync_dist) && !options.rank_zero_only; }
 };
 
 /// One name behind `log()`: its last value, weighted sum and weight, or its metric; all of this rank alone. What came

@@ -33,7 +33,7 @@ std::string encode(std::span<LoggedSlot* const> slots) {
     const LogOptions& options = slot_is.options;
     bytes += fmt::format("{} {:d} {:d} {:d} {:d} {:d} {} {:d} {:d} {:d} {} {}\n", slot_is.dataloader_idx,
                          slot_is.several_loaders, slot_is.is_metric, *options.on_step, *options.on_epoch,
-                         options.prog_bar, static_cast<int>(options.reduce), options.logger, options.sync_dist,
+                         options.prog_bar, static_cast<int>(options.reduce), options.logger, *options.sync_dist,
                          options.add_dataloader_idx, slot_is.name.size(), slot_is.name);
   }
   return bytes;
@@ -45,12 +45,14 @@ std::vector<SlotDescription> decode(const std::string& bytes) {
   for (SlotDescription read; stream >> read.dataloader_idx;) {
     bool on_step = false;
     bool on_epoch = false;
+    bool sync_dist = false;
     int reduce = 0;
     size_t length = 0;
     stream >> read.several_loaders >> read.is_metric >> on_step >> on_epoch >> read.options.prog_bar >> reduce >>
-        read.options.logger >> read.options.sync_dist >> read.options.add_dataloader_idx >> length;
+        read.options.logger >> sync_dist >> read.options.add_dataloader_idx >> length;
     read.options.on_step = on_step;
     read.options.on_epoch = on_epoch;
+    read.options.sync_dist = sync_dist;
     read.options.reduce = static_cast<LogReduce>(reduce);
     read.name.resize(length);
     stream.get();  // the blank before the name
@@ -71,7 +73,7 @@ std::string words_for(const std::vector<size_t>& ranks) {
 
 std::string words_for(const SlotDescription& description) {
   if (description.is_metric) return "a metric";
-  if (!description.options.sync_dist) return "a value of each rank";
+  if (!*description.options.sync_dist) return "a value of each rank";
   static constexpr const char* kReductions[] = {"mean", "sum", "min", "max"};
   return fmt::format("the {} over ranks", kReductions[static_cast<size_t>(description.options.reduce)]);
 }

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -119,11 +120,27 @@ bool FitLoop::should_end() const {
          core_.progress.global_step >= core_.resolved.min_steps;
 }
 
+std::string FitLoop::end_reason() const {
+  const ResolvedOptions& limits = core_.resolved;
+  if (interrupted_) {
+    const int signal = SignalScope::received();
+    return signal == 0 ? "another rank was sent a signal" : fmt::format("a signal came ({})", strsignal(signal));
+  }
+  if (core_.options.fast_dev_run.batches() > 0) return "fast_dev_run is over";
+  if (limits.max_steps && core_.progress.global_step >= *limits.max_steps)
+    return fmt::format("max_steps {} is reached", *limits.max_steps);
+  if (limits_reached()) return "max_time is over";
+  if (core_.stop_requested && should_end()) return "training was asked to stop: " + core_.stop_reason;
+  if (core_.train_batches && *core_.train_batches == 0) return "limit_train_batches is 0";
+  return fmt::format("max_epochs {} is reached", limits.max_epochs.value_or(0));
+}
+
 void FitLoop::run(const std::function<void()>& reload) {
   FitProgress& progress = core_.progress;
   last_validation_ = Clock::now() - std::chrono::duration_cast<Clock::duration>(
                                         std::chrono::duration<double>(progress.seconds_since_validation));
   interrupted_ = time_is_up_ = signal_passed_on_ = false;
+  report_.emplace(core_);
   bool first = true;
   core_.in_fit_loop = true;
   while (!should_end()) {
@@ -148,8 +165,7 @@ void FitLoop::run(const std::function<void()>& reload) {
     first = false;
     run_epoch();
   }
-  if (core_.stop_requested && !interrupted_)
-    log::rank_zero_info(fmt::format("training was asked to stop: {}", core_.stop_reason));
+  report_->say_end(end_reason());
   core_.in_fit_loop = false;
 }
 
@@ -184,9 +200,9 @@ bool FitLoop::train_batches() {
   }();
   const auto started = Clock::now();
   auto fetched = fetch(pass);
-  const bool empty = core_.train_batches ? *core_.train_batches == 0 : !fetched.has_value();
-  if (empty && progress.batch == 0 && core_.world_size() == 1)
-    log::rank_zero_warning("the training loader gave no batch; hint: is the data set empty?");
+  if (!fetched && progress.batch == 0 && core_.world_size() == 1)
+    throw Error("data", fmt::format("the training loader gave no batch in epoch {}; hint: is the data set empty?",
+                                    progress.epoch));
   // With several ranks the end is everybody's: a rank without data goes on until the others have none either.
   bool more = fetched.has_value() ||
               (core_.world_size() > 1 && (!core_.train_batches || progress.batch < *core_.train_batches));
@@ -365,6 +381,7 @@ void FitLoop::finish_epoch(bool complete) {
                           checkpoints_.save_deferred();
                         });
   core_.epoch_values_visible = false;
+  if (complete) report_->check_epoch();
   core_.agree_on_stop();
 }
 

@@ -2,12 +2,14 @@
 
 #include <levin/core/trainer/checkpoint_connector.h>
 #include <levin/core/trainer/evaluation_loop.h>
+#include <levin/core/trainer/fit_end.h>
 #include <levin/core/trainer/hooks.h>
 #include <levin/core/trainer/optimization.h>
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 
 namespace levin {
 
@@ -44,6 +46,8 @@ class FitLoop {
   std::optional<Batch> fetch(DataLoader::Pass& pass);
   Turn next_turn(DataLoader::Pass& pass, std::optional<Batch>& fetched);
   bool should_end() const;
+  /// What ended the loop, in words.
+  std::string end_reason() const;
   void run_epoch();
   bool train_batches();
   /// `next`: the batch after it, where there is one.
@@ -59,6 +63,7 @@ class FitLoop {
   CheckpointConnector& checkpoints_;
   Optimization& optimization_;
   EvaluationLoop& evaluation_;
+  std::optional<FitReport> report_;  ///< of the fit under way
   std::vector<int64_t> validation_batches_;
   std::optional<int64_t> validate_every_;  ///< batches between validations inside an epoch
   std::chrono::steady_clock::time_point last_validation_;

@@ -443,6 +443,7 @@ void Session::start_fit(const SessionRequest& request) {
   set_up_weights(request.ckpt, /*weights_only=*/request.tune);
   checkpointing_.emplace(core_.module(), core_.options.activation_checkpointing);
   show_module_to_profiler();
+  require_training_data(core_);
   fit_loop_.count_batches();
   {
     const Activity activity(core_, "configure_optimizers");

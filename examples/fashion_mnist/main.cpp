@@ -42,7 +42,7 @@ class Classifier : public levin::Module {
   levin::StepOutput evaluate(const levin::Batch& batch, const std::string& stage) {
     auto logits = net_(batch["image"]);
     auto loss = F::cross_entropy(logits, batch["label"]);
-    log(stage + "_loss", loss, {.prog_bar = true, .sync_dist = true});
+    log(stage + "_loss", loss, {.prog_bar = true});
     log(stage + "_acc", accuracy_.update(logits, batch["label"]), {.prog_bar = true});
     return loss;
   }

@@ -129,7 +129,7 @@ levin::StepOutput Gpt::training_step(const levin::Batch& batch, int64_t /*batch_
 
 levin::StepOutput Gpt::validation_step(const levin::Batch& batch, int64_t /*batch_idx*/) {
   const torch::Tensor logits = net_(batch["input"]);
-  log("val_loss", loss_of(logits, batch["target"]), {.sync_dist = true});
+  log("val_loss", loss_of(logits, batch["target"]));
   log("val_perplexity", perplexity_.update(logits, batch["target"]), {.prog_bar = true});
   return {};
 }

@@ -493,7 +493,7 @@ TEST(CollectorWithoutBatches, GetsNamesAndValuesFromTheOthers) {
         collector.begin({.batch_size = collective.rank()});
         collector.log("loss", value, {.prog_bar = true, .sync_dist = true});
         collector.log("low", value, {.logger = false, .reduce = LogReduce::kMin, .sync_dist = true});
-        collector.log("own", value, {});
+        collector.log("own", value, {.sync_dist = false});
         collector.log("mean", mean.update(value), {.on_step = true, .on_epoch = true});
       }
       collector.begin({});
@@ -512,6 +512,24 @@ TEST(CollectorWithoutBatches, GetsNamesAndValuesFromTheOthers) {
       });
       collector.reset();
     }
+  });
+}
+
+TEST(CollectorSync, CombinesByDefaultWhereTheEpochIsTheDefault) {
+  run_ranks(2, [](ThreadCollective& collective) {
+    const auto rank = static_cast<double>(collective.rank());
+    Collector evaluation;
+    evaluation.begin({.batch_size = 1 + collective.rank()});
+    evaluation.log("val_loss", rank, {});
+    evaluation.log("own", rank, {.sync_dist = false});
+    evaluation.synchronize_epoch(collective);
+    expect_values(epoch_values(evaluation), {{"val_loss", 2.0 / 3}, {"own", rank}});
+
+    Collector training;
+    training.begin({.step_default = true});
+    training.log("loss", rank, {.on_step = true, .on_epoch = true});
+    training.synchronize_epoch(collective);
+    expect_values(epoch_values(training), {{"loss_epoch", rank}});
   });
 }
 
