@@ -5,7 +5,7 @@
 
 #include <torch/torch.h>
 
-#if __has_include(<gmock/gmock.h>)
+#ifdef GTEST_HAS_PTHREAD  // in tests
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #endif

@@ -181,7 +181,7 @@ std::vector<at::Device> resolve_devices(const std::string& accelerator, const De
     return std::vector<at::Device>(static_cast<size_t>(ranks), at::Device(at::kCPU));
   }
   if (device_request.kind == Request::Kind::kAuto)
-    return cuda_devices({Request::Kind::kCount, 1, {}}, available_gpus, "accelerator", choose);
+    return cuda_devices({Request::Kind::kAll, 0, {}}, available_gpus, "accelerator", choose);
   return cuda_devices(device_request, available_gpus, "devices", choose);
 }
 

@@ -32,7 +32,7 @@ void describe_hardware(Schema<TrainerOptions>& schema) {
   using Options = TrainerOptions;
   schema.field("accelerator", &Options::accelerator, "what computes; auto takes CUDA where there is a device")
       .one_of({"auto", "cpu", "cuda", "gpu"});
-  schema.field("devices", &Options::devices, "how many devices (2), or which ([1, 3] or \"1,3\"); -1 is all");
+  schema.field("devices", &Options::devices, "how many devices (2), or which ([1, 3] or \"1,3\"); -1 is all, auto all GPUs or the one CPU");
   schema.field("gpus", &Options::gpus,
                "older spelling of devices: 3 is the first three GPUs, \"3\" is GPU 3, 0 the CPU");
   schema.field("auto_select_gpus", &Options::auto_select_gpus,
@@ -77,7 +77,7 @@ void describe_debugging(Schema<TrainerOptions>& schema) {
       .require(kLimit, valid_limit);
   schema
       .field("overfit_batches", &Options::overfit_batches,
-             "train and validate on the same few training batches, in order; 0.0 is off")
+             "train on the same few batches, in order, and validate on as many of the validation loader; 0.0 is off")
       .require(kLimit, valid_limit);
   schema.field("detect_anomaly", &Options::detect_anomaly,
                "autograd checks for NaN and names the operation and its unit");

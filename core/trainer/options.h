@@ -77,7 +77,7 @@ struct TrainerOptions {
   BatchLimit limit_val_batches;      ///< validation batches a loader
   BatchLimit limit_test_batches;     ///< test batches a loader
   BatchLimit limit_predict_batches;  ///< prediction batches a loader
-  BatchLimit overfit_batches = 0.0;  ///< train and validate on the same few training batches, in order
+  BatchLimit overfit_batches = 0.0;  ///< train on the same few batches, in order, and validate on as many
   bool detect_anomaly = false;       ///< autograd checks for NaN and names the operation and its unit
   bool barebones = false;            ///< everything off that costs time, to measure the bare loop
 

@@ -99,6 +99,8 @@ void resolve_devices_and_strategy(const TrainerOptions& options, ResolvedOptions
   if (strategy.object() == nullptr) strategy = Spec<Strategy>(present_strategy(strategy.config()));
   resolved.strategy = strategy.resolve(registries().strategies, "trainer.strategy");
   const StrategyCapabilities can = resolved.strategy->capabilities();
+  if (!resolved.devices_are_given && !can.several_devices)
+    resolved.devices.erase(resolved.devices.begin() + 1, resolved.devices.end());
   if (resolved.devices.size() > 1 && !can.several_devices)
     throw ConfigError(
         fmt::format("trainer.devices asks for {} devices, but strategy '{}' runs on one; valid: devices: 1; "

@@ -241,7 +241,6 @@ void Session::use_batch_size(int64_t batch_size) {
   const auto former_size = std::exchange(core_.train_batch_size, batch_size);
   const LoaderSet former = core_.loaders;
   core_.loaders.train = former.train.with_batch_size(batch_size);
-  if (core_.resolved.overfit) core_.loaders.val = core_.loaders.train.with_options(core_.loaders.train.options());
   // While a checkpoint is being loaded, what is counted has not been counted yet.
   if (core_.running != RunningStage::kTrain) return;
   try {
@@ -280,16 +279,14 @@ void Session::select_loaders() {
       core_.loaders.train = train_loader();
       require(static_cast<bool>(core_.loaders.train), "train_dataloader");
       if (core_.resolved.overfit) {
-        // Validation sees the very batches that training sees, in order.
+        // The same few batches in every epoch.
         DataLoaderOptions in_order = core_.loaders.train.options();
         in_order.shuffle = false;
         core_.loaders.train = core_.loaders.train.with_options(in_order);
         if (core_.loaders.train.dataset() != nullptr)
           core_.loaders.train = core_.loaders.train.with_sampler(std::make_shared<data::SequentialSampler>());
-        core_.loaders.val = DataLoaders(core_.loaders.train.with_options(in_order));
-      } else {
-        core_.loaders.val = evaluation_loaders(core_.given.val, &DataModule::val_dataloader, &Module::val_dataloader);
       }
+      core_.loaders.val = evaluation_loaders(core_.given.val, &DataModule::val_dataloader, &Module::val_dataloader);
       break;
     }
     case Stage::kValidate:

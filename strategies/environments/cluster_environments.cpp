@@ -81,7 +81,8 @@ ClusterPlace read_torchrun(const LauncherVariables& variables) {
   require_main_address(variables, place);
   place.local_world_size = read_local_world_size(variables, place);
   place.local_rank = variables.rank("LOCAL_RANK", "LOCAL_WORLD_SIZE", place.local_world_size);
-  place.node_rank = variables.number_or("GROUP_RANK", place.rank / place.local_world_size);
+  place.node_rank =
+      variables.number_or("GROUP_RANK", variables.number_or("NODE_RANK", place.rank / place.local_world_size));
   // The agents keep their store when they start the ranks again. TORCHELASTIC_RESTART_COUNT does not tell the attempts
   // apart: each agent counts the failures of its own host only, so the hosts of one attempt may have different counts.
   place.external_store = variables.text_or("TORCHELASTIC_USE_AGENT_STORE", "") == "True";
@@ -190,7 +191,7 @@ ClusterPlace read_plain(const LauncherVariables& variables) {
   ClusterPlace place;
   place.world_size = variables.size("WORLD_SIZE");
   place.rank = variables.rank("RANK", "WORLD_SIZE", place.world_size);
-  place.node_rank = place.rank;
+  place.node_rank = variables.number_or("NODE_RANK", place.rank);
   require_main_address(variables, place);
   return place;
 }

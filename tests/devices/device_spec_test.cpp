@@ -64,10 +64,10 @@ TEST(DevicesOptionTest, MinusOneTakesAll) {
   EXPECT_EQ(from_devices("\"-1\""), cuda({0, 1, 2, 3}));
 }
 
-TEST(DevicesOptionTest, AutoTakesOne) {
-  EXPECT_EQ(from_devices("auto", "auto"), cuda({0}));
-  EXPECT_EQ(from_devices("auto", "gpu"), cuda({0}));
-  EXPECT_EQ(from_devices("null", "cuda"), cuda({0}));
+TEST(DevicesOptionTest, AutoTakesAllGpusOrTheCpu) {
+  EXPECT_EQ(from_devices("auto", "auto"), cuda({0, 1, 2, 3}));
+  EXPECT_EQ(from_devices("auto", "gpu"), cuda({0, 1, 2, 3}));
+  EXPECT_EQ(from_devices("null", "cuda"), cuda({0, 1, 2, 3}));
   EXPECT_EQ(from_devices("auto", "auto", 0), cpu());
 }
 
@@ -139,8 +139,9 @@ TEST(AutoSelectGpusTest, ACountOfGpusIsOfThoseThatWereChosen) {
   EXPECT_EQ(resolve_devices("auto", {}, 2, kGpus, choose), cuda({1, 3}));
   EXPECT_EQ(resolve_devices("auto", {}, -1, kGpus, choose), cuda({1, 3}));
   EXPECT_EQ(resolve_devices("gpu", 2, {}, kGpus, choose), cuda({1, 3}));
-  EXPECT_EQ(resolve_devices("auto", {}, {}, kGpus, choose), cuda({3}));
-  EXPECT_EQ(asked, (std::vector<int64_t>{2, -1, 2, 1}));
+  EXPECT_EQ(resolve_devices("auto", {}, {}, kGpus, choose), cuda({1, 3}));
+  EXPECT_EQ(resolve_devices("auto", 1, {}, kGpus, choose), cuda({3}));
+  EXPECT_EQ(asked, (std::vector<int64_t>{2, -1, 2, -1, 1}));
 }
 
 TEST(AutoSelectGpusTest, NothingIsChosenWhereGpusAreNamedOrThereAreNone) {

@@ -244,6 +244,13 @@ TEST(EnvironmentsTest, PlainVariables) {
   EXPECT_EQ(address_of(kPlain), "job-master-0:23456");
 }
 
+TEST(EnvironmentsTest, ReadsTheHostsNumberAsLightningDoes) {
+  EXPECT_EQ(ranks_of(with(kPlain, "NODE_RANK", "7")), "1/2 0/1 @7");
+  EXPECT_EQ(ranks_of(with(without(kTorchrun, "GROUP_RANK"), "NODE_RANK", "7")),
+            ranks_of(with(kTorchrun, "GROUP_RANK", "7")));
+  EXPECT_EQ(ranks_of(with(kTorchrun, "NODE_RANK", "7")), ranks_of(kTorchrun));
+}
+
 TEST(EnvironmentsTest, OfThisProcess) {
   for (const auto& [name, value] : kLevin) setenv(name.c_str(), value.c_str(), 1);
   const auto environment = detect_environment();
