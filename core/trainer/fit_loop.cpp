@@ -4,6 +4,7 @@
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/comm/control_plane.h>
+#include <levin/core/devices/cpu_cores.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/trainer/signals.h>
 #include <levin/core/trainer/stand_in.h>
@@ -13,7 +14,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 namespace levin {
@@ -393,11 +393,12 @@ void FitLoop::end_by_signal() {
 }
 
 void FitLoop::suggest_workers(std::chrono::nanoseconds waited, std::chrono::nanoseconds total) const {
-  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
   const int64_t workers = core_.loaders.train.options().num_workers;
   const double share =
       total.count() == 0 ? 0 : static_cast<double>(waited.count()) / static_cast<double>(total.count());
-  if (share < 0.2 || total < std::chrono::seconds(2) || workers + 1 >= cores) return;
+  if (share < 0.2 || total < std::chrono::seconds(2)) return;
+  const auto cores = static_cast<int64_t>(CpuCores().usable());
+  if (workers + 1 >= cores) return;
   log::rank_zero_info_once(
       fmt::format("{:.0f} % of the last epoch went by waiting for data; hint: num_workers = {} fetches batches "
                   "while the step computes (now {})",

@@ -19,6 +19,7 @@
 #include <levin/core/trainer/registries.h>
 #include <levin/core/trainer/signals.h>
 #include <levin/core/trainer/stand_in.h>
+#include <levin/core/trainer/thread_advice.h>
 #include <levin/core/trainer/thread_rank.h>
 
 #include <ATen/Context.h>
@@ -104,7 +105,9 @@ void Session::launch(const SessionRequest& request) {
   keep_freed_memory();
   install_autograd_engine();
   const SignalScope signals;
-  core_.strategy().prepare(core_.strategy_setup());
+  const StrategySetup setup = core_.strategy_setup();
+  core_.strategy().prepare(setup);
+  advise_on_threads(core_.strategy(), setup);
   CallProgram program(core_, *this, request);
   core_.strategy().launcher().launch(program);
 }

@@ -1,11 +1,10 @@
 #include <levin/strategies/launchers/core_share.h>
 
+#include <levin/core/devices/cpu_cores.h>
+
 #include <ATen/Parallel.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <mutex>
-#include <thread>
 
 namespace levin {
 namespace {
@@ -18,11 +17,6 @@ void set_threads(int threads) {
 }
 
 }  // namespace
-
-int64_t threads_of_rank(int64_t local_ranks) {
-  if (std::getenv("OMP_NUM_THREADS") != nullptr) return 0;
-  return std::max<int64_t>(1, std::thread::hardware_concurrency() / local_ranks);
-}
 
 void take_core_share(int64_t local_ranks) {
   if (const int64_t threads = threads_of_rank(local_ranks)) set_threads(static_cast<int>(threads));

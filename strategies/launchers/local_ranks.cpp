@@ -2,7 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
-#include <levin/strategies/launchers/core_share.h>
+#include <levin/core/devices/cpu_cores.h>
 
 #include <fmt/format.h>
 #include <pthread.h>

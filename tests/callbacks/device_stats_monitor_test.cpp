@@ -196,7 +196,7 @@ TEST(DeviceStatsMonitorTest, AGpuThatFallsOffDoesNotEndTraining) {
 }
 
 TEST(DeviceStatsMonitorTest, WithoutNvmlLogsTheRest) {
-  setenv("LEVIN_NVML_LIBRARY", "/nowhere/nvml.so", 1);
+  setenv("LEVIN_NVML_LIBRARY", LEVIN_BINARY_DIR "/tests/no_nvml.so", 1);
   const CapturedLog log;
   const Outcome run = train(plan_with("interval: 0.05, gpus: all"), {});
   unsetenv("LEVIN_NVML_LIBRARY");

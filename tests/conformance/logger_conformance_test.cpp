@@ -53,7 +53,7 @@ class LoggerConformance : public ::testing::TestWithParam<std::string> {
                          [](const std::string& line) { return line.find("warning") != std::string::npos; });
   }
   /// One call of everything.
-  static void log_everything(Logger& logger, int64_t step) {
+  void log_everything(Logger& logger, int64_t step) const {
     const double infinity = std::numeric_limits<double>::infinity();
     const std::vector<MetricValue> values{{"loss", 0.5},
                                           {"train/a/b", -infinity},
@@ -70,7 +70,7 @@ class LoggerConformance : public ::testing::TestWithParam<std::string> {
     logger.log_histogram("h", {}, step);
     logger.log_image("../image", at::zeros({3, 4, 4}, at::kByte), step);
     logger.log_hyperparameters(Config::parse("{model: {lr: 1e-3, list: [1, {a: b}], none: null}, 'ö?': ''}", {}));
-    logger.after_save_checkpoint({.path = "/nowhere/at/all", .is_best = true});
+    logger.after_save_checkpoint({.path = directory_ + "/nowhere/at/all", .is_best = true});
     logger.flush();
   }
 

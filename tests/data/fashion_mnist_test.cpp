@@ -93,9 +93,11 @@ TEST(FashionMnist, ReadsItsOptions) {
   Registry<DataModule> registry("data module");
   registry.add<FashionMnist>("fashion_mnist");
   registry.add<Mnist>("mnist");
-  const auto options = Config::parse("{batch_size: 64, num_workers: 2, root: /nowhere}", {});
+  const TemporaryFolder folder;
+  const std::string nowhere = folder.path("nowhere");
+  const auto options = Config::parse("{batch_size: 64, num_workers: 2, root: " + nowhere + "}", {});
   auto data = registry.make("fashion_mnist", options, "data");
-  EXPECT_NE(setup_error(*data, Stage::kTest).find("/nowhere"), std::string::npos);
+  EXPECT_NE(setup_error(*data, Stage::kTest).find(nowhere), std::string::npos);
   EXPECT_TRUE(data->can_rebuild());
 }
 

@@ -104,7 +104,7 @@ TEST(DeviceSamplerTest, WatchesTheOthersButForThoseOfOtherRanks) {
 }
 
 TEST(DeviceSamplerTest, TellsWhatIsMissingOnce) {
-  setenv("LEVIN_NVML_LIBRARY", "/nowhere/nvml.so", 1);
+  setenv("LEVIN_NVML_LIBRARY", LEVIN_BINARY_DIR "/tests/no_nvml.so", 1);
   DeviceSampler absent(50ms, all_gpus());
   unsetenv("LEVIN_NVML_LIBRARY");
   EXPECT_THAT(absent.take_messages(), ElementsAre(HasSubstr("what GPUs do is not logged: NVML")));

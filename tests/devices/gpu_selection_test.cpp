@@ -87,7 +87,7 @@ TEST_F(GpuSelectionTest, GoesByMemoryWhereProcessesAreNotTold) {
 }
 
 TEST_F(GpuSelectionTest, WithoutNvmlSaysWhatToDo) {
-  setenv("LEVIN_NVML_LIBRARY", "/nowhere/nvml.so", 1);
+  setenv("LEVIN_NVML_LIBRARY", LEVIN_BINARY_DIR "/tests/no_nvml.so", 1);
   const std::string said = refusal(1);
   unsetenv("LEVIN_NVML_LIBRARY");
   EXPECT_THAT(said,

@@ -16,11 +16,11 @@ using ::testing::HasSubstr;
 using testing::StandInNvml;
 
 TEST(NvmlTest, ThatIsAbsentIsAReasonAndNoError) {
-  setenv("LEVIN_NVML_LIBRARY", "/nowhere/libnvidia-ml.so.1", 1);
+  setenv("LEVIN_NVML_LIBRARY", LEVIN_BINARY_DIR "/tests/no_nvml.so", 1);
   const auto [nvml, reason] = Nvml::open();
   unsetenv("LEVIN_NVML_LIBRARY");
   EXPECT_EQ(nvml, nullptr);
-  EXPECT_THAT(reason, HasSubstr("cannot be loaded: /nowhere/libnvidia-ml.so.1"));
+  EXPECT_THAT(reason, HasSubstr("cannot be loaded: " LEVIN_BINARY_DIR "/tests/no_nvml.so"));
 }
 
 TEST(NvmlTest, AnotherLibraryIsRefusedByWhatItLacks) {

@@ -169,7 +169,7 @@ TEST_F(MlflowSenderTest, AFileThatIsGoneIsSaidOnceAndTheRestGoesOn) {
   const testing::StandInMlflow server;
   MlflowSender sender({.run = {.folder = mlflow_path(""), .tracking_uri = server.uri()}});
   std::filesystem::create_directories(mlflow_path("kept"));
-  std::filesystem::create_symlink("/nowhere/model", mlflow_path("kept/link"));
+  std::filesystem::create_symlink(mlflow_path("nowhere/model"), mlflow_path("kept/link"));
   sender.push(mlflow::file_record("first", "kept/link"));
   sender.push(mlflow::file_record("second", "kept/nothing"));
   sender.push(mlflow::bytes_record("third", "bytes"));

@@ -1,6 +1,7 @@
 #include <levin/strategies/launchers/fork_launcher.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/devices/cpu_cores.h>
 
 #include "../support/self_program.h"
 #include "launcher_support.h"
@@ -117,7 +118,7 @@ TEST(ForkLauncher, ThreadPoolsStartedBeforeDoNotHangRanks) {
 
 TEST(ForkLauncher, RanksShareTheCores) {
   const testing::ScopedVariable none("OMP_NUM_THREADS", nullptr);
-  const int share = std::max<int>(1, static_cast<int>(std::thread::hardware_concurrency()) / 2);
+  const int share = std::max(1, static_cast<int>(CpuCores().usable()) / 2);
   const int before = at::get_num_threads();
   at::set_num_threads(share + 2);
   ForkLauncher launcher({.num_ranks = 2});

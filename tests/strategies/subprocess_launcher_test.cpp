@@ -1,6 +1,7 @@
 #include <levin/strategies/launchers/subprocess_launcher.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/devices/cpu_cores.h>
 #include <levin/strategies/launchers/in_process_launcher.h>
 #include <levin/strategies/launchers/lifeline.h>
 #include <levin/strategies/launchers/local_ranks.h>
@@ -147,7 +148,7 @@ TEST(SubprocessLauncher, RanksShareTheCoresUnlessTheUserSays) {
   const testing::ScopedVariable none("OMP_NUM_THREADS", nullptr);
   const Folder folder;
   EXPECT_EQ(three_calls.run(environment_with(folder)).status, 0);
-  const auto share = std::max(1U, std::thread::hardware_concurrency() / 3);
+  const auto share = std::max(1, static_cast<int>(CpuCores().usable()) / 3);
   EXPECT_EQ(Board(folder.path()).read("environment-1"), "5 7 1 3 2 host-0 1234 run-7 " + std::to_string(share) + " 3");
 }
 

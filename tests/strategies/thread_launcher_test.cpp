@@ -1,6 +1,7 @@
 #include <levin/strategies/launchers/thread_launcher.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/devices/cpu_cores.h>
 #include <levin/strategies/launchers/in_process_launcher.h>
 
 #include "launcher_support.h"
@@ -147,7 +148,7 @@ TEST(ThreadLauncher, RanksShareTheCores) {
   const ScopedVariable none("OMP_NUM_THREADS", nullptr);
   const int before = at::get_num_threads();
   constexpr int kRanks = 2;
-  const int share = std::max<int>(1, static_cast<int>(std::thread::hardware_concurrency()) / kRanks);
+  const int share = std::max(1, static_cast<int>(CpuCores().usable()) / kRanks);
   at::set_num_threads(share + 2);
   ThreadLauncher launcher({.num_ranks = kRanks});
   std::vector<int> threads(kRanks);

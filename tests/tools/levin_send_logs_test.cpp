@@ -112,9 +112,10 @@ TEST_F(LevinSendLogsTool, SaysThatTheServerRefuses) {
 TEST_F(LevinSendLogsTool, AFolderWithoutSuchARunIsSaidAndTheOthersAreSent) {
   train();
   const testing::StandInMlflow server;
-  const auto result = run({"--tracking-uri=" + server.uri(), "/nowhere", run_.directory});
+  const std::string nowhere = run_.directory + "/nowhere";
+  const auto result = run({"--tracking-uri=" + server.uri(), nowhere, run_.directory});
   EXPECT_EQ(result.status, 1);
-  EXPECT_NE(result.err.find("/nowhere/mlflow/run.json is not there"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find(nowhere + "/mlflow/run.json is not there"), std::string::npos) << result.err;
   EXPECT_EQ(result.out, run_.directory + ": everything is sent\n");
   std::ofstream(mlflow_path("run.json")) << "no JSON";
   EXPECT_EQ(run({run_.directory}).status, 1);

@@ -268,19 +268,20 @@ TEST(FitLoop, LimitsAreCountsOrFractions) {
 }
 
 TEST(FitLoop, FastDevRun) {
+  const std::string never_made = testing::fresh_folder("fast_dev_run") + "/never/made";
   const FitOutcome outcome = fit(
-      [](TrainerOptions& options) {
+      [&](TrainerOptions& options) {
         options.fast_dev_run = 2;
         options.num_sanity_val_steps = 2;
         options.enable_checkpointing = true;
         options.logger = true;
-        options.default_root_dir = "/nonexistent/never/made";
+        options.default_root_dir = never_made;
       },
       50);
   EXPECT_EQ(outcome.counts.batches, 2);
   EXPECT_EQ(outcome.counts.validation_batches, 2);
   EXPECT_EQ(outcome.counts.sanity_batches, 0);
-  EXPECT_FALSE(std::filesystem::exists("/nonexistent"));
+  EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(never_made).parent_path()));
 }
 
 TEST(FitLoop, OverfitUsesTheSameBatchesOfEachLoaderInOrder) {

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,15 @@ int program_main(int argc, char** argv);
 }
 namespace extending {
 int program_main(int argc, char** argv);
+}
+namespace modules {
+int program_main(int argc, char** argv);
+}
+namespace data {
+int program_main();
+}
+namespace trainer {
+int program_main();
 }
 }  // namespace pages
 
@@ -36,12 +47,23 @@ class Pages : public ::testing::Test {
     words.insert(words.begin(), "program");
     words.push_back("--trainer.default_root_dir=" + folder_.path("runs"));
     words.emplace_back("--trainer.accelerator=cpu");
-    words.emplace_back("--trainer.max_epochs=2");
+    words.insert(words.begin() + 2, "--trainer.max_epochs=2");
     std::vector<char*> argv;
     for (auto& word : words) argv.push_back(word.data());
+    return captured([&] { return program(static_cast<int>(argv.size()), argv.data()); });
+  }
+  /// Of a program that writes to the folder in which it runs.
+  Outcome run_in_folder(int (*program)()) const {
+    const std::filesystem::path before = std::filesystem::current_path();
+    std::filesystem::current_path(folder_.path());
+    const Outcome outcome = captured(program);
+    std::filesystem::current_path(before);
+    return outcome;
+  }
+  static Outcome captured(const std::function<int()>& program) {
     ::testing::internal::CaptureStdout();
     ::testing::internal::CaptureStderr();
-    const int status = program(static_cast<int>(argv.size()), argv.data());
+    const int status = program();
     std::string out = ::testing::internal::GetCapturedStdout();
     return {status, std::move(out), ::testing::internal::GetCapturedStderr()};
   }
@@ -86,6 +108,36 @@ TEST_F(Pages, Extending) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(testing::read_text(folder_.path("runs/version_0/lines.txt")).find("step 10 train_loss "),
             std::string::npos);
+}
+
+TEST_F(Pages, Modules) {
+  const Outcome outcome = run(pages::modules::program_main,
+                              {"fit", "--trainer.max_epochs=20", "--trainer.callbacks=[best_error]", "--seed=1"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const size_t found = outcome.out.find("best error ");
+  ASSERT_NE(found, std::string::npos) << outcome.out;
+  EXPECT_LT(std::stod(outcome.out.substr(found + 11)), 0.1) << "frequencies are 0.1 to 1";
+
+  // The same on two ranks.
+  const Outcome two = run(pages::modules::program_main, {"fit", "--trainer.callbacks=[best_error]",
+                                                         "--trainer.strategy=ddp_threads", "--trainer.devices=2"});
+  EXPECT_EQ(two.status, 0) << two.err;
+  EXPECT_NE(two.out.find("best error "), std::string::npos) << two.out;
+}
+
+TEST_F(Pages, Data) {
+  const Outcome outcome = run_in_folder(pages::data::program_main);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(outcome.out.starts_with("32 waves, the longest of ")) << outcome.out;
+  EXPECT_NE(outcome.out.find("\n4 waves, the longest of "), std::string::npos) << outcome.out;
+}
+
+TEST_F(Pages, Trainer) {
+  const Outcome outcome = run_in_folder(pages::trainer::program_main);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  ASSERT_TRUE(outcome.out.starts_with("accuracy ")) << outcome.out;
+  EXPECT_GT(std::stod(outcome.out.substr(9)), 0.8);
+  EXPECT_NE(outcome.out.find(" of 512 are right\n"), std::string::npos) << outcome.out;
 }
 
 }  // namespace

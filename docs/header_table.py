@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Writes docs/headers.md, the page that says which header has what, to standard output: header_table.py [ROOT]."""
+
+import re
+import sys
+from pathlib import Path
+
+import declarations
+
+HEAD = """# Which header has what
+
+<!-- Written by scripts/docs from the headers: change those, not this page. -->
+
+`#include <levin/levin.h>` brings in all of these and LibTorch. Names are in namespace `levin`; those with `()` are functions or macros, and
+the options of a class `X` are the struct `XOptions` beside it. `scripts/docs` also makes the API reference, with the comments of all.
+"""
+SECTIONS = {
+    "core/trainer": "Trainer and programs",
+    "core/interfaces": "What users derive from",
+    "core/data": "Data",
+    "core/metrics": "Metrics",
+    "core/optim": "Optimizers and schedulers",
+    "core/nn": "Units",
+    "core/checkpoint": "Checkpoints",
+    "core/base": "Options, names, state, messages",
+    "core/precision": "Precisions",
+    "core/profilers": "Profilers",
+    "callbacks": "Callbacks",
+    "loggers": "Loggers",
+    "strategies": "Strategies",
+}
+
+
+def public_headers(root):
+    """The headers that levin/levin.h includes, as paths in the tree."""
+    text = (root / "core/levin.h").read_text(encoding="utf-8")
+    return re.findall(r"^#include <levin/(.*)>$", text, re.MULTILINE)
+
+
+def words(names):
+    """Without the options of a class that is there too."""
+    return [name for name in names if not (name.endswith("Options") and name.removesuffix("Options") in names)]
+
+
+def page(root):
+    headers = public_headers(root)
+    parts = [HEAD]
+    for folder, title in SECTIONS.items():
+        rows = []
+        for header in headers:
+            if header.rpartition("/")[0] == folder:
+                names = words(declarations.public_names((root / header).read_text(encoding="utf-8")))
+                rows.append(f"| `levin/{header}` | {', '.join(f'`{name}`' for name in names)} |")
+        parts.append("\n".join([f"## {title}", "", "| header | has |", "|---|---|", *rows, ""]))
+    left = [header for header in headers if header.rpartition("/")[0] not in SECTIONS]
+    if left:
+        raise ValueError(f"no section of the page has {', '.join(left)}; hint: add its folder to SECTIONS")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1]))
