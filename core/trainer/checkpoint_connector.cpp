@@ -66,7 +66,6 @@ State CheckpointConnector::dump() {
   core.progress.elapsed = core.elapsed_seconds();
   State loops = core.progress.state_dict();
   loops["seed"] = static_cast<int64_t>(core.data_seed);
-  loops["global_batch_size"] = core.loaders.train.batch_size(core.train_shares()) * core.train_shares();
   tree["loops"] = std::move(loops);
   if (core.data != nullptr) tree["data"] = core.data->state_dict();
 
@@ -285,9 +284,7 @@ void CheckpointConnector::restore_module(bool weights_only) {
       core.callbacks[i]->load_state_dict(*state);
   core.progress.load_state_dict(tree_.at("loops"));
   core.data_seed = static_cast<uint64_t>(tree_.at("loops").at("seed").as_int());
-  const int64_t ranks = core.train_shares();
-  if (const int64_t batch = core.loaders.train.batch_size(ranks) * ranks;
-      batch != tree_.at("loops").at("global_batch_size").as_int())
+  if (const int64_t batch = core.global_batch_size(); batch != core.progress.global_batch_size)
     core.progress.resume_with_batches_of(batch);
 }
 

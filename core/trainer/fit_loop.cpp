@@ -35,6 +35,7 @@ void FitLoop::count_batches() {
   const int64_t batches = core_.resolved.limit_train.resolve(
       core_.loaders.train.num_batches(core_.train_shares(), core_.progress.first_example), option);
   core_.train_batches = batches < 0 ? std::nullopt : std::optional<int64_t>(batches);
+  core_.progress.global_batch_size = core_.global_batch_size();
   validation_batches_ = limited_batches(core_.loaders.val, core_.resolved.limit_val,
                                         core_.resolved.overfit ? "overfit_batches" : "limit_val_batches", data_ranks);
 

@@ -202,6 +202,8 @@ class RankCore final : public detail::ModuleRuntime {
   DataLoaderPosition train_position() const;
   /// Ranks that the batches of training are divided over.
   int64_t train_shares() const { return options.use_distributed_sampler ? data_ranks() : 1; }
+  /// Examples in a training batch of all ranks together.
+  int64_t global_batch_size() const { return loaders.train.batch_size(train_shares()) * train_shares(); }
 
  private:
   template <class Value>

@@ -181,6 +181,32 @@ TEST(Resume, LastBestAutoAndPath) {
   EXPECT_THROW(train(5, root + "/nothing"), Error);
 }
 
+TEST(Resume, FromWhatWasSavedAfterAnEvaluation) {
+  const std::string folder = fresh_folder("after_evaluation");
+  Trainer trainer(quiet(1));
+  auto module = make<TinyModule>({.dropout = 0.2});
+  trainer.fit(module, testing::tiny_loader());
+  trainer.save_checkpoint(folder + "/after_fit");
+  trainer.validate(module, testing::tiny_loader(16, 8, false));
+  trainer.save_checkpoint(folder + "/after_validate");
+  trainer.predict(module, testing::tiny_loader(16, 8, false));
+  trainer.save_checkpoint(folder + "/after_predict");
+  const auto resumed = [](const std::string& ckpt) {
+    auto again = make<TinyModule>({.dropout = 0.2});
+    Trainer(quiet(2)).fit(again, testing::tiny_loader(), {}, ckpt);
+    return weights(*again);
+  };
+  const auto expected = resumed(folder + "/after_fit");
+  EXPECT_TRUE(identical(resumed(folder + "/after_validate"), expected));
+  EXPECT_TRUE(identical(resumed(folder + "/after_predict"), expected));
+
+  // A trainer that has never trained has weights to save, and nothing else.
+  Trainer other(quiet(1));
+  other.validate(module, testing::tiny_loader(16, 8, false));
+  other.save_checkpoint(folder + "/never_trained");
+  EXPECT_TRUE(identical(weights(*load_from_checkpoint<TinyModule>(folder + "/never_trained")), weights(*module)));
+}
+
 TEST(Resume, RefusesAnotherModelAndNamesTheDifference) {
   const std::string folder = fresh_folder("other");
   auto module = make<TinyModule>({.width = 8});
