@@ -136,7 +136,7 @@ void ControlPlane::Impl::record_locked(RankFailure first) {
 
 RankFailure ControlPlane::Impl::lost_store(const std::string& how) const {
   const char* const whose = options.store_rank < 0 ? "the launcher's" : "its";
-  return {options.store_rank, fmt::format("{} store {}", whose, how), true};
+  return {options.store_rank, fmt::format("is gone: {} store {}", whose, how), true};
 }
 
 void ControlPlane::Impl::carry() {
@@ -167,6 +167,7 @@ bool ControlPlane::Impl::exchange() {
   }
   if (!failed) {
     if (own_failure) {
+      if (own_failure->gone) own_failure->message += monitor.last_seen(*store, own_failure->rank);
       record(publish_failure(*store, options.prefix, *own_failure));
     } else if (auto first = find_failure(*store, options.prefix)) {
       record(std::move(*first));

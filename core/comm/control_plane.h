@@ -65,7 +65,8 @@ class ControlPlane {
   /// This rank fails; the others learn of it. The first failure of all ranks is the one that everybody reports; a later
   /// one is dropped. Returns when the others can see it, or after some seconds if the store does not answer.
   void report_failure(const std::string& message);
-  /// Another rank is no more, which the launcher noticed. The same holds for it.
+  /// Another rank is no more, which the launcher noticed: `how` goes after its name ("was ended by signal 9 (Killed)").
+  /// The same holds for it.
   void report_gone(int64_t rank, const std::string& how);
   /// The first failure, unless this rank reported it; waits up to `patience` for news of one. A rank whose collective
   /// broke asks this before it reports that: the cause may be the end of another rank, which takes up to

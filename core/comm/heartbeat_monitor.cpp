@@ -70,14 +70,15 @@ std::optional<RankFailure> HeartbeatMonitor::look(Store& store, Clock::time_poin
   while (watched_ != options_.rank) {
     if (last_text_.empty() && !store.contains(key(watched_))) {
       if (silence_ < options_.start_timeout) return std::nullopt;
-      return RankFailure{watched_, "nothing was ever heard of it in " + duration_text(options_.start_timeout), true};
+      return RankFailure{watched_, "is gone: nothing was ever heard of it in " + duration_text(options_.start_timeout),
+                         true};
     }
     std::string text = store.get(key(watched_), kAnswerTime);
     const Heartbeat heartbeat = Heartbeat::decode(text);
     if (text == last_text_) {
       if (silence_ < options_.heartbeat_timeout) return std::nullopt;
       return RankFailure{watched_,
-                         fmt::format("nothing was heard of it for {} (last seen {})",
+                         fmt::format("is gone: nothing was heard of it for {} (last seen {})",
                                      duration_text(to_milliseconds(silence_)), heartbeat.place()),
                          true};
     }
@@ -87,6 +88,11 @@ std::optional<RankFailure> HeartbeatMonitor::look(Store& store, Clock::time_poin
     watch((watched_ + 1) % options_.world_size);
   }
   return std::nullopt;
+}
+
+std::string HeartbeatMonitor::last_seen(Store& store, int64_t rank) const {
+  const auto heartbeat = read(store, rank);
+  return heartbeat ? " (last seen " + heartbeat->place() + ")" : " while joining the other ranks";
 }
 
 void HeartbeatMonitor::report_stall(Store& store, Clock::time_point now) {

@@ -32,6 +32,8 @@ class HeartbeatMonitor {
   void leave(Store& store);
   /// Looks after the watched rank; returns its failure once it is taken for dead.
   std::optional<RankFailure> look(Store& store, Clock::time_point now);
+  /// For the end of a message on another rank: " (last seen in training_step of batch 12)", by its last heartbeat.
+  std::string last_seen(Store& store, int64_t rank) const;
   /// Where this rank waits in one collective for too long: warns once of that, with the place of each rank, unless a
   /// lower rank waits too (which then warns).
   void report_stall(Store& store, Clock::time_point now);

@@ -37,7 +37,7 @@ RankFailure decode(const std::string& text) {
 
 std::string RankFailure::text() const {
   const std::string who = rank < 0 ? "the launcher" : fmt::format("rank {}", rank);
-  return fmt::format("{} {}: {}", who, gone ? "is gone" : "failed", message);
+  return fmt::format("{} {}{}", who, gone ? "" : "failed: ", message);
 }
 
 RankFailure publish_failure(Store& store, const std::string& prefix, const RankFailure& failure) {

@@ -12,11 +12,12 @@ class Store;
 
 /// What ended a job.
 struct RankFailure {
-  int64_t rank = 0;     ///< -1: the launcher, which served the store
-  std::string message;  ///< what the rank threw, or how its end was noticed
-  bool gone = false;    ///< its end was noticed by others, it could not say anything itself
+  int64_t rank = 0;  ///< -1: the launcher, which served the store
+  std::string
+      message;        ///< what the rank threw; of one that is gone, what became of it: "was ended by signal 9 (Killed)"
+  bool gone = false;  ///< its end was noticed by others, it could not say anything itself
 
-  /// "rank 2 failed: MESSAGE", "rank 2 is gone: MESSAGE" or "the launcher is gone: MESSAGE".
+  /// "rank 2 failed: MESSAGE", "rank 2 MESSAGE" of one that is gone, or "the launcher MESSAGE".
   std::string text() const;
 };
 

@@ -4,6 +4,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/base/signals.h>
 #include <levin/core/comm/rank_failure.h>
 #include <levin/core/devices/accounting_allocator.h>
 #include <levin/core/optim/schedulers.h>
@@ -192,7 +193,9 @@ int Cli::run(int argc, char** argv) {
     return run_command(argc, argv);
   } catch (const RankFailedError& error) {
     // The rank that failed says why; rank 0, whose words the user reads, repeats it.
-    return log::rank() == 0 ? report(error.what(), kFailure) : kFailure;
+    const int signal = SignalScope::received();
+    const int status = signal != 0 ? kSignalBase + signal : kFailure;
+    return log::rank() == 0 ? report(error.what(), status) : status;
   } catch (const ConfigError& error) {
     return report(error.what(), kUsageError);
   } catch (const c10::Error& error) {

@@ -1,9 +1,9 @@
 #include <levin/core/trainer/evaluation_loop.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/signals.h>
 #include <levin/core/comm/control_plane.h>
 #include <levin/core/trainer/module_mode.h>
-#include <levin/core/trainer/signals.h>
 #include <levin/core/trainer/stand_in.h>
 
 #include <utility>

@@ -3,10 +3,10 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/base/signals.h>
 #include <levin/core/comm/control_plane.h>
 #include <levin/core/devices/cpu_cores.h>
 #include <levin/core/interfaces/cluster_environment.h>
-#include <levin/core/trainer/signals.h>
 #include <levin/core/trainer/stand_in.h>
 
 #include <fmt/format.h>

@@ -1,9 +1,9 @@
 #include <levin/core/trainer/prediction_loop.h>
 
+#include <levin/core/base/signals.h>
 #include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/trainer/batch_state.h>
 #include <levin/core/trainer/module_mode.h>
-#include <levin/core/trainer/signals.h>
 #include <levin/core/trainer/stand_in.h>
 
 #include <utility>

@@ -4,6 +4,7 @@
 #include <levin/core/base/host_memory.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/base/signals.h>
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/state_bytes.h>
@@ -17,7 +18,6 @@
 #include <levin/core/trainer/batch_state.h>
 #include <levin/core/trainer/memory_summary.h>
 #include <levin/core/trainer/registries.h>
-#include <levin/core/trainer/signals.h>
 #include <levin/core/trainer/stand_in.h>
 #include <levin/core/trainer/thread_advice.h>
 #include <levin/core/trainer/thread_rank.h>

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/image_bytes.h>
+#include <levin/core/base/signals.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/comm/control_plane.h>
 #include <levin/core/interfaces/cluster_environment.h>
@@ -9,7 +10,6 @@
 #include <levin/core/trainer/memory_summary.h>
 #include <levin/core/trainer/rank_core.h>
 #include <levin/core/trainer/session.h>
-#include <levin/core/trainer/signals.h>
 #include <levin/core/trainer/trainer_parts.h>
 
 #include <fmt/format.h>

@@ -2,8 +2,8 @@
 
 #include <levin/core/base/log.h>
 #include <levin/core/base/out_of_memory.h>
+#include <levin/core/base/signals.h>
 #include <levin/core/trainer/session.h>
-#include <levin/core/trainer/signals.h>
 #include <levin/core/trainer/trainer_parts.h>
 
 #include <c10/core/CachingDeviceAllocator.h>

@@ -35,6 +35,8 @@ std::string join_attempt(Store& store, int64_t rank, Milliseconds timeout) {
   std::string attempt;
   try {
     attempt = store.get(answer_key(number), timeout);
+  } catch (const RankFailedError&) {
+    throw;
   } catch (const std::exception& error) {
     throw Error("comm", fmt::format("rank {} had no answer from rank 0 in the launcher's store: {}; hint: did rank 0 "
                                     "start?",
@@ -45,7 +47,7 @@ std::string join_attempt(Store& store, int64_t rank, Milliseconds timeout) {
 }
 
 /// Answers every number until all ranks of this attempt have had theirs.
-std::string lead_attempt(Store& store, int64_t world_size, Milliseconds timeout) {
+std::string lead_attempt(Store& store, int64_t world_size, Milliseconds timeout, const WaitingInVain& in_vain) {
   const auto deadline = Clock::now() + timeout;
   const std::string attempt = draw_number();
   std::vector<std::string> answered(static_cast<size_t>(world_size));
@@ -62,6 +64,7 @@ std::string lead_attempt(Store& store, int64_t world_size, Milliseconds timeout)
       last = number;
     }
     if (Clock::now() > deadline) break;
+    if (const auto failure = in_vain ? in_vain() : std::nullopt) throw RankFailedError(*failure);
     std::this_thread::sleep_for(kPause);
   }
   std::vector<std::string> names;
@@ -72,8 +75,9 @@ std::string lead_attempt(Store& store, int64_t world_size, Milliseconds timeout)
 
 }  // namespace
 
-std::string agree_on_attempt(Store& store, int64_t rank, int64_t world_size, Milliseconds timeout) {
-  return rank == 0 ? lead_attempt(store, world_size, timeout) : join_attempt(store, rank, timeout);
+std::string agree_on_attempt(Store& store, int64_t rank, int64_t world_size, Milliseconds timeout,
+                             const WaitingInVain& in_vain) {
+  return rank == 0 ? lead_attempt(store, world_size, timeout, in_vain) : join_attempt(store, rank, timeout);
 }
 
 }  // namespace levin

@@ -1,6 +1,7 @@
 #include <levin/strategies/comm/c10d_store.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/comm/rank_failure.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/comm/c10d_log.h>
 
@@ -17,6 +18,8 @@ auto on_store(const char* operation, const std::string& key, Call&& call) {
   const QuietC10d quiet(QuietC10d::Hides::kWarnings);
   try {
     return call();
+  } catch (const RankFailedError&) {
+    throw;
   } catch (const std::exception& error) {
     throw Error("comm", fmt::format("the store of the ranks failed to {} the key '{}': {}; hint: the process that "
                                     "serves it (rank 0, or the launcher) has ended or cannot be reached",
@@ -41,6 +44,8 @@ std::string C10dStore::get(const std::string& key, std::chrono::milliseconds tim
   try {
     // c10d takes zero for "wait forever".
     store_->wait({key}, std::max(timeout, std::chrono::milliseconds(1)));
+  } catch (const RankFailedError&) {
+    throw;
   } catch (const std::exception& error) {
     if (!is_timeout(error)) on_store("read", key, [&] { throw; });
     throw Error("comm", fmt::format("no rank set the key '{}' within {}", key, format_seconds(timeout)));

@@ -7,6 +7,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
+#include <levin/core/comm/rank_failure.h>
 #include <levin/strategies/comm/abortable_backend.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/comm/network.h>
@@ -73,6 +74,8 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10
   try {
     return make_abortable(c10::make_intrusive<c10d::ProcessGroupGloo>(
         store, static_cast<int>(options.rank), static_cast<int>(options.world_size), std::move(gloo)));
+  } catch (const RankFailedError&) {
+    throw;
   } catch (const std::exception& error) {
     const std::string when = is_timeout(error) ? fmt::format("within {}", format_seconds(options.timeout)) : "";
     throw Error("comm",

@@ -1,6 +1,7 @@
 #include <levin/strategies/comm/shared_memory_team.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/comm/rank_failure.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/comm/reduce_elements.h>
 
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -25,12 +27,18 @@ using AddressText = std::array<char, 128>;
 /// stay in the processors' caches.
 class ProcessTeam : public SharedMemoryTeam {
  public:
-  /// Returns when all ranks have joined.
-  ProcessTeam(std::unique_ptr<TeamMemory> team_memory, const Caller& caller)
+  /// Returns when all ranks have joined. A rank that ends before it has is not seen in the memory: `check` is called
+  /// while waiting, and throws when there is no use in that.
+  ProcessTeam(std::unique_ptr<TeamMemory> team_memory, const Caller& caller, const std::function<void()>& check)
       : SharedMemoryTeam(std::move(team_memory)) {
     memory().join(caller.rank);
-    main_barrier().set_is_gone([this](int64_t rank) { return memory().is_gone(rank); });
+    const auto is_gone = [this](int64_t rank) { return memory().is_gone(rank); };
+    main_barrier().set_is_gone([&](int64_t rank) {
+      check();
+      return is_gone(rank);
+    });
     main_barrier().wait(caller.rank, "forming the team", caller.timeout, member(caller).meeting);
+    main_barrier().set_is_gone(is_gone);
     set_spin_time();
   }
 
@@ -48,7 +56,9 @@ class ProcessTeam : public SharedMemoryTeam {
     broadcast(caller, {text.data(), static_cast<int64_t>(text.size()), at::kByte}, ranks[0]);
     std::shared_ptr<SharedMemoryTeam> team;
     if (position > 0) segment = TeamMemory::open(text.data(), count);
-    if (position >= 0) team = std::make_shared<ProcessTeam>(std::move(segment), Caller{position, caller.timeout});
+    if (position >= 0)
+      team = std::make_shared<ProcessTeam>(std::move(segment), Caller{position, caller.timeout},
+                                           [this] { throw_if_aborted(); });
     barrier(caller);
     return team;
   }
@@ -157,13 +167,17 @@ std::shared_ptr<SharedMemoryTeam> make_process_team(c10d::Store& store, int64_t 
   } else {
     try {
       store.wait({key}, timeout);
+    } catch (const RankFailedError&) {
+      throw;
     } catch (const std::exception& error) {
       throw Error("shared_memory", fmt::format("rank 0 did not offer its memory within {}; got '{}'",
                                                format_seconds(timeout), c10d_message(error)));
     }
     memory = TeamMemory::open(store.get_to_str(key), ranks);
   }
-  return std::make_shared<ProcessTeam>(std::move(memory), SharedMemoryTeam::Caller{rank, timeout});
+  // The key is there: asking for it again only asks whether waiting is in vain.
+  return std::make_shared<ProcessTeam>(std::move(memory), SharedMemoryTeam::Caller{rank, timeout},
+                                       [&] { store.wait({key}, timeout); });
 }
 
 }  // namespace levin

@@ -30,6 +30,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
+/// c10d's attempts to connect cannot be interrupted: so long one of them lasts.
+constexpr Milliseconds kConnectTime{2'000};
+
+/// Of the keys by which ranks tell each other that there is no use in waiting.
+constexpr const char* kFailurePrefix = "rendezvous";
+
 /// How long a host's name may be unknown while the hosts of a job start.
 constexpr Milliseconds kNamePatience{10'000};
 
@@ -55,13 +61,19 @@ Milliseconds time_left(Clock::time_point deadline) {
   return std::max(std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()), Milliseconds(1));
 }
 
-c10::intrusive_ptr<c10d::Store> open_tcp_store(const ClusterPlace& place, Milliseconds timeout, Milliseconds left) {
+void throw_if_in_vain(const WaitingInVain& in_vain) {
+  if (const auto failure = in_vain ? in_vain() : std::nullopt) throw RankFailedError(*failure);
+}
+
+/// Nothing when kConnectTime was not enough.
+c10::intrusive_ptr<c10d::Store> try_to_open_tcp_store(const ClusterPlace& place, Milliseconds timeout,
+                                                      Milliseconds left) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(place.main_port);
   options.isServer = place.rank == 0 && !place.external_store;
   // Who has come is counted here, so that a message can name the ranks that have not.
   options.waitWorkers = false;
-  options.timeout = left;
+  options.timeout = options.isServer ? left : std::min(left, kConnectTime);
   try {
     auto store = c10::make_intrusive<c10d::TCPStore>(place.main_address, options);
     store->setTimeout(timeout);
@@ -75,11 +87,20 @@ c10::intrusive_ptr<c10d::Store> open_tcp_store(const ClusterPlace& place, Millis
     const char* hint = place.external_store ? "the launcher's agent serves it"
                        : options.isServer   ? "MASTER_ADDR must be an address of rank 0's host, which is this one"
                                             : "rank 0 serves it: has rank 0 started, and lets a firewall through?";
+    if (is_timeout(error) && options.timeout < left) return nullptr;
     if (is_timeout(error))
       throw Error("comm", fmt::format("rank {} could not reach the rendezvous at {} within {}; hint: {}", place.rank,
                                       format_address(place), format_seconds(timeout), hint));
     throw Error("comm", fmt::format("rank {} could not join the rendezvous at {}: {}; hint: {}", place.rank,
                                     format_address(place), text, hint));
+  }
+}
+
+c10::intrusive_ptr<c10d::Store> open_tcp_store(const ClusterPlace& place, Milliseconds timeout,
+                                               Clock::time_point deadline, const WaitingInVain& in_vain) {
+  while (true) {
+    throw_if_in_vain(in_vain);
+    if (auto store = try_to_open_tcp_store(place, timeout, time_left(deadline))) return store;
   }
 }
 
@@ -100,16 +121,25 @@ std::string missing_ranks(c10d::Store& store, int64_t world_size) {
   return join(named) + (more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
-void await_all_ranks(c10d::Store& store, const ClusterPlace& place, Milliseconds timeout, Clock::time_point deadline) {
+void await_all_ranks(const c10::intrusive_ptr<c10d::Store>& store, const ClusterPlace& place, Milliseconds timeout,
+                     Clock::time_point deadline, const WaitingInVain& in_vain) {
   const std::string complete = "rendezvous/complete";
+  C10dStore failures(store);
+  const auto watched = make_watched_store(store, [&]() -> std::optional<RankFailure> {
+    if (auto first = find_failure(failures, kFailurePrefix)) return first;
+    const auto own = in_vain ? in_vain() : std::nullopt;
+    return own ? publish_failure(failures, kFailurePrefix, *own) : own;
+  });
   try {
-    store.set(arrival_key(place.rank), std::string("here"));
-    if (store.add("rendezvous/arrived", 1) >= place.world_size) store.set(complete, std::string("all"));
-    store.wait({complete}, time_left(deadline));
+    store->set(arrival_key(place.rank), std::string("here"));
+    if (store->add("rendezvous/arrived", 1) >= place.world_size) store->set(complete, std::string("all"));
+    watched->wait({complete}, time_left(deadline));
+  } catch (const RankFailedError&) {
+    throw;
   } catch (const std::exception& error) {
     std::string missing;
     try {
-      if (is_timeout(error)) missing = missing_ranks(store, place.world_size);
+      if (is_timeout(error)) missing = missing_ranks(*store, place.world_size);
     } catch (const std::exception&) {
       // The server has gone meanwhile: the first error is the one to report.
     }
@@ -125,21 +155,28 @@ void await_all_ranks(c10d::Store& store, const ClusterPlace& place, Milliseconds
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Store> connect_store(const ClusterPlace& place, Milliseconds timeout) {
+c10::intrusive_ptr<c10d::Store> connect_store(const ClusterPlace& place, Milliseconds timeout,
+                                              const WaitingInVain& in_vain) {
   if (place.world_size == 1 && !place.external_store) return make_thread_store(timeout);
   check_place(place);
   const QuietC10d quiet(QuietC10d::Hides::kErrors);
   const auto deadline = Clock::now() + timeout;
   check_host_resolves(place.main_address, std::min(timeout, kNamePatience));
-  auto store = open_tcp_store(place, timeout, time_left(deadline));
+  auto store = open_tcp_store(place, timeout, deadline, in_vain);
   if (!place.run_id.empty()) store = c10::make_intrusive<c10d::PrefixStore>(place.run_id, store);
   if (place.store_outlives_attempts) {
-    C10dStore used(store);
-    const auto attempt = agree_on_attempt(used, place.rank, place.world_size, time_left(deadline));
+    // Failures of earlier attempts lie in the store as well: here only this rank's own news count.
+    C10dStore used(in_vain ? make_watched_store(store, in_vain) : store);
+    const auto attempt = agree_on_attempt(used, place.rank, place.world_size, time_left(deadline), in_vain);
     store = c10::make_intrusive<c10d::PrefixStore>(attempt, store);
   }
-  await_all_ranks(*store, place, timeout, deadline);
+  await_all_ranks(store, place, timeout, deadline, in_vain);
   return store;
+}
+
+void call_off_rendezvous(const c10::intrusive_ptr<c10d::Store>& store, const RankFailure& failure) {
+  C10dStore failures(store);
+  publish_failure(failures, kFailurePrefix, failure);
 }
 
 ReservedPort::ReservedPort() : descriptor_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

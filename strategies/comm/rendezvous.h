@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/interfaces/cluster_environment.h>
+#include <levin/strategies/comm/watched_store.h>
 
 #include <c10/util/intrusive_ptr.h>
 
@@ -24,8 +25,12 @@ struct ServedStore {
 /// which rank 0 serves unless something outside does. Keys are prefixed with the place's run_id, and with a name of
 /// this attempt where the store outlives attempts. A job of one rank needs no address. Throws levin::Error after
 /// `timeout`, naming the address, or the ranks that did not come; `timeout` is also what calls on the store wait at
-/// most.
-c10::intrusive_ptr<c10d::Store> connect_store(const ClusterPlace& place, std::chrono::milliseconds timeout);
+/// most. Throws RankFailedError, on all ranks, as soon as waiting is in vain on one of them.
+c10::intrusive_ptr<c10d::Store> connect_store(const ClusterPlace& place, std::chrono::milliseconds timeout,
+                                              const WaitingInVain& in_vain = {});
+
+/// Ends connect_store on the ranks that wait in it, with this failure. `store` is theirs, without the place's run_id.
+void call_off_rendezvous(const c10::intrusive_ptr<c10d::Store>& store, const RankFailure& failure);
 
 /// A port of the loopback that the system chooses, on which a store will be served: whoever connects meanwhile waits.
 /// No thread runs until then, so that the process can fork.

@@ -116,6 +116,7 @@ class RankProcesses {
 
   void read_news();
   void find_failure();
+  RankFailure failure() const;
   void end_others();
   void send(int signal) const;
   bool all_ended() const {
@@ -248,7 +249,7 @@ void RankProcesses::find_failure() {
 void RankProcesses::end_others() {
   if (!failed_) return;
   if (!kill_at_) {
-    send(SIGTERM);
+    options_.on_failure ? options_.on_failure(failure()) : send(SIGTERM);
     kill_at_ = Clock::now() + options_.grace;
   } else if (Clock::now() >= *kill_at_) {
     send(SIGKILL);
@@ -260,12 +261,20 @@ void RankProcesses::send(int signal) const {
     if (!child.end) kill(child.process, signal);
 }
 
-void RankProcesses::throw_failure() const {
+RankFailure RankProcesses::failure() const {
   const Child& child = children_[*failed_];
   const int64_t rank = options_.first_rank + static_cast<int64_t>(*failed_);
-  if (child.report) child.report->raise(rank);
-  throw Error("ranks", fmt::format("rank {} {}{}{}", rank, child.end->describe(),
-                                   child.end->signal() == 0 ? " before its work was done" : "", child.end->hint()));
+  if (child.report) return {.rank = rank, .message = child.report->message};
+  return {.rank = rank,
+          .message = child.end->describe() + (child.end->signal() == 0 ? " before its work was done" : ""),
+          .gone = true};
+}
+
+void RankProcesses::throw_failure() const {
+  const Child& child = children_[*failed_];
+  const RankFailure first = failure();
+  if (child.report) child.report->raise(first.rank);
+  throw Error("ranks", first.text() + child.end->hint());
 }
 
 }  // namespace

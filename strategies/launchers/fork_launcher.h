@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/comm/rank_failure.h>
 #include <levin/core/interfaces/launcher.h>
 
 #include <chrono>
@@ -20,6 +21,9 @@ struct ForkLauncherOptions {
   /// Called in this process once all ranks are forked. A thread that is started before may hold a lock at that moment,
   /// which the ranks would then wait for for ever.
   std::function<void()> after_fork;
+  /// Called in this process with the first failure, so that the other ranks learn of it and end by themselves. Without
+  /// it they get SIGTERM.
+  std::function<void(const RankFailure& failure)> on_failure;
   /// Whether an error only tells of another rank's: it is thrown only when there is no other within `grace`. Asked in
   /// the rank's process.
   std::function<bool(const std::exception_ptr& error)> is_consequence;

@@ -52,6 +52,9 @@ void watch_inherited_lifeline() {
   watch(Descriptor(descriptor), {});
 }
 
+/// Before main: a rank may take long until its first call of a trainer, and its parent may end before that.
+[[maybe_unused]] const bool watched_from_the_beginning = (watch_lifeline(), true);
+
 }  // namespace
 
 std::string Lifeline::variable_value() const {

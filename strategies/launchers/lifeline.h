@@ -31,7 +31,7 @@ class Lifeline {
 };
 
 /// Binds this process's life to that of the process that started it as a rank; without effect in every other process,
-/// and when called again. To be called early, since an end of the parent is noticed only from here on.
+/// and when called again. Happens by itself before main, as long as nothing keeps this file from being linked.
 void watch_lifeline();
 
 }  // namespace levin

@@ -179,23 +179,17 @@ void LocalRanks::supervise(Rank& rank) {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, nullptr);
   ProcessEnd::wait_without_taking(rank.process);
-  bool failed = false;
-  std::string description;
+  ProcessEnd how;
   {
     // Whoever sends signals does so under the mutex, and so to no process that took over the number.
     const std::lock_guard lock(mutex_);
-    rank.end = ProcessEnd::wait(rank.process);
-    failed = rank.end->failed();
-    description = rank.end->describe();
+    how = ProcessEnd::wait(rank.process);
+    rank.end = how;
     ended_.notify_all();
   }
-  if (!failed) return;
   const std::lock_guard calls_lock(calls_mutex_);
-  if (calls_.empty()) return;
-  for (const OnDeath& on_death : calls_)
-    if (on_death) on_death(rank.rank, description);
-  const std::lock_guard lock(mutex_);
-  rank.end_told = true;
+  for (const OnEnd& on_end : calls_)
+    if (on_end) on_end(rank.rank, how);
 }
 
 bool LocalRanks::all_ended() const {
@@ -218,42 +212,44 @@ void LocalRanks::finish() {
       log::warning(fmt::format("rank {} is killed: it went on for {} s after the end of this program", rank.rank,
                                std::chrono::duration<double>(patience).count()));
       kill(rank.process, SIGKILL);
-    } else if (!failed_ && rank.end->failed() && !rank.end_told) {
-      log::warning(fmt::format("rank {} {} after the last call of a trainer", rank.rank, rank.end->describe()));
+    } else if (!failed_ && rank.end->failed()) {
+      log::warning(fmt::format("rank {} {} when the last call of a trainer was done", rank.rank, rank.end->describe()));
     }
   }
   constexpr std::chrono::seconds kKilledPatience{5};  // the kernel may keep one that waits for a device
   ended_.wait_for(lock, kKilledPatience, [this] { return all_ended(); });
 }
 
-LocalRanks::Call::Call(LocalRanks& ranks, OnDeath on_death) : ranks_(ranks) {
+LocalRanks::Call::Call(LocalRanks& ranks, OnEnd on_end) : ranks_(ranks) {
   const std::lock_guard calls_lock(ranks.calls_mutex_);
   {
     std::unique_lock lock(ranks.mutex_);
     for (Rank& rank : ranks.ranks_) {
       if (!rank.end && !ProcessEnd::has_come(rank.process)) continue;
       ranks.ended_.wait(lock, [&] { return rank.end.has_value(); });  // its supervisor is about to notice
-      ranks.failed_ = rank.end_told = true;
+      ranks.failed_ = true;
       throw Error("ranks",
                   fmt::format("rank {} {} before this call of the trainer; hint: every rank must make the same "
                               "calls, in the same order",
                               rank.rank, rank.end->describe()));
     }
   }
-  on_death_ = ranks.calls_.insert(ranks.calls_.end(), std::move(on_death));
+  on_end_ = ranks.calls_.insert(ranks.calls_.end(), std::move(on_end));
 }
 
 LocalRanks::Call::~Call() {
   const std::lock_guard calls_lock(ranks_.calls_mutex_);
-  ranks_.calls_.erase(on_death_);
+  ranks_.calls_.erase(on_end_);
 }
 
 std::optional<LocalRanks::End> LocalRanks::Call::fail(std::chrono::milliseconds patience) {
   std::unique_lock lock(ranks_.mutex_);
   ranks_.failed_ = true;
-  // A rank whose error nobody catches aborts: that is as often the effect of this rank's failure as its cause.
+  // A rank whose error nobody catches aborts: that is as often the effect of this rank's failure as its cause. Ctrl-C and
+  // the like go to all ranks.
   const auto violent = [](const Rank& rank) {
-    return rank.end && rank.end->signal() != 0 && rank.end->signal() != SIGABRT;
+    const int signal = rank.end ? rank.end->signal() : 0;
+    return signal != 0 && signal != SIGABRT && signal != SIGINT && signal != SIGTERM;
   };
   const auto& ranks = ranks_.ranks_;
   std::vector<Rank>::const_iterator found;

@@ -30,14 +30,14 @@ class LocalRanks {
     int64_t rank;  ///< in the whole job
     ProcessEnd how;
   };
-  using OnDeath = std::function<void(int64_t rank, const std::string& description)>;
+  using OnEnd = std::function<void(int64_t rank, const ProcessEnd& how)>;
 
   /// A call of the trainer under way on all ranks.
   class Call {
    public:
-    /// Throws levin::Error when a rank has ended already. `on_death` is called on another thread for each rank that a
-    /// signal or an exit status other than 0 ends meanwhile, never again after this object's end.
-    Call(LocalRanks& ranks, OnDeath on_death);
+    /// Throws levin::Error when a rank has ended already. `on_end` is called on another thread for each rank that ends
+    /// meanwhile, never again after this object's end.
+    Call(LocalRanks& ranks, OnEnd on_end);
     ~Call();
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
@@ -48,7 +48,7 @@ class LocalRanks {
 
    private:
     LocalRanks& ranks_;
-    std::list<OnDeath>::iterator on_death_;
+    std::list<OnEnd>::iterator on_end_;
   };
 
   /// Starts the ranks that follow `first`, the place of this process, when called for the first time. Later calls check
@@ -63,7 +63,6 @@ class LocalRanks {
     int64_t rank;
     pid_t process;
     std::optional<ProcessEnd> end;
-    bool end_told = false;  ///< the user has heard of it
   };
 
   LocalRanks() = default;
@@ -85,8 +84,8 @@ class LocalRanks {
   std::chrono::milliseconds patience_{10000};
   std::chrono::milliseconds patience_after_failure_{5000};
 
-  std::mutex calls_mutex_;  ///< held while on_death callbacks run; taken before mutex_
-  std::list<OnDeath> calls_;
+  std::mutex calls_mutex_;  ///< held while on_end callbacks run; taken before mutex_
+  std::list<OnEnd> calls_;
 };
 
 }  // namespace levin

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <string>
 #include <utility>
 
 namespace levin {
@@ -23,16 +24,18 @@ SubprocessLauncher::SubprocessLauncher(SubprocessLauncherOptions options) : opti
 void SubprocessLauncher::launch(RankProgram& program) {
   LocalRanks& ranks = LocalRanks::instance();
   ranks.start(options_.place);
-  LocalRanks::Call call(ranks, options_.on_death);
+  LocalRanks::Call call(ranks, options_.on_end);
   const CoreShare share(options_.place.local_world_size);
   try {
     program.run(0);
   } catch (...) {
     const auto killed = call.fail(kDeathNotice);
     if (!killed) throw;
-    throw Error("ranks",
-                fmt::format("rank {} {}; rank {} then failed: {}{}", killed->rank, killed->how.describe(),
-                            options_.place.rank, RankReport::of_current_exception().message, killed->how.hint()));
+    const std::string message = RankReport::of_current_exception().message;
+    const std::string cause = fmt::format("rank {} {}", killed->rank, killed->how.describe());
+    throw Error("ranks", message.starts_with(cause) ? message + killed->how.hint()
+                                                    : fmt::format("{}; rank {} then failed: {}{}", cause,
+                                                                  options_.place.rank, message, killed->how.hint()));
   }
 }
 

@@ -2,19 +2,18 @@
 
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/launcher.h>
+#include <levin/strategies/launchers/process_end.h>
 
 #include <cstdint>
 #include <functional>
-#include <string>
 
 namespace levin {
 
 struct SubprocessLauncherOptions {
   /// Of this process, which is local rank 0; those of the other local ranks follow from it.
   ClusterPlace place;
-  /// Called on another thread for each local rank that a signal or an exit status other than 0 ends during a call, so
-  /// that the collectives of this rank can be aborted.
-  std::function<void(int64_t rank, const std::string& description)> on_death;
+  /// Called on another thread for each local rank that ends during a call, so that this one does not wait for it.
+  std::function<void(int64_t rank, const ProcessEnd& how)> on_end;
 };
 
 /// Local ranks are processes: this one, and further runs of this same program, which the first call starts and which

@@ -23,13 +23,14 @@ int64_t JobStore::serve(std::chrono::milliseconds timeout) {
   return port_;
 }
 
-c10::intrusive_ptr<c10d::Store> JobStore::join(const ClusterPlace& place, std::chrono::milliseconds timeout) {
+c10::intrusive_ptr<c10d::Store> JobStore::join(const ClusterPlace& place, std::chrono::milliseconds timeout,
+                                               const WaitingInVain& in_vain) {
   const std::lock_guard lock(mutex_);
   if (store_ == nullptr) {
     // Every rank connects in the same way, the one that serves the store too.
     ClusterPlace client = place;
     client.external_store = client.external_store || served_ != nullptr;
-    store_ = connect_store(client, timeout);
+    store_ = connect_store(client, timeout, in_vain);
   }
   return c10::make_intrusive<c10d::PrefixStore>(fmt::format("trainer-{}", joined_++), store_);
 }

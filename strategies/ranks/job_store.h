@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/interfaces/cluster_environment.h>
+#include <levin/strategies/comm/watched_store.h>
 
 #include <c10/util/intrusive_ptr.h>
 
@@ -23,8 +24,9 @@ class JobStore {
   /// Serves the store from this process, unless it does so already; returns its port.
   int64_t serve(std::chrono::milliseconds timeout);
   /// A part of the store of its own for each call in a process: every rank makes the same calls in the same order.
-  /// Connects at the first one.
-  c10::intrusive_ptr<c10d::Store> join(const ClusterPlace& place, std::chrono::milliseconds timeout);
+  /// Connects at the first one, as connect_store does.
+  c10::intrusive_ptr<c10d::Store> join(const ClusterPlace& place, std::chrono::milliseconds timeout,
+                                       const WaitingInVain& in_vain);
 
  private:
   JobStore() = default;

@@ -8,14 +8,17 @@
 #include <levin/strategies/comm/c10d_store.h>
 #include <levin/strategies/comm/rendezvous.h>
 #include <levin/strategies/comm/shared_memory_team.h>
+#include <levin/strategies/comm/watched_store.h>
 #include <levin/strategies/environments/cluster_environments.h>
 #include <levin/strategies/environments/local_environment.h>
 #include <levin/strategies/launchers/fork_launcher.h>
 #include <levin/strategies/launchers/in_process_launcher.h>
 #include <levin/strategies/launchers/lifeline.h>
+#include <levin/strategies/launchers/rank_report.h>
 #include <levin/strategies/launchers/subprocess_launcher.h>
 #include <levin/strategies/launchers/thread_launcher.h>
 #include <levin/strategies/ranks/job_store.h>
+#include <levin/strategies/ranks/rank_watch.h>
 
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -32,6 +35,18 @@ std::chrono::milliseconds to_milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
+/// Of the control planes' keys in the ranks' store.
+constexpr const char* kControlPrefix = "control";
+std::string call_prefix(int64_t call) { return fmt::format("call-{}/", call); }
+
+/// Ends the call on all ranks that share this store, which is that of one call alone, with a failure. Where the one
+/// that failed has told of it itself, that stands.
+void tell_all_ranks(const c10::intrusive_ptr<c10d::Store>& store, const RankFailure& failure) {
+  call_off_rendezvous(store, failure);
+  C10dStore control(c10::make_intrusive<c10d::PrefixStore>(kControlPrefix, store));
+  publish_failure(control, call_prefix(0), failure);
+}
+
 bool is_consequence(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -39,6 +54,15 @@ bool is_consequence(const std::exception_ptr& error) {
     return true;
   } catch (...) {
     return false;
+  }
+}
+
+/// Of the error of a rank that is a thread.
+std::string message_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (...) {
+    return RankReport::of_current_exception().message;
   }
 }
 
@@ -50,9 +74,11 @@ struct RankedStrategy::Shared {
 };
 
 RankedStrategy::RankedStrategy(RankOptions options)
-    : options_(std::move(options)), environment_(std::make_unique<LocalEnvironment>()) {}
+    : options_(std::move(options)),
+      environment_(std::make_unique<LocalEnvironment>()),
+      watch_(std::make_shared<RankWatch>()) {}
 
-RankedStrategy::~RankedStrategy() = default;
+RankedStrategy::~RankedStrategy() { watch_->detach(); }
 
 StrategyCapabilities RankedStrategy::capabilities() const {
   return {.several_devices = true, .several_nodes = ranks() == Ranks::kProcesses};
@@ -67,6 +93,7 @@ void RankedStrategy::prepare(const StrategySetup& setup) {
     find_processes(setup);
   else
     find_local_ranks(setup);
+  watch_->begin_joining();
 }
 
 void RankedStrategy::find_processes(const StrategySetup& setup) {
@@ -93,8 +120,8 @@ void RankedStrategy::find_processes(const StrategySetup& setup) {
   } else {
     place.main_port = JobStore::instance().serve(to_milliseconds(options_.start_timeout));
     launcher_ = std::make_unique<SubprocessLauncher>(
-        SubprocessLauncherOptions{.place = place, .on_death = [this](int64_t rank, const std::string& description) {
-                                    if (control_plane_ != nullptr) control_plane_->report_gone(rank, description);
+        SubprocessLauncherOptions{.place = place, .on_end = [watch = watch_](int64_t rank, const ProcessEnd& end) {
+                                    watch->rank_ended(rank, end.describe(), /*in_good_order=*/!end.failed());
                                   }});
   }
   environment_ = std::make_unique<LocalEnvironment>("Levin's own processes", place);
@@ -110,6 +137,8 @@ void RankedStrategy::find_local_ranks(const StrategySetup& setup) {
   launcher_.reset();
   shared_.reset();  // and with it the store of the last call
   shared_ = std::make_shared<Shared>();
+  calls_ = 0;
+  const auto start_timeout = to_milliseconds(options_.start_timeout);
   if (count == 1) {
     launcher_ = std::make_unique<InProcessLauncher>();
   } else if (ranks() == Ranks::kForks) {
@@ -118,18 +147,21 @@ void RankedStrategy::find_local_ranks(const StrategySetup& setup) {
     place.external_store = true;
     launcher_ = std::make_unique<ForkLauncher>(ForkLauncherOptions{
         .num_ranks = count,
-        .after_fork = [this, port] { shared_->store = port->serve(to_milliseconds(options_.start_timeout)).store; },
+        .after_fork = [shared = shared_, port, start_timeout] { shared->store = port->serve(start_timeout).store; },
+        .on_failure = [shared = shared_](const RankFailure& failure) { tell_all_ranks(shared->store, failure); },
         .is_consequence = is_consequence});
   } else {
     prepare_c10d_environment();
-    shared_->store = make_thread_store(to_milliseconds(options_.start_timeout));
+    shared_->store = make_thread_store(start_timeout);
     if (setup.devices.front().is_cpu() && (options_.backend == "auto" || options_.backend == "shared_memory"))
       shared_->team = make_thread_team(count);
     launcher_ = std::make_unique<ThreadLauncher>(
         ThreadLauncherOptions{.num_ranks = count,
                               .on_error =
                                   [shared = shared_](int64_t rank, const std::exception_ptr& error) {
-                                    if (shared->team == nullptr || is_consequence(error)) return;
+                                    if (is_consequence(error)) return;
+                                    tell_all_ranks(shared->store, {.rank = rank, .message = message_of(error)});
+                                    if (shared->team == nullptr) return;
                                     shared->team->abort(fmt::format("[shared_memory] rank {} failed", rank));
                                   },
                               .is_consequence = is_consequence});
@@ -179,15 +211,19 @@ at::Device RankedStrategy::device_of_rank(const StrategySetup& setup) const {
   return first.is_cpu() ? first : at::Device(first.type(), static_cast<at::DeviceIndex>(local_rank));
 }
 
+WaitingInVain RankedStrategy::in_vain() const {
+  return [watch = watch_, rank = environment_->rank()] { return watch->failure(rank); };
+}
+
 c10::intrusive_ptr<c10d::Store> RankedStrategy::connect() const {
   const auto start_timeout = to_milliseconds(options_.start_timeout);
   switch (ranks()) {
     case Ranks::kThreads:
       return shared_->store;
     case Ranks::kForks:
-      return connect_store(environment_->place(), start_timeout);
+      return connect_store(environment_->place(), start_timeout, in_vain());
     default:
-      return JobStore::instance().join(environment_->place(), start_timeout);
+      return JobStore::instance().join(environment_->place(), start_timeout, in_vain());
   }
 }
 
@@ -203,28 +239,35 @@ void RankedStrategy::setup_environment(const StrategySetup& setup) {
     if (collective_ == nullptr) collective_ = make_single_process_collective();
     return;
   }
-  const WaitingIn waiting(whereabouts_, "joining the other ranks");
-  if (collective_ == nullptr) {
-    store_ = connect();
-    const ClusterPlace& place = environment_->place();
-    const ProcessGroupOptions group_options{.backend = options_.backend,
-                                            .device = device_,
-                                            .rank = place.rank,
-                                            .world_size = place.world_size,
-                                            .one_host = place.local_world_size == place.world_size,
-                                            .main_address = place.main_address,
-                                            .timeout = to_milliseconds(options_.timeout),
-                                            .thread_team = shared_ != nullptr ? shared_->team : nullptr};
-    const auto store = c10::make_intrusive<c10d::PrefixStore>("group", store_);
-    group_ = make_group(store, group_options);
-    collective_ = std::make_shared<C10dCollective>(
-        group_, store, group_options, whereabouts_,
-        [this](const auto& sub_store, const auto& sub_options) { return make_group(sub_store, sub_options); });
-    if (place.rank == 0)
-      log::rank_zero_info(fmt::format("{} ranks, started by {}, {} on {}", place.world_size, environment_->name(),
-                                      resolve_backend(group_options), device_.str()));
-  }
+  const WaitingIn waiting(whereabouts_, "start-up");
+  if (collective_ == nullptr) store_ = connect();
+  // First of all: while the group is made, ranks can end as well.
   start_control_plane(setup);
+  if (collective_ == nullptr) join_group();
+  watch_->attach(collective_);
+  control_plane_->throw_if_failed();  // nothing was there to be aborted before
+  watch_->end_joining();
+}
+
+void RankedStrategy::join_group() {
+  const ClusterPlace& place = environment_->place();
+  const ProcessGroupOptions group_options{.backend = options_.backend,
+                                          .device = device_,
+                                          .rank = place.rank,
+                                          .world_size = place.world_size,
+                                          .one_host = place.local_world_size == place.world_size,
+                                          .main_address = place.main_address,
+                                          .timeout = to_milliseconds(options_.timeout),
+                                          .thread_team = shared_ != nullptr ? shared_->team : nullptr};
+  const auto watched = make_watched_store(store_, in_vain());
+  const auto store = c10::make_intrusive<c10d::PrefixStore>("group", watched);
+  group_ = make_group(store, group_options);
+  collective_ = std::make_shared<C10dCollective>(
+      group_, store, group_options, whereabouts_,
+      [this](const auto& sub_store, const auto& sub_options) { return make_group(sub_store, sub_options); });
+  if (place.rank == 0)
+    log::rank_zero_info(fmt::format("{} ranks, started by {}, {} on {}", place.world_size, environment_->name(),
+                                    resolve_backend(group_options), device_.str()));
 }
 
 void RankedStrategy::start_control_plane(const StrategySetup& setup) {
@@ -232,15 +275,14 @@ void RankedStrategy::start_control_plane(const StrategySetup& setup) {
   ControlPlaneOptions control;
   control.rank = place.rank;
   control.world_size = place.world_size;
-  control.prefix = fmt::format("call-{}/", calls_++);
+  control.prefix = call_prefix(calls_++);
   control.store_rank = ranks() == Ranks::kProcesses && !place.external_store ? 0 : -1;
+  control.start_timeout = to_milliseconds(options_.timeout);  // ranks may come late to a call that is not the first
   control.stall_after = to_milliseconds(options_.stall_report);
-  control.abort = [collective = std::weak_ptr<Collective>(collective_)](const std::string& reason) {
-    if (const auto alive = collective.lock()) alive->abort(reason);
-  };
-  control_plane_ =
-      std::make_unique<ControlPlane>(C10dStore(c10::make_intrusive<c10d::PrefixStore>("control", store_)).clone(),
-                                     std::move(control), *setup.whereabouts);
+  control.abort = [watch = watch_](const std::string& reason) { watch->abort(reason); };
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(kControlPrefix, store_);
+  control_plane_ = std::make_unique<ControlPlane>(C10dStore(store).clone(), std::move(control), *setup.whereabouts);
+  watch_->attach(*control_plane_);
 }
 
 Collective& RankedStrategy::collective() {
@@ -251,6 +293,7 @@ Collective& RankedStrategy::collective() {
 ControlPlane* RankedStrategy::control_plane() { return control_plane_.get(); }
 
 void RankedStrategy::teardown() {
+  watch_->detach();
   control_plane_.reset();
   if (ranks() == Ranks::kProcesses) return;
   collective_.reset();

@@ -2,6 +2,7 @@
 
 #include <levin/core/interfaces/strategy.h>
 #include <levin/strategies/comm/process_group.h>
+#include <levin/strategies/comm/watched_store.h>
 #include <levin/strategies/ranks/rank_options.h>
 
 #include <cstdint>
@@ -9,6 +10,8 @@
 #include <string>
 
 namespace levin {
+
+class RankWatch;
 
 /// Base of the strategies that run a step on several ranks: which ranks there are, how they start, find each other and
 /// part. What a step is, and who has which part of the model, is left to the derived class. Ranks are processes (those
@@ -65,8 +68,10 @@ class RankedStrategy : public Strategy {
   /// Makes this object that of a thread rank beside `first`.
   void join_threads_of(const RankedStrategy& first, int64_t local_rank);
   at::Device device_of_rank(const StrategySetup& setup) const;
+  WaitingInVain in_vain() const;
   c10::intrusive_ptr<c10d::Store> connect() const;
   void start_control_plane(const StrategySetup& setup);
+  void join_group();
 
   const RankOptions options_;
   std::unique_ptr<ClusterEnvironment> environment_;
@@ -75,6 +80,7 @@ class RankedStrategy : public Strategy {
   std::shared_ptr<Collective> collective_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   c10::intrusive_ptr<c10d::Store> store_;
+  const std::shared_ptr<RankWatch> watch_;
   std::unique_ptr<ControlPlane> control_plane_;
   at::Device device_{at::kCPU};
   int64_t calls_ = 0;

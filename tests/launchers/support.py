@@ -20,7 +20,7 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2]
 SKIPPED = 77  # the exit status that ctest takes for "skipped"
 MARK = "LEVIN_LAUNCHER_TEST"
-# One test may take so long; ctest would kill it some time later, without letting it clean up.
+# One test may take so long unless it says so; ctest would kill it some time later, without letting it clean up.
 DEADLINE_SECONDS = 240
 
 
@@ -73,13 +73,13 @@ class Workspace:
     """A temporary folder and the processes started in it. Leaving it, in whatever way, runs what was deferred, last
     first, ends the processes with all their descendants, and removes the folder."""
 
-    def __init__(self):
+    def __init__(self, seconds=DEADLINE_SECONDS):
         def interrupt(number, _frame):
             raise Interrupted("the deadline has passed" if number == signal.SIGALRM else f"signal {number}")
 
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
             signal.signal(number, interrupt)
-        signal.alarm(DEADLINE_SECONDS)
+        signal.alarm(seconds)
         self.folder = Path(tempfile.mkdtemp(prefix="levin_launcher_"))
         self.folder.chmod(0o755)  # SLURM's daemons and munge insist on being able to enter it
         self._token = uuid.uuid4().hex

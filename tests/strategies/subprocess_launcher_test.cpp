@@ -58,7 +58,10 @@ std::unique_ptr<Launcher> make_launcher(
                            .main_address = "host-0",
                            .main_port = 1234,
                            .run_id = "run-7"};
-  return std::make_unique<SubprocessLauncher>(SubprocessLauncherOptions{.place = place, .on_death = on_death});
+  return std::make_unique<SubprocessLauncher>(
+      SubprocessLauncherOptions{.place = place, .on_end = [on_death](int64_t rank, const ProcessEnd& how) {
+                                  if (on_death && how.failed()) on_death(rank, how.describe());
+                                }});
 }
 
 /// Waits until a number of ranks have come to the same place.
@@ -366,7 +369,7 @@ TEST(SubprocessLauncherEnd, ABadStatusAfterSuccessIsAWarning) {
   const Folder folder;
   const auto result = bad_status.run(environment_with(folder));
   EXPECT_EQ(result.status, 0);
-  EXPECT_EQ(result.err, "[levin] warning: rank 5 ended with status 3 after the last call of a trainer\n");
+  EXPECT_EQ(result.err, "[levin] warning: rank 5 ended with status 3 when the last call of a trainer was done\n");
 }
 
 const SelfProgram lingering("subprocess_lingering", [] {

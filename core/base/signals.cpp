@@ -1,4 +1,4 @@
-#include <levin/core/trainer/signals.h>
+#include <levin/core/base/signals.h>
 
 #include <unistd.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 std::atomic<int> received_signal{0};
 std::mutex scope_mutex;
-int scopes = 0;
+int signal_scopes = 0;
 
 void write_text(const char* text) {
   const ssize_t ignored = write(STDERR_FILENO, text, std::strlen(text));
@@ -32,7 +32,7 @@ void on_signal(int signal) {
 
 SignalScope::SignalScope() {
   const std::lock_guard lock(scope_mutex);
-  if (scopes++ > 0) return;
+  if (signal_scopes++ > 0) return;
   received_signal.store(0);
   struct sigaction action {};
   action.sa_handler = on_signal;
@@ -45,7 +45,7 @@ SignalScope::SignalScope() {
 
 SignalScope::~SignalScope() {
   const std::lock_guard lock(scope_mutex);
-  if (--scopes > 0) return;
+  if (--signal_scopes > 0) return;
   sigaction(SIGINT, &old_interrupt_, nullptr);
   sigaction(SIGTERM, &old_terminate_, nullptr);
 }

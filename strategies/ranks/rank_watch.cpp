@@ -1,0 +1,77 @@
+#include <levin/strategies/ranks/rank_watch.h>
+
+#include <levin/core/base/signals.h>
+#include <levin/core/comm/collective.h>
+#include <levin/core/comm/control_plane.h>
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstring>
+
+namespace levin {
+
+void RankWatch::begin_joining() {
+  const std::lock_guard lock(mutex_);
+  joining_ = true;
+  failure_.reset();
+}
+
+void RankWatch::attach(ControlPlane& control) {
+  const std::lock_guard lock(mutex_);
+  control_ = &control;
+  if (failure_) control.report_gone(failure_->rank, failure_->message);
+}
+
+void RankWatch::attach(const std::shared_ptr<Collective>& collective) {
+  const std::lock_guard lock(mutex_);
+  collective_ = collective;
+}
+
+void RankWatch::end_joining() {
+  const std::lock_guard lock(mutex_);
+  joining_ = false;
+}
+
+void RankWatch::detach() {
+  const std::lock_guard lock(mutex_);
+  joining_ = false;
+  control_ = nullptr;
+}
+
+void RankWatch::rank_ended(int64_t rank, const std::string& how, bool in_good_order) {
+  // Held during the report, which takes moments: so the control plane stays that long.
+  const std::lock_guard lock(mutex_);
+  if (in_good_order && !joining_) return;
+  if (control_ != nullptr)
+    control_->report_gone(rank, how);
+  else if (joining_ && !failure_)
+    failure_ = RankFailure{.rank = rank, .message = how + " while joining the other ranks", .gone = true};
+}
+
+void RankWatch::abort(const std::string& reason) {
+  std::shared_ptr<Collective> alive;
+  {
+    const std::lock_guard lock(mutex_);
+    alive = collective_.lock();
+  }
+  if (alive != nullptr) alive->abort(reason);
+}
+
+std::optional<RankFailure> RankWatch::failure(int64_t rank) {
+  const std::lock_guard lock(mutex_);
+  const int signal = SignalScope::received();
+  if (joining_ && signal != 0) {
+    const RankFailure interrupted{
+        .rank = rank,
+        .message =
+            fmt::format("was interrupted by signal {} ({}) while joining the other ranks", signal, strsignal(signal)),
+        .gone = true};
+    if (control_ != nullptr) control_->report_failure(interrupted.message);
+    return interrupted;
+  }
+  if (control_ != nullptr) return control_->failure_of_other(std::chrono::seconds(0));
+  return failure_;
+}
+
+}  // namespace levin
