@@ -286,8 +286,11 @@ void RankedStrategy::start_control_plane(const StrategySetup& setup) {
 }
 
 Collective& RankedStrategy::collective() {
-  LEVIN_CHECK(collective_ != nullptr, "setup_environment was not called");
-  return *collective_;
+  if (collective_ != nullptr) return *collective_;
+  // Threads and forks end with the call: between two calls this rank is alone.
+  LEVIN_CHECK(ranks() != Ranks::kProcesses, "setup_environment was not called");
+  static const std::shared_ptr<Collective> alone = make_single_process_collective();
+  return *alone;
 }
 
 ControlPlane* RankedStrategy::control_plane() { return control_plane_.get(); }

@@ -207,6 +207,30 @@ TEST(Resume, FromWhatWasSavedAfterAnEvaluation) {
   EXPECT_TRUE(identical(weights(*load_from_checkpoint<TinyModule>(folder + "/never_trained")), weights(*module)));
 }
 
+TEST(Resume, FromWhatWasSavedAfterACallOfSeveralRanks) {
+  for (const char* strategy : {"ddp_threads", "ddp_spawn", "dp"}) {
+    SCOPED_TRACE(strategy);
+    const std::string path = fresh_folder(std::string("after_") + strategy) + "/c";
+    const auto two = [&](int64_t epochs) {
+      TrainerOptions options = quiet(epochs);
+      options.devices = 2;
+      options.strategy = strategy;
+      return options;
+    };
+    auto module = make<TinyModule>({});
+    Trainer trainer(two(1));
+    trainer.fit(module, testing::tiny_loader());
+    trainer.save_checkpoint(path);
+    EXPECT_TRUE(identical(weights(*load_from_checkpoint<TinyModule>(path)), weights(*module)));
+    // Optimizers of forks end with them: what is left has the weights.
+    if (strategy == std::string("ddp_spawn")) continue;
+    auto again = make<TinyModule>({});
+    Trainer resumed(two(2));
+    resumed.fit(again, testing::tiny_loader(), {}, path);
+    EXPECT_EQ(resumed.global_step(), 2 * trainer.global_step());
+  }
+}
+
 TEST(Resume, RefusesAnotherModelAndNamesTheDifference) {
   const std::string folder = fresh_folder("other");
   auto module = make<TinyModule>({.width = 8});
