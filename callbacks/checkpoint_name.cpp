@@ -6,18 +6,32 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 namespace levin {
 namespace {
 
 constexpr const char* kEpoch = "epoch";
 constexpr const char* kStep = "step";
+constexpr int64_t kWidest = 99;
+/// File systems take 255 bytes; what is added while a checkpoint is written, and for a version, has its place too.
+constexpr size_t kLongest = 200;
 
 [[noreturn]] void refuse(const std::string& option, const std::string& pattern, const std::string& problem) {
   throw ConfigError(
       fmt::format("{} must be a name with values in braces; got '{}': {}; valid: {{epoch}}, {{step:06d}}, "
                   "{{val_loss:.2f}}",
                   option, pattern, problem));
+}
+
+/// Whether `spec`, what is behind the colon, asks for more digits or spaces than a name should have.
+bool is_too_wide(std::string_view spec) {
+  int64_t number = 0;
+  for (const char c : spec) {
+    number = c >= '0' && c <= '9' ? number * 10 + (c - '0') : 0;
+    if (number > kWidest) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -40,6 +54,7 @@ CheckpointName::CheckpointName(const std::string& pattern, bool insert_names, co
       part.value = inside.substr(0, colon);
       part.format = "{" + (colon == std::string::npos ? "" : inside.substr(colon)) + "}";
       if (part.value.empty()) refuse(option, pattern, "braces without a name");
+      if (is_too_wide(part.format)) refuse(option, pattern, fmt::format("a width or precision beyond {}", kWidest));
       if (insert_names) part.text += part.value + "=";
       position = close + 1;
     }
@@ -48,7 +63,8 @@ CheckpointName::CheckpointName(const std::string& pattern, bool insert_names, co
   try {
     std::map<std::string, double> sample;
     for (const auto& part : parts_) sample[part.value] = 0.5;
-    render(0, 0, sample);
+    if (const size_t length = render(0, 0, sample).size(); length > kLongest)
+      refuse(option, pattern, fmt::format("it makes names of {} bytes; valid: at most {}", length, kLongest));
   } catch (const fmt::format_error& error) {
     refuse(option, pattern, error.what());
   }

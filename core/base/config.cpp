@@ -1,47 +1,35 @@
 #include <levin/core/base/config.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/yaml_reader.h>
 
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 namespace levin {
 namespace {
 
-Origin origin_of(const YAML::Mark& mark, const Origin& base, bool fixed_origin) {
-  if (fixed_origin || mark.is_null()) return base;
-  return {base.source, mark.line + 1, mark.column + 1};
+/// The beginning of a text, for messages.
+std::string shortened(std::string_view text) {
+  constexpr size_t kLongest = 200;
+  if (text.size() <= kLongest) return std::string(text);
+  size_t end = kLongest;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // inside of a UTF-8 character
+  return std::string(text.substr(0, end)) + "...";
 }
 
-Config from_yaml(const YAML::Node& node, const Origin& base, bool fixed_origin) {
-  const Origin origin = origin_of(node.Mark(), base, fixed_origin);
-  switch (node.Type()) {
-    case YAML::NodeType::Scalar:
-      return Config::scalar(node.Scalar(), node.Tag() == "!", origin);
-    case YAML::NodeType::Sequence: {
-      std::vector<Config> items;
-      for (const auto& item : node) items.push_back(from_yaml(item, base, fixed_origin));
-      return Config::sequence(std::move(items), origin);
-    }
-    case YAML::NodeType::Map: {
-      Config mapping = Config::mapping(origin);
-      for (const auto& pair : node) {
-        const std::string key = pair.first.Scalar();
-        const Origin key_origin = origin_of(pair.first.Mark(), base, fixed_origin);
-        if (mapping.find(key) != nullptr)
-          throw ConfigError(fmt::format("{}: the key '{}' is given twice", key_origin.describe(), key));
-        mapping.set(key, from_yaml(pair.second, base, fixed_origin), key_origin);
-      }
-      return mapping;
-    }
-    default:
-      return Config::null(origin);
-  }
+/// Of what two sources gave together; the second alone where the words would get long.
+Origin joined(const Origin& first, const Origin& second) {
+  constexpr size_t kLongest = 300;
+  if (first == second || second.source.empty()) return first;
+  if (first.source.empty()) return second;
+  std::string both = first.describe() + " and " + second.describe();
+  return both.size() > kLongest ? second : Origin{std::move(both)};
 }
 
 void emit(YAML::Emitter& out, const Config& node) {
@@ -152,12 +140,7 @@ Config Config::mapping(Origin origin) {
 }
 
 Config Config::parse(const std::string& yaml, const Origin& origin, bool fixed_origin) {
-  try {
-    return from_yaml(YAML::Load(yaml), origin, fixed_origin);
-  } catch (const YAML::Exception& error) {
-    throw ConfigError(
-        fmt::format("{}: not YAML: {}", origin_of(error.mark, origin, fixed_origin).describe(), error.msg));
-  }
+  return read_yaml(yaml, origin, fixed_origin);
 }
 
 Config Config::load(const std::string& path) {
@@ -166,15 +149,18 @@ Config Config::load(const std::string& path) {
   if (!file || std::filesystem::is_directory(path, ignored))
     throw ConfigError(fmt::format("cannot read the configuration file '{}'; hint: the path is relative to '{}'", path,
                                   std::filesystem::current_path(ignored).string()));
-  std::stringstream text;
-  text << file.rdbuf();
-  return parse(text.str(), {.source = path});
+  std::string text(kMaxBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kMaxBytes)
+    throw ConfigError(
+        fmt::format("{} is too large for a configuration file; valid: at most {} MiB", path, kMaxBytes >> 20));
+  return parse(text, {.source = path});
 }
 
 const Config* Config::find(std::string_view key) const {
-  for (const auto& entry : entries_)
-    if (entry.key == key) return &entry.value;
-  return nullptr;
+  const auto found = index_.find(key);
+  return found == index_.end() ? nullptr : &entries_[found->second].value;
 }
 
 Config* Config::find(std::string_view key) { return const_cast<Config*>(std::as_const(*this).find(key)); }
@@ -183,18 +169,24 @@ Config& Config::operator[](std::string_view key) {
   if (Config* found = find(key)) return *found;
   if (is_null()) kind_ = Kind::kMapping;
   LEVIN_CHECK(is_mapping(), "a key of a node that is no mapping");
+  index_.emplace(key, entries_.size());
   entries_.push_back({std::string(key), {}, Config()});
   return entries_.back().value;
 }
 
 void Config::set(std::string_view key, Config value, Origin key_origin) {
   (*this)[key] = std::move(value);
-  const auto entry = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& item) { return item.key == key; });
-  entry->origin = std::move(key_origin);
+  entries_[index_.find(key)->second].origin = std::move(key_origin);
 }
 
 void Config::erase(std::string_view key) {
-  std::erase_if(entries_, [&](const Entry& entry) { return entry.key == key; });
+  const auto found = index_.find(key);
+  if (found == index_.end()) return;
+  const size_t place = found->second;
+  index_.erase(found);
+  entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(place));
+  for (auto& [name, index] : index_)
+    if (index > place) --index;
 }
 
 void Config::push_back(Config item) {
@@ -204,8 +196,12 @@ void Config::push_back(Config item) {
 }
 
 void Config::set_path(std::string_view dotted_path, Config value) {
-  const size_t dot = dotted_path.find('.');
   const Origin origin = value.origin();
+  const auto keys = 1 + static_cast<size_t>(std::count(dotted_path.begin(), dotted_path.end(), '.'));
+  if (keys > kMaxDepth)
+    throw ConfigError(
+        fmt::format("{}: a path of {} keys; valid: at most {}", shortened(origin.describe()), keys, kMaxDepth));
+  const size_t dot = dotted_path.find('.');
   if (is_scalar() || is_null()) {
     const Config name = *this;
     *this = mapping(origin);
@@ -227,8 +223,10 @@ void Config::merge(const Config& later) {
     *this = later;
     return;
   }
+  origin_ = joined(origin_, later.origin_);
   for (const auto& entry : later.entries_) {
-    if (Config* mine = find(entry.key))
+    Config* mine = find(entry.key);
+    if (mine != nullptr && mine->is_mapping() && entry.value.is_mapping())
       mine->merge(entry.value);
     else
       set(entry.key, entry.value, entry.origin);
@@ -240,7 +238,7 @@ std::string Config::describe() const {
     case Kind::kNull:
       return "null";
     case Kind::kScalar:
-      return fmt::format("'{}'", text_);
+      return fmt::format("'{}'", shortened(text_));
     case Kind::kSequence:
       return "a list";
     case Kind::kMapping:

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,11 +17,17 @@ struct Origin {
 
   /// "mlp.yaml:3:5" or "command line"
   std::string describe() const;
+  bool operator==(const Origin& other) const = default;
 };
 
 /// A configuration tree in the shape of YAML, in which every node remembers where it was written.
 class Config {
  public:
+  // What a configuration may have at most: a small file whose aliases repeat each other would fill the memory.
+  static constexpr size_t kMaxDepth = 100;               ///< mappings and lists inside each other
+  static constexpr size_t kMaxValues = 200'000;          ///< of a file, each alias counted as what it stands for
+  static constexpr size_t kMaxBytes = size_t{16} << 20;  ///< of a file, and of the text of its values
+
   enum class Kind { kNull, kScalar, kSequence, kMapping };
   struct Entry;
 
@@ -37,8 +45,9 @@ class Config {
   static Config sequence(std::vector<Config> items = {}, Origin origin = {});
   static Config mapping(Origin origin = {});
 
-  /// Parses YAML (block or flow style). Throws ConfigError with source, line and column. `fixed_origin`: every node
-  /// gets `origin` as it is (for text from a command line, whose lines mean nothing to the user).
+  /// Parses one YAML document (block or flow style). Throws ConfigError with source, line and column, also for a
+  /// document beyond the bounds above. `fixed_origin`: every node gets `origin` as it is (for text from a command line,
+  /// whose lines mean nothing to the user).
   static Config parse(const std::string& yaml, const Origin& origin, bool fixed_origin = false);
   /// Throws ConfigError when the file cannot be read or is not YAML.
   static Config load(const std::string& path);
@@ -66,13 +75,14 @@ class Config {
   void push_back(Config item);
 
   /// Sets the value at a dotted path such as "trainer.max_epochs", making mappings on the way. A scalar on the way is a
-  /// name in short form (`strategy: ddp`) and becomes `{name: ddp}`.
+  /// name in short form (`strategy: ddp`) and becomes `{name: ddp}`. Throws ConfigError for more than kMaxDepth keys.
   void set_path(std::string_view dotted_path, Config value);
 
-  /// Lays `later` over this tree: mappings merge key by key, everything else is replaced.
+  /// Lays `later` over this tree: mappings merge key by key, everything else is replaced. Each value has the origin of
+  /// the source that gave it, a mapping to which both gave something the origins of both.
   void merge(const Config& later);
 
-  /// "an integer"-style words for messages: the kind, and the text of a scalar.
+  /// "an integer"-style words for messages: the kind, and the text of a scalar, shortened where it is long.
   std::string describe() const;
 
   /// YAML text. `with_origins` adds a comment to each line saying where its value comes from.
@@ -89,6 +99,7 @@ class Config {
   std::string text_;
   std::vector<Config> items_;
   std::vector<Entry> entries_;
+  std::map<std::string, size_t, std::less<>> index_;  ///< where in `entries_` a key is
   Origin origin_;
 };
 

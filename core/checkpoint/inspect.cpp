@@ -1,5 +1,7 @@
 #include <levin/core/checkpoint/inspect.h>
 
+#include <levin/core/base/error.h>
+#include <levin/core/base/flat_config.h>
 #include <levin/core/base/state.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/checkpoint_files.h>
@@ -14,6 +16,7 @@
 #include <cstring>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -77,11 +80,11 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
 
 /// How two tensors differ; nothing when they are equal bit by bit.
 std::string tensor_difference(const at::Tensor& a, const at::Tensor& b) {
-  if (a.defined() != b.defined()) return a.defined() ? "a tensor / none" : "none / a tensor";
+  if (a.defined() != b.defined()) return a.defined() ? "a tensor -> none" : "none -> a tensor";
   if (!a.defined()) return "";
   if (a.scalar_type() != b.scalar_type())
-    return fmt::format("type {} / {}", safetensors_type_name(a.scalar_type()), safetensors_type_name(b.scalar_type()));
-  if (!a.sizes().equals(b.sizes())) return fmt::format("shape {} / {}", shape_text(a.sizes()), shape_text(b.sizes()));
+    return fmt::format("type {} -> {}", safetensors_type_name(a.scalar_type()), safetensors_type_name(b.scalar_type()));
+  if (!a.sizes().equals(b.sizes())) return fmt::format("shape {} -> {}", shape_text(a.sizes()), shape_text(b.sizes()));
   if (same_bits(a, b)) return "";
   const auto wide = a.is_complex() ? at::kComplexDouble : at::kDouble;
   return fmt::format("max abs difference {:.6g}", a.to(wide).sub(b.to(wide)).abs().max().item<double>());
@@ -105,6 +108,30 @@ at::Tensor elements_of(const State& node) {
   return leaf.saved != nullptr ? leaf.saved->read_whole() : leaf.value;
 }
 
+std::string change_text(std::string_view path, std::string_view before, std::string_view after) {
+  return fmt::format("{}: {} -> {}", path, before, after);
+}
+
+/// The configuration that a leaf holds as YAML; nothing for other leaves.
+std::optional<Config> config_in(const std::string& path, const State& leaf) {
+  if ((path != "config" && path != "hyper_parameters/options") || !leaf.is_string()) return {};
+  try {
+    return Config::parse(leaf.as_string(), {.source = path});
+  } catch (const ConfigError&) {
+    return {};
+  }
+}
+
+/// Of two configurations the options that differ. The order in which they were written does not count.
+void compare_options(const std::string& path, const Config& a, const Config& b, CheckpointDifference& result) {
+  const size_t before = result.lines.size();
+  for (const auto& row : compare_configs({flatten(a), flatten(b)}))
+    if (row.differs)
+      result.lines.push_back(
+          change_text(path + "/" + row.path, row.values[0].value_or("not given"), row.values[1].value_or("not given")));
+  if (result.lines.size() == before) ++result.same_values;
+}
+
 void compare(const std::string& path, const State& a, const State& b, CheckpointDifference& result) {
   if (a.is_tensor() && b.is_tensor()) {
     const std::string difference = tensor_difference(elements_of(a), elements_of(b));
@@ -114,12 +141,18 @@ void compare(const std::string& path, const State& a, const State& b, Checkpoint
       result.lines.push_back(fmt::format("{}: {}", path, difference));
     return;
   }
+  const auto first_config = config_in(path, a);
+  const auto second_config = config_in(path, b);
+  if (first_config && second_config) {
+    compare_options(path, *first_config, *second_config, result);
+    return;
+  }
   const std::string first = plain_text(a);
   const std::string second = plain_text(b);
   if (first == second)
     ++result.same_values;
   else
-    result.lines.push_back(fmt::format("{}: {} / {}", path, first, second));
+    result.lines.push_back(change_text(path, first, second));
 }
 
 }  // namespace

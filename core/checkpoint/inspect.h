@@ -19,8 +19,9 @@ struct CheckpointDifference {
   bool equal() const { return lines.empty(); }
 };
 
-/// Compares two whole trees: tensors bit by bit, plain values with their types. What only manifests say (such as the
-/// time of writing) and how tensors lie in memory does not count. Throws levin::Error when one of the two is not whole.
+/// Compares two whole trees: tensors bit by bit, plain values with their types, configurations option by option. What
+/// only manifests say (such as the time of writing) and how tensors lie in memory does not count. Throws levin::Error
+/// when one of the two is not whole.
 CheckpointDifference diff_checkpoints(const std::string& a, const std::string& b);
 
 /// "1.5 MiB"

@@ -129,17 +129,6 @@ uint64_t unsigned_of(const Json& value) {
   return value.get<uint64_t>();
 }
 
-/// The number of bytes that a shape needs; nothing when it is more than can be.
-std::optional<uint64_t> bytes_of_shape(const std::vector<int64_t>& shape, size_t element_size) {
-  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
-  uint64_t bytes = element_size;
-  for (const int64_t size : shape) {
-    if (bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) / static_cast<uint64_t>(size)) return {};
-    bytes *= static_cast<uint64_t>(size);
-  }
-  return bytes;
-}
-
 void append_elements(WritableFile& file, const TensorLeaf& leaf) {
   if (leaf.saved == nullptr) {
     const at::Tensor source = row_major(leaf.value);
@@ -173,6 +162,17 @@ std::optional<at::ScalarType> safetensors_type(std::string_view name) {
   for (const auto& candidate : kTypes)
     if (candidate.name == name) return candidate.type;
   return {};
+}
+
+std::optional<uint64_t> bytes_of_shape(const std::vector<int64_t>& shape, size_t element_size) {
+  if (std::any_of(shape.begin(), shape.end(), [](int64_t size) { return size < 0; })) return {};
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
+  uint64_t bytes = element_size;
+  for (const int64_t size : shape) {
+    if (bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) / static_cast<uint64_t>(size)) return {};
+    bytes *= static_cast<uint64_t>(size);
+  }
+  return bytes;
 }
 
 void write_safetensors(WritableFile& file, const std::vector<NamedTensor>& tensors,

@@ -20,6 +20,9 @@ using NamedTensor = std::pair<std::string, at::Tensor>;
 /// A tensor in memory or in another checkpoint's files; its placement means nothing here.
 using NamedLeaf = std::pair<std::string, TensorLeaf>;
 
+/// The bytes of a tensor of this shape; nothing for a shape that no tensor can have (sizes below 0, more than int64_t).
+std::optional<uint64_t> bytes_of_shape(const std::vector<int64_t>& shape, size_t element_size);
+
 /// Writes tensors in the safetensors format (https://github.com/huggingface/safetensors): the header's length, a JSON
 /// header, then the elements of each tensor in row-major order, whatever its strides. Tensors of wide elements come
 /// first, so that each one is aligned. A tensor on another device, or one that is not contiguous, is copied; only one

@@ -96,6 +96,7 @@ class Encoder {
   }
 
   Json list(const State::List& items, const std::string& pointer) {
+    check_depth(pointer, "the state to save");
     Json result = Json::array();
     for (size_t i = 0; i < items.size(); ++i)
       result.push_back(encode(items[i], child_pointer(pointer, std::to_string(i))));
@@ -103,6 +104,7 @@ class Encoder {
   }
 
   Json mapping(const State::Map& entries, const std::string& pointer) {
+    check_depth(pointer, "the state to save");
     Json result = Json::object();
     for (const auto& [key, value] : entries) {
       const std::string child = child_pointer(pointer, key);
@@ -180,6 +182,7 @@ class Decoder {
   }
 
   State mapping(const Json& node, const std::string& pointer, const std::vector<std::string>& sections) const {
+    check_depth(pointer, source_);
     State::Map entries;
     for (const auto& [escaped, value] : node.items()) {
       if (escaped.starts_with('$') && !escaped.starts_with("$$")) fail(pointer, fmt::format("the key '{}'", escaped));
@@ -203,6 +206,7 @@ class Decoder {
   }
 
   State list(const Json& node, const std::string& pointer) const {
+    check_depth(pointer, source_);
     State::List items;
     for (const auto& item : node) items.push_back(decode(item, child_pointer(pointer, std::to_string(items.size()))));
     return items;

@@ -1,12 +1,17 @@
 #include <levin/core/checkpoint/state_path.h>
 
+#include <levin/core/base/error.h>
+
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace levin {
 namespace {
 
 void walk(const State& node, const std::string& pointer,
           const std::function<void(const std::string&, const State&)>& visit) {
+  if (node.is_map() || node.is_list()) check_depth(pointer, "the state");
   if (node.is_map() && !node.as_map().empty()) {
     for (const auto& [key, value] : node.as_map()) walk(value, child_pointer(pointer, key), visit);
   } else if (node.is_list() && !node.as_list().empty()) {
@@ -51,6 +56,14 @@ std::vector<std::string> keys_of(const std::string& pointer) {
       keys.back() += pointer[i];
   }
   return keys;
+}
+
+void check_depth(const std::string& pointer, std::string_view place) {
+  const auto above = static_cast<size_t>(std::count(pointer.begin(), pointer.end(), '/'));
+  if (above < kMaxStateDepth) return;
+  throw Error("checkpoint", fmt::format("{} has too many lists and mappings inside each other, below '{}...'; valid: "
+                                        "at most {} levels",
+                                        place, path_of(pointer).substr(0, 60), kMaxStateDepth));
 }
 
 void for_each_leaf(const State& tree, const std::function<void(const std::string& path, const State& leaf)>& visit) {

@@ -19,7 +19,14 @@ std::string path_of(const std::string& pointer);
 /// The keys of a pointer as they were before child_pointer.
 std::vector<std::string> keys_of(const std::string& pointer);
 
+/// How many lists and mappings a tree may have inside each other.
+constexpr size_t kMaxStateDepth = 500;
+
+/// Throws levin::Error where the node at `pointer`, a list or mapping in `place`, lies deeper than that.
+void check_depth(const std::string& pointer, std::string_view place);
+
 /// Calls `visit` for every tensor and plain value of a tree, empty lists and mappings among them, in a fixed order.
+/// Throws levin::Error for a tree of more than kMaxStateDepth levels.
 void for_each_leaf(const State& tree, const std::function<void(const std::string& path, const State& leaf)>& visit);
 
 /// A plain value on one line: `null`, `true`, `3`, `3.0`, `"text"`, `[]`, `{}`; "a tensor" for a tensor.

@@ -7,8 +7,10 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/util/accumulate.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace levin {
 namespace {
@@ -36,9 +38,12 @@ TensorInFiles::TensorInFiles(std::shared_ptr<CheckpointFiles> files, const Tenso
 std::string TensorInFiles::name() const { return pieces_.empty() ? "" : pieces_.front().name; }
 
 void TensorInFiles::check_pieces() const {
+  if (!bytes_of_shape(shape_, c10::elementSize(dtype_)))
+    throw Error("checkpoint",
+                fmt::format("tensor '{}' has a shape beyond all memory; got [{}]", name(), fmt::join(shape_, ", ")));
   int64_t end = 0;
   for (const TensorPiece& piece : pieces_) {
-    if (piece.offset != end || piece.count <= 0)
+    if (piece.offset != end || piece.count <= 0 || piece.count > std::numeric_limits<int64_t>::max() - end)
       throw Error("checkpoint", fmt::format("the pieces of tensor '{}' do not follow each other; got {} elements at {} "
                                             "in {}; valid: at {}",
                                             name(), piece.count, piece.offset, piece.file, end));
@@ -74,6 +79,14 @@ void TensorInFiles::read(int64_t offset, at::Tensor target) const {
   }
 }
 
+const SafetensorsFile& TensorInFiles::file_of(const TensorPiece& piece) const {
+  const SafetensorsFile& file = files_->checked(piece.file);
+  if (file.dtype(piece.name) != dtype_ || c10::multiply_integers(file.shape(piece.name)) != piece.count)
+    throw Error("checkpoint", fmt::format("{} holds something else than {} elements of type {} as '{}'", piece.file,
+                                          piece.count, c10::toString(dtype_), piece.name));
+  return file;
+}
+
 /// The range lies within the tensor, and `target` is flat.
 void TensorInFiles::read_to_host(int64_t offset, const at::Tensor& target) const {
   const int64_t end = offset + target.numel();
@@ -82,11 +95,7 @@ void TensorInFiles::read_to_host(int64_t offset, const at::Tensor& target) const
   if (piece != pieces_.begin()) --piece;
   for (int64_t position = offset; position < end; ++piece) {
     const int64_t count = std::min(end, piece->offset + piece->count) - position;
-    const SafetensorsFile& file = files_->checked(piece->file);
-    if (file.dtype(piece->name) != dtype_ || c10::multiply_integers(file.shape(piece->name)) != piece->count)
-      throw Error("checkpoint", fmt::format("{} holds something else than {} elements of type {} as '{}'", piece->file,
-                                            piece->count, c10::toString(dtype_), piece->name));
-    file.read_elements(piece->name, position - piece->offset, target.narrow(0, position - offset, count));
+    file_of(*piece).read_elements(piece->name, position - piece->offset, target.narrow(0, position - offset, count));
     position += count;
   }
 }
@@ -94,6 +103,7 @@ void TensorInFiles::read_to_host(int64_t offset, const at::Tensor& target) const
 at::Tensor TensorInFiles::read_whole() const {
   // Tensors made under inference mode could not be updated in place later.
   const c10::InferenceMode guard(false);
+  for (const TensorPiece& piece : pieces_) file_of(piece);  // before memory is taken for what they say
   const at::Tensor tensor = at::empty(shape_, dtype_);
   read(0, tensor);
   return with_dimension_order(tensor, dimension_order_);

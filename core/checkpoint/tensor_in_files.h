@@ -27,6 +27,8 @@ class TensorInFiles final : public SavedTensor {
 
  private:
   void check_pieces() const;
+  /// The file of a piece, whose header has been held against what the piece says.
+  const SafetensorsFile& file_of(const TensorPiece& piece) const;
   void read_to_host(int64_t offset, const at::Tensor& target) const;
   std::string name() const;
 

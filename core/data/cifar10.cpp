@@ -53,13 +53,17 @@ void Cifar10Options::describe(Schema<Cifar10Options>& schema) {
   using O = Cifar10Options;
   const auto is_per_channel = [](const std::vector<double>& values) { return values.size() == 3; };
   schema.field("root", &O::root, "folder of the files data_batch_1.bin to data_batch_5.bin and test_batch.bin");
-  schema.field("batch_size", &O::batch_size, "examples in a batch of one rank").at_least(1);
+  schema.field("batch_size", &O::batch_size, "examples in a batch of one rank")
+      .at_least(1)
+      .at_most(DataLoaderOptions::kMaxBatchSize);
   schema
       .field("global_batch_size", &O::global_batch_size,
              "examples in a batch of all ranks together, divided by their number; replaces batch_size")
-      .at_least(1);
+      .at_least(1)
+      .at_most(DataLoaderOptions::kMaxBatchSize);
   schema.field("num_workers", &O::num_workers, "threads that fetch batches ahead; 0 fetches in the training thread")
-      .at_least(0);
+      .at_least(0)
+      .at_most(DataLoaderOptions::kMaxWorkers);
   schema.field("val_size", &O::val_size, "training images held out for validation, the last of them").at_least(0);
   schema.field("shuffle", &O::shuffle, "visit the training images in an order drawn from seed and epoch");
   schema.field("augment", &O::augment, "mirror training images at random and shift them by up to 4 pixels");

@@ -43,17 +43,19 @@ void check_order(const std::vector<int64_t>& order, int64_t size) {
 
 void DataLoaderOptions::describe(Schema<DataLoaderOptions>& schema) {
   using O = DataLoaderOptions;
-  schema.field("batch_size", &O::batch_size, "examples in a batch of one rank").at_least(1);
+  schema.field("batch_size", &O::batch_size, "examples in a batch of one rank").at_least(1).at_most(O::kMaxBatchSize);
   schema.field("shuffle", &O::shuffle, "visit the examples in an order drawn from seed and epoch");
   schema.field("num_workers", &O::num_workers, "threads that fetch batches ahead; 0 fetches in the calling thread")
-      .at_least(0);
-  schema.field("prefetch_factor", &O::prefetch_factor, "batches each worker keeps ready").at_least(1);
+      .at_least(0)
+      .at_most(O::kMaxWorkers);
+  schema.field("prefetch_factor", &O::prefetch_factor, "batches each worker keeps ready").at_least(1).at_most(10'000);
   schema.field("pin_memory", &O::pin_memory, "page-locked batches for faster copies to a CUDA device");
   schema.field("drop_last", &O::drop_last, "leave out the last batch when it is not full");
   schema
       .field("global_batch_size", &O::global_batch_size,
              "examples in a batch of all ranks together, divided by their number; replaces batch_size")
-      .at_least(1);
+      .at_least(1)
+      .at_most(O::kMaxBatchSize);
 }
 
 struct DataLoader::Core {

@@ -14,6 +14,9 @@
 namespace levin {
 
 struct DataLoaderOptions {
+  static constexpr int64_t kMaxBatchSize = (int64_t{1} << 31) - 1;
+  static constexpr int64_t kMaxWorkers = 1024;
+
   int64_t batch_size = 1;       ///< examples in a batch of one rank
   bool shuffle = false;         ///< visit examples in an order drawn from (seed, epoch)
   int64_t num_workers = 0;      ///< threads that fetch batches ahead; 0 fetches in the calling thread

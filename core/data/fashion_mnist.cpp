@@ -17,13 +17,17 @@ template <class Defaults>
 void MnistLikeOptions<Defaults>::describe(Schema<MnistLikeOptions>& schema) {
   using O = MnistLikeOptions;
   schema.field("root", &O::root, "folder of the four IDX files, compressed by gzip or not");
-  schema.field("batch_size", &O::batch_size, "examples in a batch of one rank").at_least(1);
+  schema.field("batch_size", &O::batch_size, "examples in a batch of one rank")
+      .at_least(1)
+      .at_most(DataLoaderOptions::kMaxBatchSize);
   schema
       .field("global_batch_size", &O::global_batch_size,
              "examples in a batch of all ranks together, divided by their number; replaces batch_size")
-      .at_least(1);
+      .at_least(1)
+      .at_most(DataLoaderOptions::kMaxBatchSize);
   schema.field("num_workers", &O::num_workers, "threads that fetch batches ahead; 0 fetches in the training thread")
-      .at_least(0);
+      .at_least(0)
+      .at_most(DataLoaderOptions::kMaxWorkers);
   schema.field("val_size", &O::val_size, "training images held out for validation, the last of them").at_least(0);
   schema.field("shuffle", &O::shuffle, "visit the training images in an order drawn from seed and epoch");
   schema.field("augment", &O::augment,

@@ -10,9 +10,7 @@ namespace levin::data {
 
 StreamReader::StreamReader(std::shared_ptr<const IterableDataset> dataset, const StreamContext& context,
                            int64_t batch_size, bool drop_last)
-    : dataset_(std::move(dataset)), context_(context), batch_size_(batch_size), drop_last_(drop_last) {
-  examples_.reserve(static_cast<size_t>(batch_size));
-}
+    : dataset_(std::move(dataset)), context_(context), batch_size_(batch_size), drop_last_(drop_last) {}
 
 bool StreamReader::read_examples() {
   if (ended_) return false;

@@ -20,6 +20,15 @@ constexpr const char* kGpusValid =
   throw ConfigError(fmt::format("{}trainer.{} is not understood; got {}; {}", place, option, node.describe(), valid));
 }
 
+/// Ranks or GPUs of one host: more than any has, few enough to be started.
+constexpr int64_t kMostDevices = 1024;
+
+[[noreturn]] void refuse_range(const Config& node, const char* option, int64_t got) {
+  throw_out_of_range(node.origin(), fmt::format("trainer.{}", option),
+                     fmt::format("a count of at most {}, or indices from 0 to {}", kMostDevices, kMostDevices - 1),
+                     std::to_string(got));
+}
+
 std::optional<int64_t> to_integer(std::string_view text) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
   while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
@@ -54,6 +63,7 @@ Request request_count(int64_t count, const Config& node, const char* option, con
   if (count == -1) return {Request::Kind::kAll, 0, {}};
   if (count < 0) refuse(node, option, valid);
   if (count == 0) return {Request::Kind::kNone, 0, {}};
+  if (count > kMostDevices) refuse_range(node, option, count);
   return {Request::Kind::kCount, count, {}};
 }
 
@@ -61,8 +71,10 @@ Request request_indices(std::vector<int64_t> indices, const Config& node, const 
   if (indices.size() == 1 && indices.front() == -1) return {Request::Kind::kAll, 0, {}};
   if (indices.empty() || std::set<int64_t>(indices.begin(), indices.end()).size() != indices.size())
     refuse(node, option, valid);
-  for (const int64_t index : indices)
+  for (const int64_t index : indices) {
     if (index < 0) refuse(node, option, valid);
+    if (index >= kMostDevices) refuse_range(node, option, index);
+  }
   return {Request::Kind::kIndices, 0, std::move(indices)};
 }
 

@@ -2,11 +2,20 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 
 namespace levin::optim {
 namespace {
 
-int64_t divided_up(int64_t count, int64_t by) { return (count + by - 1) / by; }
+int64_t divided_up(int64_t count, int64_t by) { return count / by + (count % by > 0 ? 1 : 0); }
+
+/// a + b * c, or the largest number there is where that is more; none is below 0.
+int64_t saturated(int64_t a, int64_t b, int64_t c) {
+  int64_t product = 0;
+  int64_t sum = 0;
+  const bool too_large = __builtin_mul_overflow(b, c, &product) || __builtin_add_overflow(a, product, &sum);
+  return too_large ? std::numeric_limits<int64_t>::max() : sum;
+}
 
 }  // namespace
 
@@ -35,7 +44,7 @@ int64_t AccumulationSchedule::steps(int64_t epochs, int64_t batches_an_epoch) co
   for (auto from = batches_.begin(); from != batches_.end() && from->first < epochs; ++from) {
     const auto next = std::next(from);
     const int64_t end = next == batches_.end() ? epochs : std::min(epochs, next->first);
-    steps += (end - from->first) * divided_up(batches_an_epoch, from->second);
+    steps = saturated(steps, end - from->first, divided_up(batches_an_epoch, from->second));
   }
   return steps;
 }

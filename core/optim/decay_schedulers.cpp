@@ -13,6 +13,13 @@ namespace levin::optim {
 
 using std::numbers::pi;
 
+namespace {
+
+/// Of one period, so that twice as many, or a product of two, can be counted.
+constexpr int64_t kLongestPeriod = 1'000'000'000;
+
+}  // namespace
+
 void StepOptions::describe(Schema<StepOptions>& schema) {
   schema.field("step_size", &StepOptions::step_size, "steps between two reductions").at_least(1);
   schema.field("gamma", &StepOptions::gamma, "factor of each reduction").above(0);
@@ -80,7 +87,9 @@ double LinearWarmupScheduler::next_lr(size_t /*group*/, double current) const {
 }
 
 void CosineOptions::describe(Schema<CosineOptions>& schema) {
-  schema.field("t_max", &CosineOptions::t_max, "steps down to eta_min; null: the whole run").at_least(1);
+  schema.field("t_max", &CosineOptions::t_max, "steps down to eta_min; null: the whole run")
+      .at_least(1)
+      .at_most(kLongestPeriod);
   schema.field("eta_min", &CosineOptions::eta_min, "smallest learning rate").at_least(0);
 }
 
@@ -104,8 +113,10 @@ double CosineScheduler::next_lr(size_t group, double current) const {
 }
 
 void CosineWarmRestartsOptions::describe(Schema<CosineWarmRestartsOptions>& schema) {
-  schema.field("t_0", &CosineWarmRestartsOptions::t_0, "steps of the first period").at_least(1);
-  schema.field("t_mult", &CosineWarmRestartsOptions::t_mult, "growth of the period at each restart").at_least(1);
+  schema.field("t_0", &CosineWarmRestartsOptions::t_0, "steps of the first period").at_least(1).at_most(kLongestPeriod);
+  schema.field("t_mult", &CosineWarmRestartsOptions::t_mult, "growth of the period at each restart")
+      .at_least(1)
+      .at_most(kLongestPeriod);
   schema.field("eta_min", &CosineWarmRestartsOptions::eta_min, "smallest learning rate").at_least(0);
 }
 

@@ -1,15 +1,27 @@
 #include <levin/core/profilers/profiler_schedule.h>
 
 namespace levin {
+namespace {
+
+constexpr int64_t kMostProfiledSteps = 1'000'000'000;
+
+}  // namespace
 
 void ProfilerSchedule::describe(Schema<ProfilerSchedule>& schema) {
-  schema.field("skip_first", &ProfilerSchedule::skip_first, "steps before the first cycle").at_least(0);
-  schema.field("wait", &ProfilerSchedule::wait, "steps of a cycle without profiling").at_least(0);
+  schema.field("skip_first", &ProfilerSchedule::skip_first, "steps before the first cycle")
+      .at_least(0)
+      .at_most(kMostProfiledSteps);
+  schema.field("wait", &ProfilerSchedule::wait, "steps of a cycle without profiling")
+      .at_least(0)
+      .at_most(kMostProfiledSteps);
   schema
       .field("warmup", &ProfilerSchedule::warmup,
              "steps before those recorded, so that the first of these does not pay for the profiler's start")
-      .at_least(0);
-  schema.field("active", &ProfilerSchedule::active, "steps that are recorded, into one trace").at_least(1);
+      .at_least(0)
+      .at_most(kMostProfiledSteps);
+  schema.field("active", &ProfilerSchedule::active, "steps that are recorded, into one trace")
+      .at_least(1)
+      .at_most(kMostProfiledSteps);
   schema.field("repeat", &ProfilerSchedule::repeat, "cycles; 0: until the end").at_least(0);
   schema.field("skip_first_wait", &ProfilerSchedule::skip_first_wait, "the first cycle does not wait");
 }

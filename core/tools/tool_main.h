@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 
+#include <c10/util/Exception.h>
 #include <boost/program_options.hpp>
 
 #include <exception>
@@ -18,6 +19,8 @@ inline int tool_main(const char* component, int (*run)(int, char**), int argc, c
     std::cerr << error.what() << "\n";
   } catch (const boost::program_options::error& error) {
     std::cerr << "[command line] " << error.what() << "; hint: --help\n";
+  } catch (const c10::Error& error) {
+    std::cerr << "[" << component << "] " << error.what_without_backtrace() << "\n";
   } catch (const std::exception& error) {
     std::cerr << "[" << component << "] " << error.what() << "\n";
   }

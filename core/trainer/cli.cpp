@@ -218,7 +218,10 @@ int Cli::run_command(int argc, char** argv) {
   if (arguments.help) {
     HelpContents contents{.program = arguments.program, .commands = {}, .names = names, .schedulers = schedulers};
     for (const auto& command : kCommands) contents.commands.emplace_back(command.name, command.doc);
-    std::cout << help_text(contents, arguments.help_section);
+    // A command that is a section too is a topic.
+    const Command* command = find_command(arguments.command);
+    const bool of_section = arguments.help_topic.empty() && command != nullptr && command->plans;
+    std::cout << help_text(contents, of_section ? arguments.command : arguments.help_topic);
     return kSuccess;
   }
   const Config config = resolve_config(merge_sources(arguments.config_files, arguments.settings, names), names);

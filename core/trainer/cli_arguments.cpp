@@ -92,7 +92,7 @@ CliArguments parse_arguments(int argc, const char* const* argv, const std::vecto
                                     valid_names_hint(arguments.command, commands)));
   }
   if (arguments.help && !words.empty()) {
-    arguments.help_section = words.front();
+    arguments.help_topic = words.front();
     words.erase(words.begin());
   }
   if (!words.empty())

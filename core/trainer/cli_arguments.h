@@ -20,7 +20,7 @@ struct CliArguments {
   std::vector<std::string> config_files;
   std::vector<Setting> settings;  ///< in order
   bool help = false;
-  std::string help_section;  ///< empty: all
+  std::string help_topic;  ///< what --help is about; empty: the short page
   bool version = false;
   bool print_config = false;
   std::string local_rank;  ///< of `--local_rank N`, which older launchers append; empty when it was not given

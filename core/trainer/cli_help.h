@@ -20,8 +20,10 @@ struct HelpContents {
   const Registry<optim::Scheduler>& schedulers;
 };
 
-/// The help of one section (general, trainer, model, data, callbacks, ...) or, for an empty name, of all of them, in
-/// lines of at most 100 columns. Throws ConfigError for a section that does not exist.
-std::string help_text(const HelpContents& contents, const std::string& section);
+/// What `--help TOPIC` prints, in lines of at most 100 columns: the options of a section (trainer, plan, model, data),
+/// the names that a place may have (callbacks, strategies, ...), or what is called so (early_stopping, ddp,
+/// max_epochs). An empty topic is a page with what is used most and the topics; "all" is everything. Throws ConfigError
+/// with the nearest name for what is no topic.
+std::string help_text(const HelpContents& contents, const std::string& topic);
 
 }  // namespace levin

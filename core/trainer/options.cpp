@@ -37,7 +37,7 @@ void describe_hardware(Schema<TrainerOptions>& schema) {
                "older spelling of devices: 3 is the first three GPUs, \"3\" is GPU 3, 0 the CPU");
   schema.field("auto_select_gpus", &Options::auto_select_gpus,
                "take GPUs that no other process computes on, where a count of them is given");
-  schema.field("num_nodes", &Options::num_nodes, "hosts").at_least(1);
+  schema.field("num_nodes", &Options::num_nodes, "hosts").at_least(1).at_most(100'000);
   schema.field("strategy", &Options::strategy, "how devices and ranks work together");
   schema.field("precision", &Options::precision, "number format");
   schema.field("sync_batchnorm", &Options::sync_batchnorm, "BatchNorm takes its statistics over all ranks");

@@ -6,6 +6,7 @@
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/precision/precision.h>
+#include <levin/core/trainer/capable_strategies.h>
 #include <levin/core/trainer/older_options.h>
 #include <levin/core/trainer/registries.h>
 
@@ -104,11 +105,14 @@ void resolve_devices_and_strategy(const TrainerOptions& options, ResolvedOptions
   if (resolved.devices.size() > 1 && !can.several_devices)
     throw ConfigError(
         fmt::format("trainer.devices asks for {} devices, but strategy '{}' runs on one; valid: devices: 1; "
-                    "hint: ddp, ddp_spawn, ddp_threads and dp use several",
-                    resolved.devices.size(), resolved.strategy->name()));
+                    "hint: strategies that use several are {}",
+                    resolved.devices.size(), resolved.strategy->name(),
+                    capable_strategies(&StrategyCapabilities::several_devices)));
   if (options.num_nodes > 1 && !can.several_nodes)
-    throw ConfigError(fmt::format("trainer.num_nodes is {}, but strategy '{}' runs on one host; valid: num_nodes: 1",
-                                  options.num_nodes, resolved.strategy->name()));
+    throw ConfigError(fmt::format(
+        "trainer.num_nodes is {}, but strategy '{}' runs on one host; valid: num_nodes: 1; "
+        "hint: strategies that use several are {}",
+        options.num_nodes, resolved.strategy->name(), capable_strategies(&StrategyCapabilities::several_nodes)));
 
   Spec<Precision> precision = options.precision;
   if (precision.object() == nullptr) {
@@ -120,8 +124,9 @@ void resolve_devices_and_strategy(const TrainerOptions& options, ResolvedOptions
   if (resolved.precision->is_half() && !can.half_precision)
     throw ConfigError(
         fmt::format("trainer.precision is '{}', which trainer.strategy '{}' does not support; valid: 32-true, 64-true; "
-                    "hint: strategy: ddp supports it",
-                    resolved.precision->name(), resolved.strategy->name()));
+                    "hint: strategies that support it are {}",
+                    resolved.precision->name(), resolved.strategy->name(),
+                    capable_strategies(&StrategyCapabilities::half_precision)));
 }
 
 bool is_named(const Callback& callback, const char* registered_name) {

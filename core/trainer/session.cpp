@@ -16,6 +16,7 @@
 #include <levin/core/nn/anomaly_units.h>
 #include <levin/core/nn/saved_tensor_scope.h>
 #include <levin/core/trainer/batch_state.h>
+#include <levin/core/trainer/capable_strategies.h>
 #include <levin/core/trainer/memory_summary.h>
 #include <levin/core/trainer/registries.h>
 #include <levin/core/trainer/stand_in.h>
@@ -403,8 +404,8 @@ void Session::check_manual_optimization() const {
   if (!core_.strategy().capabilities().manual_optimization)
     throw ConfigError(
         fmt::format("trainer.strategy '{}' does not work with manual optimization (the module sets "
-                    "automatic_optimization = false); valid: single_device, ddp, ddp_spawn, ddp_threads, horovod",
-                    core_.strategy().name()));
+                    "automatic_optimization = false); valid: {}",
+                    core_.strategy().name(), capable_strategies(&StrategyCapabilities::manual_optimization)));
   if (core_.options.gradient_clip_val)
     throw ConfigError(
         "trainer.gradient_clip_val does not work with manual optimization; hint: call clip_gradients() in "

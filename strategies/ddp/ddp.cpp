@@ -40,11 +40,12 @@ void with_communication_errors(Backward&& backward) {
 
 void DdpOptions::describe(Schema<DdpOptions>& schema) {
   using O = DdpOptions;
-  schema.field("bucket_cap_mb", &O::bucket_cap_mb, "MiB of gradients that are combined at once").above(0);
+  schema.field("bucket_cap_mb", &O::bucket_cap_mb, "MiB of gradients that are combined at once").above(0).at_most(1e6);
   schema
       .field("first_bucket_cap_mb", &O::first_bucket_cap_mb,
              "MiB of the first bucket, a small one so that communication starts early")
-      .above(0);
+      .above(0)
+      .at_most(1e6);
   schema.field("find_unused_parameters", &O::find_unused_parameters,
                "the loss may leave out parameters, other ones at each step");
   schema.field("static_graph", &O::static_graph, "every step uses the same parameters in the same way");

@@ -27,7 +27,9 @@ DdpOptions to_ddp(const HorovodOptions& options) {
 
 void HorovodOptions::describe(Schema<HorovodOptions>& schema) {
   using O = HorovodOptions;
-  schema.field("fusion_threshold", &O::fusion_threshold, "bytes of gradients that are combined at once").at_least(1);
+  schema.field("fusion_threshold", &O::fusion_threshold, "bytes of gradients that are combined at once")
+      .at_least(1)
+      .at_most(int64_t{1} << 40);
   schema.field("cycle_time", &O::cycle_time, "accepted; gradients are sent as soon as a bucket is full").at_least(0);
   schema.field("compression", &O::compression, "gradients travel as float16 or bfloat16")
       .one_of(gradient_compressions());
@@ -36,7 +38,9 @@ void HorovodOptions::describe(Schema<HorovodOptions>& schema) {
   schema
       .field("backend", &O::backend, "what carries tensors; auto: nccl for CUDA, shared_memory on one host, else gloo")
       .one_of({"auto", "gloo", "nccl", "shared_memory"});
-  schema.field("timeout", &O::timeout, "seconds that a rank waits for the others in a collective").above(0);
+  schema.field("timeout", &O::timeout, "seconds that a rank waits for the others in a collective")
+      .above(0)
+      .at_most(kMostSeconds);
   schema.field("broadcast_buffers", &O::broadcast_buffers, "rank 0's buffers go to all ranks before each step");
 }
 

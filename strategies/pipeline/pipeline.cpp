@@ -91,15 +91,18 @@ void PipelineOptions::describe(Schema<PipelineOptions>& schema) {
   schema
       .field("micro_batches", &O::micro_batches,
              "parts of a rank's batch that run one after the other; a batch with fewer examples has fewer")
-      .at_least(1);
+      .at_least(1)
+      .at_most(100'000);
   schema
       .field("chunks_per_rank", &O::chunks_per_rank,
              "pieces of the model on each rank, for the schedule interleaved; 0: 2 for it, 1 for others")
-      .at_least(0);
+      .at_least(0)
+      .at_most(1000);
   schema.field("checkpoint", &O::checkpoint, "micro-batches whose activations are recomputed in backward")
       .one_of({"always", "except_last", "never"});
   schema.field("data_parallel", &O::data_parallel, "pipelines side by side, each with its share of the data")
-      .at_least(1);
+      .at_least(1)
+      .at_most(100'000);
   schema.field("shard_optimizer", &O::shard_optimizer,
                "pipelines side by side divide the optimizer's state, as stage 1 of sharded");
   schema.field("sequential", &O::sequential, "path of the levin::Sequential that is cut; empty: the module's only one");

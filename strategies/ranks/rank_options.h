@@ -16,6 +16,9 @@ struct RankOptions {
   double stall_report = 60;      ///< seconds in one collective after which where ranks are is printed
 };
 
+/// What all clocks and calls that wait can count.
+constexpr double kMostSeconds = 1e7;
+
 /// Describes the fields of `Options` that are named as those of RankOptions.
 template <class Options>
 void describe_rank_options(Schema<Options>& schema) {
@@ -23,11 +26,16 @@ void describe_rank_options(Schema<Options>& schema) {
   schema
       .field("backend", &O::backend, "what carries tensors; auto: nccl for CUDA, shared_memory on one host, else gloo")
       .one_of({"auto", "gloo", "nccl", "shared_memory"});
-  schema.field("timeout", &O::timeout, "seconds that a rank waits for the others in a collective").above(0);
-  schema.field("start_timeout", &O::start_timeout, "seconds that ranks wait for each other at the start").above(0);
+  schema.field("timeout", &O::timeout, "seconds that a rank waits for the others in a collective")
+      .above(0)
+      .at_most(kMostSeconds);
+  schema.field("start_timeout", &O::start_timeout, "seconds that ranks wait for each other at the start")
+      .above(0)
+      .at_most(kMostSeconds);
   schema
       .field("stall_report", &O::stall_report, "seconds in one collective after which a report says where each rank is")
-      .above(0);
+      .above(0)
+      .at_most(kMostSeconds);
 }
 
 /// The fields of `options` that are named as those of RankOptions.

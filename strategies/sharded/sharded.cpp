@@ -66,7 +66,8 @@ void ShardedOptions::describe(Schema<ShardedOptions>& schema) {
       .at_least(0);
   schema.field("gathers_ahead", &O::gathers_ahead, "units that are gathered before they are needed").at_least(0);
   schema.field("bucket_cap_mb", &O::bucket_cap_mb, "stages 1 and 2: MiB of gradients that are averaged at once")
-      .above(0);
+      .above(0)
+      .at_most(1e6);
   schema.field("offload", &O::offload,
                "each rank's part, with the optimizer's state and its step, is in the host's memory");
   schema

@@ -7,9 +7,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 
 namespace levin {
 namespace {
@@ -69,6 +71,102 @@ TEST(ConfigTest, KeyGivenTwiceIsRefused) {
   EXPECT_EQ(error_of([] { parse("a: 1\nb: 2\na: 3\n"); }), "[config] test.yaml:3:1: the key 'a' is given twice");
 }
 
+TEST(ConfigTest, AKeyThatIsNoTextIsRefused) {
+  EXPECT_EQ(error_of([] { parse("? [a, b]\n: 1\n"); }), "[config] test.yaml:1:3: a key must be text; got a list");
+  EXPECT_EQ(error_of([] { parse("null: 1\n"); }), "[config] test.yaml:1:1: a key must be text; got null");
+}
+
+TEST(ConfigTest, ASecondDocumentIsRefused) {
+  EXPECT_EQ(parse("---\na: 1\n...\n").to_flow(), "{a: 1}");
+  EXPECT_EQ(error_of([] { parse("a: 1\n---\nb: 2\n"); }),
+            "[config] test.yaml:2:1: a second document begins here; valid: one document");
+}
+
+TEST(ConfigTest, AliasesStandForWhatIsAnchored) {
+  const Config config = parse("a: &x {y: [1, 2]}\nb: *x\n&k key: &v 3\nc: [*v, *k]\n");
+  EXPECT_EQ(config.to_flow(), "{a: {y: [1, 2]}, b: {y: [1, 2]}, key: 3, c: [3, key]}");
+  EXPECT_EQ(config.find("b")->find("y")->origin().describe(), "test.yaml:1:11");  // where it is written
+  EXPECT_NE(error_of([] { parse("a: *x\n"); }).find("test.yaml:1:4: not YAML"), std::string::npos);
+}
+
+TEST(ConfigTest, AnAliasOfWhatItIsAPartOfIsRefused) {
+  for (const char* yaml : {"trainer: &a {max_epochs: *a}\n", "trainer: &a\n  - 1\n  - [*a]\n", "&a [*a]\n"})
+    EXPECT_NE(error_of([&] { parse(yaml); }).find("an alias stands for what it is a part of"), std::string::npos)
+        << yaml;
+}
+
+TEST(ConfigTest, AliasesThatRepeatEachOtherAreBounded) {
+  std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
+  std::string chain = "a0: &a0 [x]\n";
+  for (int i = 1; i < 300; ++i) {
+    const std::string before = "*a" + std::to_string(i - 1);
+    const std::string start = "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [";
+    chain += start + before + "]\n";
+    bomb += start + before;
+    for (int j = 1; j < 10; ++j) bomb += ", " + before;
+    bomb += "]\n";
+  }
+  EXPECT_NE(error_of([&] { parse(bomb); })
+                .find("test.yaml:5:5: more than a configuration may hold; valid: at most 200000 "
+                      "values and 16 MiB of text"),
+            std::string::npos)
+      << error_of([&] { parse(bomb); });
+  // Each adds a level to the one before.
+  EXPECT_NE(error_of([&] { parse(chain); })
+                .find("test.yaml:100:12: lists and mappings lie too deep inside each other; "
+                      "valid: at most 100 levels"),
+            std::string::npos)
+      << error_of([&] { parse(chain); });
+  const std::string text =
+      "a: &a " + std::string(1 << 20, 'x') + "\nb: [*a, *a, *a, *a, *a, *a, *a, *a, *a, *a, *a, *a, *a, *a, *a]\n";
+  EXPECT_NE(error_of([&] { parse(text); }).find("16 MiB of text"), std::string::npos);
+}
+
+TEST(ConfigTest, DepthIsBounded) {
+  const auto nested = [](size_t levels, const std::string& open, const std::string& close) {
+    std::string yaml;
+    for (size_t i = 0; i < levels; ++i) yaml += open;
+    yaml += "1";
+    for (size_t i = 0; i < levels; ++i) yaml += close;
+    return yaml;
+  };
+  for (const auto& [open, close] : {std::pair("[", "]"), std::pair("{a: ", "}"), std::pair("- ", "")}) {
+    EXPECT_EQ(error_of([&] { parse(nested(Config::kMaxDepth, open, close)); }), "no error") << open;
+    for (const size_t levels : {Config::kMaxDepth + 1, size_t{50'000}})
+      EXPECT_NE(error_of([&] { parse(nested(levels, open, close)); }).find("valid: at most 100 levels"),
+                std::string::npos)
+          << open;
+  }
+  Config config;
+  std::string path = "a";
+  for (size_t i = 1; i < Config::kMaxDepth; ++i) path += ".a";
+  config.set_path(path, Config::scalar("1"));
+  path += ".a";
+  EXPECT_NE(
+      error_of([&] { config.set_path(path, Config::scalar("1")); }).find("a path of 101 keys; valid: at most 100"),
+      std::string::npos);
+}
+
+TEST(ConfigTest, ManyKeysTakeNoTime) {
+  constexpr int kKeys = 90'000;
+  std::string yaml;
+  for (int i = 0; i < kKeys; ++i) yaml += "key_" + std::to_string(i) + ": 1\n";
+  const auto begin = std::chrono::steady_clock::now();
+  Config config = parse(yaml);
+  config.merge(parse(yaml));
+  Config copy = Config::mapping();
+  for (const auto& entry : config.entries()) copy.set(entry.key, entry.value);
+  EXPECT_EQ(copy.entries().size(), size_t{kKeys});
+  EXPECT_NE(copy.find("key_89999"), nullptr);
+  // Where each look-up compares with each key it is a minute and more.
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+}
+
+TEST(ConfigTest, AFileBeyondTheBoundIsRefused) {
+  EXPECT_EQ(error_of([] { Config::load("/dev/zero"); }),
+            "[config] /dev/zero is too large for a configuration file; valid: at most 16 MiB");
+}
+
 TEST(ConfigTest, LoadReadsAFile) {
   const std::string path = ::testing::TempDir() + "/config_test_" + std::to_string(getpid()) + ".yaml";
   std::ofstream(path) << "seed: 42\n";
@@ -115,6 +213,20 @@ TEST(ConfigTest, MergeLaysLaterOverEarlier) {
   EXPECT_EQ(config.to_flow(), "{a: {x: 1, y: 3, z: 4}, b: [9], c: 1, d: 5}");
 }
 
+TEST(ConfigTest, MergedValuesHaveTheOriginsOfTheirSources) {
+  const auto parse_as = [](const std::string& yaml, const char* source) {
+    return Config::parse(yaml, {.source = source}, /*fixed_origin=*/true);
+  };
+  Config config = parse_as("a: {x: 1, y: 2}\nb: {z: 1}\n", "file");
+  config.merge(parse_as("a: {y: 3}\n", "command line"));
+  const Config& a = *config.find("a");
+  EXPECT_EQ(a.find("x")->origin().describe(), "file");
+  EXPECT_EQ(a.find("y")->origin().describe(), "command line");
+  EXPECT_EQ(a.entries()[1].origin.describe(), "command line");
+  EXPECT_EQ(a.origin().describe(), "file and command line");
+  EXPECT_EQ(config.find("b")->origin().describe(), "file");
+}
+
 TEST(ConfigTest, MergeReplacesWhatIsNoMapping) {
   Config config = parse("strategy: {name: ddp}\n");
   config.merge(parse("strategy: auto\n"));
@@ -127,9 +239,15 @@ TEST(ConfigTest, SetAndErase) {
   config.set("b", Config::scalar("2"));
   config.set("a", Config::scalar("3"));
   EXPECT_EQ(config.to_flow(), "{a: 3, b: 2}");
+  config.set("c", Config::scalar("4"));
   config.erase("a");
   config.erase("not there");
-  EXPECT_EQ(config.to_flow(), "{b: 2}");
+  EXPECT_EQ(config.to_flow(), "{b: 2, c: 4}");
+  EXPECT_EQ(config.find("a"), nullptr);
+  EXPECT_EQ(config.find("c")->text(), "4");
+  config["b"] = Config::scalar("5");
+  config.set("a", Config::scalar("6"));
+  EXPECT_EQ(config.to_flow(), "{b: 5, c: 4, a: 6}");
 }
 
 TEST(ConfigTest, YamlReadsBackTheSame) {
@@ -176,6 +294,7 @@ TEST(ConfigTest, DescribesItselfForMessages) {
   EXPECT_EQ(parse("[x]").describe(), "a list");
   EXPECT_EQ(parse("{x: 1}").describe(), "a mapping");
   EXPECT_EQ(parse("~").describe(), "null");
+  EXPECT_EQ(parse(std::string(100'000, 'x')).describe(), "'" + std::string(200, 'x') + "...'");
 }
 
 }  // namespace

@@ -31,6 +31,22 @@ TEST(CheckpointName, AMetricWithASlashMakesNoFolder) {
 
 TEST(CheckpointName, AMetricThatIsNotThereIsNone) { EXPECT_EQ(render("{nope:.2f}x"), "nope=nonex"); }
 
+TEST(CheckpointName, RefusesNamesThatNoFileSystemTakes) {
+  EXPECT_EQ(render("{epoch:099d}", false), std::string(98, '0') + "1");
+  const auto message_of = [](const std::string& pattern) {
+    try {
+      render(pattern);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  for (const char* pattern : {"{epoch:999999999}", "{epoch:0100d}", "{step:>99999999999999999999}", "{val_loss:.100f}"})
+    EXPECT_NE(message_of(pattern).find("a width or precision beyond 99"), std::string::npos) << pattern;
+  EXPECT_NE(message_of(std::string(300, 'x')).find("it makes names of 300 bytes; valid: at most 200"),
+            std::string::npos);
+}
+
 TEST(CheckpointName, RefusesWhatIsNoName) {
   for (const char* pattern : {"", ".hidden", "a/{epoch}", "{epoch", "epoch}", "{}", "{:d}", "{epoch:.2f}",
                               "{val_loss:d}", "{val_loss:.2q}"}) {

@@ -61,15 +61,41 @@ TEST_F(InspectTest, EveryKindOfDifferenceIsNamed) {
   const auto result = difference(a, b);
   EXPECT_FALSE(result.equal());
   EXPECT_EQ(result.lines, (std::vector<std::string>{
-                              "hyper_parameters/hidden: 128 / \"128\"",
-                              "loops/epoch: 2 / 2.0",
+                              "hyper_parameters/hidden: 128 -> \"128\"",
+                              "loops/epoch: 2 -> 2.0",
                               "metrics/only b: only in " + path("b") + ": 2.0",
-                              "model/net.0.bias: type F32 / F64",
+                              "model/net.0.bias: type F32 -> F64",
                               "model/net.0.weight: max abs difference 0.5",
                               "model/only a: only in " + path("a") + ": a tensor",
-                              "rng/cpu: shape [15] / [16]",
+                              "rng/cpu: shape [15] -> [16]",
                           }));
   EXPECT_EQ(result.same_tensors, 1);
+}
+
+TEST_F(InspectTest, OfConfigurationsTheOptionsThatDifferAreNamed) {
+  State a = State::map();
+  a["config"] = "seed: 1\nmodel:\n  name: mlp\n  hidden: 128\ntrainer:\n  callbacks:\n    - timer: {interval: step}\n";
+  a["hyper_parameters"]["options"] = "hidden: 128\nlr: 0.1\n";
+  State b = State::map();
+  b["config"] =
+      "model:\n  name: mlp\n  hidden: 64\nseed: 1\ntrainer:\n  callbacks:\n    - timer: {interval: epoch}\n  devices: "
+      "2\n";
+  b["hyper_parameters"]["options"] = "lr: 0.1\nhidden: 128\n";
+  const auto result = difference(a, b);
+  EXPECT_EQ(result.lines, (std::vector<std::string>{
+                              "config/model.hidden: 128 -> 64",
+                              "config/trainer.callbacks.timer.interval: step -> epoch",
+                              "config/trainer.devices: not given -> 2",
+                          }));
+  EXPECT_EQ(result.same_values, 1);  // the same options in another order
+}
+
+TEST_F(InspectTest, AConfigurationAgainstNoneHasEachOfItsOptions) {
+  State a = State::map();
+  a["config"] = "";
+  State b = State::map();
+  b["config"] = "seed: 1\n";
+  EXPECT_EQ(difference(a, b).lines, std::vector<std::string>{"config/seed: not given -> 1"});
 }
 
 TEST_F(InspectTest, NegativeZeroIsADifference) {

@@ -4,6 +4,7 @@
 #include <levin/core/checkpoint/inspect.h>
 #include <levin/core/checkpoint/manifest.h>
 #include <levin/core/checkpoint/safetensors.h>
+#include <levin/core/checkpoint/shard_index.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -275,6 +276,31 @@ TEST_F(ShardedCheckpoint, ReadingRefusesWhatIsNotThere) {
   EXPECT_NE(read(0, at::empty({2, 2}).t()).find("that is not contiguous"), std::string::npos);
 }
 
+TEST_F(ShardedCheckpoint, ShapesThatNoTensorCanHaveAreRefused) {
+  write(testing::shard_evenly(testing::sample_tree(3), 2));
+  const std::string good = testing::read_bytes(file("state.json"));
+  const auto forge = [&](const std::string& tensor) {
+    const size_t place = good.rfind('}');
+    testing::write_bytes(file("state.json"), good.substr(0, place) + ", \"zz\": {\"$tensor\": " + tensor + "}}");
+    Manifest manifest = read_manifest(path_);
+    manifest.files["state.json"] = summarize_file(file("state.json"));
+    testing::write_bytes(file("manifest.json"), manifest_text(manifest));
+    return message_of([&] { read_checkpoint(path_); });
+  };
+  const auto pieces = [](const std::string& shape, const std::string& list) {
+    return R"({"dtype": "F32", "shape": )" + shape + R"(, "pieces": )" + list + "}";
+  };
+  // 2^64 elements are none in 64 bits.
+  for (const char* shape : {"[4294967296, 4294967296]", "[-1, -4]", "[4611686018427387904]"})
+    EXPECT_NE(forge(pieces(shape, "[]")).find("has a shape beyond all memory; got ["), std::string::npos) << shape;
+  // What the file holds is looked at before so much memory is asked for.
+  const std::string name = rank_file("model.safetensors", 0);
+  const std::string message =
+      forge(pieces("[1152921504606846976]", R"([{"file": ")" + name + R"(", "name": "net.0.weight", )" +
+                                                R"("offset": 0, "count": 1152921504606846976}])"));
+  EXPECT_NE(message.find("holds something else than 1152921504606846976 elements"), std::string::npos) << message;
+}
+
 TEST_F(ShardedCheckpoint, PiecesThatDoNotMakeUpTheWholeAreRefused) {
   write(testing::shard_evenly(testing::sample_tree(3), 2));
   const auto forge = [&](const std::string& from, const std::string& to) {
@@ -291,7 +317,9 @@ TEST_F(ShardedCheckpoint, PiecesThatDoNotMakeUpTheWholeAreRefused) {
   EXPECT_NE(forge("\"count\": 2,", "\"count\": 1,").find("do not follow each other"), std::string::npos);
   EXPECT_NE(forge("\"count\": 1,", "\"count\": 3,").find("do not follow each other"), std::string::npos);
   EXPECT_NE(forge("\"count\": 3,", "\"count\": -2,").find("do not follow each other"), std::string::npos);
-  EXPECT_EQ(forge("\"count\": -2,", "\"count\": 2,"), "") << "as it was";
+  EXPECT_NE(forge("\"count\": -2,", "\"count\": 9223372036854775807,").find("do not follow each other"),
+            std::string::npos);
+  EXPECT_EQ(forge("\"count\": 9223372036854775807,", "\"count\": 2,"), "") << "as it was";
   EXPECT_NE(forge("model.rank-00001", "model.rank-00007").find("needs the file 'model.rank-00007.safetensors', which"),
             std::string::npos);
 }

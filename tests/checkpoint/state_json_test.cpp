@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/checkpoint/checkpoint_info.h>
+#include <levin/core/checkpoint/state_path.h>
 
 #include <ATen/ops/zeros.h>
 #include "checkpoint_fixture.h"
@@ -210,6 +211,42 @@ TEST(StateJson, RefusesWhatItNeverWrites) {
     const std::string got = message_of([&] { decoded(text); });
     EXPECT_NE(got.find(message), std::string::npos) << text << "\n" << got;
     EXPECT_TRUE(got.starts_with("[checkpoint] state.json ")) << got;
+  }
+}
+
+/// A value below so many mappings (or lists).
+State nested(size_t levels, bool lists = false) {
+  State node = 1;
+  for (size_t i = 0; i < levels; ++i) {
+    State around = lists ? State::list() : State::map();
+    if (lists)
+      around.push_back(std::move(node));
+    else
+      around["a"] = std::move(node);
+    node = std::move(around);
+  }
+  return node;
+}
+
+TEST(StateJson, DepthIsBoundedInBothDirections) {
+  testing::expect_same(nested(kMaxStateDepth), round_trip(nested(kMaxStateDepth)));
+  TensorsByFile tensors;
+  EXPECT_NE(message_of([&] {
+              encode_state(nested(kMaxStateDepth + 1), tensors);
+            }).find("[checkpoint] the state to save has too many lists and mappings inside each other, below 'a/a/"),
+            std::string::npos);
+  State list = State::map();
+  list["a"] = nested(kMaxStateDepth, /*lists=*/true);
+  EXPECT_NE(message_of([&] { encode_state(list, tensors); }).find("valid: at most 500 levels"), std::string::npos);
+  for (const bool lists : {false, true}) {
+    std::string text = "{\"a\": ";
+    for (int i = 0; i < 20'000; ++i) text += lists ? "[" : "{\"a\": ";
+    text += "1";
+    for (int i = 0; i < 20'000; ++i) text += lists ? "]" : "}";
+    const std::string message = message_of([&] { decoded(text + "}"); });
+    EXPECT_NE(message.find("[checkpoint] state.json has too many lists and mappings inside each other"),
+              std::string::npos);
+    EXPECT_LT(message.size(), 300U) << message;
   }
 }
 

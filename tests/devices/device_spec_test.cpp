@@ -50,6 +50,18 @@ TEST(DevicesOptionTest, CountTakesTheFirst) {
   EXPECT_EQ(from_devices("1"), cuda({0}));
 }
 
+TEST(DevicesOptionTest, MoreThanAHostCanHaveIsRefused) {
+  EXPECT_EQ(from_devices("1024", "cpu").size(), 1024U);
+  for (const char* yaml : {"1025", "1000000000000", "[0, 1000000000000]", "'0,9223372036854775807'"})
+    EXPECT_NE(error_of([&] {
+                devices_of(yaml);
+              }).find("trainer.devices must be a count of at most 1024, or indices from 0 to 1023; got "),
+              std::string::npos)
+        << yaml;
+  EXPECT_NE(error_of([&] { gpus_of("1000000000000"); }).find("trainer.gpus must be"), std::string::npos);
+  EXPECT_NE(error_of([&] { devices_of("100000000000000000000"); }).find("is not understood"), std::string::npos);
+}
+
 TEST(DevicesOptionTest, ListTakesExactlyThese) {
   EXPECT_EQ(from_devices("[1, 3]"), cuda({1, 3}));
   EXPECT_EQ(from_devices("\"1,3\""), cuda({1, 3}));

@@ -73,7 +73,7 @@ TEST_F(LevinCheckpointTool, Diff) {
   EXPECT_EQ(same.output, "same: 4 tensors, 5 values; different: 0\n");
   const Result different = run("diff a b");
   EXPECT_EQ(different.status, 1);
-  EXPECT_EQ(different.output, "loops/global_step: 1 / 2\nsame: 4 tensors, 4 values; different: 1\n");
+  EXPECT_EQ(different.output, "loops/global_step: 1 -> 2\nsame: 4 tensors, 4 values; different: 1\n");
 }
 
 TEST_F(LevinCheckpointTool, Consolidate) {

@@ -88,9 +88,9 @@ TEST(CliArgumentsTest, Switches) {
 }
 
 TEST(CliArgumentsTest, HelpTakesASection) {
-  EXPECT_EQ(parse({"--help", "trainer"}).help_section, "trainer");
-  EXPECT_EQ(parse({"fit", "--help", "trainer"}).help_section, "trainer");
-  EXPECT_EQ(parse({"fit", "--help"}).help_section, "");
+  EXPECT_EQ(parse({"--help", "trainer"}).help_topic, "trainer");
+  EXPECT_EQ(parse({"fit", "--help", "trainer"}).help_topic, "trainer");
+  EXPECT_EQ(parse({"fit", "--help"}).help_topic, "");
   EXPECT_EQ(parse({"fit", "--help"}).command, "fit");
 }
 

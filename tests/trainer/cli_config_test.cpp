@@ -46,6 +46,21 @@ class Cnn : public Module {
   explicit Cnn(const Options& /*options*/) {}
 };
 
+struct FreeOptions {
+  Config extras;
+  static void describe(Schema<FreeOptions>& schema) {
+    schema.field("extras", &FreeOptions::extras, "anything").require("without 'bad'", [](const Config& extras) {
+      return extras.find("bad") == nullptr;
+    });
+  }
+};
+
+class Free : public Module {
+ public:
+  using Options = FreeOptions;
+  explicit Free(const Options& /*options*/) {}
+};
+
 struct PointsOptions {
   std::string root = "points";
   static void describe(Schema<PointsOptions>& schema) { schema.field("root", &PointsOptions::root, "folder"); }
@@ -155,6 +170,52 @@ TEST_F(CliConfigTest, LaterSourcesWin) {
   EXPECT_EQ(trainer.find("max_epochs")->origin().describe(), second + ":4:15");
   EXPECT_EQ(trainer.find("max_steps")->text(), "9");
   EXPECT_EQ(trainer.find("max_steps")->origin().describe(), "command line --trainer.max_steps");
+}
+
+TEST_F(CliConfigTest, OptionsOfAnyFormMergeKeyByKey) {
+  modules.add<Free>("free");
+  const auto first = file("model:\n  name: free\n  extras:\n    a: 1\n    deep: {x: [1, 2], y: 1}\n");
+  const auto second = file("model: {extras: {deep: {x: [3]}}}\n");
+  const auto extras_of = [&](const std::vector<std::string>& files, const std::vector<const char*>& words) {
+    return *resolve(files, words).find("model")->find("extras");
+  };
+  EXPECT_EQ(extras_of({first, second}, {"--model.extras.b=2", "--model.extras.deep={y: 5}"}).to_flow(),
+            "{a: 1, deep: {x: [3], y: 5}, b: 2}");
+  const auto none = file("model: {extras: null}\n");
+  EXPECT_EQ(extras_of({first, none, second}, {}).to_flow(), "{deep: {x: [3]}}");
+}
+
+TEST_F(CliConfigTest, WhatIsWrongInAnOptionOfAnyFormNamesItsSource) {
+  modules.add<Free>("free");
+  const auto base = file("model:\n  name: free\n  extras: {a: 1}\n");
+  const Config extras = *resolve({base}, {"--model.extras.a=2", "--model.extras.b=3"}).find("model")->find("extras");
+  for (const auto& entry : extras.entries()) {
+    EXPECT_EQ(entry.value.origin().describe(), "command line --model.extras." + entry.key);
+    EXPECT_EQ(entry.origin.describe(), "command line --model.extras." + entry.key);
+  }
+  EXPECT_NE(error_of({base}, {"--model.extras.bad=2"})
+                .find(base + ":3:11 and command line --model.extras.bad: model.extras must be without 'bad'"),
+            std::string::npos)
+      << error_of({base}, {"--model.extras.bad=2"});
+  EXPECT_NE(error_of({}, {"--model=free", "--model.extras.bad=2"})
+                .find("[config] command line --model.extras.bad: model.extras must be"),
+            std::string::npos);
+}
+
+TEST_F(CliConfigTest, HostileSizesAreRefused) {
+  std::string path = "--trainer";
+  for (int i = 0; i < 30'000; ++i) path += ".a";
+  path += "=1";
+  const std::string deep = error_of({}, {path.c_str()});
+  EXPECT_NE(deep.find("command line --trainer.a.a.a."), std::string::npos);
+  EXPECT_NE(deep.find("a path of 30001 keys; valid: at most 100"), std::string::npos);
+  EXPECT_LT(deep.size(), 400U);
+  EXPECT_NE(error_of({}, {"--trainer.devices=1000000000000"})
+                .find("trainer.devices must be a count of at most 1024, or indices from 0 to 1023; got 1000000000000"),
+            std::string::npos)
+      << error_of({}, {"--trainer.devices=1000000000000"});
+  EXPECT_NE(error_of({}, {"--trainer.num_nodes=1000000000000"}).find("trainer.num_nodes must be at most 100000"),
+            std::string::npos);
 }
 
 TEST_F(CliConfigTest, SectionsInEveryForm) {

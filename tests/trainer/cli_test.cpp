@@ -5,6 +5,7 @@
 #include <levin/core/data/tensor_dataset.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/optim/sgd.h>
+#include <levin/core/trainer/registries.h>
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
@@ -12,6 +13,7 @@
 #include <torch/nn/modules/linear.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -257,25 +259,74 @@ TEST_F(CliTest, PrintConfigShowsValuesAndOrigins) {
   EXPECT_NE(print.out.find("# default"), std::string::npos);
 }
 
-TEST_F(CliTest, HelpListsEverySectionInHundredColumns) {
+TEST_F(CliTest, HelpIsAPageWithTheTopics) {
   const Outcome help = run({"--help"});
   ASSERT_EQ(help.status, 0) << help.err;
   for (const char* word :
-       {"fit", "--config FILE", "--trainer.max_epochs", "--model.lr", "line (default): a line", "sums",
-        "early_stopping", "tensorboard", "single_device", "32-true", "cosine", "at least -1"})
+       {"fit", "--config FILE", "--trainer.max_epochs", "--trainer.accumulate_grad_batches", "--model.name=NAME",
+        "line", "sums", "early_stopping", "tensorboard", "single_device", "32-true", "cosine", "--help TOPIC"})
+    EXPECT_NE(help.out.find(word), std::string::npos) << word;
+  EXPECT_LE(std::count(help.out.begin(), help.out.end(), '\n'), 75) << help.out;
+  EXPECT_EQ(run({"-h"}).out, help.out);
+  EXPECT_EQ(run({"fit", "--help"}).out, help.out);
+}
+
+TEST_F(CliTest, HelpOfAllHasEveryOptionInHundredColumns) {
+  const Outcome help = run({"--help", "all"});
+  ASSERT_EQ(help.status, 0) << help.err;
+  for (const char* word :
+       {"fit", "--config FILE", "--trainer.max_epochs", "--plan.devices", "--model.lr", "line (default): a line",
+        "sums", "--trainer.callbacks.early_stopping.patience", "--trainer.logger.csv.flush_every",
+        "--trainer.strategy.stage", "32-true", "cosine", "at least -1"})
     EXPECT_NE(help.out.find(word), std::string::npos) << word;
   std::istringstream lines(help.out);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100U) << line;
 }
 
-TEST_F(CliTest, HelpOfOneSection) {
-  const Outcome help = run({"fit", "--help", "model"});
-  ASSERT_EQ(help.status, 0) << help.err;
-  EXPECT_NE(help.out.find("--model.lr"), std::string::npos);
-  EXPECT_EQ(help.out.find("--trainer.max_epochs"), std::string::npos);
-  const Outcome wrong = run({"--help", "modle"});
-  EXPECT_EQ(wrong.status, 2);
-  EXPECT_NE(wrong.err.find("did you mean 'model'?"), std::string::npos) << wrong.err;
+TEST_F(CliTest, HelpOfATopic) {
+  const auto help_of = [&](const char* topic) {
+    const Outcome help = run({"--help", topic});
+    EXPECT_EQ(help.status, 0) << topic << help.err;
+    return help.out;
+  };
+  EXPECT_NE(help_of("model").find("--model.lr"), std::string::npos);
+  EXPECT_EQ(help_of("model").find("--trainer.max_epochs"), std::string::npos);
+  EXPECT_NE(help_of("trainer").find("--trainer.max_epochs"), std::string::npos);
+  EXPECT_NE(help_of("general").find("--local_rank"), std::string::npos);
+  EXPECT_NE(help_of("callbacks").find("early_stopping"), std::string::npos);
+  EXPECT_EQ(help_of("callbacks").find("patience"), std::string::npos);  // a line for each
+  EXPECT_NE(help_of("callback").find("early_stopping"), std::string::npos);
+  EXPECT_NE(help_of("early_stopping").find("--trainer.callbacks.early_stopping.patience"), std::string::npos);
+  EXPECT_NE(help_of("sharded").find("--trainer.strategy.stage"), std::string::npos);
+  EXPECT_NE(help_of("csv").find("--trainer.logger.csv.flush_every"), std::string::npos);
+  EXPECT_NE(help_of("16-mixed").find("--trainer.precision.init_scale"), std::string::npos);
+  EXPECT_NE(help_of("simple").find("a profiler"), std::string::npos);
+  EXPECT_NE(help_of("cosine").find("t_max"), std::string::npos);
+  EXPECT_NE(help_of("max_epochs").find("--trainer.max_epochs\n"), std::string::npos);
+  EXPECT_EQ(help_of("trainer.max_epochs"), help_of("max_epochs"));
+}
+
+TEST_F(CliTest, EveryNameOfTheHelpIsATopic) {
+  auto& known = registries();
+  const auto check = [&](const auto& registry) {
+    for (const auto& name : registry.names()) EXPECT_EQ(run({"--help", name.c_str()}).status, 0) << name;
+  };
+  check(known.callbacks);
+  check(known.loggers);
+  check(known.strategies);
+  check(known.precisions);
+  check(known.profilers);
+}
+
+TEST_F(CliTest, HelpOfWhatIsNoTopicNamesTheNearest) {
+  const Outcome section = run({"--help", "modle"});
+  EXPECT_EQ(section.status, 2);
+  EXPECT_NE(section.err.find("did you mean 'model'?"), std::string::npos) << section.err;
+  const Outcome callback = run({"--help", "erly_stoping"});
+  EXPECT_EQ(callback.status, 2);
+  EXPECT_NE(callback.err.find("there is no help for 'erly_stoping'; did you mean 'early_stopping'?; valid: all"),
+            std::string::npos)
+      << callback.err;
 }
 
 TEST_F(CliTest, VersionNamesLevinAndLibTorch) {

@@ -127,9 +127,11 @@ TEST_F(PlanCommand, BadInputIsExplained) {
 }
 
 TEST_F(PlanCommand, TheHelpHasItsOptions) {
-  const Outcome help = run({"--help", "plan"});
-  EXPECT_THAT(help.out, HasSubstr("--plan.devices"));
-  EXPECT_THAT(help.out, HasSubstr("--plan.memory"));
+  for (const auto& words : {std::vector<std::string>{"--help", "plan"}, {"plan", "--help"}}) {
+    const Outcome help = run(words);
+    EXPECT_THAT(help.out, HasSubstr("--plan.devices"));
+    EXPECT_THAT(help.out, HasSubstr("--plan.memory"));
+  }
 }
 
 TEST_F(PlanCommand, MeasuresTheConfiguredTraining) {

@@ -284,11 +284,11 @@ Json curves_json(const std::vector<Curve>& curves, const std::vector<RunFolder>&
 }
 
 Json configuration_json(const std::vector<RunFolder>& runs) {
-  std::vector<FlatConfiguration> configurations;
+  std::vector<FlatConfig> configurations;
   configurations.reserve(runs.size());
   for (const auto& run : runs) configurations.push_back(run.configuration);
   Json rows = Json::array();
-  for (const auto& row : compare(configurations)) {
+  for (const auto& row : compare_configs(configurations)) {
     Json values = Json::array();
     for (const auto& value : row.values) values.push_back(value ? Json(*value) : Json(nullptr));
     rows.push_back({{"path", row.path}, {"values", std::move(values)}, {"differs", row.differs}});

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <levin/core/tools/report/configuration.h>
+#include <levin/core/base/flat_config.h>
 #include <levin/core/tools/report/series.h>
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct RunFile {
 struct RunFolder {
   std::string path;
   SeriesTable metrics;
-  FlatConfiguration configuration;  ///< of config.yaml, or else of hparams.yaml
+  FlatConfig configuration;  ///< of config.yaml, or else of hparams.yaml
   /// The metric by which checkpoints are chosen, or else training is stopped; empty when the configuration has none.
   std::string monitor;
   bool monitor_is_maximized = false;

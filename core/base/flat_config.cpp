@@ -1,14 +1,14 @@
-#include <levin/core/tools/report/configuration.h>
+#include <levin/core/base/flat_config.h>
 
 #include <algorithm>
 #include <unordered_map>
 
-namespace levin::report {
+namespace levin {
 namespace {
 
 bool is_named(const Config& item) { return item.is_mapping() && item.entries().size() == 1; }
 
-void append(const Config& config, const std::string& path, FlatConfiguration& result) {
+void append(const Config& config, const std::string& path, FlatConfig& result) {
   const auto below = [&](const std::string& key) { return path.empty() ? key : path + "." + key; };
   const auto& items = config.items();
   if (config.is_mapping() && !config.entries().empty()) {
@@ -34,14 +34,14 @@ void append(const Config& config, const std::string& path, FlatConfiguration& re
 
 }  // namespace
 
-FlatConfiguration flatten(const Config& config) {
-  FlatConfiguration result;
+FlatConfig flatten(const Config& config) {
+  FlatConfig result;
   if (!config.is_null()) append(config, "", result);
   return result;
 }
 
-std::vector<ConfigurationRow> compare(const std::vector<FlatConfiguration>& configurations) {
-  std::vector<ConfigurationRow> rows;
+std::vector<FlatConfigRow> compare_configs(const std::vector<FlatConfig>& configurations) {
+  std::vector<FlatConfigRow> rows;
   std::unordered_map<std::string, size_t> row_of;
   for (size_t i = 0; i < configurations.size(); ++i) {
     for (const auto& [path, value] : configurations[i]) {
@@ -57,4 +57,4 @@ std::vector<ConfigurationRow> compare(const std::vector<FlatConfiguration>& conf
   return rows;
 }
 
-}  // namespace levin::report
+}  // namespace levin
