@@ -34,9 +34,17 @@ bool is_too_wide(std::string_view spec) {
   return false;
 }
 
+std::vector<std::string> known_names(const std::map<std::string, double>& metrics) {
+  std::vector<std::string> names{kEpoch, kStep};
+  for (const auto& [name, value] : metrics)
+    if (name != kEpoch && name != kStep) names.push_back(name);
+  return names;
+}
+
 }  // namespace
 
-CheckpointName::CheckpointName(const std::string& pattern, bool insert_names, const std::string& option) {
+CheckpointName::CheckpointName(const std::string& pattern, bool insert_names, const std::string& option)
+    : option_(option) {
   if (pattern.empty()) refuse(option, pattern, "it is empty");
   if (pattern.front() == '.') refuse(option, pattern, "it begins with a dot, which marks temporary folders");
   size_t position = 0;
@@ -82,10 +90,11 @@ std::string CheckpointName::render(int64_t epoch, int64_t step, const std::map<s
     } else if (metric != metrics.end()) {
       name += fmt::format(fmt::runtime(part.format), metric->second);
     } else {
-      log::rank_zero_warning_once(
-          fmt::format("the checkpoint's name asks for the metric '{}', which was not logged so far; it "
-                      "becomes 'none'",
-                      part.value));
+      if (missed_.insert(part.value).second)
+        log::rank_zero_warning(
+            fmt::format("{} names the metric '{}', which was not logged so far: 'none' stands in its "
+                        "place{}",
+                        option_, part.value, valid_names_hint(part.value, known_names(metrics))));
       name += "none";
     }
   }

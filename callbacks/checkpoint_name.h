@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,8 @@ class CheckpointName {
   /// cannot be a folder's name or that formats a number in no known way.
   CheckpointName(const std::string& pattern, bool insert_names, const std::string& option);
 
-  /// The name with the values put in; "none" for a metric that is not there. A slash in a metric's name becomes "_", so
-  /// that a name is never a path.
+  /// The name with the values put in; "none" for a metric that is not there, which a warning says once with the names
+  /// there are. A slash in a metric's name becomes "_", so that a name is never a path.
   std::string render(int64_t epoch, int64_t step, const std::map<std::string, double>& metrics) const;
 
  private:
@@ -26,7 +27,9 @@ class CheckpointName {
     std::string format;  ///< "{:.2f}"
   };
 
+  std::string option_;
   std::vector<Part> parts_;
+  mutable std::set<std::string> missed_;  ///< metrics that were warned of
 };
 
 }  // namespace levin

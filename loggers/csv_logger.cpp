@@ -18,6 +18,9 @@
 namespace levin {
 namespace {
 
+// The columns that the trainer's counters have.
+constexpr const char* kEpochColumn = "epoch";
+constexpr const char* kStepColumn = "step";
 constexpr std::chrono::seconds kLongestWait(1);
 /// What is kept in memory while the disk takes nothing.
 constexpr size_t kMostPendingBytes = 1 << 20;
@@ -35,6 +38,14 @@ void append_cell(std::string& text, double value) {
     text += "nan";  // to_chars would show the sign bit
   else
     append_number(text, value);
+}
+
+/// A counter, or the value that was given in its place.
+void append_counter(std::string& text, int64_t counter, std::optional<double> given) {
+  if (given)
+    append_cell(text, *given);
+  else
+    append_number(text, counter);
 }
 
 /// Quotes a name where RFC 4180 asks for it.
@@ -114,9 +125,8 @@ void CsvLogger::read_existing() {
   const auto names = read_header(file);
   torn_ = true;
   if (!names) return;
-  bool ours = names->size() >= 2 && names->at(0) == "epoch" && names->at(1) == "step";
-  // A metric may be called "epoch" too, so only the metrics' names must be distinct.
-  if (ours) ours = std::set<std::string>(names->begin() + 2, names->end()).size() == names->size() - 2;
+  const bool ours = names->size() >= 2 && names->at(0) == kEpochColumn && names->at(1) == kStepColumn &&
+                    std::set<std::string>(names->begin(), names->end()).size() == names->size();
   if (!ours) {
     log::warning(fmt::format(
         "CSV logger: {} is not a file of metrics (its columns must be epoch,step and distinct names) and is left as it "
@@ -155,7 +165,16 @@ size_t CsvLogger::column_of(const std::string& name) {
 void CsvLogger::log_metrics(std::span<const MetricValue> values, int64_t step, int64_t epoch) {
   if (directory_.empty()) return;
   ++row_;
-  for (const auto& metric : values) cells_[column_of(metric.name)] = {metric.value, row_};
+  given_epoch_.reset();
+  given_step_.reset();
+  for (const auto& metric : values) {
+    if (metric.name == kEpochColumn)
+      given_epoch_ = metric.value;
+    else if (metric.name == kStepColumn)
+      given_step_ = metric.value;
+    else
+      cells_[column_of(metric.name)] = {metric.value, row_};
+  }
 
   if (pending_.size() >= kMostPendingBytes)
     ++lost_rows_;
@@ -167,9 +186,9 @@ void CsvLogger::log_metrics(std::span<const MetricValue> values, int64_t step, i
 }
 
 void CsvLogger::append_row(int64_t step, int64_t epoch) {
-  append_number(pending_, epoch);
+  append_counter(pending_, epoch, given_epoch_);
   pending_ += ',';
-  append_number(pending_, step);
+  append_counter(pending_, step, given_step_);
   for (const auto& cell : cells_) {
     pending_ += ',';
     if (cell.row == row_) append_cell(pending_, cell.value);
@@ -284,7 +303,7 @@ void CsvLogger::rewrite() {
 }
 
 std::string CsvLogger::header() const {
-  std::string text = "epoch,step";
+  std::string text = fmt::format("{},{}", kEpochColumn, kStepColumn);
   for (const auto& name : columns_) {
     text += ',';
     append_name(text, name);

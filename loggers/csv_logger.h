@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,9 +27,10 @@ struct CsvLoggerOptions {
 /// Writes `metrics.csv` and `hparams.yaml` into the run's folder.
 ///
 /// The columns are `epoch`, `step` and one a metric in order of first appearance; each log_metrics call makes one row,
-/// with an empty cell where it has no value. Numbers are written so that reading them gives the same double; `nan`,
-/// `inf` and `-inf` are words. A file that is there already is continued. When a new metric appears the file is written
-/// anew with the wider header, beside the old one, and renamed: it is whole and rectangular at every moment.
+/// with an empty cell where it has no value. A value called `epoch` or `step` takes the place of the trainer's. Numbers
+/// are written so that reading them gives the same double; `nan`, `inf` and `-inf` are words. A file that is there
+/// already is continued. When a new metric appears the file is written anew with the wider header, beside the old one,
+/// and renamed: it is whole and rectangular at every moment.
 class CsvLogger final : public Logger {
  public:
   using Options = CsvLoggerOptions;
@@ -70,6 +72,8 @@ class CsvLogger final : public Logger {
   std::unordered_map<std::string, size_t> column_index_;
   std::vector<Cell> cells_;
   uint64_t row_ = 0;
+  std::optional<double> given_epoch_;  ///< in place of the trainer's, in this row
+  std::optional<double> given_step_;   ///< likewise
 
   std::string pending_;  ///< whole rows of columns_.size() metrics that are not in the file yet
   int64_t pending_rows_ = 0;

@@ -24,6 +24,8 @@ bool is_out_of_memory(const std::exception_ptr& error) {
     return true;
   } catch (const c10::OutOfMemoryError&) {
     return true;
+  } catch (const std::bad_array_new_length&) {
+    return false;  // a size that no memory has: a mistake in the program
   } catch (const std::bad_alloc&) {
     return true;
   } catch (const c10::Error& other) {

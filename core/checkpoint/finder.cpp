@@ -13,7 +13,9 @@
 #include <charconv>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <limits>
+#include <map>
 #include <string_view>
 #include <tuple>
 
@@ -41,8 +43,65 @@ std::vector<std::string> list_checkpoints(const std::string& folder) {
   return paths;
 }
 
-std::string require_newest_run(const std::string& default_root_dir, std::string_view wanted) {
-  if (auto run = newest_run(default_root_dir)) return *run;
+/// What the run's checkpoints say their module is; empty where none that can be read says it.
+std::string module_type_of(const std::string& run) {
+  for (const auto& path : checkpoints_of(run)) {
+    try {
+      const State tree = read_outline(path);
+      const State* hyper_parameters = tree.find("hyper_parameters");
+      const State* type = hyper_parameters != nullptr ? hyper_parameters->find("type") : nullptr;
+      if (type != nullptr && type->is_string()) return type->as_string();
+    } catch (const Error&) {
+      continue;  // whoever loads it says what is wrong with it
+    }
+  }
+  return "";
+}
+
+/// The folders version_N that hold a checkpoint, the highest N first.
+std::vector<std::string> runs_below(const std::string& default_root_dir) {
+  std::map<int64_t, std::string, std::greater<>> by_version;
+  for (const auto& name : FileSystem::current().list(default_root_dir)) {
+    const auto version = version_of(name);
+    const std::string run = default_root_dir + "/" + name;
+    if (version && !list_checkpoints(checkpoints_folder(run)).empty()) by_version[*version] = run;
+  }
+  std::vector<std::string> runs;
+  for (const auto& [version, run] : by_version) runs.push_back(run);
+  return runs;
+}
+
+/// The newest run of the module, and those that were passed over.
+struct RunSearch {
+  std::optional<std::string> found;
+  std::vector<std::string> others;  ///< "version_3 (Gan)"
+};
+
+RunSearch search_runs(const std::string& default_root_dir, const std::string& module_type) {
+  RunSearch search;
+  for (const std::string& run : runs_below(default_root_dir)) {
+    const std::string type = module_type.empty() ? "" : module_type_of(run);
+    if (type.empty() || type == module_type) {
+      search.found = run;
+      break;
+    }
+    search.others.push_back(fmt::format("{} ({})", std::filesystem::path(run).filename().string(), type));
+  }
+  if (search.found && !search.others.empty())
+    log::rank_zero_info_once(
+        fmt::format("passed over runs of other modules than {}: {}", module_type, join(search.others)));
+  return search;
+}
+
+std::string require_newest_run(const std::string& default_root_dir, const std::string& module_type,
+                               std::string_view wanted) {
+  const RunSearch search = search_runs(default_root_dir, module_type);
+  if (search.found) return *search.found;
+  if (!search.others.empty())
+    throw Error("checkpoint",
+                fmt::format("cannot find the {} checkpoint of {}; got only runs of other modules below {}: {}; hint: "
+                            "set trainer.default_root_dir, or give a checkpoint's path",
+                            wanted, module_type, default_root_dir, join(search.others)));
   throw Error("checkpoint",
               fmt::format("cannot find the {} checkpoint; got no folder version_N/checkpoints with a checkpoint "
                           "below {}; hint: set trainer.default_root_dir, or give a checkpoint's path",
@@ -65,40 +124,39 @@ std::string newest_good(const std::string& run, std::string_view wanted) {
                                         checkpoints_folder(run), join(problems, "; ")));
 }
 
-std::optional<std::string> best_path_in(const State& entry) {
-  if (!entry.is_map()) return {};
-  const State* path = entry.find("best_model_path");
-  if (path == nullptr || !path->is_string() || path->as_string().empty()) return {};
-  return path->as_string();
+/// The states of the callbacks, which are a mapping by name or a list.
+std::vector<const State*> callback_states(const State& tree) {
+  std::vector<const State*> states;
+  const State* callbacks = tree.find("callbacks");
+  if (callbacks != nullptr && callbacks->is_map())
+    for (const auto& [name, state] : callbacks->as_map()) states.push_back(&state);
+  if (callbacks != nullptr && callbacks->is_list())
+    for (const State& state : callbacks->as_list()) states.push_back(&state);
+  std::erase_if(states, [](const State* state) { return !state->is_map(); });
+  return states;
 }
 
-/// The callbacks' states are a mapping by name or a list.
+/// Of a callback that knows a score where there is one: without a monitor the newest counts as the best.
 std::optional<std::string> best_model_path(const State& tree) {
-  const State* callbacks = tree.find("callbacks");
-  if (callbacks == nullptr) return {};
-  if (callbacks->is_map()) {
-    for (const auto& [name, entry] : callbacks->as_map())
-      if (auto path = best_path_in(entry)) return path;
-  } else if (callbacks->is_list()) {
-    for (const auto& entry : callbacks->as_list())
-      if (auto path = best_path_in(entry)) return path;
+  std::optional<std::string> found;
+  for (const State* callback : callback_states(tree)) {
+    const State* path = callback->find("best_model_path");
+    if (path == nullptr || !path->is_string() || path->as_string().empty()) continue;
+    const State* score = callback->find("best_model_score");
+    if (score != nullptr && !score->is_null()) return path->as_string();
+    if (!found) found = path->as_string();
   }
-  return {};
+  return found;
 }
 
 }  // namespace
 
-std::optional<std::string> newest_run(const std::string& default_root_dir) {
-  std::optional<std::string> newest;
-  int64_t newest_version = -1;
-  for (const auto& name : FileSystem::current().list(default_root_dir)) {
-    const auto version = version_of(name);
-    const std::string run = default_root_dir + "/" + name;
-    if (!version || *version <= newest_version || list_checkpoints(checkpoints_folder(run)).empty()) continue;
-    newest = run;
-    newest_version = *version;
-  }
-  return newest;
+std::optional<std::string> newest_run(const std::string& default_root_dir, const std::string& module_type) {
+  const RunSearch search = search_runs(default_root_dir, module_type);
+  if (!search.found && !search.others.empty())
+    log::rank_zero_info_once(fmt::format("there is no run of {} below {}, only of other modules: {}", module_type,
+                                         default_root_dir, join(search.others)));
+  return search.found;
 }
 
 std::vector<std::string> checkpoints_of(const std::string& run) {
@@ -122,12 +180,12 @@ std::vector<std::string> checkpoints_of(const std::string& run) {
   return paths;
 }
 
-std::string find_last(const std::string& default_root_dir) {
-  return newest_good(require_newest_run(default_root_dir, "last"), "last");
+std::string find_last(const std::string& default_root_dir, const std::string& module_type) {
+  return newest_good(require_newest_run(default_root_dir, module_type, "last"), "last");
 }
 
-std::string find_best(const std::string& default_root_dir) {
-  const std::string run = require_newest_run(default_root_dir, "best");
+std::string find_best(const std::string& default_root_dir, const std::string& module_type) {
+  const std::string run = require_newest_run(default_root_dir, module_type, "best");
   const std::string newest = newest_good(run, "best");
   const auto recorded = best_model_path(read_outline(newest));
   if (!recorded)

@@ -175,6 +175,11 @@ std::optional<uint64_t> bytes_of_shape(const std::vector<int64_t>& shape, size_t
   return bytes;
 }
 
+void check_fits_safetensors(const std::string& name, const at::Tensor& tensor) {
+  check_writable(name, TensorLeaf{tensor});
+  quoted(name);
+}
+
 void write_safetensors(WritableFile& file, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata) {
   std::vector<NamedLeaf> leaves;

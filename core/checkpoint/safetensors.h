@@ -33,6 +33,9 @@ void write_safetensors(WritableFile& file, const std::vector<NamedLeaf>& tensors
 void write_safetensors(WritableFile& file, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 
+/// Throws levin::Error where the format cannot hold a tensor, or its name.
+void check_fits_safetensors(const std::string& name, const at::Tensor& tensor);
+
 /// A safetensors file opened for reading. The constructor reads the header alone and checks it: lengths, JSON, types,
 /// shapes, and that the tensors fill the rest of the file without gap or overlap.
 class SafetensorsFile {

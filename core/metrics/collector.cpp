@@ -4,6 +4,7 @@
 #include <levin/core/base/recording.h>
 #include <levin/core/metrics/logged_slot.h>
 #include <levin/core/metrics/metric.h>
+#include <levin/core/metrics/metric_name.h>
 #include <levin/core/metrics/rank_exchange.h>
 #include <levin/core/metrics/slot_reduction.h>
 
@@ -134,7 +135,7 @@ Collector::Slot& Collector::slot_for(std::string_view name, const LogOptions& op
 }
 
 Collector::Slot& Collector::add_slot(detail::SlotDescription description) {
-  if (description.name.empty()) throw Error("log", "a logged value needs a name");
+  check_metric_name(description.name);
   slots_.push_back(std::make_unique<Slot>(std::move(description)));
   Slot* const added = slots_.back().get();
   const auto order = [](const Slot* slot) {
@@ -179,14 +180,15 @@ void Collector::log(std::string_view name, double value, const LogOptions& optio
 void Collector::log(std::string_view name, Metric& metric, const LogOptions& options) {
   Slot& slot = slot_for(name, options);
   // A metric's value is that of the epoch unless its options say otherwise.
-  if (slot.metric != &metric && !options.on_epoch.has_value()) slot.set_on(options.on_step.value_or(false), true);
+  if (!slot.metric.refers_to(metric) && !options.on_epoch.has_value())
+    slot.set_on(options.on_step.value_or(false), true);
   slot.add_metric(metric);
 }
 
 std::vector<Metric*> Collector::logged_metrics() const {
   std::vector<Metric*> metrics;
   for (const auto& slot : slots_)
-    if (slot->metric != nullptr) metrics.push_back(slot->metric);
+    if (Metric* living = slot->living_metric()) metrics.push_back(living);
   return metrics;
 }
 
@@ -300,8 +302,12 @@ void Collector::reset() {
 
 State Collector::state_dict() const {
   State state = State::list();
-  for (const auto& slot : slots_)
-    if (slot->was_logged()) state.push_back(slot->state_dict());
+  for (const auto& slot : slots_) {
+    if (!slot->was_logged()) continue;
+    state.push_back(slot->state_dict());
+    // Of the step under way, whose values nobody has seen yet.
+    if (slot->stamp == stamp_) state.as_list().back()["step_weight"] = slot->last_weight;
+  }
   return state;
 }
 
@@ -310,11 +316,14 @@ void Collector::load_state_dict(const State& state) {
   ordered_.clear();
   loaders_ = 0;
   loaders_read_.clear();
-  stamp_ = 0;
+  stamp_ = 1;
   if (state.is_null()) return;
   for (const State& item : state.as_list()) {
     Slot& slot = add_slot(detail::SlotDescription::from_state(item));
     slot.load_state_dict(item);
+    const State* step_weight = item.find("step_weight");
+    slot.stamp = step_weight != nullptr ? stamp_ : 0;
+    if (step_weight != nullptr) slot.last_weight = step_weight->as_double();
     if (slot.description.several_loaders) loaders_read_.insert(slot.description.dataloader_idx);
   }
 }

@@ -45,7 +45,7 @@ class Collector {
   };
   void begin(const Moment& moment);
 
-  /// Throws levin::Error when the tensor holds more than one element.
+  /// Throws levin::Error when the tensor holds more than one element, and for a name that loggers use themselves.
   void log(std::string_view name, const at::Tensor& value, const LogOptions& options);
   void log(std::string_view name, double value, const LogOptions& options);
   void log(std::string_view name, Metric& metric, const LogOptions& options);
@@ -60,6 +60,9 @@ class Collector {
     int64_t dataloader_idx;
   };
   using Visitor = std::function<void(const Value&)>;
+
+  /// The values logged on the step since the last `begin` have been handed on: what asks for them again finds none.
+  void end_step() { ++stamp_; }
 
   /// Values logged on the step since the last `begin` (`all`: at any time in this epoch). Waits for the device.
   void visit_step(const Visitor& visitor, bool all = false) const;

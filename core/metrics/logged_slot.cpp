@@ -122,8 +122,10 @@ void LoggedSlot::clear() {
     device[1].fill_(host[1]);
     device[2].zero_();
   }
-  if (metric != nullptr) metric->reset();
-  ended_metric = nullptr;
+  if (metric.is_gone()) metric = {};
+  if (Metric* living = living_metric()) living->reset();
+  metric_was_logged = false;
+  ended_metric = {};
   waiting_state = State();
   waiting_reductions = State();
   waiting_value.reset();
@@ -170,8 +172,10 @@ void LoggedSlot::add_device(const at::Tensor& value, double weight) {
 
 void LoggedSlot::add_metric(Metric& logged) {
   forget_reduced();
-  if (metric == &logged) return;
-  metric = &logged;
+  const bool logged_before = std::exchange(metric_was_logged, true);
+  if (metric.refers_to(logged)) return;
+  if (logged_before) living_metric();
+  metric = MetricReference(logged);
   if (!description.is_metric) {
     description.is_metric = true;
     identify();
@@ -211,14 +215,14 @@ double LoggedSlot::computed_by(const Metric& computing) const {
 
 std::optional<double> LoggedSlot::step_value() const {
   if (reduced_step.known) return reduced_step.value;
-  if (metric != nullptr) return computed_by(*metric);
+  if (const Metric* living = living_metric()) return computed_by(*living);
   if (description.is_metric) return waiting_value;
   return read()[0];
 }
 
 std::optional<double> LoggedSlot::epoch_value() const {
   if (reduced_epoch.known) return reduced_epoch.value;
-  if (metric != nullptr) return computed_by(*metric);
+  if (const Metric* living = living_metric()) return computed_by(*living);
   if (description.is_metric) return waiting_value;
   const auto [last, combined, weight] = read();
   if (weight == 0) return std::nullopt;
@@ -226,19 +230,20 @@ std::optional<double> LoggedSlot::epoch_value() const {
 }
 
 void LoggedSlot::end_metric() {
-  if (metric == nullptr) return;
-  waiting_value = computed_by(*metric);
-  waiting_state = metric->state_dict();
+  Metric* const living = living_metric();
+  if (living == nullptr) return;
+  waiting_value = computed_by(*living);
+  waiting_state = living->state_dict();
   waiting_reductions = State::map();
-  for (const auto& state : metric->states()) waiting_reductions[state.name] = static_cast<int64_t>(state.reduction);
-  metric->reset();
-  ended_metric = std::exchange(metric, nullptr);
+  for (const auto& state : living->states()) waiting_reductions[state.name] = static_cast<int64_t>(state.reduction);
+  living->reset();
+  ended_metric = std::exchange(metric, {});
 }
 
 std::vector<LoggedSlot::MetricState> LoggedSlot::metric_states() const {
   std::vector<MetricState> states;
-  if (metric != nullptr) {
-    for (const auto& state : metric->states()) states.push_back({state.name, state.reduction, state.value});
+  if (const Metric* living = living_metric()) {
+    for (const auto& state : living->states()) states.push_back({state.name, state.reduction, state.value});
     std::sort(states.begin(), states.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   } else if (!waiting_state.is_null()) {
     for (const auto& [name, state] : waiting_state.as_map())
@@ -256,14 +261,14 @@ State LoggedSlot::state_dict() const {
   }
   State reductions = State::map();
   for (const MetricState& state : metric_states()) reductions[state.name] = static_cast<int64_t>(state.reduction);
-  item["metric"] = metric != nullptr ? metric->state_dict() : waiting_state;
+  const Metric* living = living_metric();
+  item["metric"] = living != nullptr ? living->state_dict() : waiting_state;
   item["reductions"] = std::move(reductions);
   if (const auto value = epoch_value()) item["computed"] = *value;
   return item;
 }
 
 void LoggedSlot::load_state_dict(const State& state) {
-  stamp = 0;
   if (!description.is_metric) {
     const auto& values = state.at("values").as_list();
     for (size_t i = 0; i < 3; ++i) host[i] = values.at(i).as_double();

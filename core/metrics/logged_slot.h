@@ -3,6 +3,7 @@
 #include <levin/core/base/state.h>
 #include <levin/core/metrics/log_options.h>
 #include <levin/core/metrics/metric.h>
+#include <levin/core/metrics/metric_reference.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -48,6 +49,7 @@ struct LoggedSlot {
   void clear();
   void add_host(double value, double weight);
   void add_device(const at::Tensor& value, double weight);
+  /// Throws levin::Error when the one logged before in this epoch is gone.
   void add_metric(Metric& logged);
   /// The host's part of a log whose values a recorded graph adds.
   void log_again(int64_t at, double weight);
@@ -69,8 +71,10 @@ struct LoggedSlot {
   };
   /// By name, of the metric or of what waits for it; empty where there is nothing.
   std::vector<MetricState> metric_states() const;
+  /// The metric that was logged, or nullptr. Throws levin::Error when it is gone.
+  Metric* living_metric() const { return metric.get(description.name); }
   /// The object that can compute, though its present state may be another loader's; nullptr where none is known yet.
-  Metric* computing_metric() const { return metric != nullptr ? metric : ended_metric; }
+  Metric* computing_metric() const { return (metric ? metric : ended_metric).get(description.name); }
   /// The value of a metric, which must be one number.
   double computed_by(const Metric& computing) const;
 
@@ -89,10 +93,11 @@ struct LoggedSlot {
   // {last, combined, weight}: on the host for host values, else a tensor on the device.
   double host[3] = {0, 0, 0};
   at::Tensor device;
-  double last_weight = 0;
+  double last_weight = 0;  ///< of the last log
 
-  Metric* metric = nullptr;
-  Metric* ended_metric = nullptr;       ///< had the state that was put aside
+  MetricReference metric;
+  bool metric_was_logged = false;       ///< in this epoch
+  MetricReference ended_metric;         ///< had the state that was put aside
   State waiting_state;                  ///< a metric's state, restored or put aside
   State waiting_reductions;             ///< how it is combined, by name
   std::optional<double> waiting_value;  ///< what the metric computed from it

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <typeinfo>
 #include <utility>
 
@@ -113,6 +114,11 @@ void Metric::combine(size_t index, const at::Tensor& other) {
       append_rows(index, theirs);
       break;
   }
+}
+
+std::weak_ptr<const void> Metric::lifetime() {
+  if (lifetime_.token == nullptr) lifetime_.token = std::make_shared<char>();
+  return lifetime_.token;
 }
 
 State Metric::state_dict() const {

@@ -7,6 +7,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,9 @@ class Metric : public Stateful {
   /// Continues from a state on any device, bit for bit. Throws levin::Error naming the state that does not fit.
   void load_state_dict(const State& state) override;
 
+  /// Expires when this object is destroyed or moved from. Allocates when it is asked for the first time.
+  std::weak_ptr<const void> lifetime();
+
  protected:
   /// Every `update` opens one first: state stays made of ordinary tensors without gradients, whether an update
   /// comes under inference mode or outside it. (What is made under inference mode cannot be changed outside.)
@@ -78,6 +82,18 @@ class Metric : public Stateful {
   std::vector<StateTensor> states_;
   /// The memory behind a kConcatenate state, with room for rows to come; undefined for the others.
   std::vector<at::Tensor> row_buffers_;
+
+  /// What `lifetime` observes. It stays with its object: who refers to that one must not take another for it.
+  struct Lifetime {
+    Lifetime() = default;
+    Lifetime(Lifetime&& other) noexcept { other.token.reset(); }
+    Lifetime& operator=(Lifetime&& other) noexcept {
+      other.token.reset();
+      return *this;
+    }
+    std::shared_ptr<const void> token;
+  };
+  Lifetime lifetime_;
 };
 
 }  // namespace levin::metrics

@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <typeinfo>
 
 namespace levin {
 namespace {
@@ -40,6 +41,11 @@ std::string CheckpointConnector::callback_key(size_t index) const {
   return same == 0 ? key : fmt::format("{}#{}", key, same);
 }
 
+std::string CheckpointConnector::module_type() const {
+  const Module& module = core_.module();
+  return detail::demangled(typeid(module).name());
+}
+
 State CheckpointConnector::dump() {
   RankCore& core = core_;
   State tree = State::map();
@@ -49,6 +55,7 @@ State CheckpointConnector::dump() {
   tree["module"] = std::move(module_extra);
 
   State hyper_parameters = State::map();
+  hyper_parameters["type"] = module_type();
   hyper_parameters["name"] = core.module().recipe_name();
   hyper_parameters["options"] =
       core.module().recipe_options().is_null() ? "" : core.module().recipe_options().to_yaml();
@@ -246,10 +253,10 @@ std::string CheckpointConnector::find(const std::string& ckpt) const {
   if (ckpt == "best") {
     if (!checkpointers.empty() && !checkpointers.front()->best_model_path().empty())
       return checkpointers.front()->best_model_path();
-    return find_best(root);
+    return find_best(root, module_type());
   }
-  if (ckpt == "auto" && !newest_run(root)) return {};
-  if (ckpt == "auto" || ckpt == "last") return find_last(root);
+  if (ckpt == "auto" && !newest_run(root, module_type())) return {};
+  if (ckpt == "auto" || ckpt == "last") return find_last(root, module_type());
   if (!FileSystem::current().exists(ckpt))
     throw Error("checkpoint",
                 fmt::format("there is no checkpoint '{}'; valid: last, auto, best or the path of a checkpoint's "

@@ -70,6 +70,8 @@ class CheckpointConnector {
   const State& rank_state();
   State merged_rank_state(int64_t saved_ranks) const;
   std::string callback_key(size_t index) const;
+  /// The C++ type of the module, by which its runs are found among others.
+  std::string module_type() const;
 
   RankCore& core_;
   State tree_;

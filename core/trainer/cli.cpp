@@ -74,7 +74,9 @@ std::string test(const Run& run) { return metrics_table(run.trainer.test(run.mod
 
 std::string predict(const Run& run) {
   const auto predictions = run.trainer.predict(run.module, run.data, run.ckpt);
-  return run.trainer.is_global_zero() ? save_predictions(predictions, run.trainer.run_directory()) : "";
+  if (!run.trainer.is_global_zero()) return "";
+  return save_predictions(predictions, run.trainer.run_directory()) +
+         (run.trainer.interrupted() ? "interrupted: the batches after it have no predictions\n" : "");
 }
 
 std::string tune(const Run& run) {

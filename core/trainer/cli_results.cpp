@@ -1,15 +1,20 @@
 #include <levin/core/trainer/cli_results.h>
 
+#include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
+#include <levin/core/base/log.h>
 #include <levin/core/checkpoint/safetensors.h>
 #include <levin/core/data/batch.h>
 #include <levin/core/interfaces/checkpointer.h>
+#include <levin/core/trainer/joined_predictions.h>
 
+#include <c10/util/StringUtil.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
 
 namespace levin {
 namespace {
@@ -18,21 +23,34 @@ namespace {
 std::string metric_text(double value) { return std::isnan(value) ? "nan" : fmt::format("{:.4g}", value); }
 
 /// "image [100, 1, 28, 28], label [100]"
-std::string shapes_text(const Batch& batch) {
+std::string shapes_text(const std::vector<Batch::Item>& tensors) {
+  constexpr size_t kMostNames = 20;
   std::string text;
-  for (const auto& [name, tensor] : batch.items()) {
-    text += (text.empty() ? "" : ", ") + name + " [";
-    for (int64_t i = 0; i < tensor.dim(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(tensor.size(i));
-    text += "]";
-  }
+  for (size_t i = 0; i < std::min(tensors.size(), kMostNames); ++i)
+    text += fmt::format("{}{} {}", i == 0 ? "" : ", ", tensors[i].first, c10::str(tensors[i].second.sizes()));
+  if (tensors.size() > kMostNames) text += fmt::format(" and {} more", tensors.size() - kMostNames);
   return text;
 }
 
-void write_tensors(const Batch& batch, const std::string& path) {
+/// Those that a file can hold; says in `problems` why it cannot hold the others.
+std::vector<Batch::Item> writable(std::vector<Batch::Item> tensors, std::vector<std::string>& problems) {
+  std::erase_if(tensors, [&](const Batch::Item& item) {
+    try {
+      check_fits_safetensors(item.first, item.second);
+      return false;
+    } catch (const Error& error) {
+      problems.emplace_back(error.what());
+      return true;
+    }
+  });
+  return tensors;
+}
+
+void write_tensors(const std::vector<Batch::Item>& tensors, const std::string& path) {
   auto& files = FileSystem::current();
   const std::string unfinished = path + ".unfinished";
   const auto file = files.create(unfinished);
-  write_safetensors(*file, batch.items());
+  write_safetensors(*file, tensors);
   file->close();
   files.rename(unfinished, path);
 }
@@ -49,8 +67,8 @@ std::string fit_ending(const Trainer& trainer) {
   std::string ending;
   for (const auto& [name, value] : metrics) ending += line(name, metric_text(value));
   if (const Checkpointer* checkpointer = trainer.checkpoint_callback()) {
-    if (const std::string best = checkpointer->best_model_path(); !best.empty())
-      ending += line("best checkpoint", best);
+    // Without a monitor no checkpoint is better than another.
+    if (checkpointer->best_model_score()) ending += line("best checkpoint", checkpointer->best_model_path());
     if (const std::string last = checkpointer->last_model_path(); !last.empty())
       ending += line("last checkpoint", last);
   }
@@ -83,19 +101,32 @@ std::string metrics_table(const std::vector<MetricMap>& results) {
 
 std::string save_predictions(const std::vector<std::vector<Batch>>& predictions, const std::string& run_directory) {
   std::string report;
+  std::vector<std::string> problems;
   for (size_t i = 0; i < predictions.size(); ++i) {
-    if (predictions[i].empty()) continue;
-    const Batch whole = Batch::concatenate(predictions[i]);
-    if (run_directory.empty()) {
-      report += fmt::format("predictions (not saved)  {}\n", shapes_text(whole));
+    const std::string name = predictions.size() == 1 ? "predictions" : fmt::format("predictions_{}", i);
+    JoinedPredictions joined = join_predictions(predictions[i]);
+    if (joined.tensors.empty()) {
+      report += fmt::format("no {}: {}\n", name,
+                            predictions[i].empty() ? "the loader gave no batch" : "predict_step returned nothing");
       continue;
     }
-    const std::string name = predictions.size() == 1 ? "predictions" : fmt::format("predictions_{}", i);
+    for (const std::string& note : joined.notes) log::warning(fmt::format("{}: {}", name, note));
+    if (run_directory.empty()) {
+      report += fmt::format("{} (not saved)  {}\n", name, shapes_text(joined.tensors));
+      continue;
+    }
+    const auto tensors = writable(std::move(joined.tensors), problems);
+    if (tensors.empty()) continue;
     const std::string path = fmt::format("{}/{}.safetensors", run_directory, name);
-    write_tensors(whole, path);
-    report += fmt::format("predictions  {}  {}\n", path, shapes_text(whole));
+    try {
+      write_tensors(tensors, path);
+      report += fmt::format("predictions  {}  {}\n", path, shapes_text(tensors));
+    } catch (const Error& error) {
+      problems.emplace_back(error.what());
+    }
   }
-  return report.empty() ? "no predictions\n" : report;
+  if (!problems.empty()) throw Error("predict", fmt::format("{}; saved is:\n{}", join(problems, "; "), report));
+  return report;
 }
 
 }  // namespace levin

@@ -142,6 +142,7 @@ void FitLoop::run(const std::function<void()>& reload) {
                                         std::chrono::duration<double>(progress.seconds_since_validation));
   interrupted_ = time_is_up_ = signal_passed_on_ = false;
   report_.emplace(core_);
+  unlogged_step_.clear();
   bool first = true;
   core_.in_fit_loop = true;
   while (!should_end()) {
@@ -165,6 +166,10 @@ void FitLoop::run(const std::function<void()>& reload) {
     }
     first = false;
     run_epoch();
+  }
+  if (!interrupted_) {
+    core_.add_to_row(unlogged_step_);
+    core_.emit_row();
   }
   report_->say_end(end_reason());
   core_.in_fit_loop = false;
@@ -364,6 +369,7 @@ bool FitLoop::validate() {
 
 /// `complete`: false when training ends inside the epoch, which a resumed run then goes on with.
 void FitLoop::finish_epoch(bool complete) {
+  if (core_.progress.batch > 0) unlogged_step_ = unlogged_step();
   core_.train_metrics.begin({.batch_size = 1, .step_default = false});
   core_.epoch_values_visible = true;
   const auto synchronize = [&] {
@@ -384,6 +390,18 @@ void FitLoop::finish_epoch(bool complete) {
   core_.epoch_values_visible = false;
   if (complete) report_->check_epoch();
   core_.agree_on_stop();
+}
+
+/// What the last step logged, where it was no logging boundary; with several ranks a collective. Nothing else has its
+/// values once the epoch has been summed up.
+MetricMap FitLoop::unlogged_step() {
+  MetricMap values;
+  // A rank whose last batch was a stand-in has logged nothing.
+  if (core_.world_size() > 1) core_.train_metrics.synchronize_step(core_.strategy().collective(), /*took_part=*/false);
+  core_.train_metrics.visit_step([&](const metrics::Collector::Value& value) {
+    if (value.logger) values[value.name] = value.value;
+  });
+  return values;
 }
 
 void FitLoop::end_by_signal() {

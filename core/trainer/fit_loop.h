@@ -55,6 +55,7 @@ class FitLoop {
   bool validation_due() const;
   bool validate();
   void finish_epoch(bool complete);
+  MetricMap unlogged_step();
   void end_by_signal();
   void suggest_workers(std::chrono::nanoseconds waited, std::chrono::nanoseconds total) const;
 
@@ -67,6 +68,7 @@ class FitLoop {
   std::vector<int64_t> validation_batches_;
   std::optional<int64_t> validate_every_;  ///< batches between validations inside an epoch
   std::chrono::steady_clock::time_point last_validation_;
+  MetricMap unlogged_step_;  ///< what the last step of the last epoch has logged and no row shows yet
   bool interrupted_ = false;
   bool had_data_ = false;          ///< this rank has had a batch in this epoch
   bool time_is_up_ = false;        ///< the other ranks were told

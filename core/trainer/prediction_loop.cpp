@@ -3,15 +3,19 @@
 #include <levin/core/base/signals.h>
 #include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/trainer/batch_state.h>
+#include <levin/core/trainer/joined_predictions.h>
 #include <levin/core/trainer/module_mode.h>
 #include <levin/core/trainer/stand_in.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace levin {
 namespace {
 
-/// Each batch of all ranks in one, in the order of the examples.
+/// The batches of all ranks in the order of the examples: each in one, or in the parts of the ranks where one would not
+/// hold all of them.
 std::vector<Batch> gathered(Collective& collective, const std::vector<Batch>& own) {
   std::vector<std::vector<Batch>> parts;
   State batches = State::list();
@@ -23,7 +27,12 @@ std::vector<Batch> gathered(Collective& collective, const std::vector<Batch>& ow
   }
   std::vector<Batch> all;
   all.reserve(parts.size());
-  for (const auto& of_batch : parts) all.push_back(Batch::concatenate(of_batch));
+  for (auto& of_batch : parts) {
+    if (are_slices_of_one_batch(of_batch))
+      all.push_back(Batch::concatenate(of_batch));
+    else
+      std::move(of_batch.begin(), of_batch.end(), std::back_inserter(all));
+  }
   return all;
 }
 

@@ -11,7 +11,8 @@ class PredictionLoop {
  public:
   PredictionLoop(RankCore& core, Hooks& hooks) : core_(core), hooks_(hooks) {}
 
-  /// Predictions of every batch, one list for each loader, on the CPU.
+  /// Predictions of every batch, one list for each loader, on the CPU. With several ranks those of all, on each: the
+  /// ranks' parts of a batch are one, unless they differ in more than the number of rows.
   std::vector<std::vector<Batch>> run(const DataLoaders& loaders, const std::vector<int64_t>& batches);
 
  private:

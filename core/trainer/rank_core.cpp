@@ -6,6 +6,7 @@
 #include <levin/core/comm/control_plane.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/metrics/metric.h>
+#include <levin/core/metrics/metric_name.h>
 #include <levin/core/precision/full_precision.h>
 #include <levin/core/trainer/hooks.h>
 
@@ -210,6 +211,7 @@ void RankCore::append_to_row(const std::string& name, double value) {
 
 void RankCore::add_to_row(const MetricMap& values) {
   for (const auto& [name, value] : values) {
+    metrics::check_metric_name(name);
     metrics_cache_[name] = value;
     append_to_row(name, value);
   }
@@ -229,6 +231,7 @@ void RankCore::log_step_row() {
     if (value.prog_bar) bar_cache_[value.name] = value.value;
     if (value.logger) append_to_row(value.name, value.value);
   });
+  train_metrics.end_step();
   emit_row();
 }
 

@@ -461,13 +461,13 @@ void Session::start_fit(const SessionRequest& request) {
 
 void Session::run_fit(const SessionRequest& request) {
   start_fit(request);
+  core_.train_metrics.begin({});
   if (core_.resumed) {
     const Activity activity(core_, "restore_optimization");
     checkpoints_.restore_optimization();
   }
   fit_loop_.sanity_check();
   core_.strategy().broadcast_optimizers(optimization_.optimizers());
-  core_.train_metrics.begin({});
   {
     std::optional<torch::autograd::DetectAnomalyGuard> anomaly;
     std::optional<AnomalyUnits> anomaly_units;

@@ -47,7 +47,9 @@ class Trainer {
   std::vector<MetricMap> test(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
                               const std::string& ckpt = "");
   std::vector<MetricMap> test(std::shared_ptr<Module> module, DataLoaders loaders = {}, const std::string& ckpt = "");
-  /// Predictions of every batch, one list for each loader, on the CPU.
+  /// Predictions of every batch, one list for each loader, on the CPU. With several ranks those of all: a batch whose
+  /// parts differ between ranks in more than the number of rows (in width, or by a number of the whole batch) comes in
+  /// parts, in the order of the ranks.
   std::vector<std::vector<Batch>> predict(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
                                           const std::string& ckpt = "");
   std::vector<std::vector<Batch>> predict(std::shared_ptr<Module> module, DataLoaders loaders = {},

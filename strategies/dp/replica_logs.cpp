@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/metrics/metric.h>
+#include <levin/core/metrics/metric_reference.h>
 
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
@@ -58,7 +59,7 @@ struct ReplicaLogs::Entry {
   // One of these.
   double number = 0;
   at::Tensor tensor;  ///< on a device, or of a number of elements that cannot be logged
-  metrics::Metric* metric = nullptr;
+  metrics::MetricReference metric;
 };
 
 /// The runtime of one replica.
@@ -94,7 +95,7 @@ class ReplicaLogs::Recorder final : public detail::ModuleRuntime {
     add(name, options).number = value;
   }
   void log(std::string_view name, metrics::Metric& metric, const LogOptions& options) override {
-    add(name, options).metric = &metric;
+    add(name, options).metric = metrics::MetricReference(metric);
   }
   void log(std::string_view name, const at::Tensor& value, const LogOptions& options) override {
     Entry& entry = add(name, options);
@@ -155,7 +156,7 @@ void ReplicaLogs::replay(const std::vector<int64_t>& weights) {
     for (const Entry& entry : recorders_[replica]->entries()) {
       const auto entries = gather(entry, replica, weights.size());
       if (entries.empty()) continue;
-      if (entry.metric != nullptr)
+      if (entry.metric)
         replay_metric(entries);
       else
         replay_value(entries, weights);
@@ -214,11 +215,12 @@ void ReplicaLogs::replay_metric(const std::vector<const Entry*>& entries) {
   const auto known = metrics_of_module_.find(first.name);
   // Until the module itself has logged it, the replica's metric keeps what it has seen.
   if (known == metrics_of_module_.end()) return;
-  metrics::Metric& metric = *known->second;
+  metrics::Metric& metric = *known->second.get(first.name);
   for (const Entry* entry : entries) {
-    if (entry->metric == &metric) continue;
-    metric.merge_from(*entry->metric);
-    entry->metric->reset();
+    metrics::Metric* const of_replica = entry->metric.get(first.name);
+    if (of_replica == &metric) continue;
+    metric.merge_from(*of_replica);
+    of_replica->reset();
   }
   origin_->log(first.name, metric, first.options);
 }

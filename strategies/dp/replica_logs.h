@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/metrics/log_options.h>
+#include <levin/core/metrics/metric_reference.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -14,9 +15,6 @@ namespace levin {
 
 namespace detail {
 class ModuleRuntime;
-}
-namespace metrics {
-class Metric;
 }
 
 /// What replicas log in a step: kept while they run, then handed on as if one module had seen the whole batch.
@@ -48,8 +46,8 @@ class ReplicaLogs {
 
   std::vector<std::unique_ptr<Recorder>> recorders_;
   detail::ModuleRuntime* origin_ = nullptr;
-  at::Device device_;                                          ///< where tensors are combined
-  std::map<std::string, metrics::Metric*> metrics_of_module_;  ///< by logged name
+  at::Device device_;                                                  ///< where tensors are combined
+  std::map<std::string, metrics::MetricReference> metrics_of_module_;  ///< by logged name
 };
 
 }  // namespace levin

@@ -2,6 +2,8 @@
 
 #include <levin/core/base/error.h>
 
+#include "../support/captured_log.h"
+
 #include <gtest/gtest.h>
 
 #include <string>
@@ -29,7 +31,19 @@ TEST(CheckpointName, AMetricWithASlashMakesNoFolder) {
   EXPECT_EQ(render("{epoch}-{val/acc:.1f}"), "epoch=1-val_acc=0.5");
 }
 
-TEST(CheckpointName, AMetricThatIsNotThereIsNone) { EXPECT_EQ(render("{nope:.2f}x"), "nope=nonex"); }
+TEST(CheckpointName, AMetricThatIsNotThereIsNoneAndNamedOnce) {
+  const testing::CapturedLog log;
+  const CheckpointName name("{val_los:.2f}x", true, "model_checkpoint.filename");
+  EXPECT_EQ(name.render(0, 1, {{"val_loss", 1.0}}), "val_los=nonex");
+  EXPECT_EQ(name.render(0, 2, {{"val_loss", 1.0}, {"more", 1.0}}), "val_los=nonex");
+  const std::string text = log.text();
+  EXPECT_NE(
+      text.find("model_checkpoint.filename names the metric 'val_los', which was not logged so far: 'none' stands "
+                "in its place; did you mean 'val_loss'?; valid: epoch, step, val_loss"),
+      text.npos)
+      << text;
+  EXPECT_EQ(text.find("val_los'"), text.rfind("val_los'")) << text;
+}
 
 TEST(CheckpointName, RefusesNamesThatNoFileSystemTakes) {
   EXPECT_EQ(render("{epoch:099d}", false), std::string(98, '0') + "1");

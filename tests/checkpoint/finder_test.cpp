@@ -83,7 +83,7 @@ TEST_F(FinderTest, LastIsTheNewestThatIsWhole) {
 
 TEST_F(FinderTest, NothingThereSaysWhatWasLookedForWhere) {
   for (const auto& find : {find_last, find_best}) {
-    const std::string message = message_of([&] { find(folder_); });
+    const std::string message = message_of([&] { find(folder_, ""); });
     EXPECT_NE(message.find("version_N/checkpoints"), std::string::npos) << message;
     EXPECT_NE(message.find("below " + folder_), std::string::npos) << message;
   }
@@ -111,6 +111,48 @@ TEST_F(FinderTest, BestOfARunThatWasMoved) {
 TEST_F(FinderTest, BestWithoutAMonitor) {
   save(1, "last", 25);
   EXPECT_NE(message_of([&] { find_best(folder_); }).find("no best_model_path among the callbacks"), std::string::npos);
+}
+
+TEST_F(FinderTest, BestIsOfACallbackThatKnowsAScore) {
+  const auto best = save(1, "epoch=0", 5);
+  State tree = testing::sample_tree(9);
+  tree["callbacks"]["a"]["best_model_path"] = "the newest, without a monitor";
+  tree["callbacks"]["a"]["best_model_score"] = State();
+  tree["callbacks"]["b"]["best_model_path"] = best;
+  tree["callbacks"]["b"]["best_model_score"] = 0.5;
+  write_checkpoint(checkpoint(1, "last"), tree, {.global_step = 9});
+  EXPECT_EQ(find_best(folder_), best);
+}
+
+TEST_F(FinderTest, RunsOfOtherModulesArePassedOver) {
+  const auto save_of = [&](int version, const char* type) {
+    State tree = testing::sample_tree(5);
+    tree["hyper_parameters"]["type"] = type;
+    write_checkpoint(checkpoint(version, "last"), tree, {.global_step = 5});
+  };
+  save(0, "last", 1);
+  save_of(1, "Classifier");
+  save_of(2, "Gan");
+  save_of(3, "Vit");
+  EXPECT_EQ(newest_run(folder_), path("version_3"));
+  EXPECT_EQ(newest_run(folder_, "Gan"), path("version_2"));
+  EXPECT_EQ(newest_run(folder_, "Classifier"), path("version_1"));
+  EXPECT_EQ(find_last(folder_, "Classifier"), checkpoint(1, "last"));
+  EXPECT_EQ(newest_run(folder_, "Lstm"), path("version_0")) << "it does not tell its module";
+  std::filesystem::remove_all(path("version_0"));
+  EXPECT_EQ(newest_run(folder_, "Lstm"), std::nullopt);
+  for (const auto& find : {find_last, find_best}) {
+    const std::string message = message_of([&] { find(folder_, "Lstm"); });
+    EXPECT_NE(message.find("checkpoint of Lstm; got only runs of other modules below " + folder_ +
+                           ": version_3 (Vit), version_2 (Gan), version_1 (Classifier)"),
+              std::string::npos)
+        << message;
+  }
+  const auto said = std::find_if(warnings_.begin(), warnings_.end(), [](const std::string& line) {
+    return line.find("passed over runs of other modules than Classifier: version_3 (Vit), version_2 (Gan)") !=
+           std::string::npos;
+  });
+  EXPECT_NE(said, warnings_.end());
 }
 
 TEST_F(FinderTest, CallbacksInAList) {

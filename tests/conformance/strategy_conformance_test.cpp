@@ -2,8 +2,15 @@
 
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/core/base/error.h>
+#include <levin/core/metrics/mean_squared_error.h>
+#include <levin/core/trainer/joined_predictions.h>
+#include <levin/loggers/csv_logger.h>
 
 #include <gmock/gmock-matchers.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
 
 namespace levin::testing {
 namespace {
@@ -110,6 +117,97 @@ TEST_P(StrategyConformance, PredictionsComeInTheOrderOfTheExamples) {
   ASSERT_EQ(got.at(0).size(), expected.at(0).size());
   for (size_t i = 0; i < expected[0].size(); ++i)
     EXPECT_TRUE(got[0][i]["y"].allclose(expected[0][i]["y"])) << "batch " << i;
+}
+
+/// Predicts what one tensor of all ranks cannot hold: rows whose width depends on the rank, and a number a batch.
+class UnevenNet : public Net {
+ public:
+  using Net::Net;
+  Batch predict_step(const Batch& batch, int64_t batch_idx) override {
+    Batch prediction = Net::predict_step(batch, batch_idx);
+    prediction.set("wide", prediction["y"].expand({-1, 1 + trainer().global_rank()}));
+    prediction.set("examples", at::scalar_tensor(batch.size(), at::kLong));
+    return prediction;
+  }
+};
+
+TEST_P(StrategyConformance, NoPredictionIsLostWhereRanksDiffer) {
+  seed_everything(3);
+  const auto module = make<UnevenNet>();
+  const DataLoader loader(tiny_dataset(19), {.global_batch_size = 8});
+  Trainer one(trainer_options({}, {"single_device", 1}));
+  Trainer several(trainer_options({}, GetParam()));
+  const auto expected = join_predictions(one.predict(module, loader).at(0)).tensors;
+  const auto joined = join_predictions(several.predict(module, loader).at(0));
+  EXPECT_TRUE(joined.notes.empty());
+  const Batch got = [&] {
+    Batch batch;
+    for (const auto& [name, tensor] : joined.tensors) batch.set(name, tensor);
+    return batch;
+  }();
+  EXPECT_TRUE(got["y"].allclose(expected.at(0).second));
+  EXPECT_EQ(got["examples"].sum().item<int64_t>(), 19);
+  const at::Tensor* lengths = got.find("wide.lengths");
+  for (int64_t i = 0; i < 19; ++i) {
+    const at::Tensor row = got["wide"][i];
+    const int64_t length = lengths == nullptr ? row.size(0) : (*lengths)[i].item<int64_t>();
+    EXPECT_TRUE(row.slice(0, 0, length).eq(got["y"][i]).all().item<bool>()) << "row " << i;
+    EXPECT_TRUE(row.slice(0, length).eq(0).all().item<bool>()) << "row " << i;
+  }
+}
+
+TEST_P(StrategyConformance, TheLastStepHasARow) {
+  const std::string root = fresh_folder("conformance");
+  train({.examples = 20,
+         .epochs = 2,
+         .configure =
+             [&](TrainerOptions& options) {
+               options.logger = {make<CsvLogger>({})};
+               options.default_root_dir = root;
+               options.log_every_n_steps = 1000;
+             }},
+        GetParam());
+  std::ifstream file(root + "/version_0/metrics.csv");
+  if (!file.is_open() && has_processes()) GTEST_SKIP() << "rank 0 has the file";
+  std::string header;
+  std::getline(file, header);
+  ASSERT_NE(header.find("train_loss_step"), std::string::npos) << header;
+  const auto column =
+      std::count(header.begin(), header.begin() + static_cast<int64_t>(header.find("train_loss_step")), ',');
+  int64_t rows = 0;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream cells(line);
+    std::string cell;
+    for (int64_t i = 0; i <= column; ++i) std::getline(cells, cell, ',');
+    if (cell.empty()) continue;
+    ++rows;
+    EXPECT_TRUE(line.starts_with("1,6,")) << line;
+  }
+  EXPECT_EQ(rows, 1);
+}
+
+/// Logs a metric that is gone when the epoch ends.
+class ForgetfulNet : public Net {
+ public:
+  using Net::Net;
+  StepOutput validation_step(const Batch& batch, int64_t) override {
+    const auto metric = std::make_unique<metrics::MeanSquaredError>(metrics::MeanSquaredErrorOptions());
+    log("val_mse", metric->update(forward(batch["x"]), batch["y"]));
+    return {};
+  }
+};
+
+TEST_P(StrategyConformance, AMetricThatIsGoneIsNamed) {
+  if (has_processes()) GTEST_SKIP() << kProgramEnds;
+  const auto module = make<ForgetfulNet>();
+  Trainer trainer(trainer_options({}, GetParam()));
+  try {
+    trainer.validate(module, DataLoader(tiny_dataset(19), {.global_batch_size = 8}));
+    FAIL() << "nothing was thrown";
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("the metric logged as 'val_mse' was destroyed"));
+    EXPECT_THAT(error.what(), ::testing::Not(::testing::HasSubstr("MiB")));
+  }
 }
 
 TEST_P(StrategyConformance, ResumesToTheBit) {

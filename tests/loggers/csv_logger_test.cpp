@@ -157,14 +157,16 @@ TEST_F(CsvLoggerTest, ASecondFitContinuesTheFile) {
   EXPECT_EQ(content(), "epoch,step,b,a,c\n0,1,1,2,\n0,2,,3,\n0,3,,,4\n");
 }
 
-TEST_F(CsvLoggerTest, AMetricMayBeCalledEpoch) {
+TEST_F(CsvLoggerTest, AValueCalledEpochOrStepMakesNoSecondColumn) {
   for (int64_t fit = 0; fit < 2; ++fit) {
     CsvLogger logger;
     logger.start(run_);
-    log_one(logger, "epoch", 0.5, fit);
+    const std::vector<MetricValue> values{{"epoch", 0.5}, {"a", 3}, {"step", 7}};
+    logger.log_metrics(values, fit, 0);
+    log_one(logger, "a", 4, 100000);
     logger.finish(TrainerStatus::kFinished);
   }
-  EXPECT_EQ(content(), "epoch,step,epoch\n0,0,0.5\n0,1,0.5\n");
+  EXPECT_EQ(content(), "epoch,step,a\n0.5,7,3\n0,100000,4\n0.5,7,3\n0,100000,4\n");
   EXPECT_TRUE(warnings_.empty());
 }
 

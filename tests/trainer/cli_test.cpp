@@ -33,7 +33,7 @@ struct LineOptions {
   static void describe(Schema<LineOptions>& schema) {
     schema.field("lr", &LineOptions::lr, "learning rate").above(0);
     schema.field("trouble", &LineOptions::trouble, "what goes wrong in training")
-        .one_of({"none", "exception", "libtorch", "interrupt"});
+        .one_of({"none", "exception", "libtorch", "interrupt", "ragged"});
   }
 };
 
@@ -65,8 +65,13 @@ class Line : public Module {
     return {};
   }
 
-  Batch predict_step(const Batch& batch, int64_t /*batch_idx*/) override {
-    return {{"prediction", linear_(batch["x"])}};
+  Batch predict_step(const Batch& batch, int64_t batch_idx) override {
+    const at::Tensor prediction = linear_(batch["x"]);
+    if (options_.trouble != "ragged") return {{"prediction", prediction}};
+    return {{"prediction", prediction},
+            {"wide", prediction.expand({-1, batch.size() / 2})},
+            {"mean", prediction.mean()},
+            {"dims", batch_idx == 0 ? prediction : prediction.squeeze(1)}};
   }
 
   OptimizerConfigs configure_optimizers() override {
@@ -155,7 +160,7 @@ TEST_F(CliTest, FitTrainsAndSaysWhereThingsAre) {
   const Outcome fit = run_small("fit");
   ASSERT_EQ(fit.status, 0) << fit.err;
   EXPECT_NE(fit.out.find("val_loss"), std::string::npos) << fit.out;
-  EXPECT_NE(fit.out.find("best checkpoint"), std::string::npos) << fit.out;
+  EXPECT_NE(fit.out.find("last checkpoint"), std::string::npos) << fit.out;
   EXPECT_NE(fit.out.find(root_ + "/version_0"), std::string::npos) << fit.out;
   EXPECT_TRUE(std::filesystem::exists(root_ + "/version_0/metrics.csv"));
   EXPECT_NE(read(root_ + "/version_0/config.yaml").find("max_epochs: 2"), std::string::npos);
@@ -191,6 +196,24 @@ TEST_F(CliTest, PredictWritesAFile) {
   EXPECT_NE(predict.out.find(path), std::string::npos) << predict.out;
   const SafetensorsFile file(path);
   EXPECT_EQ(file.shape("prediction"), (std::vector<int64_t>{24, 1}));
+}
+
+TEST_F(CliTest, PredictLosesNothingThatDiffersBetweenBatches) {
+  for (const char* ranks : {"1", "2"}) {
+    const Outcome predict = run_small("predict", {"--model.trouble=ragged", "--trainer.strategy=ddp_threads",
+                                                  std::string("--trainer.devices=") + ranks});
+    ASSERT_EQ(predict.status, 0) << predict.err;
+    EXPECT_NE(predict.err.find("'dims' does not fit into one tensor"), std::string::npos) << predict.err;
+    const SafetensorsFile file(root_ + "/version_" + (*ranks == '1' ? "0" : "1") + "/predictions.safetensors");
+    const at::Tensor prediction = file.read("prediction");
+    ASSERT_EQ(prediction.size(0), 24);
+    const at::Tensor wide = file.read("wide");
+    const at::Tensor lengths = file.read("wide.lengths");
+    for (int64_t i = 0; i < 24; ++i)
+      EXPECT_TRUE(wide[i].slice(0, 0, lengths[i].item<int64_t>()).eq(prediction[i]).all().item<bool>()) << i;
+    EXPECT_TRUE(file.read("mean")[0].equal(file.read("dims.batch_0").mean()));
+    EXPECT_GE(file.shape("mean").at(0), 3);
+  }
 }
 
 TEST_F(CliTest, ResumesFromLast) {

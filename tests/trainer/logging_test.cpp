@@ -5,7 +5,10 @@
 #include <levin/core/metrics/accuracy.h>
 
 #include <cmath>
+#include <functional>
 #include <map>
+#include <memory>
+#include <vector>
 
 namespace levin {
 namespace {
@@ -69,7 +72,10 @@ TEST(Logging, StepsAtBoundariesAndWeightedEpochs) {
   // Batches of 8, 8, 4: the mean of 0, 1, 2 weighted by size is (0*8 + 1*8 + 2*4) / 20.
   trainer.fit(make<Logging>({.width = 3}), tiny_loader(20), tiny_loader(20, 8, false));
   const auto& rows = fixture.logger->rows;
-  ASSERT_EQ(rows.size(), 3u);
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_EQ(rows[3].step, 3);
+  EXPECT_EQ(rows[3].values.at("index_step"), 2.0) << "the last step, no boundary";
+  EXPECT_EQ(rows[3].values.size(), 2U) << "train_loss_step is the other one";
   EXPECT_EQ(rows[0].step, 2);
   EXPECT_EQ(rows[0].values.at("index_step"), 1.0);
   EXPECT_EQ(rows[0].values.count("hidden"), 0u);
@@ -179,6 +185,144 @@ TEST(Logging, MistakesAreNamed) {
         << error.what();
   }
   EXPECT_THROW(make<TinyModule>({})->log("x", 1.0), Error) << "no trainer runs the module";
+}
+
+/// The steps whose training metrics reached the loggers.
+std::vector<int64_t> steps_with_rows(int64_t every, const std::function<void(TrainerOptions&)>& change = {}) {
+  Fixture fixture;
+  fixture.options.log_every_n_steps = every;
+  if (change) change(fixture.options);
+  Trainer trainer(fixture.options);
+  trainer.fit(make<Logging>({}), tiny_loader(20), tiny_loader(20, 8, false));
+  std::vector<int64_t> steps;
+  for (const Row& row : fixture.logger->rows)
+    if (row.values.contains("index_step")) steps.push_back(row.step);
+  return steps;
+}
+
+TEST(Logging, TheLastStepHasARow) {
+  using Steps = std::vector<int64_t>;
+  const auto epochs = [](int64_t count) { return [count](TrainerOptions& options) { options.max_epochs = count; }; };
+  const auto stops_at_second_batch = [](TrainerOptions& options) {
+    options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{
+        .on_train_batch_end = [](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t batch_idx) {
+          if (batch_idx == 1) trainer.request_stop("enough");
+        }})};
+  };
+  const auto stops_at_first_epoch = [](TrainerOptions& options) {
+    options.max_epochs = 2;
+    options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{
+        .on_train_epoch_end = [](Trainer& trainer, Module&) { trainer.request_stop("enough"); }})};
+  };
+  // Epochs of 3 batches.
+  EXPECT_EQ(steps_with_rows(50), (Steps{3}));
+  EXPECT_EQ(steps_with_rows(3), (Steps{3})) << "a boundary: one row";
+  EXPECT_EQ(steps_with_rows(50, epochs(3)), (Steps{9}));
+  EXPECT_EQ(steps_with_rows(2, epochs(3)), (Steps{2, 4, 6, 8, 9}));
+  EXPECT_EQ(steps_with_rows(50, [](TrainerOptions& options) { options.max_steps = 2; }), (Steps{2}));
+  EXPECT_EQ(steps_with_rows(2, [](TrainerOptions& options) { options.max_steps = 2; }), (Steps{2}));
+  EXPECT_EQ(steps_with_rows(50, [](TrainerOptions& options) { options.accumulate_grad_batches = 2; }), (Steps{2}));
+  EXPECT_EQ(steps_with_rows(50, stops_at_second_batch), (Steps{2}));
+  EXPECT_EQ(steps_with_rows(50, stops_at_first_epoch), (Steps{3}));
+}
+
+/// What goes wrong where `module` is trained and validated.
+std::string mistake_of(const std::shared_ptr<Module>& module) {
+  Trainer trainer(quiet(2));
+  try {
+    trainer.fit(module, tiny_loader(), tiny_loader());
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Logging, AMetricThatDiesBeforeTheEpochsEndIsNamed) {
+  class OfTheStep : public TinyModule {
+   public:
+    using TinyModule::TinyModule;
+    StepOutput validation_step(const Batch& batch, int64_t) override {
+      const auto metric = std::make_unique<metrics::Accuracy>(metrics::AccuracyOptions{.num_classes = 2});
+      const auto classes = at::zeros({batch.size()}, at::kLong);
+      log("val_acc", metric->update(classes, classes));
+      return {};
+    }
+  };
+  /// The same in the last batch alone, so that nobody logs the name again.
+  class OfTheLastStep : public OfTheStep {
+   public:
+    using OfTheStep::OfTheStep;
+    StepOutput validation_step(const Batch& batch, int64_t batch_idx) override {
+      return batch_idx == 4 ? OfTheStep::validation_step(batch, batch_idx) : StepOutput();
+    }
+  };
+  /// Moved by a vector that grows.
+  class Moved : public TinyModule {
+   public:
+    using TinyModule::TinyModule;
+    StepOutput validation_step(const Batch& batch, int64_t) override {
+      metrics_.emplace_back(metrics::AccuracyOptions{.num_classes = 2});
+      const auto classes = at::zeros({batch.size()}, at::kLong);
+      log("val_acc", metrics_.front().update(classes, classes));
+      return {};
+    }
+
+   private:
+    std::vector<metrics::Accuracy> metrics_;
+  };
+  for (const std::shared_ptr<Module>& module :
+       std::vector<std::shared_ptr<Module>>{make<OfTheStep>({}), make<OfTheLastStep>({}), make<Moved>({})}) {
+    const std::string mistake = mistake_of(module);
+    EXPECT_NE(mistake.find("[log] the metric logged as 'val_acc' was destroyed or moved before the end of the epoch"),
+              mistake.npos)
+        << mistake;
+    EXPECT_NE(mistake.find("member of the module"), mistake.npos) << mistake;
+  }
+}
+
+TEST(Logging, AMetricMayBeMadeAnewForEveryEpoch) {
+  class Fresh : public TinyModule {
+   public:
+    using TinyModule::TinyModule;
+    void on_validation_epoch_start() override {
+      metric_ = std::make_unique<metrics::Accuracy>(metrics::AccuracyOptions{.num_classes = 2});
+    }
+    StepOutput validation_step(const Batch& batch, int64_t) override {
+      const auto classes = at::zeros({batch.size()}, at::kLong);
+      log("val_acc", metric_->update(classes, classes));
+      return {};
+    }
+
+   private:
+    std::unique_ptr<metrics::Accuracy> metric_;
+  };
+  EXPECT_EQ(mistake_of(make<Fresh>({})), "");
+}
+
+TEST(Logging, TheTrainersCountersAreNoMetrics) {
+  class Counting : public TinyModule {
+   public:
+    explicit Counting(const std::string& name) : TinyModule({}), name_(name) {}
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      log(name_, 1.0);
+      return TinyModule::training_step(batch, batch_idx);
+    }
+
+   private:
+    std::string name_;
+  };
+  for (const char* name : {"epoch", "step"}) {
+    const std::string expected = "[log] a metric cannot be called '" + std::string(name) + "'";
+    EXPECT_TRUE(mistake_of(std::make_shared<Counting>(name)).starts_with(expected));
+    Fixture fixture;
+    fixture.options.callbacks = {
+        make<LambdaCallback>(LambdaCallbackOptions{.on_train_start = [&](Trainer& trainer, Module&) {
+          trainer.log_metrics({{name, 1.0}});
+        }})};
+    Trainer trainer(fixture.options);
+    EXPECT_THROW(trainer.fit(make<TinyModule>({}), tiny_loader()), Error);
+  }
+  EXPECT_EQ(mistake_of(std::make_shared<Counting>("epochs")), "");
 }
 
 TEST(Logging, NaNReachesTheLoggers) {

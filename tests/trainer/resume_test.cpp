@@ -146,6 +146,11 @@ TEST(Resume, IsBitwiseWithWorkersAndClipping) {
                              }});
 }
 
+TEST(Resume, TheRowOfALastStepThatIsNoBoundaryIsTheSame) {
+  const auto change = [](TrainerOptions& options) { options.log_every_n_steps = 1000; };
+  expect_resumes_everywhere({.accumulate = 1, .change = change});
+}
+
 TEST(Resume, ContinuesAfterMaxStepsWasRaised) {
   const std::string folder = fresh_folder("raise");
   const RunResult whole = run({}, nullptr, "");
@@ -229,6 +234,50 @@ TEST(Resume, FromWhatWasSavedAfterACallOfSeveralRanks) {
     resumed.fit(again, testing::tiny_loader(), {}, path);
     EXPECT_EQ(resumed.global_step(), 2 * trainer.global_step());
   }
+}
+
+/// Another program in the same folder.
+class AnotherModule : public TinyModule {
+ public:
+  using TinyModule::TinyModule;
+};
+
+class ThirdModule : public TinyModule {
+ public:
+  using TinyModule::TinyModule;
+};
+
+TEST(Resume, RunsOfOtherModulesArePassedOver) {
+  const std::string root = fresh_folder("programs");
+  const auto train = [&](const std::shared_ptr<Module>& module, const std::string& ckpt) {
+    TrainerOptions options = quiet(1);
+    options.max_epochs = ckpt.empty() ? 1 : 2;
+    options.default_root_dir = root;
+    options.enable_checkpointing = true;
+    options.callbacks = {make<ModelCheckpoint>({.monitor = "val_loss", .save_last = true})};
+    Trainer trainer(options);
+    trainer.fit(module, testing::tiny_loader(), testing::tiny_loader(16, 8, false), ckpt);
+    return trainer.global_step();
+  };
+  train(make<TinyModule>({}), "");
+  train(make<AnotherModule>({.width = 3}), "");
+  EXPECT_EQ(train(make<TinyModule>({}), "last"), 10);
+  train(make<AnotherModule>({.width = 3}), "");
+  for (const char* ckpt : {"best", "last"}) {
+    TrainerOptions options = quiet(1);
+    options.default_root_dir = root;
+    EXPECT_EQ(Trainer(options).validate(make<TinyModule>({}), testing::tiny_loader(), ckpt).size(), 1U) << ckpt;
+    try {
+      Trainer(options).validate(make<ThirdModule>({}), testing::tiny_loader(), ckpt);
+      FAIL() << "took a run of another module";
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      EXPECT_NE(message.find("got only runs of other modules below " + root), message.npos) << message;
+      EXPECT_NE(message.find("version_1 ("), message.npos) << message;
+      EXPECT_NE(message.find("AnotherModule"), message.npos) << message;
+    }
+  }
+  EXPECT_EQ(train(make<ThirdModule>({.width = 5}), "auto"), 10) << "a fresh start of two epochs";
 }
 
 TEST(Resume, RefusesAnotherModelAndNamesTheDifference) {

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <string_view>
+
+namespace levin::metrics {
+
+/// Throws levin::Error for a name that nothing can be logged as: an empty one, and "epoch" and "step", which loggers
+/// and the names of checkpoints have for the trainer's own counters.
+void check_metric_name(std::string_view name);
+
+}  // namespace levin::metrics
