@@ -1,13 +1,13 @@
 # The libraries beside LibTorch that Levin's own code links, as targets. The build and the installed package both include
 # this file, so that the two cannot differ. LEVIN_STATIC_DEPS takes the static ones, for binaries carried elsewhere.
 
-# A library that has no CMake package everywhere, as the target levin::NAME.
+# A library that has no CMake package everywhere, as the target levin::NAME. SHARED: always the shared one.
 function(_levin_find_library name header)
   if(TARGET levin::${name})
     return()
   endif()
   set(file_name ${name})
-  if(LEVIN_STATIC_DEPS)
+  if(LEVIN_STATIC_DEPS AND NOT "SHARED" IN_LIST ARGN)
     set(file_name lib${name}.a)
   endif()
   find_library(LEVIN_${name}_LIBRARY NAMES ${file_name})
@@ -34,3 +34,7 @@ _levin_find_library(yaml-cpp yaml-cpp/yaml.h)
 _levin_find_library(xxhash xxhash.h)
 # Boost's own target defines a macro, which the precompiled header's other users would have to define as well.
 _levin_find_library(boost_program_options boost/program_options.hpp)
+# A static libdw needs libelf and four libraries for compressed sections.
+if(LEVIN_SOURCE_LINES)
+  _levin_find_library(dw elfutils/libdwfl.h SHARED)
+endif()

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/data/batch_plan.h>
+#include <levin/core/data/data_notes.h>
 #include <levin/core/data/fetch_scope.h>
 #include <levin/core/data/inline_source.h>
 #include <levin/core/data/loader_pass.h>
@@ -16,6 +17,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -70,7 +72,11 @@ struct DataLoader::Core {
   std::weak_ptr<data::BatchSource> running;
 
   int64_t checked_size() const {
-    const int64_t size = dataset->size();
+    const int64_t size = noting_errors([this] { return dataset->size(); },
+                                       [this](ErrorNotes& notes) {
+                                         const data::Dataset& given = *dataset;
+                                         data::note_data(notes, "size", typeid(given));
+                                       });
     if (size < 0) throw Error("data", fmt::format("the data set says that it has {} examples", size));
     return size;
   }
@@ -111,7 +117,11 @@ struct DataLoader::Core {
     auto shared = std::make_shared<data::SizedPass>();
     shared->dataset = dataset;
     const int64_t size = checked_size();
-    shared->order = sampler->order(size, position.seed, position.epoch);
+    shared->order = noting_errors([&] { return sampler->order(size, position.seed, position.epoch); },
+                                  [this](ErrorNotes& notes) {
+                                    const data::Sampler& given = *sampler;
+                                    data::note_data(notes, "order", typeid(given));
+                                  });
     check_order(shared->order, size);
     shared->plan =
         plan(static_cast<int64_t>(shared->order.size()), position.rank, position.world_size, position.first_example);

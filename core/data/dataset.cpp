@@ -1,8 +1,10 @@
 #include <levin/core/data/dataset.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/data/data_notes.h>
 #include <levin/core/data/example_stack.h>
 
+#include <typeinfo>
 #include <utility>
 
 namespace levin::data {
@@ -40,13 +42,17 @@ Batch Dataset::get_batch(std::span<const int64_t> indices, Generator& generator)
   FetchingByGet guard(this);
   const auto example = [&](int64_t index) {
     Generator sample_generator = generator.for_sample(index);
-    return get(index, sample_generator);
+    return noting_errors([&] { return get(index, sample_generator); },
+                         [&](ErrorNotes& notes) {
+                           note_data(notes, "get", typeid(*this), {&index, 1});
+                         });
   };
   if (const CollateFunction collate_examples = collate()) {
     std::vector<Batch> examples;
     examples.reserve(indices.size());
     for (int64_t index : indices) examples.push_back(example(index));
-    return collate_examples(examples);
+    return noting_errors([&] { return collate_examples(examples); },
+                         [&](ErrorNotes& notes) { note_data(notes, "collate", typeid(*this), indices); });
   }
   ExampleStack stack(static_cast<int64_t>(indices.size()));
   for (int64_t index : indices) stack.add(example(index));

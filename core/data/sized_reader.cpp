@@ -1,6 +1,9 @@
 #include <levin/core/data/sized_reader.h>
 
+#include <levin/core/data/data_notes.h>
+
 #include <span>
+#include <typeinfo>
 #include <utility>
 
 namespace levin::data {
@@ -20,9 +23,10 @@ std::optional<Batch> SizedReader::next() {
   const auto [begin, end] = pass_->plan.range(batch_);
   batch_ += stride_;
   Generator generator(pass_->seed, pass_->epoch, kFirstBatchStream - begin);
-  const std::span<const int64_t> order(pass_->order);
-  return pass_->dataset->get_batch(order.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-                                   generator);
+  const auto indices = std::span(pass_->order).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+  const Dataset& dataset = *pass_->dataset;
+  return noting_errors([&] { return dataset.get_batch(indices, generator); },
+                       [&](ErrorNotes& notes) { note_data(notes, "get_batch", typeid(dataset), indices); });
 }
 
 }  // namespace levin::data

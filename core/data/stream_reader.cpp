@@ -1,9 +1,13 @@
 #include <levin/core/data/stream_reader.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/data/data_notes.h>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
+#include <typeinfo>
 #include <utility>
 
 namespace levin::data {
@@ -12,18 +16,31 @@ StreamReader::StreamReader(std::shared_ptr<const IterableDataset> dataset, const
                            int64_t batch_size, bool drop_last)
     : dataset_(std::move(dataset)), context_(context), batch_size_(batch_size), drop_last_(drop_last) {}
 
+/// Runs a function of the data set or of its stream, which an error then names.
+template <class Function>
+auto StreamReader::noted(const char* name, const Function& function) {
+  return noting_errors(function, [&](ErrorNotes& notes) {
+    const IterableDataset& dataset = *dataset_;
+    note_data(notes, name, typeid(dataset));
+    if (notes.examples.empty())
+      notes.examples = fmt::format("reader {} of {}, its batch {}", context_.reader, context_.num_readers, given_);
+  });
+}
+
 bool StreamReader::read_examples() {
   if (ended_) return false;
   if (stream_ == nullptr) {
-    stream_ = dataset_->stream(context_);
+    stream_ = noted("stream", [&] { return dataset_->stream(context_); });
     if (stream_ == nullptr) throw Error("data", "an unsized data set returned no stream (a null pointer)");
   }
   examples_.clear();
-  while (static_cast<int64_t>(examples_.size()) < batch_size_) {
-    auto example = stream_->next();
-    if (!example) break;
-    examples_.push_back(std::move(*example));
-  }
+  noted("next", [&] {
+    while (static_cast<int64_t>(examples_.size()) < batch_size_) {
+      auto example = stream_->next();
+      if (!example) break;
+      examples_.push_back(std::move(*example));
+    }
+  });
   ended_ = static_cast<int64_t>(examples_.size()) < batch_size_;
   const bool has_batch = !ended_ || (!drop_last_ && !examples_.empty());
   if (has_batch) ++given_;
@@ -33,7 +50,8 @@ bool StreamReader::read_examples() {
 std::optional<Batch> StreamReader::next() {
   if (!read_examples()) return std::nullopt;
   const CollateFunction collate_examples = dataset_->collate();
-  Batch batch = collate_examples ? collate_examples(examples_) : stack_examples(examples_);
+  Batch batch =
+      noted("collate", [&] { return collate_examples ? collate_examples(examples_) : stack_examples(examples_); });
   examples_.clear();
   return batch;
 }
@@ -41,8 +59,8 @@ std::optional<Batch> StreamReader::next() {
 bool StreamReader::advance_to(int64_t count) {
   if (count <= given_) return true;
   if (const int64_t skipped = count - given_ - 1; skipped > 0) {
-    if (stream_ == nullptr) stream_ = dataset_->stream(context_);
-    stream_->skip(skipped * batch_size_);
+    if (stream_ == nullptr) stream_ = noted("stream", [&] { return dataset_->stream(context_); });
+    noted("skip", [&] { stream_->skip(skipped * batch_size_); });
     given_ += skipped;
   }
   return read_examples();

@@ -26,6 +26,8 @@ class StreamReader : public BatchReader {
 
  private:
   bool read_examples();
+  template <class Function>
+  auto noted(const char* name, const Function& function);
 
   std::shared_ptr<const IterableDataset> dataset_;
   StreamContext context_;

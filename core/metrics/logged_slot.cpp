@@ -1,7 +1,9 @@
 #include <levin/core/metrics/logged_slot.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/error_notes.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/base/type_name.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/maximum.h>
@@ -16,6 +18,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <typeinfo>
 #include <utility>
 
 namespace levin::metrics::detail {
@@ -205,7 +208,13 @@ std::array<double, 3> LoggedSlot::read() const {
 }
 
 double LoggedSlot::computed_by(const Metric& computing) const {
-  const at::Tensor value = computing.compute();
+  const at::Tensor value = noting_errors([&] { return computing.compute(); },
+                                         [&](ErrorNotes& notes) {
+                                           if (notes.place.empty())
+                                             notes.place =
+                                                 fmt::format("compute of {}, the metric logged as '{}'",
+                                                             short_class_name(typeid(computing)), description.name);
+                                         });
   if (value.numel() != 1)
     throw Error("log", fmt::format("the metric '{}' computes {} values; only one can be logged; hint: log them one by "
                                    "one at the epoch's end, or average over classes",

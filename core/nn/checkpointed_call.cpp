@@ -1,6 +1,7 @@
 #include <levin/core/nn/checkpointed_call.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/error_notes.h>
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/nn/forward_context.h>
 #include <levin/core/nn/saved_tensor_scope.h>
@@ -192,7 +193,7 @@ class Surroundings {
 };
 
 /// What ends the second run of a forward early.
-struct RecomputeDone : std::exception {
+struct RecomputeDone : ControlFlow {
   const char* what() const noexcept override {
     return "levin: the rest of a checkpointed forward is not needed; to be passed on";
   }

@@ -1,6 +1,8 @@
 #include <levin/core/nn/sequential.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/error_notes.h>
+#include <levin/core/nn/unit_notes.h>
 
 #include <fmt/format.h>
 
@@ -10,7 +12,9 @@ namespace levin {
 
 std::vector<at::Tensor> SequentialElement::operator()(const std::vector<at::Tensor>& inputs) {
   using Tensors = std::vector<at::Tensor>;
-  if (!is_hooked()) return function_(inputs);
+  if (!is_hooked())
+    return noting_errors([&] { return function_(inputs); },
+                         [this](ErrorNotes& notes) { note_unit(notes, *this, module_.get()); });
   auto function = [self = shared_from_this()](const Tensors& given) { return self->function_(given); };
   detail::TypedUnitCall<decltype(function), Tensors, const Tensors&> call(this, module_.get(), std::move(function),
                                                                           inputs);

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <levin/core/base/error_notes.h>
 #include <levin/core/nn/unit_call.h>
+#include <levin/core/nn/unit_notes.h>
 
 #include <torch/nn/pimpl.h>
 
@@ -92,7 +94,9 @@ class UnitOfSignature<Impl, Result (Class::*)(Arguments...)> : public Impl, publ
   explicit UnitOfSignature(Parameters&&... parameters) : Impl(std::forward<Parameters>(parameters)...) {}
 
   Result forward(Arguments... arguments) {
-    if (!is_hooked()) return Impl::forward(std::forward<Arguments>(arguments)...);
+    if (!is_hooked())
+      return noting_errors([&]() -> Result { return Impl::forward(std::forward<Arguments>(arguments)...); },
+                           [this](ErrorNotes& notes) { note_unit(notes, *this, this); });
     // A repetition in backward may be the last to hold the module.
     auto function = [this, owner = this->weak_from_this().lock()](Arguments... given) -> Result {
       return Impl::forward(std::forward<Arguments>(given)...);

@@ -1,8 +1,10 @@
 #include <levin/core/nn/unit_call.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/error_notes.h>
 #include <levin/core/nn/module_type_name.h>
 #include <levin/core/nn/unit.h>
+#include <levin/core/nn/unit_notes.h>
 
 #include <fmt/format.h>
 #include <torch/nn/module.h>
@@ -20,7 +22,10 @@ void UnitCall::run() {
   size_t entered = 0;
   try {
     for (; entered < hooks.size(); ++entered) hooks[entered]->before_forward(*this);
-    run_forward();
+    noting_errors([this] { run_forward(); },
+                  [this](ErrorNotes& notes) {
+                    if (unit_ != nullptr) note_unit(notes, *unit_, module_);
+                  });
   } catch (...) {
     error = std::current_exception();
   }

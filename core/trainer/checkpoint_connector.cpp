@@ -51,7 +51,7 @@ State CheckpointConnector::dump() {
   State tree = State::map();
   tree["model"] = core.strategy().module_state(core.module());
   State module_extra = State::map();
-  core.module().on_save_checkpoint(module_extra);
+  call_user(core, "on_save_checkpoint", core.module(), [&] { core.module().on_save_checkpoint(module_extra); });
   tree["module"] = std::move(module_extra);
 
   State hyper_parameters = State::map();
@@ -74,10 +74,14 @@ State CheckpointConnector::dump() {
   State loops = core.progress.state_dict();
   loops["seed"] = static_cast<int64_t>(core.data_seed);
   tree["loops"] = std::move(loops);
-  if (core.data != nullptr) tree["data"] = core.data->state_dict();
+  if (core.data != nullptr)
+    tree["data"] = call_user(core, "state_dict", *core.data, [&] { return core.data->state_dict(); });
 
   State callbacks = State::map();
-  for (size_t i = 0; i < core.callbacks.size(); ++i) callbacks[callback_key(i)] = core.callbacks[i]->state_dict();
+  for (size_t i = 0; i < core.callbacks.size(); ++i) {
+    Callback& callback = *core.callbacks[i];
+    callbacks[callback_key(i)] = call_user(core, "state_dict", callback, [&] { return callback.state_dict(); });
+  }
   tree["callbacks"] = std::move(callbacks);
 
   State latest = State::map();
@@ -180,7 +184,9 @@ void CheckpointConnector::save(const std::string& path, CheckpointEvent event) {
   const Activity activity(core_, "save_checkpoint");
   finish_saving();
   State tree = dump();
-  for (const auto& callback : core_.callbacks) callback->on_save_checkpoint(core_.trainer(), core_.module(), tree);
+  for (const auto& callback : core_.callbacks)
+    call_user(core_, "on_save_checkpoint", *callback,
+              [&] { callback->on_save_checkpoint(core_.trainer(), core_.module(), tree); });
   if (!core_.is_global_zero() && !core_.strategy().divides_state()) return;
   CheckpointInfo info;
   info.epoch = core_.progress.epoch;
@@ -279,16 +285,19 @@ void CheckpointConnector::read(const std::string& path, bool weights_only) {
 
 void CheckpointConnector::restore_module(bool weights_only) {
   RankCore& core = core_;
-  if (const State* extra = tree_.find("module")) core.module().on_load_checkpoint(*extra);
+  if (const State* extra = tree_.find("module"))
+    call_user(core, "on_load_checkpoint", core.module(), [&] { core.module().on_load_checkpoint(*extra); });
   core.strategy().load_module_state(core.module(), tree_.at("model"));
   if (weights_only) return;
   if (const State* data = tree_.find("data"); data != nullptr && core.data != nullptr && !data->is_null())
-    core.data->load_state_dict(*data);
-  for (const auto& callback : core.callbacks) callback->on_load_checkpoint(core.trainer(), core.module(), tree_);
+    call_user(core, "load_state_dict", *core.data, [&] { core.data->load_state_dict(*data); });
+  for (const auto& callback : core.callbacks)
+    call_user(core, "on_load_checkpoint", *callback,
+              [&] { callback->on_load_checkpoint(core.trainer(), core.module(), tree_); });
   const State& callbacks = tree_.at("callbacks");
   for (size_t i = 0; i < core.callbacks.size(); ++i)
     if (const State* state = callbacks.find(callback_key(i)); state != nullptr && !state->is_null())
-      core.callbacks[i]->load_state_dict(*state);
+      call_user(core, "load_state_dict", *core.callbacks[i], [&] { core.callbacks[i]->load_state_dict(*state); });
   core.progress.load_state_dict(tree_.at("loops"));
   core.data_seed = static_cast<uint64_t>(tree_.at("loops").at("seed").as_int());
   if (const int64_t batch = core.global_batch_size(); batch != core.progress.global_batch_size)
@@ -337,7 +346,7 @@ State CheckpointConnector::take_snapshot() {
   State tree = State::map();
   tree["model"] = core.strategy().module_state(core.module());
   State module_extra = State::map();
-  core.module().on_save_checkpoint(module_extra);
+  call_user(core, "on_save_checkpoint", core.module(), [&] { core.module().on_save_checkpoint(module_extra); });
   tree["module"] = std::move(module_extra);
   tree["optimizers"] = dump_optimizers();
   tree["schedulers"] = dump_schedulers();

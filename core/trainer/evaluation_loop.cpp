@@ -17,6 +17,7 @@ struct EvaluationLoop::HookSet {
     const char* epoch_start;
     const char* batch_start;
     const char* step;
+    const char* step_end;
     const char* batch_end;
     const char* epoch_end;
     const char* end;
@@ -42,8 +43,8 @@ struct EvaluationLoop::HookSet {
   static const HookSet& of(RunningStage stage) {
     static const HookSet kValidation = {
         {"on_validation_start", "on_validation_epoch_start", "on_validation_batch_start", "validation_step",
-         "on_validation_batch_end", "on_validation_epoch_end", "on_validation_end", "fetch_validation_batch",
-         "validation_batch"},
+         "validation_step_end", "on_validation_batch_end", "on_validation_epoch_end", "on_validation_end",
+         "fetch_validation_batch", "validation_batch"},
         &Callback::on_validation_start,
         &Module::on_validation_start,
         &Callback::on_validation_epoch_start,
@@ -59,8 +60,8 @@ struct EvaluationLoop::HookSet {
         &Callback::on_validation_end,
         &Module::on_validation_end};
     static const HookSet kTest = {
-        {"on_test_start", "on_test_epoch_start", "on_test_batch_start", "test_step", "on_test_batch_end",
-         "on_test_epoch_end", "on_test_end", "fetch_test_batch", "test_batch"},
+        {"on_test_start", "on_test_epoch_start", "on_test_batch_start", "test_step", "test_step_end",
+         "on_test_batch_end", "on_test_epoch_end", "on_test_end", "fetch_test_batch", "test_batch"},
         &Callback::on_test_start,
         &Module::on_test_start,
         &Callback::on_test_epoch_start,
@@ -89,11 +90,14 @@ class EvaluationLoop::Step final : public StepPhases {
   StepOutput step(Module& module, const Batch& batch) override {
     const Activity activity(core_, set_.names.step);
     const ForwardScope forward(core_.precision());
-    return (module.*set_.step)(batch, batch_idx_);
+    return call_user(
+        core_, set_.names.step, module, [&] { return (module.*set_.step)(batch, batch_idx_); }, batch, batch_idx_,
+        core_.evaluation_loader);
   }
   StepOutput step_end(StepOutput output) override {
     const ForwardScope forward(core_.precision());
-    return (core_.module().*set_.step_end)(std::move(output));
+    return call_user(core_, set_.names.step_end, core_.module(),
+                     [&] { return (core_.module().*set_.step_end)(std::move(output)); });
   }
   void before_backward(StepOutput&) override { no_backward(); }
   void backward(StepOutput&) override { no_backward(); }
@@ -127,7 +131,8 @@ bool EvaluationLoop::run(RunningStage stage, const DataLoaders& loaders, const s
   bool took_part = false;
   const auto fetch = [&](DataLoader::Pass& pass) {
     const Activity activity(core_, set.names.fetch);
-    return pass.next();
+    return noting_errors([&] { return pass.next(); },
+                         [&](ErrorNotes& notes) { note_batch(notes, core_, pass.position(), progress.loader); });
   };
   const auto evaluate = [&](const Batch& batch) {
     const ProfilerSpan span(core_.profiler, "strategy.evaluate");

@@ -220,7 +220,10 @@ bool FitLoop::train_batches() {
       const ProfilerSpan span(core_.profiler, "train_batch");
       Turn turn = next_turn(pass, fetched);
       known_last = turn.place.is_last;
-      if (train_batch(std::move(turn), fetched) == BatchResult::kEndOfEpoch) break;
+      const BatchResult result = noting_errors(
+          [&] { return train_batch(std::move(turn), fetched); },
+          [this, batch_idx = turn.place.batch_idx](ErrorNotes& notes) { note_batch(notes, core_, batch_idx); });
+      if (result == BatchResult::kEndOfEpoch) break;
     }
     if (interrupted_) return false;
     if (validation_due() && !validate()) return false;
@@ -236,7 +239,8 @@ bool FitLoop::train_batches() {
 std::optional<Batch> FitLoop::fetch(DataLoader::Pass& pass) {
   const Activity activity(core_, "fetch_train_batch");
   const auto before = pass.waited();
-  auto batch = pass.next();
+  auto batch =
+      noting_errors([&] { return pass.next(); }, [&](ErrorNotes& notes) { note_batch(notes, core_, pass.position()); });
   core_.data_wait += pass.waited() - before;
   return batch;
 }

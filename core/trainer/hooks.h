@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/interfaces/callback.h>
+#include <levin/core/trainer/error_context.h>
 #include <levin/core/trainer/rank_core.h>
 
 #include <atomic>
@@ -85,7 +86,10 @@ class Hooks {
         core_.profiler == nullptr ? nullptr : core_.span_names.of_callbacks(name, core_.callbacks);
     for (size_t i = begin; i < end; ++i) {
       const ProfilerSpan span(core_.profiler, spans == nullptr ? nullptr : spans[i].c_str());
-      (core_.callbacks[i].get()->*hook)(core_.trainer(), core_.module(), arguments...);
+      Callback& callback = *core_.callbacks[i];
+      call_user(
+          core_, name, callback, [&] { (callback.*hook)(core_.trainer(), core_.module(), arguments...); },
+          arguments...);
     }
   }
 
@@ -93,7 +97,8 @@ class Hooks {
   Result run_module(const char* name, Result (Module::*hook)(ModuleParameters...), Arguments&&... arguments) {
     const ProfilerSpan span(core_.profiler,
                             core_.profiler == nullptr ? nullptr : core_.span_names.of_module(name, core_.module()));
-    return (core_.module().*hook)(arguments...);
+    return call_user(
+        core_, name, core_.module(), [&] { return (core_.module().*hook)(arguments...); }, arguments...);
   }
 
   RankCore& core_;

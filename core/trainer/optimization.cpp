@@ -37,7 +37,8 @@ void Optimization::configure() {
   base_rates_.clear();
   core_.parameter_names = core_.strategy().parameter_names(core_.module());
   const optim::ParameterNames module_names(core_.module());
-  const OptimizerConfigs configs = core_.module().configure_optimizers();
+  const OptimizerConfigs configs = call_user(core_, "configure_optimizers", core_.module(),
+                                             [this] { return core_.module().configure_optimizers(); });
   if (configs.size() > 1 && core_.module().automatic_optimization)
     throw Error("module",
                 fmt::format("configure_optimizers gave {} optimizers, which automatic optimization cannot step; "
@@ -172,7 +173,9 @@ const StepOutput& Optimization::run(const Batch& batch, const Place& place) {
   replays_ = graphs_ != nullptr && !guard_ && window_.size == 1 && !place.counts_participants && place.weight == 1 &&
              graphs_->begin(batch);
   if (window_.sync && !core_.optimizer_handles.empty()) {
-    core_.module().optimizer_step(progress.epoch, place.batch_idx, *core_.optimizer_list.front(), closure_);
+    call_user(core_, "optimizer_step", core_.module(), [&] {
+      core_.module().optimizer_step(progress.epoch, place.batch_idx, *core_.optimizer_list.front(), closure_);
+    });
     if (!closure_ran_)
       throw Error("module",
                   "optimizer_step did not run its closure, so nothing was trained; hint: call "
@@ -215,13 +218,16 @@ StepOutput Optimization::step(Module& module, const Batch& batch) {
   const Activity activity(core_, "training_step");
   if (replays_) return graphs_->forward();
   const ForwardScope scope(core_.precision());
-  return module.training_step(batch, place_.batch_idx);
+  return call_user(
+      core_, "training_step", module, [&] { return module.training_step(batch, place_.batch_idx); }, batch,
+      place_.batch_idx);
 }
 
 StepOutput Optimization::step_end(StepOutput output) {
   if (replays_) return output;  // The graph is of both.
   const ForwardScope scope(core_.precision());
-  return core_.module().training_step_end(std::move(output));
+  return call_user(core_, "training_step_end", core_.module(),
+                   [&] { return core_.module().training_step_end(std::move(output)); });
 }
 
 void Optimization::before_backward(StepOutput& output) {
@@ -234,7 +240,7 @@ void Optimization::before_backward(StepOutput& output) {
       // Gradients that a graph writes stay where they are.
       if (replays_) continue;
       const ProfilerSpan span(core_.profiler, "zero_grad");
-      core_.module().optimizer_zero_grad(*optimizer);
+      call_user(core_, "optimizer_zero_grad", core_.module(), [&] { core_.module().optimizer_zero_grad(*optimizer); });
     }
   }
   hooks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, output.loss());
@@ -246,7 +252,10 @@ void Optimization::backward(StepOutput& output) {
   at::Tensor loss = output.loss();
   if (place_.weight != 1) loss = loss * place_.weight;
   if (window_.size > 1) loss = loss / static_cast<double>(window_.size);
-  core_.precision().scale_loss(loss).backward();
+  noting_errors([&] { core_.precision().scale_loss(loss).backward(); },
+                [](ErrorNotes& notes) {
+                  if (notes.place.empty()) notes.place = "backward";
+                });
 }
 
 void Optimization::after_backward() {
@@ -338,7 +347,9 @@ void Optimization::prepare_step(OptimizerHandle& optimizer, StepScaling& scaling
 void Optimization::clip_gradients(OptimizerHandle& optimizer) {
   if (core_.resolved.clip_value <= 0 || !core_.module().automatic_optimization) return;
   const ProfilerSpan span(core_.profiler, "clip_gradients");
-  core_.module().configure_gradient_clipping(optimizer, core_.resolved.clip_value, core_.resolved.clip_algorithm);
+  call_user(core_, "configure_gradient_clipping", core_.module(), [&] {
+    core_.module().configure_gradient_clipping(optimizer, core_.resolved.clip_value, core_.resolved.clip_algorithm);
+  });
 }
 
 void Optimization::start_graphs() {
@@ -377,7 +388,8 @@ void Optimization::step_schedulers(Interval interval, bool plateau) {
       }
       metric = found->second;
     }
-    core_.module().lr_scheduler_step(*scheduled.scheduler, metric);
+    call_user(core_, "lr_scheduler_step", core_.module(),
+              [&] { core_.module().lr_scheduler_step(*scheduled.scheduler, metric); });
   }
 }
 

@@ -46,11 +46,15 @@ std::vector<std::vector<Batch>> PredictionLoop::run(const DataLoaders& loaders, 
     const Activity activity(core_, "predict_step");
     const ForwardScope forward(core_.precision());
     const auto scope = core_.strategy().forward_scope();
-    return core_.module().predict_step(batch, batch_idx);
+    return call_user(
+        core_, "predict_step", core_.module(), [&] { return core_.module().predict_step(batch, batch_idx); }, batch,
+        batch_idx, core_.evaluation_loader);
   };
   const auto fetch = [this](DataLoader::Pass& pass) {
     const Activity activity(core_, "fetch_predict_batch");
-    return pass.next();
+    return noting_errors(
+        [&] { return pass.next(); },
+        [&](ErrorNotes& notes) { note_batch(notes, core_, pass.position(), core_.evaluation_loader); });
   };
   std::vector<std::vector<Batch>> predictions(loaders.size());
   hooks_.call("on_predict_start", &Callback::on_predict_start, &Module::on_predict_start);

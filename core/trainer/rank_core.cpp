@@ -220,7 +220,9 @@ void RankCore::add_to_row(const MetricMap& values) {
 void RankCore::emit_row() {
   if (row_size_ > 0 && running != RunningStage::kSanityCheck && is_global_zero())
     for (const auto& logger : loggers())
-      logger->log_metrics({row_.data(), row_size_}, progress.global_step, progress.epoch);
+      call_user(*this, "log_metrics", *logger, [&] {
+        logger->log_metrics({row_.data(), row_size_}, progress.global_step, progress.epoch);
+      });
   row_size_ = 0;
 }
 
@@ -310,12 +312,22 @@ Batch RankCore::transfer(Batch batch, int64_t dataloader_idx, const std::optiona
   const auto untouched = [this] {
     return module().untouched_batches() + (data == nullptr ? 0 : data->untouched_batches());
   };
+  // Before and after the transfer, of the data module and of the module.
+  const auto run_before = [&](auto& object) {
+    call_user(*this, "on_before_batch_transfer", object,
+              [&] { batch = object.on_before_batch_transfer(std::move(batch), dataloader_idx); });
+  };
+  const auto run_after = [&](auto& object) {
+    call_user(*this, "on_after_batch_transfer", object,
+              [&] { batch = object.on_after_batch_transfer(std::move(batch), dataloader_idx); });
+  };
   const int64_t before = untouched();
-  if (data != nullptr) batch = data->on_before_batch_transfer(std::move(batch), dataloader_idx);
-  batch = module().on_before_batch_transfer(std::move(batch), dataloader_idx);
+  if (data != nullptr) run_before(*data);
+  run_before(module());
   // A hook may write to a batch through a pointer, which nobody would notice.
   const bool may_copy_ahead = untouched() - before == (data == nullptr ? 1 : 2);
-  batch = module().transfer_batch_to_device(std::move(batch), device(), dataloader_idx);
+  call_user(*this, "transfer_batch_to_device", module(),
+            [&] { batch = module().transfer_batch_to_device(std::move(batch), device(), dataloader_idx); });
   // Before all that this batch computes.
   if (next && prefetch_ != nullptr && may_copy_ahead)
     prefetch_->start(*next);
@@ -323,8 +335,9 @@ Batch RankCore::transfer(Batch batch, int64_t dataloader_idx, const std::optiona
     drop_early_copies();
   for (auto& [name, tensor] : batch.items())
     if (tensor.defined() && tensor.is_floating_point()) tensor = in_memory_format(precision().convert_input(tensor));
-  if (data != nullptr) batch = data->on_after_batch_transfer(std::move(batch), dataloader_idx);
-  return module().on_after_batch_transfer(std::move(batch), dataloader_idx);
+  if (data != nullptr) run_after(*data);
+  run_after(module());
+  return batch;
 }
 
 void RankCore::use_early_copies(Batch& batch, const at::Device& to) {

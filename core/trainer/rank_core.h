@@ -212,7 +212,7 @@ class RankCore final : public detail::ModuleRuntime {
 
   Trainer& trainer_;
   MetricMap metrics_cache_;
-  std::map<std::string, double> bar_cache_;
+  MetricMap bar_cache_;
   std::vector<MetricValue> row_;
   size_t row_size_ = 0;
   std::string run_directory_;

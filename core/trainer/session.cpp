@@ -183,7 +183,8 @@ void Session::set_up(const SessionRequest& request) {
 
 std::vector<std::shared_ptr<Callback>> Session::callbacks_for(const SessionRequest& request) const {
   std::vector<std::shared_ptr<Callback>> callbacks = core_.resolved.callbacks;
-  for (auto& own : core_.module().configure_callbacks()) {
+  for (auto& own : call_user(core_, "configure_callbacks", core_.module(),
+                             [this] { return core_.module().configure_callbacks(); })) {
     const Callback& replacement = *own;
     std::erase_if(callbacks, [&](const auto& item) {
       const Callback& other = *item;
@@ -222,20 +223,23 @@ void Session::finish_profiler() {
 void Session::set_up_data(const SessionRequest& request) {
   const Activity activity(core_, "set_up_data");
   if (core_.strategy().environment().local_rank() == 0) {
-    if (core_.data != nullptr) core_.data->prepare_data();
-    core_.module().prepare_data();
+    if (core_.data != nullptr) call_user(core_, "prepare_data", *core_.data, [this] { core_.data->prepare_data(); });
+    call_user(core_, "prepare_data", core_.module(), [this] { core_.module().prepare_data(); });
   }
   core_.strategy().collective().barrier();
   // Ranks that are threads share one data module.
-  if (core_.data != nullptr && !core_.shares_data) core_.data->setup(request.stage);
+  if (core_.data != nullptr && !core_.shares_data)
+    call_user(core_, "setup", *core_.data, [&] { core_.data->setup(request.stage); });
   core_.strategy().collective().barrier();
 }
 
 DataLoader Session::train_loader() const {
   const std::lock_guard lock(shared_data_mutex());
   DataLoader loader = core_.given.train;
-  if (!loader && core_.data != nullptr) loader = core_.data->train_dataloader();
-  if (!loader) loader = core_.module().train_dataloader();
+  if (!loader && core_.data != nullptr)
+    loader = call_user(core_, "train_dataloader", *core_.data, [this] { return core_.data->train_dataloader(); });
+  if (!loader)
+    loader = call_user(core_, "train_dataloader", core_.module(), [this] { return core_.module().train_dataloader(); });
   if (!loader) return loader;
   if (core_.train_batch_size) return loader.with_batch_size(*core_.train_batch_size);
   return core_.has_thread_ranks() ? loader.with_options(loader.options()) : loader;
@@ -258,12 +262,14 @@ void Session::use_batch_size(int64_t batch_size) {
   optimization_.restart_schedules();
 }
 
-DataLoaders Session::evaluation_loaders(const DataLoaders& given, DataLoaders (DataModule::*of_data)(),
+DataLoaders Session::evaluation_loaders(const char* name, const DataLoaders& given,
+                                        DataLoaders (DataModule::*of_data)(),
                                         DataLoaders (Module::*of_module)()) const {
   const std::lock_guard lock(shared_data_mutex());
   DataLoaders loaders = given;
-  if (loaders.empty() && core_.data != nullptr) loaders = (core_.data.get()->*of_data)();
-  if (loaders.empty()) loaders = (core_.module().*of_module)();
+  if (loaders.empty() && core_.data != nullptr)
+    loaders = call_user(core_, name, *core_.data, [&] { return (core_.data.get()->*of_data)(); });
+  if (loaders.empty()) loaders = call_user(core_, name, core_.module(), [&] { return (core_.module().*of_module)(); });
   if (core_.has_thread_ranks())
     for (auto& loader : loaders) loader = loader.with_options(loader.options());
   return loaders;
@@ -290,20 +296,23 @@ void Session::select_loaders() {
         if (core_.loaders.train.dataset() != nullptr)
           core_.loaders.train = core_.loaders.train.with_sampler(std::make_shared<data::SequentialSampler>());
       }
-      core_.loaders.val = evaluation_loaders(core_.given.val, &DataModule::val_dataloader, &Module::val_dataloader);
+      core_.loaders.val =
+          evaluation_loaders("val_dataloader", core_.given.val, &DataModule::val_dataloader, &Module::val_dataloader);
       break;
     }
     case Stage::kValidate:
-      core_.loaders.val = evaluation_loaders(core_.given.val, &DataModule::val_dataloader, &Module::val_dataloader);
+      core_.loaders.val =
+          evaluation_loaders("val_dataloader", core_.given.val, &DataModule::val_dataloader, &Module::val_dataloader);
       require(!core_.loaders.val.empty(), "val_dataloader");
       break;
     case Stage::kTest:
-      core_.loaders.test = evaluation_loaders(core_.given.test, &DataModule::test_dataloader, &Module::test_dataloader);
+      core_.loaders.test = evaluation_loaders("test_dataloader", core_.given.test, &DataModule::test_dataloader,
+                                              &Module::test_dataloader);
       require(!core_.loaders.test.empty(), "test_dataloader");
       break;
     case Stage::kPredict:
-      core_.loaders.predict =
-          evaluation_loaders(core_.given.predict, &DataModule::predict_dataloader, &Module::predict_dataloader);
+      core_.loaders.predict = evaluation_loaders("predict_dataloader", core_.given.predict,
+                                                 &DataModule::predict_dataloader, &Module::predict_dataloader);
       require(!core_.loaders.predict.empty(), "predict_dataloader");
       break;
   }
@@ -339,7 +348,8 @@ void Session::tear_down() {
   core_.set_prefetch(nullptr);
   for (const auto& logger : core_.loggers()) logger->flush();
   core_.strategy().collective().barrier();
-  if (core_.data != nullptr && !core_.shares_data) core_.data->teardown(core_.stage);
+  if (core_.data != nullptr && !core_.shares_data)
+    call_user(core_, "teardown", *core_.data, [this] { core_.data->teardown(core_.stage); });
   hooks_.call("teardown", &Callback::teardown, &Module::teardown, core_.stage);
   finish_profiler();  // while the module has its units
   core_.strategy().release_module();
@@ -351,7 +361,7 @@ void Session::tear_down() {
 }
 
 std::exception_ptr Session::on_error(const std::exception_ptr& thrown) {
-  const std::exception_ptr error = with_memory_summary(core_, thrown);
+  const std::exception_ptr error = with_context(with_memory_summary(core_, thrown), take_error_notes(thrown), core_);
   core_.set_prefetch(nullptr);
   optimization_.end_graphs();
   checkpointing_.reset();
@@ -363,7 +373,7 @@ std::exception_ptr Session::on_error(const std::exception_ptr& thrown) {
     control->report_failure(error_message(error));
     // What all ranks run into alike is one failure, which the first of them shows.
     const auto first = control->failure_of_other(std::chrono::seconds(0));
-    if (first && core_.rank() > 0 && first->message == error_message(error))
+    if (first && core_.rank() > 0 && without_context(first->message) == without_context(error_message(error)))
       reported = std::make_exception_ptr(RankFailedError(*first));
   }
   try {

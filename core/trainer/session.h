@@ -82,7 +82,7 @@ class Session {
   void run_evaluation(const SessionRequest& request);
   void run_prediction(const SessionRequest& request);
   DataLoader train_loader() const;
-  DataLoaders evaluation_loaders(const DataLoaders& given, DataLoaders (DataModule::*of_data)(),
+  DataLoaders evaluation_loaders(const char* name, const DataLoaders& given, DataLoaders (DataModule::*of_data)(),
                                  DataLoaders (Module::*of_module)()) const;
 
   RankCore& core_;

@@ -2,10 +2,10 @@
 
 #include <levin/core/base/events.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/metrics/metric_map.h>
 #include <levin/core/trainer/options.h>
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,9 +17,6 @@ class Checkpointer;
 class RankCore;
 struct TrainerParts;
 
-/// Metrics by name.
-using MetricMap = std::map<std::string, double>;
-
 /// Trains, validates, tests and predicts with a module. All calls may be made in any order, several times.
 class Trainer {
  public:
@@ -30,7 +27,8 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   /// Trains. `ckpt`: empty for a fresh start, "last", "auto" (last, or a fresh start where there is none), "best" or
-  /// the path of a checkpoint to resume from. What user code throws passes through with its type, after on_exception.
+  /// the path of a checkpoint to resume from. What user code throws passes through with its type, after on_exception;
+  /// its text also says where it happened.
   void fit(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data, const std::string& ckpt = "");
   void fit(std::shared_ptr<Module> module, DataLoader train = {}, DataLoaders val = {}, const std::string& ckpt = "");
   /// Runs the finders among the callbacks (a learning_rate_finder where there is none) as fit would, and trains

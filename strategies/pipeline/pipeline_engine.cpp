@@ -1,6 +1,7 @@
 #include <levin/strategies/pipeline/pipeline_engine.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/error_notes.h>
 #include <levin/core/base/out_of_memory.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/base/thread_generator.h>
@@ -160,10 +161,11 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, Replica
     const bool is_uneven = *fewest != *most && !is_out_of_memory(std::current_exception());
     forget_step();
     if (!is_uneven) throw;
-    throw Error("pipeline", fmt::format("a batch of {} examples was run as {} micro-batches of {} and {}, and one of "
-                                        "them failed: {}; hint: where a layer needs batches of one size, micro_batches "
-                                        "must divide the batch size (drop_last: true leaves out a smaller last batch)",
-                                        batch.size(), sizes_.size(), *most, *fewest, error.what_without_backtrace()));
+    throw_instead(
+        Error("pipeline", fmt::format("a batch of {} examples was run as {} micro-batches of {} and {}, and one of "
+                                      "them failed: {}; hint: where a layer needs batches of one size, micro_batches "
+                                      "must divide the batch size (drop_last: true leaves out a smaller last batch)",
+                                      batch.size(), sizes_.size(), *most, *fewest, error.what_without_backtrace())));
   } catch (...) {
     forget_step();
     throw;

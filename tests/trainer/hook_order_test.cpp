@@ -4,6 +4,7 @@
 #include <levin/core/interfaces/checkpointer.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/optim/scheduler.h>
+#include <levin/core/trainer/error_context.h>
 #include <levin/strategies/single_device.h>
 
 namespace levin {
@@ -396,7 +397,7 @@ TEST(HookOrder, AnErrorOfTheUserKeepsItsTypeAndRunsOnException) {
     trainer.fit(std::make_shared<Throwing>(), testing::tiny_loader());
     FAIL();
   } catch (const MyError& error) {
-    EXPECT_STREQ(error.what(), "mine");
+    EXPECT_EQ(without_context(error.what()), "mine");
   }
   EXPECT_EQ(journal.back(), "CB on_exception");
   EXPECT_EQ(trainer.status(), TrainerStatus::kFailed);
