@@ -19,10 +19,10 @@ struct ForkLauncherOptions {
   std::chrono::milliseconds grace{5000};
   /// Called in this process once all ranks are forked. A thread that is started before may hold a lock at that moment,
   /// which the ranks would then wait for for ever.
-  std::function<void()> after_fork;
+  std::function<void()> after_fork = {};
   /// Whether an error only tells of another rank's: it is thrown only when there is no other within `grace`. Asked in
   /// the rank's process.
-  std::function<bool(const std::exception_ptr& error)> is_consequence;
+  std::function<bool(const std::exception_ptr& error)> is_consequence = {};
   /// Tests replace it.
   std::function<bool()> cuda_has_started = levin::cuda_has_started;
 };

@@ -11,10 +11,10 @@ namespace levin {
 
 struct SubprocessLauncherOptions {
   /// Of this process, which is local rank 0; those of the other local ranks follow from it.
-  ClusterPlace place;
+  ClusterPlace place = {};
   /// Called on another thread for each local rank that a signal or an exit status other than 0 ends during a call, so
   /// that the collectives of this rank can be aborted.
-  std::function<void(int64_t rank, const std::string& description)> on_death;
+  std::function<void(int64_t rank, const std::string& description)> on_death = {};
 };
 
 /// Local ranks are processes: this one, and further runs of this same program, which the first call starts and which
