@@ -7,8 +7,8 @@
 namespace levin {
 
 struct GradientAccumulationSchedulerOptions {
-  optim::AccumulationSchedule
-      scheduling;  ///< batches an optimizer step, by the first epoch that they are for; required
+  /// Batches an optimizer step, by the first epoch that they are for; required
+  optim::AccumulationSchedule scheduling = {};
 
   static void describe(Schema<GradientAccumulationSchedulerOptions>& schema);
 };

@@ -18,8 +18,8 @@ struct LearningRateFinderOptions {
   std::string mode = "exponential";  ///< exponential or linear: how the learning rate rises
   /// The sweep ends when the smoothed loss is so many times its smallest; null: never
   std::optional<double> early_stop_threshold = 4.0;
-  bool update_attr = true;  ///< train with the suggestion; otherwise it is only reported
-  std::string attr_name;    ///< the model's option that the report names; empty: lr or learning_rate
+  bool update_attr = true;     ///< train with the suggestion; otherwise it is only reported
+  std::string attr_name = {};  ///< the model's option that the report names; empty: lr or learning_rate
 
   static void describe(Schema<LearningRateFinderOptions>& schema);
 };

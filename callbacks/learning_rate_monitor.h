@@ -14,7 +14,7 @@ namespace levin {
 struct LearningRateMonitorOptions {
   /// step: at every logging boundary; epoch: at the start of every epoch; unset: both, but at boundaries only what
   /// changed
-  std::optional<std::string> logging_interval;
+  std::optional<std::string> logging_interval = {};
 
   static void describe(Schema<LearningRateMonitorOptions>& schema);
 };

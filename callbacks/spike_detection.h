@@ -14,15 +14,15 @@
 namespace levin {
 
 struct SpikeDetectionOptions {
-  int64_t window = 10;               ///< losses that the running mean is of
-  int64_t warmup = 10;               ///< first losses of a run that are no spikes
-  std::optional<double> atol;        ///< a spike is at least so far from the running mean
-  std::optional<double> rtol = 2;    ///< likewise, as a multiple of the running mean
-  std::optional<double> z_score;     ///< likewise, as a multiple of the standard deviation in the window
-  std::string mode = "min";          ///< min or max: whether a smaller or a larger loss is better
-  bool finite_only = true;           ///< a loss that is not finite is a spike
-  std::string action = "warn";       ///< warn, stop (training ends) or raise (training fails)
-  std::string file = "spikes.json";  ///< in the run's folder
+  int64_t window = 10;                 ///< losses that the running mean is of
+  int64_t warmup = 10;                 ///< first losses of a run that are no spikes
+  std::optional<double> atol = {};     ///< a spike is at least so far from the running mean
+  std::optional<double> rtol = 2;      ///< likewise, as a multiple of the running mean
+  std::optional<double> z_score = {};  ///< likewise, as a multiple of the standard deviation in the window
+  std::string mode = "min";            ///< min or max: whether a smaller or a larger loss is better
+  bool finite_only = true;             ///< a loss that is not finite is a spike
+  std::string action = "warn";         ///< warn, stop (training ends) or raise (training fails)
+  std::string file = "spikes.json";    ///< in the run's folder
 
   static void describe(Schema<SpikeDetectionOptions>& schema);
 };

@@ -11,7 +11,7 @@
 namespace levin {
 
 struct StochasticWeightAveragingOptions {
-  optim::GroupRates swa_lrs;               ///< learning rate of the averaged epochs, or one a group; required
+  optim::GroupRates swa_lrs = {};          ///< learning rate of the averaged epochs, or one a group; required
   double swa_epoch_start = 0.8;            ///< below 1 a fraction of max_epochs, else the first averaged epoch, 0-based
   int64_t annealing_epochs = 10;           ///< epochs in which learning rates go over to swa_lrs
   std::string annealing_strategy = "cos";  ///< cos or linear

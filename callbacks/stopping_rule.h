@@ -13,16 +13,16 @@ class StoppingRule {
  public:
   struct Limits {
     MonitorMode mode = MonitorMode::kMin;
-    double min_delta = 0;                        ///< an improvement by no more than this is none
-    int64_t patience = 3;                        ///< values without an improvement that end training
-    std::optional<double> stopping_threshold;    ///< training ends when the value is better than this
-    std::optional<double> divergence_threshold;  ///< training ends when the value is worse than this
-    bool check_finite = true;                    ///< training ends on NaN and infinity
+    double min_delta = 0;                             ///< an improvement by no more than this is none
+    int64_t patience = 3;                             ///< values without an improvement that end training
+    std::optional<double> stopping_threshold = {};    ///< training ends when the value is better than this
+    std::optional<double> divergence_threshold = {};  ///< training ends when the value is worse than this
+    bool check_finite = true;                         ///< training ends on NaN and infinity
   };
 
   struct Verdict {
     bool improved = false;
-    std::string stop_reason;  ///< empty: training goes on
+    std::string stop_reason = {};  ///< empty: training goes on
   };
 
   /// `metric`: its name, for the reasons.

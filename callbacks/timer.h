@@ -13,8 +13,9 @@
 namespace levin {
 
 struct TimerOptions {
-  std::optional<std::string> duration;  ///< training ends after this time, "DD:HH:MM:SS"; unset: time is only measured
-  std::string interval = "step";        ///< step or epoch: when it is looked at
+  /// Training ends after this time, "DD:HH:MM:SS"; unset: time is only measured
+  std::optional<std::string> duration = {};
+  std::string interval = "step";  ///< step or epoch: when it is looked at
 
   static void describe(Schema<TimerOptions>& schema);
 };

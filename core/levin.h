@@ -102,4 +102,10 @@
 #include <levin/loggers/mlflow_logger.h>
 #include <levin/loggers/tensorboard_logger.h>
 #include <levin/loggers/wandb_logger.h>
+#include <levin/strategies/data_parallel.h>
+#include <levin/strategies/ddp/ddp.h>
+#include <levin/strategies/ddp/ddp2.h>
+#include <levin/strategies/ddp/horovod.h>
+#include <levin/strategies/pipeline/pipeline.h>
+#include <levin/strategies/sharded/sharded.h>
 #include <levin/strategies/single_device.h>

@@ -22,9 +22,9 @@ class RecordSink {
 };
 
 struct BackgroundWorkerOptions {
-  std::string name;                 ///< for messages, such as "MLflow logger"
-  std::string spool;                ///< the folder for what cannot be sent; empty: it is kept in memory alone
-  std::string later;                ///< what a user does about records that stay there, for the message at the end
+  std::string name = {};            ///< for messages, such as "MLflow logger"
+  std::string spool = {};           ///< the folder for what cannot be sent; empty: it is kept in memory alone
+  std::string later = {};           ///< what a user does about records that stay there, for the message at the end
   bool spool_must_be_free = false;  ///< for one that is there to empty the spool; see RecordSpool
   size_t memory_bytes = 16 << 20;   ///< what may wait in memory
   std::chrono::milliseconds first_pause{500};  ///< after a failure; doubled with each further one

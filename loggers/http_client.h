@@ -8,11 +8,11 @@ namespace levin {
 
 struct HttpOptions {
   // Basic authentication, or a bearer token, or neither.
-  std::string user_name;
-  std::string password;
-  std::string token;
-  std::string certificate_file;     ///< of the authorities to trust; empty: the system's
-  bool verify_certificates = true;  ///< false for a server with a certificate of its own making
+  std::string user_name = {};
+  std::string password = {};
+  std::string token = {};
+  std::string certificate_file = {};  ///< of the authorities to trust; empty: the system's
+  bool verify_certificates = true;    ///< false for a server with a certificate of its own making
   int connect_seconds = 5;
   int stall_seconds = 30;  ///< how long a connection may carry nothing
 };

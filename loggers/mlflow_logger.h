@@ -17,11 +17,11 @@ namespace levin {
 class MlflowSender;
 
 struct MlflowLoggerOptions {
-  std::string tracking_uri;  ///< without credentials; empty: MLFLOW_TRACKING_URI, which may have them
+  std::string tracking_uri = {};  ///< without credentials; empty: MLFLOW_TRACKING_URI, which may have them
   std::string experiment_name = "levin";
-  std::string run_name;  ///< empty: the run folder's path
-  std::map<std::string, std::string> tags;
-  std::string run_id;               ///< a run to go on with; empty: see `resume`
+  std::string run_name = {};  ///< empty: the run folder's path
+  std::map<std::string, std::string> tags = {};
+  std::string run_id = {};          ///< a run to go on with; empty: see `resume`
   bool resume = true;               ///< a fit from a checkpoint goes on in the run that wrote the checkpoint
   std::string log_model = "false";  ///< "false", "true" (at the end, the checkpoints that are left) or "all"
   double finish_seconds = 30;       ///< how long the end of a call waits for a slow server

@@ -12,14 +12,14 @@
 namespace levin {
 
 struct MlflowRunOptions {
-  std::string folder;        ///< where run.json is
-  std::string tracking_uri;  ///< without credentials
-  std::string experiment_name;
-  std::string run_name;
-  std::map<std::string, std::string> tags;
-  std::string run_id;       ///< a run to go on with; empty: the one of run.json, else a new one
+  std::string folder = {};        ///< where run.json is
+  std::string tracking_uri = {};  ///< without credentials
+  std::string experiment_name = {};
+  std::string run_name = {};
+  std::map<std::string, std::string> tags = {};
+  std::string run_id = {};  ///< a run to go on with; empty: the one of run.json, else a new one
   bool must_exist = false;  ///< no other run will do than `run_id`
-  std::string key;          ///< that the run to go on with was made with; empty: the one of run.json, else a new one
+  std::string key = {};     ///< that the run to go on with was made with; empty: the one of run.json, else a new one
   int64_t start_milliseconds = 0;
 };
 

@@ -13,8 +13,8 @@
 namespace levin {
 
 struct MlflowSenderOptions {
-  MlflowRunOptions run;              ///< its tracking_uri may have credentials, which go no further
-  std::string later;                 ///< what a user does about what stays on disk
+  MlflowRunOptions run = {};         ///< its tracking_uri may have credentials, which go no further
+  std::string later = {};            ///< what a user does about what stays on disk
   bool spools_must_be_free = false;  ///< throws levin::Error where another process has them
   int stall_seconds = 30;
   size_t memory_bytes = 16 << 20;  ///< what may wait in memory

@@ -11,9 +11,9 @@ namespace levin {
 
 /// Where a configuration value was written.
 struct Origin {
-  std::string source;  ///< a file's path, "command line", "default", "code"
-  int line = 0;        ///< 1-based; 0 when the source has no lines
-  int column = 0;      ///< 1-based
+  std::string source = {};  ///< a file's path, "command line", "default", "code"
+  int line = 0;             ///< 1-based; 0 when the source has no lines
+  int column = 0;           ///< 1-based
 
   /// "mlp.yaml:3:5" or "command line"
   std::string describe() const;
@@ -104,9 +104,9 @@ class Config {
 };
 
 struct Config::Entry {
-  std::string key;
-  Origin origin;  ///< of the key
-  Config value;
+  std::string key = {};
+  Origin origin = {};  ///< of the key
+  Config value = {};
   bool operator==(const Entry& other) const { return key == other.key && value == other.value; }
 };
 

@@ -28,15 +28,15 @@ const char* to_string(TrainerStatus status);
 
 /// A checkpoint to write; sent to loggers once it is written.
 struct CheckpointEvent {
-  std::string path;  ///< the checkpoint's folder
+  std::string path = {};  ///< the checkpoint's folder
   int64_t epoch = 0;
   int64_t global_step = 0;
-  std::string monitor;          ///< the monitored metric, empty when there is none
-  std::optional<double> score;  ///< its value
+  std::string monitor = {};          ///< the monitored metric, empty when there is none
+  std::optional<double> score = {};  ///< its value
   bool is_best = false;
   bool is_last = false;
-  bool asynchronous = false;  ///< training goes on while it is written
-  std::string supersedes;     ///< a checkpoint that is removed once this one is whole; may be empty
+  bool asynchronous = false;    ///< training goes on while it is written
+  std::string supersedes = {};  ///< a checkpoint that is removed once this one is whole; may be empty
 };
 
 }  // namespace levin

@@ -18,12 +18,13 @@ concept HasOptions = requires {
 };
 
 namespace detail {
-struct NoOptions {
-  static void describe(Schema<NoOptions>& /*schema*/) {}
+/// The options of a class that has no public `using Options = ...;`.
+struct NoUsingOptions {
+  static void describe(Schema<NoUsingOptions>& /*schema*/) {}
 };
 template <class T>
 struct OptionsType {
-  using type = NoOptions;
+  using type = NoUsingOptions;
 };
 template <HasOptions T>
 struct OptionsType<T> {
@@ -65,9 +66,32 @@ class Buildable {
 
 namespace detail {
 
+/// Whether a `T` can be made of its options. Where it cannot, the compiler says what to write.
+template <class T>
+consteval bool check_constructor() {
+  if constexpr (std::is_abstract_v<T>) {
+    static_assert(!std::is_abstract_v<T>,
+                  "levin: the class is abstract: it lacks a function that its base declares with `= 0`; `override` on "
+                  "each function of yours finds the one that is misspelled or has other arguments");
+    return false;
+  } else if constexpr (HasOptions<T>) {
+    constexpr bool takes_options = std::is_constructible_v<T, const typename T::Options&>;
+    static_assert(takes_options,
+                  "levin: the class has a type Options, but no public constructor that takes "
+                  "`const Options&`");
+    return takes_options;
+  } else {
+    constexpr bool takes_nothing = std::is_default_constructible_v<T>;
+    static_assert(takes_nothing,
+                  "levin: the class has no public constructor without arguments; one that takes options needs a public "
+                  "`using Options = ...;` beside `explicit T(const Options&)`");
+    return takes_nothing;
+  }
+}
+
 template <class T>
 std::shared_ptr<T> construct(const OptionsOf<T>& options) {
-  if constexpr (std::is_constructible_v<T, const OptionsOf<T>&>)
+  if constexpr (HasOptions<T>)
     return std::make_shared<T>(options);
   else
     return std::make_shared<T>();
@@ -89,9 +113,18 @@ std::shared_ptr<T> make_named(const std::string& name, const OptionsOf<T>& optio
 /// range.
 template <class T>
 std::shared_ptr<T> make(const OptionsOf<T>& options = {}) {
-  const std::string name = detail::demangled(typeid(T).name());
-  if constexpr (Described<OptionsOf<T>>) schema_of<OptionsOf<T>>().validate(options, name);
-  return detail::make_named<T>(name, options);
+  constexpr bool is_buildable = std::is_convertible_v<T*, Buildable*>;
+  static_assert(
+      is_buildable,
+      "levin::make makes classes derived publicly from levin::Module, DataModule, Callback, Logger, Strategy, "
+      "...; for any other class use std::make_shared");
+  if constexpr (is_buildable && detail::check_constructor<T>()) {
+    const std::string name = detail::demangled(typeid(T).name());
+    if constexpr (Described<OptionsOf<T>>) schema_of<OptionsOf<T>>().validate(options, name);
+    return detail::make_named<T>(name, options);
+  } else {
+    return nullptr;
+  }
 }
 
 /// Names that YAML may use for classes derived from `Base`, with their typed options.
@@ -115,27 +148,15 @@ class Registry {
   /// Registers `T`; a second registration of a name replaces the first. `doc`: one line for --help.
   template <class T>
   void add(const std::string& name, const std::string& doc = "") {
-    static_assert(std::is_base_of_v<Base, T>);
-    static_assert(Described<OptionsOf<T>>, "Options need `static void describe(levin::Schema<Options>&)`");
-    using Options = OptionsOf<T>;
-    Item item{
-        .name = name,
-        .doc = doc,
-        .fields = schema_of<Options>().fields(),
-        .make =
-            [name](const Config& options, const std::string& path) {
-              return std::static_pointer_cast<Base>(detail::make_named<T>(name, parse_options<Options>(options, path)));
-            },
-        .is_instance = [](const Base& object) { return dynamic_cast<const T*>(&object) != nullptr; },
-        .resolve = [](const Config& options,
-                      const std::string& path) { return schema_of<Options>().resolve(options, path); }};
-    for (auto& existing : items_) {
-      if (existing.name == name) {
-        existing = std::move(item);
-        return;
-      }
-    }
-    items_.push_back(std::move(item));
+    constexpr bool is_derived = std::is_convertible_v<T*, Base*>;
+    static_assert(
+        is_derived,
+        "levin: only a class derived publicly from what the registry holds can be added: levin::Module "
+        "(cli.modules), DataModule (cli.data), Callback (callbacks), Logger (loggers), Strategy (strategies)");
+    constexpr bool is_described = Described<OptionsOf<T>>;
+    static_assert(is_described,
+                  "levin: the class's Options need a public `static void describe(levin::Schema<Options>&)`");
+    if constexpr (is_derived && is_described && detail::check_constructor<T>()) add_item(item_of<T>(name, doc));
   }
 
   /// Makes an object by name. `origin` is where the name was written. Throws ConfigError with the nearest valid name.
@@ -168,6 +189,32 @@ class Registry {
   }
 
  private:
+  template <class T>
+  static Item item_of(const std::string& name, const std::string& doc) {
+    using Options = OptionsOf<T>;
+    return {
+        .name = name,
+        .doc = doc,
+        .fields = schema_of<Options>().fields(),
+        .make =
+            [name](const Config& options, const std::string& path) {
+              return std::static_pointer_cast<Base>(detail::make_named<T>(name, parse_options<Options>(options, path)));
+            },
+        .is_instance = [](const Base& object) { return dynamic_cast<const T*>(&object) != nullptr; },
+        .resolve = [](const Config& options,
+                      const std::string& path) { return schema_of<Options>().resolve(options, path); }};
+  }
+
+  void add_item(Item item) {
+    for (auto& existing : items_) {
+      if (existing.name == item.name) {
+        existing = std::move(item);
+        return;
+      }
+    }
+    items_.push_back(std::move(item));
+  }
+
   std::string kind_;
   std::vector<Item> items_;
 };

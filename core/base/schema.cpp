@@ -12,12 +12,23 @@ namespace {
 
 std::string place(const Origin& origin) { return origin.source.empty() ? "" : origin.describe() + ": "; }
 
-/// Whole-text conversion; a leading '+' is allowed.
+/// Whole-text conversion; a leading '+' is allowed. std::errc() when it is a number of that type.
 template <class T>
-bool parse_number(std::string_view text, T& value) {
+std::errc parse_number(std::string_view text, T& value) {
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && !text.empty();
+  return text.empty() || end != text.data() + text.size() ? std::errc::invalid_argument : error;
+}
+
+/// Throws ConfigError for a number that `T` cannot hold.
+template <class T>
+[[noreturn]] void throw_beyond_type(const Config& node, std::string_view path) {
+  using Limits = std::numeric_limits<T>;
+  throw_out_of_range(node.origin(), path,
+                     Limits::is_integer
+                         ? fmt::format("from {} to {}", Limits::min(), Limits::max())
+                         : fmt::format("0 or of a size from {} to {}", Limits::denorm_min(), Limits::max()),
+                     node.text());
 }
 
 }  // namespace
@@ -52,6 +63,48 @@ Config detail::keep_given(const Config& dumped, const Config& given) {
   return kept;
 }
 
+std::string detail::one_of_names(const ValueNames& names) {
+  std::string text = "one of ";
+  for (const auto& [name, value] : names) text += (&name == &names.front().first ? "" : ", ") + name;
+  return text;
+}
+
+Config detail::names_to_numbers(const Config& node, const std::string& path, const ValueNames& names) {
+  if (node.is_null()) return node;
+  if (node.is_scalar()) {
+    for (const auto& [name, value] : names)
+      if (name == node.text()) return Config::scalar(std::to_string(value), false, node.origin());
+    throw_out_of_range(node.origin(), path, one_of_names(names), node.text());
+  }
+  if (node.is_sequence()) {
+    std::vector<Config> items;
+    for (size_t i = 0; i < node.items().size(); ++i)
+      items.push_back(names_to_numbers(node.items()[i], fmt::format("{}[{}]", path, i), names));
+    return Config::sequence(std::move(items), node.origin());
+  }
+  Config result = Config::mapping(node.origin());
+  for (const auto& [key, origin, value] : node.entries())
+    result.set(key, names_to_numbers(value, path + "." + key, names), origin);
+  return result;
+}
+
+Config detail::numbers_to_names(const Config& node, const ValueNames& names) {
+  if (node.is_scalar()) {
+    for (const auto& [name, value] : names)
+      if (std::to_string(value) == node.text()) return ConfigCodec<std::string>::dump(name);
+    return node;
+  }
+  if (node.is_sequence()) {
+    std::vector<Config> items;
+    for (const auto& item : node.items()) items.push_back(numbers_to_names(item, names));
+    return Config::sequence(std::move(items));
+  }
+  if (!node.is_mapping()) return node;
+  Config result = Config::mapping();
+  for (const auto& entry : node.entries()) result.set(entry.key, numbers_to_names(entry.value, names));
+  return result;
+}
+
 bool ConfigCodec<bool>::parse(const Config& node, const std::string& path) {
   if (node.is_scalar() && !node.quoted()) {
     const std::string& text = node.text();
@@ -63,32 +116,68 @@ bool ConfigCodec<bool>::parse(const Config& node, const std::string& path) {
 
 Config ConfigCodec<bool>::dump(bool value) { return Config::scalar(value ? "true" : "false"); }
 
-int64_t ConfigCodec<int64_t>::parse(const Config& node, const std::string& path) {
-  int64_t value = 0;
-  if (!node.is_scalar() || node.quoted() || !parse_number(node.text(), value))
-    throw_wrong_type(node, path, "an integer");
+template <Integer T>
+T ConfigCodec<T>::parse(const Config& node, const std::string& path) {
+  if (!node.is_scalar() || node.quoted()) throw_wrong_type(node, path, "an integer");
+  T value = 0;
+  const std::errc error = parse_number(node.text(), value);
+  int64_t negative = 0;  // which an unsigned type does not even parse
+  if (error == std::errc::result_out_of_range ||
+      (error != std::errc() && parse_number(node.text(), negative) == std::errc()))
+    throw_beyond_type<T>(node, path);
+  if (error != std::errc()) throw_wrong_type(node, path, "an integer");
   return value;
 }
 
-Config ConfigCodec<int64_t>::dump(int64_t value) { return Config::scalar(std::to_string(value)); }
+template <Integer T>
+Config ConfigCodec<T>::dump(T value) {
+  return Config::scalar(std::to_string(value));
+}
 
-double ConfigCodec<double>::parse(const Config& node, const std::string& path) {
-  double value = 0;
+template struct ConfigCodec<signed char>;
+template struct ConfigCodec<unsigned char>;
+template struct ConfigCodec<short>;
+template struct ConfigCodec<unsigned short>;
+template struct ConfigCodec<int>;
+template struct ConfigCodec<unsigned int>;
+template struct ConfigCodec<long>;
+template struct ConfigCodec<unsigned long>;
+template struct ConfigCodec<long long>;
+template struct ConfigCodec<unsigned long long>;
+
+template <class T>
+requires std::same_as<T, double> || std::same_as<T, float> T ConfigCodec<T>::parse(const Config& node,
+                                                                                   const std::string& path) {
   if (node.is_scalar() && !node.quoted()) {
     const std::string& text = node.text();
-    if (text == ".inf" || text == "inf") return std::numeric_limits<double>::infinity();
-    if (text == "-.inf" || text == "-inf") return -std::numeric_limits<double>::infinity();
-    if (text == ".nan" || text == "nan") return std::numeric_limits<double>::quiet_NaN();
-    if (parse_number(text, value)) return value;
+    if (text == ".inf" || text == "inf") return std::numeric_limits<T>::infinity();
+    if (text == "-.inf" || text == "-inf") return -std::numeric_limits<T>::infinity();
+    if (text == ".nan" || text == "nan") return std::numeric_limits<T>::quiet_NaN();
+    T value = 0;
+    const std::errc error = parse_number(text, value);
+    if (error == std::errc()) return value;
+    if (error == std::errc::result_out_of_range) throw_beyond_type<T>(node, path);
   }
   throw_wrong_type(node, path, "a number");
 }
 
-Config ConfigCodec<double>::dump(double value) {
+template <class T>
+requires std::same_as<T, double> || std::same_as<T, float> Config ConfigCodec<T>::dump(T value) {
   if (std::isnan(value)) return Config::scalar(".nan");
   if (std::isinf(value)) return Config::scalar(value > 0 ? ".inf" : "-.inf");
-  std::string text = fmt::format("{}", value);  // the shortest text that reads back as the same value
-  return Config::scalar(std::move(text));
+  return Config::scalar(fmt::format("{}", value));  // the shortest text that reads back as the same value
+}
+
+template struct ConfigCodec<double>;
+template struct ConfigCodec<float>;
+
+std::filesystem::path ConfigCodec<std::filesystem::path>::parse(const Config& node, const std::string& path) {
+  if (!node.is_scalar()) throw_wrong_type(node, path, "a path");
+  return node.text();
+}
+
+Config ConfigCodec<std::filesystem::path>::dump(const std::filesystem::path& value) {
+  return ConfigCodec<std::string>::dump(value.string());
 }
 
 std::string ConfigCodec<std::string>::parse(const Config& node, const std::string& path) {
@@ -100,7 +189,7 @@ Config ConfigCodec<std::string>::dump(const std::string& value) {
   // Quoted where the plain text would read back as something else than this string.
   double number = 0;
   const bool looks_otherwise = value.empty() || value == "null" || value == "~" || value == "true" ||
-                               value == "false" || parse_number(value, number);
+                               value == "false" || parse_number(value, number) == std::errc();
   return Config::scalar(value, looks_otherwise);
 }
 

@@ -3,13 +3,18 @@
 #include <levin/core/base/config.h>
 #include <levin/core/base/error.h>
 
+#include <algorithm>
+#include <array>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -28,11 +33,11 @@ concept Described = requires(Schema<T>& schema) {
 
 /// One line of help: a field in words.
 struct FieldDoc {
-  std::string name;
-  std::string type;           ///< "integer", "list of strings", ...
-  std::string default_value;  ///< flow-style YAML
-  std::string constraint;     ///< "at least 1" or empty
-  std::string doc;
+  std::string name = {};
+  std::string type = {};           ///< "integer", "list of strings", ...
+  std::string default_value = {};  ///< flow-style YAML
+  std::string constraint = {};     ///< "at least 1" or empty
+  std::string doc = {};
 };
 
 /// How a C++ type is read from and written to a Config. Specialise it for a type of one's own.
@@ -55,18 +60,25 @@ struct ConfigCodec<bool> {
   static Config dump(bool value);
 };
 
-template <>
-struct ConfigCodec<int64_t> {
-  static std::string type_name() { return "integer"; }
-  static int64_t parse(const Config& node, const std::string& path);
-  static Config dump(int64_t value);
+/// The integers of C++: not bool, and not the types of characters.
+template <class T>
+concept Integer = std::integral<T> && !std::same_as<T, bool> && !std::same_as<T, char> && !std::same_as<T, wchar_t> &&
+                  !std::same_as<T, char8_t> && !std::same_as<T, char16_t> && !std::same_as<T, char32_t>;
+
+/// A value outside the type's range is an error that names the range.
+template <Integer T>
+struct ConfigCodec<T> {
+  static std::string type_name() { return std::signed_integral<T> ? "integer" : "non-negative integer"; }
+  static T parse(const Config& node, const std::string& path);
+  static Config dump(T value);
 };
 
-template <>
-struct ConfigCodec<double> {
+template <class T>
+requires std::same_as<T, double> || std::same_as<T, float>
+struct ConfigCodec<T> {
   static std::string type_name() { return "number"; }
-  static double parse(const Config& node, const std::string& path);
-  static Config dump(double value);
+  static T parse(const Config& node, const std::string& path);
+  static Config dump(T value);
 };
 
 template <>
@@ -77,13 +89,39 @@ struct ConfigCodec<std::string> {
 };
 
 template <>
+struct ConfigCodec<std::filesystem::path> {
+  static std::string type_name() { return "path"; }
+  static std::filesystem::path parse(const Config& node, const std::string& path);
+  static Config dump(const std::filesystem::path& value);
+};
+
+/// An enumeration is a number here: Schema::field, which is told the names of its values, reads and writes those.
+template <class T>
+requires std::is_enum_v<T>
+struct ConfigCodec<T> {
+  static constexpr bool needs_names = true;
+  static std::string type_name() { return "string"; }
+  static T parse(const Config& node, const std::string& path) {
+    if (!node.is_scalar()) throw_wrong_type(node, path, "a string");
+    return static_cast<T>(ConfigCodec<int64_t>::parse(node, path));
+  }
+  static Config dump(T value) { return ConfigCodec<int64_t>::dump(static_cast<int64_t>(value)); }
+};
+
+template <>
 struct ConfigCodec<Config> {
   static std::string type_name() { return "any"; }
   static Config parse(const Config& node, const std::string&) { return node; }
   static Config dump(const Config& value) { return value; }
 };
 
+/// Types that a field may have.
 template <class T>
+concept Readable = requires {
+  ConfigCodec<T>::type_name();
+};
+
+template <Readable T>
 struct ConfigCodec<std::optional<T>> {
   static std::string type_name() { return ConfigCodec<T>::type_name() + " or null"; }
   static std::optional<T> parse(const Config& node, const std::string& path) {
@@ -93,7 +131,7 @@ struct ConfigCodec<std::optional<T>> {
   static Config dump(const std::optional<T>& value) { return value ? ConfigCodec<T>::dump(*value) : Config::null(); }
 };
 
-template <class T>
+template <Readable T>
 struct ConfigCodec<std::vector<T>> {
   static std::string type_name() { return "list of " + ConfigCodec<T>::type_name(); }
   static std::vector<T> parse(const Config& node, const std::string& path) {
@@ -112,7 +150,24 @@ struct ConfigCodec<std::vector<T>> {
   }
 };
 
-template <class T>
+template <Readable T, size_t N>
+struct ConfigCodec<std::array<T, N>> {
+  static std::string type_name() {
+    return "list of " + std::to_string(N) + " " + ConfigCodec<T>::type_name() + (N == 1 ? "" : "s");
+  }
+  static std::array<T, N> parse(const Config& node, const std::string& path) {
+    if (!node.is_sequence() || node.items().size() != N) throw_wrong_type(node, path, type_name());
+    std::vector<T> values = ConfigCodec<std::vector<T>>::parse(node, path);
+    std::array<T, N> result;
+    std::move(values.begin(), values.end(), result.begin());
+    return result;
+  }
+  static Config dump(const std::array<T, N>& values) {
+    return ConfigCodec<std::vector<T>>::dump({values.begin(), values.end()});
+  }
+};
+
+template <Readable T>
 struct ConfigCodec<std::map<std::string, T>> {
   static std::string type_name() { return "mapping of " + ConfigCodec<T>::type_name(); }
   static std::map<std::string, T> parse(const Config& node, const std::string& path) {
@@ -143,13 +198,43 @@ struct Unwrapped<std::optional<T>> {
   static const T* get(const std::optional<T>& value) { return value ? &*value : nullptr; }
 };
 
+/// The enumeration without a codec of its own that a field of type `T` holds, or void.
+template <class T>
+struct EnumIn {
+  using type = void;
+};
+template <class T>
+requires ConfigCodec<T>::needs_names struct EnumIn<T> {
+  using type = T;
+};
+template <class T>
+struct EnumIn<std::optional<T>> : EnumIn<T> {};
+template <class T>
+struct EnumIn<std::vector<T>> : EnumIn<T> {};
+template <class T, size_t N>
+struct EnumIn<std::array<T, N>> : EnumIn<T> {};
+template <class T>
+struct EnumIn<std::map<std::string, T>> : EnumIn<T> {};
+
+/// The names of an enumeration's values.
+using ValueNames = std::vector<std::pair<std::string, int64_t>>;
+/// "one of relu, gelu"
+std::string one_of_names(const ValueNames& names);
+/// `node` with numbers in the place of names. Throws ConfigError for a name that is not among them.
+Config names_to_numbers(const Config& node, const std::string& path, const ValueNames& names);
+/// `node` with names in the place of numbers; a number without a name stays.
+Config numbers_to_names(const Config& node, const ValueNames& names);
+
 /// `dumped`, with each value that `given` has in the form and with the origin in which it was given.
 Config keep_given(const Config& dumped, const Config& given);
 
 template <class T>
 std::string printed(const T& value) {
   std::ostringstream stream;
-  stream << value;
+  if constexpr (Integer<T>)
+    stream << +value;  // the number, where the type is one byte
+  else
+    stream << value;
   return stream.str();
 }
 
@@ -159,11 +244,12 @@ std::string printed(const T& value) {
 template <class T>
 class Schema {
   struct Entry {
-    FieldDoc doc;
-    std::function<void(T&, const Config&, const std::string& path)> parse;
-    std::function<Config(const T&)> dump;
+    FieldDoc doc = {};
+    std::function<void(T&, const Config&, const std::string& path)> parse = {};
+    std::function<Config(const T&)> dump = {};
     /// Throws when the field's value is out of range.
-    std::vector<std::function<void(const T&, const Origin&, const std::string& path)>> checks;
+    std::vector<std::function<void(const T&, const Origin&, const std::string& path)>> checks = {};
+    size_t offset = 0;  ///< of the member in `T`
   };
 
  public:
@@ -212,21 +298,53 @@ class Schema {
     M T::*member_;
   };
 
-  /// Describes one field. `doc`: one line, without a full stop.
+  /// Describes one field. `doc`: one line, without a full stop. Fields are listed as the struct declares them, which is
+  /// the order that designated initialisers need.
   template <class M>
   Field<M> field(const std::string& name, M T::*member, const std::string& doc) {
-    static const T defaults{};
-    entries_.push_back(
-        {.doc = {.name = name,
-                 .type = ConfigCodec<M>::type_name(),
-                 .default_value = ConfigCodec<M>::dump(defaults.*member).to_flow(),
-                 .constraint = "",
-                 .doc = doc},
-         .parse = [member](T& options, const Config& node,
-                           const std::string& path) { options.*member = ConfigCodec<M>::parse(node, path); },
-         .dump = [member](const T& options) { return ConfigCodec<M>::dump(options.*member); },
-         .checks = {}});
-    return Field<M>(entries_.back(), member);
+    constexpr bool has_names = std::is_void_v<typename detail::EnumIn<M>::type>;
+    static_assert(has_names,
+                  "levin: an enumeration's values need names: schema.field(\"activation\", &Options::activation, "
+                  "\"what it does\", {{\"relu\", Activation::kRelu}, {\"gelu\", Activation::kGelu}})");
+    constexpr bool is_readable = Readable<M>;
+    static_assert(is_readable,
+                  "levin: a field of this type cannot be read from YAML. Fields may be bool, integers, float, double, "
+                  "std::string, std::filesystem::path, enumerations, levin::Config, structs with `static void "
+                  "describe(levin::Schema<T>&)`, and std::optional, std::vector, std::array and "
+                  "std::map<std::string, ...> of these; for any other type specialise levin::ConfigCodec");
+    Entry& entry = add(name, member, doc);
+    if constexpr (has_names && is_readable) {
+      entry.doc.type = ConfigCodec<M>::type_name();
+      entry.doc.default_value = ConfigCodec<M>::dump(defaults().*member).to_flow();
+      entry.parse = [member](T& options, const Config& node, const std::string& path) {
+        options.*member = ConfigCodec<M>::parse(node, path);
+      };
+      entry.dump = [member](const T& options) { return ConfigCodec<M>::dump(options.*member); };
+    }
+    return Field<M>(entry, member);
+  }
+
+  /// Describes a field that is an enumeration, or an optional, a list or a mapping of one, with the names of its
+  /// values.
+  template <class M, class E = typename detail::EnumIn<M>::type>
+  void field(const std::string& name, M T::*member, const std::string& doc,
+             const std::vector<std::pair<std::string, std::type_identity_t<E>>>& values) {
+    detail::ValueNames names;
+    for (const auto& [word, value] : values) names.emplace_back(word, static_cast<int64_t>(value));
+    const auto dump = [member, names](const T& options) {
+      return detail::numbers_to_names(ConfigCodec<M>::dump(options.*member), names);
+    };
+    Entry& entry = add(name, member, doc);
+    entry.doc.type = ConfigCodec<M>::type_name();
+    entry.doc.default_value = dump(defaults()).to_flow();
+    entry.doc.constraint = detail::one_of_names(names);
+    entry.parse = [member, names](T& options, const Config& node, const std::string& path) {
+      options.*member = ConfigCodec<M>::parse(detail::names_to_numbers(node, path, names), path);
+    };
+    entry.dump = dump;
+    entry.checks.push_back([dump, names](const T& options, const Origin& /*origin*/, const std::string& path) {
+      detail::names_to_numbers(dump(options), path, names);
+    });
   }
 
   /// Sets the fields that `node` (a mapping, or null for none) names; rejects unknown keys and values out of range.
@@ -277,6 +395,21 @@ class Schema {
   }
 
  private:
+  static const T& defaults() {
+    static const T value{};
+    return value;
+  }
+
+  /// A new entry before those of members that the struct declares later.
+  template <class M>
+  Entry& add(const std::string& name, M T::*member, const std::string& doc) {
+    const size_t offset =
+        reinterpret_cast<const std::byte*>(&(defaults().*member)) - reinterpret_cast<const std::byte*>(&defaults());
+    const auto place = std::upper_bound(entries_.begin(), entries_.end(), offset,
+                                        [](size_t value, const Entry& entry) { return value < entry.offset; });
+    return *entries_.insert(place, {.doc = {.name = name, .doc = doc}, .offset = offset});
+  }
+
   const Entry* find(const std::string& name) const {
     for (const auto& entry : entries_)
       if (entry.doc.name == name) return &entry;

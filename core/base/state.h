@@ -20,9 +20,9 @@ struct Placement {
     kRankLocal,   ///< each rank has its own
   };
   Kind kind = Kind::kReplicated;
-  std::string shard_name;             ///< the whole tensor's name, for kSharded
-  int64_t offset = 0;                 ///< in elements of the flattened whole, for kSharded
-  std::vector<int64_t> global_shape;  ///< for kSharded
+  std::string shard_name = {};             ///< the whole tensor's name, for kSharded
+  int64_t offset = 0;                      ///< in elements of the flattened whole, for kSharded
+  std::vector<int64_t> global_shape = {};  ///< for kSharded
 };
 
 /// A tensor that lies in a checkpoint's files and is read when it is asked for, whole or in part: what open_checkpoint
@@ -46,7 +46,7 @@ class SavedTensor {
 
 /// A tensor in the state tree. Restored by copying in place, so that tensors keep identity and strides.
 struct TensorLeaf {
-  at::Tensor value;  ///< undefined where `saved` is there
+  at::Tensor value = {};  ///< undefined where `saved` is there
   Placement placement = {};
   std::shared_ptr<const SavedTensor> saved = nullptr;
 

@@ -57,10 +57,10 @@ CheckpointInfo read_info(const std::string& path);
 
 /// What is the case with one file that the manifest names.
 struct FileCheck {
-  std::string name;
+  std::string name = {};
   uint64_t size = 0;  ///< as the manifest says, in bytes
   /// "is missing"; "is damaged; got ..."; "belongs to another save; got ..."; empty when the file is as it was written
-  std::string problem;
+  std::string problem = {};
 };
 
 /// Compares every file with the manifest. Throws levin::Error when the manifest itself is missing or damaged.

@@ -22,11 +22,11 @@ struct CheckpointInfo {
   int64_t epoch = 0;
   int64_t global_step = 0;
   int64_t world_size = 1;
-  std::string monitor;          ///< the monitored metric, empty when there is none
-  std::optional<double> score;  ///< its value
-  std::string levin_version;    ///< of the program that wrote it
+  std::string monitor = {};          ///< the monitored metric, empty when there is none
+  std::optional<double> score = {};  ///< its value
+  std::string levin_version = {};    ///< of the program that wrote it
   /// When it was written, UTC: "2026-01-31T12:00:00.000000Z". Filled in by write_checkpoint when empty.
-  std::string created;
+  std::string created = {};
 };
 
 }  // namespace levin

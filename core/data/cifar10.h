@@ -13,7 +13,8 @@ namespace levin::data {
 struct Cifar10Options {
   std::string root = "/usr/share/datasets/cifar-10-batches-bin";  ///< folder of data_batch_1.bin ... test_batch.bin
   int64_t batch_size = 64;                                        ///< examples in a batch of one rank
-  std::optional<int64_t> global_batch_size;  ///< of all ranks together, divided by their number; replaces batch_size
+  /// Of all ranks together, divided by their number; replaces batch_size
+  std::optional<int64_t> global_batch_size = {};
   int64_t num_workers = 0;
   int64_t val_size = 5000;  ///< training images held out for validation, the last of them; 0: no validation
   bool shuffle = true;      ///< of the training images

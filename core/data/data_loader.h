@@ -24,7 +24,7 @@ struct DataLoaderOptions {
   bool pin_memory = false;      ///< page-locked batches, copied to a CUDA device ahead of time; no effect without CUDA
   bool drop_last = false;       ///< leave out the last batch when it is not full
   /// Examples in a batch of all ranks together, divided by their number; replaces batch_size.
-  std::optional<int64_t> global_batch_size;
+  std::optional<int64_t> global_batch_size = {};
 
   static void describe(Schema<DataLoaderOptions>& schema);
 };

@@ -29,9 +29,10 @@ struct MnistDefaults {
 
 template <class Defaults>
 struct MnistLikeOptions {
-  std::string root = Defaults::kRoot;        ///< folder of the four IDX files, compressed by gzip or not
-  int64_t batch_size = 64;                   ///< examples in a batch of one rank
-  std::optional<int64_t> global_batch_size;  ///< of all ranks together, divided by their number; replaces batch_size
+  std::string root = Defaults::kRoot;  ///< folder of the four IDX files, compressed by gzip or not
+  int64_t batch_size = 64;             ///< examples in a batch of one rank
+  /// Of all ranks together, divided by their number; replaces batch_size
+  std::optional<int64_t> global_batch_size = {};
   int64_t num_workers = 0;
   int64_t val_size = 5000;  ///< training images held out for validation, the last of them; 0: no validation
   bool shuffle = true;      ///< of the training images

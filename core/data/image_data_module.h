@@ -20,15 +20,15 @@ class ImageDataModule : public DataModule {
 
  protected:
   struct Settings {
-    DataLoaderOptions loader;  ///< shuffle says whether training shuffles
+    DataLoaderOptions loader = {};  ///< shuffle says whether training shuffles
     int64_t val_size = 0;
-    ByteImagesOptions images;  ///< of training; the other stages do without flip and shift
+    ByteImagesOptions images = {};  ///< of training; the other stages do without flip and shift
   };
   explicit ImageDataModule(Settings settings) : settings_(std::move(settings)) {}
 
   struct Images {
-    at::Tensor images;  ///< uint8 [N, C, H, W]
-    at::Tensor labels;  ///< int64 [N]
+    at::Tensor images = {};  ///< uint8 [N, C, H, W]
+    at::Tensor labels = {};  ///< int64 [N]
   };
   /// Reads the training or the test images from their files.
   virtual Images read(bool training) const = 0;

@@ -10,11 +10,12 @@ namespace levin {
 
 struct GridOptions {
   int64_t images_per_row = 8;
-  int64_t padding = 2;                                   ///< pixels around and between the images
-  double pad_value = 0;                                  ///< of those pixels, in the grid's own units
-  bool normalize = false;                                ///< shifts and scales all values together to 0...1
-  std::optional<std::pair<double, double>> value_range;  ///< what becomes 0 and 1; unset: smallest and largest value
-  bool scale_each = false;                               ///< normalises each image by itself
+  int64_t padding = 2;     ///< pixels around and between the images
+  double pad_value = 0;    ///< of those pixels, in the grid's own units
+  bool normalize = false;  ///< shifts and scales all values together to 0...1
+  /// What becomes 0 and 1; unset: smallest and largest value
+  std::optional<std::pair<double, double>> value_range = {};
+  bool scale_each = false;  ///< normalises each image by itself
 };
 
 /// One image of many, row by row, as torchvision.utils.make_grid: [channels, height, width] of images

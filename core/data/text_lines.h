@@ -14,7 +14,7 @@
 namespace levin::data {
 
 struct TextLinesOptions {
-  std::string path;          ///< a UTF-8 text file
+  std::string path = {};     ///< a UTF-8 text file
   int64_t max_length = 128;  ///< characters in an example: longer lines are cut, shorter ones padded with 0
   bool skip_empty = true;    ///< leave out lines without characters
 

@@ -20,7 +20,7 @@ struct ClusterPlace {
   /// this attempt.
   bool store_outlives_attempts = false;
   /// Makes the keys of this job different from those of others in the same store.
-  std::string run_id;
+  std::string run_id = {};
 };
 
 /// Who this process is among the ranks of a job, as the launcher that started it says.

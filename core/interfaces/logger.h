@@ -16,16 +16,16 @@ namespace levin {
 
 /// One named value at a step.
 struct MetricValue {
-  std::string name;
+  std::string name = {};
   double value = 0;
 };
 
 /// Where a run writes.
 struct RunInfo {
-  std::string directory;  ///< version_N below default_root_dir, shared by all loggers and by checkpoints
-  std::string name;       ///< "version_N"
+  std::string directory = {};  ///< version_N below default_root_dir, shared by all loggers and by checkpoints
+  std::string name = {};       ///< "version_N"
   /// The checkpoint that a fit goes on from: a logger may go on with what wrote it. Empty for anything else.
-  std::string resumed_from;
+  std::string resumed_from = {};
 };
 
 /// Receives what is logged, on rank 0, at logging boundaries only. Implementations must not throw for a passing fault

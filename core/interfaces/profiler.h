@@ -19,7 +19,7 @@ struct ProfiledCall {
   int64_t world_size = 1;
   /// Whether it is the first rank of its process: ranks may be threads, which share what a process has once.
   bool is_first_in_process = true;
-  std::string directory;  ///< the run's folder, shared by all ranks; empty where the run writes nothing
+  std::string directory = {};  ///< the run's folder, shared by all ranks; empty where the run writes nothing
 };
 
 /// Sees every hook and every phase of a call begin and end, on one rank. Without one, nothing is called.

@@ -11,8 +11,8 @@ namespace levin {
 /// What StepOutput is made of, for designated initialisers: `return levin::StepOutput({.loss = loss, .outputs =
 /// {...}});`
 struct StepParts {
-  at::Tensor loss;  ///< scalar, or undefined
-  Batch outputs;
+  at::Tensor loss = {};  ///< scalar, or undefined
+  Batch outputs = {};
 };
 
 /// The result of a step: a scalar loss, named tensors, both, or nothing. In training, no loss means that the batch is

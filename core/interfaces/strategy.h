@@ -79,12 +79,12 @@ struct StrategyCapabilities {
 
 /// The devices and ranks that a strategy runs on, and what else of the trainer's options it needs.
 struct StrategySetup {
-  std::vector<at::Device> devices;  ///< of this host, one for each local rank (or replica)
-  bool devices_are_given = true;    ///< false: as many as the launcher has started ranks
+  std::vector<at::Device> devices = {};  ///< of this host, one for each local rank (or replica)
+  bool devices_are_given = true;         ///< false: as many as the launcher has started ranks
   int64_t num_nodes = 1;
-  bool sync_batchnorm = false;               ///< BatchNorm takes its statistics over all ranks
-  std::optional<at::ScalarType> mixed_type;  ///< in which forward and backward compute under mixed precision
-  Whereabouts* whereabouts = nullptr;        ///< of this rank; lives longer than the strategy's helpers
+  bool sync_batchnorm = false;                    ///< BatchNorm takes its statistics over all ranks
+  std::optional<at::ScalarType> mixed_type = {};  ///< in which forward and backward compute under mixed precision
+  Whereabouts* whereabouts = nullptr;             ///< of this rank; lives longer than the strategy's helpers
 };
 
 /// How a step runs on devices and ranks. World size 1 is the identity. A strategy never sees a callback or a logger.

@@ -10,11 +10,11 @@ enum class LogReduce { kMean, kSum, kMin, kMax };
 
 /// How a value is logged. In a training step the default is the step, everywhere else the epoch.
 struct LogOptions {
-  std::optional<bool> on_step;        ///< the value of the step at every logging boundary
-  std::optional<bool> on_epoch;       ///< combined over the epoch; with both, names get "_step" and "_epoch"
-  bool prog_bar = false;              ///< show it in the progress bar
-  bool logger = true;                 ///< hand it to the loggers
-  std::optional<int64_t> batch_size;  ///< weight in the epoch's mean; default: the batch's size
+  std::optional<bool> on_step = {};        ///< the value of the step at every logging boundary
+  std::optional<bool> on_epoch = {};       ///< combined over the epoch; with both, names get "_step" and "_epoch"
+  bool prog_bar = false;                   ///< show it in the progress bar
+  bool logger = true;                      ///< hand it to the loggers
+  std::optional<int64_t> batch_size = {};  ///< weight in the epoch's mean; default: the batch's size
   LogReduce reduce = LogReduce::kMean;
   /// Combine over ranks as well. Default: in a training step no, everywhere else yes, since what an evaluation gives is
   /// acted on, and all values of an epoch travel together anyway. Metric objects are always combined.

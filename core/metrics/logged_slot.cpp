@@ -111,7 +111,9 @@ void LoggedSlot::set_on(bool step, bool epoch) {
 
 void LoggedSlot::identify() {
   const auto& options = description.options;
-  const int64_t combined = description.is_metric ? 1 : *options.sync_dist ? 2 + static_cast<int64_t>(options.reduce) : 0;
+  const int64_t combined = description.is_metric ? 1
+                           : *options.sync_dist  ? 2 + static_cast<int64_t>(options.reduce)
+                                                 : 0;
   identity_ = mix_seed(XXH3_64bits(description.name.data(), description.name.size()),
                        static_cast<uint64_t>(description.dataloader_idx), static_cast<uint64_t>(combined));
 }

@@ -13,9 +13,9 @@ class Unit;
 
 /// A unit and where it is.
 struct NamedUnit {
-  std::string path;  ///< dotted, from the module that was asked; empty for that module itself
-  std::string type;  ///< "Block" for a LEVIN_UNIT(Block), "Linear" for such a member of a levin::Sequential
-  Unit* unit;
+  std::string path = {};  ///< dotted, from the module that was asked; empty for that module itself
+  std::string type = {};  ///< "Block" for a LEVIN_UNIT(Block), "Linear" for such a member of a levin::Sequential
+  Unit* unit = nullptr;
 };
 
 /// The units in a module, each once, with its first path: parents before their children, members of a

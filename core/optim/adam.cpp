@@ -3,19 +3,7 @@
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 
-namespace levin {
-
-std::array<double, 2> ConfigCodec<std::array<double, 2>>::parse(const Config& node, const std::string& path) {
-  if (!node.is_sequence() || node.items().size() != 2) throw_wrong_type(node, path, type_name());
-  const auto values = ConfigCodec<std::vector<double>>::parse(node, path);
-  return {values[0], values[1]};
-}
-
-Config ConfigCodec<std::array<double, 2>>::dump(const std::array<double, 2>& values) {
-  return ConfigCodec<std::vector<double>>::dump({values[0], values[1]});
-}
-
-namespace optim {
+namespace levin::optim {
 namespace {
 
 template <class Options>
@@ -77,5 +65,4 @@ void AdamW::update(size_t group, TensorLists& lists, const KernelScaling& scalin
   lists.learning_rate.defined() ? step(lists.learning_rate) : step(options.lr);
 }
 
-}  // namespace optim
-}  // namespace levin
+}  // namespace levin::optim

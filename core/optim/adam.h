@@ -7,16 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace levin {
-
-template <>
-struct ConfigCodec<std::array<double, 2>> {
-  static std::string type_name() { return "list of two numbers"; }
-  static std::array<double, 2> parse(const Config& node, const std::string& path);
-  static Config dump(const std::array<double, 2>& values);
-};
-
-namespace optim {
+namespace levin::optim {
 
 /// Names and defaults are those of torch.optim.Adam.
 struct AdamOptions {
@@ -68,5 +59,4 @@ class AdamW final : public FusedOptimizerOf<AdamWOptions> {
   std::span<const StateField> state_fields(size_t group) const override;
 };
 
-}  // namespace optim
-}  // namespace levin
+}  // namespace levin::optim

@@ -11,14 +11,14 @@ namespace levin::optim {
 
 struct ChainedOptions {
   /// Each a name, `{name: cosine, t_max: 10}` or `cosine: {t_max: 10}`.
-  std::vector<Config> schedulers;
+  std::vector<Config> schedulers = {};
   static void describe(Schema<ChainedOptions>& schema);
 };
 
 struct SequentialOptions {
   /// Each a name, `{name: cosine, t_max: 10}` or `cosine: {t_max: 10}`.
-  std::vector<Config> schedulers;
-  std::vector<int64_t> milestones;  ///< the step at which each scheduler but the first takes over
+  std::vector<Config> schedulers = {};
+  std::vector<int64_t> milestones = {};  ///< the step at which each scheduler but the first takes over
   static void describe(Schema<SequentialOptions>& schema);
 };
 

@@ -30,7 +30,7 @@ class StepScheduler final : public StepwiseScheduler {
 };
 
 struct MultiStepOptions {
-  std::vector<int64_t> milestones;
+  std::vector<int64_t> milestones = {};
   double gamma = 0.1;
   static void describe(Schema<MultiStepOptions>& schema);
 };
@@ -88,7 +88,7 @@ class LinearWarmupScheduler final : public StepwiseScheduler {
 };
 
 struct CosineOptions {
-  std::optional<int64_t> t_max;  ///< steps down to eta_min; unset: the whole run
+  std::optional<int64_t> t_max = {};  ///< steps down to eta_min; unset: the whole run
   double eta_min = 0;
   static void describe(Schema<CosineOptions>& schema);
 };

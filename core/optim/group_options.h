@@ -15,7 +15,7 @@ namespace levin::optim {
 /// Parameters with options of their own.
 template <class Options>
 struct ParameterGroup {
-  std::vector<at::Tensor> params;
+  std::vector<at::Tensor> params = {};
   Options options = {};
 };
 

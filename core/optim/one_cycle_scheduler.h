@@ -12,9 +12,9 @@ namespace levin::optim {
 
 /// Names and defaults are those of torch.optim.lr_scheduler.OneCycleLR.
 struct OneCycleOptions {
-  std::optional<double> max_lr;        ///< peak; unset: each group's own learning rate
-  std::optional<int64_t> total_steps;  ///< unset: the whole run
-  double pct_start = 0.3;              ///< share of the steps in which the learning rate rises
+  std::optional<double> max_lr = {};        ///< peak; unset: each group's own learning rate
+  std::optional<int64_t> total_steps = {};  ///< unset: the whole run
+  double pct_start = 0.3;                   ///< share of the steps in which the learning rate rises
   std::string anneal_strategy = "cos";
   bool cycle_momentum = true;  ///< momentum (or the first beta) falls while the learning rate rises
   double base_momentum = 0.85;

@@ -17,15 +17,15 @@ namespace levin::optim {
 
 /// What a group has instead of the base options.
 struct GroupOverrides {
-  std::optional<double> lr;
-  std::optional<double> weight_decay;
+  std::optional<double> lr = {};
+  std::optional<double> weight_decay = {};
 };
 
 /// Options for the parameters whose dotted name matches a pattern, in which `*` stands for any characters, dots
 /// included: "*.bias", "backbone.*".
 struct GroupRule {
-  std::string pattern;
-  GroupOverrides overrides;
+  std::string pattern = {};
+  GroupOverrides overrides = {};
 };
 
 namespace detail {

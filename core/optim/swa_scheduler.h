@@ -28,7 +28,7 @@ class GroupRates {
 };
 
 struct SwaSchedulerOptions {
-  GroupRates swa_lrs;                      ///< where the learning rates end; required
+  GroupRates swa_lrs = {};                 ///< where the learning rates end; required
   int64_t annealing_epochs = 10;           ///< steps until they are there; 0 at once
   std::string annealing_strategy = "cos";  ///< cos or linear
 };

@@ -22,14 +22,14 @@ struct ProfilerResult;
 namespace levin {
 
 struct PyTorchProfilerOptions {
-  ProfilerSchedule schedule;    ///< which steps are recorded
-  bool record_shapes = false;   ///< shapes of the operators' inputs
-  bool profile_memory = false;  ///< allocations, and what operators allocate
-  bool with_flops = false;      ///< estimated operations of matrix products and convolutions
-  bool units = true;            ///< a range for each unit's forward
-  bool rank_zero_only = false;  ///< other ranks record nothing
-  int64_t row_limit = 20;       ///< rows of the table of operators on the console
-  std::string dirpath;          ///< where traces go; empty: 'profiler' in the run's folder
+  ProfilerSchedule schedule = {};  ///< which steps are recorded
+  bool record_shapes = false;      ///< shapes of the operators' inputs
+  bool profile_memory = false;     ///< allocations, and what operators allocate
+  bool with_flops = false;         ///< estimated operations of matrix products and convolutions
+  bool units = true;               ///< a range for each unit's forward
+  bool rank_zero_only = false;     ///< other ranks record nothing
+  int64_t row_limit = 20;          ///< rows of the table of operators on the console
+  std::string dirpath = {};        ///< where traces go; empty: 'profiler' in the run's folder
   static void describe(Schema<PyTorchProfilerOptions>& schema);
 };
 

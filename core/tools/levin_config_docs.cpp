@@ -42,6 +42,9 @@ from; `--help` lists the options of a program's own models, data and callbacks t
 A name with options is written `{name: NAME, option: value}` or `{NAME: {option: value}}`. On the command line a value is
 YAML too: `--trainer.devices='[0, 2]'`. A member of the lists `callbacks` and `logger` is reached by its name:
 `--trainer.callbacks.early_stopping.patience=5`.
+
+The tables list options as the structs of C++ declare them. Designated initialisers (`{.max_epochs = 3, .logger = false}`) need
+that order: g++ refuses another one, clang warns.
 )";
 
 /// Text in a table's cell.

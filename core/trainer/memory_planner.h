@@ -14,7 +14,7 @@ namespace levin {
 
 /// Numbers of devices: `8`, `[1, 8]` or `1,8`.
 struct DeviceCounts {
-  std::vector<int64_t> values;
+  std::vector<int64_t> values = {};
 };
 
 template <>
@@ -26,7 +26,7 @@ struct ConfigCodec<DeviceCounts> {
 
 /// Bytes, as a number or with a unit: `80GiB`, `24 GB`, `512MiB`; null: unset.
 struct MemorySize {
-  std::optional<int64_t> bytes;
+  std::optional<int64_t> bytes = {};
 };
 
 template <>
@@ -39,7 +39,7 @@ struct ConfigCodec<MemorySize> {
 /// The section `plan` of a program's configuration.
 struct PlanOptions {
   DeviceCounts devices{{1, 2, 8, 64}};
-  MemorySize memory;          ///< of each device; unset: as on this machine
+  MemorySize memory = {};     ///< of each device; unset: as on this machine
   int64_t measure_steps = 0;  ///< of the configured training, to measure beside the plan; 0: none
   static void describe(Schema<PlanOptions>& schema);
 };

@@ -32,7 +32,8 @@ void describe_hardware(Schema<TrainerOptions>& schema) {
   using Options = TrainerOptions;
   schema.field("accelerator", &Options::accelerator, "what computes; auto takes CUDA where there is a device")
       .one_of({"auto", "cpu", "cuda", "gpu"});
-  schema.field("devices", &Options::devices, "how many devices (2), or which ([1, 3] or \"1,3\"); -1 is all, auto all GPUs or the one CPU");
+  schema.field("devices", &Options::devices,
+               "how many devices (2), or which ([1, 3] or \"1,3\"); -1 is all, auto all GPUs or the one CPU");
   schema.field("gpus", &Options::gpus,
                "older spelling of devices: 3 is the first three GPUs, \"3\" is GPU 3, 0 the CPU");
   schema.field("auto_select_gpus", &Options::auto_select_gpus,

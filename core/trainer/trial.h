@@ -17,7 +17,7 @@ class Session;
 
 struct TrialOptions {
   /// Examples in a batch of one rank; only full batches are used then. Unset: the batches of the fit.
-  std::optional<int64_t> batch_size;
+  std::optional<int64_t> batch_size = {};
   /// One rank may run out of memory, and all step back together. For this the ranks do not communicate inside a step:
   /// gradients, buffers and BatchNorm's statistics stay each rank's own. They agree after every forward and backward,
   /// before anything that might communicate again, and after every optimizer step.

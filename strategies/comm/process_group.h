@@ -22,10 +22,10 @@ struct ProcessGroupOptions {
   at::Device device{at::kCPU};   ///< of this rank
   int64_t rank = 0;
   int64_t world_size = 1;
-  bool one_host = true;      ///< whether all ranks run on this host
-  std::string main_address;  ///< of the rendezvous: Gloo takes the network interface that leads there
-  std::chrono::milliseconds timeout{30 * 60 * 1000};  ///< for making the group and for each operation
-  std::shared_ptr<SharedMemoryTeam> thread_team;      ///< where ranks are threads of this process: what they share
+  bool one_host = true;           ///< whether all ranks run on this host
+  std::string main_address = {};  ///< of the rendezvous: Gloo takes the network interface that leads there
+  std::chrono::milliseconds timeout{30 * 60 * 1000};   ///< for making the group and for each operation
+  std::shared_ptr<SharedMemoryTeam> thread_team = {};  ///< where ranks are threads of this process: what they share
 };
 
 /// The backend that options name: for `auto`, nccl on a CUDA device, shared_memory on CPUs of one host, else gloo.

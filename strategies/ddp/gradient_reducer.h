@@ -28,7 +28,7 @@ struct GradientReducerOptions {
   bool counts_participants = false;      ///< see StepWindow
   bool completes_backward = false;       ///< see complete_backward
   /// May set a communication hook; called once.
-  std::function<void(c10d::Reducer&)> configure;
+  std::function<void(c10d::Reducer&)> configure = {};
 };
 
 /// Averages the gradients of a module over the ranks while backward runs: c10d's Reducer, with buckets that gradients

@@ -20,13 +20,13 @@ struct ForkLauncherOptions {
   std::chrono::milliseconds grace{5000};
   /// Called in this process once all ranks are forked. A thread that is started before may hold a lock at that moment,
   /// which the ranks would then wait for for ever.
-  std::function<void()> after_fork;
+  std::function<void()> after_fork = {};
   /// Called in this process with the first failure, so that the other ranks learn of it and end by themselves. Without
   /// it they get SIGTERM.
-  std::function<void(const RankFailure& failure)> on_failure;
+  std::function<void(const RankFailure& failure)> on_failure = {};
   /// Whether an error only tells of another rank's: it is thrown only when there is no other within `grace`. Asked in
   /// the rank's process.
-  std::function<bool(const std::exception_ptr& error)> is_consequence;
+  std::function<bool(const std::exception_ptr& error)> is_consequence = {};
   /// Tests replace it.
   std::function<bool()> cuda_has_started = levin::cuda_has_started;
 };

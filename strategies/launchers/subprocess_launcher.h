@@ -11,9 +11,9 @@ namespace levin {
 
 struct SubprocessLauncherOptions {
   /// Of this process, which is local rank 0; those of the other local ranks follow from it.
-  ClusterPlace place;
+  ClusterPlace place = {};
   /// Called on another thread for each local rank that ends during a call, so that this one does not wait for it.
-  std::function<void(int64_t rank, const ProcessEnd& how)> on_end;
+  std::function<void(int64_t rank, const ProcessEnd& how)> on_end = {};
 };
 
 /// Local ranks are processes: this one, and further runs of this same program, which the first call starts and which

@@ -19,7 +19,7 @@ struct ChainUnit;
 /// Elements of the sequential for each stage (for each chunk, in the model's order, with several chunks a rank); empty:
 /// found out. In YAML `auto` or a list.
 struct PipelineBalance {
-  std::vector<int64_t> elements;
+  std::vector<int64_t> elements = {};
 };
 
 template <>
@@ -30,7 +30,7 @@ struct ConfigCodec<PipelineBalance> {
 };
 
 struct PipelineOptions {
-  PipelineBalance balance;
+  PipelineBalance balance = {};
   std::string balance_by = "time";   ///< what `auto` makes alike: time, parameters or memory
   std::string schedule = "1f1b";     ///< gpipe, 1f1b, interleaved or zero_bubble
   int64_t micro_batches = 8;         ///< of a rank's batch; a batch with fewer examples has fewer
@@ -38,8 +38,8 @@ struct PipelineOptions {
   std::string checkpoint = "never";  ///< what is recomputed in backward: always, except_last micro-batch, never
   int64_t data_parallel = 1;         ///< pipelines side by side, each with its share of the data
   bool shard_optimizer = false;      ///< pipelines side by side divide the optimizer's state
-  std::string sequential;            ///< path of the levin::Sequential that is cut; empty: the module's only one
-  std::string trace;                 ///< folder for a trace of one batch: what each stage did when; empty: none
+  std::string sequential = {};       ///< path of the levin::Sequential that is cut; empty: the module's only one
+  std::string trace = {};            ///< folder for a trace of one batch: what each stage did when; empty: none
   int64_t trace_batch = 10;          ///< which batch of a call, counted from 1
   bool whole_after_fit = true;       ///< the module has all parameters again when a call has ended
   std::string backend = "auto";      ///< auto, gloo, nccl or shared_memory

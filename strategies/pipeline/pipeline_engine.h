@@ -23,12 +23,12 @@ class DeferredWeights;
 class ReplicaGradients;
 
 struct PipelineEngineOptions {
-  std::string sequential = "net";    ///< its name, for messages
-  std::vector<size_t> chunk_ends;    ///< the elements of chunk c are [chunk_ends[c - 1], chunk_ends[c])
-  std::string schedule = "1f1b";     ///< see pipeline_schedule
-  int64_t micro_batches = 1;         ///< at most; a batch with fewer examples has fewer
-  std::string checkpoint = "never";  ///< always, except_last (micro-batch of a batch) or never
-  at::Device device{at::kCPU};       ///< of this rank
+  std::string sequential = "net";       ///< its name, for messages
+  std::vector<size_t> chunk_ends = {};  ///< the elements of chunk c are [chunk_ends[c - 1], chunk_ends[c])
+  std::string schedule = "1f1b";        ///< see pipeline_schedule
+  int64_t micro_batches = 1;            ///< at most; a batch with fewer examples has fewer
+  std::string checkpoint = "never";     ///< always, except_last (micro-batch of a batch) or never
+  at::Device device{at::kCPU};          ///< of this rank
 };
 
 /// Runs the module's own steps over a levin::Sequential whose chunks lie on the ranks of a group, one micro-batch after

@@ -20,7 +20,7 @@ struct ShardedModelOptions;
 
 struct ShardedOptions {
   int64_t stage = 3;                    ///< what is divided: 1 optimizer state, 2 gradients too, 3 parameters too
-  std::vector<std::string> units;       ///< stage 3: what is gathered at once, types and paths; empty: every unit
+  std::vector<std::string> units = {};  ///< stage 3: what is gathered at once, types and paths; empty: every unit
   int64_t min_unit_parameters = 0;      ///< a unit with fewer parameters goes with the unit around it
   int64_t gathers_ahead = 1;            ///< units that are gathered before they are needed
   double bucket_cap_mb = 25;            ///< stages 1 and 2: MiB of gradients that are averaged at once

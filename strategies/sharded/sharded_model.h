@@ -26,16 +26,17 @@ class Module;
 namespace levin {
 
 struct ShardedModelOptions {
-  int64_t stage = 3;                           ///< 1: optimizer state, 2: gradients too, 3: parameters too
-  std::optional<at::ScalarType> compute_type;  ///< of whole parameters and gradients; unset: that of the parameters
-  std::optional<at::ScalarType> reduce_type;   ///< in which gradients are averaged; unset: that they come in
-  std::vector<NamedUnit> units;                ///< stage 3: what is gathered by itself, parents before their children
-  int64_t min_elements = 0;                    ///< a unit with fewer parameters goes with the unit around it
-  int64_t bucket_bytes = int64_t{25} << 20;    ///< stages 1 and 2: gradients that are averaged at once
-  int64_t gathers_ahead = 1;                   ///< units that are gathered before they are needed
-  bool offload = false;                        ///< see ShardingOptions
-  bool finds_unused = false;                   ///< parameters that no rank's loss depends on keep their values
-  bool keeps_window_gradients = false;         ///< whole gradients stay until the end of an accumulation window
+  int64_t stage = 3;  ///< 1: optimizer state, 2: gradients too, 3: parameters too
+  /// Of whole parameters and gradients; unset: that of the parameters
+  std::optional<at::ScalarType> compute_type = {};
+  std::optional<at::ScalarType> reduce_type = {};  ///< in which gradients are averaged; unset: that they come in
+  std::vector<NamedUnit> units = {};         ///< stage 3: what is gathered by itself, parents before their children
+  int64_t min_elements = 0;                  ///< a unit with fewer parameters goes with the unit around it
+  int64_t bucket_bytes = int64_t{25} << 20;  ///< stages 1 and 2: gradients that are averaged at once
+  int64_t gathers_ahead = 1;                 ///< units that are gathered before they are needed
+  bool offload = false;                      ///< see ShardingOptions
+  bool finds_unused = false;                 ///< parameters that no rank's loss depends on keep their values
+  bool keeps_window_gradients = false;       ///< whole gradients stay until the end of an accumulation window
 
   /// Of parameters that an optimizer holds in this type. `computes`: forward and backward use `compute_type`; those of
   /// BatchNorm do not, whose running statistics have the optimizer's type.

@@ -4,11 +4,16 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace levin {
@@ -96,7 +101,8 @@ TEST(SchemaTest, WrongTypesAreRefusedWithPathAndValue) {
   EXPECT_EQ(option_error("count: 3.5"), "[config] test.yaml:1:8: section.count: expected an integer; got '3.5'");
   EXPECT_EQ(option_error("count: '3'"), "[config] test.yaml:1:8: section.count: expected an integer; got '3'");
   EXPECT_EQ(option_error("count: 99999999999999999999"),
-            "[config] test.yaml:1:8: section.count: expected an integer; got '99999999999999999999'");
+            "[config] test.yaml:1:8: section.count must be from -9223372036854775808 to 9223372036854775807; got "
+            "99999999999999999999");
   EXPECT_EQ(option_error("scale: fast"), "[config] test.yaml:1:8: section.scale: expected a number; got 'fast'");
   EXPECT_EQ(option_error("flag: 1"), "[config] test.yaml:1:7: section.flag: expected true or false; got '1'");
   EXPECT_EQ(option_error("mode: [min]"), "[config] test.yaml:1:7: section.mode: expected a string; got a list");
@@ -174,6 +180,157 @@ TEST(SchemaTest, FieldsAreDocumented) {
   EXPECT_EQ(fields[5].type, "list of integer");
   EXPECT_EQ(fields[5].default_value, "[1, 2]");
   EXPECT_EQ(schema_of<Inner>().fields()[0].constraint, "at least 1, at most 9");
+}
+
+enum class Activation { kRelu, kGelu = 5, kTanh };
+
+struct EveryScalar {
+  int small = 3;
+  uint8_t byte = 7;
+  size_t size = 9;
+  float rate = 0.1F;
+  Activation activation = Activation::kGelu;
+  std::filesystem::path folder = "runs";
+  std::optional<int> limit = {};
+  std::optional<Activation> head = {};
+  std::vector<int> widths = {1, 2};
+  std::vector<float> scales = {0.1F, 2};
+  std::vector<Activation> layers = {Activation::kTanh};
+  std::vector<std::filesystem::path> files = {};
+  std::array<int, 2> kernel = {3, 3};
+  std::map<std::string, Activation> by_name = {};
+
+  static void describe(Schema<EveryScalar>& schema) {
+    using Options = EveryScalar;
+    const std::vector<std::pair<std::string, Activation>> names = {{"relu", Activation::kRelu},
+                                                                   {"gelu", Activation::kGelu}};
+    schema.field("small", &Options::small, "an int").at_least(-1);
+    schema.field("byte", &Options::byte, "a byte").at_most(200);
+    schema.field("size", &Options::size, "a size");
+    schema.field("rate", &Options::rate, "a float").above(0);
+    schema.field("activation", &Options::activation, "a choice", names);
+    schema.field("folder", &Options::folder, "a path");
+    schema.field("limit", &Options::limit, "an optional int").at_least(1);
+    schema.field("head", &Options::head, "an optional choice", names);
+    schema.field("widths", &Options::widths, "ints");
+    schema.field("scales", &Options::scales, "floats");
+    schema.field("layers", &Options::layers, "choices", {{"relu", Activation::kRelu}, {"tanh", Activation::kTanh}});
+    schema.field("files", &Options::files, "paths");
+    schema.field("kernel", &Options::kernel, "two ints");
+    schema.field("by_name", &Options::by_name, "choices by name", names);
+  }
+};
+
+std::string scalar_error(const std::string& yaml) {
+  try {
+    parse_options<EveryScalar>(parse(yaml), "model");
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(SchemaTest, ReadsTheOtherScalarsOfCpp) {
+  const auto options = parse_options<EveryScalar>(
+      parse(
+          "{small: -1, byte: 200, size: 18446744073709551615, rate: 0.25, activation: relu, folder: /data/x, limit: 4, "
+          "head: gelu, widths: [4, -5], scales: [1e-3], layers: [tanh, relu], files: [a, b/c], kernel: [5, 1], "
+          "by_name: {a: gelu}}"),
+      "model");
+  EXPECT_EQ(options.small, -1);
+  EXPECT_EQ(options.byte, 200);
+  EXPECT_EQ(options.size, std::numeric_limits<size_t>::max());
+  EXPECT_EQ(options.rate, 0.25F);
+  EXPECT_EQ(options.activation, Activation::kRelu);
+  EXPECT_EQ(options.folder, std::filesystem::path("/data/x"));
+  EXPECT_EQ(options.limit, 4);
+  EXPECT_EQ(options.head, Activation::kGelu);
+  EXPECT_EQ(options.widths, (std::vector<int>{4, -5}));
+  EXPECT_EQ(options.scales, std::vector<float>{1e-3F});
+  EXPECT_EQ(options.layers, (std::vector{Activation::kTanh, Activation::kRelu}));
+  EXPECT_EQ(options.files, (std::vector<std::filesystem::path>{"a", "b/c"}));
+  EXPECT_EQ(options.kernel, (std::array<int, 2>{5, 1}));
+  EXPECT_EQ(options.by_name.at("a"), Activation::kGelu);
+}
+
+TEST(SchemaTest, ValuesThatTheTypeCannotHoldAreRefusedWithItsRange) {
+  const std::string at = "[config] test.yaml:1:";
+  EXPECT_EQ(scalar_error("small: 2147483648"),
+            at + "8: model.small must be from -2147483648 to 2147483647; got 2147483648");
+  EXPECT_EQ(scalar_error("byte: 256"), at + "7: model.byte must be from 0 to 255; got 256");
+  EXPECT_EQ(scalar_error("byte: -1"), at + "7: model.byte must be from 0 to 255; got -1");
+  EXPECT_EQ(scalar_error("byte: 201"), at + "7: model.byte must be at most 200; got 201");
+  EXPECT_EQ(scalar_error("size: -1"), at + "7: model.size must be from 0 to 18446744073709551615; got -1");
+  EXPECT_EQ(scalar_error("rate: 1e39"),
+            at + "7: model.rate must be 0 or of a size from 1e-45 to 3.4028235e+38; got 1e39");
+  EXPECT_EQ(scalar_error("rate: 1e-50"),
+            at + "7: model.rate must be 0 or of a size from 1e-45 to 3.4028235e+38; got 1e-50");
+  EXPECT_EQ(scalar_error("rate: 0"), at + "7: model.rate must be above 0; got 0");
+  EXPECT_EQ(scalar_error("widths: [1, 3000000000]"),
+            at + "13: model.widths[1] must be from -2147483648 to 2147483647; got 3000000000");
+  EXPECT_EQ(scalar_error("kernel: [1]"), at + "9: model.kernel: expected list of 2 integers; got a list");
+  EXPECT_EQ(scalar_error("kernel: 1"), at + "9: model.kernel: expected list of 2 integers; got '1'");
+  EXPECT_EQ(scalar_error("small: 1.5"), at + "8: model.small: expected an integer; got '1.5'");
+  EXPECT_EQ(scalar_error("folder: [a]"), at + "9: model.folder: expected a path; got a list");
+}
+
+TEST(SchemaTest, EnumerationsGoByTheirNames) {
+  const std::string at = "[config] test.yaml:1:";
+  EXPECT_EQ(scalar_error("activation: rleu"), at + "13: model.activation must be one of relu, gelu; got rleu");
+  EXPECT_EQ(scalar_error("activation: 5"), at + "13: model.activation must be one of relu, gelu; got 5");
+  EXPECT_EQ(scalar_error("activation: [relu]"), at + "13: model.activation: expected a string; got a list");
+  EXPECT_EQ(scalar_error("activation: null"), at + "13: model.activation: expected a string; got null");
+  EXPECT_EQ(scalar_error("layers: [relu, gelu]"), at + "16: model.layers[1] must be one of relu, tanh; got gelu");
+  EXPECT_EQ(scalar_error("by_name: {x: tanh}"), at + "14: model.by_name.x must be one of relu, gelu; got tanh");
+  EXPECT_EQ(scalar_error("head: null"), "no error");
+
+  EveryScalar options;
+  EXPECT_NO_THROW(schema_of<EveryScalar>().validate(options, "model"));
+  options.activation = Activation::kTanh;  // which has no name
+  try {
+    schema_of<EveryScalar>().validate(options, "model");
+    FAIL() << "no exception";
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(), "[config] model.activation must be one of relu, gelu; got 6");
+  }
+}
+
+TEST(SchemaTest, TheOtherScalarsAreDumpedAndDocumented) {
+  const Config dumped = schema_of<EveryScalar>().dump({});
+  EXPECT_EQ(dumped.to_flow(),
+            "{small: 3, byte: 7, size: 9, rate: 0.1, activation: gelu, folder: runs, limit: null, head: null, "
+            "widths: [1, 2], scales: [0.1, 2], layers: [tanh], files: [], kernel: [3, 3], by_name: {}}");
+  const auto again = parse_options<EveryScalar>(parse(dumped.to_yaml()), "model");
+  EXPECT_TRUE(schema_of<EveryScalar>().dump(again) == dumped);
+
+  const auto fields = schema_of<EveryScalar>().fields();
+  const std::vector<std::string> types = {
+      "integer",        "non-negative integer", "non-negative integer", "number",           "string",
+      "path",           "integer or null",      "string or null",       "list of integer",  "list of number",
+      "list of string", "list of path",         "list of 2 integers",   "mapping of string"};
+  ASSERT_EQ(fields.size(), types.size());
+  for (size_t i = 0; i < types.size(); ++i) EXPECT_EQ(fields[i].type, types[i]) << fields[i].name;
+  EXPECT_EQ(fields[1].constraint, "at most 200");
+  EXPECT_EQ(fields[4].constraint, "one of relu, gelu");
+  EXPECT_EQ(fields[4].default_value, "gelu");
+}
+
+struct OutOfOrder {
+  int64_t first = 1;
+  Inner second = {};
+  std::string third = "c";
+
+  static void describe(Schema<OutOfOrder>& schema) {
+    schema.field("third", &OutOfOrder::third, "the last one").one_of({"a", "c"});
+    schema.field("first", &OutOfOrder::first, "the first one").at_least(1);
+    schema.field("second", &OutOfOrder::second, "the middle one");
+  }
+};
+
+TEST(SchemaTest, FieldsAreListedAsTheStructDeclaresThem) {
+  EXPECT_EQ(schema_of<OutOfOrder>().names(), (std::vector<std::string>{"first", "second", "third"}));
+  EXPECT_EQ(schema_of<OutOfOrder>().fields()[2].constraint, "one of a, c");
+  EXPECT_EQ(schema_of<OutOfOrder>().dump({}).to_flow(), "{first: 1, second: {depth: 2, rate: 0.5}, third: c}");
 }
 
 TEST(ConfigCodecTest, BooleansHaveYamlsWords) {

@@ -1,0 +1,13 @@
+// expected: levin: the class's Options need a public `static void describe(levin::Schema<Options>&)`
+#include <levin/core/base/registry.h>
+
+class Net : public levin::Buildable {
+ public:
+  struct Options {
+    int64_t hidden = 1;
+  };
+  explicit Net(const Options& options) : hidden(options.hidden) {}
+  int64_t hidden;
+};
+
+void add(levin::Registry<levin::Buildable>& registry) { registry.add<Net>("net"); }

@@ -1,0 +1,6 @@
+// expected: levin: only a class derived publicly from what the registry holds can be added: levin::Module
+#include <levin/core/trainer/cli.h>
+
+class Net {};
+
+void add(levin::Cli& cli) { cli.modules.add<Net>("net"); }
