@@ -42,17 +42,22 @@ def words(names):
     return [name for name in names if not (name.endswith("Options") and name.removesuffix("Options") in names)]
 
 
+def section_of(header):
+    """The folder of SECTIONS that has the header, in a folder of its own or not."""
+    return max((folder for folder in SECTIONS if header.startswith(folder + "/")), key=len, default=None)
+
+
 def page(root):
     headers = public_headers(root)
     parts = [HEAD]
     for folder, title in SECTIONS.items():
         rows = []
         for header in headers:
-            if header.rpartition("/")[0] == folder:
+            if section_of(header) == folder:
                 names = words(declarations.public_names((root / header).read_text(encoding="utf-8")))
                 rows.append(f"| `levin/{header}` | {', '.join(f'`{name}`' for name in names)} |")
         parts.append("\n".join([f"## {title}", "", "| header | has |", "|---|---|", *rows, ""]))
-    left = [header for header in headers if header.rpartition("/")[0] not in SECTIONS]
+    left = [header for header in headers if section_of(header) is None]
     if left:
         raise ValueError(f"no section of the page has {', '.join(left)}; hint: add its folder to SECTIONS")
     return "\n".join(parts)

@@ -18,7 +18,7 @@ struct LogOptions {
   LogReduce reduce = LogReduce::kMean;
   /// Combine over ranks as well. Default: in a training step no, everywhere else yes, since what an evaluation gives is
   /// acted on, and all values of an epoch travel together anyway. Metric objects are always combined.
-  std::optional<bool> sync_dist;
+  std::optional<bool> sync_dist = {};
   bool rank_zero_only = false;     ///< only rank 0 has it; never combined over ranks
   bool add_dataloader_idx = true;  ///< with several loaders, append "/dataloader_idx_N" to the name
 };
