@@ -245,8 +245,8 @@ LocalRanks::Call::~Call() {
 std::optional<LocalRanks::End> LocalRanks::Call::fail(std::chrono::milliseconds patience) {
   std::unique_lock lock(ranks_.mutex_);
   ranks_.failed_ = true;
-  // A rank whose error nobody catches aborts: that is as often the effect of this rank's failure as its cause. Ctrl-C and
-  // the like go to all ranks.
+  // A rank whose error nobody catches aborts: that is as often the effect of this rank's failure as its cause. Ctrl-C
+  // and the like go to all ranks.
   const auto violent = [](const Rank& rank) {
     const int signal = rank.end ? rank.end->signal() : 0;
     return signal != 0 && signal != SIGABRT && signal != SIGINT && signal != SIGTERM;
