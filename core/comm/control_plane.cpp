@@ -279,20 +279,25 @@ ControlPlane::ControlPlane(std::unique_ptr<Store> store, ControlPlaneOptions opt
   impl_->messenger_thread = std::thread([impl = impl_] { impl->carry(); });
 }
 
+void ControlPlane::leave() {
+  std::unique_lock lock(impl_->mutex);
+  impl_->leaving = impl_->woken = true;
+  impl_->changed.notify_all();
+  while (!impl_->messenger_ended && !impl_->store_silent) {
+    if (!impl_->failure) {
+      impl_->changed.wait(lock);
+    } else if (impl_->changed.wait_until(lock, impl_->deadline + kLastLook) == std::cv_status::timeout) {
+      break;
+    }
+  }
+  impl_->changed.wait(lock, [this] { return !impl_->aborting; });
+}
+
 ControlPlane::~ControlPlane() {
+  leave();
   bool messenger_ended = false;
   {
-    std::unique_lock lock(impl_->mutex);
-    impl_->leaving = impl_->woken = true;
-    impl_->changed.notify_all();
-    while (!impl_->messenger_ended && !impl_->store_silent) {
-      if (!impl_->failure) {
-        impl_->changed.wait(lock);
-      } else if (impl_->changed.wait_until(lock, impl_->deadline + kLastLook) == std::cv_status::timeout) {
-        break;
-      }
-    }
-    impl_->changed.wait(lock, [this] { return !impl_->aborting; });
+    const std::lock_guard lock(impl_->mutex);
     impl_->whereabouts = nullptr;
     impl_->over = true;
     messenger_ended = impl_->messenger_ended;

@@ -43,8 +43,7 @@ class ControlPlane {
  public:
   /// Starts the helper. `store` is a connection that nobody else uses; `whereabouts` outlives the control plane.
   ControlPlane(std::unique_ptr<Store> store, ControlPlaneOptions options, const Whereabouts& whereabouts);
-  /// Says goodbye: the other ranks no longer expect anything of this one. The rank that serves the store stays until
-  /// the others have left too, after a failure no longer than `grace`.
+  /// Leaves.
   ~ControlPlane();
   ControlPlane(const ControlPlane&) = delete;
   ControlPlane& operator=(const ControlPlane&) = delete;
@@ -65,6 +64,9 @@ class ControlPlane {
   /// This rank fails; the others learn of it. The first failure of all ranks is the one that everybody reports; a later
   /// one is dropped. Returns when the others can see it, or after some seconds if the store does not answer.
   void report_failure(const std::string& message);
+  /// Says goodbye: the other ranks no longer expect anything of this one. The rank that serves the store stays until
+  /// the others have left too, after a failure no longer than `grace`; it may be told meanwhile which of them are gone.
+  void leave();
   /// Another rank is no more, which the launcher noticed: `how` goes after its name ("was ended by signal 9 (Killed)").
   /// The same holds for it.
   void report_gone(int64_t rank, const std::string& how);

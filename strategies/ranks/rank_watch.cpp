@@ -46,7 +46,7 @@ void RankWatch::rank_ended(int64_t rank, const std::string& how, bool in_good_or
   if (control_ != nullptr)
     control_->report_gone(rank, how);
   else if (joining_ && !failure_)
-    failure_ = RankFailure{.rank = rank, .message = how + " while joining the other ranks", .gone = true};
+    failure_ = RankFailure{.rank = rank, .message = how, .gone = true};
 }
 
 void RankWatch::abort(const std::string& reason) {
@@ -71,7 +71,9 @@ std::optional<RankFailure> RankWatch::failure(int64_t rank) {
     return interrupted;
   }
   if (control_ != nullptr) return control_->failure_of_other(std::chrono::seconds(0));
-  return failure_;
+  auto failure = failure_;
+  if (failure) failure->message += " while joining the other ranks";  // as the control plane would say
+  return failure;
 }
 
 }  // namespace levin

@@ -296,6 +296,7 @@ Collective& RankedStrategy::collective() {
 ControlPlane* RankedStrategy::control_plane() { return control_plane_.get(); }
 
 void RankedStrategy::teardown() {
+  if (control_plane_ != nullptr) control_plane_->leave();
   watch_->detach();
   control_plane_.reset();
   if (ranks() == Ranks::kProcesses) return;

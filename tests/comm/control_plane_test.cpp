@@ -557,6 +557,16 @@ TEST(ControlPlaneStore, TheRankThatServesItDoesNotWaitForOneThatIsGone) {
   EXPECT_EQ(ending.wait_for(kPatience), std::future_status::ready);
 }
 
+TEST(ControlPlaneStore, TheRankThatServesItIsToldWhileItStaysThatOneIsGone) {
+  auto store = make_memory_store();
+  Ranks ranks = make_ranks(*store, 2, {.store_rank = 1});
+  ranks[0]->connection->broken = true;  // it will say no goodbye
+  auto ending = std::async(std::launch::async, [&] { ranks[1]->plane->leave(); });
+  EXPECT_EQ(ending.wait_for(50ms), std::future_status::timeout);
+  ranks[1]->plane->report_gone(0, "was ended by signal 9 (Killed)");
+  EXPECT_EQ(ending.wait_for(kPatience), std::future_status::ready);
+}
+
 // --- Heartbeats and stalls; the rest is tested with a clock of its own in heartbeat_monitor_test.cpp ---
 
 TEST(ControlPlaneHeartbeat, ARankThatFallsSilentIsTakenForDeadByAll) {
@@ -576,6 +586,19 @@ TEST(ControlPlaneHeartbeat, ARankThatFallsSilentIsTakenForDeadByAll) {
     EXPECT_EQ(failure->text(),
               "rank 2 is gone: nothing was heard of it for 1 s (last seen in training_step of batch 12)");
     EXPECT_TRUE(wait_until([&] { return rank->aborts == 1; }));
+  }
+}
+
+TEST(ControlPlaneHeartbeat, WhatALauncherReportsSaysWhereTheRankWas) {
+  auto store = make_memory_store();
+  Ranks ranks = make_ranks(*store, 2, {});
+  store->set("job/heartbeat/2", Heartbeat{.batch = 12, .activity = "training_step"}.encode());
+  ranks[0]->plane->report_gone(2, "was ended by signal 9 (Killed)");
+  for (auto& rank : ranks) {
+    const auto failure = rank->plane->failure_of_other(kPatience);
+    ASSERT_TRUE(failure);
+    EXPECT_TRUE(failure->gone);
+    EXPECT_EQ(failure->text(), "rank 2 was ended by signal 9 (Killed) (last seen in training_step of batch 12)");
   }
 }
 

@@ -69,5 +69,11 @@ TEST(AttemptTest, OthersMissRankZero) {
   EXPECT_NE(error_of(*store, 2, 4).find("rank 2 had no answer from rank 0"), std::string::npos);
 }
 
+TEST(AttemptTest, NoRankWaitsInVain) {
+  const auto in_vain = [] { return RankFailure{.rank = 1, .message = "was killed", .gone = true}; };
+  const auto store = make_memory_store();
+  EXPECT_THROW(agree_on_attempt(*store, 0, 2, kLong, in_vain), RankFailedError);
+}
+
 }  // namespace
 }  // namespace levin

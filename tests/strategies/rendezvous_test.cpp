@@ -3,12 +3,16 @@
 #include <levin/core/base/error.h>
 #include <levin/strategies/comm/c10d_store.h>
 #include <levin/strategies/comm/network.h>
+#include <levin/strategies/comm/process_group.h>
+#include <levin/strategies/comm/watched_store.h>
 #include <tests/strategies/run_ranks.h>
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -16,6 +20,7 @@
 #include <future>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -132,6 +137,57 @@ TEST(RendezvousTest, MissingRanksAreNamed) {
   expect_contains(present[1].get(), "[comm] rank 2 waited 5 s");
 }
 
+/// In vain as soon as somebody has said so.
+struct News {
+  std::atomic<bool> came{false};
+  WaitingInVain in_vain() {
+    return [this]() -> std::optional<RankFailure> {
+      if (!came) return std::nullopt;
+      return RankFailure{.rank = 3, .message = "was ended by signal 9 (Killed)", .gone = true};
+    };
+  }
+};
+
+TEST(RendezvousTest, WhatOneRankLearnsEndsTheWaitingOfAll) {
+  const ServedStore served = make_local_server_store(seconds(60));
+  News news;
+  std::vector<std::future<std::string>> present;
+  for (const int64_t rank : {0, 1, 2}) {
+    ClusterPlace place = place_at(served.port, rank, 4);
+    place.external_store = true;
+    present.push_back(std::async(std::launch::async, [&, place] {
+      return message_of([&] { connect_store(place, seconds(60), place.rank == 0 ? news.in_vain() : WaitingInVain()); });
+    }));
+  }
+  while (!served.store->check({"job/rendezvous/rank0", "job/rendezvous/rank1", "job/rendezvous/rank2"}))
+    std::this_thread::sleep_for(milliseconds(1));
+  const auto began = std::chrono::steady_clock::now();
+  news.came = true;
+  for (auto& rank : present) EXPECT_EQ(rank.get(), "[ranks] rank 3 was ended by signal 9 (Killed)");
+  EXPECT_LT(std::chrono::steady_clock::now() - began, seconds(10));
+}
+
+TEST(RendezvousTest, TheLaunchersWordEndsTheWaiting) {
+  const ServedStore served = make_local_server_store(seconds(60));
+  ClusterPlace place = place_at(served.port, 0, 2);
+  place.external_store = true;
+  place.run_id = "";
+  auto waiting = std::async(std::launch::async, [&] { return message_of([&] { connect_store(place, seconds(60)); }); });
+  call_off_rendezvous(served.store, {.rank = 1, .message = "no such file"});
+  EXPECT_EQ(waiting.get(), "[ranks] rank 1 failed: no such file");
+}
+
+TEST(RendezvousTest, NobodyConnectsInVain) {
+  News news;
+  const ClusterPlace place = place_at(free_port(), 1, 2);
+  auto waiting = std::async(std::launch::async,
+                            [&] { return message_of([&] { connect_store(place, seconds(60), news.in_vain()); }); });
+  const auto began = std::chrono::steady_clock::now();
+  news.came = true;
+  EXPECT_EQ(waiting.get(), "[ranks] rank 3 was ended by signal 9 (Killed)");
+  EXPECT_LT(std::chrono::steady_clock::now() - began, seconds(10));
+}
+
 TEST(RendezvousTest, WrongPlaces) {
   ClusterPlace place = place_at(0, 0, 2);
   expect_contains(message_of([&] { connect_store(place, seconds(1)); }),
@@ -185,6 +241,11 @@ const std::map<std::string, std::function<StoreUnderTest()>>& store_makers() {
          ClusterPlace place = place_at(served->port, 0, 1);
          place.external_store = true;
          return StoreUnderTest{served, connect_store(place, seconds(60))};
+       }},
+      {"Watched",
+       [] {
+         return StoreUnderTest{nullptr,
+                               make_watched_store(make_thread_store(seconds(60)), [] { return std::nullopt; })};
        }},
       {"Hash",
        [] {
@@ -248,6 +309,44 @@ std::vector<std::string> store_names() {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, C10dStoreTest, ::testing::ValuesIn(store_names()),
                          [](const auto& info) { return info.param; });
+
+TEST(WatchedStoreTest, WaitsEndOnceTheyAreInVain) {
+  News news;
+  const auto store = make_watched_store(make_thread_store(seconds(60)), news.in_vain());
+  const auto expect_end = [&](const std::function<void(c10d::Store&)>& wait) {
+    news.came = false;
+    const auto clone = store->clone();
+    auto waiting = std::async(std::launch::async, [&] { return message_of([&] { wait(*clone); }); });
+    std::this_thread::sleep_for(milliseconds(20));
+    news.came = true;
+    EXPECT_EQ(waiting.get(), "[ranks] rank 3 was ended by signal 9 (Killed)");
+  };
+  expect_end([](c10d::Store& own) { own.wait({"never"}); });
+  expect_end([](c10d::Store& own) { own.wait({"never"}, c10d::Store::kNoTimeout); });
+  expect_end([](c10d::Store& own) { own.get("never"); });
+  expect_end([](c10d::Store& own) { own.multiGet({"never"}); });
+  C10dStore wrapped(store);
+  EXPECT_EQ(message_of([&] { wrapped.get("never", seconds(60)); }), "[ranks] rank 3 was ended by signal 9 (Killed)");
+  wrapped.set("key", "value");  // what does not wait goes on
+  EXPECT_TRUE(wrapped.contains("key"));
+}
+
+TEST(WatchedStoreTest, ABackendsGroupIsNotMadeInVain) {
+  for (const char* backend : {"gloo", "shared_memory"}) {
+    for (const int64_t rank : {0, 1}) {
+      News news;
+      const auto store = make_watched_store(make_thread_store(seconds(60)), news.in_vain());
+      const ProcessGroupOptions options{.backend = backend, .rank = rank, .world_size = 2};
+      auto waiting =
+          std::async(std::launch::async, [&] { return message_of([&] { make_process_group(store, options); }); });
+      std::this_thread::sleep_for(milliseconds(200));
+      const auto began = std::chrono::steady_clock::now();
+      news.came = true;
+      expect_contains(waiting.get(), "rank 3 was ended by signal 9 (Killed)");
+      EXPECT_LT(std::chrono::steady_clock::now() - began, seconds(10)) << backend << " " << rank;
+    }
+  }
+}
 
 TEST(C10dStoreServerTest, EndOfTheServerIsAnError) {
   auto served = std::make_unique<ServedStore>(make_local_server_store(seconds(30)));

@@ -1,0 +1,220 @@
+// Whole programs whose ranks end before they have all met, at once after, or at the end: nothing waits in silence.
+
+#include <levin/core/trainer/trainer.h>
+#include <levin/strategies/ddp/ddp.h>
+
+#include "../support/self_program.h"
+#include "../support/tiny.h"
+#include "launcher_support.h"
+
+#include <gtest/gtest.h>
+
+#include <signal.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+namespace levin {
+namespace {
+
+using testing::Board;
+using testing::board_of_program;
+using testing::environment_with;
+using testing::eventually;
+using testing::Folder;
+using testing::hang;
+using testing::SelfProgram;
+using testing::TinyModule;
+
+constexpr std::chrono::seconds kAllMustHaveEnded{10};
+
+std::string fault() { return std::getenv("LEVIN_TEST_FAULT"); }
+bool is_other_process() { return std::getenv("LEVIN_LOCAL_RANK") != nullptr; }
+
+/// Ranks that end while they make their process group, or while they part.
+class FaultyDdp : public Ddp {
+ public:
+  explicit FaultyDdp(const DdpOptions& options) : Ddp(options) {}
+
+  void teardown() override {
+    if (fault() == "killed in teardown" && environment().rank() == 1) raise(SIGKILL);
+    Ddp::teardown();
+  }
+
+ protected:
+  c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    const ProcessGroupOptions& options) override {
+    if (options.rank == 1 && fault().starts_with("killed in group")) raise(SIGKILL);
+    if (options.rank == 1 && fault() == "leaves in group") std::exit(0);
+    return Ddp::make_group(store, options);
+  }
+};
+
+/// Trains, or does what LEVIN_TEST_FAULT says.
+const SelfProgram training("start_up_training", [] {
+  const Board board = board_of_program();
+  board.write_process(is_other_process() ? "other" : "first");
+  if (is_other_process()) {
+    if (fault() == "killed") raise(SIGKILL);
+    if (fault() == "leaves") return 0;
+    if (fault() == "fails") return 3;
+    if (fault() == "hangs") hang();
+  }
+  try {
+    TrainerOptions options = testing::quiet(1);
+    options.devices = 2;
+    options.strategy =
+        std::make_shared<FaultyDdp>(DdpOptions{.backend = fault().ends_with("gloo") ? "gloo" : "shared_memory"});
+    Trainer trainer(options);
+    trainer.fit(make<TinyModule>(testing::TinyOptions{}), testing::tiny_loader());
+    std::puts("trained");
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+});
+
+/// Runs it to its end, which must come soon.
+testing::ProgramResult run_with_fault(const std::string& name, const Folder& folder) {
+  auto environment = environment_with(folder);
+  environment["LEVIN_TEST_FAULT"] = name;
+  const auto result = training.run(environment);
+  EXPECT_TRUE(testing::is_gone(Board(folder.path()).process("other")));
+  return result;
+}
+
+struct FirstWords {
+  const char* fault;
+  const char* words;
+};
+
+TEST(StartUp, ARankThatEndsIsTheErrorOfAll) {
+  for (const auto& [name, words] : {
+           FirstWords{"killed",
+                      "[ranks] rank 1 was ended by signal 9 (Killed) while joining the other ranks; hint: when"},
+           FirstWords{"leaves", "[ranks] rank 1 ended with status 0 while joining the other ranks"},
+           FirstWords{"fails", "[ranks] rank 1 ended with status 3 while joining the other ranks"},
+           FirstWords{"killed in group, shared_memory", "[ranks] rank 1 was ended by signal 9 (Killed)"},
+           FirstWords{"killed in group, gloo", "[ranks] rank 1 was ended by signal 9 (Killed)"},
+           FirstWords{"leaves in group", "[ranks] rank 1 ended with status 0"},
+       }) {
+    SCOPED_TRACE(name);
+    const Folder folder;
+    const auto start = std::chrono::steady_clock::now();
+    const auto result = run_with_fault(name, folder);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, kAllMustHaveEnded);
+    EXPECT_EQ(result.status, 1);
+    EXPECT_NE(result.err.find(words), std::string::npos) << result.err;
+  }
+}
+
+TEST(StartUp, OneCtrlCEndsTheWaiting) {
+  const Folder folder;
+  const Board board(folder.path());
+  auto environment = environment_with(folder);
+  environment["LEVIN_TEST_FAULT"] = "hangs";
+  testing::RunningProgram program(training.words(), training.options(environment));
+  const pid_t other = board.process("other");
+  const auto start = std::chrono::steady_clock::now();
+  program.send(SIGINT);
+  const auto result = program.wait();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, kAllMustHaveEnded);
+  EXPECT_EQ(result.status, 1);
+  EXPECT_NE(result.err.find("rank 0 was interrupted by signal 2 (Interrupt) while joining the other ranks"),
+            std::string::npos)
+      << result.err;
+  EXPECT_TRUE(testing::is_gone(other));
+}
+
+TEST(StartUp, ARankEndsWithItsParentBeforeItsFirstCall) {
+  const Folder folder;
+  const Board board(folder.path());
+  auto environment = environment_with(folder);
+  environment["LEVIN_TEST_FAULT"] = "hangs";
+  testing::RunningProgram program(training.words(), training.options(environment));
+  const pid_t other = board.process("other");
+  program.send(SIGKILL);
+  program.wait();
+  EXPECT_TRUE(eventually([&] { return testing::is_gone(other); }));
+}
+
+TEST(StartUp, ARankThatEndsWhileAllPartCostsTheOthersNothing) {
+  const Folder folder;
+  const auto start = std::chrono::steady_clock::now();
+  const auto result = run_with_fault("killed in teardown", folder);
+  // Sooner than its silence would be noticed.
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_NE(result.out.find("trained\n"), std::string::npos) << result.out;
+  EXPECT_NE(result.err.find("rank 1 was ended by signal 9 (Killed) when the last call of a trainer was done"),
+            std::string::npos)
+      << result.err;
+}
+
+// ---- Forks.
+
+/// Rank 1 dies in its second step.
+class DyingModule : public TinyModule {
+ public:
+  DyingModule() : TinyModule({}) {}
+  StepOutput training_step(const Batch& batch, int64_t index) override {
+    if (index == 1 && trainer().global_rank() == 1) {
+      board_of_program().write("dies", "");
+      raise(SIGKILL);
+    }
+    return TinyModule::training_step(batch, index);
+  }
+};
+
+const SelfProgram dying_fork("start_up_dying_fork", [] {
+  try {
+    TrainerOptions options = testing::quiet(1);
+    options.devices = 2;
+    options.strategy = "ddp_spawn";
+    Trainer trainer(options);
+    trainer.fit(std::make_shared<DyingModule>(), testing::tiny_loader());
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+});
+
+TEST(ForkedRanks, LearnOfADeathFromTheirParentAndAreSentNoSignal) {
+  const Folder folder;
+  const Board board(folder.path());
+  testing::RunningProgram program(dying_fork.words(), dying_fork.options(environment_with(folder)));
+  ASSERT_TRUE(board.wait_for("dies"));
+  const auto start = std::chrono::steady_clock::now();
+  const auto result = program.wait();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, kAllMustHaveEnded);
+  EXPECT_EQ(result.status, 1);
+  EXPECT_NE(result.err.find("[ranks] rank 1 was ended by signal 9 (Killed)"), std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find("ending after the present step"), std::string::npos) << result.err;
+}
+
+// ---- Threads.
+
+TEST(ThreadRanks, MeetInTheSameControlPlaneInEveryCall) {
+  TrainerOptions options = testing::quiet(-1);
+  options.devices = 2;
+  options.strategy = "ddp_threads";
+  options.max_time = TimeLimit("00:00:00:01");
+  Trainer trainer(options);
+  const auto module = make<TinyModule>(testing::TinyOptions{});
+  for (int call = 0; call < 2; ++call) {
+    const auto start = std::chrono::steady_clock::now();
+    trainer.fit(module, testing::tiny_loader());  // rank 0's clock stops both
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  }
+}
+
+}  // namespace
+}  // namespace levin
