@@ -28,8 +28,9 @@ constexpr const char* kIntroduction = R"(# Configuration
 <!-- Written by scripts/docs from the descriptions in the sources: change those, not this page. -->
 
 A program made with `levin::Cli` reads YAML files (`--config FILE`, several times, later ones win) and options on the
-command line (`--trainer.max_epochs=3`), which come last. `--print_config` shows the result and where each value comes
-from; `--help` lists the options of a program's own models, data and callbacks too.
+command line (`--trainer.max_epochs=3`), which come last: mappings merge key by key, lists are replaced
+([several files](usage.md#several-files-and-the-command-line)). `--print_config` shows the result and where each value comes
+from; `--help TOPIC` has the options of a program's own models, data and callbacks too (`--help all`: everything).
 
 | key | type | default | meaning |
 |---|---|---|---|
