@@ -7,6 +7,7 @@
 #include <levin/core/base/signals.h>
 #include <levin/core/comm/rank_failure.h>
 #include <levin/core/devices/accounting_allocator.h>
+#include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/optim/schedulers.h>
 #include <levin/core/trainer/cli_arguments.h>
 #include <levin/core/trainer/cli_config.h>
@@ -132,7 +133,10 @@ void apply_seed(Config& config) {
   if (seed.is_null()) {
     // Below 2^31, so that it can be given back everywhere.
     seed = ConfigCodec<int64_t>::dump(static_cast<int64_t>(global_seed() & 0x7fffffff));
-    log::rank_zero_info("seed " + seed.text() + ", drawn at random; hint: --seed=" + seed.text() + " repeats this run");
+    // Rank 0's seed is everybody's: the others draw one too, before they know it.
+    const auto environment = registries().detect_environment();
+    if (environment == nullptr || environment->rank() == 0)
+      log::info("seed " + seed.text() + ", drawn at random; hint: --seed=" + seed.text() + " repeats this run");
   }
   seed_everything(static_cast<uint64_t>(ConfigCodec<int64_t>::parse(seed, "seed")));
 }
