@@ -362,7 +362,7 @@ INSTANTIATE_TEST_SUITE_P(TwoPipelineProcesses, StrategyConformance,
 /// Builds a layer whose width depends on the rank.
 class UnlikeNet : public Net {
  public:
-  UnlikeNet() : Net(NetOptions()) {}
+  using Net::Net;
   void configure_model() override {
     if (!extra_) extra_ = register_module("extra", torch::nn::Linear(1, 1 + trainer().global_rank()));
   }
