@@ -118,8 +118,7 @@ class DebugInformation {
     const Scopes lexical(innermost);
     const int count = is_known ? dwarf_getscopes_die(innermost, &around) : 0;  // as the code lies
     const Scopes physical(around);
-    if (count <= 0 && file != nullptr && is_users(file))
-      lines.push_back(fmt::format("{}:{}", shown_path(file), number));
+    if (const auto at = count <= 0 ? users_place(unit, file, number) : std::nullopt) lines.push_back(*at);
     Dwarf_Files* files = nullptr;
     dwarf_getsrcfiles(unit, &files, nullptr);
     for (int i = 0; i < count; ++i) {

@@ -157,6 +157,9 @@ class Strategy : public Buildable {
   /// Makes the state of the optimizers the same on all ranks, that of rank 0.
   virtual void broadcast_optimizers(const std::vector<std::shared_ptr<torch::optim::Optimizer>>& /*optimizers*/) {}
 
+  /// Before a validation or test: what every rank has a version of its own of (running statistics) becomes rank 0's,
+  /// which a checkpoint has. All ranks call it.
+  virtual void prepare_evaluation(Module& /*module*/) {}
   /// Runs one batch of validation or test.
   virtual StepOutput evaluate(const Batch& batch, StepPhases& phases) { return phases.forward(batch); }
   /// Combines norms of this rank's parts of tensors, as many on every rank, into the norms of the whole ones. `order`:

@@ -123,6 +123,7 @@ bool EvaluationLoop::interrupted_anywhere() const {
 bool EvaluationLoop::run(RunningStage stage, const DataLoaders& loaders, const std::vector<int64_t>& batches,
                          EvaluationProgress& progress, bool in_fit) {
   const HookSet& set = HookSet::of(stage);
+  if (core_.world_size() > 1) core_.strategy().prepare_evaluation(core_.module());
   const EvaluationScope scope(core_, stage, &core_.evaluation_metrics);
   core_.evaluation_batches = batches;
   Step step(core_, set);

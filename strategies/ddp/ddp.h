@@ -54,6 +54,7 @@ class Ddp : public RankedStrategy {
   Participation participation() override;
   StepOutput manual_step(const Batch& batch, StepPhases& phases) override;
   void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
+  void prepare_evaluation(Module& module) override { send_buffers(module); }
   double learning_rate_scale() const override;
   void teardown() override;
   void restart_steps(bool alone) override;

@@ -66,6 +66,7 @@ class Sharded : public RankedStrategy {
   Participation participation() override { return participation_; }
   StepOutput manual_step(const Batch& batch, StepPhases& phases) override;
   void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
+  void prepare_evaluation(Module& module) override { send_buffers(module); }
   StepOutput evaluate(const Batch& batch, StepPhases& phases) override;
   bool forwards_together() const override { return world_size() > 1 && options_.stage == 3; }
   std::shared_ptr<void> forward_scope() override;

@@ -54,7 +54,7 @@ TEST_F(ProgressBarTest, PlainLinesWhereThereIsNoTerminal) {
   Trainer trainer(options(bar, 2));
   trainer.fit(std::make_shared<PlainModule>(std::vector<double>{0.5, 0.25}), tiny_batches(), tiny_batches(1));
   const std::string text = ::testing::internal::GetCapturedStderr();
-  EXPECT_EQ(count(text, "\n"), 2u) << text;
+  EXPECT_EQ(count(text, "\n"), 3u) << text;  // and why training ended
   EXPECT_EQ(text.find('\r'), text.npos);
   EXPECT_EQ(text.rfind("Epoch 0: 100% 4/4 [00:00<00:00, ", 0), 0u) << text;
   EXPECT_NE(text.find("train_loss=0.000, val_loss=0.500]\nEpoch 1: 100% 4/4 ["), text.npos) << text;
@@ -66,7 +66,7 @@ TEST_F(ProgressBarTest, PlainLinesNowAndThenInLongEpochs) {
   Trainer trainer(options(make<ProgressBar>({.plain_interval = 1e-9}), 1));
   trainer.fit(std::make_shared<PlainModule>(), tiny_batches());
   const std::string text = ::testing::internal::GetCapturedStderr();
-  EXPECT_EQ(count(text, "\n"), 5u) << text;
+  EXPECT_EQ(count(text, "\n"), 6u) << text;
   EXPECT_NE(text.find("Epoch 0:  25% 1/4"), text.npos) << text;
 }
 
@@ -78,11 +78,12 @@ TEST_F(ProgressBarTest, ATerminalShowsEveryStage) {
   trainer.fit(module, tiny_batches(), tiny_batches(2));
   EXPECT_TRUE(shown("Epoch 0:  25%|")) << screen_;
   EXPECT_TRUE(shown("\nValidation:  50%|")) << screen_;
-  // Only the epochs' lines stay, and the cursor is below them.
-  ASSERT_EQ(rows().size(), 3u) << screen_;
+  // Only the epochs' lines and why training ended stay, and the cursor is below them.
+  ASSERT_EQ(rows().size(), 4u) << screen_;
   EXPECT_TRUE(rows()[0].starts_with("Epoch 0: 100%|")) << screen_;
   EXPECT_TRUE(rows()[1].starts_with("Epoch 1: 100%|")) << screen_;
-  EXPECT_EQ(rows()[2], "");
+  EXPECT_TRUE(rows()[2].starts_with("[levin] training ended after 2 epochs")) << screen_;
+  EXPECT_EQ(rows()[3], "");
 
   screen_.clear();
   trainer.validate(module, DataLoaders(tiny_batches(3)));
@@ -137,7 +138,9 @@ TEST_F(ProgressBarTest, AnExceptionLeavesTheTerminalUsable) {
 TEST_F(ProgressBarTest, LeavesNothingIfAsked) {
   Trainer trainer(options(terminal_bar({.refresh_rate = 1e6, .leave = false}), 3));
   trainer.fit(std::make_shared<PlainModule>(), tiny_batches());
-  EXPECT_EQ(rows(), std::vector<std::string>{""}) << screen_;
+  EXPECT_EQ(rows(),
+            (std::vector<std::string>{"[levin] training ended after 3 epochs, 12 steps: max_epochs 3 is reached", ""}))
+      << screen_;
 }
 
 TEST_F(ProgressBarTest, RefusesASenselessRate) { EXPECT_THROW(make<ProgressBar>({.refresh_rate = 0}), ConfigError); }

@@ -198,8 +198,10 @@ TEST(FashionMnistReal, OneEpochOfTheExampleIsGood) {
                             "--trainer.default_root_dir=" + folder.path()});
   ASSERT_EQ(fit.status, 0) << fit.err;
   const auto rows = read_csv(folder.path("version_0/metrics.csv"));
-  ASSERT_FALSE(rows.empty());
-  EXPECT_GT(std::stod(rows.back().at("val_acc")), 0.80);
+  const auto validated =
+      std::find_if(rows.rbegin(), rows.rend(), [](const Row& row) { return row.contains("val_acc"); });
+  ASSERT_NE(validated, rows.rend());
+  EXPECT_GT(std::stod(validated->at("val_acc")), 0.80);
 }
 
 // ---- Ends that nobody planned.
