@@ -80,7 +80,7 @@ class FieldJoin {
     }
     std::vector<int64_t> sizes = largest_;
     sizes[0] = rows_;
-    const at::Tensor padded = at::zeros(sizes, type_);
+    at::Tensor padded = at::zeros(sizes, type_);
     int64_t row = 0;
     for (const at::Tensor& piece : pieces_) {
       at::Tensor place = padded.narrow(0, row, piece.size(0));
@@ -103,6 +103,7 @@ class FieldJoin {
     std::vector<at::Tensor> of_pieces;
     for (const at::Tensor& piece : pieces_) {
       std::vector<int64_t> sizes;
+      sizes.reserve(dimensions.size());
       for (const int64_t d : dimensions) sizes.push_back(piece.size(d));
       of_pieces.push_back(at::tensor(sizes, at::kLong).expand({piece.size(0), -1}));
     }
