@@ -2,7 +2,7 @@
 
 #include <levin/core/trainer/checkpoint_connector.h>
 #include <levin/core/trainer/evaluation_loop.h>
-#include <levin/core/trainer/fit_end.h>
+#include <levin/core/trainer/fit_report.h>
 #include <levin/core/trainer/hooks.h>
 #include <levin/core/trainer/optimization.h>
 

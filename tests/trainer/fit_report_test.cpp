@@ -51,7 +51,7 @@ std::string refusal_of_fit(const TrainerOptions& options, const DataLoader& load
   return "nothing";
 }
 
-TEST(FitEnd, SaysWhichLimitEndedTraining) {
+TEST(FitReport, SaysWhichLimitEndedTraining) {
   EXPECT_THAT(said_by_fit(quiet(2)), HasSubstr("training ended after 2 epochs, 10 steps: max_epochs 2 is reached"));
   TrainerOptions options = quiet(2);
   options.max_steps = 7;
@@ -64,7 +64,7 @@ TEST(FitEnd, SaysWhichLimitEndedTraining) {
   EXPECT_THAT(said_by_fit(options), HasSubstr("1 step: fast_dev_run is over"));
 }
 
-TEST(FitEnd, SaysWhoAskedForIt) {
+TEST(FitReport, SaysWhoAskedForIt) {
   TrainerOptions options = quiet(5);
   options.callbacks = {make<LambdaCallback>(
       LambdaCallbackOptions{.on_train_epoch_end = [](Trainer& trainer, Module&) { trainer.request_stop("enough"); }})};
@@ -75,7 +75,7 @@ TEST(FitEnd, SaysWhoAskedForIt) {
   EXPECT_THAT(said_by_fit(options), HasSubstr("training was asked to stop: enough"));
 }
 
-TEST(FitEnd, SaysThatNothingWasLeftToTrain) {
+TEST(FitReport, SaysThatNothingWasLeftToTrain) {
   TrainerOptions options = quiet(2);
   const std::string folder = fresh_folder("nothing_left");
   {
@@ -94,18 +94,18 @@ TEST(FitEnd, SaysThatNothingWasLeftToTrain) {
                                               "limit_train_batches is 0"));
 }
 
-TEST(FitEnd, WarnsOfStepsThatReturnNothing) {
+TEST(FitReport, WarnsOfStepsThatReturnNothing) {
   const std::string said = said_by_fit<ReturnsNothing>(quiet(2));
   EXPECT_THAT(said, HasSubstr("every training_step returned nothing; hint: return the loss"));
   EXPECT_EQ(said.find("returned nothing"), said.rfind("returned nothing")) << "said twice: " << said;
   EXPECT_THAT(said_by_fit(quiet(2)), Not(HasSubstr("returned nothing")));
 }
 
-TEST(FitEnd, WarnsOfManualOptimizationWithoutAStep) {
+TEST(FitReport, WarnsOfManualOptimizationWithoutAStep) {
   EXPECT_THAT(said_by_fit<NeverSteps>(quiet(1)), HasSubstr("call optimizer().step() in training_step"));
 }
 
-TEST(FitEnd, RefusesDataWithoutABatch) {
+TEST(FitReport, RefusesDataWithoutABatch) {
   for (const char* strategy : {"single_device", "ddp_threads"}) {
     TrainerOptions options = quiet(1);
     options.strategy = strategy;
@@ -129,12 +129,12 @@ class Nothing : public data::IterableDataset {
   }
 };
 
-TEST(FitEnd, RefusesAStreamWithoutABatch) {
+TEST(FitReport, RefusesAStreamWithoutABatch) {
   EXPECT_THAT(refusal_of_fit(quiet(1), DataLoader(std::make_shared<Nothing>())),
               HasSubstr("[data] the training loader gave no batch in epoch 0"));
 }
 
-TEST(FitEnd, NoDataAreFineWhereNoneAreAskedFor) {
+TEST(FitReport, NoDataAreFineWhereNoneAreAskedFor) {
   TrainerOptions options = quiet(1);
   options.limit_train_batches = 0;
   EXPECT_EQ(refusal_of_fit(options, tiny_loader(0)), "nothing");

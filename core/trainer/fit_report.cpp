@@ -1,4 +1,4 @@
-#include <levin/core/trainer/fit_end.h>
+#include <levin/core/trainer/fit_report.h>
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
