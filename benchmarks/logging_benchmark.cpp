@@ -8,7 +8,7 @@
 
 #include <levin/core/base/config.h>
 #include <levin/core/interfaces/logger.h>
-#include <levin/core/trainer/registries.h>
+#include <levin/core/options/registries.h>
 
 #include <fmt/format.h>
 #include <unistd.h>

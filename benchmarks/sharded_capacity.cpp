@@ -10,7 +10,7 @@
 #include <levin/core/devices/accounting_allocator.h>
 #include "transformer.h"
 
-#include <levin/core/trainer/memory_planner.h>
+#include <levin/core/planning/memory_planner.h>
 #include <levin/levin.h>
 
 #include <fmt/format.h>

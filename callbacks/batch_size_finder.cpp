@@ -4,8 +4,8 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
 #include <levin/core/interfaces/module.h>
-#include <levin/core/trainer/trainer_parts.h>
-#include <levin/core/trainer/trial.h>
+#include <levin/core/trainer/dry_run.h>
+#include <levin/core/trainer/trainer.h>
 
 #include <fmt/format.h>
 
@@ -46,11 +46,11 @@ BatchSizeFinder::BatchSizeFinder(const Options& options) : options_(options) {
 void BatchSizeFinder::on_load_checkpoint(Trainer& trainer, Module&, const State& checkpoint) {
   const State* own = checkpoint.at("callbacks").find(state_key());
   if (own == nullptr || !options_.update_attr) return;
-  if (const State& size = own->at("batch_size"); !size.is_null()) trainer.parts().session.use_batch_size(size.as_int());
+  if (const State& size = own->at("batch_size"); !size.is_null()) trainer.set_train_batch_size(size.as_int());
 }
 
 void BatchSizeFinder::on_fit_start(Trainer& trainer, Module& module) {
-  if (trainer.parts().core.resumed) {
+  if (trainer.resumed()) {
     log::rank_zero_info(fmt::format("{}: resuming with the batch size of the checkpoint", kSizeFinder));
     return;
   }
@@ -70,7 +70,7 @@ void BatchSizeFinder::on_fit_start(Trainer& trainer, Module& module) {
     report_ = fmt::format("{}: {} examples in a batch of one rank ({})\n  {}", kSizeFinder, *batch_size_, *how,
                           how_to_set(trainer, module));
     try {
-      if (options_.update_attr) trainer.parts().session.use_batch_size(*batch_size_);
+      if (options_.update_attr) trainer.set_train_batch_size(*batch_size_);
     } catch (const ConfigError& conflict) {
       batch_size_.reset();
       report_ +=
@@ -84,11 +84,10 @@ void BatchSizeFinder::on_fit_start(Trainer& trainer, Module& module) {
 }
 
 std::optional<std::string> BatchSizeFinder::search(Trainer& trainer) {
-  const RankCore& core = trainer.parts().core;
   int64_t limit = options_.max_val;
   // Only full batches tell: of more examples than there are, none can be made.
-  const auto examples = core.loaders.train.num_examples();
-  if (examples) limit = std::min(limit, *examples / core.train_shares());
+  const auto examples = trainer.train_dataloader().num_examples();
+  if (examples) limit = std::min(limit, *examples / trainer.train_ranks());
   if (limit == 0) return "the data set has fewer examples than there are ranks";
   BatchSizeSearch search({.first = options_.init_val,
                           .limit = limit,
@@ -118,7 +117,7 @@ std::optional<std::string> BatchSizeFinder::search(Trainer& trainer) {
   std::string reason = fmt::format("{}, {} sizes tried", options_.mode, search.trials());
   if (search.smallest_failure() > 0)
     reason += fmt::format("; {} ran out of memory", search.smallest_failure());
-  else if (data_ended || (examples && *batch_size_ == *examples / core.train_shares()))
+  else if (data_ended || (examples && *batch_size_ == *examples / trainer.train_ranks()))
     reason += "; the data set has no more examples";
   else if (*batch_size_ == limit)
     reason += "; no larger one is tried, see max_val";
@@ -126,16 +125,16 @@ std::optional<std::string> BatchSizeFinder::search(Trainer& trainer) {
 }
 
 BatchSizeFinder::Fit BatchSizeFinder::try_size(Trainer& trainer, int64_t batch_size) const {
-  Trial trial(trainer, {.batch_size = batch_size, .may_run_out_of_memory = true});
+  DryRun dry_run(trainer, {.batch_size = batch_size, .may_run_out_of_memory = true});
   for (int64_t step = 0; step < options_.steps_per_trial; ++step) {
-    switch (trial.step()) {
-      case Trial::Result::kDone:
+    switch (dry_run.step()) {
+      case DryRun::Result::kDone:
         break;
-      case Trial::Result::kNoData:
+      case DryRun::Result::kNoData:
         return Fit::kNoData;
-      case Trial::Result::kOutOfMemory:
+      case DryRun::Result::kOutOfMemory:
         return Fit::kNoMemory;
-      case Trial::Result::kInterrupted:
+      case DryRun::Result::kInterrupted:
         return Fit::kInterrupted;
     }
   }
@@ -143,13 +142,13 @@ BatchSizeFinder::Fit BatchSizeFinder::try_size(Trainer& trainer, int64_t batch_s
 }
 
 std::string BatchSizeFinder::how_to_set(Trainer& trainer, const Module& module) const {
-  const RankCore& core = trainer.parts().core;
   const auto setting = [](const char* section, const std::string& name, int64_t value) {
     return fmt::format("to set it: --{0}.{1}={2}, or in YAML {0}: {{{1}: {2}}}", section, name, value);
   };
   const DataModule* data = trainer.data_module();
-  if (data != nullptr && core.loaders.train.options().global_batch_size && has_option(*data, "global_batch_size"))
-    return setting("data", "global_batch_size", *batch_size_ * core.train_shares());
+  if (data != nullptr && trainer.train_dataloader().options().global_batch_size &&
+      has_option(*data, "global_batch_size"))
+    return setting("data", "global_batch_size", *batch_size_ * trainer.train_ranks());
   if (data != nullptr && has_option(*data, options_.batch_arg_name))
     return setting("data", options_.batch_arg_name, *batch_size_);
   if (has_option(module, options_.batch_arg_name)) return setting("model", options_.batch_arg_name, *batch_size_);

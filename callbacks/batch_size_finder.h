@@ -23,7 +23,7 @@ struct BatchSizeFinderOptions {
 };
 
 /// Before a fit: finds a large batch size of one rank that fits into memory, by training some steps with each candidate
-/// and taking them back (see Trial), and trains with it; validation keeps its own. A candidate must fit on every rank:
+/// and taking them back (see DryRun), and trains with it; validation keeps its own. A candidate must fit on every rank:
 /// where one runs out of memory, all step back. No candidate is larger than the data set allows. A fit that resumes
 /// goes on with the size that was found before the checkpoint was made.
 class BatchSizeFinder final : public Finder {

@@ -4,7 +4,7 @@
 #include <levin/core/devices/cuda_addresses.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/strategy.h>
-#include <levin/core/trainer/trainer_parts.h>
+#include <levin/core/trainer/trainer.h>
 
 #include <fmt/format.h>
 
@@ -31,7 +31,7 @@ SampledDevices sampled_devices(const Trainer& trainer, const DeviceStatsMonitorO
                          .other_gpus = options.gpus == "all" && first_of_host,
                          .except = {}};
   // Ranks of a host have a device each; one rank may have several.
-  const std::vector<at::Device>& of_host = trainer.parts().core.resolved.devices;
+  const std::vector<at::Device>& of_host = trainer.devices();
   const bool has_all = is_alone || strategy.environment().local_world_size() == 1;
   const std::vector<at::Device> own = has_all ? of_host : std::vector<at::Device>{strategy.root_device()};
   if (options.gpus == "none" || !own.front().is_cuda()) return sampled;
@@ -142,11 +142,10 @@ void DeviceStatsMonitor::on_train_batch_end(Trainer& trainer, Module&, const Ste
 
 void DeviceStatsMonitor::on_train_end(Trainer& trainer, Module&) {
   if (sampler_) sampler_->stop(/*with_last_sample=*/true);
-  RankCore& core = trainer.parts().core;
-  // The row of the last boundary is written; this one has nothing else.
-  if (over_ranks_) core.train_metrics.begin({});
-  log(trainer);
-  if (over_ranks_) core.log_step_row();
+  if (over_ranks_)
+    trainer.log_last_row([&] { log(trainer); });
+  else
+    log(trainer);
   sampler_.reset();
 }
 
@@ -181,7 +180,7 @@ void DeviceStatsMonitor::log(Trainer& trainer) {
       // Every rank logs every name, with no weight where it has no value. It is the rank's value, not its batch's:
       // ranks that have no batch, or no outputs, log it too.
       metric.options.batch_size = count;
-      trainer.parts().core.train_metrics.log(metric.name, value, metric.options);
+      trainer.log_rank_value(metric.name, value, metric.options);
     } else if (count > 0) {
       if (metric.spare) row_.insert(std::move(metric.spare));
       row_[metric.name] = value;

@@ -5,8 +5,8 @@
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/log.h>
 #include <levin/core/interfaces/module.h>
-#include <levin/core/trainer/trainer_parts.h>
-#include <levin/core/trainer/trial.h>
+#include <levin/core/trainer/dry_run.h>
+#include <levin/core/trainer/trainer.h>
 
 #include <fmt/format.h>
 
@@ -45,7 +45,7 @@ LearningRateFinder::LearningRateFinder(const Options& options) : options_(option
 }
 
 void LearningRateFinder::on_fit_start(Trainer& trainer, Module& module) {
-  if (trainer.parts().core.resumed) {
+  if (trainer.resumed()) {
     log::rank_zero_info(fmt::format("{}: resuming with the learning rate of the checkpoint", kFinder));
     return;
   }
@@ -65,13 +65,13 @@ void LearningRateFinder::on_fit_start(Trainer& trainer, Module& module) {
   std::string found;
   if (const auto own = complete ? sweep.suggestion() : std::nullopt) found = fmt::format("{}", *own);
   // All ranks have the same numbers; that they act alike must not depend on it.
-  if (const std::string told = trainer.parts().core.from_rank_zero(found); !told.empty()) suggestion_ = std::stod(told);
+  if (const std::string told = trainer.strategy().broadcast(found); !told.empty()) suggestion_ = std::stod(told);
 
   if (suggestion_) {
     report_ = fmt::format("{}: {}, where the loss falls most steeply ({} steps from {:.3g} to {:.3g}, {})\n  {}",
                           kFinder, *suggestion_, points_.size(), points_.front().rate, points_.back().rate,
                           options_.mode, how_to_set(module));
-    if (options_.update_attr) trainer.parts().session.optimization().restart_schedules(suggestion_);
+    if (options_.update_attr) trainer.restart_schedules(*suggestion_);
   } else {
     report_ = fmt::format("{}: nothing found, and the learning rate stays as it is: {}", kFinder,
                           complete ? sweep.why_nothing() : "the search was interrupted");
@@ -95,20 +95,20 @@ bool LearningRateFinder::can_search(Trainer& trainer, const Module& module) cons
   };
   if (trainer.options().fast_dev_run.batches() > 0) return skip("because of fast_dev_run");
   if (trainer.optimizers().empty()) return skip("because configure_optimizers gave no optimizer");
-  if (trainer.parts().session.optimization().learning_rate() == 0)
+  if (trainer.learning_rate() == 0)
     return skip("because the learning rate of the first parameter group is 0, which has no proportion to others");
   return true;
 }
 
 bool LearningRateFinder::sweep_rates(Trainer& trainer, LearningRateSweep& sweep) const {
-  Trial trial(trainer);
+  DryRun dry_run(trainer);
   for (int64_t step = 0; step < options_.num_training_steps; ++step) {
     const double rate = sweep.rate(step);
-    trainer.parts().session.optimization().set_learning_rate(rate);
-    const Trial::Result result = trial.step();
-    if (result == Trial::Result::kInterrupted) return false;
-    if (result != Trial::Result::kDone) return true;
-    if (const auto loss = trial.loss(); loss && !sweep.add(rate, *loss)) return true;
+    trainer.set_learning_rate(rate);
+    const DryRun::Result result = dry_run.step();
+    if (result == DryRun::Result::kInterrupted) return false;
+    if (result != DryRun::Result::kDone) return true;
+    if (const auto loss = dry_run.loss(); loss && !sweep.add(rate, *loss)) return true;
   }
   return true;
 }

@@ -25,7 +25,7 @@ struct LearningRateFinderOptions {
 };
 
 /// Before a fit: trains some steps with a learning rate that rises from one to the next, suggests the rate at which the
-/// loss fell most steeply (see LearningRateSweep), takes those steps back (see Trial) and trains with it. Learning
+/// loss fell most steeply (see LearningRateSweep), takes those steps back (see DryRun) and trains with it. Learning
 /// rates are those that configure_optimizers gives the first parameter group; other groups keep their proportions, and
 /// schedulers start from the suggestion. A fit that resumes keeps the learning rate of its checkpoint.
 ///

@@ -1,6 +1,6 @@
 #include <levin/callbacks/monitor_moment.h>
 
-#include <levin/core/trainer/options.h>
+#include <levin/core/options/options.h>
 #include <levin/core/trainer/trainer.h>
 
 #include <variant>

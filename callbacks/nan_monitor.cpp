@@ -10,7 +10,7 @@
 #include <levin/core/nn/sequential.h>
 #include <levin/core/precision/full_precision.h>
 #include <levin/core/precision/precision.h>
-#include <levin/core/trainer/trainer_parts.h>
+#include <levin/core/trainer/trainer.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_norm.h>
@@ -148,7 +148,7 @@ void NanMonitor::on_train_batch_start(Trainer& trainer, Module&, const Batch& ba
   place_ = {.step = trainer.global_step() + 1,
             .epoch = trainer.current_epoch(),
             .batch_idx = batch_idx,
-            .moment = trainer.parts().core.progress.total_batches};
+            .moment = trainer.total_batches()};
   const at::NoGradGuard no_grad;
   for (Magnitudes* magnitudes : {&batch_, &units_seen_, &after_units_}) magnitudes->clear();
   recorded_now_ = false;
@@ -223,7 +223,7 @@ void NanMonitor::on_train_batch_end(Trainer& trainer, Module&, const StepOutput&
   in_batch_ = false;
   const at::NoGradGuard no_grad;
   // A batch that stands in is no data of this rank's, but its gradients are those of all ranks.
-  if (trainer.parts().core.muted) {
+  if (trainer.is_joining()) {
     batch_.clear();
     units_seen_.clear();
   } else {

@@ -4,7 +4,7 @@
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/log.h>
 #include <levin/core/interfaces/strategy.h>
-#include <levin/core/trainer/trainer_parts.h>
+#include <levin/core/trainer/trainer.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/stack.h>
@@ -66,7 +66,7 @@ void SpikeDetection::on_train_batch_start(Trainer& trainer, Module&, const Batch
 
 void SpikeDetection::on_train_batch_end(Trainer& trainer, Module&, const StepOutput& output, const Batch& batch,
                                         int64_t batch_idx) {
-  const bool counts = output.has_loss() && !trainer.parts().core.muted && trainer.strategy().owns_outputs();
+  const bool counts = output.has_loss() && !trainer.is_joining() && trainer.strategy().owns_outputs();
   Pending seen{.batch = {.epoch = trainer.current_epoch(), .batch_idx = batch_idx, .step = steps_before_ + 1},
                .weight = counts ? static_cast<double>(batch.size()) : 0};
   // A copy: a replayed graph writes the next loss into the same tensor.

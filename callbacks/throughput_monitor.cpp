@@ -7,7 +7,7 @@
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/precision/precision.h>
-#include <levin/core/trainer/trainer_parts.h>
+#include <levin/core/trainer/trainer.h>
 
 #include <fmt/format.h>
 
@@ -88,9 +88,8 @@ void ThroughputMonitor::find_peak(Trainer& trainer, Module& module) {
     return;
   }
   // A rank has several devices where replicas share a process.
-  const auto& core = trainer.parts().core;
   const auto devices =
-      std::max(trainer.world_size(), static_cast<int64_t>(core.resolved.devices.size()) * trainer.options().num_nodes);
+      std::max(trainer.world_size(), static_cast<int64_t>(trainer.devices().size()) * trainer.options().num_nodes);
   peak_ = *of_device * 1e12 * static_cast<double>(devices);
 }
 
@@ -100,7 +99,7 @@ void ThroughputMonitor::on_train_epoch_start(Trainer&, Module&) {
 
 void ThroughputMonitor::on_train_batch_start(Trainer& trainer, Module&, const Batch& batch, int64_t) {
   steps_before_ = trainer.global_step();
-  if (options_.flops && !trainer.parts().core.muted) begin_count(batch);
+  if (options_.flops && !trainer.is_joining()) begin_count(batch);
 }
 
 void ThroughputMonitor::begin_count(const Batch& batch) {
@@ -162,7 +161,7 @@ void ThroughputMonitor::on_train_batch_end(Trainer& trainer, Module&, const Step
   }
   totals_.steps += trainer.global_step() - steps_before_;
   // Another rank of the same pipeline has the same batch, and a batch that stands in is nobody's.
-  if (!trainer.parts().core.muted) {
+  if (!trainer.is_joining()) {
     if (trainer.strategy().owns_outputs()) {
       totals_.samples += batch.size();
       totals_.tokens += tokens;

@@ -17,12 +17,12 @@
 #include <levin/callbacks/throughput_monitor.h>
 #include <levin/callbacks/timer.h>
 #include <levin/callbacks/weight_averaging.h>
+#include <levin/core/options/registries.h>
 #include <levin/core/precision/mixed_precision.h>
 #include <levin/core/precision/true_precision.h>
 #include <levin/core/profilers/nvtx_profiler.h>
 #include <levin/core/profilers/pytorch_profiler.h>
 #include <levin/core/profilers/simple_profiler.h>
-#include <levin/core/trainer/registries.h>
 #include <levin/loggers/console_logger.h>
 #include <levin/loggers/csv_logger.h>
 #include <levin/loggers/mlflow_logger.h>

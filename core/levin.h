@@ -34,6 +34,7 @@
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/finder.h>
 #include <levin/core/checkpoint/safetensors.h>
+#include <levin/core/cli/cli.h>
 #include <levin/core/data/batch.h>
 #include <levin/core/data/character_vocabulary.h>
 #include <levin/core/data/cifar10.h>
@@ -85,6 +86,9 @@
 #include <levin/core/optim/schedulers.h>
 #include <levin/core/optim/sgd.h>
 #include <levin/core/optim/swa_scheduler.h>
+#include <levin/core/options/option_types.h>
+#include <levin/core/options/options.h>
+#include <levin/core/options/registries.h>
 #include <levin/core/precision/full_precision.h>
 #include <levin/core/precision/mixed_precision.h>
 #include <levin/core/precision/precision.h>
@@ -92,10 +96,6 @@
 #include <levin/core/profilers/nvtx_profiler.h>
 #include <levin/core/profilers/pytorch_profiler.h>
 #include <levin/core/profilers/simple_profiler.h>
-#include <levin/core/trainer/cli.h>
-#include <levin/core/trainer/option_types.h>
-#include <levin/core/trainer/options.h>
-#include <levin/core/trainer/registries.h>
 #include <levin/core/trainer/trainer.h>
 #include <levin/loggers/console_logger.h>
 #include <levin/loggers/csv_logger.h>

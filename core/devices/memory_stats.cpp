@@ -7,6 +7,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #endif
 
+#include <fmt/format.h>
 #include <unistd.h>
 #include <algorithm>
 #include <fstream>
@@ -70,5 +71,7 @@ int64_t available_host_memory() {
   if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit) available = std::min(available, limit);
   return available;
 }
+
+std::string mebibytes(int64_t bytes) { return fmt::format("{:.1f}", static_cast<double>(bytes) / (1 << 20)); }
 
 }  // namespace levin

@@ -3,6 +3,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <string>
 
 namespace levin {
 
@@ -19,6 +20,9 @@ MemoryStats memory_stats(const c10::Device& device);
 
 /// The peak of a GPU begins anew with what is allocated now; that of a CPU stays.
 void restart_peak(const c10::Device& device);
+
+/// Gives bytes in MiB, for people: "12.5".
+std::string mebibytes(int64_t bytes);
 
 /// Bytes that the host can give to new programs and to this one together, a container's limit included.
 int64_t available_host_memory();

@@ -43,7 +43,7 @@ Batch Module::predict_step(const Batch&, int64_t) { not_overridden(*this, "predi
 OptimizerConfigs Module::configure_optimizers() { not_overridden(*this, "configure_optimizers"); }
 
 Batch Module::transfer_batch_to_device(Batch batch, const at::Device& device, int64_t) {
-  if (runtime_ != nullptr) runtime_->use_early_copies(batch, device);
+  if (runtime_ != nullptr) runtime_->use_prefetched(batch, device);
   for (const auto& [name, tensor] : batch.items())
     if (tensor.defined() && tensor.device() != device) return batch.to(device, /*non_blocking=*/true);
   return batch;

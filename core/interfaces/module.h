@@ -36,7 +36,7 @@ struct ToggleOptions {
 
 namespace detail {
 
-/// What a module sees of the rank that runs it: one object, to which everything else of the rank is attached.
+/// What a module sees of the rank that runs it.
 class ModuleRuntime {
  public:
   virtual ~ModuleRuntime() = default;
@@ -46,13 +46,13 @@ class ModuleRuntime {
   virtual void log(std::string_view name, metrics::Metric& metric, const LogOptions& options) = 0;
   virtual const at::Device& device() const = 0;
   virtual int64_t dataloader_idx() const = 0;
-  virtual std::vector<OptimizerHandle*>& optimizers() = 0;
+  virtual const std::vector<OptimizerHandle*>& optimizers() = 0;
   virtual void manual_backward(const at::Tensor& loss, const BackwardOptions& options) = 0;
   /// `in_step`: the optimizer's step that follows may do it.
   virtual void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step) = 0;
   virtual at::Tensor all_gather(const at::Tensor& tensor) = 0;
-  /// Puts the copies that were made on the device ahead of time in place of tensors of the host.
-  virtual void use_early_copies(Batch& /*batch*/, const at::Device& /*device*/) {}
+  /// Puts what was copied to the device ahead of time in place of tensors of the host.
+  virtual void use_prefetched(Batch& /*batch*/, const at::Device& /*device*/) {}
 };
 
 }  // namespace detail

@@ -5,6 +5,7 @@
 #include <levin/core/interfaces/module.h>
 #include <levin/core/optim/gradient_clipping.h>
 
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
 #include <set>
@@ -20,9 +21,22 @@ StepOutput Strategy::forward_backward(const Batch& batch, StepPhases& phases, co
   return output;
 }
 
-Strategy::DataShare Strategy::data_share() {
-  return {.index = environment().rank(), .count = environment().world_size()};
+int64_t Strategy::rank() { return environment().rank(); }
+int64_t Strategy::world_size() { return environment().world_size(); }
+
+std::string Strategy::broadcast(const std::string& value) {
+  return world_size() == 1 ? value : collective().broadcast_bytes(value, 0);
 }
+
+std::pair<bool, bool> Strategy::any_rank(bool first, bool second) {
+  at::Tensor answers = at::tensor({first ? 1.0 : 0.0, second ? 1.0 : 0.0}, at::kDouble).to(root_device());
+  collective().all_reduce(answers, ReduceOp::kMax)->wait();
+  const at::Tensor on_host = answers.cpu();
+  const double* any = on_host.const_data_ptr<double>();
+  return {any[0] > 0, any[1] > 0};
+}
+
+Strategy::DataShare Strategy::data_share() { return {.index = rank(), .count = world_size()}; }
 
 optim::ParameterNames Strategy::parameter_names(const Module& module) { return optim::ParameterNames(module); }
 

@@ -111,6 +111,13 @@ class Strategy : public Buildable {
   virtual void setup_environment(const StrategySetup& setup) = 0;
   virtual const at::Device& root_device() const = 0;
   virtual Collective& collective() = 0;
+  int64_t rank();
+  int64_t world_size();
+  bool is_global_zero() { return rank() == 0; }
+  /// Gives every rank what rank 0 has; a collective.
+  std::string broadcast(const std::string& value);
+  /// Answers two questions at once, whether any rank says yes; a collective.
+  std::pair<bool, bool> any_rank(bool first, bool second);
   /// Which part of the data this rank runs, of how many. Ranks of one index run the same batches.
   struct DataShare {
     int64_t index = 0;

@@ -12,10 +12,10 @@
 #include <levin/core/optim/adam.h>
 #include <levin/core/optim/schedulers.h>
 #include <levin/core/optim/sgd.h>
+#include <levin/core/options/options.h>
+#include <levin/core/options/registries.h>
 #include <levin/core/precision/precision.h>
 #include <levin/core/profilers/profiler_schedule.h>
-#include <levin/core/trainer/options.h>
-#include <levin/core/trainer/registries.h>
 
 #include <iostream>
 #include <string>

@@ -1,12 +1,14 @@
 #include <levin/core/trainer/memory_summary.h>
 
 #include <levin/core/base/out_of_memory.h>
+#include <levin/core/connectors/error_context.h>
+#include <levin/core/connectors/optimizer_connector.h>
 #include <levin/core/devices/memory_stats.h>
+#include <levin/core/interfaces/module.h>
+#include <levin/core/interfaces/strategy.h>
 #include <levin/core/nn/named_units.h>
 #include <levin/core/nn/unit.h>
 #include <levin/core/optim/fused_optimizer.h>
-#include <levin/core/trainer/memory_plan.h>
-#include <levin/core/trainer/rank_core.h>
 
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
@@ -48,16 +50,16 @@ int64_t bytes_in(const State& state) {
   return bytes;
 }
 
-std::unordered_map<std::string, Held> held_by_parameter(RankCore& core) {
+std::unordered_map<std::string, Held> held_by_parameter(Module& module, const OptimizerConnector& optimizers) {
   std::unordered_map<std::string, Held> held;
-  for (const auto& [name, parameter] : named_unique_parameters(core.module()))
+  for (const auto& [name, parameter] : named_unique_parameters(module))
     held[name] = {.parameters = static_cast<int64_t>(parameter.nbytes()),
                   .gradients = parameter.grad().defined() ? static_cast<int64_t>(parameter.grad().nbytes()) : 0};
-  for (const auto& handle : core.optimizer_handles) {
+  for (const OptimizerHandle* handle : optimizers.all()) {
     // The state of LibTorch's optimizers cannot be looked at without a copy, for which there may be no memory.
     const auto* fused = dynamic_cast<const optim::FusedOptimizer*>(&handle->optimizer());
     if (fused == nullptr) continue;
-    const State states = fused->parameter_states(core.parameter_names);
+    const State states = fused->parameter_states(optimizers.parameter_names());
     if (!states.is_map()) continue;
     for (const auto& [name, state] : states.as_map()) held[name].optimizer += bytes_in(state);
   }
@@ -65,15 +67,15 @@ std::unordered_map<std::string, Held> held_by_parameter(RankCore& core) {
 }
 
 /// Of the outermost units, the largest first, then what is in none.
-std::vector<Row> rows_of(RankCore& core) {
+std::vector<Row> rows_of(Module& module, const OptimizerConnector& optimizers) {
   std::vector<Row> rows;
-  for (const auto& named : named_units(core.module())) {
+  for (const auto& named : named_units(module)) {
     const bool inside = std::any_of(rows.begin(), rows.end(),
                                     [&](const Row& outer) { return named.path.starts_with(outer.unit + "."); });
     if (!inside && !named.path.empty()) rows.push_back({.unit = named.path, .held = {}});
   }
   Row rest{.unit = "outside of units", .held = {}};
-  for (const auto& [name, held] : held_by_parameter(core)) {
+  for (const auto& [name, held] : held_by_parameter(module, optimizers)) {
     const auto owner = std::find_if(rows.begin(), rows.end(),
                                     [&name = name](const Row& row) { return name.starts_with(row.unit + "."); });
     (owner == rows.end() ? rest : *owner).held += held;
@@ -92,14 +94,14 @@ std::vector<Row> rows_of(RankCore& core) {
 
 }  // namespace
 
-std::string memory_summary(RankCore& core) {
-  const at::Device& device = core.device();
+std::string memory_summary(Strategy& strategy, Module& module, const OptimizerConnector& optimizers) {
+  const at::Device& device = strategy.root_device();
   const MemoryStats stats = memory_stats(device);
   std::string text =
-      fmt::format("memory of rank {} on {}, in MiB: {} allocated, at most {} so far, {}{} in all\n", core.rank(),
+      fmt::format("memory of rank {} on {}, in MiB: {} allocated, at most {} so far, {}{} in all\n", strategy.rank(),
                   device.str(), mebibytes(stats.allocated), mebibytes(stats.peak),
                   stats.reserved > 0 ? mebibytes(stats.reserved) + " reserved, " : "", mebibytes(stats.total));
-  const std::vector<Row> rows = rows_of(core);
+  const std::vector<Row> rows = rows_of(module, optimizers);
   size_t width = 5;
   for (const Row& row : rows) width = std::max(width, row.unit.size());
   const auto line = [&](const std::string& unit, const Held& held) {
@@ -120,13 +122,14 @@ std::string memory_summary(RankCore& core) {
   return text;
 }
 
-std::exception_ptr with_memory_summary(RankCore& core, const std::exception_ptr& error) {
-  if (!is_out_of_memory(error)) return error;
+std::exception_ptr with_memory_summary(Strategy& strategy, Module* module, const OptimizerConnector& optimizers,
+                                       const std::exception_ptr& error) {
+  if (module == nullptr || !is_out_of_memory(error)) return error;
   return std::make_exception_ptr(
       OutOfMemoryError(fmt::format("{}; hint: a smaller batch_size with accumulate_grad_batches, precision: "
                                    "bf16-mixed, activation_checkpointing, or "
                                    "the callback batch_size_finder\n{}",
-                                   error_message(error), memory_summary(core))));
+                                   error_message(error), memory_summary(strategy, *module, optimizers))));
 }
 
 }  // namespace levin

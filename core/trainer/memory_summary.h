@@ -5,13 +5,16 @@
 
 namespace levin {
 
-class RankCore;
+class Module;
+class OptimizerConnector;
+class Strategy;
 
-/// See Trainer::memory_summary.
-std::string memory_summary(RankCore& core);
+/// Says what a rank's module holds, by unit, and what its device has allocated; see Trainer::memory_summary.
+std::string memory_summary(Strategy& strategy, Module& module, const OptimizerConnector& optimizers);
 
-/// An error that says that memory does not suffice, as a levin::Error with the summary and what may help; any other
-/// error as it is.
-std::exception_ptr with_memory_summary(RankCore& core, const std::exception_ptr& error);
+/// Gives an error that says that memory does not suffice as a levin::Error with the summary and what may help; any
+/// other error as it is. `module`: nullptr before there is one.
+std::exception_ptr with_memory_summary(Strategy& strategy, Module* module, const OptimizerConnector& optimizers,
+                                       const std::exception_ptr& error);
 
 }  // namespace levin

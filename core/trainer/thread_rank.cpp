@@ -5,7 +5,9 @@
 #include <levin/core/base/seed.h>
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/interfaces/finder.h>
-#include <levin/core/trainer/trainer_parts.h>
+#include <levin/core/interfaces/logger.h>
+#include <levin/core/interfaces/strategy.h>
+#include <levin/core/precision/precision.h>
 
 #include <fmt/format.h>
 
@@ -21,8 +23,8 @@ Spec<Base> second(const Spec<Base>& spec) {
 
 }  // namespace
 
-TrainerOptions ThreadRank::options_for(const RankCore& first, const std::shared_ptr<Strategy>& strategy) {
-  TrainerOptions options = first.options;
+TrainerOptions ThreadRank::options_for(const TrainerComponents& first, const std::shared_ptr<Strategy>& strategy) {
+  TrainerOptions options = first.options.given;
   options.strategy = Spec<Strategy>(strategy);
   options.precision = second(options.precision);
   options.logger = false;
@@ -54,7 +56,8 @@ TrainerOptions ThreadRank::options_for(const RankCore& first, const std::shared_
   return options;
 }
 
-ThreadRank::ThreadRank(const RankCore& first, const std::shared_ptr<Strategy>& strategy, const SessionRequest& request)
+ThreadRank::ThreadRank(const TrainerComponents& first, const std::shared_ptr<Strategy>& strategy,
+                       const RunRequest& request)
     : trainer_(options_for(first, strategy)), request_(request), seed_(global_seed()) {
   const Module& module = *request.module;
   if (!module.can_rebuild())
@@ -63,19 +66,19 @@ ThreadRank::ThreadRank(const RankCore& first, const std::shared_ptr<Strategy>& s
                             "repeated; hint: make it with levin::make<{}>({{...}}), or name it in YAML",
                             strategy->name(), detail::demangled(typeid(module).name())));
   request_.module = std::static_pointer_cast<Module>(request.module->rebuild());
-  RankCore& core = trainer_.parts().core;
-  core.config = first.config;
-  core.shares_data = true;
-  core.resolved.writes_files = first.resolved.writes_files;
-  if (request.stage == Stage::kFit) core.begin_fit();
+  TrainerComponents& own = *trainer_.components_;
+  own.options.config = first.options.config;
+  own.options.writes_files = first.options.writes_files;
+  own.data.share_data_module();
+  if (request.stage == Stage::kFit) begin_fit(own);
 }
 
 ThreadRank::~ThreadRank() = default;
 
 void ThreadRank::run(int64_t local_rank) {
   const ThreadGeneratorScope generator(mix_seed(seed_, static_cast<uint64_t>(local_rank)));
-  trainer_.parts().core.strategy().enter_rank(local_rank);
-  trainer_.parts().session.run_rank(request_);
+  trainer_.strategy().enter_rank(local_rank);
+  TrainerRun(*trainer_.components_, request_).run_rank();
 }
 
 }  // namespace levin

@@ -1,6 +1,7 @@
 #pragma once
 
-#include <levin/core/trainer/session.h>
+#include <levin/core/trainer/trainer.h>
+#include <levin/core/trainer/trainer_run.h>
 
 #include <cstdint>
 #include <memory>
@@ -14,17 +15,17 @@ class ThreadRank {
  public:
   /// `first`: rank 0 of this process, whose options and request it follows. Throws levin::Error when the module cannot
   /// be made again.
-  ThreadRank(const RankCore& first, const std::shared_ptr<Strategy>& strategy, const SessionRequest& request);
+  ThreadRank(const TrainerComponents& first, const std::shared_ptr<Strategy>& strategy, const RunRequest& request);
   ~ThreadRank();
 
   /// The whole call, on the calling thread.
   void run(int64_t local_rank);
 
  private:
-  static TrainerOptions options_for(const RankCore& first, const std::shared_ptr<Strategy>& strategy);
+  static TrainerOptions options_for(const TrainerComponents& first, const std::shared_ptr<Strategy>& strategy);
 
   Trainer trainer_;
-  SessionRequest request_;
+  RunRequest request_;
   uint64_t seed_;
 };
 

@@ -4,106 +4,124 @@
 #include <levin/core/base/image_bytes.h>
 #include <levin/core/base/signals.h>
 #include <levin/core/checkpoint/checkpoint.h>
-#include <levin/core/comm/control_plane.h>
-#include <levin/core/interfaces/cluster_environment.h>
-#include <levin/core/optim/scheduler.h>
+#include <levin/core/interfaces/strategy.h>
 #include <levin/core/trainer/memory_summary.h>
-#include <levin/core/trainer/rank_core.h>
-#include <levin/core/trainer/session.h>
-#include <levin/core/trainer/trainer_parts.h>
+#include <levin/core/trainer/thread_rank.h>
+#include <levin/core/trainer/trainer_components.h>
+#include <levin/core/trainer/trainer_run.h>
 
 #include <fmt/format.h>
-#include <torch/optim/optimizer.h>
 
-#include <typeinfo>
+#include <chrono>
 
 namespace levin {
 
-Trainer::Trainer(TrainerOptions options) : parts_(std::make_unique<TrainerParts>(*this, std::move(options))) {}
+Trainer::Trainer(TrainerOptions options) : components_(std::make_unique<TrainerComponents>(*this, options)) {}
 Trainer::~Trainer() = default;
 
+// ---- Calls
+
+RunResult Trainer::run(const RunRequest& request) {
+  const auto run_thread_rank = [this](const std::shared_ptr<Strategy>& strategy, const RunRequest& of_call,
+                                      int64_t local_rank) {
+    ThreadRank(*components_, strategy, of_call).run(local_rank);
+  };
+  return TrainerRun(*components_, request).launch(run_thread_rank);
+}
+
 void Trainer::fit(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data, const std::string& ckpt) {
-  parts_->session.fit({.stage = Stage::kFit, .module = std::move(module), .data = std::move(data), .ckpt = ckpt});
+  run({.stage = Stage::kFit, .module = std::move(module), .data = std::move(data), .ckpt = ckpt});
 }
 
 void Trainer::fit(std::shared_ptr<Module> module, DataLoader train, DataLoaders val, const std::string& ckpt) {
-  parts_->session.fit({.stage = Stage::kFit,
-                       .module = std::move(module),
-                       .given = {.train = std::move(train), .val = std::move(val)},
-                       .ckpt = ckpt});
+  run({.stage = Stage::kFit,
+       .module = std::move(module),
+       .loaders = {.train = std::move(train), .val = std::move(val)},
+       .ckpt = ckpt});
 }
 
 std::vector<std::string> Trainer::tune(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
                                        const std::string& ckpt) {
-  return parts_->session.tune(
-      {.stage = Stage::kFit, .module = std::move(module), .data = std::move(data), .ckpt = ckpt, .tune = true});
+  return run({.stage = Stage::kFit, .module = std::move(module), .data = std::move(data), .ckpt = ckpt, .tune = true})
+      .reports;
 }
 
 std::vector<std::string> Trainer::tune(std::shared_ptr<Module> module, DataLoader train, DataLoaders val,
                                        const std::string& ckpt) {
-  return parts_->session.tune({.stage = Stage::kFit,
-                               .module = std::move(module),
-                               .given = {.train = std::move(train), .val = std::move(val)},
-                               .ckpt = ckpt,
-                               .tune = true});
+  return run({.stage = Stage::kFit,
+              .module = std::move(module),
+              .loaders = {.train = std::move(train), .val = std::move(val)},
+              .ckpt = ckpt,
+              .tune = true})
+      .reports;
 }
 
 std::vector<MetricMap> Trainer::validate(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
                                          const std::string& ckpt) {
-  return parts_->session.evaluate(
-      {.stage = Stage::kValidate, .module = std::move(module), .data = std::move(data), .ckpt = ckpt});
+  return run({.stage = Stage::kValidate, .module = std::move(module), .data = std::move(data), .ckpt = ckpt}).metrics;
 }
 
 std::vector<MetricMap> Trainer::validate(std::shared_ptr<Module> module, DataLoaders loaders, const std::string& ckpt) {
-  return parts_->session.evaluate(
-      {.stage = Stage::kValidate, .module = std::move(module), .given = {.val = std::move(loaders)}, .ckpt = ckpt});
+  return run({.stage = Stage::kValidate,
+              .module = std::move(module),
+              .loaders = {.val = std::move(loaders)},
+              .ckpt = ckpt})
+      .metrics;
 }
 
 std::vector<MetricMap> Trainer::test(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
                                      const std::string& ckpt) {
-  return parts_->session.evaluate(
-      {.stage = Stage::kTest, .module = std::move(module), .data = std::move(data), .ckpt = ckpt});
+  return run({.stage = Stage::kTest, .module = std::move(module), .data = std::move(data), .ckpt = ckpt}).metrics;
 }
 
 std::vector<MetricMap> Trainer::test(std::shared_ptr<Module> module, DataLoaders loaders, const std::string& ckpt) {
-  return parts_->session.evaluate(
-      {.stage = Stage::kTest, .module = std::move(module), .given = {.test = std::move(loaders)}, .ckpt = ckpt});
+  return run({.stage = Stage::kTest,
+              .module = std::move(module),
+              .loaders = {.test = std::move(loaders)},
+              .ckpt = ckpt})
+      .metrics;
 }
 
 std::vector<std::vector<Batch>> Trainer::predict(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
                                                  const std::string& ckpt) {
-  return parts_->session.predict(
-      {.stage = Stage::kPredict, .module = std::move(module), .data = std::move(data), .ckpt = ckpt});
+  return run({.stage = Stage::kPredict, .module = std::move(module), .data = std::move(data), .ckpt = ckpt})
+      .predictions;
 }
 
 std::vector<std::vector<Batch>> Trainer::predict(std::shared_ptr<Module> module, DataLoaders loaders,
                                                  const std::string& ckpt) {
-  return parts_->session.predict(
-      {.stage = Stage::kPredict, .module = std::move(module), .given = {.predict = std::move(loaders)}, .ckpt = ckpt});
+  return run({.stage = Stage::kPredict,
+              .module = std::move(module),
+              .loaders = {.predict = std::move(loaders)},
+              .ckpt = ckpt})
+      .predictions;
 }
 
-RankCore& Trainer::core() const { return parts_->core; }
+// ---- Where training is
 
-int64_t Trainer::current_epoch() const { return core().progress.epoch; }
-int64_t Trainer::global_step() const { return core().progress.global_step; }
-int64_t Trainer::batch_idx() const { return core().progress.batch; }
-bool Trainer::epoch_complete() const { return core().progress.last_batch_done; }
-std::optional<int64_t> Trainer::num_training_batches() const { return core().train_batches; }
-std::vector<int64_t> Trainer::num_evaluation_batches() const { return core().evaluation_batches; }
-std::optional<int64_t> Trainer::estimated_steps() const { return core().estimated_steps(); }
-std::optional<int64_t> Trainer::max_epochs() const { return core().resolved.max_epochs; }
-RunningStage Trainer::running_stage() const { return core().running; }
-Stage Trainer::stage() const { return core().stage; }
-TrainerStatus Trainer::status() const { return core().status; }
-Profiler* Trainer::profiler() const { return core().profiler; }
-double Trainer::data_wait_seconds() const { return std::chrono::duration<double>(core().data_wait).count(); }
-double Trainer::elapsed_seconds() const { return core().elapsed_seconds(); }
+int64_t Trainer::current_epoch() const { return components_->state.progress.epoch; }
+int64_t Trainer::global_step() const { return components_->state.progress.global_step; }
+int64_t Trainer::batch_idx() const { return components_->state.progress.batch; }
+int64_t Trainer::total_batches() const { return components_->state.progress.total_batches; }
+bool Trainer::epoch_complete() const { return components_->state.progress.last_batch_done; }
+std::optional<int64_t> Trainer::num_training_batches() const { return components_->data.train_batches(); }
+std::vector<int64_t> Trainer::num_evaluation_batches() const { return components_->state.evaluation_batches; }
+std::optional<int64_t> Trainer::estimated_steps() const { return components_->optimizers.estimated_steps(); }
+std::optional<int64_t> Trainer::max_epochs() const { return components_->options.max_epochs; }
+bool Trainer::resumed() const { return components_->state.resumed; }
+RunningStage Trainer::running_stage() const { return components_->state.running; }
+Stage Trainer::stage() const { return components_->state.stage; }
+TrainerStatus Trainer::status() const { return components_->state.status; }
+double Trainer::elapsed_seconds() const { return components_->stop.elapsed_seconds(); }
+double Trainer::data_wait_seconds() const { return std::chrono::duration<double>(components_->data.waited()).count(); }
 
-const MetricMap& Trainer::callback_metrics() const { return core().callback_metrics(); }
+// ---- Metrics
+
+const MetricMap& Trainer::callback_metrics() const { return components_->logger.callback_metrics(); }
 MetricMap Trainer::progress_bar_metrics(bool wait_for_device) const {
-  return core().progress_bar_metrics(wait_for_device);
+  return components_->logger.progress_bar_metrics(wait_for_device);
 }
-void Trainer::log_metrics(const MetricMap& values) { core().add_to_row(values); }
+void Trainer::log_metrics(const MetricMap& values) { components_->logger.add_to_row(values); }
 
 void Trainer::log_image(const std::string& name, const at::Tensor& image) {
   if (!is_global_zero() || sanity_checking() || loggers().empty()) return;
@@ -111,75 +129,68 @@ void Trainer::log_image(const std::string& name, const at::Tensor& image) {
   for (const auto& logger : loggers()) logger->log_image(name, bytes, global_step());
 }
 
-int64_t Trainer::global_rank() const { return core().strategy().environment().rank(); }
-int64_t Trainer::world_size() const { return core().strategy().environment().world_size(); }
-const at::Device& Trainer::device() const { return core().strategy().root_device(); }
-Strategy& Trainer::strategy() const { return core().strategy(); }
-Precision& Trainer::precision() const { return core().precision(); }
+void Trainer::log_rank_value(std::string_view name, double value, const LogOptions& options) {
+  components_->logger.train_metrics().log(name, value, options);
+}
+
+void Trainer::log_last_row(const std::function<void()>& log) {
+  components_->logger.train_metrics().begin({});
+  log();
+  components_->logger.log_step_row();
+}
+
+// ---- Who is who
+
+int64_t Trainer::global_rank() const { return strategy().rank(); }
+int64_t Trainer::world_size() const { return strategy().world_size(); }
+const at::Device& Trainer::device() const { return strategy().root_device(); }
+const std::vector<at::Device>& Trainer::devices() const { return components_->options.devices; }
+bool Trainer::is_joining() const { return components_->state.joining; }
+Strategy& Trainer::strategy() const { return *components_->options.strategy; }
+Precision& Trainer::precision() const { return *components_->options.precision; }
 
 Module& Trainer::module() const {
-  if (core().user_module == nullptr) throw Error("trainer", "the trainer has no module yet; hint: call fit first");
-  return core().module();
+  Module* const module = components_->state.module.get();
+  if (module == nullptr) throw Error("trainer", "the trainer has no module yet; hint: call fit first");
+  return *module;
 }
 
-DataModule* Trainer::data_module() const { return core().data.get(); }
-const std::vector<std::shared_ptr<Callback>>& Trainer::callbacks() const { return core().callbacks; }
-const std::vector<std::shared_ptr<Logger>>& Trainer::loggers() const { return core().loggers(); }
-const std::vector<OptimizerHandle*>& Trainer::optimizers() const { return core().optimizer_list; }
-const TrainerOptions& Trainer::options() const { return core().options; }
-void Trainer::set_config(const Config& config) { core().config = config; }
-
+DataModule* Trainer::data_module() const { return components_->data.data_module(); }
+const DataLoader& Trainer::train_dataloader() const { return components_->data.loaders().train; }
+int64_t Trainer::train_ranks() const { return components_->data.train_ranks(); }
+const std::vector<std::shared_ptr<Callback>>& Trainer::callbacks() const { return components_->callbacks.all(); }
+const std::vector<std::shared_ptr<Logger>>& Trainer::loggers() const { return components_->options.loggers; }
+const std::vector<OptimizerHandle*>& Trainer::optimizers() const { return components_->optimizers.all(); }
+const optim::ParameterNames& Trainer::parameter_names() const { return components_->optimizers.parameter_names(); }
+Profiler* Trainer::profiler() const { return components_->tracer.profiler(); }
 std::vector<std::pair<std::string, double>> Trainer::learning_rates() const {
-  std::vector<std::pair<std::string, double>> rates;
-  std::map<std::string, int64_t> of_type;
-  for (const OptimizerHandle* handle : core().optimizer_list) {
-    const torch::optim::Optimizer& optimizer = handle->optimizer();
-    std::string type = detail::demangled(typeid(optimizer).name());
-    type = type.substr(type.rfind(':') + 1);
-    const int64_t same = of_type[type]++;
-    const std::string name = same == 0 ? "lr-" + type : fmt::format("lr-{}-{}", type, same);
-    const auto& groups = optimizer.param_groups();
-    for (size_t group = 0; group < groups.size(); ++group)
-      rates.emplace_back(groups.size() == 1 ? name : fmt::format("{}/pg{}", name, group + 1),
-                         handle->learning_rate(group));
-  }
-  return rates;
+  return components_->optimizers.learning_rates();
 }
+const TrainerOptions& Trainer::options() const { return components_->options.given; }
+void Trainer::set_config(const Config& config) { components_->options.config = config; }
 
 Checkpointer* Trainer::checkpoint_callback() const {
-  const auto found = core().checkpointers();
+  const auto found = components_->callbacks.checkpointers();
   return found.empty() ? nullptr : found.front();
 }
 
-std::string Trainer::run_directory() const { return core().run_directory(); }
+// ---- Files and memory
+
+std::string Trainer::run_directory() const { return components_->logger.run_directory(); }
 
 void Trainer::save_checkpoint(const std::string& path, const CheckpointEvent& event) {
   module();
-  CheckpointConnector& checkpoints = parts_->session.checkpoints();
-  if (core().strategy().divides_state() && core().running == RunningStage::kIdle)
-    throw Error(
-        "trainer",
-        fmt::format("save_checkpoint() outside of a call cannot save what strategy '{}' has divided over ranks; "
-                    "hint: call it in a hook, or let model_checkpoint save (save_last: true)",
-                    core().strategy().name()));
-  if (core().in_fit_loop && (!core().exact_moment || checkpoints.waits_for_window()))
-    checkpoints.defer(path, event);
-  else
-    checkpoints.save(path, event);
+  components_->checkpoints.save_or_defer(path, event);
 }
 
-void Trainer::request_stop(const std::string& reason) {
-  if (core().world_size() == 1) {
-    core().stop_requested = true;
-    core().stop_reason = reason;
-    return;
-  }
-  // Ranks stop together: before a batch that they agree on, or at the end of an epoch or validation.
-  core().stop_wish = reason;
-  if (ControlPlane* control = core().strategy().control_plane()) control->request_stop(reason);
+std::string Trainer::memory_summary() const {
+  return levin::memory_summary(strategy(), module(), components_->optimizers);
 }
 
-bool Trainer::stop_requested() const { return core().stop_requested || !core().stop_wish.empty(); }
+// ---- Control
+
+void Trainer::request_stop(const std::string& reason) { components_->stop.request(reason); }
+bool Trainer::stop_requested() const { return components_->stop.is_requested(); }
 bool Trainer::interrupted() const { return interrupt_signal() != 0; }
 int Trainer::interrupt_signal() const { return SignalScope::received(); }
 
@@ -187,30 +198,29 @@ void Trainer::set_accumulate_grad_batches(optim::AccumulationSchedule schedule) 
   if (schedule.fewest_batches() < 1)
     throw Error("trainer", fmt::format("set_accumulate_grad_batches was given {} batches; valid: at least 1",
                                        schedule.fewest_batches()));
-  if (!schedule.is_off() && !core().module().automatic_optimization)
+  if (!schedule.is_off() && !module().automatic_optimization)
     throw ConfigError(
         "accumulation of gradients by the trainer does not work with manual optimization; hint: count batches in "
         "training_step");
-  core().accumulation = std::move(schedule);
+  components_->optimizers.set_accumulation(std::move(schedule));
 }
 
-int64_t Trainer::accumulate_grad_batches() const { return core().accumulation.at(current_epoch()); }
+int64_t Trainer::accumulate_grad_batches() const { return components_->optimizers.accumulation().at(current_epoch()); }
 
-std::string Trainer::memory_summary() const { return levin::memory_summary(core()); }
+void Trainer::set_train_batch_size(int64_t batch_size) {
+  components_->data.set_train_batch_size(batch_size);
+  if (running_stage() == RunningStage::kTrain) components_->optimizers.restart_schedules();
+}
+
+double Trainer::learning_rate() const { return components_->optimizers.learning_rate(); }
+void Trainer::set_learning_rate(double rate) { components_->optimizers.set_learning_rate(rate); }
+void Trainer::restart_schedules(double rate) { components_->optimizers.restart_schedules(rate); }
 
 void Trainer::replace_schedulers(std::shared_ptr<optim::Scheduler> scheduler, Interval interval) {
-  if (core().optimizer_list.size() != 1)
-    throw Error("trainer",
-                fmt::format("replace_schedulers works with one optimizer; got {}", core().optimizer_list.size()));
-  OptimizerHandle& optimizer = *core().optimizer_list.front();
-  scheduler->attach(optimizer.optimizer());
-  optimizer.clear_schedulers();
-  optimizer.add_scheduler(*scheduler);
-  core().schedulers.clear();
-  core().schedulers.push_back({.scheduler = std::move(scheduler), .config = {.interval = interval}});
+  components_->optimizers.replace_schedulers(std::move(scheduler), interval);
 }
 
-void Trainer::replay_training_data() { parts_->session.replay_training_data(); }
+void Trainer::replay_training_data() { components_->fit.replay_training_data(); }
 
 namespace detail {
 

@@ -3,19 +3,23 @@
 #include <levin/core/base/events.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/metrics/metric_map.h>
-#include <levin/core/trainer/options.h>
+#include <levin/core/optim/parameter_names.h>
+#include <levin/core/options/options.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace levin {
 
 class Checkpointer;
-class RankCore;
-struct TrainerParts;
+struct RunRequest;
+struct RunResult;
+struct TrainerComponents;
 
 /// Trains, validates, tests and predicts with a module. All calls may be made in any order, several times.
 class Trainer {
@@ -58,6 +62,7 @@ class Trainer {
   int64_t current_epoch() const;  ///< 0-based
   int64_t global_step() const;    ///< optimizer steps taken
   int64_t batch_idx() const;      ///< 0-based, of the batch under way or last done in this epoch
+  int64_t total_batches() const;  ///< training batches done in all epochs
   bool epoch_complete() const;    ///< no batch is left in this epoch; false where training ends inside of it
   /// Training batches an epoch; nothing while the loader is unsized.
   std::optional<int64_t> num_training_batches() const;
@@ -66,6 +71,8 @@ class Trainer {
   /// Optimizer steps of the whole run as planned; nothing when it has no planned end.
   std::optional<int64_t> estimated_steps() const;
   std::optional<int64_t> max_epochs() const;
+  /// Whether this fit goes on from a checkpoint and has not begun a batch yet.
+  bool resumed() const;
   RunningStage running_stage() const;
   /// The last thing asked for: fit, validate, test or predict.
   Stage stage() const;
@@ -89,19 +96,36 @@ class Trainer {
   /// call it too. Waits for the image's device.
   void log_image(const std::string& name, const at::Tensor& image);
 
+  /// Logs a number of this rank's own, which is none of its batch: ranks that have no batch, or no outputs, log it too,
+  /// all of them the same names. Inside fit.
+  void log_rank_value(std::string_view name, double value, const LogOptions& options);
+  /// Hands what `log` logs to the loggers as a row of its own, after the last row of training. A collective where
+  /// several ranks train; every rank logs the same names.
+  void log_last_row(const std::function<void()>& log);
+
   // ---- Who is who.
 
   bool is_global_zero() const { return global_rank() == 0; }
   int64_t global_rank() const;
   int64_t world_size() const;
   const at::Device& device() const;
+  const std::vector<at::Device>& devices() const;  ///< of this host, one for each local rank or replica
+  /// Whether this rank has no data for the batch under way, and only joins the step of the others; what it computes
+  /// counts nowhere.
+  bool is_joining() const;
   Strategy& strategy() const;
   Precision& precision() const;
   Module& module() const;
   DataModule* data_module() const;
+  /// The training loader of the fit under way.
+  const DataLoader& train_dataloader() const;
+  /// Ranks that the batches of training are divided over.
+  int64_t train_ranks() const;
   const std::vector<std::shared_ptr<Callback>>& callbacks() const;
   const std::vector<std::shared_ptr<Logger>>& loggers() const;
   const std::vector<OptimizerHandle*>& optimizers() const;
+  /// Names of what the optimizers step: parameters of the module, or this rank's parts of them.
+  const optim::ParameterNames& parameter_names() const;
   /// During a call that is profiled, else nullptr; see ProfilerSpan.
   Profiler* profiler() const;
   /// Learning rates by name, one for each optimizer and parameter group: "lr-AdamW", "lr-AdamW/pg1", "lr-AdamW-1".
@@ -143,6 +167,17 @@ class Trainer {
   void set_accumulate_grad_batches(optim::AccumulationSchedule schedule);
   /// Those of the present epoch.
   int64_t accumulate_grad_batches() const;
+  /// Trains with so many examples in a batch of one rank from here on, and counts batches and schedules again. Before
+  /// the first epoch of a fit, on every rank. Throws ConfigError, and nothing has changed, where other options do not
+  /// allow it.
+  void set_train_batch_size(int64_t batch_size);
+  /// The learning rate that configure_optimizers gives the first group of the first optimizer; there must be one.
+  double learning_rate() const;
+  /// Gives that group another one, and all others theirs in the proportions of configure_optimizers. Schedulers do not
+  /// notice.
+  void set_learning_rate(double rate);
+  /// Starts schedulers anew from this learning rate, as though configure_optimizers had given it.
+  void restart_schedules(double rate);
   /// The scheduler takes the place of all there are, from the present learning rates on. It is the module's hook
   /// lr_scheduler_step that steps it. For automatic optimization; a callback that resumes calls it in on_fit_start,
   /// before the scheduler's state is restored. Throws levin::Error where there is not one optimizer.
@@ -152,12 +187,12 @@ class Trainer {
   /// and neither the loaders' positions nor random generators change.
   void replay_training_data();
 
-  /// For Levin's own parts.
-  TrainerParts& parts() const { return *parts_; }
-
  private:
-  RankCore& core() const;
-  std::unique_ptr<TrainerParts> parts_;
+  friend class DryRun;
+  friend class ThreadRank;
+
+  RunResult run(const RunRequest& request);
+  std::unique_ptr<TrainerComponents> components_;
 };
 
 /// The module of a checkpoint: made from its saved options, then its weights are loaded.

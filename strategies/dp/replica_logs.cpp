@@ -76,7 +76,7 @@ class ReplicaLogs::Recorder final : public detail::ModuleRuntime {
   Trainer& trainer() override { return origin_->trainer(); }
   const at::Device& device() const override { return device_; }
   int64_t dataloader_idx() const override { return origin_->dataloader_idx(); }
-  std::vector<OptimizerHandle*>& optimizers() override { return origin_->optimizers(); }
+  const std::vector<OptimizerHandle*>& optimizers() override { return origin_->optimizers(); }
   void manual_backward(const at::Tensor&, const BackwardOptions&) override {
     refuse_manual_optimization("manual_backward()");
   }

@@ -1,5 +1,5 @@
 // expected: levin: only a class derived publicly from what the registry holds can be added: levin::Module
-#include <levin/core/trainer/cli.h>
+#include <levin/core/cli/cli.h>
 
 class Net {};
 

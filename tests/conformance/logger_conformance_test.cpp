@@ -1,6 +1,6 @@
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/log.h>
-#include <levin/core/trainer/registries.h>
+#include <levin/core/options/registries.h>
 #include <levin/loggers/mlflow_logger.h>
 #include <levin/loggers/mlflow_names.h>
 

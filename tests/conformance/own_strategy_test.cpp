@@ -1,6 +1,6 @@
 #include "tests/conformance/strategy_case.h"
 
-#include <levin/core/trainer/registries.h>
+#include <levin/core/options/registries.h>
 #include <levin/strategies/ddp/ddp.h>
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>

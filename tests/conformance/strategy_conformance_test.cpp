@@ -2,8 +2,8 @@
 
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/core/base/error.h>
+#include <levin/core/data/joined_predictions.h>
 #include <levin/core/metrics/mean_squared_error.h>
-#include <levin/core/trainer/joined_predictions.h>
 #include <levin/loggers/csv_logger.h>
 
 #include <gmock/gmock-matchers.h>

@@ -1,7 +1,7 @@
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/callbacks/learning_rate_finder.h>
 #include <levin/core/interfaces/profiler.h>
-#include <levin/core/trainer/registries.h>
+#include <levin/core/options/registries.h>
 
 #include "support.h"
 

@@ -1,8 +1,8 @@
-#include <levin/core/trainer/batch_prefetch.h>
+#include <levin/core/connectors/batch_prefetch.h>
 
 #include <levin/core/base/seed.h>
 #include <levin/core/data/generator.h>
-#include <levin/core/trainer/rank_core.h>
+#include <levin/core/trainer/module_context.h>
 
 #include <tests/support/tiny.h>
 
@@ -234,15 +234,15 @@ class PrefetchingModule : public testing::TinyModule {
   explicit PrefetchingModule(const Options& options) : TinyModule({.dropout = options.dropout}), options_(options) {}
 
   const std::shared_ptr<Requests> requests = std::make_shared<Requests>();
-  RankCore* core = nullptr;
+  DataConnector* data = nullptr;
   std::vector<std::string> journal;
   int fails_in_batch = -1;
   int ends_epoch_in_batch = -1;
 
   void setup(Stage) override {
-    core = &dynamic_cast<RankCore&>(*attached_runtime());
+    data = &dynamic_cast<ModuleContext&>(*attached_runtime()).data();
     if (options_.prefetch)
-      core->set_prefetch(std::make_unique<BatchPrefetch>(std::make_unique<FakeSideStream>(requests)));
+      data->set_prefetch(std::make_unique<BatchPrefetch>(std::make_unique<FakeSideStream>(requests)));
   }
   Batch on_before_batch_transfer(Batch batch, int64_t) override {
     journal.push_back("before " + sum(batch));
@@ -410,13 +410,13 @@ TEST(PrefetchingLoops, FreeWhatIsAheadWhenAStepFails) {
   } catch (const std::runtime_error& error) {
     EXPECT_THAT(error.what(), HasSubstr("a mistake in batch 2"));
   }
-  EXPECT_EQ(module->core->prefetch(), nullptr);
+  EXPECT_FALSE(module->data->prefetches());
   EXPECT_EQ(module->requests->copies.size(), 6u);  // of batches 1, 2 and 3
   EXPECT_EQ(module->requests->waited, 6);
   // And the trainer goes on.
   module->fails_in_batch = -1;
   trainer.fit(module, loader());
-  EXPECT_EQ(module->core->prefetch(), nullptr);
+  EXPECT_FALSE(module->data->prefetches());
 }
 
 TEST(PrefetchingLoops, FreeWhatIsAheadWhenAnEpochEndsEarly) {

@@ -1,7 +1,7 @@
-#include <levin/core/trainer/capable_strategies.h>
+#include <levin/core/options/capable_strategies.h>
 
 #include <levin/core/base/error.h>
-#include <levin/core/trainer/registries.h>
+#include <levin/core/options/registries.h>
 #include <levin/core/trainer/trainer.h>
 #include <levin/strategies/single_device.h>
 

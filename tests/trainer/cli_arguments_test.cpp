@@ -1,4 +1,4 @@
-#include <levin/core/trainer/cli_arguments.h>
+#include <levin/core/cli/cli_arguments.h>
 
 #include <levin/core/base/error.h>
 

@@ -1,4 +1,4 @@
-#include <levin/core/trainer/cli_config.h>
+#include <levin/core/cli/cli_config.h>
 
 #include <levin/core/base/error.h>
 #include <levin/core/data/data_module.h>
@@ -6,8 +6,8 @@
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/strategy.h>
+#include <levin/core/options/registries.h>
 #include <levin/core/precision/precision.h>
-#include <levin/core/trainer/registries.h>
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include <levin/core/trainer/cli_results.h>
+#include <levin/core/cli/cli_results.h>
 
 #include "../support/captured_log.h"
 #include "../support/tiny.h"

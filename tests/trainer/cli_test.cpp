@@ -1,11 +1,11 @@
-#include <levin/core/trainer/cli.h>
+#include <levin/core/cli/cli.h>
 
 #include <levin/core/checkpoint/safetensors.h>
 #include <levin/core/data/data_module.h>
 #include <levin/core/data/tensor_dataset.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/optim/sgd.h>
-#include <levin/core/trainer/registries.h>
+#include <levin/core/options/registries.h>
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>

@@ -1,4 +1,4 @@
-#include <levin/core/trainer/error_context.h>
+#include <levin/core/connectors/error_context.h>
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/out_of_memory.h>
@@ -9,7 +9,6 @@
 #include <levin/core/nn/checkpoint.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/core/optim/adam.h>
-#include <levin/core/trainer/rank_core.h>
 #include <levin/core/trainer/trainer.h>
 #include <tests/support/captured_log.h>
 #include <tests/support/tiny.h>

@@ -1,10 +1,10 @@
 #include "../support/tiny.h"
 
+#include <levin/core/connectors/error_context.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/checkpointer.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/optim/scheduler.h>
-#include <levin/core/trainer/error_context.h>
 #include <levin/strategies/single_device.h>
 
 namespace levin {

@@ -1,4 +1,4 @@
-#include <levin/core/trainer/joined_predictions.h>
+#include <levin/core/data/joined_predictions.h>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include <levin/core/trainer/memory_plan.h>
+#include <levin/core/planning/memory_plan.h>
 
 #include <gmock/gmock.h>
 

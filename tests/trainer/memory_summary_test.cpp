@@ -2,8 +2,8 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/out_of_memory.h>
+#include <levin/core/connectors/error_context.h>
 #include <levin/core/nn/sequential.h>
-#include <levin/core/trainer/error_context.h>
 
 #include <gmock/gmock-matchers.h>
 #include <torch/nn/modules/activation.h>

@@ -1,4 +1,4 @@
-#include <levin/core/trainer/older_options.h>
+#include <levin/core/options/compatibility_options.h>
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>

@@ -1,4 +1,4 @@
-#include <levin/core/trainer/options.h>
+#include <levin/core/options/options.h>
 
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/logger.h>

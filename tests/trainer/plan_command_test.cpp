@@ -1,7 +1,7 @@
 #include "tests/support/tiny.h"
 
+#include <levin/core/cli/cli.h>
 #include <levin/core/data/data_module.h>
-#include <levin/core/trainer/cli.h>
 
 #include <gmock/gmock-matchers.h>
 

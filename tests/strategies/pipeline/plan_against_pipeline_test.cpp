@@ -3,8 +3,8 @@
 
 #include <levin/core/nn/sequential.h>
 #include <levin/core/optim/optimizer_state.h>
-#include <levin/core/trainer/memory_planner.h>
-#include <levin/core/trainer/trainer_parts.h>
+#include <levin/core/planning/memory_planner.h>
+#include <levin/core/trainer/trainer.h>
 
 #include <torch/nn/functional/activation.h>
 
@@ -101,9 +101,8 @@ class Planned : public Module {
       reading.parameters += static_cast<int64_t>(parameter.storage().nbytes());
       if (parameter.grad().defined()) reading.gradients += static_cast<int64_t>(parameter.grad().nbytes());
     }
-    const RankCore& core = trainer().parts().core;
-    for (const auto& handle : core.optimizer_handles)
-      reading.optimizer += bytes_of(optim::optimizer_state_dict(handle->optimizer(), core.parameter_names));
+    for (const OptimizerHandle* handle : trainer().optimizers())
+      reading.optimizer += bytes_of(optim::optimizer_state_dict(handle->optimizer(), trainer().parameter_names()));
     return reading;
   }
 

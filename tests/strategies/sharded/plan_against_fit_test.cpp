@@ -3,8 +3,8 @@
 
 #include <levin/core/nn/sequential.h>
 #include <levin/core/optim/optimizer_state.h>
-#include <levin/core/trainer/memory_planner.h>
-#include <levin/core/trainer/trainer_parts.h>
+#include <levin/core/planning/memory_planner.h>
+#include <levin/core/trainer/trainer.h>
 
 #include <fmt/format.h>
 #include <torch/nn/functional/activation.h>
@@ -117,13 +117,12 @@ class Planned : public Module {
     Memory gradients;
     Memory state;
     for (const at::Tensor& parameter : parameters()) weights.add(parameter);
-    const RankCore& core = trainer().parts().core;
-    for (const auto& [name, piece] : core.parameter_names.items()) {
+    for (const auto& [name, piece] : trainer().parameter_names().items()) {
       weights.add(piece);
       gradients.add(piece.grad());
     }
-    for (const auto& handle : core.optimizer_handles)
-      state.add(optim::optimizer_state_dict(handle->optimizer(), core.parameter_names));
+    for (const OptimizerHandle* handle : trainer().optimizers())
+      state.add(optim::optimizer_state_dict(handle->optimizer(), trainer().parameter_names()));
     return {.parameters = weights.bytes(), .gradients = gradients.bytes(), .optimizer = state.bytes()};
   }
 

@@ -1,0 +1,246 @@
+#include <levin/core/cli/cli.h>
+
+#include <levin/build_info.h>
+#include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/base/signals.h>
+#include <levin/core/cli/cli_arguments.h>
+#include <levin/core/cli/cli_config.h>
+#include <levin/core/cli/cli_help.h>
+#include <levin/core/cli/cli_results.h>
+#include <levin/core/comm/rank_failure.h>
+#include <levin/core/devices/accounting_allocator.h>
+#include <levin/core/interfaces/cluster_environment.h>
+#include <levin/core/optim/schedulers.h>
+#include <levin/core/options/registries.h>
+#include <levin/core/planning/memory_check.h>
+#include <levin/core/planning/memory_planner.h>
+#include <levin/core/trainer/trainer.h>
+
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+
+namespace levin {
+namespace {
+
+constexpr int kSuccess = 0;
+constexpr int kFailure = 1;
+constexpr int kUsageError = 2;
+constexpr int kSignalBase = 128;
+
+/// What a command works with.
+struct Run {
+  const Config& config;
+  const ConfigNames& names;
+  Trainer& trainer;
+  std::shared_ptr<Module> module;
+  std::shared_ptr<DataModule> data;  ///< nullptr: the module has the data hooks
+  std::string ckpt;
+  std::shared_ptr<MemoryPlanner> planner;  ///< of the command plan
+};
+
+std::shared_ptr<Module> make_module(const Config& config, const ConfigNames& names) {
+  return make_section(names.modules, *config.find("model"), "model");
+}
+
+std::shared_ptr<DataModule> make_data(const Config& config, const ConfigNames& names) {
+  const Config* data = config.find("data");
+  return data != nullptr ? make_section(names.data, *data, "data") : nullptr;
+}
+
+struct Command {
+  const char* name;
+  const char* doc;
+  bool needs_trained_weights;
+  bool can_resume;  ///< an interrupted run leaves a checkpoint
+  /// Does the work and returns what to print at its end.
+  std::string (*run)(const Run& run);
+  bool plans = false;  ///< the trainer is that of a MemoryPlanner
+};
+
+std::string fit(const Run& run) {
+  run.trainer.fit(run.module, run.data, run.ckpt);
+  return fit_ending(run.trainer);
+}
+
+std::string validate(const Run& run) { return metrics_table(run.trainer.validate(run.module, run.data, run.ckpt)); }
+
+std::string test(const Run& run) { return metrics_table(run.trainer.test(run.module, run.data, run.ckpt)); }
+
+std::string predict(const Run& run) {
+  const auto predictions = run.trainer.predict(run.module, run.data, run.ckpt);
+  if (!run.trainer.is_global_zero()) return "";
+  return save_predictions(predictions, run.trainer.run_directory()) +
+         (run.trainer.interrupted() ? "interrupted: the batches after it have no predictions\n" : "");
+}
+
+std::string tune(const Run& run) {
+  std::string ending;
+  for (const std::string& report : run.trainer.tune(run.module, run.data, run.ckpt)) ending += report + "\n";
+  return ending;
+}
+
+PlanOptions plan_options(const Config& config) {
+  const Config* section = config.find("plan");
+  return parse_options<PlanOptions>(section != nullptr ? *section : Config::null(), "plan");
+}
+
+/// The planner runs as a finder. What it said may then be measured, by a trainer as it is configured.
+std::string plan(const Run& run) {
+  std::string ending = tune(run);
+  const int64_t steps = plan_options(run.config).measure_steps;
+  if (steps == 0 || run.trainer.interrupted()) return ending;
+  // Before the module is made, so that it is counted.
+  AccountingAllocator::install();
+  const auto configured = parse_options<TrainerOptions>(*run.config.find("trainer"), "trainer");
+  const auto check = make<MemoryCheck>();
+  Trainer trainer(checking_options(configured, steps, check));
+  trainer.fit(make_module(run.config, run.names), make_data(run.config, run.names));
+  return ending + check_report(*check, configured, run.planner->needs());
+}
+
+constexpr std::array<Command, 6> kCommands = {{
+    {"fit", "trains the model, with validation", false, true, fit},
+    {"validate", "one pass over the validation data", true, false, validate},
+    {"test", "one pass over the test data", true, false, test},
+    {"predict", "writes the predictions for the prediction data", true, false, predict},
+    {"tune", "runs the finders (batch size, learning rate) and trains nothing", false, false, tune},
+    {"plan", "predicts memory and communication of each strategy, the largest batch and the cheapest strategy that fit",
+     false, false, plan, true},
+}};
+
+const Command* find_command(const std::string& name) {
+  for (const auto& command : kCommands)
+    if (name == command.name) return &command;
+  return nullptr;
+}
+
+std::vector<std::string> command_names() {
+  std::vector<std::string> names;
+  for (const auto& command : kCommands) names.emplace_back(command.name);
+  return names;
+}
+
+/// Seeds everything with the configuration's seed, or with a random one, which the configuration then holds.
+void apply_seed(Config& config) {
+  Config& seed = *config.find("seed");
+  if (seed.is_null()) {
+    // Below 2^31, so that it can be given back everywhere.
+    seed = ConfigCodec<int64_t>::dump(static_cast<int64_t>(global_seed() & 0x7fffffff));
+    // Rank 0's seed is everybody's: the others draw one too, before they know it.
+    const auto environment = registries().detect_environment();
+    if (environment == nullptr || environment->rank() == 0)
+      log::info("seed " + seed.text() + ", drawn at random; hint: --seed=" + seed.text() + " repeats this run");
+  }
+  seed_everything(static_cast<uint64_t>(ConfigCodec<int64_t>::parse(seed, "seed")));
+}
+
+int execute(const Command& command, Config config, const ConfigNames& names) {
+  // The seed comes first: the module draws its weights when it is made.
+  apply_seed(config);
+  auto options = parse_options<TrainerOptions>(*config.find("trainer"), "trainer");
+  std::shared_ptr<MemoryPlanner> planner;
+  if (command.plans) {
+    planner = std::make_shared<MemoryPlanner>(plan_options(config), options);
+    options = planning_options(options, planner);
+  }
+  Trainer trainer(options);
+  trainer.set_config(config);
+
+  const Config& ckpt = *config.find("ckpt");
+  const Run run{.config = config,
+                .names = names,
+                .trainer = trainer,
+                .module = make_module(config, names),
+                .data = make_data(config, names),
+                .ckpt = ckpt.is_null() ? "" : ckpt.text(),
+                .planner = planner};
+  if (command.needs_trained_weights && run.ckpt.empty())
+    log::rank_zero_warning(std::string(command.name) +
+                           " without --ckpt uses weights that were never trained; hint: --ckpt best");
+
+  const std::string ending = command.run(run);
+  if (trainer.is_global_zero()) std::cout << ending << std::flush;
+  if (!trainer.interrupted()) return kSuccess;
+  if (command.can_resume) log::rank_zero_info("interrupted; hint: --ckpt last goes on from here");
+  return kSignalBase + trainer.interrupt_signal();
+}
+
+/// Launchers before torchrun told a rank its place on the host by a word of the command line, and the rest by
+/// variables.
+void adopt_local_rank(const std::string& local_rank) {
+  if (!local_rank.empty() && std::getenv("RANK") != nullptr && std::getenv("WORLD_SIZE") != nullptr)
+    setenv("LOCAL_RANK", local_rank.c_str(), /*replace=*/0);
+}
+
+int report(const std::string& message, int status) {
+  std::fprintf(stderr, "error: %s\n", message.c_str());
+  return status;
+}
+
+}  // namespace
+
+Cli::Cli()
+    : callbacks(registries().callbacks),
+      loggers(registries().loggers),
+      strategies(registries().strategies),
+      precisions(registries().precisions),
+      profilers(registries().profilers),
+      schedulers(optim::scheduler_registry()) {}
+
+int Cli::run(int argc, char** argv) {
+  try {
+    return run_command(argc, argv);
+  } catch (const RankFailedError& error) {
+    // The rank that failed says why; rank 0, whose words the user reads, repeats it.
+    const int signal = SignalScope::received();
+    const int status = signal != 0 ? kSignalBase + signal : kFailure;
+    return log::rank() == 0 ? report(error.what(), status) : status;
+  } catch (const ConfigError& error) {
+    return report(error.what(), kUsageError);
+  } catch (const c10::Error& error) {
+    return report(error.what_without_backtrace(), kFailure);
+  } catch (const std::exception& error) {
+    return report(error.what(), kFailure);
+  } catch (...) {
+    return report("something was thrown that is no std::exception", kFailure);
+  }
+}
+
+int Cli::run_command(int argc, char** argv) {
+  const auto arguments = parse_arguments(argc, argv, command_names());
+  adopt_local_rank(arguments.local_rank);
+  const ConfigNames names{modules, data, callbacks, loggers, strategies, precisions, profilers};
+  if (arguments.version) {
+    std::cout << arguments.program << ": Levin " << LEVIN_VERSION << ", LibTorch " << LEVIN_LIBTORCH_VERSION << "\n";
+    return kSuccess;
+  }
+  if (arguments.help) {
+    HelpContents contents{.program = arguments.program, .commands = {}, .names = names, .schedulers = schedulers};
+    for (const auto& command : kCommands) contents.commands.emplace_back(command.name, command.doc);
+    // A command that is a section too is a topic.
+    const Command* command = find_command(arguments.command);
+    const bool of_section = arguments.help_topic.empty() && command != nullptr && command->plans;
+    std::cout << help_text(contents, of_section ? arguments.command : arguments.help_topic);
+    return kSuccess;
+  }
+  const Config config = resolve_config(merge_sources(arguments.config_files, arguments.settings, names), names);
+  if (arguments.print_config) {
+    std::cout << config.to_yaml(/*with_origins=*/true);
+    return kSuccess;
+  }
+  const Command* command = find_command(arguments.command);
+  if (command == nullptr)
+    throw ConfigError("command line: no command; valid: " + join(command_names()) + "; hint: --help");
+  if (modules.items().empty())
+    throw ConfigError("this program has no model; hint: cli.modules.add<MyModule>(\"name\") before cli.run");
+  return execute(*command, config, names);
+}
+
+}  // namespace levin

@@ -1,0 +1,104 @@
+#include <levin/core/cli/cli_arguments.h>
+
+#include <levin/core/base/error.h>
+
+#include <fmt/format.h>
+#include <boost/program_options.hpp>
+
+#include <algorithm>
+#include <filesystem>
+
+namespace levin {
+namespace {
+
+namespace po = boost::program_options;
+
+/// The options that are no part of the configuration. All others are settings, which Boost passes on as it finds them.
+po::options_description own_options() {
+  po::options_description options;
+  options.add_options()("config", po::value<std::string>())("print_config", "")("print-config", "")("help", "")(
+      "version", "")("local_rank", po::value<std::string>())("local-rank", po::value<std::string>());
+  return options;
+}
+
+/// A value as YAML; text that is no YAML, such as "*.txt", is that text. Broken lists, mappings and quotations are
+/// errors.
+Config parse_value(const std::string& text, const Origin& origin) {
+  try {
+    return Config::parse(text, origin, /*fixed_origin=*/true);
+  } catch (const ConfigError&) {
+    if (!text.empty() && std::string_view("[{\"'").find(text.front()) != std::string_view::npos) throw;
+    return Config::scalar(text, /*quoted=*/true, origin);
+  }
+}
+
+std::vector<po::option> parse_tokens(int argc, const char* const* argv) {
+  // Without short options "-1" is a value, and without guessing "--ckp" is no "--ckpt".
+  constexpr int kStyle = po::command_line_style::allow_long | po::command_line_style::long_allow_adjacent |
+                         po::command_line_style::long_allow_next;
+  const auto options = own_options();
+  try {
+    return po::command_line_parser(argc, argv).options(options).style(kStyle).allow_unregistered().run().options;
+  } catch (const po::error& error) {
+    throw ConfigError(fmt::format("command line: {}; hint: --help", error.what()));
+  }
+}
+
+}  // namespace
+
+CliArguments parse_arguments(int argc, const char* const* argv, const std::vector<std::string>& commands) {
+  CliArguments arguments;
+  arguments.program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "program";
+  const auto is_command = [&](const std::string& word) {
+    return std::find(commands.begin(), commands.end(), word) != commands.end();
+  };
+
+  const auto tokens = parse_tokens(argc, argv);
+  std::vector<std::string> words;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto& token = tokens[i];
+    const std::string& key = token.string_key;
+    if (key.empty()) {
+      words.insert(words.end(), token.value.begin(), token.value.end());
+    } else if (key == "config") {
+      arguments.config_files.push_back(token.value.front());
+    } else if (key == "print_config" || key == "print-config") {
+      arguments.print_config = true;
+    } else if (key == "help") {
+      arguments.help = true;
+    } else if (key == "version") {
+      arguments.version = true;
+    } else if (key == "local_rank" || key == "local-rank") {
+      arguments.local_rank = token.value.front();
+    } else if (token.unregistered) {
+      // The value follows "=", is the next word, or is left out of a flag.
+      std::string text = "true";
+      const bool word_follows = i + 1 < tokens.size() && tokens[i + 1].string_key.empty();
+      if (!token.value.empty()) {
+        text = token.value.front();
+      } else if (word_follows && (!words.empty() || !is_command(tokens[i + 1].value.front()))) {
+        text = tokens[++i].value.front();
+      }
+      arguments.settings.push_back({key, parse_value(text, {.source = "command line --" + key})});
+    }
+  }
+
+  if (std::erase(words, "-h") > 0) arguments.help = true;
+  if (!words.empty() && (is_command(words.front()) || !arguments.help)) {
+    arguments.command = words.front();
+    words.erase(words.begin());
+    if (!is_command(arguments.command))
+      throw ConfigError(fmt::format("command line: unknown command '{}'{}; hint: --help", arguments.command,
+                                    valid_names_hint(arguments.command, commands)));
+  }
+  if (arguments.help && !words.empty()) {
+    arguments.help_topic = words.front();
+    words.erase(words.begin());
+  }
+  if (!words.empty())
+    throw ConfigError(fmt::format(
+        "command line: unexpected argument '{}'; hint: options are written --trainer.max_epochs=3", words.front()));
+  return arguments;
+}
+
+}  // namespace levin

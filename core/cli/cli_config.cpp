@@ -1,0 +1,330 @@
+#include <levin/core/cli/cli_config.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/data/data_module.h>
+#include <levin/core/interfaces/callback.h>
+#include <levin/core/interfaces/logger.h>
+#include <levin/core/interfaces/module.h>
+#include <levin/core/interfaces/profiler.h>
+#include <levin/core/interfaces/strategy.h>
+#include <levin/core/options/compatibility_options.h>
+#include <levin/core/options/options.h>
+#include <levin/core/planning/memory_planner.h>
+#include <levin/core/precision/precision.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace levin {
+namespace {
+
+const std::vector<std::string>& top_level_keys() {
+  static const std::vector<std::string> keys = {"seed", "model", "data", "trainer", "ckpt", "plan"};
+  return keys;
+}
+
+std::string place(const Origin& origin) { return origin.source.empty() ? "" : origin.describe() + ": "; }
+
+template <class Base>
+bool has_option(const Registry<Base>& registry, const std::string& option) {
+  return std::any_of(registry.items().begin(), registry.items().end(), [&](const auto& item) {
+    return std::any_of(item.fields.begin(), item.fields.end(),
+                       [&](const FieldDoc& field) { return field.name == option; });
+  });
+}
+
+/// "did you mean" for an option written without its section.
+std::string section_of(const std::string& option, const ConfigNames& names) {
+  const auto trainer_options = schema_of<TrainerOptions>().names();
+  if (std::find(trainer_options.begin(), trainer_options.end(), option) != trainer_options.end()) return "trainer";
+  if (has_option(names.modules, option)) return "model";
+  if (has_option(names.data, option)) return "data";
+  return "";
+}
+
+void check_top_level(const Config& source, const ConfigNames& names) {
+  for (const auto& entry : source.entries()) {
+    if (std::find(top_level_keys().begin(), top_level_keys().end(), entry.key) != top_level_keys().end()) continue;
+    const std::string section = section_of(entry.key, names);
+    throw ConfigError(fmt::format("{}unknown key '{}'{}", place(entry.origin), entry.key,
+                                  section.empty() ? valid_names_hint(entry.key, top_level_keys())
+                                                  : fmt::format("; did you mean '{}.{}'?; valid: {}", section,
+                                                                entry.key, join(top_level_keys()))));
+  }
+}
+
+/// Brings `mlp`, `{mlp: {hidden: 1}}` and nothing into the form `{name: mlp, hidden: 1}`, so that sources merge option
+/// by option. A mapping without a name stays: it is about whichever name another source gives.
+template <class Base>
+void normalize_named(Config& node, const Registry<Base>& registry) {
+  const Origin origin = node.origin();
+  if (node.is_null()) {
+    node = Config::mapping(origin);
+  } else if (node.is_scalar()) {
+    Config named = Config::mapping(origin);
+    named.set("name", node, origin);
+    node = std::move(named);
+  } else if (node.is_mapping() && node.entries().size() == 1) {
+    const Config::Entry only = node.entries().front();
+    const bool options_follow = only.value.is_mapping() || only.value.is_null();
+    if (only.key == "name" || !options_follow || registry.find(only.key) == nullptr) return;
+    Config named = Config::mapping(origin);
+    named.set("name", Config::scalar(only.key, false, only.origin), only.origin);
+    named.merge(only.value.is_mapping() ? only.value : Config::mapping());
+    node = std::move(named);
+  }
+}
+
+void merge_named(Config& base, const Config& later) {
+  if (base.is_null() || later.is_null()) {
+    base = later;
+    return;
+  }
+  const Config* before = base.is_mapping() ? base.find("name") : nullptr;
+  const Config* after = later.is_mapping() ? later.find("name") : nullptr;
+  if (before != nullptr && after != nullptr && before->text() != after->text())
+    base = later;
+  else
+    base.merge(later);
+}
+
+/// The name of a member of a list of callbacks or loggers, empty for what is none.
+std::string member_name(const Config& member) {
+  if (member.is_scalar()) return member.text();
+  if (!member.is_mapping()) return "";
+  if (const Config* name = member.find("name"); name != nullptr && name->is_scalar()) return name->text();
+  return member.entries().size() == 1 ? member.entries().front().key : "";
+}
+
+/// Changes the members of `list` that `by_name` (a mapping) names, and adds those that are not there.
+void merge_members(Config& list, const Config& by_name) {
+  std::vector<Config> members = list.items();
+  for (const auto& entry : by_name.entries()) {
+    Config options = Config::mapping(entry.origin);
+    const auto found = std::find_if(members.begin(), members.end(),
+                                    [&](const Config& member) { return member_name(member) == entry.key; });
+    if (found != members.end() && found->is_mapping()) {
+      const bool short_form = found->find("name") == nullptr;
+      options = short_form ? found->entries().front().value : *found;
+      options.erase("name");
+    }
+    if (entry.value.is_mapping())
+      options.merge(entry.value);
+    else if (!entry.value.is_null())
+      throw_wrong_type(entry.value, entry.key, "a mapping of options");
+    Config member = Config::mapping(entry.origin);
+    member.set(entry.key, std::move(options), entry.origin);
+    if (found != members.end())
+      *found = std::move(member);
+    else
+      members.push_back(std::move(member));
+  }
+  list = Config::sequence(std::move(members), by_name.origin());
+}
+
+/// Any form of the `callbacks` or `logger` option as a list.
+Config as_list(const Config& node, const Origin& origin) {
+  if (node.is_sequence()) return node;
+  if (node.is_null() || (node.is_scalar() && node.text() == "false")) return Config::sequence({}, origin);
+  if (node.is_scalar() && node.text() == "true") {
+    std::vector<Config> members;
+    for (const auto& spec : LoggerSpecs().resolve()) members.push_back(spec.config());
+    return Config::sequence(std::move(members), origin);
+  }
+  if (node.is_scalar()) return Config::sequence({node}, origin);
+  Config list = Config::sequence({}, origin);
+  merge_members(list, node);
+  return list;
+}
+
+void merge_list(Config& base, const Config& later) {
+  if (!later.is_mapping()) {
+    base = later;
+  } else if (base.is_mapping()) {
+    base.merge(later);
+  } else {
+    Config list = as_list(base, later.origin());
+    merge_members(list, later);
+    base = std::move(list);
+  }
+}
+
+bool is_list_option(const std::string& key) { return key == "callbacks" || key == "logger"; }
+bool is_named_option(const std::string& key) { return key == "strategy" || key == "precision" || key == "profiler"; }
+
+void merge_trainer(Config& base, const Config& later) {
+  for (const auto& entry : later.entries()) {
+    Config* mine = base.find(entry.key);
+    if (mine == nullptr)
+      base.set(entry.key, entry.value, entry.origin);
+    else if (is_list_option(entry.key))
+      merge_list(*mine, entry.value);
+    else if (is_named_option(entry.key))
+      merge_named(*mine, entry.value);
+    else
+      mine->merge(entry.value);
+  }
+}
+
+void normalize(Config& source, const ConfigNames& names) {
+  if (source.is_null()) source = Config::mapping(source.origin());
+  if (!source.is_mapping())
+    throw_wrong_type(source, "the configuration", "a mapping such as `trainer: {max_epochs: 3}`");
+  check_top_level(source, names);
+  if (Config* model = source.find("model")) normalize_named(*model, names.modules);
+  if (Config* data = source.find("data")) normalize_named(*data, names.data);
+  Config* trainer = source.find("trainer");
+  if (trainer == nullptr) return;
+  if (trainer->is_null()) *trainer = Config::mapping(trainer->origin());
+  if (!trainer->is_mapping()) throw_wrong_type(*trainer, "trainer", "a mapping of options");
+  translate_older_options(*trainer);
+  if (Config* strategy = trainer->find("strategy")) {
+    normalize_named(*strategy, names.strategies);
+    *strategy = present_strategy(*strategy);
+  }
+  if (Config* precision = trainer->find("precision")) normalize_named(*precision, names.precisions);
+  if (Config* profiler = trainer->find("profiler"); profiler != nullptr && !profiler->is_null())
+    normalize_named(*profiler, names.profilers);
+}
+
+/// Lays a normalized source over the others.
+void merge_source(Config& base, const Config& later) {
+  for (const auto& entry : later.entries()) {
+    Config* mine = base.find(entry.key);
+    if (mine == nullptr)
+      base.set(entry.key, entry.value, entry.origin);
+    else if (entry.key == "model" || entry.key == "data")
+      merge_named(*mine, entry.value);
+    else if (entry.key == "trainer")
+      merge_trainer(*mine, entry.value);
+    else if (entry.key == "plan")
+      mine->merge(entry.value);
+    else
+      *mine = entry.value;
+  }
+}
+
+/// `{name: mlp, ...}` with every default.
+template <class Base>
+Config resolve_named(const Config& node, const Registry<Base>& registry, const std::string& path) {
+  if (!node.is_mapping()) throw_wrong_type(node, path, "the name of a " + registry.kind() + " or a mapping of options");
+  const Config* given = node.find("name");
+  if (given != nullptr && !given->is_scalar()) throw_wrong_type(*given, path + ".name", "a name");
+  const Config name = given != nullptr ? *given : Config::scalar(registry.items().front().name);
+  Config options = node;
+  options.erase("name");
+  Config resolved = Config::mapping(node.origin());
+  resolved.set("name", name, name.origin());
+  resolved.merge(registry.require(name.text(), name.origin()).resolve(options, path));
+  return resolved;
+}
+
+template <class Base>
+void resolve_section(Config& resolved, const Config& merged, const char* key, const Registry<Base>& registry) {
+  const Config* given = merged.find(key);
+  if (!registry.items().empty()) {
+    resolved.set(key, resolve_named(given != nullptr ? *given : Config::mapping(), registry, key));
+  } else if (given != nullptr && !given->entries().empty()) {
+    throw ConfigError(
+        fmt::format("{}'{}' names a {}, but this program has none", place(given->origin()), key, registry.kind()));
+  }
+}
+
+/// A strategy, precision or profiler: the name alone where it has no options.
+template <class Base>
+Config resolve_spec(const Config& node, const Registry<Base>& registry, const std::string& path) {
+  Config named = node;
+  normalize_named(named, registry);
+  const auto* name = named.is_mapping() ? named.find("name") : nullptr;
+  if (name == nullptr)
+    throw_wrong_type(node, path, fmt::format("the name of a {} or {{name: ..., option: value}}", registry.kind()));
+  if (name->is_scalar() && name->text() == "auto") {
+    if (named.entries().size() > 1)
+      throw ConfigError(fmt::format("{}{}: 'auto' has no options; hint: name the {} that they are for",
+                                    place(named.origin()), path, registry.kind()));
+    return *name;
+  }
+  const Config resolved = resolve_named(named, registry, path);
+  return resolved.entries().size() == 1 ? resolved.entries().front().value : resolved;
+}
+
+template <class Base>
+Config resolve_members(const Config& list, const Registry<Base>& registry, const std::string& path) {
+  std::vector<Config> members;
+  for (size_t i = 0; i < list.items().size(); ++i) {
+    const auto [name, options] =
+        detail::split_named_config(list.items()[i], fmt::format("{}[{}]", path, i), registry.kind());
+    const auto& item = registry.require(name.text(), name.origin());
+    Config member = Config::mapping(name.origin());
+    member.set(name.text(), item.resolve(options, path + "." + name.text()), name.origin());
+    members.push_back(std::move(member));
+  }
+  return Config::sequence(std::move(members), list.origin());
+}
+
+Config resolve_trainer(const Config* given, const ConfigNames& names) {
+  Config options = given != nullptr ? *given : Config::mapping();
+  if (Config* callbacks = options.find("callbacks")) *callbacks = as_list(*callbacks, callbacks->origin());
+  if (Config* logger = options.find("logger"); logger != nullptr && logger->is_mapping())
+    *logger = as_list(*logger, logger->origin());
+  Config trainer = schema_of<TrainerOptions>().resolve(options, "trainer");
+  Config& strategy = *trainer.find("strategy");
+  strategy = resolve_spec(strategy, names.strategies, "trainer.strategy");
+  Config& precision = *trainer.find("precision");
+  precision = resolve_spec(precision, names.precisions, "trainer.precision");
+  Config& profiler = *trainer.find("profiler");
+  if (!profiler.is_null()) profiler = resolve_spec(profiler, names.profilers, "trainer.profiler");
+  Config& callbacks = *trainer.find("callbacks");
+  callbacks = resolve_members(callbacks, names.callbacks, "trainer.callbacks");
+  Config& logger = *trainer.find("logger");
+  if (ConfigCodec<LoggerSpecs>::parse(logger, "trainer.logger").named())
+    logger = resolve_members(as_list(logger, logger.origin()), names.loggers, "trainer.logger");
+  return trainer;
+}
+
+/// A value of the top level, checked, with the form and origin in which it was given.
+template <class T>
+Config resolve_value(const Config& merged, const std::string& key) {
+  const Config* given = merged.find(key);
+  if (given == nullptr) return Config::null();
+  ConfigCodec<std::optional<T>>::parse(*given, key);
+  return *given;
+}
+
+}  // namespace
+
+Config merge_sources(const std::vector<std::string>& files, const std::vector<CliArguments::Setting>& settings,
+                     const ConfigNames& names) {
+  Config merged = Config::mapping();
+  for (const auto& file : files) {
+    Config source = Config::load(file);
+    normalize(source, names);
+    merge_source(merged, source);
+  }
+  Config command_line = Config::mapping();
+  for (const auto& setting : settings) {
+    Config source = Config::mapping();
+    source.set_path(setting.path, setting.value);
+    normalize(source, names);
+    merge_source(command_line, source);
+  }
+  merge_source(merged, command_line);
+  return merged;
+}
+
+Config resolve_config(const Config& merged, const ConfigNames& names) {
+  Config resolved = Config::mapping();
+  const Config seed = resolve_value<int64_t>(merged, "seed");
+  if (!seed.is_null() && ConfigCodec<int64_t>::parse(seed, "seed") < 0)
+    throw_out_of_range(seed.origin(), "seed", "at least 0, or null for a random one", seed.text());
+  resolved.set("seed", seed);
+  resolve_section(resolved, merged, "model", names.modules);
+  resolve_section(resolved, merged, "data", names.data);
+  resolved.set("trainer", resolve_trainer(merged.find("trainer"), names));
+  resolved.set("ckpt", resolve_value<std::string>(merged, "ckpt"));
+  if (const Config* plan = merged.find("plan")) resolved.set("plan", schema_of<PlanOptions>().resolve(*plan, "plan"));
+  return resolved;
+}
+
+}  // namespace levin

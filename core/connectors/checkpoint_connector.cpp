@@ -1,0 +1,395 @@
+#include <levin/core/connectors/checkpoint_connector.h>
+
+#include <levin/build_info.h>
+#include <levin/core/base/error.h>
+#include <levin/core/base/file_system.h>
+#include <levin/core/base/log.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/base/thread_generator.h>
+#include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/checkpoint/finder.h>
+#include <levin/core/checkpoint/host_copy.h>
+#include <levin/core/checkpoint/state_bytes.h>
+#include <levin/core/connectors/error_context.h>
+#include <levin/core/optim/optimizer_state.h>
+#include <levin/core/precision/precision.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <typeinfo>
+
+namespace levin {
+namespace {
+
+void remove_superseded(const std::string& path) {
+  if (path.empty()) return;
+  try {
+    remove_checkpoint(path);
+  } catch (const Error& error) {
+    log::warning(fmt::format("could not remove a superseded checkpoint: {}", error.what()));
+  }
+}
+
+}  // namespace
+
+CheckpointConnector::CheckpointConnector(Trainer& trainer, const ResolvedOptions& options, TrainerState& state,
+                                         Tracer& tracer, CallbackConnector& callbacks, DataConnector& data,
+                                         LoggerConnector& logger, OptimizerConnector& optimizers, StopController& stop)
+    : trainer_(trainer),
+      options_(options),
+      state_(state),
+      tracer_(tracer),
+      strategy_(*options.strategy),
+      precision_(*options.precision),
+      callbacks_(callbacks),
+      data_(data),
+      logger_(logger),
+      optimizers_(optimizers),
+      stop_(stop) {}
+
+std::string CheckpointConnector::callback_key(size_t index) const {
+  const std::string key = callbacks_.all()[index]->state_key();
+  int64_t same = 0;
+  for (size_t i = 0; i < index; ++i) same += callbacks_.all()[i]->state_key() == key ? 1 : 0;
+  return same == 0 ? key : fmt::format("{}#{}", key, same);
+}
+
+std::string CheckpointConnector::module_type() const {
+  const Module& module = *state_.module;
+  return detail::demangled(typeid(module).name());
+}
+
+State CheckpointConnector::dump() {
+  State tree = State::map();
+  tree["model"] = strategy_.module_state(*state_.module);
+  State module_extra = State::map();
+  call_user(state_, "on_save_checkpoint", *state_.module, [&] { state_.module->on_save_checkpoint(module_extra); });
+  tree["module"] = std::move(module_extra);
+
+  State hyper_parameters = State::map();
+  hyper_parameters["type"] = module_type();
+  hyper_parameters["name"] = state_.module->recipe_name();
+  hyper_parameters["options"] =
+      state_.module->recipe_options().is_null() ? "" : state_.module->recipe_options().to_yaml();
+  tree["hyper_parameters"] = std::move(hyper_parameters);
+  tree["config"] = options_.config.to_yaml();
+  State versions = State::map();
+  versions["levin"] = LEVIN_VERSION;
+  versions["libtorch"] = LEVIN_LIBTORCH_VERSION;
+  tree["versions"] = std::move(versions);
+
+  tree["optimizers"] = optimizers_.state_dict();
+  tree["schedulers"] = optimizers_.schedulers_state_dict();
+  tree["precision"] = precision_.state_dict();
+
+  state_.progress.elapsed = stop_.elapsed_seconds();
+  State loops = state_.progress.state_dict();
+  loops["seed"] = static_cast<int64_t>(data_.seed());
+  tree["loops"] = std::move(loops);
+  if (DataModule* data = data_.data_module())
+    tree["data"] = call_user(state_, "state_dict", *data, [&] { return data->state_dict(); });
+
+  State callbacks = State::map();
+  for (size_t i = 0; i < callbacks_.all().size(); ++i) {
+    Callback& callback = *callbacks_.all()[i];
+    callbacks[callback_key(i)] = call_user(state_, "state_dict", callback, [&] { return callback.state_dict(); });
+  }
+  tree["callbacks"] = std::move(callbacks);
+
+  tree["latest_metrics"] = dump_metrics();
+
+  State ranks = State::list();
+  if (strategy_.world_size() == 1) {
+    ranks.push_back(dump_rank());
+  } else {
+    for (const std::string& bytes : strategy_.collective().gather_bytes(state_to_bytes(dump_rank())))
+      ranks.push_back(state_from_bytes(bytes));
+  }
+  tree["ranks"] = std::move(ranks);
+  return tree;
+}
+
+State CheckpointConnector::dump_metrics() {
+  State latest = State::map();
+  for (const auto& [name, value] : logger_.callback_metrics()) latest[name] = value;
+  return latest;
+}
+
+State CheckpointConnector::dump_rank() {
+  State own = State::map();
+  State metrics = State::map();
+  metrics["train"] = logger_.train_metrics().state_dict();
+  if (state_.progress.phase == FitPhase::kValidation) metrics["validation"] = logger_.evaluation_metrics().state_dict();
+  own["metrics"] = std::move(metrics);
+  const auto& optimizers = optimizers_.all();
+  if (state_.progress.window_index > 0 || std::any_of(optimizers.begin(), optimizers.end(),
+                                                      [](const auto* optimizer) { return optimizer->awaits_step(); })) {
+    State gradients = State::map();
+    for (const auto& [name, parameter] : optimizers_.parameter_names().items())
+      if (parameter.grad().defined())
+        gradients[name] = TensorLeaf{parameter.grad(), {.kind = Placement::Kind::kRankLocal}};
+    own["gradients"] = std::move(gradients);
+  }
+  own["rng"] = capture_rng_state();
+  return own;
+}
+
+const State& CheckpointConnector::rank_state() {
+  const auto& ranks = tree_.at("ranks").as_list();
+  const auto saved = static_cast<int64_t>(ranks.size());
+  if (saved == strategy_.world_size()) return ranks[static_cast<size_t>(strategy_.rank())];
+  if (merged_.is_null()) merged_ = merged_rank_state(saved);
+  return merged_;
+}
+
+/// Saved by another number of ranks: rank 0 takes over what all of them had, the others start from nothing. Random
+/// streams cannot be divided; new ones are a pure function of the seed, the rank and the batch.
+State CheckpointConnector::merged_rank_state(int64_t saved_ranks) const {
+  const auto& ranks = tree_.at("ranks").as_list();
+  State own = State::map();
+  State metrics = State::map();
+  for (const char* part : {"train", "validation"}) {
+    if (ranks.front().at("metrics").find(part) == nullptr) continue;
+    std::vector<State> of_ranks;
+    for (const State& rank : ranks) of_ranks.push_back(rank.at("metrics").at(part));
+    State merged = metrics::Collector::merge_states(of_ranks);
+    metrics[part] = strategy_.is_global_zero() ? std::move(merged) : metrics::Collector::without_values(merged);
+  }
+  own["metrics"] = std::move(metrics);
+  if (ranks.front().find("gradients") != nullptr && strategy_.is_global_zero()) {
+    // Gradients are averaged over the ranks when they are combined.
+    const double factor = static_cast<double>(strategy_.world_size()) / static_cast<double>(saved_ranks);
+    State gradients = State::map();
+    for (const auto& [name, parameter] : optimizers_.parameter_names().items()) {
+      at::Tensor sum;
+      for (const State& rank : ranks) {
+        const State* of_rank = rank.at("gradients").find(name);
+        if (of_rank != nullptr) sum = sum.defined() ? sum + of_rank->as_tensor() : of_rank->as_tensor();
+      }
+      if (sum.defined()) gradients[name] = sum * factor;
+    }
+    own["gradients"] = std::move(gradients);
+  }
+  return own;
+}
+
+void CheckpointConnector::save(const std::string& path, CheckpointEvent event) {
+  const Activity activity(tracer_, "save_checkpoint");
+  finish_saving();
+  State tree = dump();
+  for (const auto& callback : callbacks_.all())
+    call_user(state_, "on_save_checkpoint", *callback,
+              [&] { callback->on_save_checkpoint(trainer_, *state_.module, tree); });
+  if (!strategy_.is_global_zero() && !strategy_.divides_state()) return;
+  CheckpointInfo info;
+  info.epoch = state_.progress.epoch;
+  info.global_step = state_.progress.global_step;
+  info.world_size = strategy_.world_size();
+  info.monitor = event.monitor;
+  info.score = event.score;
+  info.levin_version = LEVIN_VERSION;
+  event.path = path;
+  event.epoch = info.epoch;
+  event.global_step = info.global_step;
+  write(path, tree, info, event);
+}
+
+void CheckpointConnector::write(const std::string& path, const State& tree, const CheckpointInfo& info,
+                                const CheckpointEvent& event) {
+  const bool divided = strategy_.divides_state();
+  const bool writes = strategy_.is_global_zero();
+  if (event.asynchronous) {
+    if (writer_ == nullptr)
+      writer_ = divided ? std::make_unique<AsyncCheckpointWriter>(make_store_channel(strategy_.collective()))
+                        : std::make_unique<AsyncCheckpointWriter>();
+    writer_->save(path, tree, info, [superseded = writes ? event.supersedes : ""] { remove_superseded(superseded); });
+    if (writes) being_written_ = event;
+    return;
+  }
+  if (divided)
+    write_sharded_checkpoint(path, tree, info, strategy_.collective());
+  else
+    write_checkpoint(path, tree, info);
+  if (!writes) return;
+  for (const auto& logger : options_.loggers) logger->after_save_checkpoint(event);
+  remove_superseded(event.supersedes);
+}
+
+void CheckpointConnector::finish_saving() {
+  const auto event = std::exchange(being_written_, std::nullopt);
+  if (writer_ != nullptr) {
+    const Activity activity(tracer_, "wait_for_checkpoint");
+    writer_->wait();
+  }
+  if (!event) return;
+  for (const auto& logger : options_.loggers) logger->after_save_checkpoint(*event);
+}
+
+void CheckpointConnector::finish_saving_after_failure() {
+  try {
+    if (writer_ != nullptr && strategy_.world_size() > 1) writer_->abandon("training failed");
+    finish_saving();
+  } catch (const std::exception& error) {
+    log::warning(error.what());
+  }
+}
+
+void CheckpointConnector::save_or_defer(const std::string& path, const CheckpointEvent& event) {
+  if (strategy_.divides_state() && state_.running == RunningStage::kIdle)
+    throw Error(
+        "trainer",
+        fmt::format("save_checkpoint() outside of a call cannot save what strategy '{}' has divided over ranks; "
+                    "hint: call it in a hook, or let model_checkpoint save (save_last: true)",
+                    strategy_.name()));
+  if (state_.in_fit_loop && (!state_.at_resume_point || waits_for_window()))
+    deferred_.emplace_back(path, event);
+  else
+    save(path, event);
+}
+
+bool CheckpointConnector::waits_for_window() const {
+  return strategy_.divides_state() && state_.progress.window_index != 0;
+}
+
+void CheckpointConnector::save_deferred() {
+  if (being_written_ && !writer_->is_saving()) finish_saving();
+  if (deferred_.empty() || waits_for_window()) return;
+  const auto requests = std::exchange(deferred_, {});
+  for (const auto& [path, event] : requests) save(path, event);
+}
+
+std::string CheckpointConnector::find(const std::string& ckpt) const {
+  if (ckpt.empty()) return {};
+  const std::string& root = options_.given.default_root_dir;
+  const auto checkpointers = callbacks_.checkpointers();
+  if (ckpt == "best") {
+    if (!checkpointers.empty() && !checkpointers.front()->best_model_path().empty())
+      return checkpointers.front()->best_model_path();
+    return find_best(root, module_type());
+  }
+  if (ckpt == "auto" && !newest_run(root, module_type())) return {};
+  if (ckpt == "auto" || ckpt == "last") return find_last(root, module_type());
+  if (!FileSystem::current().exists(ckpt))
+    throw Error("checkpoint",
+                fmt::format("there is no checkpoint '{}'; valid: last, auto, best or the path of a checkpoint's "
+                            "folder",
+                            ckpt));
+  return ckpt;
+}
+
+std::string CheckpointConnector::find_on_rank_zero(const std::string& ckpt) const {
+  return strategy_.broadcast(strategy_.is_global_zero() ? find(ckpt) : "");
+}
+
+void CheckpointConnector::read(const std::string& path, bool weights_only) {
+  const std::vector<std::string> sections =
+      weights_only ? std::vector<std::string>{"model", "module"} : std::vector<std::string>();
+  // Where ranks have different parts, each reads its own.
+  tree_ = strategy_.divides_state() ? open_checkpoint(path, sections) : read_checkpoint(path, sections);
+  log::rank_zero_info(fmt::format("loaded the checkpoint {}", path));
+}
+
+void CheckpointConnector::restore_module(bool weights_only) {
+  if (const State* extra = tree_.find("module"))
+    call_user(state_, "on_load_checkpoint", *state_.module, [&] { state_.module->on_load_checkpoint(*extra); });
+  strategy_.load_module_state(*state_.module, tree_.at("model"));
+  if (weights_only) return;
+  DataModule* const data = data_.data_module();
+  if (const State* saved = tree_.find("data"); saved != nullptr && data != nullptr && !saved->is_null())
+    call_user(state_, "load_state_dict", *data, [&] { data->load_state_dict(*saved); });
+  for (const auto& callback : callbacks_.all())
+    call_user(state_, "on_load_checkpoint", *callback,
+              [&] { callback->on_load_checkpoint(trainer_, *state_.module, tree_); });
+  const State& callbacks = tree_.at("callbacks");
+  for (size_t i = 0; i < callbacks_.all().size(); ++i)
+    if (const State* state = callbacks.find(callback_key(i)); state != nullptr && !state->is_null())
+      call_user(state_, "load_state_dict", *callbacks_.all()[i], [&] { callbacks_.all()[i]->load_state_dict(*state); });
+  state_.progress.load_state_dict(tree_.at("loops"));
+  data_.set_seed(static_cast<uint64_t>(tree_.at("loops").at("seed").as_int()));
+  if (const int64_t batch = data_.global_batch_size(); batch != state_.progress.global_batch_size)
+    state_.progress.resume_with_batches_of(batch);
+}
+
+void CheckpointConnector::restore_optimization() {
+  optimizers_.load_state_dict(tree_.at("optimizers"), tree_.at("schedulers"));
+  precision_.load_state_dict(tree_.at("precision"));
+  stop_.continue_clock();
+  const State& metrics = rank_state().at("metrics");
+  logger_.train_metrics().load_state_dict(metrics.at("train"));
+  if (const State* validation = metrics.find("validation")) logger_.evaluation_metrics().load_state_dict(*validation);
+  logger_.load_callback_metrics(tree_.at("latest_metrics"));
+}
+
+void CheckpointConnector::restore_gradients_and_generators() {
+  const State& own = rank_state();
+  if (const State* gradients = own.find("gradients")) {
+    for (const auto& [name, parameter] : optimizers_.parameter_names().items())
+      if (const State* gradient = gradients->find(name))
+        parameter.mutable_grad() = at::empty_like(parameter).copy_(gradient->as_tensor());
+    if (!state_.module->automatic_optimization)
+      for (OptimizerHandle* optimizer : optimizers_.all()) optimizer->note_backward();
+  }
+  if (const State* generators = own.find("rng")) {
+    restore_rng_state(*generators);
+  } else {
+    const auto batch = static_cast<uint64_t>(state_.progress.total_batches);
+    default_cpu_generator().set_current_seed(
+        mix_seed(data_.seed(), static_cast<uint64_t>(strategy_.data_share().index), batch));
+  }
+}
+
+State CheckpointConnector::take_snapshot() {
+  State tree = State::map();
+  tree["model"] = strategy_.module_state(*state_.module);
+  State module_extra = State::map();
+  call_user(state_, "on_save_checkpoint", *state_.module, [&] { state_.module->on_save_checkpoint(module_extra); });
+  tree["module"] = std::move(module_extra);
+  tree["optimizers"] = optimizers_.state_dict();
+  tree["schedulers"] = optimizers_.schedulers_state_dict();
+  tree["precision"] = precision_.state_dict();
+  if (data_.data_module() != nullptr && !data_.shares_data_module()) tree["data"] = data_.data_module()->state_dict();
+  State gradients = State::map();
+  for (const auto& [name, parameter] : optimizers_.parameter_names().items())
+    if (parameter.grad().defined()) gradients[name] = parameter.grad();
+  tree["gradients"] = std::move(gradients);
+  tree["rng"] = capture_rng_state();
+  return host_copy(tree);
+}
+
+void CheckpointConnector::restore_snapshot(const State& snapshot) {
+  strategy_.load_module_state(*state_.module, snapshot.at("model"));
+  if (const State& extra = snapshot.at("module"); !extra.as_map().empty()) state_.module->on_load_checkpoint(extra);
+  optimizers_.load_state_dict(snapshot.at("optimizers"), snapshot.at("schedulers"));
+  precision_.load_state_dict(snapshot.at("precision"));
+  if (const State* data = snapshot.find("data"); data != nullptr && !data->is_null())
+    data_.data_module()->load_state_dict(*data);
+  for (const auto& [name, parameter] : optimizers_.parameter_names().items()) {
+    const State* gradient = snapshot.at("gradients").find(name);
+    parameter.mutable_grad() =
+        gradient == nullptr ? at::Tensor() : at::empty_like(parameter).copy_(gradient->as_tensor());
+  }
+  restore_rng_state(snapshot.at("rng"));
+}
+
+State CheckpointConnector::dump_outcome() {
+  State outcome = State::map();
+  outcome["model"] = strategy_.module_state(*state_.module);
+  outcome["loops"] = state_.progress.state_dict();
+  State callbacks = State::map();
+  for (size_t i = 0; i < callbacks_.all().size(); ++i) callbacks[callback_key(i)] = callbacks_.all()[i]->state_dict();
+  outcome["callbacks"] = std::move(callbacks);
+  outcome["latest_metrics"] = dump_metrics();
+  return outcome;
+}
+
+void CheckpointConnector::load_outcome(const State& outcome) {
+  strategy_.load_module_state(*state_.module, outcome.at("model"));
+  state_.progress.load_state_dict(outcome.at("loops"));
+  for (size_t i = 0; i < callbacks_.all().size(); ++i)
+    if (const State* state = outcome.at("callbacks").find(callback_key(i)); state != nullptr && !state->is_null())
+      callbacks_.all()[i]->load_state_dict(*state);
+  logger_.load_callback_metrics(outcome.at("latest_metrics"));
+}
+
+}  // namespace levin

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <levin/core/base/events.h>
+#include <levin/core/base/state.h>
+#include <levin/core/checkpoint/async_writer.h>
+#include <levin/core/checkpoint/checkpoint_info.h>
+#include <levin/core/connectors/callback_connector.h>
+#include <levin/core/connectors/data_connector.h>
+#include <levin/core/connectors/logger_connector.h>
+#include <levin/core/connectors/optimizer_connector.h>
+#include <levin/core/connectors/stop_controller.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace levin {
+
+/// Turns the whole state of a rank into a tree and back, in the order that docs/architecture.md gives.
+class CheckpointConnector {
+ public:
+  CheckpointConnector(Trainer& trainer, const ResolvedOptions& options, TrainerState& state, Tracer& tracer,
+                      CallbackConnector& callbacks, DataConnector& data, LoggerConnector& logger,
+                      OptimizerConnector& optimizers, StopController& stop);
+
+  /// Writes at once, or, for an asynchronous event, copies the state and lets a thread write it; waits first for the
+  /// one that is being written. With several ranks a collective. Throws what saving failed with, this time or the last.
+  void save(const std::string& path, CheckpointEvent event);
+  /// Writes at the next resume point, or now where this is one. Throws levin::Error outside of a call where ranks have
+  /// different parts of the state.
+  void save_or_defer(const std::string& path, const CheckpointEvent& event);
+  /// At a resume point: writes what was deferred, and tells the loggers of a checkpoint that has become whole
+  /// meanwhile.
+  void save_deferred();
+  /// Whether this is no resume point because a part of an accumulation window is divided over the ranks.
+  bool waits_for_window() const;
+  /// Waits until nothing is being written any more. Throws what saving failed with.
+  void finish_saving();
+  /// The same after a failure, whose error matters more: what goes wrong here is logged.
+  void finish_saving_after_failure();
+
+  /// The path that "last", "auto", "best" or a path means; empty for a fresh start.
+  std::string find(const std::string& ckpt) const;
+  /// The same as rank 0 finds it; a collective.
+  std::string find_on_rank_zero(const std::string& ckpt) const;
+  void read(const std::string& path, bool weights_only);
+
+  /// What a fit leaves in its module, callbacks and counters, for a caller in another process.
+  State dump_outcome();
+  void load_outcome(const State& outcome);
+
+  /// What training changes on this rank, callbacks and counters apart, copied to the host's memory.
+  State take_snapshot();
+  /// Puts it back in place, to the bit; what has come into being since (state of optimizers, gradients) is gone.
+  void restore_snapshot(const State& snapshot);
+
+  /// Before configure_optimizers: the module's hook, its weights, the data module, the callbacks.
+  void restore_module(bool weights_only);
+  /// After on_fit_start: optimizers, schedulers, precision, loops, metrics.
+  void restore_optimization();
+  /// Last: gradients of a window under way and the random generators.
+  void restore_gradients_and_generators();
+  /// Lets go of what was read.
+  void release() { tree_ = merged_ = State(); }
+
+ private:
+  void write(const std::string& path, const State& tree, const CheckpointInfo& info, const CheckpointEvent& event);
+  State dump();
+  State dump_metrics();
+  /// What each rank has of its own: random generators, gradients of a window under way, metrics.
+  State dump_rank();
+  /// This rank's part of the tree that was read, or what it takes over from ranks that are no more.
+  const State& rank_state();
+  State merged_rank_state(int64_t saved_ranks) const;
+  std::string callback_key(size_t index) const;
+  /// The C++ type of the module, by which its runs are found among others.
+  std::string module_type() const;
+
+  Trainer& trainer_;
+  const ResolvedOptions& options_;
+  TrainerState& state_;
+  Tracer& tracer_;
+  Strategy& strategy_;
+  Precision& precision_;
+  CallbackConnector& callbacks_;
+  DataConnector& data_;
+  LoggerConnector& logger_;
+  OptimizerConnector& optimizers_;
+  StopController& stop_;
+  State tree_;
+  State merged_;  ///< see rank_state
+  std::vector<std::pair<std::string, CheckpointEvent>> deferred_;
+  std::unique_ptr<AsyncCheckpointWriter> writer_;  ///< nullptr before the first asynchronous save
+  std::optional<CheckpointEvent> being_written_;   ///< what loggers are told when it is whole
+};
+
+}  // namespace levin

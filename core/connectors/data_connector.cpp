@@ -1,0 +1,321 @@
+#include <levin/core/connectors/data_connector.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/connectors/error_context.h>
+#include <levin/core/data/sampler.h>
+#include <levin/core/interfaces/cluster_environment.h>
+#include <levin/core/interfaces/module.h>
+#include <levin/core/interfaces/strategy.h>
+#include <levin/core/precision/precision.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+#include <variant>
+
+namespace levin {
+namespace {
+
+/// Ranks that are threads may share a data module, whose hooks are called by one rank at a time.
+std::mutex& shared_data_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+std::string counted(int64_t count, const char* thing) {
+  return fmt::format("{} {}{}", count, thing, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+DataConnector::DataConnector(const ResolvedOptions& options, TrainerState& state, Tracer& tracer)
+    : options_(options), state_(state), tracer_(tracer), strategy_(*options.strategy) {}
+
+// ---- A call's data
+
+void DataConnector::begin_call(std::shared_ptr<DataModule> data_module, const StageLoaders& given) {
+  data_module_ = std::move(data_module);
+  given_ = given;
+}
+
+void DataConnector::set_up() {
+  const Activity activity(tracer_, "set_up_data");
+  Module& module = *state_.module;
+  if (strategy_.environment().local_rank() == 0) {
+    if (data_module_ != nullptr)
+      call_user(state_, "prepare_data", *data_module_, [this] { data_module_->prepare_data(); });
+    call_user(state_, "prepare_data", module, [&] { module.prepare_data(); });
+  }
+  strategy_.collective().barrier();
+  if (data_module_ != nullptr && !shares_data_module_)
+    call_user(state_, "setup", *data_module_, [this] { data_module_->setup(state_.stage); });
+  strategy_.collective().barrier();
+}
+
+void DataConnector::tear_down() {
+  if (data_module_ != nullptr && !shares_data_module_)
+    call_user(state_, "teardown", *data_module_, [this] { data_module_->teardown(state_.stage); });
+}
+
+DataLoader DataConnector::train_loader() const {
+  const std::lock_guard lock(shared_data_mutex());
+  Module& module = *state_.module;
+  DataLoader loader = given_.train;
+  if (!loader && data_module_ != nullptr)
+    loader = call_user(state_, "train_dataloader", *data_module_, [this] { return data_module_->train_dataloader(); });
+  if (!loader) loader = call_user(state_, "train_dataloader", module, [&] { return module.train_dataloader(); });
+  if (!loader) return loader;
+  if (train_batch_size_) return loader.with_batch_size(*train_batch_size_);
+  return strategy_.ranks_are_threads() ? loader.with_options(loader.options()) : loader;
+}
+
+DataLoaders DataConnector::evaluation_loaders(const char* name, const DataLoaders& given,
+                                              DataLoaders (DataModule::*of_data)(),
+                                              DataLoaders (Module::*of_module)()) const {
+  const std::lock_guard lock(shared_data_mutex());
+  Module& module = *state_.module;
+  DataLoaders loaders = given;
+  if (loaders.empty() && data_module_ != nullptr)
+    loaders = call_user(state_, name, *data_module_, [&] { return (data_module_.get()->*of_data)(); });
+  if (loaders.empty()) loaders = call_user(state_, name, module, [&] { return (module.*of_module)(); });
+  if (strategy_.ranks_are_threads())
+    for (auto& loader : loaders) loader = loader.with_options(loader.options());
+  return loaders;
+}
+
+void DataConnector::select_loaders() {
+  const Activity activity(tracer_, "select_loaders");
+  loaders_ = {};
+  const auto require = [&](bool there, const char* hook) {
+    if (!there)
+      throw Error("trainer",
+                  fmt::format("{} needs data; got none; valid: loaders given to the call, or {}() of a data module "
+                              "or of the module",
+                              to_string(state_.stage), hook));
+  };
+  const auto validation = [this] {
+    return evaluation_loaders("val_dataloader", given_.val, &DataModule::val_dataloader, &Module::val_dataloader);
+  };
+  switch (state_.stage) {
+    case Stage::kFit: {
+      DataLoader& train = loaders_.train = train_loader();
+      require(static_cast<bool>(train), "train_dataloader");
+      if (options_.overfit) {
+        // The same few batches in every epoch.
+        DataLoaderOptions in_order = train.options();
+        in_order.shuffle = false;
+        train = train.with_options(in_order);
+        if (train.dataset() != nullptr) train = train.with_sampler(std::make_shared<data::SequentialSampler>());
+      }
+      loaders_.val = validation();
+      break;
+    }
+    case Stage::kValidate:
+      loaders_.val = validation();
+      require(!loaders_.val.empty(), "val_dataloader");
+      break;
+    case Stage::kTest:
+      loaders_.test =
+          evaluation_loaders("test_dataloader", given_.test, &DataModule::test_dataloader, &Module::test_dataloader);
+      require(!loaders_.test.empty(), "test_dataloader");
+      break;
+    case Stage::kPredict:
+      loaders_.predict = evaluation_loaders("predict_dataloader", given_.predict, &DataModule::predict_dataloader,
+                                            &Module::predict_dataloader);
+      require(!loaders_.predict.empty(), "predict_dataloader");
+      break;
+  }
+}
+
+// ---- Order and number of batches
+
+void DataConnector::begin_fit() {
+  waited_ = {};
+  train_batch_size_.reset();
+  seed_ = global_seed();
+}
+
+void DataConnector::count_batches() {
+  const char* option = options_.overfit ? "overfit_batches" : "limit_train_batches";
+  const int64_t batches =
+      options_.limit_train.resolve(loaders_.train.num_batches(train_ranks(), state_.progress.first_example), option);
+  train_batches_ = batches < 0 ? std::nullopt : std::optional<int64_t>(batches);
+  state_.progress.global_batch_size = global_batch_size();
+  validation_batches_ =
+      limited_batches(loaders_.val, options_.limit_val, options_.overfit ? "overfit_batches" : "limit_val_batches");
+
+  validation_interval_.reset();
+  const auto& interval = options_.given.val_check_interval.value();
+  if (const auto* count = std::get_if<int64_t>(&interval)) {
+    validation_interval_ = *count;
+    if (options_.given.check_val_every_n_epoch && train_batches_ && *count > *train_batches_ && !loaders_.val.empty() &&
+        options_.given.fast_dev_run.batches() == 0)
+      throw ConfigError(
+          fmt::format("trainer.val_check_interval is {} batches, but an epoch has {}; valid: 1 to {}; hint: "
+                      "check_val_every_n_epoch: null lets it count across epochs",
+                      *count, *train_batches_, *train_batches_));
+  } else if (const auto* fraction = std::get_if<double>(&interval); fraction != nullptr && *fraction < 1.0) {
+    if (!train_batches_)
+      throw ConfigError(
+          fmt::format("trainer.val_check_interval is {}, a fraction of an epoch whose length is not known; "
+                      "hint: give a number of batches",
+                      *fraction));
+    validation_interval_ = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(*train_batches_) * *fraction));
+  }
+}
+
+void DataConnector::require_training_data() const {
+  const DataLoader& loader = loaders_.train;
+  if (options_.limit_train.is_zero() || loader.num_batches(train_ranks()) != 0) return;
+  const int64_t examples = loader.num_examples().value_or(0);
+  if (examples == 0)
+    throw Error("data", "the training data set is empty; hint: limit_train_batches: 0 trains nothing on purpose");
+  throw Error(
+      "data",
+      fmt::format("the training loader gives no batch: {} of the data set, batches of {} on each of {}, and "
+                  "drop_last leaves out what does not fill one; hint: a smaller batch_size, or drop_last: false",
+                  counted(examples, "example"), loader.batch_size(train_ranks()), counted(train_ranks(), "rank")));
+}
+
+std::vector<int64_t> DataConnector::limited_batches(const DataLoaders& loaders, const BatchLimit& limit,
+                                                    const char* option) const {
+  std::vector<int64_t> batches;
+  for (const auto& loader : loaders)
+    batches.push_back(limit.resolve(loader.num_batches(strategy_.data_share().count), option));
+  return batches;
+}
+
+std::vector<int64_t> DataConnector::evaluation_batches() const {
+  switch (state_.stage) {
+    case Stage::kTest:
+      return limited_batches(loaders_.test, options_.limit_test, "limit_test_batches");
+    case Stage::kPredict:
+      return limited_batches(loaders_.predict, options_.limit_predict, "limit_predict_batches");
+    default:
+      return limited_batches(loaders_.val, options_.limit_val, "limit_val_batches");
+  }
+}
+
+void DataConnector::set_train_batch_size(int64_t batch_size) {
+  const auto former_size = std::exchange(train_batch_size_, batch_size);
+  const DataLoader former = std::exchange(loaders_.train, loaders_.train.with_batch_size(batch_size));
+  // While a checkpoint is being loaded, what is counted has not been counted yet.
+  if (state_.running != RunningStage::kTrain) return;
+  try {
+    count_batches();
+  } catch (const ConfigError&) {
+    train_batch_size_ = former_size;
+    loaders_.train = former;
+    count_batches();
+    throw;
+  }
+}
+
+int64_t DataConnector::train_ranks() const {
+  return options_.given.use_distributed_sampler ? strategy_.data_share().count : 1;
+}
+
+DataLoaderPosition DataConnector::position(int64_t epoch, int64_t batch) const {
+  const Strategy::DataShare share = strategy_.data_share();
+  return {.seed = seed_, .epoch = epoch, .batch = batch, .rank = share.index, .world_size = share.count};
+}
+
+DataLoaderPosition DataConnector::train_position() const {
+  DataLoaderPosition here = position(state_.progress.epoch, state_.progress.batch);
+  here.first_example = state_.progress.first_example;
+  if (!options_.given.use_distributed_sampler) {
+    here.rank = 0;
+    here.world_size = 1;
+  }
+  return here;
+}
+
+// ---- Batches
+
+std::optional<Batch> DataConnector::fetch(DataLoader::Pass& pass, const char* activity_name, int64_t dataloader_idx) {
+  const Activity activity(tracer_, activity_name);
+  return noting_errors([&] { return pass.next(); },
+                       [&](ErrorNotes& notes) { note_batch(notes, state_, pass.position(), dataloader_idx); });
+}
+
+std::optional<Batch> DataConnector::fetch_train(DataLoader::Pass& pass) {
+  const auto before = pass.waited();
+  auto batch = fetch(pass, "fetch_train_batch");
+  waited_ += pass.waited() - before;
+  return batch;
+}
+
+Batch DataConnector::join_batch(const DataLoader& loader) const {
+  DataLoaderPosition first = position(state_.progress.epoch, 0);
+  first.rank = 0;
+  first.world_size = 1;
+  auto batch = loader.with_options(loader.options()).pass(first).next();
+  if (!batch) throw Error("data", "a rank has no data at all; hint: give every rank at least one example");
+  return std::move(*batch);
+}
+
+Batch DataConnector::sample() {
+  const DataLoader loader = loaders_.train.with_options(loaders_.train.options());
+  auto batch = loader.pass(train_position()).next();
+  if (!batch) throw Error("data", "there are no training data");
+  return transfer(std::move(*batch), 0);
+}
+
+Batch DataConnector::transfer(Batch batch, int64_t dataloader_idx, const std::optional<Batch>& next) {
+  const Activity activity(tracer_, "transfer_batch");
+  Module& module = *state_.module;
+  const auto untouched = [&] {
+    return module.untouched_batches() + (data_module_ == nullptr ? 0 : data_module_->untouched_batches());
+  };
+  // Before and after the transfer, of the data module and of the module.
+  const auto run_before = [&](auto& object) {
+    call_user(state_, "on_before_batch_transfer", object,
+              [&] { batch = object.on_before_batch_transfer(std::move(batch), dataloader_idx); });
+  };
+  const auto run_after = [&](auto& object) {
+    call_user(state_, "on_after_batch_transfer", object,
+              [&] { batch = object.on_after_batch_transfer(std::move(batch), dataloader_idx); });
+  };
+  const int64_t before = untouched();
+  if (data_module_ != nullptr) run_before(*data_module_);
+  run_before(module);
+  // A hook may write to a batch through a pointer, which nobody would notice.
+  const bool may_copy_ahead = untouched() - before == (data_module_ == nullptr ? 1 : 2);
+  call_user(state_, "transfer_batch_to_device", module, [&] {
+    batch = module.transfer_batch_to_device(std::move(batch), strategy_.root_device(), dataloader_idx);
+  });
+  // Before all that this batch computes.
+  if (next && prefetch_ != nullptr && may_copy_ahead)
+    prefetch_->start(*next);
+  else
+    drop_prefetched();
+  const Precision& precision = *options_.precision;
+  for (auto& [name, tensor] : batch.items())
+    if (tensor.defined() && tensor.is_floating_point()) tensor = in_memory_format(precision.convert_input(tensor));
+  if (data_module_ != nullptr) run_after(*data_module_);
+  run_after(module);
+  return batch;
+}
+
+void DataConnector::drop_prefetched() {
+  if (prefetch_ != nullptr) prefetch_->clear();
+}
+
+void DataConnector::use_prefetched(Batch& batch, const at::Device& device) {
+  if (prefetch_ == nullptr || device != strategy_.root_device()) return;
+  for (auto& [name, tensor] : batch.items()) {
+    if (!tensor.defined()) continue;
+    if (at::Tensor copy = prefetch_->take(tensor); copy.defined()) tensor = std::move(copy);
+  }
+}
+
+at::Tensor DataConnector::in_memory_format(const at::Tensor& tensor) const {
+  if (!options_.channels_last) return tensor;
+  if (tensor.dim() == 4) return tensor.contiguous(at::MemoryFormat::ChannelsLast);
+  return tensor.dim() == 5 ? tensor.contiguous(at::MemoryFormat::ChannelsLast3d) : tensor;
+}
+
+}  // namespace levin

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <levin/core/base/error_notes.h>
+
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace levin {
+
+class Batch;
+class Strategy;
+struct TrainerState;
+
+/// What a call of user code is, for the message of an error that leaves it.
+struct UserCall {
+  const char* name;                     ///< of the hook or step
+  const std::type_info& type;           ///< of the object
+  torch::nn::Module* module = nullptr;  ///< the object, where it is a module
+  const Batch* batch = nullptr;
+  int64_t batch_idx = -1;
+  int64_t dataloader_idx = -1;
+
+  /// Arguments of the hooks: the last batch is what they got, the first numbers are those of the batch and the loader.
+  void take(const Batch& given) { batch = &given; }
+  void take(int64_t index) { (batch_idx < 0 ? batch_idx : dataloader_idx) = index; }
+  template <class Other>
+  requires(!std::is_integral_v<Other>) void take(const Other& /*unused*/) {}
+};
+
+void note_call(ErrorNotes& notes, const TrainerState& state, const UserCall& call);
+/// For what belongs to a batch of the loop under way.
+void note_batch(ErrorNotes& notes, const TrainerState& state, int64_t batch_idx, int64_t dataloader_idx = -1);
+
+/// Calls `run`, which calls a hook or step of `object` with these arguments. An error that leaves it is noted.
+template <class Object, class Run, class... Arguments>
+auto call_user(const TrainerState& state, const char* name, Object& object, Run&& run, const Arguments&... arguments)
+    -> decltype(run()) {
+  return noting_errors(std::forward<Run>(run), [&](ErrorNotes& notes) {
+    UserCall call{.name = name, .type = typeid(object)};
+    if constexpr (std::is_convertible_v<Object*, torch::nn::Module*>) call.module = &object;
+    (call.take(arguments), ...);
+    note_call(notes, state, call);
+  });
+}
+
+/// `error`, whose text now also says where it happened, below what it said before: "in training_step of Classifier,
+/// batch 3 of epoch 0, unit net.2 (Linear 784→128), batch {...}", and the lines of the user's code. It stays the same
+/// object where its class keeps its text in std::runtime_error, std::logic_error or c10::Error; a class of the standard
+/// library that has none comes back as one derived from it; with others the log says it. `notes`: as noted about it, or
+/// about the error that it stands for.
+std::exception_ptr with_context(const std::exception_ptr& error, ErrorNotes notes, const TrainerState& state,
+                                Strategy& strategy);
+
+/// What an exception says, without LibTorch's list of C++ calls.
+std::string error_message(const std::exception_ptr& error);
+
+/// What an error's text was before with_context.
+std::string_view without_context(std::string_view text);
+
+}  // namespace levin

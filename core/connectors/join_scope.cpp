@@ -1,0 +1,24 @@
+#include <levin/core/connectors/join_scope.h>
+
+#include <levin/core/interfaces/module.h>
+#include <levin/core/metrics/metric.h>
+
+namespace levin {
+
+JoinScope::JoinScope(TrainerState& state, LoggerConnector& logger, bool joins) : state_(state), joins_(joins) {
+  if (!joins_) return;
+  former_ = std::exchange(state_.joining, true);
+  for (const auto& buffer : state_.module->buffers()) buffers_.emplace_back(buffer, buffer.clone());
+  for (const auto* collector : {&logger.train_metrics(), &logger.evaluation_metrics()})
+    for (metrics::Metric* metric : collector->logged_metrics()) metrics_.emplace_back(metric, metric->state_dict());
+}
+
+JoinScope::~JoinScope() {
+  if (!joins_) return;
+  state_.joining = former_;
+  const at::NoGradGuard no_grad;
+  for (auto& [buffer, copy] : buffers_) buffer.copy_(copy);
+  for (const auto& [metric, state] : metrics_) metric->load_state_dict(state);
+}
+
+}  // namespace levin

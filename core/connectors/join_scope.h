@@ -1,0 +1,32 @@
+#pragma once
+
+#include <levin/core/connectors/logger_connector.h>
+#include <levin/core/connectors/trainer_state.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+#include <vector>
+
+namespace levin {
+
+/// While a rank without data joins a step of the others (as PyTorch's Join), on a batch that is not its own, nothing of
+/// that batch may be seen later: logs are muted; buffers (running statistics) and the metrics that are logged are put
+/// back.
+class JoinScope {
+ public:
+  /// `joins`: false does nothing.
+  JoinScope(TrainerState& state, LoggerConnector& logger, bool joins);
+  ~JoinScope();
+  JoinScope(const JoinScope&) = delete;
+  JoinScope& operator=(const JoinScope&) = delete;
+
+ private:
+  TrainerState& state_;
+  const bool joins_;
+  bool former_ = false;
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  ///< with their copies
+  std::vector<std::pair<metrics::Metric*, State>> metrics_;
+};
+
+}  // namespace levin

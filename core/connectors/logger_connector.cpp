@@ -1,0 +1,196 @@
+#include <levin/core/connectors/logger_connector.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/file_system.h>
+#include <levin/core/base/log.h>
+#include <levin/core/connectors/error_context.h>
+#include <levin/core/metrics/metric_name.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace levin {
+
+LoggerConnector::LoggerConnector(const ResolvedOptions& options, TrainerState& state, Tracer& tracer)
+    : options_(options), state_(state), tracer_(tracer), strategy_(*options.strategy) {}
+
+// ---- What modules and callbacks log
+
+metrics::Collector* LoggerConnector::require_active(std::string_view name) const {
+  if (active_.collector == nullptr)
+    throw Error("log",
+                fmt::format("'{}' was logged where nothing is collected; hint: log from a step or from a hook during "
+                            "training or evaluation",
+                            name));
+  return active_.collector;
+}
+
+/// The rank that shows a value may be another one than the rank that has it.
+LogOptions LoggerConnector::of_all_ranks(LogOptions options) {
+  options.sync_dist = true;
+  options.rank_zero_only = false;
+  return options;
+}
+
+// ---- The newest values
+
+void LoggerConnector::remember(const metrics::Collector::Value& value) {
+  latest_[value.name] = value.value;
+  if (value.name != value.short_name) latest_[value.short_name] = value.value;
+}
+
+const MetricMap& LoggerConnector::callback_metrics() {
+  if (active_.collector == nullptr) return latest_;
+  const auto visitor = [this](const metrics::Collector::Value& value) { remember(value); };
+  active_.collector->visit_step(visitor, /*all=*/true);
+  if (active_.epoch_values) active_.collector->visit_epoch(visitor);
+  return latest_;
+}
+
+MetricMap LoggerConnector::progress_bar_metrics(bool wait_for_device) {
+  if (active_.collector != nullptr && (wait_for_device || !active_.collector->on_device())) {
+    const auto visitor = [this](const metrics::Collector::Value& value) {
+      if (value.prog_bar) latest_of_bar_[value.name] = value.value;
+    };
+    active_.collector->visit_step(visitor, /*all=*/true);
+    if (active_.epoch_values) active_.collector->visit_epoch(visitor);
+  }
+  return latest_of_bar_;
+}
+
+void LoggerConnector::load_callback_metrics(const State& values) {
+  for (const auto& [name, value] : values.as_map()) latest_[name] = value.as_double();
+}
+
+void LoggerConnector::forget_metrics() {
+  latest_.clear();
+  latest_of_bar_.clear();
+}
+
+// ---- Rows
+
+void LoggerConnector::append_to_row(const std::string& name, double value) {
+  // Slots of the row are used again, so that a boundary allocates nothing once all names are known.
+  if (row_size_ == row_.size()) row_.emplace_back();
+  row_[row_size_].name = name;
+  row_[row_size_].value = value;
+  ++row_size_;
+}
+
+void LoggerConnector::add_to_row(const MetricMap& values) {
+  for (const auto& [name, value] : values) {
+    metrics::check_metric_name(name);
+    latest_[name] = value;
+    append_to_row(name, value);
+  }
+}
+
+void LoggerConnector::emit_row() {
+  if (row_size_ > 0 && state_.running != RunningStage::kSanityCheck && strategy_.is_global_zero())
+    for (const auto& logger : options_.loggers)
+      call_user(state_, "log_metrics", *logger, [&] {
+        logger->log_metrics({row_.data(), row_size_}, state_.progress.global_step, state_.progress.epoch);
+      });
+  row_size_ = 0;
+}
+
+void LoggerConnector::log_step_row() {
+  const Activity activity(tracer_, "log_metrics");
+  if (strategy_.world_size() > 1)
+    train_metrics_.synchronize_step(strategy_.collective(), !state_.joining && strategy_.owns_outputs());
+  train_metrics_.visit_step([this](const metrics::Collector::Value& value) {
+    if (value.prog_bar) latest_of_bar_[value.name] = value.value;
+    if (value.logger) append_to_row(value.name, value.value);
+  });
+  train_metrics_.end_step();
+  emit_row();
+}
+
+void LoggerConnector::log_epoch_row(metrics::Collector& collector) {
+  const Activity activity(tracer_, "log_metrics");
+  collector.visit_epoch([this](const metrics::Collector::Value& value) {
+    remember(value);
+    if (value.prog_bar) latest_of_bar_[value.name] = value.value;
+    if (value.logger) append_to_row(value.name, value.value);
+  });
+  emit_row();
+}
+
+// ---- The run's folder and the loggers
+
+const std::string& LoggerConnector::run_directory() {
+  if (!run_directory_.empty() || !options_.writes_files || options_.given.fast_dev_run.batches() > 0 ||
+      !strategy_.is_global_zero())
+    return run_directory_;
+  FileSystem& files = FileSystem::current();
+  const std::string& root = options_.given.default_root_dir;
+  files.create_directories(root);
+  int64_t next = 0;
+  for (const auto& name : files.list(root)) {
+    if (!name.starts_with("version_")) continue;
+    int64_t number = 0;
+    const auto [end, error] = std::from_chars(name.data() + 8, name.data() + name.size(), number);
+    if (error == std::errc() && end == name.data() + name.size()) next = std::max(next, number + 1);
+  }
+  // Another run may claim a number at the same time: making the folder is the claim.
+  while (!files.create_directory(fmt::format("{}/version_{}", root, next))) ++next;
+  run_directory_ = fmt::format("{}/version_{}", root, next);
+  if (options_.config.is_mapping()) {
+    const auto file = files.create(run_directory_ + "/config.yaml");
+    file->append(options_.config.to_yaml(/*with_origins=*/true));
+    file->close();
+  }
+  return run_directory_;
+}
+
+void LoggerConnector::share_run_directory() {
+  const std::string& made = run_directory();
+  run_directory_ = strategy_.broadcast(made);
+}
+
+void LoggerConnector::forget_run_directory() {
+  run_directory_.clear();
+  has_hyperparameters_ = false;
+}
+
+void LoggerConnector::start(const std::string& resumed_from, const DataModule* data_module) {
+  const Activity activity(tracer_, "start_loggers");
+  if (options_.loggers.empty() || !strategy_.is_global_zero()) return;
+  const std::string& directory = run_directory();
+  for (const auto& logger : options_.loggers)
+    logger->start({directory, directory.substr(directory.rfind('/') + 1), resumed_from});
+  if (std::exchange(has_hyperparameters_, true)) return;
+  Config hyperparameters = Config::mapping();
+  const auto add = [&](const char* section, const Buildable* object) {
+    if (object != nullptr && object->recipe_options().is_mapping())
+      hyperparameters.set(section, object->recipe_options());
+  };
+  add("model", state_.module.get());
+  add("data", data_module);
+  hyperparameters.set("config", options_.config);
+  for (const auto& logger : options_.loggers) logger->log_hyperparameters(hyperparameters);
+}
+
+void LoggerConnector::flush() {
+  for (const auto& logger : options_.loggers) logger->flush();
+}
+
+void LoggerConnector::finish(TrainerStatus status) {
+  if (!strategy_.is_global_zero()) return;
+  for (const auto& logger : options_.loggers) logger->finish(status);
+}
+
+void LoggerConnector::finish_after_failure(TrainerStatus status) {
+  if (!strategy_.is_global_zero()) return;
+  for (const auto& logger : options_.loggers) {
+    try {
+      logger->finish(status);
+    } catch (const std::exception& error) {
+      log::warning(fmt::format("a logger could not be ended either: {}", error.what()));
+    }
+  }
+}
+
+}  // namespace levin

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <levin/core/connectors/tracer.h>
+#include <levin/core/connectors/trainer_state.h>
+#include <levin/core/data/data_module.h>
+#include <levin/core/interfaces/logger.h>
+#include <levin/core/interfaces/module.h>
+#include <levin/core/interfaces/strategy.h>
+#include <levin/core/metrics/collector.h>
+#include <levin/core/metrics/metric_map.h>
+#include <levin/core/options/resolved_options.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace levin {
+
+/// Owns what is logged: the collectors behind log(), the newest value of each name, the row under way, the run's folder
+/// and the loggers.
+class LoggerConnector {
+ public:
+  LoggerConnector(const ResolvedOptions& options, TrainerState& state, Tracer& tracer);
+
+  // ---- What modules and callbacks log.
+
+  /// Hands a value to the active collector, where this rank's value counts. Throws levin::Error where there is none.
+  template <class Value>
+  void log(std::string_view name, Value&& value, const LogOptions& options) {
+    metrics::Collector* const collector = require_active(name);
+    if (state_.joining || !strategy_.owns_outputs()) return;
+    if (!strategy_.outputs_everywhere()) return collector->log(name, value, of_all_ranks(options));
+    if (options.rank_zero_only && !strategy_.is_global_zero()) return;
+    collector->log(name, value, options);
+  }
+
+  metrics::Collector& train_metrics() { return train_metrics_; }
+  metrics::Collector& evaluation_metrics() { return evaluation_metrics_; }
+  metrics::Collector* active() const { return active_.collector; }
+
+  /// Where log() goes to, and whether reading the newest values includes those of its epoch.
+  struct Active {
+    metrics::Collector* collector = nullptr;
+    bool epoch_values = false;
+  };
+  /// Gives what was active before.
+  Active set_active(Active active) { return std::exchange(active_, active); }
+  void show_epoch_values(bool show) { active_.epoch_values = show; }
+
+  // ---- The newest values.
+
+  /// Newest value of every name; waits for the device where values changed.
+  const MetricMap& callback_metrics();
+  MetricMap progress_bar_metrics(bool wait_for_device);
+  /// Takes values that a checkpoint or another process has.
+  void load_callback_metrics(const State& values);
+  void forget_metrics();
+
+  // ---- Rows.
+
+  /// Adds to the row of the present step.
+  void add_to_row(const MetricMap& values);
+  /// Hands the step's metrics and what was added to the loggers; with several ranks a collective.
+  void log_step_row();
+  /// Hands the epoch's metrics of a collector to the loggers and to callback_metrics.
+  void log_epoch_row(metrics::Collector& collector);
+  /// Hands what was added to the loggers.
+  void emit_row();
+  /// Forgets what was added.
+  void discard_row() { row_size_ = 0; }
+
+  // ---- The run's folder and the loggers.
+
+  /// Makes the folder when first asked for, on rank 0.
+  const std::string& run_directory();
+  /// Lets rank 0 make it and tell the others; a collective.
+  void share_run_directory();
+  void set_run_directory(const std::string& directory) { run_directory_ = directory; }
+  /// The next fit gets a folder of its own.
+  void forget_run_directory();
+  /// Starts the loggers, on rank 0. `resumed_from`: the checkpoint that a fit goes on from, or nothing.
+  void start(const std::string& resumed_from, const DataModule* data_module);
+  void flush();
+  /// Ends the loggers, on rank 0.
+  void finish(TrainerStatus status);
+  /// The same after a failure: what goes wrong here is logged.
+  void finish_after_failure(TrainerStatus status);
+
+ private:
+  metrics::Collector* require_active(std::string_view name) const;
+  static LogOptions of_all_ranks(LogOptions options);
+  void append_to_row(const std::string& name, double value);
+  void remember(const metrics::Collector::Value& value);
+
+  const ResolvedOptions& options_;
+  TrainerState& state_;
+  Tracer& tracer_;
+  Strategy& strategy_;
+  metrics::Collector train_metrics_;
+  metrics::Collector evaluation_metrics_;
+  Active active_;
+  MetricMap latest_;
+  MetricMap latest_of_bar_;
+  std::vector<MetricValue> row_;
+  size_t row_size_ = 0;
+  std::string run_directory_;
+  bool has_hyperparameters_ = false;  ///< the loggers of this run's folder have them
+};
+
+}  // namespace levin

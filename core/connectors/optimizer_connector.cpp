@@ -1,0 +1,266 @@
+#include <levin/core/connectors/optimizer_connector.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
+#include <levin/core/base/type_name.h>
+#include <levin/core/connectors/error_context.h>
+#include <levin/core/optim/group_options.h>
+#include <levin/core/optim/optimizer_state.h>
+#include <levin/core/optim/schedulers.h>
+#include <levin/core/precision/precision.h>
+
+#include <fmt/format.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <map>
+#include <typeinfo>
+
+namespace levin {
+
+OptimizerConnector::OptimizerConnector(const ResolvedOptions& options, TrainerState& state, Tracer& tracer,
+                                       const DataConnector& data, LoggerConnector& logger)
+    : options_(options),
+      state_(state),
+      tracer_(tracer),
+      strategy_(*options.strategy),
+      data_(data),
+      logger_(logger),
+      accumulation_(options.given.accumulate_grad_batches) {}
+
+void OptimizerConnector::begin_fit() { accumulation_ = options_.given.accumulate_grad_batches; }
+
+void OptimizerConnector::configure(const OptimizerHandle::Driver& driver) {
+  handles_.clear();
+  list_.clear();
+  schedulers_.clear();
+  base_rates_.clear();
+  Module& module = *state_.module;
+  parameter_names_ = strategy_.parameter_names(module);
+  const OptimizerConfigs configs =
+      call_user(state_, "configure_optimizers", module, [&] { return module.configure_optimizers(); });
+  check(configs);
+  if (const double scale = strategy_.learning_rate_scale(); scale != 1)
+    for (const auto& config : configs)
+      for (auto& group : config.optimizer->param_groups()) group.options().set_lr(group.options().get_lr() * scale);
+  for (const auto& config : configs) add(config, driver);
+}
+
+void OptimizerConnector::check(const OptimizerConfigs& configs) const {
+  if (configs.size() > 1 && state_.module->automatic_optimization)
+    throw Error("module",
+                fmt::format("configure_optimizers gave {} optimizers, which automatic optimization cannot step; "
+                            "valid: one; hint: set automatic_optimization = false and step them in training_step",
+                            configs.size()));
+  if (configs.empty())
+    log::rank_zero_warning("configure_optimizers gave no optimizer: training_step runs, but no parameter changes");
+  const optim::ParameterNames module_names(*state_.module);
+  for (const auto& config : configs)
+    if (config.optimizer == nullptr) throw Error("module", "configure_optimizers gave an empty optimizer");
+  for (const auto& config : configs) {
+    for (const auto& group : config.optimizer->param_groups())
+      for (const auto& parameter : group.params()) module_names.require(parameter);
+    strategy_.check_optimizer(*config.optimizer);
+  }
+}
+
+void OptimizerConnector::add(const OptimizerConfig& config, const OptimizerHandle::Driver& driver) {
+  const auto stand_in = [this](const at::Tensor& parameter) { return strategy_.stand_in(parameter); };
+  handles_.push_back(std::make_unique<OptimizerHandle>(config.optimizer, std::ssize(handles_), driver, stand_in));
+  OptimizerHandle& handle = *handles_.back();
+  list_.push_back(&handle);
+  if (handle.needs_closure() && options_.precision->scales_loss())
+    throw ConfigError(
+        fmt::format("trainer.precision '{}' scales the loss, which an optimizer that evaluates the loss itself (LBFGS) "
+                    "cannot follow; valid: 32-true, 64-true, bf16-mixed",
+                    options_.precision->name()));
+  if (handle.needs_closure() && !accumulation_.is_off())
+    throw ConfigError(
+        "trainer.accumulate_grad_batches does not work with an optimizer that evaluates the loss itself "
+        "(LBFGS); hint: leave it at 1");
+  base_rates_.push_back(optim::learning_rates(*config.optimizer));
+  std::vector<SchedulerConfig> scheduler_configs = config.more_schedulers;
+  if (config.scheduler) scheduler_configs.insert(scheduler_configs.begin(), config.scheduler);
+  for (const auto& scheduler_config : scheduler_configs) {
+    auto scheduler = optim::make_scheduler(scheduler_config, planned_steps(scheduler_config));
+    if (scheduler == nullptr) continue;
+    if (scheduler->needs_metric() && scheduler_config.monitor.empty())
+      throw ConfigError(
+          fmt::format("the scheduler '{}' follows a metric; hint: set SchedulerConfig.monitor to a logged name",
+                      scheduler_config.name));
+    scheduler->attach(*config.optimizer, base_rates_.back());
+    handle.add_scheduler(*scheduler);
+    schedulers_.push_back({std::move(scheduler), scheduler_config, base_rates_.size() - 1});
+  }
+}
+
+void OptimizerConnector::broadcast() {
+  std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;
+  for (const OptimizerHandle* handle : list_) optimizers.push_back(handle->shared_optimizer());
+  strategy_.broadcast_optimizers(optimizers);
+}
+
+// ---- State
+
+State OptimizerConnector::state_dict() const {
+  State optimizers = State::list();
+  for (const OptimizerHandle* handle : list_)
+    optimizers.push_back(
+        strategy_.place_optimizer_state(optim::optimizer_state_dict(handle->optimizer(), parameter_names_)));
+  return optimizers;
+}
+
+State OptimizerConnector::schedulers_state_dict() const {
+  State schedulers = State::list();
+  for (const auto& scheduled : schedulers_) schedulers.push_back(scheduled.scheduler->state_dict());
+  return schedulers;
+}
+
+void OptimizerConnector::load_state_dict(const State& optimizers, const State& schedulers) {
+  const auto& of_optimizers = optimizers.as_list();
+  const auto& of_schedulers = schedulers.as_list();
+  if (of_optimizers.size() != list_.size() || of_schedulers.size() != schedulers_.size())
+    throw Error("checkpoint",
+                fmt::format("the checkpoint has {} optimizers and {} schedulers; valid: {} and {} as "
+                            "configure_optimizers gives; hint: load only the weights with load_from_checkpoint",
+                            of_optimizers.size(), of_schedulers.size(), list_.size(), schedulers_.size()));
+  for (size_t i = 0; i < list_.size(); ++i)
+    optim::load_optimizer_state_dict(list_[i]->optimizer(), parameter_names_,
+                                     strategy_.own_optimizer_state(of_optimizers[i]));
+  for (size_t i = 0; i < schedulers_.size(); ++i) schedulers_[i].scheduler->load_state_dict(of_schedulers[i]);
+}
+
+// ---- Accumulation and length
+
+std::optional<int64_t> OptimizerConnector::estimated_steps() const {
+  std::optional<int64_t> steps = options_.max_steps;
+  if (options_.max_epochs && data_.train_batches()) {
+    const int64_t by_epochs = accumulation_.steps(*options_.max_epochs, *data_.train_batches());
+    steps = steps ? std::min(*steps, by_epochs) : by_epochs;
+  }
+  return steps;
+}
+
+int64_t OptimizerConnector::planned_steps(const SchedulerConfig& config) const {
+  const std::optional<int64_t> steps = estimated_steps();
+  if (config.interval == Interval::kStep) return steps ? *steps / config.frequency : -1;
+  std::optional<int64_t> epochs = options_.max_epochs;
+  const auto& batches = data_.train_batches();
+  if (steps && batches && *batches > 0) {
+    const int64_t by_steps = accumulation_.epochs(*steps, *batches);
+    epochs = epochs ? std::min(*epochs, by_steps) : by_steps;
+  }
+  return epochs ? *epochs / config.frequency : -1;
+}
+
+// ---- Learning rates
+
+double OptimizerConnector::learning_rate() const {
+  return base_rates_.front().front() / strategy_.learning_rate_scale();
+}
+
+void OptimizerConnector::set_learning_rate(double rate) {
+  const double first = rate * strategy_.learning_rate_scale();
+  for (size_t i = 0; i < base_rates_.size(); ++i) {
+    auto& groups = list_[i]->optimizer().param_groups();
+    for (size_t group = 0; group < base_rates_[i].size(); ++group)
+      groups[group].options().set_lr(first * (base_rates_[i][group] / base_rates_.front().front()));
+  }
+}
+
+void OptimizerConnector::restart_schedules(std::optional<double> rate) {
+  if (rate) set_learning_rate(*rate);
+  for (size_t i = 0; i < base_rates_.size(); ++i) {
+    torch::optim::Optimizer& optimizer = list_[i]->optimizer();
+    if (rate) base_rates_[i] = optim::learning_rates(optimizer);
+    for (size_t group = 0; group < base_rates_[i].size(); ++group)
+      optimizer.param_groups()[group].options().set_lr(base_rates_[i][group]);
+  }
+  for (auto& scheduled : schedulers_) {
+    scheduled.scheduler->set_estimated_total(planned_steps(scheduled.config));
+    scheduled.scheduler->attach(list_[scheduled.optimizer]->optimizer(), base_rates_[scheduled.optimizer]);
+  }
+}
+
+std::optional<double> OptimizerConnector::monitored(const SchedulerConfig& config) const {
+  const MetricMap& known = logger_.callback_metrics();
+  if (const auto found = known.find(config.monitor); found != known.end()) return found->second;
+  std::vector<std::string> names;
+  for (const auto& [name, value] : known) names.push_back(name);
+  const std::string message = fmt::format("the scheduler's monitor '{}' was never logged{}", config.monitor,
+                                          valid_names_hint(config.monitor, names));
+  if (config.strict) throw Error("scheduler", message);
+  log::rank_zero_warning_once(message);
+  return std::nullopt;
+}
+
+void OptimizerConnector::step_schedulers(Interval interval, bool plateau) {
+  Module& module = *state_.module;
+  if (!module.automatic_optimization || schedulers_.empty()) return;
+  const ProfilerSpan span(tracer_.profiler(), "scheduler_step");
+  const int64_t count = interval == Interval::kStep ? state_.progress.global_step : state_.progress.epoch + 1;
+  for (auto& scheduled : schedulers_) {
+    if (scheduled.config.interval != interval || scheduled.scheduler->needs_metric() != plateau) continue;
+    if (count % scheduled.config.frequency != 0) continue;
+    const std::optional<double> metric = plateau ? monitored(scheduled.config) : std::nullopt;
+    if (plateau && !metric) continue;
+    call_user(state_, "lr_scheduler_step", module, [&] { module.lr_scheduler_step(*scheduled.scheduler, metric); });
+  }
+}
+
+void OptimizerConnector::replace_schedulers(std::shared_ptr<optim::Scheduler> scheduler, Interval interval) {
+  if (list_.size() != 1)
+    throw Error("trainer", fmt::format("replace_schedulers works with one optimizer; got {}", list_.size()));
+  OptimizerHandle& optimizer = *list_.front();
+  scheduler->attach(optimizer.optimizer());
+  optimizer.clear_schedulers();
+  optimizer.add_scheduler(*scheduler);
+  schedulers_.clear();
+  schedulers_.push_back({.scheduler = std::move(scheduler), .config = {.interval = interval}});
+}
+
+std::vector<std::pair<std::string, double>> OptimizerConnector::learning_rates() const {
+  std::vector<std::pair<std::string, double>> rates;
+  std::map<std::string, int64_t> of_type;
+  for (const OptimizerHandle* handle : list_) {
+    const torch::optim::Optimizer& optimizer = handle->optimizer();
+    std::string type = detail::demangled(typeid(optimizer).name());
+    type = type.substr(type.rfind(':') + 1);
+    const int64_t same = of_type[type]++;
+    const std::string name = same == 0 ? "lr-" + type : fmt::format("lr-{}-{}", type, same);
+    const auto& groups = optimizer.param_groups();
+    for (size_t group = 0; group < groups.size(); ++group)
+      rates.emplace_back(groups.size() == 1 ? name : fmt::format("{}/pg{}", name, group + 1),
+                         handle->learning_rate(group));
+  }
+  return rates;
+}
+
+// ---- Gradients
+
+void OptimizerConnector::clip(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step) {
+  options_.precision->unscale(optimizer.optimizer());
+  const auto& parameters = optimizer.parameters();
+  const auto reduce = [this](at::Tensor norm) { return strategy_.reduce_norm(std::move(norm), 2); };
+  switch (algorithm) {
+    case ClipAlgorithm::kValue:
+      return optim::clip_by_value(parameters, value);
+    case ClipAlgorithm::kAdaptive:
+      return strategy_.clip_adaptively(parameters, value);
+    case ClipAlgorithm::kNorm:
+      break;
+  }
+  if (!in_step || !optimizer.divides_in_step()) {
+    optim::clip_by_norm(parameters, value, reduce);
+  } else if (const at::Tensor norm = optim::gradient_norm(parameters, reduce); norm.defined()) {
+    optimizer.divide_in_step(optim::clip_divisor(norm, value));
+  }
+}
+
+void OptimizerConnector::scale_gradients(double factor) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, parameter] : parameter_names_.items())
+    if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor);
+}
+
+}  // namespace levin

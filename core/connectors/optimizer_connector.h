@@ -1,0 +1,105 @@
+#pragma once
+
+#include <levin/core/connectors/data_connector.h>
+#include <levin/core/connectors/logger_connector.h>
+#include <levin/core/interfaces/optimizer_handle.h>
+#include <levin/core/optim/accumulation_schedule.h>
+#include <levin/core/optim/gradient_clipping.h>
+#include <levin/core/optim/optimizer_config.h>
+#include <levin/core/optim/parameter_names.h>
+#include <levin/core/optim/scheduler.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace levin {
+
+/// Owns the optimizers of a fit and their schedulers, as configure_optimizers gives them, and the schedule of
+/// accumulation.
+class OptimizerConnector {
+ public:
+  OptimizerConnector(const ResolvedOptions& options, TrainerState& state, Tracer& tracer, const DataConnector& data,
+                     LoggerConnector& logger);
+
+  /// Forgets what earlier fits changed.
+  void begin_fit();
+  /// Makes optimizers and schedulers from the module's configure_optimizers. `driver`: what takes a step. Throws
+  /// levin::Error where they do not fit the module, the options or the strategy.
+  void configure(const OptimizerHandle::Driver& driver);
+
+  const std::vector<OptimizerHandle*>& all() const { return list_; }
+  /// Names of what the optimizers step.
+  const optim::ParameterNames& parameter_names() const { return parameter_names_; }
+  /// Makes the optimizers' state that of rank 0, where the strategy asks for it; a collective.
+  void broadcast();
+
+  // ---- State by parameter name, as this strategy holds it.
+
+  State state_dict() const;
+  State schedulers_state_dict() const;
+  /// Throws levin::Error where there are others than configure_optimizers gives.
+  void load_state_dict(const State& optimizers, const State& schedulers);
+
+  // ---- Accumulation and length.
+
+  const optim::AccumulationSchedule& accumulation() const { return accumulation_; }
+  void set_accumulation(optim::AccumulationSchedule schedule) { accumulation_ = std::move(schedule); }
+  /// Optimizer steps of the whole run; nothing when it has no planned end.
+  std::optional<int64_t> estimated_steps() const;
+
+  // ---- Learning rates.
+
+  /// The learning rate that configure_optimizers gives the first group of the first optimizer; there must be one.
+  double learning_rate() const;
+  /// Gives that group another one, and all others theirs in the proportions of configure_optimizers. Schedulers do not
+  /// notice.
+  void set_learning_rate(double rate);
+  /// Starts schedulers anew, planned for the present length of the run, from the learning rate that is given or else
+  /// from that of configure_optimizers; as though configure_optimizers had given it.
+  void restart_schedules(std::optional<double> rate = {});
+  /// Steps the schedulers of an interval: `plateau` those that follow a metric, or the others.
+  void step_schedulers(Interval interval, bool plateau);
+  /// See Trainer.
+  void replace_schedulers(std::shared_ptr<optim::Scheduler> scheduler, Interval interval);
+  /// By name, one for each optimizer and parameter group; see Trainer.
+  std::vector<std::pair<std::string, double>> learning_rates() const;
+
+  // ---- Gradients.
+
+  /// Clips the gradients of an optimizer, which are unscaled first. `in_step`: the step that follows may do it.
+  void clip(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step);
+  void scale_gradients(double factor);
+
+ private:
+  /// A scheduler with the settings of its optimizer's configuration.
+  struct ScheduledRate {
+    std::shared_ptr<optim::Scheduler> scheduler;
+    SchedulerConfig config;
+    size_t optimizer = 0;  ///< index of the optimizer
+  };
+
+  void check(const OptimizerConfigs& configs) const;
+  void add(const OptimizerConfig& config, const OptimizerHandle::Driver& driver);
+  /// How many steps a scheduler takes in the whole run; -1 when that is unknown.
+  int64_t planned_steps(const SchedulerConfig& config) const;
+  std::optional<double> monitored(const SchedulerConfig& config) const;
+
+  const ResolvedOptions& options_;
+  TrainerState& state_;
+  Tracer& tracer_;
+  Strategy& strategy_;
+  const DataConnector& data_;
+  LoggerConnector& logger_;
+  std::vector<std::unique_ptr<OptimizerHandle>> handles_;
+  std::vector<OptimizerHandle*> list_;
+  std::vector<ScheduledRate> schedulers_;
+  optim::ParameterNames parameter_names_;
+  optim::AccumulationSchedule accumulation_;
+  std::vector<std::vector<double>> base_rates_;  ///< of each optimizer's groups, before any schedule
+};
+
+}  // namespace levin

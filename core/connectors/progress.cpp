@@ -1,0 +1,74 @@
+#include <levin/core/connectors/progress.h>
+
+#include <utility>
+
+namespace levin {
+
+bool FitProgress::start_next_epoch() {
+  ++epoch;
+  batch = 0;
+  epoch_samples = 0;
+  const bool began_elsewhere = std::exchange(first_example, 0) > 0;
+  epoch_started = false;
+  last_batch_done = false;
+  window_index = 0;
+  phase = FitPhase::kBatches;
+  return began_elsewhere;
+}
+
+void FitProgress::resume_with_batches_of(int64_t examples) {
+  batch = epoch_samples / examples;
+  first_example = epoch_samples % examples;
+}
+
+State FitProgress::state_dict() const {
+  State state = State::map();
+  state["epoch"] = epoch;
+  state["global_step"] = global_step;
+  state["batch"] = batch;
+  state["total_batches"] = total_batches;
+  state["samples"] = samples;
+  state["epoch_samples"] = epoch_samples;
+  state["first_example"] = first_example;
+  state["global_batch_size"] = global_batch_size;
+  state["epoch_started"] = epoch_started;
+  state["last_batch_done"] = last_batch_done;
+  state["window_index"] = window_index;
+  state["window_size"] = window_size;
+  state["window_has_gradients"] = window_has_gradients;
+  state["scheduler_steps_held_back"] = scheduler_steps_held_back;
+  state["phase"] = static_cast<int64_t>(phase);
+  state["validation_started"] = validation.started;
+  state["validation_loader"] = validation.loader;
+  state["validation_batch"] = validation.batch;
+  state["elapsed"] = elapsed;
+  state["seconds_since_validation"] = seconds_since_validation;
+  state["batches_since_validation"] = batches_since_validation;
+  return state;
+}
+
+void FitProgress::load_state_dict(const State& state) {
+  epoch = state.at("epoch").as_int();
+  global_step = state.at("global_step").as_int();
+  batch = state.at("batch").as_int();
+  total_batches = state.at("total_batches").as_int();
+  samples = state.at("samples").as_int();
+  epoch_samples = state.at("epoch_samples").as_int();
+  first_example = state.at("first_example").as_int();
+  global_batch_size = state.at("global_batch_size").as_int();
+  epoch_started = state.at("epoch_started").as_bool();
+  last_batch_done = state.at("last_batch_done").as_bool();
+  window_index = state.at("window_index").as_int();
+  window_size = state.at("window_size").as_int();
+  window_has_gradients = state.at("window_has_gradients").as_bool();
+  scheduler_steps_held_back = state.at("scheduler_steps_held_back").as_int();
+  phase = static_cast<FitPhase>(state.at("phase").as_int());
+  validation.started = state.at("validation_started").as_bool();
+  validation.loader = state.at("validation_loader").as_int();
+  validation.batch = state.at("validation_batch").as_int();
+  elapsed = state.at("elapsed").as_double();
+  seconds_since_validation = state.at("seconds_since_validation").as_double();
+  batches_since_validation = state.at("batches_since_validation").as_int();
+}
+
+}  // namespace levin

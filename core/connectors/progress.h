@@ -1,0 +1,59 @@
+#pragma once
+
+#include <levin/core/base/state.h>
+
+#include <cstdint>
+
+namespace levin {
+
+/// Where an evaluation is.
+struct EvaluationProgress {
+  bool started = false;
+  int64_t loader = 0;  ///< the loader under way
+  int64_t batch = 0;   ///< batches of it that are done
+};
+
+/// What a resumed run does next.
+enum class FitPhase : int64_t {
+  kBatches = 0,          ///< the next batch, after validation if it is due for the one just done
+  kValidation = 1,       ///< the rest of a validation
+  kAfterValidation = 2,  ///< the next batch, or the end of the epoch
+  kEpochDone = 3,        ///< the next epoch
+};
+
+/// The cursor: plain counters that say exactly where training is. Saved in every checkpoint.
+struct FitProgress {
+  int64_t epoch = 0;          ///< 0-based
+  int64_t global_step = 0;    ///< optimizer steps taken
+  int64_t batch = 0;          ///< batches done in this epoch
+  int64_t total_batches = 0;  ///< batches done in all epochs
+  int64_t samples = 0;        ///< examples seen by all ranks in all epochs
+  int64_t epoch_samples = 0;  ///< examples seen by all ranks in this epoch
+  int64_t first_example =
+      0;  ///< where batch 0 of this epoch starts in the order of examples; see resume_with_batches_of
+  int64_t global_batch_size = 0;  ///< examples in a batch of all ranks together; 0 before the first fit
+  bool epoch_started = false;
+  bool last_batch_done = false;           ///< no batch is left in this epoch
+  int64_t window_index = 0;               ///< batches done in the accumulation window under way
+  int64_t window_size = 1;                ///< batches that the window under way is divided by
+  bool window_has_gradients = false;      ///< a batch of the window under way was not skipped
+  int64_t scheduler_steps_held_back = 0;  ///< optimizer steps were skipped; the schedulers are still to follow suit
+  FitPhase phase = FitPhase::kBatches;
+  EvaluationProgress validation;
+  double elapsed = 0;                    ///< seconds of training, those of earlier runs included
+  double seconds_since_validation = 0;   ///< for a val_check_interval that is a time
+  int64_t batches_since_validation = 0;  ///< for a val_check_interval that counts across epochs
+
+  /// Moves to the beginning of the next epoch. Returns whether the one that ends began elsewhere than at the first
+  /// example, so that this one has another number of batches.
+  bool start_next_epoch();
+
+  /// The batches of all ranks together now have another size than in the run that saved this: goes on at the same
+  /// example. `examples`: in such a batch.
+  void resume_with_batches_of(int64_t examples);
+
+  State state_dict() const;
+  void load_state_dict(const State& state);
+};
+
+}  // namespace levin

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <levin/core/connectors/tracer.h>
+#include <levin/core/connectors/trainer_state.h>
+#include <levin/core/options/resolved_options.h>
+
+#include <chrono>
+#include <string>
+
+namespace levin {
+
+/// Decides when training stops: at its limits, on a signal, or because a callback or the module asked for it. What one
+/// rank alone knows becomes a wish, and all ranks stop before the same batch, or at the end of the same validation or
+/// epoch.
+class StopController {
+ public:
+  StopController(const ResolvedOptions& options, TrainerState& state, Tracer& tracer);
+
+  // ---- A call.
+
+  void begin_call();
+  void begin_fit() { elapsed_before_ = 0; }
+  void start_clock();
+  /// The clock goes on from a checkpoint's time.
+  void continue_clock() { elapsed_before_ = state_.progress.elapsed; }
+  /// Training time in seconds, that of the runs it resumes included.
+  double elapsed_seconds() const;
+  /// The batches begin: no signal has ended them yet.
+  void start_batches();
+
+  // ---- Requests.
+
+  /// Asks for the end of training after the batch under way, no sooner than min_epochs and min_steps allow. On any
+  /// rank.
+  void request(const std::string& reason);
+  /// Whether this rank or all of them want to stop.
+  bool is_requested() const { return agreed_ || !wish_.empty(); }
+  /// A signal has come that ends training here.
+  void interrupt() { interrupted_ = true; }
+  bool is_interrupted() const { return interrupted_; }
+  /// Whether a signal has come to this rank's process.
+  static bool signal_received();
+  /// Whether one has come that this rank, alone in its job, acts on.
+  bool ends_alone() const;
+  /// The same for any rank; a collective where there are several.
+  bool any_rank_signalled() const;
+
+  // ---- Decisions.
+
+  /// Before each batch of several ranks: passes on what this rank alone knows, and says whether all stop here.
+  /// `may_stop`: false inside an accumulation window that cannot be saved, where the others are not asked.
+  bool stops_before_batch(bool may_stop);
+  /// Whether training ends here.
+  bool should_end() const;
+  /// Whether it does because somebody asked for it.
+  bool ends_on_request() const { return agreed_ && should_end(); }
+  /// Where all ranks are at the same place: whether any of them wants to stop; a collective.
+  void agree();
+  /// What ended training, in words. `has_batches`: false where an epoch has none.
+  std::string end_reason(bool has_batches) const;
+
+  /// What was asked for, for a dry run that takes back what it changes.
+  struct Requests {
+    bool agreed;
+    std::string reason;
+    std::string wish;
+  };
+  Requests requests() const { return {agreed_, reason_, wish_}; }
+  /// Takes back requests, and the time that has passed since.
+  void restore(const Requests& requests, std::chrono::steady_clock::duration not_counted);
+
+ private:
+  bool limits_reached() const;
+
+  const ResolvedOptions& options_;
+  TrainerState& state_;
+  Tracer& tracer_;
+  Strategy& strategy_;
+  std::chrono::steady_clock::time_point started_;
+  double elapsed_before_ = 0;
+  bool agreed_ = false;  ///< all ranks stop
+  std::string reason_;   ///< of that
+  std::string wish_;     ///< why this rank alone wants to stop
+  bool interrupted_ = false;
+  bool time_is_up_ = false;        ///< the other ranks were told
+  bool signal_passed_on_ = false;  ///< likewise
+};
+
+}  // namespace levin

@@ -1,0 +1,321 @@
+#include <levin/core/loops/evaluation_loop.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/checkpoint/state_bytes.h>
+#include <levin/core/comm/control_plane.h>
+#include <levin/core/connectors/error_context.h>
+#include <levin/core/connectors/join_scope.h>
+#include <levin/core/data/batch_state.h>
+#include <levin/core/data/joined_predictions.h>
+#include <levin/core/interfaces/strategy.h>
+#include <levin/core/loops/evaluation_scope.h>
+#include <levin/core/precision/precision.h>
+
+#include <iterator>
+#include <utility>
+
+namespace levin {
+namespace {
+
+/// The batches of all ranks in the order of the examples: each in one, or in the parts of the ranks where one would not
+/// hold all of them.
+std::vector<Batch> gathered(Collective& collective, const std::vector<Batch>& own) {
+  std::vector<std::vector<Batch>> parts;
+  State batches = State::list();
+  for (const Batch& batch : own) batches.push_back(to_state(batch));
+  for (const std::string& bytes : collective.gather_bytes(state_to_bytes(batches))) {
+    const State rank = state_from_bytes(bytes);
+    if (parts.size() < rank.as_list().size()) parts.resize(rank.as_list().size());
+    for (size_t i = 0; i < rank.as_list().size(); ++i) parts[i].push_back(to_batch(rank.as_list()[i]));
+  }
+  std::vector<Batch> all;
+  all.reserve(parts.size());
+  for (auto& of_batch : parts) {
+    if (are_slices_of_one_batch(of_batch))
+      all.push_back(Batch::concatenate(of_batch));
+    else
+      std::move(of_batch.begin(), of_batch.end(), std::back_inserter(all));
+  }
+  return all;
+}
+
+}  // namespace
+
+/// The hooks of validation or of test, and what they are called.
+struct EvaluationLoop::Hooks {
+  struct Names {
+    const char* start;
+    const char* epoch_start;
+    const char* batch_start;
+    const char* step;
+    const char* step_end;
+    const char* batch_end;
+    const char* epoch_end;
+    const char* end;
+    const char* fetch;
+    const char* batch;
+  };
+  Names names;
+  void (Callback::*start)(Trainer&, Module&);
+  void (Module::*module_start)();
+  void (Callback::*epoch_start)(Trainer&, Module&);
+  void (Module::*module_epoch_start)();
+  void (Callback::*batch_start)(Trainer&, Module&, const Batch&, int64_t, int64_t);
+  void (Module::*module_batch_start)(const Batch&, int64_t, int64_t);
+  StepOutput (Module::*step)(const Batch&, int64_t);
+  StepOutput (Module::*step_end)(StepOutput);
+  void (Callback::*batch_end)(Trainer&, Module&, const StepOutput&, const Batch&, int64_t, int64_t);
+  void (Module::*module_batch_end)(const StepOutput&, const Batch&, int64_t, int64_t);
+  void (Callback::*epoch_end)(Trainer&, Module&);
+  void (Module::*module_epoch_end)();
+  void (Callback::*end)(Trainer&, Module&);
+  void (Module::*module_end)();
+
+  static const Hooks& of(RunningStage stage) {
+    static const Hooks kValidation = {
+        {"on_validation_start", "on_validation_epoch_start", "on_validation_batch_start", "validation_step",
+         "validation_step_end", "on_validation_batch_end", "on_validation_epoch_end", "on_validation_end",
+         "fetch_validation_batch", "validation_batch"},
+        &Callback::on_validation_start,
+        &Module::on_validation_start,
+        &Callback::on_validation_epoch_start,
+        &Module::on_validation_epoch_start,
+        &Callback::on_validation_batch_start,
+        &Module::on_validation_batch_start,
+        &Module::validation_step,
+        &Module::validation_step_end,
+        &Callback::on_validation_batch_end,
+        &Module::on_validation_batch_end,
+        &Callback::on_validation_epoch_end,
+        &Module::on_validation_epoch_end,
+        &Callback::on_validation_end,
+        &Module::on_validation_end};
+    static const Hooks kTest = {
+        {"on_test_start", "on_test_epoch_start", "on_test_batch_start", "test_step", "test_step_end",
+         "on_test_batch_end", "on_test_epoch_end", "on_test_end", "fetch_test_batch", "test_batch"},
+        &Callback::on_test_start,
+        &Module::on_test_start,
+        &Callback::on_test_epoch_start,
+        &Module::on_test_epoch_start,
+        &Callback::on_test_batch_start,
+        &Module::on_test_batch_start,
+        &Module::test_step,
+        &Module::test_step_end,
+        &Callback::on_test_batch_end,
+        &Module::on_test_batch_end,
+        &Callback::on_test_epoch_end,
+        &Module::on_test_epoch_end,
+        &Callback::on_test_end,
+        &Module::on_test_end};
+    return stage == RunningStage::kTest ? kTest : kValidation;
+  }
+};
+
+/// One batch's step as a strategy runs it.
+class EvaluationLoop::Step final : public StepPhases {
+ public:
+  Step(TrainerState& state, Tracer& tracer, Precision& precision, const Hooks& hooks)
+      : state_(state), tracer_(tracer), precision_(precision), hooks_(hooks) {}
+  void set_batch(int64_t batch_idx) { batch_idx_ = batch_idx; }
+
+  Module& module() override { return *state_.module; }
+  StepOutput step(Module& module, const Batch& batch) override {
+    const Activity activity(tracer_, hooks_.names.step);
+    const ForwardScope forward(precision_);
+    return call_user(
+        state_, hooks_.names.step, module, [&] { return (module.*hooks_.step)(batch, batch_idx_); }, batch, batch_idx_,
+        state_.evaluation_loader);
+  }
+  StepOutput step_end(StepOutput output) override {
+    const ForwardScope forward(precision_);
+    return call_user(state_, hooks_.names.step_end, *state_.module,
+                     [&] { return (state_.module.get()->*hooks_.step_end)(std::move(output)); });
+  }
+  void before_backward(StepOutput&) override { no_backward(); }
+  void backward(StepOutput&) override { no_backward(); }
+  void after_backward() override { no_backward(); }
+  std::shared_ptr<void> forward_scope() override { return std::make_shared<ForwardScope>(precision_); }
+
+ private:
+  [[noreturn]] static void no_backward() { throw InternalError("an evaluation has no backward"); }
+
+  TrainerState& state_;
+  Tracer& tracer_;
+  Precision& precision_;
+  const Hooks& hooks_;
+  int64_t batch_idx_ = 0;
+};
+
+EvaluationLoop::EvaluationLoop(const ResolvedOptions& options, TrainerState& state, Tracer& tracer,
+                               CallbackConnector& callbacks, DataConnector& data, LoggerConnector& logger,
+                               CheckpointConnector& checkpoints, const StopController& stop)
+    : options_(options),
+      state_(state),
+      tracer_(tracer),
+      strategy_(*options.strategy),
+      callbacks_(callbacks),
+      data_(data),
+      logger_(logger),
+      checkpoints_(checkpoints),
+      stop_(stop) {}
+
+bool EvaluationLoop::visit(const DataLoader& loader, const DataLoaderPosition& start, EvaluationProgress& progress,
+                           const char* span, const char* fetch, const Visitor& visitor) {
+  state_.evaluation_loader = progress.loader;
+  const int64_t limit = state_.evaluation_batches[static_cast<size_t>(progress.loader)];
+  if (limit >= 0 && progress.batch >= limit) return true;
+  const bool in_fit = state_.stage == Stage::kFit;
+  const bool several_ranks = strategy_.world_size() > 1;
+  const bool together = strategy_.forwards_together();
+  auto pass = loader.pass(start);
+  std::optional<Batch> next;
+  while (limit < 0 || progress.batch < limit) {
+    if (!in_fit && tracer_.profiler() != nullptr) tracer_.profiler()->step();
+    const ProfilerSpan batch_span(tracer_.profiler(), span);
+    auto fetched = next ? std::exchange(next, std::nullopt) : data_.fetch(pass, fetch, progress.loader);
+    if (together) {
+      const ProfilerSpan any_span(tracer_.profiler(), "any_rank");
+      const auto [any_data, any_signal] = strategy_.any_rank(fetched.has_value(), StopController::signal_received());
+      if (!any_data || any_signal) break;
+    } else if (!fetched) {
+      break;
+    }
+    if (!fetched) {
+      const JoinScope join(state_, logger_, /*joins=*/true);
+      visitor(data_.transfer(data_.join_batch(loader), progress.loader), progress.batch);
+      ++progress.batch;
+      continue;
+    }
+    if (data_.prefetches() && (limit < 0 || progress.batch + 1 < limit))
+      next = data_.fetch(pass, fetch, progress.loader);
+    visitor(data_.transfer(std::move(*fetched), progress.loader, next), progress.batch);
+    ++progress.batch;
+    if (in_fit && !several_ranks && state_.running != RunningStage::kSanityCheck) checkpoints_.save_deferred();
+    if (stop_.ends_alone()) return false;
+    if (StopController::signal_received() && several_ranks && !together) break;  // the others are told at the end
+    if (ControlPlane* control = strategy_.control_plane()) control->throw_if_failed();
+  }
+  return true;
+}
+
+bool EvaluationLoop::run(RunningStage stage, const DataLoaders& loaders, const std::vector<int64_t>& batches,
+                         EvaluationProgress& progress) {
+  const Hooks& hooks = Hooks::of(stage);
+  results_.clear();
+  metrics::Collector& collector = logger_.evaluation_metrics();
+  const bool several_ranks = strategy_.world_size() > 1;
+  if (several_ranks) strategy_.prepare_evaluation(*state_.module);
+  const EvaluationScope scope(options_, state_, data_, logger_, stage, &collector);
+  const bool validates_in_fit = state_.stage == Stage::kFit && state_.running == RunningStage::kValidate;
+  state_.evaluation_batches = batches;
+  Step step(state_, tracer_, *options_.precision, hooks);
+  bool took_part = false;
+  if (!progress.started) {
+    collector.reset();
+    collector.begin({});
+    callbacks_.call(hooks.names.start, hooks.start, hooks.module_start);
+    callbacks_.call(hooks.names.epoch_start, hooks.epoch_start, hooks.module_epoch_start);
+    progress.started = true;
+  }
+  const auto evaluate = [&](const Batch& batch, int64_t batch_idx) {
+    const ProfilerSpan span(tracer_.profiler(), "strategy.evaluate");
+    step.set_batch(batch_idx);
+    return strategy_.evaluate(batch, step);
+  };
+  const auto visitor = [&](const Batch& batch, int64_t batch_idx) {
+    if (state_.joining) {
+      evaluate(batch, batch_idx);
+      return;
+    }
+    collector.begin({.batch_size = batch.size(), .dataloader_idx = progress.loader, .loaders = std::ssize(loaders)});
+    callbacks_.call(hooks.names.batch_start, hooks.batch_start, hooks.module_batch_start, batch, batch_idx,
+                    progress.loader);
+    took_part = true;
+    const StepOutput output = evaluate(batch, batch_idx);
+    callbacks_.call(hooks.names.batch_end, hooks.batch_end, hooks.module_batch_end, output, batch, batch_idx,
+                    progress.loader);
+  };
+  for (; progress.loader < std::ssize(loaders); ++progress.loader, progress.batch = 0) {
+    if (!visit(loaders[static_cast<size_t>(progress.loader)], data_.position(state_.progress.epoch, progress.batch),
+               progress, hooks.names.batch, hooks.names.fetch, visitor))
+      return false;
+    if (loaders.size() > 1) collector.end_loader();
+  }
+  if (several_ranks && stop_.any_rank_signalled()) {
+    // Ranks are at different batches: a resumed run starts this evaluation again.
+    progress = {};
+    collector.reset();
+    return false;
+  }
+  collector.begin({.loaders = 1});
+  state_.evaluation_loader = 0;
+  logger_.show_epoch_values(true);
+  callbacks_.call(hooks.names.epoch_end, hooks.epoch_end, hooks.module_epoch_end);
+  if (several_ranks) {
+    const ProfilerSpan span(tracer_.profiler(), "synchronize_metrics");
+    collector.synchronize_epoch(strategy_.collective(), took_part && strategy_.owns_outputs());
+  }
+  collect_results(loaders.size());
+  logger_.log_epoch_row(collector);
+  progress = {};
+  if (validates_in_fit) state_.progress.phase = FitPhase::kAfterValidation;
+  callbacks_.call_in_stages(
+      hooks.names.end, hooks.end, hooks.module_end, [] {},
+      [&] {
+        if (validates_in_fit) checkpoints_.save_deferred();
+      });
+  collector.reset();
+  return true;
+}
+
+void EvaluationLoop::collect_results(size_t loaders) {
+  results_.assign(loaders, {});
+  logger_.evaluation_metrics().visit_epoch([&](const metrics::Collector::Value& value) {
+    results_.at(static_cast<size_t>(value.dataloader_idx))[value.short_name] = value.value;
+  });
+}
+
+std::vector<std::vector<Batch>> EvaluationLoop::predict(const DataLoaders& loaders,
+                                                        const std::vector<int64_t>& batches) {
+  const EvaluationScope scope(options_, state_, data_, logger_, RunningStage::kPredict, /*collector=*/nullptr);
+  state_.evaluation_batches = batches;
+  Module& module = *state_.module;
+  std::vector<std::vector<Batch>> predictions(loaders.size());
+  EvaluationProgress progress;
+  const auto predict_batch = [&](const Batch& batch, int64_t batch_idx) {
+    const Activity activity(tracer_, "predict_step");
+    const ForwardScope forward(*options_.precision);
+    const auto strategy_scope = strategy_.forward_scope();
+    return call_user(
+        state_, "predict_step", module, [&] { return module.predict_step(batch, batch_idx); }, batch, batch_idx,
+        progress.loader);
+  };
+  const auto visitor = [&](const Batch& batch, int64_t batch_idx) {
+    if (state_.joining) {
+      predict_batch(batch, batch_idx);
+      return;
+    }
+    callbacks_.call("on_predict_batch_start", &Callback::on_predict_batch_start, &Module::on_predict_batch_start, batch,
+                    batch_idx, progress.loader);
+    const Batch prediction = predict_batch(batch, batch_idx);
+    callbacks_.call("on_predict_batch_end", &Callback::on_predict_batch_end, &Module::on_predict_batch_end, prediction,
+                    batch, batch_idx, progress.loader);
+    if (strategy_.owns_outputs())
+      predictions[static_cast<size_t>(progress.loader)].push_back(prediction.to(at::Device(at::kCPU)));
+  };
+  callbacks_.call("on_predict_start", &Callback::on_predict_start, &Module::on_predict_start);
+  callbacks_.call("on_predict_epoch_start", &Callback::on_predict_epoch_start, &Module::on_predict_epoch_start);
+  for (; progress.loader < std::ssize(loaders); ++progress.loader, progress.batch = 0)
+    if (!visit(loaders[static_cast<size_t>(progress.loader)], data_.position(/*epoch=*/0, /*batch=*/0), progress,
+               "predict_batch", "fetch_predict_batch", visitor))
+      return predictions;
+  if (strategy_.world_size() > 1) {
+    const ProfilerSpan span(tracer_.profiler(), "gather_predictions");
+    for (auto& of_loader : predictions) of_loader = gathered(strategy_.collective(), of_loader);
+  }
+  callbacks_.call("on_predict_epoch_end", &Callback::on_predict_epoch_end, &Module::on_predict_epoch_end);
+  callbacks_.call("on_predict_end", &Callback::on_predict_end, &Module::on_predict_end);
+  return predictions;
+}
+
+}  // namespace levin

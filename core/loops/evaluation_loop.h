@@ -1,0 +1,56 @@
+#pragma once
+
+#include <levin/core/connectors/callback_connector.h>
+#include <levin/core/connectors/checkpoint_connector.h>
+#include <levin/core/connectors/data_connector.h>
+#include <levin/core/connectors/logger_connector.h>
+#include <levin/core/connectors/stop_controller.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace levin {
+
+/// Runs the loaders of a validation, a test or a prediction once.
+class EvaluationLoop {
+ public:
+  EvaluationLoop(const ResolvedOptions& options, TrainerState& state, Tracer& tracer, CallbackConnector& callbacks,
+                 DataConnector& data, LoggerConnector& logger, CheckpointConnector& checkpoints,
+                 const StopController& stop);
+
+  /// Validates or tests. `batches`: of each loader, after limits. `progress` says where to start and is kept up to
+  /// date, so that a validation can be resumed at any batch. Returns false when a signal ended it early.
+  bool run(RunningStage stage, const DataLoaders& loaders, const std::vector<int64_t>& batches,
+           EvaluationProgress& progress);
+  /// One map of metrics for each loader, of the run just ended; none where a signal ended it.
+  const std::vector<MetricMap>& results() const { return results_; }
+
+  /// Predicts: predictions of every batch, one list for each loader, on the CPU. With several ranks those of all, on
+  /// each: the ranks' parts of a batch are one, unless they differ in more than the number of rows.
+  std::vector<std::vector<Batch>> predict(const DataLoaders& loaders, const std::vector<int64_t>& batches);
+
+ private:
+  struct Hooks;
+  class Step;
+  using Visitor = std::function<void(const Batch&, int64_t batch_idx)>;
+
+  /// Gives `visitor` the batches of the loader that `progress` is at; where all ranks run forward together, this rank
+  /// joins the others until none has data. Returns false when a signal ends the call here.
+  bool visit(const DataLoader& loader, const DataLoaderPosition& start, EvaluationProgress& progress, const char* span,
+             const char* fetch, const Visitor& visitor);
+  void collect_results(size_t loaders);
+
+  const ResolvedOptions& options_;
+  TrainerState& state_;
+  Tracer& tracer_;
+  Strategy& strategy_;
+  CallbackConnector& callbacks_;
+  DataConnector& data_;
+  LoggerConnector& logger_;
+  CheckpointConnector& checkpoints_;
+  const StopController& stop_;
+  std::vector<MetricMap> results_;
+};
+
+}  // namespace levin

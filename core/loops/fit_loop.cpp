@@ -1,0 +1,366 @@
+#include <levin/core/loops/fit_loop.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/comm/control_plane.h>
+#include <levin/core/connectors/error_context.h>
+#include <levin/core/connectors/join_scope.h>
+#include <levin/core/devices/cpu_cores.h>
+#include <levin/core/interfaces/strategy.h>
+#include <levin/core/precision/precision.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+namespace levin {
+namespace {
+
+/// Logs nothing in its scope.
+class MutedScope {
+ public:
+  explicit MutedScope(TrainerState& state) : state_(state), former_(std::exchange(state.joining, true)) {}
+  ~MutedScope() { state_.joining = former_; }
+  MutedScope(const MutedScope&) = delete;
+  MutedScope& operator=(const MutedScope&) = delete;
+
+ private:
+  TrainerState& state_;
+  const bool former_;
+};
+
+}  // namespace
+
+FitLoop::FitLoop(const ResolvedOptions& options, TrainerState& state, Tracer& tracer, CallbackConnector& callbacks,
+                 DataConnector& data, LoggerConnector& logger, OptimizerConnector& optimizers, StopController& stop,
+                 CheckpointConnector& checkpoints, TrainingStep& step, EvaluationLoop& evaluation)
+    : options_(options),
+      state_(state),
+      progress_(state.progress),
+      tracer_(tracer),
+      strategy_(*options.strategy),
+      callbacks_(callbacks),
+      data_(data),
+      logger_(logger),
+      optimizers_(optimizers),
+      stop_(stop),
+      checkpoints_(checkpoints),
+      step_(step),
+      evaluation_(evaluation) {}
+
+void FitLoop::sanity_check() {
+  if (data_.loaders().val.empty() || options_.sanity_steps == 0 || state_.resumed) return;
+  const RngStateGuard keep_random_state;
+  std::vector<int64_t> batches = data_.validation_batches();
+  if (options_.sanity_steps > 0)
+    for (auto& count : batches) count = count < 0 ? options_.sanity_steps : std::min(count, options_.sanity_steps);
+  if (std::all_of(batches.begin(), batches.end(), [](int64_t count) { return count == 0; })) return;
+  state_.running = RunningStage::kSanityCheck;
+  const ProfilerSpan span(tracer_.profiler(), "sanity_check");
+  callbacks_.callbacks("on_sanity_check_start", &Callback::on_sanity_check_start);
+  EvaluationProgress from_the_start;
+  evaluation_.run(RunningStage::kValidate, data_.loaders().val, batches, from_the_start);
+  logger_.forget_metrics();
+  callbacks_.callbacks("on_sanity_check_end", &Callback::on_sanity_check_end);
+  state_.running = RunningStage::kTrain;
+}
+
+void FitLoop::run() {
+  last_validation_ = Clock::now() - std::chrono::duration_cast<Clock::duration>(
+                                        std::chrono::duration<double>(progress_.seconds_since_validation));
+  stop_.start_batches();
+  report_.emplace(state_, optimizers_);
+  unlogged_step_.clear();
+  state_.in_fit_loop = true;
+  run_epochs();
+  if (!stop_.is_interrupted()) {
+    logger_.add_to_row(unlogged_step_);
+    logger_.emit_row();
+  }
+  report_->say_end(stop_.end_reason(epoch_has_batches()));
+  state_.in_fit_loop = false;
+}
+
+void FitLoop::run_epochs() {
+  const auto& max_epochs = options_.max_epochs;
+  const int64_t reload_every = options_.given.reload_dataloaders_every_n_epochs;
+  for (bool first = true; !stop_.should_end(); first = false) {
+    const bool epoch_done = progress_.phase == FitPhase::kEpochDone;
+    if (max_epochs && progress_.epoch + (epoch_done ? 1 : 0) >= *max_epochs) return;
+    if (epoch_done && progress_.start_next_epoch()) data_.count_batches();
+    if (!epoch_has_batches()) return;
+    if (!first && reload_every > 0 && progress_.epoch % reload_every == 0 && progress_.batch == 0) {
+      data_.select_loaders();
+      data_.count_batches();
+    }
+    run_epoch();
+  }
+}
+
+void FitLoop::run_epoch() {
+  const ProfilerSpan span(tracer_.profiler(), "train_epoch");
+  if (!progress_.epoch_started) {
+    logger_.train_metrics().reset();
+    logger_.train_metrics().begin({});
+    callbacks_.call("on_train_epoch_start", &Callback::on_train_epoch_start, &Module::on_train_epoch_start);
+    progress_.epoch_started = true;
+  }
+  // A run resumed right after a batch, or inside a validation, first does what belongs to that batch.
+  if (progress_.phase == FitPhase::kValidation ||
+      (progress_.phase == FitPhase::kBatches && progress_.batch > 0 && state_.resumed && validation_due())) {
+    if (!validate()) return;
+  }
+  state_.resumed = false;
+  const bool complete = progress_.last_batch_done || train_batches();
+  data_.drop_prefetched();
+  if (!stop_.is_interrupted()) finish_epoch(complete);
+}
+
+bool FitLoop::train_batches() {
+  if (stop_.should_end()) return progress_.last_batch_done;
+  had_data_ = progress_.batch > 0;
+  auto pass = [this] {
+    const Activity activity(tracer_, "start_train_loader");
+    return data_.loaders().train.pass(data_.train_position());
+  }();
+  const auto started = Clock::now();
+  auto fetched = data_.fetch_train(pass);
+  const bool several_ranks = strategy_.world_size() > 1;
+  if (!fetched && progress_.batch == 0 && !several_ranks)
+    throw Error("data", fmt::format("the training loader gave no batch in epoch {}; hint: is the data set empty?",
+                                    progress_.epoch));
+  // With several ranks the end is everybody's: a rank without data goes on until the others have none either.
+  const auto& limit = data_.train_batches();
+  bool more = fetched.has_value() || (several_ranks && (!limit || progress_.batch < *limit));
+  while (more) {
+    if (stop_.stops_before_batch(/*may_stop=*/!checkpoints_.waits_for_window())) {
+      if (stop_.is_interrupted()) end_by_signal();
+      return false;
+    }
+    if (tracer_.profiler() != nullptr) tracer_.profiler()->step();
+    bool known_last = false;
+    {
+      const ProfilerSpan span(tracer_.profiler(), "train_batch");
+      auto [batch, info] = next_batch(pass, fetched);
+      known_last = info.is_last;
+      const BatchResult result = noting_errors(
+          [&, &batch = batch, &info = info] { return train_batch(std::move(batch), info, fetched); },
+          [this, batch_idx = info.batch_idx](ErrorNotes& notes) { note_batch(notes, state_, batch_idx); });
+      if (result == BatchResult::kEndOfEpoch) break;
+    }
+    if (stop_.is_interrupted()) return false;
+    if (validation_due() && !validate()) return false;
+    if (stop_.should_end() && !progress_.last_batch_done) return false;
+    progress_.phase = FitPhase::kBatches;
+    more = !known_last && !progress_.last_batch_done;
+  }
+  progress_.last_batch_done = true;
+  suggest_workers(pass.waited(), Clock::now() - started);
+  return true;
+}
+
+FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<Batch>& fetched) {
+  const auto& train_batches = data_.train_batches();
+  const int64_t ranks = strategy_.data_share().count;
+  BatchInfo info{.batch_idx = progress_.batch, .has_data = fetched.has_value()};
+  const bool limit_hit = train_batches && progress_.batch + 1 >= *train_batches;
+  std::optional<Batch> next;
+  if (!limit_hit && fetched) next = data_.fetch_train(pass);
+  had_data_ = had_data_ || info.has_data;
+  // Nothing is learnt from a batch to join on: with it this rank reduces what the others reduce.
+  Batch batch = info.has_data ? std::move(*fetched) : data_.join_batch(data_.loaders().train);
+  info.samples = batch.size();
+  if (ranks == 1) {
+    info.is_last = !next.has_value();
+  } else if (const auto share = pass.share(progress_.batch); share && data_.train_ranks() > 1) {
+    // Known beforehand: the examples of the batch are weighted alike, whichever rank has them.
+    info.is_last = limit_hit;
+    info.weight = static_cast<double>(share->own * data_.train_ranks()) / static_cast<double>(share->all);
+    info.samples = share->all;
+  } else {
+    info.counts_participants = true;
+    info.has_next = next.has_value();
+    info.weight = info.has_data ? 1.0 : 0.0;
+    info.is_last = limit_hit;
+    info.samples *= ranks;
+  }
+  if (train_batches && !info.counts_participants) info.remaining = *train_batches - progress_.batch - 1;
+  fetched = std::move(next);
+  return {std::move(batch), info};
+}
+
+FitLoop::BatchResult FitLoop::train_batch(Batch host_batch, const BatchInfo& info, const std::optional<Batch>& next) {
+  const int64_t batch_idx = progress_.batch;
+  const int64_t steps_before = progress_.global_step;
+  const JoinScope join(state_, logger_, /*joins=*/!info.has_data);
+  const Batch batch = data_.transfer(std::move(host_batch), 0, next);
+  logger_.train_metrics().begin({.batch_size = batch.size(), .step_default = true});
+  callbacks_.callbacks("on_train_batch_start", &Callback::on_train_batch_start, batch, batch_idx);
+  if (!callbacks_.module("on_train_batch_start", &Module::on_train_batch_start, batch, batch_idx)) {
+    optimizers_.step_schedulers(Interval::kEpoch, /*plateau=*/false);
+    return BatchResult::kEndOfEpoch;
+  }
+  const StepOutput& output = step_.run(batch, info);
+  const bool is_last = info.is_last || step_.data_ended();
+
+  if (step_.schedulers_are_due()) {
+    optimizers_.step_schedulers(Interval::kStep, /*plateau=*/false);
+    optimizers_.step_schedulers(Interval::kStep, /*plateau=*/true);
+  }
+  if (is_last) optimizers_.step_schedulers(Interval::kEpoch, /*plateau=*/false);
+
+  progress_.phase = FitPhase::kBatches;
+  callbacks_.call_in_stages(
+      "on_train_batch_end", &Callback::on_train_batch_end, &Module::on_train_batch_end, [] {},
+      [&] {
+        // In manual optimization a batch may take several steps.
+        if (progress_.global_step / options_.given.log_every_n_steps > steps_before / options_.given.log_every_n_steps)
+          logger_.log_step_row();
+        else
+          logger_.emit_row();
+        ++progress_.batch;
+        ++progress_.total_batches;
+        ++progress_.batches_since_validation;
+        progress_.samples += info.samples;
+        progress_.epoch_samples += info.samples;
+        progress_.last_batch_done = is_last;
+        progress_.seconds_since_validation = std::chrono::duration<double>(Clock::now() - last_validation_).count();
+        checkpoints_.save_deferred();
+      },
+      output, batch, batch_idx);
+  if (stop_.ends_alone()) end_by_signal();
+  return BatchResult::kContinue;
+}
+
+bool FitLoop::validation_due() const {
+  if (data_.loaders().val.empty() || progress_.phase == FitPhase::kAfterValidation) return false;
+  if (std::all_of(data_.validation_batches().begin(), data_.validation_batches().end(),
+                  [](int64_t count) { return count == 0; }))
+    return false;
+  const auto& every_epochs = options_.given.check_val_every_n_epoch;
+  if (every_epochs && (progress_.epoch + 1) % *every_epochs != 0) return false;
+  const auto& interval = options_.given.val_check_interval.value();
+  if (const auto* time = std::get_if<std::chrono::seconds>(&interval)) {
+    const bool due = progress_.seconds_since_validation >= static_cast<double>(time->count());
+    if (strategy_.world_size() == 1) return due;
+    // Clocks differ: rank 0's decides, but ranks do not ask it in every step.
+    return progress_.total_batches % options_.given.log_every_n_steps == 0 &&
+           strategy_.broadcast(due ? "y" : "") == "y";
+  }
+  // A callback that stops training wants to see how the weights do.
+  if (stop_.ends_on_request()) return true;
+  if (!data_.validation_interval()) return progress_.last_batch_done;
+  const int64_t batches = every_epochs ? progress_.batch : progress_.batches_since_validation;
+  return batches % *data_.validation_interval() == 0;
+}
+
+bool FitLoop::validate() {
+  const ProfilerSpan span(tracer_.profiler(), "validation");
+  progress_.phase = FitPhase::kValidation;
+  if (!evaluation_.run(RunningStage::kValidate, data_.loaders().val, data_.validation_batches(),
+                       progress_.validation)) {
+    if (strategy_.world_size() > 1) progress_.phase = FitPhase::kBatches;  // it is due again
+    end_by_signal();
+    return false;
+  }
+  progress_.phase = FitPhase::kAfterValidation;
+  progress_.batches_since_validation = 0;
+  progress_.seconds_since_validation = 0;
+  last_validation_ = Clock::now();
+  stop_.agree();
+  if (stop_.ends_alone()) {
+    end_by_signal();
+    return false;
+  }
+  return true;
+}
+
+void FitLoop::finish_epoch(bool complete) {
+  if (progress_.batch > 0) unlogged_step_ = unlogged_step();
+  logger_.train_metrics().begin({.batch_size = 1, .step_default = false});
+  logger_.show_epoch_values(true);
+  const auto synchronize = [&] {
+    if (strategy_.world_size() == 1) return;
+    const ProfilerSpan span(tracer_.profiler(), "synchronize_metrics");
+    logger_.train_metrics().synchronize_epoch(strategy_.collective(), had_data_ && strategy_.owns_outputs());
+  };
+  callbacks_.call_in_stages("on_train_epoch_end", &Callback::on_train_epoch_end, &Module::on_train_epoch_end,
+                            synchronize, [&] {
+                              if (complete) optimizers_.step_schedulers(Interval::kEpoch, /*plateau=*/true);
+                              logger_.log_epoch_row(logger_.train_metrics());
+                              if (complete) {
+                                progress_.phase = FitPhase::kEpochDone;
+                                logger_.train_metrics().reset();
+                              }
+                              checkpoints_.save_deferred();
+                            });
+  logger_.show_epoch_values(false);
+  if (complete) report_->check_epoch();
+  stop_.agree();
+}
+
+MetricMap FitLoop::unlogged_step() {
+  MetricMap values;
+  // A rank whose last batch was a stand-in has logged nothing.
+  if (strategy_.world_size() > 1) logger_.train_metrics().synchronize_step(strategy_.collective(), /*took_part=*/false);
+  logger_.train_metrics().visit_step([&](const metrics::Collector::Value& value) {
+    if (value.logger) values[value.name] = value.value;
+  });
+  return values;
+}
+
+void FitLoop::end_by_signal() {
+  stop_.interrupt();
+  callbacks_.save_last();
+}
+
+void FitLoop::replay_training_data() {
+  Module& module = *state_.module;
+  metrics::Collector& metrics = logger_.train_metrics();
+  if (logger_.active() != &metrics || !module.automatic_optimization)
+    throw Error("trainer",
+                "the training data can be run again only inside fit, outside of validation, and with automatic "
+                "optimization");
+  const RngStateGuard keep_random_state;
+  const at::NoGradGuard no_grad;
+  DataLoaderPosition beginning = data_.train_position();
+  beginning.batch = beginning.first_example = 0;
+  // With threads of its own, so that a pass under way goes on.
+  const DataLoader loader = data_.loaders().train.with_options(data_.loaders().train.options());
+  auto pass = loader.pass(beginning);
+  const bool together = strategy_.forwards_together();
+  const auto& limit = data_.train_batches();
+  for (int64_t batch_idx = 0; !limit || batch_idx < *limit; ++batch_idx) {
+    auto fetched = pass.next();
+    if (together ? !strategy_.any_rank(fetched.has_value(), false).first : !fetched) break;
+    const JoinScope join(state_, logger_, /*joins=*/!fetched);
+    const MutedScope muted(state_);
+    const Batch batch = data_.transfer(fetched ? std::move(*fetched) : data_.join_batch(loader), 0);
+    const ForwardScope forward(*options_.precision);
+    {
+      const auto scope = strategy_.forward_scope();
+      module.training_step(batch, batch_idx);
+    }
+    if (ControlPlane* control = strategy_.control_plane()) control->throw_if_failed();
+  }
+  // Metrics that the steps updated; those of an epoch that is not over have sums to keep.
+  if (progress_.phase == FitPhase::kEpochDone) metrics.reset();
+}
+
+void FitLoop::suggest_workers(std::chrono::nanoseconds waited, std::chrono::nanoseconds total) const {
+  const int64_t workers = data_.loaders().train.options().num_workers;
+  const double share =
+      total.count() == 0 ? 0 : static_cast<double>(waited.count()) / static_cast<double>(total.count());
+  if (share < 0.2 || total < std::chrono::seconds(2)) return;
+  const auto cores = static_cast<int64_t>(CpuCores().usable());
+  if (workers + 1 >= cores) return;
+  log::rank_zero_info_once(
+      fmt::format("{:.0f} % of the last epoch went by waiting for data; hint: num_workers = {} fetches batches "
+                  "while the step computes (now {})",
+                  100 * share, std::min(workers + 2, cores - 1), workers));
+}
+
+}  // namespace levin

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <levin/core/connectors/callback_connector.h>
+#include <levin/core/connectors/checkpoint_connector.h>
+#include <levin/core/connectors/data_connector.h>
+#include <levin/core/connectors/logger_connector.h>
+#include <levin/core/connectors/optimizer_connector.h>
+#include <levin/core/connectors/stop_controller.h>
+#include <levin/core/loops/evaluation_loop.h>
+#include <levin/core/loops/fit_report.h>
+#include <levin/core/loops/training_step.h>
+
+#include <chrono>
+#include <optional>
+#include <utility>
+
+namespace levin {
+
+/// Runs epochs of training batches, with validation when due.
+class FitLoop {
+ public:
+  FitLoop(const ResolvedOptions& options, TrainerState& state, Tracer& tracer, CallbackConnector& callbacks,
+          DataConnector& data, LoggerConnector& logger, OptimizerConnector& optimizers, StopController& stop,
+          CheckpointConnector& checkpoints, TrainingStep& step, EvaluationLoop& evaluation);
+
+  void run();
+  /// Validates a few batches before training, so that a mistake in validation shows at once. Leaves no trace in random
+  /// generators or metrics.
+  void sanity_check();
+  /// See Trainer.
+  void replay_training_data();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using BatchAndInfo = std::pair<Batch, BatchInfo>;
+  enum class BatchResult { kContinue, kEndOfEpoch };
+
+  void run_epochs();
+  void run_epoch();
+  /// Returns false when training ends inside the epoch.
+  bool train_batches();
+  /// Takes the batch that was fetched, and fetches the one after it: one batch of lookahead tells whether this is the
+  /// last one.
+  BatchAndInfo next_batch(DataLoader::Pass& pass, std::optional<Batch>& fetched);
+  /// `next`: the batch after it, where there is one.
+  BatchResult train_batch(Batch host_batch, const BatchInfo& info, const std::optional<Batch>& next);
+  bool validation_due() const;
+  /// Returns false when a signal ended it.
+  bool validate();
+  /// `complete`: false when training ends inside the epoch, which a resumed run then goes on with.
+  void finish_epoch(bool complete);
+  /// What the last step logged, where it was no logging boundary: nothing else has its values once the epoch has been
+  /// summed up. With several ranks a collective.
+  MetricMap unlogged_step();
+  void end_by_signal();
+  void suggest_workers(std::chrono::nanoseconds waited, std::chrono::nanoseconds total) const;
+  bool epoch_has_batches() const { return !data_.train_batches() || *data_.train_batches() > 0; }
+
+  const ResolvedOptions& options_;
+  TrainerState& state_;
+  FitProgress& progress_;  ///< of the state
+  Tracer& tracer_;
+  Strategy& strategy_;
+  CallbackConnector& callbacks_;
+  DataConnector& data_;
+  LoggerConnector& logger_;
+  OptimizerConnector& optimizers_;
+  StopController& stop_;
+  CheckpointConnector& checkpoints_;
+  TrainingStep& step_;
+  EvaluationLoop& evaluation_;
+  std::optional<FitReport> report_;  ///< of the fit under way
+  Clock::time_point last_validation_;
+  MetricMap unlogged_step_;  ///< what the last step of the last epoch has logged and no row shows yet
+  bool had_data_ = false;    ///< this rank has had a batch in this epoch
+};
+
+}  // namespace levin

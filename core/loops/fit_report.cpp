@@ -1,0 +1,44 @@
+#include <levin/core/loops/fit_report.h>
+
+#include <levin/core/base/log.h>
+#include <levin/core/interfaces/module.h>
+
+#include <fmt/format.h>
+
+namespace levin {
+namespace {
+
+std::string counted(int64_t count, const char* thing) {
+  return fmt::format("{} {}{}", count, thing, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+FitReport::FitReport(const TrainerState& state, const OptimizerConnector& optimizers)
+    : state_(state),
+      optimizers_(optimizers),
+      first_step_(state.progress.global_step),
+      first_batch_(state.progress.total_batches) {}
+
+void FitReport::check_epoch() {
+  if (warned_ || state_.progress.batch == 0 || state_.progress.global_step > first_step_ || optimizers_.all().empty())
+    return;
+  warned_ = true;
+  log::rank_zero_warning(
+      state_.module->automatic_optimization
+          ? "no optimizer step was taken in this epoch: every training_step returned nothing; hint: return the loss"
+          : "no optimizer step was taken in this epoch of manual optimization; hint: call optimizer().step() in "
+            "training_step");
+}
+
+void FitReport::say_end(const std::string& reason) const {
+  const FitProgress& progress = state_.progress;
+  const int64_t epochs = progress.epoch + (progress.phase == FitPhase::kEpochDone ? 1 : 0);
+  const std::string where = fmt::format("{}, {}", counted(epochs, "epoch"), counted(progress.global_step, "step"));
+  if (progress.total_batches == first_batch_)
+    log::rank_zero_warning(fmt::format("nothing was trained: training is at {} already, and {}", where, reason));
+  else
+    log::rank_zero_info(fmt::format("training ended after {}: {}", where, reason));
+}
+
+}  // namespace levin

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <levin/core/connectors/optimizer_connector.h>
+#include <levin/core/connectors/trainer_state.h>
+
+#include <cstdint>
+#include <string>
+
+namespace levin {
+
+/// What a fit did since it began, and why it ended, in words. Nothing that was not trained goes without a word.
+class FitReport {
+ public:
+  FitReport(const TrainerState& state, const OptimizerConnector& optimizers);
+
+  /// Warns, once a fit, where the epoch that has just ended took no optimizer step though it had batches.
+  void check_epoch();
+  /// Says why training ended, and warns where it ended before its first batch. `reason`: what ended it inside the loop.
+  void say_end(const std::string& reason) const;
+
+ private:
+  const TrainerState& state_;
+  const OptimizerConnector& optimizers_;
+  const int64_t first_step_;
+  const int64_t first_batch_;
+  bool warned_ = false;
+};
+
+}  // namespace levin

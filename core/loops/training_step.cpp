@@ -1,0 +1,292 @@
+#include <levin/core/loops/training_step.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/connectors/error_context.h>
+#include <levin/core/precision/full_precision.h>
+#include <levin/core/precision/precision.h>
+
+#include <ATen/ops/tensor.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace levin {
+namespace {
+
+void require_scalar_loss(const at::Tensor& loss) {
+  if (loss.numel() != 1)
+    throw Error("module",
+                fmt::format("training_step must return a scalar loss; got shape {}; hint: take its mean or sum",
+                            c10::str(loss.sizes())));
+  if (!loss.requires_grad())
+    throw Error("module",
+                "the loss of training_step does not depend on any parameter that requires a gradient; hint: it may "
+                "have been detached, computed without gradients, or all parameters may be frozen");
+}
+
+}  // namespace
+
+TrainingStep::TrainingStep(const ResolvedOptions& options, TrainerState& state, Tracer& tracer,
+                           CallbackConnector& callbacks, LoggerConnector& logger, OptimizerConnector& optimizers)
+    : options_(options),
+      state_(state),
+      tracer_(tracer),
+      strategy_(*options.strategy),
+      precision_(*options.precision),
+      callbacks_(callbacks),
+      logger_(logger),
+      optimizers_(optimizers),
+      closure_([this] { return run_closure(); }) {}
+
+const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
+  FitProgress& progress = state_.progress;
+  Module& module = *state_.module;
+  stepped_ = false;
+  batch_ = &batch;
+  info_ = info;
+  output_ = StepOutput();
+  data_ended_ = false;
+  if (!module.automatic_optimization) {
+    run_manually();
+    return output_;
+  }
+  if (progress.window_index == 0) {
+    const int64_t accumulate = optimizers_.accumulation().at(progress.epoch);
+    progress.window_size = info.remaining ? std::min(accumulate, *info.remaining + 1) : accumulate;
+    progress.window_has_gradients = false;
+  }
+  window_ = {.sync = progress.window_index + 1 == progress.window_size || info.is_last,
+             .index = progress.window_index,
+             .size = progress.window_size,
+             .counts_participants = info.counts_participants,
+             .participation = info.weight,
+             .has_next = info.has_next};
+  closure_ran_ = false;
+  replays_ = false;
+  replays_ = recorded_ != nullptr && !guard_ && window_.size == 1 && !info.counts_participants && info.weight == 1 &&
+             recorded_->begin(batch);
+  if (window_.sync && !optimizers_.all().empty()) {
+    call_user(state_, "optimizer_step", module,
+              [&] { module.optimizer_step(progress.epoch, info.batch_idx, *optimizers_.all().front(), closure_); });
+    if (!closure_ran_)
+      throw Error("module",
+                  "optimizer_step did not run its closure, so nothing was trained; hint: call "
+                  "optimizer.step(closure), or closure() yourself");
+  } else {
+    run_closure();
+  }
+  if (window_.sync) end_window();
+  progress.window_index = window_.sync ? 0 : progress.window_index + 1;
+  return output_;
+}
+
+/// The module calls backward and steps its optimizers itself.
+void TrainingStep::run_manually() {
+  if (info_.counts_participants) count_participants();
+  {
+    const ProfilerSpan span(tracer_.profiler(), "strategy.manual_step");
+    output_ = guarded([this] { return strategy_.manual_step(*batch_, *this); });
+  }
+  info_.weight = 1;  // of a backward that a hook runs
+  end_window();
+}
+
+/// Gradients of several optimizers of one batch have one scale, which therefore changes when all have stepped.
+void TrainingStep::end_window() {
+  if (!stepped_) return;
+  const ProfilerSpan span(tracer_.profiler(), "precision.end_window");
+  if (replays_)
+    recorded_->end_window();
+  else
+    precision_.end_window();
+  const bool boundary = state_.progress.global_step % options_.given.log_every_n_steps == 0;
+  state_.progress.scheduler_steps_held_back += precision_.take_skipped_steps(/*wait=*/boundary);
+}
+
+bool TrainingStep::schedulers_are_due() {
+  if (!stepped_) return false;
+  if (state_.progress.scheduler_steps_held_back == 0) return true;
+  --state_.progress.scheduler_steps_held_back;
+  return false;
+}
+
+at::Tensor TrainingStep::run_closure() {
+  closure_ran_ = true;
+  const ProfilerSpan span(tracer_.profiler(), "strategy.forward_backward");
+  output_ = guarded([this] { return strategy_.forward_backward(*batch_, *this, window_); });
+  return output_.loss();
+}
+
+StepOutput TrainingStep::step(Module& module, const Batch& batch) {
+  const Activity activity(tracer_, "training_step");
+  if (replays_) return recorded_->forward();
+  const ForwardScope scope(precision_);
+  return call_user(
+      state_, "training_step", module, [&] { return module.training_step(batch, info_.batch_idx); }, batch,
+      info_.batch_idx);
+}
+
+StepOutput TrainingStep::step_end(StepOutput output) {
+  if (replays_) return output;  // The graph is of both.
+  const ForwardScope scope(precision_);
+  return call_user(state_, "training_step_end", *state_.module,
+                   [&] { return state_.module->training_step_end(std::move(output)); });
+}
+
+std::shared_ptr<void> TrainingStep::forward_scope() { return std::make_shared<ForwardScope>(precision_); }
+
+void TrainingStep::before_backward(StepOutput& output) {
+  require_scalar_loss(output.loss());
+  if (!state_.progress.window_has_gradients || optimizers_.all().empty() ||
+      optimizers_.all().front()->needs_closure()) {
+    state_.progress.window_has_gradients = true;
+    for (OptimizerHandle* optimizer : optimizers_.all()) {
+      callbacks_.call("on_before_zero_grad", &Callback::on_before_zero_grad, &Module::on_before_zero_grad, *optimizer);
+      // Gradients that a graph writes stay where they are.
+      if (replays_) continue;
+      const ProfilerSpan span(tracer_.profiler(), "zero_grad");
+      call_user(state_, "optimizer_zero_grad", *state_.module, [&] { state_.module->optimizer_zero_grad(*optimizer); });
+    }
+  }
+  callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, output.loss());
+}
+
+void TrainingStep::backward(StepOutput& output) {
+  const Activity activity(tracer_, "backward");
+  if (replays_) return recorded_->backward();
+  at::Tensor loss = output.loss();
+  if (info_.weight != 1) loss = loss * info_.weight;
+  if (window_.size > 1) loss = loss / static_cast<double>(window_.size);
+  noting_errors([&] { precision_.scale_loss(loss).backward(); },
+                [](ErrorNotes& notes) {
+                  if (notes.place.empty()) notes.place = "backward";
+                });
+}
+
+void TrainingStep::after_backward() {
+  callbacks_.call("on_after_backward", &Callback::on_after_backward, &Module::on_after_backward);
+}
+
+void TrainingStep::drive_optimizer(OptimizerHandle& optimizer, const OptimizerHandle::Closure& closure) {
+  StepScaling scaling;
+  bool ready = true;
+  if (optimizer.needs_closure() && closure) {
+    // The optimizer evaluates the model itself, as often as it likes; the hooks run at every evaluation.
+    optimizer.take_step({}, [&] {
+      at::Tensor loss = closure();
+      if (!loss.defined())
+        throw Error("module",
+                    "training_step gave no loss to an optimizer that needs one (LBFGS); a batch cannot be skipped");
+      prepare_step(optimizer, scaling);
+      return loss;
+    });
+  } else {
+    if (closure) closure();
+    // A window of which every batch was skipped has nothing to step with.
+    ready = !state_.module->automatic_optimization || state_.progress.window_has_gradients;
+    if (ready && window_.counts_participants && state_.module->automatic_optimization) {
+      const ProfilerSpan span(tracer_.profiler(), "strategy.participation");
+      const auto [mean, any_next] = strategy_.participation();
+      data_ended_ = !any_next;
+      ready = mean > 0;
+      if (ready && mean != 1) optimizers_.scale_gradients(1 / mean);
+    }
+    if (ready) {
+      if (state_.module->automatic_optimization && !window_.counts_participants) scale_partial_window();
+      prepare_step(optimizer, scaling);
+      const Activity activity(tracer_, "optimizer_step");
+      if (replays_)
+        recorded_->update();
+      else
+        optimizer.take_step(scaling);
+      const ProfilerSpan span(tracer_.profiler(), "strategy.finish_step");
+      strategy_.finish_step();
+    }
+  }
+  if (!ready) return;
+  stepped_ = true;
+  ++state_.progress.global_step;
+}
+
+/// Manual optimization: a module may run backward as often as it likes, so that ranks tell each other beforehand who
+/// has data.
+void TrainingStep::count_participants() {
+  const ProfilerSpan span(tracer_.profiler(), "strategy.participation");
+  at::Tensor counts = at::tensor({info_.weight, info_.has_next ? 1.0 : 0.0}, at::kDouble).to(strategy_.root_device());
+  strategy_.collective().all_reduce(counts, ReduceOp::kMean)->wait();
+  const at::Tensor means = counts.cpu();
+  const double* mean = means.const_data_ptr<double>();
+  if (mean[0] > 0) info_.weight /= mean[0];
+  data_ended_ = mean[1] == 0;
+}
+
+/// An unsized loader ended inside a window: what was divided by the window's planned size must be divided by what it
+/// holds.
+void TrainingStep::scale_partial_window() {
+  const int64_t held = window_.index + 1;
+  if (held == window_.size) return;
+  optimizers_.scale_gradients(static_cast<double>(window_.size) / static_cast<double>(held));
+}
+
+void TrainingStep::prepare_step(OptimizerHandle& optimizer, StepScaling& scaling) {
+  {
+    const ProfilerSpan span(tracer_.profiler(), "strategy.prepare_step");
+    strategy_.prepare_step();
+  }
+  {
+    const ProfilerSpan span(tracer_.profiler(), "precision.unscale");
+    scaling = replays_ ? recorded_->unscale() : precision_.unscale(optimizer.optimizer());
+    if (scaling.found_inf.defined()) strategy_.combine_found_inf(scaling.found_inf);
+  }
+  callbacks_.call("on_before_optimizer_step", &Callback::on_before_optimizer_step, &Module::on_before_optimizer_step,
+                  optimizer);
+  if (!replays_) clip_gradients(optimizer);
+}
+
+void TrainingStep::clip_gradients(OptimizerHandle& optimizer) {
+  if (options_.clip_value <= 0 || !state_.module->automatic_optimization) return;
+  const ProfilerSpan span(tracer_.profiler(), "clip_gradients");
+  call_user(state_, "configure_gradient_clipping", *state_.module, [&] {
+    state_.module->configure_gradient_clipping(optimizer, options_.clip_value, options_.clip_algorithm);
+  });
+}
+
+void TrainingStep::start_recording() {
+  if (!options_.given.cuda_graph) return;
+  recorded_ =
+      RecordedStep::make(options_, state_, logger_, optimizers_,
+                         {.forward = [this](const Batch& batch) { return step_end(step(*state_.module, batch)); },
+                          .backward = [this](StepOutput& output) { backward(output); },
+                          .update =
+                              [this](const StepScaling& scaling) {
+                                OptimizerHandle& optimizer = *optimizers_.all().front();
+                                clip_gradients(optimizer);
+                                optimizer.take_step(scaling);
+                              }});
+}
+
+void TrainingStep::manual_backward(const at::Tensor& loss, const BackwardOptions& options) {
+  const FullPrecision outside_of_autocast;  // of the forward that training_step runs in
+  if (loss.numel() != 1)
+    throw Error("module", fmt::format("manual_backward() needs a scalar loss; got shape {}; hint: take its mean or sum",
+                                      c10::str(loss.sizes())));
+  if (!loss.requires_grad())
+    throw Error("module",
+                "the loss given to manual_backward() does not depend on any parameter that requires a gradient; hint: "
+                "it may have been detached, or come from parameters of another optimizer than the one toggled");
+  at::Tensor start = loss;
+  callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, start);
+  {
+    const Activity activity(tracer_, "backward");
+    if (info_.weight != 1) start = start * info_.weight;
+    strategy_.manual_backward(precision_.scale_loss(start), options);
+  }
+  const auto& optimizers = optimizers_.all();
+  const bool toggled = std::any_of(optimizers.begin(), optimizers.end(),
+                                   [](const OptimizerHandle* optimizer) { return optimizer->is_toggled(); });
+  for (OptimizerHandle* optimizer : optimizers)
+    if (optimizer->is_toggled() || !toggled) optimizer->note_backward();
+  after_backward();
+}
+
+}  // namespace levin

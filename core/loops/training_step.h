@@ -1,0 +1,99 @@
+#pragma once
+
+#include <levin/core/connectors/callback_connector.h>
+#include <levin/core/connectors/logger_connector.h>
+#include <levin/core/connectors/optimizer_connector.h>
+#include <levin/core/interfaces/strategy.h>
+#include <levin/core/loops/recorded_step.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace levin {
+
+/// Where a training batch stands among the others, on this rank and on all.
+struct BatchInfo {
+  int64_t batch_idx = 0;
+  bool is_last = false;                   ///< no batch follows in this epoch, on any rank
+  std::optional<int64_t> remaining = {};  ///< batches that follow; nothing when unknown
+  double weight = 1;                      ///< of this rank's loss in the mean over the ranks; 0 where it has no data
+  bool counts_participants = false;       ///< see StepWindow
+  bool has_next = true;                   ///< see StepWindow
+  bool has_data = true;                   ///< false: this rank joins the others' step; see JoinScope
+  int64_t samples = 0;                    ///< examples in the batch, of all ranks
+};
+
+/// Trains on one batch: forward, backward and, at the end of an accumulation window, the optimizer step.
+class TrainingStep final : private StepPhases {
+ public:
+  TrainingStep(const ResolvedOptions& options, TrainerState& state, Tracer& tracer, CallbackConnector& callbacks,
+               LoggerConnector& logger, OptimizerConnector& optimizers);
+
+  const StepOutput& run(const Batch& batch, const BatchInfo& info);
+  /// What the last batch gave.
+  const StepOutput& output() const { return output_; }
+  /// Whether the window just reduced has shown that no rank has data for another batch.
+  bool data_ended() const { return data_ended_; }
+  /// Whether schedulers follow the batch just run: it took a step, and none that was skipped in half precision is still
+  /// to be made up for. To be asked once a batch.
+  bool schedulers_are_due();
+
+  /// Takes an optimizer's step with all that belongs to it; see OptimizerHandle::Driver.
+  void drive_optimizer(OptimizerHandle& optimizer, const OptimizerHandle::Closure& closure);
+  /// Runs backward in manual optimization; see Module.
+  void manual_backward(const at::Tensor& loss, const BackwardOptions& options);
+
+  /// Runs forward and backward of a batch, or a whole step of manual optimization.
+  using ForwardBackward = std::function<StepOutput()>;
+  /// Puts something around each of them: a dry run that may run out of memory. nullptr takes it away.
+  void set_guard(std::function<StepOutput(const ForwardBackward&)> guard) { guard_ = std::move(guard); }
+
+  /// Records steps and replays them from here on, where the options ask for it. Called on the thread that trains.
+  void start_recording();
+  void end_recording() { recorded_.reset(); }
+
+ private:
+  Module& module() override { return *state_.module; }
+  StepOutput step(Module& module, const Batch& batch) override;
+  StepOutput step_end(StepOutput output) override;
+  void before_backward(StepOutput& output) override;
+  void backward(StepOutput& output) override;
+  void after_backward() override;
+  std::shared_ptr<void> forward_scope() override;
+
+  at::Tensor run_closure();
+  StepOutput guarded(const ForwardBackward& run) { return guard_ ? guard_(run) : run(); }
+  void run_manually();
+  void prepare_step(OptimizerHandle& optimizer, StepScaling& scaling);
+  void clip_gradients(OptimizerHandle& optimizer);
+  void end_window();
+  void count_participants();
+  void scale_partial_window();
+
+  const ResolvedOptions& options_;
+  TrainerState& state_;
+  Tracer& tracer_;
+  Strategy& strategy_;
+  Precision& precision_;
+  CallbackConnector& callbacks_;
+  LoggerConnector& logger_;
+  OptimizerConnector& optimizers_;
+  const OptimizerHandle::Closure closure_;
+  std::function<StepOutput(const ForwardBackward&)> guard_;
+  std::unique_ptr<RecordedStep> recorded_;
+
+  // ---- The batch under way.
+  const Batch* batch_ = nullptr;
+  BatchInfo info_;
+  StepWindow window_;
+  StepOutput output_;
+  bool stepped_ = false;  ///< it took an optimizer step
+  bool data_ended_ = false;
+  bool closure_ran_ = false;
+  bool replays_ = false;  ///< its step is replayed from the recorded one
+};
+
+}  // namespace levin

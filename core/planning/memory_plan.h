@@ -1,0 +1,148 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+/// Bytes that grow with the examples in a batch.
+struct BatchBytes {
+  double fixed = 0;
+  double per_example = 0;
+
+  /// Through two measured points; of one batch size only: all of it is for examples.
+  static BatchBytes through(int64_t batch, int64_t bytes, int64_t other_batch, int64_t other_bytes);
+  int64_t at(int64_t batch) const;
+
+  BatchBytes& operator+=(const BatchBytes& other);
+};
+
+/// What a forward leaves for backward.
+struct ActivationNeeds {
+  BatchBytes bytes;
+  int64_t weight_copies = 0;  ///< of them, parameters that autocast converts
+};
+
+/// Some parameters of a model.
+struct WeightNeeds {
+  int64_t elements = 0;
+  int64_t bytes = 0;               ///< in the type that the optimizer steps
+  int64_t trainable_elements = 0;  ///< frozen parameters have no gradient
+  int64_t trainable_bytes = 0;
+
+  WeightNeeds& operator+=(const WeightNeeds& other);
+};
+
+/// The levin::Sequential that a pipeline would cut.
+struct ChainNeeds {
+  struct Element {
+    WeightNeeds weights;  ///< tied ones are counted with each element that has them
+    BatchBytes saved;     ///< by its forward for backward, its input included where it is the first to save it
+    BatchBytes result;    ///< what it gives to the next one
+  };
+  std::vector<Element> elements;  ///< none: there is no such sequential, or a step does not call it once
+  WeightNeeds outside;            ///< weights that are in no element: every stage has them
+  BatchBytes saved_before;        ///< by the rest of the step, on the first stage
+  BatchBytes saved_after;         ///< on the last stage
+};
+
+/// What a training step needs on one device: the measurements that a plan is made from.
+struct TrainingNeeds {
+  WeightNeeds weights;             ///< of the whole model
+  std::vector<WeightNeeds> units;  ///< those that stage 3 gathers one by one, each with what is its own
+  WeightNeeds outside;             ///< in no unit, or shared by several: whole during the whole step under stage 3
+  /// Bytes of an element in which forward and backward compute under mixed precision; unset: as the parameters are.
+  std::optional<int64_t> compute_size;
+  int64_t buffers = 0;          ///< bytes
+  int64_t optimizer_state = 0;  ///< bytes of tensors that have an element for each of a parameter
+  int64_t counters = 0;         ///< bytes of the rest of the optimizer's state, which no rank divides
+  bool element_wise = true;     ///< the optimizer can step a part of a parameter
+  bool is_on_host = false;      ///< the device's memory is the host's: offload would save nothing
+
+  int64_t batch_size = 1;      ///< examples in a batch of one rank, or of all together
+  bool divides_batch = false;  ///< the latter
+  int64_t micro_batches = 1;   ///< in an optimizer step
+  ActivationNeeds activations;
+  /// The same if units are recomputed in backward: `kept`, and one of `inside` at a time. No `inside`: there are no
+  /// units.
+  ActivationNeeds kept;
+  std::vector<ActivationNeeds> inside;
+  ChainNeeds chain;
+
+  int64_t batch_on(int64_t devices) const;
+};
+
+/// One way to train, and what it takes on each rank, in bytes; of its device, where nothing else is said.
+struct PlanRow {
+  std::string strategy;      ///< single_device, ddp, sharded or pipeline
+  int64_t stage = 0;         ///< of sharded
+  bool offload = false;      ///< of sharded: what is divided is in the host's memory
+  int64_t stages = 0;        ///< of pipeline, whose row is about the rank that needs most
+  int64_t pipelines = 0;     ///< side by side
+  double bubble = 0;         ///< of pipeline: the part of a step in which a rank is idle
+  bool checkpoints = false;  ///< units (of pipeline: stages) are recomputed in backward
+  int64_t parameters = 0;    ///< buffers, and under mixed precision a rank's part of what the optimizer steps, included
+  int64_t gradients = 0;
+  int64_t optimizer = 0;
+  int64_t activations = 0;    ///< of a batch
+  int64_t gathered = 0;       ///< what is there whole for a moment only: units of stage 3, buckets of stage 2
+  int64_t widened = 0;        ///< gradients in the optimizer's type, during its step: activations are gone then
+  int64_t host = 0;           ///< with offload, the most that is in the host's memory at once
+  int64_t communication = 0;  ///< that a rank sends to others in an optimizer step
+  int64_t largest_batch = 0;  ///< examples on a rank that fit; 0: not even one; kAnyBatch: memory sets no limit
+  bool is_possible = true;    ///< the optimizer can be divided (by sharded)
+  bool fits = false;
+
+  static constexpr int64_t kAnyBatch = int64_t{1} << 40;
+  /// The most that is on the device at once.
+  int64_t total() const { return parameters + gradients + optimizer + std::max(activations + gathered, widened); }
+};
+
+/// The ways to train on so many devices.
+struct MemoryPlan {
+  int64_t devices = 1;
+  int64_t memory = 0;  ///< bytes for each rank
+  int64_t batch_size = 1;
+  std::vector<PlanRow> rows;
+
+  /// Of the rows that fit, the one that communicates least; of those alike, the one that leaves everything on the
+  /// device, then the one that recomputes nothing, and then the simplest. A pipeline, whose ranks are idle at times,
+  /// where nothing else fits. nullptr: none fits.
+  const PlanRow* cheapest() const;
+};
+
+/// What each strategy takes, with all other options at their defaults. With Psi elements of p bytes as a parameter, g
+/// as a gradient and s as optimizer state, and N ranks (Rajbhandari et al., "ZeRO: Memory optimizations toward training
+/// trillion parameter models", 2020, arXiv:1910.02054), a rank holds
+///
+///     ddp      (p + g + s) Psi
+///     stage 1  (p + g) Psi + s Psi / N
+///     stage 2  p Psi + (g + s) Psi / N
+///     stage 3  (p + g + s) Psi / N
+///
+/// and a ring sends 2 Psi (N - 1) / N elements for each rank and step: gradients are reduced and scattered, then they
+/// (ddp) or parameters (stages 1 and 2) are gathered. Stage 3 gathers parameters twice, before forward and backward.
+/// In a step of several micro-batches stages 2 and 3 reduce, and stage 3 gathers, for each of them.
+///
+/// Under mixed precision the ranks of `sharded` hold whole parameters and gradients in `compute_size`, and their part
+/// of both in the optimizer's type besides, of gradients during its step; the other strategies have both in the
+/// optimizer's type, and autocast's copies.
+///
+/// With offload stage 3 has its part of parameters, gradients and state in the host's memory, and on the device what is
+/// whole for a moment, buffers and activations. It is planned where the device is not the host. The other stages are
+/// not: what they keep whole stays on the device, and what they divide is little on many ranks.
+///
+/// `pipeline` has a stage on each device where the sequential has that many elements, else as many stages as divide the
+/// devices, and pipelines side by side, each with a rank's batch. It is planned with its schedule 1f1b, 8 micro-batches
+/// and a cut that makes parameters alike. With p stages and m micro-batches stage s, from 0 on, holds what it saves for
+/// min(m, p - s) of them and is idle for (p - 1) / (m + p - 1) of a step (Narayanan et al., "PipeDream", 2019,
+/// arXiv:1806.03377). It sends results to the next stage and gradients of its inputs to the one before.
+MemoryPlan plan_memory(const TrainingNeeds& needs, int64_t devices, int64_t memory);
+
+/// Plans as a table for people, in MiB, with the cheapest of each and how to set it.
+std::string plan_table(const std::vector<MemoryPlan>& plans);
+
+}  // namespace levin

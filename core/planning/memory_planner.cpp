@@ -1,0 +1,394 @@
+#include <levin/core/planning/memory_planner.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/devices/device_spec.h>
+#include <levin/core/devices/memory_stats.h>
+#include <levin/core/nn/activation_meter.h>
+#include <levin/core/nn/outermost_sequentials.h>
+#include <levin/core/nn/sequential.h>
+#include <levin/core/nn/unit_patterns.h>
+#include <levin/core/optim/optimizer_capabilities.h>
+#include <levin/core/optim/optimizer_state.h>
+#include <levin/core/precision/precision.h>
+#include <levin/core/trainer/dry_run.h>
+#include <levin/core/trainer/trainer.h>
+
+#include <fmt/format.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <map>
+#include <memory>
+#include <unordered_set>
+#include <utility>
+
+namespace levin {
+
+// ---- Options
+
+DeviceCounts ConfigCodec<DeviceCounts>::parse(const Config& node, const std::string& path) {
+  std::vector<Config> items;
+  if (node.is_sequence()) {
+    items = node.items();
+  } else if (node.is_scalar()) {
+    for (size_t begin = 0; begin <= node.text().size();) {
+      const size_t end = std::min(node.text().find(',', begin), node.text().size());
+      items.push_back(Config::scalar(node.text().substr(begin, end - begin), /*quoted=*/false, node.origin()));
+      begin = end + 1;
+    }
+  }
+  if (items.empty()) throw_wrong_type(node, path, type_name());
+  DeviceCounts counts;
+  for (const Config& item : items) {
+    counts.values.push_back(ConfigCodec<int64_t>::parse(item, path));
+    if (counts.values.back() < 1) throw_out_of_range(node.origin(), path, "at least 1", item.text());
+  }
+  return counts;
+}
+
+Config ConfigCodec<DeviceCounts>::dump(const DeviceCounts& value) {
+  return ConfigCodec<std::vector<int64_t>>::dump(value.values);
+}
+
+MemorySize ConfigCodec<MemorySize>::parse(const Config& node, const std::string& path) {
+  static const std::map<std::string, double> kUnits = {
+      {"", 1},      {"B", 1},        {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
+      {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
+  };
+  constexpr const char* kExpected = "a size such as 80GiB, 24GB, 512MiB or a number of bytes, above 0";
+  if (node.is_null()) return {};
+  if (!node.is_scalar()) throw_wrong_type(node, path, kExpected);
+  const std::string& text = node.text();
+  double number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  std::string unit(rest, text.data() + text.size());
+  unit.erase(0, std::min(unit.find_first_not_of(' '), unit.size()));
+  const auto factor = kUnits.find(unit);
+  if (error != std::errc() || factor == kUnits.end()) throw_wrong_type(node, path, kExpected);
+  const double bytes = number * factor->second;
+  if (!(bytes >= 1) || bytes > static_cast<double>(std::numeric_limits<int64_t>::max() / 2))
+    throw_wrong_type(node, path, kExpected);
+  return {static_cast<int64_t>(bytes)};
+}
+
+Config ConfigCodec<MemorySize>::dump(const MemorySize& value) {
+  return ConfigCodec<std::optional<int64_t>>::dump(value.bytes);
+}
+
+void PlanOptions::describe(Schema<PlanOptions>& schema) {
+  schema.field("devices", &PlanOptions::devices, "how many devices to plan for, each number by itself");
+  schema.field(
+      "memory", &PlanOptions::memory,
+      "of each device; null: all of this machine's GPU, or what its memory has left, divided by the ranks of a "
+      "host");
+  schema
+      .field("measure_steps", &PlanOptions::measure_steps,
+             "steps of the configured training that are then run, to measure what was planned; 0: none, else at least "
+             "2")
+      .require("0, or at least 2", [](int64_t steps) { return steps == 0 || steps >= 2; });
+}
+
+TrainerOptions planning_options(TrainerOptions planned, std::shared_ptr<MemoryPlanner> planner) {
+  // More GPUs may be planned with than there are here.
+  constexpr int64_t kAnyNumber = 1 << 16;
+  const at::Device device =
+      resolve_devices(planned.accelerator, planned.devices, planned.gpus, cuda_device_count() > 0 ? kAnyNumber : 0)
+          .front();
+  planned.accelerator = device.is_cuda() ? "cuda" : "cpu";
+  planned.gpus = GpuSpec();
+  planned.devices = 1;
+  planned.num_nodes = 1;
+  planned.strategy = "single_device";
+  planned.sync_batchnorm = false;
+  planned.cuda_graph = false;
+  planned.fast_dev_run = false;
+  planned.overfit_batches = 0.0;
+  planned.accumulate_grad_batches = 1;
+  planned.activation_checkpointing = {};
+  planned.callbacks = {Spec<Callback>(std::shared_ptr<Callback>(std::move(planner)))};
+  planned.logger = false;
+  planned.enable_checkpointing = false;
+  planned.enable_progress_bar = false;
+  planned.enable_model_summary = false;
+  planned.num_sanity_val_steps = 0;
+  return planned;
+}
+
+// ---- Measuring
+
+namespace {
+
+bool is_inside(const std::string& name, const std::string& unit) {
+  return unit.empty() || name.starts_with(unit + ".");
+}
+
+WeightNeeds weight_needs(const at::Tensor& parameter) {
+  const auto bytes = static_cast<int64_t>(parameter.nbytes());
+  const bool trains = parameter.requires_grad();
+  return {.elements = parameter.numel(),
+          .bytes = bytes,
+          .trainable_elements = trains ? parameter.numel() : 0,
+          .trainable_bytes = trains ? bytes : 0};
+}
+
+/// The parameters of each unit, of none of them (or of several) last, as `sharded` divides them.
+std::vector<WeightNeeds> weights_by_unit(torch::nn::Module& module) {
+  constexpr size_t kNone = std::numeric_limits<size_t>::max();
+  const std::vector<NamedUnit> units = named_units(module);
+  const auto innermost = [&](const std::string& name) {
+    size_t found = kNone;
+    for (size_t i = 0; i < units.size(); ++i)
+      if (is_inside(name, units[i].path) && (found == kNone || units[i].path.size() >= units[found].path.size()))
+        found = i;
+    return found;
+  };
+  // Under all of its names, of which named_parameters() has the first alone.
+  std::map<const void*, std::pair<at::Tensor, size_t>> owners;
+  for (const auto& part : module.named_modules(/*name_prefix=*/"", /*include_self=*/true)) {
+    const std::string prefix = part.key().empty() ? "" : part.key() + ".";
+    for (const auto& item : part.value()->named_parameters(/*recurse=*/false)) {
+      const size_t unit = innermost(prefix + item.key());
+      const auto [owner, is_new] = owners.try_emplace(item.value().unsafeGetTensorImpl(), item.value(), unit);
+      if (!is_new && owner->second.second != unit) owner->second.second = kNone;
+    }
+  }
+  std::vector<WeightNeeds> needs(units.size() + 1);
+  for (const auto& [key, owner] : owners) {
+    const auto& [parameter, unit] = owner;
+    needs[unit == kNone ? units.size() : unit] += weight_needs(parameter);
+  }
+  return needs;
+}
+
+/// Adds the tensors of an optimizer's state to those that have elements like a parameter, and to the rest.
+void add_state(const State& state, TrainingNeeds& needs) {
+  if (state.is_tensor()) {
+    const at::Tensor& tensor = state.as_tensor();
+    (tensor.numel() > 1 ? needs.optimizer_state : needs.counters) += static_cast<int64_t>(tensor.nbytes());
+  }
+  if (state.is_map())
+    for (const auto& [name, item] : state.as_map()) add_state(item, needs);
+  if (state.is_list())
+    for (const auto& item : state.as_list()) add_state(item, needs);
+}
+
+/// Those that checkpointing would recompute, without those inside of others.
+std::vector<NamedUnit> checkpointed_units(torch::nn::Module& module, const ActivationCheckpointingOptions& options) {
+  std::vector<NamedUnit> units = named_units(module);
+  if (units.empty()) return units;
+  units = select_units(module, options.units.empty() ? std::vector<std::string>{"*"} : options.units,
+                       "trainer.activation_checkpointing");
+  std::vector<NamedUnit> outermost;
+  for (size_t i = 0; i < units.size(); i += static_cast<size_t>(options.units.empty() ? 1 : options.every)) {
+    const bool nested = std::any_of(outermost.begin(), outermost.end(),
+                                    [&](const NamedUnit& other) { return is_inside(units[i].path, other.path); });
+    if (!nested) outermost.push_back(units[i]);
+  }
+  return outermost;
+}
+
+/// While it lives, notes what the elements of a sequential save for backward and give to the next one.
+class ChainMeter final : private UnitHook {
+ public:
+  struct Bytes {
+    int64_t saved = 0;
+    int64_t result = 0;
+  };
+
+  /// `meter` is at work. nullptr: there is nothing to note.
+  ChainMeter(SequentialImpl* sequential, const ActivationMeter& meter) : sequential_(sequential), meter_(meter) {
+    if (sequential_ == nullptr) return;
+    for (size_t i = 0; i < sequential_->size(); ++i) sequential_->element(i).add_hook(*this);
+  }
+  ~ChainMeter() override {
+    if (sequential_ == nullptr) return;
+    for (size_t i = 0; i < sequential_->size(); ++i) sequential_->element(i).remove_hook(*this);
+  }
+  ChainMeter(const ChainMeter&) = delete;
+  ChainMeter& operator=(const ChainMeter&) = delete;
+
+  /// Of each element, in order; none where the sequential was not called once.
+  std::vector<Bytes> elements() const {
+    return sequential_ != nullptr && elements_.size() == sequential_->size() ? elements_ : std::vector<Bytes>();
+  }
+  /// Saved before the first element.
+  int64_t saved_before() const { return saved_before_; }
+
+ private:
+  void before_forward(UnitCall& /*call*/) override {
+    if (elements_.empty()) saved_before_ = meter_.now().all;
+    saved_ = meter_.now().all;
+  }
+  void after_forward(UnitCall& call) override {
+    Bytes bytes{.saved = meter_.now().all - saved_};
+    call.for_each_result([&](at::Tensor& tensor) {
+      if (tensor.defined()) bytes.result += static_cast<int64_t>(tensor.nbytes());
+    });
+    elements_.push_back(bytes);
+  }
+
+  SequentialImpl* sequential_;
+  const ActivationMeter& meter_;
+  int64_t saved_ = 0;
+  int64_t saved_before_ = 0;
+  std::vector<Bytes> elements_;
+};
+
+/// The sequential that a pipeline would cut; nullptr: it could not.
+SequentialImpl* sequential_of(Module& module) {
+  const auto found = outermost_sequentials(module);
+  return found.size() == 1 && module.automatic_optimization ? found.begin()->second : nullptr;
+}
+
+/// The weights of a chain's elements, and those of the module in none of them.
+void add_weights(Module& module, SequentialImpl& sequential, ChainNeeds& chain) {
+  std::unordered_set<const void*> inside;
+  chain.elements.resize(sequential.size());
+  for (size_t i = 0; i < sequential.size(); ++i) {
+    const auto& of_element = sequential.element(i).module();
+    if (of_element == nullptr) continue;
+    for (const at::Tensor& parameter : of_element->parameters()) {
+      inside.insert(parameter.unsafeGetTensorImpl());
+      chain.elements[i].weights += weight_needs(parameter);
+    }
+  }
+  for (const at::Tensor& parameter : module.parameters())
+    if (!inside.contains(parameter.unsafeGetTensorImpl())) chain.outside += weight_needs(parameter);
+}
+
+}  // namespace
+
+struct MemoryPlanner::Measured {
+  DryRun::Result result = DryRun::Result::kDone;
+  SavedByForward saved;
+  std::vector<ChainMeter::Bytes> chain;
+  int64_t saved_before_chain = 0;
+  bool evaluates_loss = false;  ///< the optimizer does
+  TrainingNeeds optimizer;      ///< its state alone
+};
+
+MemoryPlanner::MemoryPlanner(const PlanOptions& options, const TrainerOptions& planned)
+    : options_(options), planned_(planned) {
+  schema_of<PlanOptions>().validate(options, "plan");
+}
+
+MemoryPlanner::Measured MemoryPlanner::measure(Trainer& trainer, Module& module, int64_t batch_size) const {
+  Measured measured;
+  DryRun dry_run(trainer, {.batch_size = batch_size, .may_run_out_of_memory = true});
+  {
+    ActivationMeter meter(module, checkpointed_units(module, planned_.activation_checkpointing));
+    const ChainMeter chain(sequential_of(module), meter);
+    measured.result = dry_run.step();
+    measured.saved = meter.most();
+    measured.chain = chain.elements();
+    measured.saved_before_chain = chain.saved_before();
+  }
+  if (measured.result != DryRun::Result::kDone) return measured;
+  for (const OptimizerHandle* handle : trainer.optimizers()) {
+    const torch::optim::Optimizer& optimizer = handle->optimizer();
+    State state = optim::optimizer_state_dict(optimizer, trainer.parameter_names());
+    state.as_map().erase("groups");
+    add_state(state, measured.optimizer);
+    measured.optimizer.element_wise &= optim::capabilities_of(optimizer).element_wise;
+    measured.evaluates_loss |= optim::capabilities_of(optimizer).needs_closure;
+  }
+  return measured;
+}
+
+void MemoryPlanner::on_fit_start(Trainer& trainer, Module& module) {
+  report_.clear();
+  plans_.clear();
+  plan(trainer, module);
+}
+
+void MemoryPlanner::plan(Trainer& trainer, Module& module) {
+  const DataLoader& loader = trainer.train_dataloader();
+  const int64_t configured = loader.batch_size(/*world_size=*/1);
+
+  // A batch that does not fit here is extrapolated from smaller ones; so is one that there are too few examples for.
+  int64_t batch = std::min(configured, loader.num_examples().value_or(configured));
+  if (batch == 0) throw Error("plan", "there are no training data; a plan measures a step on a batch of them");
+  Measured first = measure(trainer, module, batch);
+  while (first.result == DryRun::Result::kOutOfMemory && batch > 1) {
+    batch /= 2;
+    first = measure(trainer, module, batch);
+  }
+  const int64_t other_batch = batch > 1 ? batch / 2 : loader.num_examples().value_or(2) > 1 ? 2 : 1;
+  Measured other = first;
+  if (first.result == DryRun::Result::kDone && other_batch != batch) other = measure(trainer, module, other_batch);
+  for (const Measured* measured : {&first, &other}) {
+    if (measured->result == DryRun::Result::kInterrupted) {
+      report_ = "no plan: interrupted";
+      return;
+    }
+    if (measured->result == DryRun::Result::kOutOfMemory)
+      throw Error("plan",
+                  "one example in a batch runs out of memory on this machine, which must hold the model, its "
+                  "gradients and its optimizer's state to measure them; hint: plan a smaller model, and scale");
+    if (measured->result == DryRun::Result::kNoData)
+      throw Error("plan", fmt::format("there are too few training data for a batch of {} examples; hint: a smaller "
+                                      "batch_size",
+                                      batch));
+  }
+
+  needs_ = first.optimizer;
+  needs_.units = weights_by_unit(module);
+  for (const WeightNeeds& unit : needs_.units) needs_.weights += unit;
+  needs_.outside = needs_.units.back();
+  needs_.units.pop_back();
+  std::erase_if(needs_.units, [](const WeightNeeds& unit) { return unit.elements == 0; });
+  if (const auto type = trainer.precision().mixed_type())
+    needs_.compute_size = static_cast<int64_t>(elementSize(*type));
+  for (const at::Tensor& buffer : module.buffers()) needs_.buffers += static_cast<int64_t>(buffer.nbytes());
+
+  needs_.is_on_host = trainer.device().is_cpu();
+  needs_.batch_size = configured;
+  needs_.divides_batch = loader.options().global_batch_size.has_value();
+  needs_.micro_batches = planned_.accumulate_grad_batches.at(0);
+  const auto through = [&](const SavedBytes& saved, const SavedBytes& other_saved) {
+    return ActivationNeeds{.bytes = BatchBytes::through(batch, saved.all, other_batch, other_saved.all),
+                           .weight_copies = saved.weight_copies};
+  };
+  needs_.activations = through(first.saved.whole, other.saved.whole);
+  needs_.kept = through(first.saved.kept, other.saved.kept);
+  // Calls that depend on the data are taken as they were.
+  const bool alike = first.saved.inside.size() == other.saved.inside.size();
+  for (size_t i = 0; i < first.saved.inside.size(); ++i)
+    needs_.inside.push_back(through(first.saved.inside[i], (alike ? other : first).saved.inside[i]));
+  if (!first.chain.empty() && other.chain.size() == first.chain.size() && !first.evaluates_loss) {
+    ChainNeeds& chain = needs_.chain;
+    add_weights(module, *sequential_of(module), chain);
+    const auto line = [&](int64_t bytes, int64_t other_bytes) {
+      return BatchBytes::through(batch, bytes, other_batch, other_bytes);
+    };
+    int64_t saved = first.saved_before_chain;
+    int64_t other_saved = other.saved_before_chain;
+    chain.saved_before = line(saved, other_saved);
+    for (size_t i = 0; i < chain.elements.size(); ++i) {
+      chain.elements[i].saved = line(first.chain[i].saved, other.chain[i].saved);
+      chain.elements[i].result = line(first.chain[i].result, other.chain[i].result);
+      saved += first.chain[i].saved;
+      other_saved += other.chain[i].saved;
+    }
+    chain.saved_after = line(first.saved.whole.all - saved, other.saved.whole.all - other_saved);
+  }
+
+  for (const int64_t devices : options_.devices.values)
+    plans_.push_back(plan_memory(needs_, devices, memory_on(devices, trainer.device())));
+  report_ = fmt::format("{} parameters, {} of them trained, in {}; measured on {} with batches of {} and {}\n",
+                        needs_.weights.elements, needs_.weights.trainable_elements, trainer.precision().name(),
+                        trainer.device().str(), batch, other_batch) +
+            plan_table(plans_);
+  report_.pop_back();
+}
+
+int64_t MemoryPlanner::memory_on(int64_t devices, const at::Device& device) const {
+  if (options_.memory.bytes) return *options_.memory.bytes;
+  if (!device.is_cpu()) return memory_stats(device).total;
+  const int64_t hosts = std::max<int64_t>(1, std::min(planned_.num_nodes, devices));
+  return available_host_memory() / ((devices + hosts - 1) / hosts);
+}
+
+}  // namespace levin

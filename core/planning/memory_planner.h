@@ -1,0 +1,79 @@
+#pragma once
+
+#include <levin/core/base/schema.h>
+#include <levin/core/interfaces/finder.h>
+#include <levin/core/options/options.h>
+#include <levin/core/planning/memory_plan.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+/// Numbers of devices: `8`, `[1, 8]` or `1,8`.
+struct DeviceCounts {
+  std::vector<int64_t> values = {};
+};
+
+template <>
+struct ConfigCodec<DeviceCounts> {
+  static std::string type_name() { return "integer, or list of integers"; }
+  static DeviceCounts parse(const Config& node, const std::string& path);
+  static Config dump(const DeviceCounts& value);
+};
+
+/// Bytes, as a number or with a unit: `80GiB`, `24 GB`, `512MiB`; null: unset.
+struct MemorySize {
+  std::optional<int64_t> bytes = {};
+};
+
+template <>
+struct ConfigCodec<MemorySize> {
+  static std::string type_name() { return "size such as 80GiB, bytes, or null"; }
+  static MemorySize parse(const Config& node, const std::string& path);
+  static Config dump(const MemorySize& value);
+};
+
+/// The section `plan` of a program's configuration.
+struct PlanOptions {
+  DeviceCounts devices{{1, 2, 8, 64}};
+  MemorySize memory = {};     ///< of each device; unset: as on this machine
+  int64_t measure_steps = 0;  ///< of the configured training, to measure beside the plan; 0: none
+  static void describe(Schema<PlanOptions>& schema);
+};
+
+/// Says before training what it takes: measures two steps on one device (all of it taken back, see DryRun), the second
+/// with half of the batch, and works out from that what each strategy takes on so many devices (see plan_memory).
+///
+/// It runs as a finder does (Trainer::tune) and needs a trainer of its own; see planning_options.
+class MemoryPlanner final : public Finder {
+ public:
+  /// `planned`: the options of the training that the plan is for.
+  MemoryPlanner(const PlanOptions& options, const TrainerOptions& planned);
+
+  void on_fit_start(Trainer& trainer, Module& module) override;
+  std::string report() const override { return report_; }
+
+  /// After on_fit_start.
+  const TrainingNeeds& needs() const { return needs_; }
+  const std::vector<MemoryPlan>& plans() const { return plans_; }
+
+ private:
+  struct Measured;
+  Measured measure(Trainer& trainer, Module& module, int64_t batch_size) const;
+  void plan(Trainer& trainer, Module& module);
+  int64_t memory_on(int64_t devices, const at::Device& device) const;
+
+  PlanOptions options_;
+  TrainerOptions planned_;
+  TrainingNeeds needs_;
+  std::vector<MemoryPlan> plans_;
+  std::string report_;
+};
+
+/// The same training on one device, without files and with this planner as its only callback.
+TrainerOptions planning_options(TrainerOptions planned, std::shared_ptr<MemoryPlanner> planner);
+
+}  // namespace levin
