@@ -15,7 +15,9 @@ HEAD = """# Which header has what
 the options of a class `X` are the struct `XOptions` beside it. `scripts/docs` also makes the API reference, with the comments of all.
 """
 SECTIONS = {
-    "core/trainer": "Trainer and programs",
+    "core/trainer": "Trainer",
+    "core/options": "The trainer's options",
+    "core/cli": "Programs with a command line",
     "core/interfaces": "What users derive from",
     "core/data": "Data",
     "core/metrics": "Metrics",
