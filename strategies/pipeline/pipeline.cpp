@@ -26,7 +26,6 @@
 #include <cmath>
 #include <exception>
 #include <map>
-#include <numeric>
 #include <set>
 #include <unordered_set>
 #include <utility>
@@ -114,7 +113,7 @@ void PipelineOptions::describe(Schema<PipelineOptions>& schema) {
   describe_rank_options(schema);
 }
 
-Pipeline::Pipeline(const Options& options) : RankedStrategy(rank_options(options)), options_(options) {}
+Pipeline::Pipeline(const Options& options) : RankedStrategy("pipeline", rank_options(options)), options_(options) {}
 
 Pipeline::~Pipeline() = default;
 
@@ -128,34 +127,20 @@ StrategyCapabilities Pipeline::capabilities() const {
 
 void Pipeline::setup_environment(const StrategySetup& setup) {
   RankedStrategy::setup_environment(setup);
-  if (setup.sync_batchnorm && world_size() > 1)
+  if (setup.sync_batchnorm && ranks().world_size() > 1)
     throw ConfigError(
         "trainer.sync_batchnorm does not work with strategy 'pipeline', whose ranks have different layers");
-  if (world_size() % options_.data_parallel != 0)
+  if (ranks().world_size() % options_.data_parallel != 0)
     throw ConfigError(fmt::format("pipeline.data_parallel is {}, which does not divide the {} ranks; valid: a divisor",
-                                  options_.data_parallel, world_size()));
-  if (options_.shard_optimizer && options_.data_parallel == 1 && world_size() > 1)
+                                  options_.data_parallel, ranks().world_size()));
+  if (options_.shard_optimizer && options_.data_parallel == 1 && ranks().world_size() > 1)
     throw ConfigError(
         "pipeline.shard_optimizer divides the optimizer's state over pipelines side by side, and "
         "pipeline.data_parallel is 1; hint: data_parallel: 2, or leave it out");
-  if (world_size() > 1 && activations_ == nullptr) make_groups();
-}
-
-void Pipeline::make_groups() {
-  // Neighbours are one pipeline; every rank calls for every group.
-  for (int64_t first = 0; first < world_size(); first += stages()) {
-    std::vector<int64_t> members(static_cast<size_t>(stages()));
-    std::iota(members.begin(), members.end(), first);
-    if (auto group = collective().subgroup(members)) activations_ = std::move(group);
-    if (auto group = collective().subgroup(members)) gradients_ = std::move(group);
-  }
-  replicas_.reset();
-  if (options_.data_parallel == 1) return;
-  for (int64_t stage = 0; stage < stages(); ++stage) {
-    std::vector<int64_t> members;
-    for (int64_t rank = stage; rank < world_size(); rank += stages()) members.push_back(rank);
-    if (auto group = collective().subgroup(members)) replicas_ = std::move(group);
-  }
+  if (ranks().world_size() == 1 || activations_ != nullptr) return;
+  activations_ = ranks().neighbours(stages());
+  gradients_ = ranks().neighbours(stages());
+  replicas_ = ranks().counterparts(stages());
 }
 
 Strategy::DataShare Pipeline::data_share() {
@@ -242,11 +227,11 @@ std::vector<int64_t> Pipeline::balance(Module& module, SequentialImpl& sequentia
 }
 
 void Pipeline::setup_module(Module& module) {
-  if (world_size() == 1) return module.to(root_device());
+  if (ranks().world_size() == 1) return module.to(root_device());
   SequentialImpl& sequential = find_sequential(module);
   require_same_model(module, collective());
   awaits_weights_ = any_rank_lacks_values(module, collective());
-  if (!awaits_weights_) broadcast_model(module, process_group());
+  if (!awaits_weights_) broadcast_model(module, ranks().process_group());
   const std::vector<int64_t> elements = balance(module, sequential);
   sample_ = nullptr;
 
@@ -396,7 +381,7 @@ void Pipeline::write_trace() {
   const auto clocks = activations_->gather_bytes(std::to_string(PipelineEngine::now()));
   const auto bytes = activations_->gather_bytes(events_to_bytes(own));
   if (engine_->stage() != 0) return;
-  const bool one_host = environment().local_world_size() == world_size();
+  const bool one_host = environment().local_world_size() == ranks().world_size();
   std::vector<PipelineEvent> all;
   for (size_t rank = 0; rank < bytes.size(); ++rank) {
     const int64_t ahead = one_host ? 0 : std::stoll(clocks.front()) - std::stoll(clocks[rank]);
