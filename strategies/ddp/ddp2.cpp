@@ -3,7 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/module.h>
-#include <levin/strategies/dp/replica_group.h>
+#include <levin/strategies/replicas/replica_group.h>
 
 #include <fmt/format.h>
 
