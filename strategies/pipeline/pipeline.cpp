@@ -16,14 +16,12 @@
 #include <levin/strategies/pipeline/pipeline_trace.h>
 #include <levin/strategies/ranks/divisible_optimizer.h>
 #include <levin/strategies/ranks/model_agreement.h>
+#include <levin/strategies/ranks/norm_reduction.h>
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
 #include <map>
 #include <set>
@@ -292,31 +290,16 @@ void Pipeline::check_optimizer(const torch::optim::Optimizer& optimizer) {
 
 // ---- State
 
-State Pipeline::module_state(Module& module) {
-  State state = Strategy::module_state(module);
-  if (parameters_ == nullptr) return state;
-  for (auto& [name, value] : state.as_map())
-    if (const auto part = parameters_->part_of(name)) value = part->placed(part->piece(), name);
-  return state;
+FindPart Pipeline::find_part() const {
+  if (parameters_ == nullptr) return nullptr;
+  return [this](const std::string& name) { return parameters_->part_of(name); };
 }
 
 void Pipeline::load_module_state(Module& module, const State& state) {
-  if (parameters_ == nullptr) return Strategy::load_module_state(module, state);
-  check_named_tensors(module, state);
-  for (auto& [name, tensor] : named_tensors(module))
-    if (const auto part = parameters_->part_of(name)) part->load(state.at(name).as_leaf());
+  load_tensors(module, state, find_part());
+  if (parameters_ == nullptr) return;
   parameters_->send_all();
   awaits_weights_ = false;
-}
-
-State Pipeline::place_optimizer_state(State state) const {
-  if (parameters_ == nullptr) return state;
-  return place_parts(state, [this](const std::string& name) { return parameters_->part_of(name); });
-}
-
-State Pipeline::own_optimizer_state(const State& saved) const {
-  if (parameters_ == nullptr) return saved;
-  return own_parts(saved, [this](const std::string& name) { return parameters_->part_of(name); });
 }
 
 void Pipeline::release_module() {
@@ -336,19 +319,13 @@ void Pipeline::require_weights() const {
 StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) {
   if (engine_ == nullptr) return Strategy::forward_backward(batch, phases, window);
   require_weights();
-  if (window.index == 0) participated_ = 0;
-  participated_ += window.participation / static_cast<double>(window.size);
+  participation_.add(window);
   ReplicaGradients* replicas = window.sync ? parameters_->replica_gradients() : nullptr;
   const StepOutput output = engine_->train(batch, phases, replicas);
   parameters_->send_buffers_to_replicas();
   if (++batches_ == options_.trace_batch && !options_.trace.empty()) write_trace();
   if (window.sync) parameters_->combine_gradients();
-  if (window.sync && window.counts_participants) {
-    at::Tensor counts = at::tensor({participated_, window.has_next ? 1.0 : 0.0}, at::kDouble).to(root_device());
-    collective().all_reduce(counts, ReduceOp::kMean)->wait();
-    const at::Tensor means = counts.cpu();
-    participation_ = {.mean = means.const_data_ptr<double>()[0], .any_next = means.const_data_ptr<double>()[1] > 0};
-  }
+  participation_.reduce(window, collective(), root_device());
   phases.after_backward();
   return output;
 }
@@ -426,13 +403,7 @@ void Pipeline::combine_found_inf(at::Tensor& found_inf) {
 }
 
 at::Tensor Pipeline::reduce_norm(at::Tensor norms, double order) {
-  if (activations_ == nullptr) return norms;
-  const at::NoGradGuard no_grad;
-  at::Tensor combined = norms.clone();
-  if (order == 2) combined.square_();
-  parts().all_reduce(combined, std::isinf(order) ? ReduceOp::kMax : ReduceOp::kSum)->wait();
-  if (order == 2) combined.sqrt_();
-  return combined;
+  return activations_ == nullptr ? norms : reduce_norms(norms, order, parts(), root_device());
 }
 
 void Pipeline::clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <levin/strategies/pipeline/stage_parameters.h>
+#include <levin/strategies/ranks/parameter_part.h>
+#include <levin/strategies/ranks/participation_count.h>
 #include <levin/strategies/ranks/ranked_strategy.h>
 
 #include <cstddef>
@@ -66,16 +68,16 @@ class Pipeline : public RankedStrategy {
   void set_sample(std::function<Batch()> sample) override { sample_ = std::move(sample); }
   void setup_module(Module& module) override;
   bool loads_weights_before_setup() const override { return ranks().world_size() == 1; }
-  State module_state(Module& module) override;
+  State module_state(Module& module) override { return place_tensors(Strategy::module_state(module), find_part()); }
   void load_module_state(Module& module, const State& state) override;
   bool divides_state() const override { return ranks().world_size() > 1; }
-  State place_optimizer_state(State state) const override;
-  State own_optimizer_state(const State& saved) const override;
+  State place_optimizer_state(State state) const override { return place_parts(state, find_part()); }
+  State own_optimizer_state(const State& saved) const override { return own_parts(saved, find_part()); }
   at::Tensor stand_in(const at::Tensor& parameter) override;
   optim::ParameterNames parameter_names(const Module& module) override;
   void check_optimizer(const torch::optim::Optimizer& optimizer) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) override;
-  Participation participation() override { return participation_; }
+  Participation participation() override { return participation_.participation(); }
   StepOutput evaluate(const Batch& batch, StepPhases& phases) override;
   bool forwards_together() const override { return ranks().world_size() > 1; }
   bool owns_outputs() const override;
@@ -95,6 +97,7 @@ class Pipeline : public RankedStrategy {
   const PipelineEngine* engine() const { return engine_.get(); }
 
  private:
+  FindPart find_part() const;
   int64_t stages() const { return ranks().world_size() / options_.data_parallel; }
   int64_t chunks_per_rank() const;
   void require_weights() const;
@@ -115,8 +118,7 @@ class Pipeline : public RankedStrategy {
   std::shared_ptr<Collective> replicas_;     ///< of the ranks with the same stage; nullptr for one pipeline
   bool awaits_weights_ = false;              ///< an earlier call has left the module without values
   int64_t batches_ = 0;                      ///< of this call
-  Participation participation_;
-  double participated_ = 0;  ///< of this rank, in the window so far
+  ParticipationCount participation_;
 };
 
 }  // namespace levin

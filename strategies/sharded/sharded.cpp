@@ -11,17 +11,16 @@
 #include <levin/strategies/ddp/sync_batch_norm.h>
 #include <levin/strategies/ranks/divisible_optimizer.h>
 #include <levin/strategies/ranks/model_agreement.h>
+#include <levin/strategies/ranks/norm_reduction.h>
 #include <levin/strategies/sharded/sharded_model.h>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <exception>
 #include <functional>
 #include <string>
@@ -184,39 +183,16 @@ void Sharded::check_optimizer(const torch::optim::Optimizer& optimizer) {
 
 // ---- State
 
-State Sharded::module_state(Module& module) {
-  State state = Strategy::module_state(module);
-  if (model_ == nullptr) return state;
-  for (auto& [name, value] : state.as_map()) {
-    const auto part = model_->part_of(name);
-    if (part) value = part->placed(part->piece(), name);
-  }
-  return state;
+FindPart Sharded::find_part() const {
+  if (model_ == nullptr) return nullptr;
+  return [this](const std::string& name) { return model_->part_of(name); };
 }
 
 void Sharded::load_module_state(Module& module, const State& state) {
-  if (model_ == nullptr) return Strategy::load_module_state(module, state);
-  check_named_tensors(module, state);
-  const at::NoGradGuard no_grad;
-  for (auto& [name, tensor] : named_tensors(module)) {
-    const auto part = model_->part_of(name);
-    if (part)
-      part->load(state.at(name).as_leaf());
-    else
-      tensor.detach().copy_(state.at(name).as_tensor());
-  }
+  load_tensors(module, state, find_part());
+  if (model_ == nullptr) return;
   model_->pieces_changed();
   awaits_weights_ = false;
-}
-
-State Sharded::place_optimizer_state(State state) const {
-  if (model_ == nullptr) return state;
-  return place_parts(state, [this](const std::string& name) { return model_->part_of(name); });
-}
-
-State Sharded::own_optimizer_state(const State& saved) const {
-  if (model_ == nullptr) return saved;
-  return own_parts(saved, [this](const std::string& name) { return model_->part_of(name); });
 }
 
 // ---- Steps
@@ -252,8 +228,7 @@ StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, con
     StepOutput start = output;
     if (!output.has_loss()) start.loss() = at::zeros({}, at::TensorOptions().device(root_device())).requires_grad_();
     phases.before_backward(start);
-    if (window.index == 0) participated_ = 0;
-    participated_ += window.participation / static_cast<double>(window.size);
+    participation_.add(window);
     model_->begin_backward(window.sync);
     {
       const WaitingIn waiting(window.sync ? ranks().whereabouts() : nullptr, "reduction of gradients");
@@ -264,12 +239,7 @@ StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, con
         model_->backward_without_loss();
       }
     }
-    if (window.sync && window.counts_participants) {
-      at::Tensor counts = at::tensor({participated_, window.has_next ? 1.0 : 0.0}, at::kDouble).to(root_device());
-      collective().all_reduce(counts, ReduceOp::kMean)->wait();
-      const at::Tensor means = counts.cpu();
-      participation_ = {.mean = means.const_data_ptr<double>()[0], .any_next = means.const_data_ptr<double>()[1] > 0};
-    }
+    participation_.reduce(window, collective(), root_device());
     phases.after_backward();
     return output;
   } catch (...) {
@@ -376,13 +346,8 @@ void Sharded::combine_found_inf(at::Tensor& found_inf) {
 
 at::Tensor Sharded::reduce_norm(at::Tensor norms, double order) {
   if (model_ == nullptr) return norms;
-  const at::NoGradGuard no_grad;
   // With offload the gradients are on the host, which the group may not carry.
-  at::Tensor combined = norms.to(root_device(), norms.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
-  if (order == 2) combined.square_();
-  shard_group_->all_reduce(combined, std::isinf(order) ? ReduceOp::kMax : ReduceOp::kSum)->wait();
-  if (order == 2) combined.sqrt_();
-  return combined.to(norms.device());
+  return reduce_norms(norms, order, *shard_group_, root_device());
 }
 
 /// The norms of rows that ranks hold parts of are those of their parts together.

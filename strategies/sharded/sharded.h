@@ -1,5 +1,7 @@
 #pragma once
 
+#include <levin/strategies/ranks/parameter_part.h>
+#include <levin/strategies/ranks/participation_count.h>
 #include <levin/strategies/ranks/ranked_strategy.h>
 #include <levin/strategies/sharded/sharded_build.h>
 
@@ -54,16 +56,16 @@ class Sharded : public RankedStrategy {
   std::shared_ptr<void> build_scope(std::function<void(torch::nn::Module&)> prepare) override;
   void setup_module(Module& module) override;
   bool loads_weights_before_setup() const override { return ranks().world_size() == 1; }
-  State module_state(Module& module) override;
+  State module_state(Module& module) override { return place_tensors(Strategy::module_state(module), find_part()); }
   void load_module_state(Module& module, const State& state) override;
   bool divides_state() const override { return ranks().world_size() > 1; }
-  State place_optimizer_state(State state) const override;
-  State own_optimizer_state(const State& saved) const override;
+  State place_optimizer_state(State state) const override { return place_parts(state, find_part()); }
+  State own_optimizer_state(const State& saved) const override { return own_parts(saved, find_part()); }
   at::Tensor stand_in(const at::Tensor& parameter) override;
   optim::ParameterNames parameter_names(const Module& module) override;
   void check_optimizer(const torch::optim::Optimizer& optimizer) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) override;
-  Participation participation() override { return participation_; }
+  Participation participation() override { return participation_.participation(); }
   StepOutput manual_step(const Batch& batch, StepPhases& phases) override;
   void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
   void prepare_evaluation(Module& module) override { send_buffers(module); }
@@ -82,6 +84,7 @@ class Sharded : public RankedStrategy {
   void teardown() override;
 
  private:
+  FindPart find_part() const;
   ShardedModelOptions model_options() const;
   void send_buffers(Module& module);
   void make_groups();
@@ -98,8 +101,7 @@ class Sharded : public RankedStrategy {
   bool has_buffers_ = false;
   bool sync_batchnorm_ = false;
   bool skips_step_ = false;  ///< whether the step under way may be one that changes nothing
-  Participation participation_;
-  double participated_ = 0;      ///< of this rank, in the window so far
+  ParticipationCount participation_;
   bool looks_at_steps_ = false;  ///< until the user's own optimizer has been seen to change the pieces
   int64_t idle_steps_ = 0;       ///< that changed nothing
   std::vector<std::pair<at::Tensor, at::Tensor>> before_step_;  ///< parts of pieces, with what they held
