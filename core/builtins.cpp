@@ -72,17 +72,25 @@ void register_builtins(Registries& registries) {
 
   registries.strategies.add<SingleDevice>("single_device", "one process on one device");
   registries.strategies.add<DataParallel>("dp", "replicas in one process, each with a part of the batch");
+  const auto add_start_methods = [&registries](const std::string& family) {
+    const auto with = [](const char* start_method) {
+      Config options = Config::mapping();
+      options.set("start_method", Config::scalar(start_method));
+      return options;
+    };
+    registries.strategies.add_alias(family + "_spawn", family, with("fork"),
+                                    "as " + family + ", with forked processes that end with the call");
+    registries.strategies.add_alias(family + "_threads", family, with("thread"),
+                                    "as " + family + ", with threads of one process");
+  };
   registries.strategies.add<Ddp>("ddp", "a process for each device; gradients are averaged while backward runs");
-  registries.strategies.add<DdpSpawn>("ddp_spawn", "as ddp, with forked processes that end with the call");
-  registries.strategies.add<DdpThreads>("ddp_threads", "as ddp, with threads of one process");
+  add_start_methods("ddp");
   registries.strategies.add<Ddp2>("ddp2", "a process on each host: dp inside of it, ddp between them");
   registries.strategies.add<Sharded>("sharded", "ddp in which ranks divide optimizer state, gradients and parameters");
-  registries.strategies.add<ShardedSpawn>("sharded_spawn", "as sharded, with forked processes that end with the call");
-  registries.strategies.add<ShardedThreads>("sharded_threads", "as sharded, with threads of one process");
+  add_start_methods("sharded");
   registries.strategies.add<Pipeline>("pipeline",
                                       "a levin::Sequential cut into stages, a process each (or a launcher's ranks)");
-  registries.strategies.add<PipelineSpawn>("pipeline_spawn", "as pipeline, with processes that are forked");
-  registries.strategies.add<PipelineThreads>("pipeline_threads", "as pipeline, with threads of one process");
+  add_start_methods("pipeline");
   registries.strategies.add<Horovod>("horovod", "ddp with the options and habits of Horovod");
   registries.profilers.add<SimpleProfiler>("simple", "a table of the time of each hook, callback, phase and unit");
   registries.profilers.add<PyTorchProfiler>("pytorch", "traces of operators and kernels in a few steps");

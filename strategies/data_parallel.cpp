@@ -3,9 +3,9 @@
 #include <levin/core/base/error.h>
 #include <levin/core/comm/single_process.h>
 #include <levin/core/interfaces/module.h>
-#include <levin/strategies/dp/replica_group.h>
 #include <levin/strategies/environments/local_environment.h>
 #include <levin/strategies/launchers/in_process_launcher.h>
+#include <levin/strategies/replicas/replica_group.h>
 
 namespace levin {
 

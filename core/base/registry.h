@@ -143,6 +143,7 @@ class Registry {
     /// The options with every default, checked, without making an object. What was given keeps the form it was written
     /// in.
     std::function<Config(const Config& options, const std::string& path)> resolve;
+    Config alias_of = {};  ///< what an alias stands for, {name: NAME, option: value}; null for a name of its own
   };
 
   /// Registers `T`; a second registration of a name replaces the first. `doc`: one line for --help.
@@ -157,6 +158,32 @@ class Registry {
     static_assert(is_described,
                   "levin: the class's Options need a public `static void describe(levin::Schema<Options>&)`");
     if constexpr (is_derived && is_described && detail::check_constructor<T>()) add_item(item_of<T>(name, doc));
+  }
+
+  /// Adds another name for `name`, under which `defaults` are the defaults of these options. What it makes remembers
+  /// `name` and its options.
+  void add_alias(const std::string& alias, const std::string& name, const Config& defaults,
+                 const std::string& doc = "") {
+    const auto filled = [defaults](const Config& options) {
+      Config all = defaults;
+      if (!options.is_null()) all.merge(options);
+      return all;
+    };
+    Item item = require(name);
+    item.name = alias;
+    item.doc = doc;
+    item.alias_of = Config::mapping();
+    item.alias_of.set("name", Config::scalar(name));
+    item.alias_of.merge(defaults);
+    for (auto& field : item.fields)
+      if (const Config* value = defaults.find(field.name)) field.default_value = value->to_flow();
+    item.make = [filled, make = std::move(item.make)](const Config& options, const std::string& path) {
+      return make(filled(options), path);
+    };
+    item.resolve = [filled, resolve = std::move(item.resolve)](const Config& options, const std::string& path) {
+      return resolve(filled(options), path);
+    };
+    add_item(std::move(item));
   }
 
   /// Makes an object by name. `origin` is where the name was written. Throws ConfigError with the nearest valid name.

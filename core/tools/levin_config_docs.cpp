@@ -83,7 +83,10 @@ void print_registry(const std::string& title, const std::string& text, const lev
   print_heading(title, text);
   for (const auto& item : registry.items()) {
     std::cout << "\n### `" << item.name << "`\n" << (item.doc.empty() ? "" : "\n" + item.doc + "\n");
-    print_options(item.fields);
+    if (item.alias_of.is_null())
+      print_options(item.fields);
+    else
+      std::cout << "\nAnother name of `" << item.alias_of.to_flow() << "`.\n";
   }
 }
 

@@ -4,7 +4,6 @@
 #include <levin/core/comm/whereabouts.h>
 #include <levin/strategies/comm/process_group.h>
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,10 +13,6 @@ class Backend;
 }
 
 namespace levin {
-
-/// Makes the process group of some ranks, as make_process_group does.
-using ProcessGroupFactory = std::function<c10::intrusive_ptr<c10d::ProcessGroup>(
-    const c10::intrusive_ptr<c10d::Store>& store, const ProcessGroupOptions& options)>;
 
 /// The ranks of a process group of c10d. Tensors that are moved but not reduced may have any type; tensors that are not
 /// contiguous are copied on the way. The mean of integers is that of their exact sum, rounded towards zero.

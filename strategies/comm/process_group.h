@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -36,6 +37,10 @@ std::string resolve_backend(const ProcessGroupOptions& options);
 /// device. `nccl` needs a device of its own for each rank; `gloo` also lets ranks share one.
 c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const c10::intrusive_ptr<c10d::Store>& store,
                                                           const ProcessGroupOptions& options);
+
+/// Makes the process group of some ranks, as make_process_group does.
+using ProcessGroupFactory = std::function<c10::intrusive_ptr<c10d::ProcessGroup>(
+    const c10::intrusive_ptr<c10d::Store>& store, const ProcessGroupOptions& options)>;
 
 /// Sets what c10d reads from the environment when its first group is made. make_process_group does so too; a process
 /// whose ranks are threads calls it before it starts them, because other threads may read the environment meanwhile.

@@ -60,7 +60,7 @@ void DdpOptions::describe(Schema<DdpOptions>& schema) {
       .one_of({"none", "linear", "sqrt"});
 }
 
-Ddp::Ddp(const Options& options) : RankedStrategy(rank_options(options)), options_(options) {}
+Ddp::Ddp(const Options& options) : RankedStrategy("ddp", rank_options(options)), options_(options) {}
 
 Ddp::~Ddp() = default;
 
@@ -87,9 +87,9 @@ void Ddp::setup_module(Module& module) {
   parameters_ = named_unique_parameters(module);
   has_buffers_ = !module.buffers().empty();
   reducers_.clear();
-  if (world_size() == 1) return;
+  if (ranks().world_size() == 1) return;
   require_same_model(module, collective());
-  broadcast_model(module, process_group());
+  broadcast_model(module, ranks().process_group());
 }
 
 std::unique_ptr<c10d::CommHookInterface> Ddp::communication_hook(const c10::intrusive_ptr<c10d::ProcessGroup>&) {
@@ -114,25 +114,25 @@ GradientReducer& Ddp::reducer(Module& module, const StepWindow& window, bool man
     reduction.static_graph = options_.static_graph && !manual;
     reduction.counts_participants = window.counts_participants;
     reduction.configure = [this](c10d::Reducer& made) {
-      if (auto hook = communication_hook(process_group()))
+      if (auto hook = communication_hook(ranks().process_group()))
         made.register_comm_hook(std::move(hook));
       else
-        compress_gradients(made, process_group(), options_.gradient_compression);
+        compress_gradients(made, ranks().process_group(), options_.gradient_compression);
     };
     reducers_.insert(reducers_.begin(),
-                     std::make_unique<GradientReducer>(parameters_, process_group(), std::move(reduction)));
+                     std::make_unique<GradientReducer>(parameters_, ranks().process_group(), std::move(reduction)));
   }
   return *reducers_.front();
 }
 
 void Ddp::send_buffers(Module& module) {
   if (!options_.broadcast_buffers || !has_buffers_) return;
-  const WaitingIn waiting(whereabouts(), "broadcast of buffers");
-  with_communication_errors([&] { broadcast_buffers(module, process_group()); });
+  const WaitingIn waiting(ranks().whereabouts(), "broadcast of buffers");
+  with_communication_errors([&] { broadcast_buffers(module, ranks().process_group()); });
 }
 
 StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) {
-  if (world_size() == 1 || alone_) {
+  if (ranks().world_size() == 1 || alone_) {
     StepOutput output = forward(batch, phases);
     if (!output.has_loss()) return output;
     phases.before_backward(output);
@@ -144,7 +144,7 @@ StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const S
   if (window.sync) gradients.before_forward();
   send_buffers(phases.module());
   StepOutput output = [&] {
-    const SyncBatchNormScope statistics(sync_batchnorm_ ? shared_collective() : nullptr);
+    const SyncBatchNormScope statistics(sync_batchnorm_ ? ranks().shared_collective() : nullptr);
     return forward(batch, phases);
   }();
   if (!output.has_loss() && !window.sync) return output;
@@ -153,7 +153,7 @@ StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const S
   phases.before_backward(start);
   start.loss() = gradients.before_backward(start.loss(), window.sync, window);
   {
-    const WaitingIn waiting(window.sync ? whereabouts() : nullptr, "reduction of gradients");
+    const WaitingIn waiting(window.sync ? ranks().whereabouts() : nullptr, "reduction of gradients");
     with_communication_errors([&] { phases.backward(start); });
   }
   phases.after_backward();
@@ -165,25 +165,25 @@ Strategy::Participation Ddp::participation() {
 }
 
 StepOutput Ddp::manual_step(const Batch& batch, StepPhases& phases) {
-  if (world_size() == 1 || alone_) return phases.forward(batch);
+  if (ranks().world_size() == 1 || alone_) return phases.forward(batch);
   send_buffers(phases.module());
-  const SyncBatchNormScope statistics(sync_batchnorm_ ? shared_collective() : nullptr);
+  const SyncBatchNormScope statistics(sync_batchnorm_ ? ranks().shared_collective() : nullptr);
   return phases.forward(batch);
 }
 
 void Ddp::manual_backward(const at::Tensor& loss, const BackwardOptions& options) {
-  if (world_size() == 1 || alone_) return Strategy::manual_backward(loss, options);
+  if (ranks().world_size() == 1 || alone_) return Strategy::manual_backward(loss, options);
   GradientReducer& gradients = reducer(*module_, {}, /*manual=*/true);
   if (options.sync_grad) gradients.before_forward();
   const at::Tensor start = gradients.before_backward(loss, options.sync_grad, {});
-  const WaitingIn waiting(options.sync_grad ? whereabouts() : nullptr, "reduction of gradients");
+  const WaitingIn waiting(options.sync_grad ? ranks().whereabouts() : nullptr, "reduction of gradients");
   with_communication_errors([&] { Strategy::manual_backward(start, options); });
 }
 
 double Ddp::learning_rate_scale() const {
-  const auto ranks = static_cast<double>(world_size());
-  if (options_.scale_lr == "linear") return ranks;
-  return options_.scale_lr == "sqrt" ? std::sqrt(ranks) : 1;
+  const auto count = static_cast<double>(ranks().world_size());
+  if (options_.scale_lr == "linear") return count;
+  return options_.scale_lr == "sqrt" ? std::sqrt(count) : 1;
 }
 
 }  // namespace levin

@@ -25,19 +25,18 @@ struct DdpOptions {
   bool static_graph = false;                  ///< every step uses the same parameters in the same way
   bool broadcast_buffers = true;              ///< rank 0's buffers (running statistics) go to all before each step
   std::string gradient_compression = "none";  ///< none, fp16 or bf16
-  std::string backend = "auto";               ///< auto, gloo, nccl or shared_memory
-  double timeout = 1800;                      ///< seconds that a rank waits for the others in a collective
-  double start_timeout = 120;                 ///< seconds that ranks wait for each other at the start
-  double stall_report = 60;                   ///< seconds in one collective after which where ranks are is printed
-  std::string scale_lr = "none";              ///< by the number of ranks: linear, sqrt or none
+  StartMethod start_method = StartMethod::kSubprocess;  ///< of ranks: processes, forks or threads
+  std::string backend = "auto";                         ///< auto, gloo, nccl or shared_memory
+  double timeout = 1800;                                ///< seconds that a rank waits for the others in a collective
+  double start_timeout = 120;                           ///< seconds that ranks wait for each other at the start
+  double stall_report = 60;       ///< seconds in one collective after which where ranks are is printed
+  std::string scale_lr = "none";  ///< by the number of ranks: linear, sqrt or none
 
   static void describe(Schema<DdpOptions>& schema);
 };
 
 /// Distributed data parallel: every rank has the whole model and a part of each batch, and gradients are averaged while
-/// backward runs (Li et al., "PyTorch Distributed", 2020), by c10d's Reducer. Ranks are processes: those that a
-/// launcher has started, or further runs of this program, which the first call starts. With one rank it is as
-/// single_device.
+/// backward runs (Li et al., "PyTorch Distributed", 2020), by c10d's Reducer. With one rank it is as single_device.
 ///
 /// For a process group or a wrapping of one's own: derive, override make_group or communication_hook, and register the
 /// class under a name.
@@ -47,7 +46,6 @@ class Ddp : public RankedStrategy {
   explicit Ddp(const Options& options = {});
   ~Ddp() override;
 
-  std::string name() const override { return "ddp"; }
   void setup_environment(const StrategySetup& setup) override;
   void setup_module(Module& module) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) override;
@@ -81,28 +79,6 @@ class Ddp : public RankedStrategy {
   bool has_buffers_ = false;
   bool sync_batchnorm_ = false;
   bool alone_ = false;  ///< see restart_steps
-};
-
-/// The same with ranks that are forked from the calling process: code after `fit` goes on in one process, to which
-/// weights, results and paths of checkpoints come back.
-class DdpSpawn : public Ddp {
- public:
-  using Ddp::Ddp;
-  std::string name() const override { return "ddp_spawn"; }
-
- protected:
-  Ranks ranks() const override { return Ranks::kForks; }
-};
-
-/// The same with ranks that are threads of one process: one copy of the data set, nothing to start, and on CPUs
-/// gradients that are combined in place, in shared memory.
-class DdpThreads : public Ddp {
- public:
-  using Ddp::Ddp;
-  std::string name() const override { return "ddp_threads"; }
-
- protected:
-  Ranks ranks() const override { return Ranks::kThreads; }
 };
 
 }  // namespace levin

@@ -3,7 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/module.h>
-#include <levin/strategies/dp/replica_group.h>
+#include <levin/strategies/replicas/replica_group.h>
 
 #include <fmt/format.h>
 
@@ -31,6 +31,10 @@ StrategyCapabilities Ddp2::capabilities() const {
 }
 
 void Ddp2::prepare(const StrategySetup& setup) {
+  if (options().start_method != StartMethod::kSubprocess)
+    throw ConfigError(
+        fmt::format("strategy ddp2 runs one process on each host; got start_method: {}; valid: subprocess",
+                    options().start_method == StartMethod::kFork ? "fork" : "thread"));
   if (setup.sync_batchnorm)
     throw ConfigError(
         "trainer.sync_batchnorm does not work with strategy ddp2, whose replicas are not ranks; hint: strategy: ddp");

@@ -3,8 +3,8 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/nn/module_type_name.h>
-#include <levin/strategies/dp/replica_logs.h>
 #include <levin/strategies/pipeline/module_scopes.h>
+#include <levin/strategies/replicas/replica_logs.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones_like.h>

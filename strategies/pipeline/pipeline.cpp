@@ -16,17 +16,14 @@
 #include <levin/strategies/pipeline/pipeline_trace.h>
 #include <levin/strategies/ranks/divisible_optimizer.h>
 #include <levin/strategies/ranks/model_agreement.h>
+#include <levin/strategies/ranks/norm_reduction.h>
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
 #include <map>
-#include <numeric>
 #include <set>
 #include <unordered_set>
 #include <utility>
@@ -114,7 +111,7 @@ void PipelineOptions::describe(Schema<PipelineOptions>& schema) {
   describe_rank_options(schema);
 }
 
-Pipeline::Pipeline(const Options& options) : RankedStrategy(rank_options(options)), options_(options) {}
+Pipeline::Pipeline(const Options& options) : RankedStrategy("pipeline", rank_options(options)), options_(options) {}
 
 Pipeline::~Pipeline() = default;
 
@@ -128,34 +125,20 @@ StrategyCapabilities Pipeline::capabilities() const {
 
 void Pipeline::setup_environment(const StrategySetup& setup) {
   RankedStrategy::setup_environment(setup);
-  if (setup.sync_batchnorm && world_size() > 1)
+  if (setup.sync_batchnorm && ranks().world_size() > 1)
     throw ConfigError(
         "trainer.sync_batchnorm does not work with strategy 'pipeline', whose ranks have different layers");
-  if (world_size() % options_.data_parallel != 0)
+  if (ranks().world_size() % options_.data_parallel != 0)
     throw ConfigError(fmt::format("pipeline.data_parallel is {}, which does not divide the {} ranks; valid: a divisor",
-                                  options_.data_parallel, world_size()));
-  if (options_.shard_optimizer && options_.data_parallel == 1 && world_size() > 1)
+                                  options_.data_parallel, ranks().world_size()));
+  if (options_.shard_optimizer && options_.data_parallel == 1 && ranks().world_size() > 1)
     throw ConfigError(
         "pipeline.shard_optimizer divides the optimizer's state over pipelines side by side, and "
         "pipeline.data_parallel is 1; hint: data_parallel: 2, or leave it out");
-  if (world_size() > 1 && activations_ == nullptr) make_groups();
-}
-
-void Pipeline::make_groups() {
-  // Neighbours are one pipeline; every rank calls for every group.
-  for (int64_t first = 0; first < world_size(); first += stages()) {
-    std::vector<int64_t> members(static_cast<size_t>(stages()));
-    std::iota(members.begin(), members.end(), first);
-    if (auto group = collective().subgroup(members)) activations_ = std::move(group);
-    if (auto group = collective().subgroup(members)) gradients_ = std::move(group);
-  }
-  replicas_.reset();
-  if (options_.data_parallel == 1) return;
-  for (int64_t stage = 0; stage < stages(); ++stage) {
-    std::vector<int64_t> members;
-    for (int64_t rank = stage; rank < world_size(); rank += stages()) members.push_back(rank);
-    if (auto group = collective().subgroup(members)) replicas_ = std::move(group);
-  }
+  if (ranks().world_size() == 1 || activations_ != nullptr) return;
+  activations_ = ranks().neighbours(stages());
+  gradients_ = ranks().neighbours(stages());
+  replicas_ = ranks().counterparts(stages());
 }
 
 Strategy::DataShare Pipeline::data_share() {
@@ -242,11 +225,11 @@ std::vector<int64_t> Pipeline::balance(Module& module, SequentialImpl& sequentia
 }
 
 void Pipeline::setup_module(Module& module) {
-  if (world_size() == 1) return module.to(root_device());
+  if (ranks().world_size() == 1) return module.to(root_device());
   SequentialImpl& sequential = find_sequential(module);
   require_same_model(module, collective());
   awaits_weights_ = any_rank_lacks_values(module, collective());
-  if (!awaits_weights_) broadcast_model(module, process_group());
+  if (!awaits_weights_) broadcast_model(module, ranks().process_group());
   const std::vector<int64_t> elements = balance(module, sequential);
   sample_ = nullptr;
 
@@ -307,31 +290,16 @@ void Pipeline::check_optimizer(const torch::optim::Optimizer& optimizer) {
 
 // ---- State
 
-State Pipeline::module_state(Module& module) {
-  State state = Strategy::module_state(module);
-  if (parameters_ == nullptr) return state;
-  for (auto& [name, value] : state.as_map())
-    if (const auto part = parameters_->part_of(name)) value = part->placed(part->piece(), name);
-  return state;
+FindPart Pipeline::find_part() const {
+  if (parameters_ == nullptr) return nullptr;
+  return [this](const std::string& name) { return parameters_->part_of(name); };
 }
 
 void Pipeline::load_module_state(Module& module, const State& state) {
-  if (parameters_ == nullptr) return Strategy::load_module_state(module, state);
-  check_named_tensors(module, state);
-  for (auto& [name, tensor] : named_tensors(module))
-    if (const auto part = parameters_->part_of(name)) part->load(state.at(name).as_leaf());
+  load_tensors(module, state, find_part());
+  if (parameters_ == nullptr) return;
   parameters_->send_all();
   awaits_weights_ = false;
-}
-
-State Pipeline::place_optimizer_state(State state) const {
-  if (parameters_ == nullptr) return state;
-  return place_parts(state, [this](const std::string& name) { return parameters_->part_of(name); });
-}
-
-State Pipeline::own_optimizer_state(const State& saved) const {
-  if (parameters_ == nullptr) return saved;
-  return own_parts(saved, [this](const std::string& name) { return parameters_->part_of(name); });
 }
 
 void Pipeline::release_module() {
@@ -351,19 +319,13 @@ void Pipeline::require_weights() const {
 StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) {
   if (engine_ == nullptr) return Strategy::forward_backward(batch, phases, window);
   require_weights();
-  if (window.index == 0) participated_ = 0;
-  participated_ += window.participation / static_cast<double>(window.size);
+  participation_.add(window);
   ReplicaGradients* replicas = window.sync ? parameters_->replica_gradients() : nullptr;
   const StepOutput output = engine_->train(batch, phases, replicas);
   parameters_->send_buffers_to_replicas();
   if (++batches_ == options_.trace_batch && !options_.trace.empty()) write_trace();
   if (window.sync) parameters_->combine_gradients();
-  if (window.sync && window.counts_participants) {
-    at::Tensor counts = at::tensor({participated_, window.has_next ? 1.0 : 0.0}, at::kDouble).to(root_device());
-    collective().all_reduce(counts, ReduceOp::kMean)->wait();
-    const at::Tensor means = counts.cpu();
-    participation_ = {.mean = means.const_data_ptr<double>()[0], .any_next = means.const_data_ptr<double>()[1] > 0};
-  }
+  participation_.reduce(window, collective(), root_device());
   phases.after_backward();
   return output;
 }
@@ -396,7 +358,7 @@ void Pipeline::write_trace() {
   const auto clocks = activations_->gather_bytes(std::to_string(PipelineEngine::now()));
   const auto bytes = activations_->gather_bytes(events_to_bytes(own));
   if (engine_->stage() != 0) return;
-  const bool one_host = environment().local_world_size() == world_size();
+  const bool one_host = environment().local_world_size() == ranks().world_size();
   std::vector<PipelineEvent> all;
   for (size_t rank = 0; rank < bytes.size(); ++rank) {
     const int64_t ahead = one_host ? 0 : std::stoll(clocks.front()) - std::stoll(clocks[rank]);
@@ -441,13 +403,7 @@ void Pipeline::combine_found_inf(at::Tensor& found_inf) {
 }
 
 at::Tensor Pipeline::reduce_norm(at::Tensor norms, double order) {
-  if (activations_ == nullptr) return norms;
-  const at::NoGradGuard no_grad;
-  at::Tensor combined = norms.clone();
-  if (order == 2) combined.square_();
-  parts().all_reduce(combined, std::isinf(order) ? ReduceOp::kMax : ReduceOp::kSum)->wait();
-  if (order == 2) combined.sqrt_();
-  return combined;
+  return activations_ == nullptr ? norms : reduce_norms(norms, order, parts(), root_device());
 }
 
 void Pipeline::clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) {

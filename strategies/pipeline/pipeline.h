@@ -1,6 +1,8 @@
 #pragma once
 
 #include <levin/strategies/pipeline/stage_parameters.h>
+#include <levin/strategies/ranks/parameter_part.h>
+#include <levin/strategies/ranks/participation_count.h>
 #include <levin/strategies/ranks/ranked_strategy.h>
 
 #include <cstddef>
@@ -42,10 +44,11 @@ struct PipelineOptions {
   std::string trace = {};            ///< folder for a trace of one batch: what each stage did when; empty: none
   int64_t trace_batch = 10;          ///< which batch of a call, counted from 1
   bool whole_after_fit = true;       ///< the module has all parameters again when a call has ended
-  std::string backend = "auto";      ///< auto, gloo, nccl or shared_memory
-  double timeout = 1800;             ///< seconds that a rank waits for the others in a collective
-  double start_timeout = 120;        ///< seconds that ranks wait for each other at the start
-  double stall_report = 60;          ///< seconds in one collective after which where ranks are is printed
+  StartMethod start_method = StartMethod::kSubprocess;  ///< of ranks: processes, forks or threads
+  std::string backend = "auto";                         ///< auto, gloo, nccl or shared_memory
+  double timeout = 1800;                                ///< seconds that a rank waits for the others in a collective
+  double start_timeout = 120;                           ///< seconds that ranks wait for each other at the start
+  double stall_report = 60;  ///< seconds in one collective after which where ranks are is printed
 
   static void describe(Schema<PipelineOptions>& schema);
 };
@@ -59,25 +62,24 @@ class Pipeline : public RankedStrategy {
   explicit Pipeline(const Options& options = {});
   ~Pipeline() override;
 
-  std::string name() const override { return "pipeline"; }
   StrategyCapabilities capabilities() const override;
   void setup_environment(const StrategySetup& setup) override;
   DataShare data_share() override;
   void set_sample(std::function<Batch()> sample) override { sample_ = std::move(sample); }
   void setup_module(Module& module) override;
-  bool loads_weights_before_setup() const override { return world_size() == 1; }
-  State module_state(Module& module) override;
+  bool loads_weights_before_setup() const override { return ranks().world_size() == 1; }
+  State module_state(Module& module) override { return place_tensors(Strategy::module_state(module), find_part()); }
   void load_module_state(Module& module, const State& state) override;
-  bool divides_state() const override { return world_size() > 1; }
-  State place_optimizer_state(State state) const override;
-  State own_optimizer_state(const State& saved) const override;
+  bool divides_state() const override { return ranks().world_size() > 1; }
+  State place_optimizer_state(State state) const override { return place_parts(state, find_part()); }
+  State own_optimizer_state(const State& saved) const override { return own_parts(saved, find_part()); }
   at::Tensor stand_in(const at::Tensor& parameter) override;
   optim::ParameterNames parameter_names(const Module& module) override;
   void check_optimizer(const torch::optim::Optimizer& optimizer) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) override;
-  Participation participation() override { return participation_; }
+  Participation participation() override { return participation_.participation(); }
   StepOutput evaluate(const Batch& batch, StepPhases& phases) override;
-  bool forwards_together() const override { return world_size() > 1; }
+  bool forwards_together() const override { return ranks().world_size() > 1; }
   bool owns_outputs() const override;
   bool outputs_everywhere() const override { return stages() == 1; }
   std::shared_ptr<void> forward_scope() override;
@@ -94,13 +96,10 @@ class Pipeline : public RankedStrategy {
   /// calls.
   const PipelineEngine* engine() const { return engine_.get(); }
 
- protected:
-  std::string name_with_processes() const override { return "pipeline"; }
-
  private:
-  int64_t stages() const { return world_size() / options_.data_parallel; }
+  FindPart find_part() const;
+  int64_t stages() const { return ranks().world_size() / options_.data_parallel; }
   int64_t chunks_per_rank() const;
-  void make_groups();
   void require_weights() const;
   SequentialImpl& find_sequential(Module& module);
   std::vector<int64_t> balance(Module& module, SequentialImpl& sequential);
@@ -119,28 +118,7 @@ class Pipeline : public RankedStrategy {
   std::shared_ptr<Collective> replicas_;     ///< of the ranks with the same stage; nullptr for one pipeline
   bool awaits_weights_ = false;              ///< an earlier call has left the module without values
   int64_t batches_ = 0;                      ///< of this call
-  Participation participation_;
-  double participated_ = 0;  ///< of this rank, in the window so far
-};
-
-/// The same with ranks that are forked from the calling process.
-class PipelineSpawn : public Pipeline {
- public:
-  using Pipeline::Pipeline;
-  std::string name() const override { return "pipeline_spawn"; }
-
- protected:
-  Ranks ranks() const override { return Ranks::kForks; }
-};
-
-/// The same with ranks that are threads of one process.
-class PipelineThreads : public Pipeline {
- public:
-  using Pipeline::Pipeline;
-  std::string name() const override { return "pipeline_threads"; }
-
- protected:
-  Ranks ranks() const override { return Ranks::kThreads; }
+  ParticipationCount participation_;
 };
 
 }  // namespace levin

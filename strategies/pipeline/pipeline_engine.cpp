@@ -7,12 +7,12 @@
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/checkpoint.h>
-#include <levin/strategies/dp/gathered_output.h>
-#include <levin/strategies/dp/replica_logs.h>
 #include <levin/strategies/pipeline/deferred_weights.h>
 #include <levin/strategies/pipeline/micro_batch_norm.h>
 #include <levin/strategies/pipeline/module_scopes.h>
 #include <levin/strategies/pipeline/replica_gradients.h>
+#include <levin/strategies/replicas/gathered_output.h>
+#include <levin/strategies/replicas/replica_logs.h>
 
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>

@@ -1,5 +1,8 @@
 #include <levin/strategies/ranks/parameter_part.h>
 
+#include <levin/core/interfaces/module.h>
+#include <levin/core/interfaces/strategy.h>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -82,7 +85,27 @@ State with_parameters(const State& state,
 
 }  // namespace
 
+State place_tensors(State tensors, const FindPart& find_part) {
+  if (find_part == nullptr) return tensors;
+  for (auto& [name, value] : tensors.as_map())
+    if (const auto part = find_part(name)) value = part->placed(part->piece(), name);
+  return tensors;
+}
+
+void load_tensors(Module& module, const State& state, const FindPart& find_part) {
+  if (find_part == nullptr) return load_named_tensors(module, state);
+  check_named_tensors(module, state);
+  const at::NoGradGuard no_grad;
+  for (auto& [name, tensor] : named_tensors(module)) {
+    if (const auto part = find_part(name))
+      part->load(state.at(name).as_leaf());
+    else
+      tensor.detach().copy_(state.at(name).as_tensor());
+  }
+}
+
 State place_parts(const State& state, const FindPart& find_part) {
+  if (find_part == nullptr) return state;
   return with_parameters(state, [&](const std::string& name, const State& fields) {
     const auto part = find_part(name);
     if (!part) return fields;
@@ -93,6 +116,7 @@ State place_parts(const State& state, const FindPart& find_part) {
 }
 
 State own_parts(const State& saved, const FindPart& find_part) {
+  if (find_part == nullptr) return saved;
   return with_parameters(saved, [&](const std::string& name, const State& fields) {
     const auto part = find_part(name);
     if (!part) return fields;

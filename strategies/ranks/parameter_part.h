@@ -12,6 +12,8 @@
 
 namespace levin {
 
+class Module;
+
 /// What this rank holds of a parameter (or buffer) that ranks divide: some of its elements in their flat order, all of
 /// them, or none.
 class ParameterPart {
@@ -42,9 +44,13 @@ class ParameterPart {
   std::vector<int64_t> shape_;
 };
 
-/// The part that this rank has of the parameter of a name; nullopt where it is not divided.
+/// The part that this rank has of the parameter of a name; nullopt where it is not divided. Null itself where nothing
+/// is.
 using FindPart = std::function<std::optional<ParameterPart>(const std::string& name)>;
 
+/// See Strategy::module_state and load_module_state. `tensors`: those of the module by name.
+State place_tensors(State tensors, const FindPart& find_part);
+void load_tensors(Module& module, const State& state, const FindPart& find_part);
 /// See Strategy::place_optimizer_state and own_optimizer_state.
 State place_parts(const State& state, const FindPart& find_part);
 State own_parts(const State& saved, const FindPart& find_part);

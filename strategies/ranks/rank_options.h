@@ -6,10 +6,23 @@
 
 namespace levin {
 
-/// How ranks reach each other and how long they wait. To users these are options of the strategy, beside its own, in
-/// YAML and in C++: the options struct of a RankedStrategy has fields of these names and defaults, describes them by
-/// describe_rank_options and passes them on by rank_options.
+/// How the ranks of a host come to be.
+enum class StartMethod {
+  /// Processes: those that a launcher has started, or further runs of this program, which the first call starts.
+  kSubprocess,
+  /// Processes forked from the calling one, which end with the call: code after `fit` goes on in one process, to which
+  /// weights, results and paths of checkpoints come back.
+  kFork,
+  /// Threads of the calling process: one copy of the data set, nothing to start, and on CPUs gradients that are
+  /// combined in place, in shared memory.
+  kThread
+};
+
+/// How ranks start and reach each other, and how long they wait. To users these are options of the strategy, beside its
+/// own, in YAML and in C++: the options struct of a RankedStrategy has fields of these names and defaults, describes
+/// them by describe_rank_options and passes them on by rank_options.
 struct RankOptions {
+  StartMethod start_method = StartMethod::kSubprocess;
   std::string backend = "auto";  ///< auto, gloo, nccl or shared_memory
   double timeout = 1800;         ///< seconds that a rank waits for the others in a collective
   double start_timeout = 120;    ///< seconds that ranks wait for each other at the start
@@ -23,6 +36,10 @@ constexpr double kMostSeconds = 1e7;
 template <class Options>
 void describe_rank_options(Schema<Options>& schema) {
   using O = Options;
+  schema.field(
+      "start_method", &O::start_method,
+      "how ranks start: by a launcher or as further runs of the program, as forks or threads for one call",
+      {{"subprocess", StartMethod::kSubprocess}, {"fork", StartMethod::kFork}, {"thread", StartMethod::kThread}});
   schema
       .field("backend", &O::backend, "what carries tensors; auto: nccl for CUDA, shared_memory on one host, else gloo")
       .one_of({"auto", "gloo", "nccl", "shared_memory"});
@@ -41,7 +58,8 @@ void describe_rank_options(Schema<Options>& schema) {
 /// The fields of `options` that are named as those of RankOptions.
 template <class Options>
 RankOptions rank_options(const Options& options) {
-  return {.backend = options.backend,
+  return {.start_method = options.start_method,
+          .backend = options.backend,
           .timeout = options.timeout,
           .start_timeout = options.start_timeout,
           .stall_report = options.stall_report};

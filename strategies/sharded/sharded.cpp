@@ -11,17 +11,16 @@
 #include <levin/strategies/ddp/sync_batch_norm.h>
 #include <levin/strategies/ranks/divisible_optimizer.h>
 #include <levin/strategies/ranks/model_agreement.h>
+#include <levin/strategies/ranks/norm_reduction.h>
 #include <levin/strategies/sharded/sharded_model.h>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <exception>
 #include <functional>
 #include <string>
@@ -89,7 +88,7 @@ void ShardedOptions::describe(Schema<ShardedOptions>& schema) {
   describe_rank_options(schema);
 }
 
-Sharded::Sharded(const Options& options) : RankedStrategy(rank_options(options)), options_(options) {}
+Sharded::Sharded(const Options& options) : RankedStrategy("sharded", rank_options(options)), options_(options) {}
 
 Sharded::~Sharded() = default;
 
@@ -97,33 +96,21 @@ void Sharded::setup_environment(const StrategySetup& setup) {
   RankedStrategy::setup_environment(setup);
   sync_batchnorm_ = setup.sync_batchnorm;
   mixed_type_ = setup.mixed_type;
-  if (world_size() > 1 && shard_group_ == nullptr) make_groups();
+  if (ranks().world_size() > 1 && shard_group_ == nullptr) make_groups();
 }
 
 void Sharded::make_groups() {
-  const int64_t all = world_size();
-  const int64_t ranks = options_.shard_over == "all"    ? all
-                        : options_.shard_over == "node" ? environment().local_world_size()
-                                                        : *to_number(options_.shard_over);
-  if (ranks > all || all % ranks != 0)
+  const int64_t all = ranks().world_size();
+  const int64_t size = options_.shard_over == "all"    ? all
+                       : options_.shard_over == "node" ? environment().local_world_size()
+                                                       : *to_number(options_.shard_over);
+  if (size > all || all % size != 0)
     throw ConfigError(fmt::format(
         "sharded.shard_over is {}: {} ranks cannot be divided into groups of {}; valid: all, or a divisor of their "
         "number",
-        options_.shard_over, all, ranks));
-  replica_group_.reset();
-  shard_group_ = shared_collective();
-  if (ranks == all) return;
-  // Neighbours hold one copy together; every rank calls for every group.
-  for (int64_t first = 0; first < all; first += ranks) {
-    std::vector<int64_t> members(static_cast<size_t>(ranks));
-    for (int64_t i = 0; i < ranks; ++i) members[static_cast<size_t>(i)] = first + i;
-    if (auto group = collective().subgroup(members)) shard_group_ = std::move(group);
-  }
-  for (int64_t first = 0; first < ranks; ++first) {
-    std::vector<int64_t> members;
-    for (int64_t rank = first; rank < all; rank += ranks) members.push_back(rank);
-    if (auto group = collective().subgroup(members)) replica_group_ = std::move(group);
-  }
+        options_.shard_over, all, size));
+  shard_group_ = size == all ? ranks().shared_collective() : ranks().neighbours(size);
+  replica_group_ = ranks().counterparts(size);
 }
 
 ShardedModelOptions Sharded::model_options() const {
@@ -141,7 +128,7 @@ ShardedModelOptions Sharded::model_options() const {
 }
 
 std::shared_ptr<void> Sharded::build_scope(std::function<void(torch::nn::Module&)> prepare) {
-  if (world_size() == 1 || options_.stage < 3) return nullptr;
+  if (ranks().world_size() == 1 || options_.stage < 3) return nullptr;
   // The options outlive the build.
   const auto sharding = std::make_shared<ShardedModelOptions>(model_options());
   const auto build = std::make_shared<ShardedBuild>(shard_group_, replica_group_, *sharding,
@@ -160,7 +147,7 @@ void Sharded::setup_module(Module& module) {
   has_buffers_ = !module.buffers().empty();
   looks_at_steps_ = false;
   idle_steps_ = 0;
-  if (world_size() == 1) return;
+  if (ranks().world_size() == 1) return;
   require_same_model(module, collective());
   std::unordered_set<const void*> built;
   for (const auto& part : built_)
@@ -168,7 +155,7 @@ void Sharded::setup_module(Module& module) {
       built.insert(parameter.unsafeGetTensorImpl());
   awaits_weights_ = any_rank_lacks_values(module, collective(), built);
   // What was built in parts is alike by construction.
-  if (built_.empty() && !awaits_weights_) broadcast_model(module, process_group());
+  if (built_.empty() && !awaits_weights_) broadcast_model(module, ranks().process_group());
   ShardedModelOptions sharding = model_options();
   sharding.units =
       options_.units.empty() ? named_units(module) : select_units(module, options_.units, "strategy.sharded.units");
@@ -196,39 +183,16 @@ void Sharded::check_optimizer(const torch::optim::Optimizer& optimizer) {
 
 // ---- State
 
-State Sharded::module_state(Module& module) {
-  State state = Strategy::module_state(module);
-  if (model_ == nullptr) return state;
-  for (auto& [name, value] : state.as_map()) {
-    const auto part = model_->part_of(name);
-    if (part) value = part->placed(part->piece(), name);
-  }
-  return state;
+FindPart Sharded::find_part() const {
+  if (model_ == nullptr) return nullptr;
+  return [this](const std::string& name) { return model_->part_of(name); };
 }
 
 void Sharded::load_module_state(Module& module, const State& state) {
-  if (model_ == nullptr) return Strategy::load_module_state(module, state);
-  check_named_tensors(module, state);
-  const at::NoGradGuard no_grad;
-  for (auto& [name, tensor] : named_tensors(module)) {
-    const auto part = model_->part_of(name);
-    if (part)
-      part->load(state.at(name).as_leaf());
-    else
-      tensor.detach().copy_(state.at(name).as_tensor());
-  }
+  load_tensors(module, state, find_part());
+  if (model_ == nullptr) return;
   model_->pieces_changed();
   awaits_weights_ = false;
-}
-
-State Sharded::place_optimizer_state(State state) const {
-  if (model_ == nullptr) return state;
-  return place_parts(state, [this](const std::string& name) { return model_->part_of(name); });
-}
-
-State Sharded::own_optimizer_state(const State& saved) const {
-  if (model_ == nullptr) return saved;
-  return own_parts(saved, [this](const std::string& name) { return model_->part_of(name); });
 }
 
 // ---- Steps
@@ -242,8 +206,8 @@ void Sharded::require_weights() const {
 
 void Sharded::send_buffers(Module& module) {
   if (!options_.broadcast_buffers || !has_buffers_) return;
-  const WaitingIn waiting(whereabouts(), "broadcast of buffers");
-  broadcast_buffers(module, process_group());
+  const WaitingIn waiting(ranks().whereabouts(), "broadcast of buffers");
+  broadcast_buffers(module, ranks().process_group());
 }
 
 StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) {
@@ -253,7 +217,7 @@ StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, con
     send_buffers(phases.module());
     model_->begin_forward(/*training=*/true);
     StepOutput output = [&] {
-      const SyncBatchNormScope statistics(sync_batchnorm_ ? shared_collective() : nullptr);
+      const SyncBatchNormScope statistics(sync_batchnorm_ ? ranks().shared_collective() : nullptr);
       return phases.forward(batch);
     }();
     if (!output.has_loss() && !model_->backward_is_collective(window.sync)) {
@@ -264,11 +228,10 @@ StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, con
     StepOutput start = output;
     if (!output.has_loss()) start.loss() = at::zeros({}, at::TensorOptions().device(root_device())).requires_grad_();
     phases.before_backward(start);
-    if (window.index == 0) participated_ = 0;
-    participated_ += window.participation / static_cast<double>(window.size);
+    participation_.add(window);
     model_->begin_backward(window.sync);
     {
-      const WaitingIn waiting(window.sync ? whereabouts() : nullptr, "reduction of gradients");
+      const WaitingIn waiting(window.sync ? ranks().whereabouts() : nullptr, "reduction of gradients");
       if (output.has_loss()) {
         phases.backward(start);
         model_->end_backward();
@@ -276,12 +239,7 @@ StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, con
         model_->backward_without_loss();
       }
     }
-    if (window.sync && window.counts_participants) {
-      at::Tensor counts = at::tensor({participated_, window.has_next ? 1.0 : 0.0}, at::kDouble).to(root_device());
-      collective().all_reduce(counts, ReduceOp::kMean)->wait();
-      const at::Tensor means = counts.cpu();
-      participation_ = {.mean = means.const_data_ptr<double>()[0], .any_next = means.const_data_ptr<double>()[1] > 0};
-    }
+    participation_.reduce(window, collective(), root_device());
     phases.after_backward();
     return output;
   } catch (...) {
@@ -296,7 +254,7 @@ StepOutput Sharded::manual_step(const Batch& batch, StepPhases& phases) {
   try {
     send_buffers(phases.module());
     model_->begin_forward(/*training=*/true);
-    const SyncBatchNormScope statistics(sync_batchnorm_ ? shared_collective() : nullptr);
+    const SyncBatchNormScope statistics(sync_batchnorm_ ? ranks().shared_collective() : nullptr);
     StepOutput output = phases.forward(batch);
     model_->end_forward();
     return output;
@@ -308,7 +266,7 @@ StepOutput Sharded::manual_step(const Batch& batch, StepPhases& phases) {
 
 void Sharded::manual_backward(const at::Tensor& loss, const BackwardOptions& options) {
   if (model_ == nullptr) return Strategy::manual_backward(loss, options);
-  const WaitingIn waiting(options.sync_grad ? whereabouts() : nullptr, "reduction of gradients");
+  const WaitingIn waiting(options.sync_grad ? ranks().whereabouts() : nullptr, "reduction of gradients");
   model_->begin_backward(options.sync_grad);
   Strategy::manual_backward(loss, options);
   model_->end_backward(/*in_step=*/true);
@@ -388,13 +346,8 @@ void Sharded::combine_found_inf(at::Tensor& found_inf) {
 
 at::Tensor Sharded::reduce_norm(at::Tensor norms, double order) {
   if (model_ == nullptr) return norms;
-  const at::NoGradGuard no_grad;
   // With offload the gradients are on the host, which the group may not carry.
-  at::Tensor combined = norms.to(root_device(), norms.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
-  if (order == 2) combined.square_();
-  shard_group_->all_reduce(combined, std::isinf(order) ? ReduceOp::kMax : ReduceOp::kSum)->wait();
-  if (order == 2) combined.sqrt_();
-  return combined.to(norms.device());
+  return reduce_norms(norms, order, *shard_group_, root_device());
 }
 
 /// The norms of rows that ranks hold parts of are those of their parts together.

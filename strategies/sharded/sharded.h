@@ -1,5 +1,7 @@
 #pragma once
 
+#include <levin/strategies/ranks/parameter_part.h>
+#include <levin/strategies/ranks/participation_count.h>
 #include <levin/strategies/ranks/ranked_strategy.h>
 #include <levin/strategies/sharded/sharded_build.h>
 
@@ -31,10 +33,11 @@ struct ShardedOptions {
   bool keep_window_gradients = false;   ///< whole gradients stay until the end of an accumulation window
   bool whole_after_fit = true;          ///< the module has all parameters again when a call has ended
   bool broadcast_buffers = true;        ///< rank 0's buffers (running statistics) go to all before each step
-  std::string backend = "auto";         ///< auto, gloo, nccl or shared_memory
-  double timeout = 1800;                ///< seconds that a rank waits for the others in a collective
-  double start_timeout = 120;           ///< seconds that ranks wait for each other at the start
-  double stall_report = 60;             ///< seconds in one collective after which where ranks are is printed
+  StartMethod start_method = StartMethod::kSubprocess;  ///< of ranks: processes, forks or threads
+  std::string backend = "auto";                         ///< auto, gloo, nccl or shared_memory
+  double timeout = 1800;                                ///< seconds that a rank waits for the others in a collective
+  double start_timeout = 120;                           ///< seconds that ranks wait for each other at the start
+  double stall_report = 60;  ///< seconds in one collective after which where ranks are is printed
 
   static void describe(Schema<ShardedOptions>& schema);
 };
@@ -49,26 +52,25 @@ class Sharded : public RankedStrategy {
   explicit Sharded(const Options& options = {});
   ~Sharded() override;
 
-  std::string name() const override { return "sharded"; }
   void setup_environment(const StrategySetup& setup) override;
   std::shared_ptr<void> build_scope(std::function<void(torch::nn::Module&)> prepare) override;
   void setup_module(Module& module) override;
-  bool loads_weights_before_setup() const override { return world_size() == 1; }
-  State module_state(Module& module) override;
+  bool loads_weights_before_setup() const override { return ranks().world_size() == 1; }
+  State module_state(Module& module) override { return place_tensors(Strategy::module_state(module), find_part()); }
   void load_module_state(Module& module, const State& state) override;
-  bool divides_state() const override { return world_size() > 1; }
-  State place_optimizer_state(State state) const override;
-  State own_optimizer_state(const State& saved) const override;
+  bool divides_state() const override { return ranks().world_size() > 1; }
+  State place_optimizer_state(State state) const override { return place_parts(state, find_part()); }
+  State own_optimizer_state(const State& saved) const override { return own_parts(saved, find_part()); }
   at::Tensor stand_in(const at::Tensor& parameter) override;
   optim::ParameterNames parameter_names(const Module& module) override;
   void check_optimizer(const torch::optim::Optimizer& optimizer) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) override;
-  Participation participation() override { return participation_; }
+  Participation participation() override { return participation_.participation(); }
   StepOutput manual_step(const Batch& batch, StepPhases& phases) override;
   void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
   void prepare_evaluation(Module& module) override { send_buffers(module); }
   StepOutput evaluate(const Batch& batch, StepPhases& phases) override;
-  bool forwards_together() const override { return world_size() > 1 && options_.stage == 3; }
+  bool forwards_together() const override { return ranks().world_size() > 1 && options_.stage == 3; }
   std::shared_ptr<void> forward_scope() override;
   void prepare_step() override;
   void finish_step() override;
@@ -81,10 +83,8 @@ class Sharded : public RankedStrategy {
   void restart_steps(bool alone) override;
   void teardown() override;
 
- protected:
-  std::string name_with_processes() const override { return "sharded"; }
-
  private:
+  FindPart find_part() const;
   ShardedModelOptions model_options() const;
   void send_buffers(Module& module);
   void make_groups();
@@ -101,31 +101,10 @@ class Sharded : public RankedStrategy {
   bool has_buffers_ = false;
   bool sync_batchnorm_ = false;
   bool skips_step_ = false;  ///< whether the step under way may be one that changes nothing
-  Participation participation_;
-  double participated_ = 0;      ///< of this rank, in the window so far
+  ParticipationCount participation_;
   bool looks_at_steps_ = false;  ///< until the user's own optimizer has been seen to change the pieces
   int64_t idle_steps_ = 0;       ///< that changed nothing
   std::vector<std::pair<at::Tensor, at::Tensor>> before_step_;  ///< parts of pieces, with what they held
-};
-
-/// The same with ranks that are forked from the calling process.
-class ShardedSpawn : public Sharded {
- public:
-  using Sharded::Sharded;
-  std::string name() const override { return "sharded_spawn"; }
-
- protected:
-  Ranks ranks() const override { return Ranks::kForks; }
-};
-
-/// The same with ranks that are threads of one process.
-class ShardedThreads : public Sharded {
- public:
-  using Sharded::Sharded;
-  std::string name() const override { return "sharded_threads"; }
-
- protected:
-  Ranks ranks() const override { return Ranks::kThreads; }
 };
 
 }  // namespace levin

@@ -85,6 +85,26 @@ TEST(RegistryTest, LaterRegistrationOfANameReplacesTheFirst) {
   EXPECT_EQ(registry.make("cat", Config(), "pet")->sound(), "MEOW");
 }
 
+TEST(RegistryTest, AliasHasDefaultsOfItsOwn) {
+  auto registry = animals();
+  registry.add_alias("loud dog", "dog", parse("{barks: 3}"), "barks more");
+  EXPECT_EQ(registry.names(), (std::vector<std::string>{"dog", "cat", "loud dog"}));
+  const auto dog = registry.make("loud dog", Config(), "pet");
+  EXPECT_EQ(dog->sound(), "woofwoofwoof");
+  EXPECT_EQ(registry.make("loud dog", parse("{barks: 2}"), "pet")->sound(), "woofwoof");
+  EXPECT_EQ(dog->recipe_name(), "dog");
+  EXPECT_EQ(dog->recipe_options().to_flow(), "{barks: 3}");
+  const auto& item = registry.require("loud dog");
+  EXPECT_EQ(item.doc, "barks more");
+  EXPECT_EQ(item.alias_of.to_flow(), "{name: dog, barks: 3}");
+  EXPECT_EQ(item.fields[0].default_value, "3");
+  EXPECT_EQ(item.resolve(Config(), "pet").to_flow(), "{barks: 3}");
+  EXPECT_THROW(registry.make("loud dog", parse("{bark: 1}"), "pet"), ConfigError);
+  EXPECT_THROW(registry.make("loud dog", parse("loudly"), "pet"), ConfigError);
+  EXPECT_TRUE(registry.require("dog").alias_of.is_null());
+  EXPECT_THROW(registry.add_alias("kitten", "kat", Config()), ConfigError);
+}
+
 TEST(RegistryTest, DescribesWhatItHolds) {
   const auto registry = animals();
   EXPECT_EQ(registry.find("dog")->doc, "barks");

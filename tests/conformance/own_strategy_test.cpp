@@ -28,15 +28,15 @@ class CountingHook : public c10d::CppCommHookInterface<Group> {
   }
 };
 
-class OwnDdp : public DdpThreads {
+class OwnDdp : public Ddp {
  public:
-  using DdpThreads::DdpThreads;
+  using Ddp::Ddp;
   std::string name() const override { return "own_ddp"; }
 
  protected:
   Group make_group(const c10::intrusive_ptr<c10d::Store>& store, const ProcessGroupOptions& options) override {
     ++groups_made;
-    return DdpThreads::make_group(store, options);
+    return Ddp::make_group(store, options);
   }
   std::unique_ptr<c10d::CommHookInterface> communication_hook(const Group& group) override {
     return std::make_unique<CountingHook>(group);
@@ -46,7 +46,7 @@ class OwnDdp : public DdpThreads {
 TEST(OwnStrategy, OverridesProcessGroupAndGradientHookUnderItsName) {
   registries().strategies.add<OwnDdp>("own_ddp");
   const Outcome expected = train_on_one_device({});
-  const Outcome got = train({}, {"own_ddp", 2});
+  const Outcome got = train({}, {"own_ddp", 2, 0, "start_method: thread"});
   EXPECT_EQ(difference(got.weights, expected.weights, 2e-5), "");
   EXPECT_GE(groups_made, 2);
   // Two ranks, two epochs of five batches.

@@ -1,4 +1,4 @@
-#include <levin/strategies/dp/intra_op_threads.h>
+#include <levin/strategies/replicas/intra_op_threads.h>
 
 #include <ATen/Parallel.h>
 #include <dlfcn.h>

@@ -1,12 +1,12 @@
-#include <levin/strategies/dp/replica_group.h>
+#include <levin/strategies/replicas/replica_group.h>
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/unit.h>
-#include <levin/strategies/dp/backward_bridge.h>
-#include <levin/strategies/dp/gathered_output.h>
+#include <levin/strategies/replicas/backward_bridge.h>
+#include <levin/strategies/replicas/gathered_output.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <levin/core/interfaces/step_output.h>
-#include <levin/strategies/dp/replica_threads.h>
+#include <levin/strategies/replicas/replica_threads.h>
 
 #include <ATen/core/Tensor.h>
 

@@ -3,9 +3,9 @@
 #include <levin/core/data/batch.h>
 #include <levin/core/interfaces/step_output.h>
 #include <levin/core/nn/named_units.h>
-#include <levin/strategies/dp/intra_op_threads.h>
-#include <levin/strategies/dp/replica_logs.h>
-#include <levin/strategies/dp/replica_threads.h>
+#include <levin/strategies/replicas/intra_op_threads.h>
+#include <levin/strategies/replicas/replica_logs.h>
+#include <levin/strategies/replicas/replica_threads.h>
 
 #include <ATen/core/Tensor.h>
 

@@ -1,4 +1,4 @@
-#include <levin/strategies/dp/gathered_output.h>
+#include <levin/strategies/replicas/gathered_output.h>
 
 #include <levin/core/base/error.h>
 

@@ -1,4 +1,4 @@
-#include <levin/strategies/dp/replica_logs.h>
+#include <levin/strategies/replicas/replica_logs.h>
 
 #include <levin/core/base/error.h>
 #include <levin/core/interfaces/module.h>

@@ -1,4 +1,4 @@
-#include <levin/strategies/dp/backward_bridge.h>
+#include <levin/strategies/replicas/backward_bridge.h>
 
 #include <levin/core/base/error.h>
 

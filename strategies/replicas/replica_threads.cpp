@@ -1,8 +1,8 @@
-#include <levin/strategies/dp/replica_threads.h>
+#include <levin/strategies/replicas/replica_threads.h>
 
 #include <levin/core/base/seed.h>
 #include <levin/core/base/thread_generator.h>
-#include <levin/strategies/dp/intra_op_threads.h>
+#include <levin/strategies/replicas/intra_op_threads.h>
 
 #include <ATen/ThreadLocalState.h>
 #include <ATen/autocast_mode.h>

@@ -1,0 +1,318 @@
+#include <levin/strategies/ranks/rank_group.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
+#include <levin/core/comm/control_plane.h>
+#include <levin/core/comm/single_process.h>
+#include <levin/strategies/comm/c10d_collective.h>
+#include <levin/strategies/comm/c10d_store.h>
+#include <levin/strategies/comm/rendezvous.h>
+#include <levin/strategies/comm/shared_memory_team.h>
+#include <levin/strategies/comm/watched_store.h>
+#include <levin/strategies/environments/cluster_environments.h>
+#include <levin/strategies/environments/local_environment.h>
+#include <levin/strategies/launchers/fork_launcher.h>
+#include <levin/strategies/launchers/in_process_launcher.h>
+#include <levin/strategies/launchers/lifeline.h>
+#include <levin/strategies/launchers/rank_report.h>
+#include <levin/strategies/launchers/subprocess_launcher.h>
+#include <levin/strategies/launchers/thread_launcher.h>
+#include <levin/strategies/ranks/job_store.h>
+#include <levin/strategies/ranks/rank_watch.h>
+
+#include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <utility>
+#include <vector>
+
+namespace levin {
+namespace {
+
+std::chrono::milliseconds to_milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+/// Of the control planes' keys in the ranks' store.
+constexpr const char* kControlPrefix = "control";
+std::string call_prefix(int64_t call) { return fmt::format("call-{}/", call); }
+
+/// Ends the call on all ranks that share this store, which is that of one call alone, with a failure. Where the one
+/// that failed has told of it itself, that stands.
+void tell_all_ranks(const c10::intrusive_ptr<c10d::Store>& store, const RankFailure& failure) {
+  call_off_rendezvous(store, failure);
+  C10dStore control(c10::make_intrusive<c10d::PrefixStore>(kControlPrefix, store));
+  publish_failure(control, call_prefix(0), failure);
+}
+
+bool is_consequence(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const RankFailedError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+/// Of the error of a rank that is a thread.
+std::string message_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (...) {
+    return RankReport::of_current_exception().message;
+  }
+}
+
+}  // namespace
+
+struct RankGroup::Shared {
+  c10::intrusive_ptr<c10d::Store> store;  ///< of thread ranks; of forks, what this process serves for them
+  std::shared_ptr<SharedMemoryTeam> team;
+};
+
+RankGroup::RankGroup(std::string family, RankOptions options)
+    : family_(std::move(family)),
+      options_(std::move(options)),
+      environment_(std::make_unique<LocalEnvironment>()),
+      watch_(std::make_shared<RankWatch>()) {}
+
+RankGroup::~RankGroup() { watch_->detach(); }
+
+std::string RankGroup::strategy_name() const {
+  switch (options_.start_method) {
+    case StartMethod::kThread:
+      return family_ + "_threads";
+    case StartMethod::kFork:
+      return family_ + "_spawn";
+    default:
+      return family_;
+  }
+}
+
+int64_t RankGroup::world_size() const { return environment_->world_size(); }
+
+// ---- Which ranks there are.
+
+void RankGroup::prepare(const StrategySetup& setup, const std::string& strategy) {
+  if (options_.start_method == StartMethod::kSubprocess)
+    find_processes(setup);
+  else
+    find_local_ranks(setup, strategy);
+  watch_->begin_joining();
+}
+
+void RankGroup::find_processes(const StrategySetup& setup) {
+  if (launcher_ != nullptr) return;  // the processes live as long as the program
+  const auto devices = static_cast<int64_t>(setup.devices.size());
+  if (auto launched = detect_environment()) {
+    watch_lifeline();
+    // One device under a launcher is one for each of its ranks.
+    if (setup.devices_are_given && devices > 1) check_agreement(*launched, setup.num_nodes, devices);
+    if (setup.num_nodes > 1) check_agreement(*launched, setup.num_nodes, launched->local_world_size());
+    environment_ = std::move(launched);
+    log::set_process_rank(environment_->rank(), environment_->world_size());
+    launcher_ = std::make_unique<InProcessLauncher>(environment_->local_rank());
+    return;
+  }
+  if (setup.num_nodes > 1)
+    throw ConfigError(
+        fmt::format("trainer.num_nodes is {}, but no launcher has started ranks on the other hosts; hint: start the "
+                    "program with torchrun, srun or mpirun (docs/launchers.md)",
+                    setup.num_nodes));
+  ClusterPlace place{.world_size = devices, .local_world_size = devices};
+  if (devices == 1) {
+    launcher_ = std::make_unique<InProcessLauncher>();
+  } else {
+    place.main_port = JobStore::instance().serve(to_milliseconds(options_.start_timeout));
+    launcher_ = std::make_unique<SubprocessLauncher>(
+        SubprocessLauncherOptions{.place = place, .on_end = [watch = watch_](int64_t rank, const ProcessEnd& end) {
+                                    watch->rank_ended(rank, end.describe(), /*in_good_order=*/!end.failed());
+                                  }});
+  }
+  environment_ = std::make_unique<LocalEnvironment>("Levin's own processes", place);
+}
+
+void RankGroup::find_local_ranks(const StrategySetup& setup, const std::string& strategy) {
+  const auto count = static_cast<int64_t>(setup.devices.size());
+  const auto launched = detect_environment();
+  if (launched != nullptr && launched->world_size() > 1)
+    throw ConfigError(fmt::format("strategy '{}' starts its own ranks, but {} has started {}; hint: strategy: {}",
+                                  strategy, launched->name(), launched->world_size(), family_));
+  ClusterPlace place{.world_size = count, .local_world_size = count};
+  launcher_.reset();
+  shared_.reset();  // and with it the store of the last call
+  shared_ = std::make_shared<Shared>();
+  calls_ = 0;
+  const auto start_timeout = to_milliseconds(options_.start_timeout);
+  if (count == 1) {
+    launcher_ = std::make_unique<InProcessLauncher>();
+  } else if (options_.start_method == StartMethod::kFork) {
+    const auto port = std::make_shared<ReservedPort>();
+    place.main_port = port->port();
+    place.external_store = true;
+    launcher_ = std::make_unique<ForkLauncher>(ForkLauncherOptions{
+        .num_ranks = count,
+        .after_fork = [shared = shared_, port, start_timeout] { shared->store = port->serve(start_timeout).store; },
+        .on_failure = [shared = shared_](const RankFailure& failure) { tell_all_ranks(shared->store, failure); },
+        .is_consequence = is_consequence});
+  } else {
+    prepare_c10d_environment();
+    shared_->store = make_thread_store(start_timeout);
+    if (setup.devices.front().is_cpu() && (options_.backend == "auto" || options_.backend == "shared_memory"))
+      shared_->team = make_thread_team(count);
+    launcher_ = std::make_unique<ThreadLauncher>(
+        ThreadLauncherOptions{.num_ranks = count,
+                              .on_error =
+                                  [shared = shared_](int64_t rank, const std::exception_ptr& error) {
+                                    if (is_consequence(error)) return;
+                                    tell_all_ranks(shared->store, {.rank = rank, .message = message_of(error)});
+                                    if (shared->team == nullptr) return;
+                                    shared->team->abort(fmt::format("[shared_memory] rank {} failed", rank));
+                                  },
+                              .is_consequence = is_consequence});
+  }
+  environment_ = std::make_unique<LocalEnvironment>(
+      options_.start_method == StartMethod::kFork ? "Levin's forked processes" : "Levin's threads", place);
+}
+
+Launcher& RankGroup::launcher() {
+  LEVIN_CHECK(launcher_ != nullptr, "prepare was not called");
+  return *launcher_;
+}
+
+void RankGroup::enter(int64_t local_rank) {
+  if (options_.start_method == StartMethod::kSubprocess || local_rank == environment_->local_rank()) return;
+  ClusterPlace place = environment_->place();
+  place.rank = place.local_rank = local_rank;
+  environment_ = std::make_unique<LocalEnvironment>(environment_->name(), place);
+}
+
+void RankGroup::join_threads_of(const RankGroup& first, int64_t local_rank) {
+  shared_ = first.shared_;
+  ClusterPlace place = first.environment_->place();
+  place.rank = place.local_rank = local_rank;
+  environment_ = std::make_unique<LocalEnvironment>(first.environment_->name(), place);
+}
+
+// ---- Joining them.
+
+at::Device RankGroup::device_of_rank(const StrategySetup& setup) const {
+  const auto local_rank = static_cast<size_t>(environment_->local_rank());
+  if (local_rank < setup.devices.size()) return setup.devices[local_rank];
+  const at::Device& first = setup.devices.front();
+  // A launcher has started more ranks than devices were named: each takes the device of its number.
+  return first.is_cpu() ? first : at::Device(first.type(), static_cast<at::DeviceIndex>(local_rank));
+}
+
+WaitingInVain RankGroup::in_vain() const {
+  return [watch = watch_, rank = environment_->rank()] { return watch->failure(rank); };
+}
+
+c10::intrusive_ptr<c10d::Store> RankGroup::connect() const {
+  const auto start_timeout = to_milliseconds(options_.start_timeout);
+  switch (options_.start_method) {
+    case StartMethod::kThread:
+      return shared_->store;
+    case StartMethod::kFork:
+      return connect_store(environment_->place(), start_timeout, in_vain());
+    default:
+      return JobStore::instance().join(environment_->place(), start_timeout, in_vain());
+  }
+}
+
+void RankGroup::join(const StrategySetup& setup, const ProcessGroupFactory& make_group) {
+  whereabouts_ = setup.whereabouts;
+  device_ = device_of_rank(setup);
+  if (world_size() == 1) {
+    if (collective_ == nullptr) collective_ = make_single_process_collective();
+    return;
+  }
+  const WaitingIn waiting(whereabouts_, "start-up");
+  if (collective_ == nullptr) store_ = connect();
+  // First of all: while the group is made, ranks can end as well.
+  start_control_plane(setup);
+  if (collective_ == nullptr) join_group(make_group);
+  watch_->attach(collective_);
+  control_plane_->throw_if_failed();  // nothing was there to be aborted before
+  watch_->end_joining();
+}
+
+void RankGroup::join_group(const ProcessGroupFactory& make_group) {
+  const ClusterPlace& place = environment_->place();
+  const ProcessGroupOptions group_options{.backend = options_.backend,
+                                          .device = device_,
+                                          .rank = place.rank,
+                                          .world_size = place.world_size,
+                                          .one_host = place.local_world_size == place.world_size,
+                                          .main_address = place.main_address,
+                                          .timeout = to_milliseconds(options_.timeout),
+                                          .thread_team = shared_ != nullptr ? shared_->team : nullptr};
+  const auto watched = make_watched_store(store_, in_vain());
+  const auto store = c10::make_intrusive<c10d::PrefixStore>("group", watched);
+  group_ = make_group(store, group_options);
+  collective_ = std::make_shared<C10dCollective>(group_, store, group_options, whereabouts_, make_group);
+  if (place.rank == 0)
+    log::rank_zero_info(fmt::format("{} ranks, started by {}, {} on {}", place.world_size, environment_->name(),
+                                    resolve_backend(group_options), device_.str()));
+}
+
+void RankGroup::start_control_plane(const StrategySetup& setup) {
+  const ClusterPlace& place = environment_->place();
+  ControlPlaneOptions control;
+  control.rank = place.rank;
+  control.world_size = place.world_size;
+  control.prefix = call_prefix(calls_++);
+  control.store_rank = options_.start_method == StartMethod::kSubprocess && !place.external_store ? 0 : -1;
+  control.start_timeout = to_milliseconds(options_.timeout);  // ranks may come late to a call that is not the first
+  control.stall_after = to_milliseconds(options_.stall_report);
+  control.abort = [watch = watch_](const std::string& reason) { watch->abort(reason); };
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(kControlPrefix, store_);
+  control_plane_ = std::make_unique<ControlPlane>(C10dStore(store).clone(), std::move(control), *setup.whereabouts);
+  watch_->attach(*control_plane_);
+}
+
+Collective& RankGroup::collective() {
+  if (collective_ != nullptr) return *collective_;
+  // Threads and forks end with the call: between two calls this rank is alone.
+  LEVIN_CHECK(options_.start_method != StartMethod::kSubprocess, "setup_environment was not called");
+  static const std::shared_ptr<Collective> alone = make_single_process_collective();
+  return *alone;
+}
+
+std::shared_ptr<Collective> RankGroup::subgroup(int64_t groups,
+                                                const std::function<int64_t(int64_t, int64_t)>& member) {
+  std::shared_ptr<Collective> own;
+  // Every rank calls for every group.
+  for (int64_t group = 0; group < groups; ++group) {
+    std::vector<int64_t> members(static_cast<size_t>(world_size() / groups));
+    for (size_t i = 0; i < members.size(); ++i) members[i] = member(group, static_cast<int64_t>(i));
+    if (auto made = collective().subgroup(members)) own = std::move(made);
+  }
+  return own;
+}
+
+std::shared_ptr<Collective> RankGroup::neighbours(int64_t size) {
+  return subgroup(world_size() / size, [size](int64_t group, int64_t i) { return group * size + i; });
+}
+
+std::shared_ptr<Collective> RankGroup::counterparts(int64_t size) {
+  if (size == world_size()) return nullptr;
+  return subgroup(size, [size](int64_t place, int64_t i) { return place + i * size; });
+}
+
+void RankGroup::part() {
+  if (control_plane_ != nullptr) control_plane_->leave();
+  watch_->detach();
+  control_plane_.reset();
+  if (options_.start_method == StartMethod::kSubprocess) return;
+  collective_.reset();
+  group_.reset();
+  store_.reset();
+}
+
+}  // namespace levin

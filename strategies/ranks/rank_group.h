@@ -1,0 +1,91 @@
+#pragma once
+
+#include <levin/core/interfaces/strategy.h>
+#include <levin/strategies/comm/process_group.h>
+#include <levin/strategies/comm/watched_store.h>
+#include <levin/strategies/ranks/rank_options.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace levin {
+
+class RankWatch;
+
+/// The ranks of a strategy: which there are, how they start, find each other and part. With one rank nothing is started
+/// and every collective is the identity.
+class RankGroup {
+ public:
+  /// `family`: the name of the strategy where ranks are processes, which works under a launcher.
+  RankGroup(std::string family, RankOptions options);
+  ~RankGroup();
+  RankGroup(const RankGroup&) = delete;
+  RankGroup& operator=(const RankGroup&) = delete;
+
+  /// That of the family with this start method: ddp, ddp_spawn, ddp_threads.
+  std::string strategy_name() const;
+  StartMethod start_method() const { return options_.start_method; }
+
+  /// See Strategy::prepare. `strategy`: as messages name it.
+  void prepare(const StrategySetup& setup, const std::string& strategy);
+  Launcher& launcher();
+  ClusterEnvironment& environment() { return *environment_; }
+  /// See Strategy::enter_rank.
+  void enter(int64_t local_rank);
+  /// Makes this object that of a thread rank beside `first`.
+  void join_threads_of(const RankGroup& first, int64_t local_rank);
+  /// Joins the other ranks, which come to it as well. `make_group` makes the process group of all ranks, and those of
+  /// sub-groups.
+  void join(const StrategySetup& setup, const ProcessGroupFactory& make_group);
+  /// The end of a call, when nothing uses the process group any more.
+  void part();
+
+  /// Known from prepare on; what follows, from join on.
+  int64_t world_size() const;
+  const at::Device& device() const { return device_; }
+  Collective& collective();
+  /// The same, for those who keep it.
+  const std::shared_ptr<Collective>& shared_collective() const { return collective_; }
+  /// The ranks are divided into groups of `size` neighbours, a divisor of their number: that of this rank. All ranks
+  /// call it.
+  std::shared_ptr<Collective> neighbours(int64_t size);
+  /// The ranks that have this one's place in each of these groups; nullptr where there is one group.
+  std::shared_ptr<Collective> counterparts(int64_t size);
+  /// Of all ranks; null while there is one.
+  const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const { return group_; }
+  /// nullptr while there is one rank.
+  ControlPlane* control_plane() const { return control_plane_.get(); }
+  /// Of this rank, for WaitingIn.
+  Whereabouts* whereabouts() const { return whereabouts_; }
+
+ private:
+  /// What the ranks of this process share.
+  struct Shared;
+
+  void find_processes(const StrategySetup& setup);
+  void find_local_ranks(const StrategySetup& setup, const std::string& strategy);
+  at::Device device_of_rank(const StrategySetup& setup) const;
+  WaitingInVain in_vain() const;
+  c10::intrusive_ptr<c10d::Store> connect() const;
+  void start_control_plane(const StrategySetup& setup);
+  void join_group(const ProcessGroupFactory& make_group);
+  std::shared_ptr<Collective> subgroup(int64_t groups, const std::function<int64_t(int64_t, int64_t)>& member);
+
+  const std::string family_;
+  const RankOptions options_;
+  std::unique_ptr<ClusterEnvironment> environment_;
+  std::unique_ptr<Launcher> launcher_;
+  std::shared_ptr<Shared> shared_;
+  std::shared_ptr<Collective> collective_;
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  const std::shared_ptr<RankWatch> watch_;
+  std::unique_ptr<ControlPlane> control_plane_;
+  at::Device device_{at::kCPU};
+  int64_t calls_ = 0;
+  Whereabouts* whereabouts_ = nullptr;
+};
+
+}  // namespace levin
