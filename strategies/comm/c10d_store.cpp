@@ -1,6 +1,7 @@
 #include <levin/strategies/comm/c10d_store.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/comm/communication_error.h>
 #include <levin/core/comm/rank_failure.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/comm/c10d_log.h>
@@ -21,9 +22,10 @@ auto on_store(const char* operation, const std::string& key, Call&& call) {
   } catch (const RankFailedError&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error("comm", fmt::format("the store of the ranks failed to {} the key '{}': {}; hint: the process that "
-                                    "serves it (rank 0, or the launcher) has ended or cannot be reached",
-                                    operation, key, c10d_message(error)));
+    throw CommunicationError("comm",
+                             fmt::format("the store of the ranks failed to {} the key '{}': {}; hint: the process that "
+                                         "serves it (rank 0, or the launcher) has ended or cannot be reached",
+                                         operation, key, c10d_message(error)));
   }
 }
 
@@ -48,7 +50,7 @@ std::string C10dStore::get(const std::string& key, std::chrono::milliseconds tim
     throw;
   } catch (const std::exception& error) {
     if (!is_timeout(error)) on_store("read", key, [&] { throw; });
-    throw Error("comm", fmt::format("no rank set the key '{}' within {}", key, format_seconds(timeout)));
+    throw CommunicationError("comm", fmt::format("no rank set the key '{}' within {}", key, format_seconds(timeout)));
   }
   return on_store("read", key, [&] { return store_->get_to_str(key); });
 }

@@ -1,6 +1,7 @@
 #include <levin/strategies/comm/rendezvous.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/comm/communication_error.h>
 #include <levin/strategies/comm/attempt.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/comm/c10d_log.h>
@@ -89,10 +90,10 @@ c10::intrusive_ptr<c10d::Store> try_to_open_tcp_store(const ClusterPlace& place,
                                             : "rank 0 serves it: has rank 0 started, and lets a firewall through?";
     if (is_timeout(error) && options.timeout < left) return nullptr;
     if (is_timeout(error))
-      throw Error("comm", fmt::format("rank {} could not reach the rendezvous at {} within {}; hint: {}", place.rank,
-                                      format_address(place), format_seconds(timeout), hint));
-    throw Error("comm", fmt::format("rank {} could not join the rendezvous at {}: {}; hint: {}", place.rank,
-                                    format_address(place), text, hint));
+      throw CommunicationError("comm", fmt::format("rank {} could not reach the rendezvous at {} within {}; hint: {}",
+                                                   place.rank, format_address(place), format_seconds(timeout), hint));
+    throw CommunicationError("comm", fmt::format("rank {} could not join the rendezvous at {}: {}; hint: {}",
+                                                 place.rank, format_address(place), text, hint));
   }
 }
 
@@ -144,10 +145,10 @@ void await_all_ranks(const c10::intrusive_ptr<c10d::Store>& store, const Cluster
       // The server has gone meanwhile: the first error is the one to report.
     }
     if (missing.empty())
-      throw Error("comm", fmt::format("rank {} lost the rendezvous at {}: {}", place.rank, format_address(place),
-                                      c10d_message(error)));
-    throw Error("comm",
-                fmt::format("rank {} waited {} at {} for all {} ranks; missing: {}; hint: did these ranks start, "
+      throw CommunicationError("comm", fmt::format("rank {} lost the rendezvous at {}: {}", place.rank,
+                                                   format_address(place), c10d_message(error)));
+    throw CommunicationError(
+        "comm", fmt::format("rank {} waited {} at {} for all {} ranks; missing: {}; hint: did these ranks start, "
                             "and do all of them have this MASTER_ADDR and MASTER_PORT?",
                             place.rank, format_seconds(timeout), format_address(place), place.world_size, missing));
   }
