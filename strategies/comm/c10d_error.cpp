@@ -31,7 +31,7 @@ std::string c10d_message(const std::exception& error) {
 }
 
 bool is_timeout(const std::exception& error) {
-  // Gloo throws its time-outs as plain runtime errors, and c10d's stores as several types: the words are all there is.
+  // Gloo throws its time-outs as it throws broken connections: the words are all there is.
   const std::string text = error.what();
   for (const char* words : {"imed out", "imeout", "ime out"})
     if (text.find(words) != std::string::npos) return true;
