@@ -73,6 +73,7 @@
 #include <levin/core/nn/named_units.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/core/nn/unit.h>
+#include <levin/core/nn/unit_hook.h>
 #include <levin/core/optim/accumulation_schedule.h>
 #include <levin/core/optim/adagrad.h>
 #include <levin/core/optim/adam.h>

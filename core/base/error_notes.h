@@ -10,9 +10,6 @@
 
 namespace levin {
 
-/// What Levin throws to leave code early, and catches itself: no error, so that nothing is noted about it.
-class ControlFlow : public std::exception {};
-
 /// What is known of where an error happened. Each place that it passes on its way out fills in what is still empty, so
 /// that the innermost one counts.
 struct ErrorNotes {

@@ -1,7 +1,5 @@
 #include <levin/core/base/error_stack.h>
 
-#include <levin/core/base/error_notes.h>
-
 #include <unwind.h>
 
 #include <array>

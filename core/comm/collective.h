@@ -18,7 +18,8 @@ enum class ReduceOp { kSum, kMean, kMin, kMax };
 class Work {
  public:
   virtual ~Work() = default;
-  /// Blocks until done (on CUDA: until the current stream may use the result). Throws what the collective failed with.
+  /// Blocks until done (on CUDA: until the current stream may use the result). Throws CommunicationError when the
+  /// collective failed.
   virtual void wait() = 0;
   virtual bool is_completed() const = 0;
 };

@@ -1,7 +1,10 @@
 #pragma once
 
-#include <levin/core/comm/control_plane.h>
+#include <levin/core/comm/collective.h>
+#include <levin/core/comm/control_plane_options.h>
 #include <levin/core/comm/heartbeat.h>
+#include <levin/core/comm/rank_failure.h>
+#include <levin/core/comm/whereabouts.h>
 
 #include <chrono>
 #include <cstdint>

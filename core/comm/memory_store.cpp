@@ -1,6 +1,6 @@
 #include <levin/core/comm/memory_store.h>
 
-#include <levin/core/base/error.h>
+#include <levin/core/comm/communication_error.h>
 
 #include <fmt/format.h>
 
@@ -44,7 +44,7 @@ class MemoryStore : public Store {
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
     std::unique_lock lock(content_->mutex);
     if (!content_->changed.wait_for(lock, timeout, [&] { return content_->values.contains(key); }))
-      throw Error("comm", fmt::format("no rank set the key '{}' within {} ms", key, timeout.count()));
+      throw CommunicationError("comm", fmt::format("no rank set the key '{}' within {} ms", key, timeout.count()));
     return content_->values[key];
   }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <levin/core/base/error.h>
+#include <levin/core/comm/communication_error.h>
 
 #include <cstdint>
 #include <optional>
@@ -22,9 +22,9 @@ struct RankFailure {
 };
 
 /// Another rank failed, and this one ends for that reason.
-class RankFailedError : public Error {
+class RankFailedError : public CommunicationError {
  public:
-  explicit RankFailedError(const RankFailure& failure) : Error("ranks", failure.text()) {}
+  explicit RankFailedError(const RankFailure& failure) : CommunicationError("ranks", failure.text()) {}
 };
 
 /// Makes a failure known to all ranks that share the store and `prefix`, unless another one was first. Returns the one

@@ -19,7 +19,8 @@ auto checkpoint(Callable callable, Arguments&&... arguments) {
   torch::nn::Module* module = nullptr;
   if constexpr (requires { static_cast<torch::nn::Module*>(callable.ptr().get()); }) module = callable.ptr().get();
   detail::TypedUnitCall<Callable, Result, std::decay_t<Arguments>...> call(
-      nullptr, module, std::move(callable), std::decay_t<Arguments>(std::forward<Arguments>(arguments))...);
+      /*unit=*/nullptr, /*hooks=*/nullptr, module, std::move(callable),
+      std::decay_t<Arguments>(std::forward<Arguments>(arguments))...);
   run_checkpointed(call, "levin::checkpoint", /*offload=*/false);
   return call.take_result();
 }

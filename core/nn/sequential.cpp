@@ -2,7 +2,6 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/error_notes.h>
-#include <levin/core/nn/unit_notes.h>
 
 #include <fmt/format.h>
 
@@ -16,8 +15,8 @@ std::vector<at::Tensor> SequentialElement::operator()(const std::vector<at::Tens
     return noting_errors([&] { return function_(inputs); },
                          [this](ErrorNotes& notes) { note_unit(notes, *this, module_.get()); });
   auto function = [self = shared_from_this()](const Tensors& given) { return self->function_(given); };
-  detail::TypedUnitCall<decltype(function), Tensors, const Tensors&> call(this, module_.get(), std::move(function),
-                                                                          inputs);
+  detail::TypedUnitCall<decltype(function), Tensors, const Tensors&> call(this, &hooks(), module_.get(),
+                                                                          std::move(function), inputs);
   run_call(call);
   return call.take_result();
 }

@@ -2,7 +2,7 @@
 
 #include <levin/core/base/error_notes.h>
 #include <levin/core/nn/unit_call.h>
-#include <levin/core/nn/unit_notes.h>
+#include <levin/core/nn/unit_hook.h>
 
 #include <torch/nn/pimpl.h>
 
@@ -10,29 +10,8 @@
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 namespace levin {
-
-/// Is told of every time that the forward of a unit runs: sharding gathers and frees parameters around it, profiling
-/// times it, a monitor looks at its results. Called on whichever thread runs the forward.
-class UnitHook {
- public:
-  virtual ~UnitHook() = default;
-  /// Before the forward, its repetitions included.
-  virtual void before_forward(UnitCall& /*call*/) {}
-  /// After the forward, also when it threw: the call has no results then.
-  virtual void after_forward(UnitCall& /*call*/) {}
-};
-
-/// Takes over the calls of a unit: it may keep a copy of one and run the forward again later, as activation
-/// checkpointing does.
-class UnitRunner {
- public:
-  virtual ~UnitRunner() = default;
-  /// Instead of `call.run()`, which it must call once.
-  virtual void run(UnitCall& call) = 0;
-};
 
 /// A submodule that is called through a hookable holder: the one seam that sharding, activation checkpointing,
 /// pipelining, profiling and memory reports use. LEVIN_UNIT derives the class that carries it.
@@ -45,7 +24,7 @@ class Unit {
   /// Hooks run in the order in which they were added, and in the opposite order after the forward.
   void add_hook(UnitHook& hook);
   void remove_hook(UnitHook& hook);
-  const std::vector<UnitHook*>& hooks() const { return hooks_; }
+  const UnitHooks& hooks() const { return hooks_; }
 
   /// At most one; nullptr removes it. It is outside of the hooks, so that they run at each repetition.
   void set_runner(UnitRunner* runner);
@@ -62,7 +41,7 @@ class Unit {
   void run_call(UnitCall& call) { runner_ != nullptr ? runner_->run(call) : call.run(); }
 
  private:
-  std::vector<UnitHook*> hooks_;
+  UnitHooks hooks_;
   UnitRunner* runner_ = nullptr;
   bool is_hooked_ = false;
 };
@@ -101,7 +80,7 @@ class UnitOfSignature<Impl, Result (Class::*)(Arguments...)> : public Impl, publ
     auto function = [this, owner = this->weak_from_this().lock()](Arguments... given) -> Result {
       return Impl::forward(std::forward<Arguments>(given)...);
     };
-    TypedUnitCall<decltype(function), Result, Arguments...> call(this, this, std::move(function),
+    TypedUnitCall<decltype(function), Result, Arguments...> call(this, &hooks(), this, std::move(function),
                                                                  std::forward<Arguments>(arguments)...);
     run_call(call);
     return call.take_result();

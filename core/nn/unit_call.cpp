@@ -3,21 +3,36 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/error_notes.h>
 #include <levin/core/nn/module_type_name.h>
-#include <levin/core/nn/unit.h>
-#include <levin/core/nn/unit_notes.h>
 
 #include <fmt/format.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
 
 #include <exception>
+#include <sstream>
 #include <string>
-#include <vector>
+#include <string_view>
 
 namespace levin {
+namespace {
+
+/// "Linear 784→128", other layers of LibTorch as they print themselves, other classes by name.
+std::string type_and_sizes(const torch::nn::Module& module) {
+  if (const auto* linear = module.as<torch::nn::Linear>())
+    return fmt::format("Linear {}→{}", linear->options.in_features(), linear->options.out_features());
+  constexpr std::string_view kLibTorch = "torch::nn::";
+  if (!module.name().starts_with(kLibTorch) || !module.children().empty()) return short_type_name(module.name());
+  std::ostringstream stream;
+  module.pretty_print(stream);
+  const std::string text = stream.str();
+  return text.starts_with(kLibTorch) ? text.substr(kLibTorch.size()) : text;
+}
+
+}  // namespace
 
 void UnitCall::run() {
-  static const std::vector<UnitHook*> kNone;
-  const std::vector<UnitHook*>& hooks = unit_ == nullptr ? kNone : unit_->hooks();
+  static const UnitHooks kNone;
+  const UnitHooks& hooks = hooks_ == nullptr ? kNone : *hooks_;
   std::exception_ptr error;  // the first: what the forward threw, not what hooks make of it
   size_t entered = 0;
   try {
@@ -37,6 +52,12 @@ void UnitCall::run() {
     }
   }
   if (error != nullptr) std::rethrow_exception(error);
+}
+
+void note_unit(ErrorNotes& notes, const Unit& unit, const torch::nn::Module* module) {
+  if (notes.unit != nullptr) return;
+  notes.unit = &unit;
+  notes.unit_type = module == nullptr ? "Function" : type_and_sizes(*module);
 }
 
 namespace detail {

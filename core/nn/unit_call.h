@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/nn/tensor_visitor.h>
+#include <levin/core/nn/unit_hook.h>
 
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@ class Module;
 namespace levin {
 
 class Unit;
+struct ErrorNotes;
 
 /// One call of a forward, without its types: what the hooks and the runner of a unit work with.
 class UnitCall {
@@ -41,15 +43,22 @@ class UnitCall {
   virtual void for_each_result(const TensorVisitor& visitor) = 0;
 
  protected:
-  UnitCall(Unit* unit, torch::nn::Module* module) : unit_(unit), module_(module) {}
-  UnitCall(const UnitCall& other) : unit_(other.unit_), module_(other.module_), is_repetition_(true) {}
+  /// `hooks`: those of the unit, as they are whenever the call runs; nullptr without a unit.
+  UnitCall(Unit* unit, const UnitHooks* hooks, torch::nn::Module* module)
+      : unit_(unit), hooks_(hooks), module_(module) {}
+  UnitCall(const UnitCall& other)
+      : unit_(other.unit_), hooks_(other.hooks_), module_(other.module_), is_repetition_(true) {}
   virtual void run_forward() = 0;
 
  private:
   Unit* unit_;
+  const UnitHooks* hooks_;
   torch::nn::Module* module_;
   bool is_repetition_ = false;
 };
+
+/// Writes down the unit whose forward an error leaves, unless an inner one was. `module`: nullptr for a function.
+void note_unit(ErrorNotes& notes, const Unit& unit, const torch::nn::Module* module);
 
 namespace detail {
 
@@ -69,8 +78,11 @@ class TypedUnitCall final : public UnitCall {
   static_assert(!std::is_reference_v<Result>, "the forward of a unit returns a value, not a reference");
 
  public:
-  TypedUnitCall(Unit* unit, torch::nn::Module* module, Function function, Arguments&&... arguments)
-      : UnitCall(unit, module), function_(std::move(function)), arguments_(std::forward<Arguments>(arguments)...) {}
+  TypedUnitCall(Unit* unit, const UnitHooks* hooks, torch::nn::Module* module, Function function,
+                Arguments&&... arguments)
+      : UnitCall(unit, hooks, module),
+        function_(std::move(function)),
+        arguments_(std::forward<Arguments>(arguments)...) {}
 
   std::unique_ptr<UnitCall> copy() const override {
     if constexpr (((!kIsHandedOn<Arguments> && std::is_copy_constructible_v<StoredArgument<Arguments>>)&&...))

@@ -7,6 +7,7 @@
 #include <levin/core/base/signals.h>
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/checkpoint/state_bytes.h>
+#include <levin/core/comm/communication_error.h>
 #include <levin/core/comm/control_plane.h>
 #include <levin/core/comm/rank_failure.h>
 #include <levin/core/connectors/error_context.h>
@@ -37,13 +38,10 @@ namespace {
 bool is_communication_error(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
-  } catch (const Error& own) {
-    return own.component() == "comm" || own.component() == "ranks" || own.component() == "shared_memory";
+  } catch (const CommunicationError&) {
+    return true;
   } catch (const c10::DistError&) {
     return true;
-  } catch (const c10::Error& of_libtorch) {
-    const std::string_view text = of_libtorch.what_without_backtrace();
-    return text.find("[shared_memory]") != text.npos || text.find("[comm]") != text.npos;
   } catch (...) {
     return false;
   }

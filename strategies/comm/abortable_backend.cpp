@@ -1,8 +1,10 @@
 #include <levin/strategies/comm/abortable_backend.h>
 
+#include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/comm/exchange_collectives.h>
 
 #include <ATen/core/ivalue.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
@@ -11,7 +13,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -23,7 +25,24 @@ using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 
-std::exception_ptr aborted_error() { return std::make_exception_ptr(std::runtime_error("the group was aborted")); }
+std::exception_ptr backend_error(const std::string& message) {
+  return std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, __LINE__}, message));
+}
+
+std::exception_ptr aborted_error() { return backend_error("the group was aborted"); }
+
+/// What Gloo throws as c10d's other backends throw it: a plain runtime error says nothing of where it comes from.
+std::exception_ptr as_backend_error(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::DistError&) {
+    return error;
+  } catch (const std::exception& of_gloo) {
+    return backend_error(c10d_message(of_gloo));
+  } catch (...) {
+    return error;
+  }
+}
 
 /// A work that can be ended from outside.
 class AbortableWork : public c10d::Work {
@@ -46,7 +65,9 @@ class AbortableCollective : public AbortableWork {
     auto inner_future = inner->getFuture();
     auto work = c10::make_intrusive<AbortableCollective>(rank, std::move(inner), inner_future->elementType());
     inner_future->addCallback(
-        [work](at::ivalue::Future& done) { work->complete(done.hasError() ? done.exception_ptr() : nullptr, done); },
+        [work](at::ivalue::Future& done) {
+          work->complete(done.hasError() ? as_backend_error(done.exception_ptr()) : nullptr, done);
+        },
         /*uses_future=*/false);
     return work;
   }
@@ -100,7 +121,12 @@ class AbortableTransfer : public AbortableWork {
   int sourceRank() const override { return inner_->sourceRank(); }
   bool wait(std::chrono::milliseconds timeout) override {
     if (waited_) return true;
-    const bool completed = !aborted_ && inner_->wait(timeout);
+    bool completed = false;
+    try {
+      completed = !aborted_ && inner_->wait(timeout);
+    } catch (const std::exception&) {
+      std::rethrow_exception(as_backend_error(std::current_exception()));
+    }
     if (!completed) std::rethrow_exception(aborted_error());
     waited_ = true;
     return true;

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/comm/collective.h>
+#include <levin/core/comm/communication_error.h>
 
 #include <fmt/format.h>
 
@@ -38,9 +39,10 @@ std::string join_attempt(Store& store, int64_t rank, Milliseconds timeout) {
   } catch (const RankFailedError&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error("comm", fmt::format("rank {} had no answer from rank 0 in the launcher's store: {}; hint: did rank 0 "
-                                    "start?",
-                                    rank, error.what()));
+    throw CommunicationError(
+        "comm", fmt::format("rank {} had no answer from rank 0 in the launcher's store: {}; hint: did rank 0 "
+                            "start?",
+                            rank, error.what()));
   }
   store.set(thanks_key(attempt, rank), "here");
   return attempt;
@@ -69,8 +71,9 @@ std::string lead_attempt(Store& store, int64_t world_size, Milliseconds timeout,
   }
   std::vector<std::string> names;
   for (const int64_t rank : missing) names.push_back(std::to_string(rank));
-  throw Error("comm", fmt::format("rank 0 waited {} ms for all {} ranks in the launcher's store; missing: {}",
-                                  timeout.count(), world_size, join(names)));
+  throw CommunicationError(
+      "comm", fmt::format("rank 0 waited {} ms for all {} ranks in the launcher's store; missing: {}", timeout.count(),
+                          world_size, join(names)));
 }
 
 }  // namespace

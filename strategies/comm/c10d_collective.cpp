@@ -1,6 +1,7 @@
 #include <levin/strategies/comm/c10d_collective.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/comm/communication_error.h>
 #include <levin/strategies/comm/abortable_backend.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/comm/c10d_store.h>
@@ -95,7 +96,8 @@ struct C10dCollective::Context {
   void throw_if_aborted(const char* operation) {
     if (!aborted.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(mutex);
-    throw Error("comm", fmt::format("{} ended on rank {} of {}: {}", operation, rank, world_size, abort_reason));
+    throw CommunicationError("comm",
+                             fmt::format("{} ended on rank {} of {}: {}", operation, rank, world_size, abort_reason));
   }
 
   /// To be called where `error` is caught.
@@ -104,10 +106,12 @@ struct C10dCollective::Context {
     if (dynamic_cast<const Error*>(&error) != nullptr) throw;
     const std::string message = c10d_message(error);
     if (is_timeout(error))
-      throw Error("comm", fmt::format("{} timed out on rank {} of {} after {}: {}; hint: another rank did not come to "
-                                      "this collective",
-                                      operation, rank, world_size, format_seconds(timeout), message));
-    throw Error("comm", fmt::format("{} failed on rank {} of {}: {}", operation, rank, world_size, message));
+      throw CommunicationError(
+          "comm", fmt::format("{} timed out on rank {} of {} after {}: {}; hint: another rank did not come to "
+                              "this collective",
+                              operation, rank, world_size, format_seconds(timeout), message));
+    throw CommunicationError("comm",
+                             fmt::format("{} failed on rank {} of {}: {}", operation, rank, world_size, message));
   }
 
   /// Runs what may block or fail in c10d.

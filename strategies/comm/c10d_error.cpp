@@ -30,17 +30,8 @@ std::string c10d_message(const std::exception& error) {
   return std::string(text);
 }
 
-bool is_communication_error(const std::exception& error) {
-  if (dynamic_cast<const c10::DistError*>(&error) != nullptr) return true;
-  // Gloo and aborted works throw plain runtime errors: the words are all there is.
-  const std::string text = error.what();
-  for (const char* words : {"gloo", "Gloo", "NCCL", "shared_memory", "abort", "Connection "})
-    if (text.find(words) != std::string::npos) return true;
-  return is_timeout(error);
-}
-
 bool is_timeout(const std::exception& error) {
-  // Gloo throws its time-outs as plain runtime errors, and c10d's stores as several types: the words are all there is.
+  // Gloo throws its time-outs as it throws broken connections: the words are all there is.
   const std::string text = error.what();
   for (const char* words : {"imed out", "imeout", "ime out"})
     if (text.find(words) != std::string::npos) return true;

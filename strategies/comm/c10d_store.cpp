@@ -1,6 +1,7 @@
 #include <levin/strategies/comm/c10d_store.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/comm/communication_error.h>
 #include <levin/core/comm/rank_failure.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/comm/c10d_log.h>
@@ -9,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <algorithm>
+#include <chrono>
 
 namespace levin {
 namespace {
@@ -21,9 +23,10 @@ auto on_store(const char* operation, const std::string& key, Call&& call) {
   } catch (const RankFailedError&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error("comm", fmt::format("the store of the ranks failed to {} the key '{}': {}; hint: the process that "
-                                    "serves it (rank 0, or the launcher) has ended or cannot be reached",
-                                    operation, key, c10d_message(error)));
+    throw CommunicationError("comm",
+                             fmt::format("the store of the ranks failed to {} the key '{}': {}; hint: the process that "
+                                         "serves it (rank 0, or the launcher) has ended or cannot be reached",
+                                         operation, key, c10d_message(error)));
   }
 }
 
@@ -41,14 +44,17 @@ void C10dStore::set(const std::string& key, const std::string& value) {
 
 std::string C10dStore::get(const std::string& key, std::chrono::milliseconds timeout) {
   const QuietC10d quiet(QuietC10d::Hides::kWarnings);
+  // c10d takes zero for "wait forever".
+  const auto patience = std::max(timeout, std::chrono::milliseconds(1));
+  const auto began = std::chrono::steady_clock::now();
   try {
-    // c10d takes zero for "wait forever".
-    store_->wait({key}, std::max(timeout, std::chrono::milliseconds(1)));
+    store_->wait({key}, patience);
   } catch (const RankFailedError&) {
     throw;
-  } catch (const std::exception& error) {
-    if (!is_timeout(error)) on_store("read", key, [&] { throw; });
-    throw Error("comm", fmt::format("no rank set the key '{}' within {}", key, format_seconds(timeout)));
+  } catch (const std::exception&) {
+    // The stores throw their time-outs as several types, some of which are those of other failures too.
+    if (std::chrono::steady_clock::now() - began < patience) on_store("read", key, [&] { throw; });
+    throw CommunicationError("comm", fmt::format("no rank set the key '{}' within {}", key, format_seconds(timeout)));
   }
   return on_store("read", key, [&] { return store_->get_to_str(key); });
 }

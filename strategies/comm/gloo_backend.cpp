@@ -7,6 +7,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
+#include <levin/core/comm/communication_error.h>
 #include <levin/core/comm/rank_failure.h>
 #include <levin/strategies/comm/abortable_backend.h>
 #include <levin/strategies/comm/c10d_error.h>
@@ -78,8 +79,8 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10
     throw;
   } catch (const std::exception& error) {
     const std::string when = is_timeout(error) ? fmt::format("within {}", format_seconds(options.timeout)) : "";
-    throw Error("comm",
-                fmt::format("rank {} of {} could not connect to the other ranks through Gloo{}{}: {}; hint: every rank "
+    throw CommunicationError(
+        "comm", fmt::format("rank {} of {} could not connect to the other ranks through Gloo{}{}: {}; hint: every rank "
                             "must reach every other; GLOO_SOCKET_IFNAME=INTERFACE says which interface to use",
                             options.rank, options.world_size, when.empty() ? "" : " ", when, c10d_message(error)));
   }

@@ -1,10 +1,13 @@
 #pragma once
 
-#include <levin/strategies/comm/process_group.h>
+#include <levin/strategies/comm/process_group_options.h>
+
+#include <c10/util/intrusive_ptr.h>
 
 namespace c10d {
 class Backend;
-}
+class Store;
+}  // namespace c10d
 
 namespace levin {
 

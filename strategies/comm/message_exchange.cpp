@@ -1,6 +1,7 @@
 #include <levin/strategies/comm/message_exchange.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/comm/communication_error.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/comm/futex.h>
 #include <levin/strategies/comm/shared_memory_team.h>
@@ -79,7 +80,7 @@ MessageExchange::~MessageExchange() {
   if (helper_.joinable()) helper_.join();
   Finished finished;
   fail_all(std::make_exception_ptr(
-               Error("shared_memory", "the process group ended before this message was sent or received")),
+               CommunicationError("shared_memory", "the process group ended before this message was sent or received")),
            finished);
   call_back(finished);
 }

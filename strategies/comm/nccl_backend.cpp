@@ -2,6 +2,7 @@
 
 #include <levin/build_info.h>
 #include <levin/core/base/error.h>
+#include <levin/core/comm/communication_error.h>
 #include <levin/strategies/comm/c10d_error.h>
 
 #include <fmt/format.h>
@@ -31,8 +32,9 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
     return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, static_cast<int>(options.rank),
                                                        static_cast<int>(options.world_size), std::move(nccl));
   } catch (const std::exception& error) {
-    throw Error("comm", fmt::format("rank {} of {} could not start NCCL on {}: {}; hint: NCCL_DEBUG=INFO prints more",
-                                    options.rank, options.world_size, options.device.str(), c10d_message(error)));
+    throw CommunicationError(
+        "comm", fmt::format("rank {} of {} could not start NCCL on {}: {}; hint: NCCL_DEBUG=INFO prints more",
+                            options.rank, options.world_size, options.device.str(), c10d_message(error)));
   }
 }
 

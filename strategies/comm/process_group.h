@@ -1,12 +1,10 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <levin/strategies/comm/process_group_options.h>
+
 #include <c10/util/intrusive_ptr.h>
 
-#include <chrono>
-#include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 
 namespace c10d {
@@ -15,19 +13,6 @@ class Store;
 }  // namespace c10d
 
 namespace levin {
-
-class SharedMemoryTeam;
-
-struct ProcessGroupOptions {
-  std::string backend = "auto";  ///< auto, nccl, gloo or shared_memory
-  at::Device device{at::kCPU};   ///< of this rank
-  int64_t rank = 0;
-  int64_t world_size = 1;
-  bool one_host = true;           ///< whether all ranks run on this host
-  std::string main_address = {};  ///< of the rendezvous: Gloo takes the network interface that leads there
-  std::chrono::milliseconds timeout{30 * 60 * 1000};   ///< for making the group and for each operation
-  std::shared_ptr<SharedMemoryTeam> thread_team = {};  ///< where ranks are threads of this process: what they share
-};
 
 /// The backend that options name: for `auto`, nccl on a CUDA device, shared_memory on CPUs of one host, else gloo.
 /// Throws ConfigError for a name that is none and for a backend that cannot serve the device.

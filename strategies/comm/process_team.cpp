@@ -1,6 +1,7 @@
 #include <levin/strategies/comm/shared_memory_team.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/comm/communication_error.h>
 #include <levin/core/comm/rank_failure.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/comm/reduce_elements.h>
@@ -170,8 +171,8 @@ std::shared_ptr<SharedMemoryTeam> make_process_team(c10d::Store& store, int64_t 
     } catch (const RankFailedError&) {
       throw;
     } catch (const std::exception& error) {
-      throw Error("shared_memory", fmt::format("rank 0 did not offer its memory within {}; got '{}'",
-                                               format_seconds(timeout), c10d_message(error)));
+      throw CommunicationError("shared_memory", fmt::format("rank 0 did not offer its memory within {}; got '{}'",
+                                                            format_seconds(timeout), c10d_message(error)));
     }
     memory = TeamMemory::open(store.get_to_str(key), ranks);
   }

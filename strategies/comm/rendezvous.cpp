@@ -1,6 +1,7 @@
 #include <levin/strategies/comm/rendezvous.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/comm/communication_error.h>
 #include <levin/strategies/comm/attempt.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/comm/c10d_log.h>
@@ -8,6 +9,7 @@
 #include <levin/strategies/comm/network.h>
 
 #include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/exception.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -58,7 +60,8 @@ void check_place(const ClusterPlace& place) {
 }
 
 Milliseconds time_left(Clock::time_point deadline) {
-  return std::max(std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()), Milliseconds(1));
+  // Rounded up: a wait for so long ends after the deadline.
+  return std::max(std::chrono::ceil<Milliseconds>(deadline - Clock::now()), Milliseconds(1));
 }
 
 void throw_if_in_vain(const WaitingInVain& in_vain) {
@@ -74,6 +77,7 @@ c10::intrusive_ptr<c10d::Store> try_to_open_tcp_store(const ClusterPlace& place,
   // Who has come is counted here, so that a message can name the ranks that have not.
   options.waitWorkers = false;
   options.timeout = options.isServer ? left : std::min(left, kConnectTime);
+  const auto deadline = Clock::now() + options.timeout;
   try {
     auto store = c10::make_intrusive<c10d::TCPStore>(place.main_address, options);
     store->setTimeout(timeout);
@@ -87,12 +91,14 @@ c10::intrusive_ptr<c10d::Store> try_to_open_tcp_store(const ClusterPlace& place,
     const char* hint = place.external_store ? "the launcher's agent serves it"
                        : options.isServer   ? "MASTER_ADDR must be an address of rank 0's host, which is this one"
                                             : "rank 0 serves it: has rank 0 started, and lets a firewall through?";
-    if (is_timeout(error) && options.timeout < left) return nullptr;
-    if (is_timeout(error))
-      throw Error("comm", fmt::format("rank {} could not reach the rendezvous at {} within {}; hint: {}", place.rank,
-                                      format_address(place), format_seconds(timeout), hint));
-    throw Error("comm", fmt::format("rank {} could not join the rendezvous at {}: {}; hint: {}", place.rank,
-                                    format_address(place), text, hint));
+    // c10d may give up connecting a little early, and a connection that is not answered as another type.
+    const bool timed_out = dynamic_cast<const c10d::TimeoutError*>(&error) != nullptr || Clock::now() >= deadline;
+    if (timed_out && options.timeout < left) return nullptr;
+    if (timed_out)
+      throw CommunicationError("comm", fmt::format("rank {} could not reach the rendezvous at {} within {}; hint: {}",
+                                                   place.rank, format_address(place), format_seconds(timeout), hint));
+    throw CommunicationError("comm", fmt::format("rank {} could not join the rendezvous at {}: {}; hint: {}",
+                                                 place.rank, format_address(place), text, hint));
   }
 }
 
@@ -139,15 +145,15 @@ void await_all_ranks(const c10::intrusive_ptr<c10d::Store>& store, const Cluster
   } catch (const std::exception& error) {
     std::string missing;
     try {
-      if (is_timeout(error)) missing = missing_ranks(*store, place.world_size);
+      if (Clock::now() >= deadline) missing = missing_ranks(*store, place.world_size);
     } catch (const std::exception&) {
       // The server has gone meanwhile: the first error is the one to report.
     }
     if (missing.empty())
-      throw Error("comm", fmt::format("rank {} lost the rendezvous at {}: {}", place.rank, format_address(place),
-                                      c10d_message(error)));
-    throw Error("comm",
-                fmt::format("rank {} waited {} at {} for all {} ranks; missing: {}; hint: did these ranks start, "
+      throw CommunicationError("comm", fmt::format("rank {} lost the rendezvous at {}: {}", place.rank,
+                                                   format_address(place), c10d_message(error)));
+    throw CommunicationError(
+        "comm", fmt::format("rank {} waited {} at {} for all {} ranks; missing: {}; hint: did these ranks start, "
                             "and do all of them have this MASTER_ADDR and MASTER_PORT?",
                             place.rank, format_seconds(timeout), format_address(place), place.world_size, missing));
   }

@@ -23,7 +23,7 @@ struct ServedStore {
 
 /// Brings the ranks of a job together: returns once all of them have come to the TCP store at the place's main address,
 /// which rank 0 serves unless something outside does. Keys are prefixed with the place's run_id, and with a name of
-/// this attempt where the store outlives attempts. A job of one rank needs no address. Throws levin::Error after
+/// this attempt where the store outlives attempts. A job of one rank needs no address. Throws CommunicationError after
 /// `timeout`, naming the address, or the ranks that did not come; `timeout` is also what calls on the store wait at
 /// most. Throws RankFailedError, on all ranks, as soon as waiting is in vain on one of them.
 c10::intrusive_ptr<c10d::Store> connect_store(const ClusterPlace& place, std::chrono::milliseconds timeout,

@@ -1,6 +1,7 @@
 #include <levin/strategies/comm/shared_barrier.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/comm/communication_error.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/comm/futex.h>
 
@@ -112,10 +113,11 @@ void SharedBarrier::write_reason(const std::string& reason) {
 void SharedBarrier::throw_if_aborted() const {
   if (!is_aborted()) return;
   for (const auto give_up = Clock::now() + kReasonPatience; Clock::now() < give_up;) {
-    if (state_.reason_written.load(std::memory_order_acquire) != 0) throw Error("shared_memory", state_.reason);
+    if (state_.reason_written.load(std::memory_order_acquire) != 0)
+      throw CommunicationError("shared_memory", state_.reason);
     futex_wait(state_.reason_written, 0, std::chrono::milliseconds(10));
   }
-  throw Error("shared_memory", "another rank aborted the communication and ended before it could say why");
+  throw CommunicationError("shared_memory", "another rank aborted the communication and ended before it could say why");
 }
 
 std::string SharedBarrier::missing_ranks(uint32_t round) const {

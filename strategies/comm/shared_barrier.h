@@ -11,8 +11,8 @@
 namespace levin {
 
 /// Where ranks, threads or processes, wait for one another. Its state lies in memory that all of them map; this object
-/// is one rank's (or one process's) view of it. A wait ends when all ranks have arrived, or throws levin::Error: after
-/// abort(), after its time-out (which aborts the barrier for everybody), or when a missing rank is gone for good.
+/// is one rank's (or one process's) view of it. A wait ends when all ranks have arrived, or throws CommunicationError:
+/// after abort(), after its time-out (which aborts the barrier for everybody), or when a missing rank is gone for good.
 class SharedBarrier {
  public:
   /// All zero is a fresh barrier.

@@ -24,8 +24,8 @@ namespace levin {
 /// Ranks of one host that combine and exchange dense CPU memory, without sockets. Every rank calls the same operations
 /// in the same order; a call returns when its result is there. Before any data is touched the ranks compare what they
 /// were called with: where that differs, all of them throw an error that names two of the calls, and the team can go
-/// on. After a time-out, the end of a rank or abort() every call throws on every rank. Results are the same bits on all
-/// ranks and in all runs: reductions go in the order of the ranks.
+/// on. After a time-out, the end of a rank or abort() every call throws CommunicationError on every rank. Results are
+/// the same bits on all ranks and in all runs: reductions go in the order of the ranks.
 class SharedMemoryTeam {
  public:
   virtual ~SharedMemoryTeam() = default;

@@ -1,6 +1,7 @@
 #include <levin/strategies/comm/team_memory.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/comm/communication_error.h>
 #include <levin/strategies/comm/futex.h>
 
 #include <fcntl.h>
@@ -119,10 +120,11 @@ std::unique_ptr<TeamMemory> TeamMemory::open(const std::string& address, int64_t
     if (reinterpret_cast<const Preamble*>(memory->base_)->token != token) problem = "another content";
   }
   if (!problem.empty())
-    throw Error("shared_memory",
-                fmt::format("cannot open the memory of the team's first rank, {}; got {}; hint: these ranks must be "
-                            "processes of one user on one host that see each other in /proc; otherwise use gloo",
-                            path, problem));
+    throw CommunicationError(
+        "shared_memory",
+        fmt::format("cannot open the memory of the team's first rank, {}; got {}; hint: these ranks must be "
+                    "processes of one user on one host that see each other in /proc; otherwise use gloo",
+                    path, problem));
   return memory;
 }
 

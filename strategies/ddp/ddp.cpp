@@ -1,6 +1,6 @@
 #include <levin/strategies/ddp/ddp.h>
 
-#include <levin/core/base/error.h>
+#include <levin/core/comm/communication_error.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/ddp/communication_hooks.h>
@@ -8,6 +8,7 @@
 #include <levin/strategies/ddp/sync_batch_norm.h>
 #include <levin/strategies/ranks/model_agreement.h>
 
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
@@ -22,17 +23,14 @@ namespace {
 /// Sets of parameters, toggled in turn, of which each keeps its buckets.
 constexpr size_t kMostManualReducers = 4;
 
-/// Runs backward with the reduction of gradients in it; what communication throws becomes an Error of "comm", what
-/// user code throws stays as it is.
+/// Runs backward with the reduction of gradients in it; what c10d throws becomes a CommunicationError, what user code
+/// throws stays as it is.
 template <class Backward>
 void with_communication_errors(Backward&& backward) {
   try {
     backward();
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    if (!is_communication_error(error)) throw;
-    throw Error("comm", fmt::format("combining gradients failed: {}", c10d_message(error)));
+  } catch (const c10::DistError& error) {
+    throw CommunicationError("comm", fmt::format("combining gradients failed: {}", c10d_message(error)));
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <levin/strategies/pipeline/pipeline_trace.h>
+#include <levin/strategies/pipeline/pipeline_event.h>
 
 #include <string>
 #include <vector>

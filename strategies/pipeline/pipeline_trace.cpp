@@ -24,23 +24,6 @@ using EventKind = PipelineEvent::Kind;
 static_assert(std::is_trivially_copyable_v<PipelineEvent>);
 static_assert(std::has_unique_object_representations_v<PipelineEvent>, "padding would be sent too");
 
-/// [begin, end) in nanoseconds.
-using TimeSpan = std::pair<int64_t, int64_t>;
-
-/// How much time intervals cover, what overlaps counted once.
-int64_t covered(std::vector<TimeSpan> intervals) {
-  std::sort(intervals.begin(), intervals.end());
-  int64_t sum = 0;
-  int64_t until = std::numeric_limits<int64_t>::min();
-  for (const auto& [begin, end] : intervals) {
-    const int64_t from = std::max(begin, until);
-    if (end <= from) continue;
-    sum += end - from;
-    until = end;
-  }
-  return sum;
-}
-
 double microseconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1000; }
 
 Json metadata(const char* what, int64_t thread, Json arguments) {
@@ -54,30 +37,6 @@ void write_file(const std::string& path, const std::string& text) {
 }
 
 }  // namespace
-
-const char* name_of(PipelineEvent::Kind kind) {
-  switch (kind) {
-    case EventKind::kForward:
-      return "forward";
-    case EventKind::kBackward:
-      return "backward";
-    case EventKind::kBackwardInput:
-      return "backward (inputs)";
-    case EventKind::kBackwardWeight:
-      return "backward (weights)";
-    case EventKind::kReceiveWait:
-      return "wait to receive";
-    case EventKind::kSendWait:
-      return "wait to send";
-    case EventKind::kReduce:
-      return "reduce";
-    case EventKind::kOptimizer:
-      return "optimizer";
-  }
-  throw InternalError("unknown kind of pipeline event");
-}
-
-bool is_computation(PipelineEvent::Kind kind) { return kind <= EventKind::kBackwardWeight; }
 
 std::string events_to_bytes(const std::vector<PipelineEvent>& events) {
   return {reinterpret_cast<const char*>(events.data()), events.size() * sizeof(PipelineEvent)};
@@ -97,26 +56,6 @@ std::vector<PipelineEvent> events_from_bytes(const std::string& bytes, int64_t c
     event.end_ns += clock_offset_ns;
   }
   return events;
-}
-
-PipelineBubble measured_bubble(const std::vector<PipelineEvent>& events) {
-  std::map<int64_t, std::vector<TimeSpan>> computations;
-  TimeSpan step = {std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min()};
-  for (const PipelineEvent& event : events) {
-    auto& of_rank = computations[event.rank];  // a rank that only waited counts too
-    if (!is_computation(event.kind)) continue;
-    of_rank.emplace_back(event.begin_ns, event.end_ns);
-    step = {std::min(step.first, event.begin_ns), std::max(step.second, event.end_ns)};
-  }
-  PipelineBubble bubble;
-  if (step.first >= step.second) return bubble;
-  const auto whole = static_cast<double>(step.second - step.first);
-  for (const auto& [rank, intervals] : computations) {
-    const double idle = 1 - static_cast<double>(covered(intervals)) / whole;
-    bubble.of_rank[rank] = idle;
-    bubble.mean += idle / static_cast<double>(computations.size());
-  }
-  return bubble;
 }
 
 std::string chrome_trace(const std::vector<PipelineEvent>& events) {

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks who may include whom. The rules are those of docs/architecture.md, "Layers".
+"""Checks who may include whom, and that file pairs do not include each other in a circle. The rules are those of
+docs/architecture.md, "Layers".
 
     include_direction.py [ROOT]
 
@@ -56,6 +57,17 @@ SHARED_HEADERS = {
     "strategies/comm/thread_team.cpp": "strategies/comm/shared_memory_team.h",
     "strategies/ddp/batch_norm_over_ranks_cpu.cpp": "strategies/ddp/batch_norm_over_ranks.h",
     "strategies/ddp/batch_norm_over_ranks_cuda.cpp": "strategies/ddp/batch_norm_over_ranks.h",
+}
+
+# File pairs that include each other, each with the reason why.
+ALLOWED_CYCLES = {
+    ("core/base/config", "core/base/yaml_reader"): "a Config is read from text by a parser whose library it hides",
+    ("core/checkpoint/checkpoint_files", "core/checkpoint/tensor_in_files"): "the files give tensors that read them",
+    ("core/data/data_loader", "core/data/loader_pass"): "one class: what its nested pass hides has files of its own",
+    ("core/devices/cuda_graph_recorder", "core/devices/graph_recorder"): "an interface with the factory of what has it",
+    ("core/optim/composed_schedulers", "core/optim/schedulers"): "one made of others makes them by name, and has one",
+    ("core/trainer/thread_rank", "core/trainer/trainer"): "a trainer starts further ranks, which have trainers of their own",
+    ("strategies/sharded/sharded_build", "strategies/sharded/sharded_model"): "built by a model's options, for it",
 }
 
 
@@ -131,18 +143,73 @@ def check_pair(root, path):
     return []
 
 
-def violations(root):
+def unit_of(path):
+    """What a file is a part of: a header and its sources are one unit, named as the header without its suffix."""
+    return str(Path(SHARED_HEADERS.get(path, path)).with_suffix(""))
+
+
+def inclusions(root):
+    """Of each unit those that its files include."""
+    included_by = {}
+    for path in library_files(root):
+        unit = unit_of(path)
+        targets = {project_path(included) for _, _, included in includes_of(root / path)} - {None}
+        included_by.setdefault(unit, set()).update({unit_of(target) for target in targets} - {unit})
+    return included_by
+
+
+def cycles(included_by):
+    """The sets of two units or more in which each reaches every other one over inclusions."""
+
+    def reached_from(unit):
+        reached, left = set(), [unit]
+        while left:
+            for target in included_by.get(left.pop(), ()):
+                if target not in reached:
+                    reached.add(target)
+                    left.append(target)
+        return reached
+
+    reached = {unit: reached_from(unit) for unit in included_by}
+    found = {tuple(sorted(other for other in reached[unit] if unit in reached.get(other, ()))) for unit in included_by}
+    return sorted(found - {()})
+
+
+def check_cycles(root, allowed):
+    """The violations, as words, of file pairs that include each other; `allowed`: the reason of each two that may."""
+    included_by = inclusions(root)
+    found = cycles(included_by)
+    for cycle in found:
+        if cycle in allowed:
+            continue
+        if len(cycle) == 2:
+            yield f"{cycle[0]} and {cycle[1]} include each other without a reason in ALLOWED_CYCLES"
+        else:
+            steps = [f"{unit} -> {', '.join(sorted(included_by[unit] & set(cycle)))}" for unit in cycle]
+            yield f"{len(cycle)} file pairs include each other in a circle: {'; '.join(steps)}"
+    for pair, reason in allowed.items():
+        if len(pair) != 2 or list(pair) != sorted(pair) or not reason:
+            yield f"ALLOWED_CYCLES has two units in order with a reason each; got {pair}: {reason!r}"
+        elif pair not in found:
+            yield f"ALLOWED_CYCLES names {pair[0]} and {pair[1]}, which do not include each other"
+
+
+def library_files(root):
+    """The paths of the library's files, relative to the root."""
     for folder in SOURCE_FOLDERS:
         for file in sorted((root / folder).rglob("*")):
-            if file.suffix not in (".h", ".cpp"):
-                continue
-            path = str(file.relative_to(root))
-            for number, style, included in includes_of(file):
-                for words in check_include(path, style, included):
-                    yield f"{path}:{number}: {words}"
-            if file.suffix == ".cpp":
-                for words in check_pair(root, path):
-                    yield f"{path}: {words}"
+            if file.suffix in (".h", ".cpp"):
+                yield str(file.relative_to(root))
+
+
+def violations(root):
+    for path in library_files(root):
+        for number, style, included in includes_of(root / path):
+            for words in check_include(path, style, included):
+                yield f"{path}:{number}: {words}"
+        if path.endswith(".cpp"):
+            for words in check_pair(root, path):
+                yield f"{path}: {words}"
     for folder in ("examples", "tests/integration"):
         for file in sorted((root / folder).rglob("*")):
             if file.suffix in (".h", ".cpp"):
@@ -154,7 +221,7 @@ def violations(root):
 
 def main():
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[2]
-    found = list(violations(root))
+    found = [*violations(root), *check_cycles(root, ALLOWED_CYCLES)]
     print("\n".join(found) if found else "include direction: no violation")
     return 1 if found else 0
 

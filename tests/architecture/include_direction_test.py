@@ -9,13 +9,19 @@ import include_direction
 
 
 class IncludeDirectionTest(unittest.TestCase):
-    def violations(self, files):
+    def found_in(self, files, check):
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder)
             for path, text in files.items():
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 (root / path).write_text(text, encoding="utf-8")
-            return list(include_direction.violations(root))
+            return list(check(root))
+
+    def violations(self, files):
+        return self.found_in(files, include_direction.violations)
+
+    def cycle_violations(self, files, allowed):
+        return self.found_in(files, lambda root: include_direction.check_cycles(root, allowed))
 
     def assert_accepted(self, files):
         self.assertEqual(self.violations(files), [])
@@ -82,6 +88,49 @@ class IncludeDirectionTest(unittest.TestCase):
     def test_users_include_the_umbrella(self):
         self.assert_refused("examples/x/main.cpp", "#include <levin/core/nn/unit.h>", "levin/levin.h only")
         self.assert_refused("tests/integration/a.cpp", "#include <levin/core/nn/unit.h>", "levin/levin.h only")
+
+    # A source that includes the other's header is enough: a header and its source are one.
+    TWO = {
+        "core/nn/a.h": "",
+        "core/nn/a.cpp": "#include <levin/core/nn/a.h>\n#include <levin/core/nn/b.h>\n",
+        "core/nn/b.h": "#include <levin/core/nn/a.h>\n",
+    }
+    THREE = {
+        "core/nn/a.h": "#include <levin/core/nn/b.h>\n",
+        "core/nn/b.h": "",
+        "core/nn/b.cpp": "#include <levin/core/nn/b.h>\n#include <levin/core/nn/c.h>\n",
+        "core/nn/c.h": "#include <levin/core/nn/a.h>\n",
+        "core/nn/user.h": "#include <levin/core/nn/a.h>\n",
+    }
+
+    def test_cycle_of_three(self):
+        found = self.cycle_violations(self.THREE, {})
+        self.assertEqual(len(found), 1)
+        self.assertIn("3 file pairs", found[0])
+        self.assertIn("core/nn/b -> core/nn/c", found[0])
+        self.assertNotIn("user", found[0])
+
+    def test_no_reason_allows_a_cycle_of_three(self):
+        allowed = {("core/nn/a", "core/nn/b", "core/nn/c"): "why not"}
+        self.assertTrue(self.cycle_violations(self.THREE, allowed))
+
+    def test_two_pairs_that_share_a_unit_are_a_cycle_of_three(self):
+        more = {"core/nn/c.h": "#include <levin/core/nn/b.h>\n", "core/nn/b.cpp": "#include <levin/core/nn/c.h>\n"}
+        files = {**self.TWO, **more}
+        self.assertIn("3 file pairs", self.cycle_violations(files, {})[0])
+
+    def test_pair_needs_a_reason(self):
+        found = self.cycle_violations(self.TWO, {})
+        self.assertEqual(found, ["core/nn/a and core/nn/b include each other without a reason in ALLOWED_CYCLES"])
+        self.assertTrue(self.cycle_violations(self.TWO, {("core/nn/a", "core/nn/b"): ""}))
+
+    def test_pair_with_a_reason_is_accepted(self):
+        self.assertEqual(self.cycle_violations(self.TWO, {("core/nn/a", "core/nn/b"): "a interprets b"}), [])
+
+    def test_reason_that_has_become_stale(self):
+        files = {"core/nn/a.h": "", "core/nn/b.h": "#include <levin/core/nn/a.h>\n"}
+        found = self.cycle_violations(files, {("core/nn/a", "core/nn/b"): "a interprets b"})
+        self.assertEqual(found, ["ALLOWED_CYCLES names core/nn/a and core/nn/b, which do not include each other"])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 #include <levin/strategies/comm/c10d_collective.h>
 
-#include <levin/core/base/error.h>
+#include <levin/core/comm/communication_error.h>
 #include <levin/strategies/comm/shared_memory_team.h>
+#include <levin/strategies/ddp/gradient_reducer.h>
 #include <tests/strategies/run_ranks.h>
 
 #include <ATen/ops/allclose.h>
@@ -11,6 +12,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -19,6 +21,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -440,6 +443,63 @@ TEST(C10dCollectiveFailureTest, PeerThatEndsIsNoticed) {
     EXPECT_TRUE(message.starts_with("[comm] all_reduce failed on rank 0 of 2: ")) << message;
     EXPECT_EQ(message.find("Exception raised from"), std::string::npos) << message;
   });
+}
+
+/// Runs `attempt` on the first of two ranks, while the second one comes to nothing, over every backend.
+void run_in_vain(const std::function<void(const std::string& backend, C10dCollective& group)>& attempt) {
+  for (const std::string backend : {"gloo", "shared_memory"}) {
+    const auto team = Ranks{backend, RankKind::kThreads, 2}.make_team();
+    run_ranks(RankKind::kThreads, 2, [&](int64_t rank, const c10::intrusive_ptr<c10d::Store>& store) {
+      const auto group = join_group(rank, 2, store, seconds(20), nullptr, backend, team);
+      group->barrier();
+      if (rank == 1) {
+        store->wait({"rank 0 is through"}, seconds(60));
+        return;
+      }
+      attempt(backend, *group);
+      store->set("rank 0 is through", std::string("yes"));
+    });
+  }
+}
+
+TEST(C10dCollectiveFailureTest, FailedCollectiveIsACommunicationError) {
+  run_in_vain([](const std::string& backend, C10dCollective& group) {
+    group.process_group()->setTimeout(milliseconds(300));
+    EXPECT_THROW(group.all_reduce(at::ones({4}), ReduceOp::kSum)->wait(), CommunicationError) << backend;
+    group.abort("enough");
+    EXPECT_THROW(group.receive(at::empty({2}), 1, 5)->wait(), CommunicationError) << backend;
+    EXPECT_THROW(group.store().get("nobody sets this", milliseconds(50)), CommunicationError) << backend;
+  });
+}
+
+TEST(C10dCollectiveFailureTest, WrongArgumentsAreNoCommunicationError) {
+  run_in_vain([](const std::string& backend, C10dCollective& group) {
+    try {
+      group.send(at::ones({2}), group.rank(), 0);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const CommunicationError&) {
+      ADD_FAILURE() << backend;
+    } catch (const Error&) {
+    }
+  });
+}
+
+/// Neither autograd nor c10d's Reducer change the type of what the backend throws.
+TEST(C10dCollectiveFailureTest, FailureKeepsItsTypeThroughBackward) {
+  for (const bool aborted : {false, true}) {
+    run_in_vain([aborted](const std::string& backend, C10dCollective& group) {
+      const at::Tensor weight = at::ones({4}).requires_grad_();
+      GradientReducer reducer({{"weight", weight}}, group.process_group(), {});
+      reducer.before_forward();
+      const at::Tensor loss = reducer.before_backward(weight.sum(), /*sync=*/true, {});
+      group.process_group()->setTimeout(milliseconds(300));
+      if (aborted) group.abort("enough");
+      if (backend == "gloo")
+        EXPECT_THROW(loss.backward(), c10::DistError);
+      else
+        EXPECT_THROW(loss.backward(), CommunicationError);
+    });
+  }
 }
 
 TEST(C10dCollectiveFailureTest, GroupThatIsStuckDoesNotDelayItsEnd) {
