@@ -166,7 +166,7 @@ int64_t measured_peak(const Way& way, const Shape& shape) {
   options.devices = static_cast<int>(kRanks);
   const std::string strategy =
       way.stage == 0 ? "{name: ddp_threads}"
-                     : fmt::format("{{name: sharded_threads, stage: {}, whole_after_fit: false}}", way.stage);
+                     : fmt::format("{{name: sharded_threads, stage: {}, gather_after_fit: false}}", way.stage);
   options.strategy = levin::Spec<levin::Strategy>(levin::Config::parse(strategy, {}));
   if (way.checkpoints) options.activation_checkpointing.units = {"*"};
   options.callbacks = {levin::make<PeakMeter>()};

@@ -23,9 +23,9 @@ void AveragedWeights::bind(Module& module, Strategy& strategy) {
   for (auto& [name, parameter] : named_unique_parameters(module)) {
     if (!parameter.is_floating_point()) continue;
     names_.push_back(name);
-    parameters_.push_back(strategy.stand_in(parameter));
+    parameters_.push_back(strategy.divided_model().local_shard(parameter));
   }
-  const State loaded = strategy.own_optimizer_state(std::exchange(loaded_, {}));
+  const State loaded = strategy.divided_model().own_optimizer_state(std::exchange(loaded_, {}));
   if (loaded.is_null()) return;
   for (size_t i = 0; i < names_.size(); ++i) {
     const State* found = loaded.at("parameters").find(names_[i]);
@@ -61,7 +61,7 @@ void AveragedWeights::exchange() {
     beside_[i].copy_(former);
   }
   in_module_ = !in_module_;
-  strategy_->stand_ins_changed();
+  strategy_->divided_model().shards_changed();
 }
 
 State AveragedWeights::placed(const std::vector<at::Tensor>& tensors) const {
@@ -72,7 +72,7 @@ State AveragedWeights::placed(const std::vector<at::Tensor>& tensors) const {
   }
   State state = State::map();
   state["parameters"] = std::move(parameters);
-  return strategy_->place_optimizer_state(std::move(state));
+  return strategy_->divided_model().place_optimizer_state(std::move(state));
 }
 
 void AveragedWeights::load(const State& beside, bool in_module) {

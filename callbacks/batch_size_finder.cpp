@@ -16,8 +16,8 @@ namespace {
 
 constexpr const char* kSizeFinder = "batch_size_finder";
 
-bool has_option(const Buildable& object, const std::string& name) {
-  const Config& options = object.recipe_options();
+bool has_option(const Configurable& object, const std::string& name) {
+  const Config& options = object.init_options();
   return options.is_mapping() && options.find(name) != nullptr;
 }
 

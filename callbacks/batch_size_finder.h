@@ -1,7 +1,7 @@
 #pragma once
 
 #include <levin/core/base/schema.h>
-#include <levin/core/interfaces/finder.h>
+#include <levin/core/interfaces/tuner.h>
 
 #include <cstdint>
 #include <optional>
@@ -26,7 +26,7 @@ struct BatchSizeFinderOptions {
 /// and taking them back (see DryRun), and trains with it; validation keeps its own. A candidate must fit on every rank:
 /// where one runs out of memory, all step back. No candidate is larger than the data set allows. A fit that resumes
 /// goes on with the size that was found before the checkpoint was made.
-class BatchSizeFinder final : public Finder {
+class BatchSizeFinder final : public Tuner {
  public:
   using Options = BatchSizeFinderOptions;
 

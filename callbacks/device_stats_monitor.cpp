@@ -18,14 +18,14 @@ namespace {
 
 /// Whether this object is the only one of all ranks': one that cannot be made again serves rank 0 of several threads.
 bool is_alone(const Trainer& trainer, const Callback& callback) {
-  return trainer.world_size() == 1 || (trainer.strategy().ranks_are_threads() && !callback.can_rebuild());
+  return trainer.world_size() == 1 || (trainer.strategy().ranks().are_threads() && !callback.can_rebuild());
 }
 
 /// What this rank samples, so that nothing is sampled by two ranks.
 SampledDevices sampled_devices(const Trainer& trainer, const DeviceStatsMonitorOptions& options, bool is_alone) {
   Strategy& strategy = trainer.strategy();
   const bool first_of_host = is_alone || strategy.environment().local_rank() == 0;
-  SampledDevices sampled{.process = options.cpu && (first_of_host || !strategy.ranks_are_threads()),
+  SampledDevices sampled{.process = options.cpu && (first_of_host || !strategy.ranks().are_threads()),
                          .host = options.cpu && first_of_host,
                          .gpus = {},
                          .other_gpus = options.gpus == "all" && first_of_host,

@@ -116,7 +116,7 @@ bool LearningRateFinder::sweep_rates(Trainer& trainer, LearningRateSweep& sweep)
 std::string LearningRateFinder::how_to_set(const Module& module) const {
   std::vector<std::string> names = {"lr", "learning_rate"};
   if (!options_.attr_name.empty()) names = {options_.attr_name};
-  const Config& options = module.recipe_options();
+  const Config& options = module.init_options();
   for (const std::string& name : names)
     if (options.is_mapping() && options.find(name) != nullptr)
       return fmt::format("to set it: --model.{0}={1}, or in YAML model: {{{0}: {1}}}", name, *suggestion_);

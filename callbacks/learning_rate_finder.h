@@ -2,7 +2,7 @@
 
 #include <levin/callbacks/learning_rate_sweep.h>
 #include <levin/core/base/schema.h>
-#include <levin/core/interfaces/finder.h>
+#include <levin/core/interfaces/tuner.h>
 
 #include <cstdint>
 #include <optional>
@@ -30,7 +30,7 @@ struct LearningRateFinderOptions {
 /// schedulers start from the suggestion. A fit that resumes keeps the learning rate of its checkpoint.
 ///
 /// Writes learning_rate_finder.svg and .csv into the run's folder.
-class LearningRateFinder final : public Finder {
+class LearningRateFinder final : public Tuner {
  public:
   using Options = LearningRateFinderOptions;
 

@@ -97,7 +97,7 @@ void NanMonitor::on_train_start(Trainer& trainer, Module& module) {
   // The scaler looks for overflows, and leaves such a step out.
   watches_gradients_ = !trainer.precision().scales_loss();
   if (options_.units) watch_units(trainer, module);
-  const optim::ParameterNames parameters = trainer.strategy().parameter_names(module);
+  const optim::ParameterNames parameters = trainer.strategy().divided_model().parameter_names(module);
   for (const auto& [name, parameter] : parameters.items())
     parameter_names_[parameter.unsafeGetTensorImpl()] = add_name(fmt::format("'{}'", name));
   names_of_module_ = names_.size();
@@ -105,7 +105,7 @@ void NanMonitor::on_train_start(Trainer& trainer, Module& module) {
 
 void NanMonitor::watch_units(Trainer& trainer, Module& module) {
   // Where a pipeline's rank has no outputs, what comes after the stages works on zeros, and its results mean nothing.
-  const bool all_count = trainer.strategy().owns_outputs();
+  const bool all_count = trainer.strategy().divided_model().owns_outputs();
   const auto of_stages = all_count ? std::unordered_set<const Unit*>() : units_of_stages(module);
   for (const NamedUnit& named : named_units(module)) {
     const size_t name =
@@ -222,7 +222,7 @@ void NanMonitor::on_train_batch_end(Trainer& trainer, Module&, const StepOutput&
   if (!watches_) return;
   in_batch_ = false;
   const at::NoGradGuard no_grad;
-  // A batch that stands in is no data of this rank's, but its gradients are those of all ranks.
+  // A batch to join on is no data of this rank's, but its gradients are those of all ranks.
   if (trainer.is_joining()) {
     batch_.clear();
     units_seen_.clear();

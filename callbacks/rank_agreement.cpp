@@ -12,7 +12,7 @@
 namespace levin {
 
 void require_on_every_rank(const Trainer& trainer, const Callback& callback, const std::string& name) {
-  if (trainer.world_size() > 1 && trainer.strategy().ranks_are_threads() && !callback.can_rebuild())
+  if (trainer.world_size() > 1 && trainer.strategy().ranks().are_threads() && !callback.can_rebuild())
     throw Error(
         "callbacks",
         fmt::format("{} must be on every rank, and the one handed over cannot be made again; hint: make it with "

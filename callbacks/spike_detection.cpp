@@ -66,7 +66,7 @@ void SpikeDetection::on_train_batch_start(Trainer& trainer, Module&, const Batch
 
 void SpikeDetection::on_train_batch_end(Trainer& trainer, Module&, const StepOutput& output, const Batch& batch,
                                         int64_t batch_idx) {
-  const bool counts = output.has_loss() && !trainer.is_joining() && trainer.strategy().owns_outputs();
+  const bool counts = output.has_loss() && !trainer.is_joining() && trainer.strategy().divided_model().owns_outputs();
   Pending seen{.batch = {.epoch = trainer.current_epoch(), .batch_idx = batch_idx, .step = steps_before_ + 1},
                .weight = counts ? static_cast<double>(batch.size()) : 0};
   // A copy: a replayed graph writes the next loss into the same tensor.

@@ -160,9 +160,9 @@ void ThroughputMonitor::on_train_batch_end(Trainer& trainer, Module&, const Step
     return;
   }
   totals_.steps += trainer.global_step() - steps_before_;
-  // Another rank of the same pipeline has the same batch, and a batch that stands in is nobody's.
+  // Another rank of the same pipeline has the same batch, and a batch to join on is nobody's.
   if (!trainer.is_joining()) {
-    if (trainer.strategy().owns_outputs()) {
+    if (trainer.strategy().divided_model().owns_outputs()) {
       totals_.samples += batch.size();
       totals_.tokens += tokens;
     }

@@ -35,6 +35,7 @@
 #include <levin/core/checkpoint/finder.h>
 #include <levin/core/checkpoint/safetensors.h>
 #include <levin/core/cli/cli.h>
+#include <levin/core/comm/communication_error.h>
 #include <levin/core/data/batch.h>
 #include <levin/core/data/character_vocabulary.h>
 #include <levin/core/data/cifar10.h>
@@ -51,14 +52,16 @@
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/checkpointer.h>
 #include <levin/core/interfaces/cluster_environment.h>
-#include <levin/core/interfaces/finder.h>
+#include <levin/core/interfaces/divided_model.h>
 #include <levin/core/interfaces/launcher.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/optimizer_handle.h>
 #include <levin/core/interfaces/profiler.h>
+#include <levin/core/interfaces/ranks.h>
 #include <levin/core/interfaces/step_output.h>
 #include <levin/core/interfaces/strategy.h>
+#include <levin/core/interfaces/tuner.h>
 #include <levin/core/metrics/accuracy.h>
 #include <levin/core/metrics/auroc.h>
 #include <levin/core/metrics/confusion_matrix.h>
@@ -97,6 +100,7 @@
 #include <levin/core/profilers/nvtx_profiler.h>
 #include <levin/core/profilers/pytorch_profiler.h>
 #include <levin/core/profilers/simple_profiler.h>
+#include <levin/core/trainer/dry_run.h>
 #include <levin/core/trainer/trainer.h>
 #include <levin/loggers/console_logger.h>
 #include <levin/loggers/csv_logger.h>
@@ -108,5 +112,7 @@
 #include <levin/strategies/ddp/ddp2.h>
 #include <levin/strategies/ddp/horovod.h>
 #include <levin/strategies/pipeline/pipeline.h>
+#include <levin/strategies/ranks/rank_options.h>
+#include <levin/strategies/ranks/ranked_strategy.h>
 #include <levin/strategies/sharded/sharded.h>
 #include <levin/strategies/single_device.h>

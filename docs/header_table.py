@@ -19,6 +19,7 @@ SECTIONS = {
     "core/options": "The trainer's options",
     "core/cli": "Programs with a command line",
     "core/interfaces": "What users derive from",
+    "core/comm": "Failures of ranks",
     "core/data": "Data",
     "core/metrics": "Metrics",
     "core/optim": "Optimizers and schedulers",

@@ -1,32 +1,17 @@
 #include <levin/strategies/data_parallel.h>
 
 #include <levin/core/base/error.h>
-#include <levin/core/comm/single_process.h>
 #include <levin/core/interfaces/module.h>
-#include <levin/strategies/environments/local_environment.h>
-#include <levin/strategies/launchers/in_process_launcher.h>
 #include <levin/strategies/replicas/replica_group.h>
 
 namespace levin {
 
-DataParallel::DataParallel()
-    : launcher_(std::make_unique<InProcessLauncher>()),
-      environment_(std::make_unique<LocalEnvironment>()),
-      collective_(make_single_process_collective()) {}
-
+DataParallel::DataParallel() = default;
 DataParallel::~DataParallel() = default;
 
 StrategyCapabilities DataParallel::capabilities() const {
-  return {.several_devices = true,
-          .several_nodes = false,
-          .half_precision = false,
-          .manual_optimization = false,
-          .iterable_datasets = true};
+  return {.several_devices = true, .several_nodes = false, .half_precision = false, .manual_optimization = false};
 }
-
-Launcher& DataParallel::launcher() { return *launcher_; }
-
-ClusterEnvironment& DataParallel::environment() { return *environment_; }
 
 void DataParallel::setup_environment(const StrategySetup& setup) {
   LEVIN_CHECK(!setup.devices.empty(), "dp was given no device");
@@ -35,6 +20,7 @@ void DataParallel::setup_environment(const StrategySetup& setup) {
         "trainer.sync_batchnorm does not work with strategy dp, whose replicas are not ranks; valid: false; hint: use "
         "strategy ddp or ddp_threads");
   devices_ = setup.devices;
+  rank_.set_device(devices_.front());
 }
 
 void DataParallel::setup_module(Module& module) {
@@ -48,7 +34,7 @@ StepOutput DataParallel::forward(const Batch& batch, StepPhases& phases) {
       replicas_->run(batch, [&](Module& module, const Batch& part) { return phases.step(module, part); }));
 }
 
-StepOutput DataParallel::forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) {
+StepOutput DataParallel::forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
   if (replicas_ == nullptr) return Strategy::forward_backward(batch, phases, window);
   StepOutput output;  // keeps the replicas' graphs until none of them runs
   const ReplicaGroup::StepScope scope(*replicas_);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/interfaces/strategy.h>
+#include <levin/strategies/ranks/single_rank.h>
 
 #include <memory>
 #include <string>
@@ -20,22 +21,17 @@ class DataParallel : public Strategy {
 
   std::string name() const override { return "dp"; }
   StrategyCapabilities capabilities() const override;
-  Launcher& launcher() override;
-  ClusterEnvironment& environment() override;
+  Ranks& ranks() override { return rank_; }
   void setup_environment(const StrategySetup& setup) override;
-  const at::Device& root_device() const override { return devices_.front(); }
-  Collective& collective() override { return *collective_; }
   void setup_module(Module& module) override;
-  StepOutput forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) override;
+  StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;
   StepOutput evaluate(const Batch& batch, StepPhases& phases) override;
   void teardown() override;
 
  private:
   StepOutput forward(const Batch& batch, StepPhases& phases);
 
-  std::unique_ptr<Launcher> launcher_;
-  std::unique_ptr<ClusterEnvironment> environment_;
-  std::shared_ptr<Collective> collective_;
+  SingleRank rank_;
   std::vector<at::Device> devices_{at::Device(at::kCPU)};
   std::unique_ptr<ReplicaGroup> replicas_;  ///< nullptr on one device
 };

@@ -6,7 +6,7 @@
 
 namespace levin {
 
-std::shared_ptr<Buildable> Buildable::rebuild() const {
+std::shared_ptr<Configurable> Configurable::rebuild() const {
   if (!can_rebuild())
     throw Error("make",
                 "this object cannot be made a second time because nothing remembers its options; hint: make it "

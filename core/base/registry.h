@@ -39,29 +39,29 @@ using OptionsOf = typename detail::OptionsType<T>::type;
 
 /// Base of everything that users name in YAML or hand to the trainer: it remembers how it was made, so that replicas,
 /// thread ranks and load_from_checkpoint can make it again. Set by levin::make and by registries, not by users.
-class Buildable {
+class Configurable {
  public:
-  virtual ~Buildable() = default;
+  virtual ~Configurable() = default;
 
   /// The name under which its class was registered, else its C++ type.
-  const std::string& recipe_name() const { return recipe_name_; }
+  const std::string& init_name() const { return init_name_; }
   /// Its options, empty when it was made without levin::make or a registry.
-  const Config& recipe_options() const { return recipe_options_; }
+  const Config& init_options() const { return init_options_; }
   /// Whether it can be made again.
   bool can_rebuild() const { return static_cast<bool>(rebuild_); }
   /// A second object made as this one was. Throws levin::Error that says to use levin::make when it cannot.
-  std::shared_ptr<Buildable> rebuild() const;
+  std::shared_ptr<Configurable> rebuild() const;
 
-  void set_recipe(std::string name, Config options, std::function<std::shared_ptr<Buildable>()> rebuild) {
-    recipe_name_ = std::move(name);
-    recipe_options_ = std::move(options);
+  void set_init_options(std::string name, Config options, std::function<std::shared_ptr<Configurable>()> rebuild) {
+    init_name_ = std::move(name);
+    init_options_ = std::move(options);
     rebuild_ = std::move(rebuild);
   }
 
  private:
-  std::string recipe_name_;
-  Config recipe_options_;
-  std::function<std::shared_ptr<Buildable>()> rebuild_;
+  std::string init_name_;
+  Config init_options_;
+  std::function<std::shared_ptr<Configurable>()> rebuild_;
 };
 
 namespace detail {
@@ -102,8 +102,8 @@ std::shared_ptr<T> make_named(const std::string& name, const OptionsOf<T>& optio
   Config dumped = Config::mapping();
   if constexpr (Described<OptionsOf<T>>) dumped = schema_of<OptionsOf<T>>().dump(options);
   auto object = construct<T>(options);
-  object->set_recipe(name, std::move(dumped),
-                     [name, options]() -> std::shared_ptr<Buildable> { return make_named<T>(name, options); });
+  object->set_init_options(name, std::move(dumped),
+                           [name, options]() -> std::shared_ptr<Configurable> { return make_named<T>(name, options); });
   return object;
 }
 
@@ -113,7 +113,7 @@ std::shared_ptr<T> make_named(const std::string& name, const OptionsOf<T>& optio
 /// range.
 template <class T>
 std::shared_ptr<T> make(const OptionsOf<T>& options = {}) {
-  constexpr bool is_buildable = std::is_convertible_v<T*, Buildable*>;
+  constexpr bool is_buildable = std::is_convertible_v<T*, Configurable*>;
   static_assert(
       is_buildable,
       "levin::make makes classes derived publicly from levin::Module, DataModule, Callback, Logger, Strategy, "

@@ -1,5 +1,7 @@
 #include <levin/core/base/schema.h>
 
+#include <levin/core/base/log.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,6 +48,20 @@ void throw_unknown_key(const Config::Entry& entry, std::string_view path, const 
 void throw_out_of_range(const Origin& origin, std::string_view path, std::string_view constraint,
                         std::string_view got) {
   throw ConfigError(fmt::format("{}{} must be {}; got {}", place(origin), path, constraint, got));
+}
+
+void detail::rename_key(Config& node, const std::string& path, const std::string& former, const std::string& present) {
+  const Config* const given = node.is_mapping() ? node.find(former) : nullptr;
+  if (given == nullptr) return;
+  const Config value = *given;
+  const std::string in = path.empty() ? "" : path + ".";
+  if (node.find(present) != nullptr)
+    throw ConfigError(fmt::format("{}{}{} is an older spelling of {}, which is given as well; hint: leave {} out",
+                                  place(value.origin()), in, former, present, former));
+  log::rank_zero_info_once(
+      fmt::format("{}{}{} is an older spelling of {}", place(value.origin()), in, former, present));
+  node.erase(former);
+  node.set(present, value);
 }
 
 Config detail::keep_given(const Config& dumped, const Config& given) {

@@ -225,6 +225,10 @@ Config names_to_numbers(const Config& node, const std::string& path, const Value
 /// `node` with names in the place of numbers; a number without a name stays.
 Config numbers_to_names(const Config& node, const ValueNames& names);
 
+/// Puts an option given by its former name under its present one, and says so once. Throws ConfigError where both are
+/// given.
+void rename_key(Config& node, const std::string& path, const std::string& former, const std::string& present);
+
 /// `dumped`, with each value that `given` has in the form and with the origin in which it was given.
 Config keep_given(const Config& dumped, const Config& given);
 
@@ -249,7 +253,8 @@ class Schema {
     std::function<Config(const T&)> dump = {};
     /// Throws when the field's value is out of range.
     std::vector<std::function<void(const T&, const Origin&, const std::string& path)>> checks = {};
-    size_t offset = 0;  ///< of the member in `T`
+    size_t offset = 0;             ///< of the member in `T`
+    std::string former_name = {};  ///< empty: it has always been called so
   };
 
  public:
@@ -280,6 +285,11 @@ class Schema {
           if (value == v) return true;
         return false;
       });
+    }
+    /// What the option was called before: still read, with a note that says what it is called now.
+    Field& formerly(const std::string& name) {
+      entry_.former_name = name;
+      return *this;
     }
     /// Any other constraint, in words that follow "must be".
     Field& require(const std::string& constraint, std::function<bool(const Value&)> holds) {
@@ -352,7 +362,7 @@ class Schema {
   void apply(T& options, const Config& node, const std::string& path) const {
     if (node.is_null()) return;
     if (!node.is_mapping()) throw_wrong_type(node, path, "a mapping of options");
-    for (const auto& item : node.entries()) {
+    for (const auto& item : with_present_names(node, path).entries()) {
       const Entry* entry = find(item.key);
       if (entry == nullptr) throw_unknown_key(item, path, names());
       const std::string field_path = path.empty() ? item.key : path + "." + item.key;
@@ -379,7 +389,7 @@ class Schema {
   Config resolve(const Config& node, const std::string& path) const {
     T options{};
     apply(options, node, path);
-    return detail::keep_given(dump(options), node);
+    return detail::keep_given(dump(options), with_present_names(node, path));
   }
 
   std::vector<FieldDoc> fields() const {
@@ -395,6 +405,13 @@ class Schema {
   }
 
  private:
+  Config with_present_names(const Config& node, const std::string& path) const {
+    Config present = node;
+    for (const auto& entry : entries_)
+      if (!entry.former_name.empty()) detail::rename_key(present, path, entry.former_name, entry.doc.name);
+    return present;
+  }
+
   static const T& defaults() {
     static const T value{};
     return value;

@@ -30,7 +30,7 @@ class Spec {
   Config config() const {
     if (object_ == nullptr) return config_;
     Config node = Config::mapping();
-    node.set(object_->recipe_name().empty() ? "object" : object_->recipe_name(), object_->recipe_options());
+    node.set(object_->init_name().empty() ? "object" : object_->init_name(), object_->init_options());
     return node;
   }
   bool empty() const { return object_ == nullptr && config_.is_null(); }

@@ -178,7 +178,7 @@ void normalize(Config& source, const ConfigNames& names) {
   if (trainer == nullptr) return;
   if (trainer->is_null()) *trainer = Config::mapping(trainer->origin());
   if (!trainer->is_mapping()) throw_wrong_type(*trainer, "trainer", "a mapping of options");
-  translate_older_options(*trainer);
+  translate_compatibility_options(*trainer);
   if (Config* strategy = trainer->find("strategy")) {
     normalize_named(*strategy, names.strategies);
     *strategy = present_strategy(*strategy);

@@ -53,12 +53,12 @@ ControlPlaneOptions checked(ControlPlaneOptions options) {
 /// talks to anything: it notices a messenger that is held up, has the collectives aborted, and ends a rank that is
 /// stuck. What the messenger uses is kept alive by it, since a messenger that is held up is left behind.
 struct ControlPlane::Impl {
-  Impl(std::unique_ptr<Store> connection, ControlPlaneOptions given, const Whereabouts& rank_whereabouts)
+  Impl(std::unique_ptr<Store> connection, ControlPlaneOptions given, const RankStatus& rank_whereabouts)
       : options(checked(std::move(given))),
         store(std::move(connection)),
         monitor(options),
         agreement(options.prefix, options.rank, options.world_size),
-        whereabouts(&rank_whereabouts) {}
+        rank_status(&rank_whereabouts) {}
 
   // --- messenger ---
 
@@ -95,8 +95,8 @@ struct ControlPlane::Impl {
 
   std::mutex mutex;
   std::condition_variable changed;
-  const Whereabouts* whereabouts;  ///< nullptr once the rank has gone
-  std::string place;               ///< where the rank was when last observed
+  const RankStatus* rank_status;  ///< nullptr once the rank has gone
+  std::string place;              ///< where the rank was when last observed
   std::optional<RankFailure> failure;
   Clock::time_point deadline{};       ///< for the rank to end, after a failure
   std::optional<RankFailure> report;  ///< a failure that this rank knows of, not yet published
@@ -162,7 +162,7 @@ bool ControlPlane::Impl::exchange() {
     ++looks;
     last = leaving;
     own_failure = report;
-    if (whereabouts != nullptr) monitor.observe(*whereabouts, now);
+    if (rank_status != nullptr) monitor.observe(*rank_status, now);
     place = monitor.own().place();
   }
   if (!failed) {
@@ -273,8 +273,8 @@ void ControlPlane::Impl::abort_collectives() {
   changed.notify_all();
 }
 
-ControlPlane::ControlPlane(std::unique_ptr<Store> store, ControlPlaneOptions options, const Whereabouts& whereabouts)
-    : impl_(std::make_shared<Impl>(std::move(store), std::move(options), whereabouts)) {
+ControlPlane::ControlPlane(std::unique_ptr<Store> store, ControlPlaneOptions options, const RankStatus& rank_status)
+    : impl_(std::make_shared<Impl>(std::move(store), std::move(options), rank_status)) {
   impl_->guard_thread = std::thread([impl = impl_.get()] { impl->guard(); });
   impl_->messenger_thread = std::thread([impl = impl_] { impl->carry(); });
 }
@@ -298,7 +298,7 @@ ControlPlane::~ControlPlane() {
   bool messenger_ended = false;
   {
     const std::lock_guard lock(impl_->mutex);
-    impl_->whereabouts = nullptr;
+    impl_->rank_status = nullptr;
     impl_->over = true;
     messenger_ended = impl_->messenger_ended;
     impl_->changed.notify_all();

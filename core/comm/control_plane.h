@@ -3,7 +3,7 @@
 #include <levin/core/comm/collective.h>
 #include <levin/core/comm/control_plane_options.h>
 #include <levin/core/comm/rank_failure.h>
-#include <levin/core/comm/whereabouts.h>
+#include <levin/core/comm/rank_status.h>
 
 #include <chrono>
 #include <cstdint>
@@ -23,8 +23,8 @@ namespace levin {
 /// After a failure every rank is expected to destroy its control plane within `grace`: that is what "ended" means here.
 class ControlPlane {
  public:
-  /// Starts the helper. `store` is a connection that nobody else uses; `whereabouts` outlives the control plane.
-  ControlPlane(std::unique_ptr<Store> store, ControlPlaneOptions options, const Whereabouts& whereabouts);
+  /// Starts the helper. `store` is a connection that nobody else uses; `rank_status` outlives the control plane.
+  ControlPlane(std::unique_ptr<Store> store, ControlPlaneOptions options, const RankStatus& rank_status);
   /// Leaves.
   ~ControlPlane();
   ControlPlane(const ControlPlane&) = delete;

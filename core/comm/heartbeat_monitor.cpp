@@ -23,11 +23,11 @@ HeartbeatMonitor::HeartbeatMonitor(const ControlPlaneOptions& options)
 
 std::string HeartbeatMonitor::key(int64_t rank) const { return fmt::format("{}/heartbeat/{}", options_.prefix, rank); }
 
-void HeartbeatMonitor::observe(const Whereabouts& whereabouts, Clock::time_point now) {
-  const char* const waits_in = whereabouts.collective.load(std::memory_order_relaxed);
-  const std::string activity = whereabouts.activity.load(std::memory_order_relaxed);
+void HeartbeatMonitor::observe(const RankStatus& rank_status, Clock::time_point now) {
+  const char* const waits_in = rank_status.collective.load(std::memory_order_relaxed);
+  const std::string activity = rank_status.activity.load(std::memory_order_relaxed);
   const std::string collective = waits_in == nullptr ? "" : waits_in;
-  const int64_t batch = whereabouts.batch.load(std::memory_order_relaxed);
+  const int64_t batch = rank_status.batch.load(std::memory_order_relaxed);
   if (since_ == Clock::time_point{} || batch != own_.batch || activity != own_.activity ||
       collective != own_.collective) {
     own_.batch = batch;

@@ -4,7 +4,7 @@
 #include <levin/core/comm/control_plane_options.h>
 #include <levin/core/comm/heartbeat.h>
 #include <levin/core/comm/rank_failure.h>
-#include <levin/core/comm/whereabouts.h>
+#include <levin/core/comm/rank_status.h>
 
 #include <chrono>
 #include <cstdint>
@@ -27,7 +27,7 @@ class HeartbeatMonitor {
   static Clock::duration interval(const ControlPlaneOptions& options) { return options.heartbeat_timeout / 8; }
 
   /// Notes where this rank is. Called as often as possible: what lasts is told from what returns.
-  void observe(const Whereabouts& whereabouts, Clock::time_point now);
+  void observe(const RankStatus& rank_status, Clock::time_point now);
   const Heartbeat& own() const { return own_; }
 
   void beat(Store& store, Clock::time_point now);

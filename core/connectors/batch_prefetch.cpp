@@ -8,7 +8,7 @@
 namespace levin {
 
 std::unique_ptr<BatchPrefetch> BatchPrefetch::for_device(const at::Device& device) {
-  auto stream = SideStream::of(device);
+  auto stream = CopyStream::of(device);
   return stream == nullptr ? nullptr : std::make_unique<BatchPrefetch>(std::move(stream));
 }
 

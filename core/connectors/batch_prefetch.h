@@ -1,7 +1,7 @@
 #pragma once
 
 #include <levin/core/data/batch.h>
-#include <levin/core/devices/side_stream.h>
+#include <levin/core/devices/copy_stream.h>
 
 #include <cstdint>
 #include <memory>
@@ -18,7 +18,7 @@ namespace levin {
 /// into a tensor through a pointer has to call torch::autograd::impl::bump_version(tensor) itself.
 class BatchPrefetch {
  public:
-  explicit BatchPrefetch(std::unique_ptr<SideStream> stream) : stream_(std::move(stream)) {}
+  explicit BatchPrefetch(std::unique_ptr<CopyStream> stream) : stream_(std::move(stream)) {}
   ~BatchPrefetch();
   BatchPrefetch(const BatchPrefetch&) = delete;
   BatchPrefetch& operator=(const BatchPrefetch&) = delete;
@@ -47,7 +47,7 @@ class BatchPrefetch {
   bool can_copy(const Batch::Item& item) const;
   void drop_copies() noexcept;
 
-  std::unique_ptr<SideStream> stream_;
+  std::unique_ptr<CopyStream> stream_;
   std::vector<Copy> copies_;
   std::set<std::string> not_taken_;
   bool out_of_memory_ = false;

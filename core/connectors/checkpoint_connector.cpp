@@ -41,6 +41,7 @@ CheckpointConnector::CheckpointConnector(Trainer& trainer, const ResolvedOptions
       state_(state),
       tracer_(tracer),
       strategy_(*options.strategy),
+      model_(strategy_.divided_model()),
       precision_(*options.precision),
       callbacks_(callbacks),
       data_(data),
@@ -62,16 +63,15 @@ std::string CheckpointConnector::module_type() const {
 
 State CheckpointConnector::dump() {
   State tree = State::map();
-  tree["model"] = strategy_.module_state(*state_.module);
+  tree["model"] = model_.module_state(*state_.module);
   State module_extra = State::map();
   call_user(state_, "on_save_checkpoint", *state_.module, [&] { state_.module->on_save_checkpoint(module_extra); });
   tree["module"] = std::move(module_extra);
 
   State hyper_parameters = State::map();
   hyper_parameters["type"] = module_type();
-  hyper_parameters["name"] = state_.module->recipe_name();
-  hyper_parameters["options"] =
-      state_.module->recipe_options().is_null() ? "" : state_.module->recipe_options().to_yaml();
+  hyper_parameters["name"] = state_.module->init_name();
+  hyper_parameters["options"] = state_.module->init_options().is_null() ? "" : state_.module->init_options().to_yaml();
   tree["hyper_parameters"] = std::move(hyper_parameters);
   tree["config"] = options_.config.to_yaml();
   State versions = State::map();
@@ -181,7 +181,7 @@ void CheckpointConnector::save(const std::string& path, CheckpointEvent event) {
   for (const auto& callback : callbacks_.all())
     call_user(state_, "on_save_checkpoint", *callback,
               [&] { callback->on_save_checkpoint(trainer_, *state_.module, tree); });
-  if (!strategy_.is_global_zero() && !strategy_.divides_state()) return;
+  if (!strategy_.is_global_zero() && !model_.divides_state()) return;
   CheckpointInfo info;
   info.epoch = state_.progress.epoch;
   info.global_step = state_.progress.global_step;
@@ -197,7 +197,7 @@ void CheckpointConnector::save(const std::string& path, CheckpointEvent event) {
 
 void CheckpointConnector::write(const std::string& path, const State& tree, const CheckpointInfo& info,
                                 const CheckpointEvent& event) {
-  const bool divided = strategy_.divides_state();
+  const bool divided = model_.divides_state();
   const bool writes = strategy_.is_global_zero();
   if (event.asynchronous) {
     if (writer_ == nullptr)
@@ -236,7 +236,7 @@ void CheckpointConnector::finish_saving_after_failure() {
 }
 
 void CheckpointConnector::save_or_defer(const std::string& path, const CheckpointEvent& event) {
-  if (strategy_.divides_state() && state_.running == RunningStage::kIdle)
+  if (model_.divides_state() && state_.running == RunningStage::kIdle)
     throw Error(
         "trainer",
         fmt::format("save_checkpoint() outside of a call cannot save what strategy '{}' has divided over ranks; "
@@ -249,7 +249,7 @@ void CheckpointConnector::save_or_defer(const std::string& path, const Checkpoin
 }
 
 bool CheckpointConnector::waits_for_window() const {
-  return strategy_.divides_state() && state_.progress.window_index != 0;
+  return model_.divides_state() && state_.progress.window_index != 0;
 }
 
 void CheckpointConnector::save_deferred() {
@@ -286,14 +286,14 @@ void CheckpointConnector::read(const std::string& path, bool weights_only) {
   const std::vector<std::string> sections =
       weights_only ? std::vector<std::string>{"model", "module"} : std::vector<std::string>();
   // Where ranks have different parts, each reads its own.
-  tree_ = strategy_.divides_state() ? open_checkpoint(path, sections) : read_checkpoint(path, sections);
+  tree_ = model_.divides_state() ? open_checkpoint(path, sections) : read_checkpoint(path, sections);
   log::rank_zero_info(fmt::format("loaded the checkpoint {}", path));
 }
 
 void CheckpointConnector::restore_module(bool weights_only) {
   if (const State* extra = tree_.find("module"))
     call_user(state_, "on_load_checkpoint", *state_.module, [&] { state_.module->on_load_checkpoint(*extra); });
-  strategy_.load_module_state(*state_.module, tree_.at("model"));
+  model_.load_module_state(*state_.module, tree_.at("model"));
   if (weights_only) return;
   DataModule* const data = data_.data_module();
   if (const State* saved = tree_.find("data"); saved != nullptr && data != nullptr && !saved->is_null())
@@ -335,13 +335,13 @@ void CheckpointConnector::restore_gradients_and_generators() {
   } else {
     const auto batch = static_cast<uint64_t>(state_.progress.total_batches);
     default_cpu_generator().set_current_seed(
-        mix_seed(data_.seed(), static_cast<uint64_t>(strategy_.data_share().index), batch));
+        mix_seed(data_.seed(), static_cast<uint64_t>(strategy_.data_parallel_rank().rank), batch));
   }
 }
 
 State CheckpointConnector::take_snapshot() {
   State tree = State::map();
-  tree["model"] = strategy_.module_state(*state_.module);
+  tree["model"] = model_.module_state(*state_.module);
   State module_extra = State::map();
   call_user(state_, "on_save_checkpoint", *state_.module, [&] { state_.module->on_save_checkpoint(module_extra); });
   tree["module"] = std::move(module_extra);
@@ -358,7 +358,7 @@ State CheckpointConnector::take_snapshot() {
 }
 
 void CheckpointConnector::restore_snapshot(const State& snapshot) {
-  strategy_.load_module_state(*state_.module, snapshot.at("model"));
+  model_.load_module_state(*state_.module, snapshot.at("model"));
   if (const State& extra = snapshot.at("module"); !extra.as_map().empty()) state_.module->on_load_checkpoint(extra);
   optimizers_.load_state_dict(snapshot.at("optimizers"), snapshot.at("schedulers"));
   precision_.load_state_dict(snapshot.at("precision"));
@@ -374,7 +374,7 @@ void CheckpointConnector::restore_snapshot(const State& snapshot) {
 
 State CheckpointConnector::dump_outcome() {
   State outcome = State::map();
-  outcome["model"] = strategy_.module_state(*state_.module);
+  outcome["model"] = model_.module_state(*state_.module);
   outcome["loops"] = state_.progress.state_dict();
   State callbacks = State::map();
   for (size_t i = 0; i < callbacks_.all().size(); ++i) callbacks[callback_key(i)] = callbacks_.all()[i]->state_dict();
@@ -384,7 +384,7 @@ State CheckpointConnector::dump_outcome() {
 }
 
 void CheckpointConnector::load_outcome(const State& outcome) {
-  strategy_.load_module_state(*state_.module, outcome.at("model"));
+  model_.load_module_state(*state_.module, outcome.at("model"));
   state_.progress.load_state_dict(outcome.at("loops"));
   for (size_t i = 0; i < callbacks_.all().size(); ++i)
     if (const State* state = outcome.at("callbacks").find(callback_key(i)); state != nullptr && !state->is_null())

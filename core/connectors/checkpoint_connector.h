@@ -83,6 +83,7 @@ class CheckpointConnector {
   TrainerState& state_;
   Tracer& tracer_;
   Strategy& strategy_;
+  DividedModel& model_;
   Precision& precision_;
   CallbackConnector& callbacks_;
   DataConnector& data_;

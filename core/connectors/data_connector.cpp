@@ -69,7 +69,7 @@ DataLoader DataConnector::train_loader() const {
   if (!loader) loader = call_user(state_, "train_dataloader", module, [&] { return module.train_dataloader(); });
   if (!loader) return loader;
   if (train_batch_size_) return loader.with_batch_size(*train_batch_size_);
-  return strategy_.ranks_are_threads() ? loader.with_options(loader.options()) : loader;
+  return strategy_.ranks().are_threads() ? loader.with_options(loader.options()) : loader;
 }
 
 DataLoaders DataConnector::evaluation_loaders(const char* name, const DataLoaders& given,
@@ -81,7 +81,7 @@ DataLoaders DataConnector::evaluation_loaders(const char* name, const DataLoader
   if (loaders.empty() && data_module_ != nullptr)
     loaders = call_user(state_, name, *data_module_, [&] { return (data_module_.get()->*of_data)(); });
   if (loaders.empty()) loaders = call_user(state_, name, module, [&] { return (module.*of_module)(); });
-  if (strategy_.ranks_are_threads())
+  if (strategy_.ranks().are_threads())
     for (auto& loader : loaders) loader = loader.with_options(loader.options());
   return loaders;
 }
@@ -184,7 +184,7 @@ std::vector<int64_t> DataConnector::limited_batches(const DataLoaders& loaders, 
                                                     const char* option) const {
   std::vector<int64_t> batches;
   for (const auto& loader : loaders)
-    batches.push_back(limit.resolve(loader.num_batches(strategy_.data_share().count), option));
+    batches.push_back(limit.resolve(loader.num_batches(strategy_.data_parallel_rank().size), option));
   return batches;
 }
 
@@ -215,12 +215,12 @@ void DataConnector::set_train_batch_size(int64_t batch_size) {
 }
 
 int64_t DataConnector::train_ranks() const {
-  return options_.given.use_distributed_sampler ? strategy_.data_share().count : 1;
+  return options_.given.use_distributed_sampler ? strategy_.data_parallel_rank().size : 1;
 }
 
 DataLoaderPosition DataConnector::position(int64_t epoch, int64_t batch) const {
-  const Strategy::DataShare share = strategy_.data_share();
-  return {.seed = seed_, .epoch = epoch, .batch = batch, .rank = share.index, .world_size = share.count};
+  const Strategy::DataParallelRank own = strategy_.data_parallel_rank();
+  return {.seed = seed_, .epoch = epoch, .batch = batch, .rank = own.rank, .world_size = own.size};
 }
 
 DataLoaderPosition DataConnector::train_position() const {

@@ -14,7 +14,11 @@
 namespace levin {
 
 LoggerConnector::LoggerConnector(const ResolvedOptions& options, TrainerState& state, Tracer& tracer)
-    : options_(options), state_(state), tracer_(tracer), strategy_(*options.strategy) {}
+    : options_(options),
+      state_(state),
+      tracer_(tracer),
+      strategy_(*options.strategy),
+      model_(strategy_.divided_model()) {}
 
 // ---- What modules and callbacks log
 
@@ -99,7 +103,7 @@ void LoggerConnector::emit_row() {
 void LoggerConnector::log_step_row() {
   const Activity activity(tracer_, "log_metrics");
   if (strategy_.world_size() > 1)
-    train_metrics_.synchronize_step(strategy_.collective(), !state_.joining && strategy_.owns_outputs());
+    train_metrics_.synchronize_step(strategy_.collective(), !state_.joining && model_.owns_outputs());
   train_metrics_.visit_step([this](const metrics::Collector::Value& value) {
     if (value.prog_bar) latest_of_bar_[value.name] = value.value;
     if (value.logger) append_to_row(value.name, value.value);
@@ -163,9 +167,8 @@ void LoggerConnector::start(const std::string& resumed_from, const DataModule* d
     logger->start({directory, directory.substr(directory.rfind('/') + 1), resumed_from});
   if (std::exchange(has_hyperparameters_, true)) return;
   Config hyperparameters = Config::mapping();
-  const auto add = [&](const char* section, const Buildable* object) {
-    if (object != nullptr && object->recipe_options().is_mapping())
-      hyperparameters.set(section, object->recipe_options());
+  const auto add = [&](const char* section, const Configurable* object) {
+    if (object != nullptr && object->init_options().is_mapping()) hyperparameters.set(section, object->init_options());
   };
   add("model", state_.module.get());
   add("data", data_module);

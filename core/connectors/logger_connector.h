@@ -30,8 +30,8 @@ class LoggerConnector {
   template <class Value>
   void log(std::string_view name, Value&& value, const LogOptions& options) {
     metrics::Collector* const collector = require_active(name);
-    if (state_.joining || !strategy_.owns_outputs()) return;
-    if (!strategy_.outputs_everywhere()) return collector->log(name, value, of_all_ranks(options));
+    if (state_.joining || !model_.owns_outputs()) return;
+    if (!model_.outputs_everywhere()) return collector->log(name, value, of_all_ranks(options));
     if (options.rank_zero_only && !strategy_.is_global_zero()) return;
     collector->log(name, value, options);
   }
@@ -98,6 +98,7 @@ class LoggerConnector {
   TrainerState& state_;
   Tracer& tracer_;
   Strategy& strategy_;
+  DividedModel& model_;
   metrics::Collector train_metrics_;
   metrics::Collector evaluation_metrics_;
   Active active_;

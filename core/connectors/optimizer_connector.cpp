@@ -24,6 +24,7 @@ OptimizerConnector::OptimizerConnector(const ResolvedOptions& options, TrainerSt
       state_(state),
       tracer_(tracer),
       strategy_(*options.strategy),
+      model_(strategy_.divided_model()),
       data_(data),
       logger_(logger),
       accumulation_(options.given.accumulate_grad_batches) {}
@@ -36,7 +37,7 @@ void OptimizerConnector::configure(const OptimizerHandle::Driver& driver) {
   schedulers_.clear();
   base_rates_.clear();
   Module& module = *state_.module;
-  parameter_names_ = strategy_.parameter_names(module);
+  parameter_names_ = model_.parameter_names(module);
   const OptimizerConfigs configs =
       call_user(state_, "configure_optimizers", module, [&] { return module.configure_optimizers(); });
   check(configs);
@@ -60,13 +61,13 @@ void OptimizerConnector::check(const OptimizerConfigs& configs) const {
   for (const auto& config : configs) {
     for (const auto& group : config.optimizer->param_groups())
       for (const auto& parameter : group.params()) module_names.require(parameter);
-    strategy_.check_optimizer(*config.optimizer);
+    model_.check_optimizer(*config.optimizer);
   }
 }
 
 void OptimizerConnector::add(const OptimizerConfig& config, const OptimizerHandle::Driver& driver) {
-  const auto stand_in = [this](const at::Tensor& parameter) { return strategy_.stand_in(parameter); };
-  handles_.push_back(std::make_unique<OptimizerHandle>(config.optimizer, std::ssize(handles_), driver, stand_in));
+  const auto local_shard = [this](const at::Tensor& parameter) { return model_.local_shard(parameter); };
+  handles_.push_back(std::make_unique<OptimizerHandle>(config.optimizer, std::ssize(handles_), driver, local_shard));
   OptimizerHandle& handle = *handles_.back();
   list_.push_back(&handle);
   if (handle.needs_closure() && options_.precision->scales_loss())
@@ -106,7 +107,7 @@ State OptimizerConnector::state_dict() const {
   State optimizers = State::list();
   for (const OptimizerHandle* handle : list_)
     optimizers.push_back(
-        strategy_.place_optimizer_state(optim::optimizer_state_dict(handle->optimizer(), parameter_names_)));
+        model_.place_optimizer_state(optim::optimizer_state_dict(handle->optimizer(), parameter_names_)));
   return optimizers;
 }
 
@@ -126,7 +127,7 @@ void OptimizerConnector::load_state_dict(const State& optimizers, const State& s
                             of_optimizers.size(), of_schedulers.size(), list_.size(), schedulers_.size()));
   for (size_t i = 0; i < list_.size(); ++i)
     optim::load_optimizer_state_dict(list_[i]->optimizer(), parameter_names_,
-                                     strategy_.own_optimizer_state(of_optimizers[i]));
+                                     model_.own_optimizer_state(of_optimizers[i]));
   for (size_t i = 0; i < schedulers_.size(); ++i) schedulers_[i].scheduler->load_state_dict(of_schedulers[i]);
 }
 
@@ -241,12 +242,12 @@ std::vector<std::pair<std::string, double>> OptimizerConnector::learning_rates()
 void OptimizerConnector::clip(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step) {
   options_.precision->unscale(optimizer.optimizer());
   const auto& parameters = optimizer.parameters();
-  const auto reduce = [this](at::Tensor norm) { return strategy_.reduce_norm(std::move(norm), 2); };
+  const auto reduce = [this](at::Tensor norm) { return model_.reduce_norm(std::move(norm), 2); };
   switch (algorithm) {
     case ClipAlgorithm::kValue:
       return optim::clip_by_value(parameters, value);
     case ClipAlgorithm::kAdaptive:
-      return strategy_.clip_adaptively(parameters, value);
+      return model_.clip_adaptively(parameters, value);
     case ClipAlgorithm::kNorm:
       break;
   }

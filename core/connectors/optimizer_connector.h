@@ -92,6 +92,7 @@ class OptimizerConnector {
   TrainerState& state_;
   Tracer& tracer_;
   Strategy& strategy_;
+  DividedModel& model_;
   const DataConnector& data_;
   LoggerConnector& logger_;
   std::vector<std::unique_ptr<OptimizerHandle>> handles_;

@@ -70,7 +70,7 @@ bool StopController::stops_before_batch(bool may_stop) {
     time_is_up_ = true;
     control->request_stop("max_time is over");
   }
-  tracer_.whereabouts().batch.store(batch, std::memory_order_relaxed);
+  tracer_.rank_status().batch.store(batch, std::memory_order_relaxed);
   if (!may_stop) return false;
   const ProfilerSpan span(tracer_.profiler(), "agree_on_batch");
   if (!control->begin_batch(batch)) return false;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <levin/core/comm/whereabouts.h>
+#include <levin/core/comm/rank_status.h>
 #include <levin/core/connectors/span_names.h>
 #include <levin/core/interfaces/profiler.h>
 
@@ -33,13 +33,13 @@ class Tracer {
   /// During a call that is profiled, else nullptr.
   Profiler* profiler() const { return profiler_; }
   SpanNames& span_names() { return span_names_; }
-  Whereabouts& whereabouts() { return whereabouts_; }
+  RankStatus& rank_status() { return rank_status_; }
 
  private:
   Profiler* profiler_ = nullptr;
   SpanNames span_names_;
   std::optional<ProfilerSpan> whole_call_;
-  Whereabouts whereabouts_;
+  RankStatus rank_status_;
 };
 
 /// What the rank does while it lives: a span of the profiler, and what a stall report says.
@@ -48,17 +48,17 @@ class [[nodiscard]] Activity {
   /// `name`: a string literal.
   Activity(Tracer& tracer, const char* name)
       : span_(tracer.profiler(), name),
-        whereabouts_(tracer.whereabouts()),
-        former_(whereabouts_.activity.load(std::memory_order_relaxed)) {
-    whereabouts_.activity.store(name, std::memory_order_relaxed);
+        rank_status_(tracer.rank_status()),
+        former_(rank_status_.activity.load(std::memory_order_relaxed)) {
+    rank_status_.activity.store(name, std::memory_order_relaxed);
   }
-  ~Activity() { whereabouts_.activity.store(former_, std::memory_order_relaxed); }
+  ~Activity() { rank_status_.activity.store(former_, std::memory_order_relaxed); }
   Activity(const Activity&) = delete;
   Activity& operator=(const Activity&) = delete;
 
  private:
   ProfilerSpan span_;
-  Whereabouts& whereabouts_;
+  RankStatus& rank_status_;
   const char* former_;
 };
 

@@ -20,7 +20,7 @@ class DataLoaders : public std::vector<DataLoader> {
 };
 
 /// Everything about the data in one place. Hooks are called in this order: prepare_data, setup, the loaders, teardown.
-class DataModule : public Buildable, public Stateful {
+class DataModule : public Configurable, public Stateful {
  public:
   /// Downloads or converts files; once a node, before any rank sets up. Must not set members.
   virtual void prepare_data() {}

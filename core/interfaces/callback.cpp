@@ -5,7 +5,7 @@
 namespace levin {
 
 std::string Callback::state_key() const {
-  return recipe_name().empty() ? detail::demangled(typeid(*this).name()) : recipe_name();
+  return init_name().empty() ? detail::demangled(typeid(*this).name()) : init_name();
 }
 
 }  // namespace levin

@@ -18,7 +18,7 @@ class Trainer;
 
 /// Code of the user's that runs at given moments, on every rank. Override what is needed. Its state is part of every
 /// checkpoint. docs/architecture.md has the order of the hooks.
-class Callback : public Buildable, public Stateful {
+class Callback : public Configurable, public Stateful {
  public:
   /// Tells the states of several callbacks in a checkpoint apart. Default: the registered name or the type.
   virtual std::string state_key() const;

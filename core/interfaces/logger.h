@@ -30,7 +30,7 @@ struct RunInfo {
 
 /// Receives what is logged, on rank 0, at logging boundaries only. Implementations must not throw for a passing fault
 /// (a full disk, a server away): they warn once and go on, so that training never ends because of a logger.
-class Logger : public Buildable {
+class Logger : public Configurable {
  public:
   /// Called once before anything is logged; may be called again for a further fit of the same trainer.
   virtual void start(const RunInfo& /*run*/) {}

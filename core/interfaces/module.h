@@ -59,7 +59,7 @@ class ModuleRuntime {
 
 /// A model with its training recipe: what users subclass. The trainer calls the steps and hooks; `docs/architecture.md`
 /// has their order.
-class Module : public torch::nn::Module, public Buildable {
+class Module : public torch::nn::Module, public Configurable {
  public:
   Module();
 

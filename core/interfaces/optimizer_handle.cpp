@@ -12,21 +12,21 @@
 namespace levin {
 
 OptimizerHandle::OptimizerHandle(std::shared_ptr<torch::optim::Optimizer> optimizer, int64_t index, Driver driver,
-                                 StandIn stand_in)
+                                 LocalShard local_shard)
     : optimizer_(std::move(optimizer)),
       fused_(dynamic_cast<optim::FusedOptimizer*>(optimizer_.get())),
       index_(index),
       needs_closure_(optim::capabilities_of(*optimizer_).needs_closure),
       driver_(std::move(driver)),
-      stand_in_(std::move(stand_in)) {
+      local_shard_(std::move(local_shard)) {
   for (auto& group : optimizer_->param_groups()) take_places(group.params());
   collect_parameters();
 }
 
 void OptimizerHandle::take_places(std::vector<at::Tensor>& parameters) {
   module_parameters_.insert(module_parameters_.end(), parameters.begin(), parameters.end());
-  if (!stand_in_) return;
-  for (auto& parameter : parameters) parameter = stand_in_(parameter);
+  if (!local_shard_) return;
+  for (auto& parameter : parameters) parameter = local_shard_(parameter);
 }
 
 void OptimizerHandle::collect_parameters() {

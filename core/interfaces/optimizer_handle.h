@@ -32,17 +32,17 @@ class OptimizerHandle {
   using Driver = std::function<void(OptimizerHandle&, const Closure&)>;
 
   /// What the optimizer steps in place of a parameter of the module: with a sharded one, this rank's part of it.
-  using StandIn = std::function<at::Tensor(const at::Tensor&)>;
+  using LocalShard = std::function<at::Tensor(const at::Tensor&)>;
 
-  /// Puts stand-ins in the places of the parameters in the optimizer's groups.
+  /// Puts shards in the places of the parameters in the optimizer's groups.
   OptimizerHandle(std::shared_ptr<torch::optim::Optimizer> optimizer, int64_t index, Driver driver,
-                  StandIn stand_in = {});
+                  LocalShard local_shard = {});
 
   int64_t index() const { return index_; }
   torch::optim::Optimizer& optimizer() const { return *optimizer_; }
   const std::shared_ptr<torch::optim::Optimizer>& shared_optimizer() const { return optimizer_; }
-  /// What it steps, of all groups, in order: these have the gradients before a step. The module's parameters, or what
-  /// stands in for them.
+  /// What it steps, of all groups, in order: these have the gradients before a step. The module's parameters, or
+  /// this rank's shards of them.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   /// Its schedulers, in the order of configure_optimizers.
   const std::vector<optim::Scheduler*>& schedulers() const { return schedulers_; }
@@ -92,7 +92,7 @@ class OptimizerHandle {
   bool single_precision_ = true;  ///< all parameters are float32
   at::Tensor divisor_;
   Driver driver_;
-  StandIn stand_in_;
+  LocalShard local_shard_;
   std::vector<at::Tensor> module_parameters_;
   std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> toggled_off_;

@@ -28,7 +28,7 @@ struct ProfiledCall {
 /// start, on_model_ready, step and finish come from the rank's own thread; begin and end too, but for what replicas of
 /// `dp` and recomputation in backward run: that comes from other threads, at the same time, and nests within each
 /// thread. Implementations must not throw for a passing fault (a full disk): they warn and go on.
-class Profiler : public Buildable {
+class Profiler : public Configurable {
  public:
   /// A call begins: before any hook of it.
   virtual void start(const ProfiledCall& /*call*/) {}

@@ -153,6 +153,7 @@ EvaluationLoop::EvaluationLoop(const ResolvedOptions& options, TrainerState& sta
       state_(state),
       tracer_(tracer),
       strategy_(*options.strategy),
+      model_(strategy_.divided_model()),
       callbacks_(callbacks),
       data_(data),
       logger_(logger),
@@ -166,7 +167,7 @@ bool EvaluationLoop::visit(const DataLoader& loader, const DataLoaderPosition& s
   if (limit >= 0 && progress.batch >= limit) return true;
   const bool in_fit = state_.stage == Stage::kFit;
   const bool several_ranks = strategy_.world_size() > 1;
-  const bool together = strategy_.forwards_together();
+  const bool together = model_.forwards_together();
   auto pass = loader.pass(start);
   std::optional<Batch> next;
   while (limit < 0 || progress.batch < limit) {
@@ -253,7 +254,7 @@ bool EvaluationLoop::run(RunningStage stage, const DataLoaders& loaders, const s
   callbacks_.call(hooks.names.epoch_end, hooks.epoch_end, hooks.module_epoch_end);
   if (several_ranks) {
     const ProfilerSpan span(tracer_.profiler(), "synchronize_metrics");
-    collector.synchronize_epoch(strategy_.collective(), took_part && strategy_.owns_outputs());
+    collector.synchronize_epoch(strategy_.collective(), took_part && model_.owns_outputs());
   }
   collect_results(loaders.size());
   logger_.log_epoch_row(collector);
@@ -285,7 +286,7 @@ std::vector<std::vector<Batch>> EvaluationLoop::predict(const DataLoaders& loade
   const auto predict_batch = [&](const Batch& batch, int64_t batch_idx) {
     const Activity activity(tracer_, "predict_step");
     const ForwardScope forward(*options_.precision);
-    const auto strategy_scope = strategy_.forward_scope();
+    const auto strategy_scope = model_.forward_scope();
     return call_user(
         state_, "predict_step", module, [&] { return module.predict_step(batch, batch_idx); }, batch, batch_idx,
         progress.loader);
@@ -300,7 +301,7 @@ std::vector<std::vector<Batch>> EvaluationLoop::predict(const DataLoaders& loade
     const Batch prediction = predict_batch(batch, batch_idx);
     callbacks_.call("on_predict_batch_end", &Callback::on_predict_batch_end, &Module::on_predict_batch_end, prediction,
                     batch, batch_idx, progress.loader);
-    if (strategy_.owns_outputs())
+    if (model_.owns_outputs())
       predictions[static_cast<size_t>(progress.loader)].push_back(prediction.to(at::Device(at::kCPU)));
   };
   callbacks_.call("on_predict_start", &Callback::on_predict_start, &Module::on_predict_start);

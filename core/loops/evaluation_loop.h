@@ -45,6 +45,7 @@ class EvaluationLoop {
   TrainerState& state_;
   Tracer& tracer_;
   Strategy& strategy_;
+  DividedModel& model_;
   CallbackConnector& callbacks_;
   DataConnector& data_;
   LoggerConnector& logger_;

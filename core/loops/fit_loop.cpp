@@ -8,6 +8,7 @@
 #include <levin/core/connectors/join_scope.h>
 #include <levin/core/devices/cpu_cores.h>
 #include <levin/core/interfaces/strategy.h>
+#include <levin/core/options/capable_strategies.h>
 #include <levin/core/precision/precision.h>
 
 #include <fmt/format.h>
@@ -42,6 +43,7 @@ FitLoop::FitLoop(const ResolvedOptions& options, TrainerState& state, Tracer& tr
       progress_(state.progress),
       tracer_(tracer),
       strategy_(*options.strategy),
+      model_(strategy_.divided_model()),
       callbacks_(callbacks),
       data_(data),
       logger_(logger),
@@ -164,7 +166,7 @@ bool FitLoop::train_batches() {
 
 FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<Batch>& fetched) {
   const auto& train_batches = data_.train_batches();
-  const int64_t ranks = strategy_.data_share().count;
+  const int64_t ranks = strategy_.data_parallel_rank().size;
   BatchInfo info{.batch_idx = progress_.batch, .has_data = fetched.has_value()};
   const bool limit_hit = train_batches && progress_.batch + 1 >= *train_batches;
   std::optional<Batch> next;
@@ -181,15 +183,24 @@ FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<
     info.weight = static_cast<double>(share->own * data_.train_ranks()) / static_cast<double>(share->all);
     info.samples = share->all;
   } else {
-    info.counts_participants = true;
+    require_uneven_inputs();
+    info.uneven_inputs = true;
     info.has_next = next.has_value();
     info.weight = info.has_data ? 1.0 : 0.0;
     info.is_last = limit_hit;
     info.samples *= ranks;
   }
-  if (train_batches && !info.counts_participants) info.remaining = *train_batches - progress_.batch - 1;
+  if (train_batches && !info.uneven_inputs) info.remaining = *train_batches - progress_.batch - 1;
   fetched = std::move(next);
   return {std::move(batch), info};
+}
+
+void FitLoop::require_uneven_inputs() const {
+  if (strategy_.capabilities().iterable_datasets) return;
+  throw ConfigError(
+      fmt::format("trainer.strategy '{}' must know how much data each rank has, which data sets without a size and "
+                  "use_distributed_sampler: false leave open; valid: {}",
+                  strategy_.name(), capable_strategies(&StrategyCapabilities::iterable_datasets)));
 }
 
 FitLoop::BatchResult FitLoop::train_batch(Batch host_batch, const BatchInfo& info, const std::optional<Batch>& next) {
@@ -285,7 +296,7 @@ void FitLoop::finish_epoch(bool complete) {
   const auto synchronize = [&] {
     if (strategy_.world_size() == 1) return;
     const ProfilerSpan span(tracer_.profiler(), "synchronize_metrics");
-    logger_.train_metrics().synchronize_epoch(strategy_.collective(), had_data_ && strategy_.owns_outputs());
+    logger_.train_metrics().synchronize_epoch(strategy_.collective(), had_data_ && model_.owns_outputs());
   };
   callbacks_.call_in_stages("on_train_epoch_end", &Callback::on_train_epoch_end, &Module::on_train_epoch_end,
                             synchronize, [&] {
@@ -304,7 +315,7 @@ void FitLoop::finish_epoch(bool complete) {
 
 MetricMap FitLoop::unlogged_step() {
   MetricMap values;
-  // A rank whose last batch was a stand-in has logged nothing.
+  // A rank that only joined the last step has logged nothing.
   if (strategy_.world_size() > 1) logger_.train_metrics().synchronize_step(strategy_.collective(), /*took_part=*/false);
   logger_.train_metrics().visit_step([&](const metrics::Collector::Value& value) {
     if (value.logger) values[value.name] = value.value;
@@ -331,7 +342,7 @@ void FitLoop::replay_training_data() {
   // With threads of its own, so that a pass under way goes on.
   const DataLoader loader = data_.loaders().train.with_options(data_.loaders().train.options());
   auto pass = loader.pass(beginning);
-  const bool together = strategy_.forwards_together();
+  const bool together = model_.forwards_together();
   const auto& limit = data_.train_batches();
   for (int64_t batch_idx = 0; !limit || batch_idx < *limit; ++batch_idx) {
     auto fetched = pass.next();
@@ -341,7 +352,7 @@ void FitLoop::replay_training_data() {
     const Batch batch = data_.transfer(fetched ? std::move(*fetched) : data_.join_batch(loader), 0);
     const ForwardScope forward(*options_.precision);
     {
-      const auto scope = strategy_.forward_scope();
+      const auto scope = model_.forward_scope();
       module.training_step(batch, batch_idx);
     }
     if (ControlPlane* control = strategy_.control_plane()) control->throw_if_failed();

@@ -42,6 +42,8 @@ class FitLoop {
   /// Takes the batch that was fetched, and fetches the one after it: one batch of lookahead tells whether this is the
   /// last one.
   BatchAndInfo next_batch(DataLoader::Pass& pass, std::optional<Batch>& fetched);
+  /// Throws ConfigError where the strategy cannot train on as much data as each rank happens to have.
+  void require_uneven_inputs() const;
   /// `next`: the batch after it, where there is one.
   BatchResult train_batch(Batch host_batch, const BatchInfo& info, const std::optional<Batch>& next);
   bool validation_due() const;
@@ -61,6 +63,7 @@ class FitLoop {
   FitProgress& progress_;  ///< of the state
   Tracer& tracer_;
   Strategy& strategy_;
+  DividedModel& model_;
   CallbackConnector& callbacks_;
   DataConnector& data_;
   LoggerConnector& logger_;

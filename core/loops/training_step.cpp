@@ -32,6 +32,7 @@ TrainingStep::TrainingStep(const ResolvedOptions& options, TrainerState& state, 
       state_(state),
       tracer_(tracer),
       strategy_(*options.strategy),
+      model_(strategy_.divided_model()),
       precision_(*options.precision),
       callbacks_(callbacks),
       logger_(logger),
@@ -58,12 +59,12 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
   window_ = {.sync = progress.window_index + 1 == progress.window_size || info.is_last,
              .index = progress.window_index,
              .size = progress.window_size,
-             .counts_participants = info.counts_participants,
+             .uneven_inputs = info.uneven_inputs,
              .participation = info.weight,
              .has_next = info.has_next};
   closure_ran_ = false;
   replays_ = false;
-  replays_ = recorded_ != nullptr && !guard_ && window_.size == 1 && !info.counts_participants && info.weight == 1 &&
+  replays_ = recorded_ != nullptr && !guard_ && window_.size == 1 && !info.uneven_inputs && info.weight == 1 &&
              recorded_->begin(batch);
   if (window_.sync && !optimizers_.all().empty()) {
     call_user(state_, "optimizer_step", module,
@@ -82,7 +83,7 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
 
 /// The module calls backward and steps its optimizers itself.
 void TrainingStep::run_manually() {
-  if (info_.counts_participants) count_participants();
+  if (info_.uneven_inputs) count_participants();
   {
     const ProfilerSpan span(tracer_.profiler(), "strategy.manual_step");
     output_ = guarded([this] { return strategy_.manual_step(*batch_, *this); });
@@ -184,7 +185,7 @@ void TrainingStep::drive_optimizer(OptimizerHandle& optimizer, const OptimizerHa
     if (closure) closure();
     // A window of which every batch was skipped has nothing to step with.
     ready = !state_.module->automatic_optimization || state_.progress.window_has_gradients;
-    if (ready && window_.counts_participants && state_.module->automatic_optimization) {
+    if (ready && window_.uneven_inputs && state_.module->automatic_optimization) {
       const ProfilerSpan span(tracer_.profiler(), "strategy.participation");
       const auto [mean, any_next] = strategy_.participation();
       data_ended_ = !any_next;
@@ -192,7 +193,7 @@ void TrainingStep::drive_optimizer(OptimizerHandle& optimizer, const OptimizerHa
       if (ready && mean != 1) optimizers_.scale_gradients(1 / mean);
     }
     if (ready) {
-      if (state_.module->automatic_optimization && !window_.counts_participants) scale_partial_window();
+      if (state_.module->automatic_optimization && !window_.uneven_inputs) scale_partial_window();
       prepare_step(optimizer, scaling);
       const Activity activity(tracer_, "optimizer_step");
       if (replays_)
@@ -200,7 +201,7 @@ void TrainingStep::drive_optimizer(OptimizerHandle& optimizer, const OptimizerHa
       else
         optimizer.take_step(scaling);
       const ProfilerSpan span(tracer_.profiler(), "strategy.finish_step");
-      strategy_.finish_step();
+      model_.finish_step();
     }
   }
   if (!ready) return;
@@ -231,12 +232,12 @@ void TrainingStep::scale_partial_window() {
 void TrainingStep::prepare_step(OptimizerHandle& optimizer, StepScaling& scaling) {
   {
     const ProfilerSpan span(tracer_.profiler(), "strategy.prepare_step");
-    strategy_.prepare_step();
+    model_.prepare_step();
   }
   {
     const ProfilerSpan span(tracer_.profiler(), "precision.unscale");
     scaling = replays_ ? recorded_->unscale() : precision_.unscale(optimizer.optimizer());
-    if (scaling.found_inf.defined()) strategy_.combine_found_inf(scaling.found_inf);
+    if (scaling.found_inf.defined()) model_.combine_found_inf(scaling.found_inf);
   }
   callbacks_.call("on_before_optimizer_step", &Callback::on_before_optimizer_step, &Module::on_before_optimizer_step,
                   optimizer);

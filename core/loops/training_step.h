@@ -20,8 +20,8 @@ struct BatchInfo {
   bool is_last = false;                   ///< no batch follows in this epoch, on any rank
   std::optional<int64_t> remaining = {};  ///< batches that follow; nothing when unknown
   double weight = 1;                      ///< of this rank's loss in the mean over the ranks; 0 where it has no data
-  bool counts_participants = false;       ///< see StepWindow
-  bool has_next = true;                   ///< see StepWindow
+  bool uneven_inputs = false;             ///< see AccumulationWindow
+  bool has_next = true;                   ///< see AccumulationWindow
   bool has_data = true;                   ///< false: this rank joins the others' step; see JoinScope
   int64_t samples = 0;                    ///< examples in the batch, of all ranks
 };
@@ -77,6 +77,7 @@ class TrainingStep final : private StepPhases {
   TrainerState& state_;
   Tracer& tracer_;
   Strategy& strategy_;
+  DividedModel& model_;
   Precision& precision_;
   CallbackConnector& callbacks_;
   LoggerConnector& logger_;
@@ -88,7 +89,7 @@ class TrainingStep final : private StepPhases {
   // ---- The batch under way.
   const Batch* batch_ = nullptr;
   BatchInfo info_;
-  StepWindow window_;
+  AccumulationWindow window_;
   StepOutput output_;
   bool stepped_ = false;  ///< it took an optimizer step
   bool data_ended_ = false;

@@ -79,7 +79,7 @@ int64_t Scheduler::resolved_length(const std::optional<int64_t>& option, const c
 }
 
 void Scheduler::fail(const std::string& message) const {
-  const std::string& name = recipe_name();
+  const std::string& name = init_name();
   throw Error("scheduler",
               (name.empty() ? std::string("a learning rate scheduler") : "'" + name + "'") + " " + message);
 }

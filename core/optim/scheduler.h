@@ -17,7 +17,7 @@ namespace levin::optim {
 
 /// Changes the learning rates of an optimizer's parameter groups from step to step. For the same settings the values
 /// are those of torch.optim.lr_scheduler.
-class Scheduler : public Buildable, public Stateful {
+class Scheduler : public Configurable, public Stateful {
  public:
   /// Binds to an optimizer, which must outlive this, and sets the learning rates of step 0. Throws levin::Error when an
   /// option that depends on the length of the run is neither set nor known.

@@ -42,7 +42,7 @@ std::shared_ptr<Scheduler> make_scheduler(const SchedulerConfig& config, int64_t
   if (scheduler == nullptr)
     scheduler = scheduler_registry().make(config.name, config.options, "scheduler", config.options.origin());
   if (scheduler->needs_metric() && config.monitor.empty())
-    throw ConfigError("scheduler '" + scheduler->recipe_name() +
+    throw ConfigError("scheduler '" + scheduler->init_name() +
                       "' needs `monitor`, the name of the metric that it follows");
   scheduler->set_estimated_total(estimated_total);
   return scheduler;

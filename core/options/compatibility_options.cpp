@@ -133,7 +133,7 @@ std::string present_precision(const std::string& name) {
   return name;
 }
 
-void translate_older_options(Config& trainer) {
+void translate_compatibility_options(Config& trainer) {
   if (!trainer.is_mapping()) return;
   for (const char* key : {"accelerator", "distributed_backend", "plugins"}) {
     const Config* node = trainer.find(key);

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <levin/core/base/schema.h>
-#include <levin/core/interfaces/finder.h>
+#include <levin/core/interfaces/tuner.h>
 #include <levin/core/options/options.h>
 #include <levin/core/planning/memory_plan.h>
 
@@ -48,7 +48,7 @@ struct PlanOptions {
 /// with half of the batch, and works out from that what each strategy takes on so many devices (see plan_memory).
 ///
 /// It runs as a finder does (Trainer::tune) and needs a trainer of its own; see planning_options.
-class MemoryPlanner final : public Finder {
+class MemoryPlanner final : public Tuner {
  public:
   /// `planned`: the options of the training that the plan is for.
   MemoryPlanner(const PlanOptions& options, const TrainerOptions& planned);

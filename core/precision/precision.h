@@ -29,7 +29,7 @@ struct ForwardSettings {
 
 /// The number format of a run: converts module and inputs, scopes the forward pass, scales the loss and takes the scale
 /// out again. Composes with every strategy that says it supports it.
-class Precision : public Buildable, public Stateful {
+class Precision : public Configurable, public Stateful {
  public:
   /// The name in YAML: "32-true".
   virtual std::string name() const = 0;

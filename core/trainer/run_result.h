@@ -13,7 +13,7 @@ namespace levin {
 struct RunResult {
   std::vector<MetricMap> metrics;               ///< of validate and test, one map for each loader
   std::vector<std::vector<Batch>> predictions;  ///< one list for each loader
-  std::vector<std::string> reports;             ///< of the finders of tune
+  std::vector<std::string> reports;             ///< of the tuners of tune
 
   // ---- What the call has changed, where its ranks were other processes.
   std::string run_directory;

@@ -4,9 +4,9 @@
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/base/thread_generator.h>
-#include <levin/core/interfaces/finder.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/strategy.h>
+#include <levin/core/interfaces/tuner.h>
 #include <levin/core/precision/precision.h>
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ TrainerOptions ThreadRank::options_for(const TrainerComponents& first, const std
   for (const auto& spec : options.callbacks) {
     if (spec.object() == nullptr || spec.object()->can_rebuild()) {
       callbacks.push_back(second(spec));
-    } else if (const Callback& object = *spec.object(); dynamic_cast<const Finder*>(&object) != nullptr) {
+    } else if (const Callback& object = *spec.object(); dynamic_cast<const Tuner*>(&object) != nullptr) {
       throw Error("trainer", fmt::format("a {} must run on every rank, and the one handed over cannot be made again; "
                                          "hint: make it with levin::make",
                                          detail::demangled(typeid(object).name())));
@@ -77,7 +77,7 @@ ThreadRank::~ThreadRank() = default;
 
 void ThreadRank::run(int64_t local_rank) {
   const ThreadGeneratorScope generator(mix_seed(seed_, static_cast<uint64_t>(local_rank)));
-  trainer_.strategy().enter_rank(local_rank);
+  trainer_.strategy().ranks().enter(local_rank);
   TrainerRun(*trainer_.components_, request_).run_rank();
 }
 

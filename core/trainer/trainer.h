@@ -35,7 +35,7 @@ class Trainer {
   /// its text also says where it happened.
   void fit(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data, const std::string& ckpt = "");
   void fit(std::shared_ptr<Module> module, DataLoader train = {}, DataLoaders val = {}, const std::string& ckpt = "");
-  /// Runs the finders among the callbacks (a learning_rate_finder where there is none) as fit would, and trains
+  /// Runs the tuners among the callbacks (a learning_rate_finder where there is none) as fit would, and trains
   /// nothing. Returns what each has found, in words. `ckpt` picks the weights; empty keeps those the module has.
   std::vector<std::string> tune(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
                                 const std::string& ckpt = "");

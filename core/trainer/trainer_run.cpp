@@ -12,8 +12,8 @@
 #include <levin/core/comm/rank_failure.h>
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/interfaces/cluster_environment.h>
-#include <levin/core/interfaces/finder.h>
 #include <levin/core/interfaces/strategy.h>
+#include <levin/core/interfaces/tuner.h>
 #include <levin/core/nn/anomaly_units.h>
 #include <levin/core/nn/saved_tensor_scope.h>
 #include <levin/core/options/capable_strategies.h>
@@ -121,7 +121,7 @@ StrategySetup TrainerRun::strategy_setup() {
           .num_nodes = options.given.num_nodes,
           .sync_batchnorm = options.given.sync_batchnorm,
           .mixed_type = options.precision->mixed_type(),
-          .whereabouts = &parts_.tracer.whereabouts()};
+          .rank_status = &parts_.tracer.rank_status()};
 }
 
 void TrainerRun::run(int64_t local_rank) {
@@ -129,7 +129,7 @@ void TrainerRun::run(int64_t local_rank) {
   if (local_rank > 0)
     if (const auto of_thread = strategy.for_thread_rank(local_rank))
       return run_thread_rank_(of_thread, request_, local_rank);
-  strategy.enter_rank(local_rank);
+  strategy.ranks().enter(local_rank);
   run_rank();
 }
 
@@ -221,7 +221,7 @@ void TrainerRun::set_up_backends() const {
 
 void TrainerRun::configure_model() {
   Strategy& strategy = *parts_.options.strategy;
-  const auto scope = strategy.build_scope(
+  const auto scope = strategy.divided_model().build_scope(
       [precision = parts_.options.precision](torch::nn::Module& part) { precision->convert_module(part); });
   // Parts of one model: every rank draws what rank 0 does.
   if (scope != nullptr) restore_rng_state(state_from_bytes(strategy.broadcast(state_to_bytes(capture_rng_state()))));
@@ -241,7 +241,7 @@ std::vector<std::shared_ptr<Callback>> TrainerRun::callbacks() const {
     callbacks.push_back(std::move(own));
   }
   if (!request_.tune) return callbacks;
-  std::erase_if(callbacks, [](const auto& other) { return dynamic_cast<Finder*>(other.get()) == nullptr; });
+  std::erase_if(callbacks, [](const auto& other) { return dynamic_cast<Tuner*>(other.get()) == nullptr; });
   if (callbacks.empty()) callbacks.push_back(registries().callbacks.make("learning_rate_finder", Config::null(), ""));
   return callbacks;
 }
@@ -259,16 +259,16 @@ void TrainerRun::set_up_weights(bool weights_only) {
     if (parts_.options.channels_last)
       for (auto& [name, parameter] : named_unique_parameters(module))
         parameter.set_data(parts_.data.in_memory_format(parameter.detach()));
-    const bool before = strategy.loads_weights_before_setup();
+    const bool before = strategy.divided_model().loads_weights_before_setup();
     if (!path.empty() && before) checkpoints.restore_module(weights_only);
-    if (state.stage == Stage::kFit) strategy.set_sample([this] { return parts_.data.sample(); });
+    if (state.stage == Stage::kFit) strategy.divided_model().set_sample([this] { return parts_.data.sample(); });
     strategy.setup_module(module);
     if (!path.empty() && !before) checkpoints.restore_module(weights_only);
     state.resumed = !path.empty() && !weights_only;
   }
   // All ranks built the model alike; from here on each draws its own random numbers.
-  if (const int64_t index = strategy.data_share().index; index > 0)
-    default_cpu_generator().set_current_seed(mix_seed(parts_.data.seed(), static_cast<uint64_t>(index)));
+  if (const int64_t data_rank = strategy.data_parallel_rank().rank; data_rank > 0)
+    default_cpu_generator().set_current_seed(mix_seed(parts_.data.seed(), static_cast<uint64_t>(data_rank)));
 }
 
 // ---- The stages
@@ -339,7 +339,7 @@ void TrainerRun::tune() {
   parts_.callbacks.call("on_fit_end", &Callback::on_fit_end, &Module::on_fit_end);
   parts_.logger.set_active({});
   for (const auto& callback : parts_.callbacks.all())
-    if (const auto* finder = dynamic_cast<const Finder*>(callback.get())) result_.reports.push_back(finder->report());
+    if (const auto* tuner = dynamic_cast<const Tuner*>(callback.get())) result_.reports.push_back(tuner->report());
 }
 
 void TrainerRun::evaluate() {
@@ -374,7 +374,7 @@ void TrainerRun::tear_down() {
   parts_.data.tear_down();
   parts_.callbacks.call("teardown", &Callback::teardown, &Module::teardown, state.stage);
   parts_.tracer.finish();  // while the module has its units
-  strategy.release_module();
+  strategy.divided_model().release_module();
   strategy.teardown();
   state.status = SignalScope::received() != 0 ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
   state.running = RunningStage::kIdle;

@@ -21,7 +21,7 @@ struct RunRequest {
   std::shared_ptr<DataModule> data;
   StageLoaders loaders;
   std::string ckpt;
-  bool tune = false;  ///< of a fit: finders run, and nothing is trained
+  bool tune = false;  ///< of a fit: tuners run, and nothing is trained
 };
 
 /// Runs one call of fit, tune, validate, test or predict, from set-up to teardown, in the order of

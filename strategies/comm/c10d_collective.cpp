@@ -87,7 +87,7 @@ struct C10dCollective::Context {
   int64_t rank = 0;
   int64_t world_size = 1;
   std::chrono::milliseconds timeout{0};
-  Whereabouts* whereabouts = nullptr;
+  RankStatus* rank_status = nullptr;
   std::atomic<bool> aborted{false};
   std::mutex mutex;
   std::string abort_reason;                              // guarded by mutex
@@ -117,7 +117,7 @@ struct C10dCollective::Context {
   /// Runs what may block or fail in c10d.
   template <typename Call>
   auto run(const char* operation, Call&& call) {
-    const WaitingIn waiting(whereabouts, operation);
+    const WaitingIn waiting(rank_status, operation);
     throw_if_aborted(operation);
     try {
       return call();
@@ -176,7 +176,7 @@ class C10dCollective::PendingWork : public Work {
 };
 
 C10dCollective::C10dCollective(c10::intrusive_ptr<c10d::ProcessGroup> group, c10::intrusive_ptr<c10d::Store> store,
-                               ProcessGroupOptions options, Whereabouts* whereabouts, ProcessGroupFactory make_group)
+                               ProcessGroupOptions options, RankStatus* rank_status, ProcessGroupFactory make_group)
     : group_(std::move(group)),
       c10d_store_(std::move(store)),
       store_(std::make_unique<C10dStore>(c10d_store_)),
@@ -193,7 +193,7 @@ C10dCollective::C10dCollective(c10::intrusive_ptr<c10d::ProcessGroup> group, c10
   context_->rank = options_.rank;
   context_->world_size = options_.world_size;
   context_->timeout = options_.timeout;
-  context_->whereabouts = whereabouts;
+  context_->rank_status = rank_status;
 }
 
 C10dCollective::~C10dCollective() = default;
@@ -394,7 +394,7 @@ std::shared_ptr<Collective> C10dCollective::subgroup(std::span<const int64_t> ra
   options.thread_team = std::move(team);
   auto group = context_->run("subgroup", [&] { return make_group_(store, options); });
   auto made = std::make_shared<C10dCollective>(std::move(group), std::move(store), std::move(options),
-                                               context_->whereabouts, make_group_);
+                                               context_->rank_status, make_group_);
   std::string reason;
   {
     const std::lock_guard lock(context_->mutex);

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <levin/core/comm/collective.h>
-#include <levin/core/comm/whereabouts.h>
+#include <levin/core/comm/rank_status.h>
 #include <levin/strategies/comm/process_group.h>
 
 #include <memory>
@@ -20,9 +20,9 @@ namespace levin {
 class C10dCollective : public Collective {
  public:
   /// `store` and `options` are what the group was made with; `make_group` makes sub-groups in the same way. While the
-  /// rank waits in a collective, `whereabouts` (which may be nullptr) says in which.
+  /// rank waits in a collective, `rank_status` (which may be nullptr) says in which.
   C10dCollective(c10::intrusive_ptr<c10d::ProcessGroup> group, c10::intrusive_ptr<c10d::Store> store,
-                 ProcessGroupOptions options, Whereabouts* whereabouts = nullptr,
+                 ProcessGroupOptions options, RankStatus* rank_status = nullptr,
                  ProcessGroupFactory make_group = make_process_group);
   ~C10dCollective() override;
 

@@ -94,7 +94,7 @@ std::unique_ptr<c10d::CommHookInterface> Ddp::communication_hook(const c10::intr
   return nullptr;
 }
 
-GradientReducer& Ddp::reducer(Module& module, const StepWindow& window, bool manual) {
+GradientReducer& Ddp::reducer(Module& module, const AccumulationWindow& window, bool manual) {
   const auto fitting = std::find_if(reducers_.begin(), reducers_.end(),
                                     [this](const auto& reducer) { return reducer->fits(parameters_); });
   if (fitting != reducers_.end()) {
@@ -110,7 +110,7 @@ GradientReducer& Ddp::reducer(Module& module, const StepWindow& window, bool man
     reduction.find_unused_parameters = options_.find_unused_parameters || manual;
     reduction.may_find_none_unused = !options_.find_unused_parameters;
     reduction.static_graph = options_.static_graph && !manual;
-    reduction.counts_participants = window.counts_participants;
+    reduction.uneven_inputs = window.uneven_inputs;
     reduction.configure = [this](c10d::Reducer& made) {
       if (auto hook = communication_hook(ranks().process_group()))
         made.register_comm_hook(std::move(hook));
@@ -125,11 +125,11 @@ GradientReducer& Ddp::reducer(Module& module, const StepWindow& window, bool man
 
 void Ddp::send_buffers(Module& module) {
   if (!options_.broadcast_buffers || !has_buffers_) return;
-  const WaitingIn waiting(ranks().whereabouts(), "broadcast of buffers");
+  const WaitingIn waiting(ranks().rank_status(), "broadcast of buffers");
   with_communication_errors([&] { broadcast_buffers(module, ranks().process_group()); });
 }
 
-StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) {
+StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
   if (ranks().world_size() == 1 || alone_) {
     StepOutput output = forward(batch, phases);
     if (!output.has_loss()) return output;
@@ -151,7 +151,7 @@ StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const S
   phases.before_backward(start);
   start.loss() = gradients.before_backward(start.loss(), window.sync, window);
   {
-    const WaitingIn waiting(window.sync ? ranks().whereabouts() : nullptr, "reduction of gradients");
+    const WaitingIn waiting(window.sync ? ranks().rank_status() : nullptr, "reduction of gradients");
     with_communication_errors([&] { phases.backward(start); });
   }
   phases.after_backward();
@@ -174,12 +174,12 @@ void Ddp::manual_backward(const at::Tensor& loss, const BackwardOptions& options
   GradientReducer& gradients = reducer(*module_, {}, /*manual=*/true);
   if (options.sync_grad) gradients.before_forward();
   const at::Tensor start = gradients.before_backward(loss, options.sync_grad, {});
-  const WaitingIn waiting(options.sync_grad ? ranks().whereabouts() : nullptr, "reduction of gradients");
+  const WaitingIn waiting(options.sync_grad ? ranks().rank_status() : nullptr, "reduction of gradients");
   with_communication_errors([&] { Strategy::manual_backward(start, options); });
 }
 
 double Ddp::learning_rate_scale() const {
-  const auto count = static_cast<double>(ranks().world_size());
+  const auto count = static_cast<double>(rank_group().world_size());
   if (options_.scale_lr == "linear") return count;
   return options_.scale_lr == "sqrt" ? std::sqrt(count) : 1;
 }

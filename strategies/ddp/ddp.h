@@ -48,7 +48,7 @@ class Ddp : public RankedStrategy {
 
   void setup_environment(const StrategySetup& setup) override;
   void setup_module(Module& module) override;
-  StepOutput forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) override;
+  StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;
   Participation participation() override;
   StepOutput manual_step(const Batch& batch, StepPhases& phases) override;
   void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
@@ -69,7 +69,7 @@ class Ddp : public RankedStrategy {
   const Module& current_module() const { return *module_; }
 
  private:
-  GradientReducer& reducer(Module& module, const StepWindow& window, bool manual);
+  GradientReducer& reducer(Module& module, const AccumulationWindow& window, bool manual);
   void send_buffers(Module& module);
 
   const Options options_;

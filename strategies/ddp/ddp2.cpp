@@ -61,7 +61,7 @@ StepOutput Ddp2::forward(const Batch& batch, StepPhases& phases) {
       replicas_->run(batch, [&](Module& module, const Batch& part) { return phases.step(module, part); }));
 }
 
-StepOutput Ddp2::forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) {
+StepOutput Ddp2::forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
   std::optional<ReplicaGroup::StepScope> scope;
   if (replicas_ != nullptr) scope.emplace(*replicas_);
   return Ddp::forward_backward(batch, phases, window);

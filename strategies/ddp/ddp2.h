@@ -21,7 +21,7 @@ class Ddp2 : public Ddp {
   void prepare(const StrategySetup& setup) override;
   void setup_environment(const StrategySetup& setup) override;
   void setup_module(Module& module) override;
-  StepOutput forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) override;
+  StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;
   StepOutput evaluate(const Batch& batch, StepPhases& phases) override;
   void teardown() override;
 

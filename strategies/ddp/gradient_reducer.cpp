@@ -55,7 +55,7 @@ GradientReducer::GradientReducer(const Parameters& parameters, c10::intrusive_pt
   std::unordered_map<size_t, std::string> names;
   for (const auto& [name, parameter] : parameters)
     if (parameter.requires_grad()) names.emplace(names.size(), name);
-  if (options_.counts_participants) {
+  if (options_.uneven_inputs) {
     participation_ = at::zeros({2}, parameters_.front().options().dtype(at::kFloat)).requires_grad_();
     names.emplace(names.size(), "(participation)");
     reduced.push_back(participation_);
@@ -101,9 +101,9 @@ void GradientReducer::before_forward() {
   reducer_->rebuild_buckets();
 }
 
-at::Tensor GradientReducer::before_backward(const at::Tensor& loss, bool sync, const StepWindow& window) {
+at::Tensor GradientReducer::before_backward(const at::Tensor& loss, bool sync, const AccumulationWindow& window) {
   at::Tensor start = loss;
-  if (options_.counts_participants) {
+  if (options_.uneven_inputs) {
     if (window.index == 0) participation_.mutable_grad() = at::Tensor();
     const auto mean = static_cast<float>(window.participation / static_cast<double>(window.size));
     const at::Tensor own = at::tensor({mean, sync && window.has_next ? 1.0F : 0.0F}, participation_.options());

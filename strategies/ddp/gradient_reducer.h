@@ -25,7 +25,7 @@ struct GradientReducerOptions {
   bool find_unused_parameters = false;   ///< parameters that the loss does not depend on are found at each step
   bool may_find_none_unused = false;     ///< that there are none is no reason for a warning
   bool static_graph = false;             ///< every step uses the same parameters in the same way
-  bool counts_participants = false;      ///< see StepWindow
+  bool uneven_inputs = false;            ///< see AccumulationWindow
   bool completes_backward = false;       ///< see complete_backward
   /// May set a communication hook; called once.
   std::function<void(c10d::Reducer&)> configure = {};
@@ -49,7 +49,7 @@ class GradientReducer {
   void before_forward();
   /// Before its backward pass, which must start from the tensor that this returns: the loss, where need be with what
   /// the ranks tell each other attached. Without `sync` gradients are only added up.
-  at::Tensor before_backward(const at::Tensor& loss, bool sync, const StepWindow& window);
+  at::Tensor before_backward(const at::Tensor& loss, bool sync, const AccumulationWindow& window);
   /// What the ranks told each other in the window just reduced.
   Strategy::Participation participation() const;
   /// A loss of zero that reaches every parameter, for a rank that has none.

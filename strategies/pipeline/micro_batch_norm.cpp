@@ -150,30 +150,30 @@ class MicroBatchNorm : public BatchNormRunner {
 
   at::Tensor run(const BatchNormCall& call, at::Tensor* count) override {
     if (!keeps_statistics(call)) return outer_ == nullptr ? run_batch_norm(call) : outer_->run(call, count);
-    const BatchNormCall stand_in = with_stand_ins(call);
+    const BatchNormCall own = with_own_statistics(call);
     at::Tensor elements;
     at::Tensor output;
     if (outer_ == nullptr) {
-      output = run_batch_norm(stand_in);
+      output = run_batch_norm(own);
       elements = count_of(call.input, call.input.numel() / std::max<int64_t>(call.input.size(1), 1));
     } else {
-      output = outer_->run(stand_in, &elements);
+      output = outer_->run(own, &elements);
     }
-    record(call, /*is_instance_norm=*/false, stand_in, elements);
+    record(call, /*is_instance_norm=*/false, own, elements);
     if (count != nullptr) *count = elements;
     return output;
   }
 
   at::Tensor run_instance_norm(const BatchNormCall& call) override {
     if (!keeps_statistics(call)) return levin::run_instance_norm(call);
-    const BatchNormCall stand_in = with_stand_ins(call);
-    at::Tensor output = levin::run_instance_norm(stand_in);
-    record(call, /*is_instance_norm=*/true, stand_in, count_of(call.input, call.input.size(0)));
+    const BatchNormCall own = with_own_statistics(call);
+    at::Tensor output = levin::run_instance_norm(own);
+    record(call, /*is_instance_norm=*/true, own, count_of(call.input, call.input.size(0)));
     return output;
   }
 
   std::shared_ptr<BatchNormRunner> for_recompute() override {
-    // What the first run saved for backward, the second saves too: the stand-ins are among it.
+    // What the first run saved for backward, the second saves too: those tensors are among it.
     return std::make_shared<MicroBatchNorm>(outer_ == nullptr ? nullptr : outer_->for_recompute(), nullptr, 0);
   }
 
@@ -182,13 +182,13 @@ class MicroBatchNorm : public BatchNormRunner {
     return call.training && is_defined(call.running_mean) && is_defined(call.running_var);
   }
 
-  static BatchNormCall with_stand_ins(const BatchNormCall& call) {
-    BatchNormCall stand_in = call;
+  static BatchNormCall with_own_statistics(const BatchNormCall& call) {
+    BatchNormCall own = call;
     // Zeros: with momentum 1 what was there is multiplied by 0, which not all numbers survive.
-    stand_in.running_mean = at::zeros_like(*call.running_mean);
-    stand_in.running_var = at::zeros_like(*call.running_var);
-    stand_in.momentum = 1;
-    return stand_in;
+    own.running_mean = at::zeros_like(*call.running_mean);
+    own.running_var = at::zeros_like(*call.running_var);
+    own.momentum = 1;
+    return own;
   }
 
   /// Undefined where the input has no elements.
@@ -197,11 +197,10 @@ class MicroBatchNorm : public BatchNormRunner {
     return at::full({}, elements_of_a_channel, input.options().dtype(at::kDouble));
   }
 
-  void record(const BatchNormCall& call, bool is_instance_norm, const BatchNormCall& stand_in,
-              const at::Tensor& count) {
+  void record(const BatchNormCall& call, bool is_instance_norm, const BatchNormCall& own, const at::Tensor& count) {
     if (statistics_ == nullptr) return;
     statistics_->record(call, is_instance_norm, micro_batch_,
-                        {.mean = *stand_in.running_mean, .variance = *stand_in.running_var, .count = count});
+                        {.mean = *own.running_mean, .variance = *own.running_var, .count = count});
   }
 
   std::shared_ptr<BatchNormRunner> outer_;

@@ -106,8 +106,10 @@ void PipelineOptions::describe(Schema<PipelineOptions>& schema) {
   schema.field("trace", &O::trace,
                "folder for a trace of one batch, as a picture and for Chrome: what each stage did when; empty: none");
   schema.field("trace_batch", &O::trace_batch, "which batch of a call is traced, counted from 1").at_least(1);
-  schema.field("whole_after_fit", &O::whole_after_fit,
-               "the module has all its parameters again after a call; false where no rank can hold them");
+  schema
+      .field("gather_after_fit", &O::gather_after_fit,
+             "the module has all its parameters again after a call; false where no rank can hold them")
+      .formerly("whole_after_fit");
   describe_rank_options(schema);
 }
 
@@ -141,8 +143,8 @@ void Pipeline::setup_environment(const StrategySetup& setup) {
   replicas_ = ranks().counterparts(stages());
 }
 
-Strategy::DataShare Pipeline::data_share() {
-  return {.index = environment().rank() / stages(), .count = options_.data_parallel};
+Strategy::DataParallelRank Pipeline::data_parallel_rank() {
+  return {.rank = environment().rank() / stages(), .size = options_.data_parallel};
 }
 
 int64_t Pipeline::chunks_per_rank() const {
@@ -154,6 +156,7 @@ int64_t Pipeline::chunks_per_rank() const {
 SequentialImpl& Pipeline::find_sequential(Module& module) {
   const auto found = outermost_sequentials(module);
   std::vector<std::string> names;
+  names.reserve(found.size());
   for (const auto& [name, sequential] : found) names.push_back(name);
   sequential_path_ = options_.sequential;
   if (options_.sequential.empty()) {
@@ -269,12 +272,12 @@ void Pipeline::setup_module(Module& module) {
   restore_rng_state(state_from_bytes(activations_->broadcast_bytes(state, 0)));
 }
 
-at::Tensor Pipeline::stand_in(const at::Tensor& parameter) {
-  return parameters_ == nullptr ? parameter : parameters_->stand_in(parameter);
+at::Tensor Pipeline::local_shard(const at::Tensor& parameter) {
+  return parameters_ == nullptr ? parameter : parameters_->local_shard(parameter);
 }
 
 optim::ParameterNames Pipeline::parameter_names(const Module& module) {
-  return parameters_ == nullptr ? Strategy::parameter_names(module) : parameters_->names();
+  return parameters_ == nullptr ? DividedModel::parameter_names(module) : parameters_->names();
 }
 
 void Pipeline::check_optimizer(const torch::optim::Optimizer& optimizer) {
@@ -303,7 +306,7 @@ void Pipeline::load_module_state(Module& module, const State& state) {
 }
 
 void Pipeline::release_module() {
-  if (parameters_ != nullptr && options_.whole_after_fit) parameters_->make_whole();
+  if (parameters_ != nullptr && options_.gather_after_fit) parameters_->make_whole();
 }
 
 // ---- Steps
@@ -312,16 +315,16 @@ void Pipeline::require_weights() const {
   if (awaits_weights_)
     throw Error(
         name(),
-        "the module has no weights: an earlier call left each stage where it was (whole_after_fit: false), and its "
+        "the module has no weights: an earlier call left each stage where it was (gather_after_fit: false), and its "
         "ranks are gone; hint: give this call a checkpoint, such as 'last'");
 }
 
-StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) {
+StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
   if (engine_ == nullptr) return Strategy::forward_backward(batch, phases, window);
   require_weights();
   participation_.add(window);
   ReplicaGradients* replicas = window.sync ? parameters_->replica_gradients() : nullptr;
-  const StepOutput output = engine_->train(batch, phases, replicas);
+  StepOutput output = engine_->train(batch, phases, replicas);
   parameters_->send_buffers_to_replicas();
   if (++batches_ == options_.trace_batch && !options_.trace.empty()) write_trace();
   if (window.sync) parameters_->combine_gradients();
@@ -332,7 +335,7 @@ StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, co
 
 /// Of the first pipeline; its ranks come to it together.
 void Pipeline::write_trace() {
-  if (data_share().index != 0) return;
+  if (data_parallel_rank().rank != 0) return;
   using Kind = PipelineAction::Kind;
   static const std::map<Kind, PipelineEvent::Kind> kKinds = {
       {Kind::kForward, PipelineEvent::Kind::kForward},
@@ -391,7 +394,7 @@ std::shared_ptr<void> Pipeline::forward_scope() {
 
 bool Pipeline::owns_outputs() const { return engine_ == nullptr || engine_->is_last_stage(); }
 
-void Pipeline::stand_ins_changed() {
+void Pipeline::shards_changed() {
   if (parameters_ != nullptr) parameters_->send_parameters();
 }
 
@@ -414,7 +417,7 @@ void Pipeline::clip_adaptively(const std::vector<at::Tensor>& parameters, double
   std::vector<at::Tensor> own;
   for (const at::Tensor& parameter : parameters)
     if (parameter.numel() > 0) own.push_back(parameter);
-  if (!own.empty()) Strategy::clip_adaptively(own, ratio);
+  if (!own.empty()) DividedModel::clip_adaptively(own, ratio);
 }
 
 void Pipeline::restart_steps(bool alone) {

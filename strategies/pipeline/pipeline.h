@@ -43,7 +43,7 @@ struct PipelineOptions {
   std::string sequential = {};       ///< path of the levin::Sequential that is cut; empty: the module's only one
   std::string trace = {};            ///< folder for a trace of one batch: what each stage did when; empty: none
   int64_t trace_batch = 10;          ///< which batch of a call, counted from 1
-  bool whole_after_fit = true;       ///< the module has all parameters again when a call has ended
+  bool gather_after_fit = true;      ///< the module has all parameters again when a call has ended
   StartMethod start_method = StartMethod::kSubprocess;  ///< of ranks: processes, forks or threads
   std::string backend = "auto";                         ///< auto, gloo, nccl or shared_memory
   double timeout = 1800;                                ///< seconds that a rank waits for the others in a collective
@@ -56,35 +56,36 @@ struct PipelineOptions {
 /// Cuts a levin::Sequential of the module into stages, one on each rank, through which micro-batches run one after the
 /// other (Huang et al., "GPipe", 2019, arXiv:1811.06965). The module's code stays as it is. With one rank it is as
 /// single_device.
-class Pipeline : public RankedStrategy {
+class Pipeline : public RankedStrategy, public DividedModel {
  public:
   using Options = PipelineOptions;
   explicit Pipeline(const Options& options = {});
   ~Pipeline() override;
 
   StrategyCapabilities capabilities() const override;
+  DividedModel& divided_model() override { return *this; }
   void setup_environment(const StrategySetup& setup) override;
-  DataShare data_share() override;
+  DataParallelRank data_parallel_rank() override;
   void set_sample(std::function<Batch()> sample) override { sample_ = std::move(sample); }
   void setup_module(Module& module) override;
-  bool loads_weights_before_setup() const override { return ranks().world_size() == 1; }
-  State module_state(Module& module) override { return place_tensors(Strategy::module_state(module), find_part()); }
+  bool loads_weights_before_setup() const override { return rank_group().world_size() == 1; }
+  State module_state(Module& module) override { return place_tensors(DividedModel::module_state(module), find_part()); }
   void load_module_state(Module& module, const State& state) override;
-  bool divides_state() const override { return ranks().world_size() > 1; }
+  bool divides_state() const override { return rank_group().world_size() > 1; }
   State place_optimizer_state(State state) const override { return place_parts(state, find_part()); }
   State own_optimizer_state(const State& saved) const override { return own_parts(saved, find_part()); }
-  at::Tensor stand_in(const at::Tensor& parameter) override;
+  at::Tensor local_shard(const at::Tensor& parameter) override;
   optim::ParameterNames parameter_names(const Module& module) override;
   void check_optimizer(const torch::optim::Optimizer& optimizer) override;
-  StepOutput forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) override;
+  StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;
   Participation participation() override { return participation_.participation(); }
   StepOutput evaluate(const Batch& batch, StepPhases& phases) override;
-  bool forwards_together() const override { return ranks().world_size() > 1; }
+  bool forwards_together() const override { return rank_group().world_size() > 1; }
   bool owns_outputs() const override;
   bool outputs_everywhere() const override { return stages() == 1; }
   std::shared_ptr<void> forward_scope() override;
-  void finish_step() override { stand_ins_changed(); }
-  void stand_ins_changed() override;
+  void finish_step() override { shards_changed(); }
+  void shards_changed() override;
   void combine_found_inf(at::Tensor& found_inf) override;
   at::Tensor reduce_norm(at::Tensor norms, double order) override;
   void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) override;
@@ -98,7 +99,7 @@ class Pipeline : public RankedStrategy {
 
  private:
   FindPart find_part() const;
-  int64_t stages() const { return ranks().world_size() / options_.data_parallel; }
+  int64_t stages() const { return rank_group().world_size() / options_.data_parallel; }
   int64_t chunks_per_rank() const;
   void require_weights() const;
   SequentialImpl& find_sequential(Module& module);

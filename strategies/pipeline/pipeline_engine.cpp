@@ -7,7 +7,7 @@
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/checkpoint.h>
-#include <levin/strategies/pipeline/deferred_weights.h>
+#include <levin/strategies/pipeline/deferred_weight_gradients.h>
 #include <levin/strategies/pipeline/micro_batch_norm.h>
 #include <levin/strategies/pipeline/module_scopes.h>
 #include <levin/strategies/pipeline/replica_gradients.h>
@@ -128,7 +128,7 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, Replica
   logs.begin(*module.attached_runtime());
   MicroBatchStatistics statistics(module);
   try {
-    learn_specs(phases);
+    infer_shapes(phases);
     mode_ = Mode::kTrain;
     const auto& all = actions(static_cast<int64_t>(micro_batches_.size()));
     const bool in_halves = options_.schedule == "zero_bubble";
@@ -224,7 +224,7 @@ PipelineEngine::Tensors PipelineEngine::first_inputs(StepPhases& phases, const B
 
 /// A batch that looks as none before goes once through all chunks, and leaves no trace; so does one after parameters
 /// were frozen or thawed, which changes what has a gradient.
-void PipelineEngine::learn_specs(StepPhases& phases) {
+void PipelineEngine::infer_shapes(StepPhases& phases) {
   specs_of_micro_batch_.clear();
   if (parameters_.empty()) parameters_ = phases.module().parameters();
   std::string trained;
@@ -401,9 +401,9 @@ void PipelineEngine::send(Collective& group, const Tensors& tensors, const std::
 }
 
 void PipelineEngine::forward(const PipelineAction& action, StepPhases& phases) {
-  std::shared_ptr<DeferredWeights> weights;
+  std::shared_ptr<DeferredWeightGradients> weights;
   if (options_.schedule == "zero_bubble")
-    weights = deferred_[{action.chunk, action.micro_batch}] = std::make_shared<DeferredWeights>();
+    weights = deferred_[{action.chunk, action.micro_batch}] = std::make_shared<DeferredWeightGradients>();
   const DeferWeightsScope in_halves(weights);
   if (action.chunk != chunk_of_step()) {
     const auto scope = phases.forward_scope();

@@ -19,7 +19,7 @@
 
 namespace levin {
 
-class DeferredWeights;
+class DeferredWeightGradients;
 class ReplicaGradients;
 
 struct PipelineEngineOptions {
@@ -113,7 +113,7 @@ class PipelineEngine final : private SequentialRunner {
   int64_t chunk_of_step() const { return is_last_stage() ? chunks() - 1 : stage(); }
 
   const std::vector<PipelineAction>& actions(int64_t micro_batches);
-  void learn_specs(StepPhases& phases);
+  void infer_shapes(StepPhases& phases);
   Tensors first_inputs(StepPhases& phases, const Batch& micro_batch);
   const std::vector<TensorSpec>& specs(int64_t chunk, int64_t micro_batch) const;
 
@@ -150,8 +150,8 @@ class PipelineEngine final : private SequentialRunner {
   bool has_begun_backward_ = false;
   std::map<Key, Held> held_;
   int64_t most_held_ = 0;
-  std::map<Key, std::shared_ptr<DeferredWeights>> deferred_;  ///< where backward comes in halves
-  std::vector<StepOutput> outputs_;                           ///< of the steps, where the last stage is
+  std::map<Key, std::shared_ptr<DeferredWeightGradients>> deferred_;  ///< where backward comes in halves
+  std::vector<StepOutput> outputs_;                                   ///< of the steps, where the last stage is
   std::map<Key, Message> activations_arriving_;
   std::map<Key, Message> gradients_arriving_;
   std::map<Key, Message> activations_leaving_;

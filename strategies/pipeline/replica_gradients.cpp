@@ -149,7 +149,7 @@ void ReplicaGradients::take_part(const Exchange& exchange) {
   const c10::InferenceMode ordinary(false);
   int64_t offset = 0;
   for (const Parameter* parameter : exchange.parameters) {
-    parameter->stand_in.mutable_grad() = exchange.part.narrow(0, offset, parameter->stand_in.numel());
+    parameter->local_shard.mutable_grad() = exchange.part.narrow(0, offset, parameter->local_shard.numel());
     offset += part_size(parameter->tensor);
   }
 }

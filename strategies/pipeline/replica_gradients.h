@@ -27,7 +27,7 @@ class ReplicaGradients {
     std::string name;
     at::Tensor tensor;
     at::Tensor
-        stand_in;  ///< what the optimizer steps: `tensor`, or where state is divided a flat view of this rank's part
+        local_shard;  ///< what the optimizer steps: `tensor`, or where state is divided a flat view of this rank's part
     /// The chunk that alone uses it, in one element; or kLate: its gradient is complete when the batch is.
     int64_t chunk;
   };

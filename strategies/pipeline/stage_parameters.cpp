@@ -44,7 +44,7 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
     const auto [users, chunk] = users_of(tensor);
     Entry entry{.name = name,
                 .tensor = tensor,
-                .stand_in = tensor,
+                .local_shard = tensor,
                 .offset = 0,
                 .owner = users.empty() ? last : *users.begin(),
                 .is_parameter = parameters.contains(tensor.unsafeGetTensorImpl()),
@@ -54,7 +54,7 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
     if (entry.is_used_here && is_absent(tensor)) tensor.set_data(at::zeros_like(tensor.detach()));
     if (entry.is_used_here && tensor.device() != device) tensor.set_data(tensor.to(device));
     if (!is_own(entry))
-      entry.stand_in =
+      entry.local_shard =
           at::empty({0}, tensor.options().device(device).requires_grad(false)).requires_grad_(tensor.requires_grad());
     if (!entry.is_used_here)
       tensor.set_data(absent_tensor(
@@ -66,20 +66,20 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
       if (!tensor.is_contiguous()) tensor.set_data(tensor.contiguous());
       const int64_t size = ReplicaGradients::part_size(tensor, replicas_->world_size());
       entry.offset = std::min(tensor.numel(), size * replicas_->rank());
-      entry.stand_in = tensor.detach()
-                           .view({-1})
-                           .narrow(0, entry.offset, std::min(size, tensor.numel() - entry.offset))
-                           .requires_grad_(tensor.requires_grad());
+      entry.local_shard = tensor.detach()
+                              .view({-1})
+                              .narrow(0, entry.offset, std::min(size, tensor.numel() - entry.offset))
+                              .requires_grad_(tensor.requires_grad());
     }
     if (entry.is_parameter) {
       if (is_own(entry))
         averaged.push_back(
             {.name = name,
              .tensor = tensor,
-             .stand_in = entry.stand_in,
+             .local_shard = entry.local_shard,
              .chunk = entry.is_shared ? ReplicaGradients::kLate : chunk.value_or(ReplicaGradients::kLate)});
       by_tensor_[tensor.unsafeGetTensorImpl()] = entries_.size();
-      names_.add(name, entry.stand_in);
+      names_.add(name, entry.local_shard);
     }
     by_name_[name] = entries_.size();
     entries_.push_back(std::move(entry));
@@ -88,20 +88,20 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
     replica_gradients_ = std::make_unique<ReplicaGradients>(std::move(averaged), replicas_, divides_state_);
 }
 
-at::Tensor StageParameters::stand_in(const at::Tensor& parameter) const {
+at::Tensor StageParameters::local_shard(const at::Tensor& parameter) const {
   const auto found = by_tensor_.find(parameter.unsafeGetTensorImpl());
   if (found == by_tensor_.end())
     throw Error("pipeline",
                 "an optimizer was given a parameter that the module does not have; hint: register it with the module "
                 "(register_parameter, register_module)");
-  return entries_[found->second].stand_in;
+  return entries_[found->second].local_shard;
 }
 
 std::optional<ParameterPart> StageParameters::part_of(const std::string& name) const {
   const auto found = by_name_.find(name);
   if (found == by_name_.end()) return std::nullopt;
   const Entry& entry = entries_[found->second];
-  return ParameterPart(entry.stand_in.detach(), entry.offset, entry.tensor.sizes().vec());
+  return ParameterPart(entry.local_shard.detach(), entry.offset, entry.tensor.sizes().vec());
 }
 
 void StageParameters::combine_gradients() {
@@ -116,7 +116,8 @@ void StageParameters::combine_gradients() {
       works.push_back(stages_->all_reduce(gradient, ReduceOp::kSum));
       sums.emplace_back(&entry, std::move(gradient));
     }
-    if (!is_own(entry)) entry.stand_in.mutable_grad() = at::empty({0}, entry.stand_in.options().requires_grad(false));
+    if (!is_own(entry))
+      entry.local_shard.mutable_grad() = at::empty({0}, entry.local_shard.options().requires_grad(false));
   }
   for (const auto& work : works) work->wait();
   for (auto& [entry, sum] : sums) {
@@ -158,7 +159,7 @@ void StageParameters::gather_parts() {
     at::Tensor own = at::zeros({row}, options);
     int64_t offset = 0;
     for (const Entry* entry : entries) {
-      own.narrow(0, offset, entry->stand_in.numel()).copy_(entry->stand_in);
+      own.narrow(0, offset, entry->local_shard.numel()).copy_(entry->local_shard);
       offset += ReplicaGradients::part_size(entry->tensor, ranks);
     }
     replicas_->all_gather(all.view({-1}), own)->wait();

@@ -52,7 +52,7 @@ class StageParameters {
 
   /// What an optimizer steps in place of a parameter: itself (or this rank's part of it, flat) where it belongs to this
   /// stage, else a tensor without elements, so that optimizers have the same groups on all ranks.
-  at::Tensor stand_in(const at::Tensor& parameter) const;
+  at::Tensor local_shard(const at::Tensor& parameter) const;
   const optim::ParameterNames& names() const { return names_; }
   /// This rank's part of the parameter or buffer of that name: all of it or nothing, or a replica's part.
   std::optional<ParameterPart> part_of(const std::string& name) const;
@@ -73,9 +73,9 @@ class StageParameters {
  private:
   struct Entry {
     std::string name;
-    at::Tensor tensor;    ///< of the module
-    at::Tensor stand_in;  ///< where it belongs to this stage: the tensor itself, or a view of this rank's part
-    int64_t offset;       ///< of the first element of `stand_in`
+    at::Tensor tensor;       ///< of the module
+    at::Tensor local_shard;  ///< where it belongs to this stage: the tensor itself, or a view of this rank's part
+    int64_t offset;          ///< of the first element of `local_shard`
     int64_t owner;
     bool is_parameter;
     bool is_shared;     ///< by several stages

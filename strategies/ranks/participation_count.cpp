@@ -6,13 +6,13 @@
 
 namespace levin {
 
-void ParticipationCount::add(const StepWindow& window) {
+void ParticipationCount::add(const AccumulationWindow& window) {
   if (window.index == 0) own_ = 0;
   own_ += window.participation / static_cast<double>(window.size);
 }
 
-void ParticipationCount::reduce(const StepWindow& window, Collective& ranks, const at::Device& device) {
-  if (!window.sync || !window.counts_participants) return;
+void ParticipationCount::reduce(const AccumulationWindow& window, Collective& ranks, const at::Device& device) {
+  if (!window.sync || !window.uneven_inputs) return;
   at::Tensor counts = at::tensor({own_, window.has_next ? 1.0 : 0.0}, at::kDouble).to(device);
   ranks.all_reduce(counts, ReduceOp::kMean)->wait();
   const at::Tensor means = counts.cpu();

@@ -9,9 +9,9 @@ namespace levin {
 class ParticipationCount {
  public:
   /// This rank takes part in a micro-batch.
-  void add(const StepWindow& window);
+  void add(const AccumulationWindow& window);
   /// After a micro-batch: where it ends a window that counts participants, all ranks tell each other.
-  void reduce(const StepWindow& window, Collective& ranks, const at::Device& device);
+  void reduce(const AccumulationWindow& window, Collective& ranks, const at::Device& device);
   /// Of the newest window.
   const Strategy::Participation& participation() const { return participation_; }
 

@@ -226,13 +226,13 @@ c10::intrusive_ptr<c10d::Store> RankGroup::connect() const {
 }
 
 void RankGroup::join(const StrategySetup& setup, const ProcessGroupFactory& make_group) {
-  whereabouts_ = setup.whereabouts;
+  rank_status_ = setup.rank_status;
   device_ = device_of_rank(setup);
   if (world_size() == 1) {
     if (collective_ == nullptr) collective_ = make_single_process_collective();
     return;
   }
-  const WaitingIn waiting(whereabouts_, "start-up");
+  const WaitingIn waiting(rank_status_, "start-up");
   if (collective_ == nullptr) store_ = connect();
   // First of all: while the group is made, ranks can end as well.
   start_control_plane(setup);
@@ -255,7 +255,7 @@ void RankGroup::join_group(const ProcessGroupFactory& make_group) {
   const auto watched = make_watched_store(store_, in_vain());
   const auto store = c10::make_intrusive<c10d::PrefixStore>("group", watched);
   group_ = make_group(store, group_options);
-  collective_ = std::make_shared<C10dCollective>(group_, store, group_options, whereabouts_, make_group);
+  collective_ = std::make_shared<C10dCollective>(group_, store, group_options, rank_status_, make_group);
   if (place.rank == 0)
     log::rank_zero_info(fmt::format("{} ranks, started by {}, {} on {}", place.world_size, environment_->name(),
                                     resolve_backend(group_options), device_.str()));
@@ -272,7 +272,7 @@ void RankGroup::start_control_plane(const StrategySetup& setup) {
   control.stall_after = to_milliseconds(options_.stall_report);
   control.abort = [watch = watch_](const std::string& reason) { watch->abort(reason); };
   const auto store = c10::make_intrusive<c10d::PrefixStore>(kControlPrefix, store_);
-  control_plane_ = std::make_unique<ControlPlane>(C10dStore(store).clone(), std::move(control), *setup.whereabouts);
+  control_plane_ = std::make_unique<ControlPlane>(C10dStore(store).clone(), std::move(control), *setup.rank_status);
   watch_->attach(*control_plane_);
 }
 

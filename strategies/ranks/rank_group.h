@@ -16,11 +16,11 @@ class RankWatch;
 
 /// The ranks of a strategy: which there are, how they start, find each other and part. With one rank nothing is started
 /// and every collective is the identity.
-class RankGroup {
+class RankGroup final : public Ranks {
  public:
   /// `family`: the name of the strategy where ranks are processes, which works under a launcher.
   RankGroup(std::string family, RankOptions options);
-  ~RankGroup();
+  ~RankGroup() override;
   RankGroup(const RankGroup&) = delete;
   RankGroup& operator=(const RankGroup&) = delete;
 
@@ -30,10 +30,10 @@ class RankGroup {
 
   /// See Strategy::prepare. `strategy`: as messages name it.
   void prepare(const StrategySetup& setup, const std::string& strategy);
-  Launcher& launcher();
-  ClusterEnvironment& environment() { return *environment_; }
-  /// See Strategy::enter_rank.
-  void enter(int64_t local_rank);
+  Launcher& launcher() override;
+  ClusterEnvironment& environment() override { return *environment_; }
+  void enter(int64_t local_rank) override;
+  bool are_threads() const override { return options_.start_method == StartMethod::kThread; }
   /// Makes this object that of a thread rank beside `first`.
   void join_threads_of(const RankGroup& first, int64_t local_rank);
   /// Joins the other ranks, which come to it as well. `make_group` makes the process group of all ranks, and those of
@@ -44,8 +44,8 @@ class RankGroup {
 
   /// Known from prepare on; what follows, from join on.
   int64_t world_size() const;
-  const at::Device& device() const { return device_; }
-  Collective& collective();
+  const at::Device& device() const override { return device_; }
+  Collective& collective() override;
   /// The same, for those who keep it.
   const std::shared_ptr<Collective>& shared_collective() const { return collective_; }
   /// The ranks are divided into groups of `size` neighbours, a divisor of their number: that of this rank. All ranks
@@ -55,10 +55,9 @@ class RankGroup {
   std::shared_ptr<Collective> counterparts(int64_t size);
   /// Of all ranks; null while there is one.
   const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const { return group_; }
-  /// nullptr while there is one rank.
-  ControlPlane* control_plane() const { return control_plane_.get(); }
+  ControlPlane* control_plane() const override { return control_plane_.get(); }
   /// Of this rank, for WaitingIn.
-  Whereabouts* whereabouts() const { return whereabouts_; }
+  RankStatus* rank_status() const { return rank_status_; }
 
  private:
   /// What the ranks of this process share.
@@ -85,7 +84,7 @@ class RankGroup {
   std::unique_ptr<ControlPlane> control_plane_;
   at::Device device_{at::kCPU};
   int64_t calls_ = 0;
-  Whereabouts* whereabouts_ = nullptr;
+  RankStatus* rank_status_ = nullptr;
 };
 
 }  // namespace levin

@@ -7,7 +7,7 @@
 namespace levin {
 
 std::shared_ptr<Strategy> RankedStrategy::for_thread_rank(int64_t local_rank) {
-  if (!ranks_are_threads()) return nullptr;
+  if (!ranks_.are_threads()) return nullptr;
   if (!can_rebuild())
     throw Error(name(),
                 "the strategy was made in a way that cannot be repeated for further ranks; hint: make it with "

@@ -22,21 +22,14 @@ class RankedStrategy : public Strategy {
   StrategyCapabilities capabilities() const override {
     return {.several_devices = true, .several_nodes = ranks_.start_method() == StartMethod::kSubprocess};
   }
+  RankGroup& ranks() override { return ranks_; }
   void prepare(const StrategySetup& setup) override { ranks_.prepare(setup, name()); }
-  Launcher& launcher() override { return ranks_.launcher(); }
-  ClusterEnvironment& environment() override { return ranks_.environment(); }
-  void enter_rank(int64_t local_rank) override { ranks_.enter(local_rank); }
-  bool ranks_are_threads() const override { return ranks_.start_method() == StartMethod::kThread; }
   std::shared_ptr<Strategy> for_thread_rank(int64_t local_rank) override;
   void setup_environment(const StrategySetup& setup) override;
-  const at::Device& root_device() const override { return ranks_.device(); }
-  Collective& collective() override { return ranks_.collective(); }
-  ControlPlane* control_plane() override { return ranks_.control_plane(); }
   void teardown() override { ranks_.part(); }
 
  protected:
-  RankGroup& ranks() { return ranks_; }
-  const RankGroup& ranks() const { return ranks_; }
+  const RankGroup& rank_group() const { return ranks_; }
   /// The process group of all ranks; also called for sub-groups.
   virtual c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d::Store>& store,
                                                             const ProcessGroupOptions& options);

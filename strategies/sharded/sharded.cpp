@@ -1,7 +1,7 @@
 #include <levin/strategies/sharded/sharded.h>
 
 #include <levin/core/base/error.h>
-#include <levin/core/comm/whereabouts.h>
+#include <levin/core/comm/rank_status.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/unit_patterns.h>
@@ -63,15 +63,18 @@ void ShardedOptions::describe(Schema<ShardedOptions>& schema) {
       .field("min_unit_parameters", &O::min_unit_parameters,
              "a unit with fewer parameters is gathered with the unit around it")
       .at_least(0);
-  schema.field("gathers_ahead", &O::gathers_ahead, "units that are gathered before they are needed").at_least(0);
+  schema.field("prefetch", &O::prefetch, "units that are gathered before they are needed")
+      .formerly("gathers_ahead")
+      .at_least(0);
   schema.field("bucket_cap_mb", &O::bucket_cap_mb, "stages 1 and 2: MiB of gradients that are averaged at once")
       .above(0)
       .at_most(1e6);
   schema.field("offload", &O::offload,
                "each rank's part, with the optimizer's state and its step, is in the host's memory");
   schema
-      .field("shard_over", &O::shard_over,
+      .field("shard_group", &O::shard_group,
              "the ranks that hold one copy of the model together: all, node (those of one host) or a number of them")
+      .formerly("shard_over")
       .require("all, node or a number of ranks", [](const std::string& value) {
         return value == "all" || value == "node" || to_number(value).value_or(0) > 0;
       });
@@ -81,8 +84,10 @@ void ShardedOptions::describe(Schema<ShardedOptions>& schema) {
                "the loss may leave out parameters, other ones at each step; false: their gradients count as zero");
   schema.field("keep_window_gradients", &O::keep_window_gradients,
                "whole gradients stay until the end of an accumulation window: less communication, more memory");
-  schema.field("whole_after_fit", &O::whole_after_fit,
-               "the module has all its parameters again after a call; false where no rank can hold them");
+  schema
+      .field("gather_after_fit", &O::gather_after_fit,
+             "the module has all its parameters again after a call; false where no rank can hold them")
+      .formerly("whole_after_fit");
   schema.field("broadcast_buffers", &O::broadcast_buffers,
                "rank 0's buffers (running statistics) go to all ranks before each step");
   describe_rank_options(schema);
@@ -101,14 +106,14 @@ void Sharded::setup_environment(const StrategySetup& setup) {
 
 void Sharded::make_groups() {
   const int64_t all = ranks().world_size();
-  const int64_t size = options_.shard_over == "all"    ? all
-                       : options_.shard_over == "node" ? environment().local_world_size()
-                                                       : *to_number(options_.shard_over);
+  const int64_t size = options_.shard_group == "all"    ? all
+                       : options_.shard_group == "node" ? environment().local_world_size()
+                                                        : *to_number(options_.shard_group);
   if (size > all || all % size != 0)
     throw ConfigError(fmt::format(
-        "sharded.shard_over is {}: {} ranks cannot be divided into groups of {}; valid: all, or a divisor of their "
+        "sharded.shard_group is {}: {} ranks cannot be divided into groups of {}; valid: all, or a divisor of their "
         "number",
-        options_.shard_over, all, size));
+        options_.shard_group, all, size));
   shard_group_ = size == all ? ranks().shared_collective() : ranks().neighbours(size);
   replica_group_ = ranks().counterparts(size);
 }
@@ -120,7 +125,7 @@ ShardedModelOptions Sharded::model_options() const {
   sharding.reduce_type = to_type(options_.reduce_type);
   sharding.min_elements = options_.min_unit_parameters;
   sharding.bucket_bytes = static_cast<int64_t>(options_.bucket_cap_mb * kBytesPerMib);
-  sharding.gathers_ahead = options_.gathers_ahead;
+  sharding.prefetch = options_.prefetch;
   sharding.offload = options_.offload;
   sharding.finds_unused = options_.find_unused_parameters;
   sharding.keeps_window_gradients = options_.keep_window_gradients;
@@ -163,12 +168,12 @@ void Sharded::setup_module(Module& module) {
                                           std::exchange(built_, {}));
 }
 
-at::Tensor Sharded::stand_in(const at::Tensor& parameter) {
+at::Tensor Sharded::local_shard(const at::Tensor& parameter) {
   return model_ == nullptr ? parameter : model_->piece_of(parameter);
 }
 
 optim::ParameterNames Sharded::parameter_names(const Module& module) {
-  return model_ == nullptr ? Strategy::parameter_names(module) : model_->piece_names();
+  return model_ == nullptr ? DividedModel::parameter_names(module) : model_->piece_names();
 }
 
 void Sharded::check_optimizer(const torch::optim::Optimizer& optimizer) {
@@ -200,17 +205,17 @@ void Sharded::load_module_state(Module& module, const State& state) {
 void Sharded::require_weights() const {
   if (awaits_weights_)
     throw Error(name(),
-                "the module has no weights: an earlier call left them divided (whole_after_fit: false), and its ranks "
+                "the module has no weights: an earlier call left them divided (gather_after_fit: false), and its ranks "
                 "are gone; hint: give this call a checkpoint, such as 'last'");
 }
 
 void Sharded::send_buffers(Module& module) {
   if (!options_.broadcast_buffers || !has_buffers_) return;
-  const WaitingIn waiting(ranks().whereabouts(), "broadcast of buffers");
+  const WaitingIn waiting(ranks().rank_status(), "broadcast of buffers");
   broadcast_buffers(module, ranks().process_group());
 }
 
-StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) {
+StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
   if (model_ == nullptr) return Strategy::forward_backward(batch, phases, window);
   require_weights();
   try {
@@ -231,7 +236,7 @@ StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, con
     participation_.add(window);
     model_->begin_backward(window.sync);
     {
-      const WaitingIn waiting(window.sync ? ranks().whereabouts() : nullptr, "reduction of gradients");
+      const WaitingIn waiting(window.sync ? ranks().rank_status() : nullptr, "reduction of gradients");
       if (output.has_loss()) {
         phases.backward(start);
         model_->end_backward();
@@ -266,7 +271,7 @@ StepOutput Sharded::manual_step(const Batch& batch, StepPhases& phases) {
 
 void Sharded::manual_backward(const at::Tensor& loss, const BackwardOptions& options) {
   if (model_ == nullptr) return Strategy::manual_backward(loss, options);
-  const WaitingIn waiting(options.sync_grad ? ranks().whereabouts() : nullptr, "reduction of gradients");
+  const WaitingIn waiting(options.sync_grad ? ranks().rank_status() : nullptr, "reduction of gradients");
   model_->begin_backward(options.sync_grad);
   Strategy::manual_backward(loss, options);
   model_->end_backward(/*in_step=*/true);
@@ -319,7 +324,7 @@ void Sharded::finish_step() {
   model_->finish_step();
 }
 
-void Sharded::stand_ins_changed() {
+void Sharded::shards_changed() {
   if (model_ != nullptr) model_->pieces_changed();
 }
 
@@ -352,7 +357,7 @@ at::Tensor Sharded::reduce_norm(at::Tensor norms, double order) {
 
 /// The norms of rows that ranks hold parts of are those of their parts together.
 void Sharded::clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) {
-  if (model_ == nullptr) return Strategy::clip_adaptively(parameters, ratio);
+  if (model_ == nullptr) return DividedModel::clip_adaptively(parameters, ratio);
   const at::NoGradGuard no_grad;
   struct Part {
     at::Tensor piece;
@@ -393,7 +398,7 @@ void Sharded::restart_steps(bool alone) {
 }
 
 void Sharded::release_module() {
-  if (model_ != nullptr && options_.whole_after_fit) model_->make_whole();
+  if (model_ != nullptr && options_.gather_after_fit) model_->make_whole();
 }
 
 void Sharded::teardown() {

@@ -24,14 +24,14 @@ struct ShardedOptions {
   int64_t stage = 3;                    ///< what is divided: 1 optimizer state, 2 gradients too, 3 parameters too
   std::vector<std::string> units = {};  ///< stage 3: what is gathered at once, types and paths; empty: every unit
   int64_t min_unit_parameters = 0;      ///< a unit with fewer parameters goes with the unit around it
-  int64_t gathers_ahead = 1;            ///< units that are gathered before they are needed
+  int64_t prefetch = 1;                 ///< units that are gathered before they are needed
   double bucket_cap_mb = 25;            ///< stages 1 and 2: MiB of gradients that are averaged at once
   bool offload = false;                 ///< this rank's part and the optimizer's step are in the host's memory
-  std::string shard_over = "all";       ///< ranks that hold one copy of the model together: all, node or a number
+  std::string shard_group = "all";      ///< ranks that hold one copy of the model together: all, node or a number
   std::string reduce_type = "same";     ///< in which gradients are averaged: same, float32, bfloat16 or float16
   bool find_unused_parameters = false;  ///< the loss may leave out parameters, other ones at each step
   bool keep_window_gradients = false;   ///< whole gradients stay until the end of an accumulation window
-  bool whole_after_fit = true;          ///< the module has all parameters again when a call has ended
+  bool gather_after_fit = true;         ///< the module has all parameters again when a call has ended
   bool broadcast_buffers = true;        ///< rank 0's buffers (running statistics) go to all before each step
   StartMethod start_method = StartMethod::kSubprocess;  ///< of ranks: processes, forks or threads
   std::string backend = "auto";                         ///< auto, gloo, nccl or shared_memory
@@ -46,35 +46,36 @@ struct ShardedOptions {
 /// gradients too (2), parameters too (3), after Rajbhandari et al., "ZeRO: Memory optimizations toward training
 /// trillion parameter models", 2020 (arXiv:1910.02054). The module's code stays as it is. With one rank it is as
 /// single_device.
-class Sharded : public RankedStrategy {
+class Sharded : public RankedStrategy, public DividedModel {
  public:
   using Options = ShardedOptions;
   explicit Sharded(const Options& options = {});
   ~Sharded() override;
 
+  DividedModel& divided_model() override { return *this; }
   void setup_environment(const StrategySetup& setup) override;
   std::shared_ptr<void> build_scope(std::function<void(torch::nn::Module&)> prepare) override;
   void setup_module(Module& module) override;
-  bool loads_weights_before_setup() const override { return ranks().world_size() == 1; }
-  State module_state(Module& module) override { return place_tensors(Strategy::module_state(module), find_part()); }
+  bool loads_weights_before_setup() const override { return rank_group().world_size() == 1; }
+  State module_state(Module& module) override { return place_tensors(DividedModel::module_state(module), find_part()); }
   void load_module_state(Module& module, const State& state) override;
-  bool divides_state() const override { return ranks().world_size() > 1; }
+  bool divides_state() const override { return rank_group().world_size() > 1; }
   State place_optimizer_state(State state) const override { return place_parts(state, find_part()); }
   State own_optimizer_state(const State& saved) const override { return own_parts(saved, find_part()); }
-  at::Tensor stand_in(const at::Tensor& parameter) override;
+  at::Tensor local_shard(const at::Tensor& parameter) override;
   optim::ParameterNames parameter_names(const Module& module) override;
   void check_optimizer(const torch::optim::Optimizer& optimizer) override;
-  StepOutput forward_backward(const Batch& batch, StepPhases& phases, const StepWindow& window) override;
+  StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;
   Participation participation() override { return participation_.participation(); }
   StepOutput manual_step(const Batch& batch, StepPhases& phases) override;
   void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
   void prepare_evaluation(Module& module) override { send_buffers(module); }
   StepOutput evaluate(const Batch& batch, StepPhases& phases) override;
-  bool forwards_together() const override { return ranks().world_size() > 1 && options_.stage == 3; }
+  bool forwards_together() const override { return rank_group().world_size() > 1 && options_.stage == 3; }
   std::shared_ptr<void> forward_scope() override;
   void prepare_step() override;
   void finish_step() override;
-  void stand_ins_changed() override;
+  void shards_changed() override;
   void combine_found_inf(at::Tensor& found_inf) override;
   at::Tensor reduce_norm(at::Tensor norms, double order) override;
   void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) override;

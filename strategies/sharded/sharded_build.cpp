@@ -28,7 +28,7 @@ void ShardedBuild::divide_newest() {
   // ShardedModel takes care of those that are not computed with in the unit's type.
   const auto left = options_.compute_type ? batch_norm_parameters(*module) : std::unordered_set<const void*>();
   // Those of units inside of it are divided already, but for small ones, which go with it.
-  std::vector<ShardedParameters::NamedParameter> own;
+  std::vector<FlatParameterGroup::NamedParameter> own;
   int64_t elements = 0;
   for (const auto& item : module->named_parameters()) {
     const void* parameter = item.value().unsafeGetTensorImpl();
@@ -42,7 +42,7 @@ void ShardedBuild::divide_newest() {
   for (const auto& [name, parameter] : own)
     if (parameter.scalar_type() != type) return;  // ShardedModel takes care of them
   for (const auto& [name, parameter] : own) divided_.insert(parameter.unsafeGetTensorImpl());
-  parts_.push_back({dynamic_cast<Unit*>(module), std::make_unique<ShardedParameters>(
+  parts_.push_back({dynamic_cast<Unit*>(module), std::make_unique<FlatParameterGroup>(
                                                      "", std::move(own), group_, replicas_, options_.sharding(type))});
 }
 

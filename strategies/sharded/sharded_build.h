@@ -1,7 +1,7 @@
 #pragma once
 
 #include <levin/core/nn/unit.h>
-#include <levin/strategies/sharded/sharded_parameters.h>
+#include <levin/strategies/sharded/flat_parameter_group.h>
 
 #include <cstdint>
 #include <functional>
@@ -21,7 +21,7 @@ class ShardedBuild {
   /// A unit with the parameters that are its own.
   struct Part {
     const Unit* unit;
-    std::unique_ptr<ShardedParameters> parameters;
+    std::unique_ptr<FlatParameterGroup> parameters;
   };
 
   /// `prepare` is run on each unit before it is divided: it moves and converts its parameters.

@@ -176,7 +176,7 @@ void ShardedModel::divide(torch::nn::Module& module, std::vector<ShardedBuild::P
     bool operator==(const Key&) const = default;
   };
   const auto of_batch_norms = batch_norm_parameters(module);
-  std::vector<std::pair<Key, std::vector<ShardedParameters::NamedParameter>>> lists;
+  std::vector<std::pair<Key, std::vector<FlatParameterGroup::NamedParameter>>> lists;
   for (const Found& item : found) {
     const Key key{.unit = owner(item),
                   .type = item.parameter.scalar_type(),
@@ -201,8 +201,8 @@ void ShardedModel::divide(torch::nn::Module& module, std::vector<ShardedBuild::P
     const bool in_unit = key.unit >= 0;
     const std::string name = in_unit ? units[static_cast<size_t>(key.unit)].path : list.front().first;
     const size_t index = groups_.size();
-    groups_.push_back(std::make_unique<ShardedParameters>(name, std::move(list), group_, replicas_,
-                                                          options_.sharding(key.type, key.computes)));
+    groups_.push_back(std::make_unique<FlatParameterGroup>(name, std::move(list), group_, replicas_,
+                                                           options_.sharding(key.type, key.computes)));
     if (options_.stage < 3) continue;
     // A second type within a unit is rare enough to be whole all the time.
     if (in_unit && of_unit_.emplace(units[static_cast<size_t>(key.unit)].unit, index).second) continue;
@@ -225,7 +225,7 @@ void ShardedModel::begin_forward(bool training) {
     return;
   }
   for (const size_t group : always_whole_) groups_[group]->start_gather();
-  if (const auto first = order().expected_first(); first && options_.gathers_ahead > 0) groups_[*first]->start_gather();
+  if (const auto first = order().expected_first(); first && options_.prefetch > 0) groups_[*first]->start_gather();
   for (const size_t group : always_whole_) groups_[group]->finish_gather();
 }
 
@@ -245,13 +245,13 @@ void ShardedModel::before_forward(UnitCall& call) {
 }
 
 void ShardedModel::gather(size_t group) {
-  AgreedOrder& agreed = order();
+  ExecutionOrder& agreed = order();
   const auto number = static_cast<int64_t>(group);
   agreed.next(number);
   start_gather(group);
   groups_[group]->finish_gather();
   std::optional<int64_t> ahead = number;
-  for (int64_t i = 0; i < options_.gathers_ahead; ++i) {
+  for (int64_t i = 0; i < options_.prefetch; ++i) {
     ahead = agreed.expected_after(*ahead);
     if (!ahead) break;
     start_gather(static_cast<size_t>(*ahead));

@@ -6,9 +6,9 @@
 #include <levin/core/nn/unit.h>
 #include <levin/core/optim/parameter_names.h>
 #include <levin/strategies/ranks/parameter_part.h>
-#include <levin/strategies/sharded/agreed_order.h>
+#include <levin/strategies/sharded/execution_order.h>
+#include <levin/strategies/sharded/flat_parameter_group.h>
 #include <levin/strategies/sharded/sharded_build.h>
-#include <levin/strategies/sharded/sharded_parameters.h>
 
 #include <cstdint>
 #include <deque>
@@ -33,7 +33,7 @@ struct ShardedModelOptions {
   std::vector<NamedUnit> units = {};         ///< stage 3: what is gathered by itself, parents before their children
   int64_t min_elements = 0;                  ///< a unit with fewer parameters goes with the unit around it
   int64_t bucket_bytes = int64_t{25} << 20;  ///< stages 1 and 2: gradients that are averaged at once
-  int64_t gathers_ahead = 1;                 ///< units that are gathered before they are needed
+  int64_t prefetch = 1;                      ///< units that are gathered before they are needed
   bool offload = false;                      ///< see ShardingOptions
   bool finds_unused = false;                 ///< parameters that no rank's loss depends on keep their values
   bool keeps_window_gradients = false;       ///< whole gradients stay until the end of an accumulation window
@@ -50,7 +50,7 @@ struct ShardedModelOptions {
 /// Calls between `begin_` and `end_` are one pass; all ranks run the same passes over the same units.
 class ShardedModel final : private UnitHook {
  public:
-  /// Every rank has the same values. `replicas`: see ShardedParameters. `built`: units that are divided already.
+  /// Every rank has the same values. `replicas`: see FlatParameterGroup. `built`: units that are divided already.
   ShardedModel(torch::nn::Module& module, std::shared_ptr<Collective> group, std::shared_ptr<Collective> replicas,
                ShardedModelOptions options, std::vector<ShardedBuild::Part> built = {});
   /// The module keeps what it has: whole parameters only after `make_whole`.
@@ -110,7 +110,7 @@ class ShardedModel final : private UnitHook {
   void release(size_t group);
   void finish_reduces(size_t left);
   void drop_unused();
-  AgreedOrder& order() {
+  ExecutionOrder& order() {
     return pass_ == Pass::kBackward ? backward_order_ : training_ ? forward_order_ : other_order_;
   }
   std::string group_name(int64_t group) const;
@@ -118,7 +118,7 @@ class ShardedModel final : private UnitHook {
   std::shared_ptr<Collective> group_;
   std::shared_ptr<Collective> replicas_;
   const ShardedModelOptions options_;
-  std::vector<std::unique_ptr<ShardedParameters>> groups_;
+  std::vector<std::unique_ptr<FlatParameterGroup>> groups_;
   std::vector<size_t> always_whole_;                 ///< stage 3: groups of no unit of their own
   std::unordered_map<const Unit*, size_t> of_unit_;  ///< stage 3
   std::vector<size_t> reduce_order_;                 ///< groups with parameters that are trained
@@ -130,9 +130,9 @@ class ShardedModel final : private UnitHook {
   Pass pass_ = Pass::kNone;
   bool training_ = false;
   bool reduces_ = false;  ///< gradients of this backward are reduced
-  AgreedOrder forward_order_;
-  AgreedOrder other_order_;  ///< of forwards without backward
-  AgreedOrder backward_order_;
+  ExecutionOrder forward_order_;
+  ExecutionOrder other_order_;  ///< of forwards without backward
+  ExecutionOrder backward_order_;
   std::vector<bool> ready_;  ///< groups whose gradients are all taken
   size_t next_reduce_ = 0;   ///< into reduce_order_
   std::deque<size_t> reducing_;

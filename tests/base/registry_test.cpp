@@ -10,7 +10,7 @@
 namespace levin {
 namespace {
 
-class Animal : public Buildable {
+class Animal : public Configurable {
  public:
   virtual std::string sound() const = 0;
 };
@@ -92,8 +92,8 @@ TEST(RegistryTest, AliasHasDefaultsOfItsOwn) {
   const auto dog = registry.make("loud dog", Config(), "pet");
   EXPECT_EQ(dog->sound(), "woofwoofwoof");
   EXPECT_EQ(registry.make("loud dog", parse("{barks: 2}"), "pet")->sound(), "woofwoof");
-  EXPECT_EQ(dog->recipe_name(), "dog");
-  EXPECT_EQ(dog->recipe_options().to_flow(), "{barks: 3}");
+  EXPECT_EQ(dog->init_name(), "dog");
+  EXPECT_EQ(dog->init_options().to_flow(), "{barks: 3}");
   const auto& item = registry.require("loud dog");
   EXPECT_EQ(item.doc, "barks more");
   EXPECT_EQ(item.alias_of.to_flow(), "{name: dog, barks: 3}");
@@ -116,8 +116,8 @@ TEST(RegistryTest, DescribesWhatItHolds) {
 
 TEST(BuildableTest, RemembersHowItWasMade) {
   const auto dog = animals().make("dog", parse("{barks: 3}"), "pet");
-  EXPECT_EQ(dog->recipe_name(), "dog");
-  EXPECT_EQ(dog->recipe_options().to_flow(), "{barks: 3}");
+  EXPECT_EQ(dog->init_name(), "dog");
+  EXPECT_EQ(dog->init_options().to_flow(), "{barks: 3}");
   ASSERT_TRUE(dog->can_rebuild());
   const auto second = std::dynamic_pointer_cast<Dog>(dog->rebuild());
   ASSERT_NE(second, nullptr);
@@ -129,7 +129,7 @@ TEST(BuildableTest, RemembersHowItWasMade) {
 TEST(BuildableTest, MakeRemembersToo) {
   const auto dog = make<Dog>({.barks = 2});
   EXPECT_EQ(dog->sound(), "woofwoof");
-  EXPECT_NE(dog->recipe_name().find("Dog"), std::string::npos);
+  EXPECT_NE(dog->init_name().find("Dog"), std::string::npos);
   EXPECT_EQ(std::dynamic_pointer_cast<Dog>(dog->rebuild())->sound(), "woofwoof");
   EXPECT_EQ(make<Cat>()->sound(), "meow");
 }

@@ -52,9 +52,10 @@ struct Options {
   }
 };
 
+template <class T = Options>
 std::string option_error(const std::string& yaml) {
   try {
-    parse_options<Options>(parse(yaml), "section");
+    parse_options<T>(parse(yaml), "section");
   } catch (const ConfigError& error) {
     return error.what();
   }
@@ -331,6 +332,23 @@ TEST(SchemaTest, FieldsAreListedAsTheStructDeclaresThem) {
   EXPECT_EQ(schema_of<OutOfOrder>().names(), (std::vector<std::string>{"first", "second", "third"}));
   EXPECT_EQ(schema_of<OutOfOrder>().fields()[2].constraint, "one of a, c");
   EXPECT_EQ(schema_of<OutOfOrder>().dump({}).to_flow(), "{first: 1, second: {depth: 2, rate: 0.5}, third: c}");
+}
+
+struct Renamed {
+  int64_t prefetch = 1;
+  static void describe(Schema<Renamed>& schema) {
+    schema.field("prefetch", &Renamed::prefetch, "how many").formerly("ahead").at_least(0);
+  }
+};
+
+TEST(SchemaTest, FormerNamesAreReadAndSayThePresentOne) {
+  EXPECT_EQ(parse_options<Renamed>(parse("ahead: 3"), "section").prefetch, 3);
+  EXPECT_EQ(schema_of<Renamed>().resolve(parse("ahead: 3"), "section").to_flow(), "{prefetch: 3}");
+  EXPECT_EQ(schema_of<Renamed>().names(), std::vector<std::string>{"prefetch"});
+  EXPECT_EQ(option_error<Renamed>("ahead: -1"), "[config] test.yaml:1:8: section.prefetch must be at least 0; got -1");
+  EXPECT_EQ(option_error<Renamed>("{ahead: 3, prefetch: 2}"),
+            "[config] test.yaml:1:9: section.ahead is an older spelling of prefetch, which is given as well; hint: "
+            "leave ahead out");
 }
 
 TEST(ConfigCodecTest, BooleansHaveYamlsWords) {

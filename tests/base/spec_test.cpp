@@ -11,7 +11,7 @@
 namespace levin {
 namespace {
 
-class Shape : public Buildable {
+class Shape : public Configurable {
  public:
   virtual int64_t corners() const = 0;
 };

@@ -91,7 +91,7 @@ struct Rank {
   ~Rank() { plane.reset(); }
 
   int64_t number = 0;
-  Whereabouts whereabouts;
+  RankStatus rank_status;
   std::shared_ptr<Connection> connection = std::make_shared<Connection>();
   std::atomic<int> aborts{0};
   std::atomic<int> give_ups{0};
@@ -135,7 +135,7 @@ std::unique_ptr<Rank> make_rank(const Store& store, ControlPlaneOptions options)
     };
   }
   auto connection = std::make_unique<FaultyStore>(store.clone(), rank->connection);
-  rank->plane = std::make_unique<ControlPlane>(std::move(connection), options, rank->whereabouts);
+  rank->plane = std::make_unique<ControlPlane>(std::move(connection), options, rank->rank_status);
   return rank;
 }
 
@@ -406,8 +406,8 @@ TEST(ControlPlaneFailure, EndsTheWaitForAnAgreement) {
 TEST(ControlPlaneFailure, EndsARankThatIsStuckAfterTheGrace) {
   auto store = make_memory_store();
   Ranks ranks = make_ranks(*store, 2, {.grace = 100ms});
-  ranks[0]->whereabouts.batch = 3;
-  ranks[0]->whereabouts.activity = "training_step";
+  ranks[0]->rank_status.batch = 3;
+  ranks[0]->rank_status.activity = "training_step";
   // A look of the helper takes some operations, so it sees this in one of the next.
   const int64_t operations = ranks[0]->connection->operations;
   ASSERT_TRUE(wait_until([&] { return ranks[0]->connection->operations > operations + 20; }));
@@ -474,9 +474,9 @@ TEST(ControlPlaneFailureDeathTest, EndsTheProcessOfARankThatIsStuck) {
   EXPECT_EXIT(
       {
         auto store = make_memory_store();
-        const Whereabouts whereabouts;
+        const RankStatus rank_status;
         ControlPlane plane(store->clone(), {.world_size = 2, .prefix = "job", .grace = std::chrono::milliseconds(50)},
-                           whereabouts);
+                           rank_status);
         publish_failure(*store, "job", {.rank = 1, .message = "disk full"});
         for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
       },
@@ -615,7 +615,7 @@ TEST(ControlPlaneHeartbeat, ALivingRankTakenForDeadLearnsOfIt) {
 TEST(ControlPlaneHeartbeat, GoodbyeIsNoDeath) {
   auto store = make_memory_store();
   Ranks ranks = make_ranks(*store, 3, {.heartbeat_timeout = 2s});
-  ranks[1]->whereabouts.activity = "teardown";
+  ranks[1]->rank_status.activity = "teardown";
   ranks[1].reset();
   EXPECT_TRUE(Heartbeat::decode(store->get("job/heartbeat/1", 0ms)).left);
   for (const size_t rank : {0, 2}) EXPECT_FALSE(ranks[rank]->plane->failure_of_other(1500ms));
@@ -625,13 +625,13 @@ TEST(ControlPlaneHeartbeat, GoodbyeIsNoDeath) {
 TEST(ControlPlaneHeartbeat, TellsWhereTheRankIs) {
   auto store = make_memory_store();
   auto rank = make_rank(*store, {.world_size = 1, .heartbeat_timeout = 80ms});
-  rank->whereabouts.batch = 4;
-  rank->whereabouts.activity = "backward";
-  rank->whereabouts.collective = "all_reduce";
+  rank->rank_status.batch = 4;
+  rank->rank_status.activity = "backward";
+  rank->rank_status.collective = "all_reduce";
   const auto last = [&] { return Heartbeat::decode(store->get("job/heartbeat/0", kPatience)); };
   EXPECT_TRUE(wait_until([&] { return last().waits() && last().unchanged >= 20ms; }));
   EXPECT_EQ(last().place(), "waiting in all_reduce of batch 4");
-  rank->whereabouts.collective = nullptr;
+  rank->rank_status.collective = nullptr;
   EXPECT_TRUE(wait_until([&] { return last().place() == "in backward of batch 4"; }));
   const int64_t count = last().count;
   EXPECT_TRUE(wait_until([&] { return last().count > count; }));
@@ -648,12 +648,12 @@ TEST(ControlPlaneStall, IsReportedOnceWithThePlaceOfEachRank) {
   {
     // Heartbeats each 125 ms, so that the ranks know of each other long before one of them has waited too long.
     Ranks ranks = make_ranks(*store, 3, {.heartbeat_timeout = 1s, .stall_after = 2s});
-    ranks[0]->whereabouts.batch = 12;
-    ranks[0]->whereabouts.activity = "training_step";
+    ranks[0]->rank_status.batch = 12;
+    ranks[0]->rank_status.activity = "training_step";
     for (const size_t rank : {1, 2}) {
-      ranks[rank]->whereabouts.batch = 12;
-      ranks[rank]->whereabouts.activity = "backward";
-      ranks[rank]->whereabouts.collective = "all_reduce";
+      ranks[rank]->rank_status.batch = 12;
+      ranks[rank]->rank_status.activity = "backward";
+      ranks[rank]->rank_status.collective = "all_reduce";
     }
     ASSERT_TRUE(wait_until([&] {
       const std::lock_guard lock(mutex);

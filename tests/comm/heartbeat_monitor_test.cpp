@@ -22,7 +22,7 @@ class HeartbeatMonitorTest : public ::testing::Test {
  protected:
   struct Rank {
     ControlPlaneOptions options;
-    Whereabouts whereabouts;
+    RankStatus rank_status;
     std::unique_ptr<HeartbeatMonitor> monitor;
     bool alive = true;
   };
@@ -43,7 +43,7 @@ class HeartbeatMonitorTest : public ::testing::Test {
     now_ += 1s;
     for (auto& rank : ranks_) {
       if (!rank->alive) continue;
-      rank->monitor->observe(rank->whereabouts, now_);
+      rank->monitor->observe(rank->rank_status, now_);
       rank->monitor->beat(*store_, now_);
     }
     for (auto& rank : ranks_) {
@@ -64,9 +64,9 @@ class HeartbeatMonitorTest : public ::testing::Test {
     ranks_[rank]->monitor->leave(*store_);
   }
   void place(size_t rank, int64_t batch, const char* activity, const char* collective) {
-    ranks_[rank]->whereabouts.batch = batch;
-    ranks_[rank]->whereabouts.activity = activity;
-    ranks_[rank]->whereabouts.collective = collective;
+    ranks_[rank]->rank_status.batch = batch;
+    ranks_[rank]->rank_status.activity = activity;
+    ranks_[rank]->rank_status.collective = collective;
   }
 
   std::unique_ptr<Store> store_ = make_memory_store();

@@ -1,7 +1,7 @@
 // expected: levin: the class is abstract: it lacks a function that its base declares with `= 0`
 #include <levin/core/base/registry.h>
 
-class Base : public levin::Buildable {
+class Base : public levin::Configurable {
  public:
   virtual void log_metrics() = 0;
 };

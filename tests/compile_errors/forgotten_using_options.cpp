@@ -6,10 +6,10 @@ struct NetOptions {
   static void describe(levin::Schema<NetOptions>& schema) { schema.field("hidden", &NetOptions::hidden, "width"); }
 };
 
-class Net : public levin::Buildable {
+class Net : public levin::Configurable {
  public:
   explicit Net(const NetOptions& options) : hidden(options.hidden) {}
   int64_t hidden;
 };
 
-void add(levin::Registry<levin::Buildable>& registry) { registry.add<Net>("net"); }
+void add(levin::Registry<levin::Configurable>& registry) { registry.add<Net>("net"); }

@@ -1,7 +1,7 @@
 // expected: levin: the class's Options need a public `static void describe(levin::Schema<Options>&)`
 #include <levin/core/base/registry.h>
 
-class Net : public levin::Buildable {
+class Net : public levin::Configurable {
  public:
   struct Options {
     int64_t hidden = 1;
@@ -10,4 +10,4 @@ class Net : public levin::Buildable {
   int64_t hidden;
 };
 
-void add(levin::Registry<levin::Buildable>& registry) { registry.add<Net>("net"); }
+void add(levin::Registry<levin::Configurable>& registry) { registry.add<Net>("net"); }

@@ -10,7 +10,7 @@ struct NetOptions {
   }
 };
 
-class Net : public levin::Buildable {
+class Net : public levin::Configurable {
  public:
   using Options = NetOptions;
   explicit Net(const Options& options) : options_(options) {}

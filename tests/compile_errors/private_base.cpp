@@ -1,6 +1,6 @@
 // expected: levin: only a class derived publicly from what the registry holds can be added: levin::Module
 #include <levin/core/base/registry.h>
 
-class Net : levin::Buildable {};
+class Net : levin::Configurable {};
 
-void add(levin::Registry<levin::Buildable>& registry) { registry.add<Net>("net"); }
+void add(levin::Registry<levin::Configurable>& registry) { registry.add<Net>("net"); }

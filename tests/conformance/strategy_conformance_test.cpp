@@ -1,9 +1,11 @@
+#include "tests/conformance/local_sgd.h"
 #include "tests/conformance/strategy_case.h"
 
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/core/base/error.h>
 #include <levin/core/data/joined_predictions.h>
 #include <levin/core/metrics/mean_squared_error.h>
+#include <levin/core/options/registries.h>
 #include <levin/loggers/csv_logger.h>
 
 #include <gmock/gmock-matchers.h>
@@ -28,12 +30,22 @@ class StrategyConformance : public ::testing::TestWithParam<StrategyCase> {
       EXPECT_NEAR(got.metrics.at(name), expected.metrics.at(name), 1e-4) << name;
   }
   bool is(const char* strategy) const { return std::string(GetParam().strategy) == strategy; }
+  /// What docs/extending.md says of it: gradients are each rank's own, and a checkpoint has no other momentum than rank
+  /// 0's.
+  bool is_local_sgd() const { return is("local_sgd"); }
   bool has_processes() const { return is("ddp") || is("sharded") || is("pipeline"); }
 };
 
 // Ranks of `ddp`, `sharded` and `pipeline` are further runs of this program: each runs the same tests in the same
 // order, and they meet in every fit. They stay as many as they are until the program ends, and none outlives the
 // mistake of one.
+[[maybe_unused]] const bool kHasLocalSgd = [] {
+  registries().strategies.add<LocalSgd>("local_sgd");
+  return true;
+}();
+constexpr const char* kLocalGradients = "local SGD: gradients are each rank's own, and are clipped as such";
+constexpr const char* kLocalMomentum = "local SGD: a checkpoint has rank 0's momentum alone";
+
 constexpr const char* kProgramEnds =
     "a rank of ddp that fails ends this program: Forks/RankConformance has it with forked ranks, "
     "integration.StrategiesProgram with a killed rank of ddp";
@@ -51,6 +63,7 @@ TEST_P(StrategyConformance, AccumulationIsSynchronisedAtTheEndOfTheWindow) {
 }
 
 TEST_P(StrategyConformance, GradientsAreClippedByTheNormOfTheWholeBatch) {
+  if (is_local_sgd()) GTEST_SKIP() << kLocalGradients;
   expect_as_on_one_device({.configure = [](TrainerOptions& options) { options.gradient_clip_val = 0.1; }});
 }
 
@@ -71,6 +84,7 @@ TEST_P(StrategyConformance, EveryPrecisionTrainsAsOnOneDevice) {
 }
 
 TEST_P(StrategyConformance, GradientsAreClippedElementByElementAndAdaptively) {
+  if (is_local_sgd()) GTEST_SKIP() << kLocalGradients;
   for (const char* algorithm : {"value", "adaptive"})
     expect_as_on_one_device({.configure = [&](TrainerOptions& options) {
       options.gradient_clip_algorithm = algorithm;
@@ -211,6 +225,7 @@ TEST_P(StrategyConformance, AMetricThatIsGoneIsNamed) {
 }
 
 TEST_P(StrategyConformance, ResumesToTheBit) {
+  if (is_local_sgd()) GTEST_SKIP() << kLocalMomentum;
   const std::string root = fresh_folder("conformance");
   const auto checkpointing = [&](int64_t steps) {
     return [&root, steps](TrainerOptions& options) {
@@ -233,6 +248,7 @@ TEST_P(StrategyConformance, ResumesToTheBit) {
 }
 
 TEST_P(StrategyConformance, ResumesWithAnotherNumberOfRanks) {
+  if (is_local_sgd()) GTEST_SKIP() << kLocalMomentum;
   if (has_processes())
     GTEST_SKIP() << "a program has one number of processes: launchers.torchrun.lost_host resumes with another";
   const std::string root = fresh_folder("conformance");
@@ -257,6 +273,7 @@ TEST_P(StrategyConformance, ResumesWithAnotherNumberOfRanks) {
 }
 
 TEST_P(StrategyConformance, ResumesUnderOtherStrategiesAndStages) {
+  if (is_local_sgd()) GTEST_SKIP() << kLocalMomentum;
   if (has_processes()) GTEST_SKIP() << "a program has one number of processes; threads and forks have it";
   const std::string root = fresh_folder("conformance");
   TrainingRun run{.examples = 40, .epochs = 3};
@@ -300,6 +317,28 @@ TEST_P(StrategyConformance, WhatUserCodeThrowsEndsTheCall) {
   }
 }
 
+TEST(LocalSgd, LearnsBetweenAverages) {
+  const StrategyCase on{"local_sgd", 2, 0, "start_method: thread, period: 4"};
+  const Outcome begun = train({.epochs = 1}, on);
+  const Outcome got = train({.epochs = 8}, on);
+  EXPECT_LT(got.metrics.at("val_loss"), 0.5 * begun.metrics.at("val_loss"));
+  EXPECT_NE(difference(got.weights, train_on_one_device({.epochs = 8}).weights, 2e-5), "");
+}
+
+TEST(LocalSgd, RefusesDataThatNobodyKnowsTheSizeOf) {
+  try {
+    train({.configure = [](TrainerOptions& options) { options.use_distributed_sampler = false; }},
+          {"local_sgd", 2, 0, "start_method: thread"});
+    FAIL() << "nothing was thrown";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(),
+                ::testing::HasSubstr("trainer.strategy 'local_sgd' must know how much data each rank has"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(UsersOwn, StrategyConformance,
+                         ::testing::Values(StrategyCase{"local_sgd", 2, 0, "start_method: thread, period: 1"}),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(OneDevice, StrategyConformance, ::testing::Values(StrategyCase{"single_device", 1}), name_of);
 INSTANTIATE_TEST_SUITE_P(Threads, StrategyConformance,
                          ::testing::Values(StrategyCase{"ddp_threads", 1}, StrategyCase{"ddp_threads", 2},

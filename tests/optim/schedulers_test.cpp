@@ -28,7 +28,7 @@ TEST(Schedulers, EveryNameMakesAScheduler) {
       scheduler->step(1.0);
     else
       scheduler->step();
-    EXPECT_EQ(scheduler->recipe_name(), name);
+    EXPECT_EQ(scheduler->init_name(), name);
   }
 }
 

@@ -37,7 +37,7 @@ using testing::message_of;
 using testing::RankKind;
 using testing::run_ranks;
 
-struct Ranks {
+struct RanksOf {
   std::string backend;
   RankKind kind;
   int64_t count;
@@ -48,12 +48,12 @@ struct Ranks {
 };
 
 std::shared_ptr<C10dCollective> join_group(int64_t rank, int64_t count, const c10::intrusive_ptr<c10d::Store>& store,
-                                           milliseconds timeout = seconds(60), Whereabouts* whereabouts = nullptr,
+                                           milliseconds timeout = seconds(60), RankStatus* rank_status = nullptr,
                                            const std::string& backend = "gloo",
                                            std::shared_ptr<SharedMemoryTeam> team = nullptr) {
   const ProcessGroupOptions options{
       .backend = backend, .rank = rank, .world_size = count, .timeout = timeout, .thread_team = std::move(team)};
-  return std::make_shared<C10dCollective>(make_process_group(store, options), store, options, whereabouts);
+  return std::make_shared<C10dCollective>(make_process_group(store, options), store, options, rank_status);
 }
 
 /// Rank r's input: other values on every rank, some negative where the type has them.
@@ -79,7 +79,7 @@ at::Tensor reduced(int64_t count, at::ScalarType type, ReduceOp op) {
   return result.to(type);
 }
 
-class C10dCollectiveTest : public ::testing::TestWithParam<Ranks> {
+class C10dCollectiveTest : public ::testing::TestWithParam<RanksOf> {
  protected:
   int64_t count() const { return GetParam().count; }
   void on_ranks(const std::function<void(C10dCollective&)>& body) {
@@ -331,14 +331,14 @@ TEST_P(C10dCollectiveTest, SubgroupsAreGroupsOfTheirOwn) {
   });
 }
 
-std::vector<Ranks> ranks_over(const std::string& backend) {
-  std::vector<Ranks> all;
+std::vector<RanksOf> ranks_over(const std::string& backend) {
+  std::vector<RanksOf> all;
   for (const RankKind kind : {RankKind::kThreads, RankKind::kProcesses})
     for (const int64_t count : {1, 2, 3}) all.push_back({backend, kind, count});
   return all;
 }
 
-std::string name_of(const ::testing::TestParamInfo<Ranks>& info) {
+std::string name_of(const ::testing::TestParamInfo<RanksOf>& info) {
   return fmt::format("{}{}", info.param.count, info.param.kind == RankKind::kThreads ? "Threads" : "Processes");
 }
 
@@ -347,8 +347,8 @@ INSTANTIATE_TEST_SUITE_P(SharedMemory, C10dCollectiveTest, ::testing::ValuesIn(r
 
 TEST(C10dCollectiveFailureTest, AbortEndsWhatIsUnderWay) {
   run_ranks(RankKind::kThreads, 2, [](int64_t rank, const c10::intrusive_ptr<c10d::Store>& store) {
-    Whereabouts whereabouts;
-    const auto group = join_group(rank, 2, store, seconds(60), &whereabouts);
+    RankStatus rank_status;
+    const auto group = join_group(rank, 2, store, seconds(60), &rank_status);
     const std::vector<int64_t> both = {0, 1};
     const auto inner = group->subgroup(both);
     group->barrier();
@@ -363,14 +363,14 @@ TEST(C10dCollectiveFailureTest, AbortEndsWhatIsUnderWay) {
     const auto future = group->process_group()->getBackend(at::kCPU)->barrier()->getFuture();
     const auto began = std::chrono::steady_clock::now();
     std::thread other([&] {
-      while (whereabouts.collective.load() == nullptr) std::this_thread::yield();
-      EXPECT_STREQ(whereabouts.collective.load(), "barrier");
+      while (rank_status.collective.load() == nullptr) std::this_thread::yield();
+      EXPECT_STREQ(rank_status.collective.load(), "barrier");
       group->abort("rank 1 failed: out of cheese");
     });
     const std::string message = message_of([&] { inner->barrier(); });
     other.join();
     EXPECT_EQ(message, "[comm] barrier ended on rank 0 of 2: rank 1 failed: out of cheese");
-    EXPECT_EQ(whereabouts.collective.load(), nullptr);
+    EXPECT_EQ(rank_status.collective.load(), nullptr);
     EXPECT_EQ(message_of([&] { pending->wait(); }),
               "[comm] all_reduce ended on rank 0 of 2: rank 1 failed: out of cheese");
     EXPECT_EQ(message_of([&] { receiving->wait(); }),
@@ -389,17 +389,17 @@ TEST(C10dCollectiveFailureTest, AbortEndsWhatIsUnderWay) {
 TEST(C10dCollectiveFailureTest, AbortEndsAWaitingRankOverEveryBackend) {
   for (const std::string backend : {"gloo", "shared_memory"}) {
     for (const RankKind kind : {RankKind::kThreads, RankKind::kProcesses}) {
-      const auto team = Ranks{backend, kind, 2}.make_team();
+      const auto team = RanksOf{backend, kind, 2}.make_team();
       run_ranks(kind, 2, [&](int64_t rank, const c10::intrusive_ptr<c10d::Store>& store) {
-        Whereabouts whereabouts;
-        const auto group = join_group(rank, 2, store, seconds(60), &whereabouts, backend, team);
+        RankStatus rank_status;
+        const auto group = join_group(rank, 2, store, seconds(60), &rank_status, backend, team);
         group->barrier();
         if (rank == 1) {
           store->wait({"rank 0 is through"}, seconds(60));
           return;
         }
         std::thread other([&] {
-          while (whereabouts.collective.load() == nullptr) std::this_thread::yield();
+          while (rank_status.collective.load() == nullptr) std::this_thread::yield();
           group->abort("somebody pulled the plug");
         });
         const std::string message = message_of([&] { group->all_reduce(at::ones({4}), ReduceOp::kSum)->wait(); });
@@ -448,7 +448,7 @@ TEST(C10dCollectiveFailureTest, PeerThatEndsIsNoticed) {
 /// Runs `attempt` on the first of two ranks, while the second one comes to nothing, over every backend.
 void run_in_vain(const std::function<void(const std::string& backend, C10dCollective& group)>& attempt) {
   for (const std::string backend : {"gloo", "shared_memory"}) {
-    const auto team = Ranks{backend, RankKind::kThreads, 2}.make_team();
+    const auto team = RanksOf{backend, RankKind::kThreads, 2}.make_team();
     run_ranks(RankKind::kThreads, 2, [&](int64_t rank, const c10::intrusive_ptr<c10d::Store>& store) {
       const auto group = join_group(rank, 2, store, seconds(20), nullptr, backend, team);
       group->barrier();

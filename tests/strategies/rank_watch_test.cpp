@@ -34,7 +34,7 @@ class WatchedControl {
         store_->clone(),
         ControlPlaneOptions{
             .world_size = 2, .prefix = "call", .store_rank = -1, .poll_interval = std::chrono::milliseconds(1)},
-        whereabouts_);
+        rank_status_);
     watch_.attach(*plane_);
   }
   ~WatchedControl() { watch_.detach(); }
@@ -44,7 +44,7 @@ class WatchedControl {
  private:
   RankWatch& watch_;
   std::unique_ptr<Store> store_ = make_memory_store();
-  Whereabouts whereabouts_;
+  RankStatus rank_status_;
   std::unique_ptr<ControlPlane> plane_;
 };
 

@@ -1,5 +1,5 @@
 #include <levin/core/base/error.h>
-#include <levin/core/trainer/registries.h>
+#include <levin/core/options/registries.h>
 #include <levin/strategies/ddp/ddp.h>
 #include <levin/strategies/ddp/ddp2.h>
 
@@ -23,7 +23,7 @@ TEST(StartMethod, IsWhatTheNamesOfAFamilySet) {
       const std::string name = family + suffix;
       const auto strategy = make_strategy(name);
       EXPECT_EQ(strategy->name(), name);
-      EXPECT_EQ(strategy->ranks_are_threads(), suffix == "_threads");
+      EXPECT_EQ(strategy->ranks().are_threads(), suffix == "_threads");
       EXPECT_FALSE(strategy->capabilities().several_nodes);
       EXPECT_EQ(std::static_pointer_cast<Strategy>(strategy->rebuild())->name(), name);
     }

@@ -42,10 +42,10 @@ struct Requests {
 
 /// Copies on the host. A copy holds something else until somebody waits for it, and then what its source held when the
 /// copy was started, as that of a fast device would.
-class FakeSideStream : public SideStream {
+class FakeCopyStream : public CopyStream {
  public:
-  explicit FakeSideStream(std::shared_ptr<Requests> requests) : requests_(std::move(requests)) {}
-  ~FakeSideStream() override { EXPECT_TRUE(under_way_.empty()) << "copies were freed while they were being filled"; }
+  explicit FakeCopyStream(std::shared_ptr<Requests> requests) : requests_(std::move(requests)) {}
+  ~FakeCopyStream() override { EXPECT_TRUE(under_way_.empty()) << "copies were freed while they were being filled"; }
 
   bool can_copy(const at::Tensor& host) const override { return requests_->can_copy(host); }
 
@@ -79,7 +79,7 @@ class FakeSideStream : public SideStream {
 class BatchPrefetchTest : public ::testing::Test {
  protected:
   const std::shared_ptr<Requests> requests_ = std::make_shared<Requests>();
-  BatchPrefetch prefetch_{std::make_unique<FakeSideStream>(requests_)};
+  BatchPrefetch prefetch_{std::make_unique<FakeCopyStream>(requests_)};
   const at::Tensor x_ = at::arange(6, at::kFloat).reshape({2, 3});
   const at::Tensor y_ = at::arange(2, at::kLong);
 };
@@ -242,7 +242,7 @@ class PrefetchingModule : public testing::TinyModule {
   void setup(Stage) override {
     data = &dynamic_cast<ModuleContext&>(*attached_runtime()).data();
     if (options_.prefetch)
-      data->set_prefetch(std::make_unique<BatchPrefetch>(std::make_unique<FakeSideStream>(requests)));
+      data->set_prefetch(std::make_unique<BatchPrefetch>(std::make_unique<FakeCopyStream>(requests)));
   }
   Batch on_before_batch_transfer(Batch batch, int64_t) override {
     journal.push_back("before " + sum(batch));

@@ -152,7 +152,7 @@ TEST_F(CliConfigTest, OtherNamesOfStrategies) {
     return *resolve({file("trainer: {strategy: " + yaml + "}\n")}, std::move(words)).find("trainer")->find("strategy");
   };
   EXPECT_EQ(strategy("fsdp").find("name")->text(), "sharded");
-  EXPECT_EQ(strategy("{name: fsdp, gathers_ahead: 2}", {"--trainer.strategy.stage=1"}).find("stage")->text(), "1");
+  EXPECT_EQ(strategy("{name: fsdp, prefetch: 2}", {"--trainer.strategy.stage=1"}).find("stage")->text(), "1");
   const Config older = strategy("{name: rpc_sequential, microbatches: 4}", {"--trainer.strategy.checkpoint=never"});
   EXPECT_EQ(older.find("name")->text(), "pipeline");
   EXPECT_EQ(older.find("micro_batches")->text(), "4");
@@ -351,8 +351,8 @@ TEST_F(CliConfigTest, SectionsBecomeObjects) {
   const Config config = resolve({file("model: {name: cnn, channels: 4}\n")});
   const auto module = make_section(modules, *config.find("model"), "model");
   EXPECT_NE(std::dynamic_pointer_cast<Cnn>(module), nullptr);
-  EXPECT_EQ(module->recipe_name(), "cnn");
-  EXPECT_EQ(module->recipe_options().to_flow(), "{channels: 4}");
+  EXPECT_EQ(module->init_name(), "cnn");
+  EXPECT_EQ(module->init_options().to_flow(), "{channels: 4}");
 }
 
 }  // namespace

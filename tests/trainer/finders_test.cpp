@@ -113,17 +113,17 @@ class Learner : public Module {
   metrics::MeanSquaredError error_;
 };
 
-struct Ranks {
+struct RanksOf {
   const char* strategy = "single_device";
   int count = 1;
-  friend std::ostream& operator<<(std::ostream& stream, const Ranks& ranks) {
+  friend std::ostream& operator<<(std::ostream& stream, const RanksOf& ranks) {
     return stream << ranks.strategy << " on " << ranks.count;
   }
 };
 
 struct Fit {
   LearnerOptions module;
-  Ranks ranks;
+  RanksOf ranks;
   int64_t examples = 64;
   int64_t batch_size = 4;  ///< of one rank
   int64_t accumulate = 1;
@@ -173,7 +173,7 @@ void expect_same(const Left& a, const Left& b) {
   EXPECT_EQ(a.global_step, b.global_step);
 }
 
-class FindersOnStrategies : public ::testing::TestWithParam<Ranks> {
+class FindersOnStrategies : public ::testing::TestWithParam<RanksOf> {
  protected:
   bool splits_batches() const { return std::string(GetParam().strategy) == "dp"; }
 };
@@ -241,20 +241,20 @@ TEST_P(FindersOnStrategies, TuneReportsAndTrainsNothing) {
   EXPECT_EQ(tuned.global_step, 0);
 }
 
-std::string name_of_ranks(const ::testing::TestParamInfo<Ranks>& info) { return info.param.strategy; }
+std::string name_of_ranks(const ::testing::TestParamInfo<RanksOf>& info) { return info.param.strategy; }
 
 INSTANTIATE_TEST_SUITE_P(Finders, FindersOnStrategies,
-                         ::testing::Values(Ranks{"single_device", 1}, Ranks{"ddp_threads", 2}, Ranks{"ddp_spawn", 2},
-                                           Ranks{"dp", 2}),
+                         ::testing::Values(RanksOf{"single_device", 1}, RanksOf{"ddp_threads", 2},
+                                           RanksOf{"ddp_spawn", 2}, RanksOf{"dp", 2}),
                          name_of_ranks);
 // A batch size cannot be searched where ranks cannot run a step alone.
 INSTANTIATE_TEST_SUITE_P(Finders, LearningRateFinderOnStrategies,
-                         ::testing::Values(Ranks{"single_device", 1}, Ranks{"ddp_threads", 2}, Ranks{"ddp_spawn", 2},
-                                           Ranks{"dp", 2}, Ranks{"sharded_threads", 2}),
+                         ::testing::Values(RanksOf{"single_device", 1}, RanksOf{"ddp_threads", 2},
+                                           RanksOf{"ddp_spawn", 2}, RanksOf{"dp", 2}, RanksOf{"sharded_threads", 2}),
                          name_of_ranks);
 
 TEST(Finders, LossesAreThoseOfAllRanks) {
-  const auto losses = [](const Ranks& ranks, int64_t batch_size) {
+  const auto losses = [](const RanksOf& ranks, int64_t batch_size) {
     const auto finder = make<LearningRateFinder>({.num_training_steps = 6, .early_stop_threshold = std::nullopt});
     seed_everything(5);
     TrainerOptions options = quiet(1);
@@ -390,7 +390,7 @@ TEST(Finders, AnErrorInASearchIsThatOfTheCallAndLeavesTheWeights) {
 
 TEST(Finders, ManualOptimizationHasBatchSizesButNoLearningRateSweep) {
   EXPECT_THROW(fit({.module = {.manual = true}, .callbacks = {make<LearningRateFinder>()}}), ConfigError);
-  for (const Ranks& ranks : {Ranks{}, Ranks{"ddp_threads", 2}}) {
+  for (const RanksOf& ranks : {RanksOf{}, RanksOf{"ddp_threads", 2}}) {
     const auto finder = make<BatchSizeFinder>({.mode = "binsearch", .margin = 0, .update_attr = false});
     const Left plain = fit({.module = {.manual = true}, .ranks = ranks});
     const Left searched = fit({.module = {.memory = 9, .rank = ranks.count - 1, .where = "backward", .manual = true},

@@ -16,7 +16,7 @@ struct Translated {
   explicit Translated(const std::string& yaml) : config(Config::parse(yaml, {.source = "old.yaml"})) {
     log::set_sink([this](const std::string& line) { notes += line + "\n"; });
     try {
-      translate_older_options(config);
+      translate_compatibility_options(config);
     } catch (...) {
       log::set_sink(nullptr);
       throw;
@@ -93,8 +93,8 @@ TEST(OlderOptions, OtherNamesOfSharded) {
   EXPECT_EQ(present("ddp_sharded").find("stage")->text(), "2");
   EXPECT_EQ(present("ddp_sharded_spawn").find("name")->text(), "sharded_spawn");
   EXPECT_EQ(present("fsdp").find("stage")->text(), "3");
-  EXPECT_EQ(present("{name: fsdp, stage: 1, gathers_ahead: 2}").find("stage")->text(), "1");
-  EXPECT_EQ(present("{name: fsdp, stage: 1, gathers_ahead: 2}").find("gathers_ahead")->text(), "2");
+  EXPECT_EQ(present("{name: fsdp, stage: 1, prefetch: 2}").find("stage")->text(), "1");
+  EXPECT_EQ(present("{name: fsdp, stage: 1, prefetch: 2}").find("prefetch")->text(), "2");
   EXPECT_EQ(present("ddp").text(), "ddp");
   EXPECT_EQ(Translated("{plugins: [ddp_sharded]}").text("strategy"), "ddp_sharded");
 }

@@ -293,7 +293,7 @@ TEST(Pipeline, GoesOnUnderAnyStrategyAndBack) {
 
 TEST(Pipeline, AModuleThatWasLeftInStagesNeedsACheckpoint) {
   TrainerOptions options = quiet(1);
-  options.strategy = Spec<Strategy>(Config::parse(pipeline("whole_after_fit: false"), {.source = "test"}));
+  options.strategy = Spec<Strategy>(Config::parse(pipeline("gather_after_fit: false"), {.source = "test"}));
   options.devices = 2;
   options.enable_checkpointing = true;
   options.default_root_dir = testing::fresh_folder("left_in_stages");

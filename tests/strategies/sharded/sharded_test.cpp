@@ -93,8 +93,8 @@ TEST(ShardedErrors, SayWhatIsWrong) {
   EXPECT_THAT(message_of("{name: sharded_threads, stage: 2}", 2, "stubborn"),
               HasSubstr("changed none of the parameters in its groups"));
   EXPECT_THAT(message_of("{name: sharded_threads, stage: 4}", 2, ""), HasSubstr("stage"));
-  EXPECT_THAT(message_of("{name: sharded_threads, shard_over: some}", 2, ""), HasSubstr("shard_over"));
-  EXPECT_THAT(message_of("{name: sharded_threads, shard_over: 4}", 2, ""),
+  EXPECT_THAT(message_of("{name: sharded_threads, shard_group: some}", 2, ""), HasSubstr("shard_group"));
+  EXPECT_THAT(message_of("{name: sharded_threads, shard_group: 4}", 2, ""),
               HasSubstr("2 ranks cannot be divided into groups of 4"));
   EXPECT_THAT(message_of("{name: sharded_threads, units: [Blok]}", 2, ""), HasSubstr("'Blok' meets no unit"));
 }
@@ -168,7 +168,7 @@ TEST(Sharded, HybridTrainsAsWhole) {
   };
   const auto expected = train("single_device", 1);
   for (const int stage : {1, 2, 3}) {
-    const auto got = train("{name: sharded_threads, shard_over: 2, stage: " + std::to_string(stage) + "}", 4);
+    const auto got = train("{name: sharded_threads, shard_group: 2, stage: " + std::to_string(stage) + "}", 4);
     for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(got[i].allclose(expected[i], 1e-3, 2e-5)) << stage;
   }
 }
@@ -186,8 +186,7 @@ TEST(Sharded, OffloadAndOtherOptionsChangeNothing) {
     return testing::weights(*module);
   };
   const auto expected = train("");
-  for (const char* further :
-       {", offload: true", ", gathers_ahead: 0", ", gathers_ahead: 3", ", min_unit_parameters: 1000"})
+  for (const char* further : {", offload: true", ", prefetch: 0", ", prefetch: 3", ", min_unit_parameters: 1000"})
     EXPECT_TRUE(testing::identical(train(further), expected)) << further;
   const auto whole_windows = train(", keep_window_gradients: true");
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(whole_windows[i].allclose(expected[i], 1e-3, 2e-5));
@@ -195,7 +194,7 @@ TEST(Sharded, OffloadAndOtherOptionsChangeNothing) {
 
 TEST(Sharded, AModuleThatWasLeftDividedNeedsACheckpoint) {
   TrainerOptions options = quiet(1);
-  options.strategy = Spec<Strategy>(Config::parse("{name: sharded_threads, stage: 3, whole_after_fit: false}", {}));
+  options.strategy = Spec<Strategy>(Config::parse("{name: sharded_threads, stage: 3, gather_after_fit: false}", {}));
   options.devices = 2;
   options.enable_checkpointing = true;
   options.default_root_dir = testing::fresh_folder("left_divided");

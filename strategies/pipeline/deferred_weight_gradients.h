@@ -9,7 +9,7 @@
 namespace levin {
 
 /// Gradients of weights that backward has put off: what each needs is kept until it is computed.
-class DeferredWeights {
+class DeferredWeightGradients {
  public:
   /// The gradient of `weight`, [out, in], is gradient^T input, summed over all leading dimensions of both.
   void add(at::Tensor weight, at::Tensor input, at::Tensor gradient);
@@ -33,13 +33,13 @@ class DeferredWeights {
 /// registers kernels with LibTorch's dispatcher; threads without a scope run LibTorch's own.
 class [[nodiscard]] DeferWeightsScope {
  public:
-  explicit DeferWeightsScope(std::shared_ptr<DeferredWeights> deferred);
+  explicit DeferWeightsScope(std::shared_ptr<DeferredWeightGradients> deferred);
   ~DeferWeightsScope();
   DeferWeightsScope(const DeferWeightsScope&) = delete;
   DeferWeightsScope& operator=(const DeferWeightsScope&) = delete;
 
  private:
-  std::shared_ptr<DeferredWeights> outer_;
+  std::shared_ptr<DeferredWeightGradients> outer_;
 };
 
 }  // namespace levin

@@ -31,18 +31,18 @@ struct ShardingOptions {
 /// not, touching one throws levin::Error naming it.
 ///
 /// Methods marked "collective" are called by all ranks in the same order, for all objects alike.
-class ShardedParameters {
+class FlatParameterGroup {
  public:
   using NamedParameter = std::pair<std::string, at::Tensor>;
 
   /// Takes the values of the parameters, the same on every rank, and frees what is not this rank's; zero for those that
   /// are not there (is_absent). All of one device and of the optimizer's type. `replicas`: the ranks that hold the same
   /// shard (hybrid sharding), or nullptr.
-  ShardedParameters(std::string name, std::vector<NamedParameter> parameters, std::shared_ptr<Collective> group,
-                    std::shared_ptr<Collective> replicas, const ShardingOptions& options);
-  ~ShardedParameters();
-  ShardedParameters(const ShardedParameters&) = delete;
-  ShardedParameters& operator=(const ShardedParameters&) = delete;
+  FlatParameterGroup(std::string name, std::vector<NamedParameter> parameters, std::shared_ptr<Collective> group,
+                     std::shared_ptr<Collective> replicas, const ShardingOptions& options);
+  ~FlatParameterGroup();
+  FlatParameterGroup(const FlatParameterGroup&) = delete;
+  FlatParameterGroup& operator=(const FlatParameterGroup&) = delete;
 
   const std::string& name() const { return name_; }
   /// Of the whole and of each parameter: known only when the module is complete.

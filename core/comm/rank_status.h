@@ -7,27 +7,27 @@ namespace levin {
 
 /// Where a rank is at this moment: written by the rank's own thread, read by helper threads, so that a stall can be
 /// explained. Names are string literals. Writing costs a relaxed store.
-struct Whereabouts {
+struct RankStatus {
   std::atomic<const char*> activity{"starting"};  ///< the hook or phase of a step under way
   std::atomic<const char*> collective{nullptr};   ///< the collective that the rank waits in, or nullptr
   std::atomic<int64_t> batch{-1};                 ///< the training batch under way, counted over all epochs
 };
 
-/// While it lives, a stall report says that the rank waits in this collective. Without whereabouts (nullptr) it does
+/// While it lives, a stall report says that the rank waits in this collective. Without rank_status (nullptr) it does
 /// nothing.
 class [[nodiscard]] WaitingIn {
  public:
-  WaitingIn(Whereabouts* whereabouts, const char* collective) : whereabouts_(whereabouts) {
-    if (whereabouts_ != nullptr) before_ = whereabouts_->collective.exchange(collective, std::memory_order_relaxed);
+  WaitingIn(RankStatus* rank_status, const char* collective) : rank_status_(rank_status) {
+    if (rank_status_ != nullptr) before_ = rank_status_->collective.exchange(collective, std::memory_order_relaxed);
   }
   ~WaitingIn() {
-    if (whereabouts_ != nullptr) whereabouts_->collective.store(before_, std::memory_order_relaxed);
+    if (rank_status_ != nullptr) rank_status_->collective.store(before_, std::memory_order_relaxed);
   }
   WaitingIn(const WaitingIn&) = delete;
   WaitingIn& operator=(const WaitingIn&) = delete;
 
  private:
-  Whereabouts* whereabouts_;
+  RankStatus* rank_status_;
   const char* before_ = nullptr;
 };
 

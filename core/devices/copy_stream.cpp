@@ -1,4 +1,4 @@
-#include <levin/core/devices/side_stream.h>
+#include <levin/core/devices/copy_stream.h>
 
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/ops/empty_like.h>
@@ -10,7 +10,7 @@ namespace levin {
 namespace {
 
 /// With the streams and events that every kind of accelerator has in LibTorch.
-class DeviceSideStream final : public SideStream {
+class DeviceSideStream final : public CopyStream {
  public:
   explicit DeviceSideStream(const at::Device& device)
       : device_(device),
@@ -57,7 +57,7 @@ class DeviceSideStream final : public SideStream {
 
 }  // namespace
 
-std::unique_ptr<SideStream> SideStream::of(const at::Device& device) {
+std::unique_ptr<CopyStream> CopyStream::of(const at::Device& device) {
   // LibTorch has one stream on MPS.
   if (!at::accelerator::isAcceleratorExcluded(device.type(), at::kMPS)) return nullptr;
   return std::make_unique<DeviceSideStream>(device);

@@ -15,10 +15,10 @@ namespace levin {
 /// The order in which all ranks gather units, which must be the same: otherwise one rank's parameters would meet
 /// another's. Ranks compare notes only where a unit follows another one for the first time, so that a step with nothing
 /// new in it costs nothing.
-class AgreedOrder {
+class ExecutionOrder {
  public:
   /// `name_of`: of a unit, for messages.
-  AgreedOrder(Collective& group, std::function<std::string(int64_t)> name_of)
+  ExecutionOrder(Collective& group, std::function<std::string(int64_t)> name_of)
       : group_(group), name_of_(std::move(name_of)) {}
 
   /// A pass over the model begins.

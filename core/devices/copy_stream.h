@@ -10,9 +10,9 @@ namespace levin {
 
 /// Copies tensors of the host to one device beside what the device computes. An interface, so that tests can do without
 /// a device.
-class SideStream {
+class CopyStream {
  public:
-  virtual ~SideStream() = default;
+  virtual ~CopyStream() = default;
 
   /// Whether neither the host nor the device's current stream waits while this tensor of the host is copied: it is in
   /// page-locked memory, without gaps.
@@ -26,7 +26,7 @@ class SideStream {
   virtual void wait(const at::Tensor& copy) = 0;
 
   /// The side stream of a device; nullptr where there is none, as on a CPU.
-  static std::unique_ptr<SideStream> of(const at::Device& device);
+  static std::unique_ptr<CopyStream> of(const at::Device& device);
 };
 
 }  // namespace levin

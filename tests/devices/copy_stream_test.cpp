@@ -1,4 +1,4 @@
-#include <levin/core/devices/side_stream.h>
+#include <levin/core/devices/copy_stream.h>
 
 #include <levin/core/devices/device_spec.h>
 
@@ -99,9 +99,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
 
 using Lines = std::vector<std::string>;
 
-class SideStreamTest : public ::testing::Test {
+class CopyStreamTest : public ::testing::Test {
  protected:
-  const std::unique_ptr<SideStream> stream_ = SideStream::of(at::Device(kDevice, 0));
+  const std::unique_ptr<CopyStream> stream_ = CopyStream::of(at::Device(kDevice, 0));
   Lines lines() { return std::exchange(journal().lines, {}); }
   static at::Tensor on_host(const at::Tensor& tensor) {
     at::Tensor host = at::empty_like(tensor, at::TensorOptions().device(at::kCPU));
@@ -110,7 +110,7 @@ class SideStreamTest : public ::testing::Test {
   }
 };
 
-TEST_F(SideStreamTest, CopiesBesideTheCurrentStream) {
+TEST_F(CopyStreamTest, CopiesBesideTheCurrentStream) {
   ASSERT_NE(stream_, nullptr);
   const at::Tensor x = at::rand({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast);
   const at::Tensor y = at::arange(2);
@@ -129,7 +129,7 @@ TEST_F(SideStreamTest, CopiesBesideTheCurrentStream) {
   EXPECT_TRUE(on_host(copies[1]).equal(y));
 }
 
-TEST_F(SideStreamTest, HoldsTheMemoryForAnotherStreamThatUsesIt) {
+TEST_F(CopyStreamTest, HoldsTheMemoryForAnotherStreamThatUsesIt) {
   const auto copies = stream_->copy({at::ones({2})});
   lines();
   const c10::StreamGuard another(c10::Stream(c10::Stream::UNSAFE, {kDevice, 0}, 5));
@@ -137,17 +137,17 @@ TEST_F(SideStreamTest, HoldsTheMemoryForAnotherStreamThatUsesIt) {
   EXPECT_EQ(lines(), (Lines{"wait on another", "hold memory for use on another"}));
 }
 
-TEST_F(SideStreamTest, TakesPageLockedMemoryOnly) {
+TEST_F(CopyStreamTest, TakesPageLockedMemoryOnly) {
   EXPECT_FALSE(stream_->can_copy(at::ones({2})));
-  EXPECT_EQ(SideStream::of(at::Device(at::kCPU)), nullptr);
+  EXPECT_EQ(CopyStream::of(at::Device(at::kCPU)), nullptr);
 }
 
 // ---- On a real one.
 
-TEST(GpuSideStream, CopiesWhatThePinnedMemoryHolds) {
+TEST(GpuCopyStream, CopiesWhatThePinnedMemoryHolds) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device can be used here";
   const at::Device device(at::kCUDA, 0);
-  const auto stream = SideStream::of(device);
+  const auto stream = CopyStream::of(device);
   const at::Tensor pageable = at::rand({1 << 22});
   const at::Tensor x = pageable.pin_memory();
   EXPECT_FALSE(stream->can_copy(pageable));

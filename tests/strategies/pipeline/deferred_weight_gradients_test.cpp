@@ -1,4 +1,4 @@
-#include <levin/strategies/pipeline/deferred_weights.h>
+#include <levin/strategies/pipeline/deferred_weight_gradients.h>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ std::vector<at::Tensor> gradients(const std::function<at::Tensor(const at::Tenso
                                   torch::nn::Linear layer, bool deferred) {
   layer->zero_grad();
   x = x.detach().requires_grad_();
-  const auto weights = deferred ? std::make_shared<DeferredWeights>() : nullptr;
+  const auto weights = deferred ? std::make_shared<DeferredWeightGradients>() : nullptr;
   at::Tensor y;
   {
     const DeferWeightsScope scope(weights);
@@ -30,7 +30,7 @@ std::vector<at::Tensor> gradients(const std::function<at::Tensor(const at::Tenso
   return {x.grad(), layer->bias.defined() ? layer->bias.grad() : at::zeros({1}), layer->weight.grad()};
 }
 
-TEST(DeferredWeights, PutsOffTheWeightsOfLinearLayers) {
+TEST(DeferredWeightGradients, PutsOffTheWeightsOfLinearLayers) {
   torch::manual_seed(1);
   for (const bool bias : {true, false}) {
     torch::nn::Linear layer(torch::nn::LinearOptions(5, 3).bias(bias));
@@ -49,9 +49,9 @@ TEST(DeferredWeights, PutsOffTheWeightsOfLinearLayers) {
   }
 }
 
-TEST(DeferredWeights, LeavesOtherProductsAlone) {
+TEST(DeferredWeightGradients, LeavesOtherProductsAlone) {
   torch::manual_seed(1);
-  const auto weights = std::make_shared<DeferredWeights>();
+  const auto weights = std::make_shared<DeferredWeightGradients>();
   const DeferWeightsScope scope(weights);
   const at::Tensor x = at::randn({4, 5});
   const at::Tensor weight = at::randn({5, 3}).requires_grad_();

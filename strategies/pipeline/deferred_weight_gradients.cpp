@@ -1,4 +1,4 @@
-#include <levin/strategies/pipeline/deferred_weights.h>
+#include <levin/strategies/pipeline/deferred_weight_gradients.h>
 
 #include <levin/core/base/error.h>
 
@@ -25,18 +25,18 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-thread_local std::shared_ptr<DeferredWeights> active;
+thread_local std::shared_ptr<DeferredWeightGradients> active;
 
 /// Carries the products from forward to backward.
 struct Holder : torch::CustomClassHolder {
-  explicit Holder(std::shared_ptr<DeferredWeights> held) : deferred(std::move(held)) {}
-  std::shared_ptr<DeferredWeights> deferred;
+  explicit Holder(std::shared_ptr<DeferredWeightGradients> held) : deferred(std::move(held)) {}
+  std::shared_ptr<DeferredWeightGradients> deferred;
 };
 
 class SplitLinear : public torch::autograd::Function<SplitLinear> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight,
-                            const std::optional<at::Tensor>& bias, std::shared_ptr<DeferredWeights> deferred) {
+                            const std::optional<at::Tensor>& bias, std::shared_ptr<DeferredWeightGradients> deferred) {
     context->save_for_backward({input, weight});
     context->saved_data["has_bias"] = bias.has_value() && bias->defined();
     context->saved_data["deferred"] = c10::IValue::make_capsule(c10::make_intrusive<Holder>(std::move(deferred)));
@@ -128,12 +128,12 @@ void install() {
 
 }  // namespace
 
-void DeferredWeights::add(at::Tensor weight, at::Tensor input, at::Tensor gradient) {
+void DeferredWeightGradients::add(at::Tensor weight, at::Tensor input, at::Tensor gradient) {
   const std::lock_guard lock(mutex_);
   products_.push_back({std::move(weight), std::move(input), std::move(gradient)});
 }
 
-void DeferredWeights::run() {
+void DeferredWeightGradients::run() {
   const c10::InferenceMode ordinary(false);
   const at::NoGradGuard no_grad;
   std::vector<Product> products;
@@ -153,7 +153,7 @@ void DeferredWeights::run() {
   }
 }
 
-DeferWeightsScope::DeferWeightsScope(std::shared_ptr<DeferredWeights> deferred) {
+DeferWeightsScope::DeferWeightsScope(std::shared_ptr<DeferredWeightGradients> deferred) {
   if (deferred != nullptr) install();
   outer_ = std::exchange(active, std::move(deferred));
 }

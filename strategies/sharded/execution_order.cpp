@@ -1,4 +1,4 @@
-#include <levin/strategies/sharded/agreed_order.h>
+#include <levin/strategies/sharded/execution_order.h>
 
 #include <levin/core/base/error.h>
 
@@ -9,7 +9,7 @@
 
 namespace levin {
 
-void AgreedOrder::next(int64_t unit) {
+void ExecutionOrder::next(int64_t unit) {
   if (known_[last_].insert(unit).second && group_.world_size() > 1) {
     const std::vector<std::string> of_ranks = group_.gather_bytes(std::to_string(unit));
     const auto other = std::find_if(of_ranks.begin(), of_ranks.end(),
@@ -25,7 +25,7 @@ void AgreedOrder::next(int64_t unit) {
   last_ = unit;
 }
 
-std::optional<int64_t> AgreedOrder::expected_after(int64_t unit) const {
+std::optional<int64_t> ExecutionOrder::expected_after(int64_t unit) const {
   const auto found = newest_.find(unit);
   if (found == newest_.end()) return std::nullopt;
   return found->second;

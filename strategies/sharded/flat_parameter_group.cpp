@@ -1,4 +1,4 @@
-#include <levin/strategies/sharded/sharded_parameters.h>
+#include <levin/strategies/sharded/flat_parameter_group.h>
 
 #include <levin/core/base/error.h>
 #include <levin/strategies/ranks/absent_parameter.h>
@@ -22,7 +22,7 @@ struct PlainTensors {
   at::NoGradGuard no_grad;
 };
 
-std::vector<int64_t> sizes_of(const std::vector<ShardedParameters::NamedParameter>& parameters) {
+std::vector<int64_t> sizes_of(const std::vector<FlatParameterGroup::NamedParameter>& parameters) {
   std::vector<int64_t> sizes;
   sizes.reserve(parameters.size());
   for (const auto& [name, parameter] : parameters) sizes.push_back(parameter.numel());
@@ -48,9 +48,9 @@ at::Tensor absent_parameter(const std::string& name, const at::Tensor& like) {
 
 }  // namespace
 
-ShardedParameters::ShardedParameters(std::string name, std::vector<NamedParameter> parameters,
-                                     std::shared_ptr<Collective> group, std::shared_ptr<Collective> replicas,
-                                     const ShardingOptions& options)
+FlatParameterGroup::FlatParameterGroup(std::string name, std::vector<NamedParameter> parameters,
+                                       std::shared_ptr<Collective> group, std::shared_ptr<Collective> replicas,
+                                       const ShardingOptions& options)
     : name_(std::move(name)),
       parameters_(std::move(parameters)),
       group_(std::move(group)),
@@ -85,22 +85,22 @@ ShardedParameters::ShardedParameters(std::string name, std::vector<NamedParamete
   release();
 }
 
-ShardedParameters::~ShardedParameters() = default;
+FlatParameterGroup::~FlatParameterGroup() = default;
 
-at::TensorOptions ShardedParameters::shard_options(at::ScalarType type) const {
+at::TensorOptions FlatParameterGroup::shard_options(at::ScalarType type) const {
   const auto options = whole_.options().dtype(type);
   if (!options_.offload) return options;
   // From page-locked memory a copy runs beside the computation.
   return options.device(at::kCPU).pinned_memory(whole_.is_cuda());
 }
 
-void ShardedParameters::wait_for_device() const {
+void FlatParameterGroup::wait_for_device() const {
   if (!options_.offload || whole_.is_cpu()) return;
   const c10::impl::VirtualGuardImpl device(whole_.device().type());
   device.synchronizeStream(device.getStream(whole_.device()));
 }
 
-void ShardedParameters::rename(std::string name, const std::function<std::string(const at::Tensor&)>& name_of) {
+void FlatParameterGroup::rename(std::string name, const std::function<std::string(const at::Tensor&)>& name_of) {
   const PlainTensors plain;
   name_ = std::move(name);
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -110,18 +110,18 @@ void ShardedParameters::rename(std::string name, const std::function<std::string
   if (!options_.keeps_parameters && !gathered_) show(/*whole=*/false);
 }
 
-at::Tensor ShardedParameters::own_part(const at::Tensor& flat) const {
+at::Tensor FlatParameterGroup::own_part(const at::Tensor& flat) const {
   return flat.narrow(0, group_->rank() * layout_.shard_size(), layout_.shard_size());
 }
 
 // ---- Whole parameters
 
-void ShardedParameters::show(bool whole) {
+void FlatParameterGroup::show(bool whole) {
   for (size_t i = 0; i < parameters_.size(); ++i)
     parameters_[i].second.set_data(whole ? views_[i].detach() : absent_[i]);
 }
 
-void ShardedParameters::start_gather() {
+void FlatParameterGroup::start_gather() {
   if (gathered_) return;
   const PlainTensors plain;
   allocate_storage(whole_);
@@ -131,7 +131,7 @@ void ShardedParameters::start_gather() {
   gathered_ = true;
 }
 
-void ShardedParameters::finish_gather() {
+void FlatParameterGroup::finish_gather() {
   start_gather();
   if (gathering_ == nullptr) return;
   gathering_->wait();
@@ -140,7 +140,7 @@ void ShardedParameters::finish_gather() {
   if (!options_.keeps_parameters) show(/*whole=*/true);
 }
 
-void ShardedParameters::release() {
+void FlatParameterGroup::release() {
   if (options_.keeps_parameters) return;
   if (gathering_ != nullptr) gathering_->wait();
   gathering_.reset();
@@ -150,7 +150,7 @@ void ShardedParameters::release() {
   gathered_ = false;
 }
 
-void ShardedParameters::make_whole() {
+void FlatParameterGroup::make_whole() {
   const PlainTensors plain;
   release();
   at::Tensor flat = at::empty({layout_.flat_size()}, whole_.options().dtype(shard_.scalar_type()));
@@ -164,12 +164,12 @@ void ShardedParameters::make_whole() {
 
 // ---- Gradients
 
-at::Tensor ShardedParameters::gradient_view(size_t parameter) const {
+at::Tensor FlatParameterGroup::gradient_view(size_t parameter) const {
   return whole_gradient_.narrow(0, layout_.offset(parameter), layout_.parameter_size(parameter))
       .view(parameters_[parameter].second.sizes());
 }
 
-bool ShardedParameters::take_gradient(size_t parameter) {
+bool FlatParameterGroup::take_gradient(size_t parameter) {
   const PlainTensors plain;
   at::Tensor& gradient = parameters_[parameter].second.mutable_grad();
   if (gradient.layout() != at::kStrided)
@@ -190,7 +190,7 @@ bool ShardedParameters::take_gradient(size_t parameter) {
   return taken_ == expected;
 }
 
-void ShardedParameters::start_reduce() {
+void FlatParameterGroup::start_reduce() {
   const PlainTensors plain;
   if (!whole_gradient_.defined()) whole_gradient_ = at::empty({layout_.flat_size()}, whole_.options());
   for (size_t i = 0; i < parameters_.size(); ++i)
@@ -208,7 +208,7 @@ void ShardedParameters::start_reduce() {
   taken_ = 0;
 }
 
-void ShardedParameters::finish_reduce() {
+void FlatParameterGroup::finish_reduce() {
   if (reducing_ == nullptr) return;
   reducing_->wait();
   reducing_.reset();
@@ -234,7 +234,7 @@ void ShardedParameters::finish_reduce() {
 }
 
 /// The result of an earlier reduction of this window is no longer to be a part of the whole gradients.
-void ShardedParameters::keep_reduced_apart() {
+void FlatParameterGroup::keep_reduced_apart() {
   if (!shard_gradient_.defined() || !whole_gradient_.defined() || !shard_gradient_.is_alias_of(whole_gradient_)) return;
   if (has_piece_gradients())
     shard_gradient_ = shard_gradient_.clone();
@@ -242,11 +242,11 @@ void ShardedParameters::keep_reduced_apart() {
     shard_gradient_.reset();
 }
 
-bool ShardedParameters::has_piece_gradients() const {
+bool FlatParameterGroup::has_piece_gradients() const {
   return std::any_of(pieces_.begin(), pieces_.end(), [](const auto& piece) { return piece.grad().defined(); });
 }
 
-void ShardedParameters::set_piece_gradients() {
+void FlatParameterGroup::set_piece_gradients() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor& gradient = pieces_[i].mutable_grad();
     // One that is not trained just now, as with toggled optimizers, keeps what it had.
@@ -256,11 +256,11 @@ void ShardedParameters::set_piece_gradients() {
   }
 }
 
-bool ShardedParameters::begins_window() const {
+bool FlatParameterGroup::begins_window() const {
   return !has_piece_gradients() && std::none_of(is_kept_.begin(), is_kept_.end(), [](bool kept) { return kept; });
 }
 
-void ShardedParameters::keep_gradients() {
+void FlatParameterGroup::keep_gradients() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     is_kept_[i] = is_kept_[i] || is_taken_[i];
     is_taken_[i] = false;
@@ -268,7 +268,7 @@ void ShardedParameters::keep_gradients() {
   taken_ = 0;
 }
 
-void ShardedParameters::widen_gradients() {
+void FlatParameterGroup::widen_gradients() {
   wait_for_device();
   if (!shard_gradient_.defined() || shard_gradient_.scalar_type() == shard_.scalar_type()) return;
   const PlainTensors plain;
@@ -276,7 +276,7 @@ void ShardedParameters::widen_gradients() {
   is_widened_ = true;
 }
 
-void ShardedParameters::narrow_gradients() {
+void FlatParameterGroup::narrow_gradients() {
   if (!is_widened_) return;
   const PlainTensors plain;
   if (!has_piece_gradients()) {
@@ -292,7 +292,7 @@ void ShardedParameters::narrow_gradients() {
 }
 
 /// The same gradients in another type; a piece without one keeps none.
-void ShardedParameters::convert_gradients(const at::Tensor& converted) {
+void FlatParameterGroup::convert_gradients(const at::Tensor& converted) {
   shard_gradient_ = converted;
   for (size_t i = 0; i < pieces_.size(); ++i) {
     at::Tensor& gradient = pieces_[i].mutable_grad();
@@ -301,7 +301,7 @@ void ShardedParameters::convert_gradients(const at::Tensor& converted) {
   }
 }
 
-void ShardedParameters::abandon() noexcept {
+void FlatParameterGroup::abandon() noexcept {
   // What other ranks still write to lives as long as the works of the group, and stays allocated.
   gathering_.reset();
   reducing_.reset();

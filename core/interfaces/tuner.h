@@ -8,7 +8,7 @@ namespace levin {
 
 /// A callback that tries out a setting in on_fit_start, before anything is trained, and takes all traces of that back
 /// (see DryRun): what the `tune` command runs. Every rank must have it, since ranks search together.
-class Finder : public Callback {
+class Tuner : public Callback {
  public:
   /// What was found and how to set it, or why nothing was, in words; several lines. Empty before a search.
   virtual std::string report() const = 0;

@@ -1,0 +1,16 @@
+#include <levin/strategies/ranks/single_rank.h>
+
+#include <levin/core/comm/single_process.h>
+#include <levin/strategies/environments/local_environment.h>
+#include <levin/strategies/launchers/in_process_launcher.h>
+
+namespace levin {
+
+SingleRank::SingleRank()
+    : launcher_(std::make_unique<InProcessLauncher>()),
+      environment_(std::make_unique<LocalEnvironment>()),
+      collective_(make_single_process_collective()) {}
+
+SingleRank::~SingleRank() = default;
+
+}  // namespace levin
