@@ -362,7 +362,8 @@ class Schema {
   void apply(T& options, const Config& node, const std::string& path) const {
     if (node.is_null()) return;
     if (!node.is_mapping()) throw_wrong_type(node, path, "a mapping of options");
-    for (const auto& item : with_present_names(node, path).entries()) {
+    const Config present = with_present_names(node, path);
+    for (const auto& item : present.entries()) {
       const Entry* entry = find(item.key);
       if (entry == nullptr) throw_unknown_key(item, path, names());
       const std::string field_path = path.empty() ? item.key : path + "." + item.key;

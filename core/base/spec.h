@@ -26,7 +26,7 @@ class Spec {
       : object_(std::move(object)) {}  // NOLINT(google-explicit-constructor)
 
   const std::shared_ptr<Base>& object() const { return object_; }
-  /// The YAML form; the recipe of an object.
+  /// The YAML form; of an object its name and init options.
   Config config() const {
     if (object_ == nullptr) return config_;
     Config node = Config::mapping();

@@ -57,7 +57,7 @@ class ModuleRuntime {
 
 }  // namespace detail
 
-/// A model with its training recipe: what users subclass. The trainer calls the steps and hooks; `docs/architecture.md`
+/// A model and how it is trained: what users subclass. The trainer calls the steps and hooks; `docs/architecture.md`
 /// has their order.
 class Module : public torch::nn::Module, public Configurable {
  public:

@@ -12,7 +12,7 @@
 namespace levin {
 
 /// Finds out what a step of a training takes on the rank that needs most: of a GPU what LibTorch's allocator gives out,
-/// of a CPU what an AccountingAllocator counts on the rank's thread. Each rank makes its own by its recipe
+/// of a CPU what an AccountingAllocator counts on the rank's thread. Each rank makes its own by its init options
 /// (levin::make).
 class MemoryCheck final : public Callback {
  public:

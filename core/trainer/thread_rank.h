@@ -10,7 +10,7 @@ namespace levin {
 
 /// A further rank of a call, in a thread of this process: a trainer, a module, callbacks and loaders of its own, made
 /// as those of rank 0 were; the data module and the data sets are shared. Callbacks that were handed over as objects
-/// without a recipe (see levin::make) serve rank 0 alone; loggers always do.
+/// that cannot be made again (see levin::make) serve rank 0 alone; loggers always do.
 class ThreadRank {
  public:
   /// `first`: rank 0 of this process, whose options and request it follows. Throws levin::Error when the module cannot

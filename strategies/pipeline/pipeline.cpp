@@ -306,7 +306,7 @@ void Pipeline::load_module_state(Module& module, const State& state) {
 }
 
 void Pipeline::release_module() {
-  if (parameters_ != nullptr && options_.gather_after_fit) parameters_->make_whole();
+  if (parameters_ != nullptr && options_.gather_after_fit) parameters_->gather_full_parameters();
 }
 
 // ---- Steps

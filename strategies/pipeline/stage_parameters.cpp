@@ -192,7 +192,7 @@ void StageParameters::send(bool buffers) {
   for (const auto& work : works) work->wait();
 }
 
-void StageParameters::make_whole() {
+void StageParameters::gather_full_parameters() {
   const PlainTensors plain;
   for (Entry& entry : entries_) {
     at::Tensor whole = entry.is_used_here ? entry.tensor.detach() : at::empty_like(entry.tensor.detach());

@@ -59,7 +59,7 @@ class StageParameters {
 
   /// What averages gradients over replicas, while the last batch of a window runs; nullptr where there are none.
   ReplicaGradients* replica_gradients() { return replica_gradients_.get(); }
-  /// At the end of a window; collective. Stand-ins get gradients without elements.
+  /// At the end of a window; collective. Shards of other stages get gradients without elements.
   void combine_gradients();
   /// Replicas go on with the buffers (running statistics) of the first one, which a checkpoint has; collective.
   void send_buffers_to_replicas();
@@ -68,7 +68,7 @@ class StageParameters {
   /// Values were loaded; collective.
   void send_all() { send(/*buffers=*/true); }
   /// The module has all values again; collective, and the last call.
-  void make_whole();
+  void gather_full_parameters();
 
  private:
   struct Entry {

@@ -12,7 +12,7 @@ namespace levin {
 
 /// A strategy that runs a step on the ranks of a RankGroup, to which it hands what the trainer asks about them. What a
 /// step is, and who has which part of the model, is left to the derived class. Thread ranks make the strategy again by
-/// its recipe (levin::make, or its name in YAML). An override of setup_environment or teardown calls that of this
+/// its init options (levin::make, or its name in YAML). An override of setup_environment or teardown calls that of this
 /// class: in teardown at the end, when nothing uses the process group any more.
 class RankedStrategy : public Strategy {
  public:

@@ -127,7 +127,7 @@ ReplicaGroup::~ReplicaGroup() = default;
 void ReplicaGroup::build(size_t index) {
   auto replica = std::make_unique<Replica>(Replica{.device = devices_[index]});
   replica->module = std::dynamic_pointer_cast<Module>(module_.rebuild());
-  LEVIN_CHECK(replica->module != nullptr, "a module's recipe made something else");
+  LEVIN_CHECK(replica->module != nullptr, "a module's init options made something else");
   Module& module = *replica->module;
   module.attach(module_.attached_runtime());
   module.configure_model();

@@ -25,10 +25,10 @@ class Module;
 
 /// A module and replicas of it, one a device, that share the work on each batch.
 ///
-/// The module itself is the first replica and runs in the calling thread; the others are built from its recipe and run
-/// in threads of their own. Before each batch they take over the module's parameters, buffers, train or eval modes,
-/// which parameters are frozen, and the hooks of its units. Replicas on the module's device share the memory of its
-/// parameters, so that a step must not write to parameters; buffers are each replica's own, and those of the module
+/// The module itself is the first replica and runs in the calling thread; the others are built from its init options
+/// and run in threads of their own. Before each batch they take over the module's parameters, buffers, train or eval
+/// modes, which parameters are frozen, and the hooks of its units. Replicas on the module's device share the memory of
+/// its parameters, so that a step must not write to parameters; buffers are each replica's own, and those of the module
 /// count, as in PyTorch. Plain members are not taken over: what hooks change and steps need belongs into a buffer.
 class ReplicaGroup {
  public:

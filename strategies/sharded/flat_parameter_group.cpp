@@ -74,15 +74,16 @@ FlatParameterGroup::FlatParameterGroup(std::string name, std::vector<NamedParame
       views_.back().zero_();
     else
       views_.back().copy_(parameter.detach());
-    const auto here = piece(i);
+    const auto here = local_shard(i);
     if (!shares && !absent)
       shard_.narrow(0, here.in_shard, here.size)
           .copy_(parameter.detach().flatten().narrow(0, here.in_parameter, here.size));
-    pieces_.push_back(shard_.narrow(0, here.in_shard, here.size).detach().requires_grad_(parameter.requires_grad()));
+    local_shards_.push_back(
+        shard_.narrow(0, here.in_shard, here.size).detach().requires_grad_(parameter.requires_grad()));
     if (!options_.keeps_parameters) absent_.push_back(absent_parameter(parameter_name, views_.back()));
   }
   show(/*whole=*/true);
-  release();
+  reshard();
 }
 
 FlatParameterGroup::~FlatParameterGroup() = default;
@@ -107,7 +108,7 @@ void FlatParameterGroup::rename(std::string name, const std::function<std::strin
     parameters_[i].first = name_of(parameters_[i].second);
     if (!options_.keeps_parameters) absent_[i] = absent_parameter(parameters_[i].first, views_[i]);
   }
-  if (!options_.keeps_parameters && !gathered_) show(/*whole=*/false);
+  if (!options_.keeps_parameters && !unsharded_) show(/*whole=*/false);
 }
 
 at::Tensor FlatParameterGroup::own_part(const at::Tensor& flat) const {
@@ -121,18 +122,18 @@ void FlatParameterGroup::show(bool whole) {
     parameters_[i].second.set_data(whole ? views_[i].detach() : absent_[i]);
 }
 
-void FlatParameterGroup::start_gather() {
-  if (gathered_) return;
+void FlatParameterGroup::start_unshard() {
+  if (unsharded_) return;
   const PlainTensors plain;
   allocate_storage(whole_);
   at::Tensor own = own_part(whole_);
   if (!shard_.is_alias_of(whole_)) own.copy_(shard_, /*non_blocking=*/true);
   gathering_ = group_->all_gather(whole_, own);
-  gathered_ = true;
+  unsharded_ = true;
 }
 
-void FlatParameterGroup::finish_gather() {
-  start_gather();
+void FlatParameterGroup::finish_unshard() {
+  start_unshard();
   if (gathering_ == nullptr) return;
   gathering_->wait();
   gathering_.reset();
@@ -140,19 +141,19 @@ void FlatParameterGroup::finish_gather() {
   if (!options_.keeps_parameters) show(/*whole=*/true);
 }
 
-void FlatParameterGroup::release() {
+void FlatParameterGroup::reshard() {
   if (options_.keeps_parameters) return;
   if (gathering_ != nullptr) gathering_->wait();
   gathering_.reset();
   const PlainTensors plain;
   show(/*whole=*/false);
   free_storage(whole_);
-  gathered_ = false;
+  unsharded_ = false;
 }
 
-void FlatParameterGroup::make_whole() {
+void FlatParameterGroup::gather_full_parameters() {
   const PlainTensors plain;
-  release();
+  reshard();
   at::Tensor flat = at::empty({layout_.flat_size()}, whole_.options().dtype(shard_.scalar_type()));
   at::Tensor own = own_part(flat);
   own.copy_(shard_);
@@ -197,7 +198,7 @@ void FlatParameterGroup::start_reduce() {
     if (!is_taken_[i] && !is_kept_[i]) gradient_view(i).zero_();
   at::Tensor input = whole_gradient_;
   if (options_.reduce_type != options_.type) input = whole_gradient_.to(options_.reduce_type);
-  // Where whole gradients are kept, this rank's part of them is what is left of them.
+  // Where full gradients are kept, this rank's part of them is what is left of them.
   reduced_ = options_.keeps_gradients && input.is_same(whole_gradient_)
                  ? own_part(whole_gradient_)
                  : at::empty({layout_.shard_size()}, input.options());
@@ -218,46 +219,47 @@ void FlatParameterGroup::finish_reduce() {
   if (options_.offload)
     reduced_ = at::empty({layout_.shard_size()}, shard_options(options_.type)).copy_(reduced_, /*non_blocking=*/true);
   is_widened_ = false;
-  if (!has_piece_gradients()) {
+  if (!has_local_gradients()) {
     shard_gradient_ = std::move(reduced_);
   } else {
     wait_for_device();
     // In the optimizer's type, so that nothing of many small gradients is lost.
     shard_gradient_ = shard_gradient_.to(shard_.scalar_type());
-    for (size_t i = 0; i < pieces_.size(); ++i)
-      if (const auto here = piece(i); !pieces_[i].grad().defined())
+    for (size_t i = 0; i < local_shards_.size(); ++i)
+      if (const auto here = local_shard(i); !local_shards_[i].grad().defined())
         shard_gradient_.narrow(0, here.in_shard, here.size).zero_();
     shard_gradient_.add_(reduced_);
   }
   reduced_.reset();
-  set_piece_gradients();
+  set_local_gradients();
 }
 
-/// The result of an earlier reduction of this window is no longer to be a part of the whole gradients.
+/// The result of an earlier reduction of this window is no longer to be a part of the full gradients.
 void FlatParameterGroup::keep_reduced_apart() {
   if (!shard_gradient_.defined() || !whole_gradient_.defined() || !shard_gradient_.is_alias_of(whole_gradient_)) return;
-  if (has_piece_gradients())
+  if (has_local_gradients())
     shard_gradient_ = shard_gradient_.clone();
   else
     shard_gradient_.reset();
 }
 
-bool FlatParameterGroup::has_piece_gradients() const {
-  return std::any_of(pieces_.begin(), pieces_.end(), [](const auto& piece) { return piece.grad().defined(); });
+bool FlatParameterGroup::has_local_gradients() const {
+  return std::any_of(local_shards_.begin(), local_shards_.end(),
+                     [](const auto& local_shard) { return local_shard.grad().defined(); });
 }
 
-void FlatParameterGroup::set_piece_gradients() {
+void FlatParameterGroup::set_local_gradients() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    at::Tensor& gradient = pieces_[i].mutable_grad();
+    at::Tensor& gradient = local_shards_[i].mutable_grad();
     // One that is not trained just now, as with toggled optimizers, keeps what it had.
     if (!parameters_[i].second.requires_grad() && !gradient.defined()) continue;
-    const auto here = piece(i);
+    const auto here = local_shard(i);
     gradient = shard_gradient_.narrow(0, here.in_shard, here.size);
   }
 }
 
 bool FlatParameterGroup::begins_window() const {
-  return !has_piece_gradients() && std::none_of(is_kept_.begin(), is_kept_.end(), [](bool kept) { return kept; });
+  return !has_local_gradients() && std::none_of(is_kept_.begin(), is_kept_.end(), [](bool kept) { return kept; });
 }
 
 void FlatParameterGroup::keep_gradients() {
@@ -279,7 +281,7 @@ void FlatParameterGroup::widen_gradients() {
 void FlatParameterGroup::narrow_gradients() {
   if (!is_widened_) return;
   const PlainTensors plain;
-  if (!has_piece_gradients()) {
+  if (!has_local_gradients()) {
     shard_gradient_.reset();
   } else if (options_.keeps_gradients && whole_gradient_.defined() && options_.reduce_type == options_.type &&
              !options_.offload) {
@@ -291,12 +293,12 @@ void FlatParameterGroup::narrow_gradients() {
   is_widened_ = false;
 }
 
-/// The same gradients in another type; a piece without one keeps none.
+/// The same gradients in another type; a local shard without one keeps none.
 void FlatParameterGroup::convert_gradients(const at::Tensor& converted) {
   shard_gradient_ = converted;
-  for (size_t i = 0; i < pieces_.size(); ++i) {
-    at::Tensor& gradient = pieces_[i].mutable_grad();
-    const auto here = piece(i);
+  for (size_t i = 0; i < local_shards_.size(); ++i) {
+    at::Tensor& gradient = local_shards_[i].mutable_grad();
+    const auto here = local_shard(i);
     if (gradient.defined()) gradient = shard_gradient_.narrow(0, here.in_shard, here.size);
   }
 }
@@ -308,7 +310,7 @@ void FlatParameterGroup::abandon() noexcept {
   reduced_.reset();
   shard_gradient_.reset();
   whole_gradient_.reset();
-  for (auto& piece : pieces_) piece.mutable_grad().reset();
+  for (auto& local_shard : local_shards_) local_shard.mutable_grad().reset();
   for (auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
   std::fill(is_taken_.begin(), is_taken_.end(), false);
   std::fill(is_kept_.begin(), is_kept_.end(), false);

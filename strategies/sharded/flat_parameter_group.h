@@ -17,7 +17,7 @@ namespace levin {
 struct ShardingOptions {
   bool keeps_parameters = false;            ///< whole between steps: stages 1 and 2
   bool keeps_gradients = false;             ///< whole between micro-batches: stage 1
-  at::ScalarType type = at::kFloat;         ///< of the whole parameters and gradients: what the model computes with
+  at::ScalarType type = at::kFloat;         ///< of the full parameters and gradients: what the model computes with
   at::ScalarType reduce_type = at::kFloat;  ///< in which gradients are averaged
   bool offload = false;  ///< this rank's part, and with it the optimizer's state and step, are in the host's memory
 };
@@ -27,7 +27,7 @@ struct ShardingOptions {
 /// arXiv:1910.02054). Whole parameters and gradients are there only as long as they are needed, where the stage does
 /// not keep them.
 ///
-/// The module's tensors keep their identity: they are views of the whole flat tensor while it is there; while it is
+/// The module's tensors keep their identity: they are views of the full flat tensor while it is there; while it is
 /// not, touching one throws levin::Error naming it.
 ///
 /// Methods marked "collective" are called by all ranks in the same order, for all objects alike.
@@ -50,24 +50,24 @@ class FlatParameterGroup {
   const ShardLayout& layout() const { return layout_; }
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
   /// This rank's part of each parameter, flat, as the optimizer steps it; without elements where it holds none.
-  const std::vector<at::Tensor>& pieces() const { return pieces_; }
-  ShardLayout::Piece piece(size_t parameter) const { return layout_.piece(parameter, group_->rank()); }
+  const std::vector<at::Tensor>& local_shards() const { return local_shards_; }
+  ShardLayout::LocalShard local_shard(size_t parameter) const { return layout_.local_shard(parameter, group_->rank()); }
 
   // ---- Whole parameters
 
   /// Collective; nothing where they are there or on their way.
-  void start_gather();
+  void start_unshard();
   /// Waits for them.
-  void finish_gather();
+  void finish_unshard();
   /// Whether they are there or on their way.
-  bool is_gathered() const { return gathered_; }
+  bool is_unsharded() const { return unsharded_; }
   /// Frees them, unless the stage keeps them.
-  void release();
-  /// The optimizer has changed the pieces: the whole parameters follow with the next gather.
-  void pieces_changed() { gathered_ = false; }
+  void reshard();
+  /// The optimizer has changed the local shards: the full parameters follow with the next unshard.
+  void local_shards_changed() { unsharded_ = false; }
 
   /// The module's tensors become ordinary ones again, of the optimizer's type; a collective, and the last one.
-  void make_whole();
+  void gather_full_parameters();
 
   // ---- Gradients
 
@@ -77,13 +77,13 @@ class FlatParameterGroup {
   bool begins_window() const;
   /// Collective. Gradients that are missing count as zero.
   void start_reduce();
-  /// Waits. The pieces have gradients then, the sum of the window so far, in the type that they were computed in.
+  /// Waits. The local shards have gradients then, the sum of the window so far, in the type that they were computed in.
   void finish_reduce();
   /// The micro-batch was not the last of its window: keeps what was taken for the next one, and reduces nothing.
   void keep_gradients();
-  /// The piece has no gradient after all: no rank's loss depends on the parameter.
-  void drop_gradient(size_t parameter) { pieces_[parameter].mutable_grad().reset(); }
-  /// The pieces' gradients become those of the optimizer's type, for a step.
+  /// The local shard has no gradient after all: no rank's loss depends on the parameter.
+  void drop_gradient(size_t parameter) { local_shards_[parameter].mutable_grad().reset(); }
+  /// The local shards' gradients become those of the optimizer's type, for a step.
   void widen_gradients();
   /// After the step: they take no more memory than before it.
   void narrow_gradients();
@@ -93,13 +93,13 @@ class FlatParameterGroup {
  private:
   void fill_whole_storage();
   at::Tensor own_part(const at::Tensor& flat) const;
-  /// The module's tensors become views of the whole flat tensor, or tensors that say that they are not there.
+  /// The module's tensors become views of the full flat tensor, or tensors that say that they are not there.
   void show(bool whole);
   at::Tensor gradient_view(size_t parameter) const;
-  bool has_piece_gradients() const;
+  bool has_local_gradients() const;
   void keep_reduced_apart();
   void convert_gradients(const at::Tensor& converted);
-  void set_piece_gradients();
+  void set_local_gradients();
   at::TensorOptions shard_options(at::ScalarType type) const;
   /// What the device was given to do is done, for the host to read.
   void wait_for_device() const;
@@ -114,8 +114,8 @@ class FlatParameterGroup {
   std::vector<at::Tensor> views_;   ///< of it, one for each parameter
   std::vector<at::Tensor> absent_;  ///< what the module's tensors are meanwhile; none where they are kept
   at::Tensor shard_;                ///< of the optimizer's type; a part of `whole_` where that is kept and of this type
-  std::vector<at::Tensor> pieces_;  ///< of it
-  bool gathered_ = true;            ///< `whole_` has the values of all ranks, or they are on their way
+  std::vector<at::Tensor> local_shards_;  ///< of it
+  bool unsharded_ = true;                 ///< `whole_` has the values of all ranks, or they are on their way
   std::unique_ptr<Work> gathering_;
   at::Tensor whole_gradient_;   ///< flat, of `type`; undefined while it is not needed
   std::vector<bool> is_taken_;  ///< in this micro-batch, by parameter
@@ -124,7 +124,7 @@ class FlatParameterGroup {
   at::Tensor reduced_;  ///< this rank's part, while it is on its way
   std::unique_ptr<Work> reducing_;
   std::unique_ptr<Work> reducing_over_replicas_;
-  at::Tensor shard_gradient_;  ///< of the pieces' gradients
+  at::Tensor shard_gradient_;  ///< of the local shards' gradients
   bool is_widened_ = false;    ///< `shard_gradient_` has values of `type` in the optimizer's type
 };
 

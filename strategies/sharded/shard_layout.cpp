@@ -23,7 +23,7 @@ ShardLayout::ShardLayout(std::vector<int64_t> sizes, int64_t ranks) : sizes_(std
   shard_size_ = aligned((end + ranks_ - 1) / ranks_);
 }
 
-ShardLayout::Piece ShardLayout::piece(size_t parameter, int64_t rank) const {
+ShardLayout::LocalShard ShardLayout::local_shard(size_t parameter, int64_t rank) const {
   const int64_t shard_begin = rank * shard_size_;
   const int64_t begin = std::max(offsets_[parameter], shard_begin);
   const int64_t end = std::min(offsets_[parameter] + sizes_[parameter], shard_begin + shard_size_);

@@ -21,12 +21,12 @@ class ShardLayout {
   int64_t parameter_size(size_t parameter) const { return sizes_[parameter]; }
 
   /// The part of a parameter that a shard holds; without elements where it holds none.
-  struct Piece {
+  struct LocalShard {
     int64_t in_parameter = 0;  ///< where it begins in the parameter
     int64_t in_shard = 0;      ///< where it begins in the shard
     int64_t size = 0;
   };
-  Piece piece(size_t parameter, int64_t rank) const;
+  LocalShard local_shard(size_t parameter, int64_t rank) const;
 
  private:
   std::vector<int64_t> sizes_;

@@ -31,7 +31,7 @@ namespace levin {
 namespace {
 
 constexpr double kBytesPerMib = 1024.0 * 1024.0;
-/// Elements of each piece that tell whether a step has changed it.
+/// Elements of each local shard that tell whether a step has changed it.
 constexpr int64_t kLookedAt = 1024;
 /// A step with a small learning rate may change nothing by rounding.
 constexpr int64_t kMostIdleSteps = 3;
@@ -83,7 +83,7 @@ void ShardedOptions::describe(Schema<ShardedOptions>& schema) {
   schema.field("find_unused_parameters", &O::find_unused_parameters,
                "the loss may leave out parameters, other ones at each step; false: their gradients count as zero");
   schema.field("keep_window_gradients", &O::keep_window_gradients,
-               "whole gradients stay until the end of an accumulation window: less communication, more memory");
+               "full gradients stay until the end of an accumulation window: less communication, more memory");
   schema
       .field("gather_after_fit", &O::gather_after_fit,
              "the module has all its parameters again after a call; false where no rank can hold them")
@@ -169,11 +169,11 @@ void Sharded::setup_module(Module& module) {
 }
 
 at::Tensor Sharded::local_shard(const at::Tensor& parameter) {
-  return model_ == nullptr ? parameter : model_->piece_of(parameter);
+  return model_ == nullptr ? parameter : model_->local_shard_of(parameter);
 }
 
 optim::ParameterNames Sharded::parameter_names(const Module& module) {
-  return model_ == nullptr ? DividedModel::parameter_names(module) : model_->piece_names();
+  return model_ == nullptr ? DividedModel::parameter_names(module) : model_->local_shard_names();
 }
 
 void Sharded::check_optimizer(const torch::optim::Optimizer& optimizer) {
@@ -196,7 +196,7 @@ FindPart Sharded::find_part() const {
 void Sharded::load_module_state(Module& module, const State& state) {
   load_tensors(module, state, find_part());
   if (model_ == nullptr) return;
-  model_->pieces_changed();
+  model_->local_shards_changed();
   awaits_weights_ = false;
 }
 
@@ -311,10 +311,10 @@ void Sharded::prepare_step() {
   skips_step_ = false;
   before_step_.clear();
   if (!looks_at_steps_) return;
-  for (const auto& [name, piece] : model_->piece_names().items()) {
-    if (!piece.grad().defined() || piece.numel() == 0) continue;
-    const at::Tensor part = piece.detach().narrow(0, 0, std::min(piece.numel(), kLookedAt));
-    if (piece.grad().narrow(0, 0, part.numel()).any().item<bool>()) before_step_.emplace_back(part, part.clone());
+  for (const auto& [name, local_shard] : model_->local_shard_names().items()) {
+    if (!local_shard.grad().defined() || local_shard.numel() == 0) continue;
+    const at::Tensor part = local_shard.detach().narrow(0, 0, std::min(local_shard.numel(), kLookedAt));
+    if (local_shard.grad().narrow(0, 0, part.numel()).any().item<bool>()) before_step_.emplace_back(part, part.clone());
   }
 }
 
@@ -325,7 +325,7 @@ void Sharded::finish_step() {
 }
 
 void Sharded::shards_changed() {
-  if (model_ != nullptr) model_->pieces_changed();
+  if (model_ != nullptr) model_->local_shards_changed();
 }
 
 /// An optimizer that has kept parameters of its own changes these, and nobody would notice.
@@ -360,30 +360,30 @@ void Sharded::clip_adaptively(const std::vector<at::Tensor>& parameters, double 
   if (model_ == nullptr) return DividedModel::clip_adaptively(parameters, ratio);
   const at::NoGradGuard no_grad;
   struct Part {
-    at::Tensor piece;
+    at::Tensor local_shard;
     at::Tensor rows;  ///< of each element, counted through all parameters
   };
   std::vector<Part> parts;
   int64_t rows = 0;
-  for (const at::Tensor& piece : parameters) {
-    if (!piece.grad().defined()) continue;
-    const auto part = model_->part_of(model_->piece_names().require(piece));
-    parts.push_back({piece, part->rows().add_(rows)});
+  for (const at::Tensor& local_shard : parameters) {
+    if (!local_shard.grad().defined()) continue;
+    const auto part = model_->part_of(model_->local_shard_names().require(local_shard));
+    parts.push_back({local_shard, part->rows().add_(rows)});
     rows += part->row_count();
   }
   if (parts.empty()) return;
-  const auto type = parts.front().piece.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  at::Tensor squares = at::zeros({2, rows}, parts.front().piece.options().requires_grad(false).dtype(type));
+  const auto type = parts.front().local_shard.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  at::Tensor squares = at::zeros({2, rows}, parts.front().local_shard.options().requires_grad(false).dtype(type));
   for (const Part& part : parts) {
-    squares[0].index_add_(0, part.rows, part.piece.detach().to(type).square());
-    squares[1].index_add_(0, part.rows, part.piece.grad().to(type).square());
+    squares[0].index_add_(0, part.rows, part.local_shard.detach().to(type).square());
+    squares[1].index_add_(0, part.rows, part.local_shard.grad().to(type).square());
   }
   at::Tensor of_ranks = squares.to(root_device());
   shard_group_->all_reduce(of_ranks, ReduceOp::kSum)->wait();
   const at::Tensor norms = of_ranks.sqrt().to(squares.device());
   const at::Tensor divisors = optim::adaptive_divisor(norms[0], norms[1], ratio);
   for (const Part& part : parts) {
-    at::Tensor gradient = part.piece.grad();
+    at::Tensor gradient = part.local_shard.grad();
     gradient.div_(divisors.index_select(0, part.rows).to(gradient.scalar_type()));
   }
 }
@@ -398,7 +398,7 @@ void Sharded::restart_steps(bool alone) {
 }
 
 void Sharded::release_module() {
-  if (model_ != nullptr && options_.gather_after_fit) model_->make_whole();
+  if (model_ != nullptr && options_.gather_after_fit) model_->gather_full_parameters();
 }
 
 void Sharded::teardown() {

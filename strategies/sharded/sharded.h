@@ -30,7 +30,7 @@ struct ShardedOptions {
   std::string shard_group = "all";      ///< ranks that hold one copy of the model together: all, node or a number
   std::string reduce_type = "same";     ///< in which gradients are averaged: same, float32, bfloat16 or float16
   bool find_unused_parameters = false;  ///< the loss may leave out parameters, other ones at each step
-  bool keep_window_gradients = false;   ///< whole gradients stay until the end of an accumulation window
+  bool keep_window_gradients = false;   ///< full gradients stay until the end of an accumulation window
   bool gather_after_fit = true;         ///< the module has all parameters again when a call has ended
   bool broadcast_buffers = true;        ///< rank 0's buffers (running statistics) go to all before each step
   StartMethod start_method = StartMethod::kSubprocess;  ///< of ranks: processes, forks or threads
@@ -103,9 +103,9 @@ class Sharded : public RankedStrategy, public DividedModel {
   bool sync_batchnorm_ = false;
   bool skips_step_ = false;  ///< whether the step under way may be one that changes nothing
   ParticipationCount participation_;
-  bool looks_at_steps_ = false;  ///< until the user's own optimizer has been seen to change the pieces
+  bool looks_at_steps_ = false;  ///< until the user's own optimizer has been seen to change the local shards
   int64_t idle_steps_ = 0;       ///< that changed nothing
-  std::vector<std::pair<at::Tensor, at::Tensor>> before_step_;  ///< parts of pieces, with what they held
+  std::vector<std::pair<at::Tensor, at::Tensor>> before_step_;  ///< parts of local shards, with what they held
 };
 
 }  // namespace levin

@@ -21,7 +21,7 @@
 namespace levin {
 namespace {
 
-/// Reductions under way at once: the whole gradients of each are held until it is done, beside those of the unit that
+/// Reductions under way at once: the full gradients of each are held until it is done, beside those of the unit that
 /// runs.
 constexpr size_t kReducesInFlight = 1;
 
@@ -81,10 +81,10 @@ ShardedModel::ShardedModel(torch::nn::Module& module, std::shared_ptr<Collective
     const auto& parameters = groups_[i]->parameters();
     for (size_t j = 0; j < parameters.size(); ++j) {
       const auto& [name, parameter] = parameters[j];
-      piece_names_.add(name, groups_[i]->pieces()[j]);
-      parts_.emplace(
-          name, ParameterPart(groups_[i]->pieces()[j], groups_[i]->piece(j).in_parameter, parameter.sizes().vec()));
-      pieces_[parameter.unsafeGetTensorImpl()] = groups_[i]->pieces()[j];
+      local_shard_names_.add(name, groups_[i]->local_shards()[j]);
+      parts_.emplace(name, ParameterPart(groups_[i]->local_shards()[j], groups_[i]->local_shard(j).in_parameter,
+                                         parameter.sizes().vec()));
+      local_shards_[parameter.unsafeGetTensorImpl()] = groups_[i]->local_shards()[j];
       torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<TakeGradient>(*this, i, j));
       hooked_.push_back(parameter);
     }
@@ -221,17 +221,17 @@ void ShardedModel::begin_forward(bool training) {
   training_ = training;
   order().begin();
   if (options_.stage < 3) {
-    for (const auto& group : groups_) group->finish_gather();
+    for (const auto& group : groups_) group->finish_unshard();
     return;
   }
-  for (const size_t group : always_whole_) groups_[group]->start_gather();
-  if (const auto first = order().expected_first(); first && options_.prefetch > 0) groups_[*first]->start_gather();
-  for (const size_t group : always_whole_) groups_[group]->finish_gather();
+  for (const size_t group : always_whole_) groups_[group]->start_unshard();
+  if (const auto first = order().expected_first(); first && options_.prefetch > 0) groups_[*first]->start_unshard();
+  for (const size_t group : always_whole_) groups_[group]->finish_unshard();
 }
 
 void ShardedModel::end_forward() {
   pass_ = Pass::kNone;
-  for (const auto& group : groups_) group->release();
+  for (const auto& group : groups_) group->reshard();
 }
 
 void ShardedModel::before_forward(UnitCall& call) {
@@ -241,31 +241,31 @@ void ShardedModel::before_forward(UnitCall& call) {
                 fmt::format("the unit '{}' was called outside of a step, where its parameters are divided over the "
                             "ranks; hint: call it in training_step, validation_step, test_step or predict_step",
                             group_name(static_cast<int64_t>(group))));
-  gather(group);
+  unshard(group);
 }
 
-void ShardedModel::gather(size_t group) {
+void ShardedModel::unshard(size_t group) {
   ExecutionOrder& agreed = order();
   const auto number = static_cast<int64_t>(group);
   agreed.next(number);
-  start_gather(group);
-  groups_[group]->finish_gather();
+  start_unshard(group);
+  groups_[group]->finish_unshard();
   std::optional<int64_t> ahead = number;
   for (int64_t i = 0; i < options_.prefetch; ++i) {
     ahead = agreed.expected_after(*ahead);
     if (!ahead) break;
-    start_gather(static_cast<size_t>(*ahead));
+    start_unshard(static_cast<size_t>(*ahead));
   }
 }
 
-void ShardedModel::start_gather(size_t group) {
-  if (pass_ == Pass::kBackward && !groups_[group]->is_gathered()) new_events_.push_back({Event::Kind::kGather, group});
-  groups_[group]->start_gather();
+void ShardedModel::start_unshard(size_t group) {
+  if (pass_ == Pass::kBackward && !groups_[group]->is_unsharded()) new_events_.push_back({Event::Kind::kGather, group});
+  groups_[group]->start_unshard();
 }
 
-void ShardedModel::release(size_t group) {
+void ShardedModel::reshard(size_t group) {
   if (pass_ == Pass::kBackward) new_events_.push_back({Event::Kind::kRelease, group});
-  groups_[group]->release();
+  groups_[group]->reshard();
 }
 
 void ShardedModel::after_forward(UnitCall& call) {
@@ -281,7 +281,7 @@ void ShardedModel::after_forward(UnitCall& call) {
   // Backward begins with the unit that forward ends with.
   const bool is_last =
       has_backward && !order().expected_after(static_cast<int64_t>(group)) && order().expected_first().has_value();
-  if (!is_last) groups_[group]->release();
+  if (!is_last) groups_[group]->reshard();
 }
 
 bool ShardedModel::reduces(bool sync) const { return sync || (options_.stage > 1 && !options_.keeps_window_gradients); }
@@ -301,7 +301,7 @@ void ShardedModel::begin_backward(bool sync) {
 }
 
 void ShardedModel::gather_for_backward(size_t group) {
-  if (pass_ == Pass::kBackward) gather(group);
+  if (pass_ == Pass::kBackward) unshard(group);
 }
 
 void ShardedModel::on_gradient(size_t group, size_t parameter) {
@@ -309,7 +309,7 @@ void ShardedModel::on_gradient(size_t group, size_t parameter) {
   used_[group][parameter] = true;
   if (!groups_[group]->take_gradient(parameter)) return;
   ready_[group] = true;
-  release(group);
+  reshard(group);
   start_reduces();
 }
 
@@ -357,7 +357,7 @@ void ShardedModel::end_backward(bool in_step) {
   end_forward();
   if (!in_step) return;
   pass_ = Pass::kForward;
-  for (const size_t group : always_whole_) groups_[group]->finish_gather();
+  for (const size_t group : always_whole_) groups_[group]->finish_unshard();
 }
 
 void ShardedModel::backward_without_loss() {
@@ -368,10 +368,10 @@ void ShardedModel::backward_without_loss() {
   for (const Event& event : std::vector<Event>(events_)) {
     switch (event.kind) {
       case Event::Kind::kGather:
-        start_gather(event.group);
+        start_unshard(event.group);
         break;
       case Event::Kind::kRelease:
-        release(event.group);
+        reshard(event.group);
         break;
       case Event::Kind::kReduce:
         ready_[event.group] = true;
@@ -396,26 +396,26 @@ void ShardedModel::finish_step() {
   const bool again = pass_ != Pass::kNone;  // manual optimization steps inside of a step
   for (const auto& group : groups_) {
     group->narrow_gradients();
-    group->pieces_changed();
-    if (options_.stage < 3) group->start_gather();
+    group->local_shards_changed();
+    if (options_.stage < 3) group->start_unshard();
   }
   if (!again) return;
   if (options_.stage < 3) {
-    for (const auto& group : groups_) group->finish_gather();
+    for (const auto& group : groups_) group->finish_unshard();
   } else {
-    for (const size_t group : always_whole_) groups_[group]->finish_gather();
+    for (const size_t group : always_whole_) groups_[group]->finish_unshard();
   }
 }
 
 // ---- What optimizers and checkpoints see
 
-at::Tensor ShardedModel::piece_of(const at::Tensor& parameter) const {
-  const auto piece = pieces_.find(parameter.unsafeGetTensorImpl());
-  if (piece == pieces_.end())
+at::Tensor ShardedModel::local_shard_of(const at::Tensor& parameter) const {
+  const auto local_shard = local_shards_.find(parameter.unsafeGetTensorImpl());
+  if (local_shard == local_shards_.end())
     throw Error("sharded",
                 "an optimizer was given a parameter that the module does not have; hint: register it with "
                 "the module (register_parameter, register_module)");
-  return piece->second;
+  return local_shard->second;
 }
 
 std::optional<ParameterPart> ShardedModel::part_of(const std::string& name) const {
@@ -424,8 +424,8 @@ std::optional<ParameterPart> ShardedModel::part_of(const std::string& name) cons
   return found->second;
 }
 
-void ShardedModel::make_whole() {
-  for (const auto& group : groups_) group->make_whole();
+void ShardedModel::gather_full_parameters() {
+  for (const auto& group : groups_) group->gather_full_parameters();
 }
 
 }  // namespace levin

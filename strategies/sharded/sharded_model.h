@@ -27,7 +27,7 @@ namespace levin {
 
 struct ShardedModelOptions {
   int64_t stage = 3;  ///< 1: optimizer state, 2: gradients too, 3: parameters too
-  /// Of whole parameters and gradients; unset: that of the parameters
+  /// Of full parameters and gradients; unset: that of the parameters
   std::optional<at::ScalarType> compute_type = {};
   std::optional<at::ScalarType> reduce_type = {};  ///< in which gradients are averaged; unset: that they come in
   std::vector<NamedUnit> units = {};         ///< stage 3: what is gathered by itself, parents before their children
@@ -36,7 +36,7 @@ struct ShardedModelOptions {
   int64_t prefetch = 1;                      ///< units that are gathered before they are needed
   bool offload = false;                      ///< see ShardingOptions
   bool finds_unused = false;                 ///< parameters that no rank's loss depends on keep their values
-  bool keeps_window_gradients = false;       ///< whole gradients stay until the end of an accumulation window
+  bool keeps_window_gradients = false;       ///< full gradients stay until the end of an accumulation window
 
   /// Of parameters that an optimizer holds in this type. `computes`: forward and backward use `compute_type`; those of
   /// BatchNorm do not, whose running statistics have the optimizer's type.
@@ -53,7 +53,7 @@ class ShardedModel final : private UnitHook {
   /// Every rank has the same values. `replicas`: see FlatParameterGroup. `built`: units that are divided already.
   ShardedModel(torch::nn::Module& module, std::shared_ptr<Collective> group, std::shared_ptr<Collective> replicas,
                ShardedModelOptions options, std::vector<ShardedBuild::Part> built = {});
-  /// The module keeps what it has: whole parameters only after `make_whole`.
+  /// The module keeps what it has: full parameters only after `gather_full_parameters`.
   ~ShardedModel() override;
   ShardedModel(const ShardedModel&) = delete;
   ShardedModel& operator=(const ShardedModel&) = delete;
@@ -64,8 +64,8 @@ class ShardedModel final : private UnitHook {
   void end_forward();
   /// `sync`: the micro-batch ends its window.
   void begin_backward(bool sync);
-  /// Afterwards the pieces have gradients, unless an accumulation window keeps them back. `in_step`: more forwards may
-  /// follow before the step ends, as in manual optimization.
+  /// Afterwards the local shards have gradients, unless an accumulation window keeps them back. `in_step`: more
+  /// forwards may follow before the step ends, as in manual optimization.
   void end_backward(bool in_step = false);
   /// Whether a backward with this `sync` needs all ranks.
   bool backward_is_collective(bool sync) const;
@@ -81,15 +81,15 @@ class ShardedModel final : private UnitHook {
   // ---- What optimizers and checkpoints see
 
   /// What optimizers step in place of a parameter.
-  at::Tensor piece_of(const at::Tensor& parameter) const;
-  /// The pieces under the names of their parameters.
-  const optim::ParameterNames& piece_names() const { return piece_names_; }
+  at::Tensor local_shard_of(const at::Tensor& parameter) const;
+  /// The local shards under the names of their parameters.
+  const optim::ParameterNames& local_shard_names() const { return local_shard_names_; }
   /// This rank's part of the parameter of that name; nullopt where there is none.
   std::optional<ParameterPart> part_of(const std::string& name) const;
-  /// The module gets whole parameters, of the optimizer's type, for good; a collective. Nothing else may follow.
-  void make_whole();
+  /// The module gets full parameters, of the optimizer's type, for good; a collective. Nothing else may follow.
+  void gather_full_parameters();
   /// Pieces were written by others than the optimizer.
-  void pieces_changed() { finish_step(); }
+  void local_shards_changed() { finish_step(); }
 
  private:
   enum class Pass { kNone, kForward, kBackward };
@@ -102,12 +102,12 @@ class ShardedModel final : private UnitHook {
   void before_forward(UnitCall& call) override;
   void after_forward(UnitCall& call) override;
   bool reduces(bool sync) const;
-  void gather(size_t group);
+  void unshard(size_t group);
   void gather_for_backward(size_t group);
   void on_gradient(size_t group, size_t parameter);
   void start_reduces();
-  void start_gather(size_t group);
-  void release(size_t group);
+  void start_unshard(size_t group);
+  void reshard(size_t group);
   void finish_reduces(size_t left);
   void drop_unused();
   ExecutionOrder& order() {
@@ -122,10 +122,10 @@ class ShardedModel final : private UnitHook {
   std::vector<size_t> always_whole_;                 ///< stage 3: groups of no unit of their own
   std::unordered_map<const Unit*, size_t> of_unit_;  ///< stage 3
   std::vector<size_t> reduce_order_;                 ///< groups with parameters that are trained
-  optim::ParameterNames piece_names_;
+  optim::ParameterNames local_shard_names_;
   std::unordered_map<std::string, ParameterPart> parts_;
-  std::unordered_map<const void*, at::Tensor> pieces_;  ///< by the parameter's TensorImpl
-  std::vector<at::Tensor> hooked_;                      ///< parameters that tell of their gradients
+  std::unordered_map<const void*, at::Tensor> local_shards_;  ///< by the parameter's TensorImpl
+  std::vector<at::Tensor> hooked_;                            ///< parameters that tell of their gradients
 
   Pass pass_ = Pass::kNone;
   bool training_ = false;

@@ -117,9 +117,9 @@ class Planned : public Module {
     Memory gradients;
     Memory state;
     for (const at::Tensor& parameter : parameters()) weights.add(parameter);
-    for (const auto& [name, piece] : trainer().parameter_names().items()) {
-      weights.add(piece);
-      gradients.add(piece.grad());
+    for (const auto& [name, local_shard] : trainer().parameter_names().items()) {
+      weights.add(local_shard);
+      gradients.add(local_shard.grad());
     }
     for (const OptimizerHandle* handle : trainer().optimizers())
       state.add(optim::optimizer_state_dict(handle->optimizer(), trainer().parameter_names()));

@@ -21,12 +21,12 @@ TEST(ShardLayout, EveryElementIsInOneShardAndInOrder) {
       end = layout.offset(i) + sizes[i];
       int64_t covered = 0;
       for (int64_t rank = 0; rank < ranks; ++rank) {
-        const auto piece = layout.piece(i, rank);
-        if (piece.size == 0) continue;
-        EXPECT_EQ(piece.in_parameter, covered);
-        EXPECT_EQ(layout.offset(i) + piece.in_parameter, rank * layout.shard_size() + piece.in_shard);
-        EXPECT_LE(piece.in_shard + piece.size, layout.shard_size());
-        covered += piece.size;
+        const auto local_shard = layout.local_shard(i, rank);
+        if (local_shard.size == 0) continue;
+        EXPECT_EQ(local_shard.in_parameter, covered);
+        EXPECT_EQ(layout.offset(i) + local_shard.in_parameter, rank * layout.shard_size() + local_shard.in_shard);
+        EXPECT_LE(local_shard.in_shard + local_shard.size, layout.shard_size());
+        covered += local_shard.size;
       }
       EXPECT_EQ(covered, sizes[i]);
     }

@@ -169,7 +169,7 @@ void on_ranks(int64_t count, const std::function<void(std::shared_ptr<Collective
 
 void replace_parameters(torch::optim::Optimizer& optimizer, const ShardedModel& model) {
   for (auto& group : optimizer.param_groups())
-    for (auto& parameter : group.params()) parameter = model.piece_of(parameter);
+    for (auto& parameter : group.params()) parameter = model.local_shard_of(parameter);
 }
 
 void train(ShardedModel& model, ShardedNet& net, const Collective& collective, int64_t accumulate) {
@@ -204,7 +204,7 @@ TEST(ShardedModel, TrainsAsOneModelOnAllData) {
                 net, collective, nullptr,
                 {.stage = stage, .units = named_units(net), .bucket_bytes = 200, .keeps_window_gradients = keeps});
             train(model, net, *collective, accumulate);
-            model.make_whole();
+            model.gather_full_parameters();
             for (const auto& item : net.named_parameters())
               EXPECT_TRUE(item.value().allclose(expected.at(item.key()), 1e-4, 1e-5)) << item.key();
           });
@@ -256,7 +256,7 @@ double distance(const std::map<std::string, at::Tensor>& a, const std::map<std::
 }
 
 std::map<std::string, at::Tensor> whole_weights(ShardedModel& model, ShardedNet& net) {
-  model.make_whole();
+  model.gather_full_parameters();
   std::map<std::string, at::Tensor> weights;
   for (const auto& item : net.named_parameters()) weights[item.key()] = item.value().detach().clone();
   return weights;
@@ -279,12 +279,12 @@ TEST(ShardedModel, GradientsAddUpUntilTheyAreCleared) {
         loss.backward();
         model.end_backward();
         if (step == 0)
-          for (const auto& parameter : net.out->parameters()) model.piece_of(parameter).mutable_grad().reset();
+          for (const auto& parameter : net.out->parameters()) model.local_shard_of(parameter).mutable_grad().reset();
       }
       for (const auto& item : whole.named_parameters()) {
         const auto part = model.part_of(item.key());
         const at::Tensor expected = part->own_part({item.value().grad()});
-        EXPECT_TRUE(part->piece().grad().allclose(expected, 1e-4, 1e-6)) << stage << item.key();
+        EXPECT_TRUE(part->local_shard().grad().allclose(expected, 1e-4, 1e-6)) << stage << item.key();
       }
     });
   }
@@ -346,9 +346,9 @@ TEST(ShardedModel, HalfPrecisionKeepsSinglePrecisionShards) {
           }
           model.prepare_step();
           for (const auto& group : optimizer.param_groups())
-            for (const auto& piece : group.params()) {
-              EXPECT_EQ(piece.scalar_type(), at::kFloat);
-              EXPECT_EQ(piece.grad().scalar_type(), at::kFloat);
+            for (const auto& local_shard : group.params()) {
+              EXPECT_EQ(local_shard.scalar_type(), at::kFloat);
+              EXPECT_EQ(local_shard.grad().scalar_type(), at::kFloat);
             }
           optimizer.step();
           model.finish_step();
@@ -447,7 +447,7 @@ TEST(ShardedModel, SharedFrozenAndUnusedParameters) {
         optimizer.step();
         model.finish_step();
       }
-      model.make_whole();
+      model.gather_full_parameters();
       for (const auto& item : whole.named_parameters())
         EXPECT_TRUE(net.named_parameters()[item.key()].allclose(item.value(), 1e-4, 1e-5)) << stage << item.key();
     });
@@ -611,7 +611,7 @@ TEST(ShardedBuild, UnitsAreDividedWhileTheModelIsBuilt) {
       optimizer.step();
       model.finish_step();
     }
-    model.make_whole();
+    model.gather_full_parameters();
     std::map<std::string, at::Tensor> weights;
     for (const auto& item : net->named_parameters()) weights[item.key()] = item.value().detach().clone();
     return weights;
