@@ -1,5 +1,5 @@
 #include <levin/core/base/error.h>
-#include <levin/core/trainer/registries.h>
+#include <levin/core/options/registries.h>
 #include <levin/strategies/ddp/ddp.h>
 #include <levin/strategies/ddp/ddp2.h>
 
