@@ -5,12 +5,16 @@
 #include <levin/core/interfaces/module.h>
 #include <levin/strategies/environments/local_environment.h>
 #include <levin/strategies/launchers/in_process_launcher.h>
+#include <levin/strategies/learning_rate_scale.h>
 #include <levin/strategies/replicas/replica_group.h>
 
 namespace levin {
 
-DataParallel::DataParallel()
-    : launcher_(std::make_unique<InProcessLauncher>()),
+void DataParallelOptions::describe(Schema<DataParallelOptions>& schema) { describe_scale_lr(schema, "replicas"); }
+
+DataParallel::DataParallel(const Options& options)
+    : options_(options),
+      launcher_(std::make_unique<InProcessLauncher>()),
       environment_(std::make_unique<LocalEnvironment>()),
       collective_(make_single_process_collective()) {}
 
@@ -64,6 +68,10 @@ StepOutput DataParallel::evaluate(const Batch& batch, StepPhases& phases) {
   if (replicas_ == nullptr) return phases.forward(batch);
   const ReplicaGroup::StepScope scope(*replicas_);
   return forward(batch, phases);
+}
+
+double DataParallel::learning_rate_scale() const {
+  return levin::learning_rate_scale(options_.scale_lr, std::ssize(devices_));
 }
 
 void DataParallel::teardown() { replicas_.reset(); }
