@@ -10,54 +10,66 @@
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 namespace levin {
 void AveragedWeights::reset() { *this = AveragedWeights(); }
 
-void AveragedWeights::bind(Module& module, Strategy& strategy) {
+void AveragedWeights::bind(Module& module, Strategy& strategy, bool use_buffers) {
   strategy_ = &strategy;
   names_.clear();
-  parameters_.clear();
+  live_.clear();
   beside_.clear();
-  for (auto& [name, parameter] : named_unique_parameters(module)) {
-    if (!parameter.is_floating_point()) continue;
+  std::unordered_set<const c10::TensorImpl*> parameters;
+  for (const auto& parameter : module.parameters()) parameters.insert(parameter.unsafeGetTensorImpl());
+  for (auto& [name, tensor] : named_tensors(module)) {
+    const bool is_parameter = parameters.contains(tensor.unsafeGetTensorImpl());
+    if (!tensor.is_floating_point() || !(is_parameter || use_buffers)) continue;
     names_.push_back(name);
-    parameters_.push_back(strategy.divided_model().local_shard(parameter));
+    live_.push_back(is_parameter ? strategy.divided_model().local_shard(tensor) : tensor);
   }
   const State loaded = strategy.divided_model().own_optimizer_state(std::exchange(loaded_, {}));
   if (loaded.is_null()) return;
   for (size_t i = 0; i < names_.size(); ++i) {
     const State* found = loaded.at("parameters").find(names_[i]);
     if (found == nullptr)
-      throw Error("checkpoint", fmt::format("the averaged weights lack the parameter '{}'; hint: they were saved with "
-                                            "another model",
-                                            names_[i]));
-    beside_.push_back(at::empty_like(parameters_[i].detach()));
+      throw Error("checkpoint",
+                  fmt::format("the averaged weights lack '{}'; hint: they were saved with another model, or "
+                              "another use_buffers",
+                              names_[i]));
+    beside_.push_back(at::empty_like(live_[i].detach()));
     copy_in_place(beside_.back(), found->at("value").as_tensor(), names_[i]);
   }
+  for (const auto& [name, value] : loaded.at("parameters").as_map())
+    if (std::find(names_.begin(), names_.end(), name) == names_.end())
+      throw Error("checkpoint",
+                  fmt::format("the averaged weights have '{}', which is not averaged; hint: they were saved "
+                              "with another model, or another use_buffers",
+                              name));
 }
 
 void AveragedWeights::update(double share) {
-  LEVIN_CHECK(!in_module_ && !parameters_.empty(), "the average is updated from training weights");
+  LEVIN_CHECK(!in_module_ && !live_.empty(), "the average is updated from training weights");
   const c10::InferenceMode ordinary(false);
   const at::NoGradGuard no_grad;
   if (beside_.empty()) {
-    for (const auto& parameter : parameters_) beside_.push_back(parameter.detach().clone());
+    for (const auto& parameter : live_) beside_.push_back(parameter.detach().clone());
     return;
   }
-  at::_foreach_lerp_(beside_, parameters_, share);
+  at::_foreach_lerp_(beside_, live_, share);
 }
 
 void AveragedWeights::exchange() {
   if (beside_.empty()) return;
-  LEVIN_CHECK(beside_.size() == parameters_.size(), "averaged weights are exchanged with a module that was bound");
+  LEVIN_CHECK(beside_.size() == live_.size(), "averaged weights are exchanged with a module that was bound");
   // The module's tensors keep their addresses: optimizers, reduction buckets and replicas refer to them.
   const c10::InferenceMode ordinary(false);
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < beside_.size(); ++i) {
-    const at::Tensor former = parameters_[i].detach().clone();
-    parameters_[i].copy_(beside_[i]);
+    const at::Tensor former = live_[i].detach().clone();
+    live_[i].copy_(beside_[i]);
     beside_[i].copy_(former);
   }
   in_module_ = !in_module_;

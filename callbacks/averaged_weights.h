@@ -12,22 +12,22 @@ namespace levin {
 class Module;
 class Strategy;
 
-/// A running average of a module's floating-point parameters, in their own types, kept beside the module; of this
-/// rank's parts of them where a strategy divides them. `exchange` swaps the two in place, so that the module computes
-/// with the average and its training weights wait here. All ranks do the same.
+/// A running average of a module's floating-point parameters, and buffers if wanted, in their own types, kept beside
+/// the module; of this rank's parts of them where a strategy divides them. `exchange` swaps the two in place, so that
+/// the module computes with the average and its training weights wait here. All ranks do the same.
 class AveragedWeights {
  public:
   /// There is no average, and no module.
   void reset();
   /// Works on this module from here on, as the strategy has set it up. Takes over what was loaded; throws levin::Error
-  /// when that is of other parameters.
-  void bind(Module& module, Strategy& strategy);
+  /// when that is of other parameters or buffers. `use_buffers`: buffers are averaged too.
+  void bind(Module& module, Strategy& strategy, bool use_buffers = false);
 
   /// Whether there is no average yet.
   bool empty() const { return beside_.empty() && loaded_.is_null(); }
   /// Whether the average is in the module and the training weights are here.
   bool in_module() const { return in_module_; }
-  /// Moves the average towards the module's parameters by this share of the difference, in one fused call. The first
+  /// Moves the average towards what the module has by this share of the difference, in one fused call. The first
   /// time the average becomes a copy of them.
   void update(double share);
   /// Swaps the average and the training weights; nothing happens while there is no average.
@@ -41,7 +41,7 @@ class AveragedWeights {
 
   /// What is kept here, and what the module has: for each name under `parameters` a map with the `value`.
   State beside() const { return placed(beside_); }
-  State of_module() const { return placed(parameters_); }
+  State of_module() const { return placed(live_); }
   /// What `beside` gave; it is taken over when a module is bound. `in_module`: whether it is the training weights.
   void load(const State& beside, bool in_module);
 
@@ -50,9 +50,9 @@ class AveragedWeights {
 
   Strategy* strategy_ = nullptr;
   std::vector<std::string> names_;
-  std::vector<at::Tensor> parameters_;  ///< what optimizers step in place of the module's
-  std::vector<at::Tensor> beside_;      ///< in the same order
-  State loaded_;                        ///< until a module is bound
+  std::vector<at::Tensor> live_;    ///< of parameters what optimizers step in their place
+  std::vector<at::Tensor> beside_;  ///< in the same order
+  State loaded_;                    ///< until a module is bound
   bool in_module_ = false;
 };
 

@@ -1,7 +1,10 @@
 #include <levin/callbacks/weight_averaging.h>
 
+#include <levin/core/base/error.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/trainer/trainer.h>
+
+#include <fmt/format.h>
 
 namespace levin {
 
@@ -17,6 +20,7 @@ void WeightAveragingOptions::describe(Schema<WeightAveragingOptions>& schema) {
       .field("update_starting_at_epoch", &O::update_starting_at_epoch,
              "epoch, counted from 0, from which on weights are averaged")
       .at_least(0);
+  schema.field("use_buffers", &O::use_buffers, "average floating-point buffers too, such as running statistics");
 }
 
 WeightAveraging::WeightAveraging(const Options& options) : options_(options) {
@@ -30,7 +34,11 @@ void WeightAveraging::setup(Trainer&, Module&, Stage stage) {
 }
 
 void WeightAveraging::on_fit_start(Trainer& trainer, Module& module) {
-  average_.bind(module, trainer.strategy());
+  if (options_.use_buffers && !trainer.strategy().outputs_everywhere())
+    throw ConfigError(fmt::format(
+        "weight_averaging.use_buffers does not work with strategy {}, whose ranks have different buffers; valid: false",
+        trainer.strategy().name()));
+  average_.bind(module, trainer.strategy(), options_.use_buffers);
   seen_steps_ = trainer.global_step();
   // A checkpoint's model has the average. A validation that was under way goes on with it.
   if (!validating_) average_.take_out_of_module();
@@ -50,10 +58,11 @@ void WeightAveraging::on_train_batch_end(Trainer& trainer, Module&, const StepOu
   if (step % options_.update_every_n_steps == 0) average_.update(1 - options_.decay);
 }
 
-void WeightAveraging::on_validation_start(Trainer& trainer, Module&) {
+void WeightAveraging::on_validation_start(Trainer& trainer, Module& module) {
   if (trainer.stage() != Stage::kFit || trainer.sanity_checking()) return;
   validating_ = true;
   average_.put_into_module();
+  if (options_.use_buffers) trainer.strategy().prepare_evaluation(module);  // each rank has averaged its own
 }
 
 void WeightAveraging::on_validation_end(Trainer& trainer, Module&) {

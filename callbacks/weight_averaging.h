@@ -13,13 +13,15 @@ struct WeightAveragingOptions {
   int64_t update_every_n_steps = 1;      ///< optimizer steps between updates
   int64_t update_starting_at_step = 0;   ///< 0-based optimizer step from which on weights are averaged
   int64_t update_starting_at_epoch = 0;  ///< likewise an epoch; both must have been reached
+  bool use_buffers = false;              ///< average floating-point buffers too; false: they are the module's own
 
   static void describe(Schema<WeightAveragingOptions>& schema);
 };
 
 /// Keeps an exponential moving average (EMA) of the weights (Polyak and Juditsky, 1992): average ← decay · average +
 /// (1 − decay) · weights. Validation, every checkpoint's model and the module after fit have the average; training goes
-/// on with its own weights, also after a resume. Buffers are the module's own throughout.
+/// on with its own weights, also after a resume. With `use_buffers` that holds for buffers of floating-point type too
+/// (of several ranks' those of rank 0); else they are the module's own throughout.
 class WeightAveraging final : public Callback {
  public:
   using Options = WeightAveragingOptions;

@@ -2,11 +2,14 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/strategies/learning_rate_scale.h>
 #include <levin/strategies/replicas/replica_group.h>
 
 namespace levin {
 
-DataParallel::DataParallel() = default;
+void DataParallelOptions::describe(Schema<DataParallelOptions>& schema) { describe_scale_lr(schema, "replicas"); }
+
+DataParallel::DataParallel(const Options& options) : options_(options) {}
 DataParallel::~DataParallel() = default;
 
 StrategyCapabilities DataParallel::capabilities() const {
@@ -50,6 +53,10 @@ StepOutput DataParallel::evaluate(const Batch& batch, StepPhases& phases) {
   if (replicas_ == nullptr) return phases.forward(batch);
   const ReplicaGroup::StepScope scope(*replicas_);
   return forward(batch, phases);
+}
+
+double DataParallel::learning_rate_scale() const {
+  return levin::learning_rate_scale(options_.scale_lr, std::ssize(devices_));
 }
 
 void DataParallel::teardown() { replicas_.reset(); }

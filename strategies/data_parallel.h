@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/schema.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/strategies/ranks/single_rank.h>
 
@@ -11,12 +12,19 @@ namespace levin {
 
 class ReplicaGroup;
 
+struct DataParallelOptions {
+  std::string scale_lr = "none";  ///< by the number of replicas: linear, sqrt or none
+
+  static void describe(Schema<DataParallelOptions>& schema);
+};
+
 /// One process, several devices: each batch is split over replicas of the module that run in parallel, and what they
 /// give is one output and one gradient, as if one device had the whole batch. On the CPU `devices: n` runs n replicas.
 /// BatchNorm takes its statistics from each part, and the running ones from the first.
 class DataParallel : public Strategy {
  public:
-  DataParallel();
+  using Options = DataParallelOptions;
+  explicit DataParallel(const Options& options = {});
   ~DataParallel() override;
 
   std::string name() const override { return "dp"; }
@@ -26,11 +34,13 @@ class DataParallel : public Strategy {
   void setup_module(Module& module) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;
   StepOutput evaluate(const Batch& batch, StepPhases& phases) override;
+  double learning_rate_scale() const override;
   void teardown() override;
 
  private:
   StepOutput forward(const Batch& batch, StepPhases& phases);
 
+  const Options options_;
   SingleRank rank_;
   std::vector<at::Device> devices_{at::Device(at::kCPU)};
   std::unique_ptr<ReplicaGroup> replicas_;  ///< nullptr on one device

@@ -46,7 +46,7 @@ Accuracy::Accuracy(const Options& options) : options_(options) {
 }
 
 Accuracy& Accuracy::update(const at::Tensor& predictions, const at::Tensor& labels) {
-  const UpdateScope scope;
+  const UpdateScope scope(*this);
   const auto pairs = detail::read_classes("Accuracy", predictions, labels, options_.num_classes, options_.top_k);
   ensure_device(pairs.labels.device());
   if (average_ == detail::Average::kMicro) {

@@ -97,7 +97,7 @@ void AurocOptions::describe(Schema<AurocOptions>& schema) {
 Auroc::Auroc(const Options& options) : options_(options) {
   schema_of<Options>().validate(options, "Auroc");
   if (is_binned()) {
-    const UpdateScope scope;
+    const OrdinaryTensors scope;
     thresholds_ = at::linspace(0, 1, options.thresholds, at::kFloat);
     const int64_t curves = is_binary() ? 1 : options.num_classes;
     add_state("bins", at::zeros({curves, 2, options.thresholds + 2}, at::kLong), Reduction::kSum);
@@ -129,7 +129,7 @@ void Auroc::check_input(const at::Tensor& scores, const at::Tensor& labels) cons
 }
 
 Auroc& Auroc::update(const at::Tensor& scores, const at::Tensor& labels) {
-  const UpdateScope scope;
+  const UpdateScope scope(*this);
   check_input(scores, labels);
   ensure_device(scores.device());
   const at::Tensor flat_labels = labels.reshape(-1).to(at::kLong);

@@ -179,10 +179,7 @@ void Collector::log(std::string_view name, double value, const LogOptions& optio
 
 void Collector::log(std::string_view name, Metric& metric, const LogOptions& options) {
   Slot& slot = slot_for(name, options);
-  // A metric's value is that of the epoch unless its options say otherwise.
-  if (!slot.metric.refers_to(metric) && !options.on_epoch.has_value())
-    slot.set_on(options.on_step.value_or(false), true);
-  slot.add_metric(metric);
+  slot.add_metric(metric, weight_of(options));
 }
 
 std::vector<Metric*> Collector::logged_metrics() const {

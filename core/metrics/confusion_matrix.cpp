@@ -30,7 +30,7 @@ ConfusionMatrix::ConfusionMatrix(const Options& options) : options_(options) {
 }
 
 ConfusionMatrix& ConfusionMatrix::update(const at::Tensor& predictions, const at::Tensor& labels) {
-  const UpdateScope scope;
+  const UpdateScope scope(*this);
   const auto pairs = detail::read_classes("ConfusionMatrix", predictions, labels, options_.num_classes);
   ensure_device(pairs.labels.device());
   const at::Tensor cells = pairs.labels * (options_.num_classes + 1) + pairs.predictions;

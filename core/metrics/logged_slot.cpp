@@ -97,21 +97,16 @@ SlotDescription SlotDescription::from_state(const State& state) {
 
 LoggedSlot::LoggedSlot(SlotDescription described) : description(std::move(described)) {
   short_name = description.short_name();
-  set_on(*description.options.on_step, *description.options.on_epoch);
+  const bool both = *description.options.on_step && *description.options.on_epoch;
+  step_name = short_name + (both ? "_step" : "");
+  epoch_name = short_name + (both ? "_epoch" : "");
   identify();
   clear();
 }
 
-void LoggedSlot::set_on(bool step, bool epoch) {
-  description.options.on_step = step;
-  description.options.on_epoch = epoch;
-  step_name = short_name + (step && epoch ? "_step" : "");
-  epoch_name = short_name + (step && epoch ? "_epoch" : "");
-}
-
 void LoggedSlot::identify() {
   const auto& options = description.options;
-  const int64_t combined = description.is_metric ? 1
+  const int64_t combined = description.is_metric ? 1 - 2 * static_cast<int64_t>(*options.sync_dist)
                            : *options.sync_dist  ? 2 + static_cast<int64_t>(options.reduce)
                                                  : 0;
   identity_ = mix_seed(XXH3_64bits(description.name.data(), description.name.size()),
@@ -134,6 +129,7 @@ void LoggedSlot::clear() {
   waiting_state = State();
   waiting_reductions = State();
   waiting_value.reset();
+  waiting_step_value.reset();
   stamp = -1;
   forget_reduced();
 }
@@ -175,8 +171,10 @@ void LoggedSlot::add_device(const at::Tensor& value, double weight) {
   forget_reduced();
 }
 
-void LoggedSlot::add_metric(Metric& logged) {
+void LoggedSlot::add_metric(Metric& logged, double weight) {
+  last_weight = weight;
   forget_reduced();
+  if (*description.options.on_step) logged.keep_last_update();
   const bool logged_before = std::exchange(metric_was_logged, true);
   if (metric.refers_to(logged)) return;
   if (logged_before) living_metric();
@@ -194,6 +192,7 @@ void LoggedSlot::add_metric(Metric& logged) {
   waiting_state = State();
   waiting_reductions = State();
   waiting_value.reset();
+  waiting_step_value.reset();
 }
 
 void LoggedSlot::log_again(int64_t at, double weight) {
@@ -209,14 +208,13 @@ std::array<double, 3> LoggedSlot::read() const {
   return {values[0], values[1], values[2]};
 }
 
-double LoggedSlot::computed_by(const Metric& computing) const {
-  const at::Tensor value = noting_errors([&] { return computing.compute(); },
-                                         [&](ErrorNotes& notes) {
-                                           if (notes.place.empty())
-                                             notes.place =
-                                                 fmt::format("compute of {}, the metric logged as '{}'",
-                                                             short_class_name(typeid(computing)), description.name);
-                                         });
+double LoggedSlot::computed_by(Metric& computing, std::vector<at::Tensor> states) const {
+  const auto compute = [&] { return states.empty() ? computing.compute() : computing.compute_from(std::move(states)); };
+  const at::Tensor value = noting_errors(compute, [&](ErrorNotes& notes) {
+    if (notes.place.empty())
+      notes.place = fmt::format("compute of {}, the metric logged as '{}'", short_class_name(typeid(computing)),
+                                description.name);
+  });
   if (value.numel() != 1)
     throw Error("log", fmt::format("the metric '{}' computes {} values; only one can be logged; hint: log them one by "
                                    "one at the epoch's end, or average over classes",
@@ -226,14 +224,14 @@ double LoggedSlot::computed_by(const Metric& computing) const {
 
 std::optional<double> LoggedSlot::step_value() const {
   if (reduced_step.known) return reduced_step.value;
-  if (const Metric* living = living_metric()) return computed_by(*living);
-  if (description.is_metric) return waiting_value;
+  if (Metric* living = living_metric()) return computed_by(*living, living->last_update());
+  if (description.is_metric) return waiting_step_value;
   return read()[0];
 }
 
 std::optional<double> LoggedSlot::epoch_value() const {
   if (reduced_epoch.known) return reduced_epoch.value;
-  if (const Metric* living = living_metric()) return computed_by(*living);
+  if (Metric* living = living_metric()) return computed_by(*living);
   if (description.is_metric) return waiting_value;
   const auto [last, combined, weight] = read();
   if (weight == 0) return std::nullopt;
@@ -244,6 +242,7 @@ void LoggedSlot::end_metric() {
   Metric* const living = living_metric();
   if (living == nullptr) return;
   waiting_value = computed_by(*living);
+  if (*description.options.on_step) waiting_step_value = computed_by(*living, living->last_update());
   waiting_state = living->state_dict();
   waiting_reductions = State::map();
   for (const auto& state : living->states()) waiting_reductions[state.name] = static_cast<int64_t>(state.reduction);
@@ -251,12 +250,16 @@ void LoggedSlot::end_metric() {
   ended_metric = std::exchange(metric, {});
 }
 
-std::vector<LoggedSlot::MetricState> LoggedSlot::metric_states() const {
+std::vector<LoggedSlot::MetricState> LoggedSlot::metric_states(Over over) const {
   std::vector<MetricState> states;
   if (const Metric* living = living_metric()) {
     for (const auto& state : living->states()) states.push_back({state.name, state.reduction, state.value});
+    if (over == Over::kStep) {
+      const auto last = living->last_update();
+      for (size_t i = 0; i < last.size(); ++i) states[i].value = last[i];
+    }
     std::sort(states.begin(), states.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
-  } else if (!waiting_state.is_null()) {
+  } else if (over == Over::kEpoch && !waiting_state.is_null()) {
     for (const auto& [name, state] : waiting_state.as_map())
       states.push_back({name, static_cast<Reduction>(waiting_reductions.at(name).as_int()), state.as_tensor()});
   }
@@ -271,11 +274,14 @@ State LoggedSlot::state_dict() const {
     return item;
   }
   State reductions = State::map();
-  for (const MetricState& state : metric_states()) reductions[state.name] = static_cast<int64_t>(state.reduction);
+  for (const MetricState& state : metric_states(Over::kEpoch))
+    reductions[state.name] = static_cast<int64_t>(state.reduction);
   const Metric* living = living_metric();
   item["metric"] = living != nullptr ? living->state_dict() : waiting_state;
   item["reductions"] = std::move(reductions);
   if (const auto value = epoch_value()) item["computed"] = *value;
+  if (*description.options.on_step)
+    if (const auto value = step_value()) item["step_computed"] = *value;
   return item;
 }
 
@@ -288,6 +294,7 @@ void LoggedSlot::load_state_dict(const State& state) {
   waiting_state = state.at("metric");
   waiting_reductions = state.at("reductions");
   if (const State* computed = state.find("computed")) waiting_value = computed->as_double();
+  if (const State* computed = state.find("step_computed")) waiting_step_value = computed->as_double();
 }
 
 }  // namespace levin::metrics::detail

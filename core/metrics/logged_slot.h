@@ -16,6 +16,8 @@
 
 namespace levin::metrics::detail {
 
+enum class Over { kStep, kEpoch };
+
 /// The value of `reduce` over nothing.
 double empty_value(LogReduce reduce);
 /// Adds to what `reduce` has of other values; for a mean, both are sums.
@@ -37,7 +39,9 @@ struct SlotDescription {
   static SlotDescription from_state(const State& state);
 
   /// Whether its values are combined over ranks.
-  bool is_reduced() const { return (is_metric || *options.sync_dist) && !options.rank_zero_only; }
+  bool is_reduced(Over over) const {
+    return (*options.sync_dist || (is_metric && over == Over::kEpoch)) && !options.rank_zero_only;
+  }
 };
 
 /// One name behind `log()`: its last value, weighted sum and weight, or its metric; all of this rank alone. What came
@@ -50,10 +54,9 @@ struct LoggedSlot {
   void add_host(double value, double weight);
   void add_device(const at::Tensor& value, double weight);
   /// Throws levin::Error when the one logged before in this epoch is gone.
-  void add_metric(Metric& logged);
+  void add_metric(Metric& logged, double weight);
   /// The host's part of a log whose values a recorded graph adds.
   void log_again(int64_t at, double weight);
-  void set_on(bool step, bool epoch);
 
   /// {last, combined, weight} on the host.
   std::array<double, 3> read() const;
@@ -69,14 +72,17 @@ struct LoggedSlot {
     Reduction reduction;
     at::Tensor value;
   };
-  /// By name, of the metric or of what waits for it; empty where there is nothing.
-  std::vector<MetricState> metric_states() const;
+  /// By name, of the metric or of what waits for it; empty where there is nothing. Over the step of the metric's last
+  /// update.
+  std::vector<MetricState> metric_states(Over over) const;
   /// The metric that was logged, or nullptr. Throws levin::Error when it is gone.
   Metric* living_metric() const { return metric.get(description.name); }
   /// The object that can compute, though its present state may be another loader's; nullptr where none is known yet.
   Metric* computing_metric() const { return (metric ? metric : ended_metric).get(description.name); }
-  /// The value of a metric, which must be one number.
-  double computed_by(const Metric& computing) const;
+  /// The value of a metric, which must be one number, from other states where they are given.
+  double computed_by(Metric& computing, std::vector<at::Tensor> states = {}) const;
+  /// What the metric computed before its state waited.
+  std::optional<double> waiting(Over over) const { return over == Over::kStep ? waiting_step_value : waiting_value; }
 
   State state_dict() const;
   void load_state_dict(const State& state);
@@ -101,6 +107,7 @@ struct LoggedSlot {
   State waiting_state;                  ///< a metric's state, restored or put aside
   State waiting_reductions;             ///< how it is combined, by name
   std::optional<double> waiting_value;  ///< what the metric computed from it
+  std::optional<double> waiting_step_value;
 
   /// Over ranks; forgotten when the name is logged again.
   struct Reduced {

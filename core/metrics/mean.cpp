@@ -22,7 +22,7 @@ Mean::Mean() {
 }
 
 Mean& Mean::update(const at::Tensor& value, double weight) {
-  const UpdateScope scope;
+  const UpdateScope scope(*this);
   ensure_device(value.device());
   state(kTotal).add_(value.sum(at::kDouble), weight);
   state(kWeight).add_(weight * static_cast<double>(value.numel()));
@@ -30,7 +30,7 @@ Mean& Mean::update(const at::Tensor& value, double weight) {
 }
 
 Mean& Mean::update(const at::Tensor& value, const at::Tensor& weight) {
-  const UpdateScope scope;
+  const UpdateScope scope(*this);
   if (!at::is_expandable_to(weight.sizes(), value.sizes()))
     throw Error("metrics",
                 fmt::format("Mean: weights do not fit the values; got values {} and weights {}; valid: weights "
@@ -45,7 +45,7 @@ Mean& Mean::update(const at::Tensor& value, const at::Tensor& weight) {
 }
 
 Mean& Mean::update(double value, double weight) {
-  const UpdateScope scope;
+  const UpdateScope scope(*this);
   state(kTotal).add_(value * weight);
   state(kWeight).add_(weight);
   return *this;

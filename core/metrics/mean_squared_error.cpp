@@ -34,7 +34,7 @@ MeanSquaredError::MeanSquaredError(const Options& options) : options_(options) {
 }
 
 MeanSquaredError& MeanSquaredError::update(const at::Tensor& predictions, const at::Tensor& targets) {
-  const UpdateScope scope;
+  const UpdateScope scope(*this);
   if (predictions.sizes() != targets.sizes())
     throw Error("metrics", fmt::format("MeanSquaredError: predictions and targets do not fit; got predictions {} and "
                                        "targets {}; valid: one shape; hint: squeeze(1) or view_as",

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <memory>
 #include <typeinfo>
 #include <utility>
@@ -30,8 +31,79 @@ std::string describe(const at::Tensor& tensor) { return c10::str(tensor.sizes(),
 
 }  // namespace
 
+Metric::UpdateScope::UpdateScope(Metric& metric)
+    : metric_(metric.last_update_.empty() || metric.updating_ ? nullptr : &metric),
+      exceptions_(std::uncaught_exceptions()) {
+  if (metric_ != nullptr) metric_->begin_update();
+}
+
+Metric::UpdateScope::~UpdateScope() {
+  if (metric_ != nullptr) metric_->end_update(/*failed=*/std::uncaught_exceptions() > exceptions_);
+}
+
+void Metric::begin_update() {
+  updating_ = true;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    auto& state = states_[i];
+    auto& last = last_update_[i];
+    if (state.reduction == Reduction::kConcatenate) {
+      last.first_row = state.value.size(0);
+      continue;
+    }
+    last.whole = std::exchange(state.value, last.value);
+    state.value.copy_(state.initial);
+  }
+}
+
+void Metric::end_update(bool failed) {
+  updating_ = false;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    auto& state = states_[i];
+    auto& last = last_update_[i];
+    if (state.reduction == Reduction::kConcatenate) continue;
+    const at::Tensor added = std::exchange(state.value, std::exchange(last.whole, {}));
+    if (failed) continue;
+    if (!added.is_same(last.value)) last.value.copy_(added);  // the update put another tensor in its place
+    combine(i, state.value, last.value);
+  }
+}
+
+void Metric::keep_last_update() {
+  if (!last_update_.empty()) return;
+  const OrdinaryTensors scope;
+  for (const auto& state : states_)
+    last_update_.push_back({.value = state.reduction == Reduction::kConcatenate ? at::Tensor() : state.value.clone()});
+}
+
+std::vector<at::Tensor> Metric::last_update() const {
+  std::vector<at::Tensor> values;
+  for (size_t i = 0; i < last_update_.size(); ++i) {
+    const at::Tensor& value = states_[i].value;
+    const auto& last = last_update_[i];
+    values.push_back(states_[i].reduction == Reduction::kConcatenate ? value.slice(0, last.first_row) : last.value);
+  }
+  return values;
+}
+
+at::Tensor Metric::compute_from(std::vector<at::Tensor> values) {
+  struct Lent {
+    Lent(std::vector<StateTensor>& own, std::vector<at::Tensor>& lent) : states(own), others(lent) { swap(); }
+    ~Lent() { swap(); }
+    Lent(const Lent&) = delete;
+    Lent& operator=(const Lent&) = delete;
+    void swap() {
+      for (size_t i = 0; i < states.size(); ++i) std::swap(states[i].value, others[i]);
+    }
+    std::vector<StateTensor>& states;
+    std::vector<at::Tensor>& others;
+  };
+  LEVIN_CHECK(values.size() == states_.size(), "a value for each state");
+  const Lent lent(states_, values);
+  return compute();
+}
+
 size_t Metric::add_state(std::string name, const at::Tensor& initial, Reduction reduction) {
-  const UpdateScope scope;
+  const OrdinaryTensors scope;
   LEVIN_CHECK(reduction != Reduction::kConcatenate || (initial.dim() > 0 && initial.size(0) == 0),
               "a state that is concatenated starts without rows");
   states_.push_back(
@@ -43,14 +115,18 @@ size_t Metric::add_state(std::string name, const at::Tensor& initial, Reduction 
 void Metric::ensure_device(const at::Device& device) {
   for (auto& state : states_) {
     if (state.value.device() == device) continue;
-    const UpdateScope scope;
+    const OrdinaryTensors scope;
     state.value = state.value.to(device);
     state.initial = state.initial.to(device);
+    if (last_update_.empty() || state.reduction == Reduction::kConcatenate) continue;
+    auto& last = last_update_[static_cast<size_t>(&state - states_.data())];
+    last.value = updating_ ? state.value : last.value.to(device);
+    if (updating_) last.whole = last.whole.to(device);
   }
 }
 
 void Metric::append_rows(size_t index, const at::Tensor& rows) {
-  const UpdateScope scope;
+  const OrdinaryTensors scope;
   at::Tensor& value = states_[index].value;
   at::Tensor& buffer = row_buffers_[index];
   LEVIN_CHECK(rows.dim() == value.dim() && rows.sizes().slice(1) == value.sizes().slice(1), "rows of another shape");
@@ -70,12 +146,22 @@ void Metric::append_rows(size_t index, const at::Tensor& rows) {
 }
 
 void Metric::reset() {
-  const UpdateScope scope;
+  const OrdinaryTensors scope;
   for (auto& state : states_) {
     if (state.reduction == Reduction::kConcatenate)
       state.value = state.value.narrow(0, 0, 0);
     else
       state.value.copy_(state.initial);
+  }
+  forget_last_update();
+}
+
+void Metric::forget_last_update() {
+  for (size_t i = 0; i < last_update_.size(); ++i) {
+    if (states_[i].reduction == Reduction::kConcatenate)
+      last_update_[i].first_row = states_[i].value.size(0);
+    else
+      last_update_[i].value.copy_(states_[i].initial);
   }
 }
 
@@ -86,7 +172,7 @@ void Metric::merge_from(const Metric& other) {
 }
 
 void Metric::merge_state(const State& saved) {
-  const UpdateScope scope;
+  const OrdinaryTensors scope;
   for (const auto& state : states_) {
     const at::Tensor& other = saved.at(state.name).as_tensor();
     if (!fits(state, other))
@@ -94,11 +180,15 @@ void Metric::merge_state(const State& saved) {
                                          "both metrics need the same options",
                                          state.name, describe(other), describe(state.value)));
   }
-  for (size_t i = 0; i < states_.size(); ++i) combine(i, saved.at(states_[i].name).as_tensor());
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const at::Tensor& other = saved.at(states_[i].name).as_tensor();
+    combine(i, states_[i].value, other);
+    if (!last_update_.empty() && states_[i].reduction != Reduction::kConcatenate)
+      combine(i, last_update_[i].value, other);
+  }
 }
 
-void Metric::combine(size_t index, const at::Tensor& other) {
-  at::Tensor& value = states_[index].value;
+void Metric::combine(size_t index, at::Tensor& value, const at::Tensor& other) {
   const at::Tensor theirs = other.to(value.device());
   switch (states_[index].reduction) {
     case Reduction::kSum:
@@ -122,7 +212,7 @@ std::weak_ptr<const void> Metric::lifetime() {
 }
 
 State Metric::state_dict() const {
-  const UpdateScope scope;
+  const OrdinaryTensors scope;
   State result = State::map();
   for (const auto& state : states_)
     result[state.name] = TensorLeaf{.value = state.value.clone(), .placement = {.kind = Placement::Kind::kRankLocal}};
@@ -130,7 +220,7 @@ State Metric::state_dict() const {
 }
 
 void Metric::load_state_dict(const State& saved) {
-  const UpdateScope scope;
+  const OrdinaryTensors scope;
   for (auto& state : states_) {
     const at::Tensor& value = saved.at(state.name).as_tensor();
     if (state.reduction != Reduction::kConcatenate) {
@@ -144,6 +234,7 @@ void Metric::load_state_dict(const State& saved) {
                               state.name, describe(value), describe(state.initial)));
     state.value = value.to(state.value.device(), value.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
   }
+  forget_last_update();
 }
 
 }  // namespace levin::metrics

@@ -7,6 +7,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,6 +47,16 @@ class Metric : public Stateful {
   /// The same with what `state_dict` gave of such an object.
   void merge_state(const State& saved);
 
+  /// From here on the metric keeps what its latest update added as well, at the cost of two operations a state and
+  /// update. Until the next update that is all that it has seen. The trainer asks for it where a metric is logged on
+  /// the step.
+  void keep_last_update();
+  /// The states, in the order of `states`, of what the latest update added and what was merged since; empty where
+  /// nothing keeps them.
+  std::vector<at::Tensor> last_update() const;
+  /// What compute() gives of other states, in the order of `states`. Its own stay what they are.
+  at::Tensor compute_from(std::vector<at::Tensor> values);
+
   /// The tensors to reduce over ranks before compute(); the trainer does it by itself for logged metrics.
   std::vector<StateTensor>& states() { return states_; }
   const std::vector<StateTensor>& states() const { return states_; }
@@ -59,11 +70,25 @@ class Metric : public Stateful {
   std::weak_ptr<const void> lifetime();
 
  protected:
-  /// Every `update` opens one first: state stays made of ordinary tensors without gradients, whether an update
-  /// comes under inference mode or outside it. (What is made under inference mode cannot be changed outside.)
-  class UpdateScope {
+  /// State is made of ordinary tensors without gradients, whether an update comes under inference mode or outside it.
+  /// (What is made under inference mode cannot be changed outside.)
+  class OrdinaryTensors {
     c10::InferenceMode ordinary_tensors_{false};
     c10::NoGradGuard no_grad_;
+  };
+  /// Every `update` opens one of *this first: while it lives, states are ordinary tensors, and where the metric keeps
+  /// its last update they begin afresh; what an update that throws has added is left out then.
+  class UpdateScope {
+   public:
+    explicit UpdateScope(Metric& metric);
+    ~UpdateScope();
+    UpdateScope(const UpdateScope&) = delete;
+    UpdateScope& operator=(const UpdateScope&) = delete;
+
+   private:
+    OrdinaryTensors ordinary_;
+    Metric* metric_;  ///< nullptr where there is nothing to keep, or within another scope
+    int exceptions_;
   };
 
   /// Declares a state tensor; returns its index for `state`. For kConcatenate, `initial` has no rows yet and says the
@@ -77,9 +102,21 @@ class Metric : public Stateful {
   void append_rows(size_t index, const at::Tensor& rows);
 
  private:
-  void combine(size_t index, const at::Tensor& other);
+  void combine(size_t index, at::Tensor& value, const at::Tensor& other);
+  void forget_last_update();
+  void begin_update();
+  void end_update(bool failed);
+
+  /// What the last update added to a state.
+  struct LastUpdate {
+    at::Tensor value;       ///< at a fixed address; during an update the state itself. Undefined for kConcatenate
+    at::Tensor whole;       ///< the state, during an update
+    int64_t first_row = 0;  ///< of kConcatenate
+  };
 
   std::vector<StateTensor> states_;
+  std::vector<LastUpdate> last_update_;  ///< as `states_`; empty while it is not kept
+  bool updating_ = false;
   /// The memory behind a kConcatenate state, with room for rows to come; undefined for the others.
   std::vector<at::Tensor> row_buffers_;
 

@@ -28,7 +28,7 @@ Perplexity::Perplexity(const Options& options) : options_(options) {
 }
 
 Perplexity& Perplexity::update(const at::Tensor& logits, const at::Tensor& targets) {
-  const UpdateScope scope;
+  const UpdateScope scope(*this);
   if (!logits.is_floating_point() || !at::isIntegralType(targets.scalar_type(), /*includeBool=*/false) ||
       logits.dim() < 2 || logits.sizes().slice(0, logits.dim() - 1) != targets.sizes())
     throw Error("metrics",

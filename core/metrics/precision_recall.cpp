@@ -20,7 +20,7 @@ ClassScoreMetric::ClassScoreMetric(const char* name, const Options& options, det
 }
 
 ClassScoreMetric& ClassScoreMetric::update(const at::Tensor& predictions, const at::Tensor& labels) {
-  const UpdateScope scope;
+  const UpdateScope scope(*this);
   const auto pairs = detail::read_classes(name_, predictions, labels, options_.num_classes);
   ensure_device(pairs.labels.device());
   detail::add_class_counts(state(kClassCounts), pairs);

@@ -11,7 +11,7 @@ namespace levin::metrics {
 
 struct ClassScoreOptions {
   int64_t num_classes = 0;        ///< must be set
-  std::string average = "macro";  ///< micro: over samples; macro, weighted: mean over classes; none: one value a class
+  std::string average = "micro";  ///< micro: over samples; macro, weighted: mean over classes; none: one value a class
 
   static void describe(Schema<ClassScoreOptions>& schema);
 };

@@ -72,7 +72,7 @@ std::string words_for(const std::vector<size_t>& ranks) {
 }
 
 std::string words_for(const SlotDescription& description) {
-  if (description.is_metric) return "a metric";
+  if (description.is_metric) return *description.options.sync_dist ? "a metric with sync_dist" : "a metric";
   if (!*description.options.sync_dist) return "a value of each rank";
   static constexpr const char* kReductions[] = {"mean", "sum", "min", "max"};
   return fmt::format("the {} over ranks", kReductions[static_cast<size_t>(description.options.reduce)]);
@@ -149,26 +149,6 @@ at::Tensor combined(Reduction reduction, const std::vector<at::Tensor>& of_ranks
   return result;
 }
 
-/// Lends other states to a metric; the metric gets its own tensors back, at their addresses.
-class LentStates {
- public:
-  LentStates(Metric& metric, const std::map<std::string, at::Tensor>& lent) : metric_(metric) {
-    for (const auto& state : metric.states()) other_.push_back(lent.at(state.name).to(state.value.device()));
-    swap();
-  }
-  ~LentStates() { swap(); }
-  LentStates(const LentStates&) = delete;
-  LentStates& operator=(const LentStates&) = delete;
-
- private:
-  void swap() {
-    for (size_t i = 0; i < other_.size(); ++i) std::swap(metric_.states()[i].value, other_[i]);
-  }
-
-  Metric& metric_;
-  std::vector<at::Tensor> other_;
-};
-
 /// What a rank says of a metric before its states.
 struct MetricHeader {
   int64_t signature;
@@ -196,7 +176,7 @@ void SlotReduction::exchange(std::span<LoggedSlot* const> slots, bool is_complet
   auto names = static_cast<uint64_t>(over_);
   for (const LoggedSlot* slot : slots_) {
     names = mix_seed(names, slot->identity());
-    if (!slot->description.is_reduced()) continue;
+    if (!slot->description.is_reduced(over_)) continue;
     if (slot->description.is_metric) {
       write_metric(*slot);
       continue;
@@ -209,16 +189,20 @@ void SlotReduction::exchange(std::span<LoggedSlot* const> slots, bool is_complet
 }
 
 void SlotReduction::write_metric(const LoggedSlot& slot) {
-  const auto states = slot.metric_states();
+  const auto states = slot.metric_states(over_);
   const bool can_compute = slot.computing_metric() != nullptr;
-  exchange_.write(states.empty() && !can_compute ? int64_t{0} : signature_of(states));
+  // A rank without a batch has the states of an earlier step.
+  const bool has_part = over_ == Over::kEpoch || slot.last_weight != 0;
+  const bool contributes = has_part && (can_compute || !states.empty());
+  exchange_.write(contributes ? signature_of(states) : int64_t{0});
   const size_t words_at = exchange_.size();
   exchange_.write(int64_t{0});
   exchange_.write(int64_t{can_compute});
-  exchange_.write(int64_t{slot.waiting_value.has_value()});
-  exchange_.write(slot.waiting_value.value_or(0));
+  exchange_.write(int64_t{slot.waiting(over_).has_value()});
+  exchange_.write(slot.waiting(over_).value_or(0));
   const size_t states_at = exchange_.size();
-  for (const auto& state : states) write_tensor(exchange_, state);
+  if (contributes)
+    for (const auto& state : states) write_tensor(exchange_, state);
   exchange_.overwrite(words_at, static_cast<int64_t>(exchange_.size() - states_at));
 }
 
@@ -277,7 +261,7 @@ void SlotReduction::finish() {
   std::vector<WordReader> ranks;
   for (const auto& part : exchange_.parts()) ranks.emplace_back(part.words);
   for (LoggedSlot* slot : slots_) {
-    if (!slot->description.is_reduced()) continue;
+    if (!slot->description.is_reduced(over_)) continue;
     if (slot->description.is_metric)
       reduce_metric(*slot, ranks);
     else
@@ -329,18 +313,20 @@ void SlotReduction::reduce_metric(LoggedSlot& slot, std::span<WordReader> ranks)
     result.value = agreed_value(waiting_values);
     return;
   }
+  if (contributions.empty()) return;
   if (computing.size() < ranks.size()) values_to_pass_.push_back({&slot, computing.front()});
   Metric* const metric = slot.computing_metric();
   if (metric == nullptr) return;
 
-  std::map<std::string, at::Tensor> states;
-  for (const auto& state : slot.metric_states()) {
+  std::map<std::string, at::Tensor> by_name;
+  for (const auto& state : slot.metric_states(over_)) {
     std::vector<at::Tensor> of_ranks;
     for (auto& [rank, reader] : contributions) of_ranks.push_back(read_tensor(reader, state));
-    states[state.name] = combined(state.reduction, of_ranks);
+    by_name[state.name] = combined(state.reduction, of_ranks);
   }
-  const LentStates lent(*metric, states);
-  result.value = slot.computed_by(*metric);
+  std::vector<at::Tensor> states;
+  for (const auto& state : metric->states()) states.push_back(by_name.at(state.name).to(state.value.device()));
+  result.value = slot.computed_by(*metric, std::move(states));
 }
 
 void SlotReduction::pass_values() {

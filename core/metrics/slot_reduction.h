@@ -11,8 +11,6 @@
 
 namespace levin::metrics::detail {
 
-enum class Over { kStep, kEpoch };
-
 /// One reduction of logged names over ranks. Every rank calls the same methods; all of them see what all ranks said and
 /// combine it in rank order, so that they come to the same result, and to the same error.
 class SlotReduction {

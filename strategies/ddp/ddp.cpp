@@ -6,6 +6,7 @@
 #include <levin/strategies/ddp/communication_hooks.h>
 #include <levin/strategies/ddp/gradient_reducer.h>
 #include <levin/strategies/ddp/sync_batch_norm.h>
+#include <levin/strategies/learning_rate_scale.h>
 #include <levin/strategies/ranks/model_agreement.h>
 
 #include <c10/util/Exception.h>
@@ -14,7 +15,6 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
 
 namespace levin {
@@ -54,8 +54,7 @@ void DdpOptions::describe(Schema<DdpOptions>& schema) {
              "gradients travel in half the bytes, as float16 or bfloat16")
       .one_of(gradient_compressions());
   describe_rank_options(schema);
-  schema.field("scale_lr", &O::scale_lr, "multiply learning rates by the number of ranks, or by its square root")
-      .one_of({"none", "linear", "sqrt"});
+  describe_scale_lr(schema, "ranks");
 }
 
 Ddp::Ddp(const Options& options) : RankedStrategy("ddp", rank_options(options)), options_(options) {}
@@ -179,9 +178,7 @@ void Ddp::manual_backward(const at::Tensor& loss, const BackwardOptions& options
 }
 
 double Ddp::learning_rate_scale() const {
-  const auto count = static_cast<double>(rank_group().world_size());
-  if (options_.scale_lr == "linear") return count;
-  return options_.scale_lr == "sqrt" ? std::sqrt(count) : 1;
+  return levin::learning_rate_scale(options_.scale_lr, rank_group().world_size());
 }
 
 }  // namespace levin

@@ -6,6 +6,7 @@
 #include <levin/core/optim/optimizer_state.h>
 #include <levin/core/optim/parameter_names.h>
 #include <levin/strategies/ddp/communication_hooks.h>
+#include <levin/strategies/learning_rate_scale.h>
 
 #include <torch/optim/optimizer.h>
 
@@ -33,8 +34,7 @@ void HorovodOptions::describe(Schema<HorovodOptions>& schema) {
   schema.field("cycle_time", &O::cycle_time, "accepted; gradients are sent as soon as a bucket is full").at_least(0);
   schema.field("compression", &O::compression, "gradients travel as float16 or bfloat16")
       .one_of(gradient_compressions());
-  schema.field("scale_lr", &O::scale_lr, "multiply learning rates by the number of ranks, or by its square root")
-      .one_of({"none", "linear", "sqrt"});
+  describe_scale_lr(schema, "ranks");
   schema
       .field("backend", &O::backend, "what carries tensors; auto: nccl for CUDA, shared_memory on one host, else gloo")
       .one_of({"auto", "gloo", "nccl", "shared_memory"});

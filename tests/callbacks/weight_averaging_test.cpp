@@ -2,6 +2,8 @@
 
 #include "strategy_training.h"
 
+#include <gmock/gmock-matchers.h>
+
 namespace levin {
 namespace {
 
@@ -101,6 +103,50 @@ TEST_P(WeightAveragingRuns, HaveTheAverageAsTheModelOfACheckpoint) {
   EXPECT_TRUE(identical(buffers_of(*loaded), statistics));
 }
 
+/// Parameters and buffers of floating-point type.
+Tensors averaged(const Module& module) {
+  Tensors tensors = weights(module);
+  for (const auto& buffer : buffers_of(module))
+    if (buffer.is_floating_point()) tensors.push_back(buffer);
+  return tensors;
+}
+
+TEST_P(WeightAveragingRuns, AverageBuffersToo) {
+  HandAverage expected(0.8);
+  Tensors training;
+  int64_t batches = 0;
+  const std::string folder = fresh_folder("ema_buffers");
+  Plan plan{.callback = "{weight_averaging: {decay: 0.8, use_buffers: true}}"};
+  plan.watch.on_train_batch_end = [&](Trainer& trainer, Module& module, const StepOutput&, const Batch&, int64_t) {
+    if (!trainer.is_global_zero()) return;
+    training = averaged(module);
+    expected.update(training);
+    ++batches;
+  };
+  plan.watch.on_validation_epoch_start = [&](Trainer& trainer, Module& module) {
+    if (trainer.is_global_zero()) expect_close(averaged(module), expected.value, "in validation");
+  };
+  plan.watch.on_train_epoch_end = [&](Trainer& trainer, Module& module) {
+    if (trainer.is_global_zero()) {
+      EXPECT_TRUE(identical(averaged(module), training)) << "after validation";
+    }
+    trainer.save_checkpoint(folder + "/c");
+  };
+  const Outcome run = train(plan, GetParam());
+  expect_close(averaged(*run.module), expected.value, "after fit");
+  EXPECT_FALSE(identical(averaged(*run.module), training));
+  EXPECT_EQ(run.module->norm->num_batches_tracked.item<int64_t>(), batches) << "whole numbers are not averaged";
+  expect_close(averaged(*load_from_checkpoint<BodyAndHead>(folder + "/c")), expected.value, "in the checkpoint");
+}
+
+TEST_P(WeightAveragingRuns, ResumeToTheBitWithBuffers) {
+  expect_resumes_everywhere({.net = {.dropout = 0.2},
+                             .callback = "{weight_averaging: {decay: 0.7, use_buffers: true}}",
+                             .epochs = 3,
+                             .change = [](TrainerOptions& options) { options.val_check_interval = 2; }},
+                            GetParam(), GetParam().count == 1 ? 3 : 6);
+}
+
 INSTANTIATE_TEST_SUITE_P(OnEveryStrategy, WeightAveragingRuns, testing::kEveryStrategy, testing::name_of_devices);
 
 TEST(WeightAveragingTest, StartsAndStepsWhenItIsTold) {
@@ -172,6 +218,29 @@ TEST(WeightAveragingTest, AFitAfterAFitStartsANewAverage) {
   EXPECT_TRUE(identical(weights(*module), first)) << "validate outside of fit swaps nothing";
   trainer.fit(module, testing::tiny_loader());
   expect_close(weights(*module), expected.value, "the second average");
+}
+
+TEST(WeightAveragingTest, ShardedRanksAverageBuffers) {
+  const Plan plan{.callback = "{weight_averaging: {decay: 0.8, use_buffers: true}}", .epochs = 2};
+  const Outcome expected = train(plan, {"ddp_threads", 2});
+  const Outcome sharded = train(plan, {"{name: sharded_threads, stage: 3}", 2});
+  expect_close(sharded.weights, expected.weights, "weights", 1e-4);
+  expect_close(sharded.buffers, expected.buffers, "buffers", 1e-4);
+}
+
+TEST(WeightAveragingTest, ACheckpointOfOtherBuffersIsRefused) {
+  const std::string folder = fresh_folder("ema_other_buffers");
+  Plan plan{.epochs = 1};
+  plan.watch.on_train_epoch_end = [&](Trainer& trainer, Module&) { trainer.save_checkpoint(folder + "/c"); };
+  const char* const with = "{weight_averaging: {use_buffers: true}}";
+  for (const auto& [saved, resumed] : {std::pair{with, "weight_averaging"}, std::pair{"weight_averaging", with}}) {
+    plan.callback = saved;
+    plan.epochs = 1;
+    train(plan, {});
+    plan.callback = resumed;
+    plan.epochs = 2;
+    EXPECT_THAT(testing::refusal_of([&] { train(plan, {}, folder + "/c"); }), ::testing::HasSubstr("use_buffers"));
+  }
 }
 
 TEST(WeightAveragingTest, RefusesOptionsOutOfRange) {

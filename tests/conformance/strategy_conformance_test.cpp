@@ -5,12 +5,16 @@
 #include <levin/core/base/error.h>
 #include <levin/core/data/joined_predictions.h>
 #include <levin/core/metrics/mean_squared_error.h>
+#include <levin/core/optim/optimizer_state.h>
+#include <levin/core/optim/parameter_names.h>
+#include <levin/core/optim/sgd.h>
 #include <levin/core/options/registries.h>
 #include <levin/loggers/csv_logger.h>
 
 #include <gmock/gmock-matchers.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <sstream>
 
@@ -33,11 +37,11 @@ class StrategyConformance : public ::testing::TestWithParam<StrategyCase> {
   /// What docs/extending.md says of it: gradients are each rank's own, and a checkpoint has no other momentum than rank
   /// 0's.
   bool is_local_sgd() const { return is("local_sgd"); }
-  bool has_processes() const { return is("ddp") || is("sharded") || is("pipeline"); }
+  bool has_processes() const { return is("ddp") || is("horovod") || is("sharded") || is("pipeline"); }
 };
 
-// Ranks of `ddp`, `sharded` and `pipeline` are further runs of this program: each runs the same tests in the same
-// order, and they meet in every fit. They stay as many as they are until the program ends, and none outlives the
+// Ranks of `ddp`, `horovod`, `sharded` and `pipeline` are further runs of this program: each runs the same tests in the
+// same order, and they meet in every fit. They stay as many as they are until the program ends, and none outlives the
 // mistake of one.
 [[maybe_unused]] const bool kHasLocalSgd = [] {
   registries().strategies.add<LocalSgd>("local_sgd");
@@ -345,6 +349,8 @@ INSTANTIATE_TEST_SUITE_P(Threads, StrategyConformance,
                                            StrategyCase{"ddp_threads", 4}),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(TwoProcesses, StrategyConformance, ::testing::Values(StrategyCase{"ddp", 2}), name_of);
+INSTANTIATE_TEST_SUITE_P(TwoHorovodProcesses, StrategyConformance,
+                         ::testing::Values(StrategyCase{"horovod", 2, 0, "scale_lr: none"}), name_of);
 INSTANTIATE_TEST_SUITE_P(FourProcesses, StrategyConformance, ::testing::Values(StrategyCase{"ddp", 4}), name_of);
 INSTANTIATE_TEST_SUITE_P(Forks, StrategyConformance,
                          ::testing::Values(StrategyCase{"ddp_spawn", 2}, StrategyCase{"ddp_spawn", 4}), name_of);
@@ -397,6 +403,70 @@ INSTANTIATE_TEST_SUITE_P(TwoPipelineProcesses, StrategyConformance,
                          ::testing::Values(StrategyCase{"pipeline", 2, 0, "schedule: 1f1b, micro_batches: 4"},
                                            StrategyCase{"pipeline", 2, 0, "schedule: zero_bubble, micro_batches: 4"}),
                          name_of);
+
+/// What multiplies learning rates by the number of ranks or replicas.
+class LearningRateScale : public StrategyConformance {
+ protected:
+  void expect_scaled_by(double factor, const std::string& option) {
+    const Outcome expected = train_on_one_device({.net = {.lr = 0.01 * factor}});
+    TrainingRun run{.net = {.lr = 0.01}};
+    run.configure = [&](TrainerOptions& options) {
+      options.strategy = Spec<Strategy>(Config::parse(GetParam().yaml(option), {}));
+    };
+    EXPECT_EQ(difference(train(run, GetParam()).weights, expected.weights, kSummationOrder), "") << option;
+  }
+};
+
+TEST_P(LearningRateScale, IsTheNumberItsRootOrOne) {
+  expect_scaled_by(GetParam().ranks, ", scale_lr: linear");
+  expect_scaled_by(std::sqrt(GetParam().ranks), ", scale_lr: sqrt");
+  expect_scaled_by(1, ", scale_lr: none");
+  expect_scaled_by(is("horovod") ? GetParam().ranks : 1, "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, LearningRateScale, ::testing::Values(StrategyCase{"ddp_threads", 4}), name_of);
+INSTANTIATE_TEST_SUITE_P(TwoProcesses, LearningRateScale, ::testing::Values(StrategyCase{"ddp", 2}), name_of);
+INSTANTIATE_TEST_SUITE_P(TwoHorovodProcesses, LearningRateScale, ::testing::Values(StrategyCase{"horovod", 2}),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Replicas, LearningRateScale, ::testing::Values(StrategyCase{"dp", 1}, StrategyCase{"dp", 3}),
+                         name_of);
+
+/// Its optimizer has another learning rate and another momentum on each rank.
+class UnlikeOptimizerNet : public Net {
+ public:
+  using Net::Net;
+  OptimizerConfigs configure_optimizers() override {
+    const int64_t rank = trainer().global_rank();
+    auto sgd = std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 1e-30, .momentum = 0.9});
+    for (auto& parameter : parameters()) parameter.mutable_grad() = at::full_like(parameter.detach(), 1.0 + rank);
+    sgd->step();  // makes momentum, and changes no weight
+    sgd->zero_grad();
+    sgd->param_groups()[0].options().set_lr(0.25 / (1.0 + rank));
+    return sgd;
+  }
+  void on_train_start() override {
+    auto& sgd = optimizer(0).optimizer();
+    const State state = optim::optimizer_state_dict(sgd, optim::ParameterNames(*this));
+    const at::Tensor momentum =
+        state.at("parameters").at("branch.weight").at("momentum_buffer").as_tensor().to(at::kDouble).flatten();
+    const at::Tensor rate = at::full({1}, sgd.param_groups()[0].options().get_lr(), at::kDouble);
+    seen = all_gather(at::cat({rate, momentum}));
+  }
+  at::Tensor seen;  ///< learning rate and momentum of each rank
+};
+
+TEST(HorovodConformance, OptimizersAreThoseOfRankZero) {
+  for (const char* strategy : {"horovod", "ddp"}) {
+    seed_everything(7);
+    const auto module = make<UnlikeOptimizerNet>();
+    Trainer trainer(trainer_options({.epochs = 1}, {strategy, 2}));
+    trainer.fit(module, DataLoader(tiny_dataset(16), {.global_batch_size = 8}));
+    const bool is_horovod = std::string(strategy) == "horovod";
+    EXPECT_TRUE(at::allclose(module->seen[0].slice(0, 1), at::ones({4}, at::kDouble))) << strategy;
+    EXPECT_EQ(module->seen[0].equal(module->seen[1]), is_horovod) << module->seen;
+    EXPECT_DOUBLE_EQ(module->seen[0][0].item<double>(), is_horovod ? 0.5 : 0.25) << "horovod scales it";
+  }
+}
 
 /// Builds a layer whose width depends on the rank.
 class UnlikeNet : public Net {

@@ -68,7 +68,7 @@ class Extremes : public Metric {
     add_state("rows", at::zeros({0, 3}, at::kByte), Reduction::kConcatenate);
   }
   Extremes& update(int64_t value) {
-    const UpdateScope scope;
+    const UpdateScope scope(*this);
     state(0).copy_(at::minimum(state(0), at::full({2}, value, at::kInt)));
     state(1).copy_(at::maximum(state(1), at::full({}, static_cast<float>(value))));
     append_rows(2, at::full({1, 3}, value, at::kByte));
@@ -182,24 +182,31 @@ TEST_P(CollectorSync, StepValuesAreWeightedByTheStepsBatches) {
   });
 }
 
-TEST_P(CollectorSync, MetricsOnTheStepAreThoseOfAllRanksSoFar) {
+TEST_P(CollectorSync, MetricsOnTheStepAreThoseOfTheBatch) {
   run_ranks(GetParam(), [&](ThreadCollective& collective) {
     Collector collector;
+    Mean own;
     Mean mean;
     double sum = 0;
     double weight = 0;
     for (int64_t step = 1; step < 4; ++step) {
+      const auto value = static_cast<double>(step * (collective.rank() + 1));
       collector.begin({.step_default = true});
-      collector.log("mean", mean.update(static_cast<double>(step * (collective.rank() + 1))), {.on_step = true});
-      for (int64_t rank = 0; rank < collective.world_size(); ++rank) {
-        sum += static_cast<double>(step * (rank + 1));
-        weight += 1;
-      }
+      collector.log("own", own.update(value), {});
+      collector.log("mean", mean.update(value), {.on_epoch = true, .sync_dist = true});
+      double step_sum = 0;
+      for (int64_t rank = 0; rank < collective.world_size(); ++rank) step_sum += static_cast<double>(step * (rank + 1));
+      const auto ranks = static_cast<double>(collective.world_size());
+      expect_values(step_values(collector), {{"own", value}, {"mean_step", value}});
       collector.synchronize_step(collective);
-      expect_values(step_values(collector), {{"mean_step", sum / weight}});
+      expect_values(step_values(collector), {{"own", value}, {"mean_step", step_sum / ranks}});
+      sum += step_sum;
+      weight += ranks;
     }
     collector.synchronize_epoch(collective);
     expect_values(epoch_values(collector), {{"mean_epoch", sum / weight}});
+    collector.reset();
+    EXPECT_TRUE(all_nan(own.compute()));
   });
 }
 
@@ -511,6 +518,21 @@ TEST(CollectorWithoutBatches, GetsNamesAndValuesFromTheOthers) {
         EXPECT_EQ(value.short_name, value.name == "mean_epoch" ? "mean" : value.name);
       });
       collector.reset();
+    }
+  });
+}
+
+TEST(CollectorWithoutBatches, AMetricOnTheStepIsThatOfTheRanksThatHaveOne) {
+  run_ranks(3, [](ThreadCollective& collective) {
+    Collector collector;
+    Mean mean;
+    for (int64_t step = 0; step < 2; ++step) {
+      const bool took_part = step == 0 || collective.rank() != 0;
+      collector.begin({.step_default = true});
+      if (took_part)
+        collector.log("mean", mean.update(static_cast<double>(10 * step + collective.rank())), {.sync_dist = true});
+      collector.synchronize_step(collective, took_part);
+      expect_values(step_values(collector), {{"mean", step == 0 ? 1 : 11.5}});
     }
   });
 }

@@ -159,6 +159,36 @@ TEST_P(EveryMetric, ContinuesFromItsStateBitForBit) {
     EXPECT_TRUE(at::equal(resumed->states()[i].value, straight->states()[i].value)) << resumed->states()[i].name;
 }
 
+TEST_P(EveryMetric, KeepsItsLastUpdateBesideTheWhole) {
+  auto metric = make();
+  EXPECT_TRUE(metric->last_update().empty());
+  update(*metric, 0, 20);
+  metric->keep_last_update();
+  const auto last = [&] { return metric->compute_from(metric->last_update()); };
+  const auto of = [&](int64_t first, int64_t end) {
+    auto batch = make();
+    update(*batch, first, end);
+    return batch->compute();
+  };
+  EXPECT_TRUE(at::equal(last(), of(0, 20)));
+  for (const auto& [first, end] : std::vector<std::pair<int64_t, int64_t>>{{20, 50}, {50, 81}, {81, kSamples}}) {
+    update(*metric, first, end);
+    EXPECT_TRUE(at::equal(last(), of(first, end)));
+    expect_equal(metric->compute(), of(0, end));
+  }
+  auto other = make();
+  update(*other, 0, 81);
+  metric->merge_from(*other);  // as of a replica, that has another part of the same batch
+  expect_equal(last(), expected());
+  metric->reset();
+  EXPECT_TRUE(all_nan(last()));
+  metric->load_state_dict(other->state_dict());
+  EXPECT_TRUE(all_nan(last()));
+  update(*metric, 81, kSamples);
+  EXPECT_TRUE(at::equal(last(), of(81, kSamples)));
+  expect_equal(metric->compute(), expected());
+}
+
 TEST_P(EveryMetric, ForgetsOnReset) {
   auto metric = make();
   update(*metric, 5, 60);
@@ -212,7 +242,7 @@ class Extrema : public Metric {
     add_state("values", at::zeros({0, 2}), Reduction::kConcatenate);
   }
   Extrema& update(const at::Tensor& values) {
-    const UpdateScope scope;
+    const UpdateScope scope(*this);
     ensure_device(values.device());
     state(0).copy_(at::minimum(state(0), values.min()));
     state(1).copy_(at::maximum(state(1), values.max()));
@@ -251,6 +281,30 @@ TEST(Metric, MergesASavedState) {
   EXPECT_EQ(b.compute().item<double>(), 8);
   EXPECT_EQ(b.values().size(0), 2);
   expect_error([&] { b.merge_state(State::map()); }, {"no entry 'low'"});
+}
+
+TEST(Metric, AnUpdateThatThrowsAddsNothing) {
+  Accuracy accuracy({.num_classes = 3});
+  accuracy.update(at::tensor({0L, 1L}), at::tensor({0L, 2L}));
+  accuracy.keep_last_update();
+  const void* address = accuracy.states()[0].value.data_ptr();
+  expect_error([&] { accuracy.update(at::tensor({0L}), at::tensor({0L, 1L})); }, {"Accuracy"});
+  EXPECT_EQ(accuracy.compute().item<double>(), 0.5);
+  EXPECT_EQ(accuracy.states()[0].value.data_ptr(), address);
+  accuracy.update(at::tensor({1L}), at::tensor({1L}));
+  EXPECT_EQ(accuracy.compute_from(accuracy.last_update()).item<double>(), 1);
+  EXPECT_DOUBLE_EQ(accuracy.compute().item<double>(), 2.0 / 3);
+}
+
+TEST(Metric, ALastUpdateOfExtremesAndRows) {
+  Extrema metric;
+  metric.update(at::tensor({1.0F, 9.0F}).reshape({1, 2}));
+  metric.keep_last_update();
+  metric.update(at::tensor({2.0F, 5.0F, 3.0F, 4.0F}).reshape({2, 2}));
+  EXPECT_EQ(metric.compute_from(metric.last_update()).item<double>(), 3);
+  EXPECT_EQ(metric.last_update()[2].size(0), 2);
+  EXPECT_EQ(metric.compute().item<double>(), 8);
+  EXPECT_EQ(metric.values().size(0), 3);
 }
 
 TEST(Metric, RefusesAStateThatDoesNotFit) {

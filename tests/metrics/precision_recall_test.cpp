@@ -35,6 +35,7 @@ TEST(PrecisionRecall, BinaryScoresAreThoseOfClassOne) {
 TEST(PrecisionRecall, ErrorsNameTheMetric) {
   expect_error([] { Precision({.num_classes = 3}).update(at::tensor({0L}), at::tensor({0L, 1L})); }, {"Precision: "});
   expect_error([] { Recall({.num_classes = 3}).update(at::tensor({0L}), at::tensor({5L})); }, {"Recall: ", "got 5"});
+  EXPECT_EQ(ClassScoreOptions().average, "micro");  // as torchmetrics.Precision(task="multiclass")
   expect_error([] { F1Score({.num_classes = 3, .average = "mean"}); }, {"F1Score.average", "mean"});
 }
 

@@ -541,7 +541,7 @@ TEST_F(DataParallelTest, ANameLoggedTwiceInAStepIsCombinedTwice) {
 
 TEST_F(DataParallelTest, MetricsOfReplicasAreMergedIntoTheModules) {
   Net::step = [](Net& net, const Batch& batch) {
-    net.log("mean", net.mean.update(batch["x"]));
+    net.log("mean", net.mean.update(batch["x"]), {.on_step = true, .on_epoch = true});
     return net.loss(batch);
   };
   Training run(3);
@@ -550,12 +550,14 @@ TEST_F(DataParallelTest, MetricsOfReplicasAreMergedIntoTheModules) {
   run.train(first);
   run.train(second);
   const double expected = at::cat({first["x"], second["x"]}).mean().item<double>();
-  EXPECT_NEAR(run.runtime.epoch().at("mean"), expected, 1e-6);
+  EXPECT_NEAR(run.runtime.epoch().at("mean_epoch"), expected, 1e-6);
   EXPECT_NEAR(run.module->mean.compute().item<double>(), expected, 1e-6);
+  EXPECT_NEAR(run.module->mean.compute_from(run.module->mean.last_update()).item<double>(),
+              second["x"].mean().item<double>(), 1e-6);
   // The next epoch starts with nothing left in any replica.
   run.runtime.collector.reset();
   run.train(second);
-  EXPECT_NEAR(run.runtime.epoch().at("mean"), second["x"].mean().item<double>(), 1e-6);
+  EXPECT_NEAR(run.runtime.epoch().at("mean_epoch"), second["x"].mean().item<double>(), 1e-6);
 }
 
 TEST_F(DataParallelTest, LogsBelongToTheModuleOutsideTheStep) {

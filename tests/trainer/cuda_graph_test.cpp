@@ -244,7 +244,7 @@ TEST(CudaGraph, MetricsThatChangeInPlace) {
   auto mean = std::make_shared<metrics::Mean>();
   const auto log_mean = [mean](CountingModule& module) {
     module.in_step = [mean](CountingModule& of) {
-      of.log("weight", mean->update(of.first()->weight.detach().abs().mean()), {});
+      of.log("weight", mean->update(of.first()->weight.detach().abs().mean()), {.on_epoch = true});
     };
   };
   expect_same({.module = log_mean}, kAll);
@@ -286,7 +286,7 @@ class ReplacingSum final : public metrics::Metric {
  public:
   ReplacingSum() { add_state("sum", at::zeros({}), metrics::Reduction::kSum); }
   ReplacingSum& update(const at::Tensor& value) {
-    const UpdateScope scope;
+    const UpdateScope scope(*this);
     state(0) = state(0) + value;
     return *this;
   }
@@ -296,7 +296,9 @@ class ReplacingSum final : public metrics::Metric {
 TEST(CudaGraph, MetricsThatReplaceTheirStateAreRefusedAndKeepIt) {
   const auto log_sum = [](CountingModule& module) {
     auto sum = std::make_shared<ReplacingSum>();
-    module.in_step = [sum](CountingModule& of) { of.log("sum", sum->update(of.first()->weight.detach().sum()), {}); };
+    module.in_step = [sum](CountingModule& of) {
+      of.log("sum", sum->update(of.first()->weight.detach().sum()), {.on_step = false, .on_epoch = true});
+    };
   };
   EXPECT_THAT(expect_same({.module = log_sum}, 0), HasSubstr("in the place of its state 'sum'"));
 }

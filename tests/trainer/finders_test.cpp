@@ -80,7 +80,7 @@ class Learner : public Module {
     if (too_large_ && options_.where == "backward") y = Hungry::apply(y);
     auto loss = torch::nn::functional::mse_loss(y, batch["y"]);
     log("loss", loss, {.on_step = true, .on_epoch = true, .sync_dist = true});
-    log("error", error_.update(y.detach(), batch["y"]));
+    log("error", error_.update(y.detach(), batch["y"]), {.on_epoch = true});
     if (!options_.manual) return loss;
     optimizer().zero_grad();
     manual_backward(loss);

@@ -139,6 +139,38 @@ TEST(Logging, AMetricIsComputedAndResetEveryEpoch) {
   EXPECT_EQ(values, (std::vector<double>{1.0, 0.0}));
 }
 
+TEST(Logging, AMetricOfATrainingStepIsThatOfItsBatch) {
+  class Measuring : public TinyModule {
+   public:
+    using TinyModule::TinyModule;
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      const auto labels = at::zeros({batch.size()}, at::kLong);
+      const auto predictions = at::full({batch.size()}, batch_idx % 2, at::kLong);
+      log("acc", accuracy_.update(predictions, labels));
+      log("both", both_.update(predictions, labels), {.on_epoch = true});
+      return TinyModule::training_step(batch, batch_idx);
+    }
+
+   private:
+    metrics::Accuracy accuracy_{{.num_classes = 2}};
+    metrics::Accuracy both_{{.num_classes = 2}};
+  };
+  Fixture fixture;
+  fixture.options.log_every_n_steps = 1;
+  fixture.options.max_epochs = 2;
+  Trainer trainer(fixture.options);
+  trainer.fit(make<Measuring>({}), tiny_loader(20));  // batches of 8, 8 and 4
+  std::vector<double> steps;
+  std::vector<double> epochs;
+  for (const auto& row : fixture.logger->rows) {
+    if (row.values.count("acc") > 0) steps.push_back(row.values.at("acc"));
+    if (row.values.count("acc") > 0) EXPECT_EQ(row.values.at("both_step"), row.values.at("acc"));
+    if (row.values.count("both_epoch") > 0) epochs.push_back(row.values.at("both_epoch"));
+  }
+  EXPECT_EQ(steps, (std::vector<double>{1, 0, 1, 1, 0, 1}));
+  EXPECT_EQ(epochs, (std::vector<double>{12.0 / 20, 12.0 / 20}));
+}
+
 TEST(Logging, SeveralLoadersGetASuffix) {
   Trainer trainer(quiet(1));
   const auto results = trainer.validate(make<Logging>({}), DataLoaders{tiny_loader(16), tiny_loader(24)});

@@ -25,6 +25,11 @@ using testing::weights;
 class BusyModule : public TinyModule {
  public:
   using TinyModule::TinyModule;
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    log("train_mse", train_error_.update(batch["x"].sum(1, true), batch["y"]), {.on_epoch = true});
+    log("batch_mse", batch_error_.update(batch["x"].mean(1, true), batch["y"]));
+    return TinyModule::training_step(batch, batch_idx);
+  }
   StepOutput validation_step(const Batch& batch, int64_t batch_idx) override {
     auto output = TinyModule::validation_step(batch, batch_idx);
     log("val_mse", error_.update(forward(batch["x"]), batch["y"]));
@@ -41,6 +46,8 @@ class BusyModule : public TinyModule {
 
  private:
   metrics::MeanSquaredError error_{{}};
+  metrics::MeanSquaredError train_error_{{}};
+  metrics::MeanSquaredError batch_error_{{}};
 };
 
 /// Adds noise that depends on (seed, epoch, sample).

@@ -35,8 +35,9 @@ void name_one_field_of_each() {
       levin::WandbLoggerOptions{.project = "x"}, levin::SimpleProfilerOptions{.units = false},
       levin::PyTorchProfilerOptions{.dirpath = "x"}, levin::NvtxProfilerOptions{.units = false},
       levin::ProfilerSchedule{.wait = 1});
-  use(levin::DdpOptions{.bucket_cap_mb = 1}, levin::HorovodOptions{.backend = "gloo"},
-      levin::ShardedOptions{.stage = 2}, levin::PipelineOptions{.micro_batches = 2});
+  use(levin::DataParallelOptions{.scale_lr = "sqrt"}, levin::DdpOptions{.bucket_cap_mb = 1},
+      levin::HorovodOptions{.backend = "gloo"}, levin::ShardedOptions{.stage = 2},
+      levin::PipelineOptions{.micro_batches = 2});
   use(levin::optim::SGDOptions{.momentum = 0.9}, levin::optim::AdamOptions{.lr = 1e-3},
       levin::optim::AdamWOptions{.lr = 1e-3}, levin::optim::AdagradOptions{.lr = 1e-3},
       levin::optim::StepOptions{.gamma = 0.5}, levin::optim::MultiStepOptions{.gamma = 0.5},

@@ -96,7 +96,7 @@ class Chain : public Module {
     if (options_.wrong == "twice") y = y + forward(batch["x"]);
     at::Tensor loss = torch::nn::functional::mse_loss(y, batch["y"]);
     log("loss", loss, {.on_step = true, .on_epoch = true});
-    log("error", error_.update(y.detach(), batch["y"]));
+    log("error", error_.update(y.detach(), batch["y"]), {.on_epoch = true});
     return loss;
   }
   StepOutput validation_step(const Batch& batch, int64_t) override {
