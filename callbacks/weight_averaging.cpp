@@ -34,7 +34,7 @@ void WeightAveraging::setup(Trainer&, Module&, Stage stage) {
 }
 
 void WeightAveraging::on_fit_start(Trainer& trainer, Module& module) {
-  if (options_.use_buffers && !trainer.strategy().outputs_everywhere())
+  if (options_.use_buffers && !trainer.strategy().divided_model().outputs_everywhere())
     throw ConfigError(fmt::format(
         "weight_averaging.use_buffers does not work with strategy {}, whose ranks have different buffers; valid: false",
         trainer.strategy().name()));
