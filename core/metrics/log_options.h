@@ -8,8 +8,8 @@ namespace levin {
 /// How logged values of one name are combined over batches and ranks.
 enum class LogReduce { kMean, kSum, kMin, kMax };
 
-/// How a value is logged. In a training step the default is the step, everywhere else the epoch. A metric object's
-/// value of the step is that of its last update, which is that of the batch.
+/// How a value is logged. In a training step the default is the step, everywhere else the epoch. The step's value of a
+/// metric object is that of what it was updated with since it was last logged: of the batch.
 struct LogOptions {
   std::optional<bool> on_step = {};        ///< the value of the step at every logging boundary
   std::optional<bool> on_epoch = {};       ///< combined over the epoch; with both, names get "_step" and "_epoch"

@@ -174,7 +174,7 @@ void LoggedSlot::add_device(const at::Tensor& value, double weight) {
 void LoggedSlot::add_metric(Metric& logged, double weight) {
   last_weight = weight;
   forget_reduced();
-  if (*description.options.on_step) logged.keep_last_update();
+  if (*description.options.on_step) logged.end_batch();
   const bool logged_before = std::exchange(metric_was_logged, true);
   if (metric.refers_to(logged)) return;
   if (logged_before) living_metric();
@@ -188,6 +188,7 @@ void LoggedSlot::add_metric(Metric& logged, double weight) {
     const State since = logged.state_dict();
     logged.load_state_dict(waiting_state);
     logged.merge_state(since);
+    if (*description.options.on_step) logged.end_batch();
   }
   waiting_state = State();
   waiting_reductions = State();
@@ -224,7 +225,7 @@ double LoggedSlot::computed_by(Metric& computing, std::vector<at::Tensor> states
 
 std::optional<double> LoggedSlot::step_value() const {
   if (reduced_step.known) return reduced_step.value;
-  if (Metric* living = living_metric()) return computed_by(*living, living->last_update());
+  if (Metric* living = living_metric()) return computed_by(*living, living->last_batch());
   if (description.is_metric) return waiting_step_value;
   return read()[0];
 }
@@ -242,7 +243,7 @@ void LoggedSlot::end_metric() {
   Metric* const living = living_metric();
   if (living == nullptr) return;
   waiting_value = computed_by(*living);
-  if (*description.options.on_step) waiting_step_value = computed_by(*living, living->last_update());
+  if (*description.options.on_step) waiting_step_value = computed_by(*living, living->last_batch());
   waiting_state = living->state_dict();
   waiting_reductions = State::map();
   for (const auto& state : living->states()) waiting_reductions[state.name] = static_cast<int64_t>(state.reduction);
@@ -255,7 +256,7 @@ std::vector<LoggedSlot::MetricState> LoggedSlot::metric_states(Over over) const 
   if (const Metric* living = living_metric()) {
     for (const auto& state : living->states()) states.push_back({state.name, state.reduction, state.value});
     if (over == Over::kStep) {
-      const auto last = living->last_update();
+      const auto last = living->last_batch();
       for (size_t i = 0; i < last.size(); ++i) states[i].value = last[i];
     }
     std::sort(states.begin(), states.end(), [](const auto& a, const auto& b) { return a.name < b.name; });

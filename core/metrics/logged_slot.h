@@ -73,7 +73,7 @@ struct LoggedSlot {
     at::Tensor value;
   };
   /// By name, of the metric or of what waits for it; empty where there is nothing. Over the step of the metric's last
-  /// update.
+  /// batch.
   std::vector<MetricState> metric_states(Over over) const;
   /// The metric that was logged, or nullptr. Throws levin::Error when it is gone.
   Metric* living_metric() const { return metric.get(description.name); }

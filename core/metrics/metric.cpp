@@ -32,7 +32,7 @@ std::string describe(const at::Tensor& tensor) { return c10::str(tensor.sizes(),
 }  // namespace
 
 Metric::UpdateScope::UpdateScope(Metric& metric)
-    : metric_(metric.last_update_.empty() || metric.updating_ ? nullptr : &metric),
+    : metric_(metric.last_batch_.empty() || metric.updating_ ? nullptr : &metric),
       exceptions_(std::uncaught_exceptions()) {
   if (metric_ != nullptr) metric_->begin_update();
 }
@@ -42,16 +42,17 @@ Metric::UpdateScope::~UpdateScope() {
 }
 
 void Metric::begin_update() {
+  const bool continues = !batch_ended_;
+  begin_batch_if_ended();
   updating_ = true;
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& state = states_[i];
-    auto& last = last_update_[i];
-    if (state.reduction == Reduction::kConcatenate) {
-      last.first_row = state.value.size(0);
-      continue;
-    }
+    auto& last = last_batch_[i];
+    if (state.reduction == Reduction::kConcatenate) continue;
     last.whole = std::exchange(state.value, last.value);
-    state.value.copy_(state.initial);
+    if (!continues) continue;
+    last.earlier = last.value.clone();
+    last.value.copy_(state.initial);
   }
 }
 
@@ -59,27 +60,51 @@ void Metric::end_update(bool failed) {
   updating_ = false;
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& state = states_[i];
-    auto& last = last_update_[i];
+    auto& last = last_batch_[i];
     if (state.reduction == Reduction::kConcatenate) continue;
     const at::Tensor added = std::exchange(state.value, std::exchange(last.whole, {}));
-    if (failed) continue;
+    const at::Tensor earlier = std::exchange(last.earlier, {});
+    if (failed) {
+      last.value.copy_(earlier.defined() ? earlier : state.initial);
+      continue;
+    }
     if (!added.is_same(last.value)) last.value.copy_(added);  // the update put another tensor in its place
     combine(i, state.value, last.value);
+    if (earlier.defined()) combine(i, last.value, earlier);
   }
 }
 
-void Metric::keep_last_update() {
-  if (!last_update_.empty()) return;
-  const OrdinaryTensors scope;
-  for (const auto& state : states_)
-    last_update_.push_back({.value = state.reduction == Reduction::kConcatenate ? at::Tensor() : state.value.clone()});
+void Metric::end_batch() {
+  if (last_batch_.empty()) {
+    const OrdinaryTensors scope;
+    for (const auto& state : states_)
+      last_batch_.push_back({.value = state.reduction == Reduction::kConcatenate ? at::Tensor() : state.value.clone()});
+  }
+  batch_ended_ = true;
 }
 
-std::vector<at::Tensor> Metric::last_update() const {
+void Metric::begin_batch_if_ended() {
+  if (!std::exchange(batch_ended_, false)) return;
+  for (size_t i = 0; i < last_batch_.size(); ++i) {
+    if (states_[i].reduction == Reduction::kConcatenate)
+      last_batch_[i].first_row = states_[i].value.size(0);
+    else
+      last_batch_[i].value.copy_(states_[i].initial);
+  }
+}
+
+/// The next batch is the first.
+void Metric::forget_last_batch() {
+  batch_ended_ = true;
+  begin_batch_if_ended();
+  batch_ended_ = true;
+}
+
+std::vector<at::Tensor> Metric::last_batch() const {
   std::vector<at::Tensor> values;
-  for (size_t i = 0; i < last_update_.size(); ++i) {
+  for (size_t i = 0; i < last_batch_.size(); ++i) {
     const at::Tensor& value = states_[i].value;
-    const auto& last = last_update_[i];
+    const auto& last = last_batch_[i];
     values.push_back(states_[i].reduction == Reduction::kConcatenate ? value.slice(0, last.first_row) : last.value);
   }
   return values;
@@ -118,8 +143,8 @@ void Metric::ensure_device(const at::Device& device) {
     const OrdinaryTensors scope;
     state.value = state.value.to(device);
     state.initial = state.initial.to(device);
-    if (last_update_.empty() || state.reduction == Reduction::kConcatenate) continue;
-    auto& last = last_update_[static_cast<size_t>(&state - states_.data())];
+    if (last_batch_.empty() || state.reduction == Reduction::kConcatenate) continue;
+    auto& last = last_batch_[static_cast<size_t>(&state - states_.data())];
     last.value = updating_ ? state.value : last.value.to(device);
     if (updating_) last.whole = last.whole.to(device);
   }
@@ -153,16 +178,7 @@ void Metric::reset() {
     else
       state.value.copy_(state.initial);
   }
-  forget_last_update();
-}
-
-void Metric::forget_last_update() {
-  for (size_t i = 0; i < last_update_.size(); ++i) {
-    if (states_[i].reduction == Reduction::kConcatenate)
-      last_update_[i].first_row = states_[i].value.size(0);
-    else
-      last_update_[i].value.copy_(states_[i].initial);
-  }
+  forget_last_batch();
 }
 
 void Metric::merge_from(const Metric& other) {
@@ -180,11 +196,12 @@ void Metric::merge_state(const State& saved) {
                                          "both metrics need the same options",
                                          state.name, describe(other), describe(state.value)));
   }
+  if (!last_batch_.empty()) begin_batch_if_ended();
   for (size_t i = 0; i < states_.size(); ++i) {
     const at::Tensor& other = saved.at(states_[i].name).as_tensor();
     combine(i, states_[i].value, other);
-    if (!last_update_.empty() && states_[i].reduction != Reduction::kConcatenate)
-      combine(i, last_update_[i].value, other);
+    if (!last_batch_.empty() && states_[i].reduction != Reduction::kConcatenate)
+      combine(i, last_batch_[i].value, other);
   }
 }
 
@@ -234,7 +251,7 @@ void Metric::load_state_dict(const State& saved) {
                               state.name, describe(value), describe(state.initial)));
     state.value = value.to(state.value.device(), value.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
   }
-  forget_last_update();
+  forget_last_batch();
 }
 
 }  // namespace levin::metrics

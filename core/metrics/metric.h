@@ -47,13 +47,12 @@ class Metric : public Stateful {
   /// The same with what `state_dict` gave of such an object.
   void merge_state(const State& saved);
 
-  /// From here on the metric keeps what its latest update added as well, at the cost of two operations a state and
-  /// update. Until the next update that is all that it has seen. The trainer asks for it where a metric is logged on
-  /// the step.
-  void keep_last_update();
-  /// The states, in the order of `states`, of what the latest update added and what was merged since; empty where
-  /// nothing keeps them.
-  std::vector<at::Tensor> last_update() const;
+  /// A batch ends here: what was added since the last call, the first time all that was, is what last_batch() gives
+  /// until more is added. From here on the metric keeps that beside the whole, at the cost of two operations a state
+  /// and update. The trainer calls it where a metric is logged on the step.
+  void end_batch();
+  /// The states, in the order of `states`, of the last batch; empty where end_batch() was never called.
+  std::vector<at::Tensor> last_batch() const;
   /// What compute() gives of other states, in the order of `states`. Its own stay what they are.
   at::Tensor compute_from(std::vector<at::Tensor> values);
 
@@ -77,7 +76,7 @@ class Metric : public Stateful {
     c10::NoGradGuard no_grad_;
   };
   /// Every `update` opens one of *this first: while it lives, states are ordinary tensors, and where the metric keeps
-  /// its last update they begin afresh; what an update that throws has added is left out then.
+  /// its last batch they begin afresh; what an update that throws has added is left out then.
   class UpdateScope {
    public:
     explicit UpdateScope(Metric& metric);
@@ -103,19 +102,22 @@ class Metric : public Stateful {
 
  private:
   void combine(size_t index, at::Tensor& value, const at::Tensor& other);
-  void forget_last_update();
+  void forget_last_batch();
+  void begin_batch_if_ended();
   void begin_update();
   void end_update(bool failed);
 
-  /// What the last update added to a state.
-  struct LastUpdate {
+  /// What the last batch added to a state.
+  struct LastBatch {
     at::Tensor value;       ///< at a fixed address; during an update the state itself. Undefined for kConcatenate
     at::Tensor whole;       ///< the state, during an update
+    at::Tensor earlier;     ///< of earlier updates of the same batch, during an update
     int64_t first_row = 0;  ///< of kConcatenate
   };
 
   std::vector<StateTensor> states_;
-  std::vector<LastUpdate> last_update_;  ///< as `states_`; empty while it is not kept
+  std::vector<LastBatch> last_batch_;  ///< as `states_`; empty while it is not kept
+  bool batch_ended_ = false;           ///< what is added next belongs to another batch
   bool updating_ = false;
   /// The memory behind a kConcatenate state, with room for rows to come; undefined for the others.
   std::vector<at::Tensor> row_buffers_;

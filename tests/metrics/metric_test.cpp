@@ -159,12 +159,12 @@ TEST_P(EveryMetric, ContinuesFromItsStateBitForBit) {
     EXPECT_TRUE(at::equal(resumed->states()[i].value, straight->states()[i].value)) << resumed->states()[i].name;
 }
 
-TEST_P(EveryMetric, KeepsItsLastUpdateBesideTheWhole) {
+TEST_P(EveryMetric, KeepsItsLastBatchBesideTheWhole) {
   auto metric = make();
-  EXPECT_TRUE(metric->last_update().empty());
+  EXPECT_TRUE(metric->last_batch().empty());
   update(*metric, 0, 20);
-  metric->keep_last_update();
-  const auto last = [&] { return metric->compute_from(metric->last_update()); };
+  metric->end_batch();
+  const auto last = [&] { return metric->compute_from(metric->last_batch()); };
   const auto of = [&](int64_t first, int64_t end) {
     auto batch = make();
     update(*batch, first, end);
@@ -175,7 +175,18 @@ TEST_P(EveryMetric, KeepsItsLastUpdateBesideTheWhole) {
     update(*metric, first, end);
     EXPECT_TRUE(at::equal(last(), of(first, end)));
     expect_equal(metric->compute(), of(0, end));
+    metric->end_batch();
   }
+  metric->reset();
+  update(*metric, 0, 10);
+  metric->end_batch();
+  update(*metric, 10, 20);  // of a batch in parts
+  update(*metric, 20, 81);
+  update(*metric, 81, 81);
+  expect_equal(last(), of(10, 81));
+  expect_equal(metric->compute(), of(0, 81));
+  metric->end_batch();
+  update(*metric, 81, kSamples);
   auto other = make();
   update(*other, 0, 81);
   metric->merge_from(*other);  // as of a replica, that has another part of the same batch
@@ -286,23 +297,23 @@ TEST(Metric, MergesASavedState) {
 TEST(Metric, AnUpdateThatThrowsAddsNothing) {
   Accuracy accuracy({.num_classes = 3});
   accuracy.update(at::tensor({0L, 1L}), at::tensor({0L, 2L}));
-  accuracy.keep_last_update();
+  accuracy.end_batch();
   const void* address = accuracy.states()[0].value.data_ptr();
   expect_error([&] { accuracy.update(at::tensor({0L}), at::tensor({0L, 1L})); }, {"Accuracy"});
   EXPECT_EQ(accuracy.compute().item<double>(), 0.5);
   EXPECT_EQ(accuracy.states()[0].value.data_ptr(), address);
   accuracy.update(at::tensor({1L}), at::tensor({1L}));
-  EXPECT_EQ(accuracy.compute_from(accuracy.last_update()).item<double>(), 1);
+  EXPECT_EQ(accuracy.compute_from(accuracy.last_batch()).item<double>(), 1);
   EXPECT_DOUBLE_EQ(accuracy.compute().item<double>(), 2.0 / 3);
 }
 
-TEST(Metric, ALastUpdateOfExtremesAndRows) {
+TEST(Metric, ALastBatchOfExtremesAndRows) {
   Extrema metric;
   metric.update(at::tensor({1.0F, 9.0F}).reshape({1, 2}));
-  metric.keep_last_update();
+  metric.end_batch();
   metric.update(at::tensor({2.0F, 5.0F, 3.0F, 4.0F}).reshape({2, 2}));
-  EXPECT_EQ(metric.compute_from(metric.last_update()).item<double>(), 3);
-  EXPECT_EQ(metric.last_update()[2].size(0), 2);
+  EXPECT_EQ(metric.compute_from(metric.last_batch()).item<double>(), 3);
+  EXPECT_EQ(metric.last_batch()[2].size(0), 2);
   EXPECT_EQ(metric.compute().item<double>(), 8);
   EXPECT_EQ(metric.values().size(0), 3);
 }

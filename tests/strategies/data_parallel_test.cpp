@@ -552,7 +552,7 @@ TEST_F(DataParallelTest, MetricsOfReplicasAreMergedIntoTheModules) {
   const double expected = at::cat({first["x"], second["x"]}).mean().item<double>();
   EXPECT_NEAR(run.runtime.epoch().at("mean_epoch"), expected, 1e-6);
   EXPECT_NEAR(run.module->mean.compute().item<double>(), expected, 1e-6);
-  EXPECT_NEAR(run.module->mean.compute_from(run.module->mean.last_update()).item<double>(),
+  EXPECT_NEAR(run.module->mean.compute_from(run.module->mean.last_batch()).item<double>(),
               second["x"].mean().item<double>(), 1e-6);
   // The next epoch starts with nothing left in any replica.
   run.runtime.collector.reset();
