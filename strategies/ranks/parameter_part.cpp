@@ -19,7 +19,8 @@ int64_t ParameterPart::row_count() const { return shape_.size() <= 1 ? 1 : shape
 at::Tensor ParameterPart::rows() const {
   const int64_t elements = std::accumulate(shape_.begin(), shape_.end(), int64_t{1}, std::multiplies<>());
   const int64_t row_size = std::max<int64_t>(1, elements / std::max<int64_t>(1, row_count()));
-  return at::arange(offset_, offset_ + piece_.numel(), at::TensorOptions().dtype(at::kLong).device(piece_.device()))
+  return at::arange(offset_, offset_ + local_shard_.numel(),
+                    at::TensorOptions().dtype(at::kLong).device(local_shard_.device()))
       .div_(row_size, "floor");
 }
 
@@ -36,21 +37,21 @@ bool ParameterPart::is_of(const TensorLeaf& leaf) const {
 }
 
 at::Tensor ParameterPart::own_part(const TensorLeaf& leaf) const {
-  const int64_t size = piece_.numel();
+  const int64_t size = local_shard_.numel();
   if (leaf.saved != nullptr) {
     const c10::InferenceMode ordinary(false);
     at::Tensor part = at::empty({size}, at::TensorOptions().dtype(leaf.saved->dtype()));
     if (size > 0) leaf.saved->read(offset_, part);
-    return part.view(piece_.sizes());
+    return part.view(local_shard_.sizes());
   }
-  if (leaf.placement.kind == Placement::Kind::kSharded) return leaf.value.view(piece_.sizes());
-  return leaf.value.reshape({-1}).narrow(0, offset_, size).view(piece_.sizes());
+  if (leaf.placement.kind == Placement::Kind::kSharded) return leaf.value.view(local_shard_.sizes());
+  return leaf.value.reshape({-1}).narrow(0, offset_, size).view(local_shard_.sizes());
 }
 
 void ParameterPart::load(const TensorLeaf& leaf) const {
   const c10::InferenceMode ordinary(false);
   const at::NoGradGuard no_grad;
-  piece_.detach().copy_(own_part(leaf));
+  local_shard_.detach().copy_(own_part(leaf));
 }
 
 namespace {
@@ -88,7 +89,7 @@ State with_parameters(const State& state,
 State place_tensors(State tensors, const FindPart& find_part) {
   if (find_part == nullptr) return tensors;
   for (auto& [name, value] : tensors.as_map())
-    if (const auto part = find_part(name)) value = part->placed(part->piece(), name);
+    if (const auto part = find_part(name)) value = part->placed(part->local_shard(), name);
   return tensors;
 }
 
@@ -110,7 +111,7 @@ State place_parts(const State& state, const FindPart& find_part) {
     const auto part = find_part(name);
     if (!part) return fields;
     return with_fields(fields, [&](const TensorLeaf& leaf) {
-      return leaf.value.sizes() == part->piece().sizes() ? State(part->placed(leaf.value, name)) : State(leaf);
+      return leaf.value.sizes() == part->local_shard().sizes() ? State(part->placed(leaf.value, name)) : State(leaf);
     });
   });
 }

@@ -18,28 +18,28 @@ class Module;
 /// them, or none.
 class ParameterPart {
  public:
-  /// `piece`, of any shape, holds the elements from `offset` on of a parameter of this shape.
-  ParameterPart(at::Tensor piece, int64_t offset, std::vector<int64_t> shape)
-      : piece_(std::move(piece)), offset_(offset), shape_(std::move(shape)) {}
+  /// `local_shard`, of any shape, holds the elements from `offset` on of a parameter of this shape.
+  ParameterPart(at::Tensor local_shard, int64_t offset, std::vector<int64_t> shape)
+      : local_shard_(std::move(local_shard)), offset_(offset), shape_(std::move(shape)) {}
 
-  const at::Tensor& piece() const { return piece_; }
+  const at::Tensor& local_shard() const { return local_shard_; }
   /// Rows of the parameter: outputs of a matrix, filters of a convolution; a vector is one row.
   int64_t row_count() const;
-  /// The row of each element of the piece.
+  /// The row of each element of the local shard.
   at::Tensor rows() const;
 
-  /// For a checkpoint: a value for each element of the piece, such as the piece itself or what an optimizer keeps for
-  /// it. `whole_name` is that of the whole tensor.
+  /// For a checkpoint: a value for each element of the local shard, such as the local shard itself or what an optimizer
+  /// keeps for it. `whole_name` is that of the whole tensor.
   TensorLeaf placed(const at::Tensor& value, const std::string& whole_name) const;
   /// Whether a tensor has the parameter's shape, or is this rank's part of such a tensor.
   bool is_of(const TensorLeaf& leaf) const;
-  /// This rank's part of such a tensor, wherever it lies, in the shape of the piece.
+  /// This rank's part of such a tensor, wherever it lies, in the shape of the local shard.
   at::Tensor own_part(const TensorLeaf& leaf) const;
-  /// Copies it into the piece.
+  /// Copies it into the local shard.
   void load(const TensorLeaf& leaf) const;
 
  private:
-  at::Tensor piece_;
+  at::Tensor local_shard_;
   int64_t offset_;
   std::vector<int64_t> shape_;
 };
