@@ -77,12 +77,13 @@ TEST_P(StrategyConformance, EveryPrecisionTrainsAsOnOneDevice) {
   for (const char* precision : {"64-true", "bf16-mixed", "{name: 16-mixed, init_scale: 256}", "bf16-true", "16-true"}) {
     const TrainingRun run{.configure = [&](TrainerOptions& options) {
       options.precision = Spec<Precision>(Config::parse(precision, {}));
-      options.gradient_clip_val = 0.5;
+      if (!is_local_sgd()) options.gradient_clip_val = 0.5;
     }};
     const Outcome expected = train_on_one_device(run);
     const Outcome got = train(run, GetParam());
     // The smaller the type, the more it matters in which order numbers are added up.
-    const double bound = std::string(precision) == "64-true" ? 1e-6 : 0.02;
+    // Local SGD averages weights, which the type has rounded; the others average gradients.
+    const double bound = std::string(precision) == "64-true" ? 1e-6 : is_local_sgd() ? 0.05 : 0.02;
     EXPECT_EQ(difference(got.weights, expected.weights, bound), "") << precision;
   }
 }
