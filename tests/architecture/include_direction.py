@@ -45,8 +45,6 @@ ALLOWED = {
 }
 # Single headers beyond a layer's rule.
 ALLOWED_FILES = {"loggers": {"core/interfaces/logger.h"}}
-# The trainer makes objects from names: it needs the declarations of the registration, not of what is registered.
-ALLOWED_FILES_OF_SOURCES = {"core/options": {"core/builtins.h"}, "core/cli": {"core/builtins.h"}}
 
 # Sources without a header, and headers without a source, are fine; a source whose header is named otherwise is not.
 SOURCES_WITHOUT_HEADER = {"core/base/fmt_library.cpp"}
@@ -111,9 +109,7 @@ def check_include(path, style, included):
     if layer not in ALLOWED:
         return [f"the layer {layer} is not in this script's table"]
     target_layer = layer_of(target)
-    allowed_files = set(ALLOWED_FILES.get(layer, ()))
-    if is_source:
-        allowed_files |= ALLOWED_FILES_OF_SOURCES.get(layer, set())
+    allowed_files = ALLOWED_FILES.get(layer, set())
     # Callbacks reach the trainer in their sources, so that no header depends on it.
     if layer == "callbacks" and is_source and target_layer in ("core/options", "core/trainer"):
         return []
