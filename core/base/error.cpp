@@ -49,6 +49,10 @@ std::string valid_names_hint(std::string_view name, std::span<const std::string>
   return hint;
 }
 
+std::string counted(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 std::string join(std::span<const std::string> parts, std::string_view separator) {
   std::string joined;
   for (const auto& part : parts) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -36,6 +37,9 @@ std::string nearest_name(std::string_view name, std::span<const std::string> can
 
 /// `; did you mean 'x'?` or nothing, followed by `; valid: a, b, c`.
 std::string valid_names_hint(std::string_view name, std::span<const std::string> candidates);
+
+/// Returns "1 rank", "2 ranks"; for nouns that take an s.
+std::string counted(int64_t count, std::string_view noun);
 
 /// "a, b, c"
 std::string join(std::span<const std::string> parts, std::string_view separator = ", ");

@@ -33,6 +33,28 @@ template <class T>
                      node.text());
 }
 
+template <class T>
+T parse_floating_point(const Config& node, const std::string& path) {
+  if (node.is_scalar() && !node.quoted()) {
+    const std::string& text = node.text();
+    if (text == ".inf" || text == "inf") return std::numeric_limits<T>::infinity();
+    if (text == "-.inf" || text == "-inf") return -std::numeric_limits<T>::infinity();
+    if (text == ".nan" || text == "nan") return std::numeric_limits<T>::quiet_NaN();
+    T value = 0;
+    const std::errc error = parse_number(text, value);
+    if (error == std::errc()) return value;
+    if (error == std::errc::result_out_of_range) throw_beyond_type<T>(node, path);
+  }
+  throw_wrong_type(node, path, "a number");
+}
+
+template <class T>
+Config dump_floating_point(T value) {
+  if (std::isnan(value)) return Config::scalar(".nan");
+  if (std::isinf(value)) return Config::scalar(value > 0 ? ".inf" : "-.inf");
+  return Config::scalar(fmt::format("{}", value));  // the shortest text that reads back as the same value
+}
+
 }  // namespace
 
 void throw_wrong_type(const Config& node, std::string_view path, std::string_view expected) {
@@ -161,31 +183,15 @@ template struct ConfigCodec<unsigned long>;
 template struct ConfigCodec<long long>;
 template struct ConfigCodec<unsigned long long>;
 
-template <class T>
-requires std::same_as<T, double> || std::same_as<T, float> T ConfigCodec<T>::parse(const Config& node,
-                                                                                   const std::string& path) {
-  if (node.is_scalar() && !node.quoted()) {
-    const std::string& text = node.text();
-    if (text == ".inf" || text == "inf") return std::numeric_limits<T>::infinity();
-    if (text == "-.inf" || text == "-inf") return -std::numeric_limits<T>::infinity();
-    if (text == ".nan" || text == "nan") return std::numeric_limits<T>::quiet_NaN();
-    T value = 0;
-    const std::errc error = parse_number(text, value);
-    if (error == std::errc()) return value;
-    if (error == std::errc::result_out_of_range) throw_beyond_type<T>(node, path);
-  }
-  throw_wrong_type(node, path, "a number");
+double ConfigCodec<double>::parse(const Config& node, const std::string& path) {
+  return parse_floating_point<double>(node, path);
 }
+Config ConfigCodec<double>::dump(double value) { return dump_floating_point(value); }
 
-template <class T>
-requires std::same_as<T, double> || std::same_as<T, float> Config ConfigCodec<T>::dump(T value) {
-  if (std::isnan(value)) return Config::scalar(".nan");
-  if (std::isinf(value)) return Config::scalar(value > 0 ? ".inf" : "-.inf");
-  return Config::scalar(fmt::format("{}", value));  // the shortest text that reads back as the same value
+float ConfigCodec<float>::parse(const Config& node, const std::string& path) {
+  return parse_floating_point<float>(node, path);
 }
-
-template struct ConfigCodec<double>;
-template struct ConfigCodec<float>;
+Config ConfigCodec<float>::dump(float value) { return dump_floating_point(value); }
 
 std::filesystem::path ConfigCodec<std::filesystem::path>::parse(const Config& node, const std::string& path) {
   if (!node.is_scalar()) throw_wrong_type(node, path, "a path");

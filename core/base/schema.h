@@ -73,12 +73,19 @@ struct ConfigCodec<T> {
   static Config dump(T value);
 };
 
-template <class T>
-requires std::same_as<T, double> || std::same_as<T, float>
-struct ConfigCodec<T> {
+// Not one partial specialisation for both: g++ 12 takes the members of a constrained one for local to the source.
+template <>
+struct ConfigCodec<double> {
   static std::string type_name() { return "number"; }
-  static T parse(const Config& node, const std::string& path);
-  static Config dump(T value);
+  static double parse(const Config& node, const std::string& path);
+  static Config dump(double value);
+};
+
+template <>
+struct ConfigCodec<float> {
+  static std::string type_name() { return "number"; }
+  static float parse(const Config& node, const std::string& path);
+  static Config dump(float value);
 };
 
 template <>

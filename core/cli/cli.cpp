@@ -102,7 +102,7 @@ std::string plan(const Run& run) {
   const auto check = make<MemoryCheck>();
   Trainer trainer(checking_options(configured, steps, check));
   trainer.fit(make_module(run.config, run.names), make_data(run.config, run.names));
-  return ending + check_report(*check, configured, run.planner->needs());
+  return ending + check_report(*check, configured, trainer.strategy(), run.planner->needs());
 }
 
 constexpr std::array<Command, 6> kCommands = {{

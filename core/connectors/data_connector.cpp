@@ -25,10 +25,6 @@ std::mutex& shared_data_mutex() {
   return mutex;
 }
 
-std::string counted(int64_t count, const char* thing) {
-  return fmt::format("{} {}{}", count, thing, count == 1 ? "" : "s");
-}
-
 }  // namespace
 
 DataConnector::DataConnector(const ResolvedOptions& options, TrainerState& state, Tracer& tracer)

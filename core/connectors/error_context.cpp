@@ -3,6 +3,9 @@
 #include <levin/core/base/log.h>
 #include <levin/core/base/source_lines.h>
 #include <levin/core/base/type_name.h>
+#include <levin/core/comm/communication_error.h>
+#include <levin/core/comm/control_plane.h>
+#include <levin/core/comm/rank_failure.h>
 #include <levin/core/connectors/trainer_state.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/strategy.h>
@@ -14,6 +17,7 @@
 #include <fmt/ranges.h>
 
 #include <any>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -123,6 +127,19 @@ std::exception_ptr of_standard_library(const std::exception& error, const std::s
   return made;
 }
 
+/// Whether an error may be the consequence of another rank's.
+bool is_communication_error(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const CommunicationError&) {
+    return true;
+  } catch (const c10::DistError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace
 
 void note_batch(ErrorNotes& notes, const TrainerState& state, int64_t batch_idx, int64_t dataloader_idx) {
@@ -199,5 +216,16 @@ std::string error_message(const std::exception_ptr& error) {
 }
 
 std::string_view without_context(std::string_view text) { return text.substr(0, text.find(kContextBegins)); }
+
+std::exception_ptr root_cause(const std::exception_ptr& error, Strategy& strategy) {
+  ControlPlane* control = strategy.world_size() > 1 ? strategy.control_plane() : nullptr;
+  if (control == nullptr) return error;
+  // A broken collective is most often a consequence; it takes a while until an end without a word is noticed.
+  constexpr auto kPatience = std::chrono::seconds(4);
+  const bool may_be_consequence = is_communication_error(error);
+  const auto failure = control->failure_of_other(may_be_consequence ? kPatience : std::chrono::seconds(0));
+  if (!failure || !may_be_consequence) return error;
+  return std::make_exception_ptr(RankFailedError(*failure));
+}
 
 }  // namespace levin

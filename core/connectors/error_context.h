@@ -60,6 +60,10 @@ auto call_user(const TrainerState& state, const char* name, Object& object, Run&
 std::exception_ptr with_context(const std::exception_ptr& error, ErrorNotes notes, const TrainerState& state,
                                 Strategy& strategy);
 
+/// Returns the failure of another rank as a RankFailedError, where `error` is of this rank's communication and came of
+/// that failure; else `error`. Waits a few seconds for the news of it.
+std::exception_ptr root_cause(const std::exception_ptr& error, Strategy& strategy);
+
 /// What an exception says, without LibTorch's list of C++ calls.
 std::string error_message(const std::exception_ptr& error);
 

@@ -54,10 +54,10 @@ struct AccumulationWindow {
   int64_t index = 0;  ///< of the batch in the window
   int64_t size = 1;   ///< batches in the window
   /// Ranks may run out of data at different times, and nobody knows when: the strategy finds out, with what it reduces
-  /// anyway, how many ranks took part (see Strategy::participation).
+  /// anyway, how many had a batch (see Strategy::uneven_inputs).
   bool uneven_inputs = false;
-  double participation = 1;  ///< of this rank in this batch: 1, less for a small last batch, 0 without data
-  bool has_next = true;      ///< whether this rank has data for the batch after this one
+  double weight = 1;     ///< of this rank's batch: 1, less for a small last one, 0 without data
+  bool has_next = true;  ///< whether this rank has data for the batch after this one
 };
 
 /// What a strategy can do; conflicts are refused before any rank starts.
@@ -126,12 +126,12 @@ class Strategy : public Configurable {
   virtual void setup_module(Module& module) = 0;
   /// Runs forward and backward of one batch; the default runs it once. A pipeline interleaves several parts of it.
   virtual StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window);
-  /// What the ranks told each other in the window just reduced, where it counts participants.
-  struct Participation {
-    double mean = 1;       ///< of the ranks and batches of the window; 0: there was no data at all
-    bool any_next = true;  ///< a rank has data for another batch
+  struct UnevenInputs {
+    double mean_weight = 1;  ///< over the ranks and batches of the window; 0: there was no data at all
+    bool any_next = true;    ///< a rank has data for another batch
   };
-  virtual Participation participation() { return {}; }
+  /// Returns what the ranks told each other in the newest window that had AccumulationWindow::uneven_inputs.
+  virtual UnevenInputs uneven_inputs() { return {}; }
   /// Runs a training step of a module that calls backward itself.
   virtual StepOutput manual_step(const Batch& batch, StepPhases& phases) { return phases.forward(batch); }
   /// Runs backward outside the automatic loop.

@@ -1,18 +1,12 @@
 #include <levin/core/loops/fit_report.h>
 
+#include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
 #include <levin/core/interfaces/module.h>
 
 #include <fmt/format.h>
 
 namespace levin {
-namespace {
-
-std::string counted(int64_t count, const char* thing) {
-  return fmt::format("{} {}{}", count, thing, count == 1 ? "" : "s");
-}
-
-}  // namespace
 
 FitReport::FitReport(const TrainerState& state, const OptimizerConnector& optimizers)
     : state_(state),

@@ -60,7 +60,7 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
              .index = progress.window_index,
              .size = progress.window_size,
              .uneven_inputs = info.uneven_inputs,
-             .participation = info.weight,
+             .weight = info.weight,
              .has_next = info.has_next};
   closure_ran_ = false;
   replays_ = false;
@@ -83,7 +83,7 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
 
 /// The module calls backward and steps its optimizers itself.
 void TrainingStep::run_manually() {
-  if (info_.uneven_inputs) count_participants();
+  if (info_.uneven_inputs) reduce_weights();
   {
     const ProfilerSpan span(tracer_.profiler(), "strategy.manual_step");
     output_ = guarded([this] { return strategy_.manual_step(*batch_, *this); });
@@ -186,11 +186,11 @@ void TrainingStep::drive_optimizer(OptimizerHandle& optimizer, const OptimizerHa
     // A window of which every batch was skipped has nothing to step with.
     ready = !state_.module->automatic_optimization || state_.progress.window_has_gradients;
     if (ready && window_.uneven_inputs && state_.module->automatic_optimization) {
-      const ProfilerSpan span(tracer_.profiler(), "strategy.participation");
-      const auto [mean, any_next] = strategy_.participation();
+      const ProfilerSpan span(tracer_.profiler(), "strategy.uneven_inputs");
+      const auto [mean_weight, any_next] = strategy_.uneven_inputs();
       data_ended_ = !any_next;
-      ready = mean > 0;
-      if (ready && mean != 1) optimizers_.scale_gradients(1 / mean);
+      ready = mean_weight > 0;
+      if (ready && mean_weight != 1) optimizers_.scale_gradients(1 / mean_weight);
     }
     if (ready) {
       if (state_.module->automatic_optimization && !window_.uneven_inputs) scale_partial_window();
@@ -211,8 +211,8 @@ void TrainingStep::drive_optimizer(OptimizerHandle& optimizer, const OptimizerHa
 
 /// Manual optimization: a module may run backward as often as it likes, so that ranks tell each other beforehand who
 /// has data.
-void TrainingStep::count_participants() {
-  const ProfilerSpan span(tracer_.profiler(), "strategy.participation");
+void TrainingStep::reduce_weights() {
+  const ProfilerSpan span(tracer_.profiler(), "strategy.uneven_inputs");
   at::Tensor counts = at::tensor({info_.weight, info_.has_next ? 1.0 : 0.0}, at::kDouble).to(strategy_.root_device());
   strategy_.collective().all_reduce(counts, ReduceOp::kMean)->wait();
   const at::Tensor means = counts.cpu();

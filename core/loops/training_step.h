@@ -70,7 +70,7 @@ class TrainingStep final : private StepPhases {
   void prepare_step(OptimizerHandle& optimizer, StepScaling& scaling);
   void clip_gradients(OptimizerHandle& optimizer);
   void end_window();
-  void count_participants();
+  void reduce_weights();
   void scale_partial_window();
 
   const ResolvedOptions& options_;

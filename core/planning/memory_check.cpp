@@ -5,7 +5,6 @@
 #include <levin/core/devices/memory_stats.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/strategy.h>
-#include <levin/core/options/compatibility_options.h>
 #include <levin/core/planning/memory_plan.h>
 #include <levin/core/trainer/trainer.h>
 
@@ -23,21 +22,19 @@ int64_t bytes_of(const Batch& batch) {
   return bytes;
 }
 
-/// Of the strategies that a plan has, as the configuration writes them; nullptr for others.
-const PlanRow* find_row(const MemoryPlan& plan, const TrainerOptions& configured) {
-  const auto [name, options] =
-      detail::split_named_config(present_strategy(configured.strategy.config()), "trainer.strategy", "strategy");
-  const bool divides = name.text().starts_with("sharded") && plan.devices > 1;
-  if (!divides && !name.text().starts_with("ddp") && plan.devices > 1) return nullptr;
-  const Config* const stage_option = options.is_mapping() ? options.find("stage") : nullptr;
-  const Config* const offload = options.is_mapping() ? options.find("offload") : nullptr;
-  const int64_t stage = !divides                  ? 0
-                        : stage_option != nullptr ? ConfigCodec<int64_t>::parse(*stage_option, "stage")
-                                                  : 3;
-  const bool offloads = divides && offload != nullptr && ConfigCodec<bool>::parse(*offload, "offload");
-  const bool checkpoints = !configured.activation_checkpointing.units.empty();
+/// Returns the row of the plan that is about a strategy with these init options; nullptr where none is.
+const PlanRow* find_row(const MemoryPlan& plan, const Strategy& strategy, bool checkpoints) {
+  const Config& options = strategy.init_options();
+  const auto given = [&](const char* key) { return options.is_mapping() ? options.find(key) : nullptr; };
+  const Config* const stage_option = given("stage");
+  const Config* const offload_option = given("offload");
+  const int64_t stage = stage_option != nullptr ? ConfigCodec<int64_t>::parse(*stage_option, "stage") : 0;
+  const bool offload = offload_option != nullptr && ConfigCodec<bool>::parse(*offload_option, "offload");
   const auto row = std::find_if(plan.rows.begin(), plan.rows.end(), [&](const PlanRow& candidate) {
-    return candidate.stage == stage && candidate.offload == offloads && candidate.checkpoints == checkpoints;
+    if (candidate.checkpoints != checkpoints) return false;
+    if (plan.devices == 1) return true;  // all strategies are alike
+    return candidate.strategy == strategy.init_name() && candidate.stages == 0 && candidate.stage == stage &&
+           candidate.offload == offload;
   });
   return row == plan.rows.end() ? nullptr : &*row;
 }
@@ -90,12 +87,13 @@ TrainerOptions checking_options(TrainerOptions configured, int64_t steps, std::s
   return configured;
 }
 
-std::string check_report(const MemoryCheck& check, const TrainerOptions& configured, const TrainingNeeds& needs) {
+std::string check_report(const MemoryCheck& check, const TrainerOptions& configured, const Strategy& strategy,
+                         const TrainingNeeds& needs) {
   if (!check.measured()) return "measured: nothing, because no two steps were whole\n";
   const auto& [ranks, bytes] = *check.measured();
   std::string text = fmt::format("measured: at most {} MiB on a rank of {}, without batches", mebibytes(bytes), ranks);
   const MemoryPlan plan = plan_memory(needs, ranks, std::numeric_limits<int64_t>::max() / 2);
-  if (const PlanRow* row = find_row(plan, configured))
+  if (const PlanRow* row = find_row(plan, strategy, !configured.activation_checkpointing.units.empty()))
     text += fmt::format("; predicted: {} MiB ({:+.1f} %)", mebibytes(row->total()),
                         100 * (static_cast<double>(row->total()) / static_cast<double>(bytes) - 1));
   return text + "\n";

@@ -11,7 +11,7 @@
 
 namespace levin {
 
-/// Finds out what a step of a training takes on the rank that needs most: of a GPU what LibTorch's allocator gives out,
+/// Measures the memory that a step takes on the rank that needs most: of a GPU what LibTorch's allocator gives out,
 /// of a CPU what an AccountingAllocator counts on the rank's thread. Each rank makes its own by its init options
 /// (levin::make).
 class MemoryCheck final : public Callback {
@@ -26,7 +26,7 @@ class MemoryCheck final : public Callback {
     int64_t ranks = 1;
     int64_t bytes = 0;  ///< the most of a rank, without the batch
   };
-  /// Where rank 0 is, after a fit; nullopt where no step was whole.
+  /// On rank 0 after a fit; nullopt where no step was whole.
   const std::optional<Measured>& measured() const { return measured_; }
 
  private:
@@ -35,10 +35,13 @@ class MemoryCheck final : public Callback {
   std::optional<Measured> measured_;
 };
 
-/// The training that is configured, for so many steps, without validation, files and callbacks but `check`.
+/// Returns the options of the training that is configured, for so many steps, without validation, files and callbacks
+/// but `check`.
 TrainerOptions checking_options(TrainerOptions configured, int64_t steps, std::shared_ptr<MemoryCheck> check);
 
-/// "measured: …", beside what was planned for the configured strategy and that number of ranks, where a plan has it.
-std::string check_report(const MemoryCheck& check, const TrainerOptions& configured, const TrainingNeeds& needs);
+/// Returns "measured: …", beside what is predicted for `strategy`, which trained, and that number of ranks, where a
+/// plan has it.
+std::string check_report(const MemoryCheck& check, const TrainerOptions& configured, const Strategy& strategy,
+                         const TrainingNeeds& needs);
 
 }  // namespace levin

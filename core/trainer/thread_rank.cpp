@@ -8,6 +8,7 @@
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/interfaces/tuner.h>
 #include <levin/core/precision/precision.h>
+#include <levin/core/trainer/rank_run.h>
 
 #include <fmt/format.h>
 
@@ -70,7 +71,7 @@ ThreadRank::ThreadRank(const TrainerComponents& first, const std::shared_ptr<Str
   own.options.config = first.options.config;
   own.options.writes_files = first.options.writes_files;
   own.data.share_data_module();
-  if (request.stage == Stage::kFit) begin_fit(own);
+  if (request.stage == Stage::kFit) own.begin_fit();
 }
 
 ThreadRank::~ThreadRank() = default;
@@ -78,7 +79,7 @@ ThreadRank::~ThreadRank() = default;
 void ThreadRank::run(int64_t local_rank) {
   const ThreadGeneratorScope generator(mix_seed(seed_, static_cast<uint64_t>(local_rank)));
   trainer_.strategy().ranks().enter(local_rank);
-  TrainerRun(*trainer_.components_, request_).run_rank();
+  RankRun(*trainer_.components_, request_).run();
 }
 
 }  // namespace levin

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <levin/core/trainer/run_request.h>
 #include <levin/core/trainer/trainer.h>
-#include <levin/core/trainer/trainer_run.h>
 
 #include <cstdint>
 #include <memory>

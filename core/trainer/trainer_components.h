@@ -18,13 +18,17 @@
 
 namespace levin {
 
-/// What a trainer consists of, each given what it needs of those before it. Trainer, TrainerRun and DryRun put them to
-/// work; nothing else sees them together.
+/// The parts of a trainer, each given what it needs of those before it. Trainer, TrainerRun, RankRun, ThreadRank and
+/// DryRun put them to work; nothing else sees them together.
 struct TrainerComponents {
   TrainerComponents(Trainer& trainer_of_hooks, const TrainerOptions& given)
       : trainer(trainer_of_hooks), options(resolve(given)) {
     callbacks.set(options.callbacks);
   }
+
+  /// Gives the next fit its fresh counters, run folder and seeds.
+  void begin_fit();
+  StrategySetup strategy_setup();
 
   Trainer& trainer;
   ResolvedOptions options;

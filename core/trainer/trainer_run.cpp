@@ -2,85 +2,30 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/host_memory.h>
-#include <levin/core/base/log.h>
-#include <levin/core/base/seed.h>
 #include <levin/core/base/signals.h>
-#include <levin/core/base/thread_generator.h>
-#include <levin/core/checkpoint/state_bytes.h>
-#include <levin/core/comm/communication_error.h>
-#include <levin/core/comm/control_plane.h>
-#include <levin/core/comm/rank_failure.h>
-#include <levin/core/connectors/error_context.h>
-#include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/strategy.h>
-#include <levin/core/interfaces/tuner.h>
-#include <levin/core/nn/anomaly_units.h>
 #include <levin/core/nn/saved_tensor_scope.h>
 #include <levin/core/options/capable_strategies.h>
-#include <levin/core/options/registries.h>
-#include <levin/core/precision/precision.h>
-#include <levin/core/trainer/memory_summary.h>
+#include <levin/core/trainer/rank_run.h>
 #include <levin/core/trainer/thread_advice.h>
 
-#include <ATen/Context.h>
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/anomaly_mode.h>
 
-#include <chrono>
-#include <typeinfo>
 #include <utility>
 
 namespace levin {
-namespace {
-
-/// Whether an error may be the consequence of another rank's.
-bool is_communication_error(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const CommunicationError&) {
-    return true;
-  } catch (const c10::DistError&) {
-    return true;
-  } catch (...) {
-    return false;
-  }
-}
-
-/// Runs what ends a failed call; an error of it matters less than that of the call.
-template <class Function>
-void try_to(const char* what, const Function& function) {
-  try {
-    function();
-  } catch (const std::exception& second) {
-    log::warning(fmt::format("{}: {}", what, second.what()));
-  }
-}
-
-}  // namespace
-
-void begin_fit(TrainerComponents& components) {
-  components.state.progress = {};
-  components.stop.begin_fit();
-  components.optimizers.begin_fit();
-  components.data.begin_fit();
-  components.logger.forget_metrics();
-  if (components.fits++ > 0) components.logger.forget_run_directory();
-}
-
-// ---- The call
 
 RunResult TrainerRun::launch(RunThreadRank run_thread_rank) {
   require_idle();
   run_thread_rank_ = std::move(run_thread_rank);
   if (request_.stage == Stage::kFit) {
     if (!request_.tune && !request_.module->automatic_optimization) check_manual_optimization();
-    begin_fit(parts_);
+    parts_.begin_fit();
   }
   keep_freed_memory();
   install_autograd_engine();
   const SignalScope signals;
-  const StrategySetup setup = strategy_setup();
+  const StrategySetup setup = parts_.strategy_setup();
   Strategy& strategy = *parts_.options.strategy;
   strategy.prepare(setup);
   advise_on_threads(strategy, setup);
@@ -114,23 +59,13 @@ void TrainerRun::check_manual_optimization() const {
         "training_step");
 }
 
-StrategySetup TrainerRun::strategy_setup() {
-  const ResolvedOptions& options = parts_.options;
-  return {.devices = options.devices,
-          .devices_are_given = options.devices_are_given,
-          .num_nodes = options.given.num_nodes,
-          .sync_batchnorm = options.given.sync_batchnorm,
-          .mixed_type = options.precision->mixed_type(),
-          .rank_status = &parts_.tracer.rank_status()};
-}
-
 void TrainerRun::run(int64_t local_rank) {
   Strategy& strategy = *parts_.options.strategy;
   if (local_rank > 0)
     if (const auto of_thread = strategy.for_thread_rank(local_rank))
       return run_thread_rank_(of_thread, request_, local_rank);
   strategy.ranks().enter(local_rank);
-  run_rank();
+  result_ = RankRun(parts_, request_).run();
 }
 
 void TrainerRun::save_outcome(const std::string& directory) {
@@ -150,279 +85,6 @@ void TrainerRun::load_outcome(const std::string& directory) {
   if (request_.stage != Stage::kFit) return;
   request_.module->configure_model();  // no rank ran here: only theirs have these layers yet
   parts_.checkpoints.load_outcome(result_.fit);
-}
-
-void TrainerRun::run_rank() {
-  Strategy& strategy = *parts_.options.strategy;
-  const log::RankScope rank(strategy.rank(), strategy.world_size());
-  try {
-    set_up();
-    switch (request_.stage) {
-      case Stage::kFit:
-        request_.tune ? tune() : fit();
-        break;
-      case Stage::kPredict:
-        predict();
-        break;
-      default:
-        evaluate();
-    }
-    tear_down();
-  } catch (...) {
-    const std::exception_ptr error = root_cause(std::current_exception());
-    std::rethrow_exception(on_error(error));
-  }
-}
-
-// ---- Set-up
-
-void TrainerRun::set_up() {
-  TrainerState& state = parts_.state;
-  Strategy& strategy = *parts_.options.strategy;
-  state.stage = request_.stage;
-  state.status = TrainerStatus::kRunning;
-  state.joining = false;
-  state.resumed = false;
-  parts_.stop.begin_call();
-  parts_.data.begin_call(request_.data, request_.loaders);
-  parts_.context.attach(request_.module);
-  set_up_backends();
-  strategy.setup_environment(strategy_setup());
-  parts_.options.precision->set_up(strategy.root_device());
-  parts_.data.set_prefetch(BatchPrefetch::for_device(strategy.root_device()));
-  parts_.data.set_seed(std::stoull(strategy.broadcast(std::to_string(parts_.data.seed()))));
-  parts_.logger.share_run_directory();
-
-  parts_.callbacks.set(callbacks());
-  if (Profiler* profiler = parts_.options.profiler.get(); profiler != nullptr && !request_.tune)
-    parts_.tracer.start(*profiler, {.stage = state.stage,
-                                    .rank = strategy.rank(),
-                                    .world_size = strategy.world_size(),
-                                    .is_first_in_process = !parts_.data.shares_data_module(),
-                                    .directory = parts_.logger.run_directory()});
-  parts_.data.set_up();
-  parts_.callbacks.call("setup", &Callback::setup, &Module::setup, request_.stage);
-  configure_model();
-  parts_.data.select_loaders();
-  if (request_.tune) return;
-  const bool resumes = request_.stage == Stage::kFit && !request_.ckpt.empty();
-  parts_.logger.start(resumes ? parts_.checkpoints.find_on_rank_zero(request_.ckpt) : "", parts_.data.data_module());
-}
-
-void TrainerRun::set_up_backends() const {
-  using Level = Determinism::Level;
-  const TrainerOptions& options = parts_.options.given;
-  const Level level = options.deterministic.level();
-  at::globalContext().setDeterministicAlgorithms(level != Level::kOff, level == Level::kWarn);
-  at::globalContext().setBenchmarkCuDNN(options.benchmark.value_or(false));
-  if (const auto& precision = options.float32_matmul_precision)
-    at::globalContext().setFloat32MatmulPrecision(*precision);
-}
-
-void TrainerRun::configure_model() {
-  Strategy& strategy = *parts_.options.strategy;
-  const auto scope = strategy.divided_model().build_scope(
-      [precision = parts_.options.precision](torch::nn::Module& part) { precision->convert_module(part); });
-  // Parts of one model: every rank draws what rank 0 does.
-  if (scope != nullptr) restore_rng_state(state_from_bytes(strategy.broadcast(state_to_bytes(capture_rng_state()))));
-  parts_.callbacks.module("configure_model", &Module::configure_model);
-}
-
-std::vector<std::shared_ptr<Callback>> TrainerRun::callbacks() const {
-  Module& module = *parts_.state.module;
-  std::vector<std::shared_ptr<Callback>> callbacks = parts_.options.callbacks;
-  for (auto& own :
-       call_user(parts_.state, "configure_callbacks", module, [&] { return module.configure_callbacks(); })) {
-    const Callback& replacement = *own;
-    std::erase_if(callbacks, [&](const auto& item) {
-      const Callback& other = *item;
-      return typeid(other) == typeid(replacement);
-    });
-    callbacks.push_back(std::move(own));
-  }
-  if (!request_.tune) return callbacks;
-  std::erase_if(callbacks, [](const auto& other) { return dynamic_cast<Tuner*>(other.get()) == nullptr; });
-  if (callbacks.empty()) callbacks.push_back(registries().callbacks.make("learning_rate_finder", Config::null(), ""));
-  return callbacks;
-}
-
-void TrainerRun::set_up_weights(bool weights_only) {
-  TrainerState& state = parts_.state;
-  Strategy& strategy = *parts_.options.strategy;
-  CheckpointConnector& checkpoints = parts_.checkpoints;
-  Module& module = *state.module;
-  {
-    const Activity activity(parts_.tracer, "set_up_model");
-    const std::string path = checkpoints.find_on_rank_zero(request_.ckpt);
-    if (!path.empty()) checkpoints.read(path, weights_only);
-    parts_.options.precision->convert_module(module);
-    if (parts_.options.channels_last)
-      for (auto& [name, parameter] : named_unique_parameters(module))
-        parameter.set_data(parts_.data.in_memory_format(parameter.detach()));
-    const bool before = strategy.divided_model().loads_weights_before_setup();
-    if (!path.empty() && before) checkpoints.restore_module(weights_only);
-    if (state.stage == Stage::kFit) strategy.divided_model().set_sample([this] { return parts_.data.sample(); });
-    strategy.setup_module(module);
-    if (!path.empty() && !before) checkpoints.restore_module(weights_only);
-    state.resumed = !path.empty() && !weights_only;
-  }
-  // All ranks built the model alike; from here on each draws its own random numbers.
-  if (const int64_t data_rank = strategy.data_parallel_rank().rank; data_rank > 0)
-    default_cpu_generator().set_current_seed(mix_seed(parts_.data.seed(), static_cast<uint64_t>(data_rank)));
-}
-
-// ---- The stages
-
-void TrainerRun::start_fit() {
-  set_up_weights(/*weights_only=*/request_.tune);
-  Module& module = *parts_.state.module;
-  checkpointing_.emplace(module, parts_.options.given.activation_checkpointing);
-  parts_.tracer.show_module(module);
-  parts_.data.require_training_data();
-  parts_.data.count_batches();
-  {
-    const Activity activity(parts_.tracer, "configure_optimizers");
-    parts_.optimizers.configure([this](OptimizerHandle& optimizer, const OptimizerHandle::Closure& closure) {
-      parts_.step.drive_optimizer(optimizer, closure);
-    });
-  }
-  parts_.logger.train_metrics().load_state_dict(State());
-  parts_.logger.evaluation_metrics().load_state_dict(State());
-  parts_.logger.set_active({.collector = &parts_.logger.train_metrics()});
-  parts_.state.running = RunningStage::kTrain;
-  parts_.stop.start_clock();
-  module.train();
-  parts_.callbacks.call("on_fit_start", &Callback::on_fit_start, &Module::on_fit_start);
-}
-
-void TrainerRun::fit() {
-  start_fit();
-  CallbackConnector& callbacks = parts_.callbacks;
-  CheckpointConnector& checkpoints = parts_.checkpoints;
-  TrainerState& state = parts_.state;
-  parts_.logger.train_metrics().begin({});
-  if (state.resumed) {
-    const Activity activity(parts_.tracer, "restore_optimization");
-    checkpoints.restore_optimization();
-  }
-  parts_.fit.sanity_check();
-  parts_.optimizers.broadcast();
-  {
-    std::optional<torch::autograd::DetectAnomalyGuard> anomaly;
-    std::optional<AnomalyUnits> anomaly_units;
-    if (parts_.options.given.detect_anomaly) {
-      anomaly.emplace(/*check_nan=*/true);
-      anomaly_units.emplace(*state.module);
-    }
-    callbacks.call("on_train_start", &Callback::on_train_start, &Module::on_train_start);
-    if (state.resumed) checkpoints.restore_gradients_and_generators();
-    checkpoints.release();
-    parts_.step.start_recording();
-    parts_.fit.run();
-    parts_.step.end_recording();
-    state.at_resume_point = true;
-    callbacks.call("on_train_end", &Callback::on_train_end, &Module::on_train_end);
-    state.at_resume_point = false;
-  }
-  checkpoints.save_deferred();
-  checkpoints.finish_saving();
-  parts_.logger.emit_row();
-  state.progress.elapsed = parts_.stop.elapsed_seconds();
-  callbacks.call("on_fit_end", &Callback::on_fit_end, &Module::on_fit_end);
-  parts_.logger.callback_metrics();
-  parts_.logger.set_active({});
-}
-
-void TrainerRun::tune() {
-  start_fit();
-  parts_.checkpoints.release();
-  parts_.callbacks.call("on_fit_end", &Callback::on_fit_end, &Module::on_fit_end);
-  parts_.logger.set_active({});
-  for (const auto& callback : parts_.callbacks.all())
-    if (const auto* tuner = dynamic_cast<const Tuner*>(callback.get())) result_.reports.push_back(tuner->report());
-}
-
-void TrainerRun::evaluate() {
-  const bool test = request_.stage == Stage::kTest;
-  set_up_weights(/*weights_only=*/true);
-  parts_.tracer.show_module(*parts_.state.module);
-  parts_.checkpoints.release();
-  parts_.state.evaluation = {};
-  parts_.logger.evaluation_metrics().load_state_dict(State());
-  const StageLoaders& loaders = parts_.data.loaders();
-  parts_.evaluation.run(test ? RunningStage::kTest : RunningStage::kValidate, test ? loaders.test : loaders.val,
-                        parts_.data.evaluation_batches(), parts_.state.evaluation);
-  result_.metrics = parts_.evaluation.results();
-}
-
-void TrainerRun::predict() {
-  set_up_weights(/*weights_only=*/true);
-  parts_.tracer.show_module(*parts_.state.module);
-  parts_.checkpoints.release();
-  result_.predictions = parts_.evaluation.predict(parts_.data.loaders().predict, parts_.data.evaluation_batches());
-}
-
-// ---- The end
-
-void TrainerRun::tear_down() {
-  TrainerState& state = parts_.state;
-  Strategy& strategy = *parts_.options.strategy;
-  checkpointing_.reset();
-  parts_.data.set_prefetch(nullptr);
-  parts_.logger.flush();
-  strategy.collective().barrier();
-  parts_.data.tear_down();
-  parts_.callbacks.call("teardown", &Callback::teardown, &Module::teardown, state.stage);
-  parts_.tracer.finish();  // while the module has its units
-  strategy.divided_model().release_module();
-  strategy.teardown();
-  state.status = SignalScope::received() != 0 ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
-  state.running = RunningStage::kIdle;
-  parts_.logger.finish(state.status);
-}
-
-std::exception_ptr TrainerRun::root_cause(const std::exception_ptr& error) const {
-  Strategy& strategy = *parts_.options.strategy;
-  ControlPlane* control = strategy.world_size() > 1 ? strategy.control_plane() : nullptr;
-  if (control == nullptr) return error;
-  // A broken collective is most often a consequence; it takes a while until an end without a word is noticed.
-  constexpr auto kPatience = std::chrono::seconds(4);
-  const bool may_be_consequence = is_communication_error(error);
-  const auto failure = control->failure_of_other(may_be_consequence ? kPatience : std::chrono::seconds(0));
-  if (!failure || !may_be_consequence) return error;
-  return std::make_exception_ptr(RankFailedError(*failure));
-}
-
-std::exception_ptr TrainerRun::on_error(const std::exception_ptr& thrown) {
-  TrainerState& state = parts_.state;
-  Strategy& strategy = *parts_.options.strategy;
-  const std::exception_ptr error =
-      with_context(with_memory_summary(strategy, state.module.get(), parts_.optimizers, thrown),
-                   take_error_notes(thrown), state, strategy);
-  parts_.data.set_prefetch(nullptr);
-  parts_.step.end_recording();
-  checkpointing_.reset();
-  state.status = TrainerStatus::kFailed;
-  state.at_resume_point = false;
-  state.in_fit_loop = false;  // there is no later resume point for which a checkpoint could wait
-  std::exception_ptr reported = error;
-  if (ControlPlane* control = strategy.control_plane()) {
-    control->report_failure(error_message(error));
-    // What all ranks run into alike is one failure, which the first of them shows.
-    const auto first = control->failure_of_other(std::chrono::seconds(0));
-    if (first && strategy.rank() > 0 && without_context(first->message) == without_context(error_message(error)))
-      reported = std::make_exception_ptr(RankFailedError(*first));
-  }
-  try_to("the profiler failed as well", [this] { parts_.tracer.finish(); });
-  parts_.checkpoints.finish_saving_after_failure();
-  parts_.callbacks.on_exception(error);
-  try_to("the strategy could not be taken down either", [&] { strategy.teardown(); });
-  parts_.checkpoints.release();
-  parts_.logger.set_active({});
-  state.running = RunningStage::kIdle;
-  // Last, as in tear_down: a logger may wait for its server longer than the other ranks wait for this one.
-  parts_.logger.finish_after_failure(state.status);
-  return reported;
 }
 
 }  // namespace levin

@@ -157,8 +157,8 @@ StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const A
   return output;
 }
 
-Strategy::Participation Ddp::participation() {
-  return reducers_.empty() ? Participation{} : reducers_.front()->participation();
+Strategy::UnevenInputs Ddp::uneven_inputs() {
+  return reducers_.empty() ? UnevenInputs{} : reducers_.front()->uneven_inputs();
 }
 
 StepOutput Ddp::manual_step(const Batch& batch, StepPhases& phases) {

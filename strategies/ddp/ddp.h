@@ -49,7 +49,7 @@ class Ddp : public RankedStrategy {
   void setup_environment(const StrategySetup& setup) override;
   void setup_module(Module& module) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;
-  Participation participation() override;
+  UnevenInputs uneven_inputs() override;
   StepOutput manual_step(const Batch& batch, StepPhases& phases) override;
   void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
   void prepare_evaluation(Module& module) override { send_buffers(module); }

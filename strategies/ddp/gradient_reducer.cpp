@@ -56,9 +56,9 @@ GradientReducer::GradientReducer(const Parameters& parameters, c10::intrusive_pt
   for (const auto& [name, parameter] : parameters)
     if (parameter.requires_grad()) names.emplace(names.size(), name);
   if (options_.uneven_inputs) {
-    participation_ = at::zeros({2}, parameters_.front().options().dtype(at::kFloat)).requires_grad_();
-    names.emplace(names.size(), "(participation)");
-    reduced.push_back(participation_);
+    window_inputs_ = at::zeros({2}, parameters_.front().options().dtype(at::kFloat)).requires_grad_();
+    names.emplace(names.size(), "(uneven inputs)");
+    reduced.push_back(window_inputs_);
   }
   const std::vector<bool> sparse(reduced.size(), false);
   auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
@@ -104,10 +104,10 @@ void GradientReducer::before_forward() {
 at::Tensor GradientReducer::before_backward(const at::Tensor& loss, bool sync, const AccumulationWindow& window) {
   at::Tensor start = loss;
   if (options_.uneven_inputs) {
-    if (window.index == 0) participation_.mutable_grad() = at::Tensor();
-    const auto mean = static_cast<float>(window.participation / static_cast<double>(window.size));
-    const at::Tensor own = at::tensor({mean, sync && window.has_next ? 1.0F : 0.0F}, participation_.options());
-    start = WithGradientOf::apply(start, participation_, own);
+    if (window.index == 0) window_inputs_.mutable_grad() = at::Tensor();
+    const auto mean = static_cast<float>(window.weight / static_cast<double>(window.size));
+    const at::Tensor own = at::tensor({mean, sync && window.has_next ? 1.0F : 0.0F}, window_inputs_.options());
+    start = WithGradientOf::apply(start, window_inputs_, own);
   }
   std::fill(reached_.begin(), reached_.end(), uint8_t{0});
   if (!sync) return start;
@@ -130,11 +130,11 @@ at::Tensor GradientReducer::before_backward(const at::Tensor& loss, bool sync, c
   return start;
 }
 
-Strategy::Participation GradientReducer::participation() const {
-  if (!participation_.defined() || !participation_.grad().defined()) return {};
-  const at::Tensor values = participation_.grad().cpu();
+Strategy::UnevenInputs GradientReducer::uneven_inputs() const {
+  if (!window_inputs_.defined() || !window_inputs_.grad().defined()) return {};
+  const at::Tensor values = window_inputs_.grad().cpu();
   const float* value = values.const_data_ptr<float>();
-  return {.mean = value[0], .any_next = value[1] > 0};
+  return {.mean_weight = value[0], .any_next = value[1] > 0};
 }
 
 void GradientReducer::complete_backward() {

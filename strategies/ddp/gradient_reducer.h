@@ -50,8 +50,8 @@ class GradientReducer {
   /// Before its backward pass, which must start from the tensor that this returns: the loss, where need be with what
   /// the ranks tell each other attached. Without `sync` gradients are only added up.
   at::Tensor before_backward(const at::Tensor& loss, bool sync, const AccumulationWindow& window);
-  /// What the ranks told each other in the window just reduced.
-  Strategy::Participation participation() const;
+  /// Returns what the ranks told each other in the window just reduced.
+  Strategy::UnevenInputs uneven_inputs() const;
   /// A loss of zero that reaches every parameter, for a rank that has none.
   at::Tensor zero_loss() const;
   /// After a backward that may have left out parameters: this rank adds nothing to their means. Only with
@@ -60,7 +60,7 @@ class GradientReducer {
 
  private:
   std::vector<at::Tensor> parameters_;
-  at::Tensor participation_;  ///< a parameter whose gradient is {participation, has_next}
+  at::Tensor window_inputs_;  ///< a parameter whose gradient is {weight, has_next}
   GradientReducerOptions options_;
   std::shared_ptr<c10d::Reducer> reducer_;
   std::shared_ptr<c10d::Logger> logger_;  ///< the reducer writes to it when it looks for unused parameters

@@ -322,13 +322,13 @@ void Pipeline::require_weights() const {
 StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
   if (engine_ == nullptr) return Strategy::forward_backward(batch, phases, window);
   require_weights();
-  participation_.add(window);
+  uneven_inputs_.add(window);
   ReplicaGradients* replicas = window.sync ? parameters_->replica_gradients() : nullptr;
   StepOutput output = engine_->train(batch, phases, replicas);
   parameters_->send_buffers_to_replicas();
   if (++batches_ == options_.trace_batch && !options_.trace.empty()) write_trace();
   if (window.sync) parameters_->combine_gradients();
-  participation_.reduce(window, collective(), root_device());
+  uneven_inputs_.reduce(window, collective(), root_device());
   phases.after_backward();
   return output;
 }

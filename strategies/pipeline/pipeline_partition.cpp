@@ -21,7 +21,9 @@ std::string named(std::string_view sequential) {
   return sequential.empty() ? "the sequential" : fmt::format("the sequential `{}`", sequential);
 }
 
-std::string counted(Wide count, const char* noun) { return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s"); }
+std::string counted(Wide count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
 
 void check_stages(int64_t units, int64_t stages, std::string_view sequential) {
   LEVIN_CHECK(stages >= 1, fmt::format("a pipeline of {} stages", stages));

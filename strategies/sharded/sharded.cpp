@@ -233,7 +233,7 @@ StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, con
     StepOutput start = output;
     if (!output.has_loss()) start.loss() = at::zeros({}, at::TensorOptions().device(root_device())).requires_grad_();
     phases.before_backward(start);
-    participation_.add(window);
+    uneven_inputs_.add(window);
     model_->begin_backward(window.sync);
     {
       const WaitingIn waiting(window.sync ? ranks().rank_status() : nullptr, "reduction of gradients");
@@ -244,7 +244,7 @@ StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, con
         model_->backward_without_loss();
       }
     }
-    participation_.reduce(window, collective(), root_device());
+    uneven_inputs_.reduce(window, collective(), root_device());
     phases.after_backward();
     return output;
   } catch (...) {

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <levin/core/nn/activation_checkpointing.h>
+#include <levin/core/trainer/run_request.h>
+#include <levin/core/trainer/run_result.h>
+#include <levin/core/trainer/trainer_components.h>
+
+#include <exception>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace levin {
+
+/// Runs one call of the trainer on one rank, from set-up to teardown, in the order of docs/architecture.md.
+class RankRun {
+ public:
+  /// `components`, `request`: outlive the run.
+  RankRun(TrainerComponents& components, const RunRequest& request) : parts_(components), request_(request) {}
+
+  /// Runs the call and returns this rank's result. Throws what failed, or RankFailedError when the cause is another
+  /// rank.
+  RunResult run();
+
+ private:
+  void set_up();
+  void set_up_backends() const;
+  void configure_model();
+  void set_up_weights(bool weights_only);
+  void tear_down();
+  /// Calls on_exception and ends this rank's part; returns what is to be thrown on.
+  std::exception_ptr on_error(const std::exception_ptr& thrown);
+  /// Returns the callbacks of the call: those of the options, and the module's own in place of others of their type.
+  std::vector<std::shared_ptr<Callback>> callbacks() const;
+
+  /// Everything up to on_fit_start.
+  void start_fit();
+  void fit();
+  void tune();
+  void evaluate();
+  void predict();
+
+  TrainerComponents& parts_;
+  const RunRequest& request_;
+  RunResult result_;
+  std::optional<ActivationCheckpointing> checkpointing_;  ///< of a fit
+};
+
+}  // namespace levin

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <levin/core/connectors/data_connector.h>
+#include <levin/core/interfaces/module.h>
+
+#include <memory>
+#include <string>
+
+namespace levin {
+
+/// The arguments of a call of the trainer.
+struct RunRequest {
+  Stage stage = Stage::kFit;
+  std::shared_ptr<Module> module;
+  std::shared_ptr<DataModule> data;
+  StageLoaders loaders;
+  std::string ckpt;
+  bool tune = false;  ///< of a fit: tuners run, and nothing is trained
+};
+
+}  // namespace levin
