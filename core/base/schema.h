@@ -165,7 +165,7 @@ struct ConfigCodec<std::array<T, N>> {
   static std::array<T, N> parse(const Config& node, const std::string& path) {
     if (!node.is_sequence() || node.items().size() != N) throw_wrong_type(node, path, type_name());
     std::vector<T> values = ConfigCodec<std::vector<T>>::parse(node, path);
-    std::array<T, N> result;
+    std::array<T, N> result{};
     std::move(values.begin(), values.end(), result.begin());
     return result;
   }
