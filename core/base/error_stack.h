@@ -5,7 +5,7 @@
 
 namespace levin {
 
-/// What Levin throws to leave code early, and catches itself: no error, so that nothing is noted about it.
+/// Exception that Levin throws to leave code early and catches itself. It is no error: no notes are taken of it.
 class ControlFlow : public std::exception {};
 
 namespace detail {
@@ -20,7 +20,7 @@ class AnyError {
   virtual ~AnyError();
 };
 
-/// In such a handler: where each function of the stack was at the throw, the innermost first.
+/// Returns the stack's code addresses at the throw, innermost first. For use in a handler of AnyError.
 std::vector<const void*> stack_at_throw();
 
 }  // namespace detail

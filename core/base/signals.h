@@ -13,7 +13,7 @@ class SignalScope {
   SignalScope(const SignalScope&) = delete;
   SignalScope& operator=(const SignalScope&) = delete;
 
-  /// The signal that came, or 0. Costs one relaxed load.
+  /// Returns the number of the signal that came, or 0. Costs one relaxed load.
   static int received();
 
  private:

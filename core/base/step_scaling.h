@@ -4,7 +4,7 @@
 
 namespace levin {
 
-/// What a loss-scaling precision hands to an optimizer step; both undefined for full precision.
+/// Loss scaling of an optimizer step; both tensors are undefined when the loss is not scaled.
 struct StepScaling {
   at::Tensor grad_scale = {};  ///< scalar on the device: gradients are divided by it inside the fused step
   /// Scalar on the device: the step is skipped, without a host synchronisation, where it is not 0

@@ -16,17 +16,17 @@ namespace levin {
 class ThreadGeneratorScope {
  public:
   explicit ThreadGeneratorScope(uint64_t seed);
-  /// With a CPU generator that is there already.
+  /// Draws from `generator`, a CPU generator, instead of a new one.
   explicit ThreadGeneratorScope(at::Generator generator);
   ~ThreadGeneratorScope();
   ThreadGeneratorScope(const ThreadGeneratorScope&) = delete;
   ThreadGeneratorScope& operator=(const ThreadGeneratorScope&) = delete;
 
  private:
-  at::Generator previous_;  ///< of the scope around this one; undefined without one
+  at::Generator previous_;  ///< the enclosing scope's; undefined without one
 };
 
-/// What CPU operators of this thread draw from: the generator of its innermost scope, else the process's default one.
+/// Returns the generator that this thread's CPU operators draw from: its innermost scope's, else the process's default.
 at::Generator default_cpu_generator();
 
 }  // namespace levin

@@ -11,9 +11,9 @@
 
 namespace levin {
 
-/// Finds out what a step of a training takes on the rank that needs most: of a GPU what LibTorch's allocator gives out,
-/// of a CPU what an AccountingAllocator counts on the rank's thread. Each rank makes its own by its init options
-/// (levin::make).
+/// Measures the memory of a training step on the rank that needs most: on a GPU the bytes of LibTorch's allocator, on a
+/// CPU those that an AccountingAllocator counts on the rank's thread. Make it with levin::make, since each rank makes
+/// its own.
 class MemoryCheck final : public Callback {
  public:
   void setup(Trainer& trainer, Module& module, Stage stage) override;
@@ -24,9 +24,9 @@ class MemoryCheck final : public Callback {
 
   struct Measured {
     int64_t ranks = 1;
-    int64_t bytes = 0;  ///< the most of a rank, without the batch
+    int64_t bytes = 0;  ///< peak of the rank that needs most, without the batch
   };
-  /// Where rank 0 is, after a fit; nullopt where no step was whole.
+  /// Returns the result, after a fit, where rank 0 runs; nullopt when fewer than two steps were completed.
   const std::optional<Measured>& measured() const { return measured_; }
 
  private:
@@ -35,10 +35,11 @@ class MemoryCheck final : public Callback {
   std::optional<Measured> measured_;
 };
 
-/// The training that is configured, for so many steps, without validation, files and callbacks but `check`.
+/// Returns the options of the configured training for `steps` steps, without validation and files, and with `check` as
+/// its only callback.
 TrainerOptions checking_options(TrainerOptions configured, int64_t steps, std::shared_ptr<MemoryCheck> check);
 
-/// "measured: …", beside what was planned for the configured strategy and that number of ranks, where a plan has it.
+/// Returns "measured: …" beside the plan for the configured strategy and number of ranks, where there is one.
 std::string check_report(const MemoryCheck& check, const TrainerOptions& configured, const TrainingNeeds& needs);
 
 }  // namespace levin

@@ -13,8 +13,8 @@ struct ProfilerStubs;
 namespace levin {
 
 struct NvtxProfilerOptions {
-  bool units = true;       ///< a range for each unit's forward
-  bool operators = false;  ///< a range for each of LibTorch's operators
+  bool units = true;
+  bool operators = false;
   static void describe(Schema<NvtxProfilerOptions>& schema);
 };
 
