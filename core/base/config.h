@@ -40,7 +40,7 @@ class Config {
   ~Config();
 
   static Config null(Origin origin = {});
-  /// `quoted`: the text was in quotation marks and is therefore a string whatever it looks like.
+  /// Makes a scalar. `quoted`: the text was in quotation marks and is therefore a string, even "3".
   static Config scalar(std::string text, bool quoted = false, Origin origin = {});
   static Config sequence(std::vector<Config> items = {}, Origin origin = {});
   static Config mapping(Origin origin = {});

@@ -10,10 +10,10 @@ class ControlFlow : public std::exception {};
 
 namespace detail {
 
-/// As a handler, `catch (const AnyError&)` takes every std::exception that is no ControlFlow, whatever its type. While
-/// the handler is being looked for, and the stack is still as it was at the throw, the stack's addresses are written
-/// down: for this the class has type information of its own (error_stack.cpp), which the compiler leaves to us because
-/// the first virtual function is defined nowhere. There are no objects of it.
+/// Type for handlers: `catch (const AnyError&)` takes every std::exception except ControlFlow. While the runtime looks
+/// for the handler, with the stack still as it was at the throw, the stack's addresses are recorded: for this the class
+/// has type information of its own (error_stack.cpp), which the compiler leaves to us because the first virtual
+/// function is defined nowhere. There are no objects of it.
 class AnyError {
  public:
   AnyError() = delete;

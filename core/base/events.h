@@ -6,7 +6,7 @@
 
 namespace levin {
 
-/// Call of the trainer under way.
+/// Task that the user gave the trainer.
 enum class Stage { kFit, kValidate, kTest, kPredict };
 
 /// Loop that the trainer runs at this moment.
@@ -18,7 +18,7 @@ enum class TrainerStatus { kInitializing, kRunning, kFinished, kInterrupted, kFa
 /// Unit in which a scheduler steps.
 enum class Interval { kEpoch, kStep };
 
-/// Better direction of a monitored metric.
+/// Direction in which a monitored metric improves.
 enum class MonitorMode { kMin, kMax };
 
 /// Returns "fit", "validate", "test" or "predict".

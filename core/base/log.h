@@ -20,8 +20,8 @@ void rank_zero_warning(std::string_view message);
 void rank_zero_warning_once(std::string_view message);
 void rank_zero_info_once(std::string_view message);
 
-/// Sets the rank of the calling thread during its lifetime. Threads without one (those of data loaders) count as the
-/// rank that was set last outside a scope (set_process_rank), 0 of 1 at first.
+/// Sets the rank of the calling thread during the scope's lifetime. Threads without a scope (those of data loaders)
+/// count as the rank that was set last outside a scope (set_process_rank), 0 of 1 at first.
 class RankScope {
  public:
   RankScope(int64_t rank, int64_t world_size);

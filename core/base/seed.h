@@ -21,7 +21,7 @@ uint64_t mix_seed(uint64_t a, uint64_t b, uint64_t c = 0);
 State capture_rng_state();
 void restore_rng_state(const State& state);
 
-/// Restores on destruction the generators' state of its construction.
+/// Restores on destruction the generators' state at construction.
 class RngStateGuard {
  public:
   RngStateGuard() : state_(capture_rng_state()) {}

@@ -4,8 +4,8 @@
 
 namespace levin {
 
-/// While it exists, SIGINT and SIGTERM ask for a clean end instead of ending the process; a second one ends it at once
-/// with the signal's own status. Nested scopes share one pair of handlers.
+/// Makes SIGINT and SIGTERM, during its lifetime, ask for a clean end instead of ending the process; a second one ends
+/// it at once with the signal's own status. Nested scopes share one pair of handlers.
 class SignalScope {
  public:
   SignalScope();

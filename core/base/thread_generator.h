@@ -6,8 +6,8 @@
 
 namespace levin {
 
-/// While it lives, operators on the CPU that this thread calls without a generator draw from one of the thread's own
-/// instead of the process's default generator: the same stream as the default generator gives after
+/// Makes CPU operators that this thread calls without a generator draw, during its lifetime, from one of the thread's
+/// own instead of the process's default generator: the same stream as the default generator gives after
 /// `torch::manual_seed(seed)`, whatever other threads do. Ranks that are threads each hold one.
 ///
 /// Scopes nest; each ends on the thread that made it, the innermost first. Threads without a scope pay nothing. Threads

@@ -9,7 +9,7 @@ namespace levin {
 
 /// Parsed command line.
 struct CliArguments {
-  /// `--trainer.max_epochs=3`
+  /// One setting: `--trainer.max_epochs=3`.
   struct Setting {
     std::string path;  ///< "trainer.max_epochs"
     Config value;      ///< its text parsed as YAML

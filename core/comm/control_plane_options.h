@@ -14,7 +14,7 @@ struct ControlPlaneOptions {
   int64_t store_rank = 0;   ///< the rank whose process serves the store; -1: none (a launcher, or shared memory)
   std::chrono::milliseconds poll_interval{100};       ///< between two looks at the store
   std::chrono::milliseconds heartbeat_timeout{8000};  ///< a rank not heard of for so long is taken for dead
-  std::chrono::milliseconds start_timeout{60000};     ///< the same for one that was never heard of
+  std::chrono::milliseconds start_timeout{60000};     ///< the same for a rank not heard of yet
   std::chrono::milliseconds stall_after{60000};       ///< a rank waiting in one collective for so long is reported
   std::chrono::milliseconds grace{5000};              ///< for a rank to end by itself after a failure
   /// Ends the collectives of this rank with an error. Called once, from a thread of its own, when a failure that this

@@ -12,10 +12,9 @@ class Store;
 
 /// Failure that ended a job.
 struct RankFailure {
-  int64_t rank = 0;  ///< -1: the launcher, which served the store
-  std::string
-      message;        ///< what the rank threw; of one that is gone, what became of it: "was ended by signal 9 (Killed)"
-  bool gone = false;  ///< others noticed its end; it reported nothing itself
+  int64_t rank = 0;     ///< -1: the launcher, which served the store
+  std::string message;  ///< of the rank's exception; of a rank that is gone, its end: "was ended by signal 9 (Killed)"
+  bool gone = false;    ///< others noticed its end; it reported nothing itself
 
   /// Returns "rank 2 failed: MESSAGE", "rank 2 MESSAGE" for a rank that is gone, or "the launcher MESSAGE".
   std::string text() const;

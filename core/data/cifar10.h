@@ -10,6 +10,7 @@
 
 namespace levin::data {
 
+/// Options of Cifar10, explained in describe().
 struct Cifar10Options {
   std::string root = "/usr/share/datasets/cifar-10-batches-bin";
   int64_t batch_size = 64;

@@ -13,6 +13,7 @@
 
 namespace levin {
 
+/// Options of DataLoader, explained in describe().
 struct DataLoaderOptions {
   static constexpr int64_t kMaxBatchSize = (int64_t{1} << 31) - 1;
   static constexpr int64_t kMaxWorkers = 1024;
@@ -76,7 +77,7 @@ class DataLoader {
 
   /// Returns a loader of the same data set with other options or another order, and threads of its own.
   DataLoader with_options(const DataLoaderOptions& options) const;
-  /// Returns one with `batch_size` examples in a batch of one rank.
+  /// Returns such a loader with `batch_size` examples in a batch of one rank.
   DataLoader with_batch_size(int64_t batch_size) const;
   DataLoader with_sampler(std::shared_ptr<const data::Sampler> sampler) const;
 

@@ -27,6 +27,7 @@ struct MnistDefaults {
   static constexpr bool kFlips = false;  ///< mirrored digits are not digits
 };
 
+/// Options of MnistLike, explained in describe().
 template <class Defaults>
 struct MnistLikeOptions {
   std::string root = Defaults::kRoot;

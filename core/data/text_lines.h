@@ -13,6 +13,7 @@
 
 namespace levin::data {
 
+/// Options of TextLines, explained in describe().
 struct TextLinesOptions {
   std::string path = {};
   int64_t max_length = 128;

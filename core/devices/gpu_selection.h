@@ -20,9 +20,9 @@ class GpuSelection {
   explicit GpuSelection(std::chrono::milliseconds patience = kPatience);
   static GpuSelection& of_process();
 
-  /// Returns the CUDA indices of `count` free GPUs (-1: all of them, at least one), in order; those not selected before
-  /// for another count come first. Selected GPUs count as free. When NVML does not list a GPU's processes, it is used
-  /// if more than 1 GiB is in use. `cuda_gpus`: see cuda_addresses.
+  /// Returns the CUDA indices of `count` free GPUs (-1: all free ones, at least one), in order; those not selected
+  /// before for another count come first. Selected GPUs count as free. When NVML does not list a GPU's processes, it is
+  /// used if more than 1 GiB is in use. `cuda_gpus`: see cuda_addresses.
   ///
   /// Throws ConfigError when too few are free, naming the processes on the others, and when there is no NVML. When the
   /// driver does not answer, warns and takes the first GPUs. Any thread may call it.

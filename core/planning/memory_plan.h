@@ -57,7 +57,7 @@ struct TrainingNeeds {
   /// Bytes of an element in forward and backward under mixed precision; unset: as in the parameters.
   std::optional<int64_t> compute_size;
   int64_t buffers = 0;          ///< bytes
-  int64_t optimizer_state = 0;  ///< bytes of its tensors that are shaped like a parameter
+  int64_t optimizer_state = 0;  ///< bytes of its tensors that have as many elements as their parameter
   int64_t counters = 0;         ///< bytes of the rest of the optimizer's state, which no rank divides
   bool element_wise = true;     ///< the optimizer can step a part of a parameter
   bool is_on_host = false;      ///< the device's memory is the host's: offload would save nothing

@@ -10,6 +10,7 @@
 
 namespace levin {
 
+/// Options of GradScaler, explained in describe().
 struct GradScalerOptions {
   double init_scale = 65536;
   double growth_factor = 2;

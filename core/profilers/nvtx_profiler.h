@@ -12,6 +12,7 @@ struct ProfilerStubs;
 
 namespace levin {
 
+/// Options of NvtxProfiler, explained in describe().
 struct NvtxProfilerOptions {
   bool units = true;
   bool operators = false;

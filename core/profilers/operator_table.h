@@ -16,8 +16,8 @@ struct OperatorTime {
   int64_t calls = 0;
   int64_t self = 0;    ///< without the operators that it calls
   int64_t total = 0;   ///< with them
-  int64_t device = 0;  ///< of the kernels that it launches itself
-  int64_t bytes = 0;   ///< allocated by it, less those it frees
+  int64_t device = 0;  ///< of the kernels that it launches, without the operators that it calls
+  int64_t bytes = 0;   ///< allocated less freed, without the operators that it calls
   int64_t flops = 0;   ///< estimated by LibTorch; 0 where it has no formula
 };
 

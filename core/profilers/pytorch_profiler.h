@@ -21,6 +21,7 @@ struct ProfilerResult;
 
 namespace levin {
 
+/// Options of PyTorchProfiler, explained in describe().
 struct PyTorchProfilerOptions {
   ProfilerSchedule schedule = {};
   bool record_shapes = false;

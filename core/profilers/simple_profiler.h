@@ -14,6 +14,7 @@
 
 namespace levin {
 
+/// Options of SimpleProfiler, explained in describe().
 struct SimpleProfilerOptions {
   bool units = true;
   double least_percent = 0.1;
