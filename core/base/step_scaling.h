@@ -4,10 +4,11 @@
 
 namespace levin {
 
-/// Loss scaling of an optimizer step; both tensors are undefined when the loss is not scaled.
+/// Instructions to an optimizer step on gradients that are to be clipped or may have overflowed.
 struct StepScaling {
-  at::Tensor grad_scale = {};  ///< scalar on the device: gradients are divided by it inside the fused step
-  /// Scalar on the device: the step is skipped, without a host synchronisation, where it is not 0
+  at::Tensor grad_scale =
+      {};  ///< scalar on the device: the step divides gradients by it, to clip them; undefined: does not
+  /// Scalar on the device: the step is skipped, without a host synchronisation, when it is not 0. Undefined: never.
   at::Tensor found_inf = {};
 };
 
