@@ -9,13 +9,13 @@
 
 namespace levin {
 
-/// Where a configuration value was written.
+/// Place in which a configuration value was written.
 struct Origin {
   std::string source = {};  ///< a file's path, "command line", "default", "code"
   int line = 0;             ///< 1-based; 0 when the source has no lines
   int column = 0;           ///< 1-based
 
-  /// "mlp.yaml:3:5" or "command line"
+  /// Returns "mlp.yaml:3:5", or the source alone where it has no lines.
   std::string describe() const;
   bool operator==(const Origin& other) const = default;
 };
@@ -23,10 +23,10 @@ struct Origin {
 /// A configuration tree in the shape of YAML, in which every node remembers where it was written.
 class Config {
  public:
-  // What a configuration may have at most: a small file whose aliases repeat each other would fill the memory.
+  // Limits of a configuration, since a small file whose aliases repeat each other would fill the memory.
   static constexpr size_t kMaxDepth = 100;               ///< mappings and lists inside each other
-  static constexpr size_t kMaxValues = 200'000;          ///< of a file, each alias counted as what it stands for
-  static constexpr size_t kMaxBytes = size_t{16} << 20;  ///< of a file, and of the text of its values
+  static constexpr size_t kMaxValues = 200'000;          ///< values in a file, each alias counted as what it stands for
+  static constexpr size_t kMaxBytes = size_t{16} << 20;  ///< size of a file, and of the text of all its values
 
   enum class Kind { kNull, kScalar, kSequence, kMapping };
   struct Entry;
@@ -40,7 +40,7 @@ class Config {
   ~Config();
 
   static Config null(Origin origin = {});
-  /// `quoted`: the text was in quotation marks and is therefore a string whatever it looks like.
+  /// Makes a scalar. `quoted`: the text was in quotation marks and is therefore a string, even "3".
   static Config scalar(std::string text, bool quoted = false, Origin origin = {});
   static Config sequence(std::vector<Config> items = {}, Origin origin = {});
   static Config mapping(Origin origin = {});
@@ -59,16 +59,16 @@ class Config {
   bool is_mapping() const { return kind_ == Kind::kMapping; }
   const Origin& origin() const { return origin_; }
 
-  /// The text of a scalar.
+  /// Returns the text of a scalar.
   const std::string& text() const { return text_; }
   bool quoted() const { return quoted_; }
   const std::vector<Config>& items() const { return items_; }
   const std::vector<Entry>& entries() const { return entries_; }
 
-  /// The value of a key of this mapping, or nullptr.
+  /// Returns the value of a key of this mapping, or nullptr.
   const Config* find(std::string_view key) const;
   Config* find(std::string_view key);
-  /// The value of a key, made (as null) when it is not there; turns a null node into a mapping.
+  /// Returns the value of a key; adds a null one where there is none, and turns a null node into a mapping.
   Config& operator[](std::string_view key);
   void set(std::string_view key, Config value, Origin key_origin = {});
   void erase(std::string_view key);
@@ -82,15 +82,15 @@ class Config {
   /// the source that gave it, a mapping to which both gave something the origins of both.
   void merge(const Config& later);
 
-  /// "an integer"-style words for messages: the kind, and the text of a scalar, shortened where it is long.
+  /// Describes the node for messages: its kind, and a scalar's text, shortened where it is long.
   std::string describe() const;
 
-  /// YAML text. `with_origins` adds a comment to each line saying where its value comes from.
+  /// Returns YAML text; `with_origins` adds to each line a comment with the origin of its value.
   std::string to_yaml(bool with_origins = false) const;
-  /// One line of YAML flow style.
+  /// Returns one line of YAML in flow style.
   std::string to_flow() const;
 
-  /// Same tree, whatever the origins.
+  /// Compares trees, not origins.
   bool operator==(const Config& other) const;
 
  private:
@@ -99,13 +99,13 @@ class Config {
   std::string text_;
   std::vector<Config> items_;
   std::vector<Entry> entries_;
-  std::map<std::string, size_t, std::less<>> index_;  ///< where in `entries_` a key is
+  std::map<std::string, size_t, std::less<>> index_;  ///< positions in `entries_` by key
   Origin origin_;
 };
 
 struct Config::Entry {
   std::string key = {};
-  Origin origin = {};  ///< of the key
+  Origin origin = {};  ///< the key's, not the value's
   Config value = {};
   bool operator==(const Entry& other) const { return key == other.key && value == other.value; }
 };

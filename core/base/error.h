@@ -32,16 +32,16 @@ class InternalError : public std::logic_error {
   using std::logic_error::logic_error;
 };
 
-/// The candidate nearest to `name` by edit distance, or an empty string when none is near enough to be a typing error.
+/// Returns the candidate nearest to `name` by edit distance; empty when none is near enough to be a typing error.
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
 
-/// `; did you mean 'x'?` or nothing, followed by `; valid: a, b, c`.
+/// Returns `; did you mean 'x'?` or nothing, followed by `; valid: a, b, c`.
 std::string valid_names_hint(std::string_view name, std::span<const std::string> candidates);
 
 /// Returns "1 rank", "2 ranks"; for nouns that take an s.
 std::string counted(int64_t count, std::string_view noun);
 
-/// "a, b, c"
+/// Joins the parts: "a, b, c".
 std::string join(std::span<const std::string> parts, std::string_view separator = ", ");
 
 namespace detail {

@@ -10,12 +10,12 @@
 
 namespace levin {
 
-/// What is known of where an error happened. Each place that it passes on its way out fills in what is still empty, so
+/// Circumstances of an error. Each function that it passes on its way out fills in the fields that are still empty, so
 /// that the innermost one counts.
 struct ErrorNotes {
   std::string place;               ///< "training_step of Classifier"
   std::string moment;              ///< "batch 3 of epoch 0"
-  std::string examples;            ///< of a data set: "example 17"
+  std::string examples;            ///< the examples a data set was asked for: "example 17"
   std::string batch;               ///< "{image: [32, 1, 28, 28] float, label: [32] int64}"
   const void* unit = nullptr;      ///< the innermost levin::Unit
   std::string unit_type;           ///< "Linear 784→128"
@@ -27,8 +27,8 @@ namespace detail {
 void add_notes(const std::function<void(ErrorNotes&)>& note) noexcept;
 }  // namespace detail
 
-/// Calls `run`. When it throws, `note` writes down what this place knows, and the exception goes on as it is: the same
-/// object, which std::exception_ptr carries to other threads with its notes. Without an error it costs nothing.
+/// Calls `run`. When it throws, `note` fills in what this place knows and the same exception object goes on;
+/// std::exception_ptr carries it to other threads with its notes. Costs nothing without an error.
 template <class Run, class Note>
 auto noting_errors(Run&& run, Note&& note) -> decltype(run()) {
   try {
@@ -39,11 +39,11 @@ auto noting_errors(Run&& run, Note&& note) -> decltype(run()) {
   }
 }
 
-/// The notes of an error, which are then forgotten; empty ones where there are none.
+/// Returns the notes of an error and forgets them; empty notes where there are none.
 ErrorNotes take_error_notes(const std::exception_ptr& error);
 void set_error_notes(const std::exception_ptr& error, ErrorNotes notes);
 
-/// In a handler: throws `error` in the place of the one that is handled, with its notes.
+/// Throws `error`, with the notes of the exception under way, in its place. For use in a handler.
 template <class E>
 [[noreturn]] void throw_instead(E error) {
   const auto replacement = std::make_exception_ptr(std::move(error));

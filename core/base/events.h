@@ -6,22 +6,22 @@
 
 namespace levin {
 
-/// What the user asked the trainer to do.
+/// Task that the user gave the trainer.
 enum class Stage { kFit, kValidate, kTest, kPredict };
 
-/// What the trainer does at this moment.
+/// Loop that the trainer runs at this moment.
 enum class RunningStage { kIdle, kSanityCheck, kTrain, kValidate, kTest, kPredict };
 
-/// How the last call of the trainer went, or goes.
+/// Outcome of the trainer's last call, or state of the one under way.
 enum class TrainerStatus { kInitializing, kRunning, kFinished, kInterrupted, kFailed };
 
-/// When a scheduler steps.
+/// Unit in which a scheduler steps.
 enum class Interval { kEpoch, kStep };
 
-/// Whether a smaller or a larger value of a monitored metric is better.
+/// Direction in which a monitored metric improves.
 enum class MonitorMode { kMin, kMax };
 
-/// "fit", "validate", "test", "predict"
+/// Returns "fit", "validate", "test" or "predict".
 const char* to_string(Stage stage);
 const char* to_string(RunningStage stage);
 const char* to_string(TrainerStatus status);

@@ -30,9 +30,9 @@ class FileSystem {
 
   virtual std::unique_ptr<WritableFile> create(const std::string& path);
   virtual std::unique_ptr<WritableFile> open_append(const std::string& path);
-  /// Also makes missing parents.
+  /// Makes a directory and its missing parents.
   virtual void create_directories(const std::string& path);
-  /// False when it exists already: an atomic claim of a name.
+  /// Makes one directory, atomically; returns false when the name is taken.
   virtual bool create_directory(const std::string& path);
   virtual void rename(const std::string& from, const std::string& to);
   /// Swaps two existing paths at once, so that each name always leads to something whole. On a file system that cannot,
@@ -43,10 +43,10 @@ class FileSystem {
   virtual void sync_directory(const std::string& path);
   std::string read_file(const std::string& path) const;
   bool exists(const std::string& path) const;
-  /// Names (not paths) in a directory, sorted; empty when there is none.
+  /// Returns the names (not paths) in a directory, sorted; empty when there is no such directory.
   std::vector<std::string> list(const std::string& path) const;
 
-  /// The file system in use; tests may replace it. nullptr restores the real one.
+  /// Returns the file system in use. Tests replace it; nullptr restores the real one.
   static FileSystem& current();
   static void replace(FileSystem* replacement);
 

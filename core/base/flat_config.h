@@ -9,21 +9,21 @@
 
 namespace levin {
 
-/// A configuration as a list: dotted paths, as on the command line, and the values there as one line of YAML.
+/// Configuration as a list of dotted paths, as on the command line, each with its value as one line of YAML.
 using FlatConfig = std::vector<std::pair<std::string, std::string>>;
 
-/// Members of a list of names with options are reached by name (`trainer.callbacks.early_stopping.patience`), a second
-/// one of a name by `NAME#2`; any other list is one value.
+/// Flattens a configuration. Members of a list of names with options get paths by name
+/// (`trainer.callbacks.early_stopping.patience`), the second of the same name `NAME#2`; any other list is one value.
 FlatConfig flatten(const Config& config);
 
-/// A path in several configurations.
+/// One path and its values in several configurations.
 struct FlatConfigRow {
   std::string path;
-  std::vector<std::optional<std::string>> values;  ///< one a configuration; nothing where it does not have the path
+  std::vector<std::optional<std::string>> values;  ///< one for each configuration; nothing where it lacks the path
   bool differs = false;
 };
 
-/// All paths in order of first appearance.
+/// Returns a row for each path, in order of first appearance.
 std::vector<FlatConfigRow> compare_configs(const std::vector<FlatConfig>& configurations);
 
 }  // namespace levin

@@ -6,8 +6,8 @@
 
 namespace levin {
 
-/// The gradients of parameters, those that share device and type together, as the foreach kernels take them.
-/// Parameters without a gradient are left out; no group is empty.
+/// Groups the gradients of parameters by device and type, as the foreach kernels need them. Parameters without a
+/// gradient are left out; no group is empty.
 std::vector<std::vector<at::Tensor>> gradient_groups(const std::vector<at::Tensor>& parameters);
 
 }  // namespace levin

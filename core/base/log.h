@@ -14,14 +14,14 @@ void warning(std::string_view message);
 void warning_once(std::string_view message);
 void info_once(std::string_view message);
 
-// The same on rank 0 alone: what all ranks would say alike.
+// The same on rank 0 alone, for messages that all ranks would print alike.
 void rank_zero_info(std::string_view message);
 void rank_zero_warning(std::string_view message);
 void rank_zero_warning_once(std::string_view message);
 void rank_zero_info_once(std::string_view message);
 
-/// Says which rank the calling thread is, while it lives. Threads without one (those of data loaders) count as the rank
-/// that was set last outside a scope (set_process_rank), 0 of 1 at first.
+/// Sets the rank of the calling thread during the scope's lifetime. Threads without a scope (those of data loaders)
+/// count as the rank that was set last outside a scope (set_process_rank), 0 of 1 at first.
 class RankScope {
  public:
   RankScope(int64_t rank, int64_t world_size);
@@ -33,12 +33,12 @@ class RankScope {
   int64_t former_rank_;
   int64_t former_world_size_;
 };
-/// The rank that messages of the calling thread are led by.
+/// Returns the calling thread's rank, which leads its messages.
 int64_t rank();
-/// For a process that is one rank for the rest of its life.
+/// Sets the rank of the process, for its threads outside a RankScope.
 void set_process_rank(int64_t rank, int64_t world_size);
 
-/// Sends messages elsewhere: a progress bar that must redraw itself, a test. nullptr restores standard error.
+/// Sends messages to `sink` instead, such as a progress bar that must redraw itself; nullptr restores standard error.
 void set_sink(std::function<void(const std::string& line)> sink);
 
 }  // namespace levin::log

@@ -6,13 +6,13 @@
 
 namespace levin {
 
-/// The memory of a device or of the host does not suffice.
+/// Error of too little memory on a device or the host.
 class OutOfMemoryError : public Error {
  public:
   explicit OutOfMemoryError(std::string_view message) : Error("memory", message) {}
 };
 
-/// Whether an error says that the memory of a device or of the host does not suffice, whichever library noticed.
+/// Returns whether an error, of any library, says that a device or the host has too little memory.
 bool is_out_of_memory(const std::exception_ptr& error);
 
 }  // namespace levin

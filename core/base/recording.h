@@ -4,8 +4,7 @@
 
 namespace levin {
 
-/// While work for a device is recorded on this thread, to be done again later: the host's part of it will not run
-/// again.
+/// Marks this thread as recording work of a device to be replayed later, without the host's part of it.
 class RecordingScope {
  public:
   RecordingScope();
@@ -15,7 +14,7 @@ class RecordingScope {
 };
 
 bool is_recording();
-/// For whatever would go wrong when it is done again. Throws levin::Error while recording: "`what` cannot be recorded".
+/// Throws levin::Error "`what` cannot be recorded" while recording. For calls that a replay would leave out.
 void refuse_while_recording(const std::string& what, const std::string& hint);
 
 }  // namespace levin

@@ -33,23 +33,24 @@ struct OptionsType<T> {
 std::string demangled(const char* type_name);
 }  // namespace detail
 
-/// The options struct of a class, or an empty one.
+/// Options struct of a class, or an empty one.
 template <class T>
 using OptionsOf = typename detail::OptionsType<T>::type;
 
-/// Base of everything that users name in YAML or hand to the trainer: it remembers how it was made, so that replicas,
-/// thread ranks and load_from_checkpoint can make it again. Set by levin::make and by registries, not by users.
+/// Base of everything that users name in YAML or hand to the trainer. It remembers how it was made, so that replicas,
+/// thread ranks and load_from_checkpoint can make it again; levin::make and registries record that.
 class Configurable {
  public:
   virtual ~Configurable() = default;
 
-  /// The name under which its class was registered, else its C++ type.
+  /// Returns the name under which its class was registered, else its C++ type; empty when it was made without
+  /// levin::make or a registry.
   const std::string& init_name() const { return init_name_; }
-  /// Its options, empty when it was made without levin::make or a registry.
+  /// Returns its options; empty when it was made without levin::make or a registry.
   const Config& init_options() const { return init_options_; }
-  /// Whether it can be made again.
+  /// Returns whether rebuild() can make another.
   bool can_rebuild() const { return static_cast<bool>(rebuild_); }
-  /// A second object made as this one was. Throws levin::Error that says to use levin::make when it cannot.
+  /// Makes a second object as this one was made. Throws levin::Error that says to use levin::make when it cannot.
   std::shared_ptr<Configurable> rebuild() const;
 
   void set_init_options(std::string name, Config options, std::function<std::shared_ptr<Configurable>()> rebuild) {
@@ -66,7 +67,7 @@ class Configurable {
 
 namespace detail {
 
-/// Whether a `T` can be made of its options. Where it cannot, the compiler says what to write.
+/// Checks that a `T` can be made of its options; where it cannot, the compiler's message says what to write.
 template <class T>
 consteval bool check_constructor() {
   if constexpr (std::is_abstract_v<T>) {
@@ -109,8 +110,8 @@ std::shared_ptr<T> make_named(const std::string& name, const OptionsOf<T>& optio
 
 }  // namespace detail
 
-/// Makes a module, data module, callback or logger that remembers its options. Throws ConfigError when one is out of
-/// range.
+/// Makes a Configurable (module, data module, callback, logger, ...) that remembers its options. Throws ConfigError
+/// when one is out of range.
 template <class T>
 std::shared_ptr<T> make(const OptionsOf<T>& options = {}) {
   constexpr bool is_buildable = std::is_convertible_v<T*, Configurable*>;
@@ -131,7 +132,7 @@ std::shared_ptr<T> make(const OptionsOf<T>& options = {}) {
 template <class Base>
 class Registry {
  public:
-  /// `kind` is the word for messages: "callback".
+  /// Makes an empty registry. `kind` is its word in messages: "callback".
   explicit Registry(std::string kind) : kind_(std::move(kind)) {}
 
   struct Item {
@@ -139,11 +140,10 @@ class Registry {
     std::string doc;
     std::vector<FieldDoc> fields;
     std::function<std::shared_ptr<Base>(const Config& options, const std::string& path)> make;
-    std::function<bool(const Base&)> is_instance;  ///< of this class or one derived from it
-    /// The options with every default, checked, without making an object. What was given keeps the form it was written
-    /// in.
+    std::function<bool(const Base&)> is_instance;  ///< the object is of this class or one derived from it
+    /// Checks options and fills in every default, without making an object. Given values keep their written form.
     std::function<Config(const Config& options, const std::string& path)> resolve;
-    Config alias_of = {};  ///< what an alias stands for, {name: NAME, option: value}; null for a name of its own
+    Config alias_of = {};  ///< of an alias: {name: NAME, option: value}; else null
   };
 
   /// Registers `T`; a second registration of a name replaces the first. `doc`: one line for --help.
@@ -160,8 +160,7 @@ class Registry {
     if constexpr (is_derived && is_described && detail::check_constructor<T>()) add_item(item_of<T>(name, doc));
   }
 
-  /// Adds another name for `name`, under which `defaults` are the defaults of these options. What it makes remembers
-  /// `name` and its options.
+  /// Adds another name for `name` with other defaults. The objects made under it remember `name` and their options.
   void add_alias(const std::string& alias, const std::string& name, const Config& defaults,
                  const std::string& doc = "") {
     const auto filled = [defaults](const Config& options) {

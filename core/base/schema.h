@@ -31,7 +31,7 @@ concept Described = requires(Schema<T>& schema) {
   T::describe(schema);
 };
 
-/// One line of help: a field in words.
+/// Documentation of one field: a line of --help.
 struct FieldDoc {
   std::string name = {};
   std::string type = {};           ///< "integer", "list of strings", ...
@@ -40,7 +40,7 @@ struct FieldDoc {
   std::string doc = {};
 };
 
-/// How a C++ type is read from and written to a Config. Specialise it for a type of one's own.
+/// Conversion of a C++ type from and to a Config. Specialise it for your own types.
 template <class T>
 struct ConfigCodec;
 
@@ -60,12 +60,12 @@ struct ConfigCodec<bool> {
   static Config dump(bool value);
 };
 
-/// The integers of C++: not bool, and not the types of characters.
+/// Integer types other than bool and the character types.
 template <class T>
 concept Integer = std::integral<T> && !std::same_as<T, bool> && !std::same_as<T, char> && !std::same_as<T, wchar_t> &&
                   !std::same_as<T, char8_t> && !std::same_as<T, char16_t> && !std::same_as<T, char32_t>;
 
-/// A value outside the type's range is an error that names the range.
+/// Rejects values outside the type's range with an error that names the range.
 template <Integer T>
 struct ConfigCodec<T> {
   static std::string type_name() { return std::signed_integral<T> ? "integer" : "non-negative integer"; }
@@ -122,7 +122,7 @@ struct ConfigCodec<Config> {
   static Config dump(const Config& value) { return value; }
 };
 
-/// Types that a field may have.
+/// A type that a field may have.
 template <class T>
 concept Readable = requires {
   ConfigCodec<T>::type_name();
@@ -193,7 +193,7 @@ struct ConfigCodec<std::map<std::string, T>> {
 
 namespace detail {
 
-/// The type inside std::optional, or the type itself: what a range constraint compares.
+/// Type inside std::optional, or the type itself: range constraints compare it.
 template <class T>
 struct Unwrapped {
   using type = T;
@@ -205,7 +205,7 @@ struct Unwrapped<std::optional<T>> {
   static const T* get(const std::optional<T>& value) { return value ? &*value : nullptr; }
 };
 
-/// The enumeration without a codec of its own that a field of type `T` holds, or void.
+/// Enumeration without a codec of its own that a field of type `T` holds, or void.
 template <class T>
 struct EnumIn {
   using type = void;
@@ -223,20 +223,20 @@ struct EnumIn<std::array<T, N>> : EnumIn<T> {};
 template <class T>
 struct EnumIn<std::map<std::string, T>> : EnumIn<T> {};
 
-/// The names of an enumeration's values.
+/// Names of an enumeration's values.
 using ValueNames = std::vector<std::pair<std::string, int64_t>>;
-/// "one of relu, gelu"
+/// Returns "one of relu, gelu".
 std::string one_of_names(const ValueNames& names);
-/// `node` with numbers in the place of names. Throws ConfigError for a name that is not among them.
+/// Returns `node` with its names replaced by numbers. Throws ConfigError for an unknown name.
 Config names_to_numbers(const Config& node, const std::string& path, const ValueNames& names);
-/// `node` with names in the place of numbers; a number without a name stays.
+/// Returns `node` with its numbers replaced by names; a number without a name stays.
 Config numbers_to_names(const Config& node, const ValueNames& names);
 
-/// Puts an option given by its former name under its present one, and says so once. Throws ConfigError where both are
+/// Moves an option given by its former name to its present one, and says so once. Throws ConfigError where both are
 /// given.
 void rename_key(Config& node, const std::string& path, const std::string& former, const std::string& present);
 
-/// `dumped`, with each value that `given` has in the form and with the origin in which it was given.
+/// Returns `dumped` in which the values that `given` has keep their written form and origin.
 Config keep_given(const Config& dumped, const Config& given);
 
 template <class T>
@@ -261,7 +261,7 @@ class Schema {
     /// Throws when the field's value is out of range.
     std::vector<std::function<void(const T&, const Origin&, const std::string& path)>> checks = {};
     size_t offset = 0;             ///< of the member in `T`
-    std::string former_name = {};  ///< empty: it has always been called so
+    std::string former_name = {};  ///< empty: never renamed
   };
 
  public:
@@ -293,12 +293,12 @@ class Schema {
         return false;
       });
     }
-    /// What the option was called before: still read, with a note that says what it is called now.
+    /// Adds the option's former name, which is still read, with a message that gives the present one.
     Field& formerly(const std::string& name) {
       entry_.former_name = name;
       return *this;
     }
-    /// Any other constraint, in words that follow "must be".
+    /// Adds any other constraint; `constraint` is worded to follow "must be".
     Field& require(const std::string& constraint, std::function<bool(const Value&)> holds) {
       entry_.doc.constraint += (entry_.doc.constraint.empty() ? "" : ", ") + constraint;
       entry_.checks.push_back([member = member_, constraint, holds = std::move(holds)](
@@ -379,7 +379,7 @@ class Schema {
     }
   }
 
-  /// Checks values that were set in code.
+  /// Checks values that were set in code. Throws ConfigError for one out of range.
   void validate(const T& options, const std::string& path) const {
     for (const auto& entry : entries_)
       for (const auto& check : entry.checks)
@@ -392,8 +392,8 @@ class Schema {
     return node;
   }
 
-  /// The checked options with every default. What `node` gives keeps its form and its origin; defaults have the origin
-  /// "default".
+  /// Returns the checked options with every default. Values of `node` keep their form and origin; defaults have the
+  /// origin "default".
   Config resolve(const Config& node, const std::string& path) const {
     T options{};
     apply(options, node, path);
@@ -425,7 +425,7 @@ class Schema {
     return value;
   }
 
-  /// A new entry before those of members that the struct declares later.
+  /// Adds an entry before those of members that the struct declares later.
   template <class M>
   Entry& add(const std::string& name, M T::*member, const std::string& doc) {
     const size_t offset =
@@ -444,7 +444,7 @@ class Schema {
   std::vector<Entry> entries_;
 };
 
-/// The schema of `T`, made once.
+/// Returns the schema of `T`, made once.
 template <Described T>
 const Schema<T>& schema_of() {
   static const Schema<T> schema = [] {
@@ -455,7 +455,7 @@ const Schema<T>& schema_of() {
   return schema;
 }
 
-/// Options read from a mapping over the defaults.
+/// Reads options from a mapping over the defaults. Throws ConfigError.
 template <Described T>
 T parse_options(const Config& node, const std::string& path) {
   T options{};
@@ -463,7 +463,7 @@ T parse_options(const Config& node, const std::string& path) {
   return options;
 }
 
-/// A described struct inside another.
+/// Codec of a described struct inside another.
 template <Described T>
 struct ConfigCodec<T> {
   static std::string type_name() { return "mapping"; }

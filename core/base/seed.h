@@ -6,22 +6,22 @@
 
 namespace levin {
 
-/// Seeds LibTorch's generators on every device (in a ThreadGeneratorScope the thread's own for the CPU) and is the seed
-/// from which data order and random transforms derive.
+/// Seeds LibTorch's generators on every device (within a ThreadGeneratorScope, the thread's own for the CPU), data
+/// order and random transforms.
 void seed_everything(uint64_t seed);
 
-/// The seed last given to seed_everything; when there was none, one drawn at random on the first call.
+/// Returns the seed last given to seed_everything; without one, a random seed drawn on the first call.
 uint64_t global_seed();
 
-/// A well-mixed 64-bit hash of several numbers: the seed of a stream that is a pure function of them.
+/// Returns a well-mixed 64-bit hash of the numbers, for the seed of a stream that is a pure function of them.
 uint64_t mix_seed(uint64_t a, uint64_t b, uint64_t c = 0);
 
-/// The state of the generators that this thread draws from by default: default_cpu_generator(), and that of each CUDA
-/// device in use.
+/// Returns the state of the generators that this thread draws from by default: default_cpu_generator() and that of each
+/// CUDA device in use.
 State capture_rng_state();
 void restore_rng_state(const State& state);
 
-/// Restores the generators as they were when it was made.
+/// Restores on destruction the generators' state at construction.
 class RngStateGuard {
  public:
   RngStateGuard() : state_(capture_rng_state()) {}

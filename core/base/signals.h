@@ -4,8 +4,8 @@
 
 namespace levin {
 
-/// While it exists, SIGINT and SIGTERM ask for a clean end instead of ending the process; a second one ends it at once
-/// with the signal's own status. Nested scopes share one pair of handlers.
+/// Makes SIGINT and SIGTERM, during its lifetime, ask for a clean end instead of ending the process; a second one ends
+/// it at once with the signal's own status. Nested scopes share one pair of handlers.
 class SignalScope {
  public:
   SignalScope();
@@ -13,7 +13,7 @@ class SignalScope {
   SignalScope(const SignalScope&) = delete;
   SignalScope& operator=(const SignalScope&) = delete;
 
-  /// The signal that came, or 0. Costs one relaxed load.
+  /// Returns the number of the signal that came, or 0. Costs one relaxed load.
   static int received();
 
  private:

@@ -5,10 +5,10 @@
 
 namespace levin {
 
-/// Where in the user's own code the functions of a stack are: "classifier.cpp:41 in Classifier::training_step", the
-/// innermost first, functions that were inlined too. Code without debug information (-g) is left out, and so are
-/// Levin, LibTorch, the C++ library and what else is installed below /usr. Empty where Levin was built without libdw.
-/// Takes up to a few tenths of a second.
+/// Returns the lines of the user's own code on a stack: "classifier.cpp:41 in Classifier::training_step", innermost
+/// first, inlined functions included. Code without debug information (-g) is left out, and so are Levin, LibTorch, the
+/// C++ library and whatever is installed below /usr. Empty where Levin was built without libdw. Takes up to a few
+/// tenths of a second.
 std::vector<std::string> user_source_lines(const std::vector<const void*>& stack);
 
 }  // namespace levin

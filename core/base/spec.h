@@ -26,7 +26,7 @@ class Spec {
       : object_(std::move(object)) {}  // NOLINT(google-explicit-constructor)
 
   const std::shared_ptr<Base>& object() const { return object_; }
-  /// The YAML form; of an object its name and init options.
+  /// Returns the YAML form; for an object, its name and init options.
   Config config() const {
     if (object_ == nullptr) return config_;
     Config node = Config::mapping();
@@ -35,12 +35,12 @@ class Spec {
   }
   bool empty() const { return object_ == nullptr && config_.is_null(); }
 
-  /// The registered name, empty for an object.
+  /// Returns the registered name; empty for an object. Throws ConfigError for a malformed node.
   std::string name(const std::string& path, const std::string& kind) const {
     return object_ != nullptr ? "" : detail::split_named_config(config_, path, kind).first.text();
   }
 
-  /// The object, or the one made by the registry.
+  /// Returns the object, or makes one from the registry. Throws ConfigError for an unknown name or a wrong option.
   std::shared_ptr<Base> resolve(const Registry<Base>& registry, const std::string& path) const {
     if (object_ != nullptr) return object_;
     const auto [name, options] = detail::split_named_config(config_, path, registry.kind());

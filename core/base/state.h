@@ -12,7 +12,7 @@
 
 namespace levin {
 
-/// Where a tensor of a checkpoint lives among the ranks.
+/// Distribution of a checkpoint's tensor over the ranks.
 struct Placement {
   enum class Kind {
     kReplicated,  ///< the same on every rank; rank 0 writes it
@@ -25,32 +25,32 @@ struct Placement {
   std::vector<int64_t> global_shape = {};  ///< for kSharded
 };
 
-/// A tensor that lies in a checkpoint's files and is read when it is asked for, whole or in part: what open_checkpoint
-/// puts into a tree. All methods may be called from several threads.
+/// A tensor in a checkpoint's files, read on demand, whole or in part; open_checkpoint puts them into its tree. All
+/// methods may be called from several threads.
 class SavedTensor {
  public:
   virtual ~SavedTensor() = default;
   virtual at::ScalarType dtype() const = 0;
   virtual const std::vector<int64_t>& shape() const = 0;
-  /// The dimensions from the widest stride to the narrowest that it had in memory; empty for row-major order.
+  /// Returns the dimensions by their strides in memory when saved, widest first; empty for row-major order.
   virtual const std::vector<int64_t>& dimension_order() const = 0;
   /// Reads the elements from `offset` on of the flattened tensor into `target`, as many as that has: a contiguous
   /// tensor of the same type, on any device. Throws levin::Error for a range that is not there, another type, or a
   /// file that is missing or damaged.
   virtual void read(int64_t offset, at::Tensor target) const = 0;
-  /// The whole tensor on the CPU, read anew.
+  /// Reads the whole tensor to the CPU, anew at each call.
   virtual at::Tensor read_whole() const = 0;
-  /// The same, read by the first call and kept.
+  /// Returns the whole tensor on the CPU; the first call reads it.
   virtual const at::Tensor& whole() const = 0;
 };
 
 /// A tensor in the state tree. Restored by copying in place, so that tensors keep identity and strides.
 struct TensorLeaf {
-  at::Tensor value = {};  ///< undefined where `saved` is there
+  at::Tensor value = {};  ///< undefined when `saved` is set
   Placement placement = {};
   std::shared_ptr<const SavedTensor> saved = nullptr;
 
-  /// `value`, or the whole of what is saved.
+  /// Returns `value`, or reads the saved tensor whole.
   const at::Tensor& tensor() const { return saved != nullptr ? saved->whole() : value; }
 };
 
@@ -87,10 +87,10 @@ class State {
   // Typed access. Each throws levin::Error "[checkpoint] expected an integer; got a string" on another type.
   bool as_bool() const;
   int64_t as_int() const;
-  /// An integer counts as a number too.
+  /// Returns a number; an integer is one too.
   double as_double() const;
   const std::string& as_string() const;
-  /// A saved tensor is read by the first call and kept: use `as_leaf().saved` to read a part of it.
+  /// Returns the tensor; the first call reads a saved one whole. To read a part, use `as_leaf().saved`.
   const at::Tensor& as_tensor() const;
   const TensorLeaf& as_leaf() const;
   const List& as_list() const;
@@ -98,11 +98,11 @@ class State {
   const Map& as_map() const;
   Map& as_map();
 
-  /// The value of a key, made when it is not there; turns a null node into a mapping.
+  /// Returns the value of a key; adds a null one where there is none, and turns a null node into a mapping.
   State& operator[](std::string_view key);
-  /// The value of a key; throws levin::Error naming the key and the keys there are.
+  /// Returns the value of a key; throws levin::Error naming it and the keys there are.
   const State& at(std::string_view key) const;
-  /// The value of a key, or nullptr.
+  /// Returns the value of a key, or nullptr.
   const State* find(std::string_view key) const;
   bool contains(std::string_view key) const { return find(key) != nullptr; }
   void push_back(State item);
@@ -113,7 +113,7 @@ class State {
   std::variant<std::monostate, bool, int64_t, double, std::string, TensorLeaf, List, Map> value_;
 };
 
-/// Something with state that a checkpoint keeps.
+/// Interface of objects whose state a checkpoint keeps.
 class Stateful {
  public:
   virtual ~Stateful() = default;

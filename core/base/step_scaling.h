@@ -4,10 +4,10 @@
 
 namespace levin {
 
-/// What a loss-scaling precision hands to an optimizer step; both undefined for full precision.
+/// Instructions to an optimizer step on gradients that are to be clipped or may have overflowed.
 struct StepScaling {
-  at::Tensor grad_scale = {};  ///< scalar on the device: gradients are divided by it inside the fused step
-  /// Scalar on the device: the step is skipped, without a host synchronisation, where it is not 0
+  at::Tensor grad_scale = {};  ///< scalar on the device that the step divides gradients by; undefined: none
+  /// Scalar on the device: the step is skipped, without a host synchronisation, when it is not 0. Undefined: never.
   at::Tensor found_inf = {};
 };
 

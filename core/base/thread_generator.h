@@ -6,8 +6,8 @@
 
 namespace levin {
 
-/// While it lives, operators on the CPU that this thread calls without a generator draw from one of the thread's own
-/// instead of the process's default generator: the same stream as the default generator gives after
+/// Makes CPU operators that this thread calls without a generator draw, during its lifetime, from one of the thread's
+/// own instead of the process's default generator: the same stream as the default generator gives after
 /// `torch::manual_seed(seed)`, whatever other threads do. Ranks that are threads each hold one.
 ///
 /// Scopes nest; each ends on the thread that made it, the innermost first. Threads without a scope pay nothing. Threads
@@ -16,17 +16,17 @@ namespace levin {
 class ThreadGeneratorScope {
  public:
   explicit ThreadGeneratorScope(uint64_t seed);
-  /// With a CPU generator that is there already.
+  /// Draws from `generator`, a CPU generator, instead of a new one.
   explicit ThreadGeneratorScope(at::Generator generator);
   ~ThreadGeneratorScope();
   ThreadGeneratorScope(const ThreadGeneratorScope&) = delete;
   ThreadGeneratorScope& operator=(const ThreadGeneratorScope&) = delete;
 
  private:
-  at::Generator previous_;  ///< of the scope around this one; undefined without one
+  at::Generator previous_;  ///< the enclosing scope's; undefined without one
 };
 
-/// What CPU operators of this thread draw from: the generator of its innermost scope, else the process's default one.
+/// Returns the generator that this thread's CPU operators draw from: its innermost scope's, else the process's default.
 at::Generator default_cpu_generator();
 
 }  // namespace levin

@@ -4,7 +4,7 @@
 
 namespace levin {
 
-/// Whether the text is the pattern, in which `*` stands for any characters, dots and none included.
+/// Returns whether the whole text matches the pattern, in which `*` stands for any number of characters, dots included.
 bool matches_wildcard(std::string_view pattern, std::string_view text);
 
 }  // namespace levin

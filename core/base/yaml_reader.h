@@ -6,7 +6,7 @@
 
 namespace levin {
 
-/// What Config::parse does.
+/// Implements Config::parse.
 Config read_yaml(const std::string& text, const Origin& origin, bool fixed_origin);
 
 }  // namespace levin

@@ -21,30 +21,29 @@ class Collective;
 /// copy of a tensor that is contiguous and on the CPU; the tree must not change meanwhile.
 void write_checkpoint(const std::string& path, const State& tree, const CheckpointInfo& info);
 
-/// The same by several ranks together: each writes what it holds of sharded tensors (Placement::kSharded) into files of
-/// its own, in parallel; everything else is rank 0's. A collective. Without a sharded tensor it is write_checkpoint by
-/// rank 0.
+/// Saves a state tree by several ranks together, a collective: each rank writes its part of sharded tensors
+/// (Placement::kSharded) into files of its own, in parallel, and rank 0 everything else. Without a sharded tensor it is
+/// write_checkpoint by rank 0.
 ///
-/// A sharded tensor has the same place in the tree of every rank that holds some of it and in rank 0's, whose shard may
-/// be empty. Together the ranks hold every element; ranks that hold the same elements hold the same range, and the
-/// lowest of them writes it. The folder must be one that all ranks see. `info` is rank 0's. Throws the same
+/// A sharded tensor has the same place in the tree of every rank that holds some of it and in that of rank 0, whose
+/// shard may be empty. Together the ranks hold every element; ranks that hold the same elements hold the same range,
+/// and the lowest of them writes it. The folder must be one that all ranks see. `info` is rank 0's. Throws the same
 /// levin::Error on all ranks; then what was at `path` is untouched.
 void write_sharded_checkpoint(const std::string& path, const State& tree_of_this_rank, const CheckpointInfo& info,
                               Collective& ranks);
 
-/// The saved tree, whatever the number of ranks that wrote it, with tensors that are read when they are asked for
-/// (TensorLeaf::saved), so that a rank reads no more than what it will hold. Each file is checked against the manifest
-/// before anything of it is used, once, and only when something of it is needed: a shard that is missing, damaged or of
-/// another save is an error at the first read that needs it. `sections` names the top-level keys to open, all when
-/// empty. Throws levin::Error.
+/// Opens a saved tree, written by any number of ranks, whose tensors are read on demand (TensorLeaf::saved), so that a
+/// rank reads only what it will hold. Each file is checked against the manifest once, before its first use: a shard
+/// that is missing, damaged or of another save is an error at the first read that needs it. `sections` names the
+/// top-level keys to open, all when empty. Throws levin::Error.
 State open_checkpoint(const std::string& path, const std::vector<std::string>& sections = {});
 
-/// The saved tree, all tensors whole and on the CPU, after checking every file against the manifest; `sections` names
-/// the top-level keys to read (and, but for state.json, only their files are checked), all when empty. Throws
+/// Reads a saved tree, all tensors whole and on the CPU, after checking every file against the manifest; `sections`
+/// names the top-level keys to read (and, but for state.json, only their files are checked), all when empty. Throws
 /// levin::Error naming the file that is missing or damaged.
 State read_checkpoint(const std::string& path, const std::vector<std::string>& sections = {});
 
-/// The saved tree in which tensors have type and shape but no elements (they are on the device "meta"). Checks
+/// Reads a saved tree whose tensors have type and shape but no elements (they are on the device "meta"). Checks
 /// state.json against the manifest; reads no more than the headers of the other files.
 State read_outline(const std::string& path);
 
@@ -52,13 +51,13 @@ State read_outline(const std::string& path);
 /// Throws levin::Error.
 void remove_checkpoint(const std::string& path);
 
-/// What the manifest says.
+/// Reads the manifest's summary of a checkpoint. Throws levin::Error when the manifest is missing or damaged.
 CheckpointInfo read_info(const std::string& path);
 
-/// What is the case with one file that the manifest names.
+/// Result of checking one file that the manifest names.
 struct FileCheck {
   std::string name = {};
-  uint64_t size = 0;  ///< as the manifest says, in bytes
+  uint64_t size = 0;  ///< in bytes, by the manifest
   /// "is missing"; "is damaged; got ..."; "belongs to another save; got ..."; empty when the file is as it was written
   std::string problem = {};
 };

@@ -13,8 +13,8 @@
 
 namespace levin {
 
-/// What is the case with a file that a manifest names: "is missing", "is damaged; got ...", "belongs to another save";
-/// empty when the file is as it was written. Reads the whole file, through a small buffer.
+/// Checks a file that a manifest names and returns its problem: "is missing", "is damaged; got ...", "belongs to
+/// another save"; empty when the file is as it was written. Reads the whole file, through a small buffer.
 std::string problem_of_file(const std::string& checkpoint, const Manifest& manifest, const std::string& name);
 
 /// The files of one checkpoint, opened when they are needed and each checked once, before anything of it is used. The
@@ -27,19 +27,18 @@ class CheckpointFiles : public std::enable_shared_from_this<CheckpointFiles> {
   const Manifest& manifest() const { return manifest_; }
   void check_all();
 
-  // The tree; `sections` are the top-level keys to read, all when empty.
+  // Reading the tree; `sections` are the top-level keys to read, all when empty.
 
-  /// Its tensors are handles that read their elements when asked.
+  /// Returns the tree with tensors that are read on demand.
   State open(const std::vector<std::string>& sections);
-  /// Its tensors are in memory.
+  /// Returns the tree with all tensors in memory.
   State read(const std::vector<std::string>& sections);
-  /// Its tensors have types and shapes but no elements.
+  /// Returns the tree with tensors that have types and shapes but no elements.
   State outline();
 
-  /// A file of tensors, checked. Throws levin::Error when it is not as the manifest says, or when there is no such
-  /// file.
+  /// Opens a file of tensors and checks it. Throws levin::Error when it is missing or not as the manifest says.
   const SafetensorsFile& checked(const std::string& name);
-  /// The same, but no more than its header is read.
+  /// Opens a file of tensors and reads no more than its header.
   const SafetensorsFile& unchecked(const std::string& name);
 
  private:

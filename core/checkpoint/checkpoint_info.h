@@ -15,9 +15,9 @@ inline constexpr const char* kManifestFile = "manifest.json";           ///< wri
 
 // Entries of the metadata of a sharded checkpoint's tensor files.
 inline constexpr const char* kSaveIdKey = "levin_save_id";  ///< Manifest::save_id
-inline constexpr const char* kPiecesKey = "levin_pieces";   ///< which parts of which tensors the file holds, as JSON
+inline constexpr const char* kPiecesKey = "levin_pieces";   ///< the parts of tensors that the file holds, as JSON
 
-/// What a checkpoint's manifest says about it, readable without opening any other file.
+/// Summary of a checkpoint in its manifest, readable without opening any other file.
 struct CheckpointInfo {
   int64_t epoch = 0;
   int64_t global_step = 0;
@@ -25,7 +25,7 @@ struct CheckpointInfo {
   std::string monitor = {};          ///< the monitored metric, empty when there is none
   std::optional<double> score = {};  ///< its value
   std::string levin_version = {};    ///< of the program that wrote it
-  /// When it was written, UTC: "2026-01-31T12:00:00.000000Z". Filled in by write_checkpoint when empty.
+  /// Time of writing, UTC: "2026-01-31T12:00:00.000000Z". Filled in by write_checkpoint when empty.
   std::string created = {};
 };
 

@@ -20,24 +20,24 @@ class Checksum {
   Checksum& operator=(const Checksum&) = delete;
 
   void update(const void* data, size_t size);
-  /// 32 lower-case hexadecimal digits, most significant first, as `xxh128sum` prints them.
+  /// Returns 32 lower-case hexadecimal digits, most significant first, as `xxh128sum` prints them.
   std::string hex() const;
 
  private:
   XXH3_state_s* state_;
 };
 
-/// The checksum of bytes in memory.
+/// Returns the checksum of bytes in memory.
 std::string checksum_of(std::string_view bytes);
 
-/// What a manifest says about a file's contents.
+/// Size and checksum of a file, as in a manifest.
 struct FileSummary {
   uint64_t size = 0;     ///< in bytes
   std::string checksum;  ///< Checksum::hex
   bool operator==(const FileSummary&) const = default;
 };
 
-/// Reads a whole file. Throws levin::Error when it cannot be read.
+/// Summarizes a whole file. Throws levin::Error when it cannot be read.
 FileSummary summarize_file(const std::string& path);
 
 /// A file being written that is summarized on the way, so that nothing has to be read again.
@@ -51,7 +51,7 @@ class ChecksumFile final : public WritableFile {
   void sync() override { file_->sync(); }
   void close() override { file_->close(); }
 
-  /// Of everything appended so far.
+  /// Returns the summary of everything appended so far.
   FileSummary summary() const { return {size_, checksum_.hex()}; }
 
  private:

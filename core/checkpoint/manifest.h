@@ -8,22 +8,23 @@
 
 namespace levin {
 
-/// The file that is written last into a checkpoint's folder and vouches for all others, and for itself.
+/// Contents of manifest.json, which is written last into a checkpoint's folder and has checksums of all other files and
+/// of itself.
 struct Manifest {
   CheckpointInfo info;
   std::map<std::string, FileSummary> files;  ///< by name
-  /// Of a sharded checkpoint: the random token that all its files of tensors carry; empty for any other.
+  /// Random token in all tensor files of a sharded checkpoint; empty for any other.
   std::string save_id = {};
 };
 
-/// The manifest's text. Throws levin::Error when the monitor's name is not UTF-8.
+/// Returns the manifest's text. Throws levin::Error when the monitor's name is not UTF-8.
 std::string manifest_text(const Manifest& manifest);
 
 /// Reads and checks the manifest of a checkpoint's folder. Throws levin::Error when there is none, when it is damaged,
 /// or when a later Levin wrote it in a format that this one does not know.
 Manifest read_manifest(const std::string& checkpoint);
 
-/// Whether a folder is, or once was, a checkpoint: it holds a file that only checkpoints have.
+/// Returns whether a folder is, or once was, a checkpoint: it holds a file that only checkpoints have.
 bool looks_like_checkpoint(const std::string& folder);
 
 }  // namespace levin

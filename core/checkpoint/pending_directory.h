@@ -4,11 +4,10 @@
 
 namespace levin {
 
-/// A folder that is filled beside its final place and takes that place at once: whoever looks, after a crash too, finds
-/// either what was there before or the whole new one.
+/// A folder that is filled beside its final place and takes that place at once: readers find, after a crash too, either
+/// what was there before or the whole new folder.
 ///
-/// While it is filled its name is `.NAME.tmp-PID-N`. What processes that died left of this kind in the same place is
-/// removed first.
+/// While it is filled its name is `.NAME.tmp-PID-N`. Such folders of processes that died are removed first.
 class PendingDirectory {
  public:
   /// Makes the temporary folder, and missing parents. Throws levin::Error.
@@ -18,7 +17,7 @@ class PendingDirectory {
   PendingDirectory(const PendingDirectory&) = delete;
   PendingDirectory& operator=(const PendingDirectory&) = delete;
 
-  /// The temporary folder.
+  /// Returns the path of the temporary folder.
   const std::string& path() const { return path_; }
 
   /// Waits until the folder is on the disk and puts it in place; what was there before is removed. The files in it must

@@ -17,10 +17,11 @@ namespace levin {
 class WritableFile;
 
 using NamedTensor = std::pair<std::string, at::Tensor>;
-/// A tensor in memory or in another checkpoint's files; its placement means nothing here.
+/// A tensor in memory or in another checkpoint's files; its placement is ignored.
 using NamedLeaf = std::pair<std::string, TensorLeaf>;
 
-/// The bytes of a tensor of this shape; nothing for a shape that no tensor can have (sizes below 0, more than int64_t).
+/// Returns the bytes of a tensor of this shape; nothing for a shape that no tensor can have (sizes below 0, more than
+/// int64_t).
 std::optional<uint64_t> bytes_of_shape(const std::vector<int64_t>& shape, size_t element_size);
 
 /// Writes tensors in the safetensors format (https://github.com/huggingface/safetensors): the header's length, a JSON
@@ -43,17 +44,17 @@ class SafetensorsFile {
   /// Throws levin::Error saying what is wrong with the file.
   explicit SafetensorsFile(const std::string& path);
 
-  /// In the order in which the data lie in the file.
+  /// Returns the tensors' names, in the order of their data in the file.
   const std::vector<std::string>& names() const { return names_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   bool contains(std::string_view name) const { return entries_.find(name) != entries_.end(); }
 
-  // Of one tensor. Each throws levin::Error when there is none of that name.
+  // Properties of one tensor. Each throws levin::Error when there is none of that name.
   const std::vector<int64_t>& shape(std::string_view name) const { return entry(name).shape; }
   at::ScalarType dtype(std::string_view name) const { return entry(name).type; }
-  /// The size of its elements in bytes.
+  /// Returns the size of its elements in bytes.
   uint64_t bytes(std::string_view name) const { return entry(name).end - entry(name).begin; }
-  /// A new contiguous tensor on the CPU.
+  /// Reads it into a new contiguous tensor on the CPU.
   at::Tensor read(std::string_view name) const;
   /// Reads elements of the flattened tensor, from `offset` on, into `target`: contiguous, on the CPU, of the same type.
   void read_elements(std::string_view name, int64_t offset, at::Tensor target) const;
@@ -77,9 +78,9 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// The format's word for an element type: "F32"; throws levin::Error for one that it does not have.
+/// Returns the format's name of an element type, such as "F32"; throws levin::Error for a type that it lacks.
 const char* safetensors_type_name(at::ScalarType type);
-/// The inverse; nothing for a word that is none.
+/// Returns the element type of such a name; nothing for an unknown name.
 std::optional<at::ScalarType> safetensors_type(std::string_view name);
 
 }  // namespace levin

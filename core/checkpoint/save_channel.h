@@ -12,22 +12,21 @@
 
 namespace levin {
 
-/// How the ranks of a save tell each other what they do: a few short messages. Every rank calls the same methods in
-/// the same order.
+/// Exchange of a few short messages between the ranks of a save. Every rank calls the same methods in the same order.
 class SaveChannel {
  public:
   virtual ~SaveChannel() = default;
   virtual int64_t rank() const = 0;
   virtual int64_t world_size() const = 0;
-  /// Rank 0's bytes, to all.
+  /// Sends rank 0's bytes to all ranks and returns them.
   virtual std::string broadcast(const std::string& bytes) = 0;
-  /// To rank 0: the bytes of every rank, in rank order. Others need not wait and get nothing.
+  /// Returns on rank 0 the bytes of every rank, in rank order; on others nothing, perhaps without waiting.
   virtual std::vector<std::string> gather(const std::string& bytes) = 0;
-  /// Ends waiting, now and later, with an error that gives the reason, where that can be done; from any thread.
+  /// Makes present and later waits fail with the reason, where the channel can. May be called from any thread.
   virtual void abandon(const std::string& /*reason*/) {}
 };
 
-/// One rank alone.
+/// Channel of one rank alone.
 class LoneChannel final : public SaveChannel {
  public:
   int64_t rank() const override { return 0; }
@@ -36,7 +35,7 @@ class LoneChannel final : public SaveChannel {
   std::vector<std::string> gather(const std::string& bytes) override { return {bytes}; }
 };
 
-/// By collectives, which must outlive it: for the thread that trains.
+/// Channel over a collective, which must outlive it. For the thread that trains.
 class CollectiveChannel final : public SaveChannel {
  public:
   explicit CollectiveChannel(Collective& collective) : collective_(collective) {}
@@ -52,8 +51,8 @@ class CollectiveChannel final : public SaveChannel {
   Collective& collective_;
 };
 
-/// By a store alone, so that a thread beside the one that trains can use it without a collective. A message of a few
-/// hundred bytes a rank and save stays in the store.
+/// Channel over a store, which a thread beside the one that trains can use. A message of a few hundred bytes a rank and
+/// save stays in the store.
 class StoreChannel final : public SaveChannel {
  public:
   /// `store` is a connection that nobody else uses; `prefix` is the same on all ranks and new for each set of channels.
@@ -77,16 +76,16 @@ class StoreChannel final : public SaveChannel {
   const int64_t world_size_;
   const std::string prefix_;
   const std::chrono::milliseconds timeout_;
-  int64_t message_ = 0;  ///< how many calls there were before
+  int64_t message_ = 0;  ///< number of earlier calls
   std::atomic<bool> is_abandoned_ = false;
   std::mutex mutex_;  ///< for reason_
   std::string reason_;
 };
 
-/// Such a channel over a clone of the group's store. Every rank of the group calls it, on the thread that trains.
+/// Makes a channel over a clone of the group's store. Every rank of the group calls it, on the thread that trains.
 std::unique_ptr<StoreChannel> make_store_channel(Collective& collective);
 
-/// 32 random hexadecimal digits.
+/// Returns 32 random hexadecimal digits.
 std::string random_token();
 
 }  // namespace levin

@@ -13,39 +13,38 @@
 
 namespace levin {
 
-/// What one rank holds of a tensor that is sharded over several.
+/// Part of a sharded tensor that one rank holds.
 struct Shard {
   std::string kind;  ///< usual_place of the tensor: kModelFile, kOptimizerFile or kTensorsFile, and the name
   std::string name;
   at::Tensor elements;  ///< flat; may be empty
-  int64_t offset = 0;   ///< of the first in the flattened whole
+  int64_t offset = 0;   ///< of its first element in the flattened whole
   std::vector<int64_t> global_shape;
 };
 
-/// The shards in a rank's tree. Throws levin::Error for one that does not fit into its whole.
+/// Returns the shards in a rank's tree. Throws levin::Error for one that does not fit into its whole.
 std::vector<Shard> shards_of(const State& tree);
 
-/// The same text for ranks that hold the same parts of the same tensors (replicas of hybrid sharding), whatever the
-/// elements are; empty for a rank without a sharded tensor.
+/// Returns a text that is equal for ranks with the same parts of the same tensors (replicas of hybrid sharding),
+/// whatever the elements; empty for a rank without a sharded tensor.
 std::string signature_of(const std::vector<Shard>& shards);
 
-/// "model.rank-00003.safetensors" for kModelFile and 3.
+/// Returns "model.rank-00003.safetensors" for kModelFile and 3.
 std::string rank_file(const std::string& kind, int64_t rank);
 
-/// What rank files say about their shards in the entry kPiecesKey of their metadata.
+/// Describes shards as JSON, for the entry kPiecesKey of a rank file's metadata.
 std::string describe_shards(const std::vector<Shard>& shards);
 
-/// Where all shards of a checkpoint are, as the headers of the ranks' files say; finds out whether they make up whole
-/// tensors.
+/// Index of a checkpoint's shards, from the headers of the ranks' files. Checks that they make up whole tensors.
 class ShardIndex {
  public:
-  /// Ranks in ascending order. `kind` is the file's kind, `file` its name.
+  /// Adds the shards of a rank's file, ranks in ascending order. `kind` is the file's kind, `file` its name.
   void add(const std::string& kind, const std::string& file, const SafetensorsFile& header);
 
-  /// The reference to a sharded tensor. Where several ranks hold the same elements, those of the lowest count. Throws
+  /// Returns the reference to a sharded tensor. Of elements that several ranks hold, the lowest rank's count. Throws
   /// levin::Error for elements that no rank holds, ranges that overlap, shapes and types that differ.
   TensorReference place(const TensorLeaf& leaf, const TensorReference& usual);
-  /// Throws levin::Error naming a tensor that was never placed: rank 0, whose tree is saved, does not know it.
+  /// Throws levin::Error naming a tensor that was never placed, because the tree of rank 0, which is saved, lacks it.
   void require_all_placed() const;
 
  private:

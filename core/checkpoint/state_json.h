@@ -12,10 +12,10 @@
 
 namespace levin {
 
-/// The tensors of a state tree by the file that is to hold them.
+/// Tensors of a state tree by the file that is to hold them.
 using TensorsByFile = std::map<std::string, std::vector<NamedLeaf>>;
 
-/// Elements of a flattened tensor that one file holds as a tensor of one dimension.
+/// Consecutive elements of a flattened tensor that one file holds as a tensor of one dimension.
 struct TensorPiece {
   std::string file;
   std::string name;    ///< in the file
@@ -23,37 +23,37 @@ struct TensorPiece {
   int64_t count = 0;
 };
 
-/// Where a checkpoint keeps a tensor: whole in one file, or in pieces.
+/// Location of a tensor in a checkpoint: whole in one file, or in pieces.
 struct TensorReference {
-  std::string file;                      ///< empty for one in pieces
-  std::string name;                      ///< the same
+  std::string file;                      ///< empty for a tensor in pieces
+  std::string name;                      ///< in the file; empty for a tensor in pieces
   std::vector<int64_t> dimension_order;  ///< SavedTensor::dimension_order
-  std::optional<at::ScalarType> dtype;   ///< of one in pieces only, as all that follows
+  std::optional<at::ScalarType> dtype;   ///< this and what follows: only of a tensor in pieces
   std::vector<int64_t> shape;
   std::vector<TensorPiece> pieces;  ///< by offset; together they hold every element once
 
   bool in_pieces() const { return dtype.has_value(); }
 };
 
-/// Gives a tensor: its elements, or a handle to them.
+/// Returns a tensor: its elements, or a handle to them.
 using TensorLoader = std::function<State(const TensorReference& reference)>;
-/// Where a tensor is kept, given where it is by the rules of checkpoints that one rank writes.
+/// Returns a tensor's location, given its usual one, which it has in a checkpoint that one rank writes.
 using TensorPlacer = std::function<TensorReference(const TensorLeaf& leaf, const TensorReference& usual)>;
 
-/// By those rules: the file and the name in it for the tensor at a place of the tree (child_pointer).
+/// Returns the usual file, and name in it, of the tensor at `pointer` (child_pointer).
 TensorReference usual_place(const std::string& pointer);
 
-/// A state tree as JSON text, in which tensors are references; the tensors themselves, but for those in pieces, are
-/// added to `tensors` (shared, not copied). Every value survives exactly: 2 and 2.0 stay apart, and so do NaN and the
-/// infinities. Throws levin::Error for a key that is not UTF-8.
+/// Encodes a state tree as JSON text, in which tensors are references; the tensors themselves, except those in pieces,
+/// are added to `tensors` (shared, not copied). Every value survives exactly: 2 and 2.0 stay apart, and so do NaN and
+/// the infinities. Throws levin::Error for a key that is not UTF-8.
 std::string encode_state(const State& tree, TensorsByFile& tensors, const TensorPlacer& place = {});
 
-/// The inverse. `source` is the file's path, for messages; `sections` are the top-level keys to decode, all when empty.
-/// `load` gives each tensor. Throws levin::Error when the text is not what encode_state writes.
+/// Decodes what encode_state gave. `source` is the file's path, for messages; `sections` are the top-level keys to
+/// decode, all when empty. `load` gives each tensor. Throws levin::Error when the text is not what encode_state writes.
 State decode_state(std::string_view text, const std::string& source, const TensorLoader& load,
                    const std::vector<std::string>& sections = {});
 
-/// A row-major tensor laid out in memory in another order of dimensions; unchanged for an empty order.
+/// Lays out a row-major tensor in memory in another order of dimensions; an empty order changes nothing.
 at::Tensor with_dimension_order(const at::Tensor& tensor, const std::vector<int64_t>& order);
 
 }  // namespace levin

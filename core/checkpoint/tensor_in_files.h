@@ -27,7 +27,7 @@ class TensorInFiles final : public SavedTensor {
 
  private:
   void check_pieces() const;
-  /// The file of a piece, whose header has been held against what the piece says.
+  /// Returns the file of a piece, whose header agrees with the piece.
   const SafetensorsFile& file_of(const TensorPiece& piece) const;
   void read_to_host(int64_t offset, const at::Tensor& target) const;
   std::string name() const;
@@ -38,7 +38,7 @@ class TensorInFiles final : public SavedTensor {
   std::vector<int64_t> dimension_order_;
   std::vector<TensorPiece> pieces_;  ///< by offset
   mutable std::once_flag once_;
-  mutable at::Tensor whole_;  ///< what whole() keeps
+  mutable at::Tensor whole_;  ///< cached by whole()
 };
 
 }  // namespace levin

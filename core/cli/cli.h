@@ -34,7 +34,8 @@ class Cli {
   Registry<Module> modules{"model"};         ///< `model: {name: mlp, ...}`; the first one added is the default
   Registry<DataModule> data{"data module"};  ///< `data: {name: ...}`; the first one added is the default
 
-  // Those of levin::registries() and levin::optim::scheduler_registry(): what is added here can be named in YAML.
+  // References to those of levin::registries() and levin::optim::scheduler_registry(); YAML can name what is added
+  // here.
   Registry<Callback>& callbacks;
   Registry<Logger>& loggers;
   Registry<Strategy>& strategies;

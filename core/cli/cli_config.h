@@ -17,7 +17,7 @@ class Precision;
 class Profiler;
 class Strategy;
 
-/// What a program's configuration may name.
+/// Registries of the names that a program's configuration may use.
 struct ConfigNames {
   const Registry<Module>& modules;
   const Registry<DataModule>& data;
@@ -28,16 +28,16 @@ struct ConfigNames {
   const Registry<Profiler>& profilers;
 };
 
-/// Lays the files over each other in order, then the settings of the command line. Where a later source names another
-/// model, data module or strategy than an earlier one, the earlier one's options go; a mapping of callbacks or loggers
-/// changes or adds members of an earlier list by name. Throws ConfigError for unknown keys of the top level and for
-/// what cannot be read.
+/// Merges the files in order, then the settings of the command line. Where a later source names another model, data
+/// module or strategy than an earlier one, the earlier one's options go; a mapping of callbacks or loggers changes or
+/// adds members of an earlier list by name. Throws ConfigError for unknown keys of the top level and for what cannot be
+/// read.
 Config merge_sources(const std::vector<std::string>& files, const std::vector<CliArguments::Setting>& settings,
                      const ConfigNames& names);
 
-/// The whole configuration with every default: seed, model, data, trainer, ckpt, and plan where it was given. `model`
-/// and `data` are `{name: ..., option: ...}`, or left out where the program has none. Checks names, keys, types and
-/// ranges without making any object. Throws ConfigError with place and nearest valid name.
+/// Returns the whole configuration with every default: seed, model, data, trainer, ckpt, and plan where it was given.
+/// `model` and `data` are `{name: ..., option: ...}`, or left out where the program has none. Checks names, keys, types
+/// and ranges without making any object. Throws ConfigError with place and nearest valid name.
 Config resolve_config(const Config& merged, const ConfigNames& names);
 
 /// Makes the object of a resolved section such as `model`.

@@ -12,7 +12,7 @@ namespace optim {
 class Scheduler;
 }
 
-/// What `--help` describes.
+/// Contents that `--help` describes.
 struct HelpContents {
   std::string program;
   std::vector<std::pair<std::string, std::string>> commands;  ///< name and one line
@@ -20,10 +20,10 @@ struct HelpContents {
   const Registry<optim::Scheduler>& schedulers;
 };
 
-/// What `--help TOPIC` prints, in lines of at most 100 columns: the options of a section (trainer, plan, model, data),
-/// the names that a place may have (callbacks, strategies, ...), or what is called so (early_stopping, ddp,
-/// max_epochs). An empty topic is a page with what is used most and the topics; "all" is everything. Throws ConfigError
-/// with the nearest name for what is no topic.
+/// Returns the text of `--help TOPIC`, in lines of at most 100 columns. Topics are sections (trainer, plan, model,
+/// data: their options), kinds (callbacks, strategies, ...: their names) and single names (early_stopping, ddp,
+/// max_epochs). The empty topic is a page with the most used options and the topics; "all" is everything. Throws
+/// ConfigError with the nearest name for an unknown topic.
 std::string help_text(const HelpContents& contents, const std::string& topic);
 
 }  // namespace levin

@@ -9,15 +9,15 @@ namespace levin {
 
 class Batch;
 
-/// What a fit ends with: the newest metrics, where the checkpoints and the logs are.
+/// Returns the lines that end a fit: the newest metrics and the paths of checkpoints and logs.
 std::string fit_ending(const Trainer& trainer);
 
-/// A table with a row a metric and a column a loader.
+/// Returns a table with a row for each metric and a column for each loader.
 std::string metrics_table(const std::vector<MetricMap>& results);
 
-/// Writes the predictions of each loader (join_predictions) to a safetensors file in the run's folder and says so.
-/// Where nothing is to be written (fast_dev_run) it says what was predicted. Throws levin::Error that names all that
-/// could not be written, after writing the rest.
+/// Writes the predictions of each loader (join_predictions) to a safetensors file in the run's folder and returns a
+/// line that says so. When nothing is to be written (fast_dev_run), says what was predicted. After writing the rest,
+/// throws levin::Error naming all that could not be written.
 std::string save_predictions(const std::vector<std::vector<Batch>>& predictions, const std::string& run_directory);
 
 }  // namespace levin

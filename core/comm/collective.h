@@ -11,7 +11,7 @@
 
 namespace levin {
 
-/// How the values of all ranks become one.
+/// Reduction of the values of all ranks to one.
 enum class ReduceOp { kSum, kMean, kMin, kMax };
 
 /// A collective under way. Destroying it without waiting does not cancel it.
@@ -24,7 +24,7 @@ class Work {
   virtual bool is_completed() const = 0;
 };
 
-/// How long a rank waits for a key that is in the store.
+/// Timeout of a get whose key is in the store already.
 inline constexpr std::chrono::milliseconds kAnswerTime{5000};
 
 /// Key-value exchange between ranks beside the collectives: rendezvous, stop requests, failures.
@@ -32,12 +32,12 @@ class Store {
  public:
   virtual ~Store() = default;
   virtual void set(const std::string& key, const std::string& value) = 0;
-  /// Waits until the key is there, at most `timeout`.
+  /// Returns the value of a key; waits for it, at most `timeout`.
   virtual std::string get(const std::string& key, std::chrono::milliseconds timeout) = 0;
   /// Adds to a counter and returns its new value.
   virtual int64_t add(const std::string& key, int64_t amount) = 0;
   virtual bool contains(const std::string& key) = 0;
-  /// A second connection, so that a helper thread never blocks this one.
+  /// Opens a second connection, so that a helper thread never blocks this one.
   virtual std::unique_ptr<Store> clone() const = 0;
 };
 
@@ -50,25 +50,26 @@ class Collective {
   virtual int64_t rank() const = 0;
   virtual int64_t world_size() const = 0;
 
-  /// In place.
+  /// Reduces `tensor` over all ranks, in place.
   virtual std::unique_ptr<Work> all_reduce(at::Tensor tensor, ReduceOp op) = 0;
-  /// In place, from `root` to all.
+  /// Copies `tensor` from `root` to all ranks, in place.
   virtual std::unique_ptr<Work> broadcast(at::Tensor tensor, int64_t root) = 0;
-  /// Flat: `output` holds world_size times the elements of `input`, in rank order.
+  /// Gathers flat tensors: `output` holds world_size times the elements of `input`, in rank order.
   virtual std::unique_ptr<Work> all_gather(at::Tensor output, at::Tensor input) = 0;
-  /// Flat: `input` holds world_size times the elements of `output`; each rank gets its part of the reduction.
+  /// Reduces flat tensors: `input` holds world_size times the elements of `output`; each rank gets its part of the
+  /// reduction.
   virtual std::unique_ptr<Work> reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) = 0;
   virtual std::unique_ptr<Work> send(at::Tensor tensor, int64_t to, int64_t tag) = 0;
   virtual std::unique_ptr<Work> receive(at::Tensor tensor, int64_t from, int64_t tag) = 0;
   /// Waits for all ranks.
   virtual void barrier() = 0;
 
-  /// Any bytes from `root` to all; returns them.
+  /// Sends bytes from `root` to all ranks and returns them; blocks.
   virtual std::string broadcast_bytes(const std::string& bytes, int64_t root) = 0;
-  /// Bytes of every rank, in rank order.
+  /// Returns the bytes of every rank, in rank order; blocks.
   virtual std::vector<std::string> gather_bytes(const std::string& bytes) = 0;
 
-  /// A group of some of these ranks; every rank of this group calls it. nullptr on ranks that are not in it.
+  /// Makes a group of some of these ranks. Every rank of this group calls it; ranks outside the new one get nullptr.
   virtual std::shared_ptr<Collective> subgroup(std::span<const int64_t> ranks) = 0;
   /// Ends all collectives under way with an error; may be called from any thread.
   virtual void abort(const std::string& reason) = 0;

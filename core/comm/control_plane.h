@@ -13,7 +13,7 @@
 
 namespace levin {
 
-/// What ranks tell each other beside the collectives: stop requests, failures, heartbeats. A helper thread with a store
+/// Exchange between ranks beside the collectives: stop requests, failures, heartbeats. A helper thread with a store
 /// connection of its own carries them, so that a training step pays two atomic operations and no communication. For n
 /// ranks the store answers about 2n questions each `poll_interval` and 2n more each eighth of `heartbeat_timeout`.
 ///
@@ -25,34 +25,34 @@ class ControlPlane {
  public:
   /// Starts the helper. `store` is a connection that nobody else uses; `rank_status` outlives the control plane.
   ControlPlane(std::unique_ptr<Store> store, ControlPlaneOptions options, const RankStatus& rank_status);
-  /// Leaves.
+  /// Calls leave() and ends the helper.
   ~ControlPlane();
   ControlPlane(const ControlPlane&) = delete;
   ControlPlane& operator=(const ControlPlane&) = delete;
 
-  /// The rank is about to begin training batch `batch` (counted over all epochs, growing). Returns true when training
-  /// stops before it. All ranks stop before the same batch: after a request every helper publishes the batch that its
-  /// rank may not begin yet, and the greatest of these is the one. Blocks only while that is being found out (about one
-  /// `poll_interval`, once). Throws what `throw_if_failed` throws.
+  /// Announces that this rank is about to begin training batch `batch` (counted over all epochs, growing). Returns true
+  /// when training stops before it. All ranks stop before the same batch: after a request every helper publishes the
+  /// batch that its rank may not begin yet, and the greatest of these is the one. Blocks only until the ranks agree
+  /// (about one `poll_interval`, once). Throws as `throw_if_failed` does.
   bool begin_batch(int64_t batch);
   /// Asks all ranks to stop. May be called on one rank or on several, from any thread.
   void request_stop(const std::string& reason);
-  /// The reason of the first request that reached this rank; empty without one.
+  /// Returns the reason of the first request that reached this rank; empty without one.
   std::string stop_reason() const;
-  /// Ready for another fit: stop requests are forgotten, batches may be counted from 0 again. Every rank calls it at
-  /// the same place, with no request under way elsewhere (a barrier on both sides).
+  /// Forgets stop requests, for another fit, whose batches may be counted from 0 again. Every rank calls it at the same
+  /// place, with no request under way elsewhere (a barrier on both sides).
   void forget_stop();
 
-  /// This rank fails; the others learn of it. The first failure of all ranks is the one that everybody reports; a later
-  /// one is dropped. Returns when the others can see it, or after some seconds if the store does not answer.
+  /// Publishes this rank's failure. The first failure of all ranks is the one that all of them report; later ones are
+  /// dropped. Returns when the others can see it, or after some seconds if the store does not answer.
   void report_failure(const std::string& message);
-  /// Says goodbye: the other ranks no longer expect anything of this one. The rank that serves the store stays until
-  /// the others have left too, after a failure no longer than `grace`; it may be told meanwhile which of them are gone.
+  /// Tells the other ranks to expect nothing more of this one. The rank that serves the store stays until the others
+  /// have left too, after a failure no longer than `grace`; it may be told meanwhile which of them are gone.
   void leave();
-  /// Another rank is no more, which the launcher noticed: `how` goes after its name ("was ended by signal 9 (Killed)").
-  /// The same holds for it.
+  /// Publishes that another rank is gone, as the launcher noticed; `how` follows its name in the message ("was ended by
+  /// signal 9 (Killed)"). Otherwise as report_failure.
   void report_gone(int64_t rank, const std::string& how);
-  /// The first failure, unless this rank reported it; waits up to `patience` for news of one. A rank whose collective
+  /// Returns the first failure, unless this rank reported it; waits up to `patience` for one. A rank whose collective
   /// broke asks this before it reports that: the cause may be the end of another rank, which takes up to
   /// `heartbeat_timeout` to be noticed.
   std::optional<RankFailure> failure_of_other(std::chrono::milliseconds patience);

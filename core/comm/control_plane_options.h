@@ -10,18 +10,18 @@ namespace levin {
 struct ControlPlaneOptions {
   int64_t rank = 0;
   int64_t world_size = 1;
-  std::string prefix = {};  ///< of every key; a new one for each set of control planes, since keys stay in the store
-  int64_t store_rank = 0;   ///< whose process serves the store; -1: no rank's (a launcher's, or one in shared memory)
+  std::string prefix = {};  ///< start of every key; new for each set of control planes, since keys stay in the store
+  int64_t store_rank = 0;   ///< the rank whose process serves the store; -1: none (a launcher, or shared memory)
   std::chrono::milliseconds poll_interval{100};       ///< between two looks at the store
   std::chrono::milliseconds heartbeat_timeout{8000};  ///< a rank not heard of for so long is taken for dead
-  std::chrono::milliseconds start_timeout{60000};     ///< the same for one that was never heard of
+  std::chrono::milliseconds start_timeout{60000};     ///< the same for a rank not heard of yet
   std::chrono::milliseconds stall_after{60000};       ///< a rank waiting in one collective for so long is reported
   std::chrono::milliseconds grace{5000};              ///< for a rank to end by itself after a failure
   /// Ends the collectives of this rank with an error. Called once, from a thread of its own, when a failure that this
   /// rank did not report is known.
   std::function<void(const std::string& reason)> abort = {};
-  /// The rank did not end within `grace` (it is stuck in user code): ends the process. By default `_exit(1)` after
-  /// `reason` went to standard error. Called once; tests replace it.
+  /// Ends the process when the rank did not end within `grace` (it is stuck in user code). Called once. Default: prints
+  /// `reason` on standard error and calls `_exit(1)`; tests replace it.
   std::function<void(const std::string& reason)> give_up = {};
 };
 

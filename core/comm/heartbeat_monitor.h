@@ -13,32 +13,32 @@
 
 namespace levin {
 
-/// What a rank tells of itself by heartbeats, and what it learns of others from theirs. Each rank watches one other:
-/// the next one that has not left. So a store serves many ranks, and still no rank dies unnoticed.
+/// Sends a rank's heartbeats and watches another's. Each rank watches the next one that has not left, so that a store
+/// serves many ranks and still no rank dies unnoticed.
 ///
-/// Used by one thread, which calls every method with the time it takes for now.
+/// Used by one thread, which passes the present time as `now`.
 class HeartbeatMonitor {
  public:
   using Clock = std::chrono::steady_clock;
 
   explicit HeartbeatMonitor(const ControlPlaneOptions& options);
 
-  /// Between two heartbeats, and between two looks.
+  /// Returns the time between two heartbeats, and between two looks.
   static Clock::duration interval(const ControlPlaneOptions& options) { return options.heartbeat_timeout / 8; }
 
-  /// Notes where this rank is. Called as often as possible: what lasts is told from what returns.
+  /// Notes what this rank is doing. Called as often as possible, to tell one long activity from several short ones.
   void observe(const RankStatus& rank_status, Clock::time_point now);
   const Heartbeat& own() const { return own_; }
 
   void beat(Store& store, Clock::time_point now);
-  /// The last heartbeat.
+  /// Sends the last heartbeat.
   void leave(Store& store);
-  /// Looks after the watched rank; returns its failure once it is taken for dead.
+  /// Checks the watched rank; returns its failure once it is taken for dead.
   std::optional<RankFailure> look(Store& store, Clock::time_point now);
-  /// For the end of a message on another rank: " (last seen in training_step of batch 12)", by its last heartbeat.
+  /// Returns " (last seen in training_step of batch 12)", from a rank's last heartbeat, for the end of a message.
   std::string last_seen(Store& store, int64_t rank) const;
-  /// Where this rank waits in one collective for too long: warns once of that, with the place of each rank, unless a
-  /// lower rank waits too (which then warns).
+  /// Warns once when this rank waits in one collective for too long, with the place of each rank, unless a lower rank
+  /// waits too (which then warns).
   void report_stall(Store& store, Clock::time_point now);
 
  private:
@@ -48,12 +48,12 @@ class HeartbeatMonitor {
 
   const ControlPlaneOptions& options_;
   Heartbeat own_;
-  Clock::time_point since_{};  ///< when this rank came to where it is
+  Clock::time_point since_{};  ///< start of the present activity
   bool stall_reported_ = false;
 
   int64_t watched_;            ///< this rank itself once all others have left
   std::string last_text_;      ///< the watched rank's last heartbeat; empty: none yet
-  Clock::duration silence_{};  ///< since that
+  Clock::duration silence_{};  ///< time without a new heartbeat
   Clock::time_point last_look_{};
 };
 

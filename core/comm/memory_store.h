@@ -6,7 +6,7 @@
 
 namespace levin {
 
-/// A store in the memory of one process. Its clones share the content, so ranks that are threads each hold one.
+/// Makes a store in the memory of this process. Its clones share the content; ranks that are threads each hold one.
 std::unique_ptr<Store> make_memory_store();
 
 }  // namespace levin

@@ -5,16 +5,16 @@
 
 namespace levin {
 
-/// Where a rank is at this moment: written by the rank's own thread, read by helper threads, so that a stall can be
-/// explained. Names are string literals. Writing costs a relaxed store.
+/// Present activity of a rank: written by its own thread, read by helper threads, so that a stall can be explained.
+/// Names are string literals. Writing costs a relaxed store.
 struct RankStatus {
   std::atomic<const char*> activity{"starting"};  ///< the hook or phase of a step under way
   std::atomic<const char*> collective{nullptr};   ///< the collective that the rank waits in, or nullptr
   std::atomic<int64_t> batch{-1};                 ///< the training batch under way, counted over all epochs
 };
 
-/// While it lives, a stall report says that the rank waits in this collective. Without rank_status (nullptr) it does
-/// nothing.
+/// Marks the rank, during its lifetime, as waiting in a collective, for stall reports. Does nothing without a
+/// rank_status.
 class [[nodiscard]] WaitingIn {
  public:
   WaitingIn(RankStatus* rank_status, const char* collective) : rank_status_(rank_status) {

@@ -4,7 +4,7 @@
 
 namespace levin {
 
-/// The group of one: every collective is the identity.
+/// Makes the group of one rank, in which every collective is the identity.
 std::shared_ptr<Collective> make_single_process_collective();
 
 }  // namespace levin

@@ -11,26 +11,26 @@ namespace levin {
 
 class Store;
 
-/// How ranks agree on the training batch before which all of them stop, at no cost while nobody asks.
+/// Agreement of all ranks on the training batch before which they stop, at no cost while no rank asks for a stop.
 ///
 /// After a request the helper of each rank closes a gate in front of the first batch that its rank has not begun, and
-/// publishes that batch as its candidate. The greatest candidate is where all stop: no rank has begun it, and a rank
-/// that is behind goes on up to it. Helpers publish whatever the rank's own thread does, so a rank that waits at its
-/// gate never waits for one that is blocked in a collective.
+/// publishes that batch as its candidate. All stop before the greatest candidate: no rank has begun it, and a rank that
+/// is behind goes on up to it. Helpers publish whatever the rank's own thread does, so a rank that waits at its gate
+/// never waits for one that is blocked in a collective.
 class StopAgreement {
  public:
   StopAgreement(std::string prefix, int64_t rank, int64_t world_size);
 
   // --- on the rank's own thread ---
 
-  /// The rank is about to begin `batch`. True: it may, at the price of two atomic operations. False: ask
+  /// Announces that the rank is about to begin `batch`. True: it may, at the cost of two atomic operations. False: ask
   /// `stops_before`.
   bool may_begin(int64_t batch) {
     // Ordered against `close_gate`: either this sees the gate closed, or the helper sees this batch begun.
     begun_.store(batch, std::memory_order_seq_cst);
     return batch < gate_.load(std::memory_order_seq_cst);
   }
-  /// Whether all ranks stop before `batch`. Waits until they agree, if it has to; false after `interrupt`.
+  /// Returns whether all ranks stop before `batch`; waits until they agree. False after `interrupt`.
   bool stops_before(int64_t batch);
   /// Opens the gate for another training, whose batches may be counted from 0 again.
   void forget();
@@ -38,18 +38,18 @@ class StopAgreement {
   // --- on any thread ---
 
   void request(const std::string& reason);
-  /// Of the first request that reached this rank; empty without one.
+  /// Returns the reason of the first request that reached this rank; empty without one.
   std::string reason() const;
   /// Ends all waiting for good; no batch may begin from now on.
   void interrupt();
-  /// Whether the rank's own thread waits for the others now.
+  /// Returns whether the rank's own thread waits for the others now.
   bool is_awaited() const { return awaited_.load(std::memory_order_relaxed); }
 
   // --- on the helper thread; nothing here blocks for other ranks ---
 
-  /// Looks for requests, publishes what is due, takes note of the agreement.
+  /// Reads requests, publishes this rank's candidate and reads the agreement.
   void step(Store& store);
-  /// The rank begins no further batch: the others do not wait for its candidate.
+  /// Publishes that the rank begins no further batch, so that the others do not wait for its candidate.
   void leave(Store& store);
 
  private:

@@ -11,7 +11,7 @@
 
 namespace levin {
 
-/// An ordered list of named tensors: what a data set yields and a step receives. The first dimension of each tensor
+/// An ordered list of named tensors that a data set yields and a step receives. The first dimension of each tensor
 /// counts the examples, except for tensors without dimensions. The trainer moves, pins, splits and slices it.
 class Batch {
  public:
@@ -20,9 +20,9 @@ class Batch {
   Batch() = default;
   Batch(std::initializer_list<Item> items);
 
-  /// The tensor of that name. Throws levin::Error naming the tensors there are.
+  /// Returns the tensor of that name. Throws levin::Error naming the tensors there are.
   const at::Tensor& operator[](std::string_view name) const;
-  /// The tensor of that name, added (undefined) when it is not there.
+  /// Returns the tensor of that name; adds an undefined one where there is none.
   at::Tensor& operator[](std::string_view name);
   const at::Tensor* find(std::string_view name) const;
 
@@ -31,18 +31,19 @@ class Batch {
   const std::vector<Item>& items() const { return items_; }
   std::vector<Item>& items() { return items_; }
 
-  /// Number of examples: the first dimension of the first tensor that has one; 1 when none has, 0 when empty.
+  /// Returns the number of examples: the first dimension of the first tensor that has one; 1 when none has, 0 when
+  /// empty.
   int64_t size() const;
 
   Batch to(const at::Device& device, bool non_blocking = false) const;
-  /// Floating-point tensors in another type; integers stay.
+  /// Returns the batch with floating-point tensors in another type; integers stay.
   Batch to_floating(at::ScalarType type) const;
   Batch pin_memory() const;
-  /// Examples [begin, end).
+  /// Returns the examples [begin, end).
   Batch slice(int64_t begin, int64_t end) const;
-  /// At most `parts` slices of sizes that differ by at most one; fewer when there are fewer examples.
+  /// Splits into at most `parts` slices of sizes that differ by at most one; fewer when there are fewer examples.
   std::vector<Batch> split(int64_t parts) const;
-  /// The inverse of split: tensors concatenated by name along the first dimension.
+  /// Concatenates tensors by name along the first dimension: the inverse of split.
   static Batch concatenate(const std::vector<Batch>& parts);
 
  private:

@@ -4,27 +4,27 @@
 
 namespace levin::data {
 
-/// How the visiting order of a sized data set is cut into batches. With W ranks and batches of B, the global batch b is
-/// the order's [b*B*W, (b+1)*B*W); a rank takes its contiguous part of it. A partial last global batch is divided as
-/// evenly as possible, so that ranks may get parts of different sizes, or none at all.
+/// Division of a sized data set's visiting order into batches. With W ranks and batches of B, the global batch b is the
+/// order's [b*B*W, (b+1)*B*W); a rank takes its contiguous part of it. A partial last global batch is divided as evenly
+/// as possible, so that ranks may get parts of different sizes, or none at all.
 struct BatchPlan {
   int64_t num_indices = 0;
   int64_t batch_size = 1;  ///< examples in a batch of one rank
   bool drop_last = false;  ///< leaves out a partial last global batch
   int64_t rank = 0;
   int64_t world_size = 1;
-  int64_t first = 0;  ///< positions of the visiting order before it are left out: they were consumed earlier
+  int64_t first = 0;  ///< first position of the visiting order; earlier ones were consumed before
 
-  /// Batches of this rank.
+  /// Returns the number of this rank's batches.
   int64_t num_batches() const;
 
   struct Range {
     int64_t begin = 0;  ///< positions in the visiting order
     int64_t end = 0;
   };
-  /// This rank's part of a global batch; `batch` < num_batches().
+  /// Returns this rank's part of a global batch; `batch` < num_batches().
   Range range(int64_t batch) const;
-  /// Examples of a global batch, those of all ranks; 0 past the end.
+  /// Returns the number of examples in a global batch, of all ranks; 0 past the end.
   int64_t global_count(int64_t batch) const;
 };
 

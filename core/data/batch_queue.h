@@ -12,7 +12,7 @@
 
 namespace levin::data {
 
-/// What a worker made of its turn: a batch, or an error, or neither at the end of its part.
+/// Result of a worker's turn: a batch, an error, or neither at the end of its part.
 struct FetchResult {
   std::optional<Batch> batch;
   std::exception_ptr error;
@@ -23,9 +23,9 @@ class BatchQueue {
  public:
   explicit BatchQueue(int64_t capacity) : slots_(static_cast<size_t>(capacity)) {}
 
-  /// Waits for room. False, and the result is dropped, once the queue is closed.
+  /// Adds a result; waits for room. Returns false, and drops the result, once the queue is closed.
   bool push(FetchResult result);
-  /// Waits for a result, adding the time to `waited`; nothing once the queue is closed.
+  /// Removes a result; waits for one, adding the time to `waited`. Nothing once the queue is closed.
   std::optional<FetchResult> pop(std::chrono::nanoseconds& waited);
   /// Ends all waiting and drops what is queued.
   void close();

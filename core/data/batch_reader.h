@@ -6,11 +6,11 @@
 
 namespace levin::data {
 
-/// The batches that one worker fetches in one pass, in order.
+/// Reader of the batches that one worker fetches in one pass, in order.
 class BatchReader {
  public:
   virtual ~BatchReader() = default;
-  /// The next batch, or nothing at the end. Called by one thread at a time.
+  /// Returns the next batch, or nothing at the end. Called by one thread at a time.
   virtual std::optional<Batch> next() = 0;
 };
 

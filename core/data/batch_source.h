@@ -7,12 +7,12 @@
 
 namespace levin::data {
 
-/// Where the batches of one pass come from.
+/// Source of the batches of one pass.
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
-  /// The next batch, or nothing at the end. Adds the time spent waiting for it to `waited`. Throws levin::Error after
-  /// stop().
+  /// Returns the next batch, or nothing at the end. Adds the time spent waiting for it to `waited`. Throws levin::Error
+  /// after stop().
   virtual std::optional<Batch> next(std::chrono::nanoseconds& waited) = 0;
   /// Ends fetching for good; returns when no worker fetches any more. Called from any thread.
   virtual void stop() = 0;

@@ -5,9 +5,9 @@
 
 namespace levin {
 
-/// A batch as a state: its names and tensors, in their order.
+/// Returns a batch's names and tensors, in their order, as a state.
 State to_state(const Batch& batch);
-/// What to_state was given.
+/// Returns the batch of a state that to_state gave.
 Batch to_batch(const State& state);
 
 }  // namespace levin

@@ -7,12 +7,12 @@
 
 namespace levin::data {
 
-/// How images of bytes become images of floats.
+/// Options of ByteImages.
 struct ByteImagesOptions {
-  std::vector<double> mean = {};  ///< of each channel, in units of the full range 0...1
-  std::vector<double> std = {};   ///< of each channel
+  std::vector<double> mean = {};  ///< for each channel, on the scale 0...1
+  std::vector<double> std = {};   ///< for each channel, on the scale 0...1
   bool flip = false;              ///< mirror half of the images from left to right, drawn for each sample
-  int64_t max_shift = 0;          ///< move each image by up to so many pixels in both directions, filling up with black
+  int64_t max_shift = 0;  ///< shift each image by up to this many pixels in both directions, filling up with black
 };
 
 /// Labelled images kept as bytes in memory and turned into floats batch by batch: "image" float [N, C, H, W],

@@ -9,9 +9,9 @@
 
 namespace levin::data {
 
-/// Numbers for the characters (Unicode code points) of a text. 0 is padding, 1 any character that the text did not
-/// have, and the others follow in code point order, so that the same text always gives the same numbers. Bytes that are
-/// not UTF-8 count as U+FFFD each.
+/// Numbering of the characters (Unicode code points) of a text. 0 is padding, 1 any character not in the text, and the
+/// others follow in code point order, so that the same text always gives the same numbers. Bytes that are not UTF-8
+/// count as U+FFFD each.
 class CharacterVocabulary {
  public:
   static constexpr int64_t kPadding = 0;
@@ -19,14 +19,14 @@ class CharacterVocabulary {
 
   enum class LineEnds { kLeaveOut, kKeep };
 
-  /// The characters of a UTF-8 text, with or without its line ends.
+  /// Numbers the characters of a UTF-8 text, with or without its line ends.
   explicit CharacterVocabulary(std::string_view text, LineEnds line_ends = LineEnds::kLeaveOut);
 
-  /// Numbers in use, padding and unknown included.
+  /// Returns how many numbers are in use, padding and unknown included.
   int64_t size() const { return kFirst + static_cast<int64_t>(characters_.size()); }
-  /// Writes the numbers of the first characters of `text` to `ids`; how many were written.
+  /// Writes the numbers of the first characters of `text` to `ids`, as many as fit; returns how many.
   int64_t encode(std::string_view text, std::span<int64_t> ids) const;
-  /// The text of these numbers, without padding; U+FFFD for unknown ones.
+  /// Returns the text of these numbers, without padding; U+FFFD for unknown ones.
   std::string decode(std::span<const int64_t> ids) const;
 
  private:

@@ -10,18 +10,18 @@
 
 namespace levin::data {
 
+/// Options of Cifar10, explained in describe().
 struct Cifar10Options {
-  std::string root = "/usr/share/datasets/cifar-10-batches-bin";  ///< folder of data_batch_1.bin ... test_batch.bin
-  int64_t batch_size = 64;                                        ///< examples in a batch of one rank
-  /// Of all ranks together, divided by their number; replaces batch_size
+  std::string root = "/usr/share/datasets/cifar-10-batches-bin";
+  int64_t batch_size = 64;
   std::optional<int64_t> global_batch_size = {};
   int64_t num_workers = 0;
-  int64_t val_size = 5000;  ///< training images held out for validation, the last of them; 0: no validation
-  bool shuffle = true;      ///< of the training images
-  bool augment = false;     ///< mirror training images at random and shift them by up to 4 pixels
+  int64_t val_size = 5000;  ///< 0: no validation
+  bool shuffle = true;
+  bool augment = false;
   std::vector<double> mean = {0.4914, 0.4822, 0.4465};
   std::vector<double> std = {0.2470, 0.2435, 0.2616};
-  bool drop_last = false;  ///< leave out a partial last training batch
+  bool drop_last = false;
   bool pin_memory = false;
 
   static void describe(Schema<Cifar10Options>& schema);

@@ -13,31 +13,31 @@
 
 namespace levin {
 
+/// Options of DataLoader, explained in describe().
 struct DataLoaderOptions {
   static constexpr int64_t kMaxBatchSize = (int64_t{1} << 31) - 1;
   static constexpr int64_t kMaxWorkers = 1024;
 
-  int64_t batch_size = 1;       ///< examples in a batch of one rank
-  bool shuffle = false;         ///< visit examples in an order drawn from (seed, epoch)
-  int64_t num_workers = 0;      ///< threads that fetch batches ahead; 0 fetches in the calling thread
-  int64_t prefetch_factor = 2;  ///< batches each worker keeps ready
-  bool pin_memory = false;      ///< page-locked batches, copied to a CUDA device ahead of time; no effect without CUDA
-  bool drop_last = false;       ///< leave out the last batch when it is not full
-  /// Examples in a batch of all ranks together, divided by their number; replaces batch_size.
+  int64_t batch_size = 1;
+  bool shuffle = false;
+  int64_t num_workers = 0;
+  int64_t prefetch_factor = 2;
+  bool pin_memory = false;  ///< no effect without CUDA
+  bool drop_last = false;
   std::optional<int64_t> global_batch_size = {};
 
   static void describe(Schema<DataLoaderOptions>& schema);
 };
 
-/// Where one pass over a loader starts and which part of each batch this rank takes.
+/// Start of one pass over a loader, and this rank's part of each batch.
 struct DataLoaderPosition {
   uint64_t seed = 0;
   int64_t epoch = 0;
-  int64_t batch = 0;  ///< batches of this pass that were consumed already; for unsized data, by this rank
+  int64_t batch = 0;  ///< batches of this pass consumed already; for unsized data, by this rank
   int64_t rank = 0;
   int64_t world_size = 1;
-  /// Examples of this epoch that all ranks together consumed before batch 0 of this pass; sized data only. A run that
-  /// is resumed with other batches than it was saved with starts in the middle of one.
+  /// Examples of this epoch that all ranks together consumed before batch 0 of this pass; sized data only. Above 0 when
+  /// a run is resumed in mid-epoch with another batch size or number of ranks.
   int64_t first_example = 0;
 };
 
@@ -61,22 +61,23 @@ class DataLoader {
                                                                               const DataLoaderOptions& options = {})
       : DataLoader(std::shared_ptr<const data::IterableDataset>(std::move(dataset)), options) {}
 
-  /// Whether it was given a data set.
+  /// Returns whether it was given a data set.
   explicit operator bool() const { return static_cast<bool>(core_); }
   const DataLoaderOptions& options() const;
-  /// Batches of a whole pass of rank 0; nothing when the data set is unsized. Where the examples left over for the last
-  /// batch are fewer than the ranks, the others have one batch less.
+  /// Returns the number of rank 0's batches in a whole pass; nothing when the data set is unsized. Other ranks have one
+  /// batch less when fewer examples than ranks are left for the last one.
   std::optional<int64_t> num_batches(int64_t world_size = 1, int64_t first_example = 0) const;
-  /// Examples in a batch of one rank. Throws levin::Error when global_batch_size cannot be divided.
+  /// Returns the number of examples in a batch of one rank. Throws levin::Error when global_batch_size cannot be
+  /// divided.
   int64_t batch_size(int64_t world_size) const;
-  /// Examples in the data set; nothing when it is unsized.
+  /// Returns the number of examples in the data set; nothing when it is unsized.
   std::optional<int64_t> num_examples() const;
   const std::shared_ptr<const data::Dataset>& dataset() const;
   const std::shared_ptr<const data::Sampler>& sampler() const;
 
-  /// The same data set read with other options or in another order, by threads of its own.
+  /// Returns a loader of the same data set with other options or another order, and threads of its own.
   DataLoader with_options(const DataLoaderOptions& options) const;
-  /// The same with so many examples in a batch of one rank.
+  /// Returns such a loader with `batch_size` examples in a batch of one rank.
   DataLoader with_batch_size(int64_t batch_size) const;
   DataLoader with_sampler(std::shared_ptr<const data::Sampler> sampler) const;
 
@@ -91,7 +92,7 @@ class DataLoader {
   std::shared_ptr<Core> core_;
 };
 
-/// One pass over a loader. Movable; ends the fetching when it goes.
+/// One pass over a loader. Movable; its destructor ends the fetching.
 class DataLoader::Pass {
  public:
   class State;
@@ -100,21 +101,20 @@ class DataLoader::Pass {
   Pass& operator=(Pass&&) noexcept;
   ~Pass();
 
-  /// The next batch, or nothing at the end. What a data set throws in a worker is thrown here, with its type, in its
-  /// turn, and again by each later call.
+  /// Returns the next batch, or nothing at the end. An exception of the data set in a worker is thrown here, with its
+  /// type, in its batch's turn, and again by each later call.
   std::optional<Batch> next();
-  /// Batches not yet returned; nothing when the data set is unsized.
+  /// Returns the number of batches still to come; nothing when the data set is unsized.
   std::optional<int64_t> remaining() const;
-  /// Batches returned so far in this pass, those before its starting position included.
+  /// Returns the number of batches returned so far, those before its starting position included.
   int64_t position() const;
-  /// How many examples of a batch of this pass are this rank's and how many those of all ranks; nothing when the data
-  /// set is unsized.
+  /// Numbers of examples in a batch of this pass, of this rank and of all ranks.
   struct Share {
     int64_t own = 0;
     int64_t all = 0;
   };
   std::optional<Share> share(int64_t batch) const;
-  /// Time spent in next() waiting for data.
+  /// Returns the time spent in next() waiting for data.
   std::chrono::nanoseconds waited() const;
 
  private:

@@ -9,7 +9,7 @@
 
 namespace levin {
 
-/// Several loaders of validation, test or prediction; one loader converts.
+/// Loaders of validation, test or prediction; one DataLoader converts.
 class DataLoaders : public std::vector<DataLoader> {
  public:
   using std::vector<DataLoader>::vector;
@@ -19,29 +19,30 @@ class DataLoaders : public std::vector<DataLoader> {
   }
 };
 
-/// Everything about the data in one place. Hooks are called in this order: prepare_data, setup, the loaders, teardown.
+/// Data of a run: its preparation and its loaders. Hooks are called in this order: prepare_data, setup, the loaders,
+/// teardown.
 class DataModule : public Configurable, public Stateful {
  public:
-  /// Downloads or converts files; once a node, before any rank sets up. Must not set members.
+  /// Downloads or converts files; called once a node, before any rank sets up. Must not set members.
   virtual void prepare_data() {}
-  /// Opens the data; once a process, whatever its ranks are.
+  /// Opens the data; called once a process, however many ranks it has.
   virtual void setup(Stage /*stage*/) {}
   virtual void teardown(Stage /*stage*/) {}
 
-  /// An empty loader means that there is none.
+  /// Return the loaders of a stage; an empty loader means that there is none.
   virtual DataLoader train_dataloader() { return {}; }
   virtual DataLoaders val_dataloader() { return {}; }
   virtual DataLoaders test_dataloader() { return {}; }
   virtual DataLoaders predict_dataloader() { return {}; }
 
-  /// See Module.
+  /// Transform a batch before and after its transfer to the device; see Module.
   virtual Batch on_before_batch_transfer(Batch batch, int64_t /*dataloader_idx*/) {
     ++untouched_batches_;
     return batch;
   }
   virtual Batch on_after_batch_transfer(Batch batch, int64_t /*dataloader_idx*/) { return batch; }
 
-  /// How many batches came to this class's own on_before_batch_transfer.
+  /// Returns the number of calls of this class's own on_before_batch_transfer.
   int64_t untouched_batches() const { return untouched_batches_; }
 
  private:

@@ -8,7 +8,7 @@
 
 namespace levin::data {
 
-/// Writes down which function of a data set's class an error leaves, and which examples it was called for, if any.
+/// Notes the function of a data set's class that an error leaves, and the examples it was called for, if any.
 void note_data(ErrorNotes& notes, const char* function, const std::type_info& type,
                std::span<const int64_t> indices = {});
 

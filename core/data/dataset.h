@@ -22,22 +22,22 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
 
-  /// Number of examples.
+  /// Returns the number of examples.
   virtual int64_t size() const = 0;
 
-  /// One example, without a batch dimension. Default: the only element of get_batch({index}).
+  /// Returns one example, without a batch dimension. Default: the only element of get_batch({index}).
   virtual Batch get(int64_t index, Generator& generator) const;
 
-  /// The examples of these indices with a batch dimension in front. `generator.for_sample(index)` is the stream of one
-  /// example. Default: `get` for each index, put together as `collate` says.
+  /// Returns the examples of these indices with a batch dimension in front. `generator.for_sample(index)` is the stream
+  /// of one example. Default: `get` for each index, collated by `collate`.
   virtual Batch get_batch(std::span<const int64_t> indices, Generator& generator) const;
 
-  /// How the examples of `get` are put together, for instance padded to one length. Default: nothing, which stacks
+  /// Returns the function that puts examples of `get` together, for instance by padding. Default: nullptr, which stacks
   /// tensors by name as the examples come, so that they need not all be in memory at once.
   virtual CollateFunction collate() const { return nullptr; }
 };
 
-/// Which part of an unsized data set a stream reads. Worker w of rank r is reader r * num_workers + w.
+/// Part of an unsized data set that a stream reads. Worker w of rank r is reader r * num_workers + w.
 struct StreamContext {
   uint64_t seed = 0;
   int64_t epoch = 0;
@@ -49,9 +49,9 @@ struct StreamContext {
 class ExampleStream {
  public:
   virtual ~ExampleStream() = default;
-  /// The next example, without a batch dimension, or nothing at the end.
+  /// Returns the next example, without a batch dimension, or nothing at the end.
   virtual std::optional<Batch> next() = 0;
-  /// Leaves out the next `count` examples when a run is resumed. Default: reads them.
+  /// Skips the next `count` examples when a run is resumed. Default: reads them.
   virtual void skip(int64_t count);
 };
 
@@ -60,7 +60,7 @@ class IterableDataset {
  public:
   virtual ~IterableDataset() = default;
   virtual std::unique_ptr<ExampleStream> stream(const StreamContext& context) const = 0;
-  /// How examples are put together. Default: nothing, which stacks tensors by name.
+  /// Returns the function that puts examples together. Default: nullptr, which stacks tensors by name.
   virtual CollateFunction collate() const { return nullptr; }
 };
 

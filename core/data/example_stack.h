@@ -15,9 +15,9 @@ class ExampleStack {
  public:
   explicit ExampleStack(int64_t num_examples) : num_examples_(num_examples) {}
 
-  /// Throws levin::Error when its tensors differ from those of the first example in name, shape or type.
+  /// Adds an example. Throws levin::Error when its tensors differ from the first example's in name, shape or type.
   void add(const Batch& example);
-  /// The batch, once all examples were added.
+  /// Returns the batch, once all examples were added.
   Batch finish();
 
  private:

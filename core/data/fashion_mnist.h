@@ -9,7 +9,7 @@
 
 namespace levin::data {
 
-/// What differs between data sets in the format of MNIST.
+/// Settings of FashionMnist, where data sets in the format of MNIST differ.
 struct FashionMnistDefaults {
   static constexpr const char* kRoot = "/usr/share/datasets/fashion-mnist";
   static constexpr const char* kHint = "install the Debian package dataset-fashion-mnist, or set root";
@@ -18,28 +18,28 @@ struct FashionMnistDefaults {
   static constexpr bool kFlips = true;
 };
 
-/// The digits that gave the format its name.
+/// Settings of Mnist.
 struct MnistDefaults {
   static constexpr const char* kRoot = "/usr/share/datasets/mnist";
   static constexpr const char* kHint = "put the four IDX files of MNIST there, or set root";
   static constexpr double kMean = 0.1307;
   static constexpr double kStd = 0.3081;
-  static constexpr bool kFlips = false;  ///< a mirrored digit is none
+  static constexpr bool kFlips = false;  ///< mirrored digits are not digits
 };
 
+/// Options of MnistLike, explained in describe().
 template <class Defaults>
 struct MnistLikeOptions {
-  std::string root = Defaults::kRoot;  ///< folder of the four IDX files, compressed by gzip or not
-  int64_t batch_size = 64;             ///< examples in a batch of one rank
-  /// Of all ranks together, divided by their number; replaces batch_size
+  std::string root = Defaults::kRoot;
+  int64_t batch_size = 64;
   std::optional<int64_t> global_batch_size = {};
   int64_t num_workers = 0;
-  int64_t val_size = 5000;  ///< training images held out for validation, the last of them; 0: no validation
-  bool shuffle = true;      ///< of the training images
-  bool augment = false;     ///< shift training images by up to 2 pixels; garments are also mirrored
+  int64_t val_size = 5000;  ///< 0: no validation
+  bool shuffle = true;
+  bool augment = false;
   double mean = Defaults::kMean;
   double std = Defaults::kStd;
-  bool drop_last = false;  ///< leave out a partial last training batch
+  bool drop_last = false;
   bool pin_memory = false;
 
   static void describe(Schema<MnistLikeOptions>& schema);

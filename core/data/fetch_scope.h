@@ -5,9 +5,10 @@
 
 namespace levin::data {
 
-/// In its scope operations record no graph and skip the dispatcher's autograd layers, which cost about as much as a
-/// small kernel. Unlike under c10::InferenceMode, the tensors made are ordinary ones: they may be saved for backward or
-/// updated in place later. Batches are fetched in this scope, in workers and in the calling thread alike.
+/// Makes operations on this thread, during its lifetime, record no graph and skip the dispatcher's autograd layers,
+/// which cost about as much as a small kernel. Unlike under c10::InferenceMode, the tensors made are ordinary ones:
+/// they may be saved for backward or updated in place later. Batches are fetched in this scope, in workers and in the
+/// calling thread alike.
 class FetchScope {
  public:
   FetchScope() = default;

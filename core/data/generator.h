@@ -13,16 +13,16 @@ class Generator {
  public:
   Generator(uint64_t seed, int64_t epoch, int64_t sample = 0);
 
-  /// The stream of another sample of the same seed and epoch: what get_batch gives each of its examples.
+  /// Returns the stream of another sample of the same seed and epoch; get_batch gives each of its examples one.
   Generator for_sample(int64_t sample) const { return {seed_, epoch_, sample}; }
 
-  /// 64 random bits.
+  /// Returns 64 random bits.
   uint64_t next();
-  /// Uniform in [0, 1).
+  /// Returns a uniform number in [0, 1).
   double uniform();
-  /// Uniform integer in [0, bound); bound > 0.
+  /// Returns a uniform integer in [0, bound); bound > 0.
   int64_t below(int64_t bound);
-  /// A LibTorch CPU generator seeded from this stream, for calls such as torch::randn({3}, generator).
+  /// Makes a LibTorch CPU generator seeded from this stream, for calls such as torch::randn({3}, generator).
   at::Generator torch();
 
   uint64_t seed() const { return seed_; }

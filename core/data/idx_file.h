@@ -12,8 +12,8 @@ namespace levin::data {
 /// short or long.
 at::Tensor read_idx(const std::string& path, int64_t dimensions);
 
-/// The path of `name.gz` or `name`, whichever is in `folder`. Throws levin::Error naming both, and `hint`, when neither
-/// is.
+/// Returns the path of `name.gz` or `name`, whichever is in `folder`. When neither is, throws levin::Error naming both
+/// and `hint`.
 std::string find_idx_file(const std::string& folder, const std::string& name, const std::string& hint);
 
 }  // namespace levin::data

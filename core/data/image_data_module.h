@@ -8,8 +8,8 @@
 
 namespace levin::data {
 
-/// What the image data modules have in common: the last `val_size` training images are held out for validation, test
-/// and prediction use the test images, and only training images are augmented.
+/// Base of the image data modules: the last `val_size` training images are held out for validation, test and prediction
+/// use the test images, and only training images are augmented.
 class ImageDataModule : public DataModule {
  public:
   void setup(Stage stage) override;

@@ -12,7 +12,7 @@
 
 namespace levin {
 
-/// The counters of one pass around its source.
+/// Counters of one pass, with its source.
 class DataLoader::Pass::State {
  public:
   /// `position`: batches consumed already. `plan`: of a sized data set.

@@ -9,7 +9,7 @@ namespace levin::data {
 /// A file mapped into memory for reading; it must not be cut short meanwhile.
 class MappedFile {
  public:
-  /// Throws levin::Error when it cannot be read.
+  /// Maps a file. Throws levin::Error when it cannot be read.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

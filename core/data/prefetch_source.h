@@ -11,8 +11,8 @@
 
 namespace levin::data {
 
-/// Batches that worker threads fetch ahead. Worker w runs reader w; the batches are taken from the workers in turn,
-/// leaving out those whose reader has ended, so that their order does not depend on who is faster.
+/// Source of batches that worker threads fetch ahead. Worker w runs reader w; the batches are taken from the workers in
+/// turn, leaving out those whose reader has ended, so that their order does not depend on who is faster.
 class PrefetchSource : public BatchSource {
  public:
   /// One reader for each thread of the pool. `depth`: batches that a worker keeps ready. `turn`: the worker that gives

@@ -6,17 +6,17 @@
 
 namespace levin::data {
 
-/// The order in which the examples of a sized data set are visited: a pure function of (size, seed, epoch).
+/// Order in which the examples of a sized data set are visited: a pure function of (size, seed, epoch).
 class Sampler {
  public:
   virtual ~Sampler() = default;
-  /// Indices in order; may repeat or leave out examples (weighted sampling).
+  /// Returns the indices in order; may repeat or leave out examples (weighted sampling).
   virtual std::vector<int64_t> order(int64_t dataset_size, uint64_t seed, int64_t epoch) const = 0;
-  /// How many indices `order` gives, the same in every epoch. Default: makes the order of one epoch and counts.
+  /// Returns the number of indices that `order` gives, the same in every epoch. Default: makes one order and counts.
   virtual int64_t length(int64_t dataset_size) const;
 };
 
-/// 0, 1, 2, ...
+/// The order 0, 1, 2, ...
 class SequentialSampler : public Sampler {
  public:
   std::vector<int64_t> order(int64_t dataset_size, uint64_t seed, int64_t epoch) const override;

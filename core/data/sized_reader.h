@@ -11,7 +11,7 @@
 
 namespace levin::data {
 
-/// What all readers of one pass over a sized data set share.
+/// Data that all readers of one pass over a sized data set share.
 struct SizedPass {
   std::shared_ptr<const Dataset> dataset;
   std::vector<int64_t> order;

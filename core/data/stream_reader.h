@@ -18,10 +18,10 @@ class StreamReader : public BatchReader {
 
   std::optional<Batch> next() override;
 
-  /// Goes on until `count` batches of this reader are behind it; false when it has fewer. Reads only the last of them
-  /// and leaves out the others by ExampleStream::skip.
+  /// Advances to after batch `count` of this reader; returns false when it has fewer. Reads only the last of them and
+  /// skips the others by ExampleStream::skip.
   bool advance_to(int64_t count);
-  /// Reads all of the stream from its beginning; the number of its batches.
+  /// Reads the whole stream from its beginning; returns the number of its batches.
   int64_t count_batches();
 
  private:
@@ -39,14 +39,14 @@ class StreamReader : public BatchReader {
   bool ended_ = false;
 };
 
-/// The readers of a pass whose batches are dealt round robin, leaving out those that have ended.
+/// Readers of a pass whose batches are dealt round robin, leaving out those that have ended.
 struct DealtReaders {
   std::vector<std::unique_ptr<StreamReader>> readers;
   int64_t turn = 0;  ///< the reader that gives the next batch
 };
 
-/// Readers that stand where `batch` batches were dealt. Streams may end at different times, so how many of these each
-/// one gave is found by trying.
+/// Advances the readers to where `batch` batches have been dealt. Streams may end at different times, so each one's
+/// share of these is found by trying.
 DealtReaders deal_from(std::vector<std::unique_ptr<StreamReader>> readers, int64_t batch);
 
 }  // namespace levin::data

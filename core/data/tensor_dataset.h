@@ -7,7 +7,7 @@ namespace levin::data {
 /// Tensors in memory whose first dimensions count the examples. A batch is one index_select a tensor.
 class TensorDataset : public Dataset {
  public:
-  /// Throws levin::Error unless the tensors have equal first dimensions.
+  /// Keeps the tensors. Throws levin::Error unless their first dimensions are equal.
   explicit TensorDataset(Batch tensors);
 
   int64_t size() const override { return tensors_.size(); }

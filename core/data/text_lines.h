@@ -13,10 +13,11 @@
 
 namespace levin::data {
 
+/// Options of TextLines, explained in describe().
 struct TextLinesOptions {
-  std::string path = {};     ///< a UTF-8 text file
-  int64_t max_length = 128;  ///< characters in an example: longer lines are cut, shorter ones padded with 0
-  bool skip_empty = true;    ///< leave out lines without characters
+  std::string path = {};
+  int64_t max_length = 128;
+  bool skip_empty = true;
 
   static void describe(Schema<TextLinesOptions>& schema);
 };
@@ -25,14 +26,14 @@ struct TextLinesOptions {
 /// int64 [N, max_length], numbers of characters; "length" int64 [N], characters before the padding.
 class TextLines : public Dataset {
  public:
-  /// `vocabulary`: of another text, such as the training text; default: this file's own. Throws levin::Error when the
-  /// file cannot be read or has no lines.
+  /// Opens the file. `vocabulary`: that of another text, such as the training text; default: this file's own. Throws
+  /// levin::Error when the file cannot be read or has no lines.
   explicit TextLines(const TextLinesOptions& options, std::shared_ptr<const CharacterVocabulary> vocabulary = nullptr);
 
   int64_t size() const override { return static_cast<int64_t>(lines_.size()); }
   Batch get_batch(std::span<const int64_t> indices, Generator& generator) const override;
 
-  /// The whole line, without its end.
+  /// Returns the whole line, without its end.
   std::string_view line(int64_t index) const;
   const std::shared_ptr<const CharacterVocabulary>& vocabulary() const { return vocabulary_; }
 

@@ -16,15 +16,16 @@ class WorkerPool {
  public:
   using Ticket = uint64_t;
 
-  /// After a fork the child's copy is a shell without threads: it must not be used there (see is_alive), and letting go
-  /// of it is safe.
+  /// Starts a pool. After a fork the child's copy has no threads: it must not be used there (see is_alive), but may be
+  /// destroyed.
   static std::shared_ptr<WorkerPool> make(int64_t num_threads);
 
-  /// Runs job(worker) once in each thread, worker = 0, 1, ..., once the last job has ended. The job must not throw.
+  /// Starts job(worker) once in each thread, worker = 0, 1, ..., after the previous job has ended. The job must not
+  /// throw.
   Ticket start(std::function<void(int64_t worker)> job);
   /// Waits until the job of that ticket has ended in all threads.
   void wait(Ticket ticket);
-  /// False in a process forked from the one that made the threads.
+  /// Returns false in a process forked from the one that made the threads.
   bool is_alive() const;
   int64_t size() const { return static_cast<int64_t>(threads_.size()); }
 

@@ -14,16 +14,16 @@
 
 namespace levin {
 
-/// How many bytes are in use, and the most that were at once.
+/// Bytes in use, and their peak.
 class MemoryAccount {
  public:
   int64_t in_use() const { return in_use_; }
-  /// The most since `restart_peak`, or since the beginning.
+  /// Returns the most bytes in use since `restart_peak`, or since the beginning.
   int64_t peak() const { return peak_; }
-  /// Nobody may add at the same time.
+  /// Begins the peak anew with what is in use. No thread may add at the same time.
   void restart_peak() { peak_ = in_use(); }
 
-  /// The most that was in use at any moment of the function beyond what was before it.
+  /// Runs `function` and returns its peak, less the bytes in use before it.
   int64_t peak_of(const std::function<void()>& function) {
     const int64_t before = in_use();
     restart_peak();
@@ -31,7 +31,7 @@ class MemoryAccount {
     return peak() - before;
   }
 
-  /// Negative where memory is given back.
+  /// Adds `bytes`, which are negative when memory is freed.
   void add(int64_t bytes) {
     const int64_t now = in_use_ += bytes;
     int64_t highest = peak_;
@@ -45,16 +45,15 @@ class MemoryAccount {
 };
 
 /// A CPU allocator that keeps accounts of the memory of tensors: one of all threads together, and one of each thread,
-/// for ranks that are threads. A block counts for the thread that asked for it, whoever gives it back; helper threads
-/// have accounts of their own. LibTorch wants a block to be known by its address alone, so that its size and account
-/// stand in front of it.
+/// for ranks that are threads. A block counts for the thread that allocated it, whichever frees it; helper threads have
+/// accounts of their own. LibTorch frees a block by its address alone, so its size and account lie in front of it.
 class AccountingAllocator : public c10::Allocator {
  public:
-  /// LibTorch uses this allocator from here on; tensors from before are in no account.
+  /// Makes LibTorch use this allocator from here on; earlier tensors are in no account.
   static void install() { c10::SetCPUAllocator(&instance(), /*priority=*/200); }
 
   static MemoryAccount& of_all_threads() { return instance().total_; }
-  /// Of the calling thread. The account outlives the thread.
+  /// Returns the calling thread's account, which outlives the thread.
   static MemoryAccount& of_this_thread() {
     thread_local MemoryAccount& account = instance().open_account();
     return account;

@@ -6,8 +6,8 @@
 
 namespace levin {
 
-/// Where the CUDA devices are that this process can use, in CUDA's order: as CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER
-/// have it. Starts CUDA's driver.
+/// Returns the addresses of the CUDA devices that this process can use, in the order set by CUDA_VISIBLE_DEVICES and
+/// CUDA_DEVICE_ORDER. Starts CUDA's driver.
 std::vector<PciAddress> cuda_addresses();
 
 }  // namespace levin

@@ -10,8 +10,8 @@
 
 namespace levin {
 
-/// CUDA graphs. From its construction to its destruction the thread works on a stream of its own, because the default
-/// stream cannot be recorded.
+/// Recorder of CUDA graphs. During its lifetime the thread works on a stream of its own, because the default stream
+/// cannot be recorded.
 class CudaGraphRecorder final : public GraphRecorder {
  public:
   explicit CudaGraphRecorder(const c10::Device& device);

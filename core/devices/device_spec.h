@@ -34,8 +34,8 @@ struct ConfigCodec<DeviceSpec> {
   static Config dump(const DeviceSpec& value) { return value.config(); }
 };
 
-/// The older `gpus` option, which has a table of its own: null or 0 the CPU, 3 the first three, -1 all, a list or a
-/// string exactly those indices ("3" is GPU 3).
+/// The older `gpus` option, with values of its own: null or 0: the CPU; 3: the first three; -1: all; a list or a
+/// string: exactly those indices ("3" is GPU 3).
 class GpuSpec {
  public:
   GpuSpec() = default;
@@ -57,16 +57,16 @@ struct ConfigCodec<GpuSpec> {
   static Config dump(const GpuSpec& value) { return value.config(); }
 };
 
-/// How many CUDA devices this process can use; 0 where LibTorch has no CUDA or there is no driver.
+/// Returns the number of CUDA devices that this process can use; 0 when LibTorch has no CUDA or there is no driver.
 int64_t cuda_device_count();
 
-/// Chooses so many GPUs of those there are, -1 for all that may be used; gives their CUDA numbers.
+/// Chooses `count` of the GPUs, -1 for all usable ones; returns their CUDA indices.
 using GpuChoice = std::function<std::vector<int64_t>(int64_t count)>;
 
 /// Turns the options into devices. `accelerator`: "auto", "cpu", "cuda" or "gpu". `available_gpus` is
-/// cuda_device_count() outside tests. A count of GPUs is the first of them, or those that `choose` gives; it is not
-/// called where no GPU is wanted or there is none. Throws ConfigError naming what is there, and where the options name
-/// GPUs (or the CPU) and there is something that chooses.
+/// cuda_device_count() outside tests. A count of GPUs means the first ones, or those that `choose` returns, which is
+/// not called when no GPU is wanted or there is none. Throws ConfigError naming what is there when the options ask for
+/// more, and when they name GPUs (or the CPU) although `choose` is given.
 std::vector<at::Device> resolve_devices(const std::string& accelerator, const DeviceSpec& devices, const GpuSpec& gpus,
                                         int64_t available_gpus, const GpuChoice& choose = {});
 

@@ -9,7 +9,7 @@
 
 namespace levin {
 
-/// Where a GPU sits in the machine. CUDA and NVML number GPUs each in an order of its own; on this they agree.
+/// A GPU's place on the PCI bus. CUDA and NVML number GPUs in different orders; these addresses are the same in both.
 struct PciAddress {
   uint32_t domain = 0;
   uint32_t bus = 0;
@@ -23,16 +23,16 @@ struct NvmlGpu {
   std::string name;
   std::string uuid;
   PciAddress address;
-  std::string fault;  ///< why nothing can be read from it, if so
+  std::string fault;  ///< reason why nothing can be read from it, or empty
 
-  /// "GPU 1 (NVIDIA H100, GPU-2f1c...)"
+  /// Returns "GPU 1 (NVIDIA H100, GPU-2f1c...)".
   std::string describe() const;
 };
 
-/// What one GPU does at a moment. What the GPU does not support, or what permissions deny, is absent.
+/// State of one GPU at a moment. What the GPU does not support, or permissions deny, is absent.
 struct GpuReading {
-  std::optional<double> utilization_percent;         ///< of the time in which a kernel ran
-  std::optional<double> memory_utilization_percent;  ///< of the time in which memory was read or written
+  std::optional<double> utilization_percent;         ///< share of the time in which a kernel ran
+  std::optional<double> memory_utilization_percent;  ///< share of the time in which memory was read or written
   std::optional<double> memory_used_mib;
   std::optional<double> memory_total_mib;
   std::optional<double> temperature_celsius;
@@ -44,12 +44,12 @@ struct GpuReading {
   std::optional<double> pcie_send_mib_per_second;
   std::optional<double> nvlink_receive_mib_per_second;  ///< over all links since the last reading
   std::optional<double> nvlink_send_mib_per_second;
-  std::optional<double> processes;  ///< with a compute context
+  std::optional<double> processes;  ///< processes with a compute context
 };
 
 /// A process with a compute context on a GPU.
 struct GpuProcess {
-  int64_t pid = 0;                   ///< as the host counts, which a container need not
+  int64_t pid = 0;                   ///< in the host's numbering, which may differ in a container
   std::optional<double> memory_mib;  ///< absent where the driver does not say
 };
 
@@ -58,25 +58,25 @@ struct GpuProcess {
 class Nvml {
  public:
   struct Opened {
-    std::unique_ptr<Nvml> nvml;  ///< or nullptr,
-    std::string reason;          ///< and why
+    std::unique_ptr<Nvml> nvml;  ///< nullptr when it could not be loaded
+    std::string reason;          ///< why it could not be loaded
   };
   /// Loads libnvidia-ml.so.1, or the library that the environment variable LEVIN_NVML_LIBRARY names.
   ///
-  /// `is_abandoned`, which outlives the object, is for a thread that nobody waits for any more because the driver holds
-  /// it. Once it is true, the driver is asked nothing further, not even to close: the process may be at its end.
+  /// `is_abandoned`, which outlives the object, is set when nobody waits any more for the thread, which is stuck in the
+  /// driver. Then the driver is not called again, not even to close: the process may be at its end.
   static Opened open(const std::atomic<bool>* is_abandoned = nullptr);
   ~Nvml();
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
 
-  /// All that there are, in NVML's order.
+  /// Returns all GPUs, in NVML's order.
   const std::vector<NvmlGpu>& gpus() const { return gpus_; }
 
-  /// Of the GPU at a place in `gpus`. When it has fallen off the bus, its `fault` says so from here on, and nothing is
-  /// read any more.
+  /// Reads the GPU at an index of `gpus`. When it has fallen off the bus, sets its `fault` and reads nothing from then
+  /// on.
   GpuReading read(size_t gpu);
-  /// Nothing where the driver does not tell.
+  /// Returns the processes on the GPU at an index of `gpus`; nothing when the driver does not tell.
   std::optional<std::vector<GpuProcess>> processes(size_t gpu);
   std::optional<double> memory_used_mib(size_t gpu);
 
@@ -86,7 +86,7 @@ class Nvml {
 
   explicit Nvml(std::unique_ptr<Functions> functions);
   void list_gpus();
-  /// Whether a call has told something; notes what makes further calls useless.
+  /// Returns whether a call gave a value; sets the GPU's `fault` when further calls are useless.
   bool succeeded(size_t gpu, int result);
   void read_memory(size_t gpu, GpuReading& reading);
   void read_nvlink(size_t gpu, GpuReading& reading);

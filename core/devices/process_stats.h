@@ -6,17 +6,17 @@
 
 namespace levin {
 
-/// What this process and its host do. What cannot be read is absent; rates span the time since the last reading and are
-/// absent in the first.
+/// Reading of this process. What cannot be read is absent; rates span the time since the last reading and are absent in
+/// the first.
 struct ProcessReading {
   std::optional<double> utilization_percent;  ///< of one core: 400 is four cores' time
   std::optional<double> resident_memory_mib;
   std::optional<double> resident_memory_peak_mib;  ///< since the process began
-  std::optional<double> read_mib_per_second;       ///< from storage; not what the page cache had
+  std::optional<double> read_mib_per_second;       ///< from storage, without hits of the page cache
   std::optional<double> written_mib_per_second;    ///< to storage
   std::optional<double> threads;
 };
-/// The same of the host.
+/// Reading of the host, alike.
 struct HostReading {
   std::optional<double> utilization_percent;  ///< of all cores together: 100 is all of them busy
   std::optional<double> available_memory_mib;

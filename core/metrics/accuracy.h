@@ -17,7 +17,7 @@ struct AccuracyOptions {
   static void describe(Schema<AccuracyOptions>& schema);
 };
 
-/// The share of samples predicted right. The macro average leaves out classes that occur neither in labels nor in
+/// Share of samples predicted right. The macro average leaves out classes that occur neither in labels nor in
 /// predictions (with top_k above 1: not in labels), as torchmetrics does; "none" says 0 for them.
 class Accuracy : public Metric {
  public:
@@ -26,12 +26,12 @@ class Accuracy : public Metric {
   /// Throws levin::ConfigError when an option is out of range.
   explicit Accuracy(const Options& options);
 
-  /// Logits or probabilities [N, C, ...], or class indices [N, ...] where top_k is 1, and labels [N, ...]. Throws
-  /// levin::Error for shapes that do not fit and, on the CPU, for classes out of range; on another device, where
-  /// looking would wait, compute() throws for those.
+  /// Adds a batch: logits or probabilities [N, C, ...], or class indices [N, ...] where top_k is 1, and labels [N,
+  /// ...]. Throws levin::Error for shapes that do not fit and, on the CPU, for classes out of range; on another device,
+  /// where looking would wait, compute() throws for those.
   Accuracy& update(const at::Tensor& predictions, const at::Tensor& labels);
 
-  /// float64: a scalar, or [num_classes] without an average.
+  /// Returns float64: a scalar, or [num_classes] without an average.
   at::Tensor compute() const override;
 
  private:

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-/// What the metrics over classes share: reading a batch, counting a class's hits, averaging over classes.
+/// Code shared by the metrics over classes: reading a batch, counting a class's hits, averaging over classes.
 namespace levin::metrics::detail {
 
 enum class Average {
@@ -16,16 +16,16 @@ enum class Average {
   kNone,      ///< one value a class
 };
 
-/// "micro", "macro", "weighted" or "none"; options checked it before.
+/// Parses "micro", "macro", "weighted" or "none", already checked by the options.
 Average parse_average(std::string_view name);
 
-/// The predicted and the true class of each sample of a batch.
+/// Predicted and true class of each sample of a batch.
 struct ClassPairs {
   at::Tensor predictions;  ///< [samples], int64
   at::Tensor labels;       ///< [samples], int64
 };
 
-/// Gives the samples with a class outside [0, num_classes) the class `num_classes` on both sides, without looking.
+/// Sets both classes of samples with a class outside [0, num_classes) to `num_classes`, without waiting for a device.
 void set_outside_apart(ClassPairs& pairs, int64_t num_classes);
 
 /// Reads predictions, logits [N, C, ...] or class indices [N, ...], and labels [N, ...]. With `top_k` above 1 a sample
@@ -35,28 +35,28 @@ void set_outside_apart(ClassPairs& pairs, int64_t num_classes);
 ClassPairs read_classes(std::string_view metric, const at::Tensor& predictions, const at::Tensor& labels,
                         int64_t num_classes, int64_t top_k = 1);
 
-/// Per class: samples predicted right, predicted as that class, and labelled so. [classes], float64.
+/// Numbers of samples for each class: predicted right, predicted as it, and labelled as it. [classes], float64.
 struct ClassCounts {
   at::Tensor hits;
   at::Tensor predicted;
   at::Tensor labelled;
 };
 
-/// The state behind ClassCounts before any sample: [3, num_classes + 1], int64, whose last column counts the samples
+/// Returns the state of ClassCounts before any sample: [3, num_classes + 1], int64; the last column counts the samples
 /// outside the classes.
 at::Tensor empty_class_counts(int64_t num_classes);
-/// Adds a batch.
+/// Adds a batch to the state.
 void add_class_counts(at::Tensor& counts, const ClassPairs& pairs);
-/// Throws levin::Error when there were samples outside the classes; waits for the device.
+/// Reads the state; waits for the device. Throws levin::Error when there were samples outside the classes.
 ClassCounts read_class_counts(std::string_view metric, const at::Tensor& counts);
 
-/// A value a class from its counts, 0 where the count that it divides by is 0.
+/// Function that returns a value for each class from its counts; 0 when the count that it divides by is 0.
 using ClassScore = at::Tensor (*)(const ClassCounts&);
 at::Tensor precision_score(const ClassCounts& counts);
 at::Tensor recall_score(const ClassCounts& counts);
 at::Tensor f1_score(const ClassCounts& counts);
 
-/// The average of a score. Macro leaves out the classes that were neither predicted nor labelled, or with
+/// Averages a score over classes. Macro leaves out the classes that were neither predicted nor labelled, or with
 /// `labelled_only` those that were not labelled. NaN when there were no samples.
 at::Tensor average_score(ClassScore score, const ClassCounts& counts, Average average, bool labelled_only = false);
 

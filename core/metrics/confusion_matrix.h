@@ -15,7 +15,7 @@ struct ConfusionMatrixOptions {
   static void describe(Schema<ConfusionMatrixOptions>& schema);
 };
 
-/// How often a sample of class i was predicted as class j.
+/// Counts of samples of class i predicted as class j.
 class ConfusionMatrix : public Metric {
  public:
   using Options = ConfusionMatrixOptions;
@@ -23,12 +23,13 @@ class ConfusionMatrix : public Metric {
   /// Throws levin::ConfigError when an option is out of range.
   explicit ConfusionMatrix(const Options& options);
 
-  /// Logits or probabilities [N, C, ...] or class indices [N, ...], and labels [N, ...]. Throws levin::Error for shapes
-  /// that do not fit and, on the CPU, for classes out of range; on another device compute() throws for those.
+  /// Adds a batch: logits or probabilities [N, C, ...] or class indices [N, ...], and labels [N, ...]. Throws
+  /// levin::Error for shapes that do not fit and, on the CPU, for classes out of range; on another device compute()
+  /// throws for those.
   ConfusionMatrix& update(const at::Tensor& predictions, const at::Tensor& labels);
 
-  /// [labels, predictions]. Counts are int64, and zeros before any update. Shares are float64, 0 for a class that does
-  /// not occur, and NaN before any update.
+  /// Returns [labels, predictions]. Counts are int64, and zeros before any update. Shares are float64, 0 for a class
+  /// that does not occur, and NaN before any update.
   at::Tensor compute() const override;
 
  private:

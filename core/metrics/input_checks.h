@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-/// What the metrics check alike in the batches they are given. `metric` leads the message.
+/// Checks of batches that all metrics share. `metric` leads the message.
 namespace levin::metrics::detail {
 
 /// Throws levin::Error when two tensors of a batch lie on different devices; `words` names them: "logits and labels".
@@ -13,7 +13,7 @@ void check_same_device(std::string_view metric, std::string_view words, const at
 /// Throws levin::Error naming the first class (int64) outside [0, num_classes). On the CPU only: elsewhere looking
 /// would wait for the device.
 void check_classes(std::string_view metric, const at::Tensor& classes, int64_t num_classes);
-/// The message of samples that were found outside the classes after the fact.
+/// Throws levin::Error for samples found outside the classes when the metric is computed.
 [[noreturn]] void throw_outside(std::string_view metric, int64_t samples, int64_t num_classes);
 
 }  // namespace levin::metrics::detail

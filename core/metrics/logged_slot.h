@@ -18,53 +18,53 @@ namespace levin::metrics::detail {
 
 enum class Over { kStep, kEpoch };
 
-/// The value of `reduce` over nothing.
+/// Returns the value of `reduce` over no values.
 double empty_value(LogReduce reduce);
-/// Adds to what `reduce` has of other values; for a mean, both are sums.
+/// Combines `value` into the result of `reduce` so far; for a mean, both are sums.
 void combine(LogReduce reduce, double& into, double value);
-/// What several ranks say a value is, where they should say the same: their mean where they do not.
+/// Returns the value that several ranks gave, which should be the same on each; their mean when they differ.
 std::optional<double> agreed_value(const std::vector<double>& values);
 
-/// What a name stands for.
+/// Description of a logged name.
 struct SlotDescription {
   std::string name;  ///< as logged
   int64_t dataloader_idx = 0;
-  bool several_loaders = false;  ///< outside, the name carries the loader's index
+  bool several_loaders = false;  ///< the name that users see has the loader's index
   LogOptions options;            ///< with on_step, on_epoch and sync_dist set
   bool is_metric = false;
 
-  /// With the loader's suffix.
+  /// Returns the name with the loader's suffix.
   std::string short_name() const;
   State to_state() const;
   static SlotDescription from_state(const State& state);
 
-  /// Whether its values are combined over ranks.
+  /// Returns whether its values are combined over ranks.
   bool is_reduced(Over over) const {
     return (*options.sync_dist || (is_metric && over == Over::kEpoch)) && !options.rank_zero_only;
   }
 };
 
-/// One name behind `log()`: its last value, weighted sum and weight, or its metric; all of this rank alone. What came
-/// of a reduction over ranks lies beside it.
+/// State of one logged name: its last value, weighted sum and weight, or its metric, all of this rank alone; and beside
+/// them the result of a reduction over ranks.
 struct LoggedSlot {
   explicit LoggedSlot(SlotDescription described);
 
-  /// Back to before the epoch.
+  /// Resets to before the epoch.
   void clear();
   void add_host(double value, double weight);
   void add_device(const at::Tensor& value, double weight);
-  /// Throws levin::Error when the one logged before in this epoch is gone.
+  /// Logs a metric. Throws levin::Error when the one logged before in this epoch is gone.
   void add_metric(Metric& logged, double weight);
-  /// The host's part of a log whose values a recorded graph adds.
+  /// Does the host's part of a log whose values a recorded graph adds.
   void log_again(int64_t at, double weight);
 
-  /// {last, combined, weight} on the host.
+  /// Returns {last, combined, weight} on the host.
   std::array<double, 3> read() const;
   bool was_logged() const { return stamp >= 0; }
   std::optional<double> step_value() const;
   std::optional<double> epoch_value() const;
 
-  /// Puts the metric's state aside, so that the same object can serve the next loader.
+  /// Stores the metric's state in `waiting_state`, so that the same object can serve the next loader.
   void end_metric();
   /// One tensor of the metric's state and how it is combined.
   struct MetricState {
@@ -72,22 +72,23 @@ struct LoggedSlot {
     Reduction reduction;
     at::Tensor value;
   };
-  /// By name, of the metric or of what waits for it; empty where there is nothing. Over the step of the metric's last
-  /// batch.
+  /// Returns the states by name, of the metric or waiting for it; empty when there are none. Over the step, those of
+  /// the metric's last batch.
   std::vector<MetricState> metric_states(Over over) const;
-  /// The metric that was logged, or nullptr. Throws levin::Error when it is gone.
+  /// Returns the metric that was logged, or nullptr. Throws levin::Error when it is gone.
   Metric* living_metric() const { return metric.get(description.name); }
-  /// The object that can compute, though its present state may be another loader's; nullptr where none is known yet.
+  /// Returns the metric object to compute with, whose present state may be another loader's; nullptr when none is known
+  /// yet.
   Metric* computing_metric() const { return (metric ? metric : ended_metric).get(description.name); }
-  /// The value of a metric, which must be one number, from other states where they are given.
+  /// Computes a metric's value, which must be one number, from `states` when given, else from its own.
   double computed_by(Metric& computing, std::vector<at::Tensor> states = {}) const;
-  /// What the metric computed before its state waited.
+  /// Returns the value that the metric computed before its state was put aside.
   std::optional<double> waiting(Over over) const { return over == Over::kStep ? waiting_step_value : waiting_value; }
 
   State state_dict() const;
   void load_state_dict(const State& state);
 
-  /// Equal on ranks where the name stands for the same.
+  /// Returns a hash of the description, equal on ranks that agree about the name.
   uint64_t identity() const { return identity_; }
 
   SlotDescription description;
@@ -99,17 +100,17 @@ struct LoggedSlot {
   // {last, combined, weight}: on the host for host values, else a tensor on the device.
   double host[3] = {0, 0, 0};
   at::Tensor device;
-  double last_weight = 0;  ///< of the last log
+  double last_weight = 0;  ///< weight of the last log
 
   MetricReference metric;
   bool metric_was_logged = false;       ///< in this epoch
-  MetricReference ended_metric;         ///< had the state that was put aside
+  MetricReference ended_metric;         ///< the metric whose state was put aside
   State waiting_state;                  ///< a metric's state, restored or put aside
-  State waiting_reductions;             ///< how it is combined, by name
-  std::optional<double> waiting_value;  ///< what the metric computed from it
+  State waiting_reductions;             ///< the reductions of waiting_state, by name
+  std::optional<double> waiting_value;  ///< the metric's value from waiting_state
   std::optional<double> waiting_step_value;
 
-  /// Over ranks; forgotten when the name is logged again.
+  /// Result over ranks; forgotten when the name is logged again.
   struct Reduced {
     bool known = false;
     std::optional<double> value;

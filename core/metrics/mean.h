@@ -4,18 +4,18 @@
 
 namespace levin::metrics {
 
-/// The weighted mean Σ wᵢ·vᵢ / Σ wᵢ of all values seen, summed in float64. NaN values make it NaN.
+/// Weighted mean Σ wᵢ·vᵢ / Σ wᵢ of all values seen, summed in float64. NaN values make it NaN.
 class Mean : public Metric {
  public:
   Mean();
 
   /// Adds every element of `value`, each with `weight`.
   Mean& update(const at::Tensor& value, double weight = 1);
-  /// `weight` has the shape of `value` or broadcasts to it; throws levin::Error otherwise.
+  /// Adds every element of `value`; `weight` has its shape or broadcasts to it. Throws levin::Error otherwise.
   Mean& update(const at::Tensor& value, const at::Tensor& weight);
   Mean& update(double value, double weight = 1);
 
-  /// A scalar, float64.
+  /// Returns a scalar, float64.
   at::Tensor compute() const override;
 };
 

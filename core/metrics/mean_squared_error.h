@@ -11,17 +11,17 @@ struct MeanSquaredErrorOptions {
   static void describe(Schema<MeanSquaredErrorOptions>& schema);
 };
 
-/// The mean of (prediction - target)² over all elements seen, summed in float64.
+/// Mean of (prediction - target)² over all elements seen, summed in float64.
 class MeanSquaredError : public Metric {
  public:
   using Options = MeanSquaredErrorOptions;
 
   explicit MeanSquaredError(const Options& options = {});
 
-  /// Both of one shape, any. Throws levin::Error when the shapes differ: nothing is broadcast.
+  /// Adds a batch of any shape. Throws levin::Error when the two shapes differ: nothing is broadcast.
   MeanSquaredError& update(const at::Tensor& predictions, const at::Tensor& targets);
 
-  /// A scalar, float64.
+  /// Returns a scalar, float64.
   at::Tensor compute() const override;
 
  private:

@@ -14,7 +14,7 @@
 
 namespace levin::metrics {
 
-/// How a state tensor of a metric is combined over ranks.
+/// Reduction of a metric's state tensor over ranks.
 enum class Reduction { kSum, kMax, kMin, kConcatenate };
 
 /// A quantity accumulated over batches on the device. A subclass declares state tensors with add_state in its
@@ -37,46 +37,47 @@ class Metric : public Stateful {
   Metric& operator=(Metric&&) = default;
   ~Metric() override = default;
 
-  /// The value so far: a scalar tensor, or one value a class where the options ask for it. NaN before any update.
+  /// Returns the value so far: a scalar tensor, or one value a class when the options ask for it. NaN before any
+  /// update, except for counts.
   virtual at::Tensor compute() const = 0;
-  /// Back to before any update. State of a fixed shape keeps its address.
+  /// Resets to before any update. State of a fixed shape keeps its address.
   void reset();
   /// Adds what another object of the same class and options has seen, each state by its Reduction. Throws levin::Error
   /// when the classes or the shapes of their states differ.
   void merge_from(const Metric& other);
-  /// The same with what `state_dict` gave of such an object.
+  /// The same with the state_dict() of such an object.
   void merge_state(const State& saved);
 
-  /// A batch ends here: what was added since the last call, the first time all that was, is what last_batch() gives
-  /// until more is added. From here on the metric keeps that beside the whole, at the cost of two operations a state
-  /// and update. The trainer calls it where a metric is logged on the step.
+  /// Ends a batch: updates since the last call (at the first call, all of them) are what last_batch() gives until the
+  /// next update. From then on the metric keeps each batch's states beside the whole, at the cost of two operations a
+  /// state and update. The trainer calls it when a metric is logged on the step.
   void end_batch();
-  /// The states, in the order of `states`, of the last batch; empty where end_batch() was never called.
+  /// Returns the states of the last batch, in the order of `states`; empty when end_batch() was never called.
   std::vector<at::Tensor> last_batch() const;
-  /// What compute() gives of other states, in the order of `states`. Its own stay what they are.
+  /// Returns what compute() gives for other states, in the order of `states`. Its own states stay unchanged.
   at::Tensor compute_from(std::vector<at::Tensor> values);
 
-  /// The tensors to reduce over ranks before compute(); the trainer does it by itself for logged metrics.
+  /// Returns the tensors to reduce over ranks before compute(); the trainer reduces those of logged metrics itself.
   std::vector<StateTensor>& states() { return states_; }
   const std::vector<StateTensor>& states() const { return states_; }
 
-  /// A copy of the state, by name; each rank has its own.
+  /// Returns a copy of the state, by name; each rank has its own.
   State state_dict() const override;
   /// Continues from a state on any device, bit for bit. Throws levin::Error naming the state that does not fit.
   void load_state_dict(const State& state) override;
 
-  /// Expires when this object is destroyed or moved from. Allocates when it is asked for the first time.
+  /// Returns a pointer that expires when this object is destroyed or moved from. Its first call allocates.
   std::weak_ptr<const void> lifetime();
 
  protected:
-  /// State is made of ordinary tensors without gradients, whether an update comes under inference mode or outside it.
-  /// (What is made under inference mode cannot be changed outside.)
+  /// Makes new tensors ordinary ones without gradients during its lifetime, even under inference mode, whose tensors
+  /// cannot be changed outside of it.
   class OrdinaryTensors {
     c10::InferenceMode ordinary_tensors_{false};
     c10::NoGradGuard no_grad_;
   };
-  /// Every `update` opens one of *this first: while it lives, states are ordinary tensors, and where the metric keeps
-  /// its last batch they begin afresh; what an update that throws has added is left out then.
+  /// Scope of an update: every `update` first makes one of *this. States are ordinary tensors in it. When the metric
+  /// keeps its last batch, they begin afresh, and what an update that throws has added is left out.
   class UpdateScope {
    public:
     explicit UpdateScope(Metric& metric);
@@ -86,7 +87,7 @@ class Metric : public Stateful {
 
    private:
     OrdinaryTensors ordinary_;
-    Metric* metric_;  ///< nullptr where there is nothing to keep, or within another scope
+    Metric* metric_;  ///< nullptr when there is nothing to keep, or within another scope
     int exceptions_;
   };
 
@@ -107,22 +108,22 @@ class Metric : public Stateful {
   void begin_update();
   void end_update(bool failed);
 
-  /// What the last batch added to a state.
+  /// Share of the last batch in a state.
   struct LastBatch {
     at::Tensor value;       ///< at a fixed address; during an update the state itself. Undefined for kConcatenate
     at::Tensor whole;       ///< the state, during an update
-    at::Tensor earlier;     ///< of earlier updates of the same batch, during an update
-    int64_t first_row = 0;  ///< of kConcatenate
+    at::Tensor earlier;     ///< the share of earlier updates of the batch, during an update
+    int64_t first_row = 0;  ///< first row of the last batch, for kConcatenate
   };
 
   std::vector<StateTensor> states_;
   std::vector<LastBatch> last_batch_;  ///< as `states_`; empty while it is not kept
-  bool batch_ended_ = false;           ///< what is added next belongs to another batch
+  bool batch_ended_ = false;           ///< the next update begins another batch
   bool updating_ = false;
-  /// The memory behind a kConcatenate state, with room for rows to come; undefined for the others.
+  /// Memory of a kConcatenate state, with room for rows to come; undefined for the others.
   std::vector<at::Tensor> row_buffers_;
 
-  /// What `lifetime` observes. It stays with its object: who refers to that one must not take another for it.
+  /// Object that `lifetime` observes. It does not move with the metric, so that references do not take another for it.
   struct Lifetime {
     Lifetime() = default;
     Lifetime(Lifetime&& other) noexcept { other.token.reset(); }

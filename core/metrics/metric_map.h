@@ -13,7 +13,7 @@ class MetricMap : public std::map<std::string, double> {
   MetricMap() = default;
   MetricMap(map values) : map(std::move(values)) {}  // NOLINT: one as good as the other
 
-  /// The metric of that name. Throws std::out_of_range naming those there are.
+  /// Returns the metric of that name. Throws std::out_of_range naming those there are.
   double& at(const std::string& name);
   const double& at(const std::string& name) const;
 };

@@ -14,12 +14,13 @@ class MetricReference {
   /// Allocates when the metric is referred to for the first time.
   explicit MetricReference(Metric& metric);
 
-  /// Whether it was given a metric, gone or not.
+  /// Returns whether it was given a metric, gone or not.
   explicit operator bool() const { return metric_ != nullptr; }
   bool is_gone() const { return metric_ != nullptr && alive_.expired(); }
-  /// Whether it points to this very object, rather than to one that had its address before.
+  /// Returns whether it points to this very object, rather than to one that had its address before.
   bool refers_to(const Metric& metric) const { return metric_ == &metric && !alive_.expired(); }
-  /// The metric, or nullptr where none was given. Throws levin::Error with the name it was logged as when it is gone.
+  /// Returns the metric, or nullptr when none was given. Throws levin::Error with the name it was logged as when it is
+  /// gone.
   Metric* get(std::string_view logged_as) const;
 
  private:

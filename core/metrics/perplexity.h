@@ -8,24 +8,24 @@
 namespace levin::metrics {
 
 struct PerplexityOptions {
-  int64_t ignore_index = -100;  ///< targets that do not count, as in LibTorch's cross_entropy
+  int64_t ignore_index = -100;  ///< as in LibTorch's cross_entropy
 
   static void describe(Schema<PerplexityOptions>& schema);
 };
 
-/// exp of the mean negative log likelihood of the targets, over all tokens seen, summed in float64.
+/// Exponential of the mean negative log likelihood of the targets over all tokens seen, summed in float64.
 class Perplexity : public Metric {
  public:
   using Options = PerplexityOptions;
 
   explicit Perplexity(const Options& options = {});
 
-  /// Logits [N, T, V] with targets [N, T], or [N, V] with [N]. Throws levin::Error for shapes that do not fit and, on
-  /// the CPU, for targets outside [0, V) that are not ignore_index; on a GPU LibTorch ends the process for those, as
-  /// its cross_entropy does.
+  /// Adds a batch: logits [N, T, V] with targets [N, T], or [N, V] with [N]. Throws levin::Error for shapes that do not
+  /// fit and, on the CPU, for targets outside [0, V) that are not ignore_index; on a GPU LibTorch ends the process for
+  /// those, as its cross_entropy does.
   Perplexity& update(const at::Tensor& logits, const at::Tensor& targets);
 
-  /// A scalar, float64. NaN when no target counted.
+  /// Returns a scalar, float64. NaN when no target counted.
   at::Tensor compute() const override;
 
  private:

@@ -16,18 +16,20 @@ struct ClassScoreOptions {
   static void describe(Schema<ClassScoreOptions>& schema);
 };
 
-/// A score a class from its counts of samples, averaged over classes: what precision, recall and F1 share. The macro
-/// average leaves out classes that occur neither in labels nor in predictions, as torchmetrics does; elsewhere a score
-/// that would divide by zero is 0. Of a binary task, the score of the positive class is element 1 without an average.
+/// Base of precision, recall and F1: a score for each class from its counts of samples, averaged over classes. The
+/// macro average leaves out classes that occur neither in labels nor in predictions, as torchmetrics does; elsewhere a
+/// score that would divide by zero is 0. Of a binary task, the score of the positive class is element 1 without an
+/// average.
 class ClassScoreMetric : public Metric {
  public:
   using Options = ClassScoreOptions;
 
-  /// Logits or probabilities [N, C, ...] or class indices [N, ...], and labels [N, ...]. Throws levin::Error for shapes
-  /// that do not fit and, on the CPU, for classes out of range; on another device compute() throws for those.
+  /// Adds a batch: logits or probabilities [N, C, ...] or class indices [N, ...], and labels [N, ...]. Throws
+  /// levin::Error for shapes that do not fit and, on the CPU, for classes out of range; on another device compute()
+  /// throws for those.
   ClassScoreMetric& update(const at::Tensor& predictions, const at::Tensor& labels);
 
-  /// float64: a scalar, or [num_classes] without an average.
+  /// Returns float64: a scalar, or [num_classes] without an average.
   at::Tensor compute() const override;
 
  protected:
@@ -40,19 +42,19 @@ class ClassScoreMetric : public Metric {
   detail::ClassScore score_;
 };
 
-/// Of the samples predicted as a class, the share that is labelled so.
+/// Share of the samples predicted as a class that are labelled so.
 class Precision : public ClassScoreMetric {
  public:
   explicit Precision(const Options& options) : ClassScoreMetric("Precision", options, &detail::precision_score) {}
 };
 
-/// Of the samples labelled as a class, the share that is predicted so.
+/// Share of the samples labelled as a class that are predicted so.
 class Recall : public ClassScoreMetric {
  public:
   explicit Recall(const Options& options) : ClassScoreMetric("Recall", options, &detail::recall_score) {}
 };
 
-/// The harmonic mean of precision and recall of a class.
+/// Harmonic mean of precision and recall of a class.
 class F1Score : public ClassScoreMetric {
  public:
   explicit F1Score(const Options& options) : ClassScoreMetric("F1Score", options, &detail::f1_score) {}

@@ -13,7 +13,7 @@
 
 namespace levin::metrics::detail {
 
-/// Reads what a RankExchange carried.
+/// Reader of the words that a RankExchange carried.
 class WordReader {
  public:
   explicit WordReader(std::span<const int64_t> words) : words_(words) {}
@@ -26,20 +26,20 @@ class WordReader {
   std::span<const int64_t> words_;
 };
 
-/// Hands the 64-bit words that each rank has, as many as it likes, to all ranks: in one all-gather of a fixed size, and
-/// a second one only where some rank has more words than fit. The lengths travel in the first, so ranks that disagree
-/// about what they exchange neither hang nor read past the end.
+/// Gathers any number of 64-bit words of each rank on all ranks: in one all-gather of a fixed size, and a second one
+/// only when some rank has more words than fit. The lengths travel in the first, so ranks that disagree about what they
+/// exchange neither hang nor read past the end.
 class RankExchange {
  public:
-  /// What one rank said.
+  /// Words of one rank.
   struct Part {
-    uint64_t names;    ///< a hash of what the words are about
-    int64_t count;     ///< of names
-    bool is_complete;  ///< false: this rank does not know all the names
+    uint64_t names;    ///< hash of the names that the words describe
+    int64_t count;     ///< number of names
+    bool is_complete;  ///< false: this rank may not know all names
     std::span<const int64_t> words;
   };
 
-  /// Begins what this rank has to say.
+  /// Begins this rank's words.
   void begin() { words_.clear(); }
   void write(int64_t word) { words_.push_back(word); }
   void write(double value) { words_.push_back(std::bit_cast<int64_t>(value)); }
@@ -47,10 +47,10 @@ class RankExchange {
   size_t size() const { return words_.size(); }
   void overwrite(size_t index, int64_t word) { words_[index] = word; }
 
-  /// Exchanges it. Parts are in rank order.
+  /// Exchanges the words. Parts are in rank order.
   void gather(Collective& collective, uint64_t names, int64_t count, bool is_complete);
   const std::vector<Part>& parts() const { return parts_; }
-  /// Gives back the memory of parts that did not fit.
+  /// Frees the memory of parts that did not fit.
   void end();
 
  private:

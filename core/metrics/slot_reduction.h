@@ -11,20 +11,20 @@
 
 namespace levin::metrics::detail {
 
-/// One reduction of logged names over ranks. Every rank calls the same methods; all of them see what all ranks said and
-/// combine it in rank order, so that they come to the same result, and to the same error.
+/// One reduction of logged names over ranks. Every rank calls the same methods and combines the words of all ranks in
+/// rank order, so that all come to the same result, or the same error.
 class SlotReduction {
  public:
   SlotReduction(Collective& collective, RankExchange& exchange, Over over)
       : collective_(collective), exchange_(exchange), over_(over) {}
 
-  /// Tells the other ranks of this rank's slots, in an order that depends on their names alone. `is_complete`: this
-  /// rank had the chance to log every name.
+  /// Exchanges the ranks' slots, in an order that depends on their names alone. `is_complete`: this rank had the chance
+  /// to log every name.
   void exchange(std::span<LoggedSlot* const> slots, bool is_complete);
-  /// Whether the ranks that were not complete lack names; then they learn them, and all exchange again.
+  /// Returns whether ranks that were not complete lack names; then they add these, and all ranks exchange again.
   bool names_are_missing() const;
   std::vector<SlotDescription> descriptions_of_all_ranks() const;
-  /// Stores what came of it in the slots. Throws levin::Error naming rank and name where ranks disagree about these.
+  /// Stores the results in the slots. Throws levin::Error naming rank and name when ranks disagree about the names.
   void finish();
 
  private:

@@ -11,9 +11,9 @@
 
 namespace levin {
 
-/// Measures the memory that a step takes on the rank that needs most: of a GPU what LibTorch's allocator gives out,
-/// of a CPU what an AccountingAllocator counts on the rank's thread. Each rank makes its own by its init options
-/// (levin::make).
+/// Measures the memory of a training step on the rank that needs most: on a GPU the bytes of LibTorch's allocator, on a
+/// CPU those that an AccountingAllocator counts on the rank's thread. Make it with levin::make, since each rank makes
+/// its own.
 class MemoryCheck final : public Callback {
  public:
   void setup(Trainer& trainer, Module& module, Stage stage) override;
@@ -24,9 +24,9 @@ class MemoryCheck final : public Callback {
 
   struct Measured {
     int64_t ranks = 1;
-    int64_t bytes = 0;  ///< the most of a rank, without the batch
+    int64_t bytes = 0;  ///< peak of the rank that needs most, without the batch
   };
-  /// On rank 0 after a fit; nullopt where no step was whole.
+  /// Returns the result, after a fit, where rank 0 runs; nullopt when fewer than two steps were completed.
   const std::optional<Measured>& measured() const { return measured_; }
 
  private:

@@ -8,66 +8,65 @@
 
 namespace levin {
 
-/// Bytes that grow with the examples in a batch.
+/// Bytes as a linear function of the examples in a batch.
 struct BatchBytes {
   double fixed = 0;
   double per_example = 0;
 
-  /// Through two measured points; of one batch size only: all of it is for examples.
+  /// Fits two measured points; with one batch size only, all bytes count as per example.
   static BatchBytes through(int64_t batch, int64_t bytes, int64_t other_batch, int64_t other_bytes);
   int64_t at(int64_t batch) const;
 
   BatchBytes& operator+=(const BatchBytes& other);
 };
 
-/// What a forward leaves for backward.
+/// Activations that a forward saves for backward.
 struct ActivationNeeds {
   BatchBytes bytes;
-  int64_t weight_copies = 0;  ///< of them, parameters that autocast converts
+  int64_t weight_copies = 0;  ///< bytes of them that are parameters converted by autocast
 };
 
-/// Some parameters of a model.
+/// Memory of some parameters of a model.
 struct WeightNeeds {
   int64_t elements = 0;
-  int64_t bytes = 0;               ///< in the type that the optimizer steps
+  int64_t bytes = 0;               ///< in the type of the optimizer's step
   int64_t trainable_elements = 0;  ///< frozen parameters have no gradient
   int64_t trainable_bytes = 0;
 
   WeightNeeds& operator+=(const WeightNeeds& other);
 };
 
-/// The levin::Sequential that a pipeline would cut.
+/// Memory of the levin::Sequential that a pipeline would cut.
 struct ChainNeeds {
   struct Element {
-    WeightNeeds weights;  ///< tied ones are counted with each element that has them
-    BatchBytes saved;     ///< by its forward for backward, its input included where it is the first to save it
-    BatchBytes result;    ///< what it gives to the next one
+    WeightNeeds weights;  ///< tied weights count in each element that has them
+    BatchBytes saved;     ///< by its forward for backward; its input too, when it is the first to save it
+    BatchBytes result;    ///< its output to the next element
   };
   std::vector<Element> elements;  ///< none: there is no such sequential, or a step does not call it once
-  WeightNeeds outside;            ///< weights that are in no element: every stage has them
-  BatchBytes saved_before;        ///< by the rest of the step, on the first stage
-  BatchBytes saved_after;         ///< on the last stage
+  WeightNeeds outside;            ///< weights in no element, which every stage holds
+  BatchBytes saved_before;        ///< saved by the rest of the step, on the first stage
+  BatchBytes saved_after;         ///< saved by the rest of the step, on the last stage
 };
 
-/// What a training step needs on one device: the measurements that a plan is made from.
+/// Measurements of a training step on one device, from which a plan is made.
 struct TrainingNeeds {
   WeightNeeds weights;             ///< of the whole model
-  std::vector<WeightNeeds> units;  ///< those that stage 3 gathers one by one, each with what is its own
-  WeightNeeds outside;             ///< in no unit, or shared by several: whole during the whole step under stage 3
-  /// Bytes of an element in which forward and backward compute under mixed precision; unset: as the parameters are.
+  std::vector<WeightNeeds> units;  ///< units that stage 3 gathers one by one, each with its own weights
+  WeightNeeds outside;             ///< in no unit, or shared by several: gathered for the whole step under stage 3
+  /// Bytes of an element in forward and backward under mixed precision; unset: as in the parameters.
   std::optional<int64_t> compute_size;
   int64_t buffers = 0;          ///< bytes
-  int64_t optimizer_state = 0;  ///< bytes of tensors that have an element for each of a parameter
+  int64_t optimizer_state = 0;  ///< bytes of its tensors that have as many elements as their parameter
   int64_t counters = 0;         ///< bytes of the rest of the optimizer's state, which no rank divides
   bool element_wise = true;     ///< the optimizer can step a part of a parameter
   bool is_on_host = false;      ///< the device's memory is the host's: offload would save nothing
 
   int64_t batch_size = 1;      ///< examples in a batch of one rank, or of all together
-  bool divides_batch = false;  ///< the latter
-  int64_t micro_batches = 1;   ///< in an optimizer step
+  bool divides_batch = false;  ///< batch_size is that of all ranks together
+  int64_t micro_batches = 1;   ///< number in an optimizer step
   ActivationNeeds activations;
-  /// The same if units are recomputed in backward: `kept`, and one of `inside` at a time. No `inside`: there are no
-  /// units.
+  /// Activations when units are recomputed in backward: `kept`, plus one of `inside` at a time; empty without units.
   ActivationNeeds kept;
   std::vector<ActivationNeeds> inside;
   ChainNeeds chain;
@@ -75,12 +74,12 @@ struct TrainingNeeds {
   int64_t batch_on(int64_t devices) const;
 };
 
-/// One way to train, and what it takes on each rank, in bytes; of its device, where nothing else is said.
+/// One way to train and its memory on each rank, in bytes; device memory unless said otherwise.
 struct PlanRow {
   std::string strategy;      ///< single_device, ddp, sharded or pipeline
   int64_t stage = 0;         ///< of sharded
-  bool offload = false;      ///< of sharded: what is divided is in the host's memory
-  int64_t stages = 0;        ///< of pipeline, whose row is about the rank that needs most
+  bool offload = false;      ///< of sharded: divided tensors are in the host's memory
+  int64_t stages = 0;        ///< of pipeline; the row is for the rank that needs most
   int64_t pipelines = 0;     ///< side by side
   double bubble = 0;         ///< of pipeline: the part of a step in which a rank is idle
   bool checkpoints = false;  ///< units (of pipeline: stages) are recomputed in backward
@@ -88,35 +87,34 @@ struct PlanRow {
   int64_t gradients = 0;
   int64_t optimizer = 0;
   int64_t activations = 0;    ///< of a batch
-  int64_t gathered = 0;       ///< what is there whole for a moment only: units of stage 3, buckets of stage 2
-  int64_t widened = 0;        ///< gradients in the optimizer's type, during its step: activations are gone then
+  int64_t gathered = 0;       ///< whole for a moment only: units of stage 3, buckets of stage 2
+  int64_t widened = 0;        ///< gradients in the optimizer's type, during its step, when activations are freed
   int64_t host = 0;           ///< with offload, the most that is in the host's memory at once
-  int64_t communication = 0;  ///< that a rank sends to others in an optimizer step
+  int64_t communication = 0;  ///< bytes that a rank sends in an optimizer step
   int64_t largest_batch = 0;  ///< examples on a rank that fit; 0: not even one; kAnyBatch: memory sets no limit
   bool is_possible = true;    ///< the optimizer can be divided (by sharded)
   bool fits = false;
 
   static constexpr int64_t kAnyBatch = int64_t{1} << 40;
-  /// The most that is on the device at once.
+  /// Returns the peak on the device.
   int64_t total() const { return parameters + gradients + optimizer + std::max(activations + gathered, widened); }
 };
 
-/// The ways to train on so many devices.
+/// Ways to train on a number of devices.
 struct MemoryPlan {
   int64_t devices = 1;
   int64_t memory = 0;  ///< bytes for each rank
   int64_t batch_size = 1;
   std::vector<PlanRow> rows;
 
-  /// Of the rows that fit, the one that communicates least; of those alike, the one that leaves everything on the
-  /// device, then the one that recomputes nothing, and then the simplest. A pipeline, whose ranks are idle at times,
-  /// where nothing else fits. nullptr: none fits.
+  /// Returns the row that fits and communicates least; among equals, one without offload, then one without recomputing,
+  /// then the simplest. A pipeline, whose ranks are idle at times, only when nothing else fits. nullptr when none fits.
   const PlanRow* cheapest() const;
 };
 
-/// What each strategy takes, with all other options at their defaults. With Psi elements of p bytes as a parameter, g
-/// as a gradient and s as optimizer state, and N ranks (Rajbhandari et al., "ZeRO: Memory optimizations toward training
-/// trillion parameter models", 2020, arXiv:1910.02054), a rank holds
+/// Plans each strategy on `devices` devices of `memory` bytes each, with all other options at their defaults. With Psi
+/// elements of p bytes as a parameter, g as a gradient and s as optimizer state, and N ranks (Rajbhandari et al.,
+/// "ZeRO: Memory optimizations toward training trillion parameter models", 2020, arXiv:1910.02054), a rank holds
 ///
 ///     ddp      (p + g + s) Psi
 ///     stage 1  (p + g) Psi + s Psi / N
@@ -142,7 +140,7 @@ struct MemoryPlan {
 /// arXiv:1806.03377). It sends results to the next stage and gradients of its inputs to the one before.
 MemoryPlan plan_memory(const TrainingNeeds& needs, int64_t devices, int64_t memory);
 
-/// Plans as a table for people, in MiB, with the cheapest of each and how to set it.
+/// Returns the plans as a table, in MiB, with the cheapest row of each and the options that choose it.
 std::string plan_table(const std::vector<MemoryPlan>& plans);
 
 }  // namespace levin

@@ -39,24 +39,24 @@ struct ConfigCodec<MemorySize> {
 /// The section `plan` of a program's configuration.
 struct PlanOptions {
   DeviceCounts devices{{1, 2, 8, 64}};
-  MemorySize memory = {};     ///< of each device; unset: as on this machine
-  int64_t measure_steps = 0;  ///< of the configured training, to measure beside the plan; 0: none
+  MemorySize memory = {};
+  int64_t measure_steps = 0;
   static void describe(Schema<PlanOptions>& schema);
 };
 
-/// Says before training what it takes: measures two steps on one device (all of it taken back, see DryRun), the second
-/// with half of the batch, and works out from that what each strategy takes on so many devices (see plan_memory).
+/// Plans memory before training: measures two steps on one device (undone afterwards, see DryRun), the second with half
+/// of the batch, and computes from them the memory of each strategy on several devices (see plan_memory).
 ///
 /// It runs as a finder does (Trainer::tune) and needs a trainer of its own; see planning_options.
 class MemoryPlanner final : public Tuner {
  public:
-  /// `planned`: the options of the training that the plan is for.
+  /// `planned`: options of the training to plan for.
   MemoryPlanner(const PlanOptions& options, const TrainerOptions& planned);
 
   void on_fit_start(Trainer& trainer, Module& module) override;
   std::string report() const override { return report_; }
 
-  /// After on_fit_start.
+  /// Measurements and plans; valid after on_fit_start.
   const TrainingNeeds& needs() const { return needs_; }
   const std::vector<MemoryPlan>& plans() const { return plans_; }
 
@@ -73,7 +73,7 @@ class MemoryPlanner final : public Tuner {
   std::string report_;
 };
 
-/// The same training on one device, without files and with this planner as its only callback.
+/// Returns the options of the same training on one device, without files and with this planner as its only callback.
 TrainerOptions planning_options(TrainerOptions planned, std::shared_ptr<MemoryPlanner> planner);
 
 }  // namespace levin

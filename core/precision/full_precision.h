@@ -3,7 +3,7 @@
 namespace levin {
 
 /// An island of full precision in a forward pass under `16-mixed` or `bf16-mixed`: in its scope operations run in the
-/// type of their inputs. What was computed before it is in 16 bits and must be converted:
+/// type of their inputs. Earlier results are in 16 bits and must be converted:
 ///
 ///     const levin::FullPrecision island;
 ///     auto energy = logits.to(torch::kFloat).square().sum();

@@ -10,11 +10,12 @@
 
 namespace levin {
 
+/// Options of GradScaler, explained in describe().
 struct GradScalerOptions {
-  double init_scale = 65536;       ///< what the loss is multiplied by at first
-  double growth_factor = 2;        ///< of the scale after growth_interval steps without an infinity
-  double backoff_factor = 0.5;     ///< of the scale after a step with one
-  int64_t growth_interval = 2000;  ///< optimizer steps
+  double init_scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;
   static void describe(Schema<GradScalerOptions>& schema);
 };
 
@@ -25,19 +26,19 @@ class GradScaler : public Stateful {
  public:
   explicit GradScaler(const GradScalerOptions& options);
 
-  /// Where the scale lives; before the first use.
+  /// Sets the device of the scale. Called before the first use.
   void set_device(const at::Device& device);
 
   at::Tensor scale(const at::Tensor& loss) const;
-  /// Divides the parameters' gradients by the scale, in place. Gives a one-element tensor on the device: 1 where a
+  /// Divides the parameters' gradients by the scale, in place. Returns a one-element tensor on the device: 1 where a
   /// gradient was not finite, else 0. Parameters without a gradient are left out.
   at::Tensor unscale(const std::vector<at::Tensor>& parameters);
-  /// After the steps of a window: counts and adapts the scale, by what the `found_inf` of its optimizers say.
+  /// Adapts the scale after the steps of a window, by the results of `unscale` for its optimizers.
   void update(const std::vector<at::Tensor>& found_inf);
 
-  /// The scale as it is now; waits for the device.
+  /// Returns the present scale; waits for the device.
   double current_scale() const;
-  /// Windows skipped so far, and how many of them in a row up to now; waits for the device.
+  /// Numbers of skipped windows.
   struct Skipped {
     int64_t all = 0;
     int64_t in_a_row = 0;

@@ -13,10 +13,11 @@ namespace levin {
 /// autocast decides operation by operation.
 class MixedPrecision : public TruePrecision {
  public:
-  /// Half precision has few exponents: with a scaler. bfloat16 has those of float: without.
+  /// `type`: kHalf, which needs `scaling` for its small range, or kBFloat16, which has the range of float and needs
+  /// none.
   MixedPrecision(at::ScalarType type, std::optional<GradScalerOptions> scaling);
 
-  /// "16-mixed" or "bf16-mixed".
+  /// Returns "16-mixed" or "bf16-mixed".
   std::string name() const override;
   bool is_half() const override { return true; }
   std::optional<at::ScalarType> mixed_type() const override { return type_; }
@@ -41,20 +42,20 @@ class MixedPrecision : public TruePrecision {
   at::ScalarType type_;
   at::DeviceType device_type_ = at::kCPU;
   std::optional<GradScaler> scaler_;
-  /// Of the window under way: what each optimizer's gradients were found to hold.
+  /// Result of unscaling each optimizer's gradients in the window under way.
   std::vector<std::pair<const torch::optim::Optimizer*, at::Tensor>> unscaled_;
   int64_t skipped_told_ = 0;
   int64_t next_warning_;
 };
 
-/// "16-mixed".
+/// "16-mixed" under its name in YAML.
 class Float16MixedPrecision : public MixedPrecision {
  public:
   using Options = GradScalerOptions;
   explicit Float16MixedPrecision(const Options& options = {}) : MixedPrecision(at::kHalf, options) {}
 };
 
-/// "bf16-mixed".
+/// "bf16-mixed" under its name in YAML.
 class BFloat16MixedPrecision : public MixedPrecision {
  public:
   BFloat16MixedPrecision() : MixedPrecision(at::kBFloat16, std::nullopt) {}

@@ -20,7 +20,7 @@ class Optimizer;
 
 namespace levin {
 
-/// What a forward scope found on its thread, and puts back.
+/// A thread's settings before a forward scope, which puts them back.
 struct ForwardSettings {
   bool autocast = false;
   bool autocast_cache = false;
@@ -31,41 +31,41 @@ struct ForwardSettings {
 /// out again. Composes with every strategy that says it supports it.
 class Precision : public Configurable, public Stateful {
  public:
-  /// The name in YAML: "32-true".
+  /// Returns the name in YAML: "32-true".
   virtual std::string name() const = 0;
-  /// Whether forward computes in 16 bits.
+  /// Returns whether forward computes in 16 bits.
   virtual bool is_half() const { return false; }
-  /// The 16-bit type that forward computes in while parameters have more bits; nothing where they have not.
+  /// Returns the 16-bit type of forward when parameters have more bits; otherwise nothing.
   virtual std::optional<at::ScalarType> mixed_type() const { return std::nullopt; }
-  /// Whether backward starts from a scaled loss, so that gradients wait for `unscale`.
+  /// Returns whether backward starts from a scaled loss, so that gradients wait for `unscale`.
   virtual bool scales_loss() const { return false; }
 
-  /// The device of this rank, before anything else. Throws levin::Error where it lacks the format.
+  /// Sets this rank's device, before anything else. Throws levin::Error when the device lacks the format.
   virtual void set_up(const at::Device& /*device*/) {}
   /// Converts parameters and buffers, once, before the strategy wraps the module.
   virtual void convert_module(torch::nn::Module& /*module*/) {}
   /// Converts one tensor of a batch; integers stay.
   virtual at::Tensor convert_input(const at::Tensor& tensor) const { return tensor; }
-  /// Around whatever runs the module, on the thread that runs it: autocast, and the default floating-point type of
-  /// tensors made in it. `exit_forward` gets what `enter_forward` gave.
+  /// Enters the settings of a forward pass on the calling thread: autocast, and the default type of new floating-point
+  /// tensors. Returns the former ones, for `exit_forward`.
   virtual ForwardSettings enter_forward() { return {}; }
   virtual void exit_forward(const ForwardSettings& /*before*/) {}
 
-  /// The loss that backward starts from.
+  /// Returns the loss that backward starts from.
   virtual at::Tensor scale_loss(const at::Tensor& loss) { return loss; }
-  /// After the last backward of a window: takes the scale out of the optimizer's gradients, once a window however often
-  /// it is called, and says what the step still has to do.
+  /// Takes the scale out of the optimizer's gradients after the last backward of a window, once a window however often
+  /// it is called. Returns what is left for the step to do.
   virtual StepScaling unscale(torch::optim::Optimizer& /*optimizer*/) { return {}; }
-  /// The window ends without steps: forgets what `unscale` found.
+  /// Ends a window without steps: forgets what `unscale` found.
   virtual void abandon_window() {}
-  /// After the optimizer steps of a window: adapts the scale.
+  /// Adapts the scale after the optimizer steps of a window.
   virtual void end_window() {}
-  /// How many optimizer steps were skipped since it was last asked, because gradients were not finite. Without `wait`
-  /// it gives those that are known without waiting for a device: on the CPU all, on others none.
+  /// Returns the number of optimizer steps skipped since the last call because gradients were not finite. Without
+  /// `wait`, only those known without waiting for a device: on the CPU all, on others none.
   virtual int64_t take_skipped_steps(bool /*wait*/) { return 0; }
 };
 
-/// Runs a scope under a precision's forward settings.
+/// Keeps a precision's forward settings on this thread during its lifetime.
 class ForwardScope {
  public:
   explicit ForwardScope(Precision& precision) : precision_(precision), before_(precision.enter_forward()) {}

@@ -11,7 +11,7 @@ class TruePrecision : public Precision {
  public:
   explicit TruePrecision(at::ScalarType type) : type_(type) {}
 
-  /// "64-true", "32-true", "16-true" or "bf16-true".
+  /// Returns "64-true", "32-true", "16-true" or "bf16-true".
   std::string name() const override;
   bool is_half() const override { return type_ == at::kHalf || type_ == at::kBFloat16; }
   void set_up(const at::Device& device) override;

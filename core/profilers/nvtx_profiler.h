@@ -12,9 +12,10 @@ struct ProfilerStubs;
 
 namespace levin {
 
+/// Options of NvtxProfiler, explained in describe().
 struct NvtxProfilerOptions {
-  bool units = true;       ///< a range for each unit's forward
-  bool operators = false;  ///< a range for each of LibTorch's operators
+  bool units = true;
+  bool operators = false;
   static void describe(Schema<NvtxProfilerOptions>& schema);
 };
 

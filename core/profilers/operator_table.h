@@ -16,15 +16,15 @@ struct OperatorTime {
   int64_t calls = 0;
   int64_t self = 0;    ///< without the operators that it calls
   int64_t total = 0;   ///< with them
-  int64_t device = 0;  ///< of the kernels that it launches itself
-  int64_t bytes = 0;   ///< that it allocates itself, less those it frees
+  int64_t device = 0;  ///< of the kernels that it launches, without the operators that it calls
+  int64_t bytes = 0;   ///< allocated less freed, without the operators that it calls
   int64_t flops = 0;   ///< estimated by LibTorch; 0 where it has no formula
 };
 
 /// Adds up a trace as PyTorch's key_averages() does; the longest self time first.
 std::vector<OperatorTime> operator_times(const std::vector<torch::autograd::profiler::KinetoEvent>& events);
 
-/// As a table of the first rows. Columns in which no operator has anything are left out.
+/// Formats the first `rows` rows as a table, leaving out columns in which no operator has anything.
 std::string operator_table(const std::vector<OperatorTime>& times, int64_t rows);
 
 }  // namespace levin

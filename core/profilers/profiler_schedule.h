@@ -6,25 +6,25 @@
 
 namespace levin {
 
-/// What a profiler does during a step.
+/// Action of a profiler in a step.
 enum class ProfilerAction {
   kNone,
-  kWarmup,         ///< it gets ready, so that the first recorded step does not pay for it
-  kRecord,         ///< it records
-  kRecordAndSave,  ///< it records the last step of a window
+  kWarmup,         ///< starts up, so that the first recorded step does not pay for it
+  kRecord,         ///< records
+  kRecordAndSave,  ///< records the last step of a window, then saves the window
 };
 
-/// Which steps are recorded: skip the first, then wait, warm up, record, and so on again. The same as
-/// torch.profiler.schedule.
+/// Choice of the steps to record: skips the first ones, then waits, warms up and records, in cycles, as
+/// torch.profiler.schedule does.
 struct ProfilerSchedule {
-  int64_t skip_first = 0;        ///< steps before the first cycle
-  int64_t wait = 1;              ///< steps of a cycle without profiling
-  int64_t warmup = 1;            ///< steps before those recorded
-  int64_t active = 3;            ///< steps that are recorded
-  int64_t repeat = 1;            ///< cycles; 0: until the end
-  bool skip_first_wait = false;  ///< the first cycle does not wait
+  int64_t skip_first = 0;
+  int64_t wait = 1;
+  int64_t warmup = 1;
+  int64_t active = 3;
+  int64_t repeat = 1;
+  bool skip_first_wait = false;
 
-  /// `step`: counted from 0.
+  /// Returns the action in a step, counted from 0.
   ProfilerAction action(int64_t step) const;
   static void describe(Schema<ProfilerSchedule>& schema);
 };

@@ -21,15 +21,16 @@ struct ProfilerResult;
 
 namespace levin {
 
+/// Options of PyTorchProfiler, explained in describe().
 struct PyTorchProfilerOptions {
-  ProfilerSchedule schedule = {};  ///< which steps are recorded
-  bool record_shapes = false;      ///< shapes of the operators' inputs
-  bool profile_memory = false;     ///< allocations, and what operators allocate
-  bool with_flops = false;         ///< estimated operations of matrix products and convolutions
-  bool units = true;               ///< a range for each unit's forward
-  bool rank_zero_only = false;     ///< other ranks record nothing
-  int64_t row_limit = 20;          ///< rows of the table of operators on the console
-  std::string dirpath = {};        ///< where traces go; empty: 'profiler' in the run's folder
+  ProfilerSchedule schedule = {};
+  bool record_shapes = false;
+  bool profile_memory = false;
+  bool with_flops = false;
+  bool units = true;
+  bool rank_zero_only = false;
+  int64_t row_limit = 20;
+  std::string dirpath = {};
   static void describe(Schema<PyTorchProfilerOptions>& schema);
 };
 
@@ -56,14 +57,14 @@ class PyTorchProfiler final : public Profiler {
   void finish() override;
 
  private:
-  /// Of `step_`.
+  /// Changes to the action of `step_`.
   void change_to(ProfilerAction next);
   bool prepare();
   void start_recording();
   void wait_for_kernels() const;
   void stop_recording(int64_t last_step);
   void release_process();
-  /// Says in words where the trace and the table are, or why not.
+  /// Writes trace and table; returns a message with their paths, or why there are none.
   std::string save(torch::autograd::profiler::ProfilerResult& result, const std::string& table) const;
   void begin_step_range();
   void end_open_ranges();
@@ -77,7 +78,7 @@ class PyTorchProfiler final : public Profiler {
   bool takes_part_ = false;
   int64_t step_ = -1;
   ProfilerAction action_ = ProfilerAction::kNone;
-  bool holds_process_ = false;  ///< LibTorch's profiler is this one's
+  bool holds_process_ = false;  ///< this object has the process's only profiler of LibTorch
   bool recording_ = false;      ///< changes between two steps, when no other thread runs units
   bool has_recorded_ = false;   ///< in this call
   int64_t first_recorded_ = 0;  ///< of the window

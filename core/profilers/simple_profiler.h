@@ -14,17 +14,18 @@
 
 namespace levin {
 
+/// Options of SimpleProfiler, explained in describe().
 struct SimpleProfilerOptions {
-  bool units = true;           ///< also time the forward of each unit
-  double least_percent = 0.1;  ///< of the whole time: rows below it are left out on the console
+  bool units = true;
+  double least_percent = 0.1;
   static void describe(Schema<SimpleProfilerOptions>& schema);
 };
 
-/// Adds up the time of every hook, callback, phase and unit, and gives a table at the end of the call: on rank 0's
-/// console, and on every rank profile_STAGE_rankN.txt in the run's folder.
+/// Adds up the time of every hook, callback, phase and unit. At the end of the call it prints a table on rank 0's
+/// console and writes one on every rank, profile_STAGE_rankN.txt in the run's folder.
 ///
-/// It measures the time of the host. A GPU computes later: what it takes appears in the span in which the host waits
-/// for it (the logging boundary, a clipping norm that is looked at), and nothing here makes the host wait.
+/// It measures host time and never waits for a GPU, whose time appears in the span in which the host waits for it (the
+/// logging boundary, a clipping norm that is read).
 class SimpleProfiler final : public Profiler {
  public:
   using Options = SimpleProfilerOptions;
@@ -37,13 +38,13 @@ class SimpleProfiler final : public Profiler {
   void end(const char* /*name*/) override { times().end(); }
   void finish() override;
 
-  /// Of the call under way, or of the last one, the longest total first.
+  /// Returns the times of the call under way, or of the last one, the longest total first.
   std::vector<SpanTime> summary() const;
-  /// As a table, with rows from a share of the whole time on.
+  /// Returns the summary as a table, with the rows that take at least `least_percent` of the whole time.
   std::string table(double least_percent = 0) const;
 
  private:
-  /// Those of the calling thread.
+  /// Returns the calling thread's times.
   SpanTimes& times() { return std::this_thread::get_id() == rank_thread_ ? own_ : times_of_other_thread(); }
   SpanTimes& times_of_other_thread();
 

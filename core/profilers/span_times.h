@@ -8,13 +8,13 @@
 
 namespace levin {
 
-/// What the spans of one name took, in host time.
+/// Host time of the spans of one name.
 struct SpanTime {
   std::string name;
   int64_t calls = 0;
-  /// Of the outermost of nested spans of this name, what is inside of them included.
+  /// Time of the spans, inner spans included; of nested spans of this name only the outermost.
   std::chrono::nanoseconds total{0};
-  /// Without the spans inside.
+  /// Time of the spans without inner spans.
   std::chrono::nanoseconds self{0};
 };
 
@@ -25,13 +25,13 @@ class SpanTimes {
 
   SpanTimes();
 
-  /// `name` as Profiler::begin has it.
+  /// Begins a span; `name` as for Profiler::begin.
   void begin(const char* name);
   /// Ends the innermost span; without an open one it does nothing.
   void end();
-  /// The longest total first; one entry for each name.
+  /// Returns one entry for each name, the longest total first.
   std::vector<SpanTime> by_total() const { return merged({this}); }
-  /// The same for several threads.
+  /// Returns the same for several threads together.
   static std::vector<SpanTime> merged(const std::vector<const SpanTimes*>& threads);
 
  private:
@@ -45,7 +45,7 @@ class SpanTimes {
   struct Open {
     size_t slot;
     Clock::time_point began;
-    Clock::duration inside{0};  ///< of the spans in it
+    Clock::duration inside{0};  ///< time of the spans in it
   };
 
   size_t slot_of(const char* name);

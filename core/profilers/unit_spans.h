@@ -18,9 +18,9 @@ class UnitSpans {
   UnitSpans(const UnitSpans&) = delete;
   UnitSpans& operator=(const UnitSpans&) = delete;
 
-  /// Finds the units of a module, which outlives this object's attachment. The names stay until the next call of it.
+  /// Finds the units of a module, which must live until detach(). The names stay valid until the next find().
   void find(torch::nn::Module& module);
-  /// To be called while no unit runs.
+  /// Start and stop reporting. Called while no unit runs.
   void attach();
   void detach();
 

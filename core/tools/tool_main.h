@@ -10,8 +10,8 @@
 
 namespace levin {
 
-/// The `main` of a command-line tool: calls `run` and returns its status. What it throws is said on standard error, led
-/// by `component` where it does not say itself what it is about, and the status is 2.
+/// Serves as `main` of a command-line tool: calls `run` and returns its status. Prints what it throws on standard
+/// error, led by `[component]` where the message names no component of its own, and returns 2.
 inline int tool_main(const char* component, int (*run)(int, char**), int argc, char** argv) {
   try {
     return run(argc, argv);
