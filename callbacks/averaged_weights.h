@@ -17,18 +17,18 @@ class Strategy;
 /// the module computes with the average and its training weights wait here. All ranks do the same.
 class AveragedWeights {
  public:
-  /// There is no average, and no module.
+  /// Forgets the average and the module.
   void reset();
-  /// Works on this module from here on, as the strategy has set it up. Takes over what was loaded; throws levin::Error
-  /// when that is of other parameters or buffers. `use_buffers`: buffers are averaged too.
+  /// Binds to a module as the strategy has set it up, and takes over what was loaded. Throws levin::Error when that is
+  /// of other parameters or buffers. `use_buffers`: buffers are averaged too.
   void bind(Module& module, Strategy& strategy, bool use_buffers = false);
 
   /// Whether there is no average yet.
   bool empty() const { return beside_.empty() && loaded_.is_null(); }
   /// Whether the average is in the module and the training weights are here.
   bool in_module() const { return in_module_; }
-  /// Moves the average towards what the module has by this share of the difference, in one fused call. The first
-  /// time the average becomes a copy of them.
+  /// Moves the average towards the module's values by this share of the difference, in one fused call. The first time
+  /// the average becomes a copy of them.
   void update(double share);
   /// Swaps the average and the training weights; nothing happens while there is no average.
   void exchange();
@@ -39,10 +39,10 @@ class AveragedWeights {
     if (in_module_) exchange();
   }
 
-  /// What is kept here, and what the module has: for each name under `parameters` a map with the `value`.
+  /// Return the tensors kept here, and those in the module: for each name under `parameters` a map with the `value`.
   State beside() const { return placed(beside_); }
   State of_module() const { return placed(live_); }
-  /// What `beside` gave; it is taken over when a module is bound. `in_module`: whether it is the training weights.
+  /// Keeps what `beside` gave until a module is bound. `in_module`: it is the training weights.
   void load(const State& beside, bool in_module);
 
  private:
@@ -50,9 +50,9 @@ class AveragedWeights {
 
   Strategy* strategy_ = nullptr;
   std::vector<std::string> names_;
-  std::vector<at::Tensor> live_;    ///< of parameters what optimizers step in their place
+  std::vector<at::Tensor> live_;    ///< the averaged parameters, or what optimizers step in their place
   std::vector<at::Tensor> beside_;  ///< in the same order
-  State loaded_;                    ///< until a module is bound
+  State loaded_;                    ///< what was loaded, until a module is bound
   bool in_module_ = false;
 };
 

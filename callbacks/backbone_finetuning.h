@@ -47,7 +47,7 @@ class BackboneFinetuning final : public Callback {
   void load_state_dict(const State& state) override;
 
  private:
-  /// nullptr where the module has none (yet).
+  /// Returns the submodule; nullptr where the module has none (yet).
   std::shared_ptr<torch::nn::Module> find_backbone(const Module& module) const;
   void freeze(torch::nn::Module& backbone);
   void unfreeze(Trainer& trainer);
@@ -58,8 +58,8 @@ class BackboneFinetuning final : public Callback {
   std::vector<at::Tensor> frozen_;                                ///< parameters
   std::vector<std::shared_ptr<torch::nn::Module>> frozen_norms_;  ///< BatchNorm layers put in eval mode
   bool unfrozen_ = false;
-  double learning_rate_ = 0;  ///< of the backbone, once it is trained
-  size_t group_ = 0;          ///< likewise its parameter group
+  double learning_rate_ = 0;  ///< the backbone's, once it is trained
+  size_t group_ = 0;          ///< index of its parameter group
 };
 
 }  // namespace levin

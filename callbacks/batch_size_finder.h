@@ -32,7 +32,7 @@ class BatchSizeFinder final : public Tuner {
 
   explicit BatchSizeFinder(const Options& options = {});
 
-  /// Examples in a batch of one rank. Nothing before a search, or when it found nothing.
+  /// Examples in a batch of one rank; nothing before a search, or when it found none.
   std::optional<int64_t> batch_size() const { return batch_size_; }
   std::string report() const override { return report_; }
 
@@ -45,7 +45,7 @@ class BatchSizeFinder final : public Tuner {
  private:
   enum class Fit { kYes, kNoMemory, kNoData, kInterrupted };
   Fit try_size(Trainer& trainer, int64_t batch_size) const;
-  /// Nothing when a signal ended the search.
+  /// Returns nothing when a signal ended the search.
   std::optional<std::string> search(Trainer& trainer);
   std::string how_to_set(Trainer& trainer, const Module& module) const;
 

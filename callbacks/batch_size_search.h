@@ -5,7 +5,7 @@
 
 namespace levin {
 
-/// Which batch sizes to try, and the largest that fits: doubling from the first one until memory runs out or a limit is
+/// Search for the largest batch size that fits: doubling from the first one until memory runs out or a limit is
 /// reached, then, with `bisect`, halving the interval in which the limit of memory lies. Where not even the first one
 /// fits, smaller ones follow, down to 1.
 class BatchSizeSearch {
@@ -24,7 +24,7 @@ class BatchSizeSearch {
   std::optional<int64_t> next() const;
   void fits(int64_t size);
   void runs_out_of_memory(int64_t size);
-  /// There are not enough data for that size.
+  /// Records that there are not enough data for that size.
   void runs_out_of_data(int64_t size);
 
   /// The size to use; nothing where none fits.
@@ -35,7 +35,7 @@ class BatchSizeSearch {
 
  private:
   Options options_;
-  int64_t largest_ = 0;  ///< that fits
+  int64_t largest_ = 0;  ///< largest size that fits
   int64_t failed_ = 0;
   int64_t trials_ = 0;
 };

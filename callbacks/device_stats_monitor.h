@@ -32,7 +32,7 @@ class DeviceStatsMonitor final : public Callback {
 
   explicit DeviceStatsMonitor(const Options& options = {});
 
-  /// That this rank has taken so far in the fit under way; nothing where it takes none.
+  /// Number of samples that this rank has taken in the fit under way; nothing where it takes none.
   std::optional<int64_t> samples() const { return sampler_ ? std::optional(sampler_->samples()) : std::nullopt; }
 
   void on_train_start(Trainer& trainer, Module& module) override;
@@ -55,7 +55,7 @@ class DeviceStatsMonitor final : public Callback {
   void add_metric(const std::string& name, SampleFold fold, std::optional<size_t> own);
   /// Takes what was sampled, and logs it.
   void log(Trainer& trainer);
-  /// Of `values_`: their mean, largest or smallest, and how many values the mean is of; 0: there is none.
+  /// Returns the mean, largest or smallest of a metric's `values_`, and the number of values; 0: there is none.
   std::pair<double, int64_t> folded(const Metric& metric) const;
 
   const Options options_;

@@ -19,7 +19,7 @@ struct EarlyStoppingOptions {
   std::optional<double> stopping_threshold = {};    ///< training ends when the value is better than this
   std::optional<double> divergence_threshold = {};  ///< training ends when the value is worse than this
   bool check_finite = true;                         ///< training ends when the value is NaN or infinite
-  /// At the end of the training epoch (true) or after validation (false); unset: see MonitorMoment
+  /// Default: see MonitorMoment
   std::optional<bool> check_on_train_epoch_end = {};
   bool verbose = false;  ///< a line for every improvement
   bool strict = true;    ///< a metric that nobody logs is an error; otherwise a warning
@@ -38,7 +38,7 @@ class EarlyStopping final : public Callback {
   std::string state_key() const override;
   bool runs_after_metrics() const override { return true; }
   std::optional<double> best_score() const { return rule_.best_score(); }
-  /// Looks at the metric since it last improved.
+  /// Number of looks at the metric since it last improved.
   int64_t wait_count() const { return rule_.wait_count(); }
   /// The 0-based epoch in which it asked to stop; nothing when it did not.
   std::optional<int64_t> stopped_epoch() const { return stopped_epoch_; }
@@ -50,7 +50,7 @@ class EarlyStopping final : public Callback {
   void on_train_epoch_end(Trainer& trainer, Module& module) override;
 
   State state_dict() const override;
-  /// Counters and the best value; the limits are those of the options.
+  /// Restores counters and the best value; the limits stay those of the options.
   void load_state_dict(const State& state) override;
 
  private:

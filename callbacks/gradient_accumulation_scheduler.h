@@ -7,14 +7,14 @@
 namespace levin {
 
 struct GradientAccumulationSchedulerOptions {
-  /// Batches an optimizer step, by the first epoch that they are for; required
+  /// Batches in an optimizer step, by the 0-based epoch from which on they hold; required
   optim::AccumulationSchedule scheduling = {};
 
   static void describe(Schema<GradientAccumulationSchedulerOptions>& schema);
 };
 
-/// Accumulates gradients over so many batches, from so many epochs on. The same as a mapping for the trainer's
-/// accumulate_grad_batches, which must be left alone then.
+/// Changes the number of batches in an optimizer step at given epochs. The same as a mapping for the trainer's
+/// accumulate_grad_batches, which must then be left alone.
 class GradientAccumulationScheduler final : public Callback {
  public:
   using Options = GradientAccumulationSchedulerOptions;

@@ -16,7 +16,6 @@ struct LearningRateFinderOptions {
   double max_lr = 1;                 ///< where it ends
   int64_t num_training_steps = 100;  ///< optimizer steps of the sweep
   std::string mode = "exponential";  ///< exponential or linear: how the learning rate rises
-  /// The sweep ends when the smoothed loss is so many times its smallest; null: never
   std::optional<double> early_stop_threshold = 4.0;
   bool update_attr = true;     ///< train with the suggestion; otherwise it is only reported
   std::string attr_name = {};  ///< the model's option that the report names; empty: lr or learning_rate
@@ -36,9 +35,9 @@ class LearningRateFinder final : public Tuner {
 
   explicit LearningRateFinder(const Options& options = {});
 
-  /// Nothing before a search, or when it found nothing.
+  /// Suggested learning rate; nothing before a search, or when it found none.
   std::optional<double> suggestion() const { return suggestion_; }
-  /// Losses are means over all ranks.
+  /// Points of the last sweep; losses are means over all ranks.
   const std::vector<LearningRateSweep::Point>& points() const { return points_; }
   std::string report() const override { return report_; }
 
@@ -49,7 +48,7 @@ class LearningRateFinder final : public Tuner {
 
  private:
   bool can_search(Trainer& trainer, const Module& module) const;
-  /// False when a signal ended it.
+  /// Runs the sweep; false when a signal ended it.
   bool sweep_rates(Trainer& trainer, LearningRateSweep& sweep) const;
   std::string write_files(Trainer& trainer, const LearningRateSweep& sweep) const;
   std::string how_to_set(const Module& module) const;

@@ -26,14 +26,14 @@ class LearningRateSweep {
   };
 
   explicit LearningRateSweep(const Options& options) : options_(options) {}
-  /// One that was made before, to look at.
+  /// Takes the points of a sweep that was made before, to look at.
   LearningRateSweep(const Options& options, std::vector<Point> points)
       : options_(options), points_(std::move(points)) {}
 
   /// The rate of a 0-based step, from min_lr to max_lr.
   double rate(int64_t step) const;
-  /// Adds what a step measured. False: the loss has diverged or is no number (it is then left out), and the sweep is
-  /// over.
+  /// Adds the loss of a step. Returns false when the sweep is over: the loss has diverged, or is no number and left
+  /// out.
   bool add(double rate, double loss);
   const Options& options() const { return options_; }
   const std::vector<Point>& points() const { return points_; }
@@ -42,9 +42,9 @@ class LearningRateSweep {
   /// are left out, where there is too little to smooth and where it may have begun to diverge. Nothing where fewer than
   /// two are left or the loss falls nowhere.
   std::optional<size_t> steepest() const;
-  /// The rate there, rounded to three digits: what is printed is what is used.
+  /// The rate at that point, rounded to three digits: what is printed is what is used.
   std::optional<double> suggestion() const;
-  /// Why there is no suggestion.
+  /// Says why there is no suggestion.
   std::string why_nothing() const;
 
  private:

@@ -21,7 +21,7 @@ class LiveLines {
   /// `columns`: the terminal's present width.
   LiveLines(Writer write, Width columns) : write_(std::move(write)), columns_(std::move(columns)) {}
 
-  /// How long a line may be; one column stays free, since a full line makes some terminals wrap.
+  /// Columns that a line may take; one stays free, since a full line makes some terminals wrap.
   size_t usable_columns() const;
   /// Replaces what is drawn.
   void draw(std::vector<std::string> lines);

@@ -25,7 +25,7 @@ struct ModelCheckpointOptions {
   std::string filename = "{epoch}-{step}";              ///< name of a checkpoint, with metrics as in "{val_loss:.2f}"
   bool auto_insert_metric_name = true;                  ///< "epoch=1" rather than "1" in the name
   std::string dirpath = {};  ///< folder for checkpoints; empty: `checkpoints` of the run's folder
-  /// At the end of the training epoch (true) or after validation (false); unset: see MonitorMoment
+  /// Default: see MonitorMoment
   std::optional<bool> save_on_train_epoch_end = {};
   bool asynchronous = false;           ///< training goes on while a checkpoint is written
   bool save_on_exception = false;      ///< save `on_exception` when training fails
@@ -52,7 +52,7 @@ class ModelCheckpoint final : public Checkpointer {
   std::string best_model_path() const override;
   std::optional<double> best_model_score() const override;
   std::string last_model_path() const override { return record_.newest_path; }
-  /// The one of the kept checkpoints that would go next; empty while there is room for more.
+  /// Path of the kept checkpoint that would be removed next; empty while there is room for more.
   std::string kth_best_model_path() const { return record_.top.next_superseded(); }
   std::optional<double> kth_value() const;
   /// The kept checkpoints with their scores, in the order of saving; empty without a monitor.
@@ -73,7 +73,7 @@ class ModelCheckpoint final : public Checkpointer {
  private:
   using Metrics = std::map<std::string, double>;
 
-  /// What a save changes; taken back as a whole when it fails.
+  /// State that a save changes; taken back as a whole when it fails.
   struct Record {
     TopCheckpoints top;
     std::string ranked_path;  ///< without a monitor: the one checkpoint that save_top_k=1 keeps

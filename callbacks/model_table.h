@@ -10,7 +10,7 @@ class Module;
 
 namespace levin {
 
-/// What a model is made of, in numbers.
+/// Numbers of a model's parameters and buffers, by submodule.
 struct ModelTable {
   struct Row {
     std::string name;  ///< dotted
@@ -21,20 +21,20 @@ struct ModelTable {
 
   std::vector<Row> rows;  ///< submodules down to the depth asked for
   int64_t trainable = 0;  ///< elements of the whole model's parameters, each tensor once
-  int64_t frozen = 0;     ///< those that need no gradient
+  int64_t frozen = 0;     ///< parameters that need no gradient, likewise
   int64_t parameter_bytes = 0;
   int64_t buffers = 0;  ///< elements of all buffers, each tensor once
   int64_t buffer_bytes = 0;
 
-  /// Several lines, without a newline at the end.
+  /// Writes the table as several lines, without a newline at the end.
   std::string to_text() const;
 };
 
-/// `max_depth`: levels of submodules that get a row; -1 all, 0 none. A submodule registered twice has two rows and
-/// counts once.
+/// Counts a module's parameters and buffers. `max_depth`: levels of submodules that get a row; -1 all, 0 none. A
+/// submodule registered twice has two rows and counts once.
 ModelTable tabulate_model(const torch::nn::Module& module, int64_t max_depth);
 
-/// "123", "1.2 K", "101 K", "2.0 M"
+/// Writes a count in few characters: "123", "1.2 K", "101 K", "2.0 M".
 std::string short_count(int64_t count);
 
 }  // namespace levin

@@ -8,24 +8,24 @@
 #include <string>
 #include <string_view>
 
-/// What callbacks that monitor a metric have in common.
+/// Helpers of callbacks that monitor a metric.
 namespace levin {
 
 class Trainer;
 
-/// "min" or "max" as an enum; `option` is the dotted name for the ConfigError that any other word gets.
+/// Parses "min" or "max". `option` is the dotted name for the ConfigError that any other word gets.
 MonitorMode parse_monitor_mode(const std::string& word, std::string_view option);
 
 /// Whether `value` beats `other`. NaN beats nothing, and everything else beats NaN.
 bool is_better(double value, double other, MonitorMode mode);
 
-/// What rank 0 has, on every rank: callbacks decide alike everywhere. A collective.
+/// Returns rank 0's value on every rank, so that callbacks decide alike everywhere. A collective.
 std::string from_rank_zero(Trainer& trainer, const std::string& value);
 /// The monitored metric's value as rank 0 knows it; nothing when it was never logged there. A collective.
 std::optional<double> monitored_value(Trainer& trainer, const std::string& monitor,
                                       const std::map<std::string, double>& logged);
 
-/// The error for a monitored metric that nobody logged: names those there are, and the nearest.
+/// Makes the error for a monitored metric that nobody logged, which names those there are, and the nearest.
 Error missing_metric_error(std::string_view component, const std::string& monitor,
                            const std::map<std::string, double>& logged);
 

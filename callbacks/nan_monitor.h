@@ -53,7 +53,7 @@ class NanMonitor final : public Callback, private UnitHook {
   /// In the order in which they come about in a batch.
   enum class Kind { kBatch, kOutput, kLoss, kGradient, kParameter };
 
-  /// What a magnitude is of.
+  /// Origin of a magnitude.
   struct Source {
     Kind kind;
     size_t name;         ///< index in names_
@@ -94,7 +94,7 @@ class NanMonitor final : public Callback, private UnitHook {
   std::string describe(Trainer& trainer, size_t observation, size_t source) const;
 
   const Options options_;
-  std::vector<Unit*> units_;  ///< that it hooks
+  std::vector<Unit*> units_;  ///< units that it hooks
   /// Of units and parameters first, in the module's order, so that these indices are the same on every rank.
   std::vector<std::string> names_;
   size_t names_of_module_ = 0;

@@ -10,13 +10,13 @@ namespace levin {
 
 class Collective;
 
-/// Makes the running means and variances of the BatchNorm layers that are in train mode anew: the mean over all batches
-/// that `run_batches` puts through the module, on all ranks together. Without such a layer nothing is run. As
+/// Computes anew the running means and variances of the BatchNorm layers that are in train mode: the mean over all
+/// batches that `run_batches` puts through the module, on all ranks together. Without such a layer nothing is run. As
 /// torch.optim.swa_utils.update_bn.
 void recompute_running_statistics(torch::nn::Module& module, Collective& collective,
                                   const std::function<void()>& run_batches);
 
-/// Whether this rank holds those of all BatchNorm layers; not so where a strategy has cut the module.
+/// Whether this rank holds the running statistics of all BatchNorm layers; false where a strategy has cut the module.
 bool has_all_running_statistics(torch::nn::Module& module);
 
 }  // namespace levin

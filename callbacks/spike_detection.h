@@ -45,9 +45,9 @@ class SpikeDetection final : public Callback {
     int64_t batch_idx = 0;
     int64_t step = 0;  ///< the optimizer step that the batch belongs to, from 1
     double loss = 0;
-    double mean = 0;  ///< of the window before it
+    double mean = 0;  ///< running mean, of the window before it
   };
-  /// So far, in order.
+  /// Spikes of the run so far, in order.
   const std::vector<Spike>& spikes() const { return spikes_; }
 
   void setup(Trainer& trainer, Module& module, Stage stage) override;

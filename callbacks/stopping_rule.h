@@ -32,7 +32,7 @@ class StoppingRule {
 
   /// Values without an improvement since the best one.
   int64_t wait_count() const { return wait_count_; }
-  /// Nothing before the first value that is a number.
+  /// Best value so far; nothing before the first that is a number.
   std::optional<double> best_score() const { return best_score_; }
   void restore(int64_t wait_count, std::optional<double> best_score) {
     wait_count_ = wait_count;

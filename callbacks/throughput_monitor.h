@@ -56,13 +56,13 @@ class ThroughputMonitor final : public Callback {
   using Clock = std::chrono::steady_clock;
   using Shape = std::vector<int64_t>;
 
-  /// What the batches of a shape cost.
+  /// Cost of the batches of a shape.
   struct Cost {
     int64_t flops = 0;         ///< of one; 0: not known
     int64_t elements = 0;      ///< of one
     bool is_of_epoch = false;  ///< counted in this epoch
   };
-  /// Of this rank, since the warm-up.
+  /// Sums over the batches of this rank since the warm-up.
   struct Totals {
     double seconds = 0;
     double data_wait = 0;

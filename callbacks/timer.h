@@ -29,7 +29,7 @@ class Timer final : public Callback {
   explicit Timer(const Options& options = {});
 
   std::string state_key() const override;
-  /// Seconds so far.
+  /// Seconds spent in a stage so far.
   double time_elapsed(RunningStage stage = RunningStage::kTrain) const;
   /// Seconds of training that are left; nothing without a duration.
   std::optional<double> time_remaining() const;

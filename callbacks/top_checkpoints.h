@@ -24,21 +24,21 @@ class TopCheckpoints {
 
   /// Whether a checkpoint of this score belongs on the list.
   bool accepts(double score) const;
-  /// The path that leaves the list when one is added now; empty while there is room.
+  /// Path of the checkpoint that leaves the list when one is added now; empty while there is room.
   std::string next_superseded() const;
   /// Adds a checkpoint that was accepted, in place of any of the same path and of the one that leaves the list.
   void add(const std::string& path, double score);
 
   /// The best one, or nullptr when there is none whose score is a number.
   const Item* best() const;
-  /// The one that leaves next, or nullptr while there is room.
+  /// The checkpoint that leaves next, or nullptr while there is room.
   const Item* worst_of_full() const;
-  /// In the order in which they came.
+  /// The checkpoints in the order in which they came.
   const std::vector<Item>& items() const { return items_; }
 
-  /// A list of mappings of "path" and "score".
+  /// Writes the list as mappings of "path" and "score".
   State to_state() const;
-  /// Takes over those of a saved list whose folder still exists; where they are more than the limit, the best ones.
+  /// Takes over the checkpoints of a saved list whose folder still exists; of more than the limit, the best ones.
   void load(const State& state);
 
  private:

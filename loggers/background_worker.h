@@ -10,7 +10,7 @@
 
 namespace levin {
 
-/// Where a BackgroundWorker's records go: something that may be slow or away. Used on the worker's thread alone.
+/// Destination of a BackgroundWorker's records, which may be slow or away. Used on the worker's thread alone.
 class RecordSink {
  public:
   virtual ~RecordSink() = default;
@@ -26,7 +26,7 @@ struct BackgroundWorkerOptions {
   std::string spool = {};           ///< the folder for what cannot be sent; empty: it is kept in memory alone
   std::string later = {};           ///< what a user does about records that stay there, for the message at the end
   bool spool_must_be_free = false;  ///< for one that is there to empty the spool; see RecordSpool
-  size_t memory_bytes = 16 << 20;   ///< what may wait in memory
+  size_t memory_bytes = 16 << 20;   ///< bytes that may wait in memory
   std::chrono::milliseconds first_pause{500};  ///< after a failure; doubled with each further one
   std::chrono::milliseconds longest_pause{30'000};
 };
@@ -46,19 +46,19 @@ class BackgroundWorker {
  public:
   /// Takes over what an earlier worker left in the spool. Throws levin::Error where `spool_must_be_free` and it is not.
   BackgroundWorker(BackgroundWorkerOptions options, std::unique_ptr<RecordSink> sink);
-  /// As finish() without patience.
+  /// Finishes without patience.
   ~BackgroundWorker();
   BackgroundWorker(const BackgroundWorker&) = delete;
   BackgroundWorker& operator=(const BackgroundWorker&) = delete;
 
-  /// Never throws and never waits for the sink. For any thread.
+  /// Queues a record. Never throws and never waits for the sink. For any thread.
   void push(std::string record) noexcept;
   /// Waits until all records pushed so far are sent, but no longer than `patience`, nor for a sink that fails. When
   /// that takes longer than a moment, everything goes to the spool first, so that a process killed meanwhile loses
   /// nothing, and a message says what is waited for. What is left stays in the spool; without one, the sink is called
   /// for it once more, with `stop` set. Ends the thread; later records are dropped.
   void finish(std::chrono::milliseconds patience) noexcept;
-  /// Records that were neither sent nor dropped, in memory and in the spool.
+  /// Number of records that were neither sent nor dropped, in memory and in the spool.
   int64_t waiting() const;
 
  private:

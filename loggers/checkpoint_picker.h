@@ -16,9 +16,9 @@ class CheckpointPicker {
  public:
   explicit CheckpointPicker(std::string log_model) : log_model_(std::move(log_model)) {}
 
-  /// Those to keep now that one more was written.
+  /// Checkpoints to keep now that one more was written.
   std::vector<CheckpointEvent> after_save(const CheckpointEvent& event);
-  /// Those to keep at the end of a call. At most one says `is_best`, the last one that was.
+  /// Checkpoints to keep at the end of a call. At most one says `is_best`, the last one that was.
   std::vector<CheckpointEvent> at_end();
 
  private:

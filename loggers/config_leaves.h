@@ -12,10 +12,11 @@ namespace levin {
 void for_each_leaf(const Config& config,
                    const std::function<void(const std::string& path, const Config& value)>& visit);
 
-/// A leaf as the user wrote it: the text of a scalar, flow style of anything else.
+/// Writes a leaf as the user did: the text of a scalar, flow style of anything else.
 std::string leaf_text(const Config& value);
 
-/// The tree as JSON: what YAML takes for null, true, false or a finite number is that, other scalars are strings.
+/// Writes the tree as JSON: what YAML takes for null, true, false or a finite number is that, other scalars are
+/// strings.
 std::string config_json(const Config& config);
 
 }  // namespace levin

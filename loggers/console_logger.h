@@ -15,8 +15,8 @@ struct ConsoleLoggerOptions {
   static void describe(Schema<ConsoleLoggerOptions>& schema);
 };
 
-/// One line for each logging boundary, with Levin's other messages on standard error:
-/// `[levin] step 50, epoch 0: train_loss 0.4213, lr 0.001`. With a progress bar on a terminal, lines appear above it.
+/// Writes one line for each logging boundary, with Levin's other messages on standard error: `[levin] step 50, epoch 0:
+/// train_loss 0.4213, lr 0.001`. With a progress bar on a terminal, lines appear above it.
 class ConsoleLogger final : public Logger {
  public:
   using Options = ConsoleLoggerOptions;

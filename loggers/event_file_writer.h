@@ -30,14 +30,14 @@ class EventFileWriter {
  public:
   explicit EventFileWriter(std::string directory);
 
-  /// One event for all values and, unless a value has that name, a scalar "epoch".
+  /// Adds one event for all values and, unless a value has that name, a scalar "epoch".
   void add_scalars(std::span<const MetricValue> values, int64_t epoch, int64_t step);
-  /// `text` is shown as Markdown.
+  /// Adds a text that is shown as Markdown.
   void add_text(std::string_view name, std::string_view text, int64_t step);
-  /// Nothing is added when no value is finite.
+  /// Adds the histogram of the values; nothing when none is finite.
   void add_histogram(std::string_view name, std::span<const double> values, int64_t step);
   void add_image(std::string_view name, const EncodedImage& image, int64_t step);
-  /// `content`: an HParamsPluginData message.
+  /// Adds an event of the hparams plug-in. `content`: an HParamsPluginData message.
   void add_hyperparameters(std::string_view tag, std::string_view content);
 
   /// Bytes waiting in memory.

@@ -34,7 +34,7 @@ class FaultGuard {
   bool failing() const { return failing_; }
   /// Says at the end of a run what could not be kept; nothing when `count` is 0.
   void report_lost(int64_t count, const std::string& what) const;
-  /// The next failure warns again.
+  /// Makes the next failure warn again.
   void reset() { failing_ = warned_ = false; }
 
  private:

@@ -5,7 +5,7 @@
 
 namespace levin {
 
-/// What TensorBoard's HistogramProto holds.
+/// Contents of TensorBoard's HistogramProto.
 struct Histogram {
   double min = 0;
   double max = 0;

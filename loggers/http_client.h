@@ -11,13 +11,13 @@ struct HttpOptions {
   std::string user_name = {};
   std::string password = {};
   std::string token = {};
-  std::string certificate_file = {};  ///< of the authorities to trust; empty: the system's
+  std::string certificate_file = {};  ///< file of the authorities to trust; empty: the system's
   bool verify_certificates = true;    ///< false for a server with a certificate of its own making
   int connect_seconds = 5;
-  int stall_seconds = 30;  ///< how long a connection may carry nothing
+  int stall_seconds = 30;  ///< seconds that a connection may carry nothing
 };
 
-/// What is asked of a server.
+/// A request to a server.
 struct HttpRequest {
   std::string method;  ///< "GET", "POST", "PUT"
   std::string url;     ///< http:// or https://
@@ -26,21 +26,21 @@ struct HttpRequest {
   std::string file;  ///< a file to send in place of `body`
 };
 
-/// What a server answers, whatever its status.
+/// A server's answer, whatever its status.
 struct HttpResponse {
   long status = 0;
   std::string body;
 };
 
-/// Requests over one connection that is kept open (libcurl). For one thread at a time. Proxies are those of the usual
-/// variables (http_proxy, no_proxy).
+/// Sends requests over one connection that is kept open (libcurl). For one thread at a time. Proxies are those of the
+/// usual variables (http_proxy, no_proxy).
 class HttpClient {
  public:
   explicit HttpClient(HttpOptions options);
   ~HttpClient();
 
-  /// Throws levin::Error when there is no answer: no connection, a stalled one, or `stop` became true meanwhile. An
-  /// answer with an error's status is an answer.
+  /// Sends a request. Throws levin::Error when there is no answer: no connection, a stalled one, or `stop` became true
+  /// meanwhile. An answer with an error's status is an answer.
   HttpResponse send(const HttpRequest& request, const std::atomic<bool>& stop);
 
  private:
@@ -49,7 +49,7 @@ class HttpClient {
   const std::unique_ptr<Curl> curl_;
 };
 
-/// `text` as a part of a URL's path or query.
+/// Escapes `text` as a part of a URL's path or query.
 std::string url_escaped(const std::string& text);
 
 /// An address, and the user's part that was in it ("https://name:password@host").

@@ -8,13 +8,13 @@
 /// Hyper-parameters in the forms that TensorBoard shows.
 namespace levin::tensorboard {
 
-/// A Markdown table with a row for every leaf of `config`, named by its dotted path.
+/// Writes a Markdown table with a row for every leaf of `config`, named by its dotted path.
 std::string hyperparameter_table(const Config& config);
 
 // Messages of TensorBoard's hparams plug-in (tensorboard/plugins/hparams/plugin_data.proto) and the tags they go under.
 inline constexpr const char* kSessionStartTag = "_hparams_/session_start_info";
 inline constexpr const char* kSessionEndTag = "_hparams_/session_end_info";
-/// Every leaf of `config` as a number, a boolean or a string.
+/// Makes the message that holds every leaf of `config` as a number, a boolean or a string.
 std::string session_start(const Config& config);
 std::string session_end(TrainerStatus status);
 

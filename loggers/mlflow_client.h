@@ -9,16 +9,17 @@
 
 namespace levin {
 
-/// Where an MLflow server is, and how it is asked.
+/// Address of an MLflow server, and the options of requests to it.
 struct MlflowAccess {
   std::string address;  ///< without credentials: what is shown and kept
   HttpOptions http;
 };
-/// Credentials are those in `tracking_uri`, else MLFLOW_TRACKING_TOKEN, else MLFLOW_TRACKING_USERNAME and
-/// MLFLOW_TRACKING_PASSWORD. Certificates are as MLFLOW_TRACKING_SERVER_CERT_PATH and MLFLOW_TRACKING_INSECURE_TLS say.
+/// Finds out how to reach a server. Credentials are those in `tracking_uri`, else MLFLOW_TRACKING_TOKEN, else
+/// MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. Certificates are as MLFLOW_TRACKING_SERVER_CERT_PATH and
+/// MLFLOW_TRACKING_INSECURE_TLS say.
 MlflowAccess mlflow_access(const std::string& tracking_uri, int stall_seconds);
 
-/// Requests to an MLflow server, for one thread at a time.
+/// Sends requests to an MLflow server, for one thread at a time.
 class MlflowClient {
  public:
   explicit MlflowClient(MlflowAccess access);
@@ -32,9 +33,9 @@ class MlflowClient {
   /// Asks the REST API 2.0; `path`: what follows /api/2.0/mlflow/. Throws levin::Error when there is no answer, and for
   /// an answer that is not about what was asked: 401, 403, 429, 5xx, or one that is not MLflow's.
   HttpResponse request(const std::string& method, const std::string& path, const std::string& body = "");
-  /// The same where nothing but success is of use: throws levin::Error for all else. `body`: null for none.
+  /// Asks where nothing but success is of use: throws levin::Error for all else. `body`: null for none.
   nlohmann::json call(const std::string& method, const std::string& path, const nlohmann::json& body);
-  /// A request of another kind; any answer is returned.
+  /// Sends a request of another kind; returns any answer.
   HttpResponse send(const HttpRequest& request) { return http_.send(request, *stop_); }
 
  private:

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-/// What is told to an MLflow server, as records for a BackgroundWorker.
+/// Messages to an MLflow server, as records for a BackgroundWorker.
 namespace levin::mlflow {
 
 // What one request may carry, as servers check it (mlflow/utils/validation.py).
@@ -20,7 +20,7 @@ inline constexpr size_t kLongestKey = 250;
 inline constexpr size_t kLongestParameter = 6000;
 inline constexpr size_t kLongestTag = 5000;
 
-/// What a record is, in its first byte.
+/// Kind of a record, its first byte.
 enum class RecordKind : char {
   kMetrics = 'M',    ///< JSON objects, each on a line
   kParameter = 'P',  ///< a JSON object
@@ -31,9 +31,9 @@ enum class RecordKind : char {
   kUnknown = '\0'    ///< of another version, or damaged
 };
 RecordKind kind_of(std::string_view record);
-/// Whether it goes to the store of artifacts.
+/// Whether the record goes to the store of artifacts.
 bool is_artifact(std::string_view record);
-/// What follows the kind.
+/// The part of a record after its kind.
 std::string_view body_of(std::string_view record);
 
 /// A value with the name under which MLflow keeps it.
@@ -42,23 +42,24 @@ struct Metric {
   double value = 0;
 };
 
-/// `metrics` at one moment; several records where there are more than a request may carry.
+/// Makes records of `metrics` at one moment; several where there are more than a request may carry.
 std::vector<std::string> metric_records(std::span<const Metric> metrics, int64_t milliseconds, int64_t step);
-/// Key and value, cut to MLflow's limits.
+/// Makes a record of a key and its value, cut to MLflow's limits.
 std::string parameter_record(std::string_view key, std::string_view value, size_t longest_value = kLongestParameter);
 std::string tag_record(std::string_view key, std::string_view value);
-/// `status`: RUNNING, FINISHED, FAILED or KILLED; `end_milliseconds`: 0 while it runs.
+/// Makes a record of the run's state. `status`: RUNNING, FINISHED, FAILED or KILLED; `end_milliseconds`: 0 while it
+/// runs.
 std::string status_record(std::string_view status, int64_t end_milliseconds);
 
-/// What a record of an artifact says.
+/// Contents of an artifact's record.
 struct Artifact {
   std::string path;        ///< below the run's artifacts
   std::string file;        ///< relative to the run's mlflow folder; removed once it is sent; empty: `bytes`
-  std::string_view bytes;  ///< of the record
+  std::string_view bytes;  ///< held by the record
 };
 std::string file_record(const std::string& artifact_path, const std::string& file);
 std::string bytes_record(const std::string& artifact_path, std::string_view bytes);
-/// Nothing for a record that is no artifact, or damaged.
+/// Parses an artifact's record; nothing for one that is no artifact, or damaged.
 std::optional<Artifact> artifact_of(std::string_view record);
 
 }  // namespace levin::mlflow

@@ -11,7 +11,7 @@
 
 namespace levin {
 
-/// What an MLflow server will never take, kept in a run's mlflow folder: refused.txt says what and why, a line each;
+/// Keeps, in a run's mlflow folder, what an MLflow server will never take: refused.txt says what and why, a line each;
 /// refused/ holds the artifacts, by the names that they would have had on the server. The first is a warning. For
 /// several threads; calls throw levin::Error when the disk does not take it.
 class MlflowRefused {

@@ -12,14 +12,14 @@
 namespace levin {
 
 struct MlflowRunOptions {
-  std::string folder = {};        ///< where run.json is
+  std::string folder = {};        ///< folder of run.json
   std::string tracking_uri = {};  ///< without credentials
   std::string experiment_name = {};
   std::string run_name = {};
   std::map<std::string, std::string> tags = {};
   std::string run_id = {};  ///< a run to go on with; empty: the one of run.json, else a new one
   bool must_exist = false;  ///< no other run will do than `run_id`
-  std::string key = {};     ///< that the run to go on with was made with; empty: the one of run.json, else a new one
+  std::string key = {};  ///< key that the run to go on with was made with; empty: the one of run.json, else a new one
   int64_t start_milliseconds = 0;
 };
 
@@ -34,14 +34,15 @@ class MlflowRun {
 
   struct Place {
     std::string id;
-    std::string artifact_uri;  ///< where its artifacts are
+    std::string artifact_uri;  ///< address of its artifacts
   };
-  /// Throws levin::Error when the server does not answer or has no such run, and soon after `client` is told to stop.
+  /// Finds the run or makes it. Throws levin::Error when the server does not answer or has no such run, and soon after
+  /// `client` is told to stop.
   Place find_or_make(MlflowClient& client);
 
   const std::string& folder() const { return options_.folder; }
 
-  /// What run.json in `folder` says; nothing when there is none, or a damaged one.
+  /// Reads run.json in `folder`; nothing when there is none, or a damaged one.
   static std::optional<MlflowRunOptions> kept_in(const std::string& folder);
 
  private:

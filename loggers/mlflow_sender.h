@@ -17,7 +17,7 @@ struct MlflowSenderOptions {
   std::string later = {};            ///< what a user does about what stays on disk
   bool spools_must_be_free = false;  ///< throws levin::Error where another process has them
   int stall_seconds = 30;
-  size_t memory_bytes = 16 << 20;  ///< what may wait in memory
+  size_t memory_bytes = 16 << 20;  ///< bytes that may wait in memory
 };
 
 /// Sends records (mlflow_records.h) to one run of an MLflow server, through two BackgroundWorkers: one for values and
@@ -29,11 +29,11 @@ class MlflowSender {
   explicit MlflowSender(MlflowSenderOptions options);
 
   void push(std::string record) noexcept;
-  /// As BackgroundWorker::finish, for both at the same time.
+  /// Finishes both workers at the same time; see BackgroundWorker::finish.
   void finish(std::chrono::milliseconds patience) noexcept;
-  /// Records that were neither sent nor dropped.
+  /// Number of records that were neither sent nor dropped.
   int64_t waiting() const { return values_->waiting() + artifacts_->waiting(); }
-  /// Records that the server will never take.
+  /// Number of records that the server will never take.
   int64_t refused() const { return refused_->count(); }
 
  private:

@@ -18,9 +18,9 @@ namespace levin {
 
 /// Sends metrics, parameters, tags and the state of a run to an MLflow server.
 ///
-/// What one request may carry is put together from as many records as there are. Whatever is no answer, or an answer
-/// that is not about the record itself (401, 404, 429, 5xx), is an error to try again. A value that the server refuses
-/// (400) is set aside as MlflowRefused says; the rest goes on.
+/// A request carries as many records as it may. Whatever is no answer, or an answer that is not about the record itself
+/// (401, 404, 429, 5xx), is an error to try again. A value that the server refuses (400) is set aside as MlflowRefused
+/// says; the rest goes on.
 ///
 /// A record that arrives twice changes nothing: a metric of the same name, time, step and value is one point to MLflow.
 class MlflowValueSink final : public RecordSink {
@@ -30,7 +30,7 @@ class MlflowValueSink final : public RecordSink {
   size_t send(std::span<const std::string> records, const std::atomic<bool>& stop) override;
 
  private:
-  /// What one request carries. The texts are JSON objects.
+  /// Contents of one request. The texts are JSON objects.
   struct Batch {
     std::vector<std::string_view> metrics;
     std::vector<std::string_view> parameters;

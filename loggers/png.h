@@ -6,7 +6,7 @@
 
 namespace levin {
 
-/// A PNG file's bytes (ISO/IEC 15948), of an image as `image_bytes` makes them.
+/// Encodes an image, as `image_bytes` makes them, as a PNG file (ISO/IEC 15948).
 std::string encode_png(const at::Tensor& image);
 
 }  // namespace levin

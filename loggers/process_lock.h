@@ -20,7 +20,7 @@ class ProcessLock {
   ProcessLock(const ProcessLock&) = delete;
   ProcessLock& operator=(const ProcessLock&) = delete;
 
-  /// Who has the lock in place of this object, such as "process 123"; empty when this object has it.
+  /// Holder of the lock in place of this object, such as "process 123"; empty when this object has it.
   const std::string& holder() const { return holder_; }
 
  private:

@@ -5,7 +5,8 @@
 
 namespace levin {
 
-/// `length` lower-case letters and digits drawn by the operating system: no two are alike, whatever the seeds of a run.
+/// Draws `length` lower-case letters and digits from the operating system: no two are alike, whatever the seeds of a
+/// run.
 std::string random_id(size_t length);
 
 }  // namespace levin

@@ -43,11 +43,11 @@ class RecordSpool {
   void prepend(std::span<const std::string> records);
   /// The oldest records, as many as their file has; later ones go to another file.
   std::vector<std::string> front();
-  /// The file that front() reads is to be kept as one that has an unreadable part.
+  /// Marks the file that front() reads as one with an unreadable part, which is to be kept.
   void set_front_aside() { files_.front().set_aside = true; }
   /// Removes what front() gives. Returns the new path of a file that is set aside, else nothing.
   std::string pop_front();
-  /// Leaves the file to a later process.
+  /// Leaves the file that front() reads to a later process.
   void skip_front();
 
  private:

@@ -14,7 +14,6 @@
 namespace levin {
 
 struct TensorBoardLoggerOptions {
-  /// How long events may wait in memory, in seconds. Time is looked at when something is logged.
   double flush_seconds = 1;
 
   static void describe(Schema<TensorBoardLoggerOptions>& schema);

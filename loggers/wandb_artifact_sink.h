@@ -21,7 +21,7 @@ struct Artifact {
   std::string metadata_json;
 };
 
-/// What a WandbArtifactSink takes.
+/// Makes the record of an artifact that a WandbArtifactSink takes.
 std::string artifact_request(const Run& run, const Artifact& artifact);
 
 }  // namespace wandb

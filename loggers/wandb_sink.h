@@ -14,7 +14,7 @@
 
 namespace levin {
 
-/// What goes into a run of W&B, as records for a BackgroundWorker.
+/// Contents of a run of W&B, as records for a BackgroundWorker.
 namespace wandb {
 
 /// A name and its value as JSON.
@@ -23,7 +23,7 @@ struct Item {
   std::string json;
 };
 
-/// What says which run it is.
+/// Identity of a run.
 struct Run {
   std::string id;
   std::string entity;
@@ -37,15 +37,15 @@ struct Run {
 
 std::string run_record(const Run& run);
 std::string config_record(const std::vector<Item>& items);
-/// Metrics that have no axis of their own are drawn over `step_metric`.
+/// Makes a record that draws metrics without an axis of their own over `step_metric`.
 std::string step_metric_record(const std::string& step_metric);
-/// A row. Its number in the run is given to it when it is written.
+/// Makes a record of a row, whose number in the run is given to it when it is written.
 std::string history_record(const std::vector<Item>& items);
 std::string summary_record(const std::vector<Item>& items);
 /// `message`: a serialised wandb_internal.ArtifactRecord.
 std::string artifact_record(const std::string& message);
 std::string exit_record(int exit_code, int runtime_seconds);
-/// A file of the run, relative to its `files` folder, written there and named in the run.
+/// Makes a record of a file of the run, relative to its `files` folder, written there and named in the run.
 std::string file_record(const std::string& path, std::string_view content);
 
 }  // namespace wandb

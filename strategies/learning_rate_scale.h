@@ -17,7 +17,7 @@ void describe_scale_lr(Schema<Options>& schema, const char* of) {
       .one_of({"none", "linear", "sqrt"});
 }
 
-/// What `scale_lr` (none, linear or sqrt) multiplies learning rates by with so many ranks or replicas.
+/// Factor of learning rates that `scale_lr` (none, linear or sqrt) means with so many ranks or replicas.
 inline double learning_rate_scale(const std::string& scale_lr, int64_t count) {
   if (scale_lr == "linear") return static_cast<double>(count);
   return scale_lr == "sqrt" ? std::sqrt(static_cast<double>(count)) : 1;

@@ -7,7 +7,7 @@
 
 namespace levin {
 
-/// One device, one process: every collective is the identity.
+/// Runs on one device in one process: every collective is the identity.
 class SingleDevice : public Strategy {
  public:
   std::string name() const override { return "single_device"; }

@@ -23,14 +23,14 @@ class BatchPrefetch {
   BatchPrefetch(const BatchPrefetch&) = delete;
   BatchPrefetch& operator=(const BatchPrefetch&) = delete;
 
-  /// For the device of a rank; nullptr where copies cannot be beside the computation, as on a CPU.
+  /// Makes one for the device of a rank; nullptr where copies cannot run beside the computation, as on a CPU.
   static std::unique_ptr<BatchPrefetch> for_device(const at::Device& device);
 
   /// Starts copying those tensors of a batch that can be. Copies of the batch before that nobody took are dropped, and
   /// tensors of their names left out until clear(): a hook replaces them.
   void start(const Batch& next);
-  /// The copy of this very tensor if it is unchanged since start(), for the current stream, and only once (the next
-  /// call gives the copy of the same tensor at its second place in the batch). Otherwise undefined.
+  /// Returns the copy of this very tensor if it is unchanged since start(), for the current stream, and only once (the
+  /// next call gives the copy of the same tensor at its second place in the batch). Otherwise undefined.
   at::Tensor take(const at::Tensor& host);
   /// Drops all copies, and forgets which were not taken.
   void clear() noexcept;

@@ -18,7 +18,7 @@ namespace levin {
 /// module. Each hook is a span of the profiler, and in it each callback and the module.
 class CallbackConnector {
  public:
-  /// `trainer`: what the hooks are given.
+  /// `trainer`: handed to the hooks.
   CallbackConnector(Trainer& trainer, TrainerState& state, Tracer& tracer)
       : trainer_(trainer), state_(state), tracer_(tracer) {}
 

@@ -31,51 +31,51 @@ class CheckpointConnector {
   /// Writes at the next resume point, or now where this is one. Throws levin::Error outside of a call where ranks have
   /// different parts of the state.
   void save_or_defer(const std::string& path, const CheckpointEvent& event);
-  /// At a resume point: writes what was deferred, and tells the loggers of a checkpoint that has become whole
+  /// Writes, at a resume point, what was deferred, and tells the loggers of a checkpoint that has become whole
   /// meanwhile.
   void save_deferred();
   /// Whether this is no resume point because a part of an accumulation window is divided over the ranks.
   bool waits_for_window() const;
   /// Waits until nothing is being written any more. Throws what saving failed with.
   void finish_saving();
-  /// The same after a failure, whose error matters more: what goes wrong here is logged.
+  /// Waits likewise after a failure, whose error matters more: what goes wrong here is logged.
   void finish_saving_after_failure();
 
-  /// The path that "last", "auto", "best" or a path means; empty for a fresh start.
+  /// Returns the path that "last", "auto", "best" or a path means; empty for a fresh start.
   std::string find(const std::string& ckpt) const;
-  /// The same as rank 0 finds it; a collective.
+  /// Returns the path that rank 0 finds; a collective.
   std::string find_on_rank_zero(const std::string& ckpt) const;
   void read(const std::string& path, bool weights_only);
 
-  /// What a fit leaves in its module, callbacks and counters, for a caller in another process.
+  /// Dumps what a fit leaves in its module, callbacks and counters, for a caller in another process.
   State dump_outcome();
   void load_outcome(const State& outcome);
 
-  /// What training changes on this rank, callbacks and counters apart, copied to the host's memory.
+  /// Copies to the host's memory what training changes on this rank, callbacks and counters apart.
   State take_snapshot();
-  /// Puts it back in place, to the bit; what has come into being since (state of optimizers, gradients) is gone.
+  /// Restores a snapshot in place, to the bit; what has come into being since (state of optimizers, gradients) is gone.
   void restore_snapshot(const State& snapshot);
 
-  /// Before configure_optimizers: the module's hook, its weights, the data module, the callbacks.
+  /// Restores, before configure_optimizers, by the module's hook, its weights, the data module and the callbacks.
   void restore_module(bool weights_only);
-  /// After on_fit_start: optimizers, schedulers, precision, loops, metrics.
+  /// Restores, after on_fit_start, optimizers, schedulers, precision, loops and metrics.
   void restore_optimization();
-  /// Last: gradients of a window under way and the random generators.
+  /// Restores, last of all, gradients of a window under way and the random generators.
   void restore_gradients_and_generators();
-  /// Lets go of what was read.
+  /// Frees the tree that was read.
   void release() { tree_ = merged_ = State(); }
 
  private:
   void write(const std::string& path, const State& tree, const CheckpointInfo& info, const CheckpointEvent& event);
   State dump();
   State dump_metrics();
-  /// What each rank has of its own: random generators, gradients of a window under way, metrics.
+  /// Dumps what each rank has of its own: random generators, gradients of a window under way, metrics.
   State dump_rank();
   /// This rank's part of the tree that was read, or what it takes over from ranks that are no more.
   const State& rank_state();
   State merged_rank_state(int64_t saved_ranks) const;
   std::string callback_key(size_t index) const;
-  /// The C++ type of the module, by which its runs are found among others.
+  /// Names the C++ type of the module, by which its runs are found among others.
   std::string module_type() const;
 
   Trainer& trainer_;

@@ -23,7 +23,7 @@ struct StageLoaders {
   DataLoaders predict;
 };
 
-/// Owns where batches come from: the data module and loaders of a call, how many batches each gives and where in the
+/// Owns the source of batches: the data module and loaders of a call, how many batches each gives and where in the
 /// order of examples they start, and their way to the device.
 class DataConnector {
  public:
@@ -38,7 +38,7 @@ class DataConnector {
   void tear_down();
   /// Asks for the stage's loaders, where the call was given none. Throws levin::Error where there are none.
   void select_loaders();
-  /// Makes copies of the next batch beside the present one's step, where the device can; nullptr: no longer.
+  /// Sets what copies the next batch beside the present one's step, where the device can; nullptr: nothing does.
   void set_prefetch(std::unique_ptr<BatchPrefetch> prefetch) { prefetch_ = std::move(prefetch); }
 
   DataModule* data_module() const { return data_module_.get(); }
@@ -51,7 +51,7 @@ class DataConnector {
 
   /// Forgets what earlier fits found out.
   void begin_fit();
-  /// Of the order of examples and of all that is drawn for them.
+  /// Seed of the order of examples and of all that is drawn for them.
   uint64_t seed() const { return seed_; }
   void set_seed(uint64_t seed) { seed_ = seed; }
   /// Counts the batches of an epoch and of each validation, and the batches between two validations. Throws ConfigError
@@ -74,18 +74,18 @@ class DataConnector {
   int64_t train_ranks() const;
   /// Examples in a training batch of all ranks together.
   int64_t global_batch_size() const { return loaders_.train.batch_size(train_ranks()) * train_ranks(); }
-  /// Where this rank's part of a batch is.
+  /// Position of this rank's part of a batch.
   DataLoaderPosition position(int64_t epoch, int64_t batch) const;
-  /// The same of the training batch under way: of the whole loader where its batches are not divided over the ranks.
+  /// Position of the training batch under way: in the whole loader where its batches are not divided over the ranks.
   DataLoaderPosition train_position() const;
 
   // ---- Batches.
 
   /// Takes the next batch of a pass. `activity`: a string literal. An error says which batch.
   std::optional<Batch> fetch(DataLoader::Pass& pass, const char* activity, int64_t dataloader_idx = -1);
-  /// The same of training; counts how long the loop waited for it.
+  /// Takes the next training batch; counts how long the loop waited for it.
   std::optional<Batch> fetch_train(DataLoader::Pass& pass);
-  /// How long this fit has waited for training batches.
+  /// Time that this fit has waited for training batches.
   std::chrono::nanoseconds waited() const { return waited_; }
   /// Reads the batch on which a rank without data joins a step of the others: the first that rank 0 has. Throws
   /// levin::Error where there is none at all.

@@ -20,10 +20,10 @@ class Batch;
 class Strategy;
 struct TrainerState;
 
-/// What a call of user code is, for the message of an error that leaves it.
+/// Description of a call of user code, for the message of an error that leaves it.
 struct UserCall {
-  const char* name;                     ///< of the hook or step
-  const std::type_info& type;           ///< of the object
+  const char* name;                     ///< name of the hook or step
+  const std::type_info& type;           ///< type of the object
   torch::nn::Module* module = nullptr;  ///< the object, where it is a module
   const Batch* batch = nullptr;
   int64_t batch_idx = -1;
@@ -37,7 +37,7 @@ struct UserCall {
 };
 
 void note_call(ErrorNotes& notes, const TrainerState& state, const UserCall& call);
-/// For what belongs to a batch of the loop under way.
+/// Notes the batch of the loop under way that an error belongs to.
 void note_batch(ErrorNotes& notes, const TrainerState& state, int64_t batch_idx, int64_t dataloader_idx = -1);
 
 /// Calls `run`, which calls a hook or step of `object` with these arguments. An error that leaves it is noted.
@@ -52,11 +52,11 @@ auto call_user(const TrainerState& state, const char* name, Object& object, Run&
   });
 }
 
-/// `error`, whose text now also says where it happened, below what it said before: "in training_step of Classifier,
-/// batch 3 of epoch 0, unit net.2 (Linear 784→128), batch {...}", and the lines of the user's code. It stays the same
-/// object where its class keeps its text in std::runtime_error, std::logic_error or c10::Error; a class of the standard
-/// library that has none comes back as one derived from it; with others the log says it. `notes`: as noted about it, or
-/// about the error that it stands for.
+/// Returns `error`, whose text now also says where it happened, below what it said before: "in training_step of
+/// Classifier, batch 3 of epoch 0, unit net.2 (Linear 784→128), batch {...}", and the lines of the user's code. It
+/// stays the same object where its class keeps its text in std::runtime_error, std::logic_error or c10::Error; a class
+/// of the standard library that has none comes back as one derived from it; with others the log says it. `notes`: as
+/// noted about it, or about the error that it stands for.
 std::exception_ptr with_context(const std::exception_ptr& error, ErrorNotes notes, const TrainerState& state,
                                 Strategy& strategy);
 
@@ -64,10 +64,10 @@ std::exception_ptr with_context(const std::exception_ptr& error, ErrorNotes note
 /// that failure; else `error`. Waits a few seconds for the news of it.
 std::exception_ptr root_cause(const std::exception_ptr& error, Strategy& strategy);
 
-/// What an exception says, without LibTorch's list of C++ calls.
+/// Returns the message of an exception, without LibTorch's list of C++ calls.
 std::string error_message(const std::exception_ptr& error);
 
-/// What an error's text was before with_context.
+/// Returns the part of an error's text from before with_context.
 std::string_view without_context(std::string_view text);
 
 }  // namespace levin

@@ -10,9 +10,8 @@
 
 namespace levin {
 
-/// While a rank without data joins a step of the others (as PyTorch's Join), on a batch that is not its own, nothing of
-/// that batch may be seen later: logs are muted; buffers (running statistics) and the metrics that are logged are put
-/// back.
+/// Hides the batch on which a rank without data joins a step of the others (as PyTorch's Join), since it is not its
+/// own: logs are muted; buffers (running statistics) and the metrics that are logged are put back.
 class JoinScope {
  public:
   /// `joins`: false does nothing.

@@ -40,12 +40,12 @@ class LoggerConnector {
   metrics::Collector& evaluation_metrics() { return evaluation_metrics_; }
   metrics::Collector* active() const { return active_.collector; }
 
-  /// Where log() goes to, and whether reading the newest values includes those of its epoch.
+  /// Target of log(), and whether reading the newest values includes those of its epoch.
   struct Active {
     metrics::Collector* collector = nullptr;
     bool epoch_values = false;
   };
-  /// Gives what was active before.
+  /// Sets the target of log(); returns the one before.
   Active set_active(Active active) { return std::exchange(active_, active); }
   void show_epoch_values(bool show) { active_.epoch_values = show; }
 
@@ -73,19 +73,19 @@ class LoggerConnector {
 
   // ---- The run's folder and the loggers.
 
-  /// Makes the folder when first asked for, on rank 0.
+  /// Path of the run's folder, which rank 0 makes when first asked for it.
   const std::string& run_directory();
-  /// Lets rank 0 make it and tell the others; a collective.
+  /// Lets rank 0 make the folder and tell the others; a collective.
   void share_run_directory();
   void set_run_directory(const std::string& directory) { run_directory_ = directory; }
-  /// The next fit gets a folder of its own.
+  /// Forgets the folder: the next fit gets one of its own.
   void forget_run_directory();
   /// Starts the loggers, on rank 0. `resumed_from`: the checkpoint that a fit goes on from, or nothing.
   void start(const std::string& resumed_from, const DataModule* data_module);
   void flush();
   /// Ends the loggers, on rank 0.
   void finish(TrainerStatus status);
-  /// The same after a failure: what goes wrong here is logged.
+  /// Ends the loggers after a failure: what goes wrong here is logged.
   void finish_after_failure(TrainerStatus status);
 
  private:

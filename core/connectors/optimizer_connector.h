@@ -32,7 +32,7 @@ class OptimizerConnector {
   void configure(const OptimizerHandle::Driver& driver);
 
   const std::vector<OptimizerHandle*>& all() const { return list_; }
-  /// Names of what the optimizers step.
+  /// Names of the tensors that the optimizers step.
   const optim::ParameterNames& parameter_names() const { return parameter_names_; }
   /// Makes the optimizers' state that of rank 0, where the strategy asks for it; a collective.
   void broadcast();
@@ -41,7 +41,7 @@ class OptimizerConnector {
 
   State state_dict() const;
   State schedulers_state_dict() const;
-  /// Throws levin::Error where there are others than configure_optimizers gives.
+  /// Loads both; throws levin::Error where there are others than configure_optimizers gives.
   void load_state_dict(const State& optimizers, const State& schedulers);
 
   // ---- Accumulation and length.
@@ -55,17 +55,16 @@ class OptimizerConnector {
 
   /// The learning rate that configure_optimizers gives the first group of the first optimizer; there must be one.
   double learning_rate() const;
-  /// Gives that group another one, and all others theirs in the proportions of configure_optimizers. Schedulers do not
-  /// notice.
+  /// Sets that group's learning rate, and scales those of all others by the same factor. Schedulers do not notice.
   void set_learning_rate(double rate);
   /// Starts schedulers anew, planned for the present length of the run, from the learning rate that is given or else
   /// from that of configure_optimizers; as though configure_optimizers had given it.
   void restart_schedules(std::optional<double> rate = {});
   /// Steps the schedulers of an interval: `plateau` those that follow a metric, or the others.
   void step_schedulers(Interval interval, bool plateau);
-  /// See Trainer.
+  /// Replaces all schedulers; see Trainer::replace_schedulers.
   void replace_schedulers(std::shared_ptr<optim::Scheduler> scheduler, Interval interval);
-  /// By name, one for each optimizer and parameter group; see Trainer.
+  /// Learning rates by name, one for each optimizer and parameter group; see Trainer::learning_rates.
   std::vector<std::pair<std::string, double>> learning_rates() const;
 
   // ---- Gradients.
@@ -84,7 +83,7 @@ class OptimizerConnector {
 
   void check(const OptimizerConfigs& configs) const;
   void add(const OptimizerConfig& config, const OptimizerHandle::Driver& driver);
-  /// How many steps a scheduler takes in the whole run; -1 when that is unknown.
+  /// Number of steps that a scheduler takes in the whole run; -1 when that is unknown.
   int64_t planned_steps(const SchedulerConfig& config) const;
   std::optional<double> monitored(const SchedulerConfig& config) const;
 

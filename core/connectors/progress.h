@@ -6,14 +6,14 @@
 
 namespace levin {
 
-/// Where an evaluation is.
+/// Position of an evaluation.
 struct EvaluationProgress {
   bool started = false;
   int64_t loader = 0;  ///< the loader under way
   int64_t batch = 0;   ///< batches of it that are done
 };
 
-/// What a resumed run does next.
+/// Next action of a resumed run.
 enum class FitPhase : int64_t {
   kBatches = 0,          ///< the next batch, after validation if it is due for the one just done
   kValidation = 1,       ///< the rest of a validation
@@ -21,7 +21,7 @@ enum class FitPhase : int64_t {
   kEpochDone = 3,        ///< the next epoch
 };
 
-/// The cursor: plain counters that say exactly where training is. Saved in every checkpoint.
+/// Position of training, exactly, as plain counters. Saved in every checkpoint.
 struct FitProgress {
   int64_t epoch = 0;          ///< 0-based
   int64_t global_step = 0;    ///< optimizer steps taken
@@ -48,8 +48,8 @@ struct FitProgress {
   /// example, so that this one has another number of batches.
   bool start_next_epoch();
 
-  /// The batches of all ranks together now have another size than in the run that saved this: goes on at the same
-  /// example. `examples`: in such a batch.
+  /// Goes on at the same example with batches of another size than in the run that saved this. `examples`: in a batch
+  /// of all ranks together.
   void resume_with_batches_of(int64_t examples);
 
   State state_dict() const;

@@ -10,14 +10,14 @@ namespace levin {
 class Callback;
 class Module;
 
-/// What a profiler calls the hooks of callbacks and of the module: "[Callback]ModelCheckpoint.on_train_batch_end",
+/// Names of the hooks of callbacks and of the module in a profile: "[Callback]ModelCheckpoint.on_train_batch_end",
 /// "[Module]Classifier.on_train_start". Each name is made when it is first asked for, and stays where it is.
 class SpanNames {
  public:
-  /// Of each callback, in order. `hook`: a string literal.
+  /// Names of a hook of each callback, in order. `hook`: a string literal.
   const std::string* of_callbacks(const char* hook, const std::vector<std::shared_ptr<Callback>>& callbacks);
   const char* of_module(const char* hook, const Module& module);
-  /// For another call, with other callbacks or another module.
+  /// Forgets all names, for another call with other callbacks or another module.
   void clear();
 
  private:

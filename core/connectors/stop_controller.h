@@ -21,11 +21,11 @@ class StopController {
   void begin_call();
   void begin_fit() { elapsed_before_ = 0; }
   void start_clock();
-  /// The clock goes on from a checkpoint's time.
+  /// Sets the clock to a checkpoint's time.
   void continue_clock() { elapsed_before_ = state_.progress.elapsed; }
   /// Training time in seconds, that of the runs it resumes included.
   double elapsed_seconds() const;
-  /// The batches begin: no signal has ended them yet.
+  /// Notes that the batches begin: no signal has ended them yet.
   void start_batches();
 
   // ---- Requests.
@@ -35,31 +35,31 @@ class StopController {
   void request(const std::string& reason);
   /// Whether this rank or all of them want to stop.
   bool is_requested() const { return agreed_ || !wish_.empty(); }
-  /// A signal has come that ends training here.
+  /// Notes that a signal has come that ends training here.
   void interrupt() { interrupted_ = true; }
   bool is_interrupted() const { return interrupted_; }
   /// Whether a signal has come to this rank's process.
   static bool signal_received();
-  /// Whether one has come that this rank, alone in its job, acts on.
+  /// Whether a signal has come that this rank, alone in its job, acts on.
   bool ends_alone() const;
-  /// The same for any rank; a collective where there are several.
+  /// Whether a signal has come to any rank; a collective where there are several.
   bool any_rank_signalled() const;
 
   // ---- Decisions.
 
-  /// Before each batch of several ranks: passes on what this rank alone knows, and says whether all stop here.
+  /// Passes on what this rank alone knows, before each batch of several ranks, and says whether all stop here.
   /// `may_stop`: false inside an accumulation window that cannot be saved, where the others are not asked.
   bool stops_before_batch(bool may_stop);
   /// Whether training ends here.
   bool should_end() const;
-  /// Whether it does because somebody asked for it.
+  /// Whether training ends here because somebody asked for it.
   bool ends_on_request() const { return agreed_ && should_end(); }
-  /// Where all ranks are at the same place: whether any of them wants to stop; a collective.
+  /// Finds out whether any rank wants to stop; a collective, called where all ranks are at the same place.
   void agree();
-  /// What ended training, in words. `has_batches`: false where an epoch has none.
+  /// Says what ended training. `has_batches`: false where an epoch has none.
   std::string end_reason(bool has_batches) const;
 
-  /// What was asked for, for a dry run that takes back what it changes.
+  /// Requests so far, for a dry run that takes back what it changes.
   struct Requests {
     bool agreed;
     std::string reason;
@@ -79,7 +79,7 @@ class StopController {
   std::chrono::steady_clock::time_point started_;
   double elapsed_before_ = 0;
   bool agreed_ = false;  ///< all ranks stop
-  std::string reason_;   ///< of that
+  std::string reason_;   ///< why all ranks stop
   std::string wish_;     ///< why this rank alone wants to stop
   bool interrupted_ = false;
   bool time_is_up_ = false;        ///< the other ranks were told

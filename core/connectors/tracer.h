@@ -10,7 +10,7 @@
 
 namespace levin {
 
-/// Tells those who look on what a rank is doing: the profiler of the call, and the report of a stall.
+/// Tells the profiler of the call, and the report of a stall, what a rank is doing.
 class Tracer {
  public:
   /// Starts a call's profiler and opens the span of the whole call. `profiler`: outlives the call.
@@ -30,7 +30,7 @@ class Tracer {
     if (Profiler* profiler = std::exchange(profiler_, nullptr)) profiler->finish();
   }
 
-  /// During a call that is profiled, else nullptr.
+  /// The profiler of the call under way; nullptr where it has none.
   Profiler* profiler() const { return profiler_; }
   SpanNames& span_names() { return span_names_; }
   RankStatus& rank_status() { return rank_status_; }
@@ -42,7 +42,7 @@ class Tracer {
   RankStatus rank_status_;
 };
 
-/// What the rank does while it lives: a span of the profiler, and what a stall report says.
+/// Scope of something that the rank does: a span of the profiler, and what a stall report says.
 class [[nodiscard]] Activity {
  public:
   /// `name`: a string literal.

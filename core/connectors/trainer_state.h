@@ -11,13 +11,13 @@ namespace levin {
 
 class Module;
 
-/// What a rank's trainer was last asked for, and how far it has come: plain values, on which the connectors and the
+/// State of a rank's trainer: the last call, and how far it has come, as plain values on which the connectors and the
 /// loops act.
 struct TrainerState {
   Stage stage = Stage::kFit;
   RunningStage running = RunningStage::kIdle;
   TrainerStatus status = TrainerStatus::kInitializing;
-  std::shared_ptr<Module> module;  ///< of the call under way, or of the last one; nullptr before the first
+  std::shared_ptr<Module> module;  ///< the module of the call under way, or of the last one; nullptr before the first
 
   FitProgress progress;
   EvaluationProgress evaluation;            ///< of a validation or test outside of fit

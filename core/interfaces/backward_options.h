@@ -2,7 +2,7 @@
 
 namespace levin {
 
-/// How backward runs in manual optimization.
+/// Options of backward in manual optimization.
 struct BackwardOptions {
   /// Whether gradients are combined over the ranks. Without it they only add up on this rank, and the next backward
   /// that combines those of the same parameters combines what has added up too: accumulation that communicates once.

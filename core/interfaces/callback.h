@@ -20,7 +20,8 @@ class Trainer;
 /// checkpoint. docs/architecture.md has the order of the hooks.
 class Callback : public Configurable, public Stateful {
  public:
-  /// Tells the states of several callbacks in a checkpoint apart. Default: the registered name or the type.
+  /// Key of this callback's state in a checkpoint, which several callbacks must not share. Default: the registered name
+  /// or the type.
   virtual std::string state_key() const;
 
   virtual void setup(Trainer&, Module&, Stage /*stage*/) {}
@@ -65,14 +66,14 @@ class Callback : public Configurable, public Stateful {
   virtual void on_predict_batch_end(Trainer&, Module&, const Batch& /*prediction*/, const Batch&, int64_t /*batch_idx*/,
                                     int64_t /*dataloader_idx*/) {}
 
-  /// User code threw, or training failed; the error goes on to the caller after this.
+  /// Called when user code threw, or training failed; the error goes on to the caller after this.
   virtual void on_exception(Trainer&, Module&, const std::exception_ptr&) {}
-  /// A checkpoint's tree before it is written, and after it was read.
+  /// Called with a checkpoint's tree before it is written, and after it was read.
   virtual void on_save_checkpoint(Trainer&, Module&, State& /*checkpoint*/) {}
   virtual void on_load_checkpoint(Trainer&, Module&, const State& /*checkpoint*/) {}
 
-  /// A callback that acts on the metrics of an epoch (early stopping) runs after all others and after the module's own
-  /// hook.
+  /// Whether this acts on the metrics of an epoch (early stopping): it then runs after all others and after the
+  /// module's own hook.
   virtual bool runs_after_metrics() const { return false; }
 };
 

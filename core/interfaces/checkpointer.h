@@ -11,10 +11,11 @@ namespace levin {
 /// the module's own hooks, so that what it saves can be resumed exactly.
 class Checkpointer : public Callback {
  public:
-  /// The checkpoint with the best monitored value, or the newest one without a monitor; empty before the first.
+  /// Path of the checkpoint with the best monitored value, or of the newest one without a monitor; empty before the
+  /// first.
   virtual std::string best_model_path() const = 0;
   virtual std::optional<double> best_model_score() const = 0;
-  /// The newest checkpoint; empty before the first.
+  /// Path of the newest checkpoint; empty before the first.
   virtual std::string last_model_path() const = 0;
   /// Saves `last` whatever the options say: training was asked to stop, or failed in a way that leaves a state worth
   /// keeping.

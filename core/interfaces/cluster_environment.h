@@ -5,11 +5,11 @@
 
 namespace levin {
 
-/// Who a process is among the ranks of a job.
+/// Place of a process among the ranks of a job.
 struct ClusterPlace {
   int64_t rank = 0;
   int64_t world_size = 1;
-  int64_t local_rank = 0;        ///< among the ranks of this host
+  int64_t local_rank = 0;        ///< number of the rank among those of this host
   int64_t local_world_size = 1;  ///< ranks of this host
   int64_t node_rank = 0;
   std::string main_address = "127.0.0.1";  ///< host of the rendezvous
@@ -23,11 +23,11 @@ struct ClusterPlace {
   std::string run_id = {};
 };
 
-/// Who this process is among the ranks of a job, as the launcher that started it says.
+/// Tells this process its place among the ranks of a job, as the launcher that started it says.
 class ClusterEnvironment {
  public:
   virtual ~ClusterEnvironment() = default;
-  /// For messages: "torchrun", "SLURM".
+  /// Name for messages: "torchrun", "SLURM".
   virtual std::string name() const = 0;
   /// Whether a launcher outside this process started all ranks already.
   virtual bool creates_processes_externally() const = 0;

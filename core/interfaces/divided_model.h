@@ -21,8 +21,8 @@ namespace levin {
 
 class Module;
 
-/// What only strategies that divide the model over ranks do: views for the optimizer, state that is placed, a forward
-/// that is a collective. As it is, it is that of every other strategy, whose ranks have the whole model each.
+/// Interface of strategies that divide the model over ranks: views for the optimizer, state that is placed, a forward
+/// that is a collective. The defaults are those of all other strategies, whose ranks have the whole model each.
 class DividedModel {
  public:
   virtual ~DividedModel() = default;
@@ -47,17 +47,17 @@ class DividedModel {
   virtual optim::ParameterNames parameter_names(const Module& module);
   /// Throws ConfigError for an optimizer that it cannot work with, before anything is replaced.
   virtual void check_optimizer(const torch::optim::Optimizer& /*optimizer*/) {}
-  /// Around an optimizer's step, when the gradients of its window are there: all ranks call these.
+  /// Called by all ranks before and after an optimizer's step, when the gradients of its window are there.
   virtual void prepare_step() {}
   virtual void finish_step() {}
-  /// Something other than an optimizer's step has changed the shards: all ranks call it.
+  /// Called by all ranks when something other than an optimizer's step has changed the shards.
   virtual void shards_changed() {}
-  /// Makes a word on this rank's part of the gradients (StepScaling::found_inf) that on all of them, in place.
+  /// Combines StepScaling::found_inf of this rank's part of the gradients over all ranks, in place.
   virtual void combine_found_inf(at::Tensor& /*found_inf*/) {}
   /// Combines norms of this rank's shards, as many on every rank, into the norms of the whole tensors. `order`: 1, 2 or
   /// infinity.
   virtual at::Tensor reduce_norm(at::Tensor norms, double /*order*/) { return norms; }
-  /// See optim::clip_adaptively; of what the optimizer steps.
+  /// Clips the gradients of what the optimizer steps; see optim::clip_adaptively.
   virtual void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio);
 
   // ---- Forwards and outputs.
@@ -68,22 +68,22 @@ class DividedModel {
   virtual std::shared_ptr<void> forward_scope() { return nullptr; }
   /// Whether this rank has outputs of its own part of the data; elsewhere logs, metrics and predictions do not count.
   virtual bool owns_outputs() const { return true; }
-  /// Whether all ranks do. If not, all that is logged is synchronised over ranks.
+  /// Whether all ranks have outputs. If not, all that is logged is synchronised over ranks.
   virtual bool outputs_everywhere() const { return true; }
 
   // ---- State.
 
   /// Gives parameters and buffers by name, placed as this strategy holds them.
   virtual State module_state(Module& module);
-  /// Copies them in place; see load_named_tensors.
+  /// Copies saved parameters and buffers into the module, in place; see load_named_tensors.
   virtual void load_module_state(Module& module, const State& state);
   /// Whether a checkpoint's weights load before setup_module (whole) or after (sharded).
   virtual bool loads_weights_before_setup() const { return true; }
   /// Whether ranks have different parts of the module or of the optimizers' state: they save and load together then,
   /// between two accumulation windows.
   virtual bool divides_state() const { return false; }
-  /// Adds to an optimizer's state (optim::optimizer_state_dict), or to what has `parameters` as it, by name a map of
-  /// fields for each, what other ranks must know of this rank's part of it.
+  /// Adds to an optimizer's state what other ranks must know of this rank's part of it. `state`: from
+  /// optim::optimizer_state_dict, or any whose `parameters` hold, by name, a map of fields for each.
   virtual State place_optimizer_state(State state) const { return state; }
   /// Gives this rank's part of a state that was saved by any strategy.
   virtual State own_optimizer_state(const State& saved) const { return saved; }

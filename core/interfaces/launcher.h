@@ -5,15 +5,16 @@
 
 namespace levin {
 
-/// What every local rank runs: one call of the trainer (fit, validate, test, predict).
+/// One call of the trainer (fit, validate, test, predict), as every local rank runs it.
 class RankProgram {
  public:
   virtual ~RankProgram() = default;
   /// Runs the call as one local rank and returns when it is done. Throws what the rank threw.
   virtual void run(int64_t local_rank) = 0;
-  /// For ranks in processes of their own that end with the call: rank 0 leaves in `directory` what the caller gets ...
+  /// Writes to `directory`, on rank 0, what the caller gets. For ranks in processes of their own that end with the
+  /// call.
   virtual void save_outcome(const std::string& directory) = 0;
-  /// ... and the caller takes it from there.
+  /// Reads in the caller what save_outcome wrote.
   virtual void load_outcome(const std::string& directory) = 0;
 };
 

@@ -20,7 +20,7 @@ struct MetricValue {
   double value = 0;
 };
 
-/// Where a run writes.
+/// Folder and name of a run.
 struct RunInfo {
   std::string directory = {};  ///< version_N below default_root_dir, shared by all loggers and by checkpoints
   std::string name = {};       ///< "version_N"
@@ -34,17 +34,17 @@ class Logger : public Configurable {
  public:
   /// Called once before anything is logged; may be called again for a further fit of the same trainer.
   virtual void start(const RunInfo& /*run*/) {}
-  /// Metrics of one boundary. `values` are ordered by first appearance and valid during the call.
+  /// Takes the metrics of one boundary. `values` are ordered by first appearance and valid during the call.
   virtual void log_metrics(std::span<const MetricValue> values, int64_t step, int64_t epoch) = 0;
-  /// The module's hyper-parameters and the resolved configuration.
+  /// Takes the module's hyper-parameters and the resolved configuration.
   virtual void log_hyperparameters(const Config& /*hyperparameters*/) {}
   virtual void log_text(const std::string& /*name*/, const std::string& /*text*/, int64_t /*step*/) {}
   virtual void log_histogram(const std::string& /*name*/, std::span<const double> /*values*/, int64_t /*step*/) {}
-  /// `image`: uint8 or floating values between 0 and 1, [channels, height, width] with 1 (grey), 3 (RGB) or 4 (RGBA)
-  /// channels. The trainer hands over uint8 in contiguous memory on the CPU; see core/base/image_bytes.h.
+  /// Takes an image of uint8 or floating values between 0 and 1, [channels, height, width] with 1 (grey), 3 (RGB) or 4
+  /// (RGBA) channels. The trainer hands over uint8 in contiguous memory on the CPU; see core/base/image_bytes.h.
   virtual void log_image(const std::string& /*name*/, const at::Tensor& /*image*/, int64_t /*step*/) {}
   virtual void after_save_checkpoint(const CheckpointEvent& /*event*/) {}
-  /// Puts on disk what is buffered.
+  /// Writes what is buffered to disk.
   virtual void flush() {}
   virtual void finish(TrainerStatus /*status*/) {}
 };

@@ -36,7 +36,7 @@ struct ToggleOptions {
 
 namespace detail {
 
-/// What a module sees of the rank that runs it.
+/// A module's view of the rank that runs it.
 class ModuleRuntime {
  public:
   virtual ~ModuleRuntime() = default;
@@ -48,7 +48,7 @@ class ModuleRuntime {
   virtual int64_t dataloader_idx() const = 0;
   virtual const std::vector<OptimizerHandle*>& optimizers() = 0;
   virtual void manual_backward(const at::Tensor& loss, const BackwardOptions& options) = 0;
-  /// `in_step`: the optimizer's step that follows may do it.
+  /// Clips the gradients of an optimizer. `in_step`: the optimizer's step that follows may do it.
   virtual void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step) = 0;
   virtual at::Tensor all_gather(const at::Tensor& tensor) = 0;
   /// Puts what was copied to the device ahead of time in place of tensors of the host.
@@ -71,19 +71,19 @@ class Module : public torch::nn::Module, public Configurable {
   virtual StepOutput test_step(const Batch& batch, int64_t batch_idx);
   virtual Batch predict_step(const Batch& batch, int64_t batch_idx);
 
-  /// See the step's output under every strategy; with data parallelism the gathered parts.
+  /// Receive the step's output under every strategy; with data parallelism the gathered parts.
   virtual StepOutput training_step_end(StepOutput output) { return output; }
   virtual StepOutput validation_step_end(StepOutput output) { return output; }
   virtual StepOutput test_step_end(StepOutput output) { return output; }
 
   // ---- Configuration.
 
-  /// One or several optimizers with their schedulers.
+  /// Returns one or several optimizers with their schedulers.
   virtual OptimizerConfigs configure_optimizers();
   /// Builds large layers once the strategy is known; called again on every fit, so it must check what is there. Before
   /// load_from_checkpoint loads weights it is called without a trainer.
   virtual void configure_model() {}
-  /// Callbacks of the module's own; they replace those of the trainer that have the same type.
+  /// Returns callbacks of the module's own; they replace those of the trainer that have the same type.
   virtual std::vector<std::shared_ptr<Callback>> configure_callbacks() { return {}; }
 
   // ---- Data hooks, used where no data module and no loaders are given.
@@ -110,10 +110,10 @@ class Module : public torch::nn::Module, public Configurable {
     ++untouched_batches_;
     return batch;
   }
-  /// Default: copies the tensors that are not on the device, unless they were copied ahead of time.
+  /// Copies to the device, by default, the tensors that are not there, unless they were copied ahead of time.
   virtual Batch transfer_batch_to_device(Batch batch, const at::Device& device, int64_t dataloader_idx);
   virtual Batch on_after_batch_transfer(Batch batch, int64_t /*dataloader_idx*/) { return batch; }
-  /// false skips the rest of the epoch.
+  /// Returns false to skip the rest of the epoch.
   virtual bool on_train_batch_start(const Batch& /*batch*/, int64_t /*batch_idx*/) { return true; }
   virtual void on_train_batch_end(const StepOutput& /*output*/, const Batch& /*batch*/, int64_t /*batch_idx*/) {}
   virtual void on_before_zero_grad(OptimizerHandle& /*optimizer*/) {}
@@ -141,20 +141,20 @@ class Module : public torch::nn::Module, public Configurable {
   virtual void on_predict_batch_start(const Batch& /*batch*/, int64_t /*batch_idx*/, int64_t /*dataloader_idx*/) {}
   virtual void on_predict_batch_end(const Batch& /*prediction*/, const Batch& /*batch*/, int64_t /*batch_idx*/,
                                     int64_t /*dataloader_idx*/) {}
-  /// State beside parameters and buffers.
+  /// Save and load state beside parameters and buffers.
   virtual void on_save_checkpoint(State& /*state*/) {}
   virtual void on_load_checkpoint(const State& /*state*/) {}
 
   // ---- Steps of the optimization that a module may take over.
 
-  /// Default: `optimizer.step(closure)`.
+  /// Takes a step of an optimizer. Default: `optimizer.step(closure)`.
   virtual void optimizer_step(int64_t epoch, int64_t batch_idx, OptimizerHandle& optimizer,
                               const OptimizerHandle::Closure& closure);
   virtual void optimizer_zero_grad(OptimizerHandle& optimizer) { optimizer.zero_grad(); }
-  /// Default: clips as the trainer's options say, where it can in the pass over the gradients that the step makes
-  /// anyway; called only where they ask for clipping.
+  /// Clips gradients; called only where the trainer's options ask for it. Default: clips as they say, where it can in
+  /// the pass over the gradients that the step makes anyway.
   virtual void configure_gradient_clipping(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm);
-  /// Default: `scheduler.step()`, or with the monitored metric for a plateau scheduler.
+  /// Steps a scheduler. Default: `scheduler.step()`, or with the monitored metric for a plateau scheduler.
   virtual void lr_scheduler_step(optim::Scheduler& scheduler, std::optional<double> metric);
 
   // ---- What a module may call.
@@ -163,10 +163,10 @@ class Module : public torch::nn::Module, public Configurable {
   void log(std::string_view name, const at::Tensor& value, const LogOptions& options = {});
   void log(std::string_view name, double value, const LogOptions& options = {});
   void log(std::string_view name, const at::Scalar& value, const LogOptions& options = {});
-  /// A metric logged is computed and reset at the epoch's end, and reduced over ranks by itself. The metric must be a
-  /// member: the trainer keeps its address.
+  /// Logs a metric, which is computed and reset at the epoch's end, and reduced over ranks by itself. The metric must
+  /// be a member: the trainer keeps its address.
   void log(std::string_view name, metrics::Metric& metric, const LogOptions& options = {});
-  /// Several values with the same options.
+  /// Logs several values with the same options.
   void log_dict(const std::map<std::string, at::Tensor>& values, const LogOptions& options = {});
 
   /// The trainer that runs this module. Throws levin::Error when there is none.
@@ -174,10 +174,10 @@ class Module : public torch::nn::Module, public Configurable {
   bool attached() const { return runtime_ != nullptr; }
   /// The device of this rank; the CPU when no trainer runs the module.
   at::Device device() const;
-  /// The tensor of every rank, stacked in rank order along a new first dimension; detached. Every rank must call it at
-  /// the same place with the same shape.
+  /// Gathers the tensor of every rank, stacked in rank order along a new first dimension; detached. Every rank must
+  /// call it at the same place with the same shape.
   at::Tensor all_gather(const at::Tensor& tensor) const;
-  /// Which of several loaders the present step belongs to.
+  /// Index of the loader that the present step belongs to.
   int64_t dataloader_idx() const;
   /// The optimizer at an index; throws levin::Error naming how many there are.
   OptimizerHandle& optimizer(int64_t index = 0) const;
@@ -188,7 +188,7 @@ class Module : public torch::nn::Module, public Configurable {
   /// false makes training_step responsible for zero_grad, backward, the steps of optimizers and those of schedulers.
   /// Set it in the constructor.
   bool automatic_optimization = true;
-  /// Backward of a scalar loss as the strategy and the precision want it, with on_before_backward and
+  /// Runs backward of a scalar loss as the strategy and the precision want it, with on_before_backward and
   /// on_after_backward around it. Every rank must call it at the same places.
   void manual_backward(const at::Tensor& loss, const BackwardOptions& options = {});
   /// Clips the gradients of the optimizer's parameters now; under loss scaling they are unscaled first.
@@ -196,10 +196,10 @@ class Module : public torch::nn::Module, public Configurable {
   /// The scheduler that configure_optimizers gave the optimizer at an index, the first where there are several. Nobody
   /// else steps it in manual optimization. Throws levin::Error where there is none.
   optim::Scheduler& scheduler(int64_t optimizer_index = 0) const;
-  /// Those of all optimizers, in the order of configure_optimizers.
+  /// Schedulers of all optimizers, in the order of configure_optimizers.
   std::vector<optim::Scheduler*> schedulers() const;
 
-  /// In its scope no parameter of another optimizer requires gradients, unless this one has it too. Scopes of several
+  /// Scope in which no parameter of another optimizer requires gradients, unless this one has it too. Scopes of several
   /// optimizers must not overlap.
   class [[nodiscard]] ToggleGuard {
    public:
@@ -215,11 +215,11 @@ class Module : public torch::nn::Module, public Configurable {
   ToggleGuard toggle_optimizer(OptimizerHandle& optimizer, const ToggleOptions& options = {});
   void untoggle_optimizer(OptimizerHandle& optimizer);
 
-  /// Set by the trainer for the time it runs the module.
+  /// Attaches the runtime; the trainer does so for the time it runs the module.
   void attach(detail::ModuleRuntime* runtime) { runtime_ = runtime; }
-  /// What it is attached to, or nullptr.
+  /// The runtime it is attached to, or nullptr.
   detail::ModuleRuntime* attached_runtime() const { return runtime_; }
-  /// How many batches came to this class's own on_before_batch_transfer.
+  /// Number of batches that came to this class's own on_before_batch_transfer.
   int64_t untouched_batches() const { return untouched_batches_; }
 
  private:
@@ -232,7 +232,7 @@ class Module : public torch::nn::Module, public Configurable {
 
 /// Parameters and buffers by dotted name, each tensor once: a submodule registered twice appears under its first name.
 std::vector<std::pair<std::string, at::Tensor>> named_tensors(const torch::nn::Module& module);
-/// The parameters among them.
+/// Parameters by dotted name, each tensor once, as in named_tensors.
 std::vector<std::pair<std::string, at::Tensor>> named_unique_parameters(const torch::nn::Module& module);
 
 }  // namespace levin

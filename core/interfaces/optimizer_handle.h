@@ -27,11 +27,10 @@ class OptimizerHandle {
  public:
   /// Runs forward and backward of one window and returns the loss (undefined when the batch was skipped).
   using Closure = std::function<at::Tensor()>;
-  /// What the trainer does around a step: unscaling, hooks, clipping, counting. It calls `take_step` for the step
-  /// itself.
+  /// The trainer's work around a step: unscaling, hooks, clipping, counting. It calls `take_step` for the step itself.
   using Driver = std::function<void(OptimizerHandle&, const Closure&)>;
 
-  /// What the optimizer steps in place of a parameter of the module: with a sharded one, this rank's part of it.
+  /// Gives what the optimizer steps in place of a parameter of the module: with a sharded one, this rank's part of it.
   using LocalShard = std::function<at::Tensor(const at::Tensor&)>;
 
   /// Puts shards in the places of the parameters in the optimizer's groups.
@@ -41,8 +40,8 @@ class OptimizerHandle {
   int64_t index() const { return index_; }
   torch::optim::Optimizer& optimizer() const { return *optimizer_; }
   const std::shared_ptr<torch::optim::Optimizer>& shared_optimizer() const { return optimizer_; }
-  /// What it steps, of all groups, in order: these have the gradients before a step. The module's parameters, or
-  /// this rank's shards of them.
+  /// Tensors that it steps, of all groups, in order: these have the gradients before a step. The module's parameters,
+  /// or this rank's shards of them.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   /// Its schedulers, in the order of configure_optimizers.
   const std::vector<optim::Scheduler*>& schedulers() const { return schedulers_; }
@@ -56,7 +55,7 @@ class OptimizerHandle {
   /// group's index. Every rank must do so between two windows.
   size_t move_to_new_group(const std::vector<at::Tensor>& module_parameters, double learning_rate);
 
-  /// Gradients of its parameters become undefined, so that the next backward writes instead of adding; or zero.
+  /// Makes the gradients of its parameters undefined, so that the next backward writes instead of adding; or zero.
   void zero_grad(bool set_to_none = true);
   /// Steps with the hooks and the clipping of the trainer around it. With a closure (automatic optimization) the
   /// closure runs first; without one the gradients are those there are.
@@ -69,15 +68,15 @@ class OptimizerHandle {
 
   /// Whether `divide_in_step` serves this optimizer.
   bool divides_in_step() const { return fused_ != nullptr && single_precision_; }
-  /// The next step divides the gradients by this tensor (float32, one element), in the pass that it makes anyway.
+  /// Makes the next step divide the gradients by this tensor (float32, one element), in the pass that it makes anyway.
   void divide_in_step(at::Tensor divisor) { divisor_ = std::move(divisor); }
 
-  /// Parameters of this optimizer, and no other, require gradients until untoggle.
+  /// Makes the parameters of this optimizer, and no other, require gradients until untoggle.
   void toggle(const std::vector<OptimizerHandle*>& all);
   void untoggle();
   bool is_toggled() const { return toggled_; }
 
-  /// Manual optimization: whether gradients wait for a step, which a checkpoint must then hold too.
+  /// Whether gradients wait for a step in manual optimization; a checkpoint must then hold them too.
   bool awaits_step() const { return awaits_step_; }
   void note_backward() { awaits_step_ = true; }
 

@@ -30,20 +30,21 @@ struct ProfiledCall {
 /// thread. Implementations must not throw for a passing fault (a full disk): they warn and go on.
 class Profiler : public Configurable {
  public:
-  /// A call begins: before any hook of it.
+  /// Called when a call begins, before any hook of it.
   virtual void start(const ProfiledCall& /*call*/) {}
-  /// The module has all its parts, on its device: from here to `finish` units may be hooked (see UnitSpans).
+  /// Called when the module has all its parts, on its device: from here to `finish` units may be hooked (see
+  /// UnitSpans).
   virtual void on_model_ready(torch::nn::Module& /*module*/) {}
-  /// A batch of the call's own kind begins: a training batch in fit, but none of the validation inside of it. In fit it
-  /// has been fetched already, because the loop looks one batch ahead; elsewhere it is fetched now, or was so together
-  /// with the one before it.
+  /// Called when a batch of the call's own kind begins: a training batch in fit, but none of the validation inside of
+  /// it. In fit it has been fetched already, because the loop looks one batch ahead; elsewhere it is fetched now, or
+  /// was so together with the one before it.
   virtual void step() {}
-  /// A span begins inside of those that are open. `name` ends in a null, and neither moves nor changes until `finish`:
-  /// one address is one name, though one name may come from several addresses.
+  /// Called when a span begins inside of those that are open. `name` ends in a null, and neither moves nor changes
+  /// until `finish`: one address is one name, though one name may come from several addresses.
   virtual void begin(const char* name) = 0;
-  /// The innermost open span ends, also by an exception.
+  /// Called when the innermost open span ends, also by an exception.
   virtual void end(const char* name) = 0;
-  /// The call is over, or has failed. No span is open.
+  /// Called when the call is over, or has failed. No span is open.
   virtual void finish() {}
 };
 

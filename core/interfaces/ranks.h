@@ -11,23 +11,23 @@ class Collective;
 class ControlPlane;
 class Launcher;
 
-/// How the ranks of a strategy start, find each other and part. A strategy owns one: a RankGroup, or a SingleRank.
+/// Start, meeting and end of the ranks of a strategy, which owns one object of this: a RankGroup, or a SingleRank.
 class Ranks {
  public:
   virtual ~Ranks() = default;
-  /// What starts the local ranks of a call.
+  /// Starts the local ranks of a call.
   virtual Launcher& launcher() = 0;
-  /// Who this process is in the job.
+  /// Tells this process its place in the job.
   virtual ClusterEnvironment& environment() = 0;
-  /// The first call in every local rank: from here on this object is that rank's.
+  /// Makes this object that of a local rank; the first call in each.
   virtual void enter(int64_t /*local_rank*/) {}
   /// Whether the local ranks are threads of one process.
   virtual bool are_threads() const { return false; }
-  /// The device of this rank; of several, where replicas share a rank, the first.
+  /// The device of this rank; where replicas share the rank, the first of theirs.
   virtual const c10::Device& device() const = 0;
   /// The group of all ranks.
   virtual Collective& collective() = 0;
-  /// nullptr while there is one rank.
+  /// The control plane; nullptr while there is one rank.
   virtual ControlPlane* control_plane() const { return nullptr; }
 };
 

@@ -8,8 +8,7 @@
 
 namespace levin {
 
-/// What StepOutput is made of, for designated initialisers: `return levin::StepOutput({.loss = loss, .outputs =
-/// {...}});`
+/// Parts of a StepOutput, for designated initialisers: `return levin::StepOutput({.loss = loss, .outputs = {...}});`
 struct StepParts {
   at::Tensor loss = {};  ///< scalar, or undefined
   Batch outputs = {};

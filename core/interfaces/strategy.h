@@ -33,25 +33,26 @@ class StepPhases {
   virtual ~StepPhases() = default;
   /// The rank's own module.
   virtual Module& module() = 0;
-  /// training_step, validation_step or test_step of a module, the rank's own or a replica, under the precision's
+  /// Runs training_step, validation_step or test_step of a module, the rank's own or a replica, under the precision's
   /// forward scope. May run on any thread.
   virtual StepOutput step(Module& module, const Batch& batch) = 0;
-  /// training_step_end and the like, once a step, over the whole output.
+  /// Runs training_step_end and the like, once a step, over the whole output.
   virtual StepOutput step_end(StepOutput output) = 0;
-  /// The whole forward part where there are no replicas.
+  /// Runs the whole forward part where there are no replicas.
   StepOutput forward(const Batch& batch) { return step_end(step(module(), batch)); }
-  /// Hooks before the gradients of a window are cleared, and before backward. Training only, as all that follows.
+  /// Calls the hooks before the gradients of a window are cleared, and before backward. Training only, as all that
+  /// follows.
   virtual void before_backward(StepOutput& output) = 0;
   virtual void backward(StepOutput& output) = 0;
   virtual void after_backward() = 0;
-  /// While it lives, as a step is: for a forward of a part of the module outside of `step`.
+  /// Opens the scope in which a step runs, for a forward of a part of the module outside of `step`.
   virtual std::shared_ptr<void> forward_scope() = 0;
 };
 
-/// What a strategy must know of a batch's place in its accumulation window.
+/// Place of a batch in its accumulation window.
 struct AccumulationWindow {
   bool sync = true;   ///< the last of the window: gradients are combined over ranks
-  int64_t index = 0;  ///< of the batch in the window
+  int64_t index = 0;  ///< number of the batch in the window
   int64_t size = 1;   ///< batches in the window
   /// Ranks may run out of data at different times, and nobody knows when: the strategy finds out, with what it reduces
   /// anyway, how many had a batch (see Strategy::uneven_inputs).
@@ -60,7 +61,7 @@ struct AccumulationWindow {
   bool has_next = true;  ///< whether this rank has data for the batch after this one
 };
 
-/// What a strategy can do; conflicts are refused before any rank starts.
+/// Capabilities of a strategy; conflicts are refused before any rank starts.
 struct StrategyCapabilities {
   bool several_devices = false;
   bool several_nodes = false;
@@ -79,7 +80,7 @@ struct StrategySetup {
   RankStatus* rank_status = nullptr;              ///< of this rank; lives longer than the strategy's helpers
 };
 
-/// How a step runs on devices and ranks. World size 1 is the identity. A strategy never sees a callback or a logger.
+/// Runs steps on devices and ranks. World size 1 is the identity. A strategy never sees a callback or a logger.
 ///
 /// Most derive from RankedStrategy, or from a strategy that does, and override what a step is.
 class Strategy : public Configurable {
@@ -91,7 +92,7 @@ class Strategy : public Configurable {
   // ---- Ranks.
 
   virtual Ranks& ranks() = 0;
-  /// What only strategies that divide the model have; that of whole models otherwise.
+  /// Interface of strategies that divide the model; that of whole models otherwise.
   virtual DividedModel& divided_model();
   /// Called by the trainer before each of its calls, in the process that made it: finds out which ranks there are.
   virtual void prepare(const StrategySetup& /*setup*/) {}
@@ -100,7 +101,7 @@ class Strategy : public Configurable {
   virtual std::shared_ptr<Strategy> for_thread_rank(int64_t /*local_rank*/) { return nullptr; }
   /// Joins the other ranks; called on every rank before anything else, and again for each further call of the trainer.
   virtual void setup_environment(const StrategySetup& setup) = 0;
-  /// Which part of each batch this rank trains on, of how many. Ranks with the same one run the same batches.
+  /// Part of each batch that this rank trains on, of how many. Ranks with the same one run the same batches.
   struct DataParallelRank {
     int64_t rank = 0;
     int64_t size = 1;
@@ -136,9 +137,9 @@ class Strategy : public Configurable {
   virtual StepOutput manual_step(const Batch& batch, StepPhases& phases) { return phases.forward(batch); }
   /// Runs backward outside the automatic loop.
   virtual void manual_backward(const at::Tensor& loss, const BackwardOptions& options);
-  /// What records the steps of `cuda_graph`, or why they cannot be recorded. Called on the thread that trains.
+  /// Returns what records the steps of `cuda_graph`, or why they cannot be recorded. Called on the thread that trains.
   virtual GraphSupport graph_support();
-  /// What learning rates are multiplied by because of the number of ranks; 1 leaves them.
+  /// Factor of learning rates because of the number of ranks; 1 leaves them.
   virtual double learning_rate_scale() const { return 1; }
   /// Makes the state of the optimizers the same on all ranks, that of rank 0.
   virtual void broadcast_optimizers(const std::vector<std::shared_ptr<torch::optim::Optimizer>>& /*optimizers*/) {}
@@ -150,8 +151,8 @@ class Strategy : public Configurable {
 
   // ---- Evaluation and the end.
 
-  /// Before a validation or test: what every rank has a version of its own of (running statistics) becomes rank 0's,
-  /// which a checkpoint has. All ranks call it.
+  /// Gives every rank rank 0's version of what each has its own of (running statistics), which a checkpoint has, before
+  /// a validation or test. All ranks call it.
   virtual void prepare_evaluation(Module& /*module*/) {}
   /// Runs one batch of validation or test.
   virtual StepOutput evaluate(const Batch& batch, StepPhases& phases) { return phases.forward(batch); }

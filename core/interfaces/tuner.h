@@ -10,7 +10,7 @@ namespace levin {
 /// (see DryRun): what the `tune` command runs. Every rank must have it, since ranks search together.
 class Tuner : public Callback {
  public:
-  /// What was found and how to set it, or why nothing was, in words; several lines. Empty before a search.
+  /// Says what was found and how to set it, or why nothing was; several lines. Empty before a search.
   virtual std::string report() const = 0;
 };
 

@@ -23,11 +23,11 @@ class EvaluationLoop {
   /// date, so that a validation can be resumed at any batch. Returns false when a signal ended it early.
   bool run(RunningStage stage, const DataLoaders& loaders, const std::vector<int64_t>& batches,
            EvaluationProgress& progress);
-  /// One map of metrics for each loader, of the run just ended; none where a signal ended it.
+  /// Metrics of the run just ended, one map for each loader; none where a signal ended it.
   const std::vector<MetricMap>& results() const { return results_; }
 
-  /// Predicts: predictions of every batch, one list for each loader, on the CPU. With several ranks those of all, on
-  /// each: the ranks' parts of a batch are one, unless they differ in more than the number of rows.
+  /// Predicts; returns the predictions of every batch, one list for each loader, on the CPU. With several ranks those
+  /// of all, on each: the ranks' parts of a batch are one, unless they differ in more than the number of rows.
   std::vector<std::vector<Batch>> predict(const DataLoaders& loaders, const std::vector<int64_t>& batches);
 
  private:

@@ -27,7 +27,7 @@ class FitLoop {
   /// Validates a few batches before training, so that a mistake in validation shows at once. Leaves no trace in random
   /// generators or metrics.
   void sanity_check();
-  /// See Trainer.
+  /// See Trainer::replay_training_data.
   void replay_training_data();
 
  private:
@@ -51,8 +51,8 @@ class FitLoop {
   bool validate();
   /// `complete`: false when training ends inside the epoch, which a resumed run then goes on with.
   void finish_epoch(bool complete);
-  /// What the last step logged, where it was no logging boundary: nothing else has its values once the epoch has been
-  /// summed up. With several ranks a collective.
+  /// Returns what the last step logged, where it was no logging boundary: nothing else has its values once the epoch
+  /// has been summed up. With several ranks a collective.
   MetricMap unlogged_step();
   void end_by_signal();
   void suggest_workers(std::chrono::nanoseconds waited, std::chrono::nanoseconds total) const;

@@ -8,7 +8,7 @@
 
 namespace levin {
 
-/// What a fit did since it began, and why it ended, in words. Nothing that was not trained goes without a word.
+/// Says what a fit did since it began, and why it ended. Nothing that was not trained goes without a word.
 class FitReport {
  public:
   FitReport(const TrainerState& state, const OptimizerConnector& optimizers);

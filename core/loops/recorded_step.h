@@ -27,19 +27,19 @@ namespace levin {
 /// learning rate) or the module's mode have changed, the step is recorded anew.
 class RecordedStep {
  public:
-  /// Run while recording only.
+  /// Parts of a step, run while recording only.
   struct Parts {
     std::function<StepOutput(const Batch&)> forward;
     std::function<void(StepOutput&)> backward;
     std::function<void(StepScaling)> update;  ///< clipping and the optimizer's step
   };
 
-  /// Nothing, and a warning that says why, where the steps of this run cannot be recorded.
+  /// Makes one; where the steps of this run cannot be recorded, returns nothing, and a warning says why.
   static std::unique_ptr<RecordedStep> make(const ResolvedOptions& options, const TrainerState& state,
                                             LoggerConnector& logger, OptimizerConnector& optimizers, Parts parts);
   ~RecordedStep();
 
-  /// Before each step. True: it is replayed, from the following calls in this order. False: it is an ordinary one.
+  /// Begins a step. True: it is replayed, by the following calls in this order. False: it is an ordinary one.
   bool begin(const Batch& batch);
   const StepOutput& forward();
   void backward();

@@ -14,16 +14,16 @@
 
 namespace levin {
 
-/// Where a training batch stands among the others, on this rank and on all.
+/// Place of a training batch among the others, on this rank and on all.
 struct BatchInfo {
   int64_t batch_idx = 0;
   bool is_last = false;                   ///< no batch follows in this epoch, on any rank
   std::optional<int64_t> remaining = {};  ///< batches that follow; nothing when unknown
-  double weight = 1;                      ///< of this rank's loss in the mean over the ranks; 0 where it has no data
-  bool uneven_inputs = false;             ///< see AccumulationWindow
-  bool has_next = true;                   ///< see AccumulationWindow
-  bool has_data = true;                   ///< false: this rank joins the others' step; see JoinScope
-  int64_t samples = 0;                    ///< examples in the batch, of all ranks
+  double weight = 1;           ///< share of this rank's loss in the mean over the ranks; 0 where it has no data
+  bool uneven_inputs = false;  ///< see AccumulationWindow
+  bool has_next = true;        ///< see AccumulationWindow
+  bool has_data = true;        ///< false: this rank joins the others' step; see JoinScope
+  int64_t samples = 0;         ///< examples in the batch, of all ranks
 };
 
 /// Trains on one batch: forward, backward and, at the end of an accumulation window, the optimizer step.
@@ -33,7 +33,7 @@ class TrainingStep final : private StepPhases {
                LoggerConnector& logger, OptimizerConnector& optimizers);
 
   const StepOutput& run(const Batch& batch, const BatchInfo& info);
-  /// What the last batch gave.
+  /// Output of the last batch.
   const StepOutput& output() const { return output_; }
   /// Whether the window just reduced has shown that no rank has data for another batch.
   bool data_ended() const { return data_ended_; }
@@ -48,7 +48,7 @@ class TrainingStep final : private StepPhases {
 
   /// Runs forward and backward of a batch, or a whole step of manual optimization.
   using ForwardBackward = std::function<StepOutput()>;
-  /// Puts something around each of them: a dry run that may run out of memory. nullptr takes it away.
+  /// Puts `guard` around each of them: a dry run that may run out of memory. nullptr takes it away.
   void set_guard(std::function<StepOutput(const ForwardBackward&)> guard) { guard_ = std::move(guard); }
 
   /// Records steps and replays them from here on, where the options ask for it. Called on the thread that trains.

@@ -16,7 +16,7 @@ namespace levin {
 class Unit;
 class UnitRunner;
 
-/// Which units are recomputed in backward; none by default. In YAML a list of patterns, or a mapping.
+/// Units that are recomputed in backward; none by default. In YAML a list of patterns, or a mapping.
 struct ActivationCheckpointingOptions {
   std::vector<std::string> units = {};  ///< types and dotted paths; `*` stands for any characters
   int64_t every = 1;                    ///< of these units, the first and each n-th after it
@@ -31,7 +31,7 @@ struct ConfigCodec<ActivationCheckpointingOptions> {
   static Config dump(const ActivationCheckpointingOptions& value);
 };
 
-/// While it lives, units of a module are run by run_checkpointed.
+/// Runs units of a module by run_checkpointed, while it lives.
 ///
 /// A pattern is compared with the type ("Block") and the dotted path ("encoder.blocks.0") of each unit. One with `*`
 /// takes only the outermost of units that are inside one another, so that "blocks.*" is the blocks and not what they

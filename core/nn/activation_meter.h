@@ -27,16 +27,17 @@ struct SavedBytes {
   }
 };
 
-/// What forwards leave for backward.
+/// Bytes that forwards leave for backward.
 struct SavedByForward {
   SavedBytes whole;
-  /// What checkpointing of the units would leave: saved outside of them, and their inputs.
+  /// Bytes that checkpointing of the units would leave: saved outside of them, and their inputs.
   SavedBytes kept;
-  /// In each call of a unit, in order, without its inputs: what checkpointing saves anew, for one call at a time.
+  /// Bytes saved in each call of a unit, in order, without its inputs: checkpointing saves them anew, one call at a
+  /// time.
   std::vector<SavedBytes> inside;
 };
 
-/// While it is the innermost SavedTensorScope of its thread, adds up what operations save for backward. Of several
+/// Adds up what operations save for backward while it is the innermost SavedTensorScope of its thread. Of several
 /// forwards, the one (or those without a finished backward in between) that left most counts.
 class ActivationMeter final : public SavedTensorScope, private UnitHook {
  public:
@@ -45,7 +46,7 @@ class ActivationMeter final : public SavedTensorScope, private UnitHook {
   ~ActivationMeter() override;
 
   SavedByForward most() const;
-  /// What is saved at present.
+  /// Bytes saved at present.
   SavedBytes now() const;
 
   std::unique_ptr<torch::autograd::SavedVariableHooks> make_keeper() override;

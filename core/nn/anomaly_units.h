@@ -15,7 +15,7 @@ class Module;
 
 namespace levin {
 
-/// While it lives, autograd's anomaly detection says in which unit the forward of an operation ran whose backward
+/// Makes autograd's anomaly detection say, while it lives, in which unit the forward of an operation ran whose backward
 /// failed or gave a NaN: a warning "SqrtBackward0 failed in backward; its forward ran in encoder.0 (Block)". Without
 /// it, LibTorch prints a list of C++ functions.
 class AnomalyUnits {
@@ -26,7 +26,7 @@ class AnomalyUnits {
   AnomalyUnits(const AnomalyUnits&) = delete;
   AnomalyUnits& operator=(const AnomalyUnits&) = delete;
 
-  /// What an operation remembers that runs now on this thread; nullptr while there are no AnomalyUnits.
+  /// Makes what an operation that runs now on this thread remembers; nullptr while there are no AnomalyUnits.
   static std::unique_ptr<torch::autograd::AnomalyMetadata> make_metadata();
 
  private:

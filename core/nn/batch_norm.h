@@ -22,7 +22,7 @@ inline bool is_batch_norm(torch::nn::Module& module) {
   return visit_batch_norm(module, [](auto&) {});
 }
 
-/// The TensorImpls of the parameters that belong to such layers of a module.
+/// Collects the TensorImpls of the parameters that belong to such layers of a module.
 inline std::unordered_set<const void*> batch_norm_parameters(torch::nn::Module& module) {
   std::unordered_set<const void*> found;
   const auto add = [&](torch::nn::Module& part) {

@@ -20,24 +20,24 @@ struct BatchNormCall {
   bool cudnn_enabled = false;
 };
 
-/// What LibTorch does.
+/// Runs the call as LibTorch does.
 at::Tensor run_batch_norm(const BatchNormCall& call);
 at::Tensor run_instance_norm(const BatchNormCall& call);
 
-/// Another way to run BatchNorm. LibTorch has not checked the arguments: what it refuses is to be refused.
+/// Another way to run BatchNorm. LibTorch has not checked the arguments: the runner must refuse what LibTorch refuses.
 class BatchNormRunner {
  public:
   virtual ~BatchNormRunner() = default;
 
-  /// `count`, unless nullptr, gets in training the elements of a channel that the statistics were taken of: a scalar on
-  /// the input's device. It is left undefined where there are none.
+  /// Runs the call. `count`, unless nullptr, gets in training the elements of a channel that the statistics were taken
+  /// of: a scalar on the input's device. It is left undefined where there are none.
   virtual at::Tensor run(const BatchNormCall& call, at::Tensor* count) = 0;
   virtual at::Tensor run_instance_norm(const BatchNormCall& call) { return levin::run_instance_norm(call); }
-  /// For a forward that was run under this one and runs again in backward: after the scope, on any thread.
+  /// Makes the runner for a forward that ran under this one and runs again in backward: after the scope, on any thread.
   virtual std::shared_ptr<BatchNormRunner> for_recompute() = 0;
 };
 
-/// While one lives, BatchNorm and InstanceNorm that this thread runs on the CPU or on CUDA go through a runner:
+/// Scope in which BatchNorm and InstanceNorm that this thread runs on the CPU or on CUDA go through a runner:
 /// unmodified modules of torch::nn, and the functions behind them. Backward is what the runner recorded with autograd.
 ///
 /// Scopes nest, the innermost counts; nullptr is LibTorch again. Threads without a scope get the very kernels of

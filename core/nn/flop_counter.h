@@ -10,12 +10,12 @@ struct FlopCount {
   int64_t executed = 0;    ///< by the hardware
   int64_t recomputed = 0;  ///< of them, those with which activation checkpointing computes again what it dropped
 
-  /// What the model needs, however it is computed: model FLOPs as against hardware FLOPs, after Chowdhery et al.,
-  /// "PaLM", 2022, appendix B.
+  /// Operations that the model needs, however it is computed: model FLOPs as against hardware FLOPs, after Chowdhery et
+  /// al., "PaLM", 2022, appendix B.
   int64_t of_model() const { return executed - recomputed; }
 };
 
-/// While it lives, counts the floating point operations of the operators that its thread runs, and of those that run
+/// Counts, while it lives, the floating point operations of the operators that its thread runs, and of those that run
 /// for it elsewhere under its modes: backward on the threads of autograd, and replicas of `dp`. Other ranks that are
 /// threads are not counted. Without one, operators cost what they ever do.
 ///
@@ -31,7 +31,7 @@ class FlopCounter {
   FlopCounter(const FlopCounter&) = delete;
   FlopCounter& operator=(const FlopCounter&) = delete;
 
-  /// Since it was made. Destroyed on the thread that made it; several may live on it at a time.
+  /// Operations since it was made. Destroyed on the thread that made it; several may live on it at a time.
   FlopCount count() const;
 
  private:

@@ -11,7 +11,7 @@ namespace levin {
 
 class Unit;
 
-/// A unit and where it is.
+/// A unit and its place in a module.
 struct NamedUnit {
   std::string path = {};  ///< dotted, from the module that was asked; empty for that module itself
   std::string type = {};  ///< "Block" for a LEVIN_UNIT(Block), "Linear" for such a member of a levin::Sequential

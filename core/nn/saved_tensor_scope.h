@@ -10,7 +10,7 @@ namespace levin {
 /// to keep what operations save for backward. Does nothing the second time. No backward may be under way.
 void install_autograd_engine();
 
-/// While it is the innermost of its thread, decides how autograd keeps the tensors that operations save for backward.
+/// Decides, while it is the innermost of its thread, how autograd keeps the tensors that operations save for backward.
 class SavedTensorScope {
  public:
   SavedTensorScope();
@@ -18,11 +18,11 @@ class SavedTensorScope {
   SavedTensorScope(const SavedTensorScope&) = delete;
   SavedTensorScope& operator=(const SavedTensorScope&) = delete;
 
-  /// The innermost of the calling thread, or nullptr.
+  /// The innermost scope of the calling thread, or nullptr.
   static SavedTensorScope* current();
 
-  /// Keeper of one tensor: autograd hands it the tensor at once, and asks for it in backward, on any thread. Autograd
-  /// may also drop it unused.
+  /// Makes the keeper of one tensor: autograd hands it the tensor at once, and asks for it in backward, on any thread.
+  /// Autograd may also drop it unused.
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> make_keeper() = 0;
 
  private:

@@ -22,14 +22,14 @@ class SequentialImpl;
 /// One step of a levin::Sequential: a module, or a function for what has no parameters (a reshape). A unit by itself.
 class SequentialElement : public Unit, public std::enable_shared_from_this<SequentialElement> {
  public:
-  /// Tensors in, tensors out: what passes between elements.
+  /// Function from tensors to tensors, which pass between elements.
   using Function = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
   SequentialElement(std::string name, std::shared_ptr<torch::nn::Module> module, Function function)
       : name_(std::move(name)), module_(std::move(module)), function_(std::move(function)) {}
 
   const std::string& name() const { return name_; }
-  /// nullptr for a function.
+  /// The module; nullptr for a function.
   const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
   std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& inputs);
 
@@ -96,7 +96,7 @@ constexpr size_t forward_arity() {
 class SequentialRunner {
  public:
   virtual ~SequentialRunner() = default;
-  /// In place of running all elements.
+  /// Runs in place of all elements.
   virtual std::vector<at::Tensor> run(SequentialImpl& sequential, std::vector<at::Tensor> inputs) = 0;
 };
 
@@ -106,7 +106,7 @@ class SequentialImpl : public torch::nn::Module {
  public:
   SequentialImpl() = default;
 
-  /// Modules (as holders or shared pointers) and functions of tensors, in order.
+  /// Appends modules (as holders or shared pointers) and functions of tensors, in order.
   template <class First, class... Rest>
   requires(!std::is_same_v<std::decay_t<First>, SequentialImpl>) explicit SequentialImpl(First&& first,
                                                                                          Rest&&... rest) {
@@ -127,7 +127,7 @@ class SequentialImpl : public torch::nn::Module {
     add(module, detail::adapt<kArity>(next_name(), std::move(call)));
   }
 
-  /// A function of one or more tensors that returns a tensor, a tuple or a vector of tensors.
+  /// Appends a function of one or more tensors that returns a tensor, a tuple or a vector of tensors.
   template <class Function>
   requires requires(Function& function) { &Function::operator(); }
   void push_back(Function function) {
@@ -142,7 +142,7 @@ class SequentialImpl : public torch::nn::Module {
   /// Runs elements [begin, end) on any number of tensors.
   std::vector<at::Tensor> forward_range(std::vector<at::Tensor> inputs, size_t begin, size_t end);
 
-  /// At most one, which is not owned; nullptr removes it.
+  /// Sets the runner, at most one, which is not owned; nullptr removes it.
   void set_runner(SequentialRunner* runner) { runner_ = runner; }
   SequentialRunner* runner() const { return runner_; }
 

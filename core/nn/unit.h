@@ -26,7 +26,7 @@ class Unit {
   void remove_hook(UnitHook& hook);
   const UnitHooks& hooks() const { return hooks_; }
 
-  /// At most one; nullptr removes it. It is outside of the hooks, so that they run at each repetition.
+  /// Sets the runner, at most one; nullptr removes it. It is outside of the hooks, so that they run at each repetition.
   void set_runner(UnitRunner* runner);
   UnitRunner* runner() const { return runner_; }
 
@@ -36,7 +36,7 @@ class Unit {
 
  protected:
   Unit();
-  /// The only cost of a unit that nothing is attached to.
+  /// Whether anything is attached; asking is the only cost of a unit that has nothing.
   bool is_hooked() const { return is_hooked_; }
   void run_call(UnitCall& call) { runner_ != nullptr ? runner_->run(call) : call.run(); }
 
@@ -46,7 +46,7 @@ class Unit {
   bool is_hooked_ = false;
 };
 
-/// Sees the units that this thread constructs while it exists: how a strategy materialises a large model piece by
+/// Sees the units that this thread constructs while it exists: a strategy materialises a large model with it piece by
 /// piece.
 class UnitBuildScope {
  public:

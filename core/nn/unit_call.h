@@ -25,7 +25,7 @@ class UnitCall {
   virtual ~UnitCall() = default;
   UnitCall& operator=(const UnitCall&) = delete;
 
-  /// nullptr where a function is called that is no unit.
+  /// The unit; nullptr where a function is called that is none.
   Unit* unit() const { return unit_; }
   /// The module whose forward it is; nullptr for a function.
   torch::nn::Module* module() const { return module_; }
@@ -34,8 +34,8 @@ class UnitCall {
 
   /// Runs the forward between the hooks of the unit and keeps what it returns. Once: it uses up the arguments.
   void run();
-  /// The same call once more, with copies of the arguments (tensors are handles); it keeps the module alive. To be
-  /// asked for before run(). Throws levin::Error when an argument cannot be copied.
+  /// Makes the same call once more, with copies of the arguments (tensors are handles); it keeps the module alive. To
+  /// be asked for before run(). Throws levin::Error when an argument cannot be copied.
   virtual std::unique_ptr<UnitCall> copy() const = 0;
   /// Visits the tensors among the arguments, always in the same order, undefined ones too. Before run().
   virtual void for_each_argument(const TensorVisitor& visitor) = 0;

@@ -11,13 +11,13 @@ class UnitCall;
 class UnitHook {
  public:
   virtual ~UnitHook() = default;
-  /// Before the forward, its repetitions included.
+  /// Called before the forward, its repetitions included.
   virtual void before_forward(UnitCall& /*call*/) {}
-  /// After the forward, also when it threw: the call has no results then.
+  /// Called after the forward, also when it threw: the call has no results then.
   virtual void after_forward(UnitCall& /*call*/) {}
 };
 
-/// Those of a unit, in the order in which they were added.
+/// Hooks of a unit, in the order in which they were added.
 using UnitHooks = std::vector<UnitHook*>;
 
 /// Takes over the calls of a unit: it may keep a copy of one and run the forward again later, as activation
@@ -25,7 +25,7 @@ using UnitHooks = std::vector<UnitHook*>;
 class UnitRunner {
  public:
   virtual ~UnitRunner() = default;
-  /// Instead of `call.run()`, which it must call once.
+  /// Called instead of `call.run()`, which it must call once.
   virtual void run(UnitCall& call) = 0;
 };
 

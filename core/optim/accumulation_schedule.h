@@ -10,8 +10,8 @@
 
 namespace levin::optim {
 
-/// How many batches an optimizer step takes, from which epoch on: `4` for the whole run, or `{{0, 8}, {4, 2}}` for 8 in
-/// epochs 0 to 3 and 2 from epoch 4 on. Before the first epoch that is named it is 1.
+/// Number of batches in an optimizer step, by epoch: `4` for the whole run, or `{{0, 8}, {4, 2}}` for 8 in epochs 0 to
+/// 3 and 2 from epoch 4 on. Before the first epoch that is named it is 1.
 class AccumulationSchedule {
  public:
   AccumulationSchedule() : AccumulationSchedule(1) {}
@@ -21,7 +21,7 @@ class AccumulationSchedule {
       : AccumulationSchedule(std::map<int64_t, int64_t>(batches_from_epoch)) {}
   explicit AccumulationSchedule(std::map<int64_t, int64_t> batches_from_epoch);
 
-  /// Batches a step in an epoch, 0-based.
+  /// Batches in a step of a 0-based epoch.
   int64_t at(int64_t epoch) const;
   /// Whether every step takes one batch.
   bool is_off() const;

@@ -7,7 +7,7 @@
 
 namespace levin::optim {
 
-/// Names and defaults are those of torch.optim.Adagrad.
+/// Options of Adagrad, with the names and defaults of torch.optim.Adagrad.
 struct AdagradOptions {
   double lr = 1e-2;
   double lr_decay = 0;

@@ -9,7 +9,7 @@
 
 namespace levin::optim {
 
-/// Names and defaults are those of torch.optim.Adam.
+/// Options of Adam, with the names and defaults of torch.optim.Adam.
 struct AdamOptions {
   double lr = 1e-3;
   std::array<double, 2> betas = {0.9, 0.999};
@@ -22,7 +22,7 @@ struct AdamOptions {
   static void describe(Schema<AdamOptions>& schema);
 };
 
-/// Names and defaults are those of torch.optim.AdamW.
+/// Options of AdamW, with the names and defaults of torch.optim.AdamW.
 struct AdamWOptions {
   double lr = 1e-3;
   std::array<double, 2> betas = {0.9, 0.999};

@@ -9,8 +9,8 @@ class Optimizer;
 
 namespace levin::optim {
 
-/// What `optimizer.save` writes, as a tree in which "@name" stands for the address of a parameter. LibTorch keys
-/// optimizer state by address, which means nothing in another process.
+/// Returns what `optimizer.save` writes, as a tree in which "@name" stands for the address of a parameter. LibTorch
+/// keys optimizer state by address, which means nothing in another process.
 State archived_state(const torch::optim::Optimizer& optimizer, const ParameterNames& names);
 
 /// Hands a tree of `archived_state` to `optimizer.load`, in place of all state that it has.

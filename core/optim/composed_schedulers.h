@@ -22,7 +22,7 @@ struct SequentialOptions {
   static void describe(Schema<SequentialOptions>& schema);
 };
 
-/// What both have in common: parts that share an optimizer and its initial learning rates.
+/// Base of both: parts that share an optimizer and its initial learning rates.
 class ComposedScheduler : public Scheduler {
  public:
   using Scheduler::step;

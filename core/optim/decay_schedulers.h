@@ -73,7 +73,7 @@ struct LinearWarmupOptions {
   static void describe(Schema<LinearWarmupOptions>& schema);
 };
 
-/// From `start_factor` to `end_factor` times the learning rate in `total_iters` steps, constant after them.
+/// Goes from `start_factor` to `end_factor` times the learning rate in `total_iters` steps; constant after them.
 class LinearWarmupScheduler final : public StepwiseScheduler {
  public:
   using Options = LinearWarmupOptions;

@@ -36,15 +36,15 @@ struct StateField {
 class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabilities {
  public:
   at::Tensor step(LossClosure closure = nullptr) override;
-  /// A step in which the kernel unscales the gradients (and leaves them unscaled), or changes nothing where an infinity
-  /// was found.
+  /// Takes a step in which the kernel unscales the gradients (and leaves them unscaled), or changes nothing where an
+  /// infinity was found.
   virtual void fused_step(const StepScaling& scaling = {});
 
   void zero_grad(bool set_to_none = true) { optim::zero_grad(*this, set_to_none); }
 
   // For steps that are recorded once and done again without this object (`cuda_graph`).
 
-  /// From here on everything that changes from step to step is read from tensors, on every device: the learning rates
+  /// Makes later steps read everything that changes from step to step from tensors, on every device: the learning rates
   /// too, which are rounded to float32 on a GPU.
   void make_recordable();
   /// Writes the groups' present learning rates to those tensors; a step that is not recorded does so itself.
@@ -68,7 +68,7 @@ class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabiliti
   /// because they say which tensors there are.
   void load_parameter_states(const ParameterNames& names, const State& states);
 
-  /// LibTorch's archives key state by address. Throws levin::Error that names `optimizer_state_dict`.
+  /// Throws levin::Error that names `optimizer_state_dict`, since LibTorch's archives key state by address.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
@@ -87,7 +87,7 @@ class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabiliti
     bool first_step;  ///< see `distinguishes_first_step`
   };
 
-  /// What the kernels take: absent where there is nothing to do.
+  /// Scaling as the kernels take it: absent where there is nothing to do.
   struct KernelScaling {
     std::optional<at::Tensor> grad_scale;
     std::optional<at::Tensor> found_inf;
@@ -100,9 +100,9 @@ class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabiliti
 
   /// Calls the kernel, with `lists.learning_rate` where there is one.
   virtual void update(size_t group, TensorLists& lists, const KernelScaling& scaling) = 0;
-  /// Which state the options of a group ask for, at most kMaxStateFields.
+  /// State that the options of a group ask for, at most kMaxStateFields.
   virtual std::span<const StateField> state_fields(size_t group) const = 0;
-  /// What the state of a parameter of this group starts with.
+  /// Initial value of a parameter's state in this group.
   virtual double initial_value(size_t group, const StateField& field) const;
   /// Whether each parameter's steps are counted for the kernel.
   virtual bool counts_steps() const { return true; }
@@ -114,7 +114,7 @@ class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabiliti
  private:
   struct ParamState;
 
-  /// Where a parameter of a group went.
+  /// Place of a parameter of a group.
   struct Entry {
     const c10::TensorImpl* param;
     std::ptrdiff_t lists;  ///< index into GroupCache::lists, or -1 for a parameter without a gradient
@@ -125,7 +125,7 @@ class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabiliti
     std::vector<TensorLists> lists;
     size_t fields = 0;
   };
-  /// Of one group on one device.
+  /// Learning rate of one group on one device.
   struct LearningRate {
     size_t group;
     c10::Device device;
@@ -148,7 +148,7 @@ class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabiliti
   std::vector<LearningRate> learning_rates_;
 };
 
-/// What the concrete optimizers share: groups of one options type.
+/// Base of the concrete optimizers: groups of one options type.
 template <class OptionsType>
 class FusedOptimizerOf : public FusedOptimizer {
  public:

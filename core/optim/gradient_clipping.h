@@ -7,7 +7,7 @@
 
 namespace levin {
 
-/// How gradients are clipped.
+/// Algorithms of gradient clipping.
 enum class ClipAlgorithm {
   kNorm,      ///< by the norm of all of them together
   kValue,     ///< element by element
@@ -21,7 +21,7 @@ namespace optim {
 at::Tensor gradient_norm(const std::vector<at::Tensor>& parameters,
                          const std::function<at::Tensor(at::Tensor)>& reduce_norm = {});
 
-/// What gradients of this norm are divided by so that it is at most `max_norm`: 1 where it is already.
+/// Divisor that brings gradients of this norm to at most `max_norm`: 1 where they are there already.
 at::Tensor clip_divisor(const at::Tensor& norm, double max_norm);
 
 /// Scales all gradients so that their common 2-norm is at most `max_norm` (Pascanu, Mikolov and Bengio, 2013,
@@ -33,7 +33,7 @@ at::Tensor clip_by_norm(const std::vector<at::Tensor>& parameters, double max_no
 /// Clamps every element of every gradient to [-limit, limit].
 void clip_by_value(const std::vector<at::Tensor>& parameters, double limit);
 
-/// What rows of a gradient are divided by, from the norms of rows of weights and of gradients; see clip_adaptively.
+/// Divisors of the rows of a gradient, from the norms of rows of weights and of gradients; see clip_adaptively.
 at::Tensor adaptive_divisor(const at::Tensor& weight_norms, const at::Tensor& gradient_norms, double ratio);
 
 /// Adaptive gradient clipping (Brock et al., 2021, arXiv:2102.06171): the gradient of each output (a row of a matrix, a

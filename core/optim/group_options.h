@@ -72,7 +72,7 @@ class GroupOptions final : public DescribedGroupOptions {
 /// The learning rate of each parameter group.
 std::vector<double> learning_rates(const torch::optim::Optimizer& optimizer);
 
-/// The momentum (or first beta) of a group of Levin's or LibTorch's optimizers is set; false when it has neither.
+/// Sets the momentum (or first beta) of a group of Levin's or LibTorch's optimizers; false when it has neither.
 bool set_momentum(torch::optim::OptimizerOptions& options, double momentum);
 
 /// Frees (or zeroes) the gradients of all parameters. Unlike torch::optim::Optimizer::zero_grad it does not detach

@@ -10,7 +10,7 @@
 
 namespace levin::optim {
 
-/// Names and defaults are those of torch.optim.lr_scheduler.OneCycleLR.
+/// Options of OneCycleScheduler, with the names and defaults of torch.optim.lr_scheduler.OneCycleLR.
 struct OneCycleOptions {
   std::optional<double> max_lr = {};        ///< peak; unset: each group's own learning rate
   std::optional<int64_t> total_steps = {};  ///< unset: the whole run

@@ -6,7 +6,7 @@ class Optimizer;
 
 namespace levin::optim {
 
-/// What strategies and precisions may ask of an optimizer.
+/// Capabilities of an optimizer that strategies and precisions ask for.
 struct OptimizerCapabilities {
   /// Each element's update depends on that element's gradient and state only, so that a parameter may be split.
   bool element_wise = false;
@@ -25,7 +25,7 @@ class DeclaresCapabilities {
   virtual OptimizerCapabilities capabilities() const = 0;
 };
 
-/// What the optimizer declares, what is known of LibTorch's, or nothing for any other.
+/// Returns what the optimizer declares, what is known of LibTorch's, or no capabilities for any other.
 OptimizerCapabilities capabilities_of(const torch::optim::Optimizer& optimizer);
 
 }  // namespace levin::optim

@@ -35,14 +35,14 @@ struct SchedulerConfig {
   explicit operator bool() const { return !name.empty() || scheduler != nullptr; }
 };
 
-/// One optimizer and what schedules its learning rates.
+/// One optimizer and the scheduler of its learning rates.
 struct OptimizerConfig {
   std::shared_ptr<torch::optim::Optimizer> optimizer = {};
   SchedulerConfig scheduler = {};
   std::vector<SchedulerConfig> more_schedulers = {};
 };
 
-/// What configure_optimizers returns: nothing, one optimizer or several, with or without schedulers.
+/// Result of configure_optimizers: nothing, one optimizer or several, with or without schedulers.
 class OptimizerConfigs : public std::vector<OptimizerConfig> {
  public:
   OptimizerConfigs() = default;

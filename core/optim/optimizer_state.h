@@ -9,16 +9,16 @@ class Optimizer;
 
 namespace levin::optim {
 
-/// The state of any optimizer, by parameter name: groups with their learning rates and options, and what the optimizer
-/// keeps for each parameter.
+/// Returns the state of any optimizer, by parameter name: groups with their learning rates and options, and what the
+/// optimizer keeps for each parameter.
 ///
 /// Levin's optimizers give their own tensors, not copies. One that is a levin::Stateful as well gives what its
 /// `state_dict` says. All others, LibTorch's among them, are asked through `save`, in copies; throws levin::Error for
 /// one that has state but saves none.
 State optimizer_state_dict(const torch::optim::Optimizer& optimizer, const ParameterNames& names);
 
-/// The inverse, after which training goes on bit by bit as if it had not stopped. Throws levin::Error when the state is
-/// of another kind of optimizer, of other parameter groups, or does not fit a parameter.
+/// Loads such a state, after which training goes on bit by bit as if it had not stopped. Throws levin::Error when the
+/// state is of another kind of optimizer, of other parameter groups, or does not fit a parameter.
 void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const ParameterNames& names, const State& state);
 
 }  // namespace levin::optim

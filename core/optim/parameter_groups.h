@@ -15,7 +15,7 @@ class Module;
 
 namespace levin::optim {
 
-/// What a group has instead of the base options.
+/// Options of a group in place of the base options.
 struct GroupOverrides {
   std::optional<double> lr = {};
   std::optional<double> weight_decay = {};
@@ -35,7 +35,8 @@ namespace detail {
 /// only names that earlier patterns match.
 std::vector<std::vector<at::Tensor>> parameters_by_rule(const torch::nn::Module& module,
                                                         const std::vector<GroupRule>& rules);
-/// Those of two and more dimensions, and the others (biases, the scales and shifts of norms).
+/// Splits the parameters that require gradients into those of two and more dimensions and the others (biases, the
+/// scales and shifts of norms).
 std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>> matrices_and_vectors(const torch::nn::Module& module);
 
 template <class Options>

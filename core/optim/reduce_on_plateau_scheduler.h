@@ -7,7 +7,7 @@
 
 namespace levin::optim {
 
-/// Names and defaults are those of torch.optim.lr_scheduler.ReduceLROnPlateau.
+/// Options of ReduceOnPlateauScheduler, with the names and defaults of torch.optim.lr_scheduler.ReduceLROnPlateau.
 struct ReduceOnPlateauOptions {
   std::string mode = "min";
   double factor = 0.1;

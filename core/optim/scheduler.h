@@ -22,16 +22,16 @@ class Scheduler : public Configurable, public Stateful {
   /// Binds to an optimizer, which must outlive this, and sets the learning rates of step 0. Throws levin::Error when an
   /// option that depends on the length of the run is neither set nor known.
   void attach(torch::optim::Optimizer& optimizer);
-  /// The same where another scheduler of that optimizer may have changed its learning rates already: `initial_lrs` are
+  /// Binds where another scheduler of that optimizer may have changed its learning rates already: `initial_lrs` are
   /// those that configure_optimizers gave.
   void attach(torch::optim::Optimizer& optimizer, const std::vector<double>& initial_lrs);
 
   virtual void step() = 0;
-  /// For schedulers that follow a metric; throws levin::Error for all others.
+  /// Steps a scheduler that follows a metric; throws levin::Error for all others.
   virtual void step(double metric);
   virtual bool needs_metric() const { return false; }
 
-  /// How many steps the whole run takes, -1 when that is unbounded: what unset lengths follow. Called before `attach`.
+  /// Sets the steps of the whole run, -1 when that is unbounded: what unset lengths follow. Called before `attach`.
   virtual void set_estimated_total(int64_t steps) { estimated_total_ = steps; }
 
   /// The learning rates that the last step left, one a parameter group.
@@ -54,7 +54,7 @@ class Scheduler : public Configurable, public Stateful {
   void reset_to_base_lrs();
   void record_lrs();
 
-  /// `option`, or else the length of the run; throws levin::Error naming `option_name` when both are unknown.
+  /// Returns `option`, or else the length of the run; throws levin::Error naming `option_name` when both are unknown.
   int64_t resolved_length(const std::optional<int64_t>& option, const char* option_name) const;
   [[noreturn]] void fail(const std::string& message) const;
 
@@ -84,9 +84,9 @@ class StepwiseScheduler : public Scheduler {
   virtual double first_lr(size_t /*group*/, double current) const { return current; }
   /// The learning rate after `steps_taken()` steps, at least one; `current` is the group's present one.
   virtual double next_lr(size_t group, double current) const = 0;
-  /// After the count has changed, before the learning rates do.
+  /// Called after the count has changed, before the learning rates do.
   virtual void on_count_changed() {}
-  /// After the learning rates were set.
+  /// Called after the learning rates were set.
   virtual void on_lrs_set() {}
 
  private:

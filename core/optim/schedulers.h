@@ -12,16 +12,16 @@ struct SchedulerConfig;
 
 namespace levin::optim {
 
-/// The names that configurations may use, to which a program may add schedulers of its own before it trains. One for
-/// the process; adding to it is not thread-safe.
+/// Registry of the names that configurations may use, to which a program may add schedulers of its own before it
+/// trains. One for the process; adding to it is not thread-safe.
 Registry<Scheduler>& scheduler_registry();
 
 /// Adds the schedulers that come with Levin.
 void register_builtin_schedulers(Registry<Scheduler>& registry);
 
-/// The scheduler of a configuration, not yet attached; nullptr when it names none. `estimated_total`: how many steps it
-/// will take in the whole run, -1 when that is unbounded; it stands in for `t_max` and `total_steps` where the options
-/// leave them out. Throws ConfigError for an unknown name, unknown options, or a name and an object at once.
+/// Makes the scheduler of a configuration, not yet attached; nullptr when it names none. `estimated_total`: steps that
+/// it will take in the whole run, -1 when that is unbounded; it stands in for `t_max` and `total_steps` where the
+/// options leave them out. Throws ConfigError for an unknown name, unknown options, or a name and an object at once.
 std::shared_ptr<Scheduler> make_scheduler(const SchedulerConfig& config, int64_t estimated_total);
 
 }  // namespace levin::optim

@@ -7,7 +7,7 @@
 
 namespace levin::optim {
 
-/// Names and defaults are those of torch.optim.SGD.
+/// Options of SGD, with the names and defaults of torch.optim.SGD.
 struct SGDOptions {
   double lr = 1e-3;
   double momentum = 0;

@@ -20,7 +20,7 @@ class GroupRates {
   explicit GroupRates(std::vector<double> rates) : rates_(std::move(rates)) {}
 
   const std::vector<double>& values() const { return rates_; }
-  /// That of a group; groups beyond the last rate have the last one.
+  /// The rate of a group; groups beyond the last rate have the last one.
   double of_group(size_t group) const { return rates_[group < rates_.size() ? group : rates_.size() - 1]; }
 
  private:
@@ -28,13 +28,13 @@ class GroupRates {
 };
 
 struct SwaSchedulerOptions {
-  GroupRates swa_lrs = {};                 ///< where the learning rates end; required
-  int64_t annealing_epochs = 10;           ///< steps until they are there; 0 at once
+  GroupRates swa_lrs = {};                 ///< learning rates at the end; required
+  int64_t annealing_epochs = 10;           ///< steps until then; 0 at once
   std::string annealing_strategy = "cos";  ///< cos or linear
 };
 
-/// From the learning rates that it finds to constant ones, as torch.optim.swa_utils.SWALR: the schedule of stochastic
-/// weight averaging.
+/// Goes from the learning rates that it finds to constant ones, as torch.optim.swa_utils.SWALR: the schedule of
+/// stochastic weight averaging.
 class SwaScheduler final : public StepwiseScheduler {
  public:
   /// Throws ConfigError for an option out of range.

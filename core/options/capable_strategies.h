@@ -6,8 +6,8 @@
 
 namespace levin {
 
-/// The names of the registered strategies that can do something, made with their default options: "ddp, ddp_spawn",
-/// for messages.
+/// Lists, for messages, the registered strategies that can do something, made with their default options: "ddp,
+/// ddp_spawn".
 std::string capable_strategies(bool StrategyCapabilities::*capability);
 
 }  // namespace levin

@@ -11,7 +11,7 @@ namespace levin {
 /// ddp_sharded, amp_backend. Throws ConfigError where an old and a present spelling contradict each other.
 void translate_compatibility_options(Config& trainer);
 
-/// The strategy that is meant by a name or a mapping with a name; any other as it is.
+/// Returns the strategy that is meant by a name or a mapping with a name; any other as it is.
 ///
 /// - `ddp_sharded` is sharded with stage 2, `fsdp` with stage 3.
 /// - `sequential` and `rpc_sequential` are pipeline, with the defaults that they had (`checkpoint: except_last`,
@@ -21,7 +21,8 @@ void translate_compatibility_options(Config& trainer);
 /// Throws ConfigError where an old and a present spelling of an option are both given, or a value is not understood.
 Config present_strategy(const Config& strategy);
 
-/// The name of the precision that older configurations write as a number ("16") or as "bf16"; any other as it is.
+/// Returns the name of the precision that older configurations write as a number ("16") or as "bf16"; any other as it
+/// is.
 std::string present_precision(const std::string& name);
 
 }  // namespace levin

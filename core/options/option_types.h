@@ -10,8 +10,7 @@
 
 namespace levin {
 
-/// How many batches of a loader are used: an integer is a count, a number with a point a fraction (1 is one batch, 1.0
-/// all).
+/// Limit of the batches of a loader: an integer is a count, a number with a point a fraction (1 is one batch, 1.0 all).
 class BatchLimit {
  public:
   BatchLimit() : value_(1.0) {}
@@ -39,7 +38,7 @@ struct ConfigCodec<BatchLimit> {
   static Config dump(const BatchLimit& value);
 };
 
-/// When validation runs inside an epoch: after so many batches, a fraction of the epoch, or a time.
+/// Interval of validation inside an epoch: a number of batches, a fraction of the epoch, or a time.
 class CheckInterval {
  public:
   CheckInterval() : value_(1.0) {}
@@ -70,7 +69,7 @@ class FastDevRun {
   FastDevRun(bool on) : batches_(on ? 1 : 0) {}   // NOLINT(google-explicit-constructor)
   FastDevRun(int batches) : batches_(batches) {}  // NOLINT(google-explicit-constructor)
   explicit FastDevRun(int64_t batches) : batches_(batches) {}
-  /// 0 when off.
+  /// Batches of each stage; 0 when off.
   int64_t batches() const { return batches_; }
 
  private:
@@ -123,7 +122,7 @@ struct ConfigCodec<TimeLimit> {
   static Config dump(const TimeLimit& value);
 };
 
-/// "DD:HH:MM:SS" as seconds, or nothing.
+/// Parses "DD:HH:MM:SS"; nothing for any other text.
 std::optional<std::chrono::seconds> parse_duration(std::string_view text);
 std::string format_duration(std::chrono::seconds duration);
 

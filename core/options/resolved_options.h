@@ -11,8 +11,8 @@
 
 namespace levin {
 
-/// What has been worked out from TrainerOptions: no "auto", no conflict, nothing to ask twice. It stays as it is while
-/// a trainer lives, `config` apart.
+/// Options as worked out from TrainerOptions: no "auto", no conflict, nothing to ask twice. It stays as it is while a
+/// trainer lives, `config` apart.
 struct ResolvedOptions {
   TrainerOptions given;  ///< as users set them
   Config config;         ///< the same as a tree, or the program's whole configuration; see Trainer::set_config

@@ -11,9 +11,9 @@ class Trainer;
 struct DryRunOptions {
   /// Examples in a batch of one rank; only full batches are used then. Unset: the batches of the fit.
   std::optional<int64_t> batch_size = {};
-  /// One rank may run out of memory, and all step back together. For this the ranks do not communicate inside a step:
-  /// gradients, buffers and BatchNorm's statistics stay each rank's own. They agree after every forward and backward,
-  /// before anything that might communicate again, and after every optimizer step.
+  /// Whether one rank may run out of memory, and all step back together. The ranks then do not communicate inside a
+  /// step: gradients, buffers and BatchNorm's statistics stay each rank's own. They agree after every forward and
+  /// backward, before anything that might communicate again, and after every optimizer step.
   bool may_run_out_of_memory = false;
 };
 
@@ -32,7 +32,7 @@ class DryRun {
   DryRun(const DryRun&) = delete;
   DryRun& operator=(const DryRun&) = delete;
 
-  /// How a step went, the same on all ranks. The worst of the ranks' counts, which is the greatest.
+  /// Outcome of a step, the same on all ranks: the worst of theirs, which is the greatest value.
   enum class Result { kDone = 0, kNoData, kOutOfMemory, kInterrupted };
   /// Takes one optimizer step: a whole accumulation window, or its first two batches where memory is what matters.
   /// Where the data of an epoch end, the next one follows. After anything but kDone the dry run is over.

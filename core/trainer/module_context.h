@@ -14,7 +14,7 @@
 
 namespace levin {
 
-/// Gives a module what it sees of the rank that runs it, each thing by the part of the trainer that owns it.
+/// Gives a module its view of the rank that runs it, each thing by the part of the trainer that owns it.
 class ModuleContext final : public detail::ModuleRuntime {
  public:
   ModuleContext(Trainer& trainer, const ResolvedOptions& options, TrainerState& state, DataConnector& data,

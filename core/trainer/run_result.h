@@ -9,7 +9,7 @@
 
 namespace levin {
 
-/// What a call of the trainer gives back, also from ranks that are other processes.
+/// Result of a call of the trainer, also from ranks that are other processes.
 struct RunResult {
   std::vector<MetricMap> metrics;               ///< of validate and test, one map for each loader
   std::vector<std::vector<Batch>> predictions;  ///< one list for each loader

@@ -15,7 +15,7 @@ struct ThreadUse {
   double free = 1;      ///< of those, what other processes leave
 };
 
-/// One line that says what to set where the threads clearly have too few cores: more of them than there are, or than
+/// Says in one line what to set where the threads clearly have too few cores: more of them than there are, or than
 /// twice those that are free. Empty otherwise, and where a rank has one thread, which nobody waits for.
 std::string thread_advice(const ThreadUse& use);
 

@@ -18,7 +18,7 @@ class ThreadRank {
   ThreadRank(const TrainerComponents& first, const std::shared_ptr<Strategy>& strategy, const RunRequest& request);
   ~ThreadRank();
 
-  /// The whole call, on the calling thread.
+  /// Runs the whole call on the calling thread.
   void run(int64_t local_rank);
 
  private:

@@ -41,7 +41,8 @@ class Trainer {
                                 const std::string& ckpt = "");
   std::vector<std::string> tune(std::shared_ptr<Module> module, DataLoader train = {}, DataLoaders val = {},
                                 const std::string& ckpt = "");
-  /// One map of metrics for each loader. `ckpt` picks the weights; empty keeps those the module has.
+  /// Validate and test: return one map of metrics for each loader. `ckpt` picks the weights; empty keeps those of the
+  /// module.
   std::vector<MetricMap> validate(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
                                   const std::string& ckpt = "");
   std::vector<MetricMap> validate(std::shared_ptr<Module> module, DataLoaders loaders = {},
@@ -49,9 +50,9 @@ class Trainer {
   std::vector<MetricMap> test(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
                               const std::string& ckpt = "");
   std::vector<MetricMap> test(std::shared_ptr<Module> module, DataLoaders loaders = {}, const std::string& ckpt = "");
-  /// Predictions of every batch, one list for each loader, on the CPU. With several ranks those of all: a batch whose
-  /// parts differ between ranks in more than the number of rows (in width, or by a number of the whole batch) comes in
-  /// parts, in the order of the ranks.
+  /// Predicts; returns the predictions of every batch, one list for each loader, on the CPU. With several ranks those
+  /// of all: a batch whose parts differ between ranks in more than the number of rows (in width, or by a number of the
+  /// whole batch) comes in parts, in the order of the ranks.
   std::vector<std::vector<Batch>> predict(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
                                           const std::string& ckpt = "");
   std::vector<std::vector<Batch>> predict(std::shared_ptr<Module> module, DataLoaders loaders = {},
@@ -74,7 +75,7 @@ class Trainer {
   /// Whether this fit goes on from a checkpoint and has not begun a batch yet.
   bool resumed() const;
   RunningStage running_stage() const;
-  /// The last thing asked for: fit, validate, test or predict.
+  /// The last call: fit, validate, test or predict.
   Stage stage() const;
   TrainerStatus status() const;
   bool sanity_checking() const { return running_stage() == RunningStage::kSanityCheck; }
@@ -87,7 +88,7 @@ class Trainer {
 
   /// Everything logged so far, newest value of each name.
   const MetricMap& callback_metrics() const;
-  /// What was logged with prog_bar. `wait_for_device` false leaves out a newer value that is still being computed.
+  /// Values logged with prog_bar. `wait_for_device` false leaves out a newer value that is still being computed.
   MetricMap progress_bar_metrics(bool wait_for_device = true) const;
   /// Hands values to the loggers at the present step, beside those of the module.
   void log_metrics(const MetricMap& values);
@@ -124,15 +125,15 @@ class Trainer {
   const std::vector<std::shared_ptr<Callback>>& callbacks() const;
   const std::vector<std::shared_ptr<Logger>>& loggers() const;
   const std::vector<OptimizerHandle*>& optimizers() const;
-  /// Names of what the optimizers step: parameters of the module, or this rank's parts of them.
+  /// Names of the tensors that the optimizers step: parameters of the module, or this rank's parts of them.
   const optim::ParameterNames& parameter_names() const;
-  /// During a call that is profiled, else nullptr; see ProfilerSpan.
+  /// The profiler of the call under way; nullptr where it has none. See ProfilerSpan.
   Profiler* profiler() const;
   /// Learning rates by name, one for each optimizer and parameter group: "lr-AdamW", "lr-AdamW/pg1", "lr-AdamW-1".
   std::vector<std::pair<std::string, double>> learning_rates() const;
   const TrainerOptions& options() const;
-  /// The resolved configuration, embedded in every checkpoint, handed to the loggers and written to config.yaml in the
-  /// run's folder.
+  /// Sets the resolved configuration, which is embedded in every checkpoint, handed to the loggers and written to
+  /// config.yaml in the run's folder.
   void set_config(const Config& config);
   /// The first callback that saves checkpoints, or nullptr.
   Checkpointer* checkpoint_callback() const;
@@ -149,23 +150,23 @@ class Trainer {
 
   // ---- Memory.
 
-  /// What the module of this rank holds, by unit, and what its device has allocated: several lines for people. Every
-  /// error that says that memory does not suffice has it.
+  /// Says what the module of this rank holds, by unit, and what its device has allocated, in several lines for people.
+  /// Every error that says that memory does not suffice has it.
   std::string memory_summary() const;
 
   // ---- Control.
 
-  /// Training ends after the present batch (no sooner than min_epochs and min_steps allow).
+  /// Ends training after the present batch (no sooner than min_epochs and min_steps allow).
   void request_stop(const std::string& reason);
   bool stop_requested() const;
-  /// A signal asked the program to end.
+  /// Whether a signal asked the program to end.
   bool interrupted() const;
-  /// The signal that did, or 0.
+  /// Number of that signal, or 0.
   int interrupt_signal() const;
-  /// Batches an optimizer step, by epoch, for the rest of this fit. Learning rate schedules that span the run see it
-  /// when it is set in a `setup` hook.
+  /// Sets the batches in an optimizer step, by epoch, for the rest of this fit. Learning rate schedules that span the
+  /// run see it when it is set in a `setup` hook.
   void set_accumulate_grad_batches(optim::AccumulationSchedule schedule);
-  /// Those of the present epoch.
+  /// Batches in an optimizer step of the present epoch.
   int64_t accumulate_grad_batches() const;
   /// Trains with so many examples in a batch of one rank from here on, and counts batches and schedules again. Before
   /// the first epoch of a fit, on every rank. Throws ConfigError, and nothing has changed, where other options do not
@@ -173,14 +174,13 @@ class Trainer {
   void set_train_batch_size(int64_t batch_size);
   /// The learning rate that configure_optimizers gives the first group of the first optimizer; there must be one.
   double learning_rate() const;
-  /// Gives that group another one, and all others theirs in the proportions of configure_optimizers. Schedulers do not
-  /// notice.
+  /// Sets that group's learning rate, and scales those of all others by the same factor. Schedulers do not notice.
   void set_learning_rate(double rate);
   /// Starts schedulers anew from this learning rate, as though configure_optimizers had given it.
   void restart_schedules(double rate);
-  /// The scheduler takes the place of all there are, from the present learning rates on. It is the module's hook
-  /// lr_scheduler_step that steps it. For automatic optimization; a callback that resumes calls it in on_fit_start,
-  /// before the scheduler's state is restored. Throws levin::Error where there is not one optimizer.
+  /// Replaces all schedulers by this one, from the present learning rates on; the module's hook lr_scheduler_step steps
+  /// it. For automatic optimization; a callback that resumes calls it in on_fit_start, before the scheduler's state is
+  /// restored. Throws levin::Error where there is not one optimizer.
   void replace_schedulers(std::shared_ptr<optim::Scheduler> scheduler, Interval interval);
   /// Runs training_step once more on every batch of this rank's training data, without gradients, for what a forward
   /// pass leaves in the module (running statistics). Nothing is logged, no hooks are called but those of the transfer,
@@ -195,10 +195,10 @@ class Trainer {
   std::unique_ptr<TrainerComponents> components_;
 };
 
-/// The module of a checkpoint: made from its saved options, then its weights are loaded.
+/// Makes the module of a checkpoint from its saved options, then loads its weights.
 template <class M>
 std::shared_ptr<M> load_from_checkpoint(const std::string& path);
-/// For modules whose options were not recorded.
+/// Makes a module whose options were not recorded from these, then loads its weights.
 template <class M>
 std::shared_ptr<M> load_from_checkpoint(const std::string& path, const OptionsOf<M>& options);
 

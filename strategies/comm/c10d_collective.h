@@ -26,7 +26,7 @@ class C10dCollective : public Collective {
                  ProcessGroupFactory make_group = make_process_group);
   ~C10dCollective() override;
 
-  /// For c10d's Reducer.
+  /// The process group, for c10d's Reducer.
   const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const { return group_; }
 
   int64_t rank() const override { return options_.rank; }

@@ -2,9 +2,9 @@
 
 namespace levin {
 
-/// For as long as one lives, c10d does not write to standard error what it is about to throw anyway, which it would
-/// with stack traces. The level is one for the process: short calls only. Where the user has set TORCH_CPP_LOG_LEVEL,
-/// all stays as it is.
+/// Keeps c10d, while one lives, from writing to standard error what it is about to throw anyway, which it would do with
+/// stack traces. The level is one for the process: short calls only. Where the user has set TORCH_CPP_LOG_LEVEL, all
+/// stays as it is.
 class QuietC10d {
  public:
   enum class Hides { kWarnings, kErrors };

@@ -19,7 +19,7 @@ namespace levin {
 c10::intrusive_ptr<c10d::Work> start_reduce_scatter(c10d::Backend& backend, at::Tensor output, const at::Tensor& input,
                                                     const c10d::ReduceOp& op, int tag);
 
-/// `input` goes to the rank's part of the flat `output` on every rank. Gloo's own takes half as long again.
+/// Copies `input` to the rank's part of the flat `output` on every rank. Gloo's own takes half as long again.
 c10::intrusive_ptr<c10d::Work> start_all_gather(c10d::Backend& backend, const at::Tensor& output,
                                                 const at::Tensor& input, int tag);
 

@@ -11,8 +11,8 @@ class Store;
 
 namespace levin {
 
-/// Gloo for CPU and CUDA tensors. It listens on the interface that GLOO_SOCKET_IFNAME names (several: "eth0,eth1"),
-/// else on the loopback where all ranks are on one host, else on the one that leads to the rendezvous.
+/// Makes Gloo's backend for CPU and CUDA tensors. It listens on the interface that GLOO_SOCKET_IFNAME names (several:
+/// "eth0,eth1"), else on the loopback where all ranks are on one host, else on the one that leads to the rendezvous.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     const ProcessGroupOptions& options);
 

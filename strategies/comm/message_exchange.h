@@ -31,12 +31,12 @@ class MessageExchange {
   using Done = std::function<void(std::exception_ptr error)>;
 
   MessageExchange(std::shared_ptr<SharedMemoryTeam> team, int64_t rank);
-  /// What has not been sent or received by now fails.
+  /// Fails what has not been sent or received by now.
   ~MessageExchange();
   MessageExchange(const MessageExchange&) = delete;
   MessageExchange& operator=(const MessageExchange&) = delete;
 
-  /// `tensor` is contiguous and stays as it is until `done`.
+  /// Sends `tensor`, which is contiguous and stays as it is until `done`.
   void send(at::Tensor tensor, int64_t to, int64_t tag, std::chrono::milliseconds timeout, Done done);
   void receive(at::Tensor tensor, int64_t from, int64_t tag, std::chrono::milliseconds timeout, Done done);
   /// Moves what can be moved now, in this thread: for who waits and would rather not be woken by the helper.

@@ -11,7 +11,7 @@ class Store;
 
 namespace levin {
 
-/// NCCL for CUDA tensors. Throws ConfigError where this LibTorch, or this machine, has no CUDA.
+/// Makes NCCL's backend for CUDA tensors. Throws ConfigError where this LibTorch, or this machine, has no CUDA.
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     const ProcessGroupOptions& options);
 

@@ -10,9 +10,10 @@
 
 namespace levin {
 
-/// Where ranks, threads or processes, wait for one another. Its state lies in memory that all of them map; this object
-/// is one rank's (or one process's) view of it. A wait ends when all ranks have arrived, or throws CommunicationError:
-/// after abort(), after its time-out (which aborts the barrier for everybody), or when a missing rank is gone for good.
+/// Barrier at which ranks, threads or processes, wait for one another. Its state lies in memory that all of them map;
+/// this object is one rank's (or one process's) view of it. A wait ends when all ranks have arrived, or throws
+/// CommunicationError: after abort(), after its time-out (which aborts the barrier for everybody), or when a missing
+/// rank is gone for good.
 class SharedBarrier {
  public:
   /// All zero is a fresh barrier.
@@ -30,9 +31,9 @@ class SharedBarrier {
     alignas(64) std::atomic<uint32_t> round;
   };
 
-  /// How a rank waits at one place of its program: it spins, because the others mostly come soon, and waking from sleep
-  /// takes long. Where they did not come in time again and again (other threads want the processors, or the ranks'
-  /// shares of work differ) it sleeps at once, and only now and then tries whether spinning pays again.
+  /// State of a rank's waiting at one place of its program: it spins, because the others mostly come soon, and waking
+  /// from sleep takes long. Where they did not come in time again and again (other threads want the processors, or the
+  /// ranks' shares of work differ) it sleeps at once, and only now and then tries whether spinning pays again.
   struct Spinning {
     std::chrono::nanoseconds longest{0};  ///< worth spinning for
     uint32_t vain = 0;                    ///< times in a row that spinning was in vain
@@ -42,7 +43,7 @@ class SharedBarrier {
   /// The longest time-out; nobody waits so long.
   static constexpr std::chrono::hours kForever{24 * 365};
 
-  /// How long to sleep before looking whether a rank that is missing is still there.
+  /// Time to sleep before looking whether a rank that is missing is still there.
   static constexpr std::chrono::milliseconds kLookAround{100};
 
   /// `arrivals` has one element a rank.

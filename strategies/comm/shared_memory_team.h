@@ -40,30 +40,30 @@ class SharedMemoryTeam {
     int64_t count = 0;
     at::ScalarType type = at::kByte;
   };
-  /// Who calls, and how long the call waits for other ranks.
+  /// The rank that calls, and the time that the call waits for other ranks.
   struct Caller {
     int64_t rank = 0;
     std::chrono::milliseconds timeout{std::chrono::minutes(30)};
   };
 
   void barrier(const Caller& caller);
-  /// In place.
+  /// Reduces in place, on every rank.
   void all_reduce(const Caller& caller, const Elements& data, ReduceOp op);
-  /// In place on `root`; what the other ranks hold stays as it is.
+  /// Reduces in place on `root`; what the other ranks hold stays as it is.
   void reduce(const Caller& caller, const Elements& data, ReduceOp op, int64_t root);
-  /// `input` holds as many times the elements of `output` as there are ranks; each rank gets its part of the reduction.
+  /// Reduces `input`, which holds as many times the elements of `output` as there are ranks; each rank gets its part.
   void reduce_scatter(const Caller& caller, const Elements& output, const void* input, ReduceOp op);
-  /// In place, from `root` to all.
+  /// Copies in place, from `root` to all.
   void broadcast(const Caller& caller, const Elements& data, int64_t root);
-  /// `outputs` has one address a rank, each with room for `input`.
+  /// Copies `input` of each rank to all. `outputs` has one address a rank, each with room for `input`.
   void all_gather(const Caller& caller, std::span<void* const> outputs, const Elements& input);
-  /// As all_gather, on `root` alone; elsewhere `outputs` is empty.
+  /// Copies as all_gather, to `root` alone; elsewhere `outputs` is empty.
   void gather(const Caller& caller, std::span<void* const> outputs, const Elements& input, int64_t root);
-  /// `input`, on `root` alone, holds as many times the elements of `output` as there are ranks; each gets its part.
+  /// Divides `input`, which `root` alone gives: as many times the elements of `output` as there are ranks.
   void scatter(const Caller& caller, const Elements& output, const void* input, int64_t root);
 
-  /// A team of some of these ranks, numbered in the order given; every rank of this team calls it with the same list.
-  /// nullptr on ranks that are not in it.
+  /// Makes a team of some of these ranks, numbered in the order given; every rank of this team calls it with the same
+  /// list. nullptr on ranks that are not in it.
   virtual std::shared_ptr<SharedMemoryTeam> subteam(const Caller& caller, std::span<const int64_t> ranks) = 0;
 
   /// Ends all calls under way, of all ranks, with this reason; may be called from any thread. Later calls throw it too.
@@ -72,7 +72,7 @@ class SharedMemoryTeam {
   void throw_if_aborted() const { barrier_.throw_if_aborted(); }
   bool is_aborted() const { return barrier_.is_aborted(); }
 
-  /// For what else ranks exchange through the same memory.
+  /// The shared memory, for what else ranks exchange through it.
   TeamMemory& memory() { return *memory_; }
 
  protected:
@@ -141,7 +141,7 @@ class SharedMemoryTeam {
   /// The slot of a rank for the call that `caller` is in.
   Slot& slot(const Caller& caller, int64_t rank);
 
-  /// Where in the list the rank is, -1 if it is not there. Throws if the list is wrong.
+  /// Index of the rank in the list, -1 if it is not there. Throws if the list is wrong.
   int64_t position_in(std::span<const int64_t> ranks, int64_t rank) const;
 
   /// All ranks have joined the memory: how long to spin for them is known.

@@ -26,13 +26,13 @@ struct SharedDoorbell {
   void ring();
 };
 
-/// The memory that the ranks of a team share, and what lies where in it. Pages that nobody writes cost nothing.
+/// Memory that the ranks of a team share, and its layout. Pages that nobody writes cost nothing.
 class TeamMemory {
  public:
-  /// For ranks that are threads of this process. There is no staging area: they read each other's tensors.
+  /// Makes memory for ranks that are threads of this process, without a staging area: they read each other's tensors.
   static std::unique_ptr<TeamMemory> for_threads(int64_t ranks);
-  /// For ranks that are processes. The memory has no name in any file system, so that nothing is left behind however
-  /// the processes end; the others open it by address() while this object exists.
+  /// Makes memory for ranks that are processes. It has no name in any file system, so that nothing is left behind
+  /// however the processes end; the others open it by address() while this object exists.
   static std::unique_ptr<TeamMemory> for_processes(int64_t ranks);
   static std::unique_ptr<TeamMemory> open(const std::string& address, int64_t ranks);
   ~TeamMemory();
@@ -46,8 +46,8 @@ class TeamMemory {
   void join(int64_t rank);
   /// Whether a rank that had joined has ended or left since.
   bool is_gone(int64_t rank) const;
-  /// How long a rank should spin for others: not at all when there are more ranks than processors to run them. Known
-  /// once all have joined.
+  /// Time that a rank should spin for others: none when there are more ranks than processors to run them. Known once
+  /// all have joined.
   std::chrono::nanoseconds spin_time() const;
 
   /// Elements, one a rank, of what every rank says about a call; two generations, used in turn.
@@ -62,7 +62,7 @@ class TeamMemory {
   SharedChannel& channel(int64_t from, int64_t to) const;
   std::span<std::byte> channel_bytes(int64_t from, int64_t to) const;
 
-  /// Where `from` leaves what `to` shall reduce, and where a rank leaves results for all; `turn` is 0 or 1.
+  /// Place where `from` leaves what `to` shall reduce, and where a rank leaves results for all; `turn` is 0 or 1.
   std::byte* contribution(int64_t turn, int64_t from, int64_t to) const;
   std::byte* result(int64_t turn, int64_t rank) const;
   /// Bytes of one contribution or result.

@@ -6,21 +6,21 @@ namespace levin {
 
 class Collective;
 
-/// What a module keeps of the statistics of its batches; the tensors are undefined where it does not.
+/// Running statistics of a module; undefined where it keeps none.
 struct RunningStatistics {
   at::Tensor mean;
   at::Tensor variance;
   double momentum = 0;
 };
 
-/// Each channel over the batches of all ranks.
+/// Statistics of each channel over the batches of all ranks.
 struct BatchStatistics {
   at::Tensor mean;
   at::Tensor spread;  ///< on the CPU the biased variance, on CUDA 1 / sqrt(variance + eps)
-  at::Tensor counts;  ///< of each rank, the elements of a channel
+  at::Tensor counts;  ///< elements of a channel, of each rank
 };
 
-/// Undefined where nobody needs them.
+/// Gradients of BatchNorm's arguments; undefined where nobody needs them.
 struct BatchNormGradients {
   at::Tensor input;
   at::Tensor weight;  ///< of this rank's batch alone; gradients of parameters are reduced elsewhere
@@ -43,13 +43,13 @@ class BatchNormOverRanks {
                                       const BatchStatistics& statistics, double eps, bool input_needs_gradient,
                                       Collective& ranks) const = 0;
 
-  /// The one for tensors on the CPU, or on CUDA.
+  /// The implementation for tensors on the CPU, or on CUDA.
   static const BatchNormOverRanks& of(const at::Tensor& tensor);
 };
 
 /// The type of statistics: half precision is computed in single precision, as LibTorch's own kernels do.
 at::ScalarType arithmetic_type(const at::Tensor& input);
-/// Stays undefined where it is.
+/// Converts a tensor; an undefined one stays so.
 at::Tensor as_type(const at::Tensor& tensor, at::ScalarType type);
 
 const BatchNormOverRanks& cpu_batch_norm_over_ranks();

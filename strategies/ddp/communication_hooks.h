@@ -14,7 +14,7 @@ class Reducer;
 
 namespace levin {
 
-/// How gradients travel: "none", "fp16" or "bf16".
+/// Names of the compressions of gradients: "none", "fp16" and "bf16".
 const std::vector<std::string>& gradient_compressions();
 
 /// Lets a reducer send gradients in half the bytes. With bfloat16 the range of float is kept, with half precision more

@@ -15,7 +15,7 @@ namespace levin {
 
 class GradientReducer;
 
-/// What sizes in MiB are multiplied by.
+/// Bytes in a MiB, the unit of bucket sizes.
 inline constexpr double kBytesPerMib = 1 << 20;
 
 struct DdpOptions {
@@ -58,9 +58,9 @@ class Ddp : public RankedStrategy {
   void restart_steps(bool alone) override;
 
  protected:
-  /// The forward part of a step.
+  /// Runs the forward part of a step.
   virtual StepOutput forward(const Batch& batch, StepPhases& phases) { return phases.forward(batch); }
-  /// A way of one's own to combine gradients; nullptr for that of the options.
+  /// Makes a way of one's own to combine gradients; nullptr for that of the options.
   virtual std::unique_ptr<c10d::CommHookInterface> communication_hook(
       const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 

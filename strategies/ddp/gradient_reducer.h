@@ -37,7 +37,7 @@ class GradientReducer {
  public:
   using Parameters = std::vector<std::pair<std::string, at::Tensor>>;
 
-  /// Of the parameters that require gradients now; every rank makes it at the same time, of the same model.
+  /// Takes the parameters that require gradients now; every rank makes it at the same time, of the same model.
   GradientReducer(const Parameters& parameters, c10::intrusive_ptr<c10d::ProcessGroup> group,
                   GradientReducerOptions options);
   ~GradientReducer();
@@ -45,16 +45,16 @@ class GradientReducer {
   /// Whether the parameters that require gradients are still those it was made for.
   bool fits(const Parameters& parameters) const;
 
-  /// Before the forward pass of a step after which gradients are combined.
+  /// Called before the forward pass of a step after which gradients are combined.
   void before_forward();
-  /// Before its backward pass, which must start from the tensor that this returns: the loss, where need be with what
-  /// the ranks tell each other attached. Without `sync` gradients are only added up.
+  /// Called before its backward pass, which must start from the tensor that this returns: the loss, where need be with
+  /// what the ranks tell each other attached. Without `sync` gradients are only added up.
   at::Tensor before_backward(const at::Tensor& loss, bool sync, const AccumulationWindow& window);
   /// Returns what the ranks told each other in the window just reduced.
   Strategy::UnevenInputs uneven_inputs() const;
-  /// A loss of zero that reaches every parameter, for a rank that has none.
+  /// Makes a loss of zero that reaches every parameter, for a rank that has none.
   at::Tensor zero_loss() const;
-  /// After a backward that may have left out parameters: this rank adds nothing to their means. Only with
+  /// Called after a backward that may have left out parameters: this rank adds nothing to their means. Only with
   /// `completes_backward`.
   void complete_backward();
 

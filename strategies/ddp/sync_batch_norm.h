@@ -8,8 +8,8 @@ namespace levin {
 
 class Collective;
 
-/// While one lives, BatchNorm in training mode that this thread runs takes its statistics over the batches of all
-/// ranks, as if one process had the whole batch: unmodified torch::nn::BatchNorm1d to 3d, and the function behind them.
+/// Scope in which BatchNorm in training mode that this thread runs takes its statistics over the batches of all ranks,
+/// as if one process had the whole batch: unmodified torch::nn::BatchNorm1d to 3d, and the function behind them.
 /// InstanceNorm keeps to itself.
 ///
 /// To be held around the forward pass of training; backward finds the ranks by itself, on any thread, later too. Every

@@ -9,9 +9,9 @@ namespace levin {
 
 class EnvironmentVariables;
 
-/// The launcher that has started this process as one of the ranks of a job, and the process's place in it; nullptr
-/// where there is none. Launchers are looked for in this order. One that may start another comes after that other:
-/// when srun starts torchrun, the variables of SLURM are there too.
+/// Finds the launcher that has started this process as one of the ranks of a job, and the process's place in it;
+/// nullptr where there is none. Launchers are looked for in this order. One that may start another comes after that
+/// other: when srun starts torchrun, the variables of SLURM are there too.
 ///
 ///   Levin            LEVIN_RANK: this program started itself again
 ///   torchrun         TORCHELASTIC_RUN_ID, or RANK with LOCAL_RANK as the predecessor of torchrun sets them
@@ -24,7 +24,7 @@ class EnvironmentVariables;
 /// Throws levin::Error naming the variable that is missing or wrong.
 std::unique_ptr<ClusterEnvironment> detect_environment(const EnvironmentVariables& variables);
 
-/// From the variables of this process.
+/// Looks in the variables of this process.
 std::unique_ptr<ClusterEnvironment> detect_environment();
 
 /// Throws ConfigError, with both numbers, unless `num_nodes` hosts with `devices` ranks each are what was started.

@@ -7,17 +7,17 @@
 
 namespace levin {
 
-/// Where the variables that a launcher sets are looked up.
+/// Source of the variables that a launcher sets.
 class EnvironmentVariables {
  public:
   virtual ~EnvironmentVariables() = default;
-  /// Nothing for a variable that is not set or is empty.
+  /// Value of a variable; nothing for one that is not set or is empty.
   virtual std::optional<std::string> find(const std::string& name) const = 0;
 
   bool has(const std::string& name) const { return find(name).has_value(); }
 };
 
-/// Those of this process.
+/// Variables of this process.
 class ProcessVariables : public EnvironmentVariables {
  public:
   std::optional<std::string> find(const std::string& name) const override;
@@ -29,17 +29,17 @@ class LauncherVariables {
   LauncherVariables(const EnvironmentVariables& variables, std::string launcher);
 
   bool has(const std::string& name) const { return variables_.has(name); }
-  /// `hint` says what to do when the variable is missing.
+  /// Text of a variable. `hint` says what to do when it is missing.
   std::string text(const std::string& name, const std::string& hint = "") const;
   std::string text_or(const std::string& name, const std::string& otherwise) const;
 
   int64_t number(const std::string& name, int64_t lowest, int64_t highest = std::numeric_limits<int64_t>::max()) const;
   int64_t number_or(const std::string& name, int64_t otherwise, int64_t lowest = 0) const;
-  /// At least 1.
+  /// A number that is at least 1.
   int64_t size(const std::string& name) const { return number(name, 1); }
   /// A number of ranks that is at most the `whole`, which the variable `whole_name` gave.
   int64_t part_size(const std::string& name, const std::string& whole_name, int64_t whole) const;
-  /// From 0 to `size` - 1; `size_name` is the variable that gave the size.
+  /// A rank from 0 to `size` - 1; `size_name` is the variable that gave the size.
   int64_t rank(const std::string& name, const std::string& size_name, int64_t size) const;
   int64_t port(const std::string& name) const { return number(name, 1, 65535); }
 

@@ -7,7 +7,7 @@
 
 namespace levin {
 
-/// A launcher has started all ranks, this process among them.
+/// Environment of a process that a launcher has started, as it has all ranks.
 class LaunchedEnvironment : public ClusterEnvironment {
  public:
   LaunchedEnvironment(std::string launcher, ClusterPlace place)

@@ -7,7 +7,8 @@
 
 namespace levin {
 
-/// No launcher outside Levin: this process is the only rank, or ranks of this host that Levin itself starts.
+/// Environment without a launcher outside Levin: this process is the only rank, or ranks of this host that Levin itself
+/// starts.
 class LocalEnvironment : public ClusterEnvironment {
  public:
   LocalEnvironment() = default;

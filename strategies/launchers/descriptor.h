@@ -24,7 +24,7 @@ class Descriptor {
     return *this;
   }
 
-  /// -1 when there is none.
+  /// The descriptor's number; -1 when there is none.
   int number() const { return number_; }
   bool is_open() const { return number_ >= 0; }
   /// Lets go without closing.
@@ -37,13 +37,13 @@ class Descriptor {
   int number_ = -1;
 };
 
-/// What is written into one end is read from the other.
+/// A pipe: what is written into one end is read from the other.
 struct Pipe {
   Descriptor read_end;
   Descriptor write_end;
 };
 
-/// A pipe that programs started by this process do not inherit.
+/// Makes a pipe that programs started by this process do not inherit.
 inline Pipe make_pipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)

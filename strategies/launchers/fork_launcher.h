@@ -16,7 +16,7 @@ bool cuda_has_started();
 struct ForkLauncherOptions {
   int64_t num_ranks = 1;
   int64_t first_rank = 0;  ///< rank, in the whole job, of local rank 0; for messages
-  /// How long a rank may take to end after another has failed, before it is killed.
+  /// Time that a rank may take to end after another has failed, before it is killed.
   std::chrono::milliseconds grace{5000};
   /// Called in this process once all ranks are forked. A thread that is started before may hold a lock at that moment,
   /// which the ranks would then wait for for ever.
@@ -31,7 +31,7 @@ struct ForkLauncherOptions {
   std::function<bool()> cuda_has_started = levin::cuda_has_started;
 };
 
-/// Local ranks are forked processes; this process waits for them. A single rank runs in this process.
+/// Starts local ranks as forked processes; this process waits for them. A single rank runs in this process.
 ///
 /// A rank begins with everything that this process holds, and runs on a fresh thread: thread pools that were started
 /// before the fork are rebuilt there. What it changes in memory ends with it, except for what local rank 0 saves with

@@ -17,13 +17,13 @@ class Lifeline {
 
   /// Environment variable that tells a started program of the lifeline; see watch_lifeline().
   static constexpr const char* kVariable = "LEVIN_LIFELINE";
-  /// Its value. The program must inherit read_end() under the same number.
+  /// Value of that variable. The program must inherit read_end() under the same number.
   std::string variable_value() const;
   int read_end() const { return pipe_.read_end.number(); }
-  /// To be called once all children run.
+  /// Closes the read end; to be called once all children run.
   void close_read_end() { pipe_.read_end.close(); }
 
-  /// To be called in a forked child, once: it now depends on the parent's end. `last_act` runs before it is ended.
+  /// Makes a forked child depend on the parent's end; to be called in it once. `last_act` runs before it is ended.
   void watch_in_child(std::function<void()> last_act);
 
  private:

@@ -27,7 +27,7 @@ class LocalRanks {
   static LocalRanks& instance();
 
   struct End {
-    int64_t rank;  ///< in the whole job
+    int64_t rank;  ///< number of the rank in the whole job
     ProcessEnd how;
   };
   using OnEnd = std::function<void(int64_t rank, const ProcessEnd& how)>;
@@ -42,8 +42,8 @@ class LocalRanks {
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
 
-    /// The call failed on this rank, so the others are not worth waiting for long. Gives the rank whose violent end is
-    /// the reason, if there is one: waits up to `patience` for it to be noticed.
+    /// Notes that the call failed on this rank, so that the others are not waited for long. Returns the rank whose
+    /// violent end is the reason, if there is one: waits up to `patience` for it to be noticed.
     std::optional<End> fail(std::chrono::milliseconds patience);
 
    private:
@@ -55,7 +55,7 @@ class LocalRanks {
   /// that the same number is wanted. Throws levin::Error.
   void start(const ClusterPlace& first);
 
-  /// How long this program waits for the ranks at its own end, after success and after a failed call.
+  /// Sets the time that this program waits for the ranks at its own end, after success and after a failed call.
   void set_patience(std::chrono::milliseconds after_success, std::chrono::milliseconds after_failure);
 
  private:

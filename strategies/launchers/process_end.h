@@ -7,15 +7,15 @@
 
 namespace levin {
 
-/// How a child process ended.
+/// The end of a child process.
 class ProcessEnd {
  public:
-  /// Of a child whose status nobody can tell any more: the program ignores SIGCHLD, or code of the user waited for it.
+  /// Unknown end of a child: the program ignores SIGCHLD, or code of the user waited for it.
   ProcessEnd() = default;
 
-  /// Takes a child that has ended away from the system's table; nothing while it runs.
+  /// Takes a child that has ended out of the system's table; nothing while it runs.
   static std::optional<ProcessEnd> poll(pid_t process);
-  /// The same, but waits for the end.
+  /// Waits for the end of a child and takes it out of the table.
   static ProcessEnd wait(pid_t process);
   /// Waits for the end and leaves the child in the table, so that its number is not given to another process.
   static void wait_without_taking(pid_t process);
@@ -26,9 +26,10 @@ class ProcessEnd {
   int signal() const;
   /// Whether something went wrong: a signal, or an exit status other than 0. False where nobody can tell.
   bool failed() const;
-  /// For messages, after the name of the process: "was ended by signal 9 (Killed)", "ended with status 3".
+  /// Describes the end for messages, after the name of the process: "was ended by signal 9 (Killed)", "ended with
+  /// status 3".
   std::string describe() const;
-  /// "; hint: ..." or nothing, for the end of such a message.
+  /// Returns "; hint: ..." or nothing, for the end of such a message.
   std::string hint() const;
 
  private:

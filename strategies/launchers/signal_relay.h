@@ -8,8 +8,8 @@
 
 namespace levin {
 
-/// While it exists, SIGINT and SIGTERM that reach this process are noted, so that they can be passed on to children,
-/// and then handled as before.
+/// Notes, while it exists, SIGINT and SIGTERM that reach this process, so that they can be passed on to children; they
+/// are then handled as before.
 ///
 /// A signal often reaches the children by itself as well: Ctrl-C goes to the whole foreground group, scancel to every
 /// process of a job step. In a child such a pair counts as one signal, so that a wish for a clean end is not taken for
@@ -26,7 +26,8 @@ class SignalRelay {
   /// Calls `pass_on` for every signal that came since the last call.
   void poll(const std::function<void(int signal)>& pass_on);
 
-  /// To be called in a forked child, with these signals blocked and before the parent has called poll().
+  /// Makes the handling that of a child; called in a forked one, with these signals blocked and before the parent has
+  /// called poll().
   void enter_child(pid_t parent) const;
 
  private:

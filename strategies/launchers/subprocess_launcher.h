@@ -10,14 +10,14 @@
 namespace levin {
 
 struct SubprocessLauncherOptions {
-  /// Of this process, which is local rank 0; those of the other local ranks follow from it.
+  /// Place of this process, which is local rank 0; those of the other local ranks follow from it.
   ClusterPlace place = {};
   /// Called on another thread for each local rank that ends during a call, so that this one does not wait for it.
   std::function<void(int64_t rank, const ProcessEnd& how)> on_end = {};
 };
 
-/// Local ranks are processes: this one, and further runs of this same program, which the first call starts and which
-/// live until the program ends (see LocalRanks). They find their place in LEVIN_RANK, LEVIN_WORLD_SIZE,
+/// Starts local ranks as processes: this one, and further runs of this same program, which the first call starts and
+/// which live until the program ends (see LocalRanks). They find their place in LEVIN_RANK, LEVIN_WORLD_SIZE,
 /// LEVIN_LOCAL_RANK, LEVIN_LOCAL_WORLD_SIZE, LEVIN_NODE_RANK, LEVIN_MAIN_ADDRESS, LEVIN_MAIN_PORT and LEVIN_RUN_ID,
 /// call watch_lifeline(), and run their part with InProcessLauncher.
 class SubprocessLauncher : public Launcher {

@@ -17,8 +17,8 @@ struct ThreadLauncherOptions {
   std::function<bool(const std::exception_ptr& error)> is_consequence = {};
 };
 
-/// Local ranks are threads of this process; rank 0 is the calling thread, whichever that is. Each rank gets an equal
-/// part of the cores.
+/// Starts local ranks as threads of this process; rank 0 is the calling thread, whichever that is. Each rank gets an
+/// equal part of the cores.
 class ThreadLauncher : public Launcher {
  public:
   explicit ThreadLauncher(ThreadLauncherOptions options);

@@ -10,8 +10,8 @@
 
 namespace levin {
 
-/// The elements of a sequential, with the parameters and bytes that are known of them without running them: parameters,
-/// their gradients and two tensors of that size as Adam's state.
+/// Lists the elements of a sequential, with the parameters and bytes that are known of them without running them:
+/// parameters, their gradients and two tensors of that size as Adam's state.
 std::vector<ChainUnit> describe_chain(SequentialImpl& sequential);
 
 /// Runs training_step up to its call of the sequential, and then each element forward and backward by itself, the best

@@ -11,7 +11,8 @@ namespace levin {
 /// Gradients of weights that backward has put off: what each needs is kept until it is computed.
 class DeferredWeightGradients {
  public:
-  /// The gradient of `weight`, [out, in], is gradient^T input, summed over all leading dimensions of both.
+  /// Keeps what the gradient of `weight`, [out, in], needs: gradient^T input, summed over all leading dimensions of
+  /// both.
   void add(at::Tensor weight, at::Tensor input, at::Tensor gradient);
   /// Computes them and adds them to the weights' gradients.
   void run();
@@ -26,7 +27,7 @@ class DeferredWeightGradients {
   std::vector<Product> products_;
 };
 
-/// While it lives, backward of the linear layers that this thread runs forward (torch::nn::Linear and at::linear, of a
+/// Scope in which backward of the linear layers that this thread runs forward (torch::nn::Linear and at::linear, of a
 /// weight that is a parameter) computes the gradients of their inputs and biases only, and leaves those of the weights
 /// to `deferred`: the weight half of the backward that the zero-bubble schedules move (Qi et al. 2023,
 /// arXiv:2401.10241). nullptr: as ever. Gradients of gradients do not pass through such layers. The first scope

@@ -16,7 +16,7 @@ class Module;
 
 namespace levin {
 
-/// Of each channel of a batch.
+/// Moments of each channel of a batch.
 struct ChannelMoments {
   at::Tensor mean;
   at::Tensor variance;  ///< unbiased
@@ -79,7 +79,7 @@ class MicroBatchStatistics {
   std::unordered_map<const c10::TensorImpl*, Layer> layers_;  ///< by running mean
 };
 
-/// To be held around the forward of one micro-batch: layers that this thread runs in training mode compute what they
+/// Scope around the forward of one micro-batch: layers that this thread runs in training mode compute what they
 /// would outside, to the bit, and hand their statistics to the step's MicroBatchStatistics. Layers without running
 /// statistics, in eval mode and on other threads are left alone. Backward belongs outside; forwards that activation
 /// checkpointing runs again there do not count again.

@@ -11,7 +11,7 @@
 
 namespace levin {
 
-/// Buffers of a module go back to what they were when it was made; those without memory stay.
+/// Puts the buffers of a module back to what they were when it was made; those without memory stay.
 class KeptBuffers {
  public:
   explicit KeptBuffers(const torch::nn::Module& module) {
@@ -31,7 +31,7 @@ class KeptBuffers {
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;
 };
 
-/// While it lives, what the module logs and asks for goes to another runtime.
+/// Hands what the module logs and asks for to another runtime, while it lives.
 class RuntimeScope {
  public:
   RuntimeScope(Module& module, detail::ModuleRuntime& runtime) : module_(module), former_(module.attached_runtime()) {

@@ -93,8 +93,8 @@ class Pipeline : public RankedStrategy, public DividedModel {
   /// Throws ConfigError where steps are to be of one rank alone.
   void restart_steps(bool alone) override;
   void teardown() override;
-  /// What runs this rank's steps, for measurements and traces; nullptr with one rank, and outside of the trainer's
-  /// calls.
+  /// Engine that runs this rank's steps, for measurements and traces; nullptr with one rank, and outside of the
+  /// trainer's calls.
   const PipelineEngine* engine() const { return engine_.get(); }
 
  private:

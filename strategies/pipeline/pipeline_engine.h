@@ -55,16 +55,16 @@ class PipelineEngine final : private SequentialRunner {
   int64_t stages() const { return activations_->world_size(); }
   bool is_last_stage() const { return stage() == stages() - 1; }
 
-  /// Forward and backward of a batch. The output is that of the whole batch where the last stage is; elsewhere only its
-  /// loss, without a graph. Losses of micro-batches are weighted by
-  /// their sizes. `replicas`: told when the last backward of each chunk runs; nullptr: nobody is.
+  /// Runs forward and backward of a batch. The output is that of the whole batch where the last stage is; elsewhere
+  /// only its loss, without a graph. Losses of micro-batches are weighted by their sizes. `replicas`: told when the
+  /// last backward of each chunk runs; nullptr: nobody is.
   StepOutput train(const Batch& batch, StepPhases& phases, ReplicaGradients* replicas = nullptr);
 
-  /// While the result lives, forwards of the sequential run through all stages, each rank gets their results, and there
+  /// Opens a scope in which forwards of the sequential run through all stages, each rank gets their results, and there
   /// is no backward. All ranks call it, and run the same forwards.
   std::shared_ptr<void> evaluation();
 
-  /// What was done in the last `train`, in order, for a trace.
+  /// An action of the last `train`, for a trace.
   struct Done {
     PipelineAction action;
     int64_t waited_from;  ///< nanoseconds of a monotonic clock: for its message until `from`
@@ -72,11 +72,11 @@ class PipelineEngine final : private SequentialRunner {
     int64_t to;
   };
   const std::vector<Done>& done() const { return done_; }
-  /// Of the last `train`.
+  /// Number of micro-batches in the last `train`.
   int64_t micro_batches() const { return static_cast<int64_t>(sizes_.size()); }
   /// Nanoseconds of the clock that it notes times with.
   static int64_t now();
-  /// The most micro-batches, over all chunks of the rank, that were under way at once in the last `train`.
+  /// Most micro-batches, over all chunks of the rank, that were under way at once in the last `train`.
   int64_t most_held() const { return most_held_; }
 
  private:

@@ -18,7 +18,7 @@ struct PipelineEvent {
     kReduce,          ///< gradients over replicas of the stage, norms over stages
     kOptimizer,
   };
-  /// For `micro_batch` and `chunk` of what belongs to none.
+  /// Value of `micro_batch` and `chunk` for what belongs to none.
   static constexpr int64_t kNone = -1;
 
   int64_t rank = 0;
@@ -31,10 +31,10 @@ struct PipelineEvent {
   bool operator==(const PipelineEvent&) const = default;
 };
 
-/// "forward", "backward", "backward (inputs)", "backward (weights)", "wait to receive", "wait to send", "reduce",
-/// "optimizer".
+/// Names a kind: "forward", "backward", "backward (inputs)", "backward (weights)", "wait to receive", "wait to send",
+/// "reduce", "optimizer".
 const char* name_of(PipelineEvent::Kind kind);
-/// Whether the schedule wants it done: forward and backward of all kinds.
+/// Whether it is work of the schedule: forward and backward of all kinds.
 bool is_computation(PipelineEvent::Kind kind);
 
 /// The part of a step's time in which ranks ran neither forward nor backward (0 to 1).
@@ -43,9 +43,9 @@ struct PipelineBubble {
   double mean = 0;
 };
 
-/// From the events of one step, of all ranks. The step's time is from the first forward's begin to the last backward's
-/// end over all ranks: reduction and optimizer after it are no part of a schedule, and theory does not count them
-/// either. Without any forward or backward there are no ranks in the result.
+/// Measures the bubble of one step from the events of all ranks. The step's time is from the first forward's begin to
+/// the last backward's end over all ranks: reduction and optimizer after it are no part of a schedule, and theory does
+/// not count them either. Without any forward or backward there are no ranks in the result.
 PipelineBubble measured_bubble(const std::vector<PipelineEvent>& events);
 
 }  // namespace levin

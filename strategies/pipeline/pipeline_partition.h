@@ -16,7 +16,7 @@ struct ChainUnit {
   int64_t bytes = 0;       ///< parameters, gradients, optimizer state and activations together
 };
 
-/// Which cost of the units is divided over the stages.
+/// Cost of the units that is divided over the stages.
 enum class BalanceBy { kTime, kParameters, kMemory };
 
 // A balance says how many consecutive units each stage has, from the first stage on: [1, 1, 2] cuts four units into

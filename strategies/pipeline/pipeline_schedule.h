@@ -8,8 +8,8 @@
 
 namespace levin {
 
-/// In how many pieces a model is cut and in how many a batch. Chunk c of the stages * chunks_per_rank chunks, counted
-/// in the model's order, lives on rank c % stages.
+/// Numbers of pieces of a model and of a batch. Chunk c of the stages * chunks_per_rank chunks, counted in the model's
+/// order, lives on rank c % stages.
 struct PipelineShape {
   int64_t stages = 1;
   int64_t micro_batches = 1;
@@ -33,13 +33,14 @@ struct PipelineAction {
   bool operator==(const PipelineAction&) const = default;
 };
 
-/// "forward of micro-batch 3 through chunk 1", for messages.
+/// Describes an action for messages: "forward of micro-batch 3 through chunk 1".
 std::string to_string(const PipelineAction& action);
 
-/// `gpipe`, `1f1b`, `interleaved`, `zero_bubble`.
+/// Names of the schedules: `gpipe`, `1f1b`, `interleaved`, `zero_bubble`.
 const std::vector<std::string>& pipeline_schedule_names();
 
-/// What each rank does, in order; indexed by rank. Each micro-batch goes forward and backward through each chunk once.
+/// Lists the actions of each rank, in order; indexed by rank. Each micro-batch goes forward and backward through each
+/// chunk once.
 ///
 /// - `gpipe`: all forwards, then all backwards (Huang et al. 2019, arXiv:1811.06965).
 /// - `1f1b`: one forward, one backward, once the pipeline is full; rank r holds at most stages - r micro-batches.
@@ -60,7 +61,7 @@ const std::vector<std::string>& pipeline_schedule_names();
 /// gets several.
 std::vector<std::vector<PipelineAction>> pipeline_schedule(std::string_view name, const PipelineShape& shape);
 
-/// How long a chunk computes on one micro-batch, in any unit. A whole backward takes both halves.
+/// Time that a chunk computes on one micro-batch, in any unit. A whole backward takes both halves.
 struct ChunkCost {
   double forward = 1;
   double backward_input = 1;
@@ -77,7 +78,7 @@ struct ChunkCost {
 /// pipeline_schedule() does.
 double theoretical_bubble(std::string_view name, const PipelineShape& shape, const ChunkCost& cost = {});
 
-/// When each rank did what.
+/// Times of the actions of all ranks.
 struct PipelineTimeline {
   struct Span {
     double start = 0;
@@ -88,7 +89,7 @@ struct PipelineTimeline {
 
   /// The part of the makespan in which a rank is idle.
   double idle(int64_t rank) const;
-  /// The same over all ranks.
+  /// The part of the makespan in which ranks are idle, over all of them.
   double bubble() const;
 };
 
@@ -103,8 +104,8 @@ struct PipelineTimeline {
 PipelineTimeline simulate(const std::vector<std::vector<PipelineAction>>& schedule, const PipelineShape& shape,
                           std::span<const ChunkCost> costs, double transfer = 0);
 
-/// How many micro-batches a rank holds at once: those whose forward began and whose backward (of the weights, where it
-/// is in halves) has not ended.
+/// Number of micro-batches that a rank holds at once: those whose forward began and whose backward (of the weights,
+/// where it is in halves) has not ended.
 struct PipelineHold {
   int64_t total = 0;               ///< a micro-batch counts once for each chunk that holds it
   std::vector<int64_t> per_chunk;  ///< by the rank's own chunks, in the model's order

@@ -8,13 +8,13 @@
 
 namespace levin {
 
-/// As bytes, for gathering the events of all ranks on one.
+/// Writes events as bytes, for gathering those of all ranks on one.
 std::string events_to_bytes(const std::vector<PipelineEvent>& events);
-/// The inverse, with `clock_offset_ns` added to all times: what the reader's clock was ahead of the writer's. Throws
-/// levin::Error for bytes that are not what events_to_bytes gives.
+/// Reads such bytes, with `clock_offset_ns` added to all times: by how much the reader's clock was ahead of the
+/// writer's. Throws levin::Error for bytes that are not what events_to_bytes gives.
 std::vector<PipelineEvent> events_from_bytes(const std::string& bytes, int64_t clock_offset_ns = 0);
 
-/// The events in Chrome's trace format (JSON), for chrome://tracing and https://ui.perfetto.dev: a row a rank, times
+/// Writes events in Chrome's trace format (JSON), for chrome://tracing and https://ui.perfetto.dev: a row a rank, times
 /// from the first event on.
 std::string chrome_trace(const std::vector<PipelineEvent>& events);
 

@@ -36,18 +36,19 @@ class ReplicaGradients {
   ReplicaGradients(std::vector<Parameter> parameters, std::shared_ptr<Collective> replicas, bool divides_state);
   ~ReplicaGradients();
 
-  /// The next batch starts as the first one did.
+  /// Makes the next batch start as the first one did.
   void restart();
-  /// Before a batch after which gradients are averaged. `in_backward`: those of the first chunk are complete when its
+  /// Begins a batch after which gradients are averaged. `in_backward`: those of the first chunk are complete when its
   /// backward is.
   void begin_batch(bool in_backward);
   void before_last_backward(int64_t chunk);
-  /// After it, or after the weights' part of it where that is put off.
+  /// Called after it, or after the weights' part of it where that is put off.
   void after_last_backward(int64_t chunk);
   /// Exchanges what is late, and waits for all.
   void finish();
 
-  /// Elements of the part of a tensor that one of so many replicas has; the last parts may be shorter, or empty.
+  /// Number of elements in the part of a tensor that one of so many replicas has; the last parts may be shorter, or
+  /// empty.
   static int64_t part_size(const at::Tensor& tensor, int64_t replicas) {
     return (tensor.numel() + replicas - 1) / replicas;
   }

@@ -50,24 +50,24 @@ class StageParameters {
   StageParameters(const torch::nn::Module& module, const at::Device& device, const UsersOf& users_of,
                   std::shared_ptr<Collective> stages, std::shared_ptr<Collective> replicas, bool divides_state);
 
-  /// What an optimizer steps in place of a parameter: itself (or this rank's part of it, flat) where it belongs to this
-  /// stage, else a tensor without elements, so that optimizers have the same groups on all ranks.
+  /// Returns what an optimizer steps in place of a parameter: itself (or this rank's part of it, flat) where it belongs
+  /// to this stage, else a tensor without elements, so that optimizers have the same groups on all ranks.
   at::Tensor local_shard(const at::Tensor& parameter) const;
   const optim::ParameterNames& names() const { return names_; }
   /// This rank's part of the parameter or buffer of that name: all of it or nothing, or a replica's part.
   std::optional<ParameterPart> part_of(const std::string& name) const;
 
-  /// What averages gradients over replicas, while the last batch of a window runs; nullptr where there are none.
+  /// Averages gradients over replicas, while the last batch of a window runs; nullptr where there are none.
   ReplicaGradients* replica_gradients() { return replica_gradients_.get(); }
-  /// At the end of a window; collective. Shards of other stages get gradients without elements.
+  /// Combines gradients at the end of a window; collective. Shards of other stages get gradients without elements.
   void combine_gradients();
-  /// Replicas go on with the buffers (running statistics) of the first one, which a checkpoint has; collective.
+  /// Gives replicas the buffers (running statistics) of the first one, which a checkpoint has; collective.
   void send_buffers_to_replicas();
-  /// What optimizers step has changed; collective.
+  /// Sends parameters after what optimizers step has changed; collective.
   void send_parameters() { send(/*buffers=*/false); }
-  /// Values were loaded; collective.
+  /// Sends parameters and buffers after values were loaded; collective.
   void send_all() { send(/*buffers=*/true); }
-  /// The module has all values again; collective, and the last call.
+  /// Gives the module all values again; collective, and the last call.
   void gather_full_parameters();
 
  private:

@@ -8,7 +8,7 @@
 
 namespace levin {
 
-/// What a stage must know of a tensor before it comes.
+/// Type and shape of a tensor, which a stage must know before it comes.
 struct TensorSpec {
   at::ScalarType type = at::kFloat;
   std::vector<int64_t> sizes;
@@ -20,14 +20,14 @@ struct TensorSpec {
 
 TensorSpec spec_of(const at::Tensor& tensor);
 std::vector<TensorSpec> specs_of(const std::vector<at::Tensor>& tensors);
-/// "[8, 3, 32, 32] Float".
+/// Describes a tensor for messages: "[8, 3, 32, 32] Float".
 std::string to_string(const TensorSpec& spec);
 std::string to_string(const std::vector<TensorSpec>& specs);
 
 std::string specs_to_bytes(const std::vector<TensorSpec>& specs);
 std::vector<TensorSpec> specs_from_bytes(const std::string& bytes);
 
-/// The values in the order in which they travel: densely, in the memory format that the receiver expects.
+/// Returns the values in the order in which they travel: densely, in the memory format that the receiver expects.
 at::Tensor to_wire(const at::Tensor& tensor, bool channels_last);
 /// A tensor that such values can be received into, and what they are then.
 struct Arrival {

@@ -14,7 +14,7 @@ namespace levin {
 
 class Module;
 
-/// What this rank holds of a parameter (or buffer) that ranks divide: some of its elements in their flat order, all of
+/// This rank's part of a parameter (or buffer) that ranks divide: some of its elements in their flat order, all of
 /// them, or none.
 class ParameterPart {
  public:
@@ -28,14 +28,14 @@ class ParameterPart {
   /// The row of each element of the local shard.
   at::Tensor rows() const;
 
-  /// For a checkpoint: a value for each element of the local shard, such as the local shard itself or what an optimizer
-  /// keeps for it. `whole_name` is that of the whole tensor.
+  /// Makes a leaf of a checkpoint from a value for each element of the local shard, such as the local shard itself or
+  /// what an optimizer keeps for it. `whole_name` is that of the whole tensor.
   TensorLeaf placed(const at::Tensor& value, const std::string& whole_name) const;
   /// Whether a tensor has the parameter's shape, or is this rank's part of such a tensor.
   bool is_of(const TensorLeaf& leaf) const;
-  /// This rank's part of such a tensor, wherever it lies, in the shape of the local shard.
+  /// Returns this rank's part of such a tensor, wherever it lies, in the shape of the local shard.
   at::Tensor own_part(const TensorLeaf& leaf) const;
-  /// Copies it into the local shard.
+  /// Copies this rank's part of such a tensor into the local shard.
   void load(const TensorLeaf& leaf) const;
 
  private:
@@ -44,14 +44,14 @@ class ParameterPart {
   std::vector<int64_t> shape_;
 };
 
-/// The part that this rank has of the parameter of a name; nullopt where it is not divided. Null itself where nothing
+/// Finds this rank's part of the parameter of a name; nullopt where it is not divided. A null function where nothing
 /// is.
 using FindPart = std::function<std::optional<ParameterPart>(const std::string& name)>;
 
-/// See Strategy::module_state and load_module_state. `tensors`: those of the module by name.
+/// Serve DividedModel::module_state and load_module_state. `tensors`: those of the module by name.
 State place_tensors(State tensors, const FindPart& find_part);
 void load_tensors(Module& module, const State& state, const FindPart& find_part);
-/// See Strategy::place_optimizer_state and own_optimizer_state.
+/// Serve DividedModel::place_optimizer_state and own_optimizer_state.
 State place_parts(const State& state, const FindPart& find_part);
 State own_parts(const State& saved, const FindPart& find_part);
 

@@ -24,7 +24,7 @@ class RankGroup final : public Ranks {
   RankGroup(const RankGroup&) = delete;
   RankGroup& operator=(const RankGroup&) = delete;
 
-  /// That of the family with this start method: ddp, ddp_spawn, ddp_threads.
+  /// Name of the family's strategy with this start method: ddp, ddp_spawn, ddp_threads.
   std::string strategy_name() const;
   StartMethod start_method() const { return options_.start_method; }
 
@@ -39,24 +39,24 @@ class RankGroup final : public Ranks {
   /// Joins the other ranks, which come to it as well. `make_group` makes the process group of all ranks, and those of
   /// sub-groups.
   void join(const StrategySetup& setup, const ProcessGroupFactory& make_group);
-  /// The end of a call, when nothing uses the process group any more.
+  /// Ends a call, when nothing uses the process group any more.
   void part();
 
-  /// Known from prepare on; what follows, from join on.
+  /// Number of ranks, known from prepare on; what follows, from join on.
   int64_t world_size() const;
   const at::Device& device() const override { return device_; }
   Collective& collective() override;
-  /// The same, for those who keep it.
+  /// The collective, for those who keep it.
   const std::shared_ptr<Collective>& shared_collective() const { return collective_; }
-  /// The ranks are divided into groups of `size` neighbours, a divisor of their number: that of this rank. All ranks
+  /// Divides the ranks into groups of `size` neighbours, a divisor of their number, and returns this rank's. All ranks
   /// call it.
   std::shared_ptr<Collective> neighbours(int64_t size);
-  /// The ranks that have this one's place in each of these groups; nullptr where there is one group.
+  /// Group of the ranks that have this one's place in each of these groups; nullptr where there is one group.
   std::shared_ptr<Collective> counterparts(int64_t size);
-  /// Of all ranks; null while there is one.
+  /// Process group of all ranks; null while there is one.
   const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const { return group_; }
   ControlPlane* control_plane() const override { return control_plane_.get(); }
-  /// Of this rank, for WaitingIn.
+  /// Status of this rank, for WaitingIn.
   RankStatus* rank_status() const { return rank_status_; }
 
  private:

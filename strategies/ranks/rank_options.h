@@ -6,7 +6,7 @@
 
 namespace levin {
 
-/// How the ranks of a host come to be.
+/// Ways to start the ranks of a host.
 enum class StartMethod {
   /// Processes: those that a launcher has started, or further runs of this program, which the first call starts.
   kSubprocess,
@@ -18,9 +18,9 @@ enum class StartMethod {
   kThread
 };
 
-/// How ranks start and reach each other, and how long they wait. To users these are options of the strategy, beside its
-/// own, in YAML and in C++: the options struct of a RankedStrategy has fields of these names and defaults, describes
-/// them by describe_rank_options and passes them on by rank_options.
+/// Options of how ranks start and reach each other, and how long they wait. To users these are options of the strategy,
+/// beside its own, in YAML and in C++: the options struct of a RankedStrategy has fields of these names and defaults,
+/// describes them by describe_rank_options and passes them on by rank_options.
 struct RankOptions {
   StartMethod start_method = StartMethod::kSubprocess;
   std::string backend = "auto";  ///< auto, gloo, nccl or shared_memory
@@ -29,7 +29,7 @@ struct RankOptions {
   double stall_report = 60;      ///< seconds in one collective after which where ranks are is printed
 };
 
-/// What all clocks and calls that wait can count.
+/// Longest wait in seconds, which all clocks and calls that wait can count.
 constexpr double kMostSeconds = 1e7;
 
 /// Describes the fields of `Options` that are named as those of RankOptions.
@@ -55,7 +55,7 @@ void describe_rank_options(Schema<Options>& schema) {
       .at_most(kMostSeconds);
 }
 
-/// The fields of `options` that are named as those of RankOptions.
+/// Returns the fields of `options` that are named as those of RankOptions.
 template <class Options>
 RankOptions rank_options(const Options& options) {
   return {.start_method = options.start_method,

@@ -13,29 +13,29 @@ namespace levin {
 class Collective;
 class ControlPlane;
 
-/// What this rank knows of the others' ends, from the first moment of a call to its last. A launcher tells of them on a
-/// thread of its own, whatever the strategy does meanwhile: so this object, which both share, stands between it and the
+/// Watches the ends of other ranks, from the first moment of a call to its last. A launcher tells of them on a thread
+/// of its own, whatever the strategy does meanwhile: so this object, which both share, stands between it and the
 /// control plane, which comes after the ranks have met and goes before the launcher's call is over. Methods are called
 /// from any thread.
 class RankWatch {
  public:
-  /// A call begins: ranks are about to wait for each other.
+  /// Begins a call: ranks are about to wait for each other.
   void begin_joining();
-  /// From here on the control plane is told of ranks that end, of those that ended meanwhile too.
+  /// Tells the control plane, from here on, of ranks that end, of those that ended meanwhile too.
   void attach(ControlPlane& control);
-  /// The collective that ends with an error when a failure is known.
+  /// Sets the collective that ends with an error when a failure is known.
   void attach(const std::shared_ptr<Collective>& collective);
-  /// All ranks have met. One that ends in good order, or is asked to, is no failure any more.
+  /// Notes that all ranks have met. One that ends in good order, or is asked to, is no failure any more.
   void end_joining();
   /// Returns when nobody uses the control plane any more; to be called before it goes.
   void detach();
 
-  /// For launchers: a rank of this call has ended. `how` goes after its name.
+  /// Notes, for launchers, that a rank of this call has ended. `how` goes after its name.
   void rank_ended(int64_t rank, const std::string& how, bool in_good_order);
-  /// For the control plane: aborts the collective.
+  /// Aborts the collective, for the control plane.
   void abort(const std::string& reason);
-  /// Why there is no use in waiting for others: a rank has ended or failed, or, while ranks join, a signal asks this
-  /// one, `rank`, to end.
+  /// Says why there is no use in waiting for others: a rank has ended or failed, or, while ranks join, a signal asks
+  /// this one, `rank`, to end.
   std::optional<RankFailure> failure(int64_t rank);
 
  private:

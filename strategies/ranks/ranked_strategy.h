@@ -30,7 +30,7 @@ class RankedStrategy : public Strategy {
 
  protected:
   const RankGroup& rank_group() const { return ranks_; }
-  /// The process group of all ranks; also called for sub-groups.
+  /// Makes the process group of all ranks; also called for sub-groups.
   virtual c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d::Store>& store,
                                                             const ProcessGroupOptions& options);
 

@@ -25,7 +25,7 @@ class BackwardBridge {
   /// the last node after all those of the first replica.
   explicit BackwardBridge(std::shared_ptr<ReplicaThreads> threads, int64_t replicas);
 
-  /// Gradients that a replica (not the first) computes for `inner` are added to those of `outer`, which has its value.
+  /// Adds gradients that a replica (not the first) computes for `inner` to those of `outer`, which has its value.
   void add_leaf(const at::Tensor& outer, int64_t replica, const at::Tensor& inner);
 
   /// Makes the outputs of all parts usable on the calling thread and on `device`, differentiable where they were. To be

@@ -2,7 +2,7 @@
 
 namespace levin {
 
-/// While it lives, LibTorch's own parallel loops use this many threads where the calling thread starts them. Other
+/// Sets, while it lives, the number of threads of LibTorch's own parallel loops that the calling thread starts. Other
 /// threads keep their number.
 class [[nodiscard]] IntraOpThreadsScope {
  public:

@@ -41,8 +41,8 @@ class ReplicaGroup {
   ReplicaGroup(const ReplicaGroup&) = delete;
   ReplicaGroup& operator=(const ReplicaGroup&) = delete;
 
-  /// To be held around `run` and the backward pass from its output: shares the cores between the replicas, and at its
-  /// end, an error's included, no replica runs any more.
+  /// Scope around `run` and the backward pass from its output: shares the cores between the replicas, and at its end,
+  /// an error's included, no replica runs any more.
   class [[nodiscard]] StepScope {
    public:
     explicit StepScope(ReplicaGroup& group) : group_(group), cores_(group.intra_op_threads_) {}

@@ -17,7 +17,7 @@ namespace detail {
 class ModuleRuntime;
 }
 
-/// What replicas log in a step: kept while they run, then handed on as if one module had seen the whole batch.
+/// Logs of replicas in a step: kept while they run, then handed on as if one module had seen the whole batch.
 ///
 /// Each name is handed on once for each time the first replica logs it, in its order; names that only others log come
 /// after. Means are weighted by batch size (LogOptions' own where given, else the part's), and a replica that does not
@@ -29,9 +29,9 @@ class ReplicaLogs {
   ReplicaLogs(const ReplicaLogs&) = delete;
   ReplicaLogs& operator=(const ReplicaLogs&) = delete;
 
-  /// A step begins: forgets what was logged. `origin` is the runtime that everything but logging goes to.
+  /// Begins a step: forgets what was logged. `origin` is the runtime that everything but logging goes to.
   void begin(detail::ModuleRuntime& origin);
-  /// What the replica is attached to; only its own thread calls it.
+  /// The runtime that a replica is attached to; only its own thread calls it.
   detail::ModuleRuntime& runtime(int64_t replica);
   /// Hands the step on to the origin. `weights`: examples of the part of each replica that ran.
   void replay(const std::vector<int64_t>& weights);

@@ -21,10 +21,10 @@ class ExecutionOrder {
   ExecutionOrder(Collective& group, std::function<std::string(int64_t)> name_of)
       : group_(group), name_of_(std::move(name_of)) {}
 
-  /// A pass over the model begins.
+  /// Begins a pass over the model.
   void begin() { last_ = kStart; }
-  /// The next unit. A collective where it never followed the last one before. Throws levin::Error on all ranks, naming
-  /// the units, where they do not agree.
+  /// Notes the next unit. A collective where it never followed the last one before. Throws levin::Error on all ranks,
+  /// naming the units, where they do not agree.
   void next(int64_t unit);
   /// The unit that followed this one the last time; nothing where none did.
   std::optional<int64_t> expected_after(int64_t unit) const;

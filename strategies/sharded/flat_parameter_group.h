@@ -15,10 +15,10 @@
 namespace levin {
 
 struct ShardingOptions {
-  bool keeps_parameters = false;            ///< whole between steps: stages 1 and 2
-  bool keeps_gradients = false;             ///< whole between micro-batches: stage 1
-  at::ScalarType type = at::kFloat;         ///< of the full parameters and gradients: what the model computes with
-  at::ScalarType reduce_type = at::kFloat;  ///< in which gradients are averaged
+  bool keeps_parameters = false;            ///< whole parameters stay between steps: stages 1 and 2
+  bool keeps_gradients = false;             ///< whole gradients stay between micro-batches: stage 1
+  at::ScalarType type = at::kFloat;         ///< type of the full parameters and gradients: what the model computes with
+  at::ScalarType reduce_type = at::kFloat;  ///< type in which gradients are averaged
   bool offload = false;  ///< this rank's part, and with it the optimizer's state and step, are in the host's memory
 };
 
@@ -45,7 +45,7 @@ class FlatParameterGroup {
   FlatParameterGroup& operator=(const FlatParameterGroup&) = delete;
 
   const std::string& name() const { return name_; }
-  /// Of the whole and of each parameter: known only when the module is complete.
+  /// Renames the group and each parameter: names are known only when the module is complete.
   void rename(std::string name, const std::function<std::string(const at::Tensor&)>& name_of);
   const ShardLayout& layout() const { return layout_; }
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
@@ -55,7 +55,7 @@ class FlatParameterGroup {
 
   // ---- Whole parameters
 
-  /// Collective; nothing where they are there or on their way.
+  /// Starts to gather the parameters; collective. Does nothing where they are there or on their way.
   void start_unshard();
   /// Waits for them.
   void finish_unshard();
@@ -63,10 +63,10 @@ class FlatParameterGroup {
   bool is_unsharded() const { return unsharded_; }
   /// Frees them, unless the stage keeps them.
   void reshard();
-  /// The optimizer has changed the local shards: the full parameters follow with the next unshard.
+  /// Notes that the optimizer has changed the local shards: the full parameters follow with the next unshard.
   void local_shards_changed() { unsharded_ = false; }
 
-  /// The module's tensors become ordinary ones again, of the optimizer's type; a collective, and the last one.
+  /// Makes the module's tensors ordinary ones again, of the optimizer's type; a collective, and the last one.
   void gather_full_parameters();
 
   // ---- Gradients
@@ -75,19 +75,20 @@ class FlatParameterGroup {
   bool take_gradient(size_t parameter);
   /// Whether no gradient of the window is there yet.
   bool begins_window() const;
-  /// Collective. Gradients that are missing count as zero.
+  /// Starts to average the gradients; collective. Those that are missing count as zero.
   void start_reduce();
-  /// Waits. The local shards have gradients then, the sum of the window so far, in the type that they were computed in.
+  /// Waits for them. The local shards have gradients then, the sum of the window so far, in the type that they were
+  /// computed in.
   void finish_reduce();
-  /// The micro-batch was not the last of its window: keeps what was taken for the next one, and reduces nothing.
+  /// Keeps what was taken, and reduces nothing: the micro-batch was not the last of its window.
   void keep_gradients();
-  /// The local shard has no gradient after all: no rank's loss depends on the parameter.
+  /// Drops the gradient of a local shard: no rank's loss depends on the parameter.
   void drop_gradient(size_t parameter) { local_shards_[parameter].mutable_grad().reset(); }
-  /// The local shards' gradients become those of the optimizer's type, for a step.
+  /// Converts the local shards' gradients to the optimizer's type, for a step.
   void widen_gradients();
-  /// After the step: they take no more memory than before it.
+  /// Takes that back after the step, so that gradients take no more memory than before it.
   void narrow_gradients();
-  /// After a failure: forgets gradients and what is on its way, without waiting for it. Nothing else may follow.
+  /// Forgets gradients and what is on its way, without waiting for it, after a failure. Nothing else may follow.
   void abandon() noexcept;
 
  private:

@@ -6,7 +6,7 @@
 
 namespace levin {
 
-/// How parameters lie one after another in a flat tensor, which ranks divide into equal shards. Pure arithmetic, in
+/// Layout of parameters one after another in a flat tensor, which ranks divide into equal shards. Pure arithmetic, in
 /// elements.
 class ShardLayout {
  public:
@@ -14,7 +14,8 @@ class ShardLayout {
   ShardLayout(std::vector<int64_t> sizes, int64_t ranks);
 
   int64_t shard_size() const { return shard_size_; }
-  /// Of the flat tensor: the parameters, and between them and at its end what aligns them and makes the shards equal.
+  /// Elements of the flat tensor: the parameters, and between them and at its end what aligns them and makes the shards
+  /// equal.
   int64_t flat_size() const { return shard_size_ * ranks_; }
 
   int64_t offset(size_t parameter) const { return offsets_[parameter]; }

@@ -13,8 +13,8 @@ namespace levin {
 
 struct ShardedModelOptions;
 
-/// While it lives, units that this thread builds are divided over the ranks one by one, each as soon as the next one
-/// begins: how a model is built that no rank could hold. Every rank builds the same, with the same random numbers, and
+/// Divides units that this thread builds, while it lives, over the ranks one by one, each as soon as the next one
+/// begins: so is a model built that no rank could hold. Every rank builds the same, with the same random numbers, and
 /// keeps its part. A parameter that another unit has too counts for the first one.
 class ShardedBuild {
  public:
@@ -31,7 +31,7 @@ class ShardedBuild {
   ShardedBuild(const ShardedBuild&) = delete;
   ShardedBuild& operator=(const ShardedBuild&) = delete;
 
-  /// All that were built, in order; nothing may be built afterwards.
+  /// Returns all units that were built, in order; nothing may be built afterwards.
   std::vector<Part> take();
 
  private:

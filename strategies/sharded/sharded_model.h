@@ -27,19 +27,19 @@ namespace levin {
 
 struct ShardedModelOptions {
   int64_t stage = 3;  ///< 1: optimizer state, 2: gradients too, 3: parameters too
-  /// Of full parameters and gradients; unset: that of the parameters
+  /// Type of full parameters and gradients; unset: that of the parameters
   std::optional<at::ScalarType> compute_type = {};
-  std::optional<at::ScalarType> reduce_type = {};  ///< in which gradients are averaged; unset: that they come in
-  std::vector<NamedUnit> units = {};         ///< stage 3: what is gathered by itself, parents before their children
-  int64_t min_elements = 0;                  ///< a unit with fewer parameters goes with the unit around it
-  int64_t bucket_bytes = int64_t{25} << 20;  ///< stages 1 and 2: gradients that are averaged at once
+  std::optional<at::ScalarType> reduce_type = {};  ///< type in which gradients are averaged; unset: theirs
+  std::vector<NamedUnit> units = {};  ///< stage 3: units that are gathered by themselves, parents before their children
+  int64_t min_elements = 0;           ///< a unit with fewer parameters goes with the unit around it
+  int64_t bucket_bytes = int64_t{25} << 20;  ///< stages 1 and 2: bytes of gradients that are averaged at once
   int64_t prefetch = 1;                      ///< units that are gathered before they are needed
   bool offload = false;                      ///< see ShardingOptions
   bool finds_unused = false;                 ///< parameters that no rank's loss depends on keep their values
   bool keeps_window_gradients = false;       ///< full gradients stay until the end of an accumulation window
 
-  /// Of parameters that an optimizer holds in this type. `computes`: forward and backward use `compute_type`; those of
-  /// BatchNorm do not, whose running statistics have the optimizer's type.
+  /// Makes the options of parameters that an optimizer holds in this type. `computes`: forward and backward use
+  /// `compute_type`; those of BatchNorm do not, whose running statistics have the optimizer's type.
   ShardingOptions sharding(at::ScalarType optimizer_type, bool computes = true) const;
 };
 
@@ -62,33 +62,33 @@ class ShardedModel final : private UnitHook {
 
   void begin_forward(bool training);
   void end_forward();
-  /// `sync`: the micro-batch ends its window.
+  /// Begins a backward. `sync`: the micro-batch ends its window.
   void begin_backward(bool sync);
-  /// Afterwards the local shards have gradients, unless an accumulation window keeps them back. `in_step`: more
+  /// Ends it: the local shards then have gradients, unless an accumulation window keeps them back. `in_step`: more
   /// forwards may follow before the step ends, as in manual optimization.
   void end_backward(bool in_step = false);
   /// Whether a backward with this `sync` needs all ranks.
   bool backward_is_collective(bool sync) const;
-  /// In place of a backward, for a rank whose batch was skipped: does what the others' backward makes them do together.
+  /// Stands in for a backward on a rank whose batch was skipped: does what the others' backward makes them do together.
   void backward_without_loss();
-  /// After an exception, in place of the end of a pass.
+  /// Ends a pass after an exception.
   void abandon() noexcept;
-  /// Gradients in the type of the optimizer, before its step.
+  /// Converts gradients to the type of the optimizer, before its step.
   void prepare_step();
-  /// The optimizer has stepped.
+  /// Called when the optimizer has stepped.
   void finish_step();
 
   // ---- What optimizers and checkpoints see
 
-  /// What optimizers step in place of a parameter.
+  /// Returns what optimizers step in place of a parameter.
   at::Tensor local_shard_of(const at::Tensor& parameter) const;
   /// The local shards under the names of their parameters.
   const optim::ParameterNames& local_shard_names() const { return local_shard_names_; }
   /// This rank's part of the parameter of that name; nullopt where there is none.
   std::optional<ParameterPart> part_of(const std::string& name) const;
-  /// The module gets full parameters, of the optimizer's type, for good; a collective. Nothing else may follow.
+  /// Gives the module full parameters, of the optimizer's type, for good; a collective. Nothing else may follow.
   void gather_full_parameters();
-  /// Pieces were written by others than the optimizer.
+  /// Called when others than the optimizer have changed the local shards.
   void local_shards_changed() { finish_step(); }
 
  private:
