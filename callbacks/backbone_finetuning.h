@@ -15,15 +15,16 @@
 
 namespace levin {
 
+/// Options of BackboneFinetuning, explained in describe().
 struct BackboneFinetuningOptions {
-  std::string backbone = "backbone";               ///< the submodule, by dotted path
-  int64_t unfreeze_backbone_at_epoch = 10;         ///< 0-based
-  double multiplier = 2.0;                         ///< of the backbone's learning rate, in every epoch after that
-  double backbone_initial_ratio_lr = 0.1;          ///< its first learning rate as a share of the first group's
-  std::optional<double> backbone_initial_lr = {};  ///< its first learning rate; replaces the ratio
-  std::optional<double> initial_denom_lr = {};     ///< 1 / ratio, as other frameworks give it; replaces the ratio
-  bool should_align = true;  ///< it stays at the first group's learning rate once it has reached that
-  bool train_bn = true;      ///< BatchNorm layers of the backbone train from the start
+  std::string backbone = "backbone";
+  int64_t unfreeze_backbone_at_epoch = 10;
+  double multiplier = 2.0;
+  double backbone_initial_ratio_lr = 0.1;
+  std::optional<double> backbone_initial_lr = {};
+  std::optional<double> initial_denom_lr = {};
+  bool should_align = true;
+  bool train_bn = true;
 
   static void describe(Schema<BackboneFinetuningOptions>& schema);
 };

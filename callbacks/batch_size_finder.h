@@ -9,15 +9,16 @@
 
 namespace levin {
 
+/// Options of BatchSizeFinder, explained in describe().
 struct BatchSizeFinderOptions {
-  std::string mode = "power";   ///< power: the largest tried by doubling; binsearch: the largest that fits
-  int64_t steps_per_trial = 3;  ///< optimizer steps with each size
-  int64_t init_val = 2;         ///< the first size to try
-  int64_t max_trials = 25;      ///< sizes to try at most
-  double margin = 0.05;         ///< of binsearch: part of the size that fits by which the result is smaller
-  int64_t max_val = 8192;       ///< no larger size is tried
-  bool update_attr = true;      ///< train with the result; otherwise it is only reported
-  std::string batch_arg_name = "batch_size";  ///< the option of the data module, or the model, that the report names
+  std::string mode = "power";
+  int64_t steps_per_trial = 3;
+  int64_t init_val = 2;
+  int64_t max_trials = 25;
+  double margin = 0.05;
+  int64_t max_val = 8192;
+  bool update_attr = true;
+  std::string batch_arg_name = "batch_size";
 
   static void describe(Schema<BatchSizeFinderOptions>& schema);
 };

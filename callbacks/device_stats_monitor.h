@@ -14,11 +14,12 @@
 
 namespace levin {
 
+/// Options of DeviceStatsMonitor, explained in describe().
 struct DeviceStatsMonitorOptions {
-  double interval = 1.0;       ///< seconds between two samples
-  std::string gpus = "used";   ///< used: those that this run uses; all: all of each host; none
-  bool cpu = true;             ///< also the processes and their hosts
-  std::string ranks = "each";  ///< each: under "rank0/", "rank1/", ...; mean: one value over all; zero: rank 0's alone
+  double interval = 1.0;
+  std::string gpus = "used";
+  bool cpu = true;
+  std::string ranks = "each";
 
   static void describe(Schema<DeviceStatsMonitorOptions>& schema);
 };

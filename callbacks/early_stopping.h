@@ -11,18 +11,19 @@
 
 namespace levin {
 
+/// Options of EarlyStopping, explained in describe().
 struct EarlyStoppingOptions {
-  std::string monitor = {};                         ///< the metric to watch; required
-  double min_delta = 0;                             ///< an improvement by no more than this counts as none
-  int64_t patience = 3;                             ///< looks at the metric without an improvement that end training
-  std::string mode = "min";                         ///< min or max: whether a smaller or a larger value is better
-  std::optional<double> stopping_threshold = {};    ///< training ends when the value is better than this
-  std::optional<double> divergence_threshold = {};  ///< training ends when the value is worse than this
-  bool check_finite = true;                         ///< training ends when the value is NaN or infinite
+  std::string monitor = {};
+  double min_delta = 0;
+  int64_t patience = 3;
+  std::string mode = "min";
+  std::optional<double> stopping_threshold = {};
+  std::optional<double> divergence_threshold = {};
+  bool check_finite = true;
   /// Default: see MonitorMoment
   std::optional<bool> check_on_train_epoch_end = {};
-  bool verbose = false;  ///< a line for every improvement
-  bool strict = true;    ///< a metric that nobody logs is an error; otherwise a warning
+  bool verbose = false;
+  bool strict = true;
 
   static void describe(Schema<EarlyStoppingOptions>& schema);
 };

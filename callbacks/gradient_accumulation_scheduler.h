@@ -6,6 +6,7 @@
 
 namespace levin {
 
+/// Options of GradientAccumulationScheduler, explained in describe().
 struct GradientAccumulationSchedulerOptions {
   /// Batches in an optimizer step, by the 0-based epoch from which on they hold; required
   optim::AccumulationSchedule scheduling = {};

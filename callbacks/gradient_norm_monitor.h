@@ -6,9 +6,10 @@
 
 namespace levin {
 
+/// Options of GradientNormMonitor, explained in describe().
 struct GradientNormMonitorOptions {
-  double norm = 2;             ///< 1, 2 or infinity
-  bool per_parameter = false;  ///< also of every parameter
+  double norm = 2;
+  bool per_parameter = false;
 
   static void describe(Schema<GradientNormMonitorOptions>& schema);
 };

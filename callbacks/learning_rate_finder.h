@@ -11,14 +11,15 @@
 
 namespace levin {
 
+/// Options of LearningRateFinder, explained in describe().
 struct LearningRateFinderOptions {
-  double min_lr = 1e-8;              ///< where the sweep begins
-  double max_lr = 1;                 ///< where it ends
-  int64_t num_training_steps = 100;  ///< optimizer steps of the sweep
-  std::string mode = "exponential";  ///< exponential or linear: how the learning rate rises
+  double min_lr = 1e-8;
+  double max_lr = 1;
+  int64_t num_training_steps = 100;
+  std::string mode = "exponential";
   std::optional<double> early_stop_threshold = 4.0;
-  bool update_attr = true;     ///< train with the suggestion; otherwise it is only reported
-  std::string attr_name = {};  ///< the model's option that the report names; empty: lr or learning_rate
+  bool update_attr = true;
+  std::string attr_name = {};
 
   static void describe(Schema<LearningRateFinderOptions>& schema);
 };

@@ -11,6 +11,7 @@
 
 namespace levin {
 
+/// Options of LearningRateMonitor, explained in describe().
 struct LearningRateMonitorOptions {
   /// step: at every logging boundary; epoch: at the start of every epoch; unset: both, but at boundaries only what
   /// changed

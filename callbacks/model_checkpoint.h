@@ -14,22 +14,23 @@
 
 namespace levin {
 
+/// Options of ModelCheckpoint, explained in describe().
 struct ModelCheckpointOptions {
-  std::string monitor = {};  ///< metric that ranks checkpoints; "epoch" and "step" work too; empty: the newest are kept
-  std::string mode = "min";  ///< min or max: whether a smaller or a larger value is better
-  int64_t save_top_k = 1;    ///< how many of the best to keep; -1 all, 0 none
-  bool save_last = false;    ///< also keep the newest state as `last`
-  std::optional<int64_t> every_n_train_steps = {};      ///< save after so many optimizer steps
-  std::optional<int64_t> every_n_epochs = {};           ///< save after so many epochs; 1 when no other interval is set
-  std::optional<std::string> train_time_interval = {};  ///< save after so much training time, "DD:HH:MM:SS"
-  std::string filename = "{epoch}-{step}";              ///< name of a checkpoint, with metrics as in "{val_loss:.2f}"
-  bool auto_insert_metric_name = true;                  ///< "epoch=1" rather than "1" in the name
-  std::string dirpath = {};  ///< folder for checkpoints; empty: `checkpoints` of the run's folder
+  std::string monitor = {};
+  std::string mode = "min";
+  int64_t save_top_k = 1;
+  bool save_last = false;
+  std::optional<int64_t> every_n_train_steps = {};
+  std::optional<int64_t> every_n_epochs = {};
+  std::optional<std::string> train_time_interval = {};  ///< DD:HH:MM:SS
+  std::string filename = "{epoch}-{step}";
+  bool auto_insert_metric_name = true;
+  std::string dirpath = {};
   /// Default: see MonitorMoment
   std::optional<bool> save_on_train_epoch_end = {};
-  bool asynchronous = false;           ///< training goes on while a checkpoint is written
-  bool save_on_exception = false;      ///< save `on_exception` when training fails
-  bool enable_version_counter = true;  ///< a name that is taken gets "-v1", "-v2"...; otherwise it is overwritten
+  bool asynchronous = false;
+  bool save_on_exception = false;
+  bool enable_version_counter = true;
 
   static void describe(Schema<ModelCheckpointOptions>& schema);
 };

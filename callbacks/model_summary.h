@@ -7,8 +7,9 @@
 
 namespace levin {
 
+/// Options of ModelSummary, explained in describe().
 struct ModelSummaryOptions {
-  int64_t max_depth = 1;  ///< levels of submodules in the table; -1 all, 0 the totals only
+  int64_t max_depth = 1;
 
   static void describe(Schema<ModelSummaryOptions>& schema);
 };

@@ -17,10 +17,11 @@
 
 namespace levin {
 
+/// Options of NanMonitor, explained in describe().
 struct NanMonitorOptions {
-  std::string action = "stop";                ///< stop (with an error) or warn
-  std::optional<int64_t> every_n_steps = {};  ///< how often what was found is read; unset: log_every_n_steps
-  bool units = true;                          ///< look at what units give; false: loss, gradients and parameters only
+  std::string action = "stop";
+  std::optional<int64_t> every_n_steps = {};
+  bool units = true;
 
   static void describe(Schema<NanMonitorOptions>& schema);
 };

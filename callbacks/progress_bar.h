@@ -12,10 +12,11 @@
 
 namespace levin {
 
+/// Options of ProgressBar, explained in describe().
 struct ProgressBarOptions {
-  double refresh_rate = 10;    ///< redraws a second at most
-  double plain_interval = 60;  ///< where the output is no terminal: seconds between two lines within an epoch
-  bool leave = true;           ///< keep a line for every epoch
+  double refresh_rate = 10;
+  double plain_interval = 60;
+  bool leave = true;
 
   static void describe(Schema<ProgressBarOptions>& schema);
 };

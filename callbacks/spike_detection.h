@@ -13,16 +13,17 @@
 
 namespace levin {
 
+/// Options of SpikeDetection, explained in describe().
 struct SpikeDetectionOptions {
-  int64_t window = 10;                 ///< losses that the running mean is of
-  int64_t warmup = 10;                 ///< first losses of a run that are no spikes
-  std::optional<double> atol = {};     ///< a spike is at least so far from the running mean
-  std::optional<double> rtol = 2;      ///< likewise, as a multiple of the running mean
-  std::optional<double> z_score = {};  ///< likewise, as a multiple of the standard deviation in the window
-  std::string mode = "min";            ///< min or max: whether a smaller or a larger loss is better
-  bool finite_only = true;             ///< a loss that is not finite is a spike
-  std::string action = "warn";         ///< warn, stop (training ends) or raise (training fails)
-  std::string file = "spikes.json";    ///< in the run's folder
+  int64_t window = 10;
+  int64_t warmup = 10;
+  std::optional<double> atol = {};
+  std::optional<double> rtol = 2;
+  std::optional<double> z_score = {};
+  std::string mode = "min";
+  bool finite_only = true;
+  std::string action = "warn";
+  std::string file = "spikes.json";
 
   static void describe(Schema<SpikeDetectionOptions>& schema);
 };

@@ -10,11 +10,12 @@
 
 namespace levin {
 
+/// Options of StochasticWeightAveraging, explained in describe().
 struct StochasticWeightAveragingOptions {
-  optim::GroupRates swa_lrs = {};          ///< learning rate of the averaged epochs, or one a group; required
-  double swa_epoch_start = 0.8;            ///< below 1 a fraction of max_epochs, else the first averaged epoch, 0-based
-  int64_t annealing_epochs = 10;           ///< epochs in which learning rates go over to swa_lrs
-  std::string annealing_strategy = "cos";  ///< cos or linear
+  optim::GroupRates swa_lrs = {};
+  double swa_epoch_start = 0.8;
+  int64_t annealing_epochs = 10;
+  std::string annealing_strategy = "cos";
 
   static void describe(Schema<StochasticWeightAveragingOptions>& schema);
 };

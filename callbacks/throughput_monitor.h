@@ -15,12 +15,13 @@
 
 namespace levin {
 
+/// Options of ThroughputMonitor, explained in describe().
 struct ThroughputMonitorOptions {
-  int64_t window = 1;                      ///< logging boundaries that the rates are taken over
-  int64_t warmup_steps = 5;                ///< first optimizer steps of a fit that do not count
-  std::optional<std::string> tokens = {};  ///< field of the batch whose elements are counted
-  bool flops = true;                       ///< count operations
-  std::optional<double> peak_tflops = {};  ///< of one device; unset: what its maker says
+  int64_t window = 1;
+  int64_t warmup_steps = 5;
+  std::optional<std::string> tokens = {};
+  bool flops = true;
+  std::optional<double> peak_tflops = {};
   /// For code: tokens (or whatever is counted) in a batch; in place of `tokens`
   std::function<int64_t(const Batch&)> count_tokens = {};
 

@@ -12,10 +12,11 @@
 
 namespace levin {
 
+/// Options of Timer, explained in describe().
 struct TimerOptions {
   /// Training ends after this time, "DD:HH:MM:SS"; unset: time is only measured
   std::optional<std::string> duration = {};
-  std::string interval = "step";  ///< step or epoch: when it is looked at
+  std::string interval = "step";
 
   static void describe(Schema<TimerOptions>& schema);
 };

@@ -8,12 +8,13 @@
 
 namespace levin {
 
+/// Options of WeightAveraging, explained in describe().
 struct WeightAveragingOptions {
-  double decay = 0.999;                  ///< share of the former average that an update keeps
-  int64_t update_every_n_steps = 1;      ///< optimizer steps between updates
-  int64_t update_starting_at_step = 0;   ///< 0-based optimizer step from which on weights are averaged
-  int64_t update_starting_at_epoch = 0;  ///< likewise an epoch; both must have been reached
-  bool use_buffers = false;              ///< average floating-point buffers too; false: they are the module's own
+  double decay = 0.999;
+  int64_t update_every_n_steps = 1;
+  int64_t update_starting_at_step = 0;
+  int64_t update_starting_at_epoch = 0;
+  bool use_buffers = false;
 
   static void describe(Schema<WeightAveragingOptions>& schema);
 };

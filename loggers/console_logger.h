@@ -9,8 +9,9 @@
 
 namespace levin {
 
+/// Options of ConsoleLogger, explained in describe().
 struct ConsoleLoggerOptions {
-  int64_t digits = 4;  ///< significant digits of a value
+  int64_t digits = 4;
 
   static void describe(Schema<ConsoleLoggerOptions>& schema);
 };

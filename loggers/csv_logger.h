@@ -17,6 +17,7 @@
 
 namespace levin {
 
+/// Options of CsvLogger, explained in describe().
 struct CsvLoggerOptions {
   /// Rows that may wait in memory. A row waits no longer than about a second while further rows arrive.
   int64_t flush_every = 100;

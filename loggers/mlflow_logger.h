@@ -16,17 +16,18 @@ namespace levin {
 
 class MlflowSender;
 
+/// Options of MlflowLogger, explained in describe().
 struct MlflowLoggerOptions {
-  std::string tracking_uri = {};  ///< without credentials; empty: MLFLOW_TRACKING_URI, which may have them
+  std::string tracking_uri = {};
   std::string experiment_name = "levin";
-  std::string run_name = {};  ///< empty: the run folder's path
+  std::string run_name = {};
   std::map<std::string, std::string> tags = {};
-  std::string run_id = {};          ///< a run to go on with; empty: see `resume`
-  bool resume = true;               ///< a fit from a checkpoint goes on in the run that wrote the checkpoint
-  std::string log_model = "false";  ///< "false", "true" (at the end, the checkpoints that are left) or "all"
-  double finish_seconds = 30;       ///< how long the end of a call waits for a slow server
-  double stall_seconds = 30;        ///< how long a server may leave a request without an answer
-  int64_t memory_mib = 16;          ///< what may wait in memory; more waits on disk
+  std::string run_id = {};  ///< empty: see `resume`
+  bool resume = true;
+  std::string log_model = "false";
+  double finish_seconds = 30;
+  double stall_seconds = 30;
+  int64_t memory_mib = 16;
 
   static void describe(Schema<MlflowLoggerOptions>& schema);
 };

@@ -13,6 +13,7 @@
 
 namespace levin {
 
+/// Options of TensorBoardLogger, explained in describe().
 struct TensorBoardLoggerOptions {
   double flush_seconds = 1;
 

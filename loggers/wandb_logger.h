@@ -15,16 +15,17 @@
 
 namespace levin {
 
+/// Options of WandbLogger, explained in describe().
 struct WandbLoggerOptions {
   std::string project = "levin";
-  std::string entity = {};  ///< empty: that of the user who sends the run
-  std::string name = {};    ///< empty: the run folder's path
+  std::string entity = {};
+  std::string name = {};
   std::string group = {};
   std::vector<std::string> tags = {};
   std::string notes = {};
-  std::string id = {};              ///< of the run; empty: eight characters drawn at random
-  std::string log_model = "false";  ///< "false", "true" (at the end, the checkpoints that are left) or "all"
-  double finish_seconds = 30;       ///< how long the end of a call waits for checkpoints to be read and for a slow disk
+  std::string id = {};
+  std::string log_model = "false";
+  double finish_seconds = 30;
 
   static void describe(Schema<WandbLoggerOptions>& schema);
 };

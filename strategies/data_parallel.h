@@ -12,6 +12,7 @@ namespace levin {
 
 class ReplicaGroup;
 
+/// Options of DataParallel, explained in describe().
 struct DataParallelOptions {
   std::string scale_lr = "none";  ///< by the number of replicas: linear, sqrt or none
 

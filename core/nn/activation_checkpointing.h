@@ -19,8 +19,8 @@ class UnitRunner;
 /// Units that are recomputed in backward; none by default. In YAML a list of patterns, or a mapping.
 struct ActivationCheckpointingOptions {
   std::vector<std::string> units = {};  ///< types and dotted paths; `*` stands for any characters
-  int64_t every = 1;                    ///< of these units, the first and each n-th after it
-  bool offload = false;                 ///< inputs on CUDA wait in pinned host memory
+  int64_t every = 1;
+  bool offload = false;  ///< inputs on CUDA wait in pinned host memory
   static void describe(Schema<ActivationCheckpointingOptions>& schema);
 };
 

@@ -9,12 +9,14 @@
 /// Schedules made of others.
 namespace levin::optim {
 
+/// Options of ChainedScheduler, explained in describe().
 struct ChainedOptions {
   /// Each a name, `{name: cosine, t_max: 10}` or `cosine: {t_max: 10}`.
   std::vector<Config> schedulers = {};
   static void describe(Schema<ChainedOptions>& schema);
 };
 
+/// Options of SequentialScheduler, explained in describe().
 struct SequentialOptions {
   /// Each a name, `{name: cosine, t_max: 10}` or `cosine: {t_max: 10}`.
   std::vector<Config> schedulers = {};

@@ -10,6 +10,7 @@
 /// Schedules whose learning rate follows from the number of steps alone.
 namespace levin::optim {
 
+/// Options of StepScheduler, explained in describe().
 struct StepOptions {
   int64_t step_size = 30;
   double gamma = 0.1;
@@ -29,6 +30,7 @@ class StepScheduler final : public StepwiseScheduler {
   Options options_;
 };
 
+/// Options of MultiStepScheduler, explained in describe().
 struct MultiStepOptions {
   std::vector<int64_t> milestones = {};
   double gamma = 0.1;
@@ -48,6 +50,7 @@ class MultiStepScheduler final : public StepwiseScheduler {
   Options options_;
 };
 
+/// Options of ExponentialScheduler, explained in describe().
 struct ExponentialOptions {
   double gamma = 0.95;
   static void describe(Schema<ExponentialOptions>& schema);
@@ -66,6 +69,7 @@ class ExponentialScheduler final : public StepwiseScheduler {
   Options options_;
 };
 
+/// Options of LinearWarmupScheduler, explained in describe().
 struct LinearWarmupOptions {
   double start_factor = 1.0 / 3;
   double end_factor = 1.0;
@@ -87,8 +91,9 @@ class LinearWarmupScheduler final : public StepwiseScheduler {
   Options options_;
 };
 
+/// Options of CosineScheduler, explained in describe().
 struct CosineOptions {
-  std::optional<int64_t> t_max = {};  ///< steps down to eta_min; unset: the whole run
+  std::optional<int64_t> t_max = {};
   double eta_min = 0;
   static void describe(Schema<CosineOptions>& schema);
 };
@@ -109,8 +114,9 @@ class CosineScheduler final : public StepwiseScheduler {
   int64_t t_max_ = 1;
 };
 
+/// Options of CosineWarmRestartsScheduler, explained in describe().
 struct CosineWarmRestartsOptions {
-  int64_t t_0 = 10;    ///< steps of the first period
+  int64_t t_0 = 10;
   int64_t t_mult = 1;  ///< each period is this many times as long as the one before
   double eta_min = 0;
   static void describe(Schema<CosineWarmRestartsOptions>& schema);

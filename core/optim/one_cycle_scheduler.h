@@ -12,16 +12,16 @@ namespace levin::optim {
 
 /// Options of OneCycleScheduler, with the names and defaults of torch.optim.lr_scheduler.OneCycleLR.
 struct OneCycleOptions {
-  std::optional<double> max_lr = {};        ///< peak; unset: each group's own learning rate
-  std::optional<int64_t> total_steps = {};  ///< unset: the whole run
-  double pct_start = 0.3;                   ///< share of the steps in which the learning rate rises
+  std::optional<double> max_lr = {};
+  std::optional<int64_t> total_steps = {};
+  double pct_start = 0.3;
   std::string anneal_strategy = "cos";
   bool cycle_momentum = true;  ///< momentum (or the first beta) falls while the learning rate rises
   double base_momentum = 0.85;
   double max_momentum = 0.95;
-  double div_factor = 25;         ///< peak / first learning rate
-  double final_div_factor = 1e4;  ///< first / last learning rate
-  bool three_phase = false;       ///< fall as long as the rise took, then to the last learning rate
+  double div_factor = 25;
+  double final_div_factor = 1e4;
+  bool three_phase = false;
 
   static void describe(Schema<OneCycleOptions>& schema);
 };

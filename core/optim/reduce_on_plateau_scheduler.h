@@ -11,12 +11,12 @@ namespace levin::optim {
 struct ReduceOnPlateauOptions {
   std::string mode = "min";
   double factor = 0.1;
-  int64_t patience = 10;  ///< steps without a better metric that are let pass
+  int64_t patience = 10;
   double threshold = 1e-4;
   std::string threshold_mode = "rel";
-  int64_t cooldown = 0;  ///< steps after a reduction in which nothing is counted
+  int64_t cooldown = 0;
   double min_lr = 0;
-  double eps = 1e-8;  ///< reductions by less are left out
+  double eps = 1e-8;
 
   static void describe(Schema<ReduceOnPlateauOptions>& schema);
 };

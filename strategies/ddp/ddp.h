@@ -18,19 +18,20 @@ class GradientReducer;
 /// Bytes in a MiB, the unit of bucket sizes.
 inline constexpr double kBytesPerMib = 1 << 20;
 
+/// Options of Ddp, explained in describe().
 struct DdpOptions {
-  double bucket_cap_mb = 25;                  ///< MiB of gradients that are combined at once
-  double first_bucket_cap_mb = 1;             ///< of the first bucket, so that communication starts early
-  bool find_unused_parameters = false;        ///< the loss may leave out parameters, other ones at each step
-  bool static_graph = false;                  ///< every step uses the same parameters in the same way
-  bool broadcast_buffers = true;              ///< rank 0's buffers (running statistics) go to all before each step
-  std::string gradient_compression = "none";  ///< none, fp16 or bf16
-  StartMethod start_method = StartMethod::kSubprocess;  ///< of ranks: processes, forks or threads
-  std::string backend = "auto";                         ///< auto, gloo, nccl or shared_memory
-  double timeout = 1800;                                ///< seconds that a rank waits for the others in a collective
-  double start_timeout = 120;                           ///< seconds that ranks wait for each other at the start
-  double stall_report = 60;       ///< seconds in one collective after which where ranks are is printed
-  std::string scale_lr = "none";  ///< by the number of ranks: linear, sqrt or none
+  double bucket_cap_mb = 25;
+  double first_bucket_cap_mb = 1;
+  bool find_unused_parameters = false;
+  bool static_graph = false;
+  bool broadcast_buffers = true;
+  std::string gradient_compression = "none";
+  StartMethod start_method = StartMethod::kSubprocess;
+  std::string backend = "auto";
+  double timeout = 1800;
+  double start_timeout = 120;
+  double stall_report = 60;
+  std::string scale_lr = "none";
 
   static void describe(Schema<DdpOptions>& schema);
 };

@@ -9,13 +9,13 @@ namespace levin {
 
 /// The options under the names that users of Horovod know; see docs/strategies.md for what they become.
 struct HorovodOptions {
-  int64_t fusion_threshold = 64 << 20;  ///< bytes of gradients that are combined at once
-  double cycle_time = 1;                ///< accepted and without effect: gradients are sent as soon as a bucket is full
-  std::string compression = "none";     ///< none, fp16 or bf16
-  std::string scale_lr = "linear";      ///< by the number of ranks: linear, sqrt or none
-  std::string backend = "auto";         ///< auto, gloo, nccl or shared_memory
-  double timeout = 1800;                ///< seconds that a rank waits for the others in a collective
-  bool broadcast_buffers = false;       ///< rank 0's buffers go to all ranks before each step
+  int64_t fusion_threshold = 64 << 20;
+  double cycle_time = 1;
+  std::string compression = "none";
+  std::string scale_lr = "linear";
+  std::string backend = "auto";
+  double timeout = 1800;
+  bool broadcast_buffers = false;
 
   static void describe(Schema<HorovodOptions>& schema);
 };

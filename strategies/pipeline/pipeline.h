@@ -31,24 +31,25 @@ struct ConfigCodec<PipelineBalance> {
   static Config dump(const PipelineBalance& value);
 };
 
+/// Options of Pipeline, explained in describe().
 struct PipelineOptions {
   PipelineBalance balance = {};
-  std::string balance_by = "time";   ///< what `auto` makes alike: time, parameters or memory
-  std::string schedule = "1f1b";     ///< gpipe, 1f1b, interleaved or zero_bubble
-  int64_t micro_batches = 8;         ///< of a rank's batch; a batch with fewer examples has fewer
-  int64_t chunks_per_rank = 0;       ///< 0: 2 for interleaved, else 1
-  std::string checkpoint = "never";  ///< what is recomputed in backward: always, except_last micro-batch, never
-  int64_t data_parallel = 1;         ///< pipelines side by side, each with its share of the data
-  bool shard_optimizer = false;      ///< pipelines side by side divide the optimizer's state
-  std::string sequential = {};       ///< path of the levin::Sequential that is cut; empty: the module's only one
-  std::string trace = {};            ///< folder for a trace of one batch: what each stage did when; empty: none
-  int64_t trace_batch = 10;          ///< which batch of a call, counted from 1
-  bool gather_after_fit = true;      ///< the module has all parameters again when a call has ended
-  StartMethod start_method = StartMethod::kSubprocess;  ///< of ranks: processes, forks or threads
-  std::string backend = "auto";                         ///< auto, gloo, nccl or shared_memory
-  double timeout = 1800;                                ///< seconds that a rank waits for the others in a collective
-  double start_timeout = 120;                           ///< seconds that ranks wait for each other at the start
-  double stall_report = 60;  ///< seconds in one collective after which where ranks are is printed
+  std::string balance_by = "time";
+  std::string schedule = "1f1b";
+  int64_t micro_batches = 8;
+  int64_t chunks_per_rank = 0;
+  std::string checkpoint = "never";
+  int64_t data_parallel = 1;
+  bool shard_optimizer = false;
+  std::string sequential = {};
+  std::string trace = {};
+  int64_t trace_batch = 10;
+  bool gather_after_fit = true;
+  StartMethod start_method = StartMethod::kSubprocess;
+  std::string backend = "auto";
+  double timeout = 1800;
+  double start_timeout = 120;
+  double stall_report = 60;
 
   static void describe(Schema<PipelineOptions>& schema);
 };

@@ -20,24 +20,25 @@ namespace levin {
 class ShardedModel;
 struct ShardedModelOptions;
 
+/// Options of Sharded, explained in describe().
 struct ShardedOptions {
-  int64_t stage = 3;                    ///< what is divided: 1 optimizer state, 2 gradients too, 3 parameters too
-  std::vector<std::string> units = {};  ///< stage 3: what is gathered at once, types and paths; empty: every unit
-  int64_t min_unit_parameters = 0;      ///< a unit with fewer parameters goes with the unit around it
-  int64_t prefetch = 1;                 ///< units that are gathered before they are needed
-  double bucket_cap_mb = 25;            ///< stages 1 and 2: MiB of gradients that are averaged at once
-  bool offload = false;                 ///< this rank's part and the optimizer's step are in the host's memory
-  std::string shard_group = "all";      ///< ranks that hold one copy of the model together: all, node or a number
-  std::string reduce_type = "same";     ///< in which gradients are averaged: same, float32, bfloat16 or float16
-  bool find_unused_parameters = false;  ///< the loss may leave out parameters, other ones at each step
-  bool keep_window_gradients = false;   ///< full gradients stay until the end of an accumulation window
-  bool gather_after_fit = true;         ///< the module has all parameters again when a call has ended
-  bool broadcast_buffers = true;        ///< rank 0's buffers (running statistics) go to all before each step
-  StartMethod start_method = StartMethod::kSubprocess;  ///< of ranks: processes, forks or threads
-  std::string backend = "auto";                         ///< auto, gloo, nccl or shared_memory
-  double timeout = 1800;                                ///< seconds that a rank waits for the others in a collective
-  double start_timeout = 120;                           ///< seconds that ranks wait for each other at the start
-  double stall_report = 60;  ///< seconds in one collective after which where ranks are is printed
+  int64_t stage = 3;
+  std::vector<std::string> units = {};
+  int64_t min_unit_parameters = 0;
+  int64_t prefetch = 1;
+  double bucket_cap_mb = 25;
+  bool offload = false;
+  std::string shard_group = "all";
+  std::string reduce_type = "same";
+  bool find_unused_parameters = false;
+  bool keep_window_gradients = false;
+  bool gather_after_fit = true;
+  bool broadcast_buffers = true;
+  StartMethod start_method = StartMethod::kSubprocess;
+  std::string backend = "auto";
+  double timeout = 1800;
+  double start_timeout = 120;
+  double stall_report = 60;
 
   static void describe(Schema<ShardedOptions>& schema);
 };
