@@ -48,69 +48,70 @@ struct ConfigCodec<LoggerSpecs> {
   static Config dump(const LoggerSpecs& value);
 };
 
-/// Everything that users may set on a trainer, with its default. What has been worked out from it is ResolvedOptions.
+/// Everything that users may set on a trainer, with its default; explained in describe(). What has been worked out from
+/// it is ResolvedOptions.
 struct TrainerOptions {
   // Duration
   /// Epochs to train; -1 without end; 1000 when max_steps and max_time are unset too
   std::optional<int64_t> max_epochs = {};
-  std::optional<int64_t> min_epochs = {};  ///< epochs before a callback may stop training
-  int64_t max_steps = -1;                  ///< optimizer steps to train; -1 without end
-  std::optional<int64_t> min_steps = {};   ///< optimizer steps before a callback may stop training
-  std::optional<TimeLimit> max_time = {};  ///< training ends after this time
+  std::optional<int64_t> min_epochs = {};
+  int64_t max_steps = -1;
+  std::optional<int64_t> min_steps = {};
+  std::optional<TimeLimit> max_time = {};
 
   // Hardware
-  std::string accelerator = "auto";                          ///< auto, cpu, cuda or gpu
-  DeviceSpec devices = {};                                   ///< how many devices, or which
-  GpuSpec gpus = {};                                         ///< older spelling of devices, with its own table
-  bool auto_select_gpus = false;                             ///< a count of GPUs is of those that nobody else uses
-  int64_t num_nodes = 1;                                     ///< hosts
-  Spec<Strategy> strategy = "auto";                          ///< how devices and ranks work together
-  Spec<Precision> precision = "32-true";                     ///< number format
-  bool sync_batchnorm = false;                               ///< BatchNorm takes its statistics over all ranks
-  std::optional<std::string> float32_matmul_precision = {};  ///< highest, high (TF32) or medium (bfloat16)
-  std::string memory_format = "contiguous";                  ///< of images and volumes: contiguous or channels_last
-  bool cuda_graph = false;                                   ///< replay training steps from recorded CUDA graphs
+  std::string accelerator = "auto";
+  DeviceSpec devices = {};
+  GpuSpec gpus = {};
+  bool auto_select_gpus = false;
+  int64_t num_nodes = 1;
+  Spec<Strategy> strategy = "auto";
+  Spec<Precision> precision = "32-true";
+  bool sync_batchnorm = false;
+  std::optional<std::string> float32_matmul_precision = {};
+  std::string memory_format = "contiguous";
+  bool cuda_graph = false;
 
   // Debug
-  FastDevRun fast_dev_run = {};           ///< one epoch of n batches, without sanity check, loggers and checkpoints
-  BatchLimit limit_train_batches = {};    ///< training batches an epoch
-  BatchLimit limit_val_batches = {};      ///< validation batches a loader
-  BatchLimit limit_test_batches = {};     ///< test batches a loader
-  BatchLimit limit_predict_batches = {};  ///< prediction batches a loader
-  BatchLimit overfit_batches = 0.0;       ///< train on the same few batches, in order, and validate on as many
-  bool detect_anomaly = false;            ///< autograd checks for NaN and names the operation and its unit
-  bool barebones = false;                 ///< everything off that costs time, to measure the bare loop
+  FastDevRun fast_dev_run = {};
+  BatchLimit limit_train_batches = {};
+  BatchLimit limit_val_batches = {};
+  BatchLimit limit_test_batches = {};
+  BatchLimit limit_predict_batches = {};
+  BatchLimit overfit_batches = 0.0;
+  bool detect_anomaly = false;
+  bool barebones = false;
 
   // Validation
-  CheckInterval val_check_interval = {};               ///< fraction of the epoch, batches, or time between validations
-  std::optional<int64_t> check_val_every_n_epoch = 1;  ///< null: val_check_interval counts batches across epochs
-  int64_t num_sanity_val_steps = 2;                    ///< validation batches before training starts; -1 all
-  bool inference_mode = true;                          ///< evaluate under InferenceMode instead of no_grad
+  CheckInterval val_check_interval = {};
+  std::optional<int64_t> check_val_every_n_epoch = 1;
+  int64_t num_sanity_val_steps = 2;
+  bool inference_mode = true;
 
   // Optimisation
   /// Batches an optimizer step, also from which epoch on: {{0, 8}, {4, 2}}; the last window holds what is left.
   optim::AccumulationSchedule accumulate_grad_batches = 1;
-  std::optional<double> gradient_clip_val = {};  ///< clip gradients to this norm, value or ratio; 0: do not clip
-  std::string gradient_clip_algorithm = "norm";  ///< norm, value or adaptive
+  std::optional<double> gradient_clip_val = {};
+  std::string gradient_clip_algorithm = "norm";
 
   // Input and output
-  std::vector<Spec<Callback>> callbacks = {};   ///< callbacks beside the default ones
-  LoggerSpecs logger = {};                      ///< true (csv, tensorboard), false, or which
-  int64_t log_every_n_steps = 50;               ///< optimizer steps between two logging boundaries
-  bool enable_checkpointing = true;             ///< a model_checkpoint callback where none is given
-  bool enable_progress_bar = true;              ///< a progress_bar callback
-  bool enable_model_summary = true;             ///< a model_summary callback
-  Spec<Profiler> profiler = {};                 ///< what measures where time goes; empty: nothing
-  std::string default_root_dir = "levin_logs";  ///< where runs write
+  std::vector<Spec<Callback>> callbacks = {};
+  LoggerSpecs logger = {};
+  int64_t log_every_n_steps = 50;
+  bool enable_checkpointing = true;
+  bool enable_progress_bar = true;
+  bool enable_model_summary = true;
+  Spec<Profiler> profiler = {};
+  std::string default_root_dir = "levin_logs";
 
   // Data and reproducibility
-  bool use_distributed_sampler = true;            ///< divide the batches of training over the ranks
-  int64_t reload_dataloaders_every_n_epochs = 0;  ///< ask for new loaders every n epochs; 0 never
-  Determinism deterministic = {};                 ///< deterministic algorithms only
-  std::optional<bool> benchmark = {};             ///< cuDNN measures which algorithm is fastest
+  bool use_distributed_sampler = true;
+  int64_t reload_dataloaders_every_n_epochs = 0;
+  Determinism deterministic = {};
+  std::optional<bool> benchmark = {};
 
   // Memory
-  ActivationCheckpointingOptions activation_checkpointing = {};  ///< units that are recomputed in backward
+  ActivationCheckpointingOptions activation_checkpointing = {};
 
   static void describe(Schema<TrainerOptions>& schema);
 };
