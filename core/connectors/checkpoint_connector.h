@@ -56,7 +56,7 @@ class CheckpointConnector {
   /// Restores a snapshot in place, to the bit; what has come into being since (state of optimizers, gradients) is gone.
   void restore_snapshot(const State& snapshot);
 
-  /// Restores, before configure_optimizers, by the module's hook, its weights, the data module and the callbacks.
+  /// Restores, before configure_optimizers, the module (its hook, its weights), the data module and the callbacks.
   void restore_module(bool weights_only);
   /// Restores, after on_fit_start, optimizers, schedulers, precision, loops and metrics.
   void restore_optimization();

@@ -55,7 +55,8 @@ class OptimizerConnector {
 
   /// The learning rate that configure_optimizers gives the first group of the first optimizer; there must be one.
   double learning_rate() const;
-  /// Sets that group's learning rate, and scales those of all others by the same factor. Schedulers do not notice.
+  /// Sets that group's learning rate, and all others' in the proportions of configure_optimizers. Schedulers do not
+  /// notice.
   void set_learning_rate(double rate);
   /// Starts schedulers anew, planned for the present length of the run, from the learning rate that is given or else
   /// from that of configure_optimizers; as though configure_optimizers had given it.

@@ -174,7 +174,8 @@ class Trainer {
   void set_train_batch_size(int64_t batch_size);
   /// The learning rate that configure_optimizers gives the first group of the first optimizer; there must be one.
   double learning_rate() const;
-  /// Sets that group's learning rate, and scales those of all others by the same factor. Schedulers do not notice.
+  /// Sets that group's learning rate, and all others' in the proportions of configure_optimizers. Schedulers do not
+  /// notice.
   void set_learning_rate(double rate);
   /// Starts schedulers anew from this learning rate, as though configure_optimizers had given it.
   void restart_schedules(double rate);

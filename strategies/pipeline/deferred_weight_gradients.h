@@ -11,8 +11,7 @@ namespace levin {
 /// Gradients of weights that backward has put off: what each needs is kept until it is computed.
 class DeferredWeightGradients {
  public:
-  /// Keeps what the gradient of `weight`, [out, in], needs: gradient^T input, summed over all leading dimensions of
-  /// both.
+  /// Puts off the gradient of `weight`, [out, in]: gradient^T input, summed over all leading dimensions of both.
   void add(at::Tensor weight, at::Tensor input, at::Tensor gradient);
   /// Computes them and adds them to the weights' gradients.
   void run();
