@@ -15,7 +15,7 @@ def documented(element):
 
 
 def needs_comment(name):
-    """A specialisation is described where its template is, a nested type by its class, options by their fields."""
+    """A specialisation is described where its template is, a nested type by its class, options by describe()."""
     scope, _, last = name.rpartition("::")
     return "<" not in name and not last.endswith("Options") and not any(part[:1].isupper() for part in scope.split("::"))
 
