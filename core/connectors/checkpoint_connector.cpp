@@ -110,6 +110,18 @@ State CheckpointConnector::dump() {
   return tree;
 }
 
+void CheckpointConnector::warn_of_missing_callbacks(const State& saved) const {
+  std::vector<std::string> missing;
+  for (const auto& [key, state] : saved.as_map()) {
+    bool is_there = state.is_null();
+    for (size_t i = 0; i < callbacks_.all().size() && !is_there; ++i) is_there = callback_key(i) == key;
+    if (!is_there) missing.push_back(key);
+  }
+  if (!missing.empty())
+    log::rank_zero_warning(
+        fmt::format("the checkpoint has state of callbacks that are not there now: {}; it is left out", join(missing)));
+}
+
 State CheckpointConnector::dump_metrics() {
   State latest = State::map();
   for (const auto& [name, value] : logger_.callback_metrics()) latest[name] = value;
@@ -132,7 +144,27 @@ State CheckpointConnector::dump_rank() {
     own["gradients"] = std::move(gradients);
   }
   own["rng"] = capture_rng_state();
+  if (State strategy = dump_strategy(); !strategy.is_null()) own["strategy"] = std::move(strategy);
   return own;
+}
+
+State CheckpointConnector::dump_strategy() const {
+  State state = strategy_.state_dict();
+  if (state.is_null()) return state;
+  State named = State::map();
+  named["name"] = strategy_.init_name();
+  named["state"] = std::move(state);
+  return named;
+}
+
+void CheckpointConnector::restore_strategy(const State* saved) {
+  if (saved == nullptr) return;
+  if (const std::string& name = saved->at("name").as_string(); name != strategy_.init_name()) {
+    log::rank_zero_warning(
+        fmt::format("the checkpoint has state of strategy '{}', which '{}' leaves out", name, strategy_.init_name()));
+    return;
+  }
+  strategy_.load_state_dict(saved->at("state"));
 }
 
 const State& CheckpointConnector::rank_state() {
@@ -171,6 +203,7 @@ State CheckpointConnector::merged_rank_state(int64_t saved_ranks) const {
     }
     own["gradients"] = std::move(gradients);
   }
+  if (const State* strategy = ranks.front().find("strategy")) own["strategy"] = *strategy;
   return own;
 }
 
@@ -305,6 +338,7 @@ void CheckpointConnector::restore_module(bool weights_only) {
   for (size_t i = 0; i < callbacks_.all().size(); ++i)
     if (const State* state = callbacks.find(callback_key(i)); state != nullptr && !state->is_null())
       call_user(state_, "load_state_dict", *callbacks_.all()[i], [&] { callbacks_.all()[i]->load_state_dict(*state); });
+  warn_of_missing_callbacks(callbacks);
   state_.progress.load_state_dict(tree_.at("loops"));
   data_.set_seed(static_cast<uint64_t>(tree_.at("loops").at("seed").as_int()));
   if (const int64_t batch = data_.global_batch_size(); batch != state_.progress.global_batch_size)
@@ -314,6 +348,7 @@ void CheckpointConnector::restore_module(bool weights_only) {
 void CheckpointConnector::restore_optimization() {
   optimizers_.load_state_dict(tree_.at("optimizers"), tree_.at("schedulers"));
   precision_.load_state_dict(tree_.at("precision"));
+  restore_strategy(rank_state().find("strategy"));
   stop_.continue_clock();
   const State& metrics = rank_state().at("metrics");
   logger_.train_metrics().load_state_dict(metrics.at("train"));
@@ -348,6 +383,7 @@ State CheckpointConnector::take_snapshot() {
   tree["optimizers"] = optimizers_.state_dict();
   tree["schedulers"] = optimizers_.schedulers_state_dict();
   tree["precision"] = precision_.state_dict();
+  if (State strategy = dump_strategy(); !strategy.is_null()) tree["strategy"] = std::move(strategy);
   if (data_.data_module() != nullptr && !data_.shares_data_module()) tree["data"] = data_.data_module()->state_dict();
   State gradients = State::map();
   for (const auto& [name, parameter] : optimizers_.parameter_names().items())
@@ -362,6 +398,7 @@ void CheckpointConnector::restore_snapshot(const State& snapshot) {
   if (const State& extra = snapshot.at("module"); !extra.as_map().empty()) state_.module->on_load_checkpoint(extra);
   optimizers_.load_state_dict(snapshot.at("optimizers"), snapshot.at("schedulers"));
   precision_.load_state_dict(snapshot.at("precision"));
+  restore_strategy(snapshot.find("strategy"));
   if (const State* data = snapshot.find("data"); data != nullptr && !data->is_null())
     data_.data_module()->load_state_dict(*data);
   for (const auto& [name, parameter] : optimizers_.parameter_names().items()) {

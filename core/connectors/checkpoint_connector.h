@@ -71,6 +71,12 @@ class CheckpointConnector {
   State dump_metrics();
   /// Dumps what each rank has of its own: random generators, gradients of a window under way, metrics.
   State dump_rank();
+  /// Dumps the strategy's name and state on this rank; null where it has none.
+  State dump_strategy() const;
+  /// Hands a strategy of the same name what dump_strategy gave; nullptr: nothing was saved.
+  void restore_strategy(const State* saved);
+  /// Names the callbacks whose state was saved and that are not there now.
+  void warn_of_missing_callbacks(const State& saved) const;
   /// This rank's part of the tree that was read, or what it takes over from ranks that are no more.
   const State& rank_state();
   State merged_rank_state(int64_t saved_ranks) const;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/base/registry.h>
+#include <levin/core/base/state.h>
 #include <levin/core/comm/collective.h>
 #include <levin/core/comm/rank_status.h>
 #include <levin/core/data/batch.h>
@@ -82,8 +83,9 @@ struct StrategySetup {
 
 /// Runs steps on devices and ranks. World size 1 is the identity. A strategy never sees a callback or a logger.
 ///
-/// Most derive from RankedStrategy, or from a strategy that does, and override what a step is.
-class Strategy : public Configurable {
+/// Most derive from RankedStrategy, or from a strategy that does, and override what a step is. What its state_dict
+/// returns is kept of each rank by itself; a run with another number of ranks gives all of them that of rank 0.
+class Strategy : public Configurable, public Stateful {
  public:
   /// The name in YAML.
   virtual std::string name() const = 0;

@@ -41,6 +41,8 @@ class LocalSgd : public levin::RankedStrategy, public levin::DividedModel {
   void finish_step() override {  // on every rank, when its optimizer has stepped
     if (++steps_ % options_.period == 0) average();
   }
+  levin::State state_dict() const override { return steps_; }
+  void load_state_dict(const levin::State& state) override { steps_ = state.as_int(); }
 
   // What is evaluated, saved and left behind is the average.
   void prepare_evaluation(levin::Module&) override { average(); }

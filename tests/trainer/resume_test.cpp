@@ -6,6 +6,9 @@
 #include <levin/core/base/seed.h>
 #include <levin/core/metrics/mean_squared_error.h>
 #include <levin/loggers/csv_logger.h>
+#include <levin/strategies/single_device.h>
+
+#include <gmock/gmock.h>
 
 #include <fstream>
 #include <functional>
@@ -156,6 +159,46 @@ TEST(Resume, IsBitwiseWithWorkersAndClipping) {
 TEST(Resume, TheRowOfALastStepThatIsNoBoundaryIsTheSame) {
   const auto change = [](TrainerOptions& options) { options.log_every_n_steps = 1000; };
   expect_resumes_everywhere({.accumulate = 1, .change = change});
+}
+
+/// Counts batches, and keeps the count in checkpoints.
+class CountingStrategy : public SingleDevice {
+ public:
+  StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override {
+    ++batches;
+    return SingleDevice::forward_backward(batch, phases, window);
+  }
+  State state_dict() const override { return batches; }
+  void load_state_dict(const State& state) override { batches = state.as_int(); }
+  int64_t batches = 0;
+};
+
+TEST(Resume, AStrategyHasItsStateBackAndAnotherLeavesItOut) {
+  const std::string path = fresh_folder("resume_strategy") + "/c";
+  auto saver = make<LambdaCallback>(LambdaCallbackOptions{
+      .on_train_batch_end = [&](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t batch) {
+        if (trainer.current_epoch() == 1 && batch == 2) trainer.save_checkpoint(path);
+      }});
+  const auto whole = make<CountingStrategy>();
+  run({.change = [&](TrainerOptions& options) { options.strategy = whole; }}, saver, "");
+  const auto resumed = make<CountingStrategy>();
+  run({.change = [&](TrainerOptions& options) { options.strategy = resumed; }}, nullptr, path);
+  EXPECT_EQ(whole->batches, 18);
+  EXPECT_EQ(resumed->batches, 18);
+  ::testing::internal::CaptureStderr();
+  run({}, nullptr, path);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::HasSubstr("'single_device' leaves out"));
+}
+
+TEST(Resume, NamesTheCallbacksWhoseStateIsLeftOut) {
+  const std::string path = fresh_folder("resume_callbacks") + "/c";
+  auto saver = make<LambdaCallback>(
+      LambdaCallbackOptions{.on_train_epoch_end = [&](Trainer& trainer, Module&) { trainer.save_checkpoint(path); }});
+  run({}, saver, "");
+  ::testing::internal::CaptureStderr();
+  run({.change = [](TrainerOptions& options) { options.callbacks.clear(); }}, nullptr, path);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::HasSubstr("state of callbacks that are not there now: EarlyStopping"));
 }
 
 TEST(Resume, ContinuesAfterMaxStepsWasRaised) {
