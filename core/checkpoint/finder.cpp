@@ -180,6 +180,8 @@ std::vector<std::string> checkpoints_of(const std::string& run) {
   return paths;
 }
 
+std::string newest_checkpoint(const std::string& run) { return newest_good(run, "last"); }
+
 std::string find_last(const std::string& default_root_dir, const std::string& module_type) {
   return newest_good(require_newest_run(default_root_dir, module_type, "last"), "last");
 }

@@ -17,6 +17,10 @@ std::optional<std::string> newest_run(const std::string& default_root_dir, const
 /// Those whose manifest cannot be read come before all others, since nothing says that they are older.
 std::vector<std::string> checkpoints_of(const std::string& run);
 
+/// The newest checkpoint of a run that is whole; a warning tells of each newer one that is not. Throws levin::Error
+/// when there is none.
+std::string newest_checkpoint(const std::string& run);
+
 /// The newest checkpoint of the newest run that is whole; a warning tells of each newer one that is not. Throws
 /// levin::Error saying what was looked for where when there is none.
 std::string find_last(const std::string& default_root_dir, const std::string& module_type = "");

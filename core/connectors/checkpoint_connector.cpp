@@ -268,6 +268,10 @@ std::string CheckpointConnector::find(const std::string& ckpt) const {
       return checkpointers.front()->best_model_path();
     return find_best(root, module_type());
   }
+  if (const std::string& run = options_.given.run_dir; !run.empty() && (ckpt == "auto" || ckpt == "last")) {
+    if (ckpt == "auto" && checkpoints_of(run).empty()) return {};
+    return newest_checkpoint(run);
+  }
   if (ckpt == "auto" && !newest_run(root, module_type())) return {};
   if (ckpt == "auto" || ckpt == "last") return find_last(root, module_type());
   if (!FileSystem::current().exists(ckpt))

@@ -102,6 +102,7 @@ struct TrainerOptions {
   bool enable_model_summary = true;             ///< a model_summary callback
   Spec<Profiler> profiler = {};                 ///< what measures where time goes; empty: nothing
   std::string default_root_dir = "levin_logs";  ///< where runs write
+  std::string run_dir = {};                     ///< the run's own folder; empty: a new version_N below default_root_dir
 
   // Data and reproducibility
   bool use_distributed_sampler = true;            ///< divide the batches of training over the ranks
