@@ -101,6 +101,8 @@
 #include <levin/core/profilers/nvtx_profiler.h>
 #include <levin/core/profilers/pytorch_profiler.h>
 #include <levin/core/profilers/simple_profiler.h>
+#include <levin/core/sweep/executor.h>
+#include <levin/core/sweep/executor_registry.h>
 #include <levin/core/trainer/dry_run.h>
 #include <levin/core/trainer/trainer.h>
 #include <levin/loggers/console_logger.h>

@@ -104,11 +104,13 @@ std::vector<Settings> random_runs(const SweepOptions& options) {
   return runs;
 }
 
-std::vector<std::string> options_in(const std::vector<Settings>& runs) {
+/// The options of all these, in order of first appearance.
+std::vector<std::string> options_in(const std::vector<std::vector<Settings>>& parts) {
   std::vector<std::string> names;
-  for (const Settings& run : runs)
-    for (const auto& [option, value] : run)
-      if (std::find(names.begin(), names.end(), option) == names.end()) names.push_back(option);
+  for (const auto& runs : parts)
+    for (const Settings& run : runs)
+      for (const auto& [option, value] : run)
+        if (std::find(names.begin(), names.end(), option) == names.end()) names.push_back(option);
   return names;
 }
 
@@ -191,9 +193,11 @@ bool same_settings(const Settings& a, const Settings& b) {
 }  // namespace
 
 Plan make_plan(const SweepOptions& options, int64_t first_seed) {
-  std::vector<Settings> all = combined(combined(list_runs(options), grid_runs(options)), random_runs(options));
+  const std::vector<std::vector<Settings>> parts = {list_runs(options), grid_runs(options), random_runs(options)};
+  std::vector<Settings> all = {{}};
+  for (const auto& part : parts) all = combined(all, part);
   check_once(all);
-  Plan plan{.options = options_in(all)};
+  Plan plan{.options = options_in(parts)};
   if (plan.options.empty() && options.repeats == 1)
     throw ConfigError(
         "sweep: nothing varies: grid, list and random are empty; hint: sweep: {grid: {model.lr: [0.001, 0.003]}}");

@@ -11,7 +11,7 @@ namespace levin::sweep {
 
 /// What the runs of a sweep are.
 struct Plan {
-  std::vector<std::string> options;  ///< that vary, in order of first appearance
+  std::vector<std::string> options;  ///< that vary: those of the list, of the grid, then random ones
   std::vector<Settings> runs;        ///< of each run; the repeats of a combination follow each other
 };
 

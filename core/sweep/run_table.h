@@ -11,6 +11,7 @@
 
 namespace levin::sweep {
 
+/// How far a run has come.
 enum class RunStatus { kWaiting, kRunning, kStoppedEarly, kFinished, kFailed };
 
 /// A run of a sweep, and what is known of it.

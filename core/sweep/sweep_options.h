@@ -22,7 +22,7 @@ struct SuccessiveHalvingOptions {
 /// A learning rate that is given for one batch size and scaled to that of each run.
 struct LearningRateScalingOptions {
   std::string option = "model.lr";  ///< the learning rate
-  int64_t batch_size = 1;           ///< global batch size for which it is given
+  int64_t batch_size = 0;           ///< global batch size for which it is given; must be set
   std::string rule = "linear";      ///< linear, or sqrt
   static void describe(Schema<LearningRateScalingOptions>& schema);
 };

@@ -70,8 +70,7 @@ TEST(SweepRunDevices, MoreThanThereAreAreRefused) {
     devices_of("{accelerator: gpu, devices: 8}", 2);
     FAIL() << "8 of 2 GPUs were found";
   } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("8"));
-    EXPECT_THAT(error.what(), HasSubstr("2"));
+    EXPECT_THAT(error.what(), HasSubstr("asks for GPU 2; valid: 0 to 1 on this machine"));
   }
 }
 
