@@ -25,10 +25,13 @@ std::string newest_checkpoint(const std::string& run);
 /// levin::Error saying what was looked for where when there is none.
 std::string find_last(const std::string& default_root_dir, const std::string& module_type = "");
 
-/// The best checkpoint of the newest run: what the newest whole checkpoint has as "best_model_path" in its callbacks'
+/// The best checkpoint of a run: what the newest whole checkpoint has as "best_model_path" in its callbacks'
 /// state, of a callback with a score rather than one without a monitor. Where that path is no more, the checkpoint of
 /// that name among the run's own, for runs that were moved. Throws levin::Error saying what was looked for where when
 /// there is none, or when it is damaged.
+std::string best_checkpoint(const std::string& run);
+
+/// The best checkpoint of the newest run. Throws levin::Error when there is no run, and as best_checkpoint does.
 std::string find_best(const std::string& default_root_dir, const std::string& module_type = "");
 
 }  // namespace levin

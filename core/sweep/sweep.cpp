@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -24,6 +25,7 @@ namespace levin::sweep {
 namespace {
 
 constexpr std::chrono::milliseconds kPollInterval{10};
+constexpr int kSignalBase = 128;  ///< of an exit status
 
 /// What may be changed when a sweep is started again.
 const std::vector<std::string>& free_options() {
@@ -326,7 +328,10 @@ void Sweep::finish(const RunEnd& end) {
     run.status = RunStatus::kFailed;
     run.error = end.how;
     if (run.error.empty()) run.error = last_error(run_folder(run));
-    if (run.error.empty()) run.error = fmt::format("ended with status {}", end.status);
+    if (run.error.empty())
+      run.error = end.status > kSignalBase ? fmt::format("was ended by signal {} ({})", end.status - kSignalBase,
+                                                         strsignal(end.status - kSignalBase))
+                                           : fmt::format("ended with status {}", end.status);
   }
   say(run);
 }
