@@ -240,7 +240,9 @@ std::string text_of(const std::vector<TopicGroup>& groups, const std::string& wa
     for (const auto& topic : group.topics) names.push_back(topic.name);
     for (const auto& field : group.fields) names.push_back(field.name);
   }
-  const std::string nearest = nearest_name(wanted, names);
+  // A page comes before the options in it, some of which have names like those of pages.
+  std::string nearest = nearest_name(wanted, pages);
+  if (nearest.empty()) nearest = nearest_name(wanted, names);
   throw ConfigError(fmt::format("command line: there is no help for '{}'{}; valid: {}, and each name in them", wanted,
                                 nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest), join(pages)));
 }

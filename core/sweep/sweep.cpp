@@ -227,7 +227,7 @@ void Sweep::run() {
   executor_->begin({.folder = folder_->path(), .parallel = options_.parallel, .lock = folder_->lock()});
   write_table();
   log::info(
-      fmt::format("sweep of {} runs, {} at a time, in {}", table_.runs.size(), options_.parallel, folder_->path()));
+      fmt::format("sweep of {} run(s), {} at a time, in {}", table_.runs.size(), options_.parallel, folder_->path()));
   while (true) {
     if (signal_ == 0 && SignalScope::received() != 0) {
       signal_ = SignalScope::received();

@@ -35,6 +35,7 @@ Outcome train(const std::string& folder, int64_t pause_after = 0) {
   seed_everything(std::filesystem::exists(folder) ? 99 : 7);
   TrainerOptions options = quiet(6);
   options.run_dir = folder;
+  options.enable_checkpointing = true;
   options.callbacks = {make<ModelCheckpoint>({.monitor = "val_loss", .save_last = true})};
   if (pause_after > 0) options.callbacks.emplace_back(make<PauseTraining>({.after_epochs = pause_after}));
   Trainer trainer(options);
