@@ -27,7 +27,8 @@ foreach(line ${lines})
     set(serial TRUE)
   elseif(suite MATCHES "WandbLogger|BackgroundWorker")
     set(serial TRUE)  # They look at threads and times.
-  elseif(suite MATCHES "MlflowServer")  # Its server takes long to start where others are at work.
+  elseif(suite MATCHES "MlflowServer|^Sweep(Runs|Endings|Halving)$")
+    # A server, or dozens of programs, take long to start where others are at work.
     set(timeout 600)
   endif()
   # GoogleTest exits with 0 when it skipped every test; ctest is to say "skipped" then, and only then.

@@ -16,6 +16,7 @@
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/callbacks/model_summary.h>
 #include <levin/callbacks/nan_monitor.h>
+#include <levin/callbacks/pause_training.h>
 #include <levin/callbacks/progress_bar.h>
 #include <levin/callbacks/spike_detection.h>
 #include <levin/callbacks/stochastic_weight_averaging.h>
@@ -100,6 +101,8 @@
 #include <levin/core/profilers/nvtx_profiler.h>
 #include <levin/core/profilers/pytorch_profiler.h>
 #include <levin/core/profilers/simple_profiler.h>
+#include <levin/core/sweep/executor.h>
+#include <levin/core/sweep/executor_registry.h>
 #include <levin/core/trainer/dry_run.h>
 #include <levin/core/trainer/trainer.h>
 #include <levin/loggers/console_logger.h>

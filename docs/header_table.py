@@ -18,6 +18,7 @@ SECTIONS = {
     "core/trainer": "Trainer",
     "core/options": "The trainer's options",
     "core/cli": "Programs with a command line",
+    "core/sweep": "Where the runs of a sweep go",
     "core/interfaces": "What users derive from",
     "core/comm": "Failures of ranks",
     "core/data": "Data",

@@ -120,8 +120,9 @@ std::string newest_good(const std::string& run, std::string_view wanted) {
     for (const auto& problem : problems) log::rank_zero_warning(fmt::format("falling back to {}: {}", path, problem));
     return path;
   }
-  throw Error("checkpoint", fmt::format("cannot find the {} checkpoint: none in {} is whole; got {}", wanted,
-                                        checkpoints_folder(run), join(problems, "; ")));
+  throw Error("checkpoint",
+              fmt::format("cannot find the {} checkpoint: none in {} is whole; got {}", wanted, checkpoints_folder(run),
+                          problems.empty() ? "no checkpoint" : join(problems, "; ")));
 }
 
 /// The states of the callbacks, which are a mapping by name or a list.
@@ -180,12 +181,13 @@ std::vector<std::string> checkpoints_of(const std::string& run) {
   return paths;
 }
 
+std::string newest_checkpoint(const std::string& run) { return newest_good(run, "last"); }
+
 std::string find_last(const std::string& default_root_dir, const std::string& module_type) {
   return newest_good(require_newest_run(default_root_dir, module_type, "last"), "last");
 }
 
-std::string find_best(const std::string& default_root_dir, const std::string& module_type) {
-  const std::string run = require_newest_run(default_root_dir, module_type, "best");
+std::string best_checkpoint(const std::string& run) {
   const std::string newest = newest_good(run, "best");
   const auto recorded = best_model_path(read_outline(newest));
   if (!recorded)
@@ -201,6 +203,10 @@ std::string find_best(const std::string& default_root_dir, const std::string& mo
   }
   throw Error("checkpoint", fmt::format("cannot find the best checkpoint: {} names it; got none at {} nor at {}",
                                         newest, *recorded, moved));
+}
+
+std::string find_best(const std::string& default_root_dir, const std::string& module_type) {
+  return best_checkpoint(require_newest_run(default_root_dir, module_type, "best"));
 }
 
 }  // namespace levin

@@ -17,13 +17,22 @@ std::optional<std::string> newest_run(const std::string& default_root_dir, const
 /// Those whose manifest cannot be read come before all others, since nothing says that they are older.
 std::vector<std::string> checkpoints_of(const std::string& run);
 
-/// Returns the newest whole checkpoint of the newest run; warns of each newer one that is not whole. Throws
-/// levin::Error naming the folders searched when there is none.
+/// Returns the newest whole checkpoint of a run; warns of each newer one that is not whole. Throws levin::Error when
+/// there is none.
+std::string newest_checkpoint(const std::string& run);
+
+/// Returns the newest whole checkpoint of the newest run, as newest_checkpoint does. Throws levin::Error saying what
+/// was looked for where when there is none.
 std::string find_last(const std::string& default_root_dir, const std::string& module_type = "");
 
-/// Returns the best checkpoint of the newest run: the "best_model_path" in the callbacks' state of its newest whole
-/// checkpoint, from a callback with a score rather than one without a monitor. When that path is gone, as in a run that
-/// was moved, returns the run's checkpoint of the same name. Throws levin::Error when there is none or it is damaged.
+/// Returns the best checkpoint of a run: the "best_model_path" in the callbacks' state of its newest whole checkpoint,
+/// from a callback with a score rather than one without a monitor. When that path is gone, as in a run that was moved,
+/// returns the run's checkpoint of the same name. Throws levin::Error saying what was looked for where when there is
+/// none, or when it is damaged.
+std::string best_checkpoint(const std::string& run);
+
+/// Returns the best checkpoint of the newest run. Throws levin::Error when there is no run, and as best_checkpoint
+/// does.
 std::string find_best(const std::string& default_root_dir, const std::string& module_type = "");
 
 }  // namespace levin

@@ -16,6 +16,7 @@
 #include <levin/core/options/registries.h>
 #include <levin/core/planning/memory_check.h>
 #include <levin/core/planning/memory_planner.h>
+#include <levin/core/sweep/sweep.h>
 #include <levin/core/trainer/trainer.h>
 
 #include <c10/util/Exception.h>
@@ -61,7 +62,8 @@ struct Command {
   bool can_resume;  ///< an interrupted run leaves a checkpoint
   /// Does the work and returns what to print at its end.
   std::string (*run)(const Run& run);
-  bool plans = false;  ///< the trainer is that of a MemoryPlanner
+  bool plans = false;   ///< the trainer is that of a MemoryPlanner
+  bool sweeps = false;  ///< it starts programs that train, and trains nothing itself
 };
 
 std::string fit(const Run& run) {
@@ -105,7 +107,7 @@ std::string plan(const Run& run) {
   return ending + check_report(*check, configured, trainer.strategy(), run.planner->needs());
 }
 
-constexpr std::array<Command, 6> kCommands = {{
+constexpr std::array<Command, 7> kCommands = {{
     {"fit", "trains the model, with validation", false, true, fit},
     {"validate", "one pass over the validation data", true, false, validate},
     {"test", "one pass over the test data", true, false, test},
@@ -113,6 +115,8 @@ constexpr std::array<Command, 6> kCommands = {{
     {"tune", "runs the finders (batch size, learning rate) and trains nothing", false, false, tune},
     {"plan", "predicts memory and communication of each strategy, the largest batch and the cheapest strategy that fit",
      false, false, plan, true},
+    {"sweep", "trains with many configurations, several at a time, and compares them", false, true, nullptr, false,
+     true},
 }};
 
 const Command* find_command(const std::string& name) {
@@ -172,6 +176,22 @@ int execute(const Command& command, Config config, const ConfigNames& names) {
   return kSignalBase + trainer.interrupt_signal();
 }
 
+/// Trains with the configurations of the section `sweep`.
+int execute_sweep(const CliArguments& arguments, const ConfigNames& names) {
+  sweep::Sweep sweep([&](const sweep::Settings& further) {
+    auto settings = arguments.settings;
+    for (const auto& [option, value] : further) settings.push_back({option, value});
+    return resolve_config(merge_sources(arguments.config_files, settings, names), names);
+  });
+  sweep.run();
+  std::cout << sweep.report() << std::flush;
+  if (sweep.interrupted_by() != 0) {
+    log::info("interrupted; hint: the same command goes on from here");
+    return kSignalBase + sweep.interrupted_by();
+  }
+  return sweep.has_failures() ? kFailure : kSuccess;
+}
+
 /// Launchers before torchrun told a rank its place on the host by a word of the command line, and the rest by
 /// variables.
 void adopt_local_rank(const std::string& local_rank) {
@@ -226,7 +246,7 @@ int Cli::run_command(int argc, char** argv) {
     for (const auto& command : kCommands) contents.commands.emplace_back(command.name, command.doc);
     // A command that is a section too is a topic.
     const Command* command = find_command(arguments.command);
-    const bool of_section = arguments.help_topic.empty() && command != nullptr && command->plans;
+    const bool of_section = arguments.help_topic.empty() && command != nullptr && (command->plans || command->sweeps);
     std::cout << help_text(contents, of_section ? arguments.command : arguments.help_topic);
     return kSuccess;
   }
@@ -240,7 +260,7 @@ int Cli::run_command(int argc, char** argv) {
     throw ConfigError("command line: no command; valid: " + join(command_names()) + "; hint: --help");
   if (modules.items().empty())
     throw ConfigError("this program has no model; hint: cli.modules.add<MyModule>(\"name\") before cli.run");
-  return execute(*command, config, names);
+  return command->sweeps ? execute_sweep(arguments, names) : execute(*command, config, names);
 }
 
 }  // namespace levin

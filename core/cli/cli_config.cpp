@@ -11,6 +11,7 @@
 #include <levin/core/options/options.h>
 #include <levin/core/planning/memory_planner.h>
 #include <levin/core/precision/precision.h>
+#include <levin/core/sweep/sweep_options.h>
 
 #include <fmt/format.h>
 
@@ -20,7 +21,7 @@ namespace levin {
 namespace {
 
 const std::vector<std::string>& top_level_keys() {
-  static const std::vector<std::string> keys = {"seed", "model", "data", "trainer", "ckpt", "plan"};
+  static const std::vector<std::string> keys = {"seed", "model", "data", "trainer", "ckpt", "plan", "sweep"};
   return keys;
 }
 
@@ -198,7 +199,7 @@ void merge_source(Config& base, const Config& later) {
       merge_named(*mine, entry.value);
     else if (entry.key == "trainer")
       merge_trainer(*mine, entry.value);
-    else if (entry.key == "plan")
+    else if (entry.key == "plan" || entry.key == "sweep")
       mine->merge(entry.value);
     else
       *mine = entry.value;
@@ -324,6 +325,8 @@ Config resolve_config(const Config& merged, const ConfigNames& names) {
   resolved.set("trainer", resolve_trainer(merged.find("trainer"), names));
   resolved.set("ckpt", resolve_value<std::string>(merged, "ckpt"));
   if (const Config* plan = merged.find("plan")) resolved.set("plan", schema_of<PlanOptions>().resolve(*plan, "plan"));
+  if (const Config* sweep = merged.find("sweep"))
+    resolved.set("sweep", schema_of<sweep::SweepOptions>().resolve(*sweep, "sweep"));
   return resolved;
 }
 

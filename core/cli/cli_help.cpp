@@ -11,6 +11,7 @@
 #include <levin/core/options/options.h>
 #include <levin/core/planning/memory_planner.h>
 #include <levin/core/precision/precision.h>
+#include <levin/core/sweep/sweep_options.h>
 
 #include <fmt/format.h>
 
@@ -94,6 +95,7 @@ std::vector<TopicGroup> groups_of(const HelpContents& contents) {
   std::vector<TopicGroup> groups;
   groups.push_back({.name = "trainer", .prefix = "--trainer.", .fields = schema_of<TrainerOptions>().fields()});
   groups.push_back({.name = "plan", .prefix = "--plan.", .fields = schema_of<PlanOptions>().fields()});
+  groups.push_back({.name = "sweep", .prefix = "--sweep.", .fields = schema_of<sweep::SweepOptions>().fields()});
   groups.push_back(group_of("model", names.modules, "", "--model.", /*are_own=*/true));
   groups.push_back(group_of("data", names.data, "", "--data.", /*are_own=*/true));
   groups.push_back(group_of("callbacks", names.callbacks, "`trainer: {callbacks: [NAME: {option: value}]}`",
@@ -238,7 +240,9 @@ std::string text_of(const std::vector<TopicGroup>& groups, const std::string& wa
     for (const auto& topic : group.topics) names.push_back(topic.name);
     for (const auto& field : group.fields) names.push_back(field.name);
   }
-  const std::string nearest = nearest_name(wanted, names);
+  // A page comes before the options in it, some of which have names like those of pages.
+  std::string nearest = nearest_name(wanted, pages);
+  if (nearest.empty()) nearest = nearest_name(wanted, names);
   throw ConfigError(fmt::format("command line: there is no help for '{}'{}; valid: {}, and each name in them", wanted,
                                 nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest), join(pages)));
 }

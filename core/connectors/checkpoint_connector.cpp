@@ -295,11 +295,16 @@ void CheckpointConnector::save_deferred() {
 std::string CheckpointConnector::find(const std::string& ckpt) const {
   if (ckpt.empty()) return {};
   const std::string& root = options_.given.default_root_dir;
+  const std::string& run = options_.given.run_dir;
   const auto checkpointers = callbacks_.checkpointers();
   if (ckpt == "best") {
     if (!checkpointers.empty() && !checkpointers.front()->best_model_path().empty())
       return checkpointers.front()->best_model_path();
-    return find_best(root, module_type());
+    return run.empty() ? find_best(root, module_type()) : best_checkpoint(run);
+  }
+  if (!run.empty() && (ckpt == "auto" || ckpt == "last")) {
+    if (ckpt == "auto" && checkpoints_of(run).empty()) return {};
+    return newest_checkpoint(run);
   }
   if (ckpt == "auto" && !newest_run(root, module_type())) return {};
   if (ckpt == "auto" || ckpt == "last") return find_last(root, module_type());

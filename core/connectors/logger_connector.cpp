@@ -12,6 +12,25 @@
 #include <charconv>
 
 namespace levin {
+namespace {
+
+/// Makes the folder version_N, with N one above all others below `root`.
+std::string claim_version(const std::string& root) {
+  FileSystem& files = FileSystem::current();
+  files.create_directories(root);
+  int64_t next = 0;
+  for (const auto& name : files.list(root)) {
+    if (!name.starts_with("version_")) continue;
+    int64_t number = 0;
+    const auto [end, error] = std::from_chars(name.data() + 8, name.data() + name.size(), number);
+    if (error == std::errc() && end == name.data() + name.size()) next = std::max(next, number + 1);
+  }
+  // Another run may claim a number at the same time: making the folder is the claim.
+  while (!files.create_directory(fmt::format("{}/version_{}", root, next))) ++next;
+  return fmt::format("{}/version_{}", root, next);
+}
+
+}  // namespace
 
 LoggerConnector::LoggerConnector(const ResolvedOptions& options, TrainerState& state, Tracer& tracer)
     : options_(options),
@@ -129,18 +148,12 @@ const std::string& LoggerConnector::run_directory() {
       !strategy_.is_global_zero())
     return run_directory_;
   FileSystem& files = FileSystem::current();
-  const std::string& root = options_.given.default_root_dir;
-  files.create_directories(root);
-  int64_t next = 0;
-  for (const auto& name : files.list(root)) {
-    if (!name.starts_with("version_")) continue;
-    int64_t number = 0;
-    const auto [end, error] = std::from_chars(name.data() + 8, name.data() + name.size(), number);
-    if (error == std::errc() && end == name.data() + name.size()) next = std::max(next, number + 1);
+  if (const std::string& given = options_.given.run_dir; !given.empty()) {
+    files.create_directories(given);
+    run_directory_ = given;
+  } else {
+    run_directory_ = claim_version(options_.given.default_root_dir);
   }
-  // Another run may claim a number at the same time: making the folder is the claim.
-  while (!files.create_directory(fmt::format("{}/version_{}", root, next))) ++next;
-  run_directory_ = fmt::format("{}/version_{}", root, next);
   if (options_.config.is_mapping()) {
     const auto file = files.create(run_directory_ + "/config.yaml");
     file->append(options_.config.to_yaml(/*with_origins=*/true));

@@ -136,6 +136,9 @@ void describe_output(Schema<TrainerOptions>& schema) {
                "what measures where time goes: simple, pytorch or nvtx; null: nothing does");
   schema.field("default_root_dir", &Options::default_root_dir, "where runs write, each to a folder version_N")
       .require("the path of a folder", [](const std::string& path) { return !path.empty(); });
+  schema.field("run_dir", &Options::run_dir,
+               "the folder of this run, in which it also goes on when it is resumed; empty: a new version_N below "
+               "default_root_dir");
 }
 
 void describe_reproducibility(Schema<TrainerOptions>& schema) {

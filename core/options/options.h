@@ -103,6 +103,7 @@ struct TrainerOptions {
   bool enable_model_summary = true;
   Spec<Profiler> profiler = {};
   std::string default_root_dir = "levin_logs";
+  std::string run_dir = {};
 
   // Data and reproducibility
   bool use_distributed_sampler = true;

@@ -16,6 +16,8 @@
 #include <levin/core/options/registries.h>
 #include <levin/core/precision/precision.h>
 #include <levin/core/profilers/profiler_schedule.h>
+#include <levin/core/sweep/executor_registry.h>
+#include <levin/core/sweep/sweep_options.h>
 
 #include <iostream>
 #include <string>
@@ -39,6 +41,7 @@ from; `--help TOPIC` has the options of a program's own models, data and callbac
 | `data` | name, or mapping of a name and options | the program's first | `{name: fashion_mnist, batch_size: 64}` |
 | `trainer` | mapping | | the options below |
 | `ckpt` | string or null | null | `last`, `best`, `auto` (`last`, or a fresh start where there is none) or a path |
+| `sweep` | mapping | | the options of [sweep](#sweep), for the command `sweep` |
 
 A name with options is written `{name: NAME, option: value}` or `{NAME: {option: value}}`. On the command line a value is
 YAML too: `--trainer.devices='[0, 2]'`. A member of the lists `callbacks` and `logger` is reached by its name:
@@ -105,6 +108,13 @@ int main() {
   print_registry("Profilers", "`trainer: {profiler: NAME}` or `trainer: {profiler: {name: NAME, option: value}}`",
                  registries.profilers);
   print_struct<levin::ProfilerSchedule>("schedule");
+
+  print_heading("sweep", "What the command `sweep` runs ([sweeps.md](sweeps.md)).");
+  print_options(levin::schema_of<levin::sweep::SweepOptions>().fields());
+  print_struct<levin::sweep::SuccessiveHalvingOptions>("successive_halving");
+  print_struct<levin::sweep::LearningRateScalingOptions>("learning_rate_scaling");
+  print_registry("Executors", "`sweep: {executor: NAME}` or `sweep: {executor: {name: NAME, option: value}}`",
+                 levin::sweep::executor_registry());
 
   print_heading("Data",
                 "Options of the data modules, data sets and loaders that come with Levin; a program chooses the "

@@ -1,11 +1,11 @@
 #include <levin/strategies/launchers/fork_launcher.h>
 
+#include <levin/core/base/descriptor.h>
 #include <levin/core/base/error.h>
+#include <levin/core/base/lifeline.h>
+#include <levin/core/base/process_end.h>
 #include <levin/strategies/launchers/core_share.h>
-#include <levin/strategies/launchers/descriptor.h>
-#include <levin/strategies/launchers/lifeline.h>
 #include <levin/strategies/launchers/outcome_folder.h>
-#include <levin/strategies/launchers/process_end.h>
 #include <levin/strategies/launchers/rank_report.h>
 #include <levin/strategies/launchers/signal_relay.h>
 

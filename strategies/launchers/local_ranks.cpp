@@ -1,5 +1,6 @@
 #include <levin/strategies/launchers/local_ranks.h>
 
+#include <levin/core/base/child_process.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
 #include <levin/core/devices/cpu_cores.h>
@@ -7,98 +8,15 @@
 #include <fmt/format.h>
 #include <pthread.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 namespace levin {
-namespace {
-
-/// The words of the command line that started this program.
-std::vector<std::string> command_line() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::vector<std::string> words;
-  for (std::string word; std::getline(file, word, '\0');) words.push_back(std::move(word));
-  if (words.empty())
-    throw Error("ranks",
-                "cannot read /proc/self/cmdline, and so cannot start this program again for further ranks; "
-                "hint: mount /proc, or use strategy ddp_spawn or ddp_threads");
-  return words;
-}
-
-/// The file that this program runs. One that was removed or replaced meanwhile can still be started, under a name that
-/// says less to those who list processes.
-std::string program_file() {
-  constexpr const char* kLink = "/proc/self/exe";
-  std::string path(4096, '\0');
-  const ssize_t size = readlink(kLink, path.data(), path.size());
-  if (size <= 0) return kLink;
-  path.resize(static_cast<size_t>(size));
-  struct stat named {};
-  struct stat running {};
-  if (stat(path.c_str(), &named) != 0 || stat(kLink, &running) != 0) return kLink;
-  return named.st_ino == running.st_ino && named.st_dev == running.st_dev ? path : kLink;
-}
-
-/// This process's environment with some variables set.
-std::vector<std::string> environment_with(const std::map<std::string, std::string>& settings) {
-  std::vector<std::string> entries;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    if (!settings.contains(text.substr(0, text.find('=')))) entries.push_back(text);
-  }
-  for (const auto& [name, value] : settings) entries.push_back(name + "=" + value);
-  return entries;
-}
-
-std::vector<char*> pointers_to(std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  pointers.reserve(texts.size() + 1);
-  for (auto& text : texts) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
-/// What posix_spawn is to do between fork and exec.
-class SpawnPlan {
- public:
-  /// The program gets no input, no blocked signals, and `inherited` under the same number.
-  explicit SpawnPlan(int inherited) {
-    posix_spawn_file_actions_init(&actions_);
-    posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    // A duplicate of itself only loses its close-on-exec flag, in the new process alone.
-    posix_spawn_file_actions_adddup2(&actions_, inherited, inherited);
-    sigset_t none;
-    sigemptyset(&none);
-    posix_spawnattr_init(&attributes_);
-    posix_spawnattr_setsigmask(&attributes_, &none);
-    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK);
-  }
-  ~SpawnPlan() {
-    posix_spawn_file_actions_destroy(&actions_);
-    posix_spawnattr_destroy(&attributes_);
-  }
-  SpawnPlan(const SpawnPlan&) = delete;
-  SpawnPlan& operator=(const SpawnPlan&) = delete;
-
-  const posix_spawn_file_actions_t* actions() const { return &actions_; }
-  const posix_spawnattr_t* attributes() const { return &attributes_; }
-
- private:
-  posix_spawn_file_actions_t actions_;
-  posix_spawnattr_t attributes_;
-};
-
-}  // namespace
 
 LocalRanks& LocalRanks::instance() {
   static auto* instance = new LocalRanks;  // outlives every static object; finish() is its end
@@ -153,17 +71,13 @@ pid_t LocalRanks::spawn(const ClusterPlace& place) const {
   if (const int64_t threads = threads_of_rank(place.local_world_size))
     settings["OMP_NUM_THREADS"] = std::to_string(threads);
 
-  std::vector<std::string> words = command_line();
-  std::vector<std::string> environment = environment_with(settings);
-  const std::string file = program_file();
-  const SpawnPlan plan(lifeline_->read_end());
-  pid_t process = -1;
-  const int error = posix_spawn(&process, file.c_str(), plan.actions(), plan.attributes(), pointers_to(words).data(),
-                                pointers_to(environment).data());
-  if (error != 0)
+  const std::string file = own_program_file();
+  try {
+    return start_process(file, own_command_line(), {.environment = settings, .inherited = {lifeline_->read_end()}});
+  } catch (const std::system_error& error) {
     throw Error("ranks", fmt::format("cannot start {} as rank {}: {}; hint: `ulimit -u` limits the processes of a user",
-                                     file, place.rank, std::generic_category().message(error)));
-  return process;
+                                     file, place.rank, error.code().message()));
+  }
 }
 
 void LocalRanks::kill_all() {

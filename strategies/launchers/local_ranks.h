@@ -1,8 +1,8 @@
 #pragma once
 
+#include <levin/core/base/lifeline.h>
+#include <levin/core/base/process_end.h>
 #include <levin/core/interfaces/cluster_environment.h>
-#include <levin/strategies/launchers/lifeline.h>
-#include <levin/strategies/launchers/process_end.h>
 
 #include <chrono>
 #include <condition_variable>

@@ -1,8 +1,8 @@
 #pragma once
 
+#include <levin/core/base/process_end.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/launcher.h>
-#include <levin/strategies/launchers/process_end.h>
 
 #include <cstdint>
 #include <functional>

@@ -1,6 +1,7 @@
 #include <levin/strategies/ranks/rank_group.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/lifeline.h>
 #include <levin/core/base/log.h>
 #include <levin/core/comm/control_plane.h>
 #include <levin/core/comm/single_process.h>
@@ -13,7 +14,6 @@
 #include <levin/strategies/environments/local_environment.h>
 #include <levin/strategies/launchers/fork_launcher.h>
 #include <levin/strategies/launchers/in_process_launcher.h>
-#include <levin/strategies/launchers/lifeline.h>
 #include <levin/strategies/launchers/rank_report.h>
 #include <levin/strategies/launchers/subprocess_launcher.h>
 #include <levin/strategies/launchers/thread_launcher.h>

@@ -21,7 +21,7 @@ _OPTIONS = _INTERFACES | {"core/options"}
 _CONNECTORS = _OPTIONS | {"core/connectors"}
 _LOOPS = _CONNECTORS | {"core/loops"}
 _TRAINER = _LOOPS | {"core/trainer"}
-_CLI = _TRAINER | {"core/planning", "core/cli"}
+_CLI = _TRAINER | {"core/planning", "core/sweep", "core/cli"}
 
 # What the files of a layer may include, besides their own layer.
 ALLOWED = {
@@ -35,7 +35,8 @@ ALLOWED = {
     "core/loops": _CONNECTORS,
     "core/trainer": _LOOPS,
     "core/planning": _TRAINER,
-    "core/cli": _TRAINER | {"core/planning"},
+    "core/sweep": _OPTIONS,
+    "core/cli": _TRAINER | {"core/planning", "core/sweep"},
     "core/builtins": _TRAINER | {"core/profilers", "strategies", "callbacks", "loggers"},
     "core/tools": _CLI | {"core/profilers", "core/builtins", "core/levin.h"},
     "core/levin.h": _CLI | {"core/profilers", "core/builtins", "strategies", "callbacks", "loggers"},

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """The example program under SLURM's srun, on a cluster that runs on this machine."""
 
+import csv
 import sys
 
 from slurm_cluster import NODES, SlurmCluster
-from support import Training, expect_contains, expect_equal, main
+from support import Training, expect_contains, expect_equal, main, still_runs, wait_until
 
 BATCH_SCRIPT = """\
 #!/bin/sh
@@ -53,5 +54,37 @@ def two_nodes(workspace):
     expect_equal(training.weights("srun"), training.weights("alone"), "weights")
 
 
+def sweep_words(training, executor, name):
+    words = training.words("sweeps", devices=1, more=[
+        "--trainer.strategy=auto", "--trainer.logger=csv", f"--sweep.name={name}", f"--sweep.executor={executor}",
+        "--sweep.grid={model.lr: [0.01, 0.001, 100000000], data.val_size: [40]}", "--sweep.parallel=2"])
+    return [words[0], "sweep", *words[2:]]
+
+
+def sweep_results(training, name):
+    """The rows of a sweep's table without times."""
+    with open(training.root("sweeps") / "sweeps" / name / "sweep.csv", encoding="utf-8", newline="") as file:
+        return [{column: cell for column, cell in row.items() if column != "seconds"} for row in csv.DictReader(file)]
+
+
+def sweep(workspace):
+    """The runs of a sweep as an array job give what they give here; the sweep is killed, and takes them over again."""
+    cluster = SlurmCluster(workspace)
+    training = Training(workspace)
+    workspace.run("local", sweep_words(training, "local", "local"))
+
+    folder = training.root("sweeps") / "sweeps" / "slurm"
+    first = workspace.start("first", sweep_words(training, "slurm", "slurm"), cluster.environment)
+    wait_until(lambda: (folder / "0000/slurm_job").exists() or (folder / "0000/exit_status").exists(),
+               "the array job is submitted", 100, still_runs(first))
+    first.kill()
+    first.wait()
+    output = cluster.run("second", sweep_words(training, "slurm", "slurm"))
+    expect_contains(output, "best    000", "what the second start wrote")
+    expect_equal("SLURM has" in output, False, "whether the second start submitted a job")
+    expect_equal(sweep_results(training, "slurm"), sweep_results(training, "local"), "the table")
+    expect_equal([row["status"] for row in sweep_results(training, "slurm")], ["finished"] * 3, "how runs ended")
+
+
 if __name__ == "__main__":
-    sys.exit(main({"srun": srun, "batch_script": batch_script, "two_nodes": two_nodes}))
+    sys.exit(main({"srun": srun, "batch_script": batch_script, "two_nodes": two_nodes, "sweep": sweep}))

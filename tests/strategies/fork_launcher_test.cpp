@@ -318,7 +318,7 @@ TEST(ForkLauncher, AStartThatFailsHalfwayLeavesNothing) {
   ForkLauncher launcher({.num_ranks = 16});
   const std::string message = message_of<Error>([&] { launch(launcher, [](int64_t) { hang(); }); });
   setrlimit(RLIMIT_NOFILE, &before);
-  EXPECT_TRUE(message.starts_with("[ranks] cannot make a pipe: Too many open files")) << message;
+  EXPECT_TRUE(message.starts_with("[process] cannot make a pipe: Too many open files")) << message;
   expect_nothing_left();
 }
 

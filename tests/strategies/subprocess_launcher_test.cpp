@@ -1,11 +1,11 @@
 #include <levin/strategies/launchers/subprocess_launcher.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/lifeline.h>
+#include <levin/core/base/process_end.h>
 #include <levin/core/devices/cpu_cores.h>
 #include <levin/strategies/launchers/in_process_launcher.h>
-#include <levin/strategies/launchers/lifeline.h>
 #include <levin/strategies/launchers/local_ranks.h>
-#include <levin/strategies/launchers/process_end.h>
 
 #include "../support/self_program.h"
 #include "launcher_support.h"

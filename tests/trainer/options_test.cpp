@@ -223,6 +223,7 @@ TEST(TrainerOptionsTest, NamesAreFrozen) {
                                            "enable_model_summary",
                                            "profiler",
                                            "default_root_dir",
+                                           "run_dir",
                                            "use_distributed_sampler",
                                            "reload_dataloaders_every_n_epochs",
                                            "deterministic",

@@ -47,8 +47,8 @@ struct Pipe {
 inline Pipe make_pipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
-    throw Error("ranks", fmt::format("cannot make a pipe: {}; hint: `ulimit -n` limits the open files of a process",
-                                     std::generic_category().message(errno)));
+    throw Error("process", fmt::format("cannot make a pipe: {}; hint: `ulimit -n` limits the open files of a process",
+                                       std::generic_category().message(errno)));
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <levin/strategies/launchers/descriptor.h>
+#include <levin/core/base/descriptor.h>
 
 #include <functional>
 #include <string>

@@ -24,6 +24,8 @@ class ProcessEnd {
 
   /// The signal that ended it, or 0.
   int signal() const;
+  /// As shells have it: the exit status, or 128 + the signal's number; -1 where nobody can tell.
+  int shell_status() const;
   /// Whether something went wrong: a signal, or an exit status other than 0. False where nobody can tell.
   bool failed() const;
   /// Describes the end for messages, after the name of the process: "was ended by signal 9 (Killed)", "ended with

@@ -1,4 +1,4 @@
-#include <levin/strategies/launchers/process_end.h>
+#include <levin/core/base/process_end.h>
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -38,6 +38,11 @@ bool ProcessEnd::has_come(pid_t process) {
 }
 
 int ProcessEnd::signal() const { return wait_status_ && WIFSIGNALED(*wait_status_) ? WTERMSIG(*wait_status_) : 0; }
+
+int ProcessEnd::shell_status() const {
+  if (!wait_status_) return -1;
+  return signal() != 0 ? 128 + signal() : WEXITSTATUS(*wait_status_);
+}
 
 bool ProcessEnd::failed() const { return wait_status_.value_or(0) != 0; }
 

@@ -1,4 +1,4 @@
-#include <levin/strategies/launchers/lifeline.h>
+#include <levin/core/base/lifeline.h>
 
 #include <pthread.h>
 #include <signal.h>

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <levin/core/base/config.h>
+
+#include <cstdint>
+
+namespace levin::sweep {
+
+/// The devices that a run asks for.
+struct RunDevices {
+  int64_t count = 1;  ///< on each host
+  int64_t hosts = 1;
+  bool are_gpus = false;
+  bool all = false;        ///< all GPUs that there are
+  bool are_named = false;  ///< certain GPUs, by number
+};
+
+/// Of a resolved section `trainer`. `gpus`: how many there are where it runs, or any large number where that is not
+/// known. Throws ConfigError for more GPUs than there are.
+RunDevices run_devices(const Config& trainer, int64_t gpus);
+
+}  // namespace levin::sweep
