@@ -239,8 +239,7 @@ void ThroughputMonitor::log_epoch(Trainer& trainer) {
   values["throughput/devices"] = static_cast<double>(device_count(trainer));
   if (seconds > 0) {
     values["throughput/epoch_samples_per_second"] = sums[1] / seconds;
-    if (options_.one_device_epoch_seconds)
-      values["throughput/speedup"] = *options_.one_device_epoch_seconds / seconds;
+    if (options_.one_device_epoch_seconds) values["throughput/speedup"] = *options_.one_device_epoch_seconds / seconds;
   }
   trainer.log_metrics(values);
 }

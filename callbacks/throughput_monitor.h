@@ -16,9 +16,9 @@
 namespace levin {
 
 struct ThroughputMonitorOptions {
-  int64_t window = 1;                      ///< logging boundaries that the rates are taken over
-  int64_t warmup_steps = 5;                ///< first optimizer steps of a fit that do not count
-  int64_t warmup_epochs = 1;               ///< first epochs of a fit whose time is not logged
+  int64_t window = 1;         ///< logging boundaries that the rates are taken over
+  int64_t warmup_steps = 5;   ///< first optimizer steps of a fit that do not count
+  int64_t warmup_epochs = 1;  ///< first epochs of a fit whose time is not logged
   /// What an epoch takes on one device; set: the speed-up against it is logged
   std::optional<double> one_device_epoch_seconds = {};
   std::optional<std::string> tokens = {};  ///< field of the batch whose elements are counted

@@ -118,10 +118,10 @@ levin::Batch ResNetV2::predict_step(const levin::Batch& batch, int64_t /*batch_i
 }
 
 levin::OptimizerConfigs ResNetV2::configure_optimizers() {
-  return levin::OptimizerConfig{.optimizer = std::make_shared<levin::optim::SGD>(
-                                    parameters(), levin::optim::SGDOptions{.lr = options_.lr,
-                                                                           .momentum = options_.momentum,
-                                                                           .weight_decay = options_.weight_decay})};
+  return levin::OptimizerConfig{
+      .optimizer = std::make_shared<levin::optim::SGD>(
+          parameters(), levin::optim::SGDOptions{
+                            .lr = options_.lr, .momentum = options_.momentum, .weight_decay = options_.weight_decay})};
 }
 
 levin::StepOutput ResNetV2::evaluate(const levin::Batch& batch, const std::string& stage) {

@@ -1,5 +1,5 @@
-// The models of examples/resnet are Keras' ResNet50V2 and ResNet152V2: as many parameters, and with the same weights the
-// same logits. Keras runs on its torch backend, with random weights.
+// The models of examples/resnet are Keras' ResNet50V2 and ResNet152V2: as many parameters, and with the same weights
+// the same logits. Keras runs on its torch backend, with random weights.
 
 #include "../../examples/resnet/resnet_v2.h"
 #include "../loggers/test_python.h"
