@@ -153,7 +153,7 @@ void write_sweep(const std::string& folder) {
                std::to_string(lr) + ",\"[8, 8]\"," + std::to_string(devices) + "," +
                (failed ? ",,\"out of memory, alas\"\n" : std::to_string(loss) + ",0.5,\n");
       if (failed) continue;
-      write_run(folder + "/" + name, {.last_step = 20}, [loss](int64_t step) -> std::vector<MetricValue> {
+      write_run(folder + "/" + name, {.last_step = 40}, [loss](int64_t step) -> std::vector<MetricValue> {
         return {{"train_loss", loss + 1.0 / static_cast<double>(step)},
                 {"val_loss", loss + 1.0 / static_cast<double>(step)}};
       });
@@ -242,7 +242,7 @@ TEST_F(LevinReportTool, SaysWhatIsWrongWithASweep) {
   write_sweep(folder_ + "/sweep");
   expect_error({"a", "sweep"}, "sweep is a sweep's folder; hint: give it alone");
   expect_error({"a", "--time-to", "val_loss"}, "--time-to must be a metric and a number; got 'val_loss'");
-  expect_error({"a", "--time-to", "val_los=0.5"}, "no run has logged val_los; valid: epoch, lr-AdamW, train_loss");
+  expect_error({"a", "--time-to", "val_los=0.5"}, "no run has logged val_los; valid: lr-AdamW, train_loss");
   write_file(folder_ + "/sweep/sweep.csv", "run,loss\n");
   expect_error({"sweep"}, "sweep.csv is not a sweep's table");
   write_file(folder_ + "/sweep/sweep.csv", "run,status,rung,seconds,model.lr,val_loss,error\n");

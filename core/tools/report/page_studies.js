@@ -12,7 +12,7 @@ function deviceAxis(counts) {
 }
 
 const fromZero = (values, title) => ({title, low: 0, high: 1.08 * Math.max(...values.filter(isNumber), 1e-9)});
-const figures = (...nodes) => element("div", {class: "figures"}, nodes.map((node) => element("article", {class: "chart"}, node)));
+const figures = (...nodes) => element("div", {class: "figures"}, nodes.map((node) => element("article", {class: "panel"}, node)));
 
 // --- Scaling ---
 
@@ -167,7 +167,7 @@ function buildSweep() {
       return lineFigure({title: `${metric} by ${name}`, x: {title: name, ticks: scales[option].ticks}, y, legend: false,
         series: [{name: "mean", dashed: true, points: means}, {name: "", color: 0, bare: true, points}]});
     });
-    drawn.replaceChildren(element("article", {class: "chart"}, element("div", {class: "figure-scroll"}, parallelFigure(`${metric}: parallel coordinates, a line a run`, axes, lines))), figures(...byOption));
+    drawn.replaceChildren(element("article", {class: "panel"}, element("div", {class: "figure-scroll"}, parallelFigure(`${metric}: parallel coordinates, a line a run`, axes, lines))), figures(...byOption));
   };
   choice.addEventListener("change", draw);
   draw();
