@@ -19,10 +19,10 @@ results=${RESULTS:-resnet_results/$model}
 cifar10=${CIFAR10:-/usr/share/datasets/cifar-10-batches-bin}
 read -ra devices <<<"${DEVICES:-1 2 4 8}"
 
-data=(--data.name=cifar10 "--data.root=$cifar10")
+data=("--data.root=$cifar10")
 if [ ! -f "$cifar10/data_batch_1.bin" ]; then
   echo "study: there is no CIFAR-10 in $cifar10; Fashion-MNIST, enlarged, takes its place" >&2
-  data=(--data.name=fashion_mnist_enlarged)
+  data=(--config examples/resnet/fashion_mnist_enlarged.yaml)
 fi
 
 # Runs a command of the program on so many devices.
@@ -38,16 +38,16 @@ run() {
     fi
     start=(srun "--nodes=$nodes" "--ntasks=$count" "--ntasks-per-node=$((count / nodes))")
   fi
-  "${start[@]}" "$build/bin/resnet" "$command" --config "examples/resnet/$model.yaml" "${options[@]}" "${data[@]}" \
+  "${start[@]}" "$build/bin/resnet" "$command" --config "examples/resnet/$model.yaml" "${data[@]}" "${configs[@]}" \
     "--trainer.devices=$((count / nodes))" "--trainer.num_nodes=$nodes" "${user_options[@]}" "$@"
 }
 
-# Configuration files come first, for single options to have the last word.
-options=()
+# Configuration files go before single options.
+configs=()
 user_options=()
 while [ $# -gt 0 ]; do
   if [ "$1" = --config ]; then
-    options+=(--config "${2:?study.sh: --config without a file}")
+    configs+=(--config "${2:?study.sh: --config without a file}")
     shift
   else
     user_options+=("$1")

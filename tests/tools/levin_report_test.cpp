@@ -434,7 +434,7 @@ TEST_F(LevinReportBrowser, ScalingIsATableAndThreeFigures) {
   check(folder_ + "/report.html");
   const std::string dump = browse(folder_ + "/report.html", {"--dump-dom"}).out;
   for (const char* text :
-       {"1,111", "2,083", "4,167", ">1.00<", ">1.88<", ">3.75<", "resnet50v2 on fashion_mnist_enlarged",
+       {"1\u2009111", "2\u2009083", "4\u2009167", ">1.00<", ">1.88<", ">3.75<", "resnet50v2 on fashion_mnist_enlarged",
         "Time of an epoch", "Throughput", "Speed-up", "Time to train_loss 0.2"})
     EXPECT_THAT(dump, HasSubstr(text));
 }

@@ -31,13 +31,6 @@ std::optional<double> mean_of(const RunFolder& run, std::string_view metric) {
   return summary.mean;
 }
 
-std::string label_of(const RunFolder& run) {
-  std::string label;
-  for (const char* path : {"model.name", "data.name"})
-    if (const std::string* name = option_of(run, path)) label += (label.empty() ? "" : " on ") + *name;
-  return label;
-}
-
 }  // namespace
 
 std::optional<int64_t> devices_of(const RunFolder& run) {
@@ -46,6 +39,13 @@ std::optional<int64_t> devices_of(const RunFolder& run) {
   const auto nodes = whole_number(option_of(run, "trainer.num_nodes"));
   if (!devices) return std::nullopt;
   return *devices * nodes.value_or(1);
+}
+
+std::string label_of(const RunFolder& run) {
+  std::string label;
+  for (const char* path : {"model.name", "data.name"})
+    if (const std::string* name = option_of(run, path)) label += (label.empty() ? "" : " on ") + *name;
+  return label;
 }
 
 std::vector<ScalingSeries> find_scaling(const std::vector<RunFolder>& runs) {

@@ -14,6 +14,9 @@ namespace levin::report {
 /// neither is a number.
 std::optional<int64_t> devices_of(const RunFolder& run);
 
+/// "resnet50v2 on cifar10": the names of model and data set, as the configuration has them; may be empty.
+std::string label_of(const RunFolder& run);
+
 /// What runs on one number of devices took; means over their epochs, and over the runs.
 struct ScalingRow {
   int64_t devices = 0;
@@ -25,7 +28,7 @@ struct ScalingRow {
 
 /// Runs of one model on one data set, by rising number of devices.
 struct ScalingSeries {
-  std::string label;  ///< the names of model and data set, as the configuration has them; may be empty
+  std::string label;  ///< of its runs
   std::vector<ScalingRow> rows;
 };
 

@@ -141,6 +141,7 @@ Json run_json(const RunFolder& run, const std::string& name, const PageOptions& 
         {{"problem", finding.kind == Finding::Kind::kProblem}, {"text", finding.text}, {"remedy", finding.remedy}});
   return {{"name", name},
           {"path", run.path},
+          {"label", label_of(run)},
           {"status", status_text(run.status)},
           {"started", std::isfinite(run.first_time) ? Json(std::round(run.first_time)) : Json(nullptr)},
           {"seconds", json_number(run.last_time - run.first_time)},

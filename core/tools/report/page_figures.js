@@ -66,7 +66,8 @@ class Scale {
  * A figure of lines and points: x has {title, ticks: [{text, at}]} with places from 0 to 1; y has {title, low, high};
  * a series has {name, color, points: [{x, y, text, run}], dashed, bare}.
  */
-function lineFigure({title, caption, x, y, series, legend = true}) {
+function lineFigure({title, x, y, series, legend = true}) {
+  const caption = shortened(labels, 66);
   const width = 460, height = 300;
   const frame = {left: 62, right: 18, top: caption ? 46 : 30, bottom: 48};
   const inner = {width: width - frame.left - frame.right, height: height - frame.top - frame.bottom};
@@ -109,13 +110,13 @@ const shortened = (text, most) => text.length > most ? text.slice(0, most - 1) +
 
 /** Parallel coordinates: `axes` are {title, scale}; `lines` are {row, values, share, text}, share from 0 (bad) to 1 (good). */
 function parallelFigure(title, axes, lines) {
-  const width = Math.max(640, 150 * axes.length), height = 340;
-  const frame = {left: 70, right: 90, top: 62, bottom: 24};
+  const width = Math.max(900, 150 * axes.length), height = 360;
+  const frame = {left: 70, right: 90, top: 84, bottom: 24};
   const inner = {width: width - frame.left - frame.right, height: height - frame.top - frame.bottom};
   const placeX = (index) => frame.left + (axes.length === 1 ? 0.5 : index / (axes.length - 1)) * inner.width;
   const placeY = (at) => frame.top + (1 - at) * inner.height;
   const node = svg("svg", {class: "figure wide-figure", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title});
-  node.append(svg("text", {class: "figure-title", x: 14, y: 18}, title));
+  node.append(svg("text", {class: "figure-title", x: 14, y: 18}, title), svg("text", {class: "figure-caption", x: 14, y: 35}, shortened(labels, 120)));
   // The good ones are drawn last, on top.
   for (const line of [...lines].sort((a, b) => (a.share ?? -1) - (b.share ?? -1))) {
     const points = line.values.map((value, i) => [value, i]).filter(([value]) => value !== null);

@@ -201,7 +201,7 @@ function buildFiles() {
 }
 
 const paths = data.sweep ? data.sweep.path : runs.map((run) => run.path).join(" · ");
-byId("subtitle").textContent = `${paths.length > 400 ? paths.slice(0, 400) + "…" : paths} — made ${formatTime(data.made)}`;
+byId("subtitle").textContent = `${labels ? labels + " — " : ""}${paths.length > 400 ? paths.slice(0, 400) + "…" : paths} — made ${formatTime(data.made)}`;
 applyTheme();
 buildSweep();
 buildScaling();

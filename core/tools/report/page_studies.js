@@ -17,7 +17,6 @@ const figures = (...nodes) => element("div", {class: "figures"}, nodes.map((node
 // --- Scaling ---
 
 const twoDecimals = (value) => isNumber(value) ? value.toFixed(2) : "–";
-const wholeNumber = (value) => isNumber(value) ? Math.round(value).toLocaleString("en-US") : "–";
 
 function buildScaling() {
   // One number of devices says nothing about scaling.
@@ -30,20 +29,19 @@ function buildScaling() {
     if (series.label) section.append(element("h3", {textContent: series.label}));
     section.append(table(
       [{text: "devices", number: true}, {text: "seconds an epoch", number: true}, {text: "images/s", number: true}, {text: "speed-up", number: true}, {text: "of the ideal", number: true}, {text: "runs", class: "name"}],
-      series.rows.map((row) => ({cells: [String(row.devices), formatValue(Number(row.seconds.toPrecision(4))), wholeNumber(row.samples), twoDecimals(row.speedup),
+      series.rows.map((row) => ({cells: [String(row.devices), formatValue(Number(row.seconds.toPrecision(4))), grouped(row.samples), twoDecimals(row.speedup),
         `${Math.round(100 * row.speedup * fewest / row.devices)} %`, row.runs.map((run) => runs[run].name).join(", ")]}))));
   }
   const rows = all.flatMap((series) => series.rows);
   const axis = deviceAxis(rows.map((row) => row.devices));
-  const caption = all.length === 1 ? all[0].label : all.map((series) => series.label).join(", ");
-  const figure = (title, unit, key, more = []) => lineFigure({title, caption: shortened(caption, 66), x: axis,
+  const figure = (title, unit, key, more = []) => lineFigure({title, x: axis,
     y: fromZero([...rows.map((row) => row[key]), ...more.flatMap((line) => line.points.map((point) => point.y))], unit),
     series: [...all.map((series, color) => ({name: series.label, color,
       points: series.rows.map((row) => ({x: axis.at(row.devices), y: row[key], text: `${plural(row.devices, "device")}: ${formatValue(row[key])} ${unit}`}))})), ...more]});
   const fewest = Math.min(...rows.map((row) => row.devices));
   const ideal = {name: "ideal", dashed: true,
     points: [...new Set(rows.map((row) => row.devices))].sort((a, b) => a - b).map((devices) => ({x: axis.at(devices), y: devices / fewest}))};
-  section.append(figures(figure("Time of an epoch", "s", "seconds"), figure("Throughput", "images/s", "samples"), figure("Speed-up", `times as fast as on ${fewest}`, "speedup", [ideal])),
+  section.append(figures(figure("Time of an epoch", "s", "seconds"), figure("Throughput", "images/s", "samples"), figure("Speed-up", `times as fast as on ${plural(fewest, "device")}`, "speedup", [ideal])),
     element("p", {class: "quiet", textContent: "Means over the epochs whose time was logged (throughput_monitor leaves out the first), and over repeated runs."}));
 }
 

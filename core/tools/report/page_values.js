@@ -13,6 +13,9 @@ const data = JSON.parse(byId("data").textContent);
 const {runs, curves, groups} = data;
 const severalRuns = runs.length !== 1;
 
+// What was trained on what, for pictures that leave the page.
+const labels = [...new Set(runs.map((run) => run.label).filter((label) => label !== ""))].join(", ");
+
 // Colours that remain distinct for colour-blind readers (after Okabe and Ito), on light and on dark ground.
 const PALETTES = {
   light: ["#0b6fb8", "#d55e00", "#00845f", "#b0479a", "#a67c00", "#2b9bd1", "#7a4fd0", "#b3263a", "#5b6675", "#6b8e23"],
