@@ -8,14 +8,14 @@
 #   MAX_BATCH  no larger batch is tried (4096); set it on CPUs, where Linux ends a program rather than refuse it memory
 #   CIFAR10    folder of CIFAR-10's binary files (/usr/share/datasets/cifar-10-batches-bin); where they are not,
 #              Fashion-MNIST is enlarged in their place
-#   RESULTS    where runs and page go (resnet_results/MODEL)
+#   RESULTS    where runs and page go (levin_logs/MODEL)
 #   BUILD      where the programs were built (build)
 set -euo pipefail
 
 model=${1:?study.sh: no model; valid: resnet50v2, resnet152v2}
 shift
 build=${BUILD:-build}
-results=${RESULTS:-resnet_results/$model}
+results=${RESULTS:-levin_logs/$model}
 cifar10=${CIFAR10:-/usr/share/datasets/cifar-10-batches-bin}
 read -ra devices <<<"${DEVICES:-1 2 4 8}"
 
