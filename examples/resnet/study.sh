@@ -30,7 +30,7 @@ run() {
   local command=$1 count=$2 nodes=1 start=()
   shift 2
   if [ -n "${SLURM_JOB_ID:-}" ]; then
-    local most=$((SLURM_NTASKS / SLURM_JOB_NUM_NODES))
+    local most=${SLURM_NTASKS_PER_NODE:-$((SLURM_NTASKS / SLURM_JOB_NUM_NODES))}
     nodes=$(((count + most - 1) / most))
     if [ "$nodes" -gt "$SLURM_JOB_NUM_NODES" ] || [ $((count % nodes)) -ne 0 ]; then
       echo "study: $count devices cannot be divided over $SLURM_JOB_NUM_NODES nodes of $most tasks" >&2

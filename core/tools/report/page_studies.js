@@ -128,8 +128,11 @@ function buildSweep() {
   const counts = new Map();
   for (const run of sweep.runs) counts.set(run.status, (counts.get(run.status) ?? 0) + 1);
   const monitored = valuesOf(sweep.monitor);
+  // One that was stopped early is the best only where none came to its end.
+  const anyFinished = sweep.runs.some((run, i) => run.status === "finished" && monitored[i] !== null);
   let best = null;
   monitored.forEach((value, i) => {
+    if (anyFinished && sweep.runs[i].status !== "finished") return;
     if (value !== null && (best === null || (sweep.maximized ? value > monitored[best] : value < monitored[best]))) best = i;
   });
   const statuses = [...counts].map(([status, count]) => `${grouped(count)} ${status.replaceAll("_", " ")}`).join(", ");
