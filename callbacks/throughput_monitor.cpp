@@ -44,12 +44,22 @@ at::ScalarType computing_type(Trainer& trainer, const Module& module) {
   return at::kFloat;
 }
 
+/// A rank has several devices where replicas share a process.
+int64_t device_count(const Trainer& trainer) {
+  return std::max(trainer.world_size(), static_cast<int64_t>(trainer.devices().size()) * trainer.options().num_nodes);
+}
+
 }  // namespace
 
 void ThroughputMonitorOptions::describe(Schema<ThroughputMonitorOptions>& schema) {
   using O = ThroughputMonitorOptions;
   schema.field("window", &O::window, "logging boundaries that the rates are taken over").at_least(1);
   schema.field("warmup_steps", &O::warmup_steps, "first optimizer steps of a fit that do not count").at_least(0);
+  schema.field("warmup_epochs", &O::warmup_epochs, "first epochs of a fit whose time is not logged").at_least(0);
+  schema
+      .field("one_device_epoch_seconds", &O::one_device_epoch_seconds,
+             "what an epoch takes on one device, for speedup; null: no speed-up")
+      .above(0);
   schema.field("tokens", &O::tokens, "field of the batch whose elements are counted as tokens; null: no tokens");
   schema.field("flops", &O::flops, "count operations, for model_tflops_per_second and mfu_percent");
   schema
@@ -72,6 +82,8 @@ void ThroughputMonitor::on_fit_start(Trainer& trainer, Module& module) {
   costs_.clear();
   too_many_shapes_ = false;
   counter_.reset();
+  epochs_ = 0;
+  epoch_started_.reset();
   peak_.reset();
   if (options_.flops) find_peak(trainer, module);
 }
@@ -87,14 +99,16 @@ void ThroughputMonitor::find_peak(Trainer& trainer, Module& module) {
         name, to_string(format)));
     return;
   }
-  // A rank has several devices where replicas share a process.
-  const auto devices =
-      std::max(trainer.world_size(), static_cast<int64_t>(trainer.devices().size()) * trainer.options().num_nodes);
-  peak_ = *of_device * 1e12 * static_cast<double>(devices);
+  peak_ = *of_device * 1e12 * static_cast<double>(device_count(trainer));
 }
 
-void ThroughputMonitor::on_train_epoch_start(Trainer&, Module&) {
+void ThroughputMonitor::on_train_epoch_start(Trainer& trainer, Module&) {
   for (auto& [shape, cost] : costs_) cost.is_of_epoch = false;
+  if (epochs_++ < options_.warmup_epochs) return;
+  wait_for(trainer.device());
+  epoch_started_ = Clock::now();
+  epoch_excluded_ = {};
+  epoch_samples_ = 0;
 }
 
 void ThroughputMonitor::on_train_batch_start(Trainer& trainer, Module&, const Batch& batch, int64_t) {
@@ -155,19 +169,19 @@ int64_t ThroughputMonitor::tokens_in(const Batch& batch) const {
 void ThroughputMonitor::on_train_batch_end(Trainer& trainer, Module&, const StepOutput&, const Batch& batch, int64_t) {
   finish_count();
   const int64_t tokens = tokens_in(batch);
+  // Another rank of the same pipeline has the same batch, and a batch to join on is nobody's.
+  const bool owns_batch = !trainer.is_joining() && trainer.strategy().divided_model().owns_outputs();
+  if (owns_batch) epoch_samples_ += batch.size();
   if (!started_) {
     if (trainer.global_step() - first_step_ >= options_.warmup_steps) start(trainer);
     return;
   }
   totals_.steps += trainer.global_step() - steps_before_;
-  // Another rank of the same pipeline has the same batch, and a batch to join on is nobody's.
-  if (!trainer.is_joining()) {
-    if (trainer.strategy().divided_model().owns_outputs()) {
-      totals_.samples += batch.size();
-      totals_.tokens += tokens;
-    }
-    if (options_.flops) totals_.flops += flops_in(batch);
+  if (owns_batch) {
+    totals_.samples += batch.size();
+    totals_.tokens += tokens;
   }
+  if (options_.flops && !trainer.is_joining()) totals_.flops += flops_in(batch);
   const int64_t every = trainer.options().log_every_n_steps;
   if (trainer.global_step() / every > steps_before_ / every) log(trainer);
 }
@@ -208,10 +222,30 @@ void ThroughputMonitor::log(Trainer& trainer) {
   if (static_cast<int64_t>(boundaries_.size()) > options_.window) boundaries_.pop_front();
 }
 
-void ThroughputMonitor::on_train_epoch_end(Trainer&, Module&) { counter_.reset(); }
+void ThroughputMonitor::on_train_epoch_end(Trainer& trainer, Module&) {
+  counter_.reset();
+  if (epoch_started_ && trainer.epoch_complete()) log_epoch(trainer);
+  epoch_started_.reset();
+}
+
+void ThroughputMonitor::log_epoch(Trainer& trainer) {
+  wait_for(trainer.device());
+  const double own_seconds = std::chrono::duration<double>(Clock::now() - *epoch_started_ - epoch_excluded_).count();
+  const auto sums = sum_over_ranks(trainer, {own_seconds, static_cast<double>(epoch_samples_)});
+  const double seconds = sums[0] / static_cast<double>(trainer.world_size());
+  MetricMap values;
+  values["throughput/epoch_seconds"] = seconds;
+  values["throughput/epoch_samples"] = sums[1];
+  values["throughput/devices"] = static_cast<double>(device_count(trainer));
+  if (seconds > 0) {
+    values["throughput/epoch_samples_per_second"] = sums[1] / seconds;
+    if (options_.one_device_epoch_seconds) values["throughput/speedup"] = *options_.one_device_epoch_seconds / seconds;
+  }
+  trainer.log_metrics(values);
+}
 
 void ThroughputMonitor::on_validation_start(Trainer& trainer, Module&) {
-  if (!started_ || trainer.stage() != Stage::kFit) return;
+  if ((!started_ && !epoch_started_) || trainer.stage() != Stage::kFit) return;
   wait_for(trainer.device());
   validation_began_ = Clock::now();
 }
@@ -219,7 +253,9 @@ void ThroughputMonitor::on_validation_start(Trainer& trainer, Module&) {
 void ThroughputMonitor::on_validation_end(Trainer& trainer, Module&) {
   if (!validation_began_) return;
   wait_for(trainer.device());
-  excluded_ += Clock::now() - *validation_began_;
+  const auto took = Clock::now() - *validation_began_;
+  excluded_ += took;
+  epoch_excluded_ += took;
   validation_began_.reset();
 }
 

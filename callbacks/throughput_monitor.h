@@ -19,6 +19,8 @@ namespace levin {
 struct ThroughputMonitorOptions {
   int64_t window = 1;
   int64_t warmup_steps = 5;
+  int64_t warmup_epochs = 1;
+  std::optional<double> one_device_epoch_seconds = {};
   std::optional<std::string> tokens = {};
   bool flops = true;
   std::optional<double> peak_tflops = {};
@@ -32,6 +34,10 @@ struct ThroughputMonitorOptions {
 /// "throughput/tokens_per_second", "throughput/model_tflops_per_second", "throughput/mfu_percent" (model FLOPs as a
 /// share of the devices' peak) and "throughput/data_wait_percent" (the share of the time in which the loop waited for
 /// training batches). All ranks count together.
+///
+/// At the end of an epoch it logs what the whole of it took: "throughput/epoch_seconds" (validation left out),
+/// "throughput/epoch_samples", "throughput/epoch_samples_per_second", "throughput/devices" and, against one device,
+/// "throughput/speedup". An epoch that a fit goes on with or ends in has none of these.
 ///
 /// A GPU works behind the host, so the clock is read once the device has caught up: at logging boundaries, where the
 /// loop waits for the logged values anyway, and around validation. Nothing waits in other steps. Operations are counted
@@ -80,9 +86,14 @@ class ThroughputMonitor final : public Callback {
   double flops_in(const Batch& batch) const;
   void start(Trainer& trainer);
   void log(Trainer& trainer);
+  void log_epoch(Trainer& trainer);
 
   const Options options_;
   std::optional<double> peak_;  ///< operations a second of all devices together
+  int64_t epochs_ = 0;          ///< that began in this fit
+  std::optional<Clock::time_point> epoch_started_;
+  Clock::duration epoch_excluded_{0};
+  int64_t epoch_samples_ = 0;  ///< of this rank
   int64_t first_step_ = 0;
   int64_t steps_before_ = 0;  ///< the batch under way
   std::optional<Clock::time_point> started_;

@@ -92,6 +92,18 @@ TEST_P(ThroughputMonitorRuns, CountEachExampleOfUnevenBatchesOnce) {
       << "all but the first batch";
 }
 
+TEST_P(ThroughputMonitorRuns, TimeWholeEpochsAfterTheFirst) {
+  const Outcome run = train(monitored("one_device_epoch_seconds: 3", 3), GetParam());
+  const auto& seconds = run.logged.at("throughput/epoch_seconds");
+  ASSERT_EQ(seconds.size(), 2u) << "the first epoch is left out";
+  EXPECT_EQ(seconds.front().first, 10);
+  EXPECT_GT(last(run, "epoch_seconds"), 0);
+  EXPECT_EQ(last(run, "epoch_samples"), 40) << "of all ranks";
+  EXPECT_EQ(last(run, "devices"), GetParam().count);
+  EXPECT_NEAR(last(run, "epoch_samples_per_second"), 40 / last(run, "epoch_seconds"), 1e-6);
+  EXPECT_NEAR(last(run, "speedup"), 3 / last(run, "epoch_seconds"), 1e-6);
+}
+
 INSTANTIATE_TEST_SUITE_P(Every, ThroughputMonitorRuns, testing::kEveryStrategy, testing::name_of_devices);
 
 TEST(ThroughputMonitor, SumsUpTheStagesOfAPipeline) {
@@ -141,6 +153,32 @@ TEST(ThroughputMonitor, LeavesValidationOut) {
   // All that is measured lies between the first batch and the last.
   const double most = std::chrono::duration<double>(last_batch - *first - validated_before).count();
   EXPECT_GE(last(run, "steps_per_second"), 19 / most);
+}
+
+TEST(ThroughputMonitor, TimesAnEpochWithoutItsValidation) {
+  Plan plan = monitored("warmup_epochs: 0", 1);
+  plan.watch.on_train_batch_start = [](Trainer&, Module&, const Batch&, int64_t) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(40));
+  };
+  plan.watch.on_validation_batch_start = [](Trainer&, Module&, const Batch&, int64_t, int64_t) {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  };
+  const Outcome run = train(plan, {});
+  EXPECT_GE(last(run, "epoch_seconds"), 5 * 0.04);
+  EXPECT_LT(last(run, "epoch_seconds"), 1);
+  EXPECT_EQ(last(run, "speedup"), -1) << "nobody said what one device takes";
+}
+
+TEST(ThroughputMonitor, TimesNoPartOfAnEpoch) {
+  Plan plan = monitored("warmup_epochs: 0", 2);
+  plan.save_in = fresh_folder("throughput_epochs");
+  const Outcome whole = train(plan, {});
+  plan.save_in.clear();
+  const Outcome resumed = train(plan, {}, whole.saved[2]);
+  EXPECT_EQ(whole.logged.at("throughput/epoch_seconds").size(), 2u);
+  EXPECT_EQ(resumed.logged.at("throughput/epoch_seconds").size(), 1u) << "the epoch that it went on with is a part";
+  plan.change = [](TrainerOptions& options) { options.max_steps = 7; };
+  EXPECT_EQ(train(plan, {}).logged.at("throughput/epoch_seconds").size(), 1u) << "the last epoch was not finished";
 }
 
 TEST(ThroughputMonitor, TakesTheRatesOverTheWindow) {
@@ -290,6 +328,8 @@ TEST(ThroughputMonitor, RefusesBadInput) {
   const auto refusal = [](const std::string& options) { return refusal_of([&] { train(monitored(options, 1), {}); }); };
   EXPECT_THAT(refusal("window: 0"), HasSubstr("throughput_monitor.window must be at least 1; got 0"));
   EXPECT_THAT(refusal("warmup_steps: -1"), HasSubstr("warmup_steps must be at least 0"));
+  EXPECT_THAT(refusal("warmup_epochs: -1"), HasSubstr("warmup_epochs must be at least 0"));
+  EXPECT_THAT(refusal("one_device_epoch_seconds: 0"), HasSubstr("one_device_epoch_seconds must be above 0"));
   EXPECT_THAT(refusal("peak_tflops: -3"), HasSubstr("peak_tflops must be above 0"));
   EXPECT_THAT(refusal("windw: 3"), HasSubstr("window"));
   EXPECT_THAT(refusal("tokens: ids"), HasSubstr("tokens is 'ids', which the batch does not have; valid: x, y"));

@@ -5,8 +5,10 @@
 
 #include <gmock/gmock.h>
 #include <png.h>
+#include <nlohmann/json.hpp>
 
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <optional>
 #include <random>
@@ -111,6 +113,144 @@ TEST_F(LevinReportTool, ARunWithoutValuesHasAPage) {
   const auto result = run({"new"});
   EXPECT_EQ(result.status, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("new: No value has been logged yet."));
+}
+
+// --- Scaling and sweeps ---
+
+/// Runs of 3 epochs of 50,000 images on 1, 2 and 4 devices, whose epochs take 45, 24 and 12 s.
+std::vector<std::string> write_scaling_runs(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& [devices, seconds] : {std::pair{1, 45.0}, {2, 24.0}, {4, 12.0}}) {
+    names.push_back("on" + std::to_string(devices));
+    const std::string run = folder + "/" + names.back();
+    write_run(run, {.last_step = 30, .steps_of_epoch = 10},
+              [devices = devices, seconds = seconds](int64_t step) -> std::vector<MetricValue> {
+                std::vector<MetricValue> values{{"train_loss", 3.0 / static_cast<double>(step * devices)}};
+                if (step > 10 && step % 10 == 0)
+                  values.insert(values.end(), {{"throughput/epoch_seconds", step == 20 ? seconds + 1 : seconds - 1},
+                                               {"throughput/epoch_samples", 50'000},
+                                               {"throughput/devices", static_cast<double>(devices)}});
+                return values;
+              });
+    write_file(run + "/config.yaml", "model: {name: resnet50v2}\ndata: {name: fashion_mnist_enlarged}\n");
+  }
+  return names;
+}
+
+constexpr const char* kSweepHead =
+    "run,status,rung,seconds,model.lr,data.batch_size,trainer.devices,val_loss,val_acc,error\n";
+
+/// A sweep of seven runs: one failed, one waits, and one name has to be quoted.
+void write_sweep(const std::string& folder) {
+  std::string table = kSweepHead;
+  int number = 0;
+  for (const double lr : {0.001, 0.01, 0.1})
+    for (const int devices : {1, 2}) {
+      const double loss = 1.5 + std::abs(std::log10(lr) + 2) - 0.1 * devices;
+      const std::string name = "000" + std::to_string(number++);
+      const bool failed = number == 6;
+      table += name + (failed ? ",failed,,2.5," : ",finished,1," + std::to_string(20 / devices) + ".25,") +
+               std::to_string(lr) + ",\"[8, 8]\"," + std::to_string(devices) + "," +
+               (failed ? ",,\"out of memory, alas\"\n" : std::to_string(loss) + ",0.5,\n");
+      if (failed) continue;
+      write_run(folder + "/" + name, {.last_step = 40}, [loss](int64_t step) -> std::vector<MetricValue> {
+        return {{"train_loss", loss + 1.0 / static_cast<double>(step)},
+                {"val_loss", loss + 1.0 / static_cast<double>(step)}};
+      });
+      write_file(folder + "/" + name + "/config.yaml", "trainer: {devices: " + std::to_string(devices) +
+                                                           ", callbacks: [early_stopping: {monitor: val_loss}]}\n");
+    }
+  table += "0006,waiting,,,0.5,\"[8, 8]\",2,,,\n";
+  write_file(folder + "/sweep.csv", table);
+  write_file(folder + "/sweep.yaml",
+             "options: [model.lr, data.batch_size, trainer.devices]\nmonitor: val_loss\nmode: min\n");
+}
+
+nlohmann::json data_of(const std::string& page) {
+  const std::string text = read_text(page);
+  const std::string opening = R"(<script type="application/json" id="data">)";
+  const size_t begin = text.find(opening) + opening.size();
+  return nlohmann::json::parse(text.substr(begin, text.find("</script>", begin) - begin));
+}
+
+TEST_F(LevinReportTool, SaysHowTrainingTimeFallsWithDevices) {
+  auto words = write_scaling_runs(folder_);
+  ASSERT_EQ(run(words).status, 0);
+  const auto data = data_of(folder_ + "/report.html");
+  ASSERT_EQ(data["scaling"].size(), 1u);
+  EXPECT_EQ(data["scaling"][0]["label"], "resnet50v2 on fashion_mnist_enlarged");
+  const auto& rows = data["scaling"][0]["rows"];
+  ASSERT_EQ(rows.size(), 3u);
+  const std::vector<std::vector<double>> expected{{1, 45, 1111, 1}, {2, 24, 2083, 1.88}, {4, 12, 4167, 3.75}};
+  for (size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(rows[i]["devices"], expected[i][0]);
+    EXPECT_DOUBLE_EQ(rows[i]["seconds"], expected[i][1]);
+    EXPECT_EQ(std::round(rows[i]["samples"].get<double>()), expected[i][2]);
+    EXPECT_NEAR(rows[i]["speedup"].get<double>(), expected[i][3], 0.0051);
+    EXPECT_EQ(rows[i]["runs"], nlohmann::json::array({i}));
+  }
+  EXPECT_TRUE(data["sweep"].is_null());
+}
+
+TEST_F(LevinReportTool, ARepeatedRunCountsInTheMean) {
+  const auto log_seconds = [&](const std::string& name, double seconds) {
+    write_run(folder_ + "/" + name, {.last_step = 1, .events = false}, [&](int64_t) -> std::vector<MetricValue> {
+      return {{"throughput/epoch_seconds", seconds}, {"throughput/epoch_samples", 100}};
+    });
+    // Without the metric the configuration says how many devices there were.
+    write_file(folder_ + "/" + name + "/config.yaml", "trainer: {devices: 2, num_nodes: 2}\n");
+  };
+  log_seconds("a", 10);
+  log_seconds("b", 30);
+  ASSERT_EQ(run({"a", "b"}).status, 0);
+  const auto row = data_of(folder_ + "/report.html")["scaling"][0]["rows"][0];
+  EXPECT_EQ(row["devices"], 4);
+  EXPECT_EQ(row["seconds"], 20);
+  EXPECT_EQ(row["samples"], 5);
+}
+
+TEST_F(LevinReportTool, ReadsASweep) {
+  write_sweep(folder_ + "/sweep");
+  const auto result = run({"sweep", "--time-to", "val_loss=1.6"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("sweep/report.html: 5 runs"));
+  const auto data = data_of(folder_ + "/sweep/report.html");
+  const auto& sweep = data["sweep"];
+  ASSERT_EQ(sweep["runs"].size(), 7u);
+  EXPECT_EQ(sweep["options"], nlohmann::json::parse(R"(["model.lr", "data.batch_size", "trainer.devices"])"));
+  EXPECT_EQ(sweep["metrics"], nlohmann::json::parse(R"(["val_loss", "val_acc"])"));
+  EXPECT_EQ(sweep["runs"][0]["options"][1], "[8, 8]");
+  EXPECT_EQ(sweep["runs"][0]["seconds"], 20.25);
+  EXPECT_EQ(sweep["runs"][5]["error"], "out of memory, alas");
+  EXPECT_TRUE(sweep["runs"][5]["run"].is_null());
+  EXPECT_TRUE(sweep["runs"][6]["seconds"].is_null());
+  EXPECT_EQ(data["runs"].size(), 5u);
+  EXPECT_THAT(data["runs"][0]["name"].get<std::string>(), HasSubstr("0000 lr=0.001"));
+
+  // val_loss is 1.4 + 1 / step and 1.3 + 1 / step with the middle rate, and stays above the target with the others.
+  const auto& rows = data["targets"][0]["runs"];
+  ASSERT_EQ(rows.size(), 5u);
+  EXPECT_TRUE(rows[0]["step"].is_null());
+  EXPECT_EQ(rows[2]["step"], 5);
+  EXPECT_EQ(rows[3]["step"], 4);
+  EXPECT_EQ(rows[3]["devices"], 2);
+  EXPECT_GE(rows[3]["seconds"], 0);
+}
+
+TEST_F(LevinReportTool, SaysWhatIsWrongWithASweep) {
+  make_run("a");
+  write_sweep(folder_ + "/sweep");
+  expect_error({"a", "sweep"}, "sweep is a sweep's folder; hint: give it alone");
+  expect_error({"a", "--time-to", "val_loss"}, "--time-to must be a metric and a number; got 'val_loss'");
+  expect_error({"a", "--time-to", "val_los=0.5"}, "no run has logged val_los; valid: lr-AdamW, train_loss");
+  write_file(folder_ + "/sweep/sweep.csv", "run,loss\n");
+  expect_error({"sweep"}, "sweep.csv is not a sweep's table");
+  write_file(folder_ + "/sweep/sweep.csv", "run,status,rung,seconds,model.lr,val_loss,error\n");
+  expect_error({"sweep"}, "disagree about what varies: model.lr, data.batch_size, trainer.devices");
+  write_file(folder_ + "/sweep/sweep.csv", std::string(kSweepHead) + "0000,waiting,,,1,8,1,,,\n0001,wai");
+  const auto torn = run({"sweep"});
+  EXPECT_EQ(torn.status, 0) << torn.err;
+  EXPECT_THAT(read_text(folder_ + "/sweep/report.html"), HasSubstr("1 rows of sweep.csv were damaged"));
 }
 
 // --- In a browser ---
@@ -285,6 +425,30 @@ TEST_F(LevinReportBrowser, AMillionScalarsOpenInLessThanFiveSeconds) {
   EXPECT_GT(opened, 0);
   EXPECT_LT(opened, 5000);
   EXPECT_LT(std::filesystem::file_size(page), 5'000'000u);
+}
+
+TEST_F(LevinReportBrowser, ScalingIsATableAndThreeFigures) {
+  auto words = write_scaling_runs(folder_);
+  words.insert(words.end(), {"--time-to", "train_loss=0.2"});
+  ASSERT_EQ(run(words).status, 0);
+  check(folder_ + "/report.html");
+  const std::string dump = browse(folder_ + "/report.html", {"--dump-dom"}).out;
+  for (const char* text :
+       {"1\u2009111", "2\u2009083", "4\u2009167", ">1.00<", ">1.88<", ">3.75<", "resnet50v2 on fashion_mnist_enlarged",
+        "Time of an epoch", "Throughput", "Speed-up", "Time to train_loss 0.2"})
+    EXPECT_THAT(dump, HasSubstr(text));
+}
+
+TEST_F(LevinReportBrowser, ASweepIsATableThatSortsAndFigures) {
+  write_sweep(folder_ + "/sweep");
+  ASSERT_EQ(run({"sweep", "--time-to", "val_loss=2.5"}).status, 0);
+  check(folder_ + "/sweep/report.html");
+  write_file(folder_ + "/waiting/sweep.csv", std::string(kSweepHead) + "0000,waiting,,,1,8,1,,,\n");
+  write_file(folder_ + "/waiting/sweep.yaml", "options: [model.lr, data.batch_size, trainer.devices]\n");
+  ASSERT_EQ(run({"waiting"}).status, 0) << "no run has written anything yet";
+  const auto result = browse(folder_ + "/waiting/report.html", {"--dump-dom"});
+  EXPECT_THAT(result.out, HasSubstr("1 run: 1 waiting."));
+  EXPECT_THAT(result.err, Not(HasSubstr("CONSOLE")));
 }
 
 TEST_F(LevinReportBrowser, ScreenshotsShowTheChartsInLightAndDark) {

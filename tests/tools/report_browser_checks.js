@@ -44,6 +44,44 @@
     expect(document.querySelectorAll("img, iframe, b").length === 0, "a name became an element");
     expect(document.documentElement.scrollWidth <= window.innerWidth, `the page is wider than the window: ${document.documentElement.scrollWidth} of ${window.innerWidth}`);
 
+    // What several runs show together.
+    for (const id of ["sweep", "scaling", "targets"]) {
+      const section = byId(id);
+      if (section.hidden) continue;
+      expect(section.querySelector("table tbody tr"), `${id} has a table`);
+      for (const figure of section.querySelectorAll("svg")) {
+        const box = figure.getBoundingClientRect();
+        expect(box.width > 200 && box.height > 100, `a figure of ${id} has a size`);
+        expect(!/NaN|undefined|Infinity/.test(figure.outerHTML), `a figure of ${id} has what is no number: ${figure.getAttribute("aria-label")}`);
+        expect(figure.querySelector("polyline, circle"), `a figure of ${id} is empty: ${figure.getAttribute("aria-label")}`);
+        for (const text of figure.querySelectorAll("text")) {
+          const inner = text.getBoundingClientRect();
+          expect(inner.left >= box.left - 1 && inner.right <= box.right + 1 && inner.top >= box.top - 1 && inner.bottom <= box.bottom + 1, `${id}: '${text.textContent}' is cut off`);
+        }
+      }
+    }
+    if (!byId("sweep").hidden) {
+      const section = byId("sweep");
+      const column = () => [...section.querySelectorAll("tbody tr")].map((row) => row.cells[4].textContent);
+      const button = section.querySelectorAll("th button")[4];
+      const before = column();
+      button.click();
+      const rising = column();
+      button.click();
+      const falling = column();
+      const sorted = [...before].sort((a, b) => Number(a) - Number(b));
+      expect(rising.join() === sorted.join(), `rows are sorted by the column: ${rising}`);
+      expect(falling.join() === sorted.reverse().join(), `a second click sorts them the other way: ${falling}`);
+      const line = section.querySelector("polyline[data-row]");
+      line.dispatchEvent(new MouseEvent("mouseover", {bubbles: true}));
+      expect(section.querySelectorAll("tr.marked").length === 1, "the mouse over a line marks the run's row");
+      line.dispatchEvent(new MouseEvent("mouseout", {bubbles: true}));
+      expect(section.querySelectorAll(".marked").length === 0, "and takes the mark back");
+      change("sweep-metric", byId("sweep-metric").options[1].value, "change");
+      expect(section.querySelector("svg").textContent.includes(byId("sweep-metric").value), "another metric is drawn");
+      expect(section.querySelector("tr.best-run"), "the best run is marked");
+    }
+
     if (document.currentScript.dataset.quick === undefined) {
       // The value under the mouse.
       const chart = charts.find((candidate) => candidate.graph && new Set(candidate.drawn[0].main).size > 20);

@@ -9,6 +9,8 @@ extern const std::string_view kPage;  ///< page.html, with {{NAME}} where the pa
 extern const std::string_view kStyle;
 extern const std::string_view kValuesScript;
 extern const std::string_view kChartsScript;
+extern const std::string_view kFiguresScript;
+extern const std::string_view kStudiesScript;
 extern const std::string_view kSectionsScript;
 // The library by which curves are drawn.
 extern const std::string_view kDygraphStyle;

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
+#include <levin/core/tools/report/csv_record.h>
 
 #include <charconv>
 #include <filesystem>
@@ -11,32 +12,6 @@
 
 namespace levin::report {
 namespace {
-
-/// Takes the names off the front of `text`; none when the header has no end. A name may be quoted, with two quotation
-/// marks for one, and then hold line breaks.
-std::vector<std::string> take_header(std::string_view& text) {
-  std::vector<std::string> names(1);
-  bool quoted = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '"') {
-      if (quoted && i + 1 < text.size() && text[i + 1] == '"')
-        names.back() += text[++i];
-      else
-        quoted = !quoted;
-    } else if (quoted) {
-      names.back() += c;
-    } else if (c == ',') {
-      names.emplace_back();
-    } else if (c == '\n') {
-      text.remove_prefix(i + 1);
-      return names;
-    } else if (c != '\r') {
-      names.back() += c;
-    }
-  }
-  return {};
-}
 
 template <class Number>
 bool parse(std::string_view text, Number& number) {
@@ -78,7 +53,7 @@ MetricsCsvFaults read_metrics_csv(const std::string& path, SeriesTable& table) {
   std::string_view text = content;
   MetricsCsvFaults faults;
   if (text.empty()) return faults;
-  const auto names = take_header(text);
+  const auto names = take_csv_record(text);
   if (names.empty()) {
     faults.is_torn = true;
     return faults;

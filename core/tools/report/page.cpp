@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
 #include <levin/core/tools/report/assets.h>
+#include <levin/core/tools/report/device_scaling.h>
 #include <levin/core/tools/report/down_sampling.h>
 #include <levin/core/tools/report/findings.h>
 #include <levin/core/tools/report/metric_placement.h>
@@ -140,6 +141,7 @@ Json run_json(const RunFolder& run, const std::string& name, const PageOptions& 
         {{"problem", finding.kind == Finding::Kind::kProblem}, {"text", finding.text}, {"remedy", finding.remedy}});
   return {{"name", name},
           {"path", run.path},
+          {"label", label_of(run)},
           {"status", status_text(run.status)},
           {"started", std::isfinite(run.first_time) ? Json(std::round(run.first_time)) : Json(nullptr)},
           {"seconds", json_number(run.last_time - run.first_time)},
@@ -296,6 +298,58 @@ Json configuration_json(const std::vector<RunFolder>& runs) {
   return rows;
 }
 
+Json scaling_json(const std::vector<RunFolder>& runs) {
+  Json result = Json::array();
+  for (const auto& series : find_scaling(runs)) {
+    Json rows = Json::array();
+    for (const auto& row : series.rows)
+      rows.push_back({{"devices", row.devices},
+                      {"runs", row.runs},
+                      {"seconds", json_number(row.epoch_seconds)},
+                      {"samples", json_number(row.samples_per_second)},
+                      {"speedup", json_number(row.speedup)}});
+    result.push_back({{"label", series.label}, {"rows", std::move(rows)}});
+  }
+  return result;
+}
+
+Json targets_json(const std::vector<RunFolder>& runs, const std::vector<Target>& targets) {
+  Json result = Json::array();
+  for (const auto& target : targets) {
+    Json rows = Json::array();
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const auto reached = time_to(runs[i], target);
+      const auto devices = devices_of(runs[i]);
+      rows.push_back({{"run", i},
+                      {"devices", devices ? Json(*devices) : Json(nullptr)},
+                      {"step", reached ? Json(reached->step) : Json(nullptr)},
+                      {"seconds", reached ? json_number(reached->seconds) : Json(nullptr)}});
+    }
+    result.push_back({{"metric", target.metric}, {"value", target.value}, {"runs", std::move(rows)}});
+  }
+  return result;
+}
+
+Json sweep_json(const SweepFolder& sweep) {
+  Json runs = Json::array();
+  for (const auto& run : sweep.runs)
+    runs.push_back({{"name", run.name},
+                    {"status", run.status},
+                    {"rung", run.rung},
+                    {"seconds", json_number(run.seconds)},
+                    {"options", run.options},
+                    {"metrics", run.metrics},
+                    {"error", run.error},
+                    {"run", run.folder ? Json(*run.folder) : Json(nullptr)}});
+  return {{"path", sweep.path},
+          {"options", sweep.options},
+          {"metrics", sweep.metrics},
+          {"monitor", sweep.monitor},
+          {"maximized", sweep.monitor_is_maximized},
+          {"notes", sweep.notes},
+          {"runs", std::move(runs)}};
+}
+
 /// `text` with each {{NAME}} replaced once; what is put in is not looked at again.
 std::string filled(std::string_view text, const std::map<std::string, std::string, std::less<>>& parts) {
   std::string result;
@@ -353,8 +407,14 @@ std::string script_json(const Json& value) {
   return escaped;
 }
 
-std::string make_page(const std::vector<RunFolder>& runs, const PageOptions& options) {
-  const auto names = distinct_names(runs);
+std::string make_page(const std::vector<RunFolder>& runs, const PageOptions& options, const SweepFolder* sweep) {
+  auto names = distinct_names(runs);
+  std::string title = runs.size() == 1 ? names.front() : fmt::format("{} runs", runs.size());
+  if (sweep != nullptr) {
+    for (const auto& run : sweep->runs)
+      if (run.folder) names[*run.folder] = fmt::format("{} {}", run.name, sweep_run_label(*sweep, run));
+    title = "sweep " + std::filesystem::weakly_canonical(sweep->path).filename().string();
+  }
   const auto curves = curves_of(runs);
   Json run_list = Json::array();
   for (size_t i = 0; i < runs.size(); ++i) run_list.push_back(run_json(runs[i], names[i], options));
@@ -362,8 +422,10 @@ std::string make_page(const std::vector<RunFolder>& runs, const PageOptions& opt
                   {"runs", std::move(run_list)},
                   {"curves", curves_json(curves, runs, options)},
                   {"groups", groups_json(curves)},
+                  {"scaling", scaling_json(runs)},
+                  {"sweep", sweep == nullptr ? Json(nullptr) : sweep_json(*sweep)},
+                  {"targets", targets_json(runs, options.targets)},
                   {"configuration", configuration_json(runs)}};
-  const std::string title = runs.size() == 1 ? names.front() : fmt::format("{} runs", runs.size());
   return filled(assets::kPage, {{"title", html_escaped(title)},
                                 {"dygraph-style", std::string(assets::kDygraphStyle)},
                                 {"style", std::string(assets::kStyle)},
@@ -371,6 +433,8 @@ std::string make_page(const std::vector<RunFolder>& runs, const PageOptions& opt
                                 {"dygraph-script", std::string(assets::kDygraphScript)},
                                 {"values-script", std::string(assets::kValuesScript)},
                                 {"charts-script", std::string(assets::kChartsScript)},
+                                {"figures-script", std::string(assets::kFiguresScript)},
+                                {"studies-script", std::string(assets::kStudiesScript)},
                                 {"sections-script", std::string(assets::kSectionsScript)},
                                 {"dygraph-license", html_escaped(assets::kDygraphLicense)}});
 }

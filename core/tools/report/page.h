@@ -1,6 +1,8 @@
 #pragma once
 
 #include <levin/core/tools/report/run_folder.h>
+#include <levin/core/tools/report/sweep_folder.h>
+#include <levin/core/tools/report/time_to_target.h>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -20,10 +22,14 @@ struct PageOptions {
   std::string folder = ".";
   /// What the page says about when it was made, in seconds since 1970.
   double now = 0;
+  /// When the runs reached these is a part of the page.
+  std::vector<Target> targets = {};
 };
 
-/// An HTML page that needs nothing but itself: styles, scripts and data are in it.
-std::string make_page(const std::vector<RunFolder>& runs, const PageOptions& options);
+/// An HTML page that needs nothing but itself: styles, scripts and data are in it. `sweep`: whose runs they are;
+/// nullptr for runs of no sweep.
+std::string make_page(const std::vector<RunFolder>& runs, const PageOptions& options,
+                      const SweepFolder* sweep = nullptr);
 
 /// Text as it stands between an HTML page's tags and in quoted attributes.
 std::string html_escaped(std::string_view text);

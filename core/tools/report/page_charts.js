@@ -359,6 +359,7 @@ function applyTheme() {
   byId("theme").textContent = `theme: ${state.theme}`;
   const style = getComputedStyle(document.documentElement);
   for (const name of Object.keys(grey)) grey[name] = style.getPropertyValue(`--${name}`).trim();
+  palette().forEach((color, index) => document.documentElement.style.setProperty(`--color${index}`, color));
   for (const swatch of document.querySelectorAll("[data-run-color]"))
     swatch.style.borderTopColor = palette()[Number(swatch.dataset.runColor) % palette().length];
 }

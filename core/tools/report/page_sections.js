@@ -200,9 +200,12 @@ function buildFiles() {
   section.hidden = !any;
 }
 
-const paths = runs.map((run) => run.path).join(" · ");
-byId("subtitle").textContent = `${paths.length > 400 ? paths.slice(0, 400) + "…" : paths} — made ${formatTime(data.made)}`;
+const paths = data.sweep ? data.sweep.path : runs.map((run) => run.path).join(" · ");
+byId("subtitle").textContent = `${labels ? labels + " — " : ""}${paths.length > 400 ? paths.slice(0, 400) + "…" : paths} — made ${formatTime(data.made)}`;
 applyTheme();
+buildSweep();
+buildScaling();
+buildTargets();
 if (severalRuns) buildRunTable(); else buildCards();
 buildFindings();
 buildCharts();

@@ -11,7 +11,10 @@ window.addEventListener("error", (event) => failed(event.message));
 
 const data = JSON.parse(byId("data").textContent);
 const {runs, curves, groups} = data;
-const severalRuns = runs.length > 1;
+const severalRuns = runs.length !== 1;
+
+// What was trained on what, for pictures that leave the page.
+const labels = [...new Set(runs.map((run) => run.label).filter((label) => label !== ""))].join(", ");
 
 // Colours that remain distinct for colour-blind readers (after Okabe and Ito), on light and on dark ground.
 const PALETTES = {

@@ -30,15 +30,8 @@ bool is_of_run(const std::string& name) {
 /// Folders below `path` that are runs', for a hint. What cannot be read is passed over.
 std::vector<std::string> runs_below(const std::string& path) {
   std::vector<std::string> runs;
-  std::error_code error;
-  for (const auto& name : FileSystem::current().list(path)) {
-    const std::string below = fmt::format("{}/{}", path, name);
-    for (fs::directory_iterator file(below, error), end; !error && file != end; file.increment(error)) {
-      if (!is_of_run(file->path().filename().string())) continue;
-      runs.push_back(below);
-      break;
-    }
-  }
+  for (const auto& name : FileSystem::current().list(path))
+    if (const std::string below = fmt::format("{}/{}", path, name); is_run_folder(below)) runs.push_back(below);
   return runs;
 }
 
@@ -147,6 +140,13 @@ void list_files(RunFolder& run) {
 }
 
 }  // namespace
+
+bool is_run_folder(const std::string& path) {
+  std::error_code error;
+  for (fs::directory_iterator file(path, error), end; !error && file != end; file.increment(error))
+    if (is_of_run(file->path().filename().string())) return true;
+  return false;
+}
 
 RunFolder read_run_folder(const std::string& path) {
   std::error_code error;

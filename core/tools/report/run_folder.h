@@ -39,6 +39,9 @@ struct RunFolder {
   std::vector<std::string> notes;        ///< what was passed over while reading, as sentences
 };
 
+/// Whether a folder has a file that a run writes.
+bool is_run_folder(const std::string& path);
+
 /// Reads event files and metrics.csv and merges them: no point is there twice. What a run that still trains has not
 /// written to its end is left out. Throws levin::Error when there is no such folder, it is not a run's, or a file
 /// cannot be read.
