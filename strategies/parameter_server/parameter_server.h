@@ -1,0 +1,87 @@
+#pragma once
+
+#include <levin/core/interfaces/divided_model.h>
+#include <levin/strategies/parameter_server/served_parameters.h>
+#include <levin/strategies/ranks/participation_count.h>
+#include <levin/strategies/ranks/ranked_strategy.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+struct ParameterServerOptions {
+  std::string mode = "sync";                  ///< sync or async
+  int64_t servers = 1;                        ///< ranks, the first ones, that serve parameters beside their worker
+  std::optional<int64_t> max_staleness = {};  ///< async: batches that a worker may be ahead of the slowest one
+  double delay_compensation = 0;              ///< async: the factor of Zheng et al. (2017); 0: none
+  std::string update_log = "";                ///< async: folder of the servers' logs of updates; empty: none
+  bool broadcast_buffers = true;              ///< sync: rank 0's buffers go to all ranks before each step
+  StartMethod start_method = StartMethod::kSubprocess;  ///< of ranks: processes, forks or threads
+  std::string backend = "auto";                         ///< auto, gloo, nccl or shared_memory
+  double timeout = 1800;                                ///< seconds that a rank waits for the others in a collective
+  double start_timeout = 120;                           ///< seconds that ranks wait for each other at the start
+  double stall_report = 60;  ///< seconds in one collective after which where ranks are is printed
+
+  static void describe(Schema<ParameterServerOptions>& schema);
+};
+
+/// A parameter server (Li et al., "Scaling Distributed Machine Learning with the Parameter Server", 2014): every rank
+/// is a worker, which computes gradients, and the first ranks are servers as well, which divide the parameters over
+/// them, run the optimizer and send the new values back. With one rank it is as single_device.
+class ParameterServer : public RankedStrategy, public DividedModel {
+ public:
+  using Options = ParameterServerOptions;
+  explicit ParameterServer(const Options& options = {});
+  ~ParameterServer() override;
+
+  StrategyCapabilities capabilities() const override;
+  DividedModel& divided_model() override { return *this; }
+  void prepare(const StrategySetup& setup) override;
+  void setup_environment(const StrategySetup& setup) override;
+  void setup_module(Module& module) override;
+  StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;
+  Participation participation() override { return participation_.participation(); }
+  StepOutput manual_step(const Batch& batch, StepPhases& phases) override;
+  void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
+  void prepare_evaluation(Module& module) override { send_buffers(module); }
+  void restart_steps(bool alone) override;
+  void teardown() override;
+
+  at::Tensor local_shard(const at::Tensor& parameter) override;
+  optim::ParameterNames parameter_names(const Module& module) override;
+  void check_optimizer(const torch::optim::Optimizer& optimizer) override;
+  void finish_step() override { pull(); }
+  void shards_changed() override { pull(); }
+  void combine_found_inf(at::Tensor& found_inf) override;
+  at::Tensor reduce_norm(at::Tensor norms, double order) override;
+  void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) override;
+
+  void load_module_state(Module& module, const State& state) override;
+  bool divides_state() const override { return rank_group().world_size() > 1; }
+  State place_optimizer_state(State state) const override { return place_parts(state, find_part()); }
+  State own_optimizer_state(const State& saved) const override { return own_parts(saved, find_part()); }
+
+ private:
+  bool is_server();
+  FindPart find_part() const;
+  void send_buffers(Module& module);
+  /// All ranks: gradients go to the servers, which average them. `skipped`: this rank has none, which counts as zero.
+  void push(bool skipped);
+  /// All ranks: the servers' values come to the workers.
+  void pull();
+
+  const Options options_;
+  std::unique_ptr<ServedParameters> served_;
+  std::vector<ServedParameters::Packet> outgoing_;  ///< gradients for each server
+  std::vector<ServedParameters::Packet> incoming_;  ///< of each other worker
+  ParticipationCount participation_;
+  Module* module_ = nullptr;
+  bool has_buffers_ = false;
+  bool sync_batchnorm_ = false;
+};
+
+}  // namespace levin
