@@ -4,7 +4,10 @@
 #include <levin/core/base/log.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/interfaces/optimizer_handle.h>
 #include <levin/core/optim/optimizer_capabilities.h>
+#include <levin/core/optim/optimizer_config.h>
+#include <levin/core/optim/optimizer_state.h>
 #include <levin/strategies/ddp/sync_batch_norm.h>
 #include <levin/strategies/ranks/divisible_optimizer.h>
 #include <levin/strategies/ranks/model_agreement.h>
@@ -13,6 +16,10 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <sstream>
 
 namespace levin {
 namespace {
@@ -65,7 +72,7 @@ void ParameterServerOptions::describe(Schema<ParameterServerOptions>& schema) {
 
 ParameterServer::ParameterServer(const Options& options)
     : RankedStrategy("parameter_server", rank_options(options)), options_(options) {
-  if (options.mode == "async") return;
+  if (is_async()) return;
   const auto refuse = [](const char* option) {
     throw ConfigError(
         fmt::format("parameter_server.{} is an option of mode: async, and mode is sync, in which no gradient is late; "
@@ -79,7 +86,11 @@ ParameterServer::ParameterServer(const Options& options)
 
 ParameterServer::~ParameterServer() = default;
 
-StrategyCapabilities ParameterServer::capabilities() const { return RankedStrategy::capabilities(); }
+StrategyCapabilities ParameterServer::capabilities() const {
+  StrategyCapabilities capabilities = RankedStrategy::capabilities();
+  if (is_async()) capabilities.manual_optimization = capabilities.iterable_datasets = false;
+  return capabilities;
+}
 
 // ---- Setting up
 
@@ -93,10 +104,20 @@ void ParameterServer::prepare(const StrategySetup& setup) {
                     ranks().world_size()));
 }
 
-bool ParameterServer::is_server() { return environment().rank() < options_.servers; }
+bool ParameterServer::is_server() const {
+  return served_ != nullptr && const_cast<ParameterServer&>(*this).environment().rank() < options_.servers;
+}
 
 void ParameterServer::setup_environment(const StrategySetup& setup) {
   sync_batchnorm_ = setup.sync_batchnorm;
+  if (are_steps_independent() && setup.sync_batchnorm)
+    throw ConfigError(
+        "trainer.sync_batchnorm does not work with parameter_server.mode async, whose workers do not run forward "
+        "together; hint: mode: sync");
+  if (are_steps_independent() && setup.mixed_type == at::kHalf)
+    throw ConfigError(
+        "trainer.precision 16-mixed does not work with parameter_server.mode async, whose workers have no loss scale in "
+        "common; valid: bf16-mixed, 32-true; hint: mode: sync");
   RankedStrategy::setup_environment(setup);
 }
 
@@ -107,7 +128,11 @@ void ParameterServer::setup_module(Module& module) {
   if (ranks().world_size() == 1) return;
   require_same_model(module, collective());
   broadcast_model(module, ranks().process_group());
-  served_ = std::make_unique<ServedParameters>(module, options_.servers, environment().rank(), /*own_memory=*/false);
+  served_ = std::make_unique<ServedParameters>(module, options_.servers, environment().rank(), is_async());
+  if (is_async() && exchange_ == nullptr) {
+    exchange_ = ranks().make_exchange();
+    store_ = collective().store().clone();
+  }
   if (options_.servers > 1) {
     std::vector<std::string> shares;
     for (int64_t server = 0; server < options_.servers; ++server)
@@ -117,11 +142,11 @@ void ParameterServer::setup_module(Module& module) {
 }
 
 at::Tensor ParameterServer::local_shard(const at::Tensor& parameter) {
-  return served_ == nullptr ? parameter : served_->local_shard(parameter);
+  return served_ == nullptr || is_async() ? parameter : served_->local_shard(parameter);
 }
 
 optim::ParameterNames ParameterServer::parameter_names(const Module& module) {
-  return served_ == nullptr ? DividedModel::parameter_names(module) : served_->names();
+  return served_ == nullptr || is_async() ? DividedModel::parameter_names(module) : served_->names();
 }
 
 void ParameterServer::check_optimizer(const torch::optim::Optimizer& optimizer) {
@@ -132,6 +157,7 @@ void ParameterServer::check_optimizer(const torch::optim::Optimizer& optimizer) 
                     "each server has its own",
                     name()));
   require_divisible_state(optimizer, name());
+  known_ = &optimizer;
 }
 
 // ---- State
@@ -146,6 +172,25 @@ void ParameterServer::load_module_state(Module& module, const State& state) {
   if (served_ != nullptr) served_->load_shards();
 }
 
+State ParameterServer::place_optimizer_state(State state) const {
+  if (served_ != nullptr && is_async() && is_server()) {
+    // Learning rates are the trainer's, what is kept for each parameter is the server's.
+    State of_server = optim::optimizer_state_dict(server().optimizer(), served_->names());
+    of_server["groups"] = state.at("groups");
+    state = std::move(of_server);
+  }
+  return place_parts(state, find_part());
+}
+
+State ParameterServer::own_optimizer_state(const State& saved) const {
+  State own = own_parts(saved, find_part());
+  if (served_ == nullptr || !is_async()) return own;
+  if (is_server()) optim::load_optimizer_state_dict(server().optimizer(), served_->names(), own);
+  for (const char* kept : {"parameters", "archive"})
+    if (own.find(kept) != nullptr) own[kept] = State::map();
+  return own;
+}
+
 // ---- Steps
 
 void ParameterServer::send_buffers(Module& module) {
@@ -155,7 +200,7 @@ void ParameterServer::send_buffers(Module& module) {
 }
 
 StepOutput ParameterServer::forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
-  if (served_ == nullptr) return Strategy::forward_backward(batch, phases, window);
+  if (served_ == nullptr || is_async()) return Strategy::forward_backward(batch, phases, window);
   send_buffers(phases.module());
   StepOutput output = [&] {
     const SyncBatchNormScope statistics(sync_batchnorm_ ? ranks().shared_collective() : nullptr);
@@ -220,7 +265,7 @@ void ParameterServer::push(bool skipped) {
 void ParameterServer::pull() {
   if (served_ == nullptr) return;
   const WaitingIn waiting(ranks().rank_status(), "pull of parameters");
-  served_->note_trained();
+  if (!is_async()) served_->note_trained();
   const int64_t rank = environment().rank();
   Works sent;
   std::vector<Packet> packets;
@@ -236,19 +281,136 @@ void ParameterServer::pull() {
       if (worker != rank) send(collective(), own, worker, kPullTag, sent);
   }
   for (int64_t server = 0; server < options_.servers; ++server) {
-    if (server == rank) continue;
+    if (server == rank && !is_async()) continue;
     wait_for(received[static_cast<size_t>(server)]);
     served_->set_values(server, packets[static_cast<size_t>(server)]);
   }
   wait_for(sent);
 }
 
+void ParameterServer::finish_step() {
+  if (served_ != nullptr && !is_async()) pull();
+}
+
+void ParameterServer::shards_changed() {
+  if (served_ == nullptr) return;
+  if (is_async())
+    served_->load_shards();
+  else
+    pull();
+}
+
+// ---- Independent steps
+
+UpdateServer& ParameterServer::server() const {
+  if (server_ != nullptr) return *server_;
+  const OptimizerConfigs configs = module_->configure_optimizers();
+  LEVIN_CHECK(configs.size() == 1, "automatic optimization has one optimizer");
+  const auto& optimizer = configs.front().optimizer;
+  if (optimizer.get() == known_)
+    throw Error(name(),
+                "configure_optimizers gave the same optimizer twice; the servers of mode async step one of their own; "
+                "hint: make it anew in each call");
+  for (auto& group : optimizer->param_groups())
+    for (at::Tensor& parameter : group.params()) parameter = served_->local_shard(parameter);
+  auto& own = const_cast<ParameterServer&>(*this);
+  const int64_t rank = own.environment().rank();
+  UpdateServerOptions options{.rank = rank,
+                              .workers = own.environment().world_size(),
+                              .max_staleness = options_.max_staleness,
+                              .delay_compensation = options_.delay_compensation};
+  if (!options_.update_log.empty()) options.log_file = fmt::format("{}/server-{}.csv", options_.update_log, rank);
+  server_ = std::make_unique<UpdateServer>(*served_, optimizer, exchange_, std::move(options));
+  return *server_;
+}
+
+void ParameterServer::begin_batches(int64_t epoch, int64_t first, int64_t end) {
+  served_->note_trained();
+  epoch_ = epoch;
+  first_batch_ = first;
+  end_batch_ = end;
+  counter_ = fmt::format("parameter_server/taken/{}", rounds_++);
+  outgoing_.clear();
+  values_.clear();
+  for (int64_t server = 0; server < options_.servers; ++server) {
+    outgoing_.push_back(served_->gradient_packet(server));
+    values_.push_back(served_->value_packet(server));
+  }
+  if (is_server()) server().begin();
+  in_round_ = true;
+  ranks().forbid_collectives(
+      "parameter_server.mode is async: inside an epoch workers do not wait for each other, and something asked for all "
+      "of them at once (model_checkpoint.every_n_train_steps or train_time_interval, for instance); valid: at the end "
+      "of an epoch; hint: every_n_epochs, or mode: sync");
+}
+
+std::optional<int64_t> ParameterServer::take_batch() {
+  const int64_t batch = first_batch_ + store_->add(counter_, 1) - 1;
+  return batch < end_batch_ ? std::optional(batch) : std::nullopt;
+}
+
+void ParameterServer::take_step(OptimizerHandle& optimizer, int64_t batch) {
+  if (!in_round_)
+    throw ConfigError(
+        fmt::format("strategy '{}' with mode: async cannot take single steps, as learning_rate_finder and "
+                    "batch_size_finder do; hint: mode: sync for the search",
+                    name()));
+  UpdateMessage message{.epoch = epoch_, .batch = batch};
+  for (const auto& group : optimizer.optimizer().param_groups()) message.rates.push_back(group.options().get_lr());
+  const at::Tensor packed = message.pack();
+  const WaitingIn waiting(ranks().rank_status(), "answer of a parameter server");
+  const int64_t rank = environment().rank();
+  Works sent;
+  Works received;
+  for (int64_t server = 0; server < options_.servers; ++server) {
+    Packet& gradients = outgoing_[static_cast<size_t>(server)];
+    served_->take_gradients(server, /*all=*/false, gradients);
+    if (server == rank) continue;
+    receive(*exchange_, values_[static_cast<size_t>(server)], server, UpdateServer::kValuesTag, received);
+    sent.push_back(exchange_->send(packed, server, UpdateServer::kMessageTag));
+    send(*exchange_, gradients, server, UpdateServer::kGradientsTag, sent);
+  }
+  if (is_server()) {
+    const auto own = static_cast<size_t>(rank);
+    server().update_own(message, outgoing_[own], values_[own]);
+  }
+  wait_for(sent);
+  wait_for(received);
+  for (int64_t server = 0; server < options_.servers; ++server)
+    served_->set_values(server, values_[static_cast<size_t>(server)]);
+}
+
+int64_t ParameterServer::meet(int64_t done, bool stopped) {
+  const WaitingIn waiting(ranks().rank_status(), "the end of the other workers' steps");
+  const at::Tensor packed = UpdateMessage{.done = true}.pack();
+  Works sent;
+  for (int64_t server = 0; server < options_.servers; ++server)
+    if (server != environment().rank()) sent.push_back(exchange_->send(packed, server, UpdateServer::kMessageTag));
+  wait_for(sent);
+  if (is_server()) server().end();
+  in_round_ = false;
+  ranks().forbid_collectives("");
+  int64_t last = 0;
+  bool any_stopped = false;
+  for (const std::string& other : collective().gather_bytes(fmt::format("{} {}", done, stopped ? 1 : 0))) {
+    std::istringstream stream(other);
+    int64_t of_rank = 0;
+    bool was_stopped = false;
+    stream >> of_rank >> was_stopped;
+    last = std::max(last, of_rank);
+    any_stopped = any_stopped || was_stopped;
+  }
+  pull();
+  send_buffers(*module_);
+  return any_stopped ? last : end_batch_;
+}
+
 void ParameterServer::combine_found_inf(at::Tensor& found_inf) {
-  if (served_ != nullptr) collective().all_reduce(found_inf, ReduceOp::kMax)->wait();
+  if (served_ != nullptr && !is_async()) collective().all_reduce(found_inf, ReduceOp::kMax)->wait();
 }
 
 at::Tensor ParameterServer::reduce_norm(at::Tensor norms, double order) {
-  return served_ == nullptr ? norms : reduce_norms(norms, order, collective(), root_device());
+  return served_ == nullptr || is_async() ? norms : reduce_norms(norms, order, collective(), root_device());
 }
 
 void ParameterServer::clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) {
@@ -267,6 +429,16 @@ void ParameterServer::restart_steps(bool alone) {
 }
 
 void ParameterServer::teardown() {
+  // After a failure threads may wait for what never comes.
+  if (in_round_) exchange_->abort("the call has ended");
+  in_round_ = false;
+  server_.reset();
+  if (ranks().start_method() != StartMethod::kSubprocess) {
+    exchange_.reset();
+    store_.reset();
+  }
+  known_ = nullptr;
+  values_.clear();
   served_.reset();
   outgoing_.clear();
   incoming_.clear();

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <levin/core/interfaces/divided_model.h>
+#include <levin/core/interfaces/independent_steps.h>
 #include <levin/strategies/parameter_server/served_parameters.h>
+#include <levin/strategies/parameter_server/update_server.h>
 #include <levin/strategies/ranks/participation_count.h>
 #include <levin/strategies/ranks/ranked_strategy.h>
 
@@ -32,7 +34,12 @@ struct ParameterServerOptions {
 /// A parameter server (Li et al., "Scaling Distributed Machine Learning with the Parameter Server", 2014): every rank
 /// is a worker, which computes gradients, and the first ranks are servers as well, which divide the parameters over
 /// them, run the optimizer and send the new values back. With one rank it is as single_device.
-class ParameterServer : public RankedStrategy, public DividedModel {
+///
+/// mode sync: the mean of the gradients of all workers is a step, as in ddp. mode async: each worker's gradients are a
+/// step, whenever they come, with values that others may have changed since; workers meet at the end of each epoch.
+/// There the optimizer that the trainer knows has the module's parameters, their gradients and the learning rates, and a
+/// second one, from configure_optimizers as well, steps at the server.
+class ParameterServer : public RankedStrategy, public DividedModel, public IndependentSteps {
  public:
   using Options = ParameterServerOptions;
   explicit ParameterServer(const Options& options = {});
@@ -51,22 +58,31 @@ class ParameterServer : public RankedStrategy, public DividedModel {
   void restart_steps(bool alone) override;
   void teardown() override;
 
+  bool are_steps_independent() override { return options_.mode == "async" && ranks().world_size() > 1; }
+  void begin_batches(int64_t epoch, int64_t first, int64_t end) override;
+  std::optional<int64_t> take_batch() override;
+  void take_step(OptimizerHandle& optimizer, int64_t batch) override;
+  int64_t meet(int64_t done, bool stopped) override;
+
   at::Tensor local_shard(const at::Tensor& parameter) override;
   optim::ParameterNames parameter_names(const Module& module) override;
   void check_optimizer(const torch::optim::Optimizer& optimizer) override;
-  void finish_step() override { pull(); }
-  void shards_changed() override { pull(); }
+  void finish_step() override;
+  void shards_changed() override;
   void combine_found_inf(at::Tensor& found_inf) override;
   at::Tensor reduce_norm(at::Tensor norms, double order) override;
   void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) override;
 
   void load_module_state(Module& module, const State& state) override;
   bool divides_state() const override { return rank_group().world_size() > 1; }
-  State place_optimizer_state(State state) const override { return place_parts(state, find_part()); }
-  State own_optimizer_state(const State& saved) const override { return own_parts(saved, find_part()); }
+  State place_optimizer_state(State state) const override;
+  State own_optimizer_state(const State& saved) const override;
 
  private:
-  bool is_server();
+  bool is_server() const;
+  bool is_async() const { return options_.mode == "async"; }
+  /// The server of this rank, made when it is first needed.
+  UpdateServer& server() const;
   FindPart find_part() const;
   void send_buffers(Module& module);
   /// All ranks: gradients go to the servers, which average them. `skipped`: this rank has none, which counts as zero.
@@ -80,6 +96,20 @@ class ParameterServer : public RankedStrategy, public DividedModel {
   std::vector<ServedParameters::Packet> incoming_;  ///< of each other worker
   ParticipationCount participation_;
   Module* module_ = nullptr;
+
+  // ---- mode async
+  std::shared_ptr<Collective> exchange_;
+  std::unique_ptr<Store> store_;
+  mutable std::unique_ptr<UpdateServer> server_;
+  std::vector<ServedParameters::Packet> values_;     ///< from each server
+  const torch::optim::Optimizer* known_ = nullptr;  ///< the trainer's
+  int64_t rounds_ = 0;                               ///< of independent steps, alike on all ranks
+  std::string counter_;                              ///< the key that counts batches taken
+  int64_t epoch_ = 0;
+  int64_t first_batch_ = 0;
+  int64_t end_batch_ = 0;
+  bool in_round_ = false;
+
   bool has_buffers_ = false;
   bool sync_batchnorm_ = false;
 };
