@@ -104,9 +104,7 @@ void ParameterServer::prepare(const StrategySetup& setup) {
                     ranks().world_size()));
 }
 
-bool ParameterServer::is_server() const {
-  return served_ != nullptr && const_cast<ParameterServer&>(*this).environment().rank() < options_.servers;
-}
+bool ParameterServer::is_server() const { return served_ != nullptr && served_->is_server(); }
 
 void ParameterServer::setup_environment(const StrategySetup& setup) {
   sync_batchnorm_ = setup.sync_batchnorm;
@@ -173,9 +171,13 @@ void ParameterServer::load_module_state(Module& module, const State& state) {
 }
 
 State ParameterServer::place_optimizer_state(State state) const {
-  if (served_ != nullptr && is_async() && is_server()) {
+  if (served_ != nullptr && is_async()) {
+    if (!is_server() && has_stepped_) {
+      served_->set_empty_gradients();
+      stepping_optimizer()->step();
+    }
     // Learning rates are the trainer's, what is kept for each parameter is the server's.
-    State of_server = optim::optimizer_state_dict(server().optimizer(), served_->names());
+    State of_server = optim::optimizer_state_dict(*stepping_optimizer(), served_->names());
     of_server["groups"] = state.at("groups");
     state = std::move(of_server);
   }
@@ -185,7 +187,7 @@ State ParameterServer::place_optimizer_state(State state) const {
 State ParameterServer::own_optimizer_state(const State& saved) const {
   State own = own_parts(saved, find_part());
   if (served_ == nullptr || !is_async()) return own;
-  if (is_server()) optim::load_optimizer_state_dict(server().optimizer(), served_->names(), own);
+  optim::load_optimizer_state_dict(*stepping_optimizer(), served_->names(), own);
   for (const char* kept : {"parameters", "archive"})
     if (own.find(kept) != nullptr) own[kept] = State::map();
   return own;
@@ -302,8 +304,8 @@ void ParameterServer::shards_changed() {
 
 // ---- Independent steps
 
-UpdateServer& ParameterServer::server() const {
-  if (server_ != nullptr) return *server_;
+const std::shared_ptr<torch::optim::Optimizer>& ParameterServer::stepping_optimizer() const {
+  if (stepping_optimizer_ != nullptr) return stepping_optimizer_;
   const OptimizerConfigs configs = module_->configure_optimizers();
   LEVIN_CHECK(configs.size() == 1, "automatic optimization has one optimizer");
   const auto& optimizer = configs.front().optimizer;
@@ -313,14 +315,19 @@ UpdateServer& ParameterServer::server() const {
                 "hint: make it anew in each call");
   for (auto& group : optimizer->param_groups())
     for (at::Tensor& parameter : group.params()) parameter = served_->local_shard(parameter);
-  auto& own = const_cast<ParameterServer&>(*this);
-  const int64_t rank = own.environment().rank();
+  stepping_optimizer_ = optimizer;
+  return stepping_optimizer_;
+}
+
+UpdateServer& ParameterServer::server() {
+  if (server_ != nullptr) return *server_;
+  const int64_t rank = environment().rank();
   UpdateServerOptions options{.rank = rank,
-                              .workers = own.environment().world_size(),
+                              .workers = environment().world_size(),
                               .max_staleness = options_.max_staleness,
                               .delay_compensation = options_.delay_compensation};
   if (!options_.update_log.empty()) options.log_file = fmt::format("{}/server-{}.csv", options_.update_log, rank);
-  server_ = std::make_unique<UpdateServer>(*served_, optimizer, exchange_, std::move(options));
+  server_ = std::make_unique<UpdateServer>(*served_, stepping_optimizer(), exchange_, std::move(options));
   return *server_;
 }
 
@@ -402,6 +409,7 @@ int64_t ParameterServer::meet(int64_t done, bool stopped) {
   }
   pull();
   send_buffers(*module_);
+  has_stepped_ = has_stepped_ || last > first_batch_;
   return any_stopped ? last : end_batch_;
 }
 
@@ -433,6 +441,8 @@ void ParameterServer::teardown() {
   if (in_round_) exchange_->abort("the call has ended");
   in_round_ = false;
   server_.reset();
+  stepping_optimizer_.reset();
+  has_stepped_ = false;
   if (ranks().start_method() != StartMethod::kSubprocess) {
     exchange_.reset();
     store_.reset();

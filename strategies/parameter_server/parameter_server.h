@@ -82,7 +82,10 @@ class ParameterServer : public RankedStrategy, public DividedModel, public Indep
   bool is_server() const;
   bool is_async() const { return options_.mode == "async"; }
   /// The server of this rank, made when it is first needed.
-  UpdateServer& server() const;
+  UpdateServer& server();
+  /// What steps the shards, likewise. Ranks that serve nothing have it too, without elements: state that is divided has
+  /// the same form on all ranks.
+  const std::shared_ptr<torch::optim::Optimizer>& stepping_optimizer() const;
   FindPart find_part() const;
   void send_buffers(Module& module);
   /// All ranks: gradients go to the servers, which average them. `skipped`: this rank has none, which counts as zero.
@@ -100,7 +103,9 @@ class ParameterServer : public RankedStrategy, public DividedModel, public Indep
   // ---- mode async
   std::shared_ptr<Collective> exchange_;
   std::unique_ptr<Store> store_;
-  mutable std::unique_ptr<UpdateServer> server_;
+  std::unique_ptr<UpdateServer> server_;
+  mutable std::shared_ptr<torch::optim::Optimizer> stepping_optimizer_;
+  bool has_stepped_ = false;
   std::vector<ServedParameters::Packet> values_;     ///< from each server
   const torch::optim::Optimizer* known_ = nullptr;  ///< the trainer's
   int64_t rounds_ = 0;                               ///< of independent steps, alike on all ranks

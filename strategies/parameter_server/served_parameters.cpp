@@ -155,9 +155,7 @@ void ServedParameters::take_gradients(int64_t server, bool all, Packet& packet) 
 
 void ServedParameters::average_gradients(bool all, const std::vector<Packet>& of_others) {
   const PlainTensors plain;
-  for (const Entry& entry : entries_)
-    if (entry.is_trained && entry.server != rank_)
-      entry.local_shard.mutable_grad() = at::empty({0}, entry.local_shard.options().requires_grad(false));
+  set_empty_gradients();
   if (rank_ >= servers_) return;
   std::vector<at::Tensor> own;
   std::vector<at::Tensor> shards;
@@ -193,8 +191,16 @@ void ServedParameters::average_gradients(bool all, const std::vector<Packet>& of
   }
 }
 
+void ServedParameters::set_empty_gradients() {
+  const PlainTensors plain;
+  for (const Entry& entry : entries_)
+    if (entry.is_trained && entry.server != rank_)
+      entry.local_shard.mutable_grad() = at::empty({0}, entry.local_shard.options().requires_grad(false));
+}
+
 void ServedParameters::set_gradients(const Packet& packet) {
   const PlainTensors plain;
+  set_empty_gradients();
   for_each(rank_, packet, [](const Entry& entry, const at::Tensor& place, const at::Tensor& mark) {
     const bool there = mark.item<double>() != 0;
     entry.local_shard.mutable_grad() = there ? place.to(entry.local_shard.device()) : at::Tensor();

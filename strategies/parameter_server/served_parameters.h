@@ -23,7 +23,8 @@ class ServedParameters {
   /// shards of a server share memory with the module's parameters, or, `own_memory`, are copies of their own.
   ServedParameters(Module& module, int64_t servers, int64_t rank, bool own_memory);
 
-  int64_t servers() const { return servers_; }
+  /// Whether this rank serves any.
+  bool is_server() const { return rank_ < servers_; }
   int64_t elements(int64_t server) const;
   /// What this rank's optimizer steps in place of a parameter: the parameter with gradients of its own where this rank
   /// serves it, else a tensor without elements, so that optimizers have the same groups on all ranks.
@@ -49,8 +50,10 @@ class ServedParameters {
   /// becomes, or is added to, the gradients of its shards; what no rank has a gradient for gets none. Shards of other
   /// servers get gradients without elements.
   void average_gradients(bool all, const std::vector<Packet>& of_others);
-  /// A packet's gradients become those of the shards.
+  /// A packet's gradients become those of the shards, and shards of other servers get gradients without elements, so
+  /// that an optimizer keeps the same things on all ranks.
   void set_gradients(const Packet& packet);
+  void set_empty_gradients();
   /// Copies of the values of the shards.
   void copy_values(Packet& packet) const;
   /// The values of a server's packet become those of the module's parameters.

@@ -48,8 +48,6 @@ class UpdateServer {
   UpdateServer(const UpdateServer&) = delete;
   UpdateServer& operator=(const UpdateServer&) = delete;
 
-  torch::optim::Optimizer& optimizer() { return *optimizer_; }
-
   /// Workers are about to send; all have the values of the shards.
   void begin();
   /// An update by this rank's own worker; `values` are then the new ones. Throws what a thread of this server threw.

@@ -11,6 +11,7 @@
 #include <levin/strategies/parameter_server/served_parameters.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 
 #include <chrono>
