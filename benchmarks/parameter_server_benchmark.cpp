@@ -79,8 +79,8 @@ class EpochTimer : public levin::Callback {
     epoch_seconds_ = seconds_since(started_);
     seconds_ += epoch_seconds_;
     if (!trainer.is_global_zero()) return;
-    std::printf("%d,%.3f,%.0f,%.4f\n", static_cast<int>(trainer.current_epoch() + 1), seconds_, kImages / epoch_seconds_,
-                trainer.callback_metrics().at("val_acc"));
+    std::printf("%d,%.3f,%.0f,%.4f\n", static_cast<int>(trainer.current_epoch() + 1), seconds_,
+                kImages / epoch_seconds_, trainer.callback_metrics().at("val_acc"));
     std::fflush(stdout);
   }
 

@@ -76,8 +76,7 @@ TakenBatches::TakenBatches(const DataLoader& loader, const DataLoaderPosition& p
                .first = position.first_example};
   pass.seed = position.seed;
   pass.epoch = position.epoch;
-  std::unique_ptr<BatchReader> reader =
-      std::make_unique<TakingReader>(state_->pass, std::move(take), state_->numbers);
+  std::unique_ptr<BatchReader> reader = std::make_unique<TakingReader>(state_->pass, std::move(take), state_->numbers);
   if (options.pin_memory && at::hasCUDA()) reader = std::make_unique<PinningReader>(std::move(reader));
   if (options.num_workers == 0) {
     state_->source = std::make_shared<InlineSource>(std::move(reader));

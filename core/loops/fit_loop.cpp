@@ -168,9 +168,10 @@ bool FitLoop::train_batches() {
 
 void FitLoop::check_independent_steps() const {
   const auto refuse = [this](const char* option, const char* hint) {
-    throw ConfigError(fmt::format("trainer.{} does not work with strategy '{}' as it is set up: its ranks take their "
-                                  "steps independently of each other, and meet at the end of each epoch; hint: {}",
-                                  option, strategy_.name(), hint));
+    throw ConfigError(
+        fmt::format("trainer.{} does not work with strategy '{}' as it is set up: its ranks take their "
+                    "steps independently of each other, and meet at the end of each epoch; hint: {}",
+                    option, strategy_.name(), hint));
   };
   if (!data_.train_batches() || !options_.given.use_distributed_sampler) {
     require_uneven_inputs();

@@ -82,8 +82,8 @@ class FitLoop {
   std::optional<FitReport> report_;  ///< of the fit under way
   Clock::time_point last_validation_;
   int64_t last_own_step_ = 0;  ///< where steps are independent: after this rank's last batch
-  MetricMap unlogged_step_;  ///< what the last step of the last epoch has logged and no row shows yet
-  bool had_data_ = false;    ///< this rank has had a batch in this epoch
+  MetricMap unlogged_step_;    ///< what the last step of the last epoch has logged and no row shows yet
+  bool had_data_ = false;      ///< this rank has had a batch in this epoch
 };
 
 }  // namespace levin

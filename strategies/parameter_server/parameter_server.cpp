@@ -9,14 +9,16 @@
 #include <levin/core/optim/optimizer_config.h>
 #include <levin/core/optim/optimizer_state.h>
 #include <levin/strategies/ddp/sync_batch_norm.h>
+#include <levin/strategies/parameter_server/served_parameters.h>
+#include <levin/strategies/parameter_server/update_server.h>
 #include <levin/strategies/ranks/divisible_optimizer.h>
 #include <levin/strategies/ranks/model_agreement.h>
 #include <levin/strategies/ranks/norm_reduction.h>
 
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/optim/optimizer.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
 #include <sstream>
@@ -58,7 +60,8 @@ void ParameterServerOptions::describe(Schema<ParameterServerOptions>& schema) {
       .one_of({"sync", "async"});
   schema.field("servers", &O::servers, "ranks, the first ones, that divide the parameters and run the optimizer")
       .at_least(1);
-  schema.field("max_staleness", &O::max_staleness, "async: batches that a worker may be ahead of the slowest; null: any")
+  schema
+      .field("max_staleness", &O::max_staleness, "async: batches that a worker may be ahead of the slowest; null: any")
       .at_least(0);
   schema
       .field("delay_compensation", &O::delay_compensation,
@@ -97,11 +100,10 @@ StrategyCapabilities ParameterServer::capabilities() const {
 void ParameterServer::prepare(const StrategySetup& setup) {
   RankedStrategy::prepare(setup);
   if (options_.servers > ranks().world_size())
-    throw ConfigError(
-        fmt::format("parameter_server.servers is {}, and the job has {} rank{}, of which the first ones serve; valid: "
-                    "1 to {}",
-                    options_.servers, ranks().world_size(), ranks().world_size() == 1 ? "" : "s",
-                    ranks().world_size()));
+    throw ConfigError(fmt::format(
+        "parameter_server.servers is {}, and the job has {} rank{}, of which the first ones serve; valid: "
+        "1 to {}",
+        options_.servers, ranks().world_size(), ranks().world_size() == 1 ? "" : "s", ranks().world_size()));
 }
 
 bool ParameterServer::is_server() const { return served_ != nullptr && served_->is_server(); }
@@ -114,7 +116,8 @@ void ParameterServer::setup_environment(const StrategySetup& setup) {
         "together; hint: mode: sync");
   if (are_steps_independent() && setup.mixed_type == at::kHalf)
     throw ConfigError(
-        "trainer.precision 16-mixed does not work with parameter_server.mode async, whose workers have no loss scale in "
+        "trainer.precision 16-mixed does not work with parameter_server.mode async, whose workers have no loss scale "
+        "in "
         "common; valid: bf16-mixed, 32-true; hint: mode: sync");
   RankedStrategy::setup_environment(setup);
 }
@@ -270,14 +273,15 @@ void ParameterServer::pull() {
   if (!is_async()) served_->note_trained();
   const int64_t rank = environment().rank();
   Works sent;
-  std::vector<Packet> packets;
+  values_.resize(static_cast<size_t>(options_.servers));
   std::vector<Works> received(static_cast<size_t>(options_.servers));
   for (int64_t server = 0; server < options_.servers; ++server) {
-    packets.push_back(served_->value_packet(server));
-    if (server != rank) receive(collective(), packets.back(), server, kPullTag, received[static_cast<size_t>(server)]);
+    Packet& packet = values_[static_cast<size_t>(server)];
+    if (Packet fitting = served_->value_packet(server); !fits(packet, fitting)) packet = std::move(fitting);
+    if (server != rank) receive(collective(), packet, server, kPullTag, received[static_cast<size_t>(server)]);
   }
   if (is_server()) {
-    Packet& own = packets[static_cast<size_t>(rank)];
+    Packet& own = values_[static_cast<size_t>(rank)];
     served_->copy_values(own);
     for (int64_t worker = 0; worker < ranks().world_size(); ++worker)
       if (worker != rank) send(collective(), own, worker, kPullTag, sent);
@@ -285,7 +289,7 @@ void ParameterServer::pull() {
   for (int64_t server = 0; server < options_.servers; ++server) {
     if (server == rank && !is_async()) continue;
     wait_for(received[static_cast<size_t>(server)]);
-    served_->set_values(server, packets[static_cast<size_t>(server)]);
+    served_->set_values(server, values_[static_cast<size_t>(server)]);
   }
   wait_for(sent);
 }

@@ -2,8 +2,7 @@
 
 #include <levin/core/interfaces/divided_model.h>
 #include <levin/core/interfaces/independent_steps.h>
-#include <levin/strategies/parameter_server/served_parameters.h>
-#include <levin/strategies/parameter_server/update_server.h>
+#include <levin/strategies/ranks/parameter_part.h>
 #include <levin/strategies/ranks/participation_count.h>
 #include <levin/strategies/ranks/ranked_strategy.h>
 
@@ -14,6 +13,9 @@
 #include <vector>
 
 namespace levin {
+
+class ServedParameters;
+class UpdateServer;
 
 struct ParameterServerOptions {
   std::string mode = "sync";                  ///< sync or async
@@ -37,8 +39,8 @@ struct ParameterServerOptions {
 ///
 /// mode sync: the mean of the gradients of all workers is a step, as in ddp. mode async: each worker's gradients are a
 /// step, whenever they come, with values that others may have changed since; workers meet at the end of each epoch.
-/// There the optimizer that the trainer knows has the module's parameters, their gradients and the learning rates, and a
-/// second one, from configure_optimizers as well, steps at the server.
+/// There the optimizer that the trainer knows has the module's parameters, their gradients and the learning rates, and
+/// a second one, from configure_optimizers as well, steps at the server.
 class ParameterServer : public RankedStrategy, public DividedModel, public IndependentSteps {
  public:
   using Options = ParameterServerOptions;
@@ -95,8 +97,10 @@ class ParameterServer : public RankedStrategy, public DividedModel, public Indep
 
   const Options options_;
   std::unique_ptr<ServedParameters> served_;
-  std::vector<ServedParameters::Packet> outgoing_;  ///< gradients for each server
-  std::vector<ServedParameters::Packet> incoming_;  ///< of each other worker
+  using Packet = std::vector<at::Tensor>;  ///< see ServedParameters
+  std::vector<Packet> outgoing_;           ///< gradients for each server
+  std::vector<Packet> incoming_;           ///< of each other worker
+  std::vector<Packet> values_;             ///< of each server
   ParticipationCount participation_;
   Module* module_ = nullptr;
 
@@ -106,10 +110,9 @@ class ParameterServer : public RankedStrategy, public DividedModel, public Indep
   std::unique_ptr<UpdateServer> server_;
   mutable std::shared_ptr<torch::optim::Optimizer> stepping_optimizer_;
   bool has_stepped_ = false;
-  std::vector<ServedParameters::Packet> values_;     ///< from each server
   const torch::optim::Optimizer* known_ = nullptr;  ///< the trainer's
-  int64_t rounds_ = 0;                               ///< of independent steps, alike on all ranks
-  std::string counter_;                              ///< the key that counts batches taken
+  int64_t rounds_ = 0;                              ///< of independent steps, alike on all ranks
+  std::string counter_;                             ///< the key that counts batches taken
   int64_t epoch_ = 0;
   int64_t first_batch_ = 0;
   int64_t end_batch_ = 0;

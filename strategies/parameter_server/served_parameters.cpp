@@ -103,7 +103,8 @@ void ServedParameters::lay_out() {
     if (!entries_[i].is_trained) continue;
     auto& sections = sections_[static_cast<size_t>(entries_[i].server)];
     const auto type = entries_[i].tensor.scalar_type();
-    auto section = std::find_if(sections.begin(), sections.end(), [&](const auto& other) { return other.type == type; });
+    auto section =
+        std::find_if(sections.begin(), sections.end(), [&](const auto& other) { return other.type == type; });
     if (section == sections.end()) section = sections.insert(sections.end(), {.type = type, .entries = {}});
     section->entries.push_back(i);
     section->elements += entries_[i].tensor.numel();
@@ -209,16 +210,14 @@ void ServedParameters::set_gradients(const Packet& packet) {
 
 void ServedParameters::copy_values(Packet& packet) const {
   const PlainTensors plain;
-  for_each(rank_, packet, [](const Entry& entry, const at::Tensor& place, const at::Tensor&) {
-    place.copy_(entry.local_shard);
-  });
+  for_each(rank_, packet,
+           [](const Entry& entry, const at::Tensor& place, const at::Tensor&) { place.copy_(entry.local_shard); });
 }
 
 void ServedParameters::set_values(int64_t server, const Packet& packet) {
   const PlainTensors plain;
-  for_each(server, packet, [](const Entry& entry, const at::Tensor& place, const at::Tensor&) {
-    entry.tensor.detach().copy_(place);
-  });
+  for_each(server, packet,
+           [](const Entry& entry, const at::Tensor& place, const at::Tensor&) { entry.tensor.detach().copy_(place); });
 }
 
 void ServedParameters::load_shards() {

@@ -38,9 +38,8 @@ at::Tensor UpdateMessage::pack() const {
 
 UpdateMessage UpdateMessage::unpack(const at::Tensor& tensor) {
   const double* fields = tensor.const_data_ptr<double>();
-  UpdateMessage message{.done = fields[0] != 0,
-                        .epoch = static_cast<int64_t>(fields[1]),
-                        .batch = static_cast<int64_t>(fields[2])};
+  UpdateMessage message{
+      .done = fields[0] != 0, .epoch = static_cast<int64_t>(fields[1]), .batch = static_cast<int64_t>(fields[2])};
   message.rates.assign(fields + kFields, fields + kFields + static_cast<int64_t>(fields[3]));
   return message;
 }

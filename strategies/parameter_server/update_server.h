@@ -32,10 +32,10 @@ struct UpdateServerOptions {
 /// An asynchronous server: steps its parameters with the gradients of one worker at a time, in the order in which they
 /// come, and answers each with the new values. A thread for each other worker waits for what that worker sends.
 ///
-/// With `max_staleness` an answer waits until its worker is no more batches ahead of the slowest worker (Ho et al., "More
-/// Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", 2013). With `delay_compensation` a
-/// gradient g of weights that have moved on by d since becomes g + factor * g * g * d, element by element (Zheng et al.,
-/// "Asynchronous Stochastic Gradient Descent with Delay Compensation", 2017, arXiv:1609.08326).
+/// With `max_staleness` an answer waits until its worker is no more batches ahead of the slowest worker (Ho et al.,
+/// "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", 2013). With `delay_compensation`
+/// a gradient g of weights that have moved on by d since becomes g + factor * g * g * d, element by element (Zheng et
+/// al., "Asynchronous Stochastic Gradient Descent with Delay Compensation", 2017, arXiv:1609.08326).
 class UpdateServer {
  public:
   using Packet = ServedParameters::Packet;

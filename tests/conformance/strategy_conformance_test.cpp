@@ -38,7 +38,9 @@ class StrategyConformance : public ::testing::TestWithParam<StrategyCase> {
   /// What docs/extending.md says of it: gradients are each rank's own, and a checkpoint has no other momentum than rank
   /// 0's.
   bool is_local_sgd() const { return is("local_sgd"); }
-  bool has_processes() const { return is("ddp") || is("horovod") || is("sharded") || is("pipeline") || is("parameter_server"); }
+  bool has_processes() const {
+    return is("ddp") || is("horovod") || is("sharded") || is("pipeline") || is("parameter_server");
+  }
 };
 
 // Ranks of `ddp`, `horovod`, `sharded` and `pipeline` are further runs of this program: each runs the same tests in the
