@@ -34,6 +34,7 @@
 #include <levin/strategies/ddp/ddp2.h>
 #include <levin/strategies/ddp/horovod.h>
 #include <levin/strategies/environments/cluster_environments.h>
+#include <levin/strategies/parameter_server/parameter_server.h>
 #include <levin/strategies/pipeline/pipeline.h>
 #include <levin/strategies/sharded/sharded.h>
 #include <levin/strategies/single_device.h>
@@ -93,6 +94,9 @@ void register_builtins(Registries& registries) {
   registries.strategies.add<Pipeline>("pipeline",
                                       "a levin::Sequential cut into stages, a process each (or a launcher's ranks)");
   add_start_methods("pipeline");
+  registries.strategies.add<ParameterServer>("parameter_server",
+                                             "workers compute gradients; servers among them run the optimizer");
+  add_start_methods("parameter_server");
   registries.strategies.add<Horovod>("horovod", "ddp with the options and habits of Horovod");
   registries.profilers.add<SimpleProfiler>("simple", "a table of the time of each hook, callback, phase and unit");
   registries.profilers.add<PyTorchProfiler>("pytorch", "traces of operators and kernels in a few steps");

@@ -114,6 +114,7 @@
 #include <levin/strategies/ddp/ddp.h>
 #include <levin/strategies/ddp/ddp2.h>
 #include <levin/strategies/ddp/horovod.h>
+#include <levin/strategies/parameter_server/parameter_server.h>
 #include <levin/strategies/pipeline/pipeline.h>
 #include <levin/strategies/ranks/rank_options.h>
 #include <levin/strategies/ranks/ranked_strategy.h>

@@ -5,6 +5,7 @@
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/data/sampler.h>
 #include <levin/core/interfaces/cluster_environment.h>
+#include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/precision/precision.h>
@@ -106,6 +107,8 @@ void DataConnector::select_loaders() {
         train = train.with_options(in_order);
         if (train.dataset() != nullptr) train = train.with_sampler(std::make_shared<data::SequentialSampler>());
       }
+      // Of one rank each, fetched when a rank is about to need it.
+      if (find_independent_steps(strategy_) != nullptr) train = train.with_options(for_independent_steps(train));
       loaders_.val = validation();
       break;
     }
@@ -210,7 +213,15 @@ void DataConnector::set_train_batch_size(int64_t batch_size) {
   }
 }
 
+DataLoaderOptions DataConnector::for_independent_steps(const DataLoader& loader) const {
+  DataLoaderOptions options = loader.options();
+  options.batch_size = loader.batch_size(strategy_.data_parallel_rank().size);
+  options.global_batch_size.reset();
+  return options;
+}
+
 int64_t DataConnector::train_ranks() const {
+  if (find_independent_steps(strategy_) != nullptr) return 1;
   return options_.given.use_distributed_sampler ? strategy_.data_parallel_rank().size : 1;
 }
 
@@ -222,7 +233,7 @@ DataLoaderPosition DataConnector::position(int64_t epoch, int64_t batch) const {
 DataLoaderPosition DataConnector::train_position() const {
   DataLoaderPosition here = position(state_.progress.epoch, state_.progress.batch);
   here.first_example = state_.progress.first_example;
-  if (!options_.given.use_distributed_sampler) {
+  if (train_ranks() == 1) {
     here.rank = 0;
     here.world_size = 1;
   }
@@ -242,6 +253,15 @@ std::optional<Batch> DataConnector::fetch_train(DataLoader::Pass& pass) {
   auto batch = fetch(pass, "fetch_train_batch");
   waited_ += pass.waited() - before;
   return batch;
+}
+
+std::optional<data::TakenBatches::Taken> DataConnector::fetch_train(data::TakenBatches& batches) {
+  const auto before = batches.waited();
+  const Activity activity(tracer_, "fetch_train_batch");
+  auto taken = noting_errors([&] { return batches.next(); },
+                             [&](ErrorNotes& notes) { note_batch(notes, state_, state_.progress.batch); });
+  waited_ += batches.waited() - before;
+  return taken;
 }
 
 Batch DataConnector::join_batch(const DataLoader& loader) const {

@@ -5,6 +5,7 @@
 #include <levin/core/connectors/trainer_state.h>
 #include <levin/core/data/data_loader.h>
 #include <levin/core/data/data_module.h>
+#include <levin/core/data/taken_batches.h>
 #include <levin/core/options/resolved_options.h>
 
 #include <chrono>
@@ -70,7 +71,7 @@ class DataConnector {
   /// Trains with so many examples in a batch of one rank from here on, and counts again. Throws ConfigError, and
   /// nothing has changed, where other options do not allow it.
   void set_train_batch_size(int64_t batch_size);
-  /// Ranks that the batches of training are divided over.
+  /// Ranks that the batches of training are divided over; 1 where each rank takes whole ones.
   int64_t train_ranks() const;
   /// Examples in a training batch of all ranks together.
   int64_t global_batch_size() const { return loaders_.train.batch_size(train_ranks()) * train_ranks(); }
@@ -85,6 +86,8 @@ class DataConnector {
   std::optional<Batch> fetch(DataLoader::Pass& pass, const char* activity, int64_t dataloader_idx = -1);
   /// Takes the next training batch; counts how long the loop waited for it.
   std::optional<Batch> fetch_train(DataLoader::Pass& pass);
+  /// Takes the next training batch where ranks take batches.
+  std::optional<data::TakenBatches::Taken> fetch_train(data::TakenBatches& batches);
   /// Time that this fit has waited for training batches.
   std::chrono::nanoseconds waited() const { return waited_; }
   /// Reads the batch on which a rank without data joins a step of the others: the first that rank 0 has. Throws
@@ -106,6 +109,7 @@ class DataConnector {
 
  private:
   DataLoader train_loader() const;
+  DataLoaderOptions for_independent_steps(const DataLoader& loader) const;
   DataLoaders evaluation_loaders(const char* name, const DataLoaders& given, DataLoaders (DataModule::*of_data)(),
                                  DataLoaders (Module::*of_module)()) const;
   std::vector<int64_t> limited_batches(const DataLoaders& loaders, const BatchLimit& limit, const char* option) const;

@@ -4,6 +4,7 @@
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/log.h>
 #include <levin/core/connectors/error_context.h>
+#include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/metrics/metric_name.h>
 
 #include <fmt/format.h>
@@ -121,7 +122,7 @@ void LoggerConnector::emit_row() {
 
 void LoggerConnector::log_step_row() {
   const Activity activity(tracer_, "log_metrics");
-  if (strategy_.world_size() > 1)
+  if (strategy_.world_size() > 1 && find_independent_steps(strategy_) == nullptr)
     train_metrics_.synchronize_step(strategy_.collective(), !state_.joining && model_.owns_outputs());
   train_metrics_.visit_step([this](const metrics::Collector::Value& value) {
     if (value.prog_bar) latest_of_bar_[value.name] = value.value;

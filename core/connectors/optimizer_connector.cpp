@@ -4,6 +4,7 @@
 #include <levin/core/base/log.h>
 #include <levin/core/base/type_name.h>
 #include <levin/core/connectors/error_context.h>
+#include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/optim/group_options.h>
 #include <levin/core/optim/optimizer_state.h>
 #include <levin/core/optim/schedulers.h>
@@ -251,7 +252,7 @@ void OptimizerConnector::clip(OptimizerHandle& optimizer, double value, ClipAlgo
     case ClipAlgorithm::kNorm:
       break;
   }
-  if (!in_step || !optimizer.divides_in_step()) {
+  if (!in_step || !optimizer.divides_in_step() || find_independent_steps(strategy_) != nullptr) {
     optim::clip_by_norm(parameters, value, reduce);
   } else if (const at::Tensor norm = optim::gradient_norm(parameters, reduce); norm.defined()) {
     optimizer.divide_in_step(optim::clip_divisor(norm, value));

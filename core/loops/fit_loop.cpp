@@ -7,6 +7,7 @@
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/connectors/join_scope.h>
 #include <levin/core/devices/cpu_cores.h>
+#include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/options/capable_strategies.h>
 #include <levin/core/precision/precision.h>
@@ -122,6 +123,7 @@ void FitLoop::run_epoch() {
 }
 
 bool FitLoop::train_batches() {
+  if (IndependentSteps* steps = find_independent_steps(strategy_)) return train_independently(*steps);
   if (stop_.should_end()) return progress_.last_batch_done;
   had_data_ = progress_.batch > 0;
   auto pass = [this] {
@@ -162,6 +164,91 @@ bool FitLoop::train_batches() {
   progress_.last_batch_done = true;
   suggest_workers(pass.waited(), Clock::now() - started);
   return true;
+}
+
+void FitLoop::check_independent_steps() const {
+  const auto refuse = [this](const char* option, const char* hint) {
+    throw ConfigError(
+        fmt::format("trainer.{} does not work with strategy '{}' as it is set up: its ranks take their "
+                    "steps independently of each other, and meet at the end of each epoch; hint: {}",
+                    option, strategy_.name(), hint));
+  };
+  if (!data_.train_batches() || !options_.given.use_distributed_sampler) {
+    require_uneven_inputs();
+    refuse("use_distributed_sampler: false, or training data of unknown size,", "a data set that knows its size");
+  }
+  if (!optimizers_.accumulation().is_off()) refuse("accumulate_grad_batches", "leave it at 1");
+  if (!options_.given.check_val_every_n_epoch || data_.validation_interval() ||
+      std::holds_alternative<std::chrono::seconds>(options_.given.val_check_interval.value()))
+    refuse("val_check_interval inside an epoch", "leave it at 1.0");
+}
+
+void FitLoop::count_batches_to(int64_t batch, const data::TakenBatches& batches) {
+  for (; progress_.batch < batch; ++progress_.batch) {
+    progress_.samples += batches.examples(progress_.batch);
+    progress_.epoch_samples += batches.examples(progress_.batch);
+    ++progress_.total_batches;
+    ++progress_.batches_since_validation;
+    ++progress_.global_step;
+    optimizers_.step_schedulers(Interval::kStep, /*plateau=*/false);
+    optimizers_.step_schedulers(Interval::kStep, /*plateau=*/true);
+  }
+  progress_.phase = FitPhase::kBatches;
+}
+
+bool FitLoop::train_independently(IndependentSteps& steps) {
+  if (stop_.should_end()) return progress_.last_batch_done;
+  check_independent_steps();
+  had_data_ = progress_.batch > 0;
+  int64_t end = *data_.train_batches();
+  if (options_.max_steps) end = std::min(end, progress_.batch + *options_.max_steps - progress_.global_step);
+  steps.begin_batches(progress_.epoch, progress_.batch, end);
+  data::TakenBatches batches(data_.loaders().train, data_.train_position(), [&steps] { return steps.take_batch(); });
+  const auto started = Clock::now();
+  int64_t done = progress_.batch;
+  bool stopped = false;
+  while (auto taken = data_.fetch_train(batches)) {
+    const int64_t batch = taken->number;
+    const int64_t ahead = batch - progress_.batch;
+    progress_.total_batches += ahead;
+    stopped = stop_.stops_before_batch(/*may_stop=*/true);
+    progress_.total_batches -= ahead;
+    if (stopped) break;
+    last_own_step_ = progress_.global_step;
+    count_batches_to(batch, batches);
+    if (tracer_.profiler() != nullptr) tracer_.profiler()->step();
+    had_data_ = true;
+    {
+      const ProfilerSpan span(tracer_.profiler(), "train_batch");
+      const BatchInfo info{.batch_idx = batch, .samples = taken->batch.size()};
+      const int64_t step = progress_.global_step;
+      const BatchResult result = noting_errors([&] { return train_batch(std::move(taken->batch), info, std::nullopt); },
+                                               [&](ErrorNotes& notes) { note_batch(notes, state_, batch); });
+      // A batch that was skipped counts as well: the others cannot know.
+      progress_.global_step = step;
+      if (result == BatchResult::kEndOfEpoch)
+        throw Error("module", fmt::format("on_train_batch_start ended the epoch on one rank; strategy '{}' has ranks "
+                                          "that take their steps independently of each other",
+                                          strategy_.name()));
+    }
+    count_batches_to(batch + 1, batches);
+    done = progress_.batch;
+  }
+  {
+    const Activity activity(tracer_, "meet");
+    count_batches_to(steps.meet(done, stopped), batches);
+  }
+  progress_.seconds_since_validation = std::chrono::duration<double>(Clock::now() - last_validation_).count();
+  progress_.last_batch_done = progress_.batch >= *data_.train_batches();
+  if (stop_.is_interrupted()) {
+    end_by_signal();
+    return false;
+  }
+  if (progress_.last_batch_done) optimizers_.step_schedulers(Interval::kEpoch, /*plateau=*/false);
+  suggest_workers(batches.waited(), Clock::now() - started);
+  if (validation_due() && !validate()) return false;
+  progress_.phase = FitPhase::kBatches;
+  return progress_.last_batch_done;
 }
 
 FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<Batch>& fetched) {
@@ -205,7 +292,8 @@ void FitLoop::require_uneven_inputs() const {
 
 FitLoop::BatchResult FitLoop::train_batch(Batch host_batch, const BatchInfo& info, const std::optional<Batch>& next) {
   const int64_t batch_idx = progress_.batch;
-  const int64_t steps_before = progress_.global_step;
+  const bool independent = find_independent_steps(strategy_) != nullptr;
+  const int64_t steps_before = independent ? last_own_step_ : progress_.global_step;
   const JoinScope join(state_, logger_, /*joins=*/!info.has_data);
   const Batch batch = data_.transfer(std::move(host_batch), 0, next);
   logger_.train_metrics().begin({.batch_size = batch.size(), .step_default = true});
@@ -217,7 +305,7 @@ FitLoop::BatchResult FitLoop::train_batch(Batch host_batch, const BatchInfo& inf
   const StepOutput& output = step_.run(batch, info);
   const bool is_last = info.is_last || step_.data_ended();
 
-  if (step_.schedulers_are_due()) {
+  if (step_.schedulers_are_due() && !independent) {
     optimizers_.step_schedulers(Interval::kStep, /*plateau=*/false);
     optimizers_.step_schedulers(Interval::kStep, /*plateau=*/true);
   }
@@ -232,6 +320,7 @@ FitLoop::BatchResult FitLoop::train_batch(Batch host_batch, const BatchInfo& inf
           logger_.log_step_row();
         else
           logger_.emit_row();
+        if (independent) return;  // what follows counts the batches of all ranks: see train_independently
         ++progress_.batch;
         ++progress_.total_batches;
         ++progress_.batches_since_validation;

@@ -16,6 +16,8 @@
 
 namespace levin {
 
+class IndependentSteps;
+
 /// Runs epochs of training batches, with validation when due.
 class FitLoop {
  public:
@@ -39,6 +41,11 @@ class FitLoop {
   void run_epoch();
   /// Returns false when training ends inside the epoch.
   bool train_batches();
+  /// The same where ranks take their steps independently of each other, and meet at the end.
+  bool train_independently(IndependentSteps& steps);
+  void check_independent_steps() const;
+  /// Goes on to a batch of this epoch, other ranks having trained on those before it.
+  void count_batches_to(int64_t batch, const data::TakenBatches& batches);
   /// Takes the batch that was fetched, and fetches the one after it: one batch of lookahead tells whether this is the
   /// last one.
   BatchAndInfo next_batch(DataLoader::Pass& pass, std::optional<Batch>& fetched);
@@ -74,8 +81,9 @@ class FitLoop {
   EvaluationLoop& evaluation_;
   std::optional<FitReport> report_;  ///< of the fit under way
   Clock::time_point last_validation_;
-  MetricMap unlogged_step_;  ///< what the last step of the last epoch has logged and no row shows yet
-  bool had_data_ = false;    ///< this rank has had a batch in this epoch
+  int64_t last_own_step_ = 0;  ///< where steps are independent: after this rank's last batch
+  MetricMap unlogged_step_;    ///< what the last step of the last epoch has logged and no row shows yet
+  bool had_data_ = false;      ///< this rank has had a batch in this epoch
 };
 
 }  // namespace levin

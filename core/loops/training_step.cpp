@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/connectors/error_context.h>
+#include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/precision/full_precision.h>
 #include <levin/core/precision/precision.h>
 
@@ -198,6 +199,8 @@ void TrainingStep::drive_optimizer(OptimizerHandle& optimizer, const OptimizerHa
       const Activity activity(tracer_, "optimizer_step");
       if (replays_)
         recorded_->update();
+      else if (IndependentSteps* steps = find_independent_steps(strategy_))
+        steps->take_step(optimizer, info_.batch_idx);
       else
         optimizer.take_step(scaling);
       const ProfilerSpan span(tracer_.profiler(), "strategy.finish_step");

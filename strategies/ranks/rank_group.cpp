@@ -276,7 +276,26 @@ void RankGroup::start_control_plane(const StrategySetup& setup) {
   watch_->attach(*control_plane_);
 }
 
+std::shared_ptr<Collective> RankGroup::make_exchange() {
+  const ClusterPlace& place = environment_->place();
+  // A rank may be silent for as long as it computes or validates: what ends a wait is a failure.
+  constexpr std::chrono::hours kNoTimeout{24 * 365};
+  const ProcessGroupOptions exchange{.backend = "gloo",
+                                     .device = at::kCPU,
+                                     .rank = place.rank,
+                                     .world_size = place.world_size,
+                                     .one_host = place.local_world_size == place.world_size,
+                                     .main_address = place.main_address,
+                                     .timeout = kNoTimeout};
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("exchange{}", exchanges_++),
+                                                            make_watched_store(store_, in_vain()));
+  auto made = std::make_shared<C10dCollective>(make_process_group(store, exchange), store, exchange);
+  watch_->attach(made);
+  return made;
+}
+
 Collective& RankGroup::collective() {
+  if (!forbidden_.empty()) throw ConfigError(forbidden_);
   if (collective_ != nullptr) return *collective_;
   // Threads and forks end with the call: between two calls this rank is alone.
   LEVIN_CHECK(options_.start_method != StartMethod::kSubprocess, "setup_environment was not called");
@@ -309,6 +328,7 @@ void RankGroup::part() {
   if (control_plane_ != nullptr) control_plane_->leave();
   watch_->detach();
   control_plane_.reset();
+  forbidden_.clear();
   if (options_.start_method == StartMethod::kSubprocess) return;
   collective_.reset();
   group_.reset();

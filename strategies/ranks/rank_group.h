@@ -53,6 +53,11 @@ class RankGroup final : public Ranks {
   std::shared_ptr<Collective> neighbours(int64_t size);
   /// Group of the ranks that have this one's place in each of these groups; nullptr where there is one group.
   std::shared_ptr<Collective> counterparts(int64_t size);
+  /// Makes a further group of all ranks over Gloo, for sending and receiving on the CPU by any thread, that ends when a
+  /// failure is known. All ranks call it, between join and part.
+  std::shared_ptr<Collective> make_exchange();
+  /// Makes collective() throw `why` while that is not empty: the ranks are not at the same place.
+  void forbid_collectives(const std::string& why) { forbidden_ = why; }
   /// Process group of all ranks; null while there is one.
   const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const { return group_; }
   ControlPlane* control_plane() const override { return control_plane_.get(); }
@@ -85,6 +90,8 @@ class RankGroup final : public Ranks {
   at::Device device_{at::kCPU};
   int64_t calls_ = 0;
   RankStatus* rank_status_ = nullptr;
+  std::string forbidden_;  ///< see forbid_collectives
+  int64_t exchanges_ = 0;
 };
 
 }  // namespace levin

@@ -25,7 +25,11 @@ void RankWatch::attach(ControlPlane& control) {
 
 void RankWatch::attach(const std::shared_ptr<Collective>& collective) {
   const std::lock_guard lock(mutex_);
-  collective_ = collective;
+  std::erase_if(collectives_, [&](const auto& other) {
+    const auto alive = other.lock();
+    return alive == nullptr || alive == collective;
+  });
+  collectives_.push_back(collective);
 }
 
 void RankWatch::end_joining() {
@@ -50,12 +54,13 @@ void RankWatch::rank_ended(int64_t rank, const std::string& how, bool in_good_or
 }
 
 void RankWatch::abort(const std::string& reason) {
-  std::shared_ptr<Collective> alive;
+  std::vector<std::shared_ptr<Collective>> alive;
   {
     const std::lock_guard lock(mutex_);
-    alive = collective_.lock();
+    for (const auto& collective : collectives_) alive.push_back(collective.lock());
   }
-  if (alive != nullptr) alive->abort(reason);
+  for (const auto& collective : alive)
+    if (collective != nullptr) collective->abort(reason);
 }
 
 std::optional<RankFailure> RankWatch::failure(int64_t rank) {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace levin {
 
@@ -23,7 +24,7 @@ class RankWatch {
   void begin_joining();
   /// Tells the control plane, from here on, of ranks that end, of those that ended meanwhile too.
   void attach(ControlPlane& control);
-  /// Sets the collective that ends with an error when a failure is known.
+  /// Adds a collective that ends with an error when a failure is known.
   void attach(const std::shared_ptr<Collective>& collective);
   /// Notes that all ranks have met. One that ends in good order, or is asked to, is no failure any more.
   void end_joining();
@@ -43,7 +44,7 @@ class RankWatch {
   bool joining_ = true;
   ControlPlane* control_ = nullptr;
   std::optional<RankFailure> failure_;  ///< of the time before there was a control plane
-  std::weak_ptr<Collective> collective_;
+  std::vector<std::weak_ptr<Collective>> collectives_;
 };
 
 }  // namespace levin

@@ -33,11 +33,14 @@ class StrategyConformance : public ::testing::TestWithParam<StrategyCase> {
     for (const char* name : {"train_loss_epoch", "val_loss", "val_examples", "val_largest"})
       EXPECT_NEAR(got.metrics.at(name), expected.metrics.at(name), 1e-4) << name;
   }
+  bool is_parameter_server() const { return std::string(GetParam().strategy).starts_with("parameter_server"); }
   bool is(const char* strategy) const { return std::string(GetParam().strategy) == strategy; }
   /// What docs/extending.md says of it: gradients are each rank's own, and a checkpoint has no other momentum than rank
   /// 0's.
   bool is_local_sgd() const { return is("local_sgd"); }
-  bool has_processes() const { return is("ddp") || is("horovod") || is("sharded") || is("pipeline"); }
+  bool has_processes() const {
+    return is("ddp") || is("horovod") || is("sharded") || is("pipeline") || is("parameter_server");
+  }
 };
 
 // Ranks of `ddp`, `horovod`, `sharded` and `pipeline` are further runs of this program: each runs the same tests in the
@@ -405,6 +408,20 @@ INSTANTIATE_TEST_SUITE_P(TwoPipelineProcesses, StrategyConformance,
                                            StrategyCase{"pipeline", 2, 0, "schedule: zero_bubble, micro_batches: 4"}),
                          name_of);
 
+INSTANTIATE_TEST_SUITE_P(ParameterServerThreads, StrategyConformance,
+                         ::testing::Values(StrategyCase{"parameter_server_threads", 1},
+                                           StrategyCase{"parameter_server_threads", 2},
+                                           StrategyCase{"parameter_server_threads", 2, 0, "servers: 2"},
+                                           StrategyCase{"parameter_server_threads", 4, 0, "servers: 2"}),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(ParameterServerForks, StrategyConformance,
+                         ::testing::Values(StrategyCase{"parameter_server_spawn", 2, 0, "servers: 2, backend: gloo"}),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(TwoParameterServerProcesses, StrategyConformance,
+                         ::testing::Values(StrategyCase{"parameter_server", 2},
+                                           StrategyCase{"parameter_server", 2, 0, "servers: 2"}),
+                         name_of);
+
 /// What multiplies learning rates by the number of ranks or replicas.
 class LearningRateScale : public StrategyConformance {
  protected:
@@ -487,7 +504,8 @@ class GradientConformance : public StrategyConformance {};
 TEST_P(GradientConformance, UnusedParametersAreFound) {
   TrainingRun run{.net = {.alternate = true}};
   const Outcome expected = train_on_one_device(run);
-  const std::string strategy = GetParam().yaml(", find_unused_parameters: true");
+  // A parameter server finds them without being asked to.
+  const std::string strategy = GetParam().yaml(is_parameter_server() ? "" : ", find_unused_parameters: true");
   run.configure = [&](TrainerOptions& options) { options.strategy = Spec<Strategy>(Config::parse(strategy, {})); };
   const Outcome got = train(run, GetParam());
   EXPECT_EQ(difference(got.weights, expected.weights, kSummationOrder), "");
@@ -518,6 +536,7 @@ TEST_P(GradientConformance, BatchNormWithoutItIsThatOfTheRank) {
 }
 
 TEST_P(GradientConformance, CompressedGradientsAreNearlyTheSame) {
+  if (is_parameter_server()) GTEST_SKIP() << "parameter_server: gradients travel as they are";
   TrainingRun run;
   const Outcome expected = train_on_one_device(run);
   for (const char* compression : {"fp16", "bf16"}) {
@@ -566,9 +585,9 @@ TEST_P(RankConformance, ARankThatIsWaitedForTooLongEndsTheCall) {
     FAIL() << "nothing was thrown";
   } catch (const std::exception& error) {
     // Where ranks wait for each other in a row, the first whose time is over may not be the one next to rank 1.
-    EXPECT_THAT(error.what(), ::testing::ContainsRegex(GetParam().is_pipeline() && GetParam().ranks > 2
-                                                           ? "timed out.*rank|rank.*timed out"
-                                                           : "timed out.*rank 1|rank 1.*timed out"));
+    const bool in_a_row = (GetParam().is_pipeline() || is_parameter_server()) && GetParam().ranks > 2;
+    EXPECT_THAT(error.what(), ::testing::ContainsRegex(in_a_row ? "timed out.*rank|rank.*timed out"
+                                                                : "timed out.*rank 1|rank 1.*timed out"));
   }
 }
 
@@ -599,6 +618,13 @@ INSTANTIATE_TEST_SUITE_P(ShardedThreads, GradientConformance,
                          name_of);
 INSTANTIATE_TEST_SUITE_P(TwoShardedProcesses, GradientConformance, ::testing::Values(StrategyCase{"sharded", 2, 3}),
                          name_of);
+INSTANTIATE_TEST_SUITE_P(ParameterServerThreads, GradientConformance,
+                         ::testing::Values(StrategyCase{"parameter_server_threads", 1},
+                                           StrategyCase{"parameter_server_threads", 2, 0, "servers: 2"},
+                                           StrategyCase{"parameter_server_threads", 4, 0, "servers: 3"}),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(TwoParameterServerProcesses, GradientConformance,
+                         ::testing::Values(StrategyCase{"parameter_server", 2}), name_of);
 INSTANTIATE_TEST_SUITE_P(Forks, GradientConformance, ::testing::Values(StrategyCase{"ddp_spawn", 2}), name_of);
 
 INSTANTIATE_TEST_SUITE_P(Threads, RankConformance,
@@ -613,6 +639,13 @@ INSTANTIATE_TEST_SUITE_P(ShardedThreads, RankConformance,
                          name_of);
 INSTANTIATE_TEST_SUITE_P(TwoShardedProcesses, RankConformance, ::testing::Values(StrategyCase{"sharded", 2, 3}),
                          name_of);
+INSTANTIATE_TEST_SUITE_P(ParameterServerThreads, RankConformance,
+                         ::testing::Values(StrategyCase{"parameter_server_threads", 1},
+                                           StrategyCase{"parameter_server_threads", 2, 0, "servers: 2"},
+                                           StrategyCase{"parameter_server_threads", 4, 0, "servers: 3"}),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(TwoParameterServerProcesses, RankConformance,
+                         ::testing::Values(StrategyCase{"parameter_server", 2}), name_of);
 INSTANTIATE_TEST_SUITE_P(Forks, RankConformance, ::testing::Values(StrategyCase{"ddp_spawn", 2}), name_of);
 INSTANTIATE_TEST_SUITE_P(
     PipelineThreads, RankConformance,
