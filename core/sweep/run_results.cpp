@@ -1,7 +1,7 @@
 #include <levin/core/sweep/run_results.h>
 
+#include <levin/core/base/csv.h>
 #include <levin/core/base/file_system.h>
-#include <levin/core/sweep/csv.h>
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,7 +1,7 @@
 #include <levin/core/sweep/run_table.h>
 
+#include <levin/core/base/csv.h>
 #include <levin/core/base/error.h>
-#include <levin/core/sweep/csv.h>
 
 #include <fmt/format.h>
 

@@ -1,9 +1,9 @@
 #include <levin/core/sweep/sweep_folder.h>
 
+#include <levin/core/base/csv.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/flat_config.h>
-#include <levin/core/sweep/csv.h>
 #include <levin/core/sweep/replace_file.h>
 
 #include <fmt/format.h>

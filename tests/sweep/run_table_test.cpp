@@ -1,6 +1,6 @@
 #include <levin/core/sweep/run_table.h>
 
-#include <levin/core/sweep/csv.h>
+#include <levin/core/base/csv.h>
 
 #include <gmock/gmock-matchers.h>
 

@@ -1,8 +1,8 @@
 #include <levin/core/tools/report/metrics_csv.h>
 
+#include <levin/core/base/csv.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
-#include <levin/core/tools/report/csv_record.h>
 
 #include <charconv>
 #include <filesystem>
@@ -53,7 +53,7 @@ MetricsCsvFaults read_metrics_csv(const std::string& path, SeriesTable& table) {
   std::string_view text = content;
   MetricsCsvFaults faults;
   if (text.empty()) return faults;
-  const auto names = take_csv_record(text);
+  const auto names = take_csv_row(text);
   if (names.empty()) {
     faults.is_torn = true;
     return faults;

@@ -1,9 +1,9 @@
 #include <levin/core/tools/report/sweep_folder.h>
 
 #include <levin/core/base/config.h>
+#include <levin/core/base/csv.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
-#include <levin/core/tools/report/csv_record.h>
 
 #include <fmt/format.h>
 
@@ -66,7 +66,7 @@ SweepFolder read_sweep_folder(const std::string& path) {
   const std::string table = path + "/sweep.csv";
   const std::string content = FileSystem::current().read_file(table);
   std::string_view text = content;
-  const auto names = take_csv_record(text);
+  const auto names = take_csv_row(text);
   const auto columns = varying_columns(table, names);
   if (columns.size() < sweep.options.size() || !std::equal(sweep.options.begin(), sweep.options.end(), columns.begin()))
     throw Error("report", fmt::format("{} and sweep.yaml disagree about what varies: {} should follow 'seconds'", table,
@@ -76,7 +76,7 @@ SweepFolder read_sweep_folder(const std::string& path) {
 
   size_t damaged = 0;
   while (!text.empty()) {
-    const auto cells = take_csv_record(text);
+    const auto cells = take_csv_row(text);
     if (cells.size() != names.size()) {
       ++damaged;
       if (cells.empty()) break;  // the last row has no end
