@@ -15,6 +15,22 @@ namespace levin::testing {
 
 namespace F = torch::nn::functional;
 
+namespace {
+
+torch::nn::LSTM make_lstm(int64_t hidden, int64_t layers) {
+  return torch::nn::LSTM(torch::nn::LSTMOptions(1, hidden).num_layers(layers).batch_first(true));
+}
+
+/// What it gives after the last feature, [N, hidden].
+at::Tensor read_features(torch::nn::LSTM& lstm, const at::Tensor& x) {
+  return std::get<0>(lstm(x.unsqueeze(2))).select(1, -1);
+}
+
+}  // namespace
+
+ReaderImpl::ReaderImpl(int64_t features) : lstm_(register_module("lstm", make_lstm(features, 2))) {}
+at::Tensor ReaderImpl::forward(const at::Tensor& x) { return read_features(lstm_, x); }
+
 Net::Net(const Options& options) : options_(options) {
   automatic_optimization = !options.manual;
   Dense first(4, 8);
@@ -27,16 +43,21 @@ Net::Net(const Options& options) : options_(options) {
     net->push_back([](const at::Tensor& x) { return x; });
   net->push_back([](const at::Tensor& x) { return x.relu(); });
   net->push_back(torch::nn::Dropout(options.dropout));
-  net->push_back(Dense(8, 8));
+  if (options.lstm)
+    net->push_back(Reader(8));
+  else
+    net->push_back(Dense(8, 8));
   net->push_back(torch::nn::Tanh());
   net->push_back(torch::nn::Dropout(options.dropout));
   net->push_back(Dense(8, 1));
   net_ = register_module("net", net);
   branch_ = register_module("branch", Dense(4, 1));
+  if (options.lstm) lstm_ = register_module("lstm", make_lstm(1, 1));
 }
 
 at::Tensor Net::forward(const at::Tensor& x, bool with_branch) {
   at::Tensor y = net_(x);
+  if (lstm_) y = y + read_features(lstm_, x);
   return with_branch ? y + branch_(x) : y;
 }
 

@@ -9,6 +9,7 @@
 
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/rnn.h>
 
 #include <cctype>
 #include <functional>
@@ -64,6 +65,7 @@ struct NetOptions {
   bool batch_norm = false;
   bool freeze_first = false;
   bool alternate = false;  ///< odd batches leave out a branch
+  bool lstm = false;       ///< an LSTM in the sequential, and one beside it that is no unit
   bool manual = false;     ///< two optimizers, stepped by hand
   std::string mistake;     ///< of rank 1 alone: "throws", "logs" another name, "hangs"
   static void describe(Schema<NetOptions>& schema) {
@@ -72,6 +74,7 @@ struct NetOptions {
     schema.field("batch_norm", &NetOptions::batch_norm, "batch normalisation after the first layer");
     schema.field("freeze_first", &NetOptions::freeze_first, "the first layer is not trained");
     schema.field("alternate", &NetOptions::alternate, "odd batches leave out a branch");
+    schema.field("lstm", &NetOptions::lstm, "LSTM layers");
     schema.field("mistake", &NetOptions::mistake, "what rank 1 alone does wrong");
     schema.field("manual", &NetOptions::manual, "two optimizers, stepped by hand");
   }
@@ -84,6 +87,17 @@ class DenseImpl : public torch::nn::LinearImpl {
 };
 /// A linear layer that is a unit.
 LEVIN_UNIT(Dense);
+
+/// Two stacked layers of torch::nn::LSTM that read the features one after the other: [N, features] stays so.
+class ReaderImpl : public torch::nn::Module {
+ public:
+  explicit ReaderImpl(int64_t features);
+  at::Tensor forward(const at::Tensor& x);
+
+ private:
+  torch::nn::LSTM lstm_;
+};
+LEVIN_UNIT(Reader);
 
 /// A small regression whose options switch on what strategies find hard: a sequential of eight elements (two chunks for
 /// each of four ranks of a pipeline), and a branch beside it.
@@ -105,6 +119,7 @@ class Net : public Module {
   Options options_;
   Sequential net_{nullptr};
   Dense branch_{nullptr};
+  torch::nn::LSTM lstm_{nullptr};
 };
 
 /// What a run leaves.
