@@ -49,6 +49,8 @@
 #include <levin/core/data/sampler.h>
 #include <levin/core/data/tensor_dataset.h>
 #include <levin/core/data/text_lines.h>
+#include <levin/core/devices/accounting_allocator.h>
+#include <levin/core/devices/memory_stats.h>
 #include <levin/core/interfaces/backward_options.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/checkpointer.h>

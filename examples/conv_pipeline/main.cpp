@@ -3,12 +3,12 @@
 //
 //   examples/conv_pipeline/compare
 
-#include <levin/core/devices/accounting_allocator.h>
-#include <levin/core/devices/memory_stats.h>
 #include <levin/levin.h>
 
 #include <algorithm>
 #include <iostream>
+#include <utility>
+#include <vector>
 
 namespace {
 
