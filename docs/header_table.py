@@ -22,6 +22,7 @@ SECTIONS = {
     "core/interfaces": "What users derive from",
     "core/comm": "Failures of ranks",
     "core/data": "Data",
+    "core/devices": "Memory of devices",
     "core/metrics": "Metrics",
     "core/optim": "Optimizers and schedulers",
     "core/nn": "Units",

@@ -279,8 +279,11 @@ Config resolve_trainer(const Config* given, const ConfigNames& names) {
   Config& callbacks = *trainer.find("callbacks");
   callbacks = resolve_members(callbacks, names.callbacks, "trainer.callbacks");
   Config& logger = *trainer.find("logger");
-  if (ConfigCodec<LoggerSpecs>::parse(logger, "trainer.logger").named())
-    logger = resolve_members(as_list(logger, logger.origin()), names.loggers, "trainer.logger");
+  if (ConfigCodec<LoggerSpecs>::parse(logger, "trainer.logger").named()) {
+    const Config members = as_list(logger, logger.origin());
+    for (const Config& member : members.items()) refuse_ended_logger(member, names.loggers);
+    logger = resolve_members(members, names.loggers, "trainer.logger");
+  }
   return trainer;
 }
 

@@ -2,6 +2,8 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
+#include <levin/core/base/spec.h>
+#include <levin/core/interfaces/logger.h>
 
 #include <fmt/format.h>
 
@@ -131,6 +133,16 @@ std::string present_precision(const std::string& name) {
   if (name == "64" || name == "32") return name + "-true";
   if (name == "16" || name == "bf16") return name + "-mixed";
   return name;
+}
+
+void refuse_ended_logger(const Config& member, const Registry<Logger>& loggers) {
+  const Config name = detail::split_named_config(member, "trainer.logger", loggers.kind()).first;
+  if (name.text() != "neptune" || loggers.find(name.text()) != nullptr) return;
+  const std::string place = name.origin().source.empty() ? "" : name.origin().describe() + ": ";
+  throw ConfigError(fmt::format(
+      "{}there is no logger 'neptune': the service ended on 5 March 2026; hint: take wandb, or mlflow for a server of "
+      "your own; valid: {}",
+      place, join(loggers.names())));
 }
 
 void translate_compatibility_options(Config& trainer) {

@@ -1,10 +1,13 @@
 #pragma once
 
 #include <levin/core/base/config.h>
+#include <levin/core/base/registry.h>
 
 #include <string>
 
 namespace levin {
+
+class Logger;
 
 /// Rewrites the trainer section of a configuration from the spellings of older versions of such trainers to the present
 /// ones, each with a note that names the latter: accelerator: ddp, distributed_backend, replace_sampler_ddp, plugins:
@@ -24,5 +27,9 @@ Config present_strategy(const Config& strategy);
 /// Returns the name of the precision that older configurations write as a number ("16") or as "bf16"; any other as it
 /// is.
 std::string present_precision(const std::string& name);
+
+/// Throws ConfigError, with the loggers to take instead, where a member of `logger:` names one whose service has ended;
+/// unless `loggers` has one of that name.
+void refuse_ended_logger(const Config& member, const Registry<Logger>& loggers);
 
 }  // namespace levin

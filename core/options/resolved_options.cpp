@@ -170,8 +170,10 @@ void resolve_callbacks(const TrainerOptions& options, ResolvedOptions& resolved)
     throw ConfigError("trainer.logger names loggers and trainer.barebones is true; hint: leave one of them out");
   if (!fast_dev_run && !options.barebones) {
     const auto specs = options.logger.resolve();
-    for (size_t i = 0; i < specs.size(); ++i)
+    for (size_t i = 0; i < specs.size(); ++i) {
+      if (specs[i].object() == nullptr) refuse_ended_logger(specs[i].config(), registries().loggers);
       resolved.loggers.push_back(specs[i].resolve(registries().loggers, fmt::format("trainer.logger[{}]", i)));
+    }
   }
   const bool checkpoints = std::any_of(resolved.callbacks.begin(), resolved.callbacks.end(), [](const auto& callback) {
     return dynamic_cast<Checkpointer*>(callback.get()) != nullptr;

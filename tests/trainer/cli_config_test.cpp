@@ -119,6 +119,18 @@ class CliConfigTest : public ::testing::Test {
   std::vector<std::string> files_;
 };
 
+TEST_F(CliConfigTest, LoggerWhoseServiceHasEnded) {
+  for (const char* logger : {"neptune", "[csv, neptune]", "{neptune: {project: names}}"}) {
+    const std::string error = error_of({file(std::string("trainer: {logger: ") + logger + "}\n")});
+    EXPECT_NE(error.find(".yaml:1:"), std::string::npos) << error;
+    EXPECT_NE(error.find("'neptune': the service ended on 5 March 2026; hint: take wandb, or mlflow"),
+              std::string::npos)
+        << error;
+    EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+  }
+  EXPECT_NE(error_of({}, {"--trainer.logger=neptune"}).find("5 March 2026"), std::string::npos);
+}
+
 TEST_F(CliConfigTest, Profilers) {
   const auto profiler = [&](const std::vector<std::string>& files, const std::vector<const char*>& words = {}) {
     return resolve(files, words).find("trainer")->find("profiler")->to_flow();
