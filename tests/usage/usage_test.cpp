@@ -103,9 +103,10 @@ TEST_F(Pages, Usage) {
 
 TEST_F(Pages, Extending) {
   const Outcome outcome =
-      run(pages::extending::program_main, {"fit", "--trainer.callbacks=[step_counter]", "--trainer.logger=[csv, lines]",
-                                           "--trainer.strategy={name: local_sgd, start_method: thread, period: 4}",
-                                           "--trainer.devices=2", "--trainer.log_every_n_steps=10"});
+      run(pages::extending::program_main,
+          {"fit", "--trainer.callbacks=[step_counter]", "--trainer.logger=[csv, lines]",
+           "--trainer.strategy={name: local_sgd, start_method: thread, period: 4}", "--trainer.devices=2",
+           "--trainer.log_every_n_steps=10", "--trainer.precision={name: 16-static, scale: 256}"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(testing::read_text(folder_.path("runs/version_0/lines.txt")).find("step 10 train_loss "),
             std::string::npos);
