@@ -140,16 +140,17 @@ def problems(root):
     yield from check_methods("docs/data.md", data, text("core/data/dataset.h"), "Dataset")
     yield from check_methods("docs/data.md", data, text("core/data/data_module.h"), "DataModule")
     yield from check_fields("docs/data.md", data, "option", text("core/data/data_loader.h"), "DataLoaderOptions")
-    yield from check_strategy(text("docs/extending.md"), text("tests/conformance/local_sgd.h"))
+    for source in ("local_sgd", "static_scale"):
+        yield from check_shown(text("docs/extending.md"), f"tests/conformance/{source}.h", text(f"tests/conformance/{source}.h"))
     headers = [path for folder in ("core", "callbacks", "loggers", "strategies") for path in sorted((root / folder).rglob("*.h"))]
     yield from check_order_of_options(text("docs/configuration.md"), [path.read_text(encoding="utf-8") for path in headers])
     yield from check_listing(text("README.md") + text("CONTRIBUTING.md"), sorted(path.name for path in (root / "docs").glob("*.md")))
 
 
-def check_strategy(extending, source):
-    """The strategy that docs/extending.md shows is the one that the conformance suite runs."""
+def check_shown(extending, path, source):
+    """The strategy and the precision that docs/extending.md shows are those that the conformance suite runs."""
     if source[source.index("struct "):] not in extending:
-        yield "docs/extending.md: the strategy is not that of tests/conformance/local_sgd.h"
+        yield f"docs/extending.md: the page does not show what is in {path}"
 
 
 def main():

@@ -1,4 +1,5 @@
 #include "tests/conformance/local_sgd.h"
+#include "tests/conformance/static_scale.h"
 #include "tests/conformance/strategy_case.h"
 
 #include <levin/callbacks/model_checkpoint.h>
@@ -67,8 +68,9 @@ class StrategyConformance : public ::testing::TestWithParam<StrategyCase> {
 // Ranks of `ddp`, `horovod`, `sharded` and `pipeline` are further runs of this program: each runs the same tests in the
 // same order, and they meet in every fit. They stay as many as they are until the program ends, and none outlives the
 // mistake of one.
-[[maybe_unused]] const bool kHasLocalSgd = [] {
+[[maybe_unused]] const bool kHasUsersOwn = [] {
   registries().strategies.add<LocalSgd>("local_sgd");
+  registries().precisions.add<StaticScale>("16-static");
   return true;
 }();
 constexpr const char* kLocalGradients = "local SGD: gradients are each rank's own, and are clipped as such";
@@ -98,7 +100,8 @@ TEST_P(StrategyConformance, GradientsAreClippedByTheNormOfTheWholeBatch) {
 TEST_P(StrategyConformance, EveryPrecisionTrainsAsOnOneDevice) {
   if (is("dp") || is("ddp2")) GTEST_SKIP() << "16 bits are refused: see precision.PrecisionErrors";
   // A loss scale at which no rank's gradients overflow: those of a smaller batch are larger.
-  for (const char* precision : {"64-true", "bf16-mixed", "{name: 16-mixed, init_scale: 256}", "bf16-true", "16-true"}) {
+  for (const char* precision : {"64-true", "bf16-mixed", "{name: 16-mixed, init_scale: 256}",
+                                "{name: 16-static, scale: 256}", "bf16-true", "16-true"}) {
     const TrainingRun run{.configure = [&](TrainerOptions& options) {
       options.precision = Spec<Precision>(Config::parse(precision, {}));
       if (!is_local_sgd()) options.gradient_clip_val = 0.5;
@@ -348,6 +351,20 @@ TEST_P(StrategyConformance, WhatUserCodeThrowsEndsTheCall) {
   } catch (const std::exception& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("the user's own mistake"));
   }
+}
+
+TEST(StaticScale, TrainsAsLossScalingThatNeverChanges) {
+  const auto trained = [](const char* precision) {
+    return train_on_one_device({.configure = [&](TrainerOptions& options) {
+      options.precision = Spec<Precision>(Config::parse(precision, {}));
+      options.gradient_clip_val = 0.5;
+      options.accumulate_grad_batches = 2;
+    }});
+  };
+  const Outcome dynamic = trained("{name: 16-mixed, init_scale: 256, growth_interval: 1000000}");
+  const Outcome fixed = trained("{name: 16-static, scale: 256}");
+  EXPECT_EQ(difference(fixed.weights, dynamic.weights, 0), "");
+  EXPECT_EQ(fixed.metrics.at("val_loss"), dynamic.metrics.at("val_loss"));
 }
 
 TEST(LocalSgd, LearnsBetweenAverages) {

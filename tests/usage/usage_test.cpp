@@ -24,6 +24,9 @@ int program_main(int argc, char** argv);
 namespace modules {
 int program_main(int argc, char** argv);
 }
+namespace preparing_your_code {
+int program_main(int argc, char** argv);
+}
 namespace data {
 int program_main();
 }
@@ -103,9 +106,10 @@ TEST_F(Pages, Usage) {
 
 TEST_F(Pages, Extending) {
   const Outcome outcome =
-      run(pages::extending::program_main, {"fit", "--trainer.callbacks=[step_counter]", "--trainer.logger=[csv, lines]",
-                                           "--trainer.strategy={name: local_sgd, start_method: thread, period: 4}",
-                                           "--trainer.devices=2", "--trainer.log_every_n_steps=10"});
+      run(pages::extending::program_main,
+          {"fit", "--trainer.callbacks=[step_counter]", "--trainer.logger=[csv, lines]",
+           "--trainer.strategy={name: local_sgd, start_method: thread, period: 4}", "--trainer.devices=2",
+           "--trainer.log_every_n_steps=10", "--trainer.precision={name: 16-static, scale: 256}"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(testing::read_text(folder_.path("runs/version_0/lines.txt")).find("step 10 train_loss "),
             std::string::npos);
@@ -124,6 +128,19 @@ TEST_F(Pages, Modules) {
                                                          "--trainer.strategy=ddp_threads", "--trainer.devices=2"});
   EXPECT_EQ(two.status, 0) << two.err;
   EXPECT_NE(two.out.find("best error "), std::string::npos) << two.out;
+}
+
+TEST_F(Pages, PreparingYourCode) {
+  for (const char* strategy : {"single_device", "ddp_threads"}) {
+    const std::string devices = strategy == std::string("ddp_threads") ? "2" : "1";
+    const Outcome outcome = run(pages::preparing_your_code::program_main,
+                                {"fit", "--trainer.max_epochs=20", std::string("--trainer.strategy=") + strategy,
+                                 "--trainer.devices=" + devices, "--trainer.precision=bf16-mixed", "--seed=1"});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    const size_t found = outcome.out.find("val_loss ");
+    ASSERT_NE(found, std::string::npos) << outcome.out;
+    EXPECT_LT(std::stod(outcome.out.substr(found + 9)), 0.1) << "eight copies of one number, with noise of 0.1";
+  }
 }
 
 TEST_F(Pages, Data) {
