@@ -28,6 +28,7 @@ SECTIONS = {
     "core/nn": "Units",
     "core/checkpoint": "Checkpoints",
     "core/base": "Options, names, state, messages",
+    "core/devices": "Memory of devices",
     "core/precision": "Precisions",
     "core/profilers": "Profilers",
     "callbacks": "Callbacks",
