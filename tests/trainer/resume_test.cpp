@@ -198,7 +198,7 @@ TEST(Resume, NamesTheCallbacksWhoseStateIsLeftOut) {
   ::testing::internal::CaptureStderr();
   run({.change = [](TrainerOptions& options) { options.callbacks.clear(); }}, nullptr, path);
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              ::testing::HasSubstr("state of callbacks that are not there now: EarlyStopping"));
+              ::testing::HasSubstr("state of callbacks that are not there now: early_stopping("));
 }
 
 TEST(Resume, ContinuesAfterMaxStepsWasRaised) {
