@@ -33,7 +33,7 @@ levin::Sequential make_net(int64_t channels) {
   levin::Sequential net;
   int64_t in = 3;
   // Each pair of convolutions ends with half the height and width: 16, 8, 4.
-  for (const auto [first, second] : {std::pair{1, 2}, {4, 4}, {8, 8}}) {
+  for (const auto& [first, second] : {std::pair{1, 2}, {4, 4}, {8, 8}}) {
     net->push_back(convolution(in, first * channels));
     net->push_back(torch::nn::BatchNorm2d(first * channels));
     net->push_back(torch::nn::ReLU());
