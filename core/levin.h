@@ -23,6 +23,8 @@
 #include <levin/callbacks/throughput_monitor.h>
 #include <levin/callbacks/timer.h>
 #include <levin/callbacks/weight_averaging.h>
+#include <levin/core/accelerators/accelerator_registry.h>
+#include <levin/core/accelerators/memory_stats.h>
 #include <levin/core/base/config.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/events.h>
@@ -50,7 +52,6 @@
 #include <levin/core/data/tensor_dataset.h>
 #include <levin/core/data/text_lines.h>
 #include <levin/core/devices/accounting_allocator.h>
-#include <levin/core/devices/memory_stats.h>
 #include <levin/core/interfaces/backward_options.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/checkpointer.h>
