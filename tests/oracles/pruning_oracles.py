@@ -84,6 +84,7 @@ def training(step):
     pruned = [(model[0], "weight"), (model[2], "weight")]
     for epoch in range(EPOCHS):
         if epoch >= 1:
+            model(formula((8, 4), 0))  # the weights that are ranked are those of the last forward
             step(pruned, epoch)  # parameters get other names, and stay the tensors that the optimizer has
         for batch in range(BATCHES):
             x, y = formula((8, 4), batch), formula((8, 2), batch + 5)
