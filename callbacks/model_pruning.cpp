@@ -18,6 +18,21 @@
 #include <numeric>
 
 namespace levin {
+namespace {
+
+std::vector<const ModelPruning*> prunings_of(const Trainer& trainer) {
+  std::vector<const ModelPruning*> found;
+  for (const auto& callback : trainer.callbacks())
+    if (const auto* pruning = dynamic_cast<const ModelPruning*>(callback.get())) found.push_back(pruning);
+  return found;
+}
+
+std::string share_of(int64_t part, int64_t whole) {
+  return fmt::format("{} of {} ({:.2f}%)", part, whole,
+                     100 * static_cast<double>(part) / static_cast<double>(std::max<int64_t>(whole, 1)));
+}
+
+}  // namespace
 
 void ModelPruningOptions::describe(Schema<ModelPruningOptions>& schema) {
   using O = ModelPruningOptions;
@@ -66,7 +81,7 @@ void ModelPruning::setup(Trainer& trainer, Module&, Stage stage) {
   require_on_every_rank(trainer, *this, "model_pruning");
   masks_.reset();
   seed_.reset();
-  sparsity_ = 0;
+  pruned_ = entries_ = 0;
   averages_ = false;
   bool is_later = false;
   for (const auto& callback : trainer.callbacks()) {
@@ -142,6 +157,14 @@ void ModelPruning::on_fit_start(Trainer& trainer, Module& module) {
                     trainer.strategy().name()));
   check_epochs(trainer);
   masks_.bind(find_parameters(module));
+  for (const ModelPruning* earlier : prunings_of(trainer)) {
+    if (earlier == this) break;
+    for (const auto& theirs : earlier->masks_.parameters())
+      for (const auto& own : masks_.parameters())
+        if (own.name == theirs.name)
+          throw ConfigError(fmt::format(
+              "model_pruning is there twice for the parameter '{}'; hint: different parameters_to_prune", own.name));
+  }
   if (!seed_) seed_ = static_cast<int64_t>(global_seed());
   seen_steps_ = trainer.global_step();
   take_stock(/*report=*/false);
@@ -181,10 +204,9 @@ void ModelPruning::on_train_epoch_start(Trainer& trainer, Module&) {
 void ModelPruning::take_stock(bool report) {
   const std::vector<int64_t> pruned = masks_.count();
   const auto& parameters = masks_.parameters();
-  int64_t total = 0;
-  for (const auto& parameter : parameters) total += parameter.value.numel();
-  const int64_t all = std::accumulate(pruned.begin(), pruned.end(), int64_t{0});
-  sparsity_ = static_cast<double>(all) / static_cast<double>(std::max<int64_t>(total, 1));
+  pruned_ = std::accumulate(pruned.begin(), pruned.end(), int64_t{0});
+  entries_ = 0;
+  for (const auto& parameter : parameters) entries_ += parameter.value.numel();
   for (size_t i = 0; i < parameters.size(); ++i)
     if (pruned[i] > 0 && pruned[i] == parameters[i].value.numel())
       log::rank_zero_warning_once(fmt::format(
@@ -192,15 +214,11 @@ void ModelPruning::take_stock(bool report) {
           "other parameters_to_prune",
           parameters[i].name));
   if (!report) return;
-  const auto share = [](int64_t part, int64_t whole) {
-    return fmt::format("{} of {} ({:.2f}%)", part, whole,
-                       100 * static_cast<double>(part) / static_cast<double>(std::max<int64_t>(whole, 1)));
-  };
-  log::rank_zero_info(fmt::format("[model_pruning] {} pruned, {}", options_.pruning_fn, share(all, total)));
+  log::rank_zero_info(fmt::format("[model_pruning] {} pruned, {}", options_.pruning_fn, share_of(pruned_, entries_)));
   if (options_.verbose < 2) return;
   for (size_t i = 0; i < parameters.size(); ++i)
     log::rank_zero_info(
-        fmt::format("[model_pruning] {}: {}", parameters[i].name, share(pruned[i], parameters[i].value.numel())));
+        fmt::format("[model_pruning] {}: {}", parameters[i].name, share_of(pruned[i], parameters[i].value.numel())));
 }
 
 /// With gradients of zero, what is pruned does not count in clipping, and optimizers forget that it moved.
@@ -214,7 +232,16 @@ void ModelPruning::on_train_batch_end(Trainer& trainer, Module&, const StepOutpu
 }
 
 void ModelPruning::on_train_epoch_end(Trainer& trainer, Module&) {
-  trainer.log_rank_value("pruning/sparsity", sparsity_, {.on_step = false, .on_epoch = true});
+  const auto prunings = prunings_of(trainer);
+  if (prunings.front() != this) return;
+  int64_t pruned = 0;
+  int64_t entries = 0;
+  for (const ModelPruning* pruning : prunings) {
+    pruned += pruning->pruned_;
+    entries += pruning->entries_;
+  }
+  trainer.log_rank_value("pruning/sparsity", static_cast<double>(pruned) / static_cast<double>(entries),
+                         {.on_step = false, .on_epoch = true});
 }
 
 void ModelPruning::on_validation_start(Trainer& trainer, Module&) {

@@ -31,7 +31,8 @@ struct ModelPruningOptions {
 /// Prunes parameters at the start of epochs: the entries or slices that matter least become zero, and stay zero through
 /// all steps that follow, also after a resume. Which ones is chosen as PyTorch's torch.nn.utils.prune does; all ranks
 /// have the masks of rank 0. With `schedule: gradual` the sparsity grows as in Zhu and Gupta, "To prune, or not to
-/// prune: exploring the efficacy of pruning for model compression", 2017, arXiv:1710.01878. Logs "pruning/sparsity".
+/// prune: exploring the efficacy of pruning for model compression", 2017, arXiv:1710.01878. Logs "pruning/sparsity", of
+/// all callbacks of this kind together.
 ///
 /// The zeros are in the parameters themselves: every checkpoint and the module after fit have them. For strategies
 /// whose ranks hold whole models; on_fit_start throws ConfigError for others.
@@ -56,7 +57,7 @@ class ModelPruning final : public Callback {
   void load_state_dict(const State& state) override;
 
   /// The share of pruned entries in the parameters that are pruned, between 0 and 1.
-  double sparsity() const { return sparsity_; }
+  double sparsity() const { return entries_ > 0 ? static_cast<double>(pruned_) / static_cast<double>(entries_) : 0; }
 
  private:
   bool is_structured() const { return options_.pruning_fn.ends_with("_structured"); }
@@ -70,9 +71,10 @@ class ModelPruning final : public Callback {
   const Options options_;
   PruningMasks masks_;
   std::optional<int64_t> seed_;  ///< of random masks
-  double sparsity_ = 0;
-  int64_t seen_steps_ = 0;  ///< optimizer steps after which the masks were applied
-  bool averages_ = false;   ///< another callback puts averaged weights into the module
+  int64_t pruned_ = 0;           ///< entries
+  int64_t entries_ = 0;          ///< of all that may be pruned
+  int64_t seen_steps_ = 0;       ///< optimizer steps after which the masks were applied
+  bool averages_ = false;        ///< another callback puts averaged weights into the module
 };
 
 }  // namespace levin

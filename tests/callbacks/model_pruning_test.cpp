@@ -227,6 +227,28 @@ TEST(ModelPruningTest, SaysWhatItPrunedAndThatALayerIsGone) {
   EXPECT_THAT(captured.text(), HasSubstr("model_pruning has pruned all of 'head.bias'"));
 }
 
+TEST(ModelPruningTest, SeveralPruneEachInItsOwnWay) {
+  const std::string folder = fresh_folder("pruned_twice");
+  const auto and_another = [](const char* options) {
+    return [options](TrainerOptions& trainer_options) {
+      trainer_options.callbacks.emplace_back(
+          Config::parse(fmt::format("{{model_pruning: {}}}", options), {.source = "test"}));
+    };
+  };
+  Plan plan{.callback =
+                "{model_pruning: {pruning_fn: ln_structured, parameters_to_prune: ['body.0.weight'], "
+                "amount: 0.25, end_epoch: 1}}"};
+  plan.change = and_another("{parameters_to_prune: [head.weight, head.bias], amount: 0.5, end_epoch: 1}");
+  plan.watch.on_train_epoch_end = [&](Trainer& trainer, Module&) {
+    if (trainer.current_epoch() == 1) trainer.save_checkpoint(folder + "/c");
+  };
+  const Outcome run = train(plan, {});
+  EXPECT_EQ(logged_sparsity(run), (std::vector<double>{0, 12.0 / 41, 12.0 / 41, 12.0 / 41}));
+  EXPECT_TRUE(identical(train(plan, {}, folder + "/c").weights, run.weights));
+  plan.change = and_another("{parameters_to_prune: ['*']}");
+  EXPECT_THAT(refusal_of([&] { train(plan, {}); }), HasSubstr("there twice for the parameter 'body.0.weight'"));
+}
+
 // ---- With averages of the weights.
 
 TEST(ModelPruningTest, PrunesTheAverageThatIsValidatedSavedAndLeftBehind) {
