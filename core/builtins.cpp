@@ -65,7 +65,7 @@ void register_builtins(Registries& registries) {
   registries.callbacks.add<WeightAveraging>("weight_averaging", "keeps an exponential moving average of the weights");
   registries.callbacks.add<StochasticWeightAveraging>("stochastic_weight_averaging",
                                                       "averages the weights of the last epochs");
-  registries.callbacks.add<ModelPruning>("model_pruning", "sets the weights that matter least to zero, in growing number");
+  registries.callbacks.add<ModelPruning>("model_pruning", "sets the weights that matter least to zero");
   registries.callbacks.add<BackboneFinetuning>("backbone_finetuning",
                                                "trains a part of the model from a later epoch on");
 
