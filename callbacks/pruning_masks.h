@@ -13,14 +13,14 @@ namespace levin {
 
 class Collective;
 
-/// Which entries of a module's parameters are pruned: a mask for each of these parameters, beside the module, whose
-/// pruned entries are held at zero. An entry that is pruned stays so.
+/// Which entries of a module's parameters are pruned: a mask for each of these parameters, beside the module. An entry
+/// that is pruned stays so.
 class PruningMasks {
  public:
   struct Parameter {
     std::string name = {};
-    at::Tensor value = {};   ///< the module's
-    at::Tensor pruned = {};  ///< of the same shape, true where it is pruned; undefined until anything is
+    at::Tensor value = {};  ///< the module's
+    at::Tensor kept = {};  ///< of the same shape and type, 0 where it is pruned and else 1; undefined until anything is
   };
 
   /// Forgets masks and parameters.
@@ -30,7 +30,7 @@ class PruningMasks {
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
   /// Whether nothing was pruned yet.
-  bool empty() const { return parameters_.empty() || !parameters_.front().pruned.defined(); }
+  bool empty() const { return parameters_.empty() || !parameters_.front().kept.defined(); }
 
   /// How entries are pruned.
   struct Rule {
@@ -49,9 +49,9 @@ class PruningMasks {
   /// Gives every rank rank 0's masks. A collective.
   void share(Collective& collective);
 
-  /// Sets pruned entries of the parameters to zero, in place.
+  /// Sets pruned entries of the parameters to zero, in place and in one fused call.
   void apply();
-  /// Likewise those of their gradients.
+  /// Likewise those of their gradients; not of sparse ones.
   void apply_to_gradients();
   /// Returns a copy of a tensor of that parameter's shape whose pruned entries are zero.
   static at::Tensor masked(const Parameter& parameter, const at::Tensor& tensor);
