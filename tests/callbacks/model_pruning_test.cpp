@@ -215,6 +215,33 @@ TEST(ModelPruningTest, WorksWithSixteenBitsAccumulationAndAdam) {
   }
 }
 
+/// Steps twice a batch, by hand.
+class StepsTwice : public BodyAndHead {
+ public:
+  using Options = testing::BodyAndHeadOptions;
+  explicit StepsTwice(const Options& options) : BodyAndHead(options) { automatic_optimization = false; }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    for (int step = 0; step < 2; ++step) {
+      optimizer().zero_grad();
+      manual_backward(loss(batch));
+      optimizer().step();
+    }
+    return {};
+  }
+};
+
+TEST(ModelPruningTest, HoldsZerosInManualOptimization) {
+  int batches = 0;
+  Plan plan{.callback = "{model_pruning: {end_epoch: 1}}", .epochs = 3};
+  plan.watch.on_train_batch_end = [&](Trainer& trainer, Module& module, const StepOutput&, const Batch&, int64_t) {
+    ++batches;
+    EXPECT_EQ(trainer.global_step(), 2 * batches);
+    EXPECT_EQ(count(zeros_of(module)), trainer.current_epoch() == 0 ? 0 : 20);
+  };
+  Trainer(testing::options_for(plan, {})).fit(make<StepsTwice>({}), testing::tiny_loader());
+  EXPECT_EQ(batches, 15);
+}
+
 TEST(ModelPruningTest, SaysWhatItPrunedAndThatALayerIsGone) {
   testing::CapturedLog captured;
   Plan plan{.callback = "{model_pruning: {verbose: 2, end_epoch: 1, parameters_to_prune: [head.weight, head.bias]}}",
