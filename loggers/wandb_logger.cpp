@@ -11,6 +11,7 @@
 #include <levin/loggers/png.h>
 #include <levin/loggers/random_id.h>
 #include <levin/loggers/wandb_artifact_sink.h>
+#include <levin/loggers/wandb_system.h>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -24,6 +25,7 @@
 #include <ctime>
 #include <filesystem>
 #include <string_view>
+#include <thread>
 
 namespace levin {
 namespace {
@@ -190,6 +192,8 @@ void WandbLogger::log_metrics(std::span<const MetricValue> values, int64_t step,
   for (const auto& item : items) summary_.insert_or_assign(item.key, item.json);
   summary_.insert_or_assign(kStepMetric, std::to_string(step));
   push_row(std::move(items), step);
+  const auto system = wandb::system_items(values, std::max<int64_t>(1, std::thread::hardware_concurrency()));
+  if (!system.empty()) worker_->push(wandb::stats_record(system, seconds_now()));
 }
 
 void WandbLogger::log_hyperparameters(const Config& hyperparameters) {

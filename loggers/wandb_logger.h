@@ -32,9 +32,9 @@ struct WandbLoggerOptions {
 
 /// Writes a run in the format of Weights & Biases without a network, into `wandb/offline-run-TIME-ID` in the run's
 /// folder; `wandb sync FOLDER` uploads it. Metrics (drawn over `trainer/global_step`, as PyTorch Lightning's are),
-/// hyper-parameters and configuration, texts, histograms, images, checkpoints as artifacts if wished, and how the run
-/// ended. What is written is readable at every moment, also after the process was killed. A further fit of the same
-/// trainer goes on in the same run.
+/// device statistics, hyper-parameters and configuration, texts, histograms, images, checkpoints as artifacts if
+/// wished, and how the run ended. What is written is readable at every moment, also after the process was killed. A
+/// further fit of the same trainer goes on in the same run.
 ///
 /// A BackgroundWorker does the writing: a slow disk costs training nothing; while a disk is full, 16 MiB wait in
 /// memory. Another one reads checkpoints for their digests.

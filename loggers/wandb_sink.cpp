@@ -17,14 +17,14 @@ using Tag = protozero::pbf_tag_type;
 
 // Field numbers of wandb/proto/wandb_internal.proto.
 struct RecordField {
-  static constexpr Tag kNumber = 1, kHistory = 2, kSummary = 3, kConfig = 5, kFiles = 6, kArtifact = 8, kMetric = 12,
-                       kRun = 17, kExit = 18, kHeader = 21, kInfo = 200;
+  static constexpr Tag kNumber = 1, kHistory = 2, kSummary = 3, kConfig = 5, kFiles = 6, kStats = 7, kArtifact = 8,
+                       kMetric = 12, kRun = 17, kExit = 18, kHeader = 21, kInfo = 200;
 };
 struct RunField {
   static constexpr Tag kId = 1, kEntity = 2, kProject = 3, kGroup = 6, kName = 8, kNotes = 9, kTags = 10,
                        kStartTime = 17;
 };
-struct ItemField {  // of ConfigItem, HistoryItem and SummaryItem
+struct ItemField {  // of ConfigItem, HistoryItem, StatsItem and SummaryItem
   static constexpr Tag kKey = 1, kNestedKey = 2, kJson = 16;
 };
 
@@ -42,6 +42,14 @@ void add_items(std::string& data, Tag field, Tag name, std::span<const wandb::It
     message.add_string(name, item.key);
     message.add_string(ItemField::kJson, item.json);
   }
+}
+
+void add_timestamp(protozero::pbf_writer& writer, Tag field, double since_1970) {
+  constexpr Tag kSeconds = 1, kNanoseconds = 2;
+  protozero::pbf_writer timestamp(writer, field);
+  const double seconds = std::floor(since_1970);
+  timestamp.add_int64(kSeconds, static_cast<int64_t>(seconds));
+  timestamp.add_int32(kNanoseconds, static_cast<int32_t>((since_1970 - seconds) * 1e9));
 }
 
 std::string message_with(Tag field, const std::string& content) {
@@ -81,7 +89,6 @@ std::string header_message() {
 // ---- Records.
 
 std::string wandb::run_record(const Run& run) {
-  constexpr Tag kSeconds = 1, kNanoseconds = 2;
   std::string data;
   {
     protozero::pbf_writer writer(data);
@@ -92,10 +99,7 @@ std::string wandb::run_record(const Run& run) {
     if (!run.name.empty()) writer.add_string(RunField::kName, run.name);
     if (!run.notes.empty()) writer.add_string(RunField::kNotes, run.notes);
     for (const auto& tag : run.tags) writer.add_string(RunField::kTags, tag);
-    protozero::pbf_writer start(writer, RunField::kStartTime);
-    const double seconds = std::floor(run.start_seconds);
-    start.add_int64(kSeconds, static_cast<int64_t>(seconds));
-    start.add_int32(kNanoseconds, static_cast<int32_t>((run.start_seconds - seconds) * 1e9));
+    add_timestamp(writer, RunField::kStartTime, run.start_seconds);
   }
   return message_with(RecordField::kRun, data);
 }
@@ -126,6 +130,19 @@ std::string wandb::history_record(const std::vector<Item>& items) {
   std::string data(1, kHistory);
   add_items(data, kItem, ItemField::kNestedKey, items);
   return data;
+}
+
+std::string wandb::stats_record(const std::vector<Item>& items, double seconds) {
+  constexpr Tag kType = 1, kTimestamp = 2, kItem = 3;
+  constexpr int32_t kSystem = 0;
+  std::string data;
+  {
+    protozero::pbf_writer writer(data);
+    writer.add_enum(kType, kSystem);
+    add_timestamp(writer, kTimestamp, seconds);
+  }
+  add_items(data, kItem, ItemField::kKey, items);
+  return message_with(RecordField::kStats, data);
 }
 
 std::string wandb::summary_record(const std::vector<Item>& items) {

@@ -41,6 +41,8 @@ std::string config_record(const std::vector<Item>& items);
 std::string step_metric_record(const std::string& step_metric);
 /// Makes a record of a row, whose number in the run is given to it when it is written.
 std::string history_record(const std::vector<Item>& items);
+/// Makes a record of what W&B's *System* panel shows, sampled at a time (in seconds since 1970).
+std::string stats_record(const std::vector<Item>& items, double seconds);
 std::string summary_record(const std::vector<Item>& items);
 /// `message`: a serialised wandb_internal.ArtifactRecord.
 std::string artifact_record(const std::string& message);

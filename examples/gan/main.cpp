@@ -5,6 +5,8 @@
 
 #include <levin/levin.h>
 
+#include <algorithm>
+
 namespace {
 
 namespace F = torch::nn::functional;
@@ -13,11 +15,16 @@ struct GanOptions {
   int64_t latent = 64;
   int64_t channels = 16;
   double lr = 1e-3;
+  int64_t accumulate_grad_batches = 1;
 
   static void describe(levin::Schema<GanOptions>& schema) {
     schema.field("latent", &GanOptions::latent, "numbers that the generator starts from").at_least(1);
     schema.field("channels", &GanOptions::channels, "channels at 14x14; at 7x7 there are twice as many").at_least(1);
     schema.field("lr", &GanOptions::lr, "learning rate of both optimizers").above(0);
+    schema
+        .field("accumulate_grad_batches", &GanOptions::accumulate_grad_batches,
+               "batches whose gradients are averaged for one step of both optimizers")
+        .at_least(1);
   }
 };
 
@@ -69,20 +76,25 @@ class Gan : public levin::Module {
     generator_->apply(initialize);
   }
 
-  levin::StepOutput training_step(const levin::Batch& batch, int64_t /*batch_idx*/) override {
-    auto& generator = optimizer(0);
-    auto& discriminator = optimizer(1);
+  levin::StepOutput training_step(const levin::Batch& batch, int64_t batch_idx) override {
+    // The last window of an epoch may be shorter: it steps all the same, with the mean over its own batches.
+    const int64_t place = batch_idx % options_.accumulate_grad_batches;
+    const int64_t left = trainer().num_training_batches().value() - (batch_idx - place);
+    const int64_t window = std::min(options_.accumulate_grad_batches, left);
+    const bool is_last = place == window - 1;
     {
-      auto toggled = toggle_optimizer(generator);  // only its parameters require gradients in this scope
-      generator.zero_grad();
-      manual_backward(generator_loss(batch));
-      generator.step();
+      auto toggled = toggle_optimizer(optimizer(0), {.sync_grad = is_last});  // in it only the generator is trained
+      manual_backward(generator_loss(batch) / window);
     }
     {
-      auto toggled = toggle_optimizer(discriminator);
-      discriminator.zero_grad();
-      manual_backward(discriminator_loss(batch));
-      discriminator.step();
+      auto toggled = toggle_optimizer(optimizer(1), {.sync_grad = is_last});
+      manual_backward(discriminator_loss(batch) / window);
+    }
+    if (!is_last) return {};
+    // Both step at the end, so that each window sees both networks as they were at its start, like one large batch.
+    for (auto* stepped : optimizers()) {
+      stepped->step();
+      stepped->zero_grad();
     }
     return {};
   }

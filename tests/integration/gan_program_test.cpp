@@ -64,6 +64,18 @@ TEST_F(GanProgram, EveryStrategyWithRanksTrainsItAndLogsItsImages) {
   }
 }
 
+TEST_F(GanProgram, AWindowOfAnEpochThatIsShorterStepsToo) {
+  for (const char* strategy : {"single_device", "ddp_threads"}) {
+    const testing::ProgramResult result =
+        fit(strategy, std::string(strategy) == "single_device" ? 1 : 2,
+            {"--model.accumulate_grad_batches=2", "--trainer.limit_train_batches=3", "--trainer.log_every_n_steps=1"});
+    ASSERT_EQ(result.status, 0) << strategy << "\n" << result.out << result.err;
+    // Two windows in each of two epochs, and in each a step of both optimizers.
+    EXPECT_TRUE(fs::exists(runs(strategy) + "/version_0/checkpoints/epoch=1-step=8"))
+        << testing::read_text(runs(strategy) + "/version_0/metrics.csv");
+  }
+}
+
 TEST_F(GanProgram, GoesOnFromItsLastCheckpoint) {
   ASSERT_EQ(fit("single_device", 1, {"--trainer.max_epochs=1"}).status, 0);
   const testing::ProgramResult on = fit("single_device", 1, {"--ckpt", "last"});

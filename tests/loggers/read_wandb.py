@@ -13,12 +13,29 @@ import wandb
 wandb._assert_is_internal_process = True
 from wandb.proto import wandb_internal_pb2  # noqa: E402
 from wandb.sdk.internal.datastore import DataStore  # noqa: E402
+from wandb.sdk.internal.sender import SendManager  # noqa: E402
 
 
 def items(updates):
     return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in updates}
 
 
+class SystemRows(SendManager):
+    """What W&B's client sends to the server for the System panel."""
+
+    def __init__(self):
+        self._fs = self
+        self._run = None
+        self.rows = []
+
+    def __bool__(self):
+        return True
+
+    def push(self, filename, row):
+        self.rows.append(json.loads(row))
+
+
+system = SystemRows()
 store = DataStore()
 store.open_for_scan(sys.argv[1])
 found = {"kinds": [], "history": [], "config": {}, "summary": {}, "files": [], "artifacts": [], "numbers": []}
@@ -29,7 +46,7 @@ while (data := store.scan_data()) is not None:
     found["kinds"].append(kind)
     found["numbers"].append(record.num)
     if kind == "run":
-        run = record.run
+        run = system._run = record.run
         found["run"] = {"id": run.run_id, "project": run.project, "entity": run.entity, "name": run.display_name,
                         "group": run.run_group, "tags": list(run.tags), "notes": run.notes}
     elif kind == "config":
@@ -39,6 +56,8 @@ while (data := store.scan_data()) is not None:
         assert row["_step"] == record.history.step.num
         found["history"].append({key: repr(value) if isinstance(value, float) else value for key, value in row.items()
                                  if key not in ("_timestamp", "_runtime")})
+    elif kind == "stats":
+        system.send_stats(record)
     elif kind == "summary":
         found["summary"].update({key: repr(value) for key, value in items(record.summary.update).items()})
     elif kind == "files":
@@ -60,4 +79,5 @@ while (data := store.scan_data()) is not None:
                                    "aliases": list(record.artifact.aliases),
                                    "metadata": json.loads(record.artifact.metadata),
                                    "files": [entry.path for entry in record.artifact.manifest.contents]})
+found["system"] = system.rows
 print(json.dumps(found))

@@ -169,6 +169,43 @@ TEST_F(WandbLoggerTest, WandbReadsEverythingBack) {
   EXPECT_EQ(found["artifacts"][0]["metadata"]["score"], 0.5);
 }
 
+TEST_F(WandbLoggerTest, DeviceStatisticsAreForTheSystemPanel) {
+  WandbLogger logger;
+  logger.start(run_);
+  log_a_value(logger, "loss", 1, 1);
+  const std::vector<MetricValue> values{{"loss", 0.5},
+                                        {"gpu3/utilization_percent", 98},
+                                        {"gpu3/memory_used_mib", 2},
+                                        {"gpu3/memory_total_mib", 8},
+                                        {"rank1/gpu0/power_watts", 350},
+                                        {"rank1/gpu0/power_limit_watts", 700},
+                                        {"rank1/cpu/threads", 12},
+                                        {"host/available_memory_mib", 1024},
+                                        {"gpu3/sm_clock_mhz", NAN}};
+  logger.log_metrics(values, 2, 0);
+  logger.finish(TrainerStatus::kFinished);
+  const Json found = read_back(run_.directory);
+  ASSERT_TRUE(found.is_object());
+  EXPECT_EQ(found["history"].size(), 2u);
+  EXPECT_EQ(found["history"][1]["gpu3/utilization_percent"], 98) << "over steps as well";
+  ASSERT_EQ(found["system"].size(), 1u) << "a row without device statistics is none";
+  Json row = found["system"][0];
+  EXPECT_GT(row["_timestamp"].get<double>(), 1.7e9);
+  EXPECT_GE(row["_runtime"].get<double>(), 0);
+  EXPECT_LT(row["_runtime"].get<double>(), 60);
+  row.erase("_timestamp");
+  row.erase("_runtime");
+  EXPECT_EQ(row, (Json{{"_wandb", true},
+                       {"system.gpu.3.gpu", 98},
+                       {"system.gpu.3.memoryAllocatedBytes", 2 << 20},
+                       {"system.gpu.3.memoryAllocated", 25},
+                       {"system.gpu.0.powerWatts/l:rank1", 350},
+                       {"system.gpu.0.powerPercent/l:rank1", 50},
+                       {"system.gpu.0.enforcedPowerLimitWatts/l:rank1", 700},
+                       {"system.proc.cpu.threads/l:rank1", 12},
+                       {"system.proc.memory.availableMB", 1024}}));
+}
+
 TEST_F(WandbLoggerTest, WandbSyncListsTheRun) {
   WandbLogger logger;
   logger.start(run_);

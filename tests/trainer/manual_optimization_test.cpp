@@ -16,6 +16,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <functional>
@@ -83,14 +84,14 @@ std::string refusal_of(const std::function<void()>& call) {
   return "nothing was thrown";
 }
 
-/// Weights after training with a global batch of 8.
-std::vector<at::Tensor> train(const char* strategy, int devices, int64_t examples = 40) {
+/// Weights after training with a global batch.
+std::vector<at::Tensor> train(const char* strategy, int devices, int64_t examples = 40, int64_t batch_size = 8) {
   seed_everything(3);
   const auto module = make<TwoOptimizers>({});
   TrainerOptions options = quiet(2);
   options.strategy = strategy;
   options.devices = devices;
-  Trainer(options).fit(module, DataLoader(tiny_dataset(examples), {.global_batch_size = 8}));
+  Trainer(options).fit(module, DataLoader(tiny_dataset(examples), {.global_batch_size = batch_size}));
   return weights(*module);
 }
 
@@ -123,6 +124,37 @@ TEST(ManualOptimization, ScopesWithoutSyncAccumulateOnTheRank) {
     }
   };
   expect_threads_as_one_device();
+}
+
+/// As docs/manual-optimization.md and the GAN example accumulate.
+void accumulate(TwoOptimizers& module, const Batch& batch, int64_t batch_idx, int64_t batches) {
+  const int64_t place = batch_idx % batches;
+  const int64_t left = module.trainer().num_training_batches().value() - (batch_idx - place);
+  const int64_t window = std::min(batches, left);
+  const bool is_last = place == window - 1;
+  for (OptimizerHandle* optimizer : module.optimizers()) {
+    const auto toggled = module.toggle_optimizer(*optimizer, {.sync_grad = is_last});
+    module.manual_backward(module.loss(batch) / window);
+    expect_same_on_all_ranks(module, optimizer->parameters().front().grad(), is_last);
+  }
+  if (!is_last) return;
+  for (OptimizerHandle* optimizer : module.optimizers()) {
+    optimizer->step();
+    optimizer->zero_grad();
+  }
+}
+
+TEST(ManualOptimization, TwoBatchesAccumulatedTrainAsOneOfTwiceTheSize) {
+  constexpr int64_t kExamples = 40;  // five batches of 8 an epoch: the last window has one
+  TwoOptimizers::step = [](TwoOptimizers& module, const Batch& batch, int64_t batch_idx) {
+    accumulate(module, batch, batch_idx, 1);
+  };
+  const auto expected = train("single_device", 1, kExamples, 16);
+  TwoOptimizers::step = [](TwoOptimizers& module, const Batch& batch, int64_t batch_idx) {
+    accumulate(module, batch, batch_idx, 2);
+  };
+  expect_near(train("single_device", 1, kExamples), expected);
+  expect_near(train("ddp_threads", 2, kExamples), expected);
 }
 
 TEST(ManualOptimization, BackwardWithoutSyncAccumulatesOnTheRank) {
