@@ -62,7 +62,8 @@ void watch_inherited_lifeline() {
   watch(Descriptor(descriptor), [] {
     const std::lock_guard lock(words_mutex());
     const std::string& words = words_on_parents_end();
-    if (!words.empty()) [[maybe_unused]] const auto written = write(STDERR_FILENO, words.data(), words.size());
+    if (!words.empty()) [[maybe_unused]]
+      const auto written = write(STDERR_FILENO, words.data(), words.size());
   });
 }
 

@@ -107,10 +107,10 @@ struct ControlPlane::Impl {
   const RankStatus* rank_status;  ///< nullptr once the rank has gone
   std::string place;              ///< where the rank was when last observed
   std::optional<RankFailure> failure;
-  Clock::time_point deadline{};       ///< for the rank to end, after a failure
-  std::optional<RankFailure> report;  ///< a failure that this rank knows of, not yet published
+  Clock::time_point deadline{};                           ///< for the rank to end, after a failure
+  std::optional<RankFailure> report;                      ///< a failure that this rank knows of, not yet published
   std::vector<std::pair<int64_t, std::string>> left_out;  ///< ranks that are gone, and how; not yet told
-  int64_t looks = 0;                  ///< that the messenger has begun
+  int64_t looks = 0;                                      ///< that the messenger has begun
   bool woken = false;
   bool leaving = false;
   bool messenger_ended = false;

@@ -29,9 +29,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <numeric>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -42,6 +44,8 @@ std::chrono::milliseconds to_milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
+/// For the end of the process that started this one to be noticed.
+constexpr std::chrono::seconds kLifelinePatience{2};
 /// Of the control planes' keys in the ranks' store.
 constexpr const char* kControlPrefix = "control";
 std::string call_prefix(int64_t call) { return fmt::format("call-{}/", call); }
@@ -297,8 +301,13 @@ void RankGroup::start_control_plane(const StrategySetup& setup) {
     if (watch_->is_lost(rank)) control_plane_->leave_out(rank, "");  // in a call before
 }
 
+bool RankGroup::speaks_for_parent() const {
+  return options_.start_method == StartMethod::kSubprocess && std::getenv(Lifeline::kVariable) != nullptr &&
+         members_.size() > 1 && launched_.rank == members_[1];
+}
+
 void RankGroup::speak_for_parent() const {
-  if (options_.start_method != StartMethod::kSubprocess || members_.size() < 2 || launched_.rank != members_[1]) return;
+  if (!speaks_for_parent()) return;
   set_words_on_parents_end(fmt::format("[levin rank {}] error: rank 0 is gone, and the ranks that it started end{}\n",
                                        launched_.rank, role_of_ ? role_of_(0) : ""));
 }
@@ -308,8 +317,7 @@ void RankGroup::bear_losses(int64_t first) { watch_->bear_losses(first); }
 std::vector<std::string> RankGroup::meet(const std::string& says) {
   C10dStore store(c10::make_intrusive<c10d::PrefixStore>(fmt::format("meeting{}", meetings_++),
                                                          make_watched_store(store_, in_vain())));
-  RollCall roll =
-      RollCall::take(store, *watch_, launched_.rank, members_, says, to_milliseconds(options_.timeout));
+  RollCall roll = RollCall::take(store, *watch_, launched_.rank, members_, says, to_milliseconds(options_.timeout));
   if (roll.present.size() < members_.size()) regroup(roll.present);
   return std::move(roll.answers);
 }
@@ -383,14 +391,16 @@ std::shared_ptr<Collective> RankGroup::counterparts(int64_t size) {
 }
 
 void RankGroup::part() {
+  // Where rank 0 is gone, the lifeline is about to end this process: not before it has spoken.
+  if (control_plane_ != nullptr && speaks_for_parent()) {
+    const auto failure = control_plane_->failure_of_other(std::chrono::seconds(0));
+    if (failure && failure->gone && failure->rank == 0) std::this_thread::sleep_for(kLifelinePatience);
+  }
   if (control_plane_ != nullptr) control_plane_->leave();
   watch_->detach();
   control_plane_.reset();
   forbidden_.clear();
-  if (options_.start_method == StartMethod::kSubprocess) {
-    set_words_on_parents_end("");
-    return;
-  }
+  if (options_.start_method == StartMethod::kSubprocess) return;
   collective_.reset();
   group_.reset();
   store_.reset();

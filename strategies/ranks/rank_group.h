@@ -88,7 +88,8 @@ class RankGroup final : public Ranks {
   WaitingInVain in_vain() const;
   c10::intrusive_ptr<c10d::Store> connect() const;
   void start_control_plane(const StrategySetup& setup);
-  /// Lets one rank say that rank 0 is gone where all end with it, as that is their parent.
+  /// Whether this rank is the one that says it when rank 0 is gone, where that started the others, which end with it.
+  bool speaks_for_parent() const;
   void speak_for_parent() const;
   void join_group();
   /// Makes the group of those members alone.

@@ -48,8 +48,7 @@ RollCall RollCall::take(Store& store, RankWatch& watch, int64_t rank, const std:
     for (const int64_t member : members) wait_for_answer(store, watch, rank, member, timeout);
     const std::vector<int64_t> lost = watch.end_losses();
     std::vector<int64_t> present = members;
-    std::erase_if(present,
-                  [&](int64_t member) { return std::find(lost.begin(), lost.end(), member) != lost.end(); });
+    std::erase_if(present, [&](int64_t member) { return std::find(lost.begin(), lost.end(), member) != lost.end(); });
     store.set(kPresent, fmt::format("{}", fmt::join(present, " ")));
   }
   RollCall roll;

@@ -10,7 +10,8 @@ namespace levin {
 class RankWatch;
 class Store;
 
-/// Who of the ranks is still there, and what they said. A collective cannot tell: it breaks with the first that is gone.
+/// Who of the ranks is still there, and what they said. A collective cannot tell: it breaks with the first that is
+/// gone.
 struct RollCall {
   std::vector<int64_t> present;      ///< in their order
   std::vector<std::string> answers;  ///< of all that came, those among them that were killed since too
