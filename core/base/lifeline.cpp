@@ -32,6 +32,16 @@ void watch(Descriptor read_end, std::function<void()> last_act) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
+// Never destroyed: the thread goes on while the process ends.
+std::mutex& words_mutex() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
+std::string& words_on_parents_end() {
+  static auto* words = new std::string;
+  return *words;
+}
+
 std::optional<struct stat> pipe_behind(int descriptor) {
   struct stat status {};
   if (fstat(descriptor, &status) != 0 || !S_ISFIFO(status.st_mode)) return std::nullopt;
@@ -49,7 +59,12 @@ void watch_inherited_lifeline() {
   const auto pipe = pipe_behind(descriptor);
   if (!pipe || pipe->st_ino != std::strtoull(colon + 1, nullptr, 10)) return;
   fcntl(descriptor, F_SETFD, FD_CLOEXEC);
-  watch(Descriptor(descriptor), {});
+  watch(Descriptor(descriptor), [] {
+    const std::lock_guard lock(words_mutex());
+    const std::string& words = words_on_parents_end();
+    if (!words.empty()) [[maybe_unused]]
+      const auto written = write(STDERR_FILENO, words.data(), words.size());
+  });
 }
 
 /// Before main: a rank may take long until its first call of a trainer, and its parent may end before that.
@@ -66,6 +81,11 @@ std::string Lifeline::variable_value() const {
 void Lifeline::watch_in_child(std::function<void()> last_act) {
   pipe_.write_end.close();
   watch(std::move(pipe_.read_end), std::move(last_act));
+}
+
+void set_words_on_parents_end(const std::string& words) {
+  const std::lock_guard lock(words_mutex());
+  words_on_parents_end() = words;
 }
 
 void watch_lifeline() {

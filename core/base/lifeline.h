@@ -30,6 +30,10 @@ class Lifeline {
   Pipe pipe_;
 };
 
+/// Says, from any thread, what this process writes on standard error when the process that started it as a rank is
+/// gone: that one can say nothing itself. Empty: nothing.
+void set_words_on_parents_end(const std::string& words);
+
 /// Binds this process's life to that of the process that started it as a rank; without effect in every other process,
 /// and when called again. Happens by itself before main, as long as nothing keeps this file from being linked.
 void watch_lifeline();

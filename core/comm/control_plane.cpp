@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -17,6 +18,7 @@
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace levin {
 namespace {
@@ -37,6 +39,11 @@ void end_process(const std::string& reason) {
     rest.remove_prefix(static_cast<size_t>(written));
   }
   _exit(1);
+}
+
+std::string host_name() {
+  std::array<char, 256> host{};
+  return gethostname(host.data(), host.size() - 1) == 0 && host[0] != '\0' ? host.data() : "this host";
 }
 
 ControlPlaneOptions checked(ControlPlaneOptions options) {
@@ -66,6 +73,8 @@ struct ControlPlane::Impl {
   /// One look at the store; false when it was the last.
   bool exchange();
   void exchange_heartbeats(Clock::time_point now);
+  /// Does what a rank that is gone has not done itself.
+  void leave_for(int64_t rank, const std::string& how);
   /// Whether this rank, which has left, must go on serving the store.
   bool is_needed();
   void pause();
@@ -98,9 +107,10 @@ struct ControlPlane::Impl {
   const RankStatus* rank_status;  ///< nullptr once the rank has gone
   std::string place;              ///< where the rank was when last observed
   std::optional<RankFailure> failure;
-  Clock::time_point deadline{};       ///< for the rank to end, after a failure
-  std::optional<RankFailure> report;  ///< a failure that this rank knows of, not yet published
-  int64_t looks = 0;                  ///< that the messenger has begun
+  Clock::time_point deadline{};                           ///< for the rank to end, after a failure
+  std::optional<RankFailure> report;                      ///< a failure that this rank knows of, not yet published
+  std::vector<std::pair<int64_t, std::string>> left_out;  ///< ranks that are gone, and how; not yet told
+  int64_t looks = 0;                                      ///< that the messenger has begun
   bool woken = false;
   bool leaving = false;
   bool messenger_ended = false;
@@ -128,6 +138,7 @@ void ControlPlane::Impl::record(RankFailure first) {
 void ControlPlane::Impl::record_locked(RankFailure first) {
   if (failure) return;
   failure = std::move(first);
+  if (failure->gone && failure->rank >= 0 && options.role_of) failure->message += options.role_of(failure->rank);
   deadline = Clock::now() + options.grace;
   failed.store(true, std::memory_order_release);
   agreement.interrupt();
@@ -156,15 +167,18 @@ void ControlPlane::Impl::carry() {
 bool ControlPlane::Impl::exchange() {
   const Clock::time_point now = Clock::now();
   std::optional<RankFailure> own_failure;
+  std::vector<std::pair<int64_t, std::string>> gone;
   bool last = false;
   {
     const std::lock_guard lock(mutex);
+    gone.swap(left_out);
     ++looks;
     last = leaving;
     own_failure = report;
     if (rank_status != nullptr) monitor.observe(*rank_status, now);
     place = monitor.own().place();
   }
+  for (const auto& [rank, how] : gone) leave_for(rank, how);
   if (!failed) {
     if (own_failure) {
       if (own_failure->gone) own_failure->message += monitor.last_seen(*store, own_failure->rank);
@@ -190,6 +204,15 @@ bool ControlPlane::Impl::exchange() {
     said_goodbye = true;
   }
   return is_needed();
+}
+
+void ControlPlane::Impl::leave_for(int64_t rank, const std::string& how) {
+  if (!how.empty())
+    log::warning(fmt::format("rank {} on {} {}{}; the others go on without it", rank, host_name(), how,
+                             monitor.last_seen(*store, rank)));
+  monitor.leave_for(*store, rank);
+  agreement.leave_out(rank);
+  store->add(options.prefix + "/left", 1);
 }
 
 void ControlPlane::Impl::exchange_heartbeats(Clock::time_point now) {
@@ -331,6 +354,14 @@ void ControlPlane::forget_stop() { impl_->agreement.forget(); }
 void ControlPlane::report_failure(const std::string& message) { report({impl_->options.rank, message}); }
 
 void ControlPlane::report_gone(int64_t rank, const std::string& how) { report({rank, how, /*gone=*/true}); }
+
+void ControlPlane::leave_out(int64_t rank, const std::string& how) {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->left_out.emplace_back(rank, how);
+  }
+  impl_->wake();
+}
 
 void ControlPlane::report(const RankFailure& failure) {
   std::unique_lock lock(impl_->mutex);

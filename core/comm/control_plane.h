@@ -52,6 +52,10 @@ class ControlPlane {
   /// Publishes that another rank is gone, as the launcher noticed; `how` follows its name in the message ("was ended by
   /// signal 9 (Killed)"). Otherwise as report_failure.
   void report_gone(int64_t rank, const std::string& how);
+  /// Tells the others to expect nothing more of a rank that is gone, which is no failure: neither its heartbeat nor its
+  /// part in the agreement on a stop is waited for. Warns of it unless `how` it ended is empty. For the rank whose
+  /// launcher noticed; from any thread.
+  void leave_out(int64_t rank, const std::string& how);
   /// Returns the first failure, unless this rank reported it; waits up to `patience` for one. A rank whose collective
   /// broke asks this before it reports that: the cause may be the end of another rank, which takes up to
   /// `heartbeat_timeout` to be noticed.

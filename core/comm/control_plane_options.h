@@ -17,6 +17,8 @@ struct ControlPlaneOptions {
   std::chrono::milliseconds start_timeout{60000};     ///< the same for a rank not heard of yet
   std::chrono::milliseconds stall_after{60000};       ///< a rank waiting in one collective for so long is reported
   std::chrono::milliseconds grace{5000};              ///< for a rank to end by itself after a failure
+  /// Says what a rank that is gone was to the others ("; it was server 1"), for the end of the message; empty: nothing.
+  std::function<std::string(int64_t rank)> role_of = {};
   /// Ends the collectives of this rank with an error. Called once, from a thread of its own, when a failure that this
   /// rank did not report is known.
   std::function<void(const std::string& reason)> abort = {};

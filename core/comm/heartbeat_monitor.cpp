@@ -50,6 +50,13 @@ void HeartbeatMonitor::leave(Store& store) {
   store.set(key(options_.rank), own_.encode());
 }
 
+void HeartbeatMonitor::leave_for(Store& store, int64_t rank) const {
+  Heartbeat last = read(store, rank).value_or(Heartbeat{});
+  ++last.count;
+  last.left = true;
+  store.set(key(rank), last.encode());
+}
+
 std::optional<Heartbeat> HeartbeatMonitor::read(Store& store, int64_t rank) const {
   if (!store.contains(key(rank))) return std::nullopt;
   return Heartbeat::decode(store.get(key(rank), kAnswerTime));

@@ -33,6 +33,8 @@ class HeartbeatMonitor {
   void beat(Store& store, Clock::time_point now);
   /// Sends the last heartbeat.
   void leave(Store& store);
+  /// Sends that of another rank, which is gone and is not to be waited for.
+  void leave_for(Store& store, int64_t rank) const;
   /// Checks the watched rank; returns its failure once it is taken for dead.
   std::optional<RankFailure> look(Store& store, Clock::time_point now);
   /// Returns " (last seen in training_step of batch 12)", from a rank's last heartbeat, for the end of a message.

@@ -74,6 +74,7 @@ void StopAgreement::step(Store& store) {
     close_gate(round, reason);
   }
   publish_candidate(store, round);
+  if (!left_out_.empty()) agree_without(store, round);
   const std::string agreed_key = key("stop_at", round);
   if (store.contains(agreed_key)) settle(round, std::stoll(store.get(agreed_key, kAnswerTime)));
 }
@@ -112,6 +113,20 @@ void StopAgreement::publish_candidate(Store& store, int64_t round) {
   // The last rank reads them all, so that the others read one key.
   for (int64_t rank = 0; rank < world_size_; ++rank)
     stop_at = std::max<int64_t>(stop_at, std::stoll(store.get(candidate_key(rank), kAnswerTime)));
+  store.set(key("stop_at", round), std::to_string(stop_at));
+}
+
+/// The count of candidates does not reach the number of ranks where one is gone: each is asked for instead. The result
+/// is the one that the last rank to publish would have found.
+void StopAgreement::agree_without(Store& store, int64_t round) const {
+  int64_t stop_at = 0;
+  for (int64_t rank = 0; rank < world_size_; ++rank) {
+    const std::string candidate_key = fmt::format("{}/{}", key("candidate", round), rank);
+    if (store.contains(candidate_key))
+      stop_at = std::max<int64_t>(stop_at, std::stoll(store.get(candidate_key, kAnswerTime)));
+    else if (std::find(left_out_.begin(), left_out_.end(), rank) == left_out_.end())
+      return;
+  }
   store.set(key("stop_at", round), std::to_string(stop_at));
 }
 

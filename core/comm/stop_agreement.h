@@ -6,6 +6,7 @@
 #include <limits>
 #include <mutex>
 #include <string>
+#include <vector>
 
 namespace levin {
 
@@ -51,6 +52,8 @@ class StopAgreement {
   void step(Store& store);
   /// Publishes that the rank begins no further batch, so that the others do not wait for its candidate.
   void leave(Store& store);
+  /// From the next step on, agrees for all without the candidate of another rank, which is gone.
+  void leave_out(int64_t rank) { left_out_.push_back(rank); }
 
  private:
   static constexpr int64_t kOpen = std::numeric_limits<int64_t>::max();
@@ -59,6 +62,7 @@ class StopAgreement {
   std::string key(const char* name, int64_t round) const;
   void close_gate(int64_t round, const std::string& reason);
   void publish_candidate(Store& store, int64_t round);
+  void agree_without(Store& store, int64_t round) const;
   void settle(int64_t round, int64_t stop_at);
 
   const std::string prefix_;
@@ -68,6 +72,7 @@ class StopAgreement {
   std::atomic<int64_t> begun_{-1};    ///< the last batch that the rank began or asked for
   std::atomic<int64_t> gate_{kOpen};  ///< batches before it may begin
   std::atomic<bool> awaited_{false};
+  std::vector<int64_t> left_out_;  ///< the helper's
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

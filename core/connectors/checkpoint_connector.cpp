@@ -259,6 +259,18 @@ void CheckpointConnector::finish_saving() {
   for (const auto& logger : options_.loggers) logger->after_save_checkpoint(*event);
 }
 
+void CheckpointConnector::leave_out_ranks() {
+  if (writer_ == nullptr) return;
+  try {
+    // Rank 0 tells the others.
+    if (strategy_.is_global_zero()) writer_->abandon("a rank that takes part in it was killed");
+    finish_saving();
+  } catch (const std::exception& error) {
+    log::warning(error.what());
+  }
+  writer_.reset();  // its channel is that of all ranks
+}
+
 void CheckpointConnector::finish_saving_after_failure() {
   try {
     if (writer_ != nullptr && strategy_.world_size() > 1) writer_->abandon("training failed");

@@ -40,6 +40,8 @@ class CheckpointConnector {
   void finish_saving();
   /// Waits likewise after a failure, whose error matters more: what goes wrong here is logged.
   void finish_saving_after_failure();
+  /// Some ranks were killed, and the others go on: gives up, with a warning, what is being written with them.
+  void leave_out_ranks();
 
   /// Returns the path that "last", "auto", "best" or a path means; empty for a fresh start.
   std::string find(const std::string& ckpt) const;

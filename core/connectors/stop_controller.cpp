@@ -39,9 +39,9 @@ void StopController::request(const std::string& reason) {
   if (strategy_.world_size() == 1) {
     agreed_ = true;
     reason_ = reason;
-    return;
+  } else {
+    wish_ = reason;
   }
-  wish_ = reason;
   if (ControlPlane* control = strategy_.control_plane()) control->request_stop(reason);
 }
 

@@ -26,7 +26,8 @@ class IndependentSteps {
   virtual void take_step(OptimizerHandle& optimizer, int64_t batch) = 0;
   /// Waits until all ranks are idle. `done`: the batch after the last one that this rank trained on; `stopped`: it was
   /// asked to stop before the batches were all taken. Returns the batch after the last one that any rank trained on,
-  /// which is `end` where none was stopped. All ranks have the same weights then.
+  /// which is `end` where none was stopped. All ranks have the same weights then. Ranks that were killed since
+  /// begin_batches may be missing: the strategy's rank, world_size and collective are then those of the others.
   virtual int64_t meet(int64_t done, bool stopped) = 0;
 };
 

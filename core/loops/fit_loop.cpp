@@ -236,7 +236,12 @@ bool FitLoop::train_independently(IndependentSteps& steps) {
   }
   {
     const Activity activity(tracer_, "meet");
+    const int64_t ranks = strategy_.world_size();
     count_batches_to(steps.meet(done, stopped), batches);
+    if (strategy_.world_size() < ranks) {
+      data_.count_batches();
+      checkpoints_.leave_out_ranks();
+    }
   }
   progress_.seconds_since_validation = std::chrono::duration<double>(Clock::now() - last_validation_).count();
   progress_.last_batch_done = progress_.batch >= *data_.train_batches();
@@ -331,7 +336,7 @@ FitLoop::BatchResult FitLoop::train_batch(Batch host_batch, const BatchInfo& inf
         checkpoints_.save_deferred();
       },
       output, batch, batch_idx);
-  if (stop_.ends_alone()) end_by_signal();
+  if (stop_.ends_alone() && !independent) end_by_signal();
   return BatchResult::kContinue;
 }
 

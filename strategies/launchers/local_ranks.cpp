@@ -102,8 +102,11 @@ void LocalRanks::supervise(Rank& rank) {
     ended_.notify_all();
   }
   const std::lock_guard calls_lock(calls_mutex_);
-  for (const OnEnd& on_end : calls_)
-    if (on_end) on_end(rank.rank, how);
+  for (const OnEnd& on_end : calls_) {
+    if (!on_end || !on_end(rank.rank, how)) continue;
+    const std::lock_guard lock(mutex_);
+    rank.left_out = true;
+  }
 }
 
 bool LocalRanks::all_ended() const {
@@ -126,7 +129,7 @@ void LocalRanks::finish() {
       log::warning(fmt::format("rank {} is killed: it went on for {} s after the end of this program", rank.rank,
                                std::chrono::duration<double>(patience).count()));
       kill(rank.process, SIGKILL);
-    } else if (!failed_ && rank.end->failed()) {
+    } else if (!failed_ && rank.end->failed() && !rank.left_out) {
       log::warning(fmt::format("rank {} {} when the last call of a trainer was done", rank.rank, rank.end->describe()));
     }
   }
@@ -134,12 +137,13 @@ void LocalRanks::finish() {
   ended_.wait_for(lock, kKilledPatience, [this] { return all_ended(); });
 }
 
-LocalRanks::Call::Call(LocalRanks& ranks, OnEnd on_end) : ranks_(ranks) {
+LocalRanks::Call::Call(LocalRanks& ranks, OnEnd on_end, bool may_lack_ranks) : ranks_(ranks) {
   const std::lock_guard calls_lock(ranks.calls_mutex_);
   {
     std::unique_lock lock(ranks.mutex_);
     for (Rank& rank : ranks.ranks_) {
       if (!rank.end && !ProcessEnd::has_come(rank.process)) continue;
+      if (rank.left_out && may_lack_ranks) continue;
       ranks.ended_.wait(lock, [&] { return rank.end.has_value(); });  // its supervisor is about to notice
       ranks.failed_ = true;
       throw Error("ranks",
@@ -162,7 +166,7 @@ std::optional<LocalRanks::End> LocalRanks::Call::fail(std::chrono::milliseconds 
   // A rank whose error nobody catches aborts: that is as often the effect of this rank's failure as its cause. Ctrl-C
   // and the like go to all ranks.
   const auto violent = [](const Rank& rank) {
-    const int signal = rank.end ? rank.end->signal() : 0;
+    const int signal = rank.end && !rank.left_out ? rank.end->signal() : 0;
     return signal != 0 && signal != SIGABRT && signal != SIGINT && signal != SIGTERM;
   };
   const auto& ranks = ranks_.ranks_;

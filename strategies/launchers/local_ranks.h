@@ -30,14 +30,15 @@ class LocalRanks {
     int64_t rank;  ///< number of the rank in the whole job
     ProcessEnd how;
   };
-  using OnEnd = std::function<void(int64_t rank, const ProcessEnd& how)>;
+  /// Returns whether the call goes on without the rank.
+  using OnEnd = std::function<bool(int64_t rank, const ProcessEnd& how)>;
 
   /// A call of the trainer under way on all ranks.
   class Call {
    public:
-    /// Throws levin::Error when a rank has ended already. `on_end` is called on another thread for each rank that ends
-    /// meanwhile, never again after this object's end.
-    Call(LocalRanks& ranks, OnEnd on_end);
+    /// Throws levin::Error when a rank has ended already, unless calls go on without it and `may_lack_ranks`. `on_end`
+    /// is called on another thread for each rank that ends meanwhile, never again after this object's end.
+    Call(LocalRanks& ranks, OnEnd on_end, bool may_lack_ranks = false);
     ~Call();
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
@@ -63,6 +64,7 @@ class LocalRanks {
     int64_t rank;
     pid_t process;
     std::optional<ProcessEnd> end;
+    bool left_out = false;  ///< it has ended, and the calls go on without it
   };
 
   LocalRanks() = default;

@@ -24,7 +24,12 @@ SubprocessLauncher::SubprocessLauncher(SubprocessLauncherOptions options) : opti
 void SubprocessLauncher::launch(RankProgram& program) {
   LocalRanks& ranks = LocalRanks::instance();
   ranks.start(options_.place);
-  LocalRanks::Call call(ranks, options_.on_end);
+  const auto on_end = [this](int64_t rank, const ProcessEnd& how) {
+    const bool goes_on = options_.on_end && options_.on_end(rank, how);
+    if (goes_on) lacks_ranks_ = true;
+    return goes_on;
+  };
+  LocalRanks::Call call(ranks, on_end, lacks_ranks_);
   const CoreShare share(options_.place.local_world_size);
   try {
     program.run(0);

@@ -4,6 +4,7 @@
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/launcher.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 
@@ -13,7 +14,8 @@ struct SubprocessLauncherOptions {
   /// Place of this process, which is local rank 0; those of the other local ranks follow from it.
   ClusterPlace place = {};
   /// Called on another thread for each local rank that ends during a call, so that this one does not wait for it.
-  std::function<void(int64_t rank, const ProcessEnd& how)> on_end = {};
+  /// Returns whether this call and later ones of the same launcher go on without the rank.
+  std::function<bool(int64_t rank, const ProcessEnd& how)> on_end = {};
 };
 
 /// Starts local ranks as processes: this one, and further runs of this same program, which the first call starts and
@@ -29,6 +31,7 @@ class SubprocessLauncher : public Launcher {
 
  private:
   const SubprocessLauncherOptions options_;
+  std::atomic<bool> lacks_ranks_{false};
 };
 
 }  // namespace levin

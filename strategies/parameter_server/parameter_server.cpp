@@ -75,6 +75,11 @@ void ParameterServerOptions::describe(Schema<ParameterServerOptions>& schema) {
 
 ParameterServer::ParameterServer(const Options& options)
     : RankedStrategy("parameter_server", rank_options(options)), options_(options) {
+  ranks().describe_roles([servers = options.servers](int64_t rank) {
+    if (rank >= servers) return std::string();
+    return servers == 1 ? std::string("; it was the parameter server")
+                        : fmt::format("; it was parameter server {} of 0 to {}", rank, servers - 1);
+  });
   if (is_async()) return;
   const auto refuse = [](const char* option) {
     throw ConfigError(
@@ -126,11 +131,13 @@ void ParameterServer::setup_module(Module& module) {
   module.to(root_device());
   module_ = &module;
   has_buffers_ = !module.buffers().empty();
-  if (ranks().world_size() == 1) return;
-  require_same_model(module, collective());
-  broadcast_model(module, ranks().process_group());
+  if (!is_divided()) return;
+  if (ranks().world_size() > 1) {
+    require_same_model(module, collective());
+    broadcast_model(module, ranks().process_group());
+  }
   served_ = std::make_unique<ServedParameters>(module, options_.servers, environment().rank(), is_async());
-  if (is_async() && exchange_ == nullptr) {
+  if (is_async() && store_ == nullptr) {
     exchange_ = ranks().make_exchange();
     store_ = collective().store().clone();
   }
@@ -199,7 +206,7 @@ State ParameterServer::own_optimizer_state(const State& saved) const {
 // ---- Steps
 
 void ParameterServer::send_buffers(Module& module) {
-  if (served_ == nullptr || !options_.broadcast_buffers || !has_buffers_) return;
+  if (served_ == nullptr || !options_.broadcast_buffers || !has_buffers_ || ranks().world_size() == 1) return;
   const WaitingIn waiting(ranks().rank_status(), "broadcast of buffers");
   broadcast_buffers(module, ranks().process_group());
 }
@@ -328,6 +335,7 @@ UpdateServer& ParameterServer::server() {
   const int64_t rank = environment().rank();
   UpdateServerOptions options{.rank = rank,
                               .workers = environment().world_size(),
+                              .servers = options_.servers,
                               .max_staleness = options_.max_staleness,
                               .delay_compensation = options_.delay_compensation};
   if (!options_.update_log.empty()) options.log_file = fmt::format("{}/server-{}.csv", options_.update_log, rank);
@@ -347,6 +355,7 @@ void ParameterServer::begin_batches(int64_t epoch, int64_t first, int64_t end) {
     outgoing_.push_back(served_->gradient_packet(server));
     values_.push_back(served_->value_packet(server));
   }
+  ranks().bear_losses(options_.servers);
   if (is_server()) server().begin();
   in_round_ = true;
   ranks().forbid_collectives(
@@ -400,10 +409,13 @@ int64_t ParameterServer::meet(int64_t done, bool stopped) {
   wait_for(sent);
   if (is_server()) server().end();
   in_round_ = false;
+  const int64_t workers = ranks().world_size();
+  const std::vector<std::string> answers = ranks().meet(fmt::format("{} {}", done, stopped ? 1 : 0));
   ranks().forbid_collectives("");
+  if (ranks().world_size() < workers) leave_out_workers();
   int64_t last = 0;
   bool any_stopped = false;
-  for (const std::string& other : collective().gather_bytes(fmt::format("{} {}", done, stopped ? 1 : 0))) {
+  for (const std::string& other : answers) {
     std::istringstream stream(other);
     int64_t of_rank = 0;
     bool was_stopped = false;
@@ -415,6 +427,11 @@ int64_t ParameterServer::meet(int64_t done, bool stopped) {
   send_buffers(*module_);
   has_stepped_ = has_stepped_ || last > first_batch_;
   return any_stopped ? last : end_batch_;
+}
+
+void ParameterServer::leave_out_workers() {
+  exchange_ = ranks().world_size() > 1 ? ranks().make_exchange() : nullptr;
+  if (is_server()) server().change_workers(ranks().world_size(), exchange_);
 }
 
 void ParameterServer::combine_found_inf(at::Tensor& found_inf) {
@@ -442,7 +459,7 @@ void ParameterServer::restart_steps(bool alone) {
 
 void ParameterServer::teardown() {
   // After a failure threads may wait for what never comes.
-  if (in_round_) exchange_->abort("the call has ended");
+  if (in_round_ && exchange_ != nullptr) exchange_->abort("the call has ended");
   in_round_ = false;
   server_.reset();
   stepping_optimizer_.reset();
@@ -450,6 +467,7 @@ void ParameterServer::teardown() {
   if (ranks().start_method() != StartMethod::kSubprocess) {
     exchange_.reset();
     store_.reset();
+    rounds_ = 0;  // as on the ranks that the next call makes
   }
   known_ = nullptr;
   values_.clear();

@@ -60,7 +60,7 @@ class ParameterServer : public RankedStrategy, public DividedModel, public Indep
   void restart_steps(bool alone) override;
   void teardown() override;
 
-  bool are_steps_independent() override { return options_.mode == "async" && ranks().world_size() > 1; }
+  bool are_steps_independent() override { return is_async() && is_divided(); }
   void begin_batches(int64_t epoch, int64_t first, int64_t end) override;
   std::optional<int64_t> take_batch() override;
   void take_step(OptimizerHandle& optimizer, int64_t batch) override;
@@ -76,13 +76,15 @@ class ParameterServer : public RankedStrategy, public DividedModel, public Indep
   void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) override;
 
   void load_module_state(Module& module, const State& state) override;
-  bool divides_state() const override { return rank_group().world_size() > 1; }
+  bool divides_state() const override { return is_divided(); }
   State place_optimizer_state(State state) const override;
   State own_optimizer_state(const State& saved) const override;
 
  private:
   bool is_server() const;
   bool is_async() const { return options_.mode == "async"; }
+  /// Whether there were several ranks at first: one that is left over goes on as their server.
+  bool is_divided() const { return rank_group().launched_world_size() > 1; }
   /// The server of this rank, made when it is first needed.
   UpdateServer& server();
   /// What steps the shards, likewise. Ranks that serve nothing have it too, without elements: state that is divided has
@@ -94,6 +96,8 @@ class ParameterServer : public RankedStrategy, public DividedModel, public Indep
   void push(bool skipped);
   /// All ranks: the servers' values come to the workers.
   void pull();
+  /// Some were killed.
+  void leave_out_workers();
 
   const Options options_;
   std::unique_ptr<ServedParameters> served_;

@@ -1,6 +1,7 @@
 #include <levin/strategies/parameter_server/update_server.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/comm/communication_error.h>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
@@ -47,7 +48,7 @@ void UpdateServer::begin() {
     if (options_.delay_compensation > 0)
       for (const at::Tensor& shard : served_.trained_shards()) worker.values.push_back(shard.detach().clone());
   }
-  for (int64_t worker = 0; worker < options_.workers; ++worker)
+  for (int64_t worker = 0; worker < std::ssize(workers_); ++worker)
     if (worker != options_.rank) threads_.emplace_back([this, worker] { serve(worker); });
 }
 
@@ -77,9 +78,19 @@ void UpdateServer::serve(int64_t worker) {
       tag = kValuesTag;
       for (const at::Tensor& part : values) exchange_->send(part, worker, tag++)->wait();
     }
+  } catch (const CommunicationError&) {
+    // A worker alone is gone; or else all end, with the failure that RankWatch tells every rank of.
+    if (worker >= options_.servers) return note_done(worker);
+    note_error();
   } catch (...) {
     note_error();
   }
+}
+
+void UpdateServer::change_workers(int64_t workers, std::shared_ptr<Collective> exchange) {
+  const std::lock_guard lock(mutex_);
+  workers_.resize(static_cast<size_t>(workers));
+  exchange_ = std::move(exchange);
 }
 
 void UpdateServer::note_done(int64_t worker) {

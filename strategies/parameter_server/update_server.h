@@ -24,6 +24,7 @@ namespace levin {
 struct UpdateServerOptions {
   int64_t rank = 0;     ///< of this server
   int64_t workers = 1;  ///< all ranks
+  int64_t servers = 1;  ///< the first of them, without which nothing goes on
   std::optional<int64_t> max_staleness = {};
   double delay_compensation = 0;
   std::string log_file = "";  ///< empty: none
@@ -52,8 +53,10 @@ class UpdateServer {
   void begin();
   /// An update by this rank's own worker; `values` are then the new ones. Throws what a thread of this server threw.
   void update_own(const UpdateMessage& message, const Packet& gradients, Packet& values);
-  /// The own worker is done. Returns when all workers are; throws what a thread threw.
+  /// The own worker is done. Returns when all workers are, or are gone; throws what a thread threw.
   void end();
+  /// Workers are gone, and the others are numbered anew; between end and begin.
+  void change_workers(int64_t workers, std::shared_ptr<Collective> exchange);
 
   // Between a worker and a server of another rank.
   static constexpr int64_t kMessageTag = 0;
@@ -79,7 +82,7 @@ class UpdateServer {
 
   ServedParameters& served_;
   const std::shared_ptr<torch::optim::Optimizer> optimizer_;
-  const std::shared_ptr<Collective> exchange_;
+  std::shared_ptr<Collective> exchange_;
   const UpdateServerOptions options_;
 
   std::mutex mutex_;  ///< guards all below, the shards and the optimizer

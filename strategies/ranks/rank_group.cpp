@@ -19,14 +19,21 @@
 #include <levin/strategies/launchers/thread_launcher.h>
 #include <levin/strategies/ranks/job_store.h>
 #include <levin/strategies/ranks/rank_watch.h>
+#include <levin/strategies/ranks/roll_call.h>
 
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <signal.h>
+
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <functional>
+#include <numeric>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -37,6 +44,8 @@ std::chrono::milliseconds to_milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
+/// For the end of the process that started this one to be noticed.
+constexpr std::chrono::seconds kLifelinePatience{2};
 /// Of the control planes' keys in the ranks' store.
 constexpr const char* kControlPrefix = "control";
 std::string call_prefix(int64_t call) { return fmt::format("call-{}/", call); }
@@ -131,7 +140,10 @@ void RankGroup::find_processes(const StrategySetup& setup) {
     place.main_port = JobStore::instance().serve(to_milliseconds(options_.start_timeout));
     launcher_ = std::make_unique<SubprocessLauncher>(
         SubprocessLauncherOptions{.place = place, .on_end = [watch = watch_](int64_t rank, const ProcessEnd& end) {
+                                    // Other signals come from the program itself, or ask all ranks to end.
+                                    if (end.signal() == SIGKILL && watch->lose(rank, end.describe())) return true;
                                     watch->rank_ended(rank, end.describe(), /*in_good_order=*/!end.failed());
+                                    return false;
                                   }});
   }
   environment_ = std::make_unique<LocalEnvironment>("Levin's own processes", place);
@@ -147,7 +159,8 @@ void RankGroup::find_local_ranks(const StrategySetup& setup, const std::string& 
   launcher_.reset();
   shared_.reset();  // and with it the store of the last call
   shared_ = std::make_shared<Shared>();
-  calls_ = 0;
+  calls_ = groups_ = exchanges_ = meetings_ = 0;  // as those of the ranks that are about to be made
+  members_.clear();
   const auto start_timeout = to_milliseconds(options_.start_timeout);
   if (count == 1) {
     launcher_ = std::make_unique<InProcessLauncher>();
@@ -210,7 +223,7 @@ at::Device RankGroup::device_of_rank(const StrategySetup& setup) const {
 }
 
 WaitingInVain RankGroup::in_vain() const {
-  return [watch = watch_, rank = environment_->rank()] { return watch->failure(rank); };
+  return [watch = watch_, rank = launched_.rank] { return watch->failure(rank); };
 }
 
 c10::intrusive_ptr<c10d::Store> RankGroup::connect() const {
@@ -228,7 +241,13 @@ c10::intrusive_ptr<c10d::Store> RankGroup::connect() const {
 void RankGroup::join(const StrategySetup& setup, const ProcessGroupFactory& make_group) {
   rank_status_ = setup.rank_status;
   device_ = device_of_rank(setup);
-  if (world_size() == 1) {
+  if (members_.empty()) {
+    launched_ = environment_->place();
+    members_.resize(static_cast<size_t>(launched_.world_size));
+    std::iota(members_.begin(), members_.end(), int64_t{0});
+    make_group_ = make_group;
+  }
+  if (launched_.world_size == 1) {
     if (collective_ == nullptr) collective_ = make_single_process_collective();
     return;
   }
@@ -236,13 +255,13 @@ void RankGroup::join(const StrategySetup& setup, const ProcessGroupFactory& make
   if (collective_ == nullptr) store_ = connect();
   // First of all: while the group is made, ranks can end as well.
   start_control_plane(setup);
-  if (collective_ == nullptr) join_group(make_group);
+  if (collective_ == nullptr) join_group();
   watch_->attach(collective_);
   control_plane_->throw_if_failed();  // nothing was there to be aborted before
   watch_->end_joining();
 }
 
-void RankGroup::join_group(const ProcessGroupFactory& make_group) {
+void RankGroup::join_group() {
   const ClusterPlace& place = environment_->place();
   const ProcessGroupOptions group_options{.backend = options_.backend,
                                           .device = device_,
@@ -253,16 +272,17 @@ void RankGroup::join_group(const ProcessGroupFactory& make_group) {
                                           .timeout = to_milliseconds(options_.timeout),
                                           .thread_team = shared_ != nullptr ? shared_->team : nullptr};
   const auto watched = make_watched_store(store_, in_vain());
-  const auto store = c10::make_intrusive<c10d::PrefixStore>("group", watched);
-  group_ = make_group(store, group_options);
-  collective_ = std::make_shared<C10dCollective>(group_, store, group_options, rank_status_, make_group);
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("group{}", groups_++), watched);
+  group_ = make_group_(store, group_options);
+  collective_ = std::make_shared<C10dCollective>(group_, store, group_options, rank_status_, make_group_);
   if (place.rank == 0)
     log::rank_zero_info(fmt::format("{} ranks, started by {}, {} on {}", place.world_size, environment_->name(),
                                     resolve_backend(group_options), device_.str()));
 }
 
 void RankGroup::start_control_plane(const StrategySetup& setup) {
-  const ClusterPlace& place = environment_->place();
+  // By the numbers of the launcher, which tells of ranks that end.
+  const ClusterPlace& place = launched_;
   ControlPlaneOptions control;
   control.rank = place.rank;
   control.world_size = place.world_size;
@@ -270,10 +290,56 @@ void RankGroup::start_control_plane(const StrategySetup& setup) {
   control.store_rank = options_.start_method == StartMethod::kSubprocess && !place.external_store ? 0 : -1;
   control.start_timeout = to_milliseconds(options_.timeout);  // ranks may come late to a call that is not the first
   control.stall_after = to_milliseconds(options_.stall_report);
+  control.role_of = role_of_;
   control.abort = [watch = watch_](const std::string& reason) { watch->abort(reason); };
   const auto store = c10::make_intrusive<c10d::PrefixStore>(kControlPrefix, store_);
   control_plane_ = std::make_unique<ControlPlane>(C10dStore(store).clone(), std::move(control), *setup.rank_status);
   watch_->attach(*control_plane_);
+  speak_for_parent();
+  if (place.rank > 0) return;
+  for (int64_t rank = 0; rank < place.world_size; ++rank)
+    if (watch_->is_lost(rank)) control_plane_->leave_out(rank, "");  // in a call before
+}
+
+bool RankGroup::speaks_for_parent() const {
+  return options_.start_method == StartMethod::kSubprocess && std::getenv(Lifeline::kVariable) != nullptr &&
+         members_.size() > 1 && launched_.rank == members_[1];
+}
+
+void RankGroup::speak_for_parent() const {
+  if (!speaks_for_parent()) return;
+  set_words_on_parents_end(fmt::format("[levin rank {}] error: rank 0 is gone, and the ranks that it started end{}\n",
+                                       launched_.rank, role_of_ ? role_of_(0) : ""));
+}
+
+void RankGroup::bear_losses(int64_t first) { watch_->bear_losses(first); }
+
+std::vector<std::string> RankGroup::meet(const std::string& says) {
+  C10dStore store(c10::make_intrusive<c10d::PrefixStore>(fmt::format("meeting{}", meetings_++),
+                                                         make_watched_store(store_, in_vain())));
+  RollCall roll = RollCall::take(store, *watch_, launched_.rank, members_, says, to_milliseconds(options_.timeout));
+  if (roll.present.size() < members_.size()) regroup(roll.present);
+  return std::move(roll.answers);
+}
+
+void RankGroup::regroup(const std::vector<int64_t>& present) {
+  const WaitingIn waiting(rank_status_, "a group without the ranks that are gone");
+  const auto own = std::find(present.begin(), present.end(), launched_.rank);
+  LEVIN_CHECK(own != present.end(), "a rank that was killed does not come here");
+  members_ = present;
+  ClusterPlace place = launched_;
+  place.rank = own - present.begin();
+  place.world_size = place.local_world_size = std::ssize(present);
+  environment_ = std::make_unique<LocalEnvironment>(environment_->name(), place);
+  collective_.reset();
+  group_.reset();
+  if (place.world_size == 1)
+    collective_ = make_single_process_collective();
+  else
+    join_group();
+  watch_->attach(collective_);
+  control_plane_->throw_if_failed();
+  speak_for_parent();
 }
 
 std::shared_ptr<Collective> RankGroup::make_exchange() {
@@ -325,6 +391,11 @@ std::shared_ptr<Collective> RankGroup::counterparts(int64_t size) {
 }
 
 void RankGroup::part() {
+  // Where rank 0 is gone, the lifeline is about to end this process: not before it has spoken.
+  if (control_plane_ != nullptr && speaks_for_parent()) {
+    const auto failure = control_plane_->failure_of_other(std::chrono::seconds(0));
+    if (failure && failure->gone && failure->rank == 0) std::this_thread::sleep_for(kLifelinePatience);
+  }
   if (control_plane_ != nullptr) control_plane_->leave();
   watch_->detach();
   control_plane_.reset();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/strategies/comm/process_group.h>
 #include <levin/strategies/comm/watched_store.h>
@@ -9,6 +10,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace levin {
 
@@ -39,9 +42,20 @@ class RankGroup final : public Ranks {
   /// Joins the other ranks, which come to it as well. `make_group` makes the process group of all ranks, and those of
   /// sub-groups.
   void join(const StrategySetup& setup, const ProcessGroupFactory& make_group);
+  /// Until the next meet(), a rank from `first` on that is killed ends nothing, where Levin itself started the ranks as
+  /// processes. Every rank calls it.
+  void bear_losses(int64_t first);
+  /// Waits for all ranks, and returns what each of them says. Those that were killed meanwhile are not waited for: the
+  /// others are numbered anew in their order, and environment, world_size, collective and process_group are theirs.
+  /// Every rank calls it.
+  std::vector<std::string> meet(const std::string& says);
+  /// Sets what messages say of a rank that is gone behind how it ended; before join.
+  void describe_roles(std::function<std::string(int64_t rank)> role_of) { role_of_ = std::move(role_of); }
   /// Ends a call, when nothing uses the process group any more.
   void part();
 
+  /// Number of ranks that the job began with, killed ones included.
+  int64_t launched_world_size() const { return members_.empty() ? world_size() : launched_.world_size; }
   /// Number of ranks, known from prepare on; what follows, from join on.
   int64_t world_size() const;
   const at::Device& device() const override { return device_; }
@@ -74,14 +88,23 @@ class RankGroup final : public Ranks {
   WaitingInVain in_vain() const;
   c10::intrusive_ptr<c10d::Store> connect() const;
   void start_control_plane(const StrategySetup& setup);
-  void join_group(const ProcessGroupFactory& make_group);
+  /// Whether this rank is the one that says it when rank 0 is gone, where that started the others, which end with it.
+  bool speaks_for_parent() const;
+  void speak_for_parent() const;
+  void join_group();
+  /// Makes the group of those members alone.
+  void regroup(const std::vector<int64_t>& present);
   std::shared_ptr<Collective> subgroup(int64_t groups, const std::function<int64_t(int64_t, int64_t)>& member);
 
   const std::string family_;
   const RankOptions options_;
+  std::function<std::string(int64_t rank)> role_of_;
   std::unique_ptr<ClusterEnvironment> environment_;
+  ClusterPlace launched_;         ///< of this rank among all that the job began with; from join on
+  std::vector<int64_t> members_;  ///< those of them that are there, by their numbers then: they are the ranks now
   std::unique_ptr<Launcher> launcher_;
   std::shared_ptr<Shared> shared_;
+  ProcessGroupFactory make_group_;
   std::shared_ptr<Collective> collective_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   c10::intrusive_ptr<c10d::Store> store_;
@@ -91,7 +114,10 @@ class RankGroup final : public Ranks {
   int64_t calls_ = 0;
   RankStatus* rank_status_ = nullptr;
   std::string forbidden_;  ///< see forbid_collectives
+  // Which one it is, alike on all ranks, is part of the keys of each in the store.
+  int64_t groups_ = 0;
   int64_t exchanges_ = 0;
+  int64_t meetings_ = 0;
 };
 
 }  // namespace levin

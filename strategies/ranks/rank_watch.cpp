@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 
@@ -15,6 +16,7 @@ void RankWatch::begin_joining() {
   const std::lock_guard lock(mutex_);
   joining_ = true;
   failure_.reset();
+  first_bearable_.reset();
 }
 
 void RankWatch::attach(ControlPlane& control) {
@@ -41,6 +43,7 @@ void RankWatch::detach() {
   const std::lock_guard lock(mutex_);
   joining_ = false;
   control_ = nullptr;
+  first_bearable_.reset();
 }
 
 void RankWatch::rank_ended(int64_t rank, const std::string& how, bool in_good_order) {
@@ -51,6 +54,30 @@ void RankWatch::rank_ended(int64_t rank, const std::string& how, bool in_good_or
     control_->report_gone(rank, how);
   else if (joining_ && !failure_)
     failure_ = RankFailure{.rank = rank, .message = how, .gone = true};
+}
+
+void RankWatch::bear_losses(int64_t first) {
+  const std::lock_guard lock(mutex_);
+  first_bearable_ = first;
+}
+
+std::vector<int64_t> RankWatch::end_losses() {
+  const std::lock_guard lock(mutex_);
+  first_bearable_.reset();
+  return lost_;
+}
+
+bool RankWatch::lose(int64_t rank, const std::string& how) {
+  const std::lock_guard lock(mutex_);
+  if (!first_bearable_ || rank < *first_bearable_ || control_ == nullptr) return false;
+  lost_.push_back(rank);
+  control_->leave_out(rank, how);
+  return true;
+}
+
+bool RankWatch::is_lost(int64_t rank) {
+  const std::lock_guard lock(mutex_);
+  return std::find(lost_.begin(), lost_.end(), rank) != lost_.end();
 }
 
 void RankWatch::abort(const std::string& reason) {

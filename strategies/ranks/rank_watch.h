@@ -33,6 +33,13 @@ class RankWatch {
 
   /// Notes, for launchers, that a rank of this call has ended. `how` goes after its name.
   void rank_ended(int64_t rank, const std::string& how, bool in_good_order);
+  /// From here on a rank from `first` on that is killed is left out, which ends nothing: see lose.
+  void bear_losses(int64_t first);
+  /// Ends that, and returns all ranks that were ever lost.
+  std::vector<int64_t> end_losses();
+  /// Notes, for launchers, that a rank was killed. False where that is a failure, to be told to rank_ended.
+  bool lose(int64_t rank, const std::string& how);
+  bool is_lost(int64_t rank);
   /// Aborts the collective, for the control plane.
   void abort(const std::string& reason);
   /// Says why there is no use in waiting for others: a rank has ended or failed, or, while ranks join, a signal asks
@@ -45,6 +52,8 @@ class RankWatch {
   ControlPlane* control_ = nullptr;
   std::optional<RankFailure> failure_;  ///< of the time before there was a control plane
   std::vector<std::weak_ptr<Collective>> collectives_;
+  std::optional<int64_t> first_bearable_;  ///< of the ranks that may be lost now
+  std::vector<int64_t> lost_;
 };
 
 }  // namespace levin

@@ -602,6 +602,36 @@ TEST(ControlPlaneHeartbeat, WhatALauncherReportsSaysWhereTheRankWas) {
   }
 }
 
+TEST(ControlPlaneHeartbeat, SaysWhatTheRankWasToTheOthers) {
+  auto store = make_memory_store();
+  Ranks ranks =
+      make_ranks(*store, 2, {.role_of = [](int64_t rank) { return "; it was number " + std::to_string(rank); }});
+  ranks[0]->plane->report_gone(1, "was ended by signal 9 (Killed)");
+  for (auto& rank : ranks) {
+    const auto failure = rank->plane->failure_of_other(kPatience);
+    ASSERT_TRUE(failure);
+    EXPECT_TRUE(failure->text().ends_with("; it was number 1")) << failure->text();
+  }
+}
+
+TEST(ControlPlaneHeartbeat, ARankThatIsLeftOutIsNoFailureAndNobodyWaitsForIt) {
+  auto store = make_memory_store();
+  Ranks ranks = make_ranks(*store, 3, {.store_rank = 0, .heartbeat_timeout = 1s});
+  ranks[2]->connection->broken = true;  // it says nothing from here on, not even goodbye
+  ranks[0]->plane->leave_out(2, "was ended by signal 9 (Killed)");
+  for (const size_t rank : {0, 1}) EXPECT_FALSE(ranks[rank]->plane->failure_of_other(2s));
+  ranks[0]->plane->request_stop("test");
+  const auto stops = [](Rank& rank) {
+    for (int64_t batch = 0;; ++batch)
+      if (rank.plane->begin_batch(batch)) return true;
+  };
+  auto other = std::async(std::launch::async, [&] { return stops(*ranks[1]); });
+  EXPECT_TRUE(stops(*ranks[0]));
+  EXPECT_TRUE(other.get());
+  ranks[1].reset();
+  ranks[0].reset();  // serves the store until all have left, but for the one that cannot
+}
+
 TEST(ControlPlaneHeartbeat, ALivingRankTakenForDeadLearnsOfIt) {
   auto store = make_memory_store();
   auto rank = make_rank(*store, {.rank = 1, .world_size = 2});

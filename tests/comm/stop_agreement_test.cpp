@@ -129,6 +129,29 @@ TEST(StopAgreement, DoesNotWaitForRanksThatLeft) {
   EXPECT_TRUE(ranks[0].agreement->stops_before(10));
 }
 
+TEST(StopAgreement, DoesNotWaitForRanksThatAreLeftOut) {
+  for (const bool gone_after_candidate : {false, true}) {
+    auto store = make_memory_store();
+    auto ranks = make_ranks(3);
+    EXPECT_TRUE(ranks[2].agreement->may_begin(9));
+    EXPECT_TRUE(ranks[0].agreement->may_begin(3));
+    ranks[0].agreement->request("test");
+    ranks[0].agreement->step(*store);
+    if (gone_after_candidate) ranks[2].agreement->step(*store);
+    ranks[0].agreement->leave_out(2);
+    ranks[0].agreement->step(*store);
+    EXPECT_FALSE(store->contains("job/stop_at/0")) << "rank 1 has not said anything yet";
+    EXPECT_TRUE(ranks[1].agreement->may_begin(4));
+    for (const size_t rank : {1, 0, 1}) ranks[rank].agreement->step(*store);
+    const int64_t stop_at = gone_after_candidate ? 10 : 5;
+    for (const size_t rank : {0, 1}) {
+      EXPECT_TRUE(ranks[rank].agreement->may_begin(stop_at - 1));
+      EXPECT_FALSE(ranks[rank].agreement->may_begin(stop_at));
+      EXPECT_TRUE(ranks[rank].agreement->stops_before(stop_at));
+    }
+  }
+}
+
 TEST(StopAgreement, ForgetsARoundAndItsBatches) {
   auto store = make_memory_store();
   auto ranks = make_ranks(2);

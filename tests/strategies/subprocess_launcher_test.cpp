@@ -61,6 +61,7 @@ std::unique_ptr<Launcher> make_launcher(
   return std::make_unique<SubprocessLauncher>(
       SubprocessLauncherOptions{.place = place, .on_end = [on_death](int64_t rank, const ProcessEnd& how) {
                                   if (on_death && how.failed()) on_death(rank, how.describe());
+                                  return false;
                                 }});
 }
 

@@ -281,6 +281,20 @@ TEST(ParameterServerAsync, MaxStepsCountsThoseOfAllWorkers) {
   EXPECT_EQ(std::ssize(read_log(folder + "/server-0.csv")), kBatches + 7);
 }
 
+TEST(ParameterServerAsync, ATrainerIsCalledAgain) {
+  const std::string folder = fresh_folder("parameter_server");
+  Trainer trainer(options_of("mode: async, servers: 2, update_log: " + folder, 3, 1));
+  const auto module = make<Worked>({});
+  for (int call = 0; call < 3; ++call) {
+    trainer.fit(module, loader());
+    const auto updates = read_log(folder + "/server-1.csv");
+    std::set<int64_t> batches;
+    for (const Update& update : updates) batches.insert(update.batch);
+    EXPECT_EQ(std::ssize(updates), kBatches) << "of this call";
+    EXPECT_EQ(std::ssize(batches), kBatches);
+  }
+}
+
 TEST(ParameterServerAsync, GradientsAreClippedAtTheWorker) {
   seed_everything(5);
   const auto module = make<Worked>({});
