@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/nn/move_to_device.h>
 
 namespace levin {
 
@@ -10,6 +11,6 @@ void SingleDevice::setup_environment(const StrategySetup& setup) {
   rank_.set_device(setup.devices.front());
 }
 
-void SingleDevice::setup_module(Module& module) { module.to(rank_.device()); }
+void SingleDevice::setup_module(Module& module) { move_to_device(module, rank_.device()); }
 
 }  // namespace levin
