@@ -1,7 +1,7 @@
 #include <levin/callbacks/device_stats_monitor.h>
 
+#include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/log.h>
-#include <levin/core/devices/cuda_addresses.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/trainer/trainer.h>
@@ -34,8 +34,8 @@ SampledDevices sampled_devices(const Trainer& trainer, const DeviceStatsMonitorO
   const std::vector<at::Device>& of_host = trainer.devices();
   const bool has_all = is_alone || strategy.environment().local_world_size() == 1;
   const std::vector<at::Device> own = has_all ? of_host : std::vector<at::Device>{strategy.root_device()};
-  if (options.gpus == "none" || !own.front().is_cuda()) return sampled;
-  const std::vector<PciAddress> addresses = cuda_addresses();
+  if (options.gpus == "none" || own.front().is_cpu()) return sampled;
+  const std::vector<PciAddress> addresses = accelerator_of(own.front()).pci_addresses();
   const auto address_of = [&](const at::Device& device) -> std::optional<PciAddress> {
     const int64_t ordinal = device.index();
     return ordinal < std::ssize(addresses) ? std::optional(addresses.at(static_cast<size_t>(ordinal))) : std::nullopt;

@@ -1,9 +1,9 @@
 #include <levin/callbacks/throughput_monitor.h>
 
 #include <levin/callbacks/rank_agreement.h>
+#include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
-#include <levin/core/devices/peak_flops.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/precision/precision.h>
@@ -90,8 +90,10 @@ void ThroughputMonitor::on_fit_start(Trainer& trainer, Module& module) {
 
 void ThroughputMonitor::find_peak(Trainer& trainer, Module& module) {
   const MatrixFormat format = matrix_format(computing_type(trainer, module));
-  const std::string name = device_name(trainer.device());
-  const auto of_device = options_.peak_tflops ? options_.peak_tflops : peak_tflops(name, format);
+  const Accelerator& accelerator = accelerator_of(trainer.device());
+  const std::string name = accelerator.device_name(trainer.device());
+  const auto of_device =
+      options_.peak_tflops ? options_.peak_tflops : accelerator.peak_tflops(trainer.device(), format);
   if (!of_device) {
     log::rank_zero_info(fmt::format(
         "throughput_monitor: how much the device '{}' can compute in {} is not known, so mfu_percent is left "

@@ -9,6 +9,7 @@
 #include <levin/callbacks/learning_rate_finder.h>
 #include <levin/callbacks/learning_rate_monitor.h>
 #include <levin/callbacks/model_checkpoint.h>
+#include <levin/callbacks/model_pruning.h>
 #include <levin/callbacks/model_summary.h>
 #include <levin/callbacks/nan_monitor.h>
 #include <levin/callbacks/pause_training.h>
@@ -64,6 +65,7 @@ void register_builtins(Registries& registries) {
   registries.callbacks.add<WeightAveraging>("weight_averaging", "keeps an exponential moving average of the weights");
   registries.callbacks.add<StochasticWeightAveraging>("stochastic_weight_averaging",
                                                       "averages the weights of the last epochs");
+  registries.callbacks.add<ModelPruning>("model_pruning", "sets the weights that matter least to zero");
   registries.callbacks.add<BackboneFinetuning>("backbone_finetuning",
                                                "trains a part of the model from a later epoch on");
 

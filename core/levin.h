@@ -14,6 +14,7 @@
 #include <levin/callbacks/learning_rate_finder.h>
 #include <levin/callbacks/learning_rate_monitor.h>
 #include <levin/callbacks/model_checkpoint.h>
+#include <levin/callbacks/model_pruning.h>
 #include <levin/callbacks/model_summary.h>
 #include <levin/callbacks/nan_monitor.h>
 #include <levin/callbacks/pause_training.h>
@@ -23,6 +24,8 @@
 #include <levin/callbacks/throughput_monitor.h>
 #include <levin/callbacks/timer.h>
 #include <levin/callbacks/weight_averaging.h>
+#include <levin/core/accelerators/accelerator_registry.h>
+#include <levin/core/accelerators/memory_stats.h>
 #include <levin/core/base/config.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/events.h>
@@ -50,7 +53,6 @@
 #include <levin/core/data/tensor_dataset.h>
 #include <levin/core/data/text_lines.h>
 #include <levin/core/devices/accounting_allocator.h>
-#include <levin/core/devices/memory_stats.h>
 #include <levin/core/interfaces/backward_options.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/checkpointer.h>

@@ -1,5 +1,6 @@
 #include <levin/strategies/single_device.h>
 
+#include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/error.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/move_to_device.h>
@@ -9,6 +10,10 @@ namespace levin {
 void SingleDevice::setup_environment(const StrategySetup& setup) {
   LEVIN_CHECK(setup.devices.size() == 1, "single_device was given several devices");
   rank_.set_device(setup.devices.front());
+}
+
+GraphSupport SingleDevice::graph_support() {
+  return accelerator_of(rank_.device()).make_graph_recorder(rank_.device());
 }
 
 void SingleDevice::setup_module(Module& module) { move_to_device(module, rank_.device()); }

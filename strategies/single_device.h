@@ -14,7 +14,7 @@ class SingleDevice : public Strategy {
   Ranks& ranks() override { return rank_; }
   void setup_environment(const StrategySetup& setup) override;
   void setup_module(Module& module) override;
-  GraphSupport graph_support() override { return make_graph_recorder(rank_.device()); }
+  GraphSupport graph_support() override;
 
  private:
   SingleRank rank_;

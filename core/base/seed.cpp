@@ -3,14 +3,13 @@
 #include <levin/core/base/thread_generator.h>
 
 #include <ATen/Context.h>
-#include <ATen/DeviceAccelerator.h>
 #include <ATen/core/Generator.h>
-#include <ATen/detail/CUDAHooksInterface.h>
+#include <fmt/format.h>
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <random>
-#include <string>
 #include <vector>
 
 namespace levin {
@@ -18,6 +17,7 @@ namespace {
 
 std::mutex seed_mutex;
 std::optional<uint64_t> seed_in_use;
+std::vector<at::Device> following;  ///< devices whose generators follow the seed
 
 void seed_generator(at::Generator generator, uint64_t seed) {
   const std::lock_guard lock(generator.mutex());
@@ -34,32 +34,29 @@ void set_state(at::Generator generator, const at::Tensor& state) {
   generator.set_state(state);
 }
 
-/// CUDA devices that this process uses; those it does not are left alone, so that asking does not start CUDA on them.
-std::vector<at::Device> cuda_devices_in_use() {
-  std::vector<at::Device> devices;
-  const auto& hooks = at::detail::getCUDAHooks();
-  if (!hooks.hasCUDA()) return devices;
-  for (c10::DeviceIndex index = 0; index < hooks.deviceCount(); ++index)
-    if (hooks.hasPrimaryContext(index)) devices.emplace_back(at::kCUDA, index);
-  return devices;
-}
-
-std::string key_of(const at::Device& device) { return "cuda" + std::to_string(device.index()); }
+at::Generator generator_of(const at::Device& device) { return at::globalContext().defaultGenerator(device); }
 
 }  // namespace
 
 void seed_everything(uint64_t seed) {
-  {
-    const std::lock_guard lock(seed_mutex);
-    seed_in_use = seed;
-  }
+  const std::lock_guard lock(seed_mutex);
+  seed_in_use = seed;
   // As at::manual_seed does, which always seeds the process's CPU generator.
   seed_generator(default_cpu_generator(), seed);
-  const auto accelerator = at::getAccelerator();
-  if (!accelerator) return;
-  const c10::DeviceIndex devices = at::globalContext().getAcceleratorHooksInterface(accelerator).deviceCount();
-  for (c10::DeviceIndex index = 0; index < devices; ++index)
-    seed_generator(at::globalContext().defaultGenerator(at::Device(*accelerator, index)), seed);
+  for (const at::Device& device : following) seed_generator(generator_of(device), seed);
+}
+
+void follow_seed(const at::Device& device) {
+  if (device.is_cpu()) return;
+  const std::lock_guard lock(seed_mutex);
+  if (std::find(following.begin(), following.end(), device) != following.end()) return;
+  following.push_back(device);
+  if (seed_in_use) seed_generator(generator_of(device), *seed_in_use);
+}
+
+void seed_generators(const at::Device& device, uint64_t seed) {
+  seed_generator(default_cpu_generator(), seed);
+  if (!device.is_cpu()) seed_generator(generator_of(device), seed);
 }
 
 uint64_t global_seed() {
@@ -81,22 +78,23 @@ uint64_t mix_seed(uint64_t a, uint64_t b, uint64_t c) {
   return hash;
 }
 
-State capture_rng_state() {
+State capture_rng_state(const at::Device& device) {
   const auto leaf = [](const at::Generator& generator) {
     return TensorLeaf{state_of(generator).clone(), {.kind = Placement::Kind::kRankLocal}};
   };
   State state = State::map();
   state["cpu"] = leaf(default_cpu_generator());
-  for (const auto& device : cuda_devices_in_use())
-    state[key_of(device)] = leaf(at::globalContext().defaultGenerator(device));
+  if (!device.is_cpu()) state["device"] = leaf(generator_of(device));
   return state;
 }
 
-void restore_rng_state(const State& state) {
+void restore_rng_state(const State& state, const at::Device& device) {
   if (const State* cpu = state.find("cpu")) set_state(default_cpu_generator(), cpu->as_tensor());
-  for (const auto& device : cuda_devices_in_use())
-    if (const State* cuda = state.find(key_of(device)))
-      set_state(at::globalContext().defaultGenerator(device), cuda->as_tensor());
+  if (device.is_cpu()) return;
+  const State* own = state.find("device");
+  // Older checkpoints have each device of the process.
+  if (own == nullptr) own = state.find(fmt::format("cuda{}", device.index()));
+  if (own != nullptr) set_state(generator_of(device), own->as_tensor());
 }
 
 }  // namespace levin

@@ -1,5 +1,7 @@
 #include <levin/core/checkpoint/host_copy.h>
 
+#include <levin/core/accelerators/accelerator_registry.h>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/InferenceMode.h>
@@ -36,7 +38,7 @@ class HostCopy {
   State leaf(const TensorLeaf& leaf) {
     if (!leaf.value.defined()) return leaf;
     const at::Tensor source = leaf.value.detach();
-    const bool is_page_locked = source.is_cuda();
+    const bool is_page_locked = accelerator_of(source.device()).uses_pinned_memory();
     const at::Tensor copy = at::empty_like(source, source.options().device(at::kCPU).pinned_memory(is_page_locked));
     copy.copy_(source, /*non_blocking=*/is_page_locked);
     if (is_page_locked) devices_.insert(source.device());

@@ -1,5 +1,7 @@
 #include <levin/core/connectors/batch_prefetch.h>
 
+#include <levin/core/accelerators/accelerator_registry.h>
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -8,7 +10,7 @@
 namespace levin {
 
 std::unique_ptr<BatchPrefetch> BatchPrefetch::for_device(const at::Device& device) {
-  auto stream = CopyStream::of(device);
+  auto stream = accelerator_of(device).make_copy_stream(device);
   return stream == nullptr ? nullptr : std::make_unique<BatchPrefetch>(std::move(stream));
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <levin/core/accelerators/copy_stream.h>
 #include <levin/core/data/batch.h>
-#include <levin/core/devices/copy_stream.h>
 
 #include <cstdint>
 #include <memory>

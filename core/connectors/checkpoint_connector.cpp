@@ -143,7 +143,7 @@ State CheckpointConnector::dump_rank() {
         gradients[name] = TensorLeaf{parameter.grad(), {.kind = Placement::Kind::kRankLocal}};
     own["gradients"] = std::move(gradients);
   }
-  own["rng"] = capture_rng_state();
+  own["rng"] = capture_rng_state(strategy_.root_device());
   if (State strategy = dump_strategy(); !strategy.is_null()) own["strategy"] = std::move(strategy);
   return own;
 }
@@ -371,11 +371,11 @@ void CheckpointConnector::restore_gradients_and_generators() {
       for (OptimizerHandle* optimizer : optimizers_.all()) optimizer->note_backward();
   }
   if (const State* generators = own.find("rng")) {
-    restore_rng_state(*generators);
+    restore_rng_state(*generators, strategy_.root_device());
   } else {
     const auto batch = static_cast<uint64_t>(state_.progress.total_batches);
-    default_cpu_generator().set_current_seed(
-        mix_seed(data_.seed(), static_cast<uint64_t>(strategy_.data_parallel_rank().rank), batch));
+    seed_generators(strategy_.root_device(),
+                    mix_seed(data_.seed(), static_cast<uint64_t>(strategy_.data_parallel_rank().rank), batch));
   }
 }
 
@@ -394,7 +394,7 @@ State CheckpointConnector::take_snapshot() {
   for (const auto& [name, parameter] : optimizers_.parameter_names().items())
     if (parameter.grad().defined()) gradients[name] = parameter.grad();
   tree["gradients"] = std::move(gradients);
-  tree["rng"] = capture_rng_state();
+  tree["rng"] = capture_rng_state(strategy_.root_device());
   return host_copy(tree);
 }
 
@@ -411,7 +411,7 @@ void CheckpointConnector::restore_snapshot(const State& snapshot) {
     parameter.mutable_grad() =
         gradient == nullptr ? at::Tensor() : at::empty_like(parameter).copy_(gradient->as_tensor());
   }
-  restore_rng_state(snapshot.at("rng"));
+  restore_rng_state(snapshot.at("rng"), strategy_.root_device());
 }
 
 State CheckpointConnector::dump_outcome() {

@@ -284,7 +284,7 @@ Batch DataConnector::transfer(Batch batch, int64_t dataloader_idx, const std::op
   const Activity activity(tracer_, "transfer_batch");
   Module& module = *state_.module;
   const auto untouched = [&] {
-    return module.untouched_batches() + (data_module_ == nullptr ? 0 : data_module_->untouched_batches());
+    return module.untouched_batches() + (data_module_ == nullptr ? 0 : DataModule::untouched_batches());
   };
   // Before and after the transfer, of the data module and of the module.
   const auto run_before = [&](auto& object) {

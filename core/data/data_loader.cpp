@@ -1,5 +1,6 @@
 #include <levin/core/data/data_loader.h>
 
+#include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/error.h>
 #include <levin/core/data/batch_plan.h>
 #include <levin/core/data/data_notes.h>
@@ -12,7 +13,6 @@
 #include <levin/core/data/stream_reader.h>
 #include <levin/core/data/worker_pool.h>
 
-#include <ATen/Context.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -106,7 +106,7 @@ struct DataLoader::Core {
 
   std::shared_ptr<data::BatchSource> make_source(std::vector<std::unique_ptr<data::BatchReader>> readers,
                                                  int64_t turn) {
-    if (options.pin_memory && at::hasCUDA()) {
+    if (options.pin_memory && AcceleratorRegistry::instance().uses_pinned_memory()) {
       for (auto& reader : readers) reader = std::make_unique<data::PinningReader>(std::move(reader));
     }
     if (options.num_workers == 0) return std::make_shared<data::InlineSource>(std::move(readers.front()));

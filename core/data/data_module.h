@@ -42,11 +42,11 @@ class DataModule : public Configurable, public Stateful {
   }
   virtual Batch on_after_batch_transfer(Batch batch, int64_t /*dataloader_idx*/) { return batch; }
 
-  /// Returns the number of calls of this class's own on_before_batch_transfer.
-  int64_t untouched_batches() const { return untouched_batches_; }
+  /// Returns how often the calling thread has run this class's own on_before_batch_transfer.
+  static int64_t untouched_batches() { return untouched_batches_; }
 
  private:
-  int64_t untouched_batches_ = 0;
+  inline static thread_local int64_t untouched_batches_ = 0;  ///< ranks that are threads share a data module
 };
 
 }  // namespace levin

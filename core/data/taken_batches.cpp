@@ -1,13 +1,12 @@
 #include <levin/core/data/taken_batches.h>
 
+#include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/data/batch_reader.h>
 #include <levin/core/data/inline_source.h>
 #include <levin/core/data/pinning_reader.h>
 #include <levin/core/data/prefetch_source.h>
 #include <levin/core/data/sized_reader.h>
 #include <levin/core/data/worker_pool.h>
-
-#include <ATen/Context.h>
 
 #include <deque>
 #include <mutex>
@@ -77,7 +76,8 @@ TakenBatches::TakenBatches(const DataLoader& loader, const DataLoaderPosition& p
   pass.seed = position.seed;
   pass.epoch = position.epoch;
   std::unique_ptr<BatchReader> reader = std::make_unique<TakingReader>(state_->pass, std::move(take), state_->numbers);
-  if (options.pin_memory && at::hasCUDA()) reader = std::make_unique<PinningReader>(std::move(reader));
+  if (options.pin_memory && AcceleratorRegistry::instance().uses_pinned_memory())
+    reader = std::make_unique<PinningReader>(std::move(reader));
   if (options.num_workers == 0) {
     state_->source = std::make_shared<InlineSource>(std::move(reader));
     return;

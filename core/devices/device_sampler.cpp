@@ -1,7 +1,7 @@
 #include <levin/core/devices/device_sampler.h>
 
-#include <levin/core/devices/byte_units.h>
-#include <levin/core/devices/memory_stats.h>
+#include <levin/core/accelerators/accelerator_registry.h>
+#include <levin/core/accelerators/byte_units.h>
 #include <levin/core/devices/process_stats.h>
 
 #include <fmt/format.h>
@@ -73,7 +73,7 @@ constexpr Field<AllocatorReading> kAllocatorFields[] = {
 };
 
 AllocatorReading read_allocator(const c10::Device& device) {
-  const MemoryStats stats = memory_stats(device);
+  const MemoryStats stats = accelerator_of(device).memory_stats(device);
   return {.allocated_mib = static_cast<double>(stats.allocated) / kMebibyte,
           .allocated_peak_mib = static_cast<double>(stats.peak) / kMebibyte,
           .reserved_mib = static_cast<double>(stats.reserved) / kMebibyte};

@@ -1,8 +1,10 @@
 #include <levin/core/devices/device_spec.h>
 
-#include <ATen/Context.h>
+#include <levin/core/accelerators/accelerator_registry.h>
+
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 #include <set>
@@ -118,31 +120,44 @@ Request parse_gpus(const Config& node) {
   return request_indices(*indices, node, "gpus", kGpusValid);
 }
 
-std::vector<at::Device> cuda_devices(const Request& request, int64_t available, const char* option,
-                                     const GpuChoice& choose) {
+/// The accelerator that the option names; of `auto` the first that has devices.
+const Accelerator& named_accelerator(const std::string& name, const DeviceCount& count) {
+  const AcceleratorRegistry& registry = AcceleratorRegistry::instance();
+  if (name == "tpu") refuse_tpu("accelerator");
+  if (name == "gpu") return *registry.find("cuda");
+  if (const Accelerator* named = registry.find(name)) return *named;
+  std::vector<std::string> names{"auto", "gpu"};
+  for (const Accelerator* accelerator : registry.all()) {
+    if (name == "auto" && (accelerator->type() == at::kCPU || count(*accelerator) > 0)) return *accelerator;
+    names.push_back(accelerator->name());
+  }
+  std::sort(names.begin(), names.end());
+  throw ConfigError(fmt::format("unknown trainer.accelerator '{}'{}", name, valid_names_hint(name, names)));
+}
+
+std::vector<at::Device> devices_of(const Accelerator& accelerator, const Request& request, int64_t available,
+                                   const char* option, const GpuChoice& choose) {
   std::vector<int64_t> indices = request.indices;
   const bool is_named = request.kind == Request::Kind::kIndices;
   if (is_named && choose)
     throw ConfigError(fmt::format(
         "trainer.{} names the GPUs and trainer.auto_select_gpus is true; hint: give a count, or leave one of them out",
         option));
-  const int64_t count = request.kind == Request::Kind::kAll ? -1 : request.count;
+  const int64_t count = request.kind == Request::Kind::kCount ? request.count : -1;
   if (!is_named && choose && available > 0) {
     indices = choose(count);
   } else if (!is_named) {
     for (int64_t i = 0; i < (count == -1 ? available : count); ++i) indices.push_back(i);
   }
   if (available == 0)
-    throw ConfigError(
-        fmt::format("trainer.{} asks for GPUs, but no CUDA device can be used here; hint: accelerator: cpu, "
-                    "or check that nvidia-smi lists a device and that LibTorch is a CUDA build",
-                    option));
+    throw ConfigError(fmt::format("trainer.{} asks for devices of '{}', and none can be used here; hint: {}", option,
+                                  accelerator.name(), accelerator.hint_for_none()));
   std::vector<at::Device> devices;
   for (const int64_t index : indices) {
     if (index >= available)
-      throw ConfigError(
-          fmt::format("trainer.{} asks for GPU {}; valid: 0 to {} on this machine", option, index, available - 1));
-    devices.emplace_back(at::kCUDA, static_cast<at::DeviceIndex>(index));
+      throw ConfigError(fmt::format("trainer.{0} asks for {1}:{2}; valid: {1}:0 to {1}:{3} on this machine", option,
+                                    accelerator.name(), index, available - 1));
+    devices.emplace_back(accelerator.type(), static_cast<at::DeviceIndex>(index));
   }
   return devices;
 }
@@ -159,16 +174,18 @@ GpuSpec ConfigCodec<GpuSpec>::parse(const Config& node, const std::string&) {
   return GpuSpec(node);
 }
 
-int64_t cuda_device_count() {
-  return at::hasCUDA() ? static_cast<int64_t>(at::detail::getCUDAHooks().deviceCount()) : 0;
+void refuse_tpu(const std::string& option) {
+  throw ConfigError(
+      fmt::format("trainer.{} asks for TPUs, and LibTorch has no XLA back end for C++; hint: take GPUs "
+                  "(accelerator: cuda), or PyTorch/XLA from Python",
+                  option));
 }
 
+int64_t count_devices(const Accelerator& accelerator) { return accelerator.device_count(); }
+
 std::vector<at::Device> resolve_devices(const std::string& accelerator, const DeviceSpec& devices, const GpuSpec& gpus,
-                                        int64_t available_gpus, const GpuChoice& choose) {
-  static const std::vector<std::string> kAccelerators = {"auto", "cpu", "cuda", "gpu"};
-  if (std::find(kAccelerators.begin(), kAccelerators.end(), accelerator) == kAccelerators.end())
-    throw ConfigError(
-        fmt::format("unknown trainer.accelerator '{}'{}", accelerator, valid_names_hint(accelerator, kAccelerators)));
+                                        const DeviceCount& count, const GpuChoice& choose) {
+  const Accelerator& named = named_accelerator(accelerator, count);
   const Request device_request = parse_devices(devices.config());
   if (choose && accelerator == "cpu")
     throw ConfigError("trainer.accelerator is cpu and trainer.auto_select_gpus is true; hint: leave one of them out");
@@ -180,11 +197,11 @@ std::vector<at::Device> resolve_devices(const std::string& accelerator, const De
       throw ConfigError("trainer.gpus asks for GPUs and trainer.accelerator for the CPU; hint: leave one of them out");
     const Request request = parse_gpus(gpus.config());
     if (request.kind == Request::Kind::kNone) return {at::Device(at::kCPU)};
-    return cuda_devices(request, available_gpus, "gpus", choose);
+    const Accelerator& cuda = *AcceleratorRegistry::instance().find("cuda");
+    return devices_of(cuda, request, count(cuda), "gpus", choose);
   }
 
-  const bool use_cuda = accelerator == "cuda" || accelerator == "gpu" || (accelerator == "auto" && available_gpus > 0);
-  if (!use_cuda) {
+  if (named.type() == at::kCPU) {
     if (device_request.kind == Request::Kind::kIndices)
       throw ConfigError(
           "trainer.devices names indices, which the CPU does not have; valid: a count of ranks such as 2");
@@ -192,9 +209,8 @@ std::vector<at::Device> resolve_devices(const std::string& accelerator, const De
     const int64_t ranks = device_request.kind == Request::Kind::kCount ? device_request.count : 1;
     return std::vector<at::Device>(static_cast<size_t>(ranks), at::Device(at::kCPU));
   }
-  if (device_request.kind == Request::Kind::kAuto)
-    return cuda_devices({Request::Kind::kAll, 0, {}}, available_gpus, "accelerator", choose);
-  return cuda_devices(device_request, available_gpus, "devices", choose);
+  const char* const option = device_request.kind == Request::Kind::kAuto ? "accelerator" : "devices";
+  return devices_of(named, device_request, count(named), option, choose);
 }
 
 }  // namespace levin

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/accelerators/accelerator.h>
 #include <levin/core/base/schema.h>
 
 #include <c10/core/Device.h>
@@ -57,17 +58,22 @@ struct ConfigCodec<GpuSpec> {
   static Config dump(const GpuSpec& value) { return value.config(); }
 };
 
-/// Returns the number of CUDA devices that this process can use; 0 when LibTorch has no CUDA or there is no driver.
-int64_t cuda_device_count();
+/// Returns how many devices of a kind may be used.
+using DeviceCount = std::function<int64_t(const Accelerator&)>;
+/// Asks the accelerator itself.
+int64_t count_devices(const Accelerator& accelerator);
+
+/// Throws ConfigError that says, for an option that asks for TPUs, why there are none.
+[[noreturn]] void refuse_tpu(const std::string& option);
 
 /// Chooses `count` of the GPUs, -1 for all usable ones; returns their CUDA indices.
 using GpuChoice = std::function<std::vector<int64_t>(int64_t count)>;
 
-/// Turns the options into devices. `accelerator`: "auto", "cpu", "cuda" or "gpu". `available_gpus` is
-/// cuda_device_count() outside tests. A count of GPUs means the first ones, or those that `choose` returns, which is
-/// not called when no GPU is wanted or there is none. Throws ConfigError naming what is there when the options ask for
-/// more, and when they name GPUs (or the CPU) although `choose` is given.
+/// Turns the options into devices. `accelerator`: the name of one in AcceleratorRegistry, "gpu" for cuda, or "auto" for
+/// the first of them that has devices. A count of devices means the first ones, or those that `choose` returns, which
+/// is not called when no GPU is wanted or there is none. Throws ConfigError naming what is there when the options ask
+/// for more, and when they name GPUs (or the CPU) although `choose` is given.
 std::vector<at::Device> resolve_devices(const std::string& accelerator, const DeviceSpec& devices, const GpuSpec& gpus,
-                                        int64_t available_gpus, const GpuChoice& choose = {});
+                                        const DeviceCount& count = count_devices, const GpuChoice& choose = {});
 
 }  // namespace levin

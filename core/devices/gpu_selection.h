@@ -1,6 +1,6 @@
 #pragma once
 
-#include <levin/core/devices/nvml.h>
+#include <levin/core/accelerators/nvml.h>
 
 #include <chrono>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #include <levin/core/devices/process_stats.h>
 
-#include <levin/core/devices/byte_units.h>
+#include <levin/core/accelerators/byte_units.h>
 
 #include <time.h>
 #include <array>

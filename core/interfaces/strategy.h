@@ -1,11 +1,11 @@
 #pragma once
 
+#include <levin/core/accelerators/graph_recorder.h>
 #include <levin/core/base/registry.h>
 #include <levin/core/base/state.h>
 #include <levin/core/comm/collective.h>
 #include <levin/core/comm/rank_status.h>
 #include <levin/core/data/batch.h>
-#include <levin/core/devices/graph_recorder.h>
 #include <levin/core/interfaces/backward_options.h>
 #include <levin/core/interfaces/divided_model.h>
 #include <levin/core/interfaces/ranks.h>

@@ -56,7 +56,7 @@ FitLoop::FitLoop(const ResolvedOptions& options, TrainerState& state, Tracer& tr
 
 void FitLoop::sanity_check() {
   if (data_.loaders().val.empty() || options_.sanity_steps == 0 || state_.resumed) return;
-  const RngStateGuard keep_random_state;
+  const RngStateGuard keep_random_state(strategy_.root_device());
   std::vector<int64_t> batches = data_.validation_batches();
   if (options_.sanity_steps > 0)
     for (auto& count : batches) count = count < 0 ? options_.sanity_steps : std::min(count, options_.sanity_steps);
@@ -424,7 +424,7 @@ void FitLoop::replay_training_data() {
     throw Error("trainer",
                 "the training data can be run again only inside fit, outside of validation, and with automatic "
                 "optimization");
-  const RngStateGuard keep_random_state;
+  const RngStateGuard keep_random_state(strategy_.root_device());
   const at::NoGradGuard no_grad;
   DataLoaderPosition beginning = data_.train_position();
   beginning.batch = beginning.first_example = 0;

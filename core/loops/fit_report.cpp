@@ -15,8 +15,8 @@ FitReport::FitReport(const TrainerState& state, const OptimizerConnector& optimi
       first_batch_(state.progress.total_batches) {}
 
 void FitReport::check_epoch() {
-  if (warned_ || state_.progress.batch == 0 || state_.progress.global_step > first_step_ || optimizers_.all().empty())
-    return;
+  const bool trained = state_.progress.total_batches > first_batch_;
+  if (warned_ || !trained || state_.progress.global_step > first_step_ || optimizers_.all().empty()) return;
   warned_ = true;
   log::rank_zero_warning(
       state_.module->automatic_optimization

@@ -1,10 +1,10 @@
 #pragma once
 
+#include <levin/core/accelerators/graph_recorder.h>
 #include <levin/core/base/step_scaling.h>
 #include <levin/core/connectors/logger_connector.h>
 #include <levin/core/connectors/optimizer_connector.h>
 #include <levin/core/connectors/trainer_state.h>
-#include <levin/core/devices/graph_recorder.h>
 #include <levin/core/interfaces/step_output.h>
 #include <levin/core/options/resolved_options.h>
 

@@ -1,5 +1,6 @@
 #include <levin/core/nn/batch_norm_scope.h>
 
+#include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/nn/forward_context.h>
 
 #include <ATen/ops/batch_norm_native.h>
@@ -45,7 +46,9 @@ at::Tensor instance_norm(const at::Tensor& input, const OptionalTensor& weight, 
 void install() {
   static std::once_flag once;
   std::call_once(once, [] {
-    for (const auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
+    for (const Accelerator* accelerator : AcceleratorRegistry::instance().all()) {
+      const c10::DispatchKey device = at::TensorOptions(accelerator->type()).computeDispatchKey();
+      const c10::DispatchKey key = c10::getAutogradKeyFromBackend(c10::toBackendComponent(device));
       auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
       library->impl("batch_norm", TORCH_FN(batch_norm));
       library->impl("instance_norm", TORCH_FN(instance_norm));

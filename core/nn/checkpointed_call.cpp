@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/error_notes.h>
+#include <levin/core/base/recording.h>
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/nn/forward_context.h>
 #include <levin/core/nn/saved_tensor_scope.h>
@@ -45,7 +46,7 @@ class SavedInput {
       // A call around this one is checkpointed, and recomputes this input as it does everything in it.
       keeper_ = outer->make_keeper();
       keeper_->call_pack_hook(tensor);
-    } else if (offload && tensor.is_cuda()) {
+    } else if (offload && !tensor.is_cpu()) {
       device_ = tensor.device();
       tensor_ = at::empty_like(tensor, tensor.options().device(at::kCPU).pinned_memory(true));
       tensor_.copy_(tensor, /*non_blocking=*/true);
@@ -72,11 +73,11 @@ class SavedInput {
   bool requires_grad_ = false;
 };
 
-/// The state of the CUDA generators of some devices.
-class CudaRandomState {
+/// The state of the generators of some accelerator's devices.
+class DeviceRandomState {
  public:
-  CudaRandomState() = default;
-  explicit CudaRandomState(const std::vector<at::Device>& devices) {
+  DeviceRandomState() = default;
+  explicit DeviceRandomState(const std::vector<at::Device>& devices) {
     for (const auto& device : devices) {
       at::Generator generator = at::globalContext().defaultGenerator(device);
       const std::lock_guard lock(generator.mutex());
@@ -85,8 +86,8 @@ class CudaRandomState {
   }
 
   /// Sets the generators to the state, and gives what they had.
-  CudaRandomState exchange() const {
-    CudaRandomState former;
+  DeviceRandomState exchange() const {
+    DeviceRandomState former;
     for (auto [generator, state] : states_) {
       const std::lock_guard lock(generator.mutex());
       former.states_.emplace_back(generator, generator.get_state());
@@ -99,15 +100,15 @@ class CudaRandomState {
   std::vector<std::pair<at::Generator, at::Tensor>> states_;
 };
 
-class CudaRandomScope {
+class DeviceRandomScope {
  public:
-  explicit CudaRandomScope(const CudaRandomState& state) : former_(state.exchange()) {}
-  ~CudaRandomScope() { former_.exchange(); }
-  CudaRandomScope(const CudaRandomScope&) = delete;
-  CudaRandomScope& operator=(const CudaRandomScope&) = delete;
+  explicit DeviceRandomScope(const DeviceRandomState& state) : former_(state.exchange()) {}
+  ~DeviceRandomScope() { former_.exchange(); }
+  DeviceRandomScope(const DeviceRandomScope&) = delete;
+  DeviceRandomScope& operator=(const DeviceRandomScope&) = delete;
 
  private:
-  CudaRandomState former_;
+  DeviceRandomState former_;
 };
 
 /// Autocast's cache of weights, the one mode that ThreadLocalState leaves out. What the scope puts into it goes at its
@@ -153,14 +154,14 @@ class BufferScope {
 /// The random state, the modes and the device of a thread. They are set on whichever thread runs the forward again.
 class Surroundings {
  public:
-  explicit Surroundings(const std::vector<at::Device>& cuda_devices)
+  explicit Surroundings(const std::vector<at::Device>& devices)
       : autocast_cache_(at::autocast::is_autocast_cache_enabled()),
-        cuda_random_(cuda_devices),
+        device_random_(devices),
         contexts_(capture_forward_contexts()) {
     at::Generator generator = default_cpu_generator();
     const std::lock_guard lock(generator.mutex());
     cpu_random_ = generator.clone();
-    if (!cuda_devices.empty()) device_ = cuda_devices.front();
+    if (!devices.empty()) device_ = devices.front();
   }
 
   class Scope {
@@ -169,7 +170,7 @@ class Surroundings {
         : modes_(surroundings.modes_),
           autocast_cache_(surroundings.autocast_cache_),
           cpu_random_(surroundings.cpu_random_.clone()),
-          cuda_random_(surroundings.cuda_random_),
+          device_random_(surroundings.device_random_),
           device_(surroundings.device_) {
       for (const auto& enter : surroundings.contexts_) contexts_.push_back(enter());
     }
@@ -178,7 +179,7 @@ class Surroundings {
     at::ThreadLocalStateGuard modes_;
     AutocastCacheScope autocast_cache_;
     ThreadGeneratorScope cpu_random_;
-    CudaRandomScope cuda_random_;
+    DeviceRandomScope device_random_;
     c10::OptionalDeviceGuard device_;
     std::vector<std::shared_ptr<void>> contexts_;
   };
@@ -187,7 +188,7 @@ class Surroundings {
   at::ThreadLocalState modes_;  ///< grad mode and autocast among them
   bool autocast_cache_;
   at::Generator cpu_random_;
-  CudaRandomState cuda_random_;
+  DeviceRandomState device_random_;
   std::optional<at::Device> device_;
   std::vector<ForwardContext> contexts_;  ///< of Levin, such as a scope of SyncBatchNorm
 };
@@ -213,15 +214,17 @@ class RecomputeScope {
 class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
  public:
   CheckpointedCall(const UnitCall& call, std::string name, bool offload) : name_(std::move(name)), call_(call.copy()) {
-    std::vector<at::Device> cuda_devices;
+    // A replay would give the second forward other random numbers than the first.
+    refuse_while_recording("activation checkpointing", "leave out cuda_graph or activation_checkpointing");
+    std::vector<at::Device> devices;
     call_->for_each_argument([&](at::Tensor& argument) {
-      if (argument.defined() && argument.is_cuda() &&
-          std::find(cuda_devices.begin(), cuda_devices.end(), argument.device()) == cuda_devices.end())
-        cuda_devices.push_back(argument.device());
+      if (argument.defined() && !argument.is_cpu() &&
+          std::find(devices.begin(), devices.end(), argument.device()) == devices.end())
+        devices.push_back(argument.device());
       inputs_.emplace_back(argument, offload);
       argument = at::Tensor();
     });
-    surroundings_.emplace(cuda_devices);
+    surroundings_.emplace(devices);
   }
 
   /// Runs the forward, dropping what it saves.

@@ -82,7 +82,8 @@ at::Tensor aligned_gradient(const at::Tensor& param, const at::Tensor& grad) {
 
 at::Tensor on_device(const at::Tensor& tensor, c10::Device device) {
   if (!tensor.defined() || tensor.device() == device) return tensor;
-  return tensor.to(device, /*non_blocking=*/true);
+  // A copy to the host that nobody waits for would be read before it has arrived.
+  return tensor.to(device, /*non_blocking=*/!device.is_cpu());
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/spec.h>
+#include <levin/core/devices/device_spec.h>
 #include <levin/core/interfaces/logger.h>
 
 #include <fmt/format.h>
@@ -147,6 +148,10 @@ void refuse_ended_logger(const Config& member, const Registry<Logger>& loggers) 
 
 void translate_compatibility_options(Config& trainer) {
   if (!trainer.is_mapping()) return;
+  if (const Config* cores = trainer.find("tpu_cores")) {
+    if (!cores->is_null()) refuse_tpu("tpu_cores");
+    trainer.erase("tpu_cores");
+  }
   for (const char* key : {"accelerator", "distributed_backend", "plugins"}) {
     const Config* node = trainer.find(key);
     if (node == nullptr) continue;

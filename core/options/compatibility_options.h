@@ -11,7 +11,8 @@ class Logger;
 
 /// Rewrites the trainer section of a configuration from the spellings of older versions of such trainers to the present
 /// ones, each with a note that names the latter: accelerator: ddp, distributed_backend, replace_sampler_ddp, plugins:
-/// ddp_sharded, amp_backend. Throws ConfigError where an old and a present spelling contradict each other.
+/// ddp_sharded, amp_backend. Throws ConfigError for tpu_cores, and where an old and a present spelling contradict each
+/// other.
 void translate_compatibility_options(Config& trainer);
 
 /// Returns the strategy that is meant by a name or a mapping with a name; any other as it is.

@@ -1,5 +1,6 @@
 #include <levin/core/options/options.h>
 
+#include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/profiler.h>
@@ -30,8 +31,16 @@ void describe_duration(Schema<TrainerOptions>& schema) {
 
 void describe_hardware(Schema<TrainerOptions>& schema) {
   using Options = TrainerOptions;
-  schema.field("accelerator", &Options::accelerator, "what computes; auto takes CUDA where there is a device")
-      .one_of({"auto", "cpu", "cuda", "gpu"});
+  schema
+      .field(
+          "accelerator", &Options::accelerator,
+          "what computes: cpu, cuda (or gpu), or one that the program adds; auto: the first of them that has devices")
+      .require("auto, cpu, cuda, gpu, or the name of an accelerator that the program adds",
+               [](const std::string& name) {
+                 // Of tpu the devices are refused, with the reason.
+                 return name == "auto" || name == "gpu" || name == "tpu" ||
+                        AcceleratorRegistry::instance().find(name) != nullptr;
+               });
   schema.field("devices", &Options::devices,
                "how many devices (2), or which ([1, 3] or \"1,3\"); -1 is all, auto all GPUs or the one CPU");
   schema.field("gpus", &Options::gpus,

@@ -1,6 +1,6 @@
 #include <levin/core/options/resolved_options.h>
 
-#include <levin/core/devices/cuda_addresses.h>
+#include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/devices/gpu_selection.h>
 #include <levin/core/interfaces/checkpointer.h>
 #include <levin/core/interfaces/logger.h>
@@ -85,11 +85,11 @@ std::vector<int64_t> free_gpus(int64_t count) {
         fmt::format("trainer.auto_select_gpus selects for ranks that the trainer starts, but {} has started {} on this "
                     "host; hint: let the launcher choose the GPUs, or name them: trainer.devices: [0, 2]",
                     environment->name(), environment->local_world_size()));
-  return GpuSelection::of_process().select(count, cuda_addresses());
+  return GpuSelection::of_process().select(count, AcceleratorRegistry::instance().find("cuda")->pci_addresses());
 }
 
 void resolve_devices_and_strategy(const TrainerOptions& options, ResolvedOptions& resolved) {
-  resolved.devices = resolve_devices(options.accelerator, options.devices, options.gpus, cuda_device_count(),
+  resolved.devices = resolve_devices(options.accelerator, options.devices, options.gpus, count_devices,
                                      options.auto_select_gpus ? GpuChoice(free_gpus) : GpuChoice());
   const Config& devices = options.devices.config();
   resolved.devices_are_given =

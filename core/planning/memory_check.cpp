@@ -1,8 +1,8 @@
 #include <levin/core/planning/memory_check.h>
 
+#include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/comm/collective.h>
 #include <levin/core/devices/accounting_allocator.h>
-#include <levin/core/devices/memory_stats.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/planning/memory_plan.h>
@@ -55,7 +55,7 @@ void MemoryCheck::on_train_batch_start(Trainer& trainer, Module& /*module*/, con
   if (device.is_cpu())
     AccountingAllocator::of_this_thread().restart_peak();
   else
-    restart_peak(device);
+    accelerator_of(device).restart_peak(device);
 }
 
 void MemoryCheck::on_train_batch_end(Trainer& trainer, Module& /*module*/, const StepOutput& /*output*/,
@@ -63,7 +63,8 @@ void MemoryCheck::on_train_batch_end(Trainer& trainer, Module& /*module*/, const
   // The first step makes the optimizer's state.
   if (trainer.global_step() < 2) return;
   const at::Device& device = trainer.strategy().root_device();
-  const int64_t peak = device.is_cpu() ? AccountingAllocator::of_this_thread().peak() : memory_stats(device).peak;
+  const int64_t peak =
+      device.is_cpu() ? AccountingAllocator::of_this_thread().peak() : accelerator_of(device).memory_stats(device).peak;
   most_ = std::max(most_, peak - before_ - bytes_of(batch));
 }
 

@@ -1,8 +1,8 @@
 #include <levin/core/planning/memory_planner.h>
 
+#include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/error.h>
 #include <levin/core/devices/device_spec.h>
-#include <levin/core/devices/memory_stats.h>
 #include <levin/core/nn/activation_meter.h>
 #include <levin/core/nn/outermost_sequentials.h>
 #include <levin/core/nn/sequential.h>
@@ -94,9 +94,10 @@ TrainerOptions planning_options(TrainerOptions planned, std::shared_ptr<MemoryPl
   // More GPUs may be planned with than there are here.
   constexpr int64_t kAnyNumber = 1 << 16;
   const at::Device device =
-      resolve_devices(planned.accelerator, planned.devices, planned.gpus, cuda_device_count() > 0 ? kAnyNumber : 0)
-          .front();
-  planned.accelerator = device.is_cuda() ? "cuda" : "cpu";
+      resolve_devices(planned.accelerator, planned.devices, planned.gpus, [](const Accelerator& accelerator) {
+        return accelerator.device_count() > 0 ? kAnyNumber : 0;
+      }).front();
+  planned.accelerator = accelerator_of(device).name();
   planned.gpus = GpuSpec();
   planned.devices = 1;
   planned.num_nodes = 1;
@@ -386,7 +387,7 @@ void MemoryPlanner::plan(Trainer& trainer, Module& module) {
 
 int64_t MemoryPlanner::memory_on(int64_t devices, const at::Device& device) const {
   if (options_.memory.bytes) return *options_.memory.bytes;
-  if (!device.is_cpu()) return memory_stats(device).total;
+  if (!device.is_cpu()) return accelerator_of(device).memory_stats(device).total;
   const int64_t hosts = std::max<int64_t>(1, std::min(planned_.num_nodes, devices));
   return available_host_memory() / ((devices + hosts - 1) / hosts);
 }

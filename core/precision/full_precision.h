@@ -1,5 +1,8 @@
 #pragma once
 
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
 namespace levin {
 
 /// An island of full precision in a forward pass under `16-mixed` or `bf16-mixed`: in its scope operations run in the
@@ -9,14 +12,12 @@ namespace levin {
 ///     auto energy = logits.to(torch::kFloat).square().sum();
 class FullPrecision {
  public:
-  FullPrecision();
-  ~FullPrecision();
+  FullPrecision() = default;
   FullPrecision(const FullPrecision&) = delete;
   FullPrecision& operator=(const FullPrecision&) = delete;
 
  private:
-  bool cpu_;
-  bool cuda_;
+  c10::impl::ExcludeDispatchKeyGuard no_autocast_{c10::autocast_dispatch_keyset};
 };
 
 }  // namespace levin

@@ -1,7 +1,6 @@
 #include <levin/core/precision/mixed_precision.h>
 
 #include <levin/core/base/log.h>
-#include <levin/core/precision/half_precision_support.h>
 
 #include <ATen/autocast_mode.h>
 #include <fmt/format.h>
@@ -23,7 +22,7 @@ MixedPrecision::MixedPrecision(at::ScalarType type, std::optional<GradScalerOpti
 std::string MixedPrecision::name() const { return type_ == at::kHalf ? "16-mixed" : "bf16-mixed"; }
 
 void MixedPrecision::set_up(const at::Device& device) {
-  require_half_precision(device, type_, name());
+  require_type(device, type_);
   device_type_ = device.type();
   unscaled_.clear();
   skipped_told_ = 0;

@@ -1,8 +1,10 @@
 #include <levin/core/precision/true_precision.h>
 
-#include <levin/core/precision/half_precision_support.h>
+#include <levin/core/accelerators/accelerator_registry.h>
+#include <levin/core/base/error.h>
 
 #include <c10/core/DefaultDtype.h>
+#include <fmt/format.h>
 #include <torch/nn/module.h>
 
 #include <cstdint>
@@ -28,8 +30,15 @@ std::string TruePrecision::name() const {
   return type_ == at::kBFloat16 ? "bf16-true" : "32-true";
 }
 
+void TruePrecision::require_type(const at::Device& device, at::ScalarType type) const {
+  const std::string lack = accelerator_of(device).lacks_type(device, type);
+  if (lack.empty()) return;
+  throw Error("precision", fmt::format("'{}' needs a device that computes in {}; {}; hint: precision: {}", name(),
+                                       c10::toString(type), lack, type == at::kBFloat16 ? "16-mixed" : "32-true"));
+}
+
 void TruePrecision::set_up(const at::Device& device) {
-  if (is_half()) require_half_precision(device, type_, name());
+  if (is_half()) require_type(device, type_);
 }
 
 void TruePrecision::convert_module(torch::nn::Module& module) {

@@ -20,6 +20,10 @@ class TruePrecision : public Precision {
   ForwardSettings enter_forward() override;
   void exit_forward(const ForwardSettings& before) override;
 
+ protected:
+  /// Throws levin::Error when a device lacks the hardware for a type. CPUs have all types.
+  void require_type(const at::Device& device, at::ScalarType type) const;
+
  private:
   at::ScalarType type_;
 };

@@ -1,8 +1,8 @@
 #include <levin/core/sweep/machine_share.h>
 
+#include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/error.h>
 #include <levin/core/devices/cpu_cores.h>
-#include <levin/core/devices/device_spec.h>
 
 #include <fmt/format.h>
 
@@ -14,10 +14,12 @@
 namespace levin::sweep {
 namespace {
 
+const Accelerator& gpus() { return *AcceleratorRegistry::instance().find("cuda"); }
+
 std::vector<std::string> gpu_names() {
-  const int64_t count = cuda_device_count();
+  const int64_t count = gpus().device_count();
   std::vector<std::string> names;
-  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible != nullptr && count > 0) {
+  if (const char* visible = std::getenv(gpus().visible_devices_variable().c_str()); visible != nullptr && count > 0) {
     std::istringstream text(visible);
     for (std::string name; std::getline(text, name, ',');) names.push_back(name);
   }
@@ -58,7 +60,7 @@ std::optional<MachineShare::Variables> MachineShare::take(int64_t run, const Run
     if (free.size() < wanted) return {};
     free.resize(wanted);
     for (const std::string& gpu : free) taken_[gpu] = run;
-    variables["CUDA_VISIBLE_DEVICES"] = join(free, ",");
+    variables[gpus().visible_devices_variable()] = join(free, ",");
   }
   if (sets_threads_) {
     const int64_t ranks = devices.all ? std::max<int64_t>(1, static_cast<int64_t>(gpus_for(devices))) : devices.count;

@@ -14,13 +14,13 @@ bool names_devices(const Config& devices) {
 
 }  // namespace
 
-RunDevices run_devices(const Config& trainer, int64_t gpus) {
+RunDevices run_devices(const Config& trainer, const DeviceCount& available) {
   const auto options = parse_options<TrainerOptions>(trainer, "trainer");
-  const auto devices = resolve_devices(options.accelerator, options.devices, options.gpus, gpus);
+  const auto devices = resolve_devices(options.accelerator, options.devices, options.gpus, available);
   const Config& wanted = options.gpus.config().is_null() ? options.devices.config() : options.gpus.config();
   return {.count = static_cast<int64_t>(devices.size()),
           .hosts = options.num_nodes,
-          .are_gpus = devices.front().is_cuda(),
+          .are_gpus = !devices.front().is_cpu(),
           .all = wanted.is_scalar() && (wanted.text() == "auto" || wanted.text() == "-1"),
           .are_named = names_devices(wanted)};
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/base/config.h>
+#include <levin/core/devices/device_spec.h>
 
 #include <cstdint>
 
@@ -15,8 +16,8 @@ struct RunDevices {
   bool are_named = false;  ///< certain GPUs, by number
 };
 
-/// Of a resolved section `trainer`. `gpus`: how many there are where it runs, or any large number where that is not
-/// known. Throws ConfigError for more GPUs than there are.
-RunDevices run_devices(const Config& trainer, int64_t gpus);
+/// Of a resolved section `trainer`. `available`: how many there are where it runs, or any large number where that is
+/// not known. Throws ConfigError for more devices than there are.
+RunDevices run_devices(const Config& trainer, const DeviceCount& available);
 
 }  // namespace levin::sweep

@@ -52,12 +52,12 @@ std::vector<const Config*> checkpoint_callbacks(const Config& resolved) {
 
 const Config& trainer_option(const Config& resolved, const char* name) { return *resolved.find("trainer")->find(name); }
 
-int64_t gpus_for(const Executor& executor, const SweepOptions& options, const Config& resolved) {
-  if (executor.is_local() && options.command.empty()) return cuda_device_count();
+DeviceCount devices_for(const Executor& executor, const SweepOptions& options, const Config& resolved) {
+  if (executor.is_local() && options.command.empty()) return count_devices;
   // Elsewhere nobody knows how many there are.
   constexpr int64_t kAnyNumber = 1 << 16;
-  const std::string& accelerator = trainer_option(resolved, "accelerator").text();
-  return accelerator == "cuda" || accelerator == "gpu" ? kAnyNumber : 0;
+  const bool names_one = trainer_option(resolved, "accelerator").text() != "auto";
+  return [=](const Accelerator&) { return names_one ? kAnyNumber : 0; };
 }
 
 }  // namespace
@@ -115,7 +115,7 @@ void Sweep::add_run(const Settings& common, const Settings& varied) {
   if (!checkpoint_callbacks(resolved).empty())
     all.push_back({"trainer.callbacks.model_checkpoint.save_last", ConfigCodec<bool>::dump(true)});
 
-  const RunDevices devices = run_devices(*resolved.find("trainer"), gpus_for(*executor_, options_, resolved));
+  const RunDevices devices = run_devices(*resolved.find("trainer"), devices_for(*executor_, options_, resolved));
   if (machine_) machine_->check(devices);
   const auto apply = [&](const Settings& further) {
     for (const auto& [option, value] : further) {

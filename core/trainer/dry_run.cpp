@@ -1,5 +1,6 @@
 #include <levin/core/trainer/dry_run.h>
 
+#include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/out_of_memory.h>
 #include <levin/core/base/signals.h>
@@ -7,7 +8,6 @@
 #include <levin/core/trainer/trainer.h>
 #include <levin/core/trainer/trainer_components.h>
 
-#include <c10/core/CachingDeviceAllocator.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -143,8 +143,7 @@ void DryRun::Impl::take_back() {
   state_.progress = progress_;
   parts_.stop.restore(requests_, /*not_counted=*/std::chrono::steady_clock::now() - started_);
   // What another dry run, or the fit, allocates is of other sizes.
-  if (const at::Device& device = strategy_.root_device(); !device.is_cpu())
-    at::getDeviceAllocator(device.type())->emptyCache();
+  accelerator_of(strategy_.root_device()).release_cached_memory();
 }
 
 std::string DryRun::Impl::to_text(const News& news) {

@@ -1,9 +1,9 @@
 #include <levin/core/trainer/memory_summary.h>
 
+#include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/out_of_memory.h>
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/connectors/optimizer_connector.h>
-#include <levin/core/devices/memory_stats.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/nn/named_units.h>
@@ -96,7 +96,7 @@ std::vector<Row> rows_of(Module& module, const OptimizerConnector& optimizers) {
 
 std::string memory_summary(Strategy& strategy, Module& module, const OptimizerConnector& optimizers) {
   const at::Device& device = strategy.root_device();
-  const MemoryStats stats = memory_stats(device);
+  const MemoryStats stats = accelerator_of(device).memory_stats(device);
   std::string text =
       fmt::format("memory of rank {} on {}, in MiB: {} allocated, at most {} so far, {}{} in all\n", strategy.rank(),
                   device.str(), mebibytes(stats.allocated), mebibytes(stats.peak),
@@ -115,7 +115,7 @@ std::string memory_summary(Strategy& strategy, Module& module, const OptimizerCo
     total += row.held;
   }
   line("total", total);
-  if (device.is_cuda())
+  if (!device.is_cpu())
     text += fmt::format("  the rest is activations, batches and workspaces: {} now, at most {}\n",
                         mebibytes(stats.allocated - total.all()), mebibytes(stats.peak - total.all()));
   text.pop_back();

@@ -74,6 +74,8 @@ void RankRun::set_up() {
   parts_.context.attach(request_.module);
   set_up_backends();
   strategy.setup_environment(parts_.strategy_setup());
+  if (const at::Device& device = strategy.root_device(); !device.is_cpu()) current_device_.reset_device(device);
+  follow_seed(strategy.root_device());
   parts_.options.precision->set_up(strategy.root_device());
   parts_.data.set_prefetch(BatchPrefetch::for_device(strategy.root_device()));
   parts_.data.set_seed(std::stoull(strategy.broadcast(std::to_string(parts_.data.seed()))));
@@ -110,7 +112,9 @@ void RankRun::configure_model() {
   const auto scope = strategy.divided_model().build_scope(
       [precision = parts_.options.precision](torch::nn::Module& part) { precision->convert_module(part); });
   // Parts of one model: every rank draws what rank 0 does.
-  if (scope != nullptr) restore_rng_state(state_from_bytes(strategy.broadcast(state_to_bytes(capture_rng_state()))));
+  const at::Device& device = strategy.root_device();
+  if (scope != nullptr)
+    restore_rng_state(state_from_bytes(strategy.broadcast(state_to_bytes(capture_rng_state(device)))), device);
   parts_.callbacks.module("configure_model", &Module::configure_model);
 }
 
@@ -154,7 +158,7 @@ void RankRun::set_up_weights(bool weights_only) {
   }
   // All ranks built the model alike; from here on each draws its own random numbers.
   if (const int64_t data_rank = strategy.data_parallel_rank().rank; data_rank > 0)
-    default_cpu_generator().set_current_seed(mix_seed(parts_.data.seed(), static_cast<uint64_t>(data_rank)));
+    seed_generators(strategy.root_device(), mix_seed(parts_.data.seed(), static_cast<uint64_t>(data_rank)));
 }
 
 // ---- The stages

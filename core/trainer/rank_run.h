@@ -5,6 +5,8 @@
 #include <levin/core/trainer/run_result.h>
 #include <levin/core/trainer/trainer_components.h>
 
+#include <c10/core/DeviceGuard.h>
+
 #include <exception>
 #include <memory>
 #include <optional>
@@ -44,6 +46,7 @@ class RankRun {
   const RunRequest& request_;
   RunResult result_;
   std::optional<ActivationCheckpointing> checkpointing_;  ///< of a fit
+  c10::OptionalDeviceGuard current_device_;  ///< the rank's, for what names a kind of device without an index
 };
 
 }  // namespace levin

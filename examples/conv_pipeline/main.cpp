@@ -110,14 +110,14 @@ class RankMemory : public levin::Callback {
     if (device_.is_cpu())
       levin::AccountingAllocator::of_this_thread().restart_peak();
     else
-      levin::restart_peak(device_);
+      levin::accelerator_of(device_).restart_peak(device_);
   }
 
   void on_train_batch_end(levin::Trainer& trainer, levin::Module& /*module*/, const levin::StepOutput& /*output*/,
                           const levin::Batch& /*batch*/, int64_t /*batch_idx*/) override {
     if (trainer.global_step() < 2) return;  // the first step makes the optimizer's state
     const int64_t peak = device_.is_cpu() ? levin::AccountingAllocator::of_this_thread().peak() - before_
-                                          : levin::memory_stats(device_).peak;
+                                          : levin::accelerator_of(device_).memory_stats(device_).peak;
     most_ = std::max(most_, peak);
   }
 

@@ -188,7 +188,8 @@ C10dCollective::C10dCollective(c10::intrusive_ptr<c10d::ProcessGroup> group, c10
               "the options are those of the group");
   for (const at::Device& device : group_->getDeviceTypes()) {
     if (device.is_cpu()) bytes_device_ = at::kCPU;
-    if (device.is_cuda()) stages_cuda_ = group_->getBackend(device.type())->getBackendName() == "gloo";
+    if (device.type() == options_.device.type() && !device.is_cpu())
+      stages_on_host_ = group_->getBackend(device.type())->getBackendName() == "gloo";
   }
   context_->rank = options_.rank;
   context_->world_size = options_.world_size;
@@ -205,7 +206,7 @@ c10d::Backend& C10dCollective::backend_for(const at::Tensor& tensor) const {
 at::Tensor C10dCollective::transportable(const at::Tensor& tensor) const {
   const NoAutograd guard;
   const at::Tensor dense = tensor.contiguous();
-  return stages_cuda_ && dense.is_cuda() ? dense.cpu() : dense;
+  return stages_on_host_ && !dense.is_cpu() ? dense.cpu() : dense;
 }
 
 void C10dCollective::check_tag(int64_t tag, const char* operation) const {

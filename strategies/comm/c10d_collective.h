@@ -53,7 +53,7 @@ class C10dCollective : public Collective {
   struct Context;
 
   c10d::Backend& backend_for(const at::Tensor& tensor) const;
-  /// The tensor as the backend takes it: contiguous, and on the CPU where its backend lacks operations on CUDA.
+  /// The tensor as the backend takes it: contiguous, and on the CPU where its backend lacks operations on devices.
   at::Tensor transportable(const at::Tensor& tensor) const;
   void check_tag(int64_t tag, const char* operation) const;
   void check_rank(int64_t rank, const char* operation, const char* role) const;
@@ -64,7 +64,7 @@ class C10dCollective : public Collective {
   ProcessGroupOptions options_;
   ProcessGroupFactory make_group_;
   at::Device bytes_device_;           ///< where bytes travel
-  bool stages_cuda_ = false;          ///< Gloo on CUDA knows little more than all_reduce and broadcast
+  bool stages_on_host_ = false;       ///< Gloo knows little more of devices than all_reduce and broadcast
   std::shared_ptr<Context> context_;  ///< which works share, as they may outlive this object
   int64_t subgroups_made_ = 0;
 };

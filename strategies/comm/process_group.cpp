@@ -1,5 +1,6 @@
 #include <levin/strategies/comm/process_group.h>
 
+#include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/error.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/comm/gloo_backend.h>
@@ -47,7 +48,7 @@ std::string resolve_backend(const ProcessGroupOptions& options) {
     throw ConfigError(
         fmt::format("there is no communication backend '{}'{}", name, valid_names_hint(name, kBackendNames)));
   const bool on_cpu = options.device.is_cpu();
-  if (name == "auto") return !on_cpu ? "nccl" : options.one_host ? "shared_memory" : "gloo";
+  if (name == "auto") return accelerator_of(options.device).default_backend(options.one_host);
   if (name == "nccl") {
     check_nccl_available();
     if (on_cpu)
@@ -80,9 +81,11 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const c10::intrusive_p
     group->setBackend(at::kCPU, BackendType::GLOO, gloo);
     if (name == "nccl") {
       type = BackendType::NCCL;
-      group->setBackend(at::kCUDA, type, make_nccl_backend(keys_of("nccl"), options));
+      group->setBackend(options.device.type(), type, make_nccl_backend(keys_of("nccl"), options));
     } else {
-      group->setBackend(at::kCUDA, BackendType::GLOO, gloo);
+      // Collectives bring what Gloo does not know to the host.
+      for (const Accelerator* accelerator : AcceleratorRegistry::instance().all())
+        if (accelerator->type() != at::kCPU) group->setBackend(accelerator->type(), BackendType::GLOO, gloo);
     }
   }
   group->setDefaultBackend(type);

@@ -1,9 +1,12 @@
 #include <levin/strategies/ddp/batch_norm_over_ranks.h>
 
+#include <levin/core/accelerators/accelerator_registry.h>
+
 namespace levin {
 
 const BatchNormOverRanks& BatchNormOverRanks::of(const at::Tensor& tensor) {
-  return tensor.is_cuda() ? cuda_batch_norm_over_ranks() : cpu_batch_norm_over_ranks();
+  return accelerator_of(tensor.device()).has_batch_norm_parts() ? cuda_batch_norm_over_ranks()
+                                                                : cpu_batch_norm_over_ranks();
 }
 
 at::ScalarType arithmetic_type(const at::Tensor& input) {

@@ -43,7 +43,7 @@ class BatchNormOverRanks {
                                       const BatchStatistics& statistics, double eps, bool input_needs_gradient,
                                       Collective& ranks) const = 0;
 
-  /// The implementation for tensors on the CPU, or on CUDA.
+  /// Returns the implementation for the device of a tensor.
   static const BatchNormOverRanks& of(const at::Tensor& tensor);
 };
 

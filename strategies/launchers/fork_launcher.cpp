@@ -1,5 +1,6 @@
 #include <levin/strategies/launchers/fork_launcher.h>
 
+#include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/descriptor.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/lifeline.h>
@@ -279,17 +280,10 @@ void RankProcesses::throw_failure() const {
 
 }  // namespace
 
-bool cuda_has_started() {
-  // Counting devices, or asking for contexts, would start it. A process that has not loaded the driver has not.
-  void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-  if (driver == nullptr) return false;
-  constexpr int kNotInitialized = 3;  // CUDA_ERROR_NOT_INITIALIZED
-  using GetCurrentContext = int (*)(void** context);
-  const auto get_current = reinterpret_cast<GetCurrentContext>(dlsym(driver, "cuCtxGetCurrent"));
-  void* context = nullptr;
-  const bool started = get_current != nullptr && get_current(&context) != kNotInitialized;
-  dlclose(driver);
-  return started;
+std::string started_accelerator() {
+  for (const Accelerator* accelerator : AcceleratorRegistry::instance().all())
+    if (accelerator->has_started()) return accelerator->name();
+  return "";
 }
 
 ForkLauncher::ForkLauncher(ForkLauncherOptions options) : options_(std::move(options)) {
@@ -298,12 +292,12 @@ ForkLauncher::ForkLauncher(ForkLauncherOptions options) : options_(std::move(opt
 
 void ForkLauncher::launch(RankProgram& program) {
   if (options_.num_ranks == 1) return program.run(0);
-  if (options_.cuda_has_started())
+  if (const std::string started = options_.started_accelerator(); !started.empty())
     throw Error("ranks",
-                fmt::format("cannot fork {} ranks: CUDA has been started in this process, and does not work in its "
-                            "forks; hint: use strategy ddp or ddp_threads, or call the trainer before anything uses "
-                            "or counts CUDA devices",
-                            options_.num_ranks));
+                fmt::format("cannot fork {} ranks: the driver of '{}' has been started in this process, and does not "
+                            "work in its forks; hint: use strategy ddp or ddp_threads, or call the trainer before "
+                            "anything uses its devices",
+                            options_.num_ranks, started));
   const OutcomeFolder folder;
   {
     RankProcesses ranks(options_);

@@ -10,8 +10,8 @@
 
 namespace levin {
 
-/// Whether this process has started CUDA's driver; asking does not start it.
-bool cuda_has_started();
+/// Returns the name of an accelerator whose driver this process has started, or nothing; asking starts none.
+std::string started_accelerator();
 
 struct ForkLauncherOptions {
   int64_t num_ranks = 1;
@@ -28,7 +28,7 @@ struct ForkLauncherOptions {
   /// the rank's process.
   std::function<bool(const std::exception_ptr& error)> is_consequence = {};
   /// Tests replace it.
-  std::function<bool()> cuda_has_started = levin::cuda_has_started;
+  std::function<std::string()> started_accelerator = levin::started_accelerator;
 };
 
 /// Starts local ranks as forked processes; this process waits for them. A single rank runs in this process.

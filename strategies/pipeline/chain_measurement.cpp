@@ -84,7 +84,7 @@ std::vector<ChainUnit> describe_chain(SequentialImpl& sequential) {
 
 void measure_chain(Module& module, SequentialImpl& sequential, const Batch& micro_batch, int64_t repetitions,
                    std::vector<ChainUnit>& units) {
-  const RngStateGuard random_numbers;
+  const RngStateGuard random_numbers(module.device());
   const KeptBuffers buffers(module);
   const at::AutoGradMode records(true);
   Tensors passing = as_inputs(first_inputs(module, sequential, micro_batch));

@@ -123,6 +123,7 @@ void install() {
   std::call_once(once, [] {
     install_for<c10::DispatchKey::AutogradCPU>();
     install_for<c10::DispatchKey::AutogradCUDA>();
+    install_for<c10::DispatchKey::AutogradPrivateUse1>();
   });
 }
 

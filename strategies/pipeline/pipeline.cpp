@@ -269,8 +269,8 @@ void Pipeline::setup_module(Module& module) {
       activations_, replicas_, options_.shard_optimizer);
   engine_ = std::make_unique<PipelineEngine>(sequential, activations_, gradients_, std::move(engine));
   // The steps of all stages draw the same random numbers.
-  const std::string state = engine_->stage() == 0 ? state_to_bytes(capture_rng_state()) : "";
-  restore_rng_state(state_from_bytes(activations_->broadcast_bytes(state, 0)));
+  const std::string state = engine_->stage() == 0 ? state_to_bytes(capture_rng_state(root_device())) : "";
+  restore_rng_state(state_from_bytes(activations_->broadcast_bytes(state, 0)), root_device());
 }
 
 at::Tensor Pipeline::local_shard(const at::Tensor& parameter) {

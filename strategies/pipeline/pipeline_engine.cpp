@@ -236,7 +236,7 @@ void PipelineEngine::infer_shapes(StepPhases& phases) {
       specs_of_micro_batch_.push_back(&known->second);
       continue;
     }
-    const RngStateGuard random_numbers;
+    const RngStateGuard random_numbers(options_.device);
     const at::DisableRecordFunctionGuard unseen;  // no work of the model's: neither counted nor in traces
     const KeptBuffers buffers(phases.module());
     std::vector<std::vector<TensorSpec>> of_chunks;

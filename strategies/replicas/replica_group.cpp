@@ -219,7 +219,7 @@ StepOutput ReplicaGroup::run(const Batch& batch, const Step& step) {
     threads_->run(count, [&](int64_t replica) {
       const auto index = static_cast<size_t>(replica);
       if (bridge && index > 0)
-        default_cpu_generator().set_current_seed(mix_seed(static_cast<uint64_t>(seed), static_cast<uint64_t>(index)));
+        seed_generators(devices_[index], mix_seed(static_cast<uint64_t>(seed), static_cast<uint64_t>(index)));
       const c10::DeviceGuard device(devices_[index]);
       outputs[index] = step(module_of(index), parts[index]);
     });

@@ -92,7 +92,7 @@ at::TensorOptions FlatParameterGroup::shard_options(at::ScalarType type) const {
   const auto options = whole_.options().dtype(type);
   if (!options_.offload) return options;
   // From page-locked memory a copy runs beside the computation.
-  return options.device(at::kCPU).pinned_memory(whole_.is_cuda());
+  return options.device(at::kCPU).pinned_memory(!whole_.is_cpu());
 }
 
 void FlatParameterGroup::wait_for_device() const {

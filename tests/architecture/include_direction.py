@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks who may include whom, and that file pairs do not include each other in a circle. The rules are those of
-docs/architecture.md, "Layers".
+"""Checks who may include whom, that file pairs do not include each other in a circle, and that nothing outside of the
+accelerators knows CUDA. The rules are those of docs/architecture.md, "Layers".
 
     include_direction.py [ROOT]
 
@@ -15,7 +15,11 @@ SOURCE_FOLDERS = ("core", "strategies", "callbacks", "loggers")
 MIDDLE = ("data", "metrics", "precision", "checkpoint", "optim", "nn", "devices")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
 
-_BELOW_MIDDLE = {"core/base", "core/comm"}
+# What only an accelerator may know; what is not a layer of its own but serves one kind of device is named.
+CUDA = re.compile(r"\bis_cuda\b|\bkCUDA\b|DispatchKey::CUDA\b|LEVIN_HAS_CUDA|#\s*include <(c10/cuda|ATen/cuda|cuda|nccl|nvml)")
+KNOW_CUDA = ("core/accelerators/", "strategies/comm/nccl_backend.cpp")
+
+_BELOW_MIDDLE = {"core/base", "core/comm", "core/accelerators"}
 _INTERFACES = _BELOW_MIDDLE | {f"core/{folder}" for folder in MIDDLE} | {"core/interfaces"}
 _OPTIONS = _INTERFACES | {"core/options"}
 _CONNECTORS = _OPTIONS | {"core/connectors"}
@@ -27,6 +31,7 @@ _CLI = _TRAINER | {"core/planning", "core/sweep", "core/cli"}
 ALLOWED = {
     "core/base": set(),
     "core/comm": {"core/base"},
+    "core/accelerators": {"core/base"},
     **{f"core/{folder}": _BELOW_MIDDLE for folder in MIDDLE},
     "core/interfaces": _INTERFACES,
     "core/profilers": _INTERFACES,
@@ -63,7 +68,6 @@ ALLOWED_CYCLES = {
     ("core/base/config", "core/base/yaml_reader"): "a Config is read from text by a parser whose library it hides",
     ("core/checkpoint/checkpoint_files", "core/checkpoint/tensor_in_files"): "the files give tensors that read them",
     ("core/data/data_loader", "core/data/loader_pass"): "one class: what its nested pass hides has files of its own",
-    ("core/devices/cuda_graph_recorder", "core/devices/graph_recorder"): "an interface with the factory of what has it",
     ("core/optim/composed_schedulers", "core/optim/schedulers"): "one made of others makes them by name, and has one",
     ("core/trainer/thread_rank", "core/trainer/trainer"): "a trainer starts further ranks, which have trainers of their own",
     ("strategies/sharded/sharded_build", "strategies/sharded/sharded_model"): "built by a model's options, for it",
@@ -199,8 +203,18 @@ def library_files(root):
                 yield str(file.relative_to(root))
 
 
+def check_device_kinds(root, path):
+    """The violations of a file of the library that knows CUDA."""
+    if path.startswith(KNOW_CUDA):
+        return
+    for number, line in enumerate((root / path).read_text(encoding="utf-8").splitlines(), 1):
+        if CUDA.search(line.split("//")[0]):
+            yield f"{path}:{number}: only core/accelerators knows CUDA; ask accelerator_of(device)"
+
+
 def violations(root):
     for path in library_files(root):
+        yield from check_device_kinds(root, path)
         for number, style, included in includes_of(root / path):
             for words in check_include(path, style, included):
                 yield f"{path}:{number}: {words}"

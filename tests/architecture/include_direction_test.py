@@ -49,6 +49,11 @@ class IncludeDirectionTest(unittest.TestCase):
     def test_upward_include(self):
         self.assert_refused("core/base/a.h", "#include <levin/core/data/batch.h>", "core/base must not include core/data")
 
+    def test_cuda_is_known_to_its_accelerator_only(self):
+        self.assert_refused("core/nn/a.h", "bool b = tensor.is_cuda();", "only core/accelerators knows CUDA")
+        self.assert_refused("callbacks/a.h", "#include <c10/cuda/CUDAStream.h>", "only core/accelerators knows CUDA")
+        self.assert_accepted({"core/accelerators/a.h": "bool b = tensor.is_cuda();", "core/nn/a.h": "// unlike is_cuda()"})
+
     def test_middle_folders_stay_apart(self):
         self.assert_refused("core/optim/a.h", "#include <levin/core/nn/unit.h>", "core/optim must not include core/nn")
 

@@ -1,6 +1,6 @@
-#include <levin/core/devices/copy_stream.h>
+#include <levin/core/accelerators/copy_stream.h>
 
-#include <levin/core/devices/device_spec.h>
+#include <levin/core/accelerators/accelerator_registry.h>
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
@@ -145,7 +145,7 @@ TEST_F(CopyStreamTest, TakesPageLockedMemoryOnly) {
 // ---- On a real one.
 
 TEST(GpuCopyStream, CopiesWhatThePinnedMemoryHolds) {
-  if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device can be used here";
+  if (accelerator_of(at::kCUDA).device_count() == 0) GTEST_SKIP() << "no CUDA device can be used here";
   const at::Device device(at::kCUDA, 0);
   const auto stream = CopyStream::of(device);
   const at::Tensor pageable = at::rand({1 << 22});

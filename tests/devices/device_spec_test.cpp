@@ -1,5 +1,8 @@
 #include <levin/core/devices/device_spec.h>
 
+#include <levin/core/accelerators/accelerator_registry.h>
+#include <levin/core/accelerators/visible_devices.h>
+
 #include <gtest/gtest.h>
 
 #include <string>
@@ -8,7 +11,11 @@
 namespace levin {
 namespace {
 
-constexpr int64_t kGpus = 4;
+/// A machine with so many GPUs.
+DeviceCount gpus(int64_t count) {
+  return [=](const Accelerator& kind) { return kind.type() == at::kCUDA ? count : 0; };
+}
+const DeviceCount kGpus = gpus(4);
 
 Config parse(const std::string& yaml) { return Config::parse(yaml, {.source = "test.yaml"}); }
 
@@ -26,11 +33,11 @@ std::vector<at::Device> cuda(const std::vector<int>& indices) {
 }
 
 std::vector<at::Device> from_devices(const std::string& yaml, const std::string& accelerator = "cuda",
-                                     int64_t available = kGpus) {
+                                     const DeviceCount& available = kGpus) {
   return resolve_devices(accelerator, devices_of(yaml), GpuSpec(), available);
 }
 
-std::vector<at::Device> from_gpus(const std::string& yaml, int64_t available = kGpus) {
+std::vector<at::Device> from_gpus(const std::string& yaml, const DeviceCount& available = kGpus) {
   return resolve_devices("auto", DeviceSpec(), gpus_of(yaml), available);
 }
 
@@ -80,21 +87,22 @@ TEST(DevicesOptionTest, AutoTakesAllGpusOrTheCpu) {
   EXPECT_EQ(from_devices("auto", "auto"), cuda({0, 1, 2, 3}));
   EXPECT_EQ(from_devices("auto", "gpu"), cuda({0, 1, 2, 3}));
   EXPECT_EQ(from_devices("null", "cuda"), cuda({0, 1, 2, 3}));
-  EXPECT_EQ(from_devices("auto", "auto", 0), cpu());
+  EXPECT_EQ(from_devices("auto", "auto", gpus(0)), cpu());
 }
 
 TEST(DevicesOptionTest, OnTheCpuACountIsRanks) {
   EXPECT_EQ(from_devices("1", "cpu"), cpu());
   EXPECT_EQ(from_devices("3", "cpu"), cpu(3));
   EXPECT_EQ(from_devices("auto", "cpu"), cpu());
-  EXPECT_EQ(from_devices("2", "auto", 0), cpu(2));
+  EXPECT_EQ(from_devices("2", "auto", gpus(0)), cpu(2));
   EXPECT_NE(error_of([] { from_devices("[0, 1]", "cpu"); }).find("valid: a count of ranks"), std::string::npos);
 }
 
 TEST(DevicesOptionTest, WhatIsNotThereIsRefused) {
-  EXPECT_NE(error_of([] { from_devices("[1, 4]"); }).find("asks for GPU 4; valid: 0 to 3"), std::string::npos);
-  EXPECT_NE(error_of([] { from_devices("5"); }).find("asks for GPU 4"), std::string::npos);
-  EXPECT_NE(error_of([] { from_devices("1", "cuda", 0); }).find("no CUDA device can be used here"), std::string::npos);
+  EXPECT_NE(error_of([] { from_devices("[1, 4]"); }).find("asks for cuda:4; valid: cuda:0 to cuda:3"),
+            std::string::npos);
+  EXPECT_NE(error_of([] { from_devices("5"); }).find("asks for cuda:4"), std::string::npos);
+  EXPECT_NE(error_of([] { from_devices("1", "cuda", gpus(0)); }).find("none can be used here"), std::string::npos);
 }
 
 TEST(DevicesOptionTest, WhatMakesNoSenseIsRefusedWithItsPlace) {
@@ -110,8 +118,8 @@ TEST(GpusOptionTest, NothingIsTheCpu) {
   EXPECT_EQ(from_gpus("0"), cpu());
   EXPECT_EQ(from_gpus("[]"), cpu());
   // Absent or null leaves the choice to accelerator and devices.
-  EXPECT_EQ(resolve_devices("auto", DeviceSpec(), GpuSpec(), 0), cpu());
-  EXPECT_EQ(from_gpus("null", 0), cpu());
+  EXPECT_EQ(resolve_devices("auto", DeviceSpec(), GpuSpec(), gpus(0)), cpu());
+  EXPECT_EQ(from_gpus("null", gpus(0)), cpu());
 }
 
 TEST(GpusOptionTest, IntegerIsACount) { EXPECT_EQ(from_gpus("3"), cuda({0, 1, 2})); }
@@ -166,10 +174,10 @@ TEST(AutoSelectGpusTest, NothingIsChosenWhereGpusAreNamedOrThereAreNone) {
             std::string::npos);
   EXPECT_NE(error_of([&] { resolve_devices("cpu", {}, {}, kGpus, choose); }).find("trainer.accelerator is cpu and"),
             std::string::npos);
-  EXPECT_NE(error_of([&] { resolve_devices("auto", {}, 2, 0, choose); }).find("no CUDA device can be used here"),
+  EXPECT_NE(error_of([&] { resolve_devices("auto", {}, 2, gpus(0), choose); }).find("none can be used here"),
             std::string::npos);
   EXPECT_EQ(resolve_devices("auto", {}, 0, kGpus, choose), cpu());
-  EXPECT_EQ(resolve_devices("auto", {}, {}, 0, choose), cpu());
+  EXPECT_EQ(resolve_devices("auto", {}, {}, gpus(0), choose), cpu());
 }
 
 TEST(GpusOptionTest, ConflictsAreRefused) {
@@ -186,8 +194,9 @@ TEST(GpusOptionTest, WhatMakesNoSenseIsRefused) {
     const std::string error = error_of([&] { gpus_of(yaml); });
     EXPECT_NE(error.find("trainer.gpus is not understood"), std::string::npos) << yaml << ": " << error;
   }
-  EXPECT_NE(error_of([] { from_gpus("\"4\""); }).find("trainer.gpus asks for GPU 4; valid: 0 to 3"), std::string::npos);
-  EXPECT_NE(error_of([] { from_gpus("1", 0); }).find("no CUDA device can be used here"), std::string::npos);
+  EXPECT_NE(error_of([] { from_gpus("\"4\""); }).find("trainer.gpus asks for cuda:4; valid: cuda:0 to cuda:3"),
+            std::string::npos);
+  EXPECT_NE(error_of([] { from_gpus("1", gpus(0)); }).find("none can be used here"), std::string::npos);
 }
 
 TEST(AcceleratorTest, NamesAreChecked) {
@@ -195,7 +204,28 @@ TEST(AcceleratorTest, NamesAreChecked) {
   EXPECT_EQ(resolve_devices("gpu", 1, {}, kGpus), cuda({0}));
 }
 
-TEST(DeviceCountTest, IsNotNegative) { EXPECT_GE(cuda_device_count(), 0); }
+TEST(AcceleratorTest, TpuSaysWhyNot) {
+  EXPECT_NE(error_of([] { resolve_devices("tpu", {}, {}, kGpus); }).find("LibTorch has no XLA back end"),
+            std::string::npos);
+}
+
+TEST(DeviceCountTest, OfTheProcessorIsOne) {
+  EXPECT_EQ(AcceleratorRegistry::instance().find("cpu")->device_count(), 1);
+  EXPECT_GE(AcceleratorRegistry::instance().find("cuda")->device_count(), 0);
+}
+
+TEST(DeviceCountTest, OfAProcessThatSeesSomeGpus) {
+  const std::vector<NvmlGpu> gpus{
+      {.index = 0, .uuid = "GPU-1a2b"}, {.index = 1, .uuid = "GPU-1c3d"}, {.index = 2, .uuid = "GPU-9"}};
+  EXPECT_EQ(visible_devices({}, gpus), 3);
+  EXPECT_EQ(visible_devices("", gpus), 0);
+  EXPECT_EQ(visible_devices("2, 0", gpus), 2);
+  EXPECT_EQ(visible_devices("GPU-1c,1", gpus), 0) << "twice the same";
+  EXPECT_EQ(visible_devices("GPU-9,GPU-1", gpus), 1) << "the second names two";
+  EXPECT_EQ(visible_devices("1,-1,0", gpus), 1) << "what follows -1 does not count";
+  EXPECT_EQ(visible_devices("0,7,1", gpus), 1);
+  EXPECT_EQ(visible_devices("MIG-1234", gpus), std::nullopt);
+}
 
 TEST(DeviceSpecCodecTest, DumpReadsBackTheSame) {
   for (const char* yaml : {"2", "\"2\"", "[1, 3]", "auto", "-1"})

@@ -1,4 +1,4 @@
-#include <levin/core/devices/nvml.h>
+#include <levin/core/accelerators/nvml.h>
 
 #include "../support/stand_in_nvml.h"
 

@@ -1,4 +1,4 @@
-#include <levin/core/devices/peak_flops.h>
+#include <levin/core/accelerators/peak_flops.h>
 
 #include <ATen/Context.h>
 #include <gtest/gtest.h>

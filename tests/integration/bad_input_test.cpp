@@ -81,7 +81,8 @@ TEST_F(BadConfiguration, Conflicts) {
                       {"several intervals", "every_n_train_steps and every_n_epochs"});
   expect_config_error({"--trainer.callbacks=[{model_checkpoint: {save_top_k: 3}}]"}, {"save_top_k=3 needs", "monitor"});
   if (!torch::cuda::is_available())
-    expect_config_error({"--trainer.accelerator=cuda"}, {"trainer.accelerator asks for GPUs", "no CUDA device"});
+    expect_config_error({"--trainer.accelerator=cuda"},
+                        {"trainer.accelerator asks for devices of 'cuda'", "none can be used here"});
 }
 
 TEST_F(BadConfiguration, TheProgramSaysTheSame) {

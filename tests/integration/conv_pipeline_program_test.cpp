@@ -78,10 +78,11 @@ TEST_F(ConvPipelineProgram, EachStageNeedsLessThanOneDevice) {
       EXPECT_LT(stage, whole[0]) << strategy;
     }
     // The first stage has most of the activations; recomputing them costs less memory than keeping them.
-    if (plain.empty())
+    if (plain.empty()) {
       plain = stages;
-    else if (std::string(strategy).find("always") != std::string::npos)
+    } else if (std::string(strategy).find("always") != std::string::npos) {
       EXPECT_LT(stages[0], plain[0]) << two.out;
+    }
   }
 }
 

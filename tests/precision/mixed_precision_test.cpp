@@ -4,12 +4,13 @@
 
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/callbacks/model_checkpoint.h>
+#include <levin/core/accelerators/accelerator_registry.h>
+#include <levin/core/accelerators/cuda_accelerator.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/optim/sgd.h>
 #include <levin/core/precision/full_precision.h>
-#include <levin/core/precision/half_precision_support.h>
 
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock-matchers.h>
@@ -325,11 +326,11 @@ TEST(PrecisionErrors, OptionsOfTheScalerAreChecked) {
 }
 
 TEST(HalfPrecisionSupport, FollowsTheComputeCapability) {
-  EXPECT_TRUE(computes_in_hardware(at::kBFloat16, 8, 0));
-  EXPECT_FALSE(computes_in_hardware(at::kBFloat16, 7, 5));
-  EXPECT_TRUE(computes_in_hardware(at::kHalf, 5, 3));
-  EXPECT_FALSE(computes_in_hardware(at::kHalf, 5, 2));
-  EXPECT_NO_THROW(require_half_precision(at::kCPU, at::kBFloat16, "bf16-mixed"));
+  EXPECT_TRUE(CudaAccelerator::computes_in_hardware(at::kBFloat16, 8, 0));
+  EXPECT_FALSE(CudaAccelerator::computes_in_hardware(at::kBFloat16, 7, 5));
+  EXPECT_TRUE(CudaAccelerator::computes_in_hardware(at::kHalf, 5, 3));
+  EXPECT_FALSE(CudaAccelerator::computes_in_hardware(at::kHalf, 5, 2));
+  EXPECT_EQ(accelerator_of(at::kCPU).lacks_type(at::kCPU, at::kBFloat16), "");
 }
 
 }  // namespace

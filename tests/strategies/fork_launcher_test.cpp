@@ -295,16 +295,17 @@ TEST(ForkLauncher, SurvivesAProgramThatIgnoresItsChildren) {
   signal(SIGCHLD, before);
 }
 
-TEST(ForkLauncher, RefusesToForkAfterCuda) {
-  ForkLauncher launcher({.num_ranks = 2, .cuda_has_started = [] { return true; }});
+TEST(ForkLauncher, RefusesToForkAfterADriverHasStarted) {
+  ForkLauncher launcher({.num_ranks = 2, .started_accelerator = [] { return "cuda"; }});
   const std::string message = message_of<Error>([&] { launch(launcher, [](int64_t) {}); });
-  EXPECT_TRUE(message.starts_with("[ranks] cannot fork 2 ranks: CUDA has been started in this process")) << message;
+  EXPECT_TRUE(message.starts_with("[ranks] cannot fork 2 ranks: the driver of 'cuda' has been started in this process"))
+      << message;
   EXPECT_NE(message.find("hint: use strategy ddp or ddp_threads"), std::string::npos) << message;
 }
 
-TEST(ForkLauncher, AskingForCudaDoesNotStartIt) {
-  EXPECT_FALSE(cuda_has_started());
-  EXPECT_FALSE(cuda_has_started());
+TEST(ForkLauncher, AskingForADriverDoesNotStartIt) {
+  EXPECT_EQ(started_accelerator(), "");
+  EXPECT_EQ(started_accelerator(), "");
 }
 
 TEST(ForkLauncher, AStartThatFailsHalfwayLeavesNothing) {

@@ -53,7 +53,8 @@ TEST(MachineShare, GpusByNumberCannotBeShared) {
 }
 
 RunDevices devices_of(const std::string& yaml, int64_t there) {
-  return run_devices(schema_of<TrainerOptions>().resolve(Config::parse(yaml, {.source = "test"}), "trainer"), there);
+  return run_devices(schema_of<TrainerOptions>().resolve(Config::parse(yaml, {.source = "test"}), "trainer"),
+                     [=](const Accelerator&) { return there; });
 }
 
 TEST(SweepRunDevices, AreCountedAsTheTrainerCountsThem) {
@@ -70,7 +71,7 @@ TEST(SweepRunDevices, MoreThanThereAreAreRefused) {
     devices_of("{accelerator: gpu, devices: 8}", 2);
     FAIL() << "8 of 2 GPUs were found";
   } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("asks for GPU 2; valid: 0 to 1 on this machine"));
+    EXPECT_THAT(error.what(), HasSubstr("asks for cuda:2; valid: cuda:0 to cuda:1 on this machine"));
   }
 }
 

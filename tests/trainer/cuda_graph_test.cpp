@@ -2,6 +2,7 @@
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/metrics/mean.h>
+#include <levin/core/nn/checkpoint.h>
 #include <levin/core/optim/adagrad.h>
 #include <levin/core/optim/sgd.h>
 #include <levin/strategies/single_device.h>
@@ -275,6 +276,11 @@ TEST(CudaGraph, SaysWhyNot) {
                 if (module.first()->weight.sum().item<float>() > 1e9) throw std::runtime_error("too large");
               })),
               HasSubstr("not permitted while recording"));
+  EXPECT_THAT(because(in_step([](CountingModule& module) {
+                const auto twice = [&](const at::Tensor& x) { return module.first()->forward(x); };
+                checkpoint(twice, at::ones({1, module.first()->options.in_features()})).sum();
+              })),
+              HasSubstr("activation checkpointing cannot be recorded"));
   // A failed recording leaves nothing behind that a scaled step would take for its own.
   EXPECT_THAT(because({.options = [](TrainerOptions& options) { options.precision = "16-mixed"; },
                        .module = [](CountingModule& module) { module.keeps_gradients = true; }}),

@@ -1,6 +1,6 @@
+#include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
-#include <levin/core/devices/device_spec.h>
 
 #include <tests/support/tiny.h>
 
@@ -17,7 +17,7 @@ using testing::weights;
 class GpuFit : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device can be used here";
+    if (accelerator_of(at::kCUDA).device_count() == 0) GTEST_SKIP() << "no CUDA device can be used here";
   }
 };
 

@@ -67,10 +67,12 @@ TEST(OlderOptions, TheSamplerAndTheBackendOfMixedPrecision) {
 }
 
 TEST(OlderOptions, ContradictionsNameBothSpellings) {
-  for (const char* yaml : {"{accelerator: ddp, strategy: dp}",
-                           "{replace_sampler_ddp: true, use_distributed_sampler: true}", "{amp_backend: none}"})
+  for (const char* yaml :
+       {"{accelerator: ddp, strategy: dp}", "{replace_sampler_ddp: true, use_distributed_sampler: true}",
+        "{amp_backend: none}", "{tpu_cores: 8}"})
     EXPECT_THROW(Translated{yaml}, ConfigError) << yaml;
   EXPECT_EQ(Translated("{accelerator: ddp, strategy: ddp}").text("strategy"), "ddp");
+  EXPECT_EQ(Translated("{tpu_cores: null}").text("tpu_cores"), "(none)");
 }
 
 TEST(OlderOptions, PrecisionsWereNumbers) {

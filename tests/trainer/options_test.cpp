@@ -277,7 +277,7 @@ TEST(TrainerOptionsTest, ValuesOutOfRangeAreRefused) {
       {"min_steps: -1", "trainer.min_steps must be at least 0; got -1"},
       {"max_time: '00:00:00:00'", "trainer.max_time must be longer than 00:00:00:00"},
       {"max_time: 5 minutes", "trainer.max_time: expected a time as DD:HH:MM:SS; got '5 minutes'"},
-      {"accelerator: tpu", "trainer.accelerator must be one of auto, cpu, cuda, gpu; got tpu"},
+      {"accelerator: cudda", "trainer.accelerator must be auto, cpu, cuda, gpu, or the name of an accelerator"},
       {"num_nodes: 0", "trainer.num_nodes must be at least 1; got 0"},
       {"fast_dev_run: -1", "trainer.fast_dev_run must be at least 0"},
       {"limit_train_batches: -1", "trainer.limit_train_batches must be a number of batches from 0"},

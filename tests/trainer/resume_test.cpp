@@ -201,6 +201,19 @@ TEST(Resume, NamesTheCallbacksWhoseStateIsLeftOut) {
               ::testing::HasSubstr("state of callbacks that are not there now: early_stopping("));
 }
 
+TEST(Resume, AtTheLastBatchOfAnEpochMissesNoStep) {
+  const std::string path = fresh_folder("resume_last_batch") + "/c";
+  auto saver = make<LambdaCallback>(LambdaCallbackOptions{
+      .on_train_batch_end = [&](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t batch) {
+        if (trainer.current_epoch() == 1 && batch == 5) trainer.save_checkpoint(path);
+      }});
+  run({}, saver, "");
+  ASSERT_TRUE(std::filesystem::exists(path));
+  ::testing::internal::CaptureStderr();
+  run({}, nullptr, path);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::Not(::testing::HasSubstr("no optimizer step")));
+}
+
 TEST(Resume, ContinuesAfterMaxStepsWasRaised) {
   const std::string folder = fresh_folder("raise");
   const RunResult whole = run({}, nullptr, "");

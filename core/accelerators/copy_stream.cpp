@@ -1,4 +1,4 @@
-#include <levin/core/devices/copy_stream.h>
+#include <levin/core/accelerators/copy_stream.h>
 
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/ops/empty_like.h>

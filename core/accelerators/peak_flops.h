@@ -21,7 +21,4 @@ const char* to_string(MatrixFormat format);
 /// Nothing when the name (the driver's: "NVIDIA H100 80GB HBM3") or the format is not in the table.
 std::optional<double> peak_tflops(std::string_view device_name, MatrixFormat format);
 
-/// Returns the driver's name of a device; "cpu" for the CPU.
-std::string device_name(const at::Device& device);
-
 }  // namespace levin

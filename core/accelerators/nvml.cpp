@@ -1,6 +1,6 @@
-#include <levin/core/devices/nvml.h>
+#include <levin/core/accelerators/nvml.h>
 
-#include <levin/core/devices/byte_units.h>
+#include <levin/core/accelerators/byte_units.h>
 
 #include <dlfcn.h>
 #include <fmt/format.h>

@@ -1,11 +1,8 @@
-#include <levin/core/devices/peak_flops.h>
-
-#include <levin/build_info.h>
+#include <levin/core/accelerators/peak_flops.h>
 
 #include <ATen/Context.h>
-#if LEVIN_HAS_CUDA
-#include <ATen/cuda/CUDAContext.h>
-#endif
+
+#include <string>
 
 namespace levin {
 namespace {
@@ -89,13 +86,6 @@ std::optional<double> peak_tflops(std::string_view device_name, MatrixFormat for
     return rate > 0 ? std::optional(rate) : std::nullopt;
   }
   return {};
-}
-
-std::string device_name(const at::Device& device) {
-#if LEVIN_HAS_CUDA
-  if (device.is_cuda()) return at::cuda::getDeviceProperties(device.index())->name;
-#endif
-  return at::DeviceTypeName(device.type(), /*lower_case=*/true);
 }
 
 }  // namespace levin

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <cstdint>
 #include <string>
 
@@ -15,11 +13,8 @@ struct MemoryStats {
   int64_t total = 0;      ///< of the device, or of the host
 };
 
-/// Reads the memory of a device, without waiting for it.
-MemoryStats memory_stats(const c10::Device& device);
-
-/// Begins a GPU's peak anew with what is allocated now; a CPU's peak stays.
-void restart_peak(const c10::Device& device);
+/// Reads the memory of this process on the host.
+MemoryStats process_memory_stats();
 
 /// Returns bytes in MiB as text: "12.5".
 std::string mebibytes(int64_t bytes);

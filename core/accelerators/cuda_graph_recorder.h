@@ -1,6 +1,6 @@
 #pragma once
 
-#include <levin/core/devices/graph_recorder.h>
+#include <levin/core/accelerators/graph_recorder.h>
 
 #include <c10/core/Allocator.h>
 #include <c10/core/StreamGuard.h>

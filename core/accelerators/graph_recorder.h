@@ -1,7 +1,5 @@
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <functional>
 #include <memory>
 #include <string>
@@ -30,8 +28,5 @@ struct GraphSupport {
   std::unique_ptr<GraphRecorder> recorder;
   std::string why_not;
 };
-
-/// Makes a recorder for a CUDA device; other devices have none.
-GraphSupport make_graph_recorder(const c10::Device& device);
 
 }  // namespace levin
