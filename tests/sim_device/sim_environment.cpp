@@ -1,3 +1,4 @@
+#include "tests/support/sim_device/sim_accelerator.h"
 #include "tests/support/sim_device/sim_device.h"
 
 #include <gtest/gtest.h>
@@ -7,7 +8,7 @@ namespace {
 
 /// The device is there before the first test, also in the children of death tests, which have no listeners.
 class InstallSim final : public ::testing::Environment {
-  void SetUp() override { sim::install(); }
+  void SetUp() override { sim::install_accelerator(); }
 };
 
 /// Every test begins with an empty report.

@@ -6,11 +6,8 @@
 #include <ATen/Context.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/base/thread_generator.h>
-#include <levin/strategies/single_device.h>
 
-#include <functional>
-#include <memory>
-#include <string>
+#include <cstdint>
 #include <vector>
 
 namespace levin::testing {
@@ -22,22 +19,11 @@ inline void seed_alike(uint64_t seed) {
     at::Generator(at::globalContext().defaultGenerator(sim::device(i))).set_current_seed(seed);
 }
 
-/// Single device whose device is a simulated one.
-class OnSim : public SingleDevice {
- public:
-  explicit OnSim(at::Device device) : device_(device) {}
-  void setup_environment(const StrategySetup& given) override {
-    StrategySetup setup = given;
-    setup.devices = {device_};
-    SingleDevice::setup_environment(setup);
-  }
-
- private:
-  at::Device device_;
-};
-
+/// Puts a run on one device: the CPU, or a simulated one.
 inline void set_device(TrainerOptions& options, const at::Device& device) {
-  if (!device.is_cpu()) options.strategy = Spec<Strategy>(std::shared_ptr<Strategy>(std::make_shared<OnSim>(device)));
+  if (device.is_cpu()) return;
+  options.accelerator = "sim";
+  options.devices = std::vector<int64_t>{device.index()};
 }
 
 }  // namespace levin::testing
