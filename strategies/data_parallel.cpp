@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/nn/move_to_device.h>
 #include <levin/strategies/learning_rate_scale.h>
 #include <levin/strategies/replicas/replica_group.h>
 
@@ -28,7 +29,7 @@ void DataParallel::setup_environment(const StrategySetup& setup) {
 
 void DataParallel::setup_module(Module& module) {
   replicas_.reset();
-  module.to(root_device());
+  move_to_device(module, root_device());
   if (devices_.size() > 1) replicas_ = std::make_unique<ReplicaGroup>(module, devices_);
 }
 

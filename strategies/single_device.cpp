@@ -3,6 +3,7 @@
 #include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/error.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/nn/move_to_device.h>
 
 namespace levin {
 
@@ -15,6 +16,6 @@ GraphSupport SingleDevice::graph_support() {
   return accelerator_of(rank_.device()).make_graph_recorder(rank_.device());
 }
 
-void SingleDevice::setup_module(Module& module) { module.to(rank_.device()); }
+void SingleDevice::setup_module(Module& module) { move_to_device(module, rank_.device()); }
 
 }  // namespace levin

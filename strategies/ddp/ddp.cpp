@@ -2,6 +2,7 @@
 
 #include <levin/core/comm/communication_error.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/nn/move_to_device.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/ddp/communication_hooks.h>
 #include <levin/strategies/ddp/gradient_reducer.h>
@@ -79,7 +80,7 @@ void Ddp::restart_steps(bool alone) {
 }
 
 void Ddp::setup_module(Module& module) {
-  module.to(root_device());
+  move_to_device(module, root_device());
   module_ = &module;
   parameters_ = named_unique_parameters(module);
   has_buffers_ = !module.buffers().empty();

@@ -5,6 +5,7 @@
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/optimizer_handle.h>
+#include <levin/core/nn/move_to_device.h>
 #include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/core/optim/optimizer_config.h>
 #include <levin/core/optim/optimizer_state.h>
@@ -128,7 +129,7 @@ void ParameterServer::setup_environment(const StrategySetup& setup) {
 }
 
 void ParameterServer::setup_module(Module& module) {
-  module.to(root_device());
+  move_to_device(module, root_device());
   module_ = &module;
   has_buffers_ = !module.buffers().empty();
   if (!is_divided()) return;

@@ -7,6 +7,7 @@
 #include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/nn/move_to_device.h>
 #include <levin/core/nn/outermost_sequentials.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/core/optim/optimizer_capabilities.h>
@@ -209,7 +210,7 @@ std::vector<int64_t> Pipeline::balance(Module& module, SequentialImpl& sequentia
     std::string text;
     if (collective().rank() == 0) {
       if (by != BalanceBy::kParameters && sample_ != nullptr && !awaits_weights_) {
-        module.to(root_device());
+        move_to_device(module, root_device());
         measure(module, sequential, units);
       }
       text = numbers_text(automatic_balance(units, chunks, by, sequential_path_));
@@ -228,7 +229,7 @@ std::vector<int64_t> Pipeline::balance(Module& module, SequentialImpl& sequentia
 }
 
 void Pipeline::setup_module(Module& module) {
-  if (ranks().world_size() == 1) return module.to(root_device());
+  if (ranks().world_size() == 1) return move_to_device(module, root_device());
   SequentialImpl& sequential = find_sequential(module);
   require_same_model(module, collective());
   awaits_weights_ = any_rank_lacks_values(module, collective());

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/nn/move_to_device.h>
 #include <levin/strategies/ranks/absent_parameter.h>
 
 #include <ATen/core/grad_mode.h>
@@ -52,16 +53,18 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
                 .is_used_here = users.empty() || users.contains(here)};
     // Left by an earlier call; a checkpoint has its values.
     if (entry.is_used_here && is_absent(tensor)) tensor.set_data(at::zeros_like(tensor.detach()));
-    if (entry.is_used_here && tensor.device() != device) tensor.set_data(tensor.to(device));
+    if (entry.is_used_here && tensor.device() != device) replace_data(tensor, tensor.to(device));
     if (!is_own(entry))
       entry.local_shard =
           at::empty({0}, tensor.options().device(device).requires_grad(false)).requires_grad_(tensor.requires_grad());
     if (!entry.is_used_here)
-      tensor.set_data(absent_tensor(
-          tensor, device,
-          fmt::format("[pipeline] the {} '{}' is on the rank of stage {}; this is stage {}; hint: use it in the "
-                      "elements of the sequential that is cut",
-                      entry.is_parameter ? "parameter" : "buffer", name, entry.owner, here)));
+      replace_data(
+          tensor,
+          absent_tensor(
+              tensor, device,
+              fmt::format("[pipeline] the {} '{}' is on the rank of stage {}; this is stage {}; hint: use it in the "
+                          "elements of the sequential that is cut",
+                          entry.is_parameter ? "parameter" : "buffer", name, entry.owner, here)));
     if (entry.is_parameter && is_own(entry) && divides_state_) {
       if (!tensor.is_contiguous()) tensor.set_data(tensor.contiguous());
       const int64_t size = ReplicaGradients::part_size(tensor, replicas_->world_size());

@@ -4,6 +4,7 @@
 #include <levin/core/base/seed.h>
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/nn/move_to_device.h>
 #include <levin/core/nn/unit.h>
 #include <levin/strategies/replicas/backward_bridge.h>
 #include <levin/strategies/replicas/gathered_output.h>
@@ -131,7 +132,7 @@ void ReplicaGroup::build(size_t index) {
   Module& module = *replica->module;
   module.attach(module_.attached_runtime());
   module.configure_model();
-  module.to(replica->device);
+  move_to_device(module, replica->device);
   require_alike(named_unique_parameters(module_), named_unique_parameters(module));
   require_alike(named_buffers(module_), named_buffers(module));
   collect_submodules(module, replica->submodules);
@@ -158,7 +159,7 @@ void ReplicaGroup::take_over(Replica& replica) {
     if (from.device() == replica.device) {
       if (!same_memory(from, to)) to.set_data(from.detach());
     } else {
-      if (!same_layout(from, to)) to.set_data(at::empty_like(from, from.options().device(replica.device)));
+      if (!same_layout(from, to)) replace_data(to, at::empty_like(from, from.options().device(replica.device)));
       to.detach().copy_(from, /*non_blocking=*/true);
     }
     if (to.requires_grad() != from.requires_grad()) to.requires_grad_(from.requires_grad());
@@ -166,7 +167,7 @@ void ReplicaGroup::take_over(Replica& replica) {
   for (size_t i = 0; i < buffers_.size(); ++i) {
     const at::Tensor& from = buffers_[i];
     at::Tensor& to = replica.buffers[i];
-    if (!same_layout(from, to)) to.set_data(at::empty_like(from, from.options().device(replica.device)));
+    if (!same_layout(from, to)) replace_data(to, at::empty_like(from, from.options().device(replica.device)));
     to.detach().copy_(from.detach(), /*non_blocking=*/true);
   }
 }

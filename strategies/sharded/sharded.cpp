@@ -4,6 +4,7 @@
 #include <levin/core/comm/rank_status.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/nn/move_to_device.h>
 #include <levin/core/nn/unit_patterns.h>
 #include <levin/core/optim/fused_optimizer.h>
 #include <levin/core/optim/gradient_clipping.h>
@@ -139,7 +140,7 @@ std::shared_ptr<void> Sharded::build_scope(std::function<void(torch::nn::Module&
   const auto build = std::make_shared<ShardedBuild>(shard_group_, replica_group_, *sharding,
                                                     [this, prepare = std::move(prepare)](torch::nn::Module& part) {
                                                       prepare(part);
-                                                      part.to(root_device());
+                                                      move_to_device(part, root_device());
                                                     });
   return std::shared_ptr<void>(build.get(), [this, build, sharding](void*) {
     // What an exception interrupted may be half built.
@@ -148,7 +149,7 @@ std::shared_ptr<void> Sharded::build_scope(std::function<void(torch::nn::Module&
 }
 
 void Sharded::setup_module(Module& module) {
-  module.to(root_device());
+  move_to_device(module, root_device());
   has_buffers_ = !module.buffers().empty();
   looks_at_steps_ = false;
   idle_steps_ = 0;

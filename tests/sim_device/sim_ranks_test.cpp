@@ -1,0 +1,111 @@
+#include "tests/sim_device/sim_net.h"
+#include "tests/support/sim_device/sim_nccl.h"
+
+#include <levin/strategies/comm/process_group.h>
+#include <levin/strategies/ddp/ddp.h>
+#include <levin/strategies/pipeline/pipeline.h>
+#include <levin/strategies/sharded/sharded.h>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <memory>
+#include <string>
+
+namespace levin::testing {
+namespace {
+
+/// A strategy whose ranks, threads with a simulated device each, talk over sim_nccl.
+template <class Base>
+class OverSimNccl : public Base {
+ public:
+  using Base::Base;
+
+ protected:
+  c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    const ProcessGroupOptions& options) override {
+    ProcessGroupOptions of_host = options;
+    of_host.backend = "gloo";
+    auto group = make_process_group(store, of_host);
+    group->setBackend(sim::kDeviceType, c10d::ProcessGroup::BackendType::CUSTOM,
+                      c10::make_intrusive<sim::SimNccl>(c10::make_intrusive<c10d::PrefixStore>("sim", store),
+                                                        static_cast<int>(options.rank),
+                                                        static_cast<int>(options.world_size), options.timeout));
+    return group;
+  }
+};
+
+template <class Base>
+std::shared_ptr<Strategy> make_strategy(typename Base::Options options, bool on_sim) {
+  options.start_method = StartMethod::kThread;
+  options.timeout = 20;
+  if (on_sim) return std::make_shared<OverSimNccl<Base>>(options);
+  return std::make_shared<Base>(options);
+}
+
+template <class Base>
+void expect_ranks_as_on_cpu(const typename Base::Options& options, const std::string& precision = "32-true") {
+  const auto run = [&](bool on_sim) {
+    return fit({.configure = [&](TrainerOptions& trainer) {
+      trainer.strategy = Spec<Strategy>(make_strategy<Base>(options, on_sim));
+      trainer.devices = 2;
+      trainer.precision = precision;
+      if (on_sim) trainer.accelerator = "sim";
+    }});
+  };
+  const SimResult expected = run(false);
+  sim::reset_report();
+  expect_equal(run(true), expected);
+}
+
+TEST(SimRanks, DdpTrainsAsOnCpus) { expect_ranks_as_on_cpu<Ddp>({}); }
+
+TEST(SimRanks, DdpInBf16TrainsAsOnCpus) { expect_ranks_as_on_cpu<Ddp>({}, "bf16-mixed"); }
+
+TEST(SimRanks, ShardedStagesTrainAsOnCpus) {
+  for (int64_t stage = 1; stage <= 3; ++stage) {
+    SCOPED_TRACE(stage);
+    expect_ranks_as_on_cpu<Sharded>({.stage = stage});
+  }
+}
+
+TEST(SimRanks, OffloadedShardsTrainAsOnCpus) {
+  for (const char* precision : {"32-true", "16-mixed"}) {
+    SCOPED_TRACE(precision);
+    expect_ranks_as_on_cpu<Sharded>({.stage = 2, .offload = true}, precision);
+  }
+}
+
+TEST(SimRanks, PipelinesTrainAsOnCpus) {
+  for (const char* schedule : {"gpipe", "1f1b"}) {
+    SCOPED_TRACE(schedule);
+    expect_ranks_as_on_cpu<Pipeline>({.balance_by = "parameters", .schedule = schedule, .micro_batches = 4});
+  }
+}
+
+TEST(SimRanks, InterleavedPipelinesTrainAsOnCpus) {
+  expect_ranks_as_on_cpu<Pipeline>(
+      {.balance_by = "parameters", .schedule = "interleaved", .micro_batches = 4, .chunks_per_rank = 2});
+}
+
+TEST(SimRanks, GroupsAreShutDownAtTheEnd) {
+  const int64_t before = sim::SimNccl::communicators_alive();
+  expect_ranks_as_on_cpu<Ddp>({});
+  EXPECT_EQ(sim::SimNccl::communicators_alive(), before);
+}
+
+TEST(SimRanks, DataParallelReplicasTrainAsOnCpus) {
+  const auto run = [](bool on_sim) {
+    return fit({.configure = [on_sim](TrainerOptions& options) {
+      options.strategy = "dp";
+      options.devices = 2;
+      if (on_sim) options.accelerator = "sim";
+    }});
+  };
+  const SimResult expected = run(false);
+  sim::reset_report();
+  expect_equal(run(true), expected);
+}
+
+}  // namespace
+}  // namespace levin::testing

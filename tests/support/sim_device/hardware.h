@@ -1,0 +1,54 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstddef>
+#include <mutex>
+
+namespace levin::testing::sim {
+
+constexpr auto kDeviceType = c10::DeviceType::PrivateUse1;
+
+/// When a copy that the host does not wait for (`non_blocking`, to or from page-locked memory) touches the host's
+/// memory.
+enum class CopyTiming {
+  kLate,   ///< only when the host has waited for it, or when work on the device needs the data
+  kEarly,  ///< before the call returns
+};
+
+struct HardwareOptions {
+  c10::DeviceIndex devices = 2;     ///< 1 to kMaximumDevices
+  size_t memory = size_t{1} << 30;  ///< bytes of each device
+  CopyTiming copies = CopyTiming::kLate;
+};
+
+/// The simulated machine. It does one thing at a time: whatever touches its state holds its mutex.
+class Hardware {
+ public:
+  static Hardware& instance();
+
+  std::recursive_mutex& mutex() { return mutex_; }
+  const HardwareOptions& options() const { return options_; }
+  /// Once, before the device is first used.
+  void configure(const HardwareOptions& options);
+  void set_copies(CopyTiming timing);
+  void set_memory(size_t bytes);
+
+  /// Throws for an index that is no device.
+  void check_index(c10::DeviceIndex device) const;
+  /// Starts the device's driver, as its first allocation, kernel or wait does. Throws in a child that was forked from a
+  /// process in which a driver ran already, as CUDA's does.
+  void start(c10::DeviceIndex device);
+  /// Whether the driver of this device runs: counting devices and asking for the current one do not start it.
+  bool is_started(c10::DeviceIndex device) const;
+
+ private:
+  Hardware();
+
+  std::recursive_mutex mutex_;
+  HardwareOptions options_;
+  bool started_[4] = {};
+  bool forked_after_start_ = false;
+};
+
+}  // namespace levin::testing::sim
