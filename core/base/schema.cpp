@@ -14,23 +14,17 @@ namespace {
 
 std::string place(const Origin& origin) { return origin.source.empty() ? "" : origin.describe() + ": "; }
 
+std::string out_of_range_message(const Origin& origin, std::string_view path, std::string_view constraint,
+                                 std::string_view got) {
+  return fmt::format("{}{} must be {}; got {}", place(origin), path, constraint, got);
+}
+
 /// Whole-text conversion; a leading '+' is allowed. std::errc() when it is a number of that type.
 template <class T>
 std::errc parse_number(std::string_view text, T& value) {
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return text.empty() || end != text.data() + text.size() ? std::errc::invalid_argument : error;
-}
-
-/// Throws ConfigError for a number that `T` cannot hold.
-template <class T>
-[[noreturn]] void throw_beyond_type(const Config& node, std::string_view path) {
-  using Limits = std::numeric_limits<T>;
-  throw_out_of_range(node.origin(), path,
-                     Limits::is_integer
-                         ? fmt::format("from {} to {}", Limits::min(), Limits::max())
-                         : fmt::format("0 or of a size from {} to {}", Limits::denorm_min(), Limits::max()),
-                     node.text());
 }
 
 template <class T>
@@ -43,7 +37,11 @@ T parse_floating_point(const Config& node, const std::string& path) {
     T value = 0;
     const std::errc error = parse_number(text, value);
     if (error == std::errc()) return value;
-    if (error == std::errc::result_out_of_range) throw_beyond_type<T>(node, path);
+    if (error == std::errc::result_out_of_range)
+      throw_out_of_range(node.origin(), path,
+                         fmt::format("0 or of a size from {} to {}", std::numeric_limits<T>::denorm_min(),
+                                     std::numeric_limits<T>::max()),
+                         text);
   }
   throw_wrong_type(node, path, "a number");
 }
@@ -69,7 +67,7 @@ void throw_unknown_key(const Config::Entry& entry, std::string_view path, const 
 
 void throw_out_of_range(const Origin& origin, std::string_view path, std::string_view constraint,
                         std::string_view got) {
-  throw ConfigError(fmt::format("{}{} must be {}; got {}", place(origin), path, constraint, got));
+  throw ConfigError(out_of_range_message(origin, path, constraint, got));
 }
 
 void detail::rename_key(Config& node, const std::string& path, const std::string& former, const std::string& present) {
@@ -161,8 +159,14 @@ T ConfigCodec<T>::parse(const Config& node, const std::string& path) {
   const std::errc error = parse_number(node.text(), value);
   int64_t negative = 0;  // which an unsigned type does not even parse
   if (error == std::errc::result_out_of_range ||
-      (error != std::errc() && parse_number(node.text(), negative) == std::errc()))
-    throw_beyond_type<T>(node, path);
+      (error != std::errc() && parse_number(node.text(), negative) == std::errc())) {
+    const bool is_below = node.text().starts_with('-');
+    const T nearest = is_below ? std::numeric_limits<T>::min() : std::numeric_limits<T>::max();
+    throw BeyondTypeError(
+        out_of_range_message(node.origin(), path, fmt::format("at {} {}", is_below ? "least" : "most", nearest),
+                             node.text()),
+        Config::scalar(std::to_string(nearest), false, node.origin()));
+  }
   if (error != std::errc()) throw_wrong_type(node, path, "an integer");
   return value;
 }

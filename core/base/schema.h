@@ -53,6 +53,17 @@ struct ConfigCodec;
 [[noreturn]] void throw_out_of_range(const Origin& origin, std::string_view path, std::string_view constraint,
                                      std::string_view got);
 
+/// An integer that the type of its field cannot hold.
+class BeyondTypeError : public ConfigError {
+ public:
+  BeyondTypeError(const std::string& message, Config nearest) : ConfigError(message), nearest_(std::move(nearest)) {}
+  /// The number nearest to it that the type holds.
+  const Config& nearest() const { return nearest_; }
+
+ private:
+  Config nearest_;
+};
+
 template <>
 struct ConfigCodec<bool> {
   static std::string type_name() { return "boolean"; }
@@ -258,8 +269,8 @@ class Schema {
     FieldDoc doc = {};
     std::function<void(T&, const Config&, const std::string& path)> parse = {};
     std::function<Config(const T&)> dump = {};
-    /// Throws when the field's value is out of range.
-    std::vector<std::function<void(const T&, const Origin&, const std::string& path)>> checks = {};
+    /// Throws when the field's value is out of range. `given`: what it was read from; null where code has set it.
+    std::vector<std::function<void(const T&, const Config& given, const std::string& path)>> checks = {};
     size_t offset = 0;             ///< of the member in `T`
     std::string former_name = {};  ///< empty: never renamed
   };
@@ -302,10 +313,11 @@ class Schema {
     Field& require(const std::string& constraint, std::function<bool(const Value&)> holds) {
       entry_.doc.constraint += (entry_.doc.constraint.empty() ? "" : ", ") + constraint;
       entry_.checks.push_back([member = member_, constraint, holds = std::move(holds)](
-                                  const T& options, const Origin& origin, const std::string& path) {
+                                  const T& options, const Config& given, const std::string& path) {
         const Value* value = detail::Unwrapped<M>::get(options.*member);
         if (value != nullptr && !holds(*value))
-          throw_out_of_range(origin, path, constraint, ConfigCodec<Value>::dump(*value).to_flow());
+          throw_out_of_range(given.origin(), path, constraint,
+                             given.is_null() ? ConfigCodec<Value>::dump(*value).to_flow() : given.to_flow());
       });
       return *this;
     }
@@ -359,7 +371,7 @@ class Schema {
       options.*member = ConfigCodec<M>::parse(detail::names_to_numbers(node, path, names), path);
     };
     entry.dump = dump;
-    entry.checks.push_back([dump, names](const T& options, const Origin& /*origin*/, const std::string& path) {
+    entry.checks.push_back([dump, names](const T& options, const Config& /*given*/, const std::string& path) {
       detail::names_to_numbers(dump(options), path, names);
     });
   }
@@ -374,8 +386,7 @@ class Schema {
       const Entry* entry = find(item.key);
       if (entry == nullptr) throw_unknown_key(item, path, names());
       const std::string field_path = path.empty() ? item.key : path + "." + item.key;
-      entry->parse(options, item.value, field_path);
-      for (const auto& check : entry->checks) check(options, item.value.origin(), field_path);
+      set(*entry, options, item.value, field_path);
     }
   }
 
@@ -383,7 +394,7 @@ class Schema {
   void validate(const T& options, const std::string& path) const {
     for (const auto& entry : entries_)
       for (const auto& check : entry.checks)
-        check(options, Origin{}, path.empty() ? entry.doc.name : path + "." + entry.doc.name);
+        check(options, Config{}, path.empty() ? entry.doc.name : path + "." + entry.doc.name);
   }
 
   Config dump(const T& options) const {
@@ -418,6 +429,24 @@ class Schema {
     for (const auto& entry : entries_)
       if (!entry.former_name.empty()) detail::rename_key(present, path, entry.former_name, entry.doc.name);
     return present;
+  }
+
+  /// Sets a field to what is given, and checks it.
+  static void set(const Entry& entry, T& options, const Config& given, const std::string& path) {
+    const auto check_all = [&] {
+      for (const auto& check : entry.checks) check(options, given, path);
+    };
+    try {
+      entry.parse(options, given, path);
+    } catch (const BeyondTypeError& error) {
+      // A limit of the field's own says more than its type's. Those of a list are about the whole of it.
+      if (given.is_scalar()) {
+        entry.parse(options, error.nearest(), path);
+        check_all();
+      }
+      throw;
+    }
+    check_all();
   }
 
   static const T& defaults() {

@@ -32,6 +32,10 @@ Config parse_value(const std::string& text, const Origin& origin) {
   }
 }
 
+ConfigError as_config_error(const po::error& error) {
+  return ConfigError(fmt::format("command line: {}; hint: --help", error.what()));
+}
+
 std::vector<po::option> parse_tokens(int argc, const char* const* argv) {
   // Without short options "-1" is a value, and without guessing "--ckp" is no "--ckpt".
   constexpr int kStyle = po::command_line_style::allow_long | po::command_line_style::long_allow_adjacent |
@@ -39,8 +43,14 @@ std::vector<po::option> parse_tokens(int argc, const char* const* argv) {
   const auto options = own_options();
   try {
     return po::command_line_parser(argc, argv).options(options).style(kStyle).allow_unregistered().run().options;
+  } catch (const po::invalid_command_line_syntax& error) {
+    if (error.kind() != po::invalid_syntax::empty_adjacent_parameter) throw as_config_error(error);
+    throw ConfigError(
+        fmt::format("command line: there is no value after '{}='; hint: null is no value, '\"\"' (with both "
+                    "kinds of quotation marks) an empty text",
+                    error.get_option_name()));
   } catch (const po::error& error) {
-    throw ConfigError(fmt::format("command line: {}; hint: --help", error.what()));
+    throw as_config_error(error);
   }
 }
 

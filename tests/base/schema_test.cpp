@@ -102,8 +102,10 @@ TEST(SchemaTest, WrongTypesAreRefusedWithPathAndValue) {
   EXPECT_EQ(option_error("count: 3.5"), "[config] test.yaml:1:8: section.count: expected an integer; got '3.5'");
   EXPECT_EQ(option_error("count: '3'"), "[config] test.yaml:1:8: section.count: expected an integer; got '3'");
   EXPECT_EQ(option_error("count: 99999999999999999999"),
-            "[config] test.yaml:1:8: section.count must be from -9223372036854775808 to 9223372036854775807; got "
-            "99999999999999999999");
+            "[config] test.yaml:1:8: section.count must be at most 9223372036854775807; got 99999999999999999999");
+  EXPECT_EQ(option_error("count: -99999999999999999999"),
+            "[config] test.yaml:1:8: section.count must be at least 0; got -99999999999999999999")
+      << "the field's limit, where it has one on that side";
   EXPECT_EQ(option_error("scale: fast"), "[config] test.yaml:1:8: section.scale: expected a number; got 'fast'");
   EXPECT_EQ(option_error("flag: 1"), "[config] test.yaml:1:7: section.flag: expected true or false; got '1'");
   EXPECT_EQ(option_error("mode: [min]"), "[config] test.yaml:1:7: section.mode: expected a string; got a list");
@@ -254,21 +256,22 @@ TEST(SchemaTest, ReadsTheOtherScalarsOfCpp) {
   EXPECT_EQ(options.by_name.at("a"), Activation::kGelu);
 }
 
-TEST(SchemaTest, ValuesThatTheTypeCannotHoldAreRefusedWithItsRange) {
+TEST(SchemaTest, ValuesThatTheTypeCannotHoldAreRefusedWithTheLimitOfTheFieldOrOfTheType) {
   const std::string at = "[config] test.yaml:1:";
-  EXPECT_EQ(scalar_error("small: 2147483648"),
-            at + "8: model.small must be from -2147483648 to 2147483647; got 2147483648");
-  EXPECT_EQ(scalar_error("byte: 256"), at + "7: model.byte must be from 0 to 255; got 256");
-  EXPECT_EQ(scalar_error("byte: -1"), at + "7: model.byte must be from 0 to 255; got -1");
+  EXPECT_EQ(scalar_error("small: 2147483648"), at + "8: model.small must be at most 2147483647; got 2147483648");
+  EXPECT_EQ(scalar_error("small: -2147483649"), at + "8: model.small must be at least -1; got -2147483649");
+  EXPECT_EQ(scalar_error("limit: -2147483649"), at + "8: model.limit must be at least 1; got -2147483649");
+  EXPECT_EQ(scalar_error("byte: 256"), at + "7: model.byte must be at most 200; got 256");
+  EXPECT_EQ(scalar_error("byte: -1"), at + "7: model.byte must be at least 0; got -1");
   EXPECT_EQ(scalar_error("byte: 201"), at + "7: model.byte must be at most 200; got 201");
-  EXPECT_EQ(scalar_error("size: -1"), at + "7: model.size must be from 0 to 18446744073709551615; got -1");
+  EXPECT_EQ(scalar_error("size: -1"), at + "7: model.size must be at least 0; got -1");
   EXPECT_EQ(scalar_error("rate: 1e39"),
             at + "7: model.rate must be 0 or of a size from 1e-45 to 3.4028235e+38; got 1e39");
   EXPECT_EQ(scalar_error("rate: 1e-50"),
             at + "7: model.rate must be 0 or of a size from 1e-45 to 3.4028235e+38; got 1e-50");
   EXPECT_EQ(scalar_error("rate: 0"), at + "7: model.rate must be above 0; got 0");
   EXPECT_EQ(scalar_error("widths: [1, 3000000000]"),
-            at + "13: model.widths[1] must be from -2147483648 to 2147483647; got 3000000000");
+            at + "13: model.widths[1] must be at most 2147483647; got 3000000000");
   EXPECT_EQ(scalar_error("kernel: [1]"), at + "9: model.kernel: expected list of 2 integers; got a list");
   EXPECT_EQ(scalar_error("kernel: 1"), at + "9: model.kernel: expected list of 2 integers; got '1'");
   EXPECT_EQ(scalar_error("small: 1.5"), at + "8: model.small: expected an integer; got '1.5'");

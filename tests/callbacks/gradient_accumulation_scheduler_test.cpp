@@ -99,8 +99,8 @@ TEST(GradientAccumulationSchedulerTest, SaysWhatIsWrong) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   };
   expect(fit("{}"), "scheduling is required");
-  expect(fit("{scheduling: {0: 0}}"), "scheduling must be at least 1; got 0");
-  expect(fit("{scheduling: {2: 4, 3: 0}}"), "scheduling must be at least 1; got {0: 1, 2: 4, 3: 0}");
+  expect(fit("{scheduling: {0: 0}}"), "scheduling must be at least 1; got {0: 0}");
+  expect(fit("{scheduling: {2: 4, 3: 0}}"), "scheduling must be at least 1; got {2: 4, 3: 0}");
   expect(fit("{scheduling: {-1: 4}}"), "must be given for epochs of at least 0");
   expect(fit("{scheduling: {first: 4}}"), "'first'");
   expect(fit("{scheduling: {0: 4}}", 2), "leave one of them out");

@@ -109,6 +109,11 @@ TEST(CliArgumentsTest, MistakesAreRefused) {
   EXPECT_NE(error_of({"fit", "max_epochs=3"}).find("unexpected argument 'max_epochs=3'"), std::string::npos);
   EXPECT_NE(error_of({"fit", "-x"}).find("unexpected argument '-x'"), std::string::npos);
   EXPECT_NE(error_of({"fit", "--config"}).find("'--config' is missing"), std::string::npos);
+  for (const std::string option : {"--trainer.max_epochs", "--seed", "--config"})
+    EXPECT_EQ(error_of({"fit", (option + "=").c_str(), "--trainer.devices=1"}),
+              "[config] command line: there is no value after '" + option +
+                  "='; hint: null is no value, '\"\"' (with both kinds of quotation marks) an empty text");
+  EXPECT_EQ(settings_of({"fit", "--name=\"\"", "--limit=null"}), "name=\"\" limit=null");
 }
 
 }  // namespace
