@@ -19,7 +19,8 @@ namespace {
 template <class Base>
 class OverSimNccl : public Base {
  public:
-  using Base::Base;
+  using Options = typename Base::Options;
+  explicit OverSimNccl(const Options& options) : Base(options) {}
 
  protected:
   c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d::Store>& store,
@@ -39,8 +40,8 @@ template <class Base>
 std::shared_ptr<Strategy> make_strategy(typename Base::Options options, bool on_sim) {
   options.start_method = StartMethod::kThread;
   options.timeout = 20;
-  if (on_sim) return std::make_shared<OverSimNccl<Base>>(options);
-  return std::make_shared<Base>(options);
+  if (on_sim) return make<OverSimNccl<Base>>(options);
+  return make<Base>(options);
 }
 
 template <class Base>

@@ -1,6 +1,6 @@
 #include "tests/sim_device/sim_net.h"
 
-#include <levin/callbacks/model_checkpoint.h>
+#include <c10/core/CachingDeviceAllocator.h>
 
 #include <functional>
 #include <string>
@@ -90,6 +90,8 @@ class WaitNet : public SimNet {
     return SimNet::training_step(batch, batch_idx);
   }
   StepOutput validation_step(const Batch& batch, int64_t batch_idx) override {
+    if (std::getenv("SIM_TRACE")) sim::Ledger::instance().observe_waits([](sim::Wait w) { std::cerr << sim::name_of(w) << "\n" << c10::get_backtrace() << std::endl; });
+    if (std::getenv("SIM_TRACE") && batch_idx == 9) sim::Ledger::instance().observe_waits({});
     validation_.push_back(sim::report().total_waits());
     return SimNet::validation_step(batch, batch_idx);
   }
@@ -123,6 +125,7 @@ TEST(SimSingleDevice, ADeviceThatIsNotThereIsRefused) {
 }
 
 TEST(SimSingleDevice, AFullDeviceIsAnErrorThatCanBeCaught) {
+  c10::getDeviceAllocator(at::kPrivateUse1)->emptyCache();
   sim::Hardware::instance().set_memory(64 << 10);
   EXPECT_THROW(fit_on(sim::device(0), {.net = {.dropout = 0.1}}), std::exception);
   sim::Hardware::instance().set_memory(size_t{1} << 30);
@@ -138,7 +141,7 @@ TEST(SimSingleDevice, AResumedRunOnAnotherIndexGoesOnToTheBit) {
     set_device(options, sim::device(index));
     Trainer trainer(options);
     const DataLoader loader(tiny_dataset(), {.batch_size = 8});
-    trainer.fit(module, loader, {}, {.ckpt_path = checkpoint});
+    trainer.fit(module, loader, DataLoaders{}, checkpoint);
     trainer.save_checkpoint(root + "/after_" + std::to_string(epochs));
     std::vector<at::Tensor> on_cpu;
     for (const at::Tensor& weight : weights(*module)) on_cpu.push_back(weight.cpu());
