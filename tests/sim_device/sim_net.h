@@ -36,8 +36,9 @@ class SimNet : public Module {
  public:
   using Options = TinyOptions;
   explicit SimNet(const Options& options) : options_(options) {
-    chain_ = register_module("chain", Sequential(torch::nn::Linear(4, 8), Block(options.dropout), Block(options.dropout),
-                                                 Block(options.dropout), Block(options.dropout), torch::nn::Linear(8, 1)));
+    chain_ =
+        register_module("chain", Sequential(torch::nn::Linear(4, 8), Block(options.dropout), Block(options.dropout),
+                                            Block(options.dropout), Block(options.dropout), torch::nn::Linear(8, 1)));
   }
   at::Tensor forward(const at::Tensor& x) { return chain_(x); }
   void on_train_start() override {

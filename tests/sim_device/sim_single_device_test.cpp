@@ -71,9 +71,9 @@ TEST(SimSingleDevice, RecordedStepsTrainAsOrdinaryOnes) {
     SCOPED_TRACE(dropout);
     const SimResult expected = fit_on(at::kCPU, {.net = {.dropout = dropout}});
     sim::reset_report();
-    const SimResult result = fit_on(sim::device(1), {.net = {.dropout = dropout}, .configure = [](TrainerOptions& options) {
-                                                       options.cuda_graph = true;
-                                                     }});
+    const SimResult result =
+        fit_on(sim::device(1),
+               {.net = {.dropout = dropout}, .configure = [](TrainerOptions& options) { options.cuda_graph = true; }});
     // The learning rate is a tensor in float32 there.
     for (size_t i = 0; i < expected.weights.size(); ++i)
       EXPECT_TRUE(result.weights[i].allclose(expected.weights[i], 1e-4, 1e-5));
@@ -90,8 +90,6 @@ class WaitNet : public SimNet {
     return SimNet::training_step(batch, batch_idx);
   }
   StepOutput validation_step(const Batch& batch, int64_t batch_idx) override {
-    if (std::getenv("SIM_TRACE")) sim::Ledger::instance().observe_waits([](sim::Wait w) { std::cerr << sim::name_of(w) << "\n" << c10::get_backtrace() << std::endl; });
-    if (std::getenv("SIM_TRACE") && batch_idx == 9) sim::Ledger::instance().observe_waits({});
     validation_.push_back(sim::report().total_waits());
     return SimNet::validation_step(batch, batch_idx);
   }
@@ -112,9 +110,9 @@ TEST(SimSingleDevice, AStepAndAValidationBatchWaitForTheDeviceNotOnce) {
     trainer.fit(module, loader, loader);
     ASSERT_EQ(module->training_.size(), 10);
     ASSERT_EQ(module->validation_.size(), 10);
-    // The first step makes the optimizer's state.
+    // The first step makes the optimizer's state, the first value that is logged its place on the device.
     EXPECT_EQ(module->training_.back() - module->training_[2], 0) << sim::report().to_string();
-    EXPECT_EQ(module->validation_.back() - module->validation_.front(), 0) << sim::report().to_string();
+    EXPECT_EQ(module->validation_.back() - module->validation_[1], 0) << sim::report().to_string();
   }
 }
 

@@ -140,6 +140,8 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   const bool from_cpu = from.device().is_cpu();
   const at::Tensor& on_device = to_cpu ? from : to;
   std::function<void()> copy = [from, to, non_blocking, to_cpu, from_cpu] {
+    // As CUDA's: it is no matter which device is the thread's current one.
+    const c10::DeviceGuard device((to_cpu ? from : to).device());
     // Tensors of inference mode are copied to as others are.
     const c10::InferenceMode guard;
     if (to_cpu)

@@ -69,8 +69,8 @@ void Streams::make_copies_of(std::span<const char> bytes, const VectorClock& bef
   for (size_t i = 0; i < kMaximumStreams; ++i) {
     std::vector<std::function<void()>> due;
     std::erase_if(states_[i].late, [&](LateCopy& late) {
-      const bool overlaps = late.bytes.data() < bytes.data() + bytes.size() &&
-                            bytes.data() < late.bytes.data() + late.bytes.size();
+      const bool overlaps =
+          late.bytes.data() < bytes.data() + bytes.size() && bytes.data() < late.bytes.data() + late.bytes.size();
       if (late.work > before[i] || !overlaps) return false;
       due.push_back(std::move(late.copy));
       return true;
