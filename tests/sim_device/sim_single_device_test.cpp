@@ -34,9 +34,8 @@ TEST(SimSingleDevice, DropsOutAsTheCpu) { expect_fit_as_on_cpu({.net = {.dropout
 TEST(SimSingleDevice, PrefetchesPageLockedBatches) { expect_fit_as_on_cpu({.pins = true}); }
 
 TEST(SimSingleDevice, PrefetchesWithEarlyCopies) {
-  sim::Hardware::instance().set_copies(sim::CopyTiming::kEarly);
+  const sim::EarlyCopies early;
   expect_fit_as_on_cpu({.pins = true});
-  sim::Hardware::instance().set_copies(sim::CopyTiming::kLate);
 }
 
 TEST(SimSingleDevice, EveryPrecisionIsThatOfTheCpu) {
@@ -149,6 +148,13 @@ TEST(SimSingleDevice, AResumedRunOnAnotherIndexGoesOnToTheBit) {
   train(0, 1, "");
   at::Generator(at::globalContext().defaultGenerator(sim::device(1))).set_current_seed(99);
   EXPECT_TRUE(identical(train(1, 2, root + "/after_1"), expected));
+}
+
+// A suite of its own, so that ctest gives it a process of its own.
+TEST(SimBackwardBeforeFit, TheProgramsOwnBackwardDoesNotHinderTheTrainer) {
+  const at::Tensor x = at::ones({2}, sim::device(0));
+  x.set_requires_grad(true).mul(2).sum().backward();
+  fit_on(sim::device(0), {});
 }
 
 }  // namespace

@@ -197,12 +197,11 @@ TEST_F(SimCopies, ToTheHostAndBackAreInTheStreamsOrder) {
 }
 
 TEST_F(SimCopies, CanBeAsEarlyAsTheyMay) {
-  sim::Hardware::instance().set_copies(sim::CopyTiming::kEarly);
+  const sim::EarlyCopies early;
   at::Tensor host = at::full({4}, 1.0F).pin_memory();
   const at::Tensor copy = host.to(device(0), /*non_blocking=*/true);
   host.fill_(2);
   EXPECT_EQ(copy.to(at::kCPU, /*non_blocking=*/true)[0].item<float>(), 1);
-  sim::Hardware::instance().set_copies(sim::CopyTiming::kLate);
 }
 
 TEST_F(SimWaits, AreCountedByKind) {
