@@ -38,6 +38,13 @@ void install_autograd_engine() {
   }();
 }
 
+// LibTorch starts the threads of devices once in a process, for the engine that runs the first backward; a program may
+// run one before it trains.
+[[maybe_unused]] static const bool installed_at_start = [] {
+  install_autograd_engine();
+  return true;
+}();
+
 SavedTensorScope::SavedTensorScope() : outer_(current_scope) {
   install_autograd_engine();
   current_scope = this;

@@ -1,6 +1,7 @@
 #include <levin/strategies/comm/c10d_collective.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
 #include <levin/core/comm/communication_error.h>
 #include <levin/strategies/comm/abortable_backend.h>
 #include <levin/strategies/comm/c10d_error.h>
@@ -197,7 +198,14 @@ C10dCollective::C10dCollective(c10::intrusive_ptr<c10d::ProcessGroup> group, c10
   context_->rank_status = rank_status;
 }
 
-C10dCollective::~C10dCollective() = default;
+C10dCollective::~C10dCollective() {
+  // NCCL frees its communicators for nothing else.
+  try {
+    group_->shutdown();
+  } catch (const std::exception& error) {
+    log::warning(fmt::format("[comm] a group was not shut down: {}", c10d_message(error)));
+  }
+}
 
 c10d::Backend& C10dCollective::backend_for(const at::Tensor& tensor) const {
   return *group_->getBackend(tensor.device().type());

@@ -36,8 +36,9 @@ class SimNet : public Module {
  public:
   using Options = TinyOptions;
   explicit SimNet(const Options& options) : options_(options) {
-    chain_ = register_module("chain", Sequential(torch::nn::Linear(4, 8), Block(options.dropout), Block(options.dropout),
-                                                 Block(options.dropout), Block(options.dropout), torch::nn::Linear(8, 1)));
+    chain_ =
+        register_module("chain", Sequential(torch::nn::Linear(4, 8), Block(options.dropout), Block(options.dropout),
+                                            Block(options.dropout), Block(options.dropout), torch::nn::Linear(8, 1)));
   }
   at::Tensor forward(const at::Tensor& x) { return chain_(x); }
   void on_train_start() override {
@@ -73,6 +74,7 @@ struct SimResult {
   std::vector<at::Tensor> weights;
   double val_loss = 0;
   std::vector<at::Tensor> predictions;
+  sim::Report report;  ///< of the trainer's work alone
 };
 
 /// Two epochs and a prediction, with the options that `configure` sets.
@@ -83,12 +85,13 @@ inline SimResult fit(const SimRun& run) {
   options.log_every_n_steps = 3;
   run.configure(options);
   Trainer trainer(options);
-  const DataLoader loader(tiny_dataset(), {.global_batch_size = 8, .pin_memory = run.pins});
+  const DataLoader loader(tiny_dataset(), {.pin_memory = run.pins, .global_batch_size = 8});
   trainer.fit(module, loader, loader);
   SimResult result;
-  for (const at::Tensor& weight : weights(*module)) result.weights.push_back(weight.cpu());
   result.val_loss = trainer.callback_metrics().at("val_loss");
   const auto predictions = trainer.predict(module, loader);
+  result.report = sim::report();
+  for (const at::Tensor& weight : weights(*module)) result.weights.push_back(weight.cpu());
   for (const Batch& batch : predictions.at(0)) result.predictions.push_back(batch["y"].cpu());
   return result;
 }
@@ -98,7 +101,7 @@ inline void expect_equal(const SimResult& result, const SimResult& expected) {
   EXPECT_TRUE(identical(result.weights, expected.weights));
   EXPECT_TRUE(identical(result.predictions, expected.predictions));
   EXPECT_EQ(result.val_loss, expected.val_loss);
-  const sim::Report report = sim::report();
+  const sim::Report& report = result.report;
   EXPECT_TRUE(report.faults.empty()) << report.to_string();
   EXPECT_EQ(report.kernels_off_current_device, 0) << report.to_string();
   EXPECT_GT(report.kernels, 0);

@@ -187,13 +187,21 @@ TEST_F(SimCopies, KeepTheHostsMemoryUntilTheyAreMade) {
   EXPECT_EQ(copy.cpu()[999].item<float>(), 3);
 }
 
+TEST_F(SimCopies, ToTheHostAndBackAreInTheStreamsOrder) {
+  at::Tensor host = at::zeros({4}).pin_memory();
+  host.copy_(at::full({4}, 7.0F, device(0)), /*non_blocking=*/true);
+  const at::Tensor back = host.to(device(0), /*non_blocking=*/true);
+  host.copy_(at::full({4}, 8.0F, device(0)), /*non_blocking=*/true);
+  EXPECT_EQ(back.add(0).sum().cpu().item<float>(), 28);
+  EXPECT_EQ(host[0].item<float>(), 8);
+}
+
 TEST_F(SimCopies, CanBeAsEarlyAsTheyMay) {
-  sim::Hardware::instance().set_copies(sim::CopyTiming::kEarly);
+  const sim::EarlyCopies early;
   at::Tensor host = at::full({4}, 1.0F).pin_memory();
   const at::Tensor copy = host.to(device(0), /*non_blocking=*/true);
   host.fill_(2);
   EXPECT_EQ(copy.to(at::kCPU, /*non_blocking=*/true)[0].item<float>(), 1);
-  sim::Hardware::instance().set_copies(sim::CopyTiming::kLate);
 }
 
 TEST_F(SimWaits, AreCountedByKind) {

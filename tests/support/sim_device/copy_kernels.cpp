@@ -8,18 +8,24 @@
 #include "tests/support/sim_device/streams.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/library.h>
 
 #include <cstring>
 #include <functional>
 #include <mutex>
+#include <span>
 #include <utility>
 
 namespace levin::testing::sim {
 namespace {
 
 constexpr int kPendingByte = 0xCD;  // of host memory that a copy will fill
+
+std::span<const char> bytes_of(const at::Tensor& host) {
+  return {static_cast<const char*>(host.const_data_ptr()), host.nbytes()};
+}
 
 Streams& streams() { return Streams::instance(); }
 
@@ -58,9 +64,11 @@ void between_devices(const at::Tensor& from, const at::Tensor& to) {
     streams().order_after(b, VectorClock(streams().clock(a)));
   };
   join();
+  c10::DeviceGuard guard(from.device());
   KernelLaunch reading("copy between devices");
   const at::Tensor source = reading.read(from);
   reading.start();
+  guard.set_index(to.device().index());
   KernelLaunch writing("copy between devices");
   at::Tensor target = writing.write(to);
   writing.start();
@@ -89,9 +97,10 @@ void to_host(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
     }
     return;
   }
-  std::memset(to.mutable_data_ptr(), kPendingByte, to.nbytes());
   const std::lock_guard lock(Hardware::instance().mutex());
-  streams().run_late(stream, work,
+  streams().make_copies_of(bytes_of(to), VectorClock(streams().clock(stream)));
+  std::memset(to.mutable_data_ptr(), kPendingByte, to.nbytes());
+  streams().run_late(stream, work, bytes_of(to),
                      [taken, to] { std::memcpy(to.mutable_data_ptr(), taken.const_data_ptr(), taken.nbytes()); });
 }
 
@@ -105,16 +114,20 @@ void from_host(const at::Tensor& from, const at::Tensor& to, bool non_blocking) 
       late && Hardware::instance().options().copies == CopyTiming::kLate && Recording::of_stream(stream) == nullptr;
   if (puts_off) launch.keep_late_fills();
   at::Tensor target = launch.write(to);
+  const VectorClock before = streams().clock(stream);
   launch.start();
   if (!puts_off) {
+    streams().make_copies_of(bytes_of(from), before);
     target.copy_(from);
     if (!non_blocking) streams().host_learns(VectorClock(streams().clock(stream)));
     return;
   }
   Block* block = DeviceMemory::instance().find(to.storage().data());
-  block->add_late_fill(
-      [bytes = target.mutable_data_ptr(), from] { std::memcpy(bytes, from.const_data_ptr(), from.nbytes()); });
-  streams().run_late(stream, launch.work(), [base = block->base(), serial = block->serial()] {
+  block->add_late_fill([bytes = target.mutable_data_ptr(), from, before] {
+    streams().make_copies_of(bytes_of(from), before);
+    std::memcpy(bytes, from.const_data_ptr(), from.nbytes());
+  });
+  streams().run_late(stream, launch.work(), bytes_of(from), [base = block->base(), serial = block->serial()] {
     Block* filled = DeviceMemory::instance().find(base);
     if (filled != nullptr && filled->serial() == serial) filled->run_late_fills();
   });
@@ -127,6 +140,8 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   const bool from_cpu = from.device().is_cpu();
   const at::Tensor& on_device = to_cpu ? from : to;
   std::function<void()> copy = [from, to, non_blocking, to_cpu, from_cpu] {
+    // As CUDA's: it is no matter which device is the thread's current one.
+    const c10::DeviceGuard device((to_cpu ? from : to).device());
     // Tensors of inference mode are copied to as others are.
     const c10::InferenceMode guard;
     if (to_cpu)

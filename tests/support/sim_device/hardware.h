@@ -51,4 +51,13 @@ class Hardware {
   bool forked_after_start_ = false;
 };
 
+/// Copies as early as they may, while it lives.
+class EarlyCopies {
+ public:
+  EarlyCopies() { Hardware::instance().set_copies(CopyTiming::kEarly); }
+  ~EarlyCopies() { Hardware::instance().set_copies(CopyTiming::kLate); }
+  EarlyCopies(const EarlyCopies&) = delete;
+  EarlyCopies& operator=(const EarlyCopies&) = delete;
+};
+
 }  // namespace levin::testing::sim

@@ -27,8 +27,8 @@ struct Report {
   int64_t kernels = 0;
   int64_t copies = 0;
   int64_t allocations = 0;
-  /// Kernels of a device that was not the calling thread's current one. LibTorch runs them where they belong; they tell
-  /// of a thread whose current device nobody has set.
+  /// Kernels, other than copies, of a device that was not the calling thread's current one. LibTorch runs them where
+  /// they belong; they tell of a thread whose current device nobody has set.
   int64_t kernels_off_current_device = 0;
   std::map<Wait, int64_t> waits;          ///< of the host, by kind
   std::map<std::string, int64_t> faults;  ///< what a real device would do wrong, by description

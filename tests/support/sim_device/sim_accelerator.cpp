@@ -1,7 +1,7 @@
 #include "tests/support/sim_device/sim_accelerator.h"
 
-#include "tests/support/sim_device/sim_graph_recorder.h"
 #include "tests/support/sim_device/sim_device.h"
+#include "tests/support/sim_device/sim_graph_recorder.h"
 
 #include <levin/core/accelerators/accelerator_registry.h>
 

@@ -37,10 +37,18 @@ std::string agree_on_name(c10d::Store& store, int rank, std::chrono::millisecond
   return text;
 }
 
+/// A mean multiplies by 1 / ranks before it adds, as NCCL does for floating point; for integers it divides the sum.
 at::Tensor reduced(const std::vector<Tensors>& inputs, const c10d::ReduceOp& operation) {
-  at::Tensor result = inputs.front().front().clone();
+  const auto ranks = static_cast<int64_t>(inputs.size());
+  const bool is_integer = at::isIntegralType(inputs.front().front().scalar_type(), /*includeBool=*/false);
+  const bool scales_first = operation == c10d::ReduceOp::AVG && !is_integer;
+  const auto given_by = [&](size_t rank) {
+    const at::Tensor& given = inputs[rank].front();
+    return scales_first ? given * (1.0 / static_cast<double>(ranks)) : given;
+  };
+  at::Tensor result = given_by(0).clone();
   for (size_t rank = 1; rank < inputs.size(); ++rank) {
-    const at::Tensor& next = inputs[rank].front();
+    const at::Tensor next = given_by(rank);
     switch (static_cast<c10d::ReduceOp::RedOpType>(operation)) {
       case c10d::ReduceOp::SUM:
       case c10d::ReduceOp::AVG:
@@ -59,10 +67,7 @@ at::Tensor reduced(const std::vector<Tensors>& inputs, const c10d::ReduceOp& ope
         TORCH_CHECK(false, "sim_nccl: this reduction is not there");
     }
   }
-  if (operation == c10d::ReduceOp::AVG) {
-    const auto size = static_cast<int64_t>(inputs.size());
-    at::isIntegralType(result.scalar_type(), /*includeBool=*/false) ? result.div_(size, "trunc") : result.div_(size);
-  }
+  if (operation == c10d::ReduceOp::AVG && is_integer) result.div_(ranks, "floor");
   return result;
 }
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 namespace levin::testing::sim {
 namespace {
@@ -60,8 +61,22 @@ uint64_t Streams::begin_work(size_t stream) {
 
 void Streams::order_after(size_t stream, const VectorClock& clock) { states_[stream].clock.merge(clock); }
 
-void Streams::run_late(size_t stream, uint64_t work, std::function<void()> copy) {
-  states_[stream].late.push_back({work, std::move(copy)});
+void Streams::run_late(size_t stream, uint64_t work, std::span<const char> bytes, std::function<void()> copy) {
+  states_[stream].late.push_back({work, bytes, std::move(copy)});
+}
+
+void Streams::make_copies_of(std::span<const char> bytes, const VectorClock& before) {
+  for (size_t i = 0; i < kMaximumStreams; ++i) {
+    std::vector<std::function<void()>> due;
+    std::erase_if(states_[i].late, [&](LateCopy& late) {
+      const bool overlaps =
+          late.bytes.data() < bytes.data() + bytes.size() && bytes.data() < late.bytes.data() + late.bytes.size();
+      if (late.work > before[i] || !overlaps) return false;
+      due.push_back(std::move(late.copy));
+      return true;
+    });
+    for (const auto& copy : due) copy();
+  }
 }
 
 void Streams::host_learns(const VectorClock& clock) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <span>
 #include <string>
 
 namespace levin::testing::sim {
@@ -38,8 +39,10 @@ class Streams {
   uint64_t begin_work(size_t stream);
   /// Makes later work of the stream come after what the clock knows.
   void order_after(size_t stream, const VectorClock& clock);
-  /// Keeps a copy for the moment when the host learns that this piece of work is done.
-  void run_late(size_t stream, uint64_t work, std::function<void()> copy);
+  /// Keeps a copy to or from `bytes` of the host for the moment when the host learns that this piece of work is done.
+  void run_late(size_t stream, uint64_t work, std::span<const char> bytes, std::function<void()> copy);
+  /// Makes the kept copies of these bytes that come before what the clock knows: another copy of them follows.
+  void make_copies_of(std::span<const char> bytes, const VectorClock& before);
   /// The host has waited. Copies that it can now rely on are made.
   void host_learns(const VectorClock& clock);
   /// As cudaStreamQuery: whether all work of the stream is done. With late copies a piece of work under way is "not yet
@@ -51,6 +54,7 @@ class Streams {
  private:
   struct LateCopy {
     uint64_t work;
+    std::span<const char> bytes;
     std::function<void()> copy;
   };
   struct State {
