@@ -95,8 +95,9 @@ def interrupted(workspace):
         process.send_signal(number)
         expect_equal(process.wait(60), 130 if number == signal.SIGINT else -signal.SIGKILL, "status")
         wait_until(lambda: not any(find_rank(workspace, training, rank) for rank in (0, 1)), "the ranks end", 45)
-    expect_contains((workspace.folder / "interrupted.log").read_text(errors="replace"), "a signal came (Terminated)",
-                    "what the ranks wrote")
+    # Which rank's signal the ranks agree on is a matter of time.
+    expect_contains((workspace.folder / "interrupted.log").read_text(errors="replace"),
+                    "ending after the present step and saving", "what the ranks wrote")
 
 
 def failures(workspace):
