@@ -40,6 +40,7 @@ template <class Base>
 std::shared_ptr<Strategy> make_strategy(typename Base::Options options, bool on_sim) {
   options.start_method = StartMethod::kThread;
   options.timeout = 5;
+  options.stall_report = 1;
   if (on_sim) return make<OverSimNccl<Base>>(options);
   return make<Base>(options);
 }
