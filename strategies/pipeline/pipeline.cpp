@@ -19,6 +19,8 @@
 #include <levin/strategies/ranks/model_agreement.h>
 #include <levin/strategies/ranks/norm_reduction.h>
 
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 
@@ -33,6 +35,19 @@ namespace levin {
 namespace {
 
 constexpr int64_t kRepetitions = 3;
+
+/// Sends an element around the ring of stages. NCCL makes what connects two ranks at their first message, which blocks
+/// both; later each would wait for a message of the other that is to be sent afterwards.
+void meet_neighbours(Collective& stages, const at::Device& device) {
+  const c10::DeviceGuard current(device);
+  const int64_t size = stages.world_size();
+  const at::Tensor element = at::zeros({1}, device);
+  for (int64_t from = 0; size > 1 && from < size; ++from) {
+    const int64_t to = (from + 1) % size;
+    if (stages.rank() == from) stages.send(element, to, 0)->wait();
+    if (stages.rank() == to) stages.receive(element, from, 0)->wait();
+  }
+}
 
 BalanceBy balance_by(const std::string& name) {
   if (name == "parameters") return BalanceBy::kParameters;
@@ -142,6 +157,7 @@ void Pipeline::setup_environment(const StrategySetup& setup) {
   activations_ = ranks().neighbours(stages());
   gradients_ = ranks().neighbours(stages());
   replicas_ = ranks().counterparts(stages());
+  for (Collective* group : {activations_.get(), gradients_.get()}) meet_neighbours(*group, root_device());
 }
 
 Strategy::DataParallelRank Pipeline::data_parallel_rank() {

@@ -1,6 +1,7 @@
 #include "tests/support/sim_device/sim_accelerator.h"
 #include "tests/support/sim_device/sim_device.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
 namespace levin::testing {
@@ -11,14 +12,19 @@ class InstallSim final : public ::testing::Environment {
   void SetUp() override { sim::install_accelerator(); }
 };
 
-/// Every test begins with an empty report.
-class ResetReport final : public ::testing::EmptyTestEventListener {
-  void OnTestStart(const ::testing::TestInfo&) override { sim::reset_report(); }
+/// Every test begins with idle devices and an empty report.
+class BeginAfresh final : public ::testing::EmptyTestEventListener {
+  void OnTestStart(const ::testing::TestInfo&) override {
+    const c10::impl::VirtualGuardImpl backend(sim::kDeviceType);
+    for (c10::DeviceIndex i = 0; i < backend.deviceCount(); ++i)
+      if (sim::Hardware::instance().is_started(i)) backend.synchronizeDevice(i);
+    sim::reset_report();
+  }
 };
 
 [[maybe_unused]] const bool registered = [] {
   ::testing::AddGlobalTestEnvironment(new InstallSim);
-  ::testing::UnitTest::GetInstance()->listeners().Append(new ResetReport);
+  ::testing::UnitTest::GetInstance()->listeners().Append(new BeginAfresh);
   return true;
 }();
 

@@ -68,6 +68,7 @@ struct SimRun {
   TinyOptions net = {};
   std::function<void(TrainerOptions&)> configure = [](TrainerOptions&) {};
   bool pins = false;
+  bool predicts = true;
 };
 
 struct SimResult {
@@ -77,7 +78,7 @@ struct SimResult {
   sim::Report report;  ///< of the trainer's work alone
 };
 
-/// Two epochs and a prediction, with the options that `configure` sets.
+/// Two epochs and, if asked for, a prediction, with the options that `configure` sets.
 inline SimResult fit(const SimRun& run) {
   seed_everything(7);
   const auto module = make<SimNet>(run.net);
@@ -89,7 +90,8 @@ inline SimResult fit(const SimRun& run) {
   trainer.fit(module, loader, loader);
   SimResult result;
   result.val_loss = trainer.callback_metrics().at("val_loss");
-  const auto predictions = trainer.predict(module, loader);
+  std::vector<std::vector<Batch>> predictions(1);
+  if (run.predicts) predictions = trainer.predict(module, loader);
   result.report = sim::report();
   for (const at::Tensor& weight : weights(*module)) result.weights.push_back(weight.cpu());
   for (const Batch& batch : predictions.at(0)) result.predictions.push_back(batch["y"].cpu());

@@ -40,19 +40,23 @@ template <class Base>
 std::shared_ptr<Strategy> make_strategy(typename Base::Options options, bool on_sim) {
   options.start_method = StartMethod::kThread;
   options.timeout = 5;
+  options.stall_report = 1;
   if (on_sim) return make<OverSimNccl<Base>>(options);
   return make<Base>(options);
 }
 
 template <class Base>
-void expect_ranks_as_on_cpu(const typename Base::Options& options, const std::string& precision = "32-true") {
+void expect_ranks_as_on_cpu(const typename Base::Options& options, const std::string& precision = "32-true",
+                            bool predicts = true) {
   const auto run = [&](bool on_sim) {
-    return fit({.configure = [&](TrainerOptions& trainer) {
-      trainer.strategy = Spec<Strategy>(make_strategy<Base>(options, on_sim));
-      trainer.devices = 2;
-      trainer.precision = Spec<Precision>(Config::parse(precision, {}));
-      if (on_sim) trainer.accelerator = "sim";
-    }});
+    return fit({.configure =
+                    [&](TrainerOptions& trainer) {
+                      trainer.strategy = Spec<Strategy>(make_strategy<Base>(options, on_sim));
+                      trainer.devices = 2;
+                      trainer.precision = Spec<Precision>(Config::parse(precision, {}));
+                      if (on_sim) trainer.accelerator = "sim";
+                    },
+                .predicts = predicts});
   };
   const SimResult expected = run(false);
   sim::reset_report();
@@ -77,13 +81,18 @@ TEST(SimRanks, OffloadedShardsTrainAsOnCpus) {
   }
 }
 
-// Disabled until communicators are made before the first batch: it hangs, because rank 0 waits for rank 1 to make the
-// pair's communicator, and rank 1 for rank 0 to make that of the group.
-TEST(SimRanks, DISABLED_PipelinesTrainAsOnCpus) {
+TEST(SimRanks, PipelinesTrainAsOnCpus) {
   for (const char* schedule : {"gpipe", "1f1b"}) {
     SCOPED_TRACE(schedule);
-    expect_ranks_as_on_cpu<Pipeline>({.balance_by = "parameters", .schedule = schedule, .micro_batches = 4});
+    expect_ranks_as_on_cpu<Pipeline>({.balance_by = "parameters", .schedule = schedule, .micro_batches = 4}, "32-true",
+                                     /*predicts=*/false);
   }
+}
+
+// Disabled: the second call hangs. Rank 0's module is on its device by then, those of the others are new and on the
+// host, and their agreement is broadcast by different backends (strategies/ranks/model_agreement.cpp).
+TEST(SimRanks, DISABLED_PipelinesPredictAfterTraining) {
+  expect_ranks_as_on_cpu<Pipeline>({.balance_by = "parameters", .micro_batches = 4});
 }
 
 // Disabled until its two directions have communicators of their own: the messages that each rank posts ahead hold each
