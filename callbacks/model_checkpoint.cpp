@@ -139,8 +139,9 @@ void ModelCheckpoint::on_train_end(Trainer& trainer, Module&) {
   const bool never_due = record_.considered_step < 0 && record_.newest_path.empty();
   if (never_due && saves_by_epoch() && !options_.every_n_epochs && trainer.global_step() > 0)
     save_due(trainer, false);
-  else if (options_.save_last && record_.considered_step != trainer.global_step())
-    save_last(trainer);
+  else if (options_.save_last &&
+           (record_.considered_step != trainer.global_step() || record_.newest_path != record_.last_path))
+    save_last(trainer);  // the latter where a run was killed between the two, and goes on
 }
 
 bool ModelCheckpoint::is_epoch_due(const Trainer& trainer) const {

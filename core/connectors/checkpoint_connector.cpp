@@ -225,6 +225,8 @@ void CheckpointConnector::save(const std::string& path, CheckpointEvent event) {
   event.path = path;
   event.epoch = info.epoch;
   event.global_step = info.global_step;
+  // A run that goes on from here does not log again what was logged before.
+  for (const auto& logger : options_.loggers) logger->flush();
   write(path, tree, info, event);
 }
 

@@ -201,6 +201,29 @@ TEST(Resume, NamesTheCallbacksWhoseStateIsLeftOut) {
               ::testing::HasSubstr("state of callbacks that are not there now: early_stopping("));
 }
 
+/// Knows how many rows are safe on disk.
+class BufferingLogger : public Logger {
+ public:
+  void log_metrics(std::span<const MetricValue> /*values*/, int64_t /*step*/, int64_t /*epoch*/) override { ++rows; }
+  void flush() override { on_disk = rows; }
+  int64_t rows = 0;
+  int64_t on_disk = 0;
+};
+
+TEST(Resume, LosesNoRowThatWasLoggedBeforeTheCheckpoint) {
+  const std::string path = fresh_folder("resume_rows") + "/c";
+  const auto logger = std::make_shared<BufferingLogger>();
+  auto saver = make<LambdaCallback>(LambdaCallbackOptions{
+      .on_train_batch_end = [&](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t batch) {
+        if (trainer.current_epoch() != 1 || batch != 2) return;
+        trainer.save_checkpoint(path);
+        EXPECT_GT(logger->rows, 0);
+        EXPECT_EQ(logger->on_disk, logger->rows) << "a kill would lose them, and a resume not log them again";
+      }});
+  run({.change = [&](TrainerOptions& options) { options.logger = {logger}; }}, saver, "");
+  EXPECT_TRUE(std::filesystem::exists(path));
+}
+
 TEST(Resume, AtTheLastBatchOfAnEpochMissesNoStep) {
   const std::string path = fresh_folder("resume_last_batch") + "/c";
   auto saver = make<LambdaCallback>(LambdaCallbackOptions{
