@@ -208,8 +208,10 @@ TEST_F(SweepEndings, CtrlCSavesTheRunsAndEndsThem) {
   const std::vector<std::string> more = {"--sweep.grid={seed: [1, 2, 3]}", "--sweep.parallel=2",
                                          "--trainer.max_epochs=400"};
   RunningProgram program(sweep_words("interrupted", more), options_);
-  ASSERT_TRUE(
-      program.wait_until([&] { return fs::exists(path("interrupted", "0001/checkpoints/last/manifest.json")); }));
+  ASSERT_TRUE(program.wait_until([&] {
+    return fs::exists(path("interrupted", "0000/checkpoints/last/manifest.json")) &&
+           fs::exists(path("interrupted", "0001/checkpoints/last/manifest.json"));
+  }));
   program.send(SIGINT);
   const ProgramResult result = program.wait();
   EXPECT_EQ(result.status, 130) << result.err;

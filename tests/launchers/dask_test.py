@@ -28,10 +28,12 @@ def expect_same_checkpoints(workspace, training, root, expected):
 
 def two_runs(workspace):
     """Two runs of two ranks overlap on four workers, and compute what ranks that Levin starts itself compute."""
-    training = Training(workspace)
-    workspace.run("alone", training.words("alone", devices=2))
+    training = Training(workspace, images=1000)
+    more = ["--trainer.max_epochs=20"]  # long enough that the second dispatcher starts before the first run ends
+    workspace.run("alone", training.words("alone", devices=2, more=more))
     cluster = DaskCluster(workspace)
-    runs = [workspace.start(name, cluster.words(2, training.words(name, devices=2))) for name in ("first", "second")]
+    runs = [workspace.start(name, cluster.words(2, training.words(name, devices=2, more=more)))
+            for name in ("first", "second")]
     for run in runs:
         finish(run)
         expect_contains(run.log.read_text(errors="replace"), "torchrun", "what the program wrote")
