@@ -15,12 +15,6 @@ namespace {
 
 constexpr const char* kFinder = "learning_rate_finder";
 
-void write(const std::string& path, const std::string& text) {
-  const auto file = FileSystem::current().create(path);
-  file->append(text);
-  file->close();
-}
-
 }  // namespace
 
 void LearningRateFinderOptions::describe(Schema<LearningRateFinderOptions>& schema) {
@@ -131,8 +125,8 @@ std::string LearningRateFinder::write_files(Trainer& trainer, const LearningRate
   if (folder.empty() || sweep.points().size() < 2) return "";
   const std::string path = folder + "/" + kFinder;
   if (trainer.is_global_zero()) {
-    write(path + ".svg", learning_rate_plot(sweep));
-    write(path + ".csv", learning_rate_table(sweep));
+    FileSystem::current().replace_file(path + ".svg", learning_rate_plot(sweep));
+    FileSystem::current().replace_file(path + ".csv", learning_rate_table(sweep));
   }
   return fmt::format("\n  plot: {0}.svg, points: {0}.csv", path);
 }

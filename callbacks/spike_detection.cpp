@@ -171,12 +171,7 @@ void SpikeDetection::write(Trainer& trainer) const {
   text += "\n]\n";
   // Whole or not at all; a disk that is full does not end training.
   try {
-    FileSystem& files = FileSystem::current();
-    const std::string path = folder + "/" + options_.file;
-    const auto file = files.create(path + ".new");
-    file->append(text);
-    file->close();
-    files.rename(path + ".new", path);
+    FileSystem::current().replace_file(folder + "/" + options_.file, text);
   } catch (const Error& error) {
     log::warning(fmt::format("spike_detection: {}", error.what()));
   }

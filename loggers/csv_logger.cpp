@@ -251,12 +251,8 @@ void CsvLogger::write_rows() {
 
 void CsvLogger::write_hyperparameters() {
   auto& files = FileSystem::current();
-  const std::string path = directory_ + "/hparams.yaml";
   files.create_directories(directory_);
-  auto file = files.create(path + ".tmp");
-  file->append(hyperparameters_);
-  file->close();
-  files.rename(path + ".tmp", path);
+  files.replace_file(directory_ + "/hparams.yaml", hyperparameters_);
   hyperparameters_.clear();
 }
 
@@ -269,13 +265,10 @@ void CsvLogger::open() {
 }
 
 void CsvLogger::rewrite() {
-  auto& files = FileSystem::current();
-  const std::string temporary = path_ + ".tmp";
   const std::string new_header = header();
   uint64_t new_size = new_header.size();
-  try {
-    auto out = files.create(temporary);
-    out->append(new_header);
+  FileSystem::current().replace_file(path_, [&](WritableFile& out) {
+    out.append(new_header);
     std::ifstream in(path_, std::ios::binary);
     in.seekg(static_cast<std::streamoff>(header_size_));
     // When somebody took the file away while training ran, nothing can be read and the header is all there is.
@@ -285,17 +278,11 @@ void CsvLogger::rewrite() {
     while (left > 0 && in.read(chunk.data(), static_cast<std::streamsize>(std::min<uint64_t>(left, chunk.size())))) {
       widened.clear();
       append_widened(widened, {chunk.data(), static_cast<size_t>(in.gcount())}, columns_.size() - file_columns_);
-      out->append(widened);
+      out.append(widened);
       left -= static_cast<uint64_t>(in.gcount());
       new_size += widened.size();
     }
-    out->close();
-    files.rename(temporary, path_);
-  } catch (const Error&) {
-    std::error_code ignored;
-    std::filesystem::remove(temporary, ignored);
-    throw;
-  }
+  });
   header_size_ = new_header.size();
   file_size_ = new_size;
   file_columns_ = columns_.size();

@@ -33,9 +33,7 @@ void write(const fs::path& target, const mlflow::Artifact& artifact, const std::
   auto& files = FileSystem::current();
   files.create_directories(target.parent_path().string());
   if (file.empty()) {
-    const auto copy = files.create(target.string());
-    copy->append(artifact.bytes);
-    copy->close();
+    files.replace_file(target.string(), artifact.bytes);
     return;
   }
   std::error_code error;

@@ -32,9 +32,7 @@ void MlflowRefused::add_artifact(const mlflow::Artifact& artifact, const std::st
   files.create_directories(kept.parent_path().string());
   std::error_code error;
   if (file.empty()) {
-    const auto copy = files.create(kept.string());
-    copy->append(artifact.bytes);
-    copy->close();
+    files.replace_file(kept.string(), artifact.bytes);
   } else {
     fs::remove(kept, error);
     // A link to a file elsewhere would last as long as that.

@@ -139,12 +139,8 @@ void MlflowRun::write() const {
                   {"must_exist", options_.must_exist},
                   {"key", key_},
                   {"start_milliseconds", options_.start_milliseconds}};
-  const std::string path = path_in(options_.folder);
   files.create_directories(options_.folder);
-  const auto file = files.create(path + ".new");
-  file->append(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-  file->close();
-  files.rename(path + ".new", path);
+  files.replace_file(path_in(options_.folder), json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 std::optional<MlflowRunOptions> MlflowRun::kept_in(const std::string& folder) {

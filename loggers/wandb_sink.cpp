@@ -219,9 +219,7 @@ std::string WandbSink::message_of(const std::string& record) {
       const std::string target = folder_ + "/files/" + path;
       auto& files = FileSystem::current();
       files.create_directories(std::filesystem::path(target).parent_path().string());
-      const auto file = files.create(target);
-      file->append(std::string_view(record).substr(end + 1));
-      file->close();
+      files.replace_file(target, std::string_view(record).substr(end + 1));
       return file_message(path);
     }
     default:

@@ -145,8 +145,11 @@ Config Config::parse(const std::string& yaml, const Origin& origin, bool fixed_o
 
 Config Config::load(const std::string& path) {
   std::error_code ignored;
+  const auto status = std::filesystem::status(path, ignored);
+  if (exists(status) && !is_regular_file(status) && !is_directory(status))
+    throw ConfigError(fmt::format("{} is a pipe or a device; valid: a configuration file", path));
   std::ifstream file(path);
-  if (!file || std::filesystem::is_directory(path, ignored))
+  if (!file || std::filesystem::is_directory(status))
     throw ConfigError(fmt::format("cannot read the configuration file '{}'; hint: the path is relative to '{}'", path,
                                   std::filesystem::current_path(ignored).string()));
   std::string text(kMaxBytes + 1, '\0');

@@ -34,34 +34,12 @@ auto retry_interrupted(const Call& call) {
   return result;
 }
 
-/// An open file descriptor, closed when it goes out of scope.
-class Descriptor {
- public:
-  explicit Descriptor(int value) : value_(value) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() { close(); }
-
-  int get() const { return value_; }
-  /// Returns errno, or 0. Linux has freed the descriptor even when close() fails, so it must not be closed again.
-  int close() {
-    if (value_ < 0) return 0;
-    const int result = ::close(value_);
-    value_ = -1;
-    return result == 0 || errno == EINTR ? 0 : errno;
-  }
-
- private:
-  int value_;
-};
-
 class PosixWritableFile final : public WritableFile {
  public:
   PosixWritableFile(std::string path, int flags)
       : path_(std::move(path)),
-        descriptor_(
-            retry_interrupted([&] { return ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666); })) {
-    if (descriptor_.get() < 0) throw_file_error("write", path_, errno);
+        descriptor_(retry_interrupted([&] { return ::open(path_.c_str(), O_WRONLY | O_CLOEXEC | flags, 0666); })) {
+    if (!descriptor_.is_open()) throw_file_error("write", path_, errno);
   }
 
   ~PosixWritableFile() override { write_buffer(); }
@@ -89,7 +67,7 @@ class PosixWritableFile final : public WritableFile {
   void sync() override {
     flush();
     // A pipe or a character device has nothing to wait for and says EINVAL.
-    if (::fsync(descriptor_.get()) != 0 && errno != EINVAL) {
+    if (::fsync(descriptor_.number()) != 0 && errno != EINVAL) {
       failure_ = errno;
       check(failure_);
     }
@@ -97,7 +75,8 @@ class PosixWritableFile final : public WritableFile {
 
   void close() override {
     const int written = write_buffer();
-    const int closed = descriptor_.close();
+    // Linux has freed the number even when this fails, so that it must not be closed again.
+    const int closed = descriptor_.is_open() && ::close(descriptor_.release()) != 0 && errno != EINTR ? errno : 0;
     check(written);
     check(closed);
   }
@@ -116,7 +95,7 @@ class PosixWritableFile final : public WritableFile {
 
   int write_directly(const char* data, size_t size) {
     while (size > 0 && failure_ == 0) {
-      const ssize_t written = retry_interrupted([&] { return ::write(descriptor_.get(), data, size); });
+      const ssize_t written = retry_interrupted([&] { return ::write(descriptor_.number(), data, size); });
       if (written < 0) {
         failure_ = errno;
       } else {
@@ -138,12 +117,47 @@ std::atomic<FileSystem*> replaced_file_system = nullptr;
 
 }  // namespace
 
+Descriptor open_regular_file(const std::string& path, std::string_view component) {
+  const auto fail = [&](const std::string& why) {
+    return Error(std::string(component), fmt::format("cannot read {}: {}", path, why));
+  };
+  // Without O_NONBLOCK, opening a pipe waits for its writer.
+  Descriptor file(retry_interrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
+  struct stat status {};
+  if (!file.is_open() || ::fstat(file.number(), &status) != 0) throw fail(error_text(errno));
+  if (S_ISDIR(status.st_mode)) throw fail(error_text(EISDIR));
+  if (!S_ISREG(status.st_mode)) throw fail("it is a pipe or a device; valid: a regular file");
+  return file;
+}
+
 std::unique_ptr<WritableFile> FileSystem::create(const std::string& path) {
-  return std::make_unique<PosixWritableFile>(path, O_TRUNC);
+  struct stat status {};
+  const bool is_there = ::lstat(path.c_str(), &status) == 0;
+  const bool is_file = S_ISREG(status.st_mode) || S_ISLNK(status.st_mode);
+  if (is_there && !is_file) return std::make_unique<PosixWritableFile>(path, O_NOFOLLOW);  // a pipe, a terminal
+  if (is_there) ::unlink(path.c_str());
+  return std::make_unique<PosixWritableFile>(path, O_CREAT | O_EXCL | O_NOFOLLOW);
 }
 
 std::unique_ptr<WritableFile> FileSystem::open_append(const std::string& path) {
-  return std::make_unique<PosixWritableFile>(path, O_APPEND);
+  return std::make_unique<PosixWritableFile>(path, O_CREAT | O_APPEND);
+}
+
+void FileSystem::replace_file(const std::string& path, const std::function<void(WritableFile&)>& write) {
+  const std::string unfinished = path + ".unfinished";
+  try {
+    const auto file = create(unfinished);
+    write(*file);
+    file->close();
+    rename(unfinished, path);
+  } catch (...) {
+    ::unlink(unfinished.c_str());
+    throw;
+  }
+}
+
+void FileSystem::replace_file(const std::string& path, std::string_view content) {
+  replace_file(path, [&](WritableFile& file) { file.append(content); });
 }
 
 void FileSystem::create_directories(const std::string& path) {
@@ -197,22 +211,22 @@ void FileSystem::remove_all(const std::string& path) {
 void FileSystem::sync_directory(const std::string& path) {
   const Descriptor directory(
       retry_interrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
-  if (directory.get() < 0) throw_file_error("sync directory", path, errno);
+  if (!directory.is_open()) throw_file_error("sync directory", path, errno);
   // Some file systems cannot sync a directory and say EINVAL; there is nothing more to do there.
-  if (::fsync(directory.get()) != 0 && errno != EINVAL) throw_file_error("sync directory", path, errno);
+  if (::fsync(directory.number()) != 0 && errno != EINVAL) throw_file_error("sync directory", path, errno);
 }
 
 std::string FileSystem::read_file(const std::string& path) const {
-  const Descriptor file(retry_interrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
+  const Descriptor file = open_regular_file(path);
   struct stat status {};
-  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) throw_file_error("read", path, errno);
+  if (::fstat(file.number(), &status) != 0) throw_file_error("read", path, errno);
 
   // The size is a hint only: the file may grow, and files in /proc say 0. One byte more finds the end without growing.
   std::string content(static_cast<size_t>(status.st_size) + 1, '\0');
   size_t used = 0;
   while (true) {
     const ssize_t count =
-        retry_interrupted([&] { return ::read(file.get(), content.data() + used, content.size() - used); });
+        retry_interrupted([&] { return ::read(file.number(), content.data() + used, content.size() - used); });
     if (count < 0) throw_file_error("read", path, errno);
     if (count == 0) break;
     used += static_cast<size_t>(count);

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <levin/core/base/descriptor.h>
+
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -23,13 +26,23 @@ class WritableFile {
   virtual void close() = 0;
 };
 
+/// Opens a regular file for reading. Whatever else has that name is an error of `component`: a folder, and pipes and
+/// devices, which may have no end or never begin.
+Descriptor open_regular_file(const std::string& path, std::string_view component = "files");
+
 /// The file operations of checkpoints and loggers, in one place so that tests can make them fail.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
+  /// Makes a new file. A file or a link of that name is removed first, so that nothing is written through a link that
+  /// somebody else has put there.
   virtual std::unique_ptr<WritableFile> create(const std::string& path);
   virtual std::unique_ptr<WritableFile> open_append(const std::string& path);
+  /// Has a file written beside `path` and renames it, so that nobody ever sees half of it. When that fails, what was
+  /// there stays, and nothing is left beside it.
+  void replace_file(const std::string& path, const std::function<void(WritableFile&)>& write);
+  void replace_file(const std::string& path, std::string_view content);
   /// Makes a directory and its missing parents.
   virtual void create_directories(const std::string& path);
   /// Makes one directory, atomically; returns false when the name is taken.
@@ -41,6 +54,7 @@ class FileSystem {
   virtual void remove_all(const std::string& path);
   /// Waits until a directory's entries are on the disk.
   virtual void sync_directory(const std::string& path);
+  /// Returns what is in a regular file.
   std::string read_file(const std::string& path) const;
   bool exists(const std::string& path) const;
   /// Returns the names (not paths) in a directory, sorted; empty when there is no such directory.

@@ -1,10 +1,10 @@
 #include <levin/core/checkpoint/input_file.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/file_system.h>
 
 #include <fmt/format.h>
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,30 +21,19 @@ namespace {
 
 }  // namespace
 
-InputFile::InputFile(const std::string& path) : path_(path) {
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor_ < 0) throw_cannot_read(path, errno);
+InputFile::InputFile(const std::string& path) : path_(path), descriptor_(open_regular_file(path, "checkpoint")) {
   struct stat status {};
-  int error = 0;
-  if (::fstat(descriptor_, &status) != 0)
-    error = errno;
-  else if (!S_ISREG(status.st_mode))
-    error = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
-  if (error != 0) {
-    ::close(descriptor_);
-    throw_cannot_read(path, error);
-  }
+  if (::fstat(descriptor_.number(), &status) != 0) throw_cannot_read(path, errno);
   size_ = static_cast<uint64_t>(status.st_size);
 }
-
-InputFile::~InputFile() { ::close(descriptor_); }
 
 void InputFile::read(uint64_t offset, void* data, size_t size) const {
   // Linux transfers at most about 2 GiB a call.
   constexpr size_t kLargestRead = size_t{1} << 30;
   auto* target = static_cast<char*>(data);
   while (size > 0) {
-    const ssize_t count = ::pread(descriptor_, target, std::min(size, kLargestRead), static_cast<off_t>(offset));
+    const ssize_t count =
+        ::pread(descriptor_.number(), target, std::min(size, kLargestRead), static_cast<off_t>(offset));
     if (count < 0) {
       if (errno == EINTR) continue;
       throw_cannot_read(path_, errno);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <levin/core/base/descriptor.h>
+
 #include <cstdint>
 #include <string>
 
@@ -11,9 +13,6 @@ class InputFile {
  public:
   /// Throws levin::Error "[checkpoint] cannot read PATH: No such file or directory".
   explicit InputFile(const std::string& path);
-  ~InputFile();
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
 
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }
@@ -23,7 +22,7 @@ class InputFile {
 
  private:
   std::string path_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   uint64_t size_ = 0;
 };
 

@@ -47,12 +47,7 @@ std::vector<Batch::Item> writable(std::vector<Batch::Item> tensors, std::vector<
 }
 
 void write_tensors(const std::vector<Batch::Item>& tensors, const std::string& path) {
-  auto& files = FileSystem::current();
-  const std::string unfinished = path + ".unfinished";
-  const auto file = files.create(unfinished);
-  write_safetensors(*file, tensors);
-  file->close();
-  files.rename(unfinished, path);
+  FileSystem::current().replace_file(path, [&](WritableFile& file) { write_safetensors(file, tensors); });
 }
 
 }  // namespace

@@ -155,11 +155,8 @@ const std::string& LoggerConnector::run_directory() {
   } else {
     run_directory_ = claim_version(options_.given.default_root_dir);
   }
-  if (options_.config.is_mapping()) {
-    const auto file = files.create(run_directory_ + "/config.yaml");
-    file->append(options_.config.to_yaml(/*with_origins=*/true));
-    file->close();
-  }
+  if (options_.config.is_mapping())
+    files.replace_file(run_directory_ + "/config.yaml", options_.config.to_yaml(/*with_origins=*/true));
   return run_directory_;
 }
 

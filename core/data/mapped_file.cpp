@@ -1,12 +1,11 @@
 #include <levin/core/data/mapped_file.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/file_system.h>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -14,21 +13,15 @@
 namespace levin::data {
 
 MappedFile::MappedFile(const std::string& path) {
-  const auto fail = [&](int code) {
-    return Error("data", fmt::format("cannot read {}: {}", path, std::strerror(code)));
-  };
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) throw fail(errno);
+  const Descriptor file = open_regular_file(path, "data");
   struct stat status {};
-  int code = ::fstat(file, &status) < 0 ? errno : 0;
-  if (code == 0 && !S_ISREG(status.st_mode)) code = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
-  if (code == 0 && status.st_size > 0) {
+  bool is_read = ::fstat(file.number(), &status) == 0;
+  if (is_read && status.st_size > 0) {
     size_ = static_cast<size_t>(status.st_size);
-    data_ = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file, 0);
-    if (data_ == MAP_FAILED) code = errno;
+    data_ = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.number(), 0);
+    is_read = data_ != MAP_FAILED;
   }
-  ::close(file);
-  if (code != 0) throw fail(code);
+  if (!is_read) throw Error("data", fmt::format("cannot read {}: {}", path, std::strerror(errno)));
 }
 
 MappedFile::~MappedFile() {

@@ -18,9 +18,7 @@ std::string write_profile(const std::string& directory, const std::string& stem,
     std::string path = fmt::format("{}/{}{}", directory, stem, extension);
     for (int64_t number = 2; files.exists(path); ++number)
       path = fmt::format("{}/{}_{}{}", directory, stem, number, extension);
-    const auto file = files.create(path);
-    file->append(text);
-    file->close();
+    files.replace_file(path, text);
     return path;
   } catch (const Error& error) {
     log::warning(fmt::format("the profile was not written: {}", error.what()));

@@ -5,7 +5,6 @@
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/process_end.h>
-#include <levin/core/sweep/replace_file.h>
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -126,13 +125,14 @@ void SlurmExecutor::submit(const std::vector<RunCommand>& runs) {
   std::vector<int64_t> numbers;
   for (const RunCommand& run : runs) {
     files.remove_all(run.folder + kEnd);
-    replace_file(run.folder + kScript, run_script(run));
+    FileSystem::current().replace_file(run.folder + kScript, run_script(run));
     numbers.push_back(run.number);
   }
   std::sort(numbers.begin(), numbers.end());
   const std::string script = context_.folder + "/slurm/array.sh";
-  replace_file(script, fmt::format("#!/bin/sh\nexec sh {}/$(printf %04d \"$SLURM_ARRAY_TASK_ID\"){}\n",
-                                   shell_command({context_.folder}), kScript));
+  FileSystem::current().replace_file(script,
+                                     fmt::format("#!/bin/sh\nexec sh {}/$(printf %04d \"$SLURM_ARRAY_TASK_ID\"){}\n",
+                                                 shell_command({context_.folder}), kScript));
   std::vector<std::string> words = {"sbatch", "--parsable", "--job-name=levin-sweep",
                                     fmt::format("--array={}%{}", array_indices(numbers), context_.parallel),
                                     "--output=" + context_.folder + "/slurm/%A_%a.txt"};
@@ -143,7 +143,7 @@ void SlurmExecutor::submit(const std::vector<RunCommand>& runs) {
   log::info(fmt::format("SLURM has {} run(s) as job {}", runs.size(), job));
   for (const RunCommand& run : runs) {
     Task& task = tasks_[run.number] = {.folder = run.folder, .job = fmt::format("{}_{}", job, run.number)};
-    replace_file(run.folder + kJob, task.job);
+    FileSystem::current().replace_file(run.folder + kJob, task.job);
   }
 }
 

@@ -10,7 +10,6 @@
 #include <levin/core/sweep/batch_scaling.h>
 #include <levin/core/sweep/executor_registry.h>
 #include <levin/core/sweep/plan.h>
-#include <levin/core/sweep/replace_file.h>
 
 #include <fmt/format.h>
 
@@ -305,7 +304,7 @@ RunCommand Sweep::command_of(const Run& run, MachineShare::Variables variables) 
                 ConfigCodec<int64_t>::dump(rung_epochs_[run.rung]));
   Config config = resolve_(settings);
   config.erase("sweep");
-  replace_file(folder + "/config.yaml", config.to_yaml());
+  FileSystem::current().replace_file(folder + "/config.yaml", config.to_yaml());
   std::vector<std::string> words = options_.command;
   for (const std::string& word : {program_, std::string("fit"), std::string("--config"), folder + "/config.yaml",
                                   std::string("--ckpt"), std::string("auto")})

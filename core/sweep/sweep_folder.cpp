@@ -4,7 +4,6 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/flat_config.h>
-#include <levin/core/sweep/replace_file.h>
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -70,7 +69,7 @@ SweepFolder::SweepFolder(const std::string& path, const Config& description)
   files.create_directories(path_);
   take_lock();
   if (!files.exists(path_ + kDescription)) {
-    replace_file(path_ + kDescription, description.to_yaml());
+    FileSystem::current().replace_file(path_ + kDescription, description.to_yaml());
     return;
   }
   const std::string differing = differences(Config::load(path_ + kDescription), description);
@@ -110,7 +109,7 @@ std::string SweepFolder::read_table() const {
   return files.exists(path_ + kTable) ? files.read_file(path_ + kTable) : "";
 }
 
-void SweepFolder::write_table(const std::string& csv) const { replace_file(path_ + kTable, csv); }
+void SweepFolder::write_table(const std::string& csv) const { FileSystem::current().replace_file(path_ + kTable, csv); }
 
 std::string next_version(const std::string& folder, const Config& description) {
   auto& files = FileSystem::current();

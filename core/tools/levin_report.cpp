@@ -96,22 +96,6 @@ void check_targets(const std::vector<levin::report::Target>& targets,
   }
 }
 
-/// Through a file beside it, so that a browser never sees half a page.
-void write(const std::string& path, const std::string& page) {
-  auto& files = levin::FileSystem::current();
-  const std::string temporary = path + ".tmp";
-  try {
-    auto file = files.create(temporary);
-    file->append(page);
-    file->close();
-    files.rename(temporary, path);
-  } catch (const levin::Error&) {
-    std::error_code ignored;
-    fs::remove(temporary, ignored);
-    throw;
-  }
-}
-
 int run(int argc, char** argv) {
   options::options_description visible("Options");
   visible.add_options()("help,h", "print this help")(
@@ -161,7 +145,7 @@ int run(int argc, char** argv) {
                                                      .now = std::chrono::duration<double>(now).count(),
                                                      .targets = targets},
                                                     sweep ? &*sweep : nullptr);
-  write(output, page);
+  levin::FileSystem::current().replace_file(output, page);
 
   size_t metrics = 0;
   for (const auto& run : runs) metrics += run.metrics.all().size();

@@ -5,6 +5,7 @@
 #include "parse_yaml.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -163,8 +164,21 @@ TEST(ConfigTest, ManyKeysTakeNoTime) {
 }
 
 TEST(ConfigTest, AFileBeyondTheBoundIsRefused) {
-  EXPECT_EQ(error_of([] { Config::load("/dev/zero"); }),
-            "[config] /dev/zero is too large for a configuration file; valid: at most 16 MiB");
+  const std::string path = ::testing::TempDir() + "/config_test_" + std::to_string(getpid()) + ".yaml";
+  std::ofstream(path) << "seed: 42\n";
+  std::filesystem::resize_file(path, (16 << 20) + 1);
+  EXPECT_EQ(error_of([&] { Config::load(path); }),
+            "[config] " + path + " is too large for a configuration file; valid: at most 16 MiB");
+  std::filesystem::remove(path);
+}
+
+TEST(ConfigTest, PipesAndDevicesAreRefusedAndNotWaitedFor) {
+  const std::string pipe = ::testing::TempDir() + "/config_test_pipe_" + std::to_string(getpid());
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {std::string("/dev/zero"), pipe})
+    EXPECT_EQ(error_of([&] { Config::load(path); }),
+              "[config] " + path + " is a pipe or a device; valid: a configuration file");
+  std::filesystem::remove(pipe);
 }
 
 TEST(ConfigTest, LoadReadsAFile) {

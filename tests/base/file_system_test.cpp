@@ -10,6 +10,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace levin {
 namespace {
@@ -45,6 +46,39 @@ std::string message_of(const Call& call) {
     return error.what();
   }
   return "nothing thrown";
+}
+
+TEST_F(FileSystemTest, NothingIsWrittenThroughALinkThatIsThere) {
+  write("precious", "kept");
+  std::filesystem::create_symlink("precious", path("new"));
+  write("new", "text");
+  EXPECT_EQ(read("new"), "text");
+  std::filesystem::create_symlink("precious", path("page.unfinished"));
+  files_.replace_file(path("page"), "page");
+  EXPECT_EQ(read("page"), "page");
+  EXPECT_EQ(read("precious"), "kept");
+}
+
+TEST_F(FileSystemTest, AFileIsReplacedWholeOrNotAtAll) {
+  write("page", "first");
+  EXPECT_THROW(files_.replace_file(path("page"),
+                                   [](WritableFile& file) {
+                                     file.append("half");
+                                     throw Error("test", "no more");
+                                   }),
+               Error);
+  EXPECT_EQ(read("page"), "first");
+  EXPECT_EQ(files_.list(folder_), std::vector<std::string>{"page"});
+  files_.replace_file(path("page"), "second");
+  EXPECT_EQ(read("page"), "second");
+}
+
+TEST_F(FileSystemTest, PipesDevicesAndFoldersAreNotRead) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  const std::string no_file = "it is a pipe or a device; valid: a regular file";
+  EXPECT_EQ(message_of([&] { read("pipe"); }), "[files] cannot read " + path("pipe") + ": " + no_file);
+  EXPECT_EQ(message_of([&] { files_.read_file("/dev/zero"); }), "[files] cannot read /dev/zero: " + no_file);
+  EXPECT_EQ(message_of([&] { files_.read_file(folder_); }), "[files] cannot read " + folder_ + ": Is a directory");
 }
 
 TEST_F(FileSystemTest, SmallAndLargePiecesArriveInOrder) {

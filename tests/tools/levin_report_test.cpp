@@ -80,7 +80,8 @@ TEST_F(LevinReportTool, WritesThePageWhereItIsWanted) {
   EXPECT_EQ(run({"b", "--output", "page with spaces.html"}).status, 0);
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/page with spaces.html"));
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/b/report.html"));
-  for (const auto& entry : std::filesystem::directory_iterator(folder_)) EXPECT_NE(entry.path().extension(), ".tmp");
+  for (const auto& entry : std::filesystem::directory_iterator(folder_))
+    EXPECT_NE(entry.path().extension(), ".unfinished");
   EXPECT_THAT(run({"--help"}).out, HasSubstr("Usage: levin-report RUN_DIR"));
 }
 
