@@ -6,17 +6,18 @@
 
 #include <fmt/format.h>
 
-#include <signal.h>
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <mutex>
+#include <fstream>
 #include <optional>
-#include <set>
 #include <string_view>
 
 namespace levin {
@@ -24,50 +25,59 @@ namespace {
 
 constexpr std::string_view kMark = ".tmp-";
 
-/// The temporary folders that this process fills at the moment: those of its process id that are not among them come
-/// from a process that had the same id before, as in a container that was started again.
-class OpenFolders {
- public:
-  static OpenFolders& instance() {
-    static OpenFolders folders;
-    return folders;
-  }
-  void add(const std::string& path) {
-    const std::lock_guard lock(mutex_);
-    paths_.insert(path);
-  }
-  void remove(const std::string& path) {
-    const std::lock_guard lock(mutex_);
-    paths_.erase(path);
-  }
-  bool contains(const std::string& path) {
-    const std::lock_guard lock(mutex_);
-    return paths_.contains(path);
-  }
+/// How long nothing in a folder changes before it is nobody's, where locks say nothing.
+constexpr std::chrono::hours kAbandonedAfter{24};
 
- private:
-  std::mutex mutex_;
-  std::set<std::string> paths_;
-};
-
-/// The process id in the name of a temporary folder.
-std::optional<pid_t> writer_of(std::string_view name) {
-  const size_t mark = name.rfind(kMark);
-  if (!name.starts_with('.') || mark == std::string_view::npos) return {};
-  const std::string_view numbers = name.substr(mark + kMark.size());
-  pid_t process = 0;
-  const auto parsed = std::from_chars(numbers.data(), numbers.data() + numbers.size(), process);
-  if (parsed.ec != std::errc() || parsed.ptr == numbers.data() + numbers.size() || *parsed.ptr != '-') return {};
-  return process > 0 ? std::optional(process) : std::nullopt;
+/// What tells this run of this machine's kernel, in all containers, from every other one.
+const std::string& kernel() {
+  static const std::string name = [] {
+    std::string id;
+    std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+    return id.empty() ? "unknown" : id.substr(0, 8);
+  }();
+  return name;
 }
 
+enum class Lock { kTaken, kHeldByAnother, kImpossible };
+
+/// Takes the lock of a folder for as long as `folder` is open or the process lives, whichever ends first.
+Lock lock_folder(const std::string& path, Descriptor& folder) {
+  folder = Descriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  if (!folder.is_open()) return Lock::kImpossible;
+  if (::flock(folder.number(), LOCK_EX | LOCK_NB) == 0) return Lock::kTaken;
+  return errno == EWOULDBLOCK ? Lock::kHeldByAnother : Lock::kImpossible;
+}
+
+/// The kernel in the name of a temporary folder, `.NAME.tmp-KERNEL-PID-N`.
+std::optional<std::string> kernel_of(std::string_view name) {
+  const size_t mark = name.rfind(kMark);
+  if (!name.starts_with('.') || mark == std::string_view::npos) return {};
+  const std::string_view rest = name.substr(mark + kMark.size());
+  const size_t first = rest.find('-');
+  const size_t second = first == std::string_view::npos ? first : rest.find('-', first + 1);
+  if (second == std::string_view::npos) return {};
+  return std::string(rest.substr(0, first));
+}
+
+bool is_abandoned(const std::string& path) {
+  std::error_code error;
+  auto newest = std::filesystem::last_write_time(path, error);
+  for (std::filesystem::recursive_directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error))
+    if (const auto time = entry->last_write_time(error); !error) newest = std::max(newest, time);
+  return !error && decltype(newest)::clock::now() - newest > kAbandonedAfter;
+}
+
+/// Process ids would say nothing: each container has its own.
 void remove_leftovers(FileSystem& files, const std::string& parent) {
   for (const auto& name : files.list(parent)) {
-    const auto writer = writer_of(name);
+    const auto writer = kernel_of(name);
+    if (!writer) continue;
     const std::string path = parent + "/" + name;
-    if (!writer || OpenFolders::instance().contains(path)) continue;
-    const bool is_dead = *writer == ::getpid() || (::kill(*writer, 0) != 0 && errno == ESRCH);
-    if (!is_dead) continue;
+    Descriptor folder;
+    const Lock locked = lock_folder(path, folder);
+    const bool is_dead = *writer == kernel() && locked == Lock::kTaken;
+    if (!is_dead && (locked == Lock::kHeldByAnother || !is_abandoned(path))) continue;
     try {
       files.remove_all(path);
     } catch (const Error& error) {
@@ -92,11 +102,13 @@ PendingDirectory::PendingDirectory(const std::string& final_path) {
   if (!files.exists(parent_)) files.create_directories(parent_);
   remove_leftovers(files, parent_);
   static std::atomic<int64_t> counter = 0;
-  // Entered before it exists, lest another thread of this process takes it for a leftover.
-  do {
-    path_ = fmt::format("{}/.{}{}{}-{}", parent_, name, kMark, ::getpid(), counter++);
-    OpenFolders::instance().add(path_);
-  } while (!files.create_directory(path_));
+  while (true) {
+    path_ = fmt::format("{}/.{}{}{}-{}-{}", parent_, name, kMark, kernel(), ::getpid(), counter++);
+    if (!files.create_directory(path_)) continue;
+    // Until it is locked, another process may take it for a leftover.
+    const Lock locked = lock_folder(path_, lock_);
+    if (locked != Lock::kHeldByAnother && files.exists(path_)) return;
+  }
 }
 
 PendingDirectory::~PendingDirectory() {
@@ -106,7 +118,6 @@ PendingDirectory::~PendingDirectory() {
   } catch (const Error& error) {
     log::warning(fmt::format("cannot remove a folder that is no longer needed: {}", error.what()));
   }
-  OpenFolders::instance().remove(path_);
 }
 
 void PendingDirectory::commit() {
@@ -117,6 +128,9 @@ void PendingDirectory::commit() {
 void PendingDirectory::put_in_place() {
   FileSystem& files = FileSystem::current();
   const bool replaces = files.exists(final_path_);
+  // It gets the temporary folder's name, and may have to go back.
+  Descriptor replaced;
+  if (replaces) lock_folder(final_path_, replaced);
   if (replaces)
     files.exchange(path_, final_path_);
   else

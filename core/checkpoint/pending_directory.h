@@ -1,5 +1,7 @@
 #pragma once
 
+#include <levin/core/base/descriptor.h>
+
 #include <string>
 
 namespace levin {
@@ -7,7 +9,9 @@ namespace levin {
 /// A folder that is filled beside its final place and takes that place at once: readers find, after a crash too, either
 /// what was there before or the whole new folder.
 ///
-/// While it is filled its name is `.NAME.tmp-PID-N`. Such folders of processes that died are removed first.
+/// While it is filled its name is `.NAME.tmp-KERNEL-PID-N`, and its writer has its lock (flock). Such folders that
+/// processes on the same machine left behind when they died are removed first, those of other machines (KERNEL tells)
+/// after a day without a change.
 class PendingDirectory {
  public:
   /// Makes the temporary folder, and missing parents. Throws levin::Error.
@@ -30,6 +34,7 @@ class PendingDirectory {
   std::string final_path_;
   std::string parent_;
   std::string path_;
+  Descriptor lock_;
 };
 
 }  // namespace levin

@@ -39,8 +39,8 @@ TEST_F(FinderTest, NewestRunHasTheHighestNumberWithACheckpoint) {
   EXPECT_EQ(newest_run(folder_), std::nullopt);
   save(2, "last", 1);
   save(10, "last", 1);
-  std::filesystem::create_directories(path("version_11/checkpoints/.last.tmp-5-0"));
-  testing::write_bytes(path("version_11/checkpoints/.last.tmp-5-0/model.safetensors"), "half");
+  std::filesystem::create_directories(path("version_11/checkpoints/.last.tmp-0a1b2c3d-5-0"));
+  testing::write_bytes(path("version_11/checkpoints/.last.tmp-0a1b2c3d-5-0/model.safetensors"), "half");
   std::filesystem::create_directories(path("version_12"));
   std::filesystem::create_directories(path("version_13/checkpoints/notes"));
   std::filesystem::create_directories(path("version_99x/checkpoints"));
