@@ -2,17 +2,15 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
+#include <levin/core/base/folder_lock.h>
 #include <levin/core/base/log.h>
 
 #include <fmt/format.h>
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -38,16 +36,6 @@ const std::string& kernel() {
   return name;
 }
 
-enum class Lock { kTaken, kHeldByAnother, kImpossible };
-
-/// Takes the lock of a folder for as long as `folder` is open or the process lives, whichever ends first.
-Lock lock_folder(const std::string& path, Descriptor& folder) {
-  folder = Descriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
-  if (!folder.is_open()) return Lock::kImpossible;
-  if (::flock(folder.number(), LOCK_EX | LOCK_NB) == 0) return Lock::kTaken;
-  return errno == EWOULDBLOCK ? Lock::kHeldByAnother : Lock::kImpossible;
-}
-
 /// The kernel in the name of a temporary folder, `.NAME.tmp-KERNEL-PID-N`.
 std::optional<std::string> kernel_of(std::string_view name) {
   const size_t mark = name.rfind(kMark);
@@ -68,16 +56,15 @@ bool is_abandoned(const std::string& path) {
   return !error && decltype(newest)::clock::now() - newest > kAbandonedAfter;
 }
 
-/// Process ids would say nothing: each container has its own.
 void remove_leftovers(FileSystem& files, const std::string& parent) {
   for (const auto& name : files.list(parent)) {
     const auto writer = kernel_of(name);
     if (!writer) continue;
     const std::string path = parent + "/" + name;
     Descriptor folder;
-    const Lock locked = lock_folder(path, folder);
-    const bool is_dead = *writer == kernel() && locked == Lock::kTaken;
-    if (!is_dead && (locked == Lock::kHeldByAnother || !is_abandoned(path))) continue;
+    const FolderLock locked = lock_folder(path, folder);
+    const bool is_dead = *writer == kernel() && locked == FolderLock::kTaken;
+    if (!is_dead && (locked == FolderLock::kHeldByAnother || !is_abandoned(path))) continue;
     try {
       files.remove_all(path);
     } catch (const Error& error) {
@@ -106,8 +93,8 @@ PendingDirectory::PendingDirectory(const std::string& final_path) {
     path_ = fmt::format("{}/.{}{}{}-{}-{}", parent_, name, kMark, kernel(), ::getpid(), counter++);
     if (!files.create_directory(path_)) continue;
     // Until it is locked, another process may take it for a leftover.
-    const Lock locked = lock_folder(path_, lock_);
-    if (locked != Lock::kHeldByAnother && files.exists(path_)) return;
+    const FolderLock locked = lock_folder(path_, lock_);
+    if (locked != FolderLock::kHeldByAnother && files.exists(path_)) return;
   }
 }
 

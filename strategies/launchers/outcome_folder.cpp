@@ -1,9 +1,11 @@
 #include <levin/strategies/launchers/outcome_folder.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/folder_lock.h>
 
 #include <fmt/format.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -17,10 +19,32 @@ namespace {
 /// Containers often have a /dev/shm of 64 MiB, too little for the weights of many models.
 constexpr uint64_t kRoomInMemory = uint64_t{1} << 30;
 
-/// The folder made, or nothing.
-std::string make_folder_in(const std::string& parent) {
-  std::string path = fmt::format("{}/levin-outcome-{}-XXXXXX", parent, getpid());
-  return mkdtemp(path.data()) == nullptr ? "" : path;
+constexpr const char* kName = "levin-outcome-";
+
+/// Removes what killed programs of this user left behind.
+void remove_leftovers(const std::string& parent) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(parent, error), end; !error && entry != end; entry.increment(error)) {
+    struct stat status {};
+    const std::string path = entry->path();
+    if (!entry->path().filename().string().starts_with(kName) || ::lstat(path.c_str(), &status) != 0 ||
+        status.st_uid != ::geteuid())
+      continue;
+    Descriptor lock;
+    std::error_code ignored;
+    if (lock_folder(path, lock) == FolderLock::kTaken) std::filesystem::remove_all(path, ignored);
+  }
+}
+
+/// Makes the folder, which `lock` keeps; returns its path, or nothing.
+std::string make_folder_in(const std::string& parent, Descriptor& lock) {
+  remove_leftovers(parent);
+  while (true) {
+    std::string path = fmt::format("{}/{}{}-XXXXXX", parent, kName, getpid());
+    if (mkdtemp(path.data()) == nullptr) return "";
+    // Until it is locked, another process may take it for a leftover.
+    if (lock_folder(path, lock) != FolderLock::kHeldByAnother && std::filesystem::exists(path)) return path;
+  }
 }
 
 bool has_room(const char* folder) {
@@ -31,10 +55,10 @@ bool has_room(const char* folder) {
 }  // namespace
 
 OutcomeFolder::OutcomeFolder() {
-  if (has_room("/dev/shm")) path_ = make_folder_in("/dev/shm");
+  if (has_room("/dev/shm")) path_ = make_folder_in("/dev/shm", lock_);
   if (!path_.empty()) return;
   const std::string parent = std::filesystem::temp_directory_path();
-  path_ = make_folder_in(parent);
+  path_ = make_folder_in(parent, lock_);
   if (path_.empty())
     throw Error("ranks", fmt::format("cannot make a folder for the results of ranks in {}: {}; hint: TMPDIR names "
                                      "another place",

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <levin/core/base/descriptor.h>
+
 #include <string>
 
 namespace levin {
 
 /// A folder, private to the user, in which a forked rank leaves what its parent gets; removed with this object. It lies
-/// in memory (/dev/shm) where that has room, else in the folder for temporary files.
+/// in memory (/dev/shm) where that has room, else in the folder for temporary files. Those of killed programs are
+/// removed when the next one is made.
 class OutcomeFolder {
  public:
   OutcomeFolder();
@@ -19,6 +22,7 @@ class OutcomeFolder {
 
  private:
   std::string path_;
+  Descriptor lock_;
 };
 
 }  // namespace levin
