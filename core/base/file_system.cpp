@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
 #include <system_error>
 
 namespace levin {
@@ -34,12 +36,20 @@ auto retry_interrupted(const Call& call) {
   return result;
 }
 
+/// A file beyond `ulimit -f` is then an error of the write (EFBIG) and not the end of the process.
+void ignore_file_size_signal() {
+  struct sigaction action {};
+  if (::sigaction(SIGXFSZ, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) ::signal(SIGXFSZ, SIG_IGN);
+}
+
 class PosixWritableFile final : public WritableFile {
  public:
   PosixWritableFile(std::string path, int flags)
       : path_(std::move(path)),
         descriptor_(retry_interrupted([&] { return ::open(path_.c_str(), O_WRONLY | O_CLOEXEC | flags, 0666); })) {
     if (!descriptor_.is_open()) throw_file_error("write", path_, errno);
+    static std::once_flag once;
+    std::call_once(once, ignore_file_size_signal);
   }
 
   ~PosixWritableFile() override { write_buffer(); }

@@ -5,6 +5,7 @@
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/base/signals.h>
+#include <levin/core/base/standard_output.h>
 #include <levin/core/cli/cli_arguments.h>
 #include <levin/core/cli/cli_config.h>
 #include <levin/core/cli/cli_help.h>
@@ -216,7 +217,7 @@ Cli::Cli()
 
 int Cli::run(int argc, char** argv) {
   try {
-    return run_command(argc, argv);
+    return finish_standard_output(run_command(argc, argv));
   } catch (const RankFailedError& error) {
     // The rank that failed says why; rank 0, whose words the user reads, repeats it.
     const int signal = SignalScope::received();

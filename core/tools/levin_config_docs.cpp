@@ -1,5 +1,6 @@
 // levin-config-docs: prints docs/configuration.md, from the descriptions that also read YAML and print --help.
 
+#include <levin/core/base/standard_output.h>
 #include <levin/core/data/cifar10.h>
 #include <levin/core/data/data_loader.h>
 #include <levin/core/data/fashion_mnist.h>
@@ -137,5 +138,5 @@ int main() {
   print_struct<levin::optim::AdamOptions>("levin::optim::Adam");
   print_struct<levin::optim::AdamWOptions>("levin::optim::AdamW");
   print_struct<levin::optim::AdagradOptions>("levin::optim::Adagrad");
-  return 0;
+  return levin::finish_standard_output(0);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/standard_output.h>
 
 #include <c10/util/Exception.h>
 #include <boost/program_options.hpp>
@@ -14,7 +15,7 @@ namespace levin {
 /// error, led by `[component]` where the message names no component of its own, and returns 2.
 inline int tool_main(const char* component, int (*run)(int, char**), int argc, char** argv) {
   try {
-    return run(argc, argv);
+    return finish_standard_output(run(argc, argv));
   } catch (const Error& error) {
     std::cerr << error.what() << "\n";
   } catch (const boost::program_options::error& error) {

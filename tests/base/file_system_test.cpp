@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 #include "../support/faulty_file_system.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -71,6 +73,17 @@ TEST_F(FileSystemTest, AFileIsReplacedWholeOrNotAtAll) {
   EXPECT_EQ(files_.list(folder_), std::vector<std::string>{"page"});
   files_.replace_file(path("page"), "second");
   EXPECT_EQ(read("page"), "second");
+}
+
+TEST_F(FileSystemTest, AFileBeyondItsLimitIsAnErrorAndNotTheEndOfTheProcess) {
+  const auto write_too_much = [this] {
+    rlimit limit{};
+    limit.rlim_cur = limit.rlim_max = 1000;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    std::cerr << message_of([this] { write("long", std::string(2000, 'x')); });
+    ::_exit(3);
+  };
+  EXPECT_EXIT(write_too_much(), ::testing::ExitedWithCode(3), "cannot write .*long: File too large");
 }
 
 TEST_F(FileSystemTest, PipesDevicesAndFoldersAreNotRead) {

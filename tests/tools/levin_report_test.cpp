@@ -57,7 +57,6 @@ class LevinReportTool : public ::testing::Test {
 
   const std::string folder_ = fresh_folder("report");
 
- private:
   static std::string find_tool() {
     if (const char* environment = std::getenv("LEVIN_REPORT_TOOL")) return environment;
     return LEVIN_BINARY_DIR "/bin/levin-report";
@@ -83,6 +82,13 @@ TEST_F(LevinReportTool, WritesThePageWhereItIsWanted) {
   for (const auto& entry : std::filesystem::directory_iterator(folder_))
     EXPECT_NE(entry.path().extension(), ".unfinished");
   EXPECT_THAT(run({"--help"}).out, HasSubstr("Usage: levin-report RUN_DIR"));
+}
+
+TEST_F(LevinReportTool, WhatCannotBePrintedIsAnError) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
+  const auto result = testing::run_program({"/bin/sh", "-c", "\"$0\" --help > /dev/full", tool_});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.err, HasSubstr("[output] not all that was printed could be written"));
 }
 
 TEST_F(LevinReportTool, SaysWhatIsWrong) {
