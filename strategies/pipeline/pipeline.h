@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/strategies/pipeline/stage_parameters.h>
+#include <levin/strategies/pipeline/stage_ring.h>
 #include <levin/strategies/ranks/parameter_part.h>
 #include <levin/strategies/ranks/ranked_strategy.h>
 #include <levin/strategies/ranks/uneven_inputs_reducer.h>
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -100,6 +102,7 @@ class Pipeline : public RankedStrategy, public DividedModel {
 
  private:
   FindPart find_part() const;
+  void connect();
   int64_t stages() const { return rank_group().world_size() / options_.data_parallel; }
   int64_t chunks_per_rank() const;
   void require_weights() const;
@@ -115,11 +118,12 @@ class Pipeline : public RankedStrategy, public DividedModel {
   // nullptr with one rank.
   std::unique_ptr<StageParameters> parameters_;
   std::unique_ptr<PipelineEngine> engine_;
-  std::shared_ptr<Collective> activations_;  ///< of the ranks of one pipeline
-  std::shared_ptr<Collective> gradients_;    ///< the same
-  std::shared_ptr<Collective> replicas_;     ///< of the ranks with the same stage; nullptr for one pipeline
-  bool awaits_weights_ = false;              ///< an earlier call has left the module without values
-  int64_t batches_ = 0;                      ///< of this call
+  std::shared_ptr<Collective> stages_;    ///< of the ranks of one pipeline
+  std::optional<StageRing> activations_;  ///< of the same ranks
+  std::optional<StageRing> gradients_;
+  std::shared_ptr<Collective> replicas_;  ///< of the ranks with the same stage; nullptr for one pipeline
+  bool awaits_weights_ = false;           ///< an earlier call has left the module without values
+  int64_t batches_ = 0;                   ///< of this call
   UnevenInputsReducer uneven_inputs_;
 };
 

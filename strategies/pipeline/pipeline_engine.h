@@ -5,6 +5,7 @@
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/strategies/pipeline/pipeline_schedule.h>
+#include <levin/strategies/pipeline/stage_ring.h>
 #include <levin/strategies/pipeline/tensor_spec.h>
 
 #include <cstddef>
@@ -43,16 +44,16 @@ struct PipelineEngineOptions {
 /// draw from streams of their own, so that the steps stay in step, and a run does not depend on where it is cut.
 class PipelineEngine final : private SequentialRunner {
  public:
-  /// The sequential outlives it. `activations` and `gradients`: groups of the ranks of all stages, in order; what
-  /// travels in one direction does not wait for the other.
-  PipelineEngine(SequentialImpl& sequential, std::shared_ptr<Collective> activations,
-                 std::shared_ptr<Collective> gradients, PipelineEngineOptions options);
+  /// The sequential outlives it. `stages`: the ranks of all stages, in order. `activations` go to the next stage,
+  /// `gradients` to the one before; they are closed where a rank has several chunks.
+  PipelineEngine(SequentialImpl& sequential, std::shared_ptr<Collective> stages, StageRing activations,
+                 StageRing gradients, PipelineEngineOptions options);
   ~PipelineEngine() override;
   PipelineEngine(const PipelineEngine&) = delete;
   PipelineEngine& operator=(const PipelineEngine&) = delete;
 
-  int64_t stage() const { return activations_->rank(); }
-  int64_t stages() const { return activations_->world_size(); }
+  int64_t stage() const { return stages_->rank(); }
+  int64_t stages() const { return stages_->world_size(); }
   bool is_last_stage() const { return stage() == stages() - 1; }
 
   /// Runs forward and backward of a batch. The output is that of the whole batch where the last stage is; elsewhere
@@ -122,7 +123,7 @@ class PipelineEngine final : private SequentialRunner {
   void backward_of_weights(const PipelineAction& action);
   void begin_backward(StepPhases& phases);
   /// Tensors that are undefined are left out; their memory format is that of `specs`.
-  void send(Collective& group, const Tensors& tensors, const std::vector<TensorSpec>& specs, int64_t to, int64_t chunk,
+  void send(StageRing& ring, const Tensors& tensors, const std::vector<TensorSpec>& specs, int64_t chunk,
             int64_t micro_batch);
   void post_receives(const std::vector<PipelineAction>& actions, size_t from);
   void post_receive(const PipelineAction& action);
@@ -131,8 +132,9 @@ class PipelineEngine final : private SequentialRunner {
   StepOutput whole_output();
 
   SequentialImpl& sequential_;
-  std::shared_ptr<Collective> activations_;
-  std::shared_ptr<Collective> gradients_;
+  std::shared_ptr<Collective> stages_;
+  StageRing activations_;
+  StageRing gradients_;
   const PipelineEngineOptions options_;
   Mode mode_ = Mode::kNone;
   std::map<int64_t, std::vector<PipelineAction>> actions_;  ///< of this rank, by number of micro-batches
