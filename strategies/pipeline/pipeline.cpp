@@ -348,11 +348,12 @@ StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, co
   require_weights();
   uneven_inputs_.add(window);
   ReplicaGradients* replicas = window.sync ? parameters_->replica_gradients() : nullptr;
-  StepOutput output = engine_->train(batch, phases, replicas);
+  const bool traced = ++batches_ == options_.trace_batch && !options_.trace.empty();
+  StepOutput output = engine_->train(batch, phases, replicas, traced);
   parameters_->send_buffers_to_replicas();
-  if (++batches_ == options_.trace_batch && !options_.trace.empty()) write_trace();
+  if (traced) write_trace();
   if (window.sync) parameters_->combine_gradients();
-  uneven_inputs_.reduce(window, collective(), root_device());
+  uneven_inputs_.reduce(window, collective());
   phases.after_backward();
   return output;
 }
@@ -382,7 +383,7 @@ void Pipeline::write_trace() {
   }
   // Clocks of other hosts are compared where all ranks pass a barrier.
   stages_->barrier();
-  const auto clocks = stages_->gather_bytes(std::to_string(PipelineEngine::now()));
+  const auto clocks = stages_->gather_bytes(std::to_string(DeviceTimes::now()));
   const auto bytes = stages_->gather_bytes(events_to_bytes(own));
   if (engine_->stage() != 0) return;
   const bool one_host = environment().local_world_size() == ranks().world_size();

@@ -26,7 +26,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <mutex>
 
@@ -96,11 +95,6 @@ PipelineEngine::PipelineEngine(SequentialImpl& sequential, std::shared_ptr<Colle
   sequential_.set_runner(this);
 }
 
-int64_t PipelineEngine::now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 PipelineEngine::~PipelineEngine() { sequential_.set_runner(nullptr); }
 
 // ---- A batch
@@ -113,7 +107,7 @@ const std::vector<PipelineAction>& PipelineEngine::actions(int64_t micro_batches
   return actions_[micro_batches] = std::move(all[static_cast<size_t>(stage())]);
 }
 
-StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, ReplicaGradients* replicas) {
+StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, ReplicaGradients* replicas, bool timed) {
   micro_batches_ = batch.split(options_.micro_batches);
   if (micro_batches_.empty()) micro_batches_ = {batch};
   sizes_.clear();
@@ -123,7 +117,9 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, Replica
   outputs_.assign(micro_batches_.size(), {});
   has_begun_backward_ = false;
   most_held_ = 0;
-  done_.clear();
+  timed_.clear();
+  times_.reset();
+  if (timed || options_.device.is_cpu()) times_.emplace(options_.device);
   Module& module = phases.module();
   ReplicaLogs logs(std::vector<at::Device>(micro_batches_.size(), options_.device));
   logs.begin(*module.attached_runtime());
@@ -138,7 +134,7 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, Replica
       post_receives(all, i);
       current_ = all[i];
       const bool is_last = replicas != nullptr && is_last_backward(all, i);
-      waited_from_ = ran_from_ = now();
+      const size_t began = ran_from_ = mark();
       if (current_.kind == ActionKind::kForward) {
         const RuntimeScope recording(module, logs.runtime(current_.micro_batch));
         const MicroBatchNormScope normalising(statistics, current_.micro_batch);
@@ -151,7 +147,7 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, Replica
           backward(current_, phases);
         if (is_last) replicas->after_last_backward(current_.chunk);
       }
-      done_.push_back({.action = current_, .waited_from = waited_from_, .from = ran_from_, .to = now()});
+      timed_.push_back({.action = current_, .waited_from = began, .from = ran_from_, .to = mark()});
     }
     for (auto& message : gradients_leaving_)
       for (auto& work : message.works) work->wait();
@@ -176,6 +172,18 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, Replica
   StepOutput output = whole_output();
   forget_step();
   return output;
+}
+
+std::vector<PipelineEngine::Done> PipelineEngine::done() const {
+  if (!times_) return {};
+  const std::vector<int64_t> times = times_->read();
+  std::vector<Done> all;
+  for (const Timed& timed : timed_)
+    all.push_back({.action = timed.action,
+                   .waited_from = times.at(timed.waited_from),
+                   .from = times.at(timed.from),
+                   .to = times.at(timed.to)});
+  return all;
 }
 
 /// What is left of a batch, also after a failure.
@@ -312,7 +320,7 @@ PipelineEngine::Tensors PipelineEngine::receive(std::map<Key, Message>& messages
   for (auto& work : message->second.works) work->wait();
   for (auto& arrival : message->second.arrivals) tensors.push_back(std::move(arrival.tensor));
   messages.erase(message);
-  ran_from_ = now();
+  ran_from_ = mark();
   return tensors;
 }
 

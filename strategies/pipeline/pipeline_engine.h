@@ -4,6 +4,7 @@
 #include <levin/core/data/batch.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/nn/sequential.h>
+#include <levin/strategies/pipeline/device_times.h>
 #include <levin/strategies/pipeline/pipeline_schedule.h>
 #include <levin/strategies/pipeline/stage_ring.h>
 #include <levin/strategies/pipeline/tensor_spec.h>
@@ -58,8 +59,8 @@ class PipelineEngine final : private SequentialRunner {
 
   /// Runs forward and backward of a batch. The output is that of the whole batch where the last stage is; elsewhere
   /// only its loss, without a graph. Losses of micro-batches are weighted by their sizes. `replicas`: told when the
-  /// last backward of each chunk runs; nullptr: nobody is.
-  StepOutput train(const Batch& batch, StepPhases& phases, ReplicaGradients* replicas = nullptr);
+  /// last backward of each chunk runs; nullptr: nobody is. `timed`: for `done` on a device; the CPU's are free.
+  StepOutput train(const Batch& batch, StepPhases& phases, ReplicaGradients* replicas, bool timed);
 
   /// Opens a scope in which forwards of the sequential run through all stages, each rank gets their results, and there
   /// is no backward. All ranks call it, and run the same forwards.
@@ -68,15 +69,14 @@ class PipelineEngine final : private SequentialRunner {
   /// An action of the last `train`, for a trace.
   struct Done {
     PipelineAction action;
-    int64_t waited_from;  ///< nanoseconds of a monotonic clock: for its message until `from`
+    int64_t waited_from;  ///< nanoseconds of DeviceTimes: for its message until `from`
     int64_t from;
     int64_t to;
   };
-  const std::vector<Done>& done() const { return done_; }
+  /// The actions of the last `train`, if it was timed. Waits for the device.
+  std::vector<Done> done() const;
   /// Number of micro-batches in the last `train`.
   int64_t micro_batches() const { return static_cast<int64_t>(sizes_.size()); }
-  /// Nanoseconds of the clock that it notes times with.
-  static int64_t now();
   /// Most micro-batches, over all chunks of the rank, that were under way at once in the last `train`.
   int64_t most_held() const { return most_held_; }
 
@@ -92,6 +92,13 @@ class PipelineEngine final : private SequentialRunner {
   struct Held {
     Tensors inputs;
     Tensors outputs;
+  };
+  /// An action that is over: numbers of moments.
+  struct Timed {
+    PipelineAction action;
+    size_t waited_from;
+    size_t from;
+    size_t to;
   };
   struct Message {
     std::vector<Arrival> arrivals;
@@ -128,6 +135,7 @@ class PipelineEngine final : private SequentialRunner {
   void post_receives(const std::vector<PipelineAction>& actions, size_t from);
   void post_receive(const PipelineAction& action);
   Tensors receive(std::map<Key, Message>& messages, Key key);
+  size_t mark() { return times_ ? times_->mark() : 0; }
   void forget_step() noexcept;
   StepOutput whole_output();
 
@@ -158,9 +166,9 @@ class PipelineEngine final : private SequentialRunner {
   std::map<Key, Message> gradients_arriving_;
   std::map<Key, Message> activations_leaving_;
   std::vector<Message> gradients_leaving_;
-  int64_t waited_from_ = 0;
-  int64_t ran_from_ = 0;
-  std::vector<Done> done_;
+  std::optional<DeviceTimes> times_;  ///< where it is timed
+  size_t ran_from_ = 0;
+  std::vector<Timed> timed_;
 };
 
 }  // namespace levin

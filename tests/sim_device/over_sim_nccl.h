@@ -35,9 +35,9 @@ class OverSimNccl : public Base {
 };
 
 template <class Base>
-std::shared_ptr<Strategy> make_strategy(typename Base::Options options, bool on_sim) {
+std::shared_ptr<Strategy> make_strategy(typename Base::Options options, bool on_sim, double timeout = 5) {
   options.start_method = StartMethod::kThread;
-  options.timeout = 5;
+  options.timeout = timeout;
   options.stall_report = 1;
   if (on_sim) return make<OverSimNccl<Base>>(options);
   return make<Base>(options);

@@ -1,13 +1,34 @@
 #include "tests/sim_device/over_sim_nccl.h"
 #include "tests/sim_device/sim_net.h"
+#include "tests/support/run_program.h"
 
+#include <levin/callbacks/model_checkpoint.h>
+#include <levin/core/base/error.h>
+#include <levin/core/optim/sgd.h>
 #include <levin/strategies/pipeline/pipeline.h>
 
+#include <c10/core/CachingDeviceAllocator.h>
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include <chrono>
+#include <functional>
+#include <map>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 namespace levin::testing {
 namespace {
+
+void pipeline_over(TrainerOptions& trainer, PipelineOptions options, bool on_sim, int64_t ranks = 2,
+                   double timeout = 5) {
+  options.micro_batches = 4;
+  trainer.strategy = Spec<Strategy>(make_strategy<Pipeline>(options, on_sim, timeout));
+  trainer.devices = ranks;
+  if (on_sim) trainer.accelerator = "sim";
+}
 
 struct PipelineRun {
   PipelineOptions options = {};
@@ -19,11 +40,8 @@ struct PipelineRun {
 SimResult fit_pipeline(const PipelineRun& run, bool on_sim) {
   return fit({.net = run.net, .configure = [&](TrainerOptions& trainer) {
                 PipelineOptions options = run.options;
-                options.micro_batches = 4;
-                if (options.balance_by == "time") options.balance_by = "parameters";
-                trainer.strategy = Spec<Strategy>(make_strategy<Pipeline>(options, on_sim));
-                trainer.devices = run.ranks;
-                if (on_sim) trainer.accelerator = "sim";
+                options.balance_by = "parameters";
+                pipeline_over(trainer, options, on_sim, run.ranks);
                 run.configure(trainer);
               }});
 }
@@ -79,6 +97,270 @@ TEST(SimPipeline, DropoutClippingAndLowPrecisionAreThoseOfCpus) {
                                   }});
     }
   }
+}
+
+TEST(SimPipeline, CallsAfterTheFirstGoOnAsOnCpus) {
+  const auto run = [](bool on_sim) {
+    seed_everything(7);
+    const auto module = make<SimNet>(TinyOptions{});
+    TrainerOptions trainer = quiet(1);
+    pipeline_over(trainer, {}, on_sim);
+    const DataLoader loader(tiny_dataset(), {.batch_size = 8});
+    Trainer(trainer).fit(module, loader);
+    Trainer again(trainer);
+    again.fit(module, loader);
+    std::vector<at::Tensor> results;
+    results.push_back(at::scalar_tensor(again.validate(module, loader).at(0).at("val_loss")));
+    results.push_back(at::scalar_tensor(again.test(module, loader).at(0).at("test_loss")));
+    for (const at::Tensor& weight : weights(*module)) {
+      EXPECT_TRUE(weight.is_cpu());
+      results.push_back(weight);
+    }
+    return results;
+  };
+  EXPECT_TRUE(identical(run(true), run(false)));
+}
+
+TEST(SimPipeline, AResumedRunGoesOnAsOneOfCpus) {
+  const std::string root = fresh_folder("sim_pipeline_resume");
+  const auto train = [&](bool on_sim, int64_t epochs, const std::string& checkpoint) {
+    seed_everything(7);
+    const auto module = make<SimNet>(TinyOptions{});
+    TrainerOptions trainer = quiet(epochs);
+    PipelineOptions options;
+    options.schedule = "interleaved";
+    pipeline_over(trainer, options, on_sim);
+    auto keep = make<ModelCheckpoint>({.save_last = true, .dirpath = root});
+    trainer.callbacks = {keep};
+    trainer.enable_checkpointing = true;
+    Trainer(trainer).fit(module, DataLoader(tiny_dataset(), {.batch_size = 8}), DataLoaders{}, checkpoint);
+    return weights(*module);
+  };
+  const auto expected = train(false, 2, "");
+  train(true, 1, "");
+  EXPECT_TRUE(identical(train(true, 2, root + "/last"), expected));
+}
+
+// ---- What a step costs.
+
+/// Notes how often the host had waited for devices, and for communicators, when each step of rank 0 began.
+class CountingNet : public SimNet {
+ public:
+  using SimNet::SimNet;
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    note(training);
+    return SimNet::training_step(batch, batch_idx);
+  }
+  StepOutput validation_step(const Batch& batch, int64_t batch_idx) override {
+    note(validation);
+    return SimNet::validation_step(batch, batch_idx);
+  }
+  void note(std::vector<sim::Report>& reports) {
+    if (trainer().global_rank() == 0) reports.push_back(sim::report());
+  }
+  static inline std::vector<sim::Report> training, validation;
+};
+
+TEST(SimPipeline, AStepAndAValidationBatchWaitForNoDeviceAndMakeNoCommunicator) {
+  for (const bool shard_optimizer : {false, true}) {
+    for (const char* schedule : {"1f1b", "interleaved"}) {
+      SCOPED_TRACE(std::string(schedule) + (shard_optimizer ? ", shard_optimizer" : ""));
+      CountingNet::training.clear();
+      CountingNet::validation.clear();
+      sim::reset_report();
+      TrainerOptions trainer = quiet(1);
+      trainer.log_every_n_steps = 1000;
+      trainer.gradient_clip_val = 0.5;
+      trainer.precision = "16-mixed";
+      PipelineOptions options;
+      options.schedule = schedule;
+      options.data_parallel = 2;
+      options.shard_optimizer = shard_optimizer;
+      pipeline_over(trainer, options, /*on_sim=*/true, 4);
+      const DataLoader loader(tiny_dataset(168), {.pin_memory = true, .global_batch_size = 16});
+      Trainer(trainer).fit(make<CountingNet>(TinyOptions{.dropout = 0.2}), loader, loader);
+      const auto& training = CountingNet::training;
+      const auto& validation = CountingNet::validation;
+      ASSERT_GE(training.size(), 40);
+      ASSERT_GE(validation.size(), 10);
+      // Shapes are learnt in the first step; then there is the optimizer's state. The last batch is a smaller one.
+      EXPECT_EQ(training[35].total_waits() - training[12].total_waits(), 0) << training[35].to_string();
+      EXPECT_EQ(validation[9].total_waits() - validation[1].total_waits(), 0) << validation[9].to_string();
+      const auto communicators = [](sim::Report report) { return report.waits[sim::Wait::kCommunicator]; };
+      EXPECT_EQ(communicators(sim::report()), communicators(training.front()));
+    }
+  }
+}
+
+// ---- Memory.
+
+/// Eight layers, and one beside them.
+class WideNet : public Module {
+ public:
+  struct Options {
+    static void describe(Schema<Options>&) {}
+  };
+  explicit WideNet(const Options&) {
+    before_ = register_module("before", torch::nn::Linear(4, kWidth));
+    Sequential chain;
+    for (int64_t i = 0; i < 8; ++i) chain->push_back(torch::nn::Linear(kWidth, kWidth));
+    chain_ = register_module("chain", chain);
+  }
+  StepOutput training_step(const Batch& batch, int64_t) override { return chain_(before_(batch["x"])).square().mean(); }
+  OptimizerConfigs configure_optimizers() override {
+    return OptimizerConfig{.optimizer = std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1})};
+  }
+  static constexpr int64_t kWidth = 64;
+
+ private:
+  torch::nn::Linear before_{nullptr};
+  Sequential chain_{nullptr};
+};
+
+TEST(SimPipeline, NoDeviceEverHoldsTheWholeModel) {
+  c10::DeviceAllocator& memory = *c10::getDeviceAllocator(sim::kDeviceType);
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  for (const char* balance_by : {"time", "memory"}) {
+    SCOPED_TRACE(balance_by);
+    const auto module = make<WideNet>();
+    int64_t whole = 0;
+    for (const at::Tensor& parameter : module->parameters()) whole += static_cast<int64_t>(parameter.nbytes());
+    std::vector<int64_t> before;
+    for (c10::DeviceIndex i = 0; i < 4; ++i) {
+      memory.resetPeakStats(i);
+      before.push_back(memory.getDeviceStats(i).allocated_bytes[kAll].current);
+    }
+    TrainerOptions trainer = quiet(1);
+    PipelineOptions options;
+    options.balance_by = balance_by;
+    pipeline_over(trainer, options, /*on_sim=*/true, 4);
+    Trainer(trainer).fit(module, DataLoader(tiny_dataset(), {.batch_size = 8}));
+    for (c10::DeviceIndex i = 0; i < 4; ++i) {
+      const int64_t peak = memory.getDeviceStats(i).allocated_bytes[kAll].peak - before[static_cast<size_t>(i)];
+      EXPECT_GT(peak, whole / 4);
+      EXPECT_LT(peak, whole) << "sim:" << int{i};
+    }
+  }
+}
+
+/// A layer with a tensor that is neither parameter nor buffer.
+class ScaleImpl : public torch::nn::Module {
+ public:
+  at::Tensor forward(const at::Tensor& x) { return x * scale_; }
+  void to(torch::Device device, bool non_blocking = false) override {
+    torch::nn::Module::to(device, non_blocking);
+    scale_ = scale_.to(device);
+  }
+
+ private:
+  at::Tensor scale_ = at::full({1}, 2.0);
+};
+TORCH_MODULE(Scale);
+
+class ScaledNet : public Module {
+ public:
+  using Options = WideNet::Options;
+  explicit ScaledNet(const Options&) {
+    chain_ = register_module("chain", Sequential(torch::nn::Linear(4, 4), Scale(), Scale(), torch::nn::Linear(4, 1)));
+  }
+  StepOutput training_step(const Batch& batch, int64_t) override { return chain_(batch["x"]).square().mean(); }
+  OptimizerConfigs configure_optimizers() override {
+    return OptimizerConfig{.optimizer = std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1})};
+  }
+
+ private:
+  Sequential chain_{nullptr};
+};
+
+TEST(SimPipeline, ModulesThatHaveMoreToMoveAreAskedTo) {
+  for (const char* balance_by : {"parameters", "time"}) {
+    TrainerOptions trainer = quiet(1);
+    PipelineOptions options;
+    options.balance_by = balance_by;
+    pipeline_over(trainer, options, /*on_sim=*/true);
+    EXPECT_NO_THROW(Trainer(trainer).fit(make<ScaledNet>(), DataLoader(tiny_dataset(), {.batch_size = 8})));
+  }
+}
+
+// ---- Failures.
+
+/// Fails on rank 1, in the third batch.
+class FailingNet : public SimNet {
+ public:
+  using SimNet::SimNet;
+  static inline std::string where;
+
+  void on_fit_start() override { fail_if("set-up"); }
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    if (batch_idx < 2) return SimNet::training_step(batch, batch_idx);
+    fail_if("forward");
+    const StepOutput output = SimNet::training_step(batch, batch_idx);
+    if (where == "memory" && trainer().global_rank() == 1) at::empty({int64_t{1} << 40}, batch["x"].options());
+    for (const at::Tensor& parameter : parameters())
+      parameter.register_hook([this](const at::Tensor&) { fail_if("backward"); });
+    return output;
+  }
+
+ private:
+  void fail_if(const std::string& here) const {
+    if (where == here && trainer().global_rank() == 1) throw Error("test", where + " fails");
+  }
+};
+
+TEST(SimPipeline, WhatAStageThrowsEndsAllAndIsNamed) {
+  for (const char* where : {"set-up", "forward", "backward", "memory"}) {
+    SCOPED_TRACE(where);
+    FailingNet::where = where;
+    TrainerOptions trainer = quiet(1);
+    pipeline_over(trainer, {}, /*on_sim=*/true, 3, /*timeout=*/300);
+    std::string message;
+    try {
+      Trainer(trainer).fit(make<FailingNet>(TinyOptions{}), DataLoader(tiny_dataset(), {.batch_size = 8}));
+    } catch (const std::exception& error) {
+      message = error.what();
+    }
+    EXPECT_THAT(message, ::testing::HasSubstr(where == std::string("memory") ? "out of memory on sim:1"
+                                                                            : std::string(where) + " fails"));
+    EXPECT_EQ(sim::SimNccl::communicators_alive(), 0);
+  }
+}
+
+// ---- Traces.
+
+/// Its thread is much slower than its device.
+class SlowThreadNet : public SimNet {
+ public:
+  using SimNet::SimNet;
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return SimNet::training_step(batch, batch_idx);
+  }
+};
+
+TEST(SimPipeline, ATraceShowsTheDeviceAndNotTheThreadThatGivesItWork) {
+  const std::string folder = fresh_folder("sim_pipeline_trace");
+  TrainerOptions trainer = quiet(1);
+  PipelineOptions options;
+  options.trace = folder;
+  options.trace_batch = 3;
+  pipeline_over(trainer, options, /*on_sim=*/true);
+  Trainer(trainer).fit(make<SlowThreadNet>(TinyOptions{}), DataLoader(tiny_dataset(), {.batch_size = 8}));
+  const auto trace = nlohmann::json::parse(read_text(folder + "/pipeline_trace.json"));
+  std::map<std::string, std::vector<double>> durations;  // of rank 1, by action, in microseconds
+  for (const auto& event : trace.at("traceEvents"))
+    if (event.at("ph") == "X" && event.at("tid") == 1)
+      durations[event.at("name")].push_back(event.at("dur").get<double>());
+  // A kernel of the simulated device takes a microsecond.
+  ASSERT_EQ(durations["forward"].size(), 4);
+  ASSERT_EQ(durations["backward"].size(), 4);
+  for (const double duration : durations["forward"]) {
+    EXPECT_GE(duration, 5);
+    EXPECT_LT(duration, 1000);
+  }
+  for (const double duration : durations["backward"]) EXPECT_LT(duration, 1000);
+  // The first forward waits for the stage before.
+  ASSERT_FALSE(durations["wait to receive"].empty());
+  EXPECT_GE(durations["wait to receive"].front(), 5);
 }
 
 }  // namespace
