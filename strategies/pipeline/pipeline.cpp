@@ -15,6 +15,7 @@
 #include <levin/strategies/pipeline/pipeline_engine.h>
 #include <levin/strategies/pipeline/pipeline_partition.h>
 #include <levin/strategies/pipeline/pipeline_trace.h>
+#include <levin/strategies/pipeline/stage_ring.h>
 #include <levin/strategies/ranks/divisible_optimizer.h>
 #include <levin/strategies/ranks/model_agreement.h>
 #include <levin/strategies/ranks/norm_reduction.h>
@@ -153,8 +154,8 @@ void Pipeline::connect() {
     return group;
   };
   const bool closed = chunks_per_rank() > 1;
-  activations_ = StageRing::make(make_group, StageRing::Direction::kToNext, closed);
-  gradients_ = StageRing::make(make_group, StageRing::Direction::kToPrevious, closed);
+  activations_ = std::make_unique<StageRing>(make_group, StageRing::Direction::kToNext, closed);
+  gradients_ = std::make_unique<StageRing>(make_group, StageRing::Direction::kToPrevious, closed);
   replicas_ = ranks().counterparts(stages());
   activations_->meet(root_device());
   gradients_->meet(root_device());

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <levin/strategies/pipeline/stage_parameters.h>
-#include <levin/strategies/pipeline/stage_ring.h>
 #include <levin/strategies/ranks/parameter_part.h>
 #include <levin/strategies/ranks/ranked_strategy.h>
 #include <levin/strategies/ranks/uneven_inputs_reducer.h>
@@ -10,7 +9,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +16,7 @@ namespace levin {
 
 class PipelineEngine;
 class SequentialImpl;
+class StageRing;
 struct ChainUnit;
 
 /// Elements of the sequential for each stage (for each chunk, in the model's order, with several chunks a rank); empty:
@@ -118,9 +117,9 @@ class Pipeline : public RankedStrategy, public DividedModel {
   // nullptr with one rank.
   std::unique_ptr<StageParameters> parameters_;
   std::unique_ptr<PipelineEngine> engine_;
-  std::shared_ptr<Collective> stages_;    ///< of the ranks of one pipeline
-  std::optional<StageRing> activations_;  ///< of the same ranks
-  std::optional<StageRing> gradients_;
+  std::shared_ptr<Collective> stages_;      ///< of the ranks of one pipeline
+  std::unique_ptr<StageRing> activations_;  ///< of the same ranks
+  std::unique_ptr<StageRing> gradients_;
   std::shared_ptr<Collective> replicas_;  ///< of the ranks with the same stage; nullptr for one pipeline
   bool awaits_weights_ = false;           ///< an earlier call has left the module without values
   int64_t batches_ = 0;                   ///< of this call

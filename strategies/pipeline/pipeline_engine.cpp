@@ -408,6 +408,16 @@ void PipelineEngine::send(StageRing& ring, const Tensors& tensors, const std::ve
     gradients_leaving_.push_back(std::move(message));
 }
 
+/// Nobody answers to a gradient: those of all micro-batches would else stay until the batch ends.
+void PipelineEngine::forget_received_gradients() {
+  const auto has_arrived = [](const Message& message) {
+    return std::all_of(message.works.begin(), message.works.end(),
+                       [](const auto& work) { return work->is_completed(); });
+  };
+  for (; !gradients_leaving_.empty() && has_arrived(gradients_leaving_.front()); gradients_leaving_.pop_front())
+    for (auto& work : gradients_leaving_.front().works) work->wait();
+}
+
 void PipelineEngine::forward(const PipelineAction& action, StepPhases& phases) {
   std::shared_ptr<DeferredWeightGradients> weights;
   if (options_.schedule == "zero_bubble")
@@ -437,8 +447,8 @@ PipelineEngine::Tensors PipelineEngine::evaluate(const Tensors& inputs) {
       if (chunk == 0) passing = inputs;
       passing = sequential_.forward_range(std::move(passing), chunk_begin(chunk), chunk_end(chunk));
     }
-    passing_specs = specs_from_bytes(stages_->broadcast_bytes(
-        stage() == rank_of(chunk) ? specs_to_bytes(specs_of(passing)) : "", rank_of(chunk)));
+    passing_specs = specs_from_bytes(
+        stages_->broadcast_bytes(stage() == rank_of(chunk) ? specs_to_bytes(specs_of(passing)) : "", rank_of(chunk)));
     if (chunk + 1 == chunks()) break;
     if (stage() == rank_of(chunk)) {
       for (const at::Tensor& tensor : passing)
@@ -513,6 +523,7 @@ void PipelineEngine::backward(const PipelineAction& action, StepPhases& phases) 
     }
   }
   if (action.chunk == 0) return;
+  forget_received_gradients();
   Tensors gradients;
   const auto& arrived = specs(action.chunk - 1, action.micro_batch);
   for (size_t i = 0; i < held.inputs.size(); ++i) {

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -135,6 +136,7 @@ class PipelineEngine final : private SequentialRunner {
   void post_receives(const std::vector<PipelineAction>& actions, size_t from);
   void post_receive(const PipelineAction& action);
   Tensors receive(std::map<Key, Message>& messages, Key key);
+  void forget_received_gradients();
   size_t mark() { return times_ ? times_->mark() : 0; }
   void forget_step() noexcept;
   StepOutput whole_output();
@@ -165,8 +167,8 @@ class PipelineEngine final : private SequentialRunner {
   std::map<Key, Message> activations_arriving_;
   std::map<Key, Message> gradients_arriving_;
   std::map<Key, Message> activations_leaving_;
-  std::vector<Message> gradients_leaving_;
-  std::optional<DeviceTimes> times_;  ///< where it is timed
+  std::deque<Message> gradients_leaving_;  ///< in the order in which they were sent
+  std::optional<DeviceTimes> times_;       ///< where it is timed
   size_t ran_from_ = 0;
   std::vector<Timed> timed_;
 };

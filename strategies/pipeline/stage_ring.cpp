@@ -7,22 +7,14 @@
 
 namespace levin {
 
-StageRing StageRing::make(const std::function<std::shared_ptr<Collective>()>& make_group, Direction direction,
-                          bool closed) {
-  std::shared_ptr<Collective> leaving = make_group();
-  std::shared_ptr<Collective> arriving = leaving;
-  if (closed && leaving->world_size() == 2) {
-    arriving = make_group();
-    // What leaves one rank arrives at the other.
-    if (leaving->rank() == 1) std::swap(leaving, arriving);
-  }
-  return {std::move(leaving), std::move(arriving), direction, closed};
-}
-
-StageRing::StageRing(std::shared_ptr<Collective> leaving, std::shared_ptr<Collective> arriving, Direction direction,
-                     bool closed)
-    : leaving_(std::move(leaving)), arriving_(std::move(arriving)), direction_(direction), closed_(closed) {
+StageRing::StageRing(const std::function<std::shared_ptr<Collective>()>& make_group, Direction direction, bool closed)
+    : leaving_(make_group()), arriving_(leaving_), direction_(direction), closed_(closed) {
   const int64_t size = leaving_->world_size();
+  if (closed_ && size == 2) {
+    arriving_ = make_group();
+    // What leaves one rank arrives at the other.
+    if (leaving_->rank() == 1) std::swap(leaving_, arriving_);
+  }
   const int64_t next = (leaving_->rank() + 1) % size;
   const int64_t previous = (leaving_->rank() + size - 1) % size;
   to_ = direction == Direction::kToNext ? next : previous;
@@ -47,7 +39,8 @@ void StageRing::meet(const at::Device& device) {
     const int64_t sender = direction_ == Direction::kToNext ? stage : last - stage;
     const bool wraps = stage == last;
     if (wraps && !closed_) break;
-    const int64_t receiver = direction_ == Direction::kToNext ? (sender + 1) % (last + 1) : (sender + last) % (last + 1);
+    const int64_t receiver =
+        direction_ == Direction::kToNext ? (sender + 1) % (last + 1) : (sender + last) % (last + 1);
     if (own == sender) send(element, 0)->wait();
     if (own == receiver) receive(element, 0)->wait();
   }

@@ -21,8 +21,7 @@ class StageRing {
 
   /// Each call of `make_group` makes a group of all stages; all ranks make rings in the same order. `closed`: messages
   /// also pass between the last stage and the first.
-  static StageRing make(const std::function<std::shared_ptr<Collective>()>& make_group, Direction direction,
-                        bool closed);
+  StageRing(const std::function<std::shared_ptr<Collective>()>& make_group, Direction direction, bool closed);
 
   /// Tags tell messages apart where the backend knows them.
   std::unique_ptr<Work> send(const at::Tensor& tensor, int64_t tag);
@@ -34,14 +33,12 @@ class StageRing {
   void meet(const at::Device& device);
 
  private:
-  StageRing(std::shared_ptr<Collective> leaving, std::shared_ptr<Collective> arriving, Direction direction, bool closed);
-
   std::shared_ptr<Collective> leaving_;
   std::shared_ptr<Collective> arriving_;  ///< another group only where both neighbours are one rank
-  int64_t to_;
-  int64_t from_;
   Direction direction_;
   bool closed_;
+  int64_t to_;
+  int64_t from_;
 };
 
 }  // namespace levin

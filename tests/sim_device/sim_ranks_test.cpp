@@ -12,13 +12,12 @@ namespace {
 template <class Base>
 void expect_ranks_as_on_cpu(const typename Base::Options& options, const std::string& precision = "32-true") {
   const auto run = [&](bool on_sim) {
-    return fit({.configure =
-                    [&](TrainerOptions& trainer) {
-                      trainer.strategy = Spec<Strategy>(make_strategy<Base>(options, on_sim));
-                      trainer.devices = 2;
-                      trainer.precision = Spec<Precision>(Config::parse(precision, {}));
-                      if (on_sim) trainer.accelerator = "sim";
-                    }});
+    return fit({.configure = [&](TrainerOptions& trainer) {
+      trainer.strategy = Spec<Strategy>(make_strategy<Base>(options, on_sim));
+      trainer.devices = 2;
+      trainer.precision = Spec<Precision>(Config::parse(precision, {}));
+      if (on_sim) trainer.accelerator = "sim";
+    }});
   };
   const SimResult expected = run(false);
   sim::reset_report();

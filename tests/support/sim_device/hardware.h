@@ -20,7 +20,7 @@ enum class CopyTiming {
 
 struct HardwareOptions {
   c10::DeviceIndex devices = kMaximumDevices;  ///< 1 to kMaximumDevices
-  size_t memory = size_t{1} << 30;  ///< bytes of each device
+  size_t memory = size_t{1} << 30;             ///< bytes of each device
   CopyTiming copies = CopyTiming::kLate;
 };
 
