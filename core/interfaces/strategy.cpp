@@ -31,10 +31,10 @@ std::string Strategy::broadcast(const std::string& value) {
 }
 
 std::pair<bool, bool> Strategy::any_rank(bool first, bool second) {
-  at::Tensor answers = at::tensor({first ? 1.0 : 0.0, second ? 1.0 : 0.0}, at::kDouble).to(root_device());
+  // Between hosts, which must not wait for their devices.
+  const at::Tensor answers = at::tensor({first ? 1.0 : 0.0, second ? 1.0 : 0.0}, at::kDouble);
   collective().all_reduce(answers, ReduceOp::kMax)->wait();
-  const at::Tensor on_host = answers.cpu();
-  const double* any = on_host.const_data_ptr<double>();
+  const double* any = answers.const_data_ptr<double>();
   return {any[0] > 0, any[1] > 0};
 }
 

@@ -217,6 +217,13 @@ at::Tensor C10dCollective::transportable(const at::Tensor& tensor) const {
   return stages_on_host_ && !dense.is_cpu() ? dense.cpu() : dense;
 }
 
+at::Tensor C10dCollective::place_for(const at::Tensor& tensor) const {
+  const NoAutograd guard;
+  const bool on_host = stages_on_host_ && !tensor.is_cpu();
+  if (!on_host && tensor.is_contiguous()) return tensor;
+  return at::empty(tensor.sizes(), tensor.options().device(on_host ? at::Device(at::kCPU) : tensor.device()));
+}
+
 void C10dCollective::check_tag(int64_t tag, const char* operation) const {
   if (tag < 0 || tag >= kFirstReservedTag)
     throw Error("comm", fmt::format("{} got the tag {}; valid: 0 to {}", operation, tag, kFirstReservedTag - 1));
@@ -253,7 +260,7 @@ std::unique_ptr<Work> C10dCollective::broadcast(at::Tensor tensor, int64_t root)
   check_rank(root, operation, "root");
   if (tensor.numel() == 0) return std::make_unique<NothingToDo>();
   PendingWork::Result result;
-  at::Tensor dense = transportable(tensor);
+  at::Tensor dense = rank() == root ? transportable(tensor) : place_for(tensor);
   if (rank() != root) result.copy_back(dense, tensor);
   std::vector<at::Tensor> bytes = {as_bytes(dense)};
   auto work = context_->run(operation, [&] {
@@ -275,7 +282,7 @@ std::unique_ptr<Work> C10dCollective::all_gather(at::Tensor output, at::Tensor i
                             c10::toString(input.scalar_type())));
   if (input.numel() == 0) return std::make_unique<NothingToDo>();
   PendingWork::Result result;
-  at::Tensor dense = transportable(output);
+  at::Tensor dense = place_for(output);
   result.copy_back(dense, output);
   at::Tensor all_bytes = as_bytes(dense);
   at::Tensor own_bytes = as_bytes(transportable(input));
@@ -296,7 +303,7 @@ std::unique_ptr<Work> C10dCollective::reduce_scatter(at::Tensor output, at::Tens
                             c10::toString(output.scalar_type())));
   if (input.numel() == 0) return std::make_unique<NothingToDo>();
   PendingWork::Result result;
-  at::Tensor dense = transportable(output);
+  at::Tensor dense = place_for(output);
   result.copy_back(dense, output);
   at::Tensor part = as_numbers(dense);
   at::Tensor whole = as_numbers(transportable(input));
@@ -333,7 +340,7 @@ std::unique_ptr<Work> C10dCollective::receive(at::Tensor tensor, int64_t from, i
   if (from == rank()) throw Error("comm", fmt::format("rank {} cannot receive from itself", from));
   if (tensor.numel() == 0) return std::make_unique<NothingToDo>();
   PendingWork::Result result;
-  at::Tensor dense = transportable(tensor);
+  at::Tensor dense = place_for(tensor);
   result.copy_back(dense, tensor);
   std::vector<at::Tensor> bytes = {as_bytes(dense)};
   auto work = context_->run(

@@ -55,6 +55,8 @@ class C10dCollective : public Collective {
   c10d::Backend& backend_for(const at::Tensor& tensor) const;
   /// The tensor as the backend takes it: contiguous, and on the CPU where its backend lacks operations on devices.
   at::Tensor transportable(const at::Tensor& tensor) const;
+  /// The same for one that is only written to.
+  at::Tensor place_for(const at::Tensor& tensor) const;
   void check_tag(int64_t tag, const char* operation) const;
   void check_rank(int64_t rank, const char* operation, const char* role) const;
 

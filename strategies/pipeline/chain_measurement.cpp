@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/nn/module_type_name.h>
+#include <levin/core/nn/move_to_device.h>
 #include <levin/strategies/pipeline/module_scopes.h>
 #include <levin/strategies/replicas/replica_logs.h>
 
@@ -27,6 +28,44 @@ class FirstInputs final : public SequentialRunner {
     Tensors inputs;
   };
   Tensors run(SequentialImpl& /*sequential*/, Tensors inputs) override { throw Seen{std::move(inputs)}; }
+};
+
+/// What is moved of a model: modules as they are, and tensors by themselves.
+struct Part {
+  std::vector<torch::nn::Module*> modules = {};
+  std::vector<at::Tensor> tensors = {};
+};
+
+/// Adds what is outside of the sequential.
+void add_outside(torch::nn::Module& module, SequentialImpl& sequential, Part& part) {
+  if (&module == &sequential) return;
+  const auto inside = module.modules(/*include_self=*/false);
+  if (std::none_of(inside.begin(), inside.end(), [&](const auto& other) { return other.get() == &sequential; })) {
+    part.modules.push_back(&module);
+    return;
+  }
+  for (const at::Tensor& parameter : module.parameters(/*recurse=*/false)) part.tensors.push_back(parameter);
+  for (const at::Tensor& buffer : module.buffers(/*recurse=*/false)) part.tensors.push_back(buffer);
+  for (const auto& child : module.children()) add_outside(*child, sequential, part);
+}
+
+/// Has a part of the model on a device while it lives, and then on the host again.
+class OnDevice {
+ public:
+  OnDevice(const Part& part, const at::Device& device) : part_(part) { move_to(device); }
+  ~OnDevice() { move_to(at::kCPU); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  void move_to(const at::Device& device) const {
+    const at::NoGradGuard no_grad;
+    for (torch::nn::Module* module : part_.modules) move_to_device(*module, device);
+    for (const at::Tensor& tensor : part_.tensors)
+      if (tensor.defined() && tensor.device() != device) replace_data(tensor, tensor.detach().to(device));
+  }
+
+  const Part& part_;
 };
 
 Tensors first_inputs(Module& module, SequentialImpl& sequential, const Batch& batch) {
@@ -87,9 +126,18 @@ void measure_chain(Module& module, SequentialImpl& sequential, const Batch& micr
   const RngStateGuard random_numbers(module.device());
   const KeptBuffers buffers(module);
   const at::AutoGradMode records(true);
-  Tensors passing = as_inputs(first_inputs(module, sequential, micro_batch));
   const at::Device device = module.device();
+  Tensors passing;
+  {
+    Part outside;
+    add_outside(module, sequential, outside);
+    const OnDevice here(outside, device);
+    passing = as_inputs(first_inputs(module, sequential, micro_batch));
+  }
   for (size_t i = 0; i < sequential.size(); ++i) {
+    Part element;
+    if (const auto& own = sequential.element(i).module()) element.modules.push_back(own.get());
+    const OnDevice here(element, device);
     double best = 0;
     Tensors outputs;
     for (int64_t repetition = 0; repetition < repetitions; ++repetition) {
@@ -112,8 +160,9 @@ void measure_chain(Module& module, SequentialImpl& sequential, const Batch& micr
     units[i].seconds = best;
     for (const at::Tensor& output : outputs) units[i].bytes += static_cast<int64_t>(output.nbytes());
     passing = as_inputs(outputs);
+    for (torch::nn::Module* own : element.modules)
+      for (const at::Tensor& parameter : own->parameters()) parameter.mutable_grad().reset();
   }
-  for (const at::Tensor& parameter : module.parameters()) parameter.mutable_grad().reset();
 }
 
 }  // namespace levin

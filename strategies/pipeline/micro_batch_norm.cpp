@@ -8,7 +8,6 @@
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/nn/module.h>
@@ -105,16 +104,17 @@ bool MicroBatchStatistics::update_call(size_t call) {
 void MicroBatchStatistics::update_layers(const std::vector<Layer*>& layers, size_t call) {
   std::vector<at::Tensor> running_means;
   std::vector<at::Tensor> running_vars;
-  std::vector<double> momentum;
+  // Made on the device: the host neither reads nor copies, which it would wait for.
+  std::vector<at::Tensor> momentum;
   for (Layer* layer : layers) {
     running_means.push_back(layer->running_mean);
     running_vars.push_back(layer->running_var);
     // The layer itself would take it from num_batches_tracked, which has counted micro-batches.
-    const double own =
+    const at::Tensor own =
         layer->is_cumulative
-            ? 1 / static_cast<double>(layer->batches_before.item<int64_t>() + 1 + static_cast<int64_t>(call))
-            : layer->calls[call].momentum;
-    momentum.insert(momentum.end(), static_cast<size_t>(layer->running_mean.numel()), own);
+            ? (layer->batches_before + (1 + static_cast<int64_t>(call))).to(at::kDouble).reciprocal()
+            : at::full({}, layer->calls[call].momentum, layer->running_mean.options().dtype(at::kDouble));
+    momentum.push_back(own.expand({layer->running_mean.numel()}));
   }
   std::vector<at::Tensor> means;
   std::vector<at::Tensor> variances;
@@ -133,7 +133,7 @@ void MicroBatchStatistics::update_layers(const std::vector<Layer*>& layers, size
   };
   const ChannelMoments whole = combine({.mean = rows(means), .variance = rows(variances), .count = rows(counts)},
                                        layers.front()->is_instance_norm);
-  const at::Tensor factors = at::tensor(momentum, at::kDouble).to(whole.mean.device());
+  const at::Tensor factors = at::cat(momentum);
   update(std::move(running_means), whole.mean, factors);
   update(std::move(running_vars), whole.variance, factors);
 }

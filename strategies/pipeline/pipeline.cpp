@@ -15,6 +15,7 @@
 #include <levin/strategies/pipeline/pipeline_engine.h>
 #include <levin/strategies/pipeline/pipeline_partition.h>
 #include <levin/strategies/pipeline/pipeline_trace.h>
+#include <levin/strategies/pipeline/stage_ring.h>
 #include <levin/strategies/ranks/divisible_optimizer.h>
 #include <levin/strategies/ranks/model_agreement.h>
 #include <levin/strategies/ranks/norm_reduction.h>
@@ -35,19 +36,6 @@ namespace levin {
 namespace {
 
 constexpr int64_t kRepetitions = 3;
-
-/// Sends an element around the ring of stages. NCCL makes what connects two ranks at their first message, which blocks
-/// both; later each would wait for a message of the other that is to be sent afterwards.
-void meet_neighbours(Collective& stages, const at::Device& device) {
-  const c10::DeviceGuard current(device);
-  const int64_t size = stages.world_size();
-  const at::Tensor element = at::zeros({1}, device);
-  for (int64_t from = 0; size > 1 && from < size; ++from) {
-    const int64_t to = (from + 1) % size;
-    if (stages.rank() == from) stages.send(element, to, 0)->wait();
-    if (stages.rank() == to) stages.receive(element, from, 0)->wait();
-  }
-}
 
 BalanceBy balance_by(const std::string& name) {
   if (name == "parameters") return BalanceBy::kParameters;
@@ -153,11 +141,27 @@ void Pipeline::setup_environment(const StrategySetup& setup) {
     throw ConfigError(
         "pipeline.shard_optimizer divides the optimizer's state over pipelines side by side, and "
         "pipeline.data_parallel is 1; hint: data_parallel: 2, or leave it out");
-  if (ranks().world_size() == 1 || activations_ != nullptr) return;
-  activations_ = ranks().neighbours(stages());
-  gradients_ = ranks().neighbours(stages());
+  if (ranks().world_size() > 1 && stages_ == nullptr) connect();
+}
+
+/// All that is needed to connect ranks is done before the first batch: in the midst of one it would block a rank for
+/// whose messages others wait.
+void Pipeline::connect() {
+  const c10::DeviceGuard current(root_device());
+  const auto make_group = [this] {
+    auto group = ranks().neighbours(stages());
+    if (stages_ == nullptr) stages_ = group;  // for what all stages do together as well
+    return group;
+  };
+  const bool closed = chunks_per_rank() > 1;
+  activations_ = std::make_unique<StageRing>(make_group, StageRing::Direction::kToNext, closed);
+  gradients_ = std::make_unique<StageRing>(make_group, StageRing::Direction::kToPrevious, closed);
   replicas_ = ranks().counterparts(stages());
-  for (Collective* group : {activations_.get(), gradients_.get()}) meet_neighbours(*group, root_device());
+  activations_->meet(root_device());
+  gradients_->meet(root_device());
+  const at::Tensor element = at::zeros({1}, root_device());
+  for (Collective* group : {&collective(), stages_.get(), replicas_.get()})
+    if (group != nullptr) group->all_reduce(element, ReduceOp::kSum)->wait();
 }
 
 Strategy::DataParallelRank Pipeline::data_parallel_rank() {
@@ -225,10 +229,7 @@ std::vector<int64_t> Pipeline::balance(Module& module, SequentialImpl& sequentia
     if (by == BalanceBy::kTime && (sample_ == nullptr || awaits_weights_)) by = BalanceBy::kParameters;
     std::string text;
     if (collective().rank() == 0) {
-      if (by != BalanceBy::kParameters && sample_ != nullptr && !awaits_weights_) {
-        move_to_device(module, root_device());
-        measure(module, sequential, units);
-      }
+      if (by != BalanceBy::kParameters && sample_ != nullptr && !awaits_weights_) measure(module, sequential, units);
       text = numbers_text(automatic_balance(units, chunks, by, sequential_path_));
     }
     elements = numbers_from(collective().broadcast_bytes(text, 0));
@@ -249,7 +250,12 @@ void Pipeline::setup_module(Module& module) {
   SequentialImpl& sequential = find_sequential(module);
   require_same_model(module, collective());
   awaits_weights_ = any_rank_lacks_values(module, collective());
-  if (!awaits_weights_) broadcast_model(module, ranks().process_group());
+  if (!awaits_weights_) {
+    // From the host, where all of it has room: an earlier call may have left rank 0's on a device, while the modules of
+    // the others are new.
+    move_to_device(module, at::kCPU);
+    broadcast_model(module, ranks().process_group());
+  }
   const std::vector<int64_t> elements = balance(module, sequential);
   sample_ = nullptr;
 
@@ -282,11 +288,13 @@ void Pipeline::setup_module(Module& module) {
         if (users[key].size() == 1) result.chunk = users[key].front();
         return result;
       },
-      activations_, replicas_, options_.shard_optimizer);
-  engine_ = std::make_unique<PipelineEngine>(sequential, activations_, gradients_, std::move(engine));
+      stages_, replicas_, options_.shard_optimizer);
+  // Modules that have more to move override it.
+  module.to(root_device());
+  engine_ = std::make_unique<PipelineEngine>(sequential, stages_, *activations_, *gradients_, std::move(engine));
   // The steps of all stages draw the same random numbers.
   const std::string state = engine_->stage() == 0 ? state_to_bytes(capture_rng_state(root_device())) : "";
-  restore_rng_state(state_from_bytes(activations_->broadcast_bytes(state, 0)), root_device());
+  restore_rng_state(state_from_bytes(stages_->broadcast_bytes(state, 0)), root_device());
 }
 
 at::Tensor Pipeline::local_shard(const at::Tensor& parameter) {
@@ -341,11 +349,12 @@ StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, co
   require_weights();
   uneven_inputs_.add(window);
   ReplicaGradients* replicas = window.sync ? parameters_->replica_gradients() : nullptr;
-  StepOutput output = engine_->train(batch, phases, replicas);
+  const bool traced = ++batches_ == options_.trace_batch && !options_.trace.empty();
+  StepOutput output = engine_->train(batch, phases, replicas, traced);
   parameters_->send_buffers_to_replicas();
-  if (++batches_ == options_.trace_batch && !options_.trace.empty()) write_trace();
+  if (traced) write_trace();
   if (window.sync) parameters_->combine_gradients();
-  uneven_inputs_.reduce(window, collective(), root_device());
+  uneven_inputs_.reduce(window, collective());
   phases.after_backward();
   return output;
 }
@@ -374,9 +383,9 @@ void Pipeline::write_trace() {
     own.push_back(event);
   }
   // Clocks of other hosts are compared where all ranks pass a barrier.
-  activations_->barrier();
-  const auto clocks = activations_->gather_bytes(std::to_string(PipelineEngine::now()));
-  const auto bytes = activations_->gather_bytes(events_to_bytes(own));
+  stages_->barrier();
+  const auto clocks = stages_->gather_bytes(std::to_string(DeviceTimes::now()));
+  const auto bytes = stages_->gather_bytes(events_to_bytes(own));
   if (engine_->stage() != 0) return;
   const bool one_host = environment().local_world_size() == ranks().world_size();
   std::vector<PipelineEvent> all;
@@ -416,18 +425,18 @@ void Pipeline::shards_changed() {
 }
 
 /// Ranks with different parts of the gradients.
-Collective& Pipeline::parts() { return options_.shard_optimizer ? collective() : *activations_; }
+Collective& Pipeline::parts() { return options_.shard_optimizer ? collective() : *stages_; }
 
 void Pipeline::combine_found_inf(at::Tensor& found_inf) {
-  if (activations_ != nullptr) parts().all_reduce(found_inf, ReduceOp::kMax)->wait();
+  if (stages_ != nullptr) parts().all_reduce(found_inf, ReduceOp::kMax)->wait();
 }
 
 at::Tensor Pipeline::reduce_norm(at::Tensor norms, double order) {
-  return activations_ == nullptr ? norms : reduce_norms(norms, order, parts(), root_device());
+  return stages_ == nullptr ? norms : reduce_norms(norms, order, parts(), root_device());
 }
 
 void Pipeline::clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) {
-  if (options_.shard_optimizer && activations_ != nullptr)
+  if (options_.shard_optimizer && stages_ != nullptr)
     throw ConfigError(
         "trainer.gradient_clip_algorithm 'adaptive' does not work with pipeline.shard_optimizer, whose ranks "
         "have parts of rows; valid: norm, value");
@@ -452,6 +461,7 @@ void Pipeline::teardown() {
   parameters_.reset();
   batches_ = 0;
   sample_ = nullptr;
+  stages_.reset();
   activations_.reset();
   gradients_.reset();
   replicas_.reset();

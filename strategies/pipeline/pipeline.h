@@ -16,6 +16,7 @@ namespace levin {
 
 class PipelineEngine;
 class SequentialImpl;
+class StageRing;
 struct ChainUnit;
 
 /// Elements of the sequential for each stage (for each chunk, in the model's order, with several chunks a rank); empty:
@@ -100,6 +101,7 @@ class Pipeline : public RankedStrategy, public DividedModel {
 
  private:
   FindPart find_part() const;
+  void connect();
   int64_t stages() const { return rank_group().world_size() / options_.data_parallel; }
   int64_t chunks_per_rank() const;
   void require_weights() const;
@@ -115,11 +117,12 @@ class Pipeline : public RankedStrategy, public DividedModel {
   // nullptr with one rank.
   std::unique_ptr<StageParameters> parameters_;
   std::unique_ptr<PipelineEngine> engine_;
-  std::shared_ptr<Collective> activations_;  ///< of the ranks of one pipeline
-  std::shared_ptr<Collective> gradients_;    ///< the same
-  std::shared_ptr<Collective> replicas_;     ///< of the ranks with the same stage; nullptr for one pipeline
-  bool awaits_weights_ = false;              ///< an earlier call has left the module without values
-  int64_t batches_ = 0;                      ///< of this call
+  std::shared_ptr<Collective> stages_;      ///< of the ranks of one pipeline
+  std::unique_ptr<StageRing> activations_;  ///< of the same ranks
+  std::unique_ptr<StageRing> gradients_;
+  std::shared_ptr<Collective> replicas_;  ///< of the ranks with the same stage; nullptr for one pipeline
+  bool awaits_weights_ = false;           ///< an earlier call has left the module without values
+  int64_t batches_ = 0;                   ///< of this call
   UnevenInputsReducer uneven_inputs_;
 };
 

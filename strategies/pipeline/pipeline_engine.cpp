@@ -26,7 +26,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <mutex>
 
@@ -84,20 +83,16 @@ at::Tensor zeros(const TensorSpec& spec, const at::Device& device) {
 
 }  // namespace
 
-PipelineEngine::PipelineEngine(SequentialImpl& sequential, std::shared_ptr<Collective> activations,
-                               std::shared_ptr<Collective> gradients, PipelineEngineOptions options)
+PipelineEngine::PipelineEngine(SequentialImpl& sequential, std::shared_ptr<Collective> stages, StageRing activations,
+                               StageRing gradients, PipelineEngineOptions options)
     : sequential_(sequential),
+      stages_(std::move(stages)),
       activations_(std::move(activations)),
       gradients_(std::move(gradients)),
       options_(std::move(options)) {
-  LEVIN_CHECK(chunks() % stages() == 0 && options_.chunk_ends.back() == sequential.size(),
+  LEVIN_CHECK(chunks() % this->stages() == 0 && options_.chunk_ends.back() == sequential.size(),
               "every rank has equally many chunks, and they are the whole sequential");
   sequential_.set_runner(this);
-}
-
-int64_t PipelineEngine::now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
 }
 
 PipelineEngine::~PipelineEngine() { sequential_.set_runner(nullptr); }
@@ -112,7 +107,7 @@ const std::vector<PipelineAction>& PipelineEngine::actions(int64_t micro_batches
   return actions_[micro_batches] = std::move(all[static_cast<size_t>(stage())]);
 }
 
-StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, ReplicaGradients* replicas) {
+StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, ReplicaGradients* replicas, bool timed) {
   micro_batches_ = batch.split(options_.micro_batches);
   if (micro_batches_.empty()) micro_batches_ = {batch};
   sizes_.clear();
@@ -122,7 +117,9 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, Replica
   outputs_.assign(micro_batches_.size(), {});
   has_begun_backward_ = false;
   most_held_ = 0;
-  done_.clear();
+  timed_.clear();
+  times_.reset();
+  if (timed || options_.device.is_cpu()) times_.emplace(options_.device);
   Module& module = phases.module();
   ReplicaLogs logs(std::vector<at::Device>(micro_batches_.size(), options_.device));
   logs.begin(*module.attached_runtime());
@@ -137,7 +134,7 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, Replica
       post_receives(all, i);
       current_ = all[i];
       const bool is_last = replicas != nullptr && is_last_backward(all, i);
-      waited_from_ = ran_from_ = now();
+      const size_t began = ran_from_ = mark();
       if (current_.kind == ActionKind::kForward) {
         const RuntimeScope recording(module, logs.runtime(current_.micro_batch));
         const MicroBatchNormScope normalising(statistics, current_.micro_batch);
@@ -150,7 +147,7 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, Replica
           backward(current_, phases);
         if (is_last) replicas->after_last_backward(current_.chunk);
       }
-      done_.push_back({.action = current_, .waited_from = waited_from_, .from = ran_from_, .to = now()});
+      timed_.push_back({.action = current_, .waited_from = began, .from = ran_from_, .to = mark()});
     }
     for (auto& message : gradients_leaving_)
       for (auto& work : message.works) work->wait();
@@ -177,6 +174,18 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, Replica
   return output;
 }
 
+std::vector<PipelineEngine::Done> PipelineEngine::done() const {
+  if (!times_) return {};
+  const std::vector<int64_t> times = times_->read();
+  std::vector<Done> all;
+  for (const Timed& timed : timed_)
+    all.push_back({.action = timed.action,
+                   .waited_from = times.at(timed.waited_from),
+                   .from = times.at(timed.from),
+                   .to = times.at(timed.to)});
+  return all;
+}
+
 /// What is left of a batch, also after a failure.
 void PipelineEngine::forget_step() noexcept {
   mode_ = Mode::kNone;
@@ -199,7 +208,7 @@ StepOutput PipelineEngine::whole_output() {
   const auto options = at::TensorOptions().dtype(at::kDouble).device(options_.device);
   at::Tensor loss = at::full({}, std::numeric_limits<double>::quiet_NaN(), options);
   if (output.has_loss()) loss.copy_(output.loss().detach());
-  activations_->broadcast(loss, stages() - 1)->wait();
+  stages_->broadcast(loss, stages() - 1)->wait();
   if (!is_last_stage()) output.loss() = loss.to(at::kFloat);
   return output;
 }
@@ -249,7 +258,7 @@ void PipelineEngine::infer_shapes(StepPhases& phases) {
           } else {
             for (const TensorSpec& spec : of_chunks.back()) {
               const Arrival arrival = make_arrival(spec, options_.device);
-              activations_->receive(arrival.wire, rank_of(chunk - 1), 0)->wait();
+              activations_.receive(arrival.wire, 0)->wait();
               passing.push_back(arrival.tensor);
               passing.back().requires_grad_(spec.requires_grad);
             }
@@ -257,12 +266,12 @@ void PipelineEngine::infer_shapes(StepPhases& phases) {
           const auto scope = phases.forward_scope();
           passing = sequential_.forward_range(std::move(passing), chunk_begin(chunk), chunk_end(chunk));
         }
-        of_chunks.push_back(specs_from_bytes(activations_->broadcast_bytes(
+        of_chunks.push_back(specs_from_bytes(stages_->broadcast_bytes(
             stage() == rank_of(chunk) ? specs_to_bytes(specs_of(passing)) : "", rank_of(chunk))));
         if (stage() == rank_of(chunk)) {
           if (chunk + 1 < chunks())
             for (const at::Tensor& tensor : passing)
-              activations_->send(to_wire(tensor, spec_of(tensor).channels_last), rank_of(chunk + 1), 0)->wait();
+              activations_.send(to_wire(tensor, spec_of(tensor).channels_last), 0)->wait();
           passing.clear();
         }
       }
@@ -291,8 +300,7 @@ void PipelineEngine::post_receive(const PipelineAction& action) {
   auto& messages = is_forward ? activations_arriving_ : gradients_arriving_;
   const auto [message, is_new] = messages.try_emplace(key);
   if (!is_new) return;
-  Collective& group = is_forward ? *activations_ : *gradients_;
-  const int64_t from = rank_of(is_forward ? action.chunk - 1 : action.chunk + 1);
+  StageRing& ring = is_forward ? activations_ : gradients_;
   // Of a gradient: what this chunk gave, as far as it has one.
   const auto& all = specs(is_forward ? action.chunk - 1 : action.chunk, action.micro_batch);
   const c10::InferenceMode ordinary(false);
@@ -301,7 +309,7 @@ void PipelineEngine::post_receive(const PipelineAction& action) {
     if (!is_forward && !all[i].requires_grad) continue;
     message->second.arrivals.push_back(make_arrival(all[i], options_.device));
     message->second.works.push_back(
-        group.receive(message->second.arrivals.back().wire, from, first_tag + static_cast<int64_t>(i)));
+        ring.receive(message->second.arrivals.back().wire, first_tag + static_cast<int64_t>(i)));
   }
 }
 
@@ -312,7 +320,7 @@ PipelineEngine::Tensors PipelineEngine::receive(std::map<Key, Message>& messages
   for (auto& work : message->second.works) work->wait();
   for (auto& arrival : message->second.arrivals) tensors.push_back(std::move(arrival.tensor));
   messages.erase(message);
-  ran_from_ = now();
+  ran_from_ = mark();
   return tensors;
 }
 
@@ -372,7 +380,7 @@ PipelineEngine::Tensors PipelineEngine::run_chunk(int64_t chunk, int64_t micro_b
                             "which they gave {} before; valid: the same shapes and types for batches of one shape",
                             chunk_begin(chunk), chunk_end(chunk) - 1, options_.sequential, to_string(given),
                             to_string(expected)));
-  if (chunk + 1 < chunks()) send(*activations_, outputs, given, rank_of(chunk + 1), chunk + 1, micro_batch);
+  if (chunk + 1 < chunks()) send(activations_, outputs, given, chunk + 1, micro_batch);
   Held& held = held_[{chunk, micro_batch}];
   held.inputs = std::move(inputs);
   held.outputs = outputs;
@@ -380,8 +388,8 @@ PipelineEngine::Tensors PipelineEngine::run_chunk(int64_t chunk, int64_t micro_b
   return outputs;
 }
 
-void PipelineEngine::send(Collective& group, const Tensors& tensors, const std::vector<TensorSpec>& specs, int64_t to,
-                          int64_t chunk, int64_t micro_batch) {
+void PipelineEngine::send(StageRing& ring, const Tensors& tensors, const std::vector<TensorSpec>& specs, int64_t chunk,
+                          int64_t micro_batch) {
   if (static_cast<int64_t>(tensors.size()) > kMostTensors)
     throw Error("pipeline", fmt::format("{} tensors pass from one stage to the next; valid: at most {}", tensors.size(),
                                         kMostTensors));
@@ -392,12 +400,22 @@ void PipelineEngine::send(Collective& group, const Tensors& tensors, const std::
     if (!tensors[i].defined()) continue;
     const at::Tensor wire = to_wire(tensors[i], specs[i].channels_last);
     message.arrivals.push_back({wire, {}});
-    message.works.push_back(group.send(wire, to, first_tag + static_cast<int64_t>(i)));
+    message.works.push_back(ring.send(wire, first_tag + static_cast<int64_t>(i)));
   }
-  if (&group == activations_.get())
+  if (&ring == &activations_)
     activations_leaving_[{chunk, micro_batch}] = std::move(message);
   else
     gradients_leaving_.push_back(std::move(message));
+}
+
+/// Nobody answers to a gradient: those of all micro-batches would else stay until the batch ends.
+void PipelineEngine::forget_received_gradients() {
+  const auto has_arrived = [](const Message& message) {
+    return std::all_of(message.works.begin(), message.works.end(),
+                       [](const auto& work) { return work->is_completed(); });
+  };
+  for (; !gradients_leaving_.empty() && has_arrived(gradients_leaving_.front()); gradients_leaving_.pop_front())
+    for (auto& work : gradients_leaving_.front().works) work->wait();
 }
 
 void PipelineEngine::forward(const PipelineAction& action, StepPhases& phases) {
@@ -429,17 +447,17 @@ PipelineEngine::Tensors PipelineEngine::evaluate(const Tensors& inputs) {
       if (chunk == 0) passing = inputs;
       passing = sequential_.forward_range(std::move(passing), chunk_begin(chunk), chunk_end(chunk));
     }
-    passing_specs = specs_from_bytes(activations_->broadcast_bytes(
-        stage() == rank_of(chunk) ? specs_to_bytes(specs_of(passing)) : "", rank_of(chunk)));
+    passing_specs = specs_from_bytes(
+        stages_->broadcast_bytes(stage() == rank_of(chunk) ? specs_to_bytes(specs_of(passing)) : "", rank_of(chunk)));
     if (chunk + 1 == chunks()) break;
     if (stage() == rank_of(chunk)) {
       for (const at::Tensor& tensor : passing)
-        activations_->send(to_wire(tensor, spec_of(tensor).channels_last), rank_of(chunk + 1), 0)->wait();
+        activations_.send(to_wire(tensor, spec_of(tensor).channels_last), 0)->wait();
       passing.clear();
     } else if (stage() == rank_of(chunk + 1)) {
       for (const TensorSpec& spec : passing_specs) {
         const Arrival arrival = make_arrival(spec, options_.device);
-        activations_->receive(arrival.wire, rank_of(chunk), 0)->wait();
+        activations_.receive(arrival.wire, 0)->wait();
         passing.push_back(arrival.tensor);
       }
     }
@@ -448,7 +466,7 @@ PipelineEngine::Tensors PipelineEngine::evaluate(const Tensors& inputs) {
   for (size_t i = 0; i < passing_specs.size(); ++i) {
     Arrival result = make_arrival(passing_specs[i], options_.device);
     if (is_last_stage()) result.wire.copy_(to_wire(passing[i], passing_specs[i].channels_last));
-    activations_->broadcast(result.wire, stages() - 1)->wait();
+    stages_->broadcast(result.wire, stages() - 1)->wait();
     results.push_back(result.tensor);
   }
   return results;
@@ -505,6 +523,7 @@ void PipelineEngine::backward(const PipelineAction& action, StepPhases& phases) 
     }
   }
   if (action.chunk == 0) return;
+  forget_received_gradients();
   Tensors gradients;
   const auto& arrived = specs(action.chunk - 1, action.micro_batch);
   for (size_t i = 0; i < held.inputs.size(); ++i) {
@@ -514,7 +533,7 @@ void PipelineEngine::backward(const PipelineAction& action, StepPhases& phases) 
       gradient = held.inputs[i].grad().defined() ? held.inputs[i].grad() : at::zeros_like(held.inputs[i]).detach();
     gradients.push_back(gradient.defined() ? gradient.to(arrived[i].type) : gradient);
   }
-  send(*gradients_, gradients, arrived, rank_of(action.chunk - 1), action.chunk - 1, action.micro_batch);
+  send(gradients_, gradients, arrived, action.chunk - 1, action.micro_batch);
 }
 
 }  // namespace levin

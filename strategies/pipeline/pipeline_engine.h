@@ -4,11 +4,14 @@
 #include <levin/core/data/batch.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/nn/sequential.h>
+#include <levin/strategies/pipeline/device_times.h>
 #include <levin/strategies/pipeline/pipeline_schedule.h>
+#include <levin/strategies/pipeline/stage_ring.h>
 #include <levin/strategies/pipeline/tensor_spec.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -43,22 +46,22 @@ struct PipelineEngineOptions {
 /// draw from streams of their own, so that the steps stay in step, and a run does not depend on where it is cut.
 class PipelineEngine final : private SequentialRunner {
  public:
-  /// The sequential outlives it. `activations` and `gradients`: groups of the ranks of all stages, in order; what
-  /// travels in one direction does not wait for the other.
-  PipelineEngine(SequentialImpl& sequential, std::shared_ptr<Collective> activations,
-                 std::shared_ptr<Collective> gradients, PipelineEngineOptions options);
+  /// The sequential outlives it. `stages`: the ranks of all stages, in order. `activations` go to the next stage,
+  /// `gradients` to the one before; they are closed where a rank has several chunks.
+  PipelineEngine(SequentialImpl& sequential, std::shared_ptr<Collective> stages, StageRing activations,
+                 StageRing gradients, PipelineEngineOptions options);
   ~PipelineEngine() override;
   PipelineEngine(const PipelineEngine&) = delete;
   PipelineEngine& operator=(const PipelineEngine&) = delete;
 
-  int64_t stage() const { return activations_->rank(); }
-  int64_t stages() const { return activations_->world_size(); }
+  int64_t stage() const { return stages_->rank(); }
+  int64_t stages() const { return stages_->world_size(); }
   bool is_last_stage() const { return stage() == stages() - 1; }
 
   /// Runs forward and backward of a batch. The output is that of the whole batch where the last stage is; elsewhere
   /// only its loss, without a graph. Losses of micro-batches are weighted by their sizes. `replicas`: told when the
-  /// last backward of each chunk runs; nullptr: nobody is.
-  StepOutput train(const Batch& batch, StepPhases& phases, ReplicaGradients* replicas = nullptr);
+  /// last backward of each chunk runs; nullptr: nobody is. `timed`: for `done` on a device; the CPU's are free.
+  StepOutput train(const Batch& batch, StepPhases& phases, ReplicaGradients* replicas, bool timed);
 
   /// Opens a scope in which forwards of the sequential run through all stages, each rank gets their results, and there
   /// is no backward. All ranks call it, and run the same forwards.
@@ -67,15 +70,14 @@ class PipelineEngine final : private SequentialRunner {
   /// An action of the last `train`, for a trace.
   struct Done {
     PipelineAction action;
-    int64_t waited_from;  ///< nanoseconds of a monotonic clock: for its message until `from`
+    int64_t waited_from;  ///< nanoseconds of DeviceTimes: for its message until `from`
     int64_t from;
     int64_t to;
   };
-  const std::vector<Done>& done() const { return done_; }
+  /// The actions of the last `train`, if it was timed. Waits for the device.
+  std::vector<Done> done() const;
   /// Number of micro-batches in the last `train`.
   int64_t micro_batches() const { return static_cast<int64_t>(sizes_.size()); }
-  /// Nanoseconds of the clock that it notes times with.
-  static int64_t now();
   /// Most micro-batches, over all chunks of the rank, that were under way at once in the last `train`.
   int64_t most_held() const { return most_held_; }
 
@@ -91,6 +93,13 @@ class PipelineEngine final : private SequentialRunner {
   struct Held {
     Tensors inputs;
     Tensors outputs;
+  };
+  /// An action that is over: numbers of moments.
+  struct Timed {
+    PipelineAction action;
+    size_t waited_from;
+    size_t from;
+    size_t to;
   };
   struct Message {
     std::vector<Arrival> arrivals;
@@ -122,17 +131,20 @@ class PipelineEngine final : private SequentialRunner {
   void backward_of_weights(const PipelineAction& action);
   void begin_backward(StepPhases& phases);
   /// Tensors that are undefined are left out; their memory format is that of `specs`.
-  void send(Collective& group, const Tensors& tensors, const std::vector<TensorSpec>& specs, int64_t to, int64_t chunk,
+  void send(StageRing& ring, const Tensors& tensors, const std::vector<TensorSpec>& specs, int64_t chunk,
             int64_t micro_batch);
   void post_receives(const std::vector<PipelineAction>& actions, size_t from);
   void post_receive(const PipelineAction& action);
   Tensors receive(std::map<Key, Message>& messages, Key key);
+  void forget_received_gradients();
+  size_t mark() { return times_ ? times_->mark() : 0; }
   void forget_step() noexcept;
   StepOutput whole_output();
 
   SequentialImpl& sequential_;
-  std::shared_ptr<Collective> activations_;
-  std::shared_ptr<Collective> gradients_;
+  std::shared_ptr<Collective> stages_;
+  StageRing activations_;
+  StageRing gradients_;
   const PipelineEngineOptions options_;
   Mode mode_ = Mode::kNone;
   std::map<int64_t, std::vector<PipelineAction>> actions_;  ///< of this rank, by number of micro-batches
@@ -155,10 +167,10 @@ class PipelineEngine final : private SequentialRunner {
   std::map<Key, Message> activations_arriving_;
   std::map<Key, Message> gradients_arriving_;
   std::map<Key, Message> activations_leaving_;
-  std::vector<Message> gradients_leaving_;
-  int64_t waited_from_ = 0;
-  int64_t ran_from_ = 0;
-  std::vector<Done> done_;
+  std::deque<Message> gradients_leaving_;  ///< in the order in which they were sent
+  std::optional<DeviceTimes> times_;       ///< where it is timed
+  size_t ran_from_ = 0;
+  std::vector<Timed> timed_;
 };
 
 }  // namespace levin

@@ -200,7 +200,8 @@ void StageParameters::gather_full_parameters() {
   for (Entry& entry : entries_) {
     at::Tensor whole = entry.is_used_here ? entry.tensor.detach() : at::empty_like(entry.tensor.detach());
     stages_->broadcast(whole, entry.owner)->wait();
-    if (!entry.is_used_here) entry.tensor.set_data(whole);
+    if (!whole.is_cpu()) entry.tensor.mutable_grad().reset();
+    if (!whole.is_cpu() || !entry.is_used_here) replace_data(entry.tensor, whole.cpu());
   }
 }
 

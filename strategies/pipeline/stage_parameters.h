@@ -67,7 +67,8 @@ class StageParameters {
   void send_parameters() { send(/*buffers=*/false); }
   /// Sends parameters and buffers after values were loaded; collective.
   void send_all() { send(/*buffers=*/true); }
-  /// Gives the module all values again; collective, and the last call.
+  /// Gives the module all values again, on the host: a device may not have room for them; collective, and the last
+  /// call.
   void gather_full_parameters();
 
  private:

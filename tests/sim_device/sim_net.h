@@ -53,6 +53,10 @@ class SimNet : public Module {
     log("val_loss", torch::nn::functional::mse_loss(forward(batch["x"]), batch["y"]));
     return {};
   }
+  StepOutput test_step(const Batch& batch, int64_t) override {
+    log("test_loss", torch::nn::functional::mse_loss(forward(batch["x"]), batch["y"]));
+    return {};
+  }
   Batch predict_step(const Batch& batch, int64_t) override { return {{"y", forward(batch["x"])}}; }
   OptimizerConfigs configure_optimizers() override {
     return OptimizerConfig{.optimizer =

@@ -54,6 +54,17 @@ TEST_F(SimStreams, AnEventOrdersThem) {
   EXPECT_EQ(sim::report().total_waits(), 0);
 }
 
+TEST_F(SimStreams, EventsKnowHowMuchWorkIsBetweenThem) {
+  at::Tensor made = at::ones({100}, device(0));
+  c10::Event first(at::kPrivateUse1, c10::EventFlag::BACKEND_DEFAULT);
+  c10::Event last(at::kPrivateUse1, c10::EventFlag::BACKEND_DEFAULT);
+  first.record(home());
+  for (int i = 0; i < 3; ++i) made.add_(1);
+  last.record(home());
+  last.synchronize();
+  EXPECT_DOUBLE_EQ(first.elapsedTime(last), 0.003);
+}
+
 TEST_F(SimStreams, SoDoesAWaitOfTheHost) {
   const at::Tensor made = made_on_side();
   side_.synchronize();

@@ -103,7 +103,12 @@ void Communicator::post(int rank, const std::string& description, Contribution c
     for (auto& [other, given] : done.contributions) given.work->fail(std::current_exception());
     return;
   }
-  for (auto& [other, given] : done.contributions) given.work->complete();
+  VectorClock all;
+  for (auto& [other, given] : done.contributions) all.merge(given.work->clock());
+  for (auto& [other, given] : done.contributions) {
+    given.work->come_after(all);
+    given.work->complete();
+  }
 }
 
 std::function<void()> Communicator::exchange(const Message& send, const Message& receive) {
@@ -122,6 +127,9 @@ std::function<void()> Communicator::exchange(const Message& send, const Message&
       const at::Tensor source = of_sender.read(send.tensor);
       of_receiver.read(receive.tensor).view(at::kByte).view(-1).copy_(source.view(at::kByte).view(-1));
     }
+    // The one that came first has waited for the other.
+    send.work->come_after(receive.work->clock());
+    receive.work->come_after(send.work->clock());
     send.work->complete();
     receive.work->complete();
   };

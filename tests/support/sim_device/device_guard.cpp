@@ -123,6 +123,11 @@ void DeviceGuardImpl::synchronizeEvent(void* event) const {
   Streams::instance().host_learns(state_of(event).clock);
 }
 
+double DeviceGuardImpl::elapsedTime(void* from, void* to, c10::DeviceIndex) const {
+  const auto lock = lock_hardware();
+  return static_cast<double>(state_of(to).clock.time() - state_of(from).clock.time()) / 1000;
+}
+
 void DeviceGuardImpl::recordDataPtrOnStream(const c10::DataPtr& pointer, const c10::Stream& stream) const {
   DeviceMemory::instance().recordStream(pointer, stream);
 }

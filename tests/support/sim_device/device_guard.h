@@ -32,6 +32,8 @@ class DeviceGuardImpl final : public c10::impl::DeviceGuardImplInterface {
   void block(void* event, const c10::Stream& stream) const override;
   bool queryEvent(void* event) const override;
   void synchronizeEvent(void* event) const override;
+  /// In milliseconds of VectorClock::time: a piece of work takes a microsecond.
+  double elapsedTime(void* from, void* to, c10::DeviceIndex device) const override;
 
   void recordDataPtrOnStream(const c10::DataPtr& pointer, const c10::Stream& stream) const override;
 };

@@ -1,7 +1,5 @@
 #include "tests/support/sim_device/hardware.h"
 
-#include "tests/support/sim_device/vector_clock.h"
-
 #include <c10/util/Exception.h>
 #include <pthread.h>
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "tests/support/sim_device/vector_clock.h"
+
 #include <c10/core/Device.h>
 
 #include <cstddef>
@@ -17,8 +19,8 @@ enum class CopyTiming {
 };
 
 struct HardwareOptions {
-  c10::DeviceIndex devices = 2;     ///< 1 to kMaximumDevices
-  size_t memory = size_t{1} << 30;  ///< bytes of each device
+  c10::DeviceIndex devices = kMaximumDevices;  ///< 1 to kMaximumDevices
+  size_t memory = size_t{1} << 30;             ///< bytes of each device
   CopyTiming copies = CopyTiming::kLate;
 };
 

@@ -46,6 +46,17 @@ bool SimWork::wait(std::chrono::milliseconds) {
   return true;
 }
 
+VectorClock SimWork::clock() const {
+  const std::lock_guard lock(Hardware::instance().mutex());
+  return clock_;
+}
+
+void SimWork::come_after(const VectorClock& peer) {
+  const std::lock_guard lock(Hardware::instance().mutex());
+  clock_.merge(peer);
+  Streams::instance().order_after(index_of(stream_), peer);
+}
+
 bool SimWork::end(const std::exception_ptr& error) {
   {
     const std::lock_guard lock(mutex_);

@@ -30,7 +30,11 @@ class SimWork final : public c10d::Work {
   std::vector<at::Tensor> result() override { return outputs_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
 
-  // --- For the communicator: at most one of these has an effect ---
+  // --- For the communicator ---
+  VectorClock clock() const;
+  /// The data come from a peer's work: what that came after, this does, and what its stream does next.
+  void come_after(const VectorClock& peer);
+  /// At most one of these has an effect.
   void complete();
   void fail(const std::exception_ptr& error);
 
@@ -41,7 +45,7 @@ class SimWork final : public c10d::Work {
 
   std::vector<at::Tensor> outputs_;
   const c10::Stream stream_;
-  const VectorClock clock_;
+  VectorClock clock_;  ///< guarded by the hardware's mutex
   const std::chrono::steady_clock::time_point deadline_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };

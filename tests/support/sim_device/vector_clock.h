@@ -20,15 +20,22 @@ class VectorClock {
   uint64_t operator[](size_t stream) const { return done_[stream]; }
 
   /// Returns the number of the stream's next piece of work, which counts as done from here on.
-  uint64_t advance(size_t stream) { return ++done_[stream]; }
+  uint64_t advance(size_t stream) {
+    ++time_;
+    return ++done_[stream];
+  }
+  /// When that is done, if a piece of work takes a unit of time and none waits for more than it must.
+  int64_t time() const { return time_; }
 
   /// Learns what another clock knows.
   void merge(const VectorClock& other) {
     for (size_t i = 0; i < done_.size(); ++i) done_[i] = std::max(done_[i], other.done_[i]);
+    time_ = std::max(time_, other.time_);
   }
 
  private:
   std::array<uint64_t, kMaximumStreams> done_{};
+  int64_t time_ = 0;
 };
 
 }  // namespace levin::testing::sim
