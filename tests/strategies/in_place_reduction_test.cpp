@@ -57,7 +57,10 @@ TEST(InPlaceReduction, GivesTheBitsOfBuckets) {
 
 TEST(InPlaceReduction, GivesTheBitsOfBucketsWhereRanksHaveUnequalNumbersOfBatches) {
   expect_the_same_bits(tiny, "thread", 2, 45);
-  expect_the_same_bits(tiny, "thread", 3, 41, [](TrainerOptions& options) { options.accumulate_grad_batches = 2; });
+  expect_the_same_bits(tiny, "thread", 3, 41);
+  // With three ranks it would differ by rounding: where c10d's Reducer finds gradients when it makes its buckets anew, in
+  // its second step, it divides by the number of ranks instead of multiplying by its inverse.
+  expect_the_same_bits(tiny, "thread", 4, 45, [](TrainerOptions& options) { options.accumulate_grad_batches = 2; });
 }
 
 TEST(InPlaceReduction, GivesTheBitsOfBucketsWithAccumulationClippingAndMixedPrecision) {
@@ -72,7 +75,8 @@ TEST(InPlaceReduction, GivesTheBitsOfBucketsWithAccumulationClippingAndMixedPrec
 /// Autograd gives both of its vectors one gradient, in the same memory.
 class SharedGradientModule : public Module {
  public:
-  SharedGradientModule() {
+  using Options = TinyOptions;
+  explicit SharedGradientModule(const Options& /*options*/) {
     a_ = register_parameter("a", at::ones({4}));
     b_ = register_parameter("b", at::ones({2, 2}));
   }
@@ -88,7 +92,7 @@ class SharedGradientModule : public Module {
 };
 
 TEST(InPlaceReduction, GradientsThatShareMemoryAreCombinedOnceEach) {
-  expect_the_same_bits([] { return std::make_shared<SharedGradientModule>(); }, "thread", 2);
+  expect_the_same_bits([] { return make<SharedGradientModule>({}); }, "thread", 2);
 }
 
 class UnusedParameterModule : public TinyModule {
