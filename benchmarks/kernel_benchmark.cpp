@@ -56,10 +56,22 @@ void compare_kernels(int64_t rounds) {
     const auto mkldnn = images.to_mkldnn();
     const std::string name = c10::str("max_pool2d of ", images.sizes());
     const auto own = [&] { levin::nn::functional::max_pool2d(images, {2, 2}); };
-    compare(name.c_str(), rounds, 10, [&] { torch::max_pool2d(images, {2, 2}); }, own);
-    compare((name + ", LibTorch with channels_last").c_str(), rounds, 10, [&] { torch::max_pool2d(last, {2, 2}); }, own);
+    compare(
+        name.c_str(), rounds, 10,
+        [&] {
+          torch::max_pool2d(images, {2, 2});
+        },
+        own);
+    compare((name + ", LibTorch with channels_last").c_str(), rounds, 10,
+            [&] {
+              torch::max_pool2d(last, {2, 2});
+            },
+            own);
     compare((name + ", oneDNN's without indices").c_str(), rounds, 10,
-            [&] { at::mkldnn_max_pool2d(mkldnn, {2, 2}, {2, 2}, 0, 1, false); }, own);
+            [&] {
+              at::mkldnn_max_pool2d(mkldnn, {2, 2}, {2, 2}, 0, 1, false);
+            },
+            own);
   }
   for (const int64_t rows : {32, 512}) {
     const auto logits = torch::randn({rows, 10}).requires_grad_();
@@ -69,9 +81,10 @@ void compare_kernels(int64_t rounds) {
       logits.mutable_grad().reset();
       cross_entropy().backward();
     };
-    compare(c10::str("cross_entropy of ", rows, " rows, 10 classes, with backward").c_str(), rounds, 500,
-            [&] { run([&] { return F::cross_entropy(logits, classes); }); },
-            [&] { run([&] { return levin::nn::functional::cross_entropy(logits, classes); }); });
+    compare(
+        c10::str("cross_entropy of ", rows, " rows, 10 classes, with backward").c_str(), rounds, 500,
+        [&] { run([&] { return F::cross_entropy(logits, classes); }); },
+        [&] { run([&] { return levin::nn::functional::cross_entropy(logits, classes); }); });
   }
   const auto optimizer = [](bool fast) {
     std::vector<torch::Tensor> weights;
@@ -83,7 +96,8 @@ void compare_kernels(int64_t rounds) {
   };
   const auto libtorch = optimizer(false);
   const auto own = optimizer(true);
-  compare("AdamW of 100,000 weights", rounds, 500, [&] { libtorch->step(); }, [&] { own->step(); });
+  compare(
+      "AdamW of 100,000 weights", rounds, 500, [&] { libtorch->step(); }, [&] { own->step(); });
 }
 
 // ---- Whole steps
@@ -193,8 +207,8 @@ const std::vector<Variant>& variants() {
     return [=](int64_t steps) {
       return fit(levin::make<Mlp>({}), 32, steps, [=](levin::TrainerOptions& options) {
         options.devices = 2;
-        options.strategy = levin::make<levin::Ddp>(
-            {.first_bucket_cap_mb = first_bucket_cap_mb, .start_method = start_method});
+        options.strategy =
+            levin::make<levin::Ddp>({.first_bucket_cap_mb = first_bucket_cap_mb, .start_method = start_method});
       });
     };
   };

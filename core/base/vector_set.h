@@ -1,8 +1,8 @@
 #pragma once
 
-/// What Levin's own kernels are compiled for: an inlined body of plain C++ is compiled once as it is, and once more in a
-/// function for each set that is worth it, which is marked LEVIN_TARGET_AVX2 or LEVIN_TARGET_AVX512. Their sources are
-/// named in CMakeLists.txt, which compiles them so that results are the same bits on every processor.
+/// What Levin's own kernels are compiled for: an inlined body of plain C++ is compiled once as it is, and once more in
+/// a function for each set that is worth it, which is marked LEVIN_TARGET_AVX2 or LEVIN_TARGET_AVX512. Their sources
+/// are named in CMakeLists.txt, which compiles them so that results are the same bits on every processor.
 namespace levin {
 
 /// Sets of vector instructions, each of which includes those before it.

@@ -18,7 +18,8 @@ namespace {
 /// LibTorch's vectors are faster for more.
 constexpr int64_t kMostClasses = 16;
 
-std::tuple<at::Tensor, at::Tensor> run(const at::Tensor& input, const at::Tensor& target, int64_t ignore_index) {
+std::tuple<at::Tensor, at::Tensor> compute_cross_entropy(const at::Tensor& input, const at::Tensor& target,
+                                                         int64_t ignore_index) {
   at::Tensor loss = at::empty({}, input.options());
   at::Tensor gradient = at::empty_like(input);
   const int64_t rows = input.size(0);
@@ -55,17 +56,17 @@ std::tuple<at::Tensor, at::Tensor> run(const at::Tensor& input, const at::Tensor
   return {std::move(loss), std::move(gradient)};
 }
 
-using Operator = c10::TypedOperatorHandle<decltype(run)>;
+using CrossEntropyOperator = c10::TypedOperatorHandle<decltype(compute_cross_entropy)>;
 
 /// Registered when it is first asked for.
-const Operator& cross_entropy_operator() {
-  static const Operator made = [] {
+const CrossEntropyOperator& cross_entropy_operator() {
+  static const CrossEntropyOperator made = [] {
     auto* library = new torch::Library(torch::Library::FRAGMENT, "levin", std::nullopt, __FILE__, __LINE__);
     library->def("few_class_cross_entropy(Tensor input, Tensor target, int ignore_index) -> (Tensor, Tensor)");
-    library->impl("few_class_cross_entropy", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(run)));
+    library->impl("few_class_cross_entropy", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(compute_cross_entropy)));
     return c10::Dispatcher::singleton()
         .findSchemaOrThrow("levin::few_class_cross_entropy", "")
-        .typed<decltype(run)>();
+        .typed<decltype(compute_cross_entropy)>();
   }();
   return made;
 }

@@ -17,7 +17,7 @@
 namespace levin {
 namespace {
 
-thread_local bool active = false;
+thread_local bool takes_own_kernels = false;
 
 /// A key that every call passes below autograd and the like, and at which operators on tensors have no kernels.
 constexpr auto kKey = c10::DispatchKey::BackendSelect;
@@ -41,7 +41,8 @@ bool all_are(at::IntArrayRef values, int64_t value) {
 
 /// What is left to LibTorch includes all that it refuses.
 bool fits_2x2(const at::Tensor& input, const MaxPool& pool) {
-  if (!active || pool.kernel_size.empty() || pool.kernel_size.size() > 2 || !all_are(pool.kernel_size, 2)) return false;
+  if (!takes_own_kernels || pool.kernel_size.empty() || pool.kernel_size.size() > 2 || !all_are(pool.kernel_size, 2))
+    return false;
   if (pool.stride.size() > 2 || !all_are(pool.stride, 2) || pool.padding.size() > 2 || !all_are(pool.padding, 0) ||
       pool.dilation.size() > 2 || !all_are(pool.dilation, 1))
     return false;
@@ -83,7 +84,7 @@ std::tuple<at::Tensor, at::Tensor> max_pool2d(c10::DispatchKeySet keys, const at
                                               at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
   if (!fits_2x2(self, {kernel_size, stride, padding, dilation, ceil_mode}))
     return at::_ops::max_pool2d_with_indices::redispatch(keys & kBelow, self, kernel_size, stride, padding, dilation,
-                                                   ceil_mode);
+                                                         ceil_mode);
   const auto sizes = pooled_sizes(self);
   at::Tensor output = at::empty(sizes, self.options());
   at::Tensor indices = at::empty(sizes, self.options().dtype(at::kLong));
@@ -101,14 +102,14 @@ std::tuple<at::Tensor&, at::Tensor&> max_pool2d_out(c10::DispatchKeySet keys, co
   };
   if (!fits_2x2(self, {kernel_size, stride, padding, dilation, ceil_mode}) || !is_place(out, at::kFloat) ||
       !is_place(indices, at::kLong))
-    return at::_ops::max_pool2d_with_indices_out::redispatch(keys & kBelow, self, kernel_size, stride, padding, dilation,
-                                                        ceil_mode, out, indices);
+    return at::_ops::max_pool2d_with_indices_out::redispatch(keys & kBelow, self, kernel_size, stride, padding,
+                                                             dilation, ceil_mode, out, indices);
   pool_2x2(self, out, indices);
   return {out, indices};
 }
 
 /// For good, since other threads may be calling them.
-void install() {
+void install_kernels() {
   static std::once_flag once;
   std::call_once(once, [] {
     auto* library = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
@@ -120,10 +121,10 @@ void install() {
 }  // namespace
 
 KernelScope::KernelScope(bool enabled) {
-  if (enabled) install();
-  before_ = std::exchange(active, enabled);
+  if (enabled) install_kernels();
+  before_ = std::exchange(takes_own_kernels, enabled);
 }
 
-KernelScope::~KernelScope() { active = before_; }
+KernelScope::~KernelScope() { takes_own_kernels = before_; }
 
 }  // namespace levin

@@ -119,8 +119,8 @@ LEVIN_INLINE void reduce_blocks(std::span<const void* const> sources, std::span<
 }
 
 template <class T>
-LEVIN_INLINE void add_scaled_blocks(std::span<const void* const> sources, std::span<void* const> outputs,
-                                    int64_t count, T factor) {
+LEVIN_INLINE void add_scaled_blocks(std::span<const void* const> sources, std::span<void* const> outputs, int64_t count,
+                                    T factor) {
   alignas(64) T sum[kBlock];
   for (int64_t start = 0; start < count; start += kBlock) {
     const int64_t size = std::min(kBlock, count - start);

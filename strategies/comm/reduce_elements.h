@@ -23,7 +23,8 @@ void reduce_elements(std::span<const void* const> sources, std::span<void* const
 /// Whether add_scaled_elements knows the type: float32 and float64.
 bool can_add_scaled(at::ScalarType type);
 
-/// As reduce_elements, a sum of which each element is multiplied by `factor` before. Throws nothing if can_add_scaled().
+/// As reduce_elements, a sum of which each element is multiplied by `factor` before. Throws nothing if
+/// can_add_scaled().
 void add_scaled_elements(std::span<const void* const> sources, std::span<void* const> outputs, int64_t count,
                          at::ScalarType type, double factor);
 

@@ -106,8 +106,7 @@ void SharedMemoryTeam::all_reduce_scaled(const Caller& caller, std::span<const E
   const auto element = static_cast<int64_t>(c10::elementSize(type));
   const int64_t slice = round_up((count + size() - 1) / size(), kSliceAlignment / element);
   const std::lock_guard lock(member(caller).calling);
-  const Header header{Operation::kAllReduceScaled,         type, ReduceOp::kSum, -1, count,
-                      static_cast<int64_t>(parts.size())};
+  const Header header{Operation::kAllReduceScaled, type, ReduceOp::kSum, -1, count, static_cast<int64_t>(parts.size())};
   begin(caller, header).parts = parts.data();
   run(caller, header, ScaledSum{parts, slice, factor});
 }

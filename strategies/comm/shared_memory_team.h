@@ -100,7 +100,7 @@ class SharedMemoryTeam {
     at::ScalarType type;
     ReduceOp op;
     int32_t root;
-    int64_t count;       ///< elements of one rank's part
+    int64_t count;        ///< elements of one rank's part
     int64_t tensors = 1;  ///< that they are in
     bool operator==(const Header&) const = default;
     std::string describe() const;

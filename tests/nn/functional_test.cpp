@@ -81,8 +81,7 @@ TEST(FunctionalCrossEntropy, ItsGradientCanTakePartInALoss) {
   std::vector<at::Tensor> second;
   for (const bool own : {true, false}) {
     const at::Tensor input = logits.clone().requires_grad_();
-    const at::Tensor loss =
-        own ? nn::functional::cross_entropy(input, target) : at::cross_entropy_loss(input, target);
+    const at::Tensor loss = own ? nn::functional::cross_entropy(input, target) : at::cross_entropy_loss(input, target);
     const at::Tensor gradient = torch::autograd::grad({loss}, {input}, {}, true, true)[0];
     gradient.square().sum().backward();
     second.push_back(input.grad());

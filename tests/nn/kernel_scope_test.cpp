@@ -35,8 +35,8 @@ at::Tensor awkward(at::IntArrayRef sizes, unsigned seed = 1) {
   return at::where(kind == 3, at::full({}, -0.0F), values);
 }
 
-const std::vector<std::vector<int64_t>> kShapes = {{2, 3, 4, 4},   {1, 1, 2, 2},  {3, 2, 7, 9},    {2, 5, 14, 14},
-                                                   {2, 3, 28, 28}, {1, 2, 5, 33}, {2, 2, 2, 64},   {4, 6, 10},
+const std::vector<std::vector<int64_t>> kShapes = {{2, 3, 4, 4},   {1, 1, 2, 2},   {3, 2, 7, 9},   {2, 5, 14, 14},
+                                                   {2, 3, 28, 28}, {1, 2, 5, 33},  {2, 2, 2, 64},  {4, 6, 10},
                                                    {1, 1, 3, 3},   {2, 3, 64, 71}, {1, 40, 32, 32}};
 
 TEST(MaxPool2x2, GivesLibTorchsBitsWithEverySetOfVectors) {
@@ -49,8 +49,8 @@ TEST(MaxPool2x2, GivesLibTorchsBitsWithEverySetOfVectors) {
       const at::Tensor own_indices = at::empty_like(indices);
       const int64_t height = input.size(-2);
       const int64_t width = input.size(-1);
-      max_pool_2x2(input.const_data_ptr<float>(), own.mutable_data_ptr<float>(), own_indices.mutable_data_ptr<int64_t>(),
-                   input.numel() / (height * width), height, width, vectors);
+      max_pool_2x2(input.const_data_ptr<float>(), own.mutable_data_ptr<float>(),
+                   own_indices.mutable_data_ptr<int64_t>(), input.numel() / (height * width), height, width, vectors);
       EXPECT_TRUE(same_bits(own, output)) << c10::str(input.sizes(), " set ", static_cast<int>(vectors));
       EXPECT_TRUE(same_bits(own_indices, indices)) << c10::str(input.sizes(), " set ", static_cast<int>(vectors));
     }
@@ -158,12 +158,12 @@ TEST(KernelScope, ModulesAndFunctionsTakePartInAutograd) {
   };
   const Pooled expected = pool_and_go_back(values, libtorch);
   std::vector<Pooled> results;
-  results.push_back(
-      pool_and_go_back(values, [](const at::Tensor& x) { return nn::functional::max_pool2d(x, {2, 2}); }));
+  results.push_back(pool_and_go_back(values, [](const at::Tensor& x) {
+    return nn::functional::max_pool2d(x, {2, 2});
+  }));
   const KernelScope scope;
   results.push_back(pool_and_go_back(values, libtorch));
-  results.push_back(
-      pool_and_go_back(values, [](const at::Tensor& x) { return torch::nn::MaxPool2d(2)->forward(x); }));
+  results.push_back(pool_and_go_back(values, [](const at::Tensor& x) { return torch::nn::MaxPool2d(2)->forward(x); }));
   {
     const KernelScope libtorch_again(false);
     results.push_back(pool_and_go_back(values, libtorch));

@@ -71,8 +71,8 @@ TEST(FastAdam, IsTheSameBitsWithEverySetOfVectors) {
       if (vectors > vector_set()) continue;
       std::vector<at::Tensor> state = {uniform({count}, 1), uniform({count}, 2), uniform({count}, 3),
                                        uniform({count}, 4).abs()};
-      fast_adam(state[0].mutable_data_ptr<float>(), state[1].const_data_ptr<float>(), state[2].mutable_data_ptr<float>(),
-                state[3].mutable_data_ptr<float>(), count,
+      fast_adam(state[0].mutable_data_ptr<float>(), state[1].const_data_ptr<float>(),
+                state[2].mutable_data_ptr<float>(), state[3].mutable_data_ptr<float>(), count,
                 {.lr = 0.01, .weight_decay = 0.1, .decoupled = false, .step = 3}, vectors);
       results.push_back(std::move(state));
     }

@@ -40,12 +40,12 @@ std::shared_ptr<Module> tiny() {
   return make<TinyModule>({.dropout = 0.2});
 }
 
-/// Every way of starting, with buckets too small for all gradients, in which c10d's Reducer combines them, and in place.
+/// Every way of starting, with buckets too small for all gradients, in which c10d's Reducer combines them, and in
+/// place.
 void expect_the_same_bits(const std::function<std::shared_ptr<Module>()>& module, const std::string& start_method,
                           int64_t ranks, int64_t count = 48, const Configure& configure = {}) {
   const std::string name = "{name: ddp, start_method: " + start_method;
-  const auto in_buckets =
-      trained_weights(module(), name + ", first_bucket_cap_mb: 0.00001}", ranks, count, configure);
+  const auto in_buckets = trained_weights(module(), name + ", first_bucket_cap_mb: 0.00001}", ranks, count, configure);
   const auto in_place = trained_weights(module(), name + "}", ranks, count, configure);
   EXPECT_TRUE(identical(in_place, in_buckets)) << start_method << " on " << ranks << " ranks, " << count << " examples";
 }
@@ -58,8 +58,8 @@ TEST(InPlaceReduction, GivesTheBitsOfBuckets) {
 TEST(InPlaceReduction, GivesTheBitsOfBucketsWhereRanksHaveUnequalNumbersOfBatches) {
   expect_the_same_bits(tiny, "thread", 2, 45);
   expect_the_same_bits(tiny, "thread", 3, 41);
-  // With three ranks it would differ by rounding: where c10d's Reducer finds gradients when it makes its buckets anew, in
-  // its second step, it divides by the number of ranks instead of multiplying by its inverse.
+  // With three ranks it would differ by rounding: where c10d's Reducer finds gradients when it makes its buckets anew,
+  // in its second step, it divides by the number of ranks instead of multiplying by its inverse.
   expect_the_same_bits(tiny, "thread", 4, 45, [](TrainerOptions& options) { options.accumulate_grad_batches = 2; });
 }
 
