@@ -78,6 +78,7 @@
 #include <levin/core/nn/activation_checkpointing.h>
 #include <levin/core/nn/checkpoint.h>
 #include <levin/core/nn/flop_counter.h>
+#include <levin/core/nn/functional.h>
 #include <levin/core/nn/named_units.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/core/nn/unit.h>

@@ -17,6 +17,7 @@ struct AdamOptions {
   double weight_decay = 0;  ///< an L2 penalty, added to the gradient
   bool amsgrad = false;
   bool maximize = false;
+  bool fast_kernel = false;  ///< of Levin's own on CPUs, see describe(); differs from LibTorch's by rounding
 
   bool operator==(const AdamOptions&) const = default;
   static void describe(Schema<AdamOptions>& schema);
@@ -30,6 +31,7 @@ struct AdamWOptions {
   double weight_decay = 1e-2;  ///< decoupled: the weights shrink by lr * weight_decay in every step
   bool amsgrad = false;
   bool maximize = false;
+  bool fast_kernel = false;  ///< of Levin's own on CPUs, see describe(); differs from LibTorch's by rounding
 
   bool operator==(const AdamWOptions&) const = default;
   static void describe(Schema<AdamWOptions>& schema);

@@ -63,6 +63,8 @@ void describe_hardware(Schema<TrainerOptions>& schema) {
       .one_of({"contiguous", "channels_last"});
   schema.field("cuda_graph", &Options::cuda_graph,
                "replay training steps from recorded CUDA graphs where that is possible");
+  schema.field("own_kernels", &Options::own_kernels,
+               "Levin's kernels in the place of slower ones of LibTorch's for the CPU that give the same bits");
 }
 
 void describe_debugging(Schema<TrainerOptions>& schema) {

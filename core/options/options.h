@@ -71,6 +71,7 @@ struct TrainerOptions {
   std::optional<std::string> float32_matmul_precision = {};
   std::string memory_format = "contiguous";
   bool cuda_graph = false;
+  bool own_kernels = true;
 
   // Debug
   FastDevRun fast_dev_run = {};

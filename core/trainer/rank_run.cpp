@@ -11,6 +11,7 @@
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/interfaces/tuner.h>
 #include <levin/core/nn/anomaly_units.h>
+#include <levin/core/nn/kernel_scope.h>
 #include <levin/core/options/registries.h>
 #include <levin/core/precision/precision.h>
 #include <levin/core/trainer/memory_summary.h>
@@ -41,6 +42,7 @@ void try_to(const char* what, const Function& function) {
 RunResult RankRun::run() {
   Strategy& strategy = *parts_.options.strategy;
   const log::RankScope rank(strategy.rank(), strategy.world_size());
+  const KernelScope kernels(parts_.options.given.own_kernels);
   try {
     set_up();
     switch (request_.stage) {

@@ -120,6 +120,58 @@ class ProcessTeam : public SharedMemoryTeam {
     turn += pieces;
   }
 
+  /// As a reduction, gathering and scattering the parts of a piece.
+  void run(const Caller& caller, const Header& header, const ScaledSum& sum) override {
+    const int64_t self = caller.rank;
+    const auto element = static_cast<int64_t>(c10::elementSize(header.type));
+    const int64_t piece = memory().piece_bytes() / element;
+    const int64_t pieces = (sum.slice + piece - 1) / piece;
+    int64_t& turn = member(caller).turn;
+    auto& sources = member(caller).sources;
+    auto& outputs = member(caller).outputs;
+    outputs.resize(2);
+
+    const auto for_parts_in = [&](int64_t rank, int64_t index, const auto& visit) {
+      const int64_t begin = rank * sum.slice + index * piece;
+      sum.for_parts_in(begin, std::min({header.count, (rank + 1) * sum.slice, begin + piece}), visit);
+    };
+    const auto place = [&](size_t part, int64_t offset) {
+      return static_cast<std::byte*>(sum.parts[part].data) + offset;
+    };
+
+    for (int64_t step = 0; step < pieces + 2; ++step) {
+      for (int64_t rank = 0; step < pieces && rank < size(); ++rank) {
+        if (rank == self) continue;
+        std::byte* const to = memory().contribution((turn + step) % 2, self, rank);
+        for_parts_in(rank, step, [&](size_t part, int64_t offset, int64_t at, int64_t count) {
+          std::memcpy(to + at, place(part, offset), count * element);
+        });
+      }
+      if (const int64_t index = step - 1; index >= 0 && index < pieces) {
+        const int64_t half = (turn + index) % 2;
+        for_parts_in(self, index, [&](size_t part, int64_t offset, int64_t at, int64_t count) {
+          for (int64_t rank = 0; rank < size(); ++rank)
+            sources[rank] = rank == self ? place(part, offset) : memory().contribution(half, rank, self) + at;
+          outputs[0] = place(part, offset);
+          outputs[1] = memory().result(half, self) + at;
+          add_scaled_elements(sources, outputs, count, header.type, sum.factor);
+        });
+      }
+      for (int64_t rank = 0; step >= 2 && rank < size(); ++rank) {
+        if (rank == self) continue;
+        const std::byte* const from = memory().result((turn + step) % 2, rank);
+        for_parts_in(rank, step - 2, [&](size_t part, int64_t offset, int64_t at, int64_t count) {
+          std::memcpy(place(part, offset), from + at, count * element);
+        });
+      }
+      if (step == 0)
+        meet(caller, header);
+      else if (step < pieces + 1)
+        wait(caller, header);
+    }
+    turn += pieces;
+  }
+
   void run_large(const Caller& caller, const Header& header, const Copying& copying) override {
     // The contributions of a rank lie one after the other: here they are one buffer.
     const int64_t chunk = memory().piece_bytes() * size();

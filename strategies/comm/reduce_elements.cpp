@@ -17,8 +17,7 @@
 namespace levin {
 namespace {
 
-// These loops are all the arithmetic that Levin does itself, and the only code that is worth -O3: with -O2 GCC does not
-// vectorise them. Clang does.
+// With -O2 GCC does not vectorise these loops. Clang does.
 #if defined(__GNUC__) && !defined(__clang__)
 #define LEVIN_VECTORISED optimize("O3"),
 #define LEVIN_NO_LOOP_DEPENDENCE _Pragma("GCC ivdep")
@@ -119,6 +118,24 @@ LEVIN_INLINE void reduce_blocks(std::span<const void* const> sources, std::span<
   }
 }
 
+template <class T>
+LEVIN_INLINE void add_scaled_blocks(std::span<const void* const> sources, std::span<void* const> outputs, int64_t count,
+                                    T factor) {
+  alignas(64) T sum[kBlock];
+  for (int64_t start = 0; start < count; start += kBlock) {
+    const int64_t size = std::min(kBlock, count - start);
+    const T* first = static_cast<const T*>(sources[0]) + start;
+    LEVIN_NO_LOOP_DEPENDENCE
+    for (int64_t i = 0; i < size; ++i) sum[i] = first[i] * factor;
+    for (size_t source = 1; source < sources.size(); ++source) {
+      const T* other = static_cast<const T*>(sources[source]) + start;
+      LEVIN_NO_LOOP_DEPENDENCE
+      for (int64_t i = 0; i < size; ++i) sum[i] += other[i] * factor;
+    }
+    for (void* output : outputs) std::memcpy(static_cast<T*>(output) + start, sum, size * sizeof(T));
+  }
+}
+
 using Reduce = void (*)(std::span<const void* const>, std::span<void* const>, int64_t);
 
 struct PortableVariant {
@@ -126,6 +143,12 @@ struct PortableVariant {
   __attribute__((LEVIN_VECTORISED noinline)) static void reduce(std::span<const void* const> sources,
                                                                 std::span<void* const> outputs, int64_t count) {
     reduce_blocks<Portable, T, kOp>(sources, outputs, count);
+  }
+  template <class T>
+  __attribute__((LEVIN_VECTORISED noinline)) static void add_scaled(std::span<const void* const> sources,
+                                                                    std::span<void* const> outputs, int64_t count,
+                                                                    T factor) {
+    add_scaled_blocks<T>(sources, outputs, count, factor);
   }
 };
 
@@ -160,6 +183,12 @@ struct Avx2Variant {
                                                                             int64_t count) {
     reduce_blocks<Avx2Conversion, T, kOp>(sources, outputs, count);
   }
+  template <class T>
+  __attribute__((LEVIN_VECTORISED LEVIN_AVX2, noinline)) static void add_scaled(std::span<const void* const> sources,
+                                                                                std::span<void* const> outputs,
+                                                                                int64_t count, T factor) {
+    add_scaled_blocks<T>(sources, outputs, count, factor);
+  }
 };
 
 bool has_avx2() {
@@ -174,6 +203,14 @@ Reduce fastest_variant() {
   if (has_avx2()) return Avx2Variant::reduce<T, kOp>;
 #endif
   return PortableVariant::reduce<T, kOp>;
+}
+
+template <class T>
+void add_scaled(std::span<const void* const> sources, std::span<void* const> outputs, int64_t count, double factor) {
+#if defined(LEVIN_HAS_AVX2_VARIANT)
+  if (has_avx2()) return Avx2Variant::add_scaled<T>(sources, outputs, count, static_cast<T>(factor));
+#endif
+  PortableVariant::add_scaled<T>(sources, outputs, count, static_cast<T>(factor));
 }
 
 template <class T>
@@ -229,6 +266,17 @@ void reduce_elements(std::span<const void* const> sources, std::span<void* const
   const Reduce reduce = find(type, op);
   LEVIN_CHECK(reduce != nullptr, "a reduction that can_reduce() refuses");
   reduce(sources, outputs, count);
+}
+
+bool can_add_scaled(at::ScalarType type) { return type == at::kFloat || type == at::kDouble; }
+
+void add_scaled_elements(std::span<const void* const> sources, std::span<void* const> outputs, int64_t count,
+                         at::ScalarType type, double factor) {
+  LEVIN_CHECK(can_add_scaled(type), "a sum that can_add_scaled() refuses");
+  if (type == at::kFloat)
+    add_scaled<float>(sources, outputs, count, factor);
+  else
+    add_scaled<double>(sources, outputs, count, factor);
 }
 
 }  // namespace levin

@@ -20,4 +20,12 @@ bool can_reduce(at::ScalarType type, ReduceOp op);
 void reduce_elements(std::span<const void* const> sources, std::span<void* const> outputs, int64_t count,
                      at::ScalarType type, ReduceOp op);
 
+/// Whether add_scaled_elements knows the type: float32 and float64.
+bool can_add_scaled(at::ScalarType type);
+
+/// As reduce_elements, a sum of which each element is multiplied by `factor` before. Throws nothing if
+/// can_add_scaled().
+void add_scaled_elements(std::span<const void* const> sources, std::span<void* const> outputs, int64_t count,
+                         at::ScalarType type, double factor);
+
 }  // namespace levin

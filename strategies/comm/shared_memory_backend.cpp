@@ -134,7 +134,20 @@ class SharedMemoryBackend : public c10d::Backend {
 
   c10::intrusive_ptr<c10d::Work> allreduce_coalesced(Tensors& tensors,
                                                      const c10d::AllreduceCoalescedOptions& options) override {
-    return allreduce(tensors, options);
+    if (options.reduceOp.op_ != c10d::ReduceOp::PREMUL_SUM) return allreduce(tensors, options);
+    // In the order in memory, which is the same on all ranks.
+    std::vector<SharedMemoryTeam::Elements> parts;
+    parts.reserve(tensors.size());
+    for (const at::Tensor& tensor : tensors) {
+      check(tensor, "all_reduce");
+      if (!tensor.is_non_overlapping_and_dense())
+        throw Error("comm", "all_reduce of a list was given a tensor with gaps; valid: tensors without");
+      parts.push_back({tensor.mutable_data_ptr(), tensor.numel(), tensor.scalar_type()});
+    }
+    const auto* factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(options.reduceOp.supplement_.get());
+    LEVIN_CHECK(factor != nullptr, "a scaled sum without its factor");
+    team_->all_reduce_scaled(caller(options.timeout), parts, factor->double_factor);
+    return finished(c10d::OpType::ALLREDUCE_COALESCED, tensors);
   }
 
   c10::intrusive_ptr<c10d::Work> reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {

@@ -39,6 +39,8 @@ const char* SharedMemoryTeam::name_of(Operation operation) {
       return "barrier";
     case Operation::kAllReduce:
       return "all_reduce";
+    case Operation::kAllReduceScaled:
+      return "all_reduce_scaled";
     case Operation::kReduce:
       return "reduce";
     case Operation::kReduceScatter:
@@ -61,6 +63,7 @@ std::string SharedMemoryTeam::Header::describe() const {
   if (operation == Operation::kAllReduce || operation == Operation::kReduce || operation == Operation::kReduceScatter)
     how = name_of_op(op);
   if (root >= 0) how += fmt::format("{}root {}", how.empty() ? "" : ", ", root);
+  if (tensors != 1) how = fmt::format("{} tensors", tensors);
   return fmt::format("{}{} of {} {} element{}", name_of(operation), how.empty() ? "" : fmt::format(" ({})", how), count,
                      c10::toString(type), count == 1 ? "" : "s");
 }
@@ -87,6 +90,25 @@ void SharedMemoryTeam::all_reduce(const Caller& caller, const Elements& data, Re
   const auto element = static_cast<int64_t>(c10::elementSize(data.type));
   const int64_t slice = round_up((data.count + size() - 1) / size(), kSliceAlignment / element);
   run(caller, {Operation::kAllReduce, data.type, op, -1, data.count}, {bytes, data.count, slice, nullptr, bytes});
+}
+
+void SharedMemoryTeam::all_reduce_scaled(const Caller& caller, std::span<const Elements> parts, double factor) {
+  if (parts.empty()) throw Error("comm", "all_reduce_scaled was given no tensors; valid: one and more");
+  const at::ScalarType type = parts[0].type;
+  int64_t count = 0;
+  for (const Elements& part : parts) {
+    if (part.type != type || !can_add_scaled(type))
+      throw Error("comm", fmt::format("all_reduce_scaled takes tensors of one type; got {} and {}; valid: float32 or "
+                                      "float64",
+                                      c10::toString(type), c10::toString(part.type)));
+    count += part.count;
+  }
+  const auto element = static_cast<int64_t>(c10::elementSize(type));
+  const int64_t slice = round_up((count + size() - 1) / size(), kSliceAlignment / element);
+  const std::lock_guard lock(member(caller).calling);
+  const Header header{Operation::kAllReduceScaled, type, ReduceOp::kSum, -1, count, static_cast<int64_t>(parts.size())};
+  begin(caller, header).parts = parts.data();
+  run(caller, header, ScaledSum{parts, slice, factor});
 }
 
 void SharedMemoryTeam::reduce(const Caller& caller, const Elements& data, ReduceOp op, int64_t root) {

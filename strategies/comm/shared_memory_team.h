@@ -6,6 +6,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -49,6 +50,10 @@ class SharedMemoryTeam {
   void barrier(const Caller& caller);
   /// Reduces in place, on every rank.
   void all_reduce(const Caller& caller, const Elements& data, ReduceOp op);
+  /// Adds up lists of tensors in place, on every rank, each element multiplied by `factor` before: as one tensor of all
+  /// their elements, but without a copy into one. All parts have one type, float32 or float64, and the same sizes on
+  /// all ranks.
+  void all_reduce_scaled(const Caller& caller, std::span<const Elements> parts, double factor);
   /// Reduces in place on `root`; what the other ranks hold stays as it is.
   void reduce(const Caller& caller, const Elements& data, ReduceOp op, int64_t root);
   /// Reduces `input`, which holds as many times the elements of `output` as there are ranks; each rank gets its part.
@@ -79,6 +84,7 @@ class SharedMemoryTeam {
   enum class Operation : int32_t {
     kBarrier,
     kAllReduce,
+    kAllReduceScaled,
     kReduce,
     kReduceScatter,
     kBroadcast,
@@ -94,7 +100,8 @@ class SharedMemoryTeam {
     at::ScalarType type;
     ReduceOp op;
     int32_t root;
-    int64_t count;  ///< elements of one rank's part
+    int64_t count;        ///< elements of one rank's part
+    int64_t tensors = 1;  ///< that they are in
     bool operator==(const Header&) const = default;
     std::string describe() const;
   };
@@ -105,6 +112,7 @@ class SharedMemoryTeam {
     Header header;
     const std::byte* source;
     std::byte* result;
+    const Elements* parts;  ///< of a call that takes a list
     alignas(64) std::byte payload[kInlineBytes];
   };
 
@@ -129,11 +137,32 @@ class SharedMemoryTeam {
     std::vector<Part> parts;
   };
 
+  /// A call that adds up lists, of which rank r adds up `slice` elements from r * slice.
+  struct ScaledSum {
+    std::span<const Elements> parts;
+    int64_t slice;
+    double factor;
+
+    /// Calls `visit(part, offset_in_part, offset_in_range, count)` for each part that has elements in a range of those
+    /// of all parts; offsets in bytes.
+    template <class Visit>
+    void for_parts_in(int64_t begin, int64_t end, const Visit& visit) const {
+      const auto element = static_cast<int64_t>(c10::elementSize(parts[0].type));
+      int64_t start = 0;
+      for (size_t i = 0; i < parts.size() && start < end; start += parts[i++].count) {
+        const int64_t from = std::max(begin, start);
+        const int64_t to = std::min(end, start + parts[i].count);
+        if (from < to) visit(i, (from - start) * element, (from - begin) * element, to - from);
+      }
+    }
+  };
+
   explicit SharedMemoryTeam(std::unique_ptr<TeamMemory> memory);
 
   /// Of tensors that do not fit a slot.
   virtual void run_large(const Caller& caller, const Header& header, const Reduction& reduction) = 0;
   virtual void run_large(const Caller& caller, const Header& header, const Copying& copying) = 0;
+  virtual void run(const Caller& caller, const Header& header, const ScaledSum& sum) = 0;
 
   /// Waits for all ranks; the first wait of a call must be this one, which compares the headers.
   void meet(const Caller& caller, const Header& header);

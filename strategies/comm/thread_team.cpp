@@ -59,6 +59,24 @@ class ThreadTeam : public SharedMemoryTeam {
     finish(caller, header.operation);
   }
 
+  void run(const Caller& caller, const Header& header, const ScaledSum& sum) override {
+    meet(caller, header);
+    check_sizes(caller, sum);
+    const int64_t begin = std::min(header.count, caller.rank * sum.slice);
+    const int64_t end = std::min(header.count, begin + sum.slice);
+    auto& sources = member(caller).sources;
+    auto& outputs = member(caller).outputs;
+    outputs.resize(size());
+    sum.for_parts_in(begin, end, [&](size_t part, int64_t offset, int64_t /*in_range*/, int64_t count) {
+      for (int64_t rank = 0; rank < size(); ++rank) {
+        outputs[rank] = static_cast<std::byte*>(slot(caller, rank).parts[part].data) + offset;
+        sources[rank] = outputs[rank];
+      }
+      add_scaled_elements(sources, outputs, count, header.type, sum.factor);
+    });
+    finish(caller, header.operation);
+  }
+
   void run_large(const Caller& caller, const Header& header, const Copying& copying) override {
     slot(caller, caller.rank).source = copying.source;
     meet(caller, header);
@@ -70,6 +88,17 @@ class ThreadTeam : public SharedMemoryTeam {
   }
 
  private:
+  /// Throws on all ranks or on none.
+  void check_sizes(const Caller& caller, const ScaledSum& sum) {
+    const Elements* const expected = slot(caller, 0).parts;
+    for (int64_t rank = 1; rank < size(); ++rank)
+      for (size_t part = 0; part < sum.parts.size(); ++part)
+        if (const int64_t count = slot(caller, rank).parts[part].count; count != expected[part].count)
+          throw Error("comm", fmt::format("tensor {} of a list has {} elements on rank 0 and {} on rank {}; valid: the "
+                                          "same on all ranks",
+                                          part, expected[part].count, count, rank));
+  }
+
   void finish(const Caller& caller, Operation operation) {
     finish_.wait(caller.rank, name_of(operation), SharedBarrier::kForever, member(caller).stepping);
   }

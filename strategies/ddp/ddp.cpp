@@ -111,8 +111,11 @@ GradientReducer& Ddp::reducer(Module& module, const AccumulationWindow& window, 
     reduction.may_find_none_unused = !options_.find_unused_parameters;
     reduction.static_graph = options_.static_graph && !manual;
     reduction.uneven_inputs = window.uneven_inputs;
-    reduction.configure = [this](c10d::Reducer& made) {
-      if (auto hook = communication_hook(ranks().process_group()))
+    auto hook = communication_hook(ranks().process_group());
+    reduction.in_place = hook == nullptr && options_.gradient_compression == "none" &&
+                         !reduction.find_unused_parameters && !reduction.static_graph;
+    reduction.configure = [&](c10d::Reducer& made) {
+      if (hook != nullptr)
         made.register_comm_hook(std::move(hook));
       else
         compress_gradients(made, ranks().process_group(), options_.gradient_compression);
@@ -152,7 +155,10 @@ StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const A
   start.loss() = gradients.before_backward(start.loss(), window.sync, window);
   {
     const WaitingIn waiting(window.sync ? ranks().rank_status() : nullptr, "reduction of gradients");
-    with_communication_errors([&] { phases.backward(start); });
+    with_communication_errors([&] {
+      phases.backward(start);
+      gradients.after_backward(window.sync);
+    });
   }
   phases.after_backward();
   return output;

@@ -1,11 +1,16 @@
 #include <levin/strategies/ddp/gradient_reducer.h>
 
+#include <levin/core/base/error.h>
+
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
@@ -52,11 +57,18 @@ GradientReducer::GradientReducer(const Parameters& parameters, c10::intrusive_pt
                                  GradientReducerOptions options)
     : parameters_(trained(parameters)), options_(std::move(options)) {
   std::vector<at::Tensor> reduced = parameters_;
-  std::unordered_map<size_t, std::string> names;
   for (const auto& [name, parameter] : parameters)
-    if (parameter.requires_grad()) names.emplace(names.size(), name);
-  if (options_.uneven_inputs) {
+    if (parameter.requires_grad()) names_.push_back(name);
+  if (options_.uneven_inputs)
     window_inputs_ = at::zeros({2}, parameters_.front().options().dtype(at::kFloat)).requires_grad_();
+  if (options_.in_place && !parameters_.empty()) {
+    backend_ = group->getBackend(parameters_.front().device().type());
+    if (can_combine_in_place(*backend_)) return;
+    backend_ = nullptr;
+  }
+  std::unordered_map<size_t, std::string> names;
+  for (const auto& name : names_) names.emplace(names.size(), name);
+  if (options_.uneven_inputs) {
     names.emplace(names.size(), "(uneven inputs)");
     reduced.push_back(window_inputs_);
   }
@@ -96,7 +108,51 @@ bool GradientReducer::fits(const Parameters& parameters) const {
   return next == parameters_.size();
 }
 
+bool GradientReducer::can_combine_in_place(const c10d::Backend& backend) const {
+  if (backend.getBackendName() != "shared_memory") return false;
+  int64_t bytes = 0;
+  for (const at::Tensor& parameter : parameters_) {
+    if (!parameter.device().is_cpu() || parameter.scalar_type() != at::kFloat || parameter.layout() != at::kStrided ||
+        !parameter.is_non_overlapping_and_dense())
+      return false;
+    bytes += static_cast<int64_t>(parameter.nbytes());
+  }
+  return bytes <= options_.first_bucket_bytes;
+}
+
+std::vector<at::Tensor> GradientReducer::own_gradients() const {
+  std::vector<at::Tensor> gradients;
+  gradients.reserve(parameters_.size() + 1);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& parameter = parameters_[i];
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined())
+      throw Error("ddp", fmt::format("parameter {} got no gradient: the loss does not depend on it; hint: freeze it "
+                                     "(requires_grad), or set find_unused_parameters: true",
+                                     names_[i]));
+    const bool is_ready = gradient.layout() == at::kStrided && gradient.scalar_type() == at::kFloat &&
+                          gradient.strides() == parameter.strides() && !gradient.is_neg();
+    // Autograd gives parameters that are added to each other views of one gradient.
+    if (!is_ready || gradient.storage().use_count() != 1)
+      gradient = at::empty_like(parameter, at::TensorOptions().requires_grad(false)).copy_(gradient);
+    gradients.push_back(gradient);
+  }
+  return gradients;
+}
+
+void GradientReducer::after_backward(bool sync) {
+  if (backend_ == nullptr || !sync) return;
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients = own_gradients();
+  if (window_inputs_.defined()) gradients.push_back(window_inputs_.grad());
+  c10d::AllreduceCoalescedOptions options;
+  // As c10d's Reducer: first divided, then added up.
+  options.reduceOp = c10d::makeNCCLPreMulSum(1.0 / backend_->getSize());
+  backend_->allreduce_coalesced(gradients, options)->wait();
+}
+
 void GradientReducer::before_forward() {
+  if (backend_ != nullptr) return;
   reducer_->prepare_for_forward();
   reducer_->rebuild_buckets();
 }
@@ -110,7 +166,7 @@ at::Tensor GradientReducer::before_backward(const at::Tensor& loss, bool sync, c
     start = WithGradientOf::apply(start, window_inputs_, own);
   }
   std::fill(reached_.begin(), reached_.end(), uint8_t{0});
-  if (!sync) return start;
+  if (!sync || backend_ != nullptr) return start;
   if (options_.static_graph && first_backward_) {
     // In its first step, in which the order of the gradients is found out, all are combined once the graph is done.
     start = start.view_as(start);

@@ -12,6 +12,7 @@
 #include <vector>
 
 namespace c10d {
+class Backend;
 class Logger;
 class ProcessGroup;
 class Reducer;
@@ -27,12 +28,19 @@ struct GradientReducerOptions {
   bool static_graph = false;             ///< every step uses the same parameters in the same way
   bool uneven_inputs = false;            ///< see AccumulationWindow
   bool completes_backward = false;       ///< see complete_backward
-  /// May set a communication hook; called once.
+  /// Few gradients that lie in memory which the ranks reduce in are combined in place, see GradientReducer. Not with
+  /// find_unused_parameters, static_graph or a communication hook.
+  bool in_place = false;
+  /// May set a communication hook; called once, by the constructor.
   std::function<void(c10d::Reducer&)> configure = {};
 };
 
 /// Averages the gradients of a module over the ranks while backward runs: c10d's Reducer, with buckets that gradients
 /// are views of.
+///
+/// Gradients that all fit into the first bucket are combined once backward is done in any case. Where the ranks share
+/// memory and `in_place` asks for it, they are then combined where autograd has put them, to the same bits: without
+/// hooks, and without a copy into a bucket.
 class GradientReducer {
  public:
   using Parameters = std::vector<std::pair<std::string, at::Tensor>>;
@@ -50,6 +58,9 @@ class GradientReducer {
   /// Called before its backward pass, which must start from the tensor that this returns: the loss, where need be with
   /// what the ranks tell each other attached. Without `sync` gradients are only added up.
   at::Tensor before_backward(const at::Tensor& loss, bool sync, const AccumulationWindow& window);
+  /// Called after that backward: gradients that are combined in place are from here on means. Throws levin::Error where
+  /// a parameter has none.
+  void after_backward(bool sync);
   /// Returns what the ranks told each other in the window just reduced.
   Strategy::UnevenInputs uneven_inputs() const;
   /// Makes a loss of zero that reaches every parameter, for a rank that has none.
@@ -59,9 +70,15 @@ class GradientReducer {
   void complete_backward();
 
  private:
+  bool can_combine_in_place(const c10d::Backend& backend) const;
+  /// The gradients, each without gaps, in its parameter's order and in memory of its own.
+  std::vector<at::Tensor> own_gradients() const;
+
   std::vector<at::Tensor> parameters_;
-  at::Tensor window_inputs_;  ///< a parameter whose gradient is {weight, has_next}
+  std::vector<std::string> names_;  ///< of the parameters
+  at::Tensor window_inputs_;        ///< a parameter whose gradient is {weight, has_next}
   GradientReducerOptions options_;
+  c10::intrusive_ptr<c10d::Backend> backend_;  ///< that combines in place; nullptr: the reducer does
   std::shared_ptr<c10d::Reducer> reducer_;
   std::shared_ptr<c10d::Logger> logger_;  ///< the reducer writes to it when it looks for unused parameters
   bool first_backward_ = true;

@@ -174,6 +174,50 @@ TEST_P(SharedMemoryReduction, TensorsMayBeLargerThanAllSharedMemory) {
   }));
 }
 
+/// All-reduces a list of the ranks' tensors, multiplied by a third.
+void add_up_thirds(RankUnderTest& self, Tensors tensors) {
+  c10d::AllreduceCoalescedOptions options;
+  options.reduceOp = c10d::makeNCCLPreMulSum(1.0 / 3);
+  self.backend->allreduce_coalesced(tensors, options)->wait();
+}
+
+TEST_P(SharedMemoryReduction, ListsOfTensorsAreMultipliedAndAddedUpInPlace) {
+  expect_all_well(run([](RankUnderTest& self) {
+    for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+      for (const auto& counts : std::vector<std::vector<int64_t>>{
+               {7}, {0}, {0, 3, 0, 5}, {16, 1, 1, 200003, 2}, {100352, 128, 1280, 10}, {1023, 1025, 40007}}) {
+        Tensors tensors, expected;
+        for (size_t i = 0; i < counts.size(); ++i) {
+          const auto seed = static_cast<int64_t>(i);
+          tensors.push_back(values_of(self.rank, counts[i], type, seed));
+          at::Tensor sum = values_of(0, counts[i], type, seed) * (1.0 / 3);
+          for (int64_t rank = 1; rank < self.ranks; ++rank)
+            sum = sum + values_of(rank, counts[i], type, seed) * (1.0 / 3);
+          expected.push_back(sum);
+        }
+        add_up_thirds(self, tensors);
+        for (size_t i = 0; i < counts.size(); ++i) require(at::equal(tensors[i], expected[i]), "another sum");
+      }
+    }
+    require_working(self);
+  }));
+}
+
+TEST_P(SharedMemoryReduction, ListsMustBeAlikeOfOneTypeAndWithoutGaps) {
+  expect_all_well(run([](RankUnderTest& self) {
+    const auto refusal = [&](Tensors tensors) { return message_of([&] { add_up_thirds(self, std::move(tensors)); }); };
+    require(refusal({}).find("no tensors") != std::string::npos, "an empty list");
+    require(refusal({at::zeros({3}, at::kHalf)}).find("float32 or float64") != std::string::npos, "float16");
+    require(refusal({at::zeros({3}), at::zeros({3}, at::kDouble)}).find("one type") != std::string::npos, "two types");
+    require(refusal({at::zeros({4, 4}).slice(1, 0, 2)}).find("with gaps") != std::string::npos, "gaps");
+    if (self.ranks > 1) {
+      const Tensors other = self.rank == 0 ? Tensors{at::zeros({4})} : Tensors{at::zeros({3}), at::zeros({1})};
+      require(refusal(other).find("do not fit together") != std::string::npos, "other lists");
+    }
+    require_working(self);
+  }));
+}
+
 TEST_P(SharedMemoryReduction, ComplexNumbersAddUp) {
   expect_all_well(run([](RankUnderTest& self) {
     for (const auto op : {RedOpType::SUM, RedOpType::AVG}) {

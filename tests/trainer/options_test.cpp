@@ -200,6 +200,7 @@ TEST(TrainerOptionsTest, NamesAreFrozen) {
                                            "float32_matmul_precision",
                                            "memory_format",
                                            "cuda_graph",
+                                           "own_kernels",
                                            "fast_dev_run",
                                            "limit_train_batches",
                                            "limit_val_batches",
