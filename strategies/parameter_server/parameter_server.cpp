@@ -227,7 +227,7 @@ StepOutput ParameterServer::forward_backward(const Batch& batch, StepPhases& pha
   uneven_inputs_.add(window);
   if (output.has_loss()) phases.backward(start);
   if (window.sync) push(/*skipped=*/!output.has_loss());
-  uneven_inputs_.reduce(window, collective(), root_device());
+  uneven_inputs_.reduce(window, collective());
   phases.after_backward();
   return output;
 }

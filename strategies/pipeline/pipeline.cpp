@@ -345,7 +345,7 @@ StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, co
   parameters_->send_buffers_to_replicas();
   if (++batches_ == options_.trace_batch && !options_.trace.empty()) write_trace();
   if (window.sync) parameters_->combine_gradients();
-  uneven_inputs_.reduce(window, collective(), root_device());
+  uneven_inputs_.reduce(window, collective());
   phases.after_backward();
   return output;
 }

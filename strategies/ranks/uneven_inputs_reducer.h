@@ -10,7 +10,7 @@ class UnevenInputsReducer {
   /// Counts this rank's batch of the window.
   void add(const AccumulationWindow& window);
   /// Called after each batch, by all ranks: where it ends a window of uneven inputs, all tell each other.
-  void reduce(const AccumulationWindow& window, Collective& ranks, const at::Device& device);
+  void reduce(const AccumulationWindow& window, Collective& ranks);
   const Strategy::UnevenInputs& newest() const { return newest_; }
 
  private:

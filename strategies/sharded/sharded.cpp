@@ -245,7 +245,7 @@ StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, con
         model_->backward_without_loss();
       }
     }
-    uneven_inputs_.reduce(window, collective(), root_device());
+    uneven_inputs_.reduce(window, collective());
     phases.after_backward();
     return output;
   } catch (...) {

@@ -1,13 +1,9 @@
 #include "tests/sim_device/sim_net.h"
 #include "tests/support/sim_device/sim_nccl.h"
 
-#include <levin/strategies/comm/process_group.h>
 #include <levin/strategies/ddp/ddp.h>
 #include <levin/strategies/pipeline/pipeline.h>
 #include <levin/strategies/sharded/sharded.h>
-
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <memory>
 #include <string>
@@ -15,33 +11,12 @@
 namespace levin::testing {
 namespace {
 
-/// A strategy whose ranks, threads with a simulated device each, talk over sim_nccl.
+/// Ranks that are threads; on simulated devices they talk over sim_nccl.
 template <class Base>
-class OverSimNccl : public Base {
- public:
-  using Options = typename Base::Options;
-  explicit OverSimNccl(const Options& options) : Base(options) {}
-
- protected:
-  c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d::Store>& store,
-                                                    const ProcessGroupOptions& options) override {
-    ProcessGroupOptions of_host = options;
-    of_host.backend = "gloo";
-    auto group = make_process_group(store, of_host);
-    group->setBackend(sim::kDeviceType, c10d::ProcessGroup::BackendType::CUSTOM,
-                      c10::make_intrusive<sim::SimNccl>(c10::make_intrusive<c10d::PrefixStore>("sim", store),
-                                                        static_cast<int>(options.rank),
-                                                        static_cast<int>(options.world_size), options.timeout));
-    return group;
-  }
-};
-
-template <class Base>
-std::shared_ptr<Strategy> make_strategy(typename Base::Options options, bool on_sim) {
+std::shared_ptr<Strategy> make_strategy(typename Base::Options options) {
   options.start_method = StartMethod::kThread;
   options.timeout = 5;
   options.stall_report = 1;
-  if (on_sim) return make<OverSimNccl<Base>>(options);
   return make<Base>(options);
 }
 
@@ -51,7 +26,7 @@ void expect_ranks_as_on_cpu(const typename Base::Options& options, const std::st
   const auto run = [&](bool on_sim) {
     return fit({.configure =
                     [&](TrainerOptions& trainer) {
-                      trainer.strategy = Spec<Strategy>(make_strategy<Base>(options, on_sim));
+                      trainer.strategy = Spec<Strategy>(make_strategy<Base>(options));
                       trainer.devices = 2;
                       trainer.precision = Spec<Precision>(Config::parse(precision, {}));
                       if (on_sim) trainer.accelerator = "sim";
@@ -75,10 +50,11 @@ TEST(SimRanks, ShardedStagesTrainAsOnCpus) {
 }
 
 TEST(SimRanks, OffloadedShardsTrainAsOnCpus) {
-  for (const char* precision : {"32-true", "16-mixed"}) {
-    SCOPED_TRACE(precision);
-    expect_ranks_as_on_cpu<Sharded>({.stage = 2, .offload = true}, precision);
-  }
+  for (int64_t stage = 1; stage <= 3; ++stage)
+    for (const char* precision : {"32-true", "16-mixed"}) {
+      SCOPED_TRACE(precision);
+      expect_ranks_as_on_cpu<Sharded>({.stage = stage, .offload = true}, precision);
+    }
 }
 
 TEST(SimRanks, PipelinesTrainAsOnCpus) {

@@ -8,6 +8,7 @@
 #include "launcher_support.h"
 
 #include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <signal.h>
 
