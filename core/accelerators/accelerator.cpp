@@ -1,14 +1,29 @@
 #include <levin/core/accelerators/accelerator.h>
 
+#include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 namespace levin {
 
 int64_t Accelerator::device_count() const {
   return c10::impl::hasDeviceGuardImpl(type_) ? c10::impl::VirtualGuardImpl(type_).deviceCount() : 0;
+}
+
+bool Accelerator::has_started() const {
+  const int64_t count = device_count();
+  if (count == 0) return false;
+  try {
+    const auto& hooks = at::globalContext().getAcceleratorHooksInterface(type_);
+    for (int64_t index = 0; index < count; ++index)
+      if (hooks.hasPrimaryContext(static_cast<c10::DeviceIndex>(index))) return true;
+  } catch (const c10::Error&) {
+    // A plug-in without these hooks.
+  }
+  return false;
 }
 
 std::string Accelerator::hint_for_none() const {

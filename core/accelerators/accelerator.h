@@ -38,8 +38,8 @@ class Accelerator {
   virtual int64_t device_count() const;
   /// Returns what to do when there is none, as the hint of an error.
   virtual std::string hint_for_none() const;
-  /// Returns whether this process has started the driver.
-  virtual bool has_started() const { return false; }
+  /// Returns whether this process has started the driver, which LibTorch's hooks tell (hasPrimaryContext).
+  virtual bool has_started() const;
   /// Returns the addresses of all devices, in order; nothing where they have none. May start the driver.
   virtual std::vector<PciAddress> pci_addresses() const { return {}; }
   /// Returns the environment variable that says which devices a new process sees; empty where there is none.
@@ -80,7 +80,8 @@ class Accelerator {
 
   // ---- Ranks.
 
-  /// Returns the c10d backend that serves these devices when the option `backend` is auto.
+  /// Returns the c10d backend that serves these devices when the option `backend` is auto: gloo, by way of the host, or
+  /// one that strategies/comm/device_backends.h has.
   virtual std::string default_backend(bool one_host) const;
 
  private:

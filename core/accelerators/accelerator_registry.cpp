@@ -61,7 +61,7 @@ std::vector<Accelerator*> AcceleratorRegistry::all() const {
 bool AcceleratorRegistry::uses_pinned_memory() const {
   const std::vector<Accelerator*> kinds = all();
   return std::any_of(kinds.begin(), kinds.end(),
-                     [](const Accelerator* kind) { return kind->uses_pinned_memory() && kind->device_count() > 0; });
+                     [](const Accelerator* kind) { return kind->uses_pinned_memory() && kind->has_started(); });
 }
 
 }  // namespace levin

@@ -23,7 +23,8 @@ class AcceleratorRegistry {
   /// Returns all kinds: those that were added last come first, the CPU is the last.
   std::vector<Accelerator*> all() const;
 
-  /// Returns whether there is a device here whose copies from the host want page-locked memory.
+  /// Returns whether this process uses a device whose copies from the host want page-locked memory. One that it has not
+  /// started is left alone: page-locking would start it.
   bool uses_pinned_memory() const;
 
  private:

@@ -10,6 +10,7 @@ class CpuAccelerator final : public Accelerator {
   CpuAccelerator() : Accelerator("cpu", at::kCPU) {}
 
   int64_t device_count() const override { return 1; }
+  bool has_started() const override { return false; }
   MemoryStats memory_stats(const at::Device&) const override { return process_memory_stats(); }
   void restart_peak(const at::Device&) const override {}
   void release_cached_memory() const override {}

@@ -155,8 +155,10 @@ std::vector<at::Device> devices_of(const Accelerator& accelerator, const Request
   std::vector<at::Device> devices;
   for (const int64_t index : indices) {
     if (index >= available)
-      throw ConfigError(fmt::format("trainer.{0} asks for {1}:{2}; valid: {1}:0 to {1}:{3} on this machine", option,
-                                    accelerator.name(), index, available - 1));
+      throw ConfigError(fmt::format(
+          "trainer.{0} asks for {1}:{2}; valid: {1}:0 to {1}:{3} on this machine{4}", option, accelerator.name(), index,
+          available - 1,
+          available == 1 ? "; hint: under a launcher that shows each rank a device of its own, leave it out" : ""));
     devices.emplace_back(accelerator.type(), static_cast<at::DeviceIndex>(index));
   }
   return devices;

@@ -216,9 +216,8 @@ void TrainingStep::drive_optimizer(OptimizerHandle& optimizer, const OptimizerHa
 /// has data.
 void TrainingStep::reduce_weights() {
   const ProfilerSpan span(tracer_.profiler(), "strategy.uneven_inputs");
-  at::Tensor counts = at::tensor({info_.weight, info_.has_next ? 1.0 : 0.0}, at::kDouble).to(strategy_.root_device());
-  strategy_.collective().all_reduce(counts, ReduceOp::kMean)->wait();
-  const at::Tensor means = counts.cpu();
+  const at::Tensor means = at::tensor({info_.weight, info_.has_next ? 1.0 : 0.0}, at::kDouble);
+  strategy_.collective().all_reduce(means, ReduceOp::kMean)->wait();
   const double* mean = means.const_data_ptr<double>();
   if (mean[0] > 0) info_.weight /= mean[0];
   data_ended_ = mean[1] == 0;

@@ -4,6 +4,7 @@
 #include <levin/core/base/log.h>
 #include <levin/core/comm/communication_error.h>
 #include <levin/strategies/comm/abortable_backend.h>
+#include <levin/strategies/comm/backend_watch.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/comm/c10d_store.h>
 #include <levin/strategies/comm/shared_memory_team.h>
@@ -19,6 +20,7 @@
 #include <atomic>
 #include <mutex>
 #include <set>
+#include <type_traits>
 #include <utility>
 
 namespace levin {
@@ -60,6 +62,10 @@ bool averages(const c10d::Backend& backend, const at::Tensor& tensor) {
   const std::string name = backend.getBackendName();
   return name == "shared_memory" || (name == "nccl" && tensor.is_floating_point());
 }
+
+/// Whether a sum of a mean's terms may be too large for the type, so that they are divided before it. float16 ends at
+/// 65504; wider types are divided after it, which rounds once.
+bool divides_first(const at::Tensor& tensor) { return tensor.scalar_type() == at::kHalf; }
 
 c10d::ReduceOp to_c10d(ReduceOp op, bool averaging) {
   switch (op) {
@@ -121,7 +127,13 @@ struct C10dCollective::Context {
     const WaitingIn waiting(rank_status, operation);
     throw_if_aborted(operation);
     try {
-      return call();
+      if constexpr (std::is_void_v<decltype(call())>) {
+        call();
+        // What the host does not wait for ends without an error, and without a result, when it is aborted.
+        throw_if_aborted(operation);
+      } else {
+        return call();
+      }
     } catch (const std::exception& error) {
       rethrow(operation, error);
     }
@@ -187,18 +199,28 @@ C10dCollective::C10dCollective(c10::intrusive_ptr<c10d::ProcessGroup> group, c10
       context_(std::make_shared<Context>()) {
   LEVIN_CHECK(group_->getRank() == options_.rank && group_->getSize() == options_.world_size,
               "the options are those of the group");
+  c10::intrusive_ptr<c10d::Backend> of_device;
   for (const at::Device& device : group_->getDeviceTypes()) {
     if (device.is_cpu()) bytes_device_ = at::kCPU;
-    if (device.type() == options_.device.type() && !device.is_cpu())
-      stages_on_host_ = group_->getBackend(device.type())->getBackendName() == "gloo";
+    if (device.type() == options_.device.type() && !device.is_cpu()) of_device = group_->getBackend(device.type());
   }
+  stages_on_host_ = of_device && of_device->getBackendName() == "gloo";
   context_->rank = options_.rank;
   context_->world_size = options_.world_size;
   context_->timeout = options_.timeout;
   context_->rank_status = rank_status;
+  if (of_device == nullptr || stages_on_host_) return;
+  watch_ = std::make_unique<BackendWatch>(std::move(of_device), options_.timeout, [this](const std::string& reason) {
+    try {
+      abort(reason);
+    } catch (const std::exception& error) {
+      log::warning(fmt::format("[comm] a group was not aborted: {}", c10d_message(error)));
+    }
+  });
 }
 
 C10dCollective::~C10dCollective() {
+  watch_.reset();
   // NCCL frees its communicators for nothing else.
   try {
     group_->shutdown();
@@ -246,7 +268,14 @@ std::unique_ptr<Work> C10dCollective::all_reduce(at::Tensor tensor, ReduceOp op)
   auto work = context_->run(operation, [&] {
     c10d::Backend& backend = backend_for(dense);
     const bool averaging = averages(backend, numbers[0]);
-    if (op == ReduceOp::kMean && !averaging) result.divided = numbers[0];
+    if (op == ReduceOp::kMean && !averaging) {
+      if (divides_first(numbers[0])) {
+        const NoAutograd guard;
+        numbers[0].div_(world_size());
+      } else {
+        result.divided = numbers[0];
+      }
+    }
     c10d::AllreduceOptions options;
     options.reduceOp = to_c10d(op, averaging);
     return backend.allreduce(numbers, options);
@@ -310,7 +339,14 @@ std::unique_ptr<Work> C10dCollective::reduce_scatter(at::Tensor output, at::Tens
   auto work = context_->run(operation, [&] {
     c10d::Backend& backend = backend_for(dense);
     const bool averaging = averages(backend, part);
-    if (op == ReduceOp::kMean && !averaging) result.divided = part;
+    if (op == ReduceOp::kMean && !averaging) {
+      if (divides_first(whole)) {
+        const NoAutograd guard;
+        whole = whole.div(world_size());
+      } else {
+        result.divided = part;
+      }
+    }
     c10d::ReduceScatterOptions options;
     options.reduceOp = to_c10d(op, averaging);
     return backend._reduce_scatter_base(part, whole, options);
@@ -435,5 +471,7 @@ void C10dCollective::abort(const std::string& reason) {
   for (const auto& entry : subgroups)
     if (const auto group = entry.lock()) group->abort(reason);
 }
+
+void C10dCollective::throw_if_aborted(const char* operation) const { context_->throw_if_aborted(operation); }
 
 }  // namespace levin

@@ -14,9 +14,12 @@ class Backend;
 
 namespace levin {
 
+class BackendWatch;
+
 /// The ranks of a process group of c10d. Tensors that are moved but not reduced may have any type; tensors that are not
-/// contiguous are copied on the way. The mean of integers is that of their exact sum, rounded towards zero.
-/// A Work of send or receive over Gloo is complete only once it has been waited for; NCCL ignores tags.
+/// contiguous are copied on the way. The mean of integers is that of their exact sum, rounded towards zero; that of
+/// float16 does not overflow where its terms do not. A Work of send or receive over Gloo is complete only once it has
+/// been waited for; NCCL ignores tags.
 class C10dCollective : public Collective {
  public:
   /// `store` and `options` are what the group was made with; `make_group` makes sub-groups in the same way. While the
@@ -44,8 +47,11 @@ class C10dCollective : public Collective {
   std::vector<std::string> gather_bytes(const std::string& bytes) override;
 
   std::shared_ptr<Collective> subgroup(std::span<const int64_t> ranks) override;
-  /// Also ends what is under way in sub-groups.
+  /// Also ends what is under way in sub-groups. Called by this object itself when a backend of a device, whose
+  /// operations the host does not wait for, says that one has failed or timed out.
   void abort(const std::string& reason) override;
+  /// Throws CommunicationError with the reason after abort(), for those who use the process group.
+  void throw_if_aborted(const char* operation) const;
   Store& store() override { return *store_; }
 
  private:
@@ -69,6 +75,7 @@ class C10dCollective : public Collective {
   bool stages_on_host_ = false;       ///< Gloo knows little more of devices than all_reduce and broadcast
   std::shared_ptr<Context> context_;  ///< which works share, as they may outlive this object
   int64_t subgroups_made_ = 0;
+  std::unique_ptr<BackendWatch> watch_;  ///< of the device's backend, where it is no Gloo
 };
 
 }  // namespace levin

@@ -2,7 +2,7 @@
 
 #include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/error.h>
-#include <levin/strategies/comm/c10d_error.h>
+#include <levin/strategies/comm/device_backends.h>
 #include <levin/strategies/comm/gloo_backend.h>
 #include <levin/strategies/comm/nccl_backend.h>
 #include <levin/strategies/comm/shared_memory_backend.h>
@@ -13,16 +13,14 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <mutex>
+#include <vector>
 
 namespace levin {
 namespace {
 
 using BackendType = c10d::ProcessGroup::BackendType;
-
-const std::array<std::string, 4> kBackendNames = {"auto", "gloo", "nccl", "shared_memory"};
 
 c10::intrusive_ptr<c10d::Backend> join_shared_memory(const c10::intrusive_ptr<c10d::Store>& store,
                                                      const ProcessGroupOptions& options) {
@@ -38,26 +36,36 @@ void prepare_c10d_environment() {
   std::call_once(once, [] {
     // The flight recorder, which all groups of a process share, keeps an unlocked table of groups: thread ranks that
     // make groups at the same time crash in it. Whoever sets a size asks for it.
+    const bool records = std::getenv("TORCH_FR_BUFFER_SIZE") != nullptr;
     ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
+    // NCCL's watchdog would end the process (std::terminate) after an error or a time-out. BackendWatch sees what it
+    // has found, aborts the communicators and lets the rank say why it ends; the watchdog cleans up if it must.
+    ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", /*overwrite=*/0);
+    ::setenv("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0", /*overwrite=*/0);
+    // Four times this long it holds a lock that the next operation needs, for the flight recorder to be written.
+    if (!records) ::setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "250", /*overwrite=*/0);
   });
 }
 
 std::string resolve_backend(const ProcessGroupOptions& options) {
-  const std::string& name = options.backend;
-  if (std::find(kBackendNames.begin(), kBackendNames.end(), name) == kBackendNames.end())
-    throw ConfigError(
-        fmt::format("there is no communication backend '{}'{}", name, valid_names_hint(name, kBackendNames)));
   const bool on_cpu = options.device.is_cpu();
-  if (name == "auto") return accelerator_of(options.device).default_backend(options.one_host);
-  if (name == "nccl") {
-    check_nccl_available();
-    if (on_cpu)
-      throw ConfigError("backend 'nccl' serves CUDA devices; got the CPU; valid there: auto, gloo, shared_memory");
-  }
+  const bool is_auto = options.backend == "auto";
+  const std::string name = is_auto ? accelerator_of(options.device).default_backend(options.one_host) : options.backend;
+  const std::vector<std::string> names = DeviceBackends::instance().option_values();
+  if (std::find(names.begin(), names.end(), name) == names.end())
+    throw ConfigError(fmt::format(
+        "there is no communication backend '{}'{}{}", name,
+        is_auto ? fmt::format(", which {} devices ask for", at::DeviceTypeName(options.device.type(), true)) : "",
+        valid_names_hint(name, names)));
+  if (name == "nccl" && !is_auto) check_nccl_available();
+  if (const auto backend = DeviceBackends::instance().find(name); backend && backend->serves != options.device.type())
+    throw ConfigError(fmt::format("backend '{}' serves {} devices; got {}; valid there: auto, gloo{}", name,
+                                  at::DeviceTypeName(backend->serves, true), on_cpu ? "the CPU" : options.device.str(),
+                                  on_cpu ? ", shared_memory" : ""));
   if (name == "shared_memory") {
     if (!on_cpu)
-      throw ConfigError(fmt::format("backend 'shared_memory' serves the CPU; got {}; valid there: auto, gloo, nccl",
-                                    options.device.str()));
+      throw ConfigError(fmt::format("backend 'shared_memory' serves the CPU; got {}; valid there: auto, gloo, {}",
+                                    options.device.str(), accelerator_of(options.device).default_backend(true)));
     if (!options.one_host)
       throw ConfigError(
           "backend 'shared_memory' serves the ranks of one host; got several hosts; valid there: auto, gloo");
@@ -71,7 +79,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const c10::intrusive_p
   prepare_c10d_environment();
   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, static_cast<int>(options.rank),
                                                        static_cast<int>(options.world_size));
-  const auto keys_of = [&](const char* prefix) { return c10::make_intrusive<c10d::PrefixStore>(prefix, store); };
+  const auto keys_of = [&](const std::string& prefix) { return c10::make_intrusive<c10d::PrefixStore>(prefix, store); };
   BackendType type = BackendType::GLOO;
   if (name == "shared_memory") {
     type = BackendType::CUSTOM;
@@ -79,9 +87,9 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const c10::intrusive_p
   } else {
     const auto gloo = make_gloo_backend(keys_of("gloo"), options);
     group->setBackend(at::kCPU, BackendType::GLOO, gloo);
-    if (name == "nccl") {
-      type = BackendType::NCCL;
-      group->setBackend(options.device.type(), type, make_nccl_backend(keys_of("nccl"), options));
+    if (const auto backend = DeviceBackends::instance().find(name)) {
+      type = name == "nccl" ? BackendType::NCCL : BackendType::CUSTOM;
+      group->setBackend(backend->serves, type, backend->make(keys_of(name), options));
     } else {
       // Collectives bring what Gloo does not know to the host.
       for (const Accelerator* accelerator : AcceleratorRegistry::instance().all())

@@ -14,12 +14,12 @@ class Store;
 
 namespace levin {
 
-/// The backend that options name: for `auto`, nccl on a CUDA device, shared_memory on CPUs of one host, else gloo.
+/// The backend that options name; for `auto`, what Accelerator::default_backend says of the device.
 /// Throws ConfigError for a name that is none and for a backend that cannot serve the device.
 std::string resolve_backend(const ProcessGroupOptions& options);
 
 /// Joins the ranks that have the same store; every rank calls it. Tensors on the CPU are served beside those of the
-/// device. `nccl` needs a device of its own for each rank; `gloo` also lets ranks share one.
+/// device. `nccl` needs a device of its own for each rank; `gloo` also lets ranks share one. See DeviceBackends.
 c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const c10::intrusive_ptr<c10d::Store>& store,
                                                           const ProcessGroupOptions& options);
 

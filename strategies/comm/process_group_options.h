@@ -12,7 +12,7 @@ namespace levin {
 class SharedMemoryTeam;
 
 struct ProcessGroupOptions {
-  std::string backend = "auto";  ///< auto, nccl, gloo or shared_memory
+  std::string backend = "auto";  ///< see DeviceBackends::option_values
   at::Device device{at::kCPU};   ///< of this rank
   int64_t rank = 0;
   int64_t world_size = 1;

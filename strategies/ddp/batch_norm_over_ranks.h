@@ -16,7 +16,7 @@ struct RunningStatistics {
 /// Statistics of each channel over the batches of all ranks.
 struct BatchStatistics {
   at::Tensor mean;
-  at::Tensor spread;  ///< on the CPU the biased variance, on CUDA 1 / sqrt(variance + eps)
+  at::Tensor spread;  ///< the biased variance; of the parts 1 / sqrt(variance + eps)
   at::Tensor counts;  ///< elements of a channel, of each rank
 };
 
@@ -52,6 +52,7 @@ at::ScalarType arithmetic_type(const at::Tensor& input);
 /// Converts a tensor; an undefined one stays so.
 at::Tensor as_type(const at::Tensor& tensor, at::ScalarType type);
 
+/// For devices without the kernels in parts, the CPU among them.
 const BatchNormOverRanks& cpu_batch_norm_over_ranks();
 const BatchNormOverRanks& cuda_batch_norm_over_ranks();
 

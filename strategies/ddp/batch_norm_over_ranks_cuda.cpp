@@ -29,18 +29,23 @@ class CudaBatchNormOverRanks : public BatchNormOverRanks {
     if (count > 0) {
       const auto [mean, inverse] = at::batch_norm_stats(input, eps);
       own = at::cat({mean, inverse, at::full({1}, static_cast<double>(count), options)});
+    } else {
+      own.slice(0, channels, 2 * channels).fill_(1);  // of which the kernel takes the reciprocal
     }
     at::Tensor all = at::empty({ranks.world_size() * own.numel()}, options);
     ranks.all_gather(all, own)->wait();
     all = all.view({ranks.world_size(), own.numel()});
     const at::Tensor counts = all.select(1, 2 * channels).contiguous();
-    // The kernel divides by the count of each rank.
-    const at::Tensor filled = all.index_select(0, (counts > 0).nonzero().view(-1));
-    at::Tensor filled_counts = filled.select(1, 2 * channels).contiguous();
-    if (running.mean.defined()) filled_counts = filled_counts.to(running.mean.scalar_type());
-    const auto [mean, inverse] = at::batch_norm_gather_stats_with_counts(
-        input, filled.slice(1, 0, channels).contiguous(), filled.slice(1, channels, 2 * channels).contiguous(),
-        running.mean, running.variance, running.momentum, eps, filled_counts);
+    // The kernel adds up rank by rank and divides by the sum of their counts so far: empty batches come last. Leaving
+    // them out would wait for the device, to know how many are left.
+    const at::Tensor order = (counts > 0).to(at::kInt).argsort(/*stable=*/true, /*dim=*/0, /*descending=*/true);
+    const at::Tensor filled_first = all.index_select(0, order);
+    at::Tensor ordered_counts = filled_first.select(1, 2 * channels).contiguous();
+    if (running.mean.defined()) ordered_counts = ordered_counts.to(running.mean.scalar_type());
+    const auto [mean, inverse] =
+        at::batch_norm_gather_stats_with_counts(input, filled_first.slice(1, 0, channels).contiguous(),
+                                                filled_first.slice(1, channels, 2 * channels).contiguous(),
+                                                running.mean, running.variance, running.momentum, eps, ordered_counts);
     return {.mean = mean, .spread = inverse, .counts = counts};
   }
 

@@ -3,6 +3,7 @@
 #include <levin/core/comm/communication_error.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/move_to_device.h>
+#include <levin/strategies/comm/c10d_collective.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/ddp/communication_hooks.h>
 #include <levin/strategies/ddp/gradient_reducer.h>
@@ -27,10 +28,11 @@ constexpr size_t kMostManualReducers = 4;
 /// Runs backward with the reduction of gradients in it; what c10d throws becomes a CommunicationError, what user code
 /// throws stays as it is.
 template <class Backward>
-void with_communication_errors(Backward&& backward) {
+void with_communication_errors(const Collective& ranks, Backward&& backward) {
   try {
     backward();
   } catch (const c10::DistError& error) {
+    if (const auto* group = dynamic_cast<const C10dCollective*>(&ranks)) group->throw_if_aborted("combining gradients");
     throw CommunicationError("comm", fmt::format("combining gradients failed: {}", c10d_message(error)));
   }
 }
@@ -110,7 +112,7 @@ GradientReducer& Ddp::reducer(Module& module, const AccumulationWindow& window, 
     reduction.find_unused_parameters = options_.find_unused_parameters || manual;
     reduction.may_find_none_unused = !options_.find_unused_parameters;
     reduction.static_graph = options_.static_graph && !manual;
-    reduction.uneven_inputs = window.uneven_inputs;
+    reduction.uneven_inputs = window.uneven_inputs && !tells_on_host();
     auto hook = communication_hook(ranks().process_group());
     reduction.in_place = hook == nullptr && options_.gradient_compression == "none" &&
                          !reduction.find_unused_parameters && !reduction.static_graph;
@@ -129,7 +131,7 @@ GradientReducer& Ddp::reducer(Module& module, const AccumulationWindow& window, 
 void Ddp::send_buffers(Module& module) {
   if (!options_.broadcast_buffers || !has_buffers_) return;
   const WaitingIn waiting(ranks().rank_status(), "broadcast of buffers");
-  with_communication_errors([&] { broadcast_buffers(module, ranks().process_group()); });
+  with_communication_errors(collective(), [&] { broadcast_buffers(module, ranks().process_group()); });
 }
 
 StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
@@ -155,16 +157,21 @@ StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const A
   start.loss() = gradients.before_backward(start.loss(), window.sync, window);
   {
     const WaitingIn waiting(window.sync ? ranks().rank_status() : nullptr, "reduction of gradients");
-    with_communication_errors([&] {
+    with_communication_errors(collective(), [&] {
       phases.backward(start);
       gradients.after_backward(window.sync);
     });
+  }
+  if (tells_on_host()) {
+    uneven_inputs_.add(window);
+    uneven_inputs_.reduce(window, collective());
   }
   phases.after_backward();
   return output;
 }
 
 Strategy::UnevenInputs Ddp::uneven_inputs() {
+  if (tells_on_host()) return uneven_inputs_.newest();
   return reducers_.empty() ? UnevenInputs{} : reducers_.front()->uneven_inputs();
 }
 
@@ -181,7 +188,7 @@ void Ddp::manual_backward(const at::Tensor& loss, const BackwardOptions& options
   if (options.sync_grad) gradients.before_forward();
   const at::Tensor start = gradients.before_backward(loss, options.sync_grad, {});
   const WaitingIn waiting(options.sync_grad ? ranks().rank_status() : nullptr, "reduction of gradients");
-  with_communication_errors([&] { Strategy::manual_backward(start, options); });
+  with_communication_errors(collective(), [&] { Strategy::manual_backward(start, options); });
 }
 
 double Ddp::learning_rate_scale() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/strategies/ranks/ranked_strategy.h>
+#include <levin/strategies/ranks/uneven_inputs_reducer.h>
 
 #include <memory>
 #include <string>
@@ -74,8 +75,12 @@ class Ddp : public RankedStrategy {
   void send_buffers(Module& module);
 
   const Options options_;
+  /// Whether the ranks tell each other of their inputs on the host: the reducer would wait for the device.
+  bool tells_on_host() { return !root_device().is_cpu(); }
+
   std::vector<std::unique_ptr<GradientReducer>> reducers_;  ///< the one used last is the first
   std::vector<std::pair<std::string, at::Tensor>> parameters_;
+  UnevenInputsReducer uneven_inputs_;  ///< where tells_on_host
   Module* module_ = nullptr;
   bool has_buffers_ = false;
   bool sync_batchnorm_ = false;

@@ -5,6 +5,7 @@
 #include <levin/core/interfaces/module.h>
 #include <levin/core/optim/optimizer_state.h>
 #include <levin/core/optim/parameter_names.h>
+#include <levin/strategies/comm/device_backends.h>
 #include <levin/strategies/ddp/communication_hooks.h>
 #include <levin/strategies/learning_rate_scale.h>
 
@@ -37,7 +38,7 @@ void HorovodOptions::describe(Schema<HorovodOptions>& schema) {
   describe_scale_lr(schema, "ranks");
   schema
       .field("backend", &O::backend, "what carries tensors; auto: nccl for CUDA, shared_memory on one host, else gloo")
-      .one_of({"auto", "gloo", "nccl", "shared_memory"});
+      .one_of(DeviceBackends::instance().option_values());
   schema.field("timeout", &O::timeout, "seconds that a rank waits for the others in a collective")
       .above(0)
       .at_most(kMostSeconds);

@@ -18,6 +18,7 @@
 #include <levin/strategies/launchers/subprocess_launcher.h>
 #include <levin/strategies/launchers/thread_launcher.h>
 #include <levin/strategies/ranks/job_store.h>
+#include <levin/strategies/ranks/local_device.h>
 #include <levin/strategies/ranks/rank_watch.h>
 #include <levin/strategies/ranks/roll_call.h>
 
@@ -214,14 +215,6 @@ void RankGroup::join_threads_of(const RankGroup& first, int64_t local_rank) {
 
 // ---- Joining them.
 
-at::Device RankGroup::device_of_rank(const StrategySetup& setup) const {
-  const auto local_rank = static_cast<size_t>(environment_->local_rank());
-  if (local_rank < setup.devices.size()) return setup.devices[local_rank];
-  const at::Device& first = setup.devices.front();
-  // A launcher has started more ranks than devices were named: each takes the device of its number.
-  return first.is_cpu() ? first : at::Device(first.type(), static_cast<at::DeviceIndex>(local_rank));
-}
-
 WaitingInVain RankGroup::in_vain() const {
   return [watch = watch_, rank = launched_.rank] { return watch->failure(rank); };
 }
@@ -240,7 +233,7 @@ c10::intrusive_ptr<c10d::Store> RankGroup::connect() const {
 
 void RankGroup::join(const StrategySetup& setup, const ProcessGroupFactory& make_group) {
   rank_status_ = setup.rank_status;
-  device_ = device_of_rank(setup);
+  device_ = device_of_local_rank(setup.devices, environment_->local_rank());
   if (members_.empty()) {
     launched_ = environment_->place();
     members_.resize(static_cast<size_t>(launched_.world_size));

@@ -84,7 +84,6 @@ class RankGroup final : public Ranks {
 
   void find_processes(const StrategySetup& setup);
   void find_local_ranks(const StrategySetup& setup, const std::string& strategy);
-  at::Device device_of_rank(const StrategySetup& setup) const;
   WaitingInVain in_vain() const;
   c10::intrusive_ptr<c10d::Store> connect() const;
   void start_control_plane(const StrategySetup& setup);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/base/schema.h>
+#include <levin/strategies/comm/device_backends.h>
 
 #include <string>
 
@@ -23,7 +24,7 @@ enum class StartMethod {
 /// describes them by describe_rank_options and passes them on by rank_options.
 struct RankOptions {
   StartMethod start_method = StartMethod::kSubprocess;
-  std::string backend = "auto";  ///< auto, gloo, nccl or shared_memory
+  std::string backend = "auto";  ///< auto, gloo, nccl, shared_memory, or one that DeviceBackends has
   double timeout = 1800;         ///< seconds that a rank waits for the others in a collective
   double start_timeout = 120;    ///< seconds that ranks wait for each other at the start
   double stall_report = 60;      ///< seconds in one collective after which where ranks are is printed
@@ -42,7 +43,7 @@ void describe_rank_options(Schema<Options>& schema) {
       {{"subprocess", StartMethod::kSubprocess}, {"fork", StartMethod::kFork}, {"thread", StartMethod::kThread}});
   schema
       .field("backend", &O::backend, "what carries tensors; auto: nccl for CUDA, shared_memory on one host, else gloo")
-      .one_of({"auto", "gloo", "nccl", "shared_memory"});
+      .one_of(DeviceBackends::instance().option_values());
   schema.field("timeout", &O::timeout, "seconds that a rank waits for the others in a collective")
       .above(0)
       .at_most(kMostSeconds);

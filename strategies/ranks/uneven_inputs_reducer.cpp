@@ -13,10 +13,11 @@ void UnevenInputsReducer::add(const AccumulationWindow& window) {
 
 void UnevenInputsReducer::reduce(const AccumulationWindow& window, Collective& ranks) {
   if (!window.sync || !window.uneven_inputs) return;
-  // Between hosts, which must not wait for their devices.
+  // On the host, whatever the device: nobody waits for the batches that the devices have yet to compute.
   const at::Tensor means = at::tensor({own_weight_, window.has_next ? 1.0 : 0.0}, at::kDouble);
   ranks.all_reduce(means, ReduceOp::kMean)->wait();
   newest_ = {.mean_weight = means.const_data_ptr<double>()[0], .any_next = means.const_data_ptr<double>()[1] > 0};
+  own_weight_ = 0;  // the next window's first batch may be skipped
 }
 
 }  // namespace levin

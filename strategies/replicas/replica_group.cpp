@@ -7,6 +7,7 @@
 #include <levin/core/nn/move_to_device.h>
 #include <levin/core/nn/unit.h>
 #include <levin/strategies/replicas/backward_bridge.h>
+#include <levin/strategies/replicas/coalesced_copy.h>
 #include <levin/strategies/replicas/gathered_output.h>
 
 #include <ATen/Parallel.h>
@@ -153,23 +154,27 @@ void ReplicaGroup::take_over(Replica& replica) {
     if (replica.submodules[i]->is_training() != training) replica.submodules[i]->train(training);
   }
   for (size_t i = 0; i < units_.size(); ++i) replica.units[i].unit->share_hooks(*units_[i].unit);
+  std::vector<at::Tensor> sources, targets;  // on different devices
+  const auto copy = [&](const at::Tensor& from, at::Tensor& to) {
+    if (!same_layout(from, to)) replace_data(to, at::empty_like(from, from.options().device(replica.device)));
+    if (from.device() == replica.device) {
+      to.detach().copy_(from.detach());
+    } else {
+      sources.push_back(from.detach());
+      targets.push_back(to.detach());
+    }
+  };
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& from = parameters_[i];
     at::Tensor& to = replica.parameters[i];
-    if (from.device() == replica.device) {
-      if (!same_memory(from, to)) to.set_data(from.detach());
-    } else {
-      if (!same_layout(from, to)) replace_data(to, at::empty_like(from, from.options().device(replica.device)));
-      to.detach().copy_(from, /*non_blocking=*/true);
-    }
+    if (from.device() != replica.device)
+      copy(from, to);
+    else if (!same_memory(from, to))
+      to.set_data(from.detach());
     if (to.requires_grad() != from.requires_grad()) to.requires_grad_(from.requires_grad());
   }
-  for (size_t i = 0; i < buffers_.size(); ++i) {
-    const at::Tensor& from = buffers_[i];
-    at::Tensor& to = replica.buffers[i];
-    if (!same_layout(from, to)) replace_data(to, at::empty_like(from, from.options().device(replica.device)));
-    to.detach().copy_(from.detach(), /*non_blocking=*/true);
-  }
+  for (size_t i = 0; i < buffers_.size(); ++i) copy(buffers_[i], replica.buffers[i]);
+  copy_coalesced(sources, targets);
 }
 
 std::vector<Batch> ReplicaGroup::scatter(const Batch& batch, BackwardBridge* bridge) {

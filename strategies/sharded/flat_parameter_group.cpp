@@ -7,7 +7,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/Event.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
@@ -21,6 +23,17 @@ struct PlainTensors {
   c10::InferenceMode ordinary{false};
   at::NoGradGuard no_grad;
 };
+
+c10::Stream current_stream(const at::Device& device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
+
+/// What comes later on one stream waits for what another was given so far.
+void order(const c10::Stream& first, const c10::Stream& second) {
+  c10::Event done(first.device_type());
+  done.record(first);
+  done.block(second);
+}
 
 std::vector<int64_t> sizes_of(const std::vector<FlatParameterGroup::NamedParameter>& parameters) {
   std::vector<int64_t> sizes;
@@ -63,6 +76,8 @@ FlatParameterGroup::FlatParameterGroup(std::string name, std::vector<NamedParame
   const at::Tensor& first = parameters_.front().second;
   whole_ = at::empty({layout_.flat_size()}, first.options().requires_grad(false).dtype(options_.type));
   const bool shares = options_.keeps_parameters && options_.type == first.scalar_type() && !options_.offload;
+  if (options_.offload && !whole_.is_cpu())
+    copies_ = c10::impl::VirtualGuardImpl(whole_.device().type()).getStreamFromGlobalPool(whole_.device());
   shard_ = shares ? own_part(whole_) : at::zeros({layout_.shard_size()}, shard_options(first.scalar_type()));
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const auto& [parameter_name, parameter] = parameters_[i];
@@ -96,9 +111,7 @@ at::TensorOptions FlatParameterGroup::shard_options(at::ScalarType type) const {
 }
 
 void FlatParameterGroup::wait_for_device() const {
-  if (!options_.offload || whole_.is_cpu()) return;
-  const c10::impl::VirtualGuardImpl device(whole_.device().type());
-  device.synchronizeStream(device.getStream(whole_.device()));
+  if (copies_) copies_->synchronize();
 }
 
 void FlatParameterGroup::rename(std::string name, const std::function<std::string(const at::Tensor&)>& name_of) {
@@ -126,6 +139,11 @@ void FlatParameterGroup::start_unshard() {
   if (unsharded_) return;
   const PlainTensors plain;
   allocate_storage(whole_);
+  c10::OptionalStreamGuard on_copies;
+  if (copies_) {
+    order(current_stream(whole_.device()), *copies_);  // which may still read what was in that memory before
+    on_copies.reset_stream(*copies_);
+  }
   at::Tensor own = own_part(whole_);
   if (!shard_.is_alias_of(whole_)) own.copy_(shard_, /*non_blocking=*/true);
   gathering_ = group_->all_gather(whole_, own);
@@ -154,6 +172,9 @@ void FlatParameterGroup::reshard() {
 void FlatParameterGroup::gather_full_parameters() {
   const PlainTensors plain;
   reshard();
+  // Whole parameters that are kept may still be on their way, and the shard is a part of them.
+  if (gathering_ != nullptr) gathering_->wait();
+  gathering_.reset();
   at::Tensor flat = at::empty({layout_.flat_size()}, whole_.options().dtype(shard_.scalar_type()));
   at::Tensor own = own_part(flat);
   own.copy_(shard_);
@@ -202,6 +223,11 @@ void FlatParameterGroup::start_reduce() {
   reduced_ = options_.keeps_gradients && input.is_same(whole_gradient_)
                  ? own_part(whole_gradient_)
                  : at::empty({layout_.shard_size()}, input.options());
+  if (copies_) {
+    // The copy stream will wait for the reduction, not the one whose memory these are.
+    input.record_stream(*copies_);
+    reduced_.record_stream(*copies_);
+  }
   reducing_ = group_->reduce_scatter(reduced_, input, ReduceOp::kMean);
   if (!options_.keeps_gradients) whole_gradient_.reset();
   std::fill(is_taken_.begin(), is_taken_.end(), false);
@@ -211,6 +237,9 @@ void FlatParameterGroup::start_reduce() {
 
 void FlatParameterGroup::finish_reduce() {
   if (reducing_ == nullptr) return;
+  const std::optional<c10::Stream> computing = copies_ ? std::optional(current_stream(whole_.device())) : std::nullopt;
+  c10::OptionalStreamGuard on_copies;
+  if (copies_) on_copies.reset_stream(*copies_);
   reducing_->wait();
   reducing_.reset();
   const PlainTensors plain;
@@ -218,6 +247,7 @@ void FlatParameterGroup::finish_reduce() {
   if (reduced_.scalar_type() != options_.type) reduced_ = reduced_.to(options_.type);
   if (options_.offload)
     reduced_ = at::empty({layout_.shard_size()}, shard_options(options_.type)).copy_(reduced_, /*non_blocking=*/true);
+  if (copies_ && options_.keeps_gradients) order(*copies_, *computing);  // which writes the next ones there
   is_widened_ = false;
   if (!has_local_gradients()) {
     shard_gradient_ = std::move(reduced_);

@@ -4,10 +4,12 @@
 #include <levin/strategies/sharded/shard_layout.h>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -102,7 +104,7 @@ class FlatParameterGroup {
   void convert_gradients(const at::Tensor& converted);
   void set_local_gradients();
   at::TensorOptions shard_options(at::ScalarType type) const;
-  /// What the device was given to do is done, for the host to read.
+  /// Copies between the shards on the host and the device are done, so that the host may read and write those.
   void wait_for_device() const;
 
   std::string name_;
@@ -126,7 +128,10 @@ class FlatParameterGroup {
   std::unique_ptr<Work> reducing_;
   std::unique_ptr<Work> reducing_over_replicas_;
   at::Tensor shard_gradient_;  ///< of the local shards' gradients
-  bool is_widened_ = false;    ///< `shard_gradient_` has values of `type` in the optimizer's type
+  /// Of copies to and from the host, with the communication that waits for them or that they wait for, where the shards
+  /// are offloaded from a device: beside the computation.
+  std::optional<c10::Stream> copies_;
+  bool is_widened_ = false;  ///< `shard_gradient_` has values of `type` in the optimizer's type
 };
 
 }  // namespace levin

@@ -336,11 +336,10 @@ void ShardedModel::finish_reduces(size_t left) {
 void ShardedModel::drop_unused() {
   std::vector<uint8_t> flags;
   for (const auto& of_group : used_) flags.insert(flags.end(), of_group.begin(), of_group.end());
-  at::Tensor used = at::tensor(flags, at::kByte).to(groups_.front()->parameters().front().second.device());
+  const at::Tensor used = at::tensor(flags, at::kByte);
   group_->all_reduce(used, ReduceOp::kMax)->wait();
   if (replicas_ != nullptr) replicas_->all_reduce(used, ReduceOp::kMax)->wait();
-  const at::Tensor on_host = used.cpu();
-  const uint8_t* is_used = on_host.const_data_ptr<uint8_t>();
+  const uint8_t* is_used = used.const_data_ptr<uint8_t>();
   for (const auto& group : groups_)
     for (size_t i = 0; i < group->parameters().size(); ++i)
       if (*is_used++ == 0) group->drop_gradient(i);

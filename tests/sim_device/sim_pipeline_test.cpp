@@ -1,6 +1,7 @@
-#include "tests/sim_device/over_sim_nccl.h"
 #include "tests/sim_device/sim_net.h"
+#include "tests/sim_device/thread_ranks.h"
 #include "tests/support/run_program.h"
+#include "tests/support/sim_device/sim_nccl.h"
 
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/core/base/error.h>
@@ -27,7 +28,7 @@ namespace {
 void pipeline_over(TrainerOptions& trainer, PipelineOptions options, bool on_sim, int64_t ranks = 2,
                    double timeout = 5) {
   if (options.micro_batches == PipelineOptions().micro_batches) options.micro_batches = 4;
-  trainer.strategy = Spec<Strategy>(make_strategy<Pipeline>(options, on_sim, timeout));
+  trainer.strategy = Spec<Strategy>(thread_ranks<Pipeline>(options, timeout));
   trainer.devices = ranks;
   if (on_sim) trainer.accelerator = "sim";
 }

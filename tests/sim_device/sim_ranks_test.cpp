@@ -1,5 +1,6 @@
-#include "tests/sim_device/over_sim_nccl.h"
 #include "tests/sim_device/sim_net.h"
+#include "tests/sim_device/thread_ranks.h"
+#include "tests/support/sim_device/sim_nccl.h"
 
 #include <levin/strategies/ddp/ddp.h>
 #include <levin/strategies/sharded/sharded.h>
@@ -13,7 +14,7 @@ template <class Base>
 void expect_ranks_as_on_cpu(const typename Base::Options& options, const std::string& precision = "32-true") {
   const auto run = [&](bool on_sim) {
     return fit({.configure = [&](TrainerOptions& trainer) {
-      trainer.strategy = Spec<Strategy>(make_strategy<Base>(options, on_sim));
+      trainer.strategy = Spec<Strategy>(thread_ranks<Base>(options));
       trainer.devices = 2;
       trainer.precision = Spec<Precision>(Config::parse(precision, {}));
       if (on_sim) trainer.accelerator = "sim";
@@ -36,10 +37,11 @@ TEST(SimRanks, ShardedStagesTrainAsOnCpus) {
 }
 
 TEST(SimRanks, OffloadedShardsTrainAsOnCpus) {
-  for (const char* precision : {"32-true", "16-mixed"}) {
-    SCOPED_TRACE(precision);
-    expect_ranks_as_on_cpu<Sharded>({.stage = 2, .offload = true}, precision);
-  }
+  for (int64_t stage = 1; stage <= 3; ++stage)
+    for (const char* precision : {"32-true", "16-mixed"}) {
+      SCOPED_TRACE(precision);
+      expect_ranks_as_on_cpu<Sharded>({.stage = stage, .offload = true}, precision);
+    }
 }
 
 TEST(SimRanks, GroupsAreShutDownAtTheEnd) {

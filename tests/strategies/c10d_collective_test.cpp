@@ -109,6 +109,20 @@ TEST_P(C10dCollectiveTest, AllReduceAgreesWithSerialReference) {
   });
 }
 
+TEST_P(C10dCollectiveTest, MeansOfFloat16DoNotOverflow) {
+  on_ranks([&](C10dCollective& group) {
+    // Of two ranks the sum is 120000, and float16 ends at 65504.
+    at::Tensor tensor = at::full({5}, 60000, at::kHalf);
+    group.all_reduce(tensor, ReduceOp::kMean)->wait();
+    EXPECT_TRUE(at::allclose(tensor.to(at::kFloat), at::full({5}, 60000.0F), 2e-3, 0)) << tensor;
+    const at::Tensor input = at::full({2 * count()}, -60000, at::kHalf);
+    const at::Tensor part = at::empty({2}, at::kHalf);
+    group.reduce_scatter(part, input, ReduceOp::kMean)->wait();
+    EXPECT_TRUE(at::allclose(part.to(at::kFloat), at::full({2}, -60000.0F), 2e-3, 0)) << part;
+    EXPECT_TRUE(input.eq(-60000).all().item<bool>());
+  });
+}
+
 TEST_P(C10dCollectiveTest, AllReduceTakesEveryKindOfTensor) {
   on_ranks([&](C10dCollective& group) {
     const double ranks = static_cast<double>(count());

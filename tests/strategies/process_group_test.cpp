@@ -64,7 +64,7 @@ TEST(ProcessGroupTest, BackendByName) {
 TEST(ProcessGroupTest, NcclWithoutGpuIsRefused) {
   if (at::hasCUDA()) {
     EXPECT_NO_THROW(check_nccl_available());
-    expect_contains(message_of([] { resolve_backend({.backend = "nccl"}); }), "serves CUDA devices; got the CPU");
+    expect_contains(message_of([] { resolve_backend({.backend = "nccl"}); }), "serves cuda devices; got the CPU");
     return;
   }
   const auto store = make_thread_store(seconds(30));

@@ -135,9 +135,9 @@ void from_host(const at::Tensor& from, const at::Tensor& to, bool non_blocking) 
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   if (from.numel() == 0) return to;
-  Ledger::instance().add_copy();
   const bool to_cpu = to.device().is_cpu();
   const bool from_cpu = from.device().is_cpu();
+  Ledger::instance().add_copy(/*between_devices=*/!to_cpu && !from_cpu && to.device() != from.device());
   const at::Tensor& on_device = to_cpu ? from : to;
   std::function<void()> copy = [from, to, non_blocking, to_cpu, from_cpu] {
     // As CUDA's: it is no matter which device is the thread's current one.

@@ -80,9 +80,10 @@ void Ledger::add_kernel(bool on_current_device) {
   if (!on_current_device) ++ledger_report.kernels_off_current_device;
 }
 
-void Ledger::add_copy() {
+void Ledger::add_copy(bool between_devices) {
   const std::lock_guard lock(ledger_mutex);
   ++ledger_report.copies;
+  if (between_devices) ++ledger_report.copies_between_devices;
 }
 
 void Ledger::add_allocation() {

@@ -26,6 +26,7 @@ std::string name_of(Wait kind);
 struct Report {
   int64_t kernels = 0;
   int64_t copies = 0;
+  int64_t copies_between_devices = 0;  ///< of these, from one simulated device to another
   int64_t allocations = 0;
   /// Kernels, other than copies, of a device that was not the calling thread's current one. LibTorch runs them where
   /// they belong; they tell of a thread whose current device nobody has set.
@@ -49,7 +50,7 @@ class Ledger {
   void observe_waits(std::function<void(Wait)> observer);
 
   void add_kernel(bool on_current_device);
-  void add_copy();
+  void add_copy(bool between_devices);
   void add_allocation();
   void add_wait(Wait kind);
   void add_fault(const std::string& description);

@@ -2,8 +2,10 @@
 
 #include "tests/support/sim_device/sim_device.h"
 #include "tests/support/sim_device/sim_graph_recorder.h"
+#include "tests/support/sim_device/sim_nccl.h"
 
 #include <levin/core/accelerators/accelerator_registry.h>
+#include <levin/strategies/comm/device_backends.h>
 
 #include <memory>
 
@@ -25,6 +27,10 @@ void install_accelerator() {
   [[maybe_unused]] static const bool installed = [] {
     install();
     AcceleratorRegistry::instance().add(std::make_unique<SimAccelerator>());
+    DeviceBackends::instance().add("sim_nccl", kDeviceType, [](const auto& store, const ProcessGroupOptions& options) {
+      return c10::make_intrusive<SimNccl>(store, static_cast<int>(options.rank), static_cast<int>(options.world_size),
+                                          options.timeout);
+    });
     return true;
   }();
 }

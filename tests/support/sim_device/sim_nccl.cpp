@@ -101,7 +101,7 @@ SimNccl::~SimNccl() {
   changed_.notify_all();
   watchdog_.join();
   // NCCL's memory stays, and so do the counted communicators.
-  for (auto& [name, connection] : connections_) static_cast<void>(new std::shared_ptr(connection.communicator));
+  for (auto& [name, connection] : connections_) static_cast<void>(new std::shared_ptr(connection->communicator));
 }
 
 void SimNccl::setTimeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
@@ -111,27 +111,31 @@ void SimNccl::check_usable() const {
   TORCH_CHECK_WITH(DistBackendError, !is_aborted_, "sim_nccl: the group was ended: ", reason_);
 }
 
-SimNccl::Connection& SimNccl::connect(const std::string& name, int rank, int size, c10::DeviceIndex device) {
+SimNccl::ConnectionPointer SimNccl::connect(const std::string& name, int rank, int size, c10::DeviceIndex device) {
   check_usable();
-  auto found = connections_.find(name);
-  if (found == connections_.end()) {
+  ConnectionPointer connection;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = connections_.find(name); found != connections_.end()) connection = found->second;
+  }
+  if (connection == nullptr) {
     host_waits(Wait::kCommunicator);
     auto communicator =
         Communicator::join(group_ + "/" + name, rank, size, device, std::chrono::steady_clock::now() + timeout_,
                            [this] { return is_aborted_.load(); });
-    found = connections_
-                .emplace(name, Connection{.communicator = std::move(communicator),
-                                          .stream = Streams::instance().from_pool(device),
-                                          .rank = rank})
-                .first;
+    connection = std::make_shared<Connection>(Connection{
+        .communicator = std::move(communicator), .stream = Streams::instance().from_pool(device), .rank = rank});
+    const std::lock_guard lock(mutex_);
+    connections_.emplace(name, connection);
   }
-  Connection& connection = found->second;
-  TORCH_CHECK(connection.stream.device_index() == device, "sim_nccl: a tensor is on sim:", int{device},
-              "; the communicator is for sim:", int{connection.stream.device_index()});
+  TORCH_CHECK(connection->stream.device_index() == device, "sim_nccl: a tensor is on sim:", int{device},
+              "; the communicator is for sim:", int{connection->stream.device_index()});
   return connection;
 }
 
-SimNccl::Connection& SimNccl::connect_all(c10::DeviceIndex device) { return connect("all", rank_, size_, device); }
+SimNccl::ConnectionPointer SimNccl::connect_all(c10::DeviceIndex device) {
+  return connect("all", rank_, size_, device);
+}
 
 c10::intrusive_ptr<SimWork> SimNccl::begin(const Connection& connection, OpType operation, const Tensors& inputs,
                                            const Tensors& outputs) {
@@ -155,6 +159,7 @@ c10::intrusive_ptr<SimWork> SimNccl::begin(const Connection& connection, OpType 
                                         streams.clock(stream), std::chrono::steady_clock::now() + timeout_);
   }
   const std::lock_guard lock(mutex_);
+  TORCH_CHECK_WITH(DistBackendError, !is_aborted_, "sim_nccl: the group was ended: ", reason_);
   std::erase_if(under_way_, [](const auto& other) { return other->isCompleted(); });
   under_way_.push_back(work);
   changed_.notify_all();
@@ -164,10 +169,10 @@ c10::intrusive_ptr<SimWork> SimNccl::begin(const Connection& connection, OpType 
 WorkPointer SimNccl::collective(OpType operation, const std::string& description, Tensors inputs, Tensors outputs,
                                 const CombineFunction& combine) {
   const c10::DeviceIndex device = inputs.empty() ? Streams::instance().current_device() : inputs[0].device().index();
-  Connection& connection = connect_all(device);
-  auto work = begin(connection, operation, inputs, outputs);
-  connection.communicator->post(connection.rank, description,
-                                {.inputs = std::move(inputs), .outputs = std::move(outputs), .work = work}, combine);
+  const ConnectionPointer connection = connect_all(device);
+  auto work = begin(*connection, operation, inputs, outputs);
+  connection->communicator->post(connection->rank, description,
+                                 {.inputs = std::move(inputs), .outputs = std::move(outputs), .work = work}, combine);
   return work;
 }
 
@@ -245,17 +250,18 @@ WorkPointer SimNccl::message(Tensors& tensors, int peer, bool is_send) {
   TORCH_CHECK(peer >= 0 && peer < size_ && peer != rank_, "sim_nccl: there is no other rank ", peer);
   const c10::DeviceIndex device = tensor.device().index();
   // The ranks of a pair are 0 and 1 in its communicator.
-  Connection& connection = is_batch_ ? connect_all(device)
-                                     : connect(fmt::format("{}:{}", std::min(rank_, peer), std::max(rank_, peer)),
-                                               rank_ < peer ? 0 : 1, 2, device);
+  const ConnectionPointer connection = is_batch_
+                                           ? connect_all(device)
+                                           : connect(fmt::format("{}:{}", std::min(rank_, peer), std::max(rank_, peer)),
+                                                     rank_ < peer ? 0 : 1, 2, device);
   const Tensors touched = {tensor};
-  auto work = begin(connection, is_send ? OpType::SEND : OpType::RECV, is_send ? touched : Tensors(),
+  auto work = begin(*connection, is_send ? OpType::SEND : OpType::RECV, is_send ? touched : Tensors(),
                     is_send ? Tensors() : touched);
   Message given = {.is_send = is_send, .tensor = tensor, .work = work};
   if (is_batch_)
     batch_.push_back({peer, std::move(given)});
   else
-    connection.communicator->post_in_order(connection.rank, 1 - connection.rank, std::move(given));
+    connection->communicator->post_in_order(connection->rank, 1 - connection->rank, std::move(given));
   return work;
 }
 
@@ -270,7 +276,7 @@ WorkPointer SimNccl::endCoalescing() {
   std::vector<c10::intrusive_ptr<SimWork>> works;
   for (auto& [peer, given] : std::exchange(batch_, {})) {
     works.push_back(given.work);
-    connect_all(given.tensor.device().index()).communicator->post_in_batch(rank_, peer, std::move(given));
+    connect_all(given.tensor.device().index())->communicator->post_in_batch(rank_, peer, std::move(given));
   }
   return c10::make_intrusive<SimWorkList>(std::move(works));
 }
@@ -291,18 +297,24 @@ void SimNccl::end_all(const std::string& reason) {
 
 void SimNccl::abort() {
   end_all("aborted");
-  for (auto& [name, connection] : connections_)
-    connection.communicator->abort(connection.rank, std::make_exception_ptr(std::runtime_error("aborted")));
-  connections_.clear();
+  for (const auto& [name, connection] : take_connections())
+    connection->communicator->abort(connection->rank, std::make_exception_ptr(std::runtime_error("aborted")));
 }
 
 void SimNccl::shutdown() {
   end_all("shut down");
-  connections_.clear();
+  take_connections();
+}
+
+std::map<std::string, SimNccl::ConnectionPointer> SimNccl::take_connections() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(connections_, {});
 }
 
 void SimNccl::watch() {
   constexpr std::chrono::milliseconds kInterval(5);
+  // NCCL's gives the flight recorder a minute.
+  constexpr std::chrono::milliseconds kBeforeAbort(1000);
   std::unique_lock lock(mutex_);
   while (!is_over_) {
     changed_.wait_for(lock, kInterval);
@@ -312,6 +324,8 @@ void SimNccl::watch() {
     if (late == under_way_.end()) continue;
     const std::string reason = fmt::format("watchdog: {} of rank {} did not complete within {} ms",
                                            c10d::opTypeToString((*late)->retrieveOpType()), rank_, timeout_.count());
+    error_ = c10d::ErrorType::TIMEOUT;
+    if (changed_.wait_for(lock, kBeforeAbort, [this] { return is_over_ || is_aborted_; })) continue;
     lock.unlock();
     end_all(reason);
     lock.lock();

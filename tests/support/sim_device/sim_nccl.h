@@ -28,7 +28,7 @@ namespace levin::testing::sim {
 ///   host waits for none but the barrier's;
 /// - without a batch, a send holds up what is behind it between the two ranks until the receive has come to its front;
 /// - abort() ends this rank's operations with an error; later ones are refused;
-/// - a watchdog does that when an operation takes longer than the time-out;
+/// - a watchdog notes in getError() that an operation takes longer than the time-out, and aborts a while later;
 /// - a group that is dropped without shutdown() or abort() leaks its communicators.
 class SimNccl final : public c10d::Backend {
  public:
@@ -41,6 +41,7 @@ class SimNccl final : public c10d::Backend {
   /// Code that asks for it is to go the ways that it goes on NCCL.
   const std::string getBackendName() const override { return "nccl"; }
   bool supportsCoalescing() const override { return true; }
+  c10d::ErrorType getError() override { return error_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
@@ -77,8 +78,12 @@ class SimNccl final : public c10d::Backend {
     Message message;
   };
 
-  Connection& connect(const std::string& name, int rank, int size, c10::DeviceIndex device);
-  Connection& connect_all(c10::DeviceIndex device);
+  using ConnectionPointer = std::shared_ptr<Connection>;
+
+  ConnectionPointer connect(const std::string& name, int rank, int size, c10::DeviceIndex device);
+  ConnectionPointer connect_all(c10::DeviceIndex device);
+  /// Takes them out, for their end.
+  std::map<std::string, ConnectionPointer> take_connections();
   c10::intrusive_ptr<SimWork> begin(const Connection& connection, c10d::OpType operation,
                                     const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs);
   c10::intrusive_ptr<c10d::Work> collective(c10d::OpType operation, const std::string& description,
@@ -92,12 +97,13 @@ class SimNccl final : public c10d::Backend {
   const c10::intrusive_ptr<c10d::Store> store_;
   std::chrono::milliseconds timeout_;
   std::string group_;  ///< of this process, known to all ranks
-  std::map<std::string, Connection> connections_;
   bool is_batch_ = false;
   std::vector<Posted> batch_;
 
   std::atomic<bool> is_aborted_{false};
-  mutable std::mutex mutex_;
+  std::atomic<c10d::ErrorType> error_{c10d::ErrorType::SUCCESS};
+  mutable std::mutex mutex_;  ///< of what follows, which other threads end
+  std::map<std::string, ConnectionPointer> connections_;
   std::condition_variable changed_;
   std::string reason_;  ///< why it was aborted
   bool is_over_ = false;
