@@ -38,7 +38,7 @@ class CpuBatchNormOverRanks : public BatchNormOverRanks {
     const int64_t channels = input.size(1);
     const int64_t count = channels == 0 ? 0 : input.numel() / channels;
     const at::ScalarType type = arithmetic_type(input);
-    const auto in_double = at::TensorOptions(at::kDouble);
+    const auto in_double = at::TensorOptions(input.device()).dtype(at::kDouble);
     at::Tensor own = at::zeros({2 * channels + 1}, in_double);
     if (count > 0) {
       const auto [mean, variance] = at::batch_norm_update_stats(input.to(type), {}, {}, /*momentum=*/0);
@@ -53,7 +53,7 @@ class CpuBatchNormOverRanks : public BatchNormOverRanks {
     const at::Tensor variances = all.slice(1, channels, 2 * channels);
     const at::Tensor counts = all.slice(1, 2 * channels);
 
-    const double total = counts.sum().item<double>();
+    const at::Tensor total = counts.sum();
     const at::Tensor mean = (means * counts).sum(0) / total;
     const at::Tensor squares = ((variances + (means - mean).square()) * counts).sum(0);
     update_running(running.mean, mean, running.momentum);

@@ -9,7 +9,7 @@ namespace {
 
 /// The device is there before the first test, also in the children of death tests, which have no listeners.
 class InstallSim final : public ::testing::Environment {
-  void SetUp() override { sim::install_accelerator(); }
+  void SetUp() override { sim::install_accelerator({.devices = 4}); }
 };
 
 /// Every test begins with idle devices and an empty report.

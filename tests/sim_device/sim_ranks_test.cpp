@@ -1,40 +1,16 @@
+#include "tests/sim_device/over_sim_nccl.h"
 #include "tests/sim_device/sim_net.h"
-#include "tests/support/sim_device/sim_nccl.h"
 
-#include <levin/strategies/comm/process_group.h>
+#include <levin/callbacks/lambda_callback.h>
 #include <levin/strategies/ddp/ddp.h>
 #include <levin/strategies/pipeline/pipeline.h>
 #include <levin/strategies/sharded/sharded.h>
-
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <memory>
 #include <string>
 
 namespace levin::testing {
 namespace {
-
-/// A strategy whose ranks, threads with a simulated device each, talk over sim_nccl.
-template <class Base>
-class OverSimNccl : public Base {
- public:
-  using Options = typename Base::Options;
-  explicit OverSimNccl(const Options& options) : Base(options) {}
-
- protected:
-  c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d::Store>& store,
-                                                    const ProcessGroupOptions& options) override {
-    ProcessGroupOptions of_host = options;
-    of_host.backend = "gloo";
-    auto group = make_process_group(store, of_host);
-    group->setBackend(sim::kDeviceType, c10d::ProcessGroup::BackendType::CUSTOM,
-                      c10::make_intrusive<sim::SimNccl>(c10::make_intrusive<c10d::PrefixStore>("sim", store),
-                                                        static_cast<int>(options.rank),
-                                                        static_cast<int>(options.world_size), options.timeout));
-    return group;
-  }
-};
 
 template <class Base>
 std::shared_ptr<Strategy> make_strategy(typename Base::Options options, bool on_sim) {
@@ -78,6 +54,24 @@ TEST(SimRanks, OffloadedShardsTrainAsOnCpus) {
   for (const char* precision : {"32-true", "16-mixed"}) {
     SCOPED_TRACE(precision);
     expect_ranks_as_on_cpu<Sharded>({.stage = 2, .offload = true}, precision);
+  }
+}
+
+// Stages 1 and 2 gather the parameters behind the step; on the CPU a thread that reads them then would have to wait.
+TEST(SimRanks, HooksReadShardedParametersAfterTheStep) {
+  for (const int64_t stage : {1, 2}) {
+    SCOPED_TRACE(stage);
+    fit({.configure = [stage](TrainerOptions& options) {
+      options.strategy = Spec<Strategy>(make_strategy<Sharded>({.stage = stage}, /*on_sim=*/true));
+      options.devices = 2;
+      options.accelerator = "sim";
+      options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{
+          .on_train_batch_end = [](Trainer&, Module& module, const StepOutput&, const Batch&, int64_t) {
+            for (const at::Tensor& parameter : module.parameters())
+              EXPECT_TRUE(parameter.detach().cpu().isfinite().all().item<bool>());
+          }})};
+    }});
+    EXPECT_TRUE(sim::report().faults.empty()) << sim::report().to_string();
   }
 }
 

@@ -117,7 +117,7 @@ TEST(SimSingleDevice, AStepAndAValidationBatchWaitForTheDeviceNotOnce) {
 
 TEST(SimSingleDevice, ADeviceThatIsNotThereIsRefused) {
   TrainerOptions options = quiet(1);
-  set_device(options, sim::device(3));
+  set_device(options, sim::device(4));
   EXPECT_THROW(Trainer{options}, ConfigError);
 }
 

@@ -21,9 +21,9 @@ GraphSupport SimAccelerator::make_graph_recorder(const at::Device& device) const
   return {.recorder = std::make_unique<SimGraphRecorder>(device), .why_not = ""};
 }
 
-void install_accelerator() {
-  [[maybe_unused]] static const bool installed = [] {
-    install();
+void install_accelerator(const HardwareOptions& options) {
+  [[maybe_unused]] static const bool installed = [&] {
+    install(options);
     AcceleratorRegistry::instance().add(std::make_unique<SimAccelerator>());
     return true;
   }();

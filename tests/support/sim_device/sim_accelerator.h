@@ -1,6 +1,10 @@
 #pragma once
 
+#include "tests/support/sim_device/hardware.h"
+
 #include <levin/core/accelerators/accelerator.h>
+
+#include <atomic>
 
 namespace levin::testing::sim {
 
@@ -12,9 +16,15 @@ class SimAccelerator final : public Accelerator {
   std::string hint_for_none() const override { return "accelerator: cpu, or sim::install() first"; }
   bool has_started() const override;
   GraphSupport make_graph_recorder(const at::Device& device) const override;
+  bool has_batch_norm_parts() const override { return has_batch_norm_parts_; }
+  /// Without them batch normalisation over ranks is made of ordinary operators, as for a plug-in.
+  void set_batch_norm_parts(bool has_them) { has_batch_norm_parts_ = has_them; }
+
+ private:
+  std::atomic<bool> has_batch_norm_parts_{true};
 };
 
 /// Installs the devices and registers them with the trainer; later calls do nothing.
-void install_accelerator();
+void install_accelerator(const HardwareOptions& options = {});
 
 }  // namespace levin::testing::sim
