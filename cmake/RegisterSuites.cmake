@@ -15,6 +15,9 @@ foreach(line ${lines})
     continue()
   endif()
   set(suite "${CMAKE_MATCH_1}")
+  if(PREFIX STREQUAL "gpu" AND NOT suite MATCHES "Gpu")
+    continue()  # It has sources of other folders, whose other suites run there.
+  endif()
   set(labels "${LABELS}")
   if(suite MATCHES "Gpu")
     list(APPEND labels gpu)
@@ -27,6 +30,8 @@ foreach(line ${lines})
     set(serial TRUE)
   elseif(suite MATCHES "WandbLogger|BackgroundWorker")
     set(serial TRUE)  # They look at threads and times.
+  elseif(suite MATCHES "^Sim[A-Za-z]+/")
+    set(timeout 600)  # Every access to simulated memory opens its pages.
   elseif(suite MATCHES "MlflowServer|^Sweep(Runs|Endings|Halving)$")
     # A server, or dozens of programs, take long to start where others are at work.
     set(timeout 600)

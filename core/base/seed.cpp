@@ -1,9 +1,11 @@
 #include <levin/core/base/seed.h>
 
+#include <levin/core/base/log.h>
 #include <levin/core/base/thread_generator.h>
 
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -94,7 +96,16 @@ void restore_rng_state(const State& state, const at::Device& device) {
   const State* own = state.find("device");
   // Older checkpoints have each device of the process.
   if (own == nullptr) own = state.find(fmt::format("cuda{}", device.index()));
-  if (own != nullptr) set_state(generator_of(device), own->as_tensor());
+  if (own == nullptr) return;
+  try {
+    set_state(generator_of(device), own->as_tensor());
+  } catch (const c10::Error&) {
+    // Generators of different kinds of devices have states of different forms.
+    log::warning(
+        fmt::format("the state of the device's random numbers is of another kind of device than {}; numbers "
+                    "drawn there go on from the seed of the run, not from the checkpoint",
+                    device.str()));
+  }
 }
 
 }  // namespace levin

@@ -132,7 +132,11 @@ const Accelerator& named_accelerator(const std::string& name, const DeviceCount&
     names.push_back(accelerator->name());
   }
   std::sort(names.begin(), names.end());
-  throw ConfigError(fmt::format("unknown trainer.accelerator '{}'{}", name, valid_names_hint(name, names)));
+  throw ConfigError(
+      fmt::format("unknown trainer.accelerator '{}'{}; hint: other kinds of devices come with "
+                  "AcceleratorRegistry::instance().add(...), "
+                  "see docs/extending.md",
+                  name, valid_names_hint(name, names)));
 }
 
 std::vector<at::Device> devices_of(const Accelerator& accelerator, const Request& request, int64_t available,

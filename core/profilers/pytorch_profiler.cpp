@@ -1,12 +1,12 @@
 #include <levin/core/profilers/pytorch_profiler.h>
 
+#include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/log.h>
 #include <levin/core/profilers/operator_table.h>
 #include <levin/core/profilers/profile_file.h>
 
-#include <ATen/Context.h>
 #include <ATen/record_function.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
@@ -118,7 +118,7 @@ void PyTorchProfiler::start(const ProfiledCall& call) {
         "its own operators");
   }
   activities_ = {ActivityType::CPU};
-  if (at::hasCUDA()) activities_.insert(ActivityType::CUDA);
+  if (AcceleratorRegistry::instance().find("cuda")->device_count() > 0) activities_.insert(ActivityType::CUDA);
 }
 
 void PyTorchProfiler::on_model_ready(torch::nn::Module& module) {

@@ -1,5 +1,6 @@
 #include <levin/core/trainer/rank_run.h>
 
+#include <levin/core/accelerators/device_failure.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/base/signals.h>
@@ -276,9 +277,11 @@ void RankRun::tear_down() {
 std::exception_ptr RankRun::on_error(const std::exception_ptr& thrown) {
   TrainerState& state = parts_.state;
   Strategy& strategy = *parts_.options.strategy;
-  const std::exception_ptr error =
-      with_context(with_memory_summary(strategy, state.module.get(), parts_.optimizers, thrown),
-                   take_error_notes(thrown), state, strategy);
+  const auto checkpointers = parts_.callbacks.checkpointers();
+  const std::exception_ptr explained = explain_device_failure(
+      with_memory_summary(strategy, state.module.get(), parts_.optimizers, thrown), strategy.root_device(),
+      checkpointers.empty() ? "" : checkpointers.front()->last_model_path());
+  const std::exception_ptr error = with_context(explained, take_error_notes(thrown), state, strategy);
   parts_.data.set_prefetch(nullptr);
   parts_.step.end_recording();
   checkpointing_.reset();

@@ -16,7 +16,7 @@ struct RunningStatistics {
 /// Statistics of each channel over the batches of all ranks.
 struct BatchStatistics {
   at::Tensor mean;
-  at::Tensor spread;  ///< the biased variance; of the parts 1 / sqrt(variance + eps)
+  at::Tensor spread;  ///< the biased variance; with kernels of parts 1 / sqrt(variance + eps)
   at::Tensor counts;  ///< elements of a channel, of each rank
 };
 

@@ -12,7 +12,11 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <tuple>
 
 namespace levin {
 namespace {
@@ -25,27 +29,24 @@ class CudaBatchNormOverRanks : public BatchNormOverRanks {
     const int64_t channels = input.size(1);
     const int64_t count = channels == 0 ? 0 : input.numel() / channels;
     const auto options = input.options().dtype(arithmetic_type(input)).memory_format(std::nullopt);
-    at::Tensor own = at::zeros({2 * channels + 1}, options);
-    if (count > 0) {
-      const auto [mean, inverse] = at::batch_norm_stats(input, eps);
-      own = at::cat({mean, inverse, at::full({1}, static_cast<double>(count), options)});
-    } else {
-      own.slice(0, channels, 2 * channels).fill_(1);  // of which the kernel takes the reciprocal
-    }
+    // A rank without elements gives numbers that its count, 0, takes out again.
+    auto [own_mean, own_inverse] = count > 0
+                                       ? at::batch_norm_stats(input, eps)
+                                       : std::tuple(at::zeros({channels}, options), at::ones({channels}, options));
+    const at::Tensor own = at::cat({own_mean, own_inverse, at::full({1}, static_cast<double>(count), options)});
     at::Tensor all = at::empty({ranks.world_size() * own.numel()}, options);
     ranks.all_gather(all, own)->wait();
     all = all.view({ranks.world_size(), own.numel()});
     const at::Tensor counts = all.select(1, 2 * channels).contiguous();
-    // The kernel adds up rank by rank and divides by the sum of their counts so far: empty batches come last. Leaving
-    // them out would wait for the device, to know how many are left.
-    const at::Tensor order = (counts > 0).to(at::kInt).argsort(/*stable=*/true, /*dim=*/0, /*descending=*/true);
-    const at::Tensor filled_first = all.index_select(0, order);
-    at::Tensor ordered_counts = filled_first.select(1, 2 * channels).contiguous();
+    // The kernel divides by the elements so far, rank by rank: ranks without any come last, which needs no wait for the
+    // device.
+    const at::Tensor order = (counts == 0).to(at::kInt).argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
+    const at::Tensor ordered = all.index_select(0, order);
+    at::Tensor ordered_counts = ordered.select(1, 2 * channels).contiguous();
     if (running.mean.defined()) ordered_counts = ordered_counts.to(running.mean.scalar_type());
-    const auto [mean, inverse] =
-        at::batch_norm_gather_stats_with_counts(input, filled_first.slice(1, 0, channels).contiguous(),
-                                                filled_first.slice(1, channels, 2 * channels).contiguous(),
-                                                running.mean, running.variance, running.momentum, eps, ordered_counts);
+    const auto [mean, inverse] = at::batch_norm_gather_stats_with_counts(
+        input, ordered.slice(1, 0, channels).contiguous(), ordered.slice(1, channels, 2 * channels).contiguous(),
+        running.mean, running.variance, running.momentum, eps, ordered_counts);
     return {.mean = mean, .spread = inverse, .counts = counts};
   }
 

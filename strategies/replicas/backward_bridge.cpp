@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 
+#include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -16,6 +17,16 @@ namespace levin {
 
 using torch::autograd::variable_list;
 
+namespace {
+
+/// What makes autograd queue a node with those of a device, whose thread takes them in the order in which they were
+/// made: a tensor there. The CPU's needs none.
+at::Tensor turn_for(const at::Device& device) {
+  return device.is_cpu() ? at::Tensor() : at::empty({0}, at::TensorOptions(device));
+}
+
+}  // namespace
+
 /// What a replica's thread needs to run backward.
 struct BackwardBridge::Replica {
   variable_list leaves;            ///< what gradients are computed for ...
@@ -29,6 +40,7 @@ struct BackwardBridge::Replica {
 struct BackwardBridge::Graphs {
   std::shared_ptr<ReplicaThreads> threads;
   std::vector<Replica> replicas;
+  at::Device device;  ///< of the first replica
   std::shared_ptr<ReplicaThreads::Ticket> running;
   bool released = false;
 
@@ -79,7 +91,7 @@ class BackwardBridge::StartNode : public torch::autograd::Node {
                                                [graphs = graphs_.get(), keep_graph](int64_t replica) {
                                                  graphs->backward(static_cast<size_t>(replica), keep_graph);
                                                });
-    return variable_list(1);  // to the last node, only to say that it may come
+    return {turn_for(graphs_->device)};  // to the last node, only to say that it may come
   }
 
  private:
@@ -89,7 +101,10 @@ class BackwardBridge::StartNode : public torch::autograd::Node {
 class BackwardBridge::FinishNode : public torch::autograd::Node {
  public:
   explicit FinishNode(std::shared_ptr<Graphs> graphs) : graphs_(std::move(graphs)) {
-    add_input_metadata(undefined_input());
+    if (graphs_->device.is_cpu())
+      add_input_metadata(undefined_input());
+    else
+      add_input_metadata(turn_for(graphs_->device));
   }
   ~FinishNode() override {
     // A backward pass that failed elsewhere has left the threads at work on the graphs.
@@ -131,8 +146,8 @@ class BackwardBridge::FinishNode : public torch::autograd::Node {
   std::vector<at::Device> devices_;  ///< of each edge
 };
 
-BackwardBridge::BackwardBridge(std::shared_ptr<ReplicaThreads> threads, int64_t replicas)
-    : graphs_(std::make_shared<Graphs>()),
+BackwardBridge::BackwardBridge(std::shared_ptr<ReplicaThreads> threads, int64_t replicas, const at::Device& device)
+    : graphs_(std::make_shared<Graphs>(Graphs{.device = device})),
       finish_(std::shared_ptr<FinishNode>(new FinishNode(graphs_), torch::autograd::deleteNode)) {
   graphs_->threads = std::move(threads);
   graphs_->replicas.resize(static_cast<size_t>(replicas));

@@ -21,9 +21,9 @@ namespace levin {
 /// outputs work as always. Only second derivatives do not pass through; they throw levin::Error.
 class BackwardBridge {
  public:
-  /// Make it before the forward pass and on the thread that will run the first replica, so that autograd takes up
-  /// the last node after all those of the first replica.
-  explicit BackwardBridge(std::shared_ptr<ReplicaThreads> threads, int64_t replicas);
+  /// Make it before the forward pass and on the thread that will run the first replica, whose device is `device`, so
+  /// that autograd takes up the last node after all those of the first replica.
+  BackwardBridge(std::shared_ptr<ReplicaThreads> threads, int64_t replicas, const at::Device& device);
 
   /// Adds gradients that a replica (not the first) computes for `inner` to those of `outer`, which has its value.
   void add_leaf(const at::Tensor& outer, int64_t replica, const at::Tensor& inner);

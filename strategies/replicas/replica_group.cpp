@@ -199,7 +199,7 @@ StepOutput ReplicaGroup::run(const Batch& batch, const Step& step) {
   if (count < 2) return step(module_, batch);
 
   std::optional<BackwardBridge> bridge;
-  if (c10::GradMode::is_enabled()) bridge.emplace(threads_, count);
+  if (c10::GradMode::is_enabled()) bridge.emplace(threads_, count, devices_.front());
   detail::ModuleRuntime* origin = module_.attached_runtime();
   if (origin != nullptr) logs_.begin(*origin);
   for (int64_t index = 1; index < count; ++index) {

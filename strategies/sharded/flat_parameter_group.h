@@ -63,6 +63,8 @@ class FlatParameterGroup {
   void finish_unshard();
   /// Whether they are there or on their way.
   bool is_unsharded() const { return unsharded_; }
+  /// Whether waiting for them only orders what the device does next; on the CPU it blocks the thread.
+  bool is_on_device() const { return !whole_.is_cpu(); }
   /// Frees them, unless the stage keeps them.
   void reshard();
   /// Notes that the optimizer has changed the local shards: the full parameters follow with the next unshard.

@@ -398,10 +398,11 @@ void ShardedModel::finish_step() {
     group->local_shards_changed();
     if (options_.stage < 3) group->start_unshard();
   }
-  if (!again) return;
   if (options_.stage < 3) {
-    for (const auto& group : groups_) group->finish_unshard();
-  } else {
+    // Hooks may read the parameters at once. On a device that only orders what they do; on the host they would wait.
+    for (const auto& group : groups_)
+      if (again || group->is_on_device()) group->finish_unshard();
+  } else if (again) {
     for (const size_t group : always_whole_) groups_[group]->finish_unshard();
   }
 }

@@ -16,7 +16,18 @@ MIDDLE = ("data", "metrics", "precision", "checkpoint", "optim", "nn", "devices"
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
 
 # What only an accelerator may know; what is not a layer of its own but serves one kind of device is named.
-CUDA = re.compile(r"\bis_cuda\b|\bkCUDA\b|DispatchKey::CUDA\b|LEVIN_HAS_CUDA|#\s*include <(c10/cuda|ATen/cuda|cuda|nccl|nvml)")
+CUDA = re.compile(
+    r"\bis_cuda\b|\bkCUDA\b|(DispatchKey|DeviceType|Backend)::CUDA\b|LEVIN_HAS_CUDA|\bhasCUDA\b|\bgetCUDAHooks\b"
+    r"|\b(at|c10|torch)::cuda::|#\s*include <(c10/cuda|ATen/cuda|ATen/cudnn|cuda|cudnn|cublas|nccl|nvml|nvToolsExt)"
+)
+# Decisions by the name of the accelerator, each with its reason.
+CUDA_BY_NAME = re.compile(r"""\bfind\("cuda"\)|[!=]= *"cuda"|"cuda" *[!=]=|(starts_with|compare)\("cuda""")
+MAY_NAME_CUDA = {
+    "core/devices/device_spec.cpp": "accelerator: gpu and the option gpus mean CUDA's devices",
+    "core/options/resolved_options.cpp": "auto_select_gpus asks NVML who uses them",
+    "core/profilers/pytorch_profiler.cpp": "LibTorch's profiler records CUDA's kernels by an activity of its own",
+    "core/sweep/machine_share.cpp": "runs of a sweep divide CUDA_VISIBLE_DEVICES",
+}
 KNOW_CUDA = ("core/accelerators/", "strategies/comm/nccl_backend.cpp")
 
 _BELOW_MIDDLE = {"core/base", "core/comm", "core/accelerators"}
@@ -208,7 +219,8 @@ def check_device_kinds(root, path):
     if path.startswith(KNOW_CUDA):
         return
     for number, line in enumerate((root / path).read_text(encoding="utf-8").splitlines(), 1):
-        if CUDA.search(line.split("//")[0]):
+        code = line.split("//")[0]
+        if CUDA.search(code) or (CUDA_BY_NAME.search(code) and path not in MAY_NAME_CUDA):
             yield f"{path}:{number}: only core/accelerators knows CUDA; ask accelerator_of(device)"
 
 

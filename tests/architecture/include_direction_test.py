@@ -52,6 +52,8 @@ class IncludeDirectionTest(unittest.TestCase):
     def test_cuda_is_known_to_its_accelerator_only(self):
         self.assert_refused("core/nn/a.h", "bool b = tensor.is_cuda();", "only core/accelerators knows CUDA")
         self.assert_refused("callbacks/a.h", "#include <c10/cuda/CUDAStream.h>", "only core/accelerators knows CUDA")
+        for code in ("at::hasCUDA()", "c10::cuda::current_device()", "c10::DeviceType::CUDA", 'name == "cuda"', 'find("cuda")'):
+            self.assert_refused("core/nn/a.h", f"auto b = {code};", "only core/accelerators knows CUDA")
         self.assert_accepted({"core/accelerators/a.h": "bool b = tensor.is_cuda();", "core/nn/a.h": "// unlike is_cuda()"})
 
     def test_middle_folders_stay_apart(self):

@@ -1,3 +1,4 @@
+#include <levin/core/nn/move_to_device.h>
 #include <levin/levin.h>
 
 struct LocalSgdOptions {
@@ -31,7 +32,7 @@ class LocalSgd : public levin::RankedStrategy, public levin::DividedModel {
   levin::DividedModel& divided_model() override { return *this; }
 
   void setup_module(levin::Module& module) override {
-    module.to(root_device());
+    levin::move_to_device(module, root_device());
     steps_ = 0;
     weights_ = module.parameters();
     for (const auto& buffer : module.buffers())

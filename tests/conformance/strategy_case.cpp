@@ -9,6 +9,7 @@
 #include <torch/nn/modules/activation.h>
 
 #include <chrono>
+#include <numeric>
 #include <thread>
 
 namespace levin::testing {
@@ -110,7 +111,13 @@ OptimizerConfigs Net::configure_optimizers() {
 TrainerOptions trainer_options(const TrainingRun& run, const StrategyCase& on) {
   TrainerOptions options = quiet(run.epochs);
   options.strategy = Spec<Strategy>(Config::parse(on.yaml(), {}));
+  options.accelerator = on.accelerator;
   options.devices = on.ranks;
+  if (!on.is_on_cpu()) {
+    std::vector<int64_t> indices(static_cast<size_t>(on.ranks));
+    std::iota(indices.begin(), indices.end(), on.first_device);
+    options.devices = indices;
+  }
   options.log_every_n_steps = 2;
   if (run.configure) run.configure(options);
   return options;
@@ -124,8 +131,8 @@ Outcome train(const TrainingRun& run, const StrategyCase& on) {
   const DataLoader validation(tiny_dataset(19), {.global_batch_size = run.global_batch});
   trainer.fit(module, training, validation, run.ckpt);
   Outcome outcome;
-  outcome.weights = weights(*module);
-  for (const auto& buffer : module->buffers()) outcome.buffers.push_back(buffer.clone());
+  for (const auto& weight : weights(*module)) outcome.weights.push_back(weight.cpu());
+  for (const auto& buffer : module->buffers()) outcome.buffers.push_back(buffer.clone().cpu());
   outcome.metrics = trainer.callback_metrics();
   if (Checkpointer* checkpointer = trainer.checkpoint_callback())
     outcome.last_checkpoint = checkpointer->last_model_path();

@@ -16,6 +16,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,14 @@ struct StrategyCase {
   int ranks;
   int stage = 0;             ///< of a sharded strategy
   const char* options = "";  ///< further ones, as in YAML: "schedule: gpipe"
+  const char* accelerator = "cpu";
+  int first_device = 0;  ///< of another accelerator than the CPU: the index of rank 0's
+  bool is_on_cpu() const { return std::string(accelerator) == "cpu"; }
+  /// The same where this case runs, on as many ranks as there can be.
+  StrategyCase beside(StrategyCase other) const {
+    other.accelerator = accelerator;
+    return other;
+  }
   bool is_sharded() const { return stage > 0; }
   bool is_pipeline() const { return std::string(strategy).starts_with("pipeline"); }
   bool is_one_pipeline() const {
@@ -40,7 +49,7 @@ struct StrategyCase {
     return text + further + "}";
   }
   friend std::ostream& operator<<(std::ostream& stream, const StrategyCase& item) {
-    return stream << item.yaml() << " on " << item.ranks;
+    return stream << item.yaml() << " on " << item.ranks << " x " << item.accelerator;
   }
 };
 
@@ -56,7 +65,9 @@ inline std::string name_of(const ::testing::TestParamInfo<StrategyCase>& info) {
     if (std::exchange(is_apart, false)) name += '_';
     name += *letter;
   }
-  return name + "_" + std::to_string(info.param.ranks);
+  name += "_" + std::to_string(info.param.ranks);
+  if (info.param.first_device > 0) name += "_from_" + std::to_string(info.param.first_device);
+  return name;
 }
 
 struct NetOptions {
@@ -122,7 +133,7 @@ class Net : public Module {
   torch::nn::LSTM lstm_{nullptr};
 };
 
-/// What a run leaves.
+/// What a run leaves, on the CPU.
 struct Outcome {
   std::vector<at::Tensor> weights;
   std::vector<at::Tensor> buffers;

@@ -1,15 +1,9 @@
-#include "tests/conformance/local_sgd.h"
-#include "tests/conformance/static_scale.h"
-#include "tests/conformance/strategy_case.h"
+#include "tests/conformance/strategy_conformance.h"
 
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/core/base/error.h>
 #include <levin/core/data/joined_predictions.h>
 #include <levin/core/metrics/mean_squared_error.h>
-#include <levin/core/optim/optimizer_state.h>
-#include <levin/core/optim/parameter_names.h>
-#include <levin/core/optim/sgd.h>
-#include <levin/core/options/registries.h>
 #include <levin/loggers/csv_logger.h>
 
 #include <gmock/gmock-matchers.h>
@@ -22,59 +16,11 @@
 namespace levin::testing {
 namespace {
 
-/// Sums over ranks are made in another order than sums over a batch.
-constexpr double kSummationOrder = 2e-5;
-
-class StrategyConformance : public ::testing::TestWithParam<StrategyCase> {
- protected:
-  void expect_as_on_one_device(const TrainingRun& run, double bound = kSummationOrder) {
-    const Outcome expected = train_on_one_device(run);
-    const Outcome got = train(run, GetParam());
-    EXPECT_EQ(difference(got.weights, expected.weights, bound), "");
-    for (const char* name : {"train_loss_epoch", "val_loss", "val_examples", "val_largest"})
-      EXPECT_NEAR(got.metrics.at(name), expected.metrics.at(name), 1e-4) << name;
-  }
-  bool is_parameter_server() const { return std::string(GetParam().strategy).starts_with("parameter_server"); }
-  void expect_resumed_to_the_bit(const NetOptions& net) {
-    const std::string root = fresh_folder("conformance");
-    const auto checkpointing = [&](int64_t steps) {
-      return [&root, steps](TrainerOptions& options) {
-        options.max_steps = steps;
-        options.enable_checkpointing = true;
-        options.default_root_dir = root + "/" + std::to_string(steps);
-        options.callbacks = {make<ModelCheckpoint>({.save_last = true, .every_n_train_steps = 7})};
-      };
-    };
-    TrainingRun run{.net = net, .examples = 40, .epochs = 3};
-    run.configure = checkpointing(15);
-    const Outcome whole = train(run, GetParam());
-    run.configure = checkpointing(7);
-    const Outcome part = train(run, GetParam());
-    ASSERT_NE(part.last_checkpoint, "");
-    run.configure = checkpointing(15);
-    run.ckpt = part.last_checkpoint;
-    const Outcome resumed = train(run, GetParam());
-    EXPECT_TRUE(identical(resumed.weights, whole.weights)) << difference(resumed.weights, whole.weights, 0);
-  }
-  bool is(const char* strategy) const { return std::string(GetParam().strategy) == strategy; }
-  /// What docs/extending.md says of it: gradients are each rank's own, and a checkpoint has no other momentum than rank
-  /// 0's.
-  bool is_local_sgd() const { return is("local_sgd"); }
-  bool has_processes() const {
-    return is("ddp") || is("horovod") || is("sharded") || is("pipeline") || is("parameter_server");
-  }
-};
-
-// Ranks of `ddp`, `horovod`, `sharded` and `pipeline` are further runs of this program: each runs the same tests in the
-// same order, and they meet in every fit. They stay as many as they are until the program ends, and none outlives the
-// mistake of one.
-[[maybe_unused]] const bool kHasUsersOwn = [] {
-  registries().strategies.add<LocalSgd>("local_sgd");
-  registries().precisions.add<StaticScale>("16-static");
-  return true;
-}();
 constexpr const char* kLocalGradients = "local SGD: gradients are each rank's own, and are clipped as such";
 constexpr const char* kLocalMomentum = "local SGD: a checkpoint has rank 0's momentum alone";
+
+constexpr const char* kLstmStages =
+    "stages with LSTM layers take half a minute of simulation; the other strategies have them on the device";
 
 constexpr const char* kProgramEnds =
     "a rank of ddp that fails ends this program: Forks/RankConformance has it with forked ranks, "
@@ -107,16 +53,21 @@ TEST_P(StrategyConformance, EveryPrecisionTrainsAsOnOneDevice) {
       if (!is_local_sgd()) options.gradient_clip_val = 0.5;
     }};
     const Outcome expected = train_on_one_device(run);
-    const Outcome got = train(run, GetParam());
+    // Sums of more than two numbers of 16 bits are rounded at other places by each way of communication.
+    const Outcome got = GetParam().ranks > 2 ? train(run, GetParam()) : train_case(run);
     // The smaller the type, the more it matters in which order numbers are added up.
     // Local SGD averages weights, which the type has rounded; the others average gradients.
-    const double bound = std::string(precision) == "64-true" ? 1e-6 : is_local_sgd() ? 0.05 : 0.02;
+    const double bound = std::string(precision) == "64-true" ? 1e-6
+                         : is_local_sgd()                    ? 0.05
+                         : GetParam().is_on_cpu()            ? 0.02
+                                                             : 0.04;
     EXPECT_EQ(difference(got.weights, expected.weights, bound), "") << precision;
   }
 }
 
 // torch::nn::LSTM keeps its parameters a second time, in a list.
 TEST_P(StrategyConformance, LstmsTrainAsOnOneDevice) {
+  if (GetParam().is_pipeline() && !GetParam().is_on_cpu()) GTEST_SKIP() << kLstmStages;
   expect_as_on_one_device({.net = {.lstm = true}, .examples = 43});
   expect_as_on_one_device({.net = {.lstm = true}, .configure = [&](TrainerOptions& options) {
                              options.accumulate_grad_batches = 2;
@@ -125,13 +76,14 @@ TEST_P(StrategyConformance, LstmsTrainAsOnOneDevice) {
 }
 
 TEST_P(StrategyConformance, LstmsTrainInEveryPrecisionAsOnOneDevice) {
+  if (GetParam().is_pipeline() && !GetParam().is_on_cpu()) GTEST_SKIP() << kLstmStages;
   if (is("dp") || is("ddp2")) GTEST_SKIP() << "16 bits are refused: see precision.PrecisionErrors";
   for (const char* precision : {"64-true", "bf16-mixed", "bf16-true"}) {
     const TrainingRun run{.net = {.lstm = true}, .configure = [&](TrainerOptions& options) {
                             options.precision = Spec<Precision>(Config::parse(precision, {}));
                           }};
     const Outcome expected = train_on_one_device(run);
-    const Outcome got = train(run, GetParam());
+    const Outcome got = train_case(run);
     const double bound = std::string(precision) == "64-true" ? 1e-6 : is_local_sgd() ? 0.05 : 0.02;
     EXPECT_EQ(difference(got.weights, expected.weights, bound), "") << precision;
   }
@@ -184,7 +136,7 @@ TEST_P(StrategyConformance, PredictionsComeInTheOrderOfTheExamples) {
   const auto got = several.predict(module, loader);
   ASSERT_EQ(got.at(0).size(), expected.at(0).size());
   for (size_t i = 0; i < expected[0].size(); ++i)
-    EXPECT_TRUE(got[0][i]["y"].allclose(expected[0][i]["y"])) << "batch " << i;
+    EXPECT_TRUE(got[0][i]["y"].cpu().allclose(expected[0][i]["y"])) << "batch " << i;
 }
 
 /// Predicts what one tensor of all ranks cannot hold: rows whose width depends on the rank, and a number a batch.
@@ -280,7 +232,9 @@ TEST_P(StrategyConformance, AMetricThatIsGoneIsNamed) {
 
 TEST_P(StrategyConformance, ResumesToTheBit) {
   if (is_local_sgd()) GTEST_SKIP() << kLocalMomentum;
-  for (const bool lstm : {false, true}) expect_resumed_to_the_bit({.dropout = 0.3, .lstm = lstm});
+  expect_resumed_to_the_bit({.dropout = 0.3});
+  if (GetParam().is_pipeline() && !GetParam().is_on_cpu()) return;  // see kLstmStages
+  expect_resumed_to_the_bit({.dropout = 0.3, .lstm = true});
 }
 
 TEST_P(StrategyConformance, ResumesWithAnotherNumberOfRanks) {
@@ -302,7 +256,8 @@ TEST_P(StrategyConformance, ResumesWithAnotherNumberOfRanks) {
   for (const int ranks : {1, 2, 4}) {
     StrategyCase other = GetParam();
     other.ranks = ranks;
-    if (ranks == 1 || is("single_device")) other = {"single_device", 1};
+    other.first_device = 0;
+    if (ranks == 1 || is("single_device")) other = GetParam().beside({"single_device", 1});
     const Outcome resumed = train(run, other);
     EXPECT_EQ(difference(resumed.weights, expected.weights, kSummationOrder), "") << ranks << " ranks";
   }
@@ -331,7 +286,7 @@ TEST_P(StrategyConformance, ResumesUnderOtherStrategiesAndStages) {
                                     {"pipeline_threads", 4, 0, "schedule: interleaved, micro_batches: 4"},
                                     {"pipeline_threads", 4, 0, "data_parallel: 2, micro_batches: 2"},
                                     {"single_device", 1}}) {
-    const Outcome resumed = train(run, other);
+    const Outcome resumed = train(run, GetParam().beside(other));
     EXPECT_EQ(difference(resumed.weights, expected.weights, kSummationOrder), "") << other;
   }
 }
@@ -353,179 +308,11 @@ TEST_P(StrategyConformance, WhatUserCodeThrowsEndsTheCall) {
   }
 }
 
-TEST(StaticScale, TrainsAsLossScalingThatNeverChanges) {
-  const auto trained = [](const char* precision) {
-    return train_on_one_device({.configure = [&](TrainerOptions& options) {
-      options.precision = Spec<Precision>(Config::parse(precision, {}));
-      options.gradient_clip_val = 0.5;
-      options.accumulate_grad_batches = 2;
-    }});
-  };
-  const Outcome dynamic = trained("{name: 16-mixed, init_scale: 256, growth_interval: 1000000}");
-  const Outcome fixed = trained("{name: 16-static, scale: 256}");
-  EXPECT_EQ(difference(fixed.weights, dynamic.weights, 0), "");
-  EXPECT_EQ(fixed.metrics.at("val_loss"), dynamic.metrics.at("val_loss"));
-}
-
-TEST(LocalSgd, LearnsBetweenAverages) {
-  const StrategyCase on{"local_sgd", 2, 0, "start_method: thread, period: 4"};
-  const Outcome begun = train({.epochs = 1}, on);
-  const Outcome got = train({.epochs = 8}, on);
-  EXPECT_LT(got.metrics.at("val_loss"), 0.5 * begun.metrics.at("val_loss"));
-  EXPECT_NE(difference(got.weights, train_on_one_device({.epochs = 8}).weights, 2e-5), "");
-}
-
-TEST(LocalSgd, RefusesDataThatNobodyKnowsTheSizeOf) {
-  try {
-    train({.configure = [](TrainerOptions& options) { options.use_distributed_sampler = false; }},
-          {"local_sgd", 2, 0, "start_method: thread"});
-    FAIL() << "nothing was thrown";
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(),
-                ::testing::HasSubstr("trainer.strategy 'local_sgd' must know how much data each rank has"));
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(UsersOwn, StrategyConformance,
-                         ::testing::Values(StrategyCase{"local_sgd", 2, 0, "start_method: thread, period: 1"}),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(OneDevice, StrategyConformance, ::testing::Values(StrategyCase{"single_device", 1}), name_of);
-INSTANTIATE_TEST_SUITE_P(Threads, StrategyConformance,
-                         ::testing::Values(StrategyCase{"ddp_threads", 1}, StrategyCase{"ddp_threads", 2},
-                                           StrategyCase{"ddp_threads", 4}),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(TwoProcesses, StrategyConformance, ::testing::Values(StrategyCase{"ddp", 2}), name_of);
-INSTANTIATE_TEST_SUITE_P(TwoHorovodProcesses, StrategyConformance,
-                         ::testing::Values(StrategyCase{"horovod", 2, 0, "scale_lr: none"}), name_of);
-INSTANTIATE_TEST_SUITE_P(FourProcesses, StrategyConformance, ::testing::Values(StrategyCase{"ddp", 4}), name_of);
-INSTANTIATE_TEST_SUITE_P(Forks, StrategyConformance,
-                         ::testing::Values(StrategyCase{"ddp_spawn", 2}, StrategyCase{"ddp_spawn", 4}), name_of);
-INSTANTIATE_TEST_SUITE_P(Replicas, StrategyConformance,
-                         ::testing::Values(StrategyCase{"dp", 1}, StrategyCase{"dp", 2}, StrategyCase{"dp", 4},
-                                           StrategyCase{"ddp2", 2}),
-                         name_of);
-
-INSTANTIATE_TEST_SUITE_P(ShardedThreads, StrategyConformance,
-                         ::testing::Values(StrategyCase{"sharded_threads", 1, 3}, StrategyCase{"sharded_threads", 2, 1},
-                                           StrategyCase{"sharded_threads", 2, 2}, StrategyCase{"sharded_threads", 2, 3},
-                                           StrategyCase{"sharded_threads", 4, 1}, StrategyCase{"sharded_threads", 4, 2},
-                                           StrategyCase{"sharded_threads", 4, 3}),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(ShardedForks, StrategyConformance,
-                         ::testing::Values(StrategyCase{"sharded_spawn", 2, 2}, StrategyCase{"sharded_spawn", 2, 3}),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(TwoShardedProcesses, StrategyConformance,
-                         ::testing::Values(StrategyCase{"sharded", 2, 1}, StrategyCase{"sharded", 2, 2},
-                                           StrategyCase{"sharded", 2, 3}),
-                         name_of);
-
-INSTANTIATE_TEST_SUITE_P(PipelineThreads, StrategyConformance,
-                         ::testing::Values(StrategyCase{"pipeline_threads", 1},
-                                           StrategyCase{"pipeline_threads", 2, 0, "schedule: gpipe, micro_batches: 4"},
-                                           StrategyCase{"pipeline_threads", 2, 0, "schedule: 1f1b, micro_batches: 4"},
-                                           StrategyCase{"pipeline_threads", 4, 0, "schedule: gpipe, micro_batches: 4"},
-                                           StrategyCase{"pipeline_threads", 4, 0, "schedule: 1f1b, micro_batches: 3"},
-                                           StrategyCase{"pipeline_threads", 4, 0,
-                                                        "schedule: 1f1b, micro_batches: 4, checkpoint: except_last"}),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(
-    PipelineSchedules, StrategyConformance,
-    ::testing::Values(StrategyCase{"pipeline_threads", 2, 0, "schedule: interleaved, micro_batches: 4"},
-                      StrategyCase{"pipeline_threads", 2, 0, "schedule: zero_bubble, micro_batches: 4"},
-                      StrategyCase{"pipeline_threads", 4, 0, "schedule: interleaved, micro_batches: 4"},
-                      StrategyCase{"pipeline_threads", 4, 0, "schedule: zero_bubble, micro_batches: 4"}),
-    name_of);
-INSTANTIATE_TEST_SUITE_P(PipelinesSideBySide, StrategyConformance,
-                         ::testing::Values(StrategyCase{"pipeline_threads", 2, 0, "data_parallel: 2, micro_batches: 2"},
-                                           StrategyCase{"pipeline_threads", 4, 0, "data_parallel: 2, micro_batches: 2"},
-                                           StrategyCase{"pipeline_threads", 4, 0,
-                                                        "data_parallel: 2, schedule: interleaved, micro_batches: 2"}),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(PipelineForks, StrategyConformance,
-                         ::testing::Values(StrategyCase{"pipeline_spawn", 2, 0, "micro_batches: 4"},
-                                           StrategyCase{"pipeline_spawn", 4, 0, "micro_batches: 4"}),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(TwoPipelineProcesses, StrategyConformance,
-                         ::testing::Values(StrategyCase{"pipeline", 2, 0, "schedule: 1f1b, micro_batches: 4"},
-                                           StrategyCase{"pipeline", 2, 0, "schedule: zero_bubble, micro_batches: 4"}),
-                         name_of);
-
-INSTANTIATE_TEST_SUITE_P(ParameterServerThreads, StrategyConformance,
-                         ::testing::Values(StrategyCase{"parameter_server_threads", 1},
-                                           StrategyCase{"parameter_server_threads", 2},
-                                           StrategyCase{"parameter_server_threads", 2, 0, "servers: 2"},
-                                           StrategyCase{"parameter_server_threads", 4, 0, "servers: 2"}),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(ParameterServerForks, StrategyConformance,
-                         ::testing::Values(StrategyCase{"parameter_server_spawn", 2, 0, "servers: 2, backend: gloo"}),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(TwoParameterServerProcesses, StrategyConformance,
-                         ::testing::Values(StrategyCase{"parameter_server", 2},
-                                           StrategyCase{"parameter_server", 2, 0, "servers: 2"}),
-                         name_of);
-
-/// What multiplies learning rates by the number of ranks or replicas.
-class LearningRateScale : public StrategyConformance {
- protected:
-  void expect_scaled_by(double factor, const std::string& option) {
-    const Outcome expected = train_on_one_device({.net = {.lr = 0.01 * factor}});
-    TrainingRun run{.net = {.lr = 0.01}};
-    run.configure = [&](TrainerOptions& options) {
-      options.strategy = Spec<Strategy>(Config::parse(GetParam().yaml(option), {}));
-    };
-    EXPECT_EQ(difference(train(run, GetParam()).weights, expected.weights, kSummationOrder), "") << option;
-  }
-};
-
 TEST_P(LearningRateScale, IsTheNumberItsRootOrOne) {
   expect_scaled_by(GetParam().ranks, ", scale_lr: linear");
   expect_scaled_by(std::sqrt(GetParam().ranks), ", scale_lr: sqrt");
   expect_scaled_by(1, ", scale_lr: none");
   expect_scaled_by(is("horovod") ? GetParam().ranks : 1, "");
-}
-
-INSTANTIATE_TEST_SUITE_P(Threads, LearningRateScale, ::testing::Values(StrategyCase{"ddp_threads", 4}), name_of);
-INSTANTIATE_TEST_SUITE_P(TwoProcesses, LearningRateScale, ::testing::Values(StrategyCase{"ddp", 2}), name_of);
-INSTANTIATE_TEST_SUITE_P(TwoHorovodProcesses, LearningRateScale, ::testing::Values(StrategyCase{"horovod", 2}),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(Replicas, LearningRateScale, ::testing::Values(StrategyCase{"dp", 1}, StrategyCase{"dp", 3}),
-                         name_of);
-
-/// Its optimizer has another learning rate and another momentum on each rank.
-class UnlikeOptimizerNet : public Net {
- public:
-  using Net::Net;
-  OptimizerConfigs configure_optimizers() override {
-    const int64_t rank = trainer().global_rank();
-    auto sgd = std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 1e-30, .momentum = 0.9});
-    for (auto& parameter : parameters()) parameter.mutable_grad() = at::full_like(parameter.detach(), 1.0 + rank);
-    sgd->step();  // makes momentum, and changes no weight
-    sgd->zero_grad();
-    sgd->param_groups()[0].options().set_lr(0.25 / (1.0 + rank));
-    return sgd;
-  }
-  void on_train_start() override {
-    auto& sgd = optimizer(0).optimizer();
-    const State state = optim::optimizer_state_dict(sgd, optim::ParameterNames(*this));
-    const at::Tensor momentum =
-        state.at("parameters").at("branch.weight").at("momentum_buffer").as_tensor().to(at::kDouble).flatten();
-    const at::Tensor rate = at::full({1}, sgd.param_groups()[0].options().get_lr(), at::kDouble);
-    seen = all_gather(at::cat({rate, momentum}));
-  }
-  at::Tensor seen;  ///< learning rate and momentum of each rank
-};
-
-TEST(HorovodConformance, OptimizersAreThoseOfRankZero) {
-  for (const char* strategy : {"horovod", "ddp"}) {
-    seed_everything(7);
-    const auto module = make<UnlikeOptimizerNet>();
-    Trainer trainer(trainer_options({.epochs = 1}, {strategy, 2}));
-    trainer.fit(module, DataLoader(tiny_dataset(16), {.global_batch_size = 8}));
-    const bool is_horovod = std::string(strategy) == "horovod";
-    EXPECT_TRUE(at::allclose(module->seen[0].slice(0, 1), at::ones({4}, at::kDouble))) << strategy;
-    EXPECT_EQ(module->seen[0].equal(module->seen[1]), is_horovod) << module->seen;
-    EXPECT_DOUBLE_EQ(module->seen[0][0].item<double>(), is_horovod ? 0.5 : 0.25) << "horovod scales it";
-  }
 }
 
 /// Builds a layer whose width depends on the rank.
@@ -540,16 +327,13 @@ class UnlikeNet : public Net {
   torch::nn::Linear extra_{nullptr};
 };
 
-/// What holds where ranks reduce the gradients of a whole model each, and neither for replicas nor for pipelines.
-class GradientConformance : public StrategyConformance {};
-
 TEST_P(GradientConformance, UnusedParametersAreFound) {
   TrainingRun run{.net = {.alternate = true}};
   const Outcome expected = train_on_one_device(run);
   // A parameter server finds them without being asked to.
   const std::string strategy = GetParam().yaml(is_parameter_server() ? "" : ", find_unused_parameters: true");
   run.configure = [&](TrainerOptions& options) { options.strategy = Spec<Strategy>(Config::parse(strategy, {})); };
-  const Outcome got = train(run, GetParam());
+  const Outcome got = train_case(run);
   EXPECT_EQ(difference(got.weights, expected.weights, kSummationOrder), "");
 }
 
@@ -562,6 +346,7 @@ TEST_P(GradientConformance, SyncBatchNormIsThatOfTheWholeBatch) {
   TrainingRun run{.net = {.batch_norm = true}};
   const Outcome expected = train_on_one_device(run);
   run.configure = [](TrainerOptions& options) { options.sync_batchnorm = true; };
+  // A device may have kernels for it that add up in another order.
   const Outcome got = train(run, GetParam());
   EXPECT_EQ(difference(got.weights, expected.weights, 1e-4), "");
   EXPECT_EQ(difference(got.buffers, expected.buffers, 1e-4), "");
@@ -591,9 +376,6 @@ TEST_P(GradientConformance, CompressedGradientsAreNearlyTheSame) {
     EXPECT_EQ(difference(got.weights, expected.weights, 0.05), "") << compression;
   }
 }
-
-/// What holds where there are ranks.
-class RankConformance : public StrategyConformance {};
 
 TEST_P(RankConformance, TheMistakeOfOneRankEndsAllWithItsMessage) {
   if (has_processes()) GTEST_SKIP() << kProgramEnds;
@@ -626,6 +408,11 @@ TEST_P(RankConformance, ARankThatIsWaitedForTooLongEndsTheCall) {
     train(run, GetParam());
     FAIL() << "nothing was thrown";
   } catch (const std::exception& error) {
+    if (!GetParam().is_on_cpu()) {
+      // The watchdog of the device's backend knows its own rank only.
+      EXPECT_THAT(error.what(), ::testing::ContainsRegex("timed out|did not complete within 1000 ms"));
+      return;
+    }
     // Where ranks wait for each other in a row, the first whose time is over may not be the one next to rank 1.
     const bool in_a_row = (GetParam().is_pipeline() || is_parameter_server()) && GetParam().ranks > 2;
     EXPECT_THAT(error.what(), ::testing::ContainsRegex(in_a_row ? "timed out.*rank|rank.*timed out"
@@ -647,56 +434,6 @@ TEST_P(RankConformance, RanksWithDifferentModelsAreToldTheFirstDifference) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("'extra.weight'"));
   }
 }
-
-INSTANTIATE_TEST_SUITE_P(Threads, GradientConformance,
-                         ::testing::Values(StrategyCase{"ddp_threads", 1}, StrategyCase{"ddp_threads", 2},
-                                           StrategyCase{"ddp_threads", 4}),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(TwoProcesses, GradientConformance, ::testing::Values(StrategyCase{"ddp", 2}), name_of);
-INSTANTIATE_TEST_SUITE_P(ShardedThreads, GradientConformance,
-                         ::testing::Values(StrategyCase{"sharded_threads", 1, 3}, StrategyCase{"sharded_threads", 2, 1},
-                                           StrategyCase{"sharded_threads", 2, 2}, StrategyCase{"sharded_threads", 2, 3},
-                                           StrategyCase{"sharded_threads", 4, 3}),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(TwoShardedProcesses, GradientConformance, ::testing::Values(StrategyCase{"sharded", 2, 3}),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(ParameterServerThreads, GradientConformance,
-                         ::testing::Values(StrategyCase{"parameter_server_threads", 1},
-                                           StrategyCase{"parameter_server_threads", 2, 0, "servers: 2"},
-                                           StrategyCase{"parameter_server_threads", 4, 0, "servers: 3"}),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(TwoParameterServerProcesses, GradientConformance,
-                         ::testing::Values(StrategyCase{"parameter_server", 2}), name_of);
-INSTANTIATE_TEST_SUITE_P(Forks, GradientConformance, ::testing::Values(StrategyCase{"ddp_spawn", 2}), name_of);
-
-INSTANTIATE_TEST_SUITE_P(Threads, RankConformance,
-                         ::testing::Values(StrategyCase{"ddp_threads", 1}, StrategyCase{"ddp_threads", 2},
-                                           StrategyCase{"ddp_threads", 4}),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(TwoProcesses, RankConformance, ::testing::Values(StrategyCase{"ddp", 2}), name_of);
-INSTANTIATE_TEST_SUITE_P(ShardedThreads, RankConformance,
-                         ::testing::Values(StrategyCase{"sharded_threads", 1, 3}, StrategyCase{"sharded_threads", 2, 1},
-                                           StrategyCase{"sharded_threads", 2, 2}, StrategyCase{"sharded_threads", 2, 3},
-                                           StrategyCase{"sharded_threads", 4, 3}),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(TwoShardedProcesses, RankConformance, ::testing::Values(StrategyCase{"sharded", 2, 3}),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(ParameterServerThreads, RankConformance,
-                         ::testing::Values(StrategyCase{"parameter_server_threads", 1},
-                                           StrategyCase{"parameter_server_threads", 2, 0, "servers: 2"},
-                                           StrategyCase{"parameter_server_threads", 4, 0, "servers: 3"}),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(TwoParameterServerProcesses, RankConformance,
-                         ::testing::Values(StrategyCase{"parameter_server", 2}), name_of);
-INSTANTIATE_TEST_SUITE_P(Forks, RankConformance, ::testing::Values(StrategyCase{"ddp_spawn", 2}), name_of);
-INSTANTIATE_TEST_SUITE_P(
-    PipelineThreads, RankConformance,
-    ::testing::Values(StrategyCase{"pipeline_threads", 2, 0, "micro_batches: 4"},
-                      StrategyCase{"pipeline_threads", 4, 0, "schedule: interleaved, micro_batches: 4"},
-                      StrategyCase{"pipeline_threads", 4, 0, "data_parallel: 2, micro_batches: 2"}),
-    name_of);
-INSTANTIATE_TEST_SUITE_P(PipelineForks, RankConformance,
-                         ::testing::Values(StrategyCase{"pipeline_spawn", 2, 0, "micro_batches: 4"}), name_of);
 
 }  // namespace
 }  // namespace levin::testing

@@ -114,6 +114,15 @@ TEST(DevicesOptionTest, WhatMakesNoSenseIsRefusedWithItsPlace) {
   }
 }
 
+TEST(DevicesOptionTest, AnAcceleratorThatIsNotThereNamesTheOthersAndHowToAddOne) {
+  const std::string error = error_of([] { resolve_devices("npu", {}, {}); });
+  EXPECT_NE(error.find("unknown trainer.accelerator 'npu'"), std::string::npos) << error;
+  EXPECT_NE(error.find("valid: auto, cpu, cuda, gpu"), std::string::npos) << error;
+  EXPECT_NE(error.find("hint: other kinds of devices come with AcceleratorRegistry::instance().add(...)"),
+            std::string::npos)
+      << error;
+}
+
 TEST(GpusOptionTest, NothingIsTheCpu) {
   EXPECT_EQ(from_gpus("0"), cpu());
   EXPECT_EQ(from_gpus("[]"), cpu());

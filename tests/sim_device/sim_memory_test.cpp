@@ -12,7 +12,7 @@ namespace {
 
 using sim::device;
 
-TEST(SimDevice, IsTheAcceleratorWithTwoIndices) {
+TEST(SimDevice, IsTheAcceleratorWithSeveralIndices) {
   EXPECT_EQ(at::getAccelerator(), at::kPrivateUse1);
   EXPECT_EQ(at::accelerator::deviceCount(), 4);
   EXPECT_EQ(device(1).str(), "sim:1");

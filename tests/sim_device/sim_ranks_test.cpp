@@ -2,6 +2,7 @@
 #include "tests/sim_device/thread_ranks.h"
 #include "tests/support/sim_device/sim_nccl.h"
 
+#include <levin/callbacks/lambda_callback.h>
 #include <levin/strategies/ddp/ddp.h>
 #include <levin/strategies/sharded/sharded.h>
 
@@ -42,6 +43,24 @@ TEST(SimRanks, OffloadedShardsTrainAsOnCpus) {
       SCOPED_TRACE(precision);
       expect_ranks_as_on_cpu<Sharded>({.stage = stage, .offload = true}, precision);
     }
+}
+
+// Stages 1 and 2 gather the parameters behind the step; on the CPU a thread that reads them then would have to wait.
+TEST(SimRanks, HooksReadShardedParametersAfterTheStep) {
+  for (const int64_t stage : {1, 2}) {
+    SCOPED_TRACE(stage);
+    fit({.configure = [stage](TrainerOptions& options) {
+      options.strategy = Spec<Strategy>(thread_ranks<Sharded>({.stage = stage}));
+      options.devices = 2;
+      options.accelerator = "sim";
+      options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{
+          .on_train_batch_end = [](Trainer&, Module& module, const StepOutput&, const Batch&, int64_t) {
+            for (const at::Tensor& parameter : module.parameters())
+              EXPECT_TRUE(parameter.detach().cpu().isfinite().all().item<bool>());
+          }})};
+    }});
+    EXPECT_TRUE(sim::report().faults.empty()) << sim::report().to_string();
+  }
 }
 
 TEST(SimRanks, GroupsAreShutDownAtTheEnd) {

@@ -61,8 +61,11 @@ class OperatorCall {
         launch_(schema_.name()) {}
 
   void run() {
-    TORCH_CHECK_NOT_IMPLEMENTED(operation_.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU),
-                                "sim: ", schema_.name(), " is not there: the CPU has no kernel for it");
+    // In LibTorch's words for an operator that a plug-in lacks.
+    TORCH_CHECK_NOT_IMPLEMENTED(operation_.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) &&
+                                    schema_.name() != Hardware::instance().missing_operator(),
+                                "Could not run '", operation_.operator_name(),
+                                "' with arguments from the 'PrivateUse1' backend. The CPU has no kernel for it.");
     const bool indexes = is_indexing(schema_.name());
     if (indexes) launch_.allow_host_tensors();
     for (size_t i = 0; i < schema_.arguments().size(); ++i) take_argument(stack_[first_ + i], schema_.arguments()[i]);

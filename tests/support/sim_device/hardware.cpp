@@ -46,7 +46,26 @@ void Hardware::check_index(c10::DeviceIndex device) const {
 void Hardware::start(c10::DeviceIndex device) {
   TORCH_CHECK(!forked_after_start_, "sim: a forked process cannot use a device that its parent had started");
   check_index(device);
+  check_alive(device);
   started_[device] = true;
+}
+
+void Hardware::lose(c10::DeviceIndex device) { lost_[device] = true; }
+
+void Hardware::give_back(c10::DeviceIndex device) { lost_[device] = false; }
+
+void Hardware::check_alive(c10::DeviceIndex device) const {
+  TORCH_CHECK(!lost_[device], "sim: device lost: sim:", int{device}, " does not answer any more");
+}
+
+void Hardware::set_missing_operator(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  missing_operator_ = name;
+}
+
+std::string Hardware::missing_operator() const {
+  const std::lock_guard lock(mutex_);
+  return missing_operator_;
 }
 
 bool Hardware::is_started(c10::DeviceIndex device) const { return started_[device]; }

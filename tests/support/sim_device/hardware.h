@@ -4,8 +4,10 @@
 
 #include <c10/core/Device.h>
 
+#include <atomic>
 #include <cstddef>
 #include <mutex>
+#include <string>
 
 namespace levin::testing::sim {
 
@@ -41,15 +43,26 @@ class Hardware {
   /// Starts the device's driver, as its first allocation, kernel or wait does. Throws in a child that was forked from a
   /// process in which a driver ran already, as CUDA's does.
   void start(c10::DeviceIndex device);
+  /// From now on whatever uses this device throws, as when a GPU falls off the bus; give_back() mends it.
+  void lose(c10::DeviceIndex device);
+  void give_back(c10::DeviceIndex device);
+  /// Throws where a device was lost.
+  void check_alive(c10::DeviceIndex device) const;
+  /// From now on there is no kernel for this operator ("aten::tanh"); empty: there are all again.
+  void set_missing_operator(const std::string& name);
+  std::string missing_operator() const;
+
   /// Whether the driver of this device runs: counting devices and asking for the current one do not start it.
   bool is_started(c10::DeviceIndex device) const;
 
  private:
   Hardware();
 
-  std::recursive_mutex mutex_;
+  mutable std::recursive_mutex mutex_;
   HardwareOptions options_;
   bool started_[4] = {};
+  std::atomic<bool> lost_[4] = {};
+  std::string missing_operator_;
   bool forked_after_start_ = false;
 };
 

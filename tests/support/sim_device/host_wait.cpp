@@ -11,6 +11,7 @@
 namespace levin::testing::sim {
 
 void host_waits(Wait kind, std::optional<size_t> stream) {
+  if (stream) Hardware::instance().check_alive(static_cast<c10::DeviceIndex>(*stream / kStreamsPerDevice));
   {
     const std::lock_guard lock(Hardware::instance().mutex());
     Recording* recording = Recording::of_thread();

@@ -1,17 +1,13 @@
 #include "tests/support/sim_device/layer_kernels.h"
 
 #include "tests/support/sim_device/generator.h"
-#include "tests/support/sim_device/hardware.h"
-#include "tests/support/sim_device/kernel_launch.h"
-#include "tests/support/sim_device/recording.h"
+#include "tests/support/sim_device/kernel.h"
 
 #include <ATen/ATen.h>
 #include <ATen/native/transformers/attention.h>
 #include <torch/library.h>
 
 #include <array>
-#include <functional>
-#include <mutex>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -20,32 +16,6 @@
 namespace levin::testing::sim {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-
-/// Runs a function of CPU tensors as one kernel that reads `inputs`.
-Tensors run_kernel(const char* name, const Tensors& inputs, const std::function<Tensors(const Tensors&)>& function) {
-  const auto run = [name, inputs, function](size_t* stream) {
-    KernelLaunch launch(name);
-    Tensors on_cpu;
-    for (const at::Tensor& input : inputs) on_cpu.push_back(launch.read(input));
-    launch.start();
-    if (stream != nullptr) *stream = launch.stream();
-    Tensors results;
-    for (const at::Tensor& made : function(on_cpu)) results.push_back(launch.result(made));
-    return results;
-  };
-  size_t stream = 0;
-  Tensors results = run(&stream);
-  const std::lock_guard lock(Hardware::instance().mutex());
-  if (Recording* recording = Recording::of_stream(stream))
-    recording->add([run, results] {
-      const Tensors again = run(nullptr);
-      for (size_t i = 0; i < results.size(); ++i)
-        if (results[i].defined()) at::Tensor(results[i]).copy_(again[i]);
-    });
-  return results;
-}
-
 std::optional<at::Tensor> optional(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
@@ -53,7 +23,7 @@ std::optional<at::Tensor> optional(const at::Tensor& tensor) {
 at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                        at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                        at::IntArrayRef output_padding, int64_t groups) {
-  return run_kernel("convolution", {input, weight, bias.value_or(at::Tensor())},
+  return run_kernel("convolution", {input, weight, bias.value_or(at::Tensor())}, {},
                     [stride = stride.vec(), padding = padding.vec(), dilation = dilation.vec(), transposed,
                      output_padding = output_padding.vec(), groups](const Tensors& on_cpu) -> Tensors {
                       return {at::convolution(on_cpu[0], on_cpu[1], optional(on_cpu[2]), stride, padding, dilation,
@@ -69,7 +39,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Te
                                                                     int64_t groups, std::array<bool, 3> wanted) {
   const int64_t channels = gradient.size(1);
   Tensors made =
-      run_kernel("convolution_backward", {gradient, input, weight},
+      run_kernel("convolution_backward", {gradient, input, weight}, {},
                  [stride = stride.vec(), padding = padding.vec(), dilation = dilation.vec(), transposed,
                   output_padding = output_padding.vec(), groups, wanted, channels](const Tensors& on_cpu) -> Tensors {
                    auto [of_input, of_weight, of_bias] =

@@ -1,6 +1,7 @@
 #include "tests/support/sim_device/sim_device.h"
 
 #include "tests/support/sim_device/autocast.h"
+#include "tests/support/sim_device/batch_norm_kernels.h"
 #include "tests/support/sim_device/copy_kernels.h"
 #include "tests/support/sim_device/cpu_fallback.h"
 #include "tests/support/sim_device/device_guard.h"
@@ -8,7 +9,9 @@
 #include "tests/support/sim_device/device_memory.h"
 #include "tests/support/sim_device/layer_kernels.h"
 #include "tests/support/sim_device/memory_kernels.h"
+#include "tests/support/sim_device/optimizer_kernels.h"
 #include "tests/support/sim_device/pinned_memory.h"
+#include "tests/support/sim_device/recurrent_kernels.h"
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/Allocator.h>
@@ -25,6 +28,9 @@ void register_operators() {
   register_memory_kernels(*operators);
   register_copy_kernels(*operators);
   register_layer_kernels(*operators);
+  register_batch_norm_kernels(*operators);
+  register_recurrent_kernels(*operators);
+  register_optimizer_kernels(*operators);
   register_cpu_fallback(*all, *operators);
   register_autocast();
 }

@@ -32,7 +32,13 @@ SimGraphRecorder::SimGraphRecorder(const at::Device& device)
   before_.synchronize();
 }
 
-SimGraphRecorder::~SimGraphRecorder() { stream_.synchronize(); }
+SimGraphRecorder::~SimGraphRecorder() {
+  try {
+    stream_.synchronize();
+  } catch (const std::exception&) {
+    // A device that was lost has nothing left to wait for.
+  }
+}
 
 std::unique_ptr<RecordedGraph> SimGraphRecorder::record(const std::function<void()>& body) {
   Recording recording(stream_);

@@ -1,0 +1,86 @@
+#pragma once
+
+#include "tests/conformance/strategy_case.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace levin::testing {
+
+/// Sums over ranks are made in another order than sums over a batch.
+constexpr double kSummationOrder = 2e-5;
+
+class StrategyConformance : public ::testing::TestWithParam<StrategyCase> {
+ protected:
+  /// Trains as the case says. On another device than the CPU the result equals, to the bit, that of as many ranks on
+  /// the CPU; except where the device draws numbers of its own or has kernels of its own (the cells of LSTM layers).
+  Outcome train_case(const TrainingRun& run) const {
+    const Outcome got = train(run, GetParam());
+    if (GetParam().is_on_cpu() || run.net.dropout > 0 || run.net.lstm) return got;
+    StrategyCase on_cpu = GetParam();
+    on_cpu.accelerator = "cpu";
+    const Outcome expected = train(run, on_cpu);
+    EXPECT_EQ(difference(got.weights, expected.weights, 0), "") << "against the CPU";
+    EXPECT_EQ(difference(got.buffers, expected.buffers, 0), "") << "against the CPU";
+    EXPECT_EQ(got.metrics, expected.metrics) << "against the CPU";
+    return got;
+  }
+  void expect_as_on_one_device(const TrainingRun& run, double bound = kSummationOrder) {
+    const Outcome expected = train_on_one_device(run);
+    const Outcome got = train_case(run);
+    EXPECT_EQ(difference(got.weights, expected.weights, bound), "");
+    for (const char* name : {"train_loss_epoch", "val_loss", "val_examples", "val_largest"})
+      EXPECT_NEAR(got.metrics.at(name), expected.metrics.at(name), 1e-4) << name;
+  }
+  bool is_parameter_server() const { return std::string(GetParam().strategy).starts_with("parameter_server"); }
+  void expect_resumed_to_the_bit(const NetOptions& net) {
+    const std::string root = fresh_folder("conformance");
+    const auto checkpointing = [&](int64_t steps) {
+      return [&root, steps](TrainerOptions& options) {
+        options.max_steps = steps;
+        options.enable_checkpointing = true;
+        options.default_root_dir = root + "/" + std::to_string(steps);
+        options.callbacks = {make<ModelCheckpoint>({.save_last = true, .every_n_train_steps = 7})};
+      };
+    };
+    TrainingRun run{.net = net, .examples = 40, .epochs = 3};
+    run.configure = checkpointing(15);
+    const Outcome whole = train(run, GetParam());
+    run.configure = checkpointing(7);
+    const Outcome part = train(run, GetParam());
+    ASSERT_NE(part.last_checkpoint, "");
+    run.configure = checkpointing(15);
+    run.ckpt = part.last_checkpoint;
+    const Outcome resumed = train(run, GetParam());
+    EXPECT_TRUE(identical(resumed.weights, whole.weights)) << difference(resumed.weights, whole.weights, 0);
+  }
+  bool is(const char* strategy) const { return std::string(GetParam().strategy) == strategy; }
+  /// What docs/extending.md says of it: gradients are each rank's own, and a checkpoint has no other momentum than rank
+  /// 0's.
+  bool is_local_sgd() const { return is("local_sgd"); }
+  bool has_processes() const {
+    return is("ddp") || is("horovod") || is("sharded") || is("pipeline") || is("parameter_server");
+  }
+};
+
+/// What holds where ranks reduce the gradients of a whole model each, and neither for replicas nor for pipelines.
+class GradientConformance : public StrategyConformance {};
+
+/// What holds where there are ranks.
+class RankConformance : public StrategyConformance {};
+
+/// What multiplies learning rates by the number of ranks or replicas.
+class LearningRateScale : public StrategyConformance {
+ protected:
+  void expect_scaled_by(double factor, const std::string& option) {
+    const Outcome expected = train_on_one_device({.net = {.lr = 0.01 * factor}});
+    TrainingRun run{.net = {.lr = 0.01}};
+    run.configure = [&](TrainerOptions& options) {
+      options.strategy = Spec<Strategy>(Config::parse(GetParam().yaml(option), {}));
+    };
+    EXPECT_EQ(difference(train_case(run).weights, expected.weights, kSummationOrder), "") << option;
+  }
+};
+
+}  // namespace levin::testing

@@ -1,0 +1,118 @@
+#include "tests/conformance/local_sgd.h"
+#include "tests/conformance/static_scale.h"
+#include "tests/conformance/strategy_conformance.h"
+#include "tests/support/sim_device/sim_accelerator.h"
+
+#include <levin/core/accelerators/accelerator_registry.h>
+#include <levin/core/options/registries.h>
+
+#include <string>
+
+namespace levin::testing {
+namespace {
+
+[[maybe_unused]] const bool kAreRegistered = [] {
+  registries().strategies.add<LocalSgd>("local_sgd");
+  registries().precisions.add<StaticScale>("16-static");
+  return true;
+}();
+
+/// No test of the suite leaves a race, a missing record_stream or a kernel of another device than its thread's.
+class NoFaults final : public ::testing::EmptyTestEventListener {
+  void OnTestEnd(const ::testing::TestInfo& test) override {
+    if (test.value_param() == nullptr || test.result()->Skipped()) return;
+    // Memory of collectives that were aborted is free again, whatever they may still write.
+    if (std::string(test.test_suite_name()).ends_with("RankConformance")) return;
+    const sim::Report report = sim::report();
+    EXPECT_TRUE(report.faults.empty()) << report.to_string();
+    EXPECT_EQ(report.kernels_off_current_device, 0) << report.to_string();
+    EXPECT_GT(report.kernels, 0) << "nothing ran on the device";
+  }
+};
+
+[[maybe_unused]] const bool kIsWatched = [] {
+  ::testing::UnitTest::GetInstance()->listeners().Append(new NoFaults);
+  return true;
+}();
+
+StrategyCase on_sim(const char* strategy, int ranks, int stage = 0, const char* options = "", int first_device = 0) {
+  return {strategy, ranks, stage, options, "sim", first_device};
+}
+
+/// As a plug-in without kernels for batch normalisation in parts.
+class SimPlainBatchNorm : public GradientConformance {
+  void SetUp() override { set_parts(false); }
+  void TearDown() override { set_parts(true); }
+  static void set_parts(bool has_them) {
+    dynamic_cast<sim::SimAccelerator&>(accelerator_of(sim::device(0))).set_batch_norm_parts(has_them);
+  }
+};
+
+TEST_P(SimPlainBatchNorm, IsThatOfTheWholeBatch) {
+  TrainingRun run{.net = {.batch_norm = true}, .examples = 44};
+  const Outcome expected = train_on_one_device(run);
+  run.configure = [](TrainerOptions& options) { options.sync_batchnorm = true; };
+  const Outcome got = train_case(run);
+  EXPECT_EQ(difference(got.weights, expected.weights, 1e-4), "");
+  EXPECT_EQ(difference(got.buffers, expected.buffers, 1e-4), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(SimThreads, SimPlainBatchNorm, ::testing::Values(on_sim("ddp_threads", 2)), name_of);
+
+INSTANTIATE_TEST_SUITE_P(SimOneDevice, StrategyConformance,
+                         ::testing::Values(on_sim("single_device", 1), on_sim("single_device", 1, 0, "", 1)), name_of);
+INSTANTIATE_TEST_SUITE_P(SimUsersOwn, StrategyConformance, ::testing::Values(on_sim("local_sgd", 2, 0, "start_method: thread, period: 1")),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(SimReplicas, StrategyConformance, ::testing::Values(on_sim("dp", 2), on_sim("ddp2", 2)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(SimThreads, StrategyConformance, ::testing::Values(on_sim("ddp_threads", 2, 0, "", 2)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(SimFourThreads, StrategyConformance, ::testing::Values(on_sim("ddp_threads", 4)), name_of);
+INSTANTIATE_TEST_SUITE_P(SimSharded, StrategyConformance,
+                         ::testing::Values(on_sim("sharded_threads", 2, 1), on_sim("sharded_threads", 2, 2),
+                                           on_sim("sharded_threads", 2, 3)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(SimFourSharded, StrategyConformance, ::testing::Values(on_sim("sharded_threads", 4, 3)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(SimOffload, StrategyConformance,
+                         ::testing::Values(on_sim("sharded_threads", 2, 2, "offload: true")), name_of);
+// Stages by measured times would add up norms in another order at each run.
+INSTANTIATE_TEST_SUITE_P(
+    SimPipelines, StrategyConformance,
+    ::testing::Values(on_sim("pipeline_threads", 2, 0, "balance_by: parameters, schedule: gpipe, micro_batches: 4"),
+                      on_sim("pipeline_threads", 2, 0, "balance_by: parameters, schedule: 1f1b, micro_batches: 4"),
+                      on_sim("pipeline_threads", 2, 0,
+                             "balance_by: parameters, schedule: interleaved, chunks_per_rank: 2, micro_batches: 4"),
+                      on_sim("pipeline_threads", 2, 0,
+                             "balance_by: parameters, schedule: zero_bubble, micro_batches: 4")),
+    name_of);
+INSTANTIATE_TEST_SUITE_P(
+    SimFourPipelines, StrategyConformance,
+    ::testing::Values(on_sim("pipeline_threads", 4, 0,
+                             "balance_by: parameters, schedule: 1f1b, micro_batches: 3, checkpoint: except_last"),
+                      on_sim("pipeline_threads", 4, 0, "balance_by: parameters, data_parallel: 2, micro_batches: 2")),
+    name_of);
+INSTANTIATE_TEST_SUITE_P(SimParameterServer, StrategyConformance,
+                         ::testing::Values(on_sim("parameter_server_threads", 2),
+                                           on_sim("parameter_server_threads", 2, 0, "servers: 2")),
+                         name_of);
+
+INSTANTIATE_TEST_SUITE_P(SimThreads, GradientConformance,
+                         ::testing::Values(on_sim("ddp_threads", 2), on_sim("ddp_threads", 4)), name_of);
+INSTANTIATE_TEST_SUITE_P(SimSharded, GradientConformance,
+                         ::testing::Values(on_sim("sharded_threads", 2, 1), on_sim("sharded_threads", 2, 3)), name_of);
+INSTANTIATE_TEST_SUITE_P(SimParameterServer, GradientConformance,
+                         ::testing::Values(on_sim("parameter_server_threads", 2, 0, "servers: 2")), name_of);
+
+INSTANTIATE_TEST_SUITE_P(SimThreads, RankConformance, ::testing::Values(on_sim("ddp_threads", 2)), name_of);
+INSTANTIATE_TEST_SUITE_P(SimSharded, RankConformance, ::testing::Values(on_sim("sharded_threads", 2, 3)), name_of);
+INSTANTIATE_TEST_SUITE_P(SimPipelines, RankConformance,
+                         ::testing::Values(on_sim("pipeline_threads", 2, 0, "micro_batches: 4")), name_of);
+INSTANTIATE_TEST_SUITE_P(SimParameterServer, RankConformance, ::testing::Values(on_sim("parameter_server_threads", 2)),
+                         name_of);
+
+INSTANTIATE_TEST_SUITE_P(SimThreads, LearningRateScale, ::testing::Values(on_sim("ddp_threads", 4)), name_of);
+INSTANTIATE_TEST_SUITE_P(SimReplicas, LearningRateScale, ::testing::Values(on_sim("dp", 2)), name_of);
+
+}  // namespace
+}  // namespace levin::testing
