@@ -27,6 +27,7 @@ MAY_NAME_CUDA = {
     "core/options/resolved_options.cpp": "auto_select_gpus asks NVML who uses them",
     "core/profilers/pytorch_profiler.cpp": "LibTorch's profiler records CUDA's kernels by an activity of its own",
     "core/sweep/machine_share.cpp": "runs of a sweep divide CUDA_VISIBLE_DEVICES",
+    "strategies/comm/device_backends.cpp": "NCCL serves CUDA's devices",
 }
 KNOW_CUDA = ("core/accelerators/", "strategies/comm/nccl_backend.cpp")
 

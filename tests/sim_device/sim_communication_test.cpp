@@ -2,8 +2,10 @@
 #include "tests/sim_device/thread_ranks.h"
 #include "tests/support/sim_device/hardware.h"
 #include "tests/support/sim_device/pinned_memory.h"
+#include "tests/support/sim_device/sim_accelerator.h"
 #include "tests/support/sim_device/sim_nccl.h"
 
+#include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/error.h>
 #include <levin/core/checkpoint/host_copy.h>
 #include <levin/core/interfaces/callback.h>
@@ -173,11 +175,22 @@ TEST(SimSyncBatchNorm, TrainsAsOnCpusAndWaitsForTheDeviceNotOnce) {
     return on_cpu;
   };
   const auto expected = train(false);
-  sim::reset_report();
-  EXPECT_TRUE(identical(train(true), expected));
-  ASSERT_GE(waits_before_step.size(), 10);
-  EXPECT_EQ(waits_before_step.back() - waits_before_step[4], 0) << sim::report().to_string();
-  EXPECT_TRUE(sim::report().faults.empty()) << sim::report().to_string();
+  auto& accelerator = dynamic_cast<sim::SimAccelerator&>(accelerator_of(sim::device(0)));
+  // With kernels of parts, as CUDA has them, and without, as a plug-in.
+  for (const bool has_parts : {true, false}) {
+    SCOPED_TRACE(has_parts);
+    accelerator.set_batch_norm_parts(has_parts);
+    sim::reset_report();
+    const auto got = train(true);
+    if (has_parts)
+      for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(got[i].allclose(expected.at(i), 1e-4, 1e-5)) << i;
+    else
+      EXPECT_TRUE(identical(got, expected));
+    ASSERT_GE(waits_before_step.size(), 10);
+    EXPECT_EQ(waits_before_step.back() - waits_before_step[4], 0) << sim::report().to_string();
+    EXPECT_TRUE(sim::report().faults.empty()) << sim::report().to_string();
+  }
+  accelerator.set_batch_norm_parts(true);
 }
 
 // ---- Failures.

@@ -61,8 +61,8 @@ INSTANTIATE_TEST_SUITE_P(SimThreads, SimPlainBatchNorm, ::testing::Values(on_sim
 
 INSTANTIATE_TEST_SUITE_P(SimOneDevice, StrategyConformance,
                          ::testing::Values(on_sim("single_device", 1), on_sim("single_device", 1, 0, "", 1)), name_of);
-INSTANTIATE_TEST_SUITE_P(SimUsersOwn, StrategyConformance, ::testing::Values(on_sim("local_sgd", 2, 0, "start_method: thread, period: 1")),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(SimUsersOwn, StrategyConformance,
+                         ::testing::Values(on_sim("local_sgd", 2, 0, "start_method: thread, period: 1")), name_of);
 INSTANTIATE_TEST_SUITE_P(SimReplicas, StrategyConformance, ::testing::Values(on_sim("dp", 2), on_sim("ddp2", 2)),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(SimThreads, StrategyConformance, ::testing::Values(on_sim("ddp_threads", 2, 0, "", 2)),
