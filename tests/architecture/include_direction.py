@@ -24,7 +24,7 @@ _INTERFACES = _BELOW_MIDDLE | {f"core/{folder}" for folder in MIDDLE} | {"core/i
 _OPTIONS = _INTERFACES | {"core/options"}
 _CONNECTORS = _OPTIONS | {"core/connectors"}
 _LOOPS = _CONNECTORS | {"core/loops"}
-_TRAINER = _LOOPS | {"core/trainer"}
+_TRAINER = _LOOPS | {"core/export", "core/trainer"}
 _CLI = _TRAINER | {"core/planning", "core/sweep", "core/cli"}
 
 # What the files of a layer may include, besides their own layer.
@@ -38,7 +38,8 @@ ALLOWED = {
     "core/options": _INTERFACES,
     "core/connectors": _OPTIONS,
     "core/loops": _CONNECTORS,
-    "core/trainer": _LOOPS,
+    "core/export": _INTERFACES,
+    "core/trainer": _LOOPS | {"core/export"},
     "core/planning": _TRAINER,
     "core/sweep": _OPTIONS,
     "core/cli": _TRAINER | {"core/planning", "core/sweep"},
