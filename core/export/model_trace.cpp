@@ -47,7 +47,9 @@ std::string last_line(const std::exception& error) {
 class ModuleStateGuard {
  public:
   explicit ModuleStateGuard(torch::nn::Module& module) : module_(module) {
-    for (const auto& part : module.modules()) modes_.emplace_back(part.get(), part->is_training());
+    modes_.emplace_back(&module, module.is_training());
+    for (const auto& part : module.modules(/*include_self=*/false))
+      modes_.emplace_back(part.get(), part->is_training());
     for (const auto& parameter : module.parameters())
       if (parameter.device() != at::kCPU) device_ = parameter.device();
     if (device_) module.to(at::kCPU);
@@ -330,23 +332,31 @@ class ModelTracer {
   std::vector<std::string> differences_with_another_size(const ModeTraces& traces) {
     const Batch batch = with_rows(example_, kRowsTried);
     module_.eval();
-    std::vector<at::Tensor> expected;
+    Batch expected;
     {
       const RngStateGuard generators;
-      for (const auto& [name, tensor] : function_(batch).items()) expected.push_back(tensor);
+      expected = function_(batch);
     }
     jit::Stack stack{self_._ivalue()};
     for (const auto& [name, tensor] : batch.items()) stack.emplace_back(tensor);
+    // A function has one output.
+    const auto graph = traces.evaluation.graph->copy();
+    jit::Node* all = graph->insertNode(graph->createTuple(graph->outputs()));
+    while (!graph->outputs().empty()) graph->eraseOutput(0);
+    graph->registerOutput(all->output());
+    std::vector<c10::IValue> got;
     try {
       const RngStateGuard generators;
-      jit::GraphFunction("evaluation", traces.evaluation.graph->copy(), nullptr).run(stack);
+      jit::GraphFunction("evaluation", graph, nullptr).run(stack);
+      got = stack.at(0).toTupleRef().elements().vec();
     } catch (const std::exception& error) {
       return {fmt::format("with {} the traced operators do not run: {}", counted(kRowsTried, "row"), last_line(error))};
     }
-    for (size_t i = 0; i < expected.size(); ++i) {
-      const at::Tensor& got = stack[i].toTensor();
-      if (got.sizes() != expected[i].sizes() ||
-          !at::allclose(got.to(at::kDouble), expected[i].to(at::kDouble), 1e-4, 1e-5, /*equal_nan=*/true))
+    for (size_t i = 0; i < got.size(); ++i) {
+      const at::Tensor& result = got[i].toTensor();
+      const at::Tensor& wanted = expected.items().at(i).second;
+      if (result.sizes() != wanted.sizes() ||
+          !at::allclose(result.to(at::kDouble), wanted.to(at::kDouble), 1e-4, 1e-5, /*equal_nan=*/true))
         return {fmt::format("with {} the traced operators give another '{}' than the model",
                             counted(kRowsTried, "row"), traces.evaluation.outputs[i])};
     }

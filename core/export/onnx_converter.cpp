@@ -22,9 +22,35 @@ bool is_made_of_attributes(const jit::Node& node) { return node.kind() == c10::p
 
 std::string operator_name(const jit::Node& node) { return node.kind().toQualString(); }
 
+bool works_in_place(const jit::Node& node) {
+  const auto* schema = node.maybeSchema();
+  return schema != nullptr && schema->is_mutable() && operator_name(node).ends_with('_');
+}
+
+/// The name of the operator that does the same without writing into its argument.
+std::string plain_name(const jit::Node& node) {
+  std::string name = operator_name(node);
+  if (works_in_place(node)) name.pop_back();
+  return name;
+}
+
+/// Whether an output may be a view of an argument.
+bool makes_view(const jit::Node& node) {
+  const auto* schema = node.maybeSchema();
+  return schema != nullptr &&
+         std::any_of(schema->returns().begin(), schema->returns().end(),
+                     [](const c10::Argument& result) { return result.alias_info() != nullptr; });
+}
+
 std::string place_of(const jit::Node& node) {
   const jit::ScopePtr scope = const_cast<jit::Node&>(node).scope();
   return scope == nullptr || scope->isRoot() ? "" : scope->name().toUnqualString();
+}
+
+bool is_used_after(const jit::Value& value, const jit::Node& node) {
+  return std::any_of(value.uses().begin(), value.uses().end(), [&](const jit::Use& use) {
+    return use.user->kind() == c10::prim::Return || use.user->isAfter(&node);
+  });
 }
 
 c10::TensorTypePtr tensor_type(const jit::Value& value) { return value.type()->cast<c10::TensorType>(); }
@@ -44,14 +70,7 @@ void OnnxConverter::check_operators() const {
   std::set<std::string> unknown;
   for (const jit::Node* node : traced_.nodes()) {
     if (is_made_of_attributes(*node) || node->kind() == c10::prim::Constant) continue;
-    if (find_onnx_conversion(operator_name(*node)) != nullptr) continue;
-    // What could be done by an operator without side effects has been replaced.
-    const std::string name = operator_name(*node);
-    const bool in_place = name.ends_with('_') && find_onnx_conversion(name.substr(0, name.size() - 1)) != nullptr;
-    if (in_place)
-      throw Error("export", fmt::format("{} of {} works in place on a part of another tensor, which ONNX cannot; hint: "
-                                        "make a new tensor",
-                                        name, unit_of(*node)));
+    if (find_onnx_conversion(plain_name(*node)) != nullptr) continue;
     unknown.insert(fmt::format("{} of {}", operator_name(*node), unit_of(*node)));
   }
   if (unknown.empty()) return;
@@ -61,14 +80,42 @@ void OnnxConverter::check_operators() const {
                           join(std::vector<std::string>(unknown.begin(), unknown.end()))));
 }
 
+void OnnxConverter::check_writes() const {
+  // Values that may share memory have the same number.
+  std::unordered_map<const jit::Value*, const jit::Value*> owners;
+  const auto owner_of = [&](const jit::Value* value) {
+    const auto found = owners.find(value);
+    return found == owners.end() ? value : found->second;
+  };
+  for (const jit::Node* node : traced_.nodes())
+    if ((makes_view(*node) || node->kind() == c10::prim::ListUnpack) && !node->inputs().empty())
+      for (const jit::Value* output : node->outputs()) owners[output] = owner_of(node->input(0));
+
+  for (const jit::Node* node : traced_.nodes()) {
+    if (!works_in_place(*node)) continue;
+    const jit::Value* written = node->input(0);
+    // What the tracer sees of the tensor afterwards is the node's output, and what is made of that.
+    const bool is_seen = std::any_of(owners.begin(), owners.end(), [&](const auto& entry) {
+      return entry.second == owner_of(written) && entry.first->node()->isBefore(node) &&
+             is_used_after(*entry.first, *node);
+    });
+    if (is_seen || is_used_after(*owner_of(written), *node) || names_.contains(owner_of(written)) ||
+        is_made_of_attributes(*owner_of(written)->node()))
+      throw Error("export", fmt::format("{} of {} writes in place into a tensor that is a part of another, or an input or "
+                                        "parameter of the model, which ONNX cannot; hint: make a new tensor",
+                                        operator_name(*node), unit_of(*node)));
+  }
+}
+
 void OnnxConverter::run() {
   check_operators();
+  check_writes();
   for (const jit::Node* node : traced_.nodes()) {
     if (is_made_of_attributes(*node)) {
       resolve_attribute(*node);
     } else if (node->kind() != c10::prim::Constant) {
       OnnxNode converted(*this, *node);
-      find_onnx_conversion(operator_name(*node))(converted);
+      find_onnx_conversion(plain_name(*node))(converted);
     }
   }
 }
@@ -88,7 +135,7 @@ std::string OnnxConverter::name_of(const jit::Value& value) {
   if (constant->isNone()) return "";
   if (constant->isTensor()) return names_[&value] = graph_.constant(constant->toTensor());
   if (constant->isInt()) return names_[&value] = graph_.ints({constant->toInt()});
-  if (constant->isDouble()) return names_[&value] = graph_.constant(at::tensor(constant->toDouble(), at::kDouble));
+  if (constant->isDouble()) return names_[&value] = graph_.constant(at::scalar_tensor(constant->toDouble(), at::kDouble));
   throw Error("export", fmt::format("ONNX has no tensor for a constant of the type {}", constant->tagKind()));
 }
 
@@ -276,7 +323,7 @@ std::string OnnxNode::cast(const std::string& value, at::ScalarType type) {
 }
 
 std::string OnnxNode::scalar(double value, at::ScalarType type) const {
-  return converter_.graph_.constant(at::tensor(value, at::kDouble).to(type));
+  return converter_.graph_.constant(at::scalar_tensor(value, at::kDouble).to(type));
 }
 
 std::string OnnxNode::ints(const std::vector<int64_t>& values) const { return converter_.graph_.ints(values); }

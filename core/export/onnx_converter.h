@@ -30,6 +30,8 @@ class OnnxConverter {
  private:
   void resolve_attribute(const torch::jit::Node& node);
   void check_operators() const;
+  /// Throws levin::Error for a write into a tensor that something else sees.
+  void check_writes() const;
 
   friend class OnnxNode;
 

@@ -4,8 +4,8 @@
 #include <levin/core/base/file_system.h>
 #include <levin/core/export/onnx_converter.h>
 
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
-#include <torch/csrc/jit/passes/remove_mutation.h>
 #include <torch/csrc/jit/serialization/export.h>
 
 #include <unistd.h>
@@ -58,21 +58,30 @@ void write_outside(const OnnxGraph& graph, WritableFile& file) {
   file.close();
 }
 
-/// LibTorch's own checker, of the ONNX that it is built with.
+/// Keeps what LibTorch warns of.
+class KeptWarnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override { text += warning.msg(); }
+  std::string text;
+};
+
+/// LibTorch's own checker, of the ONNX that it is built with. What its inference of shapes refuses it only warns of.
 void check(const std::string& model) {
+  KeptWarnings warnings;
   try {
+    const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
     jit::check_onnx_proto(model);
   } catch (const std::exception& error) {
     throw InternalError(fmt::format("the checker of ONNX refuses the exported model: {}", error.what()));
   }
+  if (!warnings.text.empty())
+    throw InternalError(fmt::format("the checker of ONNX refuses the exported model: {}", warnings.text));
 }
 
 }  // namespace
 
 std::vector<std::string> write_onnx(const ModelTrace& trace, const std::string& path, int64_t external_data_bytes) {
-  const auto traced = trace.evaluation->copy();
-  jit::RemoveTensorMutation(traced);
-
+  const auto& traced = trace.evaluation;
   OnnxGraph graph;
   for (size_t i = 0; i < trace.inputs.size(); ++i) {
     graph.reserve(trace.inputs[i]);

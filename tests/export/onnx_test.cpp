@@ -26,7 +26,8 @@ void write_results(const ExportedModel& model, const ExportReport& report, const
     const Batch batch = model.batch(rows);
     std::vector<NamedTensor> tensors;
     for (const auto& name : report.inputs) tensors.emplace_back(name, batch[name]);
-    for (const auto& [name, tensor] : model.function(batch).items()) tensors.emplace_back(name, tensor);
+    const Batch results = model.function(batch);
+    for (const auto& [name, tensor] : results.items()) tensors.emplace_back(name, tensor);
     const auto file = FileSystem::current().create(folder + "/" + model.name + std::to_string(rows) + ".safetensors");
     write_safetensors(*file, tensors);
     file->close();
@@ -91,7 +92,7 @@ TEST(OnnxProblems, AnOperatorWithoutCounterpartIsNamedWithItsUnit) {
   const auto function = [&](const Batch& batch) { return Batch{{"y", net(batch["x"])}}; };
   EXPECT_THAT(testing::error_of([&] { export_model(*net, function, {{"x", torch::rand({2, 4})}}, folder + "/odd.onnx"); }),
               AllOf(HasSubstr("[export] ONNX has no counterpart here of aten::fft_fft of the unit '1'"),
-                    HasSubstr("aten::special_i0 of the unit '1'"), HasSubstr("hint: export TorchScript")));
+                    HasSubstr("aten::i0 of the unit '1'"), HasSubstr("hint: export TorchScript")));
   EXPECT_TRUE(std::filesystem::is_empty(folder)) << "nothing is half written";
 }
 
