@@ -97,9 +97,9 @@ std::string export_file(const Run& run) {
   const auto options = parse_options<ExportCommandOptions>(section != nullptr ? *section : Config::null(), "export");
   if (options.output.empty()) throw ConfigError("export needs a file to write; hint: -o model.onnx");
   const Batch example = example_batch(*run.module, run.data.get());
-  return export_ending(run.trainer.export_model(
-      run.module, example, options.output, run.ckpt,
-      {.format = options.format, .external_data_bytes = options.external_data_bytes}));
+  return export_ending(
+      run.trainer.export_model(run.module, example, options.output, run.ckpt,
+                               {.format = options.format, .external_data_bytes = options.external_data_bytes}));
 }
 
 PlanOptions plan_options(const Config& config) {
@@ -262,7 +262,8 @@ int Cli::run_command(int argc, char** argv) {
     for (const auto& command : kCommands) contents.commands.emplace_back(command.name, command.doc);
     // A command that is a section too is a topic.
     const Command* command = find_command(arguments.command);
-    const bool of_section = arguments.help_topic.empty() && command != nullptr && (command->plans || command->sweeps || command->exports);
+    const bool of_section =
+        arguments.help_topic.empty() && command != nullptr && (command->plans || command->sweeps || command->exports);
     std::cout << help_text(contents, of_section ? arguments.command : arguments.help_topic);
     return kSuccess;
   }

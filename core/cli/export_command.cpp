@@ -16,12 +16,11 @@ namespace levin {
 void ExportCommandOptions::describe(Schema<ExportCommandOptions>& schema) {
   using O = ExportCommandOptions;
   schema.field("output", &O::output, "the file to write; also -o FILE");
-  schema.field("format", &O::format,
-               "of the file, also --format; by_name: as its name ends, .pt, .pth and .ts for torchscript, .onnx for "
-               "onnx",
-               {{"by_name", ExportFormat::kByName},
-                {"torchscript", ExportFormat::kTorchScript},
-                {"onnx", ExportFormat::kOnnx}});
+  schema.field(
+      "format", &O::format,
+      "of the file, also --format; by_name: as its name ends, .pt, .pth and .ts for torchscript, .onnx for "
+      "onnx",
+      {{"by_name", ExportFormat::kByName}, {"torchscript", ExportFormat::kTorchScript}, {"onnx", ExportFormat::kOnnx}});
   schema
       .field("external_data_bytes", &O::external_data_bytes,
              "the weights of an ONNX file lie in a second one, FILE.data, where together they have so many bytes or "
@@ -52,9 +51,10 @@ Batch example_batch(Module& module, DataModule* data) {
       return module.on_after_batch_transfer(std::move(*batch), 0);
     }
   }
-  throw Error("export",
-              "the model is traced with a batch, and there are no data; valid: a loader of prediction, test, validation "
-              "or training; hint: in code, trainer.export_model takes an example");
+  throw Error(
+      "export",
+      "the model is traced with a batch, and there are no data; valid: a loader of prediction, test, validation "
+      "or training; hint: in code, trainer.export_model takes an example");
 }
 
 std::string export_ending(const ExportReport& report) {

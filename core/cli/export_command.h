@@ -19,9 +19,9 @@ struct ExportCommandOptions {
   static void describe(Schema<ExportCommandOptions>& schema);
 };
 
-/// Returns the first batch of the data, which is prepared for it, as steps get it: that of the prediction loaders, else of
-/// test, validation or training. `data`: nullptr where the module has the data hooks. Throws levin::Error where there
-/// is none.
+/// Returns the first batch of the data, which is prepared for it, as steps get it: that of the prediction loaders, else
+/// of test, validation or training. `data`: nullptr where the module has the data hooks. Throws levin::Error where
+/// there is none.
 Batch example_batch(Module& module, DataModule* data);
 
 /// Returns the lines that end an export.

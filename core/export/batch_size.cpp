@@ -1,6 +1,6 @@
 #include <levin/core/export/batch_size.h>
 
-#include <levin/core/export/model_trace.h>
+#include <levin/core/export/traced_unit.h>
 
 #include <fmt/format.h>
 #include <torch/csrc/jit/ir/constants.h>
@@ -115,7 +115,8 @@ class BatchSizeFreer {
     if (value.isDouble()) real = value.toDouble();
     if (value.isTensor()) {
       const at::Tensor& tensor = value.toTensor();
-      const bool is_number = tensor.dim() == 0 && (tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kDouble);
+      const bool is_number =
+          tensor.dim() == 0 && (tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kDouble);
       if (!is_number) return std::nullopt;
       real = tensor.item<double>();
     }

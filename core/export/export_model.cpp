@@ -23,9 +23,10 @@ ExportFormat format_of(const std::string& path, ExportFormat given) {
   const std::string ending = fs::path(path).extension().string();
   if (ending == ".onnx") return ExportFormat::kOnnx;
   if (ending == ".pt" || ending == ".pth" || ending == ".ts") return ExportFormat::kTorchScript;
-  throw Error("export", fmt::format("the ending of '{}' names no format; valid: .pt, .pth and .ts for TorchScript, .onnx "
-                                    "for ONNX; hint: format: onnx",
-                                    path));
+  throw Error("export",
+              fmt::format("the ending of '{}' names no format; valid: .pt, .pth and .ts for TorchScript, .onnx "
+                          "for ONNX; hint: format: onnx",
+                          path));
 }
 
 /// Found before the model runs, which may take long.
@@ -62,9 +63,10 @@ ExportReport export_model(torch::nn::Module& module, const ExportedFunction& fun
   const ModelTrace trace = trace_model(module, function, example);
   ExportReport report{.files = {path}, .inputs = trace.inputs, .outputs = trace.outputs, .fixed = trace.fixed};
   if (!trace.fixed.empty())
-    log::rank_zero_warning(fmt::format("the exported model takes batches of {} alone: {}; hint: sizes that are computed "
-                                       "from tensor.size(0) by multiplication follow the batch",
-                                       counted(trace.example.size(), "row"), join(trace.fixed, "; ")));
+    log::rank_zero_warning(
+        fmt::format("the exported model takes batches of {} alone: {}; hint: sizes that are computed "
+                    "from tensor.size(0) by multiplication follow the batch",
+                    counted(trace.example.size(), "row"), join(trace.fixed, "; ")));
   if (format == ExportFormat::kOnnx)
     report.files = write_onnx(trace, path, options.external_data_bytes);
   else

@@ -1,9 +1,8 @@
 #pragma once
 
-#include <levin/core/data/batch.h>
 #include <levin/core/export/export_options.h>
+#include <levin/core/export/exported_function.h>
 
-#include <functional>
 #include <string>
 
 namespace torch::nn {
@@ -13,9 +12,6 @@ class Module;
 namespace levin {
 
 class Module;
-
-/// Named tensors in, named tensors out: what an exported model computes.
-using ExportedFunction = std::function<Batch(const Batch&)>;
 
 /// Writes what `function` computes with the parameters and buffers of `module`, traced on a batch like `example` (whose
 /// values matter only where the function checks them), on the CPU. What the function does not read of the example is no

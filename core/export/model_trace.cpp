@@ -152,9 +152,10 @@ void check_module(const torch::nn::Module& module) {
     const at::Tensor& tensor = parameter.value();
     if (tensor.is_meta() || (tensor.numel() > 0 && !tensor.has_storage()) ||
         (tensor.numel() > 0 && tensor.storage().nbytes() == 0))
-      throw Error("export", fmt::format("the parameter '{}' has no values: an earlier call left the model divided; hint: "
-                                        "give a checkpoint, or gather_after_fit: true",
-                                        parameter.key()));
+      throw Error("export",
+                  fmt::format("the parameter '{}' has no values: an earlier call left the model divided; hint: "
+                              "give a checkpoint, or gather_after_fit: true",
+                              parameter.key()));
   }
 }
 
@@ -169,7 +170,8 @@ class ScriptTree {
     script.register_attribute("training", c10::BoolType::get(), module.is_training());
     for (const auto& parameter : module.named_parameters(/*recurse=*/false))
       script.register_parameter(parameter.key(), parameter.value(), /*is_buffer=*/false);
-    for (const auto& buffer : module.named_buffers(/*recurse=*/false)) script.register_buffer(buffer.key(), buffer.value());
+    for (const auto& buffer : module.named_buffers(/*recurse=*/false))
+      script.register_buffer(buffer.key(), buffer.value());
     for (const auto& child : module.named_children())
       script.register_module(child.key(), of(*child.value(), name + "." + class_name(child.key())));
     made_.emplace(&module, script);
@@ -247,7 +249,8 @@ class ModelTracer {
         trace.outputs.push_back(name);
         outputs.emplace_back(tensor);
       }
-      if (outputs.empty()) throw Error("export", "export_step gave no tensors; hint: it returns what the model computes");
+      if (outputs.empty())
+        throw Error("export", "export_step gave no tensors; hint: it returns what the model computes");
       return outputs;
     };
     try {
@@ -256,9 +259,9 @@ class ModelTracer {
                                        &self_, names)
                         .first->graph;
     } catch (const c10::Error& error) {
-      throw Error("export", fmt::format("the model cannot be run with a batch of {} like the example, in {} mode: {}",
-                                        counted(batch.size(), "row"), training ? "training" : "evaluation",
-                                        first_line(error)));
+      throw Error("export",
+                  fmt::format("the model cannot be run with a batch of {} like the example, in {} mode: {}",
+                              counted(batch.size(), "row"), training ? "training" : "evaluation", first_line(error)));
     }
     jit::EliminateDeadCode(trace.graph->block());
     return trace;
@@ -282,13 +285,9 @@ class ModelTracer {
       if (!training) traces.output_sizes = common_sizes(*trace.graph, *other.graph);
       const auto input = batched_input(*trace.graph, traces.batch);
       if (!input) continue;
-      auto problems = free_batch_size({.graph = *trace.graph,
-                                       .other = *other.graph,
-                                       .rows = kRows,
-                                       .other_rows = kOtherRows,
-                                       .input = *input});
-      for (auto& problem : problems)
-        traces.fixed.push_back((training ? "in training mode " : "") + problem);
+      auto problems = free_batch_size(
+          {.graph = *trace.graph, .other = *other.graph, .rows = kRows, .other_rows = kOtherRows, .input = *input});
+      for (auto& problem : problems) traces.fixed.push_back((training ? "in training mode " : "") + problem);
     }
     return traces;
   }
@@ -357,8 +356,8 @@ class ModelTracer {
       const at::Tensor& wanted = expected.items().at(i).second;
       if (result.sizes() != wanted.sizes() ||
           !at::allclose(result.to(at::kDouble), wanted.to(at::kDouble), 1e-4, 1e-5, /*equal_nan=*/true))
-        return {fmt::format("with {} the traced operators give another '{}' than the model",
-                            counted(kRowsTried, "row"), traces.evaluation.outputs[i])};
+        return {fmt::format("with {} the traced operators give another '{}' than the model", counted(kRowsTried, "row"),
+                            traces.evaluation.outputs[i])};
     }
     return {};
   }
@@ -368,7 +367,10 @@ class ModelTracer {
       throw Error("export",
                   fmt::format("export_step gives other tensors in training mode than in evaluation; got {} and {}",
                               join(traces.training.outputs), join(traces.evaluation.outputs)));
-    ModelTrace trace{.script = self_, .outputs = traces.evaluation.outputs, .output_sizes = traces.output_sizes, .fixed = traces.fixed};
+    ModelTrace trace{.script = self_,
+                     .outputs = traces.evaluation.outputs,
+                     .output_sizes = traces.output_sizes,
+                     .fixed = traces.fixed};
     const auto& items = traces.batch.items();
     std::vector<jit::Graph*> graphs{traces.evaluation.graph.get(), traces.training.graph.get()};
     for (size_t i = items.size(); i-- > 0;) {
@@ -432,12 +434,6 @@ ModelTrace trace_model(torch::nn::Module& module, const ExportedFunction& functi
   check_example(example);
   check_module(module);
   return ModelTracer(module, function, example).run();
-}
-
-std::string unit_of(const jit::Node& node) {
-  const jit::ScopePtr scope = const_cast<jit::Node&>(node).scope();
-  if (scope == nullptr || scope->isRoot()) return "the model";
-  return fmt::format("the unit '{}'", scope->name().toUnqualString());
 }
 
 }  // namespace levin

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <levin/core/export/export_model.h>
+#include <levin/core/export/exported_function.h>
 
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/ir/ir.h>
@@ -29,8 +29,5 @@ struct ModelTrace {
 /// the inputs, and one more size is tried. The module's buffers and modes and the random generators are afterwards as
 /// they were. Throws levin::Error.
 ModelTrace trace_model(torch::nn::Module& module, const ExportedFunction& function, const Batch& example);
-
-/// The unit that a node of a traced graph belongs to, "unit 'net.3'"; "the model" outside of units.
-std::string unit_of(const torch::jit::Node& node);
 
 }  // namespace levin

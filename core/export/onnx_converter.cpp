@@ -1,8 +1,8 @@
 #include <levin/core/export/onnx_converter.h>
 
 #include <levin/core/base/error.h>
-#include <levin/core/export/model_trace.h>
 #include <levin/core/export/onnx_operators.h>
+#include <levin/core/export/traced_unit.h>
 
 #include <fmt/format.h>
 #include <torch/csrc/jit/ir/constants.h>
@@ -37,9 +37,8 @@ std::string plain_name(const jit::Node& node) {
 /// Whether an output may be a view of an argument.
 bool makes_view(const jit::Node& node) {
   const auto* schema = node.maybeSchema();
-  return schema != nullptr &&
-         std::any_of(schema->returns().begin(), schema->returns().end(),
-                     [](const c10::Argument& result) { return result.alias_info() != nullptr; });
+  return schema != nullptr && std::any_of(schema->returns().begin(), schema->returns().end(),
+                                          [](const c10::Argument& result) { return result.alias_info() != nullptr; });
 }
 
 std::string place_of(const jit::Node& node) {
@@ -101,9 +100,10 @@ void OnnxConverter::check_writes() const {
     });
     if (is_seen || is_used_after(*owner_of(written), *node) || names_.contains(owner_of(written)) ||
         is_made_of_attributes(*owner_of(written)->node()))
-      throw Error("export", fmt::format("{} of {} writes in place into a tensor that is a part of another, or an input or "
-                                        "parameter of the model, which ONNX cannot; hint: make a new tensor",
-                                        operator_name(*node), unit_of(*node)));
+      throw Error("export",
+                  fmt::format("{} of {} writes in place into a tensor that is a part of another, or an input or "
+                              "parameter of the model, which ONNX cannot; hint: make a new tensor",
+                              operator_name(*node), unit_of(*node)));
   }
 }
 
@@ -135,7 +135,8 @@ std::string OnnxConverter::name_of(const jit::Value& value) {
   if (constant->isNone()) return "";
   if (constant->isTensor()) return names_[&value] = graph_.constant(constant->toTensor());
   if (constant->isInt()) return names_[&value] = graph_.ints({constant->toInt()});
-  if (constant->isDouble()) return names_[&value] = graph_.constant(at::scalar_tensor(constant->toDouble(), at::kDouble));
+  if (constant->isDouble())
+    return names_[&value] = graph_.constant(at::scalar_tensor(constant->toDouble(), at::kDouble));
   throw Error("export", fmt::format("ONNX has no tensor for a constant of the type {}", constant->tagKind()));
 }
 
@@ -330,9 +331,7 @@ std::string OnnxNode::ints(const std::vector<int64_t>& values) const { return co
 
 std::string OnnxNode::added(const at::Tensor& tensor) const { return converter_.graph_.constant(tensor); }
 
-void OnnxNode::give(const std::string& name, size_t output) {
-  converter_.names_[node_.outputs().at(output)] = name;
-}
+void OnnxNode::give(const std::string& name, size_t output) { converter_.names_[node_.outputs().at(output)] = name; }
 
 void OnnxNode::give_list(std::vector<std::string> names) { converter_.lists_[node_.output()] = std::move(names); }
 
@@ -351,9 +350,10 @@ size_t OnnxNode::list_size() const {
 }
 
 void OnnxNode::refuse(const std::string& why) const {
-  throw Error("export", fmt::format("{} of {} cannot be written as ONNX: {}; hint: export TorchScript, or write that part "
-                                    "with other operators",
-                                    operator_name(node_), unit_of(node_), why));
+  throw Error("export",
+              fmt::format("{} of {} cannot be written as ONNX: {}; hint: export TorchScript, or write that part "
+                          "with other operators",
+                          operator_name(node_), unit_of(node_), why));
 }
 
 }  // namespace levin

@@ -85,7 +85,8 @@ class OnnxNode {
   std::vector<std::string> tensors(std::string_view argument) const;
   std::vector<const torch::jit::Value*> elements(std::string_view argument) const;
 
-  std::string make(std::string_view type, const std::vector<std::string>& inputs, const OnnxAttributes& attributes = {});
+  std::string make(std::string_view type, const std::vector<std::string>& inputs,
+                   const OnnxAttributes& attributes = {});
   std::vector<std::string> make_several(std::string_view type, size_t outputs, const std::vector<std::string>& inputs,
                                         const OnnxAttributes& attributes = {});
   std::string cast(const std::string& value, at::ScalarType type);

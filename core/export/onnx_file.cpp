@@ -101,8 +101,8 @@ std::vector<std::string> write_onnx(const ModelTrace& trace, const std::string& 
 
   const bool is_outside = graph.weight_bytes() >= static_cast<uint64_t>(external_data_bytes);
   const std::string data_path = path + ".data";
-  const std::string model = graph.model(is_outside ? OnnxWeights::kOutside : OnnxWeights::kInside,
-                                        fs::path(data_path).filename().string());
+  const std::string model =
+      graph.model(is_outside ? OnnxWeights::kOutside : OnnxWeights::kInside, fs::path(data_path).filename().string());
   // The checker looks for files in the working folder, so that it is shown the model with its weights as inputs.
   check(is_outside ? graph.model(OnnxWeights::kAsInputs, "") : model);
 

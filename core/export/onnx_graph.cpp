@@ -4,7 +4,6 @@
 #include <levin/core/base/error.h>
 
 #include <fmt/format.h>
-#include <protozero/pbf_writer.hpp>
 
 #include <bit>
 
@@ -45,7 +44,8 @@ struct TypeField {
 };
 constexpr int64_t kIrVersion = 9;  // that of opset 20
 constexpr int64_t kOpset = 20;
-constexpr int32_t kFloatAttribute = 1, kIntAttribute = 2, kStringAttribute = 3, kTensorAttribute = 4, kIntsAttribute = 7;
+constexpr int32_t kFloatAttribute = 1, kIntAttribute = 2, kStringAttribute = 3, kTensorAttribute = 4,
+                  kIntsAttribute = 7;
 constexpr int32_t kExternalLocation = 1;
 constexpr uint64_t kAlignment = 4096;  // so that the file can be mapped
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <protozero/pbf_writer.hpp>
 
 #include <cstdint>
 #include <map>
@@ -11,15 +12,10 @@
 #include <variant>
 #include <vector>
 
-namespace protozero {
-template <typename Buffer>
-class basic_pbf_writer;
-using pbf_writer = basic_pbf_writer<std::string>;
-}  // namespace protozero
-
 namespace levin {
 
-using OnnxAttribute = std::pair<std::string_view, std::variant<int64_t, float, std::string, std::vector<int64_t>, at::Tensor>>;
+using OnnxAttribute =
+    std::pair<std::string_view, std::variant<int64_t, float, std::string, std::vector<int64_t>, at::Tensor>>;
 using OnnxAttributes = std::vector<OnnxAttribute>;
 
 /// A tensor that goes into or out of the graph. A size of -1 is that of the batch.

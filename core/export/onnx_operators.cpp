@@ -117,7 +117,9 @@ void mish(OnnxNode& node) { node.give(node.make("Mish", {node.tensor("self")}));
 
 void clip(OnnxNode& node, const char* low, const char* high) {
   const at::ScalarType type = node.result_type();
-  const auto bound = [&](const char* name) { return node.is_none(name) ? std::string() : node.scalar(node.real(name), type); };
+  const auto bound = [&](const char* name) {
+    return node.is_none(name) ? std::string() : node.scalar(node.real(name), type);
+  };
   node.give(node.make("Clip", {node.operand("self", type), bound(low), bound(high)}));
 }
 void clamp(OnnxNode& node) { clip(node, "min", "max"); }
@@ -219,7 +221,8 @@ void greater_equal(OnnxNode& node) { node.give(compared(node, "GreaterOrEqual"))
 
 void where(OnnxNode& node) {
   const at::ScalarType type = node.result_type();
-  node.give(node.make("Where", {node.operand("condition", at::kBool), node.operand("self", type), node.operand("other", type)}));
+  node.give(node.make("Where",
+                      {node.operand("condition", at::kBool), node.operand("self", type), node.operand("other", type)}));
 }
 
 void masked_fill(OnnxNode& node) {
@@ -243,9 +246,7 @@ void dropout(OnnxNode& node) {
 
 void size(OnnxNode& node) { node.give(size_of(node, node.tensor("self"), node.dimension("dim", node.rank("self")))); }
 
-void number_to_tensor(OnnxNode& node) {
-  node.give(node.make("Squeeze", {node.number("a"), node.ints({0})}));
-}
+void number_to_tensor(OnnxNode& node) { node.give(node.make("Squeeze", {node.number("a"), node.ints({0})})); }
 
 void number_to_real(OnnxNode& node) { node.give(node.cast(node.number("a"), at::kDouble)); }
 
@@ -288,7 +289,8 @@ void unflatten(OnnxNode& node) {
 void transpose(OnnxNode& node) {
   const int64_t rank = node.rank("self");
   if (rank == 0) return same(node);
-  node.give(transposed(node, node.tensor("self"), swapped(rank, node.dimension("dim0", rank), node.dimension("dim1", rank))));
+  node.give(
+      transposed(node, node.tensor("self"), swapped(rank, node.dimension("dim0", rank), node.dimension("dim1", rank))));
 }
 
 void transpose_matrix(OnnxNode& node) {
@@ -315,8 +317,7 @@ void squeeze(OnnxNode& node) {
   Ints squeezed;
   for (const int64_t dimension : wanted)
     if (sizes[dimension] == 1) squeezed.push_back(dimension);
-  node.give(squeezed.empty() ? node.tensor("self")
-                             : node.make("Squeeze", {node.tensor("self"), node.ints(squeezed)}));
+  node.give(squeezed.empty() ? node.tensor("self") : node.make("Squeeze", {node.tensor("self"), node.ints(squeezed)}));
 }
 
 void expand(OnnxNode& node) {
@@ -374,7 +375,8 @@ void split_evenly(OnnxNode& node) {
 void split_with_sizes(OnnxNode& node) {
   const int64_t dimension = node.dimension("dim", node.rank("self"));
   const Ints sizes = node.integers("split_sizes");
-  node.give_list(node.make_several("Split", sizes.size(), {node.tensor("self"), node.ints(sizes)}, {{"axis", dimension}}));
+  node.give_list(
+      node.make_several("Split", sizes.size(), {node.tensor("self"), node.ints(sizes)}, {{"axis", dimension}}));
 }
 
 void unbind(OnnxNode& node) {
@@ -497,8 +499,9 @@ void where_extreme(OnnxNode& node, const char* type) {
     const std::string flat = node.make("Reshape", {node.tensor("self"), node.ints({-1})});
     return node.give(node.make(type, {flat}, {{"axis", int64_t{0}}, {"keepdims", int64_t{0}}}));
   }
-  node.give(node.make(type, {node.tensor("self")},
-                      {{"axis", node.integer("dim")}, {"keepdims", node.boolean("keepdim") ? int64_t{1} : int64_t{0}}}));
+  node.give(
+      node.make(type, {node.tensor("self")},
+                {{"axis", node.integer("dim")}, {"keepdims", node.boolean("keepdim") ? int64_t{1} : int64_t{0}}}));
 }
 void argmax(OnnxNode& node) { where_extreme(node, "ArgMax"); }
 void argmin(OnnxNode& node) { where_extreme(node, "ArgMin"); }
@@ -529,8 +532,9 @@ void matmul(OnnxNode& node) {
 }
 
 void addmm(OnnxNode& node) {
-  node.give(node.make("Gemm", {node.tensor("mat1"), node.tensor("mat2"), node.tensor("self")},
-                      {{"alpha", static_cast<float>(node.real("alpha"))}, {"beta", static_cast<float>(node.real("beta"))}}));
+  node.give(
+      node.make("Gemm", {node.tensor("mat1"), node.tensor("mat2"), node.tensor("self")},
+                {{"alpha", static_cast<float>(node.real("alpha"))}, {"beta", static_cast<float>(node.real("beta"))}}));
 }
 
 void baddbmm(OnnxNode& node) {
@@ -547,7 +551,8 @@ void linear(OnnxNode& node) {
   const std::string bias = node.is_none("bias") ? "" : node.tensor("bias");
   if (node.rank("input") == 2)
     return node.give(node.make("Gemm", {node.tensor("input"), node.tensor("weight"), bias}, {{"transB", int64_t{1}}}));
-  const std::string product = node.make("MatMul", {node.tensor("input"), transposed(node, node.tensor("weight"), {1, 0})});
+  const std::string product =
+      node.make("MatMul", {node.tensor("input"), transposed(node, node.tensor("weight"), {1, 0})});
   node.give(bias.empty() ? product : node.make("Add", {product, bias}));
 }
 
@@ -565,7 +570,8 @@ void attention(OnnxNode& node) {
   // Both are scaled by half of it, in powers, as LibTorch's does against overflow.
   const std::string root = node.scalar(std::sqrt(scale), type);
   const std::string keys = transposed(node, node.tensor("key"), swapped(rank, rank - 2, rank - 1));
-  std::string scores = node.make("MatMul", {node.make("Mul", {node.tensor("query"), root}), node.make("Mul", {keys, root})});
+  std::string scores =
+      node.make("MatMul", {node.make("Mul", {node.tensor("query"), root}), node.make("Mul", {keys, root})});
   const double infinity = std::numeric_limits<double>::infinity();
   if (!node.is_none("attn_mask")) {
     std::string mask = node.tensor("attn_mask");
@@ -667,7 +673,8 @@ void batch_norm(OnnxNode& node) {
   const at::ScalarType type = node.result_type();
   const int64_t channels = node.sizes("input").at(1);
   const auto or_filled = [&](const char* name, double value) {
-    return node.is_none(name) ? node.make("Expand", {node.scalar(value, type), node.ints({channels})}) : node.tensor(name);
+    return node.is_none(name) ? node.make("Expand", {node.scalar(value, type), node.ints({channels})})
+                              : node.tensor(name);
   };
   node.give(node.make("BatchNormalization",
                       {node.tensor("input"), or_filled("weight", 1), or_filled("bias", 0), node.tensor("running_mean"),
@@ -680,9 +687,9 @@ void layer_norm(OnnxNode& node) {
   const std::string weight = node.is_none("weight")
                                  ? node.make("Expand", {node.scalar(1, node.result_type()), node.ints(shape)})
                                  : node.tensor("weight");
-  node.give(node.make("LayerNormalization",
-                      {node.tensor("input"), weight, node.is_none("bias") ? "" : node.tensor("bias")},
-                      {{"axis", -static_cast<int64_t>(shape.size())}, {"epsilon", static_cast<float>(node.real("eps"))}}));
+  node.give(
+      node.make("LayerNormalization", {node.tensor("input"), weight, node.is_none("bias") ? "" : node.tensor("bias")},
+                {{"axis", -static_cast<int64_t>(shape.size())}, {"epsilon", static_cast<float>(node.real("eps"))}}));
 }
 
 /// Normalises each group of channels of each row; in ONNX groups are channels of InstanceNormalization.
@@ -692,15 +699,16 @@ void group_norm(OnnxNode& node) {
   const int64_t rank = node.rank("input");
   const int64_t channels = node.sizes("input").at(1);
   const std::string grouped = node.make("Reshape", {node.tensor("input"), node.ints({0, groups, -1})});
-  const std::string normal =
-      node.make("InstanceNormalization",
-                {grouped, node.make("Expand", {node.scalar(1, type), node.ints({groups})}),
-                 node.make("Expand", {node.scalar(0, type), node.ints({groups})})},
-                {{"epsilon", static_cast<float>(node.real("eps"))}});
+  const std::string normal = node.make("InstanceNormalization",
+                                       {grouped, node.make("Expand", {node.scalar(1, type), node.ints({groups})}),
+                                        node.make("Expand", {node.scalar(0, type), node.ints({groups})})},
+                                       {{"epsilon", static_cast<float>(node.real("eps"))}});
   std::string result = node.make("Reshape", {normal, node.make("Shape", {node.tensor("input")})});
   Ints by_channel(rank - 1, 1);
   by_channel.front() = channels;
-  const auto shaped = [&](const char* name) { return node.make("Reshape", {node.tensor(name), node.ints(by_channel)}); };
+  const auto shaped = [&](const char* name) {
+    return node.make("Reshape", {node.tensor(name), node.ints(by_channel)});
+  };
   if (!node.is_none("weight")) result = node.make("Mul", {result, shaped("weight")});
   if (!node.is_none("bias")) result = node.make("Add", {result, shaped("bias")});
   node.give(result);
@@ -711,7 +719,8 @@ void instance_norm(OnnxNode& node) {
   const at::ScalarType type = node.result_type();
   const int64_t channels = node.sizes("input").at(1);
   const auto or_filled = [&](const char* name, double value) {
-    return node.is_none(name) ? node.make("Expand", {node.scalar(value, type), node.ints({channels})}) : node.tensor(name);
+    return node.is_none(name) ? node.make("Expand", {node.scalar(value, type), node.ints({channels})})
+                              : node.tensor(name);
   };
   node.give(node.make("InstanceNormalization", {node.tensor("input"), or_filled("weight", 1), or_filled("bias", 0)},
                       {{"epsilon", static_cast<float>(node.real("eps"))}}));
@@ -790,11 +799,10 @@ void recurrent(OnnxNode& node, const Recurrent& kind) {
   if (kind.has_cells) node.give(concatenated(node, last_cells, 0), 2);
 }
 
-void lstm(OnnxNode& node) {
-  recurrent(node, {.type = "LSTM", .gates = {0, 3, 1, 2}, .has_cells = true});
-}
+void lstm(OnnxNode& node) { recurrent(node, {.type = "LSTM", .gates = {0, 3, 1, 2}, .has_cells = true}); }
 void gru(OnnxNode& node) {
-  recurrent(node, {.type = "GRU", .gates = {1, 0, 2}, .has_cells = false, .extra = {{"linear_before_reset", int64_t{1}}}});
+  recurrent(node,
+            {.type = "GRU", .gates = {1, 0, 2}, .has_cells = false, .extra = {{"linear_before_reset", int64_t{1}}}});
 }
 void rnn_tanh(OnnxNode& node) { recurrent(node, {.type = "RNN", .gates = {0}, .has_cells = false}); }
 

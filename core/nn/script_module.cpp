@@ -45,15 +45,15 @@ std::string first_line(const std::exception& error) {
 }
 
 torch::jit::Module read_script(const std::string& path) {
-  if (!std::filesystem::is_regular_file(path))
-    throw Error("script_module", fmt::format("there is no file '{}'", path));
+  if (!std::filesystem::is_regular_file(path)) throw Error("script_module", fmt::format("there is no file '{}'", path));
   try {
     return torch::jit::load(path, at::kCPU);
   } catch (const std::exception& error) {
-    throw Error("script_module",
-                fmt::format("'{}' is no TorchScript that LibTorch can read: {}; valid: a file of torch.jit.save; hint: a "
-                            "state dict of torch.save holds weights alone",
-                            path, first_line(error)));
+    throw Error(
+        "script_module",
+        fmt::format("'{}' is no TorchScript that LibTorch can read: {}; valid: a file of torch.jit.save; hint: a "
+                    "state dict of torch.save holds weights alone",
+                    path, first_line(error)));
   }
 }
 
@@ -94,9 +94,9 @@ std::vector<at::Tensor> ScriptModuleImpl::forward_all(const std::vector<at::Tens
   const auto is_needed = [](const c10::Argument& argument) { return !argument.default_value(); };
   const auto needed = std::count_if(schema.arguments().begin() + 1, schema.arguments().end(), is_needed);
   if (inputs.size() >= schema.arguments().size() || static_cast<int64_t>(inputs.size()) < needed)
-    throw Error("script_module", fmt::format("the script's forward takes {}; got {}",
-                                             counted(static_cast<int64_t>(schema.arguments().size()) - 1, "tensor"),
-                                             inputs.size()));
+    throw Error("script_module",
+                fmt::format("the script's forward takes {}; got {}",
+                            counted(static_cast<int64_t>(schema.arguments().size()) - 1, "tensor"), inputs.size()));
   std::vector<at::Tensor> outputs;
   append_tensors(script_->module.forward({inputs.begin(), inputs.end()}), outputs);
   return outputs;

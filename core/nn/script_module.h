@@ -19,8 +19,8 @@ struct ScriptModuleImpl : torch::nn::Module {
 
   /// Calls the script's forward with one tensor. Throws levin::Error where it takes or gives something else.
   at::Tensor forward(const at::Tensor& input);
-  /// Calls the script's forward with these tensors. A tuple or list of tensors comes as they are in it, a mapping in the
-  /// order of its entries.
+  /// Calls the script's forward with these tensors. A tuple or list of tensors comes as they are in it, a mapping in
+  /// the order of its entries.
   std::vector<at::Tensor> forward_all(const std::vector<at::Tensor>& inputs);
 
   /// Writes the script with the present weights; a file of that name stays whole until the new one is.
@@ -32,6 +32,12 @@ struct ScriptModuleImpl : torch::nn::Module {
   struct Script;
   std::shared_ptr<Script> script_;
 };
-LEVIN_UNIT(ScriptModule);
+
+/// Holder of ScriptModuleImpl, a unit: `levin::ScriptModule net("net.pt"); net(images)`.
+class ScriptModule : public torch::nn::ModuleHolder<UnitOf<ScriptModuleImpl>> {
+ public:
+  using torch::nn::ModuleHolder<UnitOf<ScriptModuleImpl>>::ModuleHolder;
+  using Impl [[maybe_unused]] = UnitOf<ScriptModuleImpl>;
+};
 
 }  // namespace levin

@@ -105,10 +105,11 @@ ExportReport Trainer::export_model(std::shared_ptr<Module> module, const Batch& 
     throw Error("export", "export_model was called while the trainer is at work; hint: call it after fit");
   if (!is_global_zero()) return {};
   components_->context.attach(module);
-  if (ckpt.empty())
+  const std::string found = components_->checkpoints.find(ckpt);
+  if (found.empty())
     module->configure_model();
   else
-    detail::load_weights(*module, components_->checkpoints.find(ckpt));
+    detail::load_weights(*module, found);
   return levin::export_model(*module, example, path, options);
 }
 

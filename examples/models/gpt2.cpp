@@ -55,9 +55,9 @@ torch::Tensor Gpt2AttentionImpl::forward(const torch::Tensor& x) {
   const auto by_head = [&](const torch::Tensor& part) {
     return part.unflatten(2, {heads_, part.size(2) / heads_}).transpose(1, 2);
   };
-  const torch::Tensor mixed = at::scaled_dot_product_attention(
-      by_head(parts[0]), by_head(parts[1]), by_head(parts[2]), /*attn_mask=*/{},
-      is_training() ? attention_dropout_ : 0.0, /*is_causal=*/true);
+  const torch::Tensor mixed =
+      at::scaled_dot_product_attention(by_head(parts[0]), by_head(parts[1]), by_head(parts[2]), /*attn_mask=*/{},
+                                       is_training() ? attention_dropout_ : 0.0, /*is_causal=*/true);
   return dropout(c_proj(mixed.transpose(1, 2).flatten(2)));
 }
 
@@ -67,9 +67,7 @@ Gpt2MlpImpl::Gpt2MlpImpl(const Gpt2Options& options) {
   dropout = register_module("dropout", torch::nn::Dropout(options.dropout));
 }
 
-torch::Tensor Gpt2MlpImpl::forward(const torch::Tensor& x) {
-  return dropout(c_proj(torch::gelu(c_fc(x), "tanh")));
-}
+torch::Tensor Gpt2MlpImpl::forward(const torch::Tensor& x) { return dropout(c_proj(torch::gelu(c_fc(x), "tanh"))); }
 
 Gpt2BlockImpl::Gpt2BlockImpl(const Gpt2Options& options) {
   ln_1 = register_module("ln_1", make_norm(options));

@@ -10,8 +10,7 @@ constexpr int64_t kStemChannels = 64;
 constexpr int64_t kExpansion = 4;  // channels that leave a bottleneck, in widths
 
 torch::nn::Conv2d make_conv(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1) {
-  torch::nn::Conv2d conv(
-      torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false));
+  torch::nn::Conv2d conv(torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false));
   torch::nn::init::kaiming_normal_(conv->weight, 0, torch::kFanOut, torch::kReLU);
   return conv;
 }
@@ -40,8 +39,8 @@ ResidualBlockImpl::ResidualBlockImpl(int64_t in, int64_t width, int64_t stride, 
     bn3 = register_module("bn3", torch::nn::BatchNorm2d(out));
   }
   if (stride != 1 || in != out)
-    downsample = register_module(
-        "downsample", torch::nn::Sequential(make_conv(in, out, 1, stride), torch::nn::BatchNorm2d(out)));
+    downsample = register_module("downsample",
+                                 torch::nn::Sequential(make_conv(in, out, 1, stride), torch::nn::BatchNorm2d(out)));
 }
 
 torch::Tensor ResidualBlockImpl::forward(const torch::Tensor& x) {

@@ -31,13 +31,13 @@ VitBlockImpl::VitBlockImpl(const VitOptions& options) {
   using torch::nn::Dropout;
   using torch::nn::Linear;
   ln_1 = register_module("ln_1", make_norm(options.hidden));
-  self_attention = register_module(
-      "self_attention", torch::nn::MultiheadAttention(torch::nn::MultiheadAttentionOptions(options.hidden, options.heads)));
+  self_attention = register_module("self_attention", torch::nn::MultiheadAttention(torch::nn::MultiheadAttentionOptions(
+                                                         options.hidden, options.heads)));
   dropout = register_module("dropout", Dropout(options.dropout));
   ln_2 = register_module("ln_2", make_norm(options.hidden));
-  mlp = register_module("mlp", torch::nn::Sequential(Linear(options.hidden, options.mlp), torch::nn::GELU(),
-                                                     Dropout(options.dropout), Linear(options.mlp, options.hidden),
-                                                     Dropout(options.dropout)));
+  mlp = register_module(
+      "mlp", torch::nn::Sequential(Linear(options.hidden, options.mlp), torch::nn::GELU(), Dropout(options.dropout),
+                                   Linear(options.mlp, options.hidden), Dropout(options.dropout)));
 }
 
 torch::Tensor VitBlockImpl::forward(const torch::Tensor& x) {
@@ -76,7 +76,8 @@ VitImpl::VitImpl(const VitOptions& options) {
                              std::to_string(options.hidden) + " and " + std::to_string(options.heads));
   class_token = register_parameter("class_token", torch::zeros({1, 1, options.hidden}));
   conv_proj = register_module(
-      "conv_proj", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, options.hidden, options.patch_size).stride(options.patch_size)));
+      "conv_proj",
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(3, options.hidden, options.patch_size).stride(options.patch_size)));
   encoder = register_module("encoder", VitEncoder(options));
   const auto names = std::make_shared<Names>();
   head = names->register_module("head", torch::nn::Linear(options.hidden, options.classes));

@@ -70,6 +70,7 @@ ALLOWED_CYCLES = {
     ("core/checkpoint/checkpoint_files", "core/checkpoint/tensor_in_files"): "the files give tensors that read them",
     ("core/data/data_loader", "core/data/loader_pass"): "one class: what its nested pass hides has files of its own",
     ("core/optim/composed_schedulers", "core/optim/schedulers"): "one made of others makes them by name, and has one",
+    ("core/export/onnx_converter", "core/export/onnx_operators"): "a table's entries work on the nodes that its user hands them",
     ("core/trainer/thread_rank", "core/trainer/trainer"): "a trainer starts further ranks, which have trainers of their own",
     ("strategies/sharded/sharded_build", "strategies/sharded/sharded_model"): "built by a model's options, for it",
 }

@@ -119,5 +119,47 @@ TEST(ExportOfAModule, IsItsPredictionUnlessItSaysOtherwise) {
   EXPECT_TRUE(at::equal(script.forward({example["x"]}).toTensor(), module.forward(example["x"]).sign()));
 }
 
+TEST(TrainerExport, WritesTheWeightsThatItTrainedOrThoseOfACheckpoint) {
+  const std::string folder = testing::fresh_folder("export");
+  auto module = std::make_shared<testing::TinyModule>(testing::TinyOptions{});
+  Trainer trainer(testing::quiet(2));
+  trainer.fit(module, testing::tiny_loader());
+  const Batch example{{"x", torch::rand({3, 4})}};
+  const auto weight_in = [&](const std::string& path) {
+    return torch::jit::load(path).attr("first").toModule().attr("weight").toTensor();
+  };
+  EXPECT_TRUE(trainer.export_model(module, example, folder + "/trained.pt").fixed.empty());
+  const at::Tensor trained = module->named_parameters()["first.weight"].detach().clone();
+  EXPECT_TRUE(at::equal(weight_in(folder + "/trained.pt"), trained));
+
+  trainer.save_checkpoint(folder + "/ckpt");
+  auto fresh = std::make_shared<testing::TinyModule>(testing::TinyOptions{});
+  Trainer another(testing::quiet(1));
+  another.export_model(fresh, example, folder + "/fresh.pt");
+  EXPECT_FALSE(at::equal(weight_in(folder + "/fresh.pt"), trained));
+  another.export_model(fresh, example, folder + "/loaded.pt", folder + "/ckpt");
+  EXPECT_TRUE(at::equal(weight_in(folder + "/loaded.pt"), trained));
+  trainer.fit(module, testing::tiny_loader());
+}
+
+TEST(TrainerExport, IsRefusedWithoutAModuleOrCheckpointAndInsideOfACall) {
+  const std::string path = testing::fresh_folder("export") + "/model.pt";
+  const Batch example{{"x", torch::rand({3, 4})}};
+  auto module = std::make_shared<testing::TinyModule>(testing::TinyOptions{});
+  std::string inside;
+  TrainerOptions options = testing::quiet(1);
+  options.callbacks = {
+      make<callbacks::LambdaCallback>(callbacks::LambdaCallbackOptions{.on_train_end = [&](Trainer& trainer, Module&) {
+        inside = testing::error_of([&] { trainer.export_model(module, example, path); });
+      }})};
+  Trainer trainer(options);
+  EXPECT_THAT(testing::error_of([&] { trainer.export_model(nullptr, example, path); }), HasSubstr("needs a module"));
+  EXPECT_THAT(testing::error_of([&] { trainer.export_model(module, example, path, "/none"); }),
+              HasSubstr("there is no checkpoint '/none'"));
+  trainer.fit(module, testing::tiny_loader());
+  EXPECT_THAT(inside, HasSubstr("while the trainer is at work"));
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
 }  // namespace
 }  // namespace levin

@@ -37,8 +37,14 @@ template <class Holder>
 ExportedModel model_of_one(const std::string& name, Holder holder, const std::function<at::Tensor(int64_t)>& input) {
   return {.name = name,
           .module = holder.ptr(),
-          .function = [holder](const Batch& batch) mutable { return Batch{{"y", holder->forward(batch["x"])}}; },
-          .batch = [input](int64_t rows) { return Batch{{"x", input(rows)}}; }};
+          .function =
+              [holder](const Batch& batch) mutable {
+                return Batch{{"y", holder->forward(batch["x"])}};
+              },
+          .batch =
+              [input](int64_t rows) {
+                return Batch{{"x", input(rows)}};
+              }};
 }
 
 inline std::function<at::Tensor(int64_t)> images(int64_t channels, int64_t size) {
@@ -52,10 +58,11 @@ inline std::function<at::Tensor(int64_t)> tokens(int64_t vocabulary, int64_t len
 struct CnnImpl : torch::nn::Module {
   CnnImpl() {
     using namespace torch::nn;
-    net = register_module(
-        "net", levin::Sequential(Conv2d(Conv2dOptions(3, 8, 3).padding(1).bias(false)), BatchNorm2d(8), ReLU(),
-                                 MaxPool2d(MaxPool2dOptions(3).stride(2).padding(1)),
-                                 Conv2d(Conv2dOptions(8, 8, 3).padding(1).groups(2)), GroupNorm(GroupNormOptions(2, 8))));
+    net =
+        register_module("net", levin::Sequential(Conv2d(Conv2dOptions(3, 8, 3).padding(1).bias(false)), BatchNorm2d(8),
+                                                 ReLU(), MaxPool2d(MaxPool2dOptions(3).stride(2).padding(1)),
+                                                 Conv2d(Conv2dOptions(8, 8, 3).padding(1).groups(2)),
+                                                 GroupNorm(GroupNormOptions(2, 8))));
     down = register_module("down", Conv2d(Conv2dOptions(3, 8, 1).stride(2)));
     dropout = register_module("dropout", Dropout(0.3));
     head = register_module("head", Linear(8, 10));
@@ -111,8 +118,9 @@ struct VaeImpl : torch::nn::Module {
                                                            Flatten(), Linear(4 * 4 * 4, 12)));
     expand = register_module("expand", Linear(6, 4 * 4 * 4));
     decoder = register_module(
-        "decoder", levin::Sequential(ConvTranspose2d(ConvTranspose2dOptions(4, 4, 3).stride(2).padding(1).output_padding(1)),
-                                     SiLU(), Conv2d(Conv2dOptions(4, 1, 3).padding(1)), Sigmoid()));
+        "decoder",
+        levin::Sequential(ConvTranspose2d(ConvTranspose2dOptions(4, 4, 3).stride(2).padding(1).output_padding(1)),
+                          SiLU(), Conv2d(Conv2dOptions(4, 1, 3).padding(1)), Sigmoid()));
   }
   std::vector<at::Tensor> forward(const at::Tensor& x) {
     const auto parts = encoder(x).chunk(2, 1);
@@ -158,7 +166,8 @@ inline std::vector<ExportedModel> exported_models() {
                                 images(1, 8)));
   models.push_back(model_of_one("cnn", Cnn(), images(3, 16)));
   models.push_back(model_of_one(
-      "resnet", example::models::ResNet(example::models::ResNetOptions{.blocks = {1, 1, 1, 1}, .bottleneck = true, .classes = 5}),
+      "resnet",
+      example::models::ResNet(example::models::ResNetOptions{.blocks = {1, 1, 1, 1}, .bottleneck = true, .classes = 5}),
       images(3, 32)));
   models.push_back(model_of_one("recurrent", Recurrent(), tokens(50, 12)));
   models.push_back(model_of_one("gpt2",
@@ -184,7 +193,10 @@ inline std::vector<ExportedModel> exported_models() {
                           const auto parts = vae->forward(batch["x"]);
                           return Batch{{"image", parts[0]}, {"code", parts[1]}};
                         },
-                    .batch = [](int64_t rows) { return Batch{{"x", torch::rand({rows, 1, 8, 8})}}; }});
+                    .batch =
+                        [](int64_t rows) {
+                          return Batch{{"x", torch::rand({rows, 1, 8, 8})}};
+                        }});
   Masked masked;
   models.push_back({.name = "masked",
                     .module = masked.ptr(),

@@ -15,8 +15,8 @@ namespace levin {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::ExportedModel;
+using ::testing::HasSubstr;
 
 /// Writes inputs and what the module makes of them beside a model, for use_onnx.py.
 void write_results(const ExportedModel& model, const ExportReport& report, const std::string& folder) {
@@ -61,7 +61,8 @@ TEST(OnnxRuntime, GivesTheNumbersOfEachModel) {
   if (const std::string missing = testing::missing_module("onnxruntime"); !missing.empty()) GTEST_SKIP() << missing;
   const std::string folder = testing::fresh_folder("onnx");
   for (const ExportedModel& model : testing::exported_models())
-    write_results(model, export_model(*model.module, model.function, model.batch(4), folder + "/" + model.name + ".onnx"),
+    write_results(model,
+                  export_model(*model.module, model.function, model.batch(4), folder + "/" + model.name + ".onnx"),
                   folder);
   expect_same_in_onnxruntime(folder, "9 models\n");
 }
@@ -72,8 +73,8 @@ TEST(OnnxRuntime, FindsLargeWeightsBesideTheModel) {
   for (const std::string name : {"resnet", "gpt2", "recurrent"}) {
     const ExportedModel model = testing::exported_model(name);
     const std::string path = folder + "/" + name + ".onnx";
-    const ExportReport report = export_model(*model.module, model.function, model.batch(4), path,
-                                             {.external_data_bytes = 10'000});
+    const ExportReport report =
+        export_model(*model.module, model.function, model.batch(4), path, {.external_data_bytes = 10'000});
     EXPECT_EQ(report.files, (std::vector<std::string>{path, path + ".data"}));
     EXPECT_GT(std::filesystem::file_size(path + ".data"), std::filesystem::file_size(path));
     write_results(model, report, folder);
@@ -90,7 +91,9 @@ TEST(OnnxProblems, AnOperatorWithoutCounterpartIsNamedWithItsUnit) {
   const std::string folder = testing::fresh_folder("onnx");
   levin::Sequential net(torch::nn::Linear(4, 4), Odd());
   const auto function = [&](const Batch& batch) { return Batch{{"y", net(batch["x"])}}; };
-  EXPECT_THAT(testing::error_of([&] { export_model(*net, function, {{"x", torch::rand({2, 4})}}, folder + "/odd.onnx"); }),
+  EXPECT_THAT(testing::error_of([&] {
+                export_model(*net, function, {{"x", torch::rand({2, 4})}}, folder + "/odd.onnx");
+              }),
               AllOf(HasSubstr("[export] ONNX has no counterpart here of aten::fft_fft of the unit '1'"),
                     HasSubstr("aten::i0 of the unit '1'"), HasSubstr("hint: export TorchScript")));
   EXPECT_TRUE(std::filesystem::is_empty(folder)) << "nothing is half written";
@@ -104,7 +107,9 @@ TEST(OnnxProblems, AWriteThroughAViewIsRefused) {
     y.select(1, 0).add_(1);
     return Batch{{"y", y}};
   };
-  EXPECT_THAT(testing::error_of([&] { export_model(*net, function, {{"x", torch::rand({2, 4})}}, folder + "/view.onnx"); }),
+  EXPECT_THAT(testing::error_of([&] {
+                export_model(*net, function, {{"x", torch::rand({2, 4})}}, folder + "/view.onnx");
+              }),
               AllOf(HasSubstr("aten::add_"), HasSubstr("in place")));
   EXPECT_TRUE(std::filesystem::is_empty(folder));
 }

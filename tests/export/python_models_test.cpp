@@ -70,20 +70,16 @@ TEST(PythonModels, ResNet18IsThatOfTimm) {
 }
 
 TEST(PythonModels, VisionTransformerIsThatOfTorchvision) {
-  expect_same_as_python(models::Vit(models::VitOptions{.image_size = 32,
-                                                       .patch_size = 8,
-                                                       .hidden = 48,
-                                                       .layers = 3,
-                                                       .heads = 4,
-                                                       .mlp = 96,
-                                                       .classes = 10}),
-                        "torchvision", "vit");
+  expect_same_as_python(
+      models::Vit(models::VitOptions{
+          .image_size = 32, .patch_size = 8, .hidden = 48, .layers = 3, .heads = 4, .mlp = 96, .classes = 10}),
+      "torchvision", "vit");
 }
 
 TEST(PythonModels, Gpt2IsThatOfHuggingFace) {
-  expect_same_as_python(models::Gpt2(models::Gpt2Options{
-                            .vocab_size = 200, .n_positions = 32, .n_embd = 48, .n_layer = 3, .n_head = 4}),
-                        "transformers", "gpt2");
+  expect_same_as_python(
+      models::Gpt2(models::Gpt2Options{.vocab_size = 200, .n_positions = 32, .n_embd = 48, .n_layer = 3, .n_head = 4}),
+      "transformers", "gpt2");
 }
 
 }  // namespace

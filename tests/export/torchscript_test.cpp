@@ -113,7 +113,8 @@ INSTANTIATE_TEST_SUITE_P(Models, TorchScriptExport,
 TEST(TorchScriptInPython, GivesTheSameNumbersAndTrainsOn) {
   const std::string folder = testing::fresh_folder("torchscript_python");
   for (const ExportedModel& model : testing::exported_models()) {
-    const ExportReport report = export_model(*model.module, model.function, model.batch(4), folder + "/" + model.name + ".pt");
+    const ExportReport report =
+        export_model(*model.module, model.function, model.batch(4), folder + "/" + model.name + ".pt");
     model.module->eval();
     const torch::NoGradGuard no_gradients;
     for (const int64_t rows : {1, 9}) {

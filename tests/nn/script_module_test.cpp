@@ -43,8 +43,12 @@ TORCH_MODULE(SmallNet);
 /// Where the net lies as TorchScript.
 std::string script_of(SmallNet& net) {
   const std::string path = testing::fresh_folder("script") + "/net.pt";
-  export_model(*net, [&](const Batch& batch) { return Batch{{"y", net(batch["x"])}}; }, {{"x", at::rand({2, 3, 8, 8})}},
-               path);
+  export_model(
+      *net,
+      [&](const Batch& batch) {
+        return Batch{{"y", net(batch["x"])}};
+      },
+      {{"x", at::rand({2, 3, 8, 8})}}, path);
   return path;
 }
 
@@ -148,7 +152,8 @@ TEST(ExportedProgramTest, WhatIsNoPackageIsOneMessage) {
 TEST(ExportedProgramTest, PredictsWhatPythonCompiled) {
   const char* folder = std::getenv("LEVIN_TEST_PROGRAM");
   if (folder == nullptr)
-    GTEST_SKIP() << "LEVIN_TEST_PROGRAM is not set; hint: python tests/nn/make_program.py FOLDER, LEVIN_TEST_PROGRAM=FOLDER";
+    GTEST_SKIP()
+        << "LEVIN_TEST_PROGRAM is not set; hint: python tests/nn/make_program.py FOLDER, LEVIN_TEST_PROGRAM=FOLDER";
   const SafetensorsFile data(std::string(folder) + "/data.safetensors");
   ExportedProgram program(std::string(folder) + "/net.pt2");
   const auto run = [&](const std::string& input) { return program.forward({data.read(input)}).at(0); };
@@ -162,7 +167,9 @@ TEST(ExportedProgramTest, PredictsWhatPythonCompiled) {
   program.load_constants(twice);
   EXPECT_TRUE(at::allclose(run("input"), data.read("doubled"), 1e-5, 1e-6));
 
-  EXPECT_THAT(error_of([&] { program.load_constants({{"0.wait", at::rand({8, 4})}}); }),
+  EXPECT_THAT(error_of([&] {
+                program.load_constants({{"0.wait", at::rand({8, 4})}});
+              }),
               AllOf(HasSubstr("has no constant '0.wait'"), HasSubstr("did you mean '0.weight'")));
   twice.erase("0.bias");
   EXPECT_THAT(error_of([&] { program.load_constants(twice); }), HasSubstr("no value for the constant '0.bias'"));
