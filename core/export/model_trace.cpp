@@ -6,12 +6,14 @@
 #include <levin/core/nn/named_units.h>
 #include <levin/core/nn/unit.h>
 
+#include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/csrc/jit/api/function_impl.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/csrc/jit/passes/dead_code_elimination.h>
+#include <torch/nn/module.h>
 
 #include <cctype>
 #include <map>

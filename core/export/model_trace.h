@@ -9,6 +9,10 @@
 #include <string>
 #include <vector>
 
+namespace torch::nn {
+class Module;
+}
+
 namespace levin {
 
 /// What a function computes in both modes, as LibTorch's tracer recorded it. Inputs of the graphs are the script module

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <mutex>
@@ -73,6 +75,9 @@ class ExportedProgram::Loader {
 ExportedProgram::ExportedProgram(const std::string& path) {
   if (!std::filesystem::is_regular_file(path))
     throw Error("exported_program", fmt::format("there is no file '{}'", path));
+  // The package's code needs this library by name. Programs do not link it, since it only leads to others; that it lies
+  // beside those is known to this program, not to the package.
+  ::dlopen("libtorch.so", RTLD_NOW | RTLD_GLOBAL);
   try {
     loader_ = std::make_unique<Loader>(path);
   } catch (const std::exception& error) {

@@ -57,26 +57,26 @@ void expect_same_as_python(Model model, const std::string& package, const std::s
   EXPECT_LT((result - expected).abs().max().item<double>(), 1e-5 * std::max(1.0, expected.abs().max().item<double>()));
 }
 
-TEST(PythonModels, ResNet18IsThatOfTorchvision) {
+TEST(TorchvisionResNet, HasTheNamesAndResultsOfResNet18) {
   expect_same_as_python(models::ResNet(models::resnet18()), "torchvision", "resnet18");
 }
 
-TEST(PythonModels, ResNet50IsThatOfTorchvision) {
+TEST(TorchvisionResNet, HasTheNamesAndResultsOfResNet50) {
   expect_same_as_python(models::ResNet(models::resnet50()), "torchvision", "resnet50");
 }
 
-TEST(PythonModels, ResNet18IsThatOfTimm) {
+TEST(TimmResNet, HasTheNamesAndResultsOfResNet18) {
   expect_same_as_python(models::ResNet(models::resnet18()), "timm", "timm_resnet18");
 }
 
-TEST(PythonModels, VisionTransformerIsThatOfTorchvision) {
+TEST(TorchvisionVit, HasItsNamesAndResults) {
   expect_same_as_python(
       models::Vit(models::VitOptions{
           .image_size = 32, .patch_size = 8, .hidden = 48, .layers = 3, .heads = 4, .mlp = 96, .classes = 10}),
       "torchvision", "vit");
 }
 
-TEST(PythonModels, Gpt2IsThatOfHuggingFace) {
+TEST(HuggingFaceGpt2, HasItsNamesAndLogits) {
   expect_same_as_python(
       models::Gpt2(models::Gpt2Options{.vocab_size = 200, .n_positions = 32, .n_embd = 48, .n_layer = 3, .n_head = 4}),
       "transformers", "gpt2");
