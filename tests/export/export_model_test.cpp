@@ -1,5 +1,7 @@
 // What an export asks of the model, the example and the path, and what it says where the batch size cannot be free.
 
+#include <levin/callbacks/lambda_callback.h>
+
 #include "../support/captured_log.h"
 #include "../support/tiny.h"
 #include "exported_models.h"
@@ -148,10 +150,9 @@ TEST(TrainerExport, IsRefusedWithoutAModuleOrCheckpointAndInsideOfACall) {
   auto module = std::make_shared<testing::TinyModule>(testing::TinyOptions{});
   std::string inside;
   TrainerOptions options = testing::quiet(1);
-  options.callbacks = {
-      make<callbacks::LambdaCallback>(callbacks::LambdaCallbackOptions{.on_train_end = [&](Trainer& trainer, Module&) {
-        inside = testing::error_of([&] { trainer.export_model(module, example, path); });
-      }})};
+  options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{.on_train_end = [&](Trainer& trainer, Module&) {
+    inside = testing::error_of([&] { trainer.export_model(module, example, path); });
+  }})};
   Trainer trainer(options);
   EXPECT_THAT(testing::error_of([&] { trainer.export_model(nullptr, example, path); }), HasSubstr("needs a module"));
   EXPECT_THAT(testing::error_of([&] { trainer.export_model(module, example, path, "/none"); }),
