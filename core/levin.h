@@ -53,6 +53,8 @@
 #include <levin/core/data/tensor_dataset.h>
 #include <levin/core/data/text_lines.h>
 #include <levin/core/devices/accounting_allocator.h>
+#include <levin/core/export/export_model.h>
+#include <levin/core/export/export_options.h>
 #include <levin/core/interfaces/backward_options.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/checkpointer.h>
@@ -77,9 +79,11 @@
 #include <levin/core/metrics/precision_recall.h>
 #include <levin/core/nn/activation_checkpointing.h>
 #include <levin/core/nn/checkpoint.h>
+#include <levin/core/nn/exported_program.h>
 #include <levin/core/nn/flop_counter.h>
 #include <levin/core/nn/functional.h>
 #include <levin/core/nn/named_units.h>
+#include <levin/core/nn/script_module.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/core/nn/unit.h>
 #include <levin/core/nn/unit_hook.h>

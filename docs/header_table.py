@@ -27,6 +27,7 @@ SECTIONS = {
     "core/metrics": "Metrics",
     "core/optim": "Optimizers and schedulers",
     "core/nn": "Units",
+    "core/export": "Models out",
     "core/checkpoint": "Checkpoints",
     "core/base": "Options, names, state, messages",
     "core/precision": "Precisions",

@@ -10,7 +10,9 @@
 #include <levin/core/cli/cli_config.h>
 #include <levin/core/cli/cli_help.h>
 #include <levin/core/cli/cli_results.h>
+#include <levin/core/cli/export_command.h>
 #include <levin/core/comm/rank_failure.h>
+#include <levin/core/data/batch.h>
 #include <levin/core/devices/accounting_allocator.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/optim/schedulers.h>
@@ -65,6 +67,7 @@ struct Command {
   std::string (*run)(const Run& run);
   bool plans = false;   ///< the trainer is that of a MemoryPlanner
   bool sweeps = false;  ///< it starts programs that train, and trains nothing itself
+  bool exports = false;
 };
 
 std::string fit(const Run& run) {
@@ -89,6 +92,17 @@ std::string tune(const Run& run) {
   return ending;
 }
 
+/// No rank starts: the model is traced in this process.
+std::string export_file(const Run& run) {
+  const Config* section = run.config.find("export");
+  const auto options = parse_options<ExportCommandOptions>(section != nullptr ? *section : Config::null(), "export");
+  if (options.output.empty()) throw ConfigError("export needs a file to write; hint: -o model.onnx");
+  const Batch example = example_batch(*run.module, run.data.get());
+  return export_ending(
+      run.trainer.export_model(run.module, example, options.output, run.ckpt,
+                               {.format = options.format, .external_data_bytes = options.external_data_bytes}));
+}
+
 PlanOptions plan_options(const Config& config) {
   const Config* section = config.find("plan");
   return parse_options<PlanOptions>(section != nullptr ? *section : Config::null(), "plan");
@@ -108,7 +122,7 @@ std::string plan(const Run& run) {
   return ending + check_report(*check, configured, trainer.strategy(), run.planner->needs());
 }
 
-constexpr std::array<Command, 7> kCommands = {{
+constexpr std::array<Command, 8> kCommands = {{
     {"fit", "trains the model, with validation", false, true, fit},
     {"validate", "one pass over the validation data", true, false, validate},
     {"test", "one pass over the test data", true, false, test},
@@ -116,6 +130,8 @@ constexpr std::array<Command, 7> kCommands = {{
     {"tune", "runs the finders (batch size, learning rate) and trains nothing", false, false, tune},
     {"plan", "predicts memory and communication of each strategy, the largest batch and the cheapest strategy that fit",
      false, false, plan, true},
+    {"export", "writes the model to -o FILE, as TorchScript (.pt) or ONNX (.onnx), for programs without Levin", true,
+     false, export_file, false, false, true},
     {"sweep", "trains with many configurations, several at a time, and compares them", false, true, nullptr, false,
      true},
 }};
@@ -247,7 +263,8 @@ int Cli::run_command(int argc, char** argv) {
     for (const auto& command : kCommands) contents.commands.emplace_back(command.name, command.doc);
     // A command that is a section too is a topic.
     const Command* command = find_command(arguments.command);
-    const bool of_section = arguments.help_topic.empty() && command != nullptr && (command->plans || command->sweeps);
+    const bool of_section =
+        arguments.help_topic.empty() && command != nullptr && (command->plans || command->sweeps || command->exports);
     std::cout << help_text(contents, of_section ? arguments.command : arguments.help_topic);
     return kSuccess;
   }

@@ -18,7 +18,8 @@ namespace optim {
 class Scheduler;
 }
 
-/// Turns modules and data modules into a program with the commands fit, validate, test, predict, tune, plan and sweep,
+/// Turns modules and data modules into a program with the commands fit, validate, test, predict, tune, plan, export and
+/// sweep,
 /// configured by YAML files and command-line options. `PROGRAM --help` lists all of them.
 ///
 ///     int main(int argc, char** argv) {

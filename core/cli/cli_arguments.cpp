@@ -93,6 +93,12 @@ CliArguments parse_arguments(int argc, const char* const* argv, const std::vecto
     }
   }
 
+  if (const auto option = std::find(words.begin(), words.end(), "-o"); option != words.end()) {
+    if (option + 1 == words.end()) throw ConfigError("command line: there is no file after '-o'; hint: -o model.onnx");
+    arguments.settings.push_back(
+        {"export.output", Config::scalar(*(option + 1), /*quoted=*/true, {.source = "command line -o"})});
+    words.erase(option, option + 2);
+  }
   if (std::erase(words, "-h") > 0) arguments.help = true;
   if (!words.empty() && (is_command(words.front()) || !arguments.help)) {
     arguments.command = words.front();
@@ -101,6 +107,10 @@ CliArguments parse_arguments(int argc, const char* const* argv, const std::vecto
       throw ConfigError(fmt::format("command line: unknown command '{}'{}; hint: --help", arguments.command,
                                     valid_names_hint(arguments.command, commands)));
   }
+  // The command's own options may go without its name.
+  if (arguments.command == "export")
+    for (auto& setting : arguments.settings)
+      if (setting.path == "format" || setting.path == "output") setting.path = "export." + setting.path;
   if (arguments.help && !words.empty()) {
     arguments.help_topic = words.front();
     words.erase(words.begin());

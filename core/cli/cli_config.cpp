@@ -1,6 +1,7 @@
 #include <levin/core/cli/cli_config.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/cli/export_command.h>
 #include <levin/core/data/data_module.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/logger.h>
@@ -21,7 +22,7 @@ namespace levin {
 namespace {
 
 const std::vector<std::string>& top_level_keys() {
-  static const std::vector<std::string> keys = {"seed", "model", "data", "trainer", "ckpt", "plan", "sweep"};
+  static const std::vector<std::string> keys = {"seed", "model", "data", "trainer", "ckpt", "plan", "sweep", "export"};
   return keys;
 }
 
@@ -199,7 +200,7 @@ void merge_source(Config& base, const Config& later) {
       merge_named(*mine, entry.value);
     else if (entry.key == "trainer")
       merge_trainer(*mine, entry.value);
-    else if (entry.key == "plan" || entry.key == "sweep")
+    else if (entry.key == "plan" || entry.key == "sweep" || entry.key == "export")
       mine->merge(entry.value);
     else
       *mine = entry.value;
@@ -327,6 +328,8 @@ Config resolve_config(const Config& merged, const ConfigNames& names) {
   resolve_section(resolved, merged, "data", names.data);
   resolved.set("trainer", resolve_trainer(merged.find("trainer"), names));
   resolved.set("ckpt", resolve_value<std::string>(merged, "ckpt"));
+  if (const Config* of_export = merged.find("export"))
+    resolved.set("export", schema_of<ExportCommandOptions>().resolve(*of_export, "export"));
   if (const Config* plan = merged.find("plan")) resolved.set("plan", schema_of<PlanOptions>().resolve(*plan, "plan"));
   if (const Config* sweep = merged.find("sweep"))
     resolved.set("sweep", schema_of<sweep::SweepOptions>().resolve(*sweep, "sweep"));

@@ -70,6 +70,9 @@ class Module : public torch::nn::Module, public Configurable {
   virtual StepOutput validation_step(const Batch& batch, int64_t batch_idx);
   virtual StepOutput test_step(const Batch& batch, int64_t batch_idx);
   virtual Batch predict_step(const Batch& batch, int64_t batch_idx);
+  /// Returns what an exported model computes: named tensors of named tensors, differentiable ones where it shall be
+  /// trained on. Default: predict_step.
+  virtual Batch export_step(const Batch& batch) { return predict_step(batch, 0); }
 
   /// Receive the step's output under every strategy; with data parallelism the gathered parts.
   virtual StepOutput training_step_end(StepOutput output) { return output; }

@@ -4,6 +4,7 @@
 #include <levin/core/base/image_bytes.h>
 #include <levin/core/base/signals.h>
 #include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/export/export_model.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/trainer/memory_summary.h>
 #include <levin/core/trainer/thread_rank.h>
@@ -95,6 +96,21 @@ std::vector<std::vector<Batch>> Trainer::predict(std::shared_ptr<Module> module,
               .loaders = {.predict = std::move(loaders)},
               .ckpt = ckpt})
       .predictions;
+}
+
+ExportReport Trainer::export_model(std::shared_ptr<Module> module, const Batch& example, const std::string& path,
+                                   const std::string& ckpt, const ExportOptions& options) {
+  if (module == nullptr) throw Error("export", "export_model needs a module; got nullptr");
+  if (running_stage() != RunningStage::kIdle)
+    throw Error("export", "export_model was called while the trainer is at work; hint: call it after fit");
+  if (!is_global_zero()) return {};
+  components_->context.attach(module);
+  const std::string found = components_->checkpoints.find(ckpt);
+  if (found.empty())
+    module->configure_model();
+  else
+    detail::load_weights(*module, found);
+  return levin::export_model(*module, example, path, options);
 }
 
 // ---- Where training is

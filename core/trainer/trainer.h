@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/base/events.h>
+#include <levin/core/export/export_options.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/metrics/metric_map.h>
 #include <levin/core/optim/parameter_names.h>
@@ -57,6 +58,11 @@ class Trainer {
                                           const std::string& ckpt = "");
   std::vector<std::vector<Batch>> predict(std::shared_ptr<Module> module, DataLoaders loaders = {},
                                           const std::string& ckpt = "");
+  /// Writes what the module's export_step computes of a batch like `example` to a file for other programs; see
+  /// docs/export.md. `ckpt` picks the weights; empty keeps those of the module. Rank 0 alone writes. Throws
+  /// levin::Error naming what cannot be exported; then there is no file, or still the old one.
+  ExportReport export_model(std::shared_ptr<Module> module, const Batch& example, const std::string& path,
+                            const std::string& ckpt = "", const ExportOptions& options = {});
 
   // ---- Where training is.
 

@@ -29,6 +29,8 @@ class Classifier : public levin::Module {
     return {{"class", net_(batch["image"]).argmax(1)}};
   }
 
+  levin::Batch export_step(const levin::Batch& batch) override { return {{"logits", net_(batch["image"])}}; }
+
   levin::OptimizerConfigs configure_optimizers() override {
     auto adamw = std::make_shared<levin::optim::AdamW>(parameters(), levin::optim::AdamWOptions{.lr = lr_});
     return levin::OptimizerConfig{.optimizer = adamw,

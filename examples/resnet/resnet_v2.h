@@ -80,6 +80,7 @@ class ResNetV2 : public levin::Module {
   levin::StepOutput validation_step(const levin::Batch& batch, int64_t batch_idx) override;
   levin::StepOutput test_step(const levin::Batch& batch, int64_t batch_idx) override;
   levin::Batch predict_step(const levin::Batch& batch, int64_t batch_idx) override;
+  levin::Batch export_step(const levin::Batch& batch) override { return {{"logits", net_(batch["image"])}}; }
   levin::OptimizerConfigs configure_optimizers() override;
 
   /// Logits [N, classes], once configure_model has made the layers.

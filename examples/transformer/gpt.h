@@ -78,6 +78,7 @@ class Gpt : public levin::Module {
   levin::StepOutput training_step(const levin::Batch& batch, int64_t batch_idx) override;
   levin::StepOutput validation_step(const levin::Batch& batch, int64_t batch_idx) override;
   levin::Batch predict_step(const levin::Batch& batch, int64_t batch_idx) override;
+  levin::Batch export_step(const levin::Batch& batch) override { return {{"logits", net_(batch["input"])}}; }
   levin::OptimizerConfigs configure_optimizers() override;
 
   const Options& options() const { return options_; }

@@ -36,7 +36,7 @@ _INTERFACES = _BELOW_MIDDLE | {f"core/{folder}" for folder in MIDDLE} | {"core/i
 _OPTIONS = _INTERFACES | {"core/options"}
 _CONNECTORS = _OPTIONS | {"core/connectors"}
 _LOOPS = _CONNECTORS | {"core/loops"}
-_TRAINER = _LOOPS | {"core/trainer"}
+_TRAINER = _LOOPS | {"core/export", "core/trainer"}
 _CLI = _TRAINER | {"core/planning", "core/sweep", "core/cli"}
 
 # What the files of a layer may include, besides their own layer.
@@ -50,7 +50,8 @@ ALLOWED = {
     "core/options": _INTERFACES,
     "core/connectors": _OPTIONS,
     "core/loops": _CONNECTORS,
-    "core/trainer": _LOOPS,
+    "core/export": _INTERFACES,
+    "core/trainer": _LOOPS | {"core/export"},
     "core/planning": _TRAINER,
     "core/sweep": _OPTIONS,
     "core/cli": _TRAINER | {"core/planning", "core/sweep"},
@@ -81,6 +82,7 @@ ALLOWED_CYCLES = {
     ("core/checkpoint/checkpoint_files", "core/checkpoint/tensor_in_files"): "the files give tensors that read them",
     ("core/data/data_loader", "core/data/loader_pass"): "one class: what its nested pass hides has files of its own",
     ("core/optim/composed_schedulers", "core/optim/schedulers"): "one made of others makes them by name, and has one",
+    ("core/export/onnx_converter", "core/export/onnx_operators"): "a table's entries work on the nodes that its user hands them",
     ("core/trainer/thread_rank", "core/trainer/trainer"): "a trainer starts further ranks, which have trainers of their own",
     ("strategies/sharded/sharded_build", "strategies/sharded/sharded_model"): "built by a model's options, for it",
 }

@@ -1,11 +1,14 @@
 #include <levin/core/cli/cli.h>
 
+#include <levin/core/checkpoint/finder.h>
 #include <levin/core/checkpoint/safetensors.h>
 #include <levin/core/data/data_module.h>
 #include <levin/core/data/tensor_dataset.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/nn/script_module.h>
 #include <levin/core/optim/sgd.h>
 #include <levin/core/options/registries.h>
+#include <levin/core/trainer/trainer.h>
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
@@ -350,6 +353,34 @@ TEST_F(CliTest, HelpOfWhatIsNoTopicNamesTheNearest) {
   EXPECT_NE(callback.err.find("there is no help for 'erly_stoping'; did you mean 'early_stopping'?; valid: all"),
             std::string::npos)
       << callback.err;
+}
+
+TEST_F(CliTest, ExportWritesTheCheckpointsModelInEitherFormat) {
+  ASSERT_EQ(run_small("fit").status, 0);
+  const std::string script = root_ + "/line.pt";
+  const Outcome torchscript = run_small("export", {"--ckpt", "best", "--format", "torchscript", "-o", script});
+  ASSERT_EQ(torchscript.status, 0) << torchscript.err;
+  EXPECT_NE(torchscript.out.find("wrote " + script + ": prediction of x, with any batch size"), std::string::npos)
+      << torchscript.out;
+  EXPECT_EQ(torchscript.err.find("never trained"), std::string::npos) << torchscript.err;
+  const auto trained = load_from_checkpoint<Line>(find_best(root_), LineOptions{});
+  ScriptModule line(script);
+  EXPECT_TRUE(at::equal(line->named_parameters()["linear.weight"], trained->named_parameters()["linear.weight"]));
+
+  const Outcome onnx = run_small("export", {"--ckpt=last", "-o", root_ + "/line.onnx"});
+  ASSERT_EQ(onnx.status, 0) << onnx.err;
+  EXPECT_GT(std::filesystem::file_size(root_ + "/line.onnx"), 100);
+}
+
+TEST_F(CliTest, ExportSaysWhatItLacks) {
+  EXPECT_EQ(run_small("export").status, 2);
+  EXPECT_NE(run_small("export").err.find("hint: -o model.onnx"), std::string::npos);
+  EXPECT_EQ(run_small("export", {"-o"}).status, 2);
+  EXPECT_EQ(run_small("export", {"-o", root_ + "/line.onnx", "--format=tflite"}).status, 2);
+  const Outcome no_folder = run_small("export", {"-o", root_ + "/none/line.onnx"});
+  EXPECT_EQ(no_folder.status, 1);
+  EXPECT_NE(no_folder.err.find("there is no folder"), std::string::npos) << no_folder.err;
+  EXPECT_NE(run({"export", "--help"}).out.find("--export.external_data_bytes"), std::string::npos);
 }
 
 TEST_F(CliTest, VersionNamesLevinAndLibTorch) {

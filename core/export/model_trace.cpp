@@ -1,0 +1,441 @@
+#include <levin/core/export/model_trace.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/export/batch_size.h>
+#include <levin/core/nn/named_units.h>
+#include <levin/core/nn/unit.h>
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <torch/csrc/jit/api/function_impl.h>
+#include <torch/csrc/jit/frontend/tracer.h>
+#include <torch/csrc/jit/passes/dead_code_elimination.h>
+#include <torch/nn/module.h>
+
+#include <cctype>
+#include <map>
+#include <optional>
+#include <utility>
+
+namespace levin {
+namespace {
+
+namespace jit = torch::jit;
+
+// Small, since the model runs with each. Of a number that grows with the rows the two traces show how.
+constexpr int64_t kRows = 2;
+constexpr int64_t kOtherRows = 3;
+constexpr int64_t kRowsTried = 1;
+
+std::string first_line(const std::exception& error) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+/// Errors of the interpreter end with what went wrong, after where it was.
+std::string last_line(const std::exception& error) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  std::string text = of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  const size_t end = text.rfind('\n');
+  return end == std::string::npos ? text : text.substr(end + 1);
+}
+
+/// Keeps buffers, the mode of every submodule, the device and the random generators for as long as a module is traced.
+class ModuleStateGuard {
+ public:
+  explicit ModuleStateGuard(torch::nn::Module& module) : module_(module) {
+    modes_.emplace_back(&module, module.is_training());
+    for (const auto& part : module.modules(/*include_self=*/false))
+      modes_.emplace_back(part.get(), part->is_training());
+    for (const auto& parameter : module.parameters())
+      if (parameter.device() != at::kCPU) device_ = parameter.device();
+    if (device_) module.to(at::kCPU);
+    for (const at::Tensor& buffer : module.buffers()) buffers_.emplace_back(buffer, buffer.clone());
+  }
+  ~ModuleStateGuard() {
+    const at::NoGradGuard no_gradients;
+    for (auto& [part, training] : modes_) set_mode(*part, training);
+    for (auto& [buffer, saved] : buffers_) buffer.copy_(saved);
+    if (device_) module_.to(*device_);
+  }
+  ModuleStateGuard(const ModuleStateGuard&) = delete;
+  ModuleStateGuard& operator=(const ModuleStateGuard&) = delete;
+
+  /// Brings the buffers back to what they were.
+  void restore_buffers() {
+    const at::NoGradGuard no_gradients;
+    for (auto& [buffer, saved] : buffers_) buffer.copy_(saved);
+  }
+
+ private:
+  /// Sets the mode of this part; train() passes it on, so that parents come before their children.
+  static void set_mode(torch::nn::Module& part, bool training) {
+    if (part.is_training() != training) part.train(training);
+  }
+
+  torch::nn::Module& module_;
+  std::vector<std::pair<torch::nn::Module*, bool>> modes_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;
+  std::optional<at::Device> device_;
+  RngStateGuard generators_;
+};
+
+/// Writes the path of the unit that runs into the nodes that the tracer makes.
+class UnitScopes {
+ public:
+  explicit UnitScopes(torch::nn::Module& module) {
+    for (NamedUnit& unit : named_units(module)) {
+      hooks_.push_back(std::make_unique<Hook>(unit.path));
+      units_.push_back(unit.unit);
+      unit.unit->add_hook(*hooks_.back());
+    }
+  }
+  ~UnitScopes() {
+    for (size_t i = 0; i < units_.size(); ++i) units_[i]->remove_hook(*hooks_[i]);
+  }
+  UnitScopes(const UnitScopes&) = delete;
+  UnitScopes& operator=(const UnitScopes&) = delete;
+
+ private:
+  class Hook : public UnitHook {
+   public:
+    explicit Hook(std::string path) : path_(std::move(path)) {}
+    void before_forward(UnitCall& /*call*/) override {
+      if (!jit::tracer::isTracing()) return;
+      jit::Graph& graph = *jit::tracer::getTracingState()->graph;
+      outer_.push_back(graph.current_scope());
+      graph.set_current_scope(graph.current_scope()->push(c10::Symbol::scope(path_)));
+    }
+    void after_forward(UnitCall& /*call*/) override {
+      if (outer_.empty()) return;
+      if (jit::tracer::isTracing()) jit::tracer::getTracingState()->graph->set_current_scope(outer_.back());
+      outer_.pop_back();
+    }
+
+   private:
+    std::string path_;
+    std::vector<jit::ScopePtr> outer_;
+  };
+
+  std::vector<std::unique_ptr<Hook>> hooks_;
+  std::vector<Unit*> units_;
+};
+
+/// The example's rows, again and again.
+Batch with_rows(const Batch& example, int64_t rows) {
+  const int64_t given = example.size();
+  Batch batch;
+  for (const auto& [name, tensor] : example.items()) {
+    at::Tensor cpu = tensor.detach().to(at::kCPU);
+    batch.set(name, cpu.dim() == 0 ? cpu : cpu.index_select(0, at::arange(rows, at::kLong).remainder(given)));
+  }
+  return batch;
+}
+
+void check_example(const Batch& example) {
+  if (example.empty()) throw Error("export", "the example has no tensors; hint: give a batch as export_step gets it");
+  const int64_t rows = example.size();
+  for (const auto& [name, tensor] : example.items()) {
+    if (!tensor.defined()) throw Error("export", fmt::format("the example's tensor '{}' is undefined", name));
+    if (tensor.dim() > 0 && tensor.size(0) != rows)
+      throw Error("export", fmt::format("the example's tensor '{}' has {}; the batch has {}", name,
+                                        counted(tensor.size(0), "row"), rows));
+  }
+  if (rows == 0) throw Error("export", "the example has no rows; valid: one or more");
+}
+
+void check_module(const torch::nn::Module& module) {
+  for (const auto& parameter : module.named_parameters()) {
+    const at::Tensor& tensor = parameter.value();
+    if (tensor.is_meta() || (tensor.numel() > 0 && !tensor.has_storage()) ||
+        (tensor.numel() > 0 && tensor.storage().nbytes() == 0))
+      throw Error("export",
+                  fmt::format("the parameter '{}' has no values: an earlier call left the model divided; hint: "
+                              "give a checkpoint, or gather_after_fit: true",
+                              parameter.key()));
+  }
+}
+
+/// The module's tree as one of the script, sharing parameters and buffers.
+class ScriptTree {
+ public:
+  ScriptTree() : unit_(std::make_shared<jit::CompilationUnit>()) {}
+
+  jit::Module of(const torch::nn::Module& module, const std::string& name = "__torch__.model") {
+    if (const auto known = made_.find(&module); known != made_.end()) return known->second;
+    jit::Module script(c10::QualifiedName(name), unit_, /*shouldMangle=*/true);
+    script.register_attribute("training", c10::BoolType::get(), module.is_training());
+    for (const auto& parameter : module.named_parameters(/*recurse=*/false))
+      script.register_parameter(parameter.key(), parameter.value(), /*is_buffer=*/false);
+    for (const auto& buffer : module.named_buffers(/*recurse=*/false))
+      script.register_buffer(buffer.key(), buffer.value());
+    for (const auto& child : module.named_children())
+      script.register_module(child.key(), of(*child.value(), name + "." + class_name(child.key())));
+    made_.emplace(&module, script);
+    return script;
+  }
+
+  jit::CompilationUnit& unit() { return *unit_; }
+
+ private:
+  /// A child's name as a word of a class name; LibTorch makes those that are alike different.
+  static std::string class_name(const std::string& child) {
+    std::string word = "part_";
+    for (const char letter : child) word += std::isalnum(static_cast<unsigned char>(letter)) != 0 ? letter : '_';
+    return word;
+  }
+
+  std::shared_ptr<jit::CompilationUnit> unit_;
+  std::map<const torch::nn::Module*, jit::Module> made_;
+};
+
+/// What the tracer recorded in one mode.
+struct ModeTrace {
+  std::shared_ptr<jit::Graph> graph;
+  std::vector<std::string> outputs;
+};
+
+struct ModeTraces {
+  Batch batch;  ///< traced with it
+  ModeTrace evaluation = {};
+  ModeTrace training = {};
+  std::vector<std::vector<int64_t>> output_sizes = {};
+  std::vector<std::string> fixed = {};  ///< what ties them to the batch's size
+};
+
+class ModelTracer {
+ public:
+  ModelTracer(torch::nn::Module& module, const ExportedFunction& function, const Batch& example)
+      : module_(module), function_(function), example_(example), guard_(module), self_(tree_.of(module)) {}
+
+  ModelTrace run() {
+    const at::NoGradGuard no_gradients;
+    ModeTraces traces = trace_freely();
+    if (traces.fixed.empty()) traces.fixed = differences_with_another_size(traces);
+    if (!traces.fixed.empty()) {
+      auto fixed = std::move(traces.fixed);
+      traces = trace_fixed();
+      traces.fixed = std::move(fixed);
+    }
+    guard_.restore_buffers();
+    ModelTrace trace = assemble(traces);
+    add_forward(trace, *traces.training.graph);
+    trace.script.eval();
+    return trace;
+  }
+
+ private:
+  ModeTrace trace_mode(bool training, const Batch& batch) {
+    module_.train(training);
+    guard_.restore_buffers();
+    const RngStateGuard generators;
+    jit::Stack inputs;
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : batch.items()) {
+      inputs.emplace_back(tensor);
+      names.push_back(variable_name(name));
+    }
+    ModeTrace trace;
+    const auto traced = [&](const jit::Stack& stack) {
+      Batch given;
+      for (size_t i = 0; i < stack.size(); ++i) given.set(batch.items()[i].first, stack[i].toTensor());
+      const Batch result = function_(given);
+      jit::Stack outputs;
+      for (const auto& [name, tensor] : result.items()) {
+        if (!tensor.defined()) throw Error("export", fmt::format("export_step gave an undefined tensor '{}'", name));
+        trace.outputs.push_back(name);
+        outputs.emplace_back(tensor);
+      }
+      if (outputs.empty())
+        throw Error("export", "export_step gave no tensors; hint: it returns what the model computes");
+      return outputs;
+    };
+    try {
+      const auto no_name = [](const at::Tensor& /*tensor*/) { return std::string(); };
+      trace.graph = jit::tracer::trace(std::move(inputs), traced, no_name, /*strict=*/false, /*force_outplace=*/false,
+                                       &self_, names)
+                        .first->graph;
+    } catch (const c10::Error& error) {
+      throw Error("export",
+                  fmt::format("the model cannot be run with a batch of {} like the example, in {} mode: {}",
+                              counted(batch.size(), "row"), training ? "training" : "evaluation", first_line(error)));
+    }
+    jit::EliminateDeadCode(trace.graph->block());
+    return trace;
+  }
+
+  /// A name of the example as one of a function's arguments.
+  static std::string variable_name(const std::string& name) {
+    std::string word;
+    for (const char letter : name) word += std::isalnum(static_cast<unsigned char>(letter)) != 0 ? letter : '_';
+    return word.empty() || std::isdigit(static_cast<unsigned char>(word.front())) != 0 ? "x" + word : word;
+  }
+
+  ModeTraces trace_freely() {
+    const UnitScopes scopes(module_);
+    ModeTraces traces{.batch = with_rows(example_, kRows)};
+    const Batch other_batch = with_rows(example_, kOtherRows);
+    for (const bool training : {false, true}) {
+      ModeTrace& trace = training ? traces.training : traces.evaluation;
+      trace = trace_mode(training, traces.batch);
+      const ModeTrace other = trace_mode(training, other_batch);
+      if (!training) traces.output_sizes = common_sizes(*trace.graph, *other.graph);
+      const auto input = batched_input(*trace.graph, traces.batch);
+      if (!input) continue;
+      auto problems = free_batch_size(
+          {.graph = *trace.graph, .other = *other.graph, .rows = kRows, .other_rows = kOtherRows, .input = *input});
+      for (auto& problem : problems) traces.fixed.push_back((training ? "in training mode " : "") + problem);
+    }
+    return traces;
+  }
+
+  ModeTraces trace_fixed() {
+    const UnitScopes scopes(module_);
+    ModeTraces traces{.batch = with_rows(example_, example_.size())};
+    traces.evaluation = trace_mode(/*training=*/false, traces.batch);
+    traces.training = trace_mode(/*training=*/true, traces.batch);
+    traces.output_sizes = common_sizes(*traces.evaluation.graph, *traces.evaluation.graph);
+    return traces;
+  }
+
+  /// The sizes of the outputs, -1 where two traces differ.
+  static std::vector<std::vector<int64_t>> common_sizes(const jit::Graph& graph, const jit::Graph& other) {
+    std::vector<std::vector<int64_t>> all;
+    for (size_t i = 0; i < std::min(graph.outputs().size(), other.outputs().size()); ++i) {
+      std::vector<int64_t> sizes = sizes_of(*graph.outputs()[i]);
+      const std::vector<int64_t> of_other = sizes_of(*other.outputs()[i]);
+      for (size_t d = 0; d < std::min(sizes.size(), of_other.size()); ++d)
+        if (sizes[d] != of_other[d]) sizes[d] = -1;
+      all.push_back(std::move(sizes));
+    }
+    return all;
+  }
+
+  static std::vector<int64_t> sizes_of(const jit::Value& value) {
+    const auto type = value.type()->cast<c10::TensorType>();
+    const auto sizes = type == nullptr ? std::nullopt : type->sizes().concrete_sizes();
+    return sizes.value_or(std::vector<int64_t>());
+  }
+
+  /// The index of the first of a graph's inputs that is read and has a row for each example.
+  static std::optional<size_t> batched_input(const jit::Graph& graph, const Batch& batch) {
+    for (size_t i = 1; i < graph.inputs().size(); ++i)
+      if (graph.inputs()[i]->hasUses() && batch.items()[i - 1].second.dim() > 0) return i;
+    return std::nullopt;
+  }
+
+  /// Runs the evaluation graph with a number of rows that it has not seen; says where it is not the model.
+  std::vector<std::string> differences_with_another_size(const ModeTraces& traces) {
+    const Batch batch = with_rows(example_, kRowsTried);
+    module_.eval();
+    Batch expected;
+    {
+      const RngStateGuard generators;
+      expected = function_(batch);
+    }
+    jit::Stack stack{self_._ivalue()};
+    for (const auto& [name, tensor] : batch.items()) stack.emplace_back(tensor);
+    // A function has one output.
+    const auto graph = traces.evaluation.graph->copy();
+    jit::Node* all = graph->insertNode(graph->createTuple(graph->outputs()));
+    while (!graph->outputs().empty()) graph->eraseOutput(0);
+    graph->registerOutput(all->output());
+    std::vector<c10::IValue> got;
+    try {
+      const RngStateGuard generators;
+      jit::GraphFunction("evaluation", graph, nullptr).run(stack);
+      got = stack.at(0).toTupleRef().elements().vec();
+    } catch (const std::exception& error) {
+      return {fmt::format("with {} the traced operators do not run: {}", counted(kRowsTried, "row"), last_line(error))};
+    }
+    for (size_t i = 0; i < got.size(); ++i) {
+      const at::Tensor& result = got[i].toTensor();
+      const at::Tensor& wanted = expected.items().at(i).second;
+      if (result.sizes() != wanted.sizes() ||
+          !at::allclose(result.to(at::kDouble), wanted.to(at::kDouble), 1e-4, 1e-5, /*equal_nan=*/true))
+        return {fmt::format("with {} the traced operators give another '{}' than the model", counted(kRowsTried, "row"),
+                            traces.evaluation.outputs[i])};
+    }
+    return {};
+  }
+
+  ModelTrace assemble(ModeTraces& traces) const {
+    if (traces.evaluation.outputs != traces.training.outputs)
+      throw Error("export",
+                  fmt::format("export_step gives other tensors in training mode than in evaluation; got {} and {}",
+                              join(traces.training.outputs), join(traces.evaluation.outputs)));
+    ModelTrace trace{.script = self_,
+                     .outputs = traces.evaluation.outputs,
+                     .output_sizes = traces.output_sizes,
+                     .fixed = traces.fixed};
+    const auto& items = traces.batch.items();
+    std::vector<jit::Graph*> graphs{traces.evaluation.graph.get(), traces.training.graph.get()};
+    for (size_t i = items.size(); i-- > 0;) {
+      const bool is_read = graphs[0]->inputs()[i + 1]->hasUses() || graphs[1]->inputs()[i + 1]->hasUses();
+      if (!is_read)
+        for (jit::Graph* graph : graphs) graph->eraseInput(i + 1);
+      else
+        trace.inputs.insert(trace.inputs.begin(), items[i].first);
+    }
+    if (trace.inputs.empty())
+      throw Error("export", "what export_step returns does not depend on the example's tensors");
+    for (const std::string& name : trace.inputs) {
+      const at::Tensor& tensor = std::as_const(traces.batch)[name];
+      trace.example.set(name, tensor);
+      trace.input_sizes.push_back(tensor.sizes().vec());
+      if (tensor.dim() > 0 && trace.fixed.empty()) trace.input_sizes.back().front() = -1;
+    }
+    trace.evaluation = traces.evaluation.graph;
+    return trace;
+  }
+
+  /// Gives the script a forward that asks for its mode.
+  void add_forward(const ModelTrace& trace, jit::Graph& training) {
+    auto graph = std::make_shared<jit::Graph>();
+    std::vector<jit::Value*> inputs{graph->addInput("self")};
+    inputs.front()->setType(self_.type());
+    for (const std::string& name : trace.inputs) inputs.push_back(graph->addInput(variable_name(name)));
+    jit::Value* mode = graph->insertGetAttr(inputs.front(), "training");
+    jit::Node* branch = graph->insertNode(graph->create(c10::prim::If, {mode}, 0));
+    for (jit::Graph* of_mode : {&training, trace.evaluation.get()}) {
+      jit::Block* block = branch->addBlock();
+      const jit::WithInsertPoint here(block);
+      for (jit::Value* output : jit::insertGraph(*graph, *of_mode, inputs)) block->registerOutput(output);
+    }
+    std::vector<jit::Value*> outputs;
+    for (size_t i = 0; i < trace.outputs.size(); ++i)
+      outputs.push_back(branch->addOutput()->setType(c10::TensorType::get()));
+    if (outputs.size() == 1) {
+      graph->registerOutput(outputs.front());
+    } else {
+      std::vector<jit::Value*> names;
+      for (const std::string& name : trace.outputs) names.push_back(graph->insertConstant(name));
+      jit::Node* mapping = graph->createDict(c10::StringType::get(), c10::TensorType::get(), names, outputs);
+      graph->registerOutput(graph->insertNode(mapping)->output());
+    }
+    const c10::QualifiedName name(self_.type()->name().value(), "forward");
+    self_.type()->addMethod(tree_.unit().create_function(name, graph));
+  }
+
+  torch::nn::Module& module_;
+  const ExportedFunction& function_;
+  const Batch& example_;
+  ModuleStateGuard guard_;
+  ScriptTree tree_;
+  jit::Module self_;
+};
+
+}  // namespace
+
+ModelTrace trace_model(torch::nn::Module& module, const ExportedFunction& function, const Batch& example) {
+  check_example(example);
+  check_module(module);
+  return ModelTracer(module, function, example).run();
+}
+
+}  // namespace levin

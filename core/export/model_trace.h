@@ -1,0 +1,37 @@
+#pragma once
+
+#include <levin/core/export/exported_function.h>
+
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/ir/ir.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace levin {
+
+/// What a function computes in both modes, as LibTorch's tracer recorded it. Inputs of the graphs are the script module
+/// and the tensors `inputs`; every value has the type and sizes that it had with the example's rows.
+struct ModelTrace {
+  torch::jit::Module script;  ///< parameters and buffers under their own names; `forward` follows its mode, evaluation
+  std::shared_ptr<torch::jit::Graph> evaluation;
+  std::vector<std::string> inputs;
+  std::vector<std::string> outputs;
+  Batch example;  ///< the inputs, with which the evaluation graph was traced
+  // Of each input and output. A size of -1 changes with the batch.
+  std::vector<std::vector<int64_t>> input_sizes;
+  std::vector<std::vector<int64_t>> output_sizes;
+  std::vector<std::string> fixed;  ///< what ties the graphs to the example's batch size, in words
+};
+
+/// Traces in both modes, each with two batch sizes: constants that differ between them as the sizes do become sizes of
+/// the inputs, and one more size is tried. The module's buffers and modes and the random generators are afterwards as
+/// they were. Throws levin::Error.
+ModelTrace trace_model(torch::nn::Module& module, const ExportedFunction& function, const Batch& example);
+
+}  // namespace levin

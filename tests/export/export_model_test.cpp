@@ -1,0 +1,166 @@
+// What an export asks of the model, the example and the path, and what it says where the batch size cannot be free.
+
+#include <levin/callbacks/lambda_callback.h>
+
+#include "../support/captured_log.h"
+#include "../support/tiny.h"
+#include "exported_models.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/script.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace levin {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+struct ExportProblems : ::testing::Test {
+  std::string export_error(const Batch& example, const std::string& path, const ExportOptions& options = {}) {
+    return testing::error_of([&] { export_model(*net, function, example, path, options); });
+  }
+
+  std::string folder = testing::fresh_folder("export");
+  levin::Sequential net{torch::nn::Linear(4, 2), torch::nn::BatchNorm1d(2)};
+  ExportedFunction function = [this](const Batch& batch) { return Batch{{"y", net(batch["x"])}}; };
+  Batch example{{"x", torch::rand({4, 4})}};
+};
+
+TEST_F(ExportProblems, AFolderThatIsNotThereIsNamed) {
+  EXPECT_THAT(export_error(example, folder + "/none/model.pt"),
+              AllOf(HasSubstr("there is no folder"), HasSubstr("/none"), HasSubstr("model.pt")));
+  EXPECT_FALSE(std::filesystem::exists(folder + "/none"));
+}
+
+TEST_F(ExportProblems, AnEndingThatNamesNoFormatIsRefusedUnlessTheFormatIsGiven) {
+  EXPECT_THAT(export_error(example, folder + "/model.bin"), AllOf(HasSubstr("model.bin"), HasSubstr("valid: .pt")));
+  EXPECT_EQ(export_error(example, folder + "/model.bin", {.format = ExportFormat::kTorchScript}), "no error");
+  EXPECT_NO_THROW(torch::jit::load(folder + "/model.bin"));
+  EXPECT_THAT(export_error(example, folder), HasSubstr("is a folder"));
+  EXPECT_THAT(export_error(example, ""), HasSubstr("no path"));
+}
+
+TEST_F(ExportProblems, AnExampleOfTheWrongShapeIsOneMessageAndLeavesTheOldFile) {
+  std::ofstream(folder + "/model.pt") << "old";
+  EXPECT_THAT(export_error({{"x", torch::rand({4, 3})}}, folder + "/model.pt"),
+              AllOf(HasSubstr("[export] the model cannot be run with a batch of 2 rows like the example, in evaluation "
+                              "mode: "),
+                    HasSubstr("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)")));
+  EXPECT_EQ(std::filesystem::file_size(folder + "/model.pt"), 3);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1) << "nothing is left beside it";
+  EXPECT_EQ(export_error(example, folder + "/model.pt"), "no error");
+}
+
+TEST_F(ExportProblems, AnExampleWithoutWhatTheModelReadsIsOneMessage) {
+  EXPECT_THAT(export_error({}, folder + "/model.pt"), HasSubstr("the example has no tensors"));
+  EXPECT_THAT(export_error({{"x", torch::rand({0, 4})}}, folder + "/model.pt"), HasSubstr("no rows"));
+  EXPECT_THAT(export_error({{"x", torch::rand({2, 4})}, {"w", torch::rand({3})}}, folder + "/model.pt"),
+              AllOf(HasSubstr("'w' has 3 rows"), HasSubstr("the batch has 2")));
+  EXPECT_THAT(export_error({{"image", torch::rand({2, 4})}}, folder + "/model.pt"), HasSubstr("image"));
+  function = [](const Batch&) { return Batch{{"y", torch::ones({2})}}; };
+  EXPECT_THAT(export_error(example, folder + "/model.pt"), HasSubstr("does not depend on the example"));
+  function = [](const Batch&) { return Batch{}; };
+  EXPECT_THAT(export_error(example, folder + "/model.pt"), HasSubstr("gave no tensors"));
+  EXPECT_THAT(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
+}
+
+TEST_F(ExportProblems, AnErrorOfTheModelPassesThrough) {
+  const ExportedFunction works = function;
+  function = [](const Batch&) -> Batch { throw std::out_of_range("mine"); };
+  EXPECT_THROW(export_model(*net, function, example, folder + "/model.pt"), std::out_of_range);
+  function = works;
+  EXPECT_EQ(export_error(example, folder + "/model.pt"), "no error") << "after the error, tracing works";
+}
+
+TEST_F(ExportProblems, WhatTiesTheFileToTheBatchSizeIsSaidWithTheUnit) {
+  net = levin::Sequential(torch::nn::Linear(4, 2),
+                          [](const at::Tensor& x) { return x.slice(0, 0, x.size(0) - 1).sum(0, true) + x; });
+  testing::CapturedLog log;
+  const ExportReport report = export_model(*net, function, example, folder + "/model.pt");
+  ASSERT_EQ(report.fixed.size(), 2) << "in both modes";
+  EXPECT_THAT(report.fixed[0], HasSubstr("aten::slice of the unit '1' is given 1 with 2 rows and 2 with 3"));
+  EXPECT_THAT(log.text(), AllOf(HasSubstr("takes batches of 4 rows alone"), HasSubstr("aten::slice")));
+  auto script = torch::jit::load(folder + "/model.pt");
+  net->eval();
+  EXPECT_TRUE(at::equal(script.forward({example["x"]}).toTensor(), net(example["x"]))) << "with the example's size";
+}
+
+TEST_F(ExportProblems, OperatorsThatDependOnTheBatchSizeAreSaid) {
+  net = levin::Sequential(torch::nn::Linear(4, 2), [](const at::Tensor& x) {
+    at::Tensor sum = x[0];
+    for (int64_t i = 1; i < x.size(0); ++i) sum = sum + x[i];
+    return sum.expand({x.size(0), 2});
+  });
+  const ExportReport report = export_model(*net, function, example, folder + "/model.pt");
+  ASSERT_FALSE(report.fixed.empty());
+  EXPECT_THAT(report.fixed[0], HasSubstr("depends on the batch size"));
+}
+
+/// Predicts a sign, exports what it is taken from.
+class Signs : public testing::TinyModule {
+ public:
+  using TinyModule::TinyModule;
+  Batch predict_step(const Batch& batch, int64_t /*batch_idx*/) override {
+    return {{"sign", forward(batch["x"]).sign()}};
+  }
+};
+
+TEST(ExportOfAModule, IsItsPredictionUnlessItSaysOtherwise) {
+  const std::string path = testing::fresh_folder("export") + "/model.pt";
+  Signs module(testing::TinyOptions{});
+  const Batch example{{"x", torch::rand({3, 4})}, {"y", torch::rand({3, 1})}};
+  const ExportReport report = export_model(module, example, path);
+  EXPECT_EQ(report.inputs, std::vector<std::string>{"x"}) << "what is not read is no input";
+  EXPECT_EQ(report.outputs, std::vector<std::string>{"sign"});
+  auto script = torch::jit::load(path);
+  EXPECT_TRUE(at::equal(script.forward({example["x"]}).toTensor(), module.forward(example["x"]).sign()));
+}
+
+TEST(TrainerExport, WritesTheWeightsThatItTrainedOrThoseOfACheckpoint) {
+  const std::string folder = testing::fresh_folder("export");
+  auto module = std::make_shared<testing::TinyModule>(testing::TinyOptions{});
+  Trainer trainer(testing::quiet(2));
+  trainer.fit(module, testing::tiny_loader());
+  const Batch example{{"x", torch::rand({3, 4})}};
+  const auto weight_in = [&](const std::string& path) {
+    return torch::jit::load(path).attr("first").toModule().attr("weight").toTensor();
+  };
+  EXPECT_TRUE(trainer.export_model(module, example, folder + "/trained.pt").fixed.empty());
+  const at::Tensor trained = module->named_parameters()["first.weight"].detach().clone();
+  EXPECT_TRUE(at::equal(weight_in(folder + "/trained.pt"), trained));
+
+  trainer.save_checkpoint(folder + "/ckpt");
+  auto fresh = std::make_shared<testing::TinyModule>(testing::TinyOptions{});
+  Trainer another(testing::quiet(1));
+  another.export_model(fresh, example, folder + "/fresh.pt");
+  EXPECT_FALSE(at::equal(weight_in(folder + "/fresh.pt"), trained));
+  another.export_model(fresh, example, folder + "/loaded.pt", folder + "/ckpt");
+  EXPECT_TRUE(at::equal(weight_in(folder + "/loaded.pt"), trained));
+  trainer.fit(module, testing::tiny_loader());
+}
+
+TEST(TrainerExport, IsRefusedWithoutAModuleOrCheckpointAndInsideOfACall) {
+  const std::string path = testing::fresh_folder("export") + "/model.pt";
+  const Batch example{{"x", torch::rand({3, 4})}};
+  auto module = std::make_shared<testing::TinyModule>(testing::TinyOptions{});
+  std::string inside;
+  TrainerOptions options = testing::quiet(1);
+  options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{.on_train_end = [&](Trainer& trainer, Module&) {
+    inside = testing::error_of([&] { trainer.export_model(module, example, path); });
+  }})};
+  Trainer trainer(options);
+  EXPECT_THAT(testing::error_of([&] { trainer.export_model(nullptr, example, path); }), HasSubstr("needs a module"));
+  EXPECT_THAT(testing::error_of([&] { trainer.export_model(module, example, path, "/none"); }),
+              HasSubstr("there is no checkpoint '/none'"));
+  trainer.fit(module, testing::tiny_loader());
+  EXPECT_THAT(inside, HasSubstr("while the trainer is at work"));
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+}  // namespace
+}  // namespace levin
