@@ -1,9 +1,10 @@
-// Processor time of an image from a JPEG file to a normalised batch: levin::data::ImageFolder, torchvision's ImageFolder
-// with v2 transforms and torch's DataLoader (benchmarks/peers/torchvision_image_folder.py), and decoding and resizing
-// alone in a loop. The same files and transforms: random_resized_crop to 224, random mirroring, normalisation, batches of
+// Processor time of an image from a JPEG file to a normalised batch: levin::data::ImageFolder, torchvision's
+// ImageFolder with v2 transforms and torch's DataLoader (benchmarks/peers/torchvision_image_folder.py), and decoding
+// and resizing alone in a loop. The same files and transforms: random_resized_crop to 224, random mirroring,
+// normalisation, batches of
 // 64. In turns, medians; processor time of all threads and processes, so that other load on the machine counts less.
 //
-//   image_folder_benchmark FOLDER 'PYTHON .../torchvision_image_folder.py'
+//   image_folder_benchmark FOLDER 'PYTHON .../torchvision_image_folder.py' [REPETITIONS]
 
 #include "measure.h"
 
@@ -15,6 +16,7 @@
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -50,12 +52,14 @@ Seconds timed(const Function& function) {
 
 std::shared_ptr<levin::data::ImageFolder> folder_of(const std::string& root, int64_t workers) {
   using levin::Config;
-  auto config = Config::parse("{transforms: [{random_resized_crop: {size: 224}}, random_horizontal_flip, normalize], "
-                              "val_fraction: 0, index_folder: ''}",
-                              {});
+  auto config = Config::parse(
+      "{transforms: [{random_resized_crop: {size: 224}}, random_horizontal_flip, normalize], "
+      "val_fraction: 0, index_folder: ''}",
+      {});
   config.set("root", Config::scalar(root, true));
   config.set("num_workers", Config::scalar(std::to_string(workers)));
-  auto data = levin::make<levin::data::ImageFolder>(levin::parse_options<levin::data::ImageFolderOptions>(config, "data"));
+  auto data =
+      levin::make<levin::data::ImageFolder>(levin::parse_options<levin::data::ImageFolderOptions>(config, "data"));
   data->setup(levin::Stage::kFit);
   return data;
 }
@@ -93,24 +97,28 @@ struct Row {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: image_folder_benchmark FOLDER 'PYTHON torchvision_image_folder.py'\n");
+  if (argc < 3 || argc > 4) {
+    std::fprintf(stderr, "usage: image_folder_benchmark FOLDER 'PYTHON torchvision_image_folder.py' [REPETITIONS]\n");
     return 2;
   }
   torch::set_num_threads(1);
   const std::string root = argv[1];
   const auto index = levin::data::index_images(root, "");
   const auto count = static_cast<double>(index.files.size());
-  std::vector<Row> rows = {{"decode and resize alone", {}, {}}, {"levin, 1 worker", {}, {}}, {"levin, 2 workers", {}, {}},
-                           {"torchvision, 1 worker", {}, {}}, {"torchvision, 2 workers", {}, {}}};
+  std::vector<Row> rows = {{"decode and resize alone", {}, {}},
+                           {"levin, 1 worker", {}, {}},
+                           {"levin, 2 workers", {}, {}},
+                           {"torchvision, 1 worker", {}, {}},
+                           {"torchvision, 2 workers", {}, {}}};
   std::vector<levin::DataLoader> loaders;
   for (const int64_t workers : {1, 2}) loaders.push_back(folder_of(root, workers)->train_dataloader());
   decode_and_resize(index);
-  constexpr int kRepetitions = 7;
-  for (int i = 0; i < kRepetitions; ++i) {
+  const int repetitions = argc == 4 ? std::atoi(argv[3]) : 7;
+  for (int i = 0; i < repetitions; ++i) {
     std::vector<Seconds> seconds = {timed([&] { decode_and_resize(index); })};
     for (const auto& loader : loaders) seconds.push_back(timed([&] { read(loader, i); }));
-    for (const int workers : {1, 2}) seconds.push_back(torchvision(std::string(argv[2]) + " " + root + " " + std::to_string(workers)));
+    for (const int workers : {1, 2})
+      seconds.push_back(torchvision(std::string(argv[2]) + " " + root + " " + std::to_string(workers)));
     for (size_t row = 0; row < rows.size(); ++row) {
       rows[row].processor.push_back(seconds[row].processor);
       rows[row].clock.push_back(seconds[row].clock);

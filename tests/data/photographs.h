@@ -2,6 +2,7 @@
 
 #include "../loggers/test_python.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -37,7 +38,8 @@ inline ProgramResult run_with_torchvision(const std::string& script, std::vector
       "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('torch').origin).parents[1], end='')");
   std::vector<std::string> words{test_python(), "-W", "ignore", LEVIN_SOURCE_DIR "/tests/data/" + script};
   for (auto& argument : arguments) words.push_back(std::move(argument));
-  return run_program(std::move(words), {.environment = {{"PYTHONPATH", packages}}});
+  return run_program(std::move(words),
+                     {.environment = {{"PYTHONPATH", packages}}, .timeout = std::chrono::seconds(300)});
 }
 
 }  // namespace levin::testing

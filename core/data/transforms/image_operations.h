@@ -11,19 +11,23 @@
 /// height, width] on the CPU. Values are those of torchvision's functions of the same names for tensors, to the bit.
 namespace levin::data::operations {
 
+/// How values between pixels are found.
 enum class Interpolation { kNearest, kNearestExact, kBilinear, kBicubic };
+/// What added pixels are: a given value, the nearest pixel, or the image mirrored without or with its border.
 enum class PaddingMode { kConstant, kEdge, kReflect, kSymmetric };
 
 /// Value of pixels that have none: one for all channels or one for each. Nothing: zero, and for rotations and affine
 /// maps no blending with it at the border.
 using Fill = std::optional<std::vector<double>>;
 
+/// Size of an image in pixels.
 struct Size {
   int64_t height = 0;
   int64_t width = 0;
   bool operator==(const Size& other) const = default;
 };
 
+/// Pixels to add at each side.
 struct Padding {
   int64_t left = 0;
   int64_t top = 0;
@@ -47,6 +51,7 @@ at::Tensor pad(const at::Tensor& image, const Padding& padding, const Fill& fill
 at::Tensor horizontal_flip(const at::Tensor& image);
 at::Tensor vertical_flip(const at::Tensor& image);
 
+/// A rotation about the center with scale and shear, followed by a shift.
 struct AffineMap {
   double angle = 0;                                  ///< degrees, clockwise
   std::array<double, 2> translate = {};              ///< pixels to the right and down
