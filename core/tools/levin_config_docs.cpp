@@ -4,7 +4,9 @@
 #include <levin/core/data/cifar10.h>
 #include <levin/core/data/data_loader.h>
 #include <levin/core/data/fashion_mnist.h>
+#include <levin/core/data/image_folder.h>
 #include <levin/core/data/text_lines.h>
+#include <levin/core/data/transforms/transform_registry.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/profiler.h>
@@ -123,8 +125,12 @@ int main() {
   print_struct<levin::data::FashionMnistOptions>("levin::data::FashionMnist");
   print_struct<levin::data::MnistOptions>("levin::data::Mnist");
   print_struct<levin::data::Cifar10Options>("levin::data::Cifar10");
+  print_struct<levin::data::ImageFolderOptions>("levin::data::ImageFolder");
   print_struct<levin::data::TextLinesOptions>("levin::data::TextLines");
   print_struct<levin::DataLoaderOptions>("levin::DataLoader");
+
+  print_registry("Transforms", "`data: {transforms: [NAME, NAME: {option: value}]}` of data modules that have images.",
+                 levin::data::transform_registry());
 
   print_registry(
       "Schedulers",

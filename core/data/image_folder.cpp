@@ -1,0 +1,214 @@
+#include <levin/core/data/image_folder.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
+#include <levin/core/data/images/image_file.h>
+#include <levin/core/data/transforms/transform_registry.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+#include <utility>
+
+namespace levin::data {
+
+namespace {
+
+bool has_folder(const std::string& root, const std::string& name) {
+  std::error_code error;
+  return std::filesystem::is_directory(std::filesystem::path(root) / name, error);
+}
+
+struct Split {
+  std::vector<int64_t> train;
+  std::vector<int64_t> validation;
+  std::vector<int64_t> test;
+};
+
+/// Divides the images of each class in an order drawn from the seed. The parts keep the order of the index.
+Split split(const ImageIndex& index, double val_fraction, double test_fraction, uint64_t seed) {
+  Split parts;
+  size_t begin = 0;
+  for (size_t label = 0; label < index.classes.size(); ++label) {
+    size_t end = begin;
+    while (end < index.labels.size() && index.labels[end] == static_cast<int64_t>(label)) ++end;
+    std::vector<int64_t> rows(end - begin);
+    std::iota(rows.begin(), rows.end(), static_cast<int64_t>(begin));
+    Generator generator(seed, 0, static_cast<int64_t>(label));
+    for (size_t i = rows.size(); i > 1; --i)
+      std::swap(rows[i - 1], rows[static_cast<size_t>(generator.below(static_cast<int64_t>(i)))]);
+    const auto count = static_cast<double>(rows.size());
+    const auto tests = static_cast<std::ptrdiff_t>(std::nearbyint(count * test_fraction));
+    const auto validations = std::min(static_cast<std::ptrdiff_t>(std::nearbyint(count * val_fraction)),
+                                      static_cast<std::ptrdiff_t>(rows.size()) - tests);
+    const auto first_validation = rows.begin() + tests;
+    const auto first_training = first_validation + validations;
+    parts.test.insert(parts.test.end(), rows.begin(), first_validation);
+    parts.validation.insert(parts.validation.end(), first_validation, first_training);
+    parts.train.insert(parts.train.end(), first_training, rows.end());
+    begin = end;
+  }
+  for (auto* part : {&parts.train, &parts.validation, &parts.test}) std::sort(part->begin(), part->end());
+  return parts;
+}
+
+std::vector<int64_t> all_rows(const ImageIndex& index) {
+  std::vector<int64_t> rows(index.files.size());
+  std::iota(rows.begin(), rows.end(), 0);
+  return rows;
+}
+
+Transforms without_random(const Transforms& transforms) {
+  Transforms kept;
+  for (const auto& transform : transforms)
+    if (!transform->is_random()) kept.push_back(transform);
+  return kept;
+}
+
+}  // namespace
+
+void ImageFolderOptions::describe(Schema<ImageFolderOptions>& schema) {
+  using O = ImageFolderOptions;
+  schema.field("root", &O::root, "folder of train, val and test, each with a folder for each class, or of the classes");
+  schema.field("batch_size", &O::batch_size, "examples in a batch of one rank")
+      .at_least(1)
+      .at_most(DataLoaderOptions::kMaxBatchSize);
+  schema
+      .field("global_batch_size", &O::global_batch_size,
+             "examples in a batch of all ranks together, divided by their number; replaces batch_size")
+      .at_least(1)
+      .at_most(DataLoaderOptions::kMaxBatchSize);
+  schema.field("num_workers", &O::num_workers, "threads that fetch batches ahead; 0 fetches in the training thread")
+      .at_least(0)
+      .at_most(DataLoaderOptions::kMaxWorkers);
+  schema.field("prefetch_factor", &O::prefetch_factor, "batches each worker keeps ready").at_least(1).at_most(10'000);
+  schema.field("transforms", &O::transforms, "what is done to each training image, in order");
+  schema.field("eval_transforms", &O::eval_transforms,
+               "the same for validation, test and prediction; null: the transforms that are not random");
+  schema.field("dtype", &O::dtype, "what images are that no transform made floats: float32 (0 to 1) or uint8",
+               {{"float32", ImageType::kFloat32}, {"uint8", ImageType::kUint8}});
+  schema.field("val_fraction", &O::val_fraction, "part of each class held out for validation where there is no val")
+      .at_least(0)
+      .below(1);
+  schema.field("test_fraction", &O::test_fraction, "part of each class held out for tests where there is no test")
+      .at_least(0)
+      .below(1);
+  schema.field("split_seed", &O::split_seed, "seeds which images are held out");
+  schema.field("shuffle", &O::shuffle, "visit the training images in an order drawn from seed and epoch");
+  schema.field("drop_last", &O::drop_last, "leave out the last training batch when it is not full");
+  schema.field("pin_memory", &O::pin_memory, "page-locked batches for faster copies to a CUDA device");
+  schema.field("on_error", &O::on_error,
+               "an image that cannot be read ends the run (raise), or the next one takes its place (skip)",
+               {{"raise", OnError::kRaise}, {"skip", OnError::kSkip}});
+  schema.field("max_pixels", &O::max_pixels, "an image that claims to have more is an error; null: 178956970")
+      .at_least(1);
+  schema.field("index_folder", &O::index_folder,
+               "where the list of files is kept; null: $XDG_CACHE_HOME/levin or ~/.cache/levin; empty: nowhere");
+}
+
+ImageFolder::ImageFolder(const Options& options)
+    : options_(options), transforms_(make_transforms(options.transforms, "data.transforms")) {
+  eval_transforms_ = options_.eval_transforms ? make_transforms(*options_.eval_transforms, "data.eval_transforms")
+                                              : without_random(transforms_);
+  if (options_.root.empty())
+    throw ConfigError("data.root is not set; hint: the folder that has a folder of images for each class");
+  if (options_.val_fraction + options_.test_fraction >= 1)
+    throw ConfigError(fmt::format("data.val_fraction and data.test_fraction must be below 1 together; got {} and {}",
+                                  options_.val_fraction, options_.test_fraction));
+}
+
+ImageFolder::Index ImageFolder::index(const std::string& split) const {
+  const std::string folder = split.empty() ? options_.root : options_.root + "/" + split;
+  auto found = std::make_shared<const ImageIndex>(
+      index_images(folder, options_.index_folder ? *options_.index_folder : default_index_folder()));
+  if (found->num_other_files > 0)
+    log::rank_zero_warning_once(fmt::format(
+        "{} in {} left out: no .jpg, .jpeg, .png or .webp",
+        found->num_other_files == 1 ? "1 file is" : fmt::format("{} files are", found->num_other_files), folder));
+  return found;
+}
+
+// The indices are kept for setup, of this process and of the others on this host.
+void ImageFolder::prepare_data() {
+  if (!has_folder(options_.root, "train")) {
+    index("");
+    return;
+  }
+  for (const char* split : {"train", "val", "test"})
+    if (has_folder(options_.root, split)) index(split);
+}
+
+void ImageFolder::setup(Stage stage) {
+  const bool fits = stage == Stage::kFit || stage == Stage::kValidate;
+  if (fits ? train_ != nullptr : test_ != nullptr) return;
+  const bool has_splits = has_folder(options_.root, "train");
+  const bool has_val = has_splits && has_folder(options_.root, "val");
+  const bool has_test = has_splits && has_folder(options_.root, "test");
+  const Index train = index(has_splits ? "train" : "");
+  classes_ = train->classes;
+  const Split parts =
+      split(*train, has_val ? 0 : options_.val_fraction, has_test ? 0 : options_.test_fraction, options_.split_seed);
+  const auto held_out = [&](const char* name) {
+    const Index found = index(name);
+    if (found->classes != classes_)
+      throw Error("data", fmt::format("the folders of {0}/{1} are not those of {0}/train; got {2}; valid: {3}",
+                                      options_.root, name, join(found->classes), join(classes_)));
+    return files(found, all_rows(*found), false, name);
+  };
+  if (fits) {
+    train_ = files(train, parts.train, true, "training");
+    if (train_->size() == 0) throw Error("data", fmt::format("no image of {} is left for training", options_.root));
+    if (has_val)
+      validation_ = held_out("val");
+    else if (!parts.validation.empty())
+      validation_ = files(train, parts.validation, false, "validation");
+  } else if (has_test) {
+    test_ = held_out("test");
+  } else if (!parts.test.empty()) {
+    test_ = files(train, parts.test, false, "test");
+  }
+}
+
+void ImageFolder::teardown(Stage /*stage*/) {
+  for (const auto& images : {train_, validation_, test_})
+    if (images != nullptr) images->report_skipped();
+}
+
+std::shared_ptr<ImageFiles> ImageFolder::files(const Index& index, std::vector<int64_t> rows, bool training,
+                                               const std::string& name) const {
+  return std::make_shared<ImageFiles>(index, std::move(rows),
+                                      ImageFilesOptions{.transforms = training ? transforms_ : eval_transforms_,
+                                                        .on_error = options_.on_error,
+                                                        .max_pixels = options_.max_pixels.value_or(kMaxImagePixels),
+                                                        .keep_bytes = options_.dtype == ImageType::kUint8,
+                                                        .name = name});
+}
+
+DataLoader ImageFolder::train_dataloader() {
+  if (train_ == nullptr) return {};
+  return DataLoader(train_, {.batch_size = options_.batch_size,
+                             .shuffle = options_.shuffle,
+                             .num_workers = options_.num_workers,
+                             .prefetch_factor = options_.prefetch_factor,
+                             .pin_memory = options_.pin_memory,
+                             .drop_last = options_.drop_last,
+                             .global_batch_size = options_.global_batch_size});
+}
+
+DataLoader ImageFolder::evaluation_loader(const std::shared_ptr<ImageFiles>& images) const {
+  if (images == nullptr) return {};
+  return DataLoader(images, {.batch_size = options_.batch_size,
+                             .num_workers = options_.num_workers,
+                             .prefetch_factor = options_.prefetch_factor,
+                             .pin_memory = options_.pin_memory,
+                             .global_batch_size = options_.global_batch_size});
+}
+
+DataLoaders ImageFolder::val_dataloader() { return evaluation_loader(validation_); }
+DataLoaders ImageFolder::test_dataloader() { return evaluation_loader(test_); }
+DataLoaders ImageFolder::predict_dataloader() { return evaluation_loader(test_); }
+
+}  // namespace levin::data

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <levin/core/base/schema.h>
+#include <levin/core/base/spec.h>
+#include <levin/core/data/data_module.h>
+#include <levin/core/data/image_files.h>
+#include <levin/core/data/transforms/transform.h>
+#include <levin/core/data/transforms/value_transforms.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace levin::data {
+
+/// Options of ImageFolder, explained in describe().
+struct ImageFolderOptions {
+  std::string root = {};
+  int64_t batch_size = 64;
+  std::optional<int64_t> global_batch_size = {};
+  int64_t num_workers = 0;
+  int64_t prefetch_factor = 2;
+  std::vector<Spec<Transform>> transforms = {};
+  std::optional<std::vector<Spec<Transform>>> eval_transforms = {};
+  ImageType dtype = ImageType::kFloat32;
+  double val_fraction = 0.1;
+  double test_fraction = 0;
+  uint64_t split_seed = 0;
+  bool shuffle = true;
+  bool drop_last = false;
+  bool pin_memory = false;
+  OnError on_error = OnError::kRaise;
+  std::optional<int64_t> max_pixels = {};
+  std::optional<std::string> index_folder = {};
+
+  static void describe(Schema<ImageFolderOptions>& schema);
+};
+
+/// Images in a folder for each class: `root/train/CLASS/*.jpg`, `root/val`, `root/test`, or `root/CLASS/*.jpg`, of
+/// which parts of each class are held out. Batches: see ImageFiles.
+class ImageFolder : public DataModule {
+ public:
+  using Options = ImageFolderOptions;
+  explicit ImageFolder(const Options& options);
+
+  void prepare_data() override;
+  void setup(Stage stage) override;
+  void teardown(Stage stage) override;
+  DataLoader train_dataloader() override;
+  DataLoaders val_dataloader() override;
+  DataLoaders test_dataloader() override;
+  DataLoaders predict_dataloader() override;
+
+  /// Returns the names of the classes, in the order of their numbers; known after setup.
+  const std::vector<std::string>& classes() const { return classes_; }
+
+ private:
+  using Index = std::shared_ptr<const ImageIndex>;
+  Index index(const std::string& split) const;
+  std::shared_ptr<ImageFiles> files(const Index& index, std::vector<int64_t> rows, bool training,
+                                    const std::string& name) const;
+  DataLoader evaluation_loader(const std::shared_ptr<ImageFiles>& images) const;
+
+  Options options_;
+  Transforms transforms_;
+  Transforms eval_transforms_;
+  std::vector<std::string> classes_;
+  std::shared_ptr<ImageFiles> train_;
+  std::shared_ptr<ImageFiles> validation_;
+  std::shared_ptr<ImageFiles> test_;
+};
+
+}  // namespace levin::data

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <levin/core/data/images/image_format.h>
+
+#include <cstdint>
+#include <string_view>
+
+namespace levin::data {
+
+/// Decodes a JPEG file. Throws std::runtime_error saying what is wrong with the file,
+/// without its name.
+DecodedImage decode_jpeg(std::string_view bytes, int64_t max_pixels);
+
+}  // namespace levin::data

@@ -1,0 +1,23 @@
+#include <levin/core/data/transforms/transform.h>
+
+#include <levin/core/base/error.h>
+
+#include <fmt/format.h>
+
+namespace levin::data {
+
+void ImageTransform::apply(Batch& example, Generator& generator) const {
+  const Batch& given = example;
+  const at::Tensor* image = given.find("image");
+  if (image == nullptr) throw Error("data", "there is no tensor 'image' in the example");
+  if (image->dim() != 3 || (image->scalar_type() != at::kByte && !image->is_floating_point()))
+    throw Error("data", fmt::format("an image must be uint8 or floating [channels, height, width]; got {} {}",
+                                    c10::toString(image->scalar_type()), c10::str(image->sizes())));
+  example["image"] = transform(*image, generator);
+}
+
+void apply_transforms(const Transforms& transforms, Batch& example, Generator& generator) {
+  for (const auto& transform : transforms) transform->apply(example, generator);
+}
+
+}  // namespace levin::data
