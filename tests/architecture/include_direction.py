@@ -20,7 +20,7 @@ CUDA = re.compile(r"\bis_cuda\b|\bkCUDA\b|DispatchKey::CUDA\b|LEVIN_HAS_CUDA|#\s
 KNOW_CUDA = ("core/accelerators/", "strategies/comm/nccl_backend.cpp")
 
 _BELOW_MIDDLE = {"core/base", "core/comm", "core/accelerators"}
-_INTERFACES = _BELOW_MIDDLE | {f"core/{folder}" for folder in MIDDLE} | {"core/interfaces"}
+_INTERFACES = _BELOW_MIDDLE | {f"core/{folder}" for folder in MIDDLE} | {"core/interchange", "core/interfaces"}
 _OPTIONS = _INTERFACES | {"core/options"}
 _CONNECTORS = _OPTIONS | {"core/connectors"}
 _LOOPS = _CONNECTORS | {"core/loops"}
@@ -33,6 +33,7 @@ ALLOWED = {
     "core/comm": {"core/base"},
     "core/accelerators": {"core/base"},
     **{f"core/{folder}": _BELOW_MIDDLE for folder in MIDDLE},
+    "core/interchange": _BELOW_MIDDLE | {"core/checkpoint"},
     "core/interfaces": _INTERFACES,
     "core/profilers": _INTERFACES,
     "core/options": _INTERFACES,
