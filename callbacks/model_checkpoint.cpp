@@ -38,10 +38,10 @@ void check_conflicts(const ModelCheckpointOptions& options) {
                     "model_checkpoint for each",
                     join(intervals, " and ")));
   if (!options.save_weights_only && (options.format == "safetensors" || options.format == "pytorch"))
-    throw ConfigError(
-        fmt::format("model_checkpoint.format={} holds weights alone; hint: save_weights_only: true, or format: levin or "
-                    "lightning, from which training can go on",
-                    options.format));
+    throw ConfigError(fmt::format(
+        "model_checkpoint.format={} holds weights alone; hint: save_weights_only: true, or format: levin or "
+        "lightning, from which training can go on",
+        options.format));
   if (options.monitor.empty() && options.save_top_k > 1)
     throw ConfigError(
         fmt::format("model_checkpoint.save_top_k={} needs model_checkpoint.monitor; without it the newest is "

@@ -405,9 +405,10 @@ void CheckpointConnector::load_initial_weights() {
 void CheckpointConnector::read_lightning(const std::string& path) {
   const Weights weights = open_weights(path);
   if (weights.format != WeightsFormat::kLightning)
-    throw Error("checkpoint", fmt::format("{} is no checkpoint but weights alone; valid: a checkpoint of Levin or of PyTorch "
-                                          "Lightning; hint: start from weights with init_from",
-                                          path));
+    throw Error("checkpoint",
+                fmt::format("{} is no checkpoint but weights alone; valid: a checkpoint of Levin or of PyTorch "
+                            "Lightning; hint: start from weights with init_from",
+                            path));
   tree_ = State::map();
   State& model = tree_["model"] = State::map();
   for (const auto& [name, tensor] : weights.tensors) model[name] = TensorLeaf{.saved = tensor};
@@ -441,10 +442,11 @@ void CheckpointConnector::restore_lightning_optimization() {
   const State* const given = saved.find("lr_schedulers");
   const size_t saved_schedulers = given != nullptr ? given->as_list().size() : 0;
   if (saved_optimizers.size() != optimizers.as_list().size() || saved_schedulers != schedulers.as_list().size())
-    throw Error("checkpoint", fmt::format("{} has {} optimizers and {} schedulers; valid: {} and {} as configure_optimizers "
-                                          "gives; hint: start from the weights alone with init_from",
-                                          path, saved_optimizers.size(), saved_schedulers, optimizers.as_list().size(),
-                                          schedulers.as_list().size()));
+    throw Error("checkpoint",
+                fmt::format("{} has {} optimizers and {} schedulers; valid: {} and {} as configure_optimizers "
+                            "gives; hint: start from the weights alone with init_from",
+                            path, saved_optimizers.size(), saved_schedulers, optimizers.as_list().size(),
+                            schedulers.as_list().size()));
   for (size_t i = 0; i < saved_optimizers.size(); ++i)
     optimizers.as_list()[i] = optimizer_state_from_torch(optimizers.as_list()[i], saved_optimizers[i], path);
   for (size_t i = 0; i < saved_schedulers; ++i)

@@ -42,8 +42,9 @@ std::string describe_weights(const std::string& path, bool with_tensors) {
     bytes += size_of(*tensor);
     elements += c10::multiply_integers(tensor->shape());
   }
-  std::string text = fmt::format("weights {}\n  format {}\n  {} tensors, {} elements, {}\n", path,
-                                 weights_format_name(weights.format), weights.tensors.size(), elements, size_text(bytes));
+  std::string text =
+      fmt::format("weights {}\n  format {}\n  {} tensors, {} elements, {}\n", path, weights_format_name(weights.format),
+                  weights.tensors.size(), elements, size_text(bytes));
   if (weights.torch_file != nullptr) {
     TextRows rows{{"entry", "value"}};
     const PickleValue& root = weights.torch_file->root();
@@ -62,7 +63,8 @@ std::string describe_weights(const std::string& path, bool with_tensors) {
   }
   if (!with_tensors) return text;
   TextRows rows{{"tensor", "type and shape", "size"}};
-  for (const auto& [name, tensor] : weights.tensors) rows.push_back({name, kind_text(*tensor), size_text(size_of(*tensor))});
+  for (const auto& [name, tensor] : weights.tensors)
+    rows.push_back({name, kind_text(*tensor), size_text(size_of(*tensor))});
   return text + "\ntensors\n" + table_text(rows);
 }
 

@@ -90,8 +90,8 @@ PickleValue* python_value(PickleDocument& document, const Config& node) {
 /// A tensor of a tree; one that is in files is read when it is written.
 PickleValue* tensor_value(PickleDocument& document, Pickler& pickler, const TensorLeaf& leaf) {
   if (leaf.saved == nullptr) return document.tensor(leaf.value);
-  PickleValue* const value = document.tensor(
-      at::empty(leaf.saved->shape(), at::TensorOptions().dtype(leaf.saved->dtype()).device(at::kMeta)));
+  PickleValue* const value =
+      document.tensor(at::empty(leaf.saved->shape(), at::TensorOptions().dtype(leaf.saved->dtype()).device(at::kMeta)));
   pickler.defer(value, leaf.saved);
   return value;
 }
@@ -150,9 +150,8 @@ PickleValue* fit_loop(PickleDocument& document, const State& loops, int64_t sche
                           {"started", document.integer(begun)},
                           {"processed", document.integer(epochs)}});
   };
-  PickleValue* const optimizer = document.dict(
-      {{"step", progress(document, steps, batch, /*short_form=*/true)},
-       {"zero_grad", document.dict({{"total", three}, {"current", three}})}});
+  PickleValue* const optimizer = document.dict({{"step", progress(document, steps, batch, /*short_form=*/true)},
+                                                {"zero_grad", document.dict({{"total", three}, {"current", three}})}});
   return document.dict(
       {{"state_dict", document.dict()},
        {"epoch_loop.state_dict", document.dict({{"_batches_that_stepped", document.integer(steps)}})},
@@ -239,9 +238,9 @@ PickleValue* torch_optimizer_state(PickleDocument& document, Pickler& pickler, c
       } else if (value.is_string()) {
         // As PyTorch has them: a whole number is a float all the same.
         PickleValue* const scalar = python_scalar(document, value.as_string(), false);
-        document.put(group, name, scalar->is(PickleValue::Kind::kInt)
-                                      ? document.number(static_cast<double>(scalar->integer))
-                                      : scalar);
+        document.put(
+            group, name,
+            scalar->is(PickleValue::Kind::kInt) ? document.number(static_cast<double>(scalar->integer)) : scalar);
       }
     }
     document.put(group, "lr", document.number(saved.at("lr").as_double()));
@@ -286,7 +285,8 @@ PickleValue* lightning_checkpoint(PickleDocument& document, Pickler& pickler, co
     const std::string& yaml = options->at("options").as_string();
     if (!yaml.empty()) {
       document.put(root, "hparams_name", document.text("kwargs"));
-      document.put(root, "hyper_parameters", python_value(document, Config::parse(yaml, {.source = "hyper_parameters"})));
+      document.put(root, "hyper_parameters",
+                   python_value(document, Config::parse(yaml, {.source = "hyper_parameters"})));
     }
   }
   PickleValue* const schedulers = document.list();
@@ -296,7 +296,8 @@ PickleValue* lightning_checkpoint(PickleDocument& document, Pickler& pickler, co
     std::vector<double> initial;
     for (const auto& scheduler : tree.at("schedulers").as_list()) {
       schedulers->items.push_back(scheduler_state(document, scheduler));
-      if (const State* base = scheduler.find("base_lrs"); base != nullptr && initial.empty()) initial = numbers_of(*base);
+      if (const State* base = scheduler.find("base_lrs"); base != nullptr && initial.empty())
+        initial = numbers_of(*base);
       if (const State* steps = scheduler.find("steps")) scheduler_steps += steps->as_int();
     }
     for (const auto& optimizer : tree.at("optimizers").as_list())
@@ -306,10 +307,11 @@ PickleValue* lightning_checkpoint(PickleDocument& document, Pickler& pickler, co
     document.put(root, "callbacks", document.dict());
   }
   // load_from_checkpoint asks for the loops of weights too.
-  document.put(root, "loops", document.dict({{"fit_loop", fit_loop(document, loops, scheduler_steps)},
-                                             {"validate_loop", evaluation_loop(document)},
-                                             {"test_loop", evaluation_loop(document)},
-                                             {"predict_loop", evaluation_loop(document)}}));
+  document.put(root, "loops",
+               document.dict({{"fit_loop", fit_loop(document, loops, scheduler_steps)},
+                              {"validate_loop", evaluation_loop(document)},
+                              {"test_loop", evaluation_loop(document)},
+                              {"predict_loop", evaluation_loop(document)}}));
   return root;
 }
 
@@ -328,8 +330,8 @@ LightningProgress lightning_progress(const State& checkpoint, const std::string&
   progress.global_step = checkpoint.at("global_step").as_int();
   const int64_t completed = epochs.at("completed").as_int();
   const State* const last = batches.find("is_last_batch");
-  progress.epoch_done = progress.batch == 0 || (last != nullptr && last->as_bool()) ||
-                        epochs.at("processed").as_int() > completed;
+  progress.epoch_done =
+      progress.batch == 0 || (last != nullptr && last->as_bool()) || epochs.at("processed").as_int() > completed;
   const int64_t done = std::max(completed, epochs.at("processed").as_int());
   progress.epoch = progress.epoch_done ? std::max<int64_t>(0, done - 1) : completed;
   return progress;
@@ -337,10 +339,11 @@ LightningProgress lightning_progress(const State& checkpoint, const std::string&
 
 State optimizer_state_from_torch(const State& present, const State& saved, const std::string& path) {
   if (present.find("parameters") == nullptr)
-    throw Error("checkpoint", fmt::format("the state of an optimizer in {} cannot be taken over by {}; valid: "
-                                          "levin::optim::SGD, Adam, AdamW and Adagrad; hint: start from the weights alone "
-                                          "with init_from",
-                                          path, present.at("type").as_string()));
+    throw Error("checkpoint",
+                fmt::format("the state of an optimizer in {} cannot be taken over by {}; valid: "
+                            "levin::optim::SGD, Adam, AdamW and Adagrad; hint: start from the weights alone "
+                            "with init_from",
+                            path, present.at("type").as_string()));
   State state = present;
   auto& groups = state["groups"].as_list();
   const auto& saved_groups = saved.at("param_groups").as_list();

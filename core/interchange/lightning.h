@@ -24,8 +24,8 @@ State state_from_pickle(const PickleValue& value);
 PickleValue* torch_optimizer_state(PickleDocument& document, Pickler& pickler, const State& optimizer,
                                    const std::vector<double>& initial_lrs);
 
-/// Makes a checkpoint from which Lightning's Trainer.fit(ckpt_path) goes on, and load_from_checkpoint makes a module: of
-/// the tree of a whole Levin checkpoint. `weights_only`: without optimizers, schedulers and loops.
+/// Makes a checkpoint from which Lightning's Trainer.fit(ckpt_path) goes on, and load_from_checkpoint makes a module:
+/// of the tree of a whole Levin checkpoint. `weights_only`: without optimizers, schedulers and loops.
 PickleValue* lightning_checkpoint(PickleDocument& document, Pickler& pickler, const State& tree, bool weights_only);
 
 /// What a Levin run takes over of a Lightning checkpoint, beside its weights.

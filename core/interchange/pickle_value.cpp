@@ -6,8 +6,6 @@
 
 namespace levin {
 
-
-
 const PickleValue* PickleValue::find(std::string_view key) const {
   // The last one, as Python's dict has it.
   for (auto pair = pairs.rbegin(); pair != pairs.rend(); ++pair)

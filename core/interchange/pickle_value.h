@@ -37,15 +37,15 @@ struct PickleValue {
   using Pair = std::pair<PickleValue*, PickleValue*>;
 
   Kind kind = Kind::kNone;
-  int64_t integer = 0;         ///< also of kBool
+  int64_t integer = 0;  ///< also of kBool
   double number = 0;
   double imaginary = 0;
-  std::string text = {};       ///< of a dict and a list its class where that is none of the plain ones
+  std::string text = {};  ///< of a dict and a list its class where that is none of the plain ones
   std::vector<PickleValue*> items = {};
-  std::vector<Pair> pairs = {};     ///< of a dict, in its order
-  PickleValue* state = nullptr;     ///< what __setstate__ would get
-  at::Tensor tensor = {};           ///< also the bytes of a kStorage
-  bool is_parameter = false;        ///< a tensor that is a Parameter
+  std::vector<Pair> pairs = {};  ///< of a dict, in its order
+  PickleValue* state = nullptr;  ///< what __setstate__ would get
+  at::Tensor tensor = {};        ///< also the bytes of a kStorage
+  bool is_parameter = false;     ///< a tensor that is a Parameter
   bool requires_grad = false;
 
   bool is(Kind other) const { return kind == other; }

@@ -277,7 +277,8 @@ void Pickler::append_rebuilt(const PickleValue& value) {
   size_t key = storages_.size();
   int64_t storage_bytes = tensor.numel() * item;
   int64_t offset = 0;
-  std::vector<int64_t> strides = at::empty(tensor.sizes(), at::TensorOptions().dtype(type).device(at::kMeta)).strides().vec();
+  std::vector<int64_t> strides =
+      at::empty(tensor.sizes(), at::TensorOptions().dtype(type).device(at::kMeta)).strides().vec();
   if (is_deferred) {
     storages_.push_back({.saved = deferred->second});
   } else if (tensor.numel() == 0) {

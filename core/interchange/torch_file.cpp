@@ -80,15 +80,16 @@ void TorchFile::read_zip() {
     if (member == zip.members().end())
       throw Error("weights", fmt::format("{} is damaged: the storage '{}' is missing", path_, key));
     if (static_cast<uint64_t>(size) != member->second.size)
-      throw Error("weights", fmt::format("{} is damaged: the storage '{}' has {} bytes; got {} in the pickle", path_, key,
-                                         member->second.size, size));
+      throw Error("weights", fmt::format("{} is damaged: the storage '{}' has {} bytes; got {} in the pickle", path_,
+                                         key, member->second.size, size));
     if (!member->second.is_stored)
       throw Error("weights", fmt::format("{} is damaged: the storage '{}' is compressed", path_, key));
     const c10::InferenceMode ordinary(false);
     char* const data = bytes_->data() + member->second.offset;
     // Elements of one to sixteen bytes; torch.save aligns to 64.
     if (reinterpret_cast<uintptr_t>(data) % 16 == 0)
-      return at::from_blob(data, {size}, [bytes = bytes_](void*) {}, at::TensorOptions().dtype(at::kByte));
+      return at::from_blob(
+          data, {size}, [bytes = bytes_](void*) {}, at::TensorOptions().dtype(at::kByte));
     at::Tensor copy = at::empty({size}, at::TensorOptions().dtype(at::kByte));
     if (size > 0) file_->read(member->second.offset, copy.mutable_data_ptr(), static_cast<size_t>(size));
     return copy;
@@ -111,18 +112,18 @@ void TorchFile::read_legacy() {
   } catch (const Error&) {  // said below
   }
   if (magic == nullptr || !magic->is(Kind::kBigInt) || magic->text != kLegacyMagic)
-    throw Error("weights", fmt::format("{} is {}; valid: files of torch.save, safetensors, folders of Hugging Face or "
-                                       "Levin",
-                                       path_, magic != nullptr ? "a pickle that torch.save did not write"
-                                                               : kind_of(bytes)));
+    throw Error("weights",
+                fmt::format("{} is {}; valid: files of torch.save, safetensors, folders of Hugging Face or "
+                            "Levin",
+                            path_, magic != nullptr ? "a pickle that torch.save did not write" : kind_of(bytes)));
   unpickler.read();
   unpickler.read();
   // A storage's place is known only after the object; it is memory of its own, since nothing in the file is aligned.
   int64_t total = 0;
   storage_bytes_ = [&](const std::string& key, int64_t size) {
     if (size > static_cast<int64_t>(bytes.size()) - total)
-      throw Error("weights", fmt::format("{} is damaged: the storage '{}' of {} bytes does not fit into the file", path_,
-                                         key, size));
+      throw Error("weights", fmt::format("{} is damaged: the storage '{}' of {} bytes does not fit into the file",
+                                         path_, key, size));
     total += size;
     const c10::InferenceMode ordinary(false);
     return at::empty({size}, at::TensorOptions().dtype(at::kByte));
@@ -141,7 +142,8 @@ void TorchFile::read_legacy() {
     at += sizeof(elements);
     const int64_t size = found->second->integer;
     const auto item = static_cast<int64_t>(c10::elementSize(torch_type(found->second->text)));
-    if (elements < 0 || elements > size / item || elements * item != size || static_cast<uint64_t>(size) > bytes.size() - at)
+    if (elements < 0 || elements > size / item || elements * item != size ||
+        static_cast<uint64_t>(size) > bytes.size() - at)
       throw Error("weights", fmt::format("{} is damaged: it ends inside of its storages", path_));
     if (size > 0) file_->read(at, found->second->tensor.mutable_data_ptr(), static_cast<size_t>(size));
     at += static_cast<uint64_t>(size);
@@ -160,8 +162,8 @@ PickleValue* TorchFile::make_storage(const PickleValue& id) {
   const auto damaged = [&](const std::string& what) {
     return Error("weights", fmt::format("{} is damaged: {}", path_, what));
   };
-  if (!id.is(Kind::kTuple) || id.items.size() < 5 || id.items[0]->text != "storage" ||
-      !id.items[2]->is(Kind::kText) || !id.items[4]->is(Kind::kInt))
+  if (!id.is(Kind::kTuple) || id.items.size() < 5 || id.items[0]->text != "storage" || !id.items[2]->is(Kind::kText) ||
+      !id.items[4]->is(Kind::kInt))
     throw damaged("a tensor does not say where its elements are");
   if (storage_bytes_ == nullptr) throw damaged("a storage where none can be");
   if (id.items.size() > 5 && !id.items[5]->is(Kind::kNone))

@@ -95,9 +95,10 @@ std::string latin1_bytes(const std::string& text) {
 
 std::optional<at::ScalarType> numpy_type(const std::string& code) {
   static const std::map<std::string, at::ScalarType> kTypes{
-      {"f8", at::kDouble}, {"f4", at::kFloat}, {"f2", at::kHalf},    {"i8", at::kLong},         {"i4", at::kInt},
-      {"i2", at::kShort},  {"i1", at::kChar},  {"u1", at::kByte},    {"u2", at::kUInt16},       {"u4", at::kUInt32},
-      {"u8", at::kUInt64}, {"b1", at::kBool},  {"c8", at::kComplexFloat}, {"c16", at::kComplexDouble}};
+      {"f8", at::kDouble},       {"f4", at::kFloat},         {"f2", at::kHalf},   {"i8", at::kLong},
+      {"i4", at::kInt},          {"i2", at::kShort},         {"i1", at::kChar},   {"u1", at::kByte},
+      {"u2", at::kUInt16},       {"u4", at::kUInt32},        {"u8", at::kUInt64}, {"b1", at::kBool},
+      {"c8", at::kComplexFloat}, {"c16", at::kComplexDouble}};
   const auto found = kTypes.find(code);
   return found == kTypes.end() ? std::nullopt : std::optional(found->second);
 }
@@ -157,9 +158,10 @@ at::ScalarType torch_type(std::string_view name) {
   const size_t dot = name.rfind('.');
   const auto found = kTypes.find(dot == std::string_view::npos ? name : name.substr(dot + 1));
   if (found == kTypes.end())
-    throw Error("weights", fmt::format("tensors of the element type '{}' cannot be read; hint: quantized ones are to be "
-                                       "dequantized before they are saved",
-                                       name));
+    throw Error("weights",
+                fmt::format("tensors of the element type '{}' cannot be read; hint: quantized ones are to be "
+                            "dequantized before they are saved",
+                            name));
   return found->second;
 }
 
@@ -517,8 +519,8 @@ PickleValue* Unpickler::make_tensor(const std::string& name, const Items& argume
     if (!arguments[0]->is(Kind::kStorage)) fail(fmt::format("{} in place of a storage", arguments[0]->kind_name()));
     // A storage that knows its elements has their type as `text`.
     const at::ScalarType type = torch_type(third ? arguments[6]->text : arguments[0]->text);
-    PickleValue* const made = document_.tensor(view_of(arguments[0], type, integer_of(arguments[1]),
-                                                       integers_of(arguments[2]), integers_of(arguments[3])));
+    PickleValue* const made = document_.tensor(
+        view_of(arguments[0], type, integer_of(arguments[1]), integers_of(arguments[2]), integers_of(arguments[3])));
     made->requires_grad = arguments.size() > 4 && arguments[4]->integer != 0;
     const size_t metadata = third ? 7 : 6;
     if (arguments.size() > metadata) {
@@ -557,8 +559,7 @@ PickleValue* Unpickler::sparse_tensor(const Items& arguments) {
       if (data.size() < 3) fail("a sparse tensor without indices, values and shape");
       // Indices beyond the shape would be used as they are.
       at::_validate_sparse_coo_tensor_args(tensor_of(data[0]), tensor_of(data[1]), integers_of(data[2]));
-      return document_.tensor(
-          at::sparse_coo_tensor(tensor_of(data[0]), tensor_of(data[1]), integers_of(data[2])));
+      return document_.tensor(at::sparse_coo_tensor(tensor_of(data[0]), tensor_of(data[1]), integers_of(data[2])));
     }
     static const std::map<std::string, at::Layout> kLayouts{{"torch.sparse_csr", at::kSparseCsr},
                                                             {"torch.sparse_csc", at::kSparseCsc},

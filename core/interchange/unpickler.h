@@ -19,13 +19,10 @@ class Unpickler {
   /// Gives the value of a persistent id: a kStorage, for what torch.save writes.
   using FindStorage = std::function<PickleValue*(const PickleValue& id)>;
 
-  /// `document` gets the values; `bytes` outlive this. `elements_known` false: the storages' elements are still to come,
-  /// so that sparse tensors, whose indices are checked, are None.
+  /// `document` gets the values; `bytes` outlive this. `elements_known` false: the storages' elements are still to
+  /// come, so that sparse tensors, whose indices are checked, are None.
   Unpickler(PickleDocument& document, std::string_view bytes, FindStorage find_storage = {}, bool elements_known = true)
-      : document_(document),
-        bytes_(bytes),
-        find_storage_(std::move(find_storage)),
-        elements_known_(elements_known) {}
+      : document_(document), bytes_(bytes), find_storage_(std::move(find_storage)), elements_known_(elements_known) {}
 
   /// Reads one pickle, from where the last one ended.
   PickleValue* read();

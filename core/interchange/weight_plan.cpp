@@ -59,7 +59,8 @@ class TransposedTensor final : public DerivedTensor {
 
   void read(int64_t offset, at::Tensor target) const override {
     const at::Tensor swapped = source_->read_whole().t();
-    const at::Tensor all = target.numel() == swapped.numel() ? swapped : swapped.reshape({-1}).narrow(0, offset, target.numel());
+    const at::Tensor all =
+        target.numel() == swapped.numel() ? swapped : swapped.reshape({-1}).narrow(0, offset, target.numel());
     target.copy_(all.reshape(target.sizes()));
   }
 
@@ -118,7 +119,8 @@ class CompiledRule {
     for (size_t i = 0; i < count; ++i) {
       std::string expression = rule.match;
       if (joins_)
-        expression.replace(expression.find(kRulePart), kRulePart.size(), std::regex_replace(rule.parts[i], kSpecial, R"(\$&)"));
+        expression.replace(expression.find(kRulePart), kRulePart.size(),
+                           std::regex_replace(rule.parts[i], kSpecial, R"(\$&)"));
       expressions_.emplace_back(expression);
     }
   }
@@ -166,10 +168,10 @@ class Mapper {
                                          options_.strip_prefix, tensors.empty() ? "" : tensors.begin()->first));
     for (const auto& rule : rules_)
       if (!rule.met() && rule.rule().required)
-        throw Error("weights", fmt::format("the rule '{}' meets no name; the first of {} is '{}'; hint: a rule that may "
-                                           "meet nothing has required: false",
-                                           rule.rule().match, tensors.size(),
-                                           tensors.empty() ? "" : tensors.begin()->first));
+        throw Error("weights",
+                    fmt::format("the rule '{}' meets no name; the first of {} is '{}'; hint: a rule that may "
+                                "meet nothing has required: false",
+                                rule.rule().match, tensors.size(), tensors.empty() ? "" : tensors.begin()->first));
     finish();
     return std::move(result_);
   }
@@ -205,8 +207,8 @@ class Mapper {
     std::vector<int64_t> shape = source->shape();
     const auto count = static_cast<int64_t>(parts.size());
     if (shape.empty() || shape.front() % count != 0)
-      throw Error("weights", fmt::format("'{}' of shape [{}] cannot be split into {} parts", name, fmt::join(shape, ", "),
-                                         count));
+      throw Error("weights",
+                  fmt::format("'{}' of shape [{}] cannot be split into {} parts", name, fmt::join(shape, ", "), count));
     shape.front() /= count;
     const int64_t size = c10::multiply_integers(shape);
     for (int64_t i = 0; i < count; ++i) {
@@ -220,7 +222,8 @@ class Mapper {
   void arrive(const std::string& target, Arrival arrival, const WeightRule* joined_by) {
     auto& [rule, arrivals] = arrivals_[target];
     if (!arrivals.empty() && (rule == nullptr || rule->match != (joined_by == nullptr ? "" : joined_by->match)))
-      throw Error("weights", fmt::format("'{}' and '{}' both become '{}'", arrivals.front().from, arrival.from, target));
+      throw Error("weights",
+                  fmt::format("'{}' and '{}' both become '{}'", arrivals.front().from, arrival.from, target));
     for (const auto& other : arrivals)
       if (other.part == arrival.part)
         throw Error("weights", fmt::format("'{}' and '{}' both become '{}'", other.from, arrival.from, target));
@@ -244,8 +247,8 @@ class Mapper {
     std::vector<Source> parts;
     for (const auto& arrival : arrivals) parts.push_back(arrival.tensor);
     if (parts.size() != rule.parts.size())
-      throw Error("weights", fmt::format("'{}' needs the parts {}; got {} of them, the first '{}'", target, join(rule.parts),
-                                         parts.size(), arrivals.front().from));
+      throw Error("weights", fmt::format("'{}' needs the parts {}; got {} of them, the first '{}'", target,
+                                         join(rule.parts), parts.size(), arrivals.front().from));
     std::vector<int64_t> shape = parts.front()->shape();
     const std::vector<int64_t> inner(shape.empty() ? shape.begin() : shape.begin() + 1, shape.end());
     for (size_t i = 1; i < parts.size(); ++i) {
@@ -269,7 +272,8 @@ class Mapper {
 
 /// "a, b, c" or, where there are many, the first ones and how many more.
 std::string shown(const std::vector<std::string>& names) {
-  const std::vector<std::string> first(names.begin(), names.begin() + static_cast<int64_t>(std::min(names.size(), kShownNames)));
+  const std::vector<std::string> first(names.begin(),
+                                       names.begin() + static_cast<int64_t>(std::min(names.size(), kShownNames)));
   return join(first) + (names.size() > kShownNames ? fmt::format(" and {} more", names.size() - kShownNames) : "");
 }
 

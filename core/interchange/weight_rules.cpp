@@ -14,7 +14,6 @@
 namespace levin {
 namespace {
 
-
 std::vector<WeightRule> gpt2_rules() {
   return {{.match = R"((.*)h\.(\d+)\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight)",
            .to = "$1h.$2.$3.weight",
@@ -169,9 +168,10 @@ std::string escaped(std::string_view text) {
 }
 
 [[noreturn]] void throw_not_reversible(const WeightRule& rule) {
-  throw Error("weights", fmt::format("the rule '{}' -> '{}' cannot be turned around; valid: text (with '\\.' for a dot) "
-                                     "and groups, each of which 'to' names once",
-                                     rule.match, rule.to));
+  throw Error("weights",
+              fmt::format("the rule '{}' -> '{}' cannot be turned around; valid: text (with '\\.' for a dot) "
+                          "and groups, each of which 'to' names once",
+                          rule.match, rule.to));
 }
 
 WeightRule reversed_rule(const WeightRule& rule) {
@@ -218,9 +218,10 @@ void WeightRule::describe(Schema<WeightRule>& schema) {
   schema.field("match", &WeightRule::match, "a regular expression that a whole name of the file meets");
   schema.field("to", &WeightRule::to, "the module's name; $1 is what the first group met");
   schema.field("transpose", &WeightRule::transpose, "swap the dimensions of a matrix; vectors stay");
-  schema.field("parts", &WeightRule::parts,
-               "what stands for {part}: in match, tensors that are joined in this order along their first dimension; in "
-               "to, those that one is split into");
+  schema.field(
+      "parts", &WeightRule::parts,
+      "what stands for {part}: in match, tensors that are joined in this order along their first dimension; in "
+      "to, those that one is split into");
   schema.field("drop", &WeightRule::drop, "the tensor is not needed");
   schema.field("required", &WeightRule::required, "a name must meet it");
 }
@@ -232,9 +233,10 @@ void check_weight_rule(const WeightRule& rule, const std::string& place) {
     fail(rule.drop ? "a rule that drops has no 'to'" : "a rule needs 'to', or drop: true");
   const size_t marks = count_of(rule.match, kRulePart) + count_of(rule.to, kRulePart);
   if (marks != (rule.parts.empty() ? 0U : 1U))
-    fail(fmt::format("'parts' and '{}' go together; got {} parts and the mark {} times; valid: once, in 'match' to join "
-                     "or in 'to' to split",
-                     kRulePart, rule.parts.size(), marks));
+    fail(
+        fmt::format("'parts' and '{}' go together; got {} parts and the mark {} times; valid: once, in 'match' to join "
+                    "or in 'to' to split",
+                    kRulePart, rule.parts.size(), marks));
   if (rule.parts.size() == 1) fail("'parts' has one part; valid: at least two");
   std::string expression = rule.match;
   if (const size_t at = expression.find(kRulePart); at != std::string::npos)
@@ -308,7 +310,8 @@ Config ConfigCodec<WeightRules>::dump(const WeightRules& value) {
 void LoadWeightsOptions::describe(Schema<LoadWeightsOptions>& schema) {
   using O = LoadWeightsOptions;
   schema.field("path", &O::path, "a file or folder that Levin, PyTorch, Lightning or Hugging Face wrote");
-  schema.field("key", &O::key, "where a torch.save file holds the weights, as in ema.state_dict; empty: found by itself");
+  schema.field("key", &O::key,
+               "where a torch.save file holds the weights, as in ema.state_dict; empty: found by itself");
   schema.field("rules", &O::rules, "how names and shapes are changed: rules, or bert, gpt2, resnet, vit");
   schema.field("strip_prefix", &O::strip_prefix, "taken off names before the rules");
   schema.field("add_prefix", &O::add_prefix, "put in front of names after the rules");

@@ -3,7 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
 #include <levin/core/checkpoint/checkpoint.h>
-#include <levin/core/checkpoint/manifest.h>
+#include <levin/core/checkpoint/checkpoint_info.h>
 #include <levin/core/checkpoint/safetensors.h>
 #include <levin/core/interchange/torch_file.h>
 
@@ -90,10 +90,12 @@ class TorchTensor final : public TensorOfFile {
 
   void read(int64_t offset, at::Tensor target) const override {
     on_host(target, [&](const at::Tensor& host) {
-      const bool plain = tensor_.layout() == at::kStrided && tensor_.is_contiguous() && !tensor_.is_conj() && !tensor_.is_neg();
+      const bool plain =
+          tensor_.layout() == at::kStrided && tensor_.is_contiguous() && !tensor_.is_conj() && !tensor_.is_neg();
       if (plain) return file_->read_elements(tensor_, offset, host);
       const at::Tensor dense = tensor_.layout() == at::kStrided ? tensor_ : tensor_.to_dense();
-      at::Tensor(host).view({-1}).copy_(dense.resolve_conj().resolve_neg().reshape({-1}).narrow(0, offset, host.numel()));
+      at::Tensor(host).view({-1}).copy_(
+          dense.resolve_conj().resolve_neg().reshape({-1}).narrow(0, offset, host.numel()));
     });
   }
 
@@ -104,8 +106,8 @@ class TorchTensor final : public TensorOfFile {
 
 void add_tensor(Weights& weights, const std::string& name, std::shared_ptr<const SavedTensor> tensor) {
   if (name.size() > kLongestWeightName)
-    throw Error("weights", fmt::format("{} holds a tensor whose name has {} characters; valid: at most {}", weights.path,
-                                       name.size(), kLongestWeightName));
+    throw Error("weights", fmt::format("{} holds a tensor whose name has {} characters; valid: at most {}",
+                                       weights.path, name.size(), kLongestWeightName));
   if (!weights.tensors.emplace(name, std::move(tensor)).second)
     throw Error("weights", fmt::format("{} holds two tensors of the name '{}'", weights.path, name));
 }
@@ -128,7 +130,8 @@ bool is_module(const PickleValue& value) {
 
 bool holds_tensors(const PickleValue& value) {
   if (is_module(value)) return true;
-  return value.is(Kind::kDict) && std::any_of(value.pairs.begin(), value.pairs.end(), [](const PickleValue::Pair& pair) {
+  return value.is(Kind::kDict) &&
+         std::any_of(value.pairs.begin(), value.pairs.end(), [](const PickleValue::Pair& pair) {
            return pair.first->is(Kind::kText) && pair.second->is(Kind::kTensor);
          });
 }
@@ -170,8 +173,8 @@ const PickleValue& find_weights(const TorchFile& file, const std::string& key) {
   if (std::find(found.begin(), found.end(), "state_dict") != found.end()) return *root.find("state_dict");
   if (found.size() == 1) return *root.find(found.front());
   if (found.size() > 1)
-    throw Error("weights", fmt::format("{} holds tensors in several places; got {}; hint: say which with 'key'", file.path(),
-                                       join(found)));
+    throw Error("weights", fmt::format("{} holds tensors in several places; got {}; hint: say which with 'key'",
+                                       file.path(), join(found)));
   bool any = false;
   for_each_tensor(root, [&](const std::string&, const at::Tensor&) { any = true; });
   if (any) return root;
@@ -230,7 +233,7 @@ void add_indexed(Weights& weights, const std::string& index) {
 void add_folder(Weights& weights) {
   const std::filesystem::path folder = weights.path;
   const auto has = [&](const char* name) { return FileSystem::current().exists((folder / name).string()); };
-  if (looks_like_checkpoint(weights.path)) {
+  if (is_levin_checkpoint(weights.path)) {
     weights.format = WeightsFormat::kLevin;
     // All or nothing: a file that is damaged is found before the first tensor is used.
     verify_checkpoint(weights.path);
@@ -257,9 +260,10 @@ void add_folder(Weights& weights) {
   if (!parts.empty())
     throw Error("weights", fmt::format("{} has parts of a model but no index of them; got {}; valid: {} or {}",
                                        weights.path, join(parts), kSafetensorsIndex, kSafetensorsName));
-  throw Error("weights", fmt::format("{} holds no weights; valid: a folder with manifest.json (Levin) or with {}, {} or {} "
-                                     "(Hugging Face)",
-                                     weights.path, kSafetensorsIndex, kSafetensorsName, kTorchName));
+  throw Error("weights",
+              fmt::format("{} holds no weights; valid: a folder with manifest.json (Levin) or with {}, {} or {} "
+                          "(Hugging Face)",
+                          weights.path, kSafetensorsIndex, kSafetensorsName, kTorchName));
 }
 
 void visit_tensors(const PickleValue& value, const std::string& prefix, int level,
@@ -304,6 +308,12 @@ const char* weights_format_name(WeightsFormat format) {
   return "lightning";
 }
 
+bool is_levin_checkpoint(const std::string& folder) {
+  // Folders of Hugging Face have a model.safetensors too.
+  return FileSystem::current().exists(folder + "/" + kManifestFile) ||
+         FileSystem::current().exists(folder + "/" + kStateFile);
+}
+
 void for_each_tensor(const PickleValue& value,
                      const std::function<void(const std::string& name, const at::Tensor&)>& visit) {
   constexpr int64_t kMostTensors = 10'000'000;
@@ -320,7 +330,8 @@ Weights open_weights(const std::string& path, const std::string& key) {
   Weights weights{.path = path};
   const bool is_folder = std::filesystem::is_directory(path);
   if (!key.empty() && (is_folder || path.ends_with(".safetensors")))
-    throw Error("weights", fmt::format("'key' says where a torch.save file holds the weights; {} is none; got '{}'", path, key));
+    throw Error("weights",
+                fmt::format("'key' says where a torch.save file holds the weights; {} is none; got '{}'", path, key));
   if (is_folder)
     add_folder(weights);
   else if (path.ends_with(".index.json"))

@@ -46,8 +46,12 @@ inline constexpr size_t kLongestWeightName = 1000;
 /// empty: the whole file, or else its one entry that holds tensors, or else `state_dict`. Throws levin::Error.
 Weights open_weights(const std::string& path, const std::string& key = "");
 
-/// Adds what a pickled value holds of tensors: those of a dict by its keys, of dicts inside of it by "key.inner", of a
-/// torch.nn.Module its parameters and buffers.
-void for_each_tensor(const PickleValue& value, const std::function<void(const std::string& name, const at::Tensor&)>& visit);
+/// Returns whether a folder is a checkpoint of Levin, whole or damaged.
+bool is_levin_checkpoint(const std::string& folder);
+
+/// Calls `visit` with what a pickled value holds of tensors: those of a dict by its keys, of dicts inside of it by
+/// "key.inner", of a torch.nn.Module its parameters and buffers.
+void for_each_tensor(const PickleValue& value,
+                     const std::function<void(const std::string& name, const at::Tensor&)>& visit);
 
 }  // namespace levin

@@ -73,9 +73,10 @@ void write_hugging_face(const std::string& folder, const std::vector<NamedLeaf>&
   FileSystem& files = FileSystem::current();
   const std::filesystem::path root = folder;
   if (options.config.empty() && !files.exists((root / "config.json").string()))
-    throw Error("weights", fmt::format("a folder of Hugging Face needs the model's config.json; got none for {}; hint: give "
-                                       "one, as save_pretrained or the model's page has it",
-                                       folder));
+    throw Error("weights",
+                fmt::format("a folder of Hugging Face needs the model's config.json; got none for {}; hint: give "
+                            "one, as save_pretrained or the model's page has it",
+                            folder));
   files.create_directories(folder);
   if (!options.config.empty()) {
     const std::string config = files.read_file(options.config);

@@ -6,6 +6,7 @@
 #include <levin/core/checkpoint/inspect.h>
 #include <levin/core/checkpoint/manifest.h>
 #include <levin/core/interchange/describe_weights.h>
+#include <levin/core/interchange/weights.h>
 #include <levin/core/interchange/write_weights.h>
 #include <levin/core/tools/tool_main.h>
 
@@ -29,19 +30,19 @@ constexpr const char* kUsage =
     "       levin-checkpoint verify DIR            whether each file is as it was written; status 1 when one is not\n"
     "       levin-checkpoint diff A B              where two checkpoints differ; status 1 when they do\n"
     "       levin-checkpoint consolidate IN OUT    a copy with whole tensors of what several ranks wrote in parts\n"
-    "       levin-checkpoint convert IN OUT        the weights in another format, by the end of OUT: .safetensors, .pth,\n"
+    "       levin-checkpoint convert IN OUT        the weights in another format, by the end of OUT: .safetensors, "
+    ".pth,\n"
     "                                              .ckpt (PyTorch Lightning), or a new folder of Hugging Face\n"
     "\n"
-    "DIR, A, B and IN are checkpoint folders, such as version_0/checkpoints/last; show, diff and convert also take files\n"
+    "DIR, A, B and IN are checkpoint folders, such as version_0/checkpoints/last; show, diff and convert also take "
+    "files\n"
     "of torch.save, Lightning and safetensors and folders of Hugging Face. OUT of consolidate is a new folder, a "
     "checkpoint\n"
     "with one model.safetensors, or a new file whose name ends with .safetensors, for the weights alone. Status 2: an "
     "error.\n";
 
 /// A path that is not there counts as one of Levin's, whose errors say so.
-bool is_levin(const std::string& path) {
-  return !std::filesystem::exists(path) || levin::looks_like_checkpoint(path);
-}
+bool is_levin(const std::string& path) { return !std::filesystem::exists(path) || levin::looks_like_checkpoint(path); }
 
 int show(const std::string& path, bool with_tensors) {
   std::cout << (is_levin(path) ? levin::describe_checkpoint(path, with_tensors)
@@ -68,8 +69,7 @@ int verify(const std::string& path) {
 }
 
 int diff(const std::string& a, const std::string& b) {
-  const auto difference =
-      is_levin(a) && is_levin(b) ? levin::diff_checkpoints(a, b) : levin::diff_weights(a, b);
+  const auto difference = is_levin(a) && is_levin(b) ? levin::diff_checkpoints(a, b) : levin::diff_weights(a, b);
   for (const auto& line : difference.lines) std::cout << line << "\n";
   std::cout << "same: " << difference.same_tensors << " tensors, " << difference.same_values
             << " values; different: " << difference.lines.size() << "\n";
@@ -85,7 +85,7 @@ int convert(const std::string& source, const std::string& target, const options:
   levin::WriteWeightsOptions how;
   if (const auto rules = parsed["rules"].as<std::string>(); !rules.empty())
     how.rules = levin::ConfigCodec<levin::WeightRules>::parse(
-        std::filesystem::exists(rules) ? levin::Config::load(rules) : levin::Config::scalar(rules), "rules");
+        std::filesystem::is_regular_file(rules) ? levin::Config::load(rules) : levin::Config::scalar(rules), "rules");
   if (parsed.count("reverse") > 0) how.rules = how.rules.reversed();
   how.config = parsed["model-config"].as<std::string>();
   how.max_shard_bytes = parsed["max-shard-bytes"].as<int64_t>();
