@@ -37,6 +37,11 @@ void check_conflicts(const ModelCheckpointOptions& options) {
         fmt::format("model_checkpoint has several intervals; got {}; valid: one of them; hint: use one "
                     "model_checkpoint for each",
                     join(intervals, " and ")));
+  if (!options.save_weights_only && (options.format == "safetensors" || options.format == "pytorch"))
+    throw ConfigError(fmt::format(
+        "model_checkpoint.format={} holds weights alone; hint: save_weights_only: true, or format: levin or "
+        "lightning, from which training can go on",
+        options.format));
   if (options.monitor.empty() && options.save_top_k > 1)
     throw ConfigError(
         fmt::format("model_checkpoint.save_top_k={} needs model_checkpoint.monitor; without it the newest is "
@@ -71,6 +76,13 @@ void ModelCheckpointOptions::describe(Schema<ModelCheckpointOptions>& schema) {
   schema.field("save_on_exception", &O::save_on_exception, "save 'on_exception' when training fails");
   schema.field("enable_version_counter", &O::enable_version_counter,
                "a name that is taken gets -v1, -v2 and so on; otherwise it is overwritten");
+  schema.field("save_weights_only", &O::save_weights_only,
+               "save the module alone, from which training can start (init_from) but not go on");
+  schema
+      .field("format", &O::format,
+             "levin: a folder; safetensors, pytorch (.pth): a file of weights; lightning (.ckpt): a file from which "
+             "PyTorch Lightning goes on too")
+      .one_of({"levin", "safetensors", "pytorch", "lightning"});
 }
 
 ModelCheckpoint::ModelCheckpoint(const Options& options)
@@ -258,6 +270,8 @@ void ModelCheckpoint::write(Trainer& trainer, Record next, const std::string& pa
                              .is_best = !options_.monitor.empty() && best_model_path() == path,
                              .is_last = is_last,
                              .asynchronous = options_.asynchronous && !after_failure,
+                             .weights_only = options_.save_weights_only,
+                             .format = options_.format,
                              .supersedes = superseded != path && may_remove(trainer, superseded) ? superseded : ""});
   } catch (...) {
     record_ = std::move(next);
@@ -283,13 +297,19 @@ std::string ModelCheckpoint::folder(const Trainer& trainer) const {
   return run.empty() ? "" : run + "/checkpoints";
 }
 
+std::string ModelCheckpoint::suffix() const {
+  if (options_.format == "safetensors") return ".safetensors";
+  if (options_.format == "pytorch") return ".pth";
+  return options_.format == "lightning" ? ".ckpt" : "";
+}
+
 std::string ModelCheckpoint::free_path(Trainer& trainer, const std::string& name,
                                        const std::string& may_replace) const {
   const std::string wanted = folder(trainer) + "/" + name;
-  std::string path = wanted;
+  std::string path = wanted + suffix();
   if (options_.enable_version_counter && trainer.is_global_zero()) {
     for (int64_t version = 1; path != may_replace && FileSystem::current().exists(path); ++version)
-      path = fmt::format("{}-v{}", wanted, version);
+      path = fmt::format("{}-v{}{}", wanted, version, suffix());
   }
   return from_rank_zero(trainer, path);
 }

@@ -31,6 +31,8 @@ struct ModelCheckpointOptions {
   bool asynchronous = false;
   bool save_on_exception = false;
   bool enable_version_counter = true;
+  bool save_weights_only = false;
+  std::string format = "levin";
 
   static void describe(Schema<ModelCheckpointOptions>& schema);
 };
@@ -95,6 +97,8 @@ class ModelCheckpoint final : public Checkpointer {
   void forget_unwritten();
   bool may_remove(const Trainer& trainer, const std::string& path) const;
   std::string folder(const Trainer& trainer) const;
+  /// What a checkpoint's name ends with: nothing for a folder.
+  std::string suffix() const;
   std::string free_path(Trainer& trainer, const std::string& name, const std::string& may_replace) const;
   Metrics candidates(const Trainer& trainer) const;
   std::optional<double> monitored(Trainer& trainer, const Metrics& metrics) const;

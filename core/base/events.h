@@ -36,6 +36,8 @@ struct CheckpointEvent {
   bool is_best = false;
   bool is_last = false;
   bool asynchronous = false;    ///< training goes on while it is written
+  bool weights_only = false;    ///< nothing that training would go on with
+  std::string format = {};      ///< safetensors, pytorch or lightning: one file; empty or levin: a folder
   std::string supersedes = {};  ///< a checkpoint that is removed once this one is whole; may be empty
 };
 

@@ -11,12 +11,18 @@
 #include <levin/core/checkpoint/host_copy.h>
 #include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/connectors/error_context.h>
+#include <levin/core/interchange/lightning.h>
+#include <levin/core/interchange/torch_file.h>
+#include <levin/core/interchange/weights.h>
+#include <levin/core/interchange/write_weights.h>
+#include <levin/core/interfaces/load_weights.h>
 #include <levin/core/optim/optimizer_state.h>
 #include <levin/core/precision/precision.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <typeinfo>
 
 namespace levin {
@@ -25,7 +31,10 @@ namespace {
 void remove_superseded(const std::string& path) {
   if (path.empty()) return;
   try {
-    remove_checkpoint(path);
+    if (std::filesystem::is_directory(path))
+      remove_checkpoint(path);
+    else
+      FileSystem::current().remove_all(path);
   } catch (const Error& error) {
     log::warning(fmt::format("could not remove a superseded checkpoint: {}", error.what()));
   }
@@ -230,15 +239,32 @@ void CheckpointConnector::save(const std::string& path, CheckpointEvent event) {
   write(path, tree, info, event);
 }
 
-void CheckpointConnector::write(const std::string& path, const State& tree, const CheckpointInfo& info,
+void CheckpointConnector::write(const std::string& given_path, const State& whole_tree, const CheckpointInfo& info,
                                 const CheckpointEvent& event) {
   const bool divided = model_.divides_state();
   const bool writes = strategy_.is_global_zero();
+  const bool converts = !event.format.empty() && event.format != "levin";
+  // Ranks write their parts as they always do; then rank 0 makes one file of them.
+  const std::string path = converts ? given_path + ".parts" : given_path;
+  State tree = whole_tree;
+  if (event.weights_only && !converts)
+    std::erase_if(tree.as_map(), [](const auto& item) {
+      return item.first != "model" && item.first != "module" && item.first != "hyper_parameters" &&
+             item.first != "versions" && item.first != "config";
+    });
+  const auto finish = [path, given_path, converts, format = event.format, weights_only = event.weights_only,
+                       superseded = writes ? event.supersedes : ""] {
+    if (converts) {
+      convert_weights(path, given_path, weights_format_of_name(format), {}, weights_only);
+      remove_checkpoint(path);
+    }
+    remove_superseded(superseded);
+  };
   if (event.asynchronous) {
     if (writer_ == nullptr)
       writer_ = divided ? std::make_unique<AsyncCheckpointWriter>(make_store_channel(strategy_.collective()))
                         : std::make_unique<AsyncCheckpointWriter>();
-    writer_->save(path, tree, info, [superseded = writes ? event.supersedes : ""] { remove_superseded(superseded); });
+    writer_->save(path, tree, info, finish);
     if (writes) being_written_ = event;
     return;
   }
@@ -248,7 +274,7 @@ void CheckpointConnector::write(const std::string& path, const State& tree, cons
     write_checkpoint(path, tree, info);
   if (!writes) return;
   for (const auto& logger : options_.loggers) logger->after_save_checkpoint(event);
-  remove_superseded(event.supersedes);
+  finish();
 }
 
 void CheckpointConnector::finish_saving() {
@@ -335,6 +361,7 @@ std::string CheckpointConnector::find_on_rank_zero(const std::string& ckpt) cons
 }
 
 void CheckpointConnector::read(const std::string& path, bool weights_only) {
+  if (!std::filesystem::is_directory(path)) return read_lightning(path);
   const std::vector<std::string> sections =
       weights_only ? std::vector<std::string>{"model", "module"} : std::vector<std::string>();
   // Where ranks have different parts, each reads its own.
@@ -347,6 +374,7 @@ void CheckpointConnector::restore_module(bool weights_only) {
     call_user(state_, "on_load_checkpoint", *state_.module, [&] { state_.module->on_load_checkpoint(*extra); });
   model_.load_module_state(*state_.module, tree_.at("model"));
   if (weights_only) return;
+  if (is_foreign()) return restore_lightning_progress();
   DataModule* const data = data_.data_module();
   if (const State* saved = tree_.find("data"); saved != nullptr && data != nullptr && !saved->is_null())
     call_user(state_, "load_state_dict", *data, [&] { data->load_state_dict(*saved); });
@@ -364,7 +392,71 @@ void CheckpointConnector::restore_module(bool weights_only) {
     state_.progress.resume_with_batches_of(batch);
 }
 
+void CheckpointConnector::load_initial_weights() {
+  const LoadWeightsOptions& options = options_.given.init_from;
+  WeightPlan plan = plan_weights(*state_.module, options);
+  // What the file does not give is copied onto itself.
+  State tensors = model_.module_state(*state_.module);
+  for (auto& [name, tensor] : plan.tensors.as_map()) tensors[name] = std::move(tensor);
+  model_.load_module_state(*state_.module, tensors);
+  log::rank_zero_info(fmt::format("init_from {}: {}", options.path, plan.report.text()));
+}
+
+void CheckpointConnector::read_lightning(const std::string& path) {
+  const Weights weights = open_weights(path);
+  if (weights.format != WeightsFormat::kLightning)
+    throw Error("checkpoint",
+                fmt::format("{} is no checkpoint but weights alone; valid: a checkpoint of Levin or of PyTorch "
+                            "Lightning; hint: start from weights with init_from",
+                            path));
+  tree_ = State::map();
+  State& model = tree_["model"] = State::map();
+  for (const auto& [name, tensor] : weights.tensors) model[name] = TensorLeaf{.saved = tensor};
+  tree_["lightning"] = state_from_pickle(weights.torch_file->root());
+  tree_["path"] = path;
+  log::rank_zero_info(fmt::format("loaded the checkpoint {} of PyTorch Lightning", path));
+}
+
+void CheckpointConnector::restore_lightning_progress() {
+  const LightningProgress from = lightning_progress(tree_.at("lightning"), tree_.at("path").as_string());
+  FitProgress progress;
+  progress.epoch = from.epoch;
+  progress.global_step = from.global_step;
+  progress.batch = from.batch;
+  progress.total_batches = from.total_batches;
+  progress.global_batch_size = data_.global_batch_size();
+  progress.epoch_samples = from.batch * progress.global_batch_size;
+  progress.samples = from.total_batches * progress.global_batch_size;
+  progress.epoch_started = true;
+  progress.last_batch_done = from.epoch_done;
+  progress.phase = from.epoch_done ? FitPhase::kEpochDone : FitPhase::kBatches;
+  state_.progress = progress;
+}
+
+void CheckpointConnector::restore_lightning_optimization() {
+  const State& saved = tree_.at("lightning");
+  const std::string& path = tree_.at("path").as_string();
+  State optimizers = optimizers_.state_dict();
+  State schedulers = optimizers_.schedulers_state_dict();
+  const auto& saved_optimizers = saved.at("optimizer_states").as_list();
+  const State* const given = saved.find("lr_schedulers");
+  const size_t saved_schedulers = given != nullptr ? given->as_list().size() : 0;
+  if (saved_optimizers.size() != optimizers.as_list().size() || saved_schedulers != schedulers.as_list().size())
+    throw Error("checkpoint",
+                fmt::format("{} has {} optimizers and {} schedulers; valid: {} and {} as configure_optimizers "
+                            "gives; hint: start from the weights alone with init_from",
+                            path, saved_optimizers.size(), saved_schedulers, optimizers.as_list().size(),
+                            schedulers.as_list().size()));
+  for (size_t i = 0; i < saved_optimizers.size(); ++i)
+    optimizers.as_list()[i] = optimizer_state_from_torch(optimizers.as_list()[i], saved_optimizers[i], path);
+  for (size_t i = 0; i < saved_schedulers; ++i)
+    schedulers.as_list()[i] = scheduler_state_from_torch(schedulers.as_list()[i], given->as_list()[i]);
+  optimizers_.load_state_dict(optimizers, schedulers);
+  stop_.continue_clock();
+}
+
 void CheckpointConnector::restore_optimization() {
+  if (is_foreign()) return restore_lightning_optimization();
   optimizers_.load_state_dict(tree_.at("optimizers"), tree_.at("schedulers"));
   precision_.load_state_dict(tree_.at("precision"));
   restore_strategy(rank_state().find("strategy"));
@@ -376,7 +468,7 @@ void CheckpointConnector::restore_optimization() {
 }
 
 void CheckpointConnector::restore_gradients_and_generators() {
-  const State& own = rank_state();
+  const State& own = is_foreign() ? tree_ : rank_state();
   if (const State* gradients = own.find("gradients")) {
     for (const auto& [name, parameter] : optimizers_.parameter_names().items())
       if (const State* gradient = gradients->find(name))

@@ -49,6 +49,9 @@ class CheckpointConnector {
   std::string find_on_rank_zero(const std::string& ckpt) const;
   void read(const std::string& path, bool weights_only);
 
+  /// Loads the weights that the option `init_from` names, under every strategy: each rank reads only what it holds.
+  void load_initial_weights();
+
   /// Dumps what a fit leaves in its module, callbacks and counters, for a caller in another process.
   State dump_outcome();
   void load_outcome(const State& outcome);
@@ -69,6 +72,12 @@ class CheckpointConnector {
 
  private:
   void write(const std::string& path, const State& tree, const CheckpointInfo& info, const CheckpointEvent& event);
+  /// Whether the tree that was read is of PyTorch Lightning.
+  bool is_foreign() const { return tree_.find("lightning") != nullptr; }
+  void read_lightning(const std::string& path);
+  /// Takes over counters, optimizers and schedulers of Lightning; what has no counterpart starts anew.
+  void restore_lightning_progress();
+  void restore_lightning_optimization();
   State dump();
   State dump_metrics();
   /// Dumps what each rank has of its own: random generators, gradients of a window under way, metrics.

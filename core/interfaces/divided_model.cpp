@@ -1,6 +1,7 @@
 #include <levin/core/interfaces/divided_model.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/interchange/weight_plan.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/optim/gradient_clipping.h>
 
@@ -71,7 +72,13 @@ void load_named_tensors(Module& module, const State& state) {
   check_named_tensors(module, state);
   auto tensors = named_tensors(module);
   at::NoGradGuard no_grad;
-  for (auto& [name, tensor] : tensors) tensor.detach().copy_(state.at(name).as_tensor());
+  for (auto& [name, tensor] : tensors) {
+    const TensorLeaf& leaf = state.at(name).as_leaf();
+    if (leaf.saved != nullptr)
+      read_into(*leaf.saved, tensor.detach());
+    else
+      tensor.detach().copy_(leaf.value);
+  }
 }
 
 }  // namespace levin

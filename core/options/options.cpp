@@ -150,6 +150,10 @@ void describe_output(Schema<TrainerOptions>& schema) {
   schema.field("run_dir", &Options::run_dir,
                "the folder of this run, in which it also goes on when it is resumed; empty: a new version_N below "
                "default_root_dir");
+  schema.field(
+      "init_from", &Options::init_from,
+      "weights that a fresh fit starts from, of Levin, PyTorch, Lightning or Hugging Face: a file or folder, or "
+      "{path: PATH, rules: [...], strict: false}");
 }
 
 void describe_reproducibility(Schema<TrainerOptions>& schema) {

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/spec.h>
 #include <levin/core/devices/device_spec.h>
+#include <levin/core/interchange/weight_rules.h>
 #include <levin/core/nn/activation_checkpointing.h>
 #include <levin/core/optim/accumulation_schedule.h>
 #include <levin/core/options/option_types.h>
@@ -105,6 +106,7 @@ struct TrainerOptions {
   Spec<Profiler> profiler = {};
   std::string default_root_dir = "levin_logs";
   std::string run_dir = {};
+  LoadWeightsOptions init_from = {};  ///< without a path: the weights that the module has
 
   // Data and reproducibility
   bool use_distributed_sampler = true;

@@ -4,6 +4,10 @@
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/consolidate.h>
 #include <levin/core/checkpoint/inspect.h>
+#include <levin/core/checkpoint/manifest.h>
+#include <levin/core/interchange/describe_weights.h>
+#include <levin/core/interchange/weights.h>
+#include <levin/core/interchange/write_weights.h>
 #include <levin/core/tools/tool_main.h>
 
 #include <boost/program_options.hpp>
@@ -26,14 +30,23 @@ constexpr const char* kUsage =
     "       levin-checkpoint verify DIR            whether each file is as it was written; status 1 when one is not\n"
     "       levin-checkpoint diff A B              where two checkpoints differ; status 1 when they do\n"
     "       levin-checkpoint consolidate IN OUT    a copy with whole tensors of what several ranks wrote in parts\n"
+    "       levin-checkpoint convert IN OUT        the weights in another format, by the end of OUT: .safetensors, "
+    ".pth,\n"
+    "                                              .ckpt (PyTorch Lightning), or a new folder of Hugging Face\n"
     "\n"
-    "DIR, A, B and IN are checkpoint folders, such as version_0/checkpoints/last. OUT is a new folder, a checkpoint "
-    "with\n"
-    "one model.safetensors, or a new file whose name ends with .safetensors, for the weights alone. Status 2: an "
+    "DIR, A, B and IN are checkpoint folders, such as version_0/checkpoints/last; show, diff and convert also take "
+    "files\n"
+    "of torch.save, Lightning and safetensors and folders of Hugging Face. OUT of consolidate is a new folder, a "
+    "checkpoint\n"
+    "with one model.safetensors, or a new file whose name ends with .safetensors, for the weights alone. Status 2: an "
     "error.\n";
 
+/// A path that is not there counts as one of Levin's, whose errors say so.
+bool is_levin(const std::string& path) { return !std::filesystem::exists(path) || levin::looks_like_checkpoint(path); }
+
 int show(const std::string& path, bool with_tensors) {
-  std::cout << levin::describe_checkpoint(path, with_tensors);
+  std::cout << (is_levin(path) ? levin::describe_checkpoint(path, with_tensors)
+                               : levin::describe_weights(path, with_tensors));
   return kSuccess;
 }
 
@@ -56,7 +69,7 @@ int verify(const std::string& path) {
 }
 
 int diff(const std::string& a, const std::string& b) {
-  const auto difference = levin::diff_checkpoints(a, b);
+  const auto difference = is_levin(a) && is_levin(b) ? levin::diff_checkpoints(a, b) : levin::diff_weights(a, b);
   for (const auto& line : difference.lines) std::cout << line << "\n";
   std::cout << "same: " << difference.same_tensors << " tensors, " << difference.same_values
             << " values; different: " << difference.lines.size() << "\n";
@@ -68,9 +81,34 @@ int consolidate(const std::string& source, const std::string& target) {
   return kSuccess;
 }
 
+int convert(const std::string& source, const std::string& target, const options::variables_map& parsed) {
+  levin::WriteWeightsOptions how;
+  if (const auto rules = parsed["rules"].as<std::string>(); !rules.empty())
+    how.rules = levin::ConfigCodec<levin::WeightRules>::parse(
+        std::filesystem::is_regular_file(rules) ? levin::Config::load(rules) : levin::Config::scalar(rules), "rules");
+  if (parsed.count("reverse") > 0) how.rules = how.rules.reversed();
+  how.config = parsed["model-config"].as<std::string>();
+  how.max_shard_bytes = parsed["max-shard-bytes"].as<int64_t>();
+  const std::string format = parsed["format"].as<std::string>();
+  levin::convert_weights(source, target,
+                         format.empty() ? levin::weights_format_of(target) : levin::weights_format_of_name(format), how,
+                         parsed.count("weights-only") > 0);
+  return kSuccess;
+}
+
 int run(int argc, char** argv) {
   options::options_description visible("Options");
-  visible.add_options()("help,h", "print this help")("tensors", "show: list every tensor");
+  visible.add_options()("help,h", "print this help")("tensors", "show: list every tensor")(
+      "rules", options::value<std::string>()->default_value("", ""),
+      "convert: how names change: bert, gpt2, resnet, vit, or a YAML file with a list of rules")(
+      "reverse", "convert: from the module's names to those of the rules' files")(
+      "model-config", options::value<std::string>()->default_value("", ""),
+      "convert to a Hugging Face folder: its config.json, where IN has none")(
+      "max-shard-bytes", options::value<int64_t>()->default_value(5'000'000'000, "5000000000"),
+      "convert to a Hugging Face folder: size of a file beyond which there are several")(
+      "format", options::value<std::string>()->default_value("", ""),
+      "convert: levin, safetensors, pytorch, lightning or huggingface, whatever OUT ends with")(
+      "weights-only", "convert to .ckpt: without optimizers and loops");
   options::options_description all;
   all.add(visible).add_options()("words", options::value<std::vector<std::string>>()->default_value({}, ""));
   options::positional_options_description positions;
@@ -91,9 +129,10 @@ int run(int argc, char** argv) {
   if (command == "verify" && paths == 1) return verify(words[1]);
   if (command == "diff" && paths == 2) return diff(words[1], words[2]);
   if (command == "consolidate" && paths == 2) return consolidate(words[1], words[2]);
-  const std::vector<std::string> commands{"show", "verify", "diff", "consolidate"};
+  if (command == "convert" && paths == 2) return convert(words[1], words[2], parsed);
+  const std::vector<std::string> commands{"show", "verify", "diff", "consolidate", "convert"};
   if (std::find(commands.begin(), commands.end(), command) != commands.end()) {
-    const bool takes_two = command == "diff" || command == "consolidate";
+    const bool takes_two = command == "diff" || command == "consolidate" || command == "convert";
     throw levin::Error("command line", "'" + command + "' takes " + (takes_two ? "two paths" : "one folder") +
                                            "; got " + std::to_string(paths) + "; hint: --help");
   }

@@ -148,15 +148,20 @@ void RankRun::set_up_weights(bool weights_only) {
     const Activity activity(parts_.tracer, "set_up_model");
     const std::string path = checkpoints.find_on_rank_zero(request_.ckpt);
     if (!path.empty()) checkpoints.read(path, weights_only);
+    // What this trainer has trained is not to be undone by a validation that follows.
+    const bool initial = path.empty() && !parts_.options.given.init_from.path.empty() &&
+                         (state.stage == Stage::kFit || state.progress.total_batches == 0);
     parts_.options.precision->convert_module(module);
     if (parts_.options.channels_last)
       for (auto& [name, parameter] : named_unique_parameters(module))
         parameter.set_data(parts_.data.in_memory_format(parameter.detach()));
     const bool before = strategy.divided_model().loads_weights_before_setup();
     if (!path.empty() && before) checkpoints.restore_module(weights_only);
+    if (initial && before) checkpoints.load_initial_weights();
     if (state.stage == Stage::kFit) strategy.divided_model().set_sample([this] { return parts_.data.sample(); });
     strategy.setup_module(module);
     if (!path.empty() && !before) checkpoints.restore_module(weights_only);
+    if (initial && !before) checkpoints.load_initial_weights();
     state.resumed = !path.empty() && !weights_only;
   }
   // All ranks built the model alike; from here on each draws its own random numbers.

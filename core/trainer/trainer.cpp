@@ -2,9 +2,11 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/image_bytes.h>
+#include <levin/core/base/log.h>
 #include <levin/core/base/signals.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/export/export_model.h>
+#include <levin/core/interfaces/load_weights.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/trainer/memory_summary.h>
 #include <levin/core/trainer/thread_rank.h>
@@ -251,11 +253,15 @@ Config saved_hyper_parameters(const std::string& path) {
   return Config::parse(options, {.source = path});
 }
 
-void load_weights(Module& module, const std::string& path) {
+void load_checkpoint_weights(Module& module, const std::string& path, bool strict) {
   const State tree = read_checkpoint(path, {"model", "module"});
   module.configure_model();
   if (const State* extra = tree.find("module")) module.on_load_checkpoint(*extra);
-  load_named_tensors(module, tree.at("model"));
+  if (strict)
+    load_named_tensors(module, tree.at("model"));
+  else
+    log::rank_zero_info(
+        fmt::format("{}: {}", path, levin::load_weights(module, {.path = path, .strict = false}).text()));
 }
 
 }  // namespace detail

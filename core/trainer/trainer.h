@@ -7,6 +7,7 @@
 #include <levin/core/optim/parameter_names.h>
 #include <levin/core/options/options.h>
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -202,29 +203,37 @@ class Trainer {
   std::unique_ptr<TrainerComponents> components_;
 };
 
-/// Makes the module of a checkpoint from its saved options, then loads its weights.
+/// Makes the module of a checkpoint from its saved options, then loads its weights. `strict` false: tensors that do not
+/// fit are reported and left as the module makes them.
 template <class M>
 std::shared_ptr<M> load_from_checkpoint(const std::string& path);
-/// Makes a module whose options were not recorded from these, then loads its weights.
+template <class M, std::same_as<bool> Strict>
+std::shared_ptr<M> load_from_checkpoint(const std::string& path, Strict strict);
+/// Makes a module from these options, as where they were not recorded or have changed, then loads its weights.
 template <class M>
-std::shared_ptr<M> load_from_checkpoint(const std::string& path, const OptionsOf<M>& options);
+std::shared_ptr<M> load_from_checkpoint(const std::string& path, const OptionsOf<M>& options, bool strict = true);
 
 namespace detail {
 Config saved_hyper_parameters(const std::string& path);
-void load_weights(Module& module, const std::string& path);
+void load_checkpoint_weights(Module& module, const std::string& path, bool strict);
 }  // namespace detail
 
 template <class M>
-std::shared_ptr<M> load_from_checkpoint(const std::string& path, const OptionsOf<M>& options) {
+std::shared_ptr<M> load_from_checkpoint(const std::string& path, const OptionsOf<M>& options, bool strict) {
   auto module = make<M>(options);
-  detail::load_weights(*module, path);
+  detail::load_checkpoint_weights(*module, path, strict);
   return module;
 }
 
 template <class M>
 std::shared_ptr<M> load_from_checkpoint(const std::string& path) {
-  return load_from_checkpoint<M>(path,
-                                 parse_options<OptionsOf<M>>(detail::saved_hyper_parameters(path), "hyper_parameters"));
+  return load_from_checkpoint<M>(path, /*strict=*/true);
+}
+
+template <class M, std::same_as<bool> Strict>
+std::shared_ptr<M> load_from_checkpoint(const std::string& path, Strict strict) {
+  return load_from_checkpoint<M>(
+      path, parse_options<OptionsOf<M>>(detail::saved_hyper_parameters(path), "hyper_parameters"), strict);
 }
 
 }  // namespace levin

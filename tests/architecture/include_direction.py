@@ -32,7 +32,7 @@ MAY_NAME_CUDA = {
 KNOW_CUDA = ("core/accelerators/", "strategies/comm/nccl_backend.cpp")
 
 _BELOW_MIDDLE = {"core/base", "core/comm", "core/accelerators"}
-_INTERFACES = _BELOW_MIDDLE | {f"core/{folder}" for folder in MIDDLE} | {"core/interfaces"}
+_INTERFACES = _BELOW_MIDDLE | {f"core/{folder}" for folder in MIDDLE} | {"core/interchange", "core/interfaces"}
 _OPTIONS = _INTERFACES | {"core/options"}
 _CONNECTORS = _OPTIONS | {"core/connectors"}
 _LOOPS = _CONNECTORS | {"core/loops"}
@@ -45,6 +45,7 @@ ALLOWED = {
     "core/comm": {"core/base"},
     "core/accelerators": {"core/base"},
     **{f"core/{folder}": _BELOW_MIDDLE for folder in MIDDLE},
+    "core/interchange": _BELOW_MIDDLE | {"core/checkpoint"},
     "core/interfaces": _INTERFACES,
     "core/profilers": _INTERFACES,
     "core/options": _INTERFACES,

@@ -1,0 +1,208 @@
+#include <levin/core/interchange/write_weights.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/file_system.h>
+#include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/interchange/lightning.h>
+#include <levin/core/interchange/pickler.h>
+#include <levin/core/interchange/weight_plan.h>
+
+#include <ATen/ops/empty.h>
+#include <c10/util/accumulate.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <utility>
+
+namespace levin {
+namespace {
+
+/// A tensor in memory, for what takes those in files.
+class TensorInMemory final : public SavedTensor {
+ public:
+  explicit TensorInMemory(const at::Tensor& tensor)
+      : tensor_(tensor.detach().to(at::kCPU).resolve_conj().resolve_neg()), shape_(tensor.sizes().vec()) {}
+  at::ScalarType dtype() const override { return tensor_.scalar_type(); }
+  const std::vector<int64_t>& shape() const override { return shape_; }
+  const std::vector<int64_t>& dimension_order() const override { return order_; }
+  void read(int64_t offset, at::Tensor target) const override {
+    target.view({-1}).copy_(tensor_.reshape({-1}).narrow(0, offset, target.numel()));
+  }
+  at::Tensor read_whole() const override { return tensor_.clone(at::MemoryFormat::Contiguous); }
+  const at::Tensor& whole() const override { return tensor_; }
+
+ private:
+  at::Tensor tensor_;
+  std::vector<int64_t> shape_;
+  std::vector<int64_t> order_;
+};
+
+uint64_t bytes_of(const SavedTensor& tensor) {
+  return static_cast<uint64_t>(c10::multiply_integers(tensor.shape())) * c10::elementSize(tensor.dtype());
+}
+
+/// Writes a file under another name and then gives it its own.
+template <class Write>
+void write_whole(const std::string& path, const Write& write) {
+  FileSystem& files = FileSystem::current();
+  const std::string temporary = path + ".tmp";
+  const auto parent = std::filesystem::path(path).parent_path();
+  if (!parent.empty()) files.create_directories(parent.string());
+  try {
+    const auto file = files.create(temporary);
+    write(*file);
+    file->sync();
+    file->close();
+    files.rename(temporary, path);
+  } catch (...) {
+    try {
+      files.remove_all(temporary);
+    } catch (const Error&) {  // the first error is the one to tell
+    }
+    throw;
+  }
+}
+
+void write_safetensors_file(const std::string& path, const std::vector<NamedLeaf>& tensors) {
+  write_whole(path, [&](WritableFile& file) { write_safetensors(file, tensors, {{"format", "pt"}}); });
+}
+
+void write_hugging_face(const std::string& folder, const std::vector<NamedLeaf>& tensors,
+                        const WriteWeightsOptions& options) {
+  FileSystem& files = FileSystem::current();
+  const std::filesystem::path root = folder;
+  if (options.config.empty() && !files.exists((root / "config.json").string()))
+    throw Error("weights",
+                fmt::format("a folder of Hugging Face needs the model's config.json; got none for {}; hint: give "
+                            "one, as save_pretrained or the model's page has it",
+                            folder));
+  files.create_directories(folder);
+  if (!options.config.empty()) {
+    const std::string config = files.read_file(options.config);
+    write_whole((root / "config.json").string(), [&](WritableFile& file) { file.append(config); });
+  }
+  std::vector<std::vector<NamedLeaf>> shards(1);
+  uint64_t total = 0;
+  uint64_t in_shard = 0;
+  for (const auto& item : tensors) {
+    const uint64_t bytes = bytes_of(*item.second.saved);
+    if (in_shard > 0 && in_shard + bytes > static_cast<uint64_t>(options.max_shard_bytes)) {
+      shards.emplace_back();
+      in_shard = 0;
+    }
+    in_shard += bytes;
+    total += bytes;
+    shards.back().push_back(item);
+  }
+  // What an earlier save left would be read in place of this one.
+  for (const auto& name : files.list(folder))
+    if (name.starts_with("model") && (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")))
+      files.remove_all((root / name).string());
+  if (shards.size() == 1) return write_safetensors_file((root / "model.safetensors").string(), tensors);
+  nlohmann::json index;
+  index["metadata"]["total_size"] = total;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    write_safetensors_file((root / name).string(), shards[i]);
+    for (const auto& [tensor, leaf] : shards[i]) index["weight_map"][tensor] = name;
+  }
+  write_whole((root / "model.safetensors.index.json").string(),
+              [&](WritableFile& file) { file.append(index.dump(2) + "\n"); });
+}
+
+void write_state_dict(const std::string& path, const std::vector<NamedLeaf>& tensors) {
+  PickleDocument document;
+  Pickler pickler;
+  PickleValue* const root = document.ordered_dict();
+  for (const auto& [name, leaf] : tensors) {
+    PickleValue* const value = document.tensor(
+        at::empty(leaf.saved->shape(), at::TensorOptions().dtype(leaf.saved->dtype()).device(at::kMeta)));
+    pickler.defer(value, leaf.saved);
+    document.put(root, name, value);
+  }
+  write_torch_file(path, *root, std::move(pickler));
+}
+
+/// The tree from which a Lightning checkpoint of weights is made.
+State tree_of_weights(const std::vector<NamedLeaf>& tensors) {
+  State tree = State::map();
+  State& model = tree["model"] = State::map();
+  for (const auto& [name, leaf] : tensors) model[name] = leaf;
+  State& loops = tree["loops"] = State::map();
+  for (const char* name : {"epoch", "global_step", "batch", "total_batches", "phase"}) loops[name] = 0;
+  loops["last_batch_done"] = false;
+  return tree;
+}
+
+void write_lightning(const std::string& path, const State& tree, bool weights_only) {
+  PickleDocument document;
+  Pickler pickler;
+  const PickleValue* const root = lightning_checkpoint(document, pickler, tree, weights_only);
+  write_torch_file(path, *root, std::move(pickler));
+}
+
+}  // namespace
+
+WeightsFormat weights_format_of(const std::string& path) {
+  const std::string suffix = std::filesystem::path(path).extension().string();
+  if (suffix == ".safetensors") return WeightsFormat::kSafetensors;
+  if (suffix == ".pth" || suffix == ".pt" || suffix == ".bin") return WeightsFormat::kPyTorch;
+  if (suffix == ".ckpt") return WeightsFormat::kLightning;
+  return WeightsFormat::kHuggingFace;
+}
+
+WeightsFormat weights_format_of_name(const std::string& name) {
+  std::vector<std::string> names;
+  for (const auto format : {WeightsFormat::kLevin, WeightsFormat::kSafetensors, WeightsFormat::kPyTorch,
+                            WeightsFormat::kLightning, WeightsFormat::kHuggingFace}) {
+    if (name == weights_format_name(format)) return format;
+    names.emplace_back(weights_format_name(format));
+  }
+  throw Error("weights", fmt::format("unknown format; got '{}'{}", name, valid_names_hint(name, names)));
+}
+
+void write_weights(const std::string& path, WeightsFormat format, const std::vector<NamedLeaf>& tensors,
+                   const WriteWeightsOptions& options) {
+  SavedTensors saved;
+  for (const auto& [name, leaf] : tensors)
+    if (!saved.emplace(name, leaf.saved != nullptr ? leaf.saved : std::make_shared<TensorInMemory>(leaf.value)).second)
+      throw Error("weights", fmt::format("cannot save two tensors of the name '{}'", name));
+  std::vector<NamedLeaf> mapped;
+  for (const auto& [name, tensor] : map_weights(saved, {.rules = options.rules}).tensors)
+    mapped.emplace_back(name, TensorLeaf{.saved = tensor});
+  switch (format) {
+    case WeightsFormat::kSafetensors:
+      return write_safetensors_file(path, mapped);
+    case WeightsFormat::kPyTorch:
+      return write_state_dict(path, mapped);
+    case WeightsFormat::kLightning:
+      return write_lightning(path, tree_of_weights(mapped), /*weights_only=*/true);
+    case WeightsFormat::kHuggingFace:
+      return write_hugging_face(path, mapped, options);
+    case WeightsFormat::kLevin:
+      break;
+  }
+  State tree = State::map();
+  State& model = tree["model"] = State::map();
+  for (const auto& [name, leaf] : mapped) model[name] = leaf;
+  write_checkpoint(path, tree, {});
+}
+
+void convert_weights(const std::string& source, const std::string& target, WeightsFormat format,
+                     const WriteWeightsOptions& options, bool weights_only) {
+  const Weights weights = open_weights(source);
+  if (weights.format == WeightsFormat::kLevin && format == WeightsFormat::kLightning && options.rules.empty()) {
+    const State tree = open_checkpoint(source);
+    if (tree.find("loops") != nullptr) return write_lightning(target, tree, weights_only);
+  }
+  std::vector<NamedLeaf> tensors;
+  for (const auto& [name, tensor] : weights.tensors) tensors.emplace_back(name, TensorLeaf{.saved = tensor});
+  WriteWeightsOptions with_config = options;
+  const std::string config = source + "/config.json";
+  if (format == WeightsFormat::kHuggingFace && options.config.empty() && FileSystem::current().exists(config))
+    with_config.config = config;
+  write_weights(target, format, tensors, with_config);
+}
+
+}  // namespace levin

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <levin/core/interchange/weight_plan.h>
+
+#include <map>
+#include <string>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace levin {
+
+/// Copies weights that Levin, PyTorch, Lightning or Hugging Face saved into a module's parameters and buffers, in
+/// place: all, or, where something is wrong, none. Returns what was loaded. Throws levin::Error where tensors do not
+/// fit and `options.strict` is set, where none fits, and for a file that cannot be read.
+WeightReport load_weights(torch::nn::Module& module, const LoadWeightsOptions& options);
+WeightReport load_weights(torch::nn::Module& module, const std::string& path, const WeightRules& rules = {});
+
+/// Finds a tensor for each of the module's, as load_weights does, and changes nothing.
+WeightPlan plan_weights(const torch::nn::Module& module, const LoadWeightsOptions& options);
+
+}  // namespace levin

@@ -1,0 +1,72 @@
+"""Trains with PyTorch Lightning what tests/interchange/lightning_test.cpp trains with Levin.
+
+    lightning_run.py start FOLDER    writes data and first weights, a run of 5 epochs, and a checkpoint after 2
+    lightning_run.py resume FOLDER   goes on from levin.ckpt to 5 epochs; prints the greatest difference to one run
+"""
+
+import logging
+import sys
+import warnings
+from pathlib import Path
+
+import lightning
+import torch
+
+warnings.filterwarnings("ignore")
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+
+class Net(lightning.LightningModule):
+    def __init__(self, width=8, lr=0.01):
+        super().__init__()
+        self.save_hyperparameters()
+        self.first = torch.nn.Linear(4, width)
+        self.second = torch.nn.Linear(width, 1)
+
+    def training_step(self, batch, _):
+        x, y = batch
+        return torch.nn.functional.mse_loss(self.second(torch.relu(self.first(x))), y)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=self.hparams.lr)
+        return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.7)}
+
+
+def trainer(epochs):
+    return lightning.Trainer(max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False,
+                             enable_model_summary=False, enable_checkpointing=False)
+
+
+def loader(data):
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data["x"], data["y"]), 8)
+
+
+def start(folder):
+    torch.manual_seed(3)
+    net = Net()
+    data = {"x": torch.randn(32, 4), "y": torch.randn(32, 1)}
+    torch.save(data, folder / "data.pth")
+    torch.save(net.state_dict(), folder / "first.pth")
+    half = trainer(2)
+    half.fit(net, loader(data))
+    half.save_checkpoint(folder / "half.ckpt")
+    net = Net()
+    net.load_state_dict(torch.load(folder / "first.pth", weights_only=True))
+    trainer(5).fit(net, loader(data))
+    torch.save(net.state_dict(), folder / "one_run.pth")
+
+
+def resume(folder):
+    data = torch.load(folder / "data.pth", weights_only=True)
+    made = Net.load_from_checkpoint(folder / "levin.ckpt", weights_only=True)
+    assert made.hparams.width == 8
+    net = Net()
+    whole = trainer(5)
+    whole.fit(net, loader(data), ckpt_path=folder / "levin.ckpt", weights_only=True)
+    assert whole.current_epoch == 5 and whole.global_step == 20, (whole.current_epoch, whole.global_step)
+    expected = torch.load(folder / "one_run.pth", weights_only=True)
+    print(max((value - expected[name]).abs().max().item() for name, value in net.state_dict().items()))
+
+
+if __name__ == "__main__":
+    {"start": start, "resume": resume}[sys.argv[1]](Path(sys.argv[2]))

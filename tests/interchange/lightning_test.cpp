@@ -1,0 +1,114 @@
+#include <levin/core/base/registry.h>
+#include <levin/core/data/tensor_dataset.h>
+#include <levin/core/interchange/torch_file.h>
+#include <levin/core/interfaces/load_weights.h>
+#include <levin/core/interfaces/module.h>
+#include <levin/core/optim/adam.h>
+#include <levin/core/trainer/trainer.h>
+
+#include "../loggers/test_python.h"
+#include "../support/run_program.h"
+#include "folder.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <string>
+
+namespace levin {
+namespace {
+
+struct LightningNetOptions {
+  int64_t width = 8;
+  double lr = 0.01;
+  static void describe(Schema<LightningNetOptions>& schema) {
+    schema.field("width", &LightningNetOptions::width, "hidden width");
+    schema.field("lr", &LightningNetOptions::lr, "learning rate");
+  }
+};
+
+class LightningNet : public Module {
+ public:
+  using Options = LightningNetOptions;
+  explicit LightningNet(const Options& options) : lr_(options.lr) {
+    first_ = register_module("first", torch::nn::Linear(4, options.width));
+    second_ = register_module("second", torch::nn::Linear(options.width, 1));
+  }
+  StepOutput training_step(const Batch& batch, int64_t /*batch_idx*/) override {
+    return torch::mse_loss(second_(torch::relu(first_(batch["x"]))), batch["y"]);
+  }
+  OptimizerConfigs configure_optimizers() override {
+    auto adam = std::make_shared<optim::AdamW>(parameters(), optim::AdamWOptions{.lr = lr_});
+    return OptimizerConfig{.optimizer = adam,
+                           .scheduler = {.name = "step", .interval = Interval::kEpoch, .options = step_options()}};
+  }
+
+ private:
+  static Config step_options() { return Config::parse("{step_size: 1, gamma: 0.7}", {.source = "test"}); }
+  double lr_;
+  torch::nn::Linear first_{nullptr};
+  torch::nn::Linear second_{nullptr};
+};
+
+std::string torch_packages() {
+  const char* given = std::getenv("LEVIN_PYTHON");
+  const auto found = testing::run_program(
+      {given != nullptr ? given : LEVIN_PYTHON_DEFAULT, "-c",
+       "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('torch').origin).parents[1], end='')"});
+  return found.status == 0 ? found.out : "";
+}
+
+class LightningTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string missing = testing::missing_module("lightning"); !missing.empty()) GTEST_SKIP() << missing;
+    if (torch_packages().empty()) GTEST_SKIP() << "no torch for Python; hint: scripts/bootstrap";
+    const auto started = python("start");
+    ASSERT_EQ(started.status, 0) << started.err;
+  }
+  testing::ProgramResult python(const std::string& command) const {
+    return testing::run_program({testing::test_python(), "-W", "ignore",
+                                 LEVIN_SOURCE_DIR "/tests/interchange/lightning_run.py", command, folder_.path()},
+                                {.environment = {{"PYTHONPATH", torch_packages()}}});
+  }
+  /// Trains up to an epoch; the module.
+  std::shared_ptr<Module> train(int64_t epochs, const std::string& init_from, const std::string& ckpt) const {
+    const TorchFile data(folder_.path("data.pth"));
+    const auto dataset = std::make_shared<data::TensorDataset>(
+        Batch{{"x", data.root().find("x")->tensor.clone()}, {"y", data.root().find("y")->tensor.clone()}});
+    auto module = make<LightningNet>({});
+    Trainer trainer({.max_epochs = epochs,
+                     .accelerator = "cpu",
+                     .logger = false,
+                     .enable_checkpointing = false,
+                     .enable_progress_bar = false,
+                     .enable_model_summary = false,
+                     .default_root_dir = folder_.path("runs"),
+                     .init_from = {.path = init_from}});
+    trainer.fit(module, DataLoader(dataset, {.batch_size = 8}), {}, ckpt);
+    trainer.save_checkpoint(folder_.path("levin.ckpt"), {.format = "lightning"});
+    return module;
+  }
+
+  testing::Folder folder_;
+};
+
+TEST_F(LightningTest, TwoEpochsHereAndThreeThereAreOneRun) {
+  train(2, folder_.path("first.pth"), "");
+  const auto resumed = python("resume");
+  ASSERT_EQ(resumed.status, 0) << resumed.err;
+  EXPECT_LT(std::stod(resumed.out), 1e-6);
+}
+
+TEST_F(LightningTest, TwoEpochsThereAndThreeHereAreOneRun) {
+  const auto module = train(5, "", folder_.path("half.ckpt"));
+  const TorchFile expected(folder_.path("one_run.pth"));
+  for (const auto& [name, tensor] : named_tensors(*module)) {
+    ASSERT_NE(expected.root().find(name), nullptr) << name;
+    EXPECT_LT((tensor - expected.root().find(name)->tensor).abs().max().item<double>(), 1e-6) << name;
+  }
+}
+
+}  // namespace
+}  // namespace levin

@@ -1,0 +1,310 @@
+#include <levin/core/base/error.h>
+#include <levin/core/checkpoint/safetensors.h>
+#include <levin/core/interchange/describe_weights.h>
+#include <levin/core/interchange/torch_file.h>
+#include <levin/core/interchange/weight_plan.h>
+#include <levin/core/interchange/weights.h>
+#include <levin/core/interchange/write_weights.h>
+#include <levin/core/interfaces/load_weights.h>
+
+#include "../support/run_program.h"
+#include "folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <string>
+
+namespace levin {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+void write_text(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+
+template <class Function>
+std::string error_of(const Function& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+/// Files that Python wrote, once for all tests.
+class PythonFiles : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new testing::Folder;
+    const auto made = python("make");
+    ASSERT_EQ(made.status, 0) << made.err;
+  }
+  static void TearDownTestSuite() {
+    delete folder_;
+    folder_ = nullptr;
+  }
+
+  static testing::ProgramResult python(const std::string& command) {
+    const char* given = std::getenv("LEVIN_PYTHON");
+    return testing::run_program({given != nullptr ? given : LEVIN_PYTHON_DEFAULT, "-W", "ignore",
+                                 LEVIN_SOURCE_DIR "/tests/interchange/files_of_python.py", command, folder_->path()});
+  }
+  static std::string path(const std::string& name) { return folder_->path(name); }
+
+  static void expect_as_oracle(const std::string& name) {
+    const Weights weights = open_weights(path(name));
+    const SafetensorsFile oracle(path("oracle.safetensors"));
+    EXPECT_EQ(weights.tensors.size(), oracle.names().size());
+    for (const auto& expected : oracle.names()) {
+      ASSERT_TRUE(weights.tensors.contains(expected)) << expected;
+      at::Tensor got = weights.tensors.at(expected)->read_whole();
+      if (got.is_complex()) got = torch::view_as_real(got).contiguous();
+      const at::Tensor wanted = oracle.read(expected);
+      ASSERT_EQ(got.scalar_type(), wanted.scalar_type()) << expected;
+      ASSERT_EQ(got.sizes(), wanted.sizes()) << expected;
+      EXPECT_EQ(std::memcmp(got.const_data_ptr(), wanted.const_data_ptr(), got.nbytes()), 0) << expected;
+    }
+  }
+
+ private:
+  static testing::Folder* folder_;
+};
+
+testing::Folder* PythonFiles::folder_ = nullptr;
+
+TEST_F(PythonFiles, EveryTypeStrideAndProtocolIsReadAsPythonHasIt) {
+  for (const char* name : {"state.pth", "state_legacy.pth", "state_3.pth", "state_4.pth", "state_5.pth"}) {
+    SCOPED_TRACE(name);
+    expect_as_oracle(name);
+  }
+}
+
+TEST_F(PythonFiles, TensorsThatShareAStorageShareItHere) {
+  for (const char* name : {"state.pth", "state_legacy.pth"}) {
+    const TorchFile file(path(name));
+    const at::Tensor w = file.root().find("w")->tensor;
+    const at::Tensor turned = file.root().find("w_t")->tensor;
+    EXPECT_EQ(w.const_data_ptr(), turned.const_data_ptr());
+    EXPECT_EQ(turned.strides(), (std::vector<int64_t>{1, 6}));
+    EXPECT_TRUE(file.root().find("parameter")->is_parameter);
+  }
+}
+
+TEST_F(PythonFiles, OtherValuesAreDataAndUnknownClassesInert) {
+  for (const char* name : {"odd_2.pth", "odd_4.pth"}) {
+    const TorchFile file(path(name));
+    const auto& root = file.root();
+    EXPECT_EQ(root.find("np")->number, 1.25);
+    EXPECT_TRUE(at::equal(root.find("array")->tensor, torch::arange(6, torch::kFloat).view({2, 3})));
+    EXPECT_TRUE(at::equal(root.find("fortran")->tensor, torch::arange(6).view({2, 3})));
+    EXPECT_EQ(root.find("custom")->text, "__main__.Custom");
+    EXPECT_EQ(root.find("custom")->state->find("x")->integer, 3);
+    EXPECT_EQ(root.find("size")->items.size(), 2U);
+    EXPECT_EQ(root.find("bytes")->text, "ab\xff");
+    EXPECT_EQ(root.find("itself")->items[1], root.find("itself")) << "a list that holds itself";
+    EXPECT_EQ(root.find("big")->kind, PickleValue::Kind::kBigInt);
+  }
+}
+
+TEST_F(PythonFiles, APickleThatCallsTheSystemIsInert) {
+  const Weights weights = open_weights(path("evil.pth"));
+  EXPECT_EQ(weights.tensors.size(), 1U);
+  EXPECT_THAT(weights.torch_file->root().find("evil")->text, HasSubstr("system"));
+  EXPECT_FALSE(std::filesystem::exists(path("ran")));
+}
+
+TEST_F(PythonFiles, WeightsAreFoundInModulesAndInsideOfOtherThings) {
+  EXPECT_TRUE(open_weights(path("module.pth")).tensors.contains("1.running_mean"));
+  EXPECT_EQ(open_weights(path("one.pth")).tensors.size(), 2U);
+  EXPECT_THAT(error_of([] { open_weights(path("two.pth")); }), HasSubstr("several places; got model, ema"));
+  EXPECT_EQ(open_weights(path("two.pth"), "ema").tensors.size(), 1U);
+  EXPECT_THAT(error_of([] { open_weights(path("two.pth"), "emma"); }), HasSubstr("did you mean 'ema'?"));
+  EXPECT_THAT(error_of([] { open_weights(path("script.pt")); }), HasSubstr("TorchScript"));
+}
+
+TEST_F(PythonFiles, WhatLevinWritesPythonReadsWeightsOnlyAndMapped) {
+  convert_weights(path("state.pth"), path("written.pth"), WeightsFormat::kPyTorch);
+  const auto checked = python("check");
+  EXPECT_EQ(checked.status, 0) << checked.err;
+  EXPECT_EQ(checked.out, "equal\n");
+  EXPECT_TRUE(diff_weights(path("state.pth"), path("written.pth")).equal());
+}
+
+TEST_F(PythonFiles, FilesCutShortAreRefusedInOneSentence) {
+  for (const char* name : {"state.pth", "state_legacy.pth"}) {
+    const std::string whole = testing::read_text(path(name));
+    for (const size_t size : {size_t{0}, size_t{1}, size_t{100}, whole.size() / 2, whole.size() - 1}) {
+      write_text(path("cut.pth"), whole.substr(0, size));
+      EXPECT_THAT(error_of([] { open_weights(path("cut.pth")); }), HasSubstr("cut.pth")) << name << " " << size;
+    }
+  }
+}
+
+// Longer, under the address sanitizer: LEVIN_FUZZ_ROUNDS=20000.
+TEST_F(PythonFiles, BytesChangedAtRandomAreReadOrRefused) {
+  const char* const given = std::getenv("LEVIN_FUZZ_ROUNDS");
+  const int rounds = given != nullptr ? std::atoi(given) : 300;
+  for (const char* name : {"state.pth", "state_legacy.pth", "odd_4.pth", "module.pth"}) {
+    const std::string whole = testing::read_text(path(name));
+    const size_t pickle = whole.find("\x80\x02");
+    std::mt19937 random(7);
+    int refused = 0;
+    for (int round = 0; round < rounds; ++round) {
+      std::string bytes = whole;
+      for (uint32_t i = 0; i < 1 + random() % 4; ++i) {
+        // Mostly in the pickle: elements are any bytes.
+        const size_t span = random() % 4 == 0 ? bytes.size() : std::min<size_t>(bytes.size() - pickle, 3000);
+        bytes[(span == bytes.size() ? 0 : pickle) + random() % span] = static_cast<char>(random());
+      }
+      if (random() % 8 == 0) bytes.resize(random() % bytes.size());
+      write_text(path("changed.pth"), bytes);
+      try {
+        const Weights weights = open_weights(path("changed.pth"));
+        for (const auto& [tensor, saved] : weights.tensors)
+          if (bytes_of_shape(saved->shape(), 16).value_or(UINT64_MAX) < 1'000'000) saved->read_whole();
+      } catch (const Error&) {
+        ++refused;
+      }
+    }
+    EXPECT_GT(refused, rounds / 4) << name;
+  }
+}
+
+// ---- Rules
+
+SavedTensors saved(const std::vector<NamedTensor>& tensors, const testing::Folder& folder) {
+  std::vector<NamedLeaf> leaves;
+  for (const auto& [name, tensor] : tensors) leaves.emplace_back(name, TensorLeaf{tensor});
+  write_weights(folder.path("t.safetensors"), WeightsFormat::kSafetensors, leaves);
+  return open_weights(folder.path("t.safetensors")).tensors;
+}
+
+TEST(WeightRules, PartsAreJoinedAndMatricesTurned) {
+  const testing::Folder folder;
+  const at::Tensor q = torch::rand({2, 3});
+  const at::Tensor k = torch::rand({2, 3});
+  const at::Tensor turned = torch::rand({4, 5});
+  const auto tensors = saved({{"l.0.q.weight", q}, {"l.0.k.weight", k}, {"m.weight", turned}}, folder);
+  const LoadWeightsOptions options{
+      .rules = std::vector<WeightRule>{{.match = R"(l\.(\d+)\.{part}\.(\w+))", .to = "x.$1.qk_$2", .parts = {"q", "k"}},
+                                       {.match = R"(m\.weight)", .to = "y", .transpose = true}}};
+  const MappedWeights mapped = map_weights(tensors, options);
+  EXPECT_TRUE(at::equal(mapped.tensors.at("x.0.qk_weight")->read_whole(), torch::cat({q, k})));
+  EXPECT_TRUE(at::equal(mapped.tensors.at("y")->read_whole(), turned.t()));
+  // A part of the joined tensor that reaches over both, as a sharded rank reads it.
+  at::Tensor part = torch::empty({4});
+  mapped.tensors.at("x.0.qk_weight")->read(4, part);
+  EXPECT_TRUE(at::equal(part, torch::cat({q, k}).view({-1}).narrow(0, 4, 4)));
+  // And back again.
+  const MappedWeights back = map_weights(mapped.tensors, {.rules = options.rules.reversed()});
+  EXPECT_EQ(back.tensors.size(), 3U);
+  EXPECT_TRUE(at::equal(back.tensors.at("l.0.k.weight")->read_whole(), k));
+  EXPECT_TRUE(at::equal(back.tensors.at("m.weight")->read_whole(), turned));
+}
+
+TEST(WeightRules, BuiltInSetsCanBeTurnedAround) {
+  for (const auto& name : built_in_weight_rules()) EXPECT_FALSE(WeightRules(name.c_str()).reversed().empty()) << name;
+}
+
+TEST(WeightRules, ARuleThatMeetsNothingOrANameThatMeetsTwoIsRefused) {
+  const testing::Folder folder;
+  const auto tensors = saved({{"a", torch::ones(1)}, {"b", torch::ones(1)}}, folder);
+  const auto error = [&](std::vector<WeightRule> rules) {
+    return error_of([&] { map_weights(tensors, {.rules = std::move(rules)}); });
+  };
+  EXPECT_THAT(error({{.match = "c", .to = "d"}}), HasSubstr("the rule 'c' meets no name"));
+  EXPECT_THAT(error({{.match = "a", .to = "d"}, {.match = "[ab]", .to = "e"}}), HasSubstr("two rules meet 'a'"));
+  EXPECT_THAT(error({{.match = "[ab]", .to = "e"}}), HasSubstr("'a' and 'b' both become 'e'"));
+  EXPECT_THAT(error({{.match = "a[", .to = "e"}}), HasSubstr("no regular expression"));
+  EXPECT_THAT(error({{.match = "a", .to = "$1"}}), HasSubstr("names a group"));
+  EXPECT_THAT(error({{.match = "{part}", .to = "e", .parts = {"a", "z"}}}), HasSubstr("needs the parts a, z"));
+}
+
+// ---- Into a module
+
+struct Net : torch::nn::Module {
+  explicit Net(int64_t classes = 3) {
+    body = register_module("body", torch::nn::Linear(4, 5));
+    head = register_module("head", torch::nn::Linear(5, classes));
+  }
+  torch::nn::Linear body{nullptr};
+  torch::nn::Linear head{nullptr};
+};
+
+std::vector<NamedLeaf> leaves_of(const torch::nn::Module& module, const std::string& prefix = "") {
+  std::vector<NamedLeaf> leaves;
+  for (const auto& item : module.named_parameters()) leaves.emplace_back(prefix + item.key(), TensorLeaf{item.value()});
+  return leaves;
+}
+
+TEST(LoadWeights, EveryFormatGivesTheSameWeights) {
+  const testing::Folder folder;
+  const Net source;
+  write_text(folder.path("config.json"), "{}");
+  for (const char* name : {"w.safetensors", "w.pth", "w.ckpt", "hf"}) {
+    write_weights(folder.path(name), weights_format_of(name), leaves_of(source),
+                  {.config = folder.path("config.json"), .max_shard_bytes = 90});
+    Net target;
+    const WeightReport report = load_weights(target, folder.path(name));
+    EXPECT_TRUE(report.fits()) << name;
+    EXPECT_TRUE(at::equal(target.head->weight, source.head->weight)) << name;
+  }
+  EXPECT_TRUE(std::filesystem::exists(folder.path("hf/model.safetensors.index.json")));
+}
+
+TEST(LoadWeights, AllOrNothingUnlessNotStrict) {
+  const testing::Folder folder;
+  const Net source(7);
+  write_weights(folder.path("w.pth"), WeightsFormat::kPyTorch, leaves_of(source, "model."));
+  Net target;
+  const at::Tensor before = target.body->weight.detach().clone();
+  const LoadWeightsOptions options{.path = folder.path("w.pth"), .strip_prefix = "model."};
+  EXPECT_THAT(error_of([&] { load_weights(target, options); }),
+              HasSubstr("head.weight ([7, 5] in the file, [3, 5] in the module)"));
+  EXPECT_TRUE(at::equal(target.body->weight, before)) << "nothing is half loaded";
+  LoadWeightsOptions lenient = options;
+  lenient.strict = false;
+  const WeightReport report = load_weights(target, lenient);
+  EXPECT_THAT(report.loaded, UnorderedElementsAre("body.weight", "body.bias"));
+  EXPECT_EQ(report.other_shape.size(), 2U);
+  EXPECT_TRUE(at::equal(target.body->weight, source.body->weight));
+}
+
+TEST(LoadWeights, NamesTheNearestWhereNothingFits) {
+  const testing::Folder folder;
+  write_weights(folder.path("w.pth"), WeightsFormat::kPyTorch, {{"bodi.weight", TensorLeaf{torch::ones({5, 4})}}});
+  Net target;
+  EXPECT_THAT(error_of([&] { load_weights(target, {.path = folder.path("w.pth"), .strict = false}); }),
+              HasSubstr("body.weight (the file has 'bodi.weight')"));
+}
+
+TEST(LoadWeights, BadFoldersAndFilesAreNamed) {
+  const testing::Folder folder;
+  const auto error = [&](const std::string& name) { return error_of([&] { open_weights(folder.path(name)); }); };
+  EXPECT_THAT(error("none"), HasSubstr("there is no"));
+  std::filesystem::create_directory(folder.path("empty"));
+  EXPECT_THAT(error("empty"), HasSubstr("holds no weights"));
+  std::filesystem::create_directory(folder.path("parts"));
+  write_text(folder.path("parts/model-00001-of-00002.safetensors"), "x");
+  EXPECT_THAT(error("parts"), HasSubstr("no index of them"));
+  write_text(folder.path("parts/model.safetensors.index.json"), R"({"weight_map": {"a": "gone.safetensors"}})");
+  EXPECT_THAT(error("parts"), HasSubstr("files that are missing: gone.safetensors"));
+  write_text(folder.path("parts/model.safetensors.index.json"), R"({"weight_map": {"a": "../x.safetensors"}})");
+  EXPECT_THAT(error("parts"), HasSubstr("outside of its folder"));
+  write_text(folder.path("parts/model.safetensors.index.json"), "{");
+  EXPECT_THAT(error("parts"), HasSubstr("no index of weights"));
+  write_text(folder.path("keras.h5"), "\x89HDF\r\n\x1a\n");
+  EXPECT_THAT(error("keras.h5"), HasSubstr("HDF5"));
+  write_text(folder.path("text.pth"), "hello");
+  EXPECT_THAT(error("text.pth"), HasSubstr("another format"));
+}
+
+}  // namespace
+}  // namespace levin
