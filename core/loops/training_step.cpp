@@ -65,8 +65,9 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
              .has_next = info.has_next};
   closure_ran_ = false;
   replays_ = false;
-  replays_ = recorded_ != nullptr && !guard_ && window_.size == 1 && !info.uneven_inputs && info.weight == 1 &&
-             recorded_->begin(batch);
+  const bool may_replay =
+      recorded_ != nullptr && !guard_ && window_.size == 1 && !info.uneven_inputs && info.weight == 1;
+  replays_ = may_replay && recorded_->begin(batch);
   if (window_.sync && !optimizers_.all().empty()) {
     call_user(state_, "optimizer_step", module,
               [&] { module.optimizer_step(progress.epoch, info.batch_idx, *optimizers_.all().front(), closure_); });
@@ -78,6 +79,7 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
     run_closure();
   }
   if (window_.sync) end_window();
+  if (may_replay) recorded_->end();
   progress.window_index = window_.sync ? 0 : progress.window_index + 1;
   return output_;
 }
@@ -144,9 +146,11 @@ void TrainingStep::before_backward(StepOutput& output) {
     state_.progress.window_has_gradients = true;
     for (OptimizerHandle* optimizer : optimizers_.all()) {
       callbacks_.call("on_before_zero_grad", &Callback::on_before_zero_grad, &Module::on_before_zero_grad, *optimizer);
-      // Gradients that a graph writes stay where they are.
-      if (replays_) continue;
       const ProfilerSpan span(tracer_.profiler(), "zero_grad");
+      if (replays_) {
+        recorded_->zero_grad();
+        continue;
+      }
       call_user(state_, "optimizer_zero_grad", *state_.module, [&] { state_.module->optimizer_zero_grad(*optimizer); });
     }
   }
@@ -256,7 +260,7 @@ void TrainingStep::clip_gradients(OptimizerHandle& optimizer) {
 }
 
 void TrainingStep::start_recording() {
-  if (!options_.given.cuda_graph) return;
+  if (options_.given.graph.level() == GraphMode::Level::kOff) return;
   recorded_ =
       RecordedStep::make(options_, state_, logger_, optimizers_,
                          {.forward = [this](const Batch& batch) { return step_end(step(*state_.module, batch)); },

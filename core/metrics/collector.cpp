@@ -130,7 +130,7 @@ Collector::Slot& Collector::slot_for(std::string_view name, const LogOptions& op
   }
   ++expected_;
   found->stamp = stamp_;
-  if (recording_) recorded_.push_back({found, weight_of(options)});
+  if (recording_) recorded_.push_back({.slot = found, .weight = weight_of(options)});
   return *found;
 }
 
@@ -159,7 +159,10 @@ void Collector::log(std::string_view name, const at::Tensor& value, const LogOpt
     refuse_while_recording(fmt::format("the log of '{}', a value of the {},", name, value.device().str()),
                            "log values of the device, or log it in on_train_batch_end");
   if (value.device().is_cpu() && !slot.device.defined() && !recordable_) {
-    slot.add_host(read_host_scalar(value), weight_of(options));
+    if (recording_)
+      recorded_.back().value = value.detach();
+    else
+      slot.add_host(read_host_scalar(value), weight_of(options));
   } else {
     on_device_ = on_device_ || !value.device().is_cpu();
     slot.add_device(value, weight_of(options));
@@ -211,7 +214,7 @@ Collector::Recording Collector::stop_recording() {
     }
   }
   if (!replaced.empty())
-    throw Error("cuda_graph", fmt::format("a metric that puts another tensor in the place of its state '{}' cannot be "
+    throw Error("graph", fmt::format("a metric that puts another tensor in the place of its state '{}' cannot be "
                                           "recorded; hint: let update() change the tensor in place, or update the "
                                           "metric in on_train_batch_end",
                                           replaced));
@@ -219,7 +222,10 @@ Collector::Recording Collector::stop_recording() {
 }
 
 void Collector::log_again(const Recording& recording) {
-  for (const auto& [slot, weight] : recording) slot->log_again(stamp_, weight);
+  for (const auto& [slot, weight, value] : recording) {
+    slot->log_again(stamp_, weight);
+    if (value.defined()) slot->add_host(read_host_scalar(value), weight);
+  }
 }
 
 void Collector::visit_step(const Visitor& visitor, bool all) const {

@@ -70,7 +70,7 @@ struct TrainerOptions {
   bool sync_batchnorm = false;
   std::optional<std::string> float32_matmul_precision = {};
   std::string memory_format = "contiguous";
-  bool cuda_graph = false;
+  GraphMode graph = {};
 
   // Debug
   FastDevRun fast_dev_run = {};
