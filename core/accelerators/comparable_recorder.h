@@ -4,35 +4,48 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <vector>
 
 namespace levin {
 
-/// A recorder of work in memory that it can look at and put back, so that a replayed step can be compared with an
-/// ordinary one. Records one step: the graphs that `record` gives inside of `record_step` are its parts, which lose
-/// their meaning with the recorder.
+/// A recorder of work in memory that it can look at and put back. It watches ordinary steps while they are really
+/// taken: the first one is recorded, later ones are compared with it, by replaying each part beside and taking that
+/// replay back. So recording and comparing never change a run.
+///
+/// A step has the same number of parts each time, which `watch` runs in order. What cannot be recorded is no error but
+/// ends the watching; the step goes on as ever.
 class ComparableRecorder : public GraphRecorder {
  public:
-  /// Records the parts of a step, by calling `record` for each in the order of replaying. Returns the tensors that are
-  /// read outside of the graphs: they keep their memory, which each replay writes again.
-  using Parts = std::function<std::vector<at::Tensor>()>;
+  /// Begins to watch a step of a batch. Returns what stands for the batch's tensors in it: the same memory, apart from
+  /// whatever else reads it.
+  virtual std::vector<at::Tensor> begin_step(const std::vector<at::Tensor>& batch) = 0;
+  /// Runs the next part of the step.
+  virtual void watch(const std::function<void()>& part) = 0;
+  /// Ends the step. `results`: tensors that are read outside of the parts, the same ones in each step; they keep their
+  /// memory in replays. Returns what was done differently than in the recorded step, or why this one cannot be
+  /// replayed; empty for nothing.
+  virtual std::string end_step(const std::vector<at::Tensor>& results) = 0;
+  /// Names the operator of the first step whose result somebody holds beside this object and `known`; empty when nobody
+  /// does. The module would find the same result there after each replay.
+  virtual std::string held_result(const std::vector<at::Tensor>& known) const = 0;
+  /// Makes the first step ready for replays, once nobody needs what it left behind. Returns why it cannot be replayed,
+  /// empty for nothing.
+  virtual std::string finish() = 0;
 
-  /// Records a step and takes it back: memory, version counters and random generators are as before. Throws what
-  /// `parts` throws, and levin::Error, which names the operator, when the step cannot be replayed.
-  virtual void record_step(const Parts& parts) = 0;
-  /// Says who holds a result of the step beside the recording and `known`, which tensors are held by; empty when nobody
-  /// does. A result that the module keeps for later would change with each replay.
-  virtual std::string kept_result(const std::vector<at::Tensor>& known) const = 0;
-  /// Takes an ordinary step, of the same parts, and replays the recorded one; both are taken back. Returns what they do
-  /// differently, empty for nothing. Throws as record_step does.
-  virtual std::string difference(const Parts& parts) = 0;
-  /// Makes replays use the memory of `from` in the place of `input`, a tensor of the same layout that parts read; none
-  /// where `from` is undefined.
-  virtual void read_input_from(const at::Tensor& input, const at::Tensor& from) = 0;
+  // ---- When it is finished.
+
+  /// The results of the recorded step, in memory that only replays write.
+  virtual const std::vector<at::Tensor>& results() const = 0;
+  /// Whether replays write a result, instead of giving what was there before.
+  virtual bool is_made(const at::Tensor& result) const = 0;
+  /// Makes replays read this batch, of the recorded one's layout; none where it is empty.
+  virtual void read(const std::vector<at::Tensor>& batch) = 0;
+  virtual void replay(size_t part) = 0;
   /// Gives a result other memory, so that who holds it keeps its value. Returns the tensor that replays write now.
-  virtual at::Tensor renew(const at::Tensor& result) = 0;
+  virtual at::Tensor renew(size_t result) = 0;
 };
 
 }  // namespace levin

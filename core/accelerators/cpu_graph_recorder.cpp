@@ -3,123 +3,194 @@
 #include <levin/core/accelerators/operator_plan.h>
 #include <levin/core/accelerators/operator_recording.h>
 #include <levin/core/base/error.h>
+#include <levin/core/base/seed.h>
 
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
 #include <cstring>
+#include <optional>
 #include <utility>
 
 namespace levin {
 namespace {
 
-/// A part of the step that a recorder has recorded.
-class CpuGraph final : public RecordedGraph {
- public:
-  CpuGraph(const std::unique_ptr<OperatorPlan>& plan, size_t part) : plan_(plan), part_(part) {}
-  void replay() override { plan_->replay(part_); }
-
- private:
-  const std::unique_ptr<OperatorPlan>& plan_;  ///< the recorder's
-  const size_t part_;
-};
-
 bool same_values(const at::Tensor& a, const at::Tensor& b) {
-  if (a.defined() != b.defined()) return false;
-  if (!a.defined()) return true;
   if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
-  const at::Tensor x = a.detach().contiguous();
-  const at::Tensor y = b.detach().contiguous();
+  const at::Tensor x = a.contiguous();
+  const at::Tensor y = b.contiguous();
   return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+}
+
+/// Makes a storage be the memory of a tensor, which lives as long as the storage reads it.
+void read_from(const at::Storage& storage, const at::Tensor& tensor) {
+  auto* const owner = new at::Storage(tensor.storage());
+  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(
+      const_cast<void*>(tensor.const_data_ptr()), owner, [](void* held) { delete static_cast<at::Storage*>(held); },
+      at::kCPU));
 }
 
 }  // namespace
 
+/// What the memory that a part writes holds, and where random generators are.
+class CpuGraphRecorder::Memory {
+ public:
+  Memory(OperatorPlan& plan, size_t part) : plan_(plan), writes_(plan.writes_of(part)), generator_(capture_rng_state()) {
+    for (const size_t number : writes_) {
+      const at::Storage& storage = plan.trace().storages[number].storage;
+      const auto* const bytes = static_cast<const char*>(storage.data());
+      bytes_.emplace_back(bytes, bytes + storage.nbytes());
+    }
+    for (const auto& version : plan.versions()) versions_.push_back(version.counter.current_version());
+  }
+  void restore() const {
+    for (size_t i = 0; i < writes_.size(); ++i)
+      std::memcpy(plan_.trace().storages[writes_[i]].storage.mutable_data(), bytes_[i].data(), bytes_[i].size());
+    for (size_t i = 0; i < versions_.size(); ++i) plan_.versions()[i].counter.set_version(versions_[i]);
+    restore_rng_state(generator_);
+  }
+  /// Returns the storage that holds something else now.
+  std::optional<size_t> changed() const {
+    for (size_t i = 0; i < writes_.size(); ++i)
+      if (std::memcmp(plan_.trace().storages[writes_[i]].storage.data(), bytes_[i].data(), bytes_[i].size()) != 0)
+        return writes_[i];
+    return std::nullopt;
+  }
+  bool same_generator() const {
+    return capture_rng_state().at("cpu").as_tensor().equal(generator_.at("cpu").as_tensor());
+  }
+
+ private:
+  OperatorPlan& plan_;
+  const std::vector<size_t>& writes_;
+  std::vector<std::vector<char>> bytes_;
+  std::vector<uint32_t> versions_;
+  State generator_;
+};
+
 CpuGraphRecorder::CpuGraphRecorder() = default;
 CpuGraphRecorder::~CpuGraphRecorder() = default;
 
-std::unique_ptr<RecordedGraph> CpuGraphRecorder::record(const std::function<void()>& body) {
-  LEVIN_CHECK(recording_ != nullptr, "record() outside of record_step()");
-  const size_t part = recording_->trace().part_ends.size();
-  recording_->record(body);
-  return std::make_unique<CpuGraph>(plan_, part);
+std::unique_ptr<RecordedGraph> CpuGraphRecorder::record(const std::function<void()>&) {
+  throw Error("graph", "operators of the CPU are recorded by watching a whole step");
 }
 
-void CpuGraphRecorder::record_step(const Parts& parts) {
-  recording_ = std::make_unique<OperatorRecording>();
-  try {
-    kept_ = parts();
-    recording_->finish();
-  } catch (...) {
-    recording_->take_back();
-    recording_.reset();
-    throw;
+std::vector<at::Tensor> CpuGraphRecorder::begin_step(const std::vector<at::Tensor>& batch) {
+  std::vector<at::Tensor> inputs;
+  for (const at::Tensor& tensor : batch) {
+    const c10::InferenceMode ordinary(false);
+    inputs.push_back(at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()));
+    read_from(inputs.back().storage(), tensor);
   }
-  recording_->take_back();
-  const auto recording = std::move(recording_);
-  plan_ = std::make_unique<OperatorPlan>(*recording, kept_);
+  difference_.clear();
+  if (plan_ != nullptr) read(inputs);
+  recording_ = std::make_unique<OperatorRecording>(inputs);
+  return inputs;
 }
 
-std::string CpuGraphRecorder::kept_result(const std::vector<at::Tensor>& known) const {
-  std::vector<at::Tensor> all = known;
-  all.insert(all.end(), kept_.begin(), kept_.end());
-  return plan_->kept_result(all);
-}
-
-std::string CpuGraphRecorder::difference(const Parts& parts) {
-  recording_ = std::make_unique<OperatorRecording>();
-  std::vector<at::Tensor> results;
-  try {
-    results = parts();
-    recording_->finish();
-  } catch (...) {
-    recording_->take_back();
-    recording_.reset();
-    throw;
+void CpuGraphRecorder::watch(const std::function<void()>& part) {
+  if (plan_ == nullptr || !difference_.empty()) return recording_->record(part);
+  const size_t number = recording_->trace().part_ends.size();
+  if (number == plan_->parts()) {
+    difference_ = "an ordinary step has more parts";
+    return part();
   }
-  recording_->take_back();
-  const auto ordinary = std::move(recording_);
-  std::string what = difference(*ordinary, results);
-  ordinary->take_back();
+  const Memory before(*plan_, number);
+  recording_->record(part);
+  difference_ = recording_->failure();
+  if (difference_.empty()) difference_ = compare(number, before);
+}
+
+std::string CpuGraphRecorder::compare(size_t part, const Memory& before) {
+  std::string what = plan_->trace().difference(recording_->trace(), part);
+  if (!what.empty()) return what;
+  if (!plan_->has_constants_of(recording_->trace(), part))
+    return "a tensor that the host writes changes from step to step";
+  const Memory after(*plan_, part);
+  before.restore();
+  plan_->replay(part);
+  plan_->settle();
+  const auto changed = after.changed();
+  if (!after.same_generator()) what = "random numbers are drawn in another way";
+  if (changed) {
+    before.restore();
+    const std::string first = plan_->first_different_call(recording_->trace(), part);
+    what = fmt::format("what {} gives differs from an ordinary step",
+                       first.empty() ? plan_->writer_of(*changed) : first);
+  }
+  after.restore();
   return what;
 }
 
-std::string CpuGraphRecorder::difference(OperatorRecording& ordinary, const std::vector<at::Tensor>& results) {
-  std::string what = plan_->trace().difference(ordinary.trace());
-  if (!what.empty()) return what;
-  if (!plan_->has_constants_of(ordinary.trace())) return "a tensor that the host writes changes from step to step";
-  for (size_t part = 0; part < plan_->parts(); ++part) plan_->replay(part);
-  plan_->settle();
-  const auto found_in = [&](const std::string& likely) {
-    ordinary.take_back();
-    const std::string first = plan_->first_different_call(ordinary.trace());
-    return fmt::format("what {} gives differs from an ordinary step", first.empty() ? likely : first);
-  };
-  if (const auto storage = ordinary.first_difference())
-    return found_in(plan_->writer_of(*storage));
-  if (!ordinary.generator_is_same()) return "random numbers are drawn in another way";
-  for (size_t i = 0; i < kept_.size() && i < results.size(); ++i) {
-    if (same_values(kept_[i], results[i])) continue;
-    const auto number = plan_->trace().find(kept_[i]);
-    return found_in(number ? plan_->writer_of(*number) : "an operator");
+std::string CpuGraphRecorder::end_step(const std::vector<at::Tensor>& results) {
+  if (plan_ == nullptr) {
+    results_ = results;
+    return recording_->failure();
   }
-  return kept_.size() == results.size() ? "" : "an ordinary step has other results";
+  const auto recording = std::move(recording_);
+  if (!difference_.empty()) return difference_;
+  if (recording->trace().part_ends.size() != plan_->parts() || results.size() != results_.size())
+    return "an ordinary step has other parts or results";
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (same_values(results_[i], results[i])) continue;
+    const auto number = plan_->trace().find(results_[i]);
+    return fmt::format("what {} gives differs from an ordinary step", number ? plan_->writer_of(*number) : "an operator");
+  }
+  return "";
 }
 
-void CpuGraphRecorder::read_input_from(const at::Tensor& input, const at::Tensor& from) {
-  c10::StorageImpl* const storage = input.storage().unsafeGetStorageImpl();
-  if (!from.defined()) return storage->set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
-  // The memory lives as long as the input reads it.
-  auto* const owner = new at::Storage(from.storage());
-  at::DataPtr memory(const_cast<void*>(from.const_data_ptr()), owner,
-                     [](void* held) { delete static_cast<at::Storage*>(held); }, at::kCPU);
-  storage->set_data_ptr_noswap(std::move(memory));
+std::string CpuGraphRecorder::held_result(const std::vector<at::Tensor>& known) const {
+  std::vector<at::Tensor> all = known;
+  all.insert(all.end(), results_.begin(), results_.end());
+  return recording_->trace().held_result(all);
 }
 
-at::Tensor CpuGraphRecorder::renew(const at::Tensor& result) {
-  at::Tensor renewed = plan_->renew(result);
-  for (at::Tensor& tensor : kept_)
-    if (tensor.is_same(result)) tensor = renewed;
-  return renewed;
+std::string CpuGraphRecorder::finish() {
+  const auto recording = std::move(recording_);
+  try {
+    plan_ = std::make_unique<OperatorPlan>(*recording, results_);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  // From here on nobody else has the memory of inputs and results.
+  for (size_t input = 0; input < plan_->trace().inputs; ++input) plan_->renew(input);
+  for (size_t result = 0; result < results_.size(); ++result)
+    if (is_made(results_[result])) renew(result);
+  return "";
+}
+
+bool CpuGraphRecorder::is_made(const at::Tensor& result) const {
+  const auto number = plan_->trace().find(result);
+  return number && plan_->trace().storages[*number].maker;
+}
+
+void CpuGraphRecorder::read(const std::vector<at::Tensor>& batch) {
+  for (size_t input = 0; input < plan_->trace().inputs; ++input) {
+    const at::Storage& storage = plan_->trace().storages[input].storage;
+    if (batch.empty())
+      storage.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+    else
+      read_from(storage, batch[input]);
+  }
+}
+
+void CpuGraphRecorder::replay(size_t part) { plan_->replay(part); }
+
+at::Tensor CpuGraphRecorder::renew(size_t result) {
+  const at::Tensor former = results_[result];
+  const auto number = plan_->trace().find(former);
+  LEVIN_CHECK(number.has_value(), "renew: not a result of the step");
+  plan_->renew(*number);
+  const at::Storage& now = plan_->trace().storages[*number].storage;
+  // Several results may share memory.
+  for (at::Tensor& tensor : results_) {
+    if (!tensor.is_alias_of(former)) continue;
+    at::Tensor renewed(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true));
+    renewed.unsafeGetTensorImpl()->set_storage_keep_dtype(now);
+    tensor = renewed;
+  }
+  return results_[result];
 }
 
 }  // namespace levin

@@ -3,6 +3,8 @@
 #include <levin/core/accelerators/comparable_recorder.h>
 
 #include <memory>
+#include <string>
+#include <vector>
 
 namespace levin {
 
@@ -15,19 +17,29 @@ class CpuGraphRecorder final : public ComparableRecorder {
   CpuGraphRecorder();
   ~CpuGraphRecorder() override;
 
+  /// Throws levin::Error: steps are watched.
   std::unique_ptr<RecordedGraph> record(const std::function<void()>& body) override;
-  void record_step(const Parts& parts) override;
-  std::string kept_result(const std::vector<at::Tensor>& known) const override;
-  std::string difference(const Parts& parts) override;
-  void read_input_from(const at::Tensor& input, const at::Tensor& from) override;
-  at::Tensor renew(const at::Tensor& result) override;
+  std::vector<at::Tensor> begin_step(const std::vector<at::Tensor>& batch) override;
+  void watch(const std::function<void()>& part) override;
+  std::string end_step(const std::vector<at::Tensor>& results) override;
+  std::string held_result(const std::vector<at::Tensor>& known) const override;
+  std::string finish() override;
+  const std::vector<at::Tensor>& results() const override { return results_; }
+  bool is_made(const at::Tensor& result) const override;
+  void read(const std::vector<at::Tensor>& batch) override;
+  void replay(size_t part) override;
+  at::Tensor renew(size_t result) override;
 
  private:
-  std::string difference(OperatorRecording& ordinary, const std::vector<at::Tensor>& results);
+  class Memory;
 
-  std::unique_ptr<OperatorRecording> recording_;  ///< under way
+  /// Replays a part that an ordinary step has just run, compares what both did, and takes the replay back.
+  std::string compare(size_t part, const Memory& before);
+
+  std::unique_ptr<OperatorRecording> recording_;  ///< of the step under way, or of the first one until it is finished
   std::unique_ptr<OperatorPlan> plan_;
-  std::vector<at::Tensor> kept_;
+  std::vector<at::Tensor> results_;
+  std::string difference_;
 };
 
 }  // namespace levin

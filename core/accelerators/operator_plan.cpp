@@ -15,8 +15,6 @@
 #include <cstring>
 #include <limits>
 #include <string_view>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 namespace levin {
@@ -90,6 +88,12 @@ OperatorPlan::OperatorPlan(OperatorRecording& recording, const std::vector<at::T
       step.arguments.insert(step.arguments.end(), call.results.begin(), call.results.end());
     }
     steps_.push_back(std::move(step));
+  }
+  for (size_t part = 0; part < parts(); ++part) {
+    std::vector<size_t>& written = part_writes_.emplace_back();
+    for (size_t i = trace_.first_call(part); i < trace_.part_ends[part]; ++i)
+      for (const size_t number : trace_.calls[i].writes)
+        if (!trace_.storages[number].maker && !contains(written, number)) written.push_back(number);
   }
   plan_memory();
 }
@@ -237,7 +241,8 @@ class ReplayScope {
  public:
   ~ReplayScope() {
     at::GradMode::set_enabled(grad_mode_);
-    c10::set_default_dtype(default_type_);
+    // It is the process's, not the thread's.
+    if (c10::get_default_dtype() != default_type_) c10::set_default_dtype(default_type_);
   }
 
  private:
@@ -257,20 +262,20 @@ void OperatorPlan::replay(size_t part) {
     }
   }
   for (auto& version : versions_) {
-    const uint32_t before = part == 0 ? version.before : version.after_parts[part - 1];
-    const uint32_t bumps = version.after_parts[part] - before;
+    const uint32_t bumps = version.of_parts[part];
     if (bumps > 0) version.counter.set_version(int64_t{version.counter.current_version()} + bumps);
   }
 }
 
-std::string OperatorPlan::first_different_call(const OperatorTrace& other) {
+std::string OperatorPlan::first_different_call(const OperatorTrace& other, size_t part) {
   // Where several calls write the same memory, the other recording holds what the last one left.
   std::vector<size_t> writers(trace_.storages.size(), 0);
   for (const OperatorCall& call : trace_.calls)
     for (const auto* numbers : {&call.writes, &call.makes})
       for (const size_t number : *numbers) ++writers[number];
   const ReplayScope scope;
-  for (const Step& step : steps_) {
+  for (size_t s = part == 0 ? 0 : step_ends_[part - 1]; s < step_ends_[part]; ++s) {
+    const Step& step = steps_[s];
     const OperatorCall& call = trace_.calls[step.call];
     enter(call);
     // The results of what is released after this step are still there.
@@ -289,32 +294,16 @@ std::string OperatorPlan::first_different_call(const OperatorTrace& other) {
   return "";
 }
 
-std::string OperatorPlan::kept_result(const std::vector<at::Tensor>& known) const {
-  std::unordered_set<const c10::TensorImpl*> seen;
-  std::unordered_map<const c10::StorageImpl*, size_t> holders;
-  const auto count = [&](const at::Tensor& tensor) {
-    if (tensor.has_storage() && seen.insert(tensor.unsafeGetTensorImpl()).second)
-      ++holders[tensor.storage().unsafeGetStorageImpl()];
-  };
-  for (const OperatorCall& call : trace_.calls)
-    for (const auto* values : {&call.arguments, &call.results})
-      for (const c10::IValue& value : *values) for_each_tensor(value, count);
-  for (const at::Tensor& tensor : known) count(tensor);
-  for (const TracedStorage& traced : trace_.storages) {
-    const size_t expected = holders[traced.storage.unsafeGetStorageImpl()] + 1;
-    if (traced.maker && traced.storage.use_count() > expected) return trace_.calls[*traced.maker].name();
-  }
-  return "";
-}
-
 std::string OperatorPlan::writer_of(size_t storage) const {
   for (auto call = trace_.calls.rbegin(); call != trace_.calls.rend(); ++call)
     if (contains(call->writes, storage) || contains(call->makes, storage)) return call->name();
   return "nothing";
 }
 
-bool OperatorPlan::has_constants_of(const OperatorTrace& other) const {
+bool OperatorPlan::has_constants_of(const OperatorTrace& other, size_t part) const {
   return std::all_of(constants_.begin(), constants_.end(), [&](size_t number) {
+    const size_t maker = *trace_.storages[number].maker;
+    if (maker < trace_.first_call(part) || maker >= trace_.part_ends[part]) return true;
     const at::Storage& mine = trace_.storages[number].storage;
     const at::Storage& its = other.storages[number].storage;
     return mine.nbytes() == its.nbytes() && std::memcmp(mine.data(), its.data(), mine.nbytes()) == 0;
@@ -334,22 +323,8 @@ void OperatorPlan::settle() {
   }
 }
 
-at::Tensor OperatorPlan::renew(const at::Tensor& result) {
-  const auto number = trace_.find(result);
-  LEVIN_CHECK(number.has_value(), "renew: not a result of the step");
-  const at::Storage fresh = new_storage(result.storage().nbytes());
-  const c10::StorageImpl* const before = result.storage().unsafeGetStorageImpl();
-  const auto move = [&](const at::Tensor& tensor) {
-    if (tensor.has_storage() && tensor.storage().unsafeGetStorageImpl() == before)
-      tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(fresh);
-  };
-  at::Tensor renewed(result.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true));
-  move(renewed);
-  for (const OperatorCall& call : trace_.calls)
-    for (const auto* values : {&call.arguments, &call.results})
-      for (const c10::IValue& value : *values) for_each_tensor(value, move);
-  trace_.replace(*number, fresh);
-  return renewed;
+void OperatorPlan::renew(size_t storage) {
+  trace_.replace(storage, new_storage(trace_.storages[storage].storage.nbytes()));
 }
 
 }  // namespace levin

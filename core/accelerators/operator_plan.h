@@ -30,16 +30,18 @@ class OperatorPlan {
   void replay(size_t part);
   size_t parts() const { return trace_.part_ends.size(); }
 
-  /// Returns the first call after which a result differs from that of another recording of the same step. Replays the
-  /// step.
-  std::string first_different_call(const OperatorTrace& other);
-  /// Names the call that made a result which somebody holds beside this and `known`; empty when nobody does.
-  std::string kept_result(const std::vector<at::Tensor>& known) const;
+  /// Replays a part and returns the first call after which a result differs from that in another recording of the same
+  /// step; empty where none does.
+  std::string first_different_call(const OperatorTrace& other, size_t part);
+  /// Returns the storages that were there before and that a part writes.
+  const std::vector<size_t>& writes_of(size_t part) const { return part_writes_[part]; }
+  std::vector<OperatorRecording::VersionBumps>& versions() { return versions_; }
   /// Names the call that wrote a storage last.
   std::string writer_of(size_t storage) const;
-  /// Returns whether values that the host wrote into new tensors are those of another recording of the same step.
-  bool has_constants_of(const OperatorTrace& other) const;
-  at::Tensor renew(const at::Tensor& result);
+  /// Returns whether values that the host wrote into new tensors of a part are those of another recording of the same step.
+  bool has_constants_of(const OperatorTrace& other, size_t part) const;
+  /// Gives a storage memory of its own, that is as the former's.
+  void renew(size_t storage);
   /// Gives up the out= form of operators that, in the replay before, put other memory in the place of their result's.
   void settle();
 
@@ -80,6 +82,7 @@ class OperatorPlan {
   std::vector<size_t> constants_;
   std::vector<Step> steps_;
   std::vector<size_t> step_ends_;  ///< of each part
+  std::vector<std::vector<size_t>> part_writes_;
   at::DataPtr arena_;
   std::vector<std::pair<size_t, const void*>> places_;  ///< in the arena, by storage
   size_t arena_bytes_ = 0;

@@ -1,8 +1,6 @@
 #include <levin/core/accelerators/operator_recording.h>
 
 #include <levin/core/base/error.h>
-#include <levin/core/base/recording.h>
-#include <levin/core/base/seed.h>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/core/DefaultDtype.h>
@@ -46,16 +44,20 @@ c10::IValue aliases_in(const c10::IValue& value) {
   return value;
 }
 
-void refuse(const c10::OperatorHandle& op, const char* why) {
-  const auto& schema = op.schema();
-  throw Error("graph", fmt::format("{}{}{} cannot be recorded: {}", schema.name(),
-                                   schema.overload_name().empty() ? "" : ".", schema.overload_name(), why));
+bool is_dense(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.has_storage() &&
+         !tensor.is_quantized() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-void require_dense(const c10::OperatorHandle& op, const at::Tensor& tensor) {
-  if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided || !tensor.has_storage() || tensor.is_quantized() ||
-      tensor.is_conj() || tensor.is_neg())
-    refuse(op, "one of its tensors is not dense, or not on the CPU");
+bool all_dense(const c10::IValue& value) {
+  bool dense = true;
+  for_each_tensor(value, [&](const at::Tensor& tensor) { dense = dense && is_dense(tensor); });
+  return dense;
+}
+
+std::string name_of(const c10::OperatorHandle& op) {
+  const auto& schema = op.schema();
+  return schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
 }
 
 /// Arguments that an operator changes although its schema does not say so.
@@ -81,7 +83,7 @@ void add_number(std::vector<size_t>& to, size_t number) {
 
 std::unique_ptr<char[]> copy_of(const at::Storage& storage, size_t size) {
   std::unique_ptr<char[]> copy(new char[size]);
-  std::memcpy(copy.get(), storage.data(), size);
+  if (size > 0) std::memcpy(copy.get(), storage.data(), size);
   return copy;
 }
 
@@ -89,82 +91,110 @@ std::unique_ptr<char[]> copy_of(const at::Storage& storage, size_t size) {
 
 void OperatorRecording::call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto after = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
-  if (current == nullptr) return op.redispatchBoxed(after, stack);
+  if (current == nullptr || !current->failure_.empty()) return op.redispatchBoxed(after, stack);
   current->record_call(op, after, stack);
 }
 
-OperatorRecording::OperatorRecording() : generator_before_(capture_rng_state()) {
+OperatorRecording::OperatorRecording(const std::vector<at::Tensor>& inputs) {
   [[maybe_unused]] static const auto* const kernel = [] {
     auto* library = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
     library->fallback(torch::CppFunction::makeFromBoxedFunction<&OperatorRecording::call>());
     return library;
   }();
+  for (const at::Tensor& input : inputs) trace_.number_of(input);
+  trace_.inputs = trace_.storages.size();
 }
 
 OperatorRecording::~OperatorRecording() = default;
 
+void OperatorRecording::refuse(const std::string& why) {
+  if (failure_.empty()) failure_ = why;
+}
+
 void OperatorRecording::record(const std::function<void()>& part) {
+  if (!failure_.empty()) return part();
   LEVIN_CHECK(current == nullptr, "a recording inside of another one");
-  const HostWorkRecorder host_work = [this](const std::vector<at::Tensor>& writes, std::function<void()> work) {
-    record_host_work(writes, std::move(work));
-  };
-  struct Scope {
-    explicit Scope(OperatorRecording* recording, const HostWorkRecorder* host_work) {
-      current = recording;
-      set_host_work_recorder(host_work);
-    }
-    ~Scope() {
-      current = nullptr;
-      set_host_work_recorder(nullptr);
-    }
-    c10::impl::IncludeDispatchKeyGuard include{kKey};
-  } scope(this, &host_work);
-  part();
+  bytes_.clear();
+  for (auto& version : versions_) version.at_start = version.counter.current_version();
+  {
+    struct Scope {
+      explicit Scope(OperatorRecording* recording) {
+        current = recording;
+        set_recording_observer(recording);
+      }
+      ~Scope() {
+        current = nullptr;
+        set_recording_observer(nullptr);
+      }
+      c10::impl::IncludeDispatchKeyGuard include{kKey};
+    } scope(this);
+    part();
+  }
   trace_.part_ends.push_back(trace_.calls.size());
   for (auto& version : versions_) {
-    version.after_parts.resize(trace_.part_ends.size() - 1, version.before);
-    version.after_parts.push_back(version.counter.current_version());
+    version.of_parts.resize(trace_.part_ends.size() - 1, 0);
+    version.of_parts.push_back(version.counter.current_version() - version.at_start);
+  }
+  if (failure_.empty()) look_for_silent_writes();
+  bytes_.clear();
+}
+
+void OperatorRecording::look_for_silent_writes() {
+  for (const Bytes& before : bytes_) {
+    const at::Storage& storage = trace_.storages[before.storage].storage;
+    if (storage.nbytes() < before.size) return refuse("a tensor that was there before was resized");
+    if (before.may_change || before.size == 0 || std::memcmp(storage.data(), before.bytes.get(), before.size) == 0)
+      continue;
+    const auto user = std::find_if(trace_.calls.begin(), trace_.calls.end(), [&](const OperatorCall& call) {
+      return std::find(call.reads.begin(), call.reads.end(), before.storage) != call.reads.end();
+    });
+    return refuse(fmt::format("memory that {} reads has changed, and no operator said that it would; hint: it was "
+                              "written through a pointer",
+                              user == trace_.calls.end() ? "an operator" : user->name()));
   }
 }
 
 size_t OperatorRecording::note_argument(const at::Tensor& tensor) {
-  const size_t known = trace_.storages.size();
   const size_t number = trace_.number_of(tensor);
-  if (number < known) return number;
-  const at::Storage& storage = trace_.storages[number].storage;
-  const size_t size = storage.data() == nullptr ? 0 : storage.nbytes();
-  bytes_.push_back({.storage = number, .size = size, .before = copy_of(storage, size), .after = nullptr});
+  const TracedStorage& traced = trace_.storages[number];
+  if (traced.maker) return number;
+  if (std::any_of(bytes_.begin(), bytes_.end(), [&](const Bytes& bytes) { return bytes.storage == number; }))
+    return number;
+  const size_t size = traced.storage.data() == nullptr ? 0 : traced.storage.nbytes();
+  bytes_.push_back({.storage = number, .bytes = copy_of(traced.storage, size), .size = size});
   return number;
 }
 
 void OperatorRecording::note_write(const at::Tensor& tensor, OperatorCall& recorded) {
   const size_t number = note_argument(tensor);
   add_number(recorded.writes, number);
-  trace_.storages[number].written = true;
-  if (trace_.storages[number].maker || tensor.is_inference()) return;
+  if (trace_.storages[number].maker) return;
+  for (Bytes& bytes : bytes_)
+    if (bytes.storage == number) bytes.may_change = true;
+  if (tensor.is_inference()) return;
   c10::VariableVersion counter = tensor.unsafeGetTensorImpl()->version_counter();
   const uint32_t now = counter.current_version();
   // Counters have no identity that can be asked for: whether two are one shows when one of them moves.
-  counter.set_version(int64_t{now} + 1);
-  const bool known = std::any_of(versions_.begin(), versions_.end(), [&](const VersionBumps& version) {
-    const bool moved = version.counter.current_version() == now + 1;
-    if (!moved) return false;
-    counter.set_version(now);
-    const bool same = version.counter.current_version() == now;
+  const auto moves_with_it = [&](const VersionBumps& version) {
+    if (version.counter.current_version() != now) return false;
     counter.set_version(int64_t{now} + 1);
-    return same;
-  });
-  counter.set_version(now);
-  if (!known) versions_.push_back({.counter = counter, .before = now, .after_parts = {}});
+    const bool moved = version.counter.current_version() != now;
+    counter.set_version(now);
+    return moved;
+  };
+  if (std::none_of(versions_.begin(), versions_.end(), moves_with_it))
+    versions_.push_back({.counter = counter, .at_start = now, .of_parts = {}});
 }
 
-void OperatorRecording::record_host_work(const std::vector<at::Tensor>& writes, std::function<void()> work) {
+void OperatorRecording::do_host_work(const std::vector<at::Tensor>& writes, std::function<void()> work) {
+  if (!failure_.empty()) return work();
   OperatorCall recorded;
   for (const at::Tensor& tensor : writes) {
     const size_t number = note_argument(tensor);
     add_number(recorded.reads, number);
     add_number(recorded.writes, number);
-    trace_.storages[number].written = true;
+    for (Bytes& bytes : bytes_)
+      if (bytes.storage == number) bytes.may_change = true;
   }
   work();
   recorded.host_work = std::move(work);
@@ -173,14 +203,24 @@ void OperatorRecording::record_host_work(const std::vector<at::Tensor>& writes, 
   trace_.calls.push_back(std::move(recorded));
 }
 
+std::string OperatorRecording::why_not(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const {
+  if (op.hasTag(at::Tag::data_dependent_output)) return "it looks at a value";
+  if (op.hasTag(at::Tag::dynamic_output_shape)) return "the shape of its result depends on values";
+  if (op.schema().aliasAnalysis() == c10::AliasAnalysisKind::CONSERVATIVE)
+    return "it was registered without saying which arguments it changes";
+  const auto first = stack.end() - static_cast<std::ptrdiff_t>(op.schema().arguments().size());
+  return std::all_of(first, stack.end(), all_dense) ? "" : "one of its tensors is not dense, or not on the CPU";
+}
+
 void OperatorRecording::record_call(const c10::OperatorHandle& op, c10::DispatchKeySet after,
                                     torch::jit::Stack* stack) {
-  const auto& schema = op.schema();
   if (compares_a_tensor_with_itself(op, *stack)) return op.redispatchBoxed(after, stack);
-  if (op.hasTag(at::Tag::data_dependent_output)) refuse(op, "it looks at a value");
-  if (op.hasTag(at::Tag::dynamic_output_shape)) refuse(op, "the shape of its result depends on values");
-  if (schema.aliasAnalysis() == c10::AliasAnalysisKind::CONSERVATIVE)
-    refuse(op, "it was registered without saying which arguments it changes");
+  const std::string reason = why_not(op, *stack);
+  if (!reason.empty()) {
+    refuse(fmt::format("{} cannot be recorded: {}", name_of(op), reason));
+    return op.redispatchBoxed(after, stack);
+  }
+  const auto& schema = op.schema();
   const size_t count = schema.arguments().size();
   const auto first = stack->end() - static_cast<std::ptrdiff_t>(count);
   OperatorCall recorded;
@@ -192,7 +232,6 @@ void OperatorRecording::record_call(const c10::OperatorHandle& op, c10::Dispatch
     const auto* alias = schema.arguments()[i].alias_info();
     const bool is_written = (alias != nullptr && alias->isWrite()) || writes_unsaid(op, i);
     for_each_tensor(argument, [&](const at::Tensor& tensor) {
-      require_dense(op, tensor);
       add_number(recorded.reads, note_argument(tensor));
       if (is_written) note_write(tensor, recorded);
     });
@@ -204,8 +243,8 @@ void OperatorRecording::record_call(const c10::OperatorHandle& op, c10::Dispatch
     op.redispatchBoxed(after, stack);
   }
   for (size_t i = base; i < stack->size(); ++i) {
+    if (!all_dense((*stack)[i])) return refuse(fmt::format("{} cannot be recorded: its result is not dense", name_of(op)));
     for_each_tensor((*stack)[i], [&](const at::Tensor& tensor) {
-      require_dense(op, tensor);
       const size_t known = trace_.storages.size();
       const size_t number = trace_.number_of(tensor);
       if (number < known) return;
@@ -216,44 +255,5 @@ void OperatorRecording::record_call(const c10::OperatorHandle& op, c10::Dispatch
   }
   trace_.calls.push_back(std::move(recorded));
 }
-
-void OperatorRecording::finish() {
-  generator_after_ = capture_rng_state();
-  for (Bytes& bytes : bytes_) {
-    const TracedStorage& traced = trace_.storages[bytes.storage];
-    if (traced.storage.nbytes() < bytes.size) throw Error("graph", "a tensor that was there before was resized");
-    if (std::memcmp(traced.storage.data(), bytes.before.get(), bytes.size) == 0) continue;
-    if (!traced.written) {
-      const auto uses = [&](const OperatorCall& call) {
-        return std::find(call.reads.begin(), call.reads.end(), bytes.storage) != call.reads.end();
-      };
-      const auto user = std::find_if(trace_.calls.begin(), trace_.calls.end(), uses);
-      throw Error("graph", fmt::format("memory that {} reads has changed, and no operator said that it would; hint: it "
-                                       "was written through a pointer",
-                                       user == trace_.calls.end() ? "an operator" : user->name()));
-    }
-    bytes.after = copy_of(traced.storage, bytes.size);
-  }
-}
-
-void OperatorRecording::take_back() {
-  for (const Bytes& bytes : bytes_)
-    if (bytes.size > 0)
-      std::memcpy(trace_.storages[bytes.storage].storage.mutable_data(), bytes.before.get(), bytes.size);
-  for (auto& version : versions_) version.counter.set_version(version.before);
-  restore_rng_state(generator_before_);
-}
-
-std::optional<size_t> OperatorRecording::first_difference() const {
-  for (const Bytes& bytes : bytes_) {
-    const char* expected = bytes.after != nullptr ? bytes.after.get() : bytes.before.get();
-    if (std::memcmp(trace_.storages[bytes.storage].storage.data(), expected, bytes.size) != 0) return bytes.storage;
-  }
-  return std::nullopt;
-}
-
-bool OperatorRecording::generator_is_same() const {
-  return capture_rng_state().at("cpu").as_tensor().equal(generator_after_.at("cpu").as_tensor());
- }
 
 }  // namespace levin

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <sstream>
+#include <unordered_set>
 #include <utility>
 
 namespace levin {
@@ -43,14 +44,41 @@ std::optional<size_t> OperatorTrace::find(const at::Tensor& tensor) const {
   return found == numbers_.end() ? std::nullopt : std::optional(found->second);
 }
 
-void OperatorTrace::replace(size_t number, at::Storage by) {
-  numbers_.erase(storages[number].storage.unsafeGetStorageImpl());
+void OperatorTrace::replace(size_t number, const at::Storage& by) {
+  const c10::StorageImpl* const before = storages[number].storage.unsafeGetStorageImpl();
+  const auto move = [&](const at::Tensor& tensor) {
+    if (tensor.storage().unsafeGetStorageImpl() == before) tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(by);
+  };
+  for (const OperatorCall& call : calls)
+    for (const auto* values : {&call.arguments, &call.results})
+      for (const c10::IValue& value : *values) for_each_tensor(value, move);
+  numbers_.erase(before);
   numbers_.emplace(by.unsafeGetStorageImpl(), number);
-  storages[number].storage = std::move(by);
+  storages[number].storage = by;
 }
 
-std::string OperatorTrace::difference(const OperatorTrace& other) const {
-  for (size_t i = 0; i < calls.size() && i < other.calls.size(); ++i) {
+std::string OperatorTrace::held_result(const std::vector<at::Tensor>& known) const {
+  std::unordered_set<const c10::TensorImpl*> seen;
+  std::unordered_map<const c10::StorageImpl*, size_t> holders;
+  const auto count = [&](const at::Tensor& tensor) {
+    if (tensor.has_storage() && seen.insert(tensor.unsafeGetTensorImpl()).second)
+      ++holders[tensor.storage().unsafeGetStorageImpl()];
+  };
+  for (const OperatorCall& call : calls)
+    for (const auto* values : {&call.arguments, &call.results})
+      for (const c10::IValue& value : *values) for_each_tensor(value, count);
+  for (const at::Tensor& tensor : known) count(tensor);
+  for (const TracedStorage& traced : storages) {
+    const size_t expected = holders[traced.storage.unsafeGetStorageImpl()] + 1;
+    if (traced.maker && traced.storage.use_count() > expected) return calls[*traced.maker].name();
+  }
+  return "";
+}
+
+std::string OperatorTrace::difference(const OperatorTrace& other, size_t part) const {
+  const size_t first = first_call(part);
+  if (first != other.first_call(part)) return "operators moved between the parts of the step";
+  for (size_t i = first; i < part_ends[part] && i < other.part_ends[part]; ++i) {
     const OperatorCall& mine = calls[i];
     const OperatorCall& its = other.calls[i];
     if (mine.name() != its.name())
@@ -63,11 +91,11 @@ std::string OperatorTrace::difference(const OperatorTrace& other) const {
       if (!what.empty()) return of_argument(mine, a) + what;
     }
   }
-  if (calls.size() < other.calls.size())
-    return fmt::format("an ordinary step also runs {}", other.calls[calls.size()].name());
-  if (other.calls.size() < calls.size())
-    return fmt::format("an ordinary step does not run {}", calls[other.calls.size()].name());
-  return part_ends == other.part_ends ? "" : "operators moved between forward, backward and update";
+  if (part_ends[part] < other.part_ends[part])
+    return fmt::format("an ordinary step also runs {}", other.calls[part_ends[part]].name());
+  if (other.part_ends[part] < part_ends[part])
+    return fmt::format("an ordinary step does not run {}", calls[other.part_ends[part]].name());
+  return "";
 }
 
 std::string OperatorTrace::difference(const c10::IValue& mine, const OperatorTrace& other,
@@ -83,7 +111,7 @@ std::string OperatorTrace::difference(const c10::IValue& mine, const OperatorTra
                          c10::str(a.sizes()));
     const auto number = find(a);
     if (!number || number != other.find(b) ||
-        (!storages[*number].maker && storages[*number].storage.unsafeGetStorageImpl() !=
+        (!storages[*number].maker && *number >= inputs && storages[*number].storage.unsafeGetStorageImpl() !=
                                          other.storages[*number].storage.unsafeGetStorageImpl()))
       return " is another tensor than recorded";
     return "";

@@ -35,7 +35,6 @@ struct OperatorCall {
 struct TracedStorage {
   at::Storage storage;
   std::optional<size_t> maker;  ///< the call that made it; nothing: it was there before
-  bool written = false;
 };
 
 /// The calls of a recorded step in order, and the memory that they use, numbered as it is first seen.
@@ -44,16 +43,21 @@ class OperatorTrace {
   std::vector<OperatorCall> calls;
   std::vector<TracedStorage> storages;
   std::vector<size_t> part_ends;  ///< of each part, the number of calls up to its end
+  size_t inputs = 0;              ///< the first so many storages are those of the batch
 
   /// Returns the number of a tensor's storage, a new one where it has not been seen.
   size_t number_of(const at::Tensor& tensor);
   std::optional<size_t> find(const at::Tensor& tensor) const;
-  /// Takes a storage's memory to be that of another number from now on.
-  void replace(size_t number, at::Storage by);
+  /// Puts another storage in the place of one, in all calls.
+  void replace(size_t number, const at::Storage& by);
 
-  /// Returns in which call the other trace does something else, in words; empty where there is none. What differs in
-  /// memory alone is not seen.
-  std::string difference(const OperatorTrace& other) const;
+  /// Names the call that made a result which somebody holds beside the trace and `known`; empty when nobody does.
+  std::string held_result(const std::vector<at::Tensor>& known) const;
+  /// Returns in which call of a part the other trace does something else, in words; empty where there is none. What
+  /// differs in memory alone is not seen.
+  std::string difference(const OperatorTrace& other, size_t part) const;
+  /// Returns the number of a part's first call.
+  size_t first_call(size_t part) const { return part == 0 ? 0 : part_ends[part - 1]; }
 
  private:
   std::string difference(const c10::IValue& mine, const OperatorTrace& other, const c10::IValue& its) const;

@@ -10,20 +10,20 @@ namespace levin {
 namespace {
 
 thread_local int scopes = 0;
-thread_local const HostWorkRecorder* host_work_recorder = nullptr;
+thread_local RecordingObserver* observer = nullptr;
 
 }  // namespace
 
 RecordingScope::RecordingScope() { ++scopes; }
 RecordingScope::~RecordingScope() { --scopes; }
 
-bool is_recording() { return scopes > 0; }
+bool is_recording() { return scopes > 0 || observer != nullptr; }
 
-void set_host_work_recorder(const HostWorkRecorder* recorder) { host_work_recorder = recorder; }
+void set_recording_observer(RecordingObserver* by) { observer = by; }
 
 bool do_host_work(const std::vector<at::Tensor>& writes, std::function<void()> work) {
-  if (host_work_recorder != nullptr) {
-    (*host_work_recorder)(writes, std::move(work));
+  if (observer != nullptr) {
+    observer->do_host_work(writes, std::move(work));
     return true;
   }
   if (is_recording()) return false;
@@ -32,7 +32,10 @@ bool do_host_work(const std::vector<at::Tensor>& writes, std::function<void()> w
 }
 
 void refuse_while_recording(const std::string& what, const std::string& hint) {
-  if (is_recording()) throw Error("graph", fmt::format("{} cannot be recorded; hint: {}", what, hint));
+  if (!is_recording()) return;
+  const std::string why = fmt::format("{} cannot be recorded; hint: {}", what, hint);
+  if (observer == nullptr) throw Error("graph", why);
+  observer->refuse(why);
 }
 
 }  // namespace levin

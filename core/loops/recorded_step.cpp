@@ -27,11 +27,16 @@ constexpr int64_t kOrdinarySteps = 3;
 constexpr int64_t kMostRecordings = 20;
 /// Shapes of batches that have recordings of their own, where these do not share memory in the order of recording.
 constexpr size_t kMostShapes = 4;
-/// Steps that are compared with ordinary ones after a recording, and how many follow each other without.
-constexpr int64_t kFirstChecks = 3;
-constexpr int64_t kStepsBetweenChecks = 2000;
+/// Steps in a row of which somebody keeps a result.
+constexpr int64_t kMostHeldResults = 3;
+/// Ordinary steps that are compared with replays after a recording, and how many replays follow without.
+constexpr int64_t kFirstComparisons = 3;
+constexpr int64_t kStepsBetweenComparisons = 2000;
 
 using Level = GraphMode::Level;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point began) { return std::chrono::duration<double>(Clock::now() - began).count(); }
 
 bool same_layout(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && a.strides() == b.strides() && a.scalar_type() == b.scalar_type();
@@ -102,10 +107,11 @@ std::unique_ptr<RecordedStep> RecordedStep::make(const ResolvedOptions& options,
   return nullptr;
 }
 
-bool RecordedStep::begin(const Batch& batch) {
+RecordedStep::Kind RecordedStep::begin(const Batch& batch) {
   current_ = nullptr;
+  kind_ = Kind::kOrdinary;
   times_ = timer_ != nullptr;
-  if (gave_up_) return false;
+  if (gave_up_) return kind_;
   if (timer_ != nullptr) timer_->begin();
   if (conditions_ != nullptr) {
     if (const char* changed = conditions_->changed()) {
@@ -118,20 +124,68 @@ bool RecordedStep::begin(const Batch& batch) {
   times_ = times_ && shape != nullptr && shape == shapes_.front().get();
   if (shape == nullptr) {
     log::rank_zero_info_once("[graph] batches of other shapes than the recorded ones take ordinary steps");
-    return false;
+    return kind_;
   }
   if (shape->recording == nullptr) {
-    if (shape->seen++ < kOrdinarySteps) return false;
-    if (timer_ != nullptr && !timer_->has_enough(StepTimer::Kind::kOrdinary)) return false;
+    if (shape->seen++ < kOrdinarySteps) return kind_;
+    if (timer_ != nullptr && !timer_->has_enough(StepTimer::Kind::kOrdinary)) return kind_;
     times_ = false;
     record(*shape, batch);
-    if (gave_up_) return false;
+    if (kind_ == Kind::kWatched || gave_up_) return kind_;
+  } else if (!shape->recording->is_finished()) {
+    times_ = false;
+    if (!finish(*shape, batch)) return kind_;
   }
-  shape->recording->read(batch);
-  if (!check(*shape)) return false;
-  current_ = shape->recording.get();
+  StepRecording& recording = *shape->recording;
+  if (is_due(recording)) return watch(recording, batch);
+  ++recording.replays_since;
+  recording.read(batch);
+  current_ = &recording;
+  return kind_ = Kind::kReplayed;
+}
+
+bool RecordedStep::finish(Shape& shape, const Batch& batch) {
+  const auto began = Clock::now();
+  const std::string held = shape.recording->held_result();
+  if (!held.empty()) {
+    // A callback may keep something of one step; a module does so in each.
+    if (++held_results_ < kMostHeldResults) {
+      record(shape, batch);
+      return false;
+    }
+    give_up(fmt::format("something keeps what {} gave for after the step, where replays would not renew it; hint: "
+                        "return it in the step's outputs, and keep it in on_train_batch_end",
+                        held));
+    return false;
+  }
+  const std::string why_not = shape.recording->finish();
+  recording_seconds_ += seconds_since(began);
+  if (!why_not.empty()) {
+    give_up(why_not);
+    return false;
+  }
+  held_results_ = 0;
+  say_recorded();
   return true;
 }
+
+bool RecordedStep::is_due(const StepRecording& recording) const {
+  if (!recording.watches()) return false;
+  return recording.watched <= kFirstComparisons || recording.replays_since >= kStepsBetweenComparisons ||
+         recording.watched_epoch != state_.progress.epoch;
+}
+
+RecordedStep::Kind RecordedStep::watch(StepRecording& recording, const Batch& batch) {
+  times_ = false;
+  ++recording.watched;
+  recording.replays_since = 0;
+  recording.watched_epoch = state_.progress.epoch;
+  watched_batch_ = &recording.begin_watching(batch);
+  current_ = &recording;
+  return kind_ = Kind::kWatched;
+}
+
+void RecordedStep::watch(Part part, const std::function<void()>& body) { current_->watch(part, body); }
 
 RecordedStep::Shape* RecordedStep::shape_of(const Batch& batch) {
   const auto fits = [&](const std::unique_ptr<Shape>& shape) {
@@ -171,51 +225,43 @@ void RecordedStep::record(Shape& shape, const Batch& batch) {
       return give_up(fmt::format("'{}' of the batch is on the device {}, the module on {}", name, tensor.device().str(),
                                  strategy_.root_device().str()));
   }
-  const auto began = std::chrono::steady_clock::now();
-  auto recorder = first_recorder_ != nullptr ? std::move(first_recorder_) : strategy_.graph_support().recorder;
+  const auto began = Clock::now();
+  recorded_batch_ = state_.progress.total_batches;
+  auto recording = make_recording();
+  if (recording->watches()) {
+    shape.recording = std::move(recording);
+    watch(*shape.recording, batch);
+    watch_began_ = began;
+    return;
+  }
   try {
-    shape.recording = std::make_unique<StepRecording>(
-        StepRecording::Context{.module = *state_.module,
-                               .precision = precision_,
-                               .metrics = metrics_,
-                               .optimizer = optimizer_,
-                               .parts = parts_},
-        std::move(recorder), batch);
+    recording->record(batch);
   } catch (const std::exception&) {
     const std::string message = error_message(std::current_exception());
     const char* const hint =
-        "; hint: code that is recorded may not look at values (item(), printing one, shapes that depend on data)";
+        "; hint: code that is recorded may not wait for the device (item(), printing a value, shapes that depend on "
+        "data)";
     return give_up(message + (message.find("hint:") == std::string::npos ? hint : ""));
   }
+  shape.recording = std::move(recording);
+  recording_seconds_ = seconds_since(began);
   if (conditions_ == nullptr) conditions_ = std::make_unique<StepConditions>(*state_.module, optimizer_);
-  log::rank_zero_info(fmt::format("[graph] recorded the step of batch {} in {:.3g} ms: from here on it is replayed",
-                                  state_.progress.total_batches,
-                                  std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began)
-                                      .count()));
+  say_recorded();
 }
 
-bool RecordedStep::check(Shape& shape) {
-  StepRecording& recording = *shape.recording;
-  if (!recording.is_comparable()) return true;
-  const bool due = recording.checks < kFirstChecks || recording.replays_since >= kStepsBetweenChecks ||
-                   recording.checked_epoch != state_.progress.epoch;
-  ++recording.replays_since;
-  if (!due) return true;
-  times_ = false;
-  ++recording.checks;
-  recording.replays_since = 0;
-  recording.checked_epoch = state_.progress.epoch;
-  std::string difference;
-  try {
-    difference = recording.difference();
-  } catch (const std::exception&) {
-    difference = error_message(std::current_exception());
-  }
-  if (difference.empty()) return true;
-  give_up(fmt::format("{}; hint: what training_step does may not depend on anything but the batch and tensors that are "
-                      "changed in place",
-                      difference));
-  return false;
+std::unique_ptr<StepRecording> RecordedStep::make_recording() {
+  auto recorder = first_recorder_ != nullptr ? std::move(first_recorder_) : strategy_.graph_support().recorder;
+  return std::make_unique<StepRecording>(StepRecording::Context{.module = *state_.module,
+                                                                .precision = precision_,
+                                                                .metrics = metrics_,
+                                                                .optimizer = optimizer_,
+                                                                .parts = parts_},
+                                         std::move(recorder));
+}
+
+void RecordedStep::say_recorded() const {
+  log::rank_zero_info(fmt::format("[graph] recorded the step of batch {} in {:.3g} ms: it is replayed from here on",
+                                  recorded_batch_, 1e3 * recording_seconds_));
 }
 
 void RecordedStep::give_up(const std::string& reason) {
@@ -239,16 +285,25 @@ StepScaling RecordedStep::unscale() { return current_->unscale(); }
 void RecordedStep::update() { current_->update(); }
 void RecordedStep::end_window() { current_->end_window(); }
 
-void RecordedStep::end() {
-  if (current_ != nullptr) current_->release_batch();
+void RecordedStep::end(const StepOutput& output, const StepScaling& scaling) {
+  if (kind_ == Kind::kReplayed) current_->release_batch();
+  if (kind_ == Kind::kWatched) {
+    const std::string what = current_->end_watching(output, scaling);
+    if (!what.empty()) return give_up(what);
+    if (!current_->is_finished()) recording_seconds_ = seconds_since(watch_began_);
+    if (conditions_ == nullptr) conditions_ = std::make_unique<StepConditions>(*state_.module, optimizer_);
+  }
   if (timer_ == nullptr) return;
-  using Kind = StepTimer::Kind;
-  timer_->end(current_ != nullptr ? Kind::kReplayed : Kind::kOrdinary, times_);
-  if (!timer_->has_enough(Kind::kReplayed)) return;
-  const auto said = [&](Kind kind) { return fmt::format("{:.4g} ms", 1e3 * timer_->shortest(kind)); };
+  timer_->end(kind_ == Kind::kReplayed ? StepTimer::Kind::kReplayed : StepTimer::Kind::kOrdinary, times_);
+  if (timer_->has_enough(StepTimer::Kind::kReplayed)) choose();
+}
+
+void RecordedStep::choose() {
+  const auto said = [&](StepTimer::Kind kind) { return fmt::format("{:.4g} ms", 1e3 * timer_->shortest(kind)); };
   const bool faster = timer_->replaying_is_faster();
   log::rank_zero_info(fmt::format("[graph] auto: a replayed step takes {}, an ordinary one {}: steps are {}",
-                                  said(Kind::kReplayed), said(Kind::kOrdinary), faster ? "replayed" : "not recorded"));
+                                  said(StepTimer::Kind::kReplayed), said(StepTimer::Kind::kOrdinary),
+                                  faster ? "replayed" : "not recorded"));
   timer_.reset();
   if (faster) return;
   gave_up_ = true;

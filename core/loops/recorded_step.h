@@ -9,6 +9,8 @@
 #include <levin/core/loops/step_timer.h>
 #include <levin/core/options/resolved_options.h>
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,8 +28,11 @@ class StepRecording;
 ///
 /// Each of a few shapes of batches has a recording of its own, others take ordinary steps. Where the optimizer's
 /// parameters, state or options (other than the learning rate), the module's tree or mode or the thread's settings have
-/// changed, the step is recorded anew. Where the recorder can (on the CPU), replayed steps are compared with ordinary
-/// ones, now and then; a difference ends recording, before it has changed anything.
+/// changed, the step is recorded anew.
+///
+/// On the CPU a step that is recorded is really taken meanwhile. Some later ones are ordinary too, and a replay is
+/// compared with them and taken back; a difference ends recording. On other devices a step is recorded before it is
+/// taken, and that cannot be compared.
 class RecordedStep {
  public:
   /// Parts of a step, run while recording only.
@@ -43,16 +48,28 @@ class RecordedStep {
                                             LoggerConnector& logger, OptimizerConnector& optimizers, Parts parts);
   ~RecordedStep();
 
-  /// Begins a step. True: it is replayed, by the following calls in this order. False: it is an ordinary one.
-  bool begin(const Batch& batch);
+  enum class Kind {
+    kOrdinary,
+    kWatched,   ///< ordinary, with `batch()`, and each part goes through `watch`
+    kReplayed,  ///< by calls from `forward` to `end_window`, in this order
+  };
+  /// Parts as they are watched.
+  enum class Part { kStep, kStepEnd, kBackward, kUnscale, kClip, kUpdate, kEndWindow };
+  static constexpr size_t kParts = 7;
+
+  Kind begin(const Batch& batch);
+  /// Returns the batch of a watched step.
+  const Batch& batch() const { return *watched_batch_; }
+  /// Runs a part of a watched step.
+  void watch(Part part, const std::function<void()>& body);
   StepOutput forward();
   void zero_grad();
   void backward();
   StepScaling unscale();
   void update();
   void end_window();
-  /// Ends a step, replayed or ordinary.
-  void end();
+  /// Ends a step, of whatever kind. `scaling`: what unscaling gave in it.
+  void end(const StepOutput& output, const StepScaling& scaling);
 
  private:
   struct Shape;
@@ -63,8 +80,13 @@ class RecordedStep {
   Shape* shape_of(const Batch& batch);
   /// Leaves the step as it was, and gives up, where it cannot be recorded.
   void record(Shape& shape, const Batch& batch);
-  /// Compares a replayed step with an ordinary one when it is time to. Returns whether replaying goes on.
-  bool check(Shape& shape);
+  std::unique_ptr<StepRecording> make_recording();
+  /// Makes the recorded step ready for replays. Returns whether it is.
+  bool finish(Shape& shape, const Batch& batch);
+  Kind watch(StepRecording& recording, const Batch& batch);
+  bool is_due(const StepRecording& recording) const;
+  void say_recorded() const;
+  void choose();
   void forget();
   void give_up(const std::string& reason);
 
@@ -78,7 +100,13 @@ class RecordedStep {
   const Parts parts_;
   size_t most_shapes_ = 1;
   std::vector<std::unique_ptr<Shape>> shapes_;
-  StepRecording* current_ = nullptr;  ///< what the step under way replays; nullptr: an ordinary step
+  Kind kind_ = Kind::kOrdinary;       ///< of the step under way
+  StepRecording* current_ = nullptr;  ///< what it replays or is watched by; nullptr: an ordinary step
+  const Batch* watched_batch_ = nullptr;
+  int64_t held_results_ = 0;
+  int64_t recorded_batch_ = 0;
+  double recording_seconds_ = 0;
+  std::chrono::steady_clock::time_point watch_began_;
   int64_t recordings_ = 0;
   std::string last_change_;  ///< for which the step was recorded anew
   bool gave_up_ = false;

@@ -3,7 +3,11 @@
 #include <levin/core/accelerators/comparable_recorder.h>
 #include <levin/core/loops/recorded_step.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,9 +25,31 @@ class StepRecording {
     const RecordedStep::Parts& parts;
   };
 
-  /// Records the step of a batch, and takes it back. Throws where it cannot be recorded.
-  StepRecording(const Context& context, std::unique_ptr<GraphRecorder> recorder, const Batch& batch);
+  StepRecording(const Context& context, std::unique_ptr<GraphRecorder> recorder);
   ~StepRecording();
+
+  /// Whether ordinary steps are watched, to be recorded and to be compared with replays.
+  bool watches() const { return watcher_ != nullptr; }
+
+  // ---- Recorders that do not watch.
+
+  /// Records the step of a batch without taking it. Throws where it cannot be recorded.
+  void record(const Batch& batch);
+
+  // ---- Those that do: the first step that is watched is recorded, later ones are compared with it.
+
+  /// Begins to watch an ordinary step. Returns the batch for it.
+  const Batch& begin_watching(const Batch& batch);
+  void watch(RecordedStep::Part part, const std::function<void()>& body);
+  /// Ends the step. Returns why steps cannot be replayed, or what was different; empty for nothing.
+  std::string end_watching(const StepOutput& output, const StepScaling& scaling);
+  bool is_finished() const { return finished_; }
+  /// Returns the operator whose result somebody still holds after the first step; empty when nobody does.
+  std::string held_result() const;
+  /// Makes the first step ready for replays, when its output has been let go. Returns why it cannot be.
+  std::string finish();
+
+  // ---- Replays.
 
   /// Sets the batch that replays read.
   void read(const Batch& batch);
@@ -35,15 +61,10 @@ class StepRecording {
   void update();
   void end_window();
 
-  /// Whether replays can be compared with ordinary steps.
-  bool is_comparable() const { return comparable_ != nullptr; }
-  /// Returns what an ordinary step of the batch read does differently; empty for nothing. Takes both back.
-  std::string difference();
-
-  // ---- When it was compared last.
-  int64_t checks = 0;
+  // ---- When it was watched last.
+  int64_t watched = 0;
   int64_t replays_since = 0;
-  int64_t checked_epoch = -1;
+  int64_t watched_epoch = -1;
 
  private:
   struct Graphs;
@@ -51,29 +72,47 @@ class StepRecording {
   struct Gradient {
     at::Tensor parameter;
     at::Tensor tensor;
+    size_t result = 0;   ///< its number among the recorder's results
     size_t holders = 0;  ///< of its memory, when nobody outside holds it
+  };
+  /// A tensor of the step's output.
+  struct Output {
+    at::Tensor tensor;
+    std::optional<size_t> input;  ///< of the batch, of which it is a view
+    std::optional<size_t> result;
   };
   /// What a step leaves behind.
   struct Results {
-    StepOutput output;
+    Batch outputs;
+    std::vector<Output> tensors;  ///< the loss and the outputs
     bool loss_requires_grad = false;
     StepScaling scaling;
     metrics::Collector::Recording forward_logs;
     metrics::Collector::Recording update_logs;
     std::vector<Gradient> gradients;
-
-    std::vector<at::Tensor> tensors() const;
   };
 
-  Results run_parts(Graphs& graphs);
-  at::Tensor handed_out(const at::Tensor& result) const;
+  void run_parts();
+  std::vector<at::Tensor> collect(Results& results, const StepOutput& output, const StepScaling& scaling) const;
+  void take_results();
+  void renew_gradients_held();
+  /// Copies gradients that are others than the recorded ones into these. Returns false where one is missing.
+  bool copy_gradients();
+  /// Undoes what hooks did that put other gradients in the place of the recorded ones.
+  void put_gradients_in_place();
+  at::Tensor handed_out(const Output& output) const;
 
   const Context context_;
   const std::unique_ptr<GraphRecorder> recorder_;
-  ComparableRecorder* const comparable_;
-  Batch inputs_;
-  Batch batch_;  ///< that inputs_ reads, where recordings are comparable
+  ComparableRecorder* const watcher_;
+  Batch inputs_;  ///< of the graphs, or of the step that is watched
+  Batch batch_;   ///< that replays read, of a watched recording
+  bool finished_ = false;
+  std::string failure_;  ///< of the step that is watched
+  size_t next_part_ = 0;
   Results results_;
+  Results watched_results_;
+  StepOutput output_;  ///< of graphs
   std::unique_ptr<Graphs> graphs_;
 };
 

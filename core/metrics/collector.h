@@ -100,6 +100,9 @@ class Collector {
   void start_recording();
   /// Ends recording and returns the record. Metrics whose state was replaced get the former one back.
   Recording stop_recording();
+  /// Ends recording of a step that was really taken, and returns the record. What cannot be replayed has been said to
+  /// the thread's RecordingObserver.
+  Recording stop_observing();
   /// Does the host's part of the recorded logs, after a replay.
   void log_again(const Recording& recording);
 
