@@ -71,8 +71,7 @@ struct Cnn : Model {
     h = F::max_pool2d(second_(h).relu(), F::MaxPool2dFuncOptions(2));
     return F::cross_entropy(head_(h.flatten(1)), y);
   }
-  torch::nn::Conv2d first_{
-      register_module("first", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 16, 3).padding(1)))};
+  torch::nn::Conv2d first_{register_module("first", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 16, 3).padding(1)))};
   torch::nn::Conv2d second_{
       register_module("second", torch::nn::Conv2d(torch::nn::Conv2dOptions(16, 32, 3).padding(1)))};
   torch::nn::Linear head_{register_module("head", torch::nn::Linear(32 * 49, 10))};
@@ -114,8 +113,7 @@ struct Transformer : Model {
         norm_(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))),
         head_(register_module("head", torch::nn::Linear(width, 128))),
         places_(torch::arange(length)) {
-    for (int64_t i = 0; i < layers; ++i)
-      blocks_.push_back(register_module("block" + std::to_string(i), Block(width)));
+    for (int64_t i = 0; i < layers; ++i) blocks_.push_back(register_module("block" + std::to_string(i), Block(width)));
   }
   torch::Tensor loss(const torch::Tensor& x, const torch::Tensor& y) override {
     auto h = embedding_(x) + positions_(places_);
@@ -157,7 +155,10 @@ const std::vector<Work>& works() {
       {"transformer 4x256, batch 8x128", 8, 130e-3, transformer(4, 256, 128), [] { return tokens(128); }, "0.97"},
       {"LSTM 64, batch 32x32", 32, 8e-3, [] { return std::make_shared<CharacterLstm>(); }, [] { return tokens(32); },
        "0.95"},
-      {"CNN 16-32, batch 64", 64, 15e-3, [] { return std::make_shared<Cnn>(); }, [] { return images(2048, {1, 28, 28}); },
+      {"CNN 16-32, batch 64", 64, 15e-3, [] { return std::make_shared<Cnn>(); },
+       [] {
+         return images(2048, {1, 28, 28});
+       },
        "1.01; 0.65 with a pooling kernel"},
   };
   return all;
@@ -247,8 +248,7 @@ int main(int argc, char** argv) {
       std::vector<double> ratios;
       std::vector<double> seconds;
       for (int64_t round = 0; round < rounds; ++round) {
-        const auto [of, to] =
-            run_in_turns(argv[0], {index * kHows + static_cast<size_t>(how), index * kHows}, steps);
+        const auto [of, to] = run_in_turns(argv[0], {index * kHows + static_cast<size_t>(how), index * kHows}, steps);
         ratios.push_back(of / to);
         seconds.push_back(of);
       }

@@ -36,7 +36,8 @@ void read_from(const at::Storage& storage, const at::Tensor& tensor) {
 /// What the memory that a part writes holds, and where random generators are.
 class CpuGraphRecorder::Memory {
  public:
-  Memory(OperatorPlan& plan, size_t part) : plan_(plan), writes_(plan.writes_of(part)), generator_(capture_rng_state()) {
+  Memory(OperatorPlan& plan, size_t part)
+      : plan_(plan), writes_(plan.writes_of(part)), generator_(capture_rng_state()) {
     for (const size_t number : writes_) {
       const at::Storage& storage = plan.trace().storages[number].storage;
       const auto* const bytes = static_cast<const char*>(storage.data());
@@ -116,8 +117,8 @@ std::string CpuGraphRecorder::compare(size_t part, const Memory& before) {
   if (changed) {
     before.restore();
     const std::string first = plan_->first_different_call(recording_->trace(), part);
-    what = fmt::format("what {} gives differs from an ordinary step",
-                       first.empty() ? plan_->writer_of(*changed) : first);
+    what =
+        fmt::format("what {} gives differs from an ordinary step", first.empty() ? plan_->writer_of(*changed) : first);
   }
   after.restore();
   return what;
@@ -135,7 +136,8 @@ std::string CpuGraphRecorder::end_step(const std::vector<at::Tensor>& results) {
   for (size_t i = 0; i < results.size(); ++i) {
     if (same_values(results_[i], results[i])) continue;
     const auto number = plan_->trace().find(results_[i]);
-    return fmt::format("what {} gives differs from an ordinary step", number ? plan_->writer_of(*number) : "an operator");
+    return fmt::format("what {} gives differs from an ordinary step",
+                       number ? plan_->writer_of(*number) : "an operator");
   }
   return "";
 }

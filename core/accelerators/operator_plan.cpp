@@ -30,25 +30,26 @@ bool is_one_of(const OperatorCall& call, const std::array<std::string_view, N>& 
 
 /// Makes memory and writes nothing into it.
 bool makes_empty(const OperatorCall& call) {
-  constexpr std::array<std::string_view, 6> kNames = {"aten::empty",     "aten::empty_strided",    "aten::empty_like",
-                                                      "aten::new_empty", "aten::new_empty_strided", "aten::empty_permuted"};
+  constexpr std::array<std::string_view, 6> kNames = {
+      "aten::empty",     "aten::empty_strided",     "aten::empty_like",
+      "aten::new_empty", "aten::new_empty_strided", "aten::empty_permuted"};
   return is_one_of(call, kNames);
 }
 
 /// Gives the same in each step, whatever its arguments hold.
 bool makes_constant(const OperatorCall& call) {
   constexpr std::array<std::string_view, 10> kNames = {
-      "aten::ones",       "aten::ones_like", "aten::zeros",         "aten::zeros_like", "aten::full",
-      "aten::full_like",  "aten::arange",    "aten::scalar_tensor", "aten::new_zeros",  "aten::new_ones"};
+      "aten::ones",      "aten::ones_like", "aten::zeros",         "aten::zeros_like", "aten::full",
+      "aten::full_like", "aten::arange",    "aten::scalar_tensor", "aten::new_zeros",  "aten::new_ones"};
   return is_one_of(call, kNames);
 }
 
 /// Writes all of its first argument without reading it.
 bool overwrites(const OperatorCall& call) {
-  constexpr std::array<std::string_view, 12> kNames = {
-      "aten::copy_",      "aten::fill_",        "aten::zero_",      "aten::bernoulli_", "aten::normal_",
-      "aten::uniform_",   "aten::exponential_", "aten::random_",    "aten::geometric_", "aten::cauchy_",
-      "aten::log_normal_", "aten::detach_"};
+  constexpr std::array<std::string_view, 12> kNames = {"aten::copy_",        "aten::fill_",       "aten::zero_",
+                                                       "aten::bernoulli_",   "aten::normal_",     "aten::uniform_",
+                                                       "aten::exponential_", "aten::random_",     "aten::geometric_",
+                                                       "aten::cauchy_",      "aten::log_normal_", "aten::detach_"};
   return is_one_of(call, kNames) ||
          (!call.op->schema().arguments().empty() && call.op->schema().arguments().back().is_out());
 }

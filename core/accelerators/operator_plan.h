@@ -38,7 +38,8 @@ class OperatorPlan {
   std::vector<OperatorRecording::VersionBumps>& versions() { return versions_; }
   /// Names the call that wrote a storage last.
   std::string writer_of(size_t storage) const;
-  /// Returns whether values that the host wrote into new tensors of a part are those of another recording of the same step.
+  /// Returns whether values that the host wrote into new tensors of a part are those of another recording of the same
+  /// step.
   bool has_constants_of(const OperatorTrace& other, size_t part) const;
   /// Gives a storage memory of its own, that is as the former's.
   void renew(size_t storage);
@@ -51,10 +52,10 @@ class OperatorPlan {
 
  private:
   enum class Kind {
-    kDropped,   ///< nothing to be done again: a view, memory to be written, a constant
-    kInPlace,   ///< changes arguments
-    kOut,       ///< writes its results through the out= form
-    kNew,       ///< makes new results, whose memory the recorded ones take over
+    kDropped,  ///< nothing to be done again: a view, memory to be written, a constant
+    kInPlace,  ///< changes arguments
+    kOut,      ///< writes its results through the out= form
+    kNew,      ///< makes new results, whose memory the recorded ones take over
     kHostWork,
   };
   struct Step {

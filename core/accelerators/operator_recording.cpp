@@ -148,9 +148,10 @@ void OperatorRecording::look_for_silent_writes() {
     const auto user = std::find_if(trace_.calls.begin(), trace_.calls.end(), [&](const OperatorCall& call) {
       return std::find(call.reads.begin(), call.reads.end(), before.storage) != call.reads.end();
     });
-    return refuse(fmt::format("memory that {} reads has changed, and no operator said that it would; hint: it was "
-                              "written through a pointer",
-                              user == trace_.calls.end() ? "an operator" : user->name()));
+    return refuse(
+        fmt::format("memory that {} reads has changed, and no operator said that it would; hint: it was "
+                    "written through a pointer",
+                    user == trace_.calls.end() ? "an operator" : user->name()));
   }
 }
 
@@ -243,7 +244,8 @@ void OperatorRecording::record_call(const c10::OperatorHandle& op, c10::Dispatch
     op.redispatchBoxed(after, stack);
   }
   for (size_t i = base; i < stack->size(); ++i) {
-    if (!all_dense((*stack)[i])) return refuse(fmt::format("{} cannot be recorded: its result is not dense", name_of(op)));
+    if (!all_dense((*stack)[i]))
+      return refuse(fmt::format("{} cannot be recorded: its result is not dense", name_of(op)));
     for_each_tensor((*stack)[i], [&](const at::Tensor& tensor) {
       const size_t known = trace_.storages.size();
       const size_t number = trace_.number_of(tensor);

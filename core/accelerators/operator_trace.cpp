@@ -111,8 +111,8 @@ std::string OperatorTrace::difference(const c10::IValue& mine, const OperatorTra
                          c10::str(a.sizes()));
     const auto number = find(a);
     if (!number || number != other.find(b) ||
-        (!storages[*number].maker && *number >= inputs && storages[*number].storage.unsafeGetStorageImpl() !=
-                                         other.storages[*number].storage.unsafeGetStorageImpl()))
+        (!storages[*number].maker && *number >= inputs &&
+         storages[*number].storage.unsafeGetStorageImpl() != other.storages[*number].storage.unsafeGetStorageImpl()))
       return " is another tensor than recorded";
     return "";
   }

@@ -46,9 +46,9 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
 Batch layout_of(const Batch& batch) {
   Batch layout;
   for (const auto& [name, tensor] : batch.items())
-    layout.set(name, tensor.defined() ? at::empty_strided(tensor.sizes(), tensor.strides(),
-                                                          tensor.options().device(at::kMeta))
-                                      : tensor);
+    layout.set(name, tensor.defined()
+                         ? at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta))
+                         : tensor);
   return layout;
 }
 
@@ -153,9 +153,10 @@ bool RecordedStep::finish(Shape& shape, const Batch& batch) {
       record(shape, batch);
       return false;
     }
-    give_up(fmt::format("something keeps what {} gave for after the step, where replays would not renew it; hint: "
-                        "return it in the step's outputs, and keep it in on_train_batch_end",
-                        held));
+    give_up(
+        fmt::format("something keeps what {} gave for after the step, where replays would not renew it; hint: "
+                    "return it in the step's outputs, and keep it in on_train_batch_end",
+                    held));
     return false;
   }
   const std::string why_not = shape.recording->finish();
@@ -193,15 +194,14 @@ RecordedStep::Shape* RecordedStep::shape_of(const Batch& batch) {
     return std::equal(batch.items().begin(), batch.items().end(), shape->layout.items().begin(),
                       shape->layout.items().end(), [&](const auto& a, const auto& b) {
                         return a.first == b.first && a.second.defined() == b.second.defined() &&
-                               (!a.second.defined() || (a.second.device() == shape->devices[next++] &&
-                                                        same_layout(a.second, b.second)));
+                               (!a.second.defined() ||
+                                (a.second.device() == shape->devices[next++] && same_layout(a.second, b.second)));
                       });
   };
   const auto found = std::find_if(shapes_.begin(), shapes_.end(), fits);
   if (found != shapes_.end()) return found->get();
-  const auto unrecorded = std::find_if(shapes_.begin(), shapes_.end(), [](const auto& shape) {
-    return shape->recording == nullptr;
-  });
+  const auto unrecorded =
+      std::find_if(shapes_.begin(), shapes_.end(), [](const auto& shape) { return shape->recording == nullptr; });
   if (shapes_.size() == most_shapes_ && unrecorded == shapes_.end()) return nullptr;
   if (shapes_.size() == most_shapes_) shapes_.erase(unrecorded);
   auto shape = std::make_unique<Shape>();

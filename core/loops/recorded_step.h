@@ -110,7 +110,7 @@ class RecordedStep {
   int64_t recordings_ = 0;
   std::string last_change_;  ///< for which the step was recorded anew
   bool gave_up_ = false;
-  bool times_ = false;  ///< the step under way is one that the timer counts
+  bool times_ = false;                          ///< the step under way is one that the timer counts
   std::unique_ptr<StepConditions> conditions_;  ///< under which steps were recorded
   std::unique_ptr<StepTimer> timer_;            ///< while `auto` has not chosen yet
 };

@@ -40,7 +40,11 @@ StepConditions::StepConditions(const Module& module, const OptimizerHandle& opti
                 .requires_grad = tensor.defined() && tensor.requires_grad()};
   };
   for (const auto& member : module.modules()) {
-    Part part{.module = member, .training = member->is_training(), .children = member->children(), .parameters = {}, .buffers = {}};
+    Part part{.module = member,
+              .training = member->is_training(),
+              .children = member->children(),
+              .parameters = {},
+              .buffers = {}};
     for (const auto& item : Registered::parameters_of(*member)) part.parameters.push_back(held(item.value()));
     for (const auto& buffer : member->buffers(/*recurse=*/false)) part.buffers.push_back(held(buffer));
     parts_.push_back(std::move(part));

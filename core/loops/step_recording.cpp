@@ -77,9 +77,7 @@ struct StepRecording::Graphs {
 };
 
 StepRecording::StepRecording(const Context& context, std::unique_ptr<GraphRecorder> recorder)
-    : context_(context),
-      recorder_(std::move(recorder)),
-      watcher_(dynamic_cast<ComparableRecorder*>(recorder_.get())) {}
+    : context_(context), recorder_(std::move(recorder)), watcher_(dynamic_cast<ComparableRecorder*>(recorder_.get())) {}
 
 StepRecording::~StepRecording() = default;
 
@@ -108,8 +106,7 @@ void StepRecording::record(const Batch& batch) {
     throw;
   }
   for (const auto& parameter : context_.module.parameters())
-    if (parameter.grad().defined())
-      results_.gradients.push_back({.parameter = parameter, .tensor = parameter.grad()});
+    if (parameter.grad().defined()) results_.gradients.push_back({.parameter = parameter, .tensor = parameter.grad()});
   finished_ = true;
 }
 
@@ -151,7 +148,8 @@ const Batch& StepRecording::begin_watching(const Batch& batch) {
 
 void StepRecording::watch(RecordedStep::Part part, const std::function<void()>& body) {
   using Part = RecordedStep::Part;
-  if (failure_.empty() && static_cast<size_t>(part) != next_part_++) failure_ = "the step left a part out, or repeated it";
+  if (failure_.empty() && static_cast<size_t>(part) != next_part_++)
+    failure_ = "the step left a part out, or repeated it";
   if (!failure_.empty()) return body();
   if (part == Part::kBackward) {
     const auto& parameters = context_.optimizer.parameters();
@@ -351,9 +349,9 @@ void StepRecording::backward() {
 }
 
 void StepRecording::put_gradients_in_place() {
-  const bool in_place = std::all_of(
-      results_.gradients.begin(), results_.gradients.end(),
-      [](const Gradient& gradient) { return gradient.parameter.grad().is_same(gradient.tensor); });
+  const bool in_place = std::all_of(results_.gradients.begin(), results_.gradients.end(), [](const Gradient& gradient) {
+    return gradient.parameter.grad().is_same(gradient.tensor);
+  });
   if (in_place) return;
   if (!copy_gradients()) throw Error("graph", "a hook took a gradient away, which a replayed step needs");
   for (const Gradient& gradient : results_.gradients) gradient.parameter.mutable_grad() = gradient.tensor;

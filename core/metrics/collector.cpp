@@ -223,9 +223,9 @@ Collector::Recording Collector::stop_recording() {
   }
   if (!replaced.empty())
     throw Error("graph", fmt::format("a metric that puts another tensor in the place of its state '{}' cannot be "
-                                          "recorded; hint: let update() change the tensor in place, or update the "
-                                          "metric in on_train_batch_end",
-                                          replaced));
+                                     "recorded; hint: let update() change the tensor in place, or update the "
+                                     "metric in on_train_batch_end",
+                                     replaced));
   return std::exchange(recorded_, {});
 }
 

@@ -224,7 +224,8 @@ void FusedOptimizer::step_lists(size_t group, TensorLists& lists, const StepScal
 
   if (on_host && !is_recording()) {
     count_steps(lists.steps);
-  } else if (on_host && !lists.steps.empty() && do_host_work(lists.steps, [steps = lists.steps] { count_steps(steps); })) {
+  } else if (on_host && !lists.steps.empty() &&
+             do_host_work(lists.steps, [steps = lists.steps] { count_steps(steps); })) {
     // Cheaper than an operator, also in replays.
   } else if (!lists.steps.empty()) {
     at::_foreach_add_(lists.steps, 1);

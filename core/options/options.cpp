@@ -62,9 +62,10 @@ void describe_hardware(Schema<TrainerOptions>& schema) {
              "of images, volumes and the weights of their convolutions: contiguous or channels_last")
       .one_of({"contiguous", "channels_last"});
   schema
-      .field("graph", &Options::graph,
-             "replay training steps from a recording: true where that is possible, auto where it is faster too, required "
-             "or fail")
+      .field(
+          "graph", &Options::graph,
+          "replay training steps from a recording: true where that is possible, auto where it is faster too, required "
+          "or fail")
       .formerly("cuda_graph");
 }
 

@@ -38,9 +38,8 @@ struct Network {
 Network mlp() {
   torch::nn::Sequential body(torch::nn::Linear(16, 8), torch::nn::ReLU(), torch::nn::Dropout(0.3),
                              torch::nn::Linear(8, kClasses));
-  return {body.ptr(), [body](const at::Tensor& x, const at::Tensor& y) mutable {
-            return F::cross_entropy(body->forward(x), y);
-          }};
+  return {body.ptr(),
+          [body](const at::Tensor& x, const at::Tensor& y) mutable { return F::cross_entropy(body->forward(x), y); }};
 }
 
 Network cnn() {
@@ -48,7 +47,8 @@ Network cnn() {
                              torch::nn::ReLU(), torch::nn::MaxPool2d(2), torch::nn::Flatten(),
                              torch::nn::Linear(16, kClasses));
   return {body.ptr(), [body](const at::Tensor& x, const at::Tensor& y) mutable {
-            return F::cross_entropy(body->forward(x.view({-1, 1, 4, 4})), y, F::CrossEntropyFuncOptions().label_smoothing(0.1));
+            return F::cross_entropy(body->forward(x.view({-1, 1, 4, 4})), y,
+                                    F::CrossEntropyFuncOptions().label_smoothing(0.1));
           }};
 }
 
@@ -72,9 +72,8 @@ struct TransformerNet : torch::nn::Module {
   TransformerNet()
       : embed(register_module("embed", torch::nn::Linear(4, 8))),
         encoder(register_module(
-            "encoder",
-            torch::nn::TransformerEncoder(torch::nn::TransformerEncoderOptions(
-                torch::nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(16).dropout(0.1), 2)))),
+            "encoder", torch::nn::TransformerEncoder(torch::nn::TransformerEncoderOptions(
+                           torch::nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(16).dropout(0.1), 2)))),
         head(register_module("head", torch::nn::Linear(8, kClasses))) {}
   torch::nn::Linear embed;
   torch::nn::TransformerEncoder encoder;
@@ -174,8 +173,9 @@ struct Outcome {
 
 DataLoader loader(int64_t examples, bool shuffle = true) {
   const at::Tensor x = at::arange(examples * 16, at::kFloat).reshape({examples, 16}).mul(0.7).sin();
-  return DataLoader(std::make_shared<data::TensorDataset>(Batch{{"x", x}, {"y", at::arange(examples).remainder(kClasses)}}),
-                    {.batch_size = 8, .shuffle = shuffle});
+  return DataLoader(
+      std::make_shared<data::TensorDataset>(Batch{{"x", x}, {"y", at::arange(examples).remainder(kClasses)}}),
+      {.batch_size = 8, .shuffle = shuffle});
 }
 
 Outcome fit(const Setting& setting, GraphMode graph) {
@@ -211,7 +211,8 @@ Outcome fit(const Setting& setting, GraphMode graph) {
             hold(of.parameters().front().grad());
             if (of.parameters().back().grad().defined()) hold(of.parameters().back().grad().detach());
           },
-      .on_before_zero_grad = [&](Trainer&, Module& of, OptimizerHandle&) { outcome.seen.push_back(sum_of_gradients(of)); },
+      .on_before_zero_grad = [&](Trainer&, Module& of,
+                                 OptimizerHandle&) { outcome.seen.push_back(sum_of_gradients(of)); },
       .on_before_backward =
           [&](Trainer&, Module& of, const at::Tensor& loss) {
             outcome.seen.push_back(loss.item<double>() + sum_of_gradients(of));
@@ -238,7 +239,9 @@ Outcome fit(const Setting& setting, GraphMode graph) {
 
 /// As identical(), and NaN is NaN.
 bool same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
-  const auto bytes = [](const at::Tensor& tensor) { return tensor.detach().reshape({-1}).contiguous().view(at::kByte); };
+  const auto bytes = [](const at::Tensor& tensor) {
+    return tensor.detach().reshape({-1}).contiguous().view(at::kByte);
+  };
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [&](const at::Tensor& one, const at::Tensor& other) { return bytes(one).equal(bytes(other)); });
 }
@@ -263,9 +266,8 @@ void expect_replayed(const Setting& setting) {
 }
 
 TEST(RecordedStep, EveryKindOfNetworkTrainsToTheBit) {
-  const std::pair<const char*, MakeNetwork> networks[] = {{"mlp", mlp},       {"cnn", cnn},
-                                                          {"lstm", lstm},     {"transformer", transformer},
-                                                          {"vae", vae},       {"embedding", embedding}};
+  const std::pair<const char*, MakeNetwork> networks[] = {
+      {"mlp", mlp}, {"cnn", cnn}, {"lstm", lstm}, {"transformer", transformer}, {"vae", vae}, {"embedding", embedding}};
   for (const auto& [name, network] : networks) {
     SCOPED_TRACE(name);
     expect_replayed({.network = network});
@@ -336,8 +338,9 @@ TEST(RecordedStep, ControlFlowOfTheHostIsFoundByComparing) {
   const auto with = [](const std::function<at::Tensor(Net&, const at::Tensor&, int64_t)>& change) {
     return Setting{.module = [change](Net& net) { net.change_loss = change; }};
   };
-  EXPECT_THAT(expect_same(with([](Net&, const at::Tensor& loss, int64_t batch_idx) { return loss * (1.0 + batch_idx); })).log,
-              HasSubstr("aten::mul"));
+  EXPECT_THAT(
+      expect_same(with([](Net&, const at::Tensor& loss, int64_t batch_idx) { return loss * (1.0 + batch_idx); })).log,
+      HasSubstr("aten::mul"));
   EXPECT_THAT(expect_same(with([](Net&, const at::Tensor& loss, int64_t batch_idx) {
                 return loss * at::tensor(1.0 + static_cast<double>(batch_idx));
               })).log,
