@@ -71,7 +71,7 @@ class Accelerator {
   virtual void synchronize(const at::Device& device) const;
   /// Makes a copy stream of a device; nullptr where there is none.
   virtual std::unique_ptr<CopyStream> make_copy_stream(const at::Device& device) const;
-  /// Makes what records the steps of `cuda_graph`, or says why they cannot be recorded.
+  /// Makes what records the steps of `graph`, or says why they cannot be recorded.
   virtual GraphSupport make_graph_recorder(const at::Device& device) const;
 
   /// Returns whether LibTorch has kernels of batch normalisation in parts for these devices (batch_norm_stats,

@@ -17,6 +17,7 @@ class CpuAccelerator final : public Accelerator {
   bool uses_pinned_memory() const override { return false; }
   void synchronize(const at::Device&) const override {}
   std::unique_ptr<CopyStream> make_copy_stream(const at::Device&) const override { return nullptr; }
+  GraphSupport make_graph_recorder(const at::Device& device) const override;
   std::string default_backend(bool one_host) const override { return one_host ? "shared_memory" : "gloo"; }
 };
 

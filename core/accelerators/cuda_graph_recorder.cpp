@@ -70,7 +70,7 @@ CudaGraphRecorder::~CudaGraphRecorder() {
   try {
     stream_.synchronize();
   } catch (const std::exception& error) {
-    log::warning(std::string("cuda_graph: ") + error.what());
+    log::warning(std::string("graph: ") + error.what());
   }
 }
 

@@ -4,20 +4,38 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace levin {
 namespace {
 
 thread_local int scopes = 0;
+thread_local RecordingObserver* observer = nullptr;
 
 }  // namespace
 
 RecordingScope::RecordingScope() { ++scopes; }
 RecordingScope::~RecordingScope() { --scopes; }
 
-bool is_recording() { return scopes > 0; }
+bool is_recording() { return scopes > 0 || observer != nullptr; }
+
+void set_recording_observer(RecordingObserver* by) { observer = by; }
+
+bool do_host_work(const std::vector<at::Tensor>& writes, std::function<void()> work) {
+  if (observer != nullptr) {
+    observer->do_host_work(writes, std::move(work));
+    return true;
+  }
+  if (is_recording()) return false;
+  work();
+  return true;
+}
 
 void refuse_while_recording(const std::string& what, const std::string& hint) {
-  if (is_recording()) throw Error("cuda_graph", fmt::format("{} cannot be recorded; hint: {}", what, hint));
+  if (!is_recording()) return;
+  const std::string why = fmt::format("{} cannot be recorded; hint: {}", what, hint);
+  if (observer == nullptr) throw Error("graph", why);
+  observer->refuse(why);
 }
 
 }  // namespace levin

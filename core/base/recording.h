@@ -1,6 +1,10 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <functional>
 #include <string>
+#include <vector>
 
 namespace levin {
 
@@ -14,7 +18,25 @@ class RecordingScope {
 };
 
 bool is_recording();
-/// Throws levin::Error "`what` cannot be recorded" while recording. For calls that a replay would leave out.
+
+/// Observes work that is really done while it is recorded: what cannot be recorded is no error then.
+class RecordingObserver {
+ public:
+  virtual ~RecordingObserver() = default;
+  /// Does work of the host that a replay must do again in its place between the device's: `writes` are the tensors
+  /// whose memory it changes.
+  virtual void do_host_work(const std::vector<at::Tensor>& writes, std::function<void()> work) = 0;
+  /// Takes note that what is being recorded cannot be replayed.
+  virtual void refuse(const std::string& why) = 0;
+};
+/// Marks this thread as recording what `observer` observes; nullptr ends that.
+void set_recording_observer(RecordingObserver* observer);
+/// Does `work` now, and in each replay of what this thread records. Returns false, having done nothing, where this
+/// thread records what cannot repeat work of the host; it then has to be done by operators.
+bool do_host_work(const std::vector<at::Tensor>& writes, std::function<void()> work);
+
+/// While recording, says that `what` cannot be recorded: to the observer, else by throwing levin::Error. For calls that
+/// a replay would leave out.
 void refuse_while_recording(const std::string& what, const std::string& hint);
 
 }  // namespace levin

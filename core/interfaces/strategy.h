@@ -139,7 +139,7 @@ class Strategy : public Configurable, public Stateful {
   virtual StepOutput manual_step(const Batch& batch, StepPhases& phases) { return phases.forward(batch); }
   /// Runs backward outside the automatic loop.
   virtual void manual_backward(const at::Tensor& loss, const BackwardOptions& options);
-  /// Returns what records the steps of `cuda_graph`, or why they cannot be recorded. Called on the thread that trains.
+  /// Returns what records the steps of `graph`, or why they cannot be recorded. Called on the thread that trains.
   virtual GraphSupport graph_support();
   /// Factor of learning rates because of the number of ranks; 1 leaves them.
   virtual double learning_rate_scale() const { return 1; }

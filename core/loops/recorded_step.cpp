@@ -1,21 +1,22 @@
 #include <levin/core/loops/recorded_step.h>
 
 #include <levin/core/base/log.h>
-#include <levin/core/base/recording.h>
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/strategy.h>
+#include <levin/core/loops/step_conditions.h>
+#include <levin/core/loops/step_recording.h>
 #include <levin/core/optim/fused_optimizer.h>
 #include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/core/precision/precision.h>
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
-#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
+#include <utility>
 
 namespace levin {
 namespace {
@@ -24,68 +25,58 @@ namespace {
 constexpr int64_t kOrdinarySteps = 3;
 /// What changes oftener than this changes all the time.
 constexpr int64_t kMostRecordings = 20;
+/// Shapes of batches that have recordings of their own, where these do not share memory in the order of recording.
+constexpr size_t kMostShapes = 4;
+/// Steps in a row of which somebody keeps a result.
+constexpr int64_t kMostHeldResults = 3;
+/// Ordinary steps that are compared with replays after a recording, and how many replays follow without.
+constexpr int64_t kFirstComparisons = 3;
+constexpr int64_t kStepsBetweenComparisons = 2000;
+
+using Level = GraphMode::Level;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point began) { return std::chrono::duration<double>(Clock::now() - began).count(); }
 
 bool same_layout(const at::Tensor& a, const at::Tensor& b) {
-  return a.defined() && b.defined() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
-         a.scalar_type() == b.scalar_type() && a.device() == b.device();
+  return a.sizes() == b.sizes() && a.strides() == b.strides() && a.scalar_type() == b.scalar_type();
+}
+
+/// A batch without its memory.
+Batch layout_of(const Batch& batch) {
+  Batch layout;
+  for (const auto& [name, tensor] : batch.items())
+    layout.set(name, tensor.defined()
+                         ? at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta))
+                         : tensor);
+  return layout;
 }
 
 }  // namespace
 
-struct RecordedStep::Graphs {
-  std::unique_ptr<RecordedGraph> forward;
-  std::unique_ptr<RecordedGraph> backward;
-  std::unique_ptr<RecordedGraph> unscale;  ///< nullptr without loss scaling
-  std::unique_ptr<RecordedGraph> update;
-  std::unique_ptr<RecordedGraph> end_window;  ///< nullptr without loss scaling
-};
-
-/// What code that does not run again depended on.
-struct RecordedStep::Conditions {
-  struct Held {
-    at::Tensor tensor;
-    const void* data;
-    bool requires_grad;
-  };
-  std::vector<Held> tensors;
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes;
-  optim::FusedOptimizer* optimizer;
-  optim::FusedOptimizer::Snapshot optimizer_snapshot;
-
-  Conditions(const Module& module, const OptimizerHandle& handle)
-      : optimizer(dynamic_cast<optim::FusedOptimizer*>(&handle.optimizer())) {
-    for (const auto& list : {module.parameters(), module.buffers()})
-      for (const auto& tensor : list)
-        if (tensor.defined()) tensors.push_back({tensor, tensor.const_data_ptr(), tensor.requires_grad()});
-    for (const auto& part : module.modules()) modes.emplace_back(part, part->is_training());
-    optimizer_snapshot = optimizer->snapshot();
-  }
-
-  /// What has changed since; nullptr when nothing has.
-  const char* changed() const {
-    const auto is_same = [](const Held& held) {
-      return held.tensor.const_data_ptr() == held.data && held.tensor.requires_grad() == held.requires_grad;
-    };
-    if (!std::all_of(tensors.begin(), tensors.end(), is_same)) return "parameters or buffers";
-    if (!std::all_of(modes.begin(), modes.end(),
-                     [](const auto& mode) { return mode.first->is_training() == mode.second; }))
-      return "the training mode of a part";
-    if (!optimizer->is_unchanged(optimizer_snapshot)) return "the optimizer's parameters, state or options";
-    return nullptr;
-  }
+struct RecordedStep::Shape {
+  std::vector<at::Device> devices;
+  Batch layout;
+  int64_t seen = 0;
+  std::unique_ptr<StepRecording> recording;
 };
 
 RecordedStep::RecordedStep(const ResolvedOptions& options, const TrainerState& state, LoggerConnector& logger,
                            OptimizerConnector& optimizers, std::unique_ptr<GraphRecorder> recorder, Parts parts)
-    : state_(state),
+    : options_(options),
+      state_(state),
       strategy_(*options.strategy),
       precision_(*options.precision),
       metrics_(logger.train_metrics()),
       optimizer_(*optimizers.all().front()),
-      recorder_(std::move(recorder)),
+      first_recorder_(std::move(recorder)),
       parts_(std::move(parts)) {
-  metrics_.make_recordable();
+  if (dynamic_cast<ComparableRecorder*>(first_recorder_.get()) != nullptr)
+    most_shapes_ = kMostShapes;
+  else
+    metrics_.make_recordable();
   dynamic_cast<optim::FusedOptimizer&>(optimizer_.optimizer()).make_recordable();
+  if (options.given.graph.level() == Level::kAuto) timer_ = std::make_unique<StepTimer>();
 }
 
 RecordedStep::~RecordedStep() = default;
@@ -109,45 +100,124 @@ std::unique_ptr<RecordedStep> RecordedStep::make(const ResolvedOptions& options,
   if (support.recorder != nullptr)
     return std::unique_ptr<RecordedStep>(
         new RecordedStep(options, state, logger, optimizers, std::move(support.recorder), std::move(parts)));
-  log::rank_zero_warning(fmt::format("[cuda_graph] steps are not recorded: {}", support.why_not));
+  if (options.given.graph.level() == Level::kRequired)
+    throw Error("graph", fmt::format("steps cannot be recorded: {}; hint: graph: true takes ordinary steps instead",
+                                     support.why_not));
+  log::rank_zero_warning(fmt::format("[graph] steps are not recorded: {}", support.why_not));
   return nullptr;
 }
 
-bool RecordedStep::begin(const Batch& batch) {
-  if (gave_up_) return false;
-  if (graphs_ != nullptr) {
-    if (!fits(batch)) {
-      log::rank_zero_info_once("[cuda_graph] batches of other shapes than the recorded one take ordinary steps");
+RecordedStep::Kind RecordedStep::begin(const Batch& batch) {
+  current_ = nullptr;
+  kind_ = Kind::kOrdinary;
+  times_ = timer_ != nullptr;
+  if (gave_up_) return kind_;
+  if (timer_ != nullptr) timer_->begin();
+  if (conditions_ != nullptr) {
+    if (const char* changed = conditions_->changed()) {
+      log::rank_zero_info(fmt::format("[graph] {} changed: the step is recorded anew", changed));
+      last_change_ = changed;
+      forget();
+    }
+  }
+  Shape* const shape = shape_of(batch);
+  times_ = times_ && shape != nullptr && shape == shapes_.front().get();
+  if (shape == nullptr) {
+    log::rank_zero_info_once("[graph] batches of other shapes than the recorded ones take ordinary steps");
+    return kind_;
+  }
+  if (shape->recording == nullptr) {
+    if (shape->seen++ < kOrdinarySteps) return kind_;
+    if (timer_ != nullptr && !timer_->has_enough(StepTimer::Kind::kOrdinary)) return kind_;
+    times_ = false;
+    record(*shape, batch);
+    if (kind_ == Kind::kWatched || gave_up_) return kind_;
+  } else if (!shape->recording->is_finished()) {
+    times_ = false;
+    if (!finish(*shape, batch)) return kind_;
+  }
+  StepRecording& recording = *shape->recording;
+  if (is_due(recording)) return watch(recording, batch);
+  ++recording.replays_since;
+  recording.read(batch);
+  current_ = &recording;
+  return kind_ = Kind::kReplayed;
+}
+
+bool RecordedStep::finish(Shape& shape, const Batch& batch) {
+  const auto began = Clock::now();
+  const std::string held = shape.recording->held_result();
+  if (!held.empty()) {
+    // A callback may keep something of one step; a module does so in each.
+    if (++held_results_ < kMostHeldResults) {
+      record(shape, batch);
       return false;
     }
-    if (const char* changed = conditions_->changed()) {
-      log::rank_zero_info(fmt::format("[cuda_graph] {} changed: the step is recorded anew", changed));
-      last_change_ = changed;
-      graphs_.reset();
-      output_ = StepOutput();
-      ordinary_steps_ = 0;
-    }
+    give_up(
+        fmt::format("something keeps what {} gave for after the step, where replays would not renew it; hint: "
+                    "return it in the step's outputs, and keep it in on_train_batch_end",
+                    held));
+    return false;
   }
-  if (graphs_ == nullptr) {
-    if (!fits(batch)) ordinary_steps_ = 0;
-    inputs_ = batch;
-    if (ordinary_steps_++ < kOrdinarySteps) return false;
-    record(batch);
-    if (graphs_ == nullptr) return false;
+  const std::string why_not = shape.recording->finish();
+  recording_seconds_ += seconds_since(began);
+  if (!why_not.empty()) {
+    give_up(why_not);
+    return false;
   }
-  const at::NoGradGuard no_grad;
-  const c10::InferenceMode ordinary(false);
-  for (size_t i = 0; i < batch.items().size(); ++i)
-    inputs_.items()[i].second.copy_(batch.items()[i].second, /*non_blocking=*/true);
+  held_results_ = 0;
+  say_recorded();
   return true;
 }
 
-bool RecordedStep::fits(const Batch& batch) const {
-  return std::equal(batch.items().begin(), batch.items().end(), inputs_.items().begin(), inputs_.items().end(),
-                    [](const auto& a, const auto& b) { return a.first == b.first && same_layout(a.second, b.second); });
+bool RecordedStep::is_due(const StepRecording& recording) const {
+  if (!recording.watches()) return false;
+  return recording.watched <= kFirstComparisons || recording.replays_since >= kStepsBetweenComparisons ||
+         recording.watched_epoch != state_.progress.epoch;
 }
 
-void RecordedStep::record(const Batch& batch) {
+RecordedStep::Kind RecordedStep::watch(StepRecording& recording, const Batch& batch) {
+  times_ = false;
+  ++recording.watched;
+  recording.replays_since = 0;
+  recording.watched_epoch = state_.progress.epoch;
+  watched_batch_ = &recording.begin_watching(batch);
+  current_ = &recording;
+  return kind_ = Kind::kWatched;
+}
+
+void RecordedStep::watch(Part part, const std::function<void()>& body) { current_->watch(part, body); }
+
+RecordedStep::Shape* RecordedStep::shape_of(const Batch& batch) {
+  const auto fits = [&](const std::unique_ptr<Shape>& shape) {
+    size_t next = 0;
+    return std::equal(batch.items().begin(), batch.items().end(), shape->layout.items().begin(),
+                      shape->layout.items().end(), [&](const auto& a, const auto& b) {
+                        return a.first == b.first && a.second.defined() == b.second.defined() &&
+                               (!a.second.defined() ||
+                                (a.second.device() == shape->devices[next++] && same_layout(a.second, b.second)));
+                      });
+  };
+  const auto found = std::find_if(shapes_.begin(), shapes_.end(), fits);
+  if (found != shapes_.end()) return found->get();
+  const auto unrecorded =
+      std::find_if(shapes_.begin(), shapes_.end(), [](const auto& shape) { return shape->recording == nullptr; });
+  if (shapes_.size() == most_shapes_ && unrecorded == shapes_.end()) return nullptr;
+  if (shapes_.size() == most_shapes_) shapes_.erase(unrecorded);
+  auto shape = std::make_unique<Shape>();
+  shape->layout = layout_of(batch);
+  for (const auto& [name, tensor] : batch.items())
+    if (tensor.defined()) shape->devices.push_back(tensor.device());
+  shapes_.push_back(std::move(shape));
+  return shapes_.back().get();
+}
+
+void RecordedStep::forget() {
+  conditions_.reset();
+  shapes_.clear();
+}
+
+void RecordedStep::record(Shape& shape, const Batch& batch) {
   if (++recordings_ > kMostRecordings) return give_up(last_change_ + " changed too often");
   for (const auto& [name, tensor] : batch.items()) {
     if (!tensor.defined()) return give_up(fmt::format("'{}' of the batch is undefined", name));
@@ -155,89 +225,89 @@ void RecordedStep::record(const Batch& batch) {
       return give_up(fmt::format("'{}' of the batch is on the device {}, the module on {}", name, tensor.device().str(),
                                  strategy_.root_device().str()));
   }
-  inputs_ = Batch();
-  for (const auto& [name, tensor] : batch.items()) {
-    const c10::InferenceMode ordinary(false);
-    inputs_.set(name, at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()));
-    inputs_[name].copy_(tensor);
+  const auto began = Clock::now();
+  recorded_batch_ = state_.progress.total_batches;
+  auto recording = make_recording();
+  if (recording->watches()) {
+    shape.recording = std::move(recording);
+    watch(*shape.recording, batch);
+    watch_began_ = began;
+    return;
   }
-  metrics_.start_recording();
   try {
-    record_parts();
-    logs_ = metrics_.stop_recording();
+    recording->record(batch);
   } catch (const std::exception&) {
     const std::string message = error_message(std::current_exception());
-    graphs_.reset();
-    output_ = StepOutput();
-    scaling_ = StepScaling();
-    precision_.abandon_window();
-    try {
-      metrics_.stop_recording();
-    } catch (const Error&) {
-      // It was the first of the two.
-    }
-    return give_up(
-        fmt::format("{}; hint: code that is recorded may not wait for the device (item(), printing a value, "
-                    "shapes that depend on data)",
-                    message));
+    const char* const hint =
+        "; hint: code that is recorded may not wait for the device (item(), printing a value, shapes that depend on "
+        "data)";
+    return give_up(message + (message.find("hint:") == std::string::npos ? hint : ""));
   }
-  gradients_.clear();
-  for (const auto& parameter : state_.module->parameters())
-    if (parameter.grad().defined()) gradients_.emplace_back(parameter, parameter.grad());
-  conditions_ = std::make_unique<Conditions>(*state_.module, optimizer_);
-  log::rank_zero_info(fmt::format("[cuda_graph] recorded the step of batch {}: from here on it is replayed",
-                                  state_.progress.total_batches));
+  shape.recording = std::move(recording);
+  recording_seconds_ = seconds_since(began);
+  if (conditions_ == nullptr) conditions_ = std::make_unique<StepConditions>(*state_.module, optimizer_);
+  say_recorded();
 }
 
-void RecordedStep::record_parts() {
-  const RecordingScope recording;
-  const bool scales = precision_.scales_loss();
-  auto graphs = std::make_unique<Graphs>();
-  graphs->forward = recorder_->record([&] { output_ = parts_.forward(inputs_); });
-  if (!output_.has_loss()) throw Error("cuda_graph", "training_step gave no loss");
-  state_.module->optimizer_zero_grad(optimizer_);
-  for (const auto& parameter : optimizer_.parameters())
-    if (parameter.grad().defined())
-      throw Error("cuda_graph", "optimizer_zero_grad keeps the gradients, which a recorded backward cannot add to");
-  graphs->backward = recorder_->record([&] { parts_.backward(output_); });
-  scaling_ = StepScaling();
-  if (scales) graphs->unscale = recorder_->record([&] { scaling_ = precision_.unscale(optimizer_.optimizer()); });
-  graphs->update = recorder_->record([&] { parts_.update(scaling_); });
-  if (scales) graphs->end_window = recorder_->record([&] { precision_.end_window(); });
-  graphs_ = std::move(graphs);
+std::unique_ptr<StepRecording> RecordedStep::make_recording() {
+  auto recorder = first_recorder_ != nullptr ? std::move(first_recorder_) : strategy_.graph_support().recorder;
+  return std::make_unique<StepRecording>(StepRecording::Context{.module = *state_.module,
+                                                                .precision = precision_,
+                                                                .metrics = metrics_,
+                                                                .optimizer = optimizer_,
+                                                                .parts = parts_},
+                                         std::move(recorder));
+}
+
+void RecordedStep::say_recorded() const {
+  log::rank_zero_info(fmt::format("[graph] recorded the step of batch {} in {:.3g} ms: it is replayed from here on",
+                                  recorded_batch_, 1e3 * recording_seconds_));
 }
 
 void RecordedStep::give_up(const std::string& reason) {
   gave_up_ = true;
-  inputs_ = Batch();
-  log::rank_zero_warning(fmt::format("[cuda_graph] steps are not recorded: {}", reason));
+  timer_.reset();
+  forget();
+  if (options_.given.graph.level() == Level::kRequired)
+    throw Error("graph",
+                fmt::format("steps cannot be recorded: {}; hint: graph: true takes ordinary steps instead", reason));
+  log::rank_zero_warning(fmt::format("[graph] steps are not recorded: {}", reason));
 }
 
-const StepOutput& RecordedStep::forward() {
-  graphs_->forward->replay();
-  metrics_.log_again(logs_);
-  return output_;
+StepOutput RecordedStep::forward() { return current_->forward(); }
+
+void RecordedStep::zero_grad() {
+  for (const auto& parameter : optimizer_.parameters()) parameter.mutable_grad().reset();
 }
 
-void RecordedStep::backward() {
-  // An ordinary step, or a hook, may have put others in their place.
-  for (auto& [parameter, gradient] : gradients_)
-    if (!parameter.grad().is_same(gradient)) parameter.mutable_grad() = gradient;
-  graphs_->backward->replay();
+void RecordedStep::backward() { current_->backward(); }
+StepScaling RecordedStep::unscale() { return current_->unscale(); }
+void RecordedStep::update() { current_->update(); }
+void RecordedStep::end_window() { current_->end_window(); }
+
+void RecordedStep::end(const StepOutput& output, const StepScaling& scaling) {
+  if (kind_ == Kind::kReplayed) current_->release_batch();
+  if (kind_ == Kind::kWatched) {
+    const std::string what = current_->end_watching(output, scaling);
+    if (!what.empty()) return give_up(what);
+    if (!current_->is_finished()) recording_seconds_ = seconds_since(watch_began_);
+    if (conditions_ == nullptr) conditions_ = std::make_unique<StepConditions>(*state_.module, optimizer_);
+  }
+  if (timer_ == nullptr) return;
+  timer_->end(kind_ == Kind::kReplayed ? StepTimer::Kind::kReplayed : StepTimer::Kind::kOrdinary, times_);
+  if (timer_->has_enough(StepTimer::Kind::kReplayed)) choose();
 }
 
-StepScaling RecordedStep::unscale() {
-  if (graphs_->unscale != nullptr) graphs_->unscale->replay();
-  return scaling_;
-}
-
-void RecordedStep::update() {
-  conditions_->optimizer->write_learning_rates();
-  graphs_->update->replay();
-}
-
-void RecordedStep::end_window() {
-  if (graphs_->end_window != nullptr) graphs_->end_window->replay();
+void RecordedStep::choose() {
+  const auto said = [&](StepTimer::Kind kind) { return fmt::format("{:.4g} ms", 1e3 * timer_->shortest(kind)); };
+  const bool faster = timer_->replaying_is_faster();
+  log::rank_zero_info(fmt::format("[graph] auto: a replayed step takes {}, an ordinary one {}: steps are {}",
+                                  said(StepTimer::Kind::kReplayed), said(StepTimer::Kind::kOrdinary),
+                                  faster ? "replayed" : "not recorded"));
+  timer_.reset();
+  if (faster) return;
+  gave_up_ = true;
+  forget();
 }
 
 }  // namespace levin

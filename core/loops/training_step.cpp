@@ -64,9 +64,12 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
              .weight = info.weight,
              .has_next = info.has_next};
   closure_ran_ = false;
-  replays_ = false;
-  replays_ = recorded_ != nullptr && !guard_ && window_.size == 1 && !info.uneven_inputs && info.weight == 1 &&
-             recorded_->begin(batch);
+  kind_ = RecordedStep::Kind::kOrdinary;
+  scaling_ = {};
+  const bool may_replay =
+      recorded_ != nullptr && !guard_ && window_.size == 1 && !info.uneven_inputs && info.weight == 1;
+  if (may_replay) kind_ = recorded_->begin(batch);
+  if (kind_ == RecordedStep::Kind::kWatched) batch_ = &recorded_->batch();
   if (window_.sync && !optimizers_.all().empty()) {
     call_user(state_, "optimizer_step", module,
               [&] { module.optimizer_step(progress.epoch, info.batch_idx, *optimizers_.all().front(), closure_); });
@@ -78,6 +81,7 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
     run_closure();
   }
   if (window_.sync) end_window();
+  if (may_replay) recorded_->end(output_, scaling_);
   progress.window_index = window_.sync ? 0 : progress.window_index + 1;
   return output_;
 }
@@ -97,10 +101,10 @@ void TrainingStep::run_manually() {
 void TrainingStep::end_window() {
   if (!stepped_) return;
   const ProfilerSpan span(tracer_.profiler(), "precision.end_window");
-  if (replays_)
+  if (replays())
     recorded_->end_window();
   else
-    precision_.end_window();
+    run_part(RecordedStep::Part::kEndWindow, [this] { precision_.end_window(); });
   const bool boundary = state_.progress.global_step % options_.given.log_every_n_steps == 0;
   state_.progress.scheduler_steps_held_back += precision_.take_skipped_steps(/*wait=*/boundary);
 }
@@ -121,18 +125,25 @@ at::Tensor TrainingStep::run_closure() {
 
 StepOutput TrainingStep::step(Module& module, const Batch& batch) {
   const Activity activity(tracer_, "training_step");
-  if (replays_) return recorded_->forward();
-  const ForwardScope scope(precision_);
-  return call_user(
-      state_, "training_step", module, [&] { return module.training_step(batch, info_.batch_idx); }, batch,
-      info_.batch_idx);
+  if (replays()) return recorded_->forward();
+  StepOutput output;
+  run_part(RecordedStep::Part::kStep, [&] {
+    const ForwardScope scope(precision_);
+    output = call_user(
+        state_, "training_step", module, [&] { return module.training_step(batch, info_.batch_idx); }, batch,
+        info_.batch_idx);
+  });
+  return output;
 }
 
 StepOutput TrainingStep::step_end(StepOutput output) {
-  if (replays_) return output;  // The graph is of both.
-  const ForwardScope scope(precision_);
-  return call_user(state_, "training_step_end", *state_.module,
-                   [&] { return state_.module->training_step_end(std::move(output)); });
+  if (replays()) return output;  // The recording is of both.
+  run_part(RecordedStep::Part::kStepEnd, [&] {
+    const ForwardScope scope(precision_);
+    output = call_user(state_, "training_step_end", *state_.module,
+                       [&] { return state_.module->training_step_end(std::move(output)); });
+  });
+  return output;
 }
 
 std::shared_ptr<void> TrainingStep::forward_scope() { return std::make_shared<ForwardScope>(precision_); }
@@ -144,9 +155,11 @@ void TrainingStep::before_backward(StepOutput& output) {
     state_.progress.window_has_gradients = true;
     for (OptimizerHandle* optimizer : optimizers_.all()) {
       callbacks_.call("on_before_zero_grad", &Callback::on_before_zero_grad, &Module::on_before_zero_grad, *optimizer);
-      // Gradients that a graph writes stay where they are.
-      if (replays_) continue;
       const ProfilerSpan span(tracer_.profiler(), "zero_grad");
+      if (replays()) {
+        recorded_->zero_grad();
+        continue;
+      }
       call_user(state_, "optimizer_zero_grad", *state_.module, [&] { state_.module->optimizer_zero_grad(*optimizer); });
     }
   }
@@ -155,14 +168,16 @@ void TrainingStep::before_backward(StepOutput& output) {
 
 void TrainingStep::backward(StepOutput& output) {
   const Activity activity(tracer_, "backward");
-  if (replays_) return recorded_->backward();
+  if (replays()) return recorded_->backward();
   at::Tensor loss = output.loss();
   if (info_.weight != 1) loss = loss * info_.weight;
   if (window_.size > 1) loss = loss / static_cast<double>(window_.size);
-  noting_errors([&] { precision_.scale_loss(loss).backward(); },
-                [](ErrorNotes& notes) {
-                  if (notes.place.empty()) notes.place = "backward";
-                });
+  run_part(RecordedStep::Part::kBackward, [&] {
+    noting_errors([&] { precision_.scale_loss(loss).backward(); },
+                  [](ErrorNotes& notes) {
+                    if (notes.place.empty()) notes.place = "backward";
+                  });
+  });
 }
 
 void TrainingStep::after_backward() {
@@ -197,12 +212,12 @@ void TrainingStep::drive_optimizer(OptimizerHandle& optimizer, const OptimizerHa
       if (state_.module->automatic_optimization && !window_.uneven_inputs) scale_partial_window();
       prepare_step(optimizer, scaling);
       const Activity activity(tracer_, "optimizer_step");
-      if (replays_)
+      if (replays())
         recorded_->update();
       else if (IndependentSteps* steps = find_independent_steps(strategy_))
         steps->take_step(optimizer, info_.batch_idx);
       else
-        optimizer.take_step(scaling);
+        run_part(RecordedStep::Part::kUpdate, [&] { optimizer.take_step(scaling); });
       const ProfilerSpan span(tracer_.profiler(), "strategy.finish_step");
       model_.finish_step();
     }
@@ -238,12 +253,16 @@ void TrainingStep::prepare_step(OptimizerHandle& optimizer, StepScaling& scaling
   }
   {
     const ProfilerSpan span(tracer_.profiler(), "precision.unscale");
-    scaling = replays_ ? recorded_->unscale() : precision_.unscale(optimizer.optimizer());
+    if (replays())
+      scaling = recorded_->unscale();
+    else
+      run_part(RecordedStep::Part::kUnscale, [&] { scaling = precision_.unscale(optimizer.optimizer()); });
+    scaling_ = scaling;
     if (scaling.found_inf.defined()) model_.combine_found_inf(scaling.found_inf);
   }
   callbacks_.call("on_before_optimizer_step", &Callback::on_before_optimizer_step, &Module::on_before_optimizer_step,
                   optimizer);
-  if (!replays_) clip_gradients(optimizer);
+  if (!replays()) run_part(RecordedStep::Part::kClip, [&] { clip_gradients(optimizer); });
 }
 
 void TrainingStep::clip_gradients(OptimizerHandle& optimizer) {
@@ -255,7 +274,7 @@ void TrainingStep::clip_gradients(OptimizerHandle& optimizer) {
 }
 
 void TrainingStep::start_recording() {
-  if (!options_.given.cuda_graph) return;
+  if (options_.given.graph.level() == GraphMode::Level::kOff) return;
   recorded_ =
       RecordedStep::make(options_, state_, logger_, optimizers_,
                          {.forward = [this](const Batch& batch) { return step_end(step(*state_.module, batch)); },

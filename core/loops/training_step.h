@@ -64,6 +64,15 @@ class TrainingStep final : private StepPhases {
   void after_backward() override;
   std::shared_ptr<void> forward_scope() override;
 
+  bool replays() const { return kind_ == RecordedStep::Kind::kReplayed; }
+  /// Runs a part of the step, which may be watched.
+  template <class Body>
+  void run_part(RecordedStep::Part part, const Body& body) {
+    if (kind_ == RecordedStep::Kind::kWatched)
+      recorded_->watch(part, body);
+    else
+      body();
+  }
   at::Tensor run_closure();
   StepOutput guarded(const ForwardBackward& run) { return guard_ ? guard_(run) : run(); }
   void run_manually();
@@ -94,7 +103,8 @@ class TrainingStep final : private StepPhases {
   bool stepped_ = false;  ///< it took an optimizer step
   bool data_ended_ = false;
   bool closure_ran_ = false;
-  bool replays_ = false;  ///< its step is replayed from the recorded one
+  RecordedStep::Kind kind_ = RecordedStep::Kind::kOrdinary;
+  StepScaling scaling_;  ///< what unscaling gave
 };
 
 }  // namespace levin

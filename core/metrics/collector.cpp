@@ -30,6 +30,16 @@ double read_host_scalar(const at::Tensor& value) {
       return static_cast<double>(*value.const_data_ptr<float>());
     case at::kDouble:
       return *value.const_data_ptr<double>();
+    case at::kLong:
+      return static_cast<double>(*value.const_data_ptr<int64_t>());
+    case at::kInt:
+      return *value.const_data_ptr<int32_t>();
+    case at::kBool:
+      return *value.const_data_ptr<bool>() ? 1 : 0;
+    case at::kBFloat16:
+      return static_cast<double>(static_cast<float>(*value.const_data_ptr<at::BFloat16>()));
+    case at::kHalf:
+      return static_cast<double>(static_cast<float>(*value.const_data_ptr<at::Half>()));
     default:
       return value.item<double>();
   }
@@ -130,7 +140,7 @@ Collector::Slot& Collector::slot_for(std::string_view name, const LogOptions& op
   }
   ++expected_;
   found->stamp = stamp_;
-  if (recording_) recorded_.push_back({found, weight_of(options)});
+  if (recording_) recorded_.push_back({.slot = found, .weight = weight_of(options)});
   return *found;
 }
 
@@ -159,6 +169,7 @@ void Collector::log(std::string_view name, const at::Tensor& value, const LogOpt
     refuse_while_recording(fmt::format("the log of '{}', a value of the {},", name, value.device().str()),
                            "log values of the device, or log it in on_train_batch_end");
   if (value.device().is_cpu() && !slot.device.defined() && !recordable_) {
+    if (recording_) recorded_.back().value = value.detach();
     slot.add_host(read_host_scalar(value), weight_of(options));
   } else {
     on_device_ = on_device_ || !value.device().is_cpu();
@@ -211,15 +222,29 @@ Collector::Recording Collector::stop_recording() {
     }
   }
   if (!replaced.empty())
-    throw Error("cuda_graph", fmt::format("a metric that puts another tensor in the place of its state '{}' cannot be "
-                                          "recorded; hint: let update() change the tensor in place, or update the "
-                                          "metric in on_train_batch_end",
-                                          replaced));
+    throw Error("graph", fmt::format("a metric that puts another tensor in the place of its state '{}' cannot be "
+                                     "recorded; hint: let update() change the tensor in place, or update the "
+                                     "metric in on_train_batch_end",
+                                     replaced));
+  return std::exchange(recorded_, {});
+}
+
+Collector::Recording Collector::stop_observing() {
+  recording_ = false;
+  for (const auto& [metric, before] : std::exchange(states_before_, {}))
+    for (size_t i = 0; i < before.size(); ++i)
+      if (!metric->states()[i].value.is_same(before[i]))
+        refuse_while_recording(
+            fmt::format("a metric that puts another tensor in the place of its state '{}'", metric->states()[i].name),
+            "let update() change the tensor in place, or update the metric in on_train_batch_end");
   return std::exchange(recorded_, {});
 }
 
 void Collector::log_again(const Recording& recording) {
-  for (const auto& [slot, weight] : recording) slot->log_again(stamp_, weight);
+  for (const auto& [slot, weight, value] : recording) {
+    slot->log_again(stamp_, weight);
+    if (value.defined()) slot->add_host(read_host_scalar(value), weight);
+  }
 }
 
 void Collector::visit_step(const Visitor& visitor, bool all) const {

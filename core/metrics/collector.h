@@ -84,7 +84,7 @@ class Collector {
   /// Reduces the values of the epoch so far. Of several loaders, a rank need not have had a batch of each.
   void synchronize_epoch(Collective& collective, bool took_part = true);
 
-  // For training steps that are recorded once and replayed without calling `log` (`cuda_graph`).
+  // For training steps that are recorded once and replayed without calling `log` (`graph`).
 
   /// Makes values of CPU tensors be kept in tensors too, from here on.
   void make_recordable() { recordable_ = true; }
@@ -92,6 +92,7 @@ class Collector {
   struct Recorded {
     detail::LoggedSlot* slot;
     double weight;
+    at::Tensor value = {};  ///< on the host, where each replay writes it; undefined: the replay adds the value itself
   };
   using Recording = std::vector<Recorded>;
   /// Records log calls until stop_recording; they must repeat names logged before. What a graph cannot replay throws
@@ -99,6 +100,9 @@ class Collector {
   void start_recording();
   /// Ends recording and returns the record. Metrics whose state was replaced get the former one back.
   Recording stop_recording();
+  /// Ends recording of a step that was really taken, and returns the record. What cannot be replayed has been said to
+  /// the thread's RecordingObserver.
+  Recording stop_observing();
   /// Does the host's part of the recorded logs, after a replay.
   void log_again(const Recording& recording);
 

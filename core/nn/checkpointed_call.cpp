@@ -215,7 +215,7 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
  public:
   CheckpointedCall(const UnitCall& call, std::string name, bool offload) : name_(std::move(name)), call_(call.copy()) {
     // A replay would give the second forward other random numbers than the first.
-    refuse_while_recording("activation checkpointing", "leave out cuda_graph or activation_checkpointing");
+    refuse_while_recording("activation checkpointing", "leave out graph or activation_checkpointing");
     std::vector<at::Device> devices;
     call_->for_each_argument([&](at::Tensor& argument) {
       if (argument.defined() && !argument.is_cpu() &&

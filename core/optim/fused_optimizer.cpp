@@ -80,6 +80,11 @@ at::Tensor aligned_gradient(const at::Tensor& param, const at::Tensor& grad) {
   return aligned;
 }
 
+/// Adds 1 to counters on the host.
+void count_steps(const std::vector<at::Tensor>& steps) {
+  for (const auto& step : steps) *step.mutable_data_ptr<float>() += 1;
+}
+
 at::Tensor on_device(const at::Tensor& tensor, c10::Device device) {
   if (!tensor.defined() || tensor.device() == device) return tensor;
   // A copy to the host that nobody waits for would be read before it has arrived.
@@ -211,14 +216,17 @@ FusedOptimizer::ParamState& FusedOptimizer::materialize(size_t group, const at::
 
 void FusedOptimizer::step_lists(size_t group, TensorLists& lists, const StepScaling& scaling) {
   if (lists.first_step) refuse_while_recording("the first step of a parameter", "let the optimizer take a step before");
-  const bool on_host = lists.device.is_cpu() && !recordable_;
+  const bool on_host = lists.device.is_cpu() && (!recordable_ || !scaling.found_inf.defined());
   const at::Tensor found_inf = on_device(scaling.found_inf, lists.device);
   const at::Tensor grad_scale = on_device(scaling.grad_scale, lists.device);
   // On a GPU the host must not wait for found_inf, except where it decides which kind of step the next one is.
   if (found_inf.defined() && (on_host || lists.first_step) && found_inf.item<float>() != 0) return;
 
-  if (on_host) {
-    for (const auto& step : lists.steps) *step.mutable_data_ptr<float>() += 1;
+  if (on_host && !is_recording()) {
+    count_steps(lists.steps);
+  } else if (on_host && !lists.steps.empty() &&
+             do_host_work(lists.steps, [steps = lists.steps] { count_steps(steps); })) {
+    // Cheaper than an operator, also in replays.
   } else if (!lists.steps.empty()) {
     at::_foreach_add_(lists.steps, 1);
   }

@@ -42,7 +42,7 @@ class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabiliti
 
   void zero_grad(bool set_to_none = true) { optim::zero_grad(*this, set_to_none); }
 
-  // For steps that are recorded once and done again without this object (`cuda_graph`).
+  // For steps that are recorded once and done again without this object (`graph`).
 
   /// Makes later steps read everything that changes from step to step from tensors, on every device: the learning rates
   /// too, which are rounded to float32 on a GPU.

@@ -114,6 +114,28 @@ Config ConfigCodec<Determinism>::dump(const Determinism& value) {
   return ConfigCodec<bool>::dump(value.level() == Determinism::Level::kOn);
 }
 
+GraphMode::GraphMode(const char* word) {
+  if (std::string_view(word) == "auto")
+    level_ = Level::kAuto;
+  else if (std::string_view(word) == "required")
+    level_ = Level::kRequired;
+  else
+    throw ConfigError(fmt::format("graph is not understood; got '{}'; valid: true, false, auto, required", word));
+}
+
+GraphMode ConfigCodec<GraphMode>::parse(const Config& node, const std::string& path) {
+  if (node.is_scalar() && node.text() == "auto") return GraphMode(GraphMode::Level::kAuto);
+  if (node.is_scalar() && node.text() == "required") return GraphMode(GraphMode::Level::kRequired);
+  if (const auto on = try_parse<bool>(node)) return *on;
+  throw_wrong_type(node, path, "true, false, auto or required");
+}
+
+Config ConfigCodec<GraphMode>::dump(const GraphMode& value) {
+  if (value.level() == GraphMode::Level::kAuto) return Config::scalar("auto");
+  if (value.level() == GraphMode::Level::kRequired) return Config::scalar("required");
+  return ConfigCodec<bool>::dump(value.level() == GraphMode::Level::kOn);
+}
+
 TimeLimit::TimeLimit(const char* text) : seconds_(require_duration(text)) {}
 
 TimeLimit ConfigCodec<TimeLimit>::parse(const Config& node, const std::string& path) {

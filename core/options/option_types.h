@@ -104,6 +104,28 @@ struct ConfigCodec<Determinism> {
   static Config dump(const Determinism& value);
 };
 
+/// `false`; `true` (steps are recorded where that is possible); "auto" (where that is faster as well); "required" (an
+/// error says why they cannot be recorded).
+class GraphMode {
+ public:
+  enum class Level { kOff, kOn, kAuto, kRequired };
+  GraphMode() = default;
+  GraphMode(bool on) : level_(on ? Level::kOn : Level::kOff) {}  // NOLINT(google-explicit-constructor)
+  GraphMode(const char* word);                                   // NOLINT(google-explicit-constructor)
+  explicit GraphMode(Level level) : level_(level) {}
+  Level level() const { return level_; }
+
+ private:
+  Level level_ = Level::kOff;
+};
+
+template <>
+struct ConfigCodec<GraphMode> {
+  static std::string type_name() { return "boolean, 'auto' or 'required'"; }
+  static GraphMode parse(const Config& node, const std::string& path);
+  static Config dump(const GraphMode& value);
+};
+
 /// A length of time written "DD:HH:MM:SS".
 class TimeLimit {
  public:

@@ -61,8 +61,12 @@ void describe_hardware(Schema<TrainerOptions>& schema) {
       .field("memory_format", &Options::memory_format,
              "of images, volumes and the weights of their convolutions: contiguous or channels_last")
       .one_of({"contiguous", "channels_last"});
-  schema.field("cuda_graph", &Options::cuda_graph,
-               "replay training steps from recorded CUDA graphs where that is possible");
+  schema
+      .field(
+          "graph", &Options::graph,
+          "replay training steps from a recording: true where that is possible, auto where it is faster too, required "
+          "or fail")
+      .formerly("cuda_graph");
   schema.field("own_kernels", &Options::own_kernels,
                "Levin's kernels in the place of slower ones of LibTorch's for the CPU that give the same bits");
 }

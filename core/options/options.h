@@ -71,7 +71,7 @@ struct TrainerOptions {
   bool sync_batchnorm = false;
   std::optional<std::string> float32_matmul_precision = {};
   std::string memory_format = "contiguous";
-  bool cuda_graph = false;
+  GraphMode graph = {};
   bool own_kernels = true;
 
   // Debug

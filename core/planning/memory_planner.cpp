@@ -103,7 +103,7 @@ TrainerOptions planning_options(TrainerOptions planned, std::shared_ptr<MemoryPl
   planned.num_nodes = 1;
   planned.strategy = "single_device";
   planned.sync_batchnorm = false;
-  planned.cuda_graph = false;
+  planned.graph = false;
   planned.fast_dev_run = false;
   planned.overfit_batches = 0.0;
   planned.accumulate_grad_batches = 1;

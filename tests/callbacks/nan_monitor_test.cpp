@@ -380,7 +380,7 @@ TEST(NanMonitor, LooksAtReplayedSteps) {
   Plan plan = monitored(before_step(8, fault));
   plan.change = [](TrainerOptions& options) {
     options.strategy = Spec<Strategy>(std::make_shared<TapedDevice>());
-    options.cuda_graph = true;
+    options.graph = true;
   };
   const int64_t before = testing::TapeRecorder::replayed();
   EXPECT_THAT(message_with(plan),

@@ -253,7 +253,7 @@ TEST(ThroughputMonitor, KnowsTheOperationsOfReplayedSteps) {
   Plan plan = monitored("warmup_steps: 6", 4);
   plan.change = [](TrainerOptions& options) {
     options.strategy = Spec<Strategy>(std::make_shared<MeteredDevice>());
-    options.cuda_graph = true;
+    options.graph = true;
   };
   const int64_t before = testing::TapeRecorder::replayed();
   const Outcome run = train(plan, {});

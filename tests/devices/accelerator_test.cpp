@@ -69,7 +69,7 @@ TEST(Accelerator, OfTheProcessorHasTheProcesssMemory) {
   EXPECT_GT(cpu.memory_stats(at::kCPU).allocated, 0);
   EXPECT_EQ(cpu.memory_stats(at::kCPU).reserved, 0);
   EXPECT_EQ(cpu.make_copy_stream(at::kCPU), nullptr);
-  EXPECT_THAT(cpu.make_graph_recorder(at::kCPU).why_not, HasSubstr("the device is cpu"));
+  EXPECT_NE(cpu.make_graph_recorder(at::kCPU).recorder, nullptr);
   EXPECT_EQ(cpu.device_name(at::kCPU), "cpu");
   EXPECT_EQ(cpu.default_backend(/*one_host=*/true), "shared_memory");
   EXPECT_EQ(cpu.default_backend(/*one_host=*/false), "gloo");

@@ -59,13 +59,13 @@ TEST_F(GpuFit, ReplaysStepsFromGraphs) {
       options.accelerator = "cuda";
       options.precision = precision;
       options.gradient_clip_val = 1.0;
-      options.cuda_graph = graphs;
+      options.graph = graphs;
       std::string log;
       log::set_sink([&](const std::string& line) { log += line + "\n"; });
       Trainer trainer(options);
       trainer.fit(module, testing::tiny_loader(44), testing::tiny_loader(16));
       log::set_sink(nullptr);
-      EXPECT_EQ(log.find("[cuda_graph] recorded the step") != std::string::npos, graphs) << log;
+      EXPECT_EQ(log.find("[graph] recorded the step") != std::string::npos, graphs) << log;
       EXPECT_EQ(log.find("not recorded"), std::string::npos) << log;
       return std::pair(weights(*module), trainer.callback_metrics().at("train_loss_epoch"));
     };
@@ -86,14 +86,14 @@ TEST_F(GpuFit, WhatCannotBeRecordedIsSaidAndTrainsWithoutGraphs) {
   };
   TrainerOptions options = quiet(2);
   options.accelerator = "cuda";
-  options.cuda_graph = true;
+  options.graph = true;
   std::string log;
   log::set_sink([&](const std::string& line) { log += line + "\n"; });
   Trainer trainer(options);
   auto module = make<Waits>({});
   trainer.fit(module, testing::tiny_loader());
   log::set_sink(nullptr);
-  EXPECT_NE(log.find("[cuda_graph] steps are not recorded"), std::string::npos) << log;
+  EXPECT_NE(log.find("[graph] steps are not recorded"), std::string::npos) << log;
   EXPECT_EQ(trainer.global_step(), 10);
 }
 

@@ -72,7 +72,7 @@ TEST(SimSingleDevice, RecordedStepsTrainAsOrdinaryOnes) {
     sim::reset_report();
     const SimResult result =
         fit_on(sim::device(1),
-               {.net = {.dropout = dropout}, .configure = [](TrainerOptions& options) { options.cuda_graph = true; }});
+               {.net = {.dropout = dropout}, .configure = [](TrainerOptions& options) { options.graph = true; }});
     // The learning rate is a tensor in float32 there.
     for (size_t i = 0; i < expected.weights.size(); ++i)
       EXPECT_TRUE(result.weights[i].allclose(expected.weights[i], 1e-4, 1e-5));

@@ -107,7 +107,7 @@ GraphedFit fit(const Setting& setting, bool graphs) {
           },
       .on_before_optimizer_step = [&](Trainer&, Module&, OptimizerHandle&) { fitted.seen.push_back(-3); }}));
   setting.options(options);
-  options.cuda_graph = graphs;
+  options.graph = graphs;
   if (graphs) options.strategy = Spec<Strategy>(std::make_shared<TapedDevice>());
   const int64_t before = TapeRecorder::replayed();
   log::set_sink([&](const std::string& line) { fitted.log += line + "\n"; });
@@ -309,25 +309,10 @@ TEST(CudaGraph, MetricsThatReplaceTheirStateAreRefusedAndKeepIt) {
   EXPECT_THAT(expect_same({.module = log_sum}, 0), HasSubstr("in the place of its state 'sum'"));
 }
 
-TEST(CudaGraph, TheCpuHasNone) {
-  Setting setting;
-  setting.options = [](TrainerOptions& options) { options.strategy = "single_device"; };
-  seed_everything(11);
-  TrainerOptions options = quiet(1);
-  options.cuda_graph = true;
-  std::string log;
-  log::set_sink([&](const std::string& line) { log += line + "\n"; });
-  Trainer trainer(options);
-  auto module = make<TinyModule>({});
-  trainer.fit(module, tiny_loader());
-  log::set_sink(nullptr);
-  EXPECT_THAT(log, HasSubstr("[cuda_graph] steps are not recorded: the device is cpu"));
-}
-
 TEST(CudaGraph, OtherStrategiesSayWhyNot) {
   for (const char* strategy : {"dp", "ddp_threads"}) {
     TrainerOptions options = quiet(1);
-    options.cuda_graph = true;
+    options.graph = true;
     options.strategy = strategy;
     options.devices = 2;
     std::string log;
@@ -346,7 +331,7 @@ TEST(CudaGraph, ResumesToTheBit) {
     seed_everything(4);
     auto module = make<CountingModule>({.width = 8, .dropout = 0.3});
     TrainerOptions options = quiet(epochs);
-    options.cuda_graph = true;
+    options.graph = true;
     options.strategy = Spec<Strategy>(std::make_shared<TapedDevice>());
     Trainer trainer(options);
     trainer.fit(module, tiny_loader(), {}, ckpt);

@@ -199,7 +199,7 @@ TEST(TrainerOptionsTest, NamesAreFrozen) {
                                            "sync_batchnorm",
                                            "float32_matmul_precision",
                                            "memory_format",
-                                           "cuda_graph",
+                                           "graph",
                                            "own_kernels",
                                            "fast_dev_run",
                                            "limit_train_batches",

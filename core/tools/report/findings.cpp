@@ -122,7 +122,7 @@ class Examination {
         fmt::format("{}: the GPU is in use {}{:.0f} % of the time only (mean of the second half).", join(idle), range,
                     greatest),
         loader_bound_ ? "It waits for data: see the finding about the data loader."
-                      : "A larger batch, cuda_graph: true for many small kernels, or fewer metrics read in the step; "
+                      : "A larger batch, graph: true for many small kernels, or fewer metrics read in the step; "
                         "profiler: simple shows where the time goes (docs/monitoring.md, \"Profilers\").");
   }
 

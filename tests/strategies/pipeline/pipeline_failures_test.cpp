@@ -273,11 +273,11 @@ TEST(PipelineFailures, CudaGraphsAreNotRecordedAndWhyIsSaid) {
     lines += line + "\n";
   });
   const Ran ran = run({.strategy = on("pipeline_threads"), .devices = 4, .change = [](TrainerOptions& options) {
-                         options.cuda_graph = true;
+                         options.graph = true;
                        }});
   log::set_sink(nullptr);
   EXPECT_EQ(ran.steps, 10);
-  EXPECT_THAT(lines, AllOf(HasSubstr("[cuda_graph] steps are not recorded"), HasSubstr("pipeline_threads")));
+  EXPECT_THAT(lines, AllOf(HasSubstr("[graph] steps are not recorded"), HasSubstr("pipeline_threads")));
 }
 
 TEST(PipelineBatches, SmallBatchesAreFewerMicroBatches) {

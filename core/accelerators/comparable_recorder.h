@@ -1,0 +1,51 @@
+#pragma once
+
+#include <levin/core/accelerators/graph_recorder.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+/// A recorder of work in memory that it can look at and put back. It watches ordinary steps while they are really
+/// taken: the first one is recorded, later ones are compared with it, by replaying each part beside and taking that
+/// replay back. So recording and comparing never change a run.
+///
+/// A step has the same number of parts each time, which `watch` runs in order. What cannot be recorded is no error but
+/// ends the watching; the step goes on as ever.
+class ComparableRecorder : public GraphRecorder {
+ public:
+  /// Begins to watch a step of a batch. Returns what stands for the batch's tensors in it: the same memory, apart from
+  /// whatever else reads it.
+  virtual std::vector<at::Tensor> begin_step(const std::vector<at::Tensor>& batch) = 0;
+  /// Runs the next part of the step.
+  virtual void watch(const std::function<void()>& part) = 0;
+  /// Ends the step. `results`: tensors that are read outside of the parts, the same ones in each step; they keep their
+  /// memory in replays. Returns what was done differently than in the recorded step, or why this one cannot be
+  /// replayed; empty for nothing.
+  virtual std::string end_step(const std::vector<at::Tensor>& results) = 0;
+  /// Names the operator of the first step whose result somebody holds beside this object and `known`; empty when nobody
+  /// does. The module would find the same result there after each replay.
+  virtual std::string held_result(const std::vector<at::Tensor>& known) const = 0;
+  /// Makes the first step ready for replays, once nobody needs what it left behind. Returns why it cannot be replayed,
+  /// empty for nothing.
+  virtual std::string finish() = 0;
+
+  // ---- When it is finished.
+
+  /// The results of the recorded step, in memory that only replays write.
+  virtual const std::vector<at::Tensor>& results() const = 0;
+  /// Whether replays write a result, instead of giving what was there before.
+  virtual bool is_made(const at::Tensor& result) const = 0;
+  /// Makes replays read this batch, of the recorded one's layout; none where it is empty.
+  virtual void read(const std::vector<at::Tensor>& batch) = 0;
+  virtual void replay(size_t part) = 0;
+  /// Gives a result other memory, so that who holds it keeps its value. Returns the tensor that replays write now.
+  virtual at::Tensor renew(size_t result) = 0;
+};
+
+}  // namespace levin

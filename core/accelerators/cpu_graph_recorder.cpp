@@ -1,0 +1,198 @@
+#include <levin/core/accelerators/cpu_graph_recorder.h>
+
+#include <levin/core/accelerators/operator_plan.h>
+#include <levin/core/accelerators/operator_recording.h>
+#include <levin/core/base/error.h>
+#include <levin/core/base/seed.h>
+
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+
+#include <cstring>
+#include <optional>
+#include <utility>
+
+namespace levin {
+namespace {
+
+bool same_values(const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
+  const at::Tensor x = a.contiguous();
+  const at::Tensor y = b.contiguous();
+  return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+}
+
+/// Makes a storage be the memory of a tensor, which lives as long as the storage reads it.
+void read_from(const at::Storage& storage, const at::Tensor& tensor) {
+  auto* const owner = new at::Storage(tensor.storage());
+  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(
+      const_cast<void*>(tensor.const_data_ptr()), owner, [](void* held) { delete static_cast<at::Storage*>(held); },
+      at::kCPU));
+}
+
+}  // namespace
+
+/// What the memory that a part writes holds, and where random generators are.
+class CpuGraphRecorder::Memory {
+ public:
+  Memory(OperatorPlan& plan, size_t part)
+      : plan_(plan), writes_(plan.writes_of(part)), generator_(capture_rng_state()) {
+    for (const size_t number : writes_) {
+      const at::Storage& storage = plan.trace().storages[number].storage;
+      const auto* const bytes = static_cast<const char*>(storage.data());
+      bytes_.emplace_back(bytes, bytes + storage.nbytes());
+    }
+    for (const auto& version : plan.versions()) versions_.push_back(version.counter.current_version());
+  }
+  void restore() const {
+    for (size_t i = 0; i < writes_.size(); ++i)
+      std::memcpy(plan_.trace().storages[writes_[i]].storage.mutable_data(), bytes_[i].data(), bytes_[i].size());
+    for (size_t i = 0; i < versions_.size(); ++i) plan_.versions()[i].counter.set_version(versions_[i]);
+    restore_rng_state(generator_);
+  }
+  /// Returns the storage that holds something else now.
+  std::optional<size_t> changed() const {
+    for (size_t i = 0; i < writes_.size(); ++i)
+      if (std::memcmp(plan_.trace().storages[writes_[i]].storage.data(), bytes_[i].data(), bytes_[i].size()) != 0)
+        return writes_[i];
+    return std::nullopt;
+  }
+  bool same_generator() const {
+    return capture_rng_state().at("cpu").as_tensor().equal(generator_.at("cpu").as_tensor());
+  }
+
+ private:
+  OperatorPlan& plan_;
+  const std::vector<size_t>& writes_;
+  std::vector<std::vector<char>> bytes_;
+  std::vector<uint32_t> versions_;
+  State generator_;
+};
+
+CpuGraphRecorder::CpuGraphRecorder() = default;
+CpuGraphRecorder::~CpuGraphRecorder() = default;
+
+std::unique_ptr<RecordedGraph> CpuGraphRecorder::record(const std::function<void()>&) {
+  throw Error("graph", "operators of the CPU are recorded by watching a whole step");
+}
+
+std::vector<at::Tensor> CpuGraphRecorder::begin_step(const std::vector<at::Tensor>& batch) {
+  std::vector<at::Tensor> inputs;
+  for (const at::Tensor& tensor : batch) {
+    const c10::InferenceMode ordinary(false);
+    inputs.push_back(at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()));
+    read_from(inputs.back().storage(), tensor);
+  }
+  difference_.clear();
+  if (plan_ != nullptr) read(inputs);
+  recording_ = std::make_unique<OperatorRecording>(inputs);
+  return inputs;
+}
+
+void CpuGraphRecorder::watch(const std::function<void()>& part) {
+  if (plan_ == nullptr || !difference_.empty()) return recording_->record(part);
+  const size_t number = recording_->trace().part_ends.size();
+  if (number == plan_->parts()) {
+    difference_ = "an ordinary step has more parts";
+    return part();
+  }
+  const Memory before(*plan_, number);
+  recording_->record(part);
+  difference_ = recording_->failure();
+  if (difference_.empty()) difference_ = compare(number, before);
+}
+
+std::string CpuGraphRecorder::compare(size_t part, const Memory& before) {
+  std::string what = plan_->trace().difference(recording_->trace(), part);
+  if (!what.empty()) return what;
+  if (!plan_->has_constants_of(recording_->trace(), part))
+    return "a tensor that the host writes changes from step to step";
+  const Memory after(*plan_, part);
+  before.restore();
+  plan_->replay(part);
+  plan_->settle();
+  const auto changed = after.changed();
+  if (!after.same_generator()) what = "random numbers are drawn in another way";
+  if (changed) {
+    before.restore();
+    const std::string first = plan_->first_different_call(recording_->trace(), part);
+    what =
+        fmt::format("what {} gives differs from an ordinary step", first.empty() ? plan_->writer_of(*changed) : first);
+  }
+  after.restore();
+  return what;
+}
+
+std::string CpuGraphRecorder::end_step(const std::vector<at::Tensor>& results) {
+  if (plan_ == nullptr) {
+    results_ = results;
+    return recording_->failure();
+  }
+  const auto recording = std::move(recording_);
+  if (!difference_.empty()) return difference_;
+  if (recording->trace().part_ends.size() != plan_->parts() || results.size() != results_.size())
+    return "an ordinary step has other parts or results";
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (same_values(results_[i], results[i])) continue;
+    const auto number = plan_->trace().find(results_[i]);
+    return fmt::format("what {} gives differs from an ordinary step",
+                       number ? plan_->writer_of(*number) : "an operator");
+  }
+  return "";
+}
+
+std::string CpuGraphRecorder::held_result(const std::vector<at::Tensor>& known) const {
+  std::vector<at::Tensor> all = known;
+  all.insert(all.end(), results_.begin(), results_.end());
+  return recording_->trace().held_result(all);
+}
+
+std::string CpuGraphRecorder::finish() {
+  const auto recording = std::move(recording_);
+  try {
+    plan_ = std::make_unique<OperatorPlan>(*recording, results_);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  // From here on nobody else has the memory of inputs and results.
+  for (size_t input = 0; input < plan_->trace().inputs; ++input) plan_->renew(input);
+  for (size_t result = 0; result < results_.size(); ++result)
+    if (is_made(results_[result])) renew(result);
+  return "";
+}
+
+bool CpuGraphRecorder::is_made(const at::Tensor& result) const {
+  const auto number = plan_->trace().find(result);
+  return number && plan_->trace().storages[*number].maker;
+}
+
+void CpuGraphRecorder::read(const std::vector<at::Tensor>& batch) {
+  for (size_t input = 0; input < plan_->trace().inputs; ++input) {
+    const at::Storage& storage = plan_->trace().storages[input].storage;
+    if (batch.empty())
+      storage.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+    else
+      read_from(storage, batch[input]);
+  }
+}
+
+void CpuGraphRecorder::replay(size_t part) { plan_->replay(part); }
+
+at::Tensor CpuGraphRecorder::renew(size_t result) {
+  const at::Tensor former = results_[result];
+  const auto number = plan_->trace().find(former);
+  LEVIN_CHECK(number.has_value(), "renew: not a result of the step");
+  plan_->renew(*number);
+  const at::Storage& now = plan_->trace().storages[*number].storage;
+  // Several results may share memory.
+  for (at::Tensor& tensor : results_) {
+    if (!tensor.is_alias_of(former)) continue;
+    at::Tensor renewed(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true));
+    renewed.unsafeGetTensorImpl()->set_storage_keep_dtype(now);
+    tensor = renewed;
+  }
+  return results_[result];
+}
+
+}  // namespace levin

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <levin/core/accelerators/comparable_recorder.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+class OperatorPlan;
+class OperatorRecording;
+
+/// Recorder of a step's operators on the CPU.
+class CpuGraphRecorder final : public ComparableRecorder {
+ public:
+  CpuGraphRecorder();
+  ~CpuGraphRecorder() override;
+
+  /// Throws levin::Error: steps are watched.
+  std::unique_ptr<RecordedGraph> record(const std::function<void()>& body) override;
+  std::vector<at::Tensor> begin_step(const std::vector<at::Tensor>& batch) override;
+  void watch(const std::function<void()>& part) override;
+  std::string end_step(const std::vector<at::Tensor>& results) override;
+  std::string held_result(const std::vector<at::Tensor>& known) const override;
+  std::string finish() override;
+  const std::vector<at::Tensor>& results() const override { return results_; }
+  bool is_made(const at::Tensor& result) const override;
+  void read(const std::vector<at::Tensor>& batch) override;
+  void replay(size_t part) override;
+  at::Tensor renew(size_t result) override;
+
+ private:
+  class Memory;
+
+  /// Replays a part that an ordinary step has just run, compares what both did, and takes the replay back.
+  std::string compare(size_t part, const Memory& before);
+
+  std::unique_ptr<OperatorRecording> recording_;  ///< of the step under way, or of the first one until it is finished
+  std::unique_ptr<OperatorPlan> plan_;
+  std::vector<at::Tensor> results_;
+  std::string difference_;
+};
+
+}  // namespace levin

@@ -1,0 +1,261 @@
+#include <levin/core/accelerators/operator_recording.h>
+
+#include <levin/core/base/error.h>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <fmt/format.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+namespace levin {
+namespace {
+
+/// Below autograd, autocast and the functions that keep track of views; above the backends. LibTorch's Python has it
+/// for tensors without memory; nothing in C++ uses it.
+constexpr auto kKey = c10::DispatchKey::Fake;
+
+thread_local OperatorRecording* current = nullptr;
+
+at::Tensor alias_of(const at::Tensor& tensor) {
+  // Not the tensor itself: autograd takes a gradient over without a copy only where nobody else holds it.
+  return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
+      /*version_counter=*/c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
+}
+
+c10::IValue aliases_in(const c10::IValue& value) {
+  if (value.isTensor()) return value.toTensor().defined() ? c10::IValue(alias_of(value.toTensor())) : value;
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> aliases;
+    for (const at::Tensor& tensor : value.toTensorVector())
+      aliases.push_back(tensor.defined() ? alias_of(tensor) : tensor);
+    return aliases;
+  }
+  if (value.isList()) {
+    auto copy = c10::impl::GenericList(value.toList().elementType());
+    for (const c10::IValue& item : value.toListRef()) copy.push_back(aliases_in(item));
+    return copy;
+  }
+  return value;
+}
+
+bool is_dense(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.has_storage() &&
+         !tensor.is_quantized() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+bool all_dense(const c10::IValue& value) {
+  bool dense = true;
+  for_each_tensor(value, [&](const at::Tensor& tensor) { dense = dense && is_dense(tensor); });
+  return dense;
+}
+
+std::string name_of(const c10::OperatorHandle& op) {
+  const auto& schema = op.schema();
+  return schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
+}
+
+/// Arguments that an operator changes although its schema does not say so.
+bool writes_unsaid(const c10::OperatorHandle& op, size_t argument) {
+  const std::string& name = op.schema().name();
+  if (name == "aten::native_batch_norm") return argument == 3 || argument == 4;
+  if (name == "aten::batch_norm_update_stats") return argument == 1 || argument == 2;
+  return false;
+}
+
+/// LibTorch's attention asks whether queries, keys and values are one tensor; values do not matter then.
+bool compares_a_tensor_with_itself(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  if (op.schema().name() != "aten::equal") return false;
+  const at::Tensor& a = stack[stack.size() - 2].toTensor();
+  const at::Tensor& b = stack[stack.size() - 1].toTensor();
+  return a.is_alias_of(b) && a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides();
+}
+
+void add_number(std::vector<size_t>& to, size_t number) {
+  if (std::find(to.begin(), to.end(), number) == to.end()) to.push_back(number);
+}
+
+std::unique_ptr<char[]> copy_of(const at::Storage& storage, size_t size) {
+  std::unique_ptr<char[]> copy(new char[size]);
+  if (size > 0) std::memcpy(copy.get(), storage.data(), size);
+  return copy;
+}
+
+}  // namespace
+
+void OperatorRecording::call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto after = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
+  if (current == nullptr || !current->failure_.empty()) return op.redispatchBoxed(after, stack);
+  current->record_call(op, after, stack);
+}
+
+OperatorRecording::OperatorRecording(const std::vector<at::Tensor>& inputs) {
+  [[maybe_unused]] static const auto* const kernel = [] {
+    auto* library = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
+    library->fallback(torch::CppFunction::makeFromBoxedFunction<&OperatorRecording::call>());
+    return library;
+  }();
+  for (const at::Tensor& input : inputs) trace_.number_of(input);
+  trace_.inputs = trace_.storages.size();
+}
+
+OperatorRecording::~OperatorRecording() = default;
+
+void OperatorRecording::refuse(const std::string& why) {
+  if (failure_.empty()) failure_ = why;
+}
+
+void OperatorRecording::record(const std::function<void()>& part) {
+  if (!failure_.empty()) return part();
+  LEVIN_CHECK(current == nullptr, "a recording inside of another one");
+  bytes_.clear();
+  for (auto& version : versions_) version.at_start = version.counter.current_version();
+  {
+    struct Scope {
+      explicit Scope(OperatorRecording* recording) {
+        current = recording;
+        set_recording_observer(recording);
+      }
+      ~Scope() {
+        current = nullptr;
+        set_recording_observer(nullptr);
+      }
+      c10::impl::IncludeDispatchKeyGuard include{kKey};
+    } scope(this);
+    part();
+  }
+  trace_.part_ends.push_back(trace_.calls.size());
+  for (auto& version : versions_) {
+    version.of_parts.resize(trace_.part_ends.size() - 1, 0);
+    version.of_parts.push_back(version.counter.current_version() - version.at_start);
+  }
+  if (failure_.empty()) look_for_silent_writes();
+  bytes_.clear();
+}
+
+void OperatorRecording::look_for_silent_writes() {
+  for (const Bytes& before : bytes_) {
+    const at::Storage& storage = trace_.storages[before.storage].storage;
+    if (storage.nbytes() < before.size) return refuse("a tensor that was there before was resized");
+    if (before.may_change || before.size == 0 || std::memcmp(storage.data(), before.bytes.get(), before.size) == 0)
+      continue;
+    const auto user = std::find_if(trace_.calls.begin(), trace_.calls.end(), [&](const OperatorCall& call) {
+      return std::find(call.reads.begin(), call.reads.end(), before.storage) != call.reads.end();
+    });
+    return refuse(
+        fmt::format("memory that {} reads has changed, and no operator said that it would; hint: it was "
+                    "written through a pointer",
+                    user == trace_.calls.end() ? "an operator" : user->name()));
+  }
+}
+
+size_t OperatorRecording::note_argument(const at::Tensor& tensor) {
+  const size_t number = trace_.number_of(tensor);
+  const TracedStorage& traced = trace_.storages[number];
+  if (traced.maker) return number;
+  if (std::any_of(bytes_.begin(), bytes_.end(), [&](const Bytes& bytes) { return bytes.storage == number; }))
+    return number;
+  const size_t size = traced.storage.data() == nullptr ? 0 : traced.storage.nbytes();
+  bytes_.push_back({.storage = number, .bytes = copy_of(traced.storage, size), .size = size});
+  return number;
+}
+
+void OperatorRecording::note_write(const at::Tensor& tensor, OperatorCall& recorded) {
+  const size_t number = note_argument(tensor);
+  add_number(recorded.writes, number);
+  if (trace_.storages[number].maker) return;
+  for (Bytes& bytes : bytes_)
+    if (bytes.storage == number) bytes.may_change = true;
+  if (tensor.is_inference()) return;
+  c10::VariableVersion counter = tensor.unsafeGetTensorImpl()->version_counter();
+  const uint32_t now = counter.current_version();
+  // Counters have no identity that can be asked for: whether two are one shows when one of them moves.
+  const auto moves_with_it = [&](const VersionBumps& version) {
+    if (version.counter.current_version() != now) return false;
+    counter.set_version(int64_t{now} + 1);
+    const bool moved = version.counter.current_version() != now;
+    counter.set_version(now);
+    return moved;
+  };
+  if (std::none_of(versions_.begin(), versions_.end(), moves_with_it))
+    versions_.push_back({.counter = counter, .at_start = now, .of_parts = {}});
+}
+
+void OperatorRecording::do_host_work(const std::vector<at::Tensor>& writes, std::function<void()> work) {
+  if (!failure_.empty()) return work();
+  OperatorCall recorded;
+  for (const at::Tensor& tensor : writes) {
+    const size_t number = note_argument(tensor);
+    add_number(recorded.reads, number);
+    add_number(recorded.writes, number);
+    for (Bytes& bytes : bytes_)
+      if (bytes.storage == number) bytes.may_change = true;
+  }
+  work();
+  recorded.host_work = std::move(work);
+  recorded.grad_mode = at::GradMode::is_enabled();
+  recorded.default_dtype = c10::get_default_dtype_as_scalartype();
+  trace_.calls.push_back(std::move(recorded));
+}
+
+std::string OperatorRecording::why_not(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const {
+  if (op.hasTag(at::Tag::data_dependent_output)) return "it looks at a value";
+  if (op.hasTag(at::Tag::dynamic_output_shape)) return "the shape of its result depends on values";
+  if (op.schema().aliasAnalysis() == c10::AliasAnalysisKind::CONSERVATIVE)
+    return "it was registered without saying which arguments it changes";
+  const auto first = stack.end() - static_cast<std::ptrdiff_t>(op.schema().arguments().size());
+  return std::all_of(first, stack.end(), all_dense) ? "" : "one of its tensors is not dense, or not on the CPU";
+}
+
+void OperatorRecording::record_call(const c10::OperatorHandle& op, c10::DispatchKeySet after,
+                                    torch::jit::Stack* stack) {
+  if (compares_a_tensor_with_itself(op, *stack)) return op.redispatchBoxed(after, stack);
+  const std::string reason = why_not(op, *stack);
+  if (!reason.empty()) {
+    refuse(fmt::format("{} cannot be recorded: {}", name_of(op), reason));
+    return op.redispatchBoxed(after, stack);
+  }
+  const auto& schema = op.schema();
+  const size_t count = schema.arguments().size();
+  const auto first = stack->end() - static_cast<std::ptrdiff_t>(count);
+  OperatorCall recorded;
+  recorded.op = op;
+  recorded.grad_mode = at::GradMode::is_enabled();
+  recorded.default_dtype = c10::get_default_dtype_as_scalartype();
+  for (size_t i = 0; i < count; ++i) {
+    const c10::IValue& argument = *(first + static_cast<std::ptrdiff_t>(i));
+    const auto* alias = schema.arguments()[i].alias_info();
+    const bool is_written = (alias != nullptr && alias->isWrite()) || writes_unsaid(op, i);
+    for_each_tensor(argument, [&](const at::Tensor& tensor) {
+      add_number(recorded.reads, note_argument(tensor));
+      if (is_written) note_write(tensor, recorded);
+    });
+    recorded.arguments.push_back(aliases_in(argument));
+  }
+  const size_t base = stack->size() - count;
+  {
+    const c10::impl::ExcludeDispatchKeyGuard once(kKey);
+    op.redispatchBoxed(after, stack);
+  }
+  for (size_t i = base; i < stack->size(); ++i) {
+    if (!all_dense((*stack)[i]))
+      return refuse(fmt::format("{} cannot be recorded: its result is not dense", name_of(op)));
+    for_each_tensor((*stack)[i], [&](const at::Tensor& tensor) {
+      const size_t known = trace_.storages.size();
+      const size_t number = trace_.number_of(tensor);
+      if (number < known) return;
+      trace_.storages[number].maker = trace_.calls.size();
+      recorded.makes.push_back(number);
+    });
+    recorded.results.push_back(aliases_in((*stack)[i]));
+  }
+  trace_.calls.push_back(std::move(recorded));
+}
+
+}  // namespace levin

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <levin/core/accelerators/operator_trace.h>
+#include <levin/core/base/recording.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace levin {
+
+/// Records the operators that a thread calls, below autograd and autocast, while they run as ever. What cannot be
+/// replayed is noted and ends the recording, not the work: an operator that looks at values, whose results' shape
+/// depends on them, whose tensors are not dense and on the CPU, of which nothing is known of what it changes; memory
+/// that changes although no operator said that it would.
+///
+/// The first recording of a process registers a kernel with LibTorch's dispatcher, which threads that do not record
+/// never reach.
+class OperatorRecording final : public RecordingObserver {
+ public:
+  /// `inputs`: tensors of the batch, which are others in each step.
+  explicit OperatorRecording(const std::vector<at::Tensor>& inputs);
+  ~OperatorRecording() override;
+  OperatorRecording(const OperatorRecording&) = delete;
+  OperatorRecording& operator=(const OperatorRecording&) = delete;
+
+  /// Runs `part`, the next part of the step, and records it. Throws what `part` throws.
+  void record(const std::function<void()>& part);
+  /// Returns why the step cannot be replayed; empty when it can.
+  const std::string& failure() const { return failure_; }
+
+  OperatorTrace& trace() { return trace_; }
+  const OperatorTrace& trace() const { return trace_; }
+
+  /// How often each part changes a tensor that was there before.
+  struct VersionBumps {
+    c10::VariableVersion counter;
+    uint32_t at_start = 0;  ///< of the part under way
+    std::vector<uint32_t> of_parts;
+  };
+  const std::vector<VersionBumps>& versions() const { return versions_; }
+
+  void do_host_work(const std::vector<at::Tensor>& writes, std::function<void()> work) override;
+  void refuse(const std::string& why) override;
+
+ private:
+  /// What memory held when the part under way first used it.
+  struct Bytes {
+    size_t storage;
+    std::unique_ptr<char[]> bytes;
+    size_t size;
+    bool may_change = false;
+  };
+
+  static void call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  void record_call(const c10::OperatorHandle& op, c10::DispatchKeySet after, torch::jit::Stack* stack);
+  std::string why_not(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
+  size_t note_argument(const at::Tensor& tensor);
+  void note_write(const at::Tensor& tensor, OperatorCall& recorded);
+  void look_for_silent_writes();
+
+  OperatorTrace trace_;
+  std::vector<Bytes> bytes_;
+  std::vector<VersionBumps> versions_;
+  std::string failure_;
+};
+
+}  // namespace levin

@@ -1,0 +1,135 @@
+#include <levin/core/accelerators/operator_trace.h>
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <sstream>
+#include <unordered_set>
+#include <utility>
+
+namespace levin {
+namespace {
+
+bool same_number(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+
+std::string printed(const c10::IValue& value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
+std::string of_argument(const OperatorCall& call, size_t index) {
+  if (!call.op) return "";
+  const auto& arguments = call.op->schema().arguments();
+  return index < arguments.size() ? fmt::format("argument '{}' of {}", arguments[index].name(), call.name())
+                                  : call.name();
+}
+
+}  // namespace
+
+std::string OperatorCall::name() const {
+  if (!op) return "work of the host";
+  const auto& schema = op->schema();
+  return schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
+}
+
+size_t OperatorTrace::number_of(const at::Tensor& tensor) {
+  const auto [place, is_new] = numbers_.try_emplace(tensor.storage().unsafeGetStorageImpl(), storages.size());
+  if (is_new) storages.push_back({.storage = tensor.storage(), .maker = std::nullopt});
+  return place->second;
+}
+
+std::optional<size_t> OperatorTrace::find(const at::Tensor& tensor) const {
+  const auto found = numbers_.find(tensor.storage().unsafeGetStorageImpl());
+  return found == numbers_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void OperatorTrace::replace(size_t number, const at::Storage& by) {
+  const c10::StorageImpl* const before = storages[number].storage.unsafeGetStorageImpl();
+  const auto move = [&](const at::Tensor& tensor) {
+    if (tensor.storage().unsafeGetStorageImpl() == before) tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(by);
+  };
+  for (const OperatorCall& call : calls)
+    for (const auto* values : {&call.arguments, &call.results})
+      for (const c10::IValue& value : *values) for_each_tensor(value, move);
+  numbers_.erase(before);
+  numbers_.emplace(by.unsafeGetStorageImpl(), number);
+  storages[number].storage = by;
+}
+
+std::string OperatorTrace::held_result(const std::vector<at::Tensor>& known) const {
+  std::unordered_set<const c10::TensorImpl*> seen;
+  std::unordered_map<const c10::StorageImpl*, size_t> holders;
+  const auto count = [&](const at::Tensor& tensor) {
+    if (tensor.has_storage() && seen.insert(tensor.unsafeGetTensorImpl()).second)
+      ++holders[tensor.storage().unsafeGetStorageImpl()];
+  };
+  for (const OperatorCall& call : calls)
+    for (const auto* values : {&call.arguments, &call.results})
+      for (const c10::IValue& value : *values) for_each_tensor(value, count);
+  for (const at::Tensor& tensor : known) count(tensor);
+  for (const TracedStorage& traced : storages) {
+    const size_t expected = holders[traced.storage.unsafeGetStorageImpl()] + 1;
+    if (traced.maker && traced.storage.use_count() > expected) return calls[*traced.maker].name();
+  }
+  return "";
+}
+
+std::string OperatorTrace::difference(const OperatorTrace& other, size_t part) const {
+  const size_t first = first_call(part);
+  if (first != other.first_call(part)) return "operators moved between the parts of the step";
+  for (size_t i = first; i < part_ends[part] && i < other.part_ends[part]; ++i) {
+    const OperatorCall& mine = calls[i];
+    const OperatorCall& its = other.calls[i];
+    if (mine.name() != its.name())
+      return fmt::format("an ordinary step runs {} where the recorded one ran {}", its.name(), mine.name());
+    if (mine.grad_mode != its.grad_mode || mine.default_dtype != its.default_dtype)
+      return fmt::format("{} runs with another gradient mode or default type than recorded", mine.name());
+    if (mine.arguments.size() != its.arguments.size()) return mine.name() + " has other arguments than recorded";
+    for (size_t a = 0; a < mine.arguments.size(); ++a) {
+      const std::string what = difference(mine.arguments[a], other, its.arguments[a]);
+      if (!what.empty()) return of_argument(mine, a) + what;
+    }
+  }
+  if (part_ends[part] < other.part_ends[part])
+    return fmt::format("an ordinary step also runs {}", other.calls[part_ends[part]].name());
+  if (other.part_ends[part] < part_ends[part])
+    return fmt::format("an ordinary step does not run {}", calls[other.part_ends[part]].name());
+  return "";
+}
+
+std::string OperatorTrace::difference(const c10::IValue& mine, const OperatorTrace& other,
+                                      const c10::IValue& its) const {
+  if (mine.isTensor() && its.isTensor()) {
+    const at::Tensor& a = mine.toTensor();
+    const at::Tensor& b = its.toTensor();
+    if (a.defined() != b.defined()) return " is there now and then only";
+    if (!a.defined()) return "";
+    if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes() || a.strides() != b.strides() ||
+        a.storage_offset() != b.storage_offset())
+      return fmt::format(" has another type or shape than recorded; got {}, recorded {}", c10::str(b.sizes()),
+                         c10::str(a.sizes()));
+    const auto number = find(a);
+    if (!number || number != other.find(b) ||
+        (!storages[*number].maker && *number >= inputs &&
+         storages[*number].storage.unsafeGetStorageImpl() != other.storages[*number].storage.unsafeGetStorageImpl()))
+      return " is another tensor than recorded";
+    return "";
+  }
+  if (mine.isList() && its.isList()) {
+    const auto a = mine.toListRef();
+    const auto b = its.toListRef();
+    if (a.size() != b.size()) return " has another length than recorded";
+    for (size_t i = 0; i < a.size(); ++i) {
+      std::string what = difference(a[i], other, b[i]);
+      if (!what.empty()) return what;
+    }
+    return "";
+  }
+  const bool same = mine.isDouble() && its.isDouble() ? same_number(mine.toDouble(), its.toDouble())
+                    : mine.tagKind() != its.tagKind() ? false
+                                                      : mine == its;
+  return same ? "" : fmt::format(" changes from step to step; got {}, recorded {}", printed(its), printed(mine));
+}
+
+}  // namespace levin

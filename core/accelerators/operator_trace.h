@@ -1,0 +1,81 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/core/ScalarType.h>
+#include <c10/core/Storage.h>
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace levin {
+
+/// One call of an operator, or work of the host in its place.
+struct OperatorCall {
+  std::optional<c10::OperatorHandle> op;  ///< nothing: host_work
+  torch::jit::Stack arguments;            ///< tensors are aliases of the trace's own
+  torch::jit::Stack results;
+  std::function<void()> host_work;
+  bool grad_mode = false;
+  at::ScalarType default_dtype = at::kFloat;
+  std::vector<size_t> reads;   ///< storages of the arguments, those written too
+  std::vector<size_t> writes;  ///< storages of arguments that are changed in place
+  std::vector<size_t> makes;   ///< storages that nobody has seen before
+
+  /// Returns "aten::mul.Tensor".
+  std::string name() const;
+};
+
+/// Memory that calls use.
+struct TracedStorage {
+  at::Storage storage;
+  std::optional<size_t> maker;  ///< the call that made it; nothing: it was there before
+};
+
+/// The calls of a recorded step in order, and the memory that they use, numbered as it is first seen.
+class OperatorTrace {
+ public:
+  std::vector<OperatorCall> calls;
+  std::vector<TracedStorage> storages;
+  std::vector<size_t> part_ends;  ///< of each part, the number of calls up to its end
+  size_t inputs = 0;              ///< the first so many storages are those of the batch
+
+  /// Returns the number of a tensor's storage, a new one where it has not been seen.
+  size_t number_of(const at::Tensor& tensor);
+  std::optional<size_t> find(const at::Tensor& tensor) const;
+  /// Puts another storage in the place of one, in all calls.
+  void replace(size_t number, const at::Storage& by);
+
+  /// Names the call that made a result which somebody holds beside the trace and `known`; empty when nobody does.
+  std::string held_result(const std::vector<at::Tensor>& known) const;
+  /// Returns in which call of a part the other trace does something else, in words; empty where there is none. What
+  /// differs in memory alone is not seen.
+  std::string difference(const OperatorTrace& other, size_t part) const;
+  /// Returns the number of a part's first call.
+  size_t first_call(size_t part) const { return part == 0 ? 0 : part_ends[part - 1]; }
+
+ private:
+  std::string difference(const c10::IValue& mine, const OperatorTrace& other, const c10::IValue& its) const;
+
+  std::unordered_map<const c10::StorageImpl*, size_t> numbers_;
+};
+
+/// Visits the tensors in a value, of lists too.
+template <class Visit>
+void for_each_tensor(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector())
+      if (tensor.defined()) visit(tensor);
+  } else if (value.isList()) {
+    for (const c10::IValue& item : value.toListRef()) for_each_tensor(item, visit);
+  }
+}
+
+}  // namespace levin

@@ -1,0 +1,456 @@
+#include <levin/callbacks/lambda_callback.h>
+#include <levin/core/base/log.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/metrics/mean.h>
+#include <levin/core/optim/sgd.h>
+
+#include <gmock/gmock.h>
+#include <tests/support/tiny.h>
+#include <torch/nn/functional.h>
+#include <torch/nn/modules.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+/// Recorded steps on the CPU: a fit with `graph` is that without, to the bit.
+namespace levin {
+namespace {
+
+namespace F = torch::nn::functional;
+using ::testing::HasSubstr;
+using testing::identical;
+using ::testing::Not;
+using testing::quiet;
+
+constexpr int64_t kClasses = 3;
+
+/// A network, and what its loss is.
+struct Network {
+  std::shared_ptr<torch::nn::Module> module;
+  std::function<at::Tensor(const at::Tensor& x, const at::Tensor& y)> loss;
+};
+
+Network mlp() {
+  torch::nn::Sequential body(torch::nn::Linear(16, 8), torch::nn::ReLU(), torch::nn::Dropout(0.3),
+                             torch::nn::Linear(8, kClasses));
+  return {body.ptr(),
+          [body](const at::Tensor& x, const at::Tensor& y) mutable { return F::cross_entropy(body->forward(x), y); }};
+}
+
+Network cnn() {
+  torch::nn::Sequential body(torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 4, 3).padding(1)), torch::nn::BatchNorm2d(4),
+                             torch::nn::ReLU(), torch::nn::MaxPool2d(2), torch::nn::Flatten(),
+                             torch::nn::Linear(16, kClasses));
+  return {body.ptr(), [body](const at::Tensor& x, const at::Tensor& y) mutable {
+            return F::cross_entropy(body->forward(x.view({-1, 1, 4, 4})), y,
+                                    F::CrossEntropyFuncOptions().label_smoothing(0.1));
+          }};
+}
+
+struct LstmNet : torch::nn::Module {
+  LstmNet()
+      : lstm(register_module("lstm", torch::nn::LSTM(torch::nn::LSTMOptions(4, 8).batch_first(true)))),
+        head(register_module("head", torch::nn::Linear(8, kClasses))) {}
+  torch::nn::LSTM lstm;
+  torch::nn::Linear head;
+};
+
+Network lstm() {
+  auto net = std::make_shared<LstmNet>();
+  return {net, [net](const at::Tensor& x, const at::Tensor& y) {
+            const at::Tensor states = std::get<0>(net->lstm->forward(x.view({-1, 4, 4})));
+            return F::cross_entropy(net->head->forward(states.select(1, 3)), y);
+          }};
+}
+
+struct TransformerNet : torch::nn::Module {
+  TransformerNet()
+      : embed(register_module("embed", torch::nn::Linear(4, 8))),
+        encoder(register_module(
+            "encoder", torch::nn::TransformerEncoder(torch::nn::TransformerEncoderOptions(
+                           torch::nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(16).dropout(0.1), 2)))),
+        head(register_module("head", torch::nn::Linear(8, kClasses))) {}
+  torch::nn::Linear embed;
+  torch::nn::TransformerEncoder encoder;
+  torch::nn::Linear head;
+};
+
+Network transformer() {
+  auto net = std::make_shared<TransformerNet>();
+  return {net, [net](const at::Tensor& x, const at::Tensor& y) {
+            const at::Tensor words = net->embed->forward(x.view({-1, 4, 4})).transpose(0, 1);
+            return F::cross_entropy(net->head->forward(net->encoder->forward(words).mean(0)), y);
+          }};
+}
+
+Network embedding() {
+  auto net = std::make_shared<TransformerNet>();
+  auto words = torch::nn::Embedding(7, 8);
+  net->register_module("words", words);
+  auto norm = torch::nn::LayerNorm(torch::nn::LayerNormOptions({8}));
+  net->register_module("norm", norm);
+  return {net, [net, words, norm](const at::Tensor& x, const at::Tensor& y) mutable {
+            const at::Tensor ids = (x.abs() * 6).to(at::kLong).remainder(7);
+            return F::cross_entropy(net->head->forward(norm->forward(words->forward(ids)).mean(1)), y);
+          }};
+}
+
+struct VaeNet : torch::nn::Module {
+  VaeNet()
+      : encoder(register_module("encoder", torch::nn::Linear(16, 8))),
+        decoder(register_module("decoder", torch::nn::Linear(4, 16))) {}
+  torch::nn::Linear encoder;
+  torch::nn::Linear decoder;
+};
+
+Network vae() {
+  auto net = std::make_shared<VaeNet>();
+  return {net, [net](const at::Tensor& x, const at::Tensor&) {
+            const auto parts = net->encoder->forward(x).chunk(2, 1);
+            const at::Tensor z = parts[0] + (0.5 * parts[1]).exp() * at::randn_like(parts[0]);
+            const at::Tensor divergence = -0.5 * (1 + parts[1] - parts[0].square() - parts[1].exp()).sum(1).mean();
+            return F::mse_loss(net->decoder->forward(z), x) + divergence;
+          }};
+}
+
+using MakeNetwork = Network (*)();
+
+struct Net final : Module {
+  explicit Net(MakeNetwork make_network) : network(make_network()) { register_module("network", network.module); }
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    ++steps;
+    if (before_step) before_step(*this);
+    at::Tensor loss = network.loss(batch["x"], batch["y"]);
+    if (change_loss) loss = change_loss(*this, loss, batch_idx);
+    log("loss", loss, {.on_step = true, .on_epoch = true});
+    log("samples", batch["y"].sum(), {.on_step = false, .on_epoch = true, .reduce = LogReduce::kSum});
+    return StepOutput({.loss = loss, .outputs = {{"x", batch["x"]}, {"double", loss * 2}}});
+  }
+  StepOutput validation_step(const Batch& batch, int64_t) override {
+    log("val_loss", network.loss(batch["x"], batch["y"]));
+    return {};
+  }
+  OptimizerConfigs configure_optimizers() override {
+    const auto optimizer = std::make_shared<optim::AdamW>(parameters(), optim::AdamWOptions{.lr = 0.02});
+    if (!schedules) return optimizer;
+    return OptimizerConfig{.optimizer = optimizer, .scheduler = {.name = "cosine", .interval = Interval::kStep}};
+  }
+
+  Network network;
+  int64_t steps = 0;
+  int64_t epoch = 0;
+  bool schedules = true;
+  std::function<void(Net&)> before_step;
+  std::function<at::Tensor(Net&, const at::Tensor& loss, int64_t batch_idx)> change_loss;
+  at::Tensor kept;
+};
+
+struct Setting {
+  MakeNetwork network = mlp;
+  std::function<void(TrainerOptions&)> options = [](TrainerOptions&) {};
+  std::function<void(Net&)> module = [](Net&) {};
+  std::function<void(Trainer&, Net&)> before_batch = nullptr;
+  int64_t examples = 48;
+  int64_t epochs = 3;
+  GraphMode graph = true;
+};
+
+struct Outcome {
+  std::vector<at::Tensor> state;
+  std::vector<uint32_t> versions;
+  MetricMap metrics;
+  std::vector<double> seen;
+  std::vector<at::Tensor> held;  ///< outputs and gradients that a callback took and kept
+  at::Tensor random;
+  int64_t training_steps = 0;
+  std::string log;
+};
+
+DataLoader loader(int64_t examples, bool shuffle = true) {
+  const at::Tensor x = at::arange(examples * 16, at::kFloat).reshape({examples, 16}).mul(0.7).sin();
+  return DataLoader(
+      std::make_shared<data::TensorDataset>(Batch{{"x", x}, {"y", at::arange(examples).remainder(kClasses)}}),
+      {.batch_size = 8, .shuffle = shuffle});
+}
+
+Outcome fit(const Setting& setting, GraphMode graph) {
+  seed_everything(11);
+  Outcome outcome;
+  auto module = std::make_shared<Net>(setting.network);
+  setting.module(*module);
+  TrainerOptions options = quiet(setting.epochs);
+  options.log_every_n_steps = 2;
+  const auto sum_of_gradients = [](const Module& of) {
+    double sum = 0;
+    for (const auto& parameter : of.parameters())
+      if (parameter.grad().defined()) sum += parameter.grad().abs().sum().item<double>();
+    return std::isfinite(sum) ? sum : -1;
+  };
+  const auto hold = [&](const at::Tensor& tensor) {
+    if (tensor.defined()) outcome.held.push_back(tensor);
+  };
+  options.callbacks.push_back(make<LambdaCallback>(LambdaCallbackOptions{
+      .on_train_batch_start =
+          [&](Trainer& trainer, Module&, const Batch&, int64_t) {
+            module->epoch = trainer.current_epoch();
+            if (setting.before_batch) setting.before_batch(trainer, *module);
+          },
+      .on_train_batch_end =
+          [&](Trainer& trainer, Module& of, const StepOutput& output, const Batch&, int64_t) {
+            outcome.seen.push_back(output.loss().item<double>());
+            outcome.seen.push_back(output.outputs()["double"].item<double>());
+            outcome.seen.push_back(output.outputs()["x"].sum().item<double>());
+            if (trainer.global_step() % 5 != 0) return;
+            for (const auto& [name, tensor] : output.outputs().items()) hold(tensor);
+            hold(output.loss());
+            hold(of.parameters().front().grad());
+            if (of.parameters().back().grad().defined()) hold(of.parameters().back().grad().detach());
+          },
+      .on_before_zero_grad = [&](Trainer&, Module& of,
+                                 OptimizerHandle&) { outcome.seen.push_back(sum_of_gradients(of)); },
+      .on_before_backward =
+          [&](Trainer&, Module& of, const at::Tensor& loss) {
+            outcome.seen.push_back(loss.item<double>() + sum_of_gradients(of));
+          },
+      .on_after_backward = [&](Trainer&, Module& of) { outcome.seen.push_back(sum_of_gradients(of)); }}));
+  setting.options(options);
+  options.graph = graph;
+  log::set_sink([&](const std::string& line) { outcome.log += line + "\n"; });
+  struct Reset {
+    ~Reset() { log::set_sink(nullptr); }
+  } reset;
+  Trainer trainer(options);
+  trainer.fit(module, loader(setting.examples), loader(16, false));
+  for (const auto& list : {module->parameters(), module->buffers()})
+    for (const auto& tensor : list) {
+      outcome.state.push_back(tensor.detach().clone());
+      outcome.versions.push_back(tensor._version());
+    }
+  outcome.metrics = trainer.callback_metrics();
+  outcome.random = at::rand({1});
+  outcome.training_steps = module->steps;
+  return outcome;
+}
+
+/// As identical(), and NaN is NaN.
+bool same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  const auto bytes = [](const at::Tensor& tensor) {
+    return tensor.detach().reshape({-1}).contiguous().view(at::kByte);
+  };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](const at::Tensor& one, const at::Tensor& other) { return bytes(one).equal(bytes(other)); });
+}
+
+/// Gives what the run with recorded steps said.
+Outcome expect_same(const Setting& setting) {
+  const Outcome plain = fit(setting, false);
+  const Outcome replayed = fit(setting, setting.graph);
+  EXPECT_TRUE(same_bits(plain.state, replayed.state)) << replayed.log;
+  EXPECT_EQ(plain.versions, replayed.versions);
+  EXPECT_EQ(plain.metrics, replayed.metrics);
+  EXPECT_EQ(plain.seen, replayed.seen);
+  EXPECT_TRUE(same_bits(plain.held, replayed.held)) << "what callbacks hold for later";
+  EXPECT_TRUE(plain.random.equal(replayed.random));
+  return replayed;
+}
+
+void expect_replayed(const Setting& setting) {
+  const Outcome outcome = expect_same(setting);
+  EXPECT_THAT(outcome.log, HasSubstr("[graph] recorded the step of batch 3 in "));
+  EXPECT_THAT(outcome.log, Not(HasSubstr("not recorded")));
+}
+
+TEST(RecordedStep, EveryKindOfNetworkTrainsToTheBit) {
+  const std::pair<const char*, MakeNetwork> networks[] = {
+      {"mlp", mlp}, {"cnn", cnn}, {"lstm", lstm}, {"transformer", transformer}, {"vae", vae}, {"embedding", embedding}};
+  for (const auto& [name, network] : networks) {
+    SCOPED_TRACE(name);
+    expect_replayed({.network = network});
+  }
+}
+
+TEST(RecordedStep, RunsTrainingStepToRecordAndToCompareOnly) {
+  // 18 steps: 3 ordinary ones, one recorded, 3 compared (of two epochs), one at the start of the third.
+  const Outcome outcome = fit({}, true);
+  EXPECT_EQ(outcome.training_steps, 3 + 1 + 3 + 1) << outcome.log;
+}
+
+TEST(RecordedStep, EveryPrecisionAndClippingAlgorithm) {
+  for (const char* precision : {"32-true", "64-true", "bf16-true", "bf16-mixed"}) {
+    for (const char* algorithm : {"norm", "value", "adaptive"}) {
+      for (const MakeNetwork network : {cnn, transformer}) {
+        SCOPED_TRACE(std::string(precision) + " " + algorithm);
+        expect_replayed({.network = network, .options = [&](TrainerOptions& options) {
+                           options.precision = precision;
+                           options.gradient_clip_val = 0.05;
+                           options.gradient_clip_algorithm = algorithm;
+                         }});
+      }
+    }
+  }
+}
+
+TEST(RecordedStep, ScaledLossesThatOverflowAreSkippedAlike) {
+  expect_replayed({.options = [](TrainerOptions& options) {
+    options.precision =
+        Spec<Precision>(Config::parse("{name: 16-mixed, init_scale: 33554432, growth_interval: 2}", {}));
+  }});
+}
+
+TEST(RecordedStep, EachShapeHasARecordingOfItsOwn) {
+  const Outcome outcome = expect_same({.examples = 44, .epochs = 7});
+  EXPECT_THAT(outcome.log, HasSubstr("recorded the step of batch 3"));
+  EXPECT_THAT(outcome.log, HasSubstr("recorded the step of batch 23")) << "the fourth batch of 4 examples";
+}
+
+TEST(RecordedStep, AutoKeepsWhatIsFaster) {
+  const Outcome outcome = expect_same({.epochs = 8, .graph = "auto"});
+  EXPECT_THAT(outcome.log, HasSubstr("[graph] auto: a replayed step takes"));
+}
+
+// ---- What training_step may not do.
+
+TEST(RecordedStep, SaysWhichOperatorCannotBeRecorded) {
+  const auto with = [](const std::function<at::Tensor(Net&, const at::Tensor&, int64_t)>& change) {
+    return Setting{.module = [change](Net& net) { net.change_loss = change; }};
+  };
+  EXPECT_THAT(expect_same(with([](Net&, const at::Tensor& loss, int64_t) {
+                return loss.item<double>() > 100 ? loss * 2 : loss;
+              })).log,
+              HasSubstr("aten::_local_scalar_dense cannot be recorded: it looks at a value"));
+  EXPECT_THAT(expect_same(with([](Net&, const at::Tensor& loss, int64_t) {
+                return loss + loss.detach().reshape({1}).nonzero().sum();
+              })).log,
+              HasSubstr("aten::nonzero"));
+  EXPECT_THAT(expect_same(with([](Net& net, const at::Tensor& loss, int64_t) {
+                net.kept = loss.detach();
+                return loss;
+              })).log,
+              HasSubstr("something keeps what"));
+}
+
+TEST(RecordedStep, ControlFlowOfTheHostIsFoundByComparing) {
+  const auto with = [](const std::function<at::Tensor(Net&, const at::Tensor&, int64_t)>& change) {
+    return Setting{.module = [change](Net& net) { net.change_loss = change; }};
+  };
+  EXPECT_THAT(
+      expect_same(with([](Net&, const at::Tensor& loss, int64_t batch_idx) { return loss * (1.0 + batch_idx); })).log,
+      HasSubstr("aten::mul"));
+  EXPECT_THAT(expect_same(with([](Net&, const at::Tensor& loss, int64_t batch_idx) {
+                return loss * at::tensor(1.0 + static_cast<double>(batch_idx));
+              })).log,
+              HasSubstr("a tensor that the host writes changes from step to step"));
+  EXPECT_THAT(expect_same(with([](Net& net, const at::Tensor& loss, int64_t) {
+                return net.epoch == 1 ? loss.square() : loss;
+              })).log,
+              HasSubstr("aten::pow"));
+  EXPECT_THAT(expect_same(with([](Net&, const at::Tensor& loss, int64_t batch_idx) {
+                at::Tensor factor = at::empty({1});
+                factor.data_ptr<float>()[0] = static_cast<float>(batch_idx);
+                return loss * factor.sum();
+              })).log,
+              HasSubstr("a tensor that the host writes"));
+  // A moving average by assignment reads another tensor in each step.
+  EXPECT_THAT(expect_same({.module =
+                               [](Net& module) {
+                                 module.kept = at::zeros({});
+                                 module.change_loss = [](Net& net, const at::Tensor& loss, int64_t) {
+                                   net.kept = net.kept * 0.9 + loss.detach();
+                                   return loss + net.kept;
+                                 };
+                               }})
+                  .log,
+              HasSubstr("not recorded"));
+}
+
+TEST(RecordedStep, MemoryWrittenThroughAPointerIsFound) {
+  const auto counter = std::make_shared<at::Tensor>(at::zeros({}));
+  EXPECT_THAT(expect_same({.module =
+                               [&](Net& net) {
+                                 counter->zero_();
+                                 net.change_loss = [&](Net&, const at::Tensor& loss, int64_t) {
+                                   const at::Tensor used = loss + *counter * 0;
+                                   counter->data_ptr<float>()[0] += 1;
+                                   return used;
+                                 };
+                               }})
+                  .log,
+              HasSubstr("written through a pointer"));
+}
+
+TEST(RecordedStep, RequiredRecordingIsAnError) {
+  Setting setting{.module = [](Net& net) {
+    net.change_loss = [](Net&, const at::Tensor& loss, int64_t) { return loss.item<double>() > 100 ? loss * 2 : loss; };
+  }};
+  try {
+    fit(setting, "required");
+    FAIL() << "it was recorded";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("steps cannot be recorded: "));
+    EXPECT_THAT(error.what(), HasSubstr("aten::_local_scalar_dense"));
+  }
+  EXPECT_NO_THROW(fit({}, "required"));
+}
+
+TEST(RecordedStep, WeightsChangedByHandBetweenStepsCount) {
+  const auto at_step = [](int64_t step, const std::function<void(Net&)>& change) {
+    return [=](Trainer& trainer, Net& net) {
+      if (trainer.global_step() == step) change(net);
+    };
+  };
+  expect_same({.before_batch = at_step(9, [](Net& net) {
+                 const at::NoGradGuard no_grad;
+                 for (auto& parameter : net.parameters()) parameter.mul_(0.5);
+               })});
+  expect_same({.before_batch = at_step(9, [](Net& net) {
+                 auto weight = net.parameters().front();
+                 weight.set_data(weight.detach() * 0.5);
+               })});
+  // Another layer in its place; the optimizer goes on with the old one.
+  const Outcome swapped = expect_same({.before_batch = at_step(9, [](Net& net) {
+                                         auto& body = *net.network.module->as<torch::nn::SequentialImpl>();
+                                         auto fresh = torch::nn::Linear(16, 8);
+                                         *body[0]->as<torch::nn::LinearImpl>() = *fresh;
+                                       })});
+  EXPECT_THAT(swapped.log, HasSubstr("recorded anew"));
+}
+
+TEST(RecordedStep, ModesAndFreezingAreFollowed) {
+  const auto second_epoch = [](const std::function<void(Net&)>& change) {
+    return [=](Trainer& trainer, Net& net) {
+      if (trainer.global_step() == 8) change(net);
+    };
+  };
+  EXPECT_THAT(expect_same({.before_batch = second_epoch([](Net& net) { net.network.module->eval(); })}).log,
+              HasSubstr("the training mode of a part changed: the step is recorded anew"));
+  expect_same({.before_batch = second_epoch([](Net& net) { net.parameters().front().set_requires_grad(false); })});
+}
+
+TEST(RecordedStep, ResumesToTheBitAtAnyBatch) {
+  const std::string path = testing::fresh_folder("recorded") + "/c";
+  const auto train = [&](GraphMode graph, int64_t steps, const std::string& from, const std::string& save) {
+    seed_everything(4);
+    auto module = std::make_shared<Net>(mlp);
+    module->schedules = false;  // its length is that of the run
+    TrainerOptions options = quiet(4);
+    options.max_steps = steps;
+    options.graph = graph;
+    Trainer trainer(options);
+    trainer.fit(module, loader(48), {}, from);
+    if (!save.empty()) trainer.save_checkpoint(save);
+    return testing::weights(*module);
+  };
+  const auto whole = train(false, 24, "", "");
+  for (const int64_t at : {2, 5, 8, 13}) {
+    train(true, at, "", path + std::to_string(at));
+    EXPECT_TRUE(identical(train(true, 24, path + std::to_string(at), ""), whole)) << "resumed after " << at;
+  }
+}
+
+}  // namespace
+}  // namespace levin
