@@ -75,10 +75,10 @@ TEST_F(GpuChecks, EveryPrecisionTrainsNearlyAsTheCpu) {
 
 TEST_F(GpuChecks, RecordedStepsWithDropoutTrainAndDrawNewMasks) {
   TrainerOptions options = on_device(3);
-  options.cuda_graph = true;
+  options.graph = true;
   CapturedLog log;
   const auto first = trained(options, 0.4);
-  EXPECT_THAT(log.text(), HasSubstr("[cuda_graph] recorded the step"));
+  EXPECT_THAT(log.text(), HasSubstr("[graph] recorded the step"));
   for (const at::Tensor& weight : first) EXPECT_TRUE(weight.isfinite().all().item<bool>());
   const at::Tensor mask = at::dropout(at::ones({256}, checked_device()), 0.5, true).cpu();
   EXPECT_FALSE(at::dropout(at::ones({256}, checked_device()), 0.5, true).cpu().equal(mask));
@@ -96,12 +96,12 @@ class WaitingModule : public TinyModule {
 
 TEST_F(GpuChecks, AfterAFailedRecordingDropoutAndTrainingGoOn) {
   TrainerOptions options = on_device(2);
-  options.cuda_graph = true;
+  options.graph = true;
   CapturedLog log;
   Trainer trainer(options);
   trainer.fit(make<WaitingModule>({.dropout = 0.3}), tiny_loader());
   EXPECT_EQ(trainer.global_step(), 10);
-  EXPECT_THAT(log.text(), HasSubstr("[cuda_graph] steps are not recorded"));
+  EXPECT_THAT(log.text(), HasSubstr("[graph] steps are not recorded"));
   EXPECT_NO_THROW(at::dropout(at::ones({8}, checked_device()), 0.5, true).cpu());
   EXPECT_NO_THROW(trained(options, 0.3)) << "the next run records";
 }

@@ -47,7 +47,7 @@ std::string lose_device(const VanishingRun& run) {
   TrainerOptions options = quiet(2);
   options.log_every_n_steps = 1;
   set_device(options, sim::device(1));
-  options.cuda_graph = run.graph;
+  options.graph = run.graph;
   if (run.ranks) {
     options.devices = 2;
     options.strategy = Spec<Strategy>(thread_ranks<Ddp>({}, /*timeout=*/5));
