@@ -6,6 +6,7 @@
 
 namespace levin {
 
+/// What became of an attempt to take a folder's lock.
 enum class FolderLock { kTaken, kHeldByAnother, kImpossible };
 
 /// Takes the lock of a folder (flock), which `folder` holds, and copies of it in processes forked from this one. The
