@@ -111,7 +111,7 @@ ExportReport Trainer::export_model(std::shared_ptr<Module> module, const Batch& 
   if (found.empty())
     module->configure_model();
   else
-    detail::load_weights(*module, found);
+    detail::load_checkpoint_weights(*module, found, true);
   return levin::export_model(*module, example, path, options);
 }
 
