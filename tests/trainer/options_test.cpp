@@ -225,6 +225,7 @@ TEST(TrainerOptionsTest, NamesAreFrozen) {
                                            "profiler",
                                            "default_root_dir",
                                            "run_dir",
+                                           "init_from",
                                            "use_distributed_sampler",
                                            "reload_dataloaders_every_n_epochs",
                                            "deterministic",
