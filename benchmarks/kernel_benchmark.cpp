@@ -48,6 +48,36 @@ void compare(const char* what, int64_t rounds, int64_t calls, const std::functio
   std::fflush(stdout);
 }
 
+/// Steps of other optimizers against LibTorch's fused AdamW, in memory and in caches. `floats`: read and written for
+/// each weight, of which AdamW has 7.
+template <class T>
+void compare_optimizer(const char* what, int64_t rounds, int floats, const typename T::Options& options = {}) {
+  for (const int64_t size : {100'000, 10'000'000}) {
+    const auto make = [&] {
+      auto weights = torch::randn({size}).requires_grad_();
+      weights.mutable_grad() = torch::randn({size});
+      return std::vector<torch::Tensor>{weights};
+    };
+    levin::optim::AdamW adamw(make());
+    T other(make(), options);
+    compare(
+        c10::str(what, " of ", size, " weights, ", floats, " floats a weight where AdamW has 7").c_str(), rounds,
+        20'000'000 / size, [&] { adamw.step(); }, [&] { other.step(); });
+  }
+}
+
+void compare_optimizers(int64_t rounds) {
+  using namespace levin::optim;
+  compare_optimizer<RMSprop>("RMSprop", rounds, 5);
+  compare_optimizer<RMSprop>("RMSprop with momentum", rounds, 7, {.momentum = 0.9});
+  compare_optimizer<Adamax>("Adamax", rounds, 7);
+  compare_optimizer<Adadelta>("Adadelta", rounds, 7);
+  compare_optimizer<RAdam>("RAdam", rounds, 7);
+  compare_optimizer<NAdam>("NAdam", rounds, 7);
+  compare_optimizer<Rprop>("Rprop", rounds, 7);
+  compare_optimizer<Lion>("Lion", rounds, 5);
+}
+
 void compare_kernels(int64_t rounds) {
   const torch::NoGradGuard no_grad;
   for (const auto& sizes : std::vector<std::vector<int64_t>>{{64, 16, 28, 28}, {64, 32, 14, 14}, {32, 64, 56, 56}}) {
@@ -98,6 +128,7 @@ void compare_kernels(int64_t rounds) {
   const auto own = optimizer(true);
   compare(
       "AdamW of 100,000 weights", rounds, 500, [&] { libtorch->step(); }, [&] { own->step(); });
+  compare_optimizers(rounds);
 }
 
 // ---- Whole steps

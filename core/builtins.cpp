@@ -19,6 +19,7 @@
 #include <levin/callbacks/throughput_monitor.h>
 #include <levin/callbacks/timer.h>
 #include <levin/callbacks/weight_averaging.h>
+#include <levin/core/optim/named_optimizer.h>
 #include <levin/core/options/registries.h>
 #include <levin/core/precision/mixed_precision.h>
 #include <levin/core/precision/true_precision.h>
@@ -103,6 +104,8 @@ void register_builtins(Registries& registries) {
   registries.profilers.add<SimpleProfiler>("simple", "a table of the time of each hook, callback, phase and unit");
   registries.profilers.add<PyTorchProfiler>("pytorch", "traces of operators and kernels in a few steps");
   registries.profilers.add<NvtxProfiler>("nvtx", "ranges for NVIDIA Nsight Systems");
+
+  optim::register_builtin_optimizers(registries.optimizers);
 
   registries.detect_environment = [] { return levin::detect_environment(); };
 

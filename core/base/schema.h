@@ -31,6 +31,9 @@ concept Described = requires(Schema<T>& schema) {
   T::describe(schema);
 };
 
+template <Described T>
+const Schema<T>& schema_of();
+
 /// Documentation of one field: a line of --help.
 struct FieldDoc {
   std::string name = {};
@@ -376,6 +379,23 @@ class Schema {
     });
   }
 
+  /// Describes the fields of a member that is a described struct itself as though they were of `T`.
+  template <Described M>
+  void fields_of(M T::*member) {
+    for (const auto& inner : schema_of<M>().entries_) {
+      Entry entry{.doc = inner.doc, .offset = offset_of(member) + inner.offset, .former_name = inner.former_name};
+      entry.parse = [member, parse = inner.parse](T& options, const Config& node, const std::string& path) {
+        parse(options.*member, node, path);
+      };
+      entry.dump = [member, dump = inner.dump](const T& options) { return dump(options.*member); };
+      for (const auto& check : inner.checks)
+        entry.checks.push_back([member, check](const T& options, const Config& given, const std::string& path) {
+          check(options.*member, given, path);
+        });
+      insert(std::move(entry));
+    }
+  }
+
   /// Sets the fields that `node` (a mapping, or null for none) names; rejects unknown keys and values out of range.
   /// `path` is the dotted path of the node, for messages.
   void apply(T& options, const Config& node, const std::string& path) const {
@@ -454,14 +474,21 @@ class Schema {
     return value;
   }
 
-  /// Adds an entry before those of members that the struct declares later.
+  template <class M>
+  static size_t offset_of(M T::*member) {
+    return reinterpret_cast<const std::byte*>(&(defaults().*member)) - reinterpret_cast<const std::byte*>(&defaults());
+  }
+
   template <class M>
   Entry& add(const std::string& name, M T::*member, const std::string& doc) {
-    const size_t offset =
-        reinterpret_cast<const std::byte*>(&(defaults().*member)) - reinterpret_cast<const std::byte*>(&defaults());
-    const auto place = std::upper_bound(entries_.begin(), entries_.end(), offset,
+    return insert({.doc = {.name = name, .doc = doc}, .offset = offset_of(member)});
+  }
+
+  /// Puts an entry before those of members that the struct declares later.
+  Entry& insert(Entry entry) {
+    const auto place = std::upper_bound(entries_.begin(), entries_.end(), entry.offset,
                                         [](size_t value, const Entry& entry) { return value < entry.offset; });
-    return *entries_.insert(place, {.doc = {.name = name, .doc = doc}, .offset = offset});
+    return *entries_.insert(place, std::move(entry));
   }
 
   const Entry* find(const std::string& name) const {
@@ -469,6 +496,9 @@ class Schema {
       if (entry.doc.name == name) return &entry;
     return nullptr;
   }
+
+  template <class Other>
+  friend class Schema;
 
   std::vector<Entry> entries_;
 };

@@ -229,6 +229,7 @@ Cli::Cli()
       strategies(registries().strategies),
       precisions(registries().precisions),
       profilers(registries().profilers),
+      optimizers(registries().optimizers),
       schedulers(optim::scheduler_registry()) {}
 
 int Cli::run(int argc, char** argv) {
@@ -253,13 +254,13 @@ int Cli::run(int argc, char** argv) {
 int Cli::run_command(int argc, char** argv) {
   const auto arguments = parse_arguments(argc, argv, command_names());
   adopt_local_rank(arguments.local_rank);
-  const ConfigNames names{modules, data, callbacks, loggers, strategies, precisions, profilers};
+  const ConfigNames names{modules, data, callbacks, loggers, strategies, precisions, profilers, optimizers, schedulers};
   if (arguments.version) {
     std::cout << arguments.program << ": Levin " << LEVIN_VERSION << ", LibTorch " << LEVIN_LIBTORCH_VERSION << "\n";
     return kSuccess;
   }
   if (arguments.help) {
-    HelpContents contents{.program = arguments.program, .commands = {}, .names = names, .schedulers = schedulers};
+    HelpContents contents{.program = arguments.program, .commands = {}, .names = names};
     for (const auto& command : kCommands) contents.commands.emplace_back(command.name, command.doc);
     // A command that is a section too is a topic.
     const Command* command = find_command(arguments.command);

@@ -15,8 +15,9 @@ class Profiler;
 class Strategy;
 
 namespace optim {
+class NamedOptimizer;
 class Scheduler;
-}
+}  // namespace optim
 
 /// Turns modules and data modules into a program with the commands fit, validate, test, predict, tune, plan, export and
 /// sweep,
@@ -42,6 +43,7 @@ class Cli {
   Registry<Strategy>& strategies;
   Registry<Precision>& precisions;
   Registry<Profiler>& profilers;
+  Registry<optim::NamedOptimizer>& optimizers;
   Registry<optim::Scheduler>& schedulers;
 
   /// Runs the command that the arguments name. Returns the program's exit status: 0; 1 for an error of training or of

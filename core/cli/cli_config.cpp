@@ -8,6 +8,8 @@
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/profiler.h>
 #include <levin/core/interfaces/strategy.h>
+#include <levin/core/optim/named_optimizer.h>
+#include <levin/core/optim/scheduler.h>
 #include <levin/core/options/compatibility_options.h>
 #include <levin/core/options/options.h>
 #include <levin/core/planning/memory_planner.h>
@@ -22,7 +24,8 @@ namespace levin {
 namespace {
 
 const std::vector<std::string>& top_level_keys() {
-  static const std::vector<std::string> keys = {"seed", "model", "data", "trainer", "ckpt", "plan", "sweep", "export"};
+  static const std::vector<std::string> keys = {"seed",    "model", "data", "optimizer", "scheduler",
+                                                "trainer", "ckpt",  "plan", "sweep",     "export"};
   return keys;
 }
 
@@ -153,7 +156,9 @@ void merge_list(Config& base, const Config& later) {
 }
 
 bool is_list_option(const std::string& key) { return key == "callbacks" || key == "logger"; }
-bool is_named_option(const std::string& key) { return key == "strategy" || key == "precision" || key == "profiler"; }
+bool is_named_option(const std::string& key) {
+  return key == "strategy" || key == "precision" || key == "profiler" || key == "optimizer" || key == "scheduler";
+}
 
 void merge_trainer(Config& base, const Config& later) {
   for (const auto& entry : later.entries()) {
@@ -169,6 +174,19 @@ void merge_trainer(Config& base, const Config& later) {
   }
 }
 
+/// `optimizer` and `scheduler` may stand beside `model`, which they belong to, although they are the trainer's.
+void move_into_trainer(Config& source, const std::string& option) {
+  const Config* const given = source.find(option);
+  if (given == nullptr) return;
+  const Config value = *given;
+  if (const Config* trainer = source.find("trainer"); trainer != nullptr && trainer->find(option) != nullptr)
+    throw ConfigError(fmt::format("{}'{}' and 'trainer.{}' are the same option; hint: leave one out",
+                                  place(value.origin()), option, option));
+  source.erase(option);
+  if (source.find("trainer") == nullptr) source.set("trainer", Config::mapping(value.origin()), value.origin());
+  source.find("trainer")->set(option, value, value.origin());
+}
+
 void normalize(Config& source, const ConfigNames& names) {
   if (source.is_null()) source = Config::mapping(source.origin());
   if (!source.is_mapping())
@@ -176,10 +194,14 @@ void normalize(Config& source, const ConfigNames& names) {
   check_top_level(source, names);
   if (Config* model = source.find("model")) normalize_named(*model, names.modules);
   if (Config* data = source.find("data")) normalize_named(*data, names.data);
+  if (Config* trainer = source.find("trainer")) {
+    if (trainer->is_null()) *trainer = Config::mapping(trainer->origin());
+    if (!trainer->is_mapping()) throw_wrong_type(*trainer, "trainer", "a mapping of options");
+  }
+  move_into_trainer(source, "optimizer");
+  move_into_trainer(source, "scheduler");
   Config* trainer = source.find("trainer");
   if (trainer == nullptr) return;
-  if (trainer->is_null()) *trainer = Config::mapping(trainer->origin());
-  if (!trainer->is_mapping()) throw_wrong_type(*trainer, "trainer", "a mapping of options");
   translate_compatibility_options(*trainer);
   if (Config* strategy = trainer->find("strategy")) {
     normalize_named(*strategy, names.strategies);
@@ -188,6 +210,10 @@ void normalize(Config& source, const ConfigNames& names) {
   if (Config* precision = trainer->find("precision")) normalize_named(*precision, names.precisions);
   if (Config* profiler = trainer->find("profiler"); profiler != nullptr && !profiler->is_null())
     normalize_named(*profiler, names.profilers);
+  if (Config* optimizer = trainer->find("optimizer"); optimizer != nullptr && !optimizer->is_null())
+    normalize_named(*optimizer, names.optimizers);
+  if (Config* scheduler = trainer->find("scheduler"); scheduler != nullptr && !scheduler->is_null())
+    normalize_named(*scheduler, names.schedulers);
 }
 
 /// Lays a normalized source over the others.
@@ -277,6 +303,8 @@ Config resolve_trainer(const Config* given, const ConfigNames& names) {
   precision = resolve_spec(precision, names.precisions, "trainer.precision");
   Config& profiler = *trainer.find("profiler");
   if (!profiler.is_null()) profiler = resolve_spec(profiler, names.profilers, "trainer.profiler");
+  Config& optimizer = *trainer.find("optimizer");
+  if (!optimizer.is_null()) optimizer = resolve_spec(optimizer, names.optimizers, "trainer.optimizer");
   Config& callbacks = *trainer.find("callbacks");
   callbacks = resolve_members(callbacks, names.callbacks, "trainer.callbacks");
   Config& logger = *trainer.find("logger");

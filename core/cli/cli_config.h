@@ -17,6 +17,11 @@ class Precision;
 class Profiler;
 class Strategy;
 
+namespace optim {
+class NamedOptimizer;
+class Scheduler;
+}  // namespace optim
+
 /// Registries of the names that a program's configuration may use.
 struct ConfigNames {
   const Registry<Module>& modules;
@@ -26,6 +31,8 @@ struct ConfigNames {
   const Registry<Strategy>& strategies;
   const Registry<Precision>& precisions;
   const Registry<Profiler>& profilers;
+  const Registry<optim::NamedOptimizer>& optimizers;
+  const Registry<optim::Scheduler>& schedulers;
 };
 
 /// Merges the files in order, then the settings of the command line. Where a later source names another model, data

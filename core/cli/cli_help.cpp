@@ -8,6 +8,7 @@
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/profiler.h>
 #include <levin/core/interfaces/strategy.h>
+#include <levin/core/optim/named_optimizer.h>
 #include <levin/core/optim/scheduler.h>
 #include <levin/core/options/options.h>
 #include <levin/core/planning/memory_planner.h>
@@ -110,7 +111,10 @@ std::vector<TopicGroup> groups_of(const HelpContents& contents) {
                             "--trainer.precision."));
   groups.push_back(group_of("profilers", names.profilers, "`trainer: {profiler: {name: NAME, option: value}}`",
                             "--trainer.profiler."));
-  groups.push_back(group_of("schedulers", contents.schedulers, "", ""));
+  groups.push_back(
+      group_of("optimizers", names.optimizers, "`optimizer: {name: NAME, option: value}`", "--optimizer."));
+  groups.push_back(
+      group_of("schedulers", names.schedulers, "`scheduler: {name: NAME, option: value}`", "--scheduler."));
   return groups;
 }
 

@@ -8,16 +8,11 @@
 
 namespace levin {
 
-namespace optim {
-class Scheduler;
-}
-
 /// Contents that `--help` describes.
 struct HelpContents {
   std::string program;
   std::vector<std::pair<std::string, std::string>> commands;  ///< name and one line
   const ConfigNames& names;
-  const Registry<optim::Scheduler>& schedulers;
 };
 
 /// Returns the text of `--help TOPIC`, in lines of at most 100 columns. Topics are sections (trainer, plan, model,

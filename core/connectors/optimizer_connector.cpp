@@ -6,6 +6,7 @@
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/optim/group_options.h>
+#include <levin/core/optim/named_optimizer.h>
 #include <levin/core/optim/optimizer_state.h>
 #include <levin/core/optim/schedulers.h>
 #include <levin/core/precision/precision.h>
@@ -39,13 +40,30 @@ void OptimizerConnector::configure(const OptimizerHandle::Driver& driver) {
   base_rates_.clear();
   Module& module = *state_.module;
   parameter_names_ = model_.parameter_names(module);
+  made_configured_ = false;
   const OptimizerConfigs configs =
       call_user(state_, "configure_optimizers", module, [&] { return module.configure_optimizers(); });
+  if (options_.optimizer != nullptr && !made_configured_)
+    throw ConfigError(
+        fmt::format("trainer.optimizer is '{}', and configure_optimizers of {} makes its own; hint: return "
+                    "configured_optimizers() from it, or leave the option out",
+                    options_.optimizer->init_name(), module.name()));
   check(configs);
   if (const double scale = strategy_.learning_rate_scale(); scale != 1)
     for (const auto& config : configs)
       for (auto& group : config.optimizer->param_groups()) group.options().set_lr(group.options().get_lr() * scale);
   for (const auto& config : configs) add(config, driver);
+}
+
+OptimizerConfigs OptimizerConnector::configured() {
+  if (options_.optimizer == nullptr)
+    throw ConfigError(fmt::format(
+        "{} does not override configure_optimizers() and no optimizer is configured; hint: override it, or give "
+        "`optimizer: {{name: adamw, lr: 1e-3}}`",
+        state_.module->name()));
+  made_configured_ = true;
+  return OptimizerConfig{.optimizer = options_.optimizer->make_for(*state_.module),
+                         .scheduler = options_.given.scheduler};
 }
 
 void OptimizerConnector::check(const OptimizerConfigs& configs) const {

@@ -31,6 +31,9 @@ class OptimizerConnector {
   /// levin::Error where they do not fit the module, the options or the strategy.
   void configure(const OptimizerHandle::Driver& driver);
 
+  /// Makes what the options `optimizer` and `scheduler` name; see Module::configured_optimizers.
+  OptimizerConfigs configured();
+
   const std::vector<OptimizerHandle*>& all() const { return list_; }
   /// Names of the tensors that the optimizers step.
   const optim::ParameterNames& parameter_names() const { return parameter_names_; }
@@ -100,6 +103,7 @@ class OptimizerConnector {
   std::vector<ScheduledRate> schedulers_;
   optim::ParameterNames parameter_names_;
   optim::AccumulationSchedule accumulation_;
+  bool made_configured_ = false;                 ///< by this configure_optimizers
   std::vector<std::vector<double>> base_rates_;  ///< of each optimizer's groups, before any schedule
 };
 

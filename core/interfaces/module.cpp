@@ -40,7 +40,7 @@ StepOutput Module::training_step(const Batch&, int64_t) { not_overridden(*this, 
 StepOutput Module::validation_step(const Batch&, int64_t) { not_overridden(*this, "validation_step"); }
 StepOutput Module::test_step(const Batch&, int64_t) { not_overridden(*this, "test_step"); }
 Batch Module::predict_step(const Batch&, int64_t) { not_overridden(*this, "predict_step"); }
-OptimizerConfigs Module::configure_optimizers() { not_overridden(*this, "configure_optimizers"); }
+OptimizerConfigs Module::configure_optimizers() { return configured_optimizers(); }
 
 Batch Module::transfer_batch_to_device(Batch batch, const at::Device& device, int64_t) {
   if (runtime_ != nullptr) runtime_->use_prefetched(batch, device);
@@ -90,6 +90,10 @@ void Module::log_dict(const std::map<std::string, at::Tensor>& values, const Log
 }
 
 Trainer& Module::trainer() const { return runtime("trainer()").trainer(); }
+
+OptimizerConfigs Module::configured_optimizers() const {
+  return runtime("configured_optimizers()").configured_optimizers();
+}
 
 at::Device Module::device() const { return runtime_ == nullptr ? at::Device(at::kCPU) : runtime_->device(); }
 

@@ -47,6 +47,7 @@ class ModuleRuntime {
   virtual const at::Device& device() const = 0;
   virtual int64_t dataloader_idx() const = 0;
   virtual const std::vector<OptimizerHandle*>& optimizers() = 0;
+  virtual OptimizerConfigs configured_optimizers() { return {}; }
   virtual void manual_backward(const at::Tensor& loss, const BackwardOptions& options) = 0;
   /// Clips the gradients of an optimizer. `in_step`: the optimizer's step that follows may do it.
   virtual void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step) = 0;
@@ -81,7 +82,7 @@ class Module : public torch::nn::Module, public Configurable {
 
   // ---- Configuration.
 
-  /// Returns one or several optimizers with their schedulers.
+  /// Returns one or several optimizers with their schedulers. Default: configured_optimizers().
   virtual OptimizerConfigs configure_optimizers();
   /// Builds large layers once the strategy is known; called again on every fit, so it must check what is there. Before
   /// load_from_checkpoint loads weights it is called without a trainer.
@@ -180,6 +181,9 @@ class Module : public torch::nn::Module, public Configurable {
   /// Gathers the tensor of every rank, stacked in rank order along a new first dimension; detached. Every rank must
   /// call it at the same place with the same shape.
   at::Tensor all_gather(const at::Tensor& tensor) const;
+  /// Makes the optimizer, with its scheduler, that the configuration names (`optimizer`, `scheduler`), for
+  /// configure_optimizers to return or to change. Throws ConfigError where it names none.
+  OptimizerConfigs configured_optimizers() const;
   /// Index of the loader that the present step belongs to.
   int64_t dataloader_idx() const;
   /// The optimizer at an index; throws levin::Error naming how many there are.

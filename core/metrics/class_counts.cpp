@@ -112,7 +112,10 @@ ClassCounts read_class_counts(std::string_view metric, const at::Tensor& counts)
   const int64_t outside = counts[2][num_classes].item<int64_t>();
   if (outside > 0) throw_outside(metric, outside, num_classes);
   const at::Tensor inside = counts.narrow(1, 0, num_classes).to(at::kDouble);
-  return {.hits = inside[0], .predicted = inside[1], .labelled = inside[2]};
+  return {.hits = inside[0],
+          .predicted = inside[1],
+          .labelled = inside[2],
+          .neither = inside[2].sum() - inside[1] - inside[2] + inside[0]};
 }
 
 at::Tensor precision_score(const ClassCounts& counts) { return safe_divide(counts.hits, counts.predicted); }
@@ -123,10 +126,28 @@ at::Tensor f1_score(const ClassCounts& counts) {
   return safe_divide(2 * counts.hits, counts.predicted + counts.labelled);
 }
 
-at::Tensor average_score(ClassScore score, const ClassCounts& counts, Average average, bool labelled_only) {
+at::Tensor f_beta_score(const ClassCounts& counts, double beta) {
+  const double square = beta * beta;
+  return safe_divide((1 + square) * counts.hits, counts.predicted + square * counts.labelled);
+}
+
+at::Tensor specificity_score(const ClassCounts& counts) {
+  return safe_divide(counts.neither, counts.neither + counts.predicted - counts.hits);
+}
+
+at::Tensor jaccard_score(const ClassCounts& counts) {
+  return safe_divide(counts.hits, counts.predicted + counts.labelled - counts.hits);
+}
+
+at::Tensor hamming_score(const ClassCounts& counts) { return 1 - recall_score(counts); }
+
+at::Tensor average_score(const ClassScore& score, const ClassCounts& counts, Average average, bool labelled_only) {
   const at::Tensor samples = counts.labelled.sum();
   if (average == Average::kMicro) {
-    const ClassCounts all{.hits = counts.hits.sum(), .predicted = counts.predicted.sum(), .labelled = samples};
+    const ClassCounts all{.hits = counts.hits.sum(),
+                          .predicted = counts.predicted.sum(),
+                          .labelled = samples,
+                          .neither = counts.neither.sum()};
     return at::where(samples > 0, score(all), kNan);
   }
   const at::Tensor scores = score(counts);

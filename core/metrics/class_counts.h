@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -35,11 +36,13 @@ void set_outside_apart(ClassPairs& pairs, int64_t num_classes);
 ClassPairs read_classes(std::string_view metric, const at::Tensor& predictions, const at::Tensor& labels,
                         int64_t num_classes, int64_t top_k = 1);
 
-/// Numbers of samples for each class: predicted right, predicted as it, and labelled as it. [classes], float64.
+/// Numbers of samples for each class: predicted right, predicted as it, labelled as it, and neither. [classes],
+/// float64.
 struct ClassCounts {
   at::Tensor hits;
   at::Tensor predicted;
   at::Tensor labelled;
+  at::Tensor neither;
 };
 
 /// Returns the state of ClassCounts before any sample: [3, num_classes + 1], int64; the last column counts the samples
@@ -51,13 +54,18 @@ void add_class_counts(at::Tensor& counts, const ClassPairs& pairs);
 ClassCounts read_class_counts(std::string_view metric, const at::Tensor& counts);
 
 /// Function that returns a value for each class from its counts; 0 when the count that it divides by is 0.
-using ClassScore = at::Tensor (*)(const ClassCounts&);
+using ClassScore = std::function<at::Tensor(const ClassCounts&)>;
 at::Tensor precision_score(const ClassCounts& counts);
 at::Tensor recall_score(const ClassCounts& counts);
 at::Tensor f1_score(const ClassCounts& counts);
+at::Tensor f_beta_score(const ClassCounts& counts, double beta);
+at::Tensor specificity_score(const ClassCounts& counts);
+at::Tensor jaccard_score(const ClassCounts& counts);
+at::Tensor hamming_score(const ClassCounts& counts);
 
 /// Averages a score over classes. Macro leaves out the classes that were neither predicted nor labelled, or with
 /// `labelled_only` those that were not labelled. NaN when there were no samples.
-at::Tensor average_score(ClassScore score, const ClassCounts& counts, Average average, bool labelled_only = false);
+at::Tensor average_score(const ClassScore& score, const ClassCounts& counts, Average average,
+                         bool labelled_only = false);
 
 }  // namespace levin::metrics::detail

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <utility>
+
 namespace levin::metrics {
 namespace {
 constexpr size_t kClassCounts = 0;
@@ -14,7 +16,7 @@ void ClassScoreOptions::describe(Schema<ClassScoreOptions>& schema) {
 }
 
 ClassScoreMetric::ClassScoreMetric(const char* name, const Options& options, detail::ClassScore score)
-    : name_(name), options_(options), score_(score) {
+    : name_(name), options_(options), score_(std::move(score)) {
   schema_of<Options>().validate(options, name);
   add_state("counts", detail::empty_class_counts(options.num_classes), Reduction::kSum);
 }
@@ -31,5 +33,26 @@ at::Tensor ClassScoreMetric::compute() const {
   return detail::average_score(score_, detail::read_class_counts(name_, state(kClassCounts)),
                                detail::parse_average(options_.average));
 }
+
+void FBetaScoreOptions::describe(Schema<FBetaScoreOptions>& schema) {
+  schema.field("num_classes", &FBetaScoreOptions::num_classes, "number of classes").at_least(2);
+  schema.field("beta", &FBetaScoreOptions::beta, "how many times recall counts as much as precision").above(0);
+  schema.field("average", &FBetaScoreOptions::average, "over samples, over classes, or a value a class")
+      .one_of({"micro", "macro", "weighted", "none"});
+}
+
+namespace {
+
+const FBetaScoreOptions& checked(const FBetaScoreOptions& options) {
+  schema_of<FBetaScoreOptions>().validate(options, "FBetaScore");
+  return options;
+}
+
+}  // namespace
+
+FBetaScore::FBetaScore(const Options& options)
+    : ClassScoreMetric(
+          "FBetaScore", {.num_classes = checked(options).num_classes, .average = options.average},
+          [beta = options.beta](const detail::ClassCounts& counts) { return detail::f_beta_score(counts, beta); }) {}
 
 }  // namespace levin::metrics

@@ -16,10 +16,10 @@ struct ClassScoreOptions {
   static void describe(Schema<ClassScoreOptions>& schema);
 };
 
-/// Base of precision, recall and F1: a score for each class from its counts of samples, averaged over classes. The
-/// macro average leaves out classes that occur neither in labels nor in predictions, as torchmetrics does; elsewhere a
-/// score that would divide by zero is 0. Of a binary task, the score of the positive class is element 1 without an
-/// average.
+/// Base of precision, recall, F1 and their like: a score for each class from its counts of samples, averaged over
+/// classes. The macro average leaves out classes that occur neither in labels nor in predictions, as torchmetrics does;
+/// elsewhere a score that would divide by zero is 0. Of a binary task, the score of the positive class is element 1
+/// without an average.
 class ClassScoreMetric : public Metric {
  public:
   using Options = ClassScoreOptions;
@@ -58,6 +58,40 @@ class Recall : public ClassScoreMetric {
 class F1Score : public ClassScoreMetric {
  public:
   explicit F1Score(const Options& options) : ClassScoreMetric("F1Score", options, &detail::f1_score) {}
+};
+
+/// Share of the samples not labelled as a class that are not predicted so.
+class Specificity : public ClassScoreMetric {
+ public:
+  explicit Specificity(const Options& options) : ClassScoreMetric("Specificity", options, &detail::specificity_score) {}
+};
+
+/// Samples both labelled and predicted as a class over those that are either: intersection over union.
+class JaccardIndex : public ClassScoreMetric {
+ public:
+  explicit JaccardIndex(const Options& options) : ClassScoreMetric("JaccardIndex", options, &detail::jaccard_score) {}
+};
+
+/// Share of the samples labelled as a class that are predicted otherwise.
+class HammingDistance : public ClassScoreMetric {
+ public:
+  explicit HammingDistance(const Options& options)
+      : ClassScoreMetric("HammingDistance", options, &detail::hamming_score) {}
+};
+
+struct FBetaScoreOptions {
+  int64_t num_classes = 0;        ///< must be set
+  double beta = 1;                ///< how many times recall counts as much as precision
+  std::string average = "micro";  ///< as ClassScoreOptions has it
+
+  static void describe(Schema<FBetaScoreOptions>& schema);
+};
+
+/// Weighted harmonic mean of precision and recall of a class.
+class FBetaScore : public ClassScoreMetric {
+ public:
+  using Options = FBetaScoreOptions;
+  explicit FBetaScore(const Options& options);
 };
 
 }  // namespace levin::metrics

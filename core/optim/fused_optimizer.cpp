@@ -18,7 +18,7 @@
 namespace levin::optim {
 
 struct FusedOptimizer::ParamState : torch::optim::OptimizerCloneableParamState<ParamState> {
-  at::Tensor step;  ///< 0-dimensional float32 on the parameter's device
+  at::Tensor step;  ///< 0-dimensional float32, on the parameter's device unless steps_on_host()
   std::array<at::Tensor, kMaxStateFields> values;
   bool first_step = false;
 };
@@ -195,14 +195,20 @@ FusedOptimizer::ParamState& FusedOptimizer::materialize(size_t group, const at::
     state_[param.unsafeGetTensorImpl()] = std::move(made);
   }
   if (counts_steps()) {
+    const at::Device device = steps_on_host() ? at::Device(at::kCPU) : param.device();
     if (!state->step.defined())
-      state->step = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(param.device()));
-    else if (state->step.device() != param.device())
-      state->step = state->step.to(param.device());
+      state->step = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device));
+    else if (state->step.device() != device)
+      state->step = state->step.to(device);
   }
   const auto fields = state_fields(group);
   for (size_t i = 0; i < fields.size(); ++i) {
     at::Tensor& value = state->values[i];
+    if (fields[i].is_number) {
+      if (!value.defined())
+        value = at::full({}, initial_value(group, fields[i]), at::TensorOptions().dtype(at::kFloat));
+      continue;
+    }
     // A parameter that was moved or converted since takes its state along.
     const bool fits = value.defined() && value.device() == param.device() &&
                       value.scalar_type() == param.scalar_type() && same_memory_order(param, value);
@@ -216,7 +222,7 @@ FusedOptimizer::ParamState& FusedOptimizer::materialize(size_t group, const at::
 
 void FusedOptimizer::step_lists(size_t group, TensorLists& lists, const StepScaling& scaling) {
   if (lists.first_step) refuse_while_recording("the first step of a parameter", "let the optimizer take a step before");
-  const bool on_host = lists.device.is_cpu() && (!recordable_ || !scaling.found_inf.defined());
+  const bool on_host = (lists.device.is_cpu() && (!recordable_ || !scaling.found_inf.defined())) || steps_on_host();
   const at::Tensor found_inf = on_device(scaling.found_inf, lists.device);
   const at::Tensor grad_scale = on_device(scaling.grad_scale, lists.device);
   // On a GPU the host must not wait for found_inf, except where it decides which kind of step the next one is.

@@ -26,6 +26,7 @@ namespace levin::optim {
 /// A tensor of state that every parameter has.
 struct StateField {
   const char* name;
+  bool is_number = false;  ///< one float32 on the host; else of the parameter's shape
 };
 
 /// Base of the optimizers over LibTorch's fused kernels (CPU and CUDA), which update all parameters of a group in one
@@ -59,7 +60,7 @@ class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabiliti
   bool is_unchanged(const Snapshot& since) const;
 
   OptimizerCapabilities capabilities() const override {
-    return {.element_wise = true, .found_inf = true, .tensor_learning_rate = takes_learning_rate_tensor()};
+    return {.element_wise = true, .found_inf = !steps_on_host(), .tensor_learning_rate = takes_learning_rate_tensor()};
   }
 
   /// The state of every parameter by name. The tensors are the optimizer's own, not copies.
@@ -106,6 +107,8 @@ class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabiliti
   virtual double initial_value(size_t group, const StateField& field) const;
   /// Whether each parameter's steps are counted for the kernel.
   virtual bool counts_steps() const { return true; }
+  /// Whether the host counts steps and reads found_inf on every device, for want of a kernel that does.
+  virtual bool steps_on_host() const { return false; }
   /// Whether `update` takes the learning rate from `lists.learning_rate` where it is defined.
   virtual bool takes_learning_rate_tensor() const { return false; }
   /// Whether parameters that take their first step go to the kernel apart from the others.

@@ -29,6 +29,7 @@ struct SchedulerConfig {
   std::string monitor = {};  ///< the metric that reduce_on_plateau follows
   bool strict = true;        ///< whether a metric that nobody logged is an error, or else a warning
   Config options = {};       ///< for `name`: a mapping, or null for the defaults
+  int64_t warmup_steps = 0;  ///< steps that rise linearly to the learning rate before the schedule begins
   std::shared_ptr<optim::Scheduler> scheduler = {};  ///< instead of `name`
 
   /// Whether there is a scheduler at all.

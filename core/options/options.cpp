@@ -5,6 +5,7 @@
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/profiler.h>
 #include <levin/core/interfaces/strategy.h>
+#include <levin/core/optim/named_optimizer.h>
 #include <levin/core/precision/precision.h>
 
 namespace levin {
@@ -119,6 +120,13 @@ void describe_validation(Schema<TrainerOptions>& schema) {
 
 void describe_optimization(Schema<TrainerOptions>& schema) {
   using Options = TrainerOptions;
+  schema.field(
+      "optimizer", &Options::optimizer,
+      "what trains a module that does not override configure_optimizers, also as `optimizer` of the top level: "
+      "{name: adamw, lr: 1e-3, groups: [{pattern: \"*.bias\", weight_decay: 0}]}");
+  schema.field("scheduler", &Options::scheduler,
+               "the schedule of its learning rate, also as `scheduler` of the top level: {name: cosine, warmup_steps: "
+               "100}; null: none");
   schema
       .field("accumulate_grad_batches", &Options::accumulate_grad_batches,
              "batches an optimizer step, also by epoch ({0: 8, 4: 2}); the last window of an epoch is divided by what "

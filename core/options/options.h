@@ -5,6 +5,7 @@
 #include <levin/core/interchange/weight_rules.h>
 #include <levin/core/nn/activation_checkpointing.h>
 #include <levin/core/optim/accumulation_schedule.h>
+#include <levin/core/optim/scheduler_option.h>
 #include <levin/core/options/option_types.h>
 
 #include <cstdint>
@@ -20,6 +21,10 @@ class Logger;
 class Precision;
 class Profiler;
 class Strategy;
+
+namespace optim {
+class NamedOptimizer;
+}
 
 /// The `logger` option: true (csv and tensorboard), false (none), one logger or a list.
 class LoggerSpecs {
@@ -91,6 +96,8 @@ struct TrainerOptions {
   bool inference_mode = true;
 
   // Optimisation
+  Spec<optim::NamedOptimizer> optimizer = {};  ///< for modules that do not override configure_optimizers
+  SchedulerConfig scheduler = {};              ///< of that optimizer
   /// Batches an optimizer step, also from which epoch on: {{0, 8}, {4, 2}}; the last window holds what is left.
   optim::AccumulationSchedule accumulate_grad_batches = 1;
   std::optional<double> gradient_clip_val = {};

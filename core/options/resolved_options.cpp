@@ -5,6 +5,7 @@
 #include <levin/core/interfaces/checkpointer.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/strategy.h>
+#include <levin/core/optim/named_optimizer.h>
 #include <levin/core/options/capable_strategies.h>
 #include <levin/core/options/compatibility_options.h>
 #include <levin/core/options/registries.h>
@@ -121,6 +122,13 @@ void resolve_devices_and_strategy(const TrainerOptions& options, ResolvedOptions
       precision = Spec<Precision>(Config::scalar(present, false, precision.config().origin()));
   }
   resolved.precision = precision.resolve(registries().precisions, "trainer.precision");
+  if (!options.optimizer.empty())
+    resolved.optimizer = options.optimizer.resolve(registries().optimizers, "trainer.optimizer");
+  else if (options.scheduler)
+    throw ConfigError(
+        "trainer.scheduler is given and trainer.optimizer is not; hint: name the optimizer too, or give the scheduler "
+        "in "
+        "configure_optimizers");
   if (resolved.precision->is_half() && !can.half_precision)
     throw ConfigError(
         fmt::format("trainer.precision is '{}', which trainer.strategy '{}' does not support; valid: 32-true, 64-true; "

@@ -27,6 +27,7 @@ struct ResolvedOptions {
   bool devices_are_given = true;  ///< false: `devices: auto`
   std::shared_ptr<Strategy> strategy;
   std::shared_ptr<Precision> precision;
+  std::shared_ptr<optim::NamedOptimizer> optimizer;  ///< nullptr: none was named
 
   BatchLimit limit_train;
   BatchLimit limit_val;

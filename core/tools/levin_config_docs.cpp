@@ -11,10 +11,9 @@
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/profiler.h>
 #include <levin/core/interfaces/strategy.h>
-#include <levin/core/optim/adagrad.h>
-#include <levin/core/optim/adam.h>
+#include <levin/core/optim/named_optimizer.h>
+#include <levin/core/optim/scheduler_option.h>
 #include <levin/core/optim/schedulers.h>
-#include <levin/core/optim/sgd.h>
 #include <levin/core/options/options.h>
 #include <levin/core/options/registries.h>
 #include <levin/core/precision/precision.h>
@@ -85,8 +84,10 @@ void print_struct(const std::string& name) {
 }
 
 template <class Base>
-void print_registry(const std::string& title, const std::string& text, const levin::Registry<Base>& registry) {
+void print_registry(const std::string& title, const std::string& text, const levin::Registry<Base>& registry,
+                    const std::vector<levin::FieldDoc>& common = {}) {
   print_heading(title, text);
+  if (!common.empty()) print_options(common);
   for (const auto& item : registry.items()) {
     std::cout << "\n### `" << item.name << "`\n" << (item.doc.empty() ? "" : "\n" + item.doc + "\n");
     if (item.alias_of.is_null())
@@ -133,16 +134,17 @@ int main() {
                  levin::data::transform_registry());
 
   print_registry(
-      "Schedulers",
-      "`.scheduler = {.name = \"cosine\", .interval = levin::Interval::kStep}` in `configure_optimizers`; options "
-      "in\n`.options`.",
-      levin::optim::scheduler_registry());
+      "Optimizers",
+      "`optimizer: NAME` or `optimizer: {name: NAME, option: value}`, at the top level or of `trainer`. In code "
+      "they are\n`levin::optim::SGD`, `Adam`, `AdamW` and so on, made in `configure_optimizers`, with structs of "
+      "these options.",
+      registries.optimizers);
 
-  print_heading("Optimizers",
-                "In code, in `configure_optimizers`. A model's own options may hold one of these structs.");
-  print_struct<levin::optim::SGDOptions>("levin::optim::SGD");
-  print_struct<levin::optim::AdamOptions>("levin::optim::Adam");
-  print_struct<levin::optim::AdamWOptions>("levin::optim::AdamW");
-  print_struct<levin::optim::AdagradOptions>("levin::optim::Adagrad");
+  print_registry(
+      "Schedulers",
+      "`scheduler: NAME` or `scheduler: {name: NAME, option: value}`, beside `optimizer`; in code\n"
+      "`.scheduler = {.name = \"cosine\", .interval = levin::Interval::kStep}` in `configure_optimizers`, with "
+      "options in `.options`.\nEvery scheduler has these options too:",
+      levin::optim::scheduler_registry(), levin::optim::common_scheduler_fields());
   return levin::finish_standard_output(0);
 }

@@ -35,6 +35,7 @@ class ModuleContext final : public detail::ModuleRuntime {
   const at::Device& device() const override;
   int64_t dataloader_idx() const override { return state_.evaluation_loader; }
   const std::vector<OptimizerHandle*>& optimizers() override { return optimizers_.all(); }
+  OptimizerConfigs configured_optimizers() override { return optimizers_.configured(); }
   void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
   void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step) override;
   at::Tensor all_gather(const at::Tensor& tensor) override;

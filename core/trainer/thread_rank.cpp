@@ -7,6 +7,7 @@
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/interfaces/tuner.h>
+#include <levin/core/optim/named_optimizer.h>
 #include <levin/core/precision/precision.h>
 #include <levin/core/trainer/rank_run.h>
 
@@ -28,6 +29,7 @@ TrainerOptions ThreadRank::options_for(const TrainerComponents& first, const std
   TrainerOptions options = first.options.given;
   options.strategy = Spec<Strategy>(strategy);
   options.precision = second(options.precision);
+  options.optimizer = second(options.optimizer);
   options.logger = false;
   std::vector<Spec<Callback>> callbacks;
   for (const auto& spec : options.callbacks) {

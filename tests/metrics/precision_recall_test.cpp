@@ -23,6 +23,23 @@ TEST(PrecisionRecall, EqualTorchmetrics) {
   }
 }
 
+TEST(PrecisionRecall, TheirLikeEqualTorchmetrics) {
+  const at::Tensor logits = oracle_input("class_logits", {60, 6});
+  const at::Tensor labels = oracle_classes("class_labels", {60});
+  for (const std::string average : {"micro", "macro", "weighted", "none"}) {
+    const ClassScoreOptions options{.num_classes = 6, .average = average};
+    expect_oracle(Specificity(options).update(logits, labels).compute(), "specificity/" + average);
+    expect_oracle(JaccardIndex(options).update(logits, labels).compute(), "jaccard/" + average);
+    expect_oracle(HammingDistance(options).update(logits, labels).compute(), "hamming/" + average);
+    const auto f_beta = [&](double beta) {
+      return FBetaScore({.num_classes = 6, .beta = beta, .average = average}).update(logits, labels).compute();
+    };
+    expect_oracle(f_beta(0.5), "fbeta/" + average + "/0.5");
+    expect_oracle(f_beta(2), "fbeta/" + average + "/2.0");
+  }
+  expect_error([] { FBetaScore({.num_classes = 3, .beta = 0}); }, {"FBetaScore.beta must be above 0"});
+}
+
 TEST(PrecisionRecall, BinaryScoresAreThoseOfClassOne) {
   const at::Tensor predicted = at::tensor({1L, 1L, 1L, 0L, 0L});
   const at::Tensor labels = at::tensor({1L, 0L, 1L, 1L, 0L});

@@ -18,8 +18,8 @@ namespace levin::optim {
 namespace {
 
 /// backbone.{first, norm}, head; each with weight and bias.
-struct Model : torch::nn::Module {
-  Model() {
+struct BackboneAndHead : torch::nn::Module {
+  BackboneAndHead() {
     backbone = register_module("backbone", std::make_shared<torch::nn::Module>("backbone"));
     backbone->register_module("first", torch::nn::Linear(3, 4));
     backbone->register_module("norm", torch::nn::BatchNorm1d(4));
@@ -31,7 +31,8 @@ struct Model : torch::nn::Module {
 
 /// The names in each group.
 template <class Options>
-std::vector<std::vector<std::string>> names(const Model& model, const std::vector<ParameterGroup<Options>>& groups) {
+std::vector<std::vector<std::string>> names(const BackboneAndHead& model,
+                                            const std::vector<ParameterGroup<Options>>& groups) {
   std::vector<std::vector<std::string>> result;
   for (const auto& group : groups) {
     result.emplace_back();
@@ -42,7 +43,7 @@ std::vector<std::vector<std::string>> names(const Model& model, const std::vecto
   return result;
 }
 
-std::string message_of(const Model& model, const std::vector<GroupRule>& rules) {
+std::string message_of(const BackboneAndHead& model, const std::vector<GroupRule>& rules) {
   try {
     parameter_groups(model, SGDOptions{}, rules);
   } catch (const Error& error) {
@@ -52,7 +53,7 @@ std::string message_of(const Model& model, const std::vector<GroupRule>& rules) 
 }
 
 TEST(ParameterGroups, TheFirstRuleThatMatchesWins) {
-  const Model model;
+  const BackboneAndHead model;
   const AdamWOptions base{.lr = 1e-3, .betas = {0.8, 0.9}, .weight_decay = 0.1};
   const auto groups = parameter_groups(model, base, {{"*.bias", {.weight_decay = 0}}, {"backbone.*", {.lr = 1e-4}}});
   using Names = std::vector<std::vector<std::string>>;
@@ -70,7 +71,7 @@ TEST(ParameterGroups, TheFirstRuleThatMatchesWins) {
 }
 
 TEST(ParameterGroups, TrainEachParameterWithItsGroupsOptions) {
-  Model model;
+  BackboneAndHead model;
   const auto before = model.head->weight.detach().clone();
   const auto frozen_rate = model.backbone->parameters()[0].detach().clone();
   SGD optimizer(parameter_groups(model, SGDOptions{.lr = 1.0}, {{"backbone.*", {.lr = 0.25}}}));
@@ -81,7 +82,7 @@ TEST(ParameterGroups, TrainEachParameterWithItsGroupsOptions) {
 }
 
 TEST(ParameterGroups, LeaveOutWhatIsNotTrainedAndEmptyGroups) {
-  Model model;
+  BackboneAndHead model;
   model.backbone->parameters()[0].set_requires_grad(false);
   const auto groups = parameter_groups(model, SGDOptions{}, {{"backbone.first.weight", {.lr = 1}}, {"*", {.lr = 2}}});
   ASSERT_EQ(groups.size(), 1u) << "neither the rest nor the frozen weight has a group";
@@ -90,7 +91,7 @@ TEST(ParameterGroups, LeaveOutWhatIsNotTrainedAndEmptyGroups) {
 }
 
 TEST(ParameterGroups, AParameterUsedTwiceIsInOneGroup) {
-  Model model;
+  BackboneAndHead model;
   model.register_module("same_head", model.head);
   const auto groups = parameter_groups(model, SGDOptions{}, {{"*head*", {.lr = 1}}});
   ASSERT_EQ(groups.size(), 2u);
@@ -98,7 +99,7 @@ TEST(ParameterGroups, AParameterUsedTwiceIsInOneGroup) {
 }
 
 TEST(ParameterGroups, PatternsMatchWholeNames) {
-  const Model model;
+  const BackboneAndHead model;
   const auto count = [&](const std::string& pattern) {
     const auto groups = parameter_groups(model, AdagradOptions{}, {{pattern, {.lr = 7}}});
     return groups.back().options.lr == 7 ? groups.back().params.size() : 0;
@@ -113,7 +114,7 @@ TEST(ParameterGroups, PatternsMatchWholeNames) {
 }
 
 TEST(ParameterGroups, APatternThatMatchesNothingIsAnError) {
-  const Model model;
+  const BackboneAndHead model;
   const std::string message = message_of(model, {{"*.bias", {}}, {"head.weigth", {.lr = 1}}});
   EXPECT_NE(message.find("'head.weigth'"), std::string::npos) << message;
   EXPECT_NE(message.find("did you mean 'head.weight'"), std::string::npos) << message;
@@ -124,7 +125,7 @@ TEST(ParameterGroups, APatternThatMatchesNothingIsAnError) {
 }
 
 TEST(ParameterGroups, DecayOfWeightsOnly) {
-  const Model model;
+  const BackboneAndHead model;
   const auto groups = decay_weights_only(model, AdamWOptions{.lr = 0.5, .weight_decay = 0.1});
   using Names = std::vector<std::vector<std::string>>;
   EXPECT_EQ(names(model, groups),

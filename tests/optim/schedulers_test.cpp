@@ -14,9 +14,21 @@ namespace levin::optim {
 namespace {
 
 TEST(Schedulers, EveryNameMakesAScheduler) {
-  const std::vector<std::string> names = {
-      "step",          "multi_step", "exponential", "cosine",     "cosine_warm_restarts",
-      "linear_warmup", "one_cycle",  "chained",     "sequential", "reduce_on_plateau"};
+  const std::vector<std::string> names = {"step",
+                                          "multi_step",
+                                          "exponential",
+                                          "cosine",
+                                          "cosine_warm_restarts",
+                                          "linear_warmup",
+                                          "polynomial",
+                                          "constant",
+                                          "inverse_square_root",
+                                          "warmup_stable_decay",
+                                          "cyclic",
+                                          "one_cycle",
+                                          "chained",
+                                          "sequential",
+                                          "reduce_on_plateau"};
   EXPECT_EQ(scheduler_registry().names(), names);
   for (const auto& name : names) {
     Config options;

@@ -93,6 +93,39 @@ def tokens():
     inputs["ignored_token"] = targets[0, 0]
 
 
+def scores_of_classes():
+    logits, labels = inputs["class_logits"], inputs["class_labels"]
+    for average in ["micro", "macro", "weighted", "none"]:
+        options = {"num_classes": 6, "average": average}
+        expected[f"specificity/{average}"] = classification.multiclass_specificity(logits, labels, **options)
+        expected[f"jaccard/{average}"] = classification.multiclass_jaccard_index(logits, labels, **options)
+        expected[f"hamming/{average}"] = classification.multiclass_hamming_distance(logits, labels, **options)
+        for beta in [0.5, 2.0]:
+            expected[f"fbeta/{average}/{beta}"] = classification.multiclass_fbeta_score(
+                logits, labels, beta=beta, **options
+            )
+    expected["matthews"] = classification.multiclass_matthews_corrcoef(logits, labels, num_classes=6)
+    for weights in ["none", "linear", "quadratic"]:
+        expected[f"kappa/{weights}"] = classification.multiclass_cohen_kappa(
+            logits, labels, num_classes=6, weights=weights
+        )
+
+
+def more_regression():
+    predictions, targets = inputs["predictions"].flatten().double(), inputs["targets"].flatten().double()
+    predictions = predictions + 0.7 * targets  # correlated
+    functional = torchmetrics.functional
+    expected["mae"] = functional.mean_absolute_error(predictions, targets)
+    expected["mape"] = functional.mean_absolute_percentage_error(predictions, targets)
+    expected["r2"] = functional.r2_score(predictions, targets)
+    expected["explained_variance"] = functional.explained_variance(predictions, targets)
+    expected["pearson"] = functional.pearson_corrcoef(predictions, targets)
+    expected["spearman"] = functional.spearman_corrcoef(predictions.mul(2).round(), targets.mul(2).round())
+    expected["cosine"] = functional.cosine_similarity(
+        predictions.reshape(12, 3), targets.reshape(12, 3), reduction="mean"
+    )
+
+
 def literal(values):
     flat = torch.as_tensor(values).flatten().tolist()
     return "{" + ", ".join(f"{value:.9g}" for value in flat) + "}"
@@ -107,6 +140,8 @@ classes()
 areas()
 regression()
 tokens()
+scores_of_classes()
+more_regression()
 pathlib.Path(__file__).with_suffix(".inc").write_text(
     f"// Written by metrics.py with torch {torch.__version__.split('+')[0]}, torchmetrics {torchmetrics.__version__}, "
     f"scikit-learn {sklearn.__version__}.\n"

@@ -42,6 +42,42 @@ def trajectory(cls, settings, second=None):
     return torch.cat([p.detach().flatten() for p in params]).tolist()
 
 
+class Lion(torch.optim.Optimizer):
+    """The algorithm of Chen et al., 2023 (arXiv:2302.06675), which PyTorch does not have."""
+
+    def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, maximize=False, foreach=None):
+        super().__init__(params, dict(lr=lr, betas=betas, weight_decay=weight_decay, maximize=maximize))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for p in group["params"]:
+                grad = -p.grad if group["maximize"] else p.grad
+                mean = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.sub_(torch.sign(first * mean + (1 - first) * grad), alpha=group["lr"])
+                mean.mul_(second).add_(grad, alpha=1 - second)
+
+
+def large_batch_cases():
+    """LAMB and LARS as timm has them; timm is in the tests' Python environment."""
+    from timm.optim import Lamb, Lars
+
+    lamb = {"max_grad_norm": None}
+    return {
+        "lamb": (Lamb, lamb),
+        "lamb_all": (Lamb, {**lamb, "lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-4, "weight_decay": 0.3}),
+        "lamb_groups": (Lamb, {**lamb, "lr": 0.05}, {"lr": 0.02, "weight_decay": 0.0}),
+        "lars": (Lars, {"momentum": 0.9}),
+        "lars_all": (
+            Lars,
+            {"lr": 2.0, "momentum": 0.8, "dampening": 0.1, "weight_decay": 0.1, "trust_coeff": 0.02, "nesterov": False},
+        ),
+        "lars_nesterov": (Lars, {"momentum": 0.9, "weight_decay": 0.02, "nesterov": True, "always_adapt": True}),
+    }
+
+
 O = torch.optim
 OPTIMIZERS = {
     "sgd": (O.SGD, {"lr": 0.1}),
@@ -69,6 +105,28 @@ OPTIMIZERS = {
     ),
     "adagrad_maximize": (O.Adagrad, {"lr": 0.1, "maximize": True}),
     "adagrad_groups": (O.Adagrad, {"lr": 0.1}, {"lr": 0.02, "weight_decay": 0.5}),
+    "rmsprop": (O.RMSprop, {}),
+    "rmsprop_momentum": (O.RMSprop, {"lr": 0.02, "alpha": 0.9, "momentum": 0.8, "weight_decay": 0.1}),
+    "rmsprop_centered": (O.RMSprop, {"lr": 0.02, "eps": 1e-4, "centered": True, "maximize": True}),
+    "rmsprop_all": (O.RMSprop, {"lr": 0.02, "momentum": 0.5, "centered": True, "eps": 1e-4}),
+    "rmsprop_groups": (O.RMSprop, {"lr": 0.02}, {"lr": 0.01, "momentum": 0.9}),
+    "adamax": (O.Adamax, {}),
+    "adamax_all": (O.Adamax, {"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-4, "weight_decay": 0.1, "maximize": True}),
+    "adamax_groups": (O.Adamax, {"lr": 0.05}, {"lr": 0.01, "weight_decay": 0.5}),
+    "adadelta": (O.Adadelta, {}),
+    "adadelta_all": (O.Adadelta, {"lr": 0.5, "rho": 0.8, "eps": 1e-3, "weight_decay": 0.1, "maximize": True}),
+    "radam": (O.RAdam, {}),
+    "radam_all": (O.RAdam, {"lr": 0.05, "betas": (0.8, 0.99), "eps": 1e-4, "weight_decay": 0.1, "maximize": True}),
+    "radam_decoupled": (O.RAdam, {"lr": 0.05, "weight_decay": 0.3, "decoupled_weight_decay": True}),
+    "nadam": (O.NAdam, {}),
+    "nadam_all": (O.NAdam, {"lr": 0.05, "betas": (0.8, 0.95), "weight_decay": 0.1, "momentum_decay": 0.1}),
+    "nadam_decoupled": (
+        O.NAdam, {"lr": 0.05, "weight_decay": 0.3, "decoupled_weight_decay": True, "maximize": True}
+    ),
+    "rprop": (O.Rprop, {}),
+    "rprop_all": (O.Rprop, {"lr": 0.05, "etas": (0.3, 1.7), "step_sizes": (0.01, 0.1), "maximize": True}),
+    "lion": (Lion, {}),
+    "lion_all": (Lion, {"lr": 0.02, "betas": (0.8, 0.95), "weight_decay": 0.3, "maximize": True}),
 }
 
 
@@ -119,6 +177,19 @@ SCHEDULERS = {
         lambda o: S.OneCycleLR(o, 0.5, total_steps=20, three_phase=True, cycle_momentum=False),
         19,
     ),
+    "polynomial": (lambda o: S.PolynomialLR(o, 7, 2.0), 10),
+    "polynomial_line": (lambda o: S.PolynomialLR(o, 6), 8),
+    "constant": (lambda o: S.ConstantLR(o), 8),
+    "constant_half": (lambda o: S.ConstantLR(o, 0.5, 3), 6),
+    "inverse_square_root": (lambda o: S.LambdaLR(o, lambda n: 1.0 / math.sqrt((n + 4) / 4)), 12),
+    "cyclic": (lambda o: S.CyclicLR(o, 0.01, 0.2, step_size_up=4), 18),
+    "cyclic_halving": (
+        lambda o: S.CyclicLR(o, 0.01, 0.2, step_size_up=2, step_size_down=4, mode="triangular2", base_momentum=0.7),
+        20,
+    ),
+    "cyclic_exponential": (
+        lambda o: S.CyclicLR(o, 0.01, 0.2, step_size_up=3, mode="exp_range", gamma=0.9, cycle_momentum=False), 14
+    ),
     "lambda": (lambda o: S.LambdaLR(o, lambda n: 1.0 / (1 + n)), 8),
     "lambda_groups": (lambda o: S.LambdaLR(o, [lambda n: 0.5**n, lambda n: 1.0 + n]), 6),
     "chained": (lambda o: S.ChainedScheduler([warmup(o), S.ExponentialLR(o, 0.9)]), 10),
@@ -159,5 +230,5 @@ def write(path, rows):
 
 
 if __name__ == "__main__":
-    write(FOLDER / "optimizer_oracles.inc", [(name, trajectory(*case)) for name, case in OPTIMIZERS.items()])
+    write(FOLDER / "optimizer_oracles.inc", [(name, trajectory(*case)) for name, case in {**OPTIMIZERS, **large_batch_cases()}.items()])
     write(FOLDER / "scheduler_oracles.inc", [(name, sequence(*case)) for name, case in SCHEDULERS.items()])

@@ -6,9 +6,12 @@
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/strategy.h>
+#include <levin/core/optim/named_optimizer.h>
+#include <levin/core/optim/schedulers.h>
 #include <levin/core/options/registries.h>
 #include <levin/core/precision/precision.h>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -109,7 +112,9 @@ class CliConfigTest : public ::testing::Test {
 
   ConfigNames names() {
     auto& all = registries();
-    return {modules, data, all.callbacks, all.loggers, all.strategies, all.precisions, all.profilers};
+    return {modules,       data,           all.callbacks,
+            all.loggers,   all.strategies, all.precisions,
+            all.profilers, all.optimizers, optim::scheduler_registry()};
   }
 
   Registry<Module> modules{"model"};
@@ -118,6 +123,34 @@ class CliConfigTest : public ::testing::Test {
  private:
   std::vector<std::string> files_;
 };
+
+TEST_F(CliConfigTest, OptimizerAndSchedulerStandBesideTheModel) {
+  const std::string path = file(
+      "optimizer: {adamw: {lr: 0.01, groups: [{pattern: '*.bias', weight_decay: 0}]}}\n"
+      "scheduler: {name: cosine, warmup_steps: 100}\n");
+  const Config trainer = *resolve({path}, {"--optimizer.lr", "0.02", "--scheduler.eta_min=1e-5"}).find("trainer");
+  const Config& optimizer = *trainer.find("optimizer");
+  EXPECT_EQ(optimizer.find("name")->text(), "adamw");
+  EXPECT_EQ(optimizer.find("lr")->text(), "0.02");
+  EXPECT_EQ(optimizer.find("lr")->origin().source, "command line --optimizer.lr");
+  EXPECT_EQ(optimizer.find("weight_decay")->text(), "0.01");
+  EXPECT_EQ(optimizer.find("groups")->items().size(), 1u);
+  const Config& scheduler = *trainer.find("scheduler");
+  EXPECT_EQ(scheduler.find("eta_min")->text(), "1e-5");
+  EXPECT_EQ(scheduler.find("interval")->text(), "step");
+  EXPECT_EQ(scheduler.find("warmup_steps")->text(), "100");
+
+  // Options of another optimizer do not stay.
+  const Config sgd = *resolve({path}, {"--optimizer", "sgd"}).find("trainer")->find("optimizer");
+  EXPECT_EQ(sgd.find("groups")->items().size(), 0u);
+  EXPECT_EQ(resolve({}).find("trainer")->find("optimizer")->to_flow(), "null");
+
+  EXPECT_THAT(error_of({file("optimizer: sgd\ntrainer: {optimizer: adamw}\n")}),
+              ::testing::HasSubstr("'optimizer' and 'trainer.optimizer' are the same option"));
+  EXPECT_THAT(error_of({file("optimizer: adamx\n")}), ::testing::HasSubstr(".yaml:1:12: unknown optimizer 'adamx'"));
+  EXPECT_THAT(error_of({file("scheduler: {name: cosine, tmax: 3}\n")}),
+              ::testing::HasSubstr(".yaml:1:27: unknown key 'tmax'"));
+}
 
 TEST_F(CliConfigTest, LoggerWhoseServiceHasEnded) {
   for (const char* logger : {"neptune", "[csv, neptune]", "{neptune: {project: names}}"}) {

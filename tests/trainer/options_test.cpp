@@ -213,6 +213,8 @@ TEST(TrainerOptionsTest, NamesAreFrozen) {
                                            "check_val_every_n_epoch",
                                            "num_sanity_val_steps",
                                            "inference_mode",
+                                           "optimizer",
+                                           "scheduler",
                                            "accumulate_grad_batches",
                                            "gradient_clip_val",
                                            "gradient_clip_algorithm",

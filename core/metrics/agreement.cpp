@@ -1,0 +1,63 @@
+#include <levin/core/metrics/agreement.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/outer.h>
+#include <ATen/ops/where.h>
+
+#include <limits>
+
+namespace levin::metrics {
+namespace {
+
+template <class Options>
+const Options& checked(const Options& options, const char* name) {
+  schema_of<Options>().validate(options, name);
+  return options;
+}
+
+}  // namespace
+
+void AgreementOptions::describe(Schema<AgreementOptions>& schema) {
+  schema.field("num_classes", &AgreementOptions::num_classes, "number of classes").at_least(2);
+}
+
+MatthewsCorrelation::MatthewsCorrelation(const Options& options)
+    : ConfusionMatrix({.num_classes = checked(options, "MatthewsCorrelation").num_classes}) {}
+
+at::Tensor MatthewsCorrelation::compute() const {
+  const at::Tensor counts = ConfusionMatrix::compute().to(at::kDouble);
+  const at::Tensor samples = counts.sum();
+  const at::Tensor labelled = counts.sum(1);
+  const at::Tensor predicted = counts.sum(0);
+  const at::Tensor covariance = counts.trace() * samples - labelled.dot(predicted);
+  const at::Tensor variances =
+      (samples.square() - predicted.square().sum()) * (samples.square() - labelled.square().sum());
+  const at::Tensor correlation = at::where(variances > 0, covariance / variances.sqrt(), 0.0);
+  return at::where(samples > 0, correlation, std::numeric_limits<double>::quiet_NaN());
+}
+
+void CohenKappaOptions::describe(Schema<CohenKappaOptions>& schema) {
+  schema.field("num_classes", &CohenKappaOptions::num_classes, "number of classes").at_least(2);
+  schema.field("weights", &CohenKappaOptions::weights, "how much a disagreement counts by the distance of the classes")
+      .one_of({"none", "linear", "quadratic"});
+}
+
+CohenKappa::CohenKappa(const Options& options)
+    : ConfusionMatrix({.num_classes = checked(options, "CohenKappa").num_classes}), weights_(options.weights) {}
+
+at::Tensor CohenKappa::compute() const {
+  const at::Tensor counts = ConfusionMatrix::compute().to(at::kDouble);
+  const int64_t classes = counts.size(0);
+  const at::Tensor expected = at::outer(counts.sum(1), counts.sum(0)) / counts.sum();
+  const at::Tensor places = at::arange(classes, counts.options());
+  const at::Tensor distance = (places.unsqueeze(1) - places).abs();
+  const at::Tensor weights = weights_ == "linear"      ? distance
+                             : weights_ == "quadratic" ? distance.square()
+                                                       : (distance > 0).to(at::kDouble);
+  return 1 - (weights * counts).sum() / (weights * expected).sum();
+}
+
+}  // namespace levin::metrics

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <levin/core/base/schema.h>
+#include <levin/core/metrics/metric.h>
+
+#include <cstdint>
+#include <string>
+
+/// Metrics of numbers against numbers. All elements of a batch count alike, whatever its shape; sums are float64, so
+/// that batches and ranks add up to the value of the whole.
+namespace levin::metrics {
+
+/// Base of those that follow from sums over elements.
+class SumMetric : public Metric {
+ public:
+  /// Adds a batch of any shape. Throws levin::Error when the two shapes differ: nothing is broadcast.
+  SumMetric& update(const at::Tensor& predictions, const at::Tensor& targets);
+
+ protected:
+  /// `name` is the metric's name in messages, `sums` the number of sums.
+  SumMetric(const char* name, int64_t sums);
+  /// Returns a batch's sums, [sums], from flat tensors in float64.
+  virtual at::Tensor sums_of(const at::Tensor& predictions, const at::Tensor& targets) const = 0;
+  /// The sums so far, [sums], float64.
+  const at::Tensor& sums() const { return state(0); }
+
+ private:
+  const char* name_;
+};
+
+/// Mean of |prediction - target|. All compute() here return a scalar, float64, NaN before any update.
+class MeanAbsoluteError : public SumMetric {
+ public:
+  MeanAbsoluteError() : SumMetric("MeanAbsoluteError", 2) {}
+  at::Tensor compute() const override;
+
+ protected:
+  at::Tensor sums_of(const at::Tensor& predictions, const at::Tensor& targets) const override;
+};
+
+/// Mean of |prediction - target| / |target|, a share, in which a target counts as at least 1.17e-6, as torchmetrics has
+/// it.
+class MeanAbsolutePercentageError : public SumMetric {
+ public:
+  MeanAbsolutePercentageError() : SumMetric("MeanAbsolutePercentageError", 2) {}
+  at::Tensor compute() const override;
+
+ protected:
+  at::Tensor sums_of(const at::Tensor& predictions, const at::Tensor& targets) const override;
+};
+
+/// Base of those that follow from the first and second moments of predictions and targets.
+class MomentMetric : public SumMetric {
+ protected:
+  explicit MomentMetric(const char* name) : SumMetric(name, 6) {}
+  at::Tensor sums_of(const at::Tensor& predictions, const at::Tensor& targets) const override;
+
+  struct Moments {
+    at::Tensor count;
+    at::Tensor prediction_variance;  ///< means of squares and products of what is centred
+    at::Tensor target_variance;
+    at::Tensor covariance;
+    at::Tensor mean_error;         ///< mean of prediction - target
+    at::Tensor mean_square_error;  ///< mean of (prediction - target)²
+  };
+  Moments moments() const;
+};
+
+/// 1 - squared error / variance of the targets: the share of the targets' variance that is explained. NaN for less than
+/// two elements; minus infinity or NaN where all targets are the same.
+class R2Score : public MomentMetric {
+ public:
+  R2Score() : MomentMetric("R2Score") {}
+  at::Tensor compute() const override;
+};
+
+/// 1 - variance of the error / variance of the targets, which forgives a constant error.
+class ExplainedVariance : public MomentMetric {
+ public:
+  ExplainedVariance() : MomentMetric("ExplainedVariance") {}
+  at::Tensor compute() const override;
+};
+
+/// Pearson's correlation, from -1 to 1. NaN where predictions or targets are all the same.
+class PearsonCorrelation : public MomentMetric {
+ public:
+  PearsonCorrelation() : MomentMetric("PearsonCorrelation") {}
+  at::Tensor compute() const override;
+};
+
+/// Spearman's correlation of ranks, ties having their mean rank. Keeps every element, in float32.
+class SpearmanCorrelation : public Metric {
+ public:
+  SpearmanCorrelation();
+
+  /// Adds a batch of any shape. Throws levin::Error when the two shapes differ.
+  SpearmanCorrelation& update(const at::Tensor& predictions, const at::Tensor& targets);
+  at::Tensor compute() const override;
+};
+
+/// Mean over rows [N, D] of the cosine of the angle between prediction and target.
+class CosineSimilarity : public Metric {
+ public:
+  CosineSimilarity();
+
+  /// Adds a batch [N, D]. Throws levin::Error for other shapes.
+  CosineSimilarity& update(const at::Tensor& predictions, const at::Tensor& targets);
+  at::Tensor compute() const override;
+};
+
+}  // namespace levin::metrics

@@ -1,0 +1,78 @@
+#include <levin/core/metrics/regression.h>
+
+#include "metric_oracle.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace levin::metrics {
+namespace {
+
+struct Pairs {
+  at::Tensor targets = oracle_input("targets", {12, 3}).to(at::kDouble);
+  at::Tensor predictions = oracle_input("predictions", {12, 3}).to(at::kDouble) + 0.7 * targets;
+};
+
+/// Whole, in uneven batches, and merged as of two ranks.
+template <class M>
+void expect_everywhere(const std::string& name, const at::Tensor& predictions, const at::Tensor& targets) {
+  SCOPED_TRACE(name);
+  expect_oracle(M().update(predictions, targets).compute(), name);
+  M first;
+  M second;
+  first.update(predictions.narrow(0, 0, 5), targets.narrow(0, 0, 5));
+  second.update(predictions.narrow(0, 5, 1), targets.narrow(0, 5, 1));
+  second.update(predictions.narrow(0, 6, 6), targets.narrow(0, 6, 6));
+  first.merge_from(second);
+  expect_oracle(first.compute(), name);
+}
+
+TEST(Regression, EqualsTorchmetrics) {
+  const auto [targets, predictions] = Pairs();
+  expect_everywhere<MeanAbsoluteError>("mae", predictions, targets);
+  expect_everywhere<MeanAbsolutePercentageError>("mape", predictions, targets);
+  expect_everywhere<R2Score>("r2", predictions, targets);
+  expect_everywhere<ExplainedVariance>("explained_variance", predictions, targets);
+  expect_everywhere<PearsonCorrelation>("pearson", predictions, targets);
+  expect_everywhere<SpearmanCorrelation>("spearman", predictions.mul(2).round(), targets.mul(2).round());
+  expect_everywhere<CosineSimilarity>("cosine", predictions, targets);
+}
+
+TEST(Regression, NothingSeenIsNaN) {
+  EXPECT_TRUE(all_nan(MeanAbsoluteError().compute()));
+  EXPECT_TRUE(all_nan(MeanAbsolutePercentageError().compute()));
+  EXPECT_TRUE(all_nan(R2Score().compute()));
+  EXPECT_TRUE(all_nan(ExplainedVariance().compute()));
+  EXPECT_TRUE(all_nan(PearsonCorrelation().compute()));
+  EXPECT_TRUE(all_nan(SpearmanCorrelation().compute()));
+  EXPECT_TRUE(all_nan(CosineSimilarity().compute()));
+}
+
+TEST(Regression, DegenerateTargetsHaveNoCorrelation) {
+  const at::Tensor rising = at::arange(4, at::kDouble);
+  EXPECT_TRUE(all_nan(PearsonCorrelation().update(rising, at::ones({4})).compute()));
+  EXPECT_TRUE(all_nan(SpearmanCorrelation().update(rising, at::ones({4})).compute()));
+  EXPECT_TRUE(all_nan(R2Score().update(rising.narrow(0, 0, 1), rising.narrow(0, 1, 1)).compute()));
+  EXPECT_DOUBLE_EQ(SpearmanCorrelation().update(rising, rising.exp()).compute().item<double>(), 1);
+  EXPECT_DOUBLE_EQ(PearsonCorrelation().update(rising, -rising).compute().item<double>(), -1);
+}
+
+TEST(Regression, ErrorsNameTheMetric) {
+  expect_error(
+      [] {
+        MeanAbsoluteError().update(at::zeros({3}), at::zeros({3, 1}));
+      },
+      {"MeanAbsoluteError: predictions and targets do not fit; got predictions [3] and targets [3, 1]"});
+  expect_error([] { SpearmanCorrelation().update(at::zeros({3}), at::zeros({4})); }, {"SpearmanCorrelation: "});
+  expect_error([] { CosineSimilarity().update(at::zeros({3}), at::zeros({3})); },
+               {"CosineSimilarity: got predictions [3]; valid: [N, D]"});
+}
+
+}  // namespace
+}  // namespace levin::metrics

@@ -1,0 +1,198 @@
+#include "../support/tiny.h"
+
+#include <levin/callbacks/lambda_callback.h>
+#include <levin/core/base/error.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/optim/adam.h>
+#include <levin/core/optim/named_optimizer.h>
+#include <levin/core/optim/parameter_groups.h>
+#include <levin/core/optim/sgd.h>
+#include <levin/core/options/registries.h>
+
+#include <gmock/gmock.h>
+#include <torch/optim/optimizer.h>
+
+#include <ATen/ops/allclose.h>
+
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <numbers>
+#include <string>
+#include <vector>
+
+namespace levin {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::identical;
+using testing::TinyModule;
+using testing::weights;
+
+/// TinyModule without a configure_optimizers of its own.
+class WithoutOptimizers : public TinyModule {
+ public:
+  using Options = testing::TinyOptions;
+  using TinyModule::TinyModule;
+  OptimizerConfigs configure_optimizers() override { return Module::configure_optimizers(); }
+};
+
+/// Takes the configured optimizer and doubles its learning rate.
+class Doubling : public TinyModule {
+ public:
+  using Options = testing::TinyOptions;
+  using TinyModule::TinyModule;
+  OptimizerConfigs configure_optimizers() override {
+    OptimizerConfigs configs = configured_optimizers();
+    for (auto& group : configs.front().optimizer->param_groups()) group.options().set_lr(2 * group.options().get_lr());
+    return configs;
+  }
+};
+
+/// Weights after a fit of ten steps, and the learning rates of each step.
+struct Trained {
+  std::vector<at::Tensor> weights;
+  std::vector<double> rates;
+};
+
+template <class M = WithoutOptimizers>
+Trained fit(const std::string& yaml, const std::string& strategy = "single_device") {
+  seed_everything(5);
+  Trained outcome;
+  const auto given = parse_options<TrainerOptions>(Config::parse(yaml, {.source = "test.yaml"}), "trainer");
+  TrainerOptions options = testing::quiet(/*epochs=*/2);
+  options.optimizer = given.optimizer;
+  options.scheduler = given.scheduler;
+  options.strategy = strategy;
+  if (strategy != "single_device") options.devices = 2;
+  options.callbacks = {
+      make<LambdaCallback>({.on_before_optimizer_step = [&](Trainer& trainer, Module&, OptimizerHandle& optimizer) {
+        if (trainer.is_global_zero()) outcome.rates.push_back(optimizer.learning_rate());
+      }})};
+  Trainer trainer(options);
+  auto module = make<M>({});
+  trainer.fit(module, testing::tiny_loader(/*examples=*/40, strategy == "single_device" ? 8 : 4));
+  outcome.weights = weights(*module);
+  return outcome;
+}
+
+template <class M = WithoutOptimizers>
+std::string refusal(const std::string& yaml) {
+  try {
+    fit<M>(yaml);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+/// Makes in code what a test names in YAML.
+template <class T>
+class InCode : public TinyModule {
+ public:
+  using Options = testing::TinyOptions;
+  using TinyModule::TinyModule;
+  OptimizerConfigs configure_optimizers() override { return {std::make_shared<T>(groups(*this))}; }
+  static inline std::function<typename T::Groups(const Module&)> groups;
+};
+
+TEST(ConfiguredOptimizers, AreThoseOfCode) {
+  InCode<optim::AdamW>::groups = [](const Module& module) {
+    return optim::parameter_groups(module, optim::AdamWOptions{.lr = 0.01, .weight_decay = 0.1},
+                                   {{"*.bias", {.weight_decay = 0}}});
+  };
+  EXPECT_TRUE(identical(
+      fit("optimizer: {name: adamw, lr: 0.01, weight_decay: 0.1, groups: [{pattern: '*.bias', weight_decay: 0}]}")
+          .weights,
+      fit<InCode<optim::AdamW>>("").weights));
+  InCode<optim::SGD>::groups = [](const Module& module) {
+    return optim::parameter_groups(module, optim::SGDOptions{.lr = 0.01, .momentum = 0.9}, {});
+  };
+  EXPECT_TRUE(
+      identical(fit("optimizer: {sgd: {lr: 0.01, momentum: 0.9}}").weights, fit<InCode<optim::SGD>>("").weights));
+}
+
+TEST(ConfiguredOptimizers, EveryOneTrainsUnderStrategies) {
+  for (const auto& item : registries().optimizers.items()) {
+    SCOPED_TRACE(item.name);
+    const std::string yaml = "optimizer: {name: " + item.name + ", lr: 0.01}";
+    const Trained alone = fit(yaml);
+    const Trained again = fit(yaml);
+    EXPECT_TRUE(identical(alone.weights, again.weights));
+    EXPECT_FALSE(identical(alone.weights, fit("optimizer: {name: " + item.name + ", lr: 0}").weights) &&
+                 item.name != "rprop");
+    const bool divisible = item.name != "lamb" && item.name != "lars";
+    for (const std::string strategy : {"ddp_threads", "sharded_threads"}) {
+      if (strategy == "sharded_threads" && !divisible) continue;
+      SCOPED_TRACE(strategy);
+      const Trained ranks = fit(yaml, strategy);
+      ASSERT_EQ(ranks.weights.size(), alone.weights.size());
+      for (size_t i = 0; i < alone.weights.size(); ++i)
+        EXPECT_TRUE(at::allclose(ranks.weights[i], alone.weights[i], 1e-3, 1e-4)) << i;
+    }
+  }
+}
+
+TEST(ConfiguredOptimizers, ThoseThatNeedWholeParametersAreNotSharded) {
+  EXPECT_THROW(fit("optimizer: lamb", "sharded_threads"), ConfigError);
+}
+
+TEST(ConfiguredOptimizers, AModuleMayChangeThem) {
+  EXPECT_EQ(fit<Doubling>("optimizer: {name: adamw, lr: 0.01}").rates, std::vector<double>(10, 0.02));
+}
+
+TEST(ConfiguredOptimizers, SchedulesStepWithTheOptimizerOrEveryEpoch) {
+  EXPECT_EQ(fit("{optimizer: {name: sgd, lr: 0.1}, scheduler: {name: exponential, gamma: 0.5}}").rates,
+            (std::vector<double>{0.1, 0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05, 0.05}));
+  const auto stepped =
+      fit("{optimizer: {name: sgd, lr: 0.1}, scheduler: {name: exponential, gamma: 0.5, interval: step}}").rates;
+  for (size_t i = 0; i < stepped.size(); ++i) EXPECT_NEAR(stepped[i], 0.1 * std::pow(0.5, i), 1e-12);
+}
+
+TEST(ConfiguredOptimizers, AWarmUpComesBeforeTheSchedule) {
+  const auto rates = fit("{optimizer: {name: sgd, lr: 0.1}, scheduler: {name: cosine, warmup_steps: 4}}").rates;
+  ASSERT_EQ(rates.size(), 10u);
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(rates[i], 0.025 * static_cast<double>(i + 1), 1e-12);
+  // Half a cosine over the six steps that are left.
+  for (size_t i = 4; i < 10; ++i)
+    EXPECT_NEAR(rates[i], 0.05 * (1 + std::cos(std::numbers::pi * static_cast<double>(i - 4) / 6)), 1e-12);
+  EXPECT_NEAR(
+      fit("{optimizer: {name: sgd, lr: 0.1}, scheduler: {name: exponential, gamma: 1, warmup_steps: 1}}").rates.front(),
+      0.1, 1e-12);
+}
+
+TEST(ConfiguredOptimizers, BadInputIsNamed) {
+  EXPECT_THAT(refusal(""), HasSubstr("does not override configure_optimizers() and no optimizer is configured"));
+  EXPECT_THAT(refusal<TinyModule>("optimizer: adamw"),
+              HasSubstr("trainer.optimizer is 'adamw', and configure_optimizers of"));
+  EXPECT_THAT(refusal("optimizer: adamm"), HasSubstr("unknown optimizer 'adamm'; did you mean 'adam'"));
+  EXPECT_THAT(refusal("optimizer: {name: adamw, momentum: 0.9}"), HasSubstr("unknown key 'momentum'"));
+  EXPECT_THAT(refusal("optimizer: [adamw, sgd]"), HasSubstr("trainer.optimizer: expected one name"));
+  EXPECT_THAT(refusal("optimizer: {name: adamw, lr: -1}"), HasSubstr("trainer.optimizer.lr must be at least 0"));
+  EXPECT_THAT(refusal("optimizer: {name: adamw, groups: [{weight_decay: 0}]}"),
+              HasSubstr("optimizer.groups[0]: expected a mapping such as {pattern:"));
+  EXPECT_THAT(refusal("optimizer: {name: adamw, groups: [{pattern: '*.bias', decay: 0}]}"),
+              HasSubstr("test.yaml:1:55: unknown key 'decay' in 'optimizer.groups[0]'"));
+  EXPECT_THAT(refusal("optimizer: {name: adamw, groups: [{pattern: '*.bais'}]}"),
+              HasSubstr("the pattern '*.bais' of a parameter group matches no parameter"));
+  EXPECT_THAT(refusal("scheduler: cosine"), HasSubstr("trainer.scheduler is given and trainer.optimizer is not"));
+  EXPECT_THAT(refusal("{optimizer: adamw, scheduler: cosin}"), HasSubstr("unknown scheduler 'cosin'"));
+  EXPECT_THAT(refusal("{optimizer: adamw, scheduler: {name: cosine, t_min: 1}}"), HasSubstr("unknown key 't_min'"));
+  EXPECT_THAT(refusal("{optimizer: adamw, scheduler: {name: cosine, interval: epoch, warmup_steps: 3}}"),
+              HasSubstr("warmup_steps counts optimizer steps"));
+  EXPECT_THAT(refusal("{optimizer: adamw, scheduler: {name: reduce_on_plateau, monitor: x, warmup_steps: 3}}"),
+              HasSubstr("follows a metric"));
+  EXPECT_THAT(refusal("{optimizer: adamw, scheduler: reduce_on_plateau}"), HasSubstr("needs `monitor`"));
+}
+
+TEST(ConfiguredOptimizers, AnOptionIsReadBackAsItIsWritten) {
+  const std::string yaml =
+      "{name: cosine, interval: step, frequency: 2, monitor: loss, strict: false, warmup_steps: 3, t_max: 8, "
+      "eta_min: 0.001}";
+  using Codec = ConfigCodec<SchedulerConfig>;
+  const Config node = Config::parse(yaml, {});
+  EXPECT_EQ(Codec::dump(Codec::parse(node, "scheduler")).to_flow(), node.to_flow());
+}
+
+}  // namespace
+}  // namespace levin
