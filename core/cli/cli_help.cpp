@@ -10,6 +10,7 @@
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/optim/named_optimizer.h>
 #include <levin/core/optim/scheduler.h>
+#include <levin/core/optim/scheduler_option.h>
 #include <levin/core/options/options.h>
 #include <levin/core/planning/memory_planner.h>
 #include <levin/core/precision/precision.h>
@@ -115,6 +116,10 @@ std::vector<TopicGroup> groups_of(const HelpContents& contents) {
       group_of("optimizers", names.optimizers, "`optimizer: {name: NAME, option: value}`", "--optimizer."));
   groups.push_back(
       group_of("schedulers", names.schedulers, "`scheduler: {name: NAME, option: value}`", "--scheduler."));
+  for (auto& topic : groups.back().topics) {
+    const auto common = optim::common_scheduler_fields();
+    topic.fields.insert(topic.fields.end(), common.begin(), common.end());
+  }
   return groups;
 }
 
@@ -137,7 +142,9 @@ std::string topic_options(const TopicGroup& group, const NamedTopic& topic) {
 /// What `--help early_stopping` prints.
 std::string topic_text(const TopicGroup& group, const NamedTopic& topic) {
   const std::string usage = group.usage.empty() ? "" : ", in YAML " + about(group.usage, topic.name);
-  return fmt::format("\n{}\n\na {}{}\n", title_of(group, topic), group.kind, usage) + topic_options(group, topic);
+  const char* const article = std::string_view("aeiou").find(group.kind.front()) == std::string_view::npos ? "a" : "an";
+  return fmt::format("\n{}\n\n{} {}{}\n", title_of(group, topic), article, group.kind, usage) +
+         topic_options(group, topic);
 }
 
 /// A group's names with a line each, or with all their options.
