@@ -27,6 +27,7 @@ constexpr size_t kMostMessageBytes = 16 << 20;
 constexpr size_t kMostKeyBytes = 64 << 10;
 constexpr size_t kMostValueBytes = 8 << 20;
 
+/// What a client asks for, with what follows it in the message and what the answer holds.
 enum class Request : uint8_t {
   kSet,         ///< key, value
   kGet,         ///< key -> kDone, value, or kAbsent
@@ -39,6 +40,7 @@ enum class Request : uint8_t {
   kListKeys,    ///< -> keys
 };
 
+/// How an answer begins.
 enum class Answer : uint8_t {
   kDone,
   kAbsent,

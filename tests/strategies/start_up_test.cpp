@@ -44,7 +44,10 @@ class FaultyDdp : public Ddp {
   explicit FaultyDdp(const DdpOptions& options) : Ddp(options) {}
 
   void teardown() override {
-    if (fault() == "killed in teardown" && environment().rank() == 1) raise(SIGKILL);
+    if (fault() == "killed in teardown" && environment().rank() == 1) {
+      board_of_program().write("dies", "");
+      raise(SIGKILL);
+    }
     Ddp::teardown();
   }
 
@@ -148,8 +151,12 @@ TEST(StartUp, ARankEndsWithItsParentBeforeItsFirstCall) {
 
 TEST(StartUp, ARankThatEndsWhileAllPartCostsTheOthersNothing) {
   const Folder folder;
+  auto environment = environment_with(folder);
+  environment["LEVIN_TEST_FAULT"] = "killed in teardown";
+  testing::RunningProgram program(training.words(), training.options(environment));
+  ASSERT_TRUE(Board(folder.path()).wait_for("dies"));
   const auto start = std::chrono::steady_clock::now();
-  const auto result = run_with_fault("killed in teardown", folder);
+  const auto result = program.wait();
   // Sooner than its silence would be noticed.
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
   EXPECT_EQ(result.status, 0) << result.err;
