@@ -4,6 +4,7 @@
 
 #include <curl/curl.h>
 #include <fmt/format.h>
+#include <openssl/evp.h>
 
 #include <algorithm>
 #include <array>
@@ -32,6 +33,27 @@ std::string unescaped(std::string_view text) {
       curl_easy_unescape(nullptr, text.data(), static_cast<int>(text.size()), &size), curl_free);
   if (plain == nullptr) throw Error("http", "out of memory");
   return {plain.get(), static_cast<size_t>(size)};
+}
+
+std::string base64(const std::string& text) {
+  std::string encoded(4 * ((text.size() + 2) / 3) + 1, '\0');
+  const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
+  const int size =
+      EVP_EncodeBlock(reinterpret_cast<unsigned char*>(encoded.data()), bytes, static_cast<int>(text.size()));
+  encoded.resize(static_cast<size_t>(size));
+  return encoded;
+}
+
+/// Servers quote what they were sent, and what they say of an error is printed: what a header carried is not.
+void hide_secrets(std::string& text, const HttpOptions& options) {
+  for (const std::string& secret :
+       {options.token, options.password,
+        options.password.empty() ? "" : base64(options.user_name + ":" + options.password)}) {
+    constexpr std::string_view kInstead = "***";
+    if (secret.empty()) continue;
+    for (size_t at = 0; (at = text.find(secret, at)) != std::string::npos; at += kInstead.size())
+      text.replace(at, secret.size(), kInstead);
+  }
 }
 
 int stopped(void* stop, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
@@ -110,10 +132,12 @@ HttpResponse HttpClient::send(const HttpRequest& request, const std::atomic<bool
 
   const CURLcode result = curl_easy_perform(curl);
   if (result != CURLE_OK) {
-    const std::string reason = detail.front() != '\0' ? detail.data() : curl_easy_strerror(result);
+    std::string reason = detail.front() != '\0' ? detail.data() : curl_easy_strerror(result);
+    hide_secrets(reason, options_);
     throw Error("http", fmt::format("no answer from {}: {}", request.url, reason));
   }
   curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &response.status);
+  if (response.status >= 400) hide_secrets(response.body, options_);
   return response;
 }
 

@@ -26,7 +26,8 @@ struct HttpRequest {
   std::string file;  ///< a file to send in place of `body`
 };
 
-/// A server's answer, whatever its status.
+/// A server's answer, whatever its status. In that of an error (400 and above) token and password are replaced by
+/// "***", should the server quote them.
 struct HttpResponse {
   long status = 0;
   std::string body;

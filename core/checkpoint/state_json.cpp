@@ -282,6 +282,9 @@ class Decoder {
       result.shard_name = node.at("shard_name").get<std::string>();
       result.offset = node.at("offset").get<int64_t>();
       result.global_shape = node.at("global_shape").get<std::vector<int64_t>>();
+      const auto elements = bytes_of_shape(result.global_shape, 1);
+      if (!elements || result.offset < 0 || static_cast<uint64_t>(result.offset) > *elements)
+        fail(pointer, fmt::format("a shard at {} of shape [{}]", result.offset, fmt::join(result.global_shape, ",")));
     } else {
       fail(pointer, fmt::format("the placement '{}'", kind));
     }

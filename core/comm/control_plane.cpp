@@ -219,7 +219,10 @@ void ControlPlane::Impl::exchange_heartbeats(Clock::time_point now) {
   last_beat = now;
   if (!said_goodbye) monitor.beat(*store, now);
   if (const auto gone = monitor.look(*store, now)) record(publish_failure(*store, options.prefix, *gone));
-  if (!said_goodbye) monitor.report_stall(*store, now);
+  if (said_goodbye) return;
+  monitor.report_stall(*store, now);
+  if (failed) return;
+  if (const auto hang = monitor.look_for_hang(*store)) record(publish_failure(*store, options.prefix, *hang));
 }
 
 bool ControlPlane::Impl::is_needed() {

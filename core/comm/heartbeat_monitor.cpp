@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 #include <utility>
 
 namespace levin {
@@ -14,6 +16,15 @@ using std::chrono::milliseconds;
 
 milliseconds to_milliseconds(HeartbeatMonitor::Clock::duration duration) {
   return std::chrono::duration_cast<milliseconds>(duration);
+}
+
+/// The activities of a training step, in which minutes without any progress are no work. Others may well take hours:
+/// loading data, validating, saving, hooks at the end of an epoch. Steps of a validation all have the same name and
+/// batch, so that one of them cannot be told from many.
+bool is_part_of_step(std::string_view activity) {
+  constexpr std::array<std::string_view, 4> kParts = {"fetch_train_batch", "training_step", "backward",
+                                                      "optimizer_step"};
+  return std::find(kParts.begin(), kParts.end(), activity) != kParts.end();
 }
 
 }  // namespace
@@ -28,12 +39,16 @@ void HeartbeatMonitor::observe(const RankStatus& rank_status, Clock::time_point 
   const std::string activity = rank_status.activity.load(std::memory_order_relaxed);
   const std::string collective = waits_in == nullptr ? "" : waits_in;
   const int64_t batch = rank_status.batch.load(std::memory_order_relaxed);
+  // A longer time between two looks means that this process did not run.
+  if (last_observed_ != Clock::time_point{}) in_place_ += std::min(now - last_observed_, 2 * interval(options_));
+  last_observed_ = now;
   if (since_ == Clock::time_point{} || batch != own_.batch || activity != own_.activity ||
       collective != own_.collective) {
     own_.batch = batch;
     own_.activity = activity;
     own_.collective = collective;
     since_ = now;
+    in_place_ = {};
     stall_reported_ = false;
   }
   own_.unchanged = to_milliseconds(now - since_);
@@ -104,15 +119,43 @@ std::string HeartbeatMonitor::last_seen(Store& store, int64_t rank) const {
 
 void HeartbeatMonitor::report_stall(Store& store, Clock::time_point now) {
   if (stall_reported_ || !own_.waits() || now - since_ < options_.stall_after) return;
+  for (int64_t rank = 0; rank < options_.rank; ++rank)
+    if (const auto heartbeat = read(store, rank); heartbeat && heartbeat->waits()) return;
+  stall_reported_ = true;
+  log::warning(fmt::format("rank {} waits in {} for {} by now; where each rank is:{}", options_.rank, own_.collective,
+                           duration_text(to_milliseconds(now - since_)), places(store)));
+}
+
+std::string HeartbeatMonitor::places(Store& store) const {
   std::string table;
   for (int64_t rank = 0; rank < options_.world_size; ++rank) {
     const std::optional<Heartbeat> heartbeat = rank == options_.rank ? own_ : read(store, rank);
-    if (rank < options_.rank && heartbeat && heartbeat->waits()) return;
     table += fmt::format("\n  rank {}: {}", rank, heartbeat ? heartbeat->sentence() : "was not heard of yet");
   }
-  stall_reported_ = true;
-  log::warning(fmt::format("rank {} waits in {} for {} by now; where each rank is:{}", options_.rank, own_.collective,
-                           duration_text(to_milliseconds(now - since_)), table));
+  return table;
+}
+
+bool HeartbeatMonitor::all_wait(Store& store) const {
+  for (int64_t rank = 0; rank < options_.world_size; ++rank) {
+    if (rank == options_.rank) continue;
+    const auto heartbeat = read(store, rank);
+    if (heartbeat && heartbeat->left) continue;
+    // The lowest one speaks for all.
+    if (rank < options_.rank || !heartbeat || !heartbeat->waits() || heartbeat->unchanged < options_.hang_after)
+      return false;
+  }
+  return true;
+}
+
+std::optional<RankFailure> HeartbeatMonitor::look_for_hang(Store& store) const {
+  if (options_.hang_after.count() == 0 || in_place_ < options_.hang_after) return std::nullopt;
+  const bool deadlock = own_.waits();
+  if (deadlock ? !all_wait(store) : own_.batch < 0 || !is_part_of_step(own_.activity)) return std::nullopt;
+  return RankFailure{options_.rank,
+                     fmt::format("hangs: it has been {} for {}{}; where each rank is:{}", own_.place(),
+                                 duration_text(to_milliseconds(in_place_)),
+                                 deadlock ? ", and all other ranks wait as well" : "", places(store)),
+                     true};
 }
 
 }  // namespace levin

@@ -42,16 +42,24 @@ class HeartbeatMonitor {
   /// Warns once when this rank waits in one collective for too long, with the place of each rank, unless a lower rank
   /// waits too (which then warns).
   void report_stall(Store& store, Clock::time_point now);
+  /// Returns a failure, with the place of each rank, once this rank has been in one part of a training step for
+  /// `hang_after`, or, on the lowest rank, once all ranks wait in collectives for so long.
+  std::optional<RankFailure> look_for_hang(Store& store) const;
 
  private:
   std::string key(int64_t rank) const;
   std::optional<Heartbeat> read(Store& store, int64_t rank) const;
   void watch(int64_t rank);
+  /// A line for each rank, "\n  rank 3: in backward of batch 12 for 61 s".
+  std::string places(Store& store) const;
+  bool all_wait(Store& store) const;
 
   const ControlPlaneOptions& options_;
   Heartbeat own_;
   Clock::time_point since_{};  ///< start of the present activity
   bool stall_reported_ = false;
+  Clock::time_point last_observed_{};
+  Clock::duration in_place_{};  ///< time in the present activity in which this process ran
 
   int64_t watched_;            ///< this rank itself once all others have left
   std::string last_text_;      ///< the watched rank's last heartbeat; empty: none yet

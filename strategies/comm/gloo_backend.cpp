@@ -18,8 +18,13 @@
 // groups may be made and held; GlooStore must not be, because its table of virtual functions is another one.
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
+#include <mutex>
 #include <sstream>
+#include <string_view>
+#include <vector>
 
 namespace levin {
 namespace {
@@ -64,17 +69,48 @@ std::vector<GlooDevice> make_devices(const ProcessGroupOptions& options) {
   return devices;
 }
 
+/// Gloo asks nobody who connects for a proof. But once a group is made, all its connections are there, and each group
+/// has sockets of its own: from then on nobody is let in any more.
+class Door {
+ public:
+  /// Notes which sockets begin to listen in `make`.
+  template <typename Make>
+  auto watch(Make&& make) {
+    static std::mutex one_at_a_time;  // ranks may be threads
+    const std::lock_guard lock(one_at_a_time);
+    const std::vector<int> before = listening_sockets();
+    auto made = make();
+    const std::vector<int> after = listening_sockets();
+    std::set_difference(after.begin(), after.end(), before.begin(), before.end(), std::back_inserter(sockets_));
+    // Another thread's is among them; which is which cannot be told.
+    if (sockets_.size() > made.size()) sockets_.clear();
+    return made;
+  }
+  void shut() const {
+    // Then Gloo connects when it first sends.
+    const char* lazy = std::getenv("TORCH_GLOO_LAZY_INIT");
+    if (lazy != nullptr && *lazy != '\0' && std::string_view(lazy) != "0") return;
+    for (const int socket : sockets_) admit_nobody(socket);
+  }
+
+ private:
+  std::vector<int> sockets_;
+};
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     const ProcessGroupOptions& options) {
   auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
-  gloo->devices = make_devices(options);
+  Door door;
+  gloo->devices = door.watch([&] { return make_devices(options); });
   // One thread runs collectives, another lets a small one overtake a large one.
   gloo->threads = 2;
   try {
-    return make_abortable(c10::make_intrusive<c10d::ProcessGroupGloo>(
+    auto made = make_abortable(c10::make_intrusive<c10d::ProcessGroupGloo>(
         store, static_cast<int>(options.rank), static_cast<int>(options.world_size), std::move(gloo)));
+    door.shut();
+    return made;
   } catch (const RankFailedError&) {
     throw;
   } catch (const std::exception& error) {

@@ -6,7 +6,10 @@
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/comm/c10d_log.h>
 #include <levin/strategies/comm/c10d_store.h>
+#include <levin/strategies/comm/job_secret.h>
 #include <levin/strategies/comm/network.h>
+#include <levin/strategies/comm/protected_store.h>
+#include <levin/strategies/comm/store_server.h>
 
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/exception.h>
@@ -14,11 +17,6 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -32,11 +30,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-/// c10d's attempts to connect cannot be interrupted: so long one of them lasts.
+/// Attempts to connect cannot be interrupted: so long one of them lasts.
 constexpr Milliseconds kConnectTime{2'000};
 
 /// Of the keys by which ranks tell each other that there is no use in waiting.
 constexpr const char* kFailurePrefix = "rendezvous";
+
+constexpr const char* kLoopback = "127.0.0.1";
 
 /// How long a host's name may be unknown while the hosts of a job start.
 constexpr Milliseconds kNamePatience{10'000};
@@ -68,47 +68,148 @@ void throw_if_in_vain(const WaitingInVain& in_vain) {
   if (const auto failure = in_vain ? in_vain() : std::nullopt) throw RankFailedError(*failure);
 }
 
+bool has_one_host(const ClusterPlace& place) { return place.local_world_size == place.world_size; }
+
+/// torchrun's agents serve one of c10d's own; what else is outside of the job is a process of Levin's.
+bool is_of_agent(const ClusterPlace& place) { return place.external_store && place.store_outlives_attempts; }
+
+bool serves(const ClusterPlace& place) { return place.rank == 0 && !place.external_store; }
+
+[[noreturn]] void throw_unreachable(const ClusterPlace& place, Milliseconds timeout) {
+  const char* hint = place.external_store ? "the launcher's agent serves it"
+                     : serves(place)      ? "MASTER_ADDR must be an address of rank 0's host, which is this one"
+                                          : "rank 0 serves it: has rank 0 started, and lets a firewall through?";
+  throw CommunicationError("comm", fmt::format("rank {} could not reach the rendezvous at {} within {}; hint: {}",
+                                               place.rank, format_address(place), format_seconds(timeout), hint));
+}
+
+// --- Stores that Levin serves ---
+
+/// Who cannot reach the job needs no door: the narrowest address that all ranks can.
+std::string address_to_serve(const ClusterPlace& place) {
+  if (has_one_host(place)) return kLoopback;
+  return is_loopback_address(place.main_address) ? place.main_address : own_address(place.main_address);
+}
+
+std::shared_ptr<StoreServer> serve_rendezvous(const ClusterPlace& place) {
+  Descriptor listener = listen_at(address_to_serve(place), place.main_port);
+  if (listener.is_open()) return std::make_shared<StoreServer>(std::move(listener), job_secret());
+  if (errno == EADDRINUSE)
+    throw Error("comm", fmt::format("port {} of this host is in use, so rank 0 cannot serve the rendezvous there; "
+                                    "hint: MASTER_PORT={}, which is free now, on all ranks",
+                                    place.main_port, free_port()));
+  throw Error("comm",
+              fmt::format("rank 0 cannot serve the rendezvous at {}: {}", format_address(place), std::strerror(errno)));
+}
+
+/// Nothing where nobody answers until the deadline.
+c10::intrusive_ptr<c10d::Store> connect_protected(const StoreAddress& address, std::shared_ptr<StoreServer> server,
+                                                  Milliseconds timeout, Clock::time_point deadline,
+                                                  const WaitingInVain& in_vain) {
+  while (Clock::now() < deadline) {
+    throw_if_in_vain(in_vain);
+    auto store = ProtectedStore::connect(address, std::min(time_left(deadline), kConnectTime), timeout, server);
+    if (store != nullptr) return store;
+  }
+  return nullptr;
+}
+
+c10::intrusive_ptr<c10d::Store> open_protected_store(const ClusterPlace& place, Milliseconds timeout,
+                                                     Clock::time_point deadline, const WaitingInVain& in_vain) {
+  const bool meet_on_loopback = has_one_host(place) && !place.external_store;
+  const StoreAddress address{
+      .host = meet_on_loopback ? kLoopback : place.main_address, .port = place.main_port, .secret = job_secret()};
+  auto server = serves(place) ? serve_rendezvous(place) : nullptr;
+  auto store = connect_protected(address, std::move(server), timeout, deadline, in_vain);
+  if (store == nullptr) throw_unreachable(place, timeout);
+  return store;
+}
+
+// --- The store of torchrun's agent ---
+
 /// Nothing when kConnectTime was not enough.
-c10::intrusive_ptr<c10d::Store> try_to_open_tcp_store(const ClusterPlace& place, Milliseconds timeout,
-                                                      Milliseconds left) {
+c10::intrusive_ptr<c10d::Store> try_to_open_agents_store(const ClusterPlace& place, Milliseconds timeout,
+                                                         Milliseconds left) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(place.main_port);
-  options.isServer = place.rank == 0 && !place.external_store;
+  options.isServer = false;
   // Who has come is counted here, so that a message can name the ranks that have not.
   options.waitWorkers = false;
-  options.timeout = options.isServer ? left : std::min(left, kConnectTime);
+  options.timeout = std::min(left, kConnectTime);
   const auto deadline = Clock::now() + options.timeout;
   try {
     auto store = c10::make_intrusive<c10d::TCPStore>(place.main_address, options);
     store->setTimeout(timeout);
     return store;
   } catch (const std::exception& error) {
-    const std::string text = c10d_message(error);
-    if (options.isServer && text.find("EADDRINUSE") != std::string::npos)
-      throw Error("comm", fmt::format("port {} of this host is in use, so rank 0 cannot serve the rendezvous there; "
-                                      "hint: MASTER_PORT={}, which is free now, on all ranks",
-                                      place.main_port, free_port()));
-    const char* hint = place.external_store ? "the launcher's agent serves it"
-                       : options.isServer   ? "MASTER_ADDR must be an address of rank 0's host, which is this one"
-                                            : "rank 0 serves it: has rank 0 started, and lets a firewall through?";
     // c10d may give up connecting a little early, and a connection that is not answered as another type.
     const bool timed_out = dynamic_cast<const c10d::TimeoutError*>(&error) != nullptr || Clock::now() >= deadline;
     if (timed_out && options.timeout < left) return nullptr;
-    if (timed_out)
-      throw CommunicationError("comm", fmt::format("rank {} could not reach the rendezvous at {} within {}; hint: {}",
-                                                   place.rank, format_address(place), format_seconds(timeout), hint));
-    throw CommunicationError("comm", fmt::format("rank {} could not join the rendezvous at {}: {}; hint: {}",
-                                                 place.rank, format_address(place), text, hint));
+    if (timed_out) throw_unreachable(place, timeout);
+    throw CommunicationError("comm",
+                             fmt::format("rank {} could not join the rendezvous at {}: {}; hint: the launcher's "
+                                         "agent serves it",
+                                         place.rank, format_address(place), c10d_message(error)));
   }
 }
 
-c10::intrusive_ptr<c10d::Store> open_tcp_store(const ClusterPlace& place, Milliseconds timeout,
-                                               Clock::time_point deadline, const WaitingInVain& in_vain) {
+c10::intrusive_ptr<c10d::Store> open_agents_store(const ClusterPlace& place, Milliseconds timeout,
+                                                  Clock::time_point deadline, const WaitingInVain& in_vain) {
   while (true) {
     throw_if_in_vain(in_vain);
-    if (auto store = try_to_open_tcp_store(place, timeout, time_left(deadline))) return store;
+    if (auto store = try_to_open_agents_store(place, timeout, time_left(deadline))) return store;
   }
 }
+
+/// Goes on in a store that rank 0 serves. `open`: one that anybody may have written to; of it the address alone is
+/// taken, with a proof that it is of this attempt of the job.
+c10::intrusive_ptr<c10d::Store> move_to_protected_store(Store& open, const std::string& attempt,
+                                                        const ClusterPlace& place, Milliseconds timeout,
+                                                        Clock::time_point deadline, const WaitingInVain& in_vain) {
+  const std::string secret = job_secret();
+  const std::string host_key = attempt + "/store/host";
+  const std::string port_key = attempt + "/store/port";
+  const std::string proof_key = attempt + "/store/proof";
+  const auto proof = [&](const std::string& host, const std::string& port) {
+    return proof_of(secret, fmt::format("store of attempt {} at {} port {}", attempt, host, port));
+  };
+  StoreAddress address{.host = kLoopback, .secret = secret};
+  std::shared_ptr<StoreServer> server;
+  if (place.rank == 0) {
+    if (!has_one_host(place)) {
+      address.host = own_address(place.main_address);
+      if (address.host.empty()) address.host = host_address(place.main_address);
+    }
+    Descriptor listener = listen_at(address.host, 0);
+    if (!listener.is_open())
+      throw Error("comm", fmt::format("rank 0 cannot serve a store at {}: {}", address.host, std::strerror(errno)));
+    server = std::make_shared<StoreServer>(std::move(listener), secret);
+    address.port = server->port();
+    const std::string port = std::to_string(address.port);
+    open.set(host_key, address.host);
+    open.set(port_key, port);
+    open.set(proof_key, proof(address.host, port));
+  } else {
+    const std::string given = open.get(proof_key, time_left(deadline));
+    address.host = open.get(host_key, time_left(deadline));
+    const std::string port = open.get(port_key, time_left(deadline));
+    if (!same_proof(given, proof(address.host, port)))
+      throw WrongSecretError(
+          "comm", fmt::format("the address that rank {} found in the launcher's store at {} is not "
+                              "proven with this job's secret; hint: {} or {} must give the same "
+                              "one to all ranks (docs/security.md)",
+                              place.rank, format_address(place), kJobSecretVariable, kJobSecretFileVariable));
+    address.port = std::stoll(port);
+  }
+  auto store = connect_protected(address, std::move(server), timeout, deadline, in_vain);
+  if (store == nullptr)
+    throw CommunicationError("comm", fmt::format("rank {} could not reach the store of rank 0 at {} port {} within {}; "
+                                                 "hint: does a firewall let it through?",
+                                                 place.rank, address.host, address.port, format_seconds(timeout)));
+  return store;
+}
+
+// --- The ranks ---
 
 std::string arrival_key(int64_t rank) { return fmt::format("rendezvous/rank{}", rank); }
 
@@ -168,16 +269,24 @@ c10::intrusive_ptr<c10d::Store> connect_store(const ClusterPlace& place, Millise
   const QuietC10d quiet(QuietC10d::Hides::kErrors);
   const auto deadline = Clock::now() + timeout;
   check_host_resolves(place.main_address, std::min(timeout, kNamePatience));
-  auto store = open_tcp_store(place, timeout, deadline, in_vain);
+  auto store = is_of_agent(place) ? open_agents_store(place, timeout, deadline, in_vain)
+                                  : open_protected_store(place, timeout, deadline, in_vain);
   if (!place.run_id.empty()) store = c10::make_intrusive<c10d::PrefixStore>(place.run_id, store);
   if (place.store_outlives_attempts) {
     // Failures of earlier attempts lie in the store as well: here only this rank's own news count.
     C10dStore used(in_vain ? make_watched_store(store, in_vain) : store);
     const auto attempt = agree_on_attempt(used, place.rank, place.world_size, time_left(deadline), in_vain);
-    store = c10::make_intrusive<c10d::PrefixStore>(attempt, store);
+    if (is_served_by_rank_zero(place))
+      store = move_to_protected_store(used, attempt, place, timeout, deadline, in_vain);
+    else
+      store = c10::make_intrusive<c10d::PrefixStore>(attempt, store);
   }
   await_all_ranks(store, place, timeout, deadline, in_vain);
   return store;
+}
+
+bool is_served_by_rank_zero(const ClusterPlace& place) {
+  return !place.external_store || (is_of_agent(place) && !job_secret().empty());
 }
 
 void call_off_rendezvous(const c10::intrusive_ptr<c10d::Store>& store, const RankFailure& failure) {
@@ -185,39 +294,21 @@ void call_off_rendezvous(const c10::intrusive_ptr<c10d::Store>& store, const Ran
   publish_failure(failures, kFailurePrefix, failure);
 }
 
-ReservedPort::ReservedPort() : descriptor_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  // c10d would listen on every interface of the host.
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (descriptor_ < 0 || ::bind(descriptor_, generic, size) != 0 || ::getsockname(descriptor_, generic, &size) != 0 ||
-      ::listen(descriptor_, SOMAXCONN) != 0) {
-    const std::string reason = std::strerror(errno);
-    if (descriptor_ >= 0) ::close(descriptor_);
-    throw Error("comm", fmt::format("cannot serve a store on the loopback: {}", reason));
-  }
-  port_ = ntohs(address.sin_port);
-}
-
-ReservedPort::~ReservedPort() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+ReservedPort::ReservedPort() : listener_(listen_at(kLoopback, 0)) {
+  if (!listener_.is_open())
+    throw Error("comm", fmt::format("cannot serve a store on the loopback: {}", std::strerror(errno)));
+  port_ = bound_port(listener_.number());
+  make_job_secret();
 }
 
 ServedStore ReservedPort::serve(Milliseconds timeout) {
-  LEVIN_CHECK(descriptor_ >= 0, "a port was served twice");
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(port_);
-  options.isServer = true;
-  options.waitWorkers = false;
-  options.timeout = timeout;
-  options.masterListenFd = std::exchange(descriptor_, -1);  // from here on c10d's to close
-  try {
-    return {c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options), port_};
-  } catch (const std::exception& error) {
-    throw Error("comm", fmt::format("cannot serve a store on port {} of the loopback: {}", port_, c10d_message(error)));
-  }
+  LEVIN_CHECK(listener_.is_open(), "a port was served twice");
+  const StoreAddress address{.host = kLoopback, .port = port_, .secret = job_secret()};
+  auto server = std::make_shared<StoreServer>(std::move(listener_), address.secret);
+  auto store = ProtectedStore::connect(address, timeout, timeout, std::move(server));
+  if (store == nullptr)
+    throw Error("comm", fmt::format("this process does not reach port {} of its own loopback", port_));
+  return {std::move(store), port_};
 }
 
 ServedStore make_local_server_store(Milliseconds timeout) { return ReservedPort().serve(timeout); }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/descriptor.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/strategies/comm/watched_store.h>
 
@@ -21,33 +22,39 @@ struct ServedStore {
   int64_t port = 0;
 };
 
-/// Brings the ranks of a job together: returns once all of them have come to the TCP store at the place's main address,
+/// Brings the ranks of a job together: returns once all of them have come to the store at the place's main address,
 /// which rank 0 serves unless something outside does. Keys are prefixed with the place's run_id, and with a name of
 /// this attempt where the store outlives attempts. A job of one rank needs no address. Throws CommunicationError after
 /// `timeout`, naming the address, or the ranks that did not come; `timeout` is also what calls on the store wait at
 /// most. Throws RankFailedError, on all ranks, as soon as waiting is in vain on one of them.
+///
+/// A store that Levin serves (StoreServer) answers to those alone that know the job's secret (job_secret), and is
+/// bound to the loopback where all ranks are on one host, else to the main address where that is one of this host's.
+/// The store of torchrun's agent is c10d's, which answers to everybody: where there is a secret, all that the ranks
+/// take from it is the address of a store that rank 0 serves, with a proof.
 c10::intrusive_ptr<c10d::Store> connect_store(const ClusterPlace& place, std::chrono::milliseconds timeout,
                                               const WaitingInVain& in_vain = {});
+
+/// Whether the store that connect_store returns is served by rank 0's process.
+bool is_served_by_rank_zero(const ClusterPlace& place);
 
 /// Ends connect_store on the ranks that wait in it, with this failure. `store` is theirs, without the place's run_id.
 void call_off_rendezvous(const c10::intrusive_ptr<c10d::Store>& store, const RankFailure& failure);
 
 /// A port of the loopback that the system chooses, on which a store will be served: whoever connects meanwhile waits.
-/// No thread runs until then, so that the process can fork.
+/// No thread runs until then, so that the process can fork. The secret of the job is drawn where none was given: forks
+/// have it in memory, and other processes must be given it.
 class ReservedPort {
  public:
   /// Throws levin::Error.
   ReservedPort();
-  ~ReservedPort();
-  ReservedPort(const ReservedPort&) = delete;
-  ReservedPort& operator=(const ReservedPort&) = delete;
 
   int64_t port() const { return port_; }
   /// Serves the store, once.
   ServedStore serve(std::chrono::milliseconds timeout);
 
  private:
-  int descriptor_ = -1;
+  Descriptor listener_;
   int64_t port_ = 0;
 };
 

@@ -32,6 +32,7 @@ struct DdpOptions {
   double timeout = 1800;
   double start_timeout = 120;
   double stall_report = 60;
+  double hang_timeout = 600;
   std::string scale_lr = "none";
 
   static void describe(Schema<DdpOptions>& schema);

@@ -4,6 +4,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
 #include <levin/core/devices/cpu_cores.h>
+#include <levin/strategies/comm/job_secret.h>
 
 #include <fmt/format.h>
 #include <pthread.h>
@@ -66,6 +67,7 @@ pid_t LocalRanks::spawn(const ClusterPlace& place) const {
       {"LEVIN_MAIN_ADDRESS", place.main_address},
       {"LEVIN_MAIN_PORT", std::to_string(place.main_port)},
       {"LEVIN_RUN_ID", place.run_id},
+      {kJobSecretVariable, make_job_secret()},
       {Lifeline::kVariable, lifeline_->variable_value()},
   };
   if (const int64_t threads = threads_of_rank(place.local_world_size))

@@ -28,7 +28,8 @@ struct ParameterServerOptions {
   std::string backend = "auto";                         ///< auto, gloo, nccl or shared_memory
   double timeout = 1800;                                ///< seconds that a rank waits for the others in a collective
   double start_timeout = 120;                           ///< seconds that ranks wait for each other at the start
-  double stall_report = 60;  ///< seconds in one collective after which where ranks are is printed
+  double stall_report = 60;   ///< seconds in one collective after which where ranks are is printed
+  double hang_timeout = 600;  ///< seconds in one part of a training step after which the job ends; 0: never
 
   static void describe(Schema<ParameterServerOptions>& schema);
 };

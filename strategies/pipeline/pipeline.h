@@ -51,6 +51,7 @@ struct PipelineOptions {
   double timeout = 1800;
   double start_timeout = 120;
   double stall_report = 60;
+  double hang_timeout = 600;
 
   static void describe(Schema<PipelineOptions>& schema);
 };

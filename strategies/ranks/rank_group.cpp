@@ -280,9 +280,10 @@ void RankGroup::start_control_plane(const StrategySetup& setup) {
   control.rank = place.rank;
   control.world_size = place.world_size;
   control.prefix = call_prefix(calls_++);
-  control.store_rank = options_.start_method == StartMethod::kSubprocess && !place.external_store ? 0 : -1;
+  control.store_rank = options_.start_method == StartMethod::kSubprocess && is_served_by_rank_zero(place) ? 0 : -1;
   control.start_timeout = to_milliseconds(options_.timeout);  // ranks may come late to a call that is not the first
   control.stall_after = to_milliseconds(options_.stall_report);
+  control.hang_after = to_milliseconds(options_.hang_timeout);
   control.role_of = role_of_;
   control.abort = [watch = watch_](const std::string& reason) { watch->abort(reason); };
   const auto store = c10::make_intrusive<c10d::PrefixStore>(kControlPrefix, store_);

@@ -28,6 +28,7 @@ struct RankOptions {
   double timeout = 1800;         ///< seconds that a rank waits for the others in a collective
   double start_timeout = 120;    ///< seconds that ranks wait for each other at the start
   double stall_report = 60;      ///< seconds in one collective after which where ranks are is printed
+  double hang_timeout = 600;     ///< seconds in one part of a training step after which the job ends; 0: never
 };
 
 /// Longest wait in seconds, which all clocks and calls that wait can count.
@@ -54,6 +55,11 @@ void describe_rank_options(Schema<Options>& schema) {
       .field("stall_report", &O::stall_report, "seconds in one collective after which a report says where each rank is")
       .above(0)
       .at_most(kMostSeconds);
+  schema
+      .field("hang_timeout", &O::hang_timeout,
+             "seconds without progress within a training step after which the job ends; 0: never")
+      .at_least(0)
+      .at_most(kMostSeconds);
 }
 
 /// Returns the fields of `options` that are named as those of RankOptions.
@@ -63,7 +69,8 @@ RankOptions rank_options(const Options& options) {
           .backend = options.backend,
           .timeout = options.timeout,
           .start_timeout = options.start_timeout,
-          .stall_report = options.stall_report};
+          .stall_report = options.stall_report,
+          .hang_timeout = options.hang_timeout};
 }
 
 }  // namespace levin

@@ -1,6 +1,7 @@
 #include <levin/core/checkpoint/checkpoint.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/checkpoint/consolidate.h>
 #include <levin/core/checkpoint/inspect.h>
 #include <levin/core/checkpoint/manifest.h>
 #include <levin/core/checkpoint/safetensors.h>
@@ -280,18 +281,32 @@ TEST_F(ShardedCheckpoint, ShapesThatNoTensorCanHaveAreRefused) {
   write(testing::shard_evenly(testing::sample_tree(3), 2));
   const std::string good = testing::read_bytes(file("state.json"));
   const auto forge = [&](const std::string& tensor) {
-    const size_t place = good.rfind('}');
-    testing::write_bytes(file("state.json"), good.substr(0, place) + ", \"zz\": {\"$tensor\": " + tensor + "}}");
+    const std::string model = "\"model\": {";
+    const size_t place = good.find(model) + model.size();
+    testing::write_bytes(file("state.json"),
+                         good.substr(0, place) + "\"zz\": {\"$tensor\": " + tensor + "}, " + good.substr(place));
     Manifest manifest = read_manifest(path_);
     manifest.files["state.json"] = summarize_file(file("state.json"));
     testing::write_bytes(file("manifest.json"), manifest_text(manifest));
-    return message_of([&] { read_checkpoint(path_); });
+    const std::string message = message_of([&] { read_checkpoint(path_); });
+    // Whoever else opens it says so as well, and nothing is written.
+    EXPECT_NE(message_of([&] { diff_checkpoints(path_, path_); }), "") << tensor;
+    for (const std::string& target : {path_ + "-whole", path_ + ".safetensors"}) {
+      const std::string refusal = message_of([&] { consolidate_checkpoint(path_, target); });
+      EXPECT_TRUE(refusal.starts_with("[checkpoint] ")) << tensor << refusal;
+      EXPECT_EQ(refusal.find('\n'), std::string::npos) << refusal;
+      EXPECT_FALSE(FileSystem::current().exists(target));
+    }
+    EXPECT_TRUE(message.starts_with("[checkpoint] ")) << message;
+    EXPECT_EQ(message.find("Exception raised"), std::string::npos) << message;
+    return message;
   };
   const auto pieces = [](const std::string& shape, const std::string& list) {
     return R"({"dtype": "F32", "shape": )" + shape + R"(, "pieces": )" + list + "}";
   };
   // 2^64 elements are none in 64 bits.
-  for (const char* shape : {"[4294967296, 4294967296]", "[-1, -4]", "[4611686018427387904]"})
+  for (const char* shape :
+       {"[4294967296, 4294967296]", "[-1, -4]", "[4611686018427387904]", "[0, 4611686018427387904, 4]", "[0, -1]"})
     EXPECT_NE(forge(pieces(shape, "[]")).find("has a shape beyond all memory; got ["), std::string::npos) << shape;
   // What the file holds is looked at before so much memory is asked for.
   const std::string name = rank_file("model.safetensors", 0);
@@ -299,6 +314,15 @@ TEST_F(ShardedCheckpoint, ShapesThatNoTensorCanHaveAreRefused) {
       forge(pieces("[1152921504606846976]", R"([{"file": ")" + name + R"(", "name": "net.0.weight", )" +
                                                 R"("offset": 0, "count": 1152921504606846976}])"));
   EXPECT_NE(message.find("holds something else than 1152921504606846976 elements"), std::string::npos) << message;
+  for (const char* bad : {R"([1.5])", R"("many")", R"([18446744073709551615])", R"([[2]])", "null"})
+    forge(pieces(bad, "[]"));
+  for (const char* placement :
+       {R"("offset": -5, "global_shape": [12])", R"("offset": 13, "global_shape": [12])",
+        R"("offset": 0, "global_shape": [-1])", R"("offset": 0, "global_shape": [4294967296, 4294967296])"}) {
+    const std::string leaf = R"({"file": ")" + name + R"(", "name": "net.0.weight", )" +
+                             R"("placement": {"kind": "sharded", "shard_name": "x", )" + placement + "}}";
+    EXPECT_NE(forge(leaf).find("holds what no checkpoint has at 'model/zz'; got a shard at "), std::string::npos);
+  }
 }
 
 TEST_F(ShardedCheckpoint, PiecesThatDoNotMakeUpTheWholeAreRefused) {

@@ -133,14 +133,14 @@ TEST(StateJson, MemoryFormatIsRestored) {
 TEST(StateJson, PlacementIsKept) {
   State tree = State::map();
   tree["metrics"]["shard"] =
-      TensorLeaf{at::arange(3), {Placement::Kind::kSharded, "net/weight", int64_t{1} << 40, {2, 3}}};
+      TensorLeaf{at::arange(3), {Placement::Kind::kSharded, "net/weight", int64_t{1} << 40, {int64_t{1} << 40, 3}}};
   tree["metrics"]["local"] = TensorLeaf{at::arange(3), {.kind = Placement::Kind::kRankLocal}};
   const State back = round_trip(tree);
   const Placement& shard = back.at("metrics").at("shard").as_leaf().placement;
   EXPECT_EQ(shard.kind, Placement::Kind::kSharded);
   EXPECT_EQ(shard.shard_name, "net/weight");
   EXPECT_EQ(shard.offset, int64_t{1} << 40);
-  EXPECT_EQ(shard.global_shape, (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(shard.global_shape, (std::vector<int64_t>{int64_t{1} << 40, 3}));
   EXPECT_EQ(back.at("metrics").at("local").as_leaf().placement.kind, Placement::Kind::kRankLocal);
 }
 

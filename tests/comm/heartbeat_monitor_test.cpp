@@ -51,6 +51,8 @@ class HeartbeatMonitorTest : public ::testing::Test {
       if (const auto failure = rank->monitor->look(*store_, now_))
         found.push_back(std::to_string(rank->options.rank) + ">" + failure->text());
       rank->monitor->report_stall(*store_, now_);
+      if (const auto hang = rank->monitor->look_for_hang(*store_))
+        found.push_back(std::to_string(rank->options.rank) + ">" + hang->text());
     }
     return found;
   }
@@ -134,6 +136,59 @@ TEST_F(HeartbeatMonitorTest, DoesNotCountTimeInWhichItDidNotRun) {
   auto& watcher = *ranks_[0]->monitor;
   EXPECT_FALSE(watcher.look(*store_, now_));
   EXPECT_EQ(ticks(20), Found{});
+}
+
+TEST_F(HeartbeatMonitorTest, FindsARankThatHangsInAPartOfAStep) {
+  make_ranks(3);
+  for (auto& rank : ranks_) rank->options.hang_after = 20s;
+  place(0, 12, "backward", "all_reduce");
+  place(1, 12, "backward", "all_reduce");
+  place(2, 12, "training_step", nullptr);
+  EXPECT_EQ(ticks(20), Found{});
+  EXPECT_EQ(tick(), Found{"2>rank 2 hangs: it has been in training_step of batch 12 for 20 s; where each rank is:\n"
+                          "  rank 0: waits in all_reduce of batch 12 for 20 s (activity backward)\n"
+                          "  rank 1: waits in all_reduce of batch 12 for 20 s (activity backward)\n"
+                          "  rank 2: in training_step of batch 12 for 20 s"});
+}
+
+TEST_F(HeartbeatMonitorTest, FindsRanksThatAllWaitForEachOther) {
+  make_ranks(3);
+  for (auto& rank : ranks_) rank->options.hang_after = 20s;
+  leave(0);
+  place(1, 12, "backward", "all_reduce");
+  place(2, 12, "training_step", "broadcast");
+  EXPECT_EQ(ticks(20), Found{});
+  EXPECT_EQ(tick(), Found{"1>rank 1 hangs: it has been waiting in all_reduce of batch 12 for 20 s, and all other ranks "
+                          "wait as well; where each rank is:\n"
+                          "  rank 0: has left\n"
+                          "  rank 1: waits in all_reduce of batch 12 for 20 s (activity backward)\n"
+                          "  rank 2: waits in broadcast of batch 12 for 20 s (activity training_step)"});
+}
+
+TEST_F(HeartbeatMonitorTest, TakesNoLongWorkOutsideOfStepsForAHang) {
+  make_ranks(2);
+  for (auto& rank : ranks_) rank->options.hang_after = 20s;
+  // Rank 0 saves while the other waits for it.
+  place(0, 12, "save_checkpoint", nullptr);
+  place(1, 13, "backward", "all_reduce");
+  EXPECT_EQ(ticks(100), Found{});
+  // Before the first batch; then each second in another batch.
+  place(0, -1, "training_step", nullptr);
+  EXPECT_EQ(ticks(100), Found{});
+  for (int64_t batch = 13; batch < 100; ++batch) {
+    place(0, batch, "training_step", nullptr);
+    EXPECT_EQ(tick(), Found{});
+  }
+  place(0, 100, "training_step", nullptr);
+  EXPECT_EQ(ticks(19), Found{});
+  now_ += 1h;  // as if the whole job had been stopped and continued
+  EXPECT_FALSE(ranks_[0]->monitor->look_for_hang(*store_));
+}
+
+TEST_F(HeartbeatMonitorTest, EndsNoHangWithoutATimeOut) {
+  make_ranks(2);
+  place(0, 12, "training_step", nullptr);
+  EXPECT_EQ(ticks(1000), Found{});
 }
 
 TEST_F(HeartbeatMonitorTest, ReportsAStallOnceOnTheLowestWaitingRank) {

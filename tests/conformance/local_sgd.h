@@ -8,6 +8,7 @@ struct LocalSgdOptions {
   double timeout = 1800;
   double start_timeout = 120;
   double stall_report = 60;
+  double hang_timeout = 600;
 
   static void describe(levin::Schema<LocalSgdOptions>& schema) {
     schema.field("period", &LocalSgdOptions::period, "steps between two averages of the weights").at_least(1);

@@ -26,6 +26,16 @@ def one_host(workspace):
     expect_equal(training.weights("torchrun"), training.weights("alone"), "weights")
 
 
+def secret(workspace):
+    """Ranks that have a secret leave torchrun's store for one of their own, and compute the same."""
+    training = Training(workspace)
+    workspace.run("alone", training.words("alone", devices=2))
+    workspace.run("torchrun", [find_torchrun(), "--no-python", "--standalone", "--nproc-per-node=2",
+                               *training.words("torchrun", devices=2)],
+                  {"LEVIN_JOB_SECRET": "what only the ranks of this job know"})
+    expect_equal(training.weights("torchrun"), training.weights("alone"), "weights")
+
+
 def disagreement(workspace):
     """The program asks for other ranks than torchrun started: each rank says both numbers, and nothing hangs."""
     training = Training(workspace)
@@ -204,6 +214,7 @@ def lost_host(workspace):
 if __name__ == "__main__":
     sys.exit(main({
         "one_host": one_host,
+        "secret": secret,
         "disagreement": disagreement,
         "two_hosts_c10d": lambda workspace: two_hosts(workspace, "c10d"),
         "two_hosts_etcd": lambda workspace: two_hosts(workspace, "etcd-v2"),

@@ -1,7 +1,10 @@
 #include <levin/loggers/http_client.h>
 
+#include "stand_in_server.h"
+
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -36,6 +39,19 @@ TEST(WithoutUser, TakesNameAndPasswordOut) {
     EXPECT_EQ(result.user_name, item.user_name) << item.given;
     EXPECT_EQ(result.password, item.password) << item.given;
   }
+}
+
+TEST(HttpClient, AnErrorsBodyNeverShowsWhatAHeaderCarried) {
+  testing::StandInServer server(
+      [](const testing::Request& request) { return testing::Answer{.status = 400, .body = "got " + request.head}; });
+  const std::atomic<bool> stop = false;
+  const HttpResponse of_token = HttpClient({.token = "a-secret-token"}).send({.url = server.uri()}, stop);
+  EXPECT_NE(of_token.body.find("Authorization: Bearer ***"), std::string::npos) << of_token.body;
+  EXPECT_EQ(of_token.body.find("a-secret"), std::string::npos) << of_token.body;
+  const HttpResponse of_password =
+      HttpClient({.user_name = "ada", .password = "lovelace"}).send({.url = server.uri()}, stop);
+  EXPECT_NE(of_password.body.find("Authorization: Basic ***"), std::string::npos) << of_password.body;
+  EXPECT_EQ(of_password.body.find("YWRhOmxvdmVsYWNl"), std::string::npos) << of_password.body;
 }
 
 }  // namespace

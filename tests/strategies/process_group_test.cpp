@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/strategies/comm/c10d_collective.h>
 #include <levin/strategies/comm/nccl_backend.h>
+#include <levin/strategies/comm/network.h>
 #include <levin/strategies/comm/rendezvous.h>
 #include <tests/strategies/launcher_support.h>
 #include <tests/strategies/run_ranks.h>
@@ -14,9 +15,11 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 namespace levin {
 namespace {
@@ -39,6 +42,25 @@ void expect_group_works(const ProcessGroupOptions& wanted) {
     at::Tensor tensor = at::full({3}, rank + 1, at::TensorOptions(options.device).dtype(at::kLong));
     group.all_reduce(tensor, ReduceOp::kSum)->wait();
     EXPECT_TRUE(tensor.eq(3).all().item<bool>());
+    group.barrier();
+  });
+}
+
+TEST(ProcessGroupTest, NobodyConnectsToGlooOnceTheRanksHave) {
+  const std::vector<int> before = listening_sockets();
+  run_ranks(RankKind::kThreads, 2, [&](int64_t rank, const c10::intrusive_ptr<c10d::Store>& store) {
+    const ProcessGroupOptions options{.backend = "gloo", .rank = rank, .world_size = 2};
+    C10dCollective group(make_process_group(store, options), store, options);
+    group.barrier();
+    if (rank == 0) {
+      size_t sockets = 0;
+      for (const int socket : listening_sockets()) {
+        if (std::binary_search(before.begin(), before.end(), socket)) continue;
+        ++sockets;
+        EXPECT_FALSE(connect_to("127.0.0.1", bound_port(socket), milliseconds(200)).is_open());
+      }
+      EXPECT_EQ(sockets, 2);
+    }
     group.barrier();
   });
 }

@@ -44,7 +44,10 @@ class FaultyDdp : public Ddp {
   explicit FaultyDdp(const DdpOptions& options) : Ddp(options) {}
 
   void teardown() override {
-    if (fault() == "killed in teardown" && environment().rank() == 1) raise(SIGKILL);
+    if (fault() == "killed in teardown" && environment().rank() == 1) {
+      board_of_program().write("dies", "");
+      raise(SIGKILL);
+    }
     Ddp::teardown();
   }
 
@@ -148,8 +151,12 @@ TEST(StartUp, ARankEndsWithItsParentBeforeItsFirstCall) {
 
 TEST(StartUp, ARankThatEndsWhileAllPartCostsTheOthersNothing) {
   const Folder folder;
+  auto environment = environment_with(folder);
+  environment["LEVIN_TEST_FAULT"] = "killed in teardown";
+  testing::RunningProgram program(training.words(), training.options(environment));
+  ASSERT_TRUE(Board(folder.path()).wait_for("dies"));
   const auto start = std::chrono::steady_clock::now();
-  const auto result = run_with_fault("killed in teardown", folder);
+  const auto result = program.wait();
   // Sooner than its silence would be noticed.
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
   EXPECT_EQ(result.status, 0) << result.err;
@@ -200,6 +207,50 @@ TEST(ForkedRanks, LearnOfADeathFromTheirParentAndAreSentNoSignal) {
   EXPECT_NE(result.err.find("[ranks] rank 1 was ended by signal 9 (Killed)"), std::string::npos) << result.err;
   EXPECT_EQ(result.err.find("ending after the present step"), std::string::npos) << result.err;
 }
+
+// ---- Ranks that hang.
+
+/// Rank 1 does not come back from its second step.
+class HangingModule : public TinyModule {
+ public:
+  explicit HangingModule(const testing::TinyOptions& options) : TinyModule(options) {}
+  StepOutput training_step(const Batch& batch, int64_t index) override {
+    if (index == 1 && trainer().global_rank() == 1) hang();
+    return TinyModule::training_step(batch, index);
+  }
+};
+
+const SelfProgram hanging("start_up_hanging", [] {
+  try {
+    TrainerOptions options = testing::quiet(1);
+    options.devices = 2;
+    const StartMethod method = fault() == "thread" ? StartMethod::kThread : StartMethod::kSubprocess;
+    options.strategy = make<Ddp>(DdpOptions{.start_method = method, .hang_timeout = 1});
+    Trainer trainer(options);
+    trainer.fit(make<HangingModule>(testing::TinyOptions{}), testing::tiny_loader());
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+});
+
+class HangingRank : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(HangingRank, EndsTheJobWithThePlaceOfEachRank) {
+  const Folder folder;
+  auto environment = environment_with(folder);
+  environment["LEVIN_TEST_FAULT"] = GetParam();
+  const auto result = hanging.run(environment);
+  EXPECT_EQ(result.status, 1);
+  EXPECT_NE(result.err.find("rank 1 hangs: it has been in training_step of batch 1 for "), std::string::npos)
+      << result.err;
+  EXPECT_NE(result.err.find("where each rank is:\n  rank 0: waits in "), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("\n  rank 1: in training_step of batch 1 for "), std::string::npos) << result.err;
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, HangingRank, ::testing::Values("process", "thread"),
+                         [](const auto& info) { return std::string(info.param); });
 
 // ---- Threads.
 
