@@ -3,7 +3,7 @@
 #include <levin/core/data/image_folder.h>
 
 #include <levin/core/base/error.h>
-#include <levin/loggers/png.h>
+#include <levin/core/base/png.h>
 
 #include "../support/captured_log.h"
 #include "photographs.h"
