@@ -9,6 +9,7 @@
 #include <levin/core/data/fetch_times.h>
 #include <levin/core/interfaces/module.h>
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -143,7 +144,7 @@ Pace read(const DataLoader& loader, int64_t workers, double seconds, uint64_t se
 std::string time_text(const Pace& pace, const data::FetchTimes& times) {
   if (times.parts().empty() || pace.examples == 0) return "";
   const auto per_example = [&](double seconds) { return 1e3 * seconds / static_cast<double>(pace.examples); };
-  std::vector<std::vector<std::string>> rows = {{"time of an example", "ms", "%"}};
+  std::vector<std::vector<std::string>> rows = {{"time of an example in one thread", "ms", "%"}};
   const auto add = [&](const std::string& name, double seconds) {
     rows.push_back(
         {name, fmt::format("{:.3f}", per_example(seconds)), fmt::format("{:.0f}", 100 * seconds / pace.seconds)});
@@ -233,11 +234,14 @@ std::string inspect_data(Module& module, DataModule* data, const DataCommandOpti
 
   const auto workers = options.num_workers.value_or(tried_workers());
   if (!workers.empty()) {
-    // One thread first: where its time goes, and which classes come by.
     data::ClassCounts classes;
+    // As in a worker, in one thread: where its time goes, and which classes come by.
     const auto measure_alone = [&] {
+      const int threads = at::get_num_threads();
+      at::set_num_threads(1);
       const data::FetchTimes times;
       const Pace pace = read(loader, 0, options.seconds, seed, &classes);
+      at::set_num_threads(threads);
       return std::pair(pace, time_text(pace, times));
     };
     const auto [alone, times] = measure_alone();
@@ -248,7 +252,7 @@ std::string inspect_data(Module& module, DataModule* data, const DataCommandOpti
                       classes_text(classes.counts(), named != nullptr ? named->classes() : std::vector<std::string>{}));
     std::vector<std::vector<std::string>> rows = {{"workers", "examples/s"}};
     for (const int64_t count : workers) {
-      const Pace pace = count == 0 ? alone : read(loader, count, options.seconds, seed, nullptr);
+      const Pace pace = read(loader, count, options.seconds, seed, nullptr);
       rows.push_back({std::to_string(count), fmt::format("{:.0f}", static_cast<double>(pace.examples) / pace.seconds)});
     }
     text += "\n" + table(rows, 0) + times;
