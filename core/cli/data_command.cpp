@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
+#include <levin/core/base/host_memory.h>
 #include <levin/core/base/png.h>
 #include <levin/core/data/batch_summary.h>
 #include <levin/core/data/class_names.h>
@@ -185,6 +186,7 @@ void DataCommandOptions::describe(Schema<DataCommandOptions>& schema) {
 }
 
 std::string inspect_data(Module& module, DataModule* data, const DataCommandOptions& options, uint64_t seed) {
+  keep_freed_memory();  // as training does
   const StageWords& words = words_of(options.stage);
   const auto begin = Clock::now();
   if (data != nullptr) {

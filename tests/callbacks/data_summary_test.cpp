@@ -27,16 +27,17 @@ DataLoader images() {
           {.batch_size = 2}};
 }
 
-nlohmann::json summary_in(const RunFolder& folder) {
-  return nlohmann::json::parse(read_text(folder.path("levin_logs/version_0/data.json")));
+nlohmann::json summary_of(const Trainer& trainer) {
+  return nlohmann::json::parse(read_text(trainer.run_directory() + "/data.json"));
 }
 
 TEST(DataSummary, WritesWhatTheFirstBatchesHold) {
   const RunFolder folder;
   auto options = quiet_options(folder, 1, {make<DataSummary>({.batches = 3})});
   options.logger = "csv";
-  Trainer(options).fit(std::make_shared<PlainModule>(), images());
-  const auto summary = summary_in(folder);
+  Trainer trainer(options);
+  trainer.fit(std::make_shared<PlainModule>(), images());
+  const auto summary = summary_of(trainer);
   EXPECT_EQ(summary["examples"], 6);
   ASSERT_EQ(summary["tensors"].size(), 3U);
   EXPECT_EQ(summary["tensors"][1]["name"], "image");
@@ -44,15 +45,16 @@ TEST(DataSummary, WritesWhatTheFirstBatchesHold) {
   EXPECT_EQ(summary["tensors"][1]["type"], "float32");
   EXPECT_EQ(summary["tensors"][0]["max"], 1.0);
   EXPECT_EQ(summary["classes"], nlohmann::json::parse(R"([{"name": "0", "count": 3}, {"name": "1", "count": 3}])"));
-  EXPECT_EQ(read_text(folder.path("levin_logs/version_0/data.png")).substr(0, 4), "\x89PNG");
+  EXPECT_EQ(read_text(trainer.run_directory() + "/data.png").substr(0, 4), "\x89PNG");
 }
 
 TEST(DataSummary, AShorterTrainingIsSummarizedAtItsEnd) {
   const RunFolder folder;
   auto options = quiet_options(folder, 1, {make<DataSummary>({.batches = 100})});
   options.logger = "csv";
-  Trainer(options).fit(std::make_shared<PlainModule>(), images());
-  EXPECT_EQ(summary_in(folder)["examples"], 20);
+  Trainer trainer(options);
+  trainer.fit(std::make_shared<PlainModule>(), images());
+  EXPECT_EQ(summary_of(trainer)["examples"], 20);
 }
 
 TEST(DataSummary, WritesNothingWhereNothingIsWritten) {

@@ -138,7 +138,8 @@ TEST_F(DataCommand, BadInputIsExplained) {
   const Outcome empty = run({"data", "--data.examples=0"});
   EXPECT_EQ(empty.status, 1);
   EXPECT_THAT(empty.err, HasSubstr("the training loader gives no batch"));
-  EXPECT_THAT(run({"data", "--stage=tset"}).err, HasSubstr("inspect.stage must be one of train, val, test, predict; got tset"));
+  EXPECT_THAT(run({"data", "--stage=tset"}).err,
+              HasSubstr("inspect.stage must be one of train, val, test, predict; got tset"));
   EXPECT_THAT(run({"data", "--num_workers=[-1]"}).err, HasSubstr("inspect.num_workers must be a list of numbers"));
   EXPECT_THAT(run({"data", "--seconds=0"}).err, HasSubstr("inspect.seconds must be above 0"));
   EXPECT_EQ(run({"data", "--seconds=0"}).status, 2);
