@@ -8,15 +8,19 @@
 
 #include "measure.h"
 
+#include <levin/core/base/host_memory.h>
 #include <levin/core/data/image_folder.h>
 #include <levin/core/data/images/image_file.h>
 #include <levin/core/data/transforms/crops.h>
 
 #include <sys/resource.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -88,6 +92,24 @@ Seconds torchvision(const std::string& command) {
   return seconds;
 }
 
+/// Resident memory of this process, in MiB.
+double resident_mib() {
+  std::ifstream file("/proc/self/statm");
+  int64_t whole = 0;
+  int64_t resident = 0;
+  file >> whole >> resident;
+  return static_cast<double>(resident * sysconf(_SC_PAGESIZE)) / (1 << 20);
+}
+
+void print_memory(const levin::DataLoader& loader) {
+  std::printf("resident memory after each of ten epochs with 2 workers, MiB:");
+  for (int64_t epoch = 0; epoch < 10; ++epoch) {
+    read(loader, epoch);
+    std::printf(" %.0f", resident_mib());
+  }
+  std::printf("\n");
+}
+
 struct Row {
   std::string name;
   std::vector<double> processor;
@@ -101,6 +123,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: image_folder_benchmark FOLDER 'PYTHON torchvision_image_folder.py' [REPETITIONS]\n");
     return 2;
   }
+  levin::keep_freed_memory();  // as fit does
   torch::set_num_threads(1);
   const std::string root = argv[1];
   const auto index = levin::data::index_images(root, "");
@@ -134,5 +157,6 @@ int main(int argc, char** argv) {
               clock_ratio(1, 3));
   std::printf("ratio levin : torchvision, 2 workers = %.2f of processor time, %.2f of the clock\n", ratio(2, 4),
               clock_ratio(2, 4));
+  print_memory(loaders[1]);
   return 0;
 }

@@ -2,6 +2,7 @@
 
 #include <levin/callbacks/backbone_finetuning.h>
 #include <levin/callbacks/batch_size_finder.h>
+#include <levin/callbacks/data_summary.h>
 #include <levin/callbacks/device_stats_monitor.h>
 #include <levin/callbacks/early_stopping.h>
 #include <levin/callbacks/gradient_accumulation_scheduler.h>
@@ -48,6 +49,8 @@ void register_builtins(Registries& registries) {
   registries.callbacks.add<EarlyStopping>("early_stopping", "ends training when a metric stops getting better");
   registries.callbacks.add<ProgressBar>("progress_bar", "shows progress, rate and metrics");
   registries.callbacks.add<ModelSummary>("model_summary", "prints the layers and their parameters before training");
+  registries.callbacks.add<DataSummary>(
+      "data_summary", "writes tensors, classes and a picture of the first batches to the run's folder");
   registries.callbacks.add<LearningRateMonitor>("learning_rate_monitor", "logs the learning rates");
   registries.callbacks.add<DeviceStatsMonitor>("device_stats_monitor",
                                                "logs what GPUs, processes and hosts do while training goes on");

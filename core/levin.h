@@ -6,6 +6,7 @@
 
 #include <levin/callbacks/backbone_finetuning.h>
 #include <levin/callbacks/batch_size_finder.h>
+#include <levin/callbacks/data_summary.h>
 #include <levin/callbacks/device_stats_monitor.h>
 #include <levin/callbacks/early_stopping.h>
 #include <levin/callbacks/gradient_accumulation_scheduler.h>
@@ -43,23 +44,28 @@
 #include <levin/core/data/batch.h>
 #include <levin/core/data/character_vocabulary.h>
 #include <levin/core/data/cifar10.h>
+#include <levin/core/data/class_names.h>
 #include <levin/core/data/data_loader.h>
 #include <levin/core/data/data_module.h>
 #include <levin/core/data/dataset.h>
 #include <levin/core/data/fashion_mnist.h>
+#include <levin/core/data/fetch_times.h>
 #include <levin/core/data/generator.h>
 #include <levin/core/data/image_folder.h>
 #include <levin/core/data/image_grid.h>
 #include <levin/core/data/images/image_file.h>
+#include <levin/core/data/mixed_dataset.h>
 #include <levin/core/data/sampler.h>
 #include <levin/core/data/tensor_dataset.h>
 #include <levin/core/data/text_lines.h>
 #include <levin/core/data/transforms/auto_augment.h>
+#include <levin/core/data/transforms/batch_mix.h>
 #include <levin/core/data/transforms/color_operations.h>
 #include <levin/core/data/transforms/color_transforms.h>
 #include <levin/core/data/transforms/crops.h>
 #include <levin/core/data/transforms/distortions.h>
 #include <levin/core/data/transforms/image_operations.h>
+#include <levin/core/data/transforms/sequence_transforms.h>
 #include <levin/core/data/transforms/transform.h>
 #include <levin/core/data/transforms/transform_registry.h>
 #include <levin/core/data/transforms/value_transforms.h>

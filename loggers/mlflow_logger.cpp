@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/image_bytes.h>
 #include <levin/core/base/log.h>
+#include <levin/core/base/png.h>
 #include <levin/loggers/config_leaves.h>
 #include <levin/loggers/http_client.h>
 #include <levin/loggers/kept_files.h>
@@ -11,7 +12,6 @@
 #include <levin/loggers/mlflow_records.h>
 #include <levin/loggers/mlflow_run.h>
 #include <levin/loggers/mlflow_sender.h>
-#include <levin/loggers/png.h>
 
 #include <fmt/format.h>
 

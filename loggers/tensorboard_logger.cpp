@@ -1,8 +1,8 @@
 #include <levin/loggers/tensorboard_logger.h>
 
 #include <levin/core/base/image_bytes.h>
+#include <levin/core/base/png.h>
 #include <levin/loggers/hyperparameter_summary.h>
-#include <levin/loggers/png.h>
 
 #include <cstddef>
 

@@ -4,11 +4,11 @@
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/image_bytes.h>
 #include <levin/core/base/log.h>
+#include <levin/core/base/png.h>
 #include <levin/loggers/config_leaves.h>
 #include <levin/loggers/digest.h>
 #include <levin/loggers/json_text.h>
 #include <levin/loggers/kept_files.h>
-#include <levin/loggers/png.h>
 #include <levin/loggers/random_id.h>
 #include <levin/loggers/wandb_artifact_sink.h>
 #include <levin/loggers/wandb_system.h>

@@ -10,6 +10,7 @@
 #include <levin/core/cli/cli_config.h>
 #include <levin/core/cli/cli_help.h>
 #include <levin/core/cli/cli_results.h>
+#include <levin/core/cli/data_command.h>
 #include <levin/core/cli/export_command.h>
 #include <levin/core/comm/rank_failure.h>
 #include <levin/core/data/batch.h>
@@ -65,9 +66,9 @@ struct Command {
   bool can_resume;  ///< an interrupted run leaves a checkpoint
   /// Does the work and returns what to print at its end.
   std::string (*run)(const Run& run);
-  bool plans = false;   ///< the trainer is that of a MemoryPlanner
-  bool sweeps = false;  ///< it starts programs that train, and trains nothing itself
-  bool exports = false;
+  bool plans = false;             ///< the trainer is that of a MemoryPlanner
+  bool sweeps = false;            ///< it starts programs that train, and trains nothing itself
+  const char* section = nullptr;  ///< of its own options, a topic of the help
 };
 
 std::string fit(const Run& run) {
@@ -103,6 +104,13 @@ std::string export_file(const Run& run) {
                                {.format = options.format, .external_data_bytes = options.external_data_bytes}));
 }
 
+/// No rank starts: the data are those of one.
+std::string look_at_data(const Run& run) {
+  const Config* section = run.config.find("inspect");
+  const auto options = parse_options<DataCommandOptions>(section != nullptr ? *section : Config::null(), "inspect");
+  return inspect_data(*run.module, run.data.get(), options, global_seed());
+}
+
 PlanOptions plan_options(const Config& config) {
   const Config* section = config.find("plan");
   return parse_options<PlanOptions>(section != nullptr ? *section : Config::null(), "plan");
@@ -122,18 +130,20 @@ std::string plan(const Run& run) {
   return ending + check_report(*check, configured, trainer.strategy(), run.planner->needs());
 }
 
-constexpr std::array<Command, 8> kCommands = {{
+constexpr std::array<Command, 9> kCommands = {{
     {"fit", "trains the model, with validation", false, true, fit},
     {"validate", "one pass over the validation data", true, false, validate},
     {"test", "one pass over the test data", true, false, test},
     {"predict", "writes the predictions for the prediction data", true, false, predict},
     {"tune", "runs the finders (batch size, learning rate) and trains nothing", false, false, tune},
     {"plan", "predicts memory and communication of each strategy, the largest batch and the cheapest strategy that fit",
-     false, false, plan, true},
+     false, false, plan, true, false, "plan"},
     {"export", "writes the model to -o FILE, as TorchScript (.pt) or ONNX (.onnx), for programs without Levin", true,
-     false, export_file, false, false, true},
+     false, export_file, false, false, "export"},
+    {"data", "shows what the data are: a batch and its picture, classes, examples a second and where the time goes",
+     false, false, look_at_data, false, false, "inspect"},
     {"sweep", "trains with many configurations, several at a time, and compares them", false, true, nullptr, false,
-     true},
+     true, "sweep"},
 }};
 
 const Command* find_command(const std::string& name) {
@@ -262,11 +272,12 @@ int Cli::run_command(int argc, char** argv) {
   if (arguments.help) {
     HelpContents contents{.program = arguments.program, .commands = {}, .names = names};
     for (const auto& command : kCommands) contents.commands.emplace_back(command.name, command.doc);
-    // A command that is a section too is a topic.
+    // A command with options of its own is a topic.
     const Command* command = find_command(arguments.command);
-    const bool of_section =
-        arguments.help_topic.empty() && command != nullptr && (command->plans || command->sweeps || command->exports);
-    std::cout << help_text(contents, of_section ? arguments.command : arguments.help_topic);
+    const bool is_topic = arguments.help_topic.empty() && command != nullptr && command->section != nullptr;
+    std::cout << help_text(contents, is_topic ? command->section : arguments.help_topic);
+    // The word is a section of the configuration, too.
+    if (is_topic && arguments.command == "data") std::cout << help_text(contents, "data");
     return kSuccess;
   }
   const Config config = resolve_config(merge_sources(arguments.config_files, arguments.settings, names), names);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string_view>
 
 namespace levin {
 namespace {
@@ -54,6 +55,32 @@ std::vector<po::option> parse_tokens(int argc, const char* const* argv) {
   }
 }
 
+/// Options that a command has a section for, and that may go without its name.
+struct OwnOptions {
+  std::string_view command;
+  std::string_view section;
+  std::vector<std::string_view> names;
+};
+
+const std::vector<OwnOptions>& own_options_of_commands() {
+  static const std::vector<OwnOptions> all = {
+      {"export", "export", {"format", "output"}},
+      {"data", "inspect", {"stage", "output", "images", "num_workers", "seconds"}}};
+  return all;
+}
+
+/// Puts a command's own options into its section. `output`: the file after -o; empty: there is none.
+void add_own_settings(CliArguments& arguments, const std::string& output) {
+  if (!output.empty())
+    arguments.settings.push_back({"output", Config::scalar(output, /*quoted=*/true, {.source = "command line -o"})});
+  for (const auto& own : own_options_of_commands()) {
+    if (arguments.command != own.command) continue;
+    for (auto& setting : arguments.settings)
+      if (std::find(own.names.begin(), own.names.end(), setting.path) != own.names.end())
+        setting.path = fmt::format("{}.{}", own.section, setting.path);
+  }
+}
+
 }  // namespace
 
 CliArguments parse_arguments(int argc, const char* const* argv, const std::vector<std::string>& commands) {
@@ -93,10 +120,10 @@ CliArguments parse_arguments(int argc, const char* const* argv, const std::vecto
     }
   }
 
+  std::string output;
   if (const auto option = std::find(words.begin(), words.end(), "-o"); option != words.end()) {
     if (option + 1 == words.end()) throw ConfigError("command line: there is no file after '-o'; hint: -o model.onnx");
-    arguments.settings.push_back(
-        {"export.output", Config::scalar(*(option + 1), /*quoted=*/true, {.source = "command line -o"})});
+    output = *(option + 1);
     words.erase(option, option + 2);
   }
   if (std::erase(words, "-h") > 0) arguments.help = true;
@@ -107,10 +134,7 @@ CliArguments parse_arguments(int argc, const char* const* argv, const std::vecto
       throw ConfigError(fmt::format("command line: unknown command '{}'{}; hint: --help", arguments.command,
                                     valid_names_hint(arguments.command, commands)));
   }
-  // The command's own options may go without its name.
-  if (arguments.command == "export")
-    for (auto& setting : arguments.settings)
-      if (setting.path == "format" || setting.path == "output") setting.path = "export." + setting.path;
+  add_own_settings(arguments, output);
   if (arguments.help && !words.empty()) {
     arguments.help_topic = words.front();
     words.erase(words.begin());

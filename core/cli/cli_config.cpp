@@ -1,6 +1,7 @@
 #include <levin/core/cli/cli_config.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/cli/data_command.h>
 #include <levin/core/cli/export_command.h>
 #include <levin/core/data/data_module.h>
 #include <levin/core/interfaces/callback.h>
@@ -24,8 +25,8 @@ namespace levin {
 namespace {
 
 const std::vector<std::string>& top_level_keys() {
-  static const std::vector<std::string> keys = {"seed",    "model", "data", "optimizer", "scheduler",
-                                                "trainer", "ckpt",  "plan", "sweep",     "export"};
+  static const std::vector<std::string> keys = {"seed", "model", "data",  "optimizer", "scheduler", "trainer",
+                                                "ckpt", "plan",  "sweep", "export",    "inspect"};
   return keys;
 }
 
@@ -226,7 +227,7 @@ void merge_source(Config& base, const Config& later) {
       merge_named(*mine, entry.value);
     else if (entry.key == "trainer")
       merge_trainer(*mine, entry.value);
-    else if (entry.key == "plan" || entry.key == "sweep" || entry.key == "export")
+    else if (entry.key == "plan" || entry.key == "sweep" || entry.key == "export" || entry.key == "inspect")
       mine->merge(entry.value);
     else
       *mine = entry.value;
@@ -358,6 +359,8 @@ Config resolve_config(const Config& merged, const ConfigNames& names) {
   resolved.set("ckpt", resolve_value<std::string>(merged, "ckpt"));
   if (const Config* of_export = merged.find("export"))
     resolved.set("export", schema_of<ExportCommandOptions>().resolve(*of_export, "export"));
+  if (const Config* inspect = merged.find("inspect"))
+    resolved.set("inspect", schema_of<DataCommandOptions>().resolve(*inspect, "inspect"));
   if (const Config* plan = merged.find("plan")) resolved.set("plan", schema_of<PlanOptions>().resolve(*plan, "plan"));
   if (const Config* sweep = merged.find("sweep"))
     resolved.set("sweep", schema_of<sweep::SweepOptions>().resolve(*sweep, "sweep"));

@@ -1,6 +1,7 @@
 #include <levin/core/cli/cli_help.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/cli/data_command.h>
 #include <levin/core/cli/export_command.h>
 #include <levin/core/data/data_module.h>
 #include <levin/core/interfaces/callback.h>
@@ -100,6 +101,7 @@ std::vector<TopicGroup> groups_of(const HelpContents& contents) {
   groups.push_back({.name = "plan", .prefix = "--plan.", .fields = schema_of<PlanOptions>().fields()});
   groups.push_back({.name = "sweep", .prefix = "--sweep.", .fields = schema_of<sweep::SweepOptions>().fields()});
   groups.push_back({.name = "export", .prefix = "--export.", .fields = schema_of<ExportCommandOptions>().fields()});
+  groups.push_back({.name = "inspect", .prefix = "--inspect.", .fields = schema_of<DataCommandOptions>().fields()});
   groups.push_back(group_of("model", names.modules, "", "--model.", /*are_own=*/true));
   groups.push_back(group_of("data", names.data, "", "--data.", /*are_own=*/true));
   groups.push_back(group_of("callbacks", names.callbacks, "`trainer: {callbacks: [NAME: {option: value}]}`",

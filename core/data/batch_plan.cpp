@@ -14,12 +14,17 @@ int64_t BatchPlan::num_batches() const {
 }
 
 BatchPlan::Range BatchPlan::range(int64_t batch) const {
-  const int64_t global_begin = first + batch * batch_size * world_size;
+  const int64_t global_begin = global_range(batch).begin;
   const int64_t count = global_count(batch);
   const int64_t share = count / world_size;
   const int64_t larger_shares = count % world_size;
   const int64_t begin = global_begin + rank * share + std::min(rank, larger_shares);
   return {begin, begin + share + (rank < larger_shares ? 1 : 0)};
+}
+
+BatchPlan::Range BatchPlan::global_range(int64_t batch) const {
+  const int64_t begin = first + batch * batch_size * world_size;
+  return {begin, begin + global_count(batch)};
 }
 
 int64_t BatchPlan::global_count(int64_t batch) const {

@@ -24,6 +24,8 @@ struct BatchPlan {
   };
   /// Returns this rank's part of a global batch; `batch` < num_batches().
   Range range(int64_t batch) const;
+  /// Returns the part of all ranks.
+  Range global_range(int64_t batch) const;
   /// Returns the number of examples in a global batch, of all ranks; 0 past the end.
   int64_t global_count(int64_t batch) const;
 };

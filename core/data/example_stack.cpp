@@ -5,7 +5,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 
+#include <cstdint>
 #include <cstring>
 
 namespace levin::data {
@@ -17,6 +19,17 @@ constexpr std::string_view kComponent = "data";
 /// Whether its bytes can be copied as they are and nothing is lost that way.
 bool is_plain_cpu(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.requires_grad() && !tensor.is_quantized();
+}
+
+/// Asks for large pages. More than 32 MiB are fresh memory each time, whatever the C library keeps: with pages of 4 KiB
+/// the system is entered for each of a batch's ten thousand.
+void use_large_pages(const at::Tensor& tensor) {
+  constexpr uintptr_t kLargePage = uintptr_t{2} << 20;
+  const auto begin = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+  const uintptr_t first = (begin + kLargePage - 1) / kLargePage * kLargePage;
+  const uintptr_t last = (begin + tensor.nbytes()) / kLargePage * kLargePage;
+  // Where the system has none, nothing changes.
+  if (first < last) (void)madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 }
 
 std::string describe(at::IntArrayRef shape, at::ScalarType type) {
@@ -38,6 +51,7 @@ void ExampleStack::begin(const Batch& first) {
     c10::SmallVector<int64_t, 5> shape{num_examples_};
     shape.append(tensor.sizes().begin(), tensor.sizes().end());
     column.stacked = at::empty(shape, tensor.options());
+    use_large_pages(column.stacked);
     column.next_row = static_cast<char*>(column.stacked.mutable_data_ptr());
     column.row_bytes = tensor.nbytes();
   }

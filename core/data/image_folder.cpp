@@ -88,6 +88,15 @@ void ImageFolderOptions::describe(Schema<ImageFolderOptions>& schema) {
   schema.field("transforms", &O::transforms, "what is done to each training image, in order");
   schema.field("eval_transforms", &O::eval_transforms,
                "the same for validation, test and prediction; null: the transforms that are not random");
+  schema.field(
+      "mix", &O::mix,
+      "mixtures of the images of a training batch, of which each batch gets one, drawn at random; labels become "
+      "probabilities");
+  schema
+      .field("label_smoothing", &O::label_smoothing,
+             "part of each training label's probability that all classes share; labels become probabilities")
+      .at_least(0)
+      .at_most(1);
   schema.field("dtype", &O::dtype, "what images are that no transform made floats: float32 (0 to 1) or uint8",
                {{"float32", ImageType::kFloat32}, {"uint8", ImageType::kUint8}});
   schema.field("val_fraction", &O::val_fraction, "part of each class held out for validation where there is no val")
@@ -110,7 +119,9 @@ void ImageFolderOptions::describe(Schema<ImageFolderOptions>& schema) {
 }
 
 ImageFolder::ImageFolder(const Options& options)
-    : options_(options), transforms_(make_transforms(options.transforms, "data.transforms")) {
+    : options_(options),
+      transforms_(make_transforms(options.transforms, "data.transforms")),
+      mixes_(make_mixes(options.mix, "data.mix")) {
   eval_transforms_ = options_.eval_transforms ? make_transforms(*options_.eval_transforms, "data.eval_transforms")
                                               : without_random(transforms_);
   if (options_.root.empty())
@@ -161,6 +172,11 @@ void ImageFolder::setup(Stage stage) {
   if (fits) {
     train_ = files(train, parts.train, true, "training");
     if (train_->size() == 0) throw Error("data", fmt::format("no image of {} is left for training", options_.root));
+    if (!mixes_.empty() || options_.label_smoothing > 0)
+      mixed_train_ = std::make_shared<MixedDataset>(
+          train_, MixedDatasetOptions{.mixes = mixes_,
+                                      .num_classes = static_cast<int64_t>(classes_.size()),
+                                      .label_smoothing = options_.label_smoothing});
     if (has_val)
       validation_ = held_out("val");
     else if (!parts.validation.empty())
@@ -189,13 +205,19 @@ std::shared_ptr<ImageFiles> ImageFolder::files(const Index& index, std::vector<i
 
 DataLoader ImageFolder::train_dataloader() {
   if (train_ == nullptr) return {};
-  return DataLoader(train_, {.batch_size = options_.batch_size,
+  const std::shared_ptr<const Dataset> images =
+      mixed_train_ != nullptr ? std::shared_ptr<const Dataset>(mixed_train_) : std::shared_ptr<const Dataset>(train_);
+  return DataLoader(images, {.batch_size = options_.batch_size,
                              .shuffle = options_.shuffle,
                              .num_workers = options_.num_workers,
                              .prefetch_factor = options_.prefetch_factor,
                              .pin_memory = options_.pin_memory,
                              .drop_last = options_.drop_last,
                              .global_batch_size = options_.global_batch_size});
+}
+
+Batch ImageFolder::on_after_batch_transfer(Batch batch, int64_t /*dataloader_idx*/) {
+  return mixed_train_ != nullptr ? mixed_train_->finish(std::move(batch)) : batch;
 }
 
 DataLoader ImageFolder::evaluation_loader(const std::shared_ptr<ImageFiles>& images) const {

@@ -2,8 +2,11 @@
 
 #include <levin/core/base/schema.h>
 #include <levin/core/base/spec.h>
+#include <levin/core/data/class_names.h>
 #include <levin/core/data/data_module.h>
 #include <levin/core/data/image_files.h>
+#include <levin/core/data/mixed_dataset.h>
+#include <levin/core/data/transforms/batch_mix.h>
 #include <levin/core/data/transforms/transform.h>
 #include <levin/core/data/transforms/value_transforms.h>
 
@@ -24,6 +27,8 @@ struct ImageFolderOptions {
   int64_t prefetch_factor = 2;
   std::vector<Spec<Transform>> transforms = {};
   std::optional<std::vector<Spec<Transform>>> eval_transforms = {};
+  std::vector<Spec<BatchMix>> mix = {};
+  double label_smoothing = 0;
   ImageType dtype = ImageType::kFloat32;
   double val_fraction = 0.1;
   double test_fraction = 0;
@@ -39,8 +44,9 @@ struct ImageFolderOptions {
 };
 
 /// Images in a folder for each class: `root/train/CLASS/*.jpg`, `root/val`, `root/test`, or `root/CLASS/*.jpg`, of
-/// which parts of each class are held out. Batches: see ImageFiles.
-class ImageFolder : public DataModule {
+/// which parts of each class are held out. Batches: see ImageFiles; with `mix` or `label_smoothing` the labels of
+/// training are probabilities, float [N, classes].
+class ImageFolder : public DataModule, public ClassNames {
  public:
   using Options = ImageFolderOptions;
   explicit ImageFolder(const Options& options);
@@ -52,9 +58,10 @@ class ImageFolder : public DataModule {
   DataLoaders val_dataloader() override;
   DataLoaders test_dataloader() override;
   DataLoaders predict_dataloader() override;
+  Batch on_after_batch_transfer(Batch batch, int64_t dataloader_idx) override;
 
   /// Returns the names of the classes, in the order of their numbers; known after setup.
-  const std::vector<std::string>& classes() const { return classes_; }
+  const std::vector<std::string>& classes() const override { return classes_; }
 
  private:
   using Index = std::shared_ptr<const ImageIndex>;
@@ -66,8 +73,10 @@ class ImageFolder : public DataModule {
   Options options_;
   Transforms transforms_;
   Transforms eval_transforms_;
+  BatchMixes mixes_;
   std::vector<std::string> classes_;
   std::shared_ptr<ImageFiles> train_;
+  std::shared_ptr<const MixedDataset> mixed_train_;  ///< nullptr: labels stay numbers
   std::shared_ptr<ImageFiles> validation_;
   std::shared_ptr<ImageFiles> test_;
 };

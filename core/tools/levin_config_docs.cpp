@@ -1,11 +1,13 @@
 // levin-config-docs: prints docs/configuration.md, from the descriptions that also read YAML and print --help.
 
 #include <levin/core/base/standard_output.h>
+#include <levin/core/cli/data_command.h>
 #include <levin/core/data/cifar10.h>
 #include <levin/core/data/data_loader.h>
 #include <levin/core/data/fashion_mnist.h>
 #include <levin/core/data/image_folder.h>
 #include <levin/core/data/text_lines.h>
+#include <levin/core/data/transforms/batch_mix.h>
 #include <levin/core/data/transforms/transform_registry.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/logger.h>
@@ -43,6 +45,7 @@ from; `--help TOPIC` has the options of a program's own models, data and callbac
 | `data` | name, or mapping of a name and options | the program's first | `{name: fashion_mnist, batch_size: 64}` |
 | `trainer` | mapping | | the options below |
 | `ckpt` | string or null | null | `last`, `best`, `auto` (`last`, or a fresh start where there is none) or a path |
+| `inspect` | mapping | | the options of [inspect](#inspect), for the command `data` |
 | `sweep` | mapping | | the options of [sweep](#sweep), for the command `sweep` |
 
 A name with options is written `{name: NAME, option: value}` or `{NAME: {option: value}}`. On the command line a value is
@@ -113,6 +116,9 @@ int main() {
                  registries.profilers);
   print_struct<levin::ProfilerSchedule>("schedule");
 
+  print_heading("inspect", "What the command `data` shows ([data.md](data.md#looking-at-data)).");
+  print_options(levin::schema_of<levin::DataCommandOptions>().fields());
+
   print_heading("sweep", "What the command `sweep` runs ([sweeps.md](sweeps.md)).");
   print_options(levin::schema_of<levin::sweep::SweepOptions>().fields());
   print_struct<levin::sweep::SuccessiveHalvingOptions>("successive_halving");
@@ -132,6 +138,9 @@ int main() {
 
   print_registry("Transforms", "`data: {transforms: [NAME, NAME: {option: value}]}` of data modules that have images.",
                  levin::data::transform_registry());
+
+  print_registry("Mixtures", "`data: {mix: [NAME, NAME: {option: value}]}` of data modules that have images.",
+                 levin::data::mix_registry());
 
   print_registry(
       "Optimizers",

@@ -3,7 +3,7 @@
 #include <levin/core/data/image_folder.h>
 
 #include <levin/core/base/error.h>
-#include <levin/loggers/png.h>
+#include <levin/core/base/png.h>
 
 #include "../support/captured_log.h"
 #include "photographs.h"
@@ -209,6 +209,35 @@ TEST(ImageFolder, WorkersRanksAndResumesChangeNothing) {
     for (size_t i = 0; i < 6; ++i)
       EXPECT_TRUE(batches[i]["image"].equal(expected[i]["image"].slice(0, rank * 3, rank * 3 + 3))) << i;
   }
+}
+
+TEST(ImageFolder, TrainingBatchesAreMixedAndEvaluationIsNot) {
+  const ImageTree tree;
+  tree.add_class("a", 10, 6);
+  tree.add_class("b", 200, 6);
+  const auto data =
+      fitted(tree.options("{batch_size: 4, val_fraction: 0.34, mix: [{mix_up: {alpha: 5}}, cut_mix], label_smoothing: "
+                          "0.1}"));
+  for (const Batch& fetched : batches_of(data->train_dataloader(), {.seed = 1})) {
+    const Batch batch = data->on_after_batch_transfer(fetched, 0);
+    EXPECT_EQ(batch["label"].sizes(), (torch::IntArrayRef{4, 2}));
+    EXPECT_TRUE(batch["label"].sum(1).allclose(torch::ones(4)));
+    EXPECT_NEAR(batch["label"].min().item<float>(), 0.05, 0.46);
+    EXPECT_FALSE(batch["image"].equal(fetched["image"]));
+  }
+  for (const Batch& fetched : batches_of(data->val_dataloader().at(0), {})) {
+    const Batch batch = data->on_after_batch_transfer(fetched, 0);
+    EXPECT_EQ(batch["label"].scalar_type(), torch::kLong);
+    EXPECT_TRUE(batch["image"].is_same(fetched["image"]));
+  }
+  EXPECT_NE(
+      error_of([&] { fitted(tree.options("{mix: [mixup]}")); }).find("unknown mixture 'mixup'; did you mean 'mix_up'?"),
+      std::string::npos);
+  EXPECT_NE(error_of([&] {
+              const auto bytes = fitted(tree.options("{dtype: uint8, mix: [mix_up]}"));
+              batches_of(bytes->train_dataloader(), {});
+            }).find("images are mixed that are floating"),
+            std::string::npos);
 }
 
 TEST(ImageFolder, EvaluationLeavesRandomTransformsOut) {

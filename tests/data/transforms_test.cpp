@@ -1,10 +1,12 @@
 // Transforms have the values of torchvision's v2 on photographs, and draw from the example's own generator alone.
 
 #include <levin/core/data/transforms/auto_augment.h>
+#include <levin/core/data/transforms/batch_mix.h>
 #include <levin/core/data/transforms/color_operations.h>
 #include <levin/core/data/transforms/color_transforms.h>
 #include <levin/core/data/transforms/crops.h>
 #include <levin/core/data/transforms/distortions.h>
+#include <levin/core/data/transforms/sequence_transforms.h>
 #include <levin/core/data/transforms/transform_registry.h>
 #include <levin/core/data/transforms/value_transforms.h>
 
@@ -319,6 +321,48 @@ TEST(Transforms, OneHotSmoothsLabels) {
   EXPECT_TRUE(example["label"].allclose(torch::tensor({0.05F, 0.05F, 0.85F, 0.05F})));
   Batch outside{{"label", torch::tensor(4)}};
   EXPECT_THROW(OneHot({.num_classes = 4}).apply(outside, generator), Error);
+}
+
+TEST(Transforms, SequencesAreCutOffAndFilledUp) {
+  Batch example{{"text", torch::arange(5)}, {"scores", torch::ones({2, 3})}};
+  Generator generator(0, 0);
+  Truncate({.max_length = 3}).apply(example, generator);
+  EXPECT_TRUE(example["text"].equal(torch::tensor({0, 1, 2}, torch::kLong)));
+  PadSequence({.length = 5, .value = 9}).apply(example, generator);
+  EXPECT_TRUE(example["text"].equal(torch::tensor({0, 1, 2, 9, 9}, torch::kLong)));
+  PadSequence({.tensor = "scores", .length = 3, .value = 0.5}).apply(example, generator);
+  EXPECT_TRUE(example["scores"].equal(torch::cat({torch::ones({2, 3}), torch::full({1, 3}, 0.5)})));
+  PadSequence({.length = 2}).apply(example, generator);
+  EXPECT_EQ(example["text"].size(0), 5);
+  EXPECT_THROW(Truncate({.tensor = "words", .max_length = 3}).apply(example, generator), Error);
+  EXPECT_THROW(Truncate({}), ConfigError);
+}
+
+/// Those that the documentation promises, each by its name in YAML.
+TEST(Transforms, EachIsThereInYaml) {
+  for (const char* name : {"resize",
+                           "center_crop",
+                           "random_crop",
+                           "random_resized_crop",
+                           "random_horizontal_flip",
+                           "random_vertical_flip",
+                           "random_rotation",
+                           "random_affine",
+                           "color_jitter",
+                           "grayscale",
+                           "random_grayscale",
+                           "gaussian_blur",
+                           "random_erasing",
+                           "normalize",
+                           "one_hot",
+                           "pad",
+                           "truncate",
+                           "pad_sequence",
+                           "rand_augment",
+                           "trivial_augment_wide",
+                           "to_dtype"})
+    EXPECT_NE(transform_registry().find(name), nullptr) << name;
+  for (const char* name : {"mix_up", "cut_mix"}) EXPECT_NE(mix_registry().find(name), nullptr) << name;
 }
 
 std::string config_error(const std::string& yaml) {

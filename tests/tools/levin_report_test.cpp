@@ -1,8 +1,10 @@
 #include <levin/core/base/error.h>
+#include <levin/core/base/png.h>
 
 #include "../support/run_program.h"
 #include "report_runs.h"
 
+#include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <png.h>
 #include <nlohmann/json.hpp>
@@ -113,6 +115,21 @@ TEST_F(LevinReportTool, SaysWhatIsWrong) {
   std::filesystem::create_symlink("loop", folder_ + "/bad/events.out.tfevents.1");
   std::filesystem::create_symlink("events.out.tfevents.1", folder_ + "/bad/loop");
   expect_error({"bad"}, "cannot read bad/events.out.tfevents.1");
+}
+
+TEST_F(LevinReportTool, ShowsTheTrainingData) {
+  const std::string folder = make_run("a");
+  write_file(folder + "/data.json", R"({"examples": 3, "tensors": [], "classes": [{"name": "owl", "count": 3}]})");
+  write_file(folder + "/data.png", "bytes");
+  EXPECT_EQ(run({"a"}).status, 0);
+  EXPECT_THAT(read_text(folder + "/report.html"), HasSubstr(R"("classes":[{"count":3,"name":"owl"}])"));
+  EXPECT_THAT(read_text(folder + "/report.html"), HasSubstr("data:image/png;base64,Ynl0ZXM="));
+  for (const char* damaged : {"{", R"({"examples": 3})", R"({"examples": "x", "tensors": [], "classes": []})"}) {
+    write_file(folder + "/data.json", damaged);
+    const auto result = run({"a"});
+    EXPECT_EQ(result.status, 0);
+    EXPECT_THAT(result.err, HasSubstr("data.json is damaged and left out")) << damaged;
+  }
 }
 
 TEST_F(LevinReportTool, ARunWithoutValuesHasAPage) {
@@ -365,6 +382,17 @@ class LevinReportBrowser : public LevinReportTool {
 TEST_F(LevinReportBrowser, OneRunIsShownAndAnswersToItsControls) {
   ASSERT_EQ(run({make_run("a")}).status, 0);
   check(folder_ + "/a/report.html");
+}
+
+TEST_F(LevinReportBrowser, TheTrainingDataAreShown) {
+  const std::string folder = make_run("a");
+  write_file(folder + "/data.json",
+             R"({"examples": 6, "tensors": [{"name": "<b>image", "shape": [2, 3, 4, 5], "type": "float32", "min": null,
+                 "max": 1.5, "mean": 0.25, "not_finite": 0}],
+                 "classes": [{"name": "</script><img src=x>", "count": 4}, {"name": "dog", "count": 2}]})");
+  write_file(folder + "/data.png", encode_png(at::ones({3, 8, 9}, at::kByte)));
+  ASSERT_EQ(run({"a"}).status, 0);
+  check(folder + "/report.html");
 }
 
 TEST_F(LevinReportBrowser, HostileNamesAndValuesDoNoHarm) {

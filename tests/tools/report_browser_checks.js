@@ -41,8 +41,11 @@
     expectAllDrawn("at first");
     expect(performance.getEntriesByType("resource").length === 0, "the page asked for " + performance.getEntriesByType("resource").map((entry) => entry.name).join());
     expect(byId("failure").hidden, byId("failure").textContent);
-    expect(document.querySelectorAll("img, iframe, b").length === 0, "a name became an element");
+    expect(document.querySelectorAll("img:not(.batch), iframe, b").length === 0, "a name became an element");
     expect(document.documentElement.scrollWidth <= window.innerWidth, `the page is wider than the window: ${document.documentElement.scrollWidth} of ${window.innerWidth}`);
+
+    for (const picture of document.querySelectorAll("img.batch")) expect(picture.complete && picture.naturalWidth > 0, "the picture of a batch is not shown");
+    expect(byId("batches").hidden === (document.querySelectorAll("#batches table").length === 0), "the section of the training data");
 
     // What several runs show together.
     for (const id of ["sweep", "scaling", "targets"]) {

@@ -1,6 +1,7 @@
 #include <levin/core/data/images/image_file.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/data/fetch_times.h>
 #include <levin/core/data/images/jpeg.h>
 #include <levin/core/data/images/png.h>
 #include <levin/core/data/images/webp.h>
@@ -14,6 +15,7 @@
 #include <cstring>
 #include <memory>
 #include <stdexcept>
+#include <utility>
 
 namespace levin::data {
 
@@ -49,18 +51,8 @@ at::Tensor upright(const at::Tensor& pixels, int64_t orientation) {
   }
 }
 
-}  // namespace
-
-at::Tensor decode_image(std::string_view bytes, const std::string& name, int64_t max_pixels) {
-  try {
-    const DecodedImage image = decode_any(bytes, max_pixels);
-    return upright(image.pixels, image.orientation).permute({2, 0, 1});
-  } catch (const std::runtime_error& error) {
-    throw Error("data", fmt::format("cannot read the image {}: {}", name, error.what()));
-  }
-}
-
-at::Tensor read_image(const std::string& path, int64_t max_pixels) {
+std::pair<std::unique_ptr<char[]>, size_t> read_file(const std::string& path) {
+  const FetchPart part("read");
   const auto fail = [&] {
     throw Error("data", fmt::format("cannot read the image {}: {}", path, std::strerror(errno)));
   };
@@ -74,7 +66,7 @@ at::Tensor read_image(const std::string& path, int64_t max_pixels) {
     fail();
   }
   const auto size = static_cast<size_t>(status.st_size);
-  const std::unique_ptr<char[]> bytes(new char[size]);  // not a string, whose bytes would be set to zero first
+  std::unique_ptr<char[]> bytes(new char[size]);  // not a string, whose bytes would be set to zero first
   size_t filled = 0;
   while (filled < size) {
     const ssize_t count = read(file, bytes.get() + filled, size - filled);
@@ -83,7 +75,24 @@ at::Tensor read_image(const std::string& path, int64_t max_pixels) {
     if (count == 0) break;
     filled += static_cast<size_t>(count);
   }
-  return decode_image({bytes.get(), filled}, path, max_pixels);
+  return {std::move(bytes), filled};
+}
+
+}  // namespace
+
+at::Tensor decode_image(std::string_view bytes, const std::string& name, int64_t max_pixels) {
+  try {
+    const FetchPart part("decode");
+    const DecodedImage image = decode_any(bytes, max_pixels);
+    return upright(image.pixels, image.orientation).permute({2, 0, 1});
+  } catch (const std::runtime_error& error) {
+    throw Error("data", fmt::format("cannot read the image {}: {}", name, error.what()));
+  }
+}
+
+at::Tensor read_image(const std::string& path, int64_t max_pixels) {
+  const auto [bytes, size] = read_file(path);
+  return decode_image({bytes.get(), size}, path, max_pixels);
 }
 
 }  // namespace levin::data

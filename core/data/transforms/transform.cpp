@@ -1,8 +1,12 @@
 #include <levin/core/data/transforms/transform.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/data/fetch_times.h>
 
 #include <fmt/format.h>
+
+#include <string>
+#include <string_view>
 
 namespace levin::data {
 
@@ -17,7 +21,11 @@ void ImageTransform::apply(Batch& example, Generator& generator) const {
 }
 
 void apply_transforms(const Transforms& transforms, Batch& example, Generator& generator) {
-  for (const auto& transform : transforms) transform->apply(example, generator);
+  for (const auto& transform : transforms) {
+    const std::string& name = transform->init_name();
+    const FetchPart part(name.empty() ? "a transform" : std::string_view(name));
+    transform->apply(example, generator);
+  }
 }
 
 }  // namespace levin::data

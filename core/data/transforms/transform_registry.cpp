@@ -4,6 +4,7 @@
 #include <levin/core/data/transforms/color_transforms.h>
 #include <levin/core/data/transforms/crops.h>
 #include <levin/core/data/transforms/distortions.h>
+#include <levin/core/data/transforms/sequence_transforms.h>
 #include <levin/core/data/transforms/value_transforms.h>
 
 #include <fmt/format.h>
@@ -33,6 +34,8 @@ Registry<Transform>& transform_registry() {
     made->add<ToDtype>("to_dtype", "converts between bytes and floats of 0 to 1");
     made->add<Normalize>("normalize", "subtracts a mean and divides by a deviation; bytes become 0 to 1 first");
     made->add<OneHot>("one_hot", "turns a label's number into a row of probabilities");
+    made->add<Truncate>("truncate", "cuts a sequence off at a length");
+    made->add<PadSequence>("pad_sequence", "fills a sequence up to a length");
     return made;
   }();
   return *instance;

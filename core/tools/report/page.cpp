@@ -9,6 +9,7 @@
 #include <levin/core/tools/report/metric_placement.h>
 
 #include <fmt/format.h>
+#include <openssl/evp.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -119,6 +120,33 @@ Json traces_json(const RunFolder& run, const std::string& folder) {
   return result;
 }
 
+std::string base64(const std::string& bytes) {
+  std::string text(4 * ((bytes.size() + 2) / 3) + 1, '\0');  // and a zero, which the library writes
+  const int size =
+      EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
+                      reinterpret_cast<const unsigned char*>(bytes.data()), static_cast<int>(bytes.size()));
+  text.resize(static_cast<size_t>(size));
+  return text;
+}
+
+Json data_json(const std::optional<DataSeen>& data) {
+  if (!data) return nullptr;
+  Json tensors = Json::array();
+  for (const auto& tensor : data->tensors)
+    tensors.push_back({{"name", tensor.name},
+                       {"shape", tensor.shape},
+                       {"type", tensor.type},
+                       {"min", json_number(tensor.min)},
+                       {"max", json_number(tensor.max)},
+                       {"mean", json_number(tensor.mean)}});
+  Json classes = Json::array();
+  for (const auto& [name, count] : data->classes) classes.push_back({{"name", name}, {"count", count}});
+  return {{"tensors", std::move(tensors)},
+          {"classes", std::move(classes)},
+          {"examples", data->examples},
+          {"picture", data->picture.empty() ? "" : "data:image/png;base64," + base64(data->picture)}};
+}
+
 const char* status_text(RunStatus status) {
   switch (status) {
     case RunStatus::kFinished:
@@ -151,6 +179,7 @@ Json run_json(const RunFolder& run, const std::string& name, const PageOptions& 
           {"findings", found},
           {"withoutData", findings.without_data},
           {"profiles", profiles_json(run)},
+          {"data", data_json(run.data)},
           {"traces", traces_json(run, options.folder)},
           {"checkpoints", run.checkpoints}};
 }

@@ -156,6 +156,36 @@ function buildValues() {
 
 const asCell = (cell) => typeof cell === "string" ? {content: cell} : cell;
 
+// --- Training data ---
+
+const MOST_CLASSES = 100;
+
+function classTable(data) {
+  const largest = [...data.classes].sort((a, b) => b.count - a.count).slice(0, MOST_CLASSES);
+  const shown = data.classes.filter((each) => largest.includes(each));
+  const rows = shown.map((each) => ({cells: [each.name, grouped(each.count), `${formatValue(Number((100 * each.count / data.examples).toPrecision(3)))} %`]}));
+  const more = data.classes.length - shown.length;
+  return [table([{text: "class", class: "name"}, {text: "examples", number: true}, {text: "share", number: true}], rows),
+    more > 0 ? element("p", {class: "quiet", textContent: `${plural(more, "more name")} with fewer examples left out.`}) : null];
+}
+
+function buildBatches() {
+  const section = byId("batches");
+  runs.forEach((run, index) => {
+    if (run.data === null) return;
+    section.hidden = false;
+    if (severalRuns) section.append(element("h3", {}, runSwatch(index), " ", run.name));
+    const value = (number) => isNumber(number) ? formatValue(Number(number.toPrecision(4))) : "–";
+    section.append(table([{text: "tensor of the first batch", class: "name"}, {text: "shape"}, {text: "type"}, {text: "min", number: true}, {text: "max", number: true}, {text: "mean", number: true}],
+      run.data.tensors.map((tensor) => ({cells: [tensor.name, tensor.shape, tensor.type, value(tensor.min), value(tensor.max), value(tensor.mean)]}))));
+    if (run.data.picture) section.append(element("img", {class: "batch", src: run.data.picture, alt: "images of the first batch, as training sees them"}));
+    if (run.data.classes.length > 0) {
+      section.append(element("p", {class: "quiet", textContent: `Classes of the first ${plural(run.data.examples, "example")} of rank 0:`}));
+      section.append(...classTable(run.data).filter((node) => node !== null));
+    }
+  });
+}
+
 function buildConfiguration() {
   const section = byId("configuration");
   const rows = data.configuration;
@@ -211,6 +241,7 @@ buildFindings();
 buildCharts();
 buildControls();
 buildValues();
+buildBatches();
 buildConfiguration();
 buildFiles();
 applyTheme();

@@ -6,6 +6,8 @@
 #include <levin/core/tools/report/metrics_csv.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -115,6 +117,40 @@ void read_configuration(const std::string& file, RunFolder& run) {
   }
 }
 
+DataSeen parse_data(const nlohmann::json& json) {
+  DataSeen data;
+  const auto number = [](const nlohmann::json& value) { return value.is_null() ? kUnknown : value.get<double>(); };
+  for (const auto& tensor : json.at("tensors"))
+    data.tensors.push_back(
+        {.name = tensor.at("name"),
+         .shape = fmt::format("[{}]", fmt::join(tensor.at("shape").get<std::vector<int64_t>>(), ", ")),
+         .type = tensor.at("type"),
+         .min = number(tensor.at("min")),
+         .max = number(tensor.at("max")),
+         .mean = number(tensor.at("mean"))});
+  for (const auto& label : json.at("classes"))
+    data.classes.emplace_back(label.at("name").get<std::string>(), label.at("count").get<int64_t>());
+  data.examples = json.at("examples");
+  return data;
+}
+
+void read_data(RunFolder& run) {
+  constexpr std::uintmax_t kMostPictureBytes = 16 << 20;
+  try {
+    run.data = parse_data(nlohmann::json::parse(FileSystem::current().read_file(run.path + "/data.json")));
+  } catch (const nlohmann::json::exception&) {
+    run.notes.push_back("data.json is damaged and left out.");
+    return;
+  }
+  const std::string picture = run.path + "/data.png";
+  std::error_code error;
+  if (!fs::is_regular_file(picture, error)) return;
+  if (fs::file_size(picture, error) > kMostPictureBytes)
+    run.notes.push_back("data.png is left out: it has more than 16 MiB.");
+  else
+    run.data->picture = FileSystem::current().read_file(picture);
+}
+
 void list_files(RunFolder& run) {
   std::error_code error;
   auto entry = fs::recursive_directory_iterator(run.path, fs::directory_options::skip_permission_denied, error);
@@ -173,6 +209,7 @@ RunFolder read_run_folder(const std::string& path) {
     read_configuration("config.yaml", run);
   else if (has("hparams.yaml"))
     read_configuration("hparams.yaml", run);
+  if (has("data.json")) read_data(run);
   list_files(run);
   if (run.metrics.empty()) run.notes.push_back("No value has been logged yet.");
   return run;

@@ -4,7 +4,9 @@
 #include <levin/core/tools/report/series.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace levin::report {
@@ -22,6 +24,22 @@ struct RunFile {
   uint64_t size = 0;
 };
 
+/// What the callback data_summary wrote about the training data.
+struct DataSeen {
+  struct Tensor {
+    std::string name;
+    std::string shape;  ///< "[64, 3, 224, 224]"
+    std::string type;
+    double min = kUnknown;
+    double max = kUnknown;
+    double mean = kUnknown;
+  };
+  std::vector<Tensor> tensors;                           ///< of the first batch
+  std::vector<std::pair<std::string, int64_t>> classes;  ///< names and how often each occurred
+  int64_t examples = 0;                                  ///< that were counted
+  std::string picture;                                   ///< a PNG file's bytes; empty: there is none
+};
+
 /// What the loggers, profilers and the trainer left in a run's folder.
 struct RunFolder {
   std::string path;
@@ -36,7 +54,8 @@ struct RunFolder {
   std::vector<RunFile> profiles;         ///< tables of profilers: profile_STAGE_rankN.txt, *.operators.txt
   std::vector<RunFile> traces;           ///< *.pt.trace.json, *.pt.trace.json.gz
   std::vector<std::string> checkpoints;  ///< folders below the run's
-  std::vector<std::string> notes;        ///< what was passed over while reading, as sentences
+  std::optional<DataSeen> data;
+  std::vector<std::string> notes;  ///< what was passed over while reading, as sentences
 };
 
 /// Whether a folder has a file that a run writes.

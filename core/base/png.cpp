@@ -1,4 +1,4 @@
-#include <levin/loggers/png.h>
+#include <levin/core/base/png.h>
 
 #include <levin/core/base/error.h>
 
