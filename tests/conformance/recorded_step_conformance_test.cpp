@@ -122,9 +122,12 @@ class RecordedStepConformance : public ::testing::TestWithParam<StrategyCase> {
     TrainerOptions options = trainer_options({.epochs = 3, .configure = configure}, GetParam());
     options.graph = graph;
     Trainer trainer(options);
-    const at::Tensor x = at::arange(64 * 16, at::kFloat).reshape({64, 16}).mul(0.7).sin();
-    const auto examples = std::make_shared<data::TensorDataset>(Batch{{"x", x}, {"y", at::arange(64).remainder(3)}});
-    trainer.fit(module, DataLoader(examples, {.shuffle = true, .global_batch_size = 8}));
+    // Eight batches an epoch, of four examples a rank.
+    const int64_t batch = 4 * GetParam().ranks;
+    const at::Tensor x = at::arange(8 * batch * 16, at::kFloat).reshape({8 * batch, 16}).mul(0.7).sin();
+    const Batch examples{{"x", x}, {"y", at::arange(8 * batch).remainder(3)}};
+    trainer.fit(module, DataLoader(std::make_shared<data::TensorDataset>(examples),
+                                   {.shuffle = true, .global_batch_size = batch}));
     Outcome outcome;
     outcome.weights = weights(*module);
     for (const auto& buffer : module->buffers()) outcome.buffers.push_back(buffer.clone());
@@ -135,7 +138,7 @@ class RecordedStepConformance : public ::testing::TestWithParam<StrategyCase> {
   static void expect_the_same_bits(const std::string& kind, const Configure& configure = {}) {
     SCOPED_TRACE(kind);
     const Outcome ordinary = train_recorded(kind, false, configure);
-    const Outcome recorded = train_recorded(kind, records(kind) ? "required" : "true", configure);
+    const Outcome recorded = train_recorded(kind, records(kind) ? GraphMode("required") : GraphMode(true), configure);
     EXPECT_TRUE(identical(ordinary.weights, recorded.weights)) << difference(ordinary.weights, recorded.weights, 0);
     EXPECT_TRUE(identical(ordinary.buffers, recorded.buffers)) << difference(ordinary.buffers, recorded.buffers, 0);
     EXPECT_EQ(ordinary.metrics, recorded.metrics);
