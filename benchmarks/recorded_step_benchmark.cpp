@@ -3,8 +3,9 @@
 /// ordinary steps are in it. Prints the median of the ratios and the time a step. Then fits on two ranks, with recorded
 /// steps against without; forked ranks take no turns, and run one variant after the other.
 ///
-///   build/bin/recorded_step_benchmark [rounds] [seconds] [words]   of processor time a run, about; works with such a name
-///   build/bin/recorded_step_benchmark --variant N [steps]          one variant: prints its seconds of processor time,
+///   build/bin/recorded_step_benchmark [rounds] [seconds] [words]   of processor time a run, about; works with such a
+///   name build/bin/recorded_step_benchmark --variant N [steps]          one variant: prints its seconds of processor
+///   time,
 ///                                                                  and its most memory on the error stream
 
 #include "measure.h"
@@ -64,8 +65,7 @@ struct MlpOptions {
 
 struct Mlp : Model {
   using Options = MlpOptions;
-  explicit Mlp(const Options& options)
-      : dropout_(register_module("dropout", torch::nn::Dropout(options.dropout))) {}
+  explicit Mlp(const Options& options) : dropout_(register_module("dropout", torch::nn::Dropout(options.dropout))) {}
   torch::Tensor loss(const torch::Tensor& x, const torch::Tensor& y) override {
     auto hidden = first_(x).relu();
     if (dropout_->options.p() > 0) hidden = dropout_(hidden);
@@ -259,8 +259,8 @@ double processor_seconds_of_all() {
 constexpr std::array<const char*, 2> kStrategies = {"ddp_threads", "ddp_spawn"};
 constexpr int64_t kRankSteps = 3000;
 
-/// The MLP on two ranks, batch 32 each: seconds of both. Variants after those of the works: of each strategy without and
-/// with recorded steps.
+/// The MLP on two ranks, batch 32 each: seconds of both. Variants after those of the works: of each strategy without
+/// and with recorded steps.
 double run_ranks(size_t variant, int64_t steps) {
   torch::set_num_threads(1);
   levin::seed_everything(1);
@@ -290,10 +290,9 @@ void compare_ranks(const std::string& program, int64_t rounds) {
     const size_t first = works().size() * kHows + 2 * i;
     for (int64_t round = 0; round < rounds; ++round) {
       const bool forks = kStrategies[i] == std::string("ddp_spawn");
-      const auto [of, to] =
-          forks ? std::array{levin::benchmarks::run_in_process(program, first + 1, kRankSteps),
-                             levin::benchmarks::run_in_process(program, first, kRankSteps)}
-                : run_in_turns(program, {first + 1, first}, kRankSteps);
+      const auto [of, to] = forks ? std::array{levin::benchmarks::run_in_process(program, first + 1, kRankSteps),
+                                               levin::benchmarks::run_in_process(program, first, kRankSteps)}
+                                  : run_in_turns(program, {first + 1, first}, kRankSteps);
       ratios.push_back(of / to);
       seconds.push_back(of);
     }

@@ -25,9 +25,9 @@ struct OperatorCall {
   std::function<void()> host_work;
   bool grad_mode = false;
   at::ScalarType default_dtype = at::kFloat;
-  std::vector<size_t> reads;   ///< storages of the arguments, those written too
-  std::vector<size_t> writes;  ///< storages of arguments that are changed in place
-  std::vector<size_t> makes;   ///< storages that nobody has seen before
+  std::vector<size_t> reads;          ///< storages of the arguments, those written too
+  std::vector<size_t> writes;         ///< storages of arguments that are changed in place
+  std::vector<size_t> makes;          ///< storages that nobody has seen before
   const std::string* unit = nullptr;  ///< whose forward called it, where that is known
 
   /// Returns "aten::mul.Tensor".

@@ -27,9 +27,9 @@ class StepRecording;
 /// them as ever. A replayed part does to the same memory what the recorded one did, without running its C++ code.
 ///
 /// Each of a few shapes of batches has a recording of its own, as has each place in an accumulation window: the batch
-/// that begins it, those that add to its gradients, the one that ends it. Others take ordinary steps. Where the optimizer's
-/// parameters, state or options (other than the learning rate), the module's tree or mode or the thread's settings have
-/// changed, the step is recorded anew.
+/// that begins it, those that add to its gradients, the one that ends it. Others take ordinary steps. Where the
+/// optimizer's parameters, state or options (other than the learning rate), the module's tree or mode or the thread's
+/// settings have changed, the step is recorded anew.
 ///
 /// On the CPU a step that is recorded is really taken meanwhile. Some later ones are ordinary too, and a replay is
 /// compared with them and taken back; a difference ends recording. On other devices a step is recorded before it is

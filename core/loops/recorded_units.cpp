@@ -24,9 +24,9 @@ class RecordedUnits::Hook final : public UnitHook {
 
 RecordedUnits::RecordedUnits(torch::nn::Module& module) {
   for (const NamedUnit& named : named_units(module))
-    hooks_.emplace_back(named.unit, std::make_unique<Hook>(named.path.empty()
-                                                               ? named.type
-                                                               : fmt::format("{} ({})", named.path, named.type)));
+    hooks_.emplace_back(
+        named.unit,
+        std::make_unique<Hook>(named.path.empty() ? named.type : fmt::format("{} ({})", named.path, named.type)));
 }
 
 RecordedUnits::~RecordedUnits() { detach(); }

@@ -250,9 +250,8 @@ std::vector<at::Tensor> StepRecording::collect(Results& results, const StepOutpu
     add(tensor);
   }
   for (const auto& parameter : context_.module.parameters()) {
-    const bool was_there = std::any_of(added_to_.begin(), added_to_.end(), [&](const Gradient& gradient) {
-      return gradient.parameter.is_same(parameter);
-    });
+    const bool was_there = std::any_of(added_to_.begin(), added_to_.end(),
+                                       [&](const Gradient& gradient) { return gradient.parameter.is_same(parameter); });
     if (!parameter.grad().defined() || was_there) continue;
     results.gradients.push_back({.parameter = parameter, .tensor = {}, .result = all.size()});
     all.push_back(parameter.grad().detach());

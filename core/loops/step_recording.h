@@ -113,10 +113,10 @@ class StepRecording {
   const Context context_;
   const std::unique_ptr<GraphRecorder> recorder_;
   ComparableRecorder* const watcher_;
-  Batch inputs_;  ///< of the graphs, or of the step that is watched
-  Batch batch_;   ///< that replays read, of a watched recording
-  std::vector<Gradient> added_to_;      ///< by the step under way: gradients of the window's former batches
-  std::vector<at::Tensor> layouts_;     ///< of those that the recorded step added to, without memory
+  Batch inputs_;                     ///< of the graphs, or of the step that is watched
+  Batch batch_;                      ///< that replays read, of a watched recording
+  std::vector<Gradient> added_to_;   ///< by the step under way: gradients of the window's former batches
+  std::vector<at::Tensor> layouts_;  ///< of those that the recorded step added to, without memory
   std::unique_ptr<RecordedUnits> units_;
   bool finished_ = false;
   std::string failure_;  ///< of the step that is watched

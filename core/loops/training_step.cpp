@@ -68,8 +68,8 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
   scaling_ = {};
   const bool may_replay = recorded_ != nullptr && !guard_ && !info.uneven_inputs && info.weight == 1;
   if (may_replay)
-    kind_ = recorded_->begin(batch,
-                             {.adds = progress.window_has_gradients, .ends = window_.sync, .size = window_.size});
+    kind_ =
+        recorded_->begin(batch, {.adds = progress.window_has_gradients, .ends = window_.sync, .size = window_.size});
   if (kind_ == RecordedStep::Kind::kWatched) batch_ = &recorded_->batch();
   if (window_.sync && !optimizers_.all().empty()) {
     call_user(state_, "optimizer_step", module,

@@ -108,8 +108,8 @@ GradientReducerOptions Ddp::reduction(const AccumulationWindow& window, bool man
   how.may_find_none_unused = !options_.find_unused_parameters;
   how.static_graph = options_.static_graph && !manual;
   how.uneven_inputs = window.uneven_inputs && !tells_on_host();
-  how.in_place = !has_hook && options_.gradient_compression == "none" && !how.find_unused_parameters &&
-                 !how.static_graph;
+  how.in_place =
+      !has_hook && options_.gradient_compression == "none" && !how.find_unused_parameters && !how.static_graph;
   how.in_place_of_any_size = records_;
   return how;
 }
@@ -119,8 +119,9 @@ GraphSupport Ddp::graph_support() {
     if (sync_batchnorm_) return {.recorder = nullptr, .why_not = "sync_batchnorm asks other ranks inside of forward"};
     if (!std::exchange(records_, true)) reducers_.clear();
     const auto group = ranks().process_group();
-    const std::string why_not = GradientReducer::why_not_in_place(
-        named_unique_parameters(*module_), *group, reduction({}, /*manual=*/false, communication_hook(group) != nullptr));
+    const std::string why_not =
+        GradientReducer::why_not_in_place(named_unique_parameters(*module_), *group,
+                                          reduction({}, /*manual=*/false, communication_hook(group) != nullptr));
     if (!why_not.empty()) {
       records_ = false;
       return {.recorder = nullptr, .why_not = "ranks combine gradients while backward runs: " + why_not};

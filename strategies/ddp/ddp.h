@@ -88,7 +88,7 @@ class Ddp : public RankedStrategy {
   Module* module_ = nullptr;
   bool has_buffers_ = false;
   bool sync_batchnorm_ = false;
-  bool alone_ = false;  ///< see restart_steps
+  bool alone_ = false;    ///< see restart_steps
   bool records_ = false;  ///< steps may be recorded, so that gradients are combined when backward is done
 };
 

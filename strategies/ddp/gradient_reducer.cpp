@@ -128,7 +128,8 @@ std::string GradientReducer::why_not_in_place(const Parameters& parameters, c10d
     bytes += static_cast<int64_t>(parameter.nbytes());
   }
   if (is_first) return "no parameter is trained";
-  return bytes <= options.first_bucket_bytes || options.in_place_of_any_size ? "" : "they are more than the first bucket";
+  return bytes <= options.first_bucket_bytes || options.in_place_of_any_size ? ""
+                                                                             : "they are more than the first bucket";
 }
 
 std::vector<at::Tensor> GradientReducer::own_gradients() const {

@@ -29,13 +29,13 @@ class RecordedNet : public Module {
   explicit RecordedNet(const Options& options) : kind_(options.kind) {
     automatic_optimization = kind_ != "gan";
     if (kind_ == "mlp") {
-      body_ = register_module("body", torch::nn::Sequential(Linear(16, 8), torch::nn::ReLU(), torch::nn::Dropout(0.3),
-                                                            Linear(8, 3)));
-    } else if (kind_ == "cnn") {
       body_ = register_module(
-          "body", torch::nn::Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 4, 3).padding(1)),
-                                        torch::nn::BatchNorm2d(4), torch::nn::ReLU(), torch::nn::MaxPool2d(2),
-                                        torch::nn::Flatten(), Linear(16, 3)));
+          "body", torch::nn::Sequential(Linear(16, 8), torch::nn::ReLU(), torch::nn::Dropout(0.3), Linear(8, 3)));
+    } else if (kind_ == "cnn") {
+      body_ =
+          register_module("body", torch::nn::Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 4, 3).padding(1)),
+                                                        torch::nn::BatchNorm2d(4), torch::nn::ReLU(),
+                                                        torch::nn::MaxPool2d(2), torch::nn::Flatten(), Linear(16, 3)));
     } else if (kind_ == "lstm") {
       lstm_ = register_module("lstm", torch::nn::LSTM(torch::nn::LSTMOptions(4, 8).batch_first(true)));
       body_ = register_module("body", torch::nn::Sequential(Linear(8, 3)));
@@ -66,7 +66,8 @@ class RecordedNet : public Module {
     if (!automatic_optimization)
       return {OptimizerConfig{.optimizer = adam(body_->parameters())},
               OptimizerConfig{.optimizer = adam(other_->parameters())}};
-    return OptimizerConfig{.optimizer = adam(parameters()), .scheduler = {.name = "cosine", .interval = Interval::kStep}};
+    return OptimizerConfig{.optimizer = adam(parameters()),
+                           .scheduler = {.name = "cosine", .interval = Interval::kStep}};
   }
 
  private:
@@ -82,8 +83,7 @@ class RecordedNet : public Module {
       return F::cross_entropy(body_->forward(encoder_(x.view({-1, 4, 4}).transpose(0, 1)).mean(0)), y);
     const auto parts = body_->forward(x).chunk(2, 1);
     const at::Tensor z = parts[0] + (0.5 * parts[1]).exp() * at::randn_like(parts[0]);
-    return F::mse_loss(other_->forward(z), x) -
-           0.5 * (1 + parts[1] - parts[0].square() - parts[1].exp()).sum(1).mean();
+    return F::mse_loss(other_->forward(z), x) - 0.5 * (1 + parts[1] - parts[0].square() - parts[1].exp()).sum(1).mean();
   }
 
   StepOutput adversarial_step(const at::Tensor& real) {

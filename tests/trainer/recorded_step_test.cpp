@@ -320,17 +320,17 @@ TEST(RecordedStep, AccumulationWindowsAreRecordedByPlace) {
   for (const MakeNetwork network : {mlp, cnn, lstm, transformer}) {
     for (const int64_t size : {2, 3}) {
       SCOPED_TRACE(size);
-      const Outcome outcome =
-          expect_same({.network = network,
-                       .options =
-                           [&](TrainerOptions& options) {
-                             options.accumulate_grad_batches = size;
-                             options.gradient_clip_val = 0.05;
-                           },
-                       .examples = 24 * 8,
-                       .epochs = 2});
+      const Outcome outcome = expect_same({.network = network,
+                                           .options =
+                                               [&](TrainerOptions& options) {
+                                                 options.accumulate_grad_batches = size;
+                                                 options.gradient_clip_val = 0.05;
+                                               },
+                                           .examples = 24 * 8,
+                                           .epochs = 2});
       EXPECT_THAT(outcome.log, Not(HasSubstr("not recorded")));
-      // Beginning and end of a window, and what lies between: 4 windows of each are ordinary or recorded, and 4 compared.
+      // Beginning and end of a window, and what lies between: 4 windows of each are ordinary or recorded, and 4
+      // compared.
       EXPECT_LE(outcome.training_steps, 8 * size) << outcome.log;
     }
   }
@@ -417,16 +417,14 @@ TEST(RecordedStep, GradientsThatAHookChangesCount) {
   };
   for (const std::function<void(Module&)>& change : {std::function<void(Module&)>(in_place), {by_others}}) {
     for (const int64_t window : {1, 2}) {
-      const Outcome outcome =
-          expect_same({.options =
-                           [&](TrainerOptions& options) {
-                             options.accumulate_grad_batches = window;
-                             options.callbacks.push_back(make<LambdaCallback>(LambdaCallbackOptions{
-                                 .on_before_optimizer_step = [&](Trainer&, Module& of, OptimizerHandle&) {
-                                   change(of);
-                                 }}));
-                           },
-                       .examples = 96});
+      const Outcome outcome = expect_same(
+          {.options =
+               [&](TrainerOptions& options) {
+                 options.accumulate_grad_batches = window;
+                 options.callbacks.push_back(make<LambdaCallback>(LambdaCallbackOptions{
+                     .on_before_optimizer_step = [&](Trainer&, Module& of, OptimizerHandle&) { change(of); }}));
+               },
+           .examples = 96});
       EXPECT_THAT(outcome.log, HasSubstr("[graph] recorded the step of batch"));
     }
   }
@@ -460,8 +458,9 @@ TEST(RecordedStep, SaysWhichOperatorCannotBeRecorded) {
 
 Network with_a_unit_that_looks_at_values() {
   auto net = std::make_shared<TransformerNet>();
-  Sequential body(torch::nn::Linear(16, 8), [](const at::Tensor& x) { return x.sum().item<double>() > 1e9 ? x * 2 : x; },
-                  torch::nn::Linear(8, kClasses));
+  Sequential body(
+      torch::nn::Linear(16, 8), [](const at::Tensor& x) { return x.sum().item<double>() > 1e9 ? x * 2 : x; },
+      torch::nn::Linear(8, kClasses));
   net->register_module("body", body);
   return {net,
           [body](const at::Tensor& x, const at::Tensor& y) mutable { return F::cross_entropy(body->forward(x), y); }};
@@ -470,8 +469,9 @@ Network with_a_unit_that_looks_at_values() {
 Network with_a_unit_of_the_host() {
   auto net = std::make_shared<TransformerNet>();
   const auto steps = std::make_shared<int64_t>(0);
-  Sequential body(torch::nn::Linear(16, 8), [steps](const at::Tensor& x) { return x * static_cast<double>(++*steps); },
-                  torch::nn::Linear(8, kClasses));
+  Sequential body(
+      torch::nn::Linear(16, 8), [steps](const at::Tensor& x) { return x * static_cast<double>(++*steps); },
+      torch::nn::Linear(8, kClasses));
   net->register_module("body", body);
   return {net,
           [body](const at::Tensor& x, const at::Tensor& y) mutable { return F::cross_entropy(body->forward(x), y); }};
