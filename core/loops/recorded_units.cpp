@@ -5,6 +5,7 @@
 #include <levin/core/nn/unit.h>
 
 #include <fmt/format.h>
+#include <torch/nn/module.h>
 
 namespace levin {
 
@@ -22,7 +23,7 @@ class RecordedUnits::Hook final : public UnitHook {
   std::vector<const std::string*> outer_;  ///< of the calls under way, of which one may be inside of another
 };
 
-RecordedUnits::RecordedUnits(torch::nn::Module& module) {
+RecordedUnits::RecordedUnits(torch::nn::Module& module) : submodules_(module.modules(/*include_self=*/false)) {
   for (const NamedUnit& named : named_units(module))
     hooks_.emplace_back(
         named.unit,

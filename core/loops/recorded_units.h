@@ -31,6 +31,7 @@ class RecordedUnits {
  private:
   class Hook;
 
+  std::vector<std::shared_ptr<torch::nn::Module>> submodules_;  ///< a step may exchange one while it is watched
   std::vector<std::pair<Unit*, std::unique_ptr<Hook>>> hooks_;
   bool is_attached_ = false;
 };
