@@ -1,9 +1,12 @@
 /// Recorded steps on the CPU (`graph`): trainer.fit against a loop written by hand with the same fused optimizer, each
 /// in a process of its own, in turns on one core. What counts is the processor time; recording and comparing with
-/// ordinary steps are in it. Prints the median of the ratios, the time a step, and the most memory that each took.
+/// ordinary steps are in it. Prints the median of the ratios and the time a step. Then fits on two ranks, with recorded
+/// steps against without; forked ranks take no turns, and run one variant after the other.
 ///
-///   build/bin/recorded_step_benchmark [rounds] [seconds]     of processor time a run, about
-///   build/bin/recorded_step_benchmark --variant N [steps]    one variant: prints its seconds of processor time
+///   build/bin/recorded_step_benchmark [rounds] [seconds] [words]   of processor time a run, about; works with such a
+///   name build/bin/recorded_step_benchmark --variant N [steps]          one variant: prints its seconds of processor
+///   time,
+///                                                                  and its most memory on the error stream
 
 #include "measure.h"
 #include "run_in_turns.h"
@@ -53,8 +56,16 @@ struct Model : levin::Module {
   double seconds = 0;
 };
 
+struct MlpOptions {
+  double dropout = 0;
+  static void describe(levin::Schema<MlpOptions>& schema) {
+    schema.field("dropout", &MlpOptions::dropout, "after the hidden layer");
+  }
+};
+
 struct Mlp : Model {
-  explicit Mlp(double dropout) : dropout_(register_module("dropout", torch::nn::Dropout(dropout))) {}
+  using Options = MlpOptions;
+  explicit Mlp(const Options& options) : dropout_(register_module("dropout", torch::nn::Dropout(options.dropout))) {}
   torch::Tensor loss(const torch::Tensor& x, const torch::Tensor& y) override {
     auto hidden = first_(x).relu();
     if (dropout_->options.p() > 0) hidden = dropout_(hidden);
@@ -143,7 +154,7 @@ Data images(int64_t examples, std::vector<int64_t> shape) {
 Data tokens(int64_t length) { return {torch::randint(64, {2048, length}), torch::randint(64, {2048, length})}; }
 
 const std::vector<Work>& works() {
-  const auto mlp = [](double dropout) { return [dropout] { return std::make_shared<Mlp>(dropout); }; };
+  const auto mlp = [](double dropout) { return [dropout] { return levin::make<Mlp>({.dropout = dropout}); }; };
   const auto transformer = [](int64_t layers, int64_t width, int64_t length) {
     return [=] { return std::make_shared<Transformer>(layers, width, length); };
   };
@@ -159,7 +170,7 @@ const std::vector<Work>& works() {
        [] {
          return images(2048, {1, 28, 28});
        },
-       "1.01; 0.65 with a pooling kernel"},
+       "0.65"},
   };
   return all;
 }
@@ -231,17 +242,82 @@ double run_variant(size_t variant, int64_t steps) {
   return seconds;
 }
 
+// ---- Two ranks.
+
+/// Seconds of processor time of this process, all threads together, and of its children that have ended.
+double processor_seconds_of_all() {
+  double seconds = 0;
+  for (const int who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
+    rusage usage{};
+    getrusage(who, &usage);
+    for (const timeval& time : {usage.ru_utime, usage.ru_stime})
+      seconds += static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  }
+  return seconds;
+}
+
+constexpr std::array<const char*, 2> kStrategies = {"ddp_threads", "ddp_spawn"};
+constexpr int64_t kRankSteps = 3000;
+
+/// The MLP on two ranks, batch 32 each: seconds of both. Variants after those of the works: of each strategy without
+/// and with recorded steps.
+double run_ranks(size_t variant, int64_t steps) {
+  torch::set_num_threads(1);
+  levin::seed_everything(1);
+  const auto dataset = std::make_shared<levin::data::TensorDataset>(
+      levin::Batch{{"x", torch::randn({8192, 784})}, {"y", torch::randint(10, {8192})}});
+  const auto run = [&](int64_t count) {
+    levin::TrainerOptions options;
+    options.max_steps = count;
+    options.accelerator = "cpu";
+    options.devices = 2;
+    options.strategy = kStrategies.at(variant / 2);
+    options.barebones = true;
+    options.graph = variant % 2 == 1;
+    levin::Trainer trainer(options);
+    const double started = processor_seconds_of_all();
+    trainer.fit(levin::make<Mlp>({}), levin::DataLoader(dataset, {.batch_size = 32, .shuffle = true}));
+    return processor_seconds_of_all() - started;
+  };
+  const double start_up = run(20);
+  return run(steps + 20) - start_up;
+}
+
+void compare_ranks(const std::string& program, int64_t rounds) {
+  for (size_t i = 0; i < kStrategies.size(); ++i) {
+    std::vector<double> ratios;
+    std::vector<double> seconds;
+    const size_t first = works().size() * kHows + 2 * i;
+    for (int64_t round = 0; round < rounds; ++round) {
+      const bool forks = kStrategies[i] == std::string("ddp_spawn");
+      const auto [of, to] = forks ? std::array{levin::benchmarks::run_in_process(program, first + 1, kRankSteps),
+                                               levin::benchmarks::run_in_process(program, first, kRankSteps)}
+                                  : run_in_turns(program, {first + 1, first}, kRankSteps);
+      ratios.push_back(of / to);
+      seconds.push_back(of);
+    }
+    std::printf("%.3f  MLP on 2 ranks of %s, graph: true / without (target 0.75): %.1f us a step of both\n",
+                median(ratios), kStrategies[i], 1e6 * median(seconds) / static_cast<double>(kRankSteps));
+    std::fflush(stdout);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc > 2 && std::string(argv[1]) == "--variant") {
-    std::printf("%.6f\n", run_variant(std::stoul(argv[2]), argc > 3 ? std::stoll(argv[3]) : 1000));
+    const size_t variant = std::stoul(argv[2]);
+    const int64_t steps = argc > 3 ? std::stoll(argv[3]) : 1000;
+    const size_t of_works = works().size() * kHows;
+    std::printf("%.6f\n", variant < of_works ? run_variant(variant, steps) : run_ranks(variant - of_works, steps));
     return 0;
   }
   const int64_t rounds = argc > 1 ? std::stoll(argv[1]) : 5;
   const double budget = argc > 2 ? std::stod(argv[2]) : 2;
+  const std::string words = argc > 3 ? argv[3] : "";
   for (size_t index = 0; index < works().size(); ++index) {
     const Work& work = works()[index];
+    if (std::string(work.name).find(words) == std::string::npos) continue;
     const auto steps = std::max<int64_t>(60, static_cast<int64_t>(budget / work.step_seconds));
     std::printf("%s, %lld steps a run (target %s)\n", work.name, static_cast<long long>(steps), work.target);
     for (const How how : {How::kOrdinary, How::kRecorded, How::kAuto, How::kRecordedWatched}) {
@@ -257,5 +333,6 @@ int main(int argc, char** argv) {
       std::fflush(stdout);
     }
   }
+  if (std::string("ranks").find(words) != std::string::npos) compare_ranks(argv[0], rounds);
   return 0;
 }

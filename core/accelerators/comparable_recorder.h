@@ -20,8 +20,10 @@ namespace levin {
 class ComparableRecorder : public GraphRecorder {
  public:
   /// Begins to watch a step of a batch. Returns what stands for the batch's tensors in it: the same memory, apart from
-  /// whatever else reads it.
-  virtual std::vector<at::Tensor> begin_step(const std::vector<at::Tensor>& batch) = 0;
+  /// whatever else reads it. `added_to`: tensors that the step changes in place and that are others in each step, each
+  /// with memory of its own from its beginning on; the step works on themselves.
+  virtual std::vector<at::Tensor> begin_step(const std::vector<at::Tensor>& batch,
+                                             const std::vector<at::Tensor>& added_to) = 0;
   /// Runs the next part of the step.
   virtual void watch(const std::function<void()>& part) = 0;
   /// Ends the step. `results`: tensors that are read outside of the parts, the same ones in each step; they keep their
@@ -41,7 +43,8 @@ class ComparableRecorder : public GraphRecorder {
   virtual const std::vector<at::Tensor>& results() const = 0;
   /// Whether replays write a result, instead of giving what was there before.
   virtual bool is_made(const at::Tensor& result) const = 0;
-  /// Makes replays read this batch, of the recorded one's layout; none where it is empty.
+  /// Makes replays read this batch, of the recorded one's layout, and after it the tensors that the step adds to; none
+  /// where it is empty.
   virtual void read(const std::vector<at::Tensor>& batch) = 0;
   virtual void replay(size_t part) = 0;
   /// Gives a result other memory, so that who holds it keeps its value. Returns the tensor that replays write now.

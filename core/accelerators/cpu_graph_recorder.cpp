@@ -6,6 +6,7 @@
 #include <levin/core/base/seed.h>
 
 #include <ATen/ops/empty_strided.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
@@ -77,7 +78,8 @@ std::unique_ptr<RecordedGraph> CpuGraphRecorder::record(const std::function<void
   throw Error("graph", "operators of the CPU are recorded by watching a whole step");
 }
 
-std::vector<at::Tensor> CpuGraphRecorder::begin_step(const std::vector<at::Tensor>& batch) {
+std::vector<at::Tensor> CpuGraphRecorder::begin_step(const std::vector<at::Tensor>& batch,
+                                                     const std::vector<at::Tensor>& added_to) {
   std::vector<at::Tensor> inputs;
   for (const at::Tensor& tensor : batch) {
     const c10::InferenceMode ordinary(false);
@@ -85,8 +87,12 @@ std::vector<at::Tensor> CpuGraphRecorder::begin_step(const std::vector<at::Tenso
     read_from(inputs.back().storage(), tensor);
   }
   difference_.clear();
-  if (plan_ != nullptr) read(inputs);
-  recording_ = std::make_unique<OperatorRecording>(inputs);
+  batch_size_ = inputs.size();
+  std::vector<at::Tensor> all = inputs;
+  all.insert(all.end(), added_to.begin(), added_to.end());
+  if (plan_ != nullptr) read(all);
+  recording_ = std::make_unique<OperatorRecording>(all);
+  if (recording_->trace().inputs != all.size()) recording_->refuse("gradients of a window share memory");
   return inputs;
 }
 
@@ -127,6 +133,11 @@ std::string CpuGraphRecorder::compare(size_t part, const Memory& before) {
 std::string CpuGraphRecorder::end_step(const std::vector<at::Tensor>& results) {
   if (plan_ == nullptr) {
     results_ = results;
+    // What the step added to is the program's, which asks who holds it.
+    OperatorTrace& trace = recording_->trace();
+    for (size_t input = batch_size_; input < trace.inputs; ++input)
+      trace.replace(input, at::Storage(at::Storage::use_byte_size_t(), trace.storages[input].storage.nbytes(),
+                                       at::DataPtr(nullptr, at::kCPU), c10::GetCPUAllocator(), /*resizable=*/true));
     return recording_->failure();
   }
   const auto recording = std::move(recording_);

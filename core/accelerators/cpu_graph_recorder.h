@@ -19,7 +19,8 @@ class CpuGraphRecorder final : public ComparableRecorder {
 
   /// Throws levin::Error: steps are watched.
   std::unique_ptr<RecordedGraph> record(const std::function<void()>& body) override;
-  std::vector<at::Tensor> begin_step(const std::vector<at::Tensor>& batch) override;
+  std::vector<at::Tensor> begin_step(const std::vector<at::Tensor>& batch,
+                                     const std::vector<at::Tensor>& added_to) override;
   void watch(const std::function<void()>& part) override;
   std::string end_step(const std::vector<at::Tensor>& results) override;
   std::string held_result(const std::vector<at::Tensor>& known) const override;
@@ -40,6 +41,7 @@ class CpuGraphRecorder final : public ComparableRecorder {
   std::unique_ptr<OperatorPlan> plan_;
   std::vector<at::Tensor> results_;
   std::string difference_;
+  size_t batch_size_ = 0;  ///< tensors of the step's batch
 };
 
 }  // namespace levin

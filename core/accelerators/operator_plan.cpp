@@ -22,26 +22,14 @@ namespace {
 
 const c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
 
-template <size_t N>
-bool is_one_of(const OperatorCall& call, const std::array<std::string_view, N>& names) {
-  const std::string& name = call.op->schema().name();
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-/// Makes memory and writes nothing into it.
-bool makes_empty(const OperatorCall& call) {
-  constexpr std::array<std::string_view, 6> kNames = {
-      "aten::empty",     "aten::empty_strided",     "aten::empty_like",
-      "aten::new_empty", "aten::new_empty_strided", "aten::empty_permuted"};
-  return is_one_of(call, kNames);
-}
-
-/// Gives the same in each step, whatever its arguments hold.
-bool makes_constant(const OperatorCall& call) {
-  constexpr std::array<std::string_view, 10> kNames = {
-      "aten::ones",      "aten::ones_like", "aten::zeros",         "aten::zeros_like", "aten::full",
-      "aten::full_like", "aten::arange",    "aten::scalar_tensor", "aten::new_zeros",  "aten::new_ones"};
-  return is_one_of(call, kNames);
+/// The CPU's kernels, and before them those that a KernelScope puts in front: nothing else has kernels for operators on
+/// tensors there.
+c10::DispatchKeySet keys_of(const c10::OperatorHandle& op) {
+  const auto& arguments = op.schema().arguments();
+  const bool takes_tensor = !arguments.empty() && *arguments.front().type() == *c10::TensorType::get();
+  return takes_tensor && op.hasKernelForDispatchKey(c10::DispatchKey::BackendSelect)
+             ? kCpu.add(c10::DispatchKey::BackendSelect)
+             : kCpu;
 }
 
 /// Writes all of its first argument without reading it.
@@ -50,7 +38,7 @@ bool overwrites(const OperatorCall& call) {
                                                        "aten::bernoulli_",   "aten::normal_",     "aten::uniform_",
                                                        "aten::exponential_", "aten::random_",     "aten::geometric_",
                                                        "aten::cauchy_",      "aten::log_normal_", "aten::detach_"};
-  return is_one_of(call, kNames) ||
+  return call.is_one_of(kNames) ||
          (!call.op->schema().arguments().empty() && call.op->schema().arguments().back().is_out());
 }
 
@@ -83,11 +71,12 @@ OperatorPlan::OperatorPlan(OperatorRecording& recording, const std::vector<at::T
     if (i == trace_.calls.size()) break;
     if (kinds[i] == Kind::kDropped) continue;
     OperatorCall& call = trace_.calls[i];
-    Step step{.call = i, .kind = kinds[i], .op = call.op, .arguments = call.arguments, .releases = {}};
+    Step step{.call = i, .kind = kinds[i], .op = call.op, .keys = {}, .arguments = call.arguments, .releases = {}};
     if (step.kind == Kind::kOut) {
       step.op = find_out_operator(*call.op);
       step.arguments.insert(step.arguments.end(), call.results.begin(), call.results.end());
     }
+    if (step.op) step.keys = keys_of(*step.op);
     steps_.push_back(std::move(step));
   }
   for (size_t part = 0; part < parts(); ++part) {
@@ -127,7 +116,7 @@ std::vector<OperatorPlan::Kind> OperatorPlan::classify() {
       };
       if (!call.writes.empty()) return call.makes.empty() ? Kind::kInPlace : Kind::kNew;
       if (call.makes.empty()) return Kind::kDropped;
-      if (makes_empty(call)) {
+      if (call.makes_empty()) {
         for (const size_t storage : call.makes) {
           if (is_overwritten_first(storage, i)) continue;
           // The host wrote into it, as at::tensor does.
@@ -137,7 +126,7 @@ std::vector<OperatorPlan::Kind> OperatorPlan::classify() {
         }
         return Kind::kDropped;
       }
-      if (makes_constant(call) && std::none_of(call.makes.begin(), call.makes.end(), is_written_later)) {
+      if (call.makes_constant() && std::none_of(call.makes.begin(), call.makes.end(), is_written_later)) {
         for (const size_t storage : call.makes) kept_[storage] = true;
         return Kind::kDropped;
       }
@@ -211,7 +200,7 @@ void OperatorPlan::run(const Step& step) {
     return;
   }
   stack_.assign(step.arguments.begin(), step.arguments.end());
-  step.op->redispatchBoxed(kCpu, &stack_);
+  step.op->redispatchBoxed(step.keys, &stack_);
   if (step.kind == Kind::kNew) {
     const auto& results = trace_.calls[step.call].results;
     for (size_t i = 0; i < results.size(); ++i) {
@@ -289,7 +278,7 @@ std::string OperatorPlan::first_different_call(const OperatorTrace& other, size_
       const at::Storage& its = other.storages[number].storage;
       if (mine.data() != nullptr && its.data() != nullptr && mine.nbytes() == its.nbytes() &&
           std::memcmp(mine.data(), its.data(), mine.nbytes()) != 0)
-        return call.name();
+        return call.place();
     }
   }
   return "";
@@ -297,7 +286,7 @@ std::string OperatorPlan::first_different_call(const OperatorTrace& other, size_
 
 std::string OperatorPlan::writer_of(size_t storage) const {
   for (auto call = trace_.calls.rbegin(); call != trace_.calls.rend(); ++call)
-    if (contains(call->writes, storage) || contains(call->makes, storage)) return call->name();
+    if (contains(call->writes, storage) || contains(call->makes, storage)) return call->place();
   return "nothing";
 }
 
@@ -319,6 +308,7 @@ void OperatorPlan::settle() {
       if (step.kind != Kind::kOut || !contains(call.makes, number)) continue;
       step.kind = Kind::kNew;
       step.op = call.op;
+      step.keys = keys_of(*call.op);
       step.arguments = call.arguments;
     }
   }

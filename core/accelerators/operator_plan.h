@@ -62,6 +62,7 @@ class OperatorPlan {
     size_t call;
     Kind kind;
     std::optional<c10::OperatorHandle> op;
+    c10::DispatchKeySet keys;
     torch::jit::Stack arguments;
     std::vector<size_t> releases;  ///< storages not needed after it
   };

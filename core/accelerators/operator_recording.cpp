@@ -20,6 +20,9 @@ namespace {
 /// for tensors without memory; nothing in C++ uses it.
 constexpr auto kKey = c10::DispatchKey::Fake;
 
+/// Bytes of results after which memory that nobody needs any more is given back.
+constexpr size_t kReleaseBytes = size_t{1} << 20;
+
 thread_local OperatorRecording* current = nullptr;
 
 at::Tensor alias_of(const at::Tensor& tensor) {
@@ -53,11 +56,6 @@ bool all_dense(const c10::IValue& value) {
   bool dense = true;
   for_each_tensor(value, [&](const at::Tensor& tensor) { dense = dense && is_dense(tensor); });
   return dense;
-}
-
-std::string name_of(const c10::OperatorHandle& op) {
-  const auto& schema = op.schema();
-  return schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
 }
 
 /// Arguments that an operator changes although its schema does not say so.
@@ -151,7 +149,7 @@ void OperatorRecording::look_for_silent_writes() {
     return refuse(
         fmt::format("memory that {} reads has changed, and no operator said that it would; hint: it was "
                     "written through a pointer",
-                    user == trace_.calls.end() ? "an operator" : user->name()));
+                    user == trace_.calls.end() ? "an operator" : user->place()));
   }
 }
 
@@ -218,7 +216,7 @@ void OperatorRecording::record_call(const c10::OperatorHandle& op, c10::Dispatch
   if (compares_a_tensor_with_itself(op, *stack)) return op.redispatchBoxed(after, stack);
   const std::string reason = why_not(op, *stack);
   if (!reason.empty()) {
-    refuse(fmt::format("{} cannot be recorded: {}", name_of(op), reason));
+    refuse(fmt::format("{} cannot be recorded: {}", name_of(op, recording_unit()), reason));
     return op.redispatchBoxed(after, stack);
   }
   const auto& schema = op.schema();
@@ -226,6 +224,7 @@ void OperatorRecording::record_call(const c10::OperatorHandle& op, c10::Dispatch
   const auto first = stack->end() - static_cast<std::ptrdiff_t>(count);
   OperatorCall recorded;
   recorded.op = op;
+  recorded.unit = recording_unit();
   recorded.grad_mode = at::GradMode::is_enabled();
   recorded.default_dtype = c10::get_default_dtype_as_scalartype();
   for (size_t i = 0; i < count; ++i) {
@@ -233,7 +232,9 @@ void OperatorRecording::record_call(const c10::OperatorHandle& op, c10::Dispatch
     const auto* alias = schema.arguments()[i].alias_info();
     const bool is_written = (alias != nullptr && alias->isWrite()) || writes_unsaid(op, i);
     for_each_tensor(argument, [&](const at::Tensor& tensor) {
-      add_number(recorded.reads, note_argument(tensor));
+      const size_t number = note_argument(tensor);
+      add_number(recorded.reads, number);
+      ++trace_.storages[number].aliases;
       if (is_written) note_write(tensor, recorded);
     });
     recorded.arguments.push_back(aliases_in(argument));
@@ -245,17 +246,34 @@ void OperatorRecording::record_call(const c10::OperatorHandle& op, c10::Dispatch
   }
   for (size_t i = base; i < stack->size(); ++i) {
     if (!all_dense((*stack)[i]))
-      return refuse(fmt::format("{} cannot be recorded: its result is not dense", name_of(op)));
+      return refuse(fmt::format("{} cannot be recorded: its result is not dense", name_of(op, recording_unit())));
     for_each_tensor((*stack)[i], [&](const at::Tensor& tensor) {
       const size_t known = trace_.storages.size();
       const size_t number = trace_.number_of(tensor);
+      ++trace_.storages[number].aliases;
       if (number < known) return;
       trace_.storages[number].maker = trace_.calls.size();
       recorded.makes.push_back(number);
     });
     recorded.results.push_back(aliases_in((*stack)[i]));
   }
+  if (!recorded.makes_empty() && !recorded.makes_constant()) {
+    for (const size_t number : recorded.makes) {
+      releasable_.push_back(number);
+      bytes_made_ += trace_.storages[number].storage.nbytes();
+    }
+  }
   trace_.calls.push_back(std::move(recorded));
+  if (bytes_made_ > kReleaseBytes) release_memory();
+}
+
+void OperatorRecording::release_memory() {
+  bytes_made_ = 0;
+  std::erase_if(releasable_, [&](size_t number) {
+    if (trace_.is_held(number)) return false;
+    trace_.storages[number].storage.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+    return true;
+  });
 }
 
 }  // namespace levin

@@ -12,7 +12,8 @@
 
 namespace levin {
 
-/// Records the operators that a thread calls, below autograd and autocast, while they run as ever. What cannot be
+/// Records the operators that a thread calls, below autograd and autocast, while they run as ever. Memory that the step
+/// lets go of is given back meanwhile, though the recording refers to it. What cannot be
 /// replayed is noted and ends the recording, not the work: an operator that looks at values, whose results' shape
 /// depends on them, whose tensors are not dense and on the CPU, of which nothing is known of what it changes; memory
 /// that changes although no operator said that it would.
@@ -61,9 +62,12 @@ class OperatorRecording final : public RecordingObserver {
   size_t note_argument(const at::Tensor& tensor);
   void note_write(const at::Tensor& tensor, OperatorCall& recorded);
   void look_for_silent_writes();
+  void release_memory();
 
   OperatorTrace trace_;
   std::vector<Bytes> bytes_;
+  std::vector<size_t> releasable_;  ///< storages of which only the step itself needs the memory
+  size_t bytes_made_ = 0;           ///< since memory was last released
   std::vector<VersionBumps> versions_;
   std::string failure_;
 };

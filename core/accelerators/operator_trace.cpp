@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <sstream>
 #include <unordered_set>
@@ -21,16 +23,38 @@ std::string printed(const c10::IValue& value) {
 std::string of_argument(const OperatorCall& call, size_t index) {
   if (!call.op) return "";
   const auto& arguments = call.op->schema().arguments();
-  return index < arguments.size() ? fmt::format("argument '{}' of {}", arguments[index].name(), call.name())
-                                  : call.name();
+  return index < arguments.size() ? fmt::format("argument '{}' of {}", arguments[index].name(), call.place())
+                                  : call.place();
 }
 
 }  // namespace
 
-std::string OperatorCall::name() const {
-  if (!op) return "work of the host";
-  const auto& schema = op->schema();
-  return schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
+std::string name_of(const c10::OperatorHandle& op, const std::string* unit) {
+  const auto& schema = op.schema();
+  std::string name = schema.name();
+  if (!schema.overload_name().empty()) name += "." + schema.overload_name();
+  return unit == nullptr ? name : name + " in unit " + *unit;
+}
+
+std::string OperatorCall::name() const { return op ? name_of(*op) : "work of the host"; }
+std::string OperatorCall::place() const { return op ? name_of(*op, unit) : name(); }
+
+bool OperatorCall::is_one_of(std::span<const std::string_view> names) const {
+  return op && std::find(names.begin(), names.end(), op->schema().name()) != names.end();
+}
+
+bool OperatorCall::makes_empty() const {
+  constexpr std::array<std::string_view, 6> kNames = {
+      "aten::empty",     "aten::empty_strided",     "aten::empty_like",
+      "aten::new_empty", "aten::new_empty_strided", "aten::empty_permuted"};
+  return is_one_of(kNames);
+}
+
+bool OperatorCall::makes_constant() const {
+  constexpr std::array<std::string_view, 10> kNames = {
+      "aten::ones",      "aten::ones_like", "aten::zeros",         "aten::zeros_like", "aten::full",
+      "aten::full_like", "aten::arange",    "aten::scalar_tensor", "aten::new_zeros",  "aten::new_ones"};
+  return is_one_of(kNames);
 }
 
 size_t OperatorTrace::number_of(const at::Tensor& tensor) {
@@ -57,6 +81,10 @@ void OperatorTrace::replace(size_t number, const at::Storage& by) {
   storages[number].storage = by;
 }
 
+bool OperatorTrace::is_held(size_t number) const {
+  return storages[number].storage.use_count() > storages[number].aliases + 1;
+}
+
 std::string OperatorTrace::held_result(const std::vector<at::Tensor>& known) const {
   std::unordered_set<const c10::TensorImpl*> seen;
   std::unordered_map<const c10::StorageImpl*, size_t> holders;
@@ -70,7 +98,7 @@ std::string OperatorTrace::held_result(const std::vector<at::Tensor>& known) con
   for (const at::Tensor& tensor : known) count(tensor);
   for (const TracedStorage& traced : storages) {
     const size_t expected = holders[traced.storage.unsafeGetStorageImpl()] + 1;
-    if (traced.maker && traced.storage.use_count() > expected) return calls[*traced.maker].name();
+    if (traced.maker && traced.storage.use_count() > expected) return calls[*traced.maker].place();
   }
   return "";
 }
@@ -82,19 +110,19 @@ std::string OperatorTrace::difference(const OperatorTrace& other, size_t part) c
     const OperatorCall& mine = calls[i];
     const OperatorCall& its = other.calls[i];
     if (mine.name() != its.name())
-      return fmt::format("an ordinary step runs {} where the recorded one ran {}", its.name(), mine.name());
+      return fmt::format("an ordinary step runs {} where the recorded one ran {}", its.place(), mine.place());
     if (mine.grad_mode != its.grad_mode || mine.default_dtype != its.default_dtype)
-      return fmt::format("{} runs with another gradient mode or default type than recorded", mine.name());
-    if (mine.arguments.size() != its.arguments.size()) return mine.name() + " has other arguments than recorded";
+      return fmt::format("{} runs with another gradient mode or default type than recorded", mine.place());
+    if (mine.arguments.size() != its.arguments.size()) return mine.place() + " has other arguments than recorded";
     for (size_t a = 0; a < mine.arguments.size(); ++a) {
       const std::string what = difference(mine.arguments[a], other, its.arguments[a]);
       if (!what.empty()) return of_argument(mine, a) + what;
     }
   }
   if (part_ends[part] < other.part_ends[part])
-    return fmt::format("an ordinary step also runs {}", other.calls[part_ends[part]].name());
+    return fmt::format("an ordinary step also runs {}", other.calls[part_ends[part]].place());
   if (other.part_ends[part] < part_ends[part])
-    return fmt::format("an ordinary step does not run {}", calls[other.part_ends[part]].name());
+    return fmt::format("an ordinary step does not run {}", calls[other.part_ends[part]].place());
   return "";
 }
 

@@ -9,7 +9,9 @@
 #include <cstddef>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -23,18 +25,28 @@ struct OperatorCall {
   std::function<void()> host_work;
   bool grad_mode = false;
   at::ScalarType default_dtype = at::kFloat;
-  std::vector<size_t> reads;   ///< storages of the arguments, those written too
-  std::vector<size_t> writes;  ///< storages of arguments that are changed in place
-  std::vector<size_t> makes;   ///< storages that nobody has seen before
+  std::vector<size_t> reads;          ///< storages of the arguments, those written too
+  std::vector<size_t> writes;         ///< storages of arguments that are changed in place
+  std::vector<size_t> makes;          ///< storages that nobody has seen before
+  const std::string* unit = nullptr;  ///< whose forward called it, where that is known
 
   /// Returns "aten::mul.Tensor".
   std::string name() const;
+  /// Returns "aten::mul.Tensor in unit net.2 (Linear)".
+  std::string place() const;
+  /// Whether the operator has one of these names, without an overload.
+  bool is_one_of(std::span<const std::string_view> names) const;
+  /// Whether it makes memory and writes nothing into it.
+  bool makes_empty() const;
+  /// Whether it gives the same in each step, whatever its arguments hold.
+  bool makes_constant() const;
 };
 
 /// Memory that calls use.
 struct TracedStorage {
   at::Storage storage;
   std::optional<size_t> maker;  ///< the call that made it; nothing: it was there before
+  size_t aliases = 0;           ///< tensors of the trace that refer to it
 };
 
 /// The calls of a recorded step in order, and the memory that they use, numbered as it is first seen.
@@ -50,6 +62,8 @@ class OperatorTrace {
   std::optional<size_t> find(const at::Tensor& tensor) const;
   /// Puts another storage in the place of one, in all calls.
   void replace(size_t number, const at::Storage& by);
+  /// Whether somebody beside the trace refers to a storage.
+  bool is_held(size_t number) const;
 
   /// Names the call that made a result which somebody holds beside the trace and `known`; empty when nobody does.
   std::string held_result(const std::vector<at::Tensor>& known) const;
@@ -64,6 +78,9 @@ class OperatorTrace {
 
   std::unordered_map<const c10::StorageImpl*, size_t> numbers_;
 };
+
+/// Returns the name of an operator, " in unit " and that of the unit where there is one.
+std::string name_of(const c10::OperatorHandle& op, const std::string* unit = nullptr);
 
 /// Visits the tensors in a value, of lists too.
 template <class Visit>

@@ -11,6 +11,8 @@ namespace {
 
 thread_local int scopes = 0;
 thread_local RecordingObserver* observer = nullptr;
+thread_local bool recorded_step = false;
+thread_local const std::string* unit = nullptr;
 
 }  // namespace
 
@@ -18,6 +20,12 @@ RecordingScope::RecordingScope() { ++scopes; }
 RecordingScope::~RecordingScope() { --scopes; }
 
 bool is_recording() { return scopes > 0 || observer != nullptr; }
+
+void set_step_is_recorded(bool is_recorded) { recorded_step = is_recorded; }
+bool step_is_recorded() { return recorded_step; }
+
+const std::string* set_recording_unit(const std::string* name) { return std::exchange(unit, name); }
+const std::string* recording_unit() { return unit; }
 
 void set_recording_observer(RecordingObserver* by) { observer = by; }
 

@@ -19,6 +19,16 @@ class RecordingScope {
 
 bool is_recording();
 
+/// Says that the step which this thread takes is one of a recording, watched or replayed: its gradients lie in memory
+/// that the recording refers to as well.
+void set_step_is_recorded(bool is_recorded);
+bool step_is_recorded();
+
+/// Says in which unit this thread's forward is, for messages about what is recorded; nullptr: in none. The name
+/// outlives the recording. Returns what was said before.
+const std::string* set_recording_unit(const std::string* name);
+const std::string* recording_unit();
+
 /// Observes work that is really done while it is recorded: what cannot be recorded is no error then.
 class RecordingObserver {
  public:

@@ -1,6 +1,7 @@
 #include <levin/core/loops/recorded_step.h>
 
 #include <levin/core/base/log.h>
+#include <levin/core/base/recording.h>
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/strategy.h>
@@ -27,6 +28,8 @@ constexpr int64_t kOrdinarySteps = 3;
 constexpr int64_t kMostRecordings = 20;
 /// Shapes of batches that have recordings of their own, where these do not share memory in the order of recording.
 constexpr size_t kMostShapes = 4;
+/// Places in an accumulation window.
+constexpr size_t kPlaces = 3;
 /// Steps in a row of which somebody keeps a result.
 constexpr int64_t kMostHeldResults = 3;
 /// Ordinary steps that are compared with replays after a recording, and how many replays follow without.
@@ -57,6 +60,7 @@ Batch layout_of(const Batch& batch) {
 struct RecordedStep::Shape {
   std::vector<at::Device> devices;
   Batch layout;
+  Place place;
   int64_t seen = 0;
   std::unique_ptr<StepRecording> recording;
 };
@@ -70,16 +74,21 @@ RecordedStep::RecordedStep(const ResolvedOptions& options, const TrainerState& s
       metrics_(logger.train_metrics()),
       optimizer_(*optimizers.all().front()),
       first_recorder_(std::move(recorder)),
-      parts_(std::move(parts)) {
+      parts_(std::move(parts)),
+      most_recordings_(kMostRecordings) {
   if (dynamic_cast<ComparableRecorder*>(first_recorder_.get()) != nullptr)
     most_shapes_ = kMostShapes;
   else
     metrics_.make_recordable();
   dynamic_cast<optim::FusedOptimizer&>(optimizer_.optimizer()).make_recordable();
+  if (!optimizers.accumulation().is_off()) {
+    most_shapes_ *= kPlaces;
+    most_recordings_ *= kPlaces;
+  }
   if (options.given.graph.level() == Level::kAuto) timer_ = std::make_unique<StepTimer>();
 }
 
-RecordedStep::~RecordedStep() = default;
+RecordedStep::~RecordedStep() { set_step_is_recorded(false); }
 
 std::unique_ptr<RecordedStep> RecordedStep::make(const ResolvedOptions& options, const TrainerState& state,
                                                  LoggerConnector& logger, OptimizerConnector& optimizers, Parts parts) {
@@ -90,12 +99,13 @@ std::unique_ptr<RecordedStep> RecordedStep::make(const ResolvedOptions& options,
     support.why_not = "there is no optimizer";
   } else if (!optim::capabilities_of(optimizers.all().front()->optimizer()).tensor_learning_rate) {
     support.why_not = "the optimizer does not take its learning rate from a tensor; hint: levin::optim's do";
-  } else if (!optimizers.accumulation().is_off()) {
-    support.why_not = "gradients are accumulated over several batches";
   } else if (options.given.detect_anomaly) {
     support.why_not = "detect_anomaly looks at each gradient";
   } else {
     support = options.strategy->graph_support();
+    if (!optimizers.accumulation().is_off() && dynamic_cast<ComparableRecorder*>(support.recorder.get()) == nullptr &&
+        support.recorder != nullptr)
+      support = {.recorder = nullptr, .why_not = "gradients are accumulated over several batches"};
   }
   if (support.recorder != nullptr)
     return std::unique_ptr<RecordedStep>(
@@ -107,7 +117,7 @@ std::unique_ptr<RecordedStep> RecordedStep::make(const ResolvedOptions& options,
   return nullptr;
 }
 
-RecordedStep::Kind RecordedStep::begin(const Batch& batch) {
+RecordedStep::Kind RecordedStep::begin(const Batch& batch, const Place& place) {
   current_ = nullptr;
   kind_ = Kind::kOrdinary;
   times_ = timer_ != nullptr;
@@ -120,7 +130,7 @@ RecordedStep::Kind RecordedStep::begin(const Batch& batch) {
       forget();
     }
   }
-  Shape* const shape = shape_of(batch);
+  Shape* const shape = shape_of(batch, place);
   times_ = times_ && shape != nullptr && shape == shapes_.front().get();
   if (shape == nullptr) {
     log::rank_zero_info_once("[graph] batches of other shapes than the recorded ones take ordinary steps");
@@ -137,10 +147,12 @@ RecordedStep::Kind RecordedStep::begin(const Batch& batch) {
     if (!finish(*shape, batch)) return kind_;
   }
   StepRecording& recording = *shape->recording;
+  if (!recording.can_add()) return kind_;
   if (is_due(recording)) return watch(recording, batch);
   ++recording.replays_since;
   recording.read(batch);
   current_ = &recording;
+  set_step_is_recorded(true);
   return kind_ = Kind::kReplayed;
 }
 
@@ -183,15 +195,17 @@ RecordedStep::Kind RecordedStep::watch(StepRecording& recording, const Batch& ba
   recording.watched_epoch = state_.progress.epoch;
   watched_batch_ = &recording.begin_watching(batch);
   current_ = &recording;
+  set_step_is_recorded(true);
   return kind_ = Kind::kWatched;
 }
 
 void RecordedStep::watch(Part part, const std::function<void()>& body) { current_->watch(part, body); }
 
-RecordedStep::Shape* RecordedStep::shape_of(const Batch& batch) {
+RecordedStep::Shape* RecordedStep::shape_of(const Batch& batch, const Place& place) {
   const auto fits = [&](const std::unique_ptr<Shape>& shape) {
     size_t next = 0;
-    return std::equal(batch.items().begin(), batch.items().end(), shape->layout.items().begin(),
+    return shape->place == place &&
+           std::equal(batch.items().begin(), batch.items().end(), shape->layout.items().begin(),
                       shape->layout.items().end(), [&](const auto& a, const auto& b) {
                         return a.first == b.first && a.second.defined() == b.second.defined() &&
                                (!a.second.defined() ||
@@ -206,6 +220,7 @@ RecordedStep::Shape* RecordedStep::shape_of(const Batch& batch) {
   if (shapes_.size() == most_shapes_) shapes_.erase(unrecorded);
   auto shape = std::make_unique<Shape>();
   shape->layout = layout_of(batch);
+  shape->place = place;
   for (const auto& [name, tensor] : batch.items())
     if (tensor.defined()) shape->devices.push_back(tensor.device());
   shapes_.push_back(std::move(shape));
@@ -218,7 +233,7 @@ void RecordedStep::forget() {
 }
 
 void RecordedStep::record(Shape& shape, const Batch& batch) {
-  if (++recordings_ > kMostRecordings) return give_up(last_change_ + " changed too often");
+  if (++recordings_ > most_recordings_) return give_up(last_change_ + " changed too often");
   for (const auto& [name, tensor] : batch.items()) {
     if (!tensor.defined()) return give_up(fmt::format("'{}' of the batch is undefined", name));
     if (tensor.device() != strategy_.root_device())
@@ -227,7 +242,7 @@ void RecordedStep::record(Shape& shape, const Batch& batch) {
   }
   const auto began = Clock::now();
   recorded_batch_ = state_.progress.total_batches;
-  auto recording = make_recording();
+  auto recording = make_recording(shape.place);
   if (recording->watches()) {
     shape.recording = std::move(recording);
     watch(*shape.recording, batch);
@@ -249,13 +264,14 @@ void RecordedStep::record(Shape& shape, const Batch& batch) {
   say_recorded();
 }
 
-std::unique_ptr<StepRecording> RecordedStep::make_recording() {
+std::unique_ptr<StepRecording> RecordedStep::make_recording(const Place& place) {
   auto recorder = first_recorder_ != nullptr ? std::move(first_recorder_) : strategy_.graph_support().recorder;
   return std::make_unique<StepRecording>(StepRecording::Context{.module = *state_.module,
                                                                 .precision = precision_,
                                                                 .metrics = metrics_,
                                                                 .optimizer = optimizer_,
-                                                                .parts = parts_},
+                                                                .parts = parts_,
+                                                                .place = place},
                                          std::move(recorder));
 }
 
@@ -286,6 +302,7 @@ void RecordedStep::update() { current_->update(); }
 void RecordedStep::end_window() { current_->end_window(); }
 
 void RecordedStep::end(const StepOutput& output, const StepScaling& scaling) {
+  set_step_is_recorded(false);
   if (kind_ == Kind::kReplayed) current_->release_batch();
   if (kind_ == Kind::kWatched) {
     const std::string what = current_->end_watching(output, scaling);

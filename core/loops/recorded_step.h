@@ -22,13 +22,14 @@ namespace levin {
 class StepConditions;
 class StepRecording;
 
-/// Optimizer steps from recordings (`graph`). After some steps as ever, one is recorded, part by part: forward,
+/// Training steps from recordings (`graph`). After some steps as ever, one is recorded, part by part: forward,
 /// backward, unscaling, clipping and update, loss scale. From then on a step replays the parts, and hooks run between
 /// them as ever. A replayed part does to the same memory what the recorded one did, without running its C++ code.
 ///
-/// Each of a few shapes of batches has a recording of its own, others take ordinary steps. Where the optimizer's
-/// parameters, state or options (other than the learning rate), the module's tree or mode or the thread's settings have
-/// changed, the step is recorded anew.
+/// Each of a few shapes of batches has a recording of its own, as has each place in an accumulation window: the batch
+/// that begins it, those that add to its gradients, the one that ends it. Others take ordinary steps. Where the
+/// optimizer's parameters, state or options (other than the learning rate), the module's tree or mode or the thread's
+/// settings have changed, the step is recorded anew.
 ///
 /// On the CPU a step that is recorded is really taken meanwhile. Some later ones are ordinary too, and a replay is
 /// compared with them and taken back; a difference ends recording. On other devices a step is recorded before it is
@@ -48,6 +49,13 @@ class RecordedStep {
                                             LoggerConnector& logger, OptimizerConnector& optimizers, Parts parts);
   ~RecordedStep();
 
+  /// What a step is in its accumulation window.
+  struct Place {
+    bool adds = false;  ///< to the gradients of former ones
+    bool ends = true;   ///< the optimizer takes a step
+    int64_t size = 1;   ///< batches in the window
+    bool operator==(const Place&) const = default;
+  };
   enum class Kind {
     kOrdinary,
     kWatched,   ///< ordinary, with `batch()`, and each part goes through `watch`
@@ -56,8 +64,10 @@ class RecordedStep {
   /// Parts as they are watched.
   enum class Part { kStep, kStepEnd, kBackward, kUnscale, kClip, kUpdate, kEndWindow };
   static constexpr size_t kParts = 7;
+  /// Those of a step that does not end its window.
+  static constexpr size_t kPartsBeforeUpdate = 3;
 
-  Kind begin(const Batch& batch);
+  Kind begin(const Batch& batch, const Place& place);
   /// Returns the batch of a watched step.
   const Batch& batch() const { return *watched_batch_; }
   /// Runs a part of a watched step.
@@ -76,11 +86,11 @@ class RecordedStep {
 
   RecordedStep(const ResolvedOptions& options, const TrainerState& state, LoggerConnector& logger,
                OptimizerConnector& optimizers, std::unique_ptr<GraphRecorder> recorder, Parts parts);
-  /// Returns the shape of a batch; nullptr when there are too many.
-  Shape* shape_of(const Batch& batch);
+  /// Returns the shape of a step; nullptr when there are too many.
+  Shape* shape_of(const Batch& batch, const Place& place);
   /// Leaves the step as it was, and gives up, where it cannot be recorded.
   void record(Shape& shape, const Batch& batch);
-  std::unique_ptr<StepRecording> make_recording();
+  std::unique_ptr<StepRecording> make_recording(const Place& place);
   /// Makes the recorded step ready for replays. Returns whether it is.
   bool finish(Shape& shape, const Batch& batch);
   Kind watch(StepRecording& recording, const Batch& batch);
@@ -99,6 +109,7 @@ class RecordedStep {
   std::unique_ptr<GraphRecorder> first_recorder_;
   const Parts parts_;
   size_t most_shapes_ = 1;
+  int64_t most_recordings_;
   std::vector<std::unique_ptr<Shape>> shapes_;
   Kind kind_ = Kind::kOrdinary;       ///< of the step under way
   StepRecording* current_ = nullptr;  ///< what it replays or is watched by; nullptr: an ordinary step

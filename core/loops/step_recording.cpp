@@ -131,14 +131,53 @@ void StepRecording::run_parts() {
 
 // ---- Watching a step that is taken.
 
+void StepRecording::find_gradients_added_to() {
+  added_to_.clear();
+  if (!context_.place.adds) return;
+  for (const auto& parameter : context_.module.parameters())
+    if (parameter.grad().defined()) added_to_.push_back({.parameter = parameter, .tensor = parameter.grad()});
+}
+
+bool StepRecording::can_add() {
+  find_gradients_added_to();
+  return std::equal(added_to_.begin(), added_to_.end(), layouts_.begin(), layouts_.end(),
+                    [](const Gradient& gradient, const at::Tensor& layout) {
+                      return gradient.tensor.layout() == at::kStrided && gradient.tensor.storage_offset() == 0 &&
+                             gradient.tensor.sizes() == layout.sizes() &&
+                             gradient.tensor.strides() == layout.strides() &&
+                             gradient.tensor.scalar_type() == layout.scalar_type();
+                    });
+}
+
+std::vector<at::Tensor> StepRecording::gradients_added_to() const {
+  std::vector<at::Tensor> tensors;
+  for (const Gradient& gradient : added_to_) tensors.push_back(gradient.tensor);
+  return tensors;
+}
+
 const Batch& StepRecording::begin_watching(const Batch& batch) {
   failure_.clear();
+  // The names stay where they are, for the messages.
+  if (units_ == nullptr) units_ = std::make_unique<RecordedUnits>(context_.module);
+  units_->attach();
   next_part_ = 0;
   watched_results_ = Results();
   // A hook of this step is still to see the gradients of the last one.
   for (const Gradient& gradient : results_.gradients) watcher_->renew(gradient.result);
   if (finished_) take_results();
-  const auto inputs = watcher_->begin_step(tensors_of(batch));
+  if (!finished_) find_gradients_added_to();
+  const bool can_be_read = std::all_of(added_to_.begin(), added_to_.end(), [](const Gradient& gradient) {
+    return gradient.tensor.layout() == at::kStrided && gradient.tensor.storage_offset() == 0;
+  });
+  if (!can_be_read) {
+    failure_ = "a gradient of the window is sparse, or a part of other memory";
+    added_to_.clear();
+  }
+  layouts_.clear();
+  for (const Gradient& gradient : added_to_)
+    layouts_.push_back(at::empty_strided(gradient.tensor.sizes(), gradient.tensor.strides(),
+                                         gradient.tensor.options().device(at::kMeta)));
+  const auto inputs = watcher_->begin_step(tensors_of(batch), gradients_added_to());
   inputs_ = Batch();
   for (size_t i = 0; i < inputs.size(); ++i) inputs_.set(batch.items()[i].first, inputs[i]);
   const std::string hooked = hook_of_a_parameter(context_.module);
@@ -153,9 +192,11 @@ void StepRecording::watch(RecordedStep::Part part, const std::function<void()>& 
   if (!failure_.empty()) return body();
   if (part == Part::kBackward) {
     const auto& parameters = context_.optimizer.parameters();
-    if (std::any_of(parameters.begin(), parameters.end(), [](const at::Tensor& p) { return p.grad().defined(); }))
+    if (!context_.place.adds &&
+        std::any_of(parameters.begin(), parameters.end(), [](const at::Tensor& p) { return p.grad().defined(); }))
       failure_ = "optimizer_zero_grad keeps the gradients, which a recorded backward cannot add to";
-  } else if (part > Part::kBackward && finished_ && !copy_gradients()) {
+  } else if (part > Part::kBackward && finished_ &&
+             !(copy_gradients(results_.gradients) && copy_gradients(added_to_))) {
     failure_ = "a gradient is there now and then only";
   }
   if (part == Part::kUpdate)
@@ -174,10 +215,10 @@ void StepRecording::watch(RecordedStep::Part part, const std::function<void()>& 
   });
 }
 
-bool StepRecording::copy_gradients() {
+bool StepRecording::copy_gradients(const std::vector<Gradient>& gradients) {
   const c10::InferenceMode ordinary(false);
   const at::NoGradGuard no_grad;
-  for (const Gradient& gradient : results_.gradients) {
+  for (const Gradient& gradient : gradients) {
     const at::Tensor& present = gradient.parameter.grad();
     if (present.is_same(gradient.tensor)) continue;
     if (!present.defined() || present.sizes() != gradient.tensor.sizes() ||
@@ -209,7 +250,9 @@ std::vector<at::Tensor> StepRecording::collect(Results& results, const StepOutpu
     add(tensor);
   }
   for (const auto& parameter : context_.module.parameters()) {
-    if (!parameter.grad().defined()) continue;
+    const bool was_there = std::any_of(added_to_.begin(), added_to_.end(),
+                                       [&](const Gradient& gradient) { return gradient.parameter.is_same(parameter); });
+    if (!parameter.grad().defined() || was_there) continue;
     results.gradients.push_back({.parameter = parameter, .tensor = {}, .result = all.size()});
     all.push_back(parameter.grad().detach());
   }
@@ -222,11 +265,15 @@ std::vector<at::Tensor> StepRecording::collect(Results& results, const StepOutpu
 }
 
 std::string StepRecording::end_watching(const StepOutput& output, const StepScaling& scaling) {
+  units_->detach();
+  const size_t parts = context_.place.ends ? RecordedStep::kParts : RecordedStep::kPartsBeforeUpdate;
   if (failure_.empty() && !output.has_loss()) failure_ = "training_step gave no loss";
-  if (failure_.empty() && next_part_ != RecordedStep::kParts) failure_ = "the step left a part out";
+  if (failure_.empty() && next_part_ != parts) failure_ = "the step left a part out";
   if (!failure_.empty()) return failure_;
   std::string what = watcher_->end_step(collect(watched_results_, output, scaling));
   inputs_ = Batch();
+  added_to_.clear();
+  if (finished_) watcher_->read({});
   if (!finished_) {
     results_ = std::move(watched_results_);
   } else if (what.empty() && !(same_logs(results_.forward_logs, watched_results_.forward_logs) &&
@@ -281,7 +328,9 @@ void StepRecording::take_results() {
 
 void StepRecording::read(const Batch& batch) {
   if (watcher_ != nullptr) {
-    watcher_->read(tensors_of(batch));
+    std::vector<at::Tensor> tensors = tensors_of(batch);
+    for (const at::Tensor& gradient : gradients_added_to()) tensors.push_back(gradient);
+    watcher_->read(tensors);
     batch_ = batch;
     return;
   }
@@ -295,6 +344,7 @@ void StepRecording::release_batch() {
   if (watcher_ == nullptr) return;
   watcher_->read({});
   batch_ = Batch();
+  added_to_.clear();
 }
 
 at::Tensor StepRecording::handed_out(const Output& output) const {
@@ -339,6 +389,7 @@ void StepRecording::renew_gradients_held() {
 
 void StepRecording::backward() {
   if (watcher_ != nullptr) renew_gradients_held();
+  put_in_place(added_to_);
   // An ordinary step, or a hook, may have put others in their place.
   for (const Gradient& gradient : results_.gradients)
     if (!gradient.parameter.grad().is_same(gradient.tensor)) gradient.parameter.mutable_grad() = gradient.tensor;
@@ -348,13 +399,13 @@ void StepRecording::backward() {
     graphs_->backward->replay();
 }
 
-void StepRecording::put_gradients_in_place() {
-  const bool in_place = std::all_of(results_.gradients.begin(), results_.gradients.end(), [](const Gradient& gradient) {
+void StepRecording::put_in_place(const std::vector<Gradient>& gradients) {
+  const bool in_place = std::all_of(gradients.begin(), gradients.end(), [](const Gradient& gradient) {
     return gradient.parameter.grad().is_same(gradient.tensor);
   });
   if (in_place) return;
-  if (!copy_gradients()) throw Error("graph", "a hook took a gradient away, which a replayed step needs");
-  for (const Gradient& gradient : results_.gradients) gradient.parameter.mutable_grad() = gradient.tensor;
+  if (!copy_gradients(gradients)) throw Error("graph", "a hook took a gradient away, which a replayed step needs");
+  for (const Gradient& gradient : gradients) gradient.parameter.mutable_grad() = gradient.tensor;
 }
 
 StepScaling StepRecording::unscale() {
@@ -362,7 +413,8 @@ StepScaling StepRecording::unscale() {
     if (graphs_->unscale != nullptr) graphs_->unscale->replay();
     return results_.scaling;
   }
-  put_gradients_in_place();
+  put_in_place(results_.gradients);
+  put_in_place(added_to_);
   watcher_->replay(static_cast<size_t>(RecordedStep::Part::kUnscale));
   return results_.scaling;
 }
@@ -373,7 +425,8 @@ void StepRecording::update() {
     graphs_->update->replay();
     return;
   }
-  put_gradients_in_place();
+  put_in_place(results_.gradients);
+  put_in_place(added_to_);
   watcher_->replay(static_cast<size_t>(RecordedStep::Part::kClip));
   watcher_->replay(static_cast<size_t>(RecordedStep::Part::kUpdate));
   context_.metrics.log_again(results_.update_logs);

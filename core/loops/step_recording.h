@@ -2,6 +2,7 @@
 
 #include <levin/core/accelerators/comparable_recorder.h>
 #include <levin/core/loops/recorded_step.h>
+#include <levin/core/loops/recorded_units.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -23,6 +24,7 @@ class StepRecording {
     metrics::Collector& metrics;
     OptimizerHandle& optimizer;
     const RecordedStep::Parts& parts;
+    RecordedStep::Place place;
   };
 
   StepRecording(const Context& context, std::unique_ptr<GraphRecorder> recorder);
@@ -30,6 +32,9 @@ class StepRecording {
 
   /// Whether ordinary steps are watched, to be recorded and to be compared with replays.
   bool watches() const { return watcher_ != nullptr; }
+
+  /// Whether a step that adds to gradients finds such as the recorded one did. To be asked before each step.
+  bool can_add();
 
   // ---- Recorders that do not watch.
 
@@ -96,17 +101,23 @@ class StepRecording {
   std::vector<at::Tensor> collect(Results& results, const StepOutput& output, const StepScaling& scaling) const;
   void take_results();
   void renew_gradients_held();
-  /// Copies gradients that are others than the recorded ones into these. Returns false where one is missing.
-  bool copy_gradients();
-  /// Undoes what hooks did that put other gradients in the place of the recorded ones.
-  void put_gradients_in_place();
+  /// Copies gradients that are others than those the step works on into these. Returns false where one is missing.
+  static bool copy_gradients(const std::vector<Gradient>& gradients);
+  /// Undoes what hooks did that put other gradients in the place of those.
+  static void put_in_place(const std::vector<Gradient>& gradients);
+  /// Takes the gradients that there are as those of the window's former batches.
+  void find_gradients_added_to();
+  std::vector<at::Tensor> gradients_added_to() const;
   at::Tensor handed_out(const Output& output) const;
 
   const Context context_;
   const std::unique_ptr<GraphRecorder> recorder_;
   ComparableRecorder* const watcher_;
-  Batch inputs_;  ///< of the graphs, or of the step that is watched
-  Batch batch_;   ///< that replays read, of a watched recording
+  Batch inputs_;                     ///< of the graphs, or of the step that is watched
+  Batch batch_;                      ///< that replays read, of a watched recording
+  std::vector<Gradient> added_to_;   ///< by the step under way: gradients of the window's former batches
+  std::vector<at::Tensor> layouts_;  ///< of those that the recorded step added to, without memory
+  std::unique_ptr<RecordedUnits> units_;
   bool finished_ = false;
   std::string failure_;  ///< of the step that is watched
   size_t next_part_ = 0;

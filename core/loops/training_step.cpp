@@ -66,9 +66,10 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
   closure_ran_ = false;
   kind_ = RecordedStep::Kind::kOrdinary;
   scaling_ = {};
-  const bool may_replay =
-      recorded_ != nullptr && !guard_ && window_.size == 1 && !info.uneven_inputs && info.weight == 1;
-  if (may_replay) kind_ = recorded_->begin(batch);
+  const bool may_replay = recorded_ != nullptr && !guard_ && !info.uneven_inputs && info.weight == 1;
+  if (may_replay)
+    kind_ =
+        recorded_->begin(batch, {.adds = progress.window_has_gradients, .ends = window_.sync, .size = window_.size});
   if (kind_ == RecordedStep::Kind::kWatched) batch_ = &recorded_->batch();
   if (window_.sync && !optimizers_.all().empty()) {
     call_user(state_, "optimizer_step", module,
@@ -169,10 +170,10 @@ void TrainingStep::before_backward(StepOutput& output) {
 void TrainingStep::backward(StepOutput& output) {
   const Activity activity(tracer_, "backward");
   if (replays()) return recorded_->backward();
-  at::Tensor loss = output.loss();
-  if (info_.weight != 1) loss = loss * info_.weight;
-  if (window_.size > 1) loss = loss / static_cast<double>(window_.size);
   run_part(RecordedStep::Part::kBackward, [&] {
+    at::Tensor loss = output.loss();
+    if (info_.weight != 1) loss = loss * info_.weight;
+    if (window_.size > 1) loss = loss / static_cast<double>(window_.size);
     noting_errors([&] { precision_.scale_loss(loss).backward(); },
                   [](ErrorNotes& notes) {
                     if (notes.place.empty()) notes.place = "backward";

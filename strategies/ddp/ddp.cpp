@@ -1,5 +1,6 @@
 #include <levin/strategies/ddp/ddp.h>
 
+#include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/comm/communication_error.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/move_to_device.h>
@@ -18,6 +19,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 namespace levin {
 namespace {
@@ -71,6 +73,7 @@ void Ddp::setup_environment(const StrategySetup& setup) {
 
 void Ddp::teardown() {
   restart_steps(/*alone=*/false);
+  records_ = false;
   parameters_.clear();
   module_ = nullptr;
   RankedStrategy::teardown();
@@ -96,6 +99,37 @@ std::unique_ptr<c10d::CommHookInterface> Ddp::communication_hook(const c10::intr
   return nullptr;
 }
 
+GradientReducerOptions Ddp::reduction(const AccumulationWindow& window, bool manual, bool has_hook) {
+  GradientReducerOptions how;
+  how.bucket_bytes = static_cast<int64_t>(options_.bucket_cap_mb * kBytesPerMib);
+  how.first_bucket_bytes = static_cast<int64_t>(options_.first_bucket_cap_mb * kBytesPerMib);
+  // Each of several losses reaches some of the parameters.
+  how.find_unused_parameters = options_.find_unused_parameters || manual;
+  how.may_find_none_unused = !options_.find_unused_parameters;
+  how.static_graph = options_.static_graph && !manual;
+  how.uneven_inputs = window.uneven_inputs && !tells_on_host();
+  how.in_place =
+      !has_hook && options_.gradient_compression == "none" && !how.find_unused_parameters && !how.static_graph;
+  how.in_place_of_any_size = records_;
+  return how;
+}
+
+GraphSupport Ddp::graph_support() {
+  if (ranks().world_size() > 1 && !alone_) {
+    if (sync_batchnorm_) return {.recorder = nullptr, .why_not = "sync_batchnorm asks other ranks inside of forward"};
+    if (!std::exchange(records_, true)) reducers_.clear();
+    const auto group = ranks().process_group();
+    const std::string why_not =
+        GradientReducer::why_not_in_place(named_unique_parameters(*module_), *group,
+                                          reduction({}, /*manual=*/false, communication_hook(group) != nullptr));
+    if (!why_not.empty()) {
+      records_ = false;
+      return {.recorder = nullptr, .why_not = "ranks combine gradients while backward runs: " + why_not};
+    }
+  }
+  return accelerator_of(root_device()).make_graph_recorder(root_device());
+}
+
 GradientReducer& Ddp::reducer(Module& module, const AccumulationWindow& window, bool manual) {
   const auto fitting = std::find_if(reducers_.begin(), reducers_.end(),
                                     [this](const auto& reducer) { return reducer->fits(parameters_); });
@@ -105,25 +139,16 @@ GradientReducer& Ddp::reducer(Module& module, const AccumulationWindow& window, 
     // Toggling makes the parameters of one optimizer after the other those that are trained.
     if (reducers_.size() >= (manual ? kMostManualReducers : 1)) reducers_.pop_back();
     parameters_ = named_unique_parameters(module);
-    GradientReducerOptions reduction;
-    reduction.bucket_bytes = static_cast<int64_t>(options_.bucket_cap_mb * kBytesPerMib);
-    reduction.first_bucket_bytes = static_cast<int64_t>(options_.first_bucket_cap_mb * kBytesPerMib);
-    // Each of several losses reaches some of the parameters.
-    reduction.find_unused_parameters = options_.find_unused_parameters || manual;
-    reduction.may_find_none_unused = !options_.find_unused_parameters;
-    reduction.static_graph = options_.static_graph && !manual;
-    reduction.uneven_inputs = window.uneven_inputs && !tells_on_host();
     auto hook = communication_hook(ranks().process_group());
-    reduction.in_place = hook == nullptr && options_.gradient_compression == "none" &&
-                         !reduction.find_unused_parameters && !reduction.static_graph;
-    reduction.configure = [&](c10d::Reducer& made) {
+    GradientReducerOptions how = reduction(window, manual, hook != nullptr);
+    how.configure = [&](c10d::Reducer& made) {
       if (hook != nullptr)
         made.register_comm_hook(std::move(hook));
       else
         compress_gradients(made, ranks().process_group(), options_.gradient_compression);
     };
     reducers_.insert(reducers_.begin(),
-                     std::make_unique<GradientReducer>(parameters_, ranks().process_group(), std::move(reduction)));
+                     std::make_unique<GradientReducer>(parameters_, ranks().process_group(), std::move(how)));
   }
   return *reducers_.front();
 }

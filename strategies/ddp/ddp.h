@@ -15,6 +15,7 @@ class CommHookInterface;
 namespace levin {
 
 class GradientReducer;
+struct GradientReducerOptions;
 
 /// Bytes in a MiB, the unit of bucket sizes.
 inline constexpr double kBytesPerMib = 1 << 20;
@@ -53,6 +54,8 @@ class Ddp : public RankedStrategy {
   void setup_module(Module& module) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;
   UnevenInputs uneven_inputs() override;
+  /// Records where gradients can be combined when backward is done.
+  GraphSupport graph_support() override;
   StepOutput manual_step(const Batch& batch, StepPhases& phases) override;
   void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
   void prepare_evaluation(Module& module) override { send_buffers(module); }
@@ -73,6 +76,7 @@ class Ddp : public RankedStrategy {
 
  private:
   GradientReducer& reducer(Module& module, const AccumulationWindow& window, bool manual);
+  GradientReducerOptions reduction(const AccumulationWindow& window, bool manual, bool has_hook);
   void send_buffers(Module& module);
 
   const Options options_;
@@ -85,7 +89,8 @@ class Ddp : public RankedStrategy {
   Module* module_ = nullptr;
   bool has_buffers_ = false;
   bool sync_batchnorm_ = false;
-  bool alone_ = false;  ///< see restart_steps
+  bool alone_ = false;    ///< see restart_steps
+  bool records_ = false;  ///< steps may be recorded, so that gradients are combined when backward is done
 };
 
 }  // namespace levin

@@ -23,6 +23,7 @@ class Ddp2 : public Ddp {
   void setup_module(Module& module) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;
   StepOutput evaluate(const Batch& batch, StepPhases& phases) override;
+  GraphSupport graph_support() override { return Strategy::graph_support(); }
   void teardown() override;
 
  protected:

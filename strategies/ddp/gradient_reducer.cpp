@@ -1,6 +1,7 @@
 #include <levin/strategies/ddp/gradient_reducer.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/recording.h>
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/tensor.h>
@@ -17,6 +18,7 @@
 #include <algorithm>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 namespace levin {
 namespace {
@@ -61,10 +63,9 @@ GradientReducer::GradientReducer(const Parameters& parameters, c10::intrusive_pt
     if (parameter.requires_grad()) names_.push_back(name);
   if (options_.uneven_inputs)
     window_inputs_ = at::zeros({2}, parameters_.front().options().dtype(at::kFloat)).requires_grad_();
-  if (options_.in_place && !parameters_.empty()) {
+  if (why_not_in_place(parameters, *group, options_).empty()) {
     backend_ = group->getBackend(parameters_.front().device().type());
-    if (can_combine_in_place(*backend_)) return;
-    backend_ = nullptr;
+    return;
   }
   std::unordered_map<size_t, std::string> names;
   for (const auto& name : names_) names.emplace(names.size(), name);
@@ -108,21 +109,41 @@ bool GradientReducer::fits(const Parameters& parameters) const {
   return next == parameters_.size();
 }
 
-bool GradientReducer::can_combine_in_place(const c10d::Backend& backend) const {
-  if (backend.getBackendName() != "shared_memory") return false;
+std::string GradientReducer::why_not_in_place(const Parameters& parameters, c10d::ProcessGroup& group,
+                                              const GradientReducerOptions& options) {
+  if (!options.in_place)
+    return "find_unused_parameters, static_graph, gradient_compression or a communication hook asks for it";
   int64_t bytes = 0;
-  for (const at::Tensor& parameter : parameters_) {
+  bool is_first = true;
+  for (const auto& [name, parameter] : parameters) {
+    if (!parameter.requires_grad()) continue;
+    if (std::exchange(is_first, false)) {
+      const std::string backend = group.getBackend(parameter.device().type())->getBackendName();
+      if (backend != "shared_memory")
+        return fmt::format("the backend is {}; valid: shared_memory, of ranks on the CPUs of one host", backend);
+    }
     if (!parameter.device().is_cpu() || parameter.scalar_type() != at::kFloat || parameter.layout() != at::kStrided ||
         !parameter.is_non_overlapping_and_dense())
-      return false;
+      return fmt::format("{} is no dense tensor of float32 on the CPU", name);
     bytes += static_cast<int64_t>(parameter.nbytes());
   }
-  return bytes <= options_.first_bucket_bytes;
+  if (is_first) return "no parameter is trained";
+  return bytes <= options.first_bucket_bytes || options.in_place_of_any_size ? ""
+                                                                             : "they are more than the first bucket";
 }
 
 std::vector<at::Tensor> GradientReducer::own_gradients() const {
   std::vector<at::Tensor> gradients;
   gradients.reserve(parameters_.size() + 1);
+  std::vector<const c10::StorageImpl*> taken;
+  // Who refers to the memory of a gradient means its value before it is combined; a recorded step's plan does not.
+  const auto is_own = [&, recorded = step_is_recorded()](const at::Tensor& gradient) {
+    if (!recorded) return gradient.storage().use_count() == 1;
+    const auto* const memory = gradient.storage().unsafeGetStorageImpl();
+    if (std::find(taken.begin(), taken.end(), memory) != taken.end()) return false;
+    taken.push_back(memory);
+    return true;
+  };
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i];
     at::Tensor& gradient = parameter.mutable_grad();
@@ -133,7 +154,7 @@ std::vector<at::Tensor> GradientReducer::own_gradients() const {
     const bool is_ready = gradient.layout() == at::kStrided && gradient.scalar_type() == at::kFloat &&
                           gradient.strides() == parameter.strides() && !gradient.is_neg();
     // Autograd gives parameters that are added to each other views of one gradient.
-    if (!is_ready || gradient.storage().use_count() != 1)
+    if (!is_ready || !is_own(gradient))
       gradient = at::empty_like(parameter, at::TensorOptions().requires_grad(false)).copy_(gradient);
     gradients.push_back(gradient);
   }

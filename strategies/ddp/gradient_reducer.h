@@ -31,6 +31,7 @@ struct GradientReducerOptions {
   /// Few gradients that lie in memory which the ranks reduce in are combined in place, see GradientReducer. Not with
   /// find_unused_parameters, static_graph or a communication hook.
   bool in_place = false;
+  bool in_place_of_any_size = false;  ///< with `in_place`: of any number of gradients
   /// May set a communication hook; called once, by the constructor.
   std::function<void(c10d::Reducer&)> configure = {};
 };
@@ -40,10 +41,15 @@ struct GradientReducerOptions {
 ///
 /// Gradients that all fit into the first bucket are combined once backward is done in any case. Where the ranks share
 /// memory and `in_place` asks for it, they are then combined where autograd has put them, to the same bits: without
-/// hooks, and without a copy into a bucket.
+/// hooks, and without a copy into a bucket. So are those of recorded steps (`graph`), however many there are: hooks
+/// cannot be replayed.
 class GradientReducer {
  public:
   using Parameters = std::vector<std::pair<std::string, at::Tensor>>;
+
+  /// Returns why gradients of these parameters are not combined in place, in words; empty where they are.
+  static std::string why_not_in_place(const Parameters& parameters, c10d::ProcessGroup& group,
+                                      const GradientReducerOptions& options);
 
   /// Takes the parameters that require gradients now; every rank makes it at the same time, of the same model.
   GradientReducer(const Parameters& parameters, c10::intrusive_ptr<c10d::ProcessGroup> group,
@@ -70,7 +76,6 @@ class GradientReducer {
   void complete_backward();
 
  private:
-  bool can_combine_in_place(const c10d::Backend& backend) const;
   /// The gradients, each without gaps, in its parameter's order and in memory of its own.
   std::vector<at::Tensor> own_gradients() const;
 

@@ -2,6 +2,8 @@
 
 #include "tests/conformance/strategy_case.h"
 
+#include <levin/callbacks/model_checkpoint.h>
+
 #include <gtest/gtest.h>
 
 #include <string>

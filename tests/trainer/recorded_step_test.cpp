@@ -1,7 +1,13 @@
+#include <levin/callbacks/gradient_norm_monitor.h>
 #include <levin/callbacks/lambda_callback.h>
+#include <levin/callbacks/model_pruning.h>
+#include <levin/callbacks/nan_monitor.h>
+#include <levin/callbacks/stochastic_weight_averaging.h>
+#include <levin/callbacks/weight_averaging.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/metrics/mean.h>
+#include <levin/core/nn/sequential.h>
 #include <levin/core/optim/sgd.h>
 
 #include <gmock/gmock.h>
@@ -308,6 +314,122 @@ TEST(RecordedStep, EachShapeHasARecordingOfItsOwn) {
   EXPECT_THAT(outcome.log, HasSubstr("recorded the step of batch 23")) << "the fourth batch of 4 examples";
 }
 
+// ---- Accumulation.
+
+TEST(RecordedStep, AccumulationWindowsAreRecordedByPlace) {
+  for (const MakeNetwork network : {mlp, cnn, lstm, transformer}) {
+    for (const int64_t size : {2, 3}) {
+      SCOPED_TRACE(size);
+      const Outcome outcome = expect_same({.network = network,
+                                           .options =
+                                               [&](TrainerOptions& options) {
+                                                 options.accumulate_grad_batches = size;
+                                                 options.gradient_clip_val = 0.05;
+                                               },
+                                           .examples = 24 * 8,
+                                           .epochs = 2});
+      EXPECT_THAT(outcome.log, Not(HasSubstr("not recorded")));
+      // Beginning and end of a window, and what lies between: 4 windows of each are ordinary or recorded, and 4
+      // compared.
+      EXPECT_LE(outcome.training_steps, 8 * size) << outcome.log;
+    }
+  }
+}
+
+TEST(RecordedStep, WindowsOfOtherSizesAndScaledLosses) {
+  // 10 batches: the last window of each epoch is shorter.
+  for (const char* precision : {"32-true", "bf16-mixed", "{name: 16-mixed, init_scale: 65536, growth_interval: 2}"}) {
+    SCOPED_TRACE(precision);
+    expect_same({.options =
+                     [&](TrainerOptions& options) {
+                       options.accumulate_grad_batches = 4;
+                       options.precision = Spec<Precision>(Config::parse(precision, {}));
+                     },
+                 .examples = 80,
+                 .epochs = 6});
+  }
+  expect_same({.options =
+                   [](TrainerOptions& options) {
+                     options.accumulate_grad_batches = optim::AccumulationSchedule({{0, 1}, {2, 2}, {4, 3}});
+                   },
+               .epochs = 6});
+}
+
+TEST(RecordedStep, ResumesToTheBitInsideOfAWindow) {
+  const std::string path = testing::fresh_folder("recorded_window") + "/c";
+  const auto train = [&](const GraphMode& graph, int64_t batches, const std::string& from, const std::string& save) {
+    seed_everything(4);
+    auto module = std::make_shared<Net>(mlp);
+    module->schedules = false;
+    TrainerOptions options = quiet(4);
+    options.graph = graph;
+    options.accumulate_grad_batches = 3;
+    options.callbacks.push_back(make<LambdaCallback>(LambdaCallbackOptions{
+        .on_train_batch_end = [&](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t) {
+          if (trainer.total_batches() + 1 == batches) {
+            trainer.save_checkpoint(save);
+            trainer.request_stop("the test resumes here");
+          }
+        }}));
+    Trainer trainer(options);
+    trainer.fit(module, loader(72), {}, from);
+    return testing::weights(*module);
+  };
+  const auto whole = train(false, 0, "", "");
+  for (const int64_t at : {4, 14, 23}) {
+    const std::string checkpoint = path + std::to_string(at);
+    train(true, at, "", checkpoint);
+    EXPECT_TRUE(identical(train(true, 0, checkpoint, ""), whole)) << "resumed after batch " << at;
+  }
+}
+
+// ---- Callbacks.
+
+TEST(RecordedStep, AveragesMonitorsAndPruningSeeWhatTheySeeOfOrdinarySteps) {
+  const std::pair<const char*, std::function<std::shared_ptr<Callback>()>> callbacks[] = {
+      {"ema", [] { return make<WeightAveraging>({.decay = 0.8, .use_buffers = true}); }},
+      {"gradient norms", [] { return make<GradientNormMonitor>({.per_parameter = true}); }},
+      {"nan", [] { return make<NanMonitor>({.every_n_steps = 1}); }},
+      {"swa", [] { return make<StochasticWeightAveraging>({.swa_lrs = 0.01, .swa_epoch_start = 0.5}); }},
+      {"pruning", [] { return make<ModelPruning>({.amount = 0.3}); }}};
+  for (const auto& [name, make_callback] : callbacks) {
+    SCOPED_TRACE(name);
+    const Outcome outcome = expect_same({.network = cnn,
+                                         .options =
+                                             [&](TrainerOptions& options) {
+                                               options.callbacks.push_back(make_callback());
+                                               options.gradient_clip_val = 0.05;
+                                             },
+                                         .module = [](Net& net) { net.schedules = false; },
+                                         .epochs = 6});
+    EXPECT_THAT(outcome.log, HasSubstr("[graph] recorded the step of batch 3 in "));
+    EXPECT_THAT(outcome.log, Not(HasSubstr("not recorded")));
+  }
+}
+
+TEST(RecordedStep, GradientsThatAHookChangesCount) {
+  const auto in_place = [](Module& of) {
+    const at::NoGradGuard no_grad;
+    for (const auto& parameter : of.parameters()) parameter.mutable_grad().mul_(0.5);
+  };
+  const auto by_others = [](Module& of) {
+    for (const auto& parameter : of.parameters()) parameter.mutable_grad() = parameter.grad() * 0.5;
+  };
+  for (const std::function<void(Module&)>& change : {std::function<void(Module&)>(in_place), {by_others}}) {
+    for (const int64_t window : {1, 2}) {
+      const Outcome outcome = expect_same(
+          {.options =
+               [&](TrainerOptions& options) {
+                 options.accumulate_grad_batches = window;
+                 options.callbacks.push_back(make<LambdaCallback>(LambdaCallbackOptions{
+                     .on_before_optimizer_step = [&](Trainer&, Module& of, OptimizerHandle&) { change(of); }}));
+               },
+           .examples = 96});
+      EXPECT_THAT(outcome.log, HasSubstr("[graph] recorded the step of batch"));
+    }
+  }
+}
+
 TEST(RecordedStep, AutoKeepsWhatIsFaster) {
   const Outcome outcome = expect_same({.epochs = 8, .graph = "auto"});
   EXPECT_THAT(outcome.log, HasSubstr("[graph] auto: a replayed step takes"));
@@ -332,6 +454,36 @@ TEST(RecordedStep, SaysWhichOperatorCannotBeRecorded) {
                 return loss;
               })).log,
               HasSubstr("something keeps what"));
+}
+
+Network with_a_unit_that_looks_at_values() {
+  auto net = std::make_shared<TransformerNet>();
+  Sequential body(
+      torch::nn::Linear(16, 8), [](const at::Tensor& x) { return x.sum().item<double>() > 1e9 ? x * 2 : x; },
+      torch::nn::Linear(8, kClasses));
+  net->register_module("body", body);
+  return {net,
+          [body](const at::Tensor& x, const at::Tensor& y) mutable { return F::cross_entropy(body->forward(x), y); }};
+}
+
+Network with_a_unit_of_the_host() {
+  auto net = std::make_shared<TransformerNet>();
+  const auto steps = std::make_shared<int64_t>(0);
+  Sequential body(
+      torch::nn::Linear(16, 8), [steps](const at::Tensor& x) { return x * static_cast<double>(++*steps); },
+      torch::nn::Linear(8, kClasses));
+  net->register_module("body", body);
+  return {net,
+          [body](const at::Tensor& x, const at::Tensor& y) mutable { return F::cross_entropy(body->forward(x), y); }};
+}
+
+TEST(RecordedStep, NamesTheUnitOfTheOperator) {
+  EXPECT_THAT(expect_same({.network = with_a_unit_that_looks_at_values}).log,
+              HasSubstr("aten::_local_scalar_dense in unit network.body.1 (Function) cannot be recorded: it looks at a "
+                        "value"));
+  EXPECT_THAT(expect_same({.network = with_a_unit_of_the_host}).log,
+              HasSubstr("argument 'other' of aten::mul.Scalar in unit network.body.1 (Function) changes from step to "
+                        "step"));
 }
 
 TEST(RecordedStep, ControlFlowOfTheHostIsFoundByComparing) {
