@@ -45,10 +45,10 @@ class TableNet : public levin::Module {
       features += options_.embedding;
     }
     const int64_t outputs = data.classes().empty() ? 1 : std::ssize(data.classes());
-    net_ = register_module(
-        "net", levin::Sequential(torch::nn::Linear(features, options_.hidden), torch::nn::ReLU(),
-                                 torch::nn::Dropout(options_.dropout), torch::nn::Linear(options_.hidden, options_.hidden),
-                                 torch::nn::ReLU(), torch::nn::Linear(options_.hidden, outputs)));
+    net_ = register_module("net", levin::Sequential(torch::nn::Linear(features, options_.hidden), torch::nn::ReLU(),
+                                                    torch::nn::Dropout(options_.dropout),
+                                                    torch::nn::Linear(options_.hidden, options_.hidden),
+                                                    torch::nn::ReLU(), torch::nn::Linear(options_.hidden, outputs)));
   }
 
   levin::StepOutput training_step(const levin::Batch& batch, int64_t /*batch_idx*/) override {
@@ -58,11 +58,10 @@ class TableNet : public levin::Module {
   }
 
   levin::StepOutput validation_step(const levin::Batch& batch, int64_t /*batch_idx*/) override {
-    const auto outputs = forward(batch);
-    log("val_loss", loss_of(outputs, batch), {.prog_bar = true});
-    if (const auto* label = batch.find("label"))
-      log("val_acc", outputs.argmax(1).eq(*label).to(torch::kFloat).mean(), {.prog_bar = true});
-    return {};
+    return evaluate(batch, "val");
+  }
+  levin::StepOutput test_step(const levin::Batch& batch, int64_t /*batch_idx*/) override {
+    return evaluate(batch, "test");
   }
 
   levin::Batch predict_step(const levin::Batch& batch, int64_t /*batch_idx*/) override {
@@ -75,6 +74,14 @@ class TableNet : public levin::Module {
   }
 
  private:
+  levin::StepOutput evaluate(const levin::Batch& batch, const std::string& stage) {
+    const auto outputs = forward(batch);
+    log(stage + "_loss", loss_of(outputs, batch), {.prog_bar = true});
+    if (const auto* label = batch.find("label"))
+      log(stage + "_acc", outputs.argmax(1).eq(*label).to(torch::kFloat).mean(), {.prog_bar = true});
+    return {};
+  }
+
   torch::Tensor forward(const levin::Batch& batch) {
     std::vector<torch::Tensor> features;
     if (const auto* numbers = batch.find("numbers")) features = {*numbers, batch["missing"]};
