@@ -14,6 +14,7 @@
 #include <csv.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -89,11 +90,21 @@ void write_table(const std::string& path) {
   std::fclose(file);
 }
 
+double processor_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
 template <class Function>
-double timed(const Function& function) {
+double timed(const Function& function, bool by_clock = false) {
+  const double before = processor_seconds();
   const auto started = Clock::now();
   function();
-  return seconds_since(started);
+  return by_clock ? seconds_since(started) : processor_seconds() - before;
 }
 
 /// Reads files from end to end into one buffer.
@@ -160,10 +171,11 @@ int main(int argc, char** argv) {
         if (!cached) forget_files(folder + "/shards");
       };
       prepare();
-      seconds[0].push_back(timed([&] { read_files(folder + "/shards"); }));
+      seconds[0].push_back(timed([&] { read_files(folder + "/shards"); }, !cached));
       for (const int64_t workers : {0, 1, 2}) {
         prepare();
-        seconds[static_cast<size_t>(workers + 1)].push_back(timed([&] { read_samples(folder + "/shards", workers); }));
+        seconds[static_cast<size_t>(workers + 1)].push_back(
+            timed([&] { read_samples(folder + "/shards", workers); }, !cached));
       }
     }
     std::printf("tar shards, %s: files alone %.2f GB/s", cached ? "in the page cache" : "from the disk",

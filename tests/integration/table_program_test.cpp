@@ -84,7 +84,7 @@ TEST_F(TableProgram, EveryMistakeInTheDataIsOneMessage) {
   EXPECT_THAT(error({"--data.path=" + folder_.path("none.csv")}, 1), HasSubstr(folder_.path("none.csv")));
   EXPECT_THAT(error({"--data.target=specie"}, 1), HasSubstr("has no column 'specie'; did you mean 'species'?"));
   EXPECT_THAT(error({"--data.target=length"}, 1), HasSubstr("the target 'length' is missing"));
-  EXPECT_THAT(error({"--data.delimiter=::"}, 2), HasSubstr("data.delimiter must be one byte"));
+  EXPECT_THAT(error({"--data.delimiter=ab"}, 2), HasSubstr("data.delimiter must be one byte"));
   testing::write_text(folder_.path("ragged.csv"), animals(true) + "fox,land\n");
   EXPECT_THAT(error({"--data.path=" + folder_.path("ragged.csv")}, 1),
               HasSubstr("ragged.csv:122: the row has 2 fields, the header 5"));
