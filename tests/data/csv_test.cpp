@@ -13,6 +13,7 @@
 #include <torch/torch.h>
 #include <nlohmann/json.hpp>
 
+#include <cstdlib>
 #include <fstream>
 #include <set>
 #include <string>
@@ -64,6 +65,38 @@ TEST(CsvTable, ReadsWhatPythonReads) {
   }
   EXPECT_EQ(table.num_rows(), 3000);
   EXPECT_TRUE(torch::tensor(table.lines).equal(expected["lines"]));
+}
+
+TEST(CsvTable, ShortAndLongNumbersAreTheNearestOnes) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> words{"0.1",
+                                       "-0",
+                                       "123456789012345",
+                                       "1234567890123456",
+                                       "9007199254740993",
+                                       "0.30000000000000004",
+                                       "-98765.432101234",
+                                       ".5",
+                                       "5.",
+                                       "007",
+                                       "1e3",
+                                       "-.25e-3",
+                                       "99999999999999.9",
+                                       "0.000000000000001"};
+  std::string text = "a,\"b\nc\"\n";
+  for (const std::string& word : words) text += word + ",\"x\ny\"\n";
+  const Table table = read_csv(folder.write("t.csv", text));
+  for (size_t i = 0; i < words.size(); ++i)
+    EXPECT_EQ(table.columns[0].values[static_cast<int64_t>(i)].item<double>(), std::strtod(words[i].c_str(), nullptr))
+        << words[i];
+  EXPECT_EQ(table.lines.back(), 3 + 2 * (std::ssize(words) - 1));
+  for (const char* word : {"-", ".", "1.2.3", "1-2", "--1", "0x10", "1 2", "inf"})
+    EXPECT_THAT(
+        message_of([&] {
+          read_csv(folder.write("t.csv", std::string("a\n") + word + "\n"), {.types = {{"a", ColumnType::kNumber}}});
+        }),
+        HasSubstr("is no number"))
+        << word;
 }
 
 TEST(CsvTable, SkipsEmptyLinesAndTakesAnyLineEnd) {

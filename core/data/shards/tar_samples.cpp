@@ -10,6 +10,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -56,16 +57,25 @@ class TarSamples::OpenShards {
  public:
   explicit OpenShards(const TarSamples& samples) : samples_(samples) {}
 
+  /// Has the system fetch what a batch will read, all of it at once, where it is not in memory yet.
+  void announce(std::span<const int64_t> indices) {
+    for (const int64_t index : indices) {
+      if (index < 0 || index >= samples_.size()) continue;
+      for (size_t field = 0; field < samples_.fields_.size(); ++field) {
+        const Place& place = samples_.place(index, field);
+        ::posix_fadvise(file_of(index), place.offset, place.size, POSIX_FADV_WILLNEED);
+      }
+    }
+  }
+
   /// Reads the bytes of a field.
   void read(int64_t index, size_t field, void* target) {
     const Place& place = samples_.place(index, field);
-    const int64_t shard = samples_.shard_of(index);
-    auto [found, is_new] = files_.try_emplace(shard);
-    if (is_new) found->second = open_regular_file(samples_.paths_[static_cast<size_t>(shard)], "data");
+    const int file = file_of(index);
     int64_t done = 0;
     while (done < place.size) {
-      const ssize_t got = ::pread(found->second.number(), static_cast<char*>(target) + done,
-                                  static_cast<size_t>(place.size - done), place.offset + done);
+      const ssize_t got =
+          ::pread(file, static_cast<char*>(target) + done, static_cast<size_t>(place.size - done), place.offset + done);
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0)
         throw Error("data", fmt::format("cannot read {}: {}", samples_.name_of(index, field),
@@ -75,6 +85,13 @@ class TarSamples::OpenShards {
   }
 
  private:
+  int file_of(int64_t index) {
+    const int64_t shard = samples_.shard_of(index);
+    auto [found, is_new] = files_.try_emplace(shard);
+    if (is_new) found->second = open_regular_file(samples_.paths_[static_cast<size_t>(shard)], "data");
+    return found->second.number();
+  }
+
   const TarSamples& samples_;
   std::map<int64_t, Descriptor> files_;
 };
@@ -222,6 +239,7 @@ bool TarSamples::reads_whole_batches(std::span<const int64_t> indices) const {
 
 Batch TarSamples::get_batch(std::span<const int64_t> indices, Generator& generator) const {
   OpenShards shards(*this);
+  shards.announce(indices);
   const auto count = static_cast<int64_t>(indices.size());
   if (!reads_whole_batches(indices)) {
     ExampleStack stack(count);

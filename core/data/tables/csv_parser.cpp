@@ -24,6 +24,7 @@ struct Progress {
   int64_t row_line = 1;  ///< where the row begins
   int64_t fields = 0;    ///< of the row so far
   bool after_return = false;
+  bool has_quotes = false;  ///< fields may have line ends: there are quotes in this chunk or the one before
   std::exception_ptr error = nullptr;
 };
 
@@ -39,7 +40,7 @@ static void levin_csv_field(void* text, size_t size, void* data) {
   } catch (...) {
     progress.error = std::current_exception();
   }
-  progress.line += std::count(field.begin(), field.end(), '\n');
+  if (progress.has_quotes) progress.line += std::count(field.begin(), field.end(), '\n');
 }
 
 static void levin_csv_row(int end, void* data) {
@@ -76,6 +77,7 @@ void parse_csv(const std::string& path, char delimiter, CsvHandler& handler) {
   constexpr size_t kChunk = size_t{1} << 18;
   const std::unique_ptr<char[]> chunk(new char[kChunk]);
   int64_t lines_before = 0;
+  bool had_quotes = false;
   for (bool is_first = true;; is_first = false) {
     const ssize_t count = ::read(file.number(), chunk.get(), kChunk);
     if (count < 0 && errno == EINTR) continue;
@@ -84,6 +86,9 @@ void parse_csv(const std::string& path, char delimiter, CsvHandler& handler) {
     std::string_view text(chunk.get(), static_cast<size_t>(count));
     constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
     if (is_first && text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+    const bool has_quotes = std::memchr(text.data(), CSV_QUOTE, text.size()) != nullptr;
+    progress.has_quotes = has_quotes || had_quotes;
+    had_quotes = has_quotes;
     const size_t parsed = csv_parse(&parser, text.data(), text.size(), levin_csv_field, levin_csv_row, &progress);
     if (progress.error) std::rethrow_exception(progress.error);
     if (parsed < text.size()) {

@@ -7,9 +7,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bitset>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -27,7 +29,33 @@ namespace {
 constexpr size_t kSampleRows = 1000;
 constexpr int64_t kMissingCategory = -1;
 
+/// The number that up to 15 digits with a point or without are; nothing for any other text. Both the digits and the
+/// power of ten are exact then, so that their quotient is the nearest number (Clinger, "How to read floating point
+/// numbers accurately", 1990). Most numbers of tables are such, and are read so in half the time.
+std::optional<double> parse_short_number(std::string_view text) {
+  constexpr std::array<double, 16> kPowers{1e0, 1e1, 1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
+                                           1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15};
+  const bool is_negative = text.starts_with('-');
+  if (is_negative) text.remove_prefix(1);
+  if (text.empty() || text.size() > kPowers.size() || text.front() == '.' || text.back() == '.') return std::nullopt;
+  int64_t digits = 0;
+  size_t point = text.size() - 1;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] >= '0' && text[i] <= '9')
+      digits = digits * 10 + (text[i] - '0');
+    else if (text[i] == '.' && point == text.size() - 1)
+      point = i;
+    else
+      return std::nullopt;
+  }
+  // Without a point there may be 16 digits, which are not exact.
+  if (point == text.size() - 1 && text.size() == kPowers.size()) return std::nullopt;
+  const double value = static_cast<double>(digits) / kPowers[text.size() - 1 - point];
+  return is_negative ? -value : value;
+}
+
 std::optional<double> parse_number(std::string_view text) {
+  if (const auto number = parse_short_number(text)) return number;
   if (text.starts_with('+')) text.remove_prefix(1);
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -126,6 +154,7 @@ class TableBuilder : public CsvHandler {
       first_row_.emplace_back(text);
       return;
     }
+    if (lines_.size() < kSampleRows) sample_bytes_ += text.size() + 1;
     if (place_ < columns_.size()) add(columns_[place_], text, line);
     ++place_;
   }
@@ -143,7 +172,10 @@ class TableBuilder : public CsvHandler {
                                       options_.header ? "header" : "first row", columns_.size(), options_.delimiter));
     place_ = 0;
     lines_.push_back(line);
-    if (lines_.size() == kSampleRows) decide_types();
+    if (lines_.size() == kSampleRows) {
+      decide_types();
+      reserve();
+    }
   }
 
   Table finish() {
@@ -213,6 +245,23 @@ class TableBuilder : public CsvHandler {
     }
   }
 
+  /// Makes room for as many rows as the file has if they are as long as those of the sample, so that what is read is
+  /// not moved again and again.
+  void reserve() {
+    std::error_code error;
+    const auto bytes = std::filesystem::file_size(path_, error);
+    if (error) return;
+    const size_t rows = kSampleRows + bytes / std::max<size_t>(sample_bytes_ / kSampleRows, 1);
+    lines_.reserve(rows);
+    for (ColumnValues& column : columns_) {
+      if (column.is_ignored) continue;
+      if (*column.type == ColumnType::kNumber)
+        column.numbers.reserve(rows);
+      else
+        column.codes.reserve(rows);
+    }
+  }
+
   const std::string& path_;
   const TableOptions& options_;
   const MissingWords missing_;
@@ -221,7 +270,8 @@ class TableBuilder : public CsvHandler {
   std::vector<std::string> first_row_;
   std::vector<ColumnValues> columns_;
   std::vector<int64_t> lines_;
-  size_t place_ = 0;  ///< of the next field in its row
+  size_t place_ = 0;         ///< of the next field in its row
+  size_t sample_bytes_ = 0;  ///< of the rows that say which columns have numbers
 };
 
 }  // namespace
