@@ -1,52 +1,15 @@
 #include <levin/core/data/cifar10.h>
 
-#include <levin/core/base/error.h>
+#include <levin/core/data/cifar_records.h>
 
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <fmt/format.h>
-
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 
 namespace levin::data {
 
 namespace {
 
-constexpr int64_t kRecordBytes = 1 + 3 * 32 * 32;
 constexpr int64_t kNumTrainingFiles = 5;
-constexpr int64_t kCifarShift = 4;
-constexpr uint8_t kNumClasses = 10;
-
-/// The records of one file: uint8 [N, 3073].
-at::Tensor read_records(const std::string& folder, const std::string& name) {
-  const auto path = std::filesystem::path(folder) / name;
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error))
-    throw Error("data",
-                fmt::format("there is no {} in the folder {}; hint: unpack the binary version of CIFAR-10 and set root "
-                            "to its folder cifar-10-batches-bin",
-                            name, folder));
-  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path));
-  if (bytes == 0 || bytes % kRecordBytes != 0)
-    throw Error("data", fmt::format("{} is truncated or not a CIFAR-10 file: expected a multiple of {} bytes, found {}",
-                                    path.string(), kRecordBytes, bytes));
-  at::Tensor records = at::empty({bytes / kRecordBytes, kRecordBytes}, at::kByte);
-  std::ifstream file(path, std::ios::binary);
-  if (!file.read(reinterpret_cast<char*>(records.mutable_data_ptr<uint8_t>()), bytes))
-    throw Error("data", fmt::format("cannot read {}: {}", path.string(), std::strerror(errno)));
-  const auto* data = records.const_data_ptr<uint8_t>();
-  for (int64_t record = 0; record < records.size(0); ++record) {
-    const uint8_t label = data[record * kRecordBytes];
-    if (label >= kNumClasses)
-      throw Error("data", fmt::format("{} is not a CIFAR-10 file: record {} has the label {}, valid: 0 to {}",
-                                      path.string(), record, label, kNumClasses - 1));
-  }
-  return records;
-}
-
 }  // namespace
 
 void Cifar10Options::describe(Schema<Cifar10Options>& schema) {
@@ -89,12 +52,13 @@ Cifar10::Cifar10(const Options& options)
       root_(options.root) {}
 
 ImageDataModule::Images Cifar10::read(bool training) const {
+  const CifarFormat format{.name = "CIFAR-10", .num_classes = {10}, .folder = "cifar-10-batches-bin"};
   std::vector<at::Tensor> parts;
   if (training) {
     for (int64_t i = 1; i <= kNumTrainingFiles; ++i)
-      parts.push_back(read_records(root_, fmt::format("data_batch_{}.bin", i)));
+      parts.push_back(read_cifar_records(root_, fmt::format("data_batch_{}.bin", i), format));
   } else {
-    parts.push_back(read_records(root_, "test_batch.bin"));
+    parts.push_back(read_cifar_records(root_, "test_batch.bin", format));
   }
   const at::Tensor records = at::cat(parts, 0);
   return {records.slice(1, 1).reshape({-1, 3, 32, 32}), records.select(1, 0).to(at::kLong)};

@@ -3,11 +3,16 @@
 #include <levin/core/base/standard_output.h>
 #include <levin/core/cli/data_command.h>
 #include <levin/core/data/cifar10.h>
+#include <levin/core/data/cifar100.h>
+#include <levin/core/data/csv.h>
 #include <levin/core/data/data_loader.h>
 #include <levin/core/data/fashion_mnist.h>
 #include <levin/core/data/image_folder.h>
+#include <levin/core/data/numpy_arrays.h>
+#include <levin/core/data/tar_shards.h>
 #include <levin/core/data/text_lines.h>
 #include <levin/core/data/transforms/batch_mix.h>
+#include <levin/core/data/token_text.h>
 #include <levin/core/data/transforms/transform_registry.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/logger.h>
@@ -132,7 +137,12 @@ int main() {
   print_struct<levin::data::FashionMnistOptions>("levin::data::FashionMnist");
   print_struct<levin::data::MnistOptions>("levin::data::Mnist");
   print_struct<levin::data::Cifar10Options>("levin::data::Cifar10");
+  print_struct<levin::data::Cifar100Options>("levin::data::Cifar100");
   print_struct<levin::data::ImageFolderOptions>("levin::data::ImageFolder");
+  print_struct<levin::data::TarShardsOptions>("levin::data::TarShards");
+  print_struct<levin::data::CsvOptions>("levin::data::Csv");
+  print_struct<levin::data::NumpyArraysOptions>("levin::data::NumpyArrays");
+  print_struct<levin::data::TokenTextOptions>("levin::data::TokenText");
   print_struct<levin::data::TextLinesOptions>("levin::data::TextLines");
   print_struct<levin::DataLoaderOptions>("levin::DataLoader");
 

@@ -1,0 +1,134 @@
+// Files of arrays: the values that NumPy saved, the parts of a data module, and one message for each mistake.
+
+#include <levin/core/data/numpy_arrays.h>
+
+#include <levin/core/data/arrays/numpy_file.h>
+
+#include "reader_checks.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+
+namespace levin::data {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::message_of;
+
+/// Folders of arrays that NumPy wrote.
+class NumpyFiles : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto result = testing::run_with_numpy("make_arrays.py", {folder_.path()});
+    ASSERT_EQ(result.status, 0) << result.err;
+  }
+  TemporaryFolder folder_;
+};
+
+std::string shape_of(const at::Tensor& array) {
+  std::string text;
+  for (const int64_t extent : array.sizes()) text += (text.empty() ? "" : "x") + std::to_string(extent);
+  return text;
+}
+
+TEST_F(NumpyFiles, HaveTheShapesTypesAndValuesThatNumpySaved) {
+  const Batch plain = read_npz(folder_.path("plain.npz"));
+  const Batch packed = read_npz(folder_.path("packed.npz"));
+  std::istringstream lines(testing::read_text(folder_.path("sums.txt")));
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const std::string name = line.substr(0, line.find(' '));
+    const std::string shape = line.substr(name.size() + 1, line.rfind(' ') - name.size() - 1);
+    const double sum = std::stod(line.substr(line.rfind(' ')));
+    for (const at::Tensor& array :
+         {read_npy(folder_.path(name + ".npy")), map_npy(folder_.path(name + ".npy")), plain[name], packed[name]}) {
+      EXPECT_EQ(shape_of(array), shape) << name;
+      EXPECT_TRUE(array.is_contiguous()) << name;
+      const auto values = array.is_complex() ? torch::real(array).to(torch::kDouble) : array.to(torch::kDouble);
+      const auto weights = torch::arange(1, array.numel() + 1, torch::kDouble).reshape(array.sizes());
+      EXPECT_EQ((values * weights).sum().item<double>(), sum) << name;
+    }
+  }
+  EXPECT_EQ(count, 18);
+  EXPECT_EQ(plain["uint16"].scalar_type(), torch::kUInt16);
+  EXPECT_EQ(plain["bool"].scalar_type(), torch::kBool);
+  EXPECT_EQ(plain["complex64"].scalar_type(), torch::kComplexFloat);
+}
+
+TEST_F(NumpyFiles, WhatNoTensorHasIsRefused) {
+  const auto error = [&](const std::string& name) {
+    return message_of([&] { read_npy(folder_.path("refused_" + name + ".npy")); });
+  };
+  EXPECT_THAT(error("object"), HasSubstr("no tensor has values of the type '|O'"));
+  EXPECT_THAT(error("text"), HasSubstr("no tensor has values of the type '<U2'"));
+  EXPECT_THAT(error("time"), HasSubstr("no tensor has values of the type '<M8[s]'"));
+  EXPECT_THAT(error("order"), HasSubstr("in the byte order of other machines"));
+  EXPECT_THAT(error("record"), HasSubstr("its values are records"));
+}
+
+TEST_F(NumpyFiles, DamagedFilesAreReadOrAreOneMessage) {
+  const std::string array = testing::read_text(folder_.path("fortran.npy"));
+  EXPECT_GT(testing::read_damaged(array, folder_.path("t.npy"), 300, [](const std::string& path) { read_npy(path); }),
+            100);
+  const std::string packed = testing::read_text(folder_.path("packed.npz"));
+  EXPECT_GT(testing::read_damaged(packed, folder_.path("t.npz"), 300, [](const std::string& path) { read_npz(path); }),
+            100);
+}
+
+TEST_F(NumpyFiles, SayWhatIsWrongWithThem) {
+  const std::string bytes = testing::read_text(folder_.path("float32.npy"));
+  const auto error = [&](const std::string& damaged) {
+    const std::string path = folder_.write("t.npy", damaged);
+    return message_of([&] { read_npy(path); });
+  };
+  EXPECT_THAT(error(bytes.substr(0, bytes.size() - 8)),
+              HasSubstr("t.npy: it is cut short: 280 bytes of values, expected 288"));
+  EXPECT_THAT(error(bytes + "x"), HasSubstr("1 bytes follow the values"));
+  EXPECT_THAT(error("no array"), HasSubstr("it is no .npy file"));
+  std::string huge = bytes;
+  huge.replace(huge.find("(6, 4, 3)"), 10, "(99999999999999,");
+  EXPECT_THAT(error(huge), HasSubstr("cannot read the array"));
+  EXPECT_THAT(message_of([&] { read_npz(folder_.write("t.npz", "no zip")); }),
+              HasSubstr("it is cut short, or no .npz file"));
+  EXPECT_THAT(message_of([&] { read_npy(folder_.path("absent.npy")); }), HasSubstr(folder_.path("absent.npy")));
+}
+
+TEST_F(NumpyFiles, AreDataModules) {
+  std::filesystem::create_directories(folder_.path("train"));
+  for (const char* name : {"uint16", "fortran"})
+    std::filesystem::copy_file(folder_.path(std::string(name) + ".npy"),
+                               folder_.path(std::string("train/") + name + ".npy"));
+  auto data = make<NumpyArrays>({.path = folder_.path("train"),
+                                 .val_path = folder_.path("float64.npy"),
+                                 .test_fraction = 0.5,
+                                 .batch_size = 2,
+                                 .shuffle = false});
+  data->setup(Stage::kFit);
+  data->setup(Stage::kTest);
+  const auto batches = testing::all_batches(data->train_dataloader());
+  ASSERT_EQ(batches.size(), 2U) << "three of six examples";
+  EXPECT_EQ(batches[0]["uint16"].scalar_type(), torch::kInt);
+  EXPECT_EQ(batches[0]["fortran"].sizes(), (torch::IntArrayRef{2, 4, 3}));
+  EXPECT_EQ(data->test_dataloader().at(0).num_examples(), 3);
+  EXPECT_EQ(data->val_dataloader().at(0).num_examples(), 6);
+
+  const auto error = [&](const std::string& path) {
+    return message_of([&] { make<NumpyArrays>({.path = path})->setup(Stage::kFit); });
+  };
+  EXPECT_THAT(error(folder_.path("single.npy")),
+              HasSubstr("the array 'single' of " + folder_.path("single.npy") + " is a single value"));
+  EXPECT_THAT(error(folder_.path("none.npy")), HasSubstr("have no examples"));
+  std::filesystem::copy_file(folder_.path("row.npy"), folder_.path("train/row.npy"));
+  EXPECT_THAT(error(folder_.path("train")), HasSubstr("disagree on the number of examples: 'fortran' has 6, 'row' 5"));
+  EXPECT_THROW(make<NumpyArrays>(), ConfigError);
+}
+
+}  // namespace
+}  // namespace levin::data
