@@ -45,8 +45,8 @@
 #include <levin/core/data/batch.h>
 #include <levin/core/data/character_vocabulary.h>
 #include <levin/core/data/cifar10.h>
-#include <levin/core/data/class_names.h>
 #include <levin/core/data/cifar100.h>
+#include <levin/core/data/class_names.h>
 #include <levin/core/data/csv.h>
 #include <levin/core/data/data_loader.h>
 #include <levin/core/data/data_module.h>

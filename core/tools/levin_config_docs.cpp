@@ -11,8 +11,8 @@
 #include <levin/core/data/numpy_arrays.h>
 #include <levin/core/data/tar_shards.h>
 #include <levin/core/data/text_lines.h>
-#include <levin/core/data/transforms/batch_mix.h>
 #include <levin/core/data/token_text.h>
+#include <levin/core/data/transforms/batch_mix.h>
 #include <levin/core/data/transforms/transform_registry.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/logger.h>
