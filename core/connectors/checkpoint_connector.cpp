@@ -28,6 +28,7 @@
 namespace levin {
 namespace {
 
+/// Removes a checkpoint that nobody needs any more; what goes wrong is a warning.
 void remove_superseded(const std::string& path) {
   if (path.empty()) return;
   try {
@@ -36,7 +37,7 @@ void remove_superseded(const std::string& path) {
     else
       FileSystem::current().remove_all(path);
   } catch (const Error& error) {
-    log::warning(fmt::format("could not remove a superseded checkpoint: {}", error.what()));
+    log::warning(fmt::format("could not remove {}, which is not needed any more: {}", path, error.what()));
   }
 }
 
@@ -247,16 +248,22 @@ void CheckpointConnector::write(const std::string& given_path, const State& whol
   // Ranks write their parts as they always do; then rank 0 makes one file of them.
   const std::string path = converts ? given_path + ".parts" : given_path;
   State tree = whole_tree;
-  if (event.weights_only && !converts)
-    std::erase_if(tree.as_map(), [](const auto& item) {
+  if (event.weights_only)
+    std::erase_if(tree.as_map(), [converts](const auto& item) {
+      // Lightning asks for the counters of weights too.
       return item.first != "model" && item.first != "module" && item.first != "hyper_parameters" &&
-             item.first != "versions" && item.first != "config";
+             item.first != "versions" && item.first != "config" && !(converts && item.first == "loops");
     });
   const auto finish = [path, given_path, converts, format = event.format, weights_only = event.weights_only,
                        superseded = writes ? event.supersedes : ""] {
     if (converts) {
-      convert_weights(path, given_path, weights_format_of_name(format), {}, weights_only);
-      remove_checkpoint(path);
+      try {
+        convert_weights(path, given_path, weights_format_of_name(format), {}, weights_only);
+      } catch (...) {
+        remove_superseded(path);  // the parts are of use to nobody
+        throw;
+      }
+      remove_superseded(path);
     }
     remove_superseded(superseded);
   };
@@ -273,8 +280,8 @@ void CheckpointConnector::write(const std::string& given_path, const State& whol
   else
     write_checkpoint(path, tree, info);
   if (!writes) return;
-  for (const auto& logger : options_.loggers) logger->after_save_checkpoint(event);
   finish();
+  for (const auto& logger : options_.loggers) logger->after_save_checkpoint(event);
 }
 
 void CheckpointConnector::finish_saving() {
@@ -361,11 +368,15 @@ std::string CheckpointConnector::find_on_rank_zero(const std::string& ckpt) cons
 }
 
 void CheckpointConnector::read(const std::string& path, bool weights_only) {
-  if (!std::filesystem::is_directory(path)) return read_lightning(path);
+  if (!std::filesystem::is_directory(path)) return weights_only ? read_weights(path) : read_lightning(path);
   const std::vector<std::string> sections =
       weights_only ? std::vector<std::string>{"model", "module"} : std::vector<std::string>();
   // Where ranks have different parts, each reads its own.
   tree_ = model_.divides_state() ? open_checkpoint(path, sections) : read_checkpoint(path, sections);
+  if (!weights_only && tree_.find("loops") == nullptr)
+    throw Error("checkpoint", fmt::format("{} holds weights alone (save_weights_only), from which training cannot go "
+                                          "on; hint: start from them with init_from",
+                                          path));
   log::rank_zero_info(fmt::format("loaded the checkpoint {}", path));
 }
 
@@ -400,6 +411,12 @@ void CheckpointConnector::load_initial_weights() {
   for (auto& [name, tensor] : plan.tensors.as_map()) tensors[name] = std::move(tensor);
   model_.load_module_state(*state_.module, tensors);
   log::rank_zero_info(fmt::format("init_from {}: {}", options.path, plan.report.text()));
+}
+
+void CheckpointConnector::read_weights(const std::string& path) {
+  tree_ = State::map();
+  tree_["model"] = plan_weights(*state_.module, {.path = path}).tensors;
+  log::rank_zero_info(fmt::format("loaded the weights of {}", path));
 }
 
 void CheckpointConnector::read_lightning(const std::string& path) {

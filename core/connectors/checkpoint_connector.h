@@ -47,6 +47,7 @@ class CheckpointConnector {
   std::string find(const std::string& ckpt) const;
   /// Returns the path that rank 0 finds; a collective.
   std::string find_on_rank_zero(const std::string& ckpt) const;
+  /// Opens a checkpoint of Levin or Lightning; `weights_only`: any file of weights will do. Throws levin::Error.
   void read(const std::string& path, bool weights_only);
 
   /// Loads the weights that the option `init_from` names, under every strategy: each rank reads only what it holds.
@@ -74,6 +75,7 @@ class CheckpointConnector {
   void write(const std::string& path, const State& tree, const CheckpointInfo& info, const CheckpointEvent& event);
   /// Whether the tree that was read is of PyTorch Lightning.
   bool is_foreign() const { return tree_.find("lightning") != nullptr; }
+  void read_weights(const std::string& path);
   void read_lightning(const std::string& path);
   /// Takes over counters, optimizers and schedulers of Lightning; what has no counterpart starts anew.
   void restore_lightning_progress();
