@@ -256,7 +256,8 @@ TEST(ParameterServerAsync, AStopInsideAnEpochLeavesNoBatchOut) {
                                                                       const Batch&, int64_t batch_idx) {
                          if (batch_idx < 5) return;
                          trainer.request_stop("enough for now");
-                         // A worker that is alone on a busy machine would else have done the rest before it hears of it.
+                         // A worker that is alone on a busy machine would else have done the rest before it hears of
+                         // it.
                          std::this_thread::sleep_for(std::chrono::milliseconds(100));
                        }})};
   Trainer trainer(options);
