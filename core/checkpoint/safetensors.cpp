@@ -166,13 +166,14 @@ std::optional<at::ScalarType> safetensors_type(std::string_view name) {
 
 std::optional<uint64_t> bytes_of_shape(const std::vector<int64_t>& shape, size_t element_size) {
   if (std::any_of(shape.begin(), shape.end(), [](int64_t size) { return size < 0; })) return {};
-  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
+  const bool is_empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
   uint64_t bytes = element_size;
   for (const int64_t size : shape) {
+    if (size == 0) continue;  // the strides of an empty tensor are products of the others
     if (bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) / static_cast<uint64_t>(size)) return {};
     bytes *= static_cast<uint64_t>(size);
   }
-  return bytes;
+  return is_empty ? 0 : bytes;
 }
 
 void check_fits_safetensors(const std::string& name, const at::Tensor& tensor) {
