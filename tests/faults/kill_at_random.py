@@ -390,7 +390,7 @@ def main():
     if unknown := [way for way in arguments.ways if way not in WAYS]:
         parser.error(f"--ways: got {', '.join(unknown)}; valid: {', '.join(WAYS)}")
     try:
-        with support.Workspace(seconds=200 + 120 * arguments.rounds) as workspace:
+        with support.Workspace(seconds=100 + 55 * arguments.rounds) as workspace:
             return run(arguments, workspace)
     except support.Skip as reason:
         print(f"skipped: {reason}")
