@@ -44,16 +44,15 @@ bool reads(const Action& action) {
   }
 }
 
-/// A folder in memory, removed when the process ends.
+/// A folder of this process, below that of scripts/fuzz, which removes it: libFuzzer runs no destructors.
 inline const std::string& folder() {
-  struct Folder {
-    std::string path = (std::filesystem::exists("/dev/shm") ? "/dev/shm" : "/tmp") + std::string("/levin-fuzz-") +
-                       std::to_string(getpid());
-    Folder() { std::filesystem::create_directories(path); }
-    ~Folder() { std::filesystem::remove_all(path); }
-  };
-  static const Folder made;
-  return made.path;
+  static const std::string made = [] {
+    const char* const given = std::getenv("TMPDIR");
+    std::string path = std::string(given == nullptr ? "/tmp" : given) + "/levin-fuzz-" + std::to_string(getpid());
+    std::filesystem::create_directories(path);
+    return path;
+  }();
+  return made;
 }
 
 /// Writes a file into folder() and returns its path.
