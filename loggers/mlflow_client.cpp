@@ -57,7 +57,8 @@ bool mlflow::refuses(const HttpResponse& response) {
 
 std::string mlflow::error_code(const HttpResponse& response) {
   const Json json = Json::parse(response.body, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() ? json.value("error_code", "") : "";
+  const auto code = json.find("error_code");
+  return code != json.end() && code->is_string() ? code->get<std::string>() : "";
 }
 
 bool mlflow::is_missing(const HttpResponse& response) { return error_code(response) == "RESOURCE_DOES_NOT_EXIST"; }

@@ -88,8 +88,11 @@ std::optional<Artifact> artifact_of(std::string_view record) {
   } else if (kind_of(record) == RecordKind::kFile) {
     const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
     if (!json.is_object()) return std::nullopt;
-    artifact.path = json.value("path", "");
-    artifact.file = json.value("file", "");
+    const auto path = json.find("path");
+    const auto file = json.find("file");
+    if (path == json.end() || !path->is_string() || file == json.end() || !file->is_string()) return std::nullopt;
+    artifact.path = *path;
+    artifact.file = *file;
     if (artifact.file.empty()) return std::nullopt;
   }
   return artifact.path.empty() ? std::nullopt : std::optional(std::move(artifact));

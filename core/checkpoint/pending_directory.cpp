@@ -73,6 +73,18 @@ void remove_leftovers(FileSystem& files, const std::string& parent) {
   }
 }
 
+/// After a power cut a folder is there if those above it were synced since it was made, whoever made them.
+void sync_folders_above(FileSystem& files, const std::string& folder) {
+  try {
+    for (auto path = std::filesystem::absolute(folder); path.has_relative_path();) {
+      path = path.parent_path();
+      files.sync_directory(path.string());
+    }
+  } catch (const Error&) {
+    // One that this user may not open was there before.
+  }
+}
+
 }  // namespace
 
 PendingDirectory::PendingDirectory(const std::string& final_path) {
@@ -86,7 +98,10 @@ PendingDirectory::PendingDirectory(const std::string& final_path) {
   final_path_ = path.string();
 
   FileSystem& files = FileSystem::current();
-  if (!files.exists(parent_)) files.create_directories(parent_);
+  if (!files.exists(parent_)) {
+    files.create_directories(parent_);
+    sync_folders_above(files, parent_);
+  }
   remove_leftovers(files, parent_);
   static std::atomic<int64_t> counter = 0;
   while (true) {

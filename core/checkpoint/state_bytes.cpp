@@ -1,14 +1,17 @@
 #include <levin/core/checkpoint/state_bytes.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/checkpoint/safetensors.h>
 #include <levin/core/checkpoint/state_json.h>
 
 #include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
 
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <utility>
+#include <vector>
 
 namespace levin {
 namespace {
@@ -45,6 +48,32 @@ class BytesReader {
     const int64_t size = number();
     return {take(size), static_cast<size_t>(size)};
   }
+  std::vector<int64_t> numbers() {
+    const int64_t count = number();
+    if (static_cast<uint64_t>(count) > bytes_.size()) take(-1);
+    std::vector<int64_t> values(static_cast<size_t>(count));
+    for (int64_t& value : values) value = number();
+    return values;
+  }
+  at::Tensor tensor() {
+    const int64_t type = number();
+    if (type < 0 || type >= static_cast<int64_t>(at::ScalarType::NumOptions) ||
+        type == static_cast<int64_t>(at::ScalarType::Undefined))
+      throw Error("checkpoint", "the state that another rank sent has a tensor of an unknown type");
+    const std::vector<int64_t> sizes = numbers();
+    // Whatever its type, an element has a byte or more.
+    if (const auto least = bytes_of_shape(sizes, 1); !least || *least > bytes_.size() - position_) take(-1);
+    at::Tensor made;
+    try {
+      made = at::empty(sizes, static_cast<at::ScalarType>(type));
+    } catch (const c10::Error&) {
+      throw Error("checkpoint", "the state that another rank sent has a tensor that cannot be made");
+    }
+    const auto length = static_cast<int64_t>(made.nbytes());
+    if (const char* elements = take(length); length > 0)
+      std::memcpy(made.mutable_data_ptr(), elements, static_cast<size_t>(length));
+    return made;
+  }
 
  private:
   const std::string& bytes_;
@@ -80,14 +109,7 @@ State state_from_bytes(const std::string& bytes) {
   while (!reader.at_end()) {
     std::string file = reader.text();
     std::string name = reader.text();
-    const auto type = static_cast<at::ScalarType>(reader.number());
-    std::vector<int64_t> sizes(static_cast<size_t>(reader.number()));
-    for (int64_t& size : sizes) size = reader.number();
-    at::Tensor tensor = at::empty(sizes, type);
-    const auto length = static_cast<int64_t>(tensor.nbytes());
-    if (const char* elements = reader.take(length); length > 0)
-      std::memcpy(tensor.mutable_data_ptr(), elements, static_cast<size_t>(length));
-    tensors.emplace(std::pair(std::move(file), std::move(name)), std::move(tensor));
+    tensors.emplace(std::pair(std::move(file), std::move(name)), reader.tensor());
   }
   const State root = decode_state(json, "the state of another rank", [&](const TensorReference& reference) -> State {
     const auto found = tensors.find({reference.file, reference.name});

@@ -26,6 +26,10 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
+/// A store that answers so many ranks each `poll_interval` has enough to do: more of them ask less often, but not less
+/// than they send heartbeats.
+constexpr int64_t kRanksAtFullPace = 64;
+
 /// For the messenger to notice that `grace` is over, before the rank leaves without it.
 constexpr milliseconds kLastLook{1000};
 
@@ -50,6 +54,8 @@ ControlPlaneOptions checked(ControlPlaneOptions options) {
   LEVIN_CHECK(options.rank >= 0 && options.rank < options.world_size, "the rank is one of the world");
   LEVIN_CHECK(options.poll_interval.count() > 0 && options.heartbeat_timeout >= milliseconds(8),
               "the control plane's times are positive");
+  const milliseconds slower = options.poll_interval * std::max<int64_t>(1, options.world_size / kRanksAtFullPace);
+  options.poll_interval = std::max(options.poll_interval, std::min(slower, options.heartbeat_timeout / 8));
   if (!options.give_up) options.give_up = end_process;
   return options;
 }

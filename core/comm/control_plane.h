@@ -15,7 +15,8 @@ namespace levin {
 
 /// Exchange between ranks beside the collectives: stop requests, failures, heartbeats. A helper thread with a store
 /// connection of its own carries them, so that a training step pays two atomic operations and no communication. For n
-/// ranks the store answers about 2n questions each `poll_interval` and 2n more each eighth of `heartbeat_timeout`.
+/// ranks the store answers about 2n questions each `poll_interval` and 3n more each eighth of `heartbeat_timeout`. Of
+/// more than 64 ranks each looks less often, so that the former stay as many, until both times are the same.
 ///
 /// A rank is taken for dead when its heartbeats stop for `heartbeat_timeout`, the rank that serves the store when the
 /// store breaks off or does not answer for so long. Time in which this process itself did not run does not count.

@@ -4,6 +4,7 @@
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -77,10 +78,15 @@ at::Tensor read_idx(const std::string& path, int64_t dimensions) {
                                     magic.size() + header_bytes, magic.size() + header.size()));
   std::vector<int64_t> shape;
   double promised = 1;
+  double of_one = 1;  // as if no dimension were 0: a tensor's strides are products, too
   for (int64_t i = 0; i < dimensions; ++i) {
     shape.push_back(big_endian(header.data() + i * 4));
     promised *= static_cast<double>(shape.back());
+    of_one *= static_cast<double>(std::max<int64_t>(shape.back(), 1));
   }
+  if (of_one > 0x1p62)
+    throw Error("data",
+                fmt::format("{} is damaged: its header says that it has {} values", path, fmt::join(shape, " x ")));
   // Deflate compresses by 1032 at most, so a header that promises more is damaged: do not allocate what it says.
   const auto file_bytes = static_cast<double>(std::filesystem::file_size(path));
   if (promised > 1032 * file_bytes)

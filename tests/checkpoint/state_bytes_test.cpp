@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 namespace levin {
@@ -48,6 +49,19 @@ TEST(StateBytes, BytesThatAreCutShortAreRefused) {
   const std::string bytes = state_to_bytes(tree);
   for (const size_t length : {size_t{3}, bytes.size() / 2, bytes.size() - 1})
     EXPECT_THROW(state_from_bytes(bytes.substr(0, length)), Error) << length;
+}
+
+TEST(StateBytes, NumbersThatCannotBeAreRefusedBeforeMemoryIsTaken) {
+  State tree = State::map();
+  tree["x"] = at::ones({5});
+  const std::string bytes = state_to_bytes(tree);
+  // At the end: the element type, the number of dimensions, the one size, five floats.
+  for (const size_t from_end : {20 + 8, 20 + 16, 20 + 24})
+    for (const int64_t number : {int64_t{-1}, int64_t{1} << 40, std::numeric_limits<int64_t>::max()}) {
+      std::string broken = bytes;
+      std::memcpy(broken.data() + broken.size() - from_end, &number, sizeof number);
+      EXPECT_THROW(state_from_bytes(broken), Error) << from_end << " " << number;
+    }
 }
 
 }  // namespace

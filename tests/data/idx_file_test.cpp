@@ -55,6 +55,9 @@ TEST(IdxFile, SaysWhatIsMissing) {
   EXPECT_NE(message_of(folder.write("long", idx_bytes({2}, "abc"))).find("more than the 2 bytes"), std::string::npos);
   EXPECT_NE(message_of(folder.write("promise", idx_bytes({0xFFFFFFFF}, "abc"))).find("promises 4294967295 bytes"),
             std::string::npos);
+  EXPECT_NE(message_of(folder.write("strides", idx_bytes({0, 0xE5FFFFFF, 0xFFFFFFFF}, "")), 3)
+                .find("says that it has 0 x 3858759679 x 4294967295 values"),
+            std::string::npos);
 
   std::string data;
   for (int i = 0; i < 5000; ++i) data.push_back(static_cast<char>(i * i % 251));

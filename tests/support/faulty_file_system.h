@@ -42,7 +42,15 @@ class FaultyFileSystem : public FileSystem {
     operations_left_ = count;
     error_ = error;
   }
-  void heal() { bytes_left_ = operations_left_ = std::numeric_limits<int64_t>::max(); }
+  /// The same, but only one call throws.
+  void fail_once_after_operations(int64_t count, int error) {
+    fail_after_operations(count, error);
+    fails_once_ = true;
+  }
+  void heal() {
+    bytes_left_ = operations_left_ = std::numeric_limits<int64_t>::max();
+    fails_once_ = false;
+  }
 
   /// Operations tried so far, the failed ones included.
   int64_t operations() const { return operations_; }
@@ -124,11 +132,13 @@ class FaultyFileSystem : public FileSystem {
 
   [[noreturn]] void fail(std::string_view action, const std::string& path) {
     ++faults_;
+    if (fails_once_) heal();
     throw Error("files", "cannot " + std::string(action) + " " + path + ": " + std::generic_category().message(error_));
   }
 
   int64_t bytes_left_ = std::numeric_limits<int64_t>::max();
   int64_t operations_left_ = std::numeric_limits<int64_t>::max();
+  bool fails_once_ = false;
   int error_ = ENOSPC;
   int64_t operations_ = 0;
   int64_t faults_ = 0;

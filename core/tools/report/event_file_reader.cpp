@@ -24,6 +24,12 @@ constexpr protozero::pbf_tag_type kContent = 2;                               //
 constexpr protozero::pbf_tag_type kSessionEnd = 4, kStatus = 1;               // hparams
 constexpr int32_t kSuccess = 1;
 
+// A field of another type than it should have is passed over, as an unknown one: protozero reads what it is told to.
+constexpr auto kBytes = protozero::pbf_wire_type::length_delimited;
+bool is(const protozero::pbf_reader& reader, protozero::pbf_tag_type tag, protozero::pbf_wire_type type) {
+  return reader.tag() == tag && reader.has_wire_type(type);
+}
+
 constexpr const char* kSessionStartTag = "_hparams_/session_start_info";
 constexpr const char* kSessionEndTag = "_hparams_/session_end_info";
 
@@ -38,13 +44,13 @@ uint32_t masked_crc(const void* data, size_t size) {
 
 /// The status in a SummaryMetadata message that ends a session.
 bool succeeded(protozero::pbf_reader metadata) {
-  while (metadata.next(kPluginData)) {
+  while (metadata.next(kPluginData, kBytes)) {
     auto plugin = metadata.get_message();
-    while (plugin.next(kContent)) {
+    while (plugin.next(kContent, kBytes)) {
       auto content = plugin.get_message();
-      while (content.next(kSessionEnd)) {
+      while (content.next(kSessionEnd, kBytes)) {
         auto end = content.get_message();
-        if (end.next(kStatus)) return end.get_enum() == kSuccess;
+        if (end.next(kStatus, protozero::pbf_wire_type::varint)) return end.get_enum() == kSuccess;
       }
     }
   }
@@ -56,11 +62,11 @@ void read_value(protozero::pbf_reader value, Event& event) {
   std::optional<float> number;
   protozero::pbf_reader metadata;
   while (value.next()) {
-    if (value.tag() == kTag)
+    if (is(value, kTag, kBytes))
       tag = value.get_string();
-    else if (value.tag() == kSimpleValue)
+    else if (is(value, kSimpleValue, protozero::pbf_wire_type::fixed32))
       number = value.get_float();
-    else if (value.tag() == kMetadata)
+    else if (is(value, kMetadata, kBytes))
       metadata = value.get_message();
     else
       value.skip();
@@ -117,13 +123,13 @@ bool EventFileReader::next(Event& event) {
     try {
       protozero::pbf_reader reader(record_);
       while (reader.next()) {
-        if (reader.tag() == kWallTime) {
+        if (is(reader, kWallTime, protozero::pbf_wire_type::fixed64)) {
           event.wall_time = reader.get_double();
-        } else if (reader.tag() == kStep) {
+        } else if (is(reader, kStep, protozero::pbf_wire_type::varint)) {
           event.step = reader.get_int64();
-        } else if (reader.tag() == kSummary) {
+        } else if (is(reader, kSummary, kBytes)) {
           auto summary = reader.get_message();
-          while (summary.next(kValue)) read_value(summary.get_message(), event);
+          while (summary.next(kValue, kBytes)) read_value(summary.get_message(), event);
         } else {
           reader.skip();
         }
