@@ -82,13 +82,14 @@ void normalize_named(Config& node, const Registry<Base>& registry) {
   }
 }
 
-void merge_named(Config& base, const Config& later) {
+/// `key` says which of them it is: options of another do not stay.
+void merge_named(Config& base, const Config& later, const char* key = "name") {
   if (base.is_null() || later.is_null()) {
     base = later;
     return;
   }
-  const Config* before = base.is_mapping() ? base.find("name") : nullptr;
-  const Config* after = later.is_mapping() ? later.find("name") : nullptr;
+  const Config* before = base.is_mapping() ? base.find(key) : nullptr;
+  const Config* after = later.is_mapping() ? later.find(key) : nullptr;
   if (before != nullptr && after != nullptr && before->text() != after->text())
     base = later;
   else
@@ -170,6 +171,8 @@ void merge_trainer(Config& base, const Config& later) {
       merge_list(*mine, entry.value);
     else if (is_named_option(entry.key))
       merge_named(*mine, entry.value);
+    else if (entry.key == "init_from")
+      merge_named(*mine, entry.value, "path");
     else
       mine->merge(entry.value);
   }
@@ -211,6 +214,11 @@ void normalize(Config& source, const ConfigNames& names) {
   if (Config* precision = trainer->find("precision")) normalize_named(*precision, names.precisions);
   if (Config* profiler = trainer->find("profiler"); profiler != nullptr && !profiler->is_null())
     normalize_named(*profiler, names.profilers);
+  if (Config* weights = trainer->find("init_from"); weights != nullptr && weights->is_scalar() && !weights->is_null()) {
+    Config options = Config::mapping(weights->origin());
+    options.set("path", *weights, weights->origin());
+    *weights = std::move(options);
+  }
   if (Config* optimizer = trainer->find("optimizer"); optimizer != nullptr && !optimizer->is_null())
     normalize_named(*optimizer, names.optimizers);
   if (Config* scheduler = trainer->find("scheduler"); scheduler != nullptr && !scheduler->is_null())

@@ -322,13 +322,7 @@ LoadWeightsOptions ConfigCodec<LoadWeightsOptions>::parse(const Config& node, co
   if (node.is_null()) return {};
   if (node.is_scalar()) return {.path = node.text()};
   if (!node.is_mapping()) throw_wrong_type(node, path, type_name());
-  Config mapping = node;
-  // The short form to which options were added (`init_from: PATH` and `--init_from.strict false`).
-  if (const Config* name = node.find("name"); name != nullptr && node.find("path") == nullptr) {
-    mapping.set("path", *name);
-    mapping.erase("name");
-  }
-  auto options = parse_options<LoadWeightsOptions>(mapping, path);
+  auto options = parse_options<LoadWeightsOptions>(node, path);
   if (options.path.empty()) throw_wrong_type(node, path, "a path, or a mapping that has one as 'path'");
   return options;
 }

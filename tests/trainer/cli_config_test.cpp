@@ -152,6 +152,20 @@ TEST_F(CliConfigTest, OptimizerAndSchedulerStandBesideTheModel) {
               ::testing::HasSubstr(".yaml:1:27: unknown key 'tmax'"));
 }
 
+TEST_F(CliConfigTest, OptionsOfWeightsAreAddedToTheirPath) {
+  const std::string path = file("trainer: {init_from: first.pth}\n");
+  const auto resolved = [&](std::vector<const char*> words) {
+    return *resolve({path}, std::move(words)).find("trainer")->find("init_from");
+  };
+  const Config added = resolved({"--trainer.init_from.strict=false"});
+  EXPECT_EQ(added.find("path")->text(), "first.pth");
+  EXPECT_EQ(added.find("strict")->text(), "false");
+  const Config both = resolved({"--trainer.init_from=second.pth", "--trainer.init_from.strict=false"});
+  EXPECT_EQ(both.find("path")->text(), "second.pth");
+  EXPECT_EQ(both.find("strict")->text(), "false");
+  EXPECT_EQ(resolved({"--trainer.init_from=null"}).to_flow(), "null");
+}
+
 TEST_F(CliConfigTest, LoggerWhoseServiceHasEnded) {
   for (const char* logger : {"neptune", "[csv, neptune]", "{neptune: {project: names}}"}) {
     const std::string error = error_of({file(std::string("trainer: {logger: ") + logger + "}\n")});
