@@ -4,7 +4,7 @@
 
 #include <levin/core/data/shards/shard_sampler.h>
 #include <levin/core/data/shards/tar_index.h>
-#include <levin/loggers/png.h>
+#include <levin/core/base/png.h>
 
 #include "reader_checks.h"
 #include "tar_writer.h"
