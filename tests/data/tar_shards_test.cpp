@@ -2,9 +2,9 @@
 
 #include <levin/core/data/tar_shards.h>
 
+#include <levin/core/base/png.h>
 #include <levin/core/data/shards/shard_sampler.h>
 #include <levin/core/data/shards/tar_index.h>
-#include <levin/core/base/png.h>
 
 #include "reader_checks.h"
 #include "tar_writer.h"

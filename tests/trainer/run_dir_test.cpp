@@ -24,14 +24,14 @@ class Scheduled : public TinyModule {
   }
 };
 
-struct Outcome {
+struct RunInFolder {
   std::vector<at::Tensor> weights;
   int64_t steps = 0;
   std::string folder;
 };
 
 /// Trains 6 epochs of 5 batches in the folder, or until it pauses, from its last checkpoint if there is one.
-Outcome train(const std::string& folder, int64_t pause_after = 0) {
+RunInFolder train(const std::string& folder, int64_t pause_after = 0) {
   seed_everything(std::filesystem::exists(folder) ? 99 : 7);
   TrainerOptions options = quiet(6);
   options.run_dir = folder;
@@ -50,11 +50,11 @@ class RunDir : public ::testing::Test {
 };
 
 TEST_F(RunDir, IsTheRunsFolderAndARunThatIsResumedGoesOnInIt) {
-  const Outcome first = train(root_ + "/a/run", 2);
+  const RunInFolder first = train(root_ + "/a/run", 2);
   EXPECT_EQ(first.folder, root_ + "/a/run");
   EXPECT_EQ(first.steps, 10);
   EXPECT_TRUE(std::filesystem::exists(root_ + "/a/run/checkpoints/last/manifest.json"));
-  const Outcome second = train(root_ + "/a/run");
+  const RunInFolder second = train(root_ + "/a/run");
   EXPECT_EQ(second.folder, root_ + "/a/run");
   EXPECT_EQ(second.steps, 30);
   EXPECT_FALSE(std::filesystem::exists(root_ + "/a/version_0"));
@@ -70,9 +70,9 @@ TEST_F(RunDir, LastNeedsACheckpointInItAndAutoDoesNot) {
 using Pause = RunDir;
 
 TEST_F(Pause, IsNotToBeSeenInWhatARunEndsWith) {
-  const Outcome whole = train(root_ + "/whole");
+  const RunInFolder whole = train(root_ + "/whole");
   for (const int64_t epochs : {1, 3}) EXPECT_EQ(train(root_ + "/paused", epochs).steps, 5 * epochs);
-  const Outcome resumed = train(root_ + "/paused");
+  const RunInFolder resumed = train(root_ + "/paused");
   EXPECT_EQ(resumed.steps, whole.steps);
   EXPECT_TRUE(identical(resumed.weights, whole.weights));
 }
