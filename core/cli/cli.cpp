@@ -140,8 +140,8 @@ constexpr std::array<Command, 9> kCommands = {{
      false, false, plan, true, false, "plan"},
     {"export", "writes the model to -o FILE, as TorchScript (.pt) or ONNX (.onnx), for programs without Levin", true,
      false, export_file, false, false, "export"},
-    {"data", "shows what the data are: a batch and its picture, classes, examples a second and where the time goes",
-     false, false, look_at_data, false, false, "inspect"},
+    {"data", "shows what the data are: a batch, its picture, classes, examples a second", false, false, look_at_data,
+     false, false, "inspect"},
     {"sweep", "trains with many configurations, several at a time, and compares them", false, true, nullptr, false,
      true, "sweep"},
 }};
