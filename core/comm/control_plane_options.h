@@ -16,7 +16,7 @@ struct ControlPlaneOptions {
   std::chrono::milliseconds heartbeat_timeout{8000};  ///< a rank not heard of for so long is taken for dead
   std::chrono::milliseconds start_timeout{60000};     ///< the same for a rank not heard of yet
   std::chrono::milliseconds stall_after{60000};       ///< a rank waiting in one collective for so long is reported
-  /// A rank that stays in one part of a training step for so long ends the job, and so do all ranks that wait in
+  /// A rank that stays in one part of a step for so long ends the job, and so do all ranks that wait in
   /// collectives for so long; zero: never.
   std::chrono::milliseconds hang_after{0};
   std::chrono::milliseconds grace{5000};  ///< for a rank to end by itself after a failure

@@ -13,10 +13,14 @@ struct Heartbeat {
   int64_t batch = -1;                      ///< the training batch under way; -1: none was begun
   std::string activity;                    ///< the hook or phase under way
   std::string collective;                  ///< the collective that the rank waits in; empty: none
-  std::chrono::milliseconds unchanged{0};  ///< time since activity, collective or batch last changed
+  std::string evaluation;                  ///< the evaluation whose batches are under way ("validation"); empty: none
+  int64_t evaluation_loader = 0;           ///< its loader
+  int64_t evaluation_batch = 0;            ///< the batch of that loader
+  std::chrono::milliseconds unchanged{0};  ///< time since any of the above last changed
 
   bool waits() const { return !left && !collective.empty(); }
-  /// Returns "in training_step of batch 12" or "waiting in all_reduce of batch 12".
+  /// Returns "in training_step of batch 12", "in validation_step of validation batch 3 of loader 1" (named but for the
+  /// first one) or "waiting in all_reduce of batch 12".
   std::string place() const;
   /// Returns "in training_step of batch 12 for 61 s", "waits in all_reduce of batch 12 for 60 s (activity backward)" or
   /// "has left".

@@ -18,13 +18,18 @@ milliseconds to_milliseconds(HeartbeatMonitor::Clock::duration duration) {
   return std::chrono::duration_cast<milliseconds>(duration);
 }
 
-/// The activities of a training step, in which minutes without any progress are no work. Others may well take hours:
-/// loading data, validating, saving, hooks at the end of an epoch. Steps of a validation all have the same name and
-/// batch, so that one of them cannot be told from many.
-bool is_part_of_step(std::string_view activity) {
-  constexpr std::array<std::string_view, 4> kParts = {"fetch_train_batch", "training_step", "backward",
-                                                      "optimizer_step"};
-  return std::find(kParts.begin(), kParts.end(), activity) != kParts.end();
+/// The activities of a step, in which minutes without any progress are no work. Others may well take hours: loading
+/// data, saving, hooks at the end of an epoch.
+bool is_part_of_step(const Heartbeat& heartbeat) {
+  constexpr std::array<std::string_view, 4> kTraining = {"fetch_train_batch", "training_step", "backward",
+                                                         "optimizer_step"};
+  constexpr std::array<std::string_view, 6> kEvaluation = {"fetch_validation_batch", "validation_step",
+                                                           "fetch_test_batch",       "test_step",
+                                                           "fetch_predict_batch",    "predict_step"};
+  const auto contain = [&](const auto& parts) {
+    return std::find(parts.begin(), parts.end(), heartbeat.activity) != parts.end();
+  };
+  return heartbeat.evaluation.empty() ? heartbeat.batch >= 0 && contain(kTraining) : contain(kEvaluation);
 }
 
 }  // namespace
@@ -39,14 +44,22 @@ void HeartbeatMonitor::observe(const RankStatus& rank_status, Clock::time_point 
   const std::string activity = rank_status.activity.load(std::memory_order_relaxed);
   const std::string collective = waits_in == nullptr ? "" : waits_in;
   const int64_t batch = rank_status.batch.load(std::memory_order_relaxed);
+  const char* const evaluates = rank_status.evaluation.load(std::memory_order_relaxed);
+  const std::string evaluation = evaluates == nullptr ? "" : evaluates;
+  const int64_t evaluation_loader = rank_status.evaluation_loader.load(std::memory_order_relaxed);
+  const int64_t evaluation_batch = rank_status.evaluation_batch.load(std::memory_order_relaxed);
   // A longer time between two looks means that this process did not run.
   if (last_observed_ != Clock::time_point{}) in_place_ += std::min(now - last_observed_, 2 * interval(options_));
   last_observed_ = now;
   if (since_ == Clock::time_point{} || batch != own_.batch || activity != own_.activity ||
-      collective != own_.collective) {
+      collective != own_.collective || evaluation != own_.evaluation || evaluation_loader != own_.evaluation_loader ||
+      evaluation_batch != own_.evaluation_batch) {
     own_.batch = batch;
     own_.activity = activity;
     own_.collective = collective;
+    own_.evaluation = evaluation;
+    own_.evaluation_loader = evaluation_loader;
+    own_.evaluation_batch = evaluation_batch;
     since_ = now;
     in_place_ = {};
     stall_reported_ = false;
@@ -150,7 +163,7 @@ bool HeartbeatMonitor::all_wait(Store& store) const {
 std::optional<RankFailure> HeartbeatMonitor::look_for_hang(Store& store) const {
   if (options_.hang_after.count() == 0 || in_place_ < options_.hang_after) return std::nullopt;
   const bool deadlock = own_.waits();
-  if (deadlock ? !all_wait(store) : own_.batch < 0 || !is_part_of_step(own_.activity)) return std::nullopt;
+  if (deadlock ? !all_wait(store) : !is_part_of_step(own_)) return std::nullopt;
   return RankFailure{options_.rank,
                      fmt::format("hangs: it has been {} for {}{}; where each rank is:{}", own_.place(),
                                  duration_text(to_milliseconds(in_place_)),

@@ -11,6 +11,9 @@ struct RankStatus {
   std::atomic<const char*> activity{"starting"};  ///< the hook or phase of a step under way
   std::atomic<const char*> collective{nullptr};   ///< the collective that the rank waits in, or nullptr
   std::atomic<int64_t> batch{-1};                 ///< the training batch under way, counted over all epochs
+  std::atomic<const char*> evaluation{nullptr};   ///< "validation", "test", ..., or nullptr outside of their batches
+  std::atomic<int64_t> evaluation_loader{0};      ///< the loader that the evaluation is at
+  std::atomic<int64_t> evaluation_batch{0};       ///< the batch of that loader
 };
 
 /// Marks the rank, during its lifetime, as waiting in a collective, for stall reports. Does nothing without a
@@ -29,6 +32,24 @@ class [[nodiscard]] WaitingIn {
  private:
   RankStatus* rank_status_;
   const char* before_ = nullptr;
+};
+
+/// Marks the rank, during its lifetime, as being at the batches of an evaluation's loader.
+class [[nodiscard]] EvaluatingLoader {
+ public:
+  /// `evaluation`: a string literal.
+  EvaluatingLoader(RankStatus& rank_status, const char* evaluation, int64_t loader) : rank_status_(rank_status) {
+    rank_status_.evaluation_loader.store(loader, std::memory_order_relaxed);
+    rank_status_.evaluation.store(evaluation, std::memory_order_relaxed);
+  }
+  ~EvaluatingLoader() { rank_status_.evaluation.store(nullptr, std::memory_order_relaxed); }
+  EvaluatingLoader(const EvaluatingLoader&) = delete;
+  EvaluatingLoader& operator=(const EvaluatingLoader&) = delete;
+
+  void begin_batch(int64_t batch) { rank_status_.evaluation_batch.store(batch, std::memory_order_relaxed); }
+
+ private:
+  RankStatus& rank_status_;
 };
 
 }  // namespace levin

@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/comm/control_plane.h>
+#include <levin/core/comm/rank_status.h>
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/connectors/join_scope.h>
 #include <levin/core/data/batch_state.h>
@@ -37,6 +38,20 @@ std::vector<Batch> gathered(Collective& collective, const std::vector<Batch>& ow
       std::move(of_batch.begin(), of_batch.end(), std::back_inserter(all));
   }
   return all;
+}
+
+/// What a report of where ranks are calls the evaluation under way.
+const char* evaluation_name(RunningStage stage) {
+  switch (stage) {
+    case RunningStage::kSanityCheck:
+      return "sanity check";
+    case RunningStage::kTest:
+      return "test";
+    case RunningStage::kPredict:
+      return "prediction";
+    default:
+      return "validation";
+  }
 }
 
 }  // namespace
@@ -169,8 +184,10 @@ bool EvaluationLoop::visit(const DataLoader& loader, const DataLoaderPosition& s
   const bool several_ranks = strategy_.world_size() > 1;
   const bool together = model_.forwards_together();
   auto pass = loader.pass(start);
+  EvaluatingLoader place(tracer_.rank_status(), evaluation_name(state_.running), progress.loader);
   std::optional<Batch> next;
   while (limit < 0 || progress.batch < limit) {
+    place.begin_batch(progress.batch);
     if (!in_fit && tracer_.profiler() != nullptr) tracer_.profiler()->step();
     const ProfilerSpan batch_span(tracer_.profiler(), span);
     auto fetched = next ? std::exchange(next, std::nullopt) : data_.fetch(pass, fetch, progress.loader);

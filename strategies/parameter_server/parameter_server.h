@@ -29,7 +29,7 @@ struct ParameterServerOptions {
   double timeout = 1800;                                ///< seconds that a rank waits for the others in a collective
   double start_timeout = 120;                           ///< seconds that ranks wait for each other at the start
   double stall_report = 60;   ///< seconds in one collective after which where ranks are is printed
-  double hang_timeout = 600;  ///< seconds in one part of a training step after which the job ends; 0: never
+  double hang_timeout = 600;  ///< seconds in one part of a step after which the job ends; 0: never
 
   static void describe(Schema<ParameterServerOptions>& schema);
 };

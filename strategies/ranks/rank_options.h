@@ -28,7 +28,7 @@ struct RankOptions {
   double timeout = 1800;         ///< seconds that a rank waits for the others in a collective
   double start_timeout = 120;    ///< seconds that ranks wait for each other at the start
   double stall_report = 60;      ///< seconds in one collective after which where ranks are is printed
-  double hang_timeout = 600;     ///< seconds in one part of a training step after which the job ends; 0: never
+  double hang_timeout = 600;     ///< seconds in one part of a step after which the job ends; 0: never
 };
 
 /// Longest wait in seconds, which all clocks and calls that wait can count.
@@ -57,7 +57,7 @@ void describe_rank_options(Schema<Options>& schema) {
       .at_most(kMostSeconds);
   schema
       .field("hang_timeout", &O::hang_timeout,
-             "seconds without progress within a training step after which the job ends; 0: never")
+             "seconds without progress within a step of any loop after which the job ends; 0: never")
       .at_least(0)
       .at_most(kMostSeconds);
 }

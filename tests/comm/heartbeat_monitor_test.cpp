@@ -3,6 +3,7 @@
 #include <levin/core/base/log.h>
 #include <levin/core/comm/memory_store.h>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -69,6 +70,11 @@ class HeartbeatMonitorTest : public ::testing::Test {
     ranks_[rank]->rank_status.batch = batch;
     ranks_[rank]->rank_status.activity = activity;
     ranks_[rank]->rank_status.collective = collective;
+  }
+  void place_evaluation(size_t rank, const char* evaluation, int64_t loader, int64_t batch) {
+    ranks_[rank]->rank_status.evaluation = evaluation;
+    ranks_[rank]->rank_status.evaluation_loader = loader;
+    ranks_[rank]->rank_status.evaluation_batch = batch;
   }
 
   std::unique_ptr<Store> store_ = make_memory_store();
@@ -149,6 +155,50 @@ TEST_F(HeartbeatMonitorTest, FindsARankThatHangsInAPartOfAStep) {
                           "  rank 0: waits in all_reduce of batch 12 for 20 s (activity backward)\n"
                           "  rank 1: waits in all_reduce of batch 12 for 20 s (activity backward)\n"
                           "  rank 2: in training_step of batch 12 for 20 s"});
+}
+
+TEST_F(HeartbeatMonitorTest, FindsARankThatHangsInAPartOfAnEvaluation) {
+  for (const char* activity : {"fetch_validation_batch", "validation_step", "fetch_test_batch", "test_step",
+                               "fetch_predict_batch", "predict_step"}) {
+    SCOPED_TRACE(activity);
+    ranks_.clear();
+    store_ = make_memory_store();
+    make_ranks(2);
+    for (auto& rank : ranks_) rank->options.hang_after = 20s;
+    place(0, 12, "predict_step", "all_gather");
+    place(1, -1, activity, nullptr);  // before any training
+    place_evaluation(1, "prediction", 1, 3);
+    EXPECT_EQ(ticks(20), Found{});
+    EXPECT_EQ(tick(),
+              Found{fmt::format("1>rank 1 hangs: it has been in {0} of prediction batch 3 of loader 1 for 20 s; "
+                                "where each rank is:\n"
+                                "  rank 0: waits in all_gather of batch 12 for 20 s (activity predict_step)\n"
+                                "  rank 1: in {0} of prediction batch 3 of loader 1 for 20 s",
+                                activity)});
+  }
+}
+
+TEST_F(HeartbeatMonitorTest, TellsManyStepsOfEvaluationsFromALongOne) {
+  make_ranks(1);
+  ranks_[0]->options.hang_after = 20s;
+  // Each second in another batch, then the one batch of another loader, then that of another validation.
+  for (int64_t batch = 0; batch < 50; ++batch) {
+    place(0, 12, "validation_step", nullptr);
+    place_evaluation(0, "validation", 0, batch);
+    EXPECT_EQ(tick(), Found{});
+  }
+  for (int64_t loader = 0; loader < 50; ++loader) {
+    place_evaluation(0, "validation", loader, 0);
+    EXPECT_EQ(tick(), Found{});
+  }
+  for (int64_t batch = 13; batch < 63; ++batch) {
+    place(0, batch, "validation_step", nullptr);
+    place_evaluation(0, "validation", 0, 0);
+    EXPECT_EQ(tick(), Found{});
+  }
+  // What a user's hook at the end of the loop does is not watched, whatever it is called.
+  place_evaluation(0, nullptr, 0, 0);
+  EXPECT_EQ(ticks(100), Found{});
 }
 
 TEST_F(HeartbeatMonitorTest, FindsRanksThatAllWaitForEachOther) {

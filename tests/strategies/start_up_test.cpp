@@ -210,13 +210,30 @@ TEST(ForkedRanks, LearnOfADeathFromTheirParentAndAreSentNoSignal) {
 
 // ---- Ranks that hang.
 
-/// Rank 1 does not come back from its second step.
+/// Rank 1 does not come back from its second step of the loop that LEVIN_TEST_FAULT names after the way to start.
 class HangingModule : public TinyModule {
  public:
   explicit HangingModule(const testing::TinyOptions& options) : TinyModule(options) {}
   StepOutput training_step(const Batch& batch, int64_t index) override {
-    if (index == 1 && trainer().global_rank() == 1) hang();
+    hang_in("training_step", index);
     return TinyModule::training_step(batch, index);
+  }
+  StepOutput validation_step(const Batch& batch, int64_t index) override {
+    hang_in(trainer().sanity_checking() ? "sanity check" : "validation_step", index);
+    return TinyModule::validation_step(batch, index);
+  }
+  StepOutput test_step(const Batch& batch, int64_t index) override {
+    hang_in("test_step", index);
+    return TinyModule::test_step(batch, index);
+  }
+  Batch predict_step(const Batch& batch, int64_t index) override {
+    hang_in("predict_step", index);
+    return TinyModule::predict_step(batch, index);
+  }
+
+ private:
+  void hang_in(const std::string& step, int64_t index) {
+    if (index == 1 && trainer().global_rank() == 1 && fault().ends_with("|" + step)) hang();
   }
 };
 
@@ -224,10 +241,19 @@ const SelfProgram hanging("start_up_hanging", [] {
   try {
     TrainerOptions options = testing::quiet(1);
     options.devices = 2;
-    const StartMethod method = fault() == "thread" ? StartMethod::kThread : StartMethod::kSubprocess;
+    if (fault().ends_with("|sanity check")) options.num_sanity_val_steps = 2;
+    StartMethod method = StartMethod::kSubprocess;
+    if (fault().starts_with("fork|")) method = StartMethod::kFork;
+    if (fault().starts_with("thread|")) method = StartMethod::kThread;
     options.strategy = make<Ddp>(DdpOptions{.start_method = method, .hang_timeout = 1});
     Trainer trainer(options);
-    trainer.fit(make<HangingModule>(testing::TinyOptions{}), testing::tiny_loader());
+    const auto module = make<HangingModule>(testing::TinyOptions{});
+    if (fault().ends_with("|test_step"))
+      trainer.test(module, testing::tiny_loader());
+    else if (fault().ends_with("|predict_step"))
+      trainer.predict(module, testing::tiny_loader());
+    else
+      trainer.fit(module, testing::tiny_loader(), testing::tiny_loader());
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
@@ -235,22 +261,40 @@ const SelfProgram hanging("start_up_hanging", [] {
   }
 });
 
-class HangingRank : public ::testing::TestWithParam<const char*> {};
+struct Hang {
+  const char* method;
+  const char* loop;   ///< as HangingModule knows it
+  const char* place;  ///< as the message says it
+};
+
+class HangingRank : public ::testing::TestWithParam<Hang> {};
 
 TEST_P(HangingRank, EndsTheJobWithThePlaceOfEachRank) {
+  const auto& [method, loop, place] = GetParam();
   const Folder folder;
   auto environment = environment_with(folder);
-  environment["LEVIN_TEST_FAULT"] = GetParam();
+  environment["LEVIN_TEST_FAULT"] = std::string(method) + "|" + loop;
   const auto result = hanging.run(environment);
   EXPECT_EQ(result.status, 1);
-  EXPECT_NE(result.err.find("rank 1 hangs: it has been in training_step of batch 1 for "), std::string::npos)
+  EXPECT_NE(result.err.find(std::string("rank 1 hangs: it has been ") + place + " for "), std::string::npos)
       << result.err;
   EXPECT_NE(result.err.find("where each rank is:\n  rank 0: waits in "), std::string::npos) << result.err;
-  EXPECT_NE(result.err.find("\n  rank 1: in training_step of batch 1 for "), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find(std::string("\n  rank 1: ") + place + " for "), std::string::npos) << result.err;
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, HangingRank, ::testing::Values("process", "thread"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Of, HangingRank,
+                         ::testing::Values(Hang{"process", "training_step", "in training_step of batch 1"},
+                                           Hang{"thread", "training_step", "in training_step of batch 1"},
+                                           Hang{"process", "validation_step",
+                                                "in validation_step of validation batch 1"},
+                                           Hang{"fork", "validation_step", "in validation_step of validation batch 1"},
+                                           Hang{"thread", "sanity check", "in validation_step of sanity check batch 1"},
+                                           Hang{"fork", "test_step", "in test_step of test batch 1"},
+                                           Hang{"thread", "predict_step", "in predict_step of prediction batch 1"}),
+                         [](const auto& info) {
+                           const std::string loop = info.param.loop;
+                           return info.param.method + std::string("_") + loop.substr(0, loop.find_first_of("_ "));
+                         });
 
 // ---- Threads.
 
