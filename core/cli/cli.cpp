@@ -226,6 +226,15 @@ void adopt_local_rank(const std::string& local_rank) {
     setenv("LOCAL_RANK", local_rank.c_str(), /*replace=*/0);
 }
 
+/// Whether this rank tells the user of another one's failure. That is for rank 0, whose words the user reads; where it
+/// is gone itself, or the launcher is, for the first rank of each host.
+bool speaks_of(const RankFailure& failure) {
+  if (log::rank() == 0) return true;
+  if (!failure.gone || failure.rank > 0) return false;
+  const auto environment = registries().detect_environment();
+  return environment == nullptr || environment->local_rank() == 0;
+}
+
 int report(const std::string& message, int status) {
   std::fprintf(stderr, "error: %s\n", message.c_str());
   return status;
@@ -246,10 +255,10 @@ int Cli::run(int argc, char** argv) {
   try {
     return finish_standard_output(run_command(argc, argv));
   } catch (const RankFailedError& error) {
-    // The rank that failed says why; rank 0, whose words the user reads, repeats it.
+    // The rank that failed says why, if it can.
     const int signal = SignalScope::received();
     const int status = signal != 0 ? kSignalBase + signal : kFailure;
-    return log::rank() == 0 ? report(error.what(), status) : status;
+    return speaks_of(error.failure()) ? report(error.what(), status) : status;
   } catch (const ConfigError& error) {
     return report(error.what(), kUsageError);
   } catch (const c10::Error& error) {

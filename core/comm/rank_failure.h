@@ -23,7 +23,12 @@ struct RankFailure {
 /// Error of a rank that ends because another one failed.
 class RankFailedError : public CommunicationError {
  public:
-  explicit RankFailedError(const RankFailure& failure) : CommunicationError("ranks", failure.text()) {}
+  explicit RankFailedError(const RankFailure& failure)
+      : CommunicationError("ranks", failure.text()), failure_(failure) {}
+  const RankFailure& failure() const { return failure_; }
+
+ private:
+  RankFailure failure_;
 };
 
 /// Publishes a failure to all ranks that share the store and `prefix`, unless there is one. Returns the first failure.

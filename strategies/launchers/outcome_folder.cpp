@@ -47,6 +47,16 @@ std::string make_folder_in(const std::string& parent, Descriptor& lock) {
   }
 }
 
+std::string temporary_folder() {
+  try {
+    return std::filesystem::temp_directory_path();
+  } catch (const std::filesystem::filesystem_error& error) {
+    throw Error("ranks", fmt::format("there is no folder {} for the results of ranks: {}; hint: TMPDIR names another "
+                                     "place",
+                                     error.path1().string(), error.code().message()));
+  }
+}
+
 bool has_room(const char* folder) {
   struct statvfs status {};
   return statvfs(folder, &status) == 0 && uint64_t{status.f_bavail} * status.f_frsize >= kRoomInMemory;
@@ -57,7 +67,7 @@ bool has_room(const char* folder) {
 OutcomeFolder::OutcomeFolder() {
   if (has_room("/dev/shm")) path_ = make_folder_in("/dev/shm", lock_);
   if (!path_.empty()) return;
-  const std::string parent = std::filesystem::temp_directory_path();
+  const std::string parent = temporary_folder();
   path_ = make_folder_in(parent, lock_);
   if (path_.empty())
     throw Error("ranks", fmt::format("cannot make a folder for the results of ranks in {}: {}; hint: TMPDIR names "

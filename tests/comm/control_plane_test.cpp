@@ -328,6 +328,15 @@ TEST(ControlPlaneFailure, ReachesTheOthersAndAbortsTheirCollectives) {
   }
   ranks[2]->plane->report_failure("[data] the file is\n gone");
   const std::string text = "rank 2 failed: [data] the file is\n gone";
+  ASSERT_TRUE(ranks[0]->plane->failure_of_other(kPatience));
+  try {
+    ranks[0]->plane->throw_if_failed();
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const RankFailedError& error) {
+    EXPECT_EQ(error.failure().rank, 2);
+    EXPECT_EQ(error.failure().message, "[data] the file is\n gone");
+    EXPECT_FALSE(error.failure().gone);
+  }
   for (const size_t rank : {0, 1}) {
     const auto failure = ranks[rank]->plane->failure_of_other(kPatience);
     ASSERT_TRUE(failure);

@@ -51,25 +51,37 @@ def remove_leftovers(ip):
             subprocess.run([ip, "netns", "delete", match[0]], check=False)
 
 
-def make_hosts(workspace):
-    """Two hosts, which go when the workspace does."""
+def make_namespaces(workspace):
+    """Two hosts without a cable, which go when the workspace does."""
     ip = find_program("ip")
     require_root("make network namespaces")
     remove_leftovers(ip)
     hosts = [Host(ip, f"levin-{os.getpid()}-{letter}", f"10.77.0.{number}") for number, letter in ((1, "a"), (2, "b"))]
-
-    def run(*words):
-        result = subprocess.run([ip, *words], capture_output=True, text=True, check=False)
-        if result.returncode != 0:
-            raise Skip(f"network namespaces do not work here: ip {' '.join(words)}: {result.stderr.strip()}")
-
     for host in hosts:
-        run("netns", "add", host.namespace)
+        run(ip, "netns", "add", host.namespace)
         workspace.defer(subprocess.run, [ip, "netns", "delete", host.namespace])
-    run("link", "add", INTERFACE, "netns", hosts[0].namespace, "type", "veth",
-        "peer", "name", INTERFACE, "netns", hosts[1].namespace)
-    for host in hosts:
-        run("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", INTERFACE)
-        run("-n", host.namespace, "link", "set", INTERFACE, "up")
-        run("-n", host.namespace, "link", "set", "lo", "up")
     return hosts
+
+
+def bring_up(hosts):
+    """Gives each host its address, once it has its end of the cable."""
+    ip = find_program("ip")
+    for host in hosts:
+        run(ip, "-n", host.namespace, "address", "add", f"{host.address}/24", "dev", INTERFACE)
+        run(ip, "-n", host.namespace, "link", "set", INTERFACE, "up")
+        run(ip, "-n", host.namespace, "link", "set", "lo", "up")
+
+
+def make_hosts(workspace):
+    """Two hosts with a cable between them, which go when the workspace does."""
+    hosts = make_namespaces(workspace)
+    run(find_program("ip"), "link", "add", INTERFACE, "netns", hosts[0].namespace, "type", "veth",
+        "peer", "name", INTERFACE, "netns", hosts[1].namespace)
+    bring_up(hosts)
+    return hosts
+
+
+def run(*words):
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise Skip(f"network namespaces do not work here: {' '.join(words)}: {result.stderr.strip()}")
