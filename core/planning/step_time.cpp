@@ -9,7 +9,7 @@ namespace levin {
 namespace {
 
 /// Of `ddp` and `sharded`, by default.
-constexpr double kBucketBytes = 25.0 * (1 << 20);
+constexpr double kReducedAtOnce = 25.0 * (1 << 20);
 
 /// A rank's computation beside its communication: each does one thing after the other.
 class TwoStreams {
@@ -57,7 +57,7 @@ class StepPredictor {
   StepTime in_buckets() {
     const double bytes =
         way_.stage == 0 ? static_cast<double>(needs_.weights.trainable_bytes) : whole_gradients(needs_.weights);
-    const auto buckets = static_cast<int64_t>(std::max(1.0, std::ceil(bytes / kBucketBytes)));
+    const auto buckets = static_cast<int64_t>(std::max(1.0, std::ceil(bytes / kReducedAtOnce)));
     const auto count = static_cast<double>(buckets);
     for (int64_t i = 0; i < needs_.micro_batches; ++i) {
       const bool reduces = way_.stage == 2 || i + 1 == needs_.micro_batches;
