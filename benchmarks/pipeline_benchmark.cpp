@@ -12,7 +12,7 @@
 #include "transformer.h"
 
 #include <levin/levin.h>
-#include <levin/strategies/pipeline/pipeline_schedule.h>
+#include <levin/core/comm/pipeline_schedule.h>
 
 #include <fmt/format.h>
 

@@ -12,7 +12,7 @@
 #include <levin/levin.h>
 #include <levin/strategies/pipeline/pipeline.h>
 #include <levin/strategies/pipeline/pipeline_engine.h>
-#include <levin/strategies/pipeline/pipeline_schedule.h>
+#include <levin/core/comm/pipeline_schedule.h>
 #include <levin/strategies/pipeline/pipeline_trace.h>
 
 #include <fmt/format.h>

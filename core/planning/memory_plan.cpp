@@ -1,5 +1,7 @@
 #include <levin/core/planning/memory_plan.h>
 
+#include <levin/core/accelerators/memory_stats.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,13 +28,6 @@ int64_t divided(int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ran
 int64_t ring_bytes(int64_t bytes, int64_t ranks) {
   return static_cast<int64_t>(
       std::llround(static_cast<double>(bytes) * static_cast<double>(ranks - 1) / static_cast<double>(ranks)));
-}
-
-/// The most stages, a divisor of the devices, that each get an element; 1: no pipeline.
-int64_t pipeline_stages(int64_t elements, int64_t devices) {
-  int64_t stages = std::min(elements, devices);
-  while (stages > 1 && devices % stages != 0) --stages;
-  return std::max<int64_t>(stages, 1);
 }
 
 /// Cuts costs into parts that are not empty, the last of a part following: of the cuts whose parts cost `limit` at most
@@ -65,30 +60,16 @@ Cut best_cut(const std::vector<int64_t>& costs, size_t parts, double limit, bool
   return cut;
 }
 
-/// As `pipeline` with balance_by: parameters.
-std::vector<size_t> cut_by_parameters(const ChainNeeds& chain, int64_t stages) {
-  std::vector<int64_t> costs;
-  for (const ChainNeeds::Element& element : chain.elements) costs.push_back(element.weights.elements);
-  const auto parts = static_cast<size_t>(stages);
-  const double largest = best_cut(costs, parts, std::numeric_limits<double>::infinity(), /*evenly=*/false).value;
-  return best_cut(costs, parts, largest, /*evenly=*/true).ends;
-}
-
+/// Plans one way to train.
 class Planner {
  public:
-  Planner(const TrainingNeeds& needs, int64_t devices, int64_t memory)
-      : needs_(needs),
-        devices_(devices),
-        memory_(memory),
-        stages_(pipeline_stages(static_cast<int64_t>(needs.chain.elements.size()), devices)) {
-    if (stages_ > 1) stage_ends_ = cut_by_parameters(needs.chain, stages_);
+  Planner(const TrainingNeeds& needs, int64_t devices, int64_t memory, const PlanRow& way)
+      : needs_(needs), devices_(devices), memory_(memory), way_(way) {
+    if (way.stages > 0) chunk_ends_ = cut_by_parameters(needs.chain, way.stages * way.chunks);
   }
 
-  /// 1: no pipeline.
-  int64_t stages() const { return stages_; }
-
-  /// `row` says which way to train.
-  PlanRow filled(PlanRow row) const {
+  PlanRow filled() const {
+    PlanRow row = way_;
     if (row.stage > 0)
       divide(row);
     else if (row.stages == 0)
@@ -107,54 +88,76 @@ class Planner {
     return row;
   }
 
-  /// Of the stage that needs most; what is sent by the one that sends most.
+  /// Of the rank that needs most; what is sent by the one that sends most.
   PlanRow busiest_stage(const PlanRow& row, int64_t batch) const {
+    const PipelineShape shape = row.shape(batch);
+    const auto schedule = pipeline_schedule(row.schedule, shape);
     PlanRow busiest;
     int64_t communication = 0;
-    for (size_t stage = 0; stage < stage_ends_.size(); ++stage) {
-      const PlanRow other = of_stage(row, stage, batch);
+    for (int64_t rank = 0; rank < row.stages; ++rank) {
+      const PipelineHold hold = most_in_flight(schedule[static_cast<size_t>(rank)], shape);
+      const PlanRow other = of_stage(row, rank, batch, hold);
       communication = std::max(communication, other.communication);
-      if (stage == 0 || other.total() > busiest.total()) busiest = other;
+      if (rank == 0 || other.total() > busiest.total()) busiest = other;
     }
     busiest.communication = communication;
+    busiest.bubble = simulate(schedule, shape, std::vector<ChunkCost>(static_cast<size_t>(shape.chunks()))).bubble();
     return busiest;
   }
 
-  PlanRow of_stage(PlanRow row, size_t stage, int64_t batch) const {
-    const ChainNeeds& chain = needs_.chain;
-    const bool is_first = stage == 0;
-    const bool is_last = stage + 1 == stage_ends_.size();
-    const size_t begin = is_first ? 0 : stage_ends_[stage - 1];
-    const size_t end = stage_ends_[stage];
+  /// What a chunk of a pipeline has and gives.
+  struct Chunk {
     WeightNeeds weights;
     BatchBytes saved;
+    BatchBytes passing;  ///< got from the chunk before and given to the next one
+  };
+  Chunk chunk_at(size_t index) const {
+    const ChainNeeds& chain = needs_.chain;
+    const bool is_first = index == 0;
+    const bool is_last = index + 1 == chunk_ends_.size();
+    const size_t begin = is_first ? 0 : chunk_ends_[index - 1];
+    const size_t end = chunk_ends_[index];
+    Chunk chunk;
     for (size_t i = begin; i < end; ++i) {
-      weights += chain.elements[i].weights;
-      saved += chain.elements[i].saved;
+      chunk.weights += chain.elements[i].weights;
+      chunk.saved += chain.elements[i].saved;
     }
+    // What it got and what it gave stay until backward, also where the stage is recomputed.
+    if (!is_first) chunk.passing += chain.elements[begin - 1].result;
+    if (!is_last) chunk.passing += chain.elements[end - 1].result;
+    if (is_first) chunk.saved += chain.saved_before;
+    if (is_last) chunk.saved += chain.saved_after;
+    if (!is_last) chunk.saved += chain.elements[end - 1].result;
+    return chunk;
+  }
+
+  PlanRow of_stage(PlanRow row, int64_t rank, int64_t batch, const PipelineHold& hold) const {
+    const int64_t micro_batches = row.shape(batch).micro_batches;
+    const int64_t examples = divided(batch, micro_batches);
+    WeightNeeds weights;
+    BatchBytes passing;
+    int64_t recomputed = 0;  // of one chunk at a time
+    row.activations = 0;
+    for (int64_t i = 0; i < row.chunks; ++i) {
+      const Chunk chunk = chunk_at(static_cast<size_t>(i * row.stages + rank));
+      const int64_t in_flight = hold.per_chunk[static_cast<size_t>(i)];
+      weights += chunk.weights;
+      passing += chunk.passing;
+      row.activations += times(row.checkpoints ? chunk.passing : chunk.saved, in_flight).at(examples);
+      if (row.checkpoints) recomputed = std::max(recomputed, chunk.saved.at(examples));
+    }
+    row.activations += recomputed;
     // The optimizer's state is with the parameters that it belongs to; that of those outside is on the last stage.
-    const int64_t stepped = weights.trainable_elements + (is_last ? chain.outside.trainable_elements : 0);
+    const WeightNeeds& outside = needs_.chain.outside;
+    const int64_t stepped =
+        weights.trainable_elements + (rank + 1 == row.stages ? outside.trainable_elements : int64_t{0});
     const double state_of_element = static_cast<double>(needs_.optimizer_state) /
                                     static_cast<double>(std::max<int64_t>(needs_.weights.trainable_elements, 1));
-    weights += chain.outside;
+    weights += outside;
     row.parameters = weights.bytes + needs_.buffers;
     row.gradients = weights.trainable_bytes;
     row.optimizer = std::llround(state_of_element * static_cast<double>(stepped)) + needs_.counters;
-
-    // What it got and what it gave stay until backward, also where the stage is recomputed.
-    BatchBytes passing;
-    if (!is_first) passing += chain.elements[begin - 1].result;
-    if (!is_last) passing += chain.elements[end - 1].result;
-    if (is_first) saved += chain.saved_before;
-    if (is_last) saved += chain.saved_after;
-    if (!is_last) saved += chain.elements[end - 1].result;
-    const int64_t micro_batches = std::min(kMicroBatches, batch);
-    const int64_t examples = divided(batch, micro_batches);
-    const int64_t in_flight = std::min(micro_batches, row.stages - static_cast<int64_t>(stage));
-    row.activations = row.checkpoints ? times(passing, in_flight).at(examples) + saved.at(examples)
-                                      : times(saved, in_flight).at(examples);
     row.communication = times(passing, needs_.micro_batches).at(batch) + 2 * ring_bytes(row.gradients, row.pipelines);
-    row.bubble = static_cast<double>(row.stages - 1) / static_cast<double>(micro_batches + row.stages - 1);
     return row;
   }
 
@@ -181,20 +184,24 @@ class Planner {
     const WeightNeeds& all = needs_.weights;
     const int64_t parameters = whole_parameters(all);
     const int64_t gradients = whole_gradients(all);
-    const int64_t own_parameters = divided(all.bytes, devices_);
+    const int64_t ranks = row.shard_group > 0 ? row.shard_group : devices_;
+    const int64_t copies = devices_ / ranks;
+    const int64_t own_parameters = divided(all.bytes, ranks);
     const bool is_mixed = needs_.compute_size.has_value();
 
     row.parameters = needs_.buffers + (row.stage == 3 ? own_parameters : parameters + (is_mixed ? own_parameters : 0));
-    row.gradients = row.stage == 1 ? gradients : divided(gradients, devices_);
-    if (is_mixed) row.widened = divided(all.trainable_bytes, devices_);
-    row.optimizer = divided(needs_.optimizer_state, devices_) + needs_.counters;
+    row.gradients = row.stage == 1 ? gradients : divided(gradients, ranks);
+    if (is_mixed) row.widened = divided(all.trainable_bytes, ranks);
+    row.optimizer = divided(needs_.optimizer_state, ranks) + needs_.counters;
     if (row.stage == 2) row.gathered = std::min(gradients, kBucketsInFlight * kBucketBytes);
     if (row.stage == 3) row.gathered = largest_units();
     if (row.offload) move_to_host(row);
 
     const int64_t reductions = row.stage == 1 ? 1 : needs_.micro_batches;
     const int64_t gathers = row.stage == 3 ? 2 * needs_.micro_batches : 1;
-    row.communication = reductions * ring_bytes(gradients, devices_) + gathers * ring_bytes(parameters, devices_);
+    row.communication =
+        reductions * (ring_bytes(gradients, ranks) + 2 * ring_bytes(divided(gradients, ranks), copies)) +
+        gathers * ring_bytes(parameters, ranks);
   }
 
   void move_to_host(PlanRow& row) const {
@@ -239,30 +246,9 @@ class Planner {
   const TrainingNeeds& needs_;
   int64_t devices_;
   int64_t memory_;
-  int64_t stages_;
-  std::vector<size_t> stage_ends_;  ///< stage s has the elements [stage_ends_[s - 1], stage_ends_[s])
+  const PlanRow& way_;
+  std::vector<size_t> chunk_ends_;  ///< chunk c has the elements [chunk_ends_[c - 1], chunk_ends_[c])
 };
-
-std::string strategy_text(const PlanRow& row) {
-  if (row.stages > 0)
-    return fmt::format("pipeline, {} stages{}{}", row.stages,
-                       row.pipelines > 1 ? fmt::format(" x {}", row.pipelines) : "",
-                       row.checkpoints ? " + checkpointing" : "");
-  return (row.stage == 0 ? row.strategy : fmt::format("{}, stage {}", row.strategy, row.stage)) +
-         (row.offload ? ", offload" : "") + (row.checkpoints ? " + checkpointing" : "");
-}
-
-std::string how_to_set(const MemoryPlan& plan, const PlanRow& row) {
-  if (row.stages > 0)
-    return fmt::format("--trainer.strategy='{{name: pipeline, balance_by: parameters{}{}}}' --trainer.devices={}",
-                       row.pipelines > 1 ? fmt::format(", data_parallel: {}", row.pipelines) : "",
-                       row.checkpoints ? ", checkpoint: always" : "", plan.devices);
-  std::string text = row.stage == 0 ? fmt::format("--trainer.strategy={}", row.strategy)
-                                    : fmt::format("--trainer.strategy='{{name: {}, stage: {}{}}}'", row.strategy,
-                                                  row.stage, row.offload ? ", offload: true" : "");
-  text += fmt::format(" --trainer.devices={}", plan.devices);
-  return row.checkpoints ? text + " --trainer.activation_checkpointing='[\"*\"]'" : text;
-}
 
 std::string batch_text(const PlanRow& row) {
   if (!row.is_possible) return "-";
@@ -280,7 +266,7 @@ std::string note_on_pipelines(const MemoryPlan& plan) {
 std::string conclusion(const MemoryPlan& plan) {
   if (const PlanRow* cheapest = plan.cheapest())
     return fmt::format("  cheapest that fits: {}\n  to set it: {}\n", strategy_text(*cheapest),
-                       how_to_set(plan, *cheapest));
+                       how_to_set(*cheapest, fmt::format("--trainer.devices={}", plan.devices)));
   const auto most = std::max_element(plan.rows.begin(), plan.rows.end(), [](const PlanRow& a, const PlanRow& b) {
     return a.largest_batch < b.largest_batch;
   });
@@ -290,6 +276,54 @@ std::string conclusion(const MemoryPlan& plan) {
 }
 
 }  // namespace
+
+int64_t most_stages(const ChainNeeds& chain, int64_t devices) {
+  int64_t stages = std::min(static_cast<int64_t>(chain.elements.size()), devices);
+  while (stages > 1 && devices % stages != 0) --stages;
+  return std::max<int64_t>(stages, 1);
+}
+
+std::vector<size_t> cut_by_parameters(const ChainNeeds& chain, int64_t parts) {
+  std::vector<int64_t> costs;
+  for (const ChainNeeds::Element& element : chain.elements) costs.push_back(element.weights.elements);
+  const auto count = static_cast<size_t>(parts);
+  const double largest = best_cut(costs, count, std::numeric_limits<double>::infinity(), /*evenly=*/false).value;
+  return best_cut(costs, count, largest, /*evenly=*/true).ends;
+}
+
+PipelineShape PlanRow::shape(int64_t batch) const {
+  return {.stages = stages,
+          .micro_batches = std::max<int64_t>(std::min(kMicroBatches, batch), 1),
+          .chunks_per_rank = chunks};
+}
+
+std::string strategy_text(const PlanRow& row) {
+  std::string text = row.strategy;
+  if (row.stage > 0) text += fmt::format(", stage {}", row.stage);
+  if (row.shard_group > 0) text += fmt::format(", groups of {}", row.shard_group);
+  if (row.offload) text += ", offload";
+  if (row.stages > 0) text += fmt::format(", {} stages", row.stages);
+  if (row.pipelines > 1) text += fmt::format(" x {}", row.pipelines);
+  if (row.stages > 0 && row.schedule != "1f1b") text += ", " + row.schedule;
+  return text + (row.checkpoints ? " + checkpointing" : "");
+}
+
+std::string how_to_set(const PlanRow& row, const std::string& devices) {
+  std::string options = row.strategy;
+  if (row.stage > 0) options += fmt::format(", stage: {}", row.stage);
+  if (row.shard_group > 0) options += fmt::format(", shard_group: {}", row.shard_group);
+  if (row.offload) options += ", offload: true";
+  if (row.stages > 0) {
+    options += ", balance_by: parameters";
+    if (row.schedule != "1f1b") options += ", schedule: " + row.schedule;
+    if (row.chunks > 1) options += fmt::format(", chunks_per_rank: {}", row.chunks);
+    if (row.pipelines > 1) options += fmt::format(", data_parallel: {}", row.pipelines);
+    if (row.checkpoints) options += ", checkpoint: always";
+  }
+  const bool has_options = options != row.strategy;
+  return (has_options ? fmt::format("--trainer.strategy='{{name: {}}}'", options) : "--trainer.strategy=" + options) +
+         " " + devices + (row.checkpoints && row.stages == 0 ? " --trainer.activation_checkpointing='[\"*\"]'" : "");
+}
 
 BatchBytes BatchBytes::through(int64_t batch, int64_t bytes, int64_t other_batch, int64_t other_bytes) {
   const auto of = [](int64_t value) { return static_cast<double>(value); };
@@ -332,24 +366,23 @@ const PlanRow* MemoryPlan::cheapest() const {
   return best;
 }
 
+PlanRow plan_row(const TrainingNeeds& needs, int64_t devices, int64_t memory, const PlanRow& way) {
+  return Planner(needs, devices, memory, way).filled();
+}
+
 MemoryPlan plan_memory(const TrainingNeeds& needs, int64_t devices, int64_t memory) {
   MemoryPlan plan{.devices = devices, .memory = memory, .batch_size = needs.batch_on(devices), .rows = {}};
-  const Planner planner(needs, devices, memory);
+  const int64_t stages = most_stages(needs.chain, devices);
+  const auto add = [&](const PlanRow& way) { plan.rows.push_back(plan_row(needs, devices, memory, way)); };
   for (const bool checkpoints : {false, true}) {
     if (checkpoints && needs.inside.empty()) continue;
-    plan.rows.push_back(
-        planner.filled({.strategy = devices == 1 ? "single_device" : "ddp", .checkpoints = checkpoints}));
+    add({.strategy = devices == 1 ? "single_device" : "ddp", .checkpoints = checkpoints});
     if (devices == 1) continue;
     for (int64_t stage = 1; stage <= 3; ++stage)
-      plan.rows.push_back(planner.filled({.strategy = "sharded", .stage = stage, .checkpoints = checkpoints}));
-    if (!needs.is_on_host)
-      plan.rows.push_back(
-          planner.filled({.strategy = "sharded", .stage = 3, .offload = true, .checkpoints = checkpoints}));
-    if (planner.stages() > 1)
-      plan.rows.push_back(planner.filled({.strategy = "pipeline",
-                                          .stages = planner.stages(),
-                                          .pipelines = devices / planner.stages(),
-                                          .checkpoints = checkpoints}));
+      add({.strategy = "sharded", .stage = stage, .checkpoints = checkpoints});
+    if (!needs.is_on_host) add({.strategy = "sharded", .stage = 3, .offload = true, .checkpoints = checkpoints});
+    if (stages > 1)
+      add({.strategy = "pipeline", .stages = stages, .pipelines = devices / stages, .checkpoints = checkpoints});
   }
   return plan;
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <levin/core/comm/pipeline_schedule.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -62,9 +64,10 @@ struct TrainingNeeds {
   bool element_wise = true;     ///< the optimizer can step a part of a parameter
   bool is_on_host = false;      ///< the device's memory is the host's: offload would save nothing
 
-  int64_t batch_size = 1;      ///< examples in a batch of one rank, or of all together
-  bool divides_batch = false;  ///< batch_size is that of all ranks together
-  int64_t micro_batches = 1;   ///< number in an optimizer step
+  int64_t batch_size = 1;        ///< examples in a batch of one rank, or of all together
+  bool divides_batch = false;    ///< batch_size is that of all ranks together
+  int64_t micro_batches = 1;     ///< number in an optimizer step
+  double flops_per_example = 0;  ///< floating point operations of forward and backward; 0: unknown
   ActivationNeeds activations;
   /// Activations when units are recomputed in backward: `kept`, plus one of `inside` at a time; empty without units.
   ActivationNeeds kept;
@@ -76,14 +79,17 @@ struct TrainingNeeds {
 
 /// One way to train and its memory on each rank, in bytes; device memory unless said otherwise.
 struct PlanRow {
-  std::string strategy;      ///< single_device, ddp, sharded or pipeline
-  int64_t stage = 0;         ///< of sharded
-  bool offload = false;      ///< of sharded: divided tensors are in the host's memory
-  int64_t stages = 0;        ///< of pipeline; the row is for the rank that needs most
-  int64_t pipelines = 0;     ///< side by side
-  double bubble = 0;         ///< of pipeline: the part of a step in which a rank is idle
-  bool checkpoints = false;  ///< units (of pipeline: stages) are recomputed in backward
-  int64_t parameters = 0;    ///< buffers, and under mixed precision a rank's part of what the optimizer steps, included
+  std::string strategy;           ///< single_device, ddp, sharded or pipeline
+  int64_t stage = 0;              ///< of sharded
+  bool offload = false;           ///< of sharded: divided tensors are in the host's memory
+  int64_t shard_group = 0;        ///< of sharded: ranks that hold one copy together; 0: all
+  int64_t stages = 0;             ///< of pipeline; the row is for the rank that needs most
+  int64_t pipelines = 0;          ///< side by side
+  std::string schedule = "1f1b";  ///< of pipeline
+  int64_t chunks = 1;             ///< of pipeline, on each rank
+  double bubble = 0;              ///< of pipeline: the part of a step in which a rank is idle, chunks being alike
+  bool checkpoints = false;       ///< units (of pipeline: stages) are recomputed in backward
+  int64_t parameters = 0;  ///< buffers, and under mixed precision a rank's part of what the optimizer steps, included
   int64_t gradients = 0;
   int64_t optimizer = 0;
   int64_t activations = 0;    ///< of a batch
@@ -98,7 +104,14 @@ struct PlanRow {
   static constexpr int64_t kAnyBatch = int64_t{1} << 40;
   /// Returns the peak on the device.
   int64_t total() const { return parameters + gradients + optimizer + std::max(activations + gathered, widened); }
+  /// Returns how `pipeline` divides a batch of so many examples.
+  PipelineShape shape(int64_t batch) const;
 };
+
+/// Returns a row's way to train: "sharded, stage 3, groups of 8 + checkpointing".
+std::string strategy_text(const PlanRow& row);
+/// Returns the options that choose it. `devices`: those that choose its devices, "--trainer.devices=8".
+std::string how_to_set(const PlanRow& row, const std::string& devices);
 
 /// Ways to train on a number of devices.
 struct MemoryPlan {
@@ -139,6 +152,19 @@ struct MemoryPlan {
 /// min(m, p - s) of them and is idle for (p - 1) / (m + p - 1) of a step (Narayanan et al., "PipeDream", 2019,
 /// arXiv:1806.03377). It sends results to the next stage and gradients of its inputs to the one before.
 MemoryPlan plan_memory(const TrainingNeeds& needs, int64_t devices, int64_t memory);
+
+/// Plans one way to train in the same manner: `way` says strategy, stage, offload, shard_group, stages, pipelines,
+/// schedule, chunks and checkpoints, and the rest is filled in. A pipeline's rank holds what its schedule says: at most
+/// most_in_flight() micro-batches in each of its chunks.
+PlanRow plan_row(const TrainingNeeds& needs, int64_t devices, int64_t memory, const PlanRow& way);
+
+/// Returns the stages that plan_memory() gives a pipeline: the most that divide the devices and get an element each;
+/// 1: there is no pipeline.
+int64_t most_stages(const ChainNeeds& chain, int64_t devices);
+
+/// Cuts a chain as `pipeline` does with balance_by: parameters: part k has the elements [ends[k - 1], ends[k]). There
+/// must be as many elements as parts, or more.
+std::vector<size_t> cut_by_parameters(const ChainNeeds& chain, int64_t parts);
 
 /// Returns the plans as a table, in MiB, with the cheapest row of each and the options that choose it.
 std::string plan_table(const std::vector<MemoryPlan>& plans);

@@ -4,6 +4,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/devices/device_spec.h>
 #include <levin/core/nn/activation_meter.h>
+#include <levin/core/nn/flop_counter.h>
 #include <levin/core/nn/outermost_sequentials.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/core/nn/unit_patterns.h>
@@ -88,6 +89,9 @@ void PlanOptions::describe(Schema<PlanOptions>& schema) {
              "steps of the configured training that are then run, to measure what was planned; 0: none, else at least "
              "2")
       .require("0, or at least 2", [](int64_t steps) { return steps == 0 || steps >= 2; });
+  schema.field("cluster", &PlanOptions::cluster,
+               "machines to predict time and memory on, in place of devices: {hosts, devices, intra_gb_s, inter_gb_s, "
+               "latency_us, flops}");
 }
 
 TrainerOptions planning_options(TrainerOptions planned, std::shared_ptr<MemoryPlanner> planner) {
@@ -266,6 +270,7 @@ struct MemoryPlanner::Measured {
   SavedByForward saved;
   std::vector<ChainMeter::Bytes> chain;
   int64_t saved_before_chain = 0;
+  int64_t flops = 0;            ///< floating point operations of the model
   bool evaluates_loss = false;  ///< the optimizer does
   TrainingNeeds optimizer;      ///< its state alone
 };
@@ -281,7 +286,9 @@ MemoryPlanner::Measured MemoryPlanner::measure(Trainer& trainer, Module& module,
   {
     ActivationMeter meter(module, checkpointed_units(module, planned_.activation_checkpointing));
     const ChainMeter chain(sequential_of(module), meter);
+    const FlopCounter flops;
     measured.result = dry_run.step();
+    measured.flops = flops.count().of_model();
     measured.saved = meter.most();
     measured.chain = chain.elements();
     measured.saved_before_chain = chain.saved_before();
@@ -301,6 +308,7 @@ MemoryPlanner::Measured MemoryPlanner::measure(Trainer& trainer, Module& module,
 void MemoryPlanner::on_fit_start(Trainer& trainer, Module& module) {
   report_.clear();
   plans_.clear();
+  cluster_plan_.reset();
   plan(trainer, module);
 }
 
@@ -348,6 +356,7 @@ void MemoryPlanner::plan(Trainer& trainer, Module& module) {
   needs_.batch_size = configured;
   needs_.divides_batch = loader.options().global_batch_size.has_value();
   needs_.micro_batches = planned_.accumulate_grad_batches.at(0);
+  needs_.flops_per_example = static_cast<double>(first.flops) / static_cast<double>(batch);
   const auto through = [&](const SavedBytes& saved, const SavedBytes& other_saved) {
     return ActivationNeeds{.bytes = BatchBytes::through(batch, saved.all, other_batch, other_saved.all),
                            .weight_copies = saved.weight_copies};
@@ -376,19 +385,27 @@ void MemoryPlanner::plan(Trainer& trainer, Module& module) {
     chain.saved_after = line(first.saved.whole.all - saved, other.saved.whole.all - other_saved);
   }
 
-  for (const int64_t devices : options_.devices.values)
-    plans_.push_back(plan_memory(needs_, devices, memory_on(devices, trainer.device())));
   report_ = fmt::format("{} parameters, {} of them trained, in {}; measured on {} with batches of {} and {}\n",
                         needs_.weights.elements, needs_.weights.trainable_elements, trainer.precision().name(),
-                        trainer.device().str(), batch, other_batch) +
-            plan_table(plans_);
+                        trainer.device().str(), batch, other_batch);
+  if (options_.cluster) {
+    const Cluster& cluster = *options_.cluster;
+    cluster_plan_ = plan_cluster(needs_, cluster, memory_on(cluster.ranks(), cluster.hosts, trainer.device()));
+    report_ += fmt::format("{:.4g} floating point operations for each example, forward and backward\n",
+                           needs_.flops_per_example) +
+               cluster_table(*cluster_plan_);
+  } else {
+    for (const int64_t devices : options_.devices.values)
+      plans_.push_back(plan_memory(needs_, devices, memory_on(devices, planned_.num_nodes, trainer.device())));
+    report_ += plan_table(plans_);
+  }
   report_.pop_back();
 }
 
-int64_t MemoryPlanner::memory_on(int64_t devices, const at::Device& device) const {
+int64_t MemoryPlanner::memory_on(int64_t devices, int64_t hosts, const at::Device& device) const {
   if (options_.memory.bytes) return *options_.memory.bytes;
   if (!device.is_cpu()) return accelerator_of(device).memory_stats(device).total;
-  const int64_t hosts = std::max<int64_t>(1, std::min(planned_.num_nodes, devices));
+  hosts = std::max<int64_t>(1, std::min(hosts, devices));
   return available_host_memory() / ((devices + hosts - 1) / hosts);
 }
 

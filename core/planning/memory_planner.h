@@ -3,6 +3,8 @@
 #include <levin/core/base/schema.h>
 #include <levin/core/interfaces/tuner.h>
 #include <levin/core/options/options.h>
+#include <levin/core/planning/cluster.h>
+#include <levin/core/planning/cluster_plan.h>
 #include <levin/core/planning/memory_plan.h>
 
 #include <cstdint>
@@ -41,11 +43,13 @@ struct PlanOptions {
   DeviceCounts devices{{1, 2, 8, 64}};
   MemorySize memory = {};
   int64_t measure_steps = 0;
+  std::optional<Cluster> cluster = {};
   static void describe(Schema<PlanOptions>& schema);
 };
 
 /// Plans memory before training: measures two steps on one device (undone afterwards, see DryRun), the second with half
-/// of the batch, and computes from them the memory of each strategy on several devices (see plan_memory).
+/// of the batch, and computes from them the memory of each strategy on several devices (see plan_memory), or, where a
+/// cluster is given, memory and time on all of its devices (see plan_cluster).
 ///
 /// It runs as a finder does (Trainer::tune) and needs a trainer of its own; see planning_options.
 class MemoryPlanner final : public Tuner {
@@ -59,17 +63,20 @@ class MemoryPlanner final : public Tuner {
   /// Measurements and plans; valid after on_fit_start.
   const TrainingNeeds& needs() const { return needs_; }
   const std::vector<MemoryPlan>& plans() const { return plans_; }
+  /// Of the cluster; nullopt where none is given.
+  const std::optional<ClusterPlan>& cluster_plan() const { return cluster_plan_; }
 
  private:
   struct Measured;
   Measured measure(Trainer& trainer, Module& module, int64_t batch_size) const;
   void plan(Trainer& trainer, Module& module);
-  int64_t memory_on(int64_t devices, const at::Device& device) const;
+  int64_t memory_on(int64_t devices, int64_t hosts, const at::Device& device) const;
 
   PlanOptions options_;
   TrainerOptions planned_;
   TrainingNeeds needs_;
   std::vector<MemoryPlan> plans_;
+  std::optional<ClusterPlan> cluster_plan_;
   std::string report_;
 };
 

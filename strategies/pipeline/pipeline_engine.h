@@ -5,7 +5,7 @@
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/strategies/pipeline/device_times.h>
-#include <levin/strategies/pipeline/pipeline_schedule.h>
+#include <levin/core/comm/pipeline_schedule.h>
 #include <levin/strategies/pipeline/stage_ring.h>
 #include <levin/strategies/pipeline/tensor_spec.h>
 

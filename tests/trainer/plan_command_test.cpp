@@ -126,11 +126,32 @@ TEST_F(PlanCommand, BadInputIsExplained) {
   EXPECT_EQ(run({"plan", "--plan.devices=0"}).status, 2);
 }
 
+TEST_F(PlanCommand, PlansForACluster) {
+  const Outcome plan =
+      run({"plan", "--model.width=65536", "--plan.memory=1GiB",
+           "--plan.cluster={hosts: 2, devices: 4, intra_gb_s: 100, inter_gb_s: 10, latency_us: 5, flops: 1e12}"});
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("2 hosts of 4 devices with 1024.0 MiB each, batches of 8 on each"));
+  // Matrix products of 8 examples with 4 x 65536 and 65536 x 1 weights; the input needs no gradient.
+  EXPECT_THAT(plan.out, ContainsRegex("[0-9.e+]+ floating point operations for each example, forward and backward\n"));
+  EXPECT_THAT(plan.out, ContainsRegex("\n  ddp +[0-9.]+ +[0-9.]+ +0\\.0[0-9] +[0-9.]+ +[0-9.]+ +0\\.00 +8\\.0  yes\n"));
+  EXPECT_THAT(plan.out, HasSubstr("sharded, stage 3, groups of 4"));
+  EXPECT_THAT(plan.out, HasSubstr(" --trainer.devices=4 --trainer.num_nodes=2"));
+  // One key after the other, as with any section.
+  EXPECT_THAT(run({"plan", "--plan.cluster.hosts=2", "--plan.cluster.devices=4"}).err,
+              HasSubstr("plan.cluster needs intra_gb_s, inter_gb_s, latency_us, flops as well"));
+  const Outcome zero =
+      run({"plan", "--plan.cluster={hosts: 0, devices: 4, intra_gb_s: 1, inter_gb_s: 1, latency_us: 5, flops: 1}"});
+  EXPECT_EQ(zero.status, 2);
+  EXPECT_THAT(zero.err, HasSubstr("plan.cluster.hosts must be at least 1"));
+}
+
 TEST_F(PlanCommand, TheHelpHasItsOptions) {
   for (const auto& words : {std::vector<std::string>{"--help", "plan"}, {"plan", "--help"}}) {
     const Outcome help = run(words);
     EXPECT_THAT(help.out, HasSubstr("--plan.devices"));
     EXPECT_THAT(help.out, HasSubstr("--plan.memory"));
+    EXPECT_THAT(help.out, HasSubstr("--plan.cluster"));
   }
 }
 

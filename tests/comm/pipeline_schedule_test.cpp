@@ -1,4 +1,4 @@
-#include <levin/strategies/pipeline/pipeline_schedule.h>
+#include <levin/core/comm/pipeline_schedule.h>
 
 #include <levin/core/base/error.h>
 

@@ -1,0 +1,212 @@
+#include <levin/core/planning/step_time.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <vector>
+
+namespace levin {
+namespace {
+
+/// Of `ddp` and `sharded`, by default.
+constexpr double kReducedAtOnce = 25.0 * (1 << 20);
+
+/// A rank's computation beside its communication: each does one thing after the other.
+class TwoStreams {
+ public:
+  /// Computes from when `ready` on. Returns when it began.
+  double compute(double ready, double seconds) {
+    const double begin = std::max(compute_end_, ready);
+    compute_end_ = begin + seconds;
+    computed_ += seconds;
+    return begin;
+  }
+  /// Communicates from when `ready` on. Returns when it ended.
+  double communicate(double ready, double seconds) {
+    link_end_ = std::max(link_end_, ready) + seconds;
+    communicated_ += seconds;
+    return link_end_;
+  }
+  double compute_end() const { return compute_end_; }
+
+  StepTime times() const {
+    return {.compute = computed_,
+            .communication = communicated_,
+            .exposed = std::max(compute_end_, link_end_) - computed_,
+            .bubble = 0};
+  }
+
+ private:
+  double compute_end_ = 0;
+  double link_end_ = 0;
+  double computed_ = 0;
+  double communicated_ = 0;
+};
+
+class StepPredictor {
+ public:
+  StepPredictor(const TrainingNeeds& needs, const Cluster& cluster, const PlanRow& way)
+      : needs_(needs), cluster_(cluster), way_(way) {
+    const int64_t batch = needs.batch_on(way.stages > 0 ? way.pipelines : cluster.ranks());
+    const double all = static_cast<double>(batch) * needs.flops_per_example / cluster.flops;
+    forward_ = all / 3;
+    backward_ = all * 2 / 3 + (way.checkpoints ? forward_ : 0);
+  }
+
+  /// ddp, and stages 1 and 2 of sharded.
+  StepTime in_buckets() {
+    const double bytes =
+        way_.stage == 0 ? static_cast<double>(needs_.weights.trainable_bytes) : whole_gradients(needs_.weights);
+    const auto buckets = static_cast<int64_t>(std::max(1.0, std::ceil(bytes / kReducedAtOnce)));
+    const auto count = static_cast<double>(buckets);
+    for (int64_t i = 0; i < needs_.micro_batches; ++i) {
+      const bool reduces = way_.stage == 2 || i + 1 == needs_.micro_batches;
+      streams_.compute(0, forward_);
+      for (int64_t bucket = 0; bucket < buckets; ++bucket) {
+        streams_.compute(0, backward_ / count);
+        if (reduces) reduce(streams_.compute_end(), bytes / count);
+      }
+    }
+    if (way_.stage > 0) gather(streams_.compute_end(), whole_parameters(needs_.weights));
+    return streams_.times();
+  }
+
+  /// Stage 3 of sharded.
+  StepTime in_units() {
+    // What is in no unit is whole during the step, and computes together with the units.
+    double elements = 0;
+    for (const WeightNeeds& unit : needs_.units) elements += static_cast<double>(unit.elements);
+    std::vector<WeightNeeds> units = needs_.units;
+    if (elements == 0) units.assign(1, WeightNeeds());
+    const auto share = [&](const WeightNeeds& unit) {
+      return elements == 0 ? 1.0 : static_cast<double>(unit.elements) / elements;
+    };
+    for (int64_t i = 0; i < needs_.micro_batches; ++i) {
+      const double begin =
+          std::max(streams_.compute_end(), gather(streams_.compute_end(), whole_parameters(needs_.outside)));
+      pass(
+          units, begin, [&](const WeightNeeds& unit) { return forward_ * share(unit); }, /*reduces=*/false);
+      std::reverse(units.begin(), units.end());
+      pass(
+          units, streams_.compute_end(), [&](const WeightNeeds& unit) { return backward_ * share(unit); },
+          /*reduces=*/true);
+      std::reverse(units.begin(), units.end());
+      reduce(streams_.compute_end(), whole_gradients(needs_.outside));
+    }
+    return streams_.times();
+  }
+
+  StepTime in_stages() const {
+    const ChainNeeds& chain = needs_.chain;
+    const int64_t batch = needs_.batch_on(way_.pipelines);
+    const PipelineShape shape = way_.shape(batch);
+    const std::vector<size_t> ends = cut_by_parameters(chain, shape.chunks());
+    const RankSpan pipeline = neighbours(cluster_, way_.stages);
+
+    double elements = 0;
+    for (const ChainNeeds::Element& element : chain.elements) elements += static_cast<double>(element.weights.elements);
+    std::vector<ChunkCost> costs;
+    std::vector<double> gradients(static_cast<size_t>(way_.stages), 0.0);  // bytes of each rank
+    double largest_message = 0;
+    const int64_t examples = (batch + shape.micro_batches - 1) / shape.micro_batches;
+    for (size_t chunk = 0, begin = 0; chunk < ends.size(); begin = ends[chunk++]) {
+      WeightNeeds weights;
+      for (size_t i = begin; i < ends[chunk]; ++i) weights += chain.elements[i].weights;
+      const double share =
+          elements == 0 ? 1.0 / static_cast<double>(ends.size()) : static_cast<double>(weights.elements) / elements;
+      // What autograd does for the chunk's input and for its parameters is alike in matrix products.
+      const double forward = forward_ * share / static_cast<double>(shape.micro_batches);
+      costs.push_back({.forward = forward,
+                       .backward_input = forward + (way_.checkpoints ? forward : 0),
+                       .backward_weight = forward});
+      gradients[chunk % gradients.size()] += static_cast<double>(weights.trainable_bytes);
+      if (chunk + 1 < ends.size())
+        largest_message =
+            std::max(largest_message, static_cast<double>(chain.elements[ends[chunk] - 1].result.at(examples)));
+    }
+
+    const auto schedule = pipeline_schedule(way_.schedule, shape);
+    const double message = message_seconds(cluster_, pipeline.crosses_hosts(), largest_message);
+    const PipelineTimeline ideal = simulate(schedule, shape, costs);
+    const PipelineTimeline actual = simulate(schedule, shape, costs, message);
+
+    // Gradients of a rank are reduced over the pipelines when its last backward is over.
+    const RankSpan replicas = counterparts(cluster_, way_.stages);
+    double end = actual.makespan;
+    double longest_reduce = 0;
+    for (size_t rank = 0; rank < gradients.size(); ++rank) {
+      const double bytes = gradients[rank] + static_cast<double>(chain.outside.trainable_bytes);
+      const double seconds = all_reduce_seconds(cluster_, replicas, bytes);
+      longest_reduce = std::max(longest_reduce, seconds);
+      end = std::max(end, actual.ranks[rank].back().end + seconds);
+    }
+
+    // Each batch of an accumulation window fills and drains the pipeline again; only the last one is reduced.
+    const auto batches = static_cast<double>(needs_.micro_batches);
+    StepTime time;
+    time.bubble = batches * ideal.makespan * ideal.bubble();
+    time.compute = batches * ideal.makespan - time.bubble;
+    time.exposed = batches * (actual.makespan - ideal.makespan) + end - actual.makespan;
+    time.communication =
+        batches * 2 * static_cast<double>(shape.micro_batches * shape.chunks_per_rank) * message + longest_reduce;
+    return time;
+  }
+
+ private:
+  /// Units one after the other, each gathered while the one before it computes.
+  template <class Seconds>
+  void pass(const std::vector<WeightNeeds>& units, double begin, const Seconds& seconds, bool reduces) {
+    double gathered = gather(begin, whole_parameters(units.front()));
+    for (size_t i = 0; i < units.size(); ++i) {
+      const double began = streams_.compute(std::max(begin, gathered), seconds(units[i]));
+      if (i + 1 < units.size()) gathered = gather(began, whole_parameters(units[i + 1]));
+      if (reduces) reduce(streams_.compute_end(), whole_gradients(units[i]));
+    }
+  }
+
+  /// Ranks that hold one copy together.
+  RankSpan group() const { return neighbours(cluster_, way_.shard_group > 0 ? way_.shard_group : cluster_.ranks()); }
+
+  double gather(double ready, double bytes) {
+    if (bytes == 0) return ready;
+    return streams_.communicate(ready, all_gather_seconds(cluster_, group(), bytes));
+  }
+
+  void reduce(double ready, double bytes) {
+    if (bytes == 0) return;
+    if (way_.stage == 0) {
+      streams_.communicate(ready, all_reduce_seconds(cluster_, group(), bytes));
+      return;
+    }
+    double seconds = all_gather_seconds(cluster_, group(), bytes);
+    const int64_t ranks = group().ranks;
+    if (ranks < cluster_.ranks())
+      seconds += all_reduce_seconds(cluster_, counterparts(cluster_, ranks), bytes / static_cast<double>(ranks));
+    streams_.communicate(ready, seconds);
+  }
+
+  double whole_parameters(const WeightNeeds& weights) const {
+    return static_cast<double>(needs_.compute_size ? weights.elements * *needs_.compute_size : weights.bytes);
+  }
+  double whole_gradients(const WeightNeeds& weights) const {
+    return static_cast<double>(needs_.compute_size ? weights.trainable_elements * *needs_.compute_size
+                                                   : weights.trainable_bytes);
+  }
+
+  const TrainingNeeds& needs_;
+  const Cluster& cluster_;
+  const PlanRow& way_;
+  double forward_ = 0;  ///< seconds of a micro-batch's batch
+  double backward_ = 0;
+  TwoStreams streams_;
+};
+
+}  // namespace
+
+StepTime step_time(const TrainingNeeds& needs, const Cluster& cluster, const PlanRow& way) {
+  StepPredictor predictor(needs, cluster, way);
+  if (way.stages > 0) return predictor.in_stages();
+  return way.stage == 3 ? predictor.in_units() : predictor.in_buckets();
+}
+
+}  // namespace levin

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <levin/core/planning/cluster.h>
+#include <levin/core/planning/memory_plan.h>
+
+namespace levin {
+
+/// Predicted times of an optimizer step, in seconds.
+struct StepTime {
+  double compute = 0;        ///< of a rank; of `pipeline` the mean of all ranks
+  double communication = 0;  ///< of all collectives and messages of a rank, hidden or not
+  double exposed = 0;        ///< the part of it during which the rank computes nothing
+  double bubble = 0;         ///< of pipeline: in which a rank is idle because of the schedule and of uneven stages
+
+  double total() const { return compute + exposed + bubble; }
+};
+
+/// Predicts an optimizer step of a way to train on all ranks of a cluster. `way` is as for plan_row().
+///
+/// A device computes `needs.flops_per_example` at the cluster's rate, a third of it forward; recomputing in backward is
+/// as much as forward. A unit's share is that of its parameters. Each rank computes on one stream and communicates on
+/// another, and a collective begins when what it needs is there and those before it are over:
+///
+///     ddp         a bucket of 25 MiB is reduced when its part of the last backward is over
+///     stage 1, 2  likewise (2: in each micro-batch) it is reduced and scattered; parameters are gathered after the
+///     step stage 3     a unit is gathered while the one before it computes, in forward and in backward, and its
+///     gradients
+///                 are reduced and scattered when its backward is over
+///     groups      what a group has reduced and scattered is reduced over the groups
+///     pipeline    simulate() runs the schedule, with a message's time between ranks; then the pipelines reduce
+///
+/// Not in it: the optimizer's own time, reading data, and what the collectives take from the computation. Offload is
+/// not predicted: its time is that of the links between host and device.
+StepTime step_time(const TrainingNeeds& needs, const Cluster& cluster, const PlanRow& way);
+
+}  // namespace levin
