@@ -11,8 +11,8 @@
 #include "measure.h"
 #include "transformer.h"
 
-#include <levin/levin.h>
 #include <levin/core/comm/pipeline_schedule.h>
+#include <levin/levin.h>
 
 #include <fmt/format.h>
 

@@ -9,10 +9,10 @@
 
 #include "measure.h"
 
+#include <levin/core/comm/pipeline_schedule.h>
 #include <levin/levin.h>
 #include <levin/strategies/pipeline/pipeline.h>
 #include <levin/strategies/pipeline/pipeline_engine.h>
-#include <levin/core/comm/pipeline_schedule.h>
 #include <levin/strategies/pipeline/pipeline_trace.h>
 
 #include <fmt/format.h>

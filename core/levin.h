@@ -102,6 +102,8 @@
 #include <levin/core/metrics/agreement.h>
 #include <levin/core/metrics/auroc.h>
 #include <levin/core/metrics/confusion_matrix.h>
+#include <levin/core/metrics/error_rates.h>
+#include <levin/core/metrics/image_quality.h>
 #include <levin/core/metrics/mean.h>
 #include <levin/core/metrics/mean_squared_error.h>
 #include <levin/core/metrics/metric.h>

@@ -1,11 +1,11 @@
 #pragma once
 
 #include <levin/core/comm/collective.h>
+#include <levin/core/comm/pipeline_schedule.h>
 #include <levin/core/data/batch.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/strategies/pipeline/device_times.h>
-#include <levin/core/comm/pipeline_schedule.h>
 #include <levin/strategies/pipeline/stage_ring.h>
 #include <levin/strategies/pipeline/tensor_spec.h>
 

@@ -126,6 +126,27 @@ def more_regression():
     )
 
 
+def texts():
+    """Of tests/metrics/error_rates_test.cpp."""
+    written = [
+        "this is the prediction",
+        "there is an other sample",
+        "",
+        "größe  in Zürich",
+        "日本語 の文",
+        "a much longer line than it should be",
+    ]
+    meant = ["this is the reference", "there is another one", "left out", "Größe in\tZürich", "日本 語の文章", "a line"]
+    expected["wer"] = torchmetrics.functional.text.word_error_rate(written, meant)
+    expected["cer"] = torchmetrics.functional.text.char_error_rate(written, meant)
+
+
+def pictures():
+    expected["psnr"] = torchmetrics.functional.image.peak_signal_noise_ratio(
+        inputs["predictions"], inputs["targets"], data_range=4.0
+    )
+
+
 def literal(values):
     flat = torch.as_tensor(values).flatten().tolist()
     return "{" + ", ".join(f"{value:.9g}" for value in flat) + "}"
@@ -142,6 +163,8 @@ regression()
 tokens()
 scores_of_classes()
 more_regression()
+texts()
+pictures()
 pathlib.Path(__file__).with_suffix(".inc").write_text(
     f"// Written by metrics.py with torch {torch.__version__.split('+')[0]}, torchmetrics {torchmetrics.__version__}, "
     f"scikit-learn {sklearn.__version__}.\n"
