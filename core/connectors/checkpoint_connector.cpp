@@ -403,14 +403,17 @@ void CheckpointConnector::restore_module(bool weights_only) {
     state_.progress.resume_with_batches_of(batch);
 }
 
+void CheckpointConnector::open_initial_weights() {
+  initial_weights_ = plan_weights(*state_.module, options_.given.init_from);
+}
+
 void CheckpointConnector::load_initial_weights() {
-  const LoadWeightsOptions& options = options_.given.init_from;
-  WeightPlan plan = plan_weights(*state_.module, options);
   // What the file does not give is copied onto itself.
   State tensors = model_.module_state(*state_.module);
-  for (auto& [name, tensor] : plan.tensors.as_map()) tensors[name] = std::move(tensor);
+  for (auto& [name, tensor] : initial_weights_.tensors.as_map()) tensors[name] = std::move(tensor);
   model_.load_module_state(*state_.module, tensors);
-  log::rank_zero_info(fmt::format("init_from {}: {}", options.path, plan.report.text()));
+  log::rank_zero_info(fmt::format("init_from {}: {}", options_.given.init_from.path, initial_weights_.report.text()));
+  initial_weights_ = {};
 }
 
 void CheckpointConnector::read_weights(const std::string& path) {

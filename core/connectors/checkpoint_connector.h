@@ -9,6 +9,7 @@
 #include <levin/core/connectors/logger_connector.h>
 #include <levin/core/connectors/optimizer_connector.h>
 #include <levin/core/connectors/stop_controller.h>
+#include <levin/core/interchange/weight_plan.h>
 
 #include <memory>
 #include <optional>
@@ -50,7 +51,10 @@ class CheckpointConnector {
   /// Opens a checkpoint of Levin or Lightning; `weights_only`: any file of weights will do. Throws levin::Error.
   void read(const std::string& path, bool weights_only);
 
-  /// Loads the weights that the option `init_from` names, under every strategy: each rank reads only what it holds.
+  /// Opens the weights that the option `init_from` names and compares them with the module, which must be whole yet:
+  /// what is refused leaves it so. Throws levin::Error.
+  void open_initial_weights();
+  /// Loads them, under every strategy: each rank reads only what it holds.
   void load_initial_weights();
 
   /// Dumps what a fit leaves in its module, callbacks and counters, for a caller in another process.
@@ -111,6 +115,7 @@ class CheckpointConnector {
   StopController& stop_;
   State tree_;
   State merged_;  ///< see rank_state
+  WeightPlan initial_weights_;
   std::vector<std::pair<std::string, CheckpointEvent>> deferred_;
   std::unique_ptr<AsyncCheckpointWriter> writer_;  ///< nullptr before the first asynchronous save
   std::optional<CheckpointEvent> being_written_;   ///< what loggers are told when it is whole

@@ -6,9 +6,6 @@
 
 namespace levin {
 
-template <class T>
-class Schema;
-
 /// Format of an exported model.
 enum class ExportFormat {
   kByName,       ///< TorchScript for a path that ends in .pt, .pth or .ts, ONNX for one that ends in .onnx
@@ -21,8 +18,6 @@ struct ExportOptions {
   /// The weights of an ONNX file lie in a second one, PATH.data, where together they have so many bytes or more; one
   /// file cannot hold more than 2 GB.
   int64_t external_data_bytes = 1'500'000'000;
-
-  static void describe(Schema<ExportOptions>& schema);
 };
 
 /// What an export wrote.

@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/checkpoint/input_file.h>
 #include <levin/core/interchange/mapped_bytes.h>
+#include <levin/core/interchange/other_formats.h>
 #include <levin/core/interchange/unpickler.h>
 #include <levin/core/interchange/zip_file.h>
 
@@ -25,17 +26,6 @@ static_assert(std::endian::native == std::endian::little, "storages are read as 
 constexpr std::string_view kZip = "PK\3\4";
 /// The first pickle of the older format: the number 0x1950a86a20f9469cfc6c.
 constexpr std::string_view kLegacyMagic = "\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
-
-/// Names what a file is by its first bytes, for the error that it is not ours.
-std::string_view kind_of(std::string_view bytes) {
-  if (bytes.starts_with("\x89HDF")) return "an HDF5 file, as Keras and TensorFlow write";
-  if (bytes.starts_with("\x93NUMPY")) return "a NumPy array";
-  if (bytes.starts_with("GGUF")) return "a GGUF file, as llama.cpp reads";
-  if (bytes.starts_with("\x1f\x8b")) return "a file that gzip packed";
-  if (bytes.empty()) return "an empty file";
-  if (bytes.size() > 262 && bytes.substr(257, 5) == "ustar") return "a tar archive, as PyTorch wrote before 0.2";
-  return "a file of another format";
-}
 
 }  // namespace
 
@@ -111,11 +101,13 @@ void TorchFile::read_legacy() {
     if (!bytes.empty() && bytes.front() == '\x80') magic = unpickler.read();
   } catch (const Error&) {  // said below
   }
-  if (magic == nullptr || !magic->is(Kind::kBigInt) || magic->text != kLegacyMagic)
+  if (magic == nullptr || !magic->is(Kind::kBigInt) || magic->text != kLegacyMagic) {
+    const std::string other = other_format_of(path_, bytes.substr(0, 512));
+    if (!other.empty()) throw Error("weights", fmt::format("{} is {}", path_, other));
     throw Error("weights",
-                fmt::format("{} is {}; valid: files of torch.save, safetensors, folders of Hugging Face or "
-                            "Levin",
-                            path_, magic != nullptr ? "a pickle that torch.save did not write" : kind_of(bytes)));
+                fmt::format("{} is {}; valid: files of torch.save, safetensors, folders of Hugging Face or Levin", path_,
+                            magic != nullptr ? "a pickle that torch.save did not write" : "a file of another format"));
+  }
   unpickler.read();
   unpickler.read();
   // A storage's place is known only after the object; it is memory of its own, since nothing in the file is aligned.

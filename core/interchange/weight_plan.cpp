@@ -342,24 +342,25 @@ WeightPlan plan_weights(const NamedTensors& module, const std::map<std::string, 
 }
 
 void read_into(const SavedTensor& saved, at::Tensor target) {
+  if (target.is_contiguous() && saved.dimension_order().empty()) return read_part_into(saved, 0, target);
   const at::NoGradGuard no_grad;
   const c10::InferenceMode ordinary(false);
-  if (!target.is_contiguous() || !saved.dimension_order().empty()) {
-    target.copy_(saved.read_whole());
-    return;
-  }
+  target.copy_(saved.read_whole());
+}
+
+void read_part_into(const SavedTensor& saved, int64_t offset, at::Tensor target) {
+  const at::NoGradGuard no_grad;
+  const c10::InferenceMode ordinary(false);
   const at::Tensor flat = target.view({-1});
-  if (saved.dtype() == flat.scalar_type()) {
-    saved.read(0, flat);
-    return;
-  }
+  if (flat.numel() == 0) return;
+  if (saved.dtype() == flat.scalar_type()) return saved.read(offset, flat);
   const int64_t step = kBufferBytes / static_cast<int64_t>(c10::elementSize(saved.dtype()));
   const at::Tensor buffer = at::empty({std::min(step, flat.numel())}, at::TensorOptions().dtype(saved.dtype()));
-  for (int64_t offset = 0; offset < flat.numel(); offset += step) {
-    const int64_t count = std::min(step, flat.numel() - offset);
+  for (int64_t start = 0; start < flat.numel(); start += step) {
+    const int64_t count = std::min(step, flat.numel() - start);
     const at::Tensor part = buffer.narrow(0, 0, count);
-    saved.read(offset, part);
-    flat.narrow(0, offset, count).copy_(part);
+    saved.read(offset + start, part);
+    flat.narrow(0, start, count).copy_(part);
   }
 }
 

@@ -62,5 +62,7 @@ WeightPlan plan_weights(const NamedTensors& module, const std::map<std::string, 
 /// Copies a saved tensor into one of the same shape, converting its elements where the types differ. Reads straight
 /// into it where it can, and otherwise needs a buffer of 16 MiB.
 void read_into(const SavedTensor& saved, at::Tensor target);
+/// Likewise as many elements as `target` has, which is contiguous, from `offset` on in row-major order.
+void read_part_into(const SavedTensor& saved, int64_t offset, at::Tensor target);
 
 }  // namespace levin

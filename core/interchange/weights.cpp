@@ -5,6 +5,8 @@
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/checkpoint_info.h>
 #include <levin/core/checkpoint/safetensors.h>
+#include <levin/core/checkpoint/input_file.h>
+#include <levin/core/interchange/other_formats.h>
 #include <levin/core/interchange/torch_file.h>
 
 #include <ATen/ops/empty.h>
@@ -112,7 +114,18 @@ void add_tensor(Weights& weights, const std::string& name, std::shared_ptr<const
     throw Error("weights", fmt::format("{} holds two tensors of the name '{}'", weights.path, name));
 }
 
+/// A file whose header does not begin as one of safetensors does is often another by mistake.
+void refuse_other_formats(const std::string& path) {
+  const InputFile file(path);
+  std::string start(std::min<uint64_t>(file.size(), 512), '\0');
+  file.read(0, start.data(), start.size());
+  if (start.size() > 8 && start[8] == '{') return;
+  const std::string other = other_format_of(path, start);
+  if (!other.empty()) throw Error("weights", fmt::format("{} is {}", path, other));
+}
+
 void add_safetensors(Weights& weights, const std::string& path, const std::set<std::string>* names = nullptr) {
+  refuse_other_formats(path);
   const auto file = std::make_shared<const SafetensorsFile>(path);
   if (names != nullptr)
     for (const auto& name : *names)
@@ -260,10 +273,13 @@ void add_folder(Weights& weights) {
   if (!parts.empty())
     throw Error("weights", fmt::format("{} has parts of a model but no index of them; got {}; valid: {} or {}",
                                        weights.path, join(parts), kSafetensorsIndex, kSafetensorsName));
+  std::string others;
+  for (const char* other : {"flax_model.msgpack", "tf_model.h5", "saved_model.pb", "model.onnx"})
+    if (has(other)) others += fmt::format("{} {}", others.empty() ? "; got" : ",", other);
   throw Error("weights",
-              fmt::format("{} holds no weights; valid: a folder with manifest.json (Levin) or with {}, {} or {} "
-                          "(Hugging Face)",
-                          weights.path, kSafetensorsIndex, kSafetensorsName, kTorchName));
+              fmt::format("{} holds no weights that can be read{}; valid: a folder with manifest.json (Levin) or with "
+                          "{}, {} or {} (Hugging Face)",
+                          weights.path, others, kSafetensorsIndex, kSafetensorsName, kTorchName));
 }
 
 void visit_tensors(const PickleValue& value, const std::string& prefix, int level,

@@ -22,7 +22,7 @@ namespace {
 class TensorInMemory final : public SavedTensor {
  public:
   explicit TensorInMemory(const at::Tensor& tensor)
-      : tensor_(tensor.detach().to(at::kCPU).resolve_conj().resolve_neg()), shape_(tensor.sizes().vec()) {}
+      : tensor_(dense(tensor.detach()).to(at::kCPU).resolve_conj().resolve_neg()), shape_(tensor.sizes().vec()) {}
   at::ScalarType dtype() const override { return tensor_.scalar_type(); }
   const std::vector<int64_t>& shape() const override { return shape_; }
   const std::vector<int64_t>& dimension_order() const override { return order_; }
@@ -33,6 +33,10 @@ class TensorInMemory final : public SavedTensor {
   const at::Tensor& whole() const override { return tensor_; }
 
  private:
+  static at::Tensor dense(const at::Tensor& tensor) {
+    return tensor.layout() == at::kStrided ? tensor : tensor.to_dense();
+  }
+
   at::Tensor tensor_;
   std::vector<int64_t> shape_;
   std::vector<int64_t> order_;

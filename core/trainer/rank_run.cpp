@@ -151,6 +151,7 @@ void RankRun::set_up_weights(bool weights_only) {
     // What this trainer has trained is not to be undone by a validation that follows.
     const bool initial = path.empty() && !parts_.options.given.init_from.path.empty() &&
                          (state.stage == Stage::kFit || state.progress.total_batches == 0);
+    if (initial) checkpoints.open_initial_weights();
     parts_.options.precision->convert_module(module);
     if (parts_.options.channels_last)
       for (auto& [name, parameter] : named_unique_parameters(module))

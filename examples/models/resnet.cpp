@@ -25,7 +25,7 @@ void ResNetOptions::describe(levin::Schema<ResNetOptions>& schema) {
   using O = ResNetOptions;
   schema.field("blocks", &O::blocks, "blocks of each of the four stages");
   schema.field("bottleneck", &O::bottleneck, "blocks of 1x1, 3x3 and 1x1 convolutions instead of two 3x3 ones");
-  schema.field("classes", &O::classes, "logits of an image").at_least(1);
+  schema.field("classes", &O::classes, "logits of an image; 0: features").at_least(0);
 }
 
 ResidualBlockImpl::ResidualBlockImpl(int64_t in, int64_t width, int64_t stride, bool bottleneck) {
@@ -62,13 +62,15 @@ ResNetImpl::ResNetImpl(const ResNetOptions& options) {
     }
     layers[stage] = register_module("layer" + std::to_string(stage + 1), layer);
   }
-  fc = register_module("fc", torch::nn::Linear(channels, options.classes));
+  feature_count = channels;
+  if (options.classes > 0) fc = register_module("fc", torch::nn::Linear(channels, options.classes));
 }
 
 torch::Tensor ResNetImpl::forward(const torch::Tensor& images) {
   torch::Tensor x = torch::max_pool2d(torch::relu(bn1(conv1(images))), 3, 2, 1);
   for (auto& layer : layers) x = layer(x);
-  return fc(torch::adaptive_avg_pool2d(x, {1, 1}).flatten(1));
+  const torch::Tensor features = torch::adaptive_avg_pool2d(x, {1, 1}).flatten(1);
+  return fc ? fc(features) : features;
 }
 
 }  // namespace example::models

@@ -11,7 +11,7 @@ namespace example::models {
 struct ResNetOptions {
   std::array<int64_t, 4> blocks = {2, 2, 2, 2};  ///< of each stage
   bool bottleneck = false;                       ///< blocks of 1x1, 3x3 and 1x1 convolutions
-  int64_t classes = 1000;
+  int64_t classes = 1000;                        ///< 0: no `fc`, features come out
 
   static void describe(levin::Schema<ResNetOptions>& schema);
 };
@@ -31,7 +31,8 @@ struct ResidualBlockImpl : torch::nn::Module {
 };
 LEVIN_UNIT(ResidualBlock);
 
-/// torchvision's and timm's ResNet: images [N, 3, H, W] become logits [N, classes].
+/// torchvision's and timm's ResNet: images [N, 3, H, W] become logits [N, classes], or, of 0 classes as in timm,
+/// features [N, feature_count].
 struct ResNetImpl : torch::nn::Module {
   explicit ResNetImpl(const ResNetOptions& options);
   torch::Tensor forward(const torch::Tensor& images);
@@ -40,6 +41,7 @@ struct ResNetImpl : torch::nn::Module {
   torch::nn::BatchNorm2d bn1{nullptr};
   std::array<levin::Sequential, 4> layers{{nullptr, nullptr, nullptr, nullptr}};  ///< layer1 to layer4
   torch::nn::Linear fc{nullptr};
+  int64_t feature_count = 0;
 };
 TORCH_MODULE(ResNet);
 

@@ -1,5 +1,6 @@
 #include <levin/strategies/ranks/parameter_part.h>
 
+#include <levin/core/interchange/weight_plan.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/strategy.h>
 
@@ -51,7 +52,10 @@ at::Tensor ParameterPart::own_part(const TensorLeaf& leaf) const {
 void ParameterPart::load(const TensorLeaf& leaf) const {
   const c10::InferenceMode ordinary(false);
   const at::NoGradGuard no_grad;
-  local_shard_.detach().copy_(own_part(leaf));
+  if (leaf.saved != nullptr && local_shard_.is_contiguous())
+    read_part_into(*leaf.saved, offset_, local_shard_.detach());
+  else
+    local_shard_.detach().copy_(own_part(leaf));
 }
 
 namespace {
@@ -98,10 +102,13 @@ void load_tensors(Module& module, const State& state, const FindPart& find_part)
   check_named_tensors(module, state);
   const at::NoGradGuard no_grad;
   for (auto& [name, tensor] : named_tensors(module)) {
+    const TensorLeaf& leaf = state.at(name).as_leaf();
     if (const auto part = find_part(name))
-      part->load(state.at(name).as_leaf());
+      part->load(leaf);
+    else if (leaf.saved != nullptr)
+      read_into(*leaf.saved, tensor.detach());
     else
-      tensor.detach().copy_(state.at(name).as_tensor());
+      tensor.detach().copy_(leaf.value);
   }
 }
 

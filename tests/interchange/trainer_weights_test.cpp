@@ -14,6 +14,7 @@
 #include "../support/tiny.h"
 #include "folder.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
@@ -118,10 +119,7 @@ TEST(TrainerWeights, EveryStrategyRefusesWeightsThatDoNotFitAndTakesWhatFitsOnRe
     const auto refused = make<Still>();
     const auto untouched = testing::weights(*refused);
     EXPECT_THAT(message_of([&] { Trainer(options).fit(refused, tiny_loader()); }), HasSubstr("net.4.bias"));
-    // What a strategy has divided stays so when a fit fails.
-    if (strategy == "single_device" || strategy == "ddp_threads") {
-      EXPECT_TRUE(identical(testing::weights(*refused), untouched)) << "nothing is half loaded";
-    }
+    EXPECT_TRUE(identical(testing::weights(*refused), untouched)) << "nothing is half loaded";
 
     options.init_from.strict = false;
     const auto module = make<Still>();
@@ -134,6 +132,39 @@ TEST(TrainerWeights, EveryStrategyRefusesWeightsThatDoNotFitAndTakesWhatFitsOnRe
     auto expected = testing::weights(source);
     expected.back() = before.back();
     EXPECT_TRUE(identical(testing::weights(*module), expected));
+  }
+}
+
+/// Bytes that this process has read by system calls.
+int64_t bytes_read() {
+  std::ifstream counters("/proc/self/io");
+  std::string name;
+  int64_t count = 0;
+  while (counters >> name >> count)
+    if (name == "rchar:") return count;
+  return -1;
+}
+
+TEST(TrainerWeights, ShardedRanksReadTheirPartsAlone) {
+  if (bytes_read() < 0) GTEST_SKIP() << "there is no /proc/self/io";
+  const testing::Folder folder;
+  const auto source = make<TinyModule>({.width = 300'000});
+  for (const char* name : {"w.pth", "w.safetensors"}) {
+    write_weights(folder.path(name), weights_format_of(name), leaves(*source));
+    const auto size = static_cast<int64_t>(std::filesystem::file_size(folder.path(name)));
+    for (const int64_t ranks : {2, 4}) {
+      SCOPED_TRACE(fmt::format("{} ranks from {}", ranks, name));
+      TrainerOptions options = with("{name: sharded_threads, stage: 3, min_unit_parameters: 0}", folder.path(name));
+      options.devices = ranks;
+      const auto module = make<TinyModule>({.width = 300'000});
+      Trainer trainer(options);
+      const int64_t before = bytes_read();
+      trainer.validate(module, tiny_loader());
+      const int64_t read = bytes_read() - before;
+      // All ranks together read the file once.
+      EXPECT_GT(read, size * 9 / 10);
+      EXPECT_LT(read, size * 11 / 10);
+    }
   }
 }
 

@@ -290,7 +290,7 @@ TEST(LoadWeights, BadFoldersAndFilesAreNamed) {
   const auto error = [&](const std::string& name) { return error_of([&] { open_weights(folder.path(name)); }); };
   EXPECT_THAT(error("none"), HasSubstr("there is no"));
   std::filesystem::create_directory(folder.path("empty"));
-  EXPECT_THAT(error("empty"), HasSubstr("holds no weights"));
+  EXPECT_THAT(error("empty"), HasSubstr("holds no weights that can be read; valid:"));
   std::filesystem::create_directory(folder.path("parts"));
   write_text(folder.path("parts/model-00001-of-00002.safetensors"), "x");
   EXPECT_THAT(error("parts"), HasSubstr("no index of them"));
@@ -300,10 +300,32 @@ TEST(LoadWeights, BadFoldersAndFilesAreNamed) {
   EXPECT_THAT(error("parts"), HasSubstr("outside of its folder"));
   write_text(folder.path("parts/model.safetensors.index.json"), "{");
   EXPECT_THAT(error("parts"), HasSubstr("no index of weights"));
-  write_text(folder.path("keras.h5"), "\x89HDF\r\n\x1a\n");
-  EXPECT_THAT(error("keras.h5"), HasSubstr("HDF5"));
-  write_text(folder.path("text.pth"), "hello");
-  EXPECT_THAT(error("text.pth"), HasSubstr("another format"));
+  std::filesystem::create_directory(folder.path("flax"));
+  write_text(folder.path("flax/flax_model.msgpack"), "x");
+  write_text(folder.path("flax/model.onnx"), "x");
+  EXPECT_THAT(error("flax"), HasSubstr("got flax_model.msgpack, model.onnx; valid:"));
+}
+
+TEST(LoadWeights, FilesOfOtherProgramsAreNamed) {
+  const testing::Folder folder;
+  const auto error = [&](const std::string& name, const std::string& text) {
+    write_text(folder.path(name), text);
+    return error_of([&] { open_weights(folder.path(name)); });
+  };
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 46827520\n";
+  for (const char* name : {"w.pth", "w.safetensors"}) {
+    EXPECT_THAT(error(name, pointer), HasSubstr("a pointer of Git LFS to the file itself; hint: 'git lfs pull'"));
+    EXPECT_THAT(error(name, "\n<!DOCTYPE html><html>"), HasSubstr("a web page")) << name;
+    EXPECT_THAT(error(name, "\x89HDF\r\n\x1a\n"), HasSubstr("HDF5")) << name;
+    EXPECT_THAT(error(name, "GGUF\x03"), HasSubstr("llama.cpp")) << name;
+    EXPECT_THAT(error(name, std::string("\x08\x08\x12\x07pytorch", 11)), HasSubstr("ONNX")) << name;
+  }
+  EXPECT_THAT(error("flax_model.msgpack", "\x81\xa6"), HasSubstr("Flax"));
+  EXPECT_THAT(error("saved_model.pb", "\x08\x01"), HasSubstr("TensorFlow"));
+  EXPECT_THAT(error("model.ckpt.data-00000-of-00001", "\x01\x02"), HasSubstr("TensorFlow"));
+  EXPECT_THAT(error("text.pth", "hello"), HasSubstr("another format"));
+  EXPECT_THAT(error("empty.pth", ""), HasSubstr("an empty file"));
+  EXPECT_THAT(error("w.safetensors", "hello, hello"), HasSubstr("not a whole safetensors file"));
 }
 
 }  // namespace
