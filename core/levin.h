@@ -89,6 +89,7 @@
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/divided_model.h>
 #include <levin/core/interfaces/launcher.h>
+#include <levin/core/interchange/write_weights.h>
 #include <levin/core/interfaces/load_weights.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/module.h>

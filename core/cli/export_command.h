@@ -6,6 +6,9 @@
 
 namespace levin {
 
+template <class T>
+class Schema;
+
 class Batch;
 class DataModule;
 class Module;

@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
 #include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/checkpoint/safetensors.h>
 #include <levin/core/interchange/lightning.h>
 #include <levin/core/interchange/pickler.h>
 #include <levin/core/interchange/weight_plan.h>

@@ -1,11 +1,12 @@
 #pragma once
 
-#include <levin/core/checkpoint/safetensors.h>
+#include <levin/core/base/state.h>
 #include <levin/core/interchange/weight_rules.h>
 #include <levin/core/interchange/weights.h>
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace levin {
@@ -20,7 +21,8 @@ struct WriteWeightsOptions {
 /// Writes tensors by name: kSafetensors and kPyTorch one file, kHuggingFace a folder that from_pretrained reads. The
 /// file, or each of the folder's, appears at once and whole. Of tensors that are in files one at a time is in memory.
 /// Throws levin::Error.
-void write_weights(const std::string& path, WeightsFormat format, const std::vector<NamedLeaf>& tensors,
+void write_weights(const std::string& path, WeightsFormat format,
+                   const std::vector<std::pair<std::string, TensorLeaf>>& tensors,
                    const WriteWeightsOptions& options = {});
 
 /// Returns the format that a path's end names: ".safetensors", ".pth" (also ".pt", ".bin"), ".ckpt", or that of a

@@ -39,4 +39,10 @@ WeightReport load_weights(torch::nn::Module& module, const std::string& path, co
   return load_weights(module, {.path = path, .rules = rules});
 }
 
+void save_weights(const torch::nn::Module& module, const std::string& path, const WriteWeightsOptions& options) {
+  std::vector<std::pair<std::string, TensorLeaf>> leaves;
+  for (const auto& [name, tensor] : named_tensors(module)) leaves.emplace_back(name, TensorLeaf{tensor.detach()});
+  write_weights(path, weights_format_of(path), leaves, options);
+}
+
 }  // namespace levin

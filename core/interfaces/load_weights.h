@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/interchange/weight_plan.h>
+#include <levin/core/interchange/write_weights.h>
 
 #include <map>
 #include <string>
@@ -16,6 +17,9 @@ namespace levin {
 /// fit and `options.strict` is set, where none fits, and for a file that cannot be read.
 WeightReport load_weights(torch::nn::Module& module, const LoadWeightsOptions& options);
 WeightReport load_weights(torch::nn::Module& module, const std::string& path, const WeightRules& rules = {});
+
+/// Writes a module's parameters and buffers, each once, in the format that the path's end names; see write_weights.
+void save_weights(const torch::nn::Module& module, const std::string& path, const WriteWeightsOptions& options = {});
 
 /// Finds a tensor for each of the module's, as load_weights does, and changes nothing.
 WeightPlan plan_weights(const torch::nn::Module& module, const LoadWeightsOptions& options);

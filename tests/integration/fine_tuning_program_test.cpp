@@ -6,12 +6,10 @@
 #include "printed_table.h"
 #include "tiny_fashion.h"
 
-#include <levin/core/base/png.h>
-#include <levin/core/interchange/write_weights.h>
+#include <levin/levin.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <filesystem>
 #include <string>
@@ -32,19 +30,15 @@ class FineTuningProgram : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!fs::exists(kFineTuning)) GTEST_SKIP() << "there is no " << kFineTuning << "; hint: build the examples";
-    torch::manual_seed(5);
-    for (int i = 0; i < 24; ++i)
-      for (const int brightness : {40, 160}) {
-        const fs::path file = folder_.path("images/" + std::to_string(brightness) + "/" + std::to_string(i) + ".png");
-        fs::create_directories(file.parent_path());
-        testing::write_text(file, encode_png(torch::randint(brightness, brightness + 60, {3, 36, 36}, torch::kByte)));
-      }
+    for (const char* name : {"rgb", "palette"}) {
+      fs::create_directories(folder_.path("images/" + std::string(name)));
+      for (int i = 0; i < 24; ++i)
+        fs::copy_file(LEVIN_SOURCE_DIR "/tests/fuzz/corpus/image/" + std::string(name) + ".png",
+                      folder_.path("images/" + std::string(name) + "/" + std::to_string(i) + ".png"));
+    }
     // What timm's ResNet-18 has, the head of its 1000 classes included.
-    const models::ResNet original(models::resnet18());
-    std::vector<NamedLeaf> leaves;
-    for (const auto& item : original->named_parameters()) leaves.emplace_back(item.key(), TensorLeaf{item.value()});
-    for (const auto& item : original->named_buffers()) leaves.emplace_back(item.key(), TensorLeaf{item.value()});
-    write_weights(folder_.path("resnet18.pth"), WeightsFormat::kPyTorch, leaves);
+    torch::manual_seed(5);
+    save_weights(*models::ResNet(models::resnet18()), folder_.path("resnet18.pth"));
   }
 
   ProgramResult run(const std::string& root, const std::vector<std::string>& more = {}) const {

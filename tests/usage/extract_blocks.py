@@ -16,6 +16,7 @@ FENCE = re.compile(r"^```(\w*)\s*$")
 INCLUDE = re.compile(r"^\s*#\s*include\s+[<\"].*$")
 MAIN = re.compile(r"^int main\(", re.MULTILINE)
 DECLARATION = re.compile(r"^(class|struct|enum|template|namespace|using|int main|LEVIN_UNIT|TORCH_MODULE)\b")
+KEYWORDS = {"export"}
 FUNCTION = re.compile(r"^(?!(if|for|while|switch|else|return)\b)[\w:]+\s+\w+\(.*\)\s*\{$")
 
 
@@ -67,6 +68,8 @@ def source_of(pages):
             else:
                 declarations.append(located + code + "\n")
         namespace = re.sub(r"\W", "_", Path(path).stem.lower())
+        if namespace in KEYWORDS:
+            namespace += "_page"
         body = "\n".join(declarations + programs + statements)
         bodies.append(f"namespace pages::{namespace} {{\n\n{body}\n}}  // namespace pages::{namespace}\n")
     names = ", ".join(path for path, _ in pages)
