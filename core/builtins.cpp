@@ -14,6 +14,7 @@
 #include <levin/callbacks/model_summary.h>
 #include <levin/callbacks/nan_monitor.h>
 #include <levin/callbacks/pause_training.h>
+#include <levin/callbacks/prediction_writer.h>
 #include <levin/callbacks/progress_bar.h>
 #include <levin/callbacks/spike_detection.h>
 #include <levin/callbacks/stochastic_weight_averaging.h>
@@ -59,6 +60,7 @@ void register_builtins(Registries& registries) {
   registries.callbacks.add<LearningRateFinder>("learning_rate_finder",
                                                "before training, finds the learning rate at which the loss falls most");
   registries.callbacks.add<PauseTraining>("pause_training", "ends training early in a way that it can go on later");
+  registries.callbacks.add<PredictionWriter>("prediction_writer", "writes predictions to files as they come");
   registries.callbacks.add<Timer>("timer", "measures the time of each stage and ends training after a given time");
   registries.callbacks.add<GradientAccumulationScheduler>("gradient_accumulation_scheduler",
                                                           "batches an optimizer step, by epoch");

@@ -19,6 +19,7 @@
 #include <levin/callbacks/model_summary.h>
 #include <levin/callbacks/nan_monitor.h>
 #include <levin/callbacks/pause_training.h>
+#include <levin/callbacks/prediction_writer.h>
 #include <levin/callbacks/progress_bar.h>
 #include <levin/callbacks/spike_detection.h>
 #include <levin/callbacks/stochastic_weight_averaging.h>

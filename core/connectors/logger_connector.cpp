@@ -91,6 +91,7 @@ void LoggerConnector::load_callback_metrics(const State& values) {
 void LoggerConnector::forget_metrics() {
   latest_.clear();
   latest_of_bar_.clear();
+  logged_.clear();
 }
 
 // ---- Rows
@@ -112,6 +113,8 @@ void LoggerConnector::add_to_row(const MetricMap& values) {
 }
 
 void LoggerConnector::emit_row() {
+  if (state_.running != RunningStage::kSanityCheck)
+    for (size_t i = 0; i < row_size_; ++i) logged_[row_[i].name] = row_[i].value;
   if (row_size_ > 0 && state_.running != RunningStage::kSanityCheck && strategy_.is_global_zero())
     for (const auto& logger : options_.loggers)
       call_user(state_, "log_metrics", *logger, [&] {

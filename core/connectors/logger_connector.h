@@ -54,6 +54,8 @@ class LoggerConnector {
   /// Newest value of every name; waits for the device where values changed.
   const MetricMap& callback_metrics();
   MetricMap progress_bar_metrics(bool wait_for_device);
+  /// Newest value of every name that the loggers were given.
+  const MetricMap& logged_metrics() const { return logged_; }
   /// Takes values that a checkpoint or another process has.
   void load_callback_metrics(const State& values);
   void forget_metrics();
@@ -104,6 +106,7 @@ class LoggerConnector {
   Active active_;
   MetricMap latest_;
   MetricMap latest_of_bar_;
+  MetricMap logged_;
   std::vector<MetricValue> row_;
   size_t row_size_ = 0;
   std::string run_directory_;

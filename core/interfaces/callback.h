@@ -59,6 +59,8 @@ class Callback : public Configurable, public Stateful {
                                  int64_t /*dataloader_idx*/) {}
   virtual void on_predict_start(Trainer&, Module&) {}
   virtual void on_predict_end(Trainer&, Module&) {}
+  /// Whether this callback keeps what predict_step returns, so that `predict` need not collect it as well.
+  virtual bool takes_predictions() const { return false; }
   virtual void on_predict_epoch_start(Trainer&, Module&) {}
   virtual void on_predict_epoch_end(Trainer&, Module&) {}
   virtual void on_predict_batch_start(Trainer&, Module&, const Batch&, int64_t /*batch_idx*/,

@@ -123,7 +123,22 @@ void Module::clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgori
   runtime("clip_gradients()").clip_gradients(optimizer, value, algorithm, /*in_step=*/false);
 }
 
-at::Tensor Module::all_gather(const at::Tensor& tensor) const { return runtime("all_gather()").all_gather(tensor); }
+at::Tensor Module::all_gather(const at::Tensor& tensor, bool sync_grads) const {
+  return runtime("all_gather()").all_gather(tensor, sync_grads);
+}
+
+void Module::freeze() { levin::freeze(*this); }
+void Module::unfreeze() { levin::unfreeze(*this); }
+
+void freeze(torch::nn::Module& module) {
+  for (auto& parameter : module.parameters()) parameter.set_requires_grad(false);
+  module.eval();
+}
+
+void unfreeze(torch::nn::Module& module) {
+  for (auto& parameter : module.parameters()) parameter.set_requires_grad(true);
+  module.train();
+}
 
 optim::Scheduler& Module::scheduler(int64_t optimizer_index) const {
   const auto& all = optimizer(optimizer_index).schedulers();

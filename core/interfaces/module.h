@@ -51,7 +51,7 @@ class ModuleRuntime {
   virtual void manual_backward(const at::Tensor& loss, const BackwardOptions& options) = 0;
   /// Clips the gradients of an optimizer. `in_step`: the optimizer's step that follows may do it.
   virtual void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step) = 0;
-  virtual at::Tensor all_gather(const at::Tensor& tensor) = 0;
+  virtual at::Tensor all_gather(const at::Tensor& tensor, bool sync_grads) = 0;
   /// Puts what was copied to the device ahead of time in place of tensors of the host.
   virtual void use_prefetched(Batch& /*batch*/, const at::Device& /*device*/) {}
 };
@@ -178,9 +178,16 @@ class Module : public torch::nn::Module, public Configurable {
   bool attached() const { return runtime_ != nullptr; }
   /// The device of this rank; the CPU when no trainer runs the module.
   at::Device device() const;
-  /// Gathers the tensor of every rank, stacked in rank order along a new first dimension; detached. Every rank must
-  /// call it at the same place with the same shape.
-  at::Tensor all_gather(const at::Tensor& tensor) const;
+  /// Gathers the tensor of every rank, stacked in rank order along a new first dimension. Every rank must call it at the
+  /// same place with the same shape. `sync_grads`: the result is differentiable, as a loss over the examples of all
+  /// ranks needs; each rank's tensor then gets the sum of all ranks' gradients, and every rank must run backward through
+  /// it. Without, the result is detached.
+  at::Tensor all_gather(const at::Tensor& tensor, bool sync_grads = false) const;
+  /// Makes no parameter require gradients and sets evaluation mode; unfreeze makes all require them and sets training
+  /// mode. A part is frozen likewise: `levin::freeze(*backbone)`. What is frozen before configure_optimizers need not be
+  /// handed over.
+  void freeze();
+  void unfreeze();
   /// Makes the optimizer, with its scheduler, that the configuration names (`optimizer`, `scheduler`), for
   /// configure_optimizers to return or to change. Throws ConfigError where it names none.
   OptimizerConfigs configured_optimizers() const;
@@ -236,6 +243,10 @@ class Module : public torch::nn::Module, public Configurable {
   int64_t untouched_batches_ = 0;
   detail::ModuleRuntime* runtime_ = nullptr;
 };
+
+/// See Module::freeze.
+void freeze(torch::nn::Module& module);
+void unfreeze(torch::nn::Module& module);
 
 /// Parameters and buffers by dotted name, each tensor once: a submodule registered twice appears under its first name.
 std::vector<std::pair<std::string, at::Tensor>> named_tensors(const torch::nn::Module& module);

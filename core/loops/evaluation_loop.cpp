@@ -12,6 +12,7 @@
 #include <levin/core/loops/evaluation_scope.h>
 #include <levin/core/precision/precision.h>
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -294,11 +295,13 @@ void EvaluationLoop::collect_results(size_t loaders) {
 }
 
 std::vector<std::vector<Batch>> EvaluationLoop::predict(const DataLoaders& loaders,
-                                                        const std::vector<int64_t>& batches) {
+                                                        const std::vector<int64_t>& batches, std::optional<bool> keep) {
   const EvaluationScope scope(options_, state_, data_, logger_, RunningStage::kPredict, /*collector=*/nullptr);
+  const auto takes_them = [](const auto& callback) { return callback->takes_predictions(); };
+  const bool keeps = keep.value_or(std::ranges::none_of(callbacks_.all(), takes_them));
   state_.evaluation_batches = batches;
   Module& module = *state_.module;
-  std::vector<std::vector<Batch>> predictions(loaders.size());
+  std::vector<std::vector<Batch>> predictions(keeps ? loaders.size() : 0);
   EvaluationProgress progress;
   const auto predict_batch = [&](const Batch& batch, int64_t batch_idx) {
     const Activity activity(tracer_, "predict_step");
@@ -318,7 +321,7 @@ std::vector<std::vector<Batch>> EvaluationLoop::predict(const DataLoaders& loade
     const Batch prediction = predict_batch(batch, batch_idx);
     callbacks_.call("on_predict_batch_end", &Callback::on_predict_batch_end, &Module::on_predict_batch_end, prediction,
                     batch, batch_idx, progress.loader);
-    if (model_.owns_outputs())
+    if (keeps && model_.owns_outputs())
       predictions[static_cast<size_t>(progress.loader)].push_back(prediction.to(at::Device(at::kCPU)));
   };
   callbacks_.call("on_predict_start", &Callback::on_predict_start, &Module::on_predict_start);
@@ -327,7 +330,7 @@ std::vector<std::vector<Batch>> EvaluationLoop::predict(const DataLoaders& loade
     if (!visit(loaders[static_cast<size_t>(progress.loader)], data_.position(/*epoch=*/0, /*batch=*/0), progress,
                "predict_batch", "fetch_predict_batch", visitor))
       return predictions;
-  if (strategy_.world_size() > 1) {
+  if (keeps && strategy_.world_size() > 1) {
     const ProfilerSpan span(tracer_.profiler(), "gather_predictions");
     for (auto& of_loader : predictions) of_loader = gathered(strategy_.collective(), of_loader);
   }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 namespace levin {
@@ -28,7 +29,9 @@ class EvaluationLoop {
 
   /// Predicts; returns the predictions of every batch, one list for each loader, on the CPU. With several ranks those
   /// of all, on each: the ranks' parts of a batch are one, unless they differ in more than the number of rows.
-  std::vector<std::vector<Batch>> predict(const DataLoaders& loaders, const std::vector<int64_t>& batches);
+  /// `keep` false: callbacks alone get them, and nothing is returned; unset: where one of them takes them.
+  std::vector<std::vector<Batch>> predict(const DataLoaders& loaders, const std::vector<int64_t>& batches,
+                                          std::optional<bool> keep);
 
  private:
   struct Hooks;

@@ -2,7 +2,9 @@
 
 #include <levin/core/interfaces/strategy.h>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <utility>
 
@@ -48,14 +50,42 @@ void ModuleContext::clip_gradients(OptimizerHandle& optimizer, double value, Cli
   optimizers_.clip(optimizer, value, algorithm, in_step);
 }
 
-at::Tensor ModuleContext::all_gather(const at::Tensor& tensor) {
+namespace {
+
+at::Tensor gather(Collective& collective, const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
   const at::Tensor own = tensor.detach().contiguous();
   std::vector<int64_t> shape = own.sizes().vec();
-  shape.insert(shape.begin(), strategy_.world_size());
+  shape.insert(shape.begin(), collective.world_size());
   at::Tensor all = at::empty(shape, own.options());
-  strategy_.collective().all_gather(all, own)->wait();
+  collective.all_gather(all, own)->wait();
   return all;
+}
+
+/// What each rank made of this rank's tensor comes back to it.
+class DifferentiableGather : public torch::autograd::Function<DifferentiableGather> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& tensor,
+                            Collective* collective) {
+    context->saved_data["collective"] = reinterpret_cast<int64_t>(collective);
+    return gather(*collective, tensor);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    auto* const collective = reinterpret_cast<Collective*>(context->saved_data["collective"].toInt());
+    const at::Tensor all = gradients[0].contiguous();
+    at::Tensor own = at::empty(all.sizes().slice(1), all.options());
+    collective->reduce_scatter(own.view({-1}), all.view({-1}), ReduceOp::kSum)->wait();
+    return {own, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor ModuleContext::all_gather(const at::Tensor& tensor, bool sync_grads) {
+  if (!sync_grads || !tensor.requires_grad() || !at::GradMode::is_enabled())
+    return gather(strategy_.collective(), tensor);
+  return DifferentiableGather::apply(tensor, &strategy_.collective());
 }
 
 void ModuleContext::use_prefetched(Batch& batch, const at::Device& device) { data_.use_prefetched(batch, device); }

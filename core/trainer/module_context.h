@@ -38,7 +38,7 @@ class ModuleContext final : public detail::ModuleRuntime {
   OptimizerConfigs configured_optimizers() override { return optimizers_.configured(); }
   void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
   void clip_gradients(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step) override;
-  at::Tensor all_gather(const at::Tensor& tensor) override;
+  at::Tensor all_gather(const at::Tensor& tensor, bool sync_grads) override;
   void use_prefetched(Batch& batch, const at::Device& device) override;
 
  private:

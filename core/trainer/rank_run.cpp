@@ -258,7 +258,8 @@ void RankRun::predict() {
   set_up_weights(/*weights_only=*/true);
   parts_.tracer.show_module(*parts_.state.module);
   parts_.checkpoints.release();
-  result_.predictions = parts_.evaluation.predict(parts_.data.loaders().predict, parts_.data.evaluation_batches());
+  result_.predictions = parts_.evaluation.predict(parts_.data.loaders().predict, parts_.data.evaluation_batches(),
+                                                  request_.return_predictions);
 }
 
 // ---- The end

@@ -4,6 +4,7 @@
 #include <levin/core/interfaces/module.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace levin {
@@ -16,6 +17,7 @@ struct RunRequest {
   StageLoaders loaders;
   std::string ckpt;
   bool tune = false;  ///< of a fit: tuners run, and nothing is trained
+  std::optional<bool> return_predictions = {};  ///< unset: unless a callback takes them
 };
 
 }  // namespace levin

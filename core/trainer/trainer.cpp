@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <span>
 
 namespace levin {
 
@@ -29,6 +30,8 @@ RunResult Trainer::run(const RunRequest& request) {
                                       int64_t local_rank) {
     ThreadRank(*components_, strategy, of_call).run(local_rank);
   };
+  last_module_ = request.module;
+  last_data_ = request.data;
   return TrainerRun(*components_, request).launch(run_thread_rank);
 }
 
@@ -85,18 +88,29 @@ std::vector<MetricMap> Trainer::test(std::shared_ptr<Module> module, DataLoaders
       .metrics;
 }
 
+std::vector<MetricMap> Trainer::test(const std::string& ckpt) {
+  if (last_module_ == nullptr)
+    throw Error("trainer", "test was given no module, and the trainer has none yet; hint: call fit first");
+  return run({.stage = Stage::kTest, .module = last_module_, .data = last_data_, .ckpt = ckpt}).metrics;
+}
+
 std::vector<std::vector<Batch>> Trainer::predict(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
-                                                 const std::string& ckpt) {
-  return run({.stage = Stage::kPredict, .module = std::move(module), .data = std::move(data), .ckpt = ckpt})
+                                                 const std::string& ckpt, std::optional<bool> return_predictions) {
+  return run({.stage = Stage::kPredict,
+              .module = std::move(module),
+              .data = std::move(data),
+              .ckpt = ckpt,
+              .return_predictions = return_predictions})
       .predictions;
 }
 
 std::vector<std::vector<Batch>> Trainer::predict(std::shared_ptr<Module> module, DataLoaders loaders,
-                                                 const std::string& ckpt) {
+                                                 const std::string& ckpt, std::optional<bool> return_predictions) {
   return run({.stage = Stage::kPredict,
               .module = std::move(module),
               .loaders = {.predict = std::move(loaders)},
-              .ckpt = ckpt})
+              .ckpt = ckpt,
+              .return_predictions = return_predictions})
       .predictions;
 }
 
@@ -136,6 +150,7 @@ double Trainer::data_wait_seconds() const { return std::chrono::duration<double>
 // ---- Metrics
 
 const MetricMap& Trainer::callback_metrics() const { return components_->logger.callback_metrics(); }
+MetricMap Trainer::logged_metrics() const { return components_->logger.logged_metrics(); }
 MetricMap Trainer::progress_bar_metrics(bool wait_for_device) const {
   return components_->logger.progress_bar_metrics(wait_for_device);
 }
@@ -145,6 +160,18 @@ void Trainer::log_image(const std::string& name, const at::Tensor& image) {
   if (!is_global_zero() || sanity_checking() || loggers().empty()) return;
   const at::Tensor bytes = image_bytes(image);
   for (const auto& logger : loggers()) logger->log_image(name, bytes, global_step());
+}
+
+void Trainer::log_text(const std::string& name, const std::string& text) {
+  if (!is_global_zero() || sanity_checking()) return;
+  for (const auto& logger : loggers()) logger->log_text(name, text, global_step());
+}
+
+void Trainer::log_histogram(const std::string& name, const at::Tensor& values) {
+  if (!is_global_zero() || sanity_checking() || loggers().empty()) return;
+  const at::Tensor numbers = values.detach().to(at::kCPU, at::kDouble).reshape({-1}).contiguous();
+  const std::span<const double> span(numbers.const_data_ptr<double>(), static_cast<size_t>(numbers.numel()));
+  for (const auto& logger : loggers()) logger->log_histogram(name, span, global_step());
 }
 
 void Trainer::log_rank_value(std::string_view name, double value, const LogOptions& options) {

@@ -52,13 +52,17 @@ class Trainer {
   std::vector<MetricMap> test(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
                               const std::string& ckpt = "");
   std::vector<MetricMap> test(std::shared_ptr<Module> module, DataLoaders loaders = {}, const std::string& ckpt = "");
+  /// Tests the module of the last call, with that call's data module or the module's own test_dataloader, by the best
+  /// weights that it has saved, or by those of another `ckpt`. Throws levin::Error before the first call.
+  std::vector<MetricMap> test(const std::string& ckpt = "best");
   /// Predicts; returns the predictions of every batch, one list for each loader, on the CPU. With several ranks those
   /// of all: a batch whose parts differ between ranks in more than the number of rows (in width, or by a number of the
-  /// whole batch) comes in parts, in the order of the ranks.
+  /// whole batch) comes in parts, in the order of the ranks. `return_predictions` false: only callbacks get them, and
+  /// memory does not grow with the data; unset: so where a callback takes them (prediction_writer).
   std::vector<std::vector<Batch>> predict(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
-                                          const std::string& ckpt = "");
+                                          const std::string& ckpt = "", std::optional<bool> return_predictions = {});
   std::vector<std::vector<Batch>> predict(std::shared_ptr<Module> module, DataLoaders loaders = {},
-                                          const std::string& ckpt = "");
+                                          const std::string& ckpt = "", std::optional<bool> return_predictions = {});
   /// Writes what the module's export_step computes of a batch like `example` to a file for other programs; see
   /// docs/export.md. `ckpt` picks the weights; empty keeps those of the module. Rank 0 alone writes. Throws
   /// levin::Error naming what cannot be exported; then there is no file, or still the old one.
@@ -95,6 +99,8 @@ class Trainer {
 
   /// Everything logged so far, newest value of each name.
   const MetricMap& callback_metrics() const;
+  /// Of these the values that the loggers got.
+  MetricMap logged_metrics() const;
   /// Values logged with prog_bar. `wait_for_device` false leaves out a newer value that is still being computed.
   MetricMap progress_bar_metrics(bool wait_for_device = true) const;
   /// Hands values to the loggers at the present step, beside those of the module.
@@ -103,6 +109,10 @@ class Trainer {
   /// [channels, height, width] with 1, 3 or 4 channels. `make_grid` makes one of many. Rank 0 logs its own; others may
   /// call it too. Waits for the image's device.
   void log_image(const std::string& name, const at::Tensor& image);
+
+  /// Hands a text to the loggers, or the distribution of a tensor's values, at the present step, likewise.
+  void log_text(const std::string& name, const std::string& text);
+  void log_histogram(const std::string& name, const at::Tensor& values);
 
   /// Logs a number of this rank's own, which is none of its batch: ranks that have no batch, or no outputs, log it too,
   /// all of them the same names. Inside fit.
@@ -201,6 +211,8 @@ class Trainer {
 
   RunResult run(const RunRequest& request);
   std::unique_ptr<TrainerComponents> components_;
+  std::shared_ptr<Module> last_module_;
+  std::shared_ptr<DataModule> last_data_;
 };
 
 /// Makes the module of a checkpoint from its saved options, then loads its weights. `strict` false: tensors that do not

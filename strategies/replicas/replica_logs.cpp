@@ -83,7 +83,7 @@ class ReplicaLogs::Recorder final : public detail::ModuleRuntime {
   void clip_gradients(OptimizerHandle&, double, ClipAlgorithm, bool) override {
     refuse_manual_optimization("clip_gradients()");
   }
-  at::Tensor all_gather(const at::Tensor&) override {
+  at::Tensor all_gather(const at::Tensor&, bool /*sync_grads*/) override {
     // Replicas are no ranks, and come to it in any order.
     throw Error("module",
                 "all_gather() was called in the step of a replica (strategy dp or ddp2), which holds a part of its "

@@ -56,7 +56,7 @@ class CollectingRuntime : public detail::ModuleRuntime {
   std::vector<OptimizerHandle*>& optimizers() override { return optimizers_; }
   void manual_backward(const at::Tensor&, const BackwardOptions&) override {}
   void clip_gradients(OptimizerHandle&, double, ClipAlgorithm, bool) override {}
-  at::Tensor all_gather(const at::Tensor& tensor) override { return tensor.detach().unsqueeze(0); }
+  at::Tensor all_gather(const at::Tensor& tensor, bool /*sync_grads*/) override { return tensor.detach().unsqueeze(0); }
 
   std::map<std::string, double> epoch() const {
     std::map<std::string, double> values;

@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <minizip/unzip.h>
 
 #include <algorithm>
@@ -36,21 +37,22 @@ struct ArrayHeader {
   size_t bytes = 0;  ///< of the values
 };
 
+constexpr std::array<std::pair<std::string_view, at::ScalarType>, 14> kTypes{{{"b1", at::kBool},
+                                                                              {"u1", at::kByte},
+                                                                              {"i1", at::kChar},
+                                                                              {"i2", at::kShort},
+                                                                              {"i4", at::kInt},
+                                                                              {"i8", at::kLong},
+                                                                              {"u2", at::kUInt16},
+                                                                              {"u4", at::kUInt32},
+                                                                              {"u8", at::kUInt64},
+                                                                              {"f2", at::kHalf},
+                                                                              {"f4", at::kFloat},
+                                                                              {"f8", at::kDouble},
+                                                                              {"c8", at::kComplexFloat},
+                                                                              {"c16", at::kComplexDouble}}};
+
 at::ScalarType to_scalar_type(std::string_view descr, const std::string& name) {
-  constexpr std::array<std::pair<std::string_view, at::ScalarType>, 14> kTypes{{{"b1", at::kBool},
-                                                                                {"u1", at::kByte},
-                                                                                {"i1", at::kChar},
-                                                                                {"i2", at::kShort},
-                                                                                {"i4", at::kInt},
-                                                                                {"i8", at::kLong},
-                                                                                {"u2", at::kUInt16},
-                                                                                {"u4", at::kUInt32},
-                                                                                {"u8", at::kUInt64},
-                                                                                {"f2", at::kHalf},
-                                                                                {"f4", at::kFloat},
-                                                                                {"f8", at::kDouble},
-                                                                                {"c8", at::kComplexFloat},
-                                                                                {"c16", at::kComplexDouble}}};
   const std::string_view kind = descr.empty() ? descr : descr.substr(1);
   for (const auto& [word, type] : kTypes)
     if (kind == word && (descr.front() == '<' || descr.front() == '|' || descr.front() == '=')) return type;
@@ -265,6 +267,29 @@ at::Tensor map_npy(const std::string& path) {
   return at::from_blob(
       const_cast<char*>(bytes.data()) + header.begin, header.shape, [file](void*) {},
       at::TensorOptions().dtype(header.type));
+}
+
+std::string npy_bytes(const at::Tensor& tensor) {
+  // NumPy has no type of 16 bits like bfloat16, nor any of 8.
+  const bool is_known = std::ranges::any_of(kTypes, [&](const auto& type) { return type.second == tensor.scalar_type(); });
+  const at::Tensor values = (is_known ? tensor : tensor.to(at::kFloat)).detach().to(at::kCPU).resolve_conj().contiguous();
+  const auto* const type =
+      std::ranges::find_if(kTypes, [&](const auto& candidate) { return candidate.second == values.scalar_type(); });
+  std::string header =
+      fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': ({}{}), }}", values.element_size() == 1 ? '|' : '<',
+                  type->first, fmt::join(values.sizes().begin(), values.sizes().end(), ", "),
+                  values.dim() == 1 ? "," : "");
+  constexpr std::string_view kStart("\x93NUMPY\x01\x00", 8);
+  constexpr size_t kAlignment = 64;
+  const size_t before = kStart.size() + sizeof(uint16_t) + 1;
+  header.append(kAlignment - (before + header.size()) % kAlignment, ' ');
+  header += '\n';
+  const auto length = static_cast<uint16_t>(header.size());
+  std::string bytes(kStart);
+  bytes.append(reinterpret_cast<const char*>(&length), sizeof(length));
+  bytes += header;
+  bytes.append(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
+  return bytes;
 }
 
 Batch read_npz(const std::string& path) {

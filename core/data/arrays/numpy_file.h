@@ -21,6 +21,10 @@ at::Tensor parse_npy(std::string_view bytes, const std::string& name);
 /// used, and are not to be written to. Arrays in Fortran's order are read at once.
 at::Tensor map_npy(const std::string& path);
 
+/// Returns a tensor as the bytes of a .npy file (version 1.0 of numpy.lib.format); of types that NumPy lacks, such as
+/// bfloat16, as float32.
+std::string npy_bytes(const at::Tensor& tensor);
+
 /// Reads the arrays of an .npz file, compressed or not, by their names, in the file's order.
 Batch read_npz(const std::string& path);
 

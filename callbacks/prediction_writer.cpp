@@ -1,0 +1,178 @@
+#include <levin/callbacks/prediction_writer.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/base/file_system.h>
+#include <levin/core/base/image_bytes.h>
+#include <levin/core/base/log.h>
+#include <levin/core/base/png.h>
+#include <levin/core/checkpoint/safetensors.h>
+#include <levin/core/comm/collective.h>
+#include <levin/core/data/arrays/numpy_file.h>
+#include <levin/core/data/joined_predictions.h>
+#include <levin/core/interfaces/divided_model.h>
+#include <levin/core/interfaces/strategy.h>
+#include <levin/core/trainer/trainer.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace levin {
+namespace {
+
+using Items = std::vector<Batch::Item>;
+
+constexpr std::string_view kPart = "batch_";
+
+/// A number as text that reads back as the same number.
+std::string number_text(const at::Tensor& values, int64_t index) {
+  if (at::isIntegralType(values.scalar_type(), /*includeBool=*/true))
+    return fmt::format("{}", values[index].item<int64_t>());
+  return fmt::format("{}", values[index].item<double>());
+}
+
+/// A column for each number of an example; tensors of other numbers of rows do not fit into the table.
+std::string csv_of(const Items& tensors) {
+  if (tensors.empty()) return "";
+  std::string text;
+  std::vector<at::Tensor> columns;
+  const int64_t rows = tensors.front().second.dim() == 0 ? 1 : tensors.front().second.size(0);
+  for (const auto& [name, tensor] : tensors) {
+    const int64_t own_rows = tensor.dim() == 0 ? 1 : tensor.size(0);
+    if (own_rows != rows)
+      throw Error("prediction_writer",
+                  fmt::format("a CSV file has a row for each example; got {} rows of '{}' and {} of '{}'; valid: another "
+                              "format",
+                              rows, tensors.front().first, own_rows, name));
+    const bool is_column = tensor.dim() <= 1;
+    const at::Tensor flat = tensor.reshape({rows, -1});
+    for (int64_t i = 0; i < flat.size(1); ++i) {
+      text += fmt::format("{}{}", columns.empty() ? "" : ",", is_column ? name : fmt::format("{}[{}]", name, i));
+      columns.push_back(flat.select(1, i).contiguous());
+    }
+  }
+  text += "\n";
+  for (int64_t row = 0; row < rows; ++row)
+    for (size_t i = 0; i < columns.size(); ++i)
+      text += number_text(columns[i], row) + (i + 1 == columns.size() ? "\n" : ",");
+  return text;
+}
+
+/// Writes the tensors of a batch or of all; `path` lacks the ending.
+void write_items(const Items& tensors, const std::string& path, PredictionFormat format) {
+  FileSystem& files = FileSystem::current();
+  switch (format) {
+    case PredictionFormat::kSafetensors:
+      files.replace_file(path + ".safetensors", [&](WritableFile& file) { write_safetensors(file, tensors); });
+      break;
+    case PredictionFormat::kCsv:
+      files.replace_file(path + ".csv", csv_of(tensors));
+      break;
+    case PredictionFormat::kNpy:
+      for (const auto& [name, tensor] : tensors)
+        files.replace_file(fmt::format("{}.{}.npy", path, name), data::npy_bytes(tensor));
+      break;
+    case PredictionFormat::kPng:
+      for (const auto& [name, tensor] : tensors) {
+        if (tensor.dim() != 4)
+          throw Error("prediction_writer",
+                      fmt::format("'{}' of shape {} holds no images; valid: [examples, channels, height, width]", name,
+                                  c10::str(tensor.sizes())));
+        for (int64_t i = 0; i < tensor.size(0); ++i)
+          files.replace_file(fmt::format("{}.{}.{:04}.png", path, name, i), encode_png(image_bytes(tensor[i])));
+      }
+      break;
+  }
+}
+
+Items on_host(const Batch& batch) {
+  Items tensors;
+  for (const auto& [name, tensor] : batch.items())
+    if (tensor.defined()) tensors.emplace_back(name, tensor.to(at::kCPU));
+  return tensors;
+}
+
+}  // namespace
+
+void PredictionWriterOptions::describe(Schema<PredictionWriterOptions>& schema) {
+  using O = PredictionWriterOptions;
+  schema.field("output_dir", &O::output_dir, "folder of the files; empty: `predictions` in the run's folder");
+  schema.field("format", &O::format, "of the files; csv: a column for each number; png: an image for each example",
+               {{"safetensors", PredictionFormat::kSafetensors},
+                {"csv", PredictionFormat::kCsv},
+                {"npy", PredictionFormat::kNpy},
+                {"png", PredictionFormat::kPng}});
+  schema.field("merge", &O::merge,
+               "rank 0 makes one file of all in the end, in the order of the examples, for which it needs them in "
+               "memory; the folder must be one that all hosts share");
+}
+
+PredictionWriter::PredictionWriter(const Options& options) : options_(options) {
+  schema_of<Options>().validate(options, "prediction_writer");
+  if (options.merge && options.format == PredictionFormat::kPng)
+    throw ConfigError("prediction_writer.merge makes one file of all, which images in png cannot be; hint: leave it out");
+}
+
+void PredictionWriter::on_predict_start(Trainer& trainer, Module& /*module*/) {
+  root_ = options_.output_dir;
+  if (root_.empty()) {
+    if (trainer.run_directory().empty())
+      throw ConfigError("prediction_writer has no folder to write to, as this run has none; hint: give it output_dir");
+    root_ = trainer.run_directory() + "/predictions";
+  }
+  FileSystem& files = FileSystem::current();
+  for (int64_t loader = 0; loader < std::ssize(trainer.num_evaluation_batches()); ++loader) {
+    const std::string path = folder(trainer, loader);
+    files.create_directories(path);
+    // Files of a former prediction would be taken for some of this one.
+    if (trainer.is_global_zero())
+      for (const auto& name : files.list(path))
+        if (name.starts_with(kPart)) files.remove_all(path + "/" + name);
+  }
+  trainer.strategy().collective().barrier();
+}
+
+std::string PredictionWriter::folder(const Trainer& trainer, int64_t loader) const {
+  return trainer.num_evaluation_batches().size() == 1 ? root_ : fmt::format("{}/loader_{}", root_, loader);
+}
+
+void PredictionWriter::on_predict_batch_end(Trainer& trainer, Module& /*module*/, const Batch& prediction,
+                                            const Batch& /*batch*/, int64_t batch_idx, int64_t dataloader_idx) {
+  if (!trainer.strategy().divided_model().owns_outputs()) return;
+  const Items tensors = on_host(prediction);
+  if (tensors.empty()) return;
+  write_items(tensors,
+              fmt::format("{}/{}{:06}_rank_{:03}", folder(trainer, dataloader_idx), kPart, batch_idx,
+                          trainer.global_rank()),
+              options_.merge ? PredictionFormat::kSafetensors : options_.format);
+}
+
+void PredictionWriter::on_predict_end(Trainer& trainer, Module& /*module*/) {
+  trainer.strategy().collective().barrier();
+  if (!trainer.is_global_zero()) return;
+  if (options_.merge)
+    for (int64_t loader = 0; loader < std::ssize(trainer.num_evaluation_batches()); ++loader)
+      merge(folder(trainer, loader));
+  log::rank_zero_info(fmt::format("predictions are in {}", root_));
+}
+
+void PredictionWriter::merge(const std::string& folder) const {
+  FileSystem& files = FileSystem::current();
+  std::vector<std::string> parts;
+  for (const auto& name : files.list(folder))
+    if (name.starts_with(kPart)) parts.push_back(folder + "/" + name);
+  std::sort(parts.begin(), parts.end());  // by batch, then by rank
+  std::vector<Batch> batches;
+  for (const auto& path : parts) {
+    const SafetensorsFile file(path);
+    Batch& batch = batches.emplace_back();
+    for (const auto& name : file.names()) batch.set(name, file.read(name));
+  }
+  JoinedPredictions joined = join_predictions(batches);
+  for (const auto& note : joined.notes) log::warning(fmt::format("{}: {}", folder, note));
+  write_items(joined.tensors, folder + "/predictions", options_.format);
+  for (const auto& path : parts) files.remove_all(path);
+}
+
+}  // namespace levin
