@@ -6,6 +6,7 @@
 
 #include "measure.h"
 
+#include <levin/core/checkpoint/safetensors.h>
 #include <levin/core/interchange/write_weights.h>
 #include <levin/core/interfaces/load_weights.h>
 
