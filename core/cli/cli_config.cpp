@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/cli/data_command.h>
 #include <levin/core/cli/export_command.h>
+#include <levin/core/cli/lightning_config.h>
 #include <levin/core/data/data_module.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/logger.h>
@@ -195,6 +196,7 @@ void normalize(Config& source, const ConfigNames& names) {
   if (source.is_null()) source = Config::mapping(source.origin());
   if (!source.is_mapping())
     throw_wrong_type(source, "the configuration", "a mapping such as `trainer: {max_epochs: 3}`");
+  translate_lightning_config(source, names);
   check_top_level(source, names);
   if (Config* model = source.find("model")) normalize_named(*model, names.modules);
   if (Config* data = source.find("data")) normalize_named(*data, names.data);
@@ -337,8 +339,13 @@ Config resolve_value(const Config& merged, const std::string& key) {
 }  // namespace
 
 Config merge_sources(const std::vector<std::string>& files, const std::vector<CliArguments::Setting>& settings,
-                     const ConfigNames& names) {
+                     const ConfigNames& names, const std::string& defaults) {
   Config merged = Config::mapping();
+  if (!defaults.empty()) {
+    Config source = Config::parse(defaults, {.source = "the program's defaults"});
+    normalize(source, names);
+    merge_source(merged, source);
+  }
   for (const auto& file : files) {
     Config source = Config::load(file);
     normalize(source, names);

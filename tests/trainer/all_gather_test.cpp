@@ -1,3 +1,4 @@
+#include <levin/core/base/seed.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/optim/sgd.h>
 #include <levin/core/trainer/trainer.h>
