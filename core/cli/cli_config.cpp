@@ -83,14 +83,14 @@ void normalize_named(Config& node, const Registry<Base>& registry) {
   }
 }
 
-/// `key` says which of them it is: options of another do not stay.
-void merge_named(Config& base, const Config& later, const char* key = "name") {
+/// `name` says which of them it is: options of another do not stay.
+void merge_named(Config& base, const Config& later) {
   if (base.is_null() || later.is_null()) {
     base = later;
     return;
   }
-  const Config* before = base.is_mapping() ? base.find(key) : nullptr;
-  const Config* after = later.is_mapping() ? later.find(key) : nullptr;
+  const Config* before = base.is_mapping() ? base.find("name") : nullptr;
+  const Config* after = later.is_mapping() ? later.find("name") : nullptr;
   if (before != nullptr && after != nullptr && before->text() != after->text())
     base = later;
   else
@@ -172,8 +172,6 @@ void merge_trainer(Config& base, const Config& later) {
       merge_list(*mine, entry.value);
     else if (is_named_option(entry.key))
       merge_named(*mine, entry.value);
-    else if (entry.key == "init_from")
-      merge_named(*mine, entry.value, "path");
     else
       mine->merge(entry.value);
   }
