@@ -17,6 +17,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 namespace levin {
 namespace {
@@ -24,6 +26,7 @@ namespace {
 using Items = std::vector<Batch::Item>;
 
 constexpr std::string_view kPart = "batch_";
+constexpr std::string_view kRank = "_rank_";
 
 /// A number as text that reads back as the same number.
 std::string number_text(const at::Tensor& values, int64_t index) {
@@ -143,7 +146,7 @@ void PredictionWriter::on_predict_batch_end(Trainer& trainer, Module& /*module*/
   const Items tensors = on_host(prediction);
   if (tensors.empty()) return;
   write_items(tensors,
-              fmt::format("{}/{}{:06}_rank_{:03}", folder(trainer, dataloader_idx), kPart, batch_idx,
+              fmt::format("{}/{}{:09}{}{:04}", folder(trainer, dataloader_idx), kPart, batch_idx, kRank,
                           trainer.global_rank()),
               options_.merge ? PredictionFormat::kSafetensors : options_.format);
 }
@@ -164,10 +167,18 @@ void PredictionWriter::merge(const std::string& folder) const {
     if (name.starts_with(kPart)) parts.push_back(folder + "/" + name);
   std::sort(parts.begin(), parts.end());  // by batch, then by rank
   std::vector<Batch> batches;
-  for (const auto& path : parts) {
-    const SafetensorsFile file(path);
-    Batch& batch = batches.emplace_back();
-    for (const auto& name : file.names()) batch.set(name, file.read(name));
+  for (auto part = parts.begin(); part != parts.end();) {
+    const std::string batch = part->substr(0, part->rfind(kRank));
+    std::vector<Batch> of_ranks;
+    for (; part != parts.end() && part->starts_with(batch); ++part) {
+      const SafetensorsFile file(*part);
+      Batch& own = of_ranks.emplace_back();
+      for (const auto& name : file.names()) own.set(name, file.read(name));
+    }
+    if (are_slices_of_one_batch(of_ranks))
+      batches.push_back(Batch::concatenate(of_ranks));
+    else
+      std::move(of_ranks.begin(), of_ranks.end(), std::back_inserter(batches));
   }
   JoinedPredictions joined = join_predictions(batches);
   for (const auto& note : joined.notes) log::warning(fmt::format("{}: {}", folder, note));

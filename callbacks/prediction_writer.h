@@ -27,7 +27,7 @@ struct PredictionWriterOptions {
 };
 
 /// Writes what predict_step returns as it comes, so that memory does not grow with the data: a file for each batch and
-/// rank, `batch_000012_rank_1.safetensors`, below `loader_1/` where there are several loaders. `predict` then returns
+/// rank, `batch_000000012_rank_0001.safetensors`, below `loader_1/` where there are several loaders. `predict` then returns
 /// nothing, unless it is told to.
 class PredictionWriter final : public Callback {
  public:

@@ -7,9 +7,11 @@
 #include <levin/core/base/signals.h>
 #include <levin/core/base/standard_output.h>
 #include <levin/core/cli/cli_arguments.h>
+#include <levin/core/cli/cli_completion.h>
 #include <levin/core/cli/cli_config.h>
 #include <levin/core/cli/cli_help.h>
 #include <levin/core/cli/cli_results.h>
+#include <levin/core/cli/json_schema.h>
 #include <levin/core/cli/data_command.h>
 #include <levin/core/cli/export_command.h>
 #include <levin/core/comm/rank_failure.h>
@@ -24,12 +26,17 @@
 #include <levin/core/trainer/trainer.h>
 
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <iostream>
+#include <string_view>
+#include <utility>
 
 namespace levin {
 namespace {
@@ -152,12 +159,6 @@ const Command* find_command(const std::string& name) {
   return nullptr;
 }
 
-std::vector<std::string> command_names() {
-  std::vector<std::string> names;
-  for (const auto& command : kCommands) names.emplace_back(command.name);
-  return names;
-}
-
 /// Seeds everything with the configuration's seed, or with a random one, which the configuration then holds.
 void apply_seed(Config& config) {
   Config& seed = *config.find("seed");
@@ -172,25 +173,40 @@ void apply_seed(Config& config) {
   seed_everything(static_cast<uint64_t>(ConfigCodec<int64_t>::parse(seed, "seed")));
 }
 
-int execute(const Command& command, Config config, const ConfigNames& names) {
+using Settings = std::vector<std::pair<std::string, Config>>;
+
+/// Makes all objects. `planner`: of the command plan, whose trainer measures; may be unset.
+CliRun build_run(const std::string& command, Config config, const ConfigNames& names,
+                 std::shared_ptr<MemoryPlanner>* planner = nullptr) {
+  if (names.modules.items().empty())
+    throw ConfigError("this program has no model; hint: cli.modules.add<MyModule>(\"name\") before cli.run");
   // The seed comes first: the module draws its weights when it is made.
   apply_seed(config);
   auto options = parse_options<TrainerOptions>(*config.find("trainer"), "trainer");
-  std::shared_ptr<MemoryPlanner> planner;
-  if (command.plans) {
-    planner = std::make_shared<MemoryPlanner>(plan_options(config), options);
-    options = planning_options(options, planner);
+  if (planner != nullptr) {
+    *planner = std::make_shared<MemoryPlanner>(plan_options(config), options);
+    options = planning_options(options, *planner);
   }
-  Trainer trainer(options);
-  trainer.set_config(config);
-
+  const auto trainer = std::make_shared<Trainer>(options);
+  trainer->set_config(config);
   const Config& ckpt = *config.find("ckpt");
-  const Run run{.config = config,
+  return {.command = command,
+          .config = config,
+          .trainer = trainer,
+          .module = make_module(config, names),
+          .data = make_data(config, names),
+          .ckpt = ckpt.is_null() ? "" : ckpt.text()};
+}
+
+int execute(const Command& command, const CliRun& built, const ConfigNames& names,
+            const std::shared_ptr<MemoryPlanner>& planner) {
+  Trainer& trainer = *built.trainer;
+  const Run run{.config = built.config,
                 .names = names,
                 .trainer = trainer,
-                .module = make_module(config, names),
-                .data = make_data(config, names),
-                .ckpt = ckpt.is_null() ? "" : ckpt.text(),
+                .module = built.module,
+                .data = built.data,
+                .ckpt = built.ckpt,
                 .planner = planner};
   if (command.needs_trained_weights && run.ckpt.empty())
     log::rank_zero_warning(std::string(command.name) +
@@ -198,17 +214,17 @@ int execute(const Command& command, Config config, const ConfigNames& names) {
 
   const std::string ending = command.run(run);
   if (trainer.is_global_zero()) std::cout << ending << std::flush;
-  if (!trainer.interrupted()) return kSuccess;
-  if (command.can_resume) log::rank_zero_info("interrupted; hint: --ckpt last goes on from here");
-  return kSignalBase + trainer.interrupt_signal();
+  if (trainer.interrupted() && command.can_resume)
+    log::rank_zero_info("interrupted; hint: --ckpt last goes on from here");
+  return trainer.interrupted() ? kSignalBase + trainer.interrupt_signal() : kSuccess;
 }
 
 /// Trains with the configurations of the section `sweep`.
-int execute_sweep(const CliArguments& arguments, const ConfigNames& names) {
+int execute_sweep(const std::function<Config(const Settings&)>& configure) {
   sweep::Sweep sweep([&](const sweep::Settings& further) {
-    auto settings = arguments.settings;
-    for (const auto& [option, value] : further) settings.push_back({option, value});
-    return resolve_config(merge_sources(arguments.config_files, settings, names), names);
+    Settings settings;
+    for (const auto& [option, value] : further) settings.emplace_back(option, value);
+    return configure(settings);
   });
   sweep.run();
   std::cout << sweep.report() << std::flush;
@@ -233,6 +249,23 @@ bool speaks_of(const RankFailure& failure) {
   if (!failure.gone || failure.rank > 0) return false;
   const auto environment = registries().detect_environment();
   return environment == nullptr || environment->local_rank() == 0;
+}
+
+Settings settings_of(const CliArguments& arguments) {
+  Settings settings;
+  for (const auto& setting : arguments.settings) settings.emplace_back(setting.path, setting.value);
+  return settings;
+}
+
+/// The value at a dotted path; nullptr where there is none.
+const Config* find_path(const Config& config, std::string_view path) {
+  const Config* node = &config;
+  while (node != nullptr && !path.empty()) {
+    const size_t end = std::min(path.find('.'), path.size());
+    node = node->is_mapping() ? node->find(path.substr(0, end)) : nullptr;
+    path.remove_prefix(std::min(end + 1, path.size()));
+  }
+  return node;
 }
 
 int report(const std::string& message, int status) {
@@ -270,6 +303,53 @@ int Cli::run(int argc, char** argv) {
   }
 }
 
+std::vector<std::string> Cli::command_names() const {
+  std::vector<std::string> names;
+  for (const auto& command : kCommands) names.emplace_back(command.name);
+  for (const auto& command : own_commands_) names.push_back(command.name);
+  return names;
+}
+
+void Cli::add_command(const std::string& name, const std::string& doc, std::function<void(const CliRun&)> run) {
+  const auto names = command_names();
+  if (std::find(names.begin(), names.end(), name) != names.end())
+    throw ConfigError(fmt::format("cli.add_command: there is a command '{}' already; valid: a name that is none of {}",
+                                  name, join(names)));
+  own_commands_.push_back({name, doc, std::move(run)});
+}
+
+void Cli::link(const std::string& source, const std::string& target, std::function<Config(const Config&)> compute) {
+  links_.push_back({source, target, std::move(compute)});
+}
+
+Config Cli::configure(const std::vector<std::string>& files, const Settings& settings) const {
+  const ConfigNames names{modules, data, callbacks, loggers, strategies, precisions, profilers, optimizers, schedulers};
+  std::vector<CliArguments::Setting> all = environment_settings();
+  for (const auto& [path, value] : settings) all.push_back({path, value});
+  Config merged = merge_sources(files, all, names, defaults);
+  for (const auto& link : links_)
+    if (const Config* given = find_path(merged, link.target))
+      throw ConfigError(fmt::format("{}{} follows {}; hint: leave it out",
+                                    given->origin().source.empty() ? "" : given->origin().describe() + ": ",
+                                    link.target, link.source));
+  for (const auto& link : links_) {
+    const Config resolved = resolve_config(merged, names);
+    const Config* value = find_path(resolved, link.source);
+    if (value == nullptr)
+      throw ConfigError(fmt::format("cli.link: there is no option '{}' for '{}' to follow; hint: --print_config lists all",
+                                    link.source, link.target));
+    const Config computed = link.compute ? link.compute(*value) : *value;
+    merged.set_path(link.target, Config::parse(computed.to_flow(), {.source = "as " + link.source}, true));
+  }
+  return resolve_config(merged, names);
+}
+
+CliRun Cli::build(int argc, char** argv) {
+  const auto arguments = parse_arguments(argc, argv, {});
+  const ConfigNames names{modules, data, callbacks, loggers, strategies, precisions, profilers, optimizers, schedulers};
+  return build_run("", configure(arguments.config_files, settings_of(arguments)), names);
+}
+
 int Cli::run_command(int argc, char** argv) {
   const auto arguments = parse_arguments(argc, argv, command_names());
   adopt_local_rank(arguments.local_rank);
@@ -278,28 +358,53 @@ int Cli::run_command(int argc, char** argv) {
     std::cout << arguments.program << ": Levin " << LEVIN_VERSION << ", LibTorch " << LEVIN_LIBTORCH_VERSION << "\n";
     return kSuccess;
   }
+  if (arguments.print_schema) {
+    std::cout << json_schema(names) << "\n";
+    return kSuccess;
+  }
+  if (!arguments.completion.empty()) {
+    std::cout << completion_script(arguments.completion, arguments.program, command_names(), names);
+    return kSuccess;
+  }
+  const Command* command = find_command(arguments.command);
   if (arguments.help) {
     HelpContents contents{.program = arguments.program, .commands = {}, .names = names};
-    for (const auto& command : kCommands) contents.commands.emplace_back(command.name, command.doc);
+    for (const auto& each : kCommands) contents.commands.emplace_back(each.name, each.doc);
+    for (const auto& each : own_commands_) contents.commands.emplace_back(each.name, each.doc);
     // A command with options of its own is a topic.
-    const Command* command = find_command(arguments.command);
     const bool is_topic = arguments.help_topic.empty() && command != nullptr && command->section != nullptr;
     std::cout << help_text(contents, is_topic ? command->section : arguments.help_topic);
     // The word is a section of the configuration, too.
     if (is_topic && arguments.command == "data") std::cout << help_text(contents, "data");
     return kSuccess;
   }
-  const Config config = resolve_config(merge_sources(arguments.config_files, arguments.settings, names), names);
+  const Config config = configure(arguments.config_files, settings_of(arguments));
   if (arguments.print_config) {
     std::cout << config.to_yaml(/*with_origins=*/true);
     return kSuccess;
   }
-  const Command* command = find_command(arguments.command);
-  if (command == nullptr)
+  if (arguments.command.empty())
     throw ConfigError("command line: no command; valid: " + join(command_names()) + "; hint: --help");
-  if (modules.items().empty())
-    throw ConfigError("this program has no model; hint: cli.modules.add<MyModule>(\"name\") before cli.run");
-  return command->sweeps ? execute_sweep(arguments, names) : execute(*command, config, names);
+  if (command != nullptr && command->sweeps)
+    return execute_sweep([&](const Settings& further) {
+      Settings settings = settings_of(arguments);
+      settings.insert(settings.end(), further.begin(), further.end());
+      return configure(arguments.config_files, settings);
+    });
+  std::shared_ptr<MemoryPlanner> planner;
+  const CliRun run =
+      build_run(arguments.command, config, names, command != nullptr && command->plans ? &planner : nullptr);
+  if (before_command) before_command(run);
+  int status = kSuccess;
+  if (command != nullptr) {
+    status = execute(*command, run, names, planner);
+  } else {
+    for (const auto& own : own_commands_)
+      if (own.name == arguments.command) own.run(run);
+    if (run.trainer->interrupted()) status = kSignalBase + run.trainer->interrupt_signal();
+  }
+  if (after_command) after_command(run);
+  return status;
 }
 
 }  // namespace levin

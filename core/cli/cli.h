@@ -2,7 +2,11 @@
 
 #include <levin/core/base/registry.h>
 
+#include <functional>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace levin {
 
@@ -13,15 +17,25 @@ class Module;
 class Precision;
 class Profiler;
 class Strategy;
+class Trainer;
 
 namespace optim {
 class NamedOptimizer;
 class Scheduler;
 }  // namespace optim
 
-/// Turns modules and data modules into a program with the commands fit, validate, test, predict, tune, plan, export and
-/// sweep,
-/// configured by YAML files and command-line options. `PROGRAM --help` lists all of them.
+/// What a command line has built.
+struct CliRun {
+  std::string command = {};
+  Config config = {};  ///< resolved: with every default
+  std::shared_ptr<Trainer> trainer = nullptr;
+  std::shared_ptr<Module> module = nullptr;
+  std::shared_ptr<DataModule> data = nullptr;  ///< nullptr: the module has the data hooks
+  std::string ckpt = {};
+};
+
+/// Turns modules and data modules into a program with the commands fit, validate, test, predict, tune, plan, export,
+/// data and sweep, configured by YAML files and command-line options. `PROGRAM --help` lists all of them.
 ///
 ///     int main(int argc, char** argv) {
 ///       levin::Cli cli;
@@ -46,13 +60,46 @@ class Cli {
   Registry<optim::NamedOptimizer>& optimizers;
   Registry<optim::Scheduler>& schedulers;
 
+  /// YAML under all other sources: "trainer: {max_epochs: 20}".
+  std::string defaults = {};
+  /// Called before and after each command that builds a trainer, sweeps excepted; after it not where it failed.
+  std::function<void(const CliRun&)> before_command = {};
+  std::function<void(const CliRun&)> after_command = {};
+
+  /// Adds a command. Throws ConfigError for the name of a built-in one, or of one that was added before.
+  void add_command(const std::string& name, const std::string& doc, std::function<void(const CliRun&)> run);
+  /// Sets one option from another: link("data.num_classes", "model.num_classes"); `compute` makes the value. The target
+  /// cannot be given beside it. Links are followed in the order in which they were added.
+  void link(const std::string& source, const std::string& target, std::function<Config(const Config&)> compute = {});
+
+  /// Builds what options (no command) say, and runs nothing. Throws levin::Error or ConfigError.
+  CliRun build(int argc, char** argv);
+
   /// Runs the command that the arguments name. Returns the program's exit status: 0; 1 for an error of training or of
   /// user code; 2 for a wrong configuration or command line; 128 + the signal's number when a signal ended the run
   /// after a whole step (130 for Ctrl-C). Errors are printed on standard error, never thrown.
   int run(int argc, char** argv);
 
  private:
+  struct OwnCommand {
+    std::string name;
+    std::string doc;
+    std::function<void(const CliRun&)> run;
+  };
+  struct Link {
+    std::string source;
+    std::string target;
+    std::function<Config(const Config&)> compute;
+  };
+
   int run_command(int argc, char** argv);
+  std::vector<std::string> command_names() const;
+  /// The whole configuration; `settings`: those of the command line.
+  Config configure(const std::vector<std::string>& files,
+                   const std::vector<std::pair<std::string, Config>>& settings) const;
+
+  std::vector<OwnCommand> own_commands_;
+  std::vector<Link> links_;
 };
 
 }  // namespace levin

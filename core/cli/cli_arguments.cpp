@@ -5,7 +5,10 @@
 #include <fmt/format.h>
 #include <boost/program_options.hpp>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <string_view>
 
@@ -17,7 +20,8 @@ namespace po = boost::program_options;
 /// The options that are no part of the configuration. All others are settings, which Boost passes on as it finds them.
 po::options_description own_options() {
   po::options_description options;
-  options.add_options()("config", po::value<std::string>())("print_config", "")("print-config", "")("help", "")(
+  options.add_options()("config", po::value<std::string>())("print_config", "")("print-config", "")("print_schema", "")("print-schema", "")(
+      "print_completion", po::value<std::string>())("print-completion", po::value<std::string>())("help", "")(
       "version", "")("local_rank", po::value<std::string>())("local-rank", po::value<std::string>());
   return options;
 }
@@ -101,6 +105,10 @@ CliArguments parse_arguments(int argc, const char* const* argv, const std::vecto
       arguments.config_files.push_back(token.value.front());
     } else if (key == "print_config" || key == "print-config") {
       arguments.print_config = true;
+    } else if (key == "print_schema" || key == "print-schema") {
+      arguments.print_schema = true;
+    } else if (key == "print_completion" || key == "print-completion") {
+      arguments.completion = token.value.front();
     } else if (key == "help") {
       arguments.help = true;
     } else if (key == "version") {
@@ -130,6 +138,10 @@ CliArguments parse_arguments(int argc, const char* const* argv, const std::vecto
   if (!words.empty() && (is_command(words.front()) || !arguments.help)) {
     arguments.command = words.front();
     words.erase(words.begin());
+    if (commands.empty())
+      throw ConfigError(fmt::format("command line: unexpected argument '{}'; valid: options alone, since this program "
+                                    "has no commands",
+                                    arguments.command));
     if (!is_command(arguments.command))
       throw ConfigError(fmt::format("command line: unknown command '{}'{}; hint: --help", arguments.command,
                                     valid_names_hint(arguments.command, commands)));
@@ -143,6 +155,27 @@ CliArguments parse_arguments(int argc, const char* const* argv, const std::vecto
     throw ConfigError(fmt::format(
         "command line: unexpected argument '{}'; hint: options are written --trainer.max_epochs=3", words.front()));
   return arguments;
+}
+
+std::vector<CliArguments::Setting> environment_settings() {
+  constexpr std::string_view kPrefix = "LEVIN_";
+  std::vector<CliArguments::Setting> settings;
+  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    const size_t end = text.find('=');
+    const std::string_view name = text.substr(0, end);
+    // LEVIN_JOB_SECRET and the like are no options.
+    if (end == std::string_view::npos || !name.starts_with(kPrefix) || name.find("__") == std::string_view::npos) continue;
+    std::string path;
+    for (size_t i = kPrefix.size(); i < name.size(); ++i) {
+      const bool dot = name.substr(i).starts_with("__");
+      path += dot ? '.' : static_cast<char>(std::tolower(static_cast<unsigned char>(name[i])));
+      if (dot) ++i;
+    }
+    settings.push_back({path, parse_value(std::string(text.substr(end + 1)), {.source = std::string(name)})});
+  }
+  std::sort(settings.begin(), settings.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
+  return settings;
 }
 
 }  // namespace levin

@@ -23,11 +23,17 @@ struct CliArguments {
   std::string help_topic;  ///< topic of --help; empty: the short page
   bool version = false;
   bool print_config = false;
+  bool print_schema = false;
+  std::string completion;  ///< of --print_completion: the shell; empty when it was not given
   std::string local_rank;  ///< of `--local_rank N`, which older launchers append; empty when it was not given
 };
 
 /// Parses a command line without looking up what the settings name. `commands` are the valid commands. Throws
 /// ConfigError.
 CliArguments parse_arguments(int argc, const char* const* argv, const std::vector<std::string>& commands);
+
+/// Returns the settings that variables give: LEVIN_TRAINER__MAX_EPOCHS=3 is `trainer.max_epochs`, two underscores being
+/// the dot. In the order of their names.
+std::vector<CliArguments::Setting> environment_settings();
 
 }  // namespace levin

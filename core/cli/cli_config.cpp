@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/cli/data_command.h>
 #include <levin/core/cli/export_command.h>
+#include <levin/core/cli/lightning_config.h>
 #include <levin/core/data/data_module.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/interfaces/logger.h>
@@ -82,14 +83,14 @@ void normalize_named(Config& node, const Registry<Base>& registry) {
   }
 }
 
-/// `key` says which of them it is: options of another do not stay.
-void merge_named(Config& base, const Config& later, const char* key = "name") {
+/// `name` says which of them it is: options of another do not stay.
+void merge_named(Config& base, const Config& later) {
   if (base.is_null() || later.is_null()) {
     base = later;
     return;
   }
-  const Config* before = base.is_mapping() ? base.find(key) : nullptr;
-  const Config* after = later.is_mapping() ? later.find(key) : nullptr;
+  const Config* before = base.is_mapping() ? base.find("name") : nullptr;
+  const Config* after = later.is_mapping() ? later.find("name") : nullptr;
   if (before != nullptr && after != nullptr && before->text() != after->text())
     base = later;
   else
@@ -171,8 +172,6 @@ void merge_trainer(Config& base, const Config& later) {
       merge_list(*mine, entry.value);
     else if (is_named_option(entry.key))
       merge_named(*mine, entry.value);
-    else if (entry.key == "init_from")
-      merge_named(*mine, entry.value, "path");
     else
       mine->merge(entry.value);
   }
@@ -195,6 +194,7 @@ void normalize(Config& source, const ConfigNames& names) {
   if (source.is_null()) source = Config::mapping(source.origin());
   if (!source.is_mapping())
     throw_wrong_type(source, "the configuration", "a mapping such as `trainer: {max_epochs: 3}`");
+  translate_lightning_config(source, names);
   check_top_level(source, names);
   if (Config* model = source.find("model")) normalize_named(*model, names.modules);
   if (Config* data = source.find("data")) normalize_named(*data, names.data);
@@ -337,8 +337,13 @@ Config resolve_value(const Config& merged, const std::string& key) {
 }  // namespace
 
 Config merge_sources(const std::vector<std::string>& files, const std::vector<CliArguments::Setting>& settings,
-                     const ConfigNames& names) {
+                     const ConfigNames& names, const std::string& defaults) {
   Config merged = Config::mapping();
+  if (!defaults.empty()) {
+    Config source = Config::parse(defaults, {.source = "the program's defaults"});
+    normalize(source, names);
+    merge_source(merged, source);
+  }
   for (const auto& file : files) {
     Config source = Config::load(file);
     normalize(source, names);

@@ -39,8 +39,9 @@ struct ConfigNames {
 /// module or strategy than an earlier one, the earlier one's options go; a mapping of callbacks or loggers changes or
 /// adds members of an earlier list by name. Throws ConfigError for unknown keys of the top level and for what cannot be
 /// read.
+/// `defaults`: YAML of the program's own, below all files.
 Config merge_sources(const std::vector<std::string>& files, const std::vector<CliArguments::Setting>& settings,
-                     const ConfigNames& names);
+                     const ConfigNames& names, const std::string& defaults = "");
 
 /// Returns the whole configuration with every default: seed, model, data, trainer, ckpt, and plan, sweep, export and
 /// inspect where they were given. `model` and `data` are `{name: ..., option: ...}`, or left out where the program has

@@ -173,11 +173,14 @@ std::string general_text() {
               "any option, also as two words; VALUE is YAML such as 3, [1, 2] or '{name: x}'; a flag without VALUE "
               "means true");
   text += row("--print_config", "prints the resolved configuration and where each value comes from, and ends");
+  text += row("--print_schema", "prints a JSON schema, with which editors complete and check the YAML, and ends");
+  text += row("--print_completion SHELL", "prints a script by which bash or zsh completes options, and ends");
+  text += row("LEVIN_SECTION__OPTION", "a variable that sets an option: LEVIN_TRAINER__MAX_EPOCHS=3");
   text += row("--help [TOPIC]", "the short help, or that of a topic; all: everything");
   text += row("--version", "the versions of Levin and LibTorch");
   text += row("--local_rank N", "as older launchers append it: LOCAL_RANK, where that is not set");
   text +=
-      "\nValues come from the defaults, then the files in order, then the command line. What comes later\n"
+      "\nValues come from the defaults, the files in order, variables, then the command line. What comes later\n"
       "changes a mapping key by key and replaces everything else, lists too.\n";
   return text;
 }

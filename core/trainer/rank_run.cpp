@@ -190,7 +190,8 @@ void RankRun::start_fit() {
   parts_.logger.set_active({.collector = &parts_.logger.train_metrics()});
   parts_.state.running = RunningStage::kTrain;
   parts_.stop.start_clock();
-  module.train();
+  // Parts that the user has put into evaluation mode stay so: they are frozen.
+  if (!module.is_training()) module.train();
   parts_.callbacks.call("on_fit_start", &Callback::on_fit_start, &Module::on_fit_start);
 }
 

@@ -124,7 +124,7 @@ TEST(PredictionWriter, ImagesAreAFileEach) {
   predict(module, {.output_dir = folder, .format = PredictionFormat::kPng});
   const auto names = files_in(folder);
   ASSERT_EQ(names.size(), 19U);
-  EXPECT_EQ(names.back(), "batch_000002_rank_000.picture.0002.png");
+  EXPECT_EQ(names.back(), "batch_000000002_rank_0000.picture.0002.png");
   EXPECT_TRUE(read_text(folder + "/" + names.back()).starts_with("\x89PNG"));
 }
 

@@ -42,9 +42,14 @@ class Contrastive : public Module {
   torch::nn::Linear layer_{nullptr};
 };
 
+class Detached : public Contrastive {
+ public:
+  Detached() { sync_grads = false; }
+};
+
 std::vector<at::Tensor> train(const std::string& strategy, int64_t devices) {
   seed_everything(5);
-  const auto module = std::make_shared<Contrastive>();
+  const auto module = make<Contrastive>();
   TrainerOptions options = quiet(2);
   options.strategy = Spec<Strategy>(Config::parse(strategy, {}));
   options.devices = devices;
@@ -66,8 +71,7 @@ TEST(AllGather, GradientsGoBackToTheRankThatEachPartIsFrom) {
 }
 
 TEST(AllGather, WithoutGradientsItIsDetached) {
-  const auto module = std::make_shared<Contrastive>();
-  module->sync_grads = false;
+  const auto module = make<Detached>();
   TrainerOptions options = quiet(1);
   options.strategy = "ddp_threads";
   options.devices = 2;
