@@ -44,6 +44,11 @@
 #include <levin/core/comm/communication_error.h>
 #include <levin/core/data/arrays/numpy_file.h>
 #include <levin/core/data/batch.h>
+#include <levin/core/data/cache/cache_registry.h>
+#include <levin/core/data/cache/cached_dataset.h>
+#include <levin/core/data/cache/disk_cache.h>
+#include <levin/core/data/cache/example_cache.h>
+#include <levin/core/data/cache/memory_cache.h>
 #include <levin/core/data/character_vocabulary.h>
 #include <levin/core/data/cifar10.h>
 #include <levin/core/data/cifar100.h>
@@ -70,6 +75,7 @@
 #include <levin/core/data/token_text.h>
 #include <levin/core/data/tokens/byte_pair_tokenizer.h>
 #include <levin/core/data/torch_dataset.h>
+#include <levin/core/data/transformed_dataset.h>
 #include <levin/core/data/transforms/auto_augment.h>
 #include <levin/core/data/transforms/batch_mix.h>
 #include <levin/core/data/transforms/color_operations.h>

@@ -120,6 +120,7 @@ struct Pace {
 Pace read(const DataLoader& loader, int64_t workers, double seconds, uint64_t seed, data::ClassCounts* classes) {
   DataLoaderOptions options = loader.options();
   options.num_workers = workers;
+  if (workers == 0) options.timeout = 0;
   const DataLoader reader = loader.with_options(options);
   Pace pace;
   const auto begin = Clock::now();

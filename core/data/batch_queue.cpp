@@ -16,16 +16,25 @@ bool BatchQueue::push(FetchResult result) {
   return true;
 }
 
-std::optional<FetchResult> BatchQueue::pop(std::chrono::nanoseconds& waited) {
+bool BatchQueue::wait(std::chrono::nanoseconds& waited, std::optional<std::chrono::nanoseconds> timeout) {
+  std::unique_lock lock(mutex_);
+  if (count_ > 0 || closed_) return true;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto is_ready = [&] { return closed_ || count_ > 0; };
+  bool ready = true;
+  if (timeout)
+    ready = has_result_.wait_for(lock, *timeout, is_ready);
+  else
+    has_result_.wait(lock, is_ready);
+  waited += std::chrono::steady_clock::now() - begin;
+  return ready;
+}
+
+std::optional<FetchResult> BatchQueue::pop() {
   std::optional<FetchResult> result;
   {
-    std::unique_lock lock(mutex_);
-    if (count_ == 0 && !closed_) {
-      const auto begin = std::chrono::steady_clock::now();
-      has_result_.wait(lock, [&] { return closed_ || count_ > 0; });
-      waited += std::chrono::steady_clock::now() - begin;
-    }
-    if (closed_) return std::nullopt;
+    std::lock_guard lock(mutex_);
+    if (closed_ || count_ == 0) return std::nullopt;
     result = std::exchange(slots_[first_], {});
     first_ = (first_ + 1) % slots_.size();
     --count_;

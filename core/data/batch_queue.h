@@ -25,8 +25,11 @@ class BatchQueue {
 
   /// Adds a result; waits for room. Returns false, and drops the result, once the queue is closed.
   bool push(FetchResult result);
-  /// Removes a result; waits for one, adding the time to `waited`. Nothing once the queue is closed.
-  std::optional<FetchResult> pop(std::chrono::nanoseconds& waited);
+  /// Waits until there is a result or the queue is closed, adding the time to `waited`. Returns false where neither has
+  /// come after `timeout`, if there is one.
+  bool wait(std::chrono::nanoseconds& waited, std::optional<std::chrono::nanoseconds> timeout);
+  /// Removes a result, which wait() has found. Nothing once the queue is closed.
+  std::optional<FetchResult> pop();
   /// Ends all waiting and drops what is queued.
   void close();
 

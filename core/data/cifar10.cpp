@@ -1,6 +1,7 @@
 #include <levin/core/data/cifar10.h>
 
 #include <levin/core/data/cifar_records.h>
+#include <levin/core/data/loader_fields.h>
 
 #include <ATen/ops/cat.h>
 #include <fmt/format.h>
@@ -16,34 +17,16 @@ void Cifar10Options::describe(Schema<Cifar10Options>& schema) {
   using O = Cifar10Options;
   const auto is_per_channel = [](const std::vector<double>& values) { return values.size() == 3; };
   schema.field("root", &O::root, "folder of the files data_batch_1.bin to data_batch_5.bin and test_batch.bin");
-  schema.field("batch_size", &O::batch_size, "examples in a batch of one rank")
-      .at_least(1)
-      .at_most(DataLoaderOptions::kMaxBatchSize);
-  schema
-      .field("global_batch_size", &O::global_batch_size,
-             "examples in a batch of all ranks together, divided by their number; replaces batch_size")
-      .at_least(1)
-      .at_most(DataLoaderOptions::kMaxBatchSize);
-  schema.field("num_workers", &O::num_workers, "threads that fetch batches ahead; 0 fetches in the training thread")
-      .at_least(0)
-      .at_most(DataLoaderOptions::kMaxWorkers);
   schema.field("val_size", &O::val_size, "training images held out for validation, the last of them").at_least(0);
-  schema.field("shuffle", &O::shuffle, "visit the training images in an order drawn from seed and epoch");
   schema.field("augment", &O::augment, "mirror training images at random and shift them by up to 4 pixels");
   schema.field("mean", &O::mean, "subtracted from the pixels of each channel, which range from 0 to 1")
       .require("three numbers", is_per_channel);
   schema.field("std", &O::std, "the pixels of each channel are divided by it").require("three numbers", is_per_channel);
-  schema.field("drop_last", &O::drop_last, "leave out the last training batch when it is not full");
-  schema.field("pin_memory", &O::pin_memory, "page-locked batches for faster copies to a CUDA device");
+  describe_loader_fields(schema);
 }
 
 Cifar10::Cifar10(const Options& options)
-    : ImageDataModule({.loader = {.batch_size = options.batch_size,
-                                  .shuffle = options.shuffle,
-                                  .num_workers = options.num_workers,
-                                  .pin_memory = options.pin_memory,
-                                  .drop_last = options.drop_last,
-                                  .global_batch_size = options.global_batch_size},
+    : ImageDataModule({.loader = training_loader_options(options),
                        .val_size = options.val_size,
                        .images = {.mean = options.mean,
                                   .std = options.std,

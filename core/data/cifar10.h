@@ -16,6 +16,7 @@ struct Cifar10Options {
   int64_t batch_size = 64;
   std::optional<int64_t> global_batch_size = {};
   int64_t num_workers = 0;
+  int64_t prefetch_factor = 2;
   int64_t val_size = 5000;  ///< 0: no validation
   bool shuffle = true;
   bool augment = false;
@@ -23,6 +24,9 @@ struct Cifar10Options {
   std::vector<double> std = {0.2470, 0.2435, 0.2616};
   bool drop_last = false;
   bool pin_memory = false;
+  double timeout = 0;
+  bool persistent_workers = true;
+  OnError on_error = OnError::kRaise;
 
   static void describe(Schema<Cifar10Options>& schema);
 };

@@ -40,6 +40,9 @@ struct CsvOptions {
   bool shuffle = true;
   bool drop_last = false;
   bool pin_memory = false;
+  double timeout = 0;
+  bool persistent_workers = true;
+  OnError on_error = OnError::kRaise;
 
   static void describe(Schema<CsvOptions>& schema);
 };

@@ -25,6 +25,14 @@ namespace levin {
 
 namespace {
 
+void check_options(const DataLoaderOptions& options) {
+  schema_of<DataLoaderOptions>().validate(options, "data loader");
+  if (options.timeout > 0 && options.num_workers == 0)
+    throw Error("data", fmt::format("a data loader's timeout is {} s, but nobody waits where num_workers is 0: the "
+                                    "thread that trains fetches; valid: timeout: 0, or at least 1 worker",
+                                    options.timeout));
+}
+
 void check_position(const DataLoaderPosition& position) {
   if (position.world_size < 1 || position.rank < 0 || position.rank >= position.world_size)
     throw Error("data", fmt::format("a pass over a data loader needs 0 <= rank < world_size; got rank {} of {}",
@@ -58,6 +66,14 @@ void DataLoaderOptions::describe(Schema<DataLoaderOptions>& schema) {
              "examples in a batch of all ranks together, divided by their number; replaces batch_size")
       .at_least(1)
       .at_most(O::kMaxBatchSize);
+  schema.field("timeout", &O::timeout, "seconds that a batch of the workers may take; 0: no limit")
+      .at_least(0)
+      .at_most(O::kMaxTimeout);
+  schema.field("persistent_workers", &O::persistent_workers,
+               "keep the workers from one pass to the next; false: each pass starts its own");
+  schema.field("on_error", &O::on_error,
+               "an example that cannot be read is an error (raise), or the next one takes its place (skip)",
+               {{"raise", data::OnError::kRaise}, {"skip", data::OnError::kSkip}});
 }
 
 struct DataLoader::Core {
@@ -99,7 +115,8 @@ struct DataLoader::Core {
             .first = first};
   }
 
-  const std::shared_ptr<data::WorkerPool>& workers() {
+  std::shared_ptr<data::WorkerPool> workers() {
+    if (!options.persistent_workers) return data::WorkerPool::make(options.num_workers);
     if (pool == nullptr || !pool->is_alive()) pool = data::WorkerPool::make(options.num_workers);
     return pool;
   }
@@ -110,7 +127,17 @@ struct DataLoader::Core {
       for (auto& reader : readers) reader = std::make_unique<data::PinningReader>(std::move(reader));
     }
     if (options.num_workers == 0) return std::make_shared<data::InlineSource>(std::move(readers.front()));
-    return std::make_shared<data::PrefetchSource>(workers(), std::move(readers), options.prefetch_factor, turn);
+    return std::make_shared<data::PrefetchSource>(
+        workers(), std::move(readers),
+        data::PrefetchSource::Options{.depth = options.prefetch_factor,
+                                      .turn = turn,
+                                      .timeout = data::PrefetchSource::timeout_of(options.timeout)});
+  }
+
+  /// What takes note of the examples that a pass skips; nullptr where they are errors.
+  std::shared_ptr<data::SkippedExamples> skipped_examples(int64_t epoch, int64_t size) const {
+    if (options.on_error == data::OnError::kRaise) return nullptr;
+    return std::make_shared<data::SkippedExamples>(epoch, size);
   }
 
   std::unique_ptr<Pass::State> sized_pass(const DataLoaderPosition& position) {
@@ -127,6 +154,7 @@ struct DataLoader::Core {
         plan(static_cast<int64_t>(shared->order.size()), position.rank, position.world_size, position.first_example);
     shared->seed = position.seed;
     shared->epoch = position.epoch;
+    shared->skipped = skipped_examples(position.epoch, size);
 
     const int64_t count = std::max<int64_t>(options.num_workers, 1);
     std::vector<std::unique_ptr<data::BatchReader>> readers;
@@ -134,19 +162,20 @@ struct DataLoader::Core {
       readers.push_back(std::make_unique<data::SizedReader>(shared, position.batch + i, count));
     auto source = make_source(std::move(readers), 0);
     running = source;
-    return std::make_unique<Pass::State>(std::move(source), position.batch, shared->plan);
+    return std::make_unique<Pass::State>(std::move(source), position.batch, shared->plan, shared->skipped);
   }
 
   std::unique_ptr<Pass::State> unsized_pass(const DataLoaderPosition& position) {
     const int64_t count = std::max<int64_t>(options.num_workers, 1);
+    const auto skipped = skipped_examples(position.epoch, -1);
     std::vector<std::unique_ptr<data::StreamReader>> streams;
     for (int64_t i = 0; i < count; ++i) {
       const data::StreamContext context{.seed = position.seed,
                                         .epoch = position.epoch,
                                         .reader = position.rank * count + i,
                                         .num_readers = position.world_size * count};
-      streams.push_back(
-          std::make_unique<data::StreamReader>(iterable, context, batch_size(position.world_size), options.drop_last));
+      streams.push_back(std::make_unique<data::StreamReader>(iterable, context, batch_size(position.world_size),
+                                                             options.drop_last, skipped));
     }
     data::DealtReaders dealt = [&] {
       data::FetchScope scope;
@@ -156,7 +185,7 @@ struct DataLoader::Core {
     for (auto& reader : dealt.readers) readers.push_back(std::move(reader));
     auto source = make_source(std::move(readers), dealt.turn);
     running = source;
-    return std::make_unique<Pass::State>(std::move(source), position.batch, std::nullopt);
+    return std::make_unique<Pass::State>(std::move(source), position.batch, std::nullopt, skipped);
   }
 };
 
@@ -164,7 +193,7 @@ DataLoader::DataLoader(std::shared_ptr<const data::Dataset> dataset, const DataL
                        std::shared_ptr<const data::Sampler> sampler)
     : core_(std::make_shared<Core>()) {
   if (dataset == nullptr) throw Error("data", "a data loader was given no data set (a null pointer)");
-  schema_of<DataLoaderOptions>().validate(options, "data loader");
+  check_options(options);
   if (options.shuffle && sampler != nullptr)
     throw Error("data",
                 "a data loader was given both shuffle and a sampler; hint: leave out shuffle, the sampler says "
@@ -183,7 +212,7 @@ DataLoader::DataLoader(std::shared_ptr<const data::Dataset> dataset, const DataL
 DataLoader::DataLoader(std::shared_ptr<const data::IterableDataset> dataset, const DataLoaderOptions& options)
     : core_(std::make_shared<Core>()) {
   if (dataset == nullptr) throw Error("data", "a data loader was given no data set (a null pointer)");
-  schema_of<DataLoaderOptions>().validate(options, "data loader");
+  check_options(options);
   if (options.shuffle)
     throw Error("data",
                 "shuffle needs a data set of known size; got an IterableDataset; hint: shuffle in its stream, "

@@ -13,10 +13,16 @@
 
 namespace levin {
 
+namespace data {
+/// What becomes of an example that cannot be read.
+enum class OnError { kRaise, kSkip };
+}  // namespace data
+
 /// Options of DataLoader, explained in describe().
 struct DataLoaderOptions {
   static constexpr int64_t kMaxBatchSize = (int64_t{1} << 31) - 1;
   static constexpr int64_t kMaxWorkers = 1024;
+  static constexpr double kMaxTimeout = 1e6;
 
   int64_t batch_size = 1;
   bool shuffle = false;
@@ -25,6 +31,9 @@ struct DataLoaderOptions {
   bool pin_memory = false;  ///< no effect without CUDA
   bool drop_last = false;
   std::optional<int64_t> global_batch_size = {};
+  double timeout = 0;              ///< seconds; 0: none
+  bool persistent_workers = true;  ///< no effect without workers
+  data::OnError on_error = data::OnError::kRaise;
 
   static void describe(Schema<DataLoaderOptions>& schema);
 };
@@ -102,7 +111,9 @@ class DataLoader::Pass {
   ~Pass();
 
   /// Returns the next batch, or nothing at the end. An exception of the data set in a worker is thrown here, with its
-  /// type, in its batch's turn, and again by each later call.
+  /// type, in its batch's turn, and again by each later call. Throws levin::Error naming the example where the workers
+  /// take longer than the timeout; they are then left to themselves. With OnError::kSkip the pass prints how many
+  /// examples could not be read, and which, when it ends.
   std::optional<Batch> next();
   /// Returns the number of batches still to come; nothing when the data set is unsized.
   std::optional<int64_t> remaining() const;

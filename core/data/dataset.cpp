@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/data/data_notes.h>
 #include <levin/core/data/example_stack.h>
+#include <levin/core/data/fetch_trace.h>
 
 #include <typeinfo>
 #include <utility>
@@ -42,6 +43,7 @@ Batch Dataset::get_batch(std::span<const int64_t> indices, Generator& generator)
   FetchingByGet guard(this);
   const auto example = [&](int64_t index) {
     Generator sample_generator = generator.for_sample(index);
+    FetchTrace::begin_example(index);
     return noting_errors([&] { return get(index, sample_generator); },
                          [&](ErrorNotes& notes) {
                            note_data(notes, "get", typeid(*this), {&index, 1});

@@ -34,6 +34,7 @@ struct MnistLikeOptions {
   int64_t batch_size = 64;
   std::optional<int64_t> global_batch_size = {};
   int64_t num_workers = 0;
+  int64_t prefetch_factor = 2;
   int64_t val_size = 5000;  ///< 0: no validation
   bool shuffle = true;
   bool augment = false;
@@ -41,6 +42,9 @@ struct MnistLikeOptions {
   double std = Defaults::kStd;
   bool drop_last = false;
   bool pin_memory = false;
+  double timeout = 0;
+  bool persistent_workers = true;
+  OnError on_error = OnError::kRaise;
 
   static void describe(Schema<MnistLikeOptions>& schema);
 };

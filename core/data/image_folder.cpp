@@ -2,7 +2,9 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
+#include <levin/core/data/cache/cached_dataset.h>
 #include <levin/core/data/images/image_file.h>
+#include <levin/core/data/loader_fields.h>
 #include <levin/core/data/transforms/transform_registry.h>
 
 #include <fmt/format.h>
@@ -73,18 +75,6 @@ Transforms without_random(const Transforms& transforms) {
 void ImageFolderOptions::describe(Schema<ImageFolderOptions>& schema) {
   using O = ImageFolderOptions;
   schema.field("root", &O::root, "folder of train, val and test, each with a folder for each class, or of the classes");
-  schema.field("batch_size", &O::batch_size, "examples in a batch of one rank")
-      .at_least(1)
-      .at_most(DataLoaderOptions::kMaxBatchSize);
-  schema
-      .field("global_batch_size", &O::global_batch_size,
-             "examples in a batch of all ranks together, divided by their number; replaces batch_size")
-      .at_least(1)
-      .at_most(DataLoaderOptions::kMaxBatchSize);
-  schema.field("num_workers", &O::num_workers, "threads that fetch batches ahead; 0 fetches in the training thread")
-      .at_least(0)
-      .at_most(DataLoaderOptions::kMaxWorkers);
-  schema.field("prefetch_factor", &O::prefetch_factor, "batches each worker keeps ready").at_least(1).at_most(10'000);
   schema.field("transforms", &O::transforms, "what is done to each training image, in order");
   schema.field("eval_transforms", &O::eval_transforms,
                "the same for validation, test and prediction; null: the transforms that are not random");
@@ -106,16 +96,12 @@ void ImageFolderOptions::describe(Schema<ImageFolderOptions>& schema) {
       .at_least(0)
       .below(1);
   schema.field("split_seed", &O::split_seed, "seeds which images are held out");
-  schema.field("shuffle", &O::shuffle, "visit the training images in an order drawn from seed and epoch");
-  schema.field("drop_last", &O::drop_last, "leave out the last training batch when it is not full");
-  schema.field("pin_memory", &O::pin_memory, "page-locked batches for faster copies to a CUDA device");
-  schema.field("on_error", &O::on_error,
-               "an image that cannot be read ends the run (raise), or the next one takes its place (skip)",
-               {{"raise", OnError::kRaise}, {"skip", OnError::kSkip}});
   schema.field("max_pixels", &O::max_pixels, "an image that claims to have more is an error; null: 178956970")
       .at_least(1);
   schema.field("index_folder", &O::index_folder,
                "where the list of files is kept; null: $XDG_CACHE_HOME/levin or ~/.cache/levin; empty: nowhere");
+  describe_cache_field(schema);
+  describe_loader_fields(schema);
 }
 
 ImageFolder::ImageFolder(const Options& options)
@@ -124,6 +110,7 @@ ImageFolder::ImageFolder(const Options& options)
       mixes_(make_mixes(options.mix, "data.mix")) {
   eval_transforms_ = options_.eval_transforms ? make_transforms(*options_.eval_transforms, "data.eval_transforms")
                                               : without_random(transforms_);
+  cache_ = make_cache(options_.cache);
   if (options_.root.empty())
     throw ConfigError("data.root is not set; hint: the folder that has a folder of images for each class");
   if (options_.val_fraction + options_.test_fraction >= 1)
@@ -167,10 +154,10 @@ void ImageFolder::setup(Stage stage) {
     if (found->classes != classes_)
       throw Error("data", fmt::format("the folders of {0}/{1} are not those of {0}/train; got {2}; valid: {3}",
                                       options_.root, name, join(found->classes), join(classes_)));
-    return files(found, all_rows(*found), false, name);
+    return files(found, all_rows(*found), false);
   };
   if (fits) {
-    train_ = files(train, parts.train, true, "training");
+    train_ = files(train, parts.train, true);
     if (train_->size() == 0) throw Error("data", fmt::format("no image of {} is left for training", options_.root));
     if (!mixes_.empty() || options_.label_smoothing > 0)
       mixed_train_ = std::make_shared<MixedDataset>(
@@ -180,53 +167,38 @@ void ImageFolder::setup(Stage stage) {
     if (has_val)
       validation_ = held_out("val");
     else if (!parts.validation.empty())
-      validation_ = files(train, parts.validation, false, "validation");
+      validation_ = files(train, parts.validation, false);
   } else if (has_test) {
     test_ = held_out("test");
   } else if (!parts.test.empty()) {
-    test_ = files(train, parts.test, false, "test");
+    test_ = files(train, parts.test, false);
   }
 }
 
-void ImageFolder::teardown(Stage /*stage*/) {
-  for (const auto& images : {train_, validation_, test_})
-    if (images != nullptr) images->report_skipped();
-}
-
-std::shared_ptr<ImageFiles> ImageFolder::files(const Index& index, std::vector<int64_t> rows, bool training,
-                                               const std::string& name) const {
-  return std::make_shared<ImageFiles>(index, std::move(rows),
-                                      ImageFilesOptions{.transforms = training ? transforms_ : eval_transforms_,
-                                                        .on_error = options_.on_error,
-                                                        .max_pixels = options_.max_pixels.value_or(kMaxImagePixels),
-                                                        .keep_bytes = options_.dtype == ImageType::kUint8,
-                                                        .name = name});
+ImageFolder::Images ImageFolder::files(const Index& index, std::vector<int64_t> rows, bool training) const {
+  const bool keep_bytes = options_.dtype == ImageType::kUint8;
+  ImageFilesOptions options{.transforms = training ? transforms_ : eval_transforms_,
+                            .max_pixels = options_.max_pixels.value_or(kMaxImagePixels),
+                            .keep_bytes = keep_bytes};
+  if (cache_ == nullptr) return std::make_shared<ImageFiles>(index, std::move(rows), std::move(options));
+  const CachedTransforms transforms(options.transforms);
+  options.transforms = transforms.before;
+  options.keep_bytes = true;
+  return cached_and_transformed(std::make_shared<const ImageFiles>(index, std::move(rows), std::move(options)), cache_,
+                                transforms, keep_bytes);
 }
 
 DataLoader ImageFolder::train_dataloader() {
   if (train_ == nullptr) return {};
-  const std::shared_ptr<const Dataset> images =
-      mixed_train_ != nullptr ? std::shared_ptr<const Dataset>(mixed_train_) : std::shared_ptr<const Dataset>(train_);
-  return DataLoader(images, {.batch_size = options_.batch_size,
-                             .shuffle = options_.shuffle,
-                             .num_workers = options_.num_workers,
-                             .prefetch_factor = options_.prefetch_factor,
-                             .pin_memory = options_.pin_memory,
-                             .drop_last = options_.drop_last,
-                             .global_batch_size = options_.global_batch_size});
+  return DataLoader(mixed_train_ != nullptr ? Images(mixed_train_) : train_, training_loader_options(options_));
 }
 
 Batch ImageFolder::on_after_batch_transfer(Batch batch, int64_t /*dataloader_idx*/) {
   return mixed_train_ != nullptr ? mixed_train_->finish(std::move(batch)) : batch;
 }
 
-DataLoader ImageFolder::evaluation_loader(const std::shared_ptr<ImageFiles>& images) const {
-  if (images == nullptr) return {};
-  return DataLoader(images, {.batch_size = options_.batch_size,
-                             .num_workers = options_.num_workers,
-                             .prefetch_factor = options_.prefetch_factor,
-                             .pin_memory = options_.pin_memory,
-                             .global_batch_size = options_.global_batch_size});
+DataLoader ImageFolder::evaluation_loader(const Images& images) const {
+  return images == nullptr ? DataLoader() : DataLoader(images, evaluation_loader_options(options_));
 }
 
 DataLoaders ImageFolder::val_dataloader() { return evaluation_loader(validation_); }

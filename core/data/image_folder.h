@@ -2,6 +2,7 @@
 
 #include <levin/core/base/schema.h>
 #include <levin/core/base/spec.h>
+#include <levin/core/data/cache/cache_registry.h>
 #include <levin/core/data/class_names.h>
 #include <levin/core/data/data_module.h>
 #include <levin/core/data/image_files.h>
@@ -36,9 +37,12 @@ struct ImageFolderOptions {
   bool shuffle = true;
   bool drop_last = false;
   bool pin_memory = false;
+  double timeout = 0;
+  bool persistent_workers = true;
   OnError on_error = OnError::kRaise;
   std::optional<int64_t> max_pixels = {};
   std::optional<std::string> index_folder = {};
+  std::optional<Spec<ExampleCache>> cache = {};
 
   static void describe(Schema<ImageFolderOptions>& schema);
 };
@@ -53,7 +57,6 @@ class ImageFolder : public DataModule, public ClassNames {
 
   void prepare_data() override;
   void setup(Stage stage) override;
-  void teardown(Stage stage) override;
   DataLoader train_dataloader() override;
   DataLoaders val_dataloader() override;
   DataLoaders test_dataloader() override;
@@ -66,19 +69,20 @@ class ImageFolder : public DataModule, public ClassNames {
  private:
   using Index = std::shared_ptr<const ImageIndex>;
   Index index(const std::string& split) const;
-  std::shared_ptr<ImageFiles> files(const Index& index, std::vector<int64_t> rows, bool training,
-                                    const std::string& name) const;
-  DataLoader evaluation_loader(const std::shared_ptr<ImageFiles>& images) const;
+  using Images = std::shared_ptr<const Dataset>;
+  Images files(const Index& index, std::vector<int64_t> rows, bool training) const;
+  DataLoader evaluation_loader(const Images& images) const;
 
   Options options_;
   Transforms transforms_;
   Transforms eval_transforms_;
   BatchMixes mixes_;
+  std::shared_ptr<ExampleCache> cache_;  ///< nullptr: none
   std::vector<std::string> classes_;
-  std::shared_ptr<ImageFiles> train_;
+  Images train_;
   std::shared_ptr<const MixedDataset> mixed_train_;  ///< nullptr: labels stay numbers
-  std::shared_ptr<ImageFiles> validation_;
-  std::shared_ptr<ImageFiles> test_;
+  Images validation_;
+  Images test_;
 };
 
 }  // namespace levin::data

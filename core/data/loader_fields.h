@@ -24,24 +24,40 @@ void describe_loader_fields(Schema<Options>& schema) {
   schema.field("shuffle", &O::shuffle, "visit the training examples in an order drawn from seed and epoch");
   schema.field("drop_last", &O::drop_last, "leave out the last training batch when it is not full");
   schema.field("pin_memory", &O::pin_memory, "page-locked batches for faster copies to a CUDA device");
+  schema
+      .field(
+          "timeout", &O::timeout,
+          "seconds that a batch of the workers may take; then the run ends with the name of the example; 0: no limit")
+      .at_least(0)
+      .at_most(DataLoaderOptions::kMaxTimeout);
+  schema.field("persistent_workers", &O::persistent_workers,
+               "keep the workers from one epoch to the next; false: each epoch starts its own");
+  schema.field("on_error", &O::on_error,
+               "an example that cannot be read ends the run (raise), or the next one takes its place (skip)",
+               {{"raise", OnError::kRaise}, {"skip", OnError::kSkip}});
 }
 
-/// Returns the options of the loader that evaluates, from the fields of a data module's options.
+/// Returns the options of the loader that trains, from the fields of a data module's options.
 template <class Options>
-DataLoaderOptions evaluation_loader_options(const Options& options) {
+DataLoaderOptions training_loader_options(const Options& options) {
   return {.batch_size = options.batch_size,
+          .shuffle = options.shuffle,
           .num_workers = options.num_workers,
           .prefetch_factor = options.prefetch_factor,
           .pin_memory = options.pin_memory,
-          .global_batch_size = options.global_batch_size};
+          .drop_last = options.drop_last,
+          .global_batch_size = options.global_batch_size,
+          .timeout = options.timeout,
+          .persistent_workers = options.persistent_workers,
+          .on_error = options.on_error};
 }
 
-/// Returns the options of the loader that trains.
+/// Returns the options of the loader that evaluates.
 template <class Options>
-DataLoaderOptions training_loader_options(const Options& options) {
-  DataLoaderOptions loader = evaluation_loader_options(options);
-  loader.shuffle = options.shuffle;
-  loader.drop_last = options.drop_last;
+DataLoaderOptions evaluation_loader_options(const Options& options) {
+  DataLoaderOptions loader = training_loader_options(options);
+  loader.shuffle = false;
+  loader.drop_last = false;
   return loader;
 }
 

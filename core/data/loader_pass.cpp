@@ -6,8 +6,13 @@
 namespace levin {
 
 DataLoader::Pass::State::State(std::shared_ptr<data::BatchSource> source, int64_t position,
-                               std::optional<data::BatchPlan> plan)
-    : source_(std::move(source)), position_(position), plan_(plan) {}
+                               std::optional<data::BatchPlan> plan, std::shared_ptr<data::SkippedExamples> skipped)
+    : source_(std::move(source)), position_(position), plan_(plan), skipped_(std::move(skipped)) {}
+
+DataLoader::Pass::State::~State() {
+  source_.reset();  // its workers may still skip examples
+  if (skipped_ != nullptr) skipped_->report();
+}
 
 std::optional<Batch> DataLoader::Pass::State::next() {
   if (error_) std::rethrow_exception(error_);
@@ -17,12 +22,17 @@ std::optional<Batch> DataLoader::Pass::State::next() {
     if (batch)
       ++position_;
     else
-      ended_ = true;
+      end();
     return batch;
   } catch (...) {
     error_ = std::current_exception();
     throw;
   }
+}
+
+void DataLoader::Pass::State::end() {
+  ended_ = true;
+  if (skipped_ != nullptr) skipped_->report();
 }
 
 std::optional<int64_t> DataLoader::Pass::State::remaining() const {

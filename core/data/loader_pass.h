@@ -3,6 +3,7 @@
 #include <levin/core/data/batch_plan.h>
 #include <levin/core/data/batch_source.h>
 #include <levin/core/data/data_loader.h>
+#include <levin/core/data/skipped_examples.h>
 
 #include <chrono>
 #include <cstdint>
@@ -15,8 +16,13 @@ namespace levin {
 /// Counters of one pass, with its source.
 class DataLoader::Pass::State {
  public:
-  /// `position`: batches consumed already. `plan`: of a sized data set.
-  State(std::shared_ptr<data::BatchSource> source, int64_t position, std::optional<data::BatchPlan> plan);
+  /// `position`: batches consumed already. `plan`: of a sized data set. `skipped`: what is reported at the end, or
+  /// nullptr.
+  State(std::shared_ptr<data::BatchSource> source, int64_t position, std::optional<data::BatchPlan> plan,
+        std::shared_ptr<data::SkippedExamples> skipped);
+  ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
 
   std::optional<Batch> next();
   std::optional<int64_t> remaining() const;
@@ -25,9 +31,12 @@ class DataLoader::Pass::State {
   std::chrono::nanoseconds waited() const { return waited_; }
 
  private:
+  void end();
+
   std::shared_ptr<data::BatchSource> source_;
   int64_t position_;
   std::optional<data::BatchPlan> plan_;
+  std::shared_ptr<data::SkippedExamples> skipped_;
   std::chrono::nanoseconds waited_{0};
   std::exception_ptr error_;  ///< thrown again by each later call
   bool ended_ = false;

@@ -3,6 +3,7 @@
 #include <levin/core/data/batch_plan.h>
 #include <levin/core/data/batch_reader.h>
 #include <levin/core/data/dataset.h>
+#include <levin/core/data/skipped_examples.h>
 
 #include <cstdint>
 #include <memory>
@@ -18,6 +19,7 @@ struct SizedPass {
   BatchPlan plan;
   uint64_t seed = 0;
   int64_t epoch = 0;
+  std::shared_ptr<SkippedExamples> skipped = nullptr;  ///< nullptr: an example that cannot be read is an error
 };
 
 /// Reads every `stride`-th batch of a pass, starting with `first_batch`.

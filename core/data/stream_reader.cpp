@@ -2,19 +2,25 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/data/data_notes.h>
+#include <levin/core/data/fetch_trace.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
+#include <string>
 #include <typeinfo>
 #include <utility>
 
 namespace levin::data {
 
 StreamReader::StreamReader(std::shared_ptr<const IterableDataset> dataset, const StreamContext& context,
-                           int64_t batch_size, bool drop_last)
-    : dataset_(std::move(dataset)), context_(context), batch_size_(batch_size), drop_last_(drop_last) {}
+                           int64_t batch_size, bool drop_last, std::shared_ptr<SkippedExamples> skipped)
+    : dataset_(std::move(dataset)),
+      context_(context),
+      batch_size_(batch_size),
+      drop_last_(drop_last),
+      skipped_(std::move(skipped)) {}
 
 /// Runs a function of the data set or of its stream, which an error then names.
 template <class Function>
@@ -27,6 +33,21 @@ auto StreamReader::noted(const char* name, const Function& function) {
   });
 }
 
+std::optional<Batch> StreamReader::next_example() {
+  if (skipped_ == nullptr) return stream_->next();
+  std::string reason;
+  for (int64_t i = 0; i < SkippedExamples::kMostInARow; ++i) {
+    std::optional<Batch> example;
+    const auto failure = reason_of_failure([&] { example = stream_->next(); });
+    const int64_t place = read_++;
+    if (!failure) return example;
+    reason = *failure;
+    skipped_->note(fmt::format("example {} of reader {} of {}", place, context_.reader, context_.num_readers), reason);
+  }
+  throw Error("data", fmt::format("none of {} examples of a stream one after the other could be read; the last one: {}",
+                                  SkippedExamples::kMostInARow, reason));
+}
+
 bool StreamReader::read_examples() {
   if (ended_) return false;
   if (stream_ == nullptr) {
@@ -34,9 +55,11 @@ bool StreamReader::read_examples() {
     if (stream_ == nullptr) throw Error("data", "an unsized data set returned no stream (a null pointer)");
   }
   examples_.clear();
+  const IterableDataset& dataset = *dataset_;
+  FetchTrace::begin_batch(given_, typeid(dataset));
   noted("next", [&] {
     while (static_cast<int64_t>(examples_.size()) < batch_size_) {
-      auto example = stream_->next();
+      auto example = next_example();
       if (!example) break;
       examples_.push_back(std::move(*example));
     }
@@ -58,6 +81,8 @@ std::optional<Batch> StreamReader::next() {
 
 bool StreamReader::advance_to(int64_t count) {
   if (count <= given_) return true;
+  while (skipped_ != nullptr && given_ + 1 < count)
+    if (!read_examples()) return false;
   if (const int64_t skipped = count - given_ - 1; skipped > 0) {
     if (stream_ == nullptr) stream_ = noted("stream", [&] { return dataset_->stream(context_); });
     noted("skip", [&] { stream_->skip(skipped * batch_size_); });
@@ -69,6 +94,7 @@ bool StreamReader::advance_to(int64_t count) {
 int64_t StreamReader::count_batches() {
   stream_ = nullptr;
   given_ = 0;
+  read_ = 0;
   ended_ = false;
   while (read_examples()) {
   }

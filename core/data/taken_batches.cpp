@@ -75,6 +75,8 @@ TakenBatches::TakenBatches(const DataLoader& loader, const DataLoaderPosition& p
                .first = position.first_example};
   pass.seed = position.seed;
   pass.epoch = position.epoch;
+  if (options.on_error == OnError::kSkip)
+    pass.skipped = std::make_shared<SkippedExamples>(position.epoch, loader.num_examples().value_or(0));
   std::unique_ptr<BatchReader> reader = std::make_unique<TakingReader>(state_->pass, std::move(take), state_->numbers);
   if (options.pin_memory && AcceleratorRegistry::instance().uses_pinned_memory())
     reader = std::make_unique<PinningReader>(std::move(reader));
@@ -84,10 +86,15 @@ TakenBatches::TakenBatches(const DataLoader& loader, const DataLoaderPosition& p
   }
   std::vector<std::unique_ptr<BatchReader>> readers;
   readers.push_back(std::move(reader));
-  state_->source = std::make_shared<PrefetchSource>(WorkerPool::make(1), std::move(readers), /*depth=*/1, /*turn=*/0);
+  state_->source = std::make_shared<PrefetchSource>(
+      WorkerPool::make(1), std::move(readers),
+      PrefetchSource::Options{.depth = 1, .timeout = PrefetchSource::timeout_of(options.timeout)});
 }
 
-TakenBatches::~TakenBatches() = default;
+TakenBatches::~TakenBatches() {
+  state_->source.reset();
+  if (state_->pass->skipped != nullptr) state_->pass->skipped->report();
+}
 
 std::optional<TakenBatches::Taken> TakenBatches::next() {
   auto batch = state_->source->next(state_->waited);

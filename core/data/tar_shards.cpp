@@ -1,6 +1,7 @@
 #include <levin/core/data/tar_shards.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/data/cache/cached_dataset.h>
 #include <levin/core/data/loader_fields.h>
 #include <levin/core/data/shards/shard_sampler.h>
 #include <levin/core/data/transforms/transform_registry.h>
@@ -83,11 +84,14 @@ void TarShardsOptions::describe(Schema<TarShardsOptions>& schema) {
       .at_least(1);
   schema.field("max_pixels", &O::max_pixels, "an image that claims to have more is an error; null: 178956970")
       .at_least(1);
+  describe_cache_field(schema);
   describe_loader_fields(schema);
 }
 
 TarShards::TarShards(const Options& options)
-    : options_(options), transforms_(make_transforms(options.transforms, "data.transforms")) {
+    : options_(options),
+      transforms_(make_transforms(options.transforms, "data.transforms")),
+      cache_(make_cache(options.cache)) {
   if (options_.shards.empty() && options_.val_shards.empty() && options_.test_shards.empty())
     throw ConfigError("data.shards is not set; hint: [train-{000..099}.tar], or a folder of tar files");
   if (options_.eval_transforms) {
@@ -98,30 +102,39 @@ TarShards::TarShards(const Options& options)
   }
 }
 
-TarShards::Samples TarShards::open(const std::vector<std::string>& shards, const Transforms& transforms) const {
-  if (shards.empty()) return nullptr;
-  return std::make_shared<TarSamples>(find_shards(shards),
-                                      TarSamplesOptions{.fields = options_.fields,
-                                                        .transforms = transforms,
-                                                        .keep_bytes = options_.dtype == ImageType::kUint8,
-                                                        .max_pixels = options_.max_pixels.value_or(kMaxImagePixels),
-                                                        .num_classes = options_.num_classes});
+TarShards::OpenShards TarShards::open(const std::vector<std::string>& shards, const Transforms& transforms) const {
+  if (shards.empty()) return {};
+  const bool keep_bytes = options_.dtype == ImageType::kUint8;
+  TarSamplesOptions options{.fields = options_.fields,
+                            .transforms = transforms,
+                            .keep_bytes = keep_bytes,
+                            .max_pixels = options_.max_pixels.value_or(kMaxImagePixels),
+                            .num_classes = options_.num_classes};
+  if (cache_ == nullptr) {
+    const auto samples = std::make_shared<const TarSamples>(find_shards(shards), std::move(options));
+    return {samples, samples->shard_sizes()};
+  }
+  const CachedTransforms parts(transforms);
+  options.transforms = parts.before;
+  options.keep_bytes = true;
+  const auto samples = std::make_shared<const TarSamples>(find_shards(shards), std::move(options));
+  return {cached_and_transformed(samples, cache_, parts, keep_bytes), samples->shard_sizes()};
 }
 
 void TarShards::setup(Stage stage) {
-  if (stage == Stage::kFit && train_ == nullptr) train_ = open(options_.shards, transforms_);
+  if (stage == Stage::kFit && train_.samples == nullptr) train_ = open(options_.shards, transforms_);
   if ((stage == Stage::kFit || stage == Stage::kValidate) && validation_ == nullptr)
-    validation_ = open(options_.val_shards, eval_transforms_);
+    validation_ = open(options_.val_shards, eval_transforms_).samples;
   if ((stage == Stage::kTest || stage == Stage::kPredict) && test_ == nullptr)
-    test_ = open(options_.test_shards, eval_transforms_);
+    test_ = open(options_.test_shards, eval_transforms_).samples;
 }
 
 DataLoader TarShards::train_dataloader() {
-  if (train_ == nullptr) return {};
+  if (train_.samples == nullptr) return {};
   DataLoaderOptions loader = training_loader_options(options_);
   loader.shuffle = false;  // its sampler shuffles
-  if (!options_.shuffle) return DataLoader(train_, loader);
-  return DataLoader(train_, loader, std::make_shared<ShardSampler>(train_->shard_sizes(), options_.shuffle_buffer));
+  if (!options_.shuffle) return DataLoader(train_.samples, loader);
+  return DataLoader(train_.samples, loader, std::make_shared<ShardSampler>(train_.sizes, options_.shuffle_buffer));
 }
 
 DataLoader TarShards::evaluation_loader(const Samples& samples) const {

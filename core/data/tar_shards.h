@@ -2,6 +2,7 @@
 
 #include <levin/core/base/schema.h>
 #include <levin/core/base/spec.h>
+#include <levin/core/data/cache/cache_registry.h>
 #include <levin/core/data/data_module.h>
 #include <levin/core/data/shards/tar_samples.h>
 #include <levin/core/data/transforms/value_transforms.h>
@@ -27,6 +28,7 @@ struct TarShardsOptions {
   ImageType dtype = ImageType::kFloat32;
   std::optional<int64_t> num_classes = {};
   std::optional<int64_t> max_pixels = {};
+  std::optional<Spec<ExampleCache>> cache = {};
   int64_t batch_size = 64;
   std::optional<int64_t> global_batch_size = {};
   int64_t num_workers = 0;
@@ -34,6 +36,9 @@ struct TarShardsOptions {
   bool shuffle = true;
   bool drop_last = false;
   bool pin_memory = false;
+  double timeout = 0;
+  bool persistent_workers = true;
+  OnError on_error = OnError::kRaise;
 
   static void describe(Schema<TarShardsOptions>& schema);
 };
@@ -53,14 +58,19 @@ class TarShards : public DataModule {
   DataLoaders predict_dataloader() override;
 
  private:
-  using Samples = std::shared_ptr<const TarSamples>;
-  Samples open(const std::vector<std::string>& shards, const Transforms& transforms) const;
+  using Samples = std::shared_ptr<const Dataset>;
+  struct OpenShards {
+    Samples samples;
+    std::vector<int64_t> sizes;  ///< samples of each file
+  };
+  OpenShards open(const std::vector<std::string>& shards, const Transforms& transforms) const;
   DataLoader evaluation_loader(const Samples& samples) const;
 
   Options options_;
   Transforms transforms_;
   Transforms eval_transforms_;
-  Samples train_;
+  std::shared_ptr<ExampleCache> cache_;  ///< nullptr: none
+  OpenShards train_;
   Samples validation_;
   Samples test_;
 };

@@ -5,7 +5,10 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <condition_variable>
 #include <csignal>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -32,58 +35,87 @@ void use_one_core() {
 
 }  // namespace
 
+struct WorkerPool::Shared {
+  std::mutex mutex;
+  std::condition_variable has_job;
+  std::condition_variable is_idle;
+  std::function<void(int64_t)> job;
+  Ticket current = 0;
+  int64_t busy = 0;
+  bool ending = false;
+  std::atomic<bool> abandoned = false;
+};
+
 std::shared_ptr<WorkerPool> WorkerPool::make(int64_t num_threads) {
   return {new WorkerPool(num_threads), [](WorkerPool* pool) {
-            if (pool->is_alive()) delete pool;  // in a forked child there is nothing to join, so its memory is left
+            // In a forked child there is nothing to join, so its memory is left.
+            if (getpid() == pool->owner_process_) delete pool;
           }};
 }
 
-WorkerPool::WorkerPool(int64_t num_threads) : owner_process_(getpid()) {
+WorkerPool::WorkerPool(int64_t num_threads)
+    : owner_process_(getpid()), size_(num_threads), shared_(std::make_shared<Shared>()) {
   threads_.reserve(static_cast<size_t>(num_threads));
-  for (int64_t worker = 0; worker < num_threads; ++worker) threads_.emplace_back([this, worker] { run(worker); });
+  for (int64_t worker = 0; worker < num_threads; ++worker)
+    threads_.emplace_back([shared = shared_, worker] { run(shared, worker); });
 }
 
 WorkerPool::~WorkerPool() {
   {
-    std::lock_guard lock(mutex_);
-    ending_ = true;
+    std::lock_guard lock(shared_->mutex);
+    shared_->ending = true;
   }
-  has_job_.notify_all();
+  shared_->has_job.notify_all();
   for (auto& thread : threads_) thread.join();
 }
 
-bool WorkerPool::is_alive() const { return getpid() == owner_process_; }
+void WorkerPool::abandon() {
+  {
+    std::lock_guard lock(shared_->mutex);
+    shared_->ending = true;
+    shared_->abandoned = true;
+  }
+  shared_->has_job.notify_all();
+  for (auto& thread : threads_) thread.detach();
+  threads_.clear();
+}
+
+bool WorkerPool::is_alive() const { return getpid() == owner_process_ && !shared_->abandoned; }
 
 WorkerPool::Ticket WorkerPool::start(std::function<void(int64_t)> job) {
-  std::unique_lock lock(mutex_);
-  is_idle_.wait(lock, [&] { return busy_ == 0; });
-  job_ = std::move(job);
-  busy_ = size();
-  ++current_;
-  has_job_.notify_all();
-  return current_;
+  std::unique_lock lock(shared_->mutex);
+  shared_->is_idle.wait(lock, [&] { return shared_->busy == 0; });
+  shared_->job = std::move(job);
+  shared_->busy = size_;
+  shared_->has_job.notify_all();
+  return ++shared_->current;
 }
 
-void WorkerPool::wait(Ticket ticket) {
-  if (!is_alive()) return;
-  std::unique_lock lock(mutex_);
-  is_idle_.wait(lock, [&] { return busy_ == 0 || current_ != ticket; });
+bool WorkerPool::wait(Ticket ticket, std::optional<std::chrono::nanoseconds> patience) {
+  if (!is_alive()) return true;
+  std::unique_lock lock(shared_->mutex);
+  const auto has_ended = [&] { return shared_->busy == 0 || shared_->current != ticket; };
+  if (patience) return shared_->is_idle.wait_for(lock, *patience, has_ended);
+  shared_->is_idle.wait(lock, has_ended);
+  return true;
 }
 
-void WorkerPool::run(int64_t worker) {
+void WorkerPool::run(const std::shared_ptr<Shared>& shared, int64_t worker) {
   pthread_setname_np(pthread_self(), ("levin-data-" + std::to_string(worker % 1000)).c_str());
   block_signals();
   use_one_core();
   Ticket done = 0;
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(shared->mutex);
   for (;;) {
-    has_job_.wait(lock, [&] { return ending_ || current_ != done; });
-    if (ending_) return;
-    done = current_;
+    shared->has_job.wait(lock, [&] { return shared->ending || shared->current != done; });
+    if (shared->ending) return;
+    done = shared->current;
     lock.unlock();
-    job_(worker);
+    shared->job(worker);
     lock.lock();
-    if (--busy_ == 0) is_idle_.notify_all();
+    if (--shared->busy > 0) continue;
+    shared->job = nullptr;  // with what it owns
+    shared->is_idle.notify_all();
   }
 }
 

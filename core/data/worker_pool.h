@@ -1,10 +1,10 @@
 #pragma once
 
-#include <condition_variable>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -21,27 +21,26 @@ class WorkerPool {
   static std::shared_ptr<WorkerPool> make(int64_t num_threads);
 
   /// Starts job(worker) once in each thread, worker = 0, 1, ..., after the previous job has ended. The job must not
-  /// throw.
+  /// throw, and must own what it uses: see abandon.
   Ticket start(std::function<void(int64_t worker)> job);
-  /// Waits until the job of that ticket has ended in all threads.
-  void wait(Ticket ticket);
-  /// Returns false in a process forked from the one that made the threads.
+  /// Waits until the job of that ticket has ended in all threads, for so long at most; returns whether it has.
+  bool wait(Ticket ticket, std::optional<std::chrono::nanoseconds> patience = std::nullopt);
+  /// Leaves the threads to themselves: nobody waits for them any more, not even the end of the process, and each ends
+  /// with its job. For a job that does not come back.
+  void abandon();
+  /// Returns false once the threads were abandoned, and in a process forked from the one that made them.
   bool is_alive() const;
-  int64_t size() const { return static_cast<int64_t>(threads_.size()); }
+  int64_t size() const { return size_; }
 
  private:
+  struct Shared;
   explicit WorkerPool(int64_t num_threads);
   ~WorkerPool();
-  void run(int64_t worker);
+  static void run(const std::shared_ptr<Shared>& shared, int64_t worker);
 
   const int owner_process_;
-  std::mutex mutex_;
-  std::condition_variable has_job_;
-  std::condition_variable is_idle_;
-  std::function<void(int64_t)> job_;
-  Ticket current_ = 0;
-  int64_t busy_ = 0;
-  bool ending_ = false;
+  const int64_t size_;
+  std::shared_ptr<Shared> shared_;  ///< of the threads, too, which may live longer
   std::vector<std::thread> threads_;
 };
 

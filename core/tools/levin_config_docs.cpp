@@ -2,6 +2,7 @@
 
 #include <levin/core/base/standard_output.h>
 #include <levin/core/cli/data_command.h>
+#include <levin/core/data/cache/cache_registry.h>
 #include <levin/core/data/cifar10.h>
 #include <levin/core/data/cifar100.h>
 #include <levin/core/data/csv.h>
@@ -151,6 +152,10 @@ int main() {
 
   print_registry("Mixtures", "`data: {mix: [NAME, NAME: {option: value}]}` of data modules that have images.",
                  levin::data::mix_registry());
+
+  print_registry("Caches",
+                 "`data: {cache: NAME}` or `data: {cache: {name: NAME, option: value}}` of data modules that decode.",
+                 levin::data::cache_registry());
 
   print_registry(
       "Optimizers",

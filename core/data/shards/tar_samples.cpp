@@ -5,8 +5,8 @@
 #include <levin/core/data/arrays/numpy_file.h>
 #include <levin/core/data/data_notes.h>
 #include <levin/core/data/example_stack.h>
+#include <levin/core/data/fetch_trace.h>
 #include <levin/core/data/shards/tar_index.h>
-#include <levin/core/data/transforms/image_operations.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -119,6 +119,7 @@ TarSamples::Kind TarSamples::kind_of(std::string_view ending) {
 
 void TarSamples::add_shard(const std::string& path) {
   const size_t before = keys_.size();
+  shard_versions_.push_back(version_of_file(path));
   std::set<std::string> endings;  // of the sample that is read
   for (const TarMember& member : index_tar(path)) {
     const auto [key, ending] = split_name(member.name);
@@ -211,10 +212,16 @@ Batch TarSamples::example(int64_t index, Generator& generator, OpenShards& shard
                 at.kind == Kind::kImage ? decode_image(content, name, options_.max_pixels) : parse_npy(content, name));
   }
   apply_transforms(options_.transforms, example, generator);
-  if (const at::Tensor* image = std::as_const(example).find("image");
-      image != nullptr && !options_.keep_bytes && image->dim() == 3 && image->scalar_type() == at::kByte)
-    example.set("image", operations::to_dtype(*image, at::kFloat));
+  if (!options_.keep_bytes) bytes_to_float(example);
   return example;
+}
+
+ExampleKey TarSamples::cache_key(int64_t index) const {
+  if (index < 0 || index >= size()) return {};
+  const auto shard = static_cast<size_t>(shard_of(index));
+  ExampleKey made_of{.source = fmt::format("{}/{}", paths_[shard], key(index)), .version = shard_versions_[shard]};
+  for (const auto& [name, endings] : options_.fields) made_of.version += fmt::format("{}: {}\n", name, endings);
+  return made_of;
 }
 
 Batch TarSamples::get(int64_t index, Generator& generator) const {
@@ -247,6 +254,7 @@ Batch TarSamples::get_batch(std::span<const int64_t> indices, Generator& generat
       stack.add(noting_errors(
           [&] {
             Generator of_sample = generator.for_sample(index);
+            FetchTrace::begin_example(index);
             return example(index, of_sample, shards);
           },
           [&](ErrorNotes& notes) {

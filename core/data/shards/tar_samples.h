@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/data/cache/example_cache.h>
 #include <levin/core/data/dataset.h>
 #include <levin/core/data/images/image_file.h>
 #include <levin/core/data/transforms/transform.h>
@@ -40,6 +41,8 @@ class TarSamples : public Dataset {
 
   /// Returns the name of a sample, without endings.
   const std::string& key(int64_t index) const { return keys_[static_cast<size_t>(index)]; }
+  /// Returns what a sample is made of, but for its transforms.
+  ExampleKey cache_key(int64_t index) const;
   /// Returns the number of samples of each file.
   const std::vector<int64_t>& shard_sizes() const { return shard_sizes_; }
 
@@ -75,7 +78,8 @@ class TarSamples : public Dataset {
   std::vector<std::string> keys_;
   std::vector<Place> places_;  ///< of the first sample's fields, then of the second's
   std::vector<int64_t> shard_sizes_;
-  std::vector<int64_t> shard_ends_;  ///< samples up to the end of each file
+  std::vector<std::string> shard_versions_;  ///< see version_of_file
+  std::vector<int64_t> shard_ends_;          ///< samples up to the end of each file
 };
 
 }  // namespace levin::data

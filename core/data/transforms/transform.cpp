@@ -2,11 +2,13 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/data/fetch_times.h>
+#include <levin/core/data/transforms/image_operations.h>
 
 #include <fmt/format.h>
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace levin::data {
 
@@ -26,6 +28,12 @@ void apply_transforms(const Transforms& transforms, Batch& example, Generator& g
     const FetchPart part(name.empty() ? "a transform" : std::string_view(name));
     transform->apply(example, generator);
   }
+}
+
+void bytes_to_float(Batch& example) {
+  const at::Tensor* image = std::as_const(example).find("image");
+  if (image != nullptr && image->dim() == 3 && image->scalar_type() == at::kByte)
+    example.set("image", operations::to_dtype(*image, at::kFloat));
 }
 
 }  // namespace levin::data

@@ -35,4 +35,7 @@ using Transforms = std::vector<std::shared_ptr<const Transform>>;
 /// Applies them in order.
 void apply_transforms(const Transforms& transforms, Batch& example, Generator& generator);
 
+/// Makes a tensor "image" of bytes, [channels, height, width], floats from 0 to 1; any other example stays as it is.
+void bytes_to_float(Batch& example);
+
 }  // namespace levin::data
