@@ -180,7 +180,7 @@ std::string general_text() {
   text += row("--version", "the versions of Levin and LibTorch");
   text += row("--local_rank N", "as older launchers append it: LOCAL_RANK, where that is not set");
   text +=
-      "\nValues come from the defaults, the files in order, variables, then the command line. What comes later\n"
+      "\nValues come from the defaults, then files in order, variables, the command line. What comes later\n"
       "changes a mapping key by key and replaces everything else, lists too.\n";
   return text;
 }

@@ -17,6 +17,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -44,7 +45,7 @@ class LinkedSums : public DataModule {
   DataLoaders val_dataloader() override { return tiny_loader(); }
 };
 
-struct Outcome {
+struct ProgramOutcome {
   int status = 0;
   std::string out = {};
   std::string err = {};
@@ -56,7 +57,7 @@ std::vector<char*> argv_of(std::vector<std::string>& words) {
   return argv;
 }
 
-Outcome run(std::vector<std::string> words, const std::function<void(Cli&)>& extend = {}) {
+ProgramOutcome run(std::vector<std::string> words, const std::function<void(Cli&)>& extend = {}) {
   words.insert(words.begin(), "program");
   Cli cli;
   cli.modules.add<TinyModule>("tiny", "two layers");
@@ -65,9 +66,10 @@ Outcome run(std::vector<std::string> words, const std::function<void(Cli&)>& ext
   const auto argv = argv_of(words);
   ::testing::internal::CaptureStdout();
   ::testing::internal::CaptureStderr();
-  Outcome outcome;
+  ProgramOutcome outcome;
   outcome.status = cli.run(static_cast<int>(argv.size()), const_cast<char**>(argv.data()));
-  outcome.out = ::testing::internal::GetCapturedStdout();
+  // Comments of --print_config stand in a column.
+  outcome.out = std::regex_replace(::testing::internal::GetCapturedStdout(), std::regex("  +#"), "  #");
   outcome.err = ::testing::internal::GetCapturedStderr();
   return outcome;
 }
@@ -121,7 +123,7 @@ TEST(CliProgram, DefaultsOfTheProgramAreBelowFilesVariablesAndTheCommandLine) {
 
 TEST(CliProgram, AVariableThatIsNoOptionIsNamed) {
   const Variable wrong("LEVIN_TRAINER__MAX_EPOCH", "4");
-  const Outcome outcome = run({"--print_config"});
+  const ProgramOutcome outcome = run({"--print_config"});
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.err, HasSubstr("LEVIN_TRAINER__MAX_EPOCH: unknown key 'max_epoch' in 'trainer'; did you mean "
                                      "'max_epochs'?"));
@@ -137,7 +139,7 @@ TEST(CliProgram, LinkedOptionsFollow) {
   };
   EXPECT_THAT(run({"--print_config", "--data.features=5"}, computed).out, HasSubstr("width: 10"));
 
-  const Outcome both = run({"--print_config", "--model.width=3"}, link);
+  const ProgramOutcome both = run({"--print_config", "--model.width=3"}, link);
   EXPECT_EQ(both.status, 2);
   EXPECT_THAT(both.err, HasSubstr("command line --model.width: model.width follows data.features; hint: leave it out"));
   EXPECT_THAT(run({"--print_config"}, [](Cli& cli) { cli.link("data.feature", "model.width"); }).err,
@@ -158,7 +160,7 @@ TEST(CliProgram, CommandsAndHooksOfItsOwn) {
       calls.push_back("after " + run.command + " of " + std::to_string(run.trainer->global_step()) + " steps");
     };
   };
-  const Outcome twice = run(with({"twice"}, kSmall), extend);
+  const ProgramOutcome twice = run(with({"twice"}, kSmall), extend);
   EXPECT_EQ(twice.status, 0) << twice.err;
   EXPECT_THAT(calls, ElementsAre("before twice", "twice", "after twice of 5 steps"));
   calls.clear();
@@ -168,7 +170,7 @@ TEST(CliProgram, CommandsAndHooksOfItsOwn) {
   EXPECT_THAT(run({"twic"}, extend).err, HasSubstr("did you mean 'twice'?"));
   Cli cli;
   EXPECT_THROW(cli.add_command("fit", "", [](const CliRun&) {}), ConfigError);
-  const Outcome thrown = run(with({"fails"}, kSmall), [](Cli& program) {
+  const ProgramOutcome thrown = run(with({"fails"}, kSmall), [](Cli& program) {
     program.add_command("fails", "", [](const CliRun&) { throw std::runtime_error("no luck"); });
   });
   EXPECT_EQ(thrown.status, 1);
@@ -192,7 +194,7 @@ TEST(CliProgram, BuildMakesAllAndRunsNothing) {
 }
 
 TEST(CliProgram, TheSchemaHasEveryOptionForEditors) {
-  const Outcome printed = run({"--print_schema"});
+  const ProgramOutcome printed = run({"--print_schema"});
   ASSERT_EQ(printed.status, 0) << printed.err;
   const auto schema = nlohmann::json::parse(printed.out);
   const auto& trainer = schema.at("properties").at("trainer").at("properties");
@@ -207,7 +209,7 @@ TEST(CliProgram, TheSchemaHasEveryOptionForEditors) {
 }
 
 TEST(CliProgram, ShellsCompleteCommandsOptionsAndNames) {
-  const Outcome printed = run({"--print_completion", "bash"});
+  const ProgramOutcome printed = run({"--print_completion", "bash"});
   ASSERT_EQ(printed.status, 0) << printed.err;
   const std::string file = testing::fresh_folder("cli") + "/completion";
   std::ofstream(file) << printed.out;
@@ -230,7 +232,7 @@ TEST(CliProgram, ConfigurationsOfLightningAreUnderstoodOrTranslated) {
   const std::string folder = testing::fresh_folder("cli");
   const auto printed = [&](const std::string& yaml) {
     std::ofstream(folder + "/config.yaml") << yaml;
-    const Outcome outcome = run({"--print_config", "--config", folder + "/config.yaml"});
+    const ProgramOutcome outcome = run({"--print_config", "--config", folder + "/config.yaml"});
     return outcome.out + outcome.err;
   };
   const std::string understood = printed(R"(
