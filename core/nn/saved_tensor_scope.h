@@ -6,8 +6,9 @@
 
 namespace levin {
 
-/// Makes Levin's the autograd engine of the process: LibTorch's, which also asks the SavedTensorScope of a thread how
-/// to keep what operations save for backward. Does nothing the second time. No backward may be under way.
+/// Makes Levin's the autograd engine of the process: the one that was there before (LibTorch's, or PyTorch's in a
+/// Python process) does all its work, but the SavedTensorScope of a thread, where it has one, says how to keep what
+/// operations save for backward. Does nothing the second time. No backward may be under way.
 void install_autograd_engine();
 
 /// Decides, while it is the innermost of its thread, how autograd keeps the tensors that operations save for backward.

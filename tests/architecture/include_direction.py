@@ -58,6 +58,7 @@ ALLOWED = {
     "core/cli": _TRAINER | {"core/planning", "core/sweep"},
     "core/builtins": _TRAINER | {"core/profilers", "strategies", "callbacks", "loggers"},
     "core/tools": _CLI | {"core/profilers", "core/builtins", "core/levin.h"},
+    "core/python": _CLI,
     "core/levin.h": _CLI | {"core/profilers", "core/builtins", "strategies", "callbacks", "loggers"},
     "strategies": _INTERFACES,
     "callbacks": _INTERFACES,
@@ -65,6 +66,9 @@ ALLOWED = {
 }
 # Single headers beyond a layer's rule.
 ALLOWED_FILES = {"loggers": {"core/interfaces/logger.h"}}
+
+# What users include. The second one is in no library: it needs Python.
+FOR_USERS = {"core/levin.h", "core/python/python_module.h"}
 
 # Sources without a header, and headers without a source, are fine; a source whose header is named otherwise is not.
 SOURCES_WITHOUT_HEADER = {"core/base/fmt_library.cpp"}
@@ -140,9 +144,9 @@ def check_include(path, style, included):
 
 
 def check_user_code(path, included):
-    """Examples and integration tests are users: they see the umbrella header only."""
+    """Examples and integration tests are users: they see the umbrella header, and that of modules for Python, only."""
     target = project_path(included)
-    if target is None or target == "core/levin.h" or included == "levin/build_info.h":
+    if target is None or target in FOR_USERS or included == "levin/build_info.h":
         return []
     return [f"{Path(path).parts[0]} includes levin/levin.h only, not <{included}>"]
 
