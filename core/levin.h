@@ -130,6 +130,7 @@
 #include <levin/core/nn/unit_hook.h>
 #include <levin/core/optim/accumulation_schedule.h>
 #include <levin/core/optim/adadelta.h>
+#include <levin/core/optim/adafactor.h>
 #include <levin/core/optim/adagrad.h>
 #include <levin/core/optim/adam.h>
 #include <levin/core/optim/adamax.h>
@@ -138,6 +139,8 @@
 #include <levin/core/optim/layerwise_optimizers.h>
 #include <levin/core/optim/lion.h>
 #include <levin/core/optim/long_schedulers.h>
+#include <levin/core/optim/lookahead.h>
+#include <levin/core/optim/muon.h>
 #include <levin/core/optim/nadam.h>
 #include <levin/core/optim/named_optimizer.h>
 #include <levin/core/optim/one_cycle_scheduler.h>
@@ -147,6 +150,7 @@
 #include <levin/core/optim/reduce_on_plateau_scheduler.h>
 #include <levin/core/optim/rmsprop.h>
 #include <levin/core/optim/rprop.h>
+#include <levin/core/optim/sam.h>
 #include <levin/core/optim/scheduler.h>
 #include <levin/core/optim/schedulers.h>
 #include <levin/core/optim/sgd.h>

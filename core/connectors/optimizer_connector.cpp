@@ -90,14 +90,14 @@ void OptimizerConnector::add(const OptimizerConfig& config, const OptimizerHandl
   OptimizerHandle& handle = *handles_.back();
   list_.push_back(&handle);
   if (handle.needs_closure() && options_.precision->scales_loss())
-    throw ConfigError(
-        fmt::format("trainer.precision '{}' scales the loss, which an optimizer that evaluates the loss itself (LBFGS) "
-                    "cannot follow; valid: 32-true, 64-true, bf16-mixed",
-                    options_.precision->name()));
+    throw ConfigError(fmt::format(
+        "trainer.precision '{}' scales the loss, which an optimizer that evaluates the loss itself (LBFGS, SAM) "
+        "cannot follow; valid: 32-true, 64-true, bf16-mixed",
+        options_.precision->name()));
   if (handle.needs_closure() && !accumulation_.is_off())
     throw ConfigError(
         "trainer.accumulate_grad_batches does not work with an optimizer that evaluates the loss itself "
-        "(LBFGS); hint: leave it at 1");
+        "(LBFGS, SAM); hint: leave it at 1");
   base_rates_.push_back(optim::learning_rates(*config.optimizer));
   std::vector<SchedulerConfig> scheduler_configs = config.more_schedulers;
   if (config.scheduler) scheduler_configs.insert(scheduler_configs.begin(), config.scheduler);

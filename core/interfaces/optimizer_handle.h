@@ -61,9 +61,9 @@ class OptimizerHandle {
   /// closure runs first; without one the gradients are those there are.
   void step(const Closure& closure = {});
   /// The bare step of the optimizer, as the trainer's driver takes it. `closure` is passed on to an optimizer that
-  /// evaluates the model itself (LBFGS).
+  /// evaluates the model itself (LBFGS, SAM).
   void take_step(StepScaling scaling, const std::function<at::Tensor()>& closure = {});
-  /// Whether the optimizer evaluates the model itself (LBFGS).
+  /// Whether the optimizer evaluates the model itself (LBFGS, SAM).
   bool needs_closure() const { return needs_closure_; }
 
   /// Whether `divide_in_step` serves this optimizer.

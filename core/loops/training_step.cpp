@@ -192,9 +192,11 @@ void TrainingStep::drive_optimizer(OptimizerHandle& optimizer, const OptimizerHa
     // The optimizer evaluates the model itself, as often as it likes; the hooks run at every evaluation.
     optimizer.take_step({}, [&] {
       at::Tensor loss = closure();
+      if (window_.uneven_inputs && state_.module->automatic_optimization) average_over_data();
       if (!loss.defined())
-        throw Error("module",
-                    "training_step gave no loss to an optimizer that needs one (LBFGS); a batch cannot be skipped");
+        throw Error(
+            "module",
+            "training_step gave no loss to an optimizer that needs one (LBFGS, SAM); a batch cannot be skipped");
       prepare_step(optimizer, scaling);
       return loss;
     });
@@ -202,13 +204,7 @@ void TrainingStep::drive_optimizer(OptimizerHandle& optimizer, const OptimizerHa
     if (closure) closure();
     // A window of which every batch was skipped has nothing to step with.
     ready = !state_.module->automatic_optimization || state_.progress.window_has_gradients;
-    if (ready && window_.uneven_inputs && state_.module->automatic_optimization) {
-      const ProfilerSpan span(tracer_.profiler(), "strategy.uneven_inputs");
-      const auto [mean_weight, any_next] = strategy_.uneven_inputs();
-      data_ended_ = !any_next;
-      ready = mean_weight > 0;
-      if (ready && mean_weight != 1) optimizers_.scale_gradients(1 / mean_weight);
-    }
+    if (ready && window_.uneven_inputs && state_.module->automatic_optimization) ready = average_over_data();
     if (ready) {
       if (state_.module->automatic_optimization && !window_.uneven_inputs) scale_partial_window();
       prepare_step(optimizer, scaling);
@@ -237,6 +233,15 @@ void TrainingStep::reduce_weights() {
   const double* mean = means.const_data_ptr<double>();
   if (mean[0] > 0) info_.weight /= mean[0];
   data_ended_ = mean[1] == 0;
+}
+
+/// Makes the mean of the gradients over ranks that over ranks with data. Returns whether there are any.
+bool TrainingStep::average_over_data() {
+  const ProfilerSpan span(tracer_.profiler(), "strategy.uneven_inputs");
+  const auto [mean_weight, any_next] = strategy_.uneven_inputs();
+  data_ended_ = !any_next;
+  if (mean_weight > 0 && mean_weight != 1) optimizers_.scale_gradients(1 / mean_weight);
+  return mean_weight > 0;
 }
 
 /// An unsized loader ended inside a window: what was divided by the window's planned size must be divided by what it

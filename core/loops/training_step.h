@@ -80,6 +80,7 @@ class TrainingStep final : private StepPhases {
   void clip_gradients(OptimizerHandle& optimizer);
   void end_window();
   void reduce_weights();
+  bool average_over_data();
   void scale_partial_window();
 
   const ResolvedOptions& options_;

@@ -179,6 +179,11 @@ FusedOptimizer::TensorLists& FusedOptimizer::lists_for(GroupCache& cache, const 
                                               .first_step = first_step});
 }
 
+std::optional<std::vector<int64_t>> FusedOptimizer::state_sizes(size_t /*group*/, const StateField& /*field*/,
+                                                                const at::Tensor& param) const {
+  return param.sizes().vec();
+}
+
 double FusedOptimizer::initial_value(size_t /*group*/, const StateField& /*field*/) const { return 0; }
 
 FusedOptimizer::ParamState* FusedOptimizer::find_state(const at::Tensor& param) const {
@@ -209,12 +214,17 @@ FusedOptimizer::ParamState& FusedOptimizer::materialize(size_t group, const at::
         value = at::full({}, initial_value(group, fields[i]), at::TensorOptions().dtype(at::kFloat));
       continue;
     }
+    const auto sizes = state_sizes(group, fields[i], param);
+    if (!sizes.has_value()) continue;
+    const bool like_param = param.sizes() == *sizes;
     // A parameter that was moved or converted since takes its state along.
     const bool fits = value.defined() && value.device() == param.device() &&
-                      value.scalar_type() == param.scalar_type() && same_memory_order(param, value);
+                      value.scalar_type() == param.scalar_type() && (!like_param || same_memory_order(param, value));
     if (fits) continue;
     const at::Tensor before = value;
-    value = at::full_like(param, initial_value(group, fields[i]), at::TensorOptions().requires_grad(false));
+    const double initial = initial_value(group, fields[i]);
+    value = like_param ? at::full_like(param, initial, at::TensorOptions().requires_grad(false))
+                       : at::full(*sizes, initial, param.options().requires_grad(false));
     if (before.defined()) value.copy_(before);
   }
   return *state;
@@ -360,7 +370,8 @@ void FusedOptimizer::load_parameter_states(const ParameterNames& names, const St
       state.first_step = false;
       if (counts_steps()) copy_in_place(state.step, saved->at("step").as_tensor(), name + ".step");
       for (size_t i = 0; i < fields.size(); ++i)
-        copy_in_place(state.values[i], saved->at(fields[i].name).as_tensor(), name + "." + fields[i].name);
+        if (state.values[i].defined())
+          copy_in_place(state.values[i], saved->at(fields[i].name).as_tensor(), name + "." + fields[i].name);
     }
   }
 }

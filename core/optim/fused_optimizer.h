@@ -3,6 +3,7 @@
 #include <levin/core/base/state.h>
 #include <levin/core/base/step_scaling.h>
 #include <levin/core/optim/group_options.h>
+#include <levin/core/optim/has_parameter_states.h>
 #include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/core/optim/parameter_names.h>
 
@@ -13,6 +14,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,18 +25,19 @@
 
 namespace levin::optim {
 
-/// A tensor of state that every parameter has.
+/// A tensor of state that parameters have.
 struct StateField {
   const char* name;
-  bool is_number = false;  ///< one float32 on the host; else of the parameter's shape
+  bool is_number = false;  ///< one float32 on the host; else a tensor of the sizes that `state_sizes` says
 };
 
 /// Base of the optimizers over LibTorch's fused kernels (CPU and CUDA), which update all parameters of a group in one
 /// call.
 ///
 /// Gradients are collected anew in every step and parameters without one are left out; everything else that a kernel
-/// needs is kept between steps, so that a step costs what its kernel costs. State has its parameter's type and layout.
-class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabilities {
+/// needs is kept between steps, so that a step costs what its kernel costs. State has its parameter's type and, where
+/// it has its shape, its layout.
+class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabilities, public HasParameterStates {
  public:
   at::Tensor step(LossClosure closure = nullptr) override;
   /// Takes a step in which the kernel unscales the gradients (and leaves them unscaled), or changes nothing where an
@@ -63,11 +66,9 @@ class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabiliti
     return {.element_wise = true, .found_inf = !steps_on_host(), .tensor_learning_rate = takes_learning_rate_tensor()};
   }
 
-  /// The state of every parameter by name. The tensors are the optimizer's own, not copies.
-  State parameter_states(const ParameterNames& names) const;
-  /// Copies into the state's tensors in place, making those that do not exist yet. The groups' options come first,
-  /// because they say which tensors there are.
-  void load_parameter_states(const ParameterNames& names, const State& states);
+  State parameter_states(const ParameterNames& names) const override;
+  /// Copies into the state's tensors in place, making those that do not exist yet.
+  void load_parameter_states(const ParameterNames& names, const State& states) override;
 
   /// Throws levin::Error that names `optimizer_state_dict`, since LibTorch's archives key state by address.
   void save(torch::serialize::OutputArchive& archive) const override;
@@ -105,6 +106,9 @@ class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabiliti
   virtual std::span<const StateField> state_fields(size_t group) const = 0;
   /// Initial value of a parameter's state in this group.
   virtual double initial_value(size_t group, const StateField& field) const;
+  /// Sizes of a field's tensor for a parameter, by default the parameter's own; nothing for one without this field.
+  virtual std::optional<std::vector<int64_t>> state_sizes(size_t group, const StateField& field,
+                                                          const at::Tensor& param) const;
   /// Whether each parameter's steps are counted for the kernel.
   virtual bool counts_steps() const { return true; }
   /// Whether the host counts steps and reads found_inf on every device, for want of a kernel that does.

@@ -2,16 +2,20 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/optim/adadelta.h>
+#include <levin/core/optim/adafactor.h>
 #include <levin/core/optim/adagrad.h>
 #include <levin/core/optim/adam.h>
 #include <levin/core/optim/adamax.h>
 #include <levin/core/optim/layerwise_optimizers.h>
 #include <levin/core/optim/lion.h>
+#include <levin/core/optim/lookahead.h>
+#include <levin/core/optim/muon.h>
 #include <levin/core/optim/nadam.h>
 #include <levin/core/optim/parameter_groups.h>
 #include <levin/core/optim/radam.h>
 #include <levin/core/optim/rmsprop.h>
 #include <levin/core/optim/rprop.h>
+#include <levin/core/optim/sam.h>
 #include <levin/core/optim/sgd.h>
 
 #include <fmt/format.h>
@@ -59,6 +63,11 @@ void register_builtin_optimizers(Registry<NamedOptimizer>& registry) {
   registry.add<NamedOptimizerOf<LAMB>>("lamb", "Adam with steps of the weights' size, for large batches (2020)");
   registry.add<NamedOptimizerOf<LARS>>("lars", "SGD with steps of the weights' size, for large batches (2017)");
   registry.add<NamedOptimizerOf<Lion>>("lion", "the sign of a mean of gradients (Chen et al., 2023)");
+  registry.add<NamedOptimizerOf<Adafactor>>("adafactor", "Adam with small state (Shazeer and Stern, 2018)");
+  registry.add<NamedOptimizerOf<Muon>>("muon",
+                                       "orthogonal steps for matrices, AdamW for the rest (Jordan et al., 2024)");
+  registry.add<NamedWrapperOf<Lookahead>>("lookahead", "goes back a part of every few steps of another (2019)");
+  registry.add<NamedWrapperOf<SAM>>("sam", "another, with gradients of the highest loss nearby (Foret et al., 2021)");
 }
 
 }  // namespace levin::optim

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <levin/core/base/error.h>
 #include <levin/core/base/registry.h>
 #include <levin/core/base/schema.h>
+#include <levin/core/base/spec.h>
 #include <levin/core/optim/group_options.h>
 
 #include <memory>
@@ -27,6 +29,10 @@ class NamedOptimizer : public Configurable {
   /// Makes the optimizer for the module's parameters that require gradients. Throws levin::Error for a pattern that no
   /// parameter's name matches.
   virtual std::shared_ptr<torch::optim::Optimizer> make_for(const torch::nn::Module& module) const = 0;
+
+  /// Finds the optimizers that this one names in its options; called before make_for. Throws ConfigError, led by
+  /// `path`, for a name that is not registered.
+  virtual void resolve_parts(const Registry<NamedOptimizer>& /*registry*/, const std::string& /*path*/) {}
 };
 
 namespace detail {
@@ -84,6 +90,40 @@ class NamedOptimizerOf final : public NamedOptimizer {
   }
 
   Options options_;
+};
+
+/// Makes optimizers around others: built as `T(std::shared_ptr<torch::optim::Optimizer>, T::Options)`.
+template <class T>
+class NamedWrapperOf final : public NamedOptimizer {
+ public:
+  struct Options {
+    Spec<NamedOptimizer> base = {};  ///< a name, `{name: adamw, lr: 1e-3}` or `adamw: {lr: 1e-3}`
+    typename T::Options own = {};
+
+    static void describe(Schema<Options>& schema) {
+      schema.field("base", &Options::base,
+                   "the optimizer that it wraps, with its options: {name: adamw, lr: 1e-3}; required");
+      schema.fields_of(&Options::own);
+    }
+  };
+
+  explicit NamedWrapperOf(Options options) : options_(std::move(options)) {}
+
+  std::shared_ptr<torch::optim::Optimizer> make_for(const torch::nn::Module& module) const override {
+    LEVIN_CHECK(base_ != nullptr, "the parts of an optimizer are resolved before it is made");
+    return std::make_shared<T>(base_->make_for(module), options_.own);
+  }
+
+  void resolve_parts(const Registry<NamedOptimizer>& registry, const std::string& path) override {
+    if (options_.base.empty())
+      throw ConfigError(path + " needs `base`, the optimizer that it wraps, such as {name: adamw, lr: 1e-3}");
+    base_ = options_.base.resolve(registry, path + ".base");
+    base_->resolve_parts(registry, path + ".base");
+  }
+
+ private:
+  Options options_;
+  std::shared_ptr<NamedOptimizer> base_;
 };
 
 /// Adds the optimizers that come with Levin.

@@ -2,8 +2,8 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/optim/archive_state.h>
-#include <levin/core/optim/fused_optimizer.h>
 #include <levin/core/optim/group_options.h>
+#include <levin/core/optim/has_parameter_states.h>
 
 #include <c10/util/Type.h>
 #include <fmt/format.h>
@@ -113,8 +113,8 @@ State optimizer_state_dict(const torch::optim::Optimizer& optimizer, const Param
   state["groups"] = groups_state(optimizer, names);
   if (const auto* stateful = dynamic_cast<const Stateful*>(&optimizer)) {
     state["custom"] = stateful->state_dict();
-  } else if (const auto* fused = dynamic_cast<const FusedOptimizer*>(&optimizer)) {
-    state["parameters"] = fused->parameter_states(names);
+  } else if (const auto* named = dynamic_cast<const HasParameterStates*>(&optimizer)) {
+    state["parameters"] = named->parameter_states(names);
   } else {
     state["archive"] = archived_state(optimizer, names);
     if (state.at("archive").as_map().empty() && !optimizer.state().empty())
@@ -135,8 +135,8 @@ void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const Paramet
   load_groups(optimizer, names, state.at("groups"));
   if (auto* stateful = dynamic_cast<Stateful*>(&optimizer))
     stateful->load_state_dict(state.at("custom"));
-  else if (auto* fused = dynamic_cast<FusedOptimizer*>(&optimizer))
-    fused->load_parameter_states(names, state.at("parameters"));
+  else if (auto* named = dynamic_cast<HasParameterStates*>(&optimizer))
+    named->load_parameter_states(names, state.at("parameters"));
   else
     load_archive(optimizer, names, state.at("archive"));
 }

@@ -122,13 +122,15 @@ void resolve_devices_and_strategy(const TrainerOptions& options, ResolvedOptions
       precision = Spec<Precision>(Config::scalar(present, false, precision.config().origin()));
   }
   resolved.precision = precision.resolve(registries().precisions, "trainer.precision");
-  if (!options.optimizer.empty())
+  if (!options.optimizer.empty()) {
     resolved.optimizer = options.optimizer.resolve(registries().optimizers, "trainer.optimizer");
-  else if (options.scheduler)
+    resolved.optimizer->resolve_parts(registries().optimizers, "trainer.optimizer");
+  } else if (options.scheduler) {
     throw ConfigError(
         "trainer.scheduler is given and trainer.optimizer is not; hint: name the optimizer too, or give the scheduler "
         "in "
         "configure_optimizers");
+  }
   if (resolved.precision->is_half() && !can.half_precision)
     throw ConfigError(
         fmt::format("trainer.precision is '{}', which trainer.strategy '{}' does not support; valid: 32-true, 64-true; "

@@ -8,7 +8,7 @@
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/nn/named_units.h>
 #include <levin/core/nn/unit.h>
-#include <levin/core/optim/fused_optimizer.h>
+#include <levin/core/optim/has_parameter_states.h>
 
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
@@ -57,9 +57,9 @@ std::unordered_map<std::string, Held> held_by_parameter(Module& module, const Op
                   .gradients = parameter.grad().defined() ? static_cast<int64_t>(parameter.grad().nbytes()) : 0};
   for (const OptimizerHandle* handle : optimizers.all()) {
     // The state of LibTorch's optimizers cannot be looked at without a copy, for which there may be no memory.
-    const auto* fused = dynamic_cast<const optim::FusedOptimizer*>(&handle->optimizer());
-    if (fused == nullptr) continue;
-    const State states = fused->parameter_states(optimizers.parameter_names());
+    const auto* named = dynamic_cast<const optim::HasParameterStates*>(&handle->optimizer());
+    if (named == nullptr) continue;
+    const State states = named->parameter_states(optimizers.parameter_names());
     if (!states.is_map()) continue;
     for (const auto& [name, state] : states.as_map()) held[name].optimizer += bytes_in(state);
   }

@@ -161,10 +161,10 @@ optim::ParameterNames ParameterServer::parameter_names(const Module& module) {
 void ParameterServer::check_optimizer(const torch::optim::Optimizer& optimizer) {
   if (served_ == nullptr) return;
   if (optim::capabilities_of(optimizer).needs_closure)
-    throw ConfigError(
-        fmt::format("strategy '{}' does not work with an optimizer that evaluates the loss itself (LBFGS), because "
-                    "each server has its own",
-                    name()));
+    throw ConfigError(fmt::format(
+        "strategy '{}' does not work with an optimizer that evaluates the loss itself (LBFGS, SAM), because "
+        "each server has its own",
+        name()));
   require_divisible_state(optimizer, name());
   known_ = &optimizer;
 }

@@ -310,7 +310,7 @@ void Pipeline::check_optimizer(const torch::optim::Optimizer& optimizer) {
   if (optim::capabilities_of(optimizer).needs_closure)
     throw ConfigError(
         fmt::format("strategy '{}' does not work with an optimizer that evaluates the loss itself "
-                    "(LBFGS), because each stage has its own",
+                    "(LBFGS, SAM), because each stage has its own",
                     name()));
   if (options_.shard_optimizer) require_element_wise(optimizer, fmt::format("'{}' with shard_optimizer", name()));
   require_divisible_state(optimizer, name());

@@ -4,7 +4,9 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <torch/optim/optimizer.h>
 
 #include <cmath>
 #include <map>
@@ -60,6 +62,15 @@ struct Problem {
       optimizer.step();
     }
   }
+
+  /// The same with an optimizer that evaluates the gradients itself.
+  void train_by_closure(torch::optim::Optimizer& optimizer, int first_step, int steps) {
+    for (int step = first_step; step < first_step + steps; ++step)
+      optimizer.step([&] {
+        set_gradients(step);
+        return at::zeros({});
+      });
+  }
 };
 
 inline const std::map<std::string, std::vector<double>>& optimizer_oracles() {
@@ -69,6 +80,14 @@ inline const std::map<std::string, std::vector<double>>& optimizer_oracles() {
   return oracles;
 }
 
+inline void expect_values(const Problem& problem, const std::string& name, double tolerance = 1e-11) {
+  const auto& expected = optimizer_oracles().at(name);
+  const auto values = problem.values();
+  ASSERT_EQ(values.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_NEAR(values[i], expected[i], tolerance) << name << ", element " << i;
+}
+
 /// Seven steps with one group of options, against PyTorch's.
 template <class Optimizer>
 void expect_trajectory(const std::string& name, const typename Optimizer::Options& options) {
@@ -76,10 +95,7 @@ void expect_trajectory(const std::string& name, const typename Optimizer::Option
   Problem problem;
   Optimizer optimizer(problem.params, options);
   problem.train(optimizer, 0, 7);
-  const auto& expected = optimizer_oracles().at(name);
-  const auto values = problem.values();
-  ASSERT_EQ(values.size(), expected.size());
-  for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(values[i], expected[i], 1e-11) << "element " << i;
+  expect_values(problem, name);
 }
 
 /// The same with a group for each parameter.
@@ -90,10 +106,7 @@ void expect_trajectory(const std::string& name, const typename Optimizer::Option
   Problem problem;
   Optimizer optimizer({{{problem.params[0]}, first}, {{problem.params[1]}, second}});
   problem.train(optimizer, 0, 7);
-  const auto& expected = optimizer_oracles().at(name);
-  const auto values = problem.values();
-  ASSERT_EQ(values.size(), expected.size());
-  for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(values[i], expected[i], 1e-11) << "element " << i;
+  expect_values(problem, name);
 }
 
 /// The message of the levin::Error that `action` throws.

@@ -14,6 +14,7 @@ from torch.optim import lr_scheduler as S
 
 FOLDER = pathlib.Path(__file__).parent
 STEPS = 7
+LONG = 50  # of optimizers whose rounding could add up
 warnings.simplefilter("ignore")
 
 
@@ -29,16 +30,16 @@ def set_gradients(params, step):
         p.grad = (0.5 * p.detach() + torch.sin((i + 1) * (step + 1) * 0.37 + k)).clone()
 
 
-def trajectory(cls, settings, second=None):
-    """All elements of both parameters after STEPS steps; `second` gives the second parameter a group of its own."""
+def trajectory(cls, settings, second=None, steps=STEPS):
+    """All elements of both parameters after some steps; `second` gives the second parameter a group of its own."""
     params = parameters()
     if second is None:
         optimizer = cls(params, foreach=False, **settings)
     else:
         optimizer = cls([{"params": params[:1]}, {"params": params[1:], **second}], foreach=False, **settings)
-    for step in range(STEPS):
+    for step in range(steps):
         set_gradients(params, step)
-        optimizer.step()
+        optimizer.step(*([lambda: set_gradients(params, step)] if cls is SAM else []))
     return torch.cat([p.detach().flatten() for p in params]).tolist()
 
 
@@ -58,6 +59,68 @@ class Lion(torch.optim.Optimizer):
                 p.mul_(1 - group["lr"] * group["weight_decay"])
                 p.sub_(torch.sign(first * mean + (1 - first) * grad), alpha=group["lr"])
                 mean.mul_(second).add_(grad, alpha=1 - second)
+
+
+class MuonAndAdamW:
+    """torch.optim.Muon for matrices, AdamW for the rest. `exact`: Muon without its rounding to bfloat16."""
+
+    def __init__(self, params, foreach=None, exact=True, orthogonalize=True, betas=(0.9, 0.999), adamw_eps=1e-8, **options):
+        matrices = [p for p in params if p.dim() == 2 and orthogonalize]
+        others = [p for p in params if p.dim() != 2 or not orthogonalize]
+        shared = {"lr": options.get("lr", 1e-3), "weight_decay": options.get("weight_decay", 0.1)}
+        self.exact = exact
+        self.optimizers = [torch.optim.AdamW(others, foreach=False, betas=betas, eps=adamw_eps, **shared)]
+        if matrices:
+            self.optimizers.append(torch.optim.Muon(matrices, **options))
+
+    def step(self):
+        rounded = torch.Tensor.bfloat16
+        if self.exact:
+            torch.Tensor.bfloat16 = lambda tensor: tensor.clone()
+        try:
+            for optimizer in self.optimizers:
+                optimizer.step()
+        finally:
+            torch.Tensor.bfloat16 = rounded
+
+
+class Lookahead:
+    """Algorithm 1 of Zhang et al., 2019 (arXiv:1907.08610)."""
+
+    def __init__(self, params, base, k=5, alpha=0.5, foreach=None, **options):
+        self.params, self.k, self.alpha, self.steps = params, k, alpha, 0
+        self.slow = [p.detach().clone() for p in params]
+        self.base = base(params, foreach=False, **options)
+
+    @torch.no_grad()
+    def step(self):
+        self.base.step()
+        self.steps += 1
+        if self.steps % self.k == 0:
+            for slow, p in zip(self.slow, self.params):
+                slow += self.alpha * (p - slow)
+                p.copy_(slow)
+
+
+class SAM:
+    """Algorithm 1 of Foret et al., 2021 (arXiv:2010.01412), and equation 9 of Kwon et al., 2021 (arXiv:2102.11600)."""
+
+    def __init__(self, params, base, rho=0.05, adaptive=False, foreach=None, **options):
+        self.params, self.rho, self.adaptive = params, rho, adaptive
+        self.base = base(params, foreach=False, **options)
+
+    def step(self, evaluate):
+        with torch.no_grad():
+            before = [p.clone() for p in self.params]
+            sizes = [p.abs() if self.adaptive else torch.ones_like(p) for p in self.params]
+            norm = torch.sqrt(sum((size * p.grad).square().sum() for size, p in zip(sizes, self.params)))
+            for p, size in zip(self.params, sizes):
+                p += self.rho * size.square() * p.grad / norm
+        evaluate()
+        with torch.no_grad():
+            for p, start in zip(self.params, before):
+                p.copy_(start)
+        self.base.step()
 
 
 def large_batch_cases():
@@ -127,6 +190,30 @@ OPTIMIZERS = {
     "rprop_all": (O.Rprop, {"lr": 0.05, "etas": (0.3, 1.7), "step_sizes": (0.01, 0.1), "maximize": True}),
     "lion": (Lion, {}),
     "lion_all": (Lion, {"lr": 0.02, "betas": (0.8, 0.95), "weight_decay": 0.3, "maximize": True}),
+}
+
+
+LONG_RUNS = {
+    "adafactor": (O.Adafactor, {}),
+    "adafactor_all": (
+        O.Adafactor,
+        {"lr": 0.2, "beta2_decay": -0.6, "eps": (1e-3, 0.05), "d": 1.5, "weight_decay": 0.1, "maximize": True},
+    ),
+    "adafactor_groups": (O.Adafactor, {"lr": 0.1}, {"lr": 0.02, "weight_decay": 0.5}),
+    "muon": (MuonAndAdamW, {}),
+    "muon_all": (
+        MuonAndAdamW,
+        {
+            "lr": 0.02, "weight_decay": 0.3, "momentum": 0.8, "nesterov": False, "ns_coefficients": (3.0, -3.2, 1.2),
+            "eps": 1e-5, "ns_steps": 3, "adjust_lr_fn": "match_rms_adamw", "betas": (0.8, 0.95), "adamw_eps": 1e-4,
+        },
+    ),
+    "muon_off": (MuonAndAdamW, {"lr": 0.02, "orthogonalize": False}),
+    "muon_bfloat16": (MuonAndAdamW, {"lr": 0.02, "exact": False}),
+    "lookahead_sgd": (Lookahead, {"base": O.SGD, "lr": 0.1, "momentum": 0.9}),
+    "lookahead_adamw": (Lookahead, {"base": O.AdamW, "k": 3, "alpha": 0.8, "lr": 0.05}),
+    "sam_sgd": (SAM, {"base": O.SGD, "lr": 0.1, "momentum": 0.9}),
+    "sam_adaptive": (SAM, {"base": O.AdamW, "rho": 0.5, "adaptive": True, "lr": 0.05}),
 }
 
 
@@ -230,5 +317,7 @@ def write(path, rows):
 
 
 if __name__ == "__main__":
-    write(FOLDER / "optimizer_oracles.inc", [(name, trajectory(*case)) for name, case in {**OPTIMIZERS, **large_batch_cases()}.items()])
+    short = [(name, trajectory(*case)) for name, case in {**OPTIMIZERS, **large_batch_cases()}.items()]
+    long = [(name, trajectory(*case, steps=LONG)) for name, case in LONG_RUNS.items()]
+    write(FOLDER / "optimizer_oracles.inc", short + long)
     write(FOLDER / "scheduler_oracles.inc", [(name, sequence(*case)) for name, case in SCHEDULERS.items()])
