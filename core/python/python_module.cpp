@@ -241,17 +241,15 @@ void bind_training(py::class_<Trainer>& trainer, const std::string& name,
   });
 }
 
-template <class Result>
-void bind_evaluation(py::class_<Trainer>& trainer, const std::string& name,
-                     Result (Trainer::*with_data)(SharedModule, SharedData, const std::string&),
-                     Result (Trainer::*with_loaders)(SharedModule, DataLoaders, const std::string&)) {
+template <class Call>
+void bind_evaluation(py::class_<Trainer>& trainer, const std::string& name, const Call& call) {
   trainer.def((name + "_with_data").c_str(),
               [=](Trainer& self, const SharedModule& module, const SharedData& data, const std::string& ckpt) {
-                return run(self, [&] { return (self.*with_data)(module, data, ckpt); });
+                return run(self, [&] { return call(self, module, data, ckpt); });
               });
   trainer.def((name + "_with_loaders").c_str(),
               [=](Trainer& self, const SharedModule& module, const Loaders& loaders, const std::string& ckpt) {
-                return run(self, [&] { return (self.*with_loaders)(module, loaders_of(loaders), ckpt); });
+                return run(self, [&] { return call(self, module, loaders_of(loaders), ckpt); });
               });
 }
 
@@ -265,9 +263,9 @@ void bind_trainer(py::module_& module) {
               py::arg("options") = py::none());
   bind_training(trainer, "fit", &Trainer::fit, &Trainer::fit);
   bind_training(trainer, "tune", &Trainer::tune, &Trainer::tune);
-  bind_evaluation(trainer, "validate", &Trainer::validate, &Trainer::validate);
-  bind_evaluation(trainer, "test", &Trainer::test, &Trainer::test);
-  bind_evaluation(trainer, "predict", &Trainer::predict, &Trainer::predict);
+  bind_evaluation(trainer, "validate", [](Trainer& self, const auto&... arguments) { return self.validate(arguments...); });
+  bind_evaluation(trainer, "test", [](Trainer& self, const auto&... arguments) { return self.test(arguments...); });
+  bind_evaluation(trainer, "predict", [](Trainer& self, const auto&... arguments) { return self.predict(arguments...); });
   trainer.def(
       "save_checkpoint", [](Trainer& self, const std::string& path) { self.save_checkpoint(path); }, py::arg("path"),
       ReleaseLock(), "Saves the whole state, so that fit can go on from it.");
