@@ -85,7 +85,6 @@ RENAMED = {
         "validating": "`running_stage()`",
     },
     "members of LightningModule": {
-        "backward": "`on_before_backward`, `on_after_backward`; in manual optimization `manual_backward`",
         "configure_sharded_model": "`configure_model`",
         "current_epoch": "`trainer().current_epoch()`",
         "device_mesh": "- strategies own their ranks",

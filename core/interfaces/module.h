@@ -151,6 +151,9 @@ class Module : public torch::nn::Module, public Configurable {
 
   // ---- Steps of the optimization that a module may take over.
 
+  /// Runs backward of a loss of automatic optimization: scaled, and divided by the batches of its window. Default:
+  /// `loss.backward()`. Strategies combine gradients while it runs.
+  virtual void backward(const at::Tensor& loss) { loss.backward(); }
   /// Takes a step of an optimizer. Default: `optimizer.step(closure)`.
   virtual void optimizer_step(int64_t epoch, int64_t batch_idx, OptimizerHandle& optimizer,
                               const OptimizerHandle::Closure& closure);

@@ -174,7 +174,7 @@ void TrainingStep::backward(StepOutput& output) {
     at::Tensor loss = output.loss();
     if (info_.weight != 1) loss = loss * info_.weight;
     if (window_.size > 1) loss = loss / static_cast<double>(window_.size);
-    noting_errors([&] { precision_.scale_loss(loss).backward(); },
+    noting_errors([&] { state_.module->backward(precision_.scale_loss(loss)); },
                   [](ErrorNotes& notes) {
                     if (notes.place.empty()) notes.place = "backward";
                   });

@@ -1,7 +1,9 @@
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/core/base/error.h>
+#include <levin/core/base/seed.h>
 #include <levin/core/data/data_module.h>
 #include <levin/core/interfaces/logger.h>
+#include <levin/core/optim/sgd.h>
 #include <levin/core/trainer/trainer.h>
 
 #include "../support/tiny.h"
@@ -86,6 +88,38 @@ TEST(TrainerCalls, TextsHistogramsAndWhatLoggersGot) {
   EXPECT_TRUE(trainer.callback_metrics().contains("hidden"));
   EXPECT_TRUE(logged.contains("train_loss_epoch"));
   for (const auto& [name, value] : notes->metrics) EXPECT_EQ(logged.at(name), value) << name;
+}
+
+/// Descends by SGD, whose step is proportional to the gradient.
+class Descends : public TinyModule {
+ public:
+  using TinyModule::TinyModule;
+  OptimizerConfigs configure_optimizers() override {
+    return std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = options_.lr});
+  }
+};
+
+class DescendsTwice : public Descends {
+ public:
+  using Descends::Descends;
+  void backward(const at::Tensor& loss) override { (2 * loss).backward(); }
+};
+
+TEST(TrainerCalls, AModuleMayRunBackwardItself) {
+  for (const char* strategy : {"single_device", "ddp_threads"}) {
+    TrainerOptions options = quiet(2);
+    options.strategy = strategy;
+    options.devices = std::string(strategy) == "single_device" ? 1 : 2;
+    options.accumulate_grad_batches = 2;
+    seed_everything(3);
+    const auto expected = make<Descends>({.lr = 0.02});
+    Trainer(options).fit(expected, tiny_loader());
+    seed_everything(3);
+    const auto module = make<DescendsTwice>({.lr = 0.01});
+    Trainer(options).fit(module, tiny_loader());
+    for (size_t i = 0; i < 4; ++i)
+      EXPECT_TRUE(testing::weights(*module)[i].allclose(testing::weights(*expected)[i], 1e-5, 1e-7)) << strategy;
+  }
 }
 
 }  // namespace
