@@ -92,10 +92,18 @@ class Readings {
   std::vector<Reading> readings_;
 };
 
+struct TinyOptions {
+  int64_t metrics = 1;
+  static void describe(levin::Schema<TinyOptions>& schema) {
+    schema.field("metrics", &TinyOptions::metrics, "values logged in a step").at_least(1);
+  }
+};
+
 class Tiny : public levin::Module {
  public:
-  explicit Tiny(int64_t metrics = 1) {
-    for (int64_t i = 1; i < metrics; ++i) names_.push_back(fmt::format("metric_{}", i));
+  using Options = TinyOptions;
+  explicit Tiny(const Options& options) {
+    for (int64_t i = 1; i < options.metrics; ++i) names_.push_back(fmt::format("metric_{}", i));
     layer_ = register_module("layer", torch::nn::Linear(8, 1));
   }
   levin::StepOutput training_step(const levin::Batch& batch, int64_t /*batch_idx*/) override {
@@ -157,7 +165,7 @@ void steps(Readings& readings, int64_t count, const std::string& folder) {
   given.enable_checkpointing = true;
   given.callbacks = {levin::make<levin::ModelCheckpoint>({.every_n_train_steps = std::max<int64_t>(1, count / 20)}),
                      std::make_shared<Counting>(readings, /*epochs=*/false)};
-  levin::Trainer(given).fit(std::make_shared<Tiny>(), loader());
+  levin::Trainer(given).fit(levin::make<Tiny>({}), loader());
 }
 
 void epochs(Readings& readings, int64_t count, const std::string& folder) {
@@ -166,14 +174,14 @@ void epochs(Readings& readings, int64_t count, const std::string& folder) {
   given.enable_checkpointing = true;
   given.callbacks = {levin::make<levin::ModelCheckpoint>({.monitor = "val_loss", .save_last = true}),
                      std::make_shared<Counting>(readings, /*epochs=*/true)};
-  levin::Trainer(given).fit(std::make_shared<Tiny>(), loader(), loader());
+  levin::Trainer(given).fit(levin::make<Tiny>({}), loader(), loader());
 }
 
 void metrics(Readings& readings, int64_t count, const std::string& folder) {
   levin::TrainerOptions given = options(folder);
   given.max_steps = count;
   given.callbacks = {std::make_shared<Counting>(readings, /*epochs=*/false)};
-  levin::Trainer(given).fit(std::make_shared<Tiny>(/*metrics=*/1000), loader());
+  levin::Trainer(given).fit(levin::make<Tiny>({.metrics = 1000}), loader());
 }
 
 void fits(Readings& readings, int64_t count, const std::string& folder) {
@@ -184,7 +192,7 @@ void fits(Readings& readings, int64_t count, const std::string& folder) {
       given.strategy = "ddp_threads";
       given.devices = 2;
     }
-    levin::Trainer(given).fit(std::make_shared<Tiny>(), loader(/*workers=*/i % 3 == 2 ? 2 : 0), loader());
+    levin::Trainer(given).fit(levin::make<Tiny>({}), loader(/*workers=*/i % 3 == 2 ? 2 : 0), loader());
     readings.count();
   }
 }
