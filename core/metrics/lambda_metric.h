@@ -21,9 +21,9 @@ at::Tensor no_sums(int64_t count);
 template <class... Inputs>
 struct LambdaMetricOptions {
   /// Returns what a batch adds to the sums, [sums], on the device of its inputs.
-  std::function<at::Tensor(const Inputs&...)> sums;
+  std::function<at::Tensor(const Inputs&...)> sums = {};
   /// Returns the value of all sums so far, [sums], float64.
-  std::function<at::Tensor(const at::Tensor&)> value;
+  std::function<at::Tensor(const at::Tensor&)> value = {};
   int64_t count = 2;  ///< number of sums
 };
 
