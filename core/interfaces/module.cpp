@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/metrics/metric.h>
+#include <levin/core/metrics/metric_collection.h>
 #include <levin/core/optim/scheduler.h>
 
 #include <c10/core/Scalar.h>
@@ -87,6 +88,10 @@ void Module::log(std::string_view name, metrics::Metric& metric, const LogOption
 }
 void Module::log_dict(const std::map<std::string, at::Tensor>& values, const LogOptions& options) {
   for (const auto& [name, value] : values) log(name, value, options);
+}
+
+void Module::log_dict(metrics::MetricCollection& collection, const LogOptions& options) {
+  collection.visit([&](const std::string& name, metrics::Metric& metric) { log(name, metric, options); });
 }
 
 Trainer& Module::trainer() const { return runtime("trainer()").trainer(); }

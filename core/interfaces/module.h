@@ -28,7 +28,8 @@ class Trainer;
 
 namespace metrics {
 class Metric;
-}
+class MetricCollection;
+}  // namespace metrics
 
 struct ToggleOptions {
   bool sync_grad = true;  ///< false: no manual_backward in the scope combines gradients over ranks
@@ -175,6 +176,8 @@ class Module : public torch::nn::Module, public Configurable {
   void log(std::string_view name, metrics::Metric& metric, const LogOptions& options = {});
   /// Logs several values with the same options.
   void log_dict(const std::map<std::string, at::Tensor>& values, const LogOptions& options = {});
+  /// Logs each metric of a collection by its name. The collection must be a member.
+  void log_dict(metrics::MetricCollection& collection, const LogOptions& options = {});
 
   /// The trainer that runs this module. Throws levin::Error when there is none.
   Trainer& trainer() const;

@@ -57,6 +57,11 @@ Accuracy& Accuracy::update(const at::Tensor& predictions, const at::Tensor& labe
   return *this;
 }
 
+std::string Accuracy::update_key() const {
+  const std::string counts = detail::class_counts_key(options_.num_classes, options_.top_k);
+  return average_ == detail::Average::kMicro ? "hits of " + counts : counts;
+}
+
 void Accuracy::add_micro_counts(const detail::ClassPairs& pairs) {
   const int64_t samples = pairs.labels.numel();
   if (pairs.labels.is_cpu()) {

@@ -34,6 +34,8 @@ class Accuracy : public Metric {
   /// Returns float64: a scalar, or [num_classes] without an average.
   at::Tensor compute() const override;
 
+  std::string update_key() const override;
+
  private:
   void add_micro_counts(const detail::ClassPairs& pairs);
 

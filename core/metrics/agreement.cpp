@@ -1,5 +1,7 @@
 #include <levin/core/metrics/agreement.h>
 
+#include <levin/core/metrics/input_checks.h>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -10,22 +12,12 @@
 #include <limits>
 
 namespace levin::metrics {
-namespace {
-
-template <class Options>
-const Options& checked(const Options& options, const char* name) {
-  schema_of<Options>().validate(options, name);
-  return options;
-}
-
-}  // namespace
-
 void AgreementOptions::describe(Schema<AgreementOptions>& schema) {
   schema.field("num_classes", &AgreementOptions::num_classes, "number of classes").at_least(2);
 }
 
 MatthewsCorrelation::MatthewsCorrelation(const Options& options)
-    : ConfusionMatrix({.num_classes = checked(options, "MatthewsCorrelation").num_classes}) {}
+    : ConfusionMatrix({.num_classes = detail::checked_options(options, "MatthewsCorrelation").num_classes}) {}
 
 at::Tensor MatthewsCorrelation::compute() const {
   const at::Tensor counts = ConfusionMatrix::compute().to(at::kDouble);
@@ -46,7 +38,8 @@ void CohenKappaOptions::describe(Schema<CohenKappaOptions>& schema) {
 }
 
 CohenKappa::CohenKappa(const Options& options)
-    : ConfusionMatrix({.num_classes = checked(options, "CohenKappa").num_classes}), weights_(options.weights) {}
+    : ConfusionMatrix({.num_classes = detail::checked_options(options, "CohenKappa").num_classes}),
+      weights_(options.weights) {}
 
 at::Tensor CohenKappa::compute() const {
   const at::Tensor counts = ConfusionMatrix::compute().to(at::kDouble);

@@ -101,6 +101,10 @@ ClassPairs read_classes(std::string_view metric, const at::Tensor& predictions, 
 
 at::Tensor empty_class_counts(int64_t num_classes) { return at::zeros({3, num_classes + 1}, at::kLong); }
 
+std::string class_counts_key(int64_t num_classes, int64_t top_k) {
+  return fmt::format("counts of {} classes by the best {}", num_classes, top_k);
+}
+
 void add_class_counts(at::Tensor& counts, const ClassPairs& pairs) {
   const at::Tensor ones = at::ones_like(pairs.labels);
   const at::Tensor hits = (pairs.predictions == pairs.labels).to(at::kLong);

@@ -48,6 +48,8 @@ struct ClassCounts {
 /// Returns the state of ClassCounts before any sample: [3, num_classes + 1], int64; the last column counts the samples
 /// outside the classes.
 at::Tensor empty_class_counts(int64_t num_classes);
+/// Says in words what such a state holds, for Metric::update_key.
+std::string class_counts_key(int64_t num_classes, int64_t top_k = 1);
 /// Adds a batch to the state.
 void add_class_counts(at::Tensor& counts, const ClassPairs& pairs);
 /// Reads the state; waits for the device. Throws levin::Error when there were samples outside the classes.

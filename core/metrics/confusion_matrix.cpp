@@ -8,6 +8,7 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 
 #include <limits>
 
@@ -36,6 +37,10 @@ ConfusionMatrix& ConfusionMatrix::update(const at::Tensor& predictions, const at
   const at::Tensor cells = pairs.labels * (options_.num_classes + 1) + pairs.predictions;
   state(kCells).view(-1).scatter_add_(0, cells, at::ones_like(cells));
   return *this;
+}
+
+std::string ConfusionMatrix::update_key() const {
+  return fmt::format("confusions of {} classes", options_.num_classes);
 }
 
 at::Tensor ConfusionMatrix::compute() const {

@@ -32,6 +32,8 @@ class ConfusionMatrix : public Metric {
   /// that does not occur, and NaN before any update.
   at::Tensor compute() const override;
 
+  std::string update_key() const override;
+
  private:
   Options options_;
 };

@@ -1,11 +1,10 @@
 #include <levin/core/metrics/error_rates.h>
 
-#include <levin/core/base/error.h>
+#include <levin/core/metrics/text_units.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -17,9 +16,8 @@ namespace {
 
 constexpr size_t kEdits = 0;
 constexpr size_t kUnits = 1;
-constexpr std::string_view kSpaces = " \t\n\v\f\r";
 
-using Units = std::vector<std::string_view>;
+using Units = detail::TextUnits;
 
 /// Levenshtein's distance by dynamic programming, one row at a time.
 int64_t edits_between(const Units& from, const Units& to) {
@@ -45,10 +43,7 @@ EditMetric::EditMetric(const char* name) : name_(name) {
 
 EditMetric& EditMetric::update(const std::vector<std::string>& predictions, const std::vector<std::string>& targets) {
   const UpdateScope scope(*this);
-  if (predictions.size() != targets.size())
-    throw Error("metrics", fmt::format("{}: each prediction needs its target; got {} predictions and {} targets; "
-                                       "valid: as many of one as of the other",
-                                       name_, predictions.size(), targets.size()));
+  detail::check_text_pairs(name_, predictions.size(), targets.size());
   int64_t edits = 0;
   int64_t units = 0;
   for (size_t text = 0; text < targets.size(); ++text) {
@@ -63,27 +58,8 @@ EditMetric& EditMetric::update(const std::vector<std::string>& predictions, cons
 
 at::Tensor EditMetric::compute() const { return state(kEdits).to(at::kDouble) / state(kUnits).to(at::kDouble); }
 
-Units WordErrorRate::units_of(std::string_view text) const {
-  Units words;
-  size_t begin = text.find_first_not_of(kSpaces);
-  while (begin != std::string_view::npos) {
-    const size_t end = text.find_first_of(kSpaces, begin);
-    words.push_back(text.substr(begin, end - begin));
-    begin = text.find_first_not_of(kSpaces, end);
-  }
-  return words;
-}
+Units WordErrorRate::units_of(std::string_view text) const { return detail::words_of(text); }
 
-Units CharacterErrorRate::units_of(std::string_view text) const {
-  const auto continues = [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U; };
-  Units characters;
-  for (size_t begin = 0; begin < text.size();) {
-    size_t end = begin + 1;
-    while (end < text.size() && continues(text[end])) ++end;
-    characters.push_back(text.substr(begin, end - begin));
-    begin = end;
-  }
-  return characters;
-}
+Units CharacterErrorRate::units_of(std::string_view text) const { return detail::characters_of(text); }
 
 }  // namespace levin::metrics

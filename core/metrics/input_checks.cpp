@@ -3,7 +3,10 @@
 #include <levin/core/base/error.h>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
 #include <fmt/format.h>
+
+#include <limits>
 
 namespace levin::metrics::detail {
 
@@ -22,6 +25,10 @@ void check_classes(std::string_view metric, const at::Tensor& classes, int64_t n
       throw Error("metrics", fmt::format("{}: a class is out of range; got {}; valid: 0 to {}; hint: set num_classes",
                                          metric, values[i], num_classes - 1));
   }
+}
+
+at::Tensor undefined_value(const at::Tensor& like) {
+  return at::full({}, std::numeric_limits<double>::quiet_NaN(), like.options().dtype(at::kDouble).requires_grad(false));
 }
 
 void throw_outside(std::string_view metric, int64_t samples, int64_t num_classes) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <levin/core/base/schema.h>
+
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -13,6 +15,14 @@ void check_same_device(std::string_view metric, std::string_view words, const at
 /// Throws levin::Error naming the first class (int64) outside [0, num_classes). On the CPU only: elsewhere looking
 /// would wait for the device.
 void check_classes(std::string_view metric, const at::Tensor& classes, int64_t num_classes);
+/// Returns the options. Throws levin::ConfigError when one is out of range.
+template <class Options>
+const Options& checked_options(const Options& options, const char* metric) {
+  schema_of<Options>().validate(options, metric);
+  return options;
+}
+/// NaN, a scalar, float64, on the device of a tensor.
+at::Tensor undefined_value(const at::Tensor& like);
 /// Throws levin::Error for samples found outside the classes when the metric is computed.
 [[noreturn]] void throw_outside(std::string_view metric, int64_t samples, int64_t num_classes);
 

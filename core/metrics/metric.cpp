@@ -189,19 +189,31 @@ void Metric::merge_from(const Metric& other) {
 
 void Metric::merge_state(const State& saved) {
   const OrdinaryTensors scope;
-  for (const auto& state : states_) {
-    const at::Tensor& other = saved.at(state.name).as_tensor();
-    if (!fits(state, other))
+  std::vector<at::Tensor> values;
+  for (const auto& state : states_) values.push_back(saved.at(state.name).as_tensor());
+  add_values(values);
+}
+
+void Metric::add_counted(const Metric& counter) {
+  const OrdinaryTensors scope;
+  LEVIN_CHECK(counter.states_.size() == states_.size(), "a counter with the states of the metric");
+  std::vector<at::Tensor> values;
+  for (const auto& state : counter.states_) values.push_back(state.value);
+  if (!values.empty()) ensure_device(values.front().device());
+  add_values(values);
+}
+
+void Metric::add_values(const std::vector<at::Tensor>& values) {
+  for (size_t i = 0; i < states_.size(); ++i)
+    if (!fits(states_[i], values[i]))
       throw Error("metrics", fmt::format("cannot merge metric states; got '{}' {} for {}; valid: the same shape; hint: "
                                          "both metrics need the same options",
-                                         state.name, describe(other), describe(state.value)));
-  }
+                                         states_[i].name, describe(values[i]), describe(states_[i].value)));
   if (!last_batch_.empty()) begin_batch_if_ended();
   for (size_t i = 0; i < states_.size(); ++i) {
-    const at::Tensor& other = saved.at(states_[i].name).as_tensor();
-    combine(i, states_[i].value, other);
+    combine(i, states_[i].value, values[i]);
     if (!last_batch_.empty() && states_[i].reduction != Reduction::kConcatenate)
-      combine(i, last_batch_[i].value, other);
+      combine(i, last_batch_[i].value, values[i]);
   }
 }
 

@@ -48,6 +48,13 @@ class Metric : public Stateful {
   /// The same with the state_dict() of such an object.
   void merge_state(const State& saved);
 
+  /// Adds what `counter` has counted of a batch, as an update of this metric; both have the same states. Nobody waits
+  /// for a device.
+  void add_counted(const Metric& counter);
+  /// Returns in words what an update counts. Metrics with equal words have equal states after the same updates, so that
+  /// a MetricCollection counts once for all of them. Empty: this one shares with none.
+  virtual std::string update_key() const { return {}; }
+
   /// Ends a batch: updates since the last call (at the first call, all of them) are what last_batch() gives until the
   /// next update. From then on the metric keeps each batch's states beside the whole, at the cost of two operations a
   /// state and update. The trainer calls it when a metric is logged on the step.
@@ -103,6 +110,7 @@ class Metric : public Stateful {
 
  private:
   void combine(size_t index, at::Tensor& value, const at::Tensor& other);
+  void add_values(const std::vector<at::Tensor>& values);
   void forget_last_batch();
   void begin_batch_if_ended();
   void begin_update();

@@ -1,5 +1,7 @@
 #include <levin/core/metrics/precision_recall.h>
 
+#include <levin/core/metrics/input_checks.h>
+
 #include <ATen/core/Tensor.h>
 
 #include <utility>
@@ -41,18 +43,10 @@ void FBetaScoreOptions::describe(Schema<FBetaScoreOptions>& schema) {
       .one_of({"micro", "macro", "weighted", "none"});
 }
 
-namespace {
-
-const FBetaScoreOptions& checked(const FBetaScoreOptions& options) {
-  schema_of<FBetaScoreOptions>().validate(options, "FBetaScore");
-  return options;
-}
-
-}  // namespace
-
 FBetaScore::FBetaScore(const Options& options)
     : ClassScoreMetric(
-          "FBetaScore", {.num_classes = checked(options).num_classes, .average = options.average},
+          "FBetaScore",
+          {.num_classes = detail::checked_options(options, "FBetaScore").num_classes, .average = options.average},
           [beta = options.beta](const detail::ClassCounts& counts) { return detail::f_beta_score(counts, beta); }) {}
 
 }  // namespace levin::metrics

@@ -32,6 +32,8 @@ class ClassScoreMetric : public Metric {
   /// Returns float64: a scalar, or [num_classes] without an average.
   at::Tensor compute() const override;
 
+  std::string update_key() const override { return detail::class_counts_key(options_.num_classes); }
+
  protected:
   /// `name` is the metric's name in messages. Throws levin::ConfigError when an option is out of range.
   ClassScoreMetric(const char* name, const Options& options, detail::ClassScore score);

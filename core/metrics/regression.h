@@ -51,6 +51,9 @@ class MeanAbsolutePercentageError : public SumMetric {
 
 /// Base of those that follow from the first and second moments of predictions and targets.
 class MomentMetric : public SumMetric {
+ public:
+  std::string update_key() const override { return "moments"; }
+
  protected:
   explicit MomentMetric(const char* name) : SumMetric(name, 6) {}
   at::Tensor sums_of(const at::Tensor& predictions, const at::Tensor& targets) const override;

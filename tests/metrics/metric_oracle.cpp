@@ -1,5 +1,6 @@
 #include "metric_oracle.h"
 
+#include <cmath>
 #include <map>
 
 namespace levin::metrics {

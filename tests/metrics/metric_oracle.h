@@ -23,7 +23,7 @@ at::Tensor oracle_value(const std::string& name);
 inline void expect_oracle(const at::Tensor& actual, const std::string& name) {
   const at::Tensor expected = oracle_value(name);
   ASSERT_EQ(actual.numel(), expected.numel()) << name;
-  EXPECT_TRUE(at::allclose(actual.to(at::kDouble).reshape(-1), expected, 1e-6, 1e-6))
+  EXPECT_TRUE(at::allclose(actual.to(at::kDouble).reshape(-1), expected, 1e-6, 1e-6, /*equal_nan=*/true))
       << name << "\ngot " << actual << "\nexpected " << expected;
 }
 

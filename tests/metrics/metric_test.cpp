@@ -2,11 +2,15 @@
 
 #include <levin/core/metrics/accuracy.h>
 #include <levin/core/metrics/auroc.h>
+#include <levin/core/metrics/calibration_error.h>
 #include <levin/core/metrics/confusion_matrix.h>
+#include <levin/core/metrics/curves.h>
+#include <levin/core/metrics/image_quality.h>
 #include <levin/core/metrics/mean.h>
 #include <levin/core/metrics/mean_squared_error.h>
 #include <levin/core/metrics/perplexity.h>
 #include <levin/core/metrics/precision_recall.h>
+#include <levin/core/metrics/retrieval.h>
 
 #include "metric_oracle.h"
 
@@ -17,6 +21,7 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/rand.h>
+#include <ATen/ops/rand_like.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/randperm.h>
@@ -60,6 +65,12 @@ std::vector<Case> make_cases() {
   const at::Tensor labels = at::randint(4, {kSamples}, at::kLong);
   const at::Tensor scores = at::rand({kSamples}).mul(20).round().div(20);
   const at::Tensor binary = at::randint(2, {kSamples}, at::kLong);
+  const at::Tensor pictures = at::rand({kSamples, 2, 7, 9});
+  Case retrieval{"RetrievalNDCG", [] { return std::make_unique<RetrievalNDCG>(); },
+                 [](Metric& metric, const at::Tensor& scores, const at::Tensor& relevance) {
+                   dynamic_cast<RetrievalNDCG&>(metric).update(scores, relevance, (relevance * 0).view_as(scores));
+                 },
+                 scores, labels};
   Case mean{"Mean", [] { return std::make_unique<Mean>(); },
             [](Metric& metric, const at::Tensor& values, const at::Tensor& weights) {
               dynamic_cast<Mean&>(metric).update(values, weights);
@@ -67,6 +78,19 @@ std::vector<Case> make_cases() {
             at::randn({kSamples, 3}), at::rand({kSamples, 1})};
   return {
       std::move(mean),
+      std::move(retrieval),
+      make_case<AveragePrecision>("AveragePrecision", {}, scores, binary),
+      make_case<AveragePrecision>("AveragePrecisionBinned", {.thresholds = 10}, scores, binary),
+      make_case<AveragePrecision>("AveragePrecisionClasses",
+                                  {.num_classes = 4, .average = "weighted", .from_logits = true}, logits, labels),
+      make_case<PrecisionAtFixedRecall>("PrecisionAtFixedRecall", {.min_recall = 0.3}, scores, binary),
+      make_case<RecallAtFixedPrecision>("RecallAtFixedPrecision", {.min_precision = 0.2, .thresholds = 10}, scores,
+                                        binary),
+      make_case<CalibrationError>("CalibrationError", {.n_bins = 7}, scores, binary),
+      make_case<CalibrationError>("CalibrationErrorClasses", {.num_classes = 4, .norm = "l2", .from_logits = true},
+                                  logits, labels),
+      make_case<StructuralSimilarity>("StructuralSimilarity", {.sigma = 0.8}, pictures + 0.1 * at::rand_like(pictures),
+                                      pictures),
       make_case<Accuracy>("AccuracyMicro", {.num_classes = 4}, logits, labels),
       make_case<Accuracy>("AccuracyTopK", {.num_classes = 4, .top_k = 2}, logits, labels),
       make_case<Accuracy>("AccuracyMacro", {.num_classes = 4, .average = "macro"}, logits, labels),

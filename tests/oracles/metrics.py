@@ -3,6 +3,7 @@
 Needs torch, torchmetrics 1.9 and scikit-learn; run as `python tests/oracles/metrics.py`.
 """
 
+import math
 import pathlib
 
 import sklearn
@@ -147,9 +148,134 @@ def pictures():
     )
 
 
+def curves():
+    scores, labels = inputs["binary_scores"], inputs["binary_labels"]
+    expected["average_precision/binary"] = sklearn.metrics.average_precision_score(labels, scores)
+    precision, recall, thresholds = sklearn.metrics.precision_recall_curve(labels, scores)
+    expected["pr_curve"] = [*recall, *precision, *thresholds, math.inf]
+    fpr, tpr, thresholds = sklearn.metrics.roc_curve(labels, scores, drop_intermediate=False)
+    expected["roc"] = [*fpr, *tpr, *thresholds]
+    for count in [5, 50]:
+        options = {"thresholds": count}
+        expected[f"average_precision/binary/{count}"] = classification.binary_average_precision(
+            scores, labels, **options
+        )
+        precision, recall, thresholds = classification.binary_precision_recall_curve(scores, labels, **options)
+        expected[f"pr_curve/{count}"] = [*recall, *precision, *thresholds, math.inf]
+        expected[f"roc/{count}"] = torch.cat(classification.binary_roc(scores, labels, **options))
+    logits, classes = inputs["auroc_logits"], inputs["auroc_labels"]
+    probabilities = logits.softmax(1)
+    for count in [None, 20]:
+        suffix = "" if count is None else f"/{count}"
+        options = {"num_classes": 4, "thresholds": count}
+        for average in ["macro", "weighted", "none"]:
+            expected[f"average_precision/{average}{suffix}"] = classification.multiclass_average_precision(
+                probabilities, classes, average=average, **options
+            )
+        for least in [0.3, 0.6, 0.9]:
+            for name, of_binary, of_classes, least_name in [
+                (
+                    "precision_at",
+                    classification.binary_precision_at_fixed_recall,
+                    classification.multiclass_precision_at_fixed_recall,
+                    "min_recall",
+                ),
+                (
+                    "recall_at",
+                    classification.binary_recall_at_fixed_precision,
+                    classification.multiclass_recall_at_fixed_precision,
+                    "min_precision",
+                ),
+            ]:
+                value, threshold = of_binary(scores, labels, thresholds=count, **{least_name: least})
+                expected[f"{name}/binary/{least}{suffix}"] = [value, threshold]
+                values, thresholds = of_classes(probabilities, classes, **{least_name: least}, **options)
+                expected[f"{name}/classes/{least}{suffix}"] = torch.cat([values, thresholds])
+
+
+def calibration():
+    logits = random_logits(80)
+    inputs["binary_logits"] = logits
+    for norm in ["l1", "l2", "max"]:
+        for bins in [4, 15]:
+            options = {"n_bins": bins, "norm": norm}
+            expected[f"calibration/binary/{norm}/{bins}"] = classification.binary_calibration_error(
+                logits.double().sigmoid(), inputs["binary_labels"], **options
+            )
+            expected[f"calibration/classes/{norm}/{bins}"] = classification.multiclass_calibration_error(
+                inputs["auroc_logits"].double().softmax(1), inputs["auroc_labels"], num_classes=4, **options
+            )
+
+
+def similar_pictures():
+    targets = torch.rand(2, 2, 12, 9, generator=generator).mul(100).round().div(100)
+    pictures = (targets + 0.1 * torch.randn(targets.shape, generator=generator)).mul(100).round().div(100)
+    inputs["pictures"], inputs["target_pictures"] = pictures, targets
+    ssim = torchmetrics.functional.image.structural_similarity_index_measure
+    expected["ssim"] = ssim(pictures.double(), targets.double(), data_range=1.0)
+    expected["ssim/options"] = ssim(pictures.double(), targets.double(), data_range=2.0, sigma=0.8, k1=0.02, k2=0.05)
+
+
+def written_texts():
+    """Of tests/metrics/text_scores_test.cpp."""
+    written = [
+        "the cat is on the mat",
+        "there is a big tree, near the park here!",
+        "größe in Zürich (sehr) klein",
+        "A fast brown fox-trot; jumped over 2 dogs",
+        "yes",
+    ]
+    meant = [
+        ["there is a cat on the mat", "a cat is on the mat"],
+        ["a big tree is growing near the park here", "there is a big tree, in the park."],
+        ["Größe in Zürich (sehr) groß"],
+        ["a quick brown fox jumped over two dogs", "The fox-trot, over 2 dogs"],
+        ["yes"],
+    ]
+    text = torchmetrics.functional.text
+    for n_gram in [1, 2, 4]:
+        for smooth in [False, True]:
+            expected[f"bleu/{n_gram}/{int(smooth)}"] = text.bleu_score(written, meant, n_gram=n_gram, smooth=smooth)
+    expected["chrf"] = text.chrf_score(written, meant)
+    expected["chrf/options"] = text.chrf_score(
+        written, meant, n_char_order=4, n_word_order=0, beta=1.0, whitespace=True
+    )
+    for value in ["fmeasure", "precision", "recall"]:
+        expected[f"rouge_l/{value}"] = text.rouge_score(written, meant, rouge_keys="rougeL")[f"rougeL_{value}"]
+
+
+def retrieval():
+    queries = random_classes(7, 60)
+    scores = (torch.randperm(60, generator=generator) + 1) / 61.0
+    relevance = random_classes(4, 60) * random_classes(2, 60) * (queries != 3)
+    inputs["queries"], inputs["result_scores"], inputs["relevance"] = queries, scores, relevance
+    tied = scores.mul(5).round().div(5) + 0.1
+    for action in ["neg", "pos", "skip"]:
+        for top_k in [None, 1, 3]:
+            name = f"{action}/{top_k or 'all'}"
+            options = {"empty_target_action": action, "top_k": top_k}
+            expected[f"mrr/{name}"] = torchmetrics.retrieval.RetrievalMRR(**options)(scores, relevance > 0, queries)
+            expected[f"map/{name}"] = torchmetrics.retrieval.RetrievalMAP(**options)(scores, relevance > 0, queries)
+            ndcg = torchmetrics.retrieval.RetrievalNormalizedDCG(**options)
+            expected[f"ndcg/{name}"] = ndcg(scores, relevance, queries)
+            ndcg.reset()
+            expected[f"ndcg/ties/{name}"] = ndcg(tied, relevance, queries)
+
+
+def running():
+    mean = torchmetrics.aggregation.RunningMean(window=3)
+    for i, value in enumerate(inputs["predictions"].flatten()[:8].tolist()):
+        mean.update(value)
+        expected[f"running_mean/{i}"] = mean.compute()
+
+
+def number(value):
+    return "NAN" if math.isnan(value) else "INFINITY" if math.isinf(value) else f"{value:.9g}"
+
+
 def literal(values):
     flat = torch.as_tensor(values).flatten().tolist()
-    return "{" + ", ".join(f"{value:.9g}" for value in flat) + "}"
+    return "{" + ", ".join(map(number, flat)) + "}"
 
 
 def table(name, entries):
@@ -165,6 +291,12 @@ scores_of_classes()
 more_regression()
 texts()
 pictures()
+curves()
+calibration()
+similar_pictures()
+written_texts()
+retrieval()
+running()
 pathlib.Path(__file__).with_suffix(".inc").write_text(
     f"// Written by metrics.py with torch {torch.__version__.split('+')[0]}, torchmetrics {torchmetrics.__version__}, "
     f"scikit-learn {sklearn.__version__}.\n"

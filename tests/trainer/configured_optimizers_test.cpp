@@ -14,6 +14,7 @@
 
 #include <ATen/ops/allclose.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -77,9 +78,9 @@ Trained fit(const std::string& yaml, const std::string& strategy = "single_devic
 }
 
 template <class M = WithoutOptimizers>
-std::string refusal(const std::string& yaml) {
+std::string refusal(const std::string& yaml, const std::string& strategy = "single_device") {
   try {
-    fit<M>(yaml);
+    fit<M>(yaml, strategy);
   } catch (const std::exception& error) {
     return error.what();
   }
@@ -112,16 +113,23 @@ TEST(ConfiguredOptimizers, AreThoseOfCode) {
       identical(fit("optimizer: {sgd: {lr: 0.01, momentum: 0.9}}").weights, fit<InCode<optim::SGD>>("").weights));
 }
 
+/// YAML of an optimizer by name, or of one around SGD.
+std::string yaml_of(const std::string& name, const std::string& learning_rate) {
+  const bool wraps = name == "lookahead" || name == "sam";
+  const std::string options = ", lr: " + learning_rate + "}";
+  return "optimizer: {name: " + name + (wraps ? ", base: {name: sgd" + options + "}" : options);
+}
+
 TEST(ConfiguredOptimizers, EveryOneTrainsUnderStrategies) {
+  const std::vector<std::string> whole = {"lamb", "lars", "adafactor", "muon", "sam"};
   for (const auto& item : registries().optimizers.items()) {
     SCOPED_TRACE(item.name);
-    const std::string yaml = "optimizer: {name: " + item.name + ", lr: 0.01}";
+    const std::string yaml = yaml_of(item.name, "0.01");
     const Trained alone = fit(yaml);
     const Trained again = fit(yaml);
     EXPECT_TRUE(identical(alone.weights, again.weights));
-    EXPECT_FALSE(identical(alone.weights, fit("optimizer: {name: " + item.name + ", lr: 0}").weights) &&
-                 item.name != "rprop");
-    const bool divisible = item.name != "lamb" && item.name != "lars";
+    EXPECT_FALSE(identical(alone.weights, fit(yaml_of(item.name, "0")).weights) && item.name != "rprop");
+    const bool divisible = std::find(whole.begin(), whole.end(), item.name) == whole.end();
     for (const std::string strategy : {"ddp_threads", "sharded_threads"}) {
       if (strategy == "sharded_threads" && !divisible) continue;
       SCOPED_TRACE(strategy);
@@ -134,7 +142,49 @@ TEST(ConfiguredOptimizers, EveryOneTrainsUnderStrategies) {
 }
 
 TEST(ConfiguredOptimizers, ThoseThatNeedWholeParametersAreNotSharded) {
-  EXPECT_THROW(fit("optimizer: lamb", "sharded_threads"), ConfigError);
+  for (const std::string name : {"lamb", "adafactor", "muon", "sam"})
+    EXPECT_THAT(refusal(yaml_of(name, "0.01"), "sharded_threads"),
+                HasSubstr("'sharded_threads' gives each rank a part of every parameter"))
+        << name;
+  EXPECT_THAT(refusal("optimizer: {name: lookahead, base: lamb}", "sharded_threads"), HasSubstr("a part of every"));
+}
+
+TEST(ConfiguredOptimizers, OneAroundAnotherHasItsScheduleAndGroups) {
+  const std::string adamw = "{name: adamw, lr: 0.1, groups: [{pattern: '*.bias', weight_decay: 0}]}";
+  EXPECT_EQ(fit("{optimizer: {name: lookahead, k: 3, base: " + adamw + "}, scheduler: {name: exponential, gamma: 0.5}}")
+                .rates,
+            (std::vector<double>{0.1, 0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05, 0.05}));
+  // One step of the slow weights for each of the fast ones, all of the way.
+  EXPECT_TRUE(identical(fit("optimizer: {name: lookahead, k: 1, alpha: 1, base: " + adamw + "}").weights,
+                        fit("optimizer: " + adamw).weights));
+  EXPECT_TRUE(
+      identical(fit("optimizer: {sam: {rho: 0, base: " + adamw + "}}").weights, fit("optimizer: " + adamw).weights));
+}
+
+/// A fit of ten steps, in one go or with a checkpoint after five.
+std::vector<at::Tensor> fit_through_checkpoint(const std::string& yaml, bool interrupted) {
+  seed_everything(5);
+  const auto given = parse_options<TrainerOptions>(Config::parse(yaml, {.source = "test.yaml"}), "trainer");
+  const std::string path = testing::fresh_folder("optimizers") + "/c";
+  const auto train = [&](int64_t epochs, const std::string& checkpoint) {
+    TrainerOptions options = testing::quiet(epochs);
+    options.optimizer = given.optimizer;
+    Trainer trainer(options);
+    auto module = make<WithoutOptimizers>({});
+    trainer.fit(module, testing::tiny_loader(40, 8), {}, checkpoint);
+    if (interrupted && checkpoint.empty()) trainer.save_checkpoint(path);
+    return weights(*module);
+  };
+  if (interrupted) train(1, "");
+  return train(2, interrupted ? path : "");
+}
+
+TEST(ConfiguredOptimizers, ThoseWithStateOfTheirOwnResumeBitwise) {
+  for (const std::string yaml :
+       {"optimizer: {name: adafactor, lr: 0.05}", "optimizer: {name: muon, lr: 0.02}",
+        "optimizer: {name: lookahead, k: 3, base: {name: adam, lr: 0.05}}",
+        "optimizer: {name: sam, base: {name: lookahead, k: 3, base: {name: sgd, lr: 0.05, momentum: 0.9}}}"})
+    EXPECT_TRUE(identical(fit_through_checkpoint(yaml, true), fit_through_checkpoint(yaml, false))) << yaml;
 }
 
 TEST(ConfiguredOptimizers, AModuleMayChangeThem) {
@@ -175,6 +225,11 @@ TEST(ConfiguredOptimizers, BadInputIsNamed) {
               HasSubstr("test.yaml:1:55: unknown key 'decay' in 'optimizer.groups[0]'"));
   EXPECT_THAT(refusal("optimizer: {name: adamw, groups: [{pattern: '*.bais'}]}"),
               HasSubstr("the pattern '*.bais' of a parameter group matches no parameter"));
+  EXPECT_THAT(refusal("optimizer: lookahead"), HasSubstr("trainer.optimizer needs `base`"));
+  EXPECT_THAT(refusal("optimizer: {name: sam, base: adamm}"),
+              HasSubstr("unknown optimizer 'adamm'; did you mean 'adam'"));
+  EXPECT_THAT(refusal("optimizer: {name: sam, base: {name: adam, lr: -1}}"),
+              HasSubstr("trainer.optimizer.base.lr must be at least 0"));
   EXPECT_THAT(refusal("scheduler: cosine"), HasSubstr("trainer.scheduler is given and trainer.optimizer is not"));
   EXPECT_THAT(refusal("{optimizer: adamw, scheduler: cosin}"), HasSubstr("unknown scheduler 'cosin'"));
   EXPECT_THAT(refusal("{optimizer: adamw, scheduler: {name: cosine, t_min: 1}}"), HasSubstr("unknown key 't_min'"));
