@@ -60,7 +60,7 @@ function(levin_add_python_module name)
   _levin_add_python_library("${_sources}")
   Python_add_library(${name} MODULE WITH_SOABI ${ARGN})
   target_link_libraries(${name} PRIVATE levin_python)
-  # Levin's own symbols stay inside: another extension module may have another Levin.
+  # Levin's symbols stay inside, where no other extension module meets them.
   target_link_options(${name} PRIVATE LINKER:--exclude-libs,ALL)
   target_compile_definitions(${name} PRIVATE LEVIN_PYTHON_EXTENSION=_${name})
   set_target_properties(${name} PROPERTIES OUTPUT_NAME _${name} CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON

@@ -489,6 +489,15 @@ class Versions(unittest.TestCase):
         self.assertEqual(run.returncode, 1)
         self.assertIn(f"was built for Python 3.8, and this is Python {version}", run.stderr.splitlines()[-1])
 
+    def test_another_levin(self):
+        code = (
+            f"import sys, types; sys.path.insert(0, {FOLDER!r}); "
+            "sys.modules['_levin_of_this_process'] = types.ModuleType('_other_nets'); import levin_python_test"
+        )
+        run = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True)
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("levin_python_test cannot be imported where other_nets is", run.stderr.splitlines()[-1])
+
     def test_one_libtorch(self):
         with open("/proc/self/maps") as file:
             loaded = {line.split()[-1] for line in file if "libtorch_cpu.so" in line or "libc10.so" in line}
