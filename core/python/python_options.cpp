@@ -1,8 +1,7 @@
 #include <levin/core/python/python_options.h>
 
 #include <levin/core/base/error.h>
-#include <levin/core/cli/cli.h>
-#include <levin/core/cli/cli_config.h>
+#include <levin/core/cli/trainer_config.h>
 
 namespace py = pybind11;
 
@@ -55,23 +54,6 @@ Config mapping_of(const py::handle& values, const std::string& path, const Origi
   return mapping;
 }
 
-/// The section `trainer` of a program's file, read as the program would. Its model and data need not be known here.
-Config trainer_section(const std::string& file) {
-  const Cli names;
-  const auto merged = merge_sources({file}, {},
-                                    {.modules = names.modules,
-                                     .data = names.data,
-                                     .callbacks = names.callbacks,
-                                     .loggers = names.loggers,
-                                     .strategies = names.strategies,
-                                     .precisions = names.precisions,
-                                     .profilers = names.profilers,
-                                     .optimizers = names.optimizers,
-                                     .schedulers = names.schedulers});
-  const Config* trainer = merged.find("trainer");
-  return trainer != nullptr ? *trainer : Config::mapping();
-}
-
 }  // namespace
 
 Config config_of(const py::handle& options, const std::string& path) {
@@ -81,7 +63,7 @@ Config config_of(const py::handle& options, const std::string& path) {
 Config trainer_config(const py::object& source, const py::kwargs& given) {
   Config config = Config::mapping();
   if (py::isinstance<py::str>(source) || is_path(source))
-    config = trainer_section(py::module_::import("os").attr("fspath")(source).cast<std::string>());
+    config = load_trainer_config(py::module_::import("os").attr("fspath")(source).cast<std::string>());
   else if (is_mapping(source))
     config = config_of(source, "trainer");
   else if (!source.is_none())

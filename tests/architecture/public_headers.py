@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks cmake/public_headers.txt, the list of the headers that are installed: it has what users name (levin.h and what is
-listed before the line "# parts"), what these include, and nothing else.
+listed before the line "# parts"), what these and the sources of core/python include, and nothing else.
 
     public_headers.py [ROOT]
 
@@ -48,6 +48,11 @@ def violations(root):
     needed = included_by(root, [header for header in named if (root / header).exists()])
     for header in sorted(needed - set(named) - set(parts)):
         yield f"{LIST}: {header} is missing among the parts, which a public header includes"
+    for source in sorted((root / "core/python").glob("*.cpp")):
+        for _, _, included in include_direction.includes_of(source):
+            target = include_direction.project_path(included)
+            if target and target not in set(named) | set(parts):
+                yield f"{LIST}: {target} is missing, which core/python/{source.name} includes, that users compile"
     for header in sorted((set(named) | set(parts)) - {"core/levin.h"}):
         if not (root / header).exists():
             yield f"{LIST}: there is no {header}"

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Tests of modules for Python, run by the Python that has torch: python_test.py FOLDER PROGRAM [CLASS...]
 
-FOLDER has levin_python_test (extension.cpp), PROGRAM is python_fit_program. Exits with 77 where there is no such Python.
+FOLDER has levin_python_test (extension.cpp), PROGRAM is python_fit_program. Exits with 77 where there is no such Python, or
+in the place of a build without them: python_test.py --without REASON
 """
 
 import copy
@@ -19,6 +20,9 @@ import time
 import unittest
 
 FOLDER, PROGRAM = sys.argv[1:3]
+if FOLDER == "--without":
+    print(f"skipped: {PROGRAM}")
+    sys.exit(77)
 sys.path.insert(0, FOLDER)
 try:
     import torch
@@ -488,6 +492,15 @@ class Versions(unittest.TestCase):
         run = self.imported((f'_PYTHON_VERSION = "{version}"', '_PYTHON_VERSION = "3.8"'))
         self.assertEqual(run.returncode, 1)
         self.assertIn(f"was built for Python 3.8, and this is Python {version}", run.stderr.splitlines()[-1])
+
+    def test_another_levin(self):
+        code = (
+            f"import sys, types; sys.path.insert(0, {FOLDER!r}); "
+            "sys.modules['_levin_of_this_process'] = types.ModuleType('_other_nets'); import levin_python_test"
+        )
+        run = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True)
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("levin_python_test cannot be imported where other_nets is", run.stderr.splitlines()[-1])
 
     def test_one_libtorch(self):
         with open("/proc/self/maps") as file:
