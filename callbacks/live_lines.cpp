@@ -21,14 +21,14 @@ std::string LiveLines::erasure() const {
 }
 
 void LiveLines::draw(std::vector<std::string> lines) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::string text = erasure() + join(lines, "\n");
   lines_ = std::move(lines);
   if (!text.empty()) write_(text);
 }
 
 void LiveLines::print(const std::string& text) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   write_(erasure() + text + "\n" + join(lines_, "\n"));
 }
 

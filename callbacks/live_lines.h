@@ -1,8 +1,9 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
+
 #include <cstddef>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,12 +32,12 @@ class LiveLines {
   void print(const std::string& text);
 
  private:
-  std::string erasure() const;
+  std::string erasure() const LEVIN_REQUIRES(mutex_);
 
   const Writer write_;
   const Width columns_;
-  std::mutex mutex_;
-  std::vector<std::string> lines_;
+  Mutex mutex_;
+  std::vector<std::string> lines_ LEVIN_GUARDED_BY(mutex_);
 };
 
 }  // namespace levin

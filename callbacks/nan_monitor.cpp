@@ -176,7 +176,7 @@ void NanMonitor::after_forward(UnitCall& call) {
   Magnitudes of_call;
   int64_t output = 0;
   call.for_each_result([&](at::Tensor& result) { of_call.add({Kind::kOutput, 0, output++}, result); });
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const size_t name = name_of(call.unit(), call.module());
   for (Source& source : of_call.sources) source.name = name;
   if (!is_recording()) return units_seen_.append(of_call);

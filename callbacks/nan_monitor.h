@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
 #include <levin/core/base/schema.h>
 #include <levin/core/interfaces/callback.h>
 #include <levin/core/nn/unit.h>
@@ -9,7 +10,6 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -106,7 +106,9 @@ class NanMonitor final : public Callback, private UnitHook {
   bool watches_gradients_ = false;
   Place place_;  ///< the batch under way
   std::atomic<bool> in_batch_{false};
-  std::mutex mutex_;  ///< replicas run units at the same time
+  /// Replicas run units at the same time. No member says that it is guarded: between forwards the rank's thread alone
+  /// uses them all, without the lock.
+  Mutex mutex_;
   Magnitudes batch_;
   Magnitudes units_seen_;
   Magnitudes units_recorded_;              ///< in a graph, which writes them again at each replay

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
+#include <levin/core/base/mutex.h>
 #include <levin/loggers/record_spool.h>
 
 #include <fmt/format.h>
@@ -10,7 +11,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <csignal>
 #include <exception>
 #include <iterator>
@@ -68,15 +68,26 @@ class BackgroundWorker::State {
   bool keep_all() noexcept;
   bool keep_in_flight();
   bool spill();
-  void spool_failed(const char* message) noexcept;
-  void pop_spool();
+  void spool_failed(const char* message) noexcept LEVIN_REQUIRES(spool_mutex_);
+  void pop_spool() LEVIN_REQUIRES(spool_mutex_);
   void announce_wait(std::chrono::milliseconds patience, bool is_kept) noexcept;
   void report();
-  /// Under spool_mutex_.
-  bool spool_rests() const { return spool_failing_ && Clock::now() < next_spool_try_; }
-  /// Under mutex_. One record has room whatever its size.
-  bool has_room(size_t size) const { return memory_.empty() || memory_bytes_ + size <= options_.memory_bytes; }
-  void put_in_memory(std::string record, size_t size);
+  bool spool_rests() const LEVIN_REQUIRES(spool_mutex_) { return spool_failing_ && Clock::now() < next_spool_try_; }
+  /// One record has room whatever its size.
+  bool has_room(size_t size) const LEVIN_REQUIRES(mutex_) {
+    return memory_.empty() || memory_bytes_ + size <= options_.memory_bytes;
+  }
+  void put_in_memory(std::string record, size_t size) LEVIN_REQUIRES(mutex_);
+  /// The number of records that wait outside of the spool.
+  int64_t unkept() const LEVIN_REQUIRES(mutex_) { return in_flight_count_ + static_cast<int64_t>(memory_.size()); }
+  bool has_spool() const { return !spool_directory_.empty(); }
+  /// Lets the next records have their try, whatever the disk did before.
+  void forget_spool_failure();
+  /// What is in flight and was not sent. Not checked: the thread, which alone changes it, reads it without the mutex;
+  /// others hold spool_mutex_.
+  std::span<const std::string> unsent() const LEVIN_NO_THREAD_SAFETY_ANALYSIS {
+    return std::span(in_flight_).subspan(in_flight_sent_);
+  }
 
   const BackgroundWorkerOptions options_;
   const std::unique_ptr<RecordSink> sink_;
@@ -86,28 +97,31 @@ class BackgroundWorker::State {
   bool warned_ = false;
   std::chrono::milliseconds pause_{0};
 
-  std::mutex spool_mutex_;  ///< taken before mutex_
-  std::optional<RecordSpool> spool_;
-  bool spool_failing_ = false;
-  bool spool_warned_ = false;
-  bool warned_of_unreadable_ = false;
-  Clock::time_point next_spool_try_;
-  // Changed by the thread alone, with the mutex; others read them with it.
-  std::vector<std::string> in_flight_;  ///< the oldest records, those of the call in progress
-  size_t in_flight_sent_ = 0;           ///< of in_flight_, from the first
+  std::string spool_directory_;  ///< empty without a spool
+  Mutex spool_mutex_ LEVIN_ACQUIRED_BEFORE(mutex_);
+  std::optional<RecordSpool> spool_ LEVIN_GUARDED_BY(spool_mutex_);
+  bool spool_failing_ LEVIN_GUARDED_BY(spool_mutex_) = false;
+  bool spool_warned_ LEVIN_GUARDED_BY(spool_mutex_) = false;
+  bool warned_of_unreadable_ LEVIN_GUARDED_BY(spool_mutex_) = false;
+  Clock::time_point next_spool_try_ LEVIN_GUARDED_BY(spool_mutex_);
+  // Changed by the thread alone, with the mutex; others read them with it. See unsent.
+  /// The oldest records, those of the call in progress.
+  std::vector<std::string> in_flight_ LEVIN_GUARDED_BY(spool_mutex_);
+  size_t in_flight_sent_ LEVIN_GUARDED_BY(spool_mutex_) = 0;  ///< of in_flight_, from the first
   // Of any thread.
-  bool in_flight_in_spool_ = false;  ///< what was not sent when it was put there is the first file of the spool as well
+  /// What was not sent when it was put there is the first file of the spool as well.
+  bool in_flight_in_spool_ LEVIN_GUARDED_BY(spool_mutex_) = false;
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::condition_variable ended_;
-  std::vector<std::string> memory_;
-  size_t memory_bytes_ = 0;
-  bool has_news_ = false;        ///< something was pushed since memory was fetched from
-  int64_t in_flight_count_ = 0;  ///< records that are in in_flight_ and nowhere else
-  int64_t lost_ = 0;
-  bool finishing_ = false;
-  bool has_ended_ = false;
+  Mutex mutex_;
+  ConditionVariable wake_;
+  ConditionVariable ended_;
+  std::vector<std::string> memory_ LEVIN_GUARDED_BY(mutex_);
+  size_t memory_bytes_ LEVIN_GUARDED_BY(mutex_) = 0;
+  bool has_news_ LEVIN_GUARDED_BY(mutex_) = false;        ///< something was pushed since memory was fetched from
+  int64_t in_flight_count_ LEVIN_GUARDED_BY(mutex_) = 0;  ///< records that are in in_flight_ and nowhere else
+  int64_t lost_ LEVIN_GUARDED_BY(mutex_) = 0;
+  bool finishing_ LEVIN_GUARDED_BY(mutex_) = false;
+  bool has_ended_ LEVIN_GUARDED_BY(mutex_) = false;
 
   std::atomic<bool> stop_ = false;
   std::thread thread_;
@@ -115,7 +129,10 @@ class BackgroundWorker::State {
 
 BackgroundWorker::State::State(BackgroundWorkerOptions options, std::unique_ptr<RecordSink> sink)
     : options_(std::move(options)), sink_(std::move(sink)) {
-  if (!options_.spool.empty()) spool_.emplace(options_.spool, options_.spool_must_be_free);
+  if (!options_.spool.empty()) {
+    spool_.emplace(options_.spool, options_.spool_must_be_free);
+    spool_directory_ = spool_->directory();
+  }
   // Signals are for the program's own threads.
   sigset_t all;
   sigset_t former;
@@ -133,7 +150,7 @@ BackgroundWorker::State::State(BackgroundWorkerOptions options, std::unique_ptr<
 void BackgroundWorker::State::push(std::string record) {
   const size_t size = cost(record);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (finishing_) {
       ++lost_;
       return;
@@ -144,7 +161,7 @@ void BackgroundWorker::State::push(std::string record) {
     }
   }
   const bool spilled = spill();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (spilled || has_room(size))
     put_in_memory(std::move(record), size);
   else
@@ -158,7 +175,7 @@ void BackgroundWorker::State::put_in_memory(std::string record, size_t size) {
 }
 
 void BackgroundWorker::State::run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stop_) {
     const bool last_try = finishing_;
     lock.unlock();
@@ -170,7 +187,7 @@ void BackgroundWorker::State::run() {
     }
     if (outcome == Outcome::kNothingToDo) {
       if (!has_news_ && finishing_) break;
-      wake_.wait(lock, [this] { return finishing_ || stop_ || has_news_; });
+      wake_.wait(lock, [this]() LEVIN_REQUIRES(mutex_) { return finishing_ || stop_ || has_news_; });
       continue;
     }
     // It failed. Once finish() was called there is one more try.
@@ -182,7 +199,7 @@ void BackgroundWorker::State::run() {
       keep_all();
       lock.lock();
       const auto next_look = std::min(next_try, Clock::now() + std::chrono::seconds(1));
-      wake_.wait_until(lock, next_look, [this] { return finishing_ || stop_.load(); });
+      wake_.wait_until(lock, next_look, [this]() LEVIN_REQUIRES(mutex_) { return finishing_ || stop_.load(); });
     }
   }
   has_ended_ = true;
@@ -202,8 +219,8 @@ BackgroundWorker::State::Outcome BackgroundWorker::State::work() noexcept {
 
 /// Makes in_flight_ hold what is to be sent next; false when there is nothing.
 bool BackgroundWorker::State::fetch() {
-  if (in_flight_sent_ < in_flight_.size()) return true;
-  const std::lock_guard spool_lock(spool_mutex_);
+  if (!unsent().empty()) return true;
+  const MutexLock spool_lock(spool_mutex_);
   in_flight_.clear();
   in_flight_sent_ = 0;
   in_flight_in_spool_ = false;
@@ -219,7 +236,7 @@ bool BackgroundWorker::State::fetch() {
     if (in_flight_in_spool_) return true;
     pop_spool();
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   in_flight_.swap(memory_);
   memory_bytes_ = 0;
   has_news_ = false;
@@ -228,18 +245,18 @@ bool BackgroundWorker::State::fetch() {
 }
 
 void BackgroundWorker::State::send_some() {
-  const auto rest = std::span<const std::string>(in_flight_).subspan(in_flight_sent_);
+  const auto rest = unsent();
   const size_t taken = sink_->send(rest.first(std::min(rest.size(), kBatchRecords)), stop_);
   const bool is_unknown = taken == 0;
   const size_t done = is_unknown ? 1 : taken;
-  const std::lock_guard spool_lock(spool_mutex_);
+  const MutexLock spool_lock(spool_mutex_);
   in_flight_sent_ += done;
   if (in_flight_in_spool_) {
     if (is_unknown) spool_->set_front_aside();
     if (in_flight_sent_ >= in_flight_.size()) pop_spool();
     return;
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   in_flight_count_ -= static_cast<int64_t>(done);
   if (is_unknown) ++lost_;
 }
@@ -251,7 +268,7 @@ void BackgroundWorker::State::pop_spool() {
     log::warning(
         fmt::format("{}: a part of what waited in {} cannot be read (a crash, a failing disk, another version of this "
                     "program); it is set aside as {}, and the rest is sent",
-                    options_.name, spool_->directory(), aside));
+                    options_.name, spool_directory_, aside));
   } catch (const Error&) {
     // The file stays, and what it holds is sent again by a later process.
   }
@@ -260,7 +277,7 @@ void BackgroundWorker::State::pop_spool() {
 void BackgroundWorker::State::failed(const char* message) noexcept {
   if (std::exchange(warned_, true)) return;
   try {
-    const std::string kept = spool_ ? fmt::format("is kept in {}", spool_->directory()) : "waits in memory";
+    const std::string kept = has_spool() ? fmt::format("is kept in {}", spool_directory_) : "waits in memory";
     log::warning(fmt::format("{}: {}; training goes on; what cannot be sent {} and is tried again", options_.name,
                              message, kept));
   } catch (const std::exception&) {
@@ -279,29 +296,29 @@ bool BackgroundWorker::State::keep_all() noexcept {
 
 /// Puts what is in flight into the spool as well; false when that cannot take it.
 bool BackgroundWorker::State::keep_in_flight() {
-  const std::lock_guard spool_lock(spool_mutex_);
-  if (in_flight_in_spool_ || in_flight_sent_ >= in_flight_.size()) return true;
+  const MutexLock spool_lock(spool_mutex_);
+  if (in_flight_in_spool_ || unsent().empty()) return true;
   if (!spool_ || spool_rests()) return false;
   try {
-    spool_->prepend(std::span<const std::string>(in_flight_).subspan(in_flight_sent_));
+    spool_->prepend(unsent());
   } catch (const std::exception& error) {
     spool_failed(error.what());
     return false;
   }
   in_flight_in_spool_ = true;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   in_flight_count_ = 0;
   return true;
 }
 
 /// Moves what waits in memory to the spool; false when that cannot take it.
 bool BackgroundWorker::State::spill() {
-  const std::lock_guard spool_lock(spool_mutex_);
+  const MutexLock spool_lock(spool_mutex_);
   if (!spool_ || spool_rests()) return false;
   std::vector<std::string> taken;
   size_t taken_bytes = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     taken.swap(memory_);
     taken_bytes = std::exchange(memory_bytes_, 0);
   }
@@ -312,7 +329,7 @@ bool BackgroundWorker::State::spill() {
   } catch (const std::exception& error) {
     spool_failed(error.what());
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   taken.insert(taken.end(), std::make_move_iterator(memory_.begin()), std::make_move_iterator(memory_.end()));
   memory_ = std::move(taken);
   memory_bytes_ += taken_bytes;
@@ -335,11 +352,11 @@ void BackgroundWorker::State::finish(std::chrono::milliseconds patience) {
   if (!thread_.joinable()) return;
   patience = std::clamp(patience, std::chrono::milliseconds(0), std::chrono::milliseconds(kLongestPatience));
   const auto begin = Clock::now();
-  const auto wait_for_end = [&](std::unique_lock<std::mutex>& lock, std::chrono::milliseconds time) {
-    return ended_.wait_until(lock, begin + time, [this] { return has_ended_; });
+  const auto wait_for_end = [&](MutexLock& lock, std::chrono::milliseconds time) {
+    return ended_.wait_until(lock, begin + time, [this]() LEVIN_REQUIRES(mutex_) { return has_ended_; });
   };
   {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     finishing_ = true;
     wake_.notify_all();
     if (!wait_for_end(lock, std::min<std::chrono::milliseconds>(patience, kMoment)) && patience > kMoment) {
@@ -352,11 +369,10 @@ void BackgroundWorker::State::finish(std::chrono::milliseconds patience) {
     wake_.notify_all();
   }
   thread_.join();
-  if (spool_) {
-    // Each has its try, whatever the disk did before.
-    spool_failing_ = false;
+  if (has_spool()) {
+    forget_spool_failure();
     keep_in_flight();
-    spool_failing_ = false;
+    forget_spool_failure();
     spill();
   } else {
     const auto end = Clock::now() + kLastCalls;
@@ -365,12 +381,17 @@ void BackgroundWorker::State::finish(std::chrono::milliseconds patience) {
   report();
 }
 
+void BackgroundWorker::State::forget_spool_failure() {
+  const MutexLock spool_lock(spool_mutex_);
+  spool_failing_ = false;
+}
+
 void BackgroundWorker::State::announce_wait(std::chrono::milliseconds patience, bool is_kept) noexcept {
   try {
     const std::string how_long = patience < kLongestPatience
                                      ? fmt::format(" up to {:g} s", std::chrono::duration<double>(patience).count())
                                      : "";
-    const std::string kept = is_kept ? fmt::format("; until then they are kept in {}", spool_->directory()) : "";
+    const std::string kept = is_kept ? fmt::format("; until then they are kept in {}", spool_directory_) : "";
     log::info(fmt::format("{}: waits{} for {} records{}", options_.name, how_long, waiting(), kept));
   } catch (const std::exception&) {
     // No memory for a message.
@@ -378,20 +399,30 @@ void BackgroundWorker::State::announce_wait(std::chrono::milliseconds patience, 
 }
 
 void BackgroundWorker::State::report() {
-  const int64_t kept = spool_ ? spool_->records() : 0;
-  const int64_t lost = waiting() - kept + lost_;
+  int64_t kept = 0;
+  int64_t kept_bytes = 0;
+  int64_t lost = 0;
+  {
+    const MutexLock spool_lock(spool_mutex_);
+    const MutexLock lock(mutex_);
+    if (spool_) {
+      kept = spool_->records();
+      kept_bytes = spool_->bytes();
+    }
+    lost = lost_ + unkept();
+  }
   if (kept > 0)
     log::warning(fmt::format("{}: {} records ({}) were not sent and are kept in {}; {}", options_.name, kept,
-                             size_text(spool_->bytes()), spool_->directory(), options_.later));
+                             size_text(kept_bytes), spool_directory_, options_.later));
   if (lost > 0)
     log::warning(
         fmt::format("{}: {} records could be neither sent nor kept on disk and are lost", options_.name, lost));
 }
 
 int64_t BackgroundWorker::State::waiting() {
-  const std::lock_guard spool_lock(spool_mutex_);
-  const std::lock_guard lock(mutex_);
-  return (spool_ ? spool_->records() : 0) + in_flight_count_ + static_cast<int64_t>(memory_.size());
+  const MutexLock spool_lock(spool_mutex_);
+  const MutexLock lock(mutex_);
+  return (spool_ ? spool_->records() : 0) + unkept();
 }
 
 BackgroundWorker::BackgroundWorker(BackgroundWorkerOptions options, std::unique_ptr<RecordSink> sink)

@@ -14,7 +14,7 @@ namespace levin {
 
 void MlflowRefused::add(std::string_view what, const std::string& reason) {
   const std::string path = folder_ + "/refused.txt";
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto& files = FileSystem::current();
   files.create_directories(folder_);
   const auto file = files.open_append(path);

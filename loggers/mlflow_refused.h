@@ -1,10 +1,10 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
 #include <levin/loggers/mlflow_records.h>
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,7 +26,7 @@ class MlflowRefused {
 
  private:
   const std::string folder_;
-  std::mutex mutex_;
+  Mutex mutex_;  ///< held while refused.txt is written
   std::atomic<int64_t> count_ = 0;
 };
 

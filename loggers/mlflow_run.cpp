@@ -38,11 +38,11 @@ Json get_run(MlflowClient& client, const std::string& id) {
 
 MlflowRun::Place MlflowRun::find_or_make(MlflowClient& client) {
   // Another thread may be waiting for the server here, which must not delay the end of this one.
-  std::unique_lock lock(mutex_, std::defer_lock);
-  while (!lock.try_lock()) {
+  while (!mutex_.try_lock()) {
     if (client.stopped()) throw Error("mlflow", "the run is not known yet");
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
+  const MutexLock lock(mutex_, std::adopt_lock);
   if (place_) return *place_;
   if (key_.empty()) {
     load();

@@ -1,10 +1,10 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
 #include <levin/loggers/mlflow_client.h>
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -46,21 +46,21 @@ class MlflowRun {
   static std::optional<MlflowRunOptions> kept_in(const std::string& folder);
 
  private:
-  void load();
-  void save();
-  void write() const;
+  void load() LEVIN_REQUIRES(mutex_);
+  void save() LEVIN_REQUIRES(mutex_);
+  void write() const LEVIN_REQUIRES(mutex_);
   std::string experiment_id(MlflowClient& client) const;
   /// The id of the run that has the key; empty when there is none.
-  std::string find(MlflowClient& client) const;
-  std::string make(MlflowClient& client);
+  std::string find(MlflowClient& client) const LEVIN_REQUIRES(mutex_);
+  std::string make(MlflowClient& client) LEVIN_REQUIRES(mutex_);
 
   const MlflowRunOptions options_;
-  std::mutex mutex_;
-  std::optional<Place> place_;
-  std::string key_;
-  bool may_exist_ = false;  ///< a run with the key
-  std::string id_;
-  bool warned_ = false;
+  Mutex mutex_;
+  std::optional<Place> place_ LEVIN_GUARDED_BY(mutex_);
+  std::string key_ LEVIN_GUARDED_BY(mutex_);
+  bool may_exist_ LEVIN_GUARDED_BY(mutex_) = false;  ///< a run with the key
+  std::string id_ LEVIN_GUARDED_BY(mutex_);
+  bool warned_ LEVIN_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace levin

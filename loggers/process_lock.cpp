@@ -1,5 +1,7 @@
 #include <levin/loggers/process_lock.h>
 
+#include <levin/core/base/mutex.h>
+
 #include <fmt/format.h>
 
 #include <fcntl.h>
@@ -7,7 +9,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <mutex>
 #include <set>
 
 namespace levin {
@@ -25,9 +26,9 @@ struct flock whole_file() {
 /// The locks of this process. The kernel tells processes apart, not objects, and it takes a lock back when the process
 /// closes any descriptor of the file: so a file that is locked here is not opened again.
 struct ProcessLock::HeldFiles {
-  std::mutex mutex;
-  std::set<FileId> files;
-  pid_t process = 0;
+  Mutex mutex;
+  std::set<FileId> files LEVIN_GUARDED_BY(mutex);
+  pid_t process LEVIN_GUARDED_BY(mutex) = 0;
 };
 
 ProcessLock::HeldFiles& ProcessLock::held_files() {
@@ -37,7 +38,7 @@ ProcessLock::HeldFiles& ProcessLock::held_files() {
 
 ProcessLock::ProcessLock(const std::string& path) : process_(::getpid()) {
   HeldFiles& held = held_files();
-  const std::lock_guard lock(held.mutex);
+  const MutexLock lock(held.mutex);
   if (held.process != process_) {
     held.files.clear();  // of the process that this one was forked from
     held.process = process_;
@@ -45,7 +46,7 @@ ProcessLock::ProcessLock(const std::string& path) : process_(::getpid()) {
   take(path, held);
 }
 
-void ProcessLock::take(const std::string& path, HeldFiles& held) {
+void ProcessLock::take(const std::string& path, HeldFiles& held) LEVIN_REQUIRES(held.mutex) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0 && held.files.contains({status.st_dev, status.st_ino})) {
     holder_ = fmt::format("process {}", process_);
@@ -73,7 +74,7 @@ void ProcessLock::take(const std::string& path, HeldFiles& held) {
 ProcessLock::~ProcessLock() {
   if (descriptor_ < 0 || process_ != ::getpid()) return;
   HeldFiles& held = held_files();
-  const std::lock_guard lock(held.mutex);
+  const MutexLock lock(held.mutex);
   ::close(descriptor_);
   held.files.erase(file_);
 }

@@ -24,7 +24,7 @@ AcceleratorRegistry& AcceleratorRegistry::instance() {
 
 void AcceleratorRegistry::add(std::unique_ptr<Accelerator> accelerator) {
   LEVIN_CHECK(accelerator != nullptr, "there is an accelerator to add");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& other : accelerators_)
     if (other->name() == accelerator->name() || other->type() == accelerator->type())
       throw Error("accelerator",
@@ -35,14 +35,14 @@ void AcceleratorRegistry::add(std::unique_ptr<Accelerator> accelerator) {
 }
 
 Accelerator* AcceleratorRegistry::find(const std::string& name) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found =
       std::find_if(accelerators_.begin(), accelerators_.end(), [&](const auto& one) { return one->name() == name; });
   return found == accelerators_.end() ? nullptr : found->get();
 }
 
 Accelerator& AcceleratorRegistry::of(at::DeviceType type) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& accelerator : accelerators_)
     if (accelerator->type() == type) return *accelerator;
   throw Error("accelerator",
@@ -52,7 +52,7 @@ Accelerator& AcceleratorRegistry::of(at::DeviceType type) const {
 }
 
 std::vector<Accelerator*> AcceleratorRegistry::all() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<Accelerator*> all;
   for (auto one = accelerators_.rbegin(); one != accelerators_.rend(); ++one) all.push_back(one->get());
   return all;

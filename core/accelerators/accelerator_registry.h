@@ -1,9 +1,9 @@
 #pragma once
 
 #include <levin/core/accelerators/accelerator.h>
+#include <levin/core/base/mutex.h>
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -30,8 +30,8 @@ class AcceleratorRegistry {
  private:
   AcceleratorRegistry();
 
-  mutable std::mutex mutex_;
-  std::vector<std::unique_ptr<Accelerator>> accelerators_;
+  mutable Mutex mutex_;
+  std::vector<std::unique_ptr<Accelerator>> accelerators_ LEVIN_GUARDED_BY(mutex_);
 };
 
 /// Returns the kind of a device.

@@ -1,7 +1,8 @@
 #include <levin/core/base/error_notes.h>
 
+#include <levin/core/base/mutex.h>
+
 #include <deque>
-#include <mutex>
 
 namespace levin {
 namespace {
@@ -15,7 +16,7 @@ class NotesOfErrors {
   }
 
   ErrorNotes take(const std::exception_ptr& error) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
       if (entry->error != error) continue;
       ErrorNotes notes = std::move(entry->notes);
@@ -26,7 +27,7 @@ class NotesOfErrors {
   }
 
   void set(const std::exception_ptr& error, ErrorNotes notes) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::erase_if(entries_, [&](const Entry& entry) { return entry.error == error; });
     if (entries_.size() == kMost) entries_.pop_front();
     entries_.push_back({error, std::move(notes)});
@@ -39,8 +40,8 @@ class NotesOfErrors {
   };
   static constexpr size_t kMost = 64;
 
-  std::mutex mutex_;
-  std::deque<Entry> entries_;
+  Mutex mutex_;
+  std::deque<Entry> entries_ LEVIN_GUARDED_BY(mutex_);
 };
 
 }  // namespace

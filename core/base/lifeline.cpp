@@ -1,5 +1,7 @@
 #include <levin/core/base/lifeline.h>
 
+#include <levin/core/base/mutex.h>
+
 #include <pthread.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -32,13 +34,13 @@ void watch(Descriptor read_end, std::function<void()> last_act) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-// Never destroyed: the thread goes on while the process ends.
-std::mutex& words_mutex() {
-  static auto* mutex = new std::mutex;
-  return *mutex;
-}
-std::string& words_on_parents_end() {
-  static auto* words = new std::string;
+struct WordsOnParentsEnd {
+  Mutex mutex;
+  std::string text LEVIN_GUARDED_BY(mutex);
+};
+
+WordsOnParentsEnd& words_on_parents_end() {
+  static auto* words = new WordsOnParentsEnd;  // never destroyed: the thread goes on while the process ends
   return *words;
 }
 
@@ -60,10 +62,10 @@ void watch_inherited_lifeline() {
   if (!pipe || pipe->st_ino != std::strtoull(colon + 1, nullptr, 10)) return;
   fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   watch(Descriptor(descriptor), [] {
-    const std::lock_guard lock(words_mutex());
-    const std::string& words = words_on_parents_end();
-    if (!words.empty()) [[maybe_unused]]
-      const auto written = write(STDERR_FILENO, words.data(), words.size());
+    WordsOnParentsEnd& words = words_on_parents_end();
+    const MutexLock lock(words.mutex);
+    if (!words.text.empty()) [[maybe_unused]]
+      const auto written = write(STDERR_FILENO, words.text.data(), words.text.size());
   });
 }
 
@@ -84,8 +86,9 @@ void Lifeline::watch_in_child(std::function<void()> last_act) {
 }
 
 void set_words_on_parents_end(const std::string& words) {
-  const std::lock_guard lock(words_mutex());
-  words_on_parents_end() = words;
+  WordsOnParentsEnd& present = words_on_parents_end();
+  const MutexLock lock(present.mutex);
+  present.text = words;
 }
 
 void watch_lifeline() {

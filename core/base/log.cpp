@@ -1,17 +1,18 @@
 #include <levin/core/base/log.h>
 
+#include <levin/core/base/mutex.h>
+
 #include <atomic>
 #include <cstdio>
-#include <mutex>
 #include <set>
 
 namespace levin::log {
 namespace {
 
 struct Output {
-  std::mutex mutex;
-  std::function<void(const std::string&)> sink;
-  std::set<std::string, std::less<>> printed_once;
+  Mutex mutex;
+  std::function<void(const std::string&)> sink LEVIN_GUARDED_BY(mutex);
+  std::set<std::string, std::less<>> printed_once LEVIN_GUARDED_BY(mutex);
 };
 
 Output& output() {
@@ -36,7 +37,7 @@ std::string led(std::string_view message) {
 }
 
 void write(const std::string& line) {
-  const std::lock_guard lock(output().mutex);
+  const MutexLock lock(output().mutex);
   if (output().sink) {
     output().sink(line);
     return;
@@ -45,7 +46,7 @@ void write(const std::string& line) {
 }
 
 bool first_time(std::string_view message) {
-  const std::lock_guard lock(output().mutex);
+  const MutexLock lock(output().mutex);
   return output().printed_once.emplace(message).second;
 }
 
@@ -98,7 +99,7 @@ void set_process_rank(int64_t rank, int64_t world_size) {
 }
 
 void set_sink(std::function<void(const std::string& line)> sink) {
-  const std::lock_guard lock(output().mutex);
+  const MutexLock lock(output().mutex);
   output().sink = std::move(sink);
 }
 

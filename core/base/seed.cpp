@@ -1,6 +1,7 @@
 #include <levin/core/base/seed.h>
 
 #include <levin/core/base/log.h>
+#include <levin/core/base/mutex.h>
 #include <levin/core/base/thread_generator.h>
 
 #include <ATen/Context.h>
@@ -17,9 +18,9 @@
 namespace levin {
 namespace {
 
-std::mutex seed_mutex;
-std::optional<uint64_t> seed_in_use;
-std::vector<at::Device> following;  ///< devices whose generators follow the seed
+Mutex seed_mutex;
+std::optional<uint64_t> seed_in_use LEVIN_GUARDED_BY(seed_mutex);
+std::vector<at::Device> following LEVIN_GUARDED_BY(seed_mutex);  ///< devices whose generators follow the seed
 
 void seed_generator(at::Generator generator, uint64_t seed) {
   const std::lock_guard lock(generator.mutex());
@@ -41,7 +42,7 @@ at::Generator generator_of(const at::Device& device) { return at::globalContext(
 }  // namespace
 
 void seed_everything(uint64_t seed) {
-  const std::lock_guard lock(seed_mutex);
+  const MutexLock lock(seed_mutex);
   seed_in_use = seed;
   // As at::manual_seed does, which always seeds the process's CPU generator.
   seed_generator(default_cpu_generator(), seed);
@@ -50,7 +51,7 @@ void seed_everything(uint64_t seed) {
 
 void follow_seed(const at::Device& device) {
   if (device.is_cpu()) return;
-  const std::lock_guard lock(seed_mutex);
+  const MutexLock lock(seed_mutex);
   if (std::find(following.begin(), following.end(), device) != following.end()) return;
   following.push_back(device);
   if (seed_in_use) seed_generator(generator_of(device), *seed_in_use);
@@ -62,7 +63,7 @@ void seed_generators(const at::Device& device, uint64_t seed) {
 }
 
 uint64_t global_seed() {
-  const std::lock_guard lock(seed_mutex);
+  const MutexLock lock(seed_mutex);
   if (!seed_in_use) seed_in_use = std::random_device{}();
   return *seed_in_use;
 }

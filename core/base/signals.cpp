@@ -1,17 +1,18 @@
 #include <levin/core/base/signals.h>
 
+#include <levin/core/base/mutex.h>
+
 #include <unistd.h>
 
 #include <atomic>
 #include <cstring>
-#include <mutex>
 
 namespace levin {
 namespace {
 
 std::atomic<int> received_signal{0};
-std::mutex scope_mutex;
-int signal_scopes = 0;
+Mutex scope_mutex;
+int signal_scopes LEVIN_GUARDED_BY(scope_mutex) = 0;
 
 void write_text(const char* text) {
   const ssize_t ignored = write(STDERR_FILENO, text, std::strlen(text));
@@ -31,7 +32,7 @@ void on_signal(int signal) {
 }  // namespace
 
 SignalScope::SignalScope() {
-  const std::lock_guard lock(scope_mutex);
+  const MutexLock lock(scope_mutex);
   if (signal_scopes++ > 0) return;
   received_signal.store(0);
   struct sigaction action {};
@@ -44,7 +45,7 @@ SignalScope::SignalScope() {
 }
 
 SignalScope::~SignalScope() {
-  const std::lock_guard lock(scope_mutex);
+  const MutexLock lock(scope_mutex);
   if (--signal_scopes > 0) return;
   sigaction(SIGINT, &old_interrupt_, nullptr);
   sigaction(SIGTERM, &old_terminate_, nullptr);

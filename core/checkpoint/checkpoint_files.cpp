@@ -82,7 +82,7 @@ void CheckpointFiles::require_listed(const std::string& name) const {
 void CheckpointFiles::check(const std::string& name) {
   require_listed(name);
   // One thread reads the file, others that want it wait for the answer.
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (checked_.contains(name)) return;
   const std::string problem = problem_of_file(path_, manifest_, name);
   if (!problem.empty())
@@ -97,7 +97,7 @@ const SafetensorsFile& CheckpointFiles::checked(const std::string& name) {
 
 const SafetensorsFile& CheckpointFiles::unchecked(const std::string& name) {
   require_listed(name);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto& file = open_[name];
   if (!file) file = std::make_unique<SafetensorsFile>(path_ + "/" + name);
   return *file;

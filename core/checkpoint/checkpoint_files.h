@@ -1,12 +1,12 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
 #include <levin/core/base/state.h>
 #include <levin/core/checkpoint/manifest.h>
 #include <levin/core/checkpoint/safetensors.h>
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -51,9 +51,9 @@ class CheckpointFiles : public std::enable_shared_from_this<CheckpointFiles> {
 
   const std::string path_;
   const Manifest manifest_;
-  std::mutex mutex_;               ///< for all below
-  std::set<std::string> checked_;  ///< files that are as the manifest says
-  std::map<std::string, std::unique_ptr<SafetensorsFile>> open_;
+  Mutex mutex_;
+  std::set<std::string> checked_ LEVIN_GUARDED_BY(mutex_);  ///< files that are as the manifest says
+  std::map<std::string, std::unique_ptr<SafetensorsFile>> open_ LEVIN_GUARDED_BY(mutex_);
 };
 
 }  // namespace levin

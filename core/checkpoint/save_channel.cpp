@@ -37,7 +37,7 @@ std::vector<std::string> StoreChannel::gather(const std::string& bytes) {
 }
 
 void StoreChannel::abandon(const std::string& reason) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (is_abandoned_) return;
   reason_ = reason;
   is_abandoned_ = true;
@@ -51,7 +51,7 @@ std::string StoreChannel::receive(int64_t from) {
   const auto deadline = std::chrono::steady_clock::now() + timeout_;
   while (!store_->contains(wanted)) {
     if (is_abandoned_) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       throw Error("checkpoint", "a save was given up: " + reason_);
     }
     if (std::chrono::steady_clock::now() > deadline) {

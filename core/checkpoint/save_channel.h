@@ -1,12 +1,12 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
 #include <levin/core/comm/collective.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -78,8 +78,8 @@ class StoreChannel final : public SaveChannel {
   const std::chrono::milliseconds timeout_;
   int64_t message_ = 0;  ///< number of earlier calls
   std::atomic<bool> is_abandoned_ = false;
-  std::mutex mutex_;  ///< for reason_
-  std::string reason_;
+  Mutex mutex_;
+  std::string reason_ LEVIN_GUARDED_BY(mutex_);
 };
 
 /// Makes a channel over a clone of the group's store. Every rank of the group calls it, on the thread that trains.

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
+#include <levin/core/base/mutex.h>
 #include <levin/core/comm/heartbeat_monitor.h>
 #include <levin/core/comm/stop_agreement.h>
 
@@ -13,7 +14,6 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -88,15 +88,15 @@ struct ControlPlane::Impl {
   // --- guard ---
 
   void guard();
-  void abort_collectives();
+  void abort_collectives(const std::string& reason);
 
   // --- any thread ---
 
   void wake();
   void record(RankFailure first);
-  void record_locked(RankFailure first);
+  void record_locked(RankFailure first) LEVIN_REQUIRES(mutex);
   RankFailure lost_store(const std::string& how) const;
-  bool reported_here() const { return failure->rank == options.rank && !failure->gone; }
+  bool reported_here() const LEVIN_REQUIRES(mutex) { return failure->rank == options.rank && !failure->gone; }
 
   const ControlPlaneOptions options;
 
@@ -108,21 +108,22 @@ struct ControlPlane::Impl {
   StopAgreement agreement;
   std::atomic<bool> failed{false};  ///< whether `failure` is there
 
-  std::mutex mutex;
-  std::condition_variable changed;
-  const RankStatus* rank_status;  ///< nullptr once the rank has gone
-  std::string place;              ///< where the rank was when last observed
-  std::optional<RankFailure> failure;
-  Clock::time_point deadline{};                           ///< for the rank to end, after a failure
-  std::optional<RankFailure> report;                      ///< a failure that this rank knows of, not yet published
-  std::vector<std::pair<int64_t, std::string>> left_out;  ///< ranks that are gone, and how; not yet told
-  int64_t looks = 0;                                      ///< that the messenger has begun
-  bool woken = false;
-  bool leaving = false;
-  bool messenger_ended = false;
-  bool store_silent = false;
-  bool aborting = false;
-  bool over = false;
+  Mutex mutex;
+  ConditionVariable changed;
+  const RankStatus* rank_status LEVIN_GUARDED_BY(mutex);  ///< nullptr once the rank has gone
+  std::string place LEVIN_GUARDED_BY(mutex);              ///< where the rank was when last observed
+  std::optional<RankFailure> failure LEVIN_GUARDED_BY(mutex);
+  Clock::time_point deadline LEVIN_GUARDED_BY(mutex){};       ///< for the rank to end, after a failure
+  std::optional<RankFailure> report LEVIN_GUARDED_BY(mutex);  ///< a failure that this rank knows of, not yet published
+  /// Ranks that are gone, and how; not yet told.
+  std::vector<std::pair<int64_t, std::string>> left_out LEVIN_GUARDED_BY(mutex);
+  int64_t looks LEVIN_GUARDED_BY(mutex) = 0;  ///< that the messenger has begun
+  bool woken LEVIN_GUARDED_BY(mutex) = false;
+  bool leaving LEVIN_GUARDED_BY(mutex) = false;
+  bool messenger_ended LEVIN_GUARDED_BY(mutex) = false;
+  bool store_silent LEVIN_GUARDED_BY(mutex) = false;
+  bool aborting LEVIN_GUARDED_BY(mutex) = false;
+  bool over LEVIN_GUARDED_BY(mutex) = false;
 
   std::thread messenger_thread;
   std::thread guard_thread;
@@ -130,14 +131,14 @@ struct ControlPlane::Impl {
 
 void ControlPlane::Impl::wake() {
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     woken = true;
   }
   changed.notify_all();
 }
 
 void ControlPlane::Impl::record(RankFailure first) {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   record_locked(std::move(first));
 }
 
@@ -164,7 +165,7 @@ void ControlPlane::Impl::carry() {
   } catch (const std::exception& lost) {
     error = lost.what();
   }
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   messenger_ended = true;
   if (!error.empty() && !leaving) record_locked(lost_store("cannot be reached any more; got '" + error + "'"));
   changed.notify_all();
@@ -176,7 +177,7 @@ bool ControlPlane::Impl::exchange() {
   std::vector<std::pair<int64_t, std::string>> gone;
   bool last = false;
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     gone.swap(left_out);
     ++looks;
     last = leaving;
@@ -194,7 +195,7 @@ bool ControlPlane::Impl::exchange() {
     }
   }
   if (own_failure) {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     report.reset();
     changed.notify_all();
   }
@@ -234,7 +235,7 @@ void ControlPlane::Impl::exchange_heartbeats(Clock::time_point now) {
 bool ControlPlane::Impl::is_needed() {
   if (options.store_rank != options.rank) return false;
   const int64_t left = std::stoll(store->get(options.prefix + "/left", kAnswerTime));
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   const bool one_is_gone = failure && failure->gone && failure->rank >= 0;
   if (left >= options.world_size - (one_is_gone ? 1 : 0)) return false;
   return !failure || Clock::now() < deadline;
@@ -244,8 +245,8 @@ void ControlPlane::Impl::pause() {
   // While the rank's own thread waits for the others, news are worth more than a quiet store.
   const auto interval =
       agreement.is_awaited() ? std::max(options.poll_interval / 10, milliseconds(1)) : options.poll_interval;
-  std::unique_lock lock(mutex);
-  changed.wait_for(lock, interval, [this] { return woken; });
+  MutexLock lock(mutex);
+  changed.wait_for(lock, interval, [this]() LEVIN_REQUIRES(mutex) { return woken; });
   woken = false;
 }
 
@@ -256,7 +257,7 @@ void ControlPlane::Impl::guard() {
   int64_t looks_seen = 0;
   bool gave_up = false;
   std::thread abort_thread;
-  std::unique_lock lock(mutex);
+  MutexLock lock(mutex);
   while (!over) {
     Clock::time_point now = Clock::now();
     Clock::time_point next = now + tick;
@@ -273,7 +274,7 @@ void ControlPlane::Impl::guard() {
     if (failure) {
       if (!leaving && !abort_thread.joinable() && options.abort && !reported_here()) {
         aborting = true;
-        abort_thread = std::thread([this] { abort_collectives(); });
+        abort_thread = std::thread([this, reason = failure->text()] { abort_collectives(reason); });
       }
       const bool stuck = !leaving || aborting;
       if (stuck && !gave_up && now >= deadline) {
@@ -293,14 +294,14 @@ void ControlPlane::Impl::guard() {
   if (abort_thread.joinable()) abort_thread.join();
 }
 
-void ControlPlane::Impl::abort_collectives() {
+void ControlPlane::Impl::abort_collectives(const std::string& reason) {
   const log::RankScope scope(options.rank, options.world_size);
   try {
-    options.abort(failure->text());  // set once, before this thread was started
+    options.abort(reason);
   } catch (const std::exception& error) {
     log::warning(fmt::format("rank {} could not abort its collectives; got '{}'", options.rank, error.what()));
   }
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   aborting = false;
   changed.notify_all();
 }
@@ -312,7 +313,7 @@ ControlPlane::ControlPlane(std::unique_ptr<Store> store, ControlPlaneOptions opt
 }
 
 void ControlPlane::leave() {
-  std::unique_lock lock(impl_->mutex);
+  MutexLock lock(impl_->mutex);
   impl_->leaving = impl_->woken = true;
   impl_->changed.notify_all();
   while (!impl_->messenger_ended && !impl_->store_silent) {
@@ -322,14 +323,14 @@ void ControlPlane::leave() {
       break;
     }
   }
-  impl_->changed.wait(lock, [this] { return !impl_->aborting; });
+  impl_->changed.wait(lock, [this]() LEVIN_REQUIRES(impl_->mutex) { return !impl_->aborting; });
 }
 
 ControlPlane::~ControlPlane() {
   leave();
   bool messenger_ended = false;
   {
-    const std::lock_guard lock(impl_->mutex);
+    const MutexLock lock(impl_->mutex);
     impl_->rank_status = nullptr;
     impl_->over = true;
     messenger_ended = impl_->messenger_ended;
@@ -366,31 +367,33 @@ void ControlPlane::report_gone(int64_t rank, const std::string& how) { report({r
 
 void ControlPlane::leave_out(int64_t rank, const std::string& how) {
   {
-    const std::lock_guard lock(impl_->mutex);
+    const MutexLock lock(impl_->mutex);
     impl_->left_out.emplace_back(rank, how);
   }
   impl_->wake();
 }
 
 void ControlPlane::report(const RankFailure& failure) {
-  std::unique_lock lock(impl_->mutex);
+  MutexLock lock(impl_->mutex);
   if (impl_->failure) return;
   impl_->report = failure;
   impl_->woken = true;
   impl_->changed.notify_all();
-  impl_->changed.wait_for(lock, kAnswerTime, [this] { return !impl_->report || impl_->messenger_ended; });
+  impl_->changed.wait_for(lock, kAnswerTime,
+                          [this]() LEVIN_REQUIRES(impl_->mutex) { return !impl_->report || impl_->messenger_ended; });
 }
 
 std::optional<RankFailure> ControlPlane::failure_of_other(milliseconds patience) {
-  std::unique_lock lock(impl_->mutex);
-  impl_->changed.wait_for(lock, patience, [this] { return impl_->failure || impl_->messenger_ended; });
+  MutexLock lock(impl_->mutex);
+  impl_->changed.wait_for(lock, patience,
+                          [this]() LEVIN_REQUIRES(impl_->mutex) { return impl_->failure || impl_->messenger_ended; });
   if (!impl_->failure || impl_->reported_here()) return std::nullopt;
   return impl_->failure;
 }
 
 void ControlPlane::throw_if_failed() {
   if (!impl_->failed.load(std::memory_order_relaxed)) return;
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   throw RankFailedError(*impl_->failure);
 }
 

@@ -1,13 +1,12 @@
 #include <levin/core/comm/memory_store.h>
 
+#include <levin/core/base/mutex.h>
 #include <levin/core/comm/communication_error.h>
 
 #include <fmt/format.h>
 
 #include <charconv>
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <utility>
 
 namespace levin {
@@ -15,9 +14,9 @@ namespace {
 
 /// What all clones see.
 struct Content {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::map<std::string, std::string> values;
+  Mutex mutex;
+  ConditionVariable changed;
+  std::map<std::string, std::string> values LEVIN_GUARDED_BY(mutex);
 };
 
 int64_t parse_counter(const std::string& key, const std::string& value) {
@@ -35,15 +34,16 @@ class MemoryStore : public Store {
 
   void set(const std::string& key, const std::string& value) override {
     {
-      const std::lock_guard lock(content_->mutex);
+      const MutexLock lock(content_->mutex);
       content_->values[key] = value;
     }
     content_->changed.notify_all();
   }
 
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
-    std::unique_lock lock(content_->mutex);
-    if (!content_->changed.wait_for(lock, timeout, [&] { return content_->values.contains(key); }))
+    MutexLock lock(content_->mutex);
+    if (!content_->changed.wait_for(lock, timeout,
+                                    [&]() LEVIN_REQUIRES(content_->mutex) { return content_->values.contains(key); }))
       throw CommunicationError("comm", fmt::format("no rank set the key '{}' within {} ms", key, timeout.count()));
     return content_->values[key];
   }
@@ -51,7 +51,7 @@ class MemoryStore : public Store {
   int64_t add(const std::string& key, int64_t amount) override {
     int64_t sum = amount;
     {
-      const std::lock_guard lock(content_->mutex);
+      const MutexLock lock(content_->mutex);
       const auto [entry, is_new] = content_->values.try_emplace(key);
       if (!is_new) sum += parse_counter(key, entry->second);
       entry->second = std::to_string(sum);
@@ -61,7 +61,7 @@ class MemoryStore : public Store {
   }
 
   bool contains(const std::string& key) override {
-    const std::lock_guard lock(content_->mutex);
+    const MutexLock lock(content_->mutex);
     return content_->values.contains(key);
   }
 

@@ -17,15 +17,15 @@ std::string StopAgreement::key(const char* name, int64_t round) const {
 }
 
 bool StopAgreement::stops_before(int64_t batch) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   awaited_ = true;
-  changed_.wait(lock, [&] { return agreed_ || interrupted_ || batch < gate_; });
+  changed_.wait(lock, [&]() LEVIN_REQUIRES(mutex_) { return agreed_ || interrupted_ || batch < gate_; });
   awaited_ = false;
   return batch >= gate_ && !interrupted_;
 }
 
 void StopAgreement::forget() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++round_;
   reason_.clear();
   requested_ = closed_ = published_ = agreed_ = false;
@@ -34,19 +34,19 @@ void StopAgreement::forget() {
 }
 
 void StopAgreement::request(const std::string& reason) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!requested_ && reason_.empty()) reason_ = reason;
   requested_ = true;
 }
 
 std::string StopAgreement::reason() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return reason_;
 }
 
 void StopAgreement::interrupt() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     interrupted_ = true;
     gate_ = kClosed;
   }
@@ -54,7 +54,7 @@ void StopAgreement::interrupt() {
 }
 
 void StopAgreement::step(Store& store) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (agreed_ || interrupted_) return;
   const int64_t round = round_;
   const bool requested = requested_;
@@ -80,7 +80,7 @@ void StopAgreement::step(Store& store) {
 }
 
 void StopAgreement::leave(Store& store) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const int64_t round = round_;
   lock.unlock();
   publish_candidate(store, round);
@@ -88,7 +88,7 @@ void StopAgreement::leave(Store& store) {
 
 void StopAgreement::close_gate(int64_t round, const std::string& reason) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (round_ != round || interrupted_) return;
     if (reason_.empty()) reason_ = reason;
     closed_ = true;
@@ -101,7 +101,7 @@ void StopAgreement::close_gate(int64_t round, const std::string& reason) {
 void StopAgreement::publish_candidate(Store& store, int64_t round) {
   int64_t stop_at = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (published_ || round_ != round) return;
     published_ = true;
     // A rank that leaves before a request has no gate: what it has begun counts all the same.
@@ -132,7 +132,7 @@ void StopAgreement::agree_without(Store& store, int64_t round) const {
 
 void StopAgreement::settle(int64_t round, int64_t stop_at) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (round_ != round || interrupted_) return;
     agreed_ = true;
     gate_ = stop_at;

@@ -1,10 +1,10 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
+
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <limits>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -74,15 +74,15 @@ class StopAgreement {
   std::atomic<bool> awaited_{false};
   std::vector<int64_t> left_out_;  ///< the helper's
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  int64_t round_ = 0;       ///< grows with `forget`; a part of each key
-  std::string reason_;      ///< of the first request
-  bool requested_ = false;  ///< by this rank
-  bool closed_ = false;     ///< the helper has closed the gate in this round
-  bool published_ = false;  ///< this rank's candidate is in the store
-  bool agreed_ = false;     ///< the gate stands where all ranks stop
-  bool interrupted_ = false;
+  mutable Mutex mutex_;
+  ConditionVariable changed_;
+  int64_t round_ LEVIN_GUARDED_BY(mutex_) = 0;       ///< grows with `forget`; a part of each key
+  std::string reason_ LEVIN_GUARDED_BY(mutex_);      ///< of the first request
+  bool requested_ LEVIN_GUARDED_BY(mutex_) = false;  ///< by this rank
+  bool closed_ LEVIN_GUARDED_BY(mutex_) = false;     ///< the helper has closed the gate in this round
+  bool published_ LEVIN_GUARDED_BY(mutex_) = false;  ///< this rank's candidate is in the store
+  bool agreed_ LEVIN_GUARDED_BY(mutex_) = false;     ///< the gate stands where all ranks stop
+  bool interrupted_ LEVIN_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace levin

@@ -1,6 +1,7 @@
 #include <levin/core/connectors/data_connector.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/mutex.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/data/sampler.h>
@@ -13,7 +14,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
 #include <variant>
 
@@ -21,8 +21,8 @@ namespace levin {
 namespace {
 
 /// Ranks that are threads may share a data module, whose hooks are called by one rank at a time.
-std::mutex& shared_data_mutex() {
-  static std::mutex mutex;
+Mutex& shared_data_mutex() {
+  static Mutex mutex;
   return mutex;
 }
 
@@ -58,7 +58,7 @@ void DataConnector::tear_down() {
 }
 
 DataLoader DataConnector::train_loader() const {
-  const std::lock_guard lock(shared_data_mutex());
+  const MutexLock lock(shared_data_mutex());
   Module& module = *state_.module;
   DataLoader loader = given_.train;
   if (!loader && data_module_ != nullptr)
@@ -72,7 +72,7 @@ DataLoader DataConnector::train_loader() const {
 DataLoaders DataConnector::evaluation_loaders(const char* name, const DataLoaders& given,
                                               DataLoaders (DataModule::*of_data)(),
                                               DataLoaders (Module::*of_module)()) const {
-  const std::lock_guard lock(shared_data_mutex());
+  const MutexLock lock(shared_data_mutex());
   Module& module = *state_.module;
   DataLoaders loaders = given;
   if (loaders.empty() && data_module_ != nullptr)

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
+
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
@@ -9,7 +11,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <new>
 
 namespace levin {
@@ -95,13 +96,13 @@ class AccountingAllocator : public c10::Allocator {
   }
 
   MemoryAccount& open_account() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return accounts_.emplace_back();
   }
 
   MemoryAccount total_;
-  std::mutex mutex_;
-  std::deque<MemoryAccount> accounts_;
+  Mutex mutex_;
+  std::deque<MemoryAccount> accounts_ LEVIN_GUARDED_BY(mutex_);
 };
 
 }  // namespace levin

@@ -2,6 +2,7 @@
 
 #include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/accelerators/byte_units.h>
+#include <levin/core/base/mutex.h>
 #include <levin/core/devices/process_stats.h>
 
 #include <fmt/format.h>
@@ -10,10 +11,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <exception>
 #include <limits>
-#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -136,19 +135,19 @@ class DeviceSampler::Work {
   std::vector<SampledQuantity> found_;
   std::vector<std::optional<double>> sample_;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<SampledQuantity> quantities_;
-  std::vector<Sum> sums_;
-  std::vector<std::string> messages_;
-  int64_t samples_ = 0;
-  std::optional<Clock::time_point> sampling_since_;
-  bool long_sample_is_told_ = false;
-  bool is_ready_ = false;
-  bool goes_without_gpus_ = false;  ///< nobody waited for them any longer
-  bool is_stopped_ = false;
-  bool wants_last_sample_ = false;
-  bool is_done_ = false;
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::vector<SampledQuantity> quantities_ LEVIN_GUARDED_BY(mutex_);
+  std::vector<Sum> sums_ LEVIN_GUARDED_BY(mutex_);
+  std::vector<std::string> messages_ LEVIN_GUARDED_BY(mutex_);
+  int64_t samples_ LEVIN_GUARDED_BY(mutex_) = 0;
+  std::optional<Clock::time_point> sampling_since_ LEVIN_GUARDED_BY(mutex_);
+  bool long_sample_is_told_ LEVIN_GUARDED_BY(mutex_) = false;
+  bool is_ready_ LEVIN_GUARDED_BY(mutex_) = false;
+  bool goes_without_gpus_ LEVIN_GUARDED_BY(mutex_) = false;  ///< nobody waited for them any longer
+  bool is_stopped_ LEVIN_GUARDED_BY(mutex_) = false;
+  bool wants_last_sample_ LEVIN_GUARDED_BY(mutex_) = false;
+  bool is_done_ LEVIN_GUARDED_BY(mutex_) = false;
 };
 
 void DeviceSampler::Work::run() {
@@ -156,11 +155,11 @@ void DeviceSampler::Work::run() {
     if (devices_.process) describe(kProcessFields);
     if (devices_.host) describe(kHostFields);
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       quantities_ = found_;
     }
     find_gpus();
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     is_ready_ = true;
     if (goes_without_gpus_)
       watched_.clear();
@@ -191,14 +190,14 @@ void DeviceSampler::Work::run() {
       }
       ++samples_;
       if (is_last) wants_last_sample_ = false;
-      changed_.wait_for(lock, interval_, [this] { return is_stopped_; });
+      changed_.wait_for(lock, interval_, [this]() LEVIN_REQUIRES(mutex_) { return is_stopped_; });
       goes_on = !is_stopped_ || wants_last_sample_;
     }
   } catch (const std::exception& error) {
     tell(fmt::format("sampling of devices has ended: {}; training goes on", error.what()));
   }
   nvml_.reset();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   sampling_since_.reset();
   is_ready_ = is_done_ = true;
   changed_.notify_all();
@@ -263,18 +262,18 @@ void DeviceSampler::Work::sample_gpu(Watched& gpu) {
   }
   if (!gpu.allocator_of) return;
   // Under the lock, so that nobody goes on without this thread while it looks.
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!is_abandoned_) note(read_allocator(*gpu.allocator_of), kAllocatorFields);
 }
 
 void DeviceSampler::Work::tell(std::string message) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   messages_.push_back(std::move(message));
 }
 
 std::vector<SampledQuantity> DeviceSampler::Work::wait_for_quantities() {
-  std::unique_lock lock(mutex_);
-  if (!changed_.wait_for(lock, kPatience, [this] { return is_ready_; })) {
+  MutexLock lock(mutex_);
+  if (!changed_.wait_for(lock, kPatience, [this]() LEVIN_REQUIRES(mutex_) { return is_ready_; })) {
     goes_without_gpus_ = true;
     messages_.push_back(
         fmt::format("NVML has not answered for {} s: what GPUs do is not logged in this fit", kPatience.count()));
@@ -283,7 +282,7 @@ std::vector<SampledQuantity> DeviceSampler::Work::wait_for_quantities() {
 }
 
 void DeviceSampler::Work::take(std::vector<double>& values) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   values.assign(quantities_.size(), std::numeric_limits<double>::quiet_NaN());
   for (size_t i = 0; i < sums_.size(); ++i) {
     Sum& sum = sums_[i];
@@ -302,24 +301,24 @@ void DeviceSampler::Work::take(std::vector<double>& values) {
 }
 
 std::vector<std::string> DeviceSampler::Work::take_messages() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::exchange(messages_, {});
 }
 
 void DeviceSampler::Work::stop(bool with_last_sample) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (is_done_ || is_stopped_) return;
   is_stopped_ = true;
   wants_last_sample_ = with_last_sample;
   changed_.notify_all();
-  if (changed_.wait_for(lock, kPatience, [this] { return is_done_; })) return;
+  if (changed_.wait_for(lock, kPatience, [this]() LEVIN_REQUIRES(mutex_) { return is_done_; })) return;
   is_abandoned_ = true;
   messages_.push_back(fmt::format("the GPUs' driver has not answered for {} s: the last device values are not logged",
                                   kPatience.count()));
 }
 
 int64_t DeviceSampler::Work::samples() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return samples_;
 }
 

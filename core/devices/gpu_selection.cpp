@@ -132,7 +132,7 @@ GpuSelection& GpuSelection::of_process() {
 }
 
 std::vector<int64_t> GpuSelection::select(int64_t count, const std::vector<PciAddress>& cuda_gpus) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto before = selected_.find(count);
   if (before != selected_.end()) return before->second;
   std::vector<int64_t> gpus = choose(count, cuda_gpus);

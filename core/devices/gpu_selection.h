@@ -1,11 +1,11 @@
 #pragma once
 
 #include <levin/core/accelerators/nvml.h>
+#include <levin/core/base/mutex.h>
 
 #include <chrono>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <vector>
 
 namespace levin {
@@ -29,12 +29,12 @@ class GpuSelection {
   std::vector<int64_t> select(int64_t count, const std::vector<PciAddress>& cuda_gpus);
 
  private:
-  std::vector<int64_t> choose(int64_t count, const std::vector<PciAddress>& cuda_gpus) const;
-  bool was_selected(int64_t gpu) const;
+  std::vector<int64_t> choose(int64_t count, const std::vector<PciAddress>& cuda_gpus) const LEVIN_REQUIRES(mutex_);
+  bool was_selected(int64_t gpu) const LEVIN_REQUIRES(mutex_);
 
   const std::chrono::milliseconds patience_;
-  std::mutex mutex_;
-  std::map<int64_t, std::vector<int64_t>> selected_;  ///< by the requested count
+  Mutex mutex_;
+  std::map<int64_t, std::vector<int64_t>> selected_ LEVIN_GUARDED_BY(mutex_);  ///< by the requested count
 };
 
 }  // namespace levin

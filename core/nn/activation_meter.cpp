@@ -1,11 +1,12 @@
 #include <levin/core/nn/activation_meter.h>
 
+#include <levin/core/base/mutex.h>
+
 #include <c10/core/GradMode.h>
 #include <c10/core/StorageImpl.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/nn/module.h>
 
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 
@@ -53,7 +54,7 @@ class ActivationMeter::Ledger {
   }
 
   void save(const at::Tensor& tensor) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!counts(tensor)) return;
     const auto [entry, is_new] = saved_.try_emplace(memory_of(tensor));
     Entry& of_tensor = entry->second;
@@ -71,7 +72,7 @@ class ActivationMeter::Ledger {
   }
 
   void let_go(const at::Tensor& tensor) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto entry = saved_.find(memory_of(tensor));
     if (entry == saved_.end() || --entry->second.holders > 0) return;
     now_.whole.all -= entry->second.bytes.all;
@@ -84,8 +85,8 @@ class ActivationMeter::Ledger {
   }
 
   void enter_unit(UnitCall& call) {
-    const std::lock_guard lock(mutex_);
-    call.for_each_argument([this](at::Tensor& argument) {
+    const MutexLock lock(mutex_);
+    call.for_each_argument([this](at::Tensor& argument) LEVIN_REQUIRES(mutex_) {
       if (counts(argument)) keep(argument, {.all = bytes_of(argument)});
     });
     in_unit_ = true;
@@ -94,17 +95,17 @@ class ActivationMeter::Ledger {
   }
 
   void leave_unit() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     in_unit_ = false;
   }
 
   SavedByForward most() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return most_;
   }
 
   SavedBytes now() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return now_.whole;
   }
 
@@ -114,21 +115,21 @@ class ActivationMeter::Ledger {
     SavedBytes bytes;
   };
 
-  bool counts(const at::Tensor& tensor) const {
+  bool counts(const at::Tensor& tensor) const LEVIN_REQUIRES(mutex_) {
     return memory_of(tensor) != nullptr && !persistent_.contains(memory_of(tensor));
   }
-  void keep(const at::Tensor& tensor, const SavedBytes& bytes) {
+  void keep(const at::Tensor& tensor, const SavedBytes& bytes) LEVIN_REQUIRES(mutex_) {
     if (kept_.insert(tensor)) now_.kept += bytes;
   }
 
-  mutable std::mutex mutex_;
-  MemorySet persistent_;
-  std::unordered_map<const c10::StorageImpl*, Entry> saved_;
-  MemorySet kept_;    ///< of `now_.kept`
-  MemorySet inside_;  ///< of the unit that runs
-  bool in_unit_ = false;
-  SavedByForward now_;
-  SavedByForward most_;
+  mutable Mutex mutex_;
+  MemorySet persistent_ LEVIN_GUARDED_BY(mutex_);
+  std::unordered_map<const c10::StorageImpl*, Entry> saved_ LEVIN_GUARDED_BY(mutex_);
+  MemorySet kept_ LEVIN_GUARDED_BY(mutex_);    ///< of `now_.kept`
+  MemorySet inside_ LEVIN_GUARDED_BY(mutex_);  ///< of the unit that runs
+  bool in_unit_ LEVIN_GUARDED_BY(mutex_) = false;
+  SavedByForward now_ LEVIN_GUARDED_BY(mutex_);
+  SavedByForward most_ LEVIN_GUARDED_BY(mutex_);
 };
 
 class ActivationMeter::Keeper final : public torch::autograd::SavedVariableHooks {

@@ -1,6 +1,7 @@
 #include <levin/core/nn/exported_program.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/mutex.h>
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -10,7 +11,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <mutex>
 #include <utility>
 
 namespace levin {
@@ -32,7 +32,7 @@ class ExportedProgram::Loader {
   }
 
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     try {
       return package_.run(inputs);
     } catch (const std::exception& error) {
@@ -44,7 +44,7 @@ class ExportedProgram::Loader {
   }
 
   void load(std::unordered_map<std::string, at::Tensor> constants) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [name, tensor] : constants)
       if (!std::binary_search(constants_.begin(), constants_.end(), name))
         throw Error("exported_program",
@@ -67,9 +67,9 @@ class ExportedProgram::Loader {
 
  private:
   std::string path_;
-  torch::inductor::AOTIModelPackageLoader package_;
+  Mutex mutex_;
+  torch::inductor::AOTIModelPackageLoader package_ LEVIN_GUARDED_BY(mutex_);
   std::vector<std::string> constants_;  ///< sorted
-  std::mutex mutex_;
 };
 
 ExportedProgram::ExportedProgram(const std::string& path) {

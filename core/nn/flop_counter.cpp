@@ -1,5 +1,6 @@
 #include <levin/core/nn/flop_counter.h>
 
+#include <levin/core/base/mutex.h>
 #include <levin/core/nn/checkpointed_call.h>
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +11,6 @@
 #include <atomic>
 #include <exception>
 #include <map>
-#include <mutex>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -135,7 +135,7 @@ class FlopCounter::Observer {
   Observer& operator=(const Observer&) = delete;
 
   static std::shared_ptr<Observer> of_thread() {
-    const std::lock_guard lock(mutex());
+    const MutexLock lock(mutex());
     if (auto found = find()) return found;
     auto made = std::make_shared<Observer>();
     observers()[made->handle_] = made;
@@ -158,18 +158,18 @@ class FlopCounter::Observer {
     const int exceptions = std::uncaught_exceptions();
   };
 
-  static std::mutex& mutex() {
-    static std::mutex all;
+  static Mutex& mutex() {
+    static Mutex all;
     return all;
   }
-  static std::map<at::CallbackHandle, std::weak_ptr<Observer>>& observers() {
+  static std::map<at::CallbackHandle, std::weak_ptr<Observer>>& observers() LEVIN_REQUIRES(mutex()) {
     static std::map<at::CallbackHandle, std::weak_ptr<Observer>> all;
     return all;
   }
 
   /// The one whose callback is among the present thread's. LibTorch takes callbacks along to the threads that work for
-  /// one, in copies that may outlive the observer. Under the lock.
-  static std::shared_ptr<Observer> find() {
+  /// one, in copies that may outlive the observer.
+  static std::shared_ptr<Observer> find() LEVIN_REQUIRES(mutex()) {
     for (const auto& entry : at::get_record_function_tls_().sorted_tls_callbacks_) {
       if (entry.callback_.start() != &on_start) continue;
       const auto found = observers().find(entry.handle_);
@@ -185,7 +185,7 @@ class FlopCounter::Observer {
     if (formula == formulas().end()) return nullptr;
     std::shared_ptr<Observer> observer;
     {
-      const std::lock_guard lock(mutex());
+      const MutexLock lock(mutex());
       observer = find();
     }
     if (observer == nullptr) return nullptr;

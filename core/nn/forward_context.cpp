@@ -1,14 +1,15 @@
 #include <levin/core/nn/forward_context.h>
 
-#include <mutex>
+#include <levin/core/base/mutex.h>
+
 #include <utility>
 
 namespace levin {
 namespace {
 
 struct Captures {
-  std::mutex mutex;
-  std::vector<std::function<ForwardContext()>> all;
+  Mutex mutex;
+  std::vector<std::function<ForwardContext()>> all LEVIN_GUARDED_BY(mutex);
 };
 
 Captures& captures() {
@@ -19,12 +20,12 @@ Captures& captures() {
 }  // namespace
 
 void add_forward_context(std::function<ForwardContext()> capture) {
-  const std::lock_guard lock(captures().mutex);
+  const MutexLock lock(captures().mutex);
   captures().all.push_back(std::move(capture));
 }
 
 std::vector<ForwardContext> capture_forward_contexts() {
-  const std::lock_guard lock(captures().mutex);
+  const MutexLock lock(captures().mutex);
   std::vector<ForwardContext> contexts;
   for (const auto& capture : captures().all)
     if (ForwardContext context = capture()) contexts.push_back(std::move(context));

@@ -2,13 +2,13 @@
 
 #include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/error.h>
+#include <levin/core/base/mutex.h>
 
 #include <c10/core/DefaultDtype.h>
 #include <fmt/format.h>
 #include <torch/nn/module.h>
 
 #include <cstdint>
-#include <mutex>
 
 namespace levin {
 namespace {
@@ -16,9 +16,9 @@ namespace {
 /// The type of tensors made without one. It is one a process, and ranks or replicas that are threads are in forward at
 /// the same time: the first to enter sets it, the last to leave puts back what was before.
 struct DefaultType {
-  std::mutex mutex;
-  int64_t inside = 0;
-  at::ScalarType before = at::kFloat;
+  Mutex mutex;
+  int64_t inside LEVIN_GUARDED_BY(mutex) = 0;
+  at::ScalarType before LEVIN_GUARDED_BY(mutex) = at::kFloat;
 };
 DefaultType default_type;
 
@@ -58,14 +58,14 @@ at::Tensor TruePrecision::convert_input(const at::Tensor& tensor) const {
 }
 
 ForwardSettings TruePrecision::enter_forward() {
-  const std::lock_guard lock(default_type.mutex);
+  const MutexLock lock(default_type.mutex);
   if (default_type.inside++ == 0) default_type.before = c10::get_default_dtype_as_scalartype();
   if (default_type.before != type_) c10::set_default_dtype(c10::scalarTypeToTypeMeta(type_));
   return {};
 }
 
 void TruePrecision::exit_forward(const ForwardSettings& /*before*/) {
-  const std::lock_guard lock(default_type.mutex);
+  const MutexLock lock(default_type.mutex);
   if (--default_type.inside == 0 && default_type.before != type_)
     c10::set_default_dtype(c10::scalarTypeToTypeMeta(default_type.before));
 }

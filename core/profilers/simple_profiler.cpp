@@ -33,7 +33,7 @@ void SimpleProfiler::start(const ProfiledCall& call) {
   units_.detach();
   call_ = call;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     others_.clear();
     serial_ = ++last_serial;
   }
@@ -53,7 +53,7 @@ SpanTimes& SimpleProfiler::times_of_other_thread() {
   thread_local uint64_t known_serial = 0;
   thread_local SpanTimes* known = nullptr;
   if (known_serial != serial_) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     known = &others_[std::this_thread::get_id()];
     known_serial = serial_;
   }
@@ -78,7 +78,7 @@ void SimpleProfiler::finish() {
 
 std::vector<SpanTime> SimpleProfiler::summary() const {
   if (!running_) return summary_;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<const SpanTimes*> threads = {&own_};
   for (const auto& [thread, times] : others_) threads.push_back(&times);
   return SpanTimes::merged(threads);

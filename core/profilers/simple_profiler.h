@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
 #include <levin/core/base/schema.h>
 #include <levin/core/interfaces/profiler.h>
 #include <levin/core/profilers/span_times.h>
@@ -7,7 +8,6 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -55,10 +55,10 @@ class SimpleProfiler final : public Profiler {
   bool running_ = false;
   std::vector<SpanTime> summary_;  ///< of the last call
   std::thread::id rank_thread_;
-  SpanTimes own_;             ///< of the rank's thread
-  uint64_t serial_ = 0;       ///< tells the calls of all profilers of the process apart
-  mutable std::mutex mutex_;  ///< of `others_`: taken when a thread comes that served another profiler last
-  std::map<std::thread::id, SpanTimes> others_;  ///< units of replicas
+  SpanTimes own_;        ///< of the rank's thread
+  uint64_t serial_ = 0;  ///< tells the calls of all profilers of the process apart
+  mutable Mutex mutex_;  ///< taken when a thread comes that served another profiler last
+  std::map<std::thread::id, SpanTimes> others_ LEVIN_GUARDED_BY(mutex_);  ///< units of replicas
   UnitSpans units_{*this};
 };
 

@@ -1,5 +1,6 @@
 #include <levin/strategies/comm/abortable_backend.h>
 
+#include <levin/core/base/mutex.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/comm/exchange_collectives.h>
 
@@ -12,7 +13,6 @@
 #include <chrono>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -143,7 +143,7 @@ class AbortableBackend : public c10d::Backend {
       : c10d::Backend(inner->getRank(), inner->getSize()), inner_(std::move(inner)) {}
 
   ~AbortableBackend() override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const bool stuck =
         std::any_of(under_way_.begin(), under_way_.end(), [](const auto& work) { return !work->backend_is_done(); });
     // A backend's destructor waits for its threads, and those wait for ranks that may never come.
@@ -154,7 +154,7 @@ class AbortableBackend : public c10d::Backend {
   void abort() override {
     std::vector<c10::intrusive_ptr<AbortableWork>> ended;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       aborted_ = true;
       ended = under_way_;
     }
@@ -248,7 +248,7 @@ class AbortableBackend : public c10d::Backend {
   /// Starting takes no longer than queueing, so the lock may be held: no abort can slip in between.
   template <typename Make>
   WorkPointer track(Make&& make) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (aborted_) std::rethrow_exception(aborted_error());
     std::erase_if(under_way_, [](const auto& work) { return work->backend_is_done(); });
     under_way_.push_back(make());
@@ -262,9 +262,9 @@ class AbortableBackend : public c10d::Backend {
 
   c10::intrusive_ptr<c10d::Backend> inner_;
   std::atomic<int> exchanges_{0};
-  std::mutex mutex_;
-  bool aborted_ = false;
-  std::vector<c10::intrusive_ptr<AbortableWork>> under_way_;  // and some that have ended since
+  Mutex mutex_;
+  bool aborted_ LEVIN_GUARDED_BY(mutex_) = false;
+  std::vector<c10::intrusive_ptr<AbortableWork>> under_way_ LEVIN_GUARDED_BY(mutex_);  // and some that have ended since
 };
 
 }  // namespace

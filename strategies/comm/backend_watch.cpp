@@ -24,7 +24,7 @@ BackendWatch::BackendWatch(c10::intrusive_ptr<c10d::Backend> backend, std::chron
 
 BackendWatch::~BackendWatch() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     is_over_ = true;
   }
   ended_.notify_all();
@@ -46,8 +46,8 @@ std::string BackendWatch::failure() const {
 }
 
 void BackendWatch::watch() {
-  std::unique_lock lock(mutex_);
-  while (!ended_.wait_for(lock, kInterval, [this] { return is_over_; })) {
+  MutexLock lock(mutex_);
+  while (!ended_.wait_for(lock, kInterval, [this]() LEVIN_REQUIRES(mutex_) { return is_over_; })) {
     std::string reason;
     try {
       reason = failure();

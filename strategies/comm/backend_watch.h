@@ -1,11 +1,11 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
+
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 
@@ -35,9 +35,9 @@ class BackendWatch {
   const c10::intrusive_ptr<c10d::Backend> backend_;
   const std::chrono::milliseconds timeout_;
   const std::function<void(const std::string& reason)> on_failure_;
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  bool is_over_ = false;
+  Mutex mutex_;
+  ConditionVariable ended_;
+  bool is_over_ LEVIN_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

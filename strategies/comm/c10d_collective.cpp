@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
+#include <levin/core/base/mutex.h>
 #include <levin/core/comm/communication_error.h>
 #include <levin/strategies/comm/abortable_backend.h>
 #include <levin/strategies/comm/backend_watch.h>
@@ -18,7 +19,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <set>
 #include <type_traits>
 #include <utility>
@@ -96,13 +96,13 @@ struct C10dCollective::Context {
   std::chrono::milliseconds timeout{0};
   RankStatus* rank_status = nullptr;
   std::atomic<bool> aborted{false};
-  std::mutex mutex;
-  std::string abort_reason;                              // guarded by mutex
-  std::vector<std::weak_ptr<C10dCollective>> subgroups;  // guarded by mutex
+  Mutex mutex;
+  std::string abort_reason LEVIN_GUARDED_BY(mutex);
+  std::vector<std::weak_ptr<C10dCollective>> subgroups LEVIN_GUARDED_BY(mutex);
 
   void throw_if_aborted(const char* operation) {
     if (!aborted.load(std::memory_order_acquire)) return;
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     throw CommunicationError("comm",
                              fmt::format("{} ended on rank {} of {}: {}", operation, rank, world_size, abort_reason));
   }
@@ -449,7 +449,7 @@ std::shared_ptr<Collective> C10dCollective::subgroup(std::span<const int64_t> ra
                                                context_->rank_status, make_group_);
   std::string reason;
   {
-    const std::lock_guard lock(context_->mutex);
+    const MutexLock lock(context_->mutex);
     std::erase_if(context_->subgroups, [](const auto& entry) { return entry.expired(); });
     context_->subgroups.push_back(made);
     reason = context_->abort_reason;
@@ -461,7 +461,7 @@ std::shared_ptr<Collective> C10dCollective::subgroup(std::span<const int64_t> ra
 void C10dCollective::abort(const std::string& reason) {
   std::vector<std::weak_ptr<C10dCollective>> subgroups;
   {
-    const std::lock_guard lock(context_->mutex);
+    const MutexLock lock(context_->mutex);
     if (context_->aborted) return;
     context_->abort_reason = reason.empty() ? "the group was aborted" : reason;
     context_->aborted.store(true, std::memory_order_release);

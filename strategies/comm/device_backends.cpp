@@ -27,12 +27,12 @@ void DeviceBackends::add(const std::string& name, at::DeviceType serves, Factory
   if (name.empty() || std::find(taken.begin(), taken.end(), name) != taken.end())
     throw Error("comm", fmt::format("a communication backend is added as '{}'; valid: a name that is none of {}", name,
                                     join(taken)));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   backends_.emplace(name, DeviceBackend{.serves = serves, .make = std::move(make)});
 }
 
 std::optional<DeviceBackends::DeviceBackend> DeviceBackends::find(const std::string& name) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = backends_.find(name);
   return found == backends_.end() ? std::nullopt : std::optional(found->second);
 }
@@ -40,7 +40,7 @@ std::optional<DeviceBackends::DeviceBackend> DeviceBackends::find(const std::str
 std::vector<std::string> DeviceBackends::option_values() const {
   std::vector<std::string> names = {"gloo", "shared_memory"};
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [name, backend] : backends_) names.push_back(name);
   }
   std::sort(names.begin(), names.end());

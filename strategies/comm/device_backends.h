@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
 #include <levin/strategies/comm/process_group_options.h>
 
 #include <c10/core/DeviceType.h>
@@ -7,7 +8,6 @@
 
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -43,8 +43,8 @@ class DeviceBackends {
  private:
   DeviceBackends();
 
-  mutable std::mutex mutex_;
-  std::map<std::string, DeviceBackend> backends_;
+  mutable Mutex mutex_;
+  std::map<std::string, DeviceBackend> backends_ LEVIN_GUARDED_BY(mutex_);
 };
 
 }  // namespace levin

@@ -7,6 +7,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
+#include <levin/core/base/mutex.h>
 #include <levin/core/comm/communication_error.h>
 #include <levin/core/comm/rank_failure.h>
 #include <levin/strategies/comm/abortable_backend.h>
@@ -21,7 +22,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
-#include <mutex>
 #include <sstream>
 #include <string_view>
 #include <vector>
@@ -76,8 +76,8 @@ class Door {
   /// Notes which sockets begin to listen in `make`.
   template <typename Make>
   auto watch(Make&& make) {
-    static std::mutex one_at_a_time;  // ranks may be threads
-    const std::lock_guard lock(one_at_a_time);
+    static Mutex one_at_a_time;  // ranks may be threads
+    const MutexLock lock(one_at_a_time);
     const std::vector<int> before = listening_sockets();
     auto made = make();
     const std::vector<int> after = listening_sockets();

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/descriptor.h>
 #include <levin/core/base/error.h>
+#include <levin/core/base/mutex.h>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -16,7 +17,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 
 namespace levin {
 namespace {
@@ -25,8 +25,8 @@ constexpr size_t kShortest = 16;
 constexpr size_t kLongest = 4096;
 constexpr size_t kDrawnBytes = 32;
 
-std::mutex drawn_mutex;
-std::string drawn;
+Mutex drawn_mutex;
+std::string drawn LEVIN_GUARDED_BY(drawn_mutex);
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -74,13 +74,13 @@ std::string read_secret_file(const std::string& path) {
 std::string job_secret() {
   if (const std::string given = variable(kJobSecretVariable); !given.empty()) return checked(given, kJobSecretVariable);
   if (const std::string path = variable(kJobSecretFileVariable); !path.empty()) return read_secret_file(path);
-  const std::lock_guard lock(drawn_mutex);
+  const MutexLock lock(drawn_mutex);
   return drawn;
 }
 
 std::string make_job_secret() {
   if (std::string known = job_secret(); !known.empty()) return known;
-  const std::lock_guard lock(drawn_mutex);
+  const MutexLock lock(drawn_mutex);
   if (!drawn.empty()) return drawn;  // by another thread meanwhile
   // In hexadecimal digits, since it travels in an environment variable.
   for (const char byte : random_bytes(kDrawnBytes)) drawn += fmt::format("{:02x}", static_cast<unsigned char>(byte));

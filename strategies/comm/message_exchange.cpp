@@ -73,7 +73,7 @@ MessageExchange::MessageExchange(std::shared_ptr<SharedMemoryTeam> team, int64_t
 
 MessageExchange::~MessageExchange() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stop_ = true;
   }
   team_->memory().doorbell(rank_).ring();
@@ -87,36 +87,51 @@ MessageExchange::~MessageExchange() {
 
 void MessageExchange::send(at::Tensor tensor, int64_t to, int64_t tag, std::chrono::milliseconds timeout, Done done) {
   team_->throw_if_aborted();
-  std::unique_lock lock(mutex_);
-  outgoing_[to].requests.push_back(
-      {std::move(tensor), tag, std::move(done), fmt::format("send to rank {} (tag {})", to, tag), timeout,
-       Clock::now() + std::min<std::chrono::milliseconds>(timeout, SharedBarrier::kForever)});
-  post(std::move(lock));
+  Finished finished;
+  bool is_done = false;
+  {
+    const MutexLock lock(mutex_);
+    outgoing_[to].requests.push_back(
+        {std::move(tensor), tag, std::move(done), fmt::format("send to rank {} (tag {})", to, tag), timeout,
+         Clock::now() + std::min<std::chrono::milliseconds>(timeout, SharedBarrier::kForever)});
+    is_done = move_what_fits(finished);
+  }
+  go_on(is_done, finished);
 }
 
 void MessageExchange::receive(at::Tensor tensor, int64_t from, int64_t tag, std::chrono::milliseconds timeout,
                               Done done) {
   team_->throw_if_aborted();
-  std::unique_lock lock(mutex_);
-  incoming_[from].requests.push_back(
-      {std::move(tensor), tag, std::move(done), fmt::format("receive from rank {} (tag {})", from, tag), timeout,
-       Clock::now() + std::min<std::chrono::milliseconds>(timeout, SharedBarrier::kForever)});
-  post(std::move(lock));
+  Finished finished;
+  bool is_done = false;
+  {
+    const MutexLock lock(mutex_);
+    incoming_[from].requests.push_back(
+        {std::move(tensor), tag, std::move(done), fmt::format("receive from rank {} (tag {})", from, tag), timeout,
+         Clock::now() + std::min<std::chrono::milliseconds>(timeout, SharedBarrier::kForever)});
+    is_done = move_what_fits(finished);
+  }
+  go_on(is_done, finished);
 }
 
-void MessageExchange::post(std::unique_lock<std::mutex> lock) {
-  Finished finished;
+bool MessageExchange::move_what_fits(Finished& finished) {
   move_all(finished);
-  const bool idle = is_idle();
-  if (!idle && !helper_.joinable()) helper_ = std::thread([this] { run_helper(); });
-  lock.unlock();
+  const bool is_done = is_idle();
+  if (!is_done && !helper_.joinable()) helper_ = std::thread([this] { run_helper(); });
+  return is_done;
+}
+
+void MessageExchange::go_on(bool is_done, Finished& finished) {
   call_back(finished);
-  if (!idle) team_->memory().doorbell(rank_).ring();
+  if (!is_done) team_->memory().doorbell(rank_).ring();
 }
 
 void MessageExchange::progress() {
   Finished finished;
-  if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) move_all(finished);
+  if (mutex_.try_lock()) {
+    const MutexLock lock(mutex_, std::adopt_lock);
+    move_all(finished);
+  }
   call_back(finished);
 }
 
@@ -274,7 +289,7 @@ void MessageExchange::run_helper() {
     Finished finished;
     bool idle = false;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (stop_) return;
       move_all(finished);
       if (Clock::now() - looked >= SharedBarrier::kLookAround) {

@@ -1,11 +1,11 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
 #include <levin/strategies/comm/team_memory.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -78,27 +78,30 @@ class MessageExchange {
   };
   using Finished = std::vector<std::pair<Done, std::exception_ptr>>;
 
-  void post(std::unique_lock<std::mutex> lock);
-  void move_all(Finished& finished);
-  bool move_outgoing(int64_t to, Finished& finished);
-  bool move_incoming(int64_t from, Finished& finished);
+  /// Moves what can be moved, and starts the helper where something is left; returns whether nothing is.
+  bool move_what_fits(Finished& finished) LEVIN_REQUIRES(mutex_);
+  /// After move_what_fits: calls back, and wakes the helper unless it has nothing to do.
+  void go_on(bool is_done, Finished& finished) LEVIN_EXCLUDES(mutex_);
+  void move_all(Finished& finished) LEVIN_REQUIRES(mutex_);
+  bool move_outgoing(int64_t to, Finished& finished) LEVIN_REQUIRES(mutex_);
+  bool move_incoming(int64_t from, Finished& finished) LEVIN_REQUIRES(mutex_);
   /// Gives stashed messages to requests that ask for them.
   void deliver_stashed(Incoming& incoming, int64_t from, Finished& finished);
   void check_fits(const Header& header, const Request& request, int64_t from);
-  void fail_overdue();
-  void fail_all(std::exception_ptr error, Finished& finished);
-  bool is_idle() const;
+  void fail_overdue() LEVIN_REQUIRES(mutex_);
+  void fail_all(std::exception_ptr error, Finished& finished) LEVIN_REQUIRES(mutex_);
+  bool is_idle() const LEVIN_REQUIRES(mutex_);
   void run_helper();
   /// Calls back without the lock.
   static void call_back(Finished& finished);
 
   std::shared_ptr<SharedMemoryTeam> team_;
   int64_t rank_;
-  std::mutex mutex_;  // guards all below
-  std::vector<Outgoing> outgoing_;
-  std::vector<Incoming> incoming_;
-  bool stop_ = false;
-  std::thread helper_;
+  Mutex mutex_;
+  std::vector<Outgoing> outgoing_ LEVIN_GUARDED_BY(mutex_);
+  std::vector<Incoming> incoming_ LEVIN_GUARDED_BY(mutex_);
+  bool stop_ LEVIN_GUARDED_BY(mutex_) = false;
+  std::thread helper_ LEVIN_GUARDED_BY(mutex_);
 };
 
 }  // namespace levin

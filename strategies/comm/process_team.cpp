@@ -65,7 +65,8 @@ class ProcessTeam : public SharedMemoryTeam {
   }
 
  protected:
-  void run_large(const Caller& caller, const Header& header, const Reduction& reduction) override {
+  void run_large(const Caller& caller, const Header& header, const Reduction& reduction) override
+      LEVIN_REQUIRES(member(caller).calling) {
     const int64_t self = caller.rank;
     const auto element = static_cast<int64_t>(c10::elementSize(header.type));
     const int64_t piece = memory().piece_bytes() / element;
@@ -121,7 +122,8 @@ class ProcessTeam : public SharedMemoryTeam {
   }
 
   /// As a reduction, gathering and scattering the parts of a piece.
-  void run(const Caller& caller, const Header& header, const ScaledSum& sum) override {
+  void run(const Caller& caller, const Header& header, const ScaledSum& sum) override
+      LEVIN_REQUIRES(member(caller).calling) {
     const int64_t self = caller.rank;
     const auto element = static_cast<int64_t>(c10::elementSize(header.type));
     const int64_t piece = memory().piece_bytes() / element;
@@ -149,13 +151,15 @@ class ProcessTeam : public SharedMemoryTeam {
       }
       if (const int64_t index = step - 1; index >= 0 && index < pieces) {
         const int64_t half = (turn + index) % 2;
-        for_parts_in(self, index, [&](size_t part, int64_t offset, int64_t at, int64_t count) {
+        const auto add = [&](size_t part, int64_t offset, int64_t at,
+                             int64_t count) LEVIN_REQUIRES(member(caller).calling) {
           for (int64_t rank = 0; rank < size(); ++rank)
             sources[rank] = rank == self ? place(part, offset) : memory().contribution(half, rank, self) + at;
           outputs[0] = place(part, offset);
           outputs[1] = memory().result(half, self) + at;
           add_scaled_elements(sources, outputs, count, header.type, sum.factor);
-        });
+        };
+        for_parts_in(self, index, add);
       }
       for (int64_t rank = 0; step >= 2 && rank < size(); ++rank) {
         if (rank == self) continue;
@@ -172,7 +176,8 @@ class ProcessTeam : public SharedMemoryTeam {
     turn += pieces;
   }
 
-  void run_large(const Caller& caller, const Header& header, const Copying& copying) override {
+  void run_large(const Caller& caller, const Header& header, const Copying& copying) override
+      LEVIN_REQUIRES(member(caller).calling) {
     // The contributions of a rank lie one after the other: here they are one buffer.
     const int64_t chunk = memory().piece_bytes() * size();
     const int64_t chunks = (copying.bytes + chunk - 1) / chunk;

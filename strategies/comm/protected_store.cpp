@@ -139,7 +139,7 @@ std::string ProtectedStore::ask(std::string_view request) {
                                                 store_protocol::kMostMessageBytes));
   std::string answer;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::string length;
     if (send_all(socket_.number(), request)) length = receive(socket_.number(), 4);
     if (length.size() == 4) answer = receive(socket_.number(), store_protocol::read_length(length));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/mutex.h>
 #include <levin/strategies/comm/store_server.h>
 
 #include <c10/util/intrusive_ptr.h>
@@ -9,7 +10,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -68,8 +68,8 @@ class ProtectedStore final : public c10d::Store {
 
   const StoreAddress address_;
   const std::shared_ptr<StoreServer> server_;
-  std::mutex mutex_;
-  Descriptor socket_;
+  Mutex mutex_;
+  Descriptor socket_ LEVIN_GUARDED_BY(mutex_);
 };
 
 }  // namespace levin

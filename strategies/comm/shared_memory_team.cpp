@@ -79,7 +79,7 @@ SharedMemoryTeam::SharedMemoryTeam(std::unique_ptr<TeamMemory> memory)
 }
 
 void SharedMemoryTeam::barrier(const Caller& caller) {
-  const std::lock_guard lock(member(caller).calling);
+  const MutexLock lock(member(caller).calling);
   const Header header{Operation::kBarrier, at::kByte, ReduceOp::kSum, -1, 0};
   begin(caller, header);
   meet(caller, header);
@@ -105,7 +105,7 @@ void SharedMemoryTeam::all_reduce_scaled(const Caller& caller, std::span<const E
   }
   const auto element = static_cast<int64_t>(c10::elementSize(type));
   const int64_t slice = round_up((count + size() - 1) / size(), kSliceAlignment / element);
-  const std::lock_guard lock(member(caller).calling);
+  const MutexLock lock(member(caller).calling);
   const Header header{Operation::kAllReduceScaled, type, ReduceOp::kSum, -1, count, static_cast<int64_t>(parts.size())};
   begin(caller, header).parts = parts.data();
   run(caller, header, ScaledSum{parts, slice, factor});
@@ -226,7 +226,7 @@ void SharedMemoryTeam::run(const Caller& caller, const Header& header, const Red
                 fmt::format("{} cannot take the {} of {} elements; valid: floating types and integers, and bool except "
                             "for its mean",
                             name_of(header.operation), name_of_op(header.op), c10::toString(header.type)));
-  const std::lock_guard lock(member(caller).calling);
+  const MutexLock lock(member(caller).calling);
   Slot& mine = begin(caller, header);
   const auto element = static_cast<int64_t>(c10::elementSize(header.type));
   if (reduction.count * element > kInlineBytes) return run_large(caller, header, reduction);
@@ -243,7 +243,7 @@ void SharedMemoryTeam::run(const Caller& caller, const Header& header, const Red
 }
 
 void SharedMemoryTeam::run(const Caller& caller, const Header& header, const Copying& copying) {
-  const std::lock_guard lock(member(caller).calling);
+  const MutexLock lock(member(caller).calling);
   Slot& mine = begin(caller, header);
   if (copying.bytes > kInlineBytes) return run_large(caller, header, copying);
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
 #include <levin/core/comm/collective.h>
 #include <levin/strategies/comm/shared_barrier.h>
 #include <levin/strategies/comm/team_memory.h>
@@ -11,7 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -144,9 +144,9 @@ class SharedMemoryTeam {
     double factor;
 
     /// Calls `visit(part, offset_in_part, offset_in_range, count)` for each part that has elements in a range of those
-    /// of all parts; offsets in bytes.
+    /// of all parts; offsets in bytes. Not checked for locks: those that `visit` needs are its caller's.
     template <class Visit>
-    void for_parts_in(int64_t begin, int64_t end, const Visit& visit) const {
+    void for_parts_in(int64_t begin, int64_t end, const Visit& visit) const LEVIN_NO_THREAD_SAFETY_ANALYSIS {
       const auto element = static_cast<int64_t>(c10::elementSize(parts[0].type));
       int64_t start = 0;
       for (size_t i = 0; i < parts.size() && start < end; start += parts[i++].count) {
@@ -160,15 +160,18 @@ class SharedMemoryTeam {
   explicit SharedMemoryTeam(std::unique_ptr<TeamMemory> memory);
 
   /// Of tensors that do not fit a slot.
-  virtual void run_large(const Caller& caller, const Header& header, const Reduction& reduction) = 0;
-  virtual void run_large(const Caller& caller, const Header& header, const Copying& copying) = 0;
-  virtual void run(const Caller& caller, const Header& header, const ScaledSum& sum) = 0;
+  virtual void run_large(const Caller& caller, const Header& header, const Reduction& reduction)
+      LEVIN_REQUIRES(member(caller).calling) = 0;
+  virtual void run_large(const Caller& caller, const Header& header, const Copying& copying)
+      LEVIN_REQUIRES(member(caller).calling) = 0;
+  virtual void run(const Caller& caller, const Header& header, const ScaledSum& sum)
+      LEVIN_REQUIRES(member(caller).calling) = 0;
 
   /// Waits for all ranks; the first wait of a call must be this one, which compares the headers.
-  void meet(const Caller& caller, const Header& header);
+  void meet(const Caller& caller, const Header& header) LEVIN_REQUIRES(member(caller).calling);
   void wait(const Caller& caller, const Header& header);
   /// The slot of a rank for the call that `caller` is in.
-  Slot& slot(const Caller& caller, int64_t rank);
+  Slot& slot(const Caller& caller, int64_t rank) LEVIN_REQUIRES(member(caller).calling);
 
   /// Index of the rank in the list, -1 if it is not there. Throws if the list is wrong.
   int64_t position_in(std::span<const int64_t> ranks, int64_t rank) const;
@@ -180,11 +183,12 @@ class SharedMemoryTeam {
 
   /// What a rank keeps from call to call; only the rank's own thread uses it.
   struct alignas(64) Member {
-    std::mutex calling;                ///< a rank is in one call at a time
-    int64_t calls = 0;                 ///< chooses the generation of slots
-    int64_t turn = 0;                  ///< chooses the half of the staging area
-    std::vector<const void*> sources;  ///< of a reduction: kept, so that a call allocates nothing
-    std::vector<void*> outputs;
+    Mutex calling;                                ///< a rank is in one call at a time
+    int64_t calls LEVIN_GUARDED_BY(calling) = 0;  ///< chooses the generation of slots
+    int64_t turn LEVIN_GUARDED_BY(calling) = 0;   ///< chooses the half of the staging area
+    // Of a reduction: kept, so that a call allocates nothing.
+    std::vector<const void*> sources LEVIN_GUARDED_BY(calling);
+    std::vector<void*> outputs LEVIN_GUARDED_BY(calling);
     SharedBarrier::Spinning meeting;   ///< for the others to come, as late as they may be
     SharedBarrier::Spinning stepping;  ///< within a call
   };
@@ -193,7 +197,7 @@ class SharedMemoryTeam {
  private:
   void run(const Caller& caller, const Header& header, const Reduction& reduction);
   void run(const Caller& caller, const Header& header, const Copying& copying);
-  Slot& begin(const Caller& caller, const Header& header);
+  Slot& begin(const Caller& caller, const Header& header) LEVIN_REQUIRES(member(caller).calling);
   void check_root(const char* operation, int64_t root) const;
 
   std::unique_ptr<TeamMemory> memory_;

@@ -37,7 +37,8 @@ class ThreadTeam : public SharedMemoryTeam {
   }
 
  protected:
-  void run_large(const Caller& caller, const Header& header, const Reduction& reduction) override {
+  void run_large(const Caller& caller, const Header& header, const Reduction& reduction) override
+      LEVIN_REQUIRES(member(caller).calling) {
     Slot& mine = slot(caller, caller.rank);
     mine.source = reduction.source;
     mine.result = reduction.whole;
@@ -59,7 +60,8 @@ class ThreadTeam : public SharedMemoryTeam {
     finish(caller, header.operation);
   }
 
-  void run(const Caller& caller, const Header& header, const ScaledSum& sum) override {
+  void run(const Caller& caller, const Header& header, const ScaledSum& sum) override
+      LEVIN_REQUIRES(member(caller).calling) {
     meet(caller, header);
     check_sizes(caller, sum);
     const int64_t begin = std::min(header.count, caller.rank * sum.slice);
@@ -67,17 +69,19 @@ class ThreadTeam : public SharedMemoryTeam {
     auto& sources = member(caller).sources;
     auto& outputs = member(caller).outputs;
     outputs.resize(size());
-    sum.for_parts_in(begin, end, [&](size_t part, int64_t offset, int64_t /*in_range*/, int64_t count) {
+    const auto add = [&](size_t part, int64_t offset, int64_t, int64_t count) LEVIN_REQUIRES(member(caller).calling) {
       for (int64_t rank = 0; rank < size(); ++rank) {
         outputs[rank] = static_cast<std::byte*>(slot(caller, rank).parts[part].data) + offset;
         sources[rank] = outputs[rank];
       }
       add_scaled_elements(sources, outputs, count, header.type, sum.factor);
-    });
+    };
+    sum.for_parts_in(begin, end, add);
     finish(caller, header.operation);
   }
 
-  void run_large(const Caller& caller, const Header& header, const Copying& copying) override {
+  void run_large(const Caller& caller, const Header& header, const Copying& copying) override
+      LEVIN_REQUIRES(member(caller).calling) {
     slot(caller, caller.rank).source = copying.source;
     meet(caller, header);
     for (const auto& part : copying.parts) {
@@ -89,7 +93,7 @@ class ThreadTeam : public SharedMemoryTeam {
 
  private:
   /// Throws on all ranks or on none.
-  void check_sizes(const Caller& caller, const ScaledSum& sum) {
+  void check_sizes(const Caller& caller, const ScaledSum& sum) LEVIN_REQUIRES(member(caller).calling) {
     const Elements* const expected = slot(caller, 0).parts;
     for (int64_t rank = 1; rank < size(); ++rank)
       for (size_t part = 0; part < sum.parts.size(); ++part)

@@ -1,18 +1,17 @@
 #include <levin/strategies/launchers/core_share.h>
 
+#include <levin/core/base/mutex.h>
 #include <levin/core/devices/cpu_cores.h>
 
 #include <ATen/Parallel.h>
-
-#include <mutex>
 
 namespace levin {
 namespace {
 
 /// One at a time: LibTorch changes more than the calling thread's number.
 void set_threads(int threads) {
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
+  static Mutex mutex;
+  const MutexLock lock(mutex);
   if (at::get_num_threads() != threads) at::set_num_threads(threads);
 }
 

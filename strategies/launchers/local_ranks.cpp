@@ -26,8 +26,8 @@ LocalRanks& LocalRanks::instance() {
 
 void LocalRanks::start(const ClusterPlace& first) {
   LEVIN_CHECK(first.local_rank == 0, "local rank 0 starts the others");
-  const std::lock_guard calls_lock(calls_mutex_);
-  const std::lock_guard lock(mutex_);
+  const MutexLock calls_lock(calls_mutex_);
+  const MutexLock lock(mutex_);
   if (local_world_size_) {
     if (*local_world_size_ == first.local_world_size) return;
     throw Error("ranks", fmt::format("this program runs as {} local rank(s) since its first call of a trainer, and "
@@ -98,15 +98,15 @@ void LocalRanks::supervise(Rank& rank) {
   ProcessEnd how;
   {
     // Whoever sends signals does so under the mutex, and so to no process that took over the number.
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     how = ProcessEnd::wait(rank.process);
     rank.end = how;
     ended_.notify_all();
   }
-  const std::lock_guard calls_lock(calls_mutex_);
+  const MutexLock calls_lock(calls_mutex_);
   for (const OnEnd& on_end : calls_) {
     if (!on_end || !on_end(rank.rank, how)) continue;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     rank.left_out = true;
   }
 }
@@ -116,16 +116,16 @@ bool LocalRanks::all_ended() const {
 }
 
 void LocalRanks::set_patience(std::chrono::milliseconds after_success, std::chrono::milliseconds after_failure) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   patience_ = after_success;
   patience_after_failure_ = after_failure;
 }
 
 void LocalRanks::finish() {
   if (getpid() != owner_) return;  // a fork that ends by exit()
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const auto patience = failed_ ? patience_after_failure_ : patience_;
-  const bool ended = ended_.wait_for(lock, patience, [this] { return all_ended(); });
+  const bool ended = ended_.wait_for(lock, patience, [this]() LEVIN_REQUIRES(mutex_) { return all_ended(); });
   for (Rank& rank : ranks_) {
     if (!ended && !rank.end) {
       log::warning(fmt::format("rank {} is killed: it went on for {} s after the end of this program", rank.rank,
@@ -136,13 +136,13 @@ void LocalRanks::finish() {
     }
   }
   constexpr std::chrono::seconds kKilledPatience{5};  // the kernel may keep one that waits for a device
-  ended_.wait_for(lock, kKilledPatience, [this] { return all_ended(); });
+  ended_.wait_for(lock, kKilledPatience, [this]() LEVIN_REQUIRES(mutex_) { return all_ended(); });
 }
 
 LocalRanks::Call::Call(LocalRanks& ranks, OnEnd on_end, bool may_lack_ranks) : ranks_(ranks) {
-  const std::lock_guard calls_lock(ranks.calls_mutex_);
+  const MutexLock calls_lock(ranks.calls_mutex_);
   {
-    std::unique_lock lock(ranks.mutex_);
+    MutexLock lock(ranks.mutex_);
     for (Rank& rank : ranks.ranks_) {
       if (!rank.end && !ProcessEnd::has_come(rank.process)) continue;
       if (rank.left_out && may_lack_ranks) continue;
@@ -158,12 +158,12 @@ LocalRanks::Call::Call(LocalRanks& ranks, OnEnd on_end, bool may_lack_ranks) : r
 }
 
 LocalRanks::Call::~Call() {
-  const std::lock_guard calls_lock(ranks_.calls_mutex_);
+  const MutexLock calls_lock(ranks_.calls_mutex_);
   ranks_.calls_.erase(on_end_);
 }
 
 std::optional<LocalRanks::End> LocalRanks::Call::fail(std::chrono::milliseconds patience) {
-  std::unique_lock lock(ranks_.mutex_);
+  MutexLock lock(ranks_.mutex_);
   ranks_.failed_ = true;
   // A rank whose error nobody catches aborts: that is as often the effect of this rank's failure as its cause. Ctrl-C
   // and the like go to all ranks.
@@ -171,13 +171,13 @@ std::optional<LocalRanks::End> LocalRanks::Call::fail(std::chrono::milliseconds 
     const int signal = rank.end && !rank.left_out ? rank.end->signal() : 0;
     return signal != 0 && signal != SIGABRT && signal != SIGINT && signal != SIGTERM;
   };
-  const auto& ranks = ranks_.ranks_;
-  std::vector<Rank>::const_iterator found;
-  ranks_.ended_.wait_for(lock, patience, [&] {
-    found = std::find_if(ranks.begin(), ranks.end(), violent);
-    return found != ranks.end() || ranks_.all_ended();
+  const Rank* found = nullptr;
+  ranks_.ended_.wait_for(lock, patience, [&]() LEVIN_REQUIRES(ranks_.mutex_) {
+    const auto first = std::find_if(ranks_.ranks_.begin(), ranks_.ranks_.end(), violent);
+    found = first == ranks_.ranks_.end() ? nullptr : &*first;
+    return found != nullptr || ranks_.all_ended();
   });
-  if (found == ranks.end()) return std::nullopt;
+  if (found == nullptr) return std::nullopt;
   return End{found->rank, *found->end};
 }
 

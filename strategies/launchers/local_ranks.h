@@ -1,15 +1,14 @@
 #pragma once
 
 #include <levin/core/base/lifeline.h>
+#include <levin/core/base/mutex.h>
 #include <levin/core/base/process_end.h>
 #include <levin/core/interfaces/cluster_environment.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <list>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -68,26 +67,25 @@ class LocalRanks {
   };
 
   LocalRanks() = default;
-  pid_t spawn(const ClusterPlace& place) const;
-  void kill_all();
+  pid_t spawn(const ClusterPlace& place) const LEVIN_REQUIRES(mutex_);
+  void kill_all() LEVIN_REQUIRES(mutex_);
   void supervise(Rank& rank);
   /// Runs at the end of the program.
   void finish();
-  bool all_ended() const;
+  bool all_ended() const LEVIN_REQUIRES(mutex_);
 
-  pid_t owner_ = -1;                         ///< the process that started the ranks: its forks have none
-  std::optional<int64_t> local_world_size_;  ///< once started
-  std::optional<Lifeline> lifeline_;
+  pid_t owner_ = -1;  ///< the process that started the ranks: its forks have none
+  Mutex mutex_;
+  ConditionVariable ended_;
+  std::optional<int64_t> local_world_size_ LEVIN_GUARDED_BY(mutex_);  ///< once started
+  std::optional<Lifeline> lifeline_ LEVIN_GUARDED_BY(mutex_);
+  std::vector<Rank> ranks_ LEVIN_GUARDED_BY(mutex_);  ///< never resized once the ranks run
+  bool failed_ LEVIN_GUARDED_BY(mutex_) = false;      ///< a call failed on this rank
+  std::chrono::milliseconds patience_ LEVIN_GUARDED_BY(mutex_){10000};
+  std::chrono::milliseconds patience_after_failure_ LEVIN_GUARDED_BY(mutex_){5000};
 
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  std::vector<Rank> ranks_;  ///< never resized once the ranks run
-  bool failed_ = false;      ///< a call failed on this rank
-  std::chrono::milliseconds patience_{10000};
-  std::chrono::milliseconds patience_after_failure_{5000};
-
-  std::mutex calls_mutex_;  ///< held while on_end callbacks run; taken before mutex_
-  std::list<OnEnd> calls_;
+  Mutex calls_mutex_ LEVIN_ACQUIRED_BEFORE(mutex_);  ///< held while on_end callbacks run
+  std::list<OnEnd> calls_ LEVIN_GUARDED_BY(calls_mutex_);
 };
 
 }  // namespace levin

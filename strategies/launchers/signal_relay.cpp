@@ -1,12 +1,13 @@
 #include <levin/strategies/launchers/signal_relay.h>
 
+#include <levin/core/base/mutex.h>
+
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <mutex>
 
 namespace levin {
 namespace {
@@ -24,8 +25,8 @@ struct Arrivals {
 
 std::array<Arrivals, kSignals.size()> arrivals;
 std::atomic<pid_t> relaying_parent{0};  ///< 0 in a process that is no child of a relay
-std::mutex scope_mutex;
-int scopes = 0;
+Mutex scope_mutex;
+int scopes LEVIN_GUARDED_BY(scope_mutex) = 0;
 
 size_t index_of(int signal) {
   return static_cast<size_t>(std::find(kSignals.begin(), kSignals.end(), signal) - kSignals.begin());
@@ -80,13 +81,13 @@ void restore() {
 }  // namespace
 
 SignalRelay::SignalRelay() {
-  const std::lock_guard lock(scope_mutex);
+  const MutexLock lock(scope_mutex);
   if (scopes++ == 0) install();
   for (size_t i = 0; i < kSignals.size(); ++i) passed_on_[i] = arrivals[i].handled.load();
 }
 
 SignalRelay::~SignalRelay() {
-  const std::lock_guard lock(scope_mutex);
+  const MutexLock lock(scope_mutex);
   if (--scopes == 0) restore();
 }
 

@@ -1,6 +1,7 @@
 #include <levin/strategies/launchers/thread_launcher.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/mutex.h>
 #include <levin/strategies/launchers/core_share.h>
 
 #include <fmt/format.h>
@@ -8,7 +9,6 @@
 #include <signal.h>
 
 #include <future>
-#include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -28,7 +28,7 @@ class RankErrors {
     const bool consequence = options_.is_consequence && options_.is_consequence(error);
     bool first;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       first = !cause_ && !consequence_;
       std::exception_ptr& place = consequence ? consequence_ : cause_;
       if (!place) place = error;
@@ -36,16 +36,17 @@ class RankErrors {
     if (first && options_.on_error) options_.on_error(local_rank, error);
   }
 
-  void rethrow() const {
+  void rethrow() {
+    const MutexLock lock(mutex_);
     if (cause_) std::rethrow_exception(cause_);
     if (consequence_) std::rethrow_exception(consequence_);
   }
 
  private:
   const ThreadLauncherOptions& options_;
-  std::mutex mutex_;
-  std::exception_ptr cause_;        ///< the first error that is no consequence
-  std::exception_ptr consequence_;  ///< the first that is
+  Mutex mutex_;
+  std::exception_ptr cause_ LEVIN_GUARDED_BY(mutex_);        ///< the first error that is no consequence
+  std::exception_ptr consequence_ LEVIN_GUARDED_BY(mutex_);  ///< the first that is
 };
 
 /// Signals are for the calling thread, which knows how to end a step.

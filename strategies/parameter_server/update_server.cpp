@@ -39,7 +39,7 @@ UpdateServer::~UpdateServer() {
 }
 
 void UpdateServer::begin() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (Worker& worker : workers_) {
     worker.version = version_;
     worker.updates = 0;
@@ -56,7 +56,7 @@ void UpdateServer::end() {
   note_done(options_.rank);
   for (auto& thread : threads_) thread.join();
   threads_.clear();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   log_.flush();
   if (error_) std::rethrow_exception(error_);
 }
@@ -88,14 +88,14 @@ void UpdateServer::serve(int64_t worker) {
 }
 
 void UpdateServer::change_workers(int64_t workers, std::shared_ptr<Collective> exchange) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   workers_.resize(static_cast<size_t>(workers));
   exchange_ = std::move(exchange);
 }
 
 void UpdateServer::note_done(int64_t worker) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     workers_[static_cast<size_t>(worker)].done = true;
   }
   changed_.notify_all();
@@ -103,7 +103,7 @@ void UpdateServer::note_done(int64_t worker) {
 
 void UpdateServer::note_error() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!error_) error_ = std::current_exception();
   }
   changed_.notify_all();
@@ -118,7 +118,7 @@ void UpdateServer::update_own(const UpdateMessage& message, const Packet& gradie
 void UpdateServer::update(int64_t number, const UpdateMessage& message, const Packet& gradients, Packet& values) {
   const c10::InferenceMode ordinary(false);
   const at::NoGradGuard no_grad;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (error_) std::rethrow_exception(error_);
   Worker& worker = workers_[static_cast<size_t>(number)];
   served_.set_gradients(gradients);
@@ -159,8 +159,8 @@ bool UpdateServer::is_too_far_ahead(const Worker& worker) const {
   return worker.updates - *options_.max_staleness > slowest;
 }
 
-void UpdateServer::answer(std::unique_lock<std::mutex>& lock, Worker& worker, Packet& values) {
-  changed_.wait(lock, [&] { return !is_too_far_ahead(worker); });
+void UpdateServer::answer(MutexLock& lock, Worker& worker, Packet& values) {
+  changed_.wait(lock, [&]() LEVIN_REQUIRES(mutex_) { return !is_too_far_ahead(worker); });
   if (error_) std::rethrow_exception(error_);
   served_.copy_values(values);
   worker.version = version_;

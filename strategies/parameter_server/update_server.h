@@ -1,10 +1,10 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
 #include <levin/core/comm/collective.h>
 #include <levin/strategies/parameter_server/served_parameters.h>
 #include <levin/strategies/parameter_server/update_message.h>
 
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <fstream>
@@ -73,10 +73,10 @@ class UpdateServer {
 
   void serve(int64_t worker);
   void update(int64_t worker, const UpdateMessage& message, const Packet& gradients, Packet& values);
-  void compensate(const Worker& worker);
-  void log_update(int64_t worker, const UpdateMessage& message);
-  void answer(std::unique_lock<std::mutex>& lock, Worker& worker, Packet& values);
-  bool is_too_far_ahead(const Worker& worker) const;
+  void compensate(const Worker& worker) LEVIN_REQUIRES(mutex_);
+  void log_update(int64_t worker, const UpdateMessage& message) LEVIN_REQUIRES(mutex_);
+  void answer(MutexLock& lock, Worker& worker, Packet& values) LEVIN_REQUIRES(mutex_);
+  bool is_too_far_ahead(const Worker& worker) const LEVIN_REQUIRES(mutex_);
   void note_done(int64_t worker);
   void note_error();
 
@@ -85,12 +85,12 @@ class UpdateServer {
   std::shared_ptr<Collective> exchange_;
   const UpdateServerOptions options_;
 
-  std::mutex mutex_;  ///< guards all below, the shards and the optimizer
-  std::condition_variable changed_;
-  std::vector<Worker> workers_;
-  int64_t version_ = 0;  ///< updates so far
-  std::exception_ptr error_;
-  std::ofstream log_;
+  Mutex mutex_;  ///< of the shards and the optimizer, too
+  ConditionVariable changed_;
+  std::vector<Worker> workers_ LEVIN_GUARDED_BY(mutex_);
+  int64_t version_ LEVIN_GUARDED_BY(mutex_) = 0;  ///< updates so far
+  std::exception_ptr error_ LEVIN_GUARDED_BY(mutex_);
+  std::ofstream log_ LEVIN_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_;
 };
 

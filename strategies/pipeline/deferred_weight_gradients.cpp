@@ -16,6 +16,7 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -130,7 +131,7 @@ void install() {
 }  // namespace
 
 void DeferredWeightGradients::add(at::Tensor weight, at::Tensor input, at::Tensor gradient) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   products_.push_back({std::move(weight), std::move(input), std::move(gradient)});
 }
 
@@ -139,7 +140,7 @@ void DeferredWeightGradients::run() {
   const at::NoGradGuard no_grad;
   std::vector<Product> products;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     products = std::exchange(products_, {});
   }
   for (Product& product : products) {

@@ -1,9 +1,10 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
+
 #include <ATen/core/Tensor.h>
 
 #include <memory>
-#include <mutex>
 #include <vector>
 
 namespace levin {
@@ -22,8 +23,8 @@ class DeferredWeightGradients {
     at::Tensor input;
     at::Tensor gradient;
   };
-  std::mutex mutex_;  ///< backward may run on another thread
-  std::vector<Product> products_;
+  Mutex mutex_;  ///< backward may run on another thread
+  std::vector<Product> products_ LEVIN_GUARDED_BY(mutex_);
 };
 
 /// Scope in which backward of the linear layers that this thread runs forward (torch::nn::Linear and at::linear, of a

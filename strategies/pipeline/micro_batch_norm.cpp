@@ -49,7 +49,8 @@ bool is_defined(const std::optional<at::Tensor>& tensor) { return tensor && tens
 MicroBatchStatistics::MicroBatchStatistics(const torch::nn::Module& module) {
   const at::NoGradGuard no_grad;
   for (const auto& part : module.modules(/*include_self=*/true)) {
-    visit_batch_norm(*part, [&](auto& layer) {
+    // Not checked, as the rest of a constructor: nobody else knows the object yet.
+    visit_batch_norm(*part, [this](auto& layer) LEVIN_NO_THREAD_SAFETY_ANALYSIS {
       if (!layer.running_mean.defined() || !layer.num_batches_tracked.defined()) return;
       if (is_absent(layer.num_batches_tracked)) return;  // of another stage
       layers_.try_emplace(layer.running_mean.unsafeGetTensorImpl(),
@@ -64,7 +65,7 @@ MicroBatchStatistics::MicroBatchStatistics(const torch::nn::Module& module) {
 
 void MicroBatchStatistics::record(const BatchNormCall& call, bool is_instance_norm, int64_t micro_batch,
                                   ChannelMoments moments) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Layer& layer = layers_[call.running_mean->unsafeGetTensorImpl()];
   layer.running_mean = *call.running_mean;
   layer.running_var = *call.running_var;
@@ -77,6 +78,7 @@ void MicroBatchStatistics::record(const BatchNormCall& call, bool is_instance_no
 
 void MicroBatchStatistics::apply() {
   const at::NoGradGuard no_grad;
+  const MutexLock lock(mutex_);
   for (size_t call = 0; update_call(call); ++call) {
   }
   for (auto& [key, layer] : layers_)

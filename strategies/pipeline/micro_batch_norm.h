@@ -1,12 +1,12 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
 #include <levin/core/nn/batch_norm_scope.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -72,11 +72,11 @@ class MicroBatchStatistics {
   void record(const BatchNormCall& call, bool is_instance_norm, int64_t micro_batch, ChannelMoments moments);
 
   /// Updates all layers with their n-th call; false when there is none.
-  bool update_call(size_t call);
+  bool update_call(size_t call) LEVIN_REQUIRES(mutex_);
   static void update_layers(const std::vector<Layer*>& layers, size_t call);
 
-  std::mutex mutex_;
-  std::unordered_map<const c10::TensorImpl*, Layer> layers_;  ///< by running mean
+  Mutex mutex_;
+  std::unordered_map<const c10::TensorImpl*, Layer> layers_ LEVIN_GUARDED_BY(mutex_);  ///< by running mean
 };
 
 /// Scope around the forward of one micro-batch: layers that this thread runs in training mode compute what they

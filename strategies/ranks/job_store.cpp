@@ -14,7 +14,7 @@ JobStore& JobStore::instance() {
 }
 
 int64_t JobStore::serve(std::chrono::milliseconds timeout) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (served_ == nullptr) {
     const ServedStore served = make_local_server_store(timeout);
     served_ = served.store;
@@ -25,7 +25,7 @@ int64_t JobStore::serve(std::chrono::milliseconds timeout) {
 
 c10::intrusive_ptr<c10d::Store> JobStore::join(const ClusterPlace& place, std::chrono::milliseconds timeout,
                                                const WaitingInVain& in_vain) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (store_ == nullptr) {
     // Every rank connects in the same way, the one that serves the store too.
     ClusterPlace client = place;

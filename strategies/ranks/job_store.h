@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/strategies/comm/watched_store.h>
 
@@ -7,7 +8,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 
 namespace c10d {
 class Store;
@@ -31,11 +31,11 @@ class JobStore {
  private:
   JobStore() = default;
 
-  std::mutex mutex_;
-  c10::intrusive_ptr<c10d::Store> served_;
-  c10::intrusive_ptr<c10d::Store> store_;
-  int64_t port_ = 0;
-  int64_t joined_ = 0;
+  Mutex mutex_;
+  c10::intrusive_ptr<c10d::Store> served_ LEVIN_GUARDED_BY(mutex_);
+  c10::intrusive_ptr<c10d::Store> store_ LEVIN_GUARDED_BY(mutex_);
+  int64_t port_ LEVIN_GUARDED_BY(mutex_) = 0;
+  int64_t joined_ LEVIN_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace levin

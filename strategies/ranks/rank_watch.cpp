@@ -13,20 +13,20 @@
 namespace levin {
 
 void RankWatch::begin_joining() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   joining_ = true;
   failure_.reset();
   first_bearable_.reset();
 }
 
 void RankWatch::attach(ControlPlane& control) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   control_ = &control;
   if (failure_) control.report_gone(failure_->rank, failure_->message);
 }
 
 void RankWatch::attach(const std::shared_ptr<Collective>& collective) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(collectives_, [&](const auto& other) {
     const auto alive = other.lock();
     return alive == nullptr || alive == collective;
@@ -35,12 +35,12 @@ void RankWatch::attach(const std::shared_ptr<Collective>& collective) {
 }
 
 void RankWatch::end_joining() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   joining_ = false;
 }
 
 void RankWatch::detach() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   joining_ = false;
   control_ = nullptr;
   first_bearable_.reset();
@@ -48,7 +48,7 @@ void RankWatch::detach() {
 
 void RankWatch::rank_ended(int64_t rank, const std::string& how, bool in_good_order) {
   // Held during the report, which takes moments: so the control plane stays that long.
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (in_good_order && !joining_) return;
   if (control_ != nullptr)
     control_->report_gone(rank, how);
@@ -57,18 +57,18 @@ void RankWatch::rank_ended(int64_t rank, const std::string& how, bool in_good_or
 }
 
 void RankWatch::bear_losses(int64_t first) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   first_bearable_ = first;
 }
 
 std::vector<int64_t> RankWatch::end_losses() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   first_bearable_.reset();
   return lost_;
 }
 
 bool RankWatch::lose(int64_t rank, const std::string& how) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!first_bearable_ || rank < *first_bearable_ || control_ == nullptr) return false;
   lost_.push_back(rank);
   control_->leave_out(rank, how);
@@ -76,14 +76,14 @@ bool RankWatch::lose(int64_t rank, const std::string& how) {
 }
 
 bool RankWatch::is_lost(int64_t rank) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::find(lost_.begin(), lost_.end(), rank) != lost_.end();
 }
 
 void RankWatch::abort(const std::string& reason) {
   std::vector<std::shared_ptr<Collective>> alive;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& collective : collectives_) alive.push_back(collective.lock());
   }
   for (const auto& collective : alive)
@@ -91,7 +91,7 @@ void RankWatch::abort(const std::string& reason) {
 }
 
 std::optional<RankFailure> RankWatch::failure(int64_t rank) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const int signal = SignalScope::received();
   if (joining_ && signal != 0) {
     const RankFailure interrupted{

@@ -1,10 +1,10 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
 #include <levin/core/comm/rank_failure.h>
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,13 +47,13 @@ class RankWatch {
   std::optional<RankFailure> failure(int64_t rank);
 
  private:
-  std::mutex mutex_;
-  bool joining_ = true;
-  ControlPlane* control_ = nullptr;
-  std::optional<RankFailure> failure_;  ///< of the time before there was a control plane
-  std::vector<std::weak_ptr<Collective>> collectives_;
-  std::optional<int64_t> first_bearable_;  ///< of the ranks that may be lost now
-  std::vector<int64_t> lost_;
+  Mutex mutex_;
+  bool joining_ LEVIN_GUARDED_BY(mutex_) = true;
+  ControlPlane* control_ LEVIN_GUARDED_BY(mutex_) = nullptr;
+  std::optional<RankFailure> failure_ LEVIN_GUARDED_BY(mutex_);  ///< of the time before there was a control plane
+  std::vector<std::weak_ptr<Collective>> collectives_ LEVIN_GUARDED_BY(mutex_);
+  std::optional<int64_t> first_bearable_ LEVIN_GUARDED_BY(mutex_);  ///< of the ranks that may be lost now
+  std::vector<int64_t> lost_ LEVIN_GUARDED_BY(mutex_);
 };
 
 }  // namespace levin

@@ -99,7 +99,7 @@ ReplicaThreads::ReplicaThreads(int64_t replicas, int intra_op_threads) {
 ReplicaThreads::~ReplicaThreads() {
   wait_idle();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ending_ = true;
   }
   has_job_.notify_all();
@@ -123,8 +123,8 @@ std::shared_ptr<ReplicaThreads::Ticket> ReplicaThreads::start(int64_t replicas, 
   auto ticket = std::make_shared<Ticket>(replicas, std::move(job));
   if (replicas < 2) return ticket;
   {
-    std::unique_lock lock(mutex_);
-    is_done_.wait(lock, [&] { return busy_ == 0; });
+    MutexLock lock(mutex_);
+    is_done_.wait(lock, [this]() LEVIN_REQUIRES(mutex_) { return busy_ == 0; });
     current_ = ticket;
     busy_ = replicas - 1;
     ++started_;
@@ -135,15 +135,15 @@ std::shared_ptr<ReplicaThreads::Ticket> ReplicaThreads::start(int64_t replicas, 
 
 void ReplicaThreads::join(const std::shared_ptr<Ticket>& ticket) {
   {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     is_done_.wait(lock, [&] { return ticket->is_done(); });
   }
   ticket->rethrow();
 }
 
 void ReplicaThreads::wait_idle() {
-  std::unique_lock lock(mutex_);
-  is_done_.wait(lock, [&] { return busy_ == 0; });
+  MutexLock lock(mutex_);
+  is_done_.wait(lock, [this]() LEVIN_REQUIRES(mutex_) { return busy_ == 0; });
 }
 
 void ReplicaThreads::serve(int64_t replica, uint64_t seed, int intra_op_threads) {
@@ -152,9 +152,9 @@ void ReplicaThreads::serve(int64_t replica, uint64_t seed, int intra_op_threads)
   const IntraOpThreadsScope cores(intra_op_threads);
   const ThreadGeneratorScope generator(seed);
   int64_t seen = 0;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    has_job_.wait(lock, [&] { return ending_ || started_ != seen; });
+    has_job_.wait(lock, [&]() LEVIN_REQUIRES(mutex_) { return ending_ || started_ != seen; });
     if (ending_) return;
     seen = started_;
     if (current_ == nullptr || replica >= current_->replicas()) continue;

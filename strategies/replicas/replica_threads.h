@@ -1,10 +1,10 @@
 #pragma once
 
-#include <condition_variable>
+#include <levin/core/base/mutex.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -37,13 +37,13 @@ class ReplicaThreads {
  private:
   void serve(int64_t replica, uint64_t seed, int intra_op_threads);
 
-  std::mutex mutex_;
-  std::condition_variable has_job_;
-  std::condition_variable is_done_;
-  std::shared_ptr<Ticket> current_;
-  int64_t started_ = 0;  ///< jobs so far
-  int64_t busy_ = 0;     ///< threads at work on the current one
-  bool ending_ = false;
+  Mutex mutex_;
+  ConditionVariable has_job_;
+  ConditionVariable is_done_;
+  std::shared_ptr<Ticket> current_ LEVIN_GUARDED_BY(mutex_);
+  int64_t started_ LEVIN_GUARDED_BY(mutex_) = 0;  ///< jobs so far
+  int64_t busy_ LEVIN_GUARDED_BY(mutex_) = 0;     ///< threads at work on the current one
+  bool ending_ LEVIN_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };
 
