@@ -53,6 +53,7 @@
 #include <levin/core/data/cifar10.h>
 #include <levin/core/data/cifar100.h>
 #include <levin/core/data/class_names.h>
+#include <levin/core/data/combined_data.h>
 #include <levin/core/data/csv.h>
 #include <levin/core/data/data_loader.h>
 #include <levin/core/data/data_module.h>

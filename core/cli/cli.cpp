@@ -16,6 +16,7 @@
 #include <levin/core/cli/export_command.h>
 #include <levin/core/comm/rank_failure.h>
 #include <levin/core/data/batch.h>
+#include <levin/core/data/combined_data.h>
 #include <levin/core/devices/accounting_allocator.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/optim/schedulers.h>
@@ -63,7 +64,10 @@ std::shared_ptr<Module> make_module(const Config& config, const ConfigNames& nam
 
 std::shared_ptr<DataModule> make_data(const Config& config, const ConfigNames& names) {
   const Config* data = config.find("data");
-  return data != nullptr ? make_section(names.data, *data, "data") : nullptr;
+  if (data == nullptr) return nullptr;
+  auto made = make_section(names.data, *data, "data");
+  if (auto* combined = dynamic_cast<data::CombinedData*>(made.get())) combined->make_parts(names.data);
+  return made;
 }
 
 struct Command {

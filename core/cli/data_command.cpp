@@ -118,10 +118,7 @@ struct Pace {
 
 /// Reads for so many seconds, from the beginning of epoch 0 on; epochs follow each other.
 Pace read(const DataLoader& loader, int64_t workers, double seconds, uint64_t seed, data::ClassCounts* classes) {
-  DataLoaderOptions options = loader.options();
-  options.num_workers = workers;
-  if (workers == 0) options.timeout = 0;
-  const DataLoader reader = loader.with_options(options);
+  const DataLoader reader = loader.with_num_workers(workers);
   Pace pace;
   const auto begin = Clock::now();
   double aside = 0;  // spent counting

@@ -4,7 +4,6 @@
 #include <levin/core/base/mutex.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/connectors/error_context.h>
-#include <levin/core/data/sampler.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/interfaces/module.h>
@@ -66,7 +65,7 @@ DataLoader DataConnector::train_loader() const {
   if (!loader) loader = call_user(state_, "train_dataloader", module, [&] { return module.train_dataloader(); });
   if (!loader) return loader;
   if (train_batch_size_) return loader.with_batch_size(*train_batch_size_);
-  return strategy_.ranks().are_threads() ? loader.with_options(loader.options()) : loader;
+  return strategy_.ranks().are_threads() ? loader.copy() : loader;
 }
 
 DataLoaders DataConnector::evaluation_loaders(const char* name, const DataLoaders& given,
@@ -78,8 +77,13 @@ DataLoaders DataConnector::evaluation_loaders(const char* name, const DataLoader
   if (loaders.empty() && data_module_ != nullptr)
     loaders = call_user(state_, name, *data_module_, [&] { return (data_module_.get()->*of_data)(); });
   if (loaders.empty()) loaders = call_user(state_, name, module, [&] { return (module.*of_module)(); });
+  for (const auto& loader : loaders)
+    if (!loader.parts().empty())
+      throw Error("data", fmt::format("{} gave a combined loader, which are for training; hint: a list of loaders is "
+                                      "evaluated one behind the other",
+                                      name));
   if (strategy_.ranks().are_threads())
-    for (auto& loader : loaders) loader = loader.with_options(loader.options());
+    for (auto& loader : loaders) loader = loader.copy();
   return loaders;
 }
 
@@ -100,13 +104,12 @@ void DataConnector::select_loaders() {
     case Stage::kFit: {
       DataLoader& train = loaders_.train = train_loader();
       require(static_cast<bool>(train), "train_dataloader");
-      if (options_.overfit) {
-        // The same few batches in every epoch.
-        DataLoaderOptions in_order = train.options();
-        in_order.shuffle = false;
-        train = train.with_options(in_order);
-        if (train.dataset() != nullptr) train = train.with_sampler(std::make_shared<data::SequentialSampler>());
-      }
+      if (options_.overfit) train = train.in_order();  // the same few batches in every epoch
+      if (find_independent_steps(strategy_) != nullptr && !train.parts().empty())
+        throw ConfigError(
+            fmt::format("trainer.strategy '{}' has ranks that take batches of one loader, each when it is "
+                        "ready for one; got a combined loader",
+                        strategy_.name()));
       // Of one rank each, fetched when a rank is about to need it.
       if (find_independent_steps(strategy_) != nullptr) train = train.with_options(for_independent_steps(train));
       loaders_.val = validation();
@@ -268,13 +271,13 @@ Batch DataConnector::join_batch(const DataLoader& loader) const {
   DataLoaderPosition first = position(state_.progress.epoch, 0);
   first.rank = 0;
   first.world_size = 1;
-  auto batch = loader.with_options(loader.options()).pass(first).next();
+  auto batch = loader.copy().pass(first).next();
   if (!batch) throw Error("data", "a rank has no data at all; hint: give every rank at least one example");
   return std::move(*batch);
 }
 
 Batch DataConnector::sample() {
-  const DataLoader loader = loaders_.train.with_options(loaders_.train.options());
+  const DataLoader loader = loaders_.train.copy();
   auto batch = loader.pass(train_position()).next();
   if (!batch) throw Error("data", "there are no training data");
   return transfer(std::move(*batch), 0);

@@ -18,6 +18,12 @@ std::string tensor_names(const std::vector<Batch::Item>& items) {
   return names.empty() ? "none" : join(names);
 }
 
+/// The part of a nested name; empty where it is not nested.
+std::string_view part_of(std::string_view name) {
+  const size_t dot = name.find('.');
+  return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
+}
+
 bool counts_examples(const at::Tensor& tensor) { return tensor.defined() && tensor.dim() > 0; }
 
 template <class Function>
@@ -27,6 +33,27 @@ Batch transformed(const std::vector<Batch::Item>& items, const Function& functio
   for (const auto& [name, tensor] : items)
     result.items().emplace_back(name, tensor.defined() ? function(tensor) : tensor);
   return result;
+}
+
+bool sizes_agree(const Batch& batch) {
+  const int64_t size = batch.size();
+  for (const auto& [name, tensor] : batch.items())
+    if (counts_examples(tensor) && tensor.size(0) != size) return false;
+  return true;
+}
+
+/// The batches whose names begin alike, in the order in which they are met.
+std::vector<Batch> by_part(const Batch& batch) {
+  std::vector<std::pair<std::string_view, Batch>> parts;
+  for (const auto& item : batch.items()) {
+    const std::string_view name = part_of(item.first);
+    auto part = std::find_if(parts.begin(), parts.end(), [&](const auto& known) { return known.first == name; });
+    if (part == parts.end()) part = parts.insert(parts.end(), {name, Batch()});
+    part->second.items().push_back(item);
+  }
+  std::vector<Batch> batches;
+  for (auto& part : parts) batches.push_back(std::move(part.second));
+  return batches;
 }
 
 /// Throws unless the first dimensions of all tensors agree.
@@ -39,6 +66,26 @@ void check_sizes(const Batch& batch) {
                               "tensor {}",
                               name, tensor.size(0), size));
   }
+}
+
+/// Splits each part of nested names for itself, all into as many slices.
+std::vector<Batch> split_by_part(const Batch& batch, int64_t count) {
+  const auto has_examples = [](const Batch& part) {
+    return std::any_of(part.items().begin(), part.items().end(),
+                       [](const Batch::Item& item) { return counts_examples(item.second); });
+  };
+  const std::vector<Batch> parts = by_part(batch);
+  for (const Batch& part : parts) {
+    check_sizes(part);
+    if (has_examples(part)) count = std::min(count, std::max<int64_t>(part.size(), 1));
+  }
+  std::vector<Batch> slices(static_cast<size_t>(count));
+  for (const Batch& part : parts) {
+    const auto of_part = has_examples(part) ? part.split(count) : std::vector<Batch>(slices.size(), part);
+    for (size_t i = 0; i < slices.size(); ++i)
+      for (const Batch::Item& item : of_part[i].items()) slices[i].items().push_back(item);
+  }
+  return slices;
 }
 
 }  // namespace
@@ -72,6 +119,21 @@ const at::Tensor* Batch::find(std::string_view name) const {
 }
 
 void Batch::set(std::string_view name, at::Tensor tensor) { (*this)[name] = std::move(tensor); }
+
+Batch Batch::part(std::string_view name) const {
+  Batch part;
+  for (const auto& [full, tensor] : items_)
+    if (full.size() > name.size() && full.starts_with(name) && full[name.size()] == '.')
+      part.items_.emplace_back(full.substr(name.size() + 1), tensor);
+  return part;
+}
+
+void Batch::set_part(std::string_view name, const Batch& part) {
+  std::erase_if(items_, [&](const Item& item) {
+    return item.first.size() > name.size() && item.first.starts_with(name) && item.first[name.size()] == '.';
+  });
+  for (const auto& [rest, tensor] : part.items_) items_.emplace_back(fmt::format("{}.{}", name, rest), tensor);
+}
 
 int64_t Batch::size() const {
   for (const auto& item : items_)
@@ -107,6 +169,7 @@ std::vector<Batch> Batch::split(int64_t parts) const {
   if (parts < 1) throw Error("data", fmt::format("cannot split a batch into {} parts; valid: at least 1", parts));
   if (items_.empty()) return {};
   const int64_t examples = size();
+  if (!sizes_agree(*this)) return split_by_part(*this, parts);
   const int64_t count = std::clamp<int64_t>(examples, 1, parts);
   std::vector<Batch> result;
   result.reserve(static_cast<size_t>(count));

@@ -13,6 +13,8 @@ namespace levin {
 
 /// An ordered list of named tensors that a data set yields and a step receives. The first dimension of each tensor
 /// counts the examples, except for tensors without dimensions. The trainer moves, pins, splits and slices it.
+///
+/// Names with a dot are nested: "a.x" is the tensor "x" of the part "a". Parts may have different numbers of examples.
 class Batch {
  public:
   using Item = std::pair<std::string, at::Tensor>;
@@ -27,6 +29,11 @@ class Batch {
   const at::Tensor* find(std::string_view name) const;
 
   void set(std::string_view name, at::Tensor tensor);
+  /// Returns the tensors below a name, under the rest of theirs: of "a" those that are named "a.x"; none where there is
+  /// no such part.
+  Batch part(std::string_view name) const;
+  /// Puts the tensors of a batch below a name, in place of those that were there.
+  void set_part(std::string_view name, const Batch& part);
   bool empty() const { return items_.empty(); }
   const std::vector<Item>& items() const { return items_; }
   std::vector<Item>& items() { return items_; }
@@ -41,7 +48,8 @@ class Batch {
   Batch pin_memory() const;
   /// Returns the examples [begin, end).
   Batch slice(int64_t begin, int64_t end) const;
-  /// Splits into at most `parts` slices of sizes that differ by at most one; fewer when there are fewer examples.
+  /// Splits into at most `parts` slices of sizes that differ by at most one; fewer when there are fewer examples. Where
+  /// the parts of nested names differ in their numbers of examples, each is split for itself.
   std::vector<Batch> split(int64_t parts) const;
   /// Concatenates tensors by name along the first dimension: the inverse of split.
   static Batch concatenate(const std::vector<Batch>& parts);

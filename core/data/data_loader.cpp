@@ -2,7 +2,10 @@
 
 #include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
 #include <levin/core/data/batch_plan.h>
+#include <levin/core/data/combined_plan.h>
+#include <levin/core/data/combined_source.h>
 #include <levin/core/data/data_notes.h>
 #include <levin/core/data/fetch_scope.h>
 #include <levin/core/data/inline_source.h>
@@ -17,6 +20,8 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
+#include <string>
 #include <typeinfo>
 #include <utility>
 #include <vector>
@@ -76,8 +81,55 @@ void DataLoaderOptions::describe(Schema<DataLoaderOptions>& schema) {
                {{"raise", data::OnError::kRaise}, {"skip", data::OnError::kSkip}});
 }
 
+namespace {
+
+/// A pass as a source.
+class PassSource : public data::BatchSource {
+ public:
+  explicit PassSource(DataLoader::Pass pass) : pass_(std::move(pass)) {}
+  std::optional<Batch> next(std::chrono::nanoseconds& waited) override {
+    const auto before = pass_.waited();
+    auto batch = pass_.next();
+    waited += pass_.waited() - before;
+    return batch;
+  }
+  void stop() override {}
+
+ private:
+  DataLoader::Pass pass_;
+};
+
+DataLoader::Pass::Share share_of(const data::BatchPlan& plan, int64_t batch) {
+  const int64_t all = plan.global_count(batch);
+  if (all == 0) return {};
+  const auto [begin, end] = plan.range(batch);
+  return {.own = end - begin, .all = all};
+}
+
+void check_parts(const std::vector<DataLoader::Part>& parts, CombinedMode mode) {
+  if (parts.empty()) throw Error("data", "a combined loader was given no parts");
+  std::set<std::string> names;
+  for (const auto& [name, loader] : parts) {
+    if (name.empty() || name.find('.') != std::string::npos || !names.insert(name).second)
+      throw Error("data", fmt::format("'{}' cannot name a part of a combined loader; valid: names without a dot, each "
+                                      "once",
+                                      name));
+    if (!loader) throw Error("data", fmt::format("the part '{}' of a combined loader is empty: it has no data", name));
+    if (!loader.parts().empty())
+      throw Error("data", fmt::format("the part '{}' of a combined loader is a combined loader itself", name));
+    if (!loader.num_examples() && (mode == CombinedMode::kMaxSizeCycle || mode == CombinedMode::kSequential))
+      throw Error("data", fmt::format("the part '{}' of a combined loader has no size, so that nobody knows where it "
+                                      "begins again or ends; valid modes: min_size, max_size",
+                                      name));
+  }
+}
+
+}  // namespace
+
 struct DataLoader::Core {
   DataLoaderOptions options;
+  std::vector<Part> parts;  ///< of a combined loader, which has nothing of what follows but `running`
+  CombinedMode mode = CombinedMode::kMaxSizeCycle;
   std::shared_ptr<const data::Dataset> dataset;
   std::shared_ptr<const data::Sampler> sampler;
   bool sampler_was_given = false;  ///< else it follows options.shuffle
@@ -140,6 +192,100 @@ struct DataLoader::Core {
     return std::make_shared<data::SkippedExamples>(epoch, size);
   }
 
+  static Pass::State::Lengths lengths_of(const data::BatchPlan& plan) {
+    return {.num_batches = plan.num_batches(), .share = [plan](int64_t batch) { return share_of(plan, batch); }};
+  }
+
+  /// A part's division into batches; nothing where it is unsized.
+  std::optional<data::BatchPlan> plan_of_rank(int64_t rank, int64_t world_size) const {
+    if (dataset == nullptr) return std::nullopt;
+    return plan(sampler->length(checked_size()), rank, world_size, 0);
+  }
+
+  /// Which batches of the parts make a combined one.
+  data::CombinedPlan combined_plan(int64_t world_size) const {
+    data::CombinedPlan combined{.mode = mode};
+    for (const auto& [name, loader] : parts) {
+      combined.lengths.push_back(loader.num_batches(world_size));
+      if (mode == CombinedMode::kMaxSizeCycle && combined.lengths.back() == 0)
+        throw Error("data", fmt::format("the part '{}' of a combined loader gives no batch, so that it cannot begin "
+                                        "again; hint: a smaller batch_size, or drop_last: false",
+                                        name));
+    }
+    return combined;
+  }
+
+  std::unique_ptr<Pass::State> combined_pass(const DataLoaderPosition& position) {
+    const data::CombinedPlan combined = combined_plan(position.world_size);
+    std::vector<data::CombinedSource::Part> sources;
+    std::vector<std::optional<data::BatchPlan>> plans;
+    for (size_t part = 0; part < parts.size(); ++part) {
+      const auto& [name, loader] = parts[part];
+      plans.push_back(loader.core().plan_of_rank(position.rank, position.world_size));
+      sources.push_back({name, [loader = loader, position, passes = combined.passes(part)](
+                                   data::CombinedPlan::Place place, bool of_first_rank) {
+                           DataLoaderPosition own = position;
+                           own.epoch = position.epoch * passes + place.pass;
+                           own.batch = place.batch;
+                           if (of_first_rank) own.rank = 0;
+                           return std::make_unique<PassSource>(
+                               (of_first_rank ? loader.with_num_workers(0) : loader).pass(own));
+                         }});
+    }
+    std::optional<Pass::State::Lengths> lengths;
+    if (const auto num_batches = combined.num_batches())
+      lengths = {.num_batches = *num_batches, .share = [combined, plans](int64_t batch) {
+                   Pass::Share sum;
+                   for (size_t part = 0; part < plans.size(); ++part) {
+                     const auto place = combined.place(part, batch);
+                     if (!place) continue;
+                     const Pass::Share share = share_of(*plans[part], place->batch);
+                     sum.own += share.own;
+                     sum.all += share.all;
+                   }
+                   return sum;
+                 }};
+    if (lengths) warn_of_uneven_parts(combined, plans);
+    auto source = std::make_shared<data::CombinedSource>(combined, std::move(sources), position.batch);
+    running = source;
+    return std::make_unique<Pass::State>(std::move(source), position.batch, std::move(lengths));
+  }
+
+  /// A batch has one weight on each rank, which is that of all its parts where the ranks share these alike.
+  void warn_of_uneven_parts(const data::CombinedPlan& combined,
+                            const std::vector<std::optional<data::BatchPlan>>& plans) const {
+    if (mode == CombinedMode::kSequential) return;  // one part at a time
+    const int64_t ranks = plans.front()->world_size;
+    const auto share_alike = [&](data::BatchPlan one, int64_t batch_of_one, data::BatchPlan other,
+                                 int64_t batch_of_other) {
+      for (one.rank = other.rank = 0; one.rank < ranks; other.rank = ++one.rank) {
+        const Pass::Share of_one = share_of(one, batch_of_one);
+        const Pass::Share of_other = share_of(other, batch_of_other);
+        if (of_one.own * of_other.all != of_other.own * of_one.all) return false;
+      }
+      return true;
+    };
+    for (size_t uneven = 0; uneven < plans.size(); ++uneven) {
+      const int64_t length = *combined.lengths[uneven];
+      if (length == 0 || plans[uneven]->global_count(length - 1) % ranks == 0) continue;
+      // Only the last batch of a part may be uneven.
+      for (int64_t batch = length - 1; batch < *combined.num_batches(); batch += length) {
+        const auto place = combined.place(uneven, batch);
+        if (!place) break;
+        for (size_t part = 0; part < plans.size(); ++part) {
+          const auto other = combined.place(part, batch);
+          if (!other || share_alike(*plans[uneven], place->batch, *plans[part], other->batch)) continue;
+          log::rank_zero_warning_once(fmt::format(
+              "batch {} of the combined loader has {} of '{}' and {} of '{}', which {} ranks cannot share alike: the "
+              "mean over the ranks is not quite that over the batch; hint: drop_last: true",
+              batch, counted(plans[uneven]->global_count(place->batch), "example"), parts[uneven].first,
+              counted(plans[part]->global_count(other->batch), "example"), parts[part].first, ranks));
+          return;
+        }
+      }
+    }
+  }
+
   std::unique_ptr<Pass::State> sized_pass(const DataLoaderPosition& position) {
     auto shared = std::make_shared<data::SizedPass>();
     shared->dataset = dataset;
@@ -162,7 +308,7 @@ struct DataLoader::Core {
       readers.push_back(std::make_unique<data::SizedReader>(shared, position.batch + i, count));
     auto source = make_source(std::move(readers), 0);
     running = source;
-    return std::make_unique<Pass::State>(std::move(source), position.batch, shared->plan, shared->skipped);
+    return std::make_unique<Pass::State>(std::move(source), position.batch, lengths_of(shared->plan), shared->skipped);
   }
 
   std::unique_ptr<Pass::State> unsized_pass(const DataLoaderPosition& position) {
@@ -226,40 +372,100 @@ DataLoader::Core& DataLoader::core() const {
   return *core_;
 }
 
+/// `wanted`: what a combined loader has not, in the message.
+DataLoader::Core& DataLoader::core_of_one(const char* wanted) const {
+  if (!core().parts.empty())
+    throw Error("data", fmt::format("a combined loader has no {} of its own; hint: give it to its parts", wanted));
+  return core();
+}
+
+DataLoader DataLoader::combined(std::vector<Part> parts, CombinedMode mode) {
+  check_parts(parts, mode);
+  DataLoader loader;
+  loader.core_ = std::make_shared<Core>();
+  loader.core_->options = parts.front().second.options();
+  loader.core_->parts = std::move(parts);
+  loader.core_->mode = mode;
+  return loader;
+}
+
+template <class Change>
+DataLoader DataLoader::with_each_part(const Change& change) const {
+  std::vector<Part> changed;
+  for (const auto& [name, loader] : core().parts) changed.emplace_back(name, change(loader));
+  return combined(std::move(changed), core().mode);
+}
+
+const std::vector<DataLoader::Part>& DataLoader::parts() const { return core().parts; }
 const DataLoaderOptions& DataLoader::options() const { return core().options; }
 const std::shared_ptr<const data::Dataset>& DataLoader::dataset() const { return core().dataset; }
 const std::shared_ptr<const data::Sampler>& DataLoader::sampler() const { return core().sampler; }
 
 std::optional<int64_t> DataLoader::num_examples() const {
-  if (core().dataset == nullptr) return std::nullopt;
-  return core().dataset->size();
+  if (core().parts.empty()) return core().dataset == nullptr ? std::nullopt : std::optional(core().dataset->size());
+  int64_t sum = 0;
+  for (const auto& [name, loader] : core().parts) {
+    const auto examples = loader.num_examples();
+    if (!examples) return std::nullopt;
+    sum += *examples;
+  }
+  return sum;
 }
 
 std::optional<int64_t> DataLoader::num_batches(int64_t world_size, int64_t first_example) const {
+  if (!core().parts.empty()) return core().combined_plan(world_size).num_batches();
   if (core().dataset == nullptr) return std::nullopt;
   return core().plan(core().sampler->length(core().checked_size()), 0, world_size, first_example).num_batches();
 }
 
-int64_t DataLoader::batch_size(int64_t world_size) const { return core().batch_size(world_size); }
+int64_t DataLoader::batch_size(int64_t world_size) const {
+  if (core().parts.empty()) return core().batch_size(world_size);
+  int64_t sum = 0;
+  for (const auto& [name, loader] : core().parts) sum += loader.batch_size(world_size);
+  return sum;
+}
+
+DataLoader DataLoader::copy() const {
+  if (!core().parts.empty()) return with_each_part([](const DataLoader& part) { return part.copy(); });
+  return with_options(core().options);
+}
+
+DataLoader DataLoader::in_order() const {
+  if (!core().parts.empty()) return with_each_part([](const DataLoader& part) { return part.in_order(); });
+  DataLoaderOptions options = core().options;
+  options.shuffle = false;
+  if (core().iterable != nullptr) return DataLoader(core().iterable, options);
+  return DataLoader(core().dataset, options, std::make_shared<data::SequentialSampler>());
+}
+
+DataLoader DataLoader::with_num_workers(int64_t num_workers) const {
+  if (!core().parts.empty())
+    return with_each_part([num_workers](const DataLoader& part) { return part.with_num_workers(num_workers); });
+  DataLoaderOptions options = core().options;
+  options.num_workers = num_workers;
+  if (num_workers == 0) options.timeout = 0;
+  return with_options(options);
+}
 
 DataLoader DataLoader::with_options(const DataLoaderOptions& options) const {
-  if (core().iterable != nullptr) return DataLoader(core().iterable, options);
-  return DataLoader(core().dataset, options, core().sampler_was_given ? core().sampler : nullptr);
+  const Core& one = core_of_one("options");
+  if (one.iterable != nullptr) return DataLoader(one.iterable, options);
+  return DataLoader(one.dataset, options, one.sampler_was_given ? one.sampler : nullptr);
 }
 
 DataLoader DataLoader::with_batch_size(int64_t batch_size) const {
-  DataLoaderOptions options = core().options;
+  DataLoaderOptions options = core_of_one("batch size").options;
   options.batch_size = batch_size;
   options.global_batch_size.reset();
   return with_options(options);
 }
 
 DataLoader DataLoader::with_sampler(std::shared_ptr<const data::Sampler> sampler) const {
-  if (core().iterable != nullptr)
-    throw Error("data", "a sampler needs a data set of known size; got an IterableDataset");
-  auto options = core().options;
+  const Core& one = core_of_one("sampler");
+  if (one.iterable != nullptr) throw Error("data", "a sampler needs a data set of known size; got an IterableDataset");
+  auto options = one.options;
   options.shuffle = options.shuffle && sampler == nullptr;
-  return DataLoader(core().dataset, options, std::move(sampler));
+  return DataLoader(one.dataset, options, std::move(sampler));
 }
 
 DataLoader::Pass DataLoader::pass(const DataLoaderPosition& position) const {
@@ -267,6 +473,7 @@ DataLoader::Pass DataLoader::pass(const DataLoaderPosition& position) const {
   Core& shared = core();
   std::lock_guard lock(shared.mutex);
   if (auto previous = shared.running.lock()) previous->stop();
+  if (!shared.parts.empty()) return Pass(shared.combined_pass(position));
   return Pass(shared.dataset != nullptr ? shared.sized_pass(position) : shared.unsized_pass(position));
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/base/schema.h>
+#include <levin/core/data/combined_plan.h>
 #include <levin/core/data/dataset.h>
 #include <levin/core/data/sampler.h>
 
@@ -8,8 +9,10 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace levin {
 
@@ -70,21 +73,39 @@ class DataLoader {
                                                                               const DataLoaderOptions& options = {})
       : DataLoader(std::shared_ptr<const data::IterableDataset>(std::move(dataset)), options) {}
 
-  /// Returns whether it was given a data set.
+  using Part = std::pair<std::string, DataLoader>;
+  /// Returns a loader of training whose batches have one of each part in them: the tensor "x" of the part "a" as "a.x",
+  /// see Batch::part. Each part keeps its own options; positions in all of them follow from the number of combined
+  /// batches. Throws levin::Error for parts without or with equal names, and for unsized ones in the modes
+  /// kMaxSizeCycle and kSequential.
+  static DataLoader combined(std::vector<Part> parts, CombinedMode mode = CombinedMode::kMaxSizeCycle);
+  /// Returns the parts of a combined loader; none of any other.
+  const std::vector<Part>& parts() const;
+
+  /// Returns whether it was given a data set, or parts.
   explicit operator bool() const { return static_cast<bool>(core_); }
+  /// Returns the options; of a combined loader those of its first part.
   const DataLoaderOptions& options() const;
   /// Returns the number of rank 0's batches in a whole pass; nothing when the data set is unsized. Other ranks have one
   /// batch less when fewer examples than ranks are left for the last one.
   std::optional<int64_t> num_batches(int64_t world_size = 1, int64_t first_example = 0) const;
-  /// Returns the number of examples in a batch of one rank. Throws levin::Error when global_batch_size cannot be
-  /// divided.
+  /// Returns the number of examples in a batch of one rank; of a combined loader the sum of its parts'. Throws
+  /// levin::Error when global_batch_size cannot be divided.
   int64_t batch_size(int64_t world_size) const;
-  /// Returns the number of examples in the data set; nothing when it is unsized.
+  /// Returns the number of examples in the data set, or the sum of all parts'; nothing when one is unsized.
   std::optional<int64_t> num_examples() const;
+  /// Return the data set and its order; nullptr where it is unsized, and of a combined loader.
   const std::shared_ptr<const data::Dataset>& dataset() const;
   const std::shared_ptr<const data::Sampler>& sampler() const;
 
-  /// Returns a loader of the same data set with other options or another order, and threads of its own.
+  /// Returns the same loader with threads of its own.
+  DataLoader copy() const;
+  /// Returns such a loader whose examples come in the order of the data set.
+  DataLoader in_order() const;
+  /// Returns such a loader with so many workers.
+  DataLoader with_num_workers(int64_t num_workers) const;
+  /// Returns a loader of the same data set with other options or another order, and threads of its own. Throws
+  /// levin::Error for a combined loader, whose parts have options of their own.
   DataLoader with_options(const DataLoaderOptions& options) const;
   /// Returns such a loader with `batch_size` examples in a batch of one rank.
   DataLoader with_batch_size(int64_t batch_size) const;
@@ -98,6 +119,9 @@ class DataLoader {
  private:
   struct Core;
   Core& core() const;
+  Core& core_of_one(const char* wanted) const;
+  template <class Change>
+  DataLoader with_each_part(const Change& change) const;
   std::shared_ptr<Core> core_;
 };
 

@@ -6,8 +6,8 @@
 namespace levin {
 
 DataLoader::Pass::State::State(std::shared_ptr<data::BatchSource> source, int64_t position,
-                               std::optional<data::BatchPlan> plan, std::shared_ptr<data::SkippedExamples> skipped)
-    : source_(std::move(source)), position_(position), plan_(plan), skipped_(std::move(skipped)) {}
+                               std::optional<Lengths> lengths, std::shared_ptr<data::SkippedExamples> skipped)
+    : source_(std::move(source)), position_(position), lengths_(std::move(lengths)), skipped_(std::move(skipped)) {}
 
 DataLoader::Pass::State::~State() {
   source_.reset();  // its workers may still skip examples
@@ -36,16 +36,13 @@ void DataLoader::Pass::State::end() {
 }
 
 std::optional<int64_t> DataLoader::Pass::State::remaining() const {
-  if (!plan_) return std::nullopt;
-  return std::max<int64_t>(plan_->num_batches() - position_, 0);
+  if (!lengths_) return std::nullopt;
+  return std::max<int64_t>(lengths_->num_batches - position_, 0);
 }
 
 std::optional<DataLoader::Pass::Share> DataLoader::Pass::State::share(int64_t batch) const {
-  if (!plan_) return std::nullopt;
-  const int64_t all = plan_->global_count(batch);
-  if (all == 0) return Share{};
-  const auto [begin, end] = plan_->range(batch);
-  return Share{.own = end - begin, .all = all};
+  if (!lengths_) return std::nullopt;
+  return lengths_->share(batch);
 }
 
 DataLoader::Pass::Pass(std::unique_ptr<State> state) : state_(std::move(state)) {}

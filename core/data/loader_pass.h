@@ -1,6 +1,5 @@
 #pragma once
 
-#include <levin/core/data/batch_plan.h>
 #include <levin/core/data/batch_source.h>
 #include <levin/core/data/data_loader.h>
 #include <levin/core/data/skipped_examples.h>
@@ -8,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -16,10 +16,15 @@ namespace levin {
 /// Counters of one pass, with its source.
 class DataLoader::Pass::State {
  public:
-  /// `position`: batches consumed already. `plan`: of a sized data set. `skipped`: what is reported at the end, or
-  /// nullptr.
-  State(std::shared_ptr<data::BatchSource> source, int64_t position, std::optional<data::BatchPlan> plan,
-        std::shared_ptr<data::SkippedExamples> skipped);
+  /// Lengths of a pass that are known beforehand.
+  struct Lengths {
+    int64_t num_batches = 0;
+    std::function<Share(int64_t batch)> share = {};
+  };
+  /// `position`: batches consumed already. `lengths`: nothing where data are unsized. `skipped`: what is reported at
+  /// the end, or nullptr.
+  State(std::shared_ptr<data::BatchSource> source, int64_t position, std::optional<Lengths> lengths,
+        std::shared_ptr<data::SkippedExamples> skipped = nullptr);
   ~State();
   State(const State&) = delete;
   State& operator=(const State&) = delete;
@@ -35,7 +40,7 @@ class DataLoader::Pass::State {
 
   std::shared_ptr<data::BatchSource> source_;
   int64_t position_;
-  std::optional<data::BatchPlan> plan_;
+  std::optional<Lengths> lengths_;
   std::shared_ptr<data::SkippedExamples> skipped_;
   std::chrono::nanoseconds waited_{0};
   std::exception_ptr error_;  ///< thrown again by each later call

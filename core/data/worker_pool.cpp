@@ -70,11 +70,9 @@ WorkerPool::~WorkerPool() {
 }
 
 void WorkerPool::abandon() {
-  {
-    std::lock_guard lock(shared_->mutex);
-    shared_->ending = true;
-    shared_->abandoned = true;
-  }
+  std::lock_guard lock(shared_->mutex);
+  shared_->ending = true;
+  shared_->abandoned = true;
   shared_->has_job.notify_all();
   for (auto& thread : threads_) thread.detach();
   threads_.clear();

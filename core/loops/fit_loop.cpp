@@ -263,9 +263,12 @@ FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<
   const bool limit_hit = train_batches && progress_.batch + 1 >= *train_batches;
   std::optional<Batch> next;
   if (!limit_hit && fetched) next = data_.fetch_train(pass);
+  // Of a combined loader: what this rank was given is another's.
+  if (fetched && pass.share(progress_.batch) && pass.share(progress_.batch)->own == 0 && data_.train_ranks() > 1)
+    info.has_data = false;
   had_data_ = had_data_ || info.has_data;
   // Nothing is learnt from a batch to join on: with it this rank reduces what the others reduce.
-  Batch batch = info.has_data ? std::move(*fetched) : data_.join_batch(data_.loaders().train);
+  Batch batch = fetched ? std::move(*fetched) : data_.join_batch(data_.loaders().train);
   info.samples = batch.size();
   if (ranks == 1) {
     info.is_last = !next.has_value();
@@ -434,7 +437,7 @@ void FitLoop::replay_training_data() {
   DataLoaderPosition beginning = data_.train_position();
   beginning.batch = beginning.first_example = 0;
   // With threads of its own, so that a pass under way goes on.
-  const DataLoader loader = data_.loaders().train.with_options(data_.loaders().train.options());
+  const DataLoader loader = data_.loaders().train.copy();
   auto pass = loader.pass(beginning);
   const bool together = model_.forwards_together();
   const auto& limit = data_.train_batches();

@@ -5,6 +5,7 @@
 #include <levin/core/data/cache/cache_registry.h>
 #include <levin/core/data/cifar10.h>
 #include <levin/core/data/cifar100.h>
+#include <levin/core/data/combined_data.h>
 #include <levin/core/data/csv.h>
 #include <levin/core/data/data_loader.h>
 #include <levin/core/data/fashion_mnist.h>
@@ -144,6 +145,7 @@ int main() {
   print_struct<levin::data::CsvOptions>("levin::data::Csv");
   print_struct<levin::data::NumpyArraysOptions>("levin::data::NumpyArrays");
   print_struct<levin::data::TokenTextOptions>("levin::data::TokenText");
+  print_struct<levin::data::CombinedDataOptions>("levin::data::CombinedData");
   print_struct<levin::data::TextLinesOptions>("levin::data::TextLines");
   print_struct<levin::DataLoaderOptions>("levin::DataLoader");
 

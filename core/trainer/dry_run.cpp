@@ -28,7 +28,7 @@ struct StepBack {};
 
 DataLoader loader_for(const DataLoader& of_fit, const DryRunOptions& options) {
   // A loader of its own: the position of the fit's is not touched.
-  if (!options.batch_size) return of_fit.with_options(of_fit.options());
+  if (!options.batch_size) return of_fit.copy();
   DataLoaderOptions full = of_fit.with_batch_size(*options.batch_size).options();
   full.drop_last = true;
   return of_fit.with_options(full);
