@@ -399,8 +399,7 @@ void CheckpointConnector::restore_module(bool weights_only) {
   warn_of_missing_callbacks(callbacks);
   state_.progress.load_state_dict(tree_.at("loops"));
   data_.set_seed(static_cast<uint64_t>(tree_.at("loops").at("seed").as_int()));
-  if (const int64_t batch = data_.global_batch_size(); batch != state_.progress.global_batch_size)
-    state_.progress.resume_with_batches_of(batch);
+  data_.resume_batches();
 }
 
 void CheckpointConnector::load_initial_weights() {

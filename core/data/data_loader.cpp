@@ -3,6 +3,7 @@
 #include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/error.h>
 #include <levin/core/data/batch_plan.h>
+#include <levin/core/data/batch_sampler.h>
 #include <levin/core/data/data_notes.h>
 #include <levin/core/data/fetch_scope.h>
 #include <levin/core/data/inline_source.h>
@@ -16,6 +17,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <mutex>
 #include <typeinfo>
 #include <utility>
@@ -34,11 +36,11 @@ void check_position(const DataLoaderPosition& position) {
                                     position.epoch, position.batch));
 }
 
-void check_order(const std::vector<int64_t>& order, int64_t size) {
-  const auto [least, greatest] = std::minmax_element(order.begin(), order.end());
-  if (order.empty() || (*least >= 0 && *greatest < size)) return;
-  throw Error("data", fmt::format("the sampler gave the index {} for a data set of {} examples",
-                                  *least < 0 ? *least : *greatest, size));
+void check_batch_sampler(const DataLoaderOptions& options) {
+  if (options.batch_size == DataLoaderOptions().batch_size && !options.global_batch_size && !options.drop_last) return;
+  throw Error("data",
+              "a data loader was given a batch sampler and batch_size, global_batch_size or drop_last; hint: leave "
+              "these out, the batch sampler says the batches");
 }
 
 }  // namespace
@@ -81,7 +83,17 @@ struct DataLoader::Core {
     return size;
   }
 
+  const data::BatchSampler* batch_sampler() const { return dynamic_cast<const data::BatchSampler*>(sampler.get()); }
+
+  void require_one_batch_size() const {
+    if (batch_sampler() == nullptr) return;
+    throw Error("data",
+                "the batches of a batch sampler differ in size, and what was asked for needs one size; hint: a sampler "
+                "that says the order alone, with batch_size");
+  }
+
   int64_t batch_size(int64_t world_size) const {
+    require_one_batch_size();
     if (!options.global_batch_size) return options.batch_size;
     if (*options.global_batch_size % world_size != 0)
       throw Error("data", fmt::format("global_batch_size is {}, which {} ranks cannot share evenly; valid: a "
@@ -91,6 +103,7 @@ struct DataLoader::Core {
   }
 
   data::BatchPlan plan(int64_t num_indices, int64_t rank, int64_t world_size, int64_t first) const {
+    if (batch_sampler() != nullptr) return {.rank = rank, .world_size = world_size};
     return {.num_indices = num_indices,
             .batch_size = batch_size(world_size),
             .drop_last = options.drop_last,
@@ -116,17 +129,11 @@ struct DataLoader::Core {
   std::unique_ptr<Pass::State> sized_pass(const DataLoaderPosition& position) {
     auto shared = std::make_shared<data::SizedPass>();
     shared->dataset = dataset;
-    const int64_t size = checked_size();
-    shared->order = noting_errors([&] { return sampler->order(size, position.seed, position.epoch); },
-                                  [this](ErrorNotes& notes) {
-                                    const data::Sampler& given = *sampler;
-                                    data::note_data(notes, "order", typeid(given));
-                                  });
-    check_order(shared->order, size);
-    shared->plan =
-        plan(static_cast<int64_t>(shared->order.size()), position.rank, position.world_size, position.first_example);
+    checked_size();
     shared->seed = position.seed;
     shared->epoch = position.epoch;
+    data::set_order(*shared, *sampler,
+                    plan(/*num_indices=*/0, position.rank, position.world_size, position.first_example));
 
     const int64_t count = std::max<int64_t>(options.num_workers, 1);
     std::vector<std::unique_ptr<data::BatchReader>> readers;
@@ -169,6 +176,7 @@ DataLoader::DataLoader(std::shared_ptr<const data::Dataset> dataset, const DataL
     throw Error("data",
                 "a data loader was given both shuffle and a sampler; hint: leave out shuffle, the sampler says "
                 "the order");
+  if (dynamic_cast<const data::BatchSampler*>(sampler.get()) != nullptr) check_batch_sampler(options);
   core_->options = options;
   core_->dataset = std::move(dataset);
   core_->sampler_was_given = sampler != nullptr;
@@ -208,10 +216,12 @@ std::optional<int64_t> DataLoader::num_examples() const {
 
 std::optional<int64_t> DataLoader::num_batches(int64_t world_size, int64_t first_example) const {
   if (core().dataset == nullptr) return std::nullopt;
+  if (const auto* batched = core().batch_sampler()) return batched->num_batches(core().checked_size());
   return core().plan(core().sampler->length(core().checked_size()), 0, world_size, first_example).num_batches();
 }
 
 int64_t DataLoader::batch_size(int64_t world_size) const { return core().batch_size(world_size); }
+bool DataLoader::has_batch_sampler() const { return core().batch_sampler() != nullptr; }
 
 DataLoader DataLoader::with_options(const DataLoaderOptions& options) const {
   if (core().iterable != nullptr) return DataLoader(core().iterable, options);
@@ -219,6 +229,7 @@ DataLoader DataLoader::with_options(const DataLoaderOptions& options) const {
 }
 
 DataLoader DataLoader::with_batch_size(int64_t batch_size) const {
+  core().require_one_batch_size();
   DataLoaderOptions options = core().options;
   options.batch_size = batch_size;
   options.global_batch_size.reset();

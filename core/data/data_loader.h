@@ -68,8 +68,10 @@ class DataLoader {
   /// batch less when fewer examples than ranks are left for the last one.
   std::optional<int64_t> num_batches(int64_t world_size = 1, int64_t first_example = 0) const;
   /// Returns the number of examples in a batch of one rank. Throws levin::Error when global_batch_size cannot be
-  /// divided.
+  /// divided, and where the batches differ in size: see has_batch_sampler.
   int64_t batch_size(int64_t world_size) const;
+  /// Returns whether its sampler is a data::BatchSampler, which says the batches of all ranks.
+  bool has_batch_sampler() const;
   /// Returns the number of examples in the data set; nothing when it is unsized.
   std::optional<int64_t> num_examples() const;
   const std::shared_ptr<const data::Dataset>& dataset() const;
@@ -108,7 +110,8 @@ class DataLoader::Pass {
   std::optional<int64_t> remaining() const;
   /// Returns the number of batches returned so far, those before its starting position included.
   int64_t position() const;
-  /// Numbers of examples in a batch of this pass, of this rank and of all ranks.
+  /// Numbers of examples in a batch of this pass, of this rank and of all ranks. Where this rank has none, the one that
+  /// its batch has is there to join the others' step on.
   struct Share {
     int64_t own = 0;
     int64_t all = 0;

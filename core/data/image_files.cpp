@@ -5,6 +5,7 @@
 #include <levin/core/data/images/image_file.h>
 #include <levin/core/data/transforms/image_operations.h>
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <fmt/format.h>
 
@@ -27,6 +28,13 @@ Batch ImageFiles::example(int64_t row, Generator& generator) const {
   if (!options_.keep_bytes && example["image"].scalar_type() == at::kByte)
     example["image"] = operations::to_dtype(example["image"], at::kFloat);
   return example;
+}
+
+at::Tensor ImageFiles::labels() const {
+  at::Tensor labels = at::empty({size()}, at::kLong);
+  for (int64_t i = 0; i < size(); ++i)
+    labels.mutable_data_ptr<int64_t>()[i] = index_->labels[static_cast<size_t>(rows_[static_cast<size_t>(i)])];
+  return labels;
 }
 
 Batch ImageFiles::get(int64_t index, Generator& generator) const {

@@ -35,6 +35,8 @@ class ImageFiles : public Dataset {
   ~ImageFiles() override;
 
   int64_t size() const override { return static_cast<int64_t>(rows_.size()); }
+  /// Returns the number of each image's class, int64 [N], without reading images.
+  at::Tensor labels() const;
   Batch get(int64_t index, Generator& generator) const override;
 
   /// Prints how many images of the last epoch were skipped, and which, if any. Called by itself when the next begins.

@@ -106,6 +106,7 @@ void ImageFolderOptions::describe(Schema<ImageFolderOptions>& schema) {
       .at_least(0)
       .below(1);
   schema.field("split_seed", &O::split_seed, "seeds which images are held out");
+  describe_sampler_field(schema);
   schema.field("shuffle", &O::shuffle, "visit the training images in an order drawn from seed and epoch");
   schema.field("drop_last", &O::drop_last, "leave out the last training batch when it is not full");
   schema.field("pin_memory", &O::pin_memory, "page-locked batches for faster copies to a CUDA device");
@@ -121,7 +122,8 @@ void ImageFolderOptions::describe(Schema<ImageFolderOptions>& schema) {
 ImageFolder::ImageFolder(const Options& options)
     : options_(options),
       transforms_(make_transforms(options.transforms, "data.transforms")),
-      mixes_(make_mixes(options.mix, "data.mix")) {
+      mixes_(make_mixes(options.mix, "data.mix")),
+      sampling_(make_sampling(options.sampler)) {
   eval_transforms_ = options_.eval_transforms ? make_transforms(*options_.eval_transforms, "data.eval_transforms")
                                               : without_random(transforms_);
   if (options_.root.empty())
@@ -207,13 +209,15 @@ DataLoader ImageFolder::train_dataloader() {
   if (train_ == nullptr) return {};
   const std::shared_ptr<const Dataset> images =
       mixed_train_ != nullptr ? std::shared_ptr<const Dataset>(mixed_train_) : std::shared_ptr<const Dataset>(train_);
-  return DataLoader(images, {.batch_size = options_.batch_size,
-                             .shuffle = options_.shuffle,
-                             .num_workers = options_.num_workers,
-                             .prefetch_factor = options_.prefetch_factor,
-                             .pin_memory = options_.pin_memory,
-                             .drop_last = options_.drop_last,
-                             .global_batch_size = options_.global_batch_size});
+  const DataLoaderOptions loader{.batch_size = options_.batch_size,
+                                 .shuffle = options_.shuffle,
+                                 .num_workers = options_.num_workers,
+                                 .prefetch_factor = options_.prefetch_factor,
+                                 .pin_memory = options_.pin_memory,
+                                 .drop_last = options_.drop_last,
+                                 .global_batch_size = options_.global_batch_size};
+  return sampled_loader(images, loader, sampling_.get(),
+                        [this](const std::string& name) { return name == "label" ? train_->labels() : at::Tensor(); });
 }
 
 Batch ImageFolder::on_after_batch_transfer(Batch batch, int64_t /*dataloader_idx*/) {

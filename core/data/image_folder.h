@@ -6,6 +6,7 @@
 #include <levin/core/data/data_module.h>
 #include <levin/core/data/image_files.h>
 #include <levin/core/data/mixed_dataset.h>
+#include <levin/core/data/sampling.h>
 #include <levin/core/data/transforms/batch_mix.h>
 #include <levin/core/data/transforms/transform.h>
 #include <levin/core/data/transforms/value_transforms.h>
@@ -33,6 +34,7 @@ struct ImageFolderOptions {
   double val_fraction = 0.1;
   double test_fraction = 0;
   uint64_t split_seed = 0;
+  std::optional<Spec<Sampling>> sampler = {};
   bool shuffle = true;
   bool drop_last = false;
   bool pin_memory = false;
@@ -74,6 +76,7 @@ class ImageFolder : public DataModule, public ClassNames {
   Transforms transforms_;
   Transforms eval_transforms_;
   BatchMixes mixes_;
+  std::shared_ptr<const Sampling> sampling_;  ///< nullptr: as shuffle says
   std::vector<std::string> classes_;
   std::shared_ptr<ImageFiles> train_;
   std::shared_ptr<const MixedDataset> mixed_train_;  ///< nullptr: labels stay numbers

@@ -34,8 +34,7 @@ std::optional<DataLoader::Pass::Share> DataLoader::Pass::State::share(int64_t ba
   if (!plan_) return std::nullopt;
   const int64_t all = plan_->global_count(batch);
   if (all == 0) return Share{};
-  const auto [begin, end] = plan_->range(batch);
-  return Share{.own = end - begin, .all = all};
+  return Share{.own = plan_->own_count(batch), .all = all};
 }
 
 DataLoader::Pass::Pass(std::unique_ptr<State> state) : state_(std::move(state)) {}
