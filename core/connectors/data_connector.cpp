@@ -211,9 +211,8 @@ void DataConnector::resume_batches() {
   if (size == 0 && progress.global_batch_size == 0) {
     // Of whole loaders on each rank, the examples seen say nothing of the batches.
     if (!options_.given.use_distributed_sampler) return;
-    const auto batches =
-        dynamic_cast<const data::BatchSampler&>(*loaders_.train.sampler())
-            .batches(loaders_.train.num_examples().value_or(0), seed_, progress.epoch);
+    const auto batches = dynamic_cast<const data::BatchSampler&>(*loaders_.train.sampler())
+                             .batches(loaders_.train.num_examples().value_or(0), seed_, progress.epoch);
     const auto done = static_cast<size_t>(progress.batch);
     if (done <= batches.ends.size() && batches.ends[done - 1] == progress.epoch_samples) return;
   }

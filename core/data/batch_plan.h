@@ -8,9 +8,9 @@ namespace levin::data {
 
 /// Division of a sized data set's visiting order into batches. With W ranks and batches of B, the global batch b is the
 /// order's [b*B*W, (b+1)*B*W); a rank takes its contiguous part of it. A partial last global batch is divided as evenly
-/// as possible, so that ranks may get parts of different sizes, or none at all. Global batches of other sizes have their
-/// ends listed. One of them with fewer examples than ranks lends its last example to those that have none, so that these
-/// can join the step of the others: see own_count.
+/// as possible, so that ranks may get parts of different sizes, or none at all. Global batches of other sizes have
+/// their ends listed. One of them with fewer examples than ranks lends its last example to those that have none, so
+/// that these can join the step of the others: see own_count.
 struct BatchPlan {
   int64_t num_indices = 0;
   int64_t batch_size = 1;  ///< examples in a batch of one rank

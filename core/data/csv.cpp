@@ -117,9 +117,10 @@ Csv::Csv(const Options& options) : options_(options), sampling_(make_sampling(op
                     "hint: data.target_type says what a target has",
                     *options_.target));
   if (options_.weight && (named.contains(*options_.weight) || options_.weight == options_.target))
-    throw ConfigError(fmt::format("data.weight is '{}', which another option names too; hint: a column of weights is no "
-                                  "input and no target",
-                                  *options_.weight));
+    throw ConfigError(
+        fmt::format("data.weight is '{}', which another option names too; hint: a column of weights is no "
+                    "input and no target",
+                    *options_.weight));
   if (options_.stratify && !options_.target)
     throw ConfigError("data.stratify needs the classes of a target, and data.target is not set");
 }

@@ -10,9 +10,9 @@ struct LengthGroupedSamplerOptions {
   int64_t window = 50;     ///< groups whose examples are drawn together, before they are sorted by length
 };
 
-/// A shuffled order in which neighbours have about the same length, so that batches need little padding: `window` groups
-/// of random examples are sorted by length, and then the groups of all windows are shuffled. The group with the longest
-/// example comes first, so that memory that does not suffice shows at once. Drawn from (seed, epoch).
+/// A shuffled order in which neighbours have about the same length, so that batches need little padding: `window`
+/// groups of random examples are sorted by length, and then the groups of all windows are shuffled. The group with the
+/// longest example comes first, so that memory that does not suffice shows at once. Drawn from (seed, epoch).
 class LengthGroupedSampler : public Sampler {
  public:
   using Options = LengthGroupedSamplerOptions;

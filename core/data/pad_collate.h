@@ -11,8 +11,8 @@ namespace levin::data {
 
 /// Options of pad_collate.
 struct PadCollateOptions {
-  std::vector<std::string> fields = {};            ///< tensors that are padded; empty: those of one or two dimensions
-  int64_t multiple_of = 1;                         ///< padded lengths are multiples of it
+  std::vector<std::string> fields = {};              ///< tensors that are padded; empty: those of one or two dimensions
+  int64_t multiple_of = 1;                           ///< padded lengths are multiples of it
   std::map<std::string, double> padding_value = {};  ///< of a tensor, by name; 0 of those not named
 };
 

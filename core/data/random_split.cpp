@@ -121,7 +121,8 @@ SplitIndices stratified_split(std::span<const int64_t> labels, const SplitLength
     if (sizes[part] < std::ssize(left))
       throw Error("data", fmt::format("each part of a stratified split needs an example for each class; got {} for {} "
                                       "in part {}; hint: a larger fraction, or split at random",
-                                      counted(sizes[part], "example"), left.size() == 1 ? "1 class" : fmt::format("{} classes", left.size()), part));
+                                      counted(sizes[part], "example"),
+                                      left.size() == 1 ? "1 class" : fmt::format("{} classes", left.size()), part));
 
   int64_t stream = 0;
   for (auto& [label, examples] : by_label) {

@@ -52,8 +52,7 @@ std::vector<int64_t> to_labels(const at::Tensor& values, const std::string& name
   if (values.dim() != 1 || values.is_complex())
     fail(fmt::format("{} {}", c10::str(values.sizes()), c10::toString(values.scalar_type())));
   const at::Tensor labels = values.to(at::kCPU, at::kLong).contiguous();
-  if (values.is_floating_point() && !labels.to(at::kDouble).equal(values.to(at::kCPU, at::kDouble)))
-    fail("fractions");
+  if (values.is_floating_point() && !labels.to(at::kDouble).equal(values.to(at::kCPU, at::kDouble))) fail("fractions");
   const auto* begin = labels.const_data_ptr<int64_t>();
   std::vector<int64_t> numbers(begin, begin + labels.numel());
   if (const auto least = std::min_element(numbers.begin(), numbers.end()); least != numbers.end() && *least < 0)

@@ -101,9 +101,10 @@ void TokenBatchSamplingOptions::describe(Schema<TokenBatchSamplingOptions>& sche
 
 TokenBatchSampling::TokenBatchSampling(const Options& options) : options_(options) {
   if (options_.max_tokens < 1)
-    throw ConfigError(fmt::format("max_tokens of the sampler token_batches is {}; valid: at least 1; hint: as many as "
-                                  "a batch of all ranks may have",
-                                  options_.max_tokens));
+    throw ConfigError(
+        fmt::format("max_tokens of the sampler token_batches is {}; valid: at least 1; hint: as many as "
+                    "a batch of all ranks may have",
+                    options_.max_tokens));
 }
 
 std::shared_ptr<const Sampler> TokenBatchSampling::sampler(const SampledExamples& examples) const {

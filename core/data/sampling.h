@@ -20,8 +20,8 @@ struct SampledExamples {
   int64_t size = 0;
   /// Examples in a batch of all ranks together where global_batch_size says it, else of one rank.
   int64_t batch_size = 1;
-  /// Returns one number of each example, [size], by its name: "label", "length", "weight"; an undefined tensor where the
-  /// data module does not know it.
+  /// Returns one number of each example, [size], by its name: "label", "length", "weight"; an undefined tensor where
+  /// the data module does not know it.
   std::function<at::Tensor(const std::string& name)> column = {};
 
   /// Returns column(name). Throws levin::Error where it is not known; `sampler`: what asks for it.

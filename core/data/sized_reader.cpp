@@ -54,9 +54,10 @@ void check_ends(const std::vector<int64_t>& ends, int64_t num_indices, int64_t n
   int64_t before = 0;
   for (const int64_t end : ends) {
     if (end <= before)
-      throw Error("data", fmt::format("the batch sampler gave a batch that ends at {} after one that ends at {}; valid: "
-                                      "batches of at least one example",
-                                      end, before));
+      throw Error("data",
+                  fmt::format("the batch sampler gave a batch that ends at {} after one that ends at {}; valid: "
+                              "batches of at least one example",
+                              end, before));
     before = end;
   }
   if (before != num_indices)

@@ -18,8 +18,8 @@ WeightedRandomSampler::WeightedRandomSampler(std::vector<double> weights, const 
   double sum = 0;
   for (size_t i = 0; i < weights_.size(); ++i) {
     if (!(weights_[i] >= 0) || std::isinf(weights_[i]))
-      throw Error("data", fmt::format("a weight must be a number that is not below 0; got {} for example {}",
-                                      weights_[i], i));
+      throw Error("data",
+                  fmt::format("a weight must be a number that is not below 0; got {} for example {}", weights_[i], i));
     sums_.push_back(sum += weights_[i]);
   }
   if (!(sum > 0) || std::isinf(sum))
@@ -40,7 +40,8 @@ std::vector<int64_t> WeightedRandomSampler::order(int64_t dataset_size, uint64_t
     throw Error("data", fmt::format("the sampler has {}, the data set {}; valid: one for each",
                                     counted(std::ssize(weights_), "weight"), counted(dataset_size, "example")));
   const int64_t count = length(dataset_size);
-  return options_.replacement ? draw_with_replacement(count, seed, epoch) : draw_without_replacement(count, seed, epoch);
+  return options_.replacement ? draw_with_replacement(count, seed, epoch)
+                              : draw_without_replacement(count, seed, epoch);
 }
 
 std::vector<int64_t> WeightedRandomSampler::draw_with_replacement(int64_t count, uint64_t seed, int64_t epoch) const {

@@ -159,8 +159,8 @@ std::shared_ptr<data::Dataset> ragged_dataset(std::vector<int64_t> lengths) {
 DataLoader token_batches(int64_t examples, bool shuffle) {
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < examples; ++i) lengths.push_back(1 + i * i % 17);
-  auto sampler =
-      std::make_shared<data::TokenBatchSampler>(lengths, data::TokenBatchSamplerOptions{.max_tokens = 34, .shuffle = shuffle});
+  auto sampler = std::make_shared<data::TokenBatchSampler>(
+      lengths, data::TokenBatchSamplerOptions{.max_tokens = 34, .shuffle = shuffle});
   return DataLoader(ragged_dataset(std::move(lengths)), {.num_workers = 1}, std::move(sampler));
 }
 

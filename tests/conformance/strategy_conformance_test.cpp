@@ -41,12 +41,13 @@ TEST_P(StrategyConformance, AccumulationIsSynchronisedAtTheEndOfTheWindow) {
 
 /// 43 examples in batches of 12, drawn by weight, some of them more than once.
 const TrainingRun kWeighted{.global_batch = 12, .training = [] {
-  std::vector<double> weights;
-  for (int64_t i = 0; i < 30; ++i) weights.push_back(static_cast<double>(i % 4));
-  return DataLoader(tiny_dataset(30), {.global_batch_size = 12},
-                    std::make_shared<data::WeightedRandomSampler>(
-                        std::move(weights), data::WeightedRandomSamplerOptions{.num_samples = 43}));
-}};
+                              std::vector<double> weights;
+                              for (int64_t i = 0; i < 30; ++i) weights.push_back(static_cast<double>(i % 4));
+                              return DataLoader(
+                                  tiny_dataset(30), {.global_batch_size = 12},
+                                  std::make_shared<data::WeightedRandomSampler>(
+                                      std::move(weights), data::WeightedRandomSamplerOptions{.num_samples = 43}));
+                            }};
 /// Sequences of different lengths in batches of different sizes, in validation too.
 const TrainingRun kTokenBatches{.training = [] { return token_batches(60, true); },
                                 .validation = [] { return token_batches(19, false); }};

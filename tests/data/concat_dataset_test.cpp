@@ -51,8 +51,8 @@ TEST(ConcatDataset, HasTheExamplesOfAllInOrder) {
   const std::vector<int64_t> indices{10, 0, 4, 2, 4};
   const Batch batch = all->get_batch(indices, generator);
   EXPECT_TRUE(batch["x"].equal(torch::tensor(indices)));
-  EXPECT_TRUE(batch["pair"].equal(torch::tensor({{10., -10.}, {0., 0.}, {4., -4.}, {2., -2.}, {4., -4.}},
-                                                torch::kFloat)));
+  EXPECT_TRUE(
+      batch["pair"].equal(torch::tensor({{10., -10.}, {0., 0.}, {4., -4.}, {2., -2.}, {4., -4.}}, torch::kFloat)));
   EXPECT_EQ(all->get(3, generator)["x"].item<int64_t>(), 3);
   EXPECT_TRUE(read_column(*all, "x").equal(torch::arange(11)));
   EXPECT_TRUE(read_column(Subset(all, {9, 2}), "x").equal(torch::tensor({9, 2}, torch::kLong)));

@@ -215,14 +215,16 @@ TEST(Csv, HeldOutRowsAreOtherRowsAndTheSameInEveryRun) {
 TEST(Csv, StratifiedPartsAndSamplersKnowClassesAndWeights) {
   const TemporaryFolder folder;
   std::string text = "number,kind,w\n";
-  for (int i = 0; i < 200; ++i) text += fmt::format("{},{},{}\n", i, i % 10 == 0 ? "rare" : "common", i % 10 == 0 ? 3 : 0);
+  for (int i = 0; i < 200; ++i)
+    text += fmt::format("{},{},{}\n", i, i % 10 == 0 ? "rare" : "common", i % 10 == 0 ? 3 : 0);
   const std::string path = folder.write("t.csv", text);
   const auto count_rare = [](const DataLoader& loader) {
     const auto labels = testing::values_in(loader, "label", {.seed = 1});
     return std::make_pair(std::ssize(labels), std::count(labels.begin(), labels.end(), 1));
   };
-  const auto data = fitted_csv(csv_options(path, "{target: kind, ignore: [w], val_fraction: 0.25, test_fraction: 0.1, "
-                                                 "stratify: true, sampler: class_balanced}"));
+  const auto data = fitted_csv(csv_options(path,
+                                           "{target: kind, ignore: [w], val_fraction: 0.25, test_fraction: 0.1, "
+                                           "stratify: true, sampler: class_balanced}"));
   data->setup(Stage::kTest);
   EXPECT_EQ(count_rare(data->val_dataloader().at(0)), std::make_pair(std::ptrdiff_t{50}, std::ptrdiff_t{5}));
   EXPECT_EQ(count_rare(data->test_dataloader().at(0)), std::make_pair(std::ptrdiff_t{20}, std::ptrdiff_t{2}));
@@ -230,9 +232,9 @@ TEST(Csv, StratifiedPartsAndSamplersKnowClassesAndWeights) {
   EXPECT_EQ(drawn, 130);
   EXPECT_NEAR(static_cast<double>(rare), 65, 28) << "5 standard deviations";
 
-  const auto weighted = fitted_csv(csv_options(
-      path, "{target: kind, weight: w, val_fraction: 0.25, stratify: true, "
-            "sampler: {weighted: {replacement: false, num_samples: 15}}}"));
+  const auto weighted = fitted_csv(csv_options(path,
+                                               "{target: kind, weight: w, val_fraction: 0.25, stratify: true, "
+                                               "sampler: {weighted: {replacement: false, num_samples: 15}}}"));
   EXPECT_EQ(count_rare(weighted->train_dataloader()), std::make_pair(std::ptrdiff_t{15}, std::ptrdiff_t{15}));
   const auto batch = testing::all_batches(weighted->train_dataloader()).at(0);
   EXPECT_TRUE(batch["weight"].equal(torch::full({15}, 3.F)));

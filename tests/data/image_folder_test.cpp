@@ -173,9 +173,10 @@ TEST(ImageFolder, SamplersKnowTheClassesWithoutReadingImages) {
   const auto message = [&](const std::string& options) {
     return error_of([&] { fitted(tree.options(options))->train_dataloader(); });
   };
-  EXPECT_NE(message("{sampler: length_grouped}")
-                .find("sampler 'length_grouped' needs 'length' of each training example, which the data module does not"),
-            std::string::npos);
+  EXPECT_NE(
+      message("{sampler: length_grouped}")
+          .find("sampler 'length_grouped' needs 'length' of each training example, which the data module does not"),
+      std::string::npos);
   EXPECT_NE(message("{sampler: {weighted: {class_weights: [1]}}}").find("class 1 has no weight; got 1 weight"),
             std::string::npos);
   EXPECT_NE(message("{sampler: {weighted: {class_weights: [0, 0]}}}").find("have the sum 0"), std::string::npos);

@@ -71,7 +71,9 @@ TEST(PadCollate, OneMessageForEachMistake) {
   EXPECT_THAT(message({{{"x", torch::ones({2, 2, 2})}}}, {.fields = {"x"}}),
               HasSubstr("'x' of an example cannot be padded; got [2, 2, 2] Float; valid: [length] or"));
   EXPECT_THAT(message_of([] { pad_collate({.multiple_of = 0}); }), HasSubstr("multiple of 0; valid: at least 1"));
-  EXPECT_THAT(message_of([] { pad_collate({.fields = {"x"}, .padding_value = {{"X", 1}}}); }),
+  EXPECT_THAT(message_of([] {
+                pad_collate({.fields = {"x"}, .padding_value = {{"X", 1}}});
+              }),
               HasSubstr("a padding value for 'X', which it does not pad"));
 }
 

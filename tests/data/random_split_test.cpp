@@ -119,26 +119,36 @@ TEST(StratifiedSplit, IsAPureFunctionOfTheSeed) {
 }
 
 TEST(RandomSplit, OneMessageForEachMistake) {
-  EXPECT_THAT(message_of([] { random_split(10, {0.8, 0.3}); }),
+  EXPECT_THAT(message_of([] {
+                random_split(10, {0.8, 0.3});
+              }),
               HasSubstr("the fractions of a split add up to 1; got 0.8 + 0.3, which is 1.1"));
   EXPECT_THAT(message_of([] { random_split(10, {0.8, 0.1}); }), HasSubstr("which is 0.9"));
   EXPECT_THAT(message_of([] { random_split(10, {1.5, -0.5}); }), HasSubstr("numbers above 0"));
   EXPECT_THAT(message_of([] { random_split(10, {8, 3}); }), HasSubstr("got 8 + 3, which is 11; valid: 10 together"));
-  EXPECT_THAT(message_of([] { random_split(10, {10, 0}); }),
+  EXPECT_THAT(message_of([] {
+                random_split(10, {10, 0});
+              }),
               HasSubstr("part 1 of a split of 10 examples has no examples; got 0 of them"));
   EXPECT_THAT(message_of([] { random_split(3, {0.9, 0.1}); }), HasSubstr("part 1 of a split of 3 examples"));
   EXPECT_THAT(message_of([] { random_split(3, std::vector<int64_t>{}); }), HasSubstr("at least one part"));
   const std::vector<std::string> names{"cat", "dog"};
   const std::vector<int64_t> labels{0, 0, 0, 0, 1};
-  EXPECT_THAT(message_of([&] { stratified_split(labels, {3, 2}, 0, names); }),
+  EXPECT_THAT(message_of([&] {
+                stratified_split(labels, {3, 2}, 0, names);
+              }),
               HasSubstr("two examples of each class; got one of class 'dog'"));
   EXPECT_THAT(message_of([&] { stratified_split(labels, {3, 2}); }), HasSubstr("got one of class 1;"));
-  EXPECT_THAT(message_of([&] { stratified_split(std::vector<int64_t>{0, 0, 1, 1}, {3, 1}); }),
+  EXPECT_THAT(message_of([&] {
+                stratified_split(std::vector<int64_t>{0, 0, 1, 1}, {3, 1});
+              }),
               HasSubstr("got 1 example for 2 classes in part 1"));
   const auto whole = std::make_shared<TensorDataset>(
       Batch{{"x", torch::arange(4)}, {"wide", torch::zeros({4, 2})}, {"half", torch::full({4}, 0.5)}});
   EXPECT_THAT(message_of([&] { stratified_split(whole, {2, 2}); }), HasSubstr("no tensor 'label'; it has: x, wide"));
-  EXPECT_THAT(message_of([&] { stratified_split(whole, {2, 2}, 0, "wide"); }),
+  EXPECT_THAT(message_of([&] {
+                stratified_split(whole, {2, 2}, 0, "wide");
+              }),
               HasSubstr("'wide' must have the number of a class for each example, [N] whole numbers; got [4, 2]"));
   EXPECT_THAT(message_of([&] { stratified_split(whole, {2, 2}, 0, "half"); }), HasSubstr("got fractions"));
 }

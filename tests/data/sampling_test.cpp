@@ -1,4 +1,5 @@
-// Samplers by name: what each makes of what is known of the examples, one of one's own, and one message for each mistake.
+// Samplers by name: what each makes of what is known of the examples, one of one's own, and one message for each
+// mistake.
 
 #include <levin/core/data/sampling.h>
 
@@ -20,11 +21,12 @@ using ::testing::HasSubstr;
 using testing::message_of;
 
 DataLoader sampled(const std::string& sampler, DataLoaderOptions options = {}) {
-  const auto dataset = std::make_shared<TensorDataset>(Batch{{"x", torch::arange(40)},
-                                                             {"label", torch::arange(40) % 4 / 3},
-                                                             {"length", torch::arange(40) % 7 + 1},
-                                                             {"weight", (torch::arange(40) < 10).to(torch::kDouble)},
-                                                             {"wide", torch::zeros({40, 2})}});
+  const auto dataset =
+      std::make_shared<TensorDataset>(Batch{{"x", torch::arange(40)},
+                                            {"label", torch::arange(40).remainder(4).eq(3).to(torch::kLong)},
+                                            {"length", torch::arange(40) % 7 + 1},
+                                            {"weight", (torch::arange(40) < 10).to(torch::kDouble)},
+                                            {"wide", torch::zeros({40, 2})}});
   options.shuffle = true;
   const auto sampling = make_sampling(Spec<Sampling>(Config::parse(sampler, {})));
   return sampled_loader(dataset, options, sampling.get(),
@@ -87,7 +89,7 @@ TEST(Sampling, EveryMistakeIsOneMessage) {
     return message_of([&] { sampled(sampler, options); });
   };
   EXPECT_THAT(message("class_balance"), HasSubstr("did you mean 'class_balanced'?"));
-  EXPECT_THAT(message("{weighted: {weight: w}}"), HasSubstr("data.sampler.weighted.weight"));
+  EXPECT_THAT(message("{weighted: {weight: w}}"), HasSubstr("unknown key 'weight' in 'data.sampler.weighted'"));
   EXPECT_THAT(message("{weighted: {num_samples: 0}}"), HasSubstr("num_samples must be at least 1"));
   EXPECT_THAT(message("{weighted: {weights: absent}}"), HasSubstr("no tensor 'absent'; it has: x, label"));
   EXPECT_THAT(message("{weighted: {weights: wide}}"),

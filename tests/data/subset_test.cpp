@@ -49,7 +49,9 @@ TEST(Subset, IsThoseExamplesWithWhatTheyDraw) {
 
 TEST(Subset, NamesAnExampleThatThereIsNot) {
   const auto whole = std::make_shared<Drawn>();
-  EXPECT_THAT(message_of([&] { Subset(whole, {3, 10}); }),
+  EXPECT_THAT(message_of([&] {
+                Subset(whole, {3, 10});
+              }),
               HasSubstr("a Subset names example 10 of a data set that has 10; valid: 0 to 9"));
   EXPECT_THAT(message_of([&] { Subset(whole, {-1}); }), HasSubstr("example -1"));
   EXPECT_THAT(message_of([&] { Subset(nullptr, {}); }), HasSubstr("null pointer"));

@@ -157,7 +157,9 @@ class GivenBatches : public BatchSampler {
 };
 
 TEST(TokenBatchSampler, OneMessageForEachMistake) {
-  EXPECT_THAT(message_of([] { TokenBatchSampler({3, 9}, {.max_tokens = 8}); }),
+  EXPECT_THAT(message_of([] {
+                TokenBatchSampler({3, 9}, {.max_tokens = 8});
+              }),
               HasSubstr("example 1 has 9 tokens, the budget of a batch is max_tokens: 8; hint: a larger budget"));
   EXPECT_THAT(message_of([] { TokenBatchSampler({3}, {}); }), HasSubstr("batches of 0 tokens"));
   EXPECT_THAT(message_of([] { TokenBatchSampler({3}, {.max_tokens = 8, .num_buckets = 0}); }), HasSubstr("0 buckets"));

@@ -137,13 +137,13 @@ TEST(TokenText, GivesBatchesOfABudgetOfTokens) {
   EXPECT_EQ(lines, 54);
   EXPECT_EQ(testing::all_batches(data->val_dataloader().at(0)).at(0).size(), 6) << "of the batch size";
 
-  config.set("sampler", Config::parse("{token_batches: {max_tokens: 19}}", {}));
+  config.set("sampler", Config::parse("{token_batches: {max_tokens: 18}}", {}));
   EXPECT_THAT(message_of([&] {
                 auto too_long = make<TokenText>(parse_options<TokenTextOptions>(config, "data"));
                 too_long->setup(Stage::kFit);
                 too_long->train_dataloader();
               }),
-              HasSubstr("has 20 tokens, the budget of a batch is max_tokens: 19"));
+              HasSubstr("has 19 tokens, the budget of a batch is max_tokens: 18"));
 }
 
 TEST(TokenText, GivesLinesWithTheirLengths) {

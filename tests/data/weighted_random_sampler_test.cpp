@@ -23,7 +23,8 @@ using testing::message_of;
 double chi_squared(const std::vector<int64_t>& counts, const std::vector<double>& expected) {
   double sum = 0;
   for (size_t i = 0; i < counts.size(); ++i)
-    sum += (static_cast<double>(counts[i]) - expected[i]) * (static_cast<double>(counts[i]) - expected[i]) / expected[i];
+    sum +=
+        (static_cast<double>(counts[i]) - expected[i]) * (static_cast<double>(counts[i]) - expected[i]) / expected[i];
   return sum;
 }
 
@@ -96,8 +97,8 @@ TEST(WeightedRandomSampler, BalancesClasses) {
 
 TEST(WeightedRandomSampler, RanksWorkersAndResumesChangeNothing) {
   const auto dataset = std::make_shared<TensorDataset>(Batch{{"x", torch::arange(50)}});
-  const auto sampler =
-      std::make_shared<WeightedRandomSampler>(std::vector<double>(50, 1.0), WeightedRandomSamplerOptions{.num_samples = 23});
+  const auto sampler = std::make_shared<WeightedRandomSampler>(std::vector<double>(50, 1.0),
+                                                               WeightedRandomSamplerOptions{.num_samples = 23});
   const auto order = sampler->order(50, 7, 1);
   for (const int64_t workers : {0, 2})
     for (const int64_t ranks : {1, 2, 3})
@@ -112,26 +113,33 @@ TEST(WeightedRandomSampler, RanksWorkersAndResumesChangeNothing) {
         for (size_t batch = 0; batch < of_ranks[0].size(); ++batch)
           for (const auto& batches : of_ranks) {
             if (batch >= batches.size()) continue;  // fewer examples than ranks were left
-            for (int64_t i = 0; i < batches[batch].size(); ++i)
-              seen.push_back(batches[batch]["x"][i].item<int64_t>());
+            for (int64_t i = 0; i < batches[batch].size(); ++i) seen.push_back(batches[batch]["x"][i].item<int64_t>());
           }
         EXPECT_EQ(seen, std::vector<int64_t>(order.begin() + first, order.end())) << workers << ", " << ranks;
       }
 }
 
 TEST(WeightedRandomSampler, OneMessageForEachMistake) {
-  EXPECT_THAT(message_of([] { WeightedRandomSampler({1, -0.5}); }),
+  EXPECT_THAT(message_of([] {
+                WeightedRandomSampler({1, -0.5});
+              }),
               HasSubstr("a weight must be a number that is not below 0; got -0.5 for example 1"));
   EXPECT_THAT(message_of([] { WeightedRandomSampler({std::nan("")}); }), HasSubstr("got nan for example 0"));
   EXPECT_THAT(message_of([] { WeightedRandomSampler({std::numeric_limits<double>::infinity()}); }), HasSubstr("inf"));
   EXPECT_THAT(message_of([] { WeightedRandomSampler({0, 0}); }), HasSubstr("the weights of 2 examples have the sum 0"));
   EXPECT_THAT(message_of([] { WeightedRandomSampler({}); }), HasSubstr("0 examples have the sum 0"));
-  EXPECT_THAT(message_of([] { WeightedRandomSampler({1, 0, 1}, {.replacement = false}); }),
+  EXPECT_THAT(message_of([] {
+                WeightedRandomSampler({1, 0, 1}, {.replacement = false});
+              }),
               HasSubstr("3 samples cannot be drawn without replacement from 2 examples whose weight is above 0"));
   EXPECT_THAT(message_of([] { WeightedRandomSampler({1}, {.num_samples = 0}); }), HasSubstr("num_samples is 0"));
-  EXPECT_THAT(message_of([] { WeightedRandomSampler({1, 2}).order(3, 0, 0); }),
+  EXPECT_THAT(message_of([] {
+                WeightedRandomSampler({1, 2}).order(3, 0, 0);
+              }),
               HasSubstr("the sampler has 2 weights, the data set 3 examples; valid: one for each"));
-  EXPECT_THAT(message_of([] { class_weights(std::vector<int64_t>{0, 2}, std::vector<double>{1, 1}); }),
+  EXPECT_THAT(message_of([] {
+                class_weights(std::vector<int64_t>{0, 2}, std::vector<double>{1, 1});
+              }),
               HasSubstr("class 2 has no weight; got 2 weights"));
   EXPECT_THAT(message_of([] { class_balanced_weights({}); }), HasSubstr("no examples"));
 }
