@@ -1,5 +1,5 @@
-/// Does anything grow in a long run? Trains a tiny model very often and prints, as it goes, the resident memory, threads
-/// and descriptors of the process:
+/// Does anything grow in a long run? Trains a tiny model very often and prints, as it goes, the resident memory,
+/// threads and descriptors of the process:
 ///
 ///   steps      1,000,000 steps of one fit, with progress, a CSV file and a checkpoint every 50,000
 ///   epochs     10,000 epochs of ten steps, with a validation and two checkpoints (best, last) after each

@@ -44,10 +44,11 @@ std::string csv_of(const Items& tensors) {
   for (const auto& [name, tensor] : tensors) {
     const int64_t own_rows = tensor.dim() == 0 ? 1 : tensor.size(0);
     if (own_rows != rows)
-      throw Error("prediction_writer",
-                  fmt::format("a CSV file has a row for each example; got {} rows of '{}' and {} of '{}'; valid: another "
-                              "format",
-                              rows, tensors.front().first, own_rows, name));
+      throw Error(
+          "prediction_writer",
+          fmt::format("a CSV file has a row for each example; got {} rows of '{}' and {} of '{}'; valid: another "
+                      "format",
+                      rows, tensors.front().first, own_rows, name));
     const bool is_column = tensor.dim() <= 1;
     const at::Tensor flat = tensor.reshape({rows, -1});
     for (int64_t i = 0; i < flat.size(1); ++i) {
@@ -114,7 +115,8 @@ void PredictionWriterOptions::describe(Schema<PredictionWriterOptions>& schema) 
 PredictionWriter::PredictionWriter(const Options& options) : options_(options) {
   schema_of<Options>().validate(options, "prediction_writer");
   if (options.merge && options.format == PredictionFormat::kPng)
-    throw ConfigError("prediction_writer.merge makes one file of all, which images in png cannot be; hint: leave it out");
+    throw ConfigError(
+        "prediction_writer.merge makes one file of all, which images in png cannot be; hint: leave it out");
 }
 
 void PredictionWriter::on_predict_start(Trainer& trainer, Module& /*module*/) {
@@ -145,10 +147,10 @@ void PredictionWriter::on_predict_batch_end(Trainer& trainer, Module& /*module*/
   if (!trainer.strategy().divided_model().owns_outputs()) return;
   const Items tensors = on_host(prediction);
   if (tensors.empty()) return;
-  write_items(tensors,
-              fmt::format("{}/{}{:09}{}{:04}", folder(trainer, dataloader_idx), kPart, batch_idx, kRank,
-                          trainer.global_rank()),
-              options_.merge ? PredictionFormat::kSafetensors : options_.format);
+  write_items(
+      tensors,
+      fmt::format("{}/{}{:09}{}{:04}", folder(trainer, dataloader_idx), kPart, batch_idx, kRank, trainer.global_rank()),
+      options_.merge ? PredictionFormat::kSafetensors : options_.format);
 }
 
 void PredictionWriter::on_predict_end(Trainer& trainer, Module& /*module*/) {

@@ -27,8 +27,8 @@ struct PredictionWriterOptions {
 };
 
 /// Writes what predict_step returns as it comes, so that memory does not grow with the data: a file for each batch and
-/// rank, `batch_000000012_rank_0001.safetensors`, below `loader_1/` where there are several loaders. `predict` then returns
-/// nothing, unless it is told to.
+/// rank, `batch_000000012_rank_0001.safetensors`, below `loader_1/` where there are several loaders. `predict` then
+/// returns nothing, unless it is told to.
 class PredictionWriter final : public Callback {
  public:
   using Options = PredictionWriterOptions;

@@ -26,9 +26,9 @@ std::optional<uint64_t> bytes_of_shape(const std::vector<int64_t>& shape, size_t
 
 /// Writes tensors in the safetensors format (https://github.com/huggingface/safetensors): the header's length, a JSON
 /// header, then the elements of each tensor in row-major order, whatever its strides. Tensors of a multiple of 64 bytes
-/// come first, each aligned to 64, then those of wide elements, each aligned to its elements. A tensor on another device, or one that is not contiguous, is copied; only one
-/// at a time. A saved tensor is copied from its file through a buffer of 16 MiB. Throws levin::Error for a name given
-/// twice and for a tensor that the format cannot hold.
+/// come first, each aligned to 64, then those of wide elements, each aligned to its elements. A tensor on another
+/// device, or one that is not contiguous, is copied; only one at a time. A saved tensor is copied from its file through
+/// a buffer of 16 MiB. Throws levin::Error for a name given twice and for a tensor that the format cannot hold.
 void write_safetensors(WritableFile& file, const std::vector<NamedLeaf>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 void write_safetensors(WritableFile& file, const std::vector<NamedTensor>& tensors,

@@ -11,9 +11,9 @@
 #include <levin/core/cli/cli_config.h>
 #include <levin/core/cli/cli_help.h>
 #include <levin/core/cli/cli_results.h>
-#include <levin/core/cli/json_schema.h>
 #include <levin/core/cli/data_command.h>
 #include <levin/core/cli/export_command.h>
+#include <levin/core/cli/json_schema.h>
 #include <levin/core/comm/rank_failure.h>
 #include <levin/core/data/batch.h>
 #include <levin/core/data/combined_data.h>
@@ -340,8 +340,9 @@ Config Cli::configure(const std::vector<std::string>& files, const Settings& set
     const Config resolved = resolve_config(merged, names);
     const Config* value = find_path(resolved, link.source);
     if (value == nullptr)
-      throw ConfigError(fmt::format("cli.link: there is no option '{}' for '{}' to follow; hint: --print_config lists all",
-                                    link.source, link.target));
+      throw ConfigError(
+          fmt::format("cli.link: there is no option '{}' for '{}' to follow; hint: --print_config lists all",
+                      link.source, link.target));
     const Config computed = link.compute ? link.compute(*value) : *value;
     merged.set_path(link.target, Config::parse(computed.to_flow(), {.source = "as " + link.source}, true));
   }

@@ -20,9 +20,9 @@ namespace po = boost::program_options;
 /// The options that are no part of the configuration. All others are settings, which Boost passes on as it finds them.
 po::options_description own_options() {
   po::options_description options;
-  options.add_options()("config", po::value<std::string>())("print_config", "")("print-config", "")("print_schema", "")("print-schema", "")(
-      "print_completion", po::value<std::string>())("print-completion", po::value<std::string>())("help", "")(
-      "version", "")("local_rank", po::value<std::string>())("local-rank", po::value<std::string>());
+  options.add_options()("config", po::value<std::string>())("print_config", "")("print-config", "")("print_schema", "")(
+      "print-schema", "")("print_completion", po::value<std::string>())("print-completion", po::value<std::string>())(
+      "help", "")("version", "")("local_rank", po::value<std::string>())("local-rank", po::value<std::string>());
   return options;
 }
 
@@ -139,9 +139,10 @@ CliArguments parse_arguments(int argc, const char* const* argv, const std::vecto
     arguments.command = words.front();
     words.erase(words.begin());
     if (commands.empty())
-      throw ConfigError(fmt::format("command line: unexpected argument '{}'; valid: options alone, since this program "
-                                    "has no commands",
-                                    arguments.command));
+      throw ConfigError(
+          fmt::format("command line: unexpected argument '{}'; valid: options alone, since this program "
+                      "has no commands",
+                      arguments.command));
     if (!is_command(arguments.command))
       throw ConfigError(fmt::format("command line: unknown command '{}'{}; hint: --help", arguments.command,
                                     valid_names_hint(arguments.command, commands)));
@@ -165,7 +166,8 @@ std::vector<CliArguments::Setting> environment_settings() {
     const size_t end = text.find('=');
     const std::string_view name = text.substr(0, end);
     // LEVIN_JOB_SECRET and the like are no options.
-    if (end == std::string_view::npos || !name.starts_with(kPrefix) || name.find("__") == std::string_view::npos) continue;
+    if (end == std::string_view::npos || !name.starts_with(kPrefix) || name.find("__") == std::string_view::npos)
+      continue;
     std::string path;
     for (size_t i = kPrefix.size(); i < name.size(); ++i) {
       const bool dot = name.substr(i).starts_with("__");

@@ -80,8 +80,7 @@ std::string completion_script(const std::string& shell, const std::string& progr
   words.add_members("trainer.logger", names.loggers);
 
   std::string function = "_levin_";
-  for (const char letter : program)
-    function += std::isalnum(static_cast<unsigned char>(letter)) != 0 ? letter : '_';
+  for (const char letter : program) function += std::isalnum(static_cast<unsigned char>(letter)) != 0 ? letter : '_';
   // Bash replaces what follows the last '=' or ':' of a word alone.
   return fmt::format(R"({zsh}{function}() {{
   local current="${{COMP_LINE:0:$COMP_POINT}}"

@@ -213,7 +213,8 @@ std::string inspect_data(Module& module, DataModule* data, const DataCommandOpti
       fmt::format("{} data: {}, {} of {}; prepared in {:.2f} s{}\n\n", words.data,
                   num_examples ? counted(*num_examples, "example") : "a stream of unknown length",
                   num_batches ? fmt::format("{} {}", *num_batches, *num_batches == 1 ? "batch" : "batches") : "batches",
-                  first->size(), prepared, loaders.size() > 1 ? "; the first of several loaders" : "");
+                  loader.has_batch_sampler() ? "different sizes" : std::to_string(first->size()), prepared,
+                  loaders.size() > 1 ? "; the first of several loaders" : "");
 
   Batch batch = std::move(*first);
   if (data != nullptr) batch = data->on_before_batch_transfer(std::move(batch), 0);

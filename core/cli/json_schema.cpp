@@ -98,8 +98,8 @@ Json property(const FieldDoc& field) {
   constrain(value, field.constraint);
   value["description"] =
       field.constraint.empty() ? field.doc : fmt::format("{}; {}: {}", field.doc, field.type, field.constraint);
-  value["markdownDescription"] = fmt::format("{}\n\nDefault: `{}`", value["description"].get<std::string>(),
-                                             field.default_value);
+  value["markdownDescription"] =
+      fmt::format("{}\n\nDefault: `{}`", value["description"].get<std::string>(), field.default_value);
   return value;
 }
 

@@ -28,7 +28,8 @@ std::string snake_case(const std::string& class_path) {
   for (size_t i = 0; i < name.size(); ++i) {
     const auto letter = static_cast<unsigned char>(name[i]);
     const bool after_small = i > 0 && std::islower(static_cast<unsigned char>(name[i - 1])) != 0;
-    const bool before_small = i > 0 && i + 1 < name.size() && std::islower(static_cast<unsigned char>(name[i + 1])) != 0;
+    const bool before_small =
+        i > 0 && i + 1 < name.size() && std::islower(static_cast<unsigned char>(name[i + 1])) != 0;
     if (std::isupper(letter) != 0 && (after_small || before_small)) snake += '_';
     snake += static_cast<char>(std::tolower(letter));
   }
@@ -58,9 +59,10 @@ void translate_class(Config& node, const Registry<Base>& registry, const std::st
   if (!given.is_scalar()) throw_wrong_type(given, path + "." + kClass, "the name of a class");
   const std::string name = registered_name(snake_case(given.text()), registry);
   if (name.empty())
-    throw ConfigError(fmt::format("{}: {}.class_path names a class of Python; got '{}'; valid: name: one of {}; hint: a "
-                                  "class of C++ gets its name by its registry's add",
-                                  given.origin().describe(), path, given.text(), join(registry.names())));
+    throw ConfigError(
+        fmt::format("{}: {}.class_path names a class of Python; got '{}'; valid: name: one of {}; hint: a "
+                    "class of C++ gets its name by its registry's add",
+                    given.origin().describe(), path, given.text(), join(registry.names())));
   for (const auto& entry : node.entries())
     if (entry.key != kClass && entry.key != kArguments)
       throw ConfigError(fmt::format("{}: {}.{} stands beside class_path; valid: below init_args",
@@ -115,7 +117,8 @@ void translate_lightning_config(Config& source, const ConfigNames& names) {
   if (Config* scheduler = source.find("scheduler")) translate_class(*scheduler, names.schedulers, "scheduler");
   Config* const trainer = source.find("trainer");
   if (trainer == nullptr || !trainer->is_mapping()) return;
-  if (Config* callbacks = trainer->find("callbacks")) translate_classes(*callbacks, names.callbacks, "trainer.callbacks");
+  if (Config* callbacks = trainer->find("callbacks"))
+    translate_classes(*callbacks, names.callbacks, "trainer.callbacks");
   if (Config* logger = trainer->find("logger")) translate_classes(*logger, names.loggers, "trainer.logger");
   if (Config* strategy = trainer->find("strategy")) translate_class(*strategy, names.strategies, "trainer.strategy");
   if (Config* profiler = trainer->find("profiler")) translate_class(*profiler, names.profilers, "trainer.profiler");

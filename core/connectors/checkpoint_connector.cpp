@@ -399,17 +399,7 @@ void CheckpointConnector::restore_module(bool weights_only) {
   warn_of_missing_callbacks(callbacks);
   state_.progress.load_state_dict(tree_.at("loops"));
   data_.set_seed(static_cast<uint64_t>(tree_.at("loops").at("seed").as_int()));
-  if (const int64_t batch = data_.global_batch_size(); batch != state_.progress.global_batch_size) {
-    const FitProgress& progress = state_.progress;
-    if (!data_.loaders().train.parts().empty() && progress.phase != FitPhase::kEpochDone && progress.epoch_samples > 0)
-      throw Error(
-          "checkpoint",
-          fmt::format("a combined loader cannot go on inside of an epoch with other batches: the batches of its "
-                      "parts have {} examples together over all ranks, and had {}; hint: global_batch_size in "
-                      "each part, which keeps them with any number of ranks",
-                      batch, progress.global_batch_size));
-    state_.progress.resume_with_batches_of(batch);
-  }
+  data_.resume_batches();
 }
 
 void CheckpointConnector::open_initial_weights() {

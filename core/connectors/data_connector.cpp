@@ -4,6 +4,7 @@
 #include <levin/core/base/mutex.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/connectors/error_context.h>
+#include <levin/core/data/batch_sampler.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/interfaces/module.h>
@@ -18,6 +19,26 @@
 
 namespace levin {
 namespace {
+
+/// The batches of one epoch in every one.
+class RepeatedBatches final : public data::BatchSampler {
+ public:
+  explicit RepeatedBatches(std::shared_ptr<const data::Sampler> sampler) : sampler_(std::move(sampler)) {}
+  Batches batches(int64_t dataset_size, uint64_t seed, int64_t /*epoch*/) const override {
+    return dynamic_cast<const data::BatchSampler&>(*sampler_).batches(dataset_size, seed, 0);
+  }
+
+ private:
+  std::shared_ptr<const data::Sampler> sampler_;
+};
+
+/// The loader with the same batches, in the same order, in every epoch.
+DataLoader same_batches(const DataLoader& loader) {
+  if (!loader.has_batch_sampler()) return loader.in_order();
+  DataLoaderOptions options = loader.options();
+  options.shuffle = false;
+  return loader.with_options(options).with_sampler(std::make_shared<RepeatedBatches>(loader.sampler()));
+}
 
 /// Ranks that are threads may share a data module, whose hooks are called by one rank at a time.
 Mutex& shared_data_mutex() {
@@ -104,7 +125,7 @@ void DataConnector::select_loaders() {
     case Stage::kFit: {
       DataLoader& train = loaders_.train = train_loader();
       require(static_cast<bool>(train), "train_dataloader");
-      if (options_.overfit) train = train.in_order();  // the same few batches in every epoch
+      if (options_.overfit) train = same_batches(train);
       if (find_independent_steps(strategy_) != nullptr && !train.parts().empty())
         throw ConfigError(
             fmt::format("trainer.strategy '{}' has ranks that take batches of one loader, each when it is "
@@ -175,11 +196,48 @@ void DataConnector::require_training_data() const {
   const int64_t examples = loader.num_examples().value_or(0);
   if (examples == 0)
     throw Error("data", "the training data set is empty; hint: limit_train_batches: 0 trains nothing on purpose");
+  if (loader.has_batch_sampler()) throw Error("data", "the batch sampler of the training loader gives no batch");
   throw Error(
       "data",
       fmt::format("the training loader gives no batch: {} of the data set, batches of {} on each of {}, and "
                   "drop_last leaves out what does not fill one; hint: a smaller batch_size, or drop_last: false",
                   counted(examples, "example"), loader.batch_size(train_ranks()), counted(train_ranks(), "rank")));
+}
+
+int64_t DataConnector::global_batch_size() const {
+  return loaders_.train.has_batch_sampler() ? 0 : loaders_.train.batch_size(train_ranks()) * train_ranks();
+}
+
+void DataConnector::resume_batches() {
+  FitProgress& progress = state_.progress;
+  const int64_t size = global_batch_size();
+  if (size > 0 && progress.global_batch_size > 0) {
+    if (size == progress.global_batch_size) return;
+    if (!loaders_.train.parts().empty() && progress.phase != FitPhase::kEpochDone && progress.epoch_samples > 0)
+      throw Error(
+          "checkpoint",
+          fmt::format("a combined loader cannot go on inside of an epoch with other batches: the batches of its "
+                      "parts have {} examples together over all ranks, and had {}; hint: global_batch_size in "
+                      "each part, which keeps them with any number of ranks",
+                      size, progress.global_batch_size));
+    progress.resume_with_batches_of(size);
+    return;
+  }
+  const bool is_inside = progress.batch > 0 && !progress.last_batch_done && progress.phase != FitPhase::kEpochDone;
+  if (!is_inside) return;
+  if (size == 0 && progress.global_batch_size == 0) {
+    // Of whole loaders on each rank, the examples seen say nothing of the batches.
+    if (!options_.given.use_distributed_sampler) return;
+    const auto batches = dynamic_cast<const data::BatchSampler&>(*loaders_.train.sampler())
+                             .batches(loaders_.train.num_examples().value_or(0), seed_, progress.epoch);
+    const auto done = static_cast<size_t>(progress.batch);
+    if (done <= batches.ends.size() && batches.ends[done - 1] == progress.epoch_samples) return;
+  }
+  throw Error("data",
+              fmt::format("the checkpoint was saved inside of epoch {}, after {}, with batches of other sizes than the "
+                          "training loader has now, and a place among them is no place among these; hint: train with "
+                          "the former batches, or resume from a checkpoint of the end of an epoch",
+                          progress.epoch, counted(progress.epoch_samples, "example")));
 }
 
 std::vector<int64_t> DataConnector::limited_batches(const DataLoaders& loaders, const BatchLimit& limit,
@@ -218,6 +276,7 @@ void DataConnector::set_train_batch_size(int64_t batch_size) {
 
 DataLoaderOptions DataConnector::for_independent_steps(const DataLoader& loader) const {
   DataLoaderOptions options = loader.options();
+  if (loader.has_batch_sampler()) return options;
   options.batch_size = loader.batch_size(strategy_.data_parallel_rank().size);
   options.global_batch_size.reset();
   return options;

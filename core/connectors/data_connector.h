@@ -73,8 +73,11 @@ class DataConnector {
   void set_train_batch_size(int64_t batch_size);
   /// Ranks that the batches of training are divided over; 1 where each rank takes whole ones.
   int64_t train_ranks() const;
-  /// Examples in a training batch of all ranks together.
-  int64_t global_batch_size() const { return loaders_.train.batch_size(train_ranks()) * train_ranks(); }
+  /// Examples in a training batch of all ranks together; 0 where batches differ in size.
+  int64_t global_batch_size() const;
+  /// Goes on, after the progress was loaded, at the example that was next when it was saved, whatever the batches were.
+  /// Throws levin::Error where that cannot be: inside an epoch of batches that differ in size, for others.
+  void resume_batches();
   /// Position of this rank's part of a batch.
   DataLoaderPosition position(int64_t epoch, int64_t batch) const;
   /// Position of the training batch under way: in the whole loader where its batches are not divided over the ranks.

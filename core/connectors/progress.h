@@ -31,7 +31,8 @@ struct FitProgress {
   int64_t epoch_samples = 0;  ///< examples seen by all ranks in this epoch
   int64_t first_example =
       0;  ///< where batch 0 of this epoch starts in the order of examples; see resume_with_batches_of
-  int64_t global_batch_size = 0;  ///< examples in a batch of all ranks together; 0 before the first fit
+  int64_t global_batch_size = 0;  ///< examples in a batch of all ranks together; 0 before the first fit, and where
+                                  ///< batches differ in size
   bool epoch_started = false;
   bool last_batch_done = false;           ///< no batch is left in this epoch
   int64_t window_index = 0;               ///< batches done in the accumulation window under way

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/data/loader_fields.h>
+#include <levin/core/data/read_column.h>
 #include <levin/core/data/row_split.h>
 
 #include <ATen/ops/empty.h>
@@ -11,6 +12,7 @@
 #include <cmath>
 #include <numeric>
 #include <set>
+#include <span>
 #include <unordered_map>
 #include <utility>
 
@@ -55,6 +57,14 @@ const TableColumn& require_column(const Table& table, const std::string& name) {
   throw Error("data", fmt::format("{} has no column '{}'{}", table.path, name, valid_names_hint(name, table.names())));
 }
 
+[[noreturn]] void fail(const Table& table, int64_t row, const std::string& what) {
+  throw Error("data", fmt::format("{}:{}: {}", table.path, table.lines[static_cast<size_t>(row)], what));
+}
+
+[[noreturn]] void fail_missing(const Table& table, const TableColumn& column, int64_t row) {
+  fail(table, row, fmt::format("the target '{}' is missing; hint: leave such rows out of the file", column.name));
+}
+
 }  // namespace
 
 void CsvOptions::describe(Schema<CsvOptions>& schema) {
@@ -68,6 +78,9 @@ void CsvOptions::describe(Schema<CsvOptions>& schema) {
   schema.field("numbers", &O::numbers, "columns of numbers; others are where all values of the first 1000 rows are");
   schema.field("categories", &O::categories, "columns of categories, also where these are numbers");
   schema.field("ignore", &O::ignore, "columns left out");
+  schema.field("weight", &O::weight,
+               "a column of numbers that is no input: how often the sampler `weighted` draws each training row; null: "
+               "none");
   schema.field("missing", &O::missing, "words for values that are not known");
   schema.field("delimiter", &O::delimiter, "the character between fields")
       .require("one byte, not a quote or a line end", [](const std::string& text) {
@@ -82,10 +95,12 @@ void CsvOptions::describe(Schema<CsvOptions>& schema) {
       .at_least(0)
       .below(1);
   schema.field("split_seed", &O::split_seed, "seeds which rows are held out");
+  schema.field("stratify", &O::stratify, "each part gets as large a part of every class of the target as of the rows");
+  describe_sampler_field(schema);
   describe_loader_fields(schema);
 }
 
-Csv::Csv(const Options& options) : options_(options) {
+Csv::Csv(const Options& options) : options_(options), sampling_(make_sampling(options.sampler)) {
   if (options_.path.empty()) throw ConfigError("data.path is not set; hint: a CSV file");
   if (options_.val_fraction + options_.test_fraction >= 1)
     throw ConfigError(fmt::format("data.val_fraction and data.test_fraction must be below 1 together; got {} and {}",
@@ -101,6 +116,13 @@ Csv::Csv(const Options& options) : options_(options) {
         fmt::format("data.target is '{0}', which data.numbers, data.categories or data.ignore name too; "
                     "hint: data.target_type says what a target has",
                     *options_.target));
+  if (options_.weight && (named.contains(*options_.weight) || options_.weight == options_.target))
+    throw ConfigError(
+        fmt::format("data.weight is '{}', which another option names too; hint: a column of weights is no "
+                    "input and no target",
+                    *options_.weight));
+  if (options_.stratify && !options_.target)
+    throw ConfigError("data.stratify needs the classes of a target, and data.target is not set");
 }
 
 Table Csv::read_training() const {
@@ -110,12 +132,30 @@ Table Csv::read_training() const {
                        .missing = options_.missing};
   for (const std::string& name : options_.numbers) reading.types.emplace(name, ColumnType::kNumber);
   for (const std::string& name : options_.categories) reading.types.emplace(name, ColumnType::kCategory);
+  if (options_.weight) reading.types.emplace(*options_.weight, ColumnType::kNumber);
   if (options_.target && options_.target_type != TargetType::kAuto)
     reading.types.emplace(*options_.target,
                           options_.target_type == TargetType::kNumber ? ColumnType::kNumber : ColumnType::kCategory);
   Table table = read_csv(options_.path, reading);
   if (options_.target) require_column(table, *options_.target);
+  if (options_.weight) require_column(table, *options_.weight);
   return table;
+}
+
+RowSplit Csv::split(const Table& table) const {
+  const double val_fraction = options_.val_path ? 0 : options_.val_fraction;
+  const double test_fraction = options_.test_path ? 0 : options_.test_fraction;
+  if (!options_.stratify) return split_rows(table.num_rows(), val_fraction, test_fraction, options_.split_seed);
+  const TableColumn& target = require_column(table, *options_.target);
+  if (target.type != ColumnType::kCategory)
+    throw Error("data", fmt::format("data.stratify needs classes, and the target '{}' has numbers; hint: "
+                                    "target_type: category",
+                                    target.name));
+  const auto* values = target.values.const_data_ptr<int64_t>();
+  const std::span labels(values, static_cast<size_t>(table.num_rows()));
+  if (const auto missing = std::find(labels.begin(), labels.end(), -1); missing != labels.end())
+    fail_missing(table, target, missing - labels.begin());
+  return split_rows_by_class(labels, val_fraction, test_fraction, options_.split_seed, target.categories);
 }
 
 Table Csv::read_held_out(const std::string& path, bool with_target) const {
@@ -133,6 +173,7 @@ void Csv::learn(const Table& table, const std::vector<int64_t>& rows) {
   for (const TableColumn& column : table.columns) {
     const bool is_target = options_.target == column.name;
     if (is_target) target_type_ = column.type;
+    if (options_.weight == column.name) continue;
     if (column.type == ColumnType::kCategory) {
       auto found = categories_in(column, rows);
       if (is_target)
@@ -162,7 +203,7 @@ void Csv::learn(const Table& table, const std::vector<int64_t>& rows) {
   has_learned_ = true;
 }
 
-Csv::Rows Csv::select(const Table& table, const std::vector<int64_t>& rows, bool with_target) const {
+Csv::Rows Csv::select(const Table& table, const std::vector<int64_t>& rows, bool with_target, bool with_weight) const {
   const auto count = static_cast<int64_t>(rows.size());
   if (count == 0) return nullptr;
   Batch batch;
@@ -199,21 +240,26 @@ Csv::Rows Csv::select(const Table& table, const std::vector<int64_t>& rows, bool
     }
     batch.set("categories", categories);
   }
+  if (options_.weight && with_weight) {
+    const TableColumn& column = require_column(table, *options_.weight);
+    at::Tensor weights = at::empty({count}, at::kFloat);
+    const auto* values = column.values.const_data_ptr<double>();
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t row = rows[static_cast<size_t>(i)];
+      if (std::isnan(values[row])) fail(table, row, fmt::format("the weight '{}' is missing", column.name));
+      weights.mutable_data_ptr<float>()[i] = static_cast<float>(values[row]);
+    }
+    batch.set("weight", weights);
+  }
   if (!options_.target || !with_target) return std::make_shared<TensorDataset>(std::move(batch));
 
   const TableColumn& column = require_column(table, *options_.target);
-  const auto fail = [&](int64_t row, const std::string& what) {
-    throw Error("data", fmt::format("{}:{}: {}", table.path, table.lines[static_cast<size_t>(row)], what));
-  };
-  const auto fail_missing = [&](int64_t row) {
-    fail(row, fmt::format("the target '{}' is missing; hint: leave such rows out of the file", column.name));
-  };
   if (column.type == ColumnType::kNumber) {
     at::Tensor targets = at::empty({count}, at::kFloat);
     const auto* values = column.values.const_data_ptr<double>();
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = rows[static_cast<size_t>(i)];
-      if (std::isnan(values[row])) fail_missing(row);
+      if (std::isnan(values[row])) fail_missing(table, column, row);
       targets.mutable_data_ptr<float>()[i] = static_cast<float>(values[row]);
     }
     batch.set("target", targets);
@@ -223,11 +269,12 @@ Csv::Rows Csv::select(const Table& table, const std::vector<int64_t>& rows, bool
     const auto places = places_of(column, classes_);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = rows[static_cast<size_t>(i)];
-      if (values[row] < 0) fail_missing(row);
+      if (values[row] < 0) fail_missing(table, column, row);
       const int64_t place = places[static_cast<size_t>(values[row])];
       if (place < 0)
-        fail(row, fmt::format("the target '{}' has a class that no training row has; got {}; valid: {}", column.name,
-                              column.categories[static_cast<size_t>(values[row])], join(classes_)));
+        fail(table, row,
+             fmt::format("the target '{}' has a class that no training row has; got {}; valid: {}", column.name,
+                         column.categories[static_cast<size_t>(values[row])], join(classes_)));
       labels.mutable_data_ptr<int64_t>()[i] = place;
     }
     batch.set("label", labels);
@@ -243,13 +290,12 @@ void Csv::setup(Stage stage) {
   RowSplit parts;
   if (fits || !has_learned_ || !options_.test_path) {
     table = read_training();
-    parts = split_rows(table->num_rows(), options_.val_path ? 0 : options_.val_fraction,
-                       options_.test_path ? 0 : options_.test_fraction, options_.split_seed);
+    parts = split(*table);
     if (parts.train.empty()) throw Error("data", fmt::format("no row of {} is left for training", options_.path));
     learn(*table, parts.train);
   }
   if (fits) {
-    train_ = select(*table, parts.train, true);
+    train_ = select(*table, parts.train, true, true);
     validation_ = select(*table, parts.validation, true);
     if (options_.val_path) {
       const Table held_out = read_held_out(*options_.val_path, true);
@@ -267,7 +313,9 @@ void Csv::setup(Stage stage) {
 }
 
 DataLoader Csv::train_dataloader() {
-  return train_ == nullptr ? DataLoader() : DataLoader(train_, training_loader_options(options_));
+  if (train_ == nullptr) return {};
+  return sampled_loader(train_, training_loader_options(options_), sampling_.get(),
+                        [this](const std::string& name) { return read_column(*train_, name); });
 }
 
 DataLoader Csv::evaluation_loader(const Rows& rows) const {

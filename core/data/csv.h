@@ -2,6 +2,7 @@
 
 #include <levin/core/base/schema.h>
 #include <levin/core/data/data_module.h>
+#include <levin/core/data/sampling.h>
 #include <levin/core/data/tables/table.h>
 #include <levin/core/data/tensor_dataset.h>
 
@@ -12,6 +13,8 @@
 #include <vector>
 
 namespace levin::data {
+
+struct RowSplit;
 
 /// What the target of a table is.
 enum class TargetType { kAuto, kNumber, kCategory };
@@ -26,6 +29,7 @@ struct CsvOptions {
   std::vector<std::string> numbers = {};
   std::vector<std::string> categories = {};
   std::vector<std::string> ignore = {};
+  std::optional<std::string> weight = {};
   std::vector<std::string> missing = TableOptions().missing;
   std::string delimiter = ",";
   bool header = true;
@@ -33,6 +37,8 @@ struct CsvOptions {
   double val_fraction = 0.1;
   double test_fraction = 0;
   uint64_t split_seed = 0;
+  bool stratify = false;
+  std::optional<Spec<Sampling>> sampler = {};
   int64_t batch_size = 64;
   std::optional<int64_t> global_batch_size = {};
   int64_t num_workers = 0;
@@ -49,8 +55,9 @@ struct CsvOptions {
 
 /// Rows of a CSV file, in memory. Batches: "numbers" float [N, columns of numbers], 0 or the mean where missing, and
 /// "missing" float of that shape, 1 there and else 0; "categories" int64 [N, columns of categories], 0 where missing or
-/// not in the training rows; of the target "target" float [N] or "label" int64 [N]. A tensor that has no column is left
-/// out; so is the target in prediction. Means, deviations and categories are those of the training rows.
+/// not in the training rows; of the target "target" float [N] or "label" int64 [N]; in training "weight" float [N] of
+/// the column of weights. A tensor that has no column is left out; so is the target in prediction. Means, deviations
+/// and categories are those of the training rows.
 class Csv : public DataModule {
  public:
   using Options = CsvOptions;
@@ -84,12 +91,14 @@ class Csv : public DataModule {
  private:
   using Rows = std::shared_ptr<const TensorDataset>;
   Table read_training() const;
+  RowSplit split(const Table& table) const;
   Table read_held_out(const std::string& path, bool with_target) const;
   void learn(const Table& table, const std::vector<int64_t>& rows);
-  Rows select(const Table& table, const std::vector<int64_t>& rows, bool with_target) const;
+  Rows select(const Table& table, const std::vector<int64_t>& rows, bool with_target, bool with_weight = false) const;
   DataLoader evaluation_loader(const Rows& rows) const;
 
   Options options_;
+  std::shared_ptr<const Sampling> sampling_;  ///< nullptr: as shuffle says
   bool has_learned_ = false;
   ColumnType target_type_ = ColumnType::kNumber;
   std::vector<NumberColumn> numbers_;

@@ -4,6 +4,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
 #include <levin/core/data/batch_plan.h>
+#include <levin/core/data/batch_sampler.h>
 #include <levin/core/data/combined_plan.h>
 #include <levin/core/data/combined_source.h>
 #include <levin/core/data/data_notes.h>
@@ -19,6 +20,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -47,11 +49,11 @@ void check_position(const DataLoaderPosition& position) {
                                     position.epoch, position.batch));
 }
 
-void check_order(const std::vector<int64_t>& order, int64_t size) {
-  const auto [least, greatest] = std::minmax_element(order.begin(), order.end());
-  if (order.empty() || (*least >= 0 && *greatest < size)) return;
-  throw Error("data", fmt::format("the sampler gave the index {} for a data set of {} examples",
-                                  *least < 0 ? *least : *greatest, size));
+void check_batch_sampler(const DataLoaderOptions& options) {
+  if (options.batch_size == DataLoaderOptions().batch_size && !options.global_batch_size && !options.drop_last) return;
+  throw Error("data",
+              "a data loader was given a batch sampler and batch_size, global_batch_size or drop_last; hint: leave "
+              "these out, the batch sampler says the batches");
 }
 
 }  // namespace
@@ -102,8 +104,7 @@ class PassSource : public data::BatchSource {
 DataLoader::Pass::Share share_of(const data::BatchPlan& plan, int64_t batch) {
   const int64_t all = plan.global_count(batch);
   if (all == 0) return {};
-  const auto [begin, end] = plan.range(batch);
-  return {.own = end - begin, .all = all};
+  return {.own = plan.own_count(batch), .all = all};
 }
 
 void check_parts(const std::vector<DataLoader::Part>& parts, CombinedMode mode) {
@@ -117,6 +118,10 @@ void check_parts(const std::vector<DataLoader::Part>& parts, CombinedMode mode) 
     if (!loader) throw Error("data", fmt::format("the part '{}' of a combined loader is empty: it has no data", name));
     if (!loader.parts().empty())
       throw Error("data", fmt::format("the part '{}' of a combined loader is a combined loader itself", name));
+    if (loader.has_batch_sampler())
+      throw Error("data", fmt::format("the part '{}' of a combined loader has batches of its sampler's own; valid: a "
+                                      "sampler that says the order alone, with batch_size",
+                                      name));
     if (!loader.num_examples() && (mode == CombinedMode::kMaxSizeCycle || mode == CombinedMode::kSequential))
       throw Error("data", fmt::format("the part '{}' of a combined loader has no size, so that nobody knows where it "
                                       "begins again or ends; valid modes: min_size, max_size",
@@ -149,7 +154,17 @@ struct DataLoader::Core {
     return size;
   }
 
+  const data::BatchSampler* batch_sampler() const { return dynamic_cast<const data::BatchSampler*>(sampler.get()); }
+
+  void require_one_batch_size() const {
+    if (batch_sampler() == nullptr) return;
+    throw Error("data",
+                "the batches of a batch sampler differ in size, and what was asked for needs one size; hint: a sampler "
+                "that says the order alone, with batch_size");
+  }
+
   int64_t batch_size(int64_t world_size) const {
+    require_one_batch_size();
     if (!options.global_batch_size) return options.batch_size;
     if (*options.global_batch_size % world_size != 0)
       throw Error("data", fmt::format("global_batch_size is {}, which {} ranks cannot share evenly; valid: a "
@@ -159,6 +174,7 @@ struct DataLoader::Core {
   }
 
   data::BatchPlan plan(int64_t num_indices, int64_t rank, int64_t world_size, int64_t first) const {
+    if (batch_sampler() != nullptr) return {.rank = rank, .world_size = world_size};
     return {.num_indices = num_indices,
             .batch_size = batch_size(world_size),
             .drop_last = options.drop_last,
@@ -290,17 +306,11 @@ struct DataLoader::Core {
     auto shared = std::make_shared<data::SizedPass>();
     shared->dataset = dataset;
     const int64_t size = checked_size();
-    shared->order = noting_errors([&] { return sampler->order(size, position.seed, position.epoch); },
-                                  [this](ErrorNotes& notes) {
-                                    const data::Sampler& given = *sampler;
-                                    data::note_data(notes, "order", typeid(given));
-                                  });
-    check_order(shared->order, size);
-    shared->plan =
-        plan(static_cast<int64_t>(shared->order.size()), position.rank, position.world_size, position.first_example);
     shared->seed = position.seed;
     shared->epoch = position.epoch;
     shared->skipped = skipped_examples(position.epoch, size);
+    data::set_order(*shared, *sampler,
+                    plan(/*num_indices=*/0, position.rank, position.world_size, position.first_example));
 
     const int64_t count = std::max<int64_t>(options.num_workers, 1);
     std::vector<std::unique_ptr<data::BatchReader>> readers;
@@ -344,6 +354,7 @@ DataLoader::DataLoader(std::shared_ptr<const data::Dataset> dataset, const DataL
     throw Error("data",
                 "a data loader was given both shuffle and a sampler; hint: leave out shuffle, the sampler says "
                 "the order");
+  if (dynamic_cast<const data::BatchSampler*>(sampler.get()) != nullptr) check_batch_sampler(options);
   core_->options = options;
   core_->dataset = std::move(dataset);
   core_->sampler_was_given = sampler != nullptr;
@@ -415,6 +426,7 @@ std::optional<int64_t> DataLoader::num_examples() const {
 std::optional<int64_t> DataLoader::num_batches(int64_t world_size, int64_t first_example) const {
   if (!core().parts.empty()) return core().combined_plan(world_size).num_batches();
   if (core().dataset == nullptr) return std::nullopt;
+  if (const auto* batched = core().batch_sampler()) return batched->num_batches(core().checked_size());
   return core().plan(core().sampler->length(core().checked_size()), 0, world_size, first_example).num_batches();
 }
 
@@ -446,6 +458,7 @@ DataLoader DataLoader::with_num_workers(int64_t num_workers) const {
   if (num_workers == 0) options.timeout = 0;
   return with_options(options);
 }
+bool DataLoader::has_batch_sampler() const { return core().batch_sampler() != nullptr; }
 
 DataLoader DataLoader::with_options(const DataLoaderOptions& options) const {
   const Core& one = core_of_one("options");
@@ -454,7 +467,9 @@ DataLoader DataLoader::with_options(const DataLoaderOptions& options) const {
 }
 
 DataLoader DataLoader::with_batch_size(int64_t batch_size) const {
-  DataLoaderOptions options = core_of_one("batch size").options;
+  const Core& one = core_of_one("batch size");
+  one.require_one_batch_size();
+  DataLoaderOptions options = one.options;
   options.batch_size = batch_size;
   options.global_batch_size.reset();
   return with_options(options);

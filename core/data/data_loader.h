@@ -90,8 +90,11 @@ class DataLoader {
   /// batch less when fewer examples than ranks are left for the last one.
   std::optional<int64_t> num_batches(int64_t world_size = 1, int64_t first_example = 0) const;
   /// Returns the number of examples in a batch of one rank; of a combined loader the sum of its parts'. Throws
-  /// levin::Error when global_batch_size cannot be divided.
+  /// levin::Error when global_batch_size cannot be divided, and where the batches differ in size: see
+  /// has_batch_sampler.
   int64_t batch_size(int64_t world_size) const;
+  /// Returns whether its sampler is a data::BatchSampler, which says the batches of all ranks.
+  bool has_batch_sampler() const;
   /// Returns the number of examples in the data set, or the sum of all parts'; nothing when one is unsized.
   std::optional<int64_t> num_examples() const;
   /// Return the data set and its order; nullptr where it is unsized, and of a combined loader.
@@ -143,7 +146,8 @@ class DataLoader::Pass {
   std::optional<int64_t> remaining() const;
   /// Returns the number of batches returned so far, those before its starting position included.
   int64_t position() const;
-  /// Numbers of examples in a batch of this pass, of this rank and of all ranks.
+  /// Numbers of examples in a batch of this pass, of this rank and of all ranks. Where this rank has none, the one that
+  /// its batch has is there to join the others' step on.
   struct Share {
     int64_t own = 0;
     int64_t all = 0;

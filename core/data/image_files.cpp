@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/data/images/image_file.h>
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <fmt/format.h>
 
@@ -14,6 +15,13 @@ namespace levin::data {
 ImageFiles::ImageFiles(std::shared_ptr<const ImageIndex> index, std::vector<int64_t> rows, ImageFilesOptions options)
     : index_(std::move(index)), rows_(std::move(rows)), options_(std::move(options)) {
   if (options_.max_pixels < 1) options_.max_pixels = kMaxImagePixels;
+}
+
+at::Tensor ImageFiles::labels() const {
+  at::Tensor labels = at::empty({size()}, at::kLong);
+  for (int64_t i = 0; i < size(); ++i)
+    labels.mutable_data_ptr<int64_t>()[i] = index_->labels[static_cast<size_t>(rows_[static_cast<size_t>(i)])];
+  return labels;
 }
 
 Batch ImageFiles::get(int64_t index, Generator& generator) const {

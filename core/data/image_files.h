@@ -25,6 +25,8 @@ class ImageFiles : public Dataset {
   ImageFiles(std::shared_ptr<const ImageIndex> index, std::vector<int64_t> rows, ImageFilesOptions options);
 
   int64_t size() const override { return static_cast<int64_t>(rows_.size()); }
+  /// Returns the number of each image's class, int64 [N], without reading images.
+  at::Tensor labels() const;
   Batch get(int64_t index, Generator& generator) const override;
 
   /// Returns what an example is made of, but for its transforms.

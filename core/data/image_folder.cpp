@@ -96,6 +96,7 @@ void ImageFolderOptions::describe(Schema<ImageFolderOptions>& schema) {
       .at_least(0)
       .below(1);
   schema.field("split_seed", &O::split_seed, "seeds which images are held out");
+  describe_sampler_field(schema);
   schema.field("max_pixels", &O::max_pixels, "an image that claims to have more is an error; null: 178956970")
       .at_least(1);
   schema.field("index_folder", &O::index_folder,
@@ -107,7 +108,8 @@ void ImageFolderOptions::describe(Schema<ImageFolderOptions>& schema) {
 ImageFolder::ImageFolder(const Options& options)
     : options_(options),
       transforms_(make_transforms(options.transforms, "data.transforms")),
-      mixes_(make_mixes(options.mix, "data.mix")) {
+      mixes_(make_mixes(options.mix, "data.mix")),
+      sampling_(make_sampling(options.sampler)) {
   eval_transforms_ = options_.eval_transforms ? make_transforms(*options_.eval_transforms, "data.eval_transforms")
                                               : without_random(transforms_);
   cache_ = make_cache(options_.cache);
@@ -158,6 +160,7 @@ void ImageFolder::setup(Stage stage) {
   };
   if (fits) {
     train_ = files(train, parts.train, true);
+    if (sampling_ != nullptr) train_images_ = std::make_shared<ImageFiles>(train, parts.train, ImageFilesOptions{});
     if (train_->size() == 0) throw Error("data", fmt::format("no image of {} is left for training", options_.root));
     if (!mixes_.empty() || options_.label_smoothing > 0)
       mixed_train_ = std::make_shared<MixedDataset>(
@@ -190,7 +193,9 @@ ImageFolder::Images ImageFolder::files(const Index& index, std::vector<int64_t> 
 
 DataLoader ImageFolder::train_dataloader() {
   if (train_ == nullptr) return {};
-  return DataLoader(mixed_train_ != nullptr ? Images(mixed_train_) : train_, training_loader_options(options_));
+  return sampled_loader(
+      mixed_train_ != nullptr ? Images(mixed_train_) : train_, training_loader_options(options_), sampling_.get(),
+      [this](const std::string& name) { return name == "label" ? train_images_->labels() : at::Tensor(); });
 }
 
 Batch ImageFolder::on_after_batch_transfer(Batch batch, int64_t /*dataloader_idx*/) {

@@ -7,6 +7,7 @@
 #include <levin/core/data/data_module.h>
 #include <levin/core/data/image_files.h>
 #include <levin/core/data/mixed_dataset.h>
+#include <levin/core/data/sampling.h>
 #include <levin/core/data/transforms/batch_mix.h>
 #include <levin/core/data/transforms/transform.h>
 #include <levin/core/data/transforms/value_transforms.h>
@@ -34,6 +35,7 @@ struct ImageFolderOptions {
   double val_fraction = 0.1;
   double test_fraction = 0;
   uint64_t split_seed = 0;
+  std::optional<Spec<Sampling>> sampler = {};
   bool shuffle = true;
   bool drop_last = false;
   bool pin_memory = false;
@@ -77,9 +79,11 @@ class ImageFolder : public DataModule, public ClassNames {
   Transforms transforms_;
   Transforms eval_transforms_;
   BatchMixes mixes_;
-  std::shared_ptr<ExampleCache> cache_;  ///< nullptr: none
+  std::shared_ptr<ExampleCache> cache_;       ///< nullptr: none
+  std::shared_ptr<const Sampling> sampling_;  ///< nullptr: as shuffle says
   std::vector<std::string> classes_;
   Images train_;
+  std::shared_ptr<const ImageFiles> train_images_;   ///< as they lie on the disk, for a sampler that asks for labels
   std::shared_ptr<const MixedDataset> mixed_train_;  ///< nullptr: labels stay numbers
   Images validation_;
   Images test_;

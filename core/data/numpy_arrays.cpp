@@ -3,8 +3,9 @@
 #include <levin/core/base/error.h>
 #include <levin/core/data/arrays/numpy_file.h>
 #include <levin/core/data/loader_fields.h>
+#include <levin/core/data/read_column.h>
 #include <levin/core/data/row_split.h>
-#include <levin/core/data/selected_rows.h>
+#include <levin/core/data/subset.h>
 #include <levin/core/data/tensor_dataset.h>
 
 #include <fmt/format.h>
@@ -67,10 +68,13 @@ void NumpyArraysOptions::describe(Schema<NumpyArraysOptions>& schema) {
       .at_least(0)
       .below(1);
   schema.field("split_seed", &O::split_seed, "seeds which examples are held out");
+  schema.field("stratify", &O::stratify,
+               "the array of classes, of which each part gets as large a part as of the examples; null: none");
+  describe_sampler_field(schema);
   describe_loader_fields(schema);
 }
 
-NumpyArrays::NumpyArrays(const Options& options) : options_(options) {
+NumpyArrays::NumpyArrays(const Options& options) : options_(options), sampling_(make_sampling(options.sampler)) {
   if (options_.path.empty()) throw ConfigError("data.path is not set; hint: an .npz file, or a folder of .npy files");
   if (options_.val_fraction + options_.test_fraction >= 1)
     throw ConfigError(fmt::format("data.val_fraction and data.test_fraction must be below 1 together; got {} and {}",
@@ -85,11 +89,15 @@ void NumpyArrays::setup(Stage stage) {
     return;
   }
   const Examples all = open_arrays(options_.path);
-  RowSplit parts = split_rows(all->size(), options_.val_path ? 0 : options_.val_fraction,
-                              options_.test_path ? 0 : options_.test_fraction, options_.split_seed);
+  const double val_fraction = options_.val_path ? 0 : options_.val_fraction;
+  const double test_fraction = options_.test_path ? 0 : options_.test_fraction;
+  RowSplit parts = options_.stratify
+                       ? split_rows_by_class(to_labels(read_column(*all, *options_.stratify), *options_.stratify),
+                                             val_fraction, test_fraction, options_.split_seed)
+                       : split_rows(all->size(), val_fraction, test_fraction, options_.split_seed);
   const auto select = [&](std::vector<int64_t> rows) -> Examples {
     if (rows.empty()) return nullptr;
-    return std::make_shared<SelectedRows>(all, std::move(rows));
+    return std::make_shared<Subset>(all, std::move(rows));
   };
   if (!fits) {
     test_ = select(std::move(parts.test));
@@ -101,7 +109,9 @@ void NumpyArrays::setup(Stage stage) {
 }
 
 DataLoader NumpyArrays::train_dataloader() {
-  return train_ == nullptr ? DataLoader() : DataLoader(train_, training_loader_options(options_));
+  if (train_ == nullptr) return {};
+  return sampled_loader(train_, training_loader_options(options_), sampling_.get(),
+                        [this](const std::string& name) { return read_column(*train_, name); });
 }
 
 DataLoader NumpyArrays::evaluation_loader(const Examples& examples) const {

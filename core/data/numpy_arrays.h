@@ -3,6 +3,7 @@
 #include <levin/core/base/schema.h>
 #include <levin/core/data/data_module.h>
 #include <levin/core/data/dataset.h>
+#include <levin/core/data/sampling.h>
 
 #include <cstdint>
 #include <memory>
@@ -20,6 +21,8 @@ struct NumpyArraysOptions {
   double val_fraction = 0.1;
   double test_fraction = 0;
   uint64_t split_seed = 0;
+  std::optional<std::string> stratify = {};
+  std::optional<Spec<Sampling>> sampler = {};
   int64_t batch_size = 64;
   std::optional<int64_t> global_batch_size = {};
   int64_t num_workers = 0;
@@ -53,6 +56,7 @@ class NumpyArrays : public DataModule {
   DataLoader evaluation_loader(const Examples& examples) const;
 
   Options options_;
+  std::shared_ptr<const Sampling> sampling_;  ///< nullptr: as shuffle says
   Examples train_;
   Examples validation_;
   Examples test_;

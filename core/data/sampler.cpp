@@ -9,9 +9,6 @@ namespace levin::data {
 
 namespace {
 
-// Samples count from 0, so this stream is none of theirs.
-constexpr int64_t kOrderStream = -1;
-
 std::vector<int64_t> counting(int64_t size) {
   std::vector<int64_t> indices(static_cast<size_t>(size));
   std::iota(indices.begin(), indices.end(), int64_t{0});

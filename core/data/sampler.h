@@ -6,6 +6,9 @@
 
 namespace levin::data {
 
+/// The stream of (seed, epoch) from which orders are drawn. Samples count from 0, so that it is none of theirs.
+inline constexpr int64_t kOrderStream = -1;
+
 /// Order in which the examples of a sized data set are visited: a pure function of (size, seed, epoch).
 class Sampler {
  public:

@@ -1,10 +1,15 @@
 #include <levin/core/data/sized_reader.h>
 
+#include <levin/core/base/error.h>
+#include <levin/core/data/batch_sampler.h>
 #include <levin/core/data/data_notes.h>
 #include <levin/core/data/fetch_trace.h>
 #include <levin/core/data/mixed_dataset.h>
 
+#include <fmt/format.h>
 #include <exception>
+
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <typeinfo>
@@ -75,7 +80,53 @@ Batch fetch(const SizedPass& pass, int64_t batch) {
       [&](ErrorNotes& notes) { note_data(notes, "get_batch", typeid(dataset), indices); });
 }
 
+void check_order(const std::vector<int64_t>& order, int64_t size) {
+  const auto [least, greatest] = std::minmax_element(order.begin(), order.end());
+  if (order.empty() || (*least >= 0 && *greatest < size)) return;
+  throw Error("data", fmt::format("the sampler gave the index {} for a data set of {} examples",
+                                  *least < 0 ? *least : *greatest, size));
+}
+
+void check_ends(const std::vector<int64_t>& ends, int64_t num_indices, int64_t num_batches, int64_t epoch) {
+  int64_t before = 0;
+  for (const int64_t end : ends) {
+    if (end <= before)
+      throw Error("data",
+                  fmt::format("the batch sampler gave a batch that ends at {} after one that ends at {}; valid: "
+                              "batches of at least one example",
+                              end, before));
+    before = end;
+  }
+  if (before != num_indices)
+    throw Error("data", fmt::format("the batch sampler's last batch ends at {}; valid: {}, the number of examples in "
+                                    "its order",
+                                    before, num_indices));
+  if (std::ssize(ends) != num_batches)
+    throw Error("data", fmt::format("the batch sampler gave {} batches in epoch {}; valid: {}, its num_batches(), in "
+                                    "every epoch",
+                                    ends.size(), epoch, num_batches));
+}
+
 }  // namespace
+
+void set_order(SizedPass& pass, const Sampler& sampler, BatchPlan plan) {
+  const int64_t size = pass.dataset->size();
+  noting_errors(
+      [&] {
+        if (const auto* batched = dynamic_cast<const BatchSampler*>(&sampler)) {
+          BatchSampler::Batches batches = batched->batches(size, pass.seed, pass.epoch);
+          check_ends(batches.ends, std::ssize(batches.order), batched->num_batches(size), pass.epoch);
+          pass.order = std::move(batches.order);
+          plan.ends = std::make_shared<const std::vector<int64_t>>(std::move(batches.ends));
+        } else {
+          pass.order = sampler.order(size, pass.seed, pass.epoch);
+        }
+      },
+      [&](ErrorNotes& notes) { note_data(notes, "order", typeid(sampler)); });
+  check_order(pass.order, size);
+  plan.num_indices = std::ssize(pass.order);
+  pass.plan = std::move(plan);
+}
 
 SizedReader::SizedReader(std::shared_ptr<const SizedPass> pass, int64_t first_batch, int64_t stride)
     : pass_(std::move(pass)), batch_(first_batch), stride_(stride) {}

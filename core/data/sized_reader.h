@@ -3,6 +3,7 @@
 #include <levin/core/data/batch_plan.h>
 #include <levin/core/data/batch_reader.h>
 #include <levin/core/data/dataset.h>
+#include <levin/core/data/sampler.h>
 #include <levin/core/data/skipped_examples.h>
 
 #include <cstdint>
@@ -21,6 +22,10 @@ struct SizedPass {
   int64_t epoch = 0;
   std::shared_ptr<SkippedExamples> skipped = nullptr;  ///< nullptr: an example that cannot be read is an error
 };
+
+/// Sets the order of a pass, and its batches where the sampler is a BatchSampler, from the pass's data set, seed and
+/// epoch. `plan`: all but num_indices and ends. Throws levin::Error for an order that the data set does not have.
+void set_order(SizedPass& pass, const Sampler& sampler, BatchPlan plan);
 
 /// Reads every `stride`-th batch of a pass, starting with `first_batch`.
 class SizedReader : public BatchReader {

@@ -68,15 +68,14 @@ TakenBatches::TakenBatches(const DataLoader& loader, const DataLoaderPosition& p
   SizedPass& pass = *state_->pass;
   const DataLoaderOptions& options = loader.options();
   pass.dataset = loader.dataset();
-  pass.order = loader.sampler()->order(loader.num_examples().value_or(0), position.seed, position.epoch);
-  pass.plan = {.num_indices = std::ssize(pass.order),
-               .batch_size = loader.batch_size(position.world_size),
-               .drop_last = options.drop_last,
-               .first = position.first_example};
   pass.seed = position.seed;
   pass.epoch = position.epoch;
   if (options.on_error == OnError::kSkip)
     pass.skipped = std::make_shared<SkippedExamples>(position.epoch, loader.num_examples().value_or(0));
+  set_order(pass, *loader.sampler(),
+            {.batch_size = loader.has_batch_sampler() ? 1 : loader.batch_size(position.world_size),
+             .drop_last = options.drop_last,
+             .first = position.first_example});
   std::unique_ptr<BatchReader> reader = std::make_unique<TakingReader>(state_->pass, std::move(take), state_->numbers);
   if (options.pin_memory && AcceleratorRegistry::instance().uses_pinned_memory())
     reader = std::make_unique<PinningReader>(std::move(reader));

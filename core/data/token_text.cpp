@@ -3,7 +3,8 @@
 #include <levin/core/base/error.h>
 #include <levin/core/data/loader_fields.h>
 #include <levin/core/data/mapped_file.h>
-#include <levin/core/data/selected_rows.h>
+#include <levin/core/data/read_column.h>
+#include <levin/core/data/subset.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -61,19 +62,24 @@ class TokenBlocks : public Dataset {
 
 class TokenLines : public Dataset {
  public:
-  TokenLines(std::vector<std::vector<int32_t>> lines, int64_t length, int64_t padding)
-      : lines_(std::move(lines)), length_(length), padding_(padding) {}
+  TokenLines(std::vector<std::vector<int32_t>> lines, const TokenTextOptions& options)
+      : lines_(std::move(lines)), length_(options.length), padding_(options.padding), pad_to_(options.pad_to) {}
   int64_t size() const override { return std::ssize(lines_); }
 
   Batch get_batch(std::span<const int64_t> indices, Generator& /*generator*/) const override {
     const auto count = static_cast<int64_t>(indices.size());
-    at::Tensor text = at::full({count, length_}, padding_, at::kLong);
     at::Tensor lengths = at::empty({count}, at::kLong);
+    auto* const length = lengths.mutable_data_ptr<int64_t>();
+    int64_t width = pad_to_ == TextPadding::kLength ? length_ : 1;
     for (int64_t row = 0; row < count; ++row) {
       check_row(indices[static_cast<size_t>(row)], size());
+      length[row] = std::ssize(lines_[static_cast<size_t>(indices[static_cast<size_t>(row)])]);
+      width = std::max(width, length[row]);
+    }
+    at::Tensor text = at::full({count, width}, padding_, at::kLong);
+    for (int64_t row = 0; row < count; ++row) {
       const auto& line = lines_[static_cast<size_t>(indices[static_cast<size_t>(row)])];
-      std::copy(line.begin(), line.end(), text.mutable_data_ptr<int64_t>() + row * length_);
-      lengths.mutable_data_ptr<int64_t>()[row] = std::ssize(line);
+      std::copy(line.begin(), line.end(), text.mutable_data_ptr<int64_t>() + row * width);
     }
     return {{"text", std::move(text)}, {"length", std::move(lengths)}};
   }
@@ -82,6 +88,7 @@ class TokenLines : public Dataset {
   std::vector<std::vector<int32_t>> lines_;  ///< cut to the length
   int64_t length_;
   int64_t padding_;
+  TextPadding pad_to_;
 };
 
 }  // namespace
@@ -96,15 +103,18 @@ void TokenTextOptions::describe(Schema<TokenTextOptions>& schema) {
                {{"block", TextExample::kBlock}, {"line", TextExample::kLine}});
   schema.field("length", &O::length, "tokens in an example: longer lines are cut, shorter ones padded").at_least(1);
   schema.field("padding", &O::padding, "the id that pads lines").at_least(0);
+  schema.field("pad_to", &O::pad_to, "what lines are padded to: `length`, or the longest line of the batch",
+               {{"length", TextPadding::kLength}, {"longest", TextPadding::kLongest}});
   schema
       .field("val_fraction", &O::val_fraction,
              "part of the examples held out for validation where there is no val_path")
       .at_least(0)
       .below(1);
+  describe_sampler_field(schema);
   describe_loader_fields(schema);
 }
 
-TokenText::TokenText(const Options& options) : options_(options) {
+TokenText::TokenText(const Options& options) : options_(options), sampling_(make_sampling(options.sampler)) {
   if (options_.path.empty()) throw ConfigError("data.path is not set; hint: a text file");
   if (options_.tokenizer.empty())
     throw ConfigError("data.tokenizer is not set; hint: the tokenizer.json of a byte-level BPE tokenizer");
@@ -131,7 +141,7 @@ TokenText::Examples TokenText::read(const std::string& path) const {
       ids.resize(std::min(ids.size(), static_cast<size_t>(options_.length)));
       lines.push_back(std::move(ids));
     }
-    examples = std::make_shared<TokenLines>(std::move(lines), options_.length, options_.padding);
+    examples = std::make_shared<TokenLines>(std::move(lines), options_);
   }
   if (examples->size() == 0)
     throw Error("data", fmt::format("{} has no {}", path,
@@ -160,14 +170,16 @@ void TokenText::setup(Stage stage) {
     if (begin == end) return nullptr;
     std::vector<int64_t> indices(static_cast<size_t>(end - begin));
     std::iota(indices.begin(), indices.end(), begin);
-    return std::make_shared<SelectedRows>(all, std::move(indices));
+    return std::make_shared<Subset>(all, std::move(indices));
   };
   train_ = rows(0, kept);
   validation_ = rows(kept, all->size());
 }
 
 DataLoader TokenText::train_dataloader() {
-  return train_ == nullptr ? DataLoader() : DataLoader(train_, training_loader_options(options_));
+  if (train_ == nullptr) return {};
+  return sampled_loader(train_, training_loader_options(options_), sampling_.get(),
+                        [this](const std::string& name) { return read_column(*train_, name); });
 }
 
 DataLoader TokenText::evaluation_loader(const Examples& examples) const {

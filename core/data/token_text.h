@@ -2,6 +2,7 @@
 
 #include <levin/core/base/schema.h>
 #include <levin/core/data/data_module.h>
+#include <levin/core/data/sampling.h>
 #include <levin/core/data/tokens/byte_pair_tokenizer.h>
 
 #include <cstdint>
@@ -14,6 +15,9 @@ namespace levin::data {
 /// What an example of a text is: a block of so many tokens, or a line.
 enum class TextExample { kBlock, kLine };
 
+/// What a line is padded to: so many tokens, or the longest line of its batch.
+enum class TextPadding { kLength, kLongest };
+
 /// Options of TokenText, explained in describe().
 struct TokenTextOptions {
   std::string path = {};
@@ -23,6 +27,8 @@ struct TokenTextOptions {
   TextExample example = TextExample::kBlock;
   int64_t length = 128;
   int64_t padding = 0;
+  TextPadding pad_to = TextPadding::kLength;
+  std::optional<Spec<Sampling>> sampler = {};
   double val_fraction = 0.1;
   int64_t batch_size = 64;
   std::optional<int64_t> global_batch_size = {};
@@ -40,7 +46,8 @@ struct TokenTextOptions {
 
 /// A text file as byte-pair tokens. Batches of blocks: "tokens" int64 [N, length], and "next" int64 [N, length], the
 /// token that follows each; blocks follow each other without overlap, and what is left at the end is left out. Batches
-/// of lines: "text" int64 [N, length], cut or padded, and "length" int64 [N], tokens before the padding.
+/// of lines: "text" int64 [N, length], cut or padded, and "length" int64 [N], tokens before the padding; with
+/// pad_to: longest [N, longest of the batch].
 class TokenText : public DataModule {
  public:
   using Options = TokenTextOptions;
@@ -61,6 +68,7 @@ class TokenText : public DataModule {
   DataLoader evaluation_loader(const Examples& examples) const;
 
   Options options_;
+  std::shared_ptr<const Sampling> sampling_;  ///< nullptr: as shuffle says
   std::shared_ptr<const BytePairTokenizer> tokenizer_;
   Examples train_;
   Examples validation_;

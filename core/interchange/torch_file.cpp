@@ -104,9 +104,10 @@ void TorchFile::read_legacy() {
   if (magic == nullptr || !magic->is(Kind::kBigInt) || magic->text != kLegacyMagic) {
     const std::string other = other_format_of(path_, bytes.substr(0, 512));
     if (!other.empty()) throw Error("weights", fmt::format("{} is {}", path_, other));
-    throw Error("weights",
-                fmt::format("{} is {}; valid: files of torch.save, safetensors, folders of Hugging Face or Levin", path_,
-                            magic != nullptr ? "a pickle that torch.save did not write" : "a file of another format"));
+    throw Error(
+        "weights",
+        fmt::format("{} is {}; valid: files of torch.save, safetensors, folders of Hugging Face or Levin", path_,
+                    magic != nullptr ? "a pickle that torch.save did not write" : "a file of another format"));
   }
   unpickler.read();
   unpickler.read();

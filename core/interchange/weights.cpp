@@ -4,8 +4,8 @@
 #include <levin/core/base/file_system.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/checkpoint_info.h>
-#include <levin/core/checkpoint/safetensors.h>
 #include <levin/core/checkpoint/input_file.h>
+#include <levin/core/checkpoint/safetensors.h>
 #include <levin/core/interchange/other_formats.h>
 #include <levin/core/interchange/torch_file.h>
 

@@ -184,14 +184,14 @@ class Module : public torch::nn::Module, public Configurable {
   bool attached() const { return runtime_ != nullptr; }
   /// The device of this rank; the CPU when no trainer runs the module.
   at::Device device() const;
-  /// Gathers the tensor of every rank, stacked in rank order along a new first dimension. Every rank must call it at the
-  /// same place with the same shape. `sync_grads`: the result is differentiable, as a loss over the examples of all
-  /// ranks needs; each rank's tensor then gets the sum of all ranks' gradients, and every rank must run backward through
-  /// it. Without, the result is detached.
+  /// Gathers the tensor of every rank, stacked in rank order along a new first dimension. Every rank must call it at
+  /// the same place with the same shape. `sync_grads`: the result is differentiable, as a loss over the examples of all
+  /// ranks needs; each rank's tensor then gets the sum of all ranks' gradients, and every rank must run backward
+  /// through it. Without, the result is detached.
   at::Tensor all_gather(const at::Tensor& tensor, bool sync_grads = false) const;
   /// Makes no parameter require gradients and sets evaluation mode; unfreeze makes all require them and sets training
-  /// mode. A part is frozen likewise: `levin::freeze(*backbone)`. What is frozen before configure_optimizers need not be
-  /// handed over.
+  /// mode. A part is frozen likewise: `levin::freeze(*backbone)`. What is frozen before configure_optimizers need not
+  /// be handed over.
   void freeze();
   void unfreeze();
   /// Makes the optimizer, with its scheduler, that the configuration names (`optimizer`, `scheduler`), for

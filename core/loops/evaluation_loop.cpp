@@ -28,12 +28,15 @@ std::vector<Batch> gathered(Collective& collective, const std::vector<Batch>& ow
   for (const std::string& bytes : collective.gather_bytes(state_to_bytes(batches))) {
     const State rank = state_from_bytes(bytes);
     if (parts.size() < rank.as_list().size()) parts.resize(rank.as_list().size());
-    for (size_t i = 0; i < rank.as_list().size(); ++i) parts[i].push_back(to_batch(rank.as_list()[i]));
+    for (size_t i = 0; i < rank.as_list().size(); ++i)
+      if (Batch part = to_batch(rank.as_list()[i]); !part.empty()) parts[i].push_back(std::move(part));
   }
   std::vector<Batch> all;
   all.reserve(parts.size());
   for (auto& of_batch : parts) {
-    if (are_slices_of_one_batch(of_batch))
+    if (of_batch.empty())
+      all.emplace_back();
+    else if (are_slices_of_one_batch(of_batch))
       all.push_back(Batch::concatenate(of_batch));
     else
       std::move(of_batch.begin(), of_batch.end(), std::back_inserter(all));
@@ -205,6 +208,15 @@ bool EvaluationLoop::visit(const DataLoader& loader, const DataLoaderPosition& s
       ++progress.batch;
       continue;
     }
+    if (const auto share = pass.share(progress.batch); share && share->own == 0) {
+      // Of a batch with fewer examples than ranks, this one has none.
+      if (together) {
+        const JoinScope join(state_, logger_, /*joins=*/true);
+        visitor(data_.transfer(std::move(*fetched), progress.loader), progress.batch);
+      }
+      ++progress.batch;
+      continue;
+    }
     if (data_.prefetches() && (limit < 0 || progress.batch + 1 < limit))
       next = data_.fetch(pass, fetch, progress.loader);
     visitor(data_.transfer(std::move(*fetched), progress.loader, next), progress.batch);
@@ -294,8 +306,8 @@ void EvaluationLoop::collect_results(size_t loaders) {
   });
 }
 
-std::vector<std::vector<Batch>> EvaluationLoop::predict(const DataLoaders& loaders,
-                                                        const std::vector<int64_t>& batches, std::optional<bool> keep) {
+std::vector<std::vector<Batch>> EvaluationLoop::predict(const DataLoaders& loaders, const std::vector<int64_t>& batches,
+                                                        std::optional<bool> keep) {
   const EvaluationScope scope(options_, state_, data_, logger_, RunningStage::kPredict, /*collector=*/nullptr);
   const auto takes_them = [](const auto& callback) { return callback->takes_predictions(); };
   const bool keeps = keep.value_or(std::ranges::none_of(callbacks_.all(), takes_them));
@@ -321,8 +333,10 @@ std::vector<std::vector<Batch>> EvaluationLoop::predict(const DataLoaders& loade
     const Batch prediction = predict_batch(batch, batch_idx);
     callbacks_.call("on_predict_batch_end", &Callback::on_predict_batch_end, &Module::on_predict_batch_end, prediction,
                     batch, batch_idx, progress.loader);
-    if (keeps && model_.owns_outputs())
-      predictions[static_cast<size_t>(progress.loader)].push_back(prediction.to(at::Device(at::kCPU)));
+    if (!keeps || !model_.owns_outputs()) return;
+    auto& of_loader = predictions[static_cast<size_t>(progress.loader)];
+    of_loader.resize(static_cast<size_t>(batch_idx));  // an empty one where this rank had no part
+    of_loader.push_back(prediction.to(at::Device(at::kCPU)));
   };
   callbacks_.call("on_predict_start", &Callback::on_predict_start, &Module::on_predict_start);
   callbacks_.call("on_predict_epoch_start", &Callback::on_predict_epoch_start, &Module::on_predict_epoch_start);

@@ -259,7 +259,10 @@ bool FitLoop::train_independently(IndependentSteps& steps) {
 FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<Batch>& fetched) {
   const auto& train_batches = data_.train_batches();
   const int64_t ranks = strategy_.data_parallel_rank().size;
-  BatchInfo info{.batch_idx = progress_.batch, .has_data = fetched.has_value()};
+  const auto share = data_.train_ranks() > 1 ? pass.share(progress_.batch) : std::nullopt;
+  // A batch of fewer examples than ranks, inside of the epoch, comes with one to join on.
+  const bool is_lent = fetched.has_value() && share && share->own == 0;
+  BatchInfo info{.batch_idx = progress_.batch, .has_data = fetched.has_value() && !is_lent};
   const bool limit_hit = train_batches && progress_.batch + 1 >= *train_batches;
   std::optional<Batch> next;
   if (!limit_hit && fetched) next = data_.fetch_train(pass);
@@ -272,7 +275,7 @@ FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<
   info.samples = batch.size();
   if (ranks == 1) {
     info.is_last = !next.has_value();
-  } else if (const auto share = pass.share(progress_.batch); share && data_.train_ranks() > 1) {
+  } else if (share) {
     // Known beforehand: the examples of the batch are weighted alike, whichever rank has them.
     info.is_last = limit_hit;
     info.weight = static_cast<double>(share->own * data_.train_ranks()) / static_cast<double>(share->all);
@@ -444,7 +447,8 @@ void FitLoop::replay_training_data() {
   for (int64_t batch_idx = 0; !limit || batch_idx < *limit; ++batch_idx) {
     auto fetched = pass.next();
     if (together ? !strategy_.any_rank(fetched.has_value(), false).first : !fetched) break;
-    const JoinScope join(state_, logger_, /*joins=*/!fetched);
+    const auto share = data_.train_ranks() > 1 ? pass.share(batch_idx) : std::nullopt;
+    const JoinScope join(state_, logger_, /*joins=*/!fetched || (share && share->own == 0));
     const MutedScope muted(state_);
     const Batch batch = data_.transfer(fetched ? std::move(*fetched) : data_.join_batch(loader), 0);
     const ForwardScope forward(*options_.precision);

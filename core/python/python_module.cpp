@@ -263,9 +263,11 @@ void bind_trainer(py::module_& module) {
               py::arg("options") = py::none());
   bind_training(trainer, "fit", &Trainer::fit, &Trainer::fit);
   bind_training(trainer, "tune", &Trainer::tune, &Trainer::tune);
-  bind_evaluation(trainer, "validate", [](Trainer& self, const auto&... arguments) { return self.validate(arguments...); });
+  bind_evaluation(trainer, "validate",
+                  [](Trainer& self, const auto&... arguments) { return self.validate(arguments...); });
   bind_evaluation(trainer, "test", [](Trainer& self, const auto&... arguments) { return self.test(arguments...); });
-  bind_evaluation(trainer, "predict", [](Trainer& self, const auto&... arguments) { return self.predict(arguments...); });
+  bind_evaluation(trainer, "predict",
+                  [](Trainer& self, const auto&... arguments) { return self.predict(arguments...); });
   trainer.def(
       "save_checkpoint", [](Trainer& self, const std::string& path) { self.save_checkpoint(path); }, py::arg("path"),
       ReleaseLock(), "Saves the whole state, so that fit can go on from it.");

@@ -152,6 +152,10 @@ int main() {
   print_registry("Transforms", "`data: {transforms: [NAME, NAME: {option: value}]}` of data modules that have images.",
                  levin::data::transform_registry());
 
+  print_registry("Samplers",
+                 "`data: {sampler: NAME}` or `data: {sampler: {NAME: {option: value}}}` of data modules that have it.",
+                 levin::data::sampling_registry());
+
   print_registry("Mixtures", "`data: {mix: [NAME, NAME: {option: value}]}` of data modules that have images.",
                  levin::data::mix_registry());
 

@@ -16,7 +16,7 @@ struct RunRequest {
   std::shared_ptr<DataModule> data;
   StageLoaders loaders;
   std::string ckpt;
-  bool tune = false;  ///< of a fit: tuners run, and nothing is trained
+  bool tune = false;                            ///< of a fit: tuners run, and nothing is trained
   std::optional<bool> return_predictions = {};  ///< unset: unless a callback takes them
 };
 

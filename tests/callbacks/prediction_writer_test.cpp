@@ -19,8 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using testing::fresh_folder;
+using ::testing::HasSubstr;
 using testing::quiet;
 using testing::read_text;
 using testing::tiny_dataset;
@@ -141,9 +141,8 @@ TEST(PredictionWriter, WhatDoesNotFitIsOneMessage) {
   EXPECT_THAT(message(make<TinyModule>({}), {}), HasSubstr("has no folder to write to"));
   EXPECT_THAT(message(make<TinyModule>({}), {.output_dir = folder, .format = PredictionFormat::kPng}),
               HasSubstr("'y' of shape [8, 1] holds no images"));
-  EXPECT_THAT(
-      message(make<TinyModule>({}), {.output_dir = folder, .format = PredictionFormat::kPng, .merge = true}),
-      HasSubstr("prediction_writer.merge makes one file of all"));
+  EXPECT_THAT(message(make<TinyModule>({}), {.output_dir = folder, .format = PredictionFormat::kPng, .merge = true}),
+              HasSubstr("prediction_writer.merge makes one file of all"));
   const auto uneven = std::make_shared<Painter>(testing::TinyOptions{});
   uneven->numbers = true;
   EXPECT_THAT(message(uneven, {.output_dir = folder, .format = PredictionFormat::kCsv}),

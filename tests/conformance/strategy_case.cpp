@@ -2,6 +2,8 @@
 
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/core/base/error.h>
+#include <levin/core/data/pad_collate.h>
+#include <levin/core/data/token_batch_sampler.h>
 #include <levin/core/optim/sgd.h>
 
 #include <fmt/format.h>
@@ -62,9 +64,16 @@ at::Tensor Net::forward(const at::Tensor& x, bool with_branch) {
   return with_branch ? y + branch_(x) : y;
 }
 
+at::Tensor Net::features(const Batch& batch) {
+  const at::Tensor* mask = batch.find("x_mask");
+  if (mask == nullptr) return batch["x"];
+  const at::Tensor is_there = mask->unsqueeze(2).to(batch["x"].scalar_type());
+  return (batch["x"] * is_there).sum(1) / is_there.sum(1);
+}
+
 StepOutput Net::training_step(const Batch& batch, int64_t batch_idx) {
   const bool with_branch = !options_.alternate || batch_idx % 2 == 0;
-  auto loss = F::mse_loss(forward(batch["x"], with_branch), batch["y"]);
+  auto loss = F::mse_loss(forward(features(batch), with_branch), batch["y"]);
   if (!options_.mistake.empty() && trainer().global_rank() == 1 && batch_idx == 2) {
     if (options_.mistake == "throws") throw Error("net", "rank 1 made a mistake");
     if (options_.mistake == "logs") log("only_here", 1.0);
@@ -79,13 +88,13 @@ StepOutput Net::training_step(const Batch& batch, int64_t batch_idx) {
   manual_backward(loss);
   body.step();
   branch.zero_grad();
-  manual_backward(F::mse_loss(forward(batch["x"]), batch["y"]));
+  manual_backward(F::mse_loss(forward(features(batch)), batch["y"]));
   branch.step();
   return {};
 }
 
 StepOutput Net::evaluate(const Batch& batch, const std::string& stage) {
-  auto loss = F::mse_loss(forward(batch["x"]), batch["y"]);
+  auto loss = F::mse_loss(forward(features(batch)), batch["y"]);
   log(stage + "_loss", loss, {.sync_dist = true});
   log(stage + "_examples", static_cast<double>(batch.size()), {.reduce = LogReduce::kSum, .sync_dist = true});
   log(stage + "_largest", batch["y"].max(), {.reduce = LogReduce::kMax, .sync_dist = true});
@@ -123,12 +132,47 @@ TrainerOptions trainer_options(const TrainingRun& run, const StrategyCase& on) {
   return options;
 }
 
+namespace {
+
+class Ragged : public data::Dataset {
+ public:
+  explicit Ragged(std::vector<int64_t> lengths) : lengths_(std::move(lengths)) {}
+  int64_t size() const override { return std::ssize(lengths_); }
+  Batch get(int64_t index, data::Generator& generator) const override {
+    const int64_t length = lengths_[static_cast<size_t>(index)];
+    const auto x = at::arange(length * 4, at::kFloat).reshape({length, 4}).mul(0.3).add(index).sin();
+    const auto noise = static_cast<float>(0.01 * generator.uniform());
+    return {{"x", x + noise}, {"y", x.mean(0).sum(0, true)}};
+  }
+  data::CollateFunction collate() const override { return data::pad_collate({.fields = {"x"}}); }
+
+ private:
+  std::vector<int64_t> lengths_;
+};
+
+}  // namespace
+
+std::shared_ptr<data::Dataset> ragged_dataset(std::vector<int64_t> lengths) {
+  return std::make_shared<Ragged>(std::move(lengths));
+}
+
+DataLoader token_batches(int64_t examples, bool shuffle) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < examples; ++i) lengths.push_back(1 + i * i % 17);
+  auto sampler = std::make_shared<data::TokenBatchSampler>(
+      lengths, data::TokenBatchSamplerOptions{.max_tokens = 34, .shuffle = shuffle});
+  return DataLoader(ragged_dataset(std::move(lengths)), {.num_workers = 1}, std::move(sampler));
+}
+
 Outcome train(const TrainingRun& run, const StrategyCase& on) {
   seed_everything(7);
   const auto module = make<Net>(run.net);
   Trainer trainer(trainer_options(run, on));
-  const DataLoader training(tiny_dataset(run.examples), {.shuffle = true, .global_batch_size = run.global_batch});
-  const DataLoader validation(tiny_dataset(19), {.global_batch_size = run.global_batch});
+  const DataLoader training =
+      run.training ? run.training()
+                   : DataLoader(tiny_dataset(run.examples), {.shuffle = true, .global_batch_size = run.global_batch});
+  const DataLoader validation =
+      run.validation ? run.validation() : DataLoader(tiny_dataset(19), {.global_batch_size = run.global_batch});
   trainer.fit(module, training, validation, run.ckpt);
   Outcome outcome;
   for (const auto& weight : weights(*module)) outcome.weights.push_back(weight.cpu());

@@ -121,10 +121,12 @@ class Net : public Module {
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override;
   StepOutput validation_step(const Batch& batch, int64_t batch_idx) override;
   StepOutput test_step(const Batch& batch, int64_t batch_idx) override;
-  Batch predict_step(const Batch& batch, int64_t) override { return {{"y", forward(batch["x"])}}; }
+  Batch predict_step(const Batch& batch, int64_t) override { return {{"y", forward(features(batch))}}; }
   OptimizerConfigs configure_optimizers() override;
 
  private:
+  /// "x" of a batch; of padded sequences their means.
+  static at::Tensor features(const Batch& batch);
   StepOutput evaluate(const Batch& batch, const std::string& stage);
 
   Options options_;
@@ -148,7 +150,14 @@ struct TrainingRun {
   int64_t epochs = 2;
   std::function<void(TrainerOptions&)> configure;  ///< further options of the trainer
   std::string ckpt;
+  std::function<DataLoader()> training;  ///< another loader than that of the above
+  std::function<DataLoader()> validation;
 };
+
+/// Examples "x", float [length, 4], of these lengths, padded in batches, and "y", float [1].
+std::shared_ptr<data::Dataset> ragged_dataset(std::vector<int64_t> lengths);
+/// Batches of them that differ in size, some of which have fewer examples than four ranks.
+DataLoader token_batches(int64_t examples, bool shuffle);
 
 /// Trains as the case says, or on one device.
 Outcome train(const TrainingRun& run, const StrategyCase& on);

@@ -36,7 +36,8 @@ class StrategyConformance : public ::testing::TestWithParam<StrategyCase> {
       EXPECT_NEAR(got.metrics.at(name), expected.metrics.at(name), 1e-4) << name;
   }
   bool is_parameter_server() const { return std::string(GetParam().strategy).starts_with("parameter_server"); }
-  void expect_resumed_to_the_bit(const NetOptions& net) {
+  /// `data`: its loaders.
+  void expect_resumed_to_the_bit(const NetOptions& net, const TrainingRun& data = {}) {
     const std::string root = fresh_folder("conformance");
     const auto checkpointing = [&](int64_t steps) {
       return [&root, steps](TrainerOptions& options) {
@@ -46,7 +47,9 @@ class StrategyConformance : public ::testing::TestWithParam<StrategyCase> {
         options.callbacks = {make<ModelCheckpoint>({.save_last = true, .every_n_train_steps = 7})};
       };
     };
-    TrainingRun run{.net = net, .examples = 40, .epochs = 3};
+    TrainingRun run = data;
+    run.net = net;
+    run.epochs = 3;
     run.configure = checkpointing(15);
     const Outcome whole = train(run, GetParam());
     run.configure = checkpointing(7);
@@ -56,6 +59,31 @@ class StrategyConformance : public ::testing::TestWithParam<StrategyCase> {
     run.ckpt = part.last_checkpoint;
     const Outcome resumed = train(run, GetParam());
     EXPECT_TRUE(identical(resumed.weights, whole.weights)) << difference(resumed.weights, whole.weights, 0);
+  }
+  /// Stops inside of an epoch and goes on with other numbers of ranks, three among them where the strategy takes any.
+  void expect_resumed_on_other_ranks(TrainingRun run) {
+    if (has_processes()) return;  // a program has one number of them
+    const std::string root = fresh_folder("conformance");
+    run.epochs = 3;
+    run.configure = [&](TrainerOptions& options) {
+      options.max_steps = 6;
+      options.enable_checkpointing = true;
+      options.default_root_dir = root;
+      options.callbacks = {make<ModelCheckpoint>({.save_last = true})};
+    };
+    const Outcome part = train(run, GetParam());
+    run.configure = {};
+    const Outcome expected = train_on_one_device(run);
+    run.ckpt = part.last_checkpoint;
+    const int most = GetParam().is_pipeline() ? 4 : 3;
+    for (const int ranks : {1, 2, most}) {
+      StrategyCase other = GetParam();
+      other.ranks = ranks;
+      other.first_device = 0;
+      if (ranks == 1 || is("single_device")) other = GetParam().beside({"single_device", 1});
+      const Outcome resumed = train(run, other);
+      EXPECT_EQ(difference(resumed.weights, expected.weights, kSummationOrder), "") << ranks << " ranks";
+    }
   }
   bool is(const char* strategy) const { return std::string(GetParam().strategy) == strategy; }
   /// What docs/extending.md says of it: gradients are each rank's own, and a checkpoint has no other momentum than rank

@@ -3,6 +3,7 @@
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/core/base/error.h>
 #include <levin/core/data/joined_predictions.h>
+#include <levin/core/data/weighted_random_sampler.h>
 #include <levin/core/metrics/mean_squared_error.h>
 #include <levin/loggers/csv_logger.h>
 
@@ -50,6 +51,43 @@ TEST_P(StrategyConformance, ALastBatchWithFewerExamplesThanRanksIsJoined) { expe
 
 TEST_P(StrategyConformance, AccumulationIsSynchronisedAtTheEndOfTheWindow) {
   expect_as_on_one_device({.configure = [](TrainerOptions& options) { options.accumulate_grad_batches = 2; }});
+}
+
+/// 43 examples in batches of 12, drawn by weight, some of them more than once.
+const TrainingRun kWeighted{.global_batch = 12, .training = [] {
+                              std::vector<double> weights;
+                              for (int64_t i = 0; i < 30; ++i) weights.push_back(static_cast<double>(i % 4));
+                              return DataLoader(
+                                  tiny_dataset(30), {.global_batch_size = 12},
+                                  std::make_shared<data::WeightedRandomSampler>(
+                                      std::move(weights), data::WeightedRandomSamplerOptions{.num_samples = 43}));
+                            }};
+/// Sequences of different lengths in batches of different sizes, in validation too.
+const TrainingRun kTokenBatches{.training = [] { return token_batches(60, true); },
+                                .validation = [] { return token_batches(19, false); }};
+
+TEST_P(StrategyConformance, SamplesDrawnByWeightTrainAsOnOneDevice) { expect_as_on_one_device(kWeighted); }
+
+TEST_P(StrategyConformance, BatchesOfABudgetOfTokensTrainAsOnOneDevice) {
+  expect_as_on_one_device(kTokenBatches);
+  TrainingRun accumulated = kTokenBatches;
+  accumulated.configure = [](TrainerOptions& options) { options.accumulate_grad_batches = 3; };
+  expect_as_on_one_device(accumulated);
+}
+
+TEST_P(StrategyConformance, PredictionsOfBatchesOfABudgetOfTokensComeInTheirOrder) {
+  seed_everything(3);
+  const auto module = make<Net>();
+  const DataLoader loader = token_batches(30, true);
+  Trainer one(trainer_options({}, {"single_device", 1}));
+  Trainer several(trainer_options({}, GetParam()));
+  const auto expected = one.predict(module, loader);
+  const auto got = several.predict(module, loader);
+  ASSERT_EQ(got.at(0).size(), expected.at(0).size());
+  for (size_t i = 0; i < expected[0].size(); ++i) {
+    ASSERT_EQ(got[0][i]["y"].sizes(), expected[0][i]["y"].sizes()) << "batch " << i;
+    EXPECT_TRUE(got[0][i]["y"].cpu().allclose(expected[0][i]["y"], 1e-4, 1e-6)) << "batch " << i;
+  }
 }
 
 TEST_P(StrategyConformance, GradientsAreClippedByTheNormOfTheWholeBatch) {
@@ -277,6 +315,18 @@ TEST_P(StrategyConformance, ResumesWithAnotherNumberOfRanks) {
     const Outcome resumed = train(run, other);
     EXPECT_EQ(difference(resumed.weights, expected.weights, kSummationOrder), "") << ranks << " ranks";
   }
+}
+
+TEST_P(StrategyConformance, SamplesByWeightResumeToTheBitAndOnOtherRanks) {
+  if (is_local_sgd()) GTEST_SKIP() << kLocalMomentum;
+  expect_resumed_to_the_bit({.dropout = 0.3}, kWeighted);
+  expect_resumed_on_other_ranks(kWeighted);
+}
+
+TEST_P(StrategyConformance, BatchesOfABudgetOfTokensResumeToTheBitAndOnOtherRanks) {
+  if (is_local_sgd()) GTEST_SKIP() << kLocalMomentum;
+  expect_resumed_to_the_bit({.dropout = 0.3}, kTokenBatches);
+  expect_resumed_on_other_ranks(kTokenBatches);
 }
 
 TEST_P(StrategyConformance, ResumesUnderOtherStrategiesAndStages) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <vector>
 
 namespace levin::data {
@@ -47,6 +48,33 @@ TEST(BatchPlan, RanksDivideEachGlobalBatchWithoutGapOrOverlap) {
         EXPECT_EQ(next, drop_last ? num_indices / global * global : num_indices);
       }
     }
+  }
+}
+
+TEST(BatchPlan, RanksDivideBatchesOfAnySizes) {
+  const auto ends = std::make_shared<const std::vector<int64_t>>(std::vector<int64_t>{4, 5, 12, 14});
+  for (int64_t world_size : {1, 2, 3, 5}) {
+    std::vector<int64_t> next{0, 4, 5, 12};
+    for (int64_t rank = 0; rank < world_size; ++rank) {
+      const BatchPlan plan{.num_indices = 14, .rank = rank, .world_size = world_size, .ends = ends};
+      ASSERT_EQ(plan.num_batches(), 4);
+      for (int64_t batch = 0; batch < 4; ++batch) {
+        const auto range = plan.range(batch);
+        const auto place = static_cast<size_t>(batch);
+        if (plan.own_count(batch) == 0) {
+          EXPECT_EQ(range.begin, (*ends)[place] - 1) << "its last example is lent";
+          EXPECT_EQ(range.end, (*ends)[place]);
+          continue;
+        }
+        EXPECT_EQ(range.begin, next[place]);
+        EXPECT_EQ(range.end - range.begin, plan.own_count(batch));
+        next[place] = range.end;
+      }
+      EXPECT_EQ(plan.global_count(0), 4);
+      EXPECT_EQ(plan.global_count(2), 7);
+      EXPECT_EQ(plan.global_count(4), 0);
+    }
+    EXPECT_EQ(next, *ends);
   }
 }
 

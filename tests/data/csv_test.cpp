@@ -13,6 +13,7 @@
 #include <torch/torch.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <set>
@@ -211,6 +212,36 @@ TEST(Csv, HeldOutRowsAreOtherRowsAndTheSameInEveryRun) {
   EXPECT_EQ(testing::values_in(data->val_dataloader().at(0), "target").size(), 20U);
 }
 
+TEST(Csv, StratifiedPartsAndSamplersKnowClassesAndWeights) {
+  const TemporaryFolder folder;
+  std::string text = "number,kind,w\n";
+  for (int i = 0; i < 200; ++i)
+    text += fmt::format("{},{},{}\n", i, i % 10 == 0 ? "rare" : "common", i % 10 == 0 ? 3 : 0);
+  const std::string path = folder.write("t.csv", text);
+  const auto count_rare = [](const DataLoader& loader) {
+    const auto labels = testing::values_in(loader, "label", {.seed = 1});
+    return std::make_pair(std::ssize(labels), std::count(labels.begin(), labels.end(), 1));
+  };
+  const auto data = fitted_csv(csv_options(path,
+                                           "{target: kind, ignore: [w], val_fraction: 0.25, test_fraction: 0.1, "
+                                           "stratify: true, sampler: class_balanced}"));
+  data->setup(Stage::kTest);
+  EXPECT_EQ(count_rare(data->val_dataloader().at(0)), std::make_pair(std::ptrdiff_t{50}, std::ptrdiff_t{5}));
+  EXPECT_EQ(count_rare(data->test_dataloader().at(0)), std::make_pair(std::ptrdiff_t{20}, std::ptrdiff_t{2}));
+  const auto [drawn, rare] = count_rare(data->train_dataloader());
+  EXPECT_EQ(drawn, 130);
+  EXPECT_NEAR(static_cast<double>(rare), 65, 28) << "5 standard deviations";
+
+  const auto weighted = fitted_csv(csv_options(path,
+                                               "{target: kind, weight: w, val_fraction: 0.25, stratify: true, "
+                                               "sampler: {weighted: {replacement: false, num_samples: 15}}}"));
+  EXPECT_EQ(count_rare(weighted->train_dataloader()), std::make_pair(std::ptrdiff_t{15}, std::ptrdiff_t{15}));
+  const auto batch = testing::all_batches(weighted->train_dataloader()).at(0);
+  EXPECT_TRUE(batch["weight"].equal(torch::full({15}, 3.F)));
+  EXPECT_EQ(batch["numbers"].size(1), 1) << "the weight is no input";
+  EXPECT_EQ(testing::all_batches(weighted->val_dataloader().at(0)).at(0).find("weight"), nullptr);
+}
+
 TEST(Csv, EveryMistakeIsOneMessage) {
   const TemporaryFolder folder;
   const std::string path = folder.write("t.csv", kPeople);
@@ -227,6 +258,14 @@ TEST(Csv, EveryMistakeIsOneMessage) {
       error("{target: income, val_path: " + folder.write("v.csv", "age,job,city,income\n1,cook,Oslo,middle\n") + "}"),
       HasSubstr("v.csv:2: the target 'income' has a class that no training row has; got middle; valid: high, low"));
   EXPECT_THROW(make<Csv>(CsvOptions{}), ConfigError);
+  EXPECT_THAT(error("{stratify: true}"), HasSubstr("data.stratify needs the classes of a target"));
+  EXPECT_THAT(error("{target: age, stratify: true}"), HasSubstr("the target 'age' has numbers"));
+  EXPECT_THAT(error("{target: job, stratify: true, val_fraction: 0.5}"),
+              HasSubstr("two examples of each class; got one of class 'nurse, night'"));
+  EXPECT_THAT(error("{target: city, stratify: true}"), HasSubstr(path + ":4: the target 'city' is missing"));
+  EXPECT_THAT(error("{target: income, weight: income}"), HasSubstr("data.weight is 'income', which another option"));
+  EXPECT_THAT(error("{target: income, weight: weigth}"), HasSubstr("has no column 'weigth'"));
+  EXPECT_THAT(error("{target: income, weight: age, val_fraction: 0}"), HasSubstr(":4: the weight 'age' is missing"));
 }
 
 }  // namespace

@@ -155,6 +155,34 @@ TEST(ImageFolder, TakesTrainValAndTestFromTheirFolders) {
   EXPECT_EQ(batches_of(bytes->train_dataloader(), {}).at(0)["image"].scalar_type(), torch::kByte);
 }
 
+TEST(ImageFolder, SamplersKnowTheClassesWithoutReadingImages) {
+  const ImageTree tree;
+  tree.add_class("a", 0, 45);
+  tree.add_class("b", 1, 5);
+  const auto count = [&](const std::string& options, int64_t label) {
+    int64_t found = 0;
+    for (const auto& image : images_of(fitted(tree.options(options))->train_dataloader()))
+      found += image.first == label ? 1 : 0;
+    return found;
+  };
+  EXPECT_EQ(count("{val_fraction: 0, sampler: {weighted: {class_weights: [0, 1]}}}", 1), 50);
+  EXPECT_EQ(count("{val_fraction: 0, sampler: {weighted: {class_weights: [1, 0], num_samples: 7}}}", 0), 7);
+  const auto balanced = count("{val_fraction: 0, sampler: {class_balanced: {num_samples: 1000}}}", 1);
+  EXPECT_NEAR(static_cast<double>(balanced), 500, 79) << "5 standard deviations";
+
+  const auto message = [&](const std::string& options) {
+    return error_of([&] { fitted(tree.options(options))->train_dataloader(); });
+  };
+  EXPECT_NE(
+      message("{sampler: length_grouped}")
+          .find("sampler 'length_grouped' needs 'length' of each training example, which the data module does not"),
+      std::string::npos);
+  EXPECT_NE(message("{sampler: {weighted: {class_weights: [1]}}}").find("class 1 has no weight; got 1 weight"),
+            std::string::npos);
+  EXPECT_NE(message("{sampler: {weighted: {class_weights: [0, 0]}}}").find("have the sum 0"), std::string::npos);
+  EXPECT_NE(message("{sampler: {weighted: {class_weights: [1, -1]}}}").find("got -1 for example"), std::string::npos);
+}
+
 TEST(ImageFolder, HoldsOutPartsOfEachClass) {
   const ImageTree tree;
   tree.add_class("a", 0, 40);

@@ -130,5 +130,24 @@ TEST_F(NumpyFiles, AreDataModules) {
   EXPECT_THROW(make<NumpyArrays>(), ConfigError);
 }
 
+TEST_F(NumpyFiles, StratifyAndSamplersNameArrays) {
+  Config config = Config::parse("{val_fraction: 0.5, stratify: uint16, sampler: {weighted: {weights: float64}}}", {});
+  config.set("path", Config::scalar(folder_.path("plain.npz"), true));
+  const auto message = [&](const char* name, const char* value) {
+    config.set(name, Config::parse(value, {}));
+    return message_of([&] {
+      auto data = make<NumpyArrays>(parse_options<NumpyArraysOptions>(config, "data"));
+      data->setup(Stage::kFit);
+      data->train_dataloader();
+    });
+  };
+  EXPECT_NE(message("stratify", "uint16"), "") << "arrays of different lengths";
+  std::filesystem::create_directories(folder_.path("even"));
+  std::filesystem::copy_file(folder_.path("uint16.npy"), folder_.path("even/uint16.npy"));
+  config.set("path", Config::scalar(folder_.path("even"), true));
+  EXPECT_THAT(message("stratify", "uint16"), HasSubstr("'uint16' must have the number of a class for each example"));
+  EXPECT_THAT(message("stratify", "none"), HasSubstr("no tensor 'none'; it has: uint16"));
+}
+
 }  // namespace
 }  // namespace levin::data

@@ -115,6 +115,37 @@ TEST(TokenText, GivesBlocksAndTheTokensThatFollow) {
   EXPECT_EQ(data->tokenizer().decode({257, 32, 258}), "the <end>");
 }
 
+TEST(TokenText, GivesBatchesOfABudgetOfTokens) {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += std::string(static_cast<size_t>(1 + i * i % 23), 'a') + '\n';
+  Config config = Config::parse(
+      "{example: line, length: 20, padding: 7, pad_to: longest, val_fraction: 0.1, "
+      "sampler: {token_batches: {max_tokens: 60, num_buckets: 4}}}",
+      {});
+  config.set("path", Config::scalar(folder.write("text", text), true));
+  config.set("tokenizer", Config::scalar(folder.write("t.json", small_tokenizer().dump()), true));
+  auto data = make<TokenText>(parse_options<TokenTextOptions>(config, "data"));
+  data->setup(Stage::kFit);
+  int64_t lines = 0;
+  for (const Batch& batch : testing::all_batches(data->train_dataloader())) {
+    EXPECT_LE(batch["text"].numel(), 60);
+    EXPECT_EQ(batch["text"].size(1), batch["length"].max().item<int64_t>());
+    EXPECT_EQ(batch["text"].eq('a').sum().item<int64_t>(), batch["length"].sum().item<int64_t>());
+    lines += batch.size();
+  }
+  EXPECT_EQ(lines, 54);
+  EXPECT_EQ(testing::all_batches(data->val_dataloader().at(0)).at(0).size(), 6) << "of the batch size";
+
+  config.set("sampler", Config::parse("{token_batches: {max_tokens: 18}}", {}));
+  EXPECT_THAT(message_of([&] {
+                auto too_long = make<TokenText>(parse_options<TokenTextOptions>(config, "data"));
+                too_long->setup(Stage::kFit);
+                too_long->train_dataloader();
+              }),
+              HasSubstr("has 19 tokens, the budget of a batch is max_tokens: 18"));
+}
+
 TEST(TokenText, GivesLinesWithTheirLengths) {
   const TemporaryFolder folder;
   const std::string tokenizer = folder.write("t.json", small_tokenizer().dump());

@@ -1,7 +1,7 @@
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/core/base/error.h>
-#include <levin/core/cli/cli.h>
 #include <levin/core/checkpoint/safetensors.h>
+#include <levin/core/cli/cli.h>
 #include <levin/core/data/data_module.h>
 #include <levin/core/interchange/weights.h>
 #include <levin/core/interchange/write_weights.h>

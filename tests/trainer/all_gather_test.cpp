@@ -59,11 +59,8 @@ std::vector<at::Tensor> train(const std::string& strategy, int64_t devices) {
 
 TEST(AllGather, GradientsGoBackToTheRankThatEachPartIsFrom) {
   const auto expected = train("single_device", 1);
-  for (const auto& [strategy, devices] :
-       std::vector<std::pair<std::string, int64_t>>{{"ddp_threads", 2},
-                                                    {"ddp_threads", 4},
-                                                    {"ddp_spawn", 2},
-                                                    {"{name: sharded_threads, stage: 3}", 2}}) {
+  for (const auto& [strategy, devices] : std::vector<std::pair<std::string, int64_t>>{
+           {"ddp_threads", 2}, {"ddp_threads", 4}, {"ddp_spawn", 2}, {"{name: sharded_threads, stage: 3}", 2}}) {
     const auto got = train(strategy, devices);
     for (size_t i = 0; i < expected.size(); ++i)
       EXPECT_TRUE(got[i].allclose(expected[i], 1e-5, 1e-6)) << strategy << " " << devices << ", tensor " << i;

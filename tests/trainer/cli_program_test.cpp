@@ -198,7 +198,8 @@ TEST(CliProgram, TheSchemaHasEveryOptionForEditors) {
   ASSERT_EQ(printed.status, 0) << printed.err;
   const auto schema = nlohmann::json::parse(printed.out);
   const auto& trainer = schema.at("properties").at("trainer").at("properties");
-  for (const auto& field : schema_of<TrainerOptions>().fields()) EXPECT_TRUE(trainer.contains(field.name)) << field.name;
+  for (const auto& field : schema_of<TrainerOptions>().fields())
+    EXPECT_TRUE(trainer.contains(field.name)) << field.name;
   EXPECT_EQ(trainer.at("gradient_clip_algorithm").at("enum").at(0), "norm");
   EXPECT_EQ(trainer.at("log_every_n_steps").at("type"), "integer");
   EXPECT_EQ(trainer.at("log_every_n_steps").at("minimum"), 1);
@@ -255,7 +256,8 @@ trainer:
               HasSubstr("model.class_path names a class of Python; got 'my_project.Other'; valid: name: one of tiny"));
   EXPECT_THAT(printed("model: {class_path: Tiny, width: 3}"),
               HasSubstr("model.width stands beside class_path; valid: below init_args"));
-  EXPECT_THAT(printed("seed: 3\nseed_everything: 4"), HasSubstr("'seed_everything' is 'seed' here, which is given too"));
+  EXPECT_THAT(printed("seed: 3\nseed_everything: 4"),
+              HasSubstr("'seed_everything' is 'seed' here, which is given too"));
 }
 
 }  // namespace

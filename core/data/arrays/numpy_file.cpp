@@ -271,14 +271,15 @@ at::Tensor map_npy(const std::string& path) {
 
 std::string npy_bytes(const at::Tensor& tensor) {
   // NumPy has no type of 16 bits like bfloat16, nor any of 8.
-  const bool is_known = std::ranges::any_of(kTypes, [&](const auto& type) { return type.second == tensor.scalar_type(); });
-  const at::Tensor values = (is_known ? tensor : tensor.to(at::kFloat)).detach().to(at::kCPU).resolve_conj().contiguous();
+  const bool is_known =
+      std::ranges::any_of(kTypes, [&](const auto& type) { return type.second == tensor.scalar_type(); });
+  const at::Tensor values =
+      (is_known ? tensor : tensor.to(at::kFloat)).detach().to(at::kCPU).resolve_conj().contiguous();
   const auto* const type =
       std::ranges::find_if(kTypes, [&](const auto& candidate) { return candidate.second == values.scalar_type(); });
-  std::string header =
-      fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': ({}{}), }}", values.element_size() == 1 ? '|' : '<',
-                  type->first, fmt::join(values.sizes().begin(), values.sizes().end(), ", "),
-                  values.dim() == 1 ? "," : "");
+  std::string header = fmt::format(
+      "{{'descr': '{}{}', 'fortran_order': False, 'shape': ({}{}), }}", values.element_size() == 1 ? '|' : '<',
+      type->first, fmt::join(values.sizes().begin(), values.sizes().end(), ", "), values.dim() == 1 ? "," : "");
   constexpr std::string_view kStart("\x93NUMPY\x01\x00", 8);
   constexpr size_t kAlignment = 64;
   const size_t before = kStart.size() + sizeof(uint16_t) + 1;
