@@ -1,6 +1,6 @@
 #pragma once
 
-#include <levin/core/cli/cli_config.h>
+#include <levin/core/cli/config_names.h>
 
 #include <string>
 #include <vector>

@@ -3,37 +3,12 @@
 #include <levin/core/base/config.h>
 #include <levin/core/base/registry.h>
 #include <levin/core/cli/cli_arguments.h>
+#include <levin/core/cli/config_names.h>
 
 #include <string>
 #include <vector>
 
 namespace levin {
-
-class Callback;
-class DataModule;
-class Logger;
-class Module;
-class Precision;
-class Profiler;
-class Strategy;
-
-namespace optim {
-class NamedOptimizer;
-class Scheduler;
-}  // namespace optim
-
-/// Registries of the names that a program's configuration may use.
-struct ConfigNames {
-  const Registry<Module>& modules;
-  const Registry<DataModule>& data;
-  const Registry<Callback>& callbacks;
-  const Registry<Logger>& loggers;
-  const Registry<Strategy>& strategies;
-  const Registry<Precision>& precisions;
-  const Registry<Profiler>& profilers;
-  const Registry<optim::NamedOptimizer>& optimizers;
-  const Registry<optim::Scheduler>& schedulers;
-};
 
 /// Merges the files in order, then the settings of the command line. Where a later source names another model, data
 /// module or strategy than an earlier one, the earlier one's options go; a mapping of callbacks or loggers changes or

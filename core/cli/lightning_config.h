@@ -1,6 +1,7 @@
 #pragma once
 
-#include <levin/core/cli/cli_config.h>
+#include <levin/core/base/config.h>
+#include <levin/core/cli/config_names.h>
 
 namespace levin {
 

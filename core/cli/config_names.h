@@ -1,0 +1,33 @@
+#pragma once
+
+#include <levin/core/base/registry.h>
+
+namespace levin {
+
+class Callback;
+class DataModule;
+class Logger;
+class Module;
+class Precision;
+class Profiler;
+class Strategy;
+
+namespace optim {
+class NamedOptimizer;
+class Scheduler;
+}  // namespace optim
+
+/// Registries of the names that a program's configuration may use.
+struct ConfigNames {
+  const Registry<Module>& modules;
+  const Registry<DataModule>& data;
+  const Registry<Callback>& callbacks;
+  const Registry<Logger>& loggers;
+  const Registry<Strategy>& strategies;
+  const Registry<Precision>& precisions;
+  const Registry<Profiler>& profilers;
+  const Registry<optim::NamedOptimizer>& optimizers;
+  const Registry<optim::Scheduler>& schedulers;
+};
+
+}  // namespace levin
