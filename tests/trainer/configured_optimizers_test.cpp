@@ -3,6 +3,7 @@
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/data/dataset.h>
 #include <levin/core/optim/adam.h>
 #include <levin/core/optim/named_optimizer.h>
 #include <levin/core/optim/parameter_groups.h>
@@ -19,7 +20,9 @@
 #include <functional>
 #include <memory>
 #include <numbers>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace levin {
@@ -64,6 +67,7 @@ Trained fit(const std::string& yaml, const std::string& strategy = "single_devic
   TrainerOptions options = testing::quiet(/*epochs=*/2);
   options.optimizer = given.optimizer;
   options.scheduler = given.scheduler;
+  options.accumulate_grad_batches = given.accumulate_grad_batches;
   options.strategy = strategy;
   if (strategy != "single_device") options.devices = 2;
   options.callbacks = {
@@ -161,30 +165,89 @@ TEST(ConfiguredOptimizers, OneAroundAnotherHasItsScheduleAndGroups) {
       identical(fit("optimizer: {sam: {rho: 0, base: " + adamw + "}}").weights, fit("optimizer: " + adamw).weights));
 }
 
-/// A fit of ten steps, in one go or with a checkpoint after five.
-std::vector<at::Tensor> fit_through_checkpoint(const std::string& yaml, bool interrupted) {
-  seed_everything(5);
+/// Whether a fit of ten steps, resumed after five of them, ends with the weights of one that was not interrupted.
+bool resumes_bitwise(const std::string& yaml, const std::string& strategy) {
   const auto given = parse_options<TrainerOptions>(Config::parse(yaml, {.source = "test.yaml"}), "trainer");
   const std::string path = testing::fresh_folder("optimizers") + "/c";
-  const auto train = [&](int64_t epochs, const std::string& checkpoint) {
-    TrainerOptions options = testing::quiet(epochs);
+  const auto train = [&](const std::string& checkpoint) {
+    seed_everything(5);
+    TrainerOptions options = testing::quiet(/*epochs=*/2);
     options.optimizer = given.optimizer;
+    options.strategy = strategy;
+    if (strategy != "single_device") options.devices = 2;
+    options.callbacks = {make<LambdaCallback>({.on_train_epoch_end = [&](Trainer& trainer, Module&) {
+      if (checkpoint.empty() && trainer.current_epoch() == 0) trainer.save_checkpoint(path);
+    }})};
     Trainer trainer(options);
     auto module = make<WithoutOptimizers>({});
-    trainer.fit(module, testing::tiny_loader(40, 8), {}, checkpoint);
-    if (interrupted && checkpoint.empty()) trainer.save_checkpoint(path);
+    trainer.fit(module, testing::tiny_loader(40, strategy == "single_device" ? 8 : 4), {}, checkpoint);
     return weights(*module);
   };
-  if (interrupted) train(1, "");
-  return train(2, interrupted ? path : "");
+  const auto straight = train("");
+  return identical(train(path), straight);
 }
 
 TEST(ConfiguredOptimizers, ThoseWithStateOfTheirOwnResumeBitwise) {
-  for (const std::string yaml :
-       {"optimizer: {name: adafactor, lr: 0.05}", "optimizer: {name: muon, lr: 0.02}",
-        "optimizer: {name: lookahead, k: 3, base: {name: adam, lr: 0.05}}",
-        "optimizer: {name: sam, base: {name: lookahead, k: 3, base: {name: sgd, lr: 0.05, momentum: 0.9}}}"})
-    EXPECT_TRUE(identical(fit_through_checkpoint(yaml, true), fit_through_checkpoint(yaml, false))) << yaml;
+  const std::string lookahead = "{name: lookahead, k: 3, base: {name: adam, lr: 0.05}}";
+  for (const std::string strategy : {"single_device", "ddp_threads"})
+    for (const std::string& optimizer :
+         {std::string("{name: adafactor, lr: 0.05}"), std::string("{name: muon, lr: 0.02}"), lookahead,
+          "{name: sam, base: " + lookahead + "}"})
+      EXPECT_TRUE(resumes_bitwise("optimizer: " + optimizer, strategy)) << optimizer << " " << strategy;
+  EXPECT_TRUE(resumes_bitwise("optimizer: " + lookahead, "sharded_threads"));
+}
+
+/// Twenty examples. Of two ranks, rank 1 has eight of them; one rank alone reads them in the order in which both do.
+class UnevenExamples : public data::IterableDataset {
+ public:
+  std::unique_ptr<data::ExampleStream> stream(const data::StreamContext& context) const override {
+    class Stream : public data::ExampleStream {
+     public:
+      explicit Stream(std::vector<int64_t> order) : order_(std::move(order)) {}
+      std::optional<Batch> next() override {
+        if (place_ == order_.size()) return std::nullopt;
+        data::Generator generator(0, 0);
+        return examples_->get(order_[place_++], generator);
+      }
+
+     private:
+      std::vector<int64_t> order_;
+      size_t place_ = 0;
+      std::shared_ptr<data::TensorDataset> examples_ = testing::tiny_dataset(20);
+    };
+    std::vector<int64_t> order;
+    for (int64_t batch = 0; batch < 5; ++batch)
+      if (context.num_readers == 1 || context.reader == (batch < 4 ? batch % 2 : 0))
+        for (int64_t i = 0; i < 4; ++i) order.push_back(4 * batch + i);
+    return std::make_unique<Stream>(order);
+  }
+};
+
+TEST(ConfiguredOptimizers, ThatEvaluateTheLossTakeTheMeanOverRanksWithData) {
+  const auto given = parse_options<TrainerOptions>(
+      Config::parse("optimizer: {name: sam, rho: 0.3, base: {name: sgd, lr: 0.1, momentum: 0.9}}", {}), "trainer");
+  const auto train = [&](int64_t ranks) {
+    seed_everything(5);
+    TrainerOptions options = testing::quiet(/*epochs=*/2);
+    options.optimizer = given.optimizer;
+    options.strategy = ranks == 1 ? "single_device" : "ddp_threads";
+    options.devices = ranks;
+    Trainer trainer(options);
+    auto module = make<WithoutOptimizers>({});
+    trainer.fit(module,
+                DataLoader(std::make_shared<UnevenExamples>(), {.batch_size = ranks == 1 ? 8 : 4, .num_workers = 1}));
+    EXPECT_EQ(trainer.global_step(), 6);
+    return weights(*module);
+  };
+  const auto alone = train(1);
+  const auto together = train(2);
+  for (size_t i = 0; i < alone.size(); ++i) EXPECT_TRUE(at::allclose(together[i], alone[i], 1e-5, 1e-6)) << i;
+}
+
+TEST(ConfiguredOptimizers, ThatEvaluateTheLossAreRefusedWhereItIsNotTheWhole) {
+  EXPECT_THAT(refusal(yaml_of("sam", "0.01"), "parameter_server_threads"), HasSubstr("evaluates the loss itself"));
+  EXPECT_THAT(refusal("{" + yaml_of("sam", "0.01") + ", accumulate_grad_batches: 2}"),
+              HasSubstr("accumulate_grad_batches does not work"));
 }
 
 TEST(ConfiguredOptimizers, AModuleMayChangeThem) {

@@ -1,13 +1,17 @@
 #include "../support/tiny.h"
 
 #include <levin/callbacks/lambda_callback.h>
+#include <levin/core/base/seed.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/metrics/accuracy.h>
+#include <levin/core/metrics/metric_collection.h>
+#include <levin/core/metrics/precision_recall.h>
 
 #include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace levin {
@@ -382,6 +386,57 @@ TEST(Logging, ValuesAddedByCallbacksShareTheRowOfTheStep) {
   trainer.fit(make<Logging>({}), tiny_loader(20));
   EXPECT_EQ(fixture.logger->rows.at(0).values.at("extra"), 5.0);
   EXPECT_EQ(fixture.logger->rows.at(0).values.at("index_step"), 1.0);
+}
+
+/// Logs a collection of metrics whose classes are the signs of what is predicted and meant.
+class WithCollection : public TinyModule {
+ public:
+  using Options = testing::TinyOptions;
+  explicit WithCollection(const Options& options) : TinyModule(options) {
+    for (metrics::MetricCollection* collection : {&training_, &validation_}) {
+      const std::string stage = collection == &training_ ? "train_" : "val_";
+      collection->add<metrics::Accuracy>(stage + "accuracy", {.num_classes = 2, .average = "macro"});
+      collection->add<metrics::Precision>(stage + "precision", {.num_classes = 2, .average = "macro"});
+      collection->add<metrics::Recall>(stage + "recall", {.num_classes = 2, .average = "macro"});
+    }
+  }
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    log_dict(training_.update(forward(batch["x"]) > 0, batch["y"] > 0), {.on_step = true, .on_epoch = true});
+    return TinyModule::training_step(batch, batch_idx);
+  }
+  StepOutput validation_step(const Batch& batch, int64_t /*batch_idx*/) override {
+    const at::Tensor predicted = forward(batch["x"]) > 0;
+    log_dict(validation_.update(predicted, batch["y"] > 0));
+    log("alone", alone_.update(predicted, batch["y"] > 0));
+    return {};
+  }
+
+ private:
+  metrics::MetricCollection training_;
+  metrics::MetricCollection validation_;
+  metrics::Precision alone_{{.num_classes = 2, .average = "macro"}};
+};
+
+TEST(Logging, ACollectionIsThatOfItsMetrics) {
+  std::map<std::string, double> alone;
+  for (const std::string strategy : {"single_device", "ddp_threads"}) {
+    seed_everything(3);
+    TrainerOptions options = quiet(/*epochs=*/2);
+    options.log_every_n_steps = 1;
+    options.strategy = strategy;
+    const bool several = strategy != "single_device";
+    if (several) options.devices = 2;
+    Trainer trainer(options);
+    auto module = make<WithCollection>({});
+    trainer.fit(module, tiny_loader(36, several ? 4 : 8, false), {tiny_loader(23, several ? 3 : 6, false)});
+    const auto& values = trainer.callback_metrics();
+    EXPECT_EQ(values.at("val_precision"), values.at("alone")) << strategy;
+    EXPECT_EQ(values.at("val_accuracy"), values.at("val_recall"));
+    EXPECT_TRUE(values.contains("train_precision_step"));
+    if (!several) alone = {values.begin(), values.end()};
+    for (const std::string name : {"val_accuracy", "val_precision", "train_accuracy_epoch", "train_recall_epoch"})
+      EXPECT_NEAR(values.at(name), alone.at(name), 1e-12) << name;
+  }
 }
 
 }  // namespace
