@@ -134,12 +134,25 @@ std::optional<DataLoader> loader_or_none(DataLoader loader) {
   return loader;
 }
 
+std::string type_of(const py::handle& value) {
+  const py::type type = py::type::of(value);
+  return py::str("{}.{}").format(type.attr("__module__"), type.attr("__qualname__"));
+}
+
+/// Says what was given in the place of a dict of tensors: "numpy.ndarray", or "{x: numpy.ndarray, y: torch.Tensor}".
+std::string types_of(const py::object& given) {
+  if (!py::isinstance<py::dict>(given)) return type_of(given);
+  std::vector<std::string> items;
+  for (const auto& [name, value] : given.cast<py::dict>())
+    items.push_back(py::repr(name).cast<std::string>() + ": " + type_of(value));
+  return "{" + join(items) + "}";
+}
+
 DataLoader loader_of(const py::object& tensors, const py::kwargs& options) {
   py::detail::make_caster<Batch> batch;
   if (!batch.load(tensors, false))
-    throw py::type_error("[data] DataLoader takes a dict of torch tensors by name; got " +
-                         std::string(py::repr(py::type::of(tensors))) +
-                         "; hint: DataLoader({\"x\": x, \"y\": y}, batch_size=32), and torch.from_numpy for arrays");
+    throw py::type_error("[data] DataLoader takes a dict of torch tensors by name; got " + types_of(tensors) +
+                         "; hint: DataLoader({'x': x, 'y': y}, batch_size=32), and torch.from_numpy for arrays");
   return DataLoader(std::make_shared<data::TensorDataset>(py::detail::cast_op<Batch&>(batch)),
                     parse_options<DataLoaderOptions>(config_of(options, "DataLoader"), "DataLoader"));
 }

@@ -3,6 +3,9 @@
 #include <levin/core/base/error.h>
 #include <levin/core/cli/trainer_config.h>
 
+#include <cstddef>
+#include <string>
+
 namespace py = pybind11;
 
 namespace levin::python {
@@ -18,10 +21,14 @@ bool is_boxed_number(const py::handle& value) {
 
 std::string type_of(const py::handle& value) { return py::str(py::type::of(value).attr("__name__")); }
 
-Config list_of(const py::handle& values, const std::string& path, const Origin& origin);
-Config mapping_of(const py::handle& values, const std::string& path, const Origin& origin);
+Config list_of(const py::handle& values, const std::string& path, size_t depth);
+Config mapping_of(const py::handle& values, const std::string& path, size_t depth);
 
-Config value_of(const py::handle& value, const std::string& path, const Origin& origin) {
+/// `depth`: of the lists and mappings around it. One that holds itself has no end.
+Config value_of(const py::handle& value, const std::string& path, size_t depth) {
+  const Origin origin = {.source = "Python"};
+  if (depth > Config::kMaxDepth)
+    throw ConfigError("options hold lists or mappings in more than " + std::to_string(Config::kMaxDepth) + " others");
   const auto scalar = [&](const Config& dumped) { return Config::scalar(dumped.text(), dumped.quoted(), origin); };
   if (value.is_none()) return Config::null(origin);
   if (py::isinstance<py::bool_>(value)) return scalar(ConfigCodec<bool>::dump(value.cast<bool>()));
@@ -29,36 +36,35 @@ Config value_of(const py::handle& value, const std::string& path, const Origin& 
   if (is_path(value)) return Config::scalar(value.attr("__fspath__")().cast<std::string>(), /*quoted=*/true, origin);
   if (PyFloat_Check(value.ptr()) != 0) return scalar(ConfigCodec<double>::dump(value.cast<double>()));
   if (py::isinstance<py::int_>(value)) return Config::scalar(py::str(value), /*quoted=*/false, origin);
-  if (is_boxed_number(value)) return value_of(value.attr("item")(), path, origin);
-  if (is_mapping(value)) return mapping_of(value, path, origin);
-  if (is_list(value)) return list_of(value, path, origin);
+  if (is_boxed_number(value)) return value_of(value.attr("item")(), path, depth + 1);
+  if (is_mapping(value)) return mapping_of(value, path, depth + 1);
+  if (is_list(value)) return list_of(value, path, depth + 1);
   throw ConfigError(path + ": a value of type " + type_of(value) +
                     " is no option; valid: None, bool, int, float, str, a path, and lists and dicts of these");
 }
 
-Config list_of(const py::handle& values, const std::string& path, const Origin& origin) {
-  Config list = Config::sequence({}, origin);
+Config list_of(const py::handle& values, const std::string& path, size_t depth) {
+  Config list = Config::sequence({}, {.source = "Python"});
   for (const auto& value : values)
-    list.push_back(value_of(value, path + "[" + std::to_string(list.items().size()) + "]", origin));
+    list.push_back(value_of(value, path + "[" + std::to_string(list.items().size()) + "]", depth));
   return list;
 }
 
-Config mapping_of(const py::handle& values, const std::string& path, const Origin& origin) {
+Config mapping_of(const py::handle& values, const std::string& path, size_t depth) {
+  const Origin origin = {.source = "Python"};
   Config mapping = Config::mapping(origin);
   for (const auto& [key, value] : py::reinterpret_borrow<py::dict>(values)) {
     if (!py::isinstance<py::str>(key) && !py::isinstance<py::int_>(key))
       throw ConfigError(path + ": a key of type " + type_of(key) + " is no option's name; valid: str");
     const std::string name = py::str(key);
-    mapping.set(name, value_of(value, path.empty() ? name : path + "." + name, origin), origin);
+    mapping.set(name, value_of(value, path.empty() ? name : path + "." + name, depth), origin);
   }
   return mapping;
 }
 
 }  // namespace
 
-Config config_of(const py::handle& options, const std::string& path) {
-  return value_of(options, path, {.source = "Python"});
-}
+Config config_of(const py::handle& options, const std::string& path) { return value_of(options, path, 0); }
 
 Config trainer_config(const py::object& source, const py::kwargs& given) {
   Config config = Config::mapping();

@@ -402,6 +402,9 @@ class Errors(unittest.TestCase):
         self.refused(lambda: nets.Trainer(max_epoch=3), nets.ConfigError, r"did you mean 'max_epochs'")
         self.refused(lambda: nets.Trainer({"max_epochs": []}), nets.ConfigError, r"trainer.max_epochs")
         self.refused(lambda: nets.Trainer(callbacks=[{"earlystopping": {}}]), nets.ConfigError, r"did you mean 'early_stopping'")
+        endless = []
+        endless.append(endless)
+        self.refused(lambda: nets.Trainer(callbacks=endless), nets.ConfigError, r"in more than 100 others")
         self.refused(lambda: nets.Trainer("nowhere.yaml"), nets.ConfigError, r"nowhere.yaml")
         self.refused(lambda: nets.Trainer(7), nets.ConfigError, r"takes a dict of options.*got 7")
         self.assertEqual(nets.Net(hidden=torch.tensor(3)).first.weight.shape, (3, 4))
@@ -415,6 +418,7 @@ class Errors(unittest.TestCase):
         self.refused(lambda: net(torch.ones(2, 4, device="meta")), (RuntimeError, NotImplementedError), r"meta")
         self.refused(lambda: nets.Late()({"a": 3}), TypeError, r"dict\[str, torch.Tensor\]")
         self.refused(lambda: nets.DataLoader(torch.ones(3)), TypeError, r"a dict of torch tensors by name; got")
+        self.refused(lambda: nets.DataLoader({"x": [1]}), TypeError, r"got \{'x': builtins.list\}; hint")
         self.refused(lambda: nets.DataLoader({"x": torch.ones(3), "y": torch.ones(2)}), nets.Error, r"'x' has 3, 'y' 2")
         self.refused(lambda: nets.DataLoader({"x": torch.ones(3)}, batch_size=-1), nets.ConfigError, r"at least 1")
 
