@@ -28,6 +28,7 @@ SECTIONS = {
     "core/optim": "Optimizers and schedulers",
     "core/nn": "Units",
     "core/export": "Models out",
+    "core/interchange": "Weights to and from other programs",
     "core/checkpoint": "Checkpoints",
     "core/base": "Options, names, state, messages",
     "core/precision": "Precisions",
