@@ -77,6 +77,8 @@ std::string described(const Batch& batch) {
     }
     items.push_back(fmt::format("{}: {}", name, described(tensor)));
   }
+  for (const auto& [name, texts] : batch.text_items())
+    items.push_back(fmt::format("{}: {}", name, counted(std::ssize(texts), "text")));
   return fmt::format("{{{}}}", fmt::join(items, ", "));
 }
 

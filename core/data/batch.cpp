@@ -11,7 +11,8 @@ namespace levin {
 
 namespace {
 
-std::string tensor_names(const std::vector<Batch::Item>& items) {
+template <class Items>
+std::string names_in(const Items& items) {
   std::vector<std::string> names;
   names.reserve(items.size());
   for (const auto& item : items) names.push_back(item.first);
@@ -24,13 +25,20 @@ std::string_view part_of(std::string_view name) {
   return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
 }
 
+/// Whether `full` is "name.x".
+bool is_below(std::string_view full, std::string_view name) {
+  return full.size() > name.size() && full.starts_with(name) && full[name.size()] == '.';
+}
+
 bool counts_examples(const at::Tensor& tensor) { return tensor.defined() && tensor.dim() > 0; }
 
+/// The batch with other tensors; texts stay.
 template <class Function>
-Batch transformed(const std::vector<Batch::Item>& items, const Function& function) {
+Batch transformed(const Batch& batch, const Function& function) {
   Batch result;
-  result.items().reserve(items.size());
-  for (const auto& [name, tensor] : items)
+  result.items().reserve(batch.items().size());
+  result.text_items() = batch.text_items();
+  for (const auto& [name, tensor] : batch.items())
     result.items().emplace_back(name, tensor.defined() ? function(tensor) : tensor);
   return result;
 }
@@ -39,18 +47,20 @@ bool sizes_agree(const Batch& batch) {
   const int64_t size = batch.size();
   for (const auto& [name, tensor] : batch.items())
     if (counts_examples(tensor) && tensor.size(0) != size) return false;
-  return true;
+  return std::all_of(batch.text_items().begin(), batch.text_items().end(),
+                     [size](const Batch::TextItem& item) { return std::ssize(item.second) == size; });
 }
 
 /// The batches whose names begin alike, in the order in which they are met.
 std::vector<Batch> by_part(const Batch& batch) {
   std::vector<std::pair<std::string_view, Batch>> parts;
-  for (const auto& item : batch.items()) {
-    const std::string_view name = part_of(item.first);
+  const auto find = [&parts](std::string_view name) -> Batch& {
     auto part = std::find_if(parts.begin(), parts.end(), [&](const auto& known) { return known.first == name; });
     if (part == parts.end()) part = parts.insert(parts.end(), {name, Batch()});
-    part->second.items().push_back(item);
-  }
+    return part->second;
+  };
+  for (const auto& item : batch.items()) find(part_of(item.first)).items().push_back(item);
+  for (const auto& item : batch.text_items()) find(part_of(item.first)).text_items().push_back(item);
   std::vector<Batch> batches;
   for (auto& part : parts) batches.push_back(std::move(part.second));
   return batches;
@@ -66,12 +76,18 @@ void check_sizes(const Batch& batch) {
                               "tensor {}",
                               name, tensor.size(0), size));
   }
+  for (const auto& [name, texts] : batch.text_items()) {
+    if (std::ssize(texts) != size)
+      throw Error("data", fmt::format("a batch of {} has {} texts '{}'; valid: one for each example",
+                                      counted(size, "example"), texts.size(), name));
+  }
 }
 
 /// Splits each part of nested names for itself, all into as many slices.
 std::vector<Batch> split_by_part(const Batch& batch, int64_t count) {
   const auto has_examples = [](const Batch& part) {
-    return std::any_of(part.items().begin(), part.items().end(),
+    return !part.text_items().empty() ||
+           std::any_of(part.items().begin(), part.items().end(),
                        [](const Batch::Item& item) { return counts_examples(item.second); });
   };
   const std::vector<Batch> parts = by_part(batch);
@@ -82,8 +98,10 @@ std::vector<Batch> split_by_part(const Batch& batch, int64_t count) {
   std::vector<Batch> slices(static_cast<size_t>(count));
   for (const Batch& part : parts) {
     const auto of_part = has_examples(part) ? part.split(count) : std::vector<Batch>(slices.size(), part);
-    for (size_t i = 0; i < slices.size(); ++i)
+    for (size_t i = 0; i < slices.size(); ++i) {
       for (const Batch::Item& item : of_part[i].items()) slices[i].items().push_back(item);
+      for (const Batch::TextItem& item : of_part[i].text_items()) slices[i].text_items().push_back(item);
+    }
   }
   return slices;
 }
@@ -102,7 +120,7 @@ Batch::Batch(std::initializer_list<Item> items) : items_(items) {
 const at::Tensor& Batch::operator[](std::string_view name) const {
   const at::Tensor* tensor = find(name);
   if (tensor == nullptr)
-    throw Error("data", fmt::format("the batch has no tensor '{}'; it has: {}", name, tensor_names(items_)));
+    throw Error("data", fmt::format("the batch has no tensor '{}'; it has: {}", name, names_in(items_)));
   return *tensor;
 }
 
@@ -120,54 +138,81 @@ const at::Tensor* Batch::find(std::string_view name) const {
 
 void Batch::set(std::string_view name, at::Tensor tensor) { (*this)[name] = std::move(tensor); }
 
+const std::vector<std::string>& Batch::texts(std::string_view name) const {
+  const auto* texts = find_texts(name);
+  if (texts == nullptr)
+    throw Error("data", fmt::format("the batch has no texts '{}'; it has: {}", name, names_in(texts_)));
+  return *texts;
+}
+
+const std::vector<std::string>* Batch::find_texts(std::string_view name) const {
+  for (const auto& item : texts_)
+    if (item.first == name) return &item.second;
+  return nullptr;
+}
+
+void Batch::set_texts(std::string_view name, std::vector<std::string> texts) {
+  for (auto& item : texts_) {
+    if (item.first != name) continue;
+    item.second = std::move(texts);
+    return;
+  }
+  texts_.emplace_back(std::string(name), std::move(texts));
+}
+
 Batch Batch::part(std::string_view name) const {
   Batch part;
   for (const auto& [full, tensor] : items_)
-    if (full.size() > name.size() && full.starts_with(name) && full[name.size()] == '.')
-      part.items_.emplace_back(full.substr(name.size() + 1), tensor);
+    if (is_below(full, name)) part.items_.emplace_back(full.substr(name.size() + 1), tensor);
+  for (const auto& [full, texts] : texts_)
+    if (is_below(full, name)) part.texts_.emplace_back(full.substr(name.size() + 1), texts);
   return part;
 }
 
 void Batch::set_part(std::string_view name, const Batch& part) {
-  std::erase_if(items_, [&](const Item& item) {
-    return item.first.size() > name.size() && item.first.starts_with(name) && item.first[name.size()] == '.';
-  });
+  const auto was_there = [name](const auto& item) { return is_below(item.first, name); };
+  std::erase_if(items_, was_there);
+  std::erase_if(texts_, was_there);
   for (const auto& [rest, tensor] : part.items_) items_.emplace_back(fmt::format("{}.{}", name, rest), tensor);
+  for (const auto& [rest, texts] : part.texts_) texts_.emplace_back(fmt::format("{}.{}", name, rest), texts);
 }
 
 int64_t Batch::size() const {
   for (const auto& item : items_)
     if (counts_examples(item.second)) return item.second.size(0);
+  if (!texts_.empty()) return std::ssize(texts_.front().second);
   return items_.empty() ? 0 : 1;
 }
 
 Batch Batch::to(const at::Device& device, bool non_blocking) const {
-  return transformed(items_, [&](const at::Tensor& tensor) {
+  return transformed(*this, [&](const at::Tensor& tensor) {
     return tensor.device() == device ? tensor : tensor.to(device, tensor.scalar_type(), non_blocking);
   });
 }
 
 Batch Batch::to_floating(at::ScalarType type) const {
-  return transformed(items_, [&](const at::Tensor& tensor) {
+  return transformed(*this, [&](const at::Tensor& tensor) {
     return tensor.is_floating_point() && tensor.scalar_type() != type ? tensor.to(type) : tensor;
   });
 }
 
 Batch Batch::pin_memory() const {
-  return transformed(items_, [](const at::Tensor& tensor) { return tensor.is_cpu() ? tensor.pin_memory() : tensor; });
+  return transformed(*this, [](const at::Tensor& tensor) { return tensor.is_cpu() ? tensor.pin_memory() : tensor; });
 }
 
 Batch Batch::slice(int64_t begin, int64_t end) const {
   if (begin < 0 || end < begin || end > size())
     throw Error("data", fmt::format("cannot slice examples [{}, {}) out of a batch of {}", begin, end, size()));
   check_sizes(*this);
-  return transformed(
-      items_, [&](const at::Tensor& tensor) { return tensor.dim() == 0 ? tensor : tensor.slice(0, begin, end); });
+  Batch result = transformed(
+      *this, [&](const at::Tensor& tensor) { return tensor.dim() == 0 ? tensor : tensor.slice(0, begin, end); });
+  for (auto& [name, texts] : result.texts_) texts = {texts.begin() + begin, texts.begin() + end};
+  return result;
 }
 
 std::vector<Batch> Batch::split(int64_t parts) const {
   if (parts < 1) throw Error("data", fmt::format("cannot split a batch into {} parts; valid: at least 1", parts));
-  if (items_.empty()) return {};
+  if (empty()) return {};
   const int64_t examples = size();
   if (!sizes_agree(*this)) return split_by_part(*this, parts);
   const int64_t count = std::clamp<int64_t>(examples, 1, parts);
@@ -195,6 +240,14 @@ Batch Batch::concatenate(const std::vector<Batch>& parts) {
     pieces.reserve(parts.size());
     for (const auto& part : parts) pieces.push_back(part[name]);
     result.items_.emplace_back(name, at::cat(pieces, 0));
+  }
+  for (const auto& [name, first] : parts.front().texts_) {
+    std::vector<std::string> all;
+    for (const auto& part : parts) {
+      const auto& texts = part.texts(name);
+      all.insert(all.end(), texts.begin(), texts.end());
+    }
+    result.texts_.emplace_back(name, std::move(all));
   }
   return result;
 }

@@ -5,7 +5,7 @@
 
 namespace levin {
 
-/// Returns a batch's names and tensors, in their order, as a state.
+/// Returns a batch's names, tensors and texts, in their order, as a state.
 State to_state(const Batch& batch);
 /// Returns the batch of a state that to_state gave.
 Batch to_batch(const State& state);

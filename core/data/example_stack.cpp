@@ -82,10 +82,29 @@ void ExampleStack::append(Column& column, const at::Tensor& tensor) {
   column.next_row += column.row_bytes;
 }
 
+void ExampleStack::append_texts(const Batch& example) {
+  const auto& items = example.text_items();
+  if (count_ == 0)
+    for (const auto& [name, texts] : items) texts_.push_back({name, {}});
+  if (items.size() != texts_.size())
+    throw Error(kComponent,
+                fmt::format("cannot stack the examples of a batch: example 0 has {} kinds of texts, example "
+                            "{} has {}",
+                            texts_.size(), count_, items.size()));
+  for (auto& [name, stacked] : texts_) {
+    const auto& texts = example.texts(name);
+    if (texts.size() != 1)
+      throw Error(kComponent,
+                  fmt::format("example {} of a batch has {} texts '{}'; valid: one", count_, texts.size(), name));
+    stacked.push_back(texts.front());
+  }
+}
+
 void ExampleStack::add(const Batch& example) {
   LEVIN_CHECK(count_ < num_examples_, "more examples than announced");
   const auto& items = example.items();
   if (count_ == 0) begin(example);
+  append_texts(example);
   if (items.size() != columns_.size())
     throw Error(kComponent,
                 fmt::format("cannot stack the examples of a batch: example 0 has {} tensors, example {} has {}",
@@ -106,6 +125,8 @@ Batch ExampleStack::finish() {
     batch.items().emplace_back(std::move(column.name),
                                column.stacked.defined() ? std::move(column.stacked) : at::stack(column.held, 0));
   columns_.clear();
+  batch.text_items() = std::move(texts_);
+  texts_.clear();
   return batch;
 }
 

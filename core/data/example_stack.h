@@ -9,8 +9,9 @@
 
 namespace levin::data {
 
-/// Stacks examples by tensor name into one batch. Each example is copied as it comes, so that its memory is free for
-/// the next one; a batch of small tensors would otherwise be allocated and freed as a whole.
+/// Stacks examples by tensor name into one batch, and puts their texts one behind the other. Each example is copied as
+/// it comes, so that its memory is free for the next one; a batch of small tensors would otherwise be allocated and
+/// freed as a whole.
 class ExampleStack {
  public:
   explicit ExampleStack(int64_t num_examples) : num_examples_(num_examples) {}
@@ -31,10 +32,12 @@ class ExampleStack {
 
   void begin(const Batch& first);
   void append(Column& column, const at::Tensor& tensor);
+  void append_texts(const Batch& example);
 
   int64_t num_examples_;
   int64_t count_ = 0;
   std::vector<Column> columns_;
+  std::vector<Batch::TextItem> texts_;
 };
 
 }  // namespace levin::data

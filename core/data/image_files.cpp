@@ -30,6 +30,7 @@ Batch ImageFiles::get(int64_t index, Generator& generator) const {
   const int64_t row = rows_[static_cast<size_t>(index)];
   Batch example{{"image", read_image(index_->path(row), options_.max_pixels)},
                 {"label", at::scalar_tensor(index_->labels[static_cast<size_t>(row)], at::kLong)}};
+  if (options_.paths) example.set_texts("path", {index_->path(row)});
   apply_transforms(options_.transforms, example, generator);
   if (!options_.keep_bytes) bytes_to_float(example);
   return example;
@@ -39,7 +40,8 @@ ExampleKey ImageFiles::cache_key(int64_t index) const {
   const int64_t row = rows_[static_cast<size_t>(index)];
   const std::string path = index_->path(row);
   return {.source = path,
-          .version = fmt::format("{}label {}\n", version_of_file(path), index_->labels[static_cast<size_t>(row)])};
+          .version = fmt::format("{}label {}\npaths {}\n", version_of_file(path),
+                                 index_->labels[static_cast<size_t>(row)], options_.paths)};
 }
 
 }  // namespace levin::data

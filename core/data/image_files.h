@@ -14,11 +14,12 @@ namespace levin::data {
 struct ImageFilesOptions {
   Transforms transforms = {};
   int64_t max_pixels = 0;   ///< an image that claims to have more is an error
+  bool paths = false;       ///< examples have the name of their file, as texts "path"
   bool keep_bytes = false;  ///< images that are bytes after the transforms stay bytes; else they become 0 to 1
 };
 
 /// Images of an index, decoded and transformed when they are asked for. Batches: "image", [N, channels, height, width]
-/// of what the transforms give, and "label" int64 [N], the number of the class.
+/// of what the transforms give, and "label" int64 [N], the number of the class; with `paths` the texts "path".
 class ImageFiles : public Dataset {
  public:
   /// `rows`: which images of the index, in which order.

@@ -102,6 +102,7 @@ void ImageFolderOptions::describe(Schema<ImageFolderOptions>& schema) {
   schema.field("index_folder", &O::index_folder,
                "where the list of files is kept; null: $XDG_CACHE_HOME/levin or ~/.cache/levin; empty: nowhere");
   describe_cache_field(schema);
+  schema.field("paths", &O::paths, "batches have the names of the files, as texts 'path'");
   describe_loader_fields(schema);
 }
 
@@ -182,6 +183,7 @@ ImageFolder::Images ImageFolder::files(const Index& index, std::vector<int64_t> 
   const bool keep_bytes = options_.dtype == ImageType::kUint8;
   ImageFilesOptions options{.transforms = training ? transforms_ : eval_transforms_,
                             .max_pixels = options_.max_pixels.value_or(kMaxImagePixels),
+                            .paths = options_.paths,
                             .keep_bytes = keep_bytes};
   if (cache_ == nullptr) return std::make_shared<ImageFiles>(index, std::move(rows), std::move(options));
   const CachedTransforms transforms(options.transforms);

@@ -45,6 +45,7 @@ struct ImageFolderOptions {
   std::optional<int64_t> max_pixels = {};
   std::optional<std::string> index_folder = {};
   std::optional<Spec<ExampleCache>> cache = {};
+  bool paths = false;
 
   static void describe(Schema<ImageFolderOptions>& schema);
 };

@@ -196,13 +196,29 @@ JoinedPredictions join_predictions(const std::vector<Batch>& batches) {
       if (field.of_batch[i].defined())
         result.tensors.emplace_back(free_name(fmt::format("{}.batch_{}", field.name, i), fields), field.of_batch[i]);
   }
+  std::set<std::string> texts;
+  for (const Batch& batch : batches)
+    for (const auto& item : batch.text_items()) texts.insert(item.first);
+  for (const std::string& name : texts)
+    result.notes.push_back(fmt::format("'{}' has texts, which a file of tensors cannot hold", name));
   return result;
 }
+
+namespace {
+
+bool have_same_texts(const Batch& a, const Batch& b) {
+  return a.text_items().size() == b.text_items().size() &&
+         std::all_of(a.text_items().begin(), a.text_items().end(),
+                     [&b](const Batch::TextItem& item) { return b.find_texts(item.first) != nullptr; });
+}
+
+}  // namespace
 
 bool are_slices_of_one_batch(const std::vector<Batch>& parts) {
   const auto& first = parts.front().items();
   return std::all_of(parts.begin(), parts.end(), [&](const Batch& part) {
-    return part.items().size() == first.size() && std::all_of(first.begin(), first.end(), [&](const Batch::Item& item) {
+    return part.items().size() == first.size() && have_same_texts(part, parts.front()) &&
+           std::all_of(first.begin(), first.end(), [&](const Batch::Item& item) {
              const at::Tensor* tensor = part.find(item.first);
              return tensor != nullptr && tensor->defined() && item.second.defined() && tensor->dim() > 0 &&
                     tensor->dim() == item.second.dim() && tensor->scalar_type() == item.second.scalar_type() &&

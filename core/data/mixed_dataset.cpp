@@ -102,9 +102,8 @@ at::Tensor MixedDataset::probabilities(const at::Tensor& label, at::ScalarType t
 Batch MixedDataset::finish(Batch batch) const {
   const Batch& given = batch;
   if (given.find(kMark) == nullptr) return batch;
-  Batch result;
-  for (const auto& [name, tensor] : given.items())
-    if (!name.starts_with(kPrefix)) result.set(name, tensor);
+  Batch result = given;
+  std::erase_if(result.items(), [](const Batch::Item& item) { return item.first.starts_with(kPrefix); });
   const at::Tensor& image = given["image"];
   // Not in the type of half precision, in which the sum of a row would not be 1.
   const at::ScalarType type = image.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;

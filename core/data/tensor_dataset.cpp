@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace levin::data {
 
@@ -22,6 +24,10 @@ TensorDataset::TensorDataset(Batch tensors) : tensors_(std::move(tensors)) {
                               tensors_.items().front().first, tensors_.size(), name, tensor.size(0)));
     tensor = tensor.detach().contiguous();
   }
+  for (const auto& [name, texts] : tensors_.text_items())
+    if (std::ssize(texts) != tensors_.size())
+      throw Error("data", fmt::format("a TensorDataset of {} has {} texts '{}'; valid: one for each",
+                                      counted(tensors_.size(), "example"), texts.size(), name));
 }
 
 Batch TensorDataset::get_batch(std::span<const int64_t> indices, Generator& /*generator*/) const {
@@ -31,6 +37,12 @@ Batch TensorDataset::get_batch(std::span<const int64_t> indices, Generator& /*ge
   batch.items().reserve(tensors_.items().size());
   for (const auto& [name, tensor] : tensors_.items())
     batch.items().emplace_back(name, tensor.index_select(0, tensor.is_cpu() ? rows : rows.to(tensor.device())));
+  for (const auto& [name, texts] : tensors_.text_items()) {
+    std::vector<std::string> chosen;
+    chosen.reserve(indices.size());
+    for (const int64_t index : indices) chosen.push_back(texts[static_cast<size_t>(index)]);
+    batch.set_texts(name, std::move(chosen));
+  }
   return batch;
 }
 

@@ -4,7 +4,7 @@
 
 namespace levin::data {
 
-/// Tensors in memory whose first dimensions count the examples. A batch is one index_select a tensor.
+/// Tensors in memory whose first dimensions count the examples, and texts. A batch is one index_select a tensor.
 class TensorDataset : public Dataset {
  public:
   /// Keeps the tensors. Throws levin::Error unless their first dimensions are equal.

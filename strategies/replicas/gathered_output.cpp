@@ -80,6 +80,14 @@ StepOutput gather_outputs(const std::vector<StepOutput>& parts, const std::vecto
       gathered.outputs().set(name, any_scalar(pieces) ? weighted_mean(pieces) : concatenated(name, pieces));
     }
   }
+  for (const auto& part : parts) {
+    for (const auto& [name, texts] : part.outputs().text_items()) {
+      const auto* before = gathered.outputs().find_texts(name);
+      std::vector<std::string> all = before == nullptr ? std::vector<std::string>() : *before;
+      all.insert(all.end(), texts.begin(), texts.end());
+      gathered.outputs().set_texts(name, std::move(all));
+    }
+  }
   return gathered;
 }
 

@@ -2,6 +2,7 @@
 
 #include <levin/core/checkpoint/finder.h>
 #include <levin/core/checkpoint/safetensors.h>
+#include <levin/core/data/combined_data.h>
 #include <levin/core/data/data_module.h>
 #include <levin/core/data/tensor_dataset.h>
 #include <levin/core/interfaces/module.h>
@@ -86,6 +87,17 @@ class Line : public Module {
   torch::nn::Linear linear_{nullptr};
 };
 
+/// Trains on both parts of a combined batch.
+class LineOfParts : public Line {
+ public:
+  using Line::Line;
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    return Line::training_step(
+        {{"x", at::cat({batch["first.x"], batch["second.x"]})}, {"y", at::cat({batch["first.y"], batch["second.y"]})}},
+        batch_idx);
+  }
+};
+
 class Sums : public DataModule {
  public:
   void setup(Stage /*stage*/) override {
@@ -132,7 +144,9 @@ class CliTest : public ::testing::Test {
     for (auto& word : words) argv.push_back(word.data());
     Cli cli;
     cli.modules.add<Line>("line", "a line");
+    cli.modules.add<LineOfParts>("line_of_parts");
     cli.data.add<Sums>("sums", "points and their sums");
+    cli.data.add<data::CombinedData>("combined");
     ::testing::internal::CaptureStdout();
     ::testing::internal::CaptureStderr();
     Outcome outcome;
@@ -167,6 +181,21 @@ TEST_F(CliTest, FitTrainsAndSaysWhereThingsAre) {
   EXPECT_NE(fit.out.find(root_ + "/version_0"), std::string::npos) << fit.out;
   EXPECT_TRUE(std::filesystem::exists(root_ + "/version_0/metrics.csv"));
   EXPECT_NE(read(root_ + "/version_0/config.yaml").find("max_epochs: 2"), std::string::npos);
+}
+
+TEST_F(CliTest, SeveralDataModulesAreCombined) {
+  const std::vector<std::string> combined = {
+      "--model.name=line_of_parts", "--data={name: combined, mode: min_size, parts: {first: sums, second: sums}}"};
+  const Outcome fit = run_small("fit", combined);
+  ASSERT_EQ(fit.status, 0) << fit.err;
+  EXPECT_NE(fit.out.find("val_loss"), std::string::npos) << fit.out;
+  EXPECT_NE(fit.err.find("2 epochs, 12 steps"), std::string::npos) << fit.err;
+  const Outcome again = run({"fit", "--config", root_ + "/version_0/config.yaml"});
+  ASSERT_EQ(again.status, 0) << again.err;
+  EXPECT_EQ(read(root_ + "/version_0/metrics.csv"), read(root_ + "/version_1/metrics.csv"));
+  const Outcome unknown = run_small("fit", {"--data={name: combined, parts: {first: sum}}"});
+  EXPECT_NE(unknown.status, 0);
+  EXPECT_NE(unknown.err.find("unknown data module 'sum'"), std::string::npos) << unknown.err;
 }
 
 TEST_F(CliTest, WrittenConfigurationRepeatsTheRun) {

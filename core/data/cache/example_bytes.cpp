@@ -29,6 +29,11 @@ void append(std::string& bytes, uint64_t number) {
   bytes.append(reinterpret_cast<const char*>(&number), sizeof(number));
 }
 
+void append_text(std::string& bytes, std::string_view text) {
+  append(bytes, text.size());
+  bytes += text;
+}
+
 size_t aligned(size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
 
 /// Reads numbers and texts one behind the other, as far as there are any.
@@ -80,11 +85,14 @@ bool is_dense(const std::vector<int64_t>& shape, const std::vector<int64_t>& str
 int64_t num_bytes(const Batch& example) {
   int64_t bytes = 0;
   for (const auto& [name, tensor] : example.items()) bytes += static_cast<int64_t>(tensor.nbytes());
+  for (const auto& [name, texts] : example.text_items())
+    for (const std::string& text : texts) bytes += std::ssize(text);
   return bytes;
 }
 
 Batch with_dense_memory(const Batch& example) {
   Batch dense;
+  dense.text_items() = example.text_items();
   dense.items().reserve(example.items().size());
   for (const auto& [name, tensor] : example.items()) {
     if (!tensor.defined() || !tensor.is_cpu() || tensor.layout() != at::kStrided ||
@@ -97,17 +105,23 @@ Batch with_dense_memory(const Batch& example) {
   return dense;
 }
 
-// The number of tensors; for each its name, type, shape, strides and place; then their values, aligned.
+// The number of texts; for each its name, its number and the texts; the number of tensors; for each its name, type,
+// shape, strides and place; then their values, aligned.
 std::string to_bytes(const Batch& example) {
   std::string bytes;
-  size_t head = sizeof(uint64_t);
+  append(bytes, example.text_items().size());
+  for (const auto& [name, texts] : example.text_items()) {
+    append_text(bytes, name);
+    append(bytes, texts.size());
+    for (const std::string& text : texts) append_text(bytes, text);
+  }
+  size_t head = bytes.size() + sizeof(uint64_t);
   for (const auto& [name, tensor] : example.items())
     head += name.size() + sizeof(uint64_t) * (4 + 2 * static_cast<size_t>(tensor.dim()));
   size_t end = aligned(head);
   append(bytes, example.items().size());
   for (const auto& [name, tensor] : example.items()) {
-    append(bytes, name.size());
-    bytes += name;
+    append_text(bytes, name);
     append(bytes, static_cast<uint64_t>(tensor.scalar_type()));
     append(bytes, static_cast<uint64_t>(tensor.dim()));
     for (const int64_t size : tensor.sizes()) append(bytes, static_cast<uint64_t>(size));
@@ -125,6 +139,14 @@ std::string to_bytes(const Batch& example) {
 std::optional<Batch> example_of_bytes(const std::shared_ptr<char[]>& memory, size_t offset, size_t size) {
   ByteReader reader({memory.get() + offset, size});
   Batch example;
+  const uint64_t num_texts = reader.number();
+  for (uint64_t i = 0; i < num_texts && !reader.failed(); ++i) {
+    const std::string name(reader.text(reader.number()));
+    const uint64_t count = reader.number();
+    std::vector<std::string> texts;
+    for (uint64_t j = 0; j < count && !reader.failed(); ++j) texts.emplace_back(reader.text(reader.number()));
+    example.set_texts(name, std::move(texts));
+  }
   const uint64_t count = reader.number();
   for (uint64_t i = 0; i < count && !reader.failed(); ++i) {
     const std::string name(reader.text(reader.number()));

@@ -17,6 +17,7 @@ int64_t half_of_free_memory() {
 
 Batch copied(const Batch& example) {
   Batch copy;
+  copy.text_items() = example.text_items();
   copy.items().reserve(example.items().size());
   for (const auto& [name, tensor] : example.items()) copy.items().emplace_back(name, tensor.clone());
   return copy;

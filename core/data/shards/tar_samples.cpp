@@ -27,6 +27,8 @@ namespace levin::data {
 
 namespace {
 
+constexpr std::string_view kKeyField = "__key__";  ///< in the place of endings: the sample's name
+
 std::vector<std::string> split_endings(const std::string& text) {
   std::vector<std::string> endings;
   for (size_t begin = 0; begin <= text.size();) {
@@ -63,6 +65,7 @@ class TarSamples::OpenShards {
       if (index < 0 || index >= samples_.size()) continue;
       for (size_t field = 0; field < samples_.fields_.size(); ++field) {
         const Place& place = samples_.place(index, field);
+        if (place.size == 0) continue;  // which would stand for all of the file
         ::posix_fadvise(file_of(index), place.offset, place.size, POSIX_FADV_WILLNEED);
       }
     }
@@ -114,6 +117,8 @@ TarSamples::Kind TarSamples::kind_of(std::string_view ending) {
     if (last == image) return Kind::kImage;
   for (const char* number : {"cls", "index", "id", "count"})
     if (last == number) return Kind::kNumber;
+  for (const char* text : {"txt", "text", "transcript", "json"})
+    if (last == text) return Kind::kText;
   return last == "npy" ? Kind::kArray : Kind::kBytes;
 }
 
@@ -128,6 +133,9 @@ void TarSamples::add_shard(const std::string& path) {
       if (keys_.size() > before) check_sample(path);
       keys_.emplace_back(key);
       places_.resize(places_.size() + fields_.size());
+      for (size_t field = 0; field < fields_.size(); ++field)
+        if (fields_[field].endings.front() == kKeyField)
+          places_[places_.size() - fields_.size() + field] = {.kind = Kind::kKey, .ending = 0};
       endings.clear();
     }
     if (!endings.insert(ending).second)
@@ -196,6 +204,16 @@ Batch TarSamples::example(int64_t index, Generator& generator, OpenShards& shard
     const Place& at = place(index, field);
     if (at.kind == Kind::kNumber) {
       example.set(fields_[field].name, at::scalar_tensor(number(index, field, shards), at::kLong));
+      continue;
+    }
+    if (at.kind == Kind::kKey) {
+      example.set_texts(fields_[field].name, {key(index)});
+      continue;
+    }
+    if (at.kind == Kind::kText) {
+      std::string text(static_cast<size_t>(at.size), '\0');
+      shards.read(index, field, text.data());
+      example.set_texts(fields_[field].name, {std::move(text)});
       continue;
     }
     if (at.kind == Kind::kBytes) {

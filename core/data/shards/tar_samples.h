@@ -28,7 +28,8 @@ struct TarSamplesOptions {
 /// Samples of tar files as WebDataset lays them out: files one behind the other whose names are the same up to the
 /// first dot behind the last slash are a sample, and what follows the dot says what a file has. Batches have a tensor
 /// for each field: of .jpg, .jpeg, .png and .webp the image, as a tensor "image" transformed and from 0 to 1; of .cls,
-/// .index, .id and .count a whole number, int64 [N]; of .npy the array; of everything else its bytes, uint8.
+/// .index, .id and .count a whole number, int64 [N]; of .npy the array; of .txt, .text, .transcript and .json texts; of
+/// everything else its bytes, uint8. The field's endings "__key__" stand for the sample's name, as texts.
 class TarSamples : public Dataset {
  public:
   /// Reads the headers of these files. Throws levin::Error where a file is damaged, has no samples, or a sample lacks a
@@ -47,7 +48,7 @@ class TarSamples : public Dataset {
   const std::vector<int64_t>& shard_sizes() const { return shard_sizes_; }
 
  private:
-  enum class Kind { kImage, kNumber, kArray, kBytes };
+  enum class Kind { kImage, kNumber, kArray, kText, kKey, kBytes };
   struct Field {
     std::string name;
     std::vector<std::string> endings;
