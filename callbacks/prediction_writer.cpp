@@ -35,32 +35,61 @@ std::string number_text(const at::Tensor& values, int64_t index) {
   return fmt::format("{}", values[index].item<double>());
 }
 
-/// A column for each number of an example; tensors of other numbers of rows do not fit into the table.
-std::string csv_of(const Items& tensors) {
-  if (tensors.empty()) return "";
-  std::string text;
+/// A field of a CSV file (RFC 4180).
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char letter : text) quoted += letter == '"' ? std::string("\"\"") : std::string(1, letter);
+  return quoted + "\"";
+}
+
+/// A row for each example: a column for each text, then one for each number; tensors of other numbers of rows do not
+/// fit into the table.
+std::string csv_of(const Batch& batch) {
+  std::vector<std::string> header;
   std::vector<at::Tensor> columns;
-  const int64_t rows = tensors.front().second.dim() == 0 ? 1 : tensors.front().second.size(0);
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& [name, texts] : batch.text_items()) header.push_back(csv_field(name));
+  const int64_t rows = batch.size();
+  for (const auto& [name, tensor] : batch.items()) {
     const int64_t own_rows = tensor.dim() == 0 ? 1 : tensor.size(0);
     if (own_rows != rows)
       throw Error(
           "prediction_writer",
-          fmt::format("a CSV file has a row for each example; got {} rows of '{}' and {} of '{}'; valid: another "
+          fmt::format("a CSV file has a row for each example; got {} examples and {} rows of '{}'; valid: another "
                       "format",
-                      rows, tensors.front().first, own_rows, name));
-    const bool is_column = tensor.dim() <= 1;
-    const at::Tensor flat = tensor.reshape({rows, -1});
+                      rows, own_rows, name));
+    const at::Tensor flat = tensor.to(at::kCPU).reshape({rows, rows == 0 ? 0 : -1});
     for (int64_t i = 0; i < flat.size(1); ++i) {
-      text += fmt::format("{}{}", columns.empty() ? "" : ",", is_column ? name : fmt::format("{}[{}]", name, i));
+      header.push_back(csv_field(tensor.dim() <= 1 ? name : fmt::format("{}[{}]", name, i)));
       columns.push_back(flat.select(1, i).contiguous());
     }
   }
-  text += "\n";
-  for (int64_t row = 0; row < rows; ++row)
-    for (size_t i = 0; i < columns.size(); ++i)
-      text += number_text(columns[i], row) + (i + 1 == columns.size() ? "\n" : ",");
+  std::string text = fmt::format("{}\n", fmt::join(header, ","));
+  for (int64_t row = 0; row < rows; ++row) {
+    std::vector<std::string> fields;
+    for (const auto& [name, texts] : batch.text_items()) fields.push_back(csv_field(texts[static_cast<size_t>(row)]));
+    for (const auto& column : columns) fields.push_back(number_text(column, row));
+    text += fmt::format("{}\n", fmt::join(fields, ","));
+  }
   return text;
+}
+
+/// One table of several with the same columns.
+std::string joined_tables(const std::vector<std::string>& paths) {
+  std::string all;
+  std::string header;
+  for (const auto& path : paths) {
+    const std::string table = FileSystem::current().read_file(path);
+    const size_t end = table.find('\n') + 1;
+    if (all.empty())
+      all = header = table.substr(0, end);
+    else if (table.compare(0, end, header) != 0)
+      throw Error("prediction_writer",
+                  fmt::format("{} has other columns than {}, so that they are no one table; hint: merge: false", path,
+                              paths.front()));
+    all += table.substr(end);
+  }
+  return all;
 }
 
 /// Writes the tensors of a batch or of all; `path` lacks the ending.
@@ -71,8 +100,7 @@ void write_items(const Items& tensors, const std::string& path, PredictionFormat
       files.replace_file(path + ".safetensors", [&](WritableFile& file) { write_safetensors(file, tensors); });
       break;
     case PredictionFormat::kCsv:
-      files.replace_file(path + ".csv", csv_of(tensors));
-      break;
+      break;  // from batches, which have texts too
     case PredictionFormat::kNpy:
       for (const auto& [name, tensor] : tensors)
         files.replace_file(fmt::format("{}.{}.npy", path, name), data::npy_bytes(tensor));
@@ -145,12 +173,19 @@ std::string PredictionWriter::folder(const Trainer& trainer, int64_t loader) con
 void PredictionWriter::on_predict_batch_end(Trainer& trainer, Module& /*module*/, const Batch& prediction,
                                             const Batch& /*batch*/, int64_t batch_idx, int64_t dataloader_idx) {
   if (!trainer.strategy().divided_model().owns_outputs()) return;
+  const std::string path =
+      fmt::format("{}/{}{:09}{}{:04}", folder(trainer, dataloader_idx), kPart, batch_idx, kRank, trainer.global_rank());
+  if (options_.format == PredictionFormat::kCsv) {
+    if (!prediction.empty()) FileSystem::current().replace_file(path + ".csv", csv_of(prediction));
+    return;
+  }
+  if (!prediction.text_items().empty())
+    log::rank_zero_warning_once(
+        fmt::format("prediction_writer: '{}' has texts, which files of tensors cannot hold; hint: format: csv",
+                    prediction.text_items().front().first));
   const Items tensors = on_host(prediction);
   if (tensors.empty()) return;
-  write_items(
-      tensors,
-      fmt::format("{}/{}{:09}{}{:04}", folder(trainer, dataloader_idx), kPart, batch_idx, kRank, trainer.global_rank()),
-      options_.merge ? PredictionFormat::kSafetensors : options_.format);
+  write_items(tensors, path, options_.merge ? PredictionFormat::kSafetensors : options_.format);
 }
 
 void PredictionWriter::on_predict_end(Trainer& trainer, Module& /*module*/) {
@@ -168,6 +203,11 @@ void PredictionWriter::merge(const std::string& folder) const {
   for (const auto& name : files.list(folder))
     if (name.starts_with(kPart)) parts.push_back(folder + "/" + name);
   std::sort(parts.begin(), parts.end());  // by batch, then by rank
+  if (options_.format == PredictionFormat::kCsv) {
+    files.replace_file(folder + "/predictions.csv", joined_tables(parts));
+    for (const auto& path : parts) files.remove_all(path);
+    return;
+  }
   std::vector<Batch> batches;
   for (auto part = parts.begin(); part != parts.end();) {
     const std::string batch = part->substr(0, part->rfind(kRank));

@@ -12,7 +12,7 @@ namespace levin {
 /// Files that predictions are written to.
 enum class PredictionFormat {
   kSafetensors,  ///< a file with a tensor for each name
-  kCsv,          ///< a row for each example, a column for each number of it: "y", or "y[0]", "y[1]"
+  kCsv,          ///< a row for each example, a column for each text and number of it: "y", or "y[0]", "y[1]"
   kNpy,          ///< a file of NumPy for each name
   kPng,          ///< an image for each example and name
 };

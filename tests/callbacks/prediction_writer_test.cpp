@@ -118,6 +118,28 @@ class Painter : public TinyModule {
   bool numbers = false;
 };
 
+/// Predicts a name for each example beside its number.
+class Namer : public TinyModule {
+ public:
+  using TinyModule::TinyModule;
+  Batch predict_step(const Batch& batch, int64_t) override {
+    Batch result{{"first", batch["x"].select(1, 0)}};
+    std::vector<std::string> names;
+    for (int64_t i = 0; i < batch.size(); ++i) names.push_back(i == 0 ? "a \"b\", c" : "d");
+    result.set_texts("name", names);
+    return result;
+  }
+};
+
+TEST(PredictionWriter, TextsAreColumnsOfATable) {
+  const std::string folder = fresh_folder("predictions");
+  predict(std::make_shared<Namer>(testing::TinyOptions{}),
+          {.output_dir = folder, .format = PredictionFormat::kCsv, .merge = true});
+  const std::string text = read_text(folder + "/predictions.csv");
+  EXPECT_TRUE(text.starts_with("name,first\n\"a \"\"b\"\", c\",0\nd,")) << text;
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 20) << text;
+}
+
 TEST(PredictionWriter, ImagesAreAFileEach) {
   const std::string folder = fresh_folder("predictions");
   const auto module = std::make_shared<Painter>(testing::TinyOptions{});
@@ -146,7 +168,7 @@ TEST(PredictionWriter, WhatDoesNotFitIsOneMessage) {
   const auto uneven = std::make_shared<Painter>(testing::TinyOptions{});
   uneven->numbers = true;
   EXPECT_THAT(message(uneven, {.output_dir = folder, .format = PredictionFormat::kCsv}),
-              HasSubstr("got 8 rows of 'picture' and 9 of 'sizes'"));
+              HasSubstr("got 8 examples and 9 rows of 'sizes'"));
   testing::TinyOptions ignored;
   EXPECT_THAT(message(make<TinyModule>(ignored), {.output_dir = "/dev/null/predictions"}),
               HasSubstr("cannot create directory"));
