@@ -8,8 +8,8 @@
 ///
 ///   build/bin/soak [share] [steps|epochs|metrics|fits ...]      share: of those numbers, 1 unless told
 ///
-/// Status 1 where the last reading has more threads or descriptors than that after a fifth, or memory more than 5 % and
-/// 8 MiB above it: memory that comes late is either a leak or a buffer whose size nobody has bounded.
+/// Status 1 where the last reading has more threads or descriptors than the one in the middle, or memory more than 5 %
+/// and 8 MiB above it: memory that comes late is either a leak or a buffer whose size nobody has bounded.
 
 #include "measure.h"
 
@@ -74,11 +74,11 @@ class Readings {
   }
 
   bool flat() const {
-    const Reading& early = readings_.at(std::min<size_t>(1, readings_.size() - 1));
+    const Reading& early = readings_.at(readings_.size() / 2);
     const Reading& late = readings_.back();
     const bool grew = late.mib > early.mib * 1.05 && late.mib > early.mib + 8;
     const bool same = !grew && late.threads <= early.threads && late.descriptors <= early.descriptors;
-    std::printf("%-8s %s: memory %+.1f MiB, threads %+lld, descriptors %+lld since the second reading\n", name_.c_str(),
+    std::printf("%-8s %s: memory %+.1f MiB, threads %+lld, descriptors %+lld since the middle\n", name_.c_str(),
                 same ? "flat" : "GROWS", late.mib - early.mib, static_cast<long long>(late.threads - early.threads),
                 static_cast<long long>(late.descriptors - early.descriptors));
     return same;
