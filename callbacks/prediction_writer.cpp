@@ -23,16 +23,13 @@
 namespace levin {
 namespace {
 
-using Items = std::vector<Batch::Item>;
-
 constexpr std::string_view kPart = "batch_";
 constexpr std::string_view kRank = "_rank_";
 
-/// A number as text that reads back as the same number.
-std::string number_text(const at::Tensor& values, int64_t index) {
-  if (at::isIntegralType(values.scalar_type(), /*includeBool=*/true))
-    return fmt::format("{}", values[index].item<int64_t>());
-  return fmt::format("{}", values[index].item<double>());
+/// A number of a column, int64 or float64, as text that reads back as the same number.
+std::string number_text(const at::Tensor& column, int64_t row) {
+  if (column.scalar_type() == at::kLong) return fmt::format("{}", column.const_data_ptr<int64_t>()[row]);
+  return fmt::format("{}", column.const_data_ptr<double>()[row]);
 }
 
 /// A field of a CSV file (RFC 4180).
@@ -58,7 +55,9 @@ std::string csv_of(const Batch& batch) {
           fmt::format("a CSV file has a row for each example; got {} examples and {} rows of '{}'; valid: another "
                       "format",
                       rows, own_rows, name));
-    const at::Tensor flat = tensor.to(at::kCPU).reshape({rows, rows == 0 ? 0 : -1});
+    const bool is_whole = at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
+    const at::Tensor numbers = tensor.to(is_whole ? at::kLong : at::kDouble);
+    const at::Tensor flat = tensor.dim() <= 1 ? numbers.reshape({rows, 1}) : numbers.flatten(1);
     for (int64_t i = 0; i < flat.size(1); ++i) {
       header.push_back(csv_field(tensor.dim() <= 1 ? name : fmt::format("{}[{}]", name, i)));
       columns.push_back(flat.select(1, i).contiguous());
@@ -74,39 +73,38 @@ std::string csv_of(const Batch& batch) {
   return text;
 }
 
-/// One table of several with the same columns.
-std::string joined_tables(const std::vector<std::string>& paths) {
-  std::string all;
+/// Writes one table of several with the same columns, one of which is in memory at a time.
+void write_joined_tables(const std::vector<std::string>& paths, WritableFile& file) {
   std::string header;
   for (const auto& path : paths) {
     const std::string table = FileSystem::current().read_file(path);
     const size_t end = table.find('\n') + 1;
-    if (all.empty())
-      all = header = table.substr(0, end);
+    if (header.empty())
+      file.append(header = table.substr(0, end));
     else if (table.compare(0, end, header) != 0)
       throw Error("prediction_writer",
                   fmt::format("{} has other columns than {}, so that they are no one table; hint: merge: false", path,
                               paths.front()));
-    all += table.substr(end);
+    file.append(std::string_view(table).substr(end));
   }
-  return all;
 }
 
-/// Writes the tensors of a batch or of all; `path` lacks the ending.
-void write_items(const Items& tensors, const std::string& path, PredictionFormat format) {
+/// Writes a batch on the host, or all in one; `path` lacks the ending.
+void write_batch(const Batch& batch, const std::string& path, PredictionFormat format) {
   FileSystem& files = FileSystem::current();
   switch (format) {
     case PredictionFormat::kSafetensors:
-      files.replace_file(path + ".safetensors", [&](WritableFile& file) { write_safetensors(file, tensors); });
+      files.replace_file(path + ".safetensors", [&](WritableFile& file) { write_safetensors(file, batch.items()); });
       break;
     case PredictionFormat::kCsv:
-      break;  // from batches, which have texts too
+      files.replace_file(path + ".csv", csv_of(batch));
+      break;
     case PredictionFormat::kNpy:
-      for (const auto& [name, tensor] : tensors)
+      for (const auto& [name, tensor] : batch.items())
         files.replace_file(fmt::format("{}.{}.npy", path, name), data::npy_bytes(tensor));
       break;
     case PredictionFormat::kPng:
-      for (const auto& [name, tensor] : tensors) {
+      for (const auto& [name, tensor] : batch.items()) {
         if (tensor.dim() != 4)
           throw Error("prediction_writer",
                       fmt::format("'{}' of shape {} holds no images; valid: [examples, channels, height, width]", name,
@@ -118,11 +116,10 @@ void write_items(const Items& tensors, const std::string& path, PredictionFormat
   }
 }
 
-Items on_host(const Batch& batch) {
-  Items tensors;
-  for (const auto& [name, tensor] : batch.items())
-    if (tensor.defined()) tensors.emplace_back(name, tensor.to(at::kCPU));
-  return tensors;
+/// The batch on the CPU, without what predict_step has left undefined.
+Batch on_host(Batch batch) {
+  std::erase_if(batch.items(), [](const Batch::Item& item) { return !item.second.defined(); });
+  return batch.to(at::Device(at::kCPU));
 }
 
 }  // namespace
@@ -130,14 +127,15 @@ Items on_host(const Batch& batch) {
 void PredictionWriterOptions::describe(Schema<PredictionWriterOptions>& schema) {
   using O = PredictionWriterOptions;
   schema.field("output_dir", &O::output_dir, "folder of the files; empty: `predictions` in the run's folder");
-  schema.field("format", &O::format, "of the files; csv: a column for each number; png: an image for each example",
+  schema.field("format", &O::format,
+               "of the files; csv: a column for each text and number; png: an image for each example",
                {{"safetensors", PredictionFormat::kSafetensors},
                 {"csv", PredictionFormat::kCsv},
                 {"npy", PredictionFormat::kNpy},
                 {"png", PredictionFormat::kPng}});
   schema.field("merge", &O::merge,
                "rank 0 makes one file of all in the end, in the order of the examples, for which it needs them in "
-               "memory; the folder must be one that all hosts share");
+               "memory (csv: no); the folder must be one that all hosts share");
 }
 
 PredictionWriter::PredictionWriter(const Options& options) : options_(options) {
@@ -173,19 +171,17 @@ std::string PredictionWriter::folder(const Trainer& trainer, int64_t loader) con
 void PredictionWriter::on_predict_batch_end(Trainer& trainer, Module& /*module*/, const Batch& prediction,
                                             const Batch& /*batch*/, int64_t batch_idx, int64_t dataloader_idx) {
   if (!trainer.strategy().divided_model().owns_outputs()) return;
-  const std::string path =
-      fmt::format("{}/{}{:09}{}{:04}", folder(trainer, dataloader_idx), kPart, batch_idx, kRank, trainer.global_rank());
-  if (options_.format == PredictionFormat::kCsv) {
-    if (!prediction.empty()) FileSystem::current().replace_file(path + ".csv", csv_of(prediction));
-    return;
-  }
-  if (!prediction.text_items().empty())
+  const Batch host = on_host(prediction);
+  const bool is_table = options_.format == PredictionFormat::kCsv;
+  if (!is_table && !host.text_items().empty())
     log::rank_zero_warning_once(
         fmt::format("prediction_writer: '{}' has texts, which files of tensors cannot hold; hint: format: csv",
-                    prediction.text_items().front().first));
-  const Items tensors = on_host(prediction);
-  if (tensors.empty()) return;
-  write_items(tensors, path, options_.merge ? PredictionFormat::kSafetensors : options_.format);
+                    host.text_items().front().first));
+  if (is_table ? host.empty() : host.items().empty()) return;
+  const std::string path =
+      fmt::format("{}/{}{:09}{}{:04}", folder(trainer, dataloader_idx), kPart, batch_idx, kRank, trainer.global_rank());
+  // Tables are joined as they are, tensors from files that hold them.
+  write_batch(host, path, options_.merge && !is_table ? PredictionFormat::kSafetensors : options_.format);
 }
 
 void PredictionWriter::on_predict_end(Trainer& trainer, Module& /*module*/) {
@@ -204,7 +200,7 @@ void PredictionWriter::merge(const std::string& folder) const {
     if (name.starts_with(kPart)) parts.push_back(folder + "/" + name);
   std::sort(parts.begin(), parts.end());  // by batch, then by rank
   if (options_.format == PredictionFormat::kCsv) {
-    files.replace_file(folder + "/predictions.csv", joined_tables(parts));
+    files.replace_file(folder + "/predictions.csv", [&](WritableFile& file) { write_joined_tables(parts, file); });
     for (const auto& path : parts) files.remove_all(path);
     return;
   }
@@ -224,7 +220,9 @@ void PredictionWriter::merge(const std::string& folder) const {
   }
   JoinedPredictions joined = join_predictions(batches);
   for (const auto& note : joined.notes) log::warning(fmt::format("{}: {}", folder, note));
-  write_items(joined.tensors, folder + "/predictions", options_.format);
+  Batch all;
+  all.items() = std::move(joined.tensors);
+  write_batch(all, folder + "/predictions", options_.format);
   for (const auto& path : parts) files.remove_all(path);
 }
 

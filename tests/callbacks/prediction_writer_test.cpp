@@ -123,7 +123,7 @@ class Namer : public TinyModule {
  public:
   using TinyModule::TinyModule;
   Batch predict_step(const Batch& batch, int64_t) override {
-    Batch result{{"first", batch["x"].select(1, 0)}};
+    Batch result{{"first", batch["x"].select(1, 0)}, {"left out", at::Tensor()}};
     std::vector<std::string> names;
     for (int64_t i = 0; i < batch.size(); ++i) names.push_back(i == 0 ? "a \"b\", c" : "d");
     result.set_texts("name", names);
