@@ -327,7 +327,7 @@ void Cli::link(const std::string& source, const std::string& target, std::functi
 }
 
 Config Cli::configure(const std::vector<std::string>& files, const Settings& settings) const {
-  const ConfigNames names{modules, data, callbacks, loggers, strategies, precisions, profilers, optimizers, schedulers};
+  const ConfigNames names = names_of(*this);
   std::vector<CliArguments::Setting> all = environment_settings();
   for (const auto& [path, value] : settings) all.push_back({path, value});
   Config merged = merge_sources(files, all, names, defaults);
@@ -351,14 +351,14 @@ Config Cli::configure(const std::vector<std::string>& files, const Settings& set
 
 CliRun Cli::build(int argc, char** argv) {
   const auto arguments = parse_arguments(argc, argv, {});
-  const ConfigNames names{modules, data, callbacks, loggers, strategies, precisions, profilers, optimizers, schedulers};
+  const ConfigNames names = names_of(*this);
   return build_run("", configure(arguments.config_files, settings_of(arguments)), names);
 }
 
 int Cli::run_command(int argc, char** argv) {
   const auto arguments = parse_arguments(argc, argv, command_names());
   adopt_local_rank(arguments.local_rank);
-  const ConfigNames names{modules, data, callbacks, loggers, strategies, precisions, profilers, optimizers, schedulers};
+  const ConfigNames names = names_of(*this);
   if (arguments.version) {
     std::cout << arguments.program << ": Levin " << LEVIN_VERSION << ", LibTorch " << LEVIN_LIBTORCH_VERSION << "\n";
     return kSuccess;

@@ -30,4 +30,18 @@ struct ConfigNames {
   const Registry<optim::Scheduler>& schedulers;
 };
 
+/// Returns those of a program, a Cli, which must outlive them.
+template <class Program>
+ConfigNames names_of(const Program& program) {
+  return {.modules = program.modules,
+          .data = program.data,
+          .callbacks = program.callbacks,
+          .loggers = program.loggers,
+          .strategies = program.strategies,
+          .precisions = program.precisions,
+          .profilers = program.profilers,
+          .optimizers = program.optimizers,
+          .schedulers = program.schedulers};
+}
+
 }  // namespace levin

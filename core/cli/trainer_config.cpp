@@ -6,17 +6,8 @@
 namespace levin {
 
 Config load_trainer_config(const std::string& path) {
-  const Cli names;
-  const Config config = merge_sources({path}, {},
-                                      {.modules = names.modules,
-                                       .data = names.data,
-                                       .callbacks = names.callbacks,
-                                       .loggers = names.loggers,
-                                       .strategies = names.strategies,
-                                       .precisions = names.precisions,
-                                       .profilers = names.profilers,
-                                       .optimizers = names.optimizers,
-                                       .schedulers = names.schedulers});
+  const Cli program;
+  const Config config = merge_sources({path}, {}, names_of(program));
   const Config* trainer = config.find("trainer");
   return trainer != nullptr ? *trainer : Config::mapping();
 }
