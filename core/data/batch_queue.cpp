@@ -6,8 +6,8 @@ namespace levin::data {
 
 bool BatchQueue::push(FetchResult result) {
   {
-    std::unique_lock lock(mutex_);
-    has_room_.wait(lock, [&] { return closed_ || count_ < slots_.size(); });
+    MutexLock lock(mutex_);
+    has_room_.wait(lock, [this]() LEVIN_REQUIRES(mutex_) { return closed_ || count_ < slots_.size(); });
     if (closed_) return false;
     slots_[(first_ + count_) % slots_.size()] = std::move(result);
     ++count_;
@@ -17,10 +17,10 @@ bool BatchQueue::push(FetchResult result) {
 }
 
 bool BatchQueue::wait(std::chrono::nanoseconds& waited, std::optional<std::chrono::nanoseconds> timeout) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (count_ > 0 || closed_) return true;
   const auto begin = std::chrono::steady_clock::now();
-  const auto is_ready = [&] { return closed_ || count_ > 0; };
+  const auto is_ready = [this]() LEVIN_REQUIRES(mutex_) { return closed_ || count_ > 0; };
   bool ready = true;
   if (timeout)
     ready = has_result_.wait_for(lock, *timeout, is_ready);
@@ -33,7 +33,7 @@ bool BatchQueue::wait(std::chrono::nanoseconds& waited, std::optional<std::chron
 std::optional<FetchResult> BatchQueue::pop() {
   std::optional<FetchResult> result;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (closed_ || count_ == 0) return std::nullopt;
     result = std::exchange(slots_[first_], {});
     first_ = (first_ + 1) % slots_.size();
@@ -46,7 +46,7 @@ std::optional<FetchResult> BatchQueue::pop() {
 void BatchQueue::close() {
   std::vector<FetchResult> dropped;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closed_ = true;
     count_ = 0;
     dropped.swap(slots_);

@@ -1,12 +1,11 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
 #include <levin/core/data/batch.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
-#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -34,13 +33,13 @@ class BatchQueue {
   void close();
 
  private:
-  std::mutex mutex_;
-  std::condition_variable has_room_;
-  std::condition_variable has_result_;
-  std::vector<FetchResult> slots_;  ///< a ring
-  size_t first_ = 0;
-  size_t count_ = 0;
-  bool closed_ = false;
+  Mutex mutex_;
+  ConditionVariable has_room_;
+  ConditionVariable has_result_;
+  std::vector<FetchResult> slots_ LEVIN_GUARDED_BY(mutex_);  ///< a ring
+  size_t first_ LEVIN_GUARDED_BY(mutex_) = 0;
+  size_t count_ LEVIN_GUARDED_BY(mutex_) = 0;
+  bool closed_ LEVIN_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace levin::data

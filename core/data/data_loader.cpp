@@ -3,6 +3,7 @@
 #include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
+#include <levin/core/base/mutex.h>
 #include <levin/core/data/batch_plan.h>
 #include <levin/core/data/batch_sampler.h>
 #include <levin/core/data/combined_plan.h>
@@ -21,7 +22,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <typeinfo>
@@ -140,9 +140,9 @@ struct DataLoader::Core {
   bool sampler_was_given = false;  ///< else it follows options.shuffle
   std::shared_ptr<const data::IterableDataset> iterable;
 
-  std::mutex mutex;  ///< guards what follows: passes may be started from several threads
-  std::shared_ptr<data::WorkerPool> pool;
-  std::weak_ptr<data::BatchSource> running;
+  Mutex mutex;  ///< passes may be started from several threads
+  std::shared_ptr<data::WorkerPool> pool LEVIN_GUARDED_BY(mutex);
+  std::weak_ptr<data::BatchSource> running LEVIN_GUARDED_BY(mutex);
 
   int64_t checked_size() const {
     const int64_t size = noting_errors([this] { return dataset->size(); },
@@ -183,14 +183,14 @@ struct DataLoader::Core {
             .first = first};
   }
 
-  std::shared_ptr<data::WorkerPool> workers() {
+  std::shared_ptr<data::WorkerPool> workers() LEVIN_REQUIRES(mutex) {
     if (!options.persistent_workers) return data::WorkerPool::make(options.num_workers);
     if (pool == nullptr || !pool->is_alive()) pool = data::WorkerPool::make(options.num_workers);
     return pool;
   }
 
-  std::shared_ptr<data::BatchSource> make_source(std::vector<std::unique_ptr<data::BatchReader>> readers,
-                                                 int64_t turn) {
+  std::shared_ptr<data::BatchSource> make_source(std::vector<std::unique_ptr<data::BatchReader>> readers, int64_t turn)
+      LEVIN_REQUIRES(mutex) {
     if (options.pin_memory && AcceleratorRegistry::instance().uses_pinned_memory()) {
       for (auto& reader : readers) reader = std::make_unique<data::PinningReader>(std::move(reader));
     }
@@ -231,7 +231,7 @@ struct DataLoader::Core {
     return combined;
   }
 
-  std::unique_ptr<Pass::State> combined_pass(const DataLoaderPosition& position) {
+  std::unique_ptr<Pass::State> combined_pass(const DataLoaderPosition& position) LEVIN_REQUIRES(mutex) {
     const data::CombinedPlan combined = combined_plan(position.world_size);
     std::vector<data::CombinedSource::Part> sources;
     std::vector<std::optional<data::BatchPlan>> plans;
@@ -302,7 +302,7 @@ struct DataLoader::Core {
     }
   }
 
-  std::unique_ptr<Pass::State> sized_pass(const DataLoaderPosition& position) {
+  std::unique_ptr<Pass::State> sized_pass(const DataLoaderPosition& position) LEVIN_REQUIRES(mutex) {
     auto shared = std::make_shared<data::SizedPass>();
     shared->dataset = dataset;
     const int64_t size = checked_size();
@@ -321,7 +321,7 @@ struct DataLoader::Core {
     return std::make_unique<Pass::State>(std::move(source), position.batch, lengths_of(shared->plan), shared->skipped);
   }
 
-  std::unique_ptr<Pass::State> unsized_pass(const DataLoaderPosition& position) {
+  std::unique_ptr<Pass::State> unsized_pass(const DataLoaderPosition& position) LEVIN_REQUIRES(mutex) {
     const int64_t count = std::max<int64_t>(options.num_workers, 1);
     const auto skipped = skipped_examples(position.epoch, -1);
     std::vector<std::unique_ptr<data::StreamReader>> streams;
@@ -486,7 +486,7 @@ DataLoader DataLoader::with_sampler(std::shared_ptr<const data::Sampler> sampler
 DataLoader::Pass DataLoader::pass(const DataLoaderPosition& position) const {
   check_position(position);
   Core& shared = core();
-  std::lock_guard lock(shared.mutex);
+  const MutexLock lock(shared.mutex);
   if (auto previous = shared.running.lock()) previous->stop();
   if (!shared.parts.empty()) return Pass(shared.combined_pass(position));
   return Pass(shared.dataset != nullptr ? shared.sized_pass(position) : shared.unsized_pass(position));

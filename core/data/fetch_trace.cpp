@@ -23,27 +23,30 @@ void FetchTrace::begin_batch(int64_t batch, const std::type_info& type, std::spa
   if (t_trace == nullptr) return;
   ErrorNotes notes;
   note_data(notes, "get_batch", type, indices);
-  const std::lock_guard lock(t_trace->mutex_);
-  t_trace->batch_ = batch;
-  t_trace->example_ = -1;
-  t_trace->type_ = &type;
-  t_trace->examples_ = std::move(notes.examples);
+  FetchTrace& trace = *t_trace;
+  const MutexLock lock(trace.mutex_);
+  trace.batch_ = batch;
+  trace.example_ = -1;
+  trace.type_ = &type;
+  trace.examples_ = std::move(notes.examples);
 }
 
 void FetchTrace::begin_example(int64_t index) {
   if (t_trace == nullptr) return;
-  const std::lock_guard lock(t_trace->mutex_);
-  t_trace->example_ = index;
+  FetchTrace& trace = *t_trace;
+  const MutexLock lock(trace.mutex_);
+  trace.example_ = index;
 }
 
 void FetchTrace::end_batch() {
   if (t_trace == nullptr) return;
-  const std::lock_guard lock(t_trace->mutex_);
-  t_trace->type_ = nullptr;
+  FetchTrace& trace = *t_trace;
+  const MutexLock lock(trace.mutex_);
+  trace.type_ = nullptr;
 }
 
 std::string FetchTrace::describe() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (type_ == nullptr) return "";
   const std::string name = short_class_name(*type_);
   if (example_ >= 0) return fmt::format("get of {}, example {}, batch {}", name, example_, batch_);

@@ -1,7 +1,8 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
+
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <string>
 #include <typeinfo>
@@ -36,11 +37,11 @@ class FetchTrace {
   std::string describe() const;
 
  private:
-  mutable std::mutex mutex_;
-  int64_t batch_ = -1;
-  int64_t example_ = -1;
-  const std::type_info* type_ = nullptr;  ///< nullptr: nothing is being fetched
-  std::string examples_;
+  mutable Mutex mutex_;
+  int64_t batch_ LEVIN_GUARDED_BY(mutex_) = -1;
+  int64_t example_ LEVIN_GUARDED_BY(mutex_) = -1;
+  const std::type_info* type_ LEVIN_GUARDED_BY(mutex_) = nullptr;  ///< nullptr: nothing is being fetched
+  std::string examples_ LEVIN_GUARDED_BY(mutex_);
 };
 
 }  // namespace levin::data

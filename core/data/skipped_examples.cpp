@@ -39,7 +39,7 @@ std::optional<std::string> reason_of_failure(const std::function<void()>& read) 
 
 std::vector<int64_t> SkippedExamples::replaced(std::span<const int64_t> indices) const {
   std::vector<int64_t> replaced(indices.begin(), indices.end());
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (reasons_.empty()) return replaced;
   for (int64_t& index : replaced) {
     const int64_t most = std::min(size_, kMostInARow);
@@ -65,14 +65,14 @@ bool SkippedExamples::note_unreadable(const Dataset& dataset, std::span<const in
     });
     if (!reason) continue;
     found = true;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     reasons_.emplace(index, *reason);
   }
   return found;
 }
 
 void SkippedExamples::note(const std::string& place, const std::string& reason) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   of_streams_.insert(fmt::format("{}: {}", place, reason));
 }
 
@@ -80,7 +80,7 @@ void SkippedExamples::report() {
   std::vector<std::string> lines;
   size_t count = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     count = reasons_.size() + of_streams_.size();
     if (std::exchange(reported_, count) == count) return;
     for (const auto& [index, reason] : reasons_)

@@ -1,12 +1,12 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
 #include <levin/core/data/dataset.h>
 #include <levin/core/data/generator.h>
 
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -44,10 +44,10 @@ class SkippedExamples {
  private:
   const int64_t epoch_;
   const int64_t size_;
-  mutable std::mutex mutex_;                ///< guards what follows
-  std::map<int64_t, std::string> reasons_;  ///< by index
-  std::set<std::string> of_streams_;
-  size_t reported_ = 0;
+  mutable Mutex mutex_;
+  std::map<int64_t, std::string> reasons_ LEVIN_GUARDED_BY(mutex_);  ///< by index
+  std::set<std::string> of_streams_ LEVIN_GUARDED_BY(mutex_);
+  size_t reported_ LEVIN_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace levin::data

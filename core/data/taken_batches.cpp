@@ -1,6 +1,7 @@
 #include <levin/core/data/taken_batches.h>
 
 #include <levin/core/accelerators/accelerator_registry.h>
+#include <levin/core/base/mutex.h>
 #include <levin/core/data/batch_reader.h>
 #include <levin/core/data/inline_source.h>
 #include <levin/core/data/pinning_reader.h>
@@ -9,7 +10,6 @@
 #include <levin/core/data/worker_pool.h>
 
 #include <deque>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -20,19 +20,19 @@ namespace {
 class Numbers {
  public:
   void push(int64_t number) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     numbers_.push_back(number);
   }
   int64_t pop() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const int64_t first = numbers_.front();
     numbers_.pop_front();
     return first;
   }
 
  private:
-  std::mutex mutex_;
-  std::deque<int64_t> numbers_;
+  Mutex mutex_;
+  std::deque<int64_t> numbers_ LEVIN_GUARDED_BY(mutex_);
 };
 
 class TakingReader : public BatchReader {

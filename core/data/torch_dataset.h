@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/mutex.h>
 #include <levin/core/data/dataset.h>
 
 #include <torch/data/datasets/base.h>
@@ -8,7 +9,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -67,21 +67,21 @@ class TorchDataset : public Dataset {
   }
 
   std::unique_ptr<D> take_copy() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (free_.empty()) return std::make_unique<D>(dataset_);
     std::unique_ptr<D> copy = std::move(free_.back());
     free_.pop_back();
     return copy;
   }
   void give_back(std::unique_ptr<D> copy) const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     free_.push_back(std::move(copy));
   }
 
   D dataset_;
   int64_t size_ = 0;
-  mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<D>> free_;
+  mutable Mutex mutex_;
+  mutable std::vector<std::unique_ptr<D>> free_ LEVIN_GUARDED_BY(mutex_);
 };
 
 }  // namespace levin::data

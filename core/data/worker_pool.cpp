@@ -1,14 +1,14 @@
 #include <levin/core/data/worker_pool.h>
 
+#include <levin/core/base/mutex.h>
+
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <csignal>
-#include <mutex>
 #include <string>
 #include <utility>
 
@@ -36,13 +36,13 @@ void use_one_core() {
 }  // namespace
 
 struct WorkerPool::Shared {
-  std::mutex mutex;
-  std::condition_variable has_job;
-  std::condition_variable is_idle;
-  std::function<void(int64_t)> job;
-  Ticket current = 0;
-  int64_t busy = 0;
-  bool ending = false;
+  Mutex mutex;
+  ConditionVariable has_job;
+  ConditionVariable is_idle;
+  std::function<void(int64_t)> job LEVIN_GUARDED_BY(mutex);
+  Ticket current LEVIN_GUARDED_BY(mutex) = 0;
+  int64_t busy LEVIN_GUARDED_BY(mutex) = 0;
+  bool ending LEVIN_GUARDED_BY(mutex) = false;
   std::atomic<bool> abandoned = false;
 };
 
@@ -57,12 +57,12 @@ WorkerPool::WorkerPool(int64_t num_threads)
     : owner_process_(getpid()), size_(num_threads), shared_(std::make_shared<Shared>()) {
   threads_.reserve(static_cast<size_t>(num_threads));
   for (int64_t worker = 0; worker < num_threads; ++worker)
-    threads_.emplace_back([shared = shared_, worker] { run(shared, worker); });
+    threads_.emplace_back([shared = shared_, worker] { run(*shared, worker); });
 }
 
 WorkerPool::~WorkerPool() {
   {
-    std::lock_guard lock(shared_->mutex);
+    const MutexLock lock(shared_->mutex);
     shared_->ending = true;
   }
   shared_->has_job.notify_all();
@@ -70,7 +70,7 @@ WorkerPool::~WorkerPool() {
 }
 
 void WorkerPool::abandon() {
-  std::lock_guard lock(shared_->mutex);
+  const MutexLock lock(shared_->mutex);
   shared_->ending = true;
   shared_->abandoned = true;
   shared_->has_job.notify_all();
@@ -81,8 +81,8 @@ void WorkerPool::abandon() {
 bool WorkerPool::is_alive() const { return getpid() == owner_process_ && !shared_->abandoned; }
 
 WorkerPool::Ticket WorkerPool::start(std::function<void(int64_t)> job) {
-  std::unique_lock lock(shared_->mutex);
-  shared_->is_idle.wait(lock, [&] { return shared_->busy == 0; });
+  MutexLock lock(shared_->mutex);
+  shared_->is_idle.wait(lock, [this]() LEVIN_REQUIRES(shared_->mutex) { return shared_->busy == 0; });
   shared_->job = std::move(job);
   shared_->busy = size_;
   shared_->has_job.notify_all();
@@ -91,29 +91,32 @@ WorkerPool::Ticket WorkerPool::start(std::function<void(int64_t)> job) {
 
 bool WorkerPool::wait(Ticket ticket, std::optional<std::chrono::nanoseconds> patience) {
   if (!is_alive()) return true;
-  std::unique_lock lock(shared_->mutex);
-  const auto has_ended = [&] { return shared_->busy == 0 || shared_->current != ticket; };
+  MutexLock lock(shared_->mutex);
+  const auto has_ended = [&]() LEVIN_REQUIRES(shared_->mutex) {
+    return shared_->busy == 0 || shared_->current != ticket;
+  };
   if (patience) return shared_->is_idle.wait_for(lock, *patience, has_ended);
   shared_->is_idle.wait(lock, has_ended);
   return true;
 }
 
-void WorkerPool::run(const std::shared_ptr<Shared>& shared, int64_t worker) {
+void WorkerPool::run(Shared& shared, int64_t worker) {
   pthread_setname_np(pthread_self(), ("levin-data-" + std::to_string(worker % 1000)).c_str());
   block_signals();
   use_one_core();
   Ticket done = 0;
-  std::unique_lock lock(shared->mutex);
+  MutexLock lock(shared.mutex);
   for (;;) {
-    shared->has_job.wait(lock, [&] { return shared->ending || shared->current != done; });
-    if (shared->ending) return;
-    done = shared->current;
+    shared.has_job.wait(lock, [&]() LEVIN_REQUIRES(shared.mutex) { return shared.ending || shared.current != done; });
+    if (shared.ending) return;
+    done = shared.current;
+    const auto* const job = &shared.job;  // It stays until all threads are through with it.
     lock.unlock();
-    shared->job(worker);
+    (*job)(worker);
     lock.lock();
-    if (--shared->busy > 0) continue;
-    shared->job = nullptr;  // with what it owns
-    shared->is_idle.notify_all();
+    if (--shared.busy > 0) continue;
+    shared.job = nullptr;  // with what it owns
+    shared.is_idle.notify_all();
   }
 }
 

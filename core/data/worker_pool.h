@@ -36,7 +36,7 @@ class WorkerPool {
   struct Shared;
   explicit WorkerPool(int64_t num_threads);
   ~WorkerPool();
-  static void run(const std::shared_ptr<Shared>& shared, int64_t worker);
+  static void run(Shared& shared, int64_t worker);
 
   const int owner_process_;
   const int64_t size_;

@@ -18,7 +18,6 @@ DECLARED = re.compile(r"\bMutex (\w+)(?: LEVIN_\w+\([^;]*\))?;")
 
 # Files, and folders with a slash, that have other locks, each with the reason why.
 MAY_BE_UNCHECKED = {
-    "core/data/": "has not followed yet",
     "core/nn/checkpointed_call.cpp": "its lock is recursive, which the analysis of clang 19 does not know",
 }
 # Locks that guard no variable, each with what they are for.

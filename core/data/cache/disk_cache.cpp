@@ -136,7 +136,7 @@ void DiskCache::add(const ExampleKey& key, const Batch& example) {
 }
 
 bool DiskCache::has_room(int64_t size) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (until_measured_ <= 0) measure();
   if (!writes_) return false;
   if (max_bytes_ && bytes_ + size > *max_bytes_) return false;

@@ -1,11 +1,11 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
 #include <levin/core/base/schema.h>
 #include <levin/core/data/cache/example_cache.h>
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,7 +38,7 @@ class DiskCache final : public ExampleCache {
 
  private:
   bool has_room(int64_t size);
-  void measure();
+  void measure() LEVIN_REQUIRES(mutex_);
   void stop(const std::string& reason);
   void write(const std::string& file, std::string_view bytes);
 
@@ -49,9 +49,9 @@ class DiskCache final : public ExampleCache {
   std::atomic<bool> said_damaged_ = false;
   std::atomic<uint64_t> num_written_ = 0;
 
-  std::mutex mutex_;            ///< guards what follows
-  int64_t bytes_ = 0;           ///< in the folder, as far as is known
-  int64_t until_measured_ = 0;  ///< bytes to be written before it is looked again
+  Mutex mutex_;
+  int64_t bytes_ LEVIN_GUARDED_BY(mutex_) = 0;           ///< in the folder, as far as is known
+  int64_t until_measured_ LEVIN_GUARDED_BY(mutex_) = 0;  ///< bytes to be written before it is looked again
 };
 
 }  // namespace levin::data

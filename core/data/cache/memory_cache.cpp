@@ -44,7 +44,7 @@ std::optional<Batch> MemoryCache::find(const ExampleKey& key) {
   Part& part = part_of(key.source);
   Batch kept;
   {
-    const std::lock_guard lock(part.mutex);
+    const MutexLock lock(part.mutex);
     const auto found = part.examples.find(key.source);
     if (found == part.examples.end() || found->second.version != key.version) return std::nullopt;
     kept = found->second.example;
@@ -57,7 +57,7 @@ void MemoryCache::add(const ExampleKey& key, const Batch& example) {
   if (bytes_ + size > max_bytes_) return;
   Kept kept{key.version, copied(example)};
   Part& part = part_of(key.source);
-  const std::lock_guard lock(part.mutex);
+  const MutexLock lock(part.mutex);
   const auto [place, is_new] = part.examples.try_emplace(key.source);
   bytes_ += size - (is_new ? 0 : num_bytes(place->second.example));
   place->second = std::move(kept);

@@ -1,12 +1,12 @@
 #pragma once
 
+#include <levin/core/base/mutex.h>
 #include <levin/core/base/schema.h>
 #include <levin/core/data/cache/example_cache.h>
 
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -39,8 +39,8 @@ class MemoryCache final : public ExampleCache {
     Batch example;
   };
   struct Part {
-    std::mutex mutex;
-    std::unordered_map<std::string, Kept> examples;  ///< by source
+    Mutex mutex;
+    std::unordered_map<std::string, Kept> examples LEVIN_GUARDED_BY(mutex);  ///< by source
   };
   Part& part_of(const std::string& source);
 
