@@ -26,6 +26,8 @@ class ByteImages : public Dataset {
 
   int64_t size() const override { return labels_.size(0); }
   Batch get_batch(std::span<const int64_t> indices, Generator& generator) const override;
+  /// Returns int64 [N].
+  const at::Tensor& labels() const { return labels_; }
 
  private:
   void write_plain(const uint8_t* image, float* output) const;

@@ -22,11 +22,13 @@ void Cifar10Options::describe(Schema<Cifar10Options>& schema) {
   schema.field("mean", &O::mean, "subtracted from the pixels of each channel, which range from 0 to 1")
       .require("three numbers", is_per_channel);
   schema.field("std", &O::std, "the pixels of each channel are divided by it").require("three numbers", is_per_channel);
+  describe_sampler_field(schema);
   describe_loader_fields(schema);
 }
 
 Cifar10::Cifar10(const Options& options)
     : ImageDataModule({.loader = training_loader_options(options),
+                       .sampling = make_sampling(options.sampler),
                        .val_size = options.val_size,
                        .images = {.mean = options.mean,
                                   .std = options.std,

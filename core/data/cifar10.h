@@ -22,6 +22,7 @@ struct Cifar10Options {
   bool augment = false;
   std::vector<double> mean = {0.4914, 0.4822, 0.4465};
   std::vector<double> std = {0.2470, 0.2435, 0.2616};
+  std::optional<Spec<Sampling>> sampler = {};
   bool drop_last = false;
   bool pin_memory = false;
   double timeout = 0;

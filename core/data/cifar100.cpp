@@ -17,11 +17,13 @@ void Cifar100Options::describe(Schema<Cifar100Options>& schema) {
       .require("three numbers", is_of_three_channels);
   schema.field("std", &O::std, "the pixels of each channel are divided by it")
       .require("three numbers", is_of_three_channels);
+  describe_sampler_field(schema);
   describe_loader_fields(schema);
 }
 
 Cifar100::Cifar100(const Options& options)
     : ImageDataModule({.loader = training_loader_options(options),
+                       .sampling = make_sampling(options.sampler),
                        .val_size = options.val_size,
                        .images = {.mean = options.mean,
                                   .std = options.std,

@@ -21,6 +21,7 @@ struct Cifar100Options {
   bool augment = false;
   std::vector<double> mean = {0.5071, 0.4865, 0.4409};
   std::vector<double> std = {0.2673, 0.2564, 0.2762};
+  std::optional<Spec<Sampling>> sampler = {};
   int64_t batch_size = 64;
   std::optional<int64_t> global_batch_size = {};
   int64_t num_workers = 0;

@@ -24,12 +24,14 @@ void MnistLikeOptions<Defaults>::describe(Schema<MnistLikeOptions>& schema) {
                                 : "shift training images at random by up to 2 pixels");
   schema.field("mean", &O::mean, "subtracted from pixels, which range from 0 to 1");
   schema.field("std", &O::std, "pixels are divided by it").above(0);
+  describe_sampler_field(schema);
   describe_loader_fields(schema);
 }
 
 template <class Defaults>
 MnistLike<Defaults>::MnistLike(const Options& options)
     : ImageDataModule({.loader = training_loader_options(options),
+                       .sampling = make_sampling(options.sampler),
                        .val_size = options.val_size,
                        .images = {.mean = {options.mean},
                                   .std = {options.std},

@@ -40,6 +40,7 @@ struct MnistLikeOptions {
   bool augment = false;
   double mean = Defaults::kMean;
   double std = Defaults::kStd;
+  std::optional<Spec<Sampling>> sampler = {};
   bool drop_last = false;
   bool pin_memory = false;
   double timeout = 0;

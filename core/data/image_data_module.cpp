@@ -31,7 +31,9 @@ void ImageDataModule::setup(Stage stage) {
 }
 
 DataLoader ImageDataModule::train_dataloader() {
-  return train_ == nullptr ? DataLoader() : DataLoader(train_, settings_.loader);
+  if (train_ == nullptr) return {};
+  return sampled_loader(train_, settings_.loader, settings_.sampling.get(),
+                        [this](const std::string& name) { return name == "label" ? train_->labels() : at::Tensor(); });
 }
 
 DataLoaders ImageDataModule::val_dataloader() { return evaluation_loader(validation_); }

@@ -2,6 +2,7 @@
 
 #include <levin/core/data/byte_images.h>
 #include <levin/core/data/data_module.h>
+#include <levin/core/data/sampling.h>
 
 #include <cstdint>
 #include <memory>
@@ -20,7 +21,8 @@ class ImageDataModule : public DataModule {
 
  protected:
   struct Settings {
-    DataLoaderOptions loader = {};  ///< shuffle says whether training shuffles
+    DataLoaderOptions loader = {};                  ///< shuffle says whether training shuffles
+    std::shared_ptr<const Sampling> sampling = {};  ///< of training; nullptr: as shuffle says
     int64_t val_size = 0;
     ByteImagesOptions images = {};  ///< of training; the other stages do without flip and shift
   };

@@ -41,6 +41,27 @@ TEST(Cifar10, ReadsTheBinaryFormat) {
   EXPECT_EQ(data->predict_dataloader().at(0).num_examples(), 1);
 }
 
+TEST(Cifar10, TrainsInTheOrderOfASampler) {
+  const TemporaryFolder folder;
+  // Classes 1 to 5 have two images each, class 9 has ten.
+  for (int i = 1; i <= 5; ++i)
+    folder.write("data_batch_" + std::to_string(i) + ".bin", record(i) + record(i) + record(9) + record(9));
+  auto options = parse_options<Cifar10Options>(
+      Config::parse("{val_size: 2, batch_size: 2000, sampler: {class_balanced: {num_samples: 2000}}}", {}), "data");
+  options.root = folder.path();
+  auto data = make<Cifar10>(options);
+  data->setup(Stage::kFit);
+  auto pass = data->train_dataloader().pass({});
+  const auto counts = (*pass.next())["label"].bincount();
+  for (const int label : {1, 2, 3, 4, 5, 9}) EXPECT_NEAR(counts[label].item<double>(), 2000 / 6.0, 80) << label;
+  EXPECT_EQ(data->val_dataloader().at(0).num_examples(), 2);
+
+  options.sampler = parse_options<Cifar10Options>(Config::parse("{sampler: length_grouped}", {}), "data").sampler;
+  data = make<Cifar10>(options);
+  data->setup(Stage::kFit);
+  EXPECT_THROW(data->train_dataloader(), Error);
+}
+
 TEST(Cifar10, SaysWhatIsWrongWithItsFiles) {
   const TemporaryFolder folder;
   EXPECT_NE(setup_error(folder.path()).find("there is no data_batch_1.bin in the folder " + folder.path()),
