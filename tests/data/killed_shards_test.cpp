@@ -152,10 +152,10 @@ TEST(KilledTarShards, GoOnToTheSameOrderOfSamplesWithOtherRanks) {
     testing::RunningProgram program(
         shard_training.words(),
         shard_training.options({{"LEVIN_TEST_FOLDER", folder.path()}, {"LEVIN_TEST_RANKS", std::to_string(ranks)}}));
-    program.wait_until([&] {
+    ASSERT_TRUE(program.wait_until([&] {
       const std::string written = text();
       return std::count(written.begin(), written.end(), '\n') >= lines;
-    });
+    })) << program.err();
     program.send(SIGKILL);
     const auto ended = program.wait();
     EXPECT_EQ(ended.signal, SIGKILL) << ended.err;
