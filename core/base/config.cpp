@@ -32,14 +32,19 @@ Origin joined(const Origin& first, const Origin& second) {
   return both.size() > kLongest ? second : Origin{std::move(both)};
 }
 
+/// yaml-cpp writes a carriage return as it is, and a line end that follows makes it one when it is read again.
+void emit_text(YAML::Emitter& out, const std::string& text, bool quoted) {
+  if (quoted || text.find('\r') != std::string::npos) out << YAML::DoubleQuoted;
+  out << text;
+}
+
 void emit(YAML::Emitter& out, const Config& node) {
   switch (node.kind()) {
     case Config::Kind::kNull:
       out << YAML::Null;
       break;
     case Config::Kind::kScalar:
-      if (node.quoted()) out << YAML::DoubleQuoted;
-      out << node.text();
+      emit_text(out, node.text(), node.quoted());
       break;
     case Config::Kind::kSequence:
       out << YAML::BeginSeq;
@@ -49,7 +54,9 @@ void emit(YAML::Emitter& out, const Config& node) {
     case Config::Kind::kMapping:
       out << YAML::BeginMap;
       for (const auto& entry : node.entries()) {
-        out << YAML::Key << entry.key << YAML::Value;
+        out << YAML::Key;
+        emit_text(out, entry.key, /*quoted=*/false);
+        out << YAML::Value;
         emit(out, entry.value);
       }
       out << YAML::EndMap;

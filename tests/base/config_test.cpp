@@ -273,6 +273,13 @@ TEST(ConfigTest, YamlReadsBackTheSame) {
   EXPECT_TRUE(parse(config.to_yaml(true)) == config) << config.to_yaml(true);
 }
 
+TEST(ConfigTest, CarriageReturnsStayWhatTheyAre) {
+  const Config config = parse("a: [x\r]\n\"b\\r\": 2\n");
+  EXPECT_EQ(config.find("a")->items().front().text(), "x\r");
+  EXPECT_EQ(parse(config.to_yaml()).to_flow(), config.to_flow()) << config.to_yaml();
+  EXPECT_EQ(parse(config.to_flow()).to_flow(), config.to_flow()) << config.to_flow();
+}
+
 TEST(ConfigTest, FlowIsOneLineHoweverLong) {
   std::vector<Config> items;
   for (int i = 0; i < 100; ++i) items.push_back(Config::scalar("item_" + std::to_string(i)));

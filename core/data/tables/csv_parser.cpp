@@ -102,8 +102,7 @@ void parse_csv(const std::string& path, char delimiter, CsvHandler& handler) {
                               path, line));
     }
     // Without quotes each line end was reported, and need not be counted again.
-    lines_before =
-        progress.has_quotes ? lines_before + std::count(text.begin(), text.end(), '\n') : progress.line - 1;
+    lines_before = progress.has_quotes ? lines_before + std::count(text.begin(), text.end(), '\n') : progress.line - 1;
   }
   if (csv_fini(&parser, levin_csv_field, levin_csv_row, &progress) != 0)
     throw Error("data", fmt::format("{}:{}: a quote that begins in this row does not end before the file does", path,
