@@ -1,6 +1,7 @@
 #include <levin/core/base/yaml_reader.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/utf8.h>
 
 #include <fmt/format.h>
 #include <yaml-cpp/eventhandler.h>
@@ -63,6 +64,8 @@ class TreeBuilder final : public YAML::EventHandler {
   }
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
+    // It could not be written again: YAML is Unicode.
+    if (!is_utf8(value)) fail(mark, "this text is not UTF-8; hint: save the file, or name what it names, in UTF-8");
     add(mark, Config::scalar(value, /*quoted=*/tag == "!", origin_at(mark)), anchor);
   }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {

@@ -1,6 +1,7 @@
 #include <levin/core/checkpoint/state_json.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/utf8.h>
 #include <levin/core/checkpoint/checkpoint_info.h>
 #include <levin/core/checkpoint/state_path.h>
 
@@ -29,15 +30,6 @@ constexpr const char* kOptimizerSection = "optimizers";
 constexpr const char* kTensor = "$tensor";
 constexpr const char* kDouble = "$double";
 constexpr const char* kBytes = "$bytes";
-
-bool is_utf8(const std::string& text) {
-  try {
-    static_cast<void>(Json(text).dump());
-    return true;
-  } catch (const Json::type_error&) {
-    return false;
-  }
-}
 
 std::string hex_of(const std::string& bytes) {
   std::string digits;

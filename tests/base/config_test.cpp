@@ -273,6 +273,19 @@ TEST(ConfigTest, YamlReadsBackTheSame) {
   EXPECT_TRUE(parse(config.to_yaml(true)) == config) << config.to_yaml(true);
 }
 
+TEST(ConfigTest, TextsAreUnicode) {
+  EXPECT_EQ(parse("a: caf\xc3\xa9").find("a")->text(), "caf\xc3\xa9");
+  for (const char* text : {"a: caf\xe9", "caf\xe9: 1", "[\xff\xfe\xff]"}) {
+    try {
+      parse(text);
+      FAIL() << text;
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find("test.yaml:1:"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("this text is not UTF-8"), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST(ConfigTest, CarriageReturnsStayWhatTheyAre) {
   const Config config = parse("a: [x\r]\n\"b\\r\": 2\n");
   EXPECT_EQ(config.find("a")->items().front().text(), "x\r");
