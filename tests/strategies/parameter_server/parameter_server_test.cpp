@@ -14,10 +14,13 @@
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <set>
 #include <sstream>
 #include <string>
@@ -78,6 +81,17 @@ TrainerOptions options_of(const std::string& strategy, int64_t ranks, int64_t ep
 }
 
 DataLoader loader() { return DataLoader(tiny_dataset(kExamples), {.batch_size = kBatch}); }
+
+/// Holds two workers before their first batch until both have one: on a busy machine the thread that starts later would
+/// get none.
+std::shared_ptr<Callback> both_take_a_batch() {
+  const auto taken = std::make_shared<std::array<std::atomic<bool>, 2>>();
+  return make<LambdaCallback>({.on_train_batch_start = [taken](Trainer& trainer, Module&, const Batch&, int64_t) {
+    taken->at(static_cast<size_t>(trainer.global_rank())) = true;
+    for (int waited = 0; waited < 10000 && !(taken->at(0) && taken->at(1)); ++waited)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }});
+}
 
 struct Update {
   int64_t worker = 0;
@@ -188,7 +202,9 @@ INSTANTIATE_TEST_SUITE_P(Threads, AsyncReplay,
 
 TEST(ParameterServerAsync, AWorkerThatIsSlowTakesFewerBatches) {
   const std::string folder = fresh_folder("parameter_server");
-  Trainer trainer(options_of("mode: async, update_log: " + folder, 2, 1));
+  TrainerOptions options = options_of("mode: async, update_log: " + folder, 2, 1);
+  options.callbacks = {both_take_a_batch()};
+  Trainer trainer(options);
   trainer.fit(make<Worked>({.slow = 0.02}), loader());
   int64_t of_slow = 0;
   for (const Update& update : read_log(folder + "/server-0.csv")) of_slow += update.worker == 1 ? 1 : 0;
@@ -315,13 +331,14 @@ TEST(ParameterServerAsync, GradientsAreClippedAtTheWorker) {
 TEST(ParameterServerAsync, TheErrorOfOneWorkerEndsAll) {
   for (const int64_t wrong : {0, 1}) {
     TrainerOptions options = options_of("mode: async", 2, 1);
-    options.callbacks = {make<LambdaCallback>(
-        {.on_train_batch_end = [wrong](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t) {
-          if (trainer.global_rank() == wrong) throw Error("test", "a worker's own mistake");
-        }})};
+    options.callbacks = {both_take_a_batch(),
+                         make<LambdaCallback>({.on_train_batch_end = [wrong](Trainer& trainer, Module&,
+                                                                             const StepOutput&, const Batch&, int64_t) {
+                           if (trainer.global_rank() == wrong) throw Error("test", "a worker's own mistake");
+                         }})};
     Trainer trainer(options);
     try {
-      trainer.fit(make<Worked>({.slow = 0.01}), loader());
+      trainer.fit(make<Worked>({}), loader());
       FAIL() << "nothing was thrown";
     } catch (const std::exception& error) {
       EXPECT_THAT(error.what(), HasSubstr("a worker's own mistake"));
