@@ -1,6 +1,7 @@
 #include <levin/core/base/signals.h>
 
 #include <levin/core/base/mutex.h>
+#include <levin/core/base/slurm_job.h>
 
 #include <unistd.h>
 
@@ -31,6 +32,8 @@ void on_signal(int signal) {
 
 }  // namespace
 
+std::span<const int> end_signals() { return std::span(kEndSignals).first(in_slurm_job() ? 3 : 2); }
+
 SignalScope::SignalScope() {
   const MutexLock lock(scope_mutex);
   if (signal_scopes++ > 0) return;
@@ -40,15 +43,13 @@ SignalScope::SignalScope() {
   sigemptyset(&action.sa_mask);
   // Without SA_RESETHAND the handler sees the second signal; raise() then ends the process after the handler returns.
   action.sa_flags = SA_RESTART;
-  sigaction(SIGINT, &action, &old_interrupt_);
-  sigaction(SIGTERM, &action, &old_terminate_);
+  for (size_t i = 0; i < end_signals().size(); ++i) sigaction(end_signals()[i], &action, &former_[i]);
 }
 
 SignalScope::~SignalScope() {
   const MutexLock lock(scope_mutex);
   if (--signal_scopes > 0) return;
-  sigaction(SIGINT, &old_interrupt_, nullptr);
-  sigaction(SIGTERM, &old_terminate_, nullptr);
+  for (size_t i = 0; i < end_signals().size(); ++i) sigaction(end_signals()[i], &former_[i], nullptr);
 }
 
 int SignalScope::received() { return received_signal.load(std::memory_order_relaxed); }

@@ -2,10 +2,20 @@
 
 #include <signal.h>
 
+#include <array>
+#include <span>
+
 namespace levin {
 
-/// Makes SIGINT and SIGTERM, during its lifetime, ask for a clean end instead of ending the process; a second one ends
-/// it at once with the signal's own status. Nested scopes share one pair of handlers.
+/// The signals that can ask for a clean end.
+inline constexpr std::array<int, 3> kEndSignals = {SIGINT, SIGTERM, SIGUSR1};
+
+/// Those that do so here: SIGUSR1 in a job of SLURM only, where it also asks for the job to be requeued
+/// (`sbatch --signal=USR1@SECONDS`, as in Lightning).
+std::span<const int> end_signals();
+
+/// Makes end_signals(), during its lifetime, ask for a clean end instead of ending the process; a second one ends it at
+/// once with the signal's own status. Nested scopes share the handlers.
 class SignalScope {
  public:
   SignalScope();
@@ -17,8 +27,7 @@ class SignalScope {
   static int received();
 
  private:
-  struct sigaction old_interrupt_ {};
-  struct sigaction old_terminate_ {};
+  std::array<struct sigaction, kEndSignals.size()> former_{};  ///< of end_signals()
 };
 
 }  // namespace levin

@@ -4,6 +4,7 @@
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/base/signals.h>
+#include <levin/core/base/slurm_job.h>
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/comm/control_plane.h>
@@ -22,6 +23,7 @@
 #include <torch/csrc/autograd/anomaly_mode.h>
 
 #include <chrono>
+#include <string>
 #include <typeinfo>
 #include <utility>
 
@@ -272,6 +274,7 @@ void RankRun::tear_down() {
   parts_.data.set_prefetch(nullptr);
   parts_.logger.flush();
   strategy.collective().barrier();
+  const bool requeues = is_asked_to_requeue();
   parts_.data.tear_down();
   parts_.callbacks.call("teardown", &Callback::teardown, &Module::teardown, state.stage);
   parts_.tracer.finish();  // while the module has its units
@@ -280,6 +283,29 @@ void RankRun::tear_down() {
   state.status = SignalScope::received() != 0 ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
   state.running = RunningStage::kIdle;
   parts_.logger.finish(state.status);
+  if (requeues && strategy.is_global_zero()) requeue();
+}
+
+bool RankRun::is_asked_to_requeue() const {
+  if (request_.stage != Stage::kFit || request_.tune || !parts_.stop.is_interrupted()) return false;
+  // The signal reaches the hosts of a job at different times: it may not have come to rank 0 yet.
+  for (const std::string& signal :
+       parts_.options.strategy->collective().gather_bytes(std::to_string(SignalScope::received())))
+    if (signal == std::to_string(SIGUSR1)) return true;
+  return false;
+}
+
+void RankRun::requeue() const {
+  if (request_.ckpt != "auto" || parts_.callbacks.checkpointers().empty()) {
+    log::warning("the job is not requeued: the next run would begin anew; hint: --ckpt=auto, and a model_checkpoint");
+    return;
+  }
+  try {
+    requeue_slurm_job();
+    log::info("SLURM has requeued the job, which goes on from what was saved");
+  } catch (const Error& error) {
+    log::warning(error.what());
+  }
 }
 
 std::exception_ptr RankRun::on_error(const std::exception_ptr& thrown) {

@@ -30,6 +30,10 @@ class RankRun {
   void configure_model();
   void set_up_weights(bool weights_only);
   void tear_down();
+  /// Whether SIGUSR1 has ended a fit on any rank; a collective.
+  bool is_asked_to_requeue() const;
+  /// Puts the SLURM job back into the queue, if the run can go on there.
+  void requeue() const;
   /// Calls on_exception and ends this rank's part; returns what is to be thrown on.
   std::exception_ptr on_error(const std::exception_ptr& thrown);
   /// Returns the callbacks of the call: those of the options, and the module's own in place of others of their type.

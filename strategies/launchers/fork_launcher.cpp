@@ -5,6 +5,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/lifeline.h>
 #include <levin/core/base/process_end.h>
+#include <levin/core/base/signals.h>
 #include <levin/strategies/launchers/core_share.h>
 #include <levin/strategies/launchers/outcome_folder.h>
 #include <levin/strategies/launchers/rank_report.h>
@@ -52,8 +53,7 @@ class BlockedSignals {
   BlockedSignals() {
     sigset_t signals;
     sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
+    for (const int signal : end_signals()) sigaddset(&signals, signal);
     pthread_sigmask(SIG_BLOCK, &signals, &before_);
   }
   ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }

@@ -3,6 +3,7 @@
 #include <levin/core/base/child_process.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
+#include <levin/core/base/signals.h>
 #include <levin/core/devices/cpu_cores.h>
 #include <levin/strategies/comm/job_secret.h>
 
@@ -169,7 +170,8 @@ std::optional<LocalRanks::End> LocalRanks::Call::fail(std::chrono::milliseconds 
   // and the like go to all ranks.
   const auto violent = [](const Rank& rank) {
     const int signal = rank.end && !rank.left_out ? rank.end->signal() : 0;
-    return signal != 0 && signal != SIGABRT && signal != SIGINT && signal != SIGTERM;
+    const auto ends = end_signals();
+    return signal != 0 && signal != SIGABRT && std::find(ends.begin(), ends.end(), signal) == ends.end();
   };
   const Rank* found = nullptr;
   ranks_.ended_.wait_for(lock, patience, [&]() LEVIN_REQUIRES(ranks_.mutex_) {

@@ -1,6 +1,7 @@
 #include <levin/strategies/launchers/signal_relay.h>
 
 #include <levin/core/base/mutex.h>
+#include <levin/core/base/signals.h>
 
 #include <signal.h>
 #include <unistd.h>
@@ -12,8 +13,6 @@
 namespace levin {
 namespace {
 
-constexpr std::array<int, 2> kSignals = {SIGINT, SIGTERM};
-
 /// What happened to one of the signals. Handlers write it, so everything in it is lock-free.
 struct Arrivals {
   std::atomic<int64_t> direct{0};
@@ -23,13 +22,13 @@ struct Arrivals {
   struct sigaction previous {};
 };
 
-std::array<Arrivals, kSignals.size()> arrivals;
+std::array<Arrivals, kEndSignals.size()> arrivals;
 std::atomic<pid_t> relaying_parent{0};  ///< 0 in a process that is no child of a relay
 Mutex scope_mutex;
 int scopes LEVIN_GUARDED_BY(scope_mutex) = 0;
 
 size_t index_of(int signal) {
-  return static_cast<size_t>(std::find(kSignals.begin(), kSignals.end(), signal) - kSignals.begin());
+  return static_cast<size_t>(std::find(kEndSignals.begin(), kEndSignals.end(), signal) - kEndSignals.begin());
 }
 
 /// Only what a signal handler may do.
@@ -55,26 +54,26 @@ bool is_handled(const struct sigaction& action) {
 }
 
 void install() {
-  for (size_t i = 0; i < kSignals.size(); ++i) {
+  for (size_t i = 0; i < end_signals().size(); ++i) {
     Arrivals& here = arrivals[i];
-    sigaction(kSignals[i], nullptr, &here.previous);
+    sigaction(end_signals()[i], nullptr, &here.previous);
     here.installed = is_handled(here.previous);
     if (!here.installed) continue;
     struct sigaction action = here.previous;
     action.sa_flags |= SA_SIGINFO | SA_RESTART;
     action.sa_sigaction = on_signal;
-    sigaction(kSignals[i], &action, nullptr);
+    sigaction(end_signals()[i], &action, nullptr);
   }
 }
 
 void restore() {
-  for (size_t i = 0; i < kSignals.size(); ++i) {
+  for (size_t i = 0; i < end_signals().size(); ++i) {
     if (!arrivals[i].installed) continue;
     struct sigaction present {};
-    sigaction(kSignals[i], nullptr, &present);
+    sigaction(end_signals()[i], nullptr, &present);
     // A handler that somebody has put in place since then stays.
     const bool ours = (present.sa_flags & SA_SIGINFO) != 0 && present.sa_sigaction == on_signal;
-    if (ours) sigaction(kSignals[i], &arrivals[i].previous, nullptr);
+    if (ours) sigaction(end_signals()[i], &arrivals[i].previous, nullptr);
   }
 }
 
@@ -83,7 +82,7 @@ void restore() {
 SignalRelay::SignalRelay() {
   const MutexLock lock(scope_mutex);
   if (scopes++ == 0) install();
-  for (size_t i = 0; i < kSignals.size(); ++i) passed_on_[i] = arrivals[i].handled.load();
+  for (size_t i = 0; i < end_signals().size(); ++i) passed_on_[i] = arrivals[i].handled.load();
 }
 
 SignalRelay::~SignalRelay() {
@@ -92,14 +91,14 @@ SignalRelay::~SignalRelay() {
 }
 
 void SignalRelay::poll(const std::function<void(int signal)>& pass_on) {
-  for (size_t i = 0; i < kSignals.size(); ++i)
+  for (size_t i = 0; i < end_signals().size(); ++i)
     for (const int64_t handled = arrivals[i].handled.load(); passed_on_[i] < handled; ++passed_on_[i])
-      pass_on(kSignals[i]);
+      pass_on(end_signals()[i]);
 }
 
 void SignalRelay::enter_child(pid_t parent) const {
   // What the parent handled before the fork is handled here too, though it may still be about to pass it on.
-  for (size_t i = 0; i < kSignals.size(); ++i) {
+  for (size_t i = 0; i < end_signals().size(); ++i) {
     arrivals[i].direct.store(arrivals[i].handled.load());
     arrivals[i].relayed.store(passed_on_[i]);
   }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <levin/core/base/signals.h>
+
 #include <sys/types.h>
 
 #include <array>
@@ -8,7 +10,7 @@
 
 namespace levin {
 
-/// Notes, while it exists, SIGINT and SIGTERM that reach this process, so that they can be passed on to children; they
+/// Notes, while it exists, which of end_signals() reach this process, so that they can be passed on to children; they
 /// are then handled as before.
 ///
 /// A signal often reaches the children by itself as well: Ctrl-C goes to the whole foreground group, scancel to every
@@ -31,7 +33,8 @@ class SignalRelay {
   void enter_child(pid_t parent) const;
 
  private:
-  std::array<int64_t, 2> passed_on_;  ///< of each signal, how many came before the object, or were passed on
+  std::array<int64_t, kEndSignals.size()>
+      passed_on_{};  ///< of each signal, how many came before the object, or were passed on
 };
 
 }  // namespace levin

@@ -2,10 +2,11 @@
 """The example program under SLURM's srun, on a cluster that runs on this machine."""
 
 import csv
+import shlex
 import sys
 
 from slurm_cluster import NODES, SlurmCluster
-from support import Training, expect_contains, expect_equal, main, still_runs, wait_until
+from support import Training, expect_contains, expect_equal, finish, main, still_runs, wait_until
 
 BATCH_SCRIPT = """\
 #!/bin/sh
@@ -54,6 +55,40 @@ def two_nodes(workspace):
     expect_equal(training.weights("srun"), training.weights("alone"), "weights")
 
 
+REQUEUED_SCRIPT = """\
+#!/bin/sh
+#SBATCH --ntasks=2
+#SBATCH --nodes=1
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output={output}
+exec srun {words}
+"""
+
+
+def requeue(workspace):
+    """SIGUSR1, which SLURM sends before a job's time is up, ends a run that has SLURM start it again and goes on."""
+    cluster = SlurmCluster(workspace)
+    training = Training(workspace)
+    more = ["--trainer.callbacks=[{model_checkpoint: {every_n_train_steps: 4, save_last: true}}]",
+            "--trainer.max_epochs=100", "--ckpt=auto"]
+    script, output = workspace.folder / "job.sh", workspace.folder / "job.out"
+    script.write_text(REQUEUED_SCRIPT.format(
+        output=output, words=shlex.join(training.words("requeued", devices=2, more=more))))
+    job = workspace.start("sbatch", ["sbatch", "--wait", script], cluster.environment)
+    try:
+        wait_until(lambda: training.global_step("requeued") > 0, "there is a checkpoint", 60, still_runs(job))
+        cluster.run("scancel", ["scancel", "--signal=USR1", "--name=job.sh"])
+        finish(job)
+    finally:
+        if output.exists():
+            print(output.read_text(errors="replace"))
+    expect_contains(output.read_text(errors="replace"), "SLURM has requeued the job", "what the job wrote")
+    expect_equal(len(training.versions("requeued")), 2, "runs")
+    workspace.run("alone", training.words("alone", devices=2, more=more))
+    expect_equal(training.weights("requeued"), training.weights("alone"), "weights")
+
+
 def sweep_words(training, executor, name):
     words = training.words("sweeps", devices=1, more=[
         "--trainer.strategy=auto", "--trainer.logger=csv", f"--sweep.name={name}", f"--sweep.executor={executor}",
@@ -87,4 +122,5 @@ def sweep(workspace):
 
 
 if __name__ == "__main__":
-    sys.exit(main({"srun": srun, "batch_script": batch_script, "two_nodes": two_nodes, "sweep": sweep}))
+    sys.exit(main({"srun": srun, "batch_script": batch_script, "two_nodes": two_nodes, "requeue": requeue,
+                   "sweep": sweep}))
