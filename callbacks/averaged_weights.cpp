@@ -17,8 +17,9 @@
 namespace levin {
 void AveragedWeights::reset() { *this = AveragedWeights(); }
 
-void AveragedWeights::bind(Module& module, Strategy& strategy, bool use_buffers) {
+void AveragedWeights::bind(Module& module, Strategy& strategy, const Settings& settings) {
   strategy_ = &strategy;
+  offload_ = settings.offload;
   names_.clear();
   live_.clear();
   beside_.clear();
@@ -26,7 +27,7 @@ void AveragedWeights::bind(Module& module, Strategy& strategy, bool use_buffers)
   for (const auto& parameter : module.parameters()) parameters.insert(parameter.unsafeGetTensorImpl());
   for (auto& [name, tensor] : named_tensors(module)) {
     const bool is_parameter = parameters.contains(tensor.unsafeGetTensorImpl());
-    if (!tensor.is_floating_point() || !(is_parameter || use_buffers)) continue;
+    if (!tensor.is_floating_point() || !(is_parameter || settings.use_buffers)) continue;
     names_.push_back(name);
     live_.push_back(is_parameter ? strategy.divided_model().local_shard(tensor) : tensor);
   }
@@ -39,7 +40,7 @@ void AveragedWeights::bind(Module& module, Strategy& strategy, bool use_buffers)
                   fmt::format("the averaged weights lack '{}'; hint: they were saved with another model, or "
                               "another use_buffers",
                               names_[i]));
-    beside_.push_back(at::empty_like(live_[i].detach()));
+    beside_.push_back(at::empty_like(live_[i].detach(), at::device(device_beside(live_[i]))));
     copy_in_place(beside_.back(), found->at("value").as_tensor(), names_[i]);
   }
   for (const auto& [name, value] : loaded.at("parameters").as_map())
@@ -55,10 +56,14 @@ void AveragedWeights::update(double share) {
   const c10::InferenceMode ordinary(false);
   const at::NoGradGuard no_grad;
   if (beside_.empty()) {
-    for (const auto& parameter : live_) beside_.push_back(parameter.detach().clone());
+    for (const auto& live : live_)
+      beside_.push_back(live.detach().to(device_beside(live), live.scalar_type(), /*non_blocking=*/false,
+                                         /*copy=*/true));
     return;
   }
-  at::_foreach_lerp_(beside_, live_, share);
+  if (!offload_) return at::_foreach_lerp_(beside_, live_, share);
+  // One at a time: the host need not have room for all of them twice.
+  for (size_t i = 0; i < live_.size(); ++i) beside_[i].lerp_(live_[i].detach().to(at::kCPU), share);
 }
 
 void AveragedWeights::exchange() {

@@ -19,16 +19,21 @@ class AveragedWeights {
  public:
   /// Forgets the average and the module.
   void reset();
+  /// `use_buffers`: buffers are averaged too. `offload`: the tensors kept here are in the host's memory.
+  struct Settings {
+    bool use_buffers = false;
+    bool offload = false;
+  };
   /// Binds to a module as the strategy has set it up, and takes over what was loaded. Throws levin::Error when that is
-  /// of other parameters or buffers. `use_buffers`: buffers are averaged too.
-  void bind(Module& module, Strategy& strategy, bool use_buffers = false);
+  /// of other parameters or buffers.
+  void bind(Module& module, Strategy& strategy, const Settings& settings);
 
   /// Whether there is no average yet.
   bool empty() const { return beside_.empty() && loaded_.is_null(); }
   /// Whether the average is in the module and the training weights are here.
   bool in_module() const { return in_module_; }
-  /// Moves the average towards the module's values by this share of the difference, in one fused call. The first time
-  /// the average becomes a copy of them.
+  /// Moves the average towards the module's values by this share of the difference, in one fused call where they are
+  /// on one device. The first time the average becomes a copy of them.
   void update(double share);
   /// Swaps the average and the training weights; nothing happens while there is no average.
   void exchange();
@@ -47,8 +52,10 @@ class AveragedWeights {
 
  private:
   State placed(const std::vector<at::Tensor>& tensors) const;
+  at::Device device_beside(const at::Tensor& live) const { return offload_ ? at::Device(at::kCPU) : live.device(); }
 
   Strategy* strategy_ = nullptr;
+  bool offload_ = false;
   std::vector<std::string> names_;
   std::vector<at::Tensor> live_;    ///< the averaged parameters, or what optimizers step in their place
   std::vector<at::Tensor> beside_;  ///< in the same order

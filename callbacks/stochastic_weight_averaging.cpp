@@ -96,7 +96,7 @@ void StochasticWeightAveraging::on_fit_start(Trainer& trainer, Module& module) {
                     "not work with strategy '{}', whose ranks have different layers; hint: weight_averaging, or layers "
                     "without running statistics (LayerNorm, GroupNorm)",
                     trainer.strategy().name()));
-  average_.bind(module, trainer.strategy());
+  average_.bind(module, trainer.strategy(), {});
   if (!begun_) {
     first_epoch_ = first_epoch(trainer);
     return;

@@ -21,6 +21,9 @@ void WeightAveragingOptions::describe(Schema<WeightAveragingOptions>& schema) {
              "epoch, counted from 0, from which on weights are averaged")
       .at_least(0);
   schema.field("use_buffers", &O::use_buffers, "average floating-point buffers too, such as running statistics");
+  schema.field("offload", &O::offload,
+               "keep the average in the host's memory: saves as much of the device's as the weights take, and each "
+               "update waits for the device");
 }
 
 WeightAveraging::WeightAveraging(const Options& options) : options_(options) {
@@ -30,6 +33,7 @@ WeightAveraging::WeightAveraging(const Options& options) : options_(options) {
 void WeightAveraging::setup(Trainer&, Module&, Stage stage) {
   if (stage != Stage::kFit) return;
   average_.reset();
+  updates_ = 0;
   validating_ = false;
 }
 
@@ -38,7 +42,7 @@ void WeightAveraging::on_fit_start(Trainer& trainer, Module& module) {
     throw ConfigError(fmt::format(
         "weight_averaging.use_buffers does not work with strategy {}, whose ranks have different buffers; valid: false",
         trainer.strategy().name()));
-  average_.bind(module, trainer.strategy(), options_.use_buffers);
+  average_.bind(module, trainer.strategy(), {.use_buffers = options_.use_buffers, .offload = options_.offload});
   seen_steps_ = trainer.global_step();
   // A checkpoint's model has the average. A validation that was under way goes on with it.
   if (!validating_) average_.take_out_of_module();
@@ -55,8 +59,10 @@ void WeightAveraging::on_train_batch_end(Trainer& trainer, Module&, const StepOu
   seen_steps_ = trainer.global_step();
   const int64_t step = seen_steps_ - 1;
   if (step < options_.update_starting_at_step || trainer.current_epoch() < options_.update_starting_at_epoch) return;
-  if (step % options_.update_every_n_steps == 0) average_.update(1 - options_.decay);
+  if (step % options_.update_every_n_steps == 0) average_.update(share(updates_++));
 }
+
+double WeightAveraging::share(int64_t) const { return 1 - options_.decay; }
 
 void WeightAveraging::on_validation_start(Trainer& trainer, Module& module) {
   if (trainer.stage() != Stage::kFit || trainer.sanity_checking()) return;
@@ -93,12 +99,14 @@ State WeightAveraging::state_dict() const {
   State state = State::map();
   state["training_weights"] = average_.in_module() ? average_.beside() : average_.of_module();
   state["validating"] = validating_;
+  state["updates"] = updates_;
   return state;
 }
 
 void WeightAveraging::load_state_dict(const State& state) {
   average_.load(state.at("training_weights"), /*in_module=*/true);
   validating_ = state.at("validating").as_bool();
+  if (const State* updates = state.find("updates")) updates_ = updates->as_int();
 }
 
 }  // namespace levin

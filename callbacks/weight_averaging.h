@@ -15,6 +15,7 @@ struct WeightAveragingOptions {
   int64_t update_starting_at_step = 0;
   int64_t update_starting_at_epoch = 0;
   bool use_buffers = false;
+  bool offload = false;
 
   static void describe(Schema<WeightAveragingOptions>& schema);
 };
@@ -22,8 +23,9 @@ struct WeightAveragingOptions {
 /// Keeps an exponential moving average (EMA) of the weights (Polyak and Juditsky, 1992): average ← decay · average +
 /// (1 − decay) · weights. Validation, every checkpoint's model and the module after fit have the average; training goes
 /// on with its own weights, also after a resume. With `use_buffers` that holds for buffers of floating-point type too
-/// (of several ranks' those of rank 0); else they are the module's own throughout.
-class WeightAveraging final : public Callback {
+/// (of several ranks' those of rank 0); else they are the module's own throughout. A derived class that
+/// overrides share() keeps another average.
+class WeightAveraging : public Callback {
  public:
   using Options = WeightAveragingOptions;
 
@@ -43,10 +45,16 @@ class WeightAveraging final : public Callback {
   State state_dict() const override;
   void load_state_dict(const State& state) override;
 
+ protected:
+  /// Share of the difference by which an update moves the average towards the weights; 1 − decay here. `update` counts
+  /// from 1, resumed runs included; update 0 makes the average a copy of them. 1.0 / (update + 1) gives their mean.
+  virtual double share(int64_t update) const;
+
  private:
   const Options options_;
   AveragedWeights average_;
   int64_t seen_steps_ = 0;   ///< optimizer steps that were looked at
+  int64_t updates_ = 0;      ///< of the average
   bool validating_ = false;  ///< a validation with the average is under way, or was cut off
 };
 

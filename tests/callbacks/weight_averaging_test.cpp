@@ -220,6 +220,46 @@ TEST(WeightAveragingTest, AFitAfterAFitStartsANewAverage) {
   expect_close(weights(*module), expected.value, "the second average");
 }
 
+TEST(WeightAveragingTest, AveragesInTheHostsMemory) {
+  for (const Devices& devices : {Devices{}, Devices{"{name: sharded_threads, stage: 3}", 2}}) {
+    const Outcome expected = train({.callback = "{weight_averaging: {decay: 0.8}}", .epochs = 3}, devices);
+    const Plan plan{.callback = "{weight_averaging: {decay: 0.8, offload: true}}", .epochs = 3};
+    EXPECT_TRUE(identical(train(plan, devices).weights, expected.weights)) << devices;
+    if (devices.count == 1) expect_resumes_everywhere(plan, devices, 3);
+  }
+}
+
+/// The mean of all weights after a step.
+class MeanOfWeights final : public WeightAveraging {
+ public:
+  using WeightAveraging::WeightAveraging;
+
+ private:
+  double share(int64_t update) const override { return 1.0 / static_cast<double>(update + 1); }
+};
+
+TEST(WeightAveragingTest, ADerivedClassKeepsAnotherAverageAlsoOnceResumed) {
+  const std::string folder = fresh_folder("mean_of_weights");
+  Tensors sum;
+  int64_t count = 0;
+  Plan plan{.epochs = 3};
+  plan.watch.on_train_batch_end = [&](Trainer& trainer, Module& module, const StepOutput&, const Batch&, int64_t) {
+    const Tensors now = to_double(weights(module));
+    if (sum.empty()) sum.resize(now.size());
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] = sum[i].defined() ? sum[i] + now[i] : now[i];
+    if (++count == 7) trainer.save_checkpoint(folder + "/c");
+  };
+  plan.change = [](TrainerOptions& options) {
+    options.callbacks.insert(options.callbacks.begin(), make<MeanOfWeights>({}));
+  };
+  const Outcome run = train(plan, {});
+  ASSERT_EQ(count, 15);
+  for (at::Tensor& tensor : sum) tensor = tensor / static_cast<double>(count);
+  expect_close(run.weights, sum, "the mean");
+  plan.watch = {};
+  EXPECT_TRUE(identical(train(plan, {}, folder + "/c").weights, run.weights)) << "resumed in the middle";
+}
+
 TEST(WeightAveragingTest, ShardedRanksAverageBuffers) {
   const Plan plan{.callback = "{weight_averaging: {decay: 0.8, use_buffers: true}}", .epochs = 2};
   const Outcome expected = train(plan, {"ddp_threads", 2});

@@ -1,5 +1,7 @@
 #include "tests/sim_device/sim_net.h"
 
+#include <levin/callbacks/weight_averaging.h>
+
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <functional>
@@ -78,6 +80,12 @@ TEST(SimSingleDevice, RecordedStepsTrainAsOrdinaryOnes) {
       EXPECT_TRUE(result.weights[i].allclose(expected.weights[i], 1e-4, 1e-5));
     EXPECT_TRUE(sim::report().faults.empty()) << sim::report().to_string();
   }
+}
+
+TEST(SimSingleDevice, AveragesWeightsInTheHostsMemory) {
+  expect_fit_as_on_cpu({.net = {.dropout = 0.3}, .configure = [](TrainerOptions& options) {
+                          options.callbacks = {make<WeightAveraging>({.decay = 0.8, .offload = true})};
+                        }});
 }
 
 /// Notes how often the host had waited when each step began.
