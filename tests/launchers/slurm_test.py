@@ -78,7 +78,11 @@ def requeue(workspace):
     job = workspace.start("sbatch", ["sbatch", "--wait", script], cluster.environment)
     try:
         wait_until(lambda: training.global_step("requeued") > 0, "there is a checkpoint", 60, still_runs(job))
-        cluster.run("scancel", ["scancel", "--signal=USR1", "--name=job.sh"])
+        cluster.run("scancel", ["scancel", "--signal=USR1", "1"])
+        wait_until(lambda: "JobState=PENDING" in cluster.run("scontrol", ["scontrol", "show", "job", "1"]),
+                   "the job is in the queue", 60, still_runs(job))
+        # SLURM would wait until the old job's credentials are too old to be mistaken for the new one's.
+        cluster.run("scontrol", ["scontrol", "update", "JobId=1", "StartTime=now"])
         finish(job)
     finally:
         if output.exists():
