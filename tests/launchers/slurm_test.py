@@ -2,11 +2,12 @@
 """The example program under SLURM's srun, on a cluster that runs on this machine."""
 
 import csv
+import re
 import shlex
 import sys
 
 from slurm_cluster import NODES, SlurmCluster
-from support import Training, expect_contains, expect_equal, finish, main, still_runs, wait_until
+from support import Training, expect_contains, expect_equal, main, still_runs, wait_until
 
 BATCH_SCRIPT = """\
 #!/bin/sh
@@ -75,15 +76,19 @@ def requeue(workspace):
     script, output = workspace.folder / "job.sh", workspace.folder / "job.out"
     script.write_text(REQUEUED_SCRIPT.format(
         output=output, words=shlex.join(training.words("requeued", devices=2, more=more))))
-    job = workspace.start("sbatch", ["sbatch", "--wait", script], cluster.environment)
+    cluster.run("sbatch", ["sbatch", script])
+
+    def job_is(state):
+        shown = cluster.run("scontrol", ["scontrol", "show", "job", "1", "--oneliner"])
+        return re.findall(r"JobState=(\w+)", shown)[-1] == state
+
     try:
-        wait_until(lambda: training.global_step("requeued") > 0, "there is a checkpoint", 60, still_runs(job))
+        wait_until(lambda: training.global_step("requeued") > 0, "there is a checkpoint", 60)
         cluster.run("scancel", ["scancel", "--signal=USR1", "1"])
-        wait_until(lambda: "JobState=PENDING" in cluster.run("scontrol", ["scontrol", "show", "job", "1"]),
-                   "the job is in the queue", 60, still_runs(job))
-        # SLURM would wait until the old job's credentials are too old to be mistaken for the new one's.
-        cluster.run("scontrol", ["scontrol", "update", "JobId=1", "StartTime=now"])
-        finish(job)
+        wait_until(lambda: job_is("PENDING"), "the job is in the queue", 60)
+        # SLURM would wait two minutes. Credentials of the second in which the old job was killed are void.
+        cluster.run("scontrol", ["scontrol", "update", "JobId=1", "StartTime=now+5"])
+        wait_until(lambda: job_is("COMPLETED"), "the job has ended well", 100)
     finally:
         if output.exists():
             print(output.read_text(errors="replace"))
