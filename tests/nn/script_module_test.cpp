@@ -1,4 +1,4 @@
-// A TorchScript file as a module that trains, and a package of AOTInductor that predicts.
+// A TorchScript file as a module that trains, and exported programs that predict.
 
 #include <levin/core/nn/exported_program.h>
 #include <levin/core/nn/script_module.h>
@@ -141,20 +141,52 @@ TEST(ScriptModuleTest, AnotherNumberOfTensorsIsNamed) {
   EXPECT_EQ(script->forward_all({x}).size(), 1);
 }
 
-TEST(ExportedProgramTest, WhatIsNoPackageIsOneMessage) {
+TEST(ExportedProgramTest, WhatIsNoProgramIsOneMessage) {
   const std::string folder = testing::fresh_folder("program");
   EXPECT_THAT(error_of([&] { ExportedProgram program(folder + "/none.pt2"); }), HasSubstr("there is no file"));
   std::ofstream(folder + "/text.pt2") << "not a zip";
   EXPECT_THAT(error_of([&] { ExportedProgram program(folder + "/text.pt2"); }),
-              AllOf(HasSubstr("[exported_program]"), HasSubstr("is no package of AOTInductor")));
+              AllOf(HasSubstr("[exported_program]"), HasSubstr("is no exported program")));
+}
+
+TEST(ExportedProgramTest, PredictsWhatPythonExported) {
+  const std::string folder = testing::fresh_folder("exported");
+  const char* given = std::getenv("LEVIN_PYTHON");
+  const auto python = testing::run_program({given != nullptr ? given : LEVIN_PYTHON_DEFAULT, "-W", "ignore",
+                                            LEVIN_SOURCE_DIR "/tests/nn/make_program.py", folder});
+  if (python.status != 0 && python.err.find("No module named") != std::string::npos)
+    GTEST_SKIP() << "no torch for Python; hint: scripts/bootstrap";
+  ASSERT_EQ(python.status, 0) << python.err;
+  const SafetensorsFile data(folder + "/data.safetensors");
+  ExportedProgram program(folder + "/net.pt2");
+
+  const auto results = program.forward({data.read("input")});
+  ASSERT_EQ(results.size(), 2);
+  EXPECT_TRUE(at::equal(results[0], data.read("output")));
+  EXPECT_FALSE(results[0].requires_grad());
+  const auto of_nine = program.forward({data.read("nine")});
+  EXPECT_TRUE(at::allclose(of_nine[0], data.read("of_nine"), 1e-5, 1e-6)) << "its batch size is dynamic";
+  EXPECT_TRUE(at::allclose(of_nine[1], data.read("sums"), 1e-5, 1e-6)) << "results come one after another";
+
+  EXPECT_THAT(error_of([&] { program.forward({at::rand({4, 5})}); }), HasSubstr("does not take these inputs"));
+  EXPECT_THAT(error_of([&] { program.forward({}); }), HasSubstr("does not take these inputs"));
+  EXPECT_TRUE(program.constant_names().empty());
+  EXPECT_THAT(error_of([&] {
+                program.load_constants({{"net.0.weight", at::rand({8, 4})}});
+              }),
+              HasSubstr("has no constant 'net.0.weight' that can be replaced"));
+
+  const std::string whole = testing::read_text(folder + "/net.pt2");
+  std::ofstream(folder + "/cut.pt2", std::ios::binary) << whole.substr(0, whole.size() / 2);
+  EXPECT_THAT(error_of([&] { ExportedProgram cut(folder + "/cut.pt2"); }), HasSubstr("is no exported program"));
 }
 
 // Compiling takes Python most of a minute, so that the package is made by hand, on the machine that runs the test.
 TEST(ExportedProgramTest, PredictsWhatPythonCompiled) {
-  const char* folder = std::getenv("LEVIN_TEST_PROGRAM");
+  const char* folder = std::getenv("LEVIN_COMPILED_PROGRAM");
   if (folder == nullptr)
-    GTEST_SKIP()
-        << "LEVIN_TEST_PROGRAM is not set; hint: python tests/nn/make_program.py FOLDER, LEVIN_TEST_PROGRAM=FOLDER";
+    GTEST_SKIP() << "LEVIN_COMPILED_PROGRAM is not set; hint: python tests/nn/make_program.py FOLDER --compile, "
+                    "LEVIN_COMPILED_PROGRAM=FOLDER";
   const SafetensorsFile data(std::string(folder) + "/data.safetensors");
   ExportedProgram program(std::string(folder) + "/net.pt2");
   const auto run = [&](const std::string& input) { return program.forward({data.read(input)}).at(0); };
