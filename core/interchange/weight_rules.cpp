@@ -42,12 +42,12 @@ std::vector<WeightRule> vit_rules() {
   const std::string layer = R"((?:vit\.)?encoder\.layer\.(\d+)\.)";
   const std::string to = "encoder.layers.encoder_layer_$1.";
   return {
-      {.match = R"((?:vit\.)?embeddings\.cls_token)", .to = "class_token"},
-      {.match = R"((?:vit\.)?embeddings\.position_embeddings)", .to = "encoder.pos_embedding"},
-      {.match = R"((?:vit\.)?embeddings\.patch_embeddings\.projection\.(weight|bias))", .to = "conv_proj.$1"},
       {.match = layer + R"(attention\.attention\.{part}\.(weight|bias))",
        .to = to + "self_attention.in_proj_$2",
        .parts = {"query", "key", "value"}},
+      {.match = R"((?:vit\.)?embeddings\.cls_token)", .to = "class_token"},
+      {.match = R"((?:vit\.)?embeddings\.position_embeddings)", .to = "encoder.pos_embedding"},
+      {.match = R"((?:vit\.)?embeddings\.patch_embeddings\.projection\.(weight|bias))", .to = "conv_proj.$1"},
       {.match = layer + R"(attention\.output\.dense\.(weight|bias))", .to = to + "self_attention.out_proj.$2"},
       {.match = layer + R"(layernorm_before\.(weight|bias))", .to = to + "ln_1.$2"},
       {.match = layer + R"(layernorm_after\.(weight|bias))", .to = to + "ln_2.$2"},
@@ -93,7 +93,8 @@ std::vector<WeightRule> rules_of_set(const std::string& name) {
     throw ConfigError(
         fmt::format("unknown weight rules; got '{}'{}", name, valid_names_hint(name, built_in_weight_rules())));
   std::vector<WeightRule> rules = found->second();
-  for (auto& rule : rules) rule.required = false;  // models differ in what they have
+  // All models have what the first rule meets, and differ in the rest.
+  for (size_t i = 1; i < rules.size(); ++i) rules[i].required = false;
   return rules;
 }
 

@@ -221,6 +221,8 @@ TEST(WeightRules, ARuleThatMeetsNothingOrANameThatMeetsTwoIsRefused) {
     return error_of([&] { map_weights(tensors, {.rules = std::move(rules)}); });
   };
   EXPECT_THAT(error({{.match = "c", .to = "d"}}), HasSubstr("the rule 'c' meets no name"));
+  for (const auto& name : built_in_weight_rules())
+    EXPECT_THAT(error(WeightRules(name.c_str()).rules()), HasSubstr("meets no name; the first of 2 is 'a'")) << name;
   EXPECT_THAT(error({{.match = "a", .to = "d"}, {.match = "[ab]", .to = "e"}}), HasSubstr("two rules meet 'a'"));
   EXPECT_THAT(error({{.match = "[ab]", .to = "e"}}), HasSubstr("'a' and 'b' both become 'e'"));
   EXPECT_THAT(error({{.match = "a[", .to = "e"}}), HasSubstr("no regular expression"));
