@@ -4,12 +4,17 @@
 ///   build/bin/plan_benchmark [rounds] [steps]        measured and predicted time of a step on 2 and on 4 ranks
 ///   build/bin/plan_benchmark --variant N [steps]     one variant: prints the seconds of a step
 ///
-/// What describes the machine is measured first, with as many ranks at once as train afterwards: floating point
-/// operations a second from trainings side by side that do not communicate, latency and bandwidth from all-reduces of
-/// 4 KB and 16 MB between the same threads. Ranks compute and communicate on the same cores, so that nothing is hidden
-/// here: predicted is the time of computing, of all communication and of the bubble. What the model itself predicts,
-/// which lets communication and computation overlap as devices with links of their own do, is printed beside it.
-/// Variants are timed in turn, each in processes of its own; a time is rank 0's median, of the rounds the median.
+/// What describes the machine is measured first, with as many ranks at once as train afterwards: latency and bandwidth
+/// from all-reduces of 4 KB and 16 MB between threads, and from trainings side by side that do not communicate the
+/// operations a second, what a pass takes whatever its batch (the same examples at once and in eight passes) and the
+/// optimizer's step. Ranks compute and communicate on the same cores, so that nothing is hidden here: predicted is the
+/// time of computing, of all communication and of the bubble. What the model itself predicts, which lets communication
+/// and computation overlap as devices with links of their own do, is printed beside it.
+///
+/// Each variant is timed in processes of its own, right behind a training side by side, which says how quick the
+/// machine is at that time: its other users come and go. A time is rank 0's median; of the rounds the median and the
+/// range of what the prediction is off is printed. With more ranks than cores a pipeline is quicker than predicted:
+/// where one rank is idle, others have its core.
 
 #include "measure.h"
 #include "transformer.h"
@@ -24,7 +29,7 @@
 #include <ATen/ops/full.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include <array>
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -48,6 +53,12 @@ using levin::benchmarks::seconds_since;
 
 constexpr int64_t kBlocks = 4;
 
+// Variants of one rank.
+constexpr size_t kAlone = 0;
+constexpr size_t kInPasses = 1;   ///< each example of a batch in a pass of its own
+constexpr size_t kOptimizer = 2;  ///< prints the time of the optimizer's step alone
+constexpr size_t kFirstOfSeveral = 3;
+
 class LanguageModel : public levin::Module {
  public:
   LanguageModel() { net_ = register_module("net", levin::benchmarks::Transformer(kBlocks)); }
@@ -70,7 +81,7 @@ struct Variant {
 };
 
 std::vector<Variant> variants() {
-  std::vector<Variant> all{{"alone", "single_device", 1, {.strategy = "single_device"}}};
+  std::vector<Variant> all(kFirstOfSeveral, {"alone", "single_device", 1, {.strategy = "single_device"}});
   for (const int64_t ranks : {2, 4}) {
     all.push_back({"ddp", "ddp_threads", ranks, {.strategy = "ddp"}});
     all.push_back(
@@ -87,20 +98,36 @@ std::vector<Variant> variants() {
   return all;
 }
 
-/// Rank 0's median step.
+/// Rank 0's median step, or its optimizer's part.
 class StepTimer : public levin::Callback {
  public:
+  explicit StepTimer(bool times_optimizer) : times_optimizer_(times_optimizer) {}
+
   void on_train_batch_start(levin::Trainer& trainer, levin::Module&, const levin::Batch&, int64_t) override {
-    if (!trainer.is_global_zero()) return;
-    if (trainer.global_step() > kWarmUp) times_.push_back(seconds_since(started_));
+    if (!trainer.is_global_zero() || trainer.global_step() == step_) return;  // within a window
+    if (!times_optimizer_) note(trainer);
+    step_ = trainer.global_step();
     started_ = Clock::now();
+  }
+  void on_before_optimizer_step(levin::Trainer&, levin::Module&, levin::OptimizerHandle&) override {
+    if (times_optimizer_) started_ = Clock::now();
+  }
+  void on_train_batch_end(levin::Trainer& trainer, levin::Module&, const levin::StepOutput&, const levin::Batch&,
+                          int64_t) override {
+    if (times_optimizer_) note(trainer);
   }
   void on_train_end(levin::Trainer& trainer, levin::Module&) override {
     if (trainer.is_global_zero()) std::printf("%.9f\n", median(times_));
   }
-  static constexpr int64_t kWarmUp = 5;
+  static constexpr int64_t kWarmUp = 3;
 
  private:
+  void note(const levin::Trainer& trainer) {
+    if (trainer.global_step() > kWarmUp) times_.push_back(seconds_since(started_));
+  }
+
+  const bool times_optimizer_;
+  int64_t step_ = -1;
   Clock::time_point started_;
   std::vector<double> times_;
 };
@@ -116,19 +143,22 @@ levin::TrainerOptions trainer_options(const std::string& strategy, int64_t ranks
   return options;
 }
 
-levin::DataLoader loader(int64_t batches) {
-  const int64_t rows = kBatch * batches;
+levin::DataLoader loader(int64_t batches, int64_t batch_size = kBatch) {
+  const int64_t rows = batch_size * batches;
   return {std::make_shared<levin::data::TensorDataset>(
               levin::Batch{{"tokens", torch::randint(kVocabulary, {rows, kLength})},
                            {"targets", torch::randint(kVocabulary, {rows, kLength})}}),
-          {.batch_size = kBatch}};
+          {.batch_size = batch_size}};
 }
 
-void run_variant(const Variant& variant, int64_t steps) {
+void run_variant(size_t index, int64_t steps) {
+  const Variant variant = variants().at(index);
   levin::TrainerOptions options = trainer_options(variant.strategy, variant.ranks, steps);
-  options.callbacks = {levin::make<StepTimer>()};
+  options.callbacks = {std::shared_ptr<levin::Callback>(std::make_shared<StepTimer>(index == kOptimizer))};
+  const int64_t passes = index == kInPasses ? kBatch : 1;
+  options.accumulate_grad_batches = passes;
   levin::Trainer trainer(options);
-  trainer.fit(levin::make<LanguageModel>(), loader(steps * variant.ranks));
+  trainer.fit(levin::make<LanguageModel>(), loader(steps * variant.ranks * passes, kBatch / passes));
 }
 
 levin::TrainingNeeds measure_needs() {
@@ -139,11 +169,11 @@ levin::TrainingNeeds measure_needs() {
   return planner->needs();
 }
 
-/// Seconds of a step, of as many trainings side by side.
-double seconds_side_by_side(const std::string& program, int64_t ranks, int64_t steps) {
+/// What a variant of one rank prints, of as many side by side.
+double seconds_side_by_side(const std::string& program, size_t variant, int64_t ranks, int64_t steps) {
   std::vector<double> seconds(static_cast<size_t>(ranks));
   std::vector<std::thread> threads;
-  for (double& of_one : seconds) threads.emplace_back([&] { of_one = run_in_process(program, 0, steps); });
+  for (double& of_one : seconds) threads.emplace_back([&] { of_one = run_in_process(program, variant, steps); });
   for (std::thread& thread : threads) thread.join();
   return median(seconds);
 }
@@ -174,24 +204,79 @@ double all_reduce_seconds(int64_t ranks, int64_t bytes, int64_t calls) {
   return result;
 }
 
-/// One host with so many ranks, as this machine is with them.
-levin::Cluster measure_machine(const std::string& program, const levin::TrainingNeeds& needs, int64_t ranks,
-                               int64_t steps) {
+/// Links between so many ranks of this machine, and parts of a step of one rank.
+struct Machine {
+  double bandwidth = 0;  ///< bytes a second
+  double latency = 0;    ///< seconds
+  double pass = 0;       ///< part of a step that a pass takes whatever its batch
+  double optimizer = 0;  ///< part of a step that is the optimizer's
+};
+
+Machine measure_machine(const std::string& program, int64_t ranks, int64_t steps) {
   constexpr double kSmall = 4e3;
   constexpr double kLarge = 16e6;
   const double small = all_reduce_seconds(ranks, static_cast<int64_t>(kSmall), 500);
   const double large = all_reduce_seconds(ranks, static_cast<int64_t>(kLarge), 40);
   const auto others = static_cast<double>(ranks - 1);
   const double per_byte = (large - small) / (kLarge - kSmall);  // of a ring, 2 (p - 1) / p over the bandwidth
-  const double bandwidth = 2 * others / static_cast<double>(ranks) / per_byte;
-  const double latency = std::max(0.0, small - per_byte * kSmall) / (2 * others);
-  const double step = seconds_side_by_side(program, ranks, steps);
+  const double alone = seconds_side_by_side(program, kAlone, ranks, steps);
+  const double in_passes = seconds_side_by_side(program, kInPasses, ranks, steps);
+  return {.bandwidth = 2 * others / static_cast<double>(ranks) / per_byte,
+          .latency = std::max(0.0, small - per_byte * kSmall) / (2 * others),
+          .pass = std::max(0.0, in_passes / alone - 1) / (kBatch - 1),
+          .optimizer = seconds_side_by_side(program, kOptimizer, ranks, steps) / alone};
+}
+
+/// One host with so many ranks, of which each takes `step` seconds for a step where they do not communicate.
+levin::Cluster cluster_of(const Machine& machine, const levin::TrainingNeeds& needs, int64_t ranks, double step) {
   return {.hosts = 1,
           .devices = ranks,
-          .intra_gb_s = bandwidth / 1e9,
-          .inter_gb_s = bandwidth / 1e9,
-          .latency_us = latency * 1e6,
-          .flops = needs.flops_per_example * kBatch / step};
+          .intra_gb_s = machine.bandwidth / 1e9,
+          .inter_gb_s = machine.bandwidth / 1e9,
+          .latency_us = machine.latency * 1e6,
+          .flops = needs.flops_per_example * kBatch / (step * (1 - machine.pass - machine.optimizer)),
+          .pass_us = machine.pass * step * 1e6,
+          .optimizer_us = machine.optimizer * step * 1e6};
+}
+
+/// The median of each member.
+Machine middle_of(const std::vector<Machine>& found) {
+  Machine middle;
+  for (const auto member : {&Machine::bandwidth, &Machine::latency, &Machine::pass, &Machine::optimizer}) {
+    std::vector<double> values;
+    for (const Machine& machine : found) values.push_back(machine.*member);
+    middle.*member = median(values);
+  }
+  return middle;
+}
+
+/// A variant's step, and that of a rank without communication just before.
+struct Sample {
+  double alone = 0;
+  double real = 0;
+};
+
+/// Prints the line of a variant, and returns by what part its prediction is off.
+double compare(const Variant& variant, const Machine& machine, const levin::TrainingNeeds& needs,
+               const std::vector<Sample>& samples) {
+  std::vector<double> reals;
+  std::vector<double> predictions;
+  std::vector<double> overlapping;
+  std::vector<double> offs;
+  for (const Sample& sample : samples) {
+    const levin::StepTime time =
+        levin::step_time(needs, cluster_of(machine, needs, variant.ranks, sample.alone), variant.way);
+    // A pipeline's messages are on its critical path or not at all.
+    const double communication = variant.way.stages > 0 ? time.exposed : time.communication;
+    reals.push_back(sample.real);
+    predictions.push_back(time.compute + communication + time.bubble);
+    overlapping.push_back(time.total());
+    offs.push_back(predictions.back() / sample.real - 1);
+  }
+  const auto [least, most] = std::minmax_element(offs.begin(), offs.end());
+  std::printf("%-18s %9.2f %9.2f %+6.1f%% (%+.1f to %+.1f) %12.2f\n", variant.name, 1e3 * median(reals),
+              1e3 * median(predictions), 100 * median(offs), 100 * *least, 100 * *most, 1e3 * median(overlapping));
+  return median(offs);
 }
 
 }  // namespace
@@ -199,49 +284,35 @@ levin::Cluster measure_machine(const std::string& program, const levin::Training
 int main(int argc, char** argv) {
   torch::set_num_threads(1);
   levin::seed_everything(1);
-  const std::vector<Variant> all = variants();
   if (argc > 2 && std::string(argv[1]) == "--variant") {
-    run_variant(all.at(std::stoul(argv[2])), argc > 3 ? std::stoll(argv[3]) : 40);
+    run_variant(std::stoul(argv[2]), argc > 3 ? std::stoll(argv[3]) : 40);
     return 0;
   }
-  const int64_t rounds = argc > 1 ? std::stoll(argv[1]) : 3;
-  const int64_t steps = argc > 2 ? std::stoll(argv[2]) : 40;
+  const std::vector<Variant> all = variants();
+  const int64_t rounds = argc > 1 ? std::stoll(argv[1]) : 5;
+  const int64_t steps = argc > 2 ? std::stoll(argv[2]) : 20;
   const levin::TrainingNeeds needs = measure_needs();
   std::printf("%ld parameters, %.4g floating point operations for each example\n",
               static_cast<long>(needs.weights.elements), needs.flops_per_example);
 
-  std::map<size_t, std::vector<double>> measured;
-  std::map<int64_t, std::vector<levin::Cluster>> machines;
+  std::map<size_t, std::vector<Sample>> samples;
+  std::map<int64_t, std::vector<Machine>> machines;
   for (int64_t round = 0; round < rounds; ++round) {
-    for (const int64_t ranks : {2, 4}) machines[ranks].push_back(measure_machine(argv[0], needs, ranks, steps));
-    for (size_t i = 1; i < all.size(); ++i) measured[i].push_back(run_in_process(argv[0], i, steps));
+    for (const int64_t ranks : {2, 4}) machines[ranks].push_back(measure_machine(argv[0], ranks, steps));
+    for (size_t i = kFirstOfSeveral; i < all.size(); ++i)
+      samples[i].push_back({.alone = seconds_side_by_side(argv[0], kAlone, all[i].ranks, steps),
+                            .real = run_in_process(argv[0], i, steps)});
   }
   double furthest = 0;
   for (const auto& [ranks, found] : machines) {
-    const auto middle = [&](double levin::Cluster::*member) {
-      std::vector<double> values;
-      for (const levin::Cluster& machine : found) values.push_back(machine.*member);
-      return median(values);
-    };
-    levin::Cluster machine = found.front();
-    for (const auto member : {&levin::Cluster::intra_gb_s, &levin::Cluster::inter_gb_s, &levin::Cluster::latency_us,
-                              &levin::Cluster::flops})
-      machine.*member = middle(member);
-    std::printf("\n%ld ranks: %.1f GFLOP/s each, %.2f GB/s, %.1f us; milliseconds of a step\n%-18s %9s %9s %7s %12s\n",
-                static_cast<long>(ranks), machine.flops / 1e9, machine.intra_gb_s, machine.latency_us, "", "measured",
-                "predicted", "off", "overlapping");
-    for (size_t i = 1; i < all.size(); ++i) {
-      if (all[i].ranks != ranks) continue;
-      const levin::StepTime time = levin::step_time(needs, machine, all[i].way);
-      const double real = median(measured[i]);
-      // A pipeline's messages are on its critical path or not at all.
-      const double communication = all[i].way.stages > 0 ? time.exposed : time.communication;
-      const double predicted = time.compute + communication + time.bubble;
-      const double off = predicted / real - 1;
-      furthest = std::max(furthest, std::abs(off));
-      std::printf("%-18s %9.2f %9.2f %+6.1f%% %12.2f\n", all[i].name, 1e3 * real, 1e3 * predicted, 100 * off,
-                  1e3 * time.total());
-    }
+    const Machine machine = middle_of(found);
+    std::printf(
+        "\n%ld ranks: %.2f GB/s, %.1f us, a pass takes %.1f %% of a step whatever its batch, the optimizer "
+        "%.1f %%; milliseconds of a step\n%-18s %9s %9s %7s %28s\n",
+        static_cast<long>(ranks), machine.bandwidth / 1e9, 1e6 * machine.latency, 100 * machine.pass,
+        100 * machine.optimizer, "", "measured", "predicted", "off", "overlapping");
+    for (size_t i = kFirstOfSeveral; i < all.size(); ++i)
+      if (all[i].ranks == ranks) furthest = std::max(furthest, std::abs(compare(all[i], machine, needs, samples[i])));
   }
   std::printf("\nfurthest off: %.1f %%\n", 100 * furthest);
   return 0;

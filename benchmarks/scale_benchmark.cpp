@@ -14,7 +14,7 @@
 #include <levin/core/checkpoint/checkpoint_info.h>
 #include <levin/core/comm/control_plane.h>
 #include <levin/core/comm/rank_status.h>
-#include <levin/core/metrics/rank_exchange.h>
+#include <levin/core/metrics/collector.h>
 #include <levin/strategies/comm/c10d_store.h>
 #include <levin/strategies/comm/rendezvous.h>
 
@@ -35,7 +35,6 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -232,76 +231,47 @@ void run_job(int64_t world_size, int64_t ranks_a_host, double quiet_seconds, Fau
   shared.phase = Phase::kEnd;
 }
 
-/// Counts the bytes that a rank is given.
-class CountingCollective final : public Collective {
+/// Bytes that the ranks of a job were given: rank 0, of the others the one with most, and all together.
+class Received {
  public:
-  explicit CountingCollective(Collective& rank) : rank_(rank) {}
-
-  int64_t bytes() const { return bytes_; }
-
-  int64_t rank() const override { return rank_.rank(); }
-  int64_t world_size() const override { return rank_.world_size(); }
-  std::unique_ptr<Work> all_reduce(at::Tensor tensor, ReduceOp op) override {
-    return counted(tensor, rank_.all_reduce(tensor, op));
+  void add(const testing::ThreadCollective& rank) {
+    if (rank.rank() == 0)
+      first_ = rank.received();
+    else
+      note_most(rank.received());
+    all_ += rank.received();
   }
-  std::unique_ptr<Work> broadcast(at::Tensor tensor, int64_t root) override {
-    return counted(tensor, rank_.broadcast(tensor, root));
+  std::string text() const {
+    return fmt::format("rank 0 was given {:.1f} KiB, others {:.1f} at most, all together {:.2f} MiB",
+                       static_cast<double>(first_) / 1024, static_cast<double>(most_) / 1024,
+                       static_cast<double>(all_) / (1 << 20));
   }
-  std::unique_ptr<Work> all_gather(at::Tensor output, at::Tensor input) override {
-    return counted(output, rank_.all_gather(output, input));
-  }
-  std::unique_ptr<Work> reduce_scatter(at::Tensor output, at::Tensor input, ReduceOp op) override {
-    return counted(output, rank_.reduce_scatter(output, input, op));
-  }
-  std::unique_ptr<Work> send(at::Tensor tensor, int64_t to, int64_t tag) override {
-    return rank_.send(tensor, to, tag);
-  }
-  std::unique_ptr<Work> receive(at::Tensor tensor, int64_t from, int64_t tag) override {
-    return counted(tensor, rank_.receive(tensor, from, tag));
-  }
-  void barrier() override { rank_.barrier(); }
-  std::string broadcast_bytes(const std::string& bytes, int64_t root) override {
-    std::string received = rank_.broadcast_bytes(bytes, root);
-    bytes_ += static_cast<int64_t>(received.size());
-    return received;
-  }
-  std::vector<std::string> gather_bytes(const std::string& bytes) override {
-    auto all = rank_.gather_bytes(bytes);
-    for (const std::string& each : all) bytes_ += static_cast<int64_t>(each.size());
-    return all;
-  }
-  std::shared_ptr<Collective> subgroup(std::span<const int64_t> ranks) override { return rank_.subgroup(ranks); }
-  void abort(const std::string& reason) override { rank_.abort(reason); }
-  Store& store() override { return rank_.store(); }
 
  private:
-  std::unique_ptr<Work> counted(const at::Tensor& tensor, std::unique_ptr<Work> work) {
-    bytes_ += static_cast<int64_t>(tensor.nbytes());
-    return work;
+  void note_most(int64_t bytes) {
+    int64_t most = most_;
+    while (bytes > most && !most_.compare_exchange_weak(most, bytes)) continue;
   }
 
-  Collective& rank_;
-  int64_t bytes_ = 0;
+  std::atomic<int64_t> first_{0};
+  std::atomic<int64_t> most_{0};
+  std::atomic<int64_t> all_{0};
 };
 
 /// What the ranks tell each other at the end of an epoch in which each has logged as many means.
 void exchange_metrics(int64_t world_size) {
   constexpr int64_t kMetrics = 100;
-  std::atomic<int64_t> bytes{0};
+  Received received;
   const auto started = Clock::now();
-  testing::run_ranks(world_size, [&](testing::ThreadCollective& thread) {
-    CountingCollective rank(thread);
-    metrics::detail::RankExchange exchange;
-    exchange.begin();
-    for (int64_t i = 0; i < kMetrics; ++i) {  // its sum, and how many values it is of
-      exchange.write(0.5);
-      exchange.write(int64_t{1});
-    }
-    exchange.gather(rank, /*names=*/1, kMetrics, /*is_complete=*/true);
-    if (rank.rank() == 0) bytes = rank.bytes();
+  testing::run_ranks(world_size, [&](testing::ThreadCollective& rank) {
+    metrics::Collector collector;
+    collector.begin({.batch_size = 8});
+    for (int64_t i = 0; i < kMetrics; ++i) collector.log(fmt::format("mean_{}", i), 0.5, {.sync_dist = true});
+    collector.synchronize_epoch(rank);
+    received.add(rank);
   });
-  fmt::print("{:>6} ranks: exchange of {} metrics gives each rank {:.0f} KiB; all in {:.2f} s, as threads\n",
-             world_size, kMetrics, static_cast<double>(bytes) / 1024, seconds_since(started));
+  fmt::print("{:>6} ranks: exchange of {} metrics in {:.2f} s, as threads; {}\n", world_size, kMetrics,
+             seconds_since(started), received.text());
   std::fflush(stdout);
 }
 
@@ -311,10 +281,9 @@ void save_checkpoint(int64_t world_size) {
   const std::string folder = std::filesystem::temp_directory_path() / fmt::format("levin_scale_{}", getpid());
   std::filesystem::create_directories(folder);
   const std::string path = folder + "/checkpoint";
-  std::atomic<int64_t> bytes{0};
+  Received received;
   auto started = Clock::now();
-  testing::run_ranks(world_size, [&](testing::ThreadCollective& thread) {
-    CountingCollective rank(thread);
+  testing::run_ranks(world_size, [&](testing::ThreadCollective& rank) {
     State tree = State::map();
     tree["model"]["weight"] = TensorLeaf{.value = at::full({kElementsARank}, 1.0F),
                                          .placement = {.kind = Placement::Kind::kSharded,
@@ -322,7 +291,7 @@ void save_checkpoint(int64_t world_size) {
                                                        .offset = rank.rank() * kElementsARank,
                                                        .global_shape = {rank.world_size() * kElementsARank}}};
     write_sharded_checkpoint(path, tree, {.world_size = rank.world_size()}, rank);
-    bytes += rank.bytes();
+    received.add(rank);
   });
   const double write_seconds = seconds_since(started);
   started = Clock::now();
@@ -330,9 +299,8 @@ void save_checkpoint(int64_t world_size) {
   const double open_seconds = seconds_since(started);
   if (read.at("model").at("weight").as_tensor().numel() != world_size * kElementsARank)
     throw std::runtime_error("the checkpoint is not whole");
-  fmt::print("{:>6} ranks: checkpoint written in {:.2f} s, read in {:.2f} s; each rank received {:.1f} KiB\n",
-             world_size, write_seconds, open_seconds,
-             static_cast<double>(bytes) / 1024 / static_cast<double>(world_size));
+  fmt::print("{:>6} ranks: checkpoint written in {:.2f} s, read in {:.2f} s; {}\n", world_size, write_seconds,
+             open_seconds, received.text());
   std::fflush(stdout);
   std::filesystem::remove_all(folder);
 }

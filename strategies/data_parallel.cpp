@@ -4,11 +4,15 @@
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/move_to_device.h>
 #include <levin/strategies/learning_rate_scale.h>
+#include <levin/strategies/ranks/rank_options.h>
 #include <levin/strategies/replicas/replica_group.h>
 
 namespace levin {
 
-void DataParallelOptions::describe(Schema<DataParallelOptions>& schema) { describe_scale_lr(schema, "replicas"); }
+void DataParallelOptions::describe(Schema<DataParallelOptions>& schema) {
+  describe_scale_lr(schema, "replicas");
+  describe_hang_timeout(schema);
+}
 
 DataParallel::DataParallel(const Options& options) : options_(options) {}
 DataParallel::~DataParallel() = default;
@@ -24,7 +28,7 @@ void DataParallel::setup_environment(const StrategySetup& setup) {
         "trainer.sync_batchnorm does not work with strategy dp, whose replicas are not ranks; valid: false; hint: use "
         "strategy ddp or ddp_threads");
   devices_ = setup.devices;
-  rank_.set_device(devices_.front());
+  rank_.begin(devices_.front(), setup.rank_status, options_.hang_timeout);
 }
 
 void DataParallel::setup_module(Module& module) {
@@ -60,6 +64,9 @@ double DataParallel::learning_rate_scale() const {
   return levin::learning_rate_scale(options_.scale_lr, std::ssize(devices_));
 }
 
-void DataParallel::teardown() { replicas_.reset(); }
+void DataParallel::teardown() {
+  replicas_.reset();
+  rank_.end();
+}
 
 }  // namespace levin

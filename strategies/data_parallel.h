@@ -15,6 +15,7 @@ class ReplicaGroup;
 /// Options of DataParallel, explained in describe().
 struct DataParallelOptions {
   std::string scale_lr = "none";  ///< by the number of replicas: linear, sqrt or none
+  double hang_timeout = 600;
 
   static void describe(Schema<DataParallelOptions>& schema);
 };

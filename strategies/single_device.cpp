@@ -4,12 +4,15 @@
 #include <levin/core/base/error.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/move_to_device.h>
+#include <levin/strategies/ranks/rank_options.h>
 
 namespace levin {
 
+void SingleDeviceOptions::describe(Schema<SingleDeviceOptions>& schema) { describe_hang_timeout(schema); }
+
 void SingleDevice::setup_environment(const StrategySetup& setup) {
   LEVIN_CHECK(setup.devices.size() == 1, "single_device was given several devices");
-  rank_.set_device(setup.devices.front());
+  rank_.begin(setup.devices.front(), setup.rank_status, options_.hang_timeout);
 }
 
 GraphSupport SingleDevice::graph_support() {

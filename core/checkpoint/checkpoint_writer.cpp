@@ -23,6 +23,7 @@
 #include <set>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 namespace levin {
@@ -90,6 +91,9 @@ std::string explanation(const std::string& path, const Error& cause) {
   const std::string_view action = message.substr(0, colon);
   return fmt::format("cannot save {}: {}; got '{}'; hint: the last good checkpoint is untouched", path, reason, action);
 }
+
+/// Of a rank that writes its shards, in the plan of a save.
+constexpr char kWrites = 'w';
 
 /// One save as one rank sees it.
 class Save {
@@ -173,14 +177,15 @@ class Save {
   State make_plan(const std::vector<State>& signatures) {
     State plan = State::map();
     plan["is_sharded"] = false;
-    plan["writes"] = State::list();
+    std::string writes;  // a letter for each rank
     std::set<std::string> seen;
     for (const State& message : signatures) {
       throw_if_failed(message);
       const std::string& signature = message.at("signature").as_string();
       if (!signature.empty()) plan["is_sharded"] = true;
-      plan["writes"].push_back(seen.insert(signature).second);
+      writes += seen.insert(signature).second ? kWrites : '-';
     }
+    plan["writes"] = std::move(writes);
     check_replaceable(path_);
     folder_.emplace(path_);
     plan["folder"] = folder_->path();
@@ -195,7 +200,7 @@ class Save {
       if (is_first()) write_plain(folder);
       return files;
     }
-    const bool writes_shards = plan.at("writes").as_list()[static_cast<size_t>(channel_.rank())].as_bool();
+    const bool writes_shards = plan.at("writes").as_string()[static_cast<size_t>(channel_.rank())] == kWrites;
     FileGroup group(folder);
     for (const char* kind : {kModelFile, kOptimizerFile, kTensorsFile}) {
       std::vector<Shard> shards;

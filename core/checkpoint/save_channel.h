@@ -2,6 +2,7 @@
 
 #include <levin/core/base/mutex.h>
 #include <levin/core/comm/collective.h>
+#include <levin/core/comm/gather_on_first.h>
 
 #include <atomic>
 #include <chrono>
@@ -43,8 +44,7 @@ class CollectiveChannel final : public SaveChannel {
   int64_t world_size() const override { return collective_.world_size(); }
   std::string broadcast(const std::string& bytes) override { return collective_.broadcast_bytes(bytes, 0); }
   std::vector<std::string> gather(const std::string& bytes) override {
-    auto all = collective_.gather_bytes(bytes);
-    return rank() == 0 ? all : std::vector<std::string>{};
+    return gather_bytes_on_first(collective_, bytes);
   }
 
  private:

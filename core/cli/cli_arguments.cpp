@@ -69,6 +69,7 @@ struct OwnOptions {
 const std::vector<OwnOptions>& own_options_of_commands() {
   static const std::vector<OwnOptions> all = {
       {"export", "export", {"format", "output"}},
+      {"plan", "plan", {"output"}},
       {"data", "inspect", {"stage", "output", "images", "num_workers", "seconds"}}};
   return all;
 }

@@ -1,5 +1,6 @@
 #include <levin/core/comm/control_plane.h>
 
+#include <levin/core/base/end_process.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/mutex.h>
@@ -15,7 +16,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -32,18 +32,6 @@ constexpr int64_t kRanksAtFullPace = 64;
 
 /// For the messenger to notice that `grace` is over, before the rank leaves without it.
 constexpr milliseconds kLastLook{1000};
-
-void end_process(const std::string& reason) {
-  // Neither the log nor stdio: a thread that is stuck may hold their locks.
-  const std::string line = "[levin] error: " + reason + "\n";
-  std::string_view rest = line;
-  while (!rest.empty()) {
-    const ssize_t written = write(STDERR_FILENO, rest.data(), rest.size());
-    if (written <= 0) break;
-    rest.remove_prefix(static_cast<size_t>(written));
-  }
-  _exit(1);
-}
 
 std::string host_name() {
   std::array<char, 256> host{};

@@ -164,11 +164,12 @@ std::optional<RankFailure> HeartbeatMonitor::look_for_hang(Store& store) const {
   if (options_.hang_after.count() == 0 || in_place_ < options_.hang_after) return std::nullopt;
   const bool deadlock = own_.waits();
   if (deadlock ? !all_wait(store) : !is_part_of_step(own_)) return std::nullopt;
-  return RankFailure{options_.rank,
-                     fmt::format("hangs: it has been {} for {}{}; where each rank is:{}", own_.place(),
-                                 duration_text(to_milliseconds(in_place_)),
-                                 deadlock ? ", and all other ranks wait as well" : "", places(store)),
-                     true};
+  return RankFailure{
+      options_.rank,
+      fmt::format("hangs: it has been {} for {}{}{}", own_.place(), duration_text(to_milliseconds(in_place_)),
+                  deadlock ? ", and all other ranks wait as well" : "",
+                  options_.world_size == 1 ? "" : "; where each rank is:" + places(store)),
+      true};
 }
 
 }  // namespace levin

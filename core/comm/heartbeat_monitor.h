@@ -42,9 +42,9 @@ class HeartbeatMonitor {
   /// Warns once when this rank waits in one collective for too long, with the place of each rank, unless a lower rank
   /// waits too (which then warns).
   void report_stall(Store& store, Clock::time_point now);
-  /// Returns a failure, with the place of each rank, once this rank has been in one part of a step of training,
-  /// validation, test or prediction for `hang_after`, or, on the lowest rank, once all ranks wait in collectives for so
-  /// long.
+  /// Returns a failure, with the place of each rank where there are several, once this rank has been in one part of a
+  /// step of training, validation, test or prediction for `hang_after`, or, on the lowest rank, once all ranks wait in
+  /// collectives for so long.
   std::optional<RankFailure> look_for_hang(Store& store) const;
 
  private:

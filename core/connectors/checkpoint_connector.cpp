@@ -10,6 +10,7 @@
 #include <levin/core/checkpoint/finder.h>
 #include <levin/core/checkpoint/host_copy.h>
 #include <levin/core/checkpoint/state_bytes.h>
+#include <levin/core/comm/gather_on_first.h>
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/interchange/lightning.h>
 #include <levin/core/interchange/torch_file.h>
@@ -113,7 +114,8 @@ State CheckpointConnector::dump() {
   if (strategy_.world_size() == 1) {
     ranks.push_back(dump_rank());
   } else {
-    for (const std::string& bytes : strategy_.collective().gather_bytes(state_to_bytes(dump_rank())))
+    // On rank 0 alone, which writes them.
+    for (const std::string& bytes : gather_bytes_on_first(strategy_.collective(), state_to_bytes(dump_rank())))
       ranks.push_back(state_from_bytes(bytes));
   }
   tree["ranks"] = std::move(ranks);

@@ -58,10 +58,11 @@ bool StopController::any_rank_signalled() const {
 }
 
 bool StopController::stops_before_batch(bool may_stop) {
+  const int64_t batch = state_.progress.total_batches;
+  tracer_.rank_status().batch.store(batch, std::memory_order_relaxed);
   ControlPlane* control = strategy_.control_plane();
   if (control == nullptr) return false;
   const auto& max_time = options_.max_time;
-  const int64_t batch = state_.progress.total_batches;
   if (signal_received() && !signal_passed_on_) {
     signal_passed_on_ = true;
     control->request_stop(kSignalReason);
@@ -70,7 +71,6 @@ bool StopController::stops_before_batch(bool may_stop) {
     time_is_up_ = true;
     control->request_stop("max_time is over");
   }
-  tracer_.rank_status().batch.store(batch, std::memory_order_relaxed);
   if (!may_stop) return false;
   const ProfilerSpan span(tracer_.profiler(), "agree_on_batch");
   if (!control->begin_batch(batch)) return false;

@@ -1,13 +1,17 @@
 #include <levin/core/metrics/rank_exchange.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/comm/gather_on_first.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <string>
+#include <string_view>
 
 namespace levin::metrics::detail {
 namespace {
@@ -30,6 +34,17 @@ void gather_words(Collective& collective, std::span<const int64_t> words, int64_
   collective.all_gather(gathered, own)->wait();
 }
 
+std::string to_bytes(std::span<const int64_t> words) {
+  return {reinterpret_cast<const char*>(words.data()), words.size_bytes()};
+}
+
+std::vector<int64_t> to_words(std::string_view bytes) {
+  LEVIN_CHECK(bytes.size() % sizeof(int64_t) == 0, "a rank sent half a word");
+  std::vector<int64_t> words(bytes.size() / sizeof(int64_t));
+  std::memcpy(words.data(), bytes.data(), bytes.size());
+  return words;
+}
+
 }  // namespace
 
 std::span<const int64_t> WordReader::take(size_t count) {
@@ -39,27 +54,66 @@ std::span<const int64_t> WordReader::take(size_t count) {
   return taken;
 }
 
-void RankExchange::write_bytes(const void* bytes, size_t size) {
+void WordWriter::write_bytes(const void* bytes, size_t size) {
   if (size == 0) return;
   const size_t begin = words_.size();
   words_.resize(begin + (size + sizeof(int64_t) - 1) / sizeof(int64_t), 0);
   std::memcpy(words_.data() + begin, bytes, size);
 }
 
+WordWriter& RankExchange::begin() {
+  own_words_.clear();
+  return own_words_;
+}
+
 void RankExchange::end() {
   if (joined_.empty()) return;
   parts_.clear();
   joined_ = {};
-  words_ = {};
+  own_words_ = {};
 }
 
-void RankExchange::gather(Collective& collective, uint64_t names, int64_t count, bool is_complete) {
+void RankExchange::exchange(Collective& collective, uint64_t names, int64_t count, bool is_complete,
+                            const Combine& combine) {
   const c10::InferenceMode ordinary(false);
   const at::NoGradGuard no_grad;
+  std::vector<int64_t>& words = own_words_.words();
+  const std::array<int64_t, kHeaderWords> header{static_cast<int64_t>(names), count, static_cast<int64_t>(is_complete),
+                                                 std::ssize(words)};
+  words.insert(words.begin(), header.begin(), header.end());
+  if (collective.world_size() <= kFewRanks || !combine_on_first(collective, combine)) gather(collective);
+}
+
+void RankExchange::add_part(std::span<const int64_t> words) {
+  LEVIN_CHECK(words.size() >= kHeaderWords, "a rank sent too few words");
+  parts_.push_back({static_cast<uint64_t>(words[0]), words[1], words[2] != 0, words.subspan(kHeaderWords)});
+}
+
+bool RankExchange::combine_on_first(Collective& collective, const Combine& combine) {
+  std::string result;  // empty: there is none
+  const auto of_ranks = gather_bytes_on_first(collective, to_bytes(own_words_.words()));
+  if (collective.rank() == 0) {
+    parts_.clear();
+    joined_.clear();
+    for (const std::string& bytes : of_ranks) joined_.push_back(to_words(bytes));
+    for (const auto& words : joined_) add_part(words);
+    WordWriter together;
+    const std::span<const int64_t> header(joined_.front().data(), kHeaderWords);
+    for (const int64_t word : header) together.write(word);
+    if (combine(together)) result = to_bytes(together.words());
+  }
+  result = collective.broadcast_bytes(result, 0);
+  parts_.clear();
+  joined_.clear();
+  if (result.empty()) return false;
+  joined_.push_back(to_words(result));
+  add_part(joined_.front());
+  return true;
+}
+
+void RankExchange::gather(Collective& collective) {
   const auto world_size = static_cast<size_t>(collective.world_size());
-  const auto length = static_cast<int64_t>(words_.size());
-  words_.insert(words_.begin(), {static_cast<int64_t>(names), count, static_cast<int64_t>(is_complete), length});
-  const std::span<const int64_t> all(words_);
+  const std::span<const int64_t> all(own_words_.words());
   const auto in_first = all.first(std::min(all.size(), static_cast<size_t>(kFirstWords)));
   gather_words(collective, in_first, kFirstWords, own_, first_);
 
@@ -79,14 +133,14 @@ void RankExchange::gather(Collective& collective, uint64_t names, int64_t count,
   for (size_t rank = 0; rank < world_size; ++rank) {
     const int64_t* const header = first + rank * kFirstWords;
     const int64_t words = header[kHeaderWords - 1];
-    std::span<const int64_t> said(header + kHeaderWords, static_cast<size_t>(std::min(words, kInFirst)));
+    std::span<const int64_t> said(header, static_cast<size_t>(kHeaderWords + std::min(words, kInFirst)));
     if (words > kInFirst) {
       const int64_t* const of_rank = rest.const_data_ptr<int64_t>() + static_cast<int64_t>(rank) * beyond;
       joined_[rank].assign(said.begin(), said.end());
       joined_[rank].insert(joined_[rank].end(), of_rank, of_rank + (words - kInFirst));
       said = joined_[rank];
     }
-    parts_.push_back({static_cast<uint64_t>(header[0]), header[1], header[2] != 0, said});
+    add_part(said);
   }
 }
 

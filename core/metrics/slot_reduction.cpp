@@ -113,10 +113,10 @@ int64_t signature_of(const std::vector<LoggedSlot::MetricState>& states) {
   return static_cast<int64_t>(signature | 1U);
 }
 
-void write_tensor(RankExchange& exchange, const LoggedSlot::MetricState& state) {
-  if (state.reduction == Reduction::kConcatenate) exchange.write(state.value.size(0));
+void write_tensor(WordWriter& words, const LoggedSlot::MetricState& state) {
+  if (state.reduction == Reduction::kConcatenate) words.write(state.value.size(0));
   const at::Tensor value = state.value.cpu().contiguous();
-  exchange.write_bytes(value.const_data_ptr(), value.nbytes());
+  words.write_bytes(value.const_data_ptr(), value.nbytes());
 }
 
 at::Tensor read_tensor(WordReader& reader, const LoggedSlot::MetricState& like) {
@@ -128,11 +128,14 @@ at::Tensor read_tensor(WordReader& reader, const LoggedSlot::MetricState& like) 
   return value;
 }
 
-at::Tensor combined(Reduction reduction, const std::vector<at::Tensor>& of_ranks) {
-  if (reduction == Reduction::kConcatenate) return at::cat(of_ranks);
+/// Of the next state of several ranks, which is like one of this rank.
+at::Tensor read_combined(std::span<WordReader> ranks, const LoggedSlot::MetricState& like) {
+  std::vector<at::Tensor> of_ranks;
+  for (WordReader& rank : ranks) of_ranks.push_back(read_tensor(rank, like));
+  if (like.reduction == Reduction::kConcatenate) return at::cat(of_ranks);
   at::Tensor result = of_ranks.front();
   for (size_t i = 1; i < of_ranks.size(); ++i) {
-    switch (reduction) {
+    switch (like.reduction) {
       case Reduction::kSum:
         result.add_(of_ranks[i]);
         break;
@@ -149,61 +152,140 @@ at::Tensor combined(Reduction reduction, const std::vector<at::Tensor>& of_ranks
   return result;
 }
 
-/// What a rank says of a metric before its states.
+/// What a rank says of a metric before its states; or rank 0 for all.
 struct MetricHeader {
-  int64_t signature;
-  int64_t words;
-  int64_t can_compute;
-  int64_t has_waiting_value;
-  double waiting_value;
+  int64_t signature = 0;        ///< 0: no states follow
+  int64_t words = 0;            ///< of the states
+  int64_t computing = 0;        ///< ranks that have an object to compute with
+  int64_t computing_rank = -1;  ///< the first of them
+  std::optional<double> waiting = {};
+
+  static MetricHeader read(WordReader& reader) {
+    MetricHeader header;
+    header.signature = reader.read();
+    header.words = reader.read();
+    header.computing = reader.read();
+    header.computing_rank = reader.read();
+    const bool waits = reader.read() != 0;
+    const double value = reader.read_double();
+    if (waits) header.waiting = value;
+    return header;
+  }
+  /// Writes it, and the states that `write_states` writes.
+  template <class WriteStates>
+  void write(WordWriter& writer, const WriteStates& write_states) const {
+    writer.write(signature);
+    const size_t words_at = writer.size();
+    writer.write(int64_t{0});
+    writer.write(computing);
+    writer.write(computing_rank);
+    writer.write(int64_t{waiting.has_value()});
+    writer.write(waiting.value_or(0));
+    const size_t states_at = writer.size();
+    write_states();
+    writer.overwrite(words_at, static_cast<int64_t>(writer.size() - states_at));
+  }
 };
 
-MetricHeader read_header(WordReader& reader) {
-  MetricHeader header{};
-  header.signature = reader.read();
-  header.words = reader.read();
-  header.can_compute = reader.read();
-  header.has_waiting_value = reader.read();
-  header.waiting_value = reader.read_double();
-  return header;
+/// Sum and weight, or smallest or largest value and weight, of what ranks logged under a name.
+struct CombinedValue {
+  double weight = 0;  ///< 0: no rank has logged it
+  double value = 0;
+};
+
+CombinedValue read_value(LogReduce reduce, std::span<WordReader> ranks) {
+  CombinedValue all{.value = empty_value(reduce)};
+  for (WordReader& rank : ranks) {
+    const double weight = rank.read_double();
+    const double value = rank.read_double();
+    if (weight == 0) continue;
+    combine(reduce, all.value, value);
+    all.weight += weight;
+  }
+  return all;
 }
 
 }  // namespace
 
+/// What the ranks say of one metric.
+struct SlotReduction::MetricParts {
+  MetricHeader together;               ///< without the number of words
+  std::vector<WordReader> states;      ///< of the ranks that have any, in rank order
+  std::vector<size_t> ranks;           ///< these
+  std::optional<size_t> unlike_first;  ///< the first of them whose states have other names, types or shapes
+};
+
 void SlotReduction::exchange(std::span<LoggedSlot* const> slots, bool is_complete) {
   slots_ = slots;
-  exchange_.begin();
+  WordWriter& own = exchange_.begin();
   auto names = static_cast<uint64_t>(over_);
   for (const LoggedSlot* slot : slots_) {
     names = mix_seed(names, slot->identity());
     if (!slot->description.is_reduced(over_)) continue;
     if (slot->description.is_metric) {
-      write_metric(*slot);
+      write_metric(own, *slot);
       continue;
     }
     const auto [last, combined, weight] = slot->read();
-    exchange_.write(over_ == Over::kStep ? slot->last_weight : weight);
-    exchange_.write(over_ == Over::kStep ? last : combined);
+    const bool is_mean = slot->description.options.reduce == LogReduce::kMean;
+    own.write(over_ == Over::kStep ? slot->last_weight : weight);
+    own.write(over_ == Over::kEpoch ? combined : is_mean ? last * slot->last_weight : last);
   }
-  exchange_.gather(collective_, names, static_cast<int64_t>(slots_.size()), is_complete);
+  exchange_.exchange(collective_, names, static_cast<int64_t>(slots_.size()), is_complete,
+                     [this](WordWriter& together) { return combine_parts(together); });
 }
 
-void SlotReduction::write_metric(const LoggedSlot& slot) {
+void SlotReduction::write_metric(WordWriter& own, const LoggedSlot& slot) const {
   const auto states = slot.metric_states(over_);
   const bool can_compute = slot.computing_metric() != nullptr;
   // A rank without a batch has the states of an earlier step.
   const bool has_part = over_ == Over::kEpoch || slot.last_weight != 0;
   const bool contributes = has_part && (can_compute || !states.empty());
-  exchange_.write(contributes ? signature_of(states) : int64_t{0});
-  const size_t words_at = exchange_.size();
-  exchange_.write(int64_t{0});
-  exchange_.write(int64_t{can_compute});
-  exchange_.write(int64_t{slot.waiting(over_).has_value()});
-  exchange_.write(slot.waiting(over_).value_or(0));
-  const size_t states_at = exchange_.size();
-  if (contributes)
-    for (const auto& state : states) write_tensor(exchange_, state);
-  exchange_.overwrite(words_at, static_cast<int64_t>(exchange_.size() - states_at));
+  const MetricHeader header{.signature = contributes ? signature_of(states) : 0,
+                            .computing = can_compute ? 1 : 0,
+                            .computing_rank = can_compute ? collective_.rank() : -1,
+                            .waiting = slot.waiting(over_)};
+  header.write(own, [&] {
+    if (contributes)
+      for (const auto& state : states) write_tensor(own, state);
+  });
+}
+
+bool SlotReduction::combine_parts(WordWriter& together) const {
+  if (!names_agree()) return false;
+  std::vector<WordReader> ranks = readers();
+  for (const LoggedSlot* slot : slots_) {
+    if (!slot->description.is_reduced(over_)) continue;
+    if (slot->description.is_metric) {
+      if (!combine_metric(together, *slot, ranks)) return false;
+      continue;
+    }
+    const CombinedValue all = read_value(slot->description.options.reduce, ranks);
+    together.write(all.weight);
+    together.write(all.value);
+  }
+  return true;
+}
+
+bool SlotReduction::combine_metric(WordWriter& together, const LoggedSlot& slot, std::span<WordReader> ranks) const {
+  MetricParts parts = read_metric(ranks);
+  if (parts.unlike_first) return false;
+  const auto likes = slot.metric_states(over_);
+  // Without states of its own this rank does not know what those of the others are.
+  if (!parts.states.empty() && signature_of(likes) != parts.together.signature) return false;
+  parts.together.write(together, [&] {
+    if (parts.states.empty()) return;
+    for (const auto& like : likes)
+      write_tensor(together,
+                   {.name = like.name, .reduction = like.reduction, .value = read_combined(parts.states, like)});
+  });
+  return true;
+}
+
+std::vector<WordReader> SlotReduction::readers() const {
+  std::vector<WordReader> ranks;
+  for (const auto& part : exchange_.parts()) ranks.emplace_back(part.words);
+  return ranks;
 }
 
 bool SlotReduction::names_agree() const {
@@ -258,8 +340,7 @@ void SlotReduction::finish() {
   if (!names_agree()) throw_disagreement();
   const c10::InferenceMode ordinary(false);
   const at::NoGradGuard no_grad;
-  std::vector<WordReader> ranks;
-  for (const auto& part : exchange_.parts()) ranks.emplace_back(part.words);
+  std::vector<WordReader> ranks = readers();
   for (LoggedSlot* slot : slots_) {
     if (!slot->description.is_reduced(over_)) continue;
     if (slot->description.is_metric)
@@ -273,57 +354,52 @@ void SlotReduction::finish() {
 
 void SlotReduction::reduce_value(LoggedSlot& slot, std::span<WordReader> ranks) {
   const LogReduce reduce = slot.description.options.reduce;
-  double value = empty_value(reduce);
-  double weight = 0;
-  for (WordReader& rank : ranks) {
-    const double weight_there = rank.read_double();
-    const double value_there = rank.read_double();
-    if (weight_there == 0) continue;
-    const bool is_weighted = over_ == Over::kEpoch || reduce != LogReduce::kMean;
-    combine(reduce, value, is_weighted ? value_there : value_there * weight_there);
-    weight += weight_there;
-  }
+  const CombinedValue all = read_value(reduce, ranks);
   LoggedSlot::Reduced& result = result_in(slot);
   result = {.known = true, .value = std::nullopt};
-  if (weight != 0) result.value = reduce == LogReduce::kMean ? value / weight : value;
+  if (all.weight != 0) result.value = reduce == LogReduce::kMean ? all.value / all.weight : all.value;
+}
+
+SlotReduction::MetricParts SlotReduction::read_metric(std::span<WordReader> ranks) {
+  MetricParts parts;
+  std::vector<double> waiting;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const MetricHeader header = MetricHeader::read(ranks[rank]);
+    const WordReader states(ranks[rank].take(static_cast<size_t>(header.words)));
+    if (parts.together.computing == 0) parts.together.computing_rank = header.computing_rank;
+    parts.together.computing += header.computing;
+    if (header.waiting) waiting.push_back(*header.waiting);
+    if (header.signature == 0) continue;
+    if (parts.states.empty()) parts.together.signature = header.signature;
+    if (header.signature != parts.together.signature && !parts.unlike_first) parts.unlike_first = rank;
+    parts.states.push_back(states);
+    parts.ranks.push_back(rank);
+  }
+  parts.together.waiting = agreed_value(waiting);
+  return parts;
 }
 
 void SlotReduction::reduce_metric(LoggedSlot& slot, std::span<WordReader> ranks) {
-  std::vector<std::pair<size_t, WordReader>> contributions;  // the states, by rank
-  std::vector<double> waiting_values;
-  std::vector<size_t> computing;
-  int64_t signature = 0;
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const MetricHeader header = read_header(ranks[rank]);
-    const WordReader states(ranks[rank].take(static_cast<size_t>(header.words)));
-    if (header.can_compute != 0) computing.push_back(rank);
-    if (header.has_waiting_value != 0) waiting_values.push_back(header.waiting_value);
-    if (header.signature == 0) continue;
-    if (!contributions.empty() && header.signature != signature)
-      throw Error("log", fmt::format("the metric '{}' has states of other names, types or shapes on rank {} than on "
-                                     "rank {}; hint: give it the same options on every rank",
-                                     slot.short_name, rank, contributions.front().first));
-    signature = header.signature;
-    contributions.emplace_back(rank, states);
-  }
+  MetricParts parts = read_metric(ranks);
+  if (parts.unlike_first)
+    throw Error("log", fmt::format("the metric '{}' has states of other names, types or shapes on rank {} than on "
+                                   "rank {}; hint: give it the same options on every rank",
+                                   slot.short_name, *parts.unlike_first, parts.ranks.front()));
 
   LoggedSlot::Reduced& result = result_in(slot);
   result = {.known = true, .value = std::nullopt};
-  if (computing.empty()) {
-    result.value = agreed_value(waiting_values);
+  if (parts.together.computing == 0) {
+    result.value = parts.together.waiting;
     return;
   }
-  if (contributions.empty()) return;
-  if (computing.size() < ranks.size()) values_to_pass_.push_back({&slot, computing.front()});
+  if (parts.states.empty()) return;
+  if (parts.together.computing < collective_.world_size())
+    values_to_pass_.push_back({&slot, parts.together.computing_rank});
   Metric* const metric = slot.computing_metric();
   if (metric == nullptr) return;
 
   std::map<std::string, at::Tensor> by_name;
-  for (const auto& state : slot.metric_states(over_)) {
-    std::vector<at::Tensor> of_ranks;
-    for (auto& [rank, reader] : contributions) of_ranks.push_back(read_tensor(reader, state));
-    by_name[state.name] = combined(state.reduction, of_ranks);
-  }
+  for (const auto& state : slot.metric_states(over_)) by_name[state.name] = read_combined(parts.states, state);
   std::vector<at::Tensor> states;
   for (const auto& state : metric->states()) states.push_back(by_name.at(state.name).to(state.value.device()));
   result.value = slot.computed_by(*metric, std::move(states));
@@ -336,7 +412,8 @@ void SlotReduction::pass_values() {
   const auto of_ranks = collective_.gather_bytes(bytes);
   for (size_t i = 0; i < values_to_pass_.size(); ++i) {
     double value = 0;
-    std::memcpy(&value, of_ranks.at(values_to_pass_[i].from_rank).data() + i * sizeof(double), sizeof(double));
+    const auto from = static_cast<size_t>(values_to_pass_[i].from_rank);
+    std::memcpy(&value, of_ranks.at(from).data() + i * sizeof(double), sizeof(double));
     result_in(*values_to_pass_[i].slot).value = value;
   }
 }

@@ -11,8 +11,8 @@
 
 namespace levin::metrics::detail {
 
-/// One reduction of logged names over ranks. Every rank calls the same methods and combines the words of all ranks in
-/// rank order, so that all come to the same result, or the same error.
+/// One reduction of logged names over ranks. Every rank calls the same methods. The words of all ranks are combined in
+/// rank order, by each rank or by rank 0 for all, so that all come to the same result, or the same error.
 class SlotReduction {
  public:
   SlotReduction(Collective& collective, RankExchange& exchange, Over over)
@@ -31,12 +31,19 @@ class SlotReduction {
   /// A metric that some ranks have no object for: they get the value from one that does.
   struct ValueToPass {
     LoggedSlot* slot;
-    size_t from_rank;
+    int64_t from_rank;
   };
+
+  struct MetricParts;
 
   bool names_agree() const;
   [[noreturn]] void throw_disagreement() const;
-  void write_metric(const LoggedSlot& slot);
+  std::vector<WordReader> readers() const;
+  /// Writes the words of one rank that has seen what those of all parts have; false: this rank cannot.
+  bool combine_parts(WordWriter& together) const;
+  static MetricParts read_metric(std::span<WordReader> ranks);
+  void write_metric(WordWriter& own, const LoggedSlot& slot) const;
+  bool combine_metric(WordWriter& together, const LoggedSlot& slot, std::span<WordReader> ranks) const;
   void reduce_value(LoggedSlot& slot, std::span<WordReader> ranks);
   void reduce_metric(LoggedSlot& slot, std::span<WordReader> ranks);
   void pass_values();

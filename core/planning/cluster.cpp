@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <string_view>
 #include <vector>
 
 namespace levin {
@@ -15,10 +16,16 @@ constexpr double kGigabyte = 1e9;
 
 bool is_positive(double value) { return value > 0 && std::isfinite(value); }
 
+bool is_not_negative(double value) { return value >= 0 && std::isfinite(value); }
+
+/// Whether a cluster may be given without this key.
+bool is_optional(std::string_view key) { return key == "pass_us" || key == "optimizer_us"; }
+
 }  // namespace
 
 void Cluster::describe(Schema<Cluster>& schema) {
   constexpr const char* kPositive = "a finite number above 0";
+  constexpr const char* kNotNegative = "a finite number of at least 0";
   schema.field("hosts", &Cluster::hosts, "hosts").at_least(1).at_most(100'000);
   schema.field("devices", &Cluster::devices, "devices of a host").at_least(1).at_most(1'024);
   schema
@@ -30,9 +37,17 @@ void Cluster::describe(Schema<Cluster>& schema) {
              "bandwidth of a device to other hosts while all of its host send, in 10^9 bytes a second and direction")
       .require(kPositive, is_positive);
   schema.field("latency_us", &Cluster::latency_us, "time of a message without content, in microseconds")
-      .require("a finite number of at least 0", [](double value) { return value >= 0 && std::isfinite(value); });
+      .require(kNotNegative, is_not_negative);
   schema.field("flops", &Cluster::flops, "floating point operations a second that a device reaches in training")
       .require(kPositive, is_positive);
+  schema
+      .field("pass_us", &Cluster::pass_us,
+             "microseconds that a forward and backward take beside their operations, whatever the batch")
+      .require(kNotNegative, is_not_negative);
+  schema
+      .field("optimizer_us", &Cluster::optimizer_us,
+             "microseconds of the optimizer's step over the whole model on one device")
+      .require(kNotNegative, is_not_negative);
 }
 
 Cluster ConfigCodec<Cluster>::parse(const Config& node, const std::string& path) {
@@ -42,7 +57,7 @@ Cluster ConfigCodec<Cluster>::parse(const Config& node, const std::string& path)
   schema_of<Cluster>().apply(cluster, node, path);
   std::vector<std::string> missing;
   for (const std::string& name : schema_of<Cluster>().names())
-    if (node.find(name) == nullptr) missing.push_back(name);
+    if (node.find(name) == nullptr && !is_optional(name)) missing.push_back(name);
   if (!missing.empty())
     throw ConfigError(
         fmt::format("{} needs {} as well; valid: {{hosts: 128, devices: 8, intra_gb_s: 450, "

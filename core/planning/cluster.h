@@ -17,13 +17,17 @@ struct Cluster {
   double inter_gb_s = 1;  ///< 10^9 bytes a second that a device sends to other hosts; all devices of a host at once
   double latency_us = 0;  ///< of a message
   double flops = 1;       ///< floating point operations a second that a device reaches in training
+  /// Microseconds that a forward and backward of the whole model take beside its operations, whatever the batch:
+  /// starting kernels, reading weights, adding up gradients.
+  double pass_us = 0;
+  double optimizer_us = 0;  ///< microseconds of the optimizer's step over the whole model
 
   int64_t ranks() const { return hosts * devices; }
   double latency() const { return latency_us * 1e-6; }  ///< in seconds
   static void describe(Schema<Cluster>& schema);
 };
 
-/// As any described struct, but for that every key has to be there.
+/// As any described struct, but for that every key has to be there, except for pass_us and optimizer_us.
 template <>
 struct ConfigCodec<Cluster> {
   static std::string type_name() { return "mapping"; }

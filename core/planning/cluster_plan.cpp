@@ -24,9 +24,11 @@ std::vector<PlanRow> ways(const TrainingNeeds& needs, const Cluster& cluster) {
   const int64_t devices = cluster.ranks();
   if (devices == 1) return {{.strategy = "single_device"}};
   std::vector<PlanRow> all{{.strategy = "ddp"}};
-  for (int64_t stage = 1; stage <= 3; ++stage) all.push_back({.strategy = "sharded", .stage = stage});
-  for (const int64_t group : sizes(devices, devices - 1, cluster.devices))
-    all.push_back({.strategy = "sharded", .stage = 3, .shard_group = group});
+  for (int64_t stage = 1; stage <= 3; ++stage) {
+    all.push_back({.strategy = "sharded", .stage = stage});
+    for (const int64_t group : sizes(devices, devices - 1, cluster.devices))
+      all.push_back({.strategy = "sharded", .stage = stage, .shard_group = group});
+  }
   const auto elements = static_cast<int64_t>(needs.chain.elements.size());
   for (const int64_t stages : sizes(devices, std::min(devices, elements), most_stages(needs.chain, devices))) {
     for (const std::string& schedule : pipeline_schedule_names()) {
@@ -70,6 +72,11 @@ ClusterPlan plan_cluster(const TrainingNeeds& needs, const Cluster& cluster, int
   return plan;
 }
 
+std::string devices_options(const Cluster& cluster) {
+  const std::string devices = fmt::format("--trainer.devices={}", cluster.devices);
+  return cluster.hosts == 1 ? devices : devices + fmt::format(" --trainer.num_nodes={}", cluster.hosts);
+}
+
 std::string cluster_table(const ClusterPlan& plan) {
   constexpr const char* kLine = "  {:<{}} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10} {:>12}  {}\n";
   size_t width = 0;
@@ -94,11 +101,8 @@ std::string cluster_table(const ClusterPlan& plan) {
   if (has_pipeline) text += "  pipeline: each has a batch of its own; compare examples/s\n";
   const ClusterPlan::Row* const best = plan.best();
   if (best == nullptr) return text + "  nothing fits\n";
-  const std::string devices = plan.cluster.hosts == 1 ? fmt::format("--trainer.devices={}", plan.cluster.devices)
-                                                      : fmt::format("--trainer.devices={} --trainer.num_nodes={}",
-                                                                    plan.cluster.devices, plan.cluster.hosts);
   return text + fmt::format("  best that fits: {}\n  to set it: {}\n", strategy_text(best->memory),
-                            how_to_set(best->memory, devices));
+                            how_to_set(best->memory, devices_options(plan.cluster)));
 }
 
 }  // namespace levin

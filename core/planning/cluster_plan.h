@@ -26,10 +26,13 @@ struct ClusterPlan {
   const Row* best() const;
 };
 
-/// Plans memory and time of each strategy and its sizes: ddp; sharded with stages 1 to 3, and stage 3 in groups of 2,
-/// 4, 8, ... and of a host; pipeline with 2, 4, 8, ... stages and with the most, of each schedule (interleaved: two
+/// Plans memory and time of each strategy and its sizes: ddp; sharded with stages 1 to 3, each also in groups of 2, 4,
+/// 8, ... and of a host; pipeline with 2, 4, 8, ... stages and with the most, of each schedule (interleaved: two
 /// chunks a rank), and as many pipelines side by side as devices are left; each with and without checkpointing.
 ClusterPlan plan_cluster(const TrainingNeeds& needs, const Cluster& cluster, int64_t memory);
+
+/// Returns the options that choose all devices of a cluster.
+std::string devices_options(const Cluster& cluster);
 
 /// Returns the plan as a table, in milliseconds and MiB, best first, with the options that choose the best.
 std::string cluster_table(const ClusterPlan& plan);

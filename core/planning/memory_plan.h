@@ -44,11 +44,14 @@ struct ChainNeeds {
     WeightNeeds weights;  ///< tied weights count in each element that has them
     BatchBytes saved;     ///< by its forward for backward; its input too, when it is the first to save it
     BatchBytes result;    ///< its output to the next element
+    double flops = 0;     ///< floating point operations of its forward for each example
   };
   std::vector<Element> elements;  ///< none: there is no such sequential, or a step does not call it once
   WeightNeeds outside;            ///< weights in no element, which every stage holds
   BatchBytes saved_before;        ///< saved by the rest of the step, on the first stage
   BatchBytes saved_after;         ///< saved by the rest of the step, on the last stage
+  double flops_before = 0;        ///< as those of an element, of the rest of the step before the sequential
+  double flops_after = 0;         ///< behind it: head and loss
 };
 
 /// Measurements of a training step on one device, from which a plan is made.

@@ -2,6 +2,7 @@
 
 #include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/error.h>
+#include <levin/core/base/file_system.h>
 #include <levin/core/devices/device_spec.h>
 #include <levin/core/nn/activation_meter.h>
 #include <levin/core/nn/flop_counter.h>
@@ -10,6 +11,7 @@
 #include <levin/core/nn/unit_patterns.h>
 #include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/core/optim/optimizer_state.h>
+#include <levin/core/planning/plan_json.h>
 #include <levin/core/precision/precision.h>
 #include <levin/core/trainer/dry_run.h>
 #include <levin/core/trainer/trainer.h>
@@ -91,7 +93,9 @@ void PlanOptions::describe(Schema<PlanOptions>& schema) {
       .require("0, or at least 2", [](int64_t steps) { return steps == 0 || steps >= 2; });
   schema.field("cluster", &PlanOptions::cluster,
                "machines to predict time and memory on, in place of devices: {hosts, devices, intra_gb_s, inter_gb_s, "
-               "latency_us, flops}");
+               "latency_us, flops, pass_us, optimizer_us}");
+  schema.field("output", &PlanOptions::output,
+               "a file that is written with the plan as JSON, and replaced; also -o FILE; empty: none");
 }
 
 TrainerOptions planning_options(TrainerOptions planned, std::shared_ptr<MemoryPlanner> planner) {
@@ -194,51 +198,79 @@ std::vector<NamedUnit> checkpointed_units(torch::nn::Module& module, const Activ
   return outermost;
 }
 
-/// While it lives, notes what the elements of a sequential save for backward and give to the next one.
+/// While it lives, notes what the elements of a sequential save for backward, give to the next one and compute.
 class ChainMeter final : private UnitHook {
  public:
-  struct Bytes {
-    int64_t saved = 0;
-    int64_t result = 0;
+  struct Element {
+    int64_t saved = 0;   ///< bytes
+    int64_t result = 0;  ///< bytes
+    int64_t flops = 0;   ///< floating point operations of its forward
   };
 
-  /// `meter` is at work. nullptr: there is nothing to note.
-  ChainMeter(SequentialImpl* sequential, const ActivationMeter& meter) : sequential_(sequential), meter_(meter) {
+  /// `meter` and `flops` are at work. nullptr: there is nothing to note.
+  ChainMeter(SequentialImpl* sequential, const ActivationMeter& meter, const FlopCounter& flops)
+      : sequential_(sequential), meter_(meter), behind_(std::make_shared<Behind>(Behind{.flops = &flops})) {
     if (sequential_ == nullptr) return;
     for (size_t i = 0; i < sequential_->size(); ++i) sequential_->element(i).add_hook(*this);
   }
   ~ChainMeter() override {
     if (sequential_ == nullptr) return;
     for (size_t i = 0; i < sequential_->size(); ++i) sequential_->element(i).remove_hook(*this);
+    behind_->flops = nullptr;
   }
   ChainMeter(const ChainMeter&) = delete;
   ChainMeter& operator=(const ChainMeter&) = delete;
 
   /// Of each element, in order; none where the sequential was not called once.
-  std::vector<Bytes> elements() const {
-    return sequential_ != nullptr && elements_.size() == sequential_->size() ? elements_ : std::vector<Bytes>();
+  std::vector<Element> elements() const {
+    return sequential_ != nullptr && elements_.size() == sequential_->size() ? elements_ : std::vector<Element>();
   }
   /// Saved before the first element.
-  int64_t saved_before() const { return saved_before_; }
+  int64_t saved_before() const { return before_.saved; }
+  /// Operations of the forward before the first element, and behind the last.
+  int64_t flops_before() const { return before_.flops; }
+  /// What is behind the last element has gone forward and backward when the gradient of its result is there: a third of
+  /// that is forward, as everywhere in the plan.
+  int64_t flops_behind() const { return behind_->forward_and_backward / 3; }
 
  private:
+  /// Of the hook on the last result, whose graph may live longer than this.
+  struct Behind {
+    const FlopCounter* flops = nullptr;
+    int64_t begin = 0;
+    int64_t forward_and_backward = 0;
+  };
+
+  Element now() const { return {.saved = meter_.now().all, .flops = behind_->flops->count().of_model()}; }
+
   void before_forward(UnitCall& /*call*/) override {
-    if (elements_.empty()) saved_before_ = meter_.now().all;
-    saved_ = meter_.now().all;
+    began_ = now();
+    if (elements_.empty()) before_ = began_;
   }
   void after_forward(UnitCall& call) override {
-    Bytes bytes{.saved = meter_.now().all - saved_};
+    const Element ended = now();
+    Element element{.saved = ended.saved - began_.saved, .flops = ended.flops - began_.flops};
+    const bool is_last = elements_.size() + 1 == sequential_->size();
+    bool has_hook = false;
     call.for_each_result([&](at::Tensor& tensor) {
-      if (tensor.defined()) bytes.result += static_cast<int64_t>(tensor.nbytes());
+      if (!tensor.defined()) return;
+      element.result += static_cast<int64_t>(tensor.nbytes());
+      if (!is_last || has_hook || !tensor.requires_grad()) return;
+      has_hook = true;
+      behind_->begin = ended.flops;
+      tensor.register_hook([behind = behind_](const at::Tensor& /*gradient*/) {
+        if (behind->flops != nullptr) behind->forward_and_backward = behind->flops->count().of_model() - behind->begin;
+      });
     });
-    elements_.push_back(bytes);
+    elements_.push_back(element);
   }
 
   SequentialImpl* sequential_;
   const ActivationMeter& meter_;
-  int64_t saved_ = 0;
-  int64_t saved_before_ = 0;
-  std::vector<Bytes> elements_;
+  std::shared_ptr<Behind> behind_;
+  Element began_;   ///< readings when the element under way began
+  Element before_;  ///< and when the first one did
+  std::vector<Element> elements_;
 };
 
 /// The sequential that a pipeline would cut; nullptr: it could not.
@@ -268,8 +300,10 @@ void add_weights(Module& module, SequentialImpl& sequential, ChainNeeds& chain) 
 struct MemoryPlanner::Measured {
   DryRun::Result result = DryRun::Result::kDone;
   SavedByForward saved;
-  std::vector<ChainMeter::Bytes> chain;
+  std::vector<ChainMeter::Element> chain;
   int64_t saved_before_chain = 0;
+  int64_t flops_before_chain = 0;
+  int64_t flops_behind_chain = 0;
   int64_t flops = 0;            ///< floating point operations of the model
   bool evaluates_loss = false;  ///< the optimizer does
   TrainingNeeds optimizer;      ///< its state alone
@@ -285,13 +319,15 @@ MemoryPlanner::Measured MemoryPlanner::measure(Trainer& trainer, Module& module,
   DryRun dry_run(trainer, {.batch_size = batch_size, .may_run_out_of_memory = true});
   {
     ActivationMeter meter(module, checkpointed_units(module, planned_.activation_checkpointing));
-    const ChainMeter chain(sequential_of(module), meter);
     const FlopCounter flops;
+    const ChainMeter chain(sequential_of(module), meter, flops);
     measured.result = dry_run.step();
     measured.flops = flops.count().of_model();
     measured.saved = meter.most();
     measured.chain = chain.elements();
     measured.saved_before_chain = chain.saved_before();
+    measured.flops_before_chain = chain.flops_before();
+    measured.flops_behind_chain = chain.flops_behind();
   }
   if (measured.result != DryRun::Result::kDone) return measured;
   for (const OptimizerHandle* handle : trainer.optimizers()) {
@@ -356,7 +392,8 @@ void MemoryPlanner::plan(Trainer& trainer, Module& module) {
   needs_.batch_size = configured;
   needs_.divides_batch = loader.options().global_batch_size.has_value();
   needs_.micro_batches = planned_.accumulate_grad_batches.at(0);
-  needs_.flops_per_example = static_cast<double>(first.flops) / static_cast<double>(batch);
+  const auto for_each_example = [&](int64_t flops) { return static_cast<double>(flops) / static_cast<double>(batch); };
+  needs_.flops_per_example = for_each_example(first.flops);
   const auto through = [&](const SavedBytes& saved, const SavedBytes& other_saved) {
     return ActivationNeeds{.bytes = BatchBytes::through(batch, saved.all, other_batch, other_saved.all),
                            .weight_copies = saved.weight_copies};
@@ -379,9 +416,12 @@ void MemoryPlanner::plan(Trainer& trainer, Module& module) {
     for (size_t i = 0; i < chain.elements.size(); ++i) {
       chain.elements[i].saved = line(first.chain[i].saved, other.chain[i].saved);
       chain.elements[i].result = line(first.chain[i].result, other.chain[i].result);
+      chain.elements[i].flops = for_each_example(first.chain[i].flops);
       saved += first.chain[i].saved;
       other_saved += other.chain[i].saved;
     }
+    chain.flops_before = for_each_example(first.flops_before_chain);
+    chain.flops_after = for_each_example(first.flops_behind_chain);
     chain.saved_after = line(first.saved.whole.all - saved, other.saved.whole.all - other_saved);
   }
 
@@ -400,6 +440,8 @@ void MemoryPlanner::plan(Trainer& trainer, Module& module) {
     report_ += plan_table(plans_);
   }
   report_.pop_back();
+  if (!options_.output.empty())
+    FileSystem::current().replace_file(options_.output, plan_json(needs_, plans_, cluster_plan_) + "\n");
 }
 
 int64_t MemoryPlanner::memory_on(int64_t devices, int64_t hosts, const at::Device& device) const {

@@ -44,6 +44,7 @@ struct PlanOptions {
   MemorySize memory = {};
   int64_t measure_steps = 0;
   std::optional<Cluster> cluster = {};
+  std::string output = {};
   static void describe(Schema<PlanOptions>& schema);
 };
 

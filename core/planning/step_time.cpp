@@ -28,6 +28,7 @@ class TwoStreams {
     return link_end_;
   }
   double compute_end() const { return compute_end_; }
+  double link_end() const { return link_end_; }
 
   StepTime times() const {
     return {.compute = computed_,
@@ -48,7 +49,7 @@ class StepPredictor {
   StepPredictor(const TrainingNeeds& needs, const Cluster& cluster, const PlanRow& way)
       : needs_(needs), cluster_(cluster), way_(way) {
     const int64_t batch = needs.batch_on(way.stages > 0 ? way.pipelines : cluster.ranks());
-    const double all = static_cast<double>(batch) * needs.flops_per_example / cluster.flops;
+    const double all = pass_seconds(static_cast<double>(batch));
     forward_ = all / 3;
     backward_ = all * 2 / 3 + (way.checkpoints ? forward_ : 0);
   }
@@ -67,6 +68,7 @@ class StepPredictor {
         if (reduces) reduce(streams_.compute_end(), bytes / count);
       }
     }
+    step_optimizer();
     if (way_.stage > 0) gather(streams_.compute_end(), whole_parameters(needs_.weights));
     return streams_.times();
   }
@@ -93,6 +95,7 @@ class StepPredictor {
       std::reverse(units.begin(), units.end());
       reduce(streams_.compute_end(), whole_gradients(needs_.outside));
     }
+    step_optimizer();
     return streams_.times();
   }
 
@@ -103,23 +106,25 @@ class StepPredictor {
     const std::vector<size_t> ends = cut_by_parameters(chain, shape.chunks());
     const RankSpan pipeline = neighbours(cluster_, way_.stages);
 
-    double elements = 0;
-    for (const ChainNeeds::Element& element : chain.elements) elements += static_cast<double>(element.weights.elements);
     std::vector<ChunkCost> costs;
     std::vector<double> gradients(static_cast<size_t>(way_.stages), 0.0);  // bytes of each rank
     double largest_message = 0;
     const int64_t examples = (batch + shape.micro_batches - 1) / shape.micro_batches;
+    const double whole_forward =
+        pass_seconds(static_cast<double>(batch) / static_cast<double>(shape.micro_batches)) / 3;
+    double longest_optimizer = 0;
+    std::vector<double> stepped(gradients.size(), 0.0);  // elements of each rank
+    stepped.back() = static_cast<double>(chain.outside.trainable_elements);
     for (size_t chunk = 0, begin = 0; chunk < ends.size(); begin = ends[chunk++]) {
       WeightNeeds weights;
       for (size_t i = begin; i < ends[chunk]; ++i) weights += chain.elements[i].weights;
-      const double share =
-          elements == 0 ? 1.0 / static_cast<double>(ends.size()) : static_cast<double>(weights.elements) / elements;
       // What autograd does for the chunk's input and for its parameters is alike in matrix products.
-      const double forward = forward_ * share / static_cast<double>(shape.micro_batches);
+      const double forward = whole_forward * share_of_chunk(begin, ends[chunk], ends.size());
       costs.push_back({.forward = forward,
                        .backward_input = forward + (way_.checkpoints ? forward : 0),
                        .backward_weight = forward});
       gradients[chunk % gradients.size()] += static_cast<double>(weights.trainable_bytes);
+      stepped[chunk % gradients.size()] += static_cast<double>(weights.trainable_elements);
       if (chunk + 1 < ends.size())
         largest_message =
             std::max(largest_message, static_cast<double>(chain.elements[ends[chunk] - 1].result.at(examples)));
@@ -135,6 +140,7 @@ class StepPredictor {
     double end = actual.makespan;
     double longest_reduce = 0;
     for (size_t rank = 0; rank < gradients.size(); ++rank) {
+      longest_optimizer = std::max(longest_optimizer, optimizer_seconds(stepped[rank]));
       const double bytes = gradients[rank] + static_cast<double>(chain.outside.trainable_bytes);
       const double seconds = all_reduce_seconds(cluster_, replicas, bytes);
       longest_reduce = std::max(longest_reduce, seconds);
@@ -145,7 +151,7 @@ class StepPredictor {
     const auto batches = static_cast<double>(needs_.micro_batches);
     StepTime time;
     time.bubble = batches * ideal.makespan * ideal.bubble();
-    time.compute = batches * ideal.makespan - time.bubble;
+    time.compute = batches * ideal.makespan - time.bubble + longest_optimizer;
     time.exposed = batches * (actual.makespan - ideal.makespan) + end - actual.makespan;
     time.communication =
         batches * 2 * static_cast<double>(shape.micro_batches * shape.chunks_per_rank) * message + longest_reduce;
@@ -153,6 +159,44 @@ class StepPredictor {
   }
 
  private:
+  /// A forward and backward of so many examples.
+  double pass_seconds(double examples) const {
+    return cluster_.pass_us * 1e-6 + examples * needs_.flops_per_example / cluster_.flops;
+  }
+
+  /// The optimizer's step over so many elements.
+  double optimizer_seconds(double elements) const {
+    const auto all = static_cast<double>(std::max<int64_t>(needs_.weights.trainable_elements, 1));
+    return cluster_.optimizer_us * 1e-6 * elements / all;
+  }
+
+  /// Each rank steps what it holds, once the gradients are there.
+  void step_optimizer() {
+    const auto ranks = static_cast<double>(way_.stage == 0 ? 1 : group().ranks);
+    streams_.compute(streams_.link_end(),
+                     optimizer_seconds(static_cast<double>(needs_.weights.trainable_elements) / ranks));
+  }
+
+  /// Of a pass, what a chunk with the elements [begin, end) computes: the first one what comes before the sequential as
+  /// well, the last one head and loss. By operations, or by parameters where none were counted.
+  double share_of_chunk(size_t begin, size_t end, size_t chunks) const {
+    const ChainNeeds& chain = needs_.chain;
+    double own = (begin == 0 ? chain.flops_before : 0) + (end == chain.elements.size() ? chain.flops_after : 0);
+    double all = chain.flops_before + chain.flops_after;
+    double own_elements = 0;
+    double all_elements = 0;
+    for (size_t i = 0; i < chain.elements.size(); ++i) {
+      const bool is_own = i >= begin && i < end;
+      const auto elements = static_cast<double>(chain.elements[i].weights.elements);
+      all += chain.elements[i].flops;
+      all_elements += elements;
+      own += is_own ? chain.elements[i].flops : 0;
+      own_elements += is_own ? elements : 0;
+    }
+    if (all > 0) return own / all;
+    return all_elements > 0 ? own_elements / all_elements : 1.0 / static_cast<double>(chunks);
+  }
+
   /// Units one after the other, each gathered while the one before it computes.
   template <class Seconds>
   void pass(const std::vector<WeightNeeds>& units, double begin, const Seconds& seconds, bool reduces) {
@@ -196,7 +240,7 @@ class StepPredictor {
   const TrainingNeeds& needs_;
   const Cluster& cluster_;
   const PlanRow& way_;
-  double forward_ = 0;  ///< seconds of a micro-batch's batch
+  double forward_ = 0;  ///< seconds of a rank's batch; of a window, of each
   double backward_ = 0;
   TwoStreams streams_;
 };

@@ -17,9 +17,10 @@ struct StepTime {
 
 /// Predicts an optimizer step of a way to train on all ranks of a cluster. `way` is as for plan_row().
 ///
-/// A device computes `needs.flops_per_example` at the cluster's rate, a third of it forward; recomputing in backward is
-/// as much as forward. A unit's share is that of its parameters. Each rank computes on one stream and communicates on
-/// another, and a collective begins when what it needs is there and those before it are over:
+/// A forward and backward take the cluster's `pass_us`, and `needs.flops_per_example` for each example at its rate, a
+/// third of both forward; recomputing in backward is as much as forward. A unit's share is that of its parameters. Each
+/// rank computes on one stream and communicates on another, and a collective begins when what it needs is there and
+/// those before it are over:
 ///
 ///     ddp         a bucket of 25 MiB is reduced when its part of the last backward is over
 ///     stage 1, 2  likewise (2: in each micro-batch) it is reduced and scattered; parameters are gathered after the
@@ -27,10 +28,13 @@ struct StepTime {
 ///     gradients
 ///                 are reduced and scattered when its backward is over
 ///     groups      what a group has reduced and scattered is reduced over the groups
-///     pipeline    simulate() runs the schedule, with a message's time between ranks; then the pipelines reduce
+///     pipeline    simulate() runs the schedule, with a message's time between ranks; then the pipelines reduce. Each
+///                 micro-batch is a pass, of which a chunk has the part of the operations that it computes
 ///
-/// Not in it: the optimizer's own time, reading data, and what the collectives take from the computation. Offload is
-/// not predicted: its time is that of the links between host and device.
+/// The optimizer steps what a rank holds when all gradients are there, in its part of `optimizer_us`.
+///
+/// Not in it: reading data, and what the collectives take from the computation. Offload is not predicted: its time is
+/// that of the links between host and device.
 StepTime step_time(const TrainingNeeds& needs, const Cluster& cluster, const PlanRow& way);
 
 }  // namespace levin

@@ -4,6 +4,7 @@
 #include <levin/core/base/lifeline.h>
 #include <levin/core/base/log.h>
 #include <levin/core/comm/control_plane.h>
+#include <levin/core/comm/hang_watch.h>
 #include <levin/core/comm/single_process.h>
 #include <levin/strategies/comm/c10d_collective.h>
 #include <levin/strategies/comm/c10d_store.h>
@@ -242,6 +243,7 @@ void RankGroup::join(const StrategySetup& setup, const ProcessGroupFactory& make
   }
   if (launched_.world_size == 1) {
     if (collective_ == nullptr) collective_ = make_single_process_collective();
+    hang_watch_ = make_hang_watch(rank_status_, options_.hang_timeout);
     return;
   }
   const WaitingIn waiting(rank_status_, "start-up");
@@ -393,6 +395,7 @@ void RankGroup::part() {
   if (control_plane_ != nullptr) control_plane_->leave();
   watch_->detach();
   control_plane_.reset();
+  hang_watch_.reset();
   forbidden_.clear();
   if (options_.start_method == StartMethod::kSubprocess) return;
   collective_.reset();

@@ -15,6 +15,7 @@
 
 namespace levin {
 
+class HangWatch;
 class RankWatch;
 
 /// The ranks of a strategy: which there are, how they start, find each other and part. With one rank nothing is started
@@ -109,6 +110,7 @@ class RankGroup final : public Ranks {
   c10::intrusive_ptr<c10d::Store> store_;
   const std::shared_ptr<RankWatch> watch_;
   std::unique_ptr<ControlPlane> control_plane_;
+  std::unique_ptr<HangWatch> hang_watch_;  ///< in its place where there is one rank
   at::Device device_{at::kCPU};
   int64_t calls_ = 0;
   RankStatus* rank_status_ = nullptr;

@@ -34,6 +34,16 @@ struct RankOptions {
 /// Longest wait in seconds, which all clocks and calls that wait can count.
 constexpr double kMostSeconds = 1e7;
 
+/// Describes the field `hang_timeout`.
+template <class Options>
+void describe_hang_timeout(Schema<Options>& schema) {
+  schema
+      .field("hang_timeout", &Options::hang_timeout,
+             "seconds without progress within a step of any loop after which the job ends; 0: never")
+      .at_least(0)
+      .at_most(kMostSeconds);
+}
+
 /// Describes the fields of `Options` that are named as those of RankOptions.
 template <class Options>
 void describe_rank_options(Schema<Options>& schema) {
@@ -55,11 +65,7 @@ void describe_rank_options(Schema<Options>& schema) {
       .field("stall_report", &O::stall_report, "seconds in one collective after which a report says where each rank is")
       .above(0)
       .at_most(kMostSeconds);
-  schema
-      .field("hang_timeout", &O::hang_timeout,
-             "seconds without progress within a step of any loop after which the job ends; 0: never")
-      .at_least(0)
-      .at_most(kMostSeconds);
+  describe_hang_timeout(schema);
 }
 
 /// Returns the fields of `options` that are named as those of RankOptions.

@@ -6,6 +6,9 @@
 
 namespace levin {
 
+class HangWatch;
+struct RankStatus;
+
 /// The one rank of a strategy that starts none: this process. Every collective is the identity.
 class SingleRank final : public Ranks {
  public:
@@ -15,13 +18,18 @@ class SingleRank final : public Ranks {
   Launcher& launcher() override { return *launcher_; }
   ClusterEnvironment& environment() override { return *environment_; }
   const c10::Device& device() const override { return device_; }
-  void set_device(const c10::Device& device) { device_ = device; }
+  /// Begins a call on the device. It is watched while it lasts: see HangWatch. `hang_timeout`: in seconds, 0 for no
+  /// watch; `rank_status` may be nullptr, which is not watched either.
+  void begin(const c10::Device& device, const RankStatus* rank_status, double hang_timeout);
+  /// Ends it.
+  void end();
   Collective& collective() override { return *collective_; }
 
  private:
   std::unique_ptr<Launcher> launcher_;
   std::unique_ptr<ClusterEnvironment> environment_;
   std::shared_ptr<Collective> collective_;
+  std::unique_ptr<HangWatch> hang_watch_;
   c10::Device device_{c10::DeviceType::CPU};
 };
 

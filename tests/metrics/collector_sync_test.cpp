@@ -1,6 +1,7 @@
 #include "../support/thread_collective.h"
 #include "metric_oracle.h"
 
+#include <levin/core/comm/gather_on_first.h>
 #include <levin/core/metrics/accuracy.h>
 #include <levin/core/metrics/auroc.h>
 #include <levin/core/metrics/collector.h>
@@ -19,6 +20,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -304,6 +306,7 @@ TEST_P(CollectorSync, OrderOfLogsDoesNotMatter) {
 TEST_P(CollectorSync, LogsWithoutCollectivesAndSynchronisesWithOne) {
   run_ranks(GetParam(), [&](ThreadCollective& collective) {
     const bool alone = collective.world_size() == 1;
+    const bool all_tell_all = collective.world_size() <= kFewRanks;
     Collector collector;
     Mean mean;
     for (int step = 0; step < 10; ++step) {
@@ -313,14 +316,14 @@ TEST_P(CollectorSync, LogsWithoutCollectivesAndSynchronisesWithOne) {
     }
     EXPECT_EQ(collective.calls(), 0);
     collector.synchronize_step(collective);
-    EXPECT_EQ(collective.calls(), alone ? 0 : 1);
+    if (all_tell_all) EXPECT_EQ(collective.calls(), alone ? 0 : 1);
     collector.synchronize_epoch(collective);
-    EXPECT_EQ(collective.calls(), alone ? 0 : 2);
+    if (all_tell_all) EXPECT_EQ(collective.calls(), alone ? 0 : 2);
 
     // More than fits: a second one.
     for (int i = 0; i < 300; ++i) collector.log(fmt::format("value {}", i), i, {.sync_dist = true});
     collector.synchronize_step(collective);
-    EXPECT_EQ(collective.calls(), alone ? 0 : 4);
+    if (all_tell_all) EXPECT_EQ(collective.calls(), alone ? 0 : 4);
     for (int i = 0; i < 300; ++i) EXPECT_EQ(step_values(collector).at(fmt::format("value {}", i)), i);
   });
 }
@@ -364,7 +367,73 @@ TEST_P(CollectorSync, WorksUnderInferenceModeAndOutside) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, CollectorSync, ::testing::Values(1, 2, 3, 4));
+// More than kFewRanks combine on rank 0.
+INSTANTIATE_TEST_SUITE_P(Ranks, CollectorSync, ::testing::Values(1, 2, 3, 4, 19));
+
+TEST(CollectorSyncOrder, ValuesAddUpFromTheFirstRankToTheLastHoweverManyThereAre) {
+  for (const int64_t world_size : {4, 50}) {
+    // Another order rounds otherwise.
+    const auto value_of = [](int64_t rank) { return std::pow(10.0, rank % 7) / static_cast<double>(rank + 3); };
+    double sum = 0;
+    double weighted = 0;
+    double weights = 0;
+    for (int64_t rank = 0; rank < world_size; ++rank) {
+      const auto weight = static_cast<double>(rank % 3 + 1);
+      sum += value_of(rank);
+      weighted += value_of(rank) * weight;
+      weights += weight;
+    }
+    run_ranks(world_size, [&](ThreadCollective& collective) {
+      const int64_t rank = collective.rank();
+      Collector collector;
+      collector.begin({.batch_size = rank % 3 + 1});
+      collector.log("sum", value_of(rank), {.reduce = LogReduce::kSum, .sync_dist = true});
+      collector.log("mean", value_of(rank), {.on_step = true, .on_epoch = true, .sync_dist = true});
+      collector.synchronize_step(collective);
+      EXPECT_EQ(step_values(collector).at("mean_step"), weighted / weights);
+      collector.synchronize_epoch(collective);
+      EXPECT_EQ(epoch_values(collector).at("sum"), sum);
+      EXPECT_EQ(epoch_values(collector).at("mean_epoch"), weighted / weights);
+    });
+  }
+}
+
+TEST(CollectorSyncOrder, WhatARankReceivesDoesNotGrowWithTheirNumber) {
+  const auto received_by_last = [](int64_t world_size) {
+    std::atomic<int64_t> received{0};
+    run_ranks(world_size, [&](ThreadCollective& collective) {
+      Collector collector;
+      Accuracy accuracy{{.num_classes = 3}};
+      collector.begin({.batch_size = 4});
+      for (int64_t i = 0; i < 100; ++i) collector.log(fmt::format("value_{}", i), 0.5, {.sync_dist = true});
+      collector.log("accuracy", accuracy.update(at::tensor({0, 1}), at::tensor({0, 2})), {});
+      collector.synchronize_epoch(collective);
+      if (collective.rank() == world_size - 1) received = collective.received();
+      EXPECT_DOUBLE_EQ(epoch_values(collector).at("accuracy"), 0.5);
+    });
+    return received.load();
+  };
+  EXPECT_EQ(received_by_last(33), received_by_last(65));
+  EXPECT_LT(received_by_last(33), 4096);
+}
+
+TEST(CollectorSyncOrder, WhatRankZeroCannotCombineAllRanksCombine) {
+  run_ranks(20, [](ThreadCollective& collective) {
+    const int64_t rank = collective.rank();
+    // Rank 0 has had no batch, so that it has no states of the metric, nor the name.
+    Collector collector;
+    Accuracy accuracy{{.num_classes = 3}};
+    if (rank > 0) {
+      collector.begin({.batch_size = 2});
+      collector.log("accuracy",
+                    accuracy.update(at::tensor({0, 1}, at::kLong), at::tensor({int64_t{0}, int64_t{rank < 10}})), {});
+      collector.log("sum", 0.25, {.reduce = LogReduce::kSum, .sync_dist = true});
+    }
+    collector.synchronize_epoch(collective, /*took_part=*/rank > 0);
+    EXPECT_DOUBLE_EQ(epoch_values(collector).at("accuracy"), (9 * 2 + 10) / 38.0);
+    EXPECT_DOUBLE_EQ(epoch_values(collector).at("sum"), 19 * 0.25);
+  });
+}
 
 // ---- Ranks that differ
 
@@ -446,6 +515,29 @@ TEST(CollectorDisagreement, AboutMetrics) {
   EXPECT_EQ(error,
             "[log] the metric 'accuracy' has states of other names, types or shapes on rank 1 than on rank 0; hint: "
             "give it the same options on every rank");
+}
+
+TEST(CollectorDisagreement, OfManyRanksIsSaidOnAllOfThem) {
+  EXPECT_EQ(common_error(20,
+                         [](Collector& collector, int64_t rank) {
+                           collector.log("val_loss", 1.0, kSynchronized);
+                           if (rank == 7) collector.log("val_f1", 1.0, {});
+                         }),
+            "[log] ranks logged different names: 'val_f1' on rank 7 only; hint: log the same names on every rank, or "
+            "use rank_zero_only");
+  const at::Tensor classes = at::tensor({0, 1}, at::kLong);
+  std::vector<std::unique_ptr<Accuracy>> metrics;
+  for (int64_t rank = 0; rank < 20; ++rank) {
+    metrics.push_back(
+        std::make_unique<Accuracy>(Accuracy::Options{.num_classes = rank == 18 ? 4 : 3, .average = "macro"}));
+    metrics.back()->update(classes, classes);
+  }
+  const auto error = common_error(20, [&](Collector& collector, int64_t rank) {
+    collector.log("accuracy", *metrics[static_cast<size_t>(rank)], {});
+  });
+  EXPECT_NE(error.find("the metric 'accuracy' has states of other names, types or shapes on rank 18 than on rank 0"),
+            std::string::npos)
+      << error;
 }
 
 TEST(CollectorDisagreement, OfAStepIsFoundToo) {

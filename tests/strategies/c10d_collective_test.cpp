@@ -1,6 +1,8 @@
 #include <levin/strategies/comm/c10d_collective.h>
 
 #include <levin/core/comm/communication_error.h>
+#include <levin/core/comm/gather_on_first.h>
+#include <levin/core/metrics/collector.h>
 #include <levin/strategies/comm/shared_memory_team.h>
 #include <levin/strategies/ddp/gradient_reducer.h>
 #include <tests/strategies/run_ranks.h>
@@ -398,6 +400,30 @@ TEST(C10dCollectiveFailureTest, AbortEndsWhatIsUnderWay) {
     EXPECT_LT(std::chrono::steady_clock::now() - began, seconds(30));
     group->store().set("rank 0 is through", "");
   });
+}
+
+TEST(C10dCollectiveOfMany, BytesGoToRankZeroAlongATree) {
+  constexpr int64_t kCount = kFewRanks + 3;
+  for (const std::string backend : {"gloo", "shared_memory"}) {
+    for (const RankKind kind : {RankKind::kThreads, RankKind::kProcesses}) {
+      const auto team = RanksOf{backend, kind, kCount}.make_team();
+      run_ranks(kind, kCount, [&](int64_t rank, const c10::intrusive_ptr<c10d::Store>& store) {
+        const auto group = join_group(rank, kCount, store, seconds(60), nullptr, backend, team);
+        for (const size_t size : {size_t{0}, size_t{3}, size_t{100'000}}) {
+          const auto text_of = [&](int64_t of) { return std::string(size * static_cast<size_t>(of), 'a'); };
+          const auto all = gather_bytes_on_first(*group, text_of(rank));
+          ASSERT_EQ(std::ssize(all), rank == 0 ? kCount : 0);
+          for (size_t of = 0; of < all.size(); ++of) EXPECT_TRUE(all[of] == text_of(static_cast<int64_t>(of))) << of;
+        }
+        metrics::Collector collector;
+        collector.begin({.batch_size = rank + 1});
+        collector.log("rank", static_cast<double>(rank), {.reduce = LogReduce::kSum, .sync_dist = true});
+        collector.synchronize_epoch(*group);
+        collector.visit_epoch([&](const auto& value) { EXPECT_EQ(value.value, kCount * (kCount - 1) / 2); });
+        group->barrier();
+      });
+    }
+  }
 }
 
 TEST(C10dCollectiveFailureTest, AbortEndsAWaitingRankOverEveryBackend) {

@@ -887,8 +887,7 @@ TEST_P(SharedMemoryReducer, GradientsEqualThoseOfTheWholeBatch) {
           reference[i].grad().zero_();
         }
       }
-      // Not by the group: LibTorch's ProcessGroup::barrier writes a tensor that all threads share.
-      self.backend->barrier()->wait();
+      self.backend->barrier()->wait();  // not the group's, which keeps a tensor in a static variable
     }));
   }
 }

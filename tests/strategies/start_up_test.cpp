@@ -210,7 +210,8 @@ TEST(ForkedRanks, LearnOfADeathFromTheirParentAndAreSentNoSignal) {
 
 // ---- Ranks that hang.
 
-/// Rank 1 does not come back from its second step of the loop that LEVIN_TEST_FAULT names after the way to start.
+/// The last rank does not come back from its second step of the loop that LEVIN_TEST_FAULT names after the way to
+/// start.
 class HangingModule : public TinyModule {
  public:
   explicit HangingModule(const testing::TinyOptions& options) : TinyModule(options) {}
@@ -233,7 +234,7 @@ class HangingModule : public TinyModule {
 
  private:
   void hang_in(const std::string& step, int64_t index) {
-    if (index == 1 && trainer().global_rank() == 1 && fault().ends_with("|" + step)) hang();
+    if (index == 1 && trainer().global_rank() == trainer().world_size() - 1 && fault().ends_with("|" + step)) hang();
   }
 };
 
@@ -295,6 +296,32 @@ INSTANTIATE_TEST_SUITE_P(Of, HangingRank,
                            const std::string loop = info.param.loop;
                            return info.param.method + std::string("_") + loop.substr(0, loop.find_first_of("_ "));
                          });
+
+/// A rank that is alone is missed by nobody else.
+const SelfProgram hanging_alone("start_up_hanging_alone", [] {
+  TrainerOptions options = testing::quiet(1);
+  options.devices = 1;
+  options.strategy = Spec<Strategy>(Config::parse(fault().substr(0, fault().find('|')), {}));
+  Trainer trainer(options);
+  trainer.fit(make<HangingModule>(testing::TinyOptions{}), testing::tiny_loader(), testing::tiny_loader());
+  return 0;
+});
+
+class HangingAlone : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(HangingAlone, EndsWithThePlace) {
+  const Folder folder;
+  auto environment = environment_with(folder);
+  environment["LEVIN_TEST_FAULT"] = std::string("{name: ") + GetParam() + ", hang_timeout: 1}|training_step";
+  const auto result = hanging_alone.run(environment);
+  EXPECT_EQ(result.status, 1);
+  EXPECT_NE(result.err.find("[levin] error: rank 0 hangs: it has been in training_step of batch 1 for "),
+            std::string::npos)
+      << result.err;
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, HangingAlone, ::testing::Values("single_device", "dp", "ddp", "ddp_threads"),
+                         [](const auto& info) { return std::string(info.param); });
 
 // ---- Threads.
 

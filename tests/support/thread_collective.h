@@ -17,6 +17,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -47,6 +48,8 @@ class ThreadCollective : public Collective {
 
   /// How many operations this rank has called.
   int64_t calls() const { return calls_; }
+  /// Bytes that this rank was given, its own included where all get those of all.
+  int64_t received() const { return received_; }
 
   int64_t rank() const override { return rank_; }
   int64_t world_size() const override { return static_cast<int64_t>(group_->said.size()); }
@@ -91,9 +94,15 @@ class ThreadCollective : public Collective {
   void barrier() override { exchange("barrier", ""); }
 
   std::string broadcast_bytes(const std::string& bytes, int64_t root) override {
-    return exchange("broadcast_bytes", rank_ == root ? bytes : "").at(static_cast<size_t>(root));
+    std::string sent = exchange("broadcast_bytes", rank_ == root ? bytes : "").at(static_cast<size_t>(root));
+    received_ += std::ssize(sent);
+    return sent;
   }
-  std::vector<std::string> gather_bytes(const std::string& bytes) override { return exchange("gather_bytes", bytes); }
+  std::vector<std::string> gather_bytes(const std::string& bytes) override {
+    auto all = exchange("gather_bytes", bytes);
+    for (const std::string& of_rank : all) received_ += std::ssize(of_rank);
+    return all;
+  }
 
   std::shared_ptr<Collective> subgroup(std::span<const int64_t> ranks) override {
     std::shared_ptr<ThreadCollective> mine;
@@ -143,7 +152,8 @@ class ThreadCollective : public Collective {
     const at::Tensor dense = tensor.detach().cpu().contiguous();
     return std::string(static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
   }
-  static void fill(at::Tensor& tensor, const std::string& bytes) {
+  void fill(at::Tensor& tensor, const std::string& bytes) {
+    received_ += std::ssize(bytes);
     const at::Tensor dense = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
     if (bytes.size() != dense.nbytes())
       throw Error("comm", fmt::format("ranks gave {} bytes; {} were expected", bytes.size(), dense.nbytes()));
@@ -212,6 +222,7 @@ class ThreadCollective : public Collective {
   std::unique_ptr<Store> store_;
   int64_t rank_;
   int64_t calls_ = 0;
+  int64_t received_ = 0;
   int64_t subgroups_ = 0;
 };
 

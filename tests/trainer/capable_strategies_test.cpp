@@ -18,6 +18,7 @@ using ::testing::Not;
 /// What a program adds: a strategy that others differ from.
 class Particular : public SingleDevice {
  public:
+  using SingleDevice::SingleDevice;
   std::string name() const override { return "particular"; }
   StrategyCapabilities capabilities() const override { return {.several_nodes = true, .manual_optimization = false}; }
 };

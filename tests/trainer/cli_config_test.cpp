@@ -329,7 +329,7 @@ TEST_F(CliConfigTest, LoggersInEveryForm) {
 
 TEST_F(CliConfigTest, StrategyTakesOptions) {
   EXPECT_EQ(resolve({}, {"--trainer.strategy=single_device"}).find("trainer")->find("strategy")->to_flow(),
-            "single_device");
+            "{name: single_device, hang_timeout: 600}");
   EXPECT_NE(
       error_of({}, {"--trainer.strategy.bucket_cap_mb=5"}).find("trainer.strategy: expected the name of a strategy"),
       std::string::npos);

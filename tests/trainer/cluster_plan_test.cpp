@@ -49,6 +49,13 @@ TEST(ClusterOptions, EveryKeyIsNeeded) {
   EXPECT_EQ(cluster.inter_gb_s, 50);
   EXPECT_DOUBLE_EQ(cluster.latency(), 5e-6);
   EXPECT_EQ(cluster.flops, 400e12);
+  EXPECT_EQ(cluster.pass_us, 0);
+  EXPECT_EQ(cluster.optimizer_us, 0);
+  const Cluster measured = parse_cluster(
+      "{hosts: 1, devices: 8, intra_gb_s: 450, inter_gb_s: 50, latency_us: 5, flops: 400e12, pass_us: 900, "
+      "optimizer_us: 1500}");
+  EXPECT_EQ(measured.pass_us, 900);
+  EXPECT_EQ(measured.optimizer_us, 1500);
   EXPECT_THAT(
       [] { parse_cluster("{hosts: 2, devices: 8, intra_gb_s: 450, flops: 1e12}"); },
       ThrowsMessage<ConfigError>(HasSubstr("plan.cluster needs inter_gb_s, latency_us as well; valid: {hosts:")));
@@ -80,6 +87,9 @@ TEST(ClusterOptions, BadNumbersAreExplained) {
         << bandwidth;
   EXPECT_THAT(message(first + "50, latency_us: -1, flops: 1e12}"), HasSubstr("at least 0"));
   EXPECT_THAT(message(first + "50, latency_us: 1, flops: 0}"), HasSubstr("plan.cluster.flops must be"));
+  for (const char* key : {"pass_us", "optimizer_us"})
+    EXPECT_THAT(message(first + "50, latency_us: 1, flops: 1e12, " + key + ": -1}"),
+                HasSubstr(std::string("plan.cluster.") + key + " must be a finite number of at least 0; got -1"));
 }
 
 TEST(ClusterTimes, RanksLieHostByHost) {
@@ -125,6 +135,62 @@ TEST(StepTimes, OneDeviceComputes) {
   // Recomputing is another forward, which is a third.
   const StepTime recomputed = step_time(needs, cluster, {.strategy = "single_device", .checkpoints = true});
   EXPECT_NEAR(recomputed.compute, time.compute * 4 / 3, 1e-12);
+}
+
+TEST(StepTimes, APassTakesTimeWhateverItsBatch) {
+  TrainingNeeds needs = transformer_needs(1'000'000, 4, 3e9);
+  needs.batch_size = 8;
+  Cluster cluster{.hosts = 1, .devices = 1, .intra_gb_s = 1, .inter_gb_s = 1, .latency_us = 0, .flops = 1e12};
+  cluster.pass_us = 6000;
+  const auto compute = [&](const PlanRow& way) { return step_time(needs, cluster, way).compute; };
+  EXPECT_NEAR(compute({.strategy = "single_device"}), 0.006 + 8 * 3e-3, 1e-12);
+  needs.micro_batches = 4;
+  EXPECT_NEAR(compute({.strategy = "single_device"}), 4 * (0.006 + 8 * 3e-3), 1e-12);
+  EXPECT_NEAR(compute({.strategy = "single_device", .checkpoints = true}), 4 * 4 / 3.0 * (0.006 + 8 * 3e-3), 1e-12);
+  // A pipeline's micro-batches are passes.
+  needs.micro_batches = 1;
+  cluster.devices = 2;
+  cluster.intra_gb_s = 1e9;
+  EXPECT_NEAR(compute({.strategy = "pipeline", .stages = 2, .pipelines = 1}), (8 * 0.006 + 8 * 3e-3) / 2, 1e-9);
+}
+
+TEST(StepTimes, RanksStepWhatTheyHold) {
+  TrainingNeeds needs = transformer_needs(32'000'000, 32, 1e12);
+  needs.batch_size = 8;
+  Cluster cluster = h100(2, 1e12);
+  const auto longer = [&](const PlanRow& way) {
+    cluster.optimizer_us = 0;
+    const double without = step_time(needs, cluster, way).total();
+    cluster.optimizer_us = 1.6e6;
+    return step_time(needs, cluster, way).total() - without;
+  };
+  EXPECT_NEAR(longer({.strategy = "ddp"}), 1.6, 1e-9);
+  for (int64_t stage = 1; stage <= 3; ++stage) {
+    EXPECT_NEAR(longer({.strategy = "sharded", .stage = stage}), 0.1, 1e-9) << stage;
+    EXPECT_NEAR(longer({.strategy = "sharded", .stage = stage, .shard_group = 8}), 0.2, 1e-9) << stage;
+  }
+  EXPECT_NEAR(longer({.strategy = "pipeline", .stages = 8, .pipelines = 2}), 0.2, 1e-9);
+  // The last stage steps what is in no element.
+  needs.chain.outside.trainable_elements = 4'000'000;
+  needs.weights.trainable_elements += 4'000'000;
+  EXPECT_NEAR(longer({.strategy = "pipeline", .stages = 8, .pipelines = 2}), 1.6 * 8 / 36, 1e-9);
+}
+
+TEST(StepTimes, TheEndsOfThePipelineComputeWhatIsOutsideOfTheSequential) {
+  TrainingNeeds needs = transformer_needs(4'000'000, 4, 12e12);
+  needs.batch_size = 8;
+  Cluster cluster{.hosts = 1, .devices = 4, .intra_gb_s = 1e9, .inter_gb_s = 1e9, .latency_us = 0, .flops = 1e12};
+  const PlanRow way{.strategy = "pipeline", .stages = 4, .pipelines = 1, .schedule = "gpipe"};
+  const double even = step_time(needs, cluster, way).total();
+  EXPECT_NEAR(even, 12.0 / 4 * (8 + 3), 1e-6);
+  // Blocks take a third of the operations, the head the rest: its stage is what all wait for.
+  for (ChainNeeds::Element& element : needs.chain.elements) element.flops = 1e9;
+  needs.chain.flops_after = 7e9;
+  needs.chain.flops_before = 1e9;
+  const StepTime time = step_time(needs, cluster, way);
+  // A micro-batch takes 8 of 12 s on the last stage, 2 on the first and 1 on each of the others.
+  EXPECT_NEAR(time.total(), 8 * 8.0 + 2 + 1 + 1, 1e-6);
+  EXPECT_NEAR(time.compute, 8 * 12.0 / 4, 1e-6);
 }
 
 TEST(StepTimes, DdpHidesAllBucketsButTheLastWhereThereIsTime) {

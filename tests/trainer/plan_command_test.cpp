@@ -4,9 +4,12 @@
 #include <levin/core/data/data_module.h>
 
 #include <gmock/gmock-matchers.h>
+#include <nlohmann/json.hpp>
 
 #include <filesystem>
 #include <fstream>
+#include <set>
+#include <utility>
 
 namespace levin::testing {
 namespace {
@@ -144,6 +147,51 @@ TEST_F(PlanCommand, PlansForACluster) {
       run({"plan", "--plan.cluster={hosts: 0, devices: 4, intra_gb_s: 1, inter_gb_s: 1, latency_us: 5, flops: 1}"});
   EXPECT_EQ(zero.status, 2);
   EXPECT_THAT(zero.err, HasSubstr("plan.cluster.hosts must be at least 1"));
+}
+
+TEST_F(PlanCommand, WritesJsonForPrograms) {
+  const std::string file = root_ + "/plan.json";
+  const Outcome plan = run({"plan", "--model.width=65536", "--plan.devices=1,4", "--plan.memory=1GiB", "-o", file});
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("cheapest that fits: ddp"));  // the table as well
+  const auto json = nlohmann::json::parse(std::ifstream(file));
+  EXPECT_EQ(json["parameters"], 393217);
+  EXPECT_EQ(json["cluster"], nullptr);
+  ASSERT_EQ(json["plans"].size(), 2);
+  const auto& of_four = json["plans"][1];
+  EXPECT_EQ(of_four["devices"], 4);
+  EXPECT_EQ(of_four["memory"], 1 << 30);
+  EXPECT_EQ(of_four["batch_size"], 8);
+  EXPECT_EQ(of_four["cheapest"], 0);
+  const auto& ddp = of_four["rows"][0];
+  EXPECT_EQ(ddp["text"], "ddp");
+  EXPECT_EQ(ddp["stage"], nullptr);
+  EXPECT_EQ(ddp["bytes"]["parameters"], 4 * 393217);
+  EXPECT_EQ(ddp["bytes"]["sent"], 2 * 3 * 393217);
+  EXPECT_EQ(ddp["options"], "--trainer.strategy=ddp --trainer.devices=4");
+  EXPECT_EQ(of_four["rows"][3]["strategy"], "sharded");
+  EXPECT_EQ(of_four["rows"][3]["stage"], 3);
+
+  const Outcome of_cluster =
+      run({"plan", "--plan.output=" + file,
+           "--plan.cluster={hosts: 2, devices: 4, intra_gb_s: 100, inter_gb_s: 10, latency_us: 5, flops: 1e12}"});
+  ASSERT_EQ(of_cluster.status, 0) << of_cluster.err;
+  const auto cluster = nlohmann::json::parse(std::ifstream(file))["cluster"];
+  EXPECT_EQ(cluster["inter_gb_s"], 10);
+  EXPECT_EQ(cluster["best"], 0);
+  std::set<std::pair<int, int>> groups;
+  for (const auto& row : cluster["rows"]) {
+    EXPECT_NEAR(row["seconds"]["step"].get<double>(),
+                row["seconds"]["compute"].get<double>() + row["seconds"]["not_hidden"].get<double>() +
+                    row["seconds"]["bubble"].get<double>(),
+                1e-12);
+    if (row["shard_group"].is_number()) groups.emplace(row["stage"], row["shard_group"]);
+  }
+  EXPECT_THAT(groups, ::testing::ElementsAre(std::pair(1, 2), std::pair(1, 4), std::pair(2, 2), std::pair(2, 4),
+                                             std::pair(3, 2), std::pair(3, 4)));
+  const Outcome nowhere = run({"plan", "--plan.devices=1", "-o", root_ + "/no/folder/plan.json"});
+  EXPECT_EQ(nowhere.status, 1);
+  EXPECT_THAT(nowhere.err, HasSubstr("/no/folder/plan.json"));
 }
 
 TEST_F(PlanCommand, TheHelpHasItsOptions) {

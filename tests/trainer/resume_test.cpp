@@ -164,6 +164,7 @@ TEST(Resume, TheRowOfALastStepThatIsNoBoundaryIsTheSame) {
 /// Counts batches, and keeps the count in checkpoints.
 class CountingStrategy : public SingleDevice {
  public:
+  using SingleDevice::SingleDevice;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override {
     ++batches;
     return SingleDevice::forward_backward(batch, phases, window);

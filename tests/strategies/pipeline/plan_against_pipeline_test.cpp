@@ -125,6 +125,45 @@ TrainingNeeds needs_of_a_quarter() {
   return needs;
 }
 
+/// Something before the sequential and something behind it.
+class WithEnds : public Module {
+ public:
+  WithEnds() {
+    encoder_ = register_module("encoder", torch::nn::Linear(8, 16));
+    levin::Sequential net;
+    net->push_back(torch::nn::Linear(16, 64));
+    net->push_back(torch::nn::Linear(64, 32));
+    net_ = register_module("net", net);
+    head_ = register_module("head", torch::nn::Linear(32, 100));
+  }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    return head_(net_(encoder_(batch["x"].narrow(1, 0, 8)))).square().mean();
+  }
+  OptimizerConfigs configure_optimizers() override {
+    return std::make_shared<optim::AdamW>(parameters(), optim::AdamWOptions{.lr = 1e-4});
+  }
+
+ private:
+  torch::nn::Linear encoder_{nullptr};
+  levin::Sequential net_{nullptr};
+  torch::nn::Linear head_{nullptr};
+};
+
+TEST(PlanAgainstPipeline, MeasuresWhatEachPartComputes) {
+  const auto planner = std::make_shared<MemoryPlanner>(PlanOptions{}, quiet(1));
+  Trainer trainer(planning_options(quiet(1), planner));
+  trainer.tune(make<WithEnds>(), loader(16));
+  const ChainNeeds& chain = planner->needs().chain;
+  ASSERT_EQ(chain.elements.size(), 2);
+  // Of each weight a multiplication and an addition; the head's part is a third of its forward and backward.
+  EXPECT_EQ(chain.flops_before, 2 * 8 * 16);
+  EXPECT_EQ(chain.elements[0].flops, 2 * 16 * 64);
+  EXPECT_EQ(chain.elements[1].flops, 2 * 64 * 32);
+  EXPECT_EQ(chain.flops_after, 2 * 32 * 100);
+  // The encoder's input needs no gradient.
+  EXPECT_EQ(planner->needs().flops_per_example, 3 * 2 * (8 * 16 + 16 * 64 + 64 * 32 + 32 * 100) - 2 * 8 * 16);
+}
+
 TEST(PlanAgainstPipeline, MeasuresTheSequential) {
   const TrainingNeeds needs = needs_of_a_quarter();
   ASSERT_EQ(needs.chain.elements.size(), kBlocks);
