@@ -155,6 +155,7 @@
 #include <levin/core/optim/adagrad.h>
 #include <levin/core/optim/adam.h>
 #include <levin/core/optim/adamax.h>
+#include <levin/core/optim/adamw8bit.h>
 #include <levin/core/optim/composed_schedulers.h>
 #include <levin/core/optim/decay_schedulers.h>
 #include <levin/core/optim/layerwise_optimizers.h>
