@@ -1,5 +1,7 @@
 #include <levin/core/optim/block_quantization.h>
 
+#include <levin/core/base/mutex.h>
+
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/bucketize.h>
@@ -14,6 +16,9 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
+#include <string>
+#include <utility>
 
 #if defined(LEVIN_HAS_X86_VECTORS)
 #include <immintrin.h>
@@ -240,13 +245,31 @@ float greatest_of(const float* values, int64_t count, [[maybe_unused]] VectorSet
 /// The numbers in their order in memory.
 at::Tensor flat(const at::Tensor& values) { return values.as_strided({values.numel()}, {1}); }
 
-/// The 256 values, and what lies in the middle between two of them.
-at::Tensor all_values(QuantizedRange range) {
-  std::array<uint8_t, 256> codes{};
-  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i);
-  at::Tensor values = at::empty({256}, at::kFloat);
-  dequantize_block(codes.data(), 1, values.mutable_data_ptr<float>(), 256, range);
-  return values;
+/// For devices other than the CPU.
+struct Table {
+  at::Tensor values;   ///< of each code
+  at::Tensor middles;  ///< between two values
+};
+struct Tables {
+  Mutex mutex;
+  std::map<std::pair<std::string, QuantizedRange>, Table> by_device LEVIN_GUARDED_BY(mutex);
+};
+
+/// Made when it is first asked for: a copy to the device makes the host wait.
+const Table& table_on(const at::Device& device, QuantizedRange range) {
+  // Never destroyed: devices may be gone before.
+  static auto* const tables = new Tables;
+  const MutexLock lock(tables->mutex);
+  const auto [found, is_new] = tables->by_device.try_emplace({device.str(), range});
+  if (is_new) {
+    std::array<uint8_t, 256> codes{};
+    for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i);
+    const at::Tensor values = at::empty({256}, at::kFloat);
+    dequantize_block(codes.data(), 1, values.mutable_data_ptr<float>(), 256, range);
+    const at::Tensor middles = (values.slice(0, 1) + values.slice(0, 0, -1)).div_(2);
+    found->second = {.values = values.to(device), .middles = middles.to(device)};
+  }
+  return found->second;
 }
 
 /// Calls `work(first element, number of elements, block)` for each block, on LibTorch's threads.
@@ -303,9 +326,8 @@ void quantize(const at::Tensor& values, const at::Tensor& codes, const at::Tenso
   scale = scale.masked_fill(scale.isfinite().logical_not(), std::numeric_limits<double>::quiet_NaN());
   scale = scale.masked_fill(scale.abs() < kLeastScale, 0);
   const at::Tensor relative = blocks * at::where(scale == 0, 0, scale.reciprocal());
-  const at::Tensor values_of_codes = all_values(range);
-  const at::Tensor middles = (values_of_codes.slice(0, 1) + values_of_codes.slice(0, 0, -1)).div_(2);
-  const at::Tensor found = at::bucketize(relative, middles.to(values.device()), /*out_int32=*/true, /*right=*/true);
+  const at::Tensor found =
+      at::bucketize(relative, table_on(values.device(), range).middles, /*out_int32=*/true, /*right=*/true);
   flat(codes).copy_(found.view({-1}).narrow(0, 0, values.numel()));
   scales.copy_(scale.view_as(scales));
 }
@@ -321,7 +343,7 @@ at::Tensor dequantize(const at::Tensor& codes, const at::Tensor& scales, Quantiz
     });
     return values;
   }
-  const at::Tensor of_codes = all_values(range).to(codes.device()).index_select(0, flat(codes).to(at::kInt));
+  const at::Tensor of_codes = table_on(codes.device(), range).values.index_select(0, flat(codes).to(at::kInt));
   flat(values).copy_(of_codes * scales.repeat_interleave(kQuantizationBlock).narrow(0, 0, codes.numel()));
   return values;
 }

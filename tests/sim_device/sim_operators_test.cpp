@@ -273,13 +273,15 @@ TEST(SimOptimizers, StateOf8BitsTrainsAndResumesAsOnTheCpu) {
     names.add("p", parameter);
     auto optimizer = std::make_unique<optim::AdamW8bit>(std::vector<at::Tensor>{parameter});
     for (int64_t i = 0; i < 8; ++i) {
+      parameter.mutable_grad() = at::randn({80, 60}).to(where) + parameter.detach() * 0.5;
       if (i == saved_after) {
         const State states = optimizer->parameter_states(names);
         optimizer = std::make_unique<optim::AdamW8bit>(std::vector<at::Tensor>{parameter});
         optimizer->load_parameter_states(names, states);
       }
-      parameter.mutable_grad() = at::randn({80, 60}).to(where) + parameter.detach() * 0.5;
+      const int64_t waits = sim::report().total_waits();
       optimizer->step();
+      if (i > 0) EXPECT_EQ(sim::report().total_waits(), waits) << sim::report().to_string();
     }
     return parameter.detach().cpu();
   };
