@@ -29,6 +29,7 @@
 #include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/accelerators/memory_stats.h>
 #include <levin/core/base/config.h>
+#include <levin/core/base/debug_checks.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/events.h>
 #include <levin/core/base/log.h>
