@@ -8,6 +8,7 @@
 #include "measure.h"
 #include "run_in_turns.h"
 
+#include <levin/core/base/host_memory.h>
 #include <levin/levin.h>
 
 #include <ATen/ops/max_pool2d_with_indices.h>
@@ -57,9 +58,13 @@ template <class T>
 void compare_optimizer(const char* what, int64_t rounds, int floats, const typename T::Options& options = {}) {
   for (const int64_t size : {100'000, 10'000'000}) {
     const auto make = [&] {
-      auto weights = torch::randn({size / 100, 100}).requires_grad_();
-      weights.mutable_grad() = torch::randn({size / 100, 100});
-      return std::vector<torch::Tensor>{weights};
+      // Ten matrices.
+      std::vector<torch::Tensor> weights;
+      for (int i = 0; i < 10; ++i) {
+        weights.push_back(torch::randn({size / 1000, 100}).requires_grad_());
+        weights.back().mutable_grad() = torch::randn({size / 1000, 100});
+      }
+      return weights;
     };
     levin::optim::AdamW adamw(make());
     T other(make(), options);
@@ -269,6 +274,7 @@ const std::vector<Variant>& variants() {
 
 int main(int argc, char** argv) {
   torch::set_num_threads(1);
+  levin::keep_freed_memory();  // as a trainer does
   if (argc > 2 && std::string(argv[1]) == "--variant") {
     std::printf("%.6f\n", variants().at(std::stoul(argv[2])).run(argc > 3 ? std::stoll(argv[3]) : 2000));
     return 0;
