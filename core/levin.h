@@ -126,6 +126,7 @@
 #include <levin/core/metrics/curves.h>
 #include <levin/core/metrics/error_rates.h>
 #include <levin/core/metrics/extremes.h>
+#include <levin/core/metrics/frechet_inception_distance.h>
 #include <levin/core/metrics/image_quality.h>
 #include <levin/core/metrics/lambda_metric.h>
 #include <levin/core/metrics/mean.h>
