@@ -29,6 +29,7 @@
 #include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/accelerators/memory_stats.h>
 #include <levin/core/base/config.h>
+#include <levin/core/base/debug_checks.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/events.h>
 #include <levin/core/base/log.h>
@@ -125,6 +126,7 @@
 #include <levin/core/metrics/curves.h>
 #include <levin/core/metrics/error_rates.h>
 #include <levin/core/metrics/extremes.h>
+#include <levin/core/metrics/frechet_inception_distance.h>
 #include <levin/core/metrics/image_quality.h>
 #include <levin/core/metrics/lambda_metric.h>
 #include <levin/core/metrics/mean.h>
@@ -155,6 +157,7 @@
 #include <levin/core/optim/adagrad.h>
 #include <levin/core/optim/adam.h>
 #include <levin/core/optim/adamax.h>
+#include <levin/core/optim/adamw8bit.h>
 #include <levin/core/optim/composed_schedulers.h>
 #include <levin/core/optim/decay_schedulers.h>
 #include <levin/core/optim/layerwise_optimizers.h>

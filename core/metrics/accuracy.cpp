@@ -1,6 +1,7 @@
 #include <levin/core/metrics/accuracy.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/recording.h>
 #include <levin/core/metrics/input_checks.h>
 
 #include <ATen/TensorOperators.h>
@@ -64,7 +65,7 @@ std::string Accuracy::update_key() const {
 
 void Accuracy::add_micro_counts(const detail::ClassPairs& pairs) {
   const int64_t samples = pairs.labels.numel();
-  if (pairs.labels.is_cpu()) {
+  if (pairs.labels.is_cpu() && !is_recording()) {
     // The overhead of tensor operations would be many times the work.
     const at::Tensor predictions = pairs.predictions.contiguous();
     const at::Tensor labels = pairs.labels.contiguous();

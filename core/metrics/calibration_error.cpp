@@ -84,12 +84,13 @@ CalibrationError& CalibrationError::update(const at::Tensor& scores, const at::T
     hits = predicted.reshape(-1) == classes;
   }
   const at::Tensor outside = (confidences < 0).logical_or(confidences > 1);
-  if (confidences.is_cpu() && outside.any().item<bool>())
+  if (detail::may_look_at(confidences) && outside.any().item<bool>())
     throw Error("metrics",
                 "CalibrationError: scores are no probabilities; got values outside 0 to 1; valid: 0 to 1; hint: set "
                 "from_logits");
   at::Tensor places = at::bucketize(confidences, boundaries_, /*out_int32=*/false, /*right=*/true) - 1;
-  places = places.masked_fill(outside, options_.n_bins + 1).unsqueeze(0).expand({3, -1});
+  const at::Tensor unknown = (classes < 0).logical_or(classes >= options_.num_classes);
+  places = places.masked_fill(outside.logical_or(unknown), options_.n_bins + 1).unsqueeze(0).expand({3, -1});
   const at::Tensor wide = confidences.to(at::kDouble);
   state(kCalibrationBins).scatter_add_(1, places, at::stack({at::ones_like(wide), wide, hits.to(at::kDouble)}));
   return *this;
@@ -99,9 +100,9 @@ at::Tensor CalibrationError::compute() const {
   const at::Tensor& bins = state(kCalibrationBins);
   if (bins[0][options_.n_bins + 1].item<double>() > 0)
     throw Error("metrics",
-                fmt::format("CalibrationError: scores are no probabilities; got {} outside 0 to 1; valid: 0 to 1; "
-                            "hint: set from_logits",
-                            bins[0][options_.n_bins + 1].item<double>()));
+                fmt::format("CalibrationError: scores are no probabilities or labels are out of range; got {} such "
+                            "samples; valid: scores of 0 to 1, labels of 0 to {}; hint: set from_logits or num_classes",
+                            bins[0][options_.n_bins + 1].item<double>(), options_.num_classes - 1));
   const at::Tensor samples = bins[0].narrow(0, 0, options_.n_bins + 1);
   const at::Tensor all = samples.sum();
   const at::Tensor distances = (bins[1] - bins[2]).abs().narrow(0, 0, options_.n_bins + 1) / samples.clamp_min(1);

@@ -90,12 +90,9 @@ ClassPairs read_classes(std::string_view metric, const at::Tensor& predictions, 
     classes = at::where(hit, labels.to(at::kLong), best.select(1, 0));
   }
   ClassPairs pairs{.predictions = classes.reshape(-1).to(at::kLong), .labels = labels.reshape(-1).to(at::kLong)};
-  if (pairs.labels.is_cpu()) {
-    check_classes(metric, pairs.labels, num_classes);
-    if (!are_logits) check_classes(metric, pairs.predictions, num_classes);
-  } else {
-    set_outside_apart(pairs, num_classes);
-  }
+  check_classes(metric, pairs.labels, num_classes);
+  if (!are_logits) check_classes(metric, pairs.predictions, num_classes);
+  if (!pairs.labels.is_cpu()) set_outside_apart(pairs, num_classes);
   return pairs;
 }
 

@@ -31,8 +31,8 @@ void set_outside_apart(ClassPairs& pairs, int64_t num_classes);
 
 /// Reads predictions, logits [N, C, ...] or class indices [N, ...], and labels [N, ...]. With `top_k` above 1 a sample
 /// whose label is among its k best classes counts as predicted right, any other as its best class.
-/// Throws levin::Error when shapes or types do not fit, and on the CPU for classes outside [0, num_classes); on another
-/// device both classes of such a sample become `num_classes`, which a count keeps apart.
+/// Throws levin::Error when shapes or types do not fit, and for classes outside [0, num_classes) where it may look at
+/// them; on a device both classes of such a sample become `num_classes`, which a count keeps apart.
 ClassPairs read_classes(std::string_view metric, const at::Tensor& predictions, const at::Tensor& labels,
                         int64_t num_classes, int64_t top_k = 1);
 

@@ -1,5 +1,6 @@
 #include <levin/core/metrics/input_checks.h>
 
+#include <levin/core/base/debug_checks.h>
 #include <levin/core/base/error.h>
 
 #include <ATen/core/Tensor.h>
@@ -16,9 +17,11 @@ void check_same_device(std::string_view metric, std::string_view words, const at
                                        words, a.device().str(), b.device().str()));
 }
 
+bool may_look_at(const at::Tensor& values) { return values.is_cpu() || DebugChecks::are_on(); }
+
 void check_classes(std::string_view metric, const at::Tensor& classes, int64_t num_classes) {
-  if (!classes.is_cpu()) return;
-  const at::Tensor flat = classes.contiguous();
+  if (!may_look_at(classes)) return;
+  const at::Tensor flat = classes.cpu().contiguous();
   const int64_t* values = flat.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < flat.numel(); ++i) {
     if (values[i] < 0 || values[i] >= num_classes)

@@ -12,8 +12,10 @@ namespace levin::metrics::detail {
 
 /// Throws levin::Error when two tensors of a batch lie on different devices; `words` names them: "logits and labels".
 void check_same_device(std::string_view metric, std::string_view words, const at::Tensor& a, const at::Tensor& b);
-/// Throws levin::Error naming the first class (int64) outside [0, num_classes). On the CPU only: elsewhere looking
-/// would wait for the device.
+/// Whether the values of a tensor may be looked at: on the CPU, and with levin::DebugChecks everywhere. Elsewhere
+/// looking would wait for the device.
+bool may_look_at(const at::Tensor& values);
+/// Throws levin::Error naming the first class (int64) outside [0, num_classes), where it may look at them.
 void check_classes(std::string_view metric, const at::Tensor& classes, int64_t num_classes);
 /// Returns the options. Throws levin::ConfigError when one is out of range.
 template <class Options>

@@ -1,6 +1,7 @@
 #include <levin/core/metrics/metric.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/recording.h>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -25,6 +26,30 @@ bool same_rows(const at::Tensor& a, const at::Tensor& b) {
 bool fits(const Metric::StateTensor& state, const at::Tensor& other) {
   if (state.reduction == Reduction::kConcatenate) return same_rows(state.value, other);
   return state.value.sizes() == other.sizes() && state.value.scalar_type() == other.scalar_type();
+}
+
+/// Sums of so many elements cost less than the overhead of an operator.
+constexpr int64_t kFewElements = 1 << 12;
+
+template <class T>
+void add_numbers(const at::Tensor& value, const at::Tensor& other) {
+  T* const to = value.mutable_data_ptr<T>();
+  const T* const from = other.const_data_ptr<T>();
+  for (int64_t i = 0; i < value.numel(); ++i) to[i] += from[i];
+}
+
+/// Adds without an operator where that is possible; a step that is recorded needs one.
+bool add_on_host(const at::Tensor& value, const at::Tensor& other) {
+  if (!value.is_cpu() || !other.is_cpu() || value.numel() > kFewElements || !value.is_contiguous() ||
+      !other.is_contiguous() || is_recording())
+    return false;
+  if (value.scalar_type() == at::kLong)
+    add_numbers<int64_t>(value, other);
+  else if (value.scalar_type() == at::kDouble)
+    add_numbers<double>(value, other);
+  else
+    return false;
+  return true;
 }
 
 std::string describe(const at::Tensor& tensor) { return c10::str(tensor.sizes(), " ", tensor.scalar_type()); }
@@ -218,8 +243,10 @@ void Metric::add_values(const std::vector<at::Tensor>& values) {
 }
 
 void Metric::combine(size_t index, at::Tensor& value, const at::Tensor& other) {
+  const Reduction reduction = states_[index].reduction;
+  if (reduction == Reduction::kSum && add_on_host(value, other)) return;
   const at::Tensor theirs = other.to(value.device());
-  switch (states_[index].reduction) {
+  switch (reduction) {
     case Reduction::kSum:
       value.add_(theirs);
       break;

@@ -42,7 +42,8 @@ Perplexity& Perplexity::update(const at::Tensor& logits, const at::Tensor& targe
   const int64_t vocabulary = logits.size(-1);
   const at::Tensor flat_targets = targets.reshape(-1).to(at::kLong);
   const at::Tensor counts = flat_targets != options_.ignore_index;
-  if (flat_targets.is_cpu()) detail::check_classes("Perplexity", flat_targets.masked_select(counts), vocabulary);
+  if (detail::may_look_at(flat_targets))
+    detail::check_classes("Perplexity", flat_targets.masked_select(counts), vocabulary);
   const auto precision = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor log_likelihood = at::log_softmax(logits.reshape({-1, vocabulary}), 1, precision);
   const at::Tensor losses =

@@ -22,7 +22,7 @@ class Perplexity : public Metric {
 
   /// Adds a batch: logits [N, T, V] with targets [N, T], or [N, V] with [N]. Throws levin::Error for shapes that do not
   /// fit and, on the CPU, for targets outside [0, V) that are not ignore_index; on a GPU LibTorch ends the process for
-  /// those, as its cross_entropy does.
+  /// those, as its cross_entropy does, unless there are levin::DebugChecks.
   Perplexity& update(const at::Tensor& logits, const at::Tensor& targets);
 
   /// Returns a scalar, float64. NaN when no target counted.

@@ -101,7 +101,7 @@ ScoreMetric& ScoreMetric::update(const at::Tensor& scores, const at::Tensor& lab
 }
 
 void ScoreMetric::add_to_bins(const at::Tensor& scores, const at::Tensor& labels) {
-  if (scores.is_cpu() && (scores < 0).logical_or_(scores > 1).any().item<bool>())
+  if (detail::may_look_at(scores) && (scores < 0).logical_or_(scores > 1).any().item<bool>())
     throw_not_probabilities("values outside 0 to 1");
   if (thresholds_.device() != scores.device()) thresholds_ = thresholds_.to(scores.device());
   at::Tensor& bins = state(kBins);

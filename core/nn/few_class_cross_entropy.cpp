@@ -28,10 +28,7 @@ std::tuple<at::Tensor, at::Tensor> compute_cross_entropy(const at::Tensor& input
   int64_t counted = 0;
   for (int64_t row = 0; row < rows; ++row) {
     if (wanted[row] == ignore_index) continue;
-    if (wanted[row] < 0 || wanted[row] >= classes)
-      throw Error("nn", fmt::format("cross_entropy was given a class that does not exist; got {}; valid: 0 to {}, and "
-                                    "{} for rows to ignore",
-                                    wanted[row], classes - 1, ignore_index));
+    if (wanted[row] < 0 || wanted[row] >= classes) throw_no_such_class(wanted[row], classes, ignore_index);
     ++counted;
   }
   const float* logits = input.const_data_ptr<float>();
@@ -72,6 +69,12 @@ const CrossEntropyOperator& cross_entropy_operator() {
 }
 
 }  // namespace
+
+void throw_no_such_class(int64_t got, int64_t classes, int64_t ignore_index) {
+  throw Error("nn", fmt::format("cross_entropy was given a class that does not exist; got {}; valid: 0 to {}, and "
+                                "{} for rows to ignore",
+                                got, classes - 1, ignore_index));
+}
 
 bool fits_few_class_cross_entropy(const at::Tensor& input, const at::Tensor& target) {
   return input.device().is_cpu() && target.device().is_cpu() && input.layout() == at::kStrided &&

@@ -17,4 +17,7 @@ bool fits_few_class_cross_entropy(const at::Tensor& input, const at::Tensor& tar
 std::tuple<at::Tensor, at::Tensor> few_class_cross_entropy(const at::Tensor& input, const at::Tensor& target,
                                                            int64_t ignore_index);
 
+/// Throws levin::Error for a class that is none of the columns.
+[[noreturn]] void throw_no_such_class(int64_t got, int64_t classes, int64_t ignore_index);
+
 }  // namespace levin

@@ -1,8 +1,10 @@
 #include <levin/core/nn/functional.h>
 
+#include <levin/core/base/debug_checks.h>
 #include <levin/core/nn/few_class_cross_entropy.h>
 #include <levin/core/nn/kernel_scope.h>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -42,9 +44,19 @@ struct FewClassCrossEntropy : torch::autograd::Function<FewClassCrossEntropy> {
   }
 };
 
+/// The kernel of a GPU ends with an assertion for a class that does not exist, after which the device is of no use.
+void check_classes(const at::Tensor& input, const at::Tensor& target, int64_t ignore_index) {
+  if (input.dim() == 0 || !at::isIntegralType(target.scalar_type(), /*includeBool=*/false)) return;
+  const int64_t classes = input.size(input.dim() == 1 ? 0 : 1);
+  const at::Tensor is_wrong = (target < 0).logical_or_(target >= classes).logical_and_(target != ignore_index);
+  if (is_wrong.any().item<bool>())
+    throw_no_such_class(target.masked_select(is_wrong)[0].item<int64_t>(), classes, ignore_index);
+}
+
 }  // namespace
 
 at::Tensor cross_entropy(const at::Tensor& input, const at::Tensor& target, int64_t ignore_index) {
+  if (DebugChecks::are_on()) check_classes(input, target, ignore_index);
   if (!fits_few_class_cross_entropy(input, target)) return libtorchs_cross_entropy(input, target, ignore_index);
   return FewClassCrossEntropy::apply(input, target, ignore_index);
 }

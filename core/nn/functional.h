@@ -17,7 +17,7 @@ at::Tensor max_pool2d(const at::Tensor& input, at::IntArrayRef kernel_size, at::
 /// Takes the mean cross-entropy of rows of logits against classes, as torch::nn::functional::cross_entropy with its
 /// defaults; results differ by rounding. Of contiguous float32 rows of at most 16 classes on CPUs, loss and gradient
 /// are one pass in place of LibTorch's four operators. Throws levin::Error or c10::Error for a class that does not
-/// exist.
+/// exist; on a GPU with levin::DebugChecks alone, without which its kernel ends the program.
 at::Tensor cross_entropy(const at::Tensor& input, const at::Tensor& target, int64_t ignore_index = -100);
 
 }  // namespace levin::nn::functional

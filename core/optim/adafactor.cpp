@@ -1,5 +1,7 @@
 #include <levin/core/optim/adafactor.h>
 
+#include <levin/core/optim/element_update.h>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/matmul.h>
@@ -57,8 +59,22 @@ double precision_of(c10::ScalarType type) {
 
 /// Mean of the squares along a dimension, which stays.
 at::Tensor mean_square(const at::Tensor& values, int64_t dim) {
+  // LibTorch's norm of columns takes ten times as long; squares of 16 bits would overflow.
+  if (dim != -1 && values.is_cpu() && (values.scalar_type() == at::kFloat || values.scalar_type() == at::kDouble))
+    return values.square().mean(dim, /*keepdim=*/true);
   return at::linalg_vector_norm(values, 2, dim, /*keepdim=*/true).square_().div_(values.size(dim));
 }
+
+/// The gradient over the root of its mean square.
+struct Direction {
+  double least;
+
+  template <class V>
+  LEVIN_INLINE void operator()(V& square, const V& grad, V& /*unused*/, V& /*unused*/, V& /*unused*/) const {
+    using C = detail::Constant<V>;
+    square = grad / detail::square_root(detail::clamped(square, C(least), C(std::numeric_limits<double>::infinity())));
+  }
+};
 
 }  // namespace
 
@@ -78,12 +94,15 @@ void Adafactor::update_parameter(const AdafactorOptions& options, double step, c
     const at::Tensor& columns = states[1];
     rows.lerp_(mean_square(grad, -1), newest);
     columns.lerp_(mean_square(grad, -2), newest);
-    update = at::matmul(rows, columns).div_(rows.mean(-2, /*keepdim=*/true).clamp_min_(eps1));
+    update = at::matmul(rows / rows.mean(-2, /*keepdim=*/true).clamp_min_(eps1), columns);
   } else {
     states[2].lerp_(grad * grad, newest);
     update = states[2].clone();
   }
-  update.clamp_min_(eps1 * eps1).rsqrt_().mul_(grad);
+  if (update.strides() == grad.strides())
+    detail::update_elements<0>(update, grad, {}, Direction{.least = eps1 * eps1});
+  else
+    update.clamp_min_(eps1 * eps1).rsqrt_().mul_(grad);
   const at::Tensor excess = at::linalg_vector_norm(update).div_(root * options.d).clamp_min_(1);
   // On the device: nobody waits for the sizes.
   param.addcmul_(update, size / excess, options.maximize ? rate : -rate);

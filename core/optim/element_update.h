@@ -114,16 +114,20 @@ LEVIN_TARGET_AVX512 void element_loop_avx512(T* param, const T* grad, T* first, 
 }
 #endif
 
+/// The loop for this processor.
+template <size_t kStates, Number T, class Formula>
+auto* find_element_loop() {
+#if defined(LEVIN_HAS_X86_VECTORS)
+  if (vector_set() == VectorSet::kAvx512) return &element_loop_avx512<kStates, T, Formula>;
+  if (vector_set() == VectorSet::kAvx2) return &element_loop_avx2<kStates, T, Formula>;
+#endif
+  return &element_loop_portable<kStates, T, Formula>;
+}
+
 template <size_t kStates, Number T, class Formula>
 void update_numbers(const at::Tensor& param, const at::Tensor& grad, const std::array<at::Tensor, 3>& states,
                     const Formula& formula) {
-  auto* loop = &element_loop_portable<kStates, T, Formula>;
-#if defined(LEVIN_HAS_X86_VECTORS)
-  if (vector_set() == VectorSet::kAvx512)
-    loop = &element_loop_avx512<kStates, T, Formula>;
-  else if (vector_set() == VectorSet::kAvx2)
-    loop = &element_loop_avx2<kStates, T, Formula>;
-#endif
+  auto* const loop = find_element_loop<kStates, T, Formula>();
   T* const p = param.mutable_data_ptr<T>();
   const T* const g = grad.const_data_ptr<T>();
   std::array<T*, 3> s{};

@@ -184,6 +184,11 @@ std::optional<std::vector<int64_t>> FusedOptimizer::state_sizes(size_t /*group*/
   return param.sizes().vec();
 }
 
+c10::ScalarType FusedOptimizer::state_type(size_t /*group*/, const StateField& /*field*/,
+                                           const at::Tensor& param) const {
+  return param.scalar_type();
+}
+
 double FusedOptimizer::initial_value(size_t /*group*/, const StateField& /*field*/) const { return 0; }
 
 FusedOptimizer::ParamState* FusedOptimizer::find_state(const at::Tensor& param) const {
@@ -216,15 +221,16 @@ FusedOptimizer::ParamState& FusedOptimizer::materialize(size_t group, const at::
     }
     const auto sizes = state_sizes(group, fields[i], param);
     if (!sizes.has_value()) continue;
+    const c10::ScalarType type = state_type(group, fields[i], param);
     const bool like_param = param.sizes() == *sizes;
     // A parameter that was moved or converted since takes its state along.
-    const bool fits = value.defined() && value.device() == param.device() &&
-                      value.scalar_type() == param.scalar_type() && (!like_param || same_memory_order(param, value));
+    const bool fits = value.defined() && value.device() == param.device() && value.scalar_type() == type &&
+                      (!like_param || same_memory_order(param, value));
     if (fits) continue;
     const at::Tensor before = value;
     const double initial = initial_value(group, fields[i]);
-    value = like_param ? at::full_like(param, initial, at::TensorOptions().requires_grad(false))
-                       : at::full(*sizes, initial, param.options().requires_grad(false));
+    value = like_param ? at::full_like(param, initial, at::TensorOptions().dtype(type).requires_grad(false))
+                       : at::full(*sizes, initial, param.options().dtype(type).requires_grad(false));
     if (before.defined()) value.copy_(before);
   }
   return *state;

@@ -35,8 +35,8 @@ struct StateField {
 /// call.
 ///
 /// Gradients are collected anew in every step and parameters without one are left out; everything else that a kernel
-/// needs is kept between steps, so that a step costs what its kernel costs. State has its parameter's type and, where
-/// it has its shape, its layout.
+/// needs is kept between steps, so that a step costs what its kernel costs. State has its parameter's type, unless
+/// `state_type` says otherwise, and, where it has its shape, its layout.
 class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabilities, public HasParameterStates {
  public:
   at::Tensor step(LossClosure closure = nullptr) override;
@@ -109,6 +109,8 @@ class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabiliti
   /// Sizes of a field's tensor for a parameter, by default the parameter's own; nothing for one without this field.
   virtual std::optional<std::vector<int64_t>> state_sizes(size_t group, const StateField& field,
                                                           const at::Tensor& param) const;
+  /// Type of such a tensor, by default the parameter's.
+  virtual c10::ScalarType state_type(size_t group, const StateField& field, const at::Tensor& param) const;
   /// Whether each parameter's steps are counted for the kernel.
   virtual bool counts_steps() const { return true; }
   /// Whether the host counts steps and reads found_inf on every device, for want of a kernel that does.

@@ -89,9 +89,10 @@ void LAMB::update_parameter(const LAMBOptions& options, double step, const at::T
   if (options.weight_decay != 0 || options.always_adapt) {
     const at::Tensor weights = at::linalg_vector_norm(param);
     const at::Tensor size = at::linalg_vector_norm(update);
-    update.mul_(ratio_or_one(weights, size, weights / size));
+    param.addcmul_(update, ratio_or_one(weights, size, weights / size), -options.lr);
+  } else {
+    param.sub_(update, options.lr);
   }
-  param.sub_(update, options.lr);
 }
 
 void LARS::update_parameter(const LARSOptions& options, double step, const at::Tensor& param, const at::Tensor& grad,

@@ -6,6 +6,7 @@
 #include <levin/core/optim/adagrad.h>
 #include <levin/core/optim/adam.h>
 #include <levin/core/optim/adamax.h>
+#include <levin/core/optim/adamw8bit.h>
 #include <levin/core/optim/layerwise_optimizers.h>
 #include <levin/core/optim/lion.h>
 #include <levin/core/optim/lookahead.h>
@@ -53,6 +54,7 @@ void register_builtin_optimizers(Registry<NamedOptimizer>& registry) {
   registry.add<NamedOptimizerOf<SGD>>("sgd", "stochastic gradient descent, with momentum and Nesterov's");
   registry.add<NamedOptimizerOf<Adam>>("adam", "Adam (Kingma and Ba, 2015)");
   registry.add<NamedOptimizerOf<AdamW>>("adamw", "Adam with decoupled weight decay (Loshchilov and Hutter, 2019)");
+  registry.add<NamedOptimizerOf<AdamW8bit>>("adamw8bit", "AdamW with state of 8 bits (Dettmers et al., 2022)");
   registry.add<NamedOptimizerOf<NAdam>>("nadam", "Adam with Nesterov's momentum (Dozat, 2016)");
   registry.add<NamedOptimizerOf<RAdam>>("radam", "Adam, rectified in the first steps (Liu et al., 2020)");
   registry.add<NamedOptimizerOf<Adamax>>("adamax", "Adam with the largest gradient for the mean square (2015)");

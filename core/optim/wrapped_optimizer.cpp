@@ -54,11 +54,19 @@ void WrappedOptimizer::step_base() {
 }
 
 State WrappedOptimizer::parameter_states(const ParameterNames& names) const {
+  return with_own(names, &HasParameterStates::parameter_states);
+}
+State WrappedOptimizer::held_states(const ParameterNames& names) const {
+  return with_own(names, &HasParameterStates::held_states);
+}
+
+State WrappedOptimizer::with_own(const ParameterNames& names,
+                                 State (HasParameterStates::*of_base)(const ParameterNames&) const) const {
   State states;
   {
     // The groups come back as they were.
     const Lent lent(const_cast<WrappedOptimizer*>(this)->param_groups_, *base_);  // NOLINT
-    states = states_of(*base_).parameter_states(names);
+    states = (states_of(*base_).*of_base)(names);
   }
   for (const auto& group : param_groups_) {
     for (const auto& param : group.params()) {

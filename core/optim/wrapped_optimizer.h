@@ -17,6 +17,7 @@ class WrappedOptimizer : public torch::optim::Optimizer, public DeclaresCapabili
  public:
   /// The other one's state of each parameter, and what this one keeps beside it.
   State parameter_states(const ParameterNames& names) const override;
+  State held_states(const ParameterNames& names) const override;
   void load_parameter_states(const ParameterNames& names, const State& states) override;
 
   /// Throws levin::Error that names `optimizer_state_dict`, since LibTorch's archives key state by address.
@@ -39,6 +40,8 @@ class WrappedOptimizer : public torch::optim::Optimizer, public DeclaresCapabili
 
  private:
   class Lent;
+
+  State with_own(const ParameterNames& names, State (HasParameterStates::*of_base)(const ParameterNames&) const) const;
 
   std::shared_ptr<torch::optim::Optimizer> base_;
 };

@@ -97,7 +97,7 @@ void describe_debugging(Schema<TrainerOptions>& schema) {
              "train on the same few batches, in order, and validate on as many of the validation loader; 0.0 is off")
       .require(kLimit, valid_limit);
   schema.field("detect_anomaly", &Options::detect_anomaly,
-               "autograd checks for NaN and names the operation and its unit");
+               "autograd checks for NaN and names the operation and its unit; metrics look at labels on every device");
   schema.field("barebones", &Options::barebones, "everything off that costs time, to measure the bare loop");
 }
 

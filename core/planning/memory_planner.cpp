@@ -9,6 +9,7 @@
 #include <levin/core/nn/outermost_sequentials.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/core/nn/unit_patterns.h>
+#include <levin/core/optim/has_parameter_states.h>
 #include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/core/optim/optimizer_state.h>
 #include <levin/core/planning/plan_json.h>
@@ -332,9 +333,13 @@ MemoryPlanner::Measured MemoryPlanner::measure(Trainer& trainer, Module& module,
   if (measured.result != DryRun::Result::kDone) return measured;
   for (const OptimizerHandle* handle : trainer.optimizers()) {
     const torch::optim::Optimizer& optimizer = handle->optimizer();
-    State state = optim::optimizer_state_dict(optimizer, trainer.parameter_names());
-    state.as_map().erase("groups");
-    add_state(state, measured.optimizer);
+    if (const auto* named = dynamic_cast<const optim::HasParameterStates*>(&optimizer)) {
+      add_state(named->held_states(trainer.parameter_names()), measured.optimizer);
+    } else {
+      State state = optim::optimizer_state_dict(optimizer, trainer.parameter_names());
+      state.as_map().erase("groups");
+      add_state(state, measured.optimizer);
+    }
     measured.optimizer.element_wise &= optim::capabilities_of(optimizer).element_wise;
     measured.evaluates_loss |= optim::capabilities_of(optimizer).needs_closure;
   }

@@ -59,7 +59,7 @@ std::unordered_map<std::string, Held> held_by_parameter(Module& module, const Op
     // The state of LibTorch's optimizers cannot be looked at without a copy, for which there may be no memory.
     const auto* named = dynamic_cast<const optim::HasParameterStates*>(&handle->optimizer());
     if (named == nullptr) continue;
-    const State states = named->parameter_states(optimizers.parameter_names());
+    const State states = named->held_states(optimizers.parameter_names());
     if (!states.is_map()) continue;
     for (const auto& [name, state] : states.as_map()) held[name].optimizer += bytes_in(state);
   }

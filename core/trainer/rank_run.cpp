@@ -1,6 +1,7 @@
 #include <levin/core/trainer/rank_run.h>
 
 #include <levin/core/accelerators/device_failure.h>
+#include <levin/core/base/debug_checks.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/base/signals.h>
@@ -46,6 +47,8 @@ RunResult RankRun::run() {
   Strategy& strategy = *parts_.options.strategy;
   const log::RankScope rank(strategy.rank(), strategy.world_size());
   const KernelScope kernels(parts_.options.given.own_kernels);
+  std::optional<DebugChecks> debug_checks;
+  if (parts_.options.given.detect_anomaly) debug_checks.emplace();
   try {
     set_up();
     switch (request_.stage) {

@@ -9,11 +9,6 @@
 namespace levin::optim {
 namespace {
 
-template <class T>
-MakeScheduler scheduler_with(const typename T::Options& options) {
-  return [options] { return std::make_shared<T>(options); };
-}
-
 TEST(DecaySchedulers, FollowPyTorch) {
   expect_sequence("step", scheduler_with<StepScheduler>({.step_size = 3, .gamma = 0.5}));
   expect_sequence("multi_step", scheduler_with<MultiStepScheduler>({.milestones = {2, 5, 5, 9}, .gamma = 0.3}));

@@ -10,11 +10,6 @@
 namespace levin::optim {
 namespace {
 
-template <class T>
-MakeScheduler scheduler_with(const typename T::Options& options) {
-  return [options] { return std::make_shared<T>(options); };
-}
-
 TEST(LongSchedulers, FollowPyTorch) {
   expect_sequence("polynomial", scheduler_with<PolynomialScheduler>({.total_iters = 7, .power = 2}));
   expect_sequence("polynomial_line", scheduler_with<PolynomialScheduler>({.total_iters = 6}));

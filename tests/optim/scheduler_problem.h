@@ -38,6 +38,11 @@ inline std::vector<double> row(const SGD& optimizer) {
 
 using MakeScheduler = std::function<std::shared_ptr<Scheduler>()>;
 
+template <class T>
+MakeScheduler scheduler_with(const typename T::Options& options) {
+  return [options] { return std::make_shared<T>(options); };
+}
+
 inline void step(Scheduler& scheduler, const std::vector<double>& metrics, size_t index) {
   if (metrics.empty())
     scheduler.step();

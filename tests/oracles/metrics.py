@@ -269,6 +269,34 @@ def running():
         expected[f"running_mean/{i}"] = mean.compute()
 
 
+class PixelFeatures(torch.nn.Module):
+    """Every third pixel, and the mean of the others' squares: what a network would say."""
+
+    num_features = 7
+
+    def forward(self, pictures):
+        rows = pictures.flatten(1)
+        return torch.cat([rows[:, ::3], rows.square().mean(1, keepdim=True)], 1)
+
+
+def frechet():
+    def distance(real, generated):
+        metric = torchmetrics.image.fid.FrechetInceptionDistance(feature=PixelFeatures())
+        for part in real.split(7):
+            metric.update(part, real=True)
+        for part in generated.split(5):
+            metric.update(part, real=False)
+        return metric.compute()
+
+    real, generated = random_logits(40, 2, 3, 3), random_logits(33, 2, 3, 3) * 0.5 + 0.25
+    inputs["real_pictures"], inputs["generated_pictures"] = real, generated
+    expected["fid"] = distance(real, generated)
+    # Covariances without full rank, and one that is zero.
+    expected["fid/few"] = distance(real[:4], generated[:3])
+    expected["fid/constant"] = distance(real, generated[:1].expand(6, -1, -1, -1))
+    expected["fid/far"] = distance(real, generated * 100 + 1000)
+
+
 def number(value):
     return "NAN" if math.isnan(value) else "INFINITY" if math.isinf(value) else f"{value:.9g}"
 
@@ -297,6 +325,7 @@ similar_pictures()
 written_texts()
 retrieval()
 running()
+frechet()
 pathlib.Path(__file__).with_suffix(".inc").write_text(
     f"// Written by metrics.py with torch {torch.__version__.split('+')[0]}, torchmetrics {torchmetrics.__version__}, "
     f"scikit-learn {sklearn.__version__}.\n"

@@ -1,3 +1,4 @@
+#include <levin/core/base/debug_checks.h>
 #include <levin/core/nn/named_units.h>
 #include <levin/core/nn/unit.h>
 
@@ -59,6 +60,35 @@ TEST(DetectAnomaly, NamesTheOperationAndItsUnit) {
                                       : "SqrtBackward0 failed in backward; its forward ran outside of "
                                         "units; hint"));
     for (const NamedUnit& named : named_units(*module)) EXPECT_TRUE(named.unit->hooks().empty());
+  }
+}
+
+class Asking : public TinyModule {
+ public:
+  using TinyModule::TinyModule;
+  StepOutput training_step(const Batch& batch, int64_t index) override {
+    checks_in_training |= DebugChecks::are_on();
+    return TinyModule::training_step(batch, index);
+  }
+  StepOutput validation_step(const Batch& batch, int64_t index) override {
+    checks_in_validation |= DebugChecks::are_on();
+    return TinyModule::validation_step(batch, index);
+  }
+  bool checks_in_training = false;
+  bool checks_in_validation = false;
+};
+
+TEST(DetectAnomaly, HasMetricsLookAtTheValuesOfBatches) {
+  for (const bool detect_anomaly : {true, false}) {
+    TrainerOptions options = quiet(1);
+    options.detect_anomaly = detect_anomaly;
+    auto module = make<Asking>({});
+    Trainer trainer(options);
+    trainer.fit(module, tiny_loader(16));
+    trainer.validate(module, tiny_loader(16));
+    EXPECT_EQ(module->checks_in_training, detect_anomaly);
+    EXPECT_EQ(module->checks_in_validation, detect_anomaly);
+    EXPECT_FALSE(DebugChecks::are_on());
   }
 }
 

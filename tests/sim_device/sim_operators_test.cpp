@@ -1,5 +1,8 @@
 #include "tests/support/sim_device/sim_device.h"
 
+#include <levin/core/optim/adamw8bit.h>
+#include <levin/core/optim/block_quantization.h>
+
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
@@ -9,6 +12,7 @@
 #include <torch/optim/sgd.h>
 
 #include <functional>
+#include <memory>
 #include <set>
 #include <string>
 #include <thread>
@@ -236,6 +240,56 @@ TEST(SimAutograd, TrainsAsTheCpu) {
     }
     return parameters[0].detach();
   });
+}
+
+TEST(SimOptimizers, QuantizeAsTheCpu) {
+  seed(3);
+  // Of many sizes, in a layout of its own; the last block is short, and one is zero.
+  at::Tensor values =
+      (at::randn({5, 8, 9, 7}) * at::randn({5, 8, 9, 7}).mul(4).exp()).contiguous(at::MemoryFormat::ChannelsLast);
+  values.as_strided({256}, {1}, 512).zero_();
+  for (const auto range : {optim::QuantizedRange::kSigned, optim::QuantizedRange::kNonNegative}) {
+    if (range == optim::QuantizedRange::kNonNegative) values = values.abs();
+    const auto quantized = [&](const at::Device& where) {
+      const at::Tensor there = values.to(where);
+      const at::Tensor codes = at::empty_like(there, at::TensorOptions().dtype(at::kByte));
+      const at::Tensor scales =
+          at::empty({optim::quantization_blocks(values.numel())}, at::TensorOptions().device(where));
+      optim::quantize(there, codes, scales, range);
+      return std::vector<at::Tensor>{codes.cpu(), scales.cpu(), optim::dequantize(codes, scales, range).cpu()};
+    };
+    const auto expected = quantized(at::kCPU);
+    const auto found = quantized(device(1));
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(found[i].equal(expected[i])) << i;
+    EXPECT_EQ(found[2].strides(), values.strides());
+  }
+}
+
+TEST(SimOptimizers, StateOf8BitsTrainsAndResumesAsOnTheCpu) {
+  const auto trained = [](const at::Device& where, int64_t saved_after) {
+    seed(4);
+    const at::Tensor parameter = at::randn({80, 60}).to(where).set_requires_grad(true);
+    optim::ParameterNames names;
+    names.add("p", parameter);
+    auto optimizer = std::make_unique<optim::AdamW8bit>(std::vector<at::Tensor>{parameter});
+    for (int64_t i = 0; i < 8; ++i) {
+      parameter.mutable_grad() = at::randn({80, 60}).to(where) + parameter.detach() * 0.5;
+      if (i == saved_after) {
+        const State states = optimizer->parameter_states(names);
+        optimizer = std::make_unique<optim::AdamW8bit>(std::vector<at::Tensor>{parameter});
+        optimizer->load_parameter_states(names, states);
+      }
+      const int64_t waits = sim::report().total_waits();
+      optimizer->step();
+      if (i > 0) EXPECT_EQ(sim::report().total_waits(), waits) << sim::report().to_string();
+    }
+    return parameter.detach().cpu();
+  };
+  const at::Tensor straight = trained(device(0), -1);
+  EXPECT_TRUE(trained(device(0), 5).equal(straight));
+  // Eight steps of at most 0.001; what lies between two codes may have either.
+  EXPECT_LT((trained(at::kCPU, -1) - straight).abs().max().item<float>(), 1e-3);
+  EXPECT_LT((trained(at::kCPU, -1) - straight).abs().mean().item<float>(), 1e-6);
 }
 
 TEST(SimAutograd, LibTorchsOwnMoveOfAModuleIsRefused) {

@@ -6,7 +6,10 @@
 #include <levin/callbacks/weight_averaging.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/metrics/accuracy.h>
 #include <levin/core/metrics/mean.h>
+#include <levin/core/metrics/metric_collection.h>
+#include <levin/core/metrics/precision_recall.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/core/optim/sgd.h>
 
@@ -131,6 +134,8 @@ struct Net final : Module {
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
     ++steps;
     if (before_step) before_step(*this);
+    seen_x = batch["x"];
+    seen_y = batch["y"];
     at::Tensor loss = network.loss(batch["x"], batch["y"]);
     if (change_loss) loss = change_loss(*this, loss, batch_idx);
     log("loss", loss, {.on_step = true, .on_epoch = true});
@@ -154,6 +159,8 @@ struct Net final : Module {
   std::function<void(Net&)> before_step;
   std::function<at::Tensor(Net&, const at::Tensor& loss, int64_t batch_idx)> change_loss;
   at::Tensor kept;
+  at::Tensor seen_x;  ///< of the batch of the step
+  at::Tensor seen_y;
 };
 
 struct Setting {
@@ -405,6 +412,26 @@ TEST(RecordedStep, AveragesMonitorsAndPruningSeeWhatTheySeeOfOrdinarySteps) {
     EXPECT_THAT(outcome.log, HasSubstr("[graph] recorded the step of batch 3 in "));
     EXPECT_THAT(outcome.log, Not(HasSubstr("not recorded")));
   }
+}
+
+TEST(RecordedStep, MetricsCountInEveryStep) {
+  struct Counted {
+    metrics::Accuracy accuracy{{.num_classes = kClasses}};
+    metrics::MetricCollection scores;
+    Counted() {
+      scores.add<metrics::Precision>("precision", {.num_classes = kClasses, .average = "macro"});
+      scores.add<metrics::Recall>("recall", {.num_classes = kClasses, .average = "macro"});
+    }
+  };
+  expect_replayed({.module = [](Net& module) {
+    const auto counted = std::make_shared<Counted>();
+    module.change_loss = [counted](Net& net, const at::Tensor& loss, int64_t) {
+      const at::Tensor logits = at::stack({net.seen_x.sum(1), net.seen_x.select(1, 0), net.seen_x.select(1, 3)}, 1);
+      net.log("accuracy", counted->accuracy.update(logits, net.seen_y), {.on_step = true, .on_epoch = true});
+      net.log_dict(counted->scores.update(logits, net.seen_y), {.on_step = false, .on_epoch = true});
+      return loss;
+    };
+  }});
 }
 
 TEST(RecordedStep, GradientsThatAHookChangesCount) {
