@@ -9,12 +9,14 @@
 #include <levin/core/interfaces/load_weights.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/trainer/memory_summary.h>
+#include <levin/core/trainer/metrics_table.h>
 #include <levin/core/trainer/thread_rank.h>
 #include <levin/core/trainer/trainer_components.h>
 #include <levin/core/trainer/trainer_run.h>
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <span>
 
@@ -62,36 +64,46 @@ std::vector<std::string> Trainer::tune(std::shared_ptr<Module> module, DataLoade
       .reports;
 }
 
-std::vector<MetricMap> Trainer::validate(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
-                                         const std::string& ckpt) {
-  return run({.stage = Stage::kValidate, .module = std::move(module), .data = std::move(data), .ckpt = ckpt}).metrics;
+std::vector<MetricMap> Trainer::evaluate(const RunRequest& request, bool verbose) {
+  std::vector<MetricMap> results = run(request).metrics;
+  const bool has_metrics = std::ranges::any_of(results, [](const MetricMap& of_loader) { return !of_loader.empty(); });
+  if (verbose && has_metrics) {
+    std::string table = metrics_table(results);
+    table.pop_back();  // a message ends its line itself
+    log::rank_zero_info(fmt::format("{}\n{}", to_string(request.stage), table));
+  }
+  return results;
 }
 
-std::vector<MetricMap> Trainer::validate(std::shared_ptr<Module> module, DataLoaders loaders, const std::string& ckpt) {
-  return run({.stage = Stage::kValidate,
-              .module = std::move(module),
-              .loaders = {.val = std::move(loaders)},
-              .ckpt = ckpt})
-      .metrics;
+std::vector<MetricMap> Trainer::validate(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
+                                         const std::string& ckpt, bool verbose) {
+  return evaluate({.stage = Stage::kValidate, .module = std::move(module), .data = std::move(data), .ckpt = ckpt},
+                  verbose);
+}
+
+std::vector<MetricMap> Trainer::validate(std::shared_ptr<Module> module, DataLoaders loaders, const std::string& ckpt,
+                                         bool verbose) {
+  return evaluate(
+      {.stage = Stage::kValidate, .module = std::move(module), .loaders = {.val = std::move(loaders)}, .ckpt = ckpt},
+      verbose);
 }
 
 std::vector<MetricMap> Trainer::test(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
-                                     const std::string& ckpt) {
-  return run({.stage = Stage::kTest, .module = std::move(module), .data = std::move(data), .ckpt = ckpt}).metrics;
+                                     const std::string& ckpt, bool verbose) {
+  return evaluate({.stage = Stage::kTest, .module = std::move(module), .data = std::move(data), .ckpt = ckpt}, verbose);
 }
 
-std::vector<MetricMap> Trainer::test(std::shared_ptr<Module> module, DataLoaders loaders, const std::string& ckpt) {
-  return run({.stage = Stage::kTest,
-              .module = std::move(module),
-              .loaders = {.test = std::move(loaders)},
-              .ckpt = ckpt})
-      .metrics;
+std::vector<MetricMap> Trainer::test(std::shared_ptr<Module> module, DataLoaders loaders, const std::string& ckpt,
+                                     bool verbose) {
+  return evaluate(
+      {.stage = Stage::kTest, .module = std::move(module), .loaders = {.test = std::move(loaders)}, .ckpt = ckpt},
+      verbose);
 }
 
-std::vector<MetricMap> Trainer::test(const std::string& ckpt) {
+std::vector<MetricMap> Trainer::test(const std::string& ckpt, bool verbose) {
   if (last_module_ == nullptr)
     throw Error("trainer", "test was given no module, and the trainer has none yet; hint: call fit first");
-  return run({.stage = Stage::kTest, .module = last_module_, .data = last_data_, .ckpt = ckpt}).metrics;
+  return evaluate({.stage = Stage::kTest, .module = last_module_, .data = last_data_, .ckpt = ckpt}, verbose);
 }
 
 std::vector<std::vector<Batch>> Trainer::predict(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
