@@ -138,6 +138,7 @@
 #include <levin/core/metrics/regression.h>
 #include <levin/core/metrics/retrieval.h>
 #include <levin/core/metrics/running_mean.h>
+#include <levin/core/metrics/stacked_values.h>
 #include <levin/core/metrics/text_scores.h>
 #include <levin/core/nn/activation_checkpointing.h>
 #include <levin/core/nn/checkpoint.h>
