@@ -42,6 +42,12 @@ LoggerConnector::LoggerConnector(const ResolvedOptions& options, TrainerState& s
 
 // ---- What modules and callbacks log
 
+void LoggerConnector::refuse_logging() {
+  log::rank_zero_warning_once(
+      "log() was called and trainer.barebones is true: nothing is logged, since that takes time; metrics have no "
+      "values");
+}
+
 metrics::Collector* LoggerConnector::require_active(std::string_view name) const {
   if (active_.collector == nullptr)
     throw Error("log",

@@ -27,8 +27,10 @@ class LoggerConnector {
   // ---- What modules and callbacks log.
 
   /// Hands a value to the active collector, where this rank's value counts. Throws levin::Error where there is none.
+  /// With `barebones` it says that nothing is logged.
   template <class Value>
   void log(std::string_view name, Value&& value, const LogOptions& options) {
+    if (options_.given.barebones) return refuse_logging();
     metrics::Collector* const collector = require_active(name);
     if (state_.joining || !model_.owns_outputs()) return;
     if (!model_.outputs_everywhere()) return collector->log(name, value, of_all_ranks(options));
@@ -91,6 +93,7 @@ class LoggerConnector {
   void finish_after_failure(TrainerStatus status);
 
  private:
+  static void refuse_logging();
   metrics::Collector* require_active(std::string_view name) const;
   static LogOptions of_all_ranks(LogOptions options);
   void append_to_row(const std::string& name, double value);
