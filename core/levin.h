@@ -15,6 +15,7 @@
 #include <levin/callbacks/learning_rate_finder.h>
 #include <levin/callbacks/learning_rate_monitor.h>
 #include <levin/callbacks/model_checkpoint.h>
+#include <levin/callbacks/model_graph.h>
 #include <levin/callbacks/model_pruning.h>
 #include <levin/callbacks/model_summary.h>
 #include <levin/callbacks/nan_monitor.h>
@@ -140,6 +141,7 @@
 #include <levin/core/metrics/regression.h>
 #include <levin/core/metrics/retrieval.h>
 #include <levin/core/metrics/running_mean.h>
+#include <levin/core/metrics/stacked_values.h>
 #include <levin/core/metrics/text_scores.h>
 #include <levin/core/nn/activation_checkpointing.h>
 #include <levin/core/nn/checkpoint.h>

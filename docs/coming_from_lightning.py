@@ -25,6 +25,9 @@ Most of what you know has the same name and does the same. This page has every p
   checkpoint: a run stopped at any batch ends with the bits of one that was not.
 - **The last accumulation window of an epoch is divided by what it holds**, and takes its step.
 - **`global_step` counts steps of the optimizer** once a batch, with several optimizers too.
+- **`log` reduces by mean, sum, min or max**, as there. A reduction of your own is a metric object, as there: `StackedValues` takes a
+  function. There is no `sync_dist_group`: only rank 0 logs, so that of several groups it would show its own; reduce over a part of the
+  ranks by hand, with `all_gather`, and log the result.
 - **Logging reads nothing from the device** until every `log_every_n_steps`; `log` in `training_step` costs no synchronisation.
 - **Options are typed and checked before anything starts**: a misspelled one is an error with its place and the nearest name.
 - **`optimizer` and `scheduler` may be named in YAML** without a command line class of yours ([modules.md](modules.md#optimizers-and-schedulers)).
@@ -99,11 +102,6 @@ RENAMED = {
         "loggers": "`trainer().loggers()`",
         "lr_schedulers": "`schedulers()`, `scheduler(index)`",
         "on_gpu": "`device()`",
-        "on_predict_model_eval": "- the model is in evaluation mode outside of training",
-        "on_test_model_eval": "- the model is in evaluation mode outside of training",
-        "on_test_model_train": "- the former mode of every submodule comes back by itself",
-        "on_validation_model_eval": "- the model is in evaluation mode outside of training",
-        "on_validation_model_train": "- the former mode of every submodule comes back by itself",
         "on_validation_model_zero_grad": "- gradients are freed at the start of a window",
         "print": "`levin::log::rank_zero_info`",
         "strict_loading": "`strict` of `init_from` and of `load_from_checkpoint`",

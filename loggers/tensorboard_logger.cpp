@@ -3,6 +3,7 @@
 #include <levin/core/base/image_bytes.h>
 #include <levin/core/base/png.h>
 #include <levin/loggers/hyperparameter_summary.h>
+#include <levin/loggers/logger_place.h>
 
 #include <cstddef>
 
@@ -16,6 +17,10 @@ constexpr size_t kEnoughEventBytes = 1 << 16;
 }  // namespace
 
 void TensorBoardLoggerOptions::describe(Schema<TensorBoardLoggerOptions>& schema) {
+  describe_folder(schema);
+  schema.field("log_graph", &TensorBoardLoggerOptions::log_graph,
+               "the graph of the model, traced with the first training batch, for the GRAPHS page");
+  describe_prefix(schema);
   schema
       .field("flush_seconds", &TensorBoardLoggerOptions::flush_seconds,
              "seconds that events may wait in memory before they are written")
@@ -76,6 +81,13 @@ void TensorBoardLogger::log_image(const std::string& name, const at::Tensor& ima
   if (out == nullptr) return;
   const at::Tensor bytes = image_bytes(image);
   out->add_image(name, {bytes.size(1), bytes.size(2), bytes.size(0), encode_png(bytes)}, step);
+  write_when_due();
+}
+
+void TensorBoardLogger::log_graph(const std::string& graph_def) {
+  EventFileWriter* out = writer();
+  if (out == nullptr) return;
+  out->add_graph(graph_def);
   write_when_due();
 }
 

@@ -24,6 +24,7 @@
 #include <levin/core/planning/memory_check.h>
 #include <levin/core/planning/memory_planner.h>
 #include <levin/core/sweep/sweep.h>
+#include <levin/core/trainer/metrics_table.h>
 #include <levin/core/trainer/trainer.h>
 
 #include <c10/util/Exception.h>
@@ -87,9 +88,13 @@ std::string fit(const Run& run) {
   return fit_ending(run.trainer);
 }
 
-std::string validate(const Run& run) { return metrics_table(run.trainer.validate(run.module, run.data, run.ckpt)); }
+std::string validate(const Run& run) {
+  return metrics_table(run.trainer.validate(run.module, run.data, run.ckpt, /*verbose=*/false));
+}
 
-std::string test(const Run& run) { return metrics_table(run.trainer.test(run.module, run.data, run.ckpt)); }
+std::string test(const Run& run) {
+  return metrics_table(run.trainer.test(run.module, run.data, run.ckpt, /*verbose=*/false));
+}
 
 std::string predict(const Run& run) {
   const auto predictions = run.trainer.predict(run.module, run.data, run.ckpt);

@@ -7,20 +7,16 @@
 #include <levin/core/data/batch.h>
 #include <levin/core/data/joined_predictions.h>
 #include <levin/core/interfaces/checkpointer.h>
+#include <levin/core/trainer/metrics_table.h>
 
 #include <c10/util/StringUtil.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <set>
 #include <utility>
 
 namespace levin {
 namespace {
-
-/// The sign of a NaN means nothing.
-std::string metric_text(double value) { return std::isnan(value) ? "nan" : fmt::format("{:.4g}", value); }
 
 /// "image [100, 1, 28, 28], label [100]"
 std::string shapes_text(const std::vector<Batch::Item>& tensors) {
@@ -69,29 +65,6 @@ std::string fit_ending(const Trainer& trainer) {
   }
   if (const std::string logs = trainer.run_directory(); !logs.empty()) ending += line("logs", logs);
   return ending;
-}
-
-std::string metrics_table(const std::vector<MetricMap>& results) {
-  std::set<std::string> names;
-  for (const auto& loader : results)
-    for (const auto& [name, value] : loader) names.insert(name);
-  size_t name_width = 6;
-  for (const auto& name : names) name_width = std::max(name_width, name.size());
-  constexpr size_t kValueWidth = 12;
-
-  std::string table = fmt::format("{:<{}}", "metric", name_width);
-  for (size_t i = 0; i < results.size(); ++i)
-    table += fmt::format("  {:>{}}", results.size() == 1 ? "value" : fmt::format("loader {}", i), kValueWidth);
-  table += "\n" + std::string(name_width + results.size() * (kValueWidth + 2), '-') + "\n";
-  for (const auto& name : names) {
-    table += fmt::format("{:<{}}", name, name_width);
-    for (const auto& loader : results) {
-      const auto found = loader.find(name);
-      table += fmt::format("  {:>{}}", found == loader.end() ? "" : metric_text(found->second), kValueWidth);
-    }
-    table += "\n";
-  }
-  return table;
 }
 
 std::string save_predictions(const std::vector<std::vector<Batch>>& predictions, const std::string& run_directory) {

@@ -12,9 +12,6 @@ class Batch;
 /// Returns the lines that end a fit: the newest metrics and the paths of checkpoints and logs.
 std::string fit_ending(const Trainer& trainer);
 
-/// Returns a table with a row for each metric and a column for each loader.
-std::string metrics_table(const std::vector<MetricMap>& results);
-
 /// Writes the predictions of each loader (join_predictions) to a safetensors file in the run's folder and returns a
 /// line that says so. When nothing is to be written (fast_dev_run), says what was predicted. After writing the rest,
 /// throws levin::Error naming all that could not be written.

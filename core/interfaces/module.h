@@ -125,6 +125,11 @@ class Module : public torch::nn::Module, public Configurable {
   virtual void on_before_backward(const at::Tensor& /*loss*/) {}
   virtual void on_after_backward() {}
   virtual void on_before_optimizer_step(OptimizerHandle& /*optimizer*/) {}
+  /// Sets the module's mode for a validation, before on_validation_start. Default: evaluation mode; an override may
+  /// leave parts in training mode.
+  virtual void on_validation_model_eval() { eval(); }
+  /// Called when a validation has ended, also where a signal ended it, with every submodule in its former mode again.
+  virtual void on_validation_model_train() {}
   virtual void on_validation_start() {}
   virtual void on_validation_end() {}
   virtual void on_validation_epoch_start() {}
@@ -132,6 +137,8 @@ class Module : public torch::nn::Module, public Configurable {
   virtual void on_validation_batch_start(const Batch& /*batch*/, int64_t /*batch_idx*/, int64_t /*dataloader_idx*/) {}
   virtual void on_validation_batch_end(const StepOutput& /*output*/, const Batch& /*batch*/, int64_t /*batch_idx*/,
                                        int64_t /*dataloader_idx*/) {}
+  virtual void on_test_model_eval() { eval(); }
+  virtual void on_test_model_train() {}
   virtual void on_test_start() {}
   virtual void on_test_end() {}
   virtual void on_test_epoch_start() {}
@@ -139,6 +146,8 @@ class Module : public torch::nn::Module, public Configurable {
   virtual void on_test_batch_start(const Batch& /*batch*/, int64_t /*batch_idx*/, int64_t /*dataloader_idx*/) {}
   virtual void on_test_batch_end(const StepOutput& /*output*/, const Batch& /*batch*/, int64_t /*batch_idx*/,
                                  int64_t /*dataloader_idx*/) {}
+  virtual void on_predict_model_eval() { eval(); }
+  virtual void on_predict_model_train() {}
   virtual void on_predict_start() {}
   virtual void on_predict_end() {}
   virtual void on_predict_epoch_start() {}

@@ -63,6 +63,8 @@ const char* evaluation_name(RunningStage stage) {
 /// The hooks of validation or of test, and what they are called.
 struct EvaluationLoop::Hooks {
   struct Names {
+    const char* model_eval;
+    const char* model_train;
     const char* start;
     const char* epoch_start;
     const char* batch_start;
@@ -75,6 +77,8 @@ struct EvaluationLoop::Hooks {
     const char* batch;
   };
   Names names;
+  void (Module::*model_eval)();
+  void (Module::*model_train)();
   void (Callback::*start)(Trainer&, Module&);
   void (Module::*module_start)();
   void (Callback::*epoch_start)(Trainer&, Module&);
@@ -92,9 +96,11 @@ struct EvaluationLoop::Hooks {
 
   static const Hooks& of(RunningStage stage) {
     static const Hooks kValidation = {
-        {"on_validation_start", "on_validation_epoch_start", "on_validation_batch_start", "validation_step",
-         "validation_step_end", "on_validation_batch_end", "on_validation_epoch_end", "on_validation_end",
-         "fetch_validation_batch", "validation_batch"},
+        {"on_validation_model_eval", "on_validation_model_train", "on_validation_start", "on_validation_epoch_start",
+         "on_validation_batch_start", "validation_step", "validation_step_end", "on_validation_batch_end",
+         "on_validation_epoch_end", "on_validation_end", "fetch_validation_batch", "validation_batch"},
+        &Module::on_validation_model_eval,
+        &Module::on_validation_model_train,
         &Callback::on_validation_start,
         &Module::on_validation_start,
         &Callback::on_validation_epoch_start,
@@ -109,23 +115,25 @@ struct EvaluationLoop::Hooks {
         &Module::on_validation_epoch_end,
         &Callback::on_validation_end,
         &Module::on_validation_end};
-    static const Hooks kTest = {
-        {"on_test_start", "on_test_epoch_start", "on_test_batch_start", "test_step", "test_step_end",
-         "on_test_batch_end", "on_test_epoch_end", "on_test_end", "fetch_test_batch", "test_batch"},
-        &Callback::on_test_start,
-        &Module::on_test_start,
-        &Callback::on_test_epoch_start,
-        &Module::on_test_epoch_start,
-        &Callback::on_test_batch_start,
-        &Module::on_test_batch_start,
-        &Module::test_step,
-        &Module::test_step_end,
-        &Callback::on_test_batch_end,
-        &Module::on_test_batch_end,
-        &Callback::on_test_epoch_end,
-        &Module::on_test_epoch_end,
-        &Callback::on_test_end,
-        &Module::on_test_end};
+    static const Hooks kTest = {{"on_test_model_eval", "on_test_model_train", "on_test_start", "on_test_epoch_start",
+                                 "on_test_batch_start", "test_step", "test_step_end", "on_test_batch_end",
+                                 "on_test_epoch_end", "on_test_end", "fetch_test_batch", "test_batch"},
+                                &Module::on_test_model_eval,
+                                &Module::on_test_model_train,
+                                &Callback::on_test_start,
+                                &Module::on_test_start,
+                                &Callback::on_test_epoch_start,
+                                &Module::on_test_epoch_start,
+                                &Callback::on_test_batch_start,
+                                &Module::on_test_batch_start,
+                                &Module::test_step,
+                                &Module::test_step_end,
+                                &Callback::on_test_batch_end,
+                                &Module::on_test_batch_end,
+                                &Callback::on_test_epoch_end,
+                                &Module::on_test_epoch_end,
+                                &Callback::on_test_end,
+                                &Module::on_test_end};
     return stage == RunningStage::kTest ? kTest : kValidation;
   }
 };
@@ -233,12 +241,22 @@ bool EvaluationLoop::run(RunningStage stage, const DataLoaders& loaders, const s
                          EvaluationProgress& progress) {
   const Hooks& hooks = Hooks::of(stage);
   results_.clear();
+  if (strategy_.world_size() > 1) strategy_.prepare_evaluation(*state_.module);
+  bool is_complete = false;
+  {
+    const EvaluationScope scope(options_, state_, data_, logger_, stage, &logger_.evaluation_metrics());
+    callbacks_.module(hooks.names.model_eval, hooks.model_eval);
+    state_.evaluation_batches = batches;
+    is_complete = run_in_scope(hooks, loaders, progress);
+  }
+  callbacks_.module(hooks.names.model_train, hooks.model_train);
+  return is_complete;
+}
+
+bool EvaluationLoop::run_in_scope(const Hooks& hooks, const DataLoaders& loaders, EvaluationProgress& progress) {
   metrics::Collector& collector = logger_.evaluation_metrics();
   const bool several_ranks = strategy_.world_size() > 1;
-  if (several_ranks) strategy_.prepare_evaluation(*state_.module);
-  const EvaluationScope scope(options_, state_, data_, logger_, stage, &collector);
   const bool validates_in_fit = state_.stage == Stage::kFit && state_.running == RunningStage::kValidate;
-  state_.evaluation_batches = batches;
   Step step(state_, tracer_, *options_.precision, hooks);
   bool took_part = false;
   if (!progress.started) {
@@ -308,10 +326,20 @@ void EvaluationLoop::collect_results(size_t loaders) {
 
 std::vector<std::vector<Batch>> EvaluationLoop::predict(const DataLoaders& loaders, const std::vector<int64_t>& batches,
                                                         std::optional<bool> keep) {
-  const EvaluationScope scope(options_, state_, data_, logger_, RunningStage::kPredict, /*collector=*/nullptr);
   const auto takes_them = [](const auto& callback) { return callback->takes_predictions(); };
   const bool keeps = keep.value_or(std::ranges::none_of(callbacks_.all(), takes_them));
-  state_.evaluation_batches = batches;
+  std::vector<std::vector<Batch>> predictions;
+  {
+    const EvaluationScope scope(options_, state_, data_, logger_, RunningStage::kPredict, /*collector=*/nullptr);
+    callbacks_.module("on_predict_model_eval", &Module::on_predict_model_eval);
+    state_.evaluation_batches = batches;
+    predictions = predict_in_scope(loaders, keeps);
+  }
+  callbacks_.module("on_predict_model_train", &Module::on_predict_model_train);
+  return predictions;
+}
+
+std::vector<std::vector<Batch>> EvaluationLoop::predict_in_scope(const DataLoaders& loaders, bool keeps) {
   Module& module = *state_.module;
   std::vector<std::vector<Batch>> predictions(keeps ? loaders.size() : 0);
   EvaluationProgress progress;

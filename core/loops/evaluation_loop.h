@@ -36,6 +36,10 @@ class EvaluationLoop {
  private:
   struct Hooks;
   class Step;
+
+  /// What is left of `run` and `predict` within the scope.
+  bool run_in_scope(const Hooks& hooks, const DataLoaders& loaders, EvaluationProgress& progress);
+  std::vector<std::vector<Batch>> predict_in_scope(const DataLoaders& loaders, bool keeps);
   using Visitor = std::function<void(const Batch&, int64_t batch_idx)>;
 
   /// Gives `visitor` the batches of the loader that `progress` is at; where all ranks run forward together, this rank

@@ -16,7 +16,6 @@ EvaluationScope::EvaluationScope(const ResolvedOptions& options, TrainerState& s
   if (former_stage_ != RunningStage::kSanityCheck) state_.running = stage;
   former_active_ = logger_.set_active({.collector = collector});
   for (const auto& module : state_.module->modules(/*include_self=*/true)) training_.push_back(module->is_training());
-  state_.module->eval();
   if (options.given.inference_mode)
     inference_.emplace(true);
   else

@@ -12,9 +12,8 @@
 
 namespace levin {
 
-/// Runs a scope in evaluation: the module in eval mode, without gradients, logs going to another collector (nullptr:
-/// nothing may be logged). Puts back what was before, each submodule's own mode included (a part that the user froze in
-/// eval mode stays so).
+/// Runs a scope in evaluation: without gradients, logs going to another collector (nullptr: nothing may be logged).
+/// Puts back what was before, the mode of each submodule included (a part that the user froze in eval mode stays so).
 class EvaluationScope {
  public:
   EvaluationScope(const ResolvedOptions& options, TrainerState& state, DataConnector& data, LoggerConnector& logger,

@@ -98,7 +98,8 @@ void describe_debugging(Schema<TrainerOptions>& schema) {
       .require(kLimit, valid_limit);
   schema.field("detect_anomaly", &Options::detect_anomaly,
                "autograd checks for NaN and names the operation and its unit; metrics look at labels on every device");
-  schema.field("barebones", &Options::barebones, "everything off that costs time, to measure the bare loop");
+  schema.field("barebones", &Options::barebones,
+               "everything off that costs time, log() included, to measure the bare loop");
 }
 
 void describe_validation(Schema<TrainerOptions>& schema) {

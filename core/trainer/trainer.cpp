@@ -6,15 +6,18 @@
 #include <levin/core/base/signals.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/export/export_model.h>
+#include <levin/core/export/graph_def.h>
 #include <levin/core/interfaces/load_weights.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/trainer/memory_summary.h>
+#include <levin/core/trainer/metrics_table.h>
 #include <levin/core/trainer/thread_rank.h>
 #include <levin/core/trainer/trainer_components.h>
 #include <levin/core/trainer/trainer_run.h>
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <span>
 
@@ -62,36 +65,46 @@ std::vector<std::string> Trainer::tune(std::shared_ptr<Module> module, DataLoade
       .reports;
 }
 
-std::vector<MetricMap> Trainer::validate(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
-                                         const std::string& ckpt) {
-  return run({.stage = Stage::kValidate, .module = std::move(module), .data = std::move(data), .ckpt = ckpt}).metrics;
+std::vector<MetricMap> Trainer::evaluate(const RunRequest& request, bool verbose) {
+  std::vector<MetricMap> results = run(request).metrics;
+  const bool has_metrics = std::ranges::any_of(results, [](const MetricMap& of_loader) { return !of_loader.empty(); });
+  if (verbose && has_metrics) {
+    std::string table = metrics_table(results);
+    table.pop_back();  // a message ends its line itself
+    log::rank_zero_info(fmt::format("{}\n{}", to_string(request.stage), table));
+  }
+  return results;
 }
 
-std::vector<MetricMap> Trainer::validate(std::shared_ptr<Module> module, DataLoaders loaders, const std::string& ckpt) {
-  return run({.stage = Stage::kValidate,
-              .module = std::move(module),
-              .loaders = {.val = std::move(loaders)},
-              .ckpt = ckpt})
-      .metrics;
+std::vector<MetricMap> Trainer::validate(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
+                                         const std::string& ckpt, bool verbose) {
+  return evaluate({.stage = Stage::kValidate, .module = std::move(module), .data = std::move(data), .ckpt = ckpt},
+                  verbose);
+}
+
+std::vector<MetricMap> Trainer::validate(std::shared_ptr<Module> module, DataLoaders loaders, const std::string& ckpt,
+                                         bool verbose) {
+  return evaluate(
+      {.stage = Stage::kValidate, .module = std::move(module), .loaders = {.val = std::move(loaders)}, .ckpt = ckpt},
+      verbose);
 }
 
 std::vector<MetricMap> Trainer::test(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
-                                     const std::string& ckpt) {
-  return run({.stage = Stage::kTest, .module = std::move(module), .data = std::move(data), .ckpt = ckpt}).metrics;
+                                     const std::string& ckpt, bool verbose) {
+  return evaluate({.stage = Stage::kTest, .module = std::move(module), .data = std::move(data), .ckpt = ckpt}, verbose);
 }
 
-std::vector<MetricMap> Trainer::test(std::shared_ptr<Module> module, DataLoaders loaders, const std::string& ckpt) {
-  return run({.stage = Stage::kTest,
-              .module = std::move(module),
-              .loaders = {.test = std::move(loaders)},
-              .ckpt = ckpt})
-      .metrics;
+std::vector<MetricMap> Trainer::test(std::shared_ptr<Module> module, DataLoaders loaders, const std::string& ckpt,
+                                     bool verbose) {
+  return evaluate(
+      {.stage = Stage::kTest, .module = std::move(module), .loaders = {.test = std::move(loaders)}, .ckpt = ckpt},
+      verbose);
 }
 
-std::vector<MetricMap> Trainer::test(const std::string& ckpt) {
+std::vector<MetricMap> Trainer::test(const std::string& ckpt, bool verbose) {
   if (last_module_ == nullptr)
     throw Error("trainer", "test was given no module, and the trainer has none yet; hint: call fit first");
-  return run({.stage = Stage::kTest, .module = last_module_, .data = last_data_, .ckpt = ckpt}).metrics;
+  return evaluate({.stage = Stage::kTest, .module = last_module_, .data = last_data_, .ckpt = ckpt}, verbose);
 }
 
 std::vector<std::vector<Batch>> Trainer::predict(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
@@ -159,19 +172,32 @@ void Trainer::log_metrics(const MetricMap& values) { components_->logger.add_to_
 void Trainer::log_image(const std::string& name, const at::Tensor& image) {
   if (!is_global_zero() || sanity_checking() || loggers().empty()) return;
   const at::Tensor bytes = image_bytes(image);
-  for (const auto& logger : loggers()) logger->log_image(name, bytes, global_step());
+  components_->logger.give_loggers(
+      name, [&](Logger& logger, const std::string& full) { logger.log_image(full, bytes, global_step()); });
 }
 
 void Trainer::log_text(const std::string& name, const std::string& text) {
   if (!is_global_zero() || sanity_checking()) return;
-  for (const auto& logger : loggers()) logger->log_text(name, text, global_step());
+  components_->logger.give_loggers(
+      name, [&](Logger& logger, const std::string& full) { logger.log_text(full, text, global_step()); });
 }
 
 void Trainer::log_histogram(const std::string& name, const at::Tensor& values) {
   if (!is_global_zero() || sanity_checking() || loggers().empty()) return;
   const at::Tensor numbers = values.detach().to(at::kCPU, at::kDouble).reshape({-1}).contiguous();
   const std::span<const double> span(numbers.const_data_ptr<double>(), static_cast<size_t>(numbers.numel()));
-  for (const auto& logger : loggers()) logger->log_histogram(name, span, global_step());
+  components_->logger.give_loggers(
+      name, [&](Logger& logger, const std::string& full) { logger.log_histogram(full, span, global_step()); });
+}
+
+void Trainer::log_graph(const Batch& example) {
+  if (!is_global_zero() || loggers().empty()) return;
+  if (world_size() > 1 && strategy().divided_model().divides_state())
+    throw Error("trainer", fmt::format("log_graph cannot trace a model that the strategy '{}' divides over ranks",
+                                       strategy().name()));
+  const std::string graph = graph_def(
+      module(), [this](const Batch& batch) { return module().export_step(batch); }, example);
+  for (const auto& logger : loggers()) logger->log_graph(graph);
 }
 
 void Trainer::log_rank_value(std::string_view name, double value, const LogOptions& options) {

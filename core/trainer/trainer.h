@@ -44,17 +44,18 @@ class Trainer {
   std::vector<std::string> tune(std::shared_ptr<Module> module, DataLoader train = {}, DataLoaders val = {},
                                 const std::string& ckpt = "");
   /// Validate and test: return one map of metrics for each loader. `ckpt` picks the weights; empty keeps those of the
-  /// module.
+  /// module. `verbose`: rank 0 prints the metrics as a table, on standard error.
   std::vector<MetricMap> validate(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
-                                  const std::string& ckpt = "");
+                                  const std::string& ckpt = "", bool verbose = true);
   std::vector<MetricMap> validate(std::shared_ptr<Module> module, DataLoaders loaders = {},
-                                  const std::string& ckpt = "");
+                                  const std::string& ckpt = "", bool verbose = true);
   std::vector<MetricMap> test(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
-                              const std::string& ckpt = "");
-  std::vector<MetricMap> test(std::shared_ptr<Module> module, DataLoaders loaders = {}, const std::string& ckpt = "");
+                              const std::string& ckpt = "", bool verbose = true);
+  std::vector<MetricMap> test(std::shared_ptr<Module> module, DataLoaders loaders = {}, const std::string& ckpt = "",
+                              bool verbose = true);
   /// Tests the module of the last call, with that call's data module or the module's own test_dataloader, by the best
   /// weights that it has saved, or by those of another `ckpt`. Throws levin::Error before the first call.
-  std::vector<MetricMap> test(const std::string& ckpt = "best");
+  std::vector<MetricMap> test(const std::string& ckpt = "best", bool verbose = true);
   /// Predicts; returns the predictions of every batch, one list for each loader, on the CPU. With several ranks those
   /// of all: a batch whose parts differ between ranks in more than the number of rows (in width, or by a number of the
   /// whole batch) comes in parts, in the order of the ranks. `return_predictions` false: only callbacks get them, and
@@ -113,6 +114,9 @@ class Trainer {
   /// Hands a text to the loggers, or the distribution of a tensor's values, at the present step, likewise.
   void log_text(const std::string& name, const std::string& text);
   void log_histogram(const std::string& name, const at::Tensor& values);
+  /// Hands the graph of the module to the loggers: what its export_step makes of a batch like `example`, which has the
+  /// module's device. Rank 0 logs its own; others may call it too. Throws levin::Error naming what cannot be traced.
+  void log_graph(const Batch& example);
 
   /// Logs a number of this rank's own, which is none of its batch: ranks that have no batch, or no outputs, log it too,
   /// all of them the same names. Inside fit.
@@ -210,6 +214,7 @@ class Trainer {
   friend class ThreadRank;
 
   RunResult run(const RunRequest& request);
+  std::vector<MetricMap> evaluate(const RunRequest& request, bool verbose);
   std::unique_ptr<TrainerComponents> components_;
   std::shared_ptr<Module> last_module_;
   std::shared_ptr<DataModule> last_data_;

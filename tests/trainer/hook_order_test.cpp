@@ -114,8 +114,23 @@ class RecordingModule : public testing::TinyModule {
   RECORD(on_predict_end)
   RECORD(on_predict_epoch_start)
   RECORD(on_predict_epoch_end)
+  RECORD(on_validation_model_train)
+  RECORD(on_test_model_train)
+  RECORD(on_predict_model_train)
   // clang-format on
 #undef RECORD
+  void on_validation_model_eval() override {
+    add("on_validation_model_eval");
+    TinyModule::on_validation_model_eval();
+  }
+  void on_test_model_eval() override {
+    add("on_test_model_eval");
+    TinyModule::on_test_model_eval();
+  }
+  void on_predict_model_eval() override {
+    add("on_predict_model_eval");
+    TinyModule::on_predict_model_eval();
+  }
   void setup(Stage) override { add("setup"); }
   void teardown(Stage) override { add("teardown"); }
   std::vector<std::shared_ptr<Callback>> configure_callbacks() override {
@@ -222,7 +237,7 @@ void append(Journal& journal, const Journal& more) { journal.insert(journal.end(
 const Journal kTransfer = {"M on_before_batch_transfer", "M transfer", "M on_after_batch_transfer"};
 
 Journal evaluation(const std::string& stage, const std::string& step) {
-  Journal expected;
+  Journal expected = {"M on_" + stage + "_model_eval"};
   append(expected, both("on_" + stage + "_start"));
   append(expected, both("on_" + stage + "_epoch_start"));
   append(expected, kTransfer);
@@ -231,6 +246,7 @@ Journal evaluation(const std::string& stage, const std::string& step) {
   append(expected, both("on_" + stage + "_batch_end"));
   append(expected, both("on_" + stage + "_epoch_end"));
   append(expected, both("on_" + stage + "_end"));
+  expected.push_back("M on_" + stage + "_model_train");
   return expected;
 }
 
@@ -287,6 +303,37 @@ TEST(HookOrder, OfFitIsTheDocumentedOne) {
   append(expected, both("on_fit_end"));
   append(expected, kTeardown);
   EXPECT_EQ(journal, expected);
+}
+
+/// Evaluates with dropout, as Monte Carlo dropout does.
+class DropoutInEvaluation : public testing::TinyModule {
+ public:
+  using TinyModule::TinyModule;
+  void on_validation_model_eval() override {
+    TinyModule::on_validation_model_eval();
+    dropout_->train();
+  }
+  void on_validation_model_train() override { modes_afterwards.push_back(is_training() && !second_->is_training()); }
+  StepOutput validation_step(const Batch& batch, int64_t batch_idx) override {
+    modes_within.push_back(dropout_->is_training() && !is_training() && !first_->is_training());
+    return TinyModule::validation_step(batch, batch_idx);
+  }
+  void on_train_start() override { second_->eval(); }
+  std::vector<bool> modes_within;
+  std::vector<bool> modes_afterwards;
+};
+
+TEST(ModelMode, IsWhatTheModuleMakesOfItAndItsFormerOneAfterwards) {
+  auto module = make<DropoutInEvaluation>({.dropout = 0.5});
+  Trainer trainer(quiet(1));
+  trainer.fit(module, testing::tiny_loader(16), testing::tiny_loader(8, 8, false));
+  EXPECT_EQ(module->modes_within, (std::vector<bool>{true}));
+  EXPECT_EQ(module->modes_afterwards, (std::vector<bool>{true}));
+  Trainer other(quiet(1));
+  const auto value = [&] {
+    return other.validate(module, testing::tiny_loader(8, 8, false), "", false)[0].at("val_loss");
+  };
+  EXPECT_NE(value(), value()) << "dropout";
 }
 
 TEST(HookOrder, OfTestAndPredict) {

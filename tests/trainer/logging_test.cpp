@@ -1,3 +1,4 @@
+#include "../support/captured_log.h"
 #include "../support/tiny.h"
 
 #include <levin/callbacks/lambda_callback.h>
@@ -6,6 +7,7 @@
 #include <levin/core/metrics/accuracy.h>
 #include <levin/core/metrics/metric_collection.h>
 #include <levin/core/metrics/precision_recall.h>
+#include <levin/core/metrics/stacked_values.h>
 
 #include <cmath>
 #include <functional>
@@ -386,6 +388,49 @@ TEST(Logging, ValuesAddedByCallbacksShareTheRowOfTheStep) {
   trainer.fit(make<Logging>({}), tiny_loader(20));
   EXPECT_EQ(fixture.logger->rows.at(0).values.at("extra"), 5.0);
   EXPECT_EQ(fixture.logger->rows.at(0).values.at("index_step"), 1.0);
+}
+
+TEST(Logging, BarebonesLogsNothingAndSaysSoOnce) {
+  const testing::CapturedLog log;
+  TrainerOptions options = quiet(2);
+  options.barebones = true;
+  Trainer trainer(options);
+  auto module = make<Logging>({});
+  trainer.fit(module, tiny_loader(20), tiny_loader(20, 8, false));
+  EXPECT_TRUE(trainer.callback_metrics().empty());
+  EXPECT_TRUE(trainer.logged_metrics().empty());
+  EXPECT_TRUE(trainer.validate(module, tiny_loader()).at(0).empty());
+  const std::string said = log.text();
+  const size_t first = said.find("log() was called and trainer.barebones is true: nothing is logged");
+  ASSERT_NE(first, std::string::npos) << said;
+  EXPECT_EQ(said.find("barebones", first + 60), std::string::npos) << said;
+}
+
+/// Logs the median over all batches of the epoch of their first example's number.
+class WithMedian : public TinyModule {
+ public:
+  using TinyModule::TinyModule;
+  StepOutput validation_step(const Batch& batch, int64_t) override {
+    log("median", median_.update(batch["x"][0][0]));
+    return {};
+  }
+
+ private:
+  metrics::StackedValues median_{{.reduce = [](const at::Tensor& values) { return values.median(); }}};
+};
+
+TEST(Logging, AReductionOfOnesOwnIsOfAllRanks) {
+  // Batches of 4 examples on one rank, of 2 on each of two: the same first examples and others.
+  const at::Tensor x = tiny_dataset(16)->tensors()["x"].select(1, 0);
+  for (const int64_t ranks : {1, 2}) {
+    TrainerOptions options = quiet(1);
+    options.strategy = ranks == 1 ? "single_device" : "ddp_threads";
+    options.devices = ranks;
+    Trainer trainer(options);
+    const auto results = trainer.validate(make<WithMedian>({}), tiny_loader(16, 4 / ranks, false), "", false);
+    const at::Tensor first = x.slice(0, 0, 16, 4 / ranks).to(at::kDouble);
+    EXPECT_EQ(results.at(0).at("median"), first.median().item<double>()) << ranks;
+  }
 }
 
 /// Logs a collection of metrics whose classes are the signs of what is predicted and meant.
