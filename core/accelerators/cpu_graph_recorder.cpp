@@ -97,16 +97,40 @@ std::vector<at::Tensor> CpuGraphRecorder::begin_step(const std::vector<at::Tenso
 }
 
 void CpuGraphRecorder::watch(const std::function<void()>& part) {
-  if (plan_ == nullptr || !difference_.empty()) return recording_->record(part);
-  const size_t number = recording_->trace().part_ends.size();
-  if (number == plan_->parts()) {
-    difference_ = "an ordinary step has more parts";
-    return part();
+  begin_part();
+  try {
+    part();
+  } catch (...) {
+    before_.reset();
+    recording_->abandon_part();
+    throw;
   }
-  const Memory before(*plan_, number);
-  recording_->record(part);
+  end_part();
+}
+
+void CpuGraphRecorder::interrupt(const std::function<void()>& between) {
+  end_part();
+  between();
+  begin_part();
+}
+
+void CpuGraphRecorder::begin_part() {
+  const size_t number = recording_->trace().part_ends.size();
+  if (plan_ != nullptr && difference_.empty() && number == plan_->parts()) {
+    difference_ = "an ordinary step has more parts";
+    recording_->refuse(difference_);
+  }
+  if (plan_ != nullptr && difference_.empty()) before_ = std::make_unique<Memory>(*plan_, number);
+  recording_->begin_part();
+}
+
+void CpuGraphRecorder::end_part() {
+  const size_t number = recording_->trace().part_ends.size();
+  recording_->end_part();
+  if (before_ == nullptr) return;
+  const auto before = std::move(before_);
   difference_ = recording_->failure();
-  if (difference_.empty()) difference_ = compare(number, before);
+  if (difference_.empty()) difference_ = compare(number, *before);
 }
 
 std::string CpuGraphRecorder::compare(size_t part, const Memory& before) {
@@ -178,10 +202,17 @@ bool CpuGraphRecorder::is_made(const at::Tensor& result) const {
   return number && plan_->trace().storages[*number].maker;
 }
 
+size_t CpuGraphRecorder::part_of(const at::Tensor& result) const {
+  const OperatorTrace& trace = plan_->trace();
+  const auto number = trace.find(result);
+  LEVIN_CHECK(number && trace.storages[*number].maker, "part_of: not a result that replays make");
+  return trace.part_of(*trace.storages[*number].maker);
+}
+
 void CpuGraphRecorder::read(const std::vector<at::Tensor>& batch) {
   for (size_t input = 0; input < plan_->trace().inputs; ++input) {
     const at::Storage& storage = plan_->trace().storages[input].storage;
-    if (batch.empty())
+    if (batch.empty() || !plan_->reads(input))
       storage.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
     else
       read_from(storage, batch[input]);

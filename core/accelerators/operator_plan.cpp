@@ -8,6 +8,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/DefaultDtype.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -62,7 +63,13 @@ at::Storage new_storage(size_t bytes) {
 }  // namespace
 
 OperatorPlan::OperatorPlan(OperatorRecording& recording, const std::vector<at::Tensor>& kept)
-    : trace_(std::move(recording.trace())), versions_(recording.versions()), kept_(trace_.storages.size(), false) {
+    : trace_(std::move(recording.trace())),
+      versions_(recording.versions()),
+      kept_(trace_.storages.size(), false),
+      reads_(trace_.inputs, false) {
+  for (const OperatorCall& call : trace_.calls)
+    for (const size_t number : call.reads)
+      if (number < trace_.inputs) reads_[number] = true;
   for (const at::Tensor& tensor : kept)
     if (const auto number = trace_.find(tensor)) kept_[*number] = true;
   const std::vector<Kind> kinds = classify();
@@ -226,7 +233,7 @@ void OperatorPlan::enter(const OperatorCall& call) {
 
 namespace {
 
-/// Puts a thread's gradient mode and default type back, and keeps autograd out meanwhile.
+/// Puts a thread's gradient mode and default type back, and keeps autograd and autocast out meanwhile.
 class ReplayScope {
  public:
   ~ReplayScope() {
@@ -239,6 +246,7 @@ class ReplayScope {
   const bool grad_mode_ = at::GradMode::is_enabled();
   const caffe2::TypeMeta default_type_ = c10::get_default_dtype();
   const at::AutoDispatchBelowADInplaceOrView below_autograd_;
+  const c10::impl::ExcludeDispatchKeyGuard below_autocast_{c10::autocast_dispatch_keyset};
 };
 
 }  // namespace

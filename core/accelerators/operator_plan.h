@@ -29,6 +29,8 @@ class OperatorPlan {
 
   void replay(size_t part);
   size_t parts() const { return trace_.part_ends.size(); }
+  /// Whether replays use an input.
+  bool reads(size_t input) const { return reads_[input]; }
 
   /// Replays a part and returns the first call after which a result differs from that in another recording of the same
   /// step; empty where none does.
@@ -80,7 +82,8 @@ class OperatorPlan {
 
   OperatorTrace trace_;
   std::vector<OperatorRecording::VersionBumps> versions_;
-  std::vector<bool> kept_;  ///< by storage
+  std::vector<bool> kept_;   ///< by storage
+  std::vector<bool> reads_;  ///< by input
   std::vector<size_t> constants_;
   std::vector<Step> steps_;
   std::vector<size_t> step_ends_;  ///< of each part

@@ -93,6 +93,21 @@ void OperatorRecording::call(const c10::OperatorHandle& op, c10::DispatchKeySet 
   current->record_call(op, after, stack);
 }
 
+struct OperatorRecording::Scope {
+  explicit Scope(OperatorRecording* recording) {
+    current = recording;
+    set_recording_observer(recording);
+  }
+  ~Scope() {
+    current = nullptr;
+    set_recording_observer(nullptr);
+  }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+  // Guards that the part itself made may live on: this one takes away what it added, and nothing else.
+  c10::impl::IncludeDispatchKeyGuard include{kKey};
+};
+
 OperatorRecording::OperatorRecording(const std::vector<at::Tensor>& inputs) {
   [[maybe_unused]] static const auto* const kernel = [] {
     auto* library = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
@@ -109,25 +124,17 @@ void OperatorRecording::refuse(const std::string& why) {
   if (failure_.empty()) failure_ = why;
 }
 
-void OperatorRecording::record(const std::function<void()>& part) {
-  if (!failure_.empty()) return part();
+void OperatorRecording::begin_part() {
+  if (!failure_.empty()) return;
   LEVIN_CHECK(current == nullptr, "a recording inside of another one");
   bytes_.clear();
   for (auto& version : versions_) version.at_start = version.counter.current_version();
-  {
-    struct Scope {
-      explicit Scope(OperatorRecording* recording) {
-        current = recording;
-        set_recording_observer(recording);
-      }
-      ~Scope() {
-        current = nullptr;
-        set_recording_observer(nullptr);
-      }
-      c10::impl::IncludeDispatchKeyGuard include{kKey};
-    } scope(this);
-    part();
-  }
+  scope_ = std::make_unique<Scope>(this);
+}
+
+void OperatorRecording::end_part() {
+  if (scope_ == nullptr) return;
+  scope_.reset();
   trace_.part_ends.push_back(trace_.calls.size());
   for (auto& version : versions_) {
     version.of_parts.resize(trace_.part_ends.size() - 1, 0);
@@ -136,6 +143,8 @@ void OperatorRecording::record(const std::function<void()>& part) {
   if (failure_.empty()) look_for_silent_writes();
   bytes_.clear();
 }
+
+void OperatorRecording::abandon_part() { scope_.reset(); }
 
 void OperatorRecording::look_for_silent_writes() {
   for (const Bytes& before : bytes_) {

@@ -28,8 +28,11 @@ class OperatorRecording final : public RecordingObserver {
   OperatorRecording(const OperatorRecording&) = delete;
   OperatorRecording& operator=(const OperatorRecording&) = delete;
 
-  /// Runs `part`, the next part of the step, and records it. Throws what `part` throws.
-  void record(const std::function<void()>& part);
+  /// Record what this thread calls between them as the next part of the step.
+  void begin_part();
+  void end_part();
+  /// Ends a part that threw.
+  void abandon_part();
   /// Returns why the step cannot be replayed; empty when it can.
   const std::string& failure() const { return failure_; }
 
@@ -48,6 +51,7 @@ class OperatorRecording final : public RecordingObserver {
   void refuse(const std::string& why) override;
 
  private:
+  struct Scope;
   /// What memory held when the part under way first used it.
   struct Bytes {
     size_t storage;
@@ -70,6 +74,7 @@ class OperatorRecording final : public RecordingObserver {
   size_t bytes_made_ = 0;           ///< since memory was last released
   std::vector<VersionBumps> versions_;
   std::string failure_;
+  std::unique_ptr<Scope> scope_;  ///< in which this thread's calls are recorded
 };
 
 }  // namespace levin
