@@ -10,6 +10,7 @@
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -46,11 +47,20 @@ class CpuGraphRecorder::Memory {
     }
     for (const auto& version : plan.versions()) versions_.push_back(version.counter.current_version());
   }
-  void restore() const {
+  /// Puts it back, and holds what was there until now instead.
+  void exchange() {
     for (size_t i = 0; i < writes_.size(); ++i)
-      std::memcpy(plan_.trace().storages[writes_[i]].storage.mutable_data(), bytes_[i].data(), bytes_[i].size());
-    for (size_t i = 0; i < versions_.size(); ++i) plan_.versions()[i].counter.set_version(versions_[i]);
+      std::swap_ranges(bytes_[i].begin(), bytes_[i].end(),
+                       static_cast<char*>(plan_.trace().storages[writes_[i]].storage.mutable_data()));
+    for (size_t i = 0; i < versions_.size(); ++i) {
+      auto& counter = plan_.versions()[i].counter;
+      const uint32_t now = counter.current_version();
+      counter.set_version(versions_[i]);
+      versions_[i] = now;
+    }
+    State now = capture_rng_state();
     restore_rng_state(generator_);
+    generator_ = std::move(now);
   }
   /// Returns the storage that holds something else now.
   std::optional<size_t> changed() const {
@@ -133,24 +143,20 @@ void CpuGraphRecorder::end_part() {
   if (difference_.empty()) difference_ = compare(number, *before);
 }
 
-std::string CpuGraphRecorder::compare(size_t part, const Memory& before) {
+std::string CpuGraphRecorder::compare(size_t part, Memory& memory) {
   std::string what = plan_->trace().difference(recording_->trace(), part);
   if (!what.empty()) return what;
   if (!plan_->has_constants_of(recording_->trace(), part))
     return "a tensor that the host writes changes from step to step";
-  const Memory after(*plan_, part);
-  before.restore();
-  plan_->replay(part);
+  memory.exchange();
+  const std::string first = plan_->replay_beside(recording_->trace(), part);
   plan_->settle();
-  const auto changed = after.changed();
-  if (!after.same_generator()) what = "random numbers are drawn in another way";
-  if (changed) {
-    before.restore();
-    const std::string first = plan_->first_different_call(recording_->trace(), part);
+  const auto changed = memory.changed();
+  if (!memory.same_generator()) what = "random numbers are drawn in another way";
+  if (changed)
     what =
         fmt::format("what {} gives differs from an ordinary step", first.empty() ? plan_->writer_of(*changed) : first);
-  }
-  after.restore();
+  memory.exchange();
   return what;
 }
 

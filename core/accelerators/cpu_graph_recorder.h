@@ -38,8 +38,9 @@ class CpuGraphRecorder final : public ComparableRecorder {
 
   void begin_part();
   void end_part();
-  /// Replays a part that an ordinary step has just run, compares what both did, and takes the replay back.
-  std::string compare(size_t part, const Memory& before);
+  /// Replays a part that an ordinary step has just run, compares what both did, and takes the replay back. `memory`: as
+  /// it was before the part; what becomes of it does not matter.
+  std::string compare(size_t part, Memory& memory);
 
   std::unique_ptr<OperatorRecording> recording_;  ///< of the step under way, or of the first one until it is finished
   std::unique_ptr<OperatorPlan> plan_;

@@ -34,7 +34,7 @@ class OperatorPlan {
 
   /// Replays a part and returns the first call after which a result differs from that in another recording of the same
   /// step; empty where none does.
-  std::string first_different_call(const OperatorTrace& other, size_t part);
+  std::string replay_beside(const OperatorTrace& other, size_t part);
   /// Returns the storages that were there before and that a part writes.
   const std::vector<size_t>& writes_of(size_t part) const { return part_writes_[part]; }
   std::vector<OperatorRecording::VersionBumps>& versions() { return versions_; }
@@ -76,6 +76,8 @@ class OperatorPlan {
   std::vector<Kind> classify();
   void plan_memory();
   void run(const Step& step);
+  void release_after(const Step& step);
+  void advance_versions(size_t part);
   void take_over(const at::Tensor& recorded, const at::Tensor& made) const;
   void enter(const OperatorCall& call);
   bool is_overwritten_first(size_t storage, size_t maker) const;

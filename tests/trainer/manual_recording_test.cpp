@@ -2,12 +2,12 @@
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/callbacks/nan_monitor.h>
 #include <levin/callbacks/weight_averaging.h>
-#include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/optim/adam.h>
 #include <levin/core/optim/sgd.h>
 
 #include <gmock/gmock.h>
+#include <tests/support/fit_outcome.h>
 #include <tests/support/tiny.h>
 #include <torch/nn/modules.h>
 #include <torch/optim/sgd.h>
@@ -24,6 +24,9 @@
 namespace levin {
 namespace {
 
+using testing::expect_same_outcome;
+using testing::fit_into;
+using testing::FitOutcome;
 using ::testing::HasSubstr;
 using testing::identical;
 using ::testing::Not;
@@ -181,24 +184,13 @@ struct GanSetting {
   GraphMode graph = true;
 };
 
-struct GanOutcome {
-  std::vector<at::Tensor> state;
-  std::vector<uint32_t> versions;
-  MetricMap metrics;
-  std::vector<double> seen;
-  std::vector<at::Tensor> held;  ///< what a callback took and kept
-  at::Tensor random;
-  int64_t training_steps = 0;
-  std::string log;
-};
-
 DataLoader gan_batches(int64_t examples, bool shuffle = true) {
   const at::Tensor x = at::arange(examples * 16, at::kFloat).reshape({examples, 16}).mul(0.7).sin();
   return DataLoader(std::make_shared<data::TensorDataset>(Batch{{"x", x}}), {.batch_size = 8, .shuffle = shuffle});
 }
 
 /// Notes what hooks see of the module, and keeps some of it.
-std::shared_ptr<Callback> gan_onlooker(GanOutcome& outcome, bool holds) {
+std::shared_ptr<Callback> gan_onlooker(FitOutcome& outcome, bool holds) {
   const auto look = [&outcome](Trainer& trainer, const Module& module) {
     outcome.seen.push_back(static_cast<double>(trainer.global_step()));
     for (const auto& parameter : module.parameters()) {
@@ -247,9 +239,9 @@ std::shared_ptr<Callback> gan_onlooker(GanOutcome& outcome, bool holds) {
           }});
 }
 
-GanOutcome fit_gan(const GanSetting& setting, const GraphMode& graph) {
+FitOutcome fit_gan(const GanSetting& setting, const GraphMode& graph) {
   seed_everything(11);
-  GanOutcome outcome;
+  FitOutcome outcome;
   auto module = std::make_shared<Gan>();
   module->step = setting.step;
   setting.module(*module);
@@ -258,46 +250,22 @@ GanOutcome fit_gan(const GanSetting& setting, const GraphMode& graph) {
   options.callbacks.push_back(gan_onlooker(outcome, setting.holds));
   setting.options(options);
   options.graph = graph;
-  log::set_sink([&](const std::string& line) { outcome.log += line + "\n"; });
-  struct Reset {
-    ~Reset() { log::set_sink(nullptr); }
-  } reset;
   Trainer trainer(options);
-  trainer.fit(module, gan_batches(setting.examples), gan_batches(16, false));
-  for (const auto& list : {module->parameters(), module->buffers()})
-    for (const auto& tensor : list) {
-      outcome.state.push_back(tensor.detach().clone());
-      outcome.versions.push_back(tensor._version());
-    }
-  outcome.metrics = trainer.callback_metrics();
-  outcome.random = at::rand({1});
+  fit_into(outcome, trainer, module, gan_batches(setting.examples), gan_batches(16, false));
   outcome.training_steps = module->steps;
   return outcome;
 }
 
-bool same_memory(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
-  const auto bytes = [](const at::Tensor& tensor) {
-    return tensor.detach().reshape({-1}).contiguous().view(at::kByte);
-  };
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [&](const at::Tensor& one, const at::Tensor& other) { return bytes(one).equal(bytes(other)); });
-}
-
 /// Gives what the run with recorded steps said.
-GanOutcome expect_same_gan(const GanSetting& setting) {
-  const GanOutcome plain = fit_gan(setting, false);
-  const GanOutcome replayed = fit_gan(setting, setting.graph);
-  EXPECT_TRUE(same_memory(plain.state, replayed.state)) << replayed.log;
-  EXPECT_EQ(plain.versions, replayed.versions);
-  EXPECT_EQ(plain.metrics, replayed.metrics);
-  EXPECT_EQ(plain.seen, replayed.seen);
-  EXPECT_TRUE(same_memory(plain.held, replayed.held)) << "what callbacks hold for later";
-  EXPECT_TRUE(plain.random.equal(replayed.random));
+FitOutcome expect_same_gan(const GanSetting& setting) {
+  const FitOutcome plain = fit_gan(setting, false);
+  const FitOutcome replayed = fit_gan(setting, setting.graph);
+  expect_same_outcome(plain, replayed);
   return replayed;
 }
 
-GanOutcome expect_gan_replayed(const GanSetting& setting) {
-  GanOutcome outcome = expect_same_gan(setting);
+FitOutcome expect_gan_replayed(const GanSetting& setting) {
+  FitOutcome outcome = expect_same_gan(setting);
   EXPECT_THAT(outcome.log, HasSubstr("[graph] recorded the step of batch "));
   EXPECT_THAT(outcome.log, Not(HasSubstr("not recorded")));
   return outcome;
@@ -312,7 +280,7 @@ TEST(ManualRecording, EveryOrderOfStepsTrainsToTheBit) {
 
 TEST(ManualRecording, RunsTrainingStepToRecordAndToCompareOnly) {
   // 18 batches: 3 ordinary ones, one recorded, 3 compared (of two epochs), one at the start of the third.
-  const GanOutcome outcome = fit_gan({}, "required");
+  const FitOutcome outcome = fit_gan({}, "required");
   EXPECT_EQ(outcome.training_steps, 3 + 1 + 3 + 1);
 }
 
@@ -341,7 +309,7 @@ TEST(ManualRecording, ScaledLossesThatOverflowAreSkippedAlike) {
 }
 
 TEST(ManualRecording, EachShapeHasARecordingOfItsOwn) {
-  const GanOutcome outcome = expect_gan_replayed({.examples = 44, .epochs = 9});
+  const FitOutcome outcome = expect_gan_replayed({.examples = 44, .epochs = 9});
   EXPECT_THAT(outcome.log, HasSubstr("recorded the step of batch 23")) << "the fourth batch of 4 examples";
 }
 
