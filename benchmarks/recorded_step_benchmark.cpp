@@ -39,15 +39,29 @@ struct Data {
   torch::Tensor y;
 };
 
+using Optimizers = std::vector<std::shared_ptr<levin::optim::AdamW>>;
+
+std::shared_ptr<levin::optim::AdamW> adamw_of(const torch::nn::Module& module) {
+  return std::make_shared<levin::optim::AdamW>(module.parameters(), levin::optim::AdamWOptions{.lr = 1e-3});
+}
+
 struct Model : levin::Module {
-  virtual torch::Tensor loss(const torch::Tensor& x, const torch::Tensor& y) = 0;
+  virtual torch::Tensor loss(const torch::Tensor& /*x*/, const torch::Tensor& /*y*/) { return {}; }
+  virtual Optimizers make_optimizers() { return {adamw_of(*this)}; }
+  virtual void step_by_hand(const Data& batch, const Optimizers& optimizers) {
+    optimizers.front()->zero_grad();
+    loss(batch.x, batch.y).backward();
+    optimizers.front()->step();
+  }
   levin::StepOutput training_step(const levin::Batch& batch, int64_t) override {
     auto value = loss(batch["x"], batch["y"]);
     if (logs) log("train_loss", value, {.prog_bar = true});
     return value;
   }
   levin::OptimizerConfigs configure_optimizers() override {
-    return std::make_shared<levin::optim::AdamW>(parameters(), levin::optim::AdamWOptions{.lr = 1e-3});
+    levin::OptimizerConfigs configs;
+    for (const auto& optimizer : make_optimizers()) configs.push_back(levin::OptimizerConfig{.optimizer = optimizer});
+    return configs;
   }
   void on_train_start() override { started = processor_seconds(); }
   void on_train_end() override { seconds = processor_seconds() - started; }
@@ -138,6 +152,38 @@ struct Transformer : Model {
   std::vector<Block> blocks_;
 };
 
+/// A generator and a critic of images, each with an optimizer of its own.
+struct Gan : Model {
+  Gan() { automatic_optimization = false; }
+  Optimizers make_optimizers() override { return {adamw_of(*generator_), adamw_of(*critic_)}; }
+  levin::StepOutput training_step(const levin::Batch& batch, int64_t) override {
+    const auto loss = step(batch["x"], optimizer(0), optimizer(1), [this](const auto& of) { manual_backward(of); });
+    if (logs) log("train_loss", loss, {.prog_bar = true});
+    return {};
+  }
+  void step_by_hand(const Data& batch, const Optimizers& optimizers) override {
+    step(batch.x, *optimizers[0], *optimizers[1], [](const auto& of) { of.backward(); });
+  }
+  template <class Optimizer, class Backward>
+  torch::Tensor step(const torch::Tensor& real, Optimizer& of_generator, Optimizer& of_critic,
+                     const Backward& backward) {
+    const auto made = generator_->forward(torch::randn({real.size(0), 32}));
+    of_critic.zero_grad();
+    const auto loss =
+        torch::softplus(critic_->forward(made.detach())).mean() + torch::softplus(-critic_->forward(real)).mean();
+    backward(loss);
+    of_critic.step();
+    of_generator.zero_grad();
+    backward(torch::softplus(-critic_->forward(made)).mean());
+    of_generator.step();
+    return loss;
+  }
+  torch::nn::Sequential generator_{register_module(
+      "generator", torch::nn::Sequential(torch::nn::Linear(32, 128), torch::nn::ReLU(), torch::nn::Linear(128, 784)))};
+  torch::nn::Sequential critic_{register_module(
+      "critic", torch::nn::Sequential(torch::nn::Linear(784, 128), torch::nn::ReLU(), torch::nn::Linear(128, 1)))};
+};
+
 struct Work {
   const char* name;
   int64_t batch_size;
@@ -171,6 +217,8 @@ const std::vector<Work>& works() {
          return images(2048, {1, 28, 28});
        },
        "0.65"},
+      {"GAN 32-128-784, batch 32", 32, 1.2e-3, [] { return std::make_shared<Gan>(); },
+       [] { return images(60000, {784}); }, "none"},
   };
   return all;
 }
@@ -182,19 +230,14 @@ constexpr size_t kHows = kHow.size();
 
 double by_hand(const Work& work, const Data& data, int64_t steps) {
   const auto model = work.make();
-  levin::optim::AdamW optimizer(model->parameters(), levin::optim::AdamWOptions{.lr = 1e-3});
+  const Optimizers optimizers = model->make_optimizers();
   const int64_t batches = data.x.size(0) / work.batch_size;
   const double started = processor_seconds();
   for (int64_t step = 0; step < steps;) {
     const auto order = torch::randperm(data.x.size(0));
     for (int64_t batch = 0; batch < batches && step < steps; ++batch, ++step) {
       const auto indices = order.narrow(0, batch * work.batch_size, work.batch_size);
-      const auto x = data.x.index_select(0, indices);
-      const auto y = data.y.index_select(0, indices);
-      optimizer.zero_grad();
-      auto loss = model->loss(x, y);
-      loss.backward();
-      optimizer.step();
+      model->step_by_hand({data.x.index_select(0, indices), data.y.index_select(0, indices)}, optimizers);
     }
   }
   return processor_seconds() - started;
@@ -207,7 +250,8 @@ double by_fit(const Work& work, const Data& data, int64_t steps, How how) {
       (std::filesystem::temp_directory_path() / ("levin_recorded_benchmark." + std::to_string(::getpid()))).string();
   module->logs = watched;
   levin::TrainerOptions options;
-  options.max_steps = steps;
+  // Those of each optimizer count.
+  options.max_steps = steps * static_cast<int64_t>(module->make_optimizers().size());
   options.accelerator = "cpu";
   options.default_root_dir = root;
   options.enable_model_summary = false;

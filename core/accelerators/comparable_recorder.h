@@ -26,6 +26,8 @@ class ComparableRecorder : public GraphRecorder {
                                              const std::vector<at::Tensor>& added_to) = 0;
   /// Runs the next part of the step.
   virtual void watch(const std::function<void()>& part) = 0;
+  /// Called inside of a part: ends it there, runs `between`, which is none of the step, and begins the next part.
+  virtual void interrupt(const std::function<void()>& between) = 0;
   /// Ends the step. `results`: tensors that are read outside of the parts, the same ones in each step; they keep their
   /// memory in replays. Returns what was done differently than in the recorded step, or why this one cannot be
   /// replayed; empty for nothing.
@@ -43,6 +45,8 @@ class ComparableRecorder : public GraphRecorder {
   virtual const std::vector<at::Tensor>& results() const = 0;
   /// Whether replays write a result, instead of giving what was there before.
   virtual bool is_made(const at::Tensor& result) const = 0;
+  /// The part in which replays first write a result that they make.
+  virtual size_t part_of(const at::Tensor& result) const = 0;
   /// Makes replays read this batch, of the recorded one's layout, and after it the tensors that the step adds to; none
   /// where it is empty.
   virtual void read(const std::vector<at::Tensor>& batch) = 0;

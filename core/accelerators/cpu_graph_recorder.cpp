@@ -10,6 +10,7 @@
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -46,11 +47,20 @@ class CpuGraphRecorder::Memory {
     }
     for (const auto& version : plan.versions()) versions_.push_back(version.counter.current_version());
   }
-  void restore() const {
+  /// Puts it back, and holds what was there until now instead.
+  void exchange() {
     for (size_t i = 0; i < writes_.size(); ++i)
-      std::memcpy(plan_.trace().storages[writes_[i]].storage.mutable_data(), bytes_[i].data(), bytes_[i].size());
-    for (size_t i = 0; i < versions_.size(); ++i) plan_.versions()[i].counter.set_version(versions_[i]);
+      std::swap_ranges(bytes_[i].begin(), bytes_[i].end(),
+                       static_cast<char*>(plan_.trace().storages[writes_[i]].storage.mutable_data()));
+    for (size_t i = 0; i < versions_.size(); ++i) {
+      auto& counter = plan_.versions()[i].counter;
+      const uint32_t now = counter.current_version();
+      counter.set_version(versions_[i]);
+      versions_[i] = now;
+    }
+    State now = capture_rng_state();
     restore_rng_state(generator_);
+    generator_ = std::move(now);
   }
   /// Returns the storage that holds something else now.
   std::optional<size_t> changed() const {
@@ -97,36 +107,56 @@ std::vector<at::Tensor> CpuGraphRecorder::begin_step(const std::vector<at::Tenso
 }
 
 void CpuGraphRecorder::watch(const std::function<void()>& part) {
-  if (plan_ == nullptr || !difference_.empty()) return recording_->record(part);
-  const size_t number = recording_->trace().part_ends.size();
-  if (number == plan_->parts()) {
-    difference_ = "an ordinary step has more parts";
-    return part();
+  begin_part();
+  try {
+    part();
+  } catch (...) {
+    before_.reset();
+    recording_->abandon_part();
+    throw;
   }
-  const Memory before(*plan_, number);
-  recording_->record(part);
-  difference_ = recording_->failure();
-  if (difference_.empty()) difference_ = compare(number, before);
+  end_part();
 }
 
-std::string CpuGraphRecorder::compare(size_t part, const Memory& before) {
+void CpuGraphRecorder::interrupt(const std::function<void()>& between) {
+  end_part();
+  between();
+  begin_part();
+}
+
+void CpuGraphRecorder::begin_part() {
+  const size_t number = recording_->trace().part_ends.size();
+  if (plan_ != nullptr && difference_.empty() && number == plan_->parts()) {
+    difference_ = "an ordinary step has more parts";
+    recording_->refuse(difference_);
+  }
+  if (plan_ != nullptr && difference_.empty()) before_ = std::make_unique<Memory>(*plan_, number);
+  recording_->begin_part();
+}
+
+void CpuGraphRecorder::end_part() {
+  const size_t number = recording_->trace().part_ends.size();
+  recording_->end_part();
+  if (before_ == nullptr) return;
+  const auto before = std::move(before_);
+  difference_ = recording_->failure();
+  if (difference_.empty()) difference_ = compare(number, *before);
+}
+
+std::string CpuGraphRecorder::compare(size_t part, Memory& memory) {
   std::string what = plan_->trace().difference(recording_->trace(), part);
   if (!what.empty()) return what;
   if (!plan_->has_constants_of(recording_->trace(), part))
     return "a tensor that the host writes changes from step to step";
-  const Memory after(*plan_, part);
-  before.restore();
-  plan_->replay(part);
+  memory.exchange();
+  const std::string first = plan_->replay_beside(recording_->trace(), part);
   plan_->settle();
-  const auto changed = after.changed();
-  if (!after.same_generator()) what = "random numbers are drawn in another way";
-  if (changed) {
-    before.restore();
-    const std::string first = plan_->first_different_call(recording_->trace(), part);
+  const auto changed = memory.changed();
+  if (!memory.same_generator()) what = "random numbers are drawn in another way";
+  if (changed)
     what =
         fmt::format("what {} gives differs from an ordinary step", first.empty() ? plan_->writer_of(*changed) : first);
-  }
-  after.restore();
+  memory.exchange();
   return what;
 }
 
@@ -178,10 +208,17 @@ bool CpuGraphRecorder::is_made(const at::Tensor& result) const {
   return number && plan_->trace().storages[*number].maker;
 }
 
+size_t CpuGraphRecorder::part_of(const at::Tensor& result) const {
+  const OperatorTrace& trace = plan_->trace();
+  const auto number = trace.find(result);
+  LEVIN_CHECK(number && trace.storages[*number].maker, "part_of: not a result that replays make");
+  return trace.part_of(*trace.storages[*number].maker);
+}
+
 void CpuGraphRecorder::read(const std::vector<at::Tensor>& batch) {
   for (size_t input = 0; input < plan_->trace().inputs; ++input) {
     const at::Storage& storage = plan_->trace().storages[input].storage;
-    if (batch.empty())
+    if (batch.empty() || !plan_->reads(input))
       storage.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
     else
       read_from(storage, batch[input]);

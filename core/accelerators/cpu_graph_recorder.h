@@ -22,11 +22,13 @@ class CpuGraphRecorder final : public ComparableRecorder {
   std::vector<at::Tensor> begin_step(const std::vector<at::Tensor>& batch,
                                      const std::vector<at::Tensor>& added_to) override;
   void watch(const std::function<void()>& part) override;
+  void interrupt(const std::function<void()>& between) override;
   std::string end_step(const std::vector<at::Tensor>& results) override;
   std::string held_result(const std::vector<at::Tensor>& known) const override;
   std::string finish() override;
   const std::vector<at::Tensor>& results() const override { return results_; }
   bool is_made(const at::Tensor& result) const override;
+  size_t part_of(const at::Tensor& result) const override;
   void read(const std::vector<at::Tensor>& batch) override;
   void replay(size_t part) override;
   at::Tensor renew(size_t result) override;
@@ -34,12 +36,16 @@ class CpuGraphRecorder final : public ComparableRecorder {
  private:
   class Memory;
 
-  /// Replays a part that an ordinary step has just run, compares what both did, and takes the replay back.
-  std::string compare(size_t part, const Memory& before);
+  void begin_part();
+  void end_part();
+  /// Replays a part that an ordinary step has just run, compares what both did, and takes the replay back. `memory`: as
+  /// it was before the part; what becomes of it does not matter.
+  std::string compare(size_t part, Memory& memory);
 
   std::unique_ptr<OperatorRecording> recording_;  ///< of the step under way, or of the first one until it is finished
   std::unique_ptr<OperatorPlan> plan_;
   std::vector<at::Tensor> results_;
+  std::unique_ptr<Memory> before_;  ///< the part under way, where it is to be compared
   std::string difference_;
   size_t batch_size_ = 0;  ///< tensors of the step's batch
 };

@@ -8,6 +8,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/DefaultDtype.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -62,7 +63,13 @@ at::Storage new_storage(size_t bytes) {
 }  // namespace
 
 OperatorPlan::OperatorPlan(OperatorRecording& recording, const std::vector<at::Tensor>& kept)
-    : trace_(std::move(recording.trace())), versions_(recording.versions()), kept_(trace_.storages.size(), false) {
+    : trace_(std::move(recording.trace())),
+      versions_(recording.versions()),
+      kept_(trace_.storages.size(), false),
+      reads_(trace_.inputs, false) {
+  for (const OperatorCall& call : trace_.calls)
+    for (const size_t number : call.reads)
+      if (number < trace_.inputs) reads_[number] = true;
   for (const at::Tensor& tensor : kept)
     if (const auto number = trace_.find(tensor)) kept_[*number] = true;
   const std::vector<Kind> kinds = classify();
@@ -214,6 +221,9 @@ void OperatorPlan::run(const Step& step) {
     }
   }
   stack_.clear();
+}
+
+void OperatorPlan::release_after(const Step& step) {
   for (const size_t number : step.releases)
     trace_.storages[number].storage.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
 }
@@ -226,7 +236,7 @@ void OperatorPlan::enter(const OperatorCall& call) {
 
 namespace {
 
-/// Puts a thread's gradient mode and default type back, and keeps autograd out meanwhile.
+/// Puts a thread's gradient mode and default type back, and keeps autograd and autocast out meanwhile.
 class ReplayScope {
  public:
   ~ReplayScope() {
@@ -239,6 +249,7 @@ class ReplayScope {
   const bool grad_mode_ = at::GradMode::is_enabled();
   const caffe2::TypeMeta default_type_ = c10::get_default_dtype();
   const at::AutoDispatchBelowADInplaceOrView below_autograd_;
+  const c10::impl::ExcludeDispatchKeyGuard below_autocast_{c10::autocast_dispatch_keyset};
 };
 
 }  // namespace
@@ -249,39 +260,45 @@ void OperatorPlan::replay(size_t part) {
     for (size_t s = part == 0 ? 0 : step_ends_[part - 1]; s < step_ends_[part]; ++s) {
       enter(trace_.calls[steps_[s].call]);
       run(steps_[s]);
+      release_after(steps_[s]);
     }
   }
+  advance_versions(part);
+}
+
+void OperatorPlan::advance_versions(size_t part) {
   for (auto& version : versions_) {
     const uint32_t bumps = version.of_parts[part];
     if (bumps > 0) version.counter.set_version(int64_t{version.counter.current_version()} + bumps);
   }
 }
 
-std::string OperatorPlan::first_different_call(const OperatorTrace& other, size_t part) {
+std::string OperatorPlan::replay_beside(const OperatorTrace& other, size_t part) {
   // Where several calls write the same memory, the other recording holds what the last one left.
   std::vector<size_t> writers(trace_.storages.size(), 0);
   for (const OperatorCall& call : trace_.calls)
     for (const auto* numbers : {&call.writes, &call.makes})
       for (const size_t number : *numbers) ++writers[number];
-  const ReplayScope scope;
-  for (size_t s = part == 0 ? 0 : step_ends_[part - 1]; s < step_ends_[part]; ++s) {
-    const Step& step = steps_[s];
-    const OperatorCall& call = trace_.calls[step.call];
-    enter(call);
-    // The results of what is released after this step are still there.
-    Step kept = step;
-    kept.releases.clear();
-    run(kept);
-    for (const size_t number : call.makes) {
-      if (writers[number] > 1) continue;
-      const at::Storage& mine = trace_.storages[number].storage;
-      const at::Storage& its = other.storages[number].storage;
-      if (mine.data() != nullptr && its.data() != nullptr && mine.nbytes() == its.nbytes() &&
-          std::memcmp(mine.data(), its.data(), mine.nbytes()) != 0)
-        return call.place();
+  std::string first;
+  {
+    const ReplayScope scope;
+    for (size_t s = part == 0 ? 0 : step_ends_[part - 1]; s < step_ends_[part]; ++s) {
+      const OperatorCall& call = trace_.calls[steps_[s].call];
+      enter(call);
+      run(steps_[s]);
+      for (const size_t number : call.makes) {
+        if (!first.empty() || writers[number] > 1) continue;
+        const at::Storage& mine = trace_.storages[number].storage;
+        const at::Storage& its = other.storages[number].storage;
+        if (mine.data() != nullptr && its.data() != nullptr && mine.nbytes() == its.nbytes() &&
+            std::memcmp(mine.data(), its.data(), mine.nbytes()) != 0)
+          first = call.place();
+      }
+      release_after(steps_[s]);
     }
   }
-  return "";
+  advance_versions(part);
+  return first;
 }
 
 std::string OperatorPlan::writer_of(size_t storage) const {

@@ -29,10 +29,12 @@ class OperatorPlan {
 
   void replay(size_t part);
   size_t parts() const { return trace_.part_ends.size(); }
+  /// Whether replays use an input.
+  bool reads(size_t input) const { return reads_[input]; }
 
   /// Replays a part and returns the first call after which a result differs from that in another recording of the same
   /// step; empty where none does.
-  std::string first_different_call(const OperatorTrace& other, size_t part);
+  std::string replay_beside(const OperatorTrace& other, size_t part);
   /// Returns the storages that were there before and that a part writes.
   const std::vector<size_t>& writes_of(size_t part) const { return part_writes_[part]; }
   std::vector<OperatorRecording::VersionBumps>& versions() { return versions_; }
@@ -74,13 +76,16 @@ class OperatorPlan {
   std::vector<Kind> classify();
   void plan_memory();
   void run(const Step& step);
+  void release_after(const Step& step);
+  void advance_versions(size_t part);
   void take_over(const at::Tensor& recorded, const at::Tensor& made) const;
   void enter(const OperatorCall& call);
   bool is_overwritten_first(size_t storage, size_t maker) const;
 
   OperatorTrace trace_;
   std::vector<OperatorRecording::VersionBumps> versions_;
-  std::vector<bool> kept_;  ///< by storage
+  std::vector<bool> kept_;   ///< by storage
+  std::vector<bool> reads_;  ///< by input
   std::vector<size_t> constants_;
   std::vector<Step> steps_;
   std::vector<size_t> step_ends_;  ///< of each part

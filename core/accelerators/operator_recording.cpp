@@ -9,7 +9,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <cstring>
+#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -79,10 +79,9 @@ void add_number(std::vector<size_t>& to, size_t number) {
   if (std::find(to.begin(), to.end(), number) == to.end()) to.push_back(number);
 }
 
-std::unique_ptr<char[]> copy_of(const at::Storage& storage, size_t size) {
-  std::unique_ptr<char[]> copy(new char[size]);
-  if (size > 0) std::memcpy(copy.get(), storage.data(), size);
-  return copy;
+/// 64 bits of what memory holds: a copy of all weights would be as much memory again.
+size_t hash_of(const at::Storage& storage, size_t bytes) {
+  return std::hash<std::string_view>()({static_cast<const char*>(storage.data()), bytes});
 }
 
 }  // namespace
@@ -92,6 +91,21 @@ void OperatorRecording::call(const c10::OperatorHandle& op, c10::DispatchKeySet 
   if (current == nullptr || !current->failure_.empty()) return op.redispatchBoxed(after, stack);
   current->record_call(op, after, stack);
 }
+
+struct OperatorRecording::Scope {
+  explicit Scope(OperatorRecording* recording) {
+    current = recording;
+    set_recording_observer(recording);
+  }
+  ~Scope() {
+    current = nullptr;
+    set_recording_observer(nullptr);
+  }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+  // Guards that the part itself made may live on: this one takes away what it added, and nothing else.
+  c10::impl::IncludeDispatchKeyGuard include{kKey};
+};
 
 OperatorRecording::OperatorRecording(const std::vector<at::Tensor>& inputs) {
   [[maybe_unused]] static const auto* const kernel = [] {
@@ -109,40 +123,33 @@ void OperatorRecording::refuse(const std::string& why) {
   if (failure_.empty()) failure_ = why;
 }
 
-void OperatorRecording::record(const std::function<void()>& part) {
-  if (!failure_.empty()) return part();
+void OperatorRecording::begin_part() {
+  if (!failure_.empty()) return;
   LEVIN_CHECK(current == nullptr, "a recording inside of another one");
-  bytes_.clear();
+  former_.clear();
   for (auto& version : versions_) version.at_start = version.counter.current_version();
-  {
-    struct Scope {
-      explicit Scope(OperatorRecording* recording) {
-        current = recording;
-        set_recording_observer(recording);
-      }
-      ~Scope() {
-        current = nullptr;
-        set_recording_observer(nullptr);
-      }
-      c10::impl::IncludeDispatchKeyGuard include{kKey};
-    } scope(this);
-    part();
-  }
+  scope_ = std::make_unique<Scope>(this);
+}
+
+void OperatorRecording::end_part() {
+  if (scope_ == nullptr) return;
+  scope_.reset();
   trace_.part_ends.push_back(trace_.calls.size());
   for (auto& version : versions_) {
     version.of_parts.resize(trace_.part_ends.size() - 1, 0);
     version.of_parts.push_back(version.counter.current_version() - version.at_start);
   }
   if (failure_.empty()) look_for_silent_writes();
-  bytes_.clear();
+  former_.clear();
 }
 
+void OperatorRecording::abandon_part() { scope_.reset(); }
+
 void OperatorRecording::look_for_silent_writes() {
-  for (const Bytes& before : bytes_) {
+  for (const Former& before : former_) {
     const at::Storage& storage = trace_.storages[before.storage].storage;
-    if (storage.nbytes() < before.size) return refuse("a tensor that was there before was resized");
-    if (before.may_change || before.size == 0 || std::memcmp(storage.data(), before.bytes.get(), before.size) == 0)
-      continue;
+    if (storage.nbytes() < before.bytes) return refuse("a tensor that was there before was resized");
+    if (before.may_change || before.bytes == 0 || hash_of(storage, before.bytes) == before.hash) continue;
     const auto user = std::find_if(trace_.calls.begin(), trace_.calls.end(), [&](const OperatorCall& call) {
       return std::find(call.reads.begin(), call.reads.end(), before.storage) != call.reads.end();
     });
@@ -153,23 +160,26 @@ void OperatorRecording::look_for_silent_writes() {
   }
 }
 
-size_t OperatorRecording::note_argument(const at::Tensor& tensor) {
+size_t OperatorRecording::note_argument(const at::Tensor& tensor, bool is_written) {
   const size_t number = trace_.number_of(tensor);
   const TracedStorage& traced = trace_.storages[number];
   if (traced.maker) return number;
-  if (std::any_of(bytes_.begin(), bytes_.end(), [&](const Bytes& bytes) { return bytes.storage == number; }))
+  if (std::any_of(former_.begin(), former_.end(), [&](const Former& former) { return former.storage == number; }))
     return number;
-  const size_t size = traced.storage.data() == nullptr ? 0 : traced.storage.nbytes();
-  bytes_.push_back({.storage = number, .bytes = copy_of(traced.storage, size), .size = size});
+  const size_t bytes = traced.storage.data() == nullptr ? 0 : traced.storage.nbytes();
+  former_.push_back({.storage = number,
+                     .bytes = bytes,
+                     .hash = is_written ? 0 : hash_of(traced.storage, bytes),
+                     .may_change = is_written});
   return number;
 }
 
 void OperatorRecording::note_write(const at::Tensor& tensor, OperatorCall& recorded) {
-  const size_t number = note_argument(tensor);
+  const size_t number = note_argument(tensor, /*is_written=*/true);
   add_number(recorded.writes, number);
   if (trace_.storages[number].maker) return;
-  for (Bytes& bytes : bytes_)
-    if (bytes.storage == number) bytes.may_change = true;
+  for (Former& former : former_)
+    if (former.storage == number) former.may_change = true;
   if (tensor.is_inference()) return;
   c10::VariableVersion counter = tensor.unsafeGetTensorImpl()->version_counter();
   const uint32_t now = counter.current_version();
@@ -189,11 +199,11 @@ void OperatorRecording::do_host_work(const std::vector<at::Tensor>& writes, std:
   if (!failure_.empty()) return work();
   OperatorCall recorded;
   for (const at::Tensor& tensor : writes) {
-    const size_t number = note_argument(tensor);
+    const size_t number = note_argument(tensor, /*is_written=*/true);
     add_number(recorded.reads, number);
     add_number(recorded.writes, number);
-    for (Bytes& bytes : bytes_)
-      if (bytes.storage == number) bytes.may_change = true;
+    for (Former& former : former_)
+      if (former.storage == number) former.may_change = true;
   }
   work();
   recorded.host_work = std::move(work);
@@ -232,7 +242,7 @@ void OperatorRecording::record_call(const c10::OperatorHandle& op, c10::Dispatch
     const auto* alias = schema.arguments()[i].alias_info();
     const bool is_written = (alias != nullptr && alias->isWrite()) || writes_unsaid(op, i);
     for_each_tensor(argument, [&](const at::Tensor& tensor) {
-      const size_t number = note_argument(tensor);
+      const size_t number = note_argument(tensor, is_written);
       add_number(recorded.reads, number);
       ++trace_.storages[number].aliases;
       if (is_written) note_write(tensor, recorded);

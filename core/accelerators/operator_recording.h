@@ -28,8 +28,11 @@ class OperatorRecording final : public RecordingObserver {
   OperatorRecording(const OperatorRecording&) = delete;
   OperatorRecording& operator=(const OperatorRecording&) = delete;
 
-  /// Runs `part`, the next part of the step, and records it. Throws what `part` throws.
-  void record(const std::function<void()>& part);
+  /// Record what this thread calls between them as the next part of the step.
+  void begin_part();
+  void end_part();
+  /// Ends a part that threw.
+  void abandon_part();
   /// Returns why the step cannot be replayed; empty when it can.
   const std::string& failure() const { return failure_; }
 
@@ -48,28 +51,31 @@ class OperatorRecording final : public RecordingObserver {
   void refuse(const std::string& why) override;
 
  private:
-  /// What memory held when the part under way first used it.
-  struct Bytes {
+  struct Scope;
+  /// Memory that was there before the part under way.
+  struct Former {
     size_t storage;
-    std::unique_ptr<char[]> bytes;
-    size_t size;
+    size_t bytes;
+    size_t hash;  ///< of what it held when the part first used it; 0 where it was written at once
     bool may_change = false;
   };
 
   static void call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void record_call(const c10::OperatorHandle& op, c10::DispatchKeySet after, torch::jit::Stack* stack);
   std::string why_not(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
-  size_t note_argument(const at::Tensor& tensor);
+  /// `is_written`: the operator says that it changes the tensor.
+  size_t note_argument(const at::Tensor& tensor, bool is_written = false);
   void note_write(const at::Tensor& tensor, OperatorCall& recorded);
   void look_for_silent_writes();
   void release_memory();
 
   OperatorTrace trace_;
-  std::vector<Bytes> bytes_;
+  std::vector<Former> former_;
   std::vector<size_t> releasable_;  ///< storages of which only the step itself needs the memory
   size_t bytes_made_ = 0;           ///< since memory was last released
   std::vector<VersionBumps> versions_;
   std::string failure_;
+  std::unique_ptr<Scope> scope_;  ///< in which this thread's calls are recorded
 };
 
 }  // namespace levin

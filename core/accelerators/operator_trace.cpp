@@ -81,6 +81,10 @@ void OperatorTrace::replace(size_t number, const at::Storage& by) {
   storages[number].storage = by;
 }
 
+size_t OperatorTrace::part_of(size_t call) const {
+  return static_cast<size_t>(std::upper_bound(part_ends.begin(), part_ends.end(), call) - part_ends.begin());
+}
+
 bool OperatorTrace::is_held(size_t number) const {
   return storages[number].storage.use_count() > storages[number].aliases + 1;
 }

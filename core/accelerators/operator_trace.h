@@ -72,6 +72,8 @@ class OperatorTrace {
   std::string difference(const OperatorTrace& other, size_t part) const;
   /// Returns the number of a part's first call.
   size_t first_call(size_t part) const { return part == 0 ? 0 : part_ends[part - 1]; }
+  /// Returns the part that a call belongs to.
+  size_t part_of(size_t call) const;
 
  private:
   std::string difference(const c10::IValue& mine, const OperatorTrace& other, const c10::IValue& its) const;

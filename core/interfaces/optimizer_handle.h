@@ -80,6 +80,18 @@ class OptimizerHandle {
   bool awaits_step() const { return awaits_step_; }
   void note_backward() { awaits_step_ = true; }
 
+  /// What toggling, backward and steps leave here, for a step that is done again without them (`graph`).
+  struct Flags {
+    bool toggled = false;
+    bool awaits_step = false;
+    bool operator==(const Flags&) const = default;
+  };
+  Flags flags() const { return {.toggled = toggled_, .awaits_step = awaits_step_}; }
+  void set_flags(const Flags& flags) {
+    toggled_ = flags.toggled;
+    awaits_step_ = flags.awaits_step;
+  }
+
  private:
   void take_places(std::vector<at::Tensor>& parameters);
   void collect_parameters();

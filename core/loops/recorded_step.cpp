@@ -5,6 +5,7 @@
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/strategy.h>
+#include <levin/core/loops/manual_recording.h>
 #include <levin/core/loops/step_conditions.h>
 #include <levin/core/loops/step_recording.h>
 #include <levin/core/optim/fused_optimizer.h>
@@ -60,27 +61,30 @@ Batch layout_of(const Batch& batch) {
 struct RecordedStep::Shape {
   std::vector<at::Device> devices;
   Batch layout;
-  Place place;
+  WindowPlace place;
   int64_t seen = 0;
   std::unique_ptr<StepRecording> recording;
 };
 
 RecordedStep::RecordedStep(const ResolvedOptions& options, const TrainerState& state, LoggerConnector& logger,
-                           OptimizerConnector& optimizers, std::unique_ptr<GraphRecorder> recorder, Parts parts)
+                           OptimizerConnector& optimizers, std::unique_ptr<GraphRecorder> recorder,
+                           RecordedBodies bodies)
     : options_(options),
       state_(state),
       strategy_(*options.strategy),
       precision_(*options.precision),
       metrics_(logger.train_metrics()),
-      optimizer_(*optimizers.all().front()),
+      optimizers_(optimizers.all()),
+      is_manual_(!state.module->automatic_optimization),
       first_recorder_(std::move(recorder)),
-      parts_(std::move(parts)),
+      bodies_(std::move(bodies)),
       most_recordings_(kMostRecordings) {
   if (dynamic_cast<ComparableRecorder*>(first_recorder_.get()) != nullptr)
     most_shapes_ = kMostShapes;
   else
     metrics_.make_recordable();
-  dynamic_cast<optim::FusedOptimizer&>(optimizer_.optimizer()).make_recordable();
+  for (OptimizerHandle* optimizer : optimizers_)
+    dynamic_cast<optim::FusedOptimizer&>(optimizer->optimizer()).make_recordable();
   if (!optimizers.accumulation().is_off()) {
     most_shapes_ *= kPlaces;
     most_recordings_ *= kPlaces;
@@ -91,25 +95,32 @@ RecordedStep::RecordedStep(const ResolvedOptions& options, const TrainerState& s
 RecordedStep::~RecordedStep() { set_step_is_recorded(false); }
 
 std::unique_ptr<RecordedStep> RecordedStep::make(const ResolvedOptions& options, const TrainerState& state,
-                                                 LoggerConnector& logger, OptimizerConnector& optimizers, Parts parts) {
+                                                 LoggerConnector& logger, OptimizerConnector& optimizers,
+                                                 RecordedBodies bodies) {
   GraphSupport support;
-  if (!state.module->automatic_optimization) {
-    support.why_not = "the module optimizes manually";
-  } else if (optimizers.all().empty()) {
+  const bool is_manual = !state.module->automatic_optimization;
+  const auto takes_tensor = [](const OptimizerHandle* optimizer) {
+    return optim::capabilities_of(optimizer->optimizer()).tensor_learning_rate;
+  };
+  if (optimizers.all().empty()) {
     support.why_not = "there is no optimizer";
-  } else if (!optim::capabilities_of(optimizers.all().front()->optimizer()).tensor_learning_rate) {
+  } else if (!std::all_of(optimizers.all().begin(), optimizers.all().end(), takes_tensor)) {
     support.why_not = "the optimizer does not take its learning rate from a tensor; hint: levin::optim's do";
+  } else if (is_manual && options.strategy->world_size() > 1) {
+    support.why_not = "ranks combine gradients inside of manual_backward";
   } else if (options.given.detect_anomaly) {
     support.why_not = "detect_anomaly looks at each gradient";
   } else {
     support = options.strategy->graph_support();
-    if (!optimizers.accumulation().is_off() && dynamic_cast<ComparableRecorder*>(support.recorder.get()) == nullptr &&
-        support.recorder != nullptr)
+    const bool compares = dynamic_cast<ComparableRecorder*>(support.recorder.get()) != nullptr;
+    if (support.recorder != nullptr && !compares && !optimizers.accumulation().is_off())
       support = {.recorder = nullptr, .why_not = "gradients are accumulated over several batches"};
+    else if (support.recorder != nullptr && !compares && is_manual)
+      support = {.recorder = nullptr, .why_not = "the module optimizes manually, which is recorded on the CPU only"};
   }
   if (support.recorder != nullptr)
     return std::unique_ptr<RecordedStep>(
-        new RecordedStep(options, state, logger, optimizers, std::move(support.recorder), std::move(parts)));
+        new RecordedStep(options, state, logger, optimizers, std::move(support.recorder), std::move(bodies)));
   if (options.given.graph.level() == Level::kRequired)
     throw Error("graph", fmt::format("steps cannot be recorded: {}; hint: graph: true takes ordinary steps instead",
                                      support.why_not));
@@ -117,7 +128,7 @@ std::unique_ptr<RecordedStep> RecordedStep::make(const ResolvedOptions& options,
   return nullptr;
 }
 
-RecordedStep::Kind RecordedStep::begin(const Batch& batch, const Place& place) {
+RecordedStep::Kind RecordedStep::begin(const Batch& batch, const WindowPlace& place) {
   current_ = nullptr;
   kind_ = Kind::kOrdinary;
   times_ = timer_ != nullptr;
@@ -199,9 +210,9 @@ RecordedStep::Kind RecordedStep::watch(StepRecording& recording, const Batch& ba
   return kind_ = Kind::kWatched;
 }
 
-void RecordedStep::watch(Part part, const std::function<void()>& body) { current_->watch(part, body); }
+void RecordedStep::watch(RecordedPart part, const std::function<void()>& body) { current_->watch(part, body); }
 
-RecordedStep::Shape* RecordedStep::shape_of(const Batch& batch, const Place& place) {
+RecordedStep::Shape* RecordedStep::shape_of(const Batch& batch, const WindowPlace& place) {
   const auto fits = [&](const std::unique_ptr<Shape>& shape) {
     size_t next = 0;
     return shape->place == place &&
@@ -260,19 +271,30 @@ void RecordedStep::record(Shape& shape, const Batch& batch) {
   }
   shape.recording = std::move(recording);
   recording_seconds_ = seconds_since(began);
-  if (conditions_ == nullptr) conditions_ = std::make_unique<StepConditions>(*state_.module, optimizer_);
+  if (conditions_ == nullptr) conditions_ = std::make_unique<StepConditions>(*state_.module, optimizers_);
   say_recorded();
 }
 
-std::unique_ptr<StepRecording> RecordedStep::make_recording(const Place& place) {
+std::unique_ptr<StepRecording> RecordedStep::make_recording(const WindowPlace& place) {
   auto recorder = first_recorder_ != nullptr ? std::move(first_recorder_) : strategy_.graph_support().recorder;
-  return std::make_unique<StepRecording>(StepRecording::Context{.module = *state_.module,
-                                                                .precision = precision_,
-                                                                .metrics = metrics_,
-                                                                .optimizer = optimizer_,
-                                                                .parts = parts_,
-                                                                .place = place},
-                                         std::move(recorder));
+  const StepRecording::Context context{.module = *state_.module,
+                                       .precision = precision_,
+                                       .metrics = metrics_,
+                                       .optimizers = optimizers_,
+                                       .bodies = bodies_,
+                                       .place = place};
+  if (is_manual_) return std::make_unique<ManualRecording>(context, std::move(recorder));
+  return std::make_unique<StepRecording>(context, std::move(recorder));
+}
+
+ManualRecording& RecordedStep::manual() const { return dynamic_cast<ManualRecording&>(*current_); }
+
+void RecordedStep::interrupt(const ManualCut& cut, const at::Tensor& loss, const std::function<void()>& hooks) {
+  manual().interrupt(cut, loss, hooks);
+}
+
+StepOutput RecordedStep::replay(const std::function<void(const ManualCut& cut, const at::Tensor& loss)>& at_cut) {
+  return manual().replay(at_cut);
 }
 
 void RecordedStep::say_recorded() const {
@@ -293,7 +315,7 @@ void RecordedStep::give_up(const std::string& reason) {
 StepOutput RecordedStep::forward() { return current_->forward(); }
 
 void RecordedStep::zero_grad() {
-  for (const auto& parameter : optimizer_.parameters()) parameter.mutable_grad().reset();
+  for (const auto& parameter : optimizers_.front()->parameters()) parameter.mutable_grad().reset();
 }
 
 void RecordedStep::backward() { current_->backward(); }
@@ -308,7 +330,7 @@ void RecordedStep::end(const StepOutput& output, const StepScaling& scaling) {
     const std::string what = current_->end_watching(output, scaling);
     if (!what.empty()) return give_up(what);
     if (!current_->is_finished()) recording_seconds_ = seconds_since(watch_began_);
-    if (conditions_ == nullptr) conditions_ = std::make_unique<StepConditions>(*state_.module, optimizer_);
+    if (conditions_ == nullptr) conditions_ = std::make_unique<StepConditions>(*state_.module, optimizers_);
   }
   if (timer_ == nullptr) return;
   timer_->end(kind_ == Kind::kReplayed ? StepTimer::Kind::kReplayed : StepTimer::Kind::kOrdinary, times_);

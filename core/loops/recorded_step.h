@@ -6,6 +6,7 @@
 #include <levin/core/connectors/optimizer_connector.h>
 #include <levin/core/connectors/trainer_state.h>
 #include <levin/core/interfaces/step_output.h>
+#include <levin/core/loops/recorded_parts.h>
 #include <levin/core/loops/step_timer.h>
 #include <levin/core/options/resolved_options.h>
 
@@ -19,6 +20,7 @@
 
 namespace levin {
 
+class ManualRecording;
 class StepConditions;
 class StepRecording;
 
@@ -34,44 +36,32 @@ class StepRecording;
 /// On the CPU a step that is recorded is really taken meanwhile. Some later ones are ordinary too, and a replay is
 /// compared with them and taken back; a difference ends recording. On other devices a step is recorded before it is
 /// taken, and that cannot be compared.
+///
+/// In manual optimization, on the CPU, training_step is recorded as a whole, with its backward passes and updates, and
+/// is cut where hooks run.
 class RecordedStep {
  public:
-  /// Parts of a step, run while recording only.
-  struct Parts {
-    std::function<StepOutput(const Batch&)> forward;
-    std::function<void(StepOutput&)> backward;
-    std::function<void(StepScaling)> update;  ///< clipping and the optimizer's step
-  };
-
   /// Makes one; where the steps of this run cannot be recorded, returns nothing, and a warning says why. Throws
   /// levin::Error instead where recording is required.
   static std::unique_ptr<RecordedStep> make(const ResolvedOptions& options, const TrainerState& state,
-                                            LoggerConnector& logger, OptimizerConnector& optimizers, Parts parts);
+                                            LoggerConnector& logger, OptimizerConnector& optimizers,
+                                            RecordedBodies bodies);
   ~RecordedStep();
 
-  /// What a step is in its accumulation window.
-  struct Place {
-    bool adds = false;  ///< to the gradients of former ones
-    bool ends = true;   ///< the optimizer takes a step
-    int64_t size = 1;   ///< batches in the window
-    bool operator==(const Place&) const = default;
-  };
   enum class Kind {
     kOrdinary,
     kWatched,   ///< ordinary, with `batch()`, and each part goes through `watch`
-    kReplayed,  ///< by calls from `forward` to `end_window`, in this order
+    kReplayed,  ///< by calls from `forward` to `end_window`, in this order; a manual one by `replay`, `end_window`
   };
-  /// Parts as they are watched.
-  enum class Part { kStep, kStepEnd, kBackward, kUnscale, kClip, kUpdate, kEndWindow };
-  static constexpr size_t kParts = 7;
-  /// Those of a step that does not end its window.
-  static constexpr size_t kPartsBeforeUpdate = 3;
-
-  Kind begin(const Batch& batch, const Place& place);
+  Kind begin(const Batch& batch, const WindowPlace& place);
   /// Returns the batch of a watched step.
   const Batch& batch() const { return *watched_batch_; }
   /// Runs a part of a watched step.
-  void watch(Part part, const std::function<void()>& body);
+  void watch(RecordedPart part, const std::function<void()>& body);
+  /// Runs hooks inside of a watched part, in manual optimization. `loss`: what they are given before a backward.
+  void interrupt(const ManualCut& cut, const at::Tensor& loss, const std::function<void()>& hooks);
+  /// Replays a training_step of manual optimization. `at_cut` runs the hooks of each cut.
+  StepOutput replay(const std::function<void(const ManualCut& cut, const at::Tensor& loss)>& at_cut);
   StepOutput forward();
   void zero_grad();
   void backward();
@@ -85,12 +75,13 @@ class RecordedStep {
   struct Shape;
 
   RecordedStep(const ResolvedOptions& options, const TrainerState& state, LoggerConnector& logger,
-               OptimizerConnector& optimizers, std::unique_ptr<GraphRecorder> recorder, Parts parts);
+               OptimizerConnector& optimizers, std::unique_ptr<GraphRecorder> recorder, RecordedBodies bodies);
   /// Returns the shape of a step; nullptr when there are too many.
-  Shape* shape_of(const Batch& batch, const Place& place);
+  Shape* shape_of(const Batch& batch, const WindowPlace& place);
   /// Leaves the step as it was, and gives up, where it cannot be recorded.
   void record(Shape& shape, const Batch& batch);
-  std::unique_ptr<StepRecording> make_recording(const Place& place);
+  std::unique_ptr<StepRecording> make_recording(const WindowPlace& place);
+  ManualRecording& manual() const;
   /// Makes the recorded step ready for replays. Returns whether it is.
   bool finish(Shape& shape, const Batch& batch);
   Kind watch(StepRecording& recording, const Batch& batch);
@@ -105,9 +96,10 @@ class RecordedStep {
   Strategy& strategy_;
   Precision& precision_;
   metrics::Collector& metrics_;
-  OptimizerHandle& optimizer_;
+  const std::vector<OptimizerHandle*>& optimizers_;
+  const bool is_manual_;
   std::unique_ptr<GraphRecorder> first_recorder_;
-  const Parts parts_;
+  const RecordedBodies bodies_;
   size_t most_shapes_ = 1;
   int64_t most_recordings_;
   std::vector<std::unique_ptr<Shape>> shapes_;

@@ -30,10 +30,12 @@ StepConditions::Settings StepConditions::Settings::now() {
           .default_type = c10::get_default_dtype_as_scalartype()};
 }
 
-StepConditions::StepConditions(const Module& module, const OptimizerHandle& optimizer)
-    : optimizer_(dynamic_cast<optim::FusedOptimizer&>(optimizer.optimizer())),
-      optimizer_snapshot_(optimizer_.snapshot()),
-      settings_(Settings::now()) {
+StepConditions::StepConditions(const Module& module, const std::vector<OptimizerHandle*>& optimizers)
+    : settings_(Settings::now()) {
+  for (const OptimizerHandle* handle : optimizers) {
+    auto& optimizer = dynamic_cast<optim::FusedOptimizer&>(handle->optimizer());
+    optimizers_.emplace_back(&optimizer, optimizer.snapshot());
+  }
   const auto held = [](const at::Tensor& tensor) {
     return Held{.tensor = tensor,
                 .data = tensor.defined() ? tensor.const_data_ptr() : nullptr,
@@ -72,7 +74,8 @@ const char* StepConditions::changed() const {
     }
     if (part.module->is_training() != part.training) return "the training mode of a part";
   }
-  if (!optimizer_.is_unchanged(optimizer_snapshot_)) return "the optimizer's parameters, state or options";
+  for (const auto& [optimizer, snapshot] : optimizers_)
+    if (!optimizer->is_unchanged(snapshot)) return "the optimizer's parameters, state or options";
   if (!(Settings::now() == settings_)) return "a setting of LibTorch (threads, deterministic, anomaly, default type)";
   return nullptr;
 }

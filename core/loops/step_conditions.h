@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace levin {
@@ -15,10 +16,10 @@ namespace levin {
 class Module;
 
 /// What code that does not run again depended on when a step was recorded: the module's tree, its tensors and modes,
-/// the optimizer, and the thread's settings.
+/// the optimizers, and the thread's settings.
 class StepConditions {
  public:
-  StepConditions(const Module& module, const OptimizerHandle& optimizer);
+  StepConditions(const Module& module, const std::vector<OptimizerHandle*>& optimizers);
 
   /// Returns what has changed since; nullptr when nothing has.
   const char* changed() const;
@@ -51,8 +52,7 @@ class StepConditions {
   };
 
   std::vector<Part> parts_;
-  optim::FusedOptimizer& optimizer_;
-  optim::FusedOptimizer::Snapshot optimizer_snapshot_;
+  std::vector<std::pair<optim::FusedOptimizer*, optim::FusedOptimizer::Snapshot>> optimizers_;
   Settings settings_;
 };
 

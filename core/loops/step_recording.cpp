@@ -62,10 +62,6 @@ bool same_logs(const metrics::Collector::Recording& a, const metrics::Collector:
   });
 }
 
-void append(metrics::Collector::Recording& to, metrics::Collector::Recording logs) {
-  for (auto& logged : logs) to.push_back(std::move(logged));
-}
-
 }  // namespace
 
 struct StepRecording::Graphs {
@@ -77,7 +73,10 @@ struct StepRecording::Graphs {
 };
 
 StepRecording::StepRecording(const Context& context, std::unique_ptr<GraphRecorder> recorder)
-    : context_(context), recorder_(std::move(recorder)), watcher_(dynamic_cast<ComparableRecorder*>(recorder_.get())) {}
+    : context_(context),
+      watcher_(dynamic_cast<ComparableRecorder*>(recorder.get())),
+      parameters_(context.module.parameters()),
+      recorder_(std::move(recorder)) {}
 
 StepRecording::~StepRecording() = default;
 
@@ -100,12 +99,12 @@ void StepRecording::record(const Batch& batch) {
     throw;
   }
   try {
-    results_.forward_logs = context_.metrics.stop_recording();
+    results_.logs = {context_.metrics.stop_recording()};
   } catch (...) {
     context_.precision.abandon_window();
     throw;
   }
-  for (const auto& parameter : context_.module.parameters())
+  for (const auto& parameter : parameters_)
     if (parameter.grad().defined()) results_.gradients.push_back({.parameter = parameter, .tensor = parameter.grad()});
   finished_ = true;
 }
@@ -113,18 +112,18 @@ void StepRecording::record(const Batch& batch) {
 void StepRecording::run_parts() {
   const RecordingScope recording;
   const bool scales = context_.precision.scales_loss();
+  OptimizerHandle& optimizer = *context_.optimizers.front();
   auto graphs = std::make_unique<Graphs>();
-  graphs->forward = recorder_->record([&] { output_ = context_.parts.forward(inputs_); });
+  graphs->forward = recorder_->record([&] { output_ = context_.bodies.forward(inputs_); });
   if (!output_.has_loss()) throw Error("graph", "training_step gave no loss");
-  context_.module.optimizer_zero_grad(context_.optimizer);
-  for (const auto& parameter : context_.optimizer.parameters())
+  context_.module.optimizer_zero_grad(optimizer);
+  for (const auto& parameter : optimizer.parameters())
     if (parameter.grad().defined())
       throw Error("graph", "optimizer_zero_grad keeps the gradients, which a recorded backward cannot add to");
-  graphs->backward = recorder_->record([&] { context_.parts.backward(output_); });
+  graphs->backward = recorder_->record([&] { context_.bodies.backward(output_); });
   if (scales)
-    graphs->unscale =
-        recorder_->record([&] { results_.scaling = context_.precision.unscale(context_.optimizer.optimizer()); });
-  graphs->update = recorder_->record([&] { context_.parts.update(results_.scaling); });
+    graphs->unscale = recorder_->record([&] { results_.scaling = context_.precision.unscale(optimizer.optimizer()); });
+  graphs->update = recorder_->record([&] { context_.bodies.update(results_.scaling); });
   if (scales) graphs->end_window = recorder_->record([&] { context_.precision.end_window(); });
   graphs_ = std::move(graphs);
 }
@@ -134,15 +133,17 @@ void StepRecording::run_parts() {
 void StepRecording::find_gradients_added_to() {
   added_to_.clear();
   if (!context_.place.adds) return;
-  for (const auto& parameter : context_.module.parameters())
+  for (const auto& parameter : parameters_)
     if (parameter.grad().defined()) added_to_.push_back({.parameter = parameter, .tensor = parameter.grad()});
 }
 
 bool StepRecording::can_add() {
   find_gradients_added_to();
   return std::equal(added_to_.begin(), added_to_.end(), layouts_.begin(), layouts_.end(),
-                    [](const Gradient& gradient, const at::Tensor& layout) {
-                      return gradient.tensor.layout() == at::kStrided && gradient.tensor.storage_offset() == 0 &&
+                    [](const Gradient& gradient, const Gradient& recorded) {
+                      const at::Tensor& layout = recorded.tensor;
+                      return gradient.parameter.is_same(recorded.parameter) &&
+                             gradient.tensor.layout() == at::kStrided && gradient.tensor.storage_offset() == 0 &&
                              gradient.tensor.sizes() == layout.sizes() &&
                              gradient.tensor.strides() == layout.strides() &&
                              gradient.tensor.scalar_type() == layout.scalar_type();
@@ -161,7 +162,7 @@ const Batch& StepRecording::begin_watching(const Batch& batch) {
   if (units_ == nullptr) units_ = std::make_unique<RecordedUnits>(context_.module);
   units_->attach();
   next_part_ = 0;
-  watched_results_ = Results();
+  begin_results();
   // A hook of this step is still to see the gradients of the last one.
   for (const Gradient& gradient : results_.gradients) watcher_->renew(gradient.result);
   if (finished_) take_results();
@@ -175,8 +176,9 @@ const Batch& StepRecording::begin_watching(const Batch& batch) {
   }
   layouts_.clear();
   for (const Gradient& gradient : added_to_)
-    layouts_.push_back(at::empty_strided(gradient.tensor.sizes(), gradient.tensor.strides(),
-                                         gradient.tensor.options().device(at::kMeta)));
+    layouts_.push_back({.parameter = gradient.parameter,
+                        .tensor = at::empty_strided(gradient.tensor.sizes(), gradient.tensor.strides(),
+                                                    gradient.tensor.options().device(at::kMeta))});
   const auto inputs = watcher_->begin_step(tensors_of(batch), gradients_added_to());
   inputs_ = Batch();
   for (size_t i = 0; i < inputs.size(); ++i) inputs_.set(batch.items()[i].first, inputs[i]);
@@ -185,13 +187,13 @@ const Batch& StepRecording::begin_watching(const Batch& batch) {
   return inputs_;
 }
 
-void StepRecording::watch(RecordedStep::Part part, const std::function<void()>& body) {
-  using Part = RecordedStep::Part;
+void StepRecording::watch(RecordedPart part, const std::function<void()>& body) {
+  using Part = RecordedPart;
   if (failure_.empty() && static_cast<size_t>(part) != next_part_++)
     failure_ = "the step left a part out, or repeated it";
   if (!failure_.empty()) return body();
   if (part == Part::kBackward) {
-    const auto& parameters = context_.optimizer.parameters();
+    const auto& parameters = context_.optimizers.front()->parameters();
     if (!context_.place.adds &&
         std::any_of(parameters.begin(), parameters.end(), [](const at::Tensor& p) { return p.grad().defined(); }))
       failure_ = "optimizer_zero_grad keeps the gradients, which a recorded backward cannot add to";
@@ -200,18 +202,20 @@ void StepRecording::watch(RecordedStep::Part part, const std::function<void()>& 
     failure_ = "a gradient is there now and then only";
   }
   if (part == Part::kUpdate)
-    dynamic_cast<optim::FusedOptimizer&>(context_.optimizer.optimizer()).write_learning_rates();
-  const bool logs = part == Part::kStep || part == Part::kStepEnd || part == Part::kClip || part == Part::kUpdate;
-  auto& to = part <= Part::kStepEnd ? watched_results_.forward_logs : watched_results_.update_logs;
+    dynamic_cast<optim::FusedOptimizer&>(context_.optimizers.front()->optimizer()).write_learning_rates();
+  watch_part(body);
+}
+
+void StepRecording::watch_part(const std::function<void()>& body) {
   watcher_->watch([&] {
-    if (logs) context_.metrics.start_recording();
+    context_.metrics.start_recording();
     try {
       body();
     } catch (...) {
-      if (logs) context_.metrics.stop_observing();
+      context_.metrics.stop_observing();
       throw;
     }
-    if (logs) append(to, context_.metrics.stop_observing());
+    end_logs();
   });
 }
 
@@ -249,26 +253,50 @@ std::vector<at::Tensor> StepRecording::collect(Results& results, const StepOutpu
     results.outputs.set(name, {});
     add(tensor);
   }
-  for (const auto& parameter : context_.module.parameters()) {
+  for (Output& loss : results.losses) {
+    loss.result = all.size();
+    all.push_back(loss.tensor);
+  }
+  for (const auto& parameter : parameters_) {
     const bool was_there = std::any_of(added_to_.begin(), added_to_.end(),
                                        [&](const Gradient& gradient) { return gradient.parameter.is_same(parameter); });
-    if (!parameter.grad().defined() || was_there) continue;
-    results.gradients.push_back({.parameter = parameter, .tensor = {}, .result = all.size()});
-    all.push_back(parameter.grad().detach());
+    if (parameter.grad().defined() && !was_there) note_gradient(results, parameter);
   }
-  for (const auto* logs : {&results.forward_logs, &results.update_logs})
-    for (const auto& logged : *logs)
+  for (Gradient& gradient : results.gradients) {
+    gradient.result = all.size();
+    all.push_back(gradient.tensor);
+  }
+  for (const auto& logs : results.logs)
+    for (const auto& logged : logs)
       if (logged.value.defined()) all.push_back(logged.value);
   for (const at::Tensor& tensor : {scaling.grad_scale, scaling.found_inf})
     if (tensor.defined()) all.push_back(tensor);
   return all;
 }
 
+size_t StepRecording::note_gradient(Results& results, const at::Tensor& parameter) {
+  const at::Tensor& gradient = parameter.grad();
+  // Its memory is held here, so that no other gradient can have come by it.
+  const auto known = std::find_if(results.gradients.begin(), results.gradients.end(), [&](const Gradient& one) {
+    return one.parameter.is_same(parameter) && one.tensor.is_alias_of(gradient) &&
+           one.tensor.sizes() == gradient.sizes() && one.tensor.strides() == gradient.strides() &&
+           one.tensor.storage_offset() == gradient.storage_offset();
+  });
+  const auto number = static_cast<size_t>(known - results.gradients.begin());
+  if (known == results.gradients.end())
+    results.gradients.push_back({.parameter = parameter, .tensor = gradient.detach()});
+  return number;
+}
+
+std::string StepRecording::what_is_missing(const StepOutput& output) const {
+  if (!output.has_loss()) return "training_step gave no loss";
+  const size_t parts = context_.place.ends ? kRecordedParts : kRecordedPartsBeforeUpdate;
+  return next_part_ == parts ? "" : "the step left a part out";
+}
+
 std::string StepRecording::end_watching(const StepOutput& output, const StepScaling& scaling) {
   units_->detach();
-  const size_t parts = context_.place.ends ? RecordedStep::kParts : RecordedStep::kPartsBeforeUpdate;
-  if (failure_.empty() && !output.has_loss()) failure_ = "training_step gave no loss";
-  if (failure_.empty() && next_part_ != parts) failure_ = "the step left a part out";
+  if (failure_.empty()) failure_ = what_is_missing(output);
   if (!failure_.empty()) return failure_;
   std::string what = watcher_->end_step(collect(watched_results_, output, scaling));
   inputs_ = Batch();
@@ -276,8 +304,8 @@ std::string StepRecording::end_watching(const StepOutput& output, const StepScal
   if (finished_) watcher_->read({});
   if (!finished_) {
     results_ = std::move(watched_results_);
-  } else if (what.empty() && !(same_logs(results_.forward_logs, watched_results_.forward_logs) &&
-                               same_logs(results_.update_logs, watched_results_.update_logs))) {
+  } else if (what.empty() && !std::equal(results_.logs.begin(), results_.logs.end(), watched_results_.logs.begin(),
+                                         watched_results_.logs.end(), same_logs)) {
     what = "an ordinary step logs other names or weights";
   }
   watched_results_ = Results();
@@ -290,8 +318,8 @@ std::string StepRecording::held_result() const {
     if (gradient.parameter.grad().defined()) known.push_back(gradient.parameter.grad());
   for (const Output& output : results_.tensors)
     if (output.tensor.defined()) known.push_back(output.tensor);
-  for (const auto* logs : {&results_.forward_logs, &results_.update_logs})
-    for (const auto& logged : *logs)
+  for (const auto& logs : results_.logs)
+    for (const auto& logged : logs)
       if (logged.value.defined()) known.push_back(logged.value);
   for (const at::Tensor& tensor : {results_.scaling.grad_scale, results_.scaling.found_inf})
     if (tensor.defined()) known.push_back(tensor);
@@ -311,14 +339,12 @@ std::string StepRecording::finish() {
 void StepRecording::take_results() {
   const auto& all = watcher_->results();
   size_t next = 0;
-  for (Output& output : results_.tensors)
-    if (output.result) output.tensor = all[*output.result], next = *output.result + 1;
-  for (Gradient& gradient : results_.gradients) {
-    gradient.tensor = all[gradient.result];
-    next = gradient.result + 1;
-  }
-  for (auto* logs : {&results_.forward_logs, &results_.update_logs})
-    for (auto& logged : *logs)
+  for (auto* outputs : {&results_.tensors, &results_.losses})
+    for (Output& output : *outputs)
+      if (output.result) output.tensor = all[next++];
+  for (Gradient& gradient : results_.gradients) gradient.tensor = all[next++];
+  for (auto& logs : results_.logs)
+    for (auto& logged : logs)
       if (logged.value.defined()) logged.value = all[next++];
   for (at::Tensor* tensor : {&results_.scaling.grad_scale, &results_.scaling.found_inf})
     if (tensor->defined()) *tensor = all[next++];
@@ -361,12 +387,20 @@ at::Tensor StepRecording::handed_out(const Output& output) const {
 StepOutput StepRecording::forward() {
   if (watcher_ == nullptr) {
     graphs_->forward->replay();
-    context_.metrics.log_again(results_.forward_logs);
+    context_.metrics.log_again(results_.logs.front());
     return output_;
   }
-  watcher_->replay(static_cast<size_t>(RecordedStep::Part::kStep));
-  watcher_->replay(static_cast<size_t>(RecordedStep::Part::kStepEnd));
-  context_.metrics.log_again(results_.forward_logs);
+  replay_part(static_cast<size_t>(RecordedPart::kStep));
+  replay_part(static_cast<size_t>(RecordedPart::kStepEnd));
+  return output();
+}
+
+void StepRecording::replay_part(size_t part) {
+  watcher_->replay(part);
+  context_.metrics.log_again(results_.logs[part]);
+}
+
+StepOutput StepRecording::output() const {
   StepOutput output;
   output.loss() = handed_out(results_.tensors.front());
   if (results_.loss_requires_grad) output.loss().set_requires_grad(true);
@@ -377,14 +411,16 @@ StepOutput StepRecording::forward() {
 
 void StepRecording::renew_gradients_held() {
   bool renewed = false;
-  for (const Gradient& gradient : results_.gradients) {
-    // Held by this object and the recorder, unless somebody keeps the last step's.
-    const size_t expected = 2 + (gradient.parameter.grad().is_same(gradient.tensor) ? 1 : 0);
-    if (gradient.tensor.use_count() <= expected && gradient.tensor.storage().use_count() <= gradient.holders) continue;
-    watcher_->renew(gradient.result);
-    renewed = true;
-  }
+  for (const Gradient& gradient : results_.gradients)
+    renewed |= renew_if_held(gradient, gradient.parameter.grad().is_same(gradient.tensor) ? 1 : 0);
   if (renewed) take_results();
+}
+
+bool StepRecording::renew_if_held(const Gradient& gradient, size_t known) {
+  if (gradient.tensor.use_count() <= 2 + known && gradient.tensor.storage().use_count() <= gradient.holders)
+    return false;
+  watcher_->renew(gradient.result);
+  return true;
 }
 
 void StepRecording::backward() {
@@ -394,7 +430,7 @@ void StepRecording::backward() {
   for (const Gradient& gradient : results_.gradients)
     if (!gradient.parameter.grad().is_same(gradient.tensor)) gradient.parameter.mutable_grad() = gradient.tensor;
   if (watcher_ != nullptr)
-    watcher_->replay(static_cast<size_t>(RecordedStep::Part::kBackward));
+    replay_part(static_cast<size_t>(RecordedPart::kBackward));
   else
     graphs_->backward->replay();
 }
@@ -415,26 +451,25 @@ StepScaling StepRecording::unscale() {
   }
   put_in_place(results_.gradients);
   put_in_place(added_to_);
-  watcher_->replay(static_cast<size_t>(RecordedStep::Part::kUnscale));
+  replay_part(static_cast<size_t>(RecordedPart::kUnscale));
   return results_.scaling;
 }
 
 void StepRecording::update() {
-  dynamic_cast<optim::FusedOptimizer&>(context_.optimizer.optimizer()).write_learning_rates();
+  dynamic_cast<optim::FusedOptimizer&>(context_.optimizers.front()->optimizer()).write_learning_rates();
   if (watcher_ == nullptr) {
     graphs_->update->replay();
     return;
   }
   put_in_place(results_.gradients);
   put_in_place(added_to_);
-  watcher_->replay(static_cast<size_t>(RecordedStep::Part::kClip));
-  watcher_->replay(static_cast<size_t>(RecordedStep::Part::kUpdate));
-  context_.metrics.log_again(results_.update_logs);
+  replay_part(static_cast<size_t>(RecordedPart::kClip));
+  replay_part(static_cast<size_t>(RecordedPart::kUpdate));
 }
 
 void StepRecording::end_window() {
   if (watcher_ != nullptr)
-    watcher_->replay(static_cast<size_t>(RecordedStep::Part::kEndWindow));
+    replay_part(results_.logs.size() - 1);
   else if (graphs_->end_window != nullptr)
     graphs_->end_window->replay();
 }

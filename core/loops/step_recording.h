@@ -1,8 +1,11 @@
 #pragma once
 
 #include <levin/core/accelerators/comparable_recorder.h>
-#include <levin/core/loops/recorded_step.h>
+#include <levin/core/loops/recorded_parts.h>
 #include <levin/core/loops/recorded_units.h>
+#include <levin/core/metrics/collector.h>
+
+#include <ATen/core/Tensor.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -14,21 +17,26 @@
 
 namespace levin {
 
+class Module;
+class Precision;
+
 /// The recorded step of one shape of batches: its parts, and the tensors through which they meet the rest of the
 /// program.
+///
+/// Here those of automatic optimization; ManualRecording has those of the other kind.
 class StepRecording {
  public:
   struct Context {
     Module& module;
     Precision& precision;
     metrics::Collector& metrics;
-    OptimizerHandle& optimizer;
-    const RecordedStep::Parts& parts;
-    RecordedStep::Place place;
+    const std::vector<OptimizerHandle*>& optimizers;
+    const RecordedBodies& bodies;
+    WindowPlace place;
   };
 
   StepRecording(const Context& context, std::unique_ptr<GraphRecorder> recorder);
-  ~StepRecording();
+  virtual ~StepRecording();
 
   /// Whether ordinary steps are watched, to be recorded and to be compared with replays.
   bool watches() const { return watcher_ != nullptr; }
@@ -45,14 +53,14 @@ class StepRecording {
 
   /// Begins to watch an ordinary step. Returns the batch for it.
   const Batch& begin_watching(const Batch& batch);
-  void watch(RecordedStep::Part part, const std::function<void()>& body);
+  virtual void watch(RecordedPart part, const std::function<void()>& body);
   /// Ends the step. Returns why steps cannot be replayed, or what was different; empty for nothing.
   std::string end_watching(const StepOutput& output, const StepScaling& scaling);
   bool is_finished() const { return finished_; }
   /// Returns the operator whose result somebody still holds after the first step; empty when nobody does.
   std::string held_result() const;
   /// Makes the first step ready for replays, when its output has been let go. Returns why it cannot be.
-  std::string finish();
+  virtual std::string finish();
 
   // ---- Replays.
 
@@ -71,8 +79,7 @@ class StepRecording {
   int64_t replays_since = 0;
   int64_t watched_epoch = -1;
 
- private:
-  struct Graphs;
+ protected:
   /// Of a parameter that has one.
   struct Gradient {
     at::Tensor parameter;
@@ -90,39 +97,60 @@ class StepRecording {
   struct Results {
     Batch outputs;
     std::vector<Output> tensors;  ///< the loss and the outputs
+    std::vector<Output> losses;   ///< that hooks inside of the step are given
     bool loss_requires_grad = false;
     StepScaling scaling;
-    metrics::Collector::Recording forward_logs;
-    metrics::Collector::Recording update_logs;
+    std::vector<metrics::Collector::Recording> logs;  ///< by part
     std::vector<Gradient> gradients;
   };
 
-  void run_parts();
-  std::vector<at::Tensor> collect(Results& results, const StepOutput& output, const StepScaling& scaling) const;
+  /// Forgets what the former watched step left.
+  virtual void begin_results() { watched_results_ = Results(); }
+  /// Returns what the step that was watched lacks to be replayed; empty for nothing.
+  virtual std::string what_is_missing(const StepOutput& output) const;
+  /// Watches a part, and takes its logs.
+  void watch_part(const std::function<void()>& body);
+  /// Ends the logs of the part under way.
+  void end_logs() { watched_results_.logs.push_back(context_.metrics.stop_observing()); }
+  /// Replays a part, and logs what it logged.
+  void replay_part(size_t part);
+  StepOutput output() const;
+  at::Tensor handed_out(const Output& output) const;
   void take_results();
-  void renew_gradients_held();
+  /// Adds the gradient of a parameter to the results, where it is none of them. Returns its number there.
+  static size_t note_gradient(Results& results, const at::Tensor& parameter);
+  /// Gives a gradient other memory where others than this object, the recorder and `known` hold it. Returns whether.
+  bool renew_if_held(const Gradient& gradient, size_t known);
   /// Copies gradients that are others than those the step works on into these. Returns false where one is missing.
   static bool copy_gradients(const std::vector<Gradient>& gradients);
   /// Undoes what hooks did that put other gradients in the place of those.
   static void put_in_place(const std::vector<Gradient>& gradients);
+
+  const Context context_;
+  ComparableRecorder* const watcher_;
+  std::vector<at::Tensor> parameters_;  ///< of the module
+  std::vector<Gradient> added_to_;      ///< by the step under way: those that there are when it begins
+  bool finished_ = false;
+  std::string failure_;  ///< of the step that is watched
+  Results results_;
+  Results watched_results_;
+
+ private:
+  struct Graphs;
+
+  void run_parts();
+  std::vector<at::Tensor> collect(Results& results, const StepOutput& output, const StepScaling& scaling) const;
+  void renew_gradients_held();
   /// Takes the gradients that there are as those of the window's former batches.
   void find_gradients_added_to();
   std::vector<at::Tensor> gradients_added_to() const;
-  at::Tensor handed_out(const Output& output) const;
 
-  const Context context_;
   const std::unique_ptr<GraphRecorder> recorder_;
-  ComparableRecorder* const watcher_;
-  Batch inputs_;                     ///< of the graphs, or of the step that is watched
-  Batch batch_;                      ///< that replays read, of a watched recording
-  std::vector<Gradient> added_to_;   ///< by the step under way: gradients of the window's former batches
-  std::vector<at::Tensor> layouts_;  ///< of those that the recorded step added to, without memory
+  Batch inputs_;                   ///< of the graphs, or of the step that is watched
+  Batch batch_;                    ///< that replays read, of a watched recording
+  std::vector<Gradient> layouts_;  ///< of those that the recorded step added to, without memory
   std::unique_ptr<RecordedUnits> units_;
-  bool finished_ = false;
-  std::string failure_;  ///< of the step that is watched
   size_t next_part_ = 0;
-  Results results_;
-  Results watched_results_;
   StepOutput output_;  ///< of graphs
   std::unique_ptr<Graphs> graphs_;
 };

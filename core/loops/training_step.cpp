@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace levin {
 namespace {
@@ -48,8 +49,16 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
   info_ = info;
   output_ = StepOutput();
   data_ended_ = false;
+  kind_ = RecordedStep::Kind::kOrdinary;
+  scaling_ = {};
+  const bool may_replay = recorded_ != nullptr && !guard_ && !info.uneven_inputs && info.weight == 1;
   if (!module.automatic_optimization) {
+    // What it adds to are the gradients that the last one left, if any.
+    if (may_replay) kind_ = recorded_->begin(batch, {.adds = true});
+    if (kind_ == RecordedStep::Kind::kWatched) batch_ = &recorded_->batch();
     run_manually();
+    if (may_replay) recorded_->end(output_, scaling_);
+    kind_ = RecordedStep::Kind::kOrdinary;  // what a later hook does is none of the step
     return output_;
   }
   if (progress.window_index == 0) {
@@ -64,9 +73,6 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
              .weight = info.weight,
              .has_next = info.has_next};
   closure_ran_ = false;
-  kind_ = RecordedStep::Kind::kOrdinary;
-  scaling_ = {};
-  const bool may_replay = recorded_ != nullptr && !guard_ && !info.uneven_inputs && info.weight == 1;
   if (may_replay)
     kind_ =
         recorded_->begin(batch, {.adds = progress.window_has_gradients, .ends = window_.sync, .size = window_.size});
@@ -90,12 +96,47 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
 /// The module calls backward and steps its optimizers itself.
 void TrainingStep::run_manually() {
   if (info_.uneven_inputs) reduce_weights();
-  {
+  if (replays()) {
+    replay_manually();
+  } else {
     const ProfilerSpan span(tracer_.profiler(), "strategy.manual_step");
     output_ = guarded([this] { return strategy_.manual_step(*batch_, *this); });
   }
   info_.weight = 1;  // of a backward that a hook runs
   end_window();
+}
+
+void TrainingStep::replay_manually() {
+  using Cut = ManualCut;
+  const Activity activity(tracer_, "training_step");
+  bool steps = false;  // in the part under way
+  const auto count_step = [&] {
+    if (!std::exchange(steps, false)) return;
+    stepped_ = true;
+    ++state_.progress.global_step;
+  };
+  output_ = recorded_->replay([&](const Cut& cut, const at::Tensor& loss) {
+    count_step();
+    // Hooks may run backward and take steps of their own.
+    kind_ = RecordedStep::Kind::kOrdinary;
+    run_hooks_of(cut, loss);
+    kind_ = RecordedStep::Kind::kReplayed;
+    steps = cut.kind == Cut::Kind::kBeforeStep;
+  });
+  count_step();
+}
+
+/// As training_step runs them.
+void TrainingStep::run_hooks_of(const ManualCut& cut, const at::Tensor& loss) {
+  const ForwardScope scope(precision_);
+  if (cut.kind == ManualCut::Kind::kBeforeStep)
+    return callbacks_.call("on_before_optimizer_step", &Callback::on_before_optimizer_step,
+                           &Module::on_before_optimizer_step, *cut.optimizer);
+  const FullPrecision outside_of_autocast;
+  if (cut.kind == ManualCut::Kind::kBeforeBackward)
+    callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, loss);
+  else
+    after_backward();
 }
 
 /// Gradients of several optimizers of one batch have one scale, which therefore changes when all have stepped.
@@ -105,7 +146,7 @@ void TrainingStep::end_window() {
   if (replays())
     recorded_->end_window();
   else
-    run_part(RecordedStep::Part::kEndWindow, [this] { precision_.end_window(); });
+    run_part(RecordedPart::kEndWindow, [this] { precision_.end_window(); });
   const bool boundary = state_.progress.global_step % options_.given.log_every_n_steps == 0;
   state_.progress.scheduler_steps_held_back += precision_.take_skipped_steps(/*wait=*/boundary);
 }
@@ -128,7 +169,7 @@ StepOutput TrainingStep::step(Module& module, const Batch& batch) {
   const Activity activity(tracer_, "training_step");
   if (replays()) return recorded_->forward();
   StepOutput output;
-  run_part(RecordedStep::Part::kStep, [&] {
+  run_part(RecordedPart::kStep, [&] {
     const ForwardScope scope(precision_);
     output = call_user(
         state_, "training_step", module, [&] { return module.training_step(batch, info_.batch_idx); }, batch,
@@ -139,7 +180,7 @@ StepOutput TrainingStep::step(Module& module, const Batch& batch) {
 
 StepOutput TrainingStep::step_end(StepOutput output) {
   if (replays()) return output;  // The recording is of both.
-  run_part(RecordedStep::Part::kStepEnd, [&] {
+  run_part(RecordedPart::kStepEnd, [&] {
     const ForwardScope scope(precision_);
     output = call_user(state_, "training_step_end", *state_.module,
                        [&] { return state_.module->training_step_end(std::move(output)); });
@@ -170,7 +211,7 @@ void TrainingStep::before_backward(StepOutput& output) {
 void TrainingStep::backward(StepOutput& output) {
   const Activity activity(tracer_, "backward");
   if (replays()) return recorded_->backward();
-  run_part(RecordedStep::Part::kBackward, [&] {
+  run_part(RecordedPart::kBackward, [&] {
     at::Tensor loss = output.loss();
     if (info_.weight != 1) loss = loss * info_.weight;
     if (window_.size > 1) loss = loss / static_cast<double>(window_.size);
@@ -214,7 +255,7 @@ void TrainingStep::drive_optimizer(OptimizerHandle& optimizer, const OptimizerHa
       else if (IndependentSteps* steps = find_independent_steps(strategy_))
         steps->take_step(optimizer, info_.batch_idx);
       else
-        run_part(RecordedStep::Part::kUpdate, [&] { optimizer.take_step(scaling); });
+        run_part(RecordedPart::kUpdate, [&] { optimizer.take_step(scaling); });
       const ProfilerSpan span(tracer_.profiler(), "strategy.finish_step");
       model_.finish_step();
     }
@@ -262,13 +303,15 @@ void TrainingStep::prepare_step(OptimizerHandle& optimizer, StepScaling& scaling
     if (replays())
       scaling = recorded_->unscale();
     else
-      run_part(RecordedStep::Part::kUnscale, [&] { scaling = precision_.unscale(optimizer.optimizer()); });
+      run_part(RecordedPart::kUnscale, [&] { scaling = precision_.unscale(optimizer.optimizer()); });
     scaling_ = scaling;
     if (scaling.found_inf.defined()) model_.combine_found_inf(scaling.found_inf);
   }
-  callbacks_.call("on_before_optimizer_step", &Callback::on_before_optimizer_step, &Module::on_before_optimizer_step,
-                  optimizer);
-  if (!replays()) run_part(RecordedStep::Part::kClip, [&] { clip_gradients(optimizer); });
+  run_hooks({.kind = ManualCut::Kind::kBeforeStep, .optimizer = &optimizer}, {}, [&] {
+    callbacks_.call("on_before_optimizer_step", &Callback::on_before_optimizer_step, &Module::on_before_optimizer_step,
+                    optimizer);
+  });
+  if (!replays()) run_part(RecordedPart::kClip, [&] { clip_gradients(optimizer); });
 }
 
 void TrainingStep::clip_gradients(OptimizerHandle& optimizer) {
@@ -303,7 +346,9 @@ void TrainingStep::manual_backward(const at::Tensor& loss, const BackwardOptions
                 "the loss given to manual_backward() does not depend on any parameter that requires a gradient; hint: "
                 "it may have been detached, or come from parameters of another optimizer than the one toggled");
   at::Tensor start = loss;
-  callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, start);
+  run_hooks({.kind = ManualCut::Kind::kBeforeBackward}, start, [&] {
+    callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, start);
+  });
   {
     const Activity activity(tracer_, "backward");
     if (info_.weight != 1) start = start * info_.weight;
@@ -314,7 +359,7 @@ void TrainingStep::manual_backward(const at::Tensor& loss, const BackwardOptions
                                    [](const OptimizerHandle* optimizer) { return optimizer->is_toggled(); });
   for (OptimizerHandle* optimizer : optimizers)
     if (optimizer->is_toggled() || !toggled) optimizer->note_backward();
-  after_backward();
+  run_hooks({.kind = ManualCut::Kind::kAfterBackward}, {}, [&] { after_backward(); });
 }
 
 }  // namespace levin

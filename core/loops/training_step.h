@@ -67,7 +67,7 @@ class TrainingStep final : private StepPhases {
   bool replays() const { return kind_ == RecordedStep::Kind::kReplayed; }
   /// Runs a part of the step, which may be watched.
   template <class Body>
-  void run_part(RecordedStep::Part part, const Body& body) {
+  void run_part(RecordedPart part, const Body& body) {
     if (kind_ == RecordedStep::Kind::kWatched)
       recorded_->watch(part, body);
     else
@@ -76,6 +76,16 @@ class TrainingStep final : private StepPhases {
   at::Tensor run_closure();
   StepOutput guarded(const ForwardBackward& run) { return guard_ ? guard_(run) : run(); }
   void run_manually();
+  void replay_manually();
+  void run_hooks_of(const ManualCut& cut, const at::Tensor& loss);
+  /// Runs hooks inside of training_step, between parts of it where it is watched.
+  template <class Hooks>
+  void run_hooks(const ManualCut& cut, const at::Tensor& loss, const Hooks& hooks) {
+    if (kind_ == RecordedStep::Kind::kWatched && !state_.module->automatic_optimization)
+      recorded_->interrupt(cut, loss, hooks);
+    else
+      hooks();
+  }
   void prepare_step(OptimizerHandle& optimizer, StepScaling& scaling);
   void clip_gradients(OptimizerHandle& optimizer);
   void end_window();

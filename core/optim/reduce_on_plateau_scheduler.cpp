@@ -1,5 +1,7 @@
 #include <levin/core/optim/reduce_on_plateau_scheduler.h>
 
+#include <levin/core/base/recording.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -36,6 +38,7 @@ void ReduceOnPlateauScheduler::step() {
 }
 
 void ReduceOnPlateauScheduler::step(double metric) {
+  refuse_while_recording("a step of a scheduler", "step it in on_train_batch_end or on_train_epoch_end");
   if (is_better(metric)) {
     best_ = metric;
     bad_steps_ = 0;

@@ -1,6 +1,7 @@
 #include <levin/core/optim/scheduler.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/recording.h>
 #include <levin/core/optim/group_options.h>
 
 #include <fmt/format.h>
@@ -106,6 +107,7 @@ void StepwiseScheduler::begin() {
 }
 
 void StepwiseScheduler::step() {
+  refuse_while_recording("a step of a scheduler", "step it in on_train_batch_end or on_train_epoch_end");
   adopt_new_groups();
   ++steps_taken_;
   on_count_changed();

@@ -114,7 +114,8 @@ class RecordedStepConformance : public ::testing::TestWithParam<StrategyCase> {
   using Configure = std::function<void(TrainerOptions&)>;
 
   static bool is_dp() { return std::string(GetParam().strategy) == "dp"; }
-  static bool records(const std::string& kind) { return kind != "gan" && !is_dp(); }
+  /// Ranks combine gradients inside of manual_backward.
+  static bool records(const std::string& kind) { return !is_dp() && (kind != "gan" || GetParam().ranks == 1); }
 
   static Outcome train_recorded(const std::string& kind, const GraphMode& graph, const Configure& configure) {
     seed_everything(7);
@@ -157,6 +158,23 @@ TEST_P(RecordedStepConformance, AccumulationClippingAndMixedPrecisionToTheBit) {
       options.gradient_clip_val = 0.1;
       if (!is_dp()) options.precision = "bf16-mixed";
     });
+  }
+}
+
+TEST_P(RecordedStepConformance, ManualOptimizationInMixedPrecisionToTheBit) {
+  if (is_dp()) return;  // refuses it
+  for (const char* precision : {"bf16-mixed", "16-mixed"})
+    expect_the_same_bits("gan", [&](TrainerOptions& options) { options.precision = precision; });
+}
+
+TEST_P(RecordedStepConformance, ManualOptimizationOnRanksIsRefusedWithAReason) {
+  if (is_dp() || GetParam().ranks == 1) return;
+  try {
+    train_recorded("gan", "required", {});
+    FAIL() << "it was recorded";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("ranks combine gradients inside of manual_backward"), std::string::npos)
+        << error.what();
   }
 }
 

@@ -130,10 +130,10 @@ TEST(OperatorPlan, ResultsThatAreNotNeededAtTheSameTimeShareMemory) {
   at::Tensor y;
   OperatorRecording recording({});
   const at::Tensor x = at::ones({1000});
-  recording.record([&] {
-    y = x + 1;
-    for (int i = 0; i < 10; ++i) y = y * 2;
-  });
+  recording.begin_part();
+  y = x + 1;
+  for (int i = 0; i < 10; ++i) y = y * 2;
+  recording.end_part();
   ASSERT_EQ(recording.failure(), "");
   OperatorPlan plan(recording, {y});
   EXPECT_EQ(plan.parts(), 1);

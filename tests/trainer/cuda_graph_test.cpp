@@ -259,6 +259,16 @@ TEST(CudaGraph, SaysWhyNot) {
   };
   EXPECT_THAT(because(with([](TrainerOptions& options) { options.accumulate_grad_batches = 2; })),
               HasSubstr("steps are not recorded: gradients are accumulated"));
+  EXPECT_THAT(because({.module =
+                           [](CountingModule& module) {
+                             module.automatic_optimization = false;
+                             module.in_step = [](CountingModule& of) {
+                               of.optimizer(0).zero_grad();
+                               of.manual_backward(of.first()->weight.square().sum());
+                               of.optimizer(0).step();
+                             };
+                           }}),
+              HasSubstr("steps are not recorded: the module optimizes manually, which is recorded on the CPU only"));
   EXPECT_THAT(because(with([](TrainerOptions& options) { options.detect_anomaly = true; })),
               HasSubstr("detect_anomaly"));
   EXPECT_THAT(because({.module =

@@ -4,7 +4,6 @@
 #include <levin/callbacks/nan_monitor.h>
 #include <levin/callbacks/stochastic_weight_averaging.h>
 #include <levin/callbacks/weight_averaging.h>
-#include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/metrics/accuracy.h>
 #include <levin/core/metrics/mean.h>
@@ -14,6 +13,7 @@
 #include <levin/core/optim/sgd.h>
 
 #include <gmock/gmock.h>
+#include <tests/support/fit_outcome.h>
 #include <tests/support/tiny.h>
 #include <torch/nn/functional.h>
 #include <torch/nn/modules.h>
@@ -31,6 +31,9 @@ namespace levin {
 namespace {
 
 namespace F = torch::nn::functional;
+using testing::expect_same_outcome;
+using testing::fit_into;
+using testing::FitOutcome;
 using ::testing::HasSubstr;
 using testing::identical;
 using ::testing::Not;
@@ -173,17 +176,6 @@ struct Setting {
   GraphMode graph = true;
 };
 
-struct Outcome {
-  std::vector<at::Tensor> state;
-  std::vector<uint32_t> versions;
-  MetricMap metrics;
-  std::vector<double> seen;
-  std::vector<at::Tensor> held;  ///< outputs and gradients that a callback took and kept
-  at::Tensor random;
-  int64_t training_steps = 0;
-  std::string log;
-};
-
 DataLoader loader(int64_t examples, bool shuffle = true) {
   const at::Tensor x = at::arange(examples * 16, at::kFloat).reshape({examples, 16}).mul(0.7).sin();
   return DataLoader(
@@ -191,9 +183,9 @@ DataLoader loader(int64_t examples, bool shuffle = true) {
       {.batch_size = 8, .shuffle = shuffle});
 }
 
-Outcome fit(const Setting& setting, GraphMode graph) {
+FitOutcome fit(const Setting& setting, GraphMode graph) {
   seed_everything(11);
-  Outcome outcome;
+  FitOutcome outcome;
   auto module = std::make_shared<Net>(setting.network);
   setting.module(*module);
   TrainerOptions options = quiet(setting.epochs);
@@ -233,47 +225,22 @@ Outcome fit(const Setting& setting, GraphMode graph) {
       .on_after_backward = [&](Trainer&, Module& of) { outcome.seen.push_back(sum_of_gradients(of)); }}));
   setting.options(options);
   options.graph = graph;
-  log::set_sink([&](const std::string& line) { outcome.log += line + "\n"; });
-  struct Reset {
-    ~Reset() { log::set_sink(nullptr); }
-  } reset;
   Trainer trainer(options);
-  trainer.fit(module, loader(setting.examples), loader(16, false));
-  for (const auto& list : {module->parameters(), module->buffers()})
-    for (const auto& tensor : list) {
-      outcome.state.push_back(tensor.detach().clone());
-      outcome.versions.push_back(tensor._version());
-    }
-  outcome.metrics = trainer.callback_metrics();
-  outcome.random = at::rand({1});
+  fit_into(outcome, trainer, module, loader(setting.examples), loader(16, false));
   outcome.training_steps = module->steps;
   return outcome;
 }
 
-/// As identical(), and NaN is NaN.
-bool same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
-  const auto bytes = [](const at::Tensor& tensor) {
-    return tensor.detach().reshape({-1}).contiguous().view(at::kByte);
-  };
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [&](const at::Tensor& one, const at::Tensor& other) { return bytes(one).equal(bytes(other)); });
-}
-
 /// Gives what the run with recorded steps said.
-Outcome expect_same(const Setting& setting) {
-  const Outcome plain = fit(setting, false);
-  const Outcome replayed = fit(setting, setting.graph);
-  EXPECT_TRUE(same_bits(plain.state, replayed.state)) << replayed.log;
-  EXPECT_EQ(plain.versions, replayed.versions);
-  EXPECT_EQ(plain.metrics, replayed.metrics);
-  EXPECT_EQ(plain.seen, replayed.seen);
-  EXPECT_TRUE(same_bits(plain.held, replayed.held)) << "what callbacks hold for later";
-  EXPECT_TRUE(plain.random.equal(replayed.random));
+FitOutcome expect_same(const Setting& setting) {
+  const FitOutcome plain = fit(setting, false);
+  const FitOutcome replayed = fit(setting, setting.graph);
+  expect_same_outcome(plain, replayed);
   return replayed;
 }
 
 void expect_replayed(const Setting& setting) {
-  const Outcome outcome = expect_same(setting);
+  const FitOutcome outcome = expect_same(setting);
   EXPECT_THAT(outcome.log, HasSubstr("[graph] recorded the step of batch 3 in "));
   EXPECT_THAT(outcome.log, Not(HasSubstr("not recorded")));
 }
@@ -289,7 +256,7 @@ TEST(RecordedStep, EveryKindOfNetworkTrainsToTheBit) {
 
 TEST(RecordedStep, RunsTrainingStepToRecordAndToCompareOnly) {
   // 18 steps: 3 ordinary ones, one recorded, 3 compared (of two epochs), one at the start of the third.
-  const Outcome outcome = fit({}, true);
+  const FitOutcome outcome = fit({}, true);
   EXPECT_EQ(outcome.training_steps, 3 + 1 + 3 + 1) << outcome.log;
 }
 
@@ -316,7 +283,7 @@ TEST(RecordedStep, ScaledLossesThatOverflowAreSkippedAlike) {
 }
 
 TEST(RecordedStep, EachShapeHasARecordingOfItsOwn) {
-  const Outcome outcome = expect_same({.examples = 44, .epochs = 7});
+  const FitOutcome outcome = expect_same({.examples = 44, .epochs = 7});
   EXPECT_THAT(outcome.log, HasSubstr("recorded the step of batch 3"));
   EXPECT_THAT(outcome.log, HasSubstr("recorded the step of batch 23")) << "the fourth batch of 4 examples";
 }
@@ -327,14 +294,14 @@ TEST(RecordedStep, AccumulationWindowsAreRecordedByPlace) {
   for (const MakeNetwork network : {mlp, cnn, lstm, transformer}) {
     for (const int64_t size : {2, 3}) {
       SCOPED_TRACE(size);
-      const Outcome outcome = expect_same({.network = network,
-                                           .options =
-                                               [&](TrainerOptions& options) {
-                                                 options.accumulate_grad_batches = size;
-                                                 options.gradient_clip_val = 0.05;
-                                               },
-                                           .examples = 24 * 8,
-                                           .epochs = 2});
+      const FitOutcome outcome = expect_same({.network = network,
+                                              .options =
+                                                  [&](TrainerOptions& options) {
+                                                    options.accumulate_grad_batches = size;
+                                                    options.gradient_clip_val = 0.05;
+                                                  },
+                                              .examples = 24 * 8,
+                                              .epochs = 2});
       EXPECT_THAT(outcome.log, Not(HasSubstr("not recorded")));
       // Beginning and end of a window, and what lies between: 4 windows of each are ordinary or recorded, and 4
       // compared.
@@ -401,14 +368,14 @@ TEST(RecordedStep, AveragesMonitorsAndPruningSeeWhatTheySeeOfOrdinarySteps) {
       {"pruning", [] { return make<ModelPruning>({.amount = 0.3}); }}};
   for (const auto& [name, make_callback] : callbacks) {
     SCOPED_TRACE(name);
-    const Outcome outcome = expect_same({.network = cnn,
-                                         .options =
-                                             [&](TrainerOptions& options) {
-                                               options.callbacks.push_back(make_callback());
-                                               options.gradient_clip_val = 0.05;
-                                             },
-                                         .module = [](Net& net) { net.schedules = false; },
-                                         .epochs = 6});
+    const FitOutcome outcome = expect_same({.network = cnn,
+                                            .options =
+                                                [&](TrainerOptions& options) {
+                                                  options.callbacks.push_back(make_callback());
+                                                  options.gradient_clip_val = 0.05;
+                                                },
+                                            .module = [](Net& net) { net.schedules = false; },
+                                            .epochs = 6});
     EXPECT_THAT(outcome.log, HasSubstr("[graph] recorded the step of batch 3 in "));
     EXPECT_THAT(outcome.log, Not(HasSubstr("not recorded")));
   }
@@ -444,7 +411,7 @@ TEST(RecordedStep, GradientsThatAHookChangesCount) {
   };
   for (const std::function<void(Module&)>& change : {std::function<void(Module&)>(in_place), {by_others}}) {
     for (const int64_t window : {1, 2}) {
-      const Outcome outcome = expect_same(
+      const FitOutcome outcome = expect_same(
           {.options =
                [&](TrainerOptions& options) {
                  options.accumulate_grad_batches = window;
@@ -458,7 +425,7 @@ TEST(RecordedStep, GradientsThatAHookChangesCount) {
 }
 
 TEST(RecordedStep, AutoKeepsWhatIsFaster) {
-  const Outcome outcome = expect_same({.epochs = 8, .graph = "auto"});
+  const FitOutcome outcome = expect_same({.epochs = 8, .graph = "auto"});
   EXPECT_THAT(outcome.log, HasSubstr("[graph] auto: a replayed step takes"));
 }
 
@@ -591,11 +558,11 @@ TEST(RecordedStep, WeightsChangedByHandBetweenStepsCount) {
                  weight.set_data(weight.detach() * 0.5);
                })});
   // Another layer in its place; the optimizer goes on with the old one.
-  const Outcome swapped = expect_same({.before_batch = at_step(9, [](Net& net) {
-                                         auto& body = *net.network.module->as<torch::nn::SequentialImpl>();
-                                         auto fresh = torch::nn::Linear(16, 8);
-                                         *body[0]->as<torch::nn::LinearImpl>() = *fresh;
-                                       })});
+  const FitOutcome swapped = expect_same({.before_batch = at_step(9, [](Net& net) {
+                                            auto& body = *net.network.module->as<torch::nn::SequentialImpl>();
+                                            auto fresh = torch::nn::Linear(16, 8);
+                                            *body[0]->as<torch::nn::LinearImpl>() = *fresh;
+                                          })});
   EXPECT_THAT(swapped.log, HasSubstr("recorded anew"));
 }
 

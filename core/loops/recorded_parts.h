@@ -1,0 +1,44 @@
+#pragma once
+
+#include <levin/core/base/step_scaling.h>
+#include <levin/core/data/batch.h>
+#include <levin/core/interfaces/step_output.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace levin {
+
+class OptimizerHandle;
+
+/// The parts of a recorded step, in the order in which they are watched.
+enum class RecordedPart { kStep, kStepEnd, kBackward, kUnscale, kClip, kUpdate, kEndWindow };
+constexpr size_t kRecordedParts = 7;
+/// Those of a step that does not end its window.
+constexpr size_t kRecordedPartsBeforeUpdate = 3;
+
+/// What runs a part where it is recorded without being taken.
+struct RecordedBodies {
+  std::function<StepOutput(const Batch&)> forward;
+  std::function<void(StepOutput&)> backward;
+  std::function<void(StepScaling)> update;  ///< clipping and the optimizer's step
+};
+
+/// What a step is in its accumulation window.
+struct WindowPlace {
+  bool adds = false;  ///< to the gradients of former ones
+  bool ends = true;   ///< the optimizer takes a step
+  int64_t size = 1;   ///< batches in the window
+  bool operator==(const WindowPlace&) const = default;
+};
+
+/// Where hooks run inside of a training_step that optimizes manually.
+struct ManualCut {
+  enum class Kind { kBeforeBackward, kAfterBackward, kBeforeStep };
+  Kind kind;
+  OptimizerHandle* optimizer = nullptr;  ///< that steps
+  bool operator==(const ManualCut&) const = default;
+};
+
+}  // namespace levin
