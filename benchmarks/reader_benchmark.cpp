@@ -3,12 +3,15 @@
 // same files in one process; what is read is in the page cache, which favours the comparison.
 //
 //   reader_benchmark FOLDER [REPETITIONS]
+//
+// Where FOLDER has table.parquet, the same table as benchmarks/peers/pyarrow_table.py writes it, that is read as well.
 
 #include "measure.h"
 
 #include <levin/core/data/csv.h>
 #include <levin/core/data/generator.h>
 #include <levin/core/data/tables/csv_parser.h>
+#include <levin/core/data/tables/read_table.h>
 #include <levin/core/data/tar_shards.h>
 
 #include <csv.h>
@@ -193,5 +196,10 @@ int main(int argc, char** argv) {
   }
   std::printf("csv: libcsv alone %.2f s, read_csv %.2f s (%.2f)\n", median(alone), median(whole),
               median(whole) / median(alone));
+  if (!fs::exists(folder + "/table.parquet")) return 0;
+  std::vector<double> parquet;
+  for (int64_t i = 0; i < repetitions; ++i)
+    parquet.push_back(timed([&] { levin::data::read_parquet(folder + "/table.parquet"); }));
+  std::printf("parquet: read_parquet %.2f s, %.1f million rows/s\n", median(parquet), 1e-6 * kRows / median(parquet));
   return 0;
 }

@@ -79,6 +79,7 @@
 #include <levin/core/data/shards/shard_sampler.h>
 #include <levin/core/data/shards/tar_samples.h>
 #include <levin/core/data/subset.h>
+#include <levin/core/data/tables/read_table.h>
 #include <levin/core/data/tables/table.h>
 #include <levin/core/data/tar_shards.h>
 #include <levin/core/data/tensor_dataset.h>

@@ -4,6 +4,7 @@
 #include <levin/core/data/loader_fields.h>
 #include <levin/core/data/read_column.h>
 #include <levin/core/data/row_split.h>
+#include <levin/core/data/tables/read_table.h>
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
@@ -69,7 +70,8 @@ const TableColumn& require_column(const Table& table, const std::string& name) {
 
 void CsvOptions::describe(Schema<CsvOptions>& schema) {
   using O = CsvOptions;
-  schema.field("path", &O::path, "a CSV file with the training rows");
+  schema.field("path", &O::path,
+               "a CSV file, or where its name ends in .parquet a Parquet file, with the training rows");
   schema.field("val_path", &O::val_path, "one with the validation rows; null: val_fraction of the training rows");
   schema.field("test_path", &O::test_path, "one with the test rows; null: test_fraction of the training rows");
   schema.field("target", &O::target, "the column to predict; null: none");
@@ -101,7 +103,7 @@ void CsvOptions::describe(Schema<CsvOptions>& schema) {
 }
 
 Csv::Csv(const Options& options) : options_(options), sampling_(make_sampling(options.sampler)) {
-  if (options_.path.empty()) throw ConfigError("data.path is not set; hint: a CSV file");
+  if (options_.path.empty()) throw ConfigError("data.path is not set; hint: a CSV file or a Parquet file");
   if (options_.val_fraction + options_.test_fraction >= 1)
     throw ConfigError(fmt::format("data.val_fraction and data.test_fraction must be below 1 together; got {} and {}",
                                   options_.val_fraction, options_.test_fraction));
@@ -136,7 +138,7 @@ Table Csv::read_training() const {
   if (options_.target && options_.target_type != TargetType::kAuto)
     reading.types.emplace(*options_.target,
                           options_.target_type == TargetType::kNumber ? ColumnType::kNumber : ColumnType::kCategory);
-  Table table = read_csv(options_.path, reading);
+  Table table = read_table(options_.path, reading);
   if (options_.target) require_column(table, *options_.target);
   if (options_.weight) require_column(table, *options_.weight);
   return table;
@@ -163,7 +165,8 @@ Table Csv::read_held_out(const std::string& path, bool with_target) const {
   for (const NumberColumn& column : numbers_) reading.types.emplace(column.name, ColumnType::kNumber);
   for (const CategoryColumn& column : categories_) reading.types.emplace(column.name, ColumnType::kCategory);
   if (options_.target && with_target) reading.types.emplace(*options_.target, target_type_);
-  return read_csv(path, reading);
+  for (const auto& column : reading.types) reading.columns.push_back(column.first);
+  return read_table(path, reading);
 }
 
 void Csv::learn(const Table& table, const std::vector<int64_t>& rows) {

@@ -53,11 +53,11 @@ struct CsvOptions {
   static void describe(Schema<CsvOptions>& schema);
 };
 
-/// Rows of a CSV file, in memory. Batches: "numbers" float [N, columns of numbers], 0 or the mean where missing, and
-/// "missing" float of that shape, 1 there and else 0; "categories" int64 [N, columns of categories], 0 where missing or
-/// not in the training rows; of the target "target" float [N] or "label" int64 [N]; in training "weight" float [N] of
-/// the column of weights. A tensor that has no column is left out; so is the target in prediction. Means, deviations
-/// and categories are those of the training rows.
+/// Rows of a CSV file or a Parquet file (read_table), in memory. Batches: "numbers" float [N, columns of numbers], 0 or
+/// the mean where missing, and "missing" float of that shape, 1 there and else 0; "categories" int64 [N, columns of
+/// categories], 0 where missing or not in the training rows; of the target "target" float [N] or "label" int64 [N]; in
+/// training "weight" float [N] of the column of weights. A tensor that has no column is left out; so is the target in
+/// prediction. Means, deviations and categories are those of the training rows.
 class Csv : public DataModule {
  public:
   using Options = CsvOptions;

@@ -73,8 +73,9 @@ FOR_USERS = {"core/levin.h", "core/python/python_module.h"}
 # Sources without a header, and headers without a source, are fine; a source whose header is named otherwise is not.
 SOURCES_WITHOUT_HEADER = {"core/base/fmt_library.cpp"}
 
-# Several sources behind one header: one a kind of team, one a kind of device.
+# Several sources behind one header: one a kind of team, of device, of file.
 SHARED_HEADERS = {
+    "core/data/tables/parquet_file.cpp": "core/data/tables/read_table.h",
     "strategies/comm/process_team.cpp": "strategies/comm/shared_memory_team.h",
     "strategies/comm/thread_team.cpp": "strategies/comm/shared_memory_team.h",
     "strategies/ddp/batch_norm_over_ranks_cpu.cpp": "strategies/ddp/batch_norm_over_ranks.h",

@@ -4,6 +4,7 @@
 
 #include <levin/core/data/arrays/numpy_file.h>
 #include <levin/core/data/tables/csv_parser.h>
+#include <levin/core/data/tables/read_table.h>
 
 #include "reader_checks.h"
 

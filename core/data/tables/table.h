@@ -24,7 +24,7 @@ struct TableColumn {
 struct Table {
   std::string path = {};
   std::vector<TableColumn> columns = {};
-  std::vector<int64_t> lines = {};  ///< where each row begins in the file, from 1
+  std::vector<int64_t> lines = {};  ///< where each row begins in a CSV file, else its number; from 1
 
   /// Returns the number of rows.
   int64_t num_rows() const { return static_cast<int64_t>(lines.size()); }
@@ -36,17 +36,12 @@ struct Table {
 
 /// How a table is read.
 struct TableOptions {
-  char delimiter = ',';
-  bool header = true;                            ///< whether the first row has the names; else they are 0, 1, ...
+  char delimiter = ',';  ///< of a CSV file
+  bool header = true;    ///< whether a CSV file's first row has the names; else they are 0, 1, ...
   std::map<std::string, ColumnType> types = {};  ///< of columns whose values do not say it
+  std::vector<std::string> columns = {};         ///< the only ones to read; empty: all
   std::vector<std::string> ignore = {};          ///< columns left out
   std::vector<std::string> missing = {"", "NA", "N/A", "NaN", "nan", "NULL", "null", "?"};  ///< for values not known
 };
-
-/// Reads a CSV file. A column without a given type has numbers where all of its values in the first 1000 rows are, else
-/// categories. Throws levin::Error, led by file and line, where a row has more or fewer fields than the first, a value
-/// of a column of numbers is none, or two columns have one name; and when the file has no rows, or `types` or `ignore`
-/// name a column that it lacks.
-Table read_csv(const std::string& path, const TableOptions& options = {});
 
 }  // namespace levin::data
