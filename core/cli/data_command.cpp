@@ -112,11 +112,12 @@ std::vector<int64_t> tried_workers() {
 
 struct Pace {
   int64_t examples = 0;
+  int64_t of_first_epoch = 0;  ///< examples
   int64_t batches = 0;
   double seconds = 0;
 };
 
-/// Reads for so many seconds, from the beginning of epoch 0 on; epochs follow each other.
+/// Reads for so many seconds, from the beginning of epoch 0 on; epochs follow each other. Counts the classes of epoch 0.
 Pace read(const DataLoader& loader, int64_t workers, double seconds, uint64_t seed, data::ClassCounts* classes) {
   const DataLoader reader = loader.with_num_workers(workers);
   Pace pace;
@@ -128,7 +129,8 @@ Pace read(const DataLoader& loader, int64_t workers, double seconds, uint64_t se
     while (auto batch = pass.next()) {
       pace.examples += batch->size();
       ++pace.batches;
-      if (classes != nullptr) {
+      if (epoch == 0) pace.of_first_epoch += batch->size();
+      if (classes != nullptr && epoch == 0) {
         const auto started = Clock::now();
         classes->add(*batch);
         aside += seconds_since(started);
@@ -249,7 +251,7 @@ std::string inspect_data(Module& module, DataModule* data, const DataCommandOpti
     const auto* named = dynamic_cast<const data::ClassNames*>(data);
     if (!classes.counts().empty())
       text +=
-          fmt::format("\nclasses of {}: {}\n", counted(alone.examples, "example"),
+          fmt::format("\nclasses of {}: {}\n", counted(alone.of_first_epoch, "example"),
                       classes_text(classes.counts(), named != nullptr ? named->classes() : std::vector<std::string>{}));
     std::vector<std::vector<std::string>> rows = {{"workers", "examples/s"}};
     for (const int64_t count : workers) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/base/schema.h>
+#include <levin/core/data/class_names.h>
 #include <levin/core/data/data_module.h>
 #include <levin/core/data/sampling.h>
 #include <levin/core/data/tables/table.h>
@@ -58,7 +59,7 @@ struct CsvOptions {
 /// categories], 0 where missing or not in the training rows; of the target "target" float [N] or "label" int64 [N]; in
 /// training "weight" float [N] of the column of weights. A tensor that has no column is left out; so is the target in
 /// prediction. Means, deviations and categories are those of the training rows.
-class Csv : public DataModule {
+class Csv : public DataModule, public ClassNames {
  public:
   using Options = CsvOptions;
   explicit Csv(const Options& options);
@@ -86,7 +87,7 @@ class Csv : public DataModule {
   /// Returns the columns of "categories".
   const std::vector<CategoryColumn>& categories() const { return categories_; }
   /// Returns the classes of "label", in the order of their numbers; empty where the target is a number.
-  const std::vector<std::string>& classes() const { return classes_; }
+  const std::vector<std::string>& classes() const override { return classes_; }
 
  private:
   using Rows = std::shared_ptr<const TensorDataset>;
