@@ -1,6 +1,7 @@
 #include <levin/loggers/console_logger.h>
 
 #include <levin/core/base/log.h>
+#include <levin/loggers/logger_place.h>
 
 #include <fmt/format.h>
 
@@ -26,6 +27,7 @@ std::string in_one_line(std::string_view text) {
 
 void ConsoleLoggerOptions::describe(Schema<ConsoleLoggerOptions>& schema) {
   schema.field("digits", &ConsoleLoggerOptions::digits, "significant digits of a value").at_least(1).at_most(17);
+  describe_prefix(schema);
 }
 
 void ConsoleLogger::log_metrics(std::span<const MetricValue> values, int64_t step, int64_t epoch) {

@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace levin {
 
 /// Options of ConsoleLogger, explained in describe().
 struct ConsoleLoggerOptions {
   int64_t digits = 4;
+  std::string prefix = {};
 
   static void describe(Schema<ConsoleLoggerOptions>& schema);
 };
@@ -24,6 +26,7 @@ class ConsoleLogger final : public Logger {
 
   explicit ConsoleLogger(const Options& options = {}) : options_(options) {}
 
+  std::string_view prefix() const override { return options_.prefix; }
   void log_metrics(std::span<const MetricValue> values, int64_t step, int64_t epoch) override;
   void log_text(const std::string& name, const std::string& text, int64_t step) override;
 

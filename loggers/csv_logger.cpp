@@ -1,6 +1,7 @@
 #include <levin/loggers/csv_logger.h>
 
 #include <levin/core/base/log.h>
+#include <levin/loggers/logger_place.h>
 
 #include <fmt/format.h>
 
@@ -101,6 +102,8 @@ void append_widened(std::string& out, std::string_view rows, size_t cells) {
 }  // namespace
 
 void CsvLoggerOptions::describe(Schema<CsvLoggerOptions>& schema) {
+  describe_folder(schema);
+  describe_prefix(schema);
   schema.field("flush_every", &CsvLoggerOptions::flush_every, "rows that may wait in memory before they are written")
       .at_least(1);
 }

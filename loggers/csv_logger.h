@@ -19,13 +19,17 @@ namespace levin {
 
 /// Options of CsvLogger, explained in describe().
 struct CsvLoggerOptions {
+  std::string save_dir = {};
+  std::string name = {};
+  std::string version = {};
+  std::string prefix = {};
   /// Rows that may wait in memory. A row waits no longer than about a second while further rows arrive.
   int64_t flush_every = 100;
 
   static void describe(Schema<CsvLoggerOptions>& schema);
 };
 
-/// Writes `metrics.csv` and `hparams.yaml` into the run's folder.
+/// Writes `metrics.csv` and `hparams.yaml` into the run's folder, or into one of its own.
 ///
 /// The columns are `epoch`, `step` and one a metric in order of first appearance; each log_metrics call makes one row,
 /// with an empty cell where it has no value. A value called `epoch` or `step` takes the place of the trainer's. Numbers
@@ -39,6 +43,10 @@ class CsvLogger final : public Logger {
   explicit CsvLogger(const Options& options = {});
   ~CsvLogger() override;
 
+  std::optional<LoggerFolder> folder() const override {
+    return LoggerFolder{options_.save_dir, options_.name, options_.version};
+  }
+  std::string_view prefix() const override { return options_.prefix; }
   void start(const RunInfo& run) override;
   void log_metrics(std::span<const MetricValue> values, int64_t step, int64_t epoch) override;
   void log_hyperparameters(const Config& hyperparameters) override;

@@ -7,6 +7,7 @@
 #include <levin/loggers/config_leaves.h>
 #include <levin/loggers/http_client.h>
 #include <levin/loggers/kept_files.h>
+#include <levin/loggers/logger_place.h>
 #include <levin/loggers/mlflow_client.h>
 #include <levin/loggers/mlflow_names.h>
 #include <levin/loggers/mlflow_records.h>
@@ -83,6 +84,7 @@ void MlflowLoggerOptions::describe(Schema<MlflowLoggerOptions>& schema) {
   schema.field("tags", &O::tags, "tags of the run");
   schema.field("run_id", &O::run_id, "an MLflow run to go on with");
   schema.field("resume", &O::resume, "a fit from a checkpoint goes on in the MLflow run that wrote the checkpoint");
+  describe_prefix(schema);
   schema
       .field("log_model", &O::log_model,
              "checkpoints as artifacts: all as they are written, or, with true, those that are left at the end")

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct MlflowLoggerOptions {
   std::map<std::string, std::string> tags = {};
   std::string run_id = {};  ///< empty: see `resume`
   bool resume = true;
+  std::string prefix = {};
   std::string log_model = "false";
   double finish_seconds = 30;
   double stall_seconds = 30;
@@ -48,6 +50,7 @@ class MlflowLogger final : public Logger {
   explicit MlflowLogger(const Options& options = {});
   ~MlflowLogger() override;
 
+  std::string_view prefix() const override { return options_.prefix; }
   void start(const RunInfo& run) override;
   void log_metrics(std::span<const MetricValue> values, int64_t step, int64_t epoch) override;
   void log_hyperparameters(const Config& hyperparameters) override;

@@ -3,6 +3,7 @@
 #include <levin/core/base/image_bytes.h>
 #include <levin/core/base/png.h>
 #include <levin/loggers/hyperparameter_summary.h>
+#include <levin/loggers/logger_place.h>
 
 #include <cstddef>
 
@@ -16,6 +17,8 @@ constexpr size_t kEnoughEventBytes = 1 << 16;
 }  // namespace
 
 void TensorBoardLoggerOptions::describe(Schema<TensorBoardLoggerOptions>& schema) {
+  describe_folder(schema);
+  describe_prefix(schema);
   schema
       .field("flush_seconds", &TensorBoardLoggerOptions::flush_seconds,
              "seconds that events may wait in memory before they are written")

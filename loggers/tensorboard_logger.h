@@ -10,18 +10,23 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace levin {
 
 /// Options of TensorBoardLogger, explained in describe().
 struct TensorBoardLoggerOptions {
+  std::string save_dir = {};
+  std::string name = {};
+  std::string version = {};
+  std::string prefix = {};
   double flush_seconds = 1;
 
   static void describe(Schema<TensorBoardLoggerOptions>& schema);
 };
 
-/// Writes TensorBoard's event files into the run's folder: metrics (with the epoch) as scalars, hyper-parameters as a
-/// text table and for the HPARAMS page, texts, histograms and images.
+/// Writes TensorBoard's event files into the run's folder, or into one of its own: metrics (with the epoch) as scalars,
+/// hyper-parameters as a text table and for the HPARAMS page, texts, histograms and images.
 class TensorBoardLogger final : public Logger {
  public:
   using Options = TensorBoardLoggerOptions;
@@ -29,6 +34,10 @@ class TensorBoardLogger final : public Logger {
   explicit TensorBoardLogger(const Options& options = {});
   ~TensorBoardLogger() override;
 
+  std::optional<LoggerFolder> folder() const override {
+    return LoggerFolder{options_.save_dir, options_.name, options_.version};
+  }
+  std::string_view prefix() const override { return options_.prefix; }
   void start(const RunInfo& run) override;
   void log_metrics(std::span<const MetricValue> values, int64_t step, int64_t epoch) override;
   void log_hyperparameters(const Config& hyperparameters) override;

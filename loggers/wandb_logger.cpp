@@ -9,6 +9,7 @@
 #include <levin/loggers/digest.h>
 #include <levin/loggers/json_text.h>
 #include <levin/loggers/kept_files.h>
+#include <levin/loggers/logger_place.h>
 #include <levin/loggers/random_id.h>
 #include <levin/loggers/wandb_artifact_sink.h>
 #include <levin/loggers/wandb_system.h>
@@ -51,6 +52,9 @@ std::string valid_utf8(const std::string& text) {
   if (std::all_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x80; })) return text;
   return nlohmann::json::parse(json_text(text)).get<std::string>();
 }
+
+/// The id in the name of a folder offline-run-TIME-ID. It may have a "-" in it; the time has none.
+std::string id_in(const std::string& name) { return name.substr(name.find('-', kFolderStart.size()) + 1); }
 
 /// "20261122_143000"
 std::string time_text() {
@@ -96,6 +100,7 @@ std::string histogram_json(std::span<const double> values) {
 void WandbLoggerOptions::describe(Schema<WandbLoggerOptions>& schema) {
   using O = WandbLoggerOptions;
   const auto not_empty = [](const std::string& text) { return !text.empty(); };
+  schema.field("save_dir", &O::save_dir, "where the folder wandb of all runs is; empty: in the run's folder");
   schema.field("project", &O::project, "the project").require("not empty", not_empty);
   schema.field("entity", &O::entity, "the user or team; empty: that of the user who sends the run");
   schema.field("name", &O::name, "the run's name; empty: its folder");
@@ -107,6 +112,7 @@ void WandbLoggerOptions::describe(Schema<WandbLoggerOptions>& schema) {
         return std::all_of(id.begin(), id.end(),
                            [](unsigned char c) { return c < 128 && (std::isalnum(c) != 0 || c == '-' || c == '_'); });
       });
+  describe_prefix(schema);
   schema
       .field("log_model", &O::log_model,
              "checkpoints as artifacts: all as they are written, or, with true, those that are left at the end")
@@ -126,11 +132,8 @@ void WandbLogger::start(const RunInfo& run) {
   worker_.reset();
   summary_.clear();
   try {
-    const std::string folder = run.directory + "/wandb";
-    // A run that is there already, by an earlier fit, is gone on with.
-    std::string found;
-    for (const auto& name : FileSystem::current().list(folder))
-      if (name.starts_with(kFolderStart)) found = name;
+    const std::string folder = (options_.save_dir.empty() ? run.directory : options_.save_dir) + "/wandb";
+    std::string found = former_folder(folder, run);
     run_ = {.id = !options_.id.empty() ? options_.id : random_id(8),
             .entity = valid_utf8(options_.entity),
             .project = valid_utf8(options_.project),
@@ -139,13 +142,11 @@ void WandbLogger::start(const RunInfo& run) {
             .notes = valid_utf8(options_.notes),
             .start_seconds = seconds_now()};
     for (const auto& tag : options_.tags) run_.tags.push_back(valid_utf8(tag));
-    if (!found.empty()) {
-      // The id may have a "-" in it; the time has none.
-      const size_t time = kFolderStart.size();
-      run_.id = found.substr(found.find('-', time) + 1);
-    } else {
+    if (!found.empty())
+      run_.id = id_in(found);
+    else
       found = fmt::format("{}{}-{}", kFolderStart, time_text(), run_.id);
-    }
+    run_directory_ = run.directory;
     folder_ = folder + "/" + found;
     const bool is_new = !FileSystem::current().exists(folder_);
     worker_ = std::make_unique<BackgroundWorker>(BackgroundWorkerOptions{.name = kWandb},
@@ -171,6 +172,17 @@ void WandbLogger::start(const RunInfo& run) {
   }
 }
 
+std::string WandbLogger::former_folder(const std::string& folder, const RunInfo& run) const {
+  std::string found;
+  for (const auto& name : FileSystem::current().list(folder)) {
+    if (!name.starts_with(kFolderStart)) continue;
+    // In the run's folder all that is there is of this run; in one of many runs, what has its id or was its own before.
+    const bool is_own = run.directory == run_directory_ && name == std::filesystem::path(folder_).filename();
+    if (options_.save_dir.empty() || is_own || (!options_.id.empty() && id_in(name) == options_.id)) found = name;
+  }
+  return found;
+}
+
 void WandbLogger::push_row(std::vector<wandb::Item> items, int64_t step) {
   const double now = seconds_now();
   items.push_back({kStepMetric, std::to_string(step)});
@@ -192,7 +204,8 @@ void WandbLogger::log_metrics(std::span<const MetricValue> values, int64_t step,
   for (const auto& item : items) summary_.insert_or_assign(item.key, item.json);
   summary_.insert_or_assign(kStepMetric, std::to_string(step));
   push_row(std::move(items), step);
-  const auto system = wandb::system_items(values, std::max<int64_t>(1, std::thread::hardware_concurrency()));
+  const auto system =
+      wandb::system_items(values, std::max<int64_t>(1, std::thread::hardware_concurrency()), options_.prefix);
   if (!system.empty()) worker_->push(wandb::stats_record(system, seconds_now()));
 }
 

@@ -11,12 +11,14 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace levin {
 
 /// Options of WandbLogger, explained in describe().
 struct WandbLoggerOptions {
+  std::string save_dir = {};
   std::string project = "levin";
   std::string entity = {};
   std::string name = {};
@@ -24,6 +26,7 @@ struct WandbLoggerOptions {
   std::vector<std::string> tags = {};
   std::string notes = {};
   std::string id = {};
+  std::string prefix = {};
   std::string log_model = "false";
   double finish_seconds = 30;
 
@@ -45,6 +48,7 @@ class WandbLogger final : public Logger {
   explicit WandbLogger(const Options& options = {});
   ~WandbLogger() override;
 
+  std::string_view prefix() const override { return options_.prefix; }
   void start(const RunInfo& run) override;
   void log_metrics(std::span<const MetricValue> values, int64_t step, int64_t epoch) override;
   void log_hyperparameters(const Config& hyperparameters) override;
@@ -55,12 +59,15 @@ class WandbLogger final : public Logger {
   void finish(TrainerStatus status) override;
 
  private:
+  /// Name of the folder of W&B's in `folder` that a call goes on in; empty: none.
+  std::string former_folder(const std::string& folder, const RunInfo& run) const;
   /// A row with the step, the time and these.
   void push_row(std::vector<wandb::Item> items, int64_t step);
   void log_checkpoints(const std::vector<CheckpointEvent>& events);
 
   const Options options_;
   wandb::Run run_;
+  std::string run_directory_;
   std::string folder_;  ///< offline-run-TIME-ID
   std::unique_ptr<BackgroundWorker> worker_;
   std::unique_ptr<BackgroundWorker> artifact_worker_;  ///< writes through worker_; with `log_model` only

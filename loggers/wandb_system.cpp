@@ -61,10 +61,12 @@ std::string_view take_numbered(std::string_view& name, std::string_view word) {
 
 }  // namespace
 
-std::vector<wandb::Item> wandb::system_items(std::span<const MetricValue> values, int64_t cores) {
+std::vector<wandb::Item> wandb::system_items(std::span<const MetricValue> values, int64_t cores,
+                                             std::string_view prefix) {
   std::vector<Item> items;
   for (const MetricValue& metric : values) {
     std::string_view rest = metric.name;
+    if (!prefix.empty() && rest.starts_with(prefix)) rest.remove_prefix(std::min(rest.size(), prefix.size() + 1));
     const std::string_view rank = take_numbered(rest, "rank");
     const std::string label = rank.empty() ? "" : fmt::format("/l:rank{}", rank);
     const auto add = [&](const std::string& name, double value) {

@@ -341,8 +341,7 @@ void CheckpointConnector::save_deferred() {
 
 std::string CheckpointConnector::find(const std::string& ckpt) const {
   if (ckpt.empty()) return {};
-  const std::string& root = options_.given.default_root_dir;
-  const std::string& run = options_.given.run_dir;
+  const auto& [root, run] = options_.run_folder;
   const auto checkpointers = callbacks_.checkpointers();
   if (ckpt == "best") {
     if (!checkpointers.empty() && !checkpointers.front()->best_model_path().empty())

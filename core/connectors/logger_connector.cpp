@@ -31,6 +31,12 @@ std::string claim_version(const std::string& root) {
   return fmt::format("{}/version_{}", root, next);
 }
 
+std::string make_folder(const FolderChoice& choice) {
+  if (choice.path.empty()) return claim_version(choice.root);
+  FileSystem::current().create_directories(choice.path);
+  return choice.path;
+}
+
 }  // namespace
 
 LoggerConnector::LoggerConnector(const ResolvedOptions& options, TrainerState& state, Tracer& tracer)
@@ -118,13 +124,28 @@ void LoggerConnector::add_to_row(const MetricMap& values) {
   }
 }
 
+std::string LoggerConnector::with_prefix(std::string_view prefix, std::string name) {
+  return prefix.empty() ? name : fmt::format("{}-{}", prefix, name);
+}
+
+std::span<const MetricValue> LoggerConnector::row(std::string_view prefix) {
+  if (prefix.empty()) return {row_.data(), row_size_};
+  if (row_with_prefix_.size() < row_size_) row_with_prefix_.resize(row_size_);
+  for (size_t i = 0; i < row_size_; ++i) {
+    // Memory is used again, as that of the row is.
+    row_with_prefix_[i].name.assign(prefix).append("-").append(row_[i].name);
+    row_with_prefix_[i].value = row_[i].value;
+  }
+  return {row_with_prefix_.data(), row_size_};
+}
+
 void LoggerConnector::emit_row() {
   if (state_.running != RunningStage::kSanityCheck)
     for (size_t i = 0; i < row_size_; ++i) logged_[row_[i].name] = row_[i].value;
   if (row_size_ > 0 && state_.running != RunningStage::kSanityCheck && strategy_.is_global_zero())
     for (const auto& logger : options_.loggers)
       call_user(state_, "log_metrics", *logger, [&] {
-        logger->log_metrics({row_.data(), row_size_}, state_.progress.global_step, state_.progress.epoch);
+        logger->log_metrics(row(logger->prefix()), state_.progress.global_step, state_.progress.epoch);
       });
   row_size_ = 0;
 }
@@ -157,15 +178,9 @@ const std::string& LoggerConnector::run_directory() {
   if (!run_directory_.empty() || !options_.writes_files || options_.given.fast_dev_run.batches() > 0 ||
       !strategy_.is_global_zero())
     return run_directory_;
-  FileSystem& files = FileSystem::current();
-  if (const std::string& given = options_.given.run_dir; !given.empty()) {
-    files.create_directories(given);
-    run_directory_ = given;
-  } else {
-    run_directory_ = claim_version(options_.given.default_root_dir);
-  }
+  run_directory_ = make_folder(options_.run_folder);
   if (options_.config.is_mapping())
-    files.replace_file(run_directory_ + "/config.yaml", options_.config.to_yaml(/*with_origins=*/true));
+    FileSystem::current().replace_file(run_directory_ + "/config.yaml", options_.config.to_yaml(/*with_origins=*/true));
   return run_directory_;
 }
 
@@ -176,15 +191,27 @@ void LoggerConnector::share_run_directory() {
 
 void LoggerConnector::forget_run_directory() {
   run_directory_.clear();
+  new_directories_.clear();
   has_hyperparameters_ = false;
+}
+
+std::string LoggerConnector::directory_of(const Logger& logger) {
+  const FolderChoice choice = logger_folder(options_.given, logger, options_.run_folder);
+  if (choice == options_.run_folder) return run_directory();
+  if (!choice.path.empty()) return make_folder(choice);
+  // Loggers that ask for a new folder at the same place share it.
+  const auto [made, is_first] = new_directories_.try_emplace(choice.root);
+  if (is_first) made->second = make_folder(choice);
+  return made->second;
 }
 
 void LoggerConnector::start(const std::string& resumed_from, const DataModule* data_module) {
   const Activity activity(tracer_, "start_loggers");
   if (options_.loggers.empty() || !strategy_.is_global_zero()) return;
-  const std::string& directory = run_directory();
-  for (const auto& logger : options_.loggers)
+  for (const auto& logger : options_.loggers) {
+    const std::string directory = directory_of(*logger);
     logger->start({directory, directory.substr(directory.rfind('/') + 1), resumed_from});
+  }
   if (std::exchange(has_hyperparameters_, true)) return;
   Config hyperparameters = Config::mapping();
   const auto add = [&](const char* section, const Configurable* object) {

@@ -11,6 +11,8 @@
 #include <levin/core/options/resolved_options.h>
 
 #include <cstdint>
+#include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -84,6 +86,11 @@ class LoggerConnector {
   void set_run_directory(const std::string& directory) { run_directory_ = directory; }
   /// Forgets the folder: the next fit gets one of its own.
   void forget_run_directory();
+  /// Calls `hand_over(logger, name)` for each logger, with its prefix before the name.
+  template <class HandOver>
+  void give_loggers(const std::string& name, const HandOver& hand_over) const {
+    for (const auto& logger : options_.loggers) hand_over(*logger, with_prefix(logger->prefix(), name));
+  }
   /// Starts the loggers, on rank 0. `resumed_from`: the checkpoint that a fit goes on from, or nothing.
   void start(const std::string& resumed_from, const DataModule* data_module);
   void flush();
@@ -96,6 +103,11 @@ class LoggerConnector {
   static void refuse_logging();
   metrics::Collector* require_active(std::string_view name) const;
   static LogOptions of_all_ranks(LogOptions options);
+  static std::string with_prefix(std::string_view prefix, std::string name);
+  /// The row, with the prefix before each name.
+  std::span<const MetricValue> row(std::string_view prefix);
+  /// Path of the folder that a logger writes to, made when first asked for.
+  std::string directory_of(const Logger& logger);
   void append_to_row(const std::string& name, double value);
   void remember(const metrics::Collector::Value& value);
 
@@ -112,8 +124,10 @@ class LoggerConnector {
   MetricMap logged_;
   std::vector<MetricValue> row_;
   size_t row_size_ = 0;
+  std::vector<MetricValue> row_with_prefix_;
   std::string run_directory_;
-  bool has_hyperparameters_ = false;  ///< the loggers of this run's folder have them
+  std::map<std::string, std::string> new_directories_;  ///< version_N of loggers' own, by the folder above
+  bool has_hyperparameters_ = false;                    ///< the loggers of this run's folder have them
 };
 
 }  // namespace levin

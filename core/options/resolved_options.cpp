@@ -185,6 +185,8 @@ void resolve_callbacks(const TrainerOptions& options, ResolvedOptions& resolved)
       resolved.loggers.push_back(specs[i].resolve(registries().loggers, fmt::format("trainer.logger[{}]", i)));
     }
   }
+  resolved.run_folder = run_folder(options, resolved.loggers);
+  refuse_shared_folders(options, resolved.loggers, resolved.run_folder);
   const bool checkpoints = std::any_of(resolved.callbacks.begin(), resolved.callbacks.end(), [](const auto& callback) {
     return dynamic_cast<Checkpointer*>(callback.get()) != nullptr;
   });

@@ -2,6 +2,7 @@
 
 #include <levin/core/optim/gradient_clipping.h>
 #include <levin/core/options/options.h>
+#include <levin/core/options/run_folder.h>
 
 #include <chrono>
 #include <cstdint>
@@ -43,6 +44,7 @@ struct ResolvedOptions {
   std::vector<std::shared_ptr<Logger>> loggers;
   std::shared_ptr<Profiler> profiler;  ///< nullptr: none
   bool writes_files = true;            ///< a run folder is made
+  FolderChoice run_folder = {};
 };
 
 /// Checks all options and all conflicts between them, before any rank starts. Throws ConfigError naming both settings.

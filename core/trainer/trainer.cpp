@@ -171,19 +171,22 @@ void Trainer::log_metrics(const MetricMap& values) { components_->logger.add_to_
 void Trainer::log_image(const std::string& name, const at::Tensor& image) {
   if (!is_global_zero() || sanity_checking() || loggers().empty()) return;
   const at::Tensor bytes = image_bytes(image);
-  for (const auto& logger : loggers()) logger->log_image(name, bytes, global_step());
+  components_->logger.give_loggers(
+      name, [&](Logger& logger, const std::string& full) { logger.log_image(full, bytes, global_step()); });
 }
 
 void Trainer::log_text(const std::string& name, const std::string& text) {
   if (!is_global_zero() || sanity_checking()) return;
-  for (const auto& logger : loggers()) logger->log_text(name, text, global_step());
+  components_->logger.give_loggers(
+      name, [&](Logger& logger, const std::string& full) { logger.log_text(full, text, global_step()); });
 }
 
 void Trainer::log_histogram(const std::string& name, const at::Tensor& values) {
   if (!is_global_zero() || sanity_checking() || loggers().empty()) return;
   const at::Tensor numbers = values.detach().to(at::kCPU, at::kDouble).reshape({-1}).contiguous();
   const std::span<const double> span(numbers.const_data_ptr<double>(), static_cast<size_t>(numbers.numel()));
-  for (const auto& logger : loggers()) logger->log_histogram(name, span, global_step());
+  components_->logger.give_loggers(
+      name, [&](Logger& logger, const std::string& full) { logger.log_histogram(full, span, global_step()); });
 }
 
 void Trainer::log_rank_value(std::string_view name, double value, const LogOptions& options) {

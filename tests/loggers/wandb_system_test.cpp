@@ -29,6 +29,16 @@ TEST(WandbSystem, SharesAreOfTheLimitOfTheSameGpu) {
             (Items{{"gpu.10.powerWatts", "100"}, {"gpu.10.enforcedPowerLimitWatts", "0"}}));
 }
 
+TEST(WandbSystem, ThePrefixOfTheLoggerIsNoPartOfTheNames) {
+  const std::vector<MetricValue> values = {
+      {"big-gpu1/power_watts", 50}, {"big-gpu1/power_limit_watts", 200}, {"big", 1}};
+  Items items;
+  for (const auto& item : wandb::system_items(values, 8, "big")) items[item.key] = item.json;
+  EXPECT_EQ(
+      items,
+      (Items{{"gpu.1.powerWatts", "50"}, {"gpu.1.enforcedPowerLimitWatts", "200"}, {"gpu.1.powerPercent", "25"}}));
+}
+
 TEST(WandbSystem, NamesThatOnlyResembleDeviceStatisticsAreNone) {
   for (const char* name : {"loss", "gpu/power_watts", "gpux/power_watts", "gpu1/", "gpu1", "rank/cpu/threads", "rank1/",
                            "my/cpu/threads", "gpu1/power_watts_of_mine", "rank1/rank2/cpu/threads", ""})

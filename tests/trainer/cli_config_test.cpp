@@ -319,12 +319,16 @@ TEST_F(CliConfigTest, LoggersInEveryForm) {
   };
   EXPECT_EQ(logger_of("true"), "true");
   EXPECT_EQ(logger_of("false"), "false");
-  EXPECT_EQ(logger_of("csv"), "[{csv: {flush_every: 100}}]");
-  EXPECT_EQ(logger_of("{csv: {flush_every: 3}}"), "[{csv: {flush_every: 3}}]");
-  EXPECT_EQ(logger_of("[csv, csv: {flush_every: 2}]"), "[{csv: {flush_every: 100}}, {csv: {flush_every: 2}}]");
-  EXPECT_EQ(logger_of("csv", {"--trainer.logger.csv.flush_every=4"}), "[{csv: {flush_every: 4}}]");
-  EXPECT_EQ(logger_of("true", {"--trainer.logger.csv.flush_every=4"}).find("[{csv: {flush_every: 4}}, {tensorboard:"),
-            0U);
+  const auto csv = [](const std::string& name, int rows) {
+    return "{csv: {save_dir: \"\", name: " + name +
+           ", version: \"\", prefix: \"\", flush_every: " + std::to_string(rows) + "}}";
+  };
+  const std::string none = "\"\"";
+  EXPECT_EQ(logger_of("csv"), "[" + csv(none, 100) + "]");
+  EXPECT_EQ(logger_of("{csv: {flush_every: 3}}"), "[" + csv(none, 3) + "]");
+  EXPECT_EQ(logger_of("[csv, csv: {flush_every: 2, name: a}]"), "[" + csv(none, 100) + ", " + csv("a", 2) + "]");
+  EXPECT_EQ(logger_of("csv", {"--trainer.logger.csv.flush_every=4"}), "[" + csv(none, 4) + "]");
+  EXPECT_EQ(logger_of("true", {"--trainer.logger.csv.flush_every=4"}).find("[" + csv(none, 4) + ", {tensorboard:"), 0U);
 }
 
 TEST_F(CliConfigTest, StrategyTakesOptions) {
