@@ -1,9 +1,11 @@
 #include <levin/callbacks/model_table.h>
 
+#include <levin/callbacks/unit_sizes.h>
 #include <levin/core/nn/module_type_name.h>
 
 #include <ATen/core/Tensor.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -27,6 +29,16 @@ std::vector<at::Tensor> unique(const std::vector<at::Tensor>& tensors) {
 int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * static_cast<int64_t>(tensor.element_size()); }
 
 int64_t depth_of(const std::string& dotted) { return 1 + std::count(dotted.begin(), dotted.end(), '.'); }
+
+std::string flops_text(std::optional<int64_t> flops) { return flops ? short_count(*flops) : "?"; }
+
+/// "[8, 4]", or of several tensors "[8, 4], [8]".
+std::string sizes_text(const UnitSizes::Sizes& tensors) {
+  if (tensors.empty()) return "?";
+  std::string text;
+  for (const auto& sizes : tensors) text += fmt::format("{}[{}]", text.empty() ? "" : ", ", fmt::join(sizes, ", "));
+  return text;
+}
 
 std::string size_in_megabytes(int64_t bytes) { return fmt::format("{:.3f}", static_cast<double>(bytes) / 1e6); }
 
@@ -66,22 +78,42 @@ ModelTable tabulate_model(const torch::nn::Module& module, int64_t max_depth) {
   return table;
 }
 
+void ModelTable::add_sizes(const std::map<std::string, UnitSizes>& sizes, std::optional<int64_t> flops) {
+  has_sizes = true;
+  batch_flops = flops_text(flops);
+  for (Row& row : rows) {
+    const auto found = sizes.find(row.name);
+    if (found == sizes.end()) continue;
+    row.inputs = sizes_text(found->second.inputs);
+    row.outputs = sizes_text(found->second.outputs);
+    row.flops = flops_text(found->second.flops);
+  }
+}
+
 std::string ModelTable::to_text() const {
   size_t name_width = 4;
   size_t type_width = 4;
+  size_t inputs_width = 2;
   for (const auto& row : rows) {
     name_width = std::max(name_width, row.name.size());
     type_width = std::max(type_width, row.type.size());
+    inputs_width = std::max(inputs_width, row.inputs.size());
   }
   std::string text;
   if (!rows.empty()) {
-    const std::string header =
+    std::string header =
         fmt::format("  {:<{}} | {:<{}} | {:>7} | mode", "name", name_width, "type", type_width, "params");
+    if (has_sizes) header += fmt::format("  | {:>7} | {:<{}} | out", "FLOPs", "in", inputs_width);
     const std::string rule(header.size() + 1, '-');
     text += header + "\n" + rule + "\n";
-    for (const auto& row : rows)
-      text += fmt::format("  {:<{}} | {:<{}} | {:>7} | {}\n", row.name, name_width, row.type, type_width,
+    for (const auto& row : rows) {
+      text += fmt::format("  {:<{}} | {:<{}} | {:>7} | {}", row.name, name_width, row.type, type_width,
                           short_count(row.parameters), row.training ? "train" : "eval");
+      if (has_sizes)
+        text += fmt::format("{} | {:>7} | {:<{}} | {}", row.training ? "" : " ", row.flops, row.inputs, inputs_width,
+                            row.outputs);
+      text += "\n";
+    }
     text += rule + "\n";
   }
   text += fmt::format("  {:<9} trainable parameters\n", short_count(trainable));
@@ -90,6 +122,7 @@ std::string ModelTable::to_text() const {
   if (buffers > 0)
     text += fmt::format("  {:<9} elements in buffers ({} MB)\n", short_count(buffers), size_in_megabytes(buffer_bytes));
   text += fmt::format("  {:<9} MB of parameters", size_in_megabytes(parameter_bytes));
+  if (has_sizes) text += fmt::format("\n  {:<9} FLOPs of a forward", batch_flops);
   return text;
 }
 

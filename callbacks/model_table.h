@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,8 @@ class Module;
 
 namespace levin {
 
+struct UnitSizes;
+
 /// Numbers of a model's parameters and buffers, by submodule.
 struct ModelTable {
   struct Row {
@@ -17,6 +21,10 @@ struct ModelTable {
     std::string type;
     int64_t parameters = 0;  ///< elements, each tensor within this submodule once
     bool training = true;    ///< train or eval mode
+    // Of the forward, in words; "?" where it is not known.
+    std::string inputs = "?";
+    std::string outputs = "?";
+    std::string flops = "?";
   };
 
   std::vector<Row> rows;  ///< submodules down to the depth asked for
@@ -25,7 +33,11 @@ struct ModelTable {
   int64_t parameter_bytes = 0;
   int64_t buffers = 0;  ///< elements of all buffers, each tensor once
   int64_t buffer_bytes = 0;
+  bool has_sizes = false;         ///< the rows have their inputs, outputs and operations
+  std::string batch_flops = "?";  ///< operations of the forward of a batch
 
+  /// Adds what units were called with, by their paths, and the operations of a whole batch.
+  void add_sizes(const std::map<std::string, UnitSizes>& sizes, std::optional<int64_t> flops);
   /// Writes the table as several lines, without a newline at the end.
   std::string to_text() const;
 };
