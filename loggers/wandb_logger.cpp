@@ -121,9 +121,16 @@ void WandbLoggerOptions::describe(Schema<WandbLoggerOptions>& schema) {
       .field("finish_seconds", &O::finish_seconds,
              "seconds that the end waits for checkpoints to be read and for a slow disk")
       .at_least(0);
+  schema.field("client", &O::client,
+               "words that start W&B's own client, which then uploads the run when a call ends: [wandb], or [python3, "
+               "-m, wandb]; empty: nothing is sent");
+  schema.field("upload_seconds", &O::upload_seconds, "seconds that the end waits for the client")
+      .at_least(0)
+      .at_most(1e6);
 }
 
-WandbLogger::WandbLogger(const Options& options) : options_(options), checkpoints_(options.log_model) {}
+WandbLogger::WandbLogger(const Options& options)
+    : options_(options), client_(options.client), checkpoints_(options.log_model) {}
 
 WandbLogger::~WandbLogger() = default;
 
@@ -156,6 +163,9 @@ void WandbLogger::start(const RunInfo& run) {
                                                             std::make_unique<WandbArtifactSink>(*worker_));
     worker_->push(wandb::run_record(run_));
     if (!is_new) return;
+    if (client_.is_given() && !client_.is_found())
+      log::warning(fmt::format("{}: there is no client '{}', here or in PATH; what is logged stays in {}", kWandb,
+                               options_.client.front(), folder_));
     worker_->push(wandb::step_metric_record(kStepMetric));
     std::array<char, 256> host{};
     if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
@@ -289,6 +299,17 @@ void WandbLogger::finish(TrainerStatus status) {
   const auto taken = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
   worker_->finish(patience - taken);
   worker_.reset();
+  if (client_.is_given() && client_.is_found()) upload();
+}
+
+void WandbLogger::upload() const {
+  const std::chrono::milliseconds longest(static_cast<int64_t>(options_.upload_seconds * 1000));
+  log::info(fmt::format("{}: uploading {}, for {:g} s at most", kWandb, folder_, options_.upload_seconds));
+  try {
+    client_.upload(folder_, longest);
+  } catch (const std::exception& error) {
+    log::warning(fmt::format("{}: {}", kWandb, error.what()));
+  }
 }
 
 }  // namespace levin

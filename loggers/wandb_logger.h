@@ -4,6 +4,7 @@
 #include <levin/core/interfaces/logger.h>
 #include <levin/loggers/background_worker.h>
 #include <levin/loggers/checkpoint_picker.h>
+#include <levin/loggers/wandb_client.h>
 #include <levin/loggers/wandb_sink.h>
 
 #include <cstdint>
@@ -29,15 +30,18 @@ struct WandbLoggerOptions {
   std::string prefix = {};
   std::string log_model = "false";
   double finish_seconds = 30;
+  std::vector<std::string> client = {};
+  double upload_seconds = 600;
 
   static void describe(Schema<WandbLoggerOptions>& schema);
 };
 
 /// Writes a run in the format of Weights & Biases without a network, into `wandb/offline-run-TIME-ID` in the run's
-/// folder; `wandb sync FOLDER` uploads it. Metrics (drawn over `trainer/global_step`, as PyTorch Lightning's are),
-/// device statistics, hyper-parameters and configuration, texts, histograms, images, checkpoints as artifacts if
-/// wished, and how the run ended. What is written is readable at every moment, also after the process was killed. A
-/// further fit of the same trainer goes on in the same run.
+/// folder or in `save_dir`; `wandb sync FOLDER` uploads it, at the end of each call by the `client`, if one is named.
+/// Metrics (drawn over `trainer/global_step`, as PyTorch Lightning's are), device statistics, hyper-parameters and
+/// configuration, texts, histograms, images, checkpoints as artifacts if wished, and how the run ended. What is written
+/// is readable at every moment, also after the process was killed. What follows a fit of the same trainer, but a
+/// further fit, goes on in the same run.
 ///
 /// A BackgroundWorker does the writing: a slow disk costs training nothing; while a disk is full, 16 MiB wait in
 /// memory. Another one reads checkpoints for their digests.
@@ -64,8 +68,10 @@ class WandbLogger final : public Logger {
   /// A row with the step, the time and these.
   void push_row(std::vector<wandb::Item> items, int64_t step);
   void log_checkpoints(const std::vector<CheckpointEvent>& events);
+  void upload() const;
 
   const Options options_;
+  const WandbClient client_;
   wandb::Run run_;
   std::string run_directory_;
   std::string folder_;  ///< offline-run-TIME-ID
