@@ -10,6 +10,7 @@
 #include <levin/callbacks/learning_rate_finder.h>
 #include <levin/callbacks/learning_rate_monitor.h>
 #include <levin/callbacks/model_checkpoint.h>
+#include <levin/callbacks/model_graph.h>
 #include <levin/callbacks/model_pruning.h>
 #include <levin/callbacks/model_summary.h>
 #include <levin/callbacks/nan_monitor.h>
@@ -61,6 +62,7 @@ void register_builtins(Registries& registries) {
                                                "before training, finds the learning rate at which the loss falls most");
   registries.callbacks.add<PauseTraining>("pause_training", "ends training early in a way that it can go on later");
   registries.callbacks.add<PredictionWriter>("prediction_writer", "writes predictions to files as they come");
+  registries.callbacks.add<ModelGraph>("model_graph", "hands the graph of the model to the loggers");
   registries.callbacks.add<Timer>("timer", "measures the time of each stage and ends training after a given time");
   registries.callbacks.add<GradientAccumulationScheduler>("gradient_accumulation_scheduler",
                                                           "batches an optimizer step, by epoch");

@@ -15,6 +15,7 @@
 #include <levin/callbacks/learning_rate_finder.h>
 #include <levin/callbacks/learning_rate_monitor.h>
 #include <levin/callbacks/model_checkpoint.h>
+#include <levin/callbacks/model_graph.h>
 #include <levin/callbacks/model_pruning.h>
 #include <levin/callbacks/model_summary.h>
 #include <levin/callbacks/nan_monitor.h>

@@ -22,7 +22,7 @@ namespace {
 // Field numbers of the messages in tensorflow/core/util/event.proto and tensorflow/core/framework/{summary,tensor,
 // tensor_shape,types,histogram}.proto.
 struct EventField {
-  static constexpr protozero::pbf_tag_type kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5;
+  static constexpr protozero::pbf_tag_type kWallTime = 1, kStep = 2, kFileVersion = 3, kGraph = 4, kSummary = 5;
 };
 struct SummaryField {
   static constexpr protozero::pbf_tag_type kValue = 1;
@@ -199,6 +199,15 @@ void EventFileWriter::add_hyperparameters(std::string_view tag, std::string_view
     add_plugin(value, "hparams", content);
   }
   append_event(0, summary_);
+}
+
+void EventFileWriter::add_graph(std::string_view graph_def) {
+  event_.clear();
+  protozero::pbf_writer event(event_);
+  event.add_double(EventField::kWallTime, wall_time());
+  event.add_bytes(EventField::kGraph, view(graph_def));
+  append_record(pending_, event_);
+  ++pending_events_;
 }
 
 void EventFileWriter::append_event(int64_t step, const std::string& summary) {

@@ -40,6 +40,9 @@ class EventFileWriter {
   /// Adds an event of the hparams plug-in. `content`: an HParamsPluginData message.
   void add_hyperparameters(std::string_view tag, std::string_view content);
 
+  /// Adds the graph of a model. `graph_def`: a serialised GraphDef.
+  void add_graph(std::string_view graph_def);
+
   /// Bytes waiting in memory.
   size_t pending_size() const { return pending_.size(); }
   int64_t pending_events() const { return pending_events_; }

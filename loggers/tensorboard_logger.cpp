@@ -18,6 +18,8 @@ constexpr size_t kEnoughEventBytes = 1 << 16;
 
 void TensorBoardLoggerOptions::describe(Schema<TensorBoardLoggerOptions>& schema) {
   describe_folder(schema);
+  schema.field("log_graph", &TensorBoardLoggerOptions::log_graph,
+               "the graph of the model, traced with the first training batch, for the GRAPHS page");
   describe_prefix(schema);
   schema
       .field("flush_seconds", &TensorBoardLoggerOptions::flush_seconds,
@@ -79,6 +81,13 @@ void TensorBoardLogger::log_image(const std::string& name, const at::Tensor& ima
   if (out == nullptr) return;
   const at::Tensor bytes = image_bytes(image);
   out->add_image(name, {bytes.size(1), bytes.size(2), bytes.size(0), encode_png(bytes)}, step);
+  write_when_due();
+}
+
+void TensorBoardLogger::log_graph(const std::string& graph_def) {
+  EventFileWriter* out = writer();
+  if (out == nullptr) return;
+  out->add_graph(graph_def);
   write_when_due();
 }
 

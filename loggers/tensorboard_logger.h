@@ -19,6 +19,7 @@ struct TensorBoardLoggerOptions {
   std::string save_dir = {};
   std::string name = {};
   std::string version = {};
+  bool log_graph = false;
   std::string prefix = {};
   double flush_seconds = 1;
 
@@ -26,7 +27,8 @@ struct TensorBoardLoggerOptions {
 };
 
 /// Writes TensorBoard's event files into the run's folder, or into one of its own: metrics (with the epoch) as scalars,
-/// hyper-parameters as a text table and for the HPARAMS page, texts, histograms and images.
+/// hyper-parameters as a text table and for the HPARAMS page, texts, histograms, images and, with `log_graph`, the
+/// model's graph.
 class TensorBoardLogger final : public Logger {
  public:
   using Options = TensorBoardLoggerOptions;
@@ -38,12 +40,14 @@ class TensorBoardLogger final : public Logger {
     return LoggerFolder{options_.save_dir, options_.name, options_.version};
   }
   std::string_view prefix() const override { return options_.prefix; }
+  bool wants_graph() const override { return options_.log_graph; }
   void start(const RunInfo& run) override;
   void log_metrics(std::span<const MetricValue> values, int64_t step, int64_t epoch) override;
   void log_hyperparameters(const Config& hyperparameters) override;
   void log_text(const std::string& name, const std::string& text, int64_t step) override;
   void log_histogram(const std::string& name, std::span<const double> values, int64_t step) override;
   void log_image(const std::string& name, const at::Tensor& image, int64_t step) override;
+  void log_graph(const std::string& graph_def) override;
   void flush() override;
   void finish(TrainerStatus status) override;
 

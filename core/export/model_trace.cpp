@@ -45,15 +45,19 @@ std::string last_line(const std::exception& error) {
   return end == std::string::npos ? text : text.substr(end + 1);
 }
 
+/// Where a module is traced.
+enum class TraceOn { kItsDevice, kCpu };
+
 /// Keeps buffers, the mode of every submodule, the device and the random generators for as long as a module is traced.
 class ModuleStateGuard {
  public:
-  explicit ModuleStateGuard(torch::nn::Module& module) : module_(module) {
+  ModuleStateGuard(torch::nn::Module& module, TraceOn where) : module_(module) {
     modes_.emplace_back(&module, module.is_training());
     for (const auto& part : module.modules(/*include_self=*/false))
       modes_.emplace_back(part.get(), part->is_training());
-    for (const auto& parameter : module.parameters())
-      if (parameter.device() != at::kCPU) device_ = parameter.device();
+    if (where == TraceOn::kCpu)
+      for (const auto& parameter : module.parameters())
+        if (parameter.device() != at::kCPU) device_ = parameter.device();
     if (device_) module.to(at::kCPU);
     for (const at::Tensor& buffer : module.buffers()) buffers_.emplace_back(buffer, buffer.clone());
   }
@@ -210,8 +214,8 @@ struct ModeTraces {
 
 class ModelTracer {
  public:
-  ModelTracer(torch::nn::Module& module, const ExportedFunction& function, const Batch& example)
-      : module_(module), function_(function), example_(example), guard_(module), self_(tree_.of(module)) {}
+  ModelTracer(torch::nn::Module& module, const ExportedFunction& function, const Batch& example, TraceOn where)
+      : module_(module), function_(function), example_(example), guard_(module, where), self_(tree_.of(module)) {}
 
   ModelTrace run() {
     const at::NoGradGuard no_gradients;
@@ -227,6 +231,15 @@ class ModelTracer {
     add_forward(trace, *traces.training.graph);
     trace.script.eval();
     return trace;
+  }
+
+  EvaluationTrace run_evaluation() {
+    const at::NoGradGuard no_gradients;
+    const UnitScopes scopes(module_);
+    const ModeTrace trace = trace_mode(/*training=*/false, example_);
+    EvaluationTrace result{.graph = trace.graph, .inputs = {}, .outputs = trace.outputs};
+    for (const auto& [name, tensor] : example_.items()) result.inputs.push_back(name);
+    return result;
   }
 
  private:
@@ -435,7 +448,13 @@ class ModelTracer {
 ModelTrace trace_model(torch::nn::Module& module, const ExportedFunction& function, const Batch& example) {
   check_example(example);
   check_module(module);
-  return ModelTracer(module, function, example).run();
+  return ModelTracer(module, function, example, TraceOn::kCpu).run();
+}
+
+EvaluationTrace trace_evaluation(torch::nn::Module& module, const ExportedFunction& function, const Batch& example) {
+  check_example(example);
+  check_module(module);
+  return ModelTracer(module, function, example, TraceOn::kItsDevice).run_evaluation();
 }
 
 }  // namespace levin

@@ -34,4 +34,16 @@ struct ModelTrace {
 /// they were. Throws levin::Error.
 ModelTrace trace_model(torch::nn::Module& module, const ExportedFunction& function, const Batch& example);
 
+/// What a function computes in evaluation mode of one batch. Inputs of the graph are the script module and the tensors
+/// `inputs`, all those of the batch; nodes have the paths of their units as scopes.
+struct EvaluationTrace {
+  std::shared_ptr<torch::jit::Graph> graph;
+  std::vector<std::string> inputs;
+  std::vector<std::string> outputs;
+};
+
+/// Traces once, with the example as it is and the module where it is: for those who look at the graph and do not run
+/// it. The module's buffers and modes and the random generators are afterwards as they were. Throws levin::Error.
+EvaluationTrace trace_evaluation(torch::nn::Module& module, const ExportedFunction& function, const Batch& example);
+
 }  // namespace levin

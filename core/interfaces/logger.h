@@ -50,6 +50,8 @@ class Logger : public Configurable {
   virtual std::optional<LoggerFolder> folder() const { return std::nullopt; }
   /// Returns what the trainer puts before the names of all that is logged, with "-" between; empty: nothing.
   virtual std::string_view prefix() const { return {}; }
+  /// Returns whether it wants log_graph to be called when training starts.
+  virtual bool wants_graph() const { return false; }
 
   /// Called once before anything is logged; may be called again for a further fit of the same trainer.
   virtual void start(const RunInfo& /*run*/) {}
@@ -62,6 +64,8 @@ class Logger : public Configurable {
   /// Takes an image of uint8 or floating values between 0 and 1, [channels, height, width] with 1 (grey), 3 (RGB) or 4
   /// (RGBA) channels. The trainer hands over uint8 in contiguous memory on the CPU; see core/base/image_bytes.h.
   virtual void log_image(const std::string& /*name*/, const at::Tensor& /*image*/, int64_t /*step*/) {}
+  /// Takes the graph of the model, a serialised GraphDef (tensorflow/core/framework/graph.proto).
+  virtual void log_graph(const std::string& /*graph_def*/) {}
   virtual void after_save_checkpoint(const CheckpointEvent& /*event*/) {}
   /// Writes what is buffered to disk.
   virtual void flush() {}

@@ -185,6 +185,12 @@ void resolve_callbacks(const TrainerOptions& options, ResolvedOptions& resolved)
       resolved.loggers.push_back(specs[i].resolve(registries().loggers, fmt::format("trainer.logger[{}]", i)));
     }
   }
+  const bool wants_graph =
+      std::ranges::any_of(resolved.loggers, [](const auto& logger) { return logger->wants_graph(); });
+  const bool has_graph_callback =
+      std::ranges::any_of(resolved.callbacks, [](const auto& callback) { return is_named(*callback, "model_graph"); });
+  if (wants_graph && !has_graph_callback)
+    resolved.callbacks.push_back(registries().callbacks.make("model_graph", Config::null(), "model_graph"));
   resolved.run_folder = run_folder(options, resolved.loggers);
   refuse_shared_folders(options, resolved.loggers, resolved.run_folder);
   const bool checkpoints = std::any_of(resolved.callbacks.begin(), resolved.callbacks.end(), [](const auto& callback) {

@@ -6,6 +6,7 @@
 #include <levin/core/base/signals.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/export/export_model.h>
+#include <levin/core/export/graph_def.h>
 #include <levin/core/interfaces/load_weights.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/trainer/memory_summary.h>
@@ -187,6 +188,16 @@ void Trainer::log_histogram(const std::string& name, const at::Tensor& values) {
   const std::span<const double> span(numbers.const_data_ptr<double>(), static_cast<size_t>(numbers.numel()));
   components_->logger.give_loggers(
       name, [&](Logger& logger, const std::string& full) { logger.log_histogram(full, span, global_step()); });
+}
+
+void Trainer::log_graph(const Batch& example) {
+  if (!is_global_zero() || loggers().empty()) return;
+  if (world_size() > 1 && strategy().divided_model().divides_state())
+    throw Error("trainer", fmt::format("log_graph cannot trace a model that the strategy '{}' divides over ranks",
+                                       strategy().name()));
+  const std::string graph = graph_def(
+      module(), [this](const Batch& batch) { return module().export_step(batch); }, example);
+  for (const auto& logger : loggers()) logger->log_graph(graph);
 }
 
 void Trainer::log_rank_value(std::string_view name, double value, const LogOptions& options) {

@@ -114,6 +114,9 @@ class Trainer {
   /// Hands a text to the loggers, or the distribution of a tensor's values, at the present step, likewise.
   void log_text(const std::string& name, const std::string& text);
   void log_histogram(const std::string& name, const at::Tensor& values);
+  /// Hands the graph of the module to the loggers: what its export_step makes of a batch like `example`, which has the
+  /// module's device. Rank 0 logs its own; others may call it too. Throws levin::Error naming what cannot be traced.
+  void log_graph(const Batch& example);
 
   /// Logs a number of this rank's own, which is none of its batch: ranks that have no batch, or no outputs, log it too,
   /// all of them the same names. Inside fit.

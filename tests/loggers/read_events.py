@@ -97,6 +97,16 @@ def main():
     if hparams_metadata.SESSION_END_INFO_TAG in hparams:
         end = hparams_metadata.parse_session_end_info_plugin_data(hparams[hparams_metadata.SESSION_END_INFO_TAG])
         found["status"] = end.status
+    found["graph"] = [
+        {
+            "name": node.name,
+            "op": node.op,
+            "inputs": list(node.input),
+            "device": node.device,
+            "sizes": [[d.size for d in shape.dim] for shape in node.attr["_output_shapes"].list.shape],
+        }
+        for node in (accumulator.Graph().node if tags["graph"] else [])
+    ]
     print(json.dumps(found))
 
 
