@@ -59,4 +59,7 @@ void ModelSummary::print_with_sizes(Module& module) {
 
 void ModelSummary::on_exception(Trainer&, Module&, const std::exception_ptr&) { recorder_.reset(); }
 
+// The module may have skipped the batch.
+void ModelSummary::teardown(Trainer&, Module&, Stage) { recorder_.reset(); }
+
 }  // namespace levin

@@ -33,6 +33,7 @@ class ModelSummary final : public Callback {
   void on_train_batch_end(Trainer& trainer, Module& module, const StepOutput& output, const Batch& batch,
                           int64_t batch_idx) override;
   void on_exception(Trainer& trainer, Module& module, const std::exception_ptr& error) override;
+  void teardown(Trainer& trainer, Module& module, Stage stage) override;
 
  private:
   void print_with_sizes(Module& module);

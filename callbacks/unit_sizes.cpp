@@ -5,7 +5,28 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <utility>
+
 namespace levin {
+namespace {
+
+using SizesByPath = std::map<std::string, UnitSizes>;
+
+/// What the members of a chain add up to; nothing where one of them was not seen.
+std::optional<UnitSizes> of_chain(SequentialImpl& chain, const std::string& path, const SizesByPath& found) {
+  std::optional<UnitSizes> whole;
+  for (size_t i = 0; i < chain.size(); ++i) {
+    const auto member = found.find((path.empty() ? "" : path + ".") + chain.element(i).name());
+    if (member == found.end()) return std::nullopt;
+    const UnitSizes& sizes = member->second;
+    if (!whole) whole = {.inputs = sizes.inputs, .outputs = {}, .flops = 0};
+    whole->outputs = sizes.outputs;
+    whole->flops = whole->flops && sizes.flops ? std::optional(*whole->flops + *sizes.flops) : std::nullopt;
+  }
+  return whole;
+}
+
+}  // namespace
 
 class UnitSizeRecorder::Hook final : public UnitHook {
  public:
@@ -57,7 +78,7 @@ UnitSizeRecorder::~UnitSizeRecorder() {
 }
 
 std::map<std::string, UnitSizes> UnitSizeRecorder::sizes() const {
-  std::map<std::string, UnitSizes> found;
+  SizesByPath found;
   for (size_t i = 0; i < units_.size(); ++i) {
     const UnitSizes* const seen = hooks_[i]->sizes();
     if (seen == nullptr) continue;
@@ -67,18 +88,7 @@ std::map<std::string, UnitSizes> UnitSizeRecorder::sizes() const {
   for (const auto& part : module_.named_modules(/*name_prefix=*/"", /*include_self=*/true)) {
     auto* const chain = dynamic_cast<SequentialImpl*>(part.value().get());
     if (chain == nullptr || found.contains(part.key())) continue;
-    UnitSizes whole;
-    bool is_known = chain->size() > 0;
-    for (size_t i = 0; i < chain->size() && is_known; ++i) {
-      const auto member = found.find((part.key().empty() ? "" : part.key() + ".") + chain->element(i).name());
-      is_known = member != found.end();
-      if (!is_known) break;
-      if (i == 0) whole = {.inputs = member->second.inputs, .outputs = {}, .flops = 0};
-      whole.outputs = member->second.outputs;
-      whole.flops =
-          whole.flops && member->second.flops ? std::optional(*whole.flops + *member->second.flops) : std::nullopt;
-    }
-    if (is_known) found.emplace(part.key(), std::move(whole));
+    if (auto whole = of_chain(*chain, part.key(), found)) found.emplace(part.key(), std::move(*whole));
   }
   return found;
 }

@@ -61,8 +61,10 @@ class UnitsModule : public Module {
   OptimizerConfigs configure_optimizers() override {
     return std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.01});
   }
+  bool on_train_batch_start(const Batch&, int64_t) override { return !skips; }
   bool is_watched() { return !net_->element(0).hooks().empty(); }
   bool fails = false;
+  bool skips = false;
 
  private:
   Sequential net_{nullptr};
@@ -107,6 +109,17 @@ TEST(ModelSummary, WithSizesItIsOfTheFirstBatch) {
     EXPECT_EQ(log.text().find("UnitsModule"), log.text().rfind("UnitsModule")) << "once";
     EXPECT_FALSE(module->is_watched());
   }
+}
+
+TEST(ModelSummary, OfAFirstBatchThatIsSkippedNothingIsLeft) {
+  const RunFolder folder;
+  const CapturedLog log;
+  auto options = quiet_options(folder, 1, {make<ModelSummary>({.sizes = true})});
+  options.enable_model_summary = true;
+  const auto module = std::make_shared<UnitsModule>();
+  module->skips = true;
+  Trainer(options).fit(module, tiny_batches());
+  EXPECT_FALSE(module->is_watched());
 }
 
 TEST(ModelSummary, OfAFirstBatchThatFailsNothingIsLeft) {
