@@ -21,6 +21,7 @@ constexpr int64_t kQuantizationBlock = 256;
 /// Blocks that are worth a thread.
 constexpr int64_t kQuantizationGrain = 128;
 
+/// The numbers that a block may hold.
 enum class QuantizedRange {
   kSigned,
   kNonNegative,

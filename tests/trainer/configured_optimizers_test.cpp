@@ -177,11 +177,15 @@ TEST(ConfiguredOptimizers, OneAroundAnotherHasItsScheduleAndGroups) {
       identical(fit("optimizer: {sam: {rho: 0, base: " + adamw + "}}").weights, fit("optimizer: " + adamw).weights));
 }
 
-/// Whether a fit of ten steps, resumed after five of them, ends with the weights of one that was not interrupted.
-bool resumes_bitwise(const std::string& yaml, const std::string& strategy) {
+struct Resumed {
+  std::vector<at::Tensor> straight;  ///< weights of a fit of ten steps
+  std::vector<at::Tensor> weights;   ///< of one that was resumed after five of them
+};
+
+Resumed resume(const std::string& yaml, const std::string& strategy_before, const std::string& strategy_after) {
   const auto given = parse_options<TrainerOptions>(Config::parse(yaml, {.source = "test.yaml"}), "trainer");
   const std::string path = testing::fresh_folder("optimizers") + "/c";
-  const auto train = [&](const std::string& checkpoint) {
+  const auto train = [&](const std::string& strategy, const std::string& checkpoint) {
     seed_everything(5);
     TrainerOptions options = testing::quiet(/*epochs=*/2);
     options.optimizer = given.optimizer;
@@ -195,8 +199,15 @@ bool resumes_bitwise(const std::string& yaml, const std::string& strategy) {
     trainer.fit(module, testing::tiny_loader(40, strategy == "single_device" ? 8 : 4), {}, checkpoint);
     return weights(*module);
   };
-  const auto straight = train("");
-  return identical(train(path), straight);
+  Resumed outcome;
+  outcome.straight = train(strategy_before, "");
+  outcome.weights = train(strategy_after, path);
+  return outcome;
+}
+
+bool resumes_bitwise(const std::string& yaml, const std::string& strategy) {
+  const Resumed outcome = resume(yaml, strategy, strategy);
+  return identical(outcome.weights, outcome.straight);
 }
 
 TEST(ConfiguredOptimizers, ThoseWithStateOfTheirOwnResumeBitwise) {
@@ -209,6 +220,17 @@ TEST(ConfiguredOptimizers, ThoseWithStateOfTheirOwnResumeBitwise) {
       EXPECT_TRUE(resumes_bitwise("optimizer: " + optimizer, strategy)) << optimizer << " " << strategy;
   EXPECT_TRUE(resumes_bitwise("optimizer: " + lookahead, "sharded_threads"));
   EXPECT_TRUE(resumes_bitwise("optimizer: " + in_8_bits, "sharded_threads"));
+}
+
+TEST(ConfiguredOptimizers, StateOf8BitsIsDividedAnewForOtherRanks) {
+  const std::string yaml = "optimizer: {name: adamw8bit, lr: 0.01, min_8bit_size: 1}";
+  for (const auto& [before, after] :
+       {std::pair("single_device", "sharded_threads"), {"sharded_threads", "single_device"}}) {
+    const Resumed outcome = resume(yaml, before, after);
+    for (size_t i = 0; i < outcome.straight.size(); ++i)
+      EXPECT_TRUE(at::allclose(outcome.weights[i], outcome.straight[i], 0, 0.005))
+          << before << " to " << after << " " << i;
+  }
 }
 
 /// Twenty examples. Of two ranks, rank 1 has eight of them; one rank alone reads them in the order in which both do.

@@ -4,6 +4,7 @@
 #include <levin/core/base/out_of_memory.h>
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/nn/sequential.h>
+#include <levin/core/optim/adamw8bit.h>
 
 #include <gmock/gmock-matchers.h>
 #include <torch/nn/modules/activation.h>
@@ -28,9 +29,11 @@ class UnitsModule : public Module {
     return (torch::nn::functional::mse_loss(net_(batch["x"]), batch["y"]) * scale_.mean());
   }
   OptimizerConfigs configure_optimizers() override {
+    if (in_8_bits) return {std::make_shared<optim::AdamW8bit>(parameters())};
     return OptimizerConfig{.optimizer = std::make_shared<optim::AdamW>(parameters(), optim::AdamWOptions{.lr = 1e-3})};
   }
   std::function<void()> step;
+  bool in_8_bits = false;
 
  private:
   Sequential net_{nullptr};
@@ -51,6 +54,19 @@ TEST(MemorySummary, SaysWhatEachUnitHolds) {
   EXPECT_THAT(summary, ::testing::ContainsRegex("net\\.2 +0\\.3 +0\\.3 +0\\.5"));
   EXPECT_THAT(summary, ::testing::ContainsRegex("outside of units +0\\.5 +0\\.5 +1\\.0"));
   EXPECT_THAT(summary, ::testing::ContainsRegex("total +2\\.0 +2\\.0 +4\\.0"));
+}
+
+TEST(MemorySummary, CountsStateAsItIsHeld) {
+  const auto module = std::make_shared<UnitsModule>();
+  module->in_8_bits = true;
+  Trainer trainer(quiet(1));
+  std::string summary;
+  module->step = [&] {
+    if (trainer.global_step() == 1) summary = trainer.memory_summary();
+  };
+  trainer.fit(module, tiny_loader());
+  // Two bytes a weight, and the scales, for 524,290 weights of four bytes.
+  EXPECT_THAT(summary, ::testing::ContainsRegex("total +2\\.0 +2\\.0 +1\\.0"));
 }
 
 TEST(MemorySummary, IsPartOfEveryErrorThatMemoryDoesNotSuffice) {
