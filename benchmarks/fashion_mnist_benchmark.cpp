@@ -1,7 +1,7 @@
 /// Seconds of each epoch of the Fashion-MNIST MLP, validation and checkpoint included, on one thread: the peer of
 /// benchmarks/peers/lightning_fashion_mnist.py.
 ///
-///   build/bin/fashion_mnist_benchmark [epochs] [workers]
+///   build/bin/fashion_mnist_benchmark [epochs] [workers] [graph]       the word: with recorded steps
 
 #include <levin/levin.h>
 
@@ -56,6 +56,7 @@ int main(int argc, char** argv) {
   options.max_epochs = epochs;
   options.accelerator = "cpu";
   options.default_root_dir = root;
+  options.graph = argc > 3;
   options.callbacks = {levin::make<levin::LambdaCallback>({.on_train_end = now, .on_train_epoch_start = now}),
                        levin::make<levin::ModelCheckpoint>({.monitor = "val_loss"})};
   levin::Trainer trainer(options);

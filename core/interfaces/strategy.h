@@ -139,6 +139,11 @@ class Strategy : public Configurable, public Stateful {
   virtual StepOutput manual_step(const Batch& batch, StepPhases& phases) { return phases.forward(batch); }
   /// Runs backward outside the automatic loop.
   virtual void manual_backward(const at::Tensor& loss, const BackwardOptions& options);
+  /// Returns the parameters whose gradients the newest manual_backward has left for `combine_gradients`; where steps
+  /// are recorded, ranks talk between their parts only.
+  virtual std::vector<at::Tensor> uncombined() const { return {}; }
+  /// Combines the gradients of these parameters over the ranks; called after each manual_backward.
+  virtual void combine_gradients(const std::vector<at::Tensor>& /*parameters*/) {}
   /// Returns what records the steps of `graph`, or why they cannot be recorded. Called on the thread that trains.
   virtual GraphSupport graph_support();
   /// Factor of learning rates because of the number of ranks; 1 leaves them.

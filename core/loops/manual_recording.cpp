@@ -22,7 +22,6 @@ void ManualRecording::watch(RecordedPart part, const std::function<void()>& body
   if (part != RecordedPart::kStep) return watch_part(body);
   learning_rates_ = learning_rates();
   is_inside_ = true;
-  in_hooks_ = false;
   try {
     watch_part(body);
   } catch (...) {

@@ -51,6 +51,11 @@ class ManualRecording final : public StepRecording {
     std::vector<Stop> stops;
     View end;
   };
+  /// A gradient and its parameter, as numbers.
+  struct Written {
+    size_t gradient;
+    size_t parameter;
+  };
 
   void begin_results() override;
   std::string what_is_missing(const StepOutput& output) const override;
@@ -72,12 +77,7 @@ class ManualRecording final : public StepRecording {
   bool in_hooks_ = false;   ///< called inside of it
   Script script_;
   Script watched_script_;
-  std::vector<double> learning_rates_;  ///< before the part under way
-  /// A gradient and its parameter, as numbers.
-  struct Written {
-    size_t gradient;
-    size_t parameter;
-  };
+  std::vector<double> learning_rates_;                   ///< before the part under way
   std::vector<std::vector<Written>> gradients_of_part_;  ///< those that each part writes first
 };
 

@@ -4,9 +4,13 @@
 #include <levin/core/data/batch.h>
 #include <levin/core/interfaces/step_output.h>
 
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 namespace levin {
 
@@ -37,8 +41,13 @@ struct WindowPlace {
 struct ManualCut {
   enum class Kind { kBeforeBackward, kAfterBackward, kBeforeStep };
   Kind kind;
-  OptimizerHandle* optimizer = nullptr;  ///< that steps
-  bool operator==(const ManualCut&) const = default;
+  OptimizerHandle* optimizer = nullptr;     ///< that steps
+  std::vector<at::Tensor> uncombined = {};  ///< after a backward: parameters whose gradients ranks combine now
+  bool operator==(const ManualCut& other) const {
+    return kind == other.kind && optimizer == other.optimizer &&
+           std::equal(uncombined.begin(), uncombined.end(), other.uncombined.begin(), other.uncombined.end(),
+                      [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
+  }
 };
 
 }  // namespace levin

@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <exception>
 #include <utility>
@@ -106,8 +107,9 @@ std::unique_ptr<RecordedStep> RecordedStep::make(const ResolvedOptions& options,
     support.why_not = "there is no optimizer";
   } else if (!std::all_of(optimizers.all().begin(), optimizers.all().end(), takes_tensor)) {
     support.why_not = "the optimizer does not take its learning rate from a tensor; hint: levin::optim's do";
-  } else if (is_manual && options.strategy->world_size() > 1) {
-    support.why_not = "ranks combine gradients inside of manual_backward";
+  } else if (is_manual && !std::has_single_bit(static_cast<uint64_t>(options.strategy->world_size()))) {
+    // Where gradients are added to, c10d's Reducer divides by it, and multiplies by its inverse elsewhere.
+    support.why_not = "the module optimizes manually on a number of ranks that is no power of two";
   } else if (options.given.detect_anomaly) {
     support.why_not = "detect_anomaly looks at each gradient";
   } else {

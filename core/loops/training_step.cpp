@@ -96,9 +96,7 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
 /// The module calls backward and steps its optimizers itself.
 void TrainingStep::run_manually() {
   if (info_.uneven_inputs) reduce_weights();
-  if (replays()) {
-    replay_manually();
-  } else {
+  {
     const ProfilerSpan span(tracer_.profiler(), "strategy.manual_step");
     output_ = guarded([this] { return strategy_.manual_step(*batch_, *this); });
   }
@@ -106,24 +104,23 @@ void TrainingStep::run_manually() {
   end_window();
 }
 
-void TrainingStep::replay_manually() {
-  using Cut = ManualCut;
-  const Activity activity(tracer_, "training_step");
+StepOutput TrainingStep::replay_manually() {
   bool steps = false;  // in the part under way
   const auto count_step = [&] {
     if (!std::exchange(steps, false)) return;
     stepped_ = true;
     ++state_.progress.global_step;
   };
-  output_ = recorded_->replay([&](const Cut& cut, const at::Tensor& loss) {
+  StepOutput output = recorded_->replay([&](const ManualCut& cut, const at::Tensor& loss) {
     count_step();
     // Hooks may run backward and take steps of their own.
     kind_ = RecordedStep::Kind::kOrdinary;
     run_hooks_of(cut, loss);
     kind_ = RecordedStep::Kind::kReplayed;
-    steps = cut.kind == Cut::Kind::kBeforeStep;
+    steps = cut.kind == ManualCut::Kind::kBeforeStep;
   });
   count_step();
+  return output;
 }
 
 /// As training_step runs them.
@@ -136,7 +133,12 @@ void TrainingStep::run_hooks_of(const ManualCut& cut, const at::Tensor& loss) {
   if (cut.kind == ManualCut::Kind::kBeforeBackward)
     callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, loss);
   else
-    after_backward();
+    finish_backward(cut);
+}
+
+void TrainingStep::finish_backward(const ManualCut& cut) {
+  strategy_.combine_gradients(cut.uncombined);
+  after_backward();
 }
 
 /// Gradients of several optimizers of one batch have one scale, which therefore changes when all have stepped.
@@ -167,7 +169,7 @@ at::Tensor TrainingStep::run_closure() {
 
 StepOutput TrainingStep::step(Module& module, const Batch& batch) {
   const Activity activity(tracer_, "training_step");
-  if (replays()) return recorded_->forward();
+  if (replays()) return module.automatic_optimization ? recorded_->forward() : replay_manually();
   StepOutput output;
   run_part(RecordedPart::kStep, [&] {
     const ForwardScope scope(precision_);
@@ -359,7 +361,8 @@ void TrainingStep::manual_backward(const at::Tensor& loss, const BackwardOptions
                                    [](const OptimizerHandle* optimizer) { return optimizer->is_toggled(); });
   for (OptimizerHandle* optimizer : optimizers)
     if (optimizer->is_toggled() || !toggled) optimizer->note_backward();
-  run_hooks({.kind = ManualCut::Kind::kAfterBackward}, {}, [&] { after_backward(); });
+  const ManualCut cut{.kind = ManualCut::Kind::kAfterBackward, .uncombined = strategy_.uncombined()};
+  run_hooks(cut, {}, [&] { finish_backward(cut); });
 }
 
 }  // namespace levin

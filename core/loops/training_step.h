@@ -76,7 +76,8 @@ class TrainingStep final : private StepPhases {
   at::Tensor run_closure();
   StepOutput guarded(const ForwardBackward& run) { return guard_ ? guard_(run) : run(); }
   void run_manually();
-  void replay_manually();
+  StepOutput replay_manually();
+  void finish_backward(const ManualCut& cut);
   void run_hooks_of(const ManualCut& cut, const at::Tensor& loss);
   /// Runs hooks inside of training_step, between parts of it where it is watched.
   template <class Hooks>

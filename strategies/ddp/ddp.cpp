@@ -75,6 +75,7 @@ void Ddp::teardown() {
   restart_steps(/*alone=*/false);
   records_ = false;
   parameters_.clear();
+  uncombined_.clear();
   module_ = nullptr;
   RankedStrategy::teardown();
 }
@@ -208,12 +209,36 @@ StepOutput Ddp::manual_step(const Batch& batch, StepPhases& phases) {
 }
 
 void Ddp::manual_backward(const at::Tensor& loss, const BackwardOptions& options) {
+  uncombined_.clear();
   if (ranks().world_size() == 1 || alone_) return Strategy::manual_backward(loss, options);
+  if (records_) {
+    const auto gradients_now = [this] {
+      std::vector<std::pair<const c10::TensorImpl*, uint32_t>> gradients;
+      for (const auto& [name, parameter] : parameters_) {
+        const at::Tensor& gradient = parameter.grad();
+        gradients.emplace_back(gradient.unsafeGetTensorImpl(), gradient.defined() ? gradient._version() : 0);
+      }
+      return gradients;
+    };
+    const auto before = gradients_now();
+    Strategy::manual_backward(loss, options);
+    const auto after = gradients_now();
+    for (size_t i = 0; i < parameters_.size() && options.sync_grad; ++i)
+      if (before[i] != after[i]) uncombined_.push_back(parameters_[i].second);
+    return;
+  }
   GradientReducer& gradients = reducer(*module_, {}, /*manual=*/true);
   if (options.sync_grad) gradients.before_forward();
   const at::Tensor start = gradients.before_backward(loss, options.sync_grad, {});
   const WaitingIn waiting(options.sync_grad ? ranks().rank_status() : nullptr, "reduction of gradients");
   with_communication_errors(collective(), [&] { Strategy::manual_backward(start, options); });
+}
+
+void Ddp::combine_gradients(const std::vector<at::Tensor>& parameters) {
+  if (parameters.empty()) return;
+  const WaitingIn waiting(ranks().rank_status(), "reduction of gradients");
+  with_communication_errors(
+      collective(), [&] { GradientReducer::combine_in_place(parameters, parameters_, *ranks().process_group()); });
 }
 
 double Ddp::learning_rate_scale() const {

@@ -58,6 +58,8 @@ class Ddp : public RankedStrategy {
   GraphSupport graph_support() override;
   StepOutput manual_step(const Batch& batch, StepPhases& phases) override;
   void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
+  std::vector<at::Tensor> uncombined() const override { return uncombined_; }
+  void combine_gradients(const std::vector<at::Tensor>& parameters) override;
   void prepare_evaluation(Module& module) override { send_buffers(module); }
   double learning_rate_scale() const override;
   void teardown() override;
@@ -85,6 +87,7 @@ class Ddp : public RankedStrategy {
 
   std::vector<std::unique_ptr<GradientReducer>> reducers_;  ///< the one used last is the first
   std::vector<std::pair<std::string, at::Tensor>> parameters_;
+  std::vector<at::Tensor> uncombined_;
   UnevenInputsReducer uneven_inputs_;  ///< where tells_on_host
   Module* module_ = nullptr;
   bool has_buffers_ = false;

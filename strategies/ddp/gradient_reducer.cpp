@@ -4,6 +4,7 @@
 #include <levin/core/base/recording.h>
 
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
@@ -48,6 +49,38 @@ std::vector<at::Tensor> trained(const GradientReducer::Parameters& parameters) {
   for (const auto& [name, parameter] : parameters)
     if (parameter.requires_grad()) result.push_back(parameter);
   return result;
+}
+
+/// Gradients that there are, each without gaps, in its parameter's order and in memory of its own.
+std::vector<at::Tensor> own_gradients(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> gradients;
+  gradients.reserve(parameters.size() + 1);
+  std::vector<const c10::StorageImpl*> taken;
+  // Who refers to the memory of a gradient means its value before it is combined; a recorded step's plan does not.
+  const auto is_own = [&, recorded = step_is_recorded()](const at::Tensor& gradient) {
+    if (!recorded) return gradient.storage().use_count() == 1;
+    const auto* const memory = gradient.storage().unsafeGetStorageImpl();
+    if (std::find(taken.begin(), taken.end(), memory) != taken.end()) return false;
+    taken.push_back(memory);
+    return true;
+  };
+  for (const at::Tensor& parameter : parameters) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    const bool is_ready = gradient.layout() == at::kStrided && gradient.scalar_type() == at::kFloat &&
+                          gradient.strides() == parameter.strides() && !gradient.is_neg();
+    // Autograd gives parameters that are added to each other views of one gradient.
+    if (!is_ready || !is_own(gradient))
+      gradient = at::empty_like(parameter, at::TensorOptions().requires_grad(false)).copy_(gradient);
+    gradients.push_back(gradient);
+  }
+  return gradients;
+}
+
+void average(std::vector<at::Tensor>& tensors, c10d::Backend& backend) {
+  c10d::AllreduceCoalescedOptions options;
+  // As c10d's Reducer: first divided, then added up.
+  options.reduceOp = c10d::makeNCCLPreMulSum(1.0 / backend.getSize());
+  backend.allreduce_coalesced(tensors, options)->wait();
 }
 
 /// Zero, whatever the parameter holds, infinities included: of no element.
@@ -132,44 +165,39 @@ std::string GradientReducer::why_not_in_place(const Parameters& parameters, c10d
                                                                              : "they are more than the first bucket";
 }
 
-std::vector<at::Tensor> GradientReducer::own_gradients() const {
-  std::vector<at::Tensor> gradients;
-  gradients.reserve(parameters_.size() + 1);
-  std::vector<const c10::StorageImpl*> taken;
-  // Who refers to the memory of a gradient means its value before it is combined; a recorded step's plan does not.
-  const auto is_own = [&, recorded = step_is_recorded()](const at::Tensor& gradient) {
-    if (!recorded) return gradient.storage().use_count() == 1;
-    const auto* const memory = gradient.storage().unsafeGetStorageImpl();
-    if (std::find(taken.begin(), taken.end(), memory) != taken.end()) return false;
-    taken.push_back(memory);
-    return true;
-  };
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const at::Tensor& parameter = parameters_[i];
-    at::Tensor& gradient = parameter.mutable_grad();
-    if (!gradient.defined())
-      throw Error("ddp", fmt::format("parameter {} got no gradient: the loss does not depend on it; hint: freeze it "
-                                     "(requires_grad), or set find_unused_parameters: true",
-                                     names_[i]));
-    const bool is_ready = gradient.layout() == at::kStrided && gradient.scalar_type() == at::kFloat &&
-                          gradient.strides() == parameter.strides() && !gradient.is_neg();
-    // Autograd gives parameters that are added to each other views of one gradient.
-    if (!is_ready || !is_own(gradient))
-      gradient = at::empty_like(parameter, at::TensorOptions().requires_grad(false)).copy_(gradient);
-    gradients.push_back(gradient);
-  }
-  return gradients;
-}
-
 void GradientReducer::after_backward(bool sync) {
   if (backend_ == nullptr || !sync) return;
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> gradients = own_gradients();
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (!parameters_[i].grad().defined())
+      throw Error("ddp", fmt::format("parameter {} got no gradient: the loss does not depend on it; hint: freeze it "
+                                     "(requires_grad), or set find_unused_parameters: true",
+                                     names_[i]));
+  std::vector<at::Tensor> gradients = own_gradients(parameters_);
   if (window_inputs_.defined()) gradients.push_back(window_inputs_.grad());
-  c10d::AllreduceCoalescedOptions options;
-  // As c10d's Reducer: first divided, then added up.
-  options.reduceOp = c10d::makeNCCLPreMulSum(1.0 / backend_->getSize());
-  backend_->allreduce_coalesced(gradients, options)->wait();
+  average(gradients, *backend_);
+}
+
+void GradientReducer::combine_in_place(const std::vector<at::Tensor>& parameters, const Parameters& all,
+                                       c10d::ProcessGroup& group) {
+  const at::NoGradGuard no_grad;
+  // A number that follows from which parameters they are: its mean is another than itself on one rank at least where
+  // the ranks' differ. Sums of it are exact.
+  constexpr uint32_t kNumbers = uint32_t{1} << 16;
+  uint32_t number = 1;
+  size_t next = 0;
+  for (size_t i = 0; i < all.size() && next < parameters.size(); ++i) {
+    if (!all[i].second.is_same(parameters[next])) continue;
+    number = (number * 31 + static_cast<uint32_t>(i)) % kNumbers;
+    ++next;
+  }
+  std::vector<at::Tensor> averaged = own_gradients(parameters);
+  averaged.push_back(at::full({1}, static_cast<double>(number), at::kFloat));
+  average(averaged, *group.getBackend(parameters.front().device().type()));
+  if (*averaged.back().const_data_ptr<float>() != static_cast<float>(number))
+    throw Error("ddp",
+                "ranks ran backward through different parameters, which recorded steps cannot combine; hint: leave "
+                "graph out");
 }
 
 void GradientReducer::before_forward() {

@@ -51,6 +51,11 @@ class GradientReducer {
   static std::string why_not_in_place(const Parameters& parameters, c10d::ProcessGroup& group,
                                       const GradientReducerOptions& options);
 
+  /// Averages the gradients of these parameters, of all those of a module, over the ranks, where they lie. Every rank
+  /// gives the same ones; else levin::Error is thrown on one at least.
+  static void combine_in_place(const std::vector<at::Tensor>& parameters, const Parameters& all,
+                               c10d::ProcessGroup& group);
+
   /// Takes the parameters that require gradients now; every rank makes it at the same time, of the same model.
   GradientReducer(const Parameters& parameters, c10::intrusive_ptr<c10d::ProcessGroup> group,
                   GradientReducerOptions options);
@@ -76,9 +81,6 @@ class GradientReducer {
   void complete_backward();
 
  private:
-  /// The gradients, each without gaps, in its parameter's order and in memory of its own.
-  std::vector<at::Tensor> own_gradients() const;
-
   std::vector<at::Tensor> parameters_;
   std::vector<std::string> names_;  ///< of the parameters
   at::Tensor window_inputs_;        ///< a parameter whose gradient is {weight, has_next}

@@ -18,7 +18,7 @@ namespace {
 struct RecordedNetOptions {
   std::string kind = "mlp";
   static void describe(Schema<RecordedNetOptions>& schema) {
-    schema.field("kind", &RecordedNetOptions::kind, "mlp, cnn, lstm, transformer, vae or gan");
+    schema.field("kind", &RecordedNetOptions::kind, "mlp, cnn, lstm, transformer, vae, gan or toggled_gan");
   }
 };
 
@@ -27,7 +27,7 @@ class RecordedNet : public Module {
  public:
   using Options = RecordedNetOptions;
   explicit RecordedNet(const Options& options) : kind_(options.kind) {
-    automatic_optimization = kind_ != "gan";
+    automatic_optimization = !kind_.ends_with("gan");
     if (kind_ == "mlp") {
       body_ = register_module(
           "body", torch::nn::Sequential(Linear(16, 8), torch::nn::ReLU(), torch::nn::Dropout(0.3), Linear(8, 3)));
@@ -49,12 +49,14 @@ class RecordedNet : public Module {
       other_ = register_module("other", torch::nn::Sequential(Linear(4, 16)));
     } else {
       body_ = register_module("body", torch::nn::Sequential(Linear(4, 8), torch::nn::ReLU(), Linear(8, 16)));
+      if (kind_ == "toggled_gan") body_->push_back(torch::nn::BatchNorm1d(16));
       other_ = register_module("other", torch::nn::Sequential(Linear(16, 8), torch::nn::ReLU(), Linear(8, 1)));
     }
   }
 
   StepOutput training_step(const Batch& batch, int64_t) override {
-    if (!automatic_optimization) return adversarial_step(batch["x"]);
+    if (kind_ == "gan") return adversarial_step(batch["x"]);
+    if (kind_ == "toggled_gan") return toggled_step(batch["x"]);
     const at::Tensor value = loss(batch["x"], batch["y"]);
     log("loss", value, {.on_step = true, .on_epoch = true, .sync_dist = true});
     return value;
@@ -102,6 +104,28 @@ class RecordedNet : public Module {
     return {};
   }
 
+  /// Adds up gradients before ranks combine them, and trains one half of the weights at a time.
+  StepOutput toggled_step(const at::Tensor& real) {
+    const auto make_images = [&] { return body_->forward(at::randn({real.size(0), 4})); };
+    {
+      auto& of_generator = optimizer(0);
+      const auto toggle = toggle_optimizer(of_generator);
+      of_generator.zero_grad();
+      manual_backward(at::softplus(-other_->forward(make_images())).mean(), {.sync_grad = false});
+      const at::Tensor loss = at::softplus(-other_->forward(make_images())).mean();
+      manual_backward(loss);
+      clip_gradients(of_generator, 0.1);
+      of_generator.step();
+      log("loss", loss, {.on_step = true, .on_epoch = true, .sync_dist = true});
+    }
+    auto& of_critic = optimizer(1);
+    const auto toggle = toggle_optimizer(of_critic);
+    of_critic.zero_grad();
+    manual_backward(at::softplus(other_->forward(make_images())).mean() + at::softplus(-other_->forward(real)).mean());
+    of_critic.step();
+    return {};
+  }
+
   const std::string kind_;
   torch::nn::Sequential body_{nullptr};
   torch::nn::Sequential other_{nullptr};
@@ -114,8 +138,7 @@ class RecordedStepConformance : public ::testing::TestWithParam<StrategyCase> {
   using Configure = std::function<void(TrainerOptions&)>;
 
   static bool is_dp() { return std::string(GetParam().strategy) == "dp"; }
-  /// Ranks combine gradients inside of manual_backward.
-  static bool records(const std::string& kind) { return !is_dp() && (kind != "gan" || GetParam().ranks == 1); }
+  static bool records(const std::string& kind) { return !is_dp() && (!kind.ends_with("gan") || GetParam().ranks != 3); }
 
   static Outcome train_recorded(const std::string& kind, const GraphMode& graph, const Configure& configure) {
     seed_everything(7);
@@ -148,7 +171,8 @@ class RecordedStepConformance : public ::testing::TestWithParam<StrategyCase> {
 
 TEST_P(RecordedStepConformance, EveryKindOfNetworkTrainsToTheBit) {
   for (const char* kind : {"mlp", "cnn", "lstm", "transformer", "vae"}) expect_the_same_bits(kind);
-  if (!is_dp()) expect_the_same_bits("gan");  // dp refuses manual optimization
+  if (is_dp()) return;  // it refuses manual optimization
+  for (const char* kind : {"gan", "toggled_gan"}) expect_the_same_bits(kind);
 }
 
 TEST_P(RecordedStepConformance, AccumulationClippingAndMixedPrecisionToTheBit) {
@@ -164,16 +188,49 @@ TEST_P(RecordedStepConformance, AccumulationClippingAndMixedPrecisionToTheBit) {
 TEST_P(RecordedStepConformance, ManualOptimizationInMixedPrecisionToTheBit) {
   if (is_dp()) return;  // refuses it
   for (const char* precision : {"bf16-mixed", "16-mixed"})
-    expect_the_same_bits("gan", [&](TrainerOptions& options) { options.precision = precision; });
+    for (const char* kind : {"gan", "toggled_gan"})
+      expect_the_same_bits(kind, [&](TrainerOptions& options) { options.precision = precision; });
 }
 
-TEST_P(RecordedStepConformance, ManualOptimizationOnRanksIsRefusedWithAReason) {
-  if (is_dp() || GetParam().ranks == 1) return;
+TEST_P(RecordedStepConformance, ManualOptimizationOnRanksThatRoundDifferentlyIsRefused) {
+  if (is_dp() || GetParam().ranks != 3) return;
   try {
     train_recorded("gan", "required", {});
     FAIL() << "it was recorded";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("ranks combine gradients inside of manual_backward"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("a number of ranks that is no power of two"), std::string::npos)
+        << error.what();
+  }
+}
+
+/// Each rank trains a layer of its own.
+struct OtherLayers : Module {
+  OtherLayers() {
+    automatic_optimization = false;
+    for (const char* name : {"first", "second"}) register_module(name, torch::nn::Linear(16, 16));
+  }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    optimizer(0).zero_grad();
+    auto& layer = *children().at(static_cast<size_t>(trainer().global_rank()))->as<torch::nn::LinearImpl>();
+    manual_backward(layer.forward(batch["x"]).square().sum());
+    optimizer(0).step();
+    return {};
+  }
+  OptimizerConfigs configure_optimizers() override {
+    return std::make_shared<optim::AdamW>(parameters(), optim::AdamWOptions{});
+  }
+};
+
+TEST(RecordedManualOptimization, RanksThatReachOtherParametersAreAnError) {
+  TrainerOptions options = trainer_options({}, {"ddp_threads", 2});
+  options.graph = true;
+  Trainer trainer(options);
+  try {
+    trainer.fit(make<OtherLayers>(),
+                DataLoader(std::make_shared<data::TensorDataset>(Batch{{"x", at::ones({16, 16})}}), {.batch_size = 4}));
+    FAIL() << "they were combined";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("ranks ran backward through different parameters"), std::string::npos)
         << error.what();
   }
 }
