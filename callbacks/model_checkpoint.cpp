@@ -4,6 +4,7 @@
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/log.h>
 #include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/checkpoint/checkpoint_uploader.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/trainer/trainer.h>
 
@@ -42,6 +43,17 @@ void check_conflicts(const ModelCheckpointOptions& options) {
         "model_checkpoint.format={} holds weights alone; hint: save_weights_only: true, or format: levin or "
         "lightning, from which training can go on",
         options.format));
+  if (!options.upload_to.empty()) {
+    parse_remote_url(options.upload_to, "model_checkpoint.upload_to");
+    if (options.format != "levin")
+      throw ConfigError(
+          fmt::format("model_checkpoint.upload_to uploads folders; got format={}; valid: levin", options.format));
+  }
+  if (is_remote(options.dirpath))
+    throw ConfigError(
+        fmt::format("model_checkpoint.dirpath is a folder of this machine; got '{}'; hint: upload_to copies "
+                    "what is saved to a store",
+                    options.dirpath));
   if (options.monitor.empty() && options.save_top_k > 1)
     throw ConfigError(
         fmt::format("model_checkpoint.save_top_k={} needs model_checkpoint.monitor; without it the newest is "
@@ -83,6 +95,10 @@ void ModelCheckpointOptions::describe(Schema<ModelCheckpointOptions>& schema) {
              "levin: a folder; safetensors, pytorch (.pth): a file of weights; lightning (.ckpt): a file from which "
              "PyTorch Lightning goes on too")
       .one_of({"levin", "safetensors", "pytorch", "lightning"});
+  schema.field(
+      "upload_to", &O::upload_to,
+      "folder of a store that checkpoints are copied to, s3://BUCKET/FOLDER or gs://BUCKET/FOLDER; of this run "
+      "alone; empty: none");
 }
 
 ModelCheckpoint::ModelCheckpoint(const Options& options)
@@ -120,9 +136,11 @@ std::optional<double> ModelCheckpoint::kth_value() const {
 
 // ---- When.
 
-void ModelCheckpoint::setup(Trainer&, Module&, Stage stage) {
+void ModelCheckpoint::setup(Trainer& trainer, Module&, Stage stage) {
   // Every fit starts from nothing, or from the state that it resumes.
   if (stage != Stage::kFit) return;
+  if (!options_.upload_to.empty() && trainer.is_global_zero() && !folder(trainer).empty())
+    check_remote_folder(options_.upload_to);
   record_ = {.top = TopCheckpoints(mode_, options_.save_top_k)};
   before_newest_.reset();
   moment_.reset();
@@ -272,7 +290,8 @@ void ModelCheckpoint::write(Trainer& trainer, Record next, const std::string& pa
                              .asynchronous = options_.asynchronous && !after_failure,
                              .weights_only = options_.save_weights_only,
                              .format = options_.format,
-                             .supersedes = superseded != path && may_remove(trainer, superseded) ? superseded : ""});
+                             .supersedes = superseded != path && may_remove(trainer, superseded) ? superseded : "",
+                             .upload_to = options_.upload_to});
   } catch (...) {
     record_ = std::move(next);
     throw;

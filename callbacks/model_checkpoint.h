@@ -33,6 +33,7 @@ struct ModelCheckpointOptions {
   bool enable_version_counter = true;
   bool save_weights_only = false;
   std::string format = "levin";
+  std::string upload_to = {};
 
   static void describe(Schema<ModelCheckpointOptions>& schema);
 };
@@ -61,6 +62,7 @@ class ModelCheckpoint final : public Checkpointer {
   /// The kept checkpoints with their scores, in the order of saving; empty without a monitor.
   const std::vector<TopCheckpoints::Item>& best_k_models() const { return record_.top.items(); }
   void save_last(Trainer& trainer) override;
+  std::string remote_folder() const override { return options_.upload_to; }
 
   void setup(Trainer& trainer, Module& module, Stage stage) override;
   void on_train_batch_end(Trainer& trainer, Module& module, const StepOutput& output, const Batch& batch,

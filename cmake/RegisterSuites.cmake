@@ -32,7 +32,7 @@ foreach(line ${lines})
     set(serial TRUE)  # They look at threads and times.
   elseif(suite MATCHES "^Sim[A-Za-z]+/")
     set(timeout 600)  # Every access to simulated memory opens its pages.
-  elseif(suite MATCHES "MlflowServer|^Sweep(Runs|Endings|Halving)$")
+  elseif(suite MATCHES "MlflowServer|^Remote(CheckpointTest|Training)$|^Sweep(Runs|Endings|Halving)$")
     # A server, or dozens of programs, take long to start where others are at work.
     set(timeout 600)
   endif()

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <levin/loggers/http_client.h>
+#include <levin/core/base/http_client.h>
 
 #include <nlohmann/json_fwd.hpp>
 

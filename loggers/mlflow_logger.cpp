@@ -1,11 +1,11 @@
 #include <levin/loggers/mlflow_logger.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/http_client.h>
 #include <levin/core/base/image_bytes.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/png.h>
 #include <levin/loggers/config_leaves.h>
-#include <levin/loggers/http_client.h>
 #include <levin/loggers/kept_files.h>
 #include <levin/loggers/logger_place.h>
 #include <levin/loggers/mlflow_client.h>

@@ -39,6 +39,7 @@ struct CheckpointEvent {
   bool weights_only = false;    ///< nothing that training would go on with
   std::string format = {};      ///< safetensors, pytorch or lightning: one file; empty or levin: a folder
   std::string supersedes = {};  ///< a checkpoint that is removed once this one is whole; may be empty
+  std::string upload_to = {};   ///< a folder of a store that it is copied to once it is whole; may be empty
 };
 
 }  // namespace levin

@@ -82,14 +82,7 @@ std::string manifest_text(const Manifest& manifest) {
   return text + ending_of(text);
 }
 
-Manifest read_manifest(const std::string& checkpoint) {
-  FileSystem& files = FileSystem::current();
-  const std::string path = checkpoint + "/" + kManifestFile;
-  if (!files.exists(checkpoint)) throw Error("checkpoint", fmt::format("there is no checkpoint at {}", checkpoint));
-  if (!files.exists(path))
-    throw Error("checkpoint",
-                fmt::format("{} is not a whole checkpoint; got a folder without {}", checkpoint, kManifestFile));
-  const std::string text = files.read_file(path);
+Manifest parse_manifest(const std::string& text, const std::string& path) {
   const size_t ending_size = ending_of("").size();
   const std::string_view body = std::string_view(text).substr(0, text.size() - std::min(text.size(), ending_size));
   if (std::string_view(text).substr(body.size()) != ending_of(body))
@@ -99,6 +92,16 @@ Manifest read_manifest(const std::string& checkpoint) {
                                     throw Error("checkpoint", fmt::format("{} holds a tensor", path));
                                   }),
                      path);
+}
+
+Manifest read_manifest(const std::string& checkpoint) {
+  FileSystem& files = FileSystem::current();
+  const std::string path = checkpoint + "/" + kManifestFile;
+  if (!files.exists(checkpoint)) throw Error("checkpoint", fmt::format("there is no checkpoint at {}", checkpoint));
+  if (!files.exists(path))
+    throw Error("checkpoint",
+                fmt::format("{} is not a whole checkpoint; got a folder without {}", checkpoint, kManifestFile));
+  return parse_manifest(files.read_file(path), path);
 }
 
 bool looks_like_checkpoint(const std::string& folder) {

@@ -20,6 +20,9 @@ struct Manifest {
 /// Returns the manifest's text. Throws levin::Error when the monitor's name is not UTF-8.
 std::string manifest_text(const Manifest& manifest);
 
+/// Checks the text of a manifest; `path` is what messages call it. Throws levin::Error as read_manifest does.
+Manifest parse_manifest(const std::string& text, const std::string& path);
+
 /// Reads and checks the manifest of a checkpoint's folder. Throws levin::Error when there is none, when it is damaged,
 /// or when a later Levin wrote it in a format that this one does not know.
 Manifest read_manifest(const std::string& checkpoint);

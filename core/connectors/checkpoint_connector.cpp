@@ -9,6 +9,7 @@
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/finder.h>
 #include <levin/core/checkpoint/host_copy.h>
+#include <levin/core/checkpoint/remote_checkpoint.h>
 #include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/comm/gather_on_first.h>
 #include <levin/core/connectors/error_context.h>
@@ -24,6 +25,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <tuple>
 #include <typeinfo>
 
 namespace levin {
@@ -256,8 +258,14 @@ void CheckpointConnector::write(const std::string& given_path, const State& whol
       return item.first != "model" && item.first != "module" && item.first != "hyper_parameters" &&
              item.first != "versions" && item.first != "config" && !(converts && item.first == "loops");
     });
+  CheckpointUploader* uploader = nullptr;
+  if (writes && !event.upload_to.empty()) {
+    auto& made = uploaders_[event.upload_to];
+    if (made == nullptr) made = std::make_unique<CheckpointUploader>(event.upload_to);
+    uploader = made.get();
+  }
   const auto finish = [path, given_path, converts, format = event.format, weights_only = event.weights_only,
-                       superseded = writes ? event.supersedes : ""] {
+                       superseded = writes ? event.supersedes : "", uploader] {
     if (converts) {
       try {
         convert_weights(path, given_path, weights_format_of_name(format), {}, weights_only);
@@ -267,6 +275,7 @@ void CheckpointConnector::write(const std::string& given_path, const State& whol
       }
       remove_superseded(path);
     }
+    if (uploader != nullptr) uploader->add(given_path, superseded);
     remove_superseded(superseded);
   };
   if (event.asynchronous) {
@@ -341,7 +350,49 @@ void CheckpointConnector::save_deferred() {
   for (const auto& [path, event] : requests) save(path, event);
 }
 
+std::string CheckpointConnector::downloads() const { return options_.given.default_root_dir + "/remote"; }
+
 std::string CheckpointConnector::find(const std::string& ckpt) const {
+  if (is_remote(ckpt)) return fetch_checkpoint(ckpt, downloads());
+  if (ckpt == "auto" || ckpt == "last")
+    for (const Checkpointer* checkpointer : callbacks_.checkpointers())
+      if (const std::string folder = checkpointer->remote_folder(); !folder.empty()) return find_newest(ckpt, folder);
+  return find_here(ckpt);
+}
+
+std::string CheckpointConnector::find_newest(const std::string& ckpt, const std::string& remote_folder) const {
+  const std::string here = find_here("auto");
+  const RemoteUrl folder = parse_remote_url(remote_folder, "upload_to");
+  std::vector<std::string> problems;
+  try {
+    ObjectStore store(folder);
+    for (const RemoteCheckpoint& remote : remote_checkpoints(store, folder)) {
+      if (!here.empty() && std::filesystem::is_directory(here)) {
+        const CheckpointInfo info = read_info(here);
+        const CheckpointInfo& there = remote.manifest.info;
+        if (std::tie(info.global_step, info.epoch) >= std::tie(there.global_step, there.epoch)) return here;
+      }
+      try {
+        return download_checkpoint(store, remote, downloads());
+      } catch (const StoreUnavailable&) {
+        throw;
+      } catch (const Error& error) {
+        problems.emplace_back(error.what());
+        log::warning(fmt::format("falling back to the checkpoint before it: {}", error.what()));
+      }
+    }
+  } catch (const StoreUnavailable& error) {
+    // Without one here, the run would begin anew and its checkpoints take the place of better ones.
+    if (here.empty()) throw;
+    log::warning(fmt::format("going on from {}, than which the store may have a newer one: {}", here, error.what()));
+  }
+  if (here.empty() && !problems.empty())
+    throw Error("checkpoint", fmt::format("cannot find the newest checkpoint: none at {} is whole; got {}",
+                                          folder.text(), join(problems, "; ")));
+  return here.empty() ? find_here(ckpt) : here;
+}
+
+std::string CheckpointConnector::find_here(const std::string& ckpt) const {
   if (ckpt.empty()) return {};
   const auto& [root, run] = options_.run_folder;
   const auto checkpointers = callbacks_.checkpointers();
@@ -358,8 +409,8 @@ std::string CheckpointConnector::find(const std::string& ckpt) const {
   if (ckpt == "auto" || ckpt == "last") return find_last(root, module_type());
   if (!FileSystem::current().exists(ckpt))
     throw Error("checkpoint",
-                fmt::format("there is no checkpoint '{}'; valid: last, auto, best or the path of a checkpoint's "
-                            "folder",
+                fmt::format("there is no checkpoint '{}'; valid: last, auto, best, the path of a checkpoint's "
+                            "folder, or s3://BUCKET/FOLDER",
                             ckpt));
   return ckpt;
 }

@@ -4,6 +4,7 @@
 #include <levin/core/base/state.h>
 #include <levin/core/checkpoint/async_writer.h>
 #include <levin/core/checkpoint/checkpoint_info.h>
+#include <levin/core/checkpoint/checkpoint_uploader.h>
 #include <levin/core/connectors/callback_connector.h>
 #include <levin/core/connectors/data_connector.h>
 #include <levin/core/connectors/logger_connector.h>
@@ -11,6 +12,7 @@
 #include <levin/core/connectors/stop_controller.h>
 #include <levin/core/interchange/weight_plan.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,10 +43,13 @@ class CheckpointConnector {
   void finish_saving();
   /// Waits likewise after a failure, whose error matters more: what goes wrong here is logged.
   void finish_saving_after_failure();
+  /// Waits until what was saved is uploaded as well, or cannot be, which is a warning.
+  void finish_uploads() { uploaders_.clear(); }
   /// Some ranks were killed, and the others go on: gives up, with a warning, what is being written with them.
   void leave_out_ranks();
 
-  /// Returns the path that "last", "auto", "best" or a path means; empty for a fresh start.
+  /// Returns the path that "last", "auto", "best", a path or an address in a store means; empty for a fresh start. What
+  /// is in a store is downloaded into the folder `remote` of default_root_dir.
   std::string find(const std::string& ckpt) const;
   /// Returns the path that rank 0 finds; a collective.
   std::string find_on_rank_zero(const std::string& ckpt) const;
@@ -76,6 +81,10 @@ class CheckpointConnector {
   void release() { tree_ = merged_ = State(); }
 
  private:
+  /// Returns what "auto" and "last" mean where checkpoints were uploaded: of those here and there the newest.
+  std::string find_newest(const std::string& ckpt, const std::string& remote_folder) const;
+  std::string find_here(const std::string& ckpt) const;
+  std::string downloads() const;
   void write(const std::string& path, const State& tree, const CheckpointInfo& info, const CheckpointEvent& event);
   /// Whether the tree that was read is of PyTorch Lightning.
   bool is_foreign() const { return tree_.find("lightning") != nullptr; }
@@ -117,6 +126,8 @@ class CheckpointConnector {
   State merged_;  ///< see rank_state
   WeightPlan initial_weights_;
   std::vector<std::pair<std::string, CheckpointEvent>> deferred_;
+  std::map<std::string, std::unique_ptr<CheckpointUploader>>
+      uploaders_;                                  ///< by folder; before writer_, which calls them
   std::unique_ptr<AsyncCheckpointWriter> writer_;  ///< nullptr before the first asynchronous save
   std::optional<CheckpointEvent> being_written_;   ///< what loggers are told when it is whole
 };

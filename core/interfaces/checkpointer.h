@@ -17,6 +17,8 @@ class Checkpointer : public Callback {
   virtual std::optional<double> best_model_score() const = 0;
   /// Path of the newest checkpoint; empty before the first.
   virtual std::string last_model_path() const = 0;
+  /// Folder of a store that checkpoints are copied to; empty: none.
+  virtual std::string remote_folder() const { return ""; }
   /// Saves `last` whatever the options say: training was asked to stop, or failed in a way that leaves a state worth
   /// keeping.
   virtual void save_last(Trainer& trainer) = 0;

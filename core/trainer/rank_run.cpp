@@ -285,6 +285,7 @@ void RankRun::tear_down() {
   strategy.teardown();
   state.status = SignalScope::received() != 0 ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
   state.running = RunningStage::kIdle;
+  parts_.checkpoints.finish_uploads();
   parts_.logger.finish(state.status);
   if (requeues && strategy.is_global_zero()) requeue();
 }
@@ -340,7 +341,8 @@ std::exception_ptr RankRun::on_error(const std::exception_ptr& thrown) {
   parts_.checkpoints.release();
   parts_.logger.set_active({});
   state.running = RunningStage::kIdle;
-  // Last, as in tear_down: a logger may wait for its server longer than the other ranks wait for this one.
+  // Last, as in tear_down: a server may be waited for longer than the other ranks wait for this one.
+  parts_.checkpoints.finish_uploads();
   parts_.logger.finish_after_failure(state.status);
   return reported;
 }

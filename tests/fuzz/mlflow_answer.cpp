@@ -1,6 +1,6 @@
 #include "tests/fuzz/fuzz.h"
 
-#include <levin/loggers/http_client.h>
+#include <levin/core/base/http_client.h>
 #include <levin/loggers/mlflow_client.h>
 #include <levin/loggers/mlflow_records.h>
 

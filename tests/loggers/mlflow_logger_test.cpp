@@ -1,8 +1,8 @@
 #include <levin/loggers/mlflow_logger.h>
 
 #include <levin/core/base/file_system.h>
+#include <levin/core/base/http_client.h>
 #include <levin/core/base/log.h>
-#include <levin/loggers/http_client.h>
 #include <levin/loggers/mlflow_names.h>
 
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-#include <levin/loggers/http_client.h>
+#include <levin/core/base/http_client.h>
 
 #include <levin/core/base/error.h>
 
@@ -8,7 +8,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <string_view>
 #include <utility>
@@ -17,13 +20,49 @@ namespace levin {
 namespace {
 
 /// A wrong address may answer without end.
-constexpr size_t kLongestAnswer = 64 << 20;
+constexpr uint64_t kLongestAnswer = uint64_t{64} << 20;
 
-size_t take(char* data, size_t size, size_t count, void* body) {
-  auto& answer = *static_cast<std::string*>(body);
-  if (answer.size() + size * count > kLongestAnswer) return 0;  // which curl takes for a failure
-  answer.append(data, size * count);
-  return size * count;
+/// Where an answer goes.
+struct Receiver {
+  CURL* curl = nullptr;
+  HttpResponse* response = nullptr;
+  std::FILE* output = nullptr;  ///< of the request, or nullptr
+  uint64_t limit = 0;           ///< of what is written there
+  uint64_t size = 0;            ///< so far
+};
+
+size_t take(char* data, size_t size, size_t count, void* answer) {
+  auto& receiver = *static_cast<Receiver*>(answer);
+  const size_t bytes = size * count;
+  receiver.size += bytes;
+  long status = 0;
+  curl_easy_getinfo(receiver.curl, CURLINFO_RESPONSE_CODE, &status);
+  const bool is_written = receiver.output != nullptr && status < 300;
+  if (receiver.size > (is_written ? receiver.limit : kLongestAnswer)) return 0;  // which curl takes for a failure
+  if (is_written) return std::fwrite(data, 1, bytes, receiver.output);
+  receiver.response->body.append(data, bytes);
+  return bytes;
+}
+
+size_t take_header(char* data, size_t size, size_t count, void* answer) {
+  const std::string_view line(data, size * count);
+  const size_t colon = line.find(':');
+  if (colon != std::string_view::npos) {
+    std::string name(line.substr(0, colon));
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char letter) { return std::tolower(letter); });
+    std::string_view value = line.substr(colon + 1);
+    value.remove_prefix(std::min(value.find_first_not_of(' '), value.size()));
+    value = value.substr(0, value.find_last_not_of(" \r\n") + 1);
+    static_cast<Receiver*>(answer)->response->headers[name] = value;
+  }
+  return line.size();
+}
+
+std::unique_ptr<std::FILE, int (*)(std::FILE*)> open_file(const std::string& path, const char* mode) {
+  if (path.empty()) return {nullptr, std::fclose};
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), mode), std::fclose);
+  if (file == nullptr) throw Error("http", fmt::format("cannot open {}: {}", path, std::strerror(errno)));
+  return file;
 }
 
 std::string unescaped(std::string_view text) {
@@ -89,15 +128,23 @@ HttpResponse HttpClient::send(const HttpRequest& request, const std::atomic<bool
   curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, detail.data());
   curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(curl, CURLOPT_QUICK_EXIT, 1L);  // an address being looked up does not delay the end
+  const auto output = open_file(request.output, "wbe");
+  Receiver receiver{.curl = curl, .response = &response, .output = output.get(), .limit = request.output_limit};
   curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, take);
-  curl_easy_setopt(curl, CURLOPT_WRITEDATA, &response.body);
+  curl_easy_setopt(curl, CURLOPT_WRITEDATA, &receiver);
+  curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, take_header);
+  curl_easy_setopt(curl, CURLOPT_HEADERDATA, &receiver);
   curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
   curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, stopped);
   curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &stop);
   curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, static_cast<long>(options_.connect_seconds));
   curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
   curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, static_cast<long>(options_.stall_seconds));
-  if (!options_.token.empty()) {
+  if (!options_.signature.empty()) {
+    curl_easy_setopt(curl, CURLOPT_AWS_SIGV4, options_.signature.c_str());
+    curl_easy_setopt(curl, CURLOPT_USERNAME, options_.user_name.c_str());
+    curl_easy_setopt(curl, CURLOPT_PASSWORD, options_.password.c_str());
+  } else if (!options_.token.empty()) {
     curl_easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
     curl_easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, options_.token.c_str());
   } else if (!options_.user_name.empty()) {
@@ -111,12 +158,14 @@ HttpResponse HttpClient::send(const HttpRequest& request, const std::atomic<bool
     curl_easy_setopt(curl, CURLOPT_SSL_VERIFYHOST, 0L);
   }
 
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(nullptr, std::fclose);
-  if (!request.file.empty()) {
-    file.reset(std::fopen(request.file.c_str(), "rb"));
+  const auto file = open_file(request.file, "rbe");
+  if (file != nullptr) {
     std::error_code error;
-    const auto size = std::filesystem::file_size(request.file, error);
-    if (file == nullptr || error) throw Error("http", fmt::format("cannot read {}", request.file));
+    const auto whole = std::filesystem::file_size(request.file, error);
+    if (error || request.file_offset > whole ||
+        fseeko(file.get(), static_cast<off_t>(request.file_offset), SEEK_SET) != 0)
+      throw Error("http", fmt::format("cannot read {}", request.file));
+    const uint64_t size = std::min<uint64_t>(request.file_size.value_or(whole), whole - request.file_offset);
     curl_easy_setopt(curl, CURLOPT_UPLOAD, 1L);
     curl_easy_setopt(curl, CURLOPT_READDATA, file.get());
     curl_easy_setopt(curl, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(size));
@@ -124,10 +173,17 @@ HttpResponse HttpClient::send(const HttpRequest& request, const std::atomic<bool
     curl_easy_setopt(curl, CURLOPT_POSTFIELDS, request.body.data());
     curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
   }
-  // Without "Expect", a server that does not know it costs no second of waiting.
-  const std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers(
-      curl_slist_append(curl_slist_append(nullptr, ("Content-Type: " + request.content_type).c_str()), "Expect:"),
-      curl_slist_free_all);
+  std::vector<std::string> lines = request.headers;
+  if (options_.signature.empty()) {
+    lines.push_back("Content-Type: " + request.content_type);
+    // Without "Expect", a server that does not know it costs no second of waiting.
+    lines.emplace_back("Expect:");
+  } else if (!options_.token.empty()) {
+    // Of a signed request curl signs all that is given here, also what is not sent.
+    lines.push_back("x-amz-security-token: " + options_.token);
+  }
+  std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers(nullptr, curl_slist_free_all);
+  for (const std::string& line : lines) headers.reset(curl_slist_append(headers.release(), line.c_str()));
   curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers.get());
 
   const CURLcode result = curl_easy_perform(curl);
@@ -137,7 +193,9 @@ HttpResponse HttpClient::send(const HttpRequest& request, const std::atomic<bool
     throw Error("http", fmt::format("no answer from {}: {}", request.url, reason));
   }
   curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &response.status);
-  if (response.status >= 400) hide_secrets(response.body, options_);
+  if (response.status >= 300) hide_secrets(response.body, options_);
+  if (output != nullptr && std::fflush(output.get()) != 0)
+    throw Error("http", fmt::format("cannot write {}: {}", request.output, std::strerror(errno)));
   return response;
 }
 

@@ -1,8 +1,12 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace levin {
 
@@ -11,6 +15,9 @@ struct HttpOptions {
   std::string user_name = {};
   std::string password = {};
   std::string token = {};
+  /// "aws:amz:REGION:s3": requests are signed (AWS Signature Version 4) with user_name and password as keys, which then
+  /// do not travel, and bear the token of a session as such.
+  std::string signature = {};
   std::string certificate_file = {};  ///< file of the authorities to trust; empty: the system's
   bool verify_certificates = true;    ///< false for a server with a certificate of its own making
   int connect_seconds = 5;
@@ -23,14 +30,20 @@ struct HttpRequest {
   std::string url;     ///< http:// or https://
   std::string content_type = "application/json";
   std::string body;
-  std::string file;  ///< a file to send in place of `body`
+  std::string file;                            ///< a file to send in place of `body`
+  uint64_t file_offset = 0;                    ///< where the part of it that is sent begins
+  std::optional<uint64_t> file_size = {};      ///< how many bytes that part has; nothing: all that follow
+  std::vector<std::string> headers = {};       ///< others, "Name: value"
+  std::string output = {};                     ///< a file for the answer's body, unless it is an error's
+  uint64_t output_limit = uint64_t{64} << 20;  ///< bytes; a longer answer is none
 };
 
-/// A server's answer, whatever its status. In that of an error (400 and above) token and password are replaced by
+/// A server's answer, whatever its status. In that of an error (300 and above) token and password are replaced by
 /// "***", should the server quote them.
 struct HttpResponse {
   long status = 0;
   std::string body;
+  std::map<std::string, std::string> headers = {};  ///< by their names in lower case
 };
 
 /// Sends requests over one connection that is kept open (libcurl). For one thread at a time. Proxies are those of the

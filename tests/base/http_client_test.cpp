@@ -1,6 +1,6 @@
-#include <levin/loggers/http_client.h>
+#include <levin/core/base/http_client.h>
 
-#include "stand_in_server.h"
+#include "../loggers/stand_in_server.h"
 
 #include <gtest/gtest.h>
 

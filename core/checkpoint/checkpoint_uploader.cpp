@@ -1,0 +1,138 @@
+#include <levin/core/checkpoint/checkpoint_uploader.h>
+
+#include <levin/core/base/log.h>
+#include <levin/core/checkpoint/checkpoint_info.h>
+#include <levin/core/checkpoint/manifest.h>
+#include <levin/core/checkpoint/remote_checkpoint.h>
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <utility>
+
+namespace levin {
+namespace {
+
+std::string name_of(const std::string& path) { return std::filesystem::path(path).filename().string(); }
+
+/// Fills a folder with a checkpoint's files. A saved checkpoint's files are never written to again.
+void link_files(const std::string& checkpoint, const std::string& folder) {
+  std::vector<std::string> names{kManifestFile};
+  for (const auto& file : read_manifest(checkpoint).files) names.push_back(file.first);
+  for (const std::string& name : names) {
+    std::error_code error;
+    std::filesystem::create_hard_link(checkpoint + "/" + name, folder + "/" + name, error);
+    if (error) std::filesystem::copy_file(checkpoint + "/" + name, folder + "/" + name);
+  }
+}
+
+}  // namespace
+
+CheckpointUploader::CheckpointUploader(const std::string& url, ObjectStoreOptions options)
+    : folder_(parse_remote_url(url, "upload_to")), store_(folder_, std::move(options)) {}
+
+CheckpointUploader::~CheckpointUploader() { finish(); }
+
+void CheckpointUploader::add(const std::string& path, const std::string& superseded) noexcept {
+  try {
+    Job job{.name = name_of(path), .files = std::make_unique<PendingDirectory>(path + ".upload"), .superseded = {}};
+    link_files(path, job.files->path());
+    if (!superseded.empty()) job.superseded.push_back(name_of(superseded));
+    const MutexLock lock(mutex_);
+    // What waits and is of no use any more is left out; what it supersedes is superseded now.
+    for (auto other = jobs_.begin(); other != jobs_.end();) {
+      const bool is_superseded = other->name == job.name || other->name == name_of(superseded);
+      if (!is_superseded || &*other == working_) {
+        ++other;
+        continue;
+      }
+      for (std::string& name : other->superseded) job.superseded.push_back(std::move(name));
+      other = jobs_.erase(other);
+    }
+    std::erase(job.superseded, job.name);
+    jobs_.push_back(std::move(job));
+    is_due_ = true;
+    is_over_ = false;
+    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    changed_.notify_all();
+  } catch (const std::exception& error) {
+    log::warning(fmt::format("the checkpoint {} is not uploaded to {}: {}", path, folder_.text(), error.what()));
+  }
+}
+
+void CheckpointUploader::finish() noexcept {
+  try {
+    {
+      const MutexLock lock(mutex_);
+      is_over_ = true;
+      if (!jobs_.empty())
+        log::info(fmt::format("waiting until {} uploaded to {}",
+                              jobs_.size() == 1 ? "a checkpoint is" : fmt::format("{} checkpoints are", jobs_.size()),
+                              folder_.text()));
+      changed_.notify_all();
+    }
+    if (thread_.joinable()) thread_.join();
+    const MutexLock lock(mutex_);
+    if (jobs_.empty()) return;
+    std::vector<std::string> names;
+    for (const Job& job : jobs_) names.push_back(job.name);
+    log::warning(fmt::format("not uploaded to {}: {}", folder_.text(), join(names)));
+    jobs_.clear();
+  } catch (const std::exception& error) {
+    log::warning(error.what());
+  }
+}
+
+void CheckpointUploader::run() {
+  // Signals are for the thread that trains.
+  sigset_t signals;
+  sigfillset(&signals);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  MutexLock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this]() LEVIN_REQUIRES(mutex_) { return is_due_ || is_over_; });
+    const bool is_last = is_over_;
+    is_due_ = false;
+    bool is_away = false;
+    for (auto job = jobs_.begin(); job != jobs_.end() && !is_away;) {
+      working_ = &*job;
+      lock.unlock();
+      const std::string problem = perform(*job, is_away);
+      lock.lock();
+      working_ = nullptr;
+      if (problem.empty()) {
+        job = jobs_.erase(job);
+        continue;
+      }
+      log::warning(fmt::format("the checkpoint {} could not be uploaded{}: {}", job->name,
+                               is_over_ ? "" : ", which is tried again at the next save", problem));
+      ++job;
+    }
+    if (is_last && !is_due_) return;
+  }
+}
+
+std::string CheckpointUploader::perform(const Job& job, bool& is_away) {
+  try {
+    upload_checkpoint(store_, folder_, job.name, job.files->path());
+    for (const std::string& name : job.superseded) remove_remote_checkpoint(store_, folder_, name);
+    return "";
+  } catch (const std::exception& error) {
+    is_away = dynamic_cast<const StoreUnavailable*>(&error) != nullptr;
+    return error.what();
+  }
+}
+
+void check_remote_folder(const std::string& url) {
+  const RemoteUrl folder = parse_remote_url(url, "upload_to");
+  try {
+    ObjectStore(folder).folders(folder.key, /*first_only=*/true);
+  } catch (const StoreUnavailable& error) {
+    log::warning(fmt::format("checkpoints are kept here until the store answers: {}", error.what()));
+  }
+}
+
+}  // namespace levin

@@ -1,0 +1,248 @@
+#include <levin/core/checkpoint/object_store.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+namespace levin {
+namespace {
+
+constexpr std::array<std::string_view, 2> kSchemes{"s3://", "gs://"};
+/// S3 takes no more parts of one object.
+constexpr uint64_t kMostParts = 10'000;
+constexpr const char* kUnsignedPayload = "x-amz-content-sha256: UNSIGNED-PAYLOAD";
+
+std::string variable(std::initializer_list<const char*> names) {
+  for (const char* name : names)
+    if (const char* value = std::getenv(name); value != nullptr && *value != '\0') return value;
+  return "";
+}
+
+/// A key with its slashes, everything else escaped.
+std::string escaped_key(const std::string& key) {
+  std::string escaped;
+  size_t begin = 0;
+  while (begin <= key.size()) {
+    const size_t end = std::min(key.find('/', begin), key.size());
+    escaped += (begin > 0 ? "/" : "") + url_escaped(key.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return escaped;
+}
+
+std::string unescaped_xml(std::string_view text) {
+  constexpr std::array<std::pair<std::string_view, char>, 5> kEntities{
+      {{"&lt;", '<'}, {"&gt;", '>'}, {"&quot;", '"'}, {"&apos;", '\''}, {"&amp;", '&'}}};
+  std::string plain;
+  while (!text.empty()) {
+    const auto entity = std::find_if(kEntities.begin(), kEntities.end(),
+                                     [&](const auto& item) { return text.starts_with(item.first); });
+    plain += entity == kEntities.end() ? text.front() : entity->second;
+    text.remove_prefix(entity == kEntities.end() ? 1 : entity->first.size());
+  }
+  return plain;
+}
+
+/// What is in all elements of that name, which have no attributes and none of that name in them.
+std::vector<std::string_view> elements(std::string_view xml, const std::string& name) {
+  const std::string open = "<" + name + ">";
+  const std::string close = "</" + name + ">";
+  std::vector<std::string_view> insides;
+  for (size_t at = 0; (at = xml.find(open, at)) != std::string_view::npos;) {
+    at += open.size();
+    const size_t end = xml.find(close, at);
+    if (end == std::string_view::npos) break;
+    insides.push_back(xml.substr(at, end - at));
+    at = end;
+  }
+  return insides;
+}
+
+/// The text of the first one; empty where there is none.
+std::string element(std::string_view xml, const std::string& name) {
+  const auto all = elements(xml, name);
+  return all.empty() ? "" : unescaped_xml(all.front());
+}
+
+/// What a server says of a refusal, without what it quotes of the request.
+std::string reason_of(const HttpResponse& response) {
+  const std::string code = element(response.body, "Code");
+  if (code.empty()) return fmt::format("the server answered with status {}", response.status);
+  std::string reason = fmt::format("{} ({})", code, element(response.body, "Message"));
+  if (code == "NoSuchBucket") reason += "; hint: make the bucket, or see whether AWS_ENDPOINT_URL is the right server";
+  if (code == "AuthorizationHeaderMalformed" || code == "PermanentRedirect")
+    reason += "; hint: AWS_REGION is the bucket's region";
+  if (response.status == 403)
+    reason += "; hint: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, and what they may do";
+  return reason;
+}
+
+bool is_busy(long status) { return status == 408 || status == 429 || status >= 500; }
+
+}  // namespace
+
+std::string RemoteUrl::text() const { return scheme + "://" + bucket + (key.empty() ? "" : "/" + key); }
+
+RemoteUrl RemoteUrl::operator/(const std::string& name) const {
+  return {scheme, bucket, key.empty() ? name : key + "/" + name};
+}
+
+bool is_remote(std::string_view path) {
+  return std::any_of(kSchemes.begin(), kSchemes.end(), [&](auto scheme) { return path.starts_with(scheme); });
+}
+
+RemoteUrl parse_remote_url(const std::string& url, const std::string& option) {
+  const auto fail = [&] {
+    throw ConfigError(fmt::format("{} is no folder of a store; got '{}'; valid: s3://BUCKET/FOLDER, gs://BUCKET/FOLDER",
+                                  option, without_user(url).url));
+  };
+  if (!is_remote(url)) fail();
+  const std::string rest = url.substr(kSchemes.front().size());
+  RemoteUrl parts{.scheme = url.substr(0, 2), .bucket = rest.substr(0, rest.find('/'))};
+  if (parts.bucket.empty() || parts.bucket.find_first_of("@:?# ") != std::string::npos) fail();
+  std::string key = rest.substr(std::min(rest.size(), parts.bucket.size() + 1));
+  while (key.ends_with('/')) key.pop_back();
+  if (key.starts_with('/') || key.find("//") != std::string::npos) fail();
+  parts.key = key;
+  return parts;
+}
+
+ObjectStore::ObjectStore(const RemoteUrl& url, ObjectStoreOptions options) : url_(url), options_(std::move(options)) {
+  HttpOptions http{.user_name = variable({"AWS_ACCESS_KEY_ID"}),
+                   .password = variable({"AWS_SECRET_ACCESS_KEY"}),
+                   .token = variable({"AWS_SESSION_TOKEN"})};
+  if (http.user_name.empty() || http.password.empty())
+    throw Error("checkpoint", fmt::format("cannot reach {}: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set{}",
+                                          url.text(), url.scheme == "gs" ? "; hint: an HMAC key of Google's" : ""));
+  std::string region = variable({"AWS_REGION", "AWS_DEFAULT_REGION"});
+  if (region.empty()) region = "us-east-1";
+  server_ = variable({"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"});
+  if (url.scheme == "gs") {
+    region = "auto";
+    if (server_.empty()) server_ = "https://storage.googleapis.com";
+  }
+  if (server_.empty()) server_ = fmt::format("https://s3.{}.amazonaws.com", region);
+  server_ = without_user(server_).url;
+  while (server_.ends_with('/')) server_.pop_back();
+  http.signature = fmt::format("aws:amz:{}:s3", region);
+  client_.emplace(std::move(http));
+}
+
+std::string ObjectStore::address(const std::string& key) const {
+  return server_ + "/" + url_escaped(url_.bucket) + (key.empty() ? "" : "/" + escaped_key(key));
+}
+
+HttpResponse ObjectStore::send(HttpRequest request, const std::string& what) {
+  // What is sent is checked by TLS on the way, and by the manifest's checksums when it is read.
+  request.headers.emplace_back(kUnsignedPayload);
+  // curl's own is that of a form.
+  if (request.method == "POST") request.headers.emplace_back("Content-Type: application/xml");
+  std::string reason;
+  for (size_t tries = 0;; ++tries) {
+    try {
+      HttpResponse response = client_->send(request, never_);
+      if (response.status < 300 || response.status == 404) return response;
+      reason = reason_of(response);
+      if (!is_busy(response.status))
+        throw Error("checkpoint", fmt::format("cannot {} {}: {}", what, url_.text(), reason));
+    } catch (const Error& error) {
+      if (error.component() != "http") throw;
+      reason = error.what();
+    }
+    if (tries == options_.pauses.size()) break;
+    std::this_thread::sleep_for(options_.pauses[tries]);
+  }
+  throw StoreUnavailable("checkpoint", fmt::format("cannot {} {}: {}", what, url_.text(), reason));
+}
+
+void ObjectStore::put(const std::string& key, const std::string& path) {
+  std::error_code error;
+  const uint64_t size = std::filesystem::file_size(path, error);
+  if (error) throw Error("checkpoint", fmt::format("cannot read {}: {}", path, error.message()));
+  if (size > options_.part_bytes) return put_in_parts(key, path, size);
+  const HttpResponse response = send({.method = "PUT", .url = address(key), .file = path}, "write to");
+  if (response.status == 404)
+    throw Error("checkpoint", fmt::format("cannot write to {}: {}", url_.text(), reason_of(response)));
+}
+
+void ObjectStore::put_in_parts(const std::string& key, const std::string& path, uint64_t size) {
+  const uint64_t part_bytes = std::max(options_.part_bytes, (size + kMostParts - 1) / kMostParts);
+  const auto require = [&](const HttpResponse& response, const std::string& value) {
+    // An error may also come with status 200, when it happened after the answer had begun.
+    if (response.status == 404 || value.empty())
+      throw Error("checkpoint", fmt::format("cannot write to {}: {}", url_.text(), reason_of(response)));
+  };
+  const HttpResponse begun = send({.method = "POST", .url = address(key) + "?uploads=", .body = ""}, "write to");
+  const std::string upload = element(begun.body, "UploadId");
+  require(begun, upload);
+  const std::string query = "uploadId=" + url_escaped(upload);
+  try {
+    std::string parts;
+    for (uint64_t offset = 0, number = 1; offset < size; offset += part_bytes, ++number) {
+      HttpResponse response = send({.method = "PUT",
+                                    .url = fmt::format("{}?partNumber={}&{}", address(key), number, query),
+                                    .file = path,
+                                    .file_offset = offset,
+                                    .file_size = part_bytes},
+                                   "write to");
+      require(response, response.headers["etag"]);
+      parts += fmt::format("<Part><PartNumber>{}</PartNumber><ETag>{}</ETag></Part>", number, response.headers["etag"]);
+    }
+    const HttpResponse done = send({.method = "POST",
+                                    .url = address(key) + "?" + query,
+                                    .body = "<CompleteMultipartUpload>" + parts + "</CompleteMultipartUpload>"},
+                                   "write to");
+    require(done, element(done.body, "ETag"));
+  } catch (...) {
+    try {
+      client_->send({.method = "DELETE", .url = address(key) + "?" + query, .headers = {kUnsignedPayload}}, never_);
+    } catch (const Error&) {
+      // The bucket's rule for uploads that were not completed removes the parts.
+    }
+    throw;
+  }
+}
+
+std::optional<std::string> ObjectStore::get(const std::string& key) {
+  HttpResponse response = send({.method = "GET", .url = address(key)}, "read from");
+  if (response.status != 404) return std::move(response.body);
+  if (element(response.body, "Code") == "NoSuchBucket")
+    throw Error("checkpoint", fmt::format("cannot read from {}: {}", url_.text(), reason_of(response)));
+  return {};
+}
+
+bool ObjectStore::download(const std::string& key, const std::string& path, uint64_t limit) {
+  return send({.method = "GET", .url = address(key), .output = path, .output_limit = limit}, "read from").status != 404;
+}
+
+void ObjectStore::remove(const std::string& key) { send({.method = "DELETE", .url = address(key)}, "remove from"); }
+
+std::vector<std::string> ObjectStore::folders(const std::string& key, bool first_only) {
+  const std::string prefix = key.empty() ? "" : key + "/";
+  std::vector<std::string> names;
+  std::string next;
+  do {
+    // In the order of their names, as they are signed.
+    const std::string url =
+        fmt::format("{}?{}delimiter=%2F&list-type=2&prefix={}", address(""),
+                    next.empty() ? "" : "continuation-token=" + url_escaped(next) + "&", url_escaped(prefix));
+    const HttpResponse response = send({.method = "GET", .url = url}, "list");
+    if (response.status == 404)
+      throw Error("checkpoint", fmt::format("cannot list {}: {}", url_.text(), reason_of(response)));
+    for (const std::string_view common : elements(response.body, "CommonPrefixes")) {
+      std::string name = element(common, "Prefix");
+      if (!name.starts_with(prefix) || !name.ends_with('/')) continue;
+      name = name.substr(prefix.size(), name.size() - prefix.size() - 1);
+      if (!name.empty()) names.push_back(std::move(name));
+    }
+    next = element(response.body, "IsTruncated") == "true" ? element(response.body, "NextContinuationToken") : "";
+  } while (!next.empty() && !first_only);
+  return names;
+}
+
+}  // namespace levin

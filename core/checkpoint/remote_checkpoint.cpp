@@ -1,0 +1,160 @@
+#include <levin/core/checkpoint/remote_checkpoint.h>
+
+#include <levin/core/base/file_system.h>
+#include <levin/core/base/log.h>
+#include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/checkpoint/checkpoint_files.h>
+#include <levin/core/checkpoint/checkpoint_info.h>
+#include <levin/core/checkpoint/checksum.h>
+#include <levin/core/checkpoint/pending_directory.h>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+namespace levin {
+namespace {
+
+/// The name of the n-th checkpoint of one name.
+std::string numbered(const std::string& name, int64_t number) {
+  return number == 0 ? name : fmt::format("{}~{}", name, number);
+}
+
+std::string key_of(const RemoteUrl& checkpoint, const std::string& file) { return (checkpoint / file).key; }
+
+/// The checkpoints of one name that have a manifest, damaged or not.
+std::vector<RemoteUrl> versions_of(ObjectStore& store, const RemoteUrl& folder, const std::string& name) {
+  std::vector<RemoteUrl> versions;
+  for (const std::string& found : store.folders(folder.key)) {
+    const bool is_version =
+        found == name ||
+        (found.starts_with(name + "~") && found.find_first_not_of("0123456789", name.size() + 1) == std::string::npos);
+    if (is_version && store.get(key_of(folder / found, kManifestFile))) versions.push_back(folder / found);
+  }
+  return versions;
+}
+
+void remove_objects(ObjectStore& store, const RemoteUrl& checkpoint) {
+  const auto text = store.get(key_of(checkpoint, kManifestFile));
+  store.remove(key_of(checkpoint, kManifestFile));
+  if (!text) return;
+  try {
+    for (const auto& file : parse_manifest(*text, checkpoint.text()).files)
+      store.remove(key_of(checkpoint, file.first));
+  } catch (const StoreUnavailable&) {
+    throw;
+  } catch (const Error& error) {
+    log::warning(fmt::format("what is left of {} was not removed: {}", checkpoint.text(), error.what()));
+  }
+}
+
+void write_synced(const std::string& path, const std::string& content) {
+  const auto file = FileSystem::current().create(path);
+  file->append(content);
+  file->sync();
+  file->close();
+}
+
+void sync_file(const std::string& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.is_open() || ::fsync(file.number()) != 0) throw Error("checkpoint", fmt::format("cannot write {}", path));
+}
+
+}  // namespace
+
+void upload_checkpoint(ObjectStore& store, const RemoteUrl& folder, const std::string& name, const std::string& path) {
+  const Manifest manifest = read_manifest(path);
+  const std::vector<RemoteUrl> former = versions_of(store, folder, name);
+  int64_t number = 0;
+  const auto is_taken = [&](const RemoteUrl& version) { return version.key == (folder / numbered(name, number)).key; };
+  while (std::any_of(former.begin(), former.end(), is_taken)) ++number;
+  const RemoteUrl url = folder / numbered(name, number);
+  for (const auto& file : manifest.files) store.put(key_of(url, file.first), path + "/" + file.first);
+  store.put(key_of(url, kManifestFile), path + "/" + kManifestFile);
+  for (const RemoteUrl& version : former) remove_objects(store, version);
+}
+
+void remove_remote_checkpoint(ObjectStore& store, const RemoteUrl& folder, const std::string& name) {
+  for (const RemoteUrl& version : versions_of(store, folder, name)) remove_objects(store, version);
+}
+
+std::optional<RemoteCheckpoint> find_remote_checkpoint(ObjectStore& store, const RemoteUrl& url) {
+  auto text = store.get(key_of(url, kManifestFile));
+  if (!text) return {};
+  Manifest manifest = parse_manifest(*text, (url / kManifestFile).text());
+  return RemoteCheckpoint{.url = url, .manifest = std::move(manifest), .manifest_text = std::move(*text)};
+}
+
+std::vector<RemoteCheckpoint> remote_checkpoints(ObjectStore& store, const RemoteUrl& folder) {
+  std::vector<RemoteCheckpoint> found;
+  for (const std::string& name : store.folders(folder.key)) {
+    try {
+      if (auto checkpoint = find_remote_checkpoint(store, folder / name)) found.push_back(std::move(*checkpoint));
+    } catch (const StoreUnavailable&) {
+      throw;
+    } catch (const Error& error) {
+      log::warning(error.what());
+    }
+  }
+  const auto age = [](const RemoteCheckpoint& checkpoint) {
+    const CheckpointInfo& info = checkpoint.manifest.info;
+    return std::tie(info.global_step, info.epoch, info.created);
+  };
+  std::stable_sort(found.begin(), found.end(), [&](const auto& a, const auto& b) { return age(a) > age(b); });
+  return found;
+}
+
+std::string download_checkpoint(ObjectStore& store, const RemoteCheckpoint& checkpoint, const std::string& into) {
+  const std::string& key = checkpoint.url.key;
+  constexpr size_t kDigits = 8;
+  const std::string path = fmt::format("{}/{}-{}", into, key.substr(key.rfind('/') + 1),
+                                       checksum_of(checkpoint.manifest_text).substr(0, kDigits));
+  FileSystem& files = FileSystem::current();
+  if (files.exists(path + "/" + kManifestFile) &&
+      files.read_file(path + "/" + kManifestFile) == checkpoint.manifest_text)
+    return path;
+  log::info(fmt::format("downloading the checkpoint {}", checkpoint.url.text()));
+  PendingDirectory pending(path);
+  for (const auto& [name, summary] : checkpoint.manifest.files) {
+    const std::string file = pending.path() + "/" + name;
+    // One that is somewhat longer is damaged, one without an end no answer.
+    constexpr uint64_t kMore = uint64_t{64} << 20;
+    const bool is_there = store.download(key_of(checkpoint.url, name), file, summary.size + kMore);
+    const std::string problem =
+        is_there ? problem_of_file(pending.path(), checkpoint.manifest, name) : std::string("is missing");
+    if (!problem.empty()) throw Error("checkpoint", fmt::format("{} {}", (checkpoint.url / name).text(), problem));
+    sync_file(file);
+  }
+  write_synced(pending.path() + "/" + kManifestFile, checkpoint.manifest_text);
+  pending.commit();
+  return path;
+}
+
+std::string fetch_checkpoint(const std::string& url, const std::string& into) {
+  const RemoteUrl place = parse_remote_url(url, "the checkpoint");
+  ObjectStore store(place);
+  if (!place.key.empty())
+    if (const auto checkpoint = find_remote_checkpoint(store, place))
+      return download_checkpoint(store, *checkpoint, into);
+  std::vector<std::string> problems;
+  for (const RemoteCheckpoint& checkpoint : remote_checkpoints(store, place)) {
+    try {
+      std::string path = download_checkpoint(store, checkpoint, into);
+      for (const auto& problem : problems)
+        log::warning(fmt::format("falling back to {}: {}", checkpoint.url.text(), problem));
+      return path;
+    } catch (const StoreUnavailable&) {
+      throw;
+    } catch (const Error& error) {
+      problems.emplace_back(error.what());
+    }
+  }
+  throw Error("checkpoint", fmt::format("there is no whole checkpoint at {} nor in a folder below it{}", place.text(),
+                                        problems.empty() ? "" : "; got " + join(problems, "; ")));
+}
+
+}  // namespace levin
