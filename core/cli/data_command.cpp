@@ -117,7 +117,8 @@ struct Pace {
   double seconds = 0;
 };
 
-/// Reads for so many seconds, from the beginning of epoch 0 on; epochs follow each other. Counts the classes of epoch 0.
+/// Reads for so many seconds, from the beginning of epoch 0 on; epochs follow each other. Counts the classes of epoch
+/// 0.
 Pace read(const DataLoader& loader, int64_t workers, double seconds, uint64_t seed, data::ClassCounts* classes) {
   const DataLoader reader = loader.with_num_workers(workers);
   Pace pace;
