@@ -5,6 +5,7 @@
 #include "../loggers/test_python.h"
 #include "../support/run_program.h"
 #include "../support/tiny.h"
+#include "../support/torch_python.h"
 
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/core/base/file_system.h>
@@ -14,7 +15,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -29,12 +29,8 @@ class Journeys : public ::testing::Test {
   void need(const std::vector<std::string>& packages) {
     for (const auto& package : packages)
       if (const std::string missing = testing::missing_module(package); !missing.empty()) GTEST_SKIP() << missing;
-    const char* given = std::getenv("LEVIN_PYTHON");
-    const auto torch = testing::run_program(
-        {given != nullptr ? given : LEVIN_PYTHON_DEFAULT, "-c",
-         "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('torch').origin).parents[1], end='')"});
-    if (torch.status != 0) GTEST_SKIP() << "no torch for Python; hint: scripts/bootstrap";
-    torch_packages_ = torch.out;
+    torch_packages_ = testing::torch_packages();
+    if (torch_packages_.empty()) GTEST_SKIP() << "no torch for Python; hint: scripts/bootstrap";
   }
   void python(const std::string& command) const {
     const auto run = testing::run_program(

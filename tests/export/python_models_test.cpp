@@ -7,30 +7,19 @@
 #include "../loggers/test_python.h"
 #include "../support/run_program.h"
 #include "../support/tiny.h"
+#include "../support/torch_python.h"
 
 #include <gtest/gtest.h>
-
-#include <cstdlib>
 
 namespace levin {
 namespace {
 
 namespace models = example::models;
 
-/// Where the Python that has torch keeps its packages; empty where there is none.
-std::string packages_of_torch() {
-  const char* environment = std::getenv("LEVIN_PYTHON");
-  const std::string python = environment != nullptr ? environment : LEVIN_PYTHON_DEFAULT;
-  const std::string code =
-      "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('torch').origin).parents[1], end='')";
-  const auto result = testing::run_program({python, "-c", code});
-  return result.status == 0 ? result.out : "";
-}
-
 template <class Model>
 void expect_same_as_python(Model model, const std::string& package, const std::string& name) {
   if (const std::string missing = testing::missing_module(package); !missing.empty()) GTEST_SKIP() << missing;
-  const std::string packages = packages_of_torch();
+  const std::string packages = testing::torch_packages();
   if (packages.empty()) GTEST_SKIP() << "no torch for Python; hint: scripts/bootstrap";
   const std::string file = testing::fresh_folder("python_models") + "/model.safetensors";
   const auto python = testing::run_program(

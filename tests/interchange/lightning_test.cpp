@@ -8,12 +8,12 @@
 
 #include "../loggers/test_python.h"
 #include "../support/run_program.h"
+#include "../support/torch_python.h"
 #include "folder.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <cstdlib>
 #include <string>
 
 namespace levin {
@@ -51,26 +51,18 @@ class LightningNet : public Module {
   torch::nn::Linear second_{nullptr};
 };
 
-std::string torch_packages() {
-  const char* given = std::getenv("LEVIN_PYTHON");
-  const auto found = testing::run_program(
-      {given != nullptr ? given : LEVIN_PYTHON_DEFAULT, "-c",
-       "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('torch').origin).parents[1], end='')"});
-  return found.status == 0 ? found.out : "";
-}
-
 class LightningTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (const std::string missing = testing::missing_module("lightning"); !missing.empty()) GTEST_SKIP() << missing;
-    if (torch_packages().empty()) GTEST_SKIP() << "no torch for Python; hint: scripts/bootstrap";
+    if (testing::torch_packages().empty()) GTEST_SKIP() << "no torch for Python; hint: scripts/bootstrap";
     const auto started = python("start");
     ASSERT_EQ(started.status, 0) << started.err;
   }
   testing::ProgramResult python(const std::string& command) const {
     return testing::run_program({testing::test_python(), "-W", "ignore",
                                  LEVIN_SOURCE_DIR "/tests/interchange/lightning_run.py", command, folder_.path()},
-                                {.environment = {{"PYTHONPATH", torch_packages()}}});
+                                {.environment = {{"PYTHONPATH", testing::torch_packages()}}});
   }
   /// Trains up to an epoch; the module.
   std::shared_ptr<Module> train(int64_t epochs, const std::string& init_from, const std::string& ckpt) const {

@@ -8,6 +8,7 @@
 #include <levin/core/interfaces/load_weights.h>
 
 #include "../support/run_program.h"
+#include "../support/torch_python.h"
 #include "folder.h"
 
 #include <gmock/gmock.h>
@@ -52,8 +53,7 @@ class PythonFiles : public ::testing::Test {
   }
 
   static testing::ProgramResult python(const std::string& command) {
-    const char* given = std::getenv("LEVIN_PYTHON");
-    return testing::run_program({given != nullptr ? given : LEVIN_PYTHON_DEFAULT, "-W", "ignore",
+    return testing::run_program({testing::torch_python(), "-W", "ignore",
                                  LEVIN_SOURCE_DIR "/tests/interchange/files_of_python.py", command, folder_->path()});
   }
   static std::string path(const std::string& name) { return folder_->path(name); }

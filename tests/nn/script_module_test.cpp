@@ -5,6 +5,7 @@
 
 #include "../support/run_program.h"
 #include "../support/tiny.h"
+#include "../support/torch_python.h"
 
 #include <levin/core/checkpoint/safetensors.h>
 #include <levin/core/export/export_model.h>
@@ -151,9 +152,8 @@ TEST(ExportedProgramTest, WhatIsNoProgramIsOneMessage) {
 
 TEST(ExportedProgramTest, PredictsWhatPythonExported) {
   const std::string folder = testing::fresh_folder("exported");
-  const char* given = std::getenv("LEVIN_PYTHON");
-  const auto python = testing::run_program({given != nullptr ? given : LEVIN_PYTHON_DEFAULT, "-W", "ignore",
-                                            LEVIN_SOURCE_DIR "/tests/nn/make_program.py", folder});
+  const auto python = testing::run_program(
+      {testing::torch_python(), "-W", "ignore", LEVIN_SOURCE_DIR "/tests/nn/make_program.py", folder});
   if (python.status != 0 && python.err.find("No module named") != std::string::npos)
     GTEST_SKIP() << "no torch for Python; hint: scripts/bootstrap";
   ASSERT_EQ(python.status, 0) << python.err;
