@@ -4,12 +4,12 @@
 #include <levin/core/base/error_notes.h>
 #include <levin/core/base/recording.h>
 #include <levin/core/base/thread_generator.h>
+#include <levin/core/base/weight_cast_scope.h>
 #include <levin/core/nn/forward_context.h>
 #include <levin/core/nn/saved_tensor_scope.h>
 
 #include <ATen/Context.h>
 #include <ATen/ThreadLocalState.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/Generator.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/DeviceGuard.h>
@@ -111,25 +111,6 @@ class DeviceRandomScope {
   DeviceRandomState former_;
 };
 
-/// Autocast's cache of weights, the one mode that ThreadLocalState leaves out. What the scope puts into it goes at its
-/// end: it would be out of date after the next optimizer step.
-class AutocastCacheScope {
- public:
-  explicit AutocastCacheScope(bool enabled) : previous_(at::autocast::is_autocast_cache_enabled()) {
-    at::autocast::set_autocast_cache_enabled(enabled);
-    at::autocast::increment_nesting();
-  }
-  ~AutocastCacheScope() {
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_cache_enabled(previous_);
-  }
-  AutocastCacheScope(const AutocastCacheScope&) = delete;
-  AutocastCacheScope& operator=(const AutocastCacheScope&) = delete;
-
- private:
-  bool previous_;
-};
-
 /// Puts the buffers of a module back as they were, unnoticed by autograd, which may have saved them.
 class BufferScope {
  public:
@@ -155,9 +136,7 @@ class BufferScope {
 class Surroundings {
  public:
   explicit Surroundings(const std::vector<at::Device>& devices)
-      : autocast_cache_(at::autocast::is_autocast_cache_enabled()),
-        device_random_(devices),
-        contexts_(capture_forward_contexts()) {
+      : device_random_(devices), contexts_(capture_forward_contexts()) {
     at::Generator generator = default_cpu_generator();
     const std::lock_guard lock(generator.mutex());
     cpu_random_ = generator.clone();
@@ -168,7 +147,6 @@ class Surroundings {
    public:
     explicit Scope(const Surroundings& surroundings)
         : modes_(surroundings.modes_),
-          autocast_cache_(surroundings.autocast_cache_),
           cpu_random_(surroundings.cpu_random_.clone()),
           device_random_(surroundings.device_random_),
           device_(surroundings.device_) {
@@ -177,7 +155,7 @@ class Surroundings {
 
    private:
     at::ThreadLocalStateGuard modes_;
-    AutocastCacheScope autocast_cache_;
+    WeightCastScope casts_;
     ThreadGeneratorScope cpu_random_;
     DeviceRandomScope device_random_;
     c10::OptionalDeviceGuard device_;
@@ -186,7 +164,6 @@ class Surroundings {
 
  private:
   at::ThreadLocalState modes_;  ///< grad mode and autocast among them
-  bool autocast_cache_;
   at::Generator cpu_random_;
   DeviceRandomState device_random_;
   std::optional<at::Device> device_;

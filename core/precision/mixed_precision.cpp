@@ -33,21 +33,15 @@ void MixedPrecision::set_up(const at::Device& device) {
 ForwardSettings MixedPrecision::enter_forward() {
   TruePrecision::enter_forward();
   const ForwardSettings before{.autocast = at::autocast::is_autocast_enabled(device_type_),
-                               .autocast_cache = at::autocast::is_autocast_cache_enabled(),
                                .autocast_type = at::autocast::get_autocast_dtype(device_type_)};
   at::autocast::set_autocast_enabled(device_type_, true);
   at::autocast::set_autocast_dtype(device_type_, type_);
-  at::autocast::set_autocast_cache_enabled(true);
-  at::autocast::increment_nesting();
   return before;
 }
 
 void MixedPrecision::exit_forward(const ForwardSettings& before) {
-  // Weights change with the step: their copies in 16 bits are of this forward only.
-  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   at::autocast::set_autocast_enabled(device_type_, before.autocast);
   at::autocast::set_autocast_dtype(device_type_, before.autocast_type);
-  at::autocast::set_autocast_cache_enabled(before.autocast_cache);
   TruePrecision::exit_forward(before);
 }
 
@@ -55,7 +49,7 @@ at::Tensor MixedPrecision::scale_loss(const at::Tensor& loss) { return scaler_ ?
 
 StepScaling MixedPrecision::unscale(torch::optim::Optimizer& optimizer) {
   // A step by hand is inside of the forward that goes on with the new weights.
-  at::autocast::clear_cache();
+  WeightCastScope::forget();
   if (!scaler_) return {};
   for (const auto& [done, found_inf] : unscaled_)
     if (done == &optimizer) return {.grad_scale = {}, .found_inf = found_inf};

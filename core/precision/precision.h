@@ -3,6 +3,7 @@
 #include <levin/core/base/registry.h>
 #include <levin/core/base/state.h>
 #include <levin/core/base/step_scaling.h>
+#include <levin/core/base/weight_cast_scope.h>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
@@ -23,7 +24,6 @@ namespace levin {
 /// A thread's settings before a forward scope, which puts them back.
 struct ForwardSettings {
   bool autocast = false;
-  bool autocast_cache = false;
   at::ScalarType autocast_type = at::kFloat;
 };
 
@@ -68,13 +68,15 @@ class Precision : public Configurable, public Stateful {
 /// Keeps a precision's forward settings on this thread during its lifetime.
 class ForwardScope {
  public:
-  explicit ForwardScope(Precision& precision) : precision_(precision), before_(precision.enter_forward()) {}
+  explicit ForwardScope(Precision& precision)
+      : precision_(precision), casts_(precision.mixed_type().has_value()), before_(precision.enter_forward()) {}
   ~ForwardScope() { precision_.exit_forward(before_); }
   ForwardScope(const ForwardScope&) = delete;
   ForwardScope& operator=(const ForwardScope&) = delete;
 
  private:
   Precision& precision_;
+  WeightCastScope casts_;  // weights change with the step: their copies in 16 bits are of this forward only
   ForwardSettings before_;
 };
 

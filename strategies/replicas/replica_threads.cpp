@@ -2,10 +2,10 @@
 
 #include <levin/core/base/seed.h>
 #include <levin/core/base/thread_generator.h>
+#include <levin/core/base/weight_cast_scope.h>
 #include <levin/strategies/replicas/intra_op_threads.h>
 
 #include <ATen/ThreadLocalState.h>
-#include <ATen/autocast_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <pthread.h>
 
@@ -28,8 +28,6 @@ void block_signals() {
 /// The modes of a thread that code run for it elsewhere must see.
 class ThreadModes {
  public:
-  ThreadModes() : autocast_cache_(at::autocast::is_autocast_cache_enabled()) {}
-
   /// Runs a function in the present thread under these modes.
   template <class Function>
   void apply(const Function& function) const {
@@ -37,15 +35,13 @@ class ThreadModes {
     const c10::DispatchKeySet own = c10::impl::tls_local_dispatch_key_set().included_ - c10::default_included_set;
     const at::ThreadLocalStateGuard modes(state_);
     const c10::impl::IncludeDispatchKeyGuard keep(own);
-    const bool previous_cache = at::autocast::is_autocast_cache_enabled();
-    at::autocast::set_autocast_cache_enabled(autocast_cache_);
+    const WeightCastScope casts(casts_weights_);
     function();
-    at::autocast::set_autocast_cache_enabled(previous_cache);
   }
 
  private:
   at::ThreadLocalState state_;
-  bool autocast_cache_;  // the only part of autocast that ThreadLocalState leaves out
+  bool casts_weights_ = WeightCastScope::is_active();  // ThreadLocalState leaves it out
 };
 
 }  // namespace

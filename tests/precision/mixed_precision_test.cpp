@@ -9,6 +9,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/base/weight_cast_scope.h>
 #include <levin/core/optim/sgd.h>
 #include <levin/core/precision/full_precision.h>
 
@@ -248,7 +249,7 @@ TEST(MixedPrecision, AForwardAfterAStepByHandSeesTheNewWeights) {
       manual_backward(torch::nn::functional::mse_loss(forward(batch["x"]), batch["y"]));
       optimizer().step();
       const at::Tensor again = forward(batch["x"]);
-      at::autocast::clear_cache();
+      WeightCastScope::forget();
       EXPECT_TRUE(again.equal(forward(batch["x"])));
       EXPECT_EQ(again.scalar_type(), at::kBFloat16);
       return {};

@@ -1,0 +1,96 @@
+#include <levin/core/base/weight_cast_scope.h>
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_to_copy_ops.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+namespace levin {
+namespace {
+
+// LibTorch keeps this dispatch key, too, for modes of a thread, and uses it in its own tests only. The other is
+// ThreadGeneratorScope's. It comes before autograd, so that the copies that are kept have a gradient.
+constexpr auto kCastKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+constexpr c10::DispatchKeySet kBelowCastKey(c10::DispatchKeySet::FULL_AFTER, kCastKey);
+
+struct WeightCast {
+  at::Tensor weight;  ///< kept, so that no other gets its address
+  int64_t version;
+  at::Tensor cast;
+};
+
+struct ThreadCasts {
+  int64_t scopes = 0;
+  std::unordered_map<c10::TensorImpl*, WeightCast> of_weight;
+};
+
+thread_local ThreadCasts casts;
+
+/// Autocast converts with its own key excluded, which tells it from code that converts a weight by hand.
+bool is_autocast_of_weight(const at::Tensor& self, std::optional<at::ScalarType> type) {
+  return casts.scopes > 0 && type && (*type == at::kBFloat16 || *type == at::kHalf) &&
+         self.scalar_type() == at::kFloat && self.requires_grad() && self.is_leaf() && !self.is_view() &&
+         at::GradMode::is_enabled() &&
+         c10::impl::tls_is_dispatch_key_excluded(
+             at::autocast::get_autocast_dispatch_key_from_device_type(self.device().type()));
+}
+
+at::Tensor to_copy(c10::DispatchKeySet keys, const at::Tensor& self, std::optional<at::ScalarType> type,
+                   std::optional<at::Layout> layout, std::optional<at::Device> device, std::optional<bool> pin_memory,
+                   bool non_blocking, std::optional<at::MemoryFormat> memory_format) {
+  const auto convert = [&] {
+    return at::_ops::_to_copy::redispatch(keys & kBelowCastKey, self, type, layout, device, pin_memory, non_blocking,
+                                          memory_format);
+  };
+  if (!is_autocast_of_weight(self, type)) return convert();
+  const auto found = casts.of_weight.find(self.unsafeGetTensorImpl());
+  if (found != casts.of_weight.end() && found->second.version == self._version() &&
+      found->second.cast.scalar_type() == *type)
+    return found->second.cast;
+  at::Tensor cast = convert();
+  casts.of_weight.insert_or_assign(self.unsafeGetTensorImpl(), WeightCast{self, self._version(), cast});
+  return cast;
+}
+
+/// Once in the process, and for its whole life: a thread may still be in the kernel while static objects are destroyed.
+void ensure_cast_kernel() {
+  [[maybe_unused]] static const auto* const registrations = [] {
+    auto* libraries = new std::pair(torch::Library(torch::Library::IMPL, "_", kCastKey, __FILE__, __LINE__),
+                                    torch::Library(torch::Library::IMPL, "aten", kCastKey, __FILE__, __LINE__));
+    libraries->first.fallback(torch::CppFunction::makeFallthrough());
+    libraries->second.impl("_to_copy", &to_copy);
+    return libraries;
+  }();
+}
+
+}  // namespace
+
+WeightCastScope::WeightCastScope(bool enabled) : enabled_(enabled) {
+  if (!enabled_) return;
+  ensure_cast_kernel();
+  key_before_ = c10::impl::tls_is_dispatch_key_included(kCastKey);
+  c10::impl::tls_set_dispatch_key_included(kCastKey, true);
+  cache_before_ = at::autocast::is_autocast_cache_enabled();
+  at::autocast::set_autocast_cache_enabled(false);
+  ++casts.scopes;
+}
+
+WeightCastScope::~WeightCastScope() {
+  if (!enabled_) return;
+  if (--casts.scopes == 0) casts.of_weight.clear();
+  at::autocast::set_autocast_cache_enabled(cache_before_);
+  c10::impl::tls_set_dispatch_key_included(kCastKey, key_before_);
+}
+
+bool WeightCastScope::is_active() { return casts.scopes > 0; }
+
+void WeightCastScope::forget() { casts.of_weight.clear(); }
+
+}  // namespace levin
