@@ -302,6 +302,7 @@ int main(int argc, char** argv) {
     for (size_t i = kFirstOfSeveral; i < all.size(); ++i)
       samples[i].push_back({.alone = seconds_side_by_side(argv[0], kAlone, all[i].ranks, steps),
                             .real = run_in_process(argv[0], i, steps)});
+    std::fprintf(stderr, "round %ld of %ld done\n", static_cast<long>(round + 1), static_cast<long>(rounds));
   }
   double furthest = 0;
   for (const auto& [ranks, found] : machines) {
