@@ -7,9 +7,7 @@
 #include <levin/core/base/seed.h>
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/checkpoint/checkpoint.h>
-#include <levin/core/checkpoint/finder.h>
 #include <levin/core/checkpoint/host_copy.h>
-#include <levin/core/checkpoint/remote_checkpoint.h>
 #include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/comm/gather_on_first.h>
 #include <levin/core/connectors/error_context.h>
@@ -25,7 +23,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <tuple>
 #include <typeinfo>
 
 namespace levin {
@@ -60,18 +57,14 @@ CheckpointConnector::CheckpointConnector(Trainer& trainer, const ResolvedOptions
       data_(data),
       logger_(logger),
       optimizers_(optimizers),
-      stop_(stop) {}
+      stop_(stop),
+      finder_(options, state, callbacks) {}
 
 std::string CheckpointConnector::callback_key(size_t index) const {
   const std::string key = callbacks_.all()[index]->state_key();
   int64_t same = 0;
   for (size_t i = 0; i < index; ++i) same += callbacks_.all()[i]->state_key() == key ? 1 : 0;
   return same == 0 ? key : fmt::format("{}#{}", key, same);
-}
-
-std::string CheckpointConnector::module_type() const {
-  const Module& module = *state_.module;
-  return detail::demangled(typeid(module).name());
 }
 
 State CheckpointConnector::dump() {
@@ -82,7 +75,8 @@ State CheckpointConnector::dump() {
   tree["module"] = std::move(module_extra);
 
   State hyper_parameters = State::map();
-  hyper_parameters["type"] = module_type();
+  const Module& module = *state_.module;
+  hyper_parameters["type"] = detail::demangled(typeid(module).name());
   hyper_parameters["name"] = state_.module->init_name();
   hyper_parameters["options"] = state_.module->init_options().is_null() ? "" : state_.module->init_options().to_yaml();
   tree["hyper_parameters"] = std::move(hyper_parameters);
@@ -348,71 +342,6 @@ void CheckpointConnector::save_deferred() {
   if (deferred_.empty() || waits_for_window()) return;
   const auto requests = std::exchange(deferred_, {});
   for (const auto& [path, event] : requests) save(path, event);
-}
-
-std::string CheckpointConnector::downloads() const { return options_.given.default_root_dir + "/remote"; }
-
-std::string CheckpointConnector::find(const std::string& ckpt) const {
-  if (is_remote(ckpt)) return fetch_checkpoint(ckpt, downloads());
-  if (ckpt == "auto" || ckpt == "last")
-    for (const Checkpointer* checkpointer : callbacks_.checkpointers())
-      if (const std::string folder = checkpointer->remote_folder(); !folder.empty()) return find_newest(ckpt, folder);
-  return find_here(ckpt);
-}
-
-std::string CheckpointConnector::find_newest(const std::string& ckpt, const std::string& remote_folder) const {
-  const std::string here = find_here("auto");
-  const RemoteUrl folder = parse_remote_url(remote_folder, "upload_to");
-  std::vector<std::string> problems;
-  try {
-    ObjectStore store(folder);
-    for (const RemoteCheckpoint& remote : remote_checkpoints(store, folder)) {
-      if (!here.empty() && std::filesystem::is_directory(here)) {
-        const CheckpointInfo info = read_info(here);
-        const CheckpointInfo& there = remote.manifest.info;
-        if (std::tie(info.global_step, info.epoch) >= std::tie(there.global_step, there.epoch)) return here;
-      }
-      try {
-        return download_checkpoint(store, remote, downloads());
-      } catch (const StoreUnavailable&) {
-        throw;
-      } catch (const Error& error) {
-        problems.emplace_back(error.what());
-        log::warning(fmt::format("falling back to the checkpoint before it: {}", error.what()));
-      }
-    }
-  } catch (const StoreUnavailable& error) {
-    // Without one here, the run would begin anew and its checkpoints take the place of better ones.
-    if (here.empty()) throw;
-    log::warning(fmt::format("going on from {}, than which the store may have a newer one: {}", here, error.what()));
-  }
-  if (here.empty() && !problems.empty())
-    throw Error("checkpoint", fmt::format("cannot find the newest checkpoint: none at {} is whole; got {}",
-                                          folder.text(), join(problems, "; ")));
-  return here.empty() ? find_here(ckpt) : here;
-}
-
-std::string CheckpointConnector::find_here(const std::string& ckpt) const {
-  if (ckpt.empty()) return {};
-  const auto& [root, run] = options_.run_folder;
-  const auto checkpointers = callbacks_.checkpointers();
-  if (ckpt == "best") {
-    if (!checkpointers.empty() && !checkpointers.front()->best_model_path().empty())
-      return checkpointers.front()->best_model_path();
-    return run.empty() ? find_best(root, module_type()) : best_checkpoint(run);
-  }
-  if (!run.empty() && (ckpt == "auto" || ckpt == "last")) {
-    if (ckpt == "auto" && checkpoints_of(run).empty()) return {};
-    return newest_checkpoint(run);
-  }
-  if (ckpt == "auto" && !newest_run(root, module_type())) return {};
-  if (ckpt == "auto" || ckpt == "last") return find_last(root, module_type());
-  if (!FileSystem::current().exists(ckpt))
-    throw Error("checkpoint",
-                fmt::format("there is no checkpoint '{}'; valid: last, auto, best, the path of a checkpoint's "
-                            "folder, or s3://BUCKET/FOLDER",
-                            ckpt));
-  return ckpt;
 }
 
 std::string CheckpointConnector::find_on_rank_zero(const std::string& ckpt) const {

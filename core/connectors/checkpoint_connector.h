@@ -6,6 +6,7 @@
 #include <levin/core/checkpoint/checkpoint_info.h>
 #include <levin/core/checkpoint/checkpoint_uploader.h>
 #include <levin/core/connectors/callback_connector.h>
+#include <levin/core/connectors/checkpoint_finder.h>
 #include <levin/core/connectors/data_connector.h>
 #include <levin/core/connectors/logger_connector.h>
 #include <levin/core/connectors/optimizer_connector.h>
@@ -48,9 +49,8 @@ class CheckpointConnector {
   /// Some ranks were killed, and the others go on: gives up, with a warning, what is being written with them.
   void leave_out_ranks();
 
-  /// Returns the path that "last", "auto", "best", a path or an address in a store means; empty for a fresh start. What
-  /// is in a store is downloaded into the folder `remote` of default_root_dir.
-  std::string find(const std::string& ckpt) const;
+  /// See CheckpointFinder::find.
+  std::string find(const std::string& ckpt) const { return finder_.find(ckpt); }
   /// Returns the path that rank 0 finds; a collective.
   std::string find_on_rank_zero(const std::string& ckpt) const;
   /// Opens a checkpoint of Levin or Lightning; `weights_only`: any file of weights will do. Throws levin::Error.
@@ -81,10 +81,6 @@ class CheckpointConnector {
   void release() { tree_ = merged_ = State(); }
 
  private:
-  /// Returns what "auto" and "last" mean where checkpoints were uploaded: of those here and there the newest.
-  std::string find_newest(const std::string& ckpt, const std::string& remote_folder) const;
-  std::string find_here(const std::string& ckpt) const;
-  std::string downloads() const;
   void write(const std::string& path, const State& tree, const CheckpointInfo& info, const CheckpointEvent& event);
   /// Whether the tree that was read is of PyTorch Lightning.
   bool is_foreign() const { return tree_.find("lightning") != nullptr; }
@@ -107,8 +103,6 @@ class CheckpointConnector {
   const State& rank_state();
   State merged_rank_state(int64_t saved_ranks) const;
   std::string callback_key(size_t index) const;
-  /// Names the C++ type of the module, by which its runs are found among others.
-  std::string module_type() const;
 
   Trainer& trainer_;
   const ResolvedOptions& options_;
@@ -122,6 +116,7 @@ class CheckpointConnector {
   LoggerConnector& logger_;
   OptimizerConnector& optimizers_;
   StopController& stop_;
+  CheckpointFinder finder_;
   State tree_;
   State merged_;  ///< see rank_state
   WeightPlan initial_weights_;

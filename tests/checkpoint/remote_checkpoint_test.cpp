@@ -9,8 +9,7 @@
 
 #include "../support/captured_log.h"
 #include "../support/eventually.h"
-#include "../support/s3_server.h"
-#include "checkpoint_fixture.h"
+#include "remote_fixture.h"
 
 #include <gmock/gmock.h>
 
@@ -49,16 +48,11 @@ TEST(RemoteUrl, IsTakenApart) {
   EXPECT_THAT(message, Not(HasSubstr("secret")));
 }
 
-class RemoteCheckpointTest : public testing::CheckpointTest {
+class RemoteCheckpointTest : public testing::RemoteTest {
  protected:
-  static void SetUpTestSuite() {
-    if (S3Server::missing().empty()) server_ = std::make_unique<S3Server>();
-  }
-  static void TearDownTestSuite() { server_.reset(); }
   void SetUp() override {
-    if (server_ == nullptr) GTEST_SKIP() << S3Server::missing();
-    server_->use(server_->key(), server_->secret());
-    store_ = std::make_unique<ObjectStore>(run_, kImpatient);
+    RemoteTest::SetUp();
+    if (!IsSkipped()) store_ = std::make_unique<ObjectStore>(run_, kImpatient);
   }
 
   std::string save(const std::string& name, int64_t step) const {
@@ -69,25 +63,13 @@ class RemoteCheckpointTest : public testing::CheckpointTest {
   std::string fetch(const std::string& name = "") const {
     return fetch_checkpoint((name.empty() ? run_ : run_ / name).text(), path("remote"));
   }
-  std::vector<std::string> names() {
-    std::vector<std::string> names;
-    for (const RemoteCheckpoint& checkpoint : remote_checkpoints(*store_, run_))
-      names.push_back(checkpoint.url.key.substr(run_.key.size() + 1));
-    return names;
-  }
   void damage(const std::string& key) {
     testing::write_bytes(path("damaged"), "something else");
     store_->put(run_.key + "/" + key, path("damaged"));
   }
 
-  static std::unique_ptr<S3Server> server_;  // of all tests, each of which has a folder of its own
-  const std::string url_ =
-      std::string("s3://bucket/runs/") + ::testing::UnitTest::GetInstance()->current_test_info()->name();
-  const RemoteUrl run_ = parse_remote_url(url_, "upload_to");
   std::unique_ptr<ObjectStore> store_;
 };
-
-std::unique_ptr<S3Server> RemoteCheckpointTest::server_;
 
 TEST_F(RemoteCheckpointTest, ObjectsOfAnyNameAndSize) {
   const std::string large = testing::read_bytes(LEVIN_SOURCE_DIR "/CMakeLists.txt");

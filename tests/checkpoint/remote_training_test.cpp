@@ -7,9 +7,8 @@
 #include <levin/core/trainer/trainer.h>
 
 #include "../support/captured_log.h"
-#include "../support/s3_server.h"
 #include "../support/tiny.h"
-#include "checkpoint_fixture.h"
+#include "remote_fixture.h"
 
 #include <gmock/gmock.h>
 
@@ -23,19 +22,9 @@ namespace {
 using testing::CapturedLog;
 using ::testing::HasSubstr;
 using testing::message_of;
-using testing::S3Server;
 
-class RemoteTraining : public testing::CheckpointTest {
+class RemoteTraining : public testing::RemoteTest {
  protected:
-  static void SetUpTestSuite() {
-    if (S3Server::missing().empty()) server_ = std::make_unique<S3Server>();
-  }
-  static void TearDownTestSuite() { server_.reset(); }
-  void SetUp() override {
-    if (server_ == nullptr) GTEST_SKIP() << S3Server::missing();
-    server_->use(server_->key(), server_->secret());
-  }
-
   /// Trains on "a machine" with that folder alone; the weights.
   std::vector<at::Tensor> train(const std::string& machine, int64_t epochs, const std::string& ckpt = "",
                                 ModelCheckpointOptions options = {}) {
@@ -51,21 +40,7 @@ class RemoteTraining : public testing::CheckpointTest {
     trainer.fit(module, testing::tiny_loader(), {}, ckpt);
     return testing::weights(*module);
   }
-  std::vector<std::string> names() const {
-    const RemoteUrl folder = parse_remote_url(url_, "upload_to");
-    ObjectStore store(folder);
-    std::vector<std::string> names;
-    for (const RemoteCheckpoint& checkpoint : remote_checkpoints(store, folder))
-      names.push_back(checkpoint.url.key.substr(folder.key.size() + 1));
-    return names;
-  }
-
-  static std::unique_ptr<S3Server> server_;  // of all tests, each of which has a folder of its own
-  const std::string url_ =
-      std::string("s3://bucket/runs/") + ::testing::UnitTest::GetInstance()->current_test_info()->name();
 };
-
-std::unique_ptr<S3Server> RemoteTraining::server_;
 
 TEST_F(RemoteTraining, GoesOnElsewhereToTheSameBits) {
   const auto expected = train("whole", 4, "", {.save_top_k = 0, .upload_to = url_ + "-whole"});
@@ -87,9 +62,8 @@ TEST_F(RemoteTraining, TheNewestOfHereAndThereIsTaken) {
 
 TEST_F(RemoteTraining, BeginsNotAnewWhereAllThatIsThereIsDamaged) {
   train("first", 1);
-  const RemoteUrl folder = parse_remote_url(url_, "upload_to");
-  ObjectStore store(folder);
-  for (const std::string& name : names()) store.remove((folder / name / "state.json").key);
+  ObjectStore store(run_);
+  for (const std::string& name : names()) store.remove((run_ / name / "state.json").key);
   EXPECT_THAT(message_of([&] { train("second", 2, "auto"); }),
               HasSubstr("cannot find the newest checkpoint: none at " + url_ + " is whole; got "));
 }

@@ -229,26 +229,31 @@ TEST(ForkLauncher, ADeathWinsOverTheErrorsThatItCauses) {
   for (int attempt = 0; attempt < 10; ++attempt) {
     // A rank that dies breaks its connections; the other fails at once, and may report before the death is noticed.
     int connection[2];
+    int go[2];
     ASSERT_EQ(pipe(connection), 0);
+    ASSERT_EQ(pipe(go), 0);
     ForkLauncher launcher({.num_ranks = 2});
     const auto run = [&](int64_t rank) {
-      if (rank == 1) raise(SIGKILL);
-      close(connection[1]);
       char byte;
+      if (rank == 1) {
+        EXPECT_EQ(read(go[0], &byte, 1), 1);
+        raise(SIGKILL);
+      }
+      close(connection[1]);
       if (read(connection[0], &byte, 1) == 0) throw std::runtime_error("connection closed by peer");
     };
     std::thread closer([&] {
-      // The parent must not hold the connection. Both children exist once there are two of them.
+      // The parent must not hold the connection when the rank dies.
       EXPECT_TRUE(eventually([] {
-                    std::ifstream children("/proc/self/task/" + std::to_string(getpid()) + "/children");
-                    return std::distance(std::istream_iterator<int>(children), std::istream_iterator<int>()) == 2;
-                  }) ||
-                  testing::has_no_children());
+        std::ifstream children("/proc/self/task/" + std::to_string(getpid()) + "/children");
+        return std::distance(std::istream_iterator<int>(children), std::istream_iterator<int>()) == 2;
+      }));
       close(connection[1]);
+      EXPECT_EQ(write(go[1], "", 1), 1);
     });
     const std::string message = message_of<Error>([&] { launch(launcher, run); });
     closer.join();
-    close(connection[0]);
+    for (const int end : {connection[0], go[0], go[1]}) close(end);
     EXPECT_TRUE(message.starts_with("[ranks] rank 1 was ended by signal 9 (Killed)")) << message;
   }
 }

@@ -21,8 +21,8 @@
 namespace levin::testing {
 namespace {
 
-// As ThreadGeneratorScope's, a key that LibTorch keeps for its own tests; it comes before autograd.
-constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+// A key of which LibTorch itself makes no use; it comes before autograd.
+constexpr auto kKey = c10::DispatchKey::DeferredInit;
 
 std::atomic<int64_t> recordings{0};
 std::atomic<int64_t> replays{0};
