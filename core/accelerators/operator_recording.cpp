@@ -1,6 +1,7 @@
 #include <levin/core/accelerators/operator_recording.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/permanent_library.h>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/core/DefaultDtype.h>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <mutex>
 #include <string_view>
 #include <utility>
 
@@ -108,11 +110,11 @@ struct OperatorRecording::Scope {
 };
 
 OperatorRecording::OperatorRecording(const std::vector<at::Tensor>& inputs) {
-  [[maybe_unused]] static const auto* const kernel = [] {
-    auto* library = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
-    library->fallback(torch::CppFunction::makeFromBoxedFunction<&OperatorRecording::call>());
-    return library;
-  }();
+  static std::once_flag once;
+  std::call_once(once, [] {
+    permanent_library(torch::Library::IMPL, "_", kKey)
+        .fallback(torch::CppFunction::makeFromBoxedFunction<&OperatorRecording::call>());
+  });
   for (const at::Tensor& input : inputs) trace_.number_of(input);
   trace_.inputs = trace_.storages.size();
 }

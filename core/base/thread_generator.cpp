@@ -1,5 +1,7 @@
 #include <levin/core/base/thread_generator.h>
 
+#include <levin/core/base/permanent_library.h>
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -9,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -77,15 +80,12 @@ void register_kernels(torch::Library& operators) {
   }
 }
 
-/// Once in the process, and for its whole life: a thread may still be in a kernel while static objects are destroyed.
 void ensure_registered() {
-  [[maybe_unused]] static const auto* const registrations = [] {
-    auto* libraries = new std::pair(torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__),
-                                    torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__));
-    libraries->first.fallback(torch::CppFunction::makeFallthrough());
-    register_kernels(libraries->second);
-    return libraries;
-  }();
+  static std::once_flag once;
+  std::call_once(once, [] {
+    permanent_library(torch::Library::IMPL, "_", kKey).fallback(torch::CppFunction::makeFallthrough());
+    register_kernels(permanent_library(torch::Library::IMPL, "aten", kKey));
+  });
 }
 
 void enter(at::Generator generator) {

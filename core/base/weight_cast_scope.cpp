@@ -1,5 +1,7 @@
 #include <levin/core/base/weight_cast_scope.h>
 
+#include <levin/core/base/permanent_library.h>
+
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -8,6 +10,7 @@
 #include <torch/library.h>
 
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -59,15 +62,12 @@ at::Tensor to_copy(c10::DispatchKeySet keys, const at::Tensor& self, std::option
   return cast;
 }
 
-/// Once in the process, and for its whole life: a thread may still be in the kernel while static objects are destroyed.
 void ensure_cast_kernel() {
-  [[maybe_unused]] static const auto* const registrations = [] {
-    auto* libraries = new std::pair(torch::Library(torch::Library::IMPL, "_", kCastKey, __FILE__, __LINE__),
-                                    torch::Library(torch::Library::IMPL, "aten", kCastKey, __FILE__, __LINE__));
-    libraries->first.fallback(torch::CppFunction::makeFallthrough());
-    libraries->second.impl("_to_copy", &to_copy);
-    return libraries;
-  }();
+  static std::once_flag once;
+  std::call_once(once, [] {
+    permanent_library(torch::Library::IMPL, "_", kCastKey).fallback(torch::CppFunction::makeFallthrough());
+    permanent_library(torch::Library::IMPL, "aten", kCastKey).impl("_to_copy", &to_copy);
+  });
 }
 
 }  // namespace

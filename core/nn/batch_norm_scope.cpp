@@ -1,6 +1,7 @@
 #include <levin/core/nn/batch_norm_scope.h>
 
 #include <levin/core/accelerators/accelerator_registry.h>
+#include <levin/core/base/permanent_library.h>
 #include <levin/core/nn/forward_context.h>
 
 #include <ATen/ops/batch_norm_native.h>
@@ -49,9 +50,9 @@ void install() {
     for (const Accelerator* accelerator : AcceleratorRegistry::instance().all()) {
       const c10::DispatchKey device = at::TensorOptions(accelerator->type()).computeDispatchKey();
       const c10::DispatchKey key = c10::getAutogradKeyFromBackend(c10::toBackendComponent(device));
-      auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-      library->impl("batch_norm", TORCH_FN(batch_norm));
-      library->impl("instance_norm", TORCH_FN(instance_norm));
+      torch::Library& library = permanent_library(torch::Library::IMPL, "aten", key);
+      library.impl("batch_norm", TORCH_FN(batch_norm));
+      library.impl("instance_norm", TORCH_FN(instance_norm));
     }
     add_forward_context([]() -> ForwardContext {
       if (active_runner == nullptr) return nullptr;

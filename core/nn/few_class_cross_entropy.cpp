@@ -1,6 +1,7 @@
 #include <levin/core/nn/few_class_cross_entropy.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/permanent_library.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -58,9 +59,9 @@ using CrossEntropyOperator = c10::TypedOperatorHandle<decltype(compute_cross_ent
 /// Registered when it is first asked for.
 const CrossEntropyOperator& cross_entropy_operator() {
   static const CrossEntropyOperator made = [] {
-    auto* library = new torch::Library(torch::Library::FRAGMENT, "levin", std::nullopt, __FILE__, __LINE__);
-    library->def("few_class_cross_entropy(Tensor input, Tensor target, int ignore_index) -> (Tensor, Tensor)");
-    library->impl("few_class_cross_entropy", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(compute_cross_entropy)));
+    torch::Library& library = permanent_library(torch::Library::FRAGMENT, "levin", std::nullopt);
+    library.def("few_class_cross_entropy(Tensor input, Tensor target, int ignore_index) -> (Tensor, Tensor)");
+    library.impl("few_class_cross_entropy", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(compute_cross_entropy)));
     return c10::Dispatcher::singleton()
         .findSchemaOrThrow("levin::few_class_cross_entropy", "")
         .typed<decltype(compute_cross_entropy)>();

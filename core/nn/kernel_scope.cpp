@@ -1,5 +1,6 @@
 #include <levin/core/nn/kernel_scope.h>
 
+#include <levin/core/base/permanent_library.h>
 #include <levin/core/nn/max_pool_2x2.h>
 
 #include <ATen/Parallel.h>
@@ -108,13 +109,12 @@ std::tuple<at::Tensor&, at::Tensor&> max_pool2d_out(c10::DispatchKeySet keys, co
   return {out, indices};
 }
 
-/// For good, since other threads may be calling them.
 void install_kernels() {
   static std::once_flag once;
   std::call_once(once, [] {
-    auto* library = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
-    library->impl("max_pool2d_with_indices", TORCH_FN(max_pool2d));
-    library->impl("max_pool2d_with_indices.out", TORCH_FN(max_pool2d_out));
+    torch::Library& library = permanent_library(torch::Library::IMPL, "aten", kKey);
+    library.impl("max_pool2d_with_indices", TORCH_FN(max_pool2d));
+    library.impl("max_pool2d_with_indices.out", TORCH_FN(max_pool2d_out));
   });
 }
 

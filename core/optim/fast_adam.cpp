@@ -1,5 +1,7 @@
 #include <levin/core/optim/fast_adam.h>
 
+#include <levin/core/base/permanent_library.h>
+
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -116,12 +118,12 @@ using Operator = c10::TypedOperatorHandle<decltype(run)>;
 /// Registered when it is first asked for.
 const Operator& fast_adam_operator() {
   static const Operator made = [] {
-    auto* library = new torch::Library(torch::Library::FRAGMENT, "levin", std::nullopt, __FILE__, __LINE__);
-    library->def(
+    torch::Library& library = permanent_library(torch::Library::FRAGMENT, "levin", std::nullopt);
+    library.def(
         "fast_adam_(Tensor(a!)[] params, Tensor(b!)[] grads, Tensor(c!)[] exp_avgs, Tensor(d!)[] exp_avg_sqs, "
         "Tensor[] steps, float lr, float beta1, float beta2, float eps, float weight_decay, bool decoupled, "
         "bool maximize, Tensor? lr_tensor, Tensor? grad_scale, Tensor? found_inf) -> ()");
-    library->impl("fast_adam_", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(run)));
+    library.impl("fast_adam_", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(run)));
     return c10::Dispatcher::singleton().findSchemaOrThrow("levin::fast_adam_", "").typed<decltype(run)>();
   }();
   return made;

@@ -1,6 +1,7 @@
 #include <levin/strategies/pipeline/deferred_weight_gradients.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/permanent_library.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
@@ -112,13 +113,12 @@ template <c10::DispatchKey kKey>
 void install_for() {
   Addmm<kKey>::own =
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::addmm", "").getComputedKernelForDispatchKey(kKey);
-  auto* library = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
-  library->impl("linear", TORCH_FN(linear));
-  library->impl("matmul", TORCH_FN(matmul));
-  library->impl("addmm", TORCH_FN(Addmm<kKey>::run));
+  torch::Library& library = permanent_library(torch::Library::IMPL, "aten", kKey);
+  library.impl("linear", TORCH_FN(linear));
+  library.impl("matmul", TORCH_FN(matmul));
+  library.impl("addmm", TORCH_FN(Addmm<kKey>::run));
 }
 
-/// For good, as other threads may be calling it.
 void install() {
   static std::once_flag once;
   std::call_once(once, [] {
