@@ -1,6 +1,7 @@
 #include <levin/strategies/comm/abortable_backend.h>
 
 #include <levin/core/base/mutex.h>
+#include <levin/strategies/comm/broken_pipe_scope.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/comm/exchange_collectives.h>
 
@@ -241,6 +242,7 @@ class AbortableBackend : public c10d::Backend {
   }
   template <typename Start>
   WorkPointer transfer(Start&& start) {
+    const BrokenPipeScope broken_pipe;  // a transfer begins in the thread that asks for it
     return track(
         [&]() -> c10::intrusive_ptr<AbortableWork> { return c10::make_intrusive<AbortableTransfer>(rank_, start()); });
   }

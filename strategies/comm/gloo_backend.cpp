@@ -11,6 +11,7 @@
 #include <levin/core/comm/communication_error.h>
 #include <levin/core/comm/rank_failure.h>
 #include <levin/strategies/comm/abortable_backend.h>
+#include <levin/strategies/comm/broken_pipe_scope.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/comm/network.h>
 
@@ -101,6 +102,7 @@ class Door {
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     const ProcessGroupOptions& options) {
+  const BrokenPipeScope broken_pipe;  // for Gloo's threads as well, which are started here
   auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
   Door door;
   gloo->devices = door.watch([&] { return make_devices(options); });

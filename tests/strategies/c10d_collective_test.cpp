@@ -485,6 +485,20 @@ TEST(C10dCollectiveFailureTest, PeerThatEndsIsNoticed) {
   });
 }
 
+TEST(C10dCollectiveFailureTest, PeerThatEndsBetweenMessagesIsNoticed) {
+  run_ranks(RankKind::kProcesses, 2, [](int64_t rank, const c10::intrusive_ptr<c10d::Store>& store) {
+    const auto group = join_group(rank, 2, store, seconds(60));
+    if (rank == 1) {
+      group->receive(at::zeros({4}), 0, 0)->wait();
+      ::_exit(0);
+    }
+    const std::string message = message_of([&] {
+      while (true) group->send(at::ones({4}), 1, 0)->wait();
+    });
+    EXPECT_TRUE(message.starts_with("[comm] send failed on rank 0 of 2: ")) << message;
+  });
+}
+
 /// Runs `attempt` on the first of two ranks, while the second one comes to nothing, over every backend.
 void run_in_vain(const std::function<void(const std::string& backend, C10dCollective& group)>& attempt) {
   for (const std::string backend : {"gloo", "shared_memory"}) {
