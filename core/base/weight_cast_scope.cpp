@@ -36,7 +36,8 @@ struct ThreadCasts {
 
 thread_local ThreadCasts casts;
 
-/// Autocast converts with its own key excluded, which tells it from code that converts a weight by hand.
+/// Autocast asks for a type and nothing else, with its own key excluded. That tells it from code that converts by hand,
+/// but for such code in a FullPrecision scope, which gets the copy that is kept.
 bool is_autocast_of_weight(const at::Tensor& self, std::optional<at::ScalarType> type) {
   return casts.scopes > 0 && type && (*type == at::kBFloat16 || *type == at::kHalf) &&
          self.scalar_type() == at::kFloat && self.requires_grad() && self.is_leaf() && !self.is_view() &&
@@ -52,7 +53,7 @@ at::Tensor to_copy(c10::DispatchKeySet keys, const at::Tensor& self, std::option
     return at::_ops::_to_copy::redispatch(keys & kBelowCastKey, self, type, layout, device, pin_memory, non_blocking,
                                           memory_format);
   };
-  if (!is_autocast_of_weight(self, type)) return convert();
+  if (layout || device || pin_memory || memory_format || !is_autocast_of_weight(self, type)) return convert();
   const auto found = casts.of_weight.find(self.unsafeGetTensorImpl());
   if (found != casts.of_weight.end() && found->second.version == self._version() &&
       found->second.cast.scalar_type() == *type)

@@ -101,6 +101,8 @@ TEST(WeightCastScope, LeavesConversionsByHandAlone) {
   at::eye(8).mm(weight);
   const at::Tensor by_hand = weight.to(at::kBFloat16);
   EXPECT_FALSE(by_hand.is_same(weight.to(at::kBFloat16)));
+  at::autocast::set_autocast_enabled(at::kCPU, false);  // as in a FullPrecision scope
+  EXPECT_EQ(weight.to(at::device(at::kMeta).dtype(at::kBFloat16)).device(), at::kMeta);
 }
 
 TEST(WeightCastScope, NestsAndPutsAutocastsCacheBack) {
