@@ -25,10 +25,12 @@ ProcessEnd ProcessEnd::wait(pid_t process) {
   return ended == process ? ProcessEnd(status) : ProcessEnd();
 }
 
-void ProcessEnd::wait_without_taking(pid_t process) {
-  siginfo_t ignored;
-  while (waitid(P_PID, static_cast<id_t>(process), &ignored, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
-  }
+bool ProcessEnd::wait_without_taking(pid_t process) {
+  siginfo_t info{};
+  int result;
+  do result = waitid(P_PID, static_cast<id_t>(process), &info, WEXITED | WSTOPPED | WNOWAIT);
+  while (result != 0 && errno == EINTR);
+  return result != 0 || info.si_code != CLD_STOPPED;
 }
 
 bool ProcessEnd::has_come(pid_t process) {
@@ -49,11 +51,13 @@ bool ProcessEnd::failed() const { return wait_status_.value_or(0) != 0; }
 std::string ProcessEnd::describe() const {
   if (!wait_status_) return "ended in an unknown way (this program ignores SIGCHLD)";
   if (signal() == 0) return fmt::format("ended with status {}", WEXITSTATUS(*wait_status_));
+  if (stopped_for_.count() > 0)
+    return fmt::format("was killed: it had been stopped for {} s", std::chrono::duration<double>(stopped_for_).count());
   return fmt::format("was ended by signal {} ({})", signal(), strsignal(signal()));
 }
 
 std::string ProcessEnd::hint() const {
-  if (signal() != SIGKILL) return "";
+  if (signal() != SIGKILL || stopped_for_.count() > 0) return "";
   return "; hint: when nobody sent the signal, memory ran out (`dmesg` then names the process)";
 }
 

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <optional>
 #include <string>
 
@@ -17,8 +18,9 @@ class ProcessEnd {
   static std::optional<ProcessEnd> poll(pid_t process);
   /// Waits for the end of a child and takes it out of the table.
   static ProcessEnd wait(pid_t process);
-  /// Waits for the end and leaves the child in the table, so that its number is not given to another process.
-  static void wait_without_taking(pid_t process);
+  /// Waits until the child has ended, which is true, or is stopped. Leaves it in the table, so that its number is not
+  /// given to another process.
+  static bool wait_without_taking(pid_t process);
   /// Whether the child has ended; leaves it in the table.
   static bool has_come(pid_t process);
 
@@ -33,11 +35,14 @@ class ProcessEnd {
   std::string describe() const;
   /// Returns "; hint: ..." or nothing, for the end of such a message.
   std::string hint() const;
+  /// Notes that it was killed for having been stopped so long.
+  void set_stopped_for(std::chrono::milliseconds time) { stopped_for_ = time; }
 
  private:
   explicit ProcessEnd(int wait_status) : wait_status_(wait_status) {}
 
   std::optional<int> wait_status_;
+  std::chrono::milliseconds stopped_for_{};
 };
 
 }  // namespace levin

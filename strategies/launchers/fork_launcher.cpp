@@ -71,12 +71,21 @@ struct Child {
   std::string bytes;
   std::optional<RankReport> report;
   std::optional<ProcessEnd> end;
+  StoppedTime stopped_time;
+  bool was_stopped = false;  ///< and killed for it
 
   /// The pipe is through, so the child has reported or is dying.
   bool is_silent() const { return !pipe.is_open(); }
   bool failed() const {
     if (report) return report->kind != RankReport::Kind::kSuccess;
     return end.has_value();
+  }
+
+  /// Of several that failed, the cause is the first: one that died, then errors of their own, then those that only tell
+  /// of another rank's. These say where a rank was that was stopped, and whose end does not.
+  auto place_among_causes() const {
+    if (report) return std::pair(report->consequence ? 2 : 1, report->time);
+    return std::pair(was_stopped ? 3 : 0, decltype(report->time){});
   }
 
   /// Reads what has come.
@@ -116,6 +125,7 @@ class RankProcesses {
   RankReport run_program(int64_t local_rank, RankProgram& program, const OutcomeFolder& folder) const;
 
   void read_news();
+  void kill_if_stopped(Child& child) const;
   void find_failure();
   RankFailure failure() const;
   void end_others();
@@ -216,12 +226,21 @@ void RankProcesses::read_news() {
   for (Child& child : children_) {
     if (child.end) continue;
     child.end = ProcessEnd::poll(child.process);
-    // What it wrote last is in the pipe still. Should somebody else hold the pipe open, there is no end of it to see.
+    if (!child.end) kill_if_stopped(child);
     if (!child.end) continue;
+    if (child.was_stopped) child.end->set_stopped_for(options_.stopped_limit);
+    // What it wrote last is in the pipe still. Should somebody else hold the pipe open, there is no end of it to see.
     pollfd rest{.fd = child.pipe.number(), .events = POLLIN};
     while (child.pipe.is_open() && ::poll(&rest, 1, 0) > 0) child.read_report();
     child.pipe.close();
   }
+}
+
+void RankProcesses::kill_if_stopped(Child& child) const {
+  const auto time = child.stopped_time.look(child.process);
+  if (child.was_stopped || !time || *time < options_.stopped_limit) return;
+  child.was_stopped = true;
+  kill(child.process, SIGKILL);
 }
 
 /// Sets failed_ once the first failure is known for certain.
@@ -234,11 +253,7 @@ void RankProcesses::find_failure() {
   for (const Child& child : children_) {
     if (child.is_silent() && !child.report && !child.end) return;
     if (!child.failed()) continue;
-    const auto later = [](const Child& a, const Child& b) {
-      if (!a.report || !b.report) return a.report.has_value() && !b.report.has_value();
-      return std::pair(a.report->consequence, a.report->time) > std::pair(b.report->consequence, b.report->time);
-    };
-    if (first == nullptr || later(*first, child)) first = &child;
+    if (first == nullptr || child.place_among_causes() < first->place_among_causes()) first = &child;
   }
   if (first->report && first->report->consequence && !all_ended()) {
     if (!patient_until_) patient_until_ = Clock::now() + options_.grace;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/stopped_time.h>
 #include <levin/core/comm/rank_failure.h>
 #include <levin/core/interfaces/launcher.h>
 
@@ -18,6 +19,8 @@ struct ForkLauncherOptions {
   int64_t first_rank = 0;  ///< rank, in the whole job, of local rank 0; for messages
   /// Time that a rank may take to end after another has failed, before it is killed.
   std::chrono::milliseconds grace{5000};
+  /// A rank that was stopped (SIGSTOP) and that nobody continued for so long is killed.
+  std::chrono::milliseconds stopped_limit = kStoppedLimit;
   /// Called in this process once all ranks are forked. A thread that is started before may hold a lock at that moment,
   /// which the ranks would then wait for for ever.
   std::function<void()> after_fork = {};

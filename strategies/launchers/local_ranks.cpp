@@ -95,12 +95,13 @@ void LocalRanks::supervise(Rank& rank) {
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, nullptr);
-  ProcessEnd::wait_without_taking(rank.process);
+  const bool was_stopped = wait_for_end(rank.process);
   ProcessEnd how;
   {
     // Whoever sends signals does so under the mutex, and so to no process that took over the number.
     const MutexLock lock(mutex_);
     how = ProcessEnd::wait(rank.process);
+    if (was_stopped) how.set_stopped_for(stopped_limit_);
     rank.end = how;
     ended_.notify_all();
   }
@@ -110,6 +111,24 @@ void LocalRanks::supervise(Rank& rank) {
     const MutexLock lock(mutex_);
     rank.left_out = true;
   }
+}
+
+bool LocalRanks::wait_for_end(pid_t process) const {
+  StoppedTime stopped_time;
+  bool was_stopped = false;
+  while (!ProcessEnd::wait_without_taking(process)) {
+    while (!ProcessEnd::has_come(process)) {
+      const auto time = stopped_time.look(process);
+      if (!time) break;  // it was continued
+      if (*time >= stopped_limit_.load()) {
+        was_stopped = true;
+        kill(process, SIGKILL);
+      }
+      constexpr std::chrono::milliseconds kLookAround{50};
+      std::this_thread::sleep_for(kLookAround);
+    }
+  }
+  return was_stopped;
 }
 
 bool LocalRanks::all_ended() const {

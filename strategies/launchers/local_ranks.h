@@ -3,8 +3,10 @@
 #include <levin/core/base/lifeline.h>
 #include <levin/core/base/mutex.h>
 #include <levin/core/base/process_end.h>
+#include <levin/core/base/stopped_time.h>
 #include <levin/core/interfaces/cluster_environment.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -57,6 +59,8 @@ class LocalRanks {
 
   /// Sets the time that this program waits for the ranks at its own end, after success and after a failed call.
   void set_patience(std::chrono::milliseconds after_success, std::chrono::milliseconds after_failure);
+  /// Sets the time after which a rank that was stopped (SIGSTOP), and that nobody continued, is killed.
+  void set_stopped_limit(std::chrono::milliseconds limit) { stopped_limit_ = limit; }
 
  private:
   struct Rank {
@@ -70,6 +74,9 @@ class LocalRanks {
   pid_t spawn(const ClusterPlace& place) const LEVIN_REQUIRES(mutex_);
   void kill_all() LEVIN_REQUIRES(mutex_);
   void supervise(Rank& rank);
+  /// Waits until the process has ended, and leaves it in the table. Returns whether it was killed for having been
+  /// stopped too long.
+  bool wait_for_end(pid_t process) const;
   /// Runs at the end of the program.
   void finish();
   bool all_ended() const LEVIN_REQUIRES(mutex_);
@@ -83,6 +90,7 @@ class LocalRanks {
   bool failed_ LEVIN_GUARDED_BY(mutex_) = false;      ///< a call failed on this rank
   std::chrono::milliseconds patience_ LEVIN_GUARDED_BY(mutex_){10000};
   std::chrono::milliseconds patience_after_failure_ LEVIN_GUARDED_BY(mutex_){5000};
+  std::atomic<std::chrono::milliseconds> stopped_limit_{kStoppedLimit};
 
   Mutex calls_mutex_ LEVIN_ACQUIRED_BEFORE(mutex_);  ///< held while on_end callbacks run
   std::list<OnEnd> calls_ LEVIN_GUARDED_BY(calls_mutex_);

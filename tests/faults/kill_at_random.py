@@ -4,13 +4,13 @@ comes of it.
     kill_at_random.py [--strategy ddp] [--ways killed,paused] [--rounds 5] [--seed 0]
 
 Ways: `killed` (or asked to end), `stopped` for good, `paused` for up to two seconds, `slowed` to a part of its time.
-Moments lie between the first 50 ms and just after the end, most of them where processes start and where they part; a
-process is stopped for good only while it trains.
+Moments lie between the first 50 ms and just after the end, most of them where processes start and where they part.
 
 Where a process is killed: nothing crashes, all has ended within 10 s, nothing remains of it, rank 0 says which rank it
-was, and what was saved is whole. Where it is stopped the same, but that the others take it for dead after 8 s. A run
-that did not end well is resumed, and ends with the weights of one that nobody disturbed; now and then it is resumed with
-another number of ranks, and ends well. A run that was paused or slowed ends well by itself, with the same weights."""
+was, and what was saved is whole. Where it is stopped the same, but that the others take it for dead after 8 s, and that
+its launcher kills it after 12 s where it does not train. A run that did not end well is resumed, and ends with the
+weights of one that nobody disturbed; now and then it is resumed with another number of ranks, and ends well. A run that
+was paused or slowed ends well by itself, with the same weights."""
 
 import argparse
 import contextlib
@@ -180,7 +180,7 @@ class Campaign:
         if way == "killed":
             return self._killed()
         if way == "stopped":
-            return self._stopped()
+            return self._stopped() if self._chance.random() < 0.5 else self._stopped_while_not_training()
         return self._held_up(slowed=way == "slowed")
 
     def _finish(self, job, seconds, what):
@@ -271,6 +271,44 @@ class Campaign:
                     os.kill(process, signal.SIGCONT)
             subprocess.run(["rm", "-rf", job.root, job.temporary], check=False)
         return f"{what}; all had ended {took:.1f} s later"
+
+    def _stopped_while_not_training(self):
+        """Stops a process for good at a random moment, of those that another process started."""
+        job = self._start()
+        moment = self._await_moment(job)
+        ranks = {rank: process for rank, process in job.ranks().items() if process != job.process.pid}
+        what = "nothing"
+        if ranks:
+            victim = self._chance.choice(sorted(ranks))
+            what = f"rank {victim} stopped"
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(ranks[victim], signal.SIGSTOP)
+        try:
+            took = self._finish(job, UNHEARD_SECONDS, what)
+            self._expect_no_crash(job)
+            self._expect_nothing_left(job, ranks)
+            self._expect_whole(job, must_be_there=job.process.returncode == 0)
+            if not ranks:
+                self._whole_seconds *= 0.9
+                return None
+            if job.process.returncode != 0:
+                reasons = (f"rank {victim} is gone: nothing was heard of it",
+                           f"rank {victim} was killed: it had been stopped for 12 s")
+                if not any(reason in job.output() for reason in reasons):
+                    raise AssertionError(f"nobody says that rank {victim} was stopped")
+                result = self._resume(job)
+            elif "go on without it" not in job.output() and self._weights_of(job) != self._weights:
+                raise AssertionError("the weights are others than those of a run that nobody disturbed")
+            else:
+                result = "ended well"
+        except AssertionError as failure:
+            raise AssertionError(f"{moment}, {what}: {failure}\n---- output\n{job.output()[-6000:]}") from None
+        finally:
+            for process in ranks.values():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGCONT)
+            subprocess.run(["rm", "-rf", job.root, job.temporary], check=False)
+        return f"{moment}, {what}; all had ended {took:.1f} s later; {result}"
 
     def _killed(self):
         job = self._start()

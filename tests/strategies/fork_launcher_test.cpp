@@ -287,6 +287,36 @@ TEST(ForkLauncher, ARankThatDoesNotEndIsKilled) {
   expect_nothing_left();
 }
 
+TEST(ForkLauncher, ARankThatStaysStoppedIsKilled) {
+  ForkLauncher launcher({.num_ranks = 2, .stopped_limit = kShortGrace});
+  const auto run = [](int64_t rank) {
+    if (rank == 1) raise(SIGSTOP);
+  };
+  EXPECT_EQ(message_of<Error>([&] { launch(launcher, run); }),
+            "[ranks] rank 1 was killed: it had been stopped for 0.2 s");
+  expect_nothing_left();
+}
+
+TEST(ForkLauncher, ARankThatIsContinuedGoesOn) {
+  const Folder folder;
+  const Board board(folder.path());
+  ForkLauncher launcher({.num_ranks = 2, .stopped_limit = std::chrono::milliseconds(500)});
+  const auto run = [&](int64_t rank) {
+    if (rank == 1) {
+      board.write_process("stopped");
+      for (int stop = 0; stop < 10; ++stop) raise(SIGSTOP);
+      board.write("done", "");
+    } else if (board.wait_for("stopped")) {
+      while (!std::filesystem::exists(folder.path() + "/done")) {
+        kill(board.process("stopped"), SIGCONT);
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      }
+    }
+  };
+  launch(launcher, run);
+  expect_nothing_left();
+}
+
 TEST(ForkLauncher, SurvivesAProgramThatIgnoresItsChildren) {
   const auto before = signal(SIGCHLD, SIG_IGN);
   ForkLauncher launcher({.num_ranks = 2});

@@ -244,6 +244,32 @@ TEST(SubprocessLauncherDeath, AKilledRankIsTheError) {
   for (const char* rank : {"process-1", "process-2"}) EXPECT_TRUE(testing::is_gone(board.process(rank)));
 }
 
+const SelfProgram stopped_rank("subprocess_stopped_rank", [] {
+  return report_errors([] {
+    LocalRanks::instance().set_stopped_limit(std::chrono::milliseconds(200));
+    std::atomic<bool> aborted{false};
+    const auto launcher = make_launcher(2, [&](int64_t, const std::string& description) {
+      board_of_program().write("death", description);
+      aborted = true;
+    });
+    launch(*launcher, [&](int64_t rank) {
+      if (rank == 1) raise(SIGSTOP);
+      eventually([&] { return aborted.load(); });
+      throw std::runtime_error("the collective was aborted");
+    });
+  });
+});
+
+TEST(SubprocessLauncherDeath, ARankThatStaysStoppedIsKilled) {
+  const Folder folder;
+  const auto result = stopped_rank.run(environment_with(folder));
+  EXPECT_EQ(result.status, 1);
+  EXPECT_EQ(Board(folder.path()).read("death"), "was killed: it had been stopped for 0.2 s");
+  EXPECT_EQ(
+      result.err,
+      "[ranks] rank 5 was killed: it had been stopped for 0.2 s; rank 4 then failed: the collective was aborted\n");
+}
+
 const SelfProgram failing_rank("subprocess_failing_rank", [] {
   return report_errors([] {
     std::atomic<bool> aborted{false};
