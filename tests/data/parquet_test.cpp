@@ -153,6 +153,13 @@ TEST_F(Parquet, SaysWhatIsWrong) {
               HasSubstr("t.parquet"));
 }
 
+TEST_F(Parquet, APageOfEnormousSizeIsRefused) {
+  EXPECT_THAT(
+      error(LEVIN_SOURCE_DIR "/tests/fuzz/corpus/parquet/page_of_enormous_size"),
+      HasSubstr("page_of_enormous_size: a damaged file, or a page of it, needs more memory than a table of that "
+                "size may; got '"));
+}
+
 TEST_F(Parquet, DamagedFilesAreReadOrAreOneMessage) {
   const std::string bytes = FileSystem::current().read_file(folder_.path("table.parquet"));
   EXPECT_GT(testing::read_damaged(bytes, folder_.path("t.parquet"), 200,

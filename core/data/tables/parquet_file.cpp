@@ -50,6 +50,10 @@ class Checked {
  public:
   explicit Checked(const std::string& path) : path_(path) {}
   void operator()(const arrow::Status& status) const {
+    if (status.IsOutOfMemory())
+      throw Error("data", fmt::format("cannot read {}: a damaged file, or a page of it, needs more memory than a table "
+                                      "of that size may; got '{}'",
+                                      path_, status.message()));
     if (!status.ok()) throw Error("data", fmt::format("cannot read {}: {}", path_, status.message()));
   }
   template <class T>
@@ -61,6 +65,12 @@ class Checked {
  private:
   const std::string& path_;
 };
+
+/// Bytes that Arrow may hold at a time while it reads a file. A page says how long it is, and may say anything.
+int64_t memory_limit(int64_t columns, int64_t file_bytes) {
+  constexpr int64_t kMebibyte = 1 << 20;
+  return 512 * kMebibyte + 4 * kMebibyte * columns + 4 * file_bytes;
+}
 
 /// What Arrow says of a file that is no Parquet file is long, and of one that is cut short little.
 void check_ends(const std::string& path, int file) {
@@ -133,13 +143,15 @@ class ParquetTable {
  private:
   /// Makes reader_, which reads a buffer at a time, whatever the row groups are.
   void open(Descriptor file) {
-    auto source = checked_(arrow::io::ReadableFile::Open(file.number(), pool_));
+    std::shared_ptr<arrow::io::ReadableFile> source = checked_(arrow::io::ReadableFile::Open(file.number()));
     file.release();  // the reader closes it
     file_bytes_ = checked_(source->GetSize());
-    parquet::ReaderProperties reading(pool_);
+    const auto metadata = parquet::ReadMetaData(source);
+    pool_ = std::make_unique<arrow::CappedMemoryPool>(&own_pool_, memory_limit(metadata->num_columns(), file_bytes_));
+    parquet::ReaderProperties reading(pool_.get());
     reading.enable_buffered_stream();
     parquet::arrow::FileReaderBuilder builder;
-    checked_(builder.Open(std::move(source), reading));
+    checked_(builder.Open(source, reading, metadata));
     parquet::ArrowReaderProperties properties(/*use_threads=*/false);
     properties.set_pre_buffer(false);
     properties.set_batch_size(kBatchRows);
@@ -151,7 +163,7 @@ class ParquetTable {
       if (column.physical_type() == parquet::Type::BYTE_ARRAY && meaning != nullptr && meaning->is_string())
         properties.set_read_dictionary(i, true);
     }
-    reader_ = checked_(builder.memory_pool(pool_)->properties(properties)->Build());
+    reader_ = checked_(builder.memory_pool(pool_.get())->properties(properties)->Build());
   }
 
   /// Makes columns_. Returns the places in the file of those that are read.
@@ -255,7 +267,7 @@ class ParquetTable {
                                         const std::shared_ptr<arrow::DataType>& type) const {
     if (values->type()->Equals(*type)) return values;
     // Whole numbers beyond 2^53 become the nearest double, as they do in a CSV file.
-    arrow::compute::ExecContext context(pool_);
+    arrow::compute::ExecContext context(pool_.get());
     return checked_(arrow::compute::Cast(values, arrow::compute::CastOptions::Unsafe(type), &context)).make_array();
   }
 
@@ -263,8 +275,9 @@ class ParquetTable {
   const TableOptions& options_;
   const Checked checked_;
   const MissingWords missing_;
-  std::vector<double> missing_numbers_;  ///< the words of these that are numbers, such as -999
-  arrow::MemoryPool* const pool_ = arrow::system_memory_pool();
+  std::vector<double> missing_numbers_;                           ///< the words of these that are numbers, such as -999
+  arrow::ProxyMemoryPool own_pool_{arrow::system_memory_pool()};  ///< counts what this table takes
+  std::unique_ptr<arrow::MemoryPool> pool_;
   std::unique_ptr<parquet::arrow::FileReader> reader_;
   int64_t file_bytes_ = 0;
   std::vector<ColumnValues> columns_;
