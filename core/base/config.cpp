@@ -7,6 +7,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
@@ -159,9 +160,10 @@ Config Config::load(const std::string& path) {
   if (!file || std::filesystem::is_directory(status))
     throw ConfigError(fmt::format("cannot read the configuration file '{}'; hint: the path is relative to '{}'", path,
                                   std::filesystem::current_path(ignored).string()));
-  std::string text(kMaxBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
+  std::string text;
+  std::array<char, 1 << 12> block;
+  while (text.size() <= kMaxBytes && (file.read(block.data(), block.size()), file.gcount() > 0))
+    text.append(block.data(), static_cast<size_t>(file.gcount()));
   if (text.size() > kMaxBytes)
     throw ConfigError(
         fmt::format("{} is too large for a configuration file; valid: at most {} MiB", path, kMaxBytes >> 20));
