@@ -10,9 +10,6 @@
 namespace levin {
 namespace {
 
-/// More than any cluster has; a list with more is a mistake that would fill the memory.
-constexpr size_t kMostNodes = 1'000'000;
-
 /// Digits only, so without a sign.
 std::optional<int64_t> parse_digits(std::string_view text) {
   int64_t number = 0;
@@ -36,7 +33,7 @@ std::vector<std::string_view> split(std::string_view text) {
 /// Reads a node list from left to right.
 class NodeListParser {
  public:
-  explicit NodeListParser(std::string_view list) : list_(list) {}
+  NodeListParser(std::string_view list, size_t most_nodes) : list_(list), most_nodes_(most_nodes) {}
 
   std::vector<std::string> parse() {
     std::vector<std::string> nodes;
@@ -59,7 +56,7 @@ class NodeListParser {
   }
 
   void check_count(size_t count) const {
-    if (count > kMostNodes) fail(fmt::format("these are more than {} nodes", kMostNodes));
+    if (count > most_nodes_) fail(fmt::format("these are more than {} nodes", most_nodes_));
   }
 
   /// Where the name that begins there ends: at a comma outside of brackets, or at the list's end.
@@ -106,7 +103,7 @@ class NodeListParser {
       const auto first = parse_digits(first_digits);
       const auto last = dash == std::string_view::npos ? first : parse_digits(range.substr(dash + 1));
       if (!first || !last || *last < *first) fail(fmt::format("'{}' is no range of numbers", range));
-      if (*last - *first >= static_cast<int64_t>(kMostNodes)) check_count(kMostNodes + 1);
+      if (*last - *first >= static_cast<int64_t>(most_nodes_)) check_count(most_nodes_ + 1);
       for (int64_t number = *first; number <= *last; ++number)
         numbers.push_back(fmt::format("{:0{}}", number, first_digits.size()));
       check_count(numbers.size());
@@ -115,11 +112,14 @@ class NodeListParser {
   }
 
   const std::string_view list_;
+  const size_t most_nodes_;
 };
 
 }  // namespace
 
-std::vector<std::string> expand_node_list(std::string_view list) { return NodeListParser(list).parse(); }
+std::vector<std::string> expand_node_list(std::string_view list, size_t most_nodes) {
+  return NodeListParser(list, most_nodes).parse();
+}
 
 std::vector<int64_t> expand_tasks_per_node(std::string_view text) {
   std::vector<int64_t> tasks;
