@@ -19,13 +19,20 @@ namespace levin::fuzzing {
 
 void fuzz(std::string_view input);
 
-/// The input under way.
-inline std::string_view current_input;
-
 /// Ends the process as a crash, which libFuzzer keeps the input of.
 [[noreturn]] inline void fail(const char* what) {
   std::fprintf(stderr, "fuzz: %s\n", what);
   std::abort();
+}
+
+/// Whether a text has a word in it, without libFuzzer's seeing what is looked for: it would put that into inputs.
+__attribute__((no_sanitize("coverage"))) inline bool has_word(const char* text, const char* word) {
+  for (; *text != '\0'; ++text) {
+    size_t length = 0;
+    while (word[length] != '\0' && text[length] == word[length]) ++length;
+    if (word[length] == '\0') return true;
+  }
+  return false;
 }
 
 /// Runs a reader. Levin's own errors are what a bad input is to end with; any other one leaves the target and counts as
@@ -36,10 +43,7 @@ bool reads(const Action& action) {
     action();
     return true;
   } catch (const Error& error) {
-    constexpr const char* kStack = "Exception raised from";
-    if (std::string_view(error.what()).find(kStack) != std::string_view::npos &&
-        current_input.find(kStack) == std::string_view::npos)
-      fail("an error's message has a stack of LibTorch's");
+    if (has_word(error.what(), "Exception raised from")) fail("an error's message has a stack of LibTorch's");
     return false;
   }
 }
@@ -73,7 +77,6 @@ extern "C" int LLVMFuzzerInitialize(int* /*argc*/, char*** /*argv*/) {
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  levin::fuzzing::current_input = {reinterpret_cast<const char*>(data), size};
-  levin::fuzzing::fuzz(levin::fuzzing::current_input);
+  levin::fuzzing::fuzz({reinterpret_cast<const char*>(data), size});
   return 0;
 }

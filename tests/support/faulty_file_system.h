@@ -4,6 +4,7 @@
 #include <levin/core/base/file_system.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <limits>
@@ -48,7 +49,8 @@ class FaultyFileSystem : public FileSystem {
     fails_once_ = true;
   }
   void heal() {
-    bytes_left_ = operations_left_ = std::numeric_limits<int64_t>::max();
+    bytes_left_ = std::numeric_limits<int64_t>::max();
+    operations_left_ = std::numeric_limits<int64_t>::max();
     fails_once_ = false;
   }
 
@@ -100,7 +102,7 @@ class FaultyFileSystem : public FileSystem {
 
     void append(const void* data, size_t size) override {
       owner_.operation("write", path_);
-      const int64_t accepted = std::min(owner_.bytes_left_, static_cast<int64_t>(size));
+      const int64_t accepted = std::min(owner_.bytes_left_.load(), static_cast<int64_t>(size));
       file_->append(data, static_cast<size_t>(accepted));
       if (owner_.bytes_left_ != std::numeric_limits<int64_t>::max()) owner_.bytes_left_ -= accepted;
       if (accepted < static_cast<int64_t>(size)) owner_.fail("write", path_);
@@ -136,12 +138,13 @@ class FaultyFileSystem : public FileSystem {
     throw Error("files", "cannot " + std::string(action) + " " + path + ": " + std::generic_category().message(error_));
   }
 
-  int64_t bytes_left_ = std::numeric_limits<int64_t>::max();
-  int64_t operations_left_ = std::numeric_limits<int64_t>::max();
-  bool fails_once_ = false;
-  int error_ = ENOSPC;
-  int64_t operations_ = 0;
-  int64_t faults_ = 0;
+  // A thread that saves may be at work while a test sets them.
+  std::atomic<int64_t> bytes_left_ = std::numeric_limits<int64_t>::max();
+  std::atomic<int64_t> operations_left_ = std::numeric_limits<int64_t>::max();
+  std::atomic<bool> fails_once_ = false;
+  std::atomic<int> error_ = ENOSPC;
+  std::atomic<int64_t> operations_ = 0;
+  std::atomic<int64_t> faults_ = 0;
 };
 
 }  // namespace levin::testing

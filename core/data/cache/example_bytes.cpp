@@ -44,7 +44,7 @@ class ByteReader {
   uint64_t number() {
     uint64_t value = 0;
     const std::string_view bytes = text(sizeof(value));
-    std::memcpy(&value, bytes.data(), bytes.size());
+    if (!bytes.empty()) std::memcpy(&value, bytes.data(), bytes.size());
     return value;
   }
   std::string_view text(uint64_t size) {
