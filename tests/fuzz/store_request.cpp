@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include <algorithm>
+#include <cerrno>
 
 namespace {
 
@@ -34,15 +34,23 @@ Descriptor listener() {
 void send_all(const Descriptor& socket, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t sent = ::send(socket.number(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
     if (sent <= 0) return;  // the server has closed the connection
     bytes.remove_prefix(static_cast<size_t>(sent));
   }
 }
 
+/// Less where the server has closed the connection.
 std::string receive(const Descriptor& socket, size_t size) {
   std::string bytes(size, '\0');
-  const ssize_t count = ::recv(socket.number(), bytes.data(), size, MSG_WAITALL);
-  bytes.resize(static_cast<size_t>(std::max<ssize_t>(count, 0)));
+  size_t received = 0;
+  while (received < size) {
+    const ssize_t count = ::recv(socket.number(), bytes.data() + received, size - received, 0);
+    if (count < 0 && errno == EINTR) continue;  // libFuzzer's alarm
+    if (count <= 0) break;
+    received += static_cast<size_t>(count);
+  }
+  bytes.resize(received);
   return bytes;
 }
 
