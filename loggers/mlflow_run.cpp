@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
+#include <levin/core/base/json_integer.h>
 #include <levin/core/base/log.h>
 #include <levin/loggers/mlflow_names.h>
 #include <levin/loggers/mlflow_records.h>
@@ -148,15 +149,19 @@ std::optional<MlflowRunOptions> MlflowRun::kept_in(const std::string& folder) {
   if (!FileSystem::current().exists(path)) return std::nullopt;
   const Json json = Json::parse(FileSystem::current().read_file(path), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
-  return MlflowRunOptions{.folder = folder,
-                          .tracking_uri = json.value("tracking_uri", ""),
-                          .experiment_name = json.value("experiment_name", ""),
-                          .run_name = json.value("run_name", ""),
-                          .tags = json.value("tags", std::map<std::string, std::string>()),
-                          .run_id = json.value("run_id", ""),
-                          .must_exist = json.value("must_exist", false),
-                          .key = json.value("key", ""),
-                          .start_milliseconds = json.value("start_milliseconds", int64_t{0})};
+  try {
+    return MlflowRunOptions{.folder = folder,
+                            .tracking_uri = json.value("tracking_uri", ""),
+                            .experiment_name = json.value("experiment_name", ""),
+                            .run_name = json.value("run_name", ""),
+                            .tags = json.value("tags", std::map<std::string, std::string>()),
+                            .run_id = json.value("run_id", ""),
+                            .must_exist = json.value("must_exist", false),
+                            .key = json.value("key", ""),
+                            .start_milliseconds = integer_of(json.value("start_milliseconds", Json(0)))};
+  } catch (const Json::exception&) {  // a value of another type: damaged, as a text that is no JSON
+    return std::nullopt;
+  }
 }
 
 }  // namespace levin

@@ -1,6 +1,7 @@
 #include <levin/core/checkpoint/state_json.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/json_integer.h>
 #include <levin/core/base/utf8.h>
 #include <levin/core/checkpoint/checkpoint_info.h>
 #include <levin/core/checkpoint/state_path.h>
@@ -234,16 +235,15 @@ class Decoder {
       const auto type = node.at("dtype").get<std::string>();
       reference.dtype = safetensors_type(type);
       if (!reference.dtype) fail(pointer, fmt::format("the element type '{}'", type));
-      reference.shape = node.at("shape").get<std::vector<int64_t>>();
+      reference.shape = integers_of(node.at("shape"));
       for (const auto& piece : node["pieces"])
         reference.pieces.push_back({piece.at("file").get<std::string>(), piece.at("name").get<std::string>(),
-                                    piece.at("offset").get<int64_t>(), piece.at("count").get<int64_t>()});
+                                    integer_of(piece.at("offset")), integer_of(piece.at("count"))});
     } else {
       reference.file = node.at("file").get<std::string>();
       reference.name = node.at("name").get<std::string>();
     }
-    if (node.contains("dimension_order"))
-      reference.dimension_order = node["dimension_order"].get<std::vector<int64_t>>();
+    if (node.contains("dimension_order")) reference.dimension_order = integers_of(node["dimension_order"]);
     TensorLeaf leaf = load_(reference).as_leaf();
     if (!reference.dimension_order.empty()) {
       check_dimension_order(reference.dimension_order, leaf, pointer);
@@ -272,8 +272,8 @@ class Decoder {
     } else if (kind == kind_name(Placement::Kind::kSharded)) {
       result.kind = Placement::Kind::kSharded;
       result.shard_name = node.at("shard_name").get<std::string>();
-      result.offset = node.at("offset").get<int64_t>();
-      result.global_shape = node.at("global_shape").get<std::vector<int64_t>>();
+      result.offset = integer_of(node.at("offset"));
+      result.global_shape = integers_of(node.at("global_shape"));
       const auto elements = bytes_of_shape(result.global_shape, 1);
       if (!elements || result.offset < 0 || static_cast<uint64_t>(result.offset) > *elements)
         fail(pointer, fmt::format("a shard at {} of shape [{}]", result.offset, fmt::join(result.global_shape, ",")));

@@ -82,6 +82,12 @@ TEST(BytePairTokenizer, RefusesWhatItWouldReadOtherwise) {
   EXPECT_THAT(error(R"({"padding": {"length": 5}})"), HasSubstr("padding"));
   EXPECT_THAT(error(R"({"model": {"vocab": {"a": null}}})"), HasSubstr("has no token for the byte 97"));
   EXPECT_THAT(error(R"({"model": {"merges": ["q u"]}})"), HasSubstr("a merge has 'qu', which is no token"));
+  for (const char* id : {"1e300", "0.5", "-1", "4294967297", "18446744073709551615"}) {
+    EXPECT_THAT(error(fmt::format(R"({{"model": {{"vocab": {{"a": {}}}}}}})", id)), HasSubstr("is damaged")) << id;
+    EXPECT_THAT(error(fmt::format(R"({{"added_tokens": [{{"content": "x", "id": {}}}]}})", id)),
+                HasSubstr("is damaged"))
+        << id;
+  }
   EXPECT_THAT(error(R"({"model": null})"), HasSubstr("is no tokenizer.json"));
   EXPECT_THAT(message_of([&] { BytePairTokenizer tokenizer(folder.write("t.json", "{")); }), HasSubstr("is damaged"));
   EXPECT_THAT(message_of([&] { BytePairTokenizer tokenizer(folder.path("none.json")); }), HasSubstr("none.json"));

@@ -241,6 +241,17 @@ TEST_F(MlflowSenderTest, CheckpointsOfARunFolderThatWasMovedAreSent) {
   std::filesystem::remove_all(moved);
 }
 
+TEST_F(MlflowSenderTest, ADamagedRunFileIsAsNone) {
+  const std::string folder = run_.directory + "/mlflow";
+  std::filesystem::create_directories(folder);
+  for (const char* text : {"{", "[]", R"({"run_id": 3})", R"({"tags": []})", R"({"start_milliseconds": 1e300})"}) {
+    FileSystem::current().replace_file(folder + "/run.json", text);
+    EXPECT_FALSE(MlflowRun::kept_in(folder)) << text;
+  }
+  FileSystem::current().replace_file(folder + "/run.json", R"({"run_id": "a", "start_milliseconds": 5})");
+  EXPECT_EQ(MlflowRun::kept_in(folder)->start_milliseconds, 5);
+}
+
 TEST_F(MlflowSenderTest, ARunOfAnotherServerIsFoundByItsKeyElseMade) {
   const testing::StandInMlflow first;
   const testing::StandInMlflow second;

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
+#include <levin/core/base/json_integer.h>
 #include <levin/core/data/tokens/word_splitter.h>
 
 #include <fmt/format.h>
@@ -113,7 +114,7 @@ void BytePairTokenizer::Model::read_model(const Json& model) {
   for (size_t byte = 0; byte < characters.size(); ++byte)
     bytes.emplace(characters[byte], static_cast<unsigned char>(byte));
   for (const auto& [token, number] : model.at("vocab").items()) {
-    const auto id = number.get<int64_t>();
+    const int64_t id = integer_of(number);
     if (id < 0 || id >= kMostIds) fail(fmt::format("is damaged: '{}' has the id {}", token, id));
     ids.emplace(token, static_cast<int32_t>(id));
     size = std::max(size, id + 1);
@@ -186,14 +187,15 @@ void BytePairTokenizer::Model::read_pre_tokenizer(const Json& description) {
 
 void BytePairTokenizer::Model::read_added(const Json& tokens) {
   for (const Json& token : tokens) {
+    const int64_t id = integer_of(token.at("id"));
     AddedToken added{
         .text = token.at("content").get<std::string>(),
-        .id = token.at("id").get<int32_t>(),
+        .id = static_cast<int32_t>(id),
         .takes_more = token.value("lstrip", false) || token.value("rstrip", false) || token.value("single_word", false),
         .comes_first = !token.value("normalized", false)};
-    if (added.text.empty() || added.id < 0 || added.id >= kMostIds)
-      fail(fmt::format("is damaged: the added token '{}' has the id {}", added.text, added.id));
-    size = std::max<int64_t>(size, added.id + 1);
+    if (added.text.empty() || id < 0 || id >= kMostIds)
+      fail(fmt::format("is damaged: the added token '{}' has the id {}", added.text, id));
+    size = std::max(size, id + 1);
     texts.insert_or_assign(added.id, added.text);
     ids.insert_or_assign(added.text, added.id);
     this->added.push_back(std::move(added));

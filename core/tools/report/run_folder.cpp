@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
+#include <levin/core/base/json_integer.h>
 #include <levin/core/tools/report/event_file_reader.h>
 #include <levin/core/tools/report/metrics_csv.h>
 
@@ -121,15 +122,14 @@ DataSeen parse_data(const nlohmann::json& json) {
   DataSeen data;
   const auto number = [](const nlohmann::json& value) { return value.is_null() ? kUnknown : value.get<double>(); };
   for (const auto& tensor : json.at("tensors"))
-    data.tensors.push_back(
-        {.name = tensor.at("name"),
-         .shape = fmt::format("[{}]", fmt::join(tensor.at("shape").get<std::vector<int64_t>>(), ", ")),
-         .type = tensor.at("type"),
-         .min = number(tensor.at("min")),
-         .max = number(tensor.at("max")),
-         .mean = number(tensor.at("mean"))});
+    data.tensors.push_back({.name = tensor.at("name"),
+                            .shape = fmt::format("[{}]", fmt::join(integers_of(tensor.at("shape")), ", ")),
+                            .type = tensor.at("type"),
+                            .min = number(tensor.at("min")),
+                            .max = number(tensor.at("max")),
+                            .mean = number(tensor.at("mean"))});
   for (const auto& label : json.at("classes"))
-    data.classes.emplace_back(label.at("name").get<std::string>(), label.at("count").get<int64_t>());
+    data.classes.emplace_back(label.at("name").get<std::string>(), integer_of(label.at("count")));
   data.examples = json.at("examples");
   return data;
 }
