@@ -2,7 +2,6 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
-#include <levin/core/base/json_integer.h>
 #include <levin/core/base/log.h>
 #include <levin/loggers/mlflow_names.h>
 #include <levin/loggers/mlflow_records.h>
@@ -149,6 +148,8 @@ std::optional<MlflowRunOptions> MlflowRun::kept_in(const std::string& folder) {
   if (!FileSystem::current().exists(path)) return std::nullopt;
   const Json json = Json::parse(FileSystem::current().read_file(path), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
+  const Json start = json.value("start_milliseconds", Json(0));
+  if (!start.is_number_integer()) return std::nullopt;
   try {
     return MlflowRunOptions{.folder = folder,
                             .tracking_uri = json.value("tracking_uri", ""),
@@ -158,7 +159,7 @@ std::optional<MlflowRunOptions> MlflowRun::kept_in(const std::string& folder) {
                             .run_id = json.value("run_id", ""),
                             .must_exist = json.value("must_exist", false),
                             .key = json.value("key", ""),
-                            .start_milliseconds = integer_of(json.value("start_milliseconds", Json(0)))};
+                            .start_milliseconds = start.get<int64_t>()};
   } catch (const Json::exception&) {  // a value of another type: damaged, as a text that is no JSON
     return std::nullopt;
   }
