@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <thread>
@@ -316,7 +317,8 @@ void Sweep::finish(const RunEnd& end) {
   Run& run = table_.runs[static_cast<size_t>(end.number)];
   running_.erase(end.number);
   if (machine_) machine_->give_back(end.number);
-  run.seconds += end.seconds;
+  // As sweep.csv has it, so that a sweep that is started again shows the same.
+  run.seconds = std::round((run.seconds + end.seconds) * 1000) / 1000;
   if (end.status == 0) {
     run.metrics = last_metrics(run_folder(run));
     run.status = RunStatus::kFinished;

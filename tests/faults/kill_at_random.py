@@ -180,7 +180,7 @@ class Campaign:
         if way == "killed":
             return self._killed()
         if way == "stopped":
-            return self._stopped() if self._chance.random() < 0.5 else self._stopped_while_not_training()
+            return self._stopped() if self._chance.random() < 0.5 else self._stopped_at_any_moment()
         return self._held_up(slowed=way == "slowed")
 
     def _finish(self, job, seconds, what):
@@ -266,13 +266,17 @@ class Campaign:
         except AssertionError as failure:
             raise AssertionError(f"{what}: {failure}\n---- output\n{job.output()[-6000:]}") from None
         finally:
-            for process in ranks.values():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGCONT)
-            subprocess.run(["rm", "-rf", job.root, job.temporary], check=False)
+            self._continue_and_remove(job, ranks)
         return f"{what}; all had ended {took:.1f} s later"
 
-    def _stopped_while_not_training(self):
+    @staticmethod
+    def _continue_and_remove(job, ranks):
+        for process in ranks.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
+        subprocess.run(["rm", "-rf", job.root, job.temporary], check=False)
+
+    def _stopped_at_any_moment(self):
         """Stops a process for good at a random moment, of those that another process started."""
         job = self._start()
         moment = self._await_moment(job)
@@ -304,10 +308,7 @@ class Campaign:
         except AssertionError as failure:
             raise AssertionError(f"{moment}, {what}: {failure}\n---- output\n{job.output()[-6000:]}") from None
         finally:
-            for process in ranks.values():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGCONT)
-            subprocess.run(["rm", "-rf", job.root, job.temporary], check=False)
+            self._continue_and_remove(job, ranks)
         return f"{moment}, {what}; all had ended {took:.1f} s later; {result}"
 
     def _killed(self):

@@ -17,7 +17,8 @@ Table read_csv(const std::string& path, const TableOptions& options = {});
 /// which are "false" and "true"; with one, either is made the other. Missing is what is null, NaN or one of the words
 /// of `missing`. Throws levin::Error, led by the file and where it can be by the number of the row, for what read_csv
 /// refuses, for columns of times, bytes and nested values that are not left out, for what is no Parquet file or is
-/// damaged, and where this Levin was built without Arrow (LEVIN_PARQUET).
+/// damaged, where Arrow would need more than 512 MiB, 4 MiB a column and four times the file's size at a time, and
+/// where this Levin was built without Arrow (LEVIN_PARQUET).
 Table read_parquet(const std::string& path, const TableOptions& options = {});
 
 /// Reads a file whose name ends in ".parquet" as read_parquet does, any other as read_csv.
