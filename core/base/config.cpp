@@ -1,6 +1,7 @@
 #include <levin/core/base/config.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/utf8.h>
 #include <levin/core/base/yaml_reader.h>
 
 #include <fmt/format.h>
@@ -15,14 +16,8 @@
 namespace levin {
 namespace {
 
-/// The beginning of a text, for messages.
-std::string shortened(std::string_view text) {
-  constexpr size_t kLongest = 200;
-  if (text.size() <= kLongest) return std::string(text);
-  size_t end = kLongest;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // inside of a UTF-8 character
-  return std::string(text.substr(0, end)) + "...";
-}
+/// How much of a value or of its origin a message shows.
+constexpr size_t kMostShown = 200;
 
 /// Of what two sources gave together; the second alone where the words would get long.
 Origin joined(const Origin& first, const Origin& second) {
@@ -211,8 +206,8 @@ void Config::set_path(std::string_view dotted_path, Config value) {
   const Origin origin = value.origin();
   const auto keys = 1 + static_cast<size_t>(std::count(dotted_path.begin(), dotted_path.end(), '.'));
   if (keys > kMaxDepth)
-    throw ConfigError(
-        fmt::format("{}: a path of {} keys; valid: at most {}", shortened(origin.describe()), keys, kMaxDepth));
+    throw ConfigError(fmt::format("{}: a path of {} keys; valid: at most {}", shown_text(origin.describe(), kMostShown),
+                                  keys, kMaxDepth));
   const size_t dot = dotted_path.find('.');
   if (is_scalar() || is_null()) {
     const Config name = *this;
@@ -250,7 +245,7 @@ std::string Config::describe() const {
     case Kind::kNull:
       return "null";
     case Kind::kScalar:
-      return fmt::format("'{}'", shortened(text_));
+      return fmt::format("'{}'", shown_text(text_, kMostShown));
     case Kind::kSequence:
       return "a list";
     case Kind::kMapping:

@@ -1,11 +1,14 @@
 #include <levin/core/checkpoint/object_store.h>
 
+#include <levin/core/checkpoint/store_answer.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -33,53 +36,6 @@ std::string escaped_key(const std::string& key) {
     begin = end + 1;
   }
   return escaped;
-}
-
-std::string unescaped_xml(std::string_view text) {
-  constexpr std::array<std::pair<std::string_view, char>, 5> kEntities{
-      {{"&lt;", '<'}, {"&gt;", '>'}, {"&quot;", '"'}, {"&apos;", '\''}, {"&amp;", '&'}}};
-  std::string plain;
-  while (!text.empty()) {
-    const auto entity = std::find_if(kEntities.begin(), kEntities.end(),
-                                     [&](const auto& item) { return text.starts_with(item.first); });
-    plain += entity == kEntities.end() ? text.front() : entity->second;
-    text.remove_prefix(entity == kEntities.end() ? 1 : entity->first.size());
-  }
-  return plain;
-}
-
-/// What is in all elements of that name, which have no attributes and none of that name in them.
-std::vector<std::string_view> elements(std::string_view xml, const std::string& name) {
-  const std::string open = "<" + name + ">";
-  const std::string close = "</" + name + ">";
-  std::vector<std::string_view> insides;
-  for (size_t at = 0; (at = xml.find(open, at)) != std::string_view::npos;) {
-    at += open.size();
-    const size_t end = xml.find(close, at);
-    if (end == std::string_view::npos) break;
-    insides.push_back(xml.substr(at, end - at));
-    at = end;
-  }
-  return insides;
-}
-
-/// The text of the first one; empty where there is none.
-std::string element(std::string_view xml, const std::string& name) {
-  const auto all = elements(xml, name);
-  return all.empty() ? "" : unescaped_xml(all.front());
-}
-
-/// What a server says of a refusal, without what it quotes of the request.
-std::string reason_of(const HttpResponse& response) {
-  const std::string code = element(response.body, "Code");
-  if (code.empty()) return fmt::format("the server answered with status {}", response.status);
-  std::string reason = fmt::format("{} ({})", code, element(response.body, "Message"));
-  if (code == "NoSuchBucket") reason += "; hint: make the bucket, or see whether AWS_ENDPOINT_URL is the right server";
-  if (code == "AuthorizationHeaderMalformed" || code == "PermanentRedirect")
-    reason += "; hint: AWS_REGION is the bucket's region";
-  if (response.status == 403)
-    reason += "; hint: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, and what they may do";
-  return reason;
 }
 
 bool is_busy(long status) { return status == 408 || status == 429 || status >= 500; }
@@ -178,7 +134,7 @@ void ObjectStore::put_in_parts(const std::string& key, const std::string& path, 
       throw Error("checkpoint", fmt::format("cannot write to {}: {}", url_.text(), reason_of(response)));
   };
   const HttpResponse begun = send({.method = "POST", .url = address(key) + "?uploads=", .body = ""}, "write to");
-  const std::string upload = element(begun.body, "UploadId");
+  const std::string upload = xml_element(begun.body, "UploadId");
   require(begun, upload);
   const std::string query = "uploadId=" + url_escaped(upload);
   try {
@@ -197,7 +153,7 @@ void ObjectStore::put_in_parts(const std::string& key, const std::string& path, 
                                     .url = address(key) + "?" + query,
                                     .body = "<CompleteMultipartUpload>" + parts + "</CompleteMultipartUpload>"},
                                    "write to");
-    require(done, element(done.body, "ETag"));
+    require(done, xml_element(done.body, "ETag"));
   } catch (...) {
     try {
       client_->send({.method = "DELETE", .url = address(key) + "?" + query, .headers = {kUnsignedPayload}}, never_);
@@ -211,7 +167,7 @@ void ObjectStore::put_in_parts(const std::string& key, const std::string& path, 
 std::optional<std::string> ObjectStore::get(const std::string& key) {
   HttpResponse response = send({.method = "GET", .url = address(key)}, "read from");
   if (response.status != 404) return std::move(response.body);
-  if (element(response.body, "Code") == "NoSuchBucket")
+  if (xml_element(response.body, "Code") == "NoSuchBucket")
     throw Error("checkpoint", fmt::format("cannot read from {}: {}", url_.text(), reason_of(response)));
   return {};
 }
@@ -234,13 +190,13 @@ std::vector<std::string> ObjectStore::folders(const std::string& key, bool first
     const HttpResponse response = send({.method = "GET", .url = url}, "list");
     if (response.status == 404)
       throw Error("checkpoint", fmt::format("cannot list {}: {}", url_.text(), reason_of(response)));
-    for (const std::string_view common : elements(response.body, "CommonPrefixes")) {
-      std::string name = element(common, "Prefix");
-      if (!name.starts_with(prefix) || !name.ends_with('/')) continue;
-      name = name.substr(prefix.size(), name.size() - prefix.size() - 1);
-      if (!name.empty()) names.push_back(std::move(name));
-    }
-    next = element(response.body, "IsTruncated") == "true" ? element(response.body, "NextContinuationToken") : "";
+    ObjectList page = parse_object_list(response.body, prefix);
+    std::move(page.folders.begin(), page.folders.end(), std::back_inserter(names));
+    if (!page.next_page.empty() && page.next_page == next)
+      throw Error(
+          "checkpoint",
+          fmt::format("cannot list {}: the server sends the same page of the list again and again", url_.text()));
+    next = std::move(page.next_page);
   } while (!next.empty() && !first_only);
   return names;
 }

@@ -5,7 +5,9 @@
 #include <levin/core/checkpoint/state_json.h>
 
 #include <ATen/ops/empty.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <cstdint>
 #include <cstring>
@@ -24,6 +26,16 @@ void put(std::string& bytes, int64_t value) { bytes.append(reinterpret_cast<cons
 void put(std::string& bytes, const std::string& text) {
   put(bytes, static_cast<int64_t>(text.size()));
   bytes += text;
+}
+
+/// The elements as they are sent: they say the whole value of dense tensors only, and of a quantized one they are not
+/// even as many bytes as nbytes().
+at::Tensor values_of(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || tensor.is_quantized())
+    throw Error("checkpoint",
+                fmt::format("only dense tensors can be sent to another rank; got {}; hint: to_dense() or dequantize()",
+                            tensor.toString()));
+  return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
 }
 
 class BytesReader {
@@ -58,7 +70,7 @@ class BytesReader {
   at::Tensor tensor() {
     const int64_t type = number();
     if (type < 0 || type >= static_cast<int64_t>(at::ScalarType::NumOptions) ||
-        type == static_cast<int64_t>(at::ScalarType::Undefined))
+        type == static_cast<int64_t>(at::ScalarType::Undefined) || c10::isQIntType(static_cast<at::ScalarType>(type)))
       throw Error("checkpoint", "the state that another rank sent has a tensor of an unknown type");
     const std::vector<int64_t> sizes = numbers();
     // Whatever its type, an element has a byte or more.
@@ -90,7 +102,7 @@ std::string state_to_bytes(const State& tree) {
   put(bytes, encode_state(root, tensors));
   for (const auto& [file, items] : tensors) {
     for (const auto& [name, leaf] : items) {
-      const at::Tensor whole = leaf.tensor().detach().cpu().contiguous();
+      const at::Tensor whole = values_of(leaf.tensor());
       put(bytes, file);
       put(bytes, name);
       put(bytes, static_cast<int64_t>(whole.scalar_type()));

@@ -105,6 +105,16 @@ TEST_F(RemoteCheckpointTest, AListOfSeveralPagesIsReadToItsEnd) {
   EXPECT_THAT(ObjectStore(run_, kImpatient).folders("k"), ElementsAre("b", "c&d"));
 }
 
+TEST_F(RemoteCheckpointTest, AListWithoutAnEndIsAnError) {
+  testing::StandInServer server([](const testing::Request&) {
+    return testing::Answer{
+        .body = "<R><IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken></R>"};
+  });
+  setenv("AWS_ENDPOINT_URL", server.uri().c_str(), 1);
+  EXPECT_THAT(message_of([&] { ObjectStore(run_, kImpatient).folders("k"); }),
+              HasSubstr("the server sends the same page of the list again and again"));
+}
+
 TEST_F(RemoteCheckpointTest, WhatIsRefusedIsOneMessageWithoutASecret) {
   const auto error = [&](const std::string& url) {
     return message_of([&] { ObjectStore(parse_remote_url(url, "upload_to"), kImpatient).folders("a"); });

@@ -25,6 +25,7 @@ TEST(StateBytes, EveryValueSurvivesExactly) {
   tree["empty"] = at::empty({0, 4});
   tree["scalar"] = at::scalar_tensor(0.1, at::kDouble);
   tree["half"] = at::ones({3}, at::kBFloat16);
+  tree["conjugate"] = at::complex(at::arange(3, at::kDouble), at::ones({3}, at::kDouble)).conj();
 
   const State back = state_from_bytes(state_to_bytes(tree));
   EXPECT_TRUE(back.at("nothing").is_null());
@@ -34,7 +35,7 @@ TEST(StateBytes, EveryValueSurvivesExactly) {
   EXPECT_EQ(back.at("infinite").as_double(), -std::numeric_limits<double>::infinity());
   EXPECT_EQ(back.at("text").as_string(), std::string("a\0b\n", 4));
   EXPECT_TRUE(back.at("list").as_list().at(0).as_bool());
-  for (const char* name : {"transposed", "empty", "scalar", "half"}) {
+  for (const char* name : {"transposed", "empty", "scalar", "half", "conjugate"}) {
     const at::Tensor& saved = tree.at(name).as_tensor();
     const at::Tensor& loaded = back.at(name).as_tensor();
     EXPECT_EQ(loaded.scalar_type(), saved.scalar_type()) << name;
@@ -62,6 +63,23 @@ TEST(StateBytes, NumbersThatCannotBeAreRefusedBeforeMemoryIsTaken) {
       std::memcpy(broken.data() + broken.size() - from_end, &number, sizeof number);
       EXPECT_THROW(state_from_bytes(broken), Error) << from_end << " " << number;
     }
+}
+
+// Quantized tensors have fewer bytes than they say or mean nothing without their scale, sparse ones have no memory.
+TEST(StateBytes, TensorsWhoseElementsAreNotTheirValueAreRefused) {
+  State tree = State::map();
+  tree["x"] = at::ones({5}, at::kByte);
+  const std::string bytes = state_to_bytes(tree);
+  for (const at::ScalarType type : {at::kQInt8, at::kQUInt8, at::kQInt32, at::kQUInt4x2, at::kQUInt2x4}) {
+    std::string broken = bytes;
+    const auto number = static_cast<int64_t>(type);
+    std::memcpy(broken.data() + broken.size() - (5 + 24), &number, sizeof number);
+    EXPECT_THROW(state_from_bytes(broken), Error) << c10::toString(type);
+  }
+  tree["x"] = at::quantize_per_tensor(at::ones({5}), 0.1, 0, at::kQInt8);
+  EXPECT_THROW(state_to_bytes(tree), Error);
+  tree["x"] = at::eye(2).to_sparse();
+  EXPECT_THROW(state_to_bytes(tree), Error);
 }
 
 }  // namespace
