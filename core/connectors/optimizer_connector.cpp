@@ -259,6 +259,7 @@ std::vector<std::pair<std::string, double>> OptimizerConnector::learning_rates()
 // ---- Gradients
 
 void OptimizerConnector::clip(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step) {
+  model_.prepare_step();  // in 16 bits what is small would be lost
   options_.precision->unscale(optimizer.optimizer());
   const auto& parameters = optimizer.parameters();
   const auto reduce = [this](at::Tensor norm) { return model_.reduce_norm(std::move(norm), 2); };

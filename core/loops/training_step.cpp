@@ -143,7 +143,7 @@ void TrainingStep::finish_backward(const ManualCut& cut) {
 
 /// Gradients of several optimizers of one batch have one scale, which therefore changes when all have stepped.
 void TrainingStep::end_window() {
-  if (!stepped_) return;
+  if (!stepped_) return precision_.abandon_window();
   const ProfilerSpan span(tracer_.profiler(), "precision.end_window");
   if (replays())
     recorded_->end_window();
@@ -235,19 +235,20 @@ void TrainingStep::drive_optimizer(OptimizerHandle& optimizer, const OptimizerHa
     // The optimizer evaluates the model itself, as often as it likes; the hooks run at every evaluation.
     optimizer.take_step({}, [&] {
       at::Tensor loss = closure();
-      if (window_.uneven_inputs && state_.module->automatic_optimization) average_over_data();
+      const double mean_weight =
+          window_.uneven_inputs && state_.module->automatic_optimization ? average_over_data() : 1;
       if (!loss.defined())
         throw Error(
             "module",
             "training_step gave no loss to an optimizer that needs one (LBFGS, SAM); a batch cannot be skipped");
       prepare_step(optimizer, scaling);
-      return loss;
+      return mean_over_ranks(loss, mean_weight);
     });
   } else {
     if (closure) closure();
     // A window of which every batch was skipped has nothing to step with.
     ready = !state_.module->automatic_optimization || state_.progress.window_has_gradients;
-    if (ready && window_.uneven_inputs && state_.module->automatic_optimization) ready = average_over_data();
+    if (ready && window_.uneven_inputs && state_.module->automatic_optimization) ready = average_over_data() > 0;
     if (ready) {
       if (state_.module->automatic_optimization && !window_.uneven_inputs) scale_partial_window();
       prepare_step(optimizer, scaling);
@@ -263,6 +264,7 @@ void TrainingStep::drive_optimizer(OptimizerHandle& optimizer, const OptimizerHa
     }
   }
   if (!ready) return;
+  precision_.note_step(optimizer.optimizer());
   stepped_ = true;
   ++state_.progress.global_step;
 }
@@ -278,13 +280,23 @@ void TrainingStep::reduce_weights() {
   data_ended_ = mean[1] == 0;
 }
 
-/// Makes the mean of the gradients over ranks that over ranks with data. Returns whether there are any.
-bool TrainingStep::average_over_data() {
+/// An optimizer that goes by the loss must see the same one on every rank: that of the averaged gradients.
+at::Tensor TrainingStep::mean_over_ranks(const at::Tensor& loss, double mean_weight) {
+  if (strategy_.world_size() == 1 || find_independent_steps(strategy_) != nullptr) return loss;
+  const ProfilerSpan span(tracer_.profiler(), "strategy.mean_loss");
+  const at::Tensor mean = loss.detach() * (mean_weight > 0 ? info_.weight / mean_weight : 0);
+  strategy_.collective().all_reduce(mean, ReduceOp::kMean)->wait();
+  return mean;
+}
+
+/// Makes the mean of the gradients over ranks that over ranks with data. Returns the mean of the ranks' weights, which
+/// is zero where none has any.
+double TrainingStep::average_over_data() {
   const ProfilerSpan span(tracer_.profiler(), "strategy.uneven_inputs");
   const auto [mean_weight, any_next] = strategy_.uneven_inputs();
   data_ended_ = !any_next;
   if (mean_weight > 0 && mean_weight != 1) optimizers_.scale_gradients(1 / mean_weight);
-  return mean_weight > 0;
+  return mean_weight;
 }
 
 /// An unsized loader ended inside a window: what was divided by the window's planned size must be divided by what it

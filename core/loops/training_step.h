@@ -91,7 +91,8 @@ class TrainingStep final : private StepPhases {
   void clip_gradients(OptimizerHandle& optimizer);
   void end_window();
   void reduce_weights();
-  bool average_over_data();
+  at::Tensor mean_over_ranks(const at::Tensor& loss, double mean_weight);
+  double average_over_data();
   void scale_partial_window();
 
   const ResolvedOptions& options_;

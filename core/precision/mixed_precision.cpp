@@ -51,19 +51,23 @@ StepScaling MixedPrecision::unscale(torch::optim::Optimizer& optimizer) {
   // A step by hand is inside of the forward that goes on with the new weights.
   WeightCastScope::forget();
   if (!scaler_) return {};
-  for (const auto& [done, found_inf] : unscaled_)
-    if (done == &optimizer) return {.grad_scale = {}, .found_inf = found_inf};
+  for (const Unscaled& done : unscaled_)
+    if (done.optimizer == &optimizer && !done.stepped) return {.grad_scale = {}, .found_inf = done.found_inf};
   std::vector<at::Tensor> parameters;
   for (const auto& group : optimizer.param_groups())
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-  unscaled_.emplace_back(&optimizer, scaler_->unscale(parameters));
-  return {.grad_scale = {}, .found_inf = unscaled_.back().second};
+  unscaled_.push_back({.optimizer = &optimizer, .found_inf = scaler_->unscale(parameters)});
+  return {.grad_scale = {}, .found_inf = unscaled_.back().found_inf};
+}
+
+void MixedPrecision::note_step(const torch::optim::Optimizer& optimizer) {
+  for (Unscaled& done : unscaled_) done.stepped |= done.optimizer == &optimizer;
 }
 
 void MixedPrecision::end_window() {
   if (!scaler_) return;
   std::vector<at::Tensor> found_inf;
-  for (const auto& [optimizer, found] : unscaled_) found_inf.push_back(found);
+  for (const Unscaled& done : unscaled_) found_inf.push_back(done.found_inf);
   unscaled_.clear();
   scaler_->update(found_inf);
 }

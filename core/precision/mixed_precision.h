@@ -4,7 +4,6 @@
 #include <levin/core/precision/true_precision.h>
 
 #include <optional>
-#include <utility>
 #include <vector>
 
 namespace levin {
@@ -27,6 +26,7 @@ class MixedPrecision : public TruePrecision {
   void exit_forward(const ForwardSettings& before) override;
   at::Tensor scale_loss(const at::Tensor& loss) override;
   StepScaling unscale(torch::optim::Optimizer& optimizer) override;
+  void note_step(const torch::optim::Optimizer& optimizer) override;
   void abandon_window() override { unscaled_.clear(); }
   void end_window() override;
   int64_t take_skipped_steps(bool wait) override;
@@ -42,8 +42,12 @@ class MixedPrecision : public TruePrecision {
   at::ScalarType type_;
   at::DeviceType device_type_ = at::kCPU;
   std::optional<GradScaler> scaler_;
-  /// Result of unscaling each optimizer's gradients in the window under way.
-  std::vector<std::pair<const torch::optim::Optimizer*, at::Tensor>> unscaled_;
+  struct Unscaled {
+    const torch::optim::Optimizer* optimizer;
+    at::Tensor found_inf;
+    bool stepped = false;  ///< the optimizer's next gradients have a scale again
+  };
+  std::vector<Unscaled> unscaled_;  ///< of the window under way, one for each step
   int64_t skipped_told_ = 0;
   int64_t next_warning_;
 };

@@ -53,9 +53,11 @@ class Precision : public Configurable, public Stateful {
 
   /// Returns the loss that backward starts from.
   virtual at::Tensor scale_loss(const at::Tensor& loss) { return loss; }
-  /// Takes the scale out of the optimizer's gradients after the last backward of a window, once a window however often
-  /// it is called. Returns what is left for the step to do.
+  /// Takes the scale out of the optimizer's gradients before its step, once a step however often it is called. Returns
+  /// what is left for the step to do.
   virtual StepScaling unscale(torch::optim::Optimizer& /*optimizer*/) { return {}; }
+  /// Notes that the optimizer took its step: gradients that come now have a scale again.
+  virtual void note_step(const torch::optim::Optimizer& /*optimizer*/) {}
   /// Ends a window without steps: forgets what `unscale` found.
   virtual void abandon_window() {}
   /// Adapts the scale after the optimizer steps of a window.

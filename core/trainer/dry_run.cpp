@@ -188,7 +188,7 @@ DryRun::Result DryRun::Impl::attempt(const Function& function) const {
 }
 
 /// Around forward and backward. Only the first of a step agrees: an optimizer that evaluates the model several times
-/// (LBFGS, SAM) does so as often as its rank's own numbers ask for.
+/// (LBFGS, SAM) does so as often as it likes.
 StepOutput DryRun::Impl::agree_after(const TrainingStep::ForwardBackward& run) {
   if (std::exchange(agreed_, true)) return run();
   StepOutput output;

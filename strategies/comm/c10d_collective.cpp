@@ -235,14 +235,14 @@ c10d::Backend& C10dCollective::backend_for(const at::Tensor& tensor) const {
 
 at::Tensor C10dCollective::transportable(const at::Tensor& tensor) const {
   const NoAutograd guard;
-  const at::Tensor dense = tensor.contiguous();
+  const at::Tensor dense = tensor.resolve_conj().resolve_neg().contiguous();
   return stages_on_host_ && !dense.is_cpu() ? dense.cpu() : dense;
 }
 
 at::Tensor C10dCollective::place_for(const at::Tensor& tensor) const {
   const NoAutograd guard;
   const bool on_host = stages_on_host_ && !tensor.is_cpu();
-  if (!on_host && tensor.is_contiguous()) return tensor;
+  if (!on_host && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return tensor;
   return at::empty(tensor.sizes(), tensor.options().device(on_host ? at::Device(at::kCPU) : tensor.device()));
 }
 

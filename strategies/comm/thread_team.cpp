@@ -63,7 +63,7 @@ class ThreadTeam : public SharedMemoryTeam {
   void run(const Caller& caller, const Header& header, const ScaledSum& sum) override
       LEVIN_REQUIRES(member(caller).calling) {
     meet(caller, header);
-    check_sizes(caller, sum);
+    check_sizes(caller, header.operation, sum);
     const int64_t begin = std::min(header.count, caller.rank * sum.slice);
     const int64_t end = std::min(header.count, begin + sum.slice);
     auto& sources = member(caller).sources;
@@ -92,15 +92,19 @@ class ThreadTeam : public SharedMemoryTeam {
   }
 
  private:
-  /// Throws on all ranks or on none.
-  void check_sizes(const Caller& caller, const ScaledSum& sum) LEVIN_REQUIRES(member(caller).calling) {
+  /// Throws on all ranks or on none, when all have looked.
+  void check_sizes(const Caller& caller, Operation operation, const ScaledSum& sum)
+      LEVIN_REQUIRES(member(caller).calling) {
     const Elements* const expected = slot(caller, 0).parts;
     for (int64_t rank = 1; rank < size(); ++rank)
       for (size_t part = 0; part < sum.parts.size(); ++part)
-        if (const int64_t count = slot(caller, rank).parts[part].count; count != expected[part].count)
-          throw Error("comm", fmt::format("tensor {} of a list has {} elements on rank 0 and {} on rank {}; valid: the "
-                                          "same on all ranks",
-                                          part, expected[part].count, count, rank));
+        if (const int64_t count = slot(caller, rank).parts[part].count; count != expected[part].count) {
+          const std::string message = fmt::format(
+              "tensor {} of a list has {} elements on rank 0 and {} on rank {}; valid: the same on all ranks", part,
+              expected[part].count, count, rank);
+          finish(caller, operation);
+          throw Error("comm", message);
+        }
   }
 
   void finish(const Caller& caller, Operation operation) {

@@ -42,11 +42,16 @@ class CudaBatchNormOverRanks : public BatchNormOverRanks {
     // device.
     const at::Tensor order = (counts == 0).to(at::kInt).argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
     const at::Tensor ordered = all.index_select(0, order);
-    at::Tensor ordered_counts = ordered.select(1, 2 * channels).contiguous();
-    if (running.mean.defined()) ordered_counts = ordered_counts.to(running.mean.scalar_type());
+    // The kernel has counts of the running statistics' type, or of its first argument's: of 16 bits they overflow.
+    const at::Tensor running_mean = as_type(running.mean, own.scalar_type());
+    const at::Tensor running_variance = as_type(running.variance, own.scalar_type());
     const auto [mean, inverse] = at::batch_norm_gather_stats_with_counts(
-        input, ordered.slice(1, 0, channels).contiguous(), ordered.slice(1, channels, 2 * channels).contiguous(),
-        running.mean, running.variance, running.momentum, eps, ordered_counts);
+        ordered, ordered.slice(1, 0, channels).contiguous(), ordered.slice(1, channels, 2 * channels).contiguous(),
+        running_mean, running_variance, running.momentum, eps, ordered.select(1, 2 * channels).contiguous());
+    if (!running_mean.is_same(running.mean)) {
+      running.mean.copy_(running_mean);
+      running.variance.copy_(running_variance);
+    }
     return {.mean = mean, .spread = inverse, .counts = counts};
   }
 

@@ -176,7 +176,12 @@ StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const A
     const SyncBatchNormScope statistics(sync_batchnorm_ ? ranks().shared_collective() : nullptr);
     return forward(batch, phases);
   }();
-  if (!output.has_loss() && !window.sync) return output;
+  if (sync_batchnorm_) require_loss_for_sync_batch_norm(output);
+  if (tells_on_host()) uneven_inputs_.add(window);
+  if (!output.has_loss() && !window.sync) {
+    gradients.skip_batch(window);
+    return output;
+  }
   // A batch that this rank alone skips counts as zero: the others wait for its part.
   StepOutput start = output.has_loss() ? output : StepOutput(gradients.zero_loss());
   phases.before_backward(start);
@@ -188,10 +193,7 @@ StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const A
       gradients.after_backward(window.sync);
     });
   }
-  if (tells_on_host()) {
-    uneven_inputs_.add(window);
-    uneven_inputs_.reduce(window, collective());
-  }
+  if (tells_on_host()) uneven_inputs_.reduce(window, collective());
   phases.after_backward();
   return output;
 }

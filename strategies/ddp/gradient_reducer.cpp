@@ -94,6 +94,8 @@ GradientReducer::GradientReducer(const Parameters& parameters, c10::intrusive_pt
   std::vector<at::Tensor> reduced = parameters_;
   for (const auto& [name, parameter] : parameters)
     if (parameter.requires_grad()) names_.push_back(name);
+  if (parameters_.empty())
+    throw Error("ddp", "no parameter requires a gradient, so that there is nothing to train; hint: all may be frozen");
   if (options_.uneven_inputs)
     window_inputs_ = at::zeros({2}, parameters_.front().options().dtype(at::kFloat)).requires_grad_();
   if (why_not_in_place(parameters, *group, options_).empty()) {
@@ -206,13 +208,25 @@ void GradientReducer::before_forward() {
   reducer_->rebuild_buckets();
 }
 
+/// What this rank tells the others of a batch.
+at::Tensor GradientReducer::own_inputs(const AccumulationWindow& window, bool sync) const {
+  const auto mean = static_cast<float>(window.weight / static_cast<double>(window.size));
+  return at::tensor({mean, sync && window.has_next ? 1.0F : 0.0F}, window_inputs_.options().requires_grad(false));
+}
+
+void GradientReducer::skip_batch(const AccumulationWindow& window) {
+  if (!options_.uneven_inputs) return;
+  const at::NoGradGuard no_grad;
+  at::Tensor& counted = window_inputs_.mutable_grad();
+  const at::Tensor own = own_inputs(window, /*sync=*/false);
+  counted = window.index == 0 || !counted.defined() ? own : counted + own;
+}
+
 at::Tensor GradientReducer::before_backward(const at::Tensor& loss, bool sync, const AccumulationWindow& window) {
   at::Tensor start = loss;
   if (options_.uneven_inputs) {
-    if (window.index == 0) window_inputs_.mutable_grad() = at::Tensor();
-    const auto mean = static_cast<float>(window.weight / static_cast<double>(window.size));
-    const at::Tensor own = at::tensor({mean, sync && window.has_next ? 1.0F : 0.0F}, window_inputs_.options());
-    start = WithGradientOf::apply(start, window_inputs_, own);
+    if (window.index == 0) window_inputs_.mutable_grad().reset();
+    start = WithGradientOf::apply(start, window_inputs_, own_inputs(window, sync));
   }
   std::fill(reached_.begin(), reached_.end(), uint8_t{0});
   if (!sync || backend_ != nullptr) return start;

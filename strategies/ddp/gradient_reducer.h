@@ -69,6 +69,8 @@ class GradientReducer {
   /// Called before its backward pass, which must start from the tensor that this returns: the loss, where need be with
   /// what the ranks tell each other attached. Without `sync` gradients are only added up.
   at::Tensor before_backward(const at::Tensor& loss, bool sync, const AccumulationWindow& window);
+  /// Called in place of both where this rank has no loss and no other one waits for it: the batch counts as zero.
+  void skip_batch(const AccumulationWindow& window);
   /// Called after that backward: gradients that are combined in place are from here on means. Throws levin::Error where
   /// a parameter has none.
   void after_backward(bool sync);
@@ -81,6 +83,8 @@ class GradientReducer {
   void complete_backward();
 
  private:
+  at::Tensor own_inputs(const AccumulationWindow& window, bool sync) const;
+
   std::vector<at::Tensor> parameters_;
   std::vector<std::string> names_;  ///< of the parameters
   at::Tensor window_inputs_;        ///< a parameter whose gradient is {weight, has_next}

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/comm/collective.h>
+#include <levin/core/interfaces/step_output.h>
 #include <levin/strategies/ddp/batch_norm_over_ranks.h>
 
 #include <ATen/core/ivalue.h>
@@ -104,5 +105,13 @@ std::shared_ptr<BatchNormRunner> make_runner(std::shared_ptr<Collective> collect
 
 SyncBatchNormScope::SyncBatchNormScope(std::shared_ptr<Collective> collective)
     : scope_(make_runner(std::move(collective))) {}
+
+void require_loss_for_sync_batch_norm(const StepOutput& output) {
+  if (!output.has_loss())
+    throw Error(
+        "module",
+        "training_step returned no loss, but with sync_batchnorm the other ranks wait for this one in backward; "
+        "hint: return a loss for every batch, of weight zero where there is nothing to learn from");
+}
 
 }  // namespace levin

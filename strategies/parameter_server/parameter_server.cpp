@@ -219,12 +219,13 @@ StepOutput ParameterServer::forward_backward(const Batch& batch, StepPhases& pha
     const SyncBatchNormScope statistics(sync_batchnorm_ ? ranks().shared_collective() : nullptr);
     return phases.forward(batch);
   }();
+  if (sync_batchnorm_ && ranks().world_size() > 1) require_loss_for_sync_batch_norm(output);
+  uneven_inputs_.add(window);
   if (!output.has_loss() && !window.sync) return output;
   // A batch that this rank alone skips counts as zero: the others wait for its part.
   StepOutput start = output;
   if (!output.has_loss()) start.loss() = at::zeros({}, at::TensorOptions().device(root_device())).requires_grad_();
   phases.before_backward(start);
-  uneven_inputs_.add(window);
   if (output.has_loss()) phases.backward(start);
   if (window.sync) push(/*skipped=*/!output.has_loss());
   uneven_inputs_.reduce(window, collective());

@@ -17,7 +17,6 @@ void UnevenInputsReducer::reduce(const AccumulationWindow& window, Collective& r
   const at::Tensor means = at::tensor({own_weight_, window.has_next ? 1.0 : 0.0}, at::kDouble);
   ranks.all_reduce(means, ReduceOp::kMean)->wait();
   newest_ = {.mean_weight = means.const_data_ptr<double>()[0], .any_next = means.const_data_ptr<double>()[1] > 0};
-  own_weight_ = 0;  // the next window's first batch may be skipped
 }
 
 }  // namespace levin

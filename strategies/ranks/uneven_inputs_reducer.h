@@ -7,7 +7,7 @@ namespace levin {
 /// Finds out what Strategy::uneven_inputs tells by a reduction of its own, where no other carries it along.
 class UnevenInputsReducer {
  public:
-  /// Counts this rank's batch of the window.
+  /// Counts this rank's batch of the window, also one that it skips.
   void add(const AccumulationWindow& window);
   /// Called after each batch, by all ranks: where it ends a window of uneven inputs, all tell each other.
   void reduce(const AccumulationWindow& window, Collective& ranks);

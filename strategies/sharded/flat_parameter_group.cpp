@@ -71,6 +71,7 @@ FlatParameterGroup::FlatParameterGroup(std::string name, std::vector<NamedParame
       options_(options),
       layout_(sizes_of(parameters_), group_->world_size()),
       is_taken_(parameters_.size()),
+      is_reduced_(parameters_.size()),
       is_kept_(parameters_.size()) {
   const PlainTensors plain;
   const at::Tensor& first = parameters_.front().second;
@@ -214,9 +215,12 @@ bool FlatParameterGroup::take_gradient(size_t parameter) {
 
 void FlatParameterGroup::start_reduce() {
   const PlainTensors plain;
+  if (taken_ == 0) keep_reduced_apart();
   if (!whole_gradient_.defined()) whole_gradient_ = at::empty({layout_.flat_size()}, whole_.options());
-  for (size_t i = 0; i < parameters_.size(); ++i)
-    if (!is_taken_[i] && !is_kept_[i]) gradient_view(i).zero_();
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    is_reduced_[i] = is_taken_[i] || is_kept_[i];
+    if (!is_reduced_[i]) gradient_view(i).zero_();
+  }
   at::Tensor input = whole_gradient_;
   if (options_.reduce_type != options_.type) input = whole_gradient_.to(options_.reduce_type);
   // Where full gradients are kept, this rank's part of them is what is left of them.
@@ -282,7 +286,7 @@ void FlatParameterGroup::set_local_gradients() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor& gradient = local_shards_[i].mutable_grad();
     // One that is not trained just now, as with toggled optimizers, keeps what it had.
-    if (!parameters_[i].second.requires_grad() && !gradient.defined()) continue;
+    if (!is_reduced_[i] && !parameters_[i].second.requires_grad() && !gradient.defined()) continue;
     const auto here = local_shard(i);
     gradient = shard_gradient_.narrow(0, here.in_shard, here.size);
   }

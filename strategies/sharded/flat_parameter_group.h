@@ -84,6 +84,8 @@ class FlatParameterGroup {
   /// Waits for them. The local shards have gradients then, the sum of the window so far, in the type that they were
   /// computed in.
   void finish_reduce();
+  /// Copies between the shards on the host and the device are done, so that the host may read and write those.
+  void wait_for_device() const;
   /// Keeps what was taken, and reduces nothing: the micro-batch was not the last of its window.
   void keep_gradients();
   /// Drops the gradient of a local shard: no rank's loss depends on the parameter.
@@ -106,9 +108,6 @@ class FlatParameterGroup {
   void convert_gradients(const at::Tensor& converted);
   void set_local_gradients();
   at::TensorOptions shard_options(at::ScalarType type) const;
-  /// Copies between the shards on the host and the device are done, so that the host may read and write those.
-  void wait_for_device() const;
-
   std::string name_;
   std::vector<NamedParameter> parameters_;
   std::shared_ptr<Collective> group_;
@@ -122,9 +121,10 @@ class FlatParameterGroup {
   std::vector<at::Tensor> local_shards_;  ///< of it
   bool unsharded_ = true;                 ///< `whole_` has the values of all ranks, or they are on their way
   std::unique_ptr<Work> gathering_;
-  at::Tensor whole_gradient_;   ///< flat, of `type`; undefined while it is not needed
-  std::vector<bool> is_taken_;  ///< in this micro-batch, by parameter
-  std::vector<bool> is_kept_;   ///< `whole_gradient_` holds earlier micro-batches' of the window, by parameter
+  at::Tensor whole_gradient_;     ///< flat, of `type`; undefined while it is not needed
+  std::vector<bool> is_taken_;    ///< in this micro-batch, by parameter
+  std::vector<bool> is_reduced_;  ///< the newest reduction has a gradient of this rank, by parameter
+  std::vector<bool> is_kept_;     ///< `whole_gradient_` holds earlier micro-batches' of the window, by parameter
   int64_t taken_ = 0;
   at::Tensor reduced_;  ///< this rank's part, while it is on its way
   std::unique_ptr<Work> reducing_;

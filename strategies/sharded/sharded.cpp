@@ -226,6 +226,8 @@ StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, con
       const SyncBatchNormScope statistics(sync_batchnorm_ ? ranks().shared_collective() : nullptr);
       return phases.forward(batch);
     }();
+    if (sync_batchnorm_ && ranks().world_size() > 1) require_loss_for_sync_batch_norm(output);
+    uneven_inputs_.add(window);
     if (!output.has_loss() && !model_->backward_is_collective(window.sync)) {
       model_->end_forward();
       return output;
@@ -234,7 +236,6 @@ StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, con
     StepOutput start = output;
     if (!output.has_loss()) start.loss() = at::zeros({}, at::TensorOptions().device(root_device())).requires_grad_();
     phases.before_backward(start);
-    uneven_inputs_.add(window);
     model_->begin_backward(window.sync);
     {
       const WaitingIn waiting(window.sync ? ranks().rank_status() : nullptr, "reduction of gradients");

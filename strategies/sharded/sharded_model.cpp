@@ -219,6 +219,8 @@ void ShardedModel::divide(torch::nn::Module& module, std::vector<ShardedBuild::P
 void ShardedModel::begin_forward(bool training) {
   pass_ = Pass::kForward;
   training_ = training;
+  order_is_new_ = !of_unit_.empty() && !order().expected_first();
+  units_called_ = 0;
   order().begin();
   if (options_.stage < 3) {
     for (const auto& group : groups_) group->finish_unshard();
@@ -241,6 +243,7 @@ void ShardedModel::before_forward(UnitCall& call) {
                 fmt::format("the unit '{}' was called outside of a step, where its parameters are divided over the "
                             "ranks; hint: call it in training_step, validation_step, test_step or predict_step",
                             group_name(static_cast<int64_t>(group))));
+  if (pass_ == Pass::kForward) ++units_called_;
   unshard(group);
 }
 
@@ -349,10 +352,11 @@ void ShardedModel::end_backward(bool in_step) {
   std::fill(ready_.begin(), ready_.end(), true);
   start_reduces();
   finish_reduces(0);
+  for (const auto& group : groups_) group->wait_for_device();
   if (reduces_ && options_.finds_unused) drop_unused();
   if (!reduces_)
     for (const auto& group : groups_) group->keep_gradients();
-  std::swap(events_, new_events_);
+  if (!order_is_new_) newest_step() = {.units_called = units_called_, .events = std::move(new_events_)};
   end_forward();
   if (!in_step) return;
   pass_ = Pass::kForward;
@@ -360,11 +364,18 @@ void ShardedModel::end_backward(bool in_step) {
 }
 
 void ShardedModel::backward_without_loss() {
-  if (options_.stage == 3 && events_.empty())
-    throw Error("sharded",
-                "this rank skipped the first batch, and does not know yet what the others do in backward; hint: return "
-                "a loss for every batch, of weight zero where there is nothing to learn from");
-  for (const Event& event : std::vector<Event>(events_)) {
+  constexpr const char* kHint =
+      "hint: return a loss for every batch, of weight zero where there is nothing to learn from";
+  const WholeStep others = newest_step().value_or(WholeStep());
+  if (!of_unit_.empty() && !newest_step())
+    throw Error("sharded", fmt::format("this rank skipped one of the first batches, and does not know yet what the "
+                                       "others do in backward; {}",
+                                       kHint));
+  if (units_called_ != others.units_called)
+    throw Error("sharded", fmt::format("this rank skipped a batch after {} of {} units, whose parameters the others "
+                                       "wait for; {}",
+                                       units_called_, others.units_called, kHint));
+  for (const Event& event : others.events) {
     switch (event.kind) {
       case Event::Kind::kGather:
         start_unshard(event.group);

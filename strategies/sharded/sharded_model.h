@@ -94,6 +94,15 @@ class ShardedModel final : private UnitHook {
  private:
   enum class Pass { kNone, kForward, kBackward };
   class TakeGradient;
+  /// What a backward did with other ranks.
+  struct Event {
+    enum class Kind { kGather, kRelease, kReduce } kind;
+    size_t group;
+  };
+  struct WholeStep {
+    int64_t units_called = 0;
+    std::vector<Event> events;  ///< in their order
+  };
 
   struct Found;
   static std::vector<Found> all_parameters(const torch::nn::Module& module);
@@ -109,6 +118,7 @@ class ShardedModel final : private UnitHook {
   void start_unshard(size_t group);
   void reshard(size_t group);
   void finish_reduces(size_t left);
+  std::optional<WholeStep>& newest_step() { return reduces_ ? reducing_step_ : keeping_step_; }
   void drop_unused();
   ExecutionOrder& order() {
     return pass_ == Pass::kBackward ? backward_order_ : training_ ? forward_order_ : other_order_;
@@ -137,13 +147,11 @@ class ShardedModel final : private UnitHook {
   size_t next_reduce_ = 0;   ///< into reduce_order_
   std::deque<size_t> reducing_;
   std::vector<std::vector<bool>> used_;  ///< by the window so far on this rank: of each group, by parameter
-  /// What the newest whole backward did with other ranks, in order.
-  struct Event {
-    enum class Kind { kGather, kRelease, kReduce } kind;
-    size_t group;
-  };
-  std::vector<Event> events_;
-  std::vector<Event> new_events_;  ///< of the backward under way
+  int64_t units_called_ = 0;             ///< in the forward under way
+  bool order_is_new_ = true;  ///< no forward came before it, so that this one leaves other units behind than later ones
+  std::optional<WholeStep> reducing_step_;  ///< the newest one that reduced gradients
+  std::optional<WholeStep> keeping_step_;   ///< the newest one that did not
+  std::vector<Event> new_events_;           ///< of the backward under way
 };
 
 }  // namespace levin

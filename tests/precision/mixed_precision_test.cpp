@@ -202,6 +202,24 @@ TEST(MixedPrecision, WarnsWhenNothingButSkippedStepsCome) {
   EXPECT_THAT(all, HasSubstr("now 5.96046e-08"));  // 2^8 after 32 halvings
 }
 
+/// Trains by hand in both precisions and compares the weights.
+template <class ByHand>
+void expect_same_in_half_precision() {
+  std::vector<std::vector<at::Tensor>> trained;
+  for (const char* precision : {"{name: 32-true}", "{name: 16-mixed, growth_interval: 1, init_scale: 256}"}) {
+    seed_everything(5);
+    TrainerOptions options = quiet(1);
+    // It grows after every batch: between the steps of one it must not.
+    options.precision = Spec<Precision>(Config::parse(precision, {}));
+    Trainer trainer(options);
+    const auto module = std::make_shared<ByHand>();
+    trainer.fit(module, tiny_loader());
+    trained.push_back(weights(*module));
+  }
+  for (size_t i = 0; i < trained[0].size(); ++i)
+    EXPECT_TRUE(at::allclose(trained[1][i], trained[0][i], 0.01, 0.003)) << trained[1][i] - trained[0][i];
+}
+
 TEST(MixedPrecision, TwoOptimizersOfABatchShareItsScale) {
   class TwoOptimizers : public TinyModule {
    public:
@@ -224,20 +242,43 @@ TEST(MixedPrecision, TwoOptimizersOfABatchShareItsScale) {
       return {sgd(first_->parameters()), sgd(second_->parameters())};
     }
   };
-  std::vector<std::vector<at::Tensor>> trained;
-  for (const char* precision : {"32-true", "16-mixed"}) {
-    seed_everything(5);
-    TrainerOptions options = quiet(1);
-    // It grows after every batch: between the two steps it must not.
-    if (std::string(precision) == "16-mixed")
-      options.precision = Spec<Precision>(Config::parse("{name: 16-mixed, growth_interval: 1, init_scale: 256}", {}));
-    Trainer trainer(options);
-    const auto module = std::make_shared<TwoOptimizers>();
-    trainer.fit(module, tiny_loader());
-    trained.push_back(weights(*module));
+  expect_same_in_half_precision<TwoOptimizers>();
+}
+
+class StepsByHand : public TinyModule {
+ public:
+  StepsByHand() : TinyModule({}) { automatic_optimization = false; }
+  void compute_gradients(const Batch& batch) {
+    optimizer().zero_grad();
+    manual_backward(torch::nn::functional::mse_loss(forward(batch["x"]), batch["y"]));
   }
-  for (size_t i = 0; i < trained[0].size(); ++i)
-    EXPECT_TRUE(at::allclose(trained[1][i], trained[0][i], 0.01, 0.003)) << trained[1][i] - trained[0][i];
+};
+
+TEST(MixedPrecision, AnOptimizerMayStepSeveralTimesABatch) {
+  class Critic : public StepsByHand {
+   public:
+    StepOutput training_step(const Batch& batch, int64_t) override {
+      for (int i = 0; i < 3; ++i) {
+        compute_gradients(batch);
+        optimizer().step();
+      }
+      return {};
+    }
+  };
+  expect_same_in_half_precision<Critic>();
+}
+
+TEST(MixedPrecision, GradientsThatWereClippedForNoStepLeaveNothing) {
+  class StepsSometimes : public StepsByHand {
+   public:
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      compute_gradients(batch);
+      clip_gradients(optimizer(), 0.5);
+      if (batch_idx % 2 == 1) optimizer().step();
+      return {};
+    }
+  };
+  expect_same_in_half_precision<StepsSometimes>();
 }
 
 TEST(MixedPrecision, AForwardAfterAStepByHandSeesTheNewWeights) {

@@ -377,6 +377,34 @@ TEST(FitLoop, AnyLibTorchOptimizerWorks) {
   }
 }
 
+TEST(FitLoop, ALineSearchTakesTheSameStepsOnEveryRank) {
+  class Lbfgs : public TinyModule {
+   public:
+    using TinyModule::TinyModule;
+    OptimizerConfigs configure_optimizers() override {
+      return std::make_shared<torch::optim::LBFGS>(
+          parameters(), torch::optim::LBFGSOptions(0.5).max_iter(8).line_search_fn("strong_wolfe"));
+    }
+    void on_train_batch_end(const StepOutput&, const Batch&, int64_t) override {
+      const at::Tensor all = all_gather(first_->weight.detach());
+      EXPECT_TRUE(all[0].equal(all[all.size(0) - 1]));
+    }
+  };
+  const auto train = [](const char* strategy, int devices) {
+    seed_everything(1);
+    const auto module = make<Lbfgs>({});
+    TrainerOptions options = quiet(1);
+    options.strategy = strategy;
+    options.devices = devices;
+    Trainer(options).fit(module, DataLoader(tiny_dataset(42), {.global_batch_size = 12}));
+    return weights(*module);
+  };
+  const auto expected = train("single_device", 1);
+  const auto found = train("ddp_threads", 2);
+  // A search is sensitive to the last bits of the losses.
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(found[i].allclose(expected[i], 0.02, 0.02)) << found[i];
+}
+
 TEST(FitLoop, ManualOptimization) {
   class Manual : public TinyModule {
    public:
