@@ -65,6 +65,8 @@ void EarlyStopping::on_validation_end(Trainer& trainer, Module&) {
 }
 
 void EarlyStopping::on_train_epoch_end(Trainer& trainer, Module&) {
+  // A run that goes on in the middle of the epoch looks at all of it.
+  if (!trainer.epoch_complete()) return;
   if (moment_.is_train_epoch_end(trainer.options(), trainer.current_epoch()))
     check(trainer, moment_.all_metrics_due(trainer.options(), moment_.completed_epochs(trainer)));
 }

@@ -11,6 +11,9 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
 #include <limits>
 
 namespace levin {
@@ -32,8 +35,11 @@ void GradientNormMonitor::on_fit_start(Trainer& trainer, Module& module) {
 }
 
 void GradientNormMonitor::on_before_optimizer_step(Trainer& trainer, Module& module, OptimizerHandle& optimizer) {
-  // The step under way is counted once it is taken.
-  if ((trainer.global_step() + 1) % trainer.options().log_every_n_steps != 0) return;
+  // The row is that of a batch, in which each optimizer may step in its turn.
+  const int64_t steps_before = std::max<int64_t>(trainer.global_step() - optimizer.index(), 0);
+  const int64_t steps_after = steps_before + std::ssize(trainer.optimizers());
+  const int64_t every = trainer.options().log_every_n_steps;
+  if (steps_after / every == steps_before / every) return;
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
   std::vector<const at::Tensor*> parameters;

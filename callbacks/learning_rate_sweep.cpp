@@ -29,7 +29,9 @@ bool LearningRateSweep::add(double rate, double loss) {
   const double smoothed = average_ / (1 - std::pow(kSmoothing, static_cast<double>(points_.size() + 1)));
   points_.push_back({.rate = rate, .loss = loss, .smoothed = smoothed});
   smallest_ = points_.size() == 1 ? smoothed : std::min(smallest_, smoothed);
-  return !options_.early_stop_threshold || points_.size() < 2 || smoothed <= *options_.early_stop_threshold * smallest_;
+  if (!options_.early_stop_threshold || points_.size() < 2) return true;
+  // A loss may be negative.
+  return smoothed - smallest_ <= (*options_.early_stop_threshold - 1) * std::abs(smallest_);
 }
 
 size_t LearningRateSweep::usable_points() const {

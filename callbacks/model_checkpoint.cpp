@@ -225,11 +225,10 @@ void ModelCheckpoint::save_best(Trainer& trainer, const Metrics& metrics, bool m
   record_.current_score = score;
   if (!record_.top.accepts(*score)) return;
 
-  const std::string superseded = record_.top.next_superseded();
-  const std::string path =
-      free_path(trainer, name_.render(trainer.current_epoch(), trainer.global_step(), metrics), superseded);
+  const std::string path = free_path(trainer, name_.render(trainer.current_epoch(), trainer.global_step(), metrics),
+                                     record_.top.next_superseded());
   Record next = record_;
-  next.top.add(path, *score);
+  const std::string superseded = next.top.add(path, *score);
   next.newest_path = path;
   write(trainer, std::move(next), path, false, superseded);
 }

@@ -18,6 +18,7 @@ void PauseTraining::setup(Trainer&, Module&, Stage stage) {
 void PauseTraining::on_train_start(Trainer& trainer, Module&) { check(trainer); }
 
 void PauseTraining::on_train_epoch_end(Trainer& trainer, Module&) {
+  if (!trainer.epoch_complete()) return;
   completed_epochs_ = trainer.current_epoch() + 1;
   check(trainer);
 }

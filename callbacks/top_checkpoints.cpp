@@ -18,11 +18,12 @@ std::string TopCheckpoints::next_superseded() const {
   return item == nullptr ? "" : item->path;
 }
 
-void TopCheckpoints::add(const std::string& path, double score) {
+std::string TopCheckpoints::add(const std::string& path, double score) {
   std::erase_if(items_, [&](const Item& item) { return item.path == path; });
-  const std::string superseded = next_superseded();
+  std::string superseded = next_superseded();
   std::erase_if(items_, [&](const Item& item) { return item.path == superseded; });
   items_.push_back({path, score});
+  return superseded;
 }
 
 const TopCheckpoints::Item* TopCheckpoints::best() const {

@@ -27,7 +27,7 @@ class TopCheckpoints {
   /// Path of the checkpoint that leaves the list when one is added now; empty while there is room.
   std::string next_superseded() const;
   /// Adds a checkpoint that was accepted, in place of any of the same path and of the one that leaves the list.
-  void add(const std::string& path, double score);
+  std::string add(const std::string& path, double score);
 
   /// The best one, or nullptr when there is none whose score is a number.
   const Item* best() const;

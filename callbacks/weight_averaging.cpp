@@ -55,11 +55,16 @@ void WeightAveraging::on_train_batch_start(Trainer&, Module&, const Batch&, int6
 }
 
 void WeightAveraging::on_train_batch_end(Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t) {
-  if (trainer.global_step() == seen_steps_) return;
+  // In manual optimization a batch may take several steps. The step of number 0 is the first that is due.
+  const auto due_before = [this](int64_t steps) {
+    return (steps + options_.update_every_n_steps - 1) / options_.update_every_n_steps;
+  };
+  const bool due = due_before(trainer.global_step()) > due_before(seen_steps_);
   seen_steps_ = trainer.global_step();
-  const int64_t step = seen_steps_ - 1;
-  if (step < options_.update_starting_at_step || trainer.current_epoch() < options_.update_starting_at_epoch) return;
-  if (step % options_.update_every_n_steps == 0) average_.update(share(updates_++));
+  if (!due || seen_steps_ - 1 < options_.update_starting_at_step ||
+      trainer.current_epoch() < options_.update_starting_at_epoch)
+    return;
+  average_.update(share(updates_++));
 }
 
 double WeightAveraging::share(int64_t) const { return 1 - options_.decay; }

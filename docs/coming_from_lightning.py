@@ -24,7 +24,6 @@ Most of what you know has the same name and does the same. This page has every p
 - **Resuming is exact.** Position in the data, random numbers, gradients of an accumulation window and logged sums are in the
   checkpoint: a run stopped at any batch ends with the bits of one that was not.
 - **The last accumulation window of an epoch is divided by what it holds**, and takes its step.
-- **`global_step` counts steps of the optimizer** once a batch, with several optimizers too.
 - **`log` reduces by mean, sum, min or max**, as there. A reduction of your own is a metric object, as there: `StackedValues` takes a
   function. There is no `sync_dist_group`: only rank 0 logs, so that of several groups it would show its own; reduce over a part of the
   ranks by hand, with `all_gather`, and log the result.

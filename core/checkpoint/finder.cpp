@@ -108,8 +108,11 @@ std::string require_newest_run(const std::string& default_root_dir, const std::s
                           wanted, default_root_dir));
 }
 
-std::string newest_good(const std::string& run, std::string_view wanted) {
+bool holds_weights_alone(const std::string& path) { return read_outline(path).find("loops") == nullptr; }
+
+std::string newest_good(const std::string& run, std::string_view wanted, CheckpointUse use) {
   std::vector<std::string> problems;
+  std::string of_weights;
   for (const auto& path : checkpoints_of(run)) {
     try {
       verify_checkpoint(path);
@@ -117,9 +120,14 @@ std::string newest_good(const std::string& run, std::string_view wanted) {
       problems.emplace_back(error.what());
       continue;
     }
+    if (use == CheckpointUse::kResume && holds_weights_alone(path)) {
+      if (of_weights.empty()) of_weights = path;
+      continue;
+    }
     for (const auto& problem : problems) log::rank_zero_warning(fmt::format("falling back to {}: {}", path, problem));
     return path;
   }
+  if (!of_weights.empty()) return of_weights;
   throw Error("checkpoint",
               fmt::format("cannot find the {} checkpoint: none in {} is whole; got {}", wanted, checkpoints_folder(run),
                           problems.empty() ? "no checkpoint" : join(problems, "; ")));
@@ -181,19 +189,20 @@ std::vector<std::string> checkpoints_of(const std::string& run) {
   return paths;
 }
 
-std::string newest_checkpoint(const std::string& run) { return newest_good(run, "last"); }
+std::string newest_checkpoint(const std::string& run, CheckpointUse use) { return newest_good(run, "last", use); }
 
-std::string find_last(const std::string& default_root_dir, const std::string& module_type) {
-  return newest_good(require_newest_run(default_root_dir, module_type, "last"), "last");
+std::string find_last(const std::string& default_root_dir, const std::string& module_type, CheckpointUse use) {
+  return newest_good(require_newest_run(default_root_dir, module_type, "last"), "last", use);
 }
 
 std::string best_checkpoint(const std::string& run) {
-  const std::string newest = newest_good(run, "best");
+  const std::string newest = newest_good(run, "best", CheckpointUse::kResume);
   const auto recorded = best_model_path(read_outline(newest));
   if (!recorded)
     throw Error("checkpoint",
                 fmt::format("cannot find the best checkpoint; got no best_model_path among the callbacks of {}; "
-                            "hint: train with the callback model_checkpoint and its option monitor",
+                            "hint: train with the callback model_checkpoint, its option monitor and without "
+                            "save_weights_only, or give a checkpoint's path",
                             newest));
   const std::string moved = checkpoints_folder(run) + "/" + std::filesystem::path(*recorded).filename().string();
   for (const auto& path : {*recorded, moved}) {

@@ -66,6 +66,7 @@ std::string CheckpointFinder::find_newest(const std::string& ckpt, const std::st
 std::string CheckpointFinder::find_here(const std::string& ckpt) const {
   if (ckpt.empty()) return {};
   const auto& [root, run] = options_.run_folder;
+  const CheckpointUse use = state_.stage == Stage::kFit ? CheckpointUse::kResume : CheckpointUse::kWeights;
   const auto checkpointers = callbacks_.checkpointers();
   if (ckpt == "best") {
     if (!checkpointers.empty() && !checkpointers.front()->best_model_path().empty())
@@ -74,10 +75,10 @@ std::string CheckpointFinder::find_here(const std::string& ckpt) const {
   }
   if (!run.empty() && (ckpt == "auto" || ckpt == "last")) {
     if (ckpt == "auto" && checkpoints_of(run).empty()) return {};
-    return newest_checkpoint(run);
+    return newest_checkpoint(run, use);
   }
   if (ckpt == "auto" && !newest_run(root, module_type())) return {};
-  if (ckpt == "auto" || ckpt == "last") return find_last(root, module_type());
+  if (ckpt == "auto" || ckpt == "last") return find_last(root, module_type(), use);
   if (!FileSystem::current().exists(ckpt))
     throw Error("checkpoint",
                 fmt::format("there is no checkpoint '{}'; valid: last, auto, best, the path of a checkpoint's "

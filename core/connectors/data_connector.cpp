@@ -134,6 +134,9 @@ void DataConnector::select_loaders() {
       // Of one rank each, fetched when a rank is about to need it.
       if (find_independent_steps(strategy_) != nullptr) train = train.with_options(for_independent_steps(train));
       loaders_.val = validation();
+      // One loader for both: a validation inside of an epoch would end the pass under way.
+      for (auto& loader : loaders_.val)
+        if (train.dataset() == nullptr || loader.dataset() == train.dataset()) loader = loader.copy();
       break;
     }
     case Stage::kValidate:

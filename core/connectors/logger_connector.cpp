@@ -60,6 +60,10 @@ metrics::Collector* LoggerConnector::require_active(std::string_view name) const
                 fmt::format("'{}' was logged where nothing is collected; hint: log from a step or from a hook during "
                             "training or evaluation",
                             name));
+  if (active_.is_over && !state_.joining)
+    throw Error("log", fmt::format("'{}' was logged when all values had been handed on; hint: log it in "
+                                   "on_train_epoch_end, on_validation_epoch_end or on_test_epoch_end",
+                                   name));
   return active_.collector;
 }
 
@@ -104,6 +108,17 @@ void LoggerConnector::forget_metrics() {
   latest_.clear();
   latest_of_bar_.clear();
   logged_.clear();
+}
+
+void LoggerConnector::end_metrics() {
+  train_metrics_.end_metrics();
+  evaluation_metrics_.end_metrics();
+}
+
+void LoggerConnector::forget_epochs() {
+  discard_row();
+  train_metrics_.reset();
+  evaluation_metrics_.reset();
 }
 
 // ---- Rows

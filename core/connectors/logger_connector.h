@@ -44,14 +44,16 @@ class LoggerConnector {
   metrics::Collector& evaluation_metrics() { return evaluation_metrics_; }
   metrics::Collector* active() const { return active_.collector; }
 
-  /// Target of log(), and whether reading the newest values includes those of its epoch.
+  /// Target of log().
   struct Active {
     metrics::Collector* collector = nullptr;
-    bool epoch_values = false;
+    bool epoch_values = false;  ///< reading the newest values includes those of its epoch
+    bool is_over = false;       ///< its values have been handed on: log() throws levin::Error
   };
   /// Sets the target of log(); returns the one before.
   Active set_active(Active active) { return std::exchange(active_, active); }
   void show_epoch_values(bool show) { active_.epoch_values = show; }
+  void set_over(bool over) { active_.is_over = over; }
 
   // ---- The newest values.
 
@@ -63,6 +65,10 @@ class LoggerConnector {
   /// Takes values that a checkpoint or another process has.
   void load_callback_metrics(const State& values);
   void forget_metrics();
+  /// Ends what an epoch that was cut short has counted: metric objects start afresh in the next call.
+  void end_metrics();
+  /// Drops what was counted and not handed on, after a failure.
+  void forget_epochs();
 
   // ---- Rows.
 

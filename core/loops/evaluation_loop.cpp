@@ -307,6 +307,7 @@ bool EvaluationLoop::run_in_scope(const Hooks& hooks, const DataLoaders& loaders
   collect_results(loaders.size());
   logger_.log_epoch_row(collector);
   progress = {};
+  logger_.set_over(true);
   if (validates_in_fit) state_.progress.phase = FitPhase::kAfterValidation;
   callbacks_.call_in_stages(
       hooks.names.end, hooks.end, hooks.module_end, [] {},

@@ -106,7 +106,6 @@ void FitLoop::run_epochs() {
 void FitLoop::run_epoch() {
   const ProfilerSpan span(tracer_.profiler(), "train_epoch");
   if (!progress_.epoch_started) {
-    logger_.train_metrics().reset();
     logger_.train_metrics().begin({});
     callbacks_.call("on_train_epoch_start", &Callback::on_train_epoch_start, &Module::on_train_epoch_start);
     progress_.epoch_started = true;
@@ -158,7 +157,6 @@ bool FitLoop::train_batches() {
     if (stop_.is_interrupted()) return false;
     if (validation_due() && !validate()) return false;
     if (stop_.should_end() && !progress_.last_batch_done) return false;
-    progress_.phase = FitPhase::kBatches;
     more = !known_last && !progress_.last_batch_done;
   }
   progress_.last_batch_done = true;

@@ -316,6 +316,10 @@ void Collector::end_loader() {
     if (slot->description.dataloader_idx == moment_.dataloader_idx) slot->end_metric();
 }
 
+void Collector::end_metrics() {
+  for (auto& slot : slots_) slot->end_metric();
+}
+
 void Collector::reset() {
   for (auto& slot : slots_) slot->clear();
   loaders_ = 0;
@@ -334,10 +338,9 @@ State Collector::state_dict() const {
 }
 
 void Collector::load_state_dict(const State& state) {
+  reset();
   slots_.clear();
   ordered_.clear();
-  loaders_ = 0;
-  loaders_read_.clear();
   stamp_ = 1;
   if (state.is_null()) return;
   for (const State& item : state.as_list()) {

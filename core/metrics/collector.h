@@ -115,6 +115,8 @@ class Collector {
   /// Ends one of several loaders: computes and resets its metrics, so that the next loader starts afresh. Their state
   /// is kept for synchronize_epoch, which needs the same metric objects once more.
   void end_loader();
+  /// Does so with all metrics where training ends inside of an epoch: their objects may serve another call.
+  void end_metrics();
   /// Forgets the epoch: sets sums to zero and resets logged metrics. Names and addresses stay.
   void reset();
   bool empty() const { return slots_.empty(); }

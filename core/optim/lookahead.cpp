@@ -68,6 +68,11 @@ void Lookahead::step_slow_weights() {
   }
 }
 
+void Lookahead::load_parameter_states(const ParameterNames& names, const State& states) {
+  steps_ = 0;  // of a state from before the first step
+  WrappedOptimizer::load_parameter_states(names, states);
+}
+
 void Lookahead::save_own(const at::Tensor& param, State& saved) const {
   const auto slow = slow_weights_.find(param.unsafeGetTensorImpl());
   if (slow == slow_weights_.end()) return;

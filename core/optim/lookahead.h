@@ -27,6 +27,7 @@ class Lookahead final : public WrappedOptimizer {
   explicit Lookahead(std::shared_ptr<torch::optim::Optimizer> base, const Options& options = {});
 
   at::Tensor step(LossClosure closure = nullptr) override;
+  void load_parameter_states(const ParameterNames& names, const State& states) override;
   OptimizerCapabilities capabilities() const override { return {.element_wise = base_capabilities().element_wise}; }
 
  protected:

@@ -51,6 +51,9 @@ std::shared_ptr<Scheduler> after_warmup(std::shared_ptr<Scheduler> scheduler, co
     throw ConfigError(
         "scheduler.warmup_steps counts optimizer steps, and the scheduler steps every epoch; hint: "
         "interval: step");
+  if (config.frequency != 1)
+    throw ConfigError("scheduler.warmup_steps counts optimizer steps, and scheduler.frequency is " +
+                      std::to_string(config.frequency) + "; hint: frequency: 1");
   if (scheduler->needs_metric())
     throw ConfigError("scheduler.warmup_steps does not work with '" + scheduler->init_name() +
                       "', which follows a metric; hint: leave it out");

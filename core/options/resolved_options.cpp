@@ -60,6 +60,9 @@ void resolve_batches(const TrainerOptions& options, ResolvedOptions& resolved) {
     resolved.max_steps = batches;
     resolved.min_epochs = resolved.min_steps = 0;
     resolved.sanity_steps = 0;
+    // Every hook has its turn.
+    resolved.given.check_val_every_n_epoch = 1;
+    resolved.given.val_check_interval = 1.0;
   }
   const bool by_fraction = std::holds_alternative<double>(options.val_check_interval.value());
   if (!options.check_val_every_n_epoch && by_fraction)

@@ -77,6 +77,7 @@ void MemoryCheck::on_train_end(Trainer& trainer, Module& /*module*/) {
 
 TrainerOptions checking_options(TrainerOptions configured, int64_t steps, std::shared_ptr<MemoryCheck> check) {
   configured.max_steps = steps;
+  configured.min_steps = configured.min_epochs = {};
   configured.callbacks = {Spec<Callback>(std::shared_ptr<Callback>(std::move(check)))};
   configured.limit_val_batches = 0.0;
   configured.num_sanity_val_steps = 0;

@@ -225,6 +225,7 @@ void RankRun::fit() {
     parts_.step.start_recording();
     parts_.fit.run();
     parts_.step.end_recording();
+    parts_.logger.set_over(true);
     state.at_resume_point = true;
     callbacks.call("on_train_end", &Callback::on_train_end, &Module::on_train_end);
     state.at_resume_point = false;
@@ -275,6 +276,7 @@ void RankRun::tear_down() {
   Strategy& strategy = *parts_.options.strategy;
   checkpointing_.reset();
   parts_.data.set_prefetch(nullptr);
+  parts_.logger.end_metrics();
   parts_.logger.flush();
   strategy.collective().barrier();
   const bool requeues = is_asked_to_requeue();
@@ -339,6 +341,7 @@ std::exception_ptr RankRun::on_error(const std::exception_ptr& thrown) {
   parts_.callbacks.on_exception(error);
   try_to("the strategy could not be taken down either", [&] { strategy.teardown(); });
   parts_.checkpoints.release();
+  try_to("the metrics could not be reset", [this] { parts_.logger.forget_epochs(); });
   parts_.logger.set_active({});
   state.running = RunningStage::kIdle;
   // Last, as in tear_down: a server may be waited for longer than the other ranks wait for this one.

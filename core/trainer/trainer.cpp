@@ -205,9 +205,11 @@ void Trainer::log_rank_value(std::string_view name, double value, const LogOptio
 }
 
 void Trainer::log_last_row(const std::function<void()>& log) {
+  components_->logger.set_over(false);
   components_->logger.train_metrics().begin({});
   log();
   components_->logger.log_step_row();
+  components_->logger.set_over(true);
 }
 
 // ---- Who is who

@@ -107,6 +107,15 @@ TEST_F(EarlyStoppingTest, GoesOnCountingAfterAResume) {
   EXPECT_EQ(second->best_score(), 1);
 }
 
+TEST_F(EarlyStoppingTest, AnEpochThatIsCutShortDoesNotCount) {
+  auto callback = make<EarlyStopping>({.monitor = "val_loss", .patience = 5});
+  auto options = quiet_options(folder_, 3, {callback});
+  options.max_steps = 6;  // of 4 in an epoch
+  Trainer(options).fit(std::make_shared<PlainModule>(std::vector<double>{1}), tiny_batches(), tiny_batches(1));
+  EXPECT_EQ(callback->best_score(), 1);
+  EXPECT_EQ(callback->wait_count(), 0);
+}
+
 TEST(EarlyStoppingOptions, NeedAMonitor) {
   EXPECT_THROW(EarlyStopping(EarlyStoppingOptions{}), ConfigError);
   EXPECT_THROW(EarlyStopping({.monitor = "x", .mode = "lowest"}), ConfigError);

@@ -65,6 +65,14 @@ TEST(LearningRateSweep, EndsWhenTheLossDiverges) {
   EXPECT_TRUE(patient.add(2, 1000.0));
 }
 
+TEST(LearningRateSweep, ALossMayBeNegative) {
+  LearningRateSweep sweep({});
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(sweep.add(0.1, -3.0 - i)) << i;
+  bool diverged = false;
+  for (int i = 0; i < 200 && !diverged; ++i) diverged = !sweep.add(0.1, 100.0 * i);
+  EXPECT_TRUE(diverged);
+}
+
 TEST(LearningRateSweep, WhatIsNoNumberEndsItAndIsLeftOut) {
   LearningRateSweep sweep({});
   EXPECT_TRUE(sweep.add(0.1, 1));

@@ -176,6 +176,14 @@ TEST_F(ModelCheckpointTest, OrOverwritten) {
   EXPECT_EQ(folder_.list("mine"), (Names{"same"}));
 }
 
+TEST_F(ModelCheckpointTest, OverwritingOneOfTheBestLeavesTheOthers) {
+  const ModelCheckpointOptions options{
+      .monitor = "val_loss", .save_top_k = 2, .filename = "{val_loss:.0f}", .enable_version_counter = false};
+  const auto callback = train(options, {3, 1.2, 1.1});
+  EXPECT_EQ(saved(), (Names{"val_loss=1", "val_loss=3"}));
+  EXPECT_EQ(callback->kth_best_model_path(), path("val_loss=3"));
+}
+
 TEST_F(ModelCheckpointTest, ItsStateIsThatAfterTheSave) {
   const auto callback = train({.monitor = "val_loss", .save_top_k = 2}, {3, 1, 2});
   const State callbacks = read_checkpoint(path("epoch=2-step=12"), {"callbacks"}).at("callbacks");
@@ -276,6 +284,23 @@ TEST_F(ModelCheckpointTest, SavesAfterAFailureIfAsked) {
   EXPECT_THROW(trainer.fit(module, tiny_batches()), std::domain_error);
   EXPECT_EQ(saved(), (Names{"on_exception"}));
   EXPECT_EQ(read_info(path("on_exception")).global_step, 2);
+}
+
+TEST_F(ModelCheckpointTest, AfterAFailureNoValidationIsRepeated) {
+  const auto options = [this] {
+    auto options = quiet_options(folder_, 1, {make<ModelCheckpoint>({.save_on_exception = true})});
+    options.val_check_interval = int64_t{2};
+    return options;
+  };
+  auto module = std::make_shared<PlainModule>();
+  module->before_step = [](int64_t batch_idx) {
+    if (batch_idx == 2) throw std::domain_error("the user's");
+  };
+  EXPECT_THROW(Trainer(options()).fit(module, tiny_batches(), tiny_batches(1)), std::domain_error);
+  EXPECT_EQ(module->validations, 1u);
+  auto resumed = std::make_shared<PlainModule>();
+  Trainer(options()).fit(resumed, tiny_batches(), tiny_batches(1), path("on_exception"));
+  EXPECT_EQ(resumed->validations, 1u) << "after the last batch";
 }
 
 TEST_F(ModelCheckpointTest, SavesByTime) {

@@ -171,6 +171,32 @@ TEST(WeightAveragingTest, StartsAndStepsWhenItIsTold) {
   expect_close(run.weights, expected.value, "weights after fit");
 }
 
+TEST(WeightAveragingTest, ABatchMayTakeSeveralSteps) {
+  class TwoSteps : public testing::TinyModule {
+   public:
+    explicit TwoSteps(const testing::TinyOptions& options) : TinyModule(options) { automatic_optimization = false; }
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      for (int step = 0; step < 2; ++step) {
+        optimizers().front()->zero_grad();
+        manual_backward(TinyModule::training_step(batch, batch_idx).loss());
+        optimizers().front()->step();
+      }
+      return {};
+    }
+  };
+  HandAverage expected(0.5);
+  TrainerOptions options = testing::quiet(1);
+  options.callbacks = {
+      make<WeightAveraging>({.decay = 0.5, .update_every_n_steps = 4}),
+      make<LambdaCallback>(LambdaCallbackOptions{
+          .on_train_batch_end = [&](Trainer&, Module& module, const StepOutput&, const Batch&, int64_t batch_idx) {
+            if (batch_idx % 2 == 0) expected.update(weights(module));
+          }})};
+  const auto module = make<TwoSteps>({});
+  Trainer(options).fit(module, testing::tiny_loader());
+  expect_close(weights(*module), expected.value, "the average of steps 0, 4 and 8");
+}
+
 TEST(WeightAveragingTest, WithoutAnUpdateNothingChanges) {
   Plan plan{.epochs = 1};
   const Outcome plain = train(plan, {});

@@ -81,9 +81,27 @@ TEST_F(FinderTest, LastIsTheNewestThatIsWhole) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
 }
 
+TEST_F(FinderTest, WeightsAloneAreNotGoneOnFrom) {
+  const auto save_weights = [&](const char* name, int64_t step) {
+    State tree = testing::sample_tree(step);
+    std::erase_if(tree.as_map(), [](const auto& item) { return item.first != "model"; });
+    write_checkpoint(checkpoint(1, name), tree, {.global_step = step});
+    return checkpoint(1, name);
+  };
+  const auto whole = save(1, "whole", 5, checkpoint(1, "whole"));
+  const auto weights = save_weights("weights", 9);
+  EXPECT_EQ(find_last(folder_, "", CheckpointUse::kResume), whole);
+  EXPECT_EQ(find_last(folder_), weights);
+  EXPECT_EQ(find_best(folder_), whole);
+  EXPECT_TRUE(warnings_.empty());
+  std::filesystem::remove_all(whole);
+  EXPECT_EQ(find_last(folder_, "", CheckpointUse::kResume), weights) << "whoever reads it says what it lacks";
+  EXPECT_NE(message_of([&] { find_best(folder_); }).find("without save_weights_only"), std::string::npos);
+}
+
 TEST_F(FinderTest, NothingThereSaysWhatWasLookedForWhere) {
-  for (const auto& find : {find_last, find_best}) {
-    const std::string message = message_of([&] { find(folder_, ""); });
+  for (const bool best : {false, true}) {
+    const std::string message = message_of([&] { best ? find_best(folder_) : find_last(folder_); });
     EXPECT_NE(message.find("version_N/checkpoints"), std::string::npos) << message;
     EXPECT_NE(message.find("below " + folder_), std::string::npos) << message;
   }
@@ -141,8 +159,8 @@ TEST_F(FinderTest, RunsOfOtherModulesArePassedOver) {
   EXPECT_EQ(newest_run(folder_, "Lstm"), path("version_0")) << "it does not tell its module";
   std::filesystem::remove_all(path("version_0"));
   EXPECT_EQ(newest_run(folder_, "Lstm"), std::nullopt);
-  for (const auto& find : {find_last, find_best}) {
-    const std::string message = message_of([&] { find(folder_, "Lstm"); });
+  for (const bool best : {false, true}) {
+    const std::string message = message_of([&] { best ? find_best(folder_, "Lstm") : find_last(folder_, "Lstm"); });
     EXPECT_NE(message.find("checkpoint of Lstm; got only runs of other modules below " + folder_ +
                            ": version_3 (Vit), version_2 (Gan), version_1 (Classifier)"),
               std::string::npos)
@@ -157,7 +175,7 @@ TEST_F(FinderTest, RunsOfOtherModulesArePassedOver) {
 
 TEST_F(FinderTest, CallbacksInAList) {
   const auto best = save(1, "epoch=0", 5);
-  State tree = State::map();
+  State tree = testing::sample_tree(9);
   tree["callbacks"] = State::List{State(), State(State::Map{{"best_model_path", State(best)}})};
   write_checkpoint(checkpoint(1, "last"), tree, {.global_step = 9});
   EXPECT_EQ(find_best(folder_), best);

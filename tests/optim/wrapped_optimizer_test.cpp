@@ -91,6 +91,17 @@ TEST(WrappedOptimizer, StateGoesOnWhereItWasSaved) {
   });
 }
 
+TEST(Lookahead, AStateFromBeforeTheFirstStepCountsAnew) {
+  Problem problem;
+  Lookahead lookahead(sgd_of(problem), {.k = 3});
+  const State before = optimizer_state_dict(lookahead, problem.names());
+  problem.train(lookahead, 0, 2);
+  load_optimizer_state_dict(lookahead, problem.names(), before);
+  problem.train(lookahead, 0, 1);
+  const State state = optimizer_state_dict(lookahead, problem.names());
+  EXPECT_EQ(state.at("parameters").at("net.bias").at("lookahead_steps").as_int(), 1);
+}
+
 TEST(WrappedOptimizer, SavesByParameterName) {
   Problem problem;
   Lookahead lookahead(adamw_of(problem));

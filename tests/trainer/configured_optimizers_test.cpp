@@ -334,6 +334,8 @@ TEST(ConfiguredOptimizers, BadInputIsNamed) {
   EXPECT_THAT(refusal("{optimizer: adamw, scheduler: {name: cosine, t_min: 1}}"), HasSubstr("unknown key 't_min'"));
   EXPECT_THAT(refusal("{optimizer: adamw, scheduler: {name: cosine, interval: epoch, warmup_steps: 3}}"),
               HasSubstr("warmup_steps counts optimizer steps"));
+  EXPECT_THAT(refusal("{optimizer: adamw, scheduler: {name: cosine, interval: step, frequency: 2, warmup_steps: 3}}"),
+              HasSubstr("warmup_steps counts optimizer steps, and scheduler.frequency is 2"));
   EXPECT_THAT(refusal("{optimizer: adamw, scheduler: {name: reduce_on_plateau, monitor: x, warmup_steps: 3}}"),
               HasSubstr("follows a metric"));
   EXPECT_THAT(refusal("{optimizer: adamw, scheduler: reduce_on_plateau}"), HasSubstr("needs `monitor`"));

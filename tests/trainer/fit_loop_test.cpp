@@ -284,6 +284,28 @@ TEST(FitLoop, FastDevRun) {
   EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(never_made).parent_path()));
 }
 
+TEST(FitLoop, FastDevRunValidatesWhateverTheInterval) {
+  const FitOutcome outcome = fit([](TrainerOptions& options) {
+    options.fast_dev_run = 1;
+    options.check_val_every_n_epoch = 5;
+    options.val_check_interval = int64_t{100};
+  });
+  EXPECT_EQ(outcome.counts.validation_batches, 1);
+}
+
+TEST(FitLoop, OneLoaderMayServeTrainingAndValidation) {
+  for (const int64_t workers : {0, 2}) {
+    Counts counts;
+    TrainerOptions options = quiet(2);
+    options.val_check_interval = int64_t{2};
+    options.callbacks.push_back(counts.callback());
+    const DataLoader loader(tiny_dataset(40), {.batch_size = 8, .num_workers = workers});
+    Trainer(options).fit(make<TinyModule>({}), loader, loader);
+    EXPECT_EQ(counts.batches, 10);
+    EXPECT_EQ(counts.validated_after, (std::vector<int64_t>{2, 4, 7, 9}));
+  }
+}
+
 TEST(FitLoop, OverfitUsesTheSameBatchesOfEachLoaderInOrder) {
   std::vector<at::Tensor> trained;
   std::vector<at::Tensor> validated;

@@ -339,6 +339,82 @@ TEST(Logging, AMetricMayBeMadeAnewForEveryEpoch) {
   EXPECT_EQ(mistake_of(make<Fresh>({})), "");
 }
 
+TEST(Logging, AMetricStartsAfreshAfterACallThatEndedInsideOfAnEpoch) {
+  /// Right in the first calls' batches, wrong in those of the last.
+  class Measuring : public TinyModule {
+   public:
+    using TinyModule::TinyModule;
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      measure("train_acc", batch);
+      return TinyModule::training_step(batch, batch_idx);
+    }
+    StepOutput validation_step(const Batch& batch, int64_t batch_idx) override {
+      measure("val_acc", batch);
+      if (fails && batch_idx == 1) throw std::runtime_error("the user's");
+      return {};
+    }
+    bool wrong = false;
+    bool fails = false;
+
+   private:
+    void measure(const char* name, const Batch& batch) {
+      const auto labels = at::zeros({batch.size()}, at::kLong);
+      log(name, accuracy_.update(wrong ? labels + 1 : labels, labels), {.on_step = false, .on_epoch = true});
+    }
+    metrics::Accuracy accuracy_{{.num_classes = 2}};
+  };
+  const auto module = make<Measuring>({});
+  TrainerOptions cut_short = quiet(1);
+  cut_short.max_steps = 2;
+  Trainer trainer(cut_short);
+  trainer.fit(module, tiny_loader());
+  EXPECT_EQ(trainer.callback_metrics().at("train_acc"), 1.0);
+  module->wrong = true;
+  Trainer other(quiet(1));
+  other.fit(module, tiny_loader());
+  EXPECT_EQ(other.callback_metrics().at("train_acc"), 0.0);
+  module->wrong = false;
+  module->fails = true;
+  EXPECT_THROW(trainer.validate(module, tiny_loader()), std::runtime_error);
+  module->wrong = true;
+  module->fails = false;
+  EXPECT_EQ(trainer.validate(module, tiny_loader()).front().at("val_acc"), 0.0);
+}
+
+TEST(Logging, BeforeTheFirstEpochAndAfterTheLast) {
+  class Hooked : public TinyModule {
+   public:
+    using TinyModule::TinyModule;
+    void on_train_start() override { log("at_start", 3.0); }
+    void on_validation_end() override {
+      if (in_validation_end) log("late", 1.0);
+    }
+    void on_train_end() override {
+      if (in_train_end) log("late", 1.0);
+    }
+    bool in_validation_end = false;
+    bool in_train_end = false;
+  };
+  const auto module = make<Hooked>({});
+  Fixture fixture;
+  Trainer trainer(fixture.options);
+  trainer.fit(module, tiny_loader(), tiny_loader());
+  EXPECT_EQ(fixture.logger->rows.at(3).values.at("at_start"), 3.0) << "beside the values of the epoch";
+  const auto refusal = [&module] {
+    try {
+      Trainer(quiet(1)).fit(module, tiny_loader(), tiny_loader());
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  module->in_validation_end = true;
+  EXPECT_NE(refusal().find("'late' was logged when all values had been handed on; hint: log it in"), std::string::npos);
+  module->in_validation_end = false;
+  module->in_train_end = true;
+  EXPECT_NE(refusal().find("'late' was logged when all values had been handed on; hint: log it in"), std::string::npos);
+}
+
 TEST(Logging, TheTrainersCountersAreNoMetrics) {
   class Counting : public TinyModule {
    public:

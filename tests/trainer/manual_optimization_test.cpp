@@ -2,6 +2,7 @@
 
 #include "../support/tiny.h"
 
+#include <levin/callbacks/gradient_norm_monitor.h>
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/callbacks/learning_rate_monitor.h>
 #include <levin/callbacks/model_checkpoint.h>
@@ -538,12 +539,14 @@ TEST(ManualOptimization, NoLoggingBoundaryIsSteppedOver) {
   options.default_root_dir = testing::fresh_folder("manual_boundaries");
   options.logger = {logger};
   options.log_every_n_steps = 3;
-  options.callbacks = {make<LearningRateMonitor>({.logging_interval = "step"})};
+  options.callbacks = {make<LearningRateMonitor>({.logging_interval = "step"}), make<GradientNormMonitor>({})};
   Trainer(options).fit(make<TwoOptimizers>({}), tiny_loader());
   const std::vector<int64_t> boundaries = {4, 6, 10};  // two steps a batch: the first at or after 3, 6 and 9
   EXPECT_EQ(logger->rows.at("loss"), boundaries);
   EXPECT_EQ(logger->rows.at("lr-SGD"), boundaries);
   EXPECT_EQ(logger->rows.at("lr-SGD-1"), boundaries);
+  EXPECT_EQ(logger->rows.at("grad_norm"), boundaries);
+  EXPECT_EQ(logger->rows.at("grad_norm-1"), boundaries);
 }
 
 TEST(TrainerImages, RankZeroHandsBytesToTheLoggers) {
