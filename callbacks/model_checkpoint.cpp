@@ -326,7 +326,8 @@ std::string ModelCheckpoint::free_path(Trainer& trainer, const std::string& name
   const std::string wanted = folder(trainer) + "/" + name;
   std::string path = wanted + suffix();
   if (options_.enable_version_counter && trainer.is_global_zero()) {
-    for (int64_t version = 1; path != may_replace && FileSystem::current().exists(path); ++version)
+    for (int64_t version = 1; path != may_replace && (FileSystem::current().exists(path) || trainer.is_saving(path));
+         ++version)
       path = fmt::format("{}-v{}{}", wanted, version, suffix());
   }
   return from_rank_zero(trainer, path);

@@ -26,7 +26,8 @@ class TopCheckpoints {
   bool accepts(double score) const;
   /// Path of the checkpoint that leaves the list when one is added now; empty while there is room.
   std::string next_superseded() const;
-  /// Adds a checkpoint that was accepted, in place of any of the same path and of the one that leaves the list.
+  /// Adds a checkpoint that was accepted, in place of any of the same path, or else of the one that leaves the list.
+  /// Returns the path of the latter; empty where there is none.
   std::string add(const std::string& path, double score);
 
   /// The best one, or nullptr when there is none whose score is a number.

@@ -95,6 +95,18 @@ void hide_secrets(std::string& text, const HttpOptions& options) {
   }
 }
 
+struct FilePart {
+  std::FILE* file = nullptr;
+  uint64_t offset = 0;  ///< of its begin
+};
+
+int seek(void* user, curl_off_t offset, int origin) {
+  const auto& part = *static_cast<const FilePart*>(user);
+  return origin == SEEK_SET && fseeko(part.file, static_cast<off_t>(part.offset) + offset, SEEK_SET) == 0
+             ? CURL_SEEKFUNC_OK
+             : CURL_SEEKFUNC_FAIL;
+}
+
 int stopped(void* stop, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
   return static_cast<const std::atomic<bool>*>(stop)->load() ? 1 : 0;
 }
@@ -159,6 +171,7 @@ HttpResponse HttpClient::send(const HttpRequest& request, const std::atomic<bool
   }
 
   const auto file = open_file(request.file, "rbe");
+  FilePart part;
   if (file != nullptr) {
     std::error_code error;
     const auto whole = std::filesystem::file_size(request.file, error);
@@ -168,6 +181,10 @@ HttpResponse HttpClient::send(const HttpRequest& request, const std::atomic<bool
     const uint64_t size = std::min<uint64_t>(request.file_size.value_or(whole), whole - request.file_offset);
     curl_easy_setopt(curl, CURLOPT_UPLOAD, 1L);
     curl_easy_setopt(curl, CURLOPT_READDATA, file.get());
+    // curl begins anew by itself where a connection that it had kept turns out to be gone.
+    part = {.file = file.get(), .offset = request.file_offset};
+    curl_easy_setopt(curl, CURLOPT_SEEKFUNCTION, seek);
+    curl_easy_setopt(curl, CURLOPT_SEEKDATA, &part);
     curl_easy_setopt(curl, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(size));
   } else if (request.method != "GET") {
     curl_easy_setopt(curl, CURLOPT_POSTFIELDS, request.body.data());

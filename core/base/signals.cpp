@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 
@@ -14,6 +15,8 @@ namespace {
 std::atomic<int> received_signal{0};
 Mutex scope_mutex;
 int signal_scopes LEVIN_GUARDED_BY(scope_mutex) = 0;
+/// Of end_signals(), before the first of the scopes.
+std::array<struct sigaction, kEndSignals.size()> former LEVIN_GUARDED_BY(scope_mutex){};
 
 void write_text(const char* text) {
   const ssize_t ignored = write(STDERR_FILENO, text, std::strlen(text));
@@ -43,13 +46,13 @@ SignalScope::SignalScope() {
   sigemptyset(&action.sa_mask);
   // Without SA_RESETHAND the handler sees the second signal; raise() then ends the process after the handler returns.
   action.sa_flags = SA_RESTART;
-  for (size_t i = 0; i < end_signals().size(); ++i) sigaction(end_signals()[i], &action, &former_[i]);
+  for (size_t i = 0; i < end_signals().size(); ++i) sigaction(end_signals()[i], &action, &former[i]);
 }
 
 SignalScope::~SignalScope() {
   const MutexLock lock(scope_mutex);
   if (--signal_scopes > 0) return;
-  for (size_t i = 0; i < end_signals().size(); ++i) sigaction(end_signals()[i], &former_[i], nullptr);
+  for (size_t i = 0; i < end_signals().size(); ++i) sigaction(end_signals()[i], &former[i], nullptr);
 }
 
 int SignalScope::received() { return received_signal.load(std::memory_order_relaxed); }

@@ -25,9 +25,6 @@ class SignalScope {
 
   /// Returns the number of the signal that came, or 0. Costs one relaxed load.
   static int received();
-
- private:
-  std::array<struct sigaction, kEndSignals.size()> former_{};  ///< of end_signals()
 };
 
 }  // namespace levin

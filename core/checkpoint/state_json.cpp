@@ -21,6 +21,14 @@
 namespace levin {
 namespace {
 
+/// Whether each of so many dimensions is there once.
+bool is_dimension_order(std::vector<int64_t> order, size_t dimensions) {
+  std::sort(order.begin(), order.end());
+  std::vector<int64_t> expected(dimensions);
+  std::iota(expected.begin(), expected.end(), int64_t{0});
+  return order == expected;
+}
+
 using Json = nlohmann::json;
 
 constexpr const char* kModelSection = "model";
@@ -243,25 +251,23 @@ class Decoder {
       reference.file = node.at("file").get<std::string>();
       reference.name = node.at("name").get<std::string>();
     }
+    const auto& order = reference.dimension_order;
     if (node.contains("dimension_order")) reference.dimension_order = integers_of(node["dimension_order"]);
+    // Whoever reads pieces puts them into this order.
+    if (reference.in_pieces()) check_dimension_order(order, reference.shape.size(), pointer);
     TensorLeaf leaf = load_(reference).as_leaf();
-    if (!reference.dimension_order.empty()) {
-      check_dimension_order(reference.dimension_order, leaf, pointer);
-      if (leaf.value.defined()) leaf.value = with_dimension_order(leaf.value, reference.dimension_order);
+    if (leaf.saved != nullptr) check_dimension_order(order, leaf.saved->shape().size(), pointer);
+    if (leaf.value.defined()) {
+      check_dimension_order(order, static_cast<size_t>(leaf.value.dim()), pointer);
+      leaf.value = with_dimension_order(leaf.value, order);
     }
     if (node.contains("placement")) leaf.placement = placement(node["placement"], pointer);
     return leaf;
   }
 
-  void check_dimension_order(const std::vector<int64_t>& order, const TensorLeaf& leaf,
-                             const std::string& pointer) const {
-    if (!leaf.value.defined() && leaf.saved == nullptr) return;
-    std::vector<int64_t> sorted = order;
-    std::sort(sorted.begin(), sorted.end());
-    std::vector<int64_t> expected(leaf.saved != nullptr ? leaf.saved->shape().size()
-                                                        : static_cast<size_t>(leaf.value.dim()));
-    std::iota(expected.begin(), expected.end(), int64_t{0});
-    if (sorted != expected) fail(pointer, fmt::format("the dimension order [{}]", fmt::join(order, ",")));
+  void check_dimension_order(const std::vector<int64_t>& order, size_t dimensions, const std::string& pointer) const {
+    if (!order.empty() && !is_dimension_order(order, dimensions))
+      fail(pointer, fmt::format("the dimension order [{}]", fmt::join(order, ",")));
   }
 
   Placement placement(const Json& node, const std::string& pointer) const {
@@ -304,6 +310,9 @@ TensorReference usual_place(const std::string& pointer) {
 
 at::Tensor with_dimension_order(const at::Tensor& tensor, const std::vector<int64_t>& order) {
   if (order.empty()) return tensor;
+  if (!is_dimension_order(order, static_cast<size_t>(tensor.dim())))
+    throw Error("checkpoint", fmt::format("the dimension order [{}] is none of a tensor of {} dimensions",
+                                          fmt::join(order, ","), tensor.dim()));
   std::vector<int64_t> inverse(order.size());
   for (size_t i = 0; i < order.size(); ++i) inverse[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
   const c10::InferenceMode guard(false);

@@ -54,6 +54,7 @@ State decode_state(std::string_view text, const std::string& source, const Tenso
                    const std::vector<std::string>& sections = {});
 
 /// Lays out a row-major tensor in memory in another order of dimensions; an empty order changes nothing.
+/// Throws levin::Error when the order is none of the tensor's dimensions.
 at::Tensor with_dimension_order(const at::Tensor& tensor, const std::vector<int64_t>& order);
 
 }  // namespace levin

@@ -333,6 +333,11 @@ void CheckpointConnector::save_or_defer(const std::string& path, const Checkpoin
     save(path, event);
 }
 
+bool CheckpointConnector::is_saving(const std::string& path) const {
+  const auto is_there = [&](const auto& request) { return request.first == path; };
+  return (being_written_ && being_written_->path == path) || std::ranges::any_of(deferred_, is_there);
+}
+
 bool CheckpointConnector::waits_for_window() const {
   return model_.divides_state() && state_.progress.window_index != 0;
 }

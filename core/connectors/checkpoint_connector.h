@@ -40,6 +40,8 @@ class CheckpointConnector {
   void save_deferred();
   /// Whether this is no resume point because a part of an accumulation window is divided over the ranks.
   bool waits_for_window() const;
+  /// Whether a checkpoint is to be written there, or is being written.
+  bool is_saving(const std::string& path) const;
   /// Waits until nothing is being written any more. Throws what saving failed with.
   void finish_saving();
   /// Waits likewise after a failure, whose error matters more: what goes wrong here is logged.

@@ -5,6 +5,7 @@
 #include <levin/core/base/seed.h>
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/data/batch_sampler.h>
+#include <levin/core/data/length_grouped_sampler.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/interfaces/module.h>
@@ -14,6 +15,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -170,6 +172,7 @@ void DataConnector::count_batches() {
       options_.limit_train.resolve(loaders_.train.num_batches(train_ranks(), state_.progress.first_example), option);
   train_batches_ = batches < 0 ? std::nullopt : std::optional<int64_t>(batches);
   state_.progress.global_batch_size = global_batch_size();
+  state_.progress.order = train_order();
   validation_batches_ =
       limited_batches(loaders_.val, options_.limit_val, options_.overfit ? "overfit_batches" : "limit_val_batches");
 
@@ -211,8 +214,30 @@ int64_t DataConnector::global_batch_size() const {
   return loaders_.train.has_batch_sampler() ? 0 : loaders_.train.batch_size(train_ranks()) * train_ranks();
 }
 
+std::string DataConnector::train_order() const {
+  const DataLoader& train = loaders_.train;
+  if (!train.parts().empty()) return "";
+  if (train.dataset() == nullptr)
+    return fmt::format("{} with {}, batches of {}", counted(train_ranks(), "rank"),
+                       counted(std::max<int64_t>(train.options().num_workers, 1), "worker"),
+                       train.batch_size(train_ranks()));
+  if (const auto* sampler = dynamic_cast<const data::LengthGroupedSampler*>(train.sampler().get()))
+    return fmt::format("length_grouped of {}, window of {}", counted(sampler->options().group_size, "example"),
+                       sampler->options().window);
+  return "";
+}
+
 void DataConnector::resume_batches() {
   FitProgress& progress = state_.progress;
+  const std::string saved_order = std::exchange(progress.order, train_order());
+  if (progress.epoch_samples > 0 && !progress.last_batch_done && progress.phase != FitPhase::kEpochDone &&
+      !saved_order.empty() && saved_order != progress.order)
+    throw Error(
+        "data",
+        fmt::format("the checkpoint was saved inside of epoch {}, after {}, whose order was that of {}; got {}; "
+                    "hint: train with the former ones, or resume from a checkpoint of the end of an epoch",
+                    progress.epoch, counted(progress.epoch_samples, "example"), saved_order,
+                    progress.order.empty() ? "another sampler" : progress.order));
   const int64_t size = global_batch_size();
   if (size > 0 && progress.global_batch_size > 0) {
     if (size == progress.global_batch_size) return;

@@ -75,6 +75,8 @@ class DataConnector {
   int64_t train_ranks() const;
   /// Examples in a training batch of all ranks together; 0 where batches differ in size.
   int64_t global_batch_size() const;
+  /// What the order of the training data follows from beside seed and epoch; empty: nothing.
+  std::string train_order() const;
   /// Goes on, after the progress was loaded, at the example that was next when it was saved, whatever the batches were.
   /// Throws levin::Error where that cannot be: inside an epoch of batches that differ in size, for others.
   void resume_batches();

@@ -31,6 +31,7 @@ State FitProgress::state_dict() const {
   state["epoch_samples"] = epoch_samples;
   state["first_example"] = first_example;
   state["global_batch_size"] = global_batch_size;
+  state["order"] = order;
   state["epoch_started"] = epoch_started;
   state["last_batch_done"] = last_batch_done;
   state["window_index"] = window_index;
@@ -56,6 +57,8 @@ void FitProgress::load_state_dict(const State& state) {
   epoch_samples = state.at("epoch_samples").as_int();
   first_example = state.at("first_example").as_int();
   global_batch_size = state.at("global_batch_size").as_int();
+  const State* saved_order = state.find("order");
+  order = saved_order != nullptr ? saved_order->as_string() : "";
   epoch_started = state.at("epoch_started").as_bool();
   last_batch_done = state.at("last_batch_done").as_bool();
   window_index = state.at("window_index").as_int();

@@ -3,6 +3,7 @@
 #include <levin/core/base/state.h>
 
 #include <cstdint>
+#include <string>
 
 namespace levin {
 
@@ -33,6 +34,7 @@ struct FitProgress {
       0;  ///< where batch 0 of this epoch starts in the order of examples; see resume_with_batches_of
   int64_t global_batch_size = 0;  ///< examples in a batch of all ranks together; 0 before the first fit, and where
                                   ///< batches differ in size
+  std::string order;  ///< what the order of an epoch follows from beside seed and epoch, for people; empty: nothing
   bool epoch_started = false;
   bool last_batch_done = false;           ///< no batch is left in this epoch
   int64_t window_index = 0;               ///< batches done in the accumulation window under way

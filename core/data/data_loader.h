@@ -54,7 +54,8 @@ struct DataLoaderPosition {
 };
 
 /// Batches of a data set, fetched ahead by worker threads. Cheap to copy: copies share the data set and the threads.
-/// The order of batches depends on (seed, epoch) only, never on the workers, so a position is exact.
+/// The order of batches depends on (seed, epoch) only, never on the workers, so a position is exact. Of unsized data it
+/// depends on the numbers of ranks and workers and on the batch size too.
 class DataLoader {
  public:
   DataLoader() = default;

@@ -22,6 +22,7 @@ class LengthGroupedSampler : public Sampler {
   /// Throws levin::Error when the data set has another number of examples than there are lengths.
   std::vector<int64_t> order(int64_t dataset_size, uint64_t seed, int64_t epoch) const override;
   int64_t length(int64_t dataset_size) const override { return dataset_size; }
+  const Options& options() const { return options_; }
 
  private:
   std::vector<int64_t> lengths_;

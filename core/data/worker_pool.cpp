@@ -1,15 +1,18 @@
 #include <levin/core/data/worker_pool.h>
 
+#include <levin/core/base/error.h>
 #include <levin/core/base/mutex.h>
 
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
+#include <fmt/format.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <csignal>
 #include <string>
+#include <system_error>
 #include <utility>
 
 namespace levin::data {
@@ -56,11 +59,20 @@ std::shared_ptr<WorkerPool> WorkerPool::make(int64_t num_threads) {
 WorkerPool::WorkerPool(int64_t num_threads)
     : owner_process_(getpid()), size_(num_threads), shared_(std::make_shared<Shared>()) {
   threads_.reserve(static_cast<size_t>(num_threads));
-  for (int64_t worker = 0; worker < num_threads; ++worker)
-    threads_.emplace_back([shared = shared_, worker] { run(*shared, worker); });
+  try {
+    for (int64_t worker = 0; worker < num_threads; ++worker)
+      threads_.emplace_back([shared = shared_, worker] { run(*shared, worker); });
+  } catch (const std::system_error& error) {
+    end();
+    throw Error("data", fmt::format("cannot start worker {} of {}: {}; hint: fewer num_workers, or a higher limit of "
+                                    "threads (`ulimit -u`, or that of the container)",
+                                    threads_.size() + 1, num_threads, error.what()));
+  }
 }
 
-WorkerPool::~WorkerPool() {
+WorkerPool::~WorkerPool() { end(); }
+
+void WorkerPool::end() {
   {
     const MutexLock lock(shared_->mutex);
     shared_->ending = true;

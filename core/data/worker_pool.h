@@ -36,6 +36,7 @@ class WorkerPool {
   struct Shared;
   explicit WorkerPool(int64_t num_threads);
   ~WorkerPool();
+  void end();
   static void run(Shared& shared, int64_t worker);
 
   const int owner_process_;

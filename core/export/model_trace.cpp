@@ -1,6 +1,7 @@
 #include <levin/core/export/model_trace.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/export/batch_size.h>
 #include <levin/core/nn/named_units.h>
@@ -16,9 +17,11 @@
 #include <torch/nn/module.h>
 
 #include <cctype>
+#include <exception>
 #include <map>
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace levin {
 namespace {
@@ -51,21 +54,28 @@ enum class TraceOn { kItsDevice, kCpu };
 /// Keeps buffers, the mode of every submodule, the device and the random generators for as long as a module is traced.
 class ModuleStateGuard {
  public:
-  ModuleStateGuard(torch::nn::Module& module, TraceOn where) : module_(module) {
+  ModuleStateGuard(torch::nn::Module& module, TraceOn where) {
     modes_.emplace_back(&module, module.is_training());
     for (const auto& part : module.modules(/*include_self=*/false))
       modes_.emplace_back(part.get(), part->is_training());
-    if (where == TraceOn::kCpu)
-      for (const auto& parameter : module.parameters())
-        if (parameter.device() != at::kCPU) device_ = parameter.device();
-    if (device_) module.to(at::kCPU);
+    if (where == TraceOn::kCpu) {
+      for (const auto& tensors : {module.parameters(), module.buffers()})
+        for (const at::Tensor& tensor : tensors)
+          if (!tensor.is_cpu()) devices_.emplace_back(tensor, tensor.device());
+      if (!devices_.empty()) module.to(at::kCPU);
+    }
     for (const at::Tensor& buffer : module.buffers()) buffers_.emplace_back(buffer, buffer.clone());
   }
   ~ModuleStateGuard() {
     const at::NoGradGuard no_gradients;
     for (auto& [part, training] : modes_) set_mode(*part, training);
     for (auto& [buffer, saved] : buffers_) buffer.copy_(saved);
-    if (device_) module_.to(*device_);
+    try {
+      for (auto& [tensor, device] : devices_) tensor.set_data(tensor.detach().to(device));
+    } catch (const std::exception& error) {
+      log::warning(
+          fmt::format("could not bring all of the module back to its devices after the export: {}", error.what()));
+    }
   }
   ModuleStateGuard(const ModuleStateGuard&) = delete;
   ModuleStateGuard& operator=(const ModuleStateGuard&) = delete;
@@ -82,10 +92,9 @@ class ModuleStateGuard {
     if (part.is_training() != training) part.train(training);
   }
 
-  torch::nn::Module& module_;
   std::vector<std::pair<torch::nn::Module*, bool>> modes_;
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;
-  std::optional<at::Device> device_;
+  std::vector<std::pair<at::Tensor, at::Device>> devices_;  ///< of what was elsewhere than on the CPU
   RngStateGuard generators_;
 };
 

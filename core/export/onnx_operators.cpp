@@ -85,6 +85,13 @@ void unary(OnnxNode& node) {
   node.give(node.make(kName.letters, {node.operand("self", node.result_type())}));
 }
 
+void is_nan(OnnxNode& node) { node.give(node.make("IsNaN", {node.tensor("self")})); }
+
+void round_half_to_even(OnnxNode& node) {
+  if (node.has("decimals") && node.integer("decimals") != 0) node.refuse("it is given decimals; valid: 0");
+  unary<"Round">(node);
+}
+
 void rsqrt(OnnxNode& node) {
   node.give(node.make("Reciprocal", {node.make("Sqrt", {node.operand("self", node.result_type())})}));
 }
@@ -660,7 +667,30 @@ void resize(OnnxNode& node, const char* mode, const char* coordinates, const cha
                        {"coordinate_transformation_mode", std::string(coordinates)},
                        {"nearest_mode", std::string(rounding)}}));
 }
-void resize_nearest(OnnxNode& node) { resize(node, "nearest", "asymmetric", "floor"); }
+void resize_nearest(OnnxNode& node) {
+  // With factors that give no whole number of pixels LibTorch takes others than with the sizes that they give.
+  std::vector<double> factors;
+  if (!node.is_none("scale_factors")) {
+    if (const auto list = node.constant("scale_factors"); list && list->isDoubleList()) {
+      factors = list->toDoubleVector();
+    } else {
+      for (const torch::jit::Value* element : node.elements("scale_factors")) {
+        const auto factor = torch::jit::toIValue(element);
+        if (!factor || !factor->isDouble()) node.refuse("its factors are not known");
+        factors.push_back(factor->toDouble());
+      }
+    }
+  }
+  for (const char* name : {"scales", "scales_d", "scales_h", "scales_w"})
+    if (!node.is_none(name)) factors.push_back(node.real(name));
+  const Ints sizes = node.sizes("self");
+  for (size_t i = 0; i < factors.size(); ++i) {
+    const double pixels = static_cast<double>(sizes.at(sizes.size() - factors.size() + i)) * factors[i];
+    if (pixels != std::floor(pixels))
+      node.refuse(fmt::format("its factor {} gives {} pixels; valid: a whole number, or a size", factors[i], pixels));
+  }
+  resize(node, "nearest", "asymmetric", "floor");
+}
 void resize_linear(OnnxNode& node) {
   if (!node.is_none("scales_h") || !node.is_none("scale_factors")) node.refuse("it is given factors; valid: sizes");
   resize(node, "linear", node.boolean("align_corners") ? "align_corners" : "half_pixel", "round_prefer_floor");
@@ -875,7 +905,7 @@ const std::unordered_map<std::string_view, OnnxConversion>& conversions() {
       {"aten::hardtanh", hardtanh},
       {"aten::index_select", index_select},
       {"aten::instance_norm", instance_norm},
-      {"aten::isnan", unary<"IsNaN">},
+      {"aten::isnan", is_nan},
       {"aten::layer_norm", layer_norm},
       {"aten::le", less_equal},
       {"aten::leaky_relu", leaky_relu},
@@ -915,7 +945,7 @@ const std::unordered_map<std::string_view, OnnxConversion>& conversions() {
       {"aten::reshape", reshape},
       {"aten::reshape_as", reshape_as},
       {"aten::rnn_tanh", rnn_tanh},
-      {"aten::round", unary<"Round">},
+      {"aten::round", round_half_to_even},
       {"aten::rsqrt", rsqrt},
       {"aten::rsub", rsub},
       {"aten::scaled_dot_product_attention", attention},

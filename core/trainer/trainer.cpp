@@ -251,6 +251,8 @@ Checkpointer* Trainer::checkpoint_callback() const {
 
 std::string Trainer::run_directory() const { return components_->logger.run_directory(); }
 
+bool Trainer::is_saving(const std::string& path) const { return components_->checkpoints.is_saving(path); }
+
 void Trainer::save_checkpoint(const std::string& path, const CheckpointEvent& event) {
   module();
   components_->checkpoints.save_or_defer(path, event);

@@ -168,6 +168,8 @@ class Trainer {
   /// Saves the whole state so that fit can resume from it. Inside training the checkpoint is written at the next moment
   /// that can be resumed exactly (the end of the batch, of an evaluation batch or of the epoch); otherwise at once.
   void save_checkpoint(const std::string& path, const CheckpointEvent& event = {});
+  /// Whether a checkpoint is to be written there, or is being written.
+  bool is_saving(const std::string& path) const;
 
   // ---- Memory.
 

@@ -4,8 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace levin {
@@ -52,6 +56,60 @@ TEST(HttpClient, AnErrorsBodyNeverShowsWhatAHeaderCarried) {
       HttpClient({.user_name = "ada", .password = "lovelace"}).send({.url = server.uri()}, stop);
   EXPECT_NE(of_password.body.find("Authorization: Basic ***"), std::string::npos) << of_password.body;
   EXPECT_EQ(of_password.body.find("YWRhOmxvdmVsYWNl"), std::string::npos) << of_password.body;
+}
+
+/// Takes a request on a connection until its body has `limit` bytes; returns the body.
+std::string receive(int connection, size_t limit = std::string::npos) {
+  std::string request;
+  std::vector<char> chunk(1 << 16);
+  for (size_t head = std::string::npos, wanted = 0; head == std::string::npos || request.size() < wanted;) {
+    const ssize_t count = ::recv(connection, chunk.data(), chunk.size(), 0);
+    if (count <= 0) return "";
+    request.append(chunk.data(), static_cast<size_t>(count));
+    if (head != std::string::npos) continue;
+    head = request.find("\r\n\r\n");
+    if (head != std::string::npos)
+      wanted = head + 4 + std::min(limit, std::stoul(request.substr(request.find("Content-Length: ") + 16)));
+  }
+  return request.substr(request.find("\r\n\r\n") + 4);
+}
+
+TEST(HttpClient, APartOfAFileThatIsSentAgainIsThatPart) {
+  const std::string path = ::testing::TempDir() + "levin_http_part_" + std::to_string(::getpid());
+  constexpr size_t kPart = 4 << 20;
+  std::ofstream(path) << std::string(kPart, 'a') << std::string(kPart, 'b');
+  int port = 0;
+  const int listener = testing::listening_socket(port);
+  std::string second;
+  std::thread server([&] {
+    const std::string answer = "HTTP/1.1 200 x\r\nContent-Length: 0\r\n\r\n";
+    const int kept = ::accept(listener, nullptr, nullptr);
+    receive(kept);
+    ::send(kept, answer.data(), answer.size(), MSG_NOSIGNAL);
+    receive(kept, kPart / 4);
+    ::shutdown(kept, SHUT_RDWR);  // in the middle of the second part
+    ::close(kept);
+    const int fresh = ::accept(listener, nullptr, nullptr);
+    second = receive(fresh);
+    ::send(fresh, answer.data(), answer.size(), MSG_NOSIGNAL);
+    ::close(fresh);
+  });
+  const std::atomic<bool> stop = false;
+  HttpClient client({});
+  for (const size_t offset : {size_t{0}, kPart})
+    EXPECT_EQ(client
+                  .send({.method = "PUT",
+                         .url = "http://127.0.0.1:" + std::to_string(port),
+                         .file = path,
+                         .file_offset = offset,
+                         .file_size = kPart},
+                        stop)
+                  .status,
+              200);
+  server.join();
+  ::close(listener);
+  std::filesystem::remove(path);
+  EXPECT_TRUE(second == std::string(kPart, 'b'));
 }
 
 }  // namespace

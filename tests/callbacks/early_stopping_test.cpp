@@ -1,6 +1,7 @@
 #include <levin/callbacks/early_stopping.h>
 
 #include <levin/callbacks/model_checkpoint.h>
+#include <levin/callbacks/pause_training.h>
 #include <levin/core/base/error.h>
 
 #include "tiny_training.h"
@@ -109,11 +110,13 @@ TEST_F(EarlyStoppingTest, GoesOnCountingAfterAResume) {
 
 TEST_F(EarlyStoppingTest, AnEpochThatIsCutShortDoesNotCount) {
   auto callback = make<EarlyStopping>({.monitor = "val_loss", .patience = 5});
-  auto options = quiet_options(folder_, 3, {callback});
+  auto pause = make<PauseTraining>({.after_epochs = 2});
+  auto options = quiet_options(folder_, 3, {callback, pause});
   options.max_steps = 6;  // of 4 in an epoch
   Trainer(options).fit(std::make_shared<PlainModule>(std::vector<double>{1}), tiny_batches(), tiny_batches(1));
   EXPECT_EQ(callback->best_score(), 1);
   EXPECT_EQ(callback->wait_count(), 0);
+  EXPECT_EQ(pause->state_dict().at("completed_epochs").as_int(), 1);
 }
 
 TEST(EarlyStoppingOptions, NeedAMonitor) {

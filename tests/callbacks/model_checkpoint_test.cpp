@@ -226,6 +226,16 @@ TEST_F(ModelCheckpointTest, AFullDiskLosesNothing) {
   verify_checkpoint(path("last"));
 }
 
+TEST_F(ModelCheckpointTest, TwoThatSaveBesideTrainingHaveNamesOfTheirOwn) {
+  const auto first = make<ModelCheckpoint>({.monitor = "val_loss", .asynchronous = true});
+  const auto second = make<ModelCheckpoint>({.monitor = "val_loss", .mode = "max", .asynchronous = true});
+  Trainer(quiet_options(folder_, 2, {first, second}))
+      .fit(std::make_shared<PlainModule>(std::vector<double>{2, 1}), tiny_batches(), tiny_batches(1));
+  EXPECT_EQ(saved(), (Names{"epoch=0-step=4-v1", "epoch=1-step=8"}));
+  EXPECT_EQ(first->best_model_path(), path("epoch=1-step=8"));
+  EXPECT_EQ(second->best_model_path(), path("epoch=0-step=4-v1"));
+}
+
 TEST_F(ModelCheckpointTest, AsynchronousSavesAreTheSame) {
   ModelCheckpointOptions options{.monitor = "val_loss", .save_top_k = 2, .save_last = true};
   torch::manual_seed(1);

@@ -204,6 +204,8 @@ TEST(StateJson, RefusesWhatItNeverWrites) {
       {R"({"a": {"$tensor": {"file": "x", "name": "y", "dimension_order": [0]}}})", "the dimension order [0]"},
       {R"({"a": {"$tensor": {"file": "x", "name": "y", "dimension_order": [1e300]}}})", "expected a whole number"},
       {R"({"a": {"$tensor": {"file": "x", "name": "y", "placement": {"kind": "lost"}}}})", "the placement 'lost'"},
+      {R"({"a": {"$tensor": {"dtype": "F32", "shape": [0], "pieces": [], "dimension_order": [100000]}}})",
+       "the dimension order [100000]"},
       {R"({"a": {"$tensor": {"dtype": "F31", "shape": [], "pieces": []}}})", "at 'a'; got the element type 'F31'"},
       {R"({"a": {"$tensor": {"dtype": "F32", "pieces": []}}})", "is not what a checkpoint holds"},
       {R"({"a": {"$tensor": {"dtype": "F32", "shape": [1], "pieces": [{"file": "x"}]}}})", "is not what a checkpoint"},

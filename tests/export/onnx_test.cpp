@@ -99,6 +99,28 @@ TEST(OnnxProblems, AnOperatorWithoutCounterpartIsNamedWithItsUnit) {
   EXPECT_TRUE(std::filesystem::is_empty(folder)) << "nothing is half written";
 }
 
+TEST(OnnxProblems, WhatOnnxDoesOtherwiseIsRefused) {
+  const std::string folder = testing::fresh_folder("onnx");
+  levin::Sequential net(torch::nn::Linear(10, 10));
+  const auto refusal = [&](const std::function<at::Tensor(const at::Tensor&)>& last) {
+    const auto function = [&](const Batch& batch) { return Batch{{"y", last(net(batch["x"]))}}; };
+    return testing::error_of([&] {
+      export_model(*net, function, {{"x", torch::rand({2, 3, 10, 10})}}, folder + "/odd.onnx");
+    });
+  };
+  namespace F = torch::nn::functional;
+  const auto enlarged = [](double factor) {
+    return [factor](const at::Tensor& x) {
+      return F::interpolate(x, F::InterpolateFuncOptions().scale_factor(std::vector<double>{factor, factor}));
+    };
+  };
+  EXPECT_THAT(refusal(enlarged(1.25)), HasSubstr("its factor 1.25 gives 12.5 pixels"));
+  EXPECT_EQ(refusal(enlarged(1.5)), "no error");
+  EXPECT_THAT(refusal([](const at::Tensor& x) { return at::round(x, 2); }), HasSubstr("it is given decimals"));
+  EXPECT_EQ(refusal([](const at::Tensor& x) { return at::round(x); }), "no error");
+  EXPECT_EQ(refusal([](const at::Tensor& x) { return at::isnan(x); }), "no error");
+}
+
 TEST(OnnxProblems, AWriteThroughAViewIsRefused) {
   const std::string folder = testing::fresh_folder("onnx");
   levin::Sequential net(torch::nn::Linear(4, 4));

@@ -3,7 +3,10 @@
 #include <levin/callbacks/early_stopping.h>
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/callbacks/model_checkpoint.h>
+#include <levin/core/base/error.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/data/dataset.h>
+#include <levin/core/data/length_grouped_sampler.h>
 #include <levin/core/metrics/mean_squared_error.h>
 #include <levin/loggers/csv_logger.h>
 #include <levin/strategies/single_device.h>
@@ -248,6 +251,74 @@ TEST(Resume, ContinuesAfterMaxStepsWasRaised) {
   // The cosine schedule of the shorter run spans its own length, so only the position is compared here.
   RunResult resumed = run({}, nullptr, folder + "/c");
   EXPECT_EQ(resumed.metrics.size(), whole.metrics.size());
+}
+
+/// The numbers reader, reader + num_readers, ... below 48 as tiny examples.
+class NumberStream : public data::IterableDataset {
+ public:
+  std::unique_ptr<data::ExampleStream> stream(const data::StreamContext& context) const override {
+    class Stream : public data::ExampleStream {
+     public:
+      Stream(int64_t first, int64_t stride) : next_(first), stride_(stride) {}
+      std::optional<Batch> next() override {
+        if (next_ >= 48) return std::nullopt;
+        const auto x = at::full({4}, static_cast<double>(next_)).sin();
+        next_ += stride_;
+        return Batch{{"x", x}, {"y", x.sum(0, /*keepdim=*/true)}};
+      }
+
+     private:
+      int64_t next_;
+      const int64_t stride_;
+    };
+    return std::make_unique<Stream>(context.reader, context.num_readers);
+  }
+};
+
+TEST(Resume, InsideOfAnEpochTheOrderMustBeTheSame) {
+  const std::vector<int64_t> lengths(48, 3);
+  const auto stream = [](int64_t workers) {
+    return DataLoader(std::make_shared<NumberStream>(), {.batch_size = 4, .num_workers = workers});
+  };
+  const auto grouped = [&](int64_t size) {
+    return DataLoader(testing::tiny_dataset(48), {.batch_size = size},
+                      std::make_shared<data::LengthGroupedSampler>(
+                          lengths, data::LengthGroupedSamplerOptions{.group_size = size, .window = 2}));
+  };
+  const auto fit = [](const DataLoader& loader, const std::string& from, const std::string& to) {
+    TrainerOptions options = quiet(2);
+    options.callbacks = {make<LambdaCallback>(
+        LambdaCallbackOptions{.on_train_epoch_end =
+                                  [&to](Trainer& trainer, Module&) {
+                                    if (!to.empty()) trainer.save_checkpoint(to + "/end");
+                                  },
+                              .on_train_batch_end =
+                                  [&to](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t batch) {
+                                    if (!to.empty() && batch == 2) trainer.save_checkpoint(to + "/inside");
+                                  }})};
+    Trainer(options).fit(make<TinyModule>({}), loader, {}, from);
+  };
+  struct Case {
+    DataLoader former;
+    DataLoader other;
+    std::string was;
+    std::string is;
+  };
+  for (const Case& item :
+       {Case{stream(2), stream(3), "1 rank with 2 workers, batches of 4", "1 rank with 3 workers, batches of 4"},
+        Case{grouped(4), grouped(8), "length_grouped of 4 examples, window of 2",
+             "length_grouped of 8 examples, window of 2"}}) {
+    const std::string folder = fresh_folder("resume_order");
+    fit(item.former, "", folder);
+    fit(item.former, folder + "/inside", "");
+    fit(item.other, folder + "/end", "");
+    try {
+      fit(item.other, folder + "/inside", "");
+      ADD_FAILURE() << "went on with " << item.is;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("whose order was that of " + item.was + "; got " + item.is));
+    }
+  }
 }
 
 TEST(Resume, LastBestAutoAndPath) {

@@ -238,6 +238,9 @@ ExampleKey TarSamples::cache_key(int64_t index) const {
   if (index < 0 || index >= size()) return {};
   const auto shard = static_cast<size_t>(shard_of(index));
   ExampleKey made_of{.source = fmt::format("{}/{}", paths_[shard], key(index)), .version = shard_versions_[shard]};
+  // A key may be there twice.
+  const Place* const places = places_.data() + static_cast<size_t>(index) * fields_.size();
+  for (size_t field = 0; field < fields_.size(); ++field) made_of.version += fmt::format("{} ", places[field].offset);
   for (const auto& [name, endings] : options_.fields) made_of.version += fmt::format("{}: {}\n", name, endings);
   return made_of;
 }
