@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <regex>
 #include <utility>
 
 namespace levin {
@@ -25,6 +26,12 @@ namespace {
 
 constexpr std::string_view kPart = "batch_";
 constexpr std::string_view kRank = "_rank_";
+
+/// Whether a file is of a batch that a rank predicted: `batch_000000000_rank_0000.npy`.
+bool is_part(const std::string& name) {
+  static const std::regex kNames(R"(batch_\d{9,}_rank_\d{4,}\D.*)");
+  return std::regex_match(name, kNames);
+}
 
 /// A number of a column, int64 or float64, as text that reads back as the same number.
 std::string number_text(const at::Tensor& column, int64_t row) {
@@ -159,7 +166,7 @@ void PredictionWriter::on_predict_start(Trainer& trainer, Module& /*module*/) {
     // Files of a former prediction would be taken for some of this one.
     if (trainer.is_global_zero())
       for (const auto& name : files.list(path))
-        if (name.starts_with(kPart)) files.remove_all(path + "/" + name);
+        if (is_part(name)) files.remove_all(path + "/" + name);
   }
   trainer.strategy().collective().barrier();
 }
@@ -197,7 +204,7 @@ void PredictionWriter::merge(const std::string& folder) const {
   FileSystem& files = FileSystem::current();
   std::vector<std::string> parts;
   for (const auto& name : files.list(folder))
-    if (name.starts_with(kPart)) parts.push_back(folder + "/" + name);
+    if (is_part(name)) parts.push_back(folder + "/" + name);
   std::sort(parts.begin(), parts.end());  // by batch, then by rank
   if (options_.format == PredictionFormat::kCsv) {
     files.replace_file(folder + "/predictions.csv", [&](WritableFile& file) { write_joined_tables(parts, file); });

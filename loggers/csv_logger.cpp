@@ -124,7 +124,13 @@ void CsvLogger::start(const RunInfo& run) {
 
 void CsvLogger::read_existing() {
   std::ifstream file(path_, std::ios::binary);
-  if (!file.is_open()) return;
+  if (!file.is_open()) {
+    if (!FileSystem::current().exists(path_)) return;
+    log::warning(
+        fmt::format("CSV logger: {} cannot be read and is left as it is; no metrics are written there", path_));
+    directory_.clear();
+    return;
+  }
   const auto names = read_header(file);
   torn_ = true;
   if (!names) return;
@@ -285,6 +291,8 @@ void CsvLogger::rewrite() {
       left -= static_cast<uint64_t>(in.gcount());
       new_size += widened.size();
     }
+    if ((!in.is_open() || in.bad()) && FileSystem::current().exists(path_))
+      throw Error("files", fmt::format("cannot read {}, whose rows belong before the new ones", path_));
   });
   header_size_ = new_header.size();
   file_size_ = new_size;

@@ -222,8 +222,9 @@ void EventFileWriter::append_event(int64_t step, const std::string& summary) {
 
 void EventFileWriter::open() {
   auto& files = FileSystem::current();
+  path_ = directory_ + "/" + file_name();
   files.create_directories(directory_);
-  file_ = files.create(directory_ + "/" + file_name());
+  file_ = files.create(path_);
 
   std::string data;
   protozero::pbf_writer event(data);
@@ -236,12 +237,15 @@ void EventFileWriter::open() {
 
 void EventFileWriter::flush() {
   if (pending_.empty()) return;
+  const bool is_new = file_ == nullptr;
   try {
-    if (file_ == nullptr) open();
+    if (is_new) open();
     file_->append(pending_);
     file_->flush();
   } catch (...) {
     file_.reset();
+    // All that it has is still to be written.
+    if (is_new) ::unlink(path_.c_str());
     throw;
   }
   pending_.clear();

@@ -55,6 +55,7 @@ class EventFileWriter {
   void open();
 
   const std::string directory_;
+  std::string path_;  ///< of the newest file
   std::unique_ptr<WritableFile> file_;
   std::string pending_;  ///< whole records
   int64_t pending_events_ = 0;

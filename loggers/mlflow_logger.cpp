@@ -34,7 +34,8 @@ int64_t milliseconds_now() {
 }
 
 std::chrono::milliseconds milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+  constexpr double kLongest = 1e9;
+  return std::chrono::milliseconds(static_cast<int64_t>(std::min(seconds, kLongest) * 1000));
 }
 
 std::string folder_in(const std::string& run_folder) { return run_folder + "/mlflow"; }

@@ -44,7 +44,11 @@ void check_replaceable(const std::string& path) {
   if (!FileSystem::current().exists(path)) return;
   std::error_code ignored;
   const bool is_folder = std::filesystem::is_directory(path, ignored);
-  if (is_folder && (FileSystem::current().list(path).empty() || looks_like_checkpoint(path))) return;
+  const FileSystem& files = FileSystem::current();
+  // Weights alone may be those of Hugging Face, beside files of others.
+  if (is_folder &&
+      (files.list(path).empty() || files.exists(path + "/" + kManifestFile) || files.exists(path + "/" + kStateFile)))
+    return;
   throw Error("checkpoint",
               fmt::format("cannot save {}: the name is taken; got a {} that is no checkpoint; valid: a new name "
                           "or a checkpoint to replace",

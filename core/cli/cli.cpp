@@ -336,11 +336,6 @@ Config Cli::configure(const std::vector<std::string>& files, const Settings& set
   std::vector<CliArguments::Setting> all = environment_settings();
   for (const auto& [path, value] : settings) all.push_back({path, value});
   Config merged = merge_sources(files, all, names, defaults);
-  for (const auto& link : links_)
-    if (const Config* given = find_path(merged, link.target))
-      throw ConfigError(fmt::format("{}{} follows {}; hint: leave it out",
-                                    given->origin().source.empty() ? "" : given->origin().describe() + ": ",
-                                    link.target, link.source));
   for (const auto& link : links_) {
     const Config resolved = resolve_config(merged, names);
     const Config* value = find_path(resolved, link.source);
@@ -349,7 +344,15 @@ Config Cli::configure(const std::vector<std::string>& files, const Settings& set
           fmt::format("cli.link: there is no option '{}' for '{}' to follow; hint: --print_config lists all",
                       link.source, link.target));
     const Config computed = link.compute ? link.compute(*value) : *value;
+    const Config before = merged;
     merged.set_path(link.target, Config::parse(computed.to_flow(), {.source = "as " + link.source}, true));
+    // The configuration that a run has written has the same.
+    if (const Config* given = find_path(before, link.target);
+        given != nullptr &&
+        find_path(resolved, link.target)->to_flow() != find_path(resolve_config(merged, names), link.target)->to_flow())
+      throw ConfigError(fmt::format("{}{} follows {}; hint: leave it out",
+                                    given->origin().source.empty() ? "" : given->origin().describe() + ": ",
+                                    link.target, link.source));
   }
   return resolve_config(merged, names);
 }

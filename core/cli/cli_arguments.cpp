@@ -1,6 +1,7 @@
 #include <levin/core/cli/cli_arguments.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/setting_variables.h>
 
 #include <fmt/format.h>
 #include <boost/program_options.hpp>
@@ -160,22 +161,16 @@ CliArguments parse_arguments(int argc, const char* const* argv, const std::vecto
 }
 
 std::vector<CliArguments::Setting> environment_settings() {
-  constexpr std::string_view kPrefix = "LEVIN_";
+  constexpr size_t kPrefix = std::string_view("LEVIN_").size();
   std::vector<CliArguments::Setting> settings;
-  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
-    const std::string_view text = *variable;
-    const size_t end = text.find('=');
-    const std::string_view name = text.substr(0, end);
-    // LEVIN_JOB_SECRET and the like are no options.
-    if (end == std::string_view::npos || !name.starts_with(kPrefix) || name.find("__") == std::string_view::npos)
-      continue;
+  for (const auto& [name, value] : setting_variables()) {
     std::string path;
-    for (size_t i = kPrefix.size(); i < name.size(); ++i) {
-      const bool dot = name.substr(i).starts_with("__");
+    for (size_t i = kPrefix; i < name.size(); ++i) {
+      const bool dot = name.compare(i, 2, "__") == 0;
       path += dot ? '.' : static_cast<char>(std::tolower(static_cast<unsigned char>(name[i])));
       if (dot) ++i;
     }
-    settings.push_back({path, parse_value(std::string(text.substr(end + 1)), {.source = std::string(name)})});
+    settings.push_back({path, parse_value(value, {.source = name})});
   }
   std::sort(settings.begin(), settings.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
   return settings;

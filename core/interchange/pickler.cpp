@@ -326,17 +326,15 @@ void Pickler::append_rebuilt(const PickleValue& value) {
 void write_torch_file(const std::string& path, const PickleValue& root, Pickler pickler) {
   FileSystem& files = FileSystem::current();
   const std::string pickle = pickler.pickle(root);
-  const std::string temporary = path + ".tmp";
   const auto parent = std::filesystem::path(path).parent_path();
   if (!parent.empty()) files.create_directories(parent.string());
-  try {
-    const auto file = files.create(temporary);
+  files.replace_file(path, [&](WritableFile& file) {
     std::exception_ptr failure;
     {
       // The writer is C, through which nothing may be thrown.
       caffe2::serialize::PyTorchStreamWriter writer([&](const void* data, size_t size) -> size_t {
         try {
-          if (failure == nullptr) file->append(data, size);
+          if (failure == nullptr) file.append(data, size);
         } catch (...) {
           failure = std::current_exception();
         }
@@ -352,16 +350,8 @@ void write_torch_file(const std::string& path, const PickleValue& root, Pickler 
       writer.writeEndOfFile();
     }
     if (failure != nullptr) std::rethrow_exception(failure);
-    file->sync();
-    file->close();
-    files.rename(temporary, path);
-  } catch (...) {
-    try {
-      files.remove_all(temporary);
-    } catch (const Error&) {  // the first error is the one to tell
-    }
-    throw;
-  }
+    file.sync();
+  });
 }
 
 }  // namespace levin

@@ -13,8 +13,14 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <unistd.h>
+
 #include <filesystem>
+#include <regex>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace levin {
 namespace {
@@ -47,31 +53,55 @@ uint64_t bytes_of(const SavedTensor& tensor) {
   return static_cast<uint64_t>(c10::multiply_integers(tensor.shape())) * c10::elementSize(tensor.dtype());
 }
 
-/// Writes a file under another name and then gives it its own.
+/// Replaces a file when the new one is on the disk.
 template <class Write>
 void write_whole(const std::string& path, const Write& write) {
   FileSystem& files = FileSystem::current();
-  const std::string temporary = path + ".tmp";
   const auto parent = std::filesystem::path(path).parent_path();
   if (!parent.empty()) files.create_directories(parent.string());
-  try {
-    const auto file = files.create(temporary);
-    write(*file);
-    file->sync();
-    file->close();
-    files.rename(temporary, path);
-  } catch (...) {
-    try {
-      files.remove_all(temporary);
-    } catch (const Error&) {  // the first error is the one to tell
-    }
-    throw;
-  }
+  files.replace_file(path, [&](WritableFile& file) {
+    write(file);
+    file.sync();
+  });
 }
 
 void write_safetensors_file(const std::string& path, const std::vector<NamedLeaf>& tensors) {
   write_whole(path, [&](WritableFile& file) { write_safetensors(file, tensors, {{"format", "pt"}}); });
 }
+
+/// Whether a file of a Hugging Face folder has weights, or says which file has which: `model.safetensors`,
+/// `model.safetensors.index.json`, `model-00001-of-00002.safetensors`.
+bool is_of_weights(const std::string& name) {
+  static const std::regex kNames(R"(model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json)");
+  return std::regex_match(name, kNames);
+}
+
+/// Files that take their names together, when all are written.
+class RenamedFiles {
+ public:
+  explicit RenamedFiles(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  RenamedFiles(const RenamedFiles&) = delete;
+  RenamedFiles& operator=(const RenamedFiles&) = delete;
+  ~RenamedFiles() {
+    for (const auto& name : names_) ::unlink(unnamed(name).c_str());
+  }
+  /// Returns the path to write the file to.
+  std::string add(const std::string& name) {
+    names_.insert(name);
+    return unnamed(name);
+  }
+  bool contains(const std::string& name) const { return names_.contains(name); }
+  void rename() {
+    for (const auto& name : names_) FileSystem::current().rename(unnamed(name), (folder_ / name).string());
+    names_.clear();
+  }
+
+ private:
+  std::string unnamed(const std::string& name) const { return (folder_ / (name + ".new")).string(); }
+
+  std::filesystem::path folder_;
+  std::set<std::string> names_;
+};
 
 void write_hugging_face(const std::string& folder, const std::vector<NamedLeaf>& tensors,
                         const WriteWeightsOptions& options) {
@@ -100,20 +130,24 @@ void write_hugging_face(const std::string& folder, const std::vector<NamedLeaf>&
     total += bytes;
     shards.back().push_back(item);
   }
-  // What an earlier save left would be read in place of this one.
-  for (const auto& name : files.list(folder))
-    if (name.starts_with("model") && (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")))
-      files.remove_all((root / name).string());
-  if (shards.size() == 1) return write_safetensors_file((root / "model.safetensors").string(), tensors);
+  RenamedFiles written(root);
   nlohmann::json index;
   index["metadata"]["total_size"] = total;
   for (size_t i = 0; i < shards.size(); ++i) {
-    const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    write_safetensors_file((root / name).string(), shards[i]);
+    const std::string name = shards.size() == 1 ? "model.safetensors"
+                                                : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    write_safetensors_file(written.add(name), shards[i]);
     for (const auto& [tensor, leaf] : shards[i]) index["weight_map"][tensor] = name;
   }
-  write_whole((root / "model.safetensors.index.json").string(),
-              [&](WritableFile& file) { file.append(index.dump(2) + "\n"); });
+  if (shards.size() > 1)
+    write_whole(written.add("model.safetensors.index.json"),
+                [&](WritableFile& file) { file.append(index.dump(2) + "\n"); });
+  // What an earlier save left would be read in place of this one.
+  std::vector<std::string> former;
+  for (const auto& name : files.list(folder))
+    if (is_of_weights(name) && !written.contains(name)) former.push_back((root / name).string());
+  written.rename();
+  for (const auto& path : former) files.remove_all(path);
 }
 
 void write_state_dict(const std::string& path, const std::vector<NamedLeaf>& tensors) {
@@ -197,9 +231,15 @@ void write_weights(const std::string& path, WeightsFormat format, const std::vec
 void convert_weights(const std::string& source, const std::string& target, WeightsFormat format,
                      const WriteWeightsOptions& options, bool weights_only) {
   const Weights weights = open_weights(source);
-  if (weights.format == WeightsFormat::kLevin && format == WeightsFormat::kLightning && options.rules.empty()) {
+  if (weights.format == WeightsFormat::kLevin && format == WeightsFormat::kLightning) {
     const State tree = open_checkpoint(source);
-    if (tree.find("loops") != nullptr) return write_lightning(target, tree, weights_only);
+    const bool goes_on = tree.find("loops") != nullptr;
+    if (goes_on && options.rules.empty()) return write_lightning(target, tree, weights_only);
+    if (goes_on && !weights_only)
+      throw Error("weights",
+                  fmt::format("rules rename weights, and the optimizers' state of {} knows them by their names; "
+                              "hint: --weights-only",
+                              source));
   }
   std::vector<NamedLeaf> tensors;
   for (const auto& [name, tensor] : weights.tensors) tensors.emplace_back(name, TensorLeaf{.saved = tensor});

@@ -4,6 +4,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/log.h>
+#include <levin/core/base/setting_variables.h>
 #include <levin/core/base/signals.h>
 #include <levin/core/options/options.h>
 #include <levin/core/options/registries.h>
@@ -306,7 +307,13 @@ RunCommand Sweep::command_of(const Run& run, MachineShare::Variables variables) 
   Config config = resolve_(settings);
   config.erase("sweep");
   FileSystem::current().replace_file(folder + "/config.yaml", config.to_yaml());
-  std::vector<std::string> words = options_.command;
+  std::vector<std::string> words;
+  // They are in the run's configuration already, below what the sweep varies.
+  for (const auto& [name, value] : setting_variables()) {
+    if (words.empty()) words.emplace_back("env");
+    words.insert(words.end(), {"-u", name});
+  }
+  words.insert(words.end(), options_.command.begin(), options_.command.end());
   for (const std::string& word : {program_, std::string("fit"), std::string("--config"), folder + "/config.yaml",
                                   std::string("--ckpt"), std::string("auto")})
     words.push_back(word);

@@ -89,6 +89,9 @@ int convert(const std::string& source, const std::string& target, const options:
   if (parsed.count("reverse") > 0) how.rules = how.rules.reversed();
   how.config = parsed["model-config"].as<std::string>();
   how.max_shard_bytes = parsed["max-shard-bytes"].as<int64_t>();
+  if (how.max_shard_bytes < 1)
+    throw levin::Error("command line",
+                       "--max-shard-bytes must be at least 1; got " + std::to_string(how.max_shard_bytes));
   const std::string format = parsed["format"].as<std::string>();
   levin::convert_weights(source, target,
                          format.empty() ? levin::weights_format_of(target) : levin::weights_format_of_name(format), how,
@@ -125,6 +128,10 @@ int run(int argc, char** argv) {
   const size_t paths = words.empty() ? 0 : words.size() - 1;
   if (parsed.count("tensors") > 0 && command != "show")
     throw levin::Error("command line", "--tensors belongs to 'show'; got the command '" + command + "'");
+  for (const char* option : {"rules", "reverse", "model-config", "max-shard-bytes", "format", "weights-only"})
+    if (parsed.count(option) > 0 && !parsed[option].defaulted() && command != "convert")
+      throw levin::Error("command line",
+                         std::string("--") + option + " belongs to 'convert'; got the command '" + command + "'");
   if (command == "show" && paths == 1) return show(words[1], parsed.count("tensors") > 0);
   if (command == "verify" && paths == 1) return verify(words[1]);
   if (command == "diff" && paths == 2) return diff(words[1], words[2]);

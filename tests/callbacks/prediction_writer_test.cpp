@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -97,6 +98,15 @@ TEST(PredictionWriter, ReturnsThemTooOnRequestAndReplacesWhatAFormerOneWrote) {
   const auto all = predict(module, {.output_dir = folder}, "single_device", /*return_predictions=*/true);
   EXPECT_EQ(files_in(folder).size(), 3U);
   EXPECT_TRUE(Batch::concatenate(all.at(0))["y"].equal(expected_of(module)));
+}
+
+TEST(PredictionWriter, FilesOfOthersStay) {
+  const std::string folder = fresh_folder("predictions");
+  fs::create_directories(folder + "/batch_size_study");
+  std::ofstream(folder + "/batch_norm.csv") << "precious";
+  std::ofstream(folder + "/batch_000000009_rank_0000.npy") << "of a former prediction";
+  predict(make<TinyModule>({}), {.output_dir = folder, .format = PredictionFormat::kNpy, .merge = true});
+  EXPECT_THAT(files_in(folder), ElementsAre("batch_norm.csv", "batch_size_study", HasSubstr("predictions")));
 }
 
 TEST(PredictionWriter, EachOfSeveralLoadersHasAFolder) {

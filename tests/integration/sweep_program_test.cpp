@@ -142,6 +142,21 @@ TEST_F(SweepRuns, EndInATableAndAreOrdinaryRunFolders) {
   EXPECT_EQ(read_text(path("grid", "0000/output.txt")), before);
 }
 
+TEST_F(SweepRuns, VariedOptionsAreAboveVariables) {
+  auto options = options_;
+  options.environment["LEVIN_MODEL__LR"] = "0.05";
+  const ProgramResult result = testing::run_program(
+      sweep_words("variables", {"--sweep.grid={model.lr: [0.01, 0.001]}", "--trainer.max_epochs=1"}), options);
+  ASSERT_EQ(result.status, 0) << result.err;
+  for (const auto& [run, rate] : {std::pair("0000", "0.01"), std::pair("0001", "0.001")}) {
+    SCOPED_TRACE(rate);
+    const ProgramResult fit =
+        testing::run_program(words("fit", {std::string("--model.lr=") + rate, "--trainer.max_epochs=1"}), options_);
+    ASSERT_EQ(fit.status, 0) << fit.err;
+    EXPECT_EQ(weights(path("variables", run)), weights(folder_.path(std::string("runs/version_") + run[3])));
+  }
+}
+
 TEST_F(SweepRuns, OneThatFailsIsReportedAndTheOthersGoOn) {
   const std::vector<std::string> more = {"--sweep.grid={data.val_size: [36, 5000]}", "--trainer.max_epochs=1"};
   const ProgramResult result = sweep("failing", more);

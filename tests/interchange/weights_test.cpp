@@ -7,6 +7,7 @@
 #include <levin/core/interchange/write_weights.h>
 #include <levin/core/interfaces/load_weights.h>
 
+#include "../support/faulty_file_system.h"
 #include "../support/run_program.h"
 #include "../support/torch_python.h"
 #include "folder.h"
@@ -260,6 +261,55 @@ TEST(LoadWeights, EveryFormatGivesTheSameWeights) {
     EXPECT_TRUE(at::equal(target.head->weight, source.head->weight)) << name;
   }
   EXPECT_TRUE(std::filesystem::exists(folder.path("hf/model.safetensors.index.json")));
+}
+
+TEST(WriteWeights, AFolderOfHuggingFaceIsReplacedWhenAllIsWritten) {
+  const testing::Folder folder;
+  const Net source;
+  const std::string hf = folder.path("hf");
+  std::filesystem::create_directories(hf);
+  write_text(hf + "/config.json", "{}");
+  write_text(hf + "/model_other.safetensors", "the user's");
+  write_weights(hf, WeightsFormat::kHuggingFace, leaves_of(source), {.max_shard_bytes = 90});
+  const auto files = FileSystem::current().list(hf);
+  EXPECT_THAT(files, UnorderedElementsAre("config.json", "model_other.safetensors", "model.safetensors.index.json",
+                                          "model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+                                          "model-00003-of-00003.safetensors"));
+  const auto expect_source = [&] {
+    Net target;
+    EXPECT_TRUE(load_weights(target, hf).fits());
+    EXPECT_TRUE(at::equal(target.head->weight, source.head->weight));
+    EXPECT_TRUE(at::equal(target.body->weight, source.body->weight));
+  };
+  {
+    testing::FaultyFileSystem faulty;
+    for (const int64_t bytes : {0, 100}) {
+      faulty.fail_after_bytes(bytes);
+      EXPECT_THROW(convert_weights(hf, hf, WeightsFormat::kHuggingFace, {}, /*weights_only=*/true), Error) << bytes;
+      faulty.heal();
+      EXPECT_EQ(FileSystem::current().list(hf), files);
+      expect_source();
+    }
+  }
+  convert_weights(hf, hf, WeightsFormat::kHuggingFace, {}, /*weights_only=*/true);
+  EXPECT_THAT(FileSystem::current().list(hf),
+              UnorderedElementsAre("config.json", "model_other.safetensors", "model.safetensors"));
+  expect_source();
+}
+
+TEST(WriteWeights, AFailureLeavesWhatHasATemporaryName) {
+  const testing::Folder folder;
+  for (const std::string name : {"w.safetensors", "w.pth"}) {
+    for (const char* suffix : {".tmp", ".unfinished"}) {
+      std::filesystem::create_directories(folder.path(name + suffix));
+      write_text(folder.path(name + suffix + "/thesis.tex"), "precious");
+      try {
+        write_weights(folder.path(name), weights_format_of(name), leaves_of(Net()), {});
+      } catch (const Error&) {  // a folder has the name that the file is to have first
+      }
+      EXPECT_TRUE(std::filesystem::exists(folder.path(name + suffix + "/thesis.tex"))) << name << suffix;
+    }
+  }
 }
 
 TEST(LoadWeights, AllOrNothingUnlessNotStrict) {

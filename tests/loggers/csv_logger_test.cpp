@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include "../support/faulty_file_system.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -212,6 +213,23 @@ TEST_F(CsvLoggerTest, AForeignFileIsLeftAlone) {
     ASSERT_EQ(warnings_.size(), 1u);
     EXPECT_NE(warnings_[0].find(path()), std::string::npos);
   }
+}
+
+TEST_F(CsvLoggerTest, AFileThatCannotBeOpenedKeepsItsRows) {
+  const std::string rows = "epoch,step,a\n0,1,2\n";
+  write(rows);
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  CsvLogger logger;
+  ::setrlimit(RLIMIT_NOFILE, &none);
+  logger.start(run_);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  log_one(logger, "b", 3, 3);
+  logger.finish(TrainerStatus::kFinished);
+  EXPECT_EQ(content(), rows);
+  ASSERT_EQ(warnings_.size(), 1u);
+  EXPECT_NE(warnings_[0].find(path() + " cannot be read and is left as it is"), std::string::npos) << warnings_[0];
 }
 
 TEST_F(CsvLoggerTest, RowsWaitForFlushEvery) {

@@ -107,8 +107,10 @@ TEST_F(EventFileWriterTest, AfterAFaultAFurtherFileHoldsWhatWasNotWritten) {
   writer.add_scalars({&value, 1}, 0, 3);
   EXPECT_THROW(writer.flush(), Error);
   EXPECT_EQ(writer.pending_events(), 2);
+  EXPECT_EQ(files().size(), 1U) << "tries leave no files";
   disk.heal();
   writer.close();
+  EXPECT_EQ(files().size(), 2U);
   EXPECT_EQ(writer.pending_events(), 0);
   const auto events = testing::read_events(files().back());
   ASSERT_EQ(events.size(), 3u);

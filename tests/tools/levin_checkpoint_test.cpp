@@ -91,6 +91,24 @@ TEST_F(LevinCheckpointTool, Consolidate) {
   EXPECT_EQ(testing::read_bytes(path("weights.safetensors")), testing::read_bytes(path("whole/model.safetensors")));
 }
 
+TEST_F(LevinCheckpointTool, AFolderOfOthersIsNotReplaced) {
+  std::filesystem::create_directories(path("hf"));
+  std::filesystem::copy_file(path("a/model.safetensors"), path("hf/model.safetensors"));
+  testing::write_bytes(path("hf/config.json"), "{}");
+  const Result result = run("consolidate a hf");
+  EXPECT_EQ(result.status, 2);
+  EXPECT_NE(result.errors.find("the name is taken; got a folder that is no checkpoint"), std::string::npos);
+  EXPECT_EQ(testing::read_bytes(path("hf/config.json")), "{}");
+}
+
+TEST_F(LevinCheckpointTool, RulesRenameWeightsAlone) {
+  testing::write_bytes(path("rules.yaml"), "[{match: 'net.(.*)', to: 'body.$1'}]");
+  const Result result = run("convert a a.ckpt --rules " + path("rules.yaml"));
+  EXPECT_EQ(result.status, 2);
+  EXPECT_NE(result.errors.find("hint: --weights-only"), std::string::npos) << result.errors;
+  EXPECT_FALSE(std::filesystem::exists(path("a.ckpt")));
+}
+
 TEST_F(LevinCheckpointTool, Help) {
   const Result result = run("--help");
   EXPECT_EQ(result.status, 0);
@@ -100,7 +118,8 @@ TEST_F(LevinCheckpointTool, Help) {
 TEST_F(LevinCheckpointTool, ErrorsAreOneLineAndStatusTwo) {
   testing::flip_bit(path("b/manifest.json"), 12);
   for (const char* arguments : {"shw a", "diff a", "verify none", "show b", "--what", "verify a --tensors",
-                                "consolidate a", "consolidate none c", "consolidate a a"}) {
+                                "consolidate a", "consolidate none c", "consolidate a a", "diff a a --weights-only",
+                                "show a --max-shard-bytes=9", "convert a c --format huggingface --max-shard-bytes=0"}) {
     const Result result = run(arguments);
     EXPECT_EQ(result.status, 2) << arguments;
     EXPECT_EQ(result.output, "") << arguments;

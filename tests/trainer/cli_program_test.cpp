@@ -142,6 +142,7 @@ TEST(CliProgram, LinkedOptionsFollow) {
   const ProgramOutcome both = run({"--print_config", "--model.width=3"}, link);
   EXPECT_EQ(both.status, 2);
   EXPECT_THAT(both.err, HasSubstr("command line --model.width: model.width follows data.features; hint: leave it out"));
+  EXPECT_EQ(run({"--print_config", "--model.width=8"}, link).status, 0) << "as the configuration of a run has it";
   EXPECT_THAT(run({"--print_config"}, [](Cli& cli) { cli.link("data.feature", "model.width"); }).err,
               HasSubstr("there is no option 'data.feature' for 'model.width' to follow"));
   EXPECT_THAT(run({"--print_config"}, [](Cli& cli) { cli.link("data.features", "model.widht"); }).err,

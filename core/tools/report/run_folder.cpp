@@ -141,6 +141,9 @@ void read_data(RunFolder& run) {
   } catch (const nlohmann::json::exception&) {
     run.notes.push_back("data.json is damaged and left out.");
     return;
+  } catch (const Error& error) {
+    run.notes.push_back("data.json is left out: " + std::string(error.what()));
+    return;
   }
   const std::string picture = run.path + "/data.png";
   std::error_code error;
@@ -148,7 +151,11 @@ void read_data(RunFolder& run) {
   if (fs::file_size(picture, error) > kMostPictureBytes)
     run.notes.push_back("data.png is left out: it has more than 16 MiB.");
   else
-    run.data->picture = FileSystem::current().read_file(picture);
+    try {
+      run.data->picture = FileSystem::current().read_file(picture);
+    } catch (const Error& unreadable) {
+      run.notes.push_back("data.png is left out: " + std::string(unreadable.what()));
+    }
 }
 
 void list_files(RunFolder& run) {
