@@ -344,15 +344,15 @@ Config Cli::configure(const std::vector<std::string>& files, const Settings& set
           fmt::format("cli.link: there is no option '{}' for '{}' to follow; hint: --print_config lists all",
                       link.source, link.target));
     const Config computed = link.compute ? link.compute(*value) : *value;
-    const Config before = merged;
+    const Config* const given = find_path(merged, link.target);
+    const std::string place =
+        given == nullptr || given->origin().source.empty() ? "" : given->origin().describe() + ": ";
+    const bool is_given = given != nullptr;
     merged.set_path(link.target, Config::parse(computed.to_flow(), {.source = "as " + link.source}, true));
     // The configuration that a run has written has the same.
-    if (const Config* given = find_path(before, link.target);
-        given != nullptr &&
+    if (is_given &&
         find_path(resolved, link.target)->to_flow() != find_path(resolve_config(merged, names), link.target)->to_flow())
-      throw ConfigError(fmt::format("{}{} follows {}; hint: leave it out",
-                                    given->origin().source.empty() ? "" : given->origin().describe() + ": ",
-                                    link.target, link.source));
+      throw ConfigError(fmt::format("{}{} follows {}; hint: leave it out", place, link.target, link.source));
   }
   return resolve_config(merged, names);
 }

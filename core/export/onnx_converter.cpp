@@ -210,6 +210,17 @@ std::vector<int64_t> OnnxNode::integers(std::string_view argument) const {
   return known->toIntVector();
 }
 
+std::vector<double> OnnxNode::reals(std::string_view argument) const {
+  if (const auto known = constant(argument); known && known->isDoubleList()) return known->toDoubleVector();
+  std::vector<double> numbers;
+  for (const jit::Value* element : elements(argument)) {
+    const auto known = jit::toIValue(element);
+    if (!known || !known->isScalar()) refuse(fmt::format("'{}' is computed at run time", argument));
+    numbers.push_back(known->toScalar().toDouble());
+  }
+  return numbers;
+}
+
 at::Tensor OnnxNode::weight(std::string_view argument) const {
   const auto known = constant(argument);
   if (!known || !known->isTensor()) refuse(fmt::format("'{}' is computed at run time", argument));

@@ -60,6 +60,7 @@ class OnnxNode {
   bool boolean(std::string_view argument) const;
   std::string text(std::string_view argument) const;
   std::vector<int64_t> integers(std::string_view argument) const;
+  std::vector<double> reals(std::string_view argument) const;
   std::optional<c10::IValue> constant(std::string_view argument) const;
   at::Tensor weight(std::string_view argument) const;
   std::vector<at::Tensor> weights(std::string_view argument) const;

@@ -670,17 +670,7 @@ void resize(OnnxNode& node, const char* mode, const char* coordinates, const cha
 void resize_nearest(OnnxNode& node) {
   // With factors that give no whole number of pixels LibTorch takes others than with the sizes that they give.
   std::vector<double> factors;
-  if (!node.is_none("scale_factors")) {
-    if (const auto list = node.constant("scale_factors"); list && list->isDoubleList()) {
-      factors = list->toDoubleVector();
-    } else {
-      for (const torch::jit::Value* element : node.elements("scale_factors")) {
-        const auto factor = torch::jit::toIValue(element);
-        if (!factor || !factor->isDouble()) node.refuse("its factors are not known");
-        factors.push_back(factor->toDouble());
-      }
-    }
-  }
+  if (!node.is_none("scale_factors")) factors = node.reals("scale_factors");
   for (const char* name : {"scales", "scales_d", "scales_h", "scales_w"})
     if (!node.is_none(name)) factors.push_back(node.real(name));
   const Ints sizes = node.sizes("self");

@@ -108,6 +108,7 @@ class FlatParameterGroup {
   void convert_gradients(const at::Tensor& converted);
   void set_local_gradients();
   at::TensorOptions shard_options(at::ScalarType type) const;
+
   std::string name_;
   std::vector<NamedParameter> parameters_;
   std::shared_ptr<Collective> group_;

@@ -4,6 +4,7 @@
 #include "tests/support/sim_device/pinned_memory.h"
 #include "tests/support/sim_device/sim_accelerator.h"
 #include "tests/support/sim_device/sim_nccl.h"
+#include "tests/support/tiny_stream.h"
 
 #include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/error.h>
@@ -83,30 +84,6 @@ class CountingNet : public SimNet {
   }
 };
 
-/// Examples of an unknown number, of which each reader has its part.
-class Unsized : public data::IterableDataset {
- public:
-  std::unique_ptr<data::ExampleStream> stream(const data::StreamContext& context) const override {
-    class Stream : public data::ExampleStream {
-     public:
-      Stream(int64_t first, int64_t stride) : next_(first), stride_(stride) {}
-      std::optional<Batch> next() override {
-        if (next_ >= 160) return std::nullopt;
-        data::Generator generator(0, 0);
-        const Batch example = examples_->get(next_, generator);
-        next_ += stride_;
-        return example;
-      }
-
-     private:
-      int64_t next_;
-      int64_t stride_;
-      std::shared_ptr<data::TensorDataset> examples_ = tiny_dataset(160);
-    };
-    return std::make_unique<Stream>(context.reader, context.num_readers);
-  }
-};
-
 void expect_steps_without_waits(const std::shared_ptr<Strategy>& strategy, const DataLoader& loader) {
   waits_before_step.clear();
   sim::reset_report();
@@ -127,7 +104,7 @@ TEST(SimRankWaits, AStepOfSeveralRanksWaitsForTheDeviceNotOnce) {
 }
 
 TEST(SimRankWaits, RanksTellEachOtherOnTheHostWhoHasData) {
-  const DataLoader unsized(std::make_shared<Unsized>(), {.batch_size = 8, .pin_memory = true});
+  const DataLoader unsized(std::make_shared<testing::TinyStream>(160), {.batch_size = 8, .pin_memory = true});
   expect_steps_without_waits(thread_ranks<Ddp>(), unsized);
   expect_steps_without_waits(thread_ranks<Sharded>({.stage = 2}), unsized);
 }
@@ -138,7 +115,7 @@ TEST(SimRankWaits, RanksWithUnsizedDataTrainAsOnCpus) {
     if (!on_sim) options.accelerator = "cpu";
     seed_everything(7);
     const auto module = make<SimNet>(TinyOptions{});
-    Trainer(options).fit(module, DataLoader(std::make_shared<Unsized>(), {.batch_size = 8}));
+    Trainer(options).fit(module, DataLoader(std::make_shared<testing::TinyStream>(160), {.batch_size = 8}));
     std::vector<at::Tensor> on_cpu;
     for (const at::Tensor& weight : weights(*module)) on_cpu.push_back(weight.cpu());
     return on_cpu;

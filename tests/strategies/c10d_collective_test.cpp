@@ -149,6 +149,13 @@ TEST_P(C10dCollectiveTest, AllReduceTakesEveryKindOfTensor) {
     at::Tensor complex = at::full({2}, c10::complex<double>(1, -2), at::kComplexDouble);
     group.all_reduce(complex, ReduceOp::kMean)->wait();
     EXPECT_TRUE(complex.eq(at::full({2}, c10::complex<double>(1, -2), at::kComplexDouble)).all().item<bool>());
+    // A view that conjugates takes and keeps the values that it shows.
+    at::Tensor stored = at::full({2}, c10::complex<double>(1, static_cast<double>(group.rank())), at::kComplexDouble);
+    at::Tensor conjugated = stored.conj();
+    ASSERT_TRUE(conjugated.is_conj());
+    group.broadcast(conjugated, count() - 1)->wait();
+    const c10::complex<double> shown(1, 1 - static_cast<double>(count()));
+    EXPECT_TRUE(conjugated.eq(at::full({2}, shown, at::kComplexDouble)).all().item<bool>()) << stored;
     at::Tensor leaf = at::ones({5}).set_requires_grad(true);
     group.all_reduce(leaf, ReduceOp::kMean)->wait();
     EXPECT_TRUE(leaf.eq(1).all().item<bool>());

@@ -1,6 +1,7 @@
 // Modules that step their optimizers themselves.
 
 #include "../support/tiny.h"
+#include "../support/tiny_stream.h"
 
 #include <levin/callbacks/gradient_norm_monitor.h>
 #include <levin/callbacks/lambda_callback.h>
@@ -8,7 +9,6 @@
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/seed.h>
-#include <levin/core/data/dataset.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/optim/scheduler.h>
@@ -249,31 +249,6 @@ TEST(ManualOptimization, TheGraphMayBeKept) {
   Trainer(quiet(1)).fit(make<TwoOptimizers>({}), tiny_loader());
 }
 
-/// Examples of an unknown number; each rank reads its own, of which rank 1 has fewer.
-class UnsizedExamples : public data::IterableDataset {
- public:
-  std::unique_ptr<data::ExampleStream> stream(const data::StreamContext& context) const override {
-    class Stream : public data::ExampleStream {
-     public:
-      Stream(int64_t first, int64_t stride, int64_t end) : next_(first), stride_(stride), end_(end) {}
-      std::optional<Batch> next() override {
-        if (next_ >= end_) return std::nullopt;
-        data::Generator generator(0, 0);
-        const Batch example = examples_->get(next_, generator);
-        next_ += stride_;
-        return example;
-      }
-
-     private:
-      int64_t next_;
-      int64_t stride_;
-      int64_t end_;
-      std::shared_ptr<data::TensorDataset> examples_ = tiny_dataset(20);
-    };
-    return std::make_unique<Stream>(context.reader, context.num_readers, context.reader == 1 ? 12 : 20);
-  }
-};
-
 TEST(ManualOptimization, ARankWithoutDataGoesOnUntilNobodyHasAny) {
   std::atomic<int64_t> batches = 0;
   TwoOptimizers::step = [&](TwoOptimizers& module, const Batch& batch, int64_t batch_idx) {
@@ -296,7 +271,8 @@ TEST(ManualOptimization, ARankWithoutDataGoesOnUntilNobodyHasAny) {
   options.strategy = "ddp_threads";
   options.devices = 2;
   Trainer trainer(options);
-  trainer.fit(make<TwoOptimizers>({}), DataLoader(std::make_shared<UnsizedExamples>(), {.batch_size = 2}));
+  trainer.fit(make<TwoOptimizers>({}),
+              DataLoader(std::make_shared<testing::TinyStream>(20, /*end_of_reader_1=*/12), {.batch_size = 2}));
   EXPECT_EQ(batches, 2 * 2 * 5);
   EXPECT_EQ(trainer.global_step(), 2 * 2 * 5);
 }

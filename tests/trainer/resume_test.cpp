@@ -1,11 +1,11 @@
 #include "../support/tiny.h"
+#include "../support/tiny_stream.h"
 
 #include <levin/callbacks/early_stopping.h>
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/seed.h>
-#include <levin/core/data/dataset.h>
 #include <levin/core/data/length_grouped_sampler.h>
 #include <levin/core/metrics/mean_squared_error.h>
 #include <levin/loggers/csv_logger.h>
@@ -253,32 +253,10 @@ TEST(Resume, ContinuesAfterMaxStepsWasRaised) {
   EXPECT_EQ(resumed.metrics.size(), whole.metrics.size());
 }
 
-/// The numbers reader, reader + num_readers, ... below 48 as tiny examples.
-class NumberStream : public data::IterableDataset {
- public:
-  std::unique_ptr<data::ExampleStream> stream(const data::StreamContext& context) const override {
-    class Stream : public data::ExampleStream {
-     public:
-      Stream(int64_t first, int64_t stride) : next_(first), stride_(stride) {}
-      std::optional<Batch> next() override {
-        if (next_ >= 48) return std::nullopt;
-        const auto x = at::full({4}, static_cast<double>(next_)).sin();
-        next_ += stride_;
-        return Batch{{"x", x}, {"y", x.sum(0, /*keepdim=*/true)}};
-      }
-
-     private:
-      int64_t next_;
-      const int64_t stride_;
-    };
-    return std::make_unique<Stream>(context.reader, context.num_readers);
-  }
-};
-
 TEST(Resume, InsideOfAnEpochTheOrderMustBeTheSame) {
   const std::vector<int64_t> lengths(48, 3);
   const auto stream = [](int64_t workers) {
-    return DataLoader(std::make_shared<NumberStream>(), {.batch_size = 4, .num_workers = workers});
+    return DataLoader(std::make_shared<testing::TinyStream>(48), {.batch_size = 4, .num_workers = workers});
   };
   const auto grouped = [&](int64_t size) {
     return DataLoader(testing::tiny_dataset(48), {.batch_size = size},
