@@ -58,8 +58,8 @@ TEST(HttpClient, AnErrorsBodyNeverShowsWhatAHeaderCarried) {
   EXPECT_EQ(of_password.body.find("YWRhOmxvdmVsYWNl"), std::string::npos) << of_password.body;
 }
 
-/// Takes a request on a connection until its body has `limit` bytes; returns the body.
-std::string receive(int connection, size_t limit = std::string::npos) {
+/// Takes a request on a connection; returns its body.
+std::string receive(int connection) {
   std::string request;
   std::vector<char> chunk(1 << 16);
   for (size_t head = std::string::npos, wanted = 0; head == std::string::npos || request.size() < wanted;) {
@@ -69,7 +69,7 @@ std::string receive(int connection, size_t limit = std::string::npos) {
     if (head != std::string::npos) continue;
     head = request.find("\r\n\r\n");
     if (head != std::string::npos)
-      wanted = head + 4 + std::min(limit, std::stoul(request.substr(request.find("Content-Length: ") + 16)));
+      wanted = head + 4 + std::stoul(request.substr(request.find("Content-Length: ") + 16));
   }
   return request.substr(request.find("\r\n\r\n") + 4);
 }
@@ -86,9 +86,8 @@ TEST(HttpClient, APartOfAFileThatIsSentAgainIsThatPart) {
     const int kept = ::accept(listener, nullptr, nullptr);
     receive(kept);
     ::send(kept, answer.data(), answer.size(), MSG_NOSIGNAL);
-    receive(kept, kPart / 4);
-    ::shutdown(kept, SHUT_RDWR);  // in the middle of the second part
-    ::close(kept);
+    receive(kept);
+    ::close(kept);  // without an answer, as a server does whose patience with a connection ends at that moment
     const int fresh = ::accept(listener, nullptr, nullptr);
     second = receive(fresh);
     ::send(fresh, answer.data(), answer.size(), MSG_NOSIGNAL);
@@ -97,15 +96,16 @@ TEST(HttpClient, APartOfAFileThatIsSentAgainIsThatPart) {
   const std::atomic<bool> stop = false;
   HttpClient client({});
   for (const size_t offset : {size_t{0}, kPart})
-    EXPECT_EQ(client
-                  .send({.method = "PUT",
-                         .url = "http://127.0.0.1:" + std::to_string(port),
-                         .file = path,
-                         .file_offset = offset,
-                         .file_size = kPart},
-                        stop)
-                  .status,
-              200);
+    EXPECT_NO_THROW(EXPECT_EQ(client
+                                  .send({.method = "PUT",
+                                         .url = "http://127.0.0.1:" + std::to_string(port),
+                                         .file = path,
+                                         .file_offset = offset,
+                                         .file_size = kPart},
+                                        stop)
+                                  .status,
+                              200));
+  ::shutdown(listener, SHUT_RDWR);  // ends what still waits there
   server.join();
   ::close(listener);
   std::filesystem::remove(path);
