@@ -60,7 +60,7 @@ class Hardware {
 
   mutable std::recursive_mutex mutex_;
   HardwareOptions options_;
-  bool started_[4] = {};
+  std::atomic<bool> started_[4] = {};  // autograd asks without the lock
   std::atomic<bool> lost_[4] = {};
   std::string missing_operator_;
   bool forked_after_start_ = false;

@@ -57,24 +57,21 @@ void SimWork::come_after(const VectorClock& peer) {
   Streams::instance().order_after(index_of(stream_), peer);
 }
 
-bool SimWork::end(const std::exception_ptr& error) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (completed_) return false;
-  }
-  finish(error);
-  return true;
-}
-
 void SimWork::complete() {
-  if (!end(nullptr)) return;
-  // The future's events belong to the communicator's stream.
-  const c10::StreamGuard guard(stream_);
-  future_->markCompleted(c10::IValue(outputs_));
+  if (ended_.exchange(true)) return;
+  {
+    // The future's events belong to the communicator's stream. It looks at the tensors, whose memory is the rank's to
+    // free once it has waited: this comes first.
+    const c10::StreamGuard guard(stream_);
+    future_->markCompleted(c10::IValue(outputs_));
+  }
+  finish(nullptr);
 }
 
 void SimWork::fail(const std::exception_ptr& error) {
-  if (end(error)) future_->setError(error);
+  if (ended_.exchange(true)) return;
+  future_->setError(error);
+  finish(error);
 }
 
 bool SimWorkList::isCompleted() {

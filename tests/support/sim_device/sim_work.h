@@ -7,6 +7,7 @@
 #include <c10/core/Stream.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <string>
@@ -41,13 +42,12 @@ class SimWork final : public c10d::Work {
   std::chrono::steady_clock::time_point deadline() const { return deadline_; }
 
  private:
-  bool end(const std::exception_ptr& error);
-
   std::vector<at::Tensor> outputs_;
   const c10::Stream stream_;
   VectorClock clock_;  ///< guarded by the hardware's mutex
   const std::chrono::steady_clock::time_point deadline_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::atomic<bool> ended_ = false;
 };
 
 /// What endCoalescing returns: waits for each of some operations.
