@@ -41,10 +41,10 @@ std::string now_utc() {
 
 /// A folder that holds something else is not ours to replace.
 void check_replaceable(const std::string& path) {
-  if (!FileSystem::current().exists(path)) return;
+  const FileSystem& files = FileSystem::current();
+  if (!files.exists(path)) return;
   std::error_code ignored;
   const bool is_folder = std::filesystem::is_directory(path, ignored);
-  const FileSystem& files = FileSystem::current();
   // Weights alone may be those of Hugging Face, beside files of others.
   if (is_folder &&
       (files.list(path).empty() || files.exists(path + "/" + kManifestFile) || files.exists(path + "/" + kStateFile)))

@@ -1,4 +1,5 @@
 #include "../support/tiny.h"
+#include "../support/tiny_stream.h"
 
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/core/base/seed.h>
@@ -172,27 +173,8 @@ TEST(FitLoop, AccumulationDividesByWhatTheWindowHolds) {
     TrainerOptions options = quiet(1);
     options.accumulate_grad_batches = accumulate;
     Trainer trainer(options);
-    if (sized) {
-      trainer.fit(module, DataLoader(tiny_dataset(20), {.batch_size = batch_size}));
-    } else {
-      class Unsized : public data::IterableDataset {
-       public:
-        std::unique_ptr<data::ExampleStream> stream(const data::StreamContext&) const override {
-          class Stream : public data::ExampleStream {
-           public:
-            std::optional<Batch> next() override {
-              if (index_ == 20) return std::nullopt;
-              data::Generator generator(0, 0);
-              return dataset_->get(index_++, generator);
-            }
-            int64_t index_ = 0;
-            std::shared_ptr<data::TensorDataset> dataset_ = tiny_dataset(20);
-          };
-          return std::make_unique<Stream>();
-        }
-      };
-      trainer.fit(module, DataLoader(std::make_shared<Unsized>(), {.batch_size = batch_size}));
-    }
+    trainer.fit(module, sized ? DataLoader(tiny_dataset(20), {.batch_size = batch_size})
+                              : DataLoader(std::make_shared<testing::TinyStream>(20), {.batch_size = batch_size}));
     EXPECT_EQ(trainer.global_step(), 3);
     return weights(*module);
   };

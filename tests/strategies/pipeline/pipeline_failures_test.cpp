@@ -1,4 +1,5 @@
 #include "tests/support/tiny.h"
+#include "tests/support/tiny_stream.h"
 
 #include <levin/callbacks/batch_size_finder.h>
 #include <levin/callbacks/lambda_callback.h>
@@ -316,33 +317,8 @@ TEST(PipelineBatches, SequencesOfOtherLengthsAreTrainedAsOnOneDevice) {
     expect_as_on_one_device({.data = sequences}, options, 4);
 }
 
-/// Examples of which the second reader has fewer.
-class UnevenExamples : public data::IterableDataset {
- public:
-  std::unique_ptr<data::ExampleStream> stream(const data::StreamContext& context) const override {
-    class Stream : public data::ExampleStream {
-     public:
-      Stream(int64_t next, int64_t stride, int64_t end) : next_(next), stride_(stride), end_(end) {}
-      std::optional<Batch> next() override {
-        if (next_ >= end_) return std::nullopt;
-        data::Generator generator(0, 0);
-        const Batch example = examples_->get(next_, generator);
-        next_ += stride_;
-        return example;
-      }
-
-     private:
-      int64_t next_;
-      int64_t stride_;
-      int64_t end_;
-      std::shared_ptr<data::TensorDataset> examples_ = tiny_dataset(40);
-    };
-    return std::make_unique<Stream>(context.reader, context.num_readers, context.reader == 1 ? 20 : 40);
-  }
-};
-
 TEST(PipelineBatches, APipelineWithoutDataGoesOnUntilNobodyHasAny) {
-  const DataLoader uneven(std::make_shared<UnevenExamples>(), {.batch_size = 4});
+  const DataLoader uneven(std::make_shared<testing::TinyStream>(40, /*end_of_reader_1=*/20), {.batch_size = 4});
   const Ran expected = run({.strategy = "ddp_threads", .devices = 2, .data = uneven});
   EXPECT_EQ(expected.steps, 10);
   for (const char* strategy : {"{name: pipeline_threads, data_parallel: 2, micro_batches: 2}",
