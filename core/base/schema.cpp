@@ -141,6 +141,93 @@ Config detail::numbers_to_names(const Config& node, const ValueNames& names) {
   return result;
 }
 
+namespace detail {
+
+SchemaFields::Field& SchemaFields::insert(Field field) {
+  const auto place = std::upper_bound(fields_.begin(), fields_.end(), field.offset,
+                                      [](size_t offset, const Field& other) { return offset < other.offset; });
+  return *fields_.insert(place, std::move(field));
+}
+
+namespace {
+
+void* value_of(void* options, const SchemaFields::Field& field) {
+  return static_cast<std::byte*>(options) + field.offset;
+}
+const void* value_of(const void* options, const SchemaFields::Field& field) {
+  return static_cast<const std::byte*>(options) + field.offset;
+}
+
+/// Sets a field to what is given, and checks it.
+void set(const SchemaFields::Field& field, void* value, const Config& given, const std::string& path) {
+  const auto check_all = [&] {
+    for (const auto& check : field.checks) check(value, given, path);
+  };
+  try {
+    field.parse(value, given, path);
+  } catch (const BeyondTypeError& error) {
+    // A limit of the field's own says more than its type's. Those of a list are about the whole of it.
+    if (given.is_scalar()) {
+      field.parse(value, error.nearest(), path);
+      check_all();
+    }
+    throw;
+  }
+  check_all();
+}
+
+}  // namespace
+
+void SchemaFields::apply(void* options, const Config& node, const std::string& path) const {
+  if (node.is_null()) return;
+  if (!node.is_mapping()) throw_wrong_type(node, path, "a mapping of options");
+  const Config present = with_present_names(node, path);
+  for (const auto& item : present.entries()) {
+    const Field* field = find(item.key);
+    if (field == nullptr) throw_unknown_key(item, path, names());
+    set(*field, value_of(options, *field), item.value, path.empty() ? item.key : path + "." + item.key);
+  }
+}
+
+void SchemaFields::validate(const void* options, const std::string& path) const {
+  for (const auto& field : fields_)
+    for (const auto& check : field.checks)
+      check(value_of(options, field), Config{}, path.empty() ? field.doc.name : path + "." + field.doc.name);
+}
+
+Config SchemaFields::dump(const void* options) const {
+  Config node = Config::mapping();
+  for (const auto& field : fields_) node.set(field.doc.name, field.dump(value_of(options, field)));
+  return node;
+}
+
+std::vector<FieldDoc> SchemaFields::docs() const {
+  std::vector<FieldDoc> docs;
+  for (const auto& field : fields_) docs.push_back(field.doc);
+  return docs;
+}
+
+std::vector<std::string> SchemaFields::names() const {
+  std::vector<std::string> names;
+  for (const auto& field : fields_) names.push_back(field.doc.name);
+  return names;
+}
+
+Config SchemaFields::with_present_names(const Config& node, const std::string& path) const {
+  Config present = node;
+  for (const auto& field : fields_)
+    if (!field.former_name.empty()) rename_key(present, path, field.former_name, field.doc.name);
+  return present;
+}
+
+const SchemaFields::Field* SchemaFields::find(const std::string& name) const {
+  for (const auto& field : fields_)
+    if (field.doc.name == name) return &field;
+  return nullptr;
+}
+
+}  // namespace detail
+
 bool ConfigCodec<bool>::parse(const Config& node, const std::string& path) {
   if (node.is_scalar() && !node.quoted()) {
     const std::string& text = node.text();

@@ -3,7 +3,6 @@
 #include <levin/core/base/config.h>
 #include <levin/core/base/error.h>
 
-#include <algorithm>
 #include <array>
 #include <concepts>
 #include <cstddef>
@@ -263,77 +262,139 @@ std::string printed(const T& value) {
   return stream.str();
 }
 
+/// The fields of an options struct, by their places in it: what does not depend on the struct's type is compiled once.
+class SchemaFields {
+ public:
+  struct Field {
+    FieldDoc doc = {};
+    size_t offset = 0;             ///< in the struct, in bytes
+    std::string former_name = {};  ///< empty: never renamed
+    std::function<void(void* value, const Config&, const std::string& path)> parse = {};
+    std::function<Config(const void* value)> dump = {};
+    /// Throws when the value is out of range. `given`: what it was read from; null where code has set it.
+    using Check = std::function<void(const void* value, const Config& given, const std::string& path)>;
+    std::vector<Check> checks = {};
+  };
+
+  /// Puts a field before those that the struct declares later.
+  Field& insert(Field field);
+  const std::vector<Field>& all() const { return fields_; }
+
+  // As the functions of Schema, for the struct at `options`.
+  void apply(void* options, const Config& node, const std::string& path) const;
+  void validate(const void* options, const std::string& path) const;
+  Config dump(const void* options) const;
+  std::vector<FieldDoc> docs() const;
+  std::vector<std::string> names() const;
+  /// Returns `node` with the present names of renamed fields.
+  Config with_present_names(const Config& node, const std::string& path) const;
+
+ private:
+  const Field* find(const std::string& name) const;
+
+  std::vector<Field> fields_;
+};
+
+}  // namespace detail
+
+/// Adds constraints to the field of type `M` just described.
+template <class M>
+class SchemaField {
+ public:
+  using Value = typename detail::Unwrapped<M>::type;
+
+  explicit SchemaField(detail::SchemaFields::Field& field) : field_(field) {}
+  SchemaField& at_least(Value bound) {
+    return require("at least " + detail::printed(bound), [bound](const Value& v) { return v >= bound; });
+  }
+  SchemaField& at_most(Value bound) {
+    return require("at most " + detail::printed(bound), [bound](const Value& v) { return v <= bound; });
+  }
+  SchemaField& above(Value bound) {
+    return require("above " + detail::printed(bound), [bound](const Value& v) { return v > bound; });
+  }
+  SchemaField& below(Value bound) {
+    return require("below " + detail::printed(bound), [bound](const Value& v) { return v < bound; });
+  }
+  SchemaField& one_of(std::vector<Value> values) {
+    std::string words;
+    for (const auto& value : values) words += (words.empty() ? "" : ", ") + detail::printed(value);
+    return require("one of " + words, [values](const Value& v) {
+      for (const auto& value : values)
+        if (value == v) return true;
+      return false;
+    });
+  }
+  /// Adds the option's former name, which is still read, with a message that gives the present one.
+  SchemaField& formerly(const std::string& name) {
+    field_.former_name = name;
+    return *this;
+  }
+  /// Adds any other constraint; `constraint` is worded to follow "must be".
+  SchemaField& require(const std::string& constraint, std::function<bool(const Value&)> holds) {
+    field_.doc.constraint += (field_.doc.constraint.empty() ? "" : ", ") + constraint;
+    field_.checks.push_back(
+        [constraint, holds = std::move(holds)](const void* field, const Config& given, const std::string& path) {
+          const Value* value = detail::Unwrapped<M>::get(*static_cast<const M*>(field));
+          if (value != nullptr && !holds(*value))
+            throw_out_of_range(given.origin(), path, constraint,
+                               given.is_null() ? ConfigCodec<Value>::dump(*value).to_flow() : given.to_flow());
+        });
+    return *this;
+  }
+
+ private:
+  detail::SchemaFields::Field& field_;
+};
+
+namespace detail {
+
+template <class M>
+SchemaField<M> describe_field(SchemaFields& fields, size_t offset, const M& default_value, const std::string& name,
+                              const std::string& doc) {
+  return SchemaField<M>(fields.insert(
+      {.doc = {.name = name,
+               .type = ConfigCodec<M>::type_name(),
+               .default_value = ConfigCodec<M>::dump(default_value).to_flow(),
+               .doc = doc},
+       .offset = offset,
+       .parse = [](void* value, const Config& node,
+                   const std::string& path) { *static_cast<M*>(value) = ConfigCodec<M>::parse(node, path); },
+       .dump = [](const void* value) { return ConfigCodec<M>::dump(*static_cast<const M*>(value)); }}));
+}
+
+template <class M>
+void describe_named_field(SchemaFields& fields, size_t offset, const M& default_value, const std::string& name,
+                          const std::string& doc, const ValueNames& names) {
+  const auto dump = [names](const void* value) {
+    return numbers_to_names(ConfigCodec<M>::dump(*static_cast<const M*>(value)), names);
+  };
+  fields.insert({.doc = {.name = name,
+                         .type = ConfigCodec<M>::type_name(),
+                         .default_value = dump(&default_value).to_flow(),
+                         .constraint = one_of_names(names),
+                         .doc = doc},
+                 .offset = offset,
+                 .parse =
+                     [names](void* value, const Config& node, const std::string& path) {
+                       *static_cast<M*>(value) = ConfigCodec<M>::parse(names_to_numbers(node, path, names), path);
+                     },
+                 .dump = dump,
+                 .checks = {[dump, names](const void* value, const Config& /*given*/, const std::string& path) {
+                   names_to_numbers(dump(value), path, names);
+                 }}});
+}
+
 }  // namespace detail
 
 /// The description of an options struct `T`, filled in by `T::describe`.
 template <class T>
 class Schema {
-  struct Entry {
-    FieldDoc doc = {};
-    std::function<void(T&, const Config&, const std::string& path)> parse = {};
-    std::function<Config(const T&)> dump = {};
-    /// Throws when the field's value is out of range. `given`: what it was read from; null where code has set it.
-    std::vector<std::function<void(const T&, const Config& given, const std::string& path)>> checks = {};
-    size_t offset = 0;             ///< of the member in `T`
-    std::string former_name = {};  ///< empty: never renamed
-  };
-
  public:
-  /// Adds constraints to the field just described.
-  template <class M>
-  class Field {
-   public:
-    using Value = typename detail::Unwrapped<M>::type;
-
-    Field(Entry& entry, M T::*member) : entry_(entry), member_(member) {}
-    Field& at_least(Value bound) {
-      return require("at least " + detail::printed(bound), [bound](const Value& v) { return v >= bound; });
-    }
-    Field& at_most(Value bound) {
-      return require("at most " + detail::printed(bound), [bound](const Value& v) { return v <= bound; });
-    }
-    Field& above(Value bound) {
-      return require("above " + detail::printed(bound), [bound](const Value& v) { return v > bound; });
-    }
-    Field& below(Value bound) {
-      return require("below " + detail::printed(bound), [bound](const Value& v) { return v < bound; });
-    }
-    Field& one_of(std::vector<Value> values) {
-      std::string words;
-      for (const auto& value : values) words += (words.empty() ? "" : ", ") + detail::printed(value);
-      return require("one of " + words, [values](const Value& v) {
-        for (const auto& value : values)
-          if (value == v) return true;
-        return false;
-      });
-    }
-    /// Adds the option's former name, which is still read, with a message that gives the present one.
-    Field& formerly(const std::string& name) {
-      entry_.former_name = name;
-      return *this;
-    }
-    /// Adds any other constraint; `constraint` is worded to follow "must be".
-    Field& require(const std::string& constraint, std::function<bool(const Value&)> holds) {
-      entry_.doc.constraint += (entry_.doc.constraint.empty() ? "" : ", ") + constraint;
-      entry_.checks.push_back([member = member_, constraint, holds = std::move(holds)](
-                                  const T& options, const Config& given, const std::string& path) {
-        const Value* value = detail::Unwrapped<M>::get(options.*member);
-        if (value != nullptr && !holds(*value))
-          throw_out_of_range(given.origin(), path, constraint,
-                             given.is_null() ? ConfigCodec<Value>::dump(*value).to_flow() : given.to_flow());
-      });
-      return *this;
-    }
-
-   private:
-    Entry& entry_;
-    M T::*member_;
-  };
-
   /// Describes one field. `doc`: one line, without a full stop. Fields are listed as the struct declares them, which is
   /// the order that designated initialisers need.
   template <class M>
-  Field<M> field(const std::string& name, M T::*member, const std::string& doc) {
+  SchemaField<M> field(const std::string& name, M T::*member, const std::string& doc) {
     constexpr bool has_names = std::is_void_v<typename detail::EnumIn<M>::type>;
     static_assert(has_names,
                   "levin: an enumeration's values need names: schema.field(\"activation\", &Options::activation, "
@@ -344,16 +405,8 @@ class Schema {
                   "std::string, std::filesystem::path, enumerations, levin::Config, structs with `static void "
                   "describe(levin::Schema<T>&)`, and std::optional, std::vector, std::array and "
                   "std::map<std::string, ...> of these; for any other type specialise levin::ConfigCodec");
-    Entry& entry = add(name, member, doc);
-    if constexpr (has_names && is_readable) {
-      entry.doc.type = ConfigCodec<M>::type_name();
-      entry.doc.default_value = ConfigCodec<M>::dump(defaults().*member).to_flow();
-      entry.parse = [member](T& options, const Config& node, const std::string& path) {
-        options.*member = ConfigCodec<M>::parse(node, path);
-      };
-      entry.dump = [member](const T& options) { return ConfigCodec<M>::dump(options.*member); };
-    }
-    return Field<M>(entry, member);
+    if constexpr (has_names && is_readable)
+      return detail::describe_field<M>(fields_, offset_of(member), defaults().*member, name, doc);
   }
 
   /// Describes a field that is an enumeration, or an optional, a list or a mapping of one, with the names of its
@@ -363,112 +416,39 @@ class Schema {
              const std::vector<std::pair<std::string, std::type_identity_t<E>>>& values) {
     detail::ValueNames names;
     for (const auto& [word, value] : values) names.emplace_back(word, static_cast<int64_t>(value));
-    const auto dump = [member, names](const T& options) {
-      return detail::numbers_to_names(ConfigCodec<M>::dump(options.*member), names);
-    };
-    Entry& entry = add(name, member, doc);
-    entry.doc.type = ConfigCodec<M>::type_name();
-    entry.doc.default_value = dump(defaults()).to_flow();
-    entry.doc.constraint = detail::one_of_names(names);
-    entry.parse = [member, names](T& options, const Config& node, const std::string& path) {
-      options.*member = ConfigCodec<M>::parse(detail::names_to_numbers(node, path, names), path);
-    };
-    entry.dump = dump;
-    entry.checks.push_back([dump, names](const T& options, const Config& /*given*/, const std::string& path) {
-      detail::names_to_numbers(dump(options), path, names);
-    });
+    detail::describe_named_field<M>(fields_, offset_of(member), defaults().*member, name, doc, names);
   }
 
   /// Describes the fields of a member that is a described struct itself as though they were of `T`.
   template <Described M>
   void fields_of(M T::*member) {
-    for (const auto& inner : schema_of<M>().entries_) {
-      Entry entry{.doc = inner.doc, .offset = offset_of(member) + inner.offset, .former_name = inner.former_name};
-      entry.parse = [member, parse = inner.parse](T& options, const Config& node, const std::string& path) {
-        parse(options.*member, node, path);
-      };
-      entry.dump = [member, dump = inner.dump](const T& options) { return dump(options.*member); };
-      for (const auto& check : inner.checks)
-        entry.checks.push_back([member, check](const T& options, const Config& given, const std::string& path) {
-          check(options.*member, given, path);
-        });
-      insert(std::move(entry));
+    for (detail::SchemaFields::Field inner : schema_of<M>().fields_.all()) {
+      inner.offset += offset_of(member);
+      fields_.insert(std::move(inner));
     }
   }
 
   /// Sets the fields that `node` (a mapping, or null for none) names; rejects unknown keys and values out of range.
   /// `path` is the dotted path of the node, for messages.
-  void apply(T& options, const Config& node, const std::string& path) const {
-    if (node.is_null()) return;
-    if (!node.is_mapping()) throw_wrong_type(node, path, "a mapping of options");
-    const Config present = with_present_names(node, path);
-    for (const auto& item : present.entries()) {
-      const Entry* entry = find(item.key);
-      if (entry == nullptr) throw_unknown_key(item, path, names());
-      const std::string field_path = path.empty() ? item.key : path + "." + item.key;
-      set(*entry, options, item.value, field_path);
-    }
-  }
+  void apply(T& options, const Config& node, const std::string& path) const { fields_.apply(&options, node, path); }
 
   /// Checks values that were set in code. Throws ConfigError for one out of range.
-  void validate(const T& options, const std::string& path) const {
-    for (const auto& entry : entries_)
-      for (const auto& check : entry.checks)
-        check(options, Config{}, path.empty() ? entry.doc.name : path + "." + entry.doc.name);
-  }
+  void validate(const T& options, const std::string& path) const { fields_.validate(&options, path); }
 
-  Config dump(const T& options) const {
-    Config node = Config::mapping();
-    for (const auto& entry : entries_) node.set(entry.doc.name, entry.dump(options));
-    return node;
-  }
+  Config dump(const T& options) const { return fields_.dump(&options); }
 
   /// Returns the checked options with every default. Values of `node` keep their form and origin; defaults have the
   /// origin "default".
   Config resolve(const Config& node, const std::string& path) const {
     T options{};
     apply(options, node, path);
-    return detail::keep_given(dump(options), with_present_names(node, path));
+    return detail::keep_given(dump(options), fields_.with_present_names(node, path));
   }
 
-  std::vector<FieldDoc> fields() const {
-    std::vector<FieldDoc> docs;
-    for (const auto& entry : entries_) docs.push_back(entry.doc);
-    return docs;
-  }
-
-  std::vector<std::string> names() const {
-    std::vector<std::string> result;
-    for (const auto& entry : entries_) result.push_back(entry.doc.name);
-    return result;
-  }
+  std::vector<FieldDoc> fields() const { return fields_.docs(); }
+  std::vector<std::string> names() const { return fields_.names(); }
 
  private:
-  Config with_present_names(const Config& node, const std::string& path) const {
-    Config present = node;
-    for (const auto& entry : entries_)
-      if (!entry.former_name.empty()) detail::rename_key(present, path, entry.former_name, entry.doc.name);
-    return present;
-  }
-
-  /// Sets a field to what is given, and checks it.
-  static void set(const Entry& entry, T& options, const Config& given, const std::string& path) {
-    const auto check_all = [&] {
-      for (const auto& check : entry.checks) check(options, given, path);
-    };
-    try {
-      entry.parse(options, given, path);
-    } catch (const BeyondTypeError& error) {
-      // A limit of the field's own says more than its type's. Those of a list are about the whole of it.
-      if (given.is_scalar()) {
-        entry.parse(options, error.nearest(), path);
-        check_all();
-      }
-      throw;
-    }
-    check_all();
-  }
-
   static const T& defaults() {
     static const T value{};
     return value;
@@ -479,28 +459,10 @@ class Schema {
     return reinterpret_cast<const std::byte*>(&(defaults().*member)) - reinterpret_cast<const std::byte*>(&defaults());
   }
 
-  template <class M>
-  Entry& add(const std::string& name, M T::*member, const std::string& doc) {
-    return insert({.doc = {.name = name, .doc = doc}, .offset = offset_of(member)});
-  }
-
-  /// Puts an entry before those of members that the struct declares later.
-  Entry& insert(Entry entry) {
-    const auto place = std::upper_bound(entries_.begin(), entries_.end(), entry.offset,
-                                        [](size_t value, const Entry& entry) { return value < entry.offset; });
-    return *entries_.insert(place, std::move(entry));
-  }
-
-  const Entry* find(const std::string& name) const {
-    for (const auto& entry : entries_)
-      if (entry.doc.name == name) return &entry;
-    return nullptr;
-  }
-
   template <class Other>
   friend class Schema;
 
-  std::vector<Entry> entries_;
+  detail::SchemaFields fields_;
 };
 
 /// Returns the schema of `T`, made once.
