@@ -18,13 +18,13 @@ struct ModelField {
 struct OpsetField {
   static constexpr protozero::pbf_tag_type kDomain = 1, kVersion = 2;
 };
-struct GraphField {
+struct OnnxGraphField {
   static constexpr protozero::pbf_tag_type kNode = 1, kName = 2, kInitializer = 5, kInput = 11, kOutput = 12;
 };
-struct NodeField {
+struct OnnxNodeField {
   static constexpr protozero::pbf_tag_type kInput = 1, kOutput = 2, kName = 3, kOpType = 4, kAttribute = 5;
 };
-struct AttributeField {
+struct OnnxAttributeField {
   static constexpr protozero::pbf_tag_type kName = 1, kFloat = 2, kInt = 3, kString = 4, kTensor = 5, kInts = 8,
                                            kType = 20;
 };
@@ -75,27 +75,27 @@ void add_tensor(protozero::pbf_writer& message, const at::Tensor& tensor, const 
 }
 
 void add_attribute(protozero::pbf_writer& node, const OnnxAttribute& attribute) {
-  protozero::pbf_writer message(node, NodeField::kAttribute);
-  message.add_string(AttributeField::kName, attribute.first.data(), attribute.first.size());
+  protozero::pbf_writer message(node, OnnxNodeField::kAttribute);
+  message.add_string(OnnxAttributeField::kName, attribute.first.data(), attribute.first.size());
   int32_t type = 0;
   if (const auto* integer = std::get_if<int64_t>(&attribute.second)) {
-    message.add_int64(AttributeField::kInt, *integer);
+    message.add_int64(OnnxAttributeField::kInt, *integer);
     type = kIntAttribute;
   } else if (const auto* real = std::get_if<float>(&attribute.second)) {
-    message.add_float(AttributeField::kFloat, *real);
+    message.add_float(OnnxAttributeField::kFloat, *real);
     type = kFloatAttribute;
   } else if (const auto* text = std::get_if<std::string>(&attribute.second)) {
-    message.add_bytes(AttributeField::kString, *text);
+    message.add_bytes(OnnxAttributeField::kString, *text);
     type = kStringAttribute;
   } else if (const auto* list = std::get_if<std::vector<int64_t>>(&attribute.second)) {
-    for (const int64_t value : *list) message.add_int64(AttributeField::kInts, value);
+    for (const int64_t value : *list) message.add_int64(OnnxAttributeField::kInts, value);
     type = kIntsAttribute;
   } else {
-    protozero::pbf_writer tensor(message, AttributeField::kTensor);
+    protozero::pbf_writer tensor(message, OnnxAttributeField::kTensor);
     add_tensor(tensor, std::get<at::Tensor>(attribute.second), "");
     type = kTensorAttribute;
   }
-  message.add_int32(AttributeField::kType, type);
+  message.add_int32(OnnxAttributeField::kType, type);
 }
 
 void add_value(protozero::pbf_writer& graph, protozero::pbf_tag_type field, const OnnxValue& value) {
@@ -171,10 +171,10 @@ void OnnxGraph::add_node(const std::string& name, std::string_view type, const s
   protozero::pbf_writer message(nodes_.back());
   size_t given = inputs.size();
   while (given > 0 && inputs[given - 1].empty()) --given;  // those left out at the end are not named
-  for (size_t i = 0; i < given; ++i) message.add_string(NodeField::kInput, inputs[i]);
-  for (const std::string& output : outputs) message.add_string(NodeField::kOutput, output);
-  message.add_string(NodeField::kName, name);
-  message.add_string(NodeField::kOpType, type.data(), type.size());
+  for (size_t i = 0; i < given; ++i) message.add_string(OnnxNodeField::kInput, inputs[i]);
+  for (const std::string& output : outputs) message.add_string(OnnxNodeField::kOutput, output);
+  message.add_string(OnnxNodeField::kName, name);
+  message.add_string(OnnxNodeField::kOpType, type.data(), type.size());
   for (const OnnxAttribute& attribute : attributes) add_attribute(message, attribute);
 }
 
@@ -241,11 +241,11 @@ std::string OnnxGraph::model(OnnxWeights weights, const std::string& outside) co
 
 void OnnxGraph::add_graph(protozero::pbf_writer& model, OnnxWeights weights, const std::string& outside) const {
   protozero::pbf_writer graph(model, ModelField::kGraph);
-  for (const std::string& node : nodes_) graph.add_message(GraphField::kNode, node);
-  graph.add_string(GraphField::kName, "model");
+  for (const std::string& node : nodes_) graph.add_message(OnnxGraphField::kNode, node);
+  graph.add_string(OnnxGraphField::kName, "model");
   for (const Weight& weight : weights_) {
     if (weights == OnnxWeights::kAsInputs && is_large(weight.tensor)) continue;
-    protozero::pbf_writer message(graph, GraphField::kInitializer);
+    protozero::pbf_writer message(graph, OnnxGraphField::kInitializer);
     if (weights == OnnxWeights::kInside || !is_large(weight.tensor)) {
       add_tensor(message, weight.tensor, weight.name);
       continue;
@@ -256,13 +256,13 @@ void OnnxGraph::add_graph(protozero::pbf_writer& model, OnnxWeights weights, con
     add_entry(message, "length", std::to_string(weight.tensor.nbytes()));
     message.add_int32(TensorField::kDataLocation, kExternalLocation);
   }
-  for (const OnnxValue& value : inputs_) add_value(graph, GraphField::kInput, value);
+  for (const OnnxValue& value : inputs_) add_value(graph, OnnxGraphField::kInput, value);
   if (weights == OnnxWeights::kAsInputs)
     for (const Weight& weight : weights_)
       if (is_large(weight.tensor))
-        add_value(graph, GraphField::kInput,
+        add_value(graph, OnnxGraphField::kInput,
                   {.name = weight.name, .type = weight.tensor.scalar_type(), .sizes = weight.tensor.sizes().vec()});
-  for (const OnnxValue& value : outputs_) add_value(graph, GraphField::kOutput, value);
+  for (const OnnxValue& value : outputs_) add_value(graph, OnnxGraphField::kOutput, value);
 }
 
 }  // namespace levin

@@ -23,7 +23,7 @@ std::span<const StateField> Adadelta::state_fields(size_t /*group*/) const {
 
 namespace {
 
-struct Formula {
+struct AdadeltaFormula {
   double sign, lr, rho, eps, weight_decay;
 
   template <class V>
@@ -42,11 +42,11 @@ struct Formula {
 void Adadelta::update_parameter(const AdadeltaOptions& options, double /*step*/, const at::Tensor& param,
                                 const at::Tensor& grad, const std::array<at::Tensor, 3>& states) {
   detail::update_elements<2>(param, grad, states,
-                             Formula{.sign = options.maximize ? -1.0 : 1.0,
-                                     .lr = options.lr,
-                                     .rho = options.rho,
-                                     .eps = options.eps,
-                                     .weight_decay = options.weight_decay});
+                             AdadeltaFormula{.sign = options.maximize ? -1.0 : 1.0,
+                                             .lr = options.lr,
+                                             .rho = options.rho,
+                                             .eps = options.eps,
+                                             .weight_decay = options.weight_decay});
 }
 
 }  // namespace levin::optim

@@ -26,7 +26,7 @@ std::span<const StateField> Adamax::state_fields(size_t /*group*/) const {
 
 namespace {
 
-struct Formula {
+struct AdamaxFormula {
   double sign, rate, eps, weight_decay;
   std::array<double, 2> betas;
 
@@ -45,11 +45,11 @@ struct Formula {
 void Adamax::update_parameter(const AdamaxOptions& options, double step, const at::Tensor& param,
                               const at::Tensor& grad, const std::array<at::Tensor, 3>& states) {
   detail::update_elements<2>(param, grad, states,
-                             Formula{.sign = options.maximize ? -1.0 : 1.0,
-                                     .rate = options.lr / (1 - std::pow(options.betas[0], step)),
-                                     .eps = options.eps,
-                                     .weight_decay = options.weight_decay,
-                                     .betas = options.betas});
+                             AdamaxFormula{.sign = options.maximize ? -1.0 : 1.0,
+                                           .rate = options.lr / (1 - std::pow(options.betas[0], step)),
+                                           .eps = options.eps,
+                                           .weight_decay = options.weight_decay,
+                                           .betas = options.betas});
 }
 
 }  // namespace levin::optim

@@ -39,7 +39,7 @@ constexpr StateField kAdamW8bitFields[] = {{"exp_avg"}, {"exp_avg_sq"}, {"scales
 /// Of each mean, in the order of the fields and of the rows of the scales.
 constexpr std::array kRanges = {QuantizedRange::kSigned, QuantizedRange::kNonNegative};
 
-struct Formula {
+struct AdamW8bitFormula {
   double sign, kept, rate, root_correction, eps;
   std::array<double, 2> betas;
 
@@ -55,8 +55,8 @@ struct Formula {
 
 /// A block after another, whose means are never in memory.
 void update_blocks(const at::Tensor& param, const at::Tensor& grad, const std::array<at::Tensor, 3>& states,
-                   const Formula& formula) {
-  auto* const loop = detail::find_element_loop<2, float, Formula>();
+                   const AdamW8bitFormula& formula) {
+  auto* const loop = detail::find_element_loop<2, float, AdamW8bitFormula>();
   auto* const p = param.mutable_data_ptr<float>();
   const auto* const g = grad.const_data_ptr<float>();
   const std::array<uint8_t*, 2> codes = {states[0].mutable_data_ptr<uint8_t>(), states[1].mutable_data_ptr<uint8_t>()};
@@ -97,12 +97,12 @@ c10::ScalarType AdamW8bit::state_type(size_t group, const StateField& field, con
 
 void AdamW8bit::update_parameter(const AdamW8bitOptions& options, double step, const at::Tensor& param,
                                  const at::Tensor& grad, const std::array<at::Tensor, 3>& states) {
-  const Formula formula{.sign = options.maximize ? -1.0 : 1.0,
-                        .kept = 1 - options.lr * options.weight_decay,
-                        .rate = options.lr / (1 - std::pow(options.betas[0], step)),
-                        .root_correction = 1 / std::sqrt(1 - std::pow(options.betas[1], step)),
-                        .eps = options.eps,
-                        .betas = options.betas};
+  const AdamW8bitFormula formula{.sign = options.maximize ? -1.0 : 1.0,
+                                 .kept = 1 - options.lr * options.weight_decay,
+                                 .rate = options.lr / (1 - std::pow(options.betas[0], step)),
+                                 .root_correction = 1 / std::sqrt(1 - std::pow(options.betas[1], step)),
+                                 .eps = options.eps,
+                                 .betas = options.betas};
   const auto& [means, squares, scales] = states;
   if (!scales.defined()) return detail::update_elements<2>(param, grad, states, formula);
   if (param.is_cpu() && param.scalar_type() == at::kFloat) return update_blocks(param, grad, states, formula);

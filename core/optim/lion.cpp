@@ -25,7 +25,7 @@ std::span<const StateField> Lion::state_fields(size_t /*group*/) const {
 
 namespace {
 
-struct Formula {
+struct LionFormula {
   double sign, lr, kept;
   std::array<double, 2> betas;
 
@@ -44,10 +44,10 @@ struct Formula {
 void Lion::update_parameter(const LionOptions& options, double /*step*/, const at::Tensor& param,
                             const at::Tensor& grad, const std::array<at::Tensor, 3>& states) {
   detail::update_elements<1>(param, grad, states,
-                             Formula{.sign = options.maximize ? -1.0 : 1.0,
-                                     .lr = options.lr,
-                                     .kept = 1 - options.lr * options.weight_decay,
-                                     .betas = options.betas});
+                             LionFormula{.sign = options.maximize ? -1.0 : 1.0,
+                                         .lr = options.lr,
+                                         .kept = 1 - options.lr * options.weight_decay,
+                                         .betas = options.betas});
 }
 
 }  // namespace levin::optim

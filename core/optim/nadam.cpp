@@ -29,7 +29,7 @@ std::span<const StateField> NAdam::state_fields(size_t /*group*/) const {
 
 namespace {
 
-struct Formula {
+struct NAdamFormula {
   double sign, penalty, kept, gradient_rate, mean_rate, correction, eps;
   std::array<double, 2> betas;
 
@@ -61,15 +61,16 @@ void NAdam::update_parameter(const NAdamOptions& options, double step, const at:
   float& saved_product = *states[2].mutable_data_ptr<float>();  // of the momenta of all steps, as PyTorch rounds it
   saved_product *= static_cast<float>(momentum);
   const double product = saved_product;
-  detail::update_elements<2>(param, grad, states,
-                             Formula{.sign = options.maximize ? -1.0 : 1.0,
-                                     .penalty = options.decoupled_weight_decay ? 0 : options.weight_decay,
-                                     .kept = options.decoupled_weight_decay ? 1 - options.lr * options.weight_decay : 1,
-                                     .gradient_rate = options.lr * (1 - momentum) / (1 - product),
-                                     .mean_rate = options.lr * next_momentum / (1 - product * next_momentum),
-                                     .correction = 1 - std::pow(options.betas[1], step),
-                                     .eps = options.eps,
-                                     .betas = options.betas});
+  detail::update_elements<2>(
+      param, grad, states,
+      NAdamFormula{.sign = options.maximize ? -1.0 : 1.0,
+                   .penalty = options.decoupled_weight_decay ? 0 : options.weight_decay,
+                   .kept = options.decoupled_weight_decay ? 1 - options.lr * options.weight_decay : 1,
+                   .gradient_rate = options.lr * (1 - momentum) / (1 - product),
+                   .mean_rate = options.lr * next_momentum / (1 - product * next_momentum),
+                   .correction = 1 - std::pow(options.betas[1], step),
+                   .eps = options.eps,
+                   .betas = options.betas});
 }
 
 }  // namespace levin::optim

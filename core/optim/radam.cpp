@@ -29,7 +29,7 @@ std::span<const StateField> RAdam::state_fields(size_t /*group*/) const {
 namespace {
 
 template <bool kAdaptive>
-struct Formula {
+struct RAdamFormula {
   double sign, penalty, kept, rate, root_correction, eps;
   std::array<double, 2> betas;
 
@@ -67,7 +67,7 @@ void RAdam::update_parameter(const RAdamOptions& options, double step, const at:
     formula.betas = options.betas;
     detail::update_elements<2>(param, grad, states, formula);
   };
-  is_adaptive ? run(Formula<true>{}) : run(Formula<false>{});
+  is_adaptive ? run(RAdamFormula<true>{}) : run(RAdamFormula<false>{});
 }
 
 }  // namespace levin::optim

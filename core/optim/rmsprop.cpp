@@ -30,7 +30,7 @@ std::span<const StateField> RMSprop::state_fields(size_t group) const {
 namespace {
 
 template <bool kCentered, bool kMomentum>
-struct Formula {
+struct RMSpropFormula {
   double sign, lr, alpha, eps, weight_decay, momentum;
 
   /// `first`: the mean square; then the momentum and the mean, of which there may be none, one or both.
@@ -59,12 +59,12 @@ void run(const RMSpropOptions& options, const at::Tensor& param, const at::Tenso
          const std::array<at::Tensor, 3>& states) {
   detail::update_elements<1 + kCentered + kMomentum>(
       param, grad, states,
-      Formula<kCentered, kMomentum>{.sign = options.maximize ? -1.0 : 1.0,
-                                    .lr = options.lr,
-                                    .alpha = options.alpha,
-                                    .eps = options.eps,
-                                    .weight_decay = options.weight_decay,
-                                    .momentum = options.momentum});
+      RMSpropFormula<kCentered, kMomentum>{.sign = options.maximize ? -1.0 : 1.0,
+                                           .lr = options.lr,
+                                           .alpha = options.alpha,
+                                           .eps = options.eps,
+                                           .weight_decay = options.weight_decay,
+                                           .momentum = options.momentum});
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ std::span<const StateField> Rprop::state_fields(size_t /*group*/) const {
 
 namespace {
 
-struct Formula {
+struct RpropFormula {
   double sign;
   std::array<double, 2> etas, step_sizes;
 
@@ -54,7 +54,7 @@ void Rprop::update_parameter(const RpropOptions& options, double step, const at:
                              const std::array<at::Tensor, 3>& states) {
   detail::update_elements<2>(
       param, grad, states,
-      Formula{.sign = options.maximize ? -1.0 : 1.0, .etas = options.etas, .step_sizes = options.step_sizes});
+      RpropFormula{.sign = options.maximize ? -1.0 : 1.0, .etas = options.etas, .step_sizes = options.step_sizes});
 }
 
 }  // namespace levin::optim
