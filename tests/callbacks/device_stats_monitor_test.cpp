@@ -5,6 +5,7 @@
 #include "../support/stand_in_nvml.h"
 #include "../support/threads.h"
 #include "strategy_training.h"
+#include "tests/support/tree.h"
 
 #include <levin/core/base/log.h>
 
@@ -70,7 +71,7 @@ TEST(DeviceStatsMonitorTest, LogsTheProcessAtBoundariesAndOnceMoreAtTheEnd) {
 }
 
 TEST(DeviceStatsMonitorTest, LogsNothingAtABoundaryWithoutASample) {
-  const Outcome run = train(plan_with("interval: 60", Await::kFirstSample), {});
+  const Outcome run = train(plan_with("interval: 86400", Await::kFirstSample), {});
   EXPECT_EQ(steps_of(run, "cpu/resident_memory_mib"), (Steps{4, 10})) << "the first sample and the last";
   EXPECT_EQ(steps_of(run, "cpu/utilization_percent"), (Steps{10}));
 }
@@ -196,7 +197,7 @@ TEST(DeviceStatsMonitorTest, AGpuThatFallsOffDoesNotEndTraining) {
 }
 
 TEST(DeviceStatsMonitorTest, WithoutNvmlLogsTheRest) {
-  setenv("LEVIN_NVML_LIBRARY", LEVIN_BINARY_DIR "/tests/no_nvml.so", 1);
+  setenv("LEVIN_NVML_LIBRARY", testing::build_path("tests/no_nvml.so").c_str(), 1);
   const CapturedLog log;
   const Outcome run = train(plan_with("interval: 0.05, gpus: all"), {});
   unsetenv("LEVIN_NVML_LIBRARY");

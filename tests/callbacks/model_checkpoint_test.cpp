@@ -4,16 +4,17 @@
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/checkpoint_info.h>
 
+#include "../support/eventually.h"
 #include "../support/faulty_file_system.h"
 #include "tiny_training.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace levin {
@@ -265,8 +266,7 @@ TEST_F(ModelCheckpointTest, AFailedAsynchronousSaveEndsTrainingAndIsForgotten) {
     auto module = std::make_shared<PlainModule>(std::vector<double>{2, 1});
     module->before_step = [&](int64_t batch_idx) {
       if (module->validations != 1 || batch_idx != 1) return;
-      for (int i = 0; i < 10'000 && !files.exists(newest); ++i)
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      EXPECT_TRUE(testing::eventually([&] { return files.exists(newest); }));
       files.fail_after_bytes(100);
     };
     Trainer trainer(quiet_options(folder_, 2, {callback}));
@@ -320,8 +320,19 @@ TEST_F(ModelCheckpointTest, SavesByTime) {
   module->before_step = [](int64_t batch_idx) {
     if (batch_idx == 1) usleep(1'100'000);
   };
+  const auto begin = std::chrono::steady_clock::now();
   Trainer(options).fit(module, tiny_batches());
-  EXPECT_EQ(saved(), (Names{"epoch=0-step=2"}));
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  const Names names = saved();
+  EXPECT_TRUE(std::ranges::find(names, "epoch=0-step=2") != names.end());
+  EXPECT_LE(static_cast<double>(names.size()), took.count()) << "a second lies before each";
+}
+
+TEST_F(ModelCheckpointTest, SavesNothingBeforeItsTime) {
+  const auto options =
+      quiet_options(folder_, 1, {make<ModelCheckpoint>({.save_top_k = -1, .train_time_interval = "01:00:00:00"})});
+  Trainer(options).fit(std::make_shared<PlainModule>(), tiny_batches());
+  EXPECT_EQ(saved(), Names{});
 }
 
 TEST_F(ModelCheckpointTest, NothingInADryRun) {

@@ -3,6 +3,7 @@
 #include "../support/captured_log.h"
 #include "../support/run_program.h"
 #include "../support/tiny.h"
+#include "tests/support/tree.h"
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/seed.h>
@@ -14,7 +15,6 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <nlohmann/json.hpp>
 
-#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -29,10 +29,7 @@ using Json = nlohmann::json;
 
 /// What TensorBoard's own reader finds in a folder of event files.
 Json read_back(const std::string& folder) {
-  const char* const given = std::getenv("LEVIN_PYTHON");
-  const auto read = run_program({given != nullptr ? given : LEVIN_PYTHON_DEFAULT,
-                                 std::string(LEVIN_SOURCE_DIR) + "/tests/loggers/read_events.py", folder},
-                                {.timeout = std::chrono::seconds(60)});
+  const auto read = run_program({torch_python(), source_path("tests/loggers/read_events.py"), folder});
   EXPECT_EQ(read.status, 0) << read.err;
   return Json::parse(read.out, nullptr, false);
 }

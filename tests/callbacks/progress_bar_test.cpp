@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <regex>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -50,13 +51,13 @@ class ProgressBarTest : public ::testing::Test {
 
 TEST_F(ProgressBarTest, PlainLinesWhereThereIsNoTerminal) {
   ::testing::internal::CaptureStderr();
-  auto bar = make<ProgressBar>();
+  auto bar = make<ProgressBar>({.plain_interval = 1e5});
   Trainer trainer(options(bar, 2));
   trainer.fit(std::make_shared<PlainModule>(std::vector<double>{0.5, 0.25}), tiny_batches(), tiny_batches(1));
   const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(count(text, "\n"), 3u) << text;  // and why training ended
   EXPECT_EQ(text.find('\r'), text.npos);
-  EXPECT_EQ(text.rfind("Epoch 0: 100% 4/4 [00:00<00:00, ", 0), 0u) << text;
+  EXPECT_TRUE(std::regex_search(text, std::regex(R"(^Epoch 0: 100% 4/4 \[[0-9:]+<00:00, )"))) << text;
   EXPECT_NE(text.find("train_loss=0.000, val_loss=0.500]\nEpoch 1: 100% 4/4 ["), text.npos) << text;
   EXPECT_NE(text.find("train_loss=1.000, val_loss=0.250]\n"), text.npos) << text;
 }
@@ -100,7 +101,7 @@ TEST_F(ProgressBarTest, ATerminalShowsEveryStage) {
 }
 
 TEST_F(ProgressBarTest, RefreshesNoMoreOftenThanAsked) {
-  Trainer trainer(options(terminal_bar({.refresh_rate = 0.01}), 1));
+  Trainer trainer(options(terminal_bar({.refresh_rate = 1e-5}), 1));
   trainer.fit(std::make_shared<PlainModule>(), tiny_batches(500));
   // The first batch, and the line at the end.
   EXPECT_EQ(count(screen_, "Epoch 0:"), 2u) << screen_;

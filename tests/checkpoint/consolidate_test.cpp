@@ -7,6 +7,8 @@
 #include "../support/faulty_file_system.h"
 #include "../support/thread_collective.h"
 #include "sharded_fixture.h"
+#include "tests/support/run_program.h"
+#include "tests/support/tree.h"
 
 #include <sys/wait.h>
 
@@ -63,24 +65,13 @@ TEST_F(Consolidate, ReadByPython) {
   tree["model"]["numbers"] = at::arange(1000, at::kFloat).view({10, 100});
   write(tree, 3);
   consolidate_checkpoint(source_, target_);
-  const char* environment = std::getenv("LEVIN_PYTHON");
-#ifdef LEVIN_PYTHON_DEFAULT
-  const std::string python = environment != nullptr ? environment : LEVIN_PYTHON_DEFAULT;
-#else
-  const std::string python = environment != nullptr ? environment : "python3";
-#endif
-  const std::string script = std::filesystem::path(__FILE__).parent_path().string() + "/read_safetensors.py";
-  const std::string command = "'" + python + "' '" + script + "' '" + target_ + "/model.safetensors'";
-  std::FILE* pipe = ::popen(command.c_str(), "r");
-  ASSERT_NE(pipe, nullptr);
-  std::string printed;
-  std::array<char, 4096> buffer;
-  while (const size_t count = std::fread(buffer.data(), 1, buffer.size(), pipe)) printed.append(buffer.data(), count);
-  const int status = ::pclose(pipe);
-  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << python << " has no safetensors and torch; set LEVIN_PYTHON";
-  ASSERT_EQ(status, 0) << printed;
+  const auto read =
+      testing::run_program({testing::torch_python(), testing::source_path("tests/checkpoint/read_safetensors.py"),
+                            target_ + "/model.safetensors"});
+  if (read.status == 77) GTEST_SKIP() << testing::torch_python() << " has no safetensors and torch; set LEVIN_PYTHON";
+  ASSERT_EQ(read.status, 0) << read.err;
   // name, type, shape, sum of i * element[i]
-  EXPECT_EQ(printed,
+  EXPECT_EQ(read.out,
             "net.0.bias|F32|4,|14\n"
             "net.0.weight|F32|4,3,|198\n"
             "numbers|F32|10,100,|3.32834e+08\n");

@@ -10,6 +10,7 @@
 #include "../support/captured_log.h"
 #include "../support/eventually.h"
 #include "remote_fixture.h"
+#include "tests/support/tree.h"
 
 #include <gmock/gmock.h>
 
@@ -72,7 +73,7 @@ class RemoteCheckpointTest : public testing::RemoteTest {
 };
 
 TEST_F(RemoteCheckpointTest, ObjectsOfAnyNameAndSize) {
-  const std::string large = testing::read_bytes(LEVIN_SOURCE_DIR "/CMakeLists.txt");
+  const std::string large = testing::read_bytes(testing::source_path("CMakeLists.txt"));
   std::string bytes;
   while (bytes.size() < (12U << 20)) bytes += large;
   testing::write_bytes(path("large"), bytes);

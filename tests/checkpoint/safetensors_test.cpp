@@ -8,6 +8,8 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include "checkpoint_fixture.h"
+#include "tests/support/run_program.h"
+#include "tests/support/tree.h"
 
 #include <sys/wait.h>
 
@@ -188,14 +190,6 @@ TEST_F(SafetensorsTest, RefusesAHeaderLongerThanTheFile) {
 }
 
 TEST_F(SafetensorsTest, OpensInPython) {
-  const char* environment = std::getenv("LEVIN_PYTHON");
-#ifdef LEVIN_PYTHON_DEFAULT
-  const std::string python = environment != nullptr ? environment : LEVIN_PYTHON_DEFAULT;
-#else
-  const std::string python = environment != nullptr ? environment : "";
-#endif
-  if (python.empty()) GTEST_SKIP() << "no Python with safetensors and torch; set LEVIN_PYTHON";
-
   auto tensors = tensor_of_every_type();
   const at::Tensor image = at::arange(24, at::kFloat).view({1, 2, 3, 4});
   tensors.emplace_back("channels/last.\xc3\xa4", image.contiguous(at::MemoryFormat::ChannelsLast));
@@ -203,16 +197,10 @@ TEST_F(SafetensorsTest, OpensInPython) {
   tensors.emplace_back("none", at::empty({0, 2}));
   write(tensors, {{"format", "pt"}});
 
-  const std::string script = std::filesystem::path(__FILE__).parent_path().string() + "/read_safetensors.py";
-  const std::string command = "'" + python + "' '" + script + "' '" + file_ + "'";
-  std::FILE* pipe = ::popen(command.c_str(), "r");
-  ASSERT_NE(pipe, nullptr);
-  std::string printed;
-  std::array<char, 4096> buffer;
-  while (const size_t count = std::fread(buffer.data(), 1, buffer.size(), pipe)) printed.append(buffer.data(), count);
-  const int status = ::pclose(pipe);
-  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << python << " has no safetensors and torch; set LEVIN_PYTHON";
-  ASSERT_EQ(status, 0) << printed;
+  const auto read = testing::run_program(
+      {testing::torch_python(), testing::source_path("tests/checkpoint/read_safetensors.py"), file_});
+  if (read.status == 77) GTEST_SKIP() << testing::torch_python() << " has no safetensors and torch; set LEVIN_PYTHON";
+  ASSERT_EQ(read.status, 0) << read.err;
 
   // One line a tensor, in the order of names: name, type, shape, sum of i * element[i].
   std::map<std::string, std::string> expected;
@@ -227,7 +215,7 @@ TEST_F(SafetensorsTest, OpensInPython) {
   }
   std::string lines;
   for (const auto& [name, line] : expected) lines += line + "\n";
-  EXPECT_EQ(printed, lines);
+  EXPECT_EQ(read.out, lines);
 }
 
 }  // namespace

@@ -5,14 +5,20 @@
 #include <levin/core/comm/heartbeat.h>
 #include <levin/core/comm/memory_store.h>
 
-#include <gtest/gtest.h>
+#include "../support/eventually.h"
 
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <ctime>
 #include <functional>
 #include <future>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -29,16 +35,9 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 /// For what happens within some milliseconds on a machine that has nothing else to do.
-constexpr auto kPatience = 60s;
+constexpr auto kPatience = 240s;
 
-bool wait_until(const std::function<bool()>& condition) {
-  const auto deadline = Clock::now() + kPatience;
-  while (!condition()) {
-    if (Clock::now() > deadline) return false;
-    std::this_thread::sleep_for(1ms);
-  }
-  return true;
-}
+bool wait_until(const std::function<bool()>& condition) { return testing::eventually(condition); }
 
 /// What a test does to the connections of a store, and what it sees of them.
 struct Connection {
@@ -118,6 +117,7 @@ std::unique_ptr<Rank> make_rank(const Store& store, ControlPlaneOptions options)
   if (options.store_rank == defaults.store_rank) options.store_rank = -1;
   if (options.poll_interval == defaults.poll_interval) options.poll_interval = 2ms;
   if (options.heartbeat_timeout == defaults.heartbeat_timeout) options.heartbeat_timeout = 120s;
+  if (options.start_timeout == defaults.start_timeout) options.start_timeout = 1h;
   if (options.grace == defaults.grace) options.grace = 120s;
   if (options.prefix.empty()) options.prefix = "job";
   if (!options.abort) {
@@ -305,16 +305,27 @@ TEST(ControlPlaneStop, CostsTheRanksThreadNoStoreAccess) {
   auto store = make_memory_store();
   auto rank = make_rank(*store, {.poll_interval = 1h});
   ASSERT_TRUE(wait_until([&] { return rank->connection->operations > 0; }));
-  constexpr int64_t kBatches = 1'000'000;
-  const std::clock_t start = std::clock();  // of the processor, which other programs may share
-  for (int64_t batch = 0; batch < kBatches; ++batch) {
-    rank->plane->begin_batch(batch);
-    rank->plane->throw_if_failed();
+  constexpr int64_t kBatches = 100'000;
+  // Of the processor, which other programs may share; the least is that of a round that nothing disturbed.
+  const auto least_clocks_of = [](std::clock_t& least, const std::function<void(int64_t)>& work) {
+    const std::clock_t start = std::clock();
+    for (int64_t batch = 0; batch < kBatches; ++batch) work(batch);
+    least = std::min(least, std::clock() - start);
+  };
+  std::clock_t batches = std::numeric_limits<std::clock_t>::max();
+  std::clock_t system_calls = batches;
+  for (int round = 0; round < 10; ++round) {
+    least_clocks_of(batches, [&, first = round * kBatches](int64_t batch) {
+      rank->plane->begin_batch(first + batch);
+      rank->plane->throw_if_failed();
+    });
+    least_clocks_of(system_calls, [](int64_t) { ::syscall(SYS_getppid); });
   }
-  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   EXPECT_EQ(rank->connection->operations_of_maker, 0);
   EXPECT_LT(rank->connection->operations, 100) << "the helper's work grows with the batches";
-  EXPECT_LT(seconds, 1e-6 * kBatches) << "a lock or a system call a batch";
+#ifndef LEVIN_SANITIZED  // they make each access dear, and no system call
+  EXPECT_LT(batches, system_calls) << "a lock or a system call a batch";
+#endif
 }
 
 // --- Failures ---
@@ -579,23 +590,30 @@ TEST(ControlPlaneStore, TheRankThatServesItIsToldWhileItStaysThatOneIsGone) {
 // --- Heartbeats and stalls; the rest is tested with a clock of its own in heartbeat_monitor_test.cpp ---
 
 TEST(ControlPlaneHeartbeat, ARankThatFallsSilentIsTakenForDeadByAll) {
-  auto store = make_memory_store();
-  const ControlPlaneOptions options{.world_size = 3, .heartbeat_timeout = 1s};
-  Ranks ranks;
-  for (const int64_t number : {0, 1}) {
-    ControlPlaneOptions own = options;
-    own.rank = number;
-    ranks.push_back(make_rank(*store, own));
-  }
-  store->set("job/heartbeat/2", Heartbeat{.count = 5, .batch = 12, .activity = "training_step"}.encode());
-  for (auto& rank : ranks) {
-    const auto failure = rank->plane->failure_of_other(kPatience);
-    ASSERT_TRUE(failure);
-    EXPECT_TRUE(failure->gone);
-    EXPECT_EQ(failure->text(),
-              "rank 2 is gone: nothing was heard of it for 1 s (last seen in training_step of batch 12)");
-    EXPECT_TRUE(wait_until([&] { return rank->aborts == 1; }));
-  }
+  std::vector<std::string> told;
+  // In a short time a rank that is well may seem dead.
+  EXPECT_TRUE(testing::with_time_enough([&](std::chrono::seconds time) {
+    auto store = make_memory_store();
+    const ControlPlaneOptions options{.world_size = 3, .heartbeat_timeout = time};
+    Ranks ranks;
+    for (const int64_t number : {0, 1}) {
+      ControlPlaneOptions own = options;
+      own.rank = number;
+      ranks.push_back(make_rank(*store, own));
+    }
+    store->set("job/heartbeat/2", Heartbeat{.count = 5, .batch = 12, .activity = "training_step"}.encode());
+    told.clear();
+    for (auto& rank : ranks) {
+      const auto failure = rank->plane->failure_of_other(kPatience);
+      told.push_back(failure ? failure->text() : "nothing");
+      EXPECT_TRUE(failure && failure->gone);
+      EXPECT_TRUE(wait_until([&] { return rank->aborts == 1; }));
+    }
+    return told[0] == told[1] && told[0].starts_with("rank 2 is gone: nothing was heard of it for ") &&
+           told[0].ends_with(" s (last seen in training_step of batch 12)");
+  })) << told[0]
+      << "\n"
+      << told[1];
 }
 
 TEST(ControlPlaneHeartbeat, WhatALauncherReportsSaysWhereTheRankWas) {
@@ -624,11 +642,17 @@ TEST(ControlPlaneHeartbeat, SaysWhatTheRankWasToTheOthers) {
 }
 
 TEST(ControlPlaneHeartbeat, ARankThatIsLeftOutIsNoFailureAndNobodyWaitsForIt) {
-  auto store = make_memory_store();
-  Ranks ranks = make_ranks(*store, 3, {.store_rank = 0, .heartbeat_timeout = 1s});
-  ranks[2]->connection->broken = true;  // it says nothing from here on, not even goodbye
-  ranks[0]->plane->leave_out(2, "was ended by signal 9 (Killed)");
-  for (const size_t rank : {0, 1}) EXPECT_FALSE(ranks[rank]->plane->failure_of_other(2s));
+  std::unique_ptr<Store> store;
+  Ranks ranks;
+  // In a short time one of the others may seem dead.
+  ASSERT_TRUE(testing::with_time_enough([&](std::chrono::seconds time) {
+    while (!ranks.empty()) ranks.pop_back();  // rank 0, which serves the store, leaves last
+    store = make_memory_store();
+    ranks = make_ranks(*store, 3, {.store_rank = 0, .heartbeat_timeout = time});
+    ranks[2]->connection->broken = true;  // it says nothing from here on, not even goodbye
+    ranks[0]->plane->leave_out(2, "was ended by signal 9 (Killed)");
+    return !ranks[0]->plane->failure_of_other(2 * time) && !ranks[1]->plane->failure_of_other(2 * time);
+  }));
   ranks[0]->plane->request_stop("test");
   const auto stops = [](Rank& rank) {
     for (int64_t batch = 0;; ++batch)
@@ -652,18 +676,23 @@ TEST(ControlPlaneHeartbeat, ALivingRankTakenForDeadLearnsOfIt) {
 }
 
 TEST(ControlPlaneHeartbeat, GoodbyeIsNoDeath) {
-  auto store = make_memory_store();
-  Ranks ranks = make_ranks(*store, 3, {.heartbeat_timeout = 2s});
-  ranks[1]->rank_status.activity = "teardown";
-  ranks[1].reset();
-  EXPECT_TRUE(Heartbeat::decode(store->get("job/heartbeat/1", 0ms)).left);
-  for (const size_t rank : {0, 2}) EXPECT_FALSE(ranks[rank]->plane->failure_of_other(1500ms));
-  for (const size_t rank : {0, 2}) ranks[rank]->plane->throw_if_failed();
+  // In a short time one of the others may seem dead.
+  EXPECT_TRUE(testing::with_time_enough([](std::chrono::seconds time) {
+    auto store = make_memory_store();
+    Ranks ranks = make_ranks(*store, 3, {.heartbeat_timeout = time});
+    ranks[1]->rank_status.activity = "teardown";
+    ranks[1].reset();
+    EXPECT_TRUE(Heartbeat::decode(store->get("job/heartbeat/1", 0ms)).left);
+    for (const size_t rank : {0, 2})
+      if (ranks[rank]->plane->failure_of_other(2 * time)) return false;
+    for (const size_t rank : {0, 2}) ranks[rank]->plane->throw_if_failed();
+    return true;
+  }));
 }
 
 TEST(ControlPlaneHeartbeat, TellsWhereTheRankIs) {
   auto store = make_memory_store();
-  auto rank = make_rank(*store, {.world_size = 1, .heartbeat_timeout = 80ms});
+  auto rank = make_rank(*store, {.world_size = 1, .heartbeat_timeout = 4s});
   rank->rank_status.batch = 4;
   rank->rank_status.activity = "backward";
   rank->rank_status.collective = "all_reduce";
@@ -677,31 +706,37 @@ TEST(ControlPlaneHeartbeat, TellsWhereTheRankIs) {
 }
 
 TEST(ControlPlaneStall, IsReportedOnceWithThePlaceOfEachRank) {
-  auto store = make_memory_store();
   std::mutex mutex;
   std::vector<std::string> lines;
-  log::set_sink([&](const std::string& line) {
-    const std::lock_guard lock(mutex);
-    lines.push_back(line);
-  });
-  {
-    // Heartbeats each 125 ms, so that the ranks know of each other long before one of them has waited too long.
-    Ranks ranks = make_ranks(*store, 3, {.heartbeat_timeout = 1s, .stall_after = 2s});
-    ranks[0]->rank_status.batch = 12;
-    ranks[0]->rank_status.activity = "training_step";
-    for (const size_t rank : {1, 2}) {
-      ranks[rank]->rank_status.batch = 12;
-      ranks[rank]->rank_status.activity = "backward";
-      ranks[rank]->rank_status.collective = "all_reduce";
-    }
-    ASSERT_TRUE(wait_until([&] {
+  // Heartbeats each eighth of the time, so that the ranks know of each other long before one of them has waited too
+  // long; in a short time they may not.
+  const bool is_told_once = testing::with_time_enough([&](std::chrono::seconds time) {
+    auto store = make_memory_store();
+    lines.clear();
+    log::set_sink([&](const std::string& line) {
       const std::lock_guard lock(mutex);
-      return !lines.empty();
-    }));
-    for (const auto& rank : ranks) EXPECT_FALSE(rank->plane->failure_of_other(200ms));
-  }
-  log::set_sink(nullptr);
-  ASSERT_EQ(lines.size(), 1);
+      lines.push_back(line);
+    });
+    bool is_well = true;
+    {
+      Ranks ranks = make_ranks(*store, 3, {.heartbeat_timeout = time, .stall_after = 2 * time});
+      ranks[0]->rank_status.batch = 12;
+      ranks[0]->rank_status.activity = "training_step";
+      for (const size_t rank : {1, 2}) {
+        ranks[rank]->rank_status.batch = 12;
+        ranks[rank]->rank_status.activity = "backward";
+        ranks[rank]->rank_status.collective = "all_reduce";
+      }
+      EXPECT_TRUE(wait_until([&] {
+        const std::lock_guard lock(mutex);
+        return !lines.empty() || ranks[0]->aborts > 0;
+      }));
+      for (const auto& rank : ranks) is_well = is_well && !rank->plane->failure_of_other(200ms);
+    }
+    log::set_sink(nullptr);
+    return is_well && lines.size() == 1 && lines[0].starts_with("[levin rank 1] ");
+  });
+  ASSERT_TRUE(is_told_once) << lines.size() << " lines";
   EXPECT_EQ(lines[0].find("[levin rank 1] warning: rank 1 waits in all_reduce for "), 0) << lines[0];
   for (const char* part : {" s by now; where each rank is:\n  rank 0: in training_step of batch 12 for ",
                            " s\n  rank 1: waits in all_reduce of batch 12 for ",

@@ -39,14 +39,14 @@ TEST(MemoryStore, WaitsForAKeyThatAnotherRankSets) {
   auto store = make_memory_store();
   for (const bool by_counter : {false, true}) {
     const std::string key = by_counter ? "counter" : "key";
-    auto waiting = std::async(std::launch::async, [&, clone = store->clone()] { return clone->get(key, 60s); });
+    auto waiting = std::async(std::launch::async, [&, clone = store->clone()] { return clone->get(key, 240s); });
     EXPECT_EQ(waiting.wait_for(20ms), std::future_status::timeout);
     if (by_counter) {
       store->add(key, 7);
     } else {
       store->set(key, "7");
     }
-    ASSERT_EQ(waiting.wait_for(30s), std::future_status::ready) << key;
+    ASSERT_EQ(waiting.wait_for(240s), std::future_status::ready) << key;
     EXPECT_EQ(waiting.get(), "7");
   }
 }

@@ -1,5 +1,7 @@
 #include "tests/conformance/strategy_case.h"
 
+#include "tests/support/eventually.h"
+
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/core/base/error.h>
 #include <levin/core/data/pad_collate.h>
@@ -7,12 +9,12 @@
 #include <levin/core/optim/sgd.h>
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
 
-#include <chrono>
+#include <new>
 #include <numeric>
-#include <thread>
 
 namespace levin::testing {
 
@@ -64,6 +66,13 @@ at::Tensor Net::forward(const at::Tensor& x, bool with_branch) {
   return with_branch ? y + branch_(x) : y;
 }
 
+std::atomic<bool>& Net::goes_on() {
+  static auto* const shared =
+      new (::mmap(nullptr, sizeof(std::atomic<bool>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+          std::atomic<bool>(false);
+  return *shared;
+}
+
 at::Tensor Net::features(const Batch& batch) {
   const at::Tensor* mask = batch.find("x_mask");
   if (mask == nullptr) return batch["x"];
@@ -77,7 +86,7 @@ StepOutput Net::training_step(const Batch& batch, int64_t batch_idx) {
   if (!options_.mistake.empty() && trainer().global_rank() == 1 && batch_idx == 2) {
     if (options_.mistake == "throws") throw Error("net", "rank 1 made a mistake");
     if (options_.mistake == "logs") log("only_here", 1.0);
-    if (options_.mistake == "hangs") std::this_thread::sleep_for(std::chrono::seconds(4));
+    if (options_.mistake == "hangs") testing::eventually([] { return goes_on().load(); });
   }
   log("train_loss", loss, {.on_step = true, .on_epoch = true, .sync_dist = true});
   if (!options_.manual) return loss;

@@ -11,6 +11,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/rnn.h>
 
+#include <atomic>
 #include <cctype>
 #include <functional>
 #include <memory>
@@ -123,6 +124,9 @@ class Net : public Module {
   StepOutput test_step(const Batch& batch, int64_t batch_idx) override;
   Batch predict_step(const Batch& batch, int64_t) override { return {{"y", forward(features(batch))}}; }
   OptimizerConfigs configure_optimizers() override;
+
+  /// Ends the mistake "hangs": set by another rank, a thread or a fork, that waits no more.
+  static std::atomic<bool>& goes_on();
 
  private:
   /// "x" of a batch; of padded sequences their means.

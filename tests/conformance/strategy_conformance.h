@@ -6,7 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
+#include <tuple>
+#include <type_traits>
 
 namespace levin::testing {
 
@@ -28,10 +31,22 @@ class StrategyConformance : public ::testing::TestWithParam<StrategyCase> {
     EXPECT_EQ(got.metrics, expected.metrics) << "against the CPU";
     return got;
   }
-  void expect_as_on_one_device(const TrainingRun& run, double bound = kSummationOrder) {
-    const Outcome expected = train_on_one_device(run);
-    const Outcome got = train_case(run);
-    EXPECT_EQ(difference(got.weights, expected.weights, bound), "");
+  /// What one device makes of a run, trained once in a process. `make_run` captures nothing: only what it is called
+  /// with can change the run.
+  template <class MakeRun, class... Arguments>
+  static const Outcome& reference(MakeRun make_run, const Arguments&... arguments) {
+    static_assert(std::is_empty_v<MakeRun>);
+    static std::map<std::tuple<Arguments...>, Outcome> outcomes;
+    const std::tuple<Arguments...> key(arguments...);
+    auto found = outcomes.find(key);
+    if (found == outcomes.end()) found = outcomes.emplace(key, train_on_one_device(make_run(arguments...))).first;
+    return found->second;
+  }
+  template <class MakeRun, class... Arguments>
+  void expect_as_on_one_device(MakeRun make_run, const Arguments&... arguments) {
+    const Outcome& expected = reference(make_run, arguments...);
+    const Outcome got = train_case(make_run(arguments...));
+    EXPECT_EQ(difference(got.weights, expected.weights, kSummationOrder), "");
     for (const char* name : {"train_loss_epoch", "val_loss", "val_examples", "val_largest"})
       EXPECT_NEAR(got.metrics.at(name), expected.metrics.at(name), 1e-4) << name;
   }
@@ -61,9 +76,11 @@ class StrategyConformance : public ::testing::TestWithParam<StrategyCase> {
     EXPECT_TRUE(identical(resumed.weights, whole.weights)) << difference(resumed.weights, whole.weights, 0);
   }
   /// Stops inside of an epoch and goes on with other numbers of ranks, three among them where the strategy takes any.
-  void expect_resumed_on_other_ranks(TrainingRun run) {
+  template <class MakeRun>
+  void expect_resumed_on_other_ranks(MakeRun make_run) {
     if (has_processes()) return;  // a program has one number of them
     const std::string root = fresh_folder("conformance");
+    TrainingRun run = make_run();
     run.epochs = 3;
     run.configure = [&](TrainerOptions& options) {
       options.max_steps = 6;
@@ -73,7 +90,13 @@ class StrategyConformance : public ::testing::TestWithParam<StrategyCase> {
     };
     const Outcome part = train(run, GetParam());
     run.configure = {};
-    const Outcome expected = train_on_one_device(run);
+    const Outcome& expected = reference(
+        [](int64_t epochs) {
+          TrainingRun whole = MakeRun()();
+          whole.epochs = epochs;
+          return whole;
+        },
+        run.epochs);
     run.ckpt = part.last_checkpoint;
     const int most = GetParam().is_pipeline() ? 4 : 3;
     for (const int ranks : {1, 2, most}) {
@@ -94,6 +117,10 @@ class StrategyConformance : public ::testing::TestWithParam<StrategyCase> {
   }
 };
 
+/// What a way to start ranks can change: these tests run for every case, those of StrategyConformance for the cases
+/// that divide the work in different ways.
+class StartConformance : public StrategyConformance {};
+
 /// What holds where ranks reduce the gradients of a whole model each, and neither for replicas nor for pipelines.
 class GradientConformance : public StrategyConformance {};
 
@@ -104,7 +131,7 @@ class RankConformance : public StrategyConformance {};
 class LearningRateScale : public StrategyConformance {
  protected:
   void expect_scaled_by(double factor, const std::string& option) {
-    const Outcome expected = train_on_one_device({.net = {.lr = 0.01 * factor}});
+    const Outcome& expected = reference([](double lr) { return TrainingRun{.net = {.lr = lr}}; }, 0.01 * factor);
     TrainingRun run{.net = {.lr = 0.01}};
     run.configure = [&](TrainerOptions& options) {
       options.strategy = Spec<Strategy>(Config::parse(GetParam().yaml(option), {}));

@@ -6,6 +6,7 @@
 
 #include "photographs.h"
 #include "temporary_folder.h"
+#include "tests/support/tree.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -22,7 +23,8 @@ bool make_images(const TemporaryFolder& folder, size_t num_photographs = 3) {
   auto photographs = testing::photographs();
   if (photographs.empty()) return false;
   photographs.resize(num_photographs);
-  std::vector<std::string> words{testing::torch_python(), LEVIN_SOURCE_DIR "/tests/data/make_images.py", folder.path()};
+  std::vector<std::string> words{testing::torch_python(), testing::source_path("tests/data/make_images.py"),
+                                 folder.path()};
   for (const auto& path : photographs) words.push_back(path);
   const auto result = testing::run_program(words);
   EXPECT_EQ(result.status, 0) << result.err;

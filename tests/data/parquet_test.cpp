@@ -4,6 +4,7 @@
 #include <levin/core/data/tables/read_table.h>
 
 #include "reader_checks.h"
+#include "tests/support/tree.h"
 
 #include <levin/core/base/file_system.h>
 
@@ -12,7 +13,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <chrono>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -31,9 +31,8 @@ class Parquet : public ::testing::Test {
  protected:
   void SetUp() override {
     if (const std::string missing = testing::missing_module("pyarrow"); !missing.empty()) GTEST_SKIP() << missing;
-    const auto result =
-        testing::run_program({testing::test_python(), LEVIN_SOURCE_DIR "/tests/data/make_parquet.py", folder_.path()},
-                             {.timeout = std::chrono::seconds(60)});
+    const auto result = testing::run_program(
+        {testing::test_python(), testing::source_path("tests/data/make_parquet.py"), folder_.path()});
     ASSERT_EQ(result.status, 0) << result.err;
   }
 
@@ -155,7 +154,7 @@ TEST_F(Parquet, SaysWhatIsWrong) {
 
 TEST_F(Parquet, APageOfEnormousSizeIsRefused) {
   EXPECT_THAT(
-      error(LEVIN_SOURCE_DIR "/tests/fuzz/corpus/parquet/page_of_enormous_size"),
+      error(testing::source_path("tests/fuzz/corpus/parquet/page_of_enormous_size")),
       HasSubstr("page_of_enormous_size: a damaged file, or a page of it, needs more memory than a table of that "
                 "size may; got '"));
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "../loggers/test_python.h"
+#include "tests/support/tree.h"
 
 #include <chrono>
 #include <cstdlib>
@@ -8,12 +9,6 @@
 #include <vector>
 
 namespace levin::testing {
-
-/// The Python that has torch and Pillow.
-inline std::string torch_python() {
-  const char* environment = std::getenv("LEVIN_PYTHON");
-  return environment != nullptr ? environment : LEVIN_PYTHON_DEFAULT;
-}
 
 /// What a line of Python prints; empty where it fails.
 inline std::string printed_by(const std::string& python, const std::string& code) {
@@ -36,7 +31,7 @@ inline ProgramResult run_with_torchvision(const std::string& script, std::vector
   const std::string packages = printed_by(
       torch_python(),
       "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('torch').origin).parents[1], end='')");
-  std::vector<std::string> words{test_python(), "-W", "ignore", LEVIN_SOURCE_DIR "/tests/data/" + script};
+  std::vector<std::string> words{test_python(), "-W", "ignore", source_path("tests/data/" + script)};
   for (auto& argument : arguments) words.push_back(std::move(argument));
   return run_program(std::move(words),
                      {.environment = {{"PYTHONPATH", packages}}, .timeout = std::chrono::seconds(300)});

@@ -6,6 +6,7 @@
 
 #include "photographs.h"
 #include "temporary_folder.h"
+#include "tests/support/tree.h"
 
 #include <cstdint>
 #include <functional>
@@ -80,9 +81,9 @@ inline int64_t read_damaged(const std::string& bytes, const std::string& path, i
 
 /// Runs a script beside the tests of data with the Python that has NumPy.
 inline ProgramResult run_with_numpy(const std::string& script, std::vector<std::string> arguments) {
-  std::vector<std::string> words{torch_python(), "-W", "ignore", LEVIN_SOURCE_DIR "/tests/data/" + script};
+  std::vector<std::string> words{torch_python(), "-W", "ignore", source_path("tests/data/" + script)};
   for (auto& argument : arguments) words.push_back(std::move(argument));
-  return run_program(std::move(words), {.timeout = std::chrono::seconds(60)});
+  return run_program(std::move(words));
 }
 
 }  // namespace levin::testing

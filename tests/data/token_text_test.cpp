@@ -4,6 +4,7 @@
 #include <levin/core/data/token_text.h>
 
 #include "reader_checks.h"
+#include "tests/support/tree.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -44,8 +45,8 @@ Json small_tokenizer() {
 TEST(BytePairTokenizer, GivesTheIdsOfHuggingFacesTokenizers) {
   if (const auto missing = testing::missing_module("tokenizers"); !missing.empty()) GTEST_SKIP() << missing;
   const TemporaryFolder folder;
-  const auto result =
-      testing::run_program({testing::test_python(), LEVIN_SOURCE_DIR "/tests/data/make_tokenizers.py", folder.path()});
+  const auto result = testing::run_program(
+      {testing::test_python(), testing::source_path("tests/data/make_tokenizers.py"), folder.path()});
   ASSERT_EQ(result.status, 0) << result.err;
   const auto texts = Json::parse(testing::read_text(folder.path("texts.json"))).get<std::vector<std::string>>();
   for (const char* name : {"gpt2", "spaced", "llama", "whole"}) {

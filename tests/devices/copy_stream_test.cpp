@@ -39,7 +39,7 @@ Journal& journal() {
 
 class JournalGuard final : public c10::impl::DeviceGuardImplInterface {
  public:
-  static constexpr c10::DeviceType static_type = kDevice;
+  [[maybe_unused]] static constexpr c10::DeviceType static_type = kDevice;
   c10::DeviceType type() const override { return kDevice; }
   c10::Device exchangeDevice(c10::Device) const override { return getDevice(); }
   c10::Device getDevice() const override { return {kDevice, 0}; }

@@ -3,6 +3,7 @@
 #include "../support/eventually.h"
 #include "../support/stand_in_nvml.h"
 #include "../support/threads.h"
+#include "tests/support/tree.h"
 
 #include <gmock/gmock.h>
 
@@ -104,7 +105,7 @@ TEST(DeviceSamplerTest, WatchesTheOthersButForThoseOfOtherRanks) {
 }
 
 TEST(DeviceSamplerTest, TellsWhatIsMissingOnce) {
-  setenv("LEVIN_NVML_LIBRARY", LEVIN_BINARY_DIR "/tests/no_nvml.so", 1);
+  setenv("LEVIN_NVML_LIBRARY", testing::build_path("tests/no_nvml.so").c_str(), 1);
   DeviceSampler absent(50ms, all_gpus());
   unsetenv("LEVIN_NVML_LIBRARY");
   EXPECT_THAT(absent.take_messages(), ElementsAre(HasSubstr("what GPUs do is not logged: NVML")));

@@ -6,6 +6,7 @@
 #include "../support/eventually.h"
 #include "../support/stand_in_nvml.h"
 #include "../support/threads.h"
+#include "tests/support/tree.h"
 
 #include <gmock/gmock.h>
 
@@ -87,7 +88,7 @@ TEST_F(GpuSelectionTest, GoesByMemoryWhereProcessesAreNotTold) {
 }
 
 TEST_F(GpuSelectionTest, WithoutNvmlSaysWhatToDo) {
-  setenv("LEVIN_NVML_LIBRARY", LEVIN_BINARY_DIR "/tests/no_nvml.so", 1);
+  setenv("LEVIN_NVML_LIBRARY", testing::build_path("tests/no_nvml.so").c_str(), 1);
   const std::string said = refusal(1);
   unsetenv("LEVIN_NVML_LIBRARY");
   EXPECT_THAT(said,

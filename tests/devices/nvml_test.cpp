@@ -1,6 +1,7 @@
 #include <levin/core/accelerators/nvml.h>
 
 #include "../support/stand_in_nvml.h"
+#include "tests/support/tree.h"
 
 #include <gmock/gmock.h>
 
@@ -16,11 +17,11 @@ using ::testing::HasSubstr;
 using testing::StandInNvml;
 
 TEST(NvmlTest, ThatIsAbsentIsAReasonAndNoError) {
-  setenv("LEVIN_NVML_LIBRARY", LEVIN_BINARY_DIR "/tests/no_nvml.so", 1);
+  setenv("LEVIN_NVML_LIBRARY", testing::build_path("tests/no_nvml.so").c_str(), 1);
   const auto [nvml, reason] = Nvml::open();
   unsetenv("LEVIN_NVML_LIBRARY");
   EXPECT_EQ(nvml, nullptr);
-  EXPECT_THAT(reason, HasSubstr("cannot be loaded: " LEVIN_BINARY_DIR "/tests/no_nvml.so"));
+  EXPECT_THAT(reason, HasSubstr("cannot be loaded: " + testing::build_path("tests/no_nvml.so")));
 }
 
 TEST(NvmlTest, AnotherLibraryIsRefusedByWhatItLacks) {

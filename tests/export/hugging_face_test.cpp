@@ -42,9 +42,9 @@ class HuggingFaceRules : public ::testing::Test {
     if (torch_packages_.empty()) GTEST_SKIP() << "no torch for Python; hint: scripts/bootstrap";
   }
   void python(const std::string& command) const {
-    const auto run = testing::run_program(
-        {testing::test_python(), "-W", "ignore", LEVIN_SOURCE_DIR "/tests/export/hugging_face.py", command, folder_},
-        {.environment = {{"PYTHONPATH", torch_packages_}, {"HF_HUB_OFFLINE", "1"}}});
+    const auto run = testing::run_program({testing::test_python(), "-W", "ignore",
+                                           testing::source_path("tests/export/hugging_face.py"), command, folder_},
+                                          {.environment = {{"PYTHONPATH", torch_packages_}, {"HF_HUB_OFFLINE", "1"}}});
     ASSERT_EQ(run.status, 0) << run.out << run.err;
   }
 

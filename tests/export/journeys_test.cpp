@@ -34,7 +34,7 @@ class Journeys : public ::testing::Test {
   }
   void python(const std::string& command) const {
     const auto run = testing::run_program(
-        {testing::test_python(), "-W", "ignore", LEVIN_SOURCE_DIR "/tests/export/journeys.py", command, folder_},
+        {testing::test_python(), "-W", "ignore", testing::source_path("tests/export/journeys.py"), command, folder_},
         {.environment = {{"PYTHONPATH", torch_packages_}, {"HF_HUB_OFFLINE", "1"}}});
     ASSERT_EQ(run.status, 0) << run.out << run.err;
   }
@@ -153,7 +153,7 @@ TEST_F(ResNetJourney, AResNetOfTimmIsFineTunedAndRunsInOnnxruntime) {
   }
   python("check_resnet");
   const auto run = testing::run_program(
-      {testing::test_python(), "-W", "ignore", LEVIN_SOURCE_DIR "/tests/export/use_onnx.py", folder_});
+      {testing::test_python(), "-W", "ignore", testing::source_path("tests/export/use_onnx.py"), folder_});
   ASSERT_EQ(run.status, 0) << run.out << run.err;
   EXPECT_EQ(run.out, "1 models\n");
 }

@@ -4,6 +4,7 @@
 #include "../support/run_program.h"
 #include "../support/tiny.h"
 #include "exported_models.h"
+#include "tests/support/tree.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,7 +37,7 @@ void write_results(const ExportedModel& model, const ExportReport& report, const
 
 void expect_same_in_onnxruntime(const std::string& folder, const std::string& said) {
   const auto run = testing::run_program(
-      {testing::test_python(), "-W", "ignore", LEVIN_SOURCE_DIR "/tests/export/use_onnx.py", folder});
+      {testing::test_python(), "-W", "ignore", testing::source_path("tests/export/use_onnx.py"), folder});
   ASSERT_EQ(run.status, 0) << run.out << run.err;
   EXPECT_EQ(run.out, said);
 }

@@ -23,7 +23,7 @@ void expect_same_as_python(Model model, const std::string& package, const std::s
   if (packages.empty()) GTEST_SKIP() << "no torch for Python; hint: scripts/bootstrap";
   const std::string file = testing::fresh_folder("python_models") + "/model.safetensors";
   const auto python = testing::run_program(
-      {testing::test_python(), "-W", "ignore", LEVIN_SOURCE_DIR "/tests/export/python_models.py", name, file},
+      {testing::test_python(), "-W", "ignore", testing::source_path("tests/export/python_models.py"), name, file},
       {.environment = {{"PYTHONPATH", packages}, {"HF_HUB_OFFLINE", "1"}}});
   ASSERT_EQ(python.status, 0) << python.err;
 

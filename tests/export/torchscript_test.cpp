@@ -3,6 +3,7 @@
 #include "../support/run_program.h"
 #include "../support/tiny.h"
 #include "exported_models.h"
+#include "tests/support/tree.h"
 
 #include <gtest/gtest.h>
 #include <torch/script.h>
@@ -130,9 +131,8 @@ TEST(TorchScriptInPython, GivesTheSameNumbersAndTrainsOn) {
       file->close();
     }
   }
-  const char* python = std::getenv("LEVIN_PYTHON");
-  const auto read = testing::run_program({python != nullptr ? python : LEVIN_PYTHON_DEFAULT, "-W", "ignore",
-                                          LEVIN_SOURCE_DIR "/tests/export/use_torchscript.py", folder});
+  const auto read = testing::run_program(
+      {testing::torch_python(), "-W", "ignore", testing::source_path("tests/export/use_torchscript.py"), folder});
   ASSERT_EQ(read.status, 0) << read.out << read.err;
   EXPECT_EQ(read.out, "9 models\n");
 }

@@ -6,11 +6,11 @@ comes of it.
 Ways: `killed` (or asked to end), `stopped` for good, `paused` for up to two seconds, `slowed` to a part of its time.
 Moments lie between the first 50 ms and just after the end, most of them where processes start and where they part.
 
-Where a process is killed: nothing crashes, all has ended within 10 s, nothing remains of it, rank 0 says which rank it
-was, and what was saved is whole. Where it is stopped the same, but that the others take it for dead after 8 s, and that
-its launcher kills it after 12 s where it does not train. A run that did not end well is resumed, and ends with the
-weights of one that nobody disturbed; now and then it is resumed with another number of ranks, and ends well. A run that
-was paused or slowed ends well by itself, with the same weights."""
+Where a process is killed: nothing crashes, all ends, nothing remains of it, rank 0 says which rank it was, and what was
+saved is whole; how long it took is printed. Where it is stopped the same, but that the others take it for dead after
+8 s, and that its launcher kills it after 12 s where it does not train. A run that did not end well is resumed, and ends
+with the weights of one that nobody disturbed; now and then it is resumed with another number of ranks, and ends well. A
+run that was paused or slowed ends well by itself, with the same weights."""
 
 import argparse
 import contextlib
@@ -32,8 +32,7 @@ STRATEGIES = ("ddp", "ddp_spawn", "ddp_threads", "sharded", "sharded_spawn", "sh
               "pipeline_spawn", "pipeline_threads", "parameter_server", "parameter_server_spawn",
               "parameter_server_threads", "horovod")
 DIVIDE_ANEW = ("ddp", "sharded")  # families that resume at any number of ranks
-LIMIT_SECONDS = 10  # for everything to end
-UNHEARD_SECONDS = 30  # the same after a process was stopped: 8 s until it is taken for dead, 5 s to part, and room
+LIMIT_SECONDS = 120  # for everything to end: only a hang takes so long
 WAYS = ("killed", "stopped", "paused", "slowed")
 STEPS = 12
 CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
@@ -110,7 +109,7 @@ class Job:
         folders = [version / "checkpoints/last" for version in versions] or [self.root / "version_0/checkpoints/last"]
         return next((folder for folder in folders if (folder / "manifest.json").exists()), folders[0])
 
-    def wait_for(self, condition, seconds=60):
+    def wait_for(self, condition, seconds=LIMIT_SECONDS):
         """False when the job ended before, or took too long."""
         while not condition():
             self.reap()
@@ -197,7 +196,7 @@ class Campaign:
         family = self._strategy.split("_")[0]
         devices = 3 if family in DIVIDE_ANEW and self._chance.random() < 0.3 else 2
         again = self._start(again=job, devices=devices)
-        self._finish(again, 100, "resumed")
+        self._finish(again, LIMIT_SECONDS, "resumed")
         support.expect_equal(again.process.returncode, 0, f"the status of a resumed run\n{again.output()[-4000:]}\n")
         self._expect_whole(again, must_be_there=True)
         if devices == 2 and self._weights_of(again) != self._weights:
@@ -210,7 +209,7 @@ class Campaign:
         moment = self._await_moment(job)
         ranks = job.ranks()
         if not ranks:
-            self._finish(job, 100, "undisturbed")
+            self._finish(job, LIMIT_SECONDS, "undisturbed")
             self._whole_seconds *= 0.9
             return None
         victim = self._chance.choice(sorted(ranks))
@@ -225,7 +224,7 @@ class Campaign:
                     time.sleep(0.02)
         what = f"rank {victim} {'slowed' if slowed else 'paused'}"
         try:
-            took = self._finish(job, 100, what)
+            took = self._finish(job, LIMIT_SECONDS, what)
             self._expect_no_crash(job)
             self._expect_nothing_left(job, ranks)
             support.expect_equal(job.process.returncode, 0, "the status")
@@ -252,9 +251,9 @@ class Campaign:
             began = time.monotonic()
             if ranks[victim] == job.process.pid:
                 support.wait_until(lambda: job.reap() or set(self._workspace.descendants()) == {ranks[0]},
-                                   "the other ranks have ended", UNHEARD_SECONDS)
+                                   "the other ranks have ended", LIMIT_SECONDS)
                 os.kill(ranks[0], signal.SIGKILL)
-            self._finish(job, UNHEARD_SECONDS, what)
+            self._finish(job, LIMIT_SECONDS, what)
             took = time.monotonic() - began
             if job.process.returncode == 0:
                 raise AssertionError("the job ended well")
@@ -288,7 +287,7 @@ class Campaign:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(ranks[victim], signal.SIGSTOP)
         try:
-            took = self._finish(job, UNHEARD_SECONDS, what)
+            took = self._finish(job, LIMIT_SECONDS, what)
             self._expect_no_crash(job)
             self._expect_nothing_left(job, ranks)
             self._expect_whole(job, must_be_there=job.process.returncode == 0)

@@ -2,6 +2,7 @@
 // other than 0, and leaves nothing half-written behind.
 
 #include "bad_input.h"
+#include "tests/support/tree.h"
 
 #include <iterator>
 
@@ -86,7 +87,7 @@ TEST_F(BadConfiguration, Conflicts) {
 }
 
 TEST_F(BadConfiguration, TheProgramSaysTheSame) {
-  constexpr const char* kProgram = LEVIN_BINARY_DIR "/bin/fashion_mnist";
+  const std::string kProgram = testing::build_path("bin/fashion_mnist");
   if (!fs::exists(kProgram)) GTEST_SKIP() << "there is no " << kProgram << "; hint: build the examples";
   const auto result = testing::run_program({kProgram, "fit", "--trainer.max_epochz=3"}, {.folder = folder_.path()});
   expect_error({result.status, result.out, result.err}, kUsageError, {"did you mean 'max_epochs'?"});
@@ -279,7 +280,7 @@ TEST_F(BadRun, AFullDiskWhileSaving) {
 }
 
 TEST_F(BadRun, ADiskThatIsReallyFull) {
-  constexpr const char* kProgram = LEVIN_BINARY_DIR "/bin/fashion_mnist";
+  const std::string kProgram = testing::build_path("bin/fashion_mnist");
   if (!fs::exists(kProgram)) GTEST_SKIP() << "there is no " << kProgram << "; hint: build the examples";
   const std::string disk = folder_.path("disk");
   fs::create_directories(disk);

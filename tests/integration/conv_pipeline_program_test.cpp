@@ -2,6 +2,7 @@
 
 #include "../support/run_program.h"
 #include "printed_table.h"
+#include "tests/support/tree.h"
 #include "tiny_fashion.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::ProgramResult;
 
-constexpr const char* kConvPipeline = LEVIN_BINARY_DIR "/bin/conv_pipeline";
+const std::string kConvPipeline = testing::build_path("bin/conv_pipeline");
 
 /// Megabytes of each rank, as the program prints them.
 std::vector<int64_t> printed_memory(const std::string& out) {
@@ -42,7 +43,7 @@ class ConvPipelineProgram : public ::testing::Test {
     std::vector<std::string> words = {kConvPipeline,
                                       "fit",
                                       "--config",
-                                      LEVIN_SOURCE_DIR "/examples/conv_pipeline/conv_pipeline.yaml",
+                                      testing::source_path("examples/conv_pipeline/conv_pipeline.yaml"),
                                       "--data.root=" + folder_.path("data"),
                                       "--data.val_size=0",
                                       "--data.batch_size=48",

@@ -2,6 +2,7 @@
 
 #include "../support/run_program.h"
 #include "printed_table.h"
+#include "tests/support/tree.h"
 #include "tiny_fashion.h"
 
 #include <gtest/gtest.h>
@@ -27,10 +28,10 @@ using testing::ProgramResult;
 using testing::read_text;
 using testing::RunningProgram;
 
-constexpr const char* kProgram = LEVIN_BINARY_DIR "/bin/fashion_mnist";
-constexpr const char* kCheckpointTool = LEVIN_BINARY_DIR "/bin/levin-checkpoint";
-constexpr const char* kMlp = LEVIN_SOURCE_DIR "/examples/fashion_mnist/mlp.yaml";
-constexpr const char* kCnn = LEVIN_SOURCE_DIR "/examples/fashion_mnist/cnn.yaml";
+const std::string kProgram = testing::build_path("bin/fashion_mnist");
+const std::string kCheckpointTool = testing::build_path("bin/levin-checkpoint");
+const std::string kMlp = testing::source_path("examples/fashion_mnist/mlp.yaml");
+const std::string kCnn = testing::source_path("examples/fashion_mnist/cnn.yaml");
 constexpr const char* kRealData = "/usr/share/datasets/fashion-mnist";
 
 using Row = std::map<std::string, std::string>;
@@ -67,7 +68,7 @@ class FashionMnistProgram : public ::testing::Test {
 
   /// The words of a small run in this test's own folder. Later words win.
   std::vector<std::string> words(const std::string& command, const std::vector<std::string>& more = {},
-                                 const std::string& root = "runs", const char* config = kMlp) const {
+                                 const std::string& root = "runs", const std::string& config = kMlp) const {
     std::vector<std::string> all = {kProgram,
                                     command,
                                     "--config",
@@ -83,7 +84,7 @@ class FashionMnistProgram : public ::testing::Test {
     return all;
   }
   ProgramResult run(const std::string& command, const std::vector<std::string>& more = {},
-                    const std::string& root = "runs", const char* config = kMlp) const {
+                    const std::string& root = "runs", const std::string& config = kMlp) const {
     return testing::run_program(words(command, more, root, config), options_);
   }
 
@@ -208,18 +209,18 @@ TEST(FashionMnistReal, OneEpochOfTheExampleIsGood) {
 
 class FashionMnistEnds : public FashionMnistProgram {
  protected:
-  /// 40 epochs of 64 steps with one image each: long enough to be stopped on the way.
-  std::vector<std::string> long_run(const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> all = {"--data.batch_size=1", "--trainer.max_epochs=40", "--model.hidden=256",
-                                    "--trainer.limit_val_batches=2", "--trainer.enable_progress_bar=false"};
+  /// Epochs of 64 steps with one image each, so many that only a hang meets their end.
+  static constexpr int64_t kEndless = 100'000;
+  std::vector<std::string> long_run(int64_t epochs, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> all = {"--data.batch_size=1", "--trainer.max_epochs=" + std::to_string(epochs),
+                                    "--model.hidden=256", "--trainer.limit_val_batches=2",
+                                    "--trainer.enable_progress_bar=false"};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  static constexpr int64_t kAllSteps = 40 * 64;
-
   /// Starts a long run and sends a signal once the first checkpoint is there.
-  ProgramResult interrupt(int signal, const std::string& root) const {
-    RunningProgram program(words("fit", long_run(), root), options_);
+  ProgramResult interrupt(int signal, const std::string& root, int64_t epochs) const {
+    RunningProgram program(words("fit", long_run(epochs), root), options_);
     EXPECT_TRUE(program.wait_until([&] { return !list(version(0, "checkpoints", root)).empty(); })) << program.err();
     program.send(signal);
     return program.wait();
@@ -227,8 +228,14 @@ class FashionMnistEnds : public FashionMnistProgram {
 };
 
 TEST_F(FashionMnistEnds, InterruptSavesAndResumeIsEqualToTheBit) {
-  RunningProgram straight(words("fit", long_run(), "straight"), options_);
-  const ProgramResult interrupted = interrupt(SIGINT, "parts");
+  // Weights depend on the number of epochs: more of them where all were done before the signal came.
+  int64_t epochs = 40;
+  ProgramResult interrupted = interrupt(SIGINT, "parts", epochs);
+  while (interrupted.status == 0 && epochs < kEndless) {
+    fs::remove_all(folder_.path("parts"));
+    interrupted = interrupt(SIGINT, "parts", epochs *= 4);
+  }
+  RunningProgram straight(words("fit", long_run(epochs), "straight"), options_);
   EXPECT_EQ(interrupted.status, 130) << interrupted.err;
   EXPECT_NE(interrupted.err.find("ending after the present step and saving"), std::string::npos) << interrupted.err;
   EXPECT_NE(interrupted.err.find("--ckpt last goes on from here"), std::string::npos) << interrupted.err;
@@ -237,18 +244,18 @@ TEST_F(FashionMnistEnds, InterruptSavesAndResumeIsEqualToTheBit) {
       << interrupted.out;
   const int64_t stopped = global_step(version(0, "checkpoints/last", "parts"));
   ASSERT_GT(stopped, 0);
-  ASSERT_LT(stopped, kAllSteps);
+  ASSERT_LT(stopped, epochs * 64);
   const auto first_rows = read_csv(version(0, "metrics.csv", "parts"));
   EXPECT_EQ(first_rows.back().at("step"), std::to_string(stopped));
 
-  const ProgramResult resumed = run("fit", long_run({"--ckpt", "last"}), "parts");
+  const ProgramResult resumed = run("fit", long_run(epochs, {"--ckpt", "last"}), "parts");
   ASSERT_EQ(resumed.status, 0) << resumed.err;
   const ProgramResult whole = straight.wait();
   ASSERT_EQ(whole.status, 0) << whole.err;
 
   const std::string of_straight = version(0, "checkpoints/last", "straight");
   const std::string of_parts = version(1, "checkpoints/last", "parts");
-  EXPECT_EQ(global_step(of_straight), kAllSteps);
+  EXPECT_EQ(global_step(of_straight), epochs * 64);
   const std::string weights = read_text(of_straight + "/model.safetensors");
   ASSERT_FALSE(weights.empty());
   EXPECT_TRUE(weights == read_text(of_parts + "/model.safetensors"));
@@ -262,10 +269,10 @@ TEST_F(FashionMnistEnds, InterruptSavesAndResumeIsEqualToTheBit) {
 }
 
 TEST_F(FashionMnistEnds, TerminateSavesToo) {
-  const ProgramResult ended = interrupt(SIGTERM, "runs");
+  const ProgramResult ended = interrupt(SIGTERM, "runs", kEndless);
   EXPECT_EQ(ended.status, 143) << ended.err;
   EXPECT_EQ(verify(version(0, "checkpoints/last")).status, 0);
-  EXPECT_LT(global_step(version(0, "checkpoints/last")), kAllSteps);
+  EXPECT_LT(global_step(version(0, "checkpoints/last")), kEndless * 64);
 }
 
 TEST_F(FashionMnistEnds, SecondInterruptEndsAtOnce) {
@@ -284,7 +291,8 @@ TEST_F(FashionMnistEnds, SecondInterruptEndsAtOnce) {
 }
 
 TEST_F(FashionMnistEnds, KilledWhileSavingLeavesAGoodCheckpoint) {
-  const auto saving = long_run({"--trainer.callbacks=[{model_checkpoint: {every_n_train_steps: 1, save_last: true}}]"});
+  const auto saving =
+      long_run(kEndless, {"--trainer.callbacks=[{model_checkpoint: {every_n_train_steps: 1, save_last: true}}]"});
   for (const int milliseconds : {0, 13, 57}) {
     const std::string root = "runs" + std::to_string(milliseconds);
     {
@@ -301,7 +309,7 @@ TEST_F(FashionMnistEnds, KilledWhileSavingLeavesAGoodCheckpoint) {
       const ProgramResult check = verify(version(0, "checkpoints/" + name, root));
       EXPECT_EQ(check.status, 0) << name << "\n" << check.out << check.err;
     }
-    const ProgramResult resumed = run("fit", long_run({"--ckpt=last", "--trainer.max_epochs=1"}), root);
+    const ProgramResult resumed = run("fit", long_run(1, {"--ckpt=last"}), root);
     EXPECT_EQ(resumed.status, 0) << resumed.err;
     EXPECT_NE(resumed.err.find("loaded the checkpoint " + version(0, "checkpoints/", root)), std::string::npos)
         << resumed.err;

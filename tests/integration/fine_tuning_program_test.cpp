@@ -4,6 +4,7 @@
 #include "../../examples/models/resnet.h"
 #include "../support/run_program.h"
 #include "printed_table.h"
+#include "tests/support/tree.h"
 #include "tiny_fashion.h"
 
 #include <levin/levin.h>
@@ -23,7 +24,7 @@ namespace models = example::models;
 using ::testing::HasSubstr;
 using testing::ProgramResult;
 
-constexpr const char* kFineTuning = LEVIN_BINARY_DIR "/bin/fine_tuning";
+const std::string kFineTuning = testing::build_path("bin/fine_tuning");
 const std::vector<std::string> kTwoRanks = {"--trainer.strategy=ddp", "--trainer.devices=2"};
 
 class FineTuningProgram : public ::testing::Test {
@@ -33,7 +34,7 @@ class FineTuningProgram : public ::testing::Test {
     for (const char* name : {"rgb", "palette"}) {
       fs::create_directories(folder_.path("images/" + std::string(name)));
       for (int i = 0; i < 24; ++i)
-        fs::copy_file(LEVIN_SOURCE_DIR "/tests/fuzz/corpus/image/" + std::string(name) + ".png",
+        fs::copy_file(testing::source_path("tests/fuzz/corpus/image/" + std::string(name) + ".png"),
                       folder_.path("images/" + std::string(name) + "/" + std::to_string(i) + ".png"));
     }
     // What timm's ResNet-18 has, the head of its 1000 classes included.
@@ -45,7 +46,7 @@ class FineTuningProgram : public ::testing::Test {
     std::vector<std::string> words = {kFineTuning,
                                       "fit",
                                       "--config",
-                                      LEVIN_SOURCE_DIR "/examples/fine_tuning/fine_tuning.yaml",
+                                      testing::source_path("examples/fine_tuning/fine_tuning.yaml"),
                                       "--data.root=" + folder_.path("images"),
                                       "--data.index_folder=" + folder_.path("index"),
                                       "--data.batch_size=8",

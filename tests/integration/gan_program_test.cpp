@@ -1,6 +1,7 @@
 // The GAN example under every strategy that takes manual optimization, by one line of configuration.
 
 #include "../support/run_program.h"
+#include "tests/support/tree.h"
 #include "tiny_fashion.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kGan = LEVIN_BINARY_DIR "/bin/gan";
+const std::string kGan = testing::build_path("bin/gan");
 
 class GanProgram : public ::testing::Test {
  protected:
@@ -27,7 +28,7 @@ class GanProgram : public ::testing::Test {
     std::vector<std::string> words = {kGan,
                                       "fit",
                                       "--config",
-                                      LEVIN_SOURCE_DIR "/examples/gan/gan.yaml",
+                                      testing::source_path("examples/gan/gan.yaml"),
                                       "--data.root=" + folder_.path("data"),
                                       "--data.batch_size=8",
                                       "--data.num_workers=0",

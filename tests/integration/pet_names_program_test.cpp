@@ -3,6 +3,7 @@
 
 #include "../support/run_program.h"
 #include "printed_table.h"
+#include "tests/support/tree.h"
 #include "tiny_fashion.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +22,7 @@ namespace fs = std::filesystem;
 using testing::ProgramResult;
 using testing::read_text;
 
-constexpr const char* kPetNames = LEVIN_BINARY_DIR "/bin/pet_names";
+const std::string kPetNames = testing::build_path("bin/pet_names");
 
 /// Short names, some with the numbers of a census behind them.
 std::string made_up_names() {
@@ -44,7 +45,7 @@ class PetNamesProgram : public ::testing::Test {
     std::vector<std::string> words = {kPetNames,
                                       command,
                                       "--config",
-                                      LEVIN_SOURCE_DIR "/examples/pet_names/pet_names.yaml",
+                                      testing::source_path("examples/pet_names/pet_names.yaml"),
                                       "--data.path=" + folder_.path("names"),
                                       "--data.val_share=0.2",
                                       "--data.global_batch_size=16",

@@ -4,6 +4,8 @@
 #include "../../examples/resnet/resnet_v2.h"
 #include "../loggers/test_python.h"
 #include "../support/run_program.h"
+#include "tests/support/torch_python.h"
+#include "tests/support/tree.h"
 #include "tiny_fashion.h"
 
 #include <gtest/gtest.h>
@@ -15,26 +17,17 @@
 namespace levin {
 namespace {
 
-/// Where the Python that has torch keeps its packages; empty where there is none.
-std::string packages_of_torch() {
-  const char* environment = std::getenv("LEVIN_PYTHON");
-  const std::string python = environment != nullptr ? environment : LEVIN_PYTHON_DEFAULT;
-  const std::string code =
-      "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('torch').origin).parents[1], end='')";
-  const auto result = testing::run_program({python, "-c", code});
-  return result.status == 0 ? result.out : "";
-}
-
 template <class Model>
 void expect_same_as_keras(const std::string& name) {
   if (const std::string missing = testing::missing_module("keras"); !missing.empty()) GTEST_SKIP() << missing;
-  const std::string packages = packages_of_torch();
+  const std::string packages = testing::torch_packages();
   if (packages.empty()) GTEST_SKIP() << "no torch for Python; hint: scripts/bootstrap";
   const testing::TemporaryFolder folder;
   const std::string file = folder.path("weights.safetensors");
-  const auto keras = testing::run_program({testing::test_python(), "-W", "ignore",
-                                           LEVIN_SOURCE_DIR "/tests/integration/keras_resnet.py", name, "128", file},
-                                          {.environment = {{"PYTHONPATH", packages}}});
+  const auto keras =
+      testing::run_program({testing::test_python(), "-W", "ignore",
+                            testing::source_path("tests/integration/keras_resnet.py"), name, "128", file},
+                           {.environment = {{"PYTHONPATH", packages}}});
   ASSERT_EQ(keras.status, 0) << keras.err;
   int64_t numbers = 0;
   int64_t trained = 0;

@@ -1,7 +1,9 @@
 // The example program under every strategy, by one line of configuration: real processes, real signals.
 
+#include "../support/eventually.h"
 #include "../support/run_program.h"
 #include "printed_table.h"
+#include "tests/support/tree.h"
 #include "tiny_fashion.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +14,6 @@
 #include <ios>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace levin {
@@ -22,8 +23,8 @@ namespace fs = std::filesystem;
 using testing::ProgramResult;
 using testing::RunningProgram;
 
-constexpr const char* kTrainingProgram = LEVIN_BINARY_DIR "/bin/fashion_mnist";
-constexpr const char* kMlpConfiguration = LEVIN_SOURCE_DIR "/examples/fashion_mnist/mlp.yaml";
+const std::string kTrainingProgram = testing::build_path("bin/fashion_mnist");
+const std::string kMlpConfiguration = testing::source_path("examples/fashion_mnist/mlp.yaml");
 
 /// Validation is left out of long runs, and with it the metric that mlp.yaml ranks checkpoints by.
 constexpr const char* kNoValidation = "--trainer.limit_val_batches=0";
@@ -73,6 +74,16 @@ class StrategiesProgram : public ::testing::Test {
     return all;
   }
 
+  /// Goes on for ever, in a folder of its own.
+  std::vector<std::string> long_run(const std::string& root) const {
+    return {"--trainer.max_epochs=100000", "--trainer.log_every_n_steps=1", kNoValidation, kNoMonitor,
+            "--trainer.default_root_dir=" + folder_.path(root)};
+  }
+  bool is_training(const std::string& root) const {
+    const std::string metrics = folder_.path(root + "/version_0/metrics.csv");
+    return fs::exists(metrics) && fs::file_size(metrics) > 0;
+  }
+
   testing::TemporaryFolder folder_;
 };
 
@@ -95,13 +106,11 @@ TEST_F(StrategiesProgram, OneLineChangesTheStrategyAndNotTheResult) {
 TEST_F(StrategiesProgram, AKilledRankEndsAllWithItsNameAndNoProcessIsLeft) {
   const std::string mark = folder_.path("data");
   for (const bool kill_first : {false, true}) {
-    RunningProgram run(words("fit", "ddp", 2, {"--trainer.max_epochs=100000", kNoValidation, kNoMonitor}));
+    RunningProgram run(words("fit", "ddp", 2, long_run(kill_first ? "first" : "second")));
     ASSERT_TRUE(run.wait_until([&] { return processes_with(mark).size() == 2; })) << run.err();
-    ASSERT_TRUE(run.wait_until([&] { return run.err().find("2 ranks") != std::string::npos; })) << run.err();
-    std::this_thread::sleep_for(std::chrono::seconds(1));  // into training: what happens there is the harder case
+    ASSERT_TRUE(run.wait_until([&] { return is_training(kill_first ? "first" : "second"); })) << run.err();
     for (const pid_t process : processes_with(mark))
       if ((process == run.process()) == kill_first) kill(process, SIGKILL);
-    const auto killed = std::chrono::steady_clock::now();
     const ProgramResult result = run.wait();
     if (kill_first) {
       EXPECT_EQ(result.signal, SIGKILL);
@@ -109,23 +118,20 @@ TEST_F(StrategiesProgram, AKilledRankEndsAllWithItsNameAndNoProcessIsLeft) {
       EXPECT_NE(result.status, 0);
       EXPECT_NE(result.err.find("rank 1"), std::string::npos) << result.err;
     }
-    const auto gone = [&] { return processes_with(mark).empty(); };
-    while (!gone() && std::chrono::steady_clock::now() - killed < std::chrono::seconds(30))
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    EXPECT_TRUE(gone());
+    EXPECT_TRUE(testing::eventually([&] { return processes_with(mark).empty(); }));
   }
 }
 
 TEST_F(StrategiesProgram, CtrlCEndsAllRanksCleanlyAndTheRunGoesOn) {
-  RunningProgram run(words("fit", "ddp", 2, {"--trainer.max_epochs=100000", kNoValidation, kNoMonitor}));
-  ASSERT_TRUE(run.wait_until([&] { return run.err().find("2 ranks") != std::string::npos; })) << run.err();
-  std::this_thread::sleep_for(std::chrono::seconds(1));
+  RunningProgram run(words("fit", "ddp", 2, long_run("runs")));
+  ASSERT_TRUE(run.wait_until([&] { return is_training("runs"); })) << run.err();
   kill(run.process(), SIGINT);
   const ProgramResult result = run.wait();
   EXPECT_EQ(result.status, 128 + SIGINT) << result.err;
-  const ProgramResult on = testing::run_program(words(
-      "fit", "ddp", 2,
-      {"--ckpt", "last", "--trainer.max_steps=1000000", "--trainer.max_time=00:00:00:01", kNoValidation, kNoMonitor}));
+  const ProgramResult on =
+      testing::run_program(words("fit", "ddp", 2,
+                                 {"--ckpt", "last", "--trainer.max_steps=1000000", "--trainer.max_time=00:00:00:01",
+                                  kNoValidation, kNoMonitor, "--trainer.default_root_dir=" + folder_.path("runs")}));
   EXPECT_EQ(on.status, 0) << on.err;
 }
 

@@ -3,6 +3,7 @@
 
 #include "../support/run_program.h"
 #include "printed_table.h"
+#include "tests/support/tree.h"
 #include "tiny_fashion.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +20,7 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using testing::ProgramResult;
 
-constexpr const char* kTable = LEVIN_BINARY_DIR "/bin/table";
+const std::string kTable = testing::build_path("bin/table");
 
 /// Animals whose species follows from their length and home; some lengths and homes are missing.
 std::string animals(bool with_species) {
@@ -46,7 +47,7 @@ class TableProgram : public ::testing::Test {
     std::vector<std::string> words = {kTable,
                                       command,
                                       "--config",
-                                      LEVIN_SOURCE_DIR "/examples/table/table.yaml",
+                                      testing::source_path("examples/table/table.yaml"),
                                       "--data.path=" + folder_.path("animals.csv"),
                                       "--trainer.accelerator=cpu",
                                       "--trainer.default_root_dir=" + folder_.path("runs")};

@@ -61,7 +61,7 @@ class LightningTest : public ::testing::Test {
   }
   testing::ProgramResult python(const std::string& command) const {
     return testing::run_program({testing::test_python(), "-W", "ignore",
-                                 LEVIN_SOURCE_DIR "/tests/interchange/lightning_run.py", command, folder_.path()},
+                                 testing::source_path("tests/interchange/lightning_run.py"), command, folder_.path()},
                                 {.environment = {{"PYTHONPATH", testing::torch_packages()}}});
   }
   /// Trains up to an epoch; the module.

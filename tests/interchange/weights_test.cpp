@@ -55,7 +55,8 @@ class PythonFiles : public ::testing::Test {
 
   static testing::ProgramResult python(const std::string& command) {
     return testing::run_program({testing::torch_python(), "-W", "ignore",
-                                 LEVIN_SOURCE_DIR "/tests/interchange/files_of_python.py", command, folder_->path()});
+                                 testing::source_path("tests/interchange/files_of_python.py"), command,
+                                 folder_->path()});
   }
   static std::string path(const std::string& name) { return folder_->path(name); }
 

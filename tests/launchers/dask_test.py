@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """The example program as the ranks that scripts/levin-dask starts on workers of a real Dask cluster."""
 
+import contextlib
 import os
 import signal
 import sys
 import time
 
 from dask_cluster import WORKERS, DaskCluster
-from support import SOURCE, Training, expect_contains, expect_equal, finish, main, still_runs, wait_until
+from support import SOURCE, Training, expect_contains, expect_equal, finish, main, still_runs, until_resumed, wait_until
 
 CHECKPOINTS = "--trainer.callbacks=[{model_checkpoint: {every_n_train_steps: 4, save_last: true}}]"
+# Trains once the ranks of both runs are there.
+MEET = 'touch "$0/$1-$RANK"; until [ "$(ls "$0" | wc -l)" -ge 4 ]; do sleep 0.1; done; shift; exec "$@"'
 
 
 def expect_same_checkpoints(workspace, training, root, expected):
@@ -28,11 +31,12 @@ def expect_same_checkpoints(workspace, training, root, expected):
 
 def two_runs(workspace):
     """Two runs of two ranks overlap on four workers, and compute what ranks that Levin starts itself compute."""
-    training = Training(workspace, images=1000)
-    more = ["--trainer.max_epochs=20"]  # long enough that the second dispatcher starts before the first run ends
-    workspace.run("alone", training.words("alone", devices=2, more=more))
+    training = Training(workspace)
+    workspace.run("alone", training.words("alone", devices=2))
     cluster = DaskCluster(workspace)
-    runs = [workspace.start(name, cluster.words(2, training.words(name, devices=2, more=more)))
+    met = workspace.folder / "met"
+    met.mkdir()
+    runs = [workspace.start(name, cluster.words(2, ["sh", "-c", MEET, met, name, *training.words(name, devices=2)]))
             for name in ("first", "second")]
     for run in runs:
         finish(run)
@@ -74,16 +78,23 @@ def killed_worker(workspace):
     more = [CHECKPOINTS, "--trainer.max_epochs=8"]
     workspace.run("undisturbed", training.words("undisturbed", devices=2, more=more))
     cluster = DaskCluster(workspace)
-    process = workspace.start("disturbed", cluster.words(2, training.words("disturbed", devices=2, more=more)))
-    wait_until(lambda: training.global_step("disturbed") > 0, "there is a checkpoint", 100, still_runs(process))
-    rank = find_rank(workspace, training, rank=1)
-    name = next(name for name, worker in cluster.workers.items() if worker.pid == parent_of(rank))
-    os.kill(cluster.workers[name].pid, signal.SIGKILL)
-    finish(process)
-    expect_contains(process.log.read_text(errors="replace"), f"worker {name} was lost", "what the dispatcher wrote")
-    if len(training.versions("disturbed")) < 2:
-        raise AssertionError("the run was over before the worker was killed, so nothing was resumed")
-    expect_same_checkpoints(workspace, training, "disturbed", "undisturbed")
+    lost = []
+
+    def attempt(root):
+        process = workspace.start(root, cluster.words(2, training.words(root, devices=2, more=more)))
+        wait_until(lambda: training.global_step(root) > 0, "there is a checkpoint", 100, still_runs(process))
+        with contextlib.suppress(OSError, StopIteration):  # the rank has ended
+            if rank := find_rank(workspace, training, rank=1):
+                parent = parent_of(rank)
+                name = next(name for name, worker in cluster.workers.items() if worker.pid == parent)
+                os.kill(parent, signal.SIGKILL)
+                lost.append(name)
+        finish(process)
+
+    disturbed = until_resumed(training, attempt)
+    expect_contains((workspace.folder / f"{disturbed}.log").read_text(errors="replace"), f"worker {lost[-1]} was lost",
+                    "what the dispatcher wrote")
+    expect_same_checkpoints(workspace, training, disturbed, "undisturbed")
 
 
 def interrupted(workspace):
@@ -96,7 +107,7 @@ def interrupted(workspace):
         wait_until(lambda each=root: training.global_step(each) > 0, "there is a checkpoint", 100, still_runs(process))
         process.send_signal(number)
         expect_equal(process.wait(60), 130 if number == signal.SIGINT else -signal.SIGKILL, "status")
-        wait_until(lambda: not any(find_rank(workspace, training, rank) for rank in (0, 1)), "the ranks end", 45)
+        wait_until(lambda: not any(find_rank(workspace, training, rank) for rank in (0, 1)), "the ranks end", 100)
     # Which rank's signal the ranks agree on is a matter of time.
     expect_contains((workspace.folder / "interrupted.log").read_text(errors="replace"),
                     "ending after the present step and saving", "what the ranks wrote")

@@ -80,7 +80,7 @@ class SlurmCluster:
             find_program("munged"), "--foreground", "--force", f"--socket={folder}/munge.socket", f"--key-file={key}",
             f"--pid-file={folder}/munged.pid", f"--log-file={folder}/munged.out", f"--seed-file={folder}/munge.seed",
             "--num-threads=2"])
-        wait_until((folder / "munge.socket").exists, "munged listens", 30, still_runs(munged))
+        wait_until((folder / "munge.socket").exists, "munged listens", 100, still_runs(munged))
         daemons = [workspace.start("slurmctld", [find_program("slurmctld"), "-D", "-i"], self.environment)]
         for name in NODES:
             (folder / f"spool-{name}").mkdir()
@@ -91,7 +91,7 @@ class SlurmCluster:
             for daemon in daemons:
                 still_runs(daemon)()
 
-        wait_until(self._nodes_are_idle, "the nodes are idle", 60, check)
+        wait_until(self._nodes_are_idle, "the nodes are idle", 100, check)
 
     def _nodes_are_idle(self):
         environment = dict(self._workspace.environment, **self.environment)

@@ -3,6 +3,7 @@
 import array
 import contextlib
 import gzip
+import itertools
 import json
 import os
 import shutil
@@ -63,7 +64,12 @@ def wait_until(condition, what, seconds=120, also=lambda: None):
         value = condition()
         if value:
             return value
-        also()
+        try:
+            also()
+        except AssertionError:
+            if value := condition():  # it came just before what makes waiting vain
+                return value
+            raise
         if time.monotonic() > end:
             raise AssertionError(f"waited {seconds} s in vain until {what}")
         time.sleep(0.05)
@@ -249,6 +255,16 @@ class Training:
             with contextlib.suppress(FileNotFoundError):
                 return json.loads(manifest.read_text())["global_step"]
         return 0
+
+
+def until_resumed(training, attempt):
+    """Repeats `attempt`, which is given the name of a root, trains there and kills a part of the run, and returns the
+    root of the first run that was resumed: on a busy machine one may be over before it is disturbed."""
+    for number in itertools.count():
+        root = f"disturbed{number}"
+        attempt(root)
+        if len(training.versions(root)) > 1:
+            return root
 
 
 def free_ports(count):

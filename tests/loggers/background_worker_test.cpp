@@ -6,6 +6,7 @@
 #include <levin/loggers/record_spool.h>
 
 #include <gtest/gtest.h>
+#include "../support/eventually.h"
 #include "../support/faulty_file_system.h"
 
 #include <sys/wait.h>
@@ -29,6 +30,10 @@ namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
+using testing::eventually;
+
+/// Only a hang takes so long.
+constexpr auto kLong = 4min;
 
 /// What a test's sink has and does; the test keeps it, the worker's sink refers to it.
 struct Behaviour {
@@ -78,7 +83,8 @@ class BackgroundWorkerTest : public ::testing::Test {
     std::filesystem::remove_all(run_folder_);
     log::set_sink([this](const std::string& line) {
       const std::lock_guard lock(mutex_);
-      warnings_.push_back(line);
+      // Such as that the end waits, which depends on how busy the machine is.
+      (line.find("warning: ") == std::string::npos ? notices_ : warnings_).push_back(line);
     });
   }
   ~BackgroundWorkerTest() override {
@@ -99,6 +105,10 @@ class BackgroundWorkerTest : public ::testing::Test {
     const std::lock_guard lock(mutex_);
     return warnings_;
   }
+  std::vector<std::string> notices() {
+    const std::lock_guard lock(mutex_);
+    return notices_;
+  }
   static std::vector<std::string> numbers(int begin, int end) {
     std::vector<std::string> texts;
     for (int i = begin; i < end; ++i) texts.push_back(std::to_string(i));
@@ -106,12 +116,6 @@ class BackgroundWorkerTest : public ::testing::Test {
   }
   static void push(BackgroundWorker& worker, int begin, int end) {
     for (auto& text : numbers(begin, end)) worker.push(text);
-  }
-  template <class Condition>
-  static bool wait_until(const Condition& condition) {
-    const auto end = Clock::now() + 20s;
-    while (!condition() && Clock::now() < end) std::this_thread::sleep_for(1ms);
-    return condition();
   }
 
   std::shared_ptr<Behaviour> behaviour_ = std::make_shared<Behaviour>();
@@ -121,29 +125,32 @@ class BackgroundWorkerTest : public ::testing::Test {
  private:
   std::mutex mutex_;
   std::vector<std::string> warnings_;
+  std::vector<std::string> notices_;
 };
 
 TEST_F(BackgroundWorkerTest, EverythingArrivesInOrder) {
   auto made = worker();
   push(*made, 0, 10'000);
-  made->finish(20s);
-  EXPECT_EQ(behaviour_->all(), numbers(0, 10'000));
+  ASSERT_TRUE(eventually([&] { return behaviour_->all().size() == 10'000; }));
+  EXPECT_FALSE(std::filesystem::exists(folder_)) << "memory had room for all";
+  push(*made, 10'000, 20'000);
+  made->finish(kLong);
+  EXPECT_EQ(behaviour_->all(), numbers(0, 20'000));
   EXPECT_EQ(made->waiting(), 0);
   EXPECT_TRUE(warnings().empty());
-  EXPECT_FALSE(std::filesystem::exists(folder_));
 }
 
 TEST_F(BackgroundWorkerTest, WhatASinkThatIsAwayMissedArrivesWhenItIsBack) {
   behaviour_->fails = true;
   auto made = worker();
   push(*made, 0, 100);
-  ASSERT_TRUE(wait_until([&] { return behaviour_->calls > 3; }));
+  ASSERT_TRUE(eventually([&] { return behaviour_->calls > 3; }));
   push(*made, 100, 200);
-  ASSERT_TRUE(wait_until([&] { return !FileSystem::current().list(folder_).empty(); }));
+  ASSERT_TRUE(eventually([&] { return !FileSystem::current().list(folder_).empty(); }));
   behaviour_->fails = false;
-  ASSERT_TRUE(wait_until([&] { return behaviour_->all().size() == 200; }));
+  ASSERT_TRUE(eventually([&] { return behaviour_->all().size() == 200; }));
   push(*made, 200, 300);
-  made->finish(20s);
+  made->finish(kLong);
   EXPECT_EQ(behaviour_->all(), numbers(0, 300));
   EXPECT_TRUE(FileSystem::current().list(folder_).empty());
   ASSERT_EQ(warnings().size(), 1u);
@@ -159,8 +166,8 @@ TEST_F(BackgroundWorkerTest, WhatIsLeftIsKeptAndSentByALaterOne) {
     auto made = worker();
     push(*made, 0, 500);
     const auto before = Clock::now();
-    made->finish(60s);  // a sink that fails is not waited for
-    EXPECT_LT(Clock::now() - before, 5s);
+    made->finish(kLong);
+    EXPECT_LT(Clock::now() - before, kLong) << "a sink that fails is not waited for";
     EXPECT_EQ(made->waiting(), 500);
   }
   ASSERT_EQ(warnings().size(), 2u);
@@ -169,7 +176,7 @@ TEST_F(BackgroundWorkerTest, WhatIsLeftIsKeptAndSentByALaterOne) {
   behaviour_->fails = false;
   auto later = worker();
   push(*later, 500, 510);
-  later->finish(20s);
+  later->finish(kLong);
   EXPECT_EQ(behaviour_->all(), numbers(0, 510));
   EXPECT_TRUE(FileSystem::current().list(folder_).empty());
 }
@@ -178,21 +185,12 @@ TEST_F(BackgroundWorkerTest, ABlockedSinkCostsThePusherNothingAndMemoryHasItsBou
   behaviour_->blocks = true;
   auto made = worker(/*memory_bytes=*/64 << 10);
   constexpr int kCount = 20'000;
-  auto longest = Clock::duration::zero();
-  const auto begin = Clock::now();
-  for (int i = 0; i < kCount; ++i) {
-    const auto before = Clock::now();
-    made->push(std::to_string(i));
-    longest = std::max(longest, Clock::now() - before);
-  }
-  const auto total = Clock::now() - begin;
-  EXPECT_LT(total / kCount, 50us);
-  EXPECT_LT(longest, 1s);
+  push(*made, 0, kCount);  // would not come back if it waited for the sink
   // 64 KiB hold some 1600 of these: the rest is on disk.
   EXPECT_FALSE(FileSystem::current().list(folder_).empty());
   EXPECT_EQ(made->waiting(), kCount);
   behaviour_->blocks = false;
-  made->finish(30s);
+  made->finish(kLong);
   EXPECT_EQ(behaviour_->all(), numbers(0, kCount));
 }
 
@@ -201,13 +199,12 @@ TEST_F(BackgroundWorkerTest, FinishHasItsBound) {
   auto made = worker();
   push(*made, 0, 10);
   const auto before = Clock::now();
-  made->finish(200ms);
+  made->finish(200ms);  // comes back, though the sink does not
   EXPECT_GE(Clock::now() - before, 190ms);
-  EXPECT_LT(Clock::now() - before, 5s);
   EXPECT_EQ(made->waiting(), 10);
   made.reset();
   behaviour_->blocks = false;
-  worker()->finish(20s);
+  worker()->finish(kLong);
   EXPECT_EQ(behaviour_->all(), numbers(0, 10));
 }
 
@@ -217,10 +214,10 @@ TEST_F(BackgroundWorkerTest, AFullDiskLosesNothingAsLongAsMemoryHolds) {
   behaviour_->fails = true;
   auto made = worker();
   push(*made, 0, 100);
-  ASSERT_TRUE(wait_until([&] { return warnings().size() == 2; }));
+  ASSERT_TRUE(eventually([&] { return warnings().size() == 2; }));
   EXPECT_NE(warnings()[1].find("No space left on device"), std::string::npos) << warnings()[1];
   behaviour_->fails = false;
-  made->finish(20s);
+  made->finish(kLong);
   EXPECT_EQ(behaviour_->all(), numbers(0, 100));
   EXPECT_EQ(warnings().size(), 2u);
 }
@@ -250,7 +247,7 @@ TEST_F(BackgroundWorkerTest, ATornSpoolGivesItsWholeRecords) {
   const std::string last = folder_ + "/" + names.back();
   std::filesystem::resize_file(last, std::filesystem::file_size(last) - 1);
   behaviour_->fails = false;
-  worker()->finish(20s);
+  worker()->finish(kLong);
   EXPECT_EQ(behaviour_->all(), numbers(0, 49));
 }
 
@@ -260,7 +257,7 @@ TEST_F(BackgroundWorkerTest, AForkedProcessLeavesItAlone) {
   const pid_t child = ::fork();
   if (child == 0) {
     made->push("of the child");
-    made->finish(10s);
+    made->finish(kLong);
     made.reset();
     ::_exit(0);
   }
@@ -268,7 +265,7 @@ TEST_F(BackgroundWorkerTest, AForkedProcessLeavesItAlone) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   push(*made, 10, 20);
-  made->finish(20s);
+  made->finish(kLong);
   EXPECT_EQ(behaviour_->all(), numbers(0, 20));
 }
 
@@ -283,7 +280,7 @@ TEST_F(BackgroundWorkerTest, RecordsMayHoldAnyBytes) {
     made->finish(0s);
   }
   behaviour_->fails = false;
-  worker()->finish(20s);
+  worker()->finish(kLong);
   EXPECT_EQ(behaviour_->all(), (std::vector<std::string>{odd, "", std::string(1 << 20, 'x')}));
 }
 
@@ -291,19 +288,20 @@ TEST_F(BackgroundWorkerTest, WhatTheEndWaitsForIsOnDisk) {
   behaviour_->blocks = true;
   auto made = worker();
   push(*made, 0, 5);
-  ASSERT_TRUE(wait_until([&] { return behaviour_->calls == 1; }));
+  ASSERT_TRUE(eventually([&] { return behaviour_->calls == 1; }));
   push(*made, 5, 10);
-  std::thread end([&] { made->finish(60s); });
-  EXPECT_TRUE(wait_until([&] { return !warnings().empty(); }));
+  std::thread end([&] { made->finish(kLong); });
+  EXPECT_TRUE(eventually([&] { return !notices().empty(); }));
   // What a process that is killed now leaves.
   const std::string copy = run_folder_ + "/copy";
   std::filesystem::copy(folder_, copy);
   behaviour_->blocks = false;
   end.join();
-  ASSERT_EQ(warnings().size(), 1u);
-  EXPECT_NE(warnings()[0].find("test logger: waits up to 60 s for 10 records; until then they are kept in " + folder_),
+  EXPECT_TRUE(warnings().empty());
+  ASSERT_EQ(notices().size(), 1u);
+  EXPECT_NE(notices()[0].find("test logger: waits up to 240 s for 10 records; until then they are kept in " + folder_),
             std::string::npos)
-      << warnings()[0];
+      << notices()[0];
   EXPECT_EQ(behaviour_->all(), numbers(0, 10));
   EXPECT_TRUE(FileSystem::current().list(folder_).empty());
   std::vector<std::string> kept;
@@ -329,8 +327,8 @@ TEST_F(BackgroundWorkerTest, AnyExceptionIsAFailure) {
   behaviour_->strange_faults = 4;
   auto made = worker();
   push(*made, 0, 10);
-  ASSERT_TRUE(wait_until([&] { return behaviour_->all().size() == 10; }));
-  made->finish(20s);
+  ASSERT_TRUE(eventually([&] { return behaviour_->all().size() == 10; }));
+  made->finish(kLong);
   EXPECT_EQ(behaviour_->all(), numbers(0, 10));
   EXPECT_EQ(warnings().size(), 1u);
 }
@@ -339,7 +337,7 @@ TEST_F(BackgroundWorkerTest, RecordsOfAnUnknownKindAreSetAside) {
   auto records = numbers(0, 10);
   records.insert(records.begin() + 5, 2, behaviour_->unknown);
   RecordSpool(folder_).append(records);
-  worker()->finish(20s);
+  worker()->finish(kLong);
   EXPECT_EQ(behaviour_->all(), numbers(0, 10));
   const auto names = FileSystem::current().list(folder_);
   ASSERT_EQ(names.size(), 1u);
@@ -347,7 +345,7 @@ TEST_F(BackgroundWorkerTest, RecordsOfAnUnknownKindAreSetAside) {
   ASSERT_EQ(warnings().size(), 1u);
   EXPECT_NE(warnings().back().find("is set aside as " + folder_ + "/" + names[0]), std::string::npos)
       << warnings().back();
-  worker()->finish(20s);
+  worker()->finish(kLong);
   EXPECT_EQ(behaviour_->all(), numbers(0, 10));
 }
 
@@ -356,7 +354,7 @@ TEST_F(BackgroundWorkerTest, WithoutASpoolTheSinkGetsWhatIsLeft) {
   behaviour_->is_quick = true;
   BackgroundWorker made({.name = "test logger"}, std::make_unique<TestSink>(behaviour_));
   push(made, 0, 10);
-  ASSERT_TRUE(wait_until([&] { return behaviour_->calls == 1; }));
+  ASSERT_TRUE(eventually([&] { return behaviour_->calls == 1; }));
   push(made, 10, 20);
   made.finish(0s);
   EXPECT_EQ(behaviour_->all(), numbers(0, 20));
@@ -391,7 +389,7 @@ TEST_F(BackgroundWorkerTest, TwoWithOneSpoolLoseNothing) {
     }
   }
   behaviour_->fails = false;
-  worker()->finish(20s);
+  worker()->finish(kLong);
   EXPECT_EQ(behaviour_->all(), numbers(0, 20));
 }
 

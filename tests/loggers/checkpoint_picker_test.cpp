@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include "../support/tiny.h"
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -46,13 +45,12 @@ TEST(CheckpointPicker, AllAsTheyAreWrittenOrNone) {
   EXPECT_TRUE(none.at_end().empty());
 }
 
-TEST(CheckpointPicker, ManyCheckpointsTakeNoTime) {
+/// To compare each with all others would take so long that it looks like a hang.
+TEST(CheckpointPicker, ManyCheckpointsAreNotComparedWithEachOther) {
   const std::string folder = testing::fresh_folder("checkpoint_picker");
   CheckpointPicker picker("true");
-  for (int i = 0; i < 50'000; ++i) picker.after_save({.path = folder + "/epoch=" + std::to_string(i)});
-  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 500'000; ++i) picker.after_save({.path = folder + "/epoch=" + std::to_string(i)});
   EXPECT_TRUE(picker.at_end().empty());
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -20,6 +21,8 @@ namespace levin::testing {
 /// A run's folder, and the warnings of a test.
 class MlflowTest : public ::testing::Test {
  protected:
+  static constexpr int kLongSeconds = 240;  ///< only a hang takes so long
+
   MlflowTest() {
     keep_loopback_off_proxies();
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
@@ -28,9 +31,9 @@ class MlflowTest : public ::testing::Test {
     run_.name = "version_0";
     std::filesystem::remove_all(run_.directory);
     log::set_sink([this](const std::string& line) {
-      if (line.find("warning: ") == std::string::npos) return;  // such as that the end waits
       const std::lock_guard lock(mutex_);
-      warnings_.push_back(line);
+      // Such as that the end waits, which depends on how busy the machine is.
+      (line.find("warning: ") == std::string::npos ? notices_ : warnings_).push_back(line);
     });
   }
   ~MlflowTest() override {
@@ -45,6 +48,11 @@ class MlflowTest : public ::testing::Test {
     std::string text;
     for (const auto& line : warnings()) text += line + "\n";
     return text;
+  }
+  /// Whether what was said, and is no warning, has this in a line.
+  bool has_notice(const std::string& part) {
+    const std::lock_guard lock(mutex_);
+    return std::ranges::any_of(notices_, [&](const std::string& line) { return line.find(part) != std::string::npos; });
   }
   std::string mlflow_path(const std::string& name) const { return run_.directory + "/mlflow/" + name; }
   bool has_unsent() const { return !FileSystem::current().list(mlflow_path("unsent")).empty(); }
@@ -63,6 +71,7 @@ class MlflowTest : public ::testing::Test {
  private:
   std::mutex mutex_;
   std::vector<std::string> warnings_;
+  std::vector<std::string> notices_;
 };
 
 inline void log_one(Logger& logger, const std::string& name, double value, int64_t step) {

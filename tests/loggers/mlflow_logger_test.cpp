@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include "../support/eventually.h"
 #include "../support/run_program.h"
 #include "mlflow_fixture.h"
 #include "stand_in_mlflow.h"
@@ -26,6 +27,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -79,17 +81,16 @@ TEST(MlflowNames, TextsAreCutBetweenCharacters) {
 
 class MlflowBadServer : public MlflowTest {
  protected:
-  /// Logs 1000 rows and finishes; training's part must be quick and everything must be kept.
+  /// Logs 1000 rows and finishes; a server that fails is not waited for, and everything must be kept.
   void expect_kept(const std::string& uri, const std::string& message) {
     const auto begin = Clock::now();
     {
-      MlflowLogger logger({.tracking_uri = uri, .finish_seconds = 0.5});
+      MlflowLogger logger({.tracking_uri = uri, .finish_seconds = kLongSeconds});
       logger.start(run_);
       for (int64_t step = 0; step < 1000; ++step) log_one(logger, "loss", 1, step);
-      EXPECT_LT(Clock::now() - begin, 1s);
       logger.finish(TrainerStatus::kFinished);
     }
-    EXPECT_LT(Clock::now() - begin, 10s);
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(kLongSeconds));
     EXPECT_TRUE(has_unsent());
     ASSERT_FALSE(warnings().empty());
     EXPECT_NE(warnings().front().find(message), std::string::npos) << warnings().front();
@@ -116,7 +117,7 @@ TEST_F(MlflowBadServer, Refuses) {
       return testing::Answer{status, R"({"error_code": "NO", "message": "quota or so"})"};
     });
     std::filesystem::remove_all(run_.directory);
-    MlflowLogger logger({.tracking_uri = server.uri(), .finish_seconds = 5});
+    MlflowLogger logger({.tracking_uri = server.uri(), .finish_seconds = kLongSeconds});
     logger.start(run_);
     log_one(logger, "loss", 1, 1);
     logger.finish(TrainerStatus::kFinished);
@@ -142,14 +143,12 @@ TEST_F(MlflowBadServer, AnswersWithAPage) {
 }
 
 TEST_F(MlflowBadServer, NeverAnswers) {
-  const testing::StandInServer server([](const testing::Request&) { return testing::Answer{.seconds = 60}; });
-  const auto begin = Clock::now();
-  MlflowLogger logger({.tracking_uri = server.uri(), .finish_seconds = 0.5});
+  const testing::StandInServer server([](const testing::Request&) { return testing::Answer{.seconds = 1e5}; });
+  // None of these calls waits for an answer.
+  MlflowLogger logger({.tracking_uri = server.uri(), .finish_seconds = 0.5, .stall_seconds = 1e5});
   logger.start(run_);
   for (int64_t step = 0; step < 1000; ++step) log_one(logger, "loss", 1, step);
-  EXPECT_LT(Clock::now() - begin, 1s);
   logger.finish(TrainerStatus::kInterrupted);
-  EXPECT_LT(Clock::now() - begin, 5s);
   EXPECT_TRUE(has_unsent());
   ASSERT_EQ(warnings().size(), 1u);
   EXPECT_NE(warnings()[0].find("1002 records"), std::string::npos) << warnings()[0];
@@ -226,7 +225,9 @@ class MlflowServer : public MlflowTest {
   void SetUp() override {
     if (const std::string missing = testing::missing_module("mlflow"); !missing.empty()) GTEST_SKIP() << missing;
   }
-  MlflowLoggerOptions options() const { return {.tracking_uri = uri(), .experiment_name = name_, .run_name = "a run"}; }
+  MlflowLoggerOptions options() const {
+    return {.tracking_uri = uri(), .experiment_name = name_, .run_name = "a run", .finish_seconds = kLongSeconds};
+  }
   /// The experiment's runs.
   Json runs() const { return Json::parse(testing::output_of_script("read_mlflow.py", {uri(), name_})); }
 
@@ -358,19 +359,34 @@ TEST_F(MlflowServer, ARunGoesOn) {
   EXPECT_EQ(runs().size(), 2u);
 }
 
-class MlflowServerRestart : public MlflowServer {};
+class MlflowServerRestart : public MlflowServer {
+ protected:
+  /// What the server has of the run's metric by now.
+  std::optional<double> latest_value(const std::string& metric) const {
+    const std::string kept = run_.directory + "/mlflow/run.json";
+    if (!std::filesystem::exists(kept)) return {};
+    const std::string id = Json::parse(FileSystem::current().read_file(kept)).value("run_id", "");
+    HttpClient client({});
+    const std::atomic<bool> stop = false;
+    const auto answer = client.send({.method = "GET", .url = uri() + "/api/2.0/mlflow/runs/get?run_id=" + id}, stop);
+    if (answer.status != 200) return {};
+    const Json run = Json::parse(answer.body)["run"];
+    if (!run["data"].contains("metrics")) return {};
+    for (const auto& item : run["data"]["metrics"])
+      if (item["key"] == metric) return item["value"].get<double>();
+    return {};
+  }
+};
 
 TEST_F(MlflowServerRestart, GoesAwayAndComesBack) {
   MlflowLogger logger(options());
   logger.start(run_);
   int64_t step = 0;
   for (; step < 100; ++step) log_one(logger, "loss", static_cast<double>(step), step);
-  std::this_thread::sleep_for(500ms);
+  ASSERT_TRUE(testing::eventually([&] { return latest_value("loss") == 99; }));
   stop_server();
   for (; step < 2000; ++step) log_one(logger, "loss", static_cast<double>(step), step);
-  const auto end = Clock::now() + 10s;
-  while (!has_unsent() && Clock::now() < end) std::this_thread::sleep_for(10ms);
-  EXPECT_TRUE(has_unsent());
+  EXPECT_TRUE(testing::eventually([&] { return has_unsent(); }));
   start_server();
   for (; step < 2100; ++step) log_one(logger, "loss", static_cast<double>(step), step);
   logger.finish(TrainerStatus::kFinished);

@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include "../support/faulty_file_system.h"
 #include "event_reader.h"
+#include "tests/support/run_program.h"
+#include "tests/support/tree.h"
 
 #include <unistd.h>
 
@@ -55,30 +57,9 @@ void log_one(TensorBoardLogger& logger, const std::string& name, double value, i
   logger.log_metrics({&metric, 1}, step, epoch);
 }
 
-/// The Python interpreter that has the tensorboard package, or an empty string.
-std::string python() {
-  if (const char* path = std::getenv("LEVIN_PYTHON")) return path;
-#ifdef LEVIN_PYTHON_DEFAULT
-  return LEVIN_PYTHON_DEFAULT;
-#else
-  return "";
-#endif
-}
-
-std::string output_of(const std::string& command) {
-  std::string output;
-  FILE* pipe = ::popen(command.c_str(), "r");
-  if (pipe == nullptr) return output;
-  std::vector<char> chunk(1 << 16);
-  while (const size_t count = std::fread(chunk.data(), 1, chunk.size(), pipe)) output.append(chunk.data(), count);
-  EXPECT_EQ(::pclose(pipe), 0) << command;
-  return output;
-}
-
 TEST_F(TensorBoardLoggerTest, TensorBoardReadsEverythingBack) {
-  const std::string interpreter = python();
-  if (interpreter.empty()) GTEST_SKIP() << "no Python; set LEVIN_PYTHON to one that has the tensorboard package";
-  if (std::system((interpreter + " -c 'import tensorboard' >/dev/null 2>&1").c_str()) != 0)
+  const std::string interpreter = testing::torch_python();
+  if (testing::run_program({interpreter, "-c", "import tensorboard"}).status != 0)
     GTEST_SKIP() << interpreter
                  << " has no tensorboard package; set LEVIN_PYTHON to one that has, or run scripts/bootstrap";
 
@@ -105,9 +86,10 @@ TEST_F(TensorBoardLoggerTest, TensorBoardReadsEverythingBack) {
   logger.finish(TrainerStatus::kFinished);
   EXPECT_TRUE(warnings_.empty());
 
-  const std::string script = std::filesystem::path(__FILE__).parent_path() / "read_events.py";
-  const auto found =
-      nlohmann::json::parse(output_of(interpreter + " " + script + " " + run_.directory + " 2>/dev/null"));
+  const auto read =
+      testing::run_program({interpreter, testing::source_path("tests/loggers/read_events.py"), run_.directory});
+  ASSERT_EQ(read.status, 0) << read.err;
+  const auto found = nlohmann::json::parse(read.out);
   const auto json = [](const char* text) { return nlohmann::json::parse(text); };
   EXPECT_EQ(found["scalars"]["train/loss"], json(R"([[0, "1.0"], [1, "0.5"], [2, "0.3333333432674408"]])"));
   EXPECT_EQ(found["scalars"]["acc"], json(R"([[0, "0.25"], [1, "0.25"], [2, "0.25"], [7, "0.5"]])"));

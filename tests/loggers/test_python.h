@@ -1,6 +1,7 @@
 #pragma once
 
 #include "../support/run_program.h"
+#include "tests/support/tree.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -14,7 +15,7 @@ namespace levin::testing {
 /// Its interpreter, or LEVIN_TEST_PYTHON.
 inline std::string test_python() {
   if (const char* path = std::getenv("LEVIN_TEST_PYTHON")) return path;
-  return std::string(LEVIN_SOURCE_DIR) + "/.deps/test-venv/bin/python";
+  return source_path(".deps/test-venv/bin/python");
 }
 
 /// Why a module cannot be used, or nothing when it can.
@@ -28,10 +29,9 @@ inline std::string missing_module(const std::string& name) {
 
 /// What a script beside the tests of loggers prints.
 inline std::string output_of_script(const std::string& script, std::vector<std::string> arguments) {
-  std::vector<std::string> words{test_python(), "-W", "ignore",
-                                 (std::filesystem::path(__FILE__).parent_path() / script).string()};
+  std::vector<std::string> words{test_python(), "-W", "ignore", source_path("tests/loggers/" + script)};
   for (auto& argument : arguments) words.push_back(std::move(argument));
-  const auto result = run_program(std::move(words), {.timeout = std::chrono::seconds(60)});
+  const auto result = run_program(std::move(words));
   EXPECT_EQ(result.status, 0) << result.err;
   return result.out;
 }

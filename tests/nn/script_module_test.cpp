@@ -153,7 +153,7 @@ TEST(ExportedProgramTest, WhatIsNoProgramIsOneMessage) {
 TEST(ExportedProgramTest, PredictsWhatPythonExported) {
   const std::string folder = testing::fresh_folder("exported");
   const auto python = testing::run_program(
-      {testing::torch_python(), "-W", "ignore", LEVIN_SOURCE_DIR "/tests/nn/make_program.py", folder});
+      {testing::torch_python(), "-W", "ignore", testing::source_path("tests/nn/make_program.py"), folder});
   if (python.status != 0 && python.err.find("No module named") != std::string::npos)
     GTEST_SKIP() << "no torch for Python; hint: scripts/bootstrap";
   ASSERT_EQ(python.status, 0) << python.err;

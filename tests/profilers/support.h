@@ -1,7 +1,9 @@
 #pragma once
 
 #include <levin/core/base/log.h>
+
 #include <levin/core/nn/unit.h>
+#include "tests/support/tree.h"
 
 #include <tests/support/captured_log.h>
 #include <tests/support/tiny.h>
@@ -64,17 +66,11 @@ class UnitModule : public TinyModule {
 
 /// The Python that has torch; empty where there is none.
 inline std::string python() {
-  if (const char* path = std::getenv("LEVIN_PYTHON")) return path;
-#ifdef LEVIN_PYTHON_DEFAULT
-  return std::filesystem::exists(LEVIN_PYTHON_DEFAULT) ? LEVIN_PYTHON_DEFAULT : "";
-#else
-  return "";
-#endif
+  const std::string python = torch_python();
+  return std::filesystem::exists(python) ? python : "";
 }
 
-inline std::string script(const std::string& name) {
-  return (std::filesystem::path(__FILE__).parent_path() / name).string();
-}
+inline std::string script(const std::string& name) { return source_path("tests/profilers/" + name); }
 
 /// Paths of the files in a folder whose names end so.
 inline std::vector<std::string> files_with(const std::string& folder, const std::string& ending) {

@@ -5,10 +5,14 @@
 #include <levin/core/interfaces/module.h>
 #include <levin/core/optim/adam.h>
 
+#include "../support/eventually.h"
+
 #include <torch/torch.h>
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -96,10 +100,13 @@ class Late : public Module {
 struct StepsOptions {
   int64_t milliseconds = 0;
   std::string fails_with = {};
+  std::string waits_for = {};
 
   static void describe(Schema<StepsOptions>& schema) {
     schema.field("milliseconds", &StepsOptions::milliseconds, "what a step takes");
     schema.field("fails_with", &StepsOptions::fails_with, "kind of the error that a step ends with");
+    schema.field("waits_for", &StepsOptions::waits_for,
+                 "file without which no step ends; its name with .reached is made before");
   }
 };
 
@@ -114,6 +121,7 @@ class Steps : public Module {
 
   StepOutput training_step(const Batch& batch, int64_t /*batch_idx*/) override {
     std::this_thread::sleep_for(std::chrono::milliseconds(options_.milliseconds));
+    if (!options_.waits_for.empty()) await_file();
     if (options_.fails_with == "error") throw Error("test", "the step failed");
     if (options_.fails_with == "config_error") throw ConfigError("the option is wrong");
     if (options_.fails_with == "torch") torch::ones({2, 3}).matmul(torch::ones({2, 3}));
@@ -125,6 +133,12 @@ class Steps : public Module {
   }
 
  private:
+  void await_file() const {
+    std::ofstream(options_.waits_for + ".reached").flush();
+    if (!eventually([this] { return std::filesystem::exists(options_.waits_for); }))
+      throw Error("test", "nobody made " + options_.waits_for);
+  }
+
   Options options_;
   at::Tensor weight_;
 };

@@ -351,16 +351,20 @@ class Fit(unittest.TestCase):
         self.assertEqual(whole.norm.num_batches_tracked.item(), 21)
 
     def test_other_threads_of_python_go_on(self):
-        net = nets.Steps(milliseconds=20)
-        used = trainer(max_steps=20, max_epochs=-1)
-        thread = threading.Thread(target=used.fit, args=(net, nets.DataLoader({"x": torch.ones(40, 1)})))
-        counted = 0
-        thread.start()
-        while thread.is_alive():
-            counted += 1
-            time.sleep(0.001)
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, "go on")
+            # Its steps wait, without Python, until this thread has made the file.
+            net = nets.Steps(waits_for=file)
+            used = trainer(max_steps=20, max_epochs=-1)
+            thread = threading.Thread(target=used.fit, args=(net, nets.DataLoader({"x": torch.ones(40, 1)})))
+            thread.start()
+            while not os.path.exists(file + ".reached"):
+                time.sleep(0.001)
+                self.assertTrue(thread.is_alive())
+            self.assertEqual(used.global_step, 0)
+            open(file, "w").close()
+            thread.join()
         self.assertEqual(used.global_step, 20)
-        self.assertGreater(counted, 20)
 
     def test_loaders(self):
         x = torch.arange(10.0)
@@ -546,7 +550,7 @@ except KeyboardInterrupt:
                                        stderr=subprocess.PIPE)
             self.assertEqual(process.stdout.readline(), "ready\n")
             process.send_signal(number)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=240)
             saved = [name for _, names, _ in os.walk(folder) for name in names if name.startswith("last")]
             return process.returncode, out, err, saved
 

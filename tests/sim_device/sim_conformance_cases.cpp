@@ -2,6 +2,7 @@
 #include "tests/conformance/static_scale.h"
 #include "tests/conformance/strategy_conformance.h"
 #include "tests/support/sim_device/sim_accelerator.h"
+#include "tests/support/sim_device/sim_device.h"
 
 #include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/options/registries.h>
@@ -59,48 +60,58 @@ TEST_P(SimPlainBatchNorm, IsThatOfTheWholeBatch) {
 
 INSTANTIATE_TEST_SUITE_P(SimThreads, SimPlainBatchNorm, ::testing::Values(on_sim("ddp_threads", 2)), name_of);
 
-INSTANTIATE_TEST_SUITE_P(SimOneDevice, StrategyConformance,
-                         ::testing::Values(on_sim("single_device", 1), on_sim("single_device", 1, 0, "", 1)), name_of);
-INSTANTIATE_TEST_SUITE_P(SimUsersOwn, StrategyConformance,
-                         ::testing::Values(on_sim("local_sgd", 2, 0, "start_method: thread, period: 1")), name_of);
-INSTANTIATE_TEST_SUITE_P(SimReplicas, StrategyConformance, ::testing::Values(on_sim("dp", 2), on_sim("ddp2", 2)),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(SimThreads, StrategyConformance, ::testing::Values(on_sim("ddp_threads", 2, 0, "", 2)),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(SimFourThreads, StrategyConformance, ::testing::Values(on_sim("ddp_threads", 4)), name_of);
-INSTANTIATE_TEST_SUITE_P(SimSharded, StrategyConformance,
-                         ::testing::Values(on_sim("sharded_threads", 2, 1), on_sim("sharded_threads", 2, 2),
-                                           on_sim("sharded_threads", 2, 3)),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(SimFourSharded, StrategyConformance, ::testing::Values(on_sim("sharded_threads", 4, 3)),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(SimOffload, StrategyConformance,
-                         ::testing::Values(on_sim("sharded_threads", 2, 2, "offload: true")), name_of);
-// Stages by measured times would add up norms in another order at each run.
-INSTANTIATE_TEST_SUITE_P(
-    SimPipelines, StrategyConformance,
-    ::testing::Values(on_sim("pipeline_threads", 2, 0, "balance_by: parameters, schedule: gpipe, micro_batches: 4"),
-                      on_sim("pipeline_threads", 2, 0, "balance_by: parameters, schedule: 1f1b, micro_batches: 4"),
-                      on_sim("pipeline_threads", 2, 0,
-                             "balance_by: parameters, schedule: interleaved, chunks_per_rank: 2, micro_batches: 4"),
-                      on_sim("pipeline_threads", 2, 0,
-                             "balance_by: parameters, schedule: zero_bubble, micro_batches: 4")),
-    name_of);
-INSTANTIATE_TEST_SUITE_P(
-    SimFourPipelines, StrategyConformance,
-    ::testing::Values(on_sim("pipeline_threads", 4, 0,
-                             "balance_by: parameters, schedule: 1f1b, micro_batches: 3, checkpoint: except_last"),
-                      on_sim("pipeline_threads", 4, 0, "balance_by: parameters, data_parallel: 2, micro_batches: 2")),
-    name_of);
-INSTANTIATE_TEST_SUITE_P(SimParameterServer, StrategyConformance,
-                         ::testing::Values(on_sim("parameter_server_threads", 2),
-                                           on_sim("parameter_server_threads", 2, 0, "servers: 2")),
-                         name_of);
+// The cases that run different device code. Schedules, stages and numbers of ranks that differ on the host alone are in
+// the long list, as on CPUs.
+const auto sim_divisions = [] {
+  return ::testing::Values(
+      // Another index than 0: whatever takes the current device by mistake.
+      on_sim("single_device", 1, 0, "", 1),
+      // Buckets of gradients reduced on a stream of their own, devices 2 and 3.
+      on_sim("ddp_threads", 2, 0, "", 2),
+      // Parameters gathered ahead and freed behind.
+      on_sim("sharded_threads", 2, 3));
+};
+INSTANTIATE_TEST_SUITE_P(SimDivisions, StrategyConformance, sim_divisions(), name_of);
+INSTANTIATE_TEST_SUITE_P(SimDivisions, StartConformance, sim_divisions(), name_of);
 
-INSTANTIATE_TEST_SUITE_P(SimThreads, GradientConformance,
-                         ::testing::Values(on_sim("ddp_threads", 2), on_sim("ddp_threads", 4)), name_of);
-INSTANTIATE_TEST_SUITE_P(SimSharded, GradientConformance,
-                         ::testing::Values(on_sim("sharded_threads", 2, 1), on_sim("sharded_threads", 2, 3)), name_of);
+// With the tests of StartConformance, which train, resume, predict, clip, share unevenly and throw; sim_pipeline_test
+// and sim_ranks_test have more of each.
+const auto more_sim_divisions = [] {
+  return ::testing::Values(
+      // Copies of a module, and tensors that cross devices in one process.
+      on_sim("dp", 2),
+      // The optimizer steps on the host, with copies both ways.
+      on_sim("sharded_threads", 2, 2, "offload: true"),
+      // Activations sent and received. Stages by measured times would add up norms in another order at each run.
+      on_sim("pipeline_threads", 2, 0, "balance_by: parameters, schedule: 1f1b, micro_batches: 4"),
+      // Gradients and parameters that pass through the host.
+      on_sim("parameter_server_threads", 2, 0, "servers: 2"));
+};
+INSTANTIATE_TEST_SUITE_P(MoreSimDivisions, StartConformance, more_sim_divisions(), name_of);
+INSTANTIATE_TEST_SUITE_P(LongMoreSimDivisions, StrategyConformance, more_sim_divisions(), name_of);
+
+const auto long_sim_divisions = [] {
+  return ::testing::Values(
+      on_sim("single_device", 1), on_sim("local_sgd", 2, 0, "start_method: thread, period: 1"), on_sim("ddp2", 2),
+      on_sim("ddp_threads", 4), on_sim("sharded_threads", 2, 1), on_sim("sharded_threads", 2, 2),
+      on_sim("sharded_threads", 4, 3),
+      on_sim("pipeline_threads", 2, 0, "balance_by: parameters, schedule: gpipe, micro_batches: 4"),
+      on_sim("pipeline_threads", 2, 0,
+             "balance_by: parameters, schedule: interleaved, chunks_per_rank: 2, micro_batches: 4"),
+      on_sim("pipeline_threads", 2, 0, "balance_by: parameters, schedule: zero_bubble, micro_batches: 4"),
+      on_sim("pipeline_threads", 4, 0,
+             "balance_by: parameters, schedule: 1f1b, micro_batches: 3, checkpoint: except_last"),
+      on_sim("pipeline_threads", 4, 0, "balance_by: parameters, data_parallel: 2, micro_batches: 2"),
+      on_sim("parameter_server_threads", 2));
+};
+INSTANTIATE_TEST_SUITE_P(LongSimDivisions, StrategyConformance, long_sim_divisions(), name_of);
+INSTANTIATE_TEST_SUITE_P(LongSimDivisions, StartConformance, long_sim_divisions(), name_of);
+
+INSTANTIATE_TEST_SUITE_P(SimThreads, GradientConformance, ::testing::Values(on_sim("ddp_threads", 2)), name_of);
+INSTANTIATE_TEST_SUITE_P(LongSimThreads, GradientConformance, ::testing::Values(on_sim("ddp_threads", 4)), name_of);
+INSTANTIATE_TEST_SUITE_P(SimSharded, GradientConformance, ::testing::Values(on_sim("sharded_threads", 2, 3)), name_of);
+INSTANTIATE_TEST_SUITE_P(LongSimSharded, GradientConformance, ::testing::Values(on_sim("sharded_threads", 2, 1)),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(SimParameterServer, GradientConformance,
                          ::testing::Values(on_sim("parameter_server_threads", 2, 0, "servers: 2")), name_of);
 

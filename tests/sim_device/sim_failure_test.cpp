@@ -50,7 +50,7 @@ std::string lose_device(const VanishingRun& run) {
   options.graph = run.graph;
   if (run.ranks) {
     options.devices = 2;
-    options.strategy = Spec<Strategy>(thread_ranks<Ddp>({}, /*timeout=*/5));
+    options.strategy = Spec<Strategy>(thread_ranks<Ddp>());
   }
   if (run.checkpoints) {
     options.enable_checkpointing = true;

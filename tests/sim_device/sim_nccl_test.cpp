@@ -7,8 +7,11 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <array>
+#include <barrier>
 #include <chrono>
 #include <functional>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,9 +26,12 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
+/// Only a hang takes so long.
+constexpr auto kPatience = 240s;
+
 /// Runs a body on two threads, ranks 0 and 1 on sim:0 and sim:1, and returns their errors, empty for none.
 std::vector<std::string> on_two_ranks(const std::function<void(SimNccl&, int, const at::Device&)>& body,
-                                      std::chrono::milliseconds timeout = 20s, bool own_devices = true) {
+                                      bool own_devices = true) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::string> errors(2);
   std::vector<std::thread> threads;
@@ -33,7 +39,7 @@ std::vector<std::string> on_two_ranks(const std::function<void(SimNccl&, int, co
     threads.emplace_back([&, rank] {
       const at::Device here = device(own_devices ? static_cast<c10::DeviceIndex>(rank) : 0);
       at::accelerator::setDeviceIndex(here.index());
-      SimNccl group(store, rank, 2, timeout);
+      SimNccl group(store, rank, 2, kPatience);
       try {
         body(group, rank, here);
         group.shutdown();
@@ -136,15 +142,16 @@ TEST(SimNccl, MessagesArriveInOrder) {
 
 TEST(SimNccl, TwoDirectionsOfOnePairHoldEachOtherUp) {
   // Both send first: the receives are behind them on the pair's only communicator.
-  const auto errors = on_two_ranks(
-      [](SimNccl& group, int rank, const at::Device& here) {
-        const at::Tensor given = numbers(rank, here);
-        const at::Tensor taken = at::empty({4}, here);
-        const auto sent = send(group, given, 1 - rank);
-        const auto received = receive(group, taken, 1 - rank);
-        received->wait(kNoTimeout);
-      },
-      200ms);
+  const auto errors = on_two_ranks([](SimNccl& group, int rank, const at::Device& here) {
+    const at::Tensor given = numbers(rank, here);
+    const at::Tensor taken = at::empty({4}, here);
+    // Makes the communicator.
+    (rank == 0 ? send(group, given, 1) : receive(group, taken, 0))->wait(kNoTimeout);
+    group.setTimeout(200ms);
+    const auto sent = send(group, given, 1 - rank);
+    const auto received = receive(group, taken, 1 - rank);
+    received->wait(kNoTimeout);
+  });
   EXPECT_THAT(errors, Each(HasSubstr("watchdog: SEND")));
 }
 
@@ -162,12 +169,16 @@ TEST(SimNccl, TwoDirectionsOfABatchDoNot) {
 }
 
 TEST(SimNccl, ASendReturnsBeforeThePeerHasCome) {
-  const auto errors = on_two_ranks([](SimNccl& group, int rank, const at::Device& here) {
+  std::promise<void> looked;
+  const auto errors = on_two_ranks([&](SimNccl& group, int rank, const at::Device& here) {
     at::Tensor tensor = numbers(0, here);
     (rank == 0 ? send(group, tensor, 1) : receive(group, tensor, 0))->wait(kNoTimeout);  // makes the communicator
-    if (rank == 1) std::this_thread::sleep_for(50ms);
+    if (rank == 1) looked.get_future().wait();
     const auto work = rank == 0 ? send(group, tensor, 1) : receive(group, tensor, 0);
-    if (rank == 0) EXPECT_FALSE(work->isCompleted());
+    if (rank == 0) {
+      EXPECT_FALSE(work->isCompleted());
+      looked.set_value();
+    }
     work->wait(kNoTimeout);
     EXPECT_TRUE(work->isCompleted());
   });
@@ -175,23 +186,21 @@ TEST(SimNccl, ASendReturnsBeforeThePeerHasCome) {
 }
 
 TEST(SimNccl, MakingACommunicatorBlocksUntilThePeerComes) {
-  const auto errors = on_two_ranks(
-      [](SimNccl& group, int rank, const at::Device& here) {
-        if (rank == 0) send(group, numbers(0, here), 1);
-      },
-      100ms);
+  const auto errors = on_two_ranks([](SimNccl& group, int rank, const at::Device& here) {
+    group.setTimeout(100ms);
+    if (rank == 0) send(group, numbers(0, here), 1);
+  });
   EXPECT_THAT(errors[0], HasSubstr("time-out while rank 0 created a communicator: 1 of 2"));
   EXPECT_EQ(sim::report().waits.at(sim::Wait::kCommunicator), 1);
 }
 
 TEST(SimNccl, AWatchdogEndsWhatTakesTooLong) {
-  const auto errors = on_two_ranks(
-      [](SimNccl& group, int rank, const at::Device& here) {
-        const at::Tensor tensor = numbers(rank, here);
-        all_reduce(group, tensor)->wait(kNoTimeout);
-        if (rank == 0) all_reduce(group, tensor)->getFuture()->waitAndThrow();
-      },
-      100ms);
+  const auto errors = on_two_ranks([](SimNccl& group, int rank, const at::Device& here) {
+    const at::Tensor tensor = numbers(rank, here);
+    all_reduce(group, tensor)->wait(kNoTimeout);
+    group.setTimeout(100ms);
+    if (rank == 0) all_reduce(group, tensor)->getFuture()->waitAndThrow();
+  });
   EXPECT_THAT(errors[0], HasSubstr("watchdog: ALLREDUCE of rank 0 did not complete within 100 ms"));
   EXPECT_THAT(errors[1], IsEmpty());
 }
@@ -221,10 +230,22 @@ TEST(SimNccl, RanksThatCallDifferentCollectivesAreTold) {
 }
 
 TEST(SimNccl, TwoRanksOnOneDeviceAreRefused) {
-  const auto errors =
-      on_two_ranks([](SimNccl& group, int rank,
-                      const at::Device& here) { all_reduce(group, numbers(rank, here))->wait(kNoTimeout); },
-                   100ms, /*own_devices=*/false);
+  std::array<SimNccl*, 2> groups{};
+  std::barrier together(2);
+  const auto errors = on_two_ranks(
+      [&](SimNccl& group, int rank, const at::Device& here) {
+        groups[static_cast<size_t>(rank)] = &group;
+        together.arrive_and_wait();
+        try {
+          all_reduce(group, numbers(rank, here))->wait(kNoTimeout);
+        } catch (const std::exception& error) {
+          // The one that came first waits for this one.
+          if (std::string(error.what()).find("duplicate device") != std::string::npos)
+            groups[static_cast<size_t>(1 - rank)]->abort();
+          throw;
+        }
+      },
+      /*own_devices=*/false);
   EXPECT_THAT(errors[0] + errors[1], HasSubstr("duplicate device"));
 }
 
@@ -238,11 +259,11 @@ TEST(SimNccl, AGroupThatIsDroppedWithoutShutdownLeaks) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::thread peer([&] {
     at::accelerator::setDeviceIndex(1);
-    SimNccl group(store, 1, 2, 20s);
+    SimNccl group(store, 1, 2, kPatience);
     use(group, 1, device(1));
   });
   {
-    SimNccl group(store, 0, 2, 20s);
+    SimNccl group(store, 0, 2, kPatience);
     use(group, 0, device(0));
     peer.join();
   }

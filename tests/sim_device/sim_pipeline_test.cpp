@@ -26,7 +26,7 @@ namespace levin::testing {
 namespace {
 
 void pipeline_over(TrainerOptions& trainer, PipelineOptions options, bool on_sim, int64_t ranks = 2,
-                   double timeout = 5) {
+                   double timeout = 240) {
   if (options.micro_batches == PipelineOptions().micro_batches) options.micro_batches = 4;
   trainer.strategy = Spec<Strategy>(thread_ranks<Pipeline>(options, timeout));
   trainer.devices = ranks;
@@ -164,10 +164,10 @@ TEST(SimPipeline, OverGlooRanksTrainAsOnCpus) {
 /// Two layers of batch normalisation. Without dropout one of them averages over all batches, for which LibTorch's own
 /// code reads a value. Notes how often the host had waited for devices, and for communicators, when each step of rank 0
 /// began.
-class CountingNet : public Module {
+class PipelineCountingNet : public Module {
  public:
   using Options = TinyOptions;
-  explicit CountingNet(const Options& options) {
+  explicit PipelineCountingNet(const Options& options) {
     torch::nn::BatchNorm1dOptions last(8);
     if (options.dropout == 0) last.momentum(std::nullopt);
     chain_ = register_module(
@@ -198,7 +198,7 @@ class CountingNet : public Module {
 TEST(SimPipeline, BatchNormalisationIsThatOfCpus) {
   const auto run = [](bool on_sim) {
     seed_everything(7);
-    const auto module = make<CountingNet>(TinyOptions{});
+    const auto module = make<PipelineCountingNet>(TinyOptions{});
     TrainerOptions trainer = quiet(2);
     pipeline_over(trainer, {.balance = {{3, 3}}}, on_sim);
     Trainer(trainer).fit(module, DataLoader(tiny_dataset(), {.batch_size = 8}));
@@ -213,8 +213,8 @@ TEST(SimPipeline, AStepAndAValidationBatchWaitForNoDeviceAndMakeNoCommunicator) 
   const std::pair<const char*, bool> cases[] = {{"1f1b", false}, {"interleaved", true}};
   for (const auto& [schedule, shard_optimizer] : cases) {
     SCOPED_TRACE(std::string(schedule) + (shard_optimizer ? ", shard_optimizer" : ""));
-    CountingNet::training.clear();
-    CountingNet::validation.clear();
+    PipelineCountingNet::training.clear();
+    PipelineCountingNet::validation.clear();
     sim::reset_report();
     TrainerOptions trainer = quiet(1);
     trainer.log_every_n_steps = 1000;
@@ -227,9 +227,9 @@ TEST(SimPipeline, AStepAndAValidationBatchWaitForNoDeviceAndMakeNoCommunicator) 
     options.shard_optimizer = shard_optimizer;
     pipeline_over(trainer, options, /*on_sim=*/true, 4);
     const DataLoader loader(tiny_dataset(176), {.pin_memory = true, .global_batch_size = 16});
-    Trainer(trainer).fit(make<CountingNet>(TinyOptions{.dropout = 0.2}), loader, loader);
-    const auto& training = CountingNet::training;
-    const auto& validation = CountingNet::validation;
+    Trainer(trainer).fit(make<PipelineCountingNet>(TinyOptions{.dropout = 0.2}), loader, loader);
+    const auto& training = PipelineCountingNet::training;
+    const auto& validation = PipelineCountingNet::validation;
     ASSERT_GE(training.size(), 40);
     ASSERT_GE(validation.size(), 10);
     // Shapes are learnt in the first step; then there is the optimizer's state.
@@ -353,7 +353,7 @@ TEST(SimPipeline, ModulesThatHaveMoreToMoveAreAskedTo) {
 // ---- Failures.
 
 /// Fails on rank 1, in the third batch.
-class FailingNet : public SimNet {
+class PipelineFailingNet : public SimNet {
  public:
   using SimNet::SimNet;
   static inline std::string where;
@@ -378,13 +378,13 @@ class FailingNet : public SimNet {
 TEST(SimPipeline, WhatAStageThrowsEndsAllAndIsNamed) {
   for (const char* where : {"set-up", "forward", "backward", "memory"}) {
     SCOPED_TRACE(where);
-    FailingNet::where = where;
+    PipelineFailingNet::where = where;
     const int64_t before = sim::SimNccl::communicators_alive();
     TrainerOptions trainer = quiet(1);
     pipeline_over(trainer, {}, /*on_sim=*/true, 3, /*timeout=*/300);
     std::string message;
     try {
-      Trainer(trainer).fit(make<FailingNet>(TinyOptions{}), DataLoader(tiny_dataset(), {.batch_size = 8}));
+      Trainer(trainer).fit(make<PipelineFailingNet>(TinyOptions{}), DataLoader(tiny_dataset(), {.batch_size = 8}));
     } catch (const std::exception& error) {
       message = error.what();
     }

@@ -1,5 +1,7 @@
 #include <levin/strategies/comm/rendezvous.h>
 
+#include "../support/eventually.h"
+
 #include <levin/core/base/error.h>
 #include <levin/strategies/comm/c10d_store.h>
 #include <levin/strategies/comm/network.h>
@@ -8,6 +10,7 @@
 #include <tests/strategies/run_ranks.h>
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -60,7 +63,7 @@ TEST(RendezvousTest, RankZeroServesTheOthers) {
     std::vector<std::future<void>> ranks;
     for (int64_t rank = 2; rank >= 0; --rank)
       ranks.push_back(std::async(std::launch::async, [port, rank] {
-        const auto store = connect_store(place_at(port, rank, 3), seconds(10));
+        const auto store = connect_store(place_at(port, rank, 3), seconds(60));
         store->set("from " + std::to_string(rank), std::string("hello"));
         for (int64_t other = 0; other < 3; ++other)
           EXPECT_EQ(store->get_to_str("from " + std::to_string(other)), "hello");
@@ -105,18 +108,16 @@ TEST(RendezvousTest, OneRankNeedsNoAddress) {
 
 TEST(RendezvousTest, PortInUse) {
   const ServedStore occupant = make_local_server_store(seconds(30));
-  const std::string message = message_of([&] { connect_store(place_at(occupant.port, 0, 2), seconds(5)); });
+  const std::string message = message_of([&] { connect_store(place_at(occupant.port, 0, 2), seconds(60)); });
   expect_contains(message, "[comm] port " + std::to_string(occupant.port) + " of this host is in use");
   expect_contains(message, "hint: MASTER_PORT=");
 }
 
 TEST(RendezvousTest, UnreachablePeer) {
   const int64_t port = free_port();
-  const auto began = std::chrono::steady_clock::now();
   const std::string message = message_of([&] { connect_store(place_at(port, 1, 2), milliseconds(1500)); });
   expect_contains(message, "[comm] rank 1 could not reach the rendezvous at 127.0.0.1:" + std::to_string(port) +
                                " within 1.5 s; hint: rank 0 serves it");
-  EXPECT_LT(std::chrono::steady_clock::now() - began, seconds(30));
 
   ClusterPlace external = place_at(port, 1, 2);
   external.external_store = true;
@@ -124,24 +125,38 @@ TEST(RendezvousTest, UnreachablePeer) {
 }
 
 TEST(RendezvousTest, MissingRanksAreNamed) {
-  const ServedStore served = make_local_server_store(seconds(30));
-  std::vector<std::future<std::string>> present;
-  for (const int64_t rank : {0, 2}) {
-    ClusterPlace place = place_at(served.port, rank, 4);
-    place.external_store = true;
-    present.push_back(
-        std::async(std::launch::async, [place] { return message_of([&] { connect_store(place, seconds(5)); }); }));
-  }
-  expect_contains(present[0].get(), "[comm] rank 0 waited 5 s at 127.0.0.1:" + std::to_string(served.port) +
-                                        " for all 4 ranks; missing: 1, 3; hint:");
-  expect_contains(present[1].get(), "[comm] rank 2 waited 5 s");
+  std::vector<std::string> messages;
+  // In a short time the others may not be there yet.
+  EXPECT_TRUE(testing::with_time_enough([&](seconds time) {
+    const ServedStore served = make_local_server_store(seconds(60));
+    std::vector<std::future<std::string>> present;
+    for (const int64_t rank : {0, 2}) {
+      ClusterPlace place = place_at(served.port, rank, 4);
+      place.external_store = true;
+      present.push_back(
+          std::async(std::launch::async, [place, time] { return message_of([&] { connect_store(place, time); }); }));
+    }
+    messages = {present[0].get(), present[1].get()};
+    return messages[0].find(fmt::format("[comm] rank 0 waited {} s at 127.0.0.1:{} for all 4 ranks; missing: 1, 3; "
+                                        "hint:",
+                                        time.count(), served.port)) != std::string::npos &&
+           messages[1].find(fmt::format("[comm] rank 2 waited {} s", time.count())) != std::string::npos;
+  })) << messages[0]
+      << "\n"
+      << messages[1];
 }
 
 /// In vain as soon as somebody has said so.
 struct News {
   std::atomic<bool> came{false};
+  std::atomic<int64_t> asked{0};
+  /// Returns once somebody waits who asks for news.
+  void await_question() const {
+    EXPECT_TRUE(testing::eventually([this, before = asked.load()] { return asked > before; }));
+  }
   WaitingInVain in_vain() {
     return [this]() -> std::optional<RankFailure> {
+      ++asked;
       if (!came) return std::nullopt;
       return RankFailure{.rank = 3, .message = "was ended by signal 9 (Killed)", .gone = true};
     };
@@ -161,10 +176,8 @@ TEST(RendezvousTest, WhatOneRankLearnsEndsTheWaitingOfAll) {
   }
   while (!served.store->check({"job/rendezvous/rank0", "job/rendezvous/rank1", "job/rendezvous/rank2"}))
     std::this_thread::sleep_for(milliseconds(1));
-  const auto began = std::chrono::steady_clock::now();
   news.came = true;
   for (auto& rank : present) EXPECT_EQ(rank.get(), "[ranks] rank 3 was ended by signal 9 (Killed)");
-  EXPECT_LT(std::chrono::steady_clock::now() - began, seconds(10));
 }
 
 TEST(RendezvousTest, TheLaunchersWordEndsTheWaiting) {
@@ -182,10 +195,9 @@ TEST(RendezvousTest, NobodyConnectsInVain) {
   const ClusterPlace place = place_at(free_port(), 1, 2);
   auto waiting = std::async(std::launch::async,
                             [&] { return message_of([&] { connect_store(place, seconds(60), news.in_vain()); }); });
-  const auto began = std::chrono::steady_clock::now();
+  news.await_question();
   news.came = true;
   EXPECT_EQ(waiting.get(), "[ranks] rank 3 was ended by signal 9 (Killed)");
-  EXPECT_LT(std::chrono::steady_clock::now() - began, seconds(10));
 }
 
 TEST(RendezvousTest, WrongPlaces) {
@@ -209,7 +221,7 @@ TEST(RendezvousTest, AddressesOfThisHost) {
   // Whatever leads to the peer, others can reach it: never the loopback.
   for (const std::string peer : {"", "127.0.0.1", "no-such-host.invalid"})
     EXPECT_FALSE(host_address(peer).starts_with("127.")) << host_address(peer);
-  EXPECT_NO_THROW(check_host_resolves("localhost", seconds(1)));
+  EXPECT_NO_THROW(check_host_resolves("localhost", seconds(60)));
 }
 
 TEST(RendezvousTest, FileStoreNeedsItsFolder) {
@@ -317,7 +329,7 @@ TEST(WatchedStoreTest, WaitsEndOnceTheyAreInVain) {
     news.came = false;
     const auto clone = store->clone();
     auto waiting = std::async(std::launch::async, [&] { return message_of([&] { wait(*clone); }); });
-    std::this_thread::sleep_for(milliseconds(20));
+    news.await_question();
     news.came = true;
     EXPECT_EQ(waiting.get(), "[ranks] rank 3 was ended by signal 9 (Killed)");
   };
@@ -339,11 +351,9 @@ TEST(WatchedStoreTest, ABackendsGroupIsNotMadeInVain) {
       const ProcessGroupOptions options{.backend = backend, .rank = rank, .world_size = 2};
       auto waiting =
           std::async(std::launch::async, [&] { return message_of([&] { make_process_group(store, options); }); });
-      std::this_thread::sleep_for(milliseconds(200));
-      const auto began = std::chrono::steady_clock::now();
+      news.await_question();
       news.came = true;
       expect_contains(waiting.get(), "rank 3 was ended by signal 9 (Killed)");
-      EXPECT_LT(std::chrono::steady_clock::now() - began, seconds(10)) << backend << " " << rank;
     }
   }
 }

@@ -33,7 +33,8 @@ using testing::hang;
 using testing::SelfProgram;
 using testing::TinyModule;
 
-constexpr std::chrono::seconds kAllMustHaveEnded{10};
+/// Longer than a program may take: what ends before has not waited for it.
+constexpr double kStartTimeout = 3600;
 
 std::string fault() { return std::getenv("LEVIN_TEST_FAULT"); }
 bool is_other_process() { return std::getenv("LEVIN_LOCAL_RANK") != nullptr; }
@@ -73,8 +74,8 @@ const SelfProgram training("start_up_training", [] {
   try {
     TrainerOptions options = testing::quiet(1);
     options.devices = 2;
-    options.strategy =
-        std::make_shared<FaultyDdp>(DdpOptions{.backend = fault().ends_with("gloo") ? "gloo" : "shared_memory"});
+    options.strategy = std::make_shared<FaultyDdp>(
+        DdpOptions{.backend = fault().ends_with("gloo") ? "gloo" : "shared_memory", .start_timeout = kStartTimeout});
     Trainer trainer(options);
     trainer.fit(make<TinyModule>(testing::TinyOptions{}), testing::tiny_loader());
     std::puts("trained");
@@ -85,7 +86,7 @@ const SelfProgram training("start_up_training", [] {
   }
 });
 
-/// Runs it to its end, which must come soon.
+/// Runs it to its end.
 testing::ProgramResult run_with_fault(const std::string& name, const Folder& folder) {
   auto environment = environment_with(folder);
   environment["LEVIN_TEST_FAULT"] = name;
@@ -111,9 +112,7 @@ TEST(StartUp, ARankThatEndsIsTheErrorOfAll) {
        }) {
     SCOPED_TRACE(name);
     const Folder folder;
-    const auto start = std::chrono::steady_clock::now();
     const auto result = run_with_fault(name, folder);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, kAllMustHaveEnded);
     EXPECT_EQ(result.status, 1);
     EXPECT_NE(result.err.find(words), std::string::npos) << result.err;
   }
@@ -126,10 +125,8 @@ TEST(StartUp, OneCtrlCEndsTheWaiting) {
   environment["LEVIN_TEST_FAULT"] = "hangs";
   testing::RunningProgram program(training.words(), training.options(environment));
   const pid_t other = board.process("other");
-  const auto start = std::chrono::steady_clock::now();
   program.send(SIGINT);
   const auto result = program.wait();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, kAllMustHaveEnded);
   EXPECT_EQ(result.status, 1);
   EXPECT_NE(result.err.find("rank 0 was interrupted by signal 2 (Interrupt) while joining the other ranks"),
             std::string::npos)
@@ -150,20 +147,24 @@ TEST(StartUp, ARankEndsWithItsParentBeforeItsFirstCall) {
 }
 
 TEST(StartUp, ARankThatEndsWhileAllPartCostsTheOthersNothing) {
-  const Folder folder;
-  auto environment = environment_with(folder);
-  environment["LEVIN_TEST_FAULT"] = "killed in teardown";
-  testing::RunningProgram program(training.words(), training.options(environment));
-  ASSERT_TRUE(Board(folder.path()).wait_for("dies"));
-  const auto start = std::chrono::steady_clock::now();
-  const auto result = program.wait();
-  // Sooner than its silence would be noticed.
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
-  EXPECT_EQ(result.status, 0) << result.err;
-  EXPECT_NE(result.out.find("trained\n"), std::string::npos) << result.out;
-  EXPECT_NE(result.err.find("rank 1 was ended by signal 9 (Killed) when the last call of a trainer was done"),
-            std::string::npos)
-      << result.err;
+  // Its silence is noticed after 8 s at the soonest: one end before shows that nobody waits for that.
+  bool is_sooner = false;
+  for (int attempt = 0; attempt < 10 && !is_sooner; ++attempt) {
+    const Folder folder;
+    auto environment = environment_with(folder);
+    environment["LEVIN_TEST_FAULT"] = "killed in teardown";
+    testing::RunningProgram program(training.words(), training.options(environment));
+    ASSERT_TRUE(Board(folder.path()).wait_for("dies"));
+    const auto start = std::chrono::steady_clock::now();
+    const auto result = program.wait();
+    is_sooner = std::chrono::steady_clock::now() - start < std::chrono::seconds(8);
+    EXPECT_EQ(result.status, 0) << result.err;
+    EXPECT_NE(result.out.find("trained\n"), std::string::npos) << result.out;
+    EXPECT_NE(result.err.find("rank 1 was ended by signal 9 (Killed) when the last call of a trainer was done"),
+              std::string::npos)
+        << result.err;
+  }
+  EXPECT_TRUE(is_sooner);
 }
 
 // ---- Forks.
@@ -200,9 +201,7 @@ TEST(ForkedRanks, LearnOfADeathFromTheirParentAndAreSentNoSignal) {
   const Board board(folder.path());
   testing::RunningProgram program(dying_fork.words(), dying_fork.options(environment_with(folder)));
   ASSERT_TRUE(board.wait_for("dies"));
-  const auto start = std::chrono::steady_clock::now();
   const auto result = program.wait();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, kAllMustHaveEnded);
   EXPECT_EQ(result.status, 1);
   EXPECT_NE(result.err.find("[ranks] rank 1 was ended by signal 9 (Killed)"), std::string::npos) << result.err;
   EXPECT_EQ(result.err.find("ending after the present step"), std::string::npos) << result.err;
@@ -246,7 +245,8 @@ const SelfProgram hanging("start_up_hanging", [] {
     StartMethod method = StartMethod::kSubprocess;
     if (fault().starts_with("fork|")) method = StartMethod::kFork;
     if (fault().starts_with("thread|")) method = StartMethod::kThread;
-    options.strategy = make<Ddp>(DdpOptions{.start_method = method, .hang_timeout = 1});
+    options.strategy = make<Ddp>(
+        DdpOptions{.start_method = method, .hang_timeout = std::stod(std::getenv("LEVIN_TEST_HANG_TIMEOUT"))});
     Trainer trainer(options);
     const auto module = make<HangingModule>(testing::TinyOptions{});
     if (fault().ends_with("|test_step"))
@@ -272,15 +272,19 @@ class HangingRank : public ::testing::TestWithParam<Hang> {};
 
 TEST_P(HangingRank, EndsTheJobWithThePlaceOfEachRank) {
   const auto& [method, loop, place] = GetParam();
-  const Folder folder;
-  auto environment = environment_with(folder);
-  environment["LEVIN_TEST_FAULT"] = std::string(method) + "|" + loop;
-  const auto result = hanging.run(environment);
-  EXPECT_EQ(result.status, 1);
-  EXPECT_NE(result.err.find(std::string("rank 1 hangs: it has been ") + place + " for "), std::string::npos)
-      << result.err;
-  EXPECT_NE(result.err.find("where each rank is:\n  rank 0: waits in "), std::string::npos) << result.err;
-  EXPECT_NE(result.err.find(std::string("\n  rank 1: ") + place + " for "), std::string::npos) << result.err;
+  testing::ProgramResult result;
+  // In a short time a rank that is well may seem to hang.
+  EXPECT_TRUE(testing::with_time_enough([&, method = method, loop = loop, place = place](std::chrono::seconds time) {
+    const Folder folder;
+    auto environment = environment_with(folder);
+    environment["LEVIN_TEST_FAULT"] = std::string(method) + "|" + loop;
+    environment["LEVIN_TEST_HANG_TIMEOUT"] = std::to_string(time.count());
+    result = hanging.run(environment);
+    const auto says = [&](const std::string& words) { return result.err.find(words) != std::string::npos; };
+    return result.status == 1 && says(std::string("rank 1 hangs: it has been ") + place + " for ") &&
+           says("where each rank is:\n  rank 0: waits in ") && says(std::string("\n  rank 1: ") + place + " for ");
+  })) << result.status
+      << ": " << result.err;
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, HangingRank,
@@ -310,14 +314,19 @@ const SelfProgram hanging_alone("start_up_hanging_alone", [] {
 class HangingAlone : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(HangingAlone, EndsWithThePlace) {
-  const Folder folder;
-  auto environment = environment_with(folder);
-  environment["LEVIN_TEST_FAULT"] = std::string("{name: ") + GetParam() + ", hang_timeout: 1}|training_step";
-  const auto result = hanging_alone.run(environment);
-  EXPECT_EQ(result.status, 1);
-  EXPECT_NE(result.err.find("[levin] error: rank 0 hangs: it has been in training_step of batch 1 for "),
-            std::string::npos)
-      << result.err;
+  testing::ProgramResult result;
+  // In a short time a rank that is well may seem to hang.
+  EXPECT_TRUE(testing::with_time_enough([&](std::chrono::seconds time) {
+    const Folder folder;
+    auto environment = environment_with(folder);
+    environment["LEVIN_TEST_FAULT"] =
+        std::string("{name: ") + GetParam() + ", hang_timeout: " + std::to_string(time.count()) + "}|training_step";
+    result = hanging_alone.run(environment);
+    return result.status == 1 &&
+           result.err.find("[levin] error: rank 0 hangs: it has been in training_step of batch 1 for ") !=
+               std::string::npos;
+  })) << result.status
+      << ": " << result.err;
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, HangingAlone, ::testing::Values("single_device", "dp", "ddp", "ddp_threads"),
@@ -332,11 +341,8 @@ TEST(ThreadRanks, MeetInTheSameControlPlaneInEveryCall) {
   options.max_time = TimeLimit("00:00:00:01");
   Trainer trainer(options);
   const auto module = make<TinyModule>(testing::TinyOptions{});
-  for (int call = 0; call < 2; ++call) {
-    const auto start = std::chrono::steady_clock::now();
-    trainer.fit(module, testing::tiny_loader());  // rank 0's clock stops both
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
-  }
+  // Rank 0's clock stops both: else they would go on for ever.
+  for (int call = 0; call < 2; ++call) trainer.fit(module, testing::tiny_loader());
 }
 
 }  // namespace

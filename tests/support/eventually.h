@@ -16,4 +16,11 @@ inline bool eventually(const std::function<bool()>& condition) {
   return true;
 }
 
+/// Tries what depends on a time-out with ever longer ones, until it succeeds; false when a minute was not enough.
+inline bool with_time_enough(const std::function<bool(std::chrono::seconds time)>& attempt) {
+  for (const int seconds : {1, 4, 16, 64})
+    if (attempt(std::chrono::seconds(seconds))) return true;
+  return false;
+}
+
 }  // namespace levin::testing

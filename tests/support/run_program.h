@@ -39,7 +39,7 @@ struct ProgramResult {
 struct ProgramOptions {
   std::map<std::string, std::string> environment;  ///< set beside the variables of this process
   std::string folder;                              ///< to run in; empty: that of this process
-  std::chrono::seconds timeout{90};                ///< after it the program is killed and the test fails
+  std::chrono::seconds timeout{300};  ///< only a hang takes so long: the program is killed and the test fails
 };
 
 /// A program under way. One that nobody waited for is killed.

@@ -3,6 +3,7 @@
 #include "../loggers/stand_in_server.h"
 #include "../loggers/test_python.h"
 #include "run_program.h"
+#include "tests/support/tree.h"
 
 #include <gtest/gtest.h>
 
@@ -24,7 +25,7 @@ class S3Server {
  public:
   explicit S3Server(int port = 0) {
     keep_loopback_off_proxies();
-    std::vector<std::string> words{test_python(), "-W", "ignore", LEVIN_SOURCE_DIR "/tests/checkpoint/s3_server.py",
+    std::vector<std::string> words{test_python(), "-W", "ignore", source_path("tests/checkpoint/s3_server.py"),
                                    std::to_string(::getpid())};
     if (port != 0) words.push_back(std::to_string(port));
     program_ = std::make_unique<RunningProgram>(std::move(words), ProgramOptions{.timeout = std::chrono::seconds(300)});

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "tests/support/tree.h"
+
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -20,7 +22,7 @@ class StandInNvml {
     path_ = ::testing::TempDir() + "levin_nvml_" + std::to_string(getpid()) + "_" + std::to_string(made++);
     std::ofstream(path_) << script;
     const char* const folder = std::getenv("LEVIN_TEST_LIBRARIES");
-    const std::string libraries = folder != nullptr ? folder : LEVIN_BINARY_DIR "/tests";
+    const std::string libraries = folder != nullptr ? folder : build_path("tests");
     const char* const name = driver == Driver::kOld ? "/libstand_in_nvml_old.so" : "/libstand_in_nvml.so";
     setenv("LEVIN_NVML_LIBRARY", (libraries + name).c_str(), 1);
     setenv("LEVIN_STAND_IN_NVML", path_.c_str(), 1);

@@ -2,6 +2,7 @@
 
 #include "../checkpoint/sharded_fixture.h"
 #include "../support/thread_collective.h"
+#include "tests/support/tree.h"
 
 #include <sys/wait.h>
 
@@ -36,11 +37,7 @@ class LevinCheckpointTool : public testing::CheckpointTest {
  private:
   static std::string find_tool() {
     if (const char* environment = std::getenv("LEVIN_CHECKPOINT_TOOL")) return environment;
-#ifdef LEVIN_BINARY_DIR
-    return LEVIN_BINARY_DIR "/bin/levin-checkpoint";
-#else
-    return "";
-#endif
+    return testing::build_path("bin/levin-checkpoint");
   }
   const std::string tool_ = find_tool();
 };

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include "../loggers/mlflow_fixture.h"
 #include "../loggers/stand_in_mlflow.h"
+#include "../support/eventually.h"
 #include "../support/run_program.h"
+#include "tests/support/tree.h"
 
 #include <unistd.h>
 
@@ -42,7 +44,7 @@ class LevinSendLogsTool : public testing::MlflowTest {
  private:
   static std::string find_tool() {
     const char* path = std::getenv("LEVIN_SEND_LOGS_TOOL");
-    return path != nullptr ? path : LEVIN_BINARY_DIR "/bin/levin-send-logs";
+    return path != nullptr ? path : testing::build_path("bin/levin-send-logs");
   }
   const std::string tool_ = find_tool();
 };
@@ -128,7 +130,7 @@ TEST_F(LevinSendLogsTool, LeavesARunAloneThatTrains) {
     logger.start(run_);
     testing::log_one(logger, "loss", 1, 1);
     // Its run.json comes from its thread.
-    for (int i = 0; i < 1000 && !std::filesystem::exists(mlflow_path("run.json")); ++i) ::usleep(10'000);
+    ASSERT_TRUE(testing::eventually([&] { return std::filesystem::exists(mlflow_path("run.json")); }));
     const auto result = run({"--tracking-uri=" + server.uri(), run_.directory});
     EXPECT_EQ(result.status, 1);
     EXPECT_NE(result.err.find("process " + std::to_string(::getpid())), std::string::npos) << result.err;

@@ -90,7 +90,10 @@ TEST(ReportSeries, SummaryLeavesOutWhatIsNotFinite) {
 
 TEST(ReportEventFile, ReadsScalarsAndSessionsAndPassesOverTheRest) {
   const std::string folder = fresh_folder("events");
-  const double before = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const auto now = [] {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  };
+  const double before = now();
   TensorBoardLogger logger;
   logger.start({.directory = folder});
   logger.log_hyperparameters(Config::parse("lr: 0.1", {.source = "test"}));
@@ -98,6 +101,7 @@ TEST(ReportEventFile, ReadsScalarsAndSessionsAndPassesOverTheRest) {
   logger.log_histogram("weights", std::vector<double>{1, 2, 3}, 1);
   logger.log_metrics(std::vector<MetricValue>{{"loss", 0.5}, {"损失/x", NAN}}, 12, 3);
   logger.finish(TrainerStatus::kFailed);
+  const double after = now();
 
   EventFileReader reader(event_file(folder));
   Event event;
@@ -111,7 +115,7 @@ TEST(ReportEventFile, ReadsScalarsAndSessionsAndPassesOverTheRest) {
     ++scalars;
     EXPECT_EQ(event.step, 12);
     EXPECT_GE(event.wall_time, before - 1);
-    EXPECT_LE(event.wall_time, before + 60);
+    EXPECT_LE(event.wall_time, after + 1);
     ASSERT_EQ(event.scalars.size(), 3u);
     EXPECT_EQ(event.scalars[0], (std::pair<std::string, double>("loss", 0.5)));
     EXPECT_EQ(event.scalars[1].first, "损失/x");

@@ -4,6 +4,7 @@
 #include <levin/callbacks/weight_averaging.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/optim/adam.h>
+#include <levin/core/optim/scheduler.h>
 #include <levin/core/optim/sgd.h>
 
 #include <gmock/gmock.h>

@@ -183,7 +183,7 @@ DataLoader loader(int64_t examples, bool shuffle = true) {
       {.batch_size = 8, .shuffle = shuffle});
 }
 
-FitOutcome fit(const Setting& setting, GraphMode graph) {
+FitOutcome fit_setting(const Setting& setting, GraphMode graph) {
   seed_everything(11);
   FitOutcome outcome;
   auto module = std::make_shared<Net>(setting.network);
@@ -233,8 +233,8 @@ FitOutcome fit(const Setting& setting, GraphMode graph) {
 
 /// Gives what the run with recorded steps said.
 FitOutcome expect_same(const Setting& setting) {
-  const FitOutcome plain = fit(setting, false);
-  const FitOutcome replayed = fit(setting, setting.graph);
+  const FitOutcome plain = fit_setting(setting, false);
+  const FitOutcome replayed = fit_setting(setting, setting.graph);
   expect_same_outcome(plain, replayed);
   return replayed;
 }
@@ -256,7 +256,7 @@ TEST(RecordedStep, EveryKindOfNetworkTrainsToTheBit) {
 
 TEST(RecordedStep, RunsTrainingStepToRecordAndToCompareOnly) {
   // 18 steps: 3 ordinary ones, one recorded, 3 compared (of two epochs), one at the start of the third.
-  const FitOutcome outcome = fit({}, true);
+  const FitOutcome outcome = fit_setting({}, true);
   EXPECT_EQ(outcome.training_steps, 3 + 1 + 3 + 1) << outcome.log;
 }
 
@@ -534,13 +534,13 @@ TEST(RecordedStep, RequiredRecordingIsAnError) {
     net.change_loss = [](Net&, const at::Tensor& loss, int64_t) { return loss.item<double>() > 100 ? loss * 2 : loss; };
   }};
   try {
-    fit(setting, "required");
+    fit_setting(setting, "required");
     FAIL() << "it was recorded";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("steps cannot be recorded: "));
     EXPECT_THAT(error.what(), HasSubstr("aten::_local_scalar_dense"));
   }
-  EXPECT_NO_THROW(fit({}, "required"));
+  EXPECT_NO_THROW(fit_setting({}, "required"));
 }
 
 TEST(RecordedStep, WeightsChangedByHandBetweenStepsCount) {

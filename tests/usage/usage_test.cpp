@@ -2,6 +2,7 @@
 
 #include "../integration/tiny_fashion.h"
 #include "../support/run_program.h"
+#include "tests/support/tree.h"
 
 #include <gtest/gtest.h>
 
@@ -72,7 +73,7 @@ class Pages : public ::testing::Test {
   }
   /// The page's YAML block that begins with `# name`, as a file.
   std::string yaml_of(const std::string& page, const std::string& name) const {
-    const std::string text = testing::read_text(LEVIN_SOURCE_DIR "/" + page);
+    const std::string text = testing::read_text(testing::source_path("" + page));
     const std::string opening = "```yaml\n# " + name + "\n";
     const size_t begin = text.find(opening);
     EXPECT_NE(begin, std::string::npos) << page;

@@ -1,5 +1,7 @@
+#include "tests/support/eventually.h"
 #include "tests/support/run_program.h"
 #include "tests/support/tiny.h"
+#include "tests/support/tree.h"
 
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/callbacks/model_checkpoint.h>
@@ -88,8 +90,7 @@ std::shared_ptr<Callback> both_take_a_batch() {
   const auto taken = std::make_shared<std::array<std::atomic<bool>, 2>>();
   return make<LambdaCallback>({.on_train_batch_start = [taken](Trainer& trainer, Module&, const Batch&, int64_t) {
     taken->at(static_cast<size_t>(trainer.global_rank())) = true;
-    for (int waited = 0; waited < 10000 && !(taken->at(0) && taken->at(1)); ++waited)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(testing::eventually([&] { return taken->at(0) && taken->at(1); }));
   }});
 }
 
@@ -159,9 +160,8 @@ double replay(const std::string& folder, Module& module, int64_t servers, double
       to_json(start), to_json(named_weights(module)),
       momentum.empty() ? "" : fmt::format("\"end_momentum\": {},", to_json(momentum)), to_json(data["x"]),
       to_json(data["y"]), join(server_of), join(logs), kBatch, delay_compensation);
-  const char* python = std::getenv("LEVIN_PYTHON");
-  testing::RunningProgram program({python != nullptr ? python : LEVIN_PYTHON_DEFAULT,
-                                   LEVIN_SOURCE_DIR "/tests/strategies/parameter_server/replay.py",
+  testing::RunningProgram program({testing::torch_python(),
+                                   testing::source_path("tests/strategies/parameter_server/replay.py"),
                                    folder + "/run.json"});
   const auto result = program.wait();
   EXPECT_EQ(result.status, 0) << result.err;
@@ -264,6 +264,9 @@ TEST(ParameterServerAsync, ACheckpointHasTheStateOfTheServers) {
 
 TEST(ParameterServerAsync, AStopInsideAnEpochLeavesNoBatchOut) {
   const std::string folder = fresh_folder("parameter_server");
+  // So many that they last for minutes once the end is asked for.
+  constexpr int64_t kMany = 1000;
+  const DataLoader many(tiny_dataset(kMany * kBatch), {.batch_size = kBatch});
   TrainerOptions options = options_of("mode: async, update_log: " + folder + "/first", 2, 1);
   options.enable_checkpointing = true;
   options.default_root_dir = folder;
@@ -274,21 +277,21 @@ TEST(ParameterServerAsync, AStopInsideAnEpochLeavesNoBatchOut) {
                          trainer.request_stop("enough for now");
                          // A worker that is alone on a busy machine would else have done the rest before it hears of
                          // it.
-                         std::this_thread::sleep_for(std::chrono::milliseconds(100));
+                         std::this_thread::sleep_for(std::chrono::milliseconds(200));
                        }})};
   Trainer trainer(options);
-  trainer.fit(make<Worked>({.slow = 0.03}), loader());
+  trainer.fit(make<Worked>({.slow = 0.03}), many);
   const auto first = read_log(folder + "/first/server-0.csv");
   EXPECT_EQ(trainer.global_step(), std::ssize(first));
-  ASSERT_LT(std::ssize(first), kBatches);
+  ASSERT_LT(std::ssize(first), kMany);
   TrainerOptions rest = options_of("mode: async, update_log: " + folder + "/rest", 2, 1);
   Trainer second(rest);
-  second.fit(make<Worked>({}), loader(), {}, trainer.checkpoint_callback()->last_model_path());
-  EXPECT_EQ(second.global_step(), kBatches);
+  second.fit(make<Worked>({}), many, {}, trainer.checkpoint_callback()->last_model_path());
+  EXPECT_EQ(second.global_step(), kMany);
   std::set<int64_t> batches;
   for (const auto& log : {first, read_log(folder + "/rest/server-0.csv")})
     for (const Update& update : log) EXPECT_TRUE(batches.insert(update.batch).second) << update.batch;
-  EXPECT_EQ(std::ssize(batches), kBatches);
+  EXPECT_EQ(std::ssize(batches), kMany);
 }
 
 TEST(ParameterServerAsync, MaxStepsCountsThoseOfAllWorkers) {

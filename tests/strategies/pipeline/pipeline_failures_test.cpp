@@ -1,3 +1,4 @@
+#include "tests/support/eventually.h"
 #include "tests/support/tiny.h"
 #include "tests/support/tiny_stream.h"
 
@@ -174,16 +175,14 @@ Ran run(const Case& tested, const std::string& ckpt = "") {
   return {testing::weights(*module), trainer.global_step(), trainer.interrupted()};
 }
 
-/// What the run ends with, which must not take long.
+/// What the run ends with. A rank that waits in vain would take half an hour, far more than a test may.
 std::string message_of(const Case& tested) {
-  const auto began = std::chrono::steady_clock::now();
   std::string message = "no error";
   try {
     run(tested);
   } catch (const std::exception& error) {
     message = error.what();
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(15)) << message;
   return message;
 }
 
@@ -366,7 +365,8 @@ TEST(PipelineBatches, WeightsAreAveragedStochasticallyWithoutRunningStatistics) 
 TEST(PipelineEnd, CtrlCEndsAfterTheStepOnAllRanksAndTheRunGoesOn) {
   const std::string root = fresh_folder("pipeline_interrupted");
   for (const int64_t rank : {0, 3}) {
-    Case tested{.module = {.momentum = 0.9}, .strategy = on("pipeline_threads"), .devices = 4};
+    // So many batches that they last for the better part of a minute from the signal on.
+    Case tested{.module = {.momentum = 0.9}, .strategy = on("pipeline_threads"), .devices = 4, .examples = 800};
     const Ran whole = run(tested);
     tested.change = [&](TrainerOptions& options) {
       options.callbacks = {make<LambdaCallback>(
@@ -374,14 +374,15 @@ TEST(PipelineEnd, CtrlCEndsAfterTheStepOnAllRanksAndTheRunGoesOn) {
                                Module&) { trainer.save_checkpoint(fmt::format("{}/{}", root, rank)); },
            .on_train_batch_start =
                [&](Trainer& trainer, Module&, const Batch&, int64_t batch) {
-                 if (trainer.current_epoch() == 1 && batch == 2 && trainer.global_rank() == rank)
-                   kill(getpid(), SIGINT);
+                 if (trainer.current_epoch() != 1 || trainer.global_rank() != rank) return;
+                 if (batch == 2) kill(getpid(), SIGINT);
+                 if (batch > 2) std::this_thread::sleep_for(std::chrono::milliseconds(500));
                }})};
     };
     const Ran part = run(tested);
     EXPECT_TRUE(part.interrupted);
-    EXPECT_LT(part.steps, 10);
-    EXPECT_GE(part.steps, 7);
+    EXPECT_LT(part.steps, 200);
+    EXPECT_GE(part.steps, 102);
     tested.change = {};
     EXPECT_TRUE(identical(run(tested, fmt::format("{}/{}", root, rank)).weights, whole.weights));
   }
@@ -395,17 +396,20 @@ TEST(PipelineStall, AStallSaysWhichRankIsAtWork) {
     const std::lock_guard lock(mutex);
     lines += line + "\n";
   });
+  const auto is_told = [&] {
+    const std::lock_guard lock(mutex);
+    return ::testing::Matches(::testing::ContainsRegex("rank 0 waits in (.*\n)* +rank 2: in "))(lines);
+  };
   run({.strategy = on("pipeline_threads", "micro_batches: 4, stall_report: 6"),
        .devices = 4,
        .change = [&](TrainerOptions& options) {
          options.callbacks = {
-             make<LambdaCallback>({.on_before_zero_grad = [](Trainer& trainer, Module&, OptimizerHandle&) {
-               if (trainer.global_rank() == 2 && trainer.global_step() == 2)
-                 std::this_thread::sleep_for(std::chrono::seconds(14));
+             make<LambdaCallback>({.on_before_zero_grad = [&](Trainer& trainer, Module&, OptimizerHandle&) {
+               if (trainer.global_rank() == 2 && trainer.global_step() == 2) testing::eventually(is_told);
              }})};
        }});
   log::set_sink(nullptr);
-  EXPECT_THAT(lines, ::testing::ContainsRegex("rank 0 waits in (.*\n)* +rank 2: in "));
+  EXPECT_TRUE(is_told()) << lines;
 }
 
 }  // namespace

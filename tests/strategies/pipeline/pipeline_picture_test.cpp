@@ -14,6 +14,7 @@
 #include "tests/strategies/pipeline/pipeline_timelines.h"
 #include "tests/support/run_program.h"
 #include "tests/support/tiny.h"
+#include "tests/support/tree.h"
 
 namespace levin {
 namespace {
@@ -31,21 +32,12 @@ size_t count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
-std::string python() {
-  if (const char* path = std::getenv("LEVIN_PYTHON")) return path;
-#ifdef LEVIN_PYTHON_DEFAULT
-  return LEVIN_PYTHON_DEFAULT;
-#else
-  return "";
-#endif
-}
-
 /// What an XML parser reads: the text of every element that has some, one a line.
 std::string texts_in(const std::string& svg) {
   const std::string path = testing::fresh_folder("pipeline_picture") + "/picture.svg";
   std::ofstream(path) << svg;
   const auto result = testing::run_program(
-      {python(), "-c",
+      {testing::torch_python(), "-c",
        "import sys, xml.etree.ElementTree as tree\n"
        "for element in tree.parse(sys.argv[1]).iter():\n"
        "    if (element.text or '').strip(): print(element.tag.split('}')[1] + ': ' + element.text)\n",
@@ -55,7 +47,7 @@ std::string texts_in(const std::string& svg) {
 }
 
 TEST(PipelinePicture, IsXmlWithEveryEvent) {
-  if (!std::filesystem::exists(python())) GTEST_SKIP() << "no Python; set LEVIN_PYTHON to one";
+  if (!std::filesystem::exists(testing::torch_python())) GTEST_SKIP() << "no Python; set LEVIN_PYTHON to one";
   const auto events = one_forward_one_backward_events(4, 8);
   const std::string texts = texts_in(pipeline_picture(events, "1f1b & <more>", 3.0 / 11));
   EXPECT_EQ(count_of(texts, "title: "), events.size());
@@ -70,7 +62,7 @@ TEST(PipelinePicture, IsXmlWithEveryEvent) {
 }
 
 TEST(PipelinePicture, OddTitlesStayXml) {
-  if (!std::filesystem::exists(python())) GTEST_SKIP() << "no Python; set LEVIN_PYTHON to one";
+  if (!std::filesystem::exists(testing::torch_python())) GTEST_SKIP() << "no Python; set LEVIN_PYTHON to one";
   EXPECT_THAT(texts_in(pipeline_picture({}, "a\"b'c\x01\n]]>&amp;", 0)), HasSubstr("text: a\"b'c  ]]>&amp;\n"));
 }
 
