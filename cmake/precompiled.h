@@ -2,6 +2,23 @@
 // five seconds more with it, because the compiler instantiates its templates again for each.
 #pragma once
 
+#include <levin/core/base/config.h>
+#include <levin/core/base/descriptor.h>
+#include <levin/core/base/error.h>
+#include <levin/core/base/events.h>
+#include <levin/core/base/file_system.h>
+#include <levin/core/base/log.h>
+#include <levin/core/base/mutex.h>
+#include <levin/core/base/registry.h>
+#include <levin/core/base/schema.h>
+#include <levin/core/base/spec.h>
+#include <levin/core/base/state.h>
+#include <levin/core/comm/collective.h>
+#include <levin/core/data/batch.h>
+#include <levin/core/data/data_loader.h>
+#include <levin/core/interfaces/module.h>
+#include <levin/core/interfaces/strategy.h>
+
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>

@@ -33,19 +33,12 @@ constexpr std::array<std::string_view, 10> kForeignFolders = {
     "/usr/include/",  "/usr/local/include/", "/usr/lib/",       "/usr/src/",     "/include/c++/",
     "/include/ATen/", "/include/c10/",       "/include/torch/", "/include/fmt/", "/include/levin/"};
 
-/// The folder that the sources of Levin were compiled in, with a slash, or nothing where the compiler was not told.
-std::string_view source_root() {
-  constexpr std::string_view kThisFile = __FILE__;
-  constexpr std::string_view kInTree = "core/base/source_lines.cpp";
-  return kThisFile.ends_with(kInTree) ? kThisFile.substr(0, kThisFile.size() - kInTree.size()) : std::string_view();
-}
-
 bool is_users(std::string_view file) {
   for (const std::string_view folder : kForeignFolders)
     if (file.find(folder) != std::string_view::npos) return false;
-  const std::string_view root = source_root();
-  if (root.empty() || !file.starts_with(root)) return true;
-  file.remove_prefix(root.size());
+  constexpr std::string_view kSourceRoot = LEVIN_SOURCE_ROOT;
+  if (!file.starts_with(kSourceRoot)) return true;
+  file.remove_prefix(kSourceRoot.size());
   for (const std::string_view folder : {"core/", "strategies/", "callbacks/", "loggers/"})
     if (file.starts_with(folder)) return false;
   return true;
