@@ -29,11 +29,12 @@ function(look_up suite)
   endforeach()
 endfunction()
 
+# The shared processes, which take longest, have the higher cost: they begin before the others.
 # GoogleTest exits with 0 when it skipped every test; ctest is to say "skipped" then, and only then.
-function(add_entry name labels locks environment)
+function(add_entry name labels locks cost environment)
   set(content "${content}add_test([==[${name}]==] [==[${EXECUTABLE}]==] [==[--gtest_filter=${ARGN}]==])
 set_tests_properties([==[${name}]==] PROPERTIES LABELS [==[${labels}]==] TIMEOUT ${TIMEOUT}
-  RESOURCE_LOCK [==[${locks}]==] ENVIRONMENT [==[${environment}]==]
+  RESOURCE_LOCK [==[${locks}]==] COST ${cost} ENVIRONMENT [==[${environment}]==]
   SKIP_REGULAR_EXPRESSION [==[PASSED  \\] 0 tests\\.[^F]*SKIPPED \\] [0-9]+ tests?, listed below:\n(\\[  SKIPPED \\][^\n]*\n?)+$]==])
 " PARENT_SCOPE)
 endfunction()
@@ -59,7 +60,7 @@ foreach(line ${lines})
     set(is_apart ON)
   endif()
   if(is_apart)
-    add_entry("${PREFIX}.${suite}" "${all_labels}" "${locks}" "${ENVIRONMENT}" "${suite}.*")
+    add_entry("${PREFIX}.${suite}" "${all_labels}" "${locks}" 0 "${ENVIRONMENT}" "${suite}.*")
     list(APPEND apart "${suite}.*")
   else()
     list(APPEND together "${suite}")
@@ -69,7 +70,7 @@ endforeach()
 if(together)
   string(APPEND content "if(\"\$ENV{LEVIN_TEST_ENTRIES}\" STREQUAL suites)\n")
   foreach(suite ${together})
-    add_entry("${PREFIX}.${suite}" "${LABELS}" "" "${ENVIRONMENT}" "${suite}.*")
+    add_entry("${PREFIX}.${suite}" "${LABELS}" "" 0 "${ENVIRONMENT}" "${suite}.*")
   endforeach()
   string(APPEND content "else()\n")
   set(filter "*")
@@ -79,7 +80,7 @@ if(together)
   math(EXPR last "${SHARDS} - 1")
   foreach(index RANGE ${last})
     math(EXPR number "${index} + 1")
-    add_entry("${PREFIX}.${number}_of_${SHARDS}" "${LABELS}" ""
+    add_entry("${PREFIX}.${number}_of_${SHARDS}" "${LABELS}" "" 50
       "${ENVIRONMENT};GTEST_TOTAL_SHARDS=${SHARDS};GTEST_SHARD_INDEX=${index}" "${filter}")
   endforeach()
   string(APPEND content "endif()\n")

@@ -515,7 +515,7 @@ class Versions(unittest.TestCase):
     def test_one_libtorch(self):
         with open("/proc/self/maps") as file:
             loaded = {line.split()[-1] for line in file if "libtorch_cpu.so" in line or "libc10.so" in line}
-        folder = os.path.dirname(torch.__file__)
+        folder = os.path.dirname(os.path.realpath(torch.__file__))
         self.assertEqual(sorted(loaded), [folder + "/lib/libc10.so", folder + "/lib/libtorch_cpu.so"])
 
 
