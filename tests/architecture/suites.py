@@ -11,14 +11,23 @@ from pathlib import Path
 KINDS = re.compile(r"apart|system|long:[a-z0-9_]+")
 
 
+def alternatives(pattern):
+    """The patterns that one with at most one group of alternatives stands for: a(b|c)d is abd and acd."""
+    group = re.fullmatch(r"(.*?)\(([^()]*)\)(.*)", pattern)
+    if not group:
+        return [pattern]
+    return [rest for choice in group[2].split("|") for rest in alternatives(group[1] + choice + group[3])]
+
+
 def complaints(rows, suites):
     for row in rows:
         pattern, kinds, *_ = row.split()
         unknown = [kind for kind in kinds.split(",") if not KINDS.fullmatch(kind)]
         if unknown:
             yield f"{row}: unknown kind {unknown[0]}; valid: apart, system, long:GROUP"
-        if not any(re.fullmatch(pattern, suite) for suite in suites):
-            yield f"{row}: no suite has this name; hint: remove the row"
+        for name in alternatives(pattern):
+            if not any(re.fullmatch(name, suite) for suite in suites):
+                yield f"{row}: no suite is called {name}; hint: remove it"
 
 
 def main():

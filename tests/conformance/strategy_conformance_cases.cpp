@@ -79,6 +79,8 @@ INSTANTIATE_TEST_SUITE_P(TwoPipelineProcesses, StartConformance,
                          case_of("pipeline", 2, "schedule: zero_bubble, micro_batches: 4"), name_of);
 INSTANTIATE_TEST_SUITE_P(TwoParameterServerProcesses, StartConformance, case_of("parameter_server", 2, "servers: 2"),
                          name_of);
+// Replicas on each node, whose gradients are averaged over nodes.
+INSTANTIATE_TEST_SUITE_P(ReplicasOfNodes, StartConformance, case_of("ddp2", 2), name_of);
 INSTANTIATE_TEST_SUITE_P(Forks, StartConformance,
                          ::testing::Values(StrategyCase{"ddp_spawn", 4}, StrategyCase{"sharded_spawn", 2, 3},
                                            StrategyCase{"pipeline_spawn", 2, 0, "micro_batches: 4"},
