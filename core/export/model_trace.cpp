@@ -4,6 +4,7 @@
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/export/batch_size.h>
+#include <levin/core/nn/move_to_device.h>
 #include <levin/core/nn/named_units.h>
 #include <levin/core/nn/unit.h>
 
@@ -62,7 +63,7 @@ class ModuleStateGuard {
       for (const auto& tensors : {module.parameters(), module.buffers()})
         for (const at::Tensor& tensor : tensors)
           if (!tensor.is_cpu()) devices_.emplace_back(tensor, tensor.device());
-      if (!devices_.empty()) module.to(at::kCPU);
+      if (!devices_.empty()) move_to_device(module, at::kCPU);
     }
     for (const at::Tensor& buffer : module.buffers()) buffers_.emplace_back(buffer, buffer.clone());
   }
@@ -71,7 +72,7 @@ class ModuleStateGuard {
     for (auto& [part, training] : modes_) set_mode(*part, training);
     for (auto& [buffer, saved] : buffers_) buffer.copy_(saved);
     try {
-      for (auto& [tensor, device] : devices_) tensor.set_data(tensor.detach().to(device));
+      for (auto& [tensor, device] : devices_) replace_data(tensor, tensor.detach().to(device));
     } catch (const std::exception& error) {
       log::warning(
           fmt::format("could not bring all of the module back to its devices after the export: {}", error.what()));
