@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -47,6 +48,34 @@ TEST(RemoteUrl, IsTakenApart) {
   const std::string message = message_of([] { parse_remote_url("s3://key:secret@bucket/a", "upload_to"); });
   EXPECT_THAT(message, HasSubstr("is no folder of a store"));
   EXPECT_THAT(message, Not(HasSubstr("secret")));
+}
+
+/// The folders directly below "k" that a store names which gives this answer to each of its requests.
+std::vector<std::string> listed_folders(const std::function<std::string(const std::string& line)>& answer) {
+  testing::StandInServer server(
+      [&](const testing::Request& request) { return testing::Answer{.body = answer(request.line())}; });
+  const testing::StoreVariables variables("key", "secret", server.uri());
+  return ObjectStore(parse_remote_url("s3://bucket", "upload_to"), kImpatient).folders("k");
+}
+
+TEST(RemoteList, OfSeveralPagesIsReadToItsEnd) {
+  EXPECT_THAT(listed_folders([](const std::string& line) -> std::string {
+                if (line.find("continuation-token=a%2B%2F%3D&delimiter=%2F") != std::string::npos)
+                  return "<R><IsTruncated>false</IsTruncated><CommonPrefixes><Prefix>k/c&amp;d/</Prefix>"
+                         "</CommonPrefixes></R>";
+                return "<R><IsTruncated>true</IsTruncated><NextContinuationToken>a+/=</NextContinuationToken>"
+                       "<CommonPrefixes><Prefix>k/b/</Prefix></CommonPrefixes><Contents><Key>k/x</Key></Contents></R>";
+              }),
+              ElementsAre("b", "c&d"));
+}
+
+TEST(RemoteList, WithoutAnEndIsAnError) {
+  EXPECT_THAT(message_of([] {
+                listed_folders([](const std::string&) {
+                  return "<R><IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken></R>";
+                });
+              }),
+              HasSubstr("the server sends the same page of the list again and again"));
 }
 
 class RemoteCheckpointTest : public testing::RemoteTest {
@@ -90,30 +119,6 @@ TEST_F(RemoteCheckpointTest, ObjectsOfAnyNameAndSize) {
   store_->remove((run_ / "large").key);
   store_->remove((run_ / "large").key);
   EXPECT_EQ(store_->get((run_ / "large").key), std::nullopt);
-}
-
-TEST_F(RemoteCheckpointTest, AListOfSeveralPagesIsReadToItsEnd) {
-  testing::StandInServer server([](const testing::Request& request) {
-    const bool is_second = request.line().find("continuation-token=a%2B%2F%3D&delimiter=%2F") != std::string::npos;
-    return testing::Answer{
-        .body = is_second
-                    ? "<R><IsTruncated>false</IsTruncated><CommonPrefixes><Prefix>k/c&amp;d/</Prefix>"
-                      "</CommonPrefixes></R>"
-                    : "<R><IsTruncated>true</IsTruncated><NextContinuationToken>a+/=</NextContinuationToken>"
-                      "<CommonPrefixes><Prefix>k/b/</Prefix></CommonPrefixes><Contents><Key>k/x</Key></Contents></R>"};
-  });
-  setenv("AWS_ENDPOINT_URL", server.uri().c_str(), 1);
-  EXPECT_THAT(ObjectStore(run_, kImpatient).folders("k"), ElementsAre("b", "c&d"));
-}
-
-TEST_F(RemoteCheckpointTest, AListWithoutAnEndIsAnError) {
-  testing::StandInServer server([](const testing::Request&) {
-    return testing::Answer{
-        .body = "<R><IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken></R>"};
-  });
-  setenv("AWS_ENDPOINT_URL", server.uri().c_str(), 1);
-  EXPECT_THAT(message_of([&] { ObjectStore(run_, kImpatient).folders("k"); }),
-              HasSubstr("the server sends the same page of the list again and again"));
 }
 
 TEST_F(RemoteCheckpointTest, WhatIsRefusedIsOneMessageWithoutASecret) {

@@ -3,15 +3,20 @@
 #include <levin/core/base/error.h>
 
 #include "../support/eventually.h"
+#include "../support/self_program.h"
 
 #include <ATen/Parallel.h>
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <torch/types.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace levin {
@@ -246,6 +251,38 @@ TEST(DataLoader, TwoLoadersRunAtATime) {
     EXPECT_EQ((*pass_a.next())["index"][0].item<int64_t>(), 4 * i);
     EXPECT_EQ((*pass_b.next())["index"][0].item<int64_t>(), 6 * i);
   }
+}
+
+/// Sets how many threads the user may have; what it gives is the former number.
+rlim_t limit_threads(rlim_t count) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NPROC, &limit);
+  const rlim_t former = std::exchange(limit.rlim_cur, count);
+  return setrlimit(RLIMIT_NPROC, &limit) == 0 ? former : 0;
+}
+
+const testing::SelfProgram no_more_threads("data_loader_no_more_threads", [] {
+  constexpr uid_t kNobody = 65534;
+  if (geteuid() == 0 && setresuid(kNobody, kNobody, kNobody) != 0) return 77;  // root has no such limit
+  const DataLoader loader(indices(20), {.batch_size = 4, .num_workers = 3});
+  const rlim_t former = limit_threads(0);
+  try {
+    loader.pass({});
+  } catch (const Error& error) {
+    std::puts(error.what());
+  }
+  limit_threads(former);
+  std::printf("then %zu examples\n", read(loader.pass({})).indices.size());
+  return 0;
+});
+
+TEST(DataLoader, WorkersThatCannotBeStartedAreAnError) {
+  const testing::ProgramResult result = no_more_threads.run();
+  if (result.status == 77) GTEST_SKIP() << "cannot become another user, and root may have any number of threads";
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out, ::testing::HasSubstr("[data] cannot start worker 1 of 3: "));
+  EXPECT_THAT(result.out, ::testing::HasSubstr("; hint: fewer num_workers"));
+  EXPECT_THAT(result.out, ::testing::EndsWith("then 20 examples\n"));
 }
 
 class ThreadFacts : public data::Dataset {

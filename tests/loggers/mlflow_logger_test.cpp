@@ -154,6 +154,19 @@ TEST_F(MlflowBadServer, NeverAnswers) {
   EXPECT_NE(warnings()[0].find("1002 records"), std::string::npos) << warnings()[0];
 }
 
+TEST_F(MlflowBadServer, IsSlowAndWaitedForWithoutALimit) {
+  testing::StandInMlflow server;
+  server.be_slow(0.3);
+  MlflowLogger logger(
+      {.tracking_uri = server.uri(), .finish_seconds = std::numeric_limits<double>::infinity(), .stall_seconds = 1e5});
+  logger.start(run_);
+  log_one(logger, "loss", 1, 1);
+  logger.finish(TrainerStatus::kFinished);
+  EXPECT_FALSE(has_unsent());
+  EXPECT_TRUE(warnings().empty());
+  EXPECT_EQ(server.run().status, "FINISHED");
+}
+
 TEST_F(MlflowBadServer, AFolderThatCannotBeWritten) {
   // A file where the folder should be: not even root can make one there.
   std::filesystem::create_directories(run_.directory);

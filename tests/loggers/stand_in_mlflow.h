@@ -43,6 +43,11 @@ class StandInMlflow {
   /// Headers of the latest request.
   std::string latest_head() const { return locked(latest_head_); }
 
+  /// Answers come after so many seconds.
+  void be_slow(double seconds) {
+    const std::lock_guard lock(mutex_);
+    seconds_ = seconds;
+  }
   /// Artifacts get this status in place of being taken.
   void refuse_artifacts(int status) {
     const std::lock_guard lock(mutex_);
@@ -65,6 +70,7 @@ class StandInMlflow {
     const std::lock_guard lock(mutex_);
     latest_head_ = request.head;
     Answer answer = answer_to(request.line(), request.body);
+    answer.seconds = seconds_;
     if (answer.status == 400) bad_requests_.push_back(request.line());
     return answer;
   }
@@ -134,6 +140,7 @@ class StandInMlflow {
   std::vector<std::string> bad_requests_;
   std::string latest_head_;
   int artifact_status_ = 200;
+  double seconds_ = 0;
   std::string store_ = "mlflow-artifacts:";
   StandInServer server_;  ///< the last member: its thread uses the others
 };

@@ -19,6 +19,27 @@
 
 namespace levin::testing {
 
+/// The variables by which Levin finds a store of objects; unset again at the end.
+class StoreVariables {
+ public:
+  StoreVariables() = default;
+  StoreVariables(const std::string& key, const std::string& secret, const std::string& endpoint) {
+    set(key, secret, endpoint);
+  }
+  ~StoreVariables() {
+    for (const char* name : {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"})
+      unsetenv(name);
+  }
+  StoreVariables(const StoreVariables&) = delete;
+  StoreVariables& operator=(const StoreVariables&) = delete;
+
+  void set(const std::string& key, const std::string& secret, const std::string& endpoint) const {
+    setenv("AWS_ACCESS_KEY_ID", key.c_str(), 1);
+    setenv("AWS_SECRET_ACCESS_KEY", secret.c_str(), 1);
+    setenv("AWS_ENDPOINT_URL", endpoint.c_str(), 1);
+  }
+};
+
 /// An S3 server on loopback, and the variables by which Levin finds it; both end with this object. It checks signatures
 /// and has an empty bucket named "bucket". With a port it is there, and any keys will do.
 class S3Server {
@@ -36,17 +57,9 @@ class S3Server {
     endpoint_ = "http://127.0.0.1:" + number;
     use(key_, secret_);
   }
-  ~S3Server() {
-    for (const char* name : {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"})
-      unsetenv(name);
-  }
 
   /// Sets the variables to these keys.
-  void use(const std::string& key, const std::string& secret) const {
-    setenv("AWS_ACCESS_KEY_ID", key.c_str(), 1);
-    setenv("AWS_SECRET_ACCESS_KEY", secret.c_str(), 1);
-    setenv("AWS_ENDPOINT_URL", endpoint_.c_str(), 1);
-  }
+  void use(const std::string& key, const std::string& secret) const { variables_.set(key, secret, endpoint_); }
   const std::string& key() const { return key_; }
   const std::string& secret() const { return secret_; }
   /// Why there can be none; empty where it can.
@@ -56,6 +69,7 @@ class S3Server {
   }
 
  private:
+  const StoreVariables variables_;
   std::unique_ptr<RunningProgram> program_;
   std::string endpoint_;
   std::string key_;
