@@ -94,18 +94,23 @@ const auto long_sim_divisions = [] {
   return ::testing::Values(
       on_sim("single_device", 1), on_sim("local_sgd", 2, 0, "start_method: thread, period: 1"), on_sim("ddp2", 2),
       on_sim("ddp_threads", 4), on_sim("sharded_threads", 2, 1), on_sim("sharded_threads", 2, 2),
-      on_sim("sharded_threads", 4, 3),
+      on_sim("sharded_threads", 4, 3), on_sim("parameter_server_threads", 2));
+};
+INSTANTIATE_TEST_SUITE_P(LongSimDivisions, StrategyConformance, long_sim_divisions(), name_of);
+INSTANTIATE_TEST_SUITE_P(LongSimDivisions, StartConformance, long_sim_divisions(), name_of);
+
+const auto long_sim_pipelines = [] {
+  return ::testing::Values(
       on_sim("pipeline_threads", 2, 0, "balance_by: parameters, schedule: gpipe, micro_batches: 4"),
       on_sim("pipeline_threads", 2, 0,
              "balance_by: parameters, schedule: interleaved, chunks_per_rank: 2, micro_batches: 4"),
       on_sim("pipeline_threads", 2, 0, "balance_by: parameters, schedule: zero_bubble, micro_batches: 4"),
       on_sim("pipeline_threads", 4, 0,
              "balance_by: parameters, schedule: 1f1b, micro_batches: 3, checkpoint: except_last"),
-      on_sim("pipeline_threads", 4, 0, "balance_by: parameters, data_parallel: 2, micro_batches: 2"),
-      on_sim("parameter_server_threads", 2));
+      on_sim("pipeline_threads", 4, 0, "balance_by: parameters, data_parallel: 2, micro_batches: 2"));
 };
-INSTANTIATE_TEST_SUITE_P(LongSimDivisions, StrategyConformance, long_sim_divisions(), name_of);
-INSTANTIATE_TEST_SUITE_P(LongSimDivisions, StartConformance, long_sim_divisions(), name_of);
+INSTANTIATE_TEST_SUITE_P(LongSimPipelines, StrategyConformance, long_sim_pipelines(), name_of);
+INSTANTIATE_TEST_SUITE_P(LongSimPipelines, StartConformance, long_sim_pipelines(), name_of);
 
 INSTANTIATE_TEST_SUITE_P(SimThreads, GradientConformance, ::testing::Values(on_sim("ddp_threads", 2)), name_of);
 INSTANTIATE_TEST_SUITE_P(LongSimThreads, GradientConformance, ::testing::Values(on_sim("ddp_threads", 4)), name_of);
