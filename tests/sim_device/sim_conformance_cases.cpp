@@ -91,10 +91,10 @@ INSTANTIATE_TEST_SUITE_P(MoreSimDivisions, StartConformance, more_sim_divisions(
 INSTANTIATE_TEST_SUITE_P(LongMoreSimDivisions, StrategyConformance, more_sim_divisions(), name_of);
 
 const auto long_sim_divisions = [] {
-  return ::testing::Values(
-      on_sim("single_device", 1), on_sim("local_sgd", 2, 0, "start_method: thread, period: 1"), on_sim("ddp2", 2),
-      on_sim("ddp_threads", 4), on_sim("sharded_threads", 2, 1), on_sim("sharded_threads", 2, 2),
-      on_sim("sharded_threads", 4, 3), on_sim("parameter_server_threads", 2));
+  return ::testing::Values(on_sim("single_device", 1), on_sim("local_sgd", 2, 0, "start_method: thread, period: 1"),
+                           on_sim("ddp2", 2), on_sim("ddp_threads", 4), on_sim("sharded_threads", 2, 1),
+                           on_sim("sharded_threads", 2, 2), on_sim("sharded_threads", 4, 3),
+                           on_sim("parameter_server_threads", 2));
 };
 INSTANTIATE_TEST_SUITE_P(LongSimDivisions, StrategyConformance, long_sim_divisions(), name_of);
 INSTANTIATE_TEST_SUITE_P(LongSimDivisions, StartConformance, long_sim_divisions(), name_of);
