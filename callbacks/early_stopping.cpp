@@ -2,6 +2,7 @@
 
 #include <levin/callbacks/monitor.h>
 #include <levin/core/base/log.h>
+#include <levin/core/options/metrics_due.h>
 #include <levin/core/trainer/trainer.h>
 
 #include <fmt/format.h>
@@ -49,10 +50,12 @@ std::string EarlyStopping::state_key() const {
 
 void EarlyStopping::setup(Trainer&, Module&, Stage stage) {
   if (stage != Stage::kFit) return;
-  moment_.reset();
-  rule_.restore(0, std::nullopt);
+  rule_.restore(0, std::nullopt, std::nullopt);
   stopped_epoch_.reset();
+  seen_batch_ = -1;
 }
+
+void EarlyStopping::on_train_start(Trainer& trainer, Module&) { ask(trainer); }
 
 void EarlyStopping::on_train_batch_end(Trainer&, Module&, const StepOutput&, const Batch&, int64_t batch_idx) {
   moment_.count_batches(batch_idx + 1);
@@ -60,15 +63,14 @@ void EarlyStopping::on_train_batch_end(Trainer&, Module&, const StepOutput&, con
 
 void EarlyStopping::on_validation_end(Trainer& trainer, Module&) {
   if (trainer.stage() != Stage::kFit || trainer.sanity_checking()) return;
-  moment_.count_validation();
   if (moment_.is_validation_end(trainer.options())) check(trainer, true);
 }
 
 void EarlyStopping::on_train_epoch_end(Trainer& trainer, Module&) {
   // A run that goes on in the middle of the epoch looks at all of it.
   if (!trainer.epoch_complete()) return;
-  if (moment_.is_train_epoch_end(trainer.options(), trainer.current_epoch()))
-    check(trainer, moment_.all_metrics_due(trainer.options(), moment_.completed_epochs(trainer)));
+  if (moment_.is_train_epoch_end(trainer.options(), trainer.validated(), trainer.current_epoch()))
+    check(trainer, all_metrics_due(trainer.options(), trainer.validated(), moment_.completed_epochs(trainer)));
 }
 
 void EarlyStopping::check(Trainer& trainer, bool metric_required) {
@@ -81,14 +83,20 @@ void EarlyStopping::check(Trainer& trainer, bool metric_required) {
     log::rank_zero_warning_once(error.what());
     return;
   }
+  if (value->batch <= seen_batch_) return;
+  seen_batch_ = value->batch;
   const auto former = rule_.best_score();
-  const auto verdict = rule_.observe(*value);
-  if (verdict.improved && options_.verbose && trainer.is_global_zero())
+  if (rule_.observe(value->value) && options_.verbose && trainer.is_global_zero())
     log::rank_zero_info(fmt::format("{} improved{} to {:.6g}", options_.monitor,
-                                    former ? fmt::format(" from {:.6g}", *former) : "", *value));
-  if (verdict.stop_reason.empty()) return;
+                                    former ? fmt::format(" from {:.6g}", *former) : "", value->value));
   stopped_epoch_ = trainer.current_epoch();
-  trainer.request_stop("early_stopping: " + verdict.stop_reason);
+  ask(trainer);
+}
+
+void EarlyStopping::ask(Trainer& trainer) {
+  const std::string reason = rule_.stop_reason();
+  trainer.set_stop_reason(*this, reason.empty() ? "" : "early_stopping: " + reason);
+  if (reason.empty()) stopped_epoch_.reset();
 }
 
 State EarlyStopping::state_dict() const {
@@ -96,16 +104,20 @@ State EarlyStopping::state_dict() const {
   state["wait_count"] = rule_.wait_count();
   state["best_score"] = rule_.best_score() ? State(*rule_.best_score()) : State();
   state["stopped_epoch"] = stopped_epoch_ ? State(*stopped_epoch_) : State();
-  state["validated"] = moment_.validated();
+  state["last_score"] = rule_.last_score() ? State(*rule_.last_score()) : State();
+  state["seen_batch"] = seen_batch_;
   return state;
 }
 
 void EarlyStopping::load_state_dict(const State& state) {
-  const State& best = state.at("best_score");
+  const auto number = [&](const char* key) {
+    const State& value = state.at(key);
+    return value.is_null() ? std::nullopt : std::optional(value.as_double());
+  };
   const State& stopped = state.at("stopped_epoch");
-  rule_.restore(state.at("wait_count").as_int(), best.is_null() ? std::nullopt : std::optional(best.as_double()));
+  rule_.restore(state.at("wait_count").as_int(), number("best_score"), number("last_score"));
   stopped_epoch_ = stopped.is_null() ? std::nullopt : std::optional(stopped.as_int());
-  moment_.set_validated(state.at("validated").as_bool());
+  seen_batch_ = state.at("seen_batch").as_int();
 }
 
 }  // namespace levin

@@ -28,7 +28,8 @@ struct EarlyStoppingOptions {
   static void describe(Schema<EarlyStoppingOptions>& schema);
 };
 
-/// Ends training when a metric has stopped getting better (no sooner than min_epochs and min_steps allow).
+/// Ends training when a metric has stopped getting better. Where min_epochs or min_steps do not allow that yet, what
+/// counts is how the metric does when they are reached. Looks at each value once.
 class EarlyStopping final : public Callback {
  public:
   using Options = EarlyStoppingOptions;
@@ -41,26 +42,29 @@ class EarlyStopping final : public Callback {
   std::optional<double> best_score() const { return rule_.best_score(); }
   /// Number of looks at the metric since it last improved.
   int64_t wait_count() const { return rule_.wait_count(); }
-  /// The 0-based epoch in which it asked to stop; nothing when it did not.
+  /// The 0-based epoch in which it asked to stop; nothing when it did not, or has taken it back since.
   std::optional<int64_t> stopped_epoch() const { return stopped_epoch_; }
 
   void setup(Trainer& trainer, Module& module, Stage stage) override;
+  void on_train_start(Trainer& trainer, Module& module) override;
   void on_train_batch_end(Trainer& trainer, Module& module, const StepOutput& output, const Batch& batch,
                           int64_t batch_idx) override;
   void on_validation_end(Trainer& trainer, Module& module) override;
   void on_train_epoch_end(Trainer& trainer, Module& module) override;
 
   State state_dict() const override;
-  /// Restores counters and the best value; the limits stay those of the options.
+  /// Restores counters and values; what they ask for follows from the limits of the options.
   void load_state_dict(const State& state) override;
 
  private:
   void check(Trainer& trainer, bool metric_required);
+  void ask(Trainer& trainer);
 
   const Options options_;
   MonitorMoment moment_;
   StoppingRule rule_;
   std::optional<int64_t> stopped_epoch_;
+  int64_t seen_batch_ = -1;  ///< of the value that it looked at last; see MonitoredValue
 };
 
 }  // namespace levin

@@ -6,6 +6,7 @@
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/checkpoint_uploader.h>
 #include <levin/core/interfaces/strategy.h>
+#include <levin/core/options/metrics_due.h>
 #include <levin/core/trainer/trainer.h>
 
 #include <fmt/format.h>
@@ -143,35 +144,47 @@ void ModelCheckpoint::setup(Trainer& trainer, Module&, Stage stage) {
     check_remote_folder(options_.upload_to);
   record_ = {.top = TopCheckpoints(mode_, options_.save_top_k)};
   before_newest_.reset();
-  moment_.reset();
 }
 
 void ModelCheckpoint::on_train_batch_end(Trainer& trainer, Module&, const StepOutput&, const Batch&,
                                          int64_t batch_idx) {
   moment_.count_batches(batch_idx + 1);
-  if (!saves_by_epoch() && is_step_due(trainer))
-    save_due(trainer, moment_.all_metrics_due(trainer.options(), trainer.current_epoch()));
+  if (!saves_by_epoch() && is_step_due(trainer)) save_due(trainer, MadeIn::kThisBatch, /*metric_required=*/false);
 }
 
 void ModelCheckpoint::on_validation_end(Trainer& trainer, Module&) {
   if (trainer.stage() != Stage::kFit || trainer.sanity_checking()) return;
-  moment_.count_validation();
-  if (moment_.is_validation_end(trainer.options()) && is_epoch_due(trainer)) save_due(trainer, true);
+  const bool is_moment = moment_.is_validation_end(trainer.options());
+  if (is_moment && is_epoch_due(trainer))
+    save_due(trainer, MadeIn::kThisEpoch, /*metric_required=*/true);
+  else if (record_.waits && (is_moment || !saves_by_epoch()))
+    end_waiting(trainer, /*metric_required=*/false);
 }
 
 void ModelCheckpoint::on_train_epoch_end(Trainer& trainer, Module&) {
-  if (moment_.is_train_epoch_end(trainer.options(), trainer.current_epoch()) && is_epoch_due(trainer))
-    save_due(trainer, moment_.all_metrics_due(trainer.options(), moment_.completed_epochs(trainer)));
+  const TrainerOptions& options = trainer.options();
+  const bool is_moment = moment_.is_train_epoch_end(options, trainer.validated(), trainer.current_epoch());
+  const bool required = all_metrics_due(options, trainer.validated(), moment_.completed_epochs(trainer));
+  if (is_moment && is_epoch_due(trainer))
+    save_due(trainer, MadeIn::kThisEpoch, required);
+  else if (record_.waits && (is_moment || !saves_by_epoch()))
+    end_waiting(trainer, required);
 }
 
 void ModelCheckpoint::on_train_end(Trainer& trainer, Module&) {
+  if (trainer.fit_interrupted()) return;  // a run that goes on from `last` comes here
   // Training ended before saving was due for the first time, or some steps after it was due last.
-  const bool never_due = record_.considered_step < 0 && record_.newest_path.empty();
+  const bool never_due = record_.considered_step < 0;
   if (never_due && saves_by_epoch() && !options_.every_n_epochs && trainer.global_step() > 0)
-    save_due(trainer, false);
+    save_due(trainer, MadeIn::kThisEpoch, false);
   else if (options_.save_last &&
-           (record_.considered_step != trainer.global_step() || record_.newest_path != record_.last_path))
-    save_last(trainer);  // the latter where a run was killed between the two, and goes on
+           (record_.last_step != trainer.global_step() || record_.newest_path != record_.last_path))
+    write_last(trainer, /*is_due=*/true);  // the latter where a run was killed between the two, and goes on
+  if (record_.waits && record_.top.best() == nullptr && !options_.monitor.empty() && options_.save_top_k != 0)
+    log::rank_zero_warning(fmt::format(
+        "model_checkpoint: training ended before '{}' had a value that ranks a checkpoint, so that none was "
+        "saved for it; hint: validate more often, or save_last: true",
+        options_.monitor));
 }
 
 bool ModelCheckpoint::is_epoch_due(const Trainer& trainer) const {
@@ -193,7 +206,7 @@ bool ModelCheckpoint::is_step_due(const Trainer& trainer) const {
 // ---- What.
 
 /// `metric_required`: a whole validation or epoch is over, so that a metric that is still missing is a mistake.
-void ModelCheckpoint::save_due(Trainer& trainer, bool metric_required) {
+void ModelCheckpoint::save_due(Trainer& trainer, MadeIn made_in, bool metric_required) {
   if (folder(trainer).empty()) return;
   const int64_t former_step = record_.considered_step;
   record_.considered_step = trainer.global_step();
@@ -201,36 +214,51 @@ void ModelCheckpoint::save_due(Trainer& trainer, bool metric_required) {
   try {
     const Metrics metrics = candidates(trainer);
     if (!options_.monitor.empty())
-      save_best(trainer, metrics, metric_required);
+      save_best(trainer, metrics, made_in, metric_required);
     else if (options_.save_top_k != 0)
       save_newest(trainer, metrics);
-    if (options_.save_last) save_last(trainer);
+    if (options_.save_last) write_last(trainer, /*is_due=*/true);
   } catch (...) {
     record_.considered_step = former_step;
     throw;
   }
 }
 
-void ModelCheckpoint::save_best(Trainer& trainer, const Metrics& metrics, bool metric_required) {
-  const auto score = monitored(trainer, metrics);
-  if (!score) {
-    const Error error = missing_metric_error(kComponent, options_.monitor, metrics);
-    if (metric_required) throw error;
-    log::rank_zero_warning_once(error.what());
-    return;
+/// Saving was due before, and `last` was saved then.
+void ModelCheckpoint::end_waiting(Trainer& trainer, bool metric_required) {
+  if (folder(trainer).empty()) return;
+  if (save_best(trainer, candidates(trainer), MadeIn::kThisEpoch, metric_required) && options_.save_last)
+    write_last(trainer, /*is_due=*/true);
+}
+
+/// Returns whether there is a value that ranks the weights.
+bool ModelCheckpoint::save_best(Trainer& trainer, const Metrics& metrics, MadeIn made_in, bool metric_required) {
+  const auto found = monitored(trainer, metrics);
+  if (!found && metric_required) throw missing_metric_error(kComponent, options_.monitor, metrics);
+  const int64_t oldest = made_in == MadeIn::kThisBatch ? trainer.total_batches() : trainer.batches_before_epoch() + 1;
+  if (!found || found->batch < oldest || found->batch <= record_.ranked_batch) {
+    record_.waits = true;
+    return false;
   }
-  if (std::isnan(*score))
+  const double score = found->value;
+  if (std::isnan(score))
     log::rank_zero_warning(fmt::format("model_checkpoint: {} is NaN in epoch {}, step {}; it ranks as the worst value",
                                        options_.monitor, trainer.current_epoch(), trainer.global_step()));
-  record_.current_score = score;
-  if (!record_.top.accepts(*score)) return;
+  Record next = record_;
+  next.waits = false;
+  next.ranked_batch = found->batch;
+  next.current_score = score;
+  if (!next.top.accepts(score)) {
+    record_ = std::move(next);
+    return true;
+  }
 
   const std::string path = free_path(trainer, name_.render(trainer.current_epoch(), trainer.global_step(), metrics),
                                      record_.top.next_superseded());
-  Record next = record_;
-  const std::string superseded = next.top.add(path, *score);
+  const std::string superseded = next.top.add(path, score);
   next.newest_path = path;
   write(trainer, std::move(next), path, false, superseded);
+  return true;
 }
 
 void ModelCheckpoint::save_newest(Trainer& trainer, const Metrics& metrics) {
@@ -242,12 +270,15 @@ void ModelCheckpoint::save_newest(Trainer& trainer, const Metrics& metrics) {
   write(trainer, std::move(next), path, false, superseded);
 }
 
-void ModelCheckpoint::save_last(Trainer& trainer) {
+/// A signal ends training: a run that goes on from here saves what the undisturbed one would have saved.
+void ModelCheckpoint::save_last(Trainer& trainer) { write_last(trainer, /*is_due=*/false); }
+
+void ModelCheckpoint::write_last(Trainer& trainer, bool is_due) {
   if (folder(trainer).empty()) return;
   const std::string path = free_path(trainer, kLastName, record_.last_path);
   Record next = record_;
   next.last_path = next.newest_path = path;
-  next.considered_step = trainer.global_step();
+  if (is_due) next.last_step = trainer.global_step();
   write(trainer, std::move(next), path, true);
 }
 
@@ -276,14 +307,15 @@ void ModelCheckpoint::write(Trainer& trainer, Record next, const std::string& pa
                             const std::string& superseded) {
   std::swap(record_, next);
   try {
-    const auto score = monitored(trainer, candidates(trainer));
+    const auto value = monitored(trainer, candidates(trainer));
+    const bool has_value = value && (!is_last || value->batch == trainer.total_batches());
     const bool after_failure = trainer.status() == TrainerStatus::kFailed;
     trainer.save_checkpoint(path,
                             {.path = path,
                              .epoch = trainer.current_epoch(),
                              .global_step = trainer.global_step(),
                              .monitor = options_.monitor,
-                             .score = score,
+                             .score = has_value ? std::optional(value->value) : std::nullopt,
                              .is_best = !options_.monitor.empty() && best_model_path() == path,
                              .is_last = is_last,
                              .asynchronous = options_.asynchronous && !after_failure,
@@ -340,7 +372,7 @@ ModelCheckpoint::Metrics ModelCheckpoint::candidates(const Trainer& trainer) con
   return metrics;
 }
 
-std::optional<double> ModelCheckpoint::monitored(Trainer& trainer, const Metrics& metrics) const {
+std::optional<MonitoredValue> ModelCheckpoint::monitored(Trainer& trainer, const Metrics& metrics) const {
   return monitored_value(trainer, options_.monitor, metrics);
 }
 
@@ -361,7 +393,9 @@ State ModelCheckpoint::state_dict() const {
   state["last_model_path"] = record_.newest_path;
   state["considered_step"] = record_.considered_step;
   state["considered_seconds"] = record_.considered_seconds;
-  state["validated"] = moment_.validated();
+  state["waits"] = record_.waits;
+  state["ranked_batch"] = record_.ranked_batch;
+  state["last_step"] = record_.last_step;
   return state;
 }
 
@@ -378,7 +412,9 @@ void ModelCheckpoint::load_state_dict(const State& state) {
   record_.current_score = score.is_null() ? std::nullopt : std::optional(score.as_double());
   record_.considered_step = state.at("considered_step").as_int();
   record_.considered_seconds = state.at("considered_seconds").as_double();
-  moment_.set_validated(state.at("validated").as_bool());
+  record_.waits = state.at("waits").as_bool();
+  record_.ranked_batch = state.at("ranked_batch").as_int();
+  record_.last_step = state.at("last_step").as_int();
 }
 
 }  // namespace levin

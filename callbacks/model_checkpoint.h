@@ -14,6 +14,8 @@
 
 namespace levin {
 
+struct MonitoredValue;
+
 /// Options of ModelCheckpoint, explained in describe().
 struct ModelCheckpointOptions {
   std::string monitor = {};
@@ -39,6 +41,9 @@ struct ModelCheckpointOptions {
 };
 
 /// Saves checkpoints at intervals and keeps the best ones by a monitored metric.
+///
+/// A checkpoint is ranked by a value of its own epoch, each value once; inside of an epoch by one of its own batch, or
+/// of the validation that comes next. Where there is none when saving is due, it is saved when there is.
 ///
 /// An older checkpoint is removed only after the one that supersedes it is whole on the disk; when saving fails,
 /// nothing is removed and the callback is as it was before. Only folders directly below `dirpath` are ever removed:
@@ -87,14 +92,21 @@ class ModelCheckpoint final : public Checkpointer {
     std::optional<double> current_score;
     int64_t considered_step = -1;   ///< the global step at which saving was last due
     double considered_seconds = 0;  ///< the training time of it
+    bool waits = false;             ///< saving was due, and no value has come yet that ranks a checkpoint
+    int64_t ranked_batch = -1;      ///< of the value that ranked last; see MonitoredValue
+    int64_t last_step = -1;         ///< the global step at which `last` was due
   };
 
   bool saves_by_epoch() const { return !options_.every_n_train_steps && !interval_; }
   bool is_epoch_due(const Trainer& trainer) const;
   bool is_step_due(const Trainer& trainer) const;
-  void save_due(Trainer& trainer, bool metric_required);
-  void save_best(Trainer& trainer, const Metrics& metrics, bool metric_required);
+  /// How new a value must be to rank the weights as they are. Inside of an epoch a validation may follow the batch.
+  enum class MadeIn { kThisBatch, kThisEpoch };
+  void save_due(Trainer& trainer, MadeIn made_in, bool metric_required);
+  void end_waiting(Trainer& trainer, bool metric_required);
+  bool save_best(Trainer& trainer, const Metrics& metrics, MadeIn made_in, bool metric_required);
   void save_newest(Trainer& trainer, const Metrics& metrics);
+  void write_last(Trainer& trainer, bool is_due);
   void write(Trainer& trainer, Record next, const std::string& path, bool is_last, const std::string& superseded = {});
   void forget_unwritten();
   bool may_remove(const Trainer& trainer, const std::string& path) const;
@@ -103,7 +115,7 @@ class ModelCheckpoint final : public Checkpointer {
   std::string suffix() const;
   std::string free_path(Trainer& trainer, const std::string& name, const std::string& may_replace) const;
   Metrics candidates(const Trainer& trainer) const;
-  std::optional<double> monitored(Trainer& trainer, const Metrics& metrics) const;
+  std::optional<MonitoredValue> monitored(Trainer& trainer, const Metrics& metrics) const;
 
   const Options options_;
   const MonitorMode mode_;

@@ -38,13 +38,18 @@ std::string from_rank_zero(Trainer& trainer, const std::string& value) {
   return trainer.world_size() == 1 ? value : trainer.strategy().collective().broadcast_bytes(value, 0);
 }
 
-std::optional<double> monitored_value(Trainer& trainer, const std::string& monitor,
-                                      const std::map<std::string, double>& logged) {
-  const auto metric = logged.find(monitor);
-  if (trainer.world_size() == 1) return metric == logged.end() ? std::nullopt : std::optional(metric->second);
+std::optional<MonitoredValue> monitored_value(Trainer& trainer, const std::string& monitor,
+                                              const std::map<std::string, double>& logged) {
+  std::optional<MonitoredValue> own;
+  if (const auto metric = logged.find(monitor); metric != logged.end())
+    own = {.value = metric->second, .batch = trainer.batch_of_metric(monitor).value_or(trainer.total_batches())};
+  if (trainer.world_size() == 1) return own;
   // A hexadecimal number is exact, and reads back "nan" and "inf" as well.
-  const std::string text = from_rank_zero(trainer, metric == logged.end() ? "" : fmt::format("{:a}", metric->second));
-  return text.empty() ? std::nullopt : std::optional(std::strtod(text.c_str(), nullptr));
+  const std::string text = from_rank_zero(trainer, own ? fmt::format("{} {:a}", own->batch, own->value) : "");
+  if (text.empty()) return std::nullopt;
+  char* end = nullptr;
+  const int64_t batch = std::strtoll(text.c_str(), &end, 10);
+  return MonitoredValue{.value = std::strtod(end, nullptr), .batch = batch};
 }
 
 }  // namespace levin

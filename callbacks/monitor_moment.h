@@ -19,29 +19,17 @@ class MonitorMoment {
   /// `at_train_epoch_end`: the user's choice; nothing for the default.
   explicit MonitorMoment(std::optional<bool> at_train_epoch_end) : choice_(at_train_epoch_end) {}
 
-  /// Notes the end of a validation within fit (the sanity check is none).
-  void count_validation() { validated_ = true; }
-  bool validated() const { return validated_; }
-  void set_validated(bool validated) { validated_ = validated; }
-
   bool is_validation_end(const TrainerOptions& options) const;
-  /// Whether to look at the end of the training epoch of this 0-based number.
-  bool is_train_epoch_end(const TrainerOptions& options, int64_t epoch) const;
-  /// Whether, after so many whole training epochs, validation has had its turn as well: a metric that is still missing
-  /// is a mistake.
-  bool all_metrics_due(const TrainerOptions& options, int64_t completed_epochs) const;
+  /// Whether to look at the end of the training epoch of this 0-based number. `validated`: a validation is over.
+  bool is_train_epoch_end(const TrainerOptions& options, bool validated, int64_t epoch) const;
 
   /// Notes the batches done of the epoch under way, to tell an epoch that was cut short.
   void count_batches(int64_t done) { batches_ = done; }
   /// Number of whole epochs, asked at the end of one.
   int64_t completed_epochs(const Trainer& trainer) const;
 
-  /// Forgets what it saw, when a fit starts.
-  void reset() { validated_ = false; }
-
  private:
   const std::optional<bool> choice_;
-  bool validated_ = false;
   int64_t batches_ = 0;
 };
 

@@ -20,32 +20,36 @@ class StoppingRule {
     bool check_finite = true;                         ///< training ends on NaN and infinity
   };
 
-  struct Verdict {
-    bool improved = false;
-    std::string stop_reason = {};  ///< empty: training goes on
-  };
-
   /// `metric`: its name, for the reasons.
   StoppingRule(std::string metric, const Limits& limits) : metric_(std::move(metric)), limits_(limits) {}
 
-  Verdict observe(double value);
+  /// Takes the next value; returns whether it is an improvement.
+  bool observe(double value);
+  /// Why training should stop after the values so far; empty: it should go on.
+  std::string stop_reason() const;
 
   /// Values without an improvement since the best one.
   int64_t wait_count() const { return wait_count_; }
   /// Best value so far; nothing before the first that is a number.
   std::optional<double> best_score() const { return best_score_; }
-  void restore(int64_t wait_count, std::optional<double> best_score) {
+  /// Value that came last.
+  std::optional<double> last_score() const { return last_score_; }
+  void restore(int64_t wait_count, std::optional<double> best_score, std::optional<double> last_score) {
     wait_count_ = wait_count;
     best_score_ = best_score;
+    last_score_ = last_score;
   }
 
  private:
   bool improves(double value) const;
+  bool is_at_threshold(double value) const;
+  bool is_beyond_limits(double value) const;
 
   const std::string metric_;
   const Limits limits_;
   int64_t wait_count_ = 0;
   std::optional<double> best_score_;
+  std::optional<double> last_score_;
 };
 
 }  // namespace levin

@@ -88,11 +88,14 @@ State CheckpointConnector::dump() {
 
   tree["optimizers"] = optimizers_.state_dict();
   tree["schedulers"] = optimizers_.schedulers_state_dict();
+  tree["followed_metrics"] = optimizers_.followed_metrics_state();
   tree["precision"] = precision_.state_dict();
 
   state_.progress.elapsed = stop_.elapsed_seconds();
   State loops = state_.progress.state_dict();
   loops["seed"] = static_cast<int64_t>(data_.seed());
+  loops["stop_request"] = stop_.waiting_request();
+  loops["stop_reasons_met"] = stop_.has_met_reasons();
   tree["loops"] = std::move(loops);
   if (DataModule* data = data_.data_module())
     tree["data"] = call_user(state_, "state_dict", *data, [&] { return data->state_dict(); });
@@ -104,7 +107,7 @@ State CheckpointConnector::dump() {
   }
   tree["callbacks"] = std::move(callbacks);
 
-  tree["latest_metrics"] = dump_metrics();
+  tree["latest_metrics"] = logger_.callback_metrics_state();
 
   State ranks = State::list();
   if (strategy_.world_size() == 1) {
@@ -130,16 +133,15 @@ void CheckpointConnector::warn_of_missing_callbacks(const State& saved) const {
         fmt::format("the checkpoint has state of callbacks that are not there now: {}; it is left out", join(missing)));
 }
 
-State CheckpointConnector::dump_metrics() {
-  State latest = State::map();
-  for (const auto& [name, value] : logger_.callback_metrics()) latest[name] = value;
-  return latest;
-}
-
 State CheckpointConnector::dump_rank() {
   State own = State::map();
   State metrics = State::map();
-  metrics["train"] = logger_.train_metrics().state_dict();
+  const FitProgress& progress = state_.progress;
+  const bool epoch_logs_no_more = progress.last_batch_done && progress.phase != FitPhase::kEpochDone;
+  metrics["train"] =
+      state_.in_fit_loop && epoch_logs_no_more
+          ? logger_.train_metrics().state_dict_at_end(strategy_.collective(), state_.had_data && model_.owns_outputs())
+          : logger_.train_metrics().state_dict();
   if (state_.progress.phase == FitPhase::kValidation) metrics["validation"] = logger_.evaluation_metrics().state_dict();
   own["metrics"] = std::move(metrics);
   const auto& optimizers = optimizers_.all();
@@ -463,9 +465,12 @@ void CheckpointConnector::restore_lightning_optimization() {
 void CheckpointConnector::restore_optimization() {
   if (is_foreign()) return restore_lightning_optimization();
   optimizers_.load_state_dict(tree_.at("optimizers"), tree_.at("schedulers"));
+  optimizers_.load_followed_metrics(tree_.at("followed_metrics"));
   precision_.load_state_dict(tree_.at("precision"));
   restore_strategy(rank_state().find("strategy"));
   stop_.continue_clock();
+  const State& loops = tree_.at("loops");
+  stop_.restore_requests(loops.at("stop_request").as_string(), loops.at("stop_reasons_met").as_bool());
   const State& metrics = rank_state().at("metrics");
   logger_.train_metrics().load_state_dict(metrics.at("train"));
   if (const State* validation = metrics.find("validation")) logger_.evaluation_metrics().load_state_dict(*validation);
@@ -532,7 +537,7 @@ State CheckpointConnector::dump_outcome() {
   State callbacks = State::map();
   for (size_t i = 0; i < callbacks_.all().size(); ++i) callbacks[callback_key(i)] = callbacks_.all()[i]->state_dict();
   outcome["callbacks"] = std::move(callbacks);
-  outcome["latest_metrics"] = dump_metrics();
+  outcome["latest_metrics"] = logger_.callback_metrics_state();
   return outcome;
 }
 

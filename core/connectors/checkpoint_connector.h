@@ -92,7 +92,6 @@ class CheckpointConnector {
   void restore_lightning_progress();
   void restore_lightning_optimization();
   State dump();
-  State dump_metrics();
   /// Dumps what each rank has of its own: random generators, gradients of a window under way, metrics.
   State dump_rank();
   /// Dumps the strategy's name and state on this rank; null where it has none.

@@ -76,17 +76,33 @@ LogOptions LoggerConnector::of_all_ranks(LogOptions options) {
 
 // ---- The newest values
 
-void LoggerConnector::remember(const metrics::Collector::Value& value) {
-  latest_[value.name] = value.value;
-  if (value.name != value.short_name) latest_[value.short_name] = value.value;
+void LoggerConnector::remember(const std::string& name, double value, int64_t batch) {
+  latest_[name] = value;
+  latest_batch_[name] = batch;
+}
+
+void LoggerConnector::remember(const metrics::Collector::Value& value, int64_t batch) {
+  remember(value.name, value.value, batch);
+  if (value.name != value.short_name) remember(value.short_name, value.value, batch);
+}
+
+/// One is made at the end of the epoch, whichever batch logged last.
+void LoggerConnector::remember_of_epoch(const metrics::Collector::Value& value) {
+  remember(value, state_.progress.total_batches);
 }
 
 const MetricMap& LoggerConnector::callback_metrics() {
   if (active_.collector == nullptr) return latest_;
-  const auto visitor = [this](const metrics::Collector::Value& value) { remember(value); };
-  active_.collector->visit_step(visitor, /*all=*/true);
-  if (active_.epoch_values) active_.collector->visit_epoch(visitor);
+  active_.collector->visit_step(
+      [this](const metrics::Collector::Value& value) { remember(value, value.training_batches); }, /*all=*/true);
+  if (active_.epoch_values)
+    active_.collector->visit_epoch([this](const metrics::Collector::Value& value) { remember_of_epoch(value); });
   return latest_;
+}
+
+std::optional<int64_t> LoggerConnector::batch_of_metric(const std::string& name) const {
+  const auto found = latest_batch_.find(name);
+  return found == latest_batch_.end() ? std::nullopt : std::optional(found->second);
 }
 
 MetricMap LoggerConnector::progress_bar_metrics(bool wait_for_device) {
@@ -100,12 +116,31 @@ MetricMap LoggerConnector::progress_bar_metrics(bool wait_for_device) {
   return latest_of_bar_;
 }
 
-void LoggerConnector::load_callback_metrics(const State& values) {
-  for (const auto& [name, value] : values.as_map()) latest_[name] = value.as_double();
+State LoggerConnector::callback_metrics_state() {
+  State state = State::map();
+  for (const auto& [name, value] : callback_metrics()) {
+    State& saved = state[name] = State::map();
+    saved["value"] = value;
+    saved["batch"] = latest_batch_.at(name);
+  }
+  return state;
+}
+
+bool LoggerConnector::has_newer_metric(const std::string& name, int64_t batch) const {
+  if (active_.epoch_values) return true;  // as far as is known without computing them
+  const std::optional<int64_t> of_step =
+      active_.collector == nullptr ? std::nullopt : active_.collector->batch_of_step_value(name);
+  return of_step.value_or(-1) > batch || batch_of_metric(name).value_or(-1) > batch;
+}
+
+void LoggerConnector::load_callback_metrics(const State& state) {
+  for (const auto& [name, saved] : state.as_map())
+    remember(name, saved.at("value").as_double(), saved.at("batch").as_int());
 }
 
 void LoggerConnector::forget_metrics() {
   latest_.clear();
+  latest_batch_.clear();
   latest_of_bar_.clear();
   logged_.clear();
 }
@@ -132,9 +167,11 @@ void LoggerConnector::append_to_row(const std::string& name, double value) {
 }
 
 void LoggerConnector::add_to_row(const MetricMap& values) {
+  const int64_t batch =
+      active_.collector == nullptr ? state_.progress.total_batches : active_.collector->training_batches();
   for (const auto& [name, value] : values) {
     metrics::check_metric_name(name);
-    latest_[name] = value;
+    remember(name, value, batch);
     append_to_row(name, value);
   }
 }
@@ -180,7 +217,7 @@ void LoggerConnector::log_step_row() {
 void LoggerConnector::log_epoch_row(metrics::Collector& collector) {
   const Activity activity(tracer_, "log_metrics");
   collector.visit_epoch([this](const metrics::Collector::Value& value) {
-    remember(value);
+    remember_of_epoch(value);
     if (value.prog_bar) latest_of_bar_[value.name] = value.value;
     if (value.logger) append_to_row(value.name, value.value);
   });

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -59,11 +60,17 @@ class LoggerConnector {
 
   /// Newest value of every name; waits for the device where values changed.
   const MetricMap& callback_metrics();
+  /// The training batch (1: the first of the fit) in or after which the newest value of this name was made, as far as
+  /// callback_metrics has been asked; nothing for a name without a value.
+  std::optional<int64_t> batch_of_metric(const std::string& name) const;
+  /// Whether callback_metrics may give a value of this name made after that batch. Does not wait for the device.
+  bool has_newer_metric(const std::string& name, int64_t batch) const;
   MetricMap progress_bar_metrics(bool wait_for_device);
   /// Newest value of every name that the loggers were given.
   const MetricMap& logged_metrics() const { return logged_; }
-  /// Takes values that a checkpoint or another process has.
-  void load_callback_metrics(const State& values);
+  /// The newest values, for a checkpoint or another process, and takes those.
+  State callback_metrics_state();
+  void load_callback_metrics(const State& state);
   void forget_metrics();
   /// Ends what an epoch that was cut short has counted: metric objects start afresh in the next call.
   void end_metrics();
@@ -115,7 +122,9 @@ class LoggerConnector {
   /// Path of the folder that a logger writes to, made when first asked for.
   std::string directory_of(const Logger& logger);
   void append_to_row(const std::string& name, double value);
-  void remember(const metrics::Collector::Value& value);
+  void remember(const std::string& name, double value, int64_t batch);
+  void remember(const metrics::Collector::Value& value, int64_t batch);
+  void remember_of_epoch(const metrics::Collector::Value& value);
 
   const ResolvedOptions& options_;
   TrainerState& state_;
@@ -126,6 +135,7 @@ class LoggerConnector {
   metrics::Collector evaluation_metrics_;
   Active active_;
   MetricMap latest_;
+  std::map<std::string, int64_t> latest_batch_;  ///< see batch_of_metric
   MetricMap latest_of_bar_;
   MetricMap logged_;
   std::vector<MetricValue> row_;

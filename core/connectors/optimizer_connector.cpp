@@ -9,12 +9,15 @@
 #include <levin/core/optim/named_optimizer.h>
 #include <levin/core/optim/optimizer_state.h>
 #include <levin/core/optim/schedulers.h>
+#include <levin/core/options/metrics_due.h>
 #include <levin/core/precision/precision.h>
 
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <map>
 #include <typeinfo>
 
@@ -150,6 +153,25 @@ void OptimizerConnector::load_state_dict(const State& optimizers, const State& s
   for (size_t i = 0; i < schedulers_.size(); ++i) schedulers_[i].scheduler->load_state_dict(of_schedulers[i]);
 }
 
+State OptimizerConnector::followed_metrics_state() const {
+  State all = State::list();
+  for (const auto& scheduled : schedulers_) {
+    State state = State::map();
+    state["waits"] = scheduled.waits;
+    state["seen_batch"] = scheduled.seen_batch;
+    all.push_back(std::move(state));
+  }
+  return all;
+}
+
+void OptimizerConnector::load_followed_metrics(const State& state) {
+  const auto& all = state.as_list();
+  for (size_t i = 0; i < std::min(all.size(), schedulers_.size()); ++i) {
+    schedulers_[i].waits = all[i].at("waits").as_bool();
+    schedulers_[i].seen_batch = all[i].at("seen_batch").as_int();
+  }
+}
+
 // ---- Accumulation and length
 
 std::optional<int64_t> OptimizerConnector::estimated_steps() const {
@@ -202,30 +224,84 @@ void OptimizerConnector::restart_schedules(std::optional<double> rate) {
   }
 }
 
-std::optional<double> OptimizerConnector::monitored(const SchedulerConfig& config) const {
-  const MetricMap& known = logger_.callback_metrics();
-  if (const auto found = known.find(config.monitor); found != known.end()) return found->second;
-  std::vector<std::string> names;
-  for (const auto& [name, value] : known) names.push_back(name);
-  const std::string message = fmt::format("the scheduler's monitor '{}' was never logged{}", config.monitor,
-                                          valid_names_hint(config.monitor, names));
-  if (config.strict) throw Error("scheduler", message);
-  log::rank_zero_warning_once(message);
-  return std::nullopt;
+void OptimizerConnector::require_metrics() const {
+  const bool validates = !data_.loaders().val.empty();
+  if (validates && !all_metrics_due(options_.given, state_.progress.validated, state_.progress.epoch + 1)) return;
+  for (const auto& scheduled : schedulers_) {
+    if (!scheduled.waits || scheduled.seen_batch >= 0) continue;
+    if (scheduled.config.strict) throw Error("scheduler", never_logged(scheduled.config));
+    log::rank_zero_warning_once(never_logged(scheduled.config));
+  }
 }
 
-void OptimizerConnector::step_schedulers(Interval interval, bool plateau) {
-  Module& module = *state_.module;
-  if (!module.automatic_optimization || schedulers_.empty()) return;
-  const ProfilerSpan span(tracer_.profiler(), "scheduler_step");
-  const int64_t count = interval == Interval::kStep ? state_.progress.global_step : state_.progress.epoch + 1;
-  for (auto& scheduled : schedulers_) {
-    if (scheduled.config.interval != interval || scheduled.scheduler->needs_metric() != plateau) continue;
-    if (count % scheduled.config.frequency != 0) continue;
-    const std::optional<double> metric = plateau ? monitored(scheduled.config) : std::nullopt;
-    if (plateau && !metric) continue;
-    call_user(state_, "lr_scheduler_step", module, [&] { module.lr_scheduler_step(*scheduled.scheduler, metric); });
+std::string OptimizerConnector::never_logged(const SchedulerConfig& config) const {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : logger_.callback_metrics()) names.push_back(name);
+  return fmt::format("the scheduler's monitor '{}' was never logged{}", config.monitor,
+                     valid_names_hint(config.monitor, names));
+}
+
+void OptimizerConnector::warn_of_unfollowed_metrics() const {
+  for (const auto& scheduled : schedulers_)
+    if (scheduled.waits && scheduled.seen_batch < 0) log::rank_zero_warning(never_logged(scheduled.config));
+}
+
+std::optional<double> OptimizerConnector::new_value(ScheduledRate& scheduled) {
+  const std::string& monitor = scheduled.config.monitor;
+  const bool of_one_rank = strategy_.world_size() == 1;
+  if (of_one_rank && !logger_.has_newer_metric(monitor, scheduled.seen_batch)) return std::nullopt;
+  const MetricMap& known = logger_.callback_metrics();
+  std::array<double, 2> newest{0, -1};
+  if (const auto found = known.find(monitor); found != known.end())
+    newest = {found->second, static_cast<double>(logger_.batch_of_metric(monitor).value_or(-1))};
+  if (!of_one_rank) {
+    // Ranks that followed values of their own would train with different rates.
+    std::string bytes(sizeof newest, '\0');
+    std::memcpy(bytes.data(), newest.data(), sizeof newest);
+    bytes = strategy_.broadcast(bytes);
+    std::memcpy(newest.data(), bytes.data(), sizeof newest);
   }
+  const auto [value, batch] = newest;
+  if (batch <= static_cast<double>(scheduled.seen_batch)) return std::nullopt;
+  scheduled.seen_batch = static_cast<int64_t>(batch);
+  return value;
+}
+
+template <class Visit>
+void OptimizerConnector::visit_schedulers(Interval interval, bool of_metrics, const Visit& visit) {
+  if (!state_.module->automatic_optimization || schedulers_.empty()) return;
+  const ProfilerSpan span(tracer_.profiler(), "scheduler_step");
+  for (auto& scheduled : schedulers_)
+    if (scheduled.config.interval == interval && scheduled.scheduler->needs_metric() == of_metrics) visit(scheduled);
+}
+
+void OptimizerConnector::step(ScheduledRate& scheduled, std::optional<double> metric) {
+  Module& module = *state_.module;
+  call_user(state_, "lr_scheduler_step", module, [&] { module.lr_scheduler_step(*scheduled.scheduler, metric); });
+}
+
+bool OptimizerConnector::is_due(const ScheduledRate& scheduled) const {
+  const FitProgress& progress = state_.progress;
+  const int64_t count = scheduled.config.interval == Interval::kStep ? progress.global_step : progress.epoch + 1;
+  return count % scheduled.config.frequency == 0;
+}
+
+void OptimizerConnector::step_schedulers(Interval interval) {
+  visit_schedulers(interval, /*of_metrics=*/false, [this](ScheduledRate& scheduled) {
+    if (is_due(scheduled)) step(scheduled, std::nullopt);
+  });
+  visit_schedulers(interval, /*of_metrics=*/true,
+                   [this](ScheduledRate& scheduled) { scheduled.waits = scheduled.waits || is_due(scheduled); });
+}
+
+void OptimizerConnector::follow_metrics(Interval interval) {
+  visit_schedulers(interval, /*of_metrics=*/true, [this](ScheduledRate& scheduled) {
+    if (!scheduled.waits) return;
+    const std::optional<double> metric = new_value(scheduled);
+    if (!metric) return;
+    scheduled.waits = false;
+    step(scheduled, metric);
+  });
 }
 
 void OptimizerConnector::replace_schedulers(std::shared_ptr<optim::Scheduler> scheduler, Interval interval) {

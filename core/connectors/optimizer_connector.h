@@ -44,6 +44,9 @@ class OptimizerConnector {
 
   State state_dict() const;
   State schedulers_state_dict() const;
+  /// Which values those have seen that follow a metric.
+  State followed_metrics_state() const;
+  void load_followed_metrics(const State& state);
   /// Loads both; throws levin::Error where there are others than configure_optimizers gives.
   void load_state_dict(const State& optimizers, const State& schedulers);
 
@@ -64,8 +67,16 @@ class OptimizerConnector {
   /// Starts schedulers anew, planned for the present length of the run, from the learning rate that is given or else
   /// from that of configure_optimizers; as though configure_optimizers had given it.
   void restart_schedules(std::optional<double> rate = {});
-  /// Steps the schedulers of an interval: `plateau` those that follow a metric, or the others.
-  void step_schedulers(Interval interval, bool plateau);
+  /// Steps the schedulers of an interval that are due. Those that follow a metric wait for follow_metrics.
+  void step_schedulers(Interval interval);
+  /// Steps those of them that wait and whose metric has a value that they have not seen. With several ranks a
+  /// collective.
+  void follow_metrics(Interval interval);
+  /// At the end of a whole epoch: throws levin::Error for a metric that a scheduler waits for and that nobody logged,
+  /// though validation had its turn as well.
+  void require_metrics() const;
+  /// At the end of a fit: names the metrics that schedulers waited for in vain.
+  void warn_of_unfollowed_metrics() const;
   /// Replaces all schedulers; see Trainer::replace_schedulers.
   void replace_schedulers(std::shared_ptr<optim::Scheduler> scheduler, Interval interval);
   /// Learning rates by name, one for each optimizer and parameter group; see Trainer::learning_rates.
@@ -83,13 +94,22 @@ class OptimizerConnector {
     std::shared_ptr<optim::Scheduler> scheduler;
     SchedulerConfig config;
     size_t optimizer = 0;  ///< index of the optimizer
+    // Of one that follows a metric:
+    bool waits = false;       ///< a step is due and waits for a new value
+    int64_t seen_batch = -1;  ///< of the value that it followed last; see Trainer::batch_of_metric
   };
 
   void check(const OptimizerConfigs& configs) const;
   void add(const OptimizerConfig& config, const OptimizerHandle::Driver& driver);
   /// Number of steps that a scheduler takes in the whole run; -1 when that is unknown.
   int64_t planned_steps(const SchedulerConfig& config) const;
-  std::optional<double> monitored(const SchedulerConfig& config) const;
+  /// A value of the metric that the scheduler has not seen yet, as rank 0 knows it.
+  std::optional<double> new_value(ScheduledRate& scheduled);
+  bool is_due(const ScheduledRate& scheduled) const;
+  template <class Visit>
+  void visit_schedulers(Interval interval, bool of_metrics, const Visit& visit);
+  void step(ScheduledRate& scheduled, std::optional<double> metric);
+  std::string never_logged(const SchedulerConfig& config) const;
 
   const ResolvedOptions& options_;
   TrainerState& state_;

@@ -7,6 +7,8 @@ namespace levin {
 bool FitProgress::start_next_epoch() {
   ++epoch;
   batch = 0;
+  batches_before_epoch = total_batches;
+  ended_inside = false;
   epoch_samples = 0;
   const bool began_elsewhere = std::exchange(first_example, 0) > 0;
   epoch_started = false;
@@ -27,6 +29,8 @@ State FitProgress::state_dict() const {
   state["global_step"] = global_step;
   state["batch"] = batch;
   state["total_batches"] = total_batches;
+  state["batches_before_epoch"] = batches_before_epoch;
+  state["ended_inside"] = ended_inside;
   state["samples"] = samples;
   state["epoch_samples"] = epoch_samples;
   state["first_example"] = first_example;
@@ -42,6 +46,7 @@ State FitProgress::state_dict() const {
   state["validation_started"] = validation.started;
   state["validation_loader"] = validation.loader;
   state["validation_batch"] = validation.batch;
+  state["validated"] = validated;
   state["elapsed"] = elapsed;
   state["seconds_since_validation"] = seconds_since_validation;
   state["batches_since_validation"] = batches_since_validation;
@@ -53,6 +58,8 @@ void FitProgress::load_state_dict(const State& state) {
   global_step = state.at("global_step").as_int();
   batch = state.at("batch").as_int();
   total_batches = state.at("total_batches").as_int();
+  batches_before_epoch = state.at("batches_before_epoch").as_int();
+  ended_inside = state.at("ended_inside").as_bool();
   samples = state.at("samples").as_int();
   epoch_samples = state.at("epoch_samples").as_int();
   first_example = state.at("first_example").as_int();
@@ -69,6 +76,7 @@ void FitProgress::load_state_dict(const State& state) {
   validation.started = state.at("validation_started").as_bool();
   validation.loader = state.at("validation_loader").as_int();
   validation.batch = state.at("validation_batch").as_int();
+  validated = state.at("validated").as_bool();
   elapsed = state.at("elapsed").as_double();
   seconds_since_validation = state.at("seconds_since_validation").as_double();
   batches_since_validation = state.at("batches_since_validation").as_int();

@@ -24,12 +24,13 @@ enum class FitPhase : int64_t {
 
 /// Position of training, exactly, as plain counters. Saved in every checkpoint.
 struct FitProgress {
-  int64_t epoch = 0;          ///< 0-based
-  int64_t global_step = 0;    ///< optimizer steps taken
-  int64_t batch = 0;          ///< batches done in this epoch
-  int64_t total_batches = 0;  ///< batches done in all epochs
-  int64_t samples = 0;        ///< examples seen by all ranks in all epochs
-  int64_t epoch_samples = 0;  ///< examples seen by all ranks in this epoch
+  int64_t epoch = 0;                 ///< 0-based
+  int64_t global_step = 0;           ///< optimizer steps taken
+  int64_t batch = 0;                 ///< batches done in this epoch
+  int64_t total_batches = 0;         ///< batches done in all epochs
+  int64_t batches_before_epoch = 0;  ///< total_batches where this epoch began
+  int64_t samples = 0;               ///< examples seen by all ranks in all epochs
+  int64_t epoch_samples = 0;         ///< examples seen by all ranks in this epoch
   int64_t first_example =
       0;  ///< where batch 0 of this epoch starts in the order of examples; see resume_with_batches_of
   int64_t global_batch_size = 0;  ///< examples in a batch of all ranks together; 0 before the first fit, and where
@@ -37,12 +38,14 @@ struct FitProgress {
   std::string order;  ///< what the order of an epoch follows from beside seed and epoch, for people; empty: nothing
   bool epoch_started = false;
   bool last_batch_done = false;           ///< no batch is left in this epoch
+  bool ended_inside = false;              ///< training ended inside of this epoch after the batch done last
   int64_t window_index = 0;               ///< batches done in the accumulation window under way
   int64_t window_size = 1;                ///< batches that the window under way is divided by
   bool window_has_gradients = false;      ///< a batch of the window under way was not skipped
   int64_t scheduler_steps_held_back = 0;  ///< optimizer steps were skipped; the schedulers are still to follow suit
   FitPhase phase = FitPhase::kBatches;
   EvaluationProgress validation;
+  bool validated = false;                ///< a validation is over
   double elapsed = 0;                    ///< seconds of training, those of earlier runs included
   double seconds_since_validation = 0;   ///< for a val_check_interval that is a time
   int64_t batches_since_validation = 0;  ///< for a val_check_interval that counts across epochs

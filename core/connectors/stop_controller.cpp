@@ -15,6 +15,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kSignalReason = "a signal";
+constexpr const char* kTimeReason = "max_time is over";
 
 }  // namespace
 
@@ -24,6 +25,8 @@ StopController::StopController(const ResolvedOptions& options, TrainerState& sta
 void StopController::begin_call() {
   agreed_ = false;
   wish_.clear();
+  reasons_.clear();
+  forgets_reasons_ = false;
 }
 
 void StopController::start_clock() { started_ = Clock::now(); }
@@ -33,7 +36,10 @@ double StopController::elapsed_seconds() const {
   return elapsed_before_ + std::chrono::duration<double>(Clock::now() - started_).count();
 }
 
-void StopController::start_batches() { interrupted_ = time_is_up_ = signal_passed_on_ = false; }
+void StopController::start_batches() {
+  interrupted_ = time_is_up_ = signal_passed_on_ = false;
+  if (std::exchange(forgets_reasons_, false)) reasons_.clear();
+}
 
 void StopController::request(const std::string& reason) {
   if (strategy_.world_size() == 1) {
@@ -43,6 +49,26 @@ void StopController::request(const std::string& reason) {
     wish_ = reason;
   }
   if (ControlPlane* control = strategy_.control_plane()) control->request_stop(reason);
+}
+
+void StopController::set_reason(const Callback& who, const std::string& reason) {
+  std::erase_if(reasons_, [&](const auto& item) { return item.first == &who; });
+  if (!reason.empty()) reasons_.emplace_back(&who, reason);
+}
+
+std::string StopController::waiting_request() const {
+  std::string request = agreed_ ? reason_ : wish_;
+  if (strategy_.world_size() > 1)
+    for (const std::string& of_rank : strategy_.collective().gather_bytes(request))
+      if (request.empty()) request = of_rank;
+  return has_met_reasons() || request == kTimeReason ? "" : request;
+}
+
+void StopController::restore_requests(const std::string& waiting_request, bool has_met_reasons) {
+  forgets_reasons_ = has_met_reasons;
+  if (waiting_request.empty()) return;
+  agreed_ = true;
+  reason_ = waiting_request;
 }
 
 bool StopController::signal_received() { return SignalScope::received() != 0; }
@@ -69,7 +95,7 @@ bool StopController::stops_before_batch(bool may_stop) {
   } else if (max_time && strategy_.is_global_zero() && !time_is_up_ &&
              elapsed_seconds() >= static_cast<double>(max_time->count())) {
     time_is_up_ = true;
-    control->request_stop("max_time is over");
+    control->request_stop(kTimeReason);
   }
   if (!may_stop) return false;
   const ProfilerSpan span(tracer_.profiler(), "agree_on_batch");
@@ -92,8 +118,10 @@ bool StopController::limits_reached() const {
 }
 
 bool StopController::should_end() const {
-  if (interrupted_ || limits_reached()) return true;
-  if (!agreed_) return false;
+  return interrupted_ || limits_reached() || (wants_to_stop() && minimum_reached());
+}
+
+bool StopController::minimum_reached() const {
   const FitProgress& progress = state_.progress;
   return progress.epoch + (progress.phase == FitPhase::kEpochDone ? 1 : 0) >= options_.min_epochs &&
          progress.global_step >= options_.min_steps;
@@ -118,8 +146,8 @@ std::string StopController::end_reason(bool has_batches) const {
   if (options_.given.fast_dev_run.batches() > 0) return "fast_dev_run is over";
   if (options_.max_steps && state_.progress.global_step >= *options_.max_steps)
     return fmt::format("max_steps {} is reached", *options_.max_steps);
-  if (limits_reached()) return "max_time is over";
-  if (ends_on_request()) return "training was asked to stop: " + reason_;
+  if (limits_reached()) return kTimeReason;
+  if (ends_on_request()) return "training was asked to stop: " + (agreed_ ? reason_ : reasons_.front().second);
   if (!has_batches) return "limit_train_batches is 0";
   return fmt::format("max_epochs {} is reached", options_.max_epochs.value_or(0));
 }
@@ -128,6 +156,7 @@ void StopController::restore(const Requests& requests, Clock::duration not_count
   agreed_ = requests.agreed;
   reason_ = requests.reason;
   wish_ = requests.wish;
+  reasons_ = requests.reasons;
   started_ += not_counted;
 }
 

@@ -6,8 +6,12 @@
 
 #include <chrono>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace levin {
+
+class Callback;
 
 /// Decides when training stops: at its limits, on a signal, or because a callback or the module asked for it. What one
 /// rank alone knows becomes a wish, and all ranks stop before the same batch, or at the end of the same validation or
@@ -33,8 +37,17 @@ class StopController {
   /// Asks for the end of training after the batch under way, no sooner than min_epochs and min_steps allow. On any
   /// rank.
   void request(const std::string& reason);
-  /// Whether this rank or all of them want to stop.
-  bool is_requested() const { return agreed_ || !wish_.empty(); }
+  /// Sets why a callback asks for the same at present; empty: it does not. All ranks do so at the same place.
+  void set_reason(const Callback& who, const std::string& reason);
+  /// Whether this rank or all of them want to stop, for a reason that does not pass before they may.
+  bool is_requested() const { return agreed_ || !wish_.empty() || (!reasons_.empty() && minimum_reached()); }
+  /// What was requested and has not ended training yet, since min_epochs and min_steps do not allow it or a signal came
+  /// first; for a checkpoint; empty: nothing. A collective where there are several ranks.
+  std::string waiting_request() const;
+  /// Whether what callbacks ask for at present could end training, so that a run which goes on from here starts without
+  /// it.
+  bool has_met_reasons() const { return minimum_reached() && !interrupted_; }
+  void restore_requests(const std::string& waiting_request, bool has_met_reasons);
   /// Notes that a signal has come that ends training here.
   void interrupt() { interrupted_ = true; }
   bool is_interrupted() const { return interrupted_; }
@@ -53,24 +66,29 @@ class StopController {
   /// Whether training ends here.
   bool should_end() const;
   /// Whether training ends here because somebody asked for it.
-  bool ends_on_request() const { return agreed_ && should_end(); }
+  bool ends_on_request() const { return wants_to_stop() && should_end(); }
   /// Finds out whether any rank wants to stop; a collective, called where all ranks are at the same place.
   void agree();
   /// Says what ended training. `has_batches`: false where an epoch has none.
   std::string end_reason(bool has_batches) const;
 
+  /// By who has them, in the order in which they came.
+  using Reasons = std::vector<std::pair<const Callback*, std::string>>;
   /// Requests so far, for a dry run that takes back what it changes.
   struct Requests {
     bool agreed;
     std::string reason;
     std::string wish;
+    Reasons reasons;
   };
-  Requests requests() const { return {agreed_, reason_, wish_}; }
+  Requests requests() const { return {agreed_, reason_, wish_, reasons_}; }
   /// Takes back requests, and the time that has passed since.
   void restore(const Requests& requests, std::chrono::steady_clock::duration not_counted);
 
  private:
   bool limits_reached() const;
+  bool minimum_reached() const;
+  bool wants_to_stop() const { return agreed_ || !reasons_.empty(); }
 
   const ResolvedOptions& options_;
   TrainerState& state_;
@@ -78,9 +96,11 @@ class StopController {
   Strategy& strategy_;
   std::chrono::steady_clock::time_point started_;
   double elapsed_before_ = 0;
-  bool agreed_ = false;  ///< all ranks stop
-  std::string reason_;   ///< why all ranks stop
-  std::string wish_;     ///< why this rank alone wants to stop
+  bool agreed_ = false;           ///< all ranks stop
+  std::string reason_;            ///< why all ranks stop
+  std::string wish_;              ///< why this rank alone wants to stop
+  Reasons reasons_;               ///< that may pass
+  bool forgets_reasons_ = false;  ///< those of callbacks that go on from a checkpoint were met before it
   bool interrupted_ = false;
   bool time_is_up_ = false;        ///< the other ranks were told
   bool signal_passed_on_ = false;  ///< likewise

@@ -261,7 +261,7 @@ bool EvaluationLoop::run_in_scope(const Hooks& hooks, const DataLoaders& loaders
   bool took_part = false;
   if (!progress.started) {
     collector.reset();
-    collector.begin({});
+    collector.begin({.training_batches = state_.progress.total_batches});
     callbacks_.call(hooks.names.start, hooks.start, hooks.module_start);
     callbacks_.call(hooks.names.epoch_start, hooks.epoch_start, hooks.module_epoch_start);
     progress.started = true;
@@ -276,7 +276,10 @@ bool EvaluationLoop::run_in_scope(const Hooks& hooks, const DataLoaders& loaders
       evaluate(batch, batch_idx);
       return;
     }
-    collector.begin({.batch_size = batch.size(), .dataloader_idx = progress.loader, .loaders = std::ssize(loaders)});
+    collector.begin({.batch_size = batch.size(),
+                     .dataloader_idx = progress.loader,
+                     .loaders = std::ssize(loaders),
+                     .training_batches = state_.progress.total_batches});
     callbacks_.call(hooks.names.batch_start, hooks.batch_start, hooks.module_batch_start, batch, batch_idx,
                     progress.loader);
     took_part = true;
@@ -296,7 +299,7 @@ bool EvaluationLoop::run_in_scope(const Hooks& hooks, const DataLoaders& loaders
     collector.reset();
     return false;
   }
-  collector.begin({.loaders = 1});
+  collector.begin({.training_batches = state_.progress.total_batches});
   state_.evaluation_loader = 0;
   logger_.show_epoch_values(true);
   callbacks_.call(hooks.names.epoch_end, hooks.epoch_end, hooks.module_epoch_end);
@@ -308,7 +311,10 @@ bool EvaluationLoop::run_in_scope(const Hooks& hooks, const DataLoaders& loaders
   logger_.log_epoch_row(collector);
   progress = {};
   logger_.set_over(true);
-  if (validates_in_fit) state_.progress.phase = FitPhase::kAfterValidation;
+  if (validates_in_fit) {
+    state_.progress.phase = FitPhase::kAfterValidation;
+    state_.progress.validated = true;
+  }
   callbacks_.call_in_stages(
       hooks.names.end, hooks.end, hooks.module_end, [] {},
       [&] {

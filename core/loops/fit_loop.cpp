@@ -82,6 +82,7 @@ void FitLoop::run() {
   if (!stop_.is_interrupted()) {
     logger_.add_to_row(unlogged_step_);
     logger_.emit_row();
+    optimizers_.warn_of_unfollowed_metrics();
   }
   report_->say_end(stop_.end_reason(epoch_has_batches()));
   state_.in_fit_loop = false;
@@ -90,7 +91,10 @@ void FitLoop::run() {
 void FitLoop::run_epochs() {
   const auto& max_epochs = options_.max_epochs;
   const int64_t reload_every = options_.given.reload_dataloaders_every_n_epochs;
-  for (bool first = true; !stop_.should_end(); first = false) {
+  // A run that was interrupted goes on with what follows its last batch, also where nothing is left to train.
+  const bool goes_on =
+      state_.resumed && progress_.batch > 0 && progress_.phase != FitPhase::kEpochDone && !progress_.ended_inside;
+  for (bool first = true; (first && goes_on) || !stop_.should_end(); first = false) {
     const bool epoch_done = progress_.phase == FitPhase::kEpochDone;
     if (max_epochs && progress_.epoch + (epoch_done ? 1 : 0) >= *max_epochs) return;
     if (epoch_done && progress_.start_next_epoch()) data_.count_batches();
@@ -106,14 +110,15 @@ void FitLoop::run_epochs() {
 void FitLoop::run_epoch() {
   const ProfilerSpan span(tracer_.profiler(), "train_epoch");
   if (!progress_.epoch_started) {
-    logger_.train_metrics().begin({});
+    logger_.train_metrics().begin({.training_batches = progress_.total_batches});
     callbacks_.call("on_train_epoch_start", &Callback::on_train_epoch_start, &Module::on_train_epoch_start);
     progress_.epoch_started = true;
   }
   // A run resumed right after a batch, or inside a validation, first does what belongs to that batch.
-  if (progress_.phase == FitPhase::kValidation ||
-      (progress_.phase == FitPhase::kBatches && progress_.batch > 0 && state_.resumed && validation_due())) {
+  if (progress_.phase == FitPhase::kValidation) {
     if (!validate()) return;
+  } else if (progress_.batch > 0 && state_.resumed) {
+    if (!finish_batch()) return;
   }
   state_.resumed = false;
   const bool complete = progress_.last_batch_done || train_batches();
@@ -124,7 +129,7 @@ void FitLoop::run_epoch() {
 bool FitLoop::train_batches() {
   if (IndependentSteps* steps = find_independent_steps(strategy_)) return train_independently(*steps);
   if (stop_.should_end()) return progress_.last_batch_done;
-  had_data_ = progress_.batch > 0;
+  state_.had_data = progress_.batch > 0;
   auto pass = [this] {
     const Activity activity(tracer_, "start_train_loader");
     return data_.loaders().train.pass(data_.train_position());
@@ -155,7 +160,7 @@ bool FitLoop::train_batches() {
       if (result == BatchResult::kEndOfEpoch) break;
     }
     if (stop_.is_interrupted()) return false;
-    if (validation_due() && !validate()) return false;
+    if (!finish_batch()) return false;
     if (stop_.should_end() && !progress_.last_batch_done) return false;
     more = !known_last && !progress_.last_batch_done;
   }
@@ -188,8 +193,8 @@ void FitLoop::count_batches_to(int64_t batch, const data::TakenBatches& batches)
     ++progress_.total_batches;
     ++progress_.batches_since_validation;
     ++progress_.global_step;
-    optimizers_.step_schedulers(Interval::kStep, /*plateau=*/false);
-    optimizers_.step_schedulers(Interval::kStep, /*plateau=*/true);
+    progress_.ended_inside = false;
+    optimizers_.step_schedulers(Interval::kStep);
   }
   progress_.phase = FitPhase::kBatches;
 }
@@ -197,7 +202,7 @@ void FitLoop::count_batches_to(int64_t batch, const data::TakenBatches& batches)
 bool FitLoop::train_independently(IndependentSteps& steps) {
   if (stop_.should_end()) return progress_.last_batch_done;
   check_independent_steps();
-  had_data_ = progress_.batch > 0;
+  state_.had_data = progress_.batch > 0;
   int64_t end = *data_.train_batches();
   if (options_.max_steps) end = std::min(end, progress_.batch + *options_.max_steps - progress_.global_step);
   steps.begin_batches(progress_.epoch, progress_.batch, end);
@@ -215,7 +220,7 @@ bool FitLoop::train_independently(IndependentSteps& steps) {
     last_own_step_ = progress_.global_step;
     count_batches_to(batch, batches);
     if (tracer_.profiler() != nullptr) tracer_.profiler()->step();
-    had_data_ = true;
+    state_.had_data = true;
     {
       const ProfilerSpan span(tracer_.profiler(), "train_batch");
       const BatchInfo info{.batch_idx = batch, .samples = taken->batch.size()};
@@ -247,9 +252,9 @@ bool FitLoop::train_independently(IndependentSteps& steps) {
     end_by_signal();
     return false;
   }
-  if (progress_.last_batch_done) optimizers_.step_schedulers(Interval::kEpoch, /*plateau=*/false);
+  if (progress_.last_batch_done) optimizers_.step_schedulers(Interval::kEpoch);
   suggest_workers(batches.waited(), Clock::now() - started);
-  if (validation_due() && !validate()) return false;
+  if (!finish_batch()) return false;
   progress_.phase = FitPhase::kBatches;
   return progress_.last_batch_done;
 }
@@ -267,7 +272,7 @@ FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<
   // Of a combined loader: what this rank was given is another's.
   if (fetched && pass.share(progress_.batch) && pass.share(progress_.batch)->own == 0 && data_.train_ranks() > 1)
     info.has_data = false;
-  had_data_ = had_data_ || info.has_data;
+  state_.had_data = state_.had_data || info.has_data;
   // Nothing is learnt from a batch to join on: with it this rank reduces what the others reduce.
   Batch batch = fetched ? std::move(*fetched) : data_.join_batch(data_.loaders().train);
   info.samples = batch.size();
@@ -305,20 +310,20 @@ FitLoop::BatchResult FitLoop::train_batch(Batch host_batch, const BatchInfo& inf
   const int64_t steps_before = independent ? last_own_step_ : progress_.global_step;
   const JoinScope join(state_, logger_, /*joins=*/!info.has_data);
   const Batch batch = data_.transfer(std::move(host_batch), 0, next);
-  logger_.train_metrics().begin({.batch_size = batch.size(), .step_default = true});
+  logger_.train_metrics().begin(
+      {.batch_size = batch.size(), .step_default = true, .training_batches = progress_.total_batches + 1});
   callbacks_.callbacks("on_train_batch_start", &Callback::on_train_batch_start, batch, batch_idx);
   if (!callbacks_.module("on_train_batch_start", &Module::on_train_batch_start, batch, batch_idx)) {
-    optimizers_.step_schedulers(Interval::kEpoch, /*plateau=*/false);
+    optimizers_.step_schedulers(Interval::kEpoch);
     return BatchResult::kEndOfEpoch;
   }
   const StepOutput& output = step_.run(batch, info);
   const bool is_last = info.is_last || step_.data_ended();
 
   if (step_.schedulers_are_due() && !independent) {
-    optimizers_.step_schedulers(Interval::kStep, /*plateau=*/false);
-    optimizers_.step_schedulers(Interval::kStep, /*plateau=*/true);
+    optimizers_.step_schedulers(Interval::kStep);
   }
-  if (is_last) optimizers_.step_schedulers(Interval::kEpoch, /*plateau=*/false);
+  if (is_last) optimizers_.step_schedulers(Interval::kEpoch);
 
   progress_.phase = FitPhase::kBatches;
   callbacks_.call_in_stages(
@@ -332,6 +337,7 @@ FitLoop::BatchResult FitLoop::train_batch(Batch host_batch, const BatchInfo& inf
         if (independent) return;  // what follows counts the batches of all ranks: see train_independently
         ++progress_.batch;
         ++progress_.total_batches;
+        progress_.ended_inside = false;
         ++progress_.batches_since_validation;
         progress_.samples += info.samples;
         progress_.epoch_samples += info.samples;
@@ -366,6 +372,15 @@ bool FitLoop::validation_due() const {
   return batches % *data_.validation_interval() == 0;
 }
 
+bool FitLoop::finish_batch() {
+  if (validation_due()) return validate();
+  // Several ranks have to agree on a value, but not in every step.
+  if (strategy_.world_size() == 1 || progress_.phase == FitPhase::kAfterValidation ||
+      progress_.global_step % options_.given.log_every_n_steps == 0)
+    optimizers_.follow_metrics(Interval::kStep);
+  return true;
+}
+
 bool FitLoop::validate() {
   const ProfilerSpan span(tracer_.profiler(), "validation");
   progress_.phase = FitPhase::kValidation;
@@ -376,6 +391,7 @@ bool FitLoop::validate() {
     return false;
   }
   progress_.phase = FitPhase::kAfterValidation;
+  optimizers_.follow_metrics(Interval::kStep);
   progress_.batches_since_validation = 0;
   progress_.seconds_since_validation = 0;
   last_validation_ = Clock::now();
@@ -389,16 +405,22 @@ bool FitLoop::validate() {
 
 void FitLoop::finish_epoch(bool complete) {
   if (progress_.batch > 0) unlogged_step_ = unlogged_step();
-  logger_.train_metrics().begin({.batch_size = 1, .step_default = false});
+  logger_.callback_metrics();  // the last values of steps, which the end of the epoch forgets
+  logger_.train_metrics().begin({.training_batches = progress_.total_batches});
   logger_.show_epoch_values(true);
   const auto synchronize = [&] {
     if (strategy_.world_size() == 1) return;
     const ProfilerSpan span(tracer_.profiler(), "synchronize_metrics");
-    logger_.train_metrics().synchronize_epoch(strategy_.collective(), had_data_ && model_.owns_outputs());
+    logger_.train_metrics().synchronize_epoch(strategy_.collective(), state_.had_data && model_.owns_outputs());
   };
   callbacks_.call_in_stages("on_train_epoch_end", &Callback::on_train_epoch_end, &Module::on_train_epoch_end,
                             synchronize, [&] {
-                              if (complete) optimizers_.step_schedulers(Interval::kEpoch, /*plateau=*/true);
+                              if (complete) {
+                                optimizers_.follow_metrics(Interval::kStep);
+                                optimizers_.follow_metrics(Interval::kEpoch);
+                                optimizers_.require_metrics();
+                              }
+                              progress_.ended_inside = !complete;
                               logger_.log_epoch_row(logger_.train_metrics());
                               if (complete) {
                                 progress_.phase = FitPhase::kEpochDone;

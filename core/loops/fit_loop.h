@@ -54,7 +54,9 @@ class FitLoop {
   /// `next`: the batch after it, where there is one.
   BatchResult train_batch(Batch host_batch, const BatchInfo& info, const std::optional<Batch>& next);
   bool validation_due() const;
-  /// Returns false when a signal ended it.
+  /// Does what follows a batch and the checkpoint of it: validation where it is due. Returns false when a signal ended
+  /// it.
+  bool finish_batch();
   bool validate();
   /// `complete`: false when training ends inside the epoch, which a resumed run then goes on with.
   void finish_epoch(bool complete);
@@ -83,7 +85,6 @@ class FitLoop {
   Clock::time_point last_validation_;
   int64_t last_own_step_ = 0;  ///< where steps are independent: after this rank's last batch
   MetricMap unlogged_step_;    ///< what the last step of the last epoch has logged and no row shows yet
-  bool had_data_ = false;      ///< this rank has had a batch in this epoch
 };
 
 }  // namespace levin

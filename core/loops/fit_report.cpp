@@ -12,7 +12,8 @@ FitReport::FitReport(const TrainerState& state, const OptimizerConnector& optimi
     : state_(state),
       optimizers_(optimizers),
       first_step_(state.progress.global_step),
-      first_batch_(state.progress.total_batches) {}
+      first_batch_(state.progress.total_batches),
+      first_phase_(state.progress.phase) {}
 
 void FitReport::check_epoch() {
   const bool trained = state_.progress.total_batches > first_batch_;
@@ -29,7 +30,8 @@ void FitReport::say_end(const std::string& reason) const {
   const FitProgress& progress = state_.progress;
   const int64_t epochs = progress.epoch + (progress.phase == FitPhase::kEpochDone ? 1 : 0);
   const std::string where = fmt::format("{}, {}", counted(epochs, "epoch"), counted(progress.global_step, "step"));
-  if (progress.total_batches == first_batch_)
+  // One that only finishes the validation or the epoch under way does what was left.
+  if (progress.total_batches == first_batch_ && progress.phase == first_phase_)
     log::rank_zero_warning(fmt::format("nothing was trained: training is at {} already, and {}", where, reason));
   else
     log::rank_zero_info(fmt::format("training ended after {}: {}", where, reason));

@@ -23,6 +23,7 @@ class FitReport {
   const OptimizerConnector& optimizers_;
   const int64_t first_step_;
   const int64_t first_batch_;
+  const FitPhase first_phase_;
   bool warned_ = false;
 };
 

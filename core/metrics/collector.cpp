@@ -17,6 +17,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <sstream>
 #include <tuple>
 #include <utility>
@@ -140,6 +142,7 @@ Collector::Slot& Collector::slot_for(std::string_view name, const LogOptions& op
   }
   ++expected_;
   found->stamp = stamp_;
+  found->training_batches = moment_.training_batches;
   if (recording_) recorded_.push_back({.slot = found, .weight = weight_of(options)});
   return *found;
 }
@@ -243,6 +246,7 @@ Collector::Recording Collector::stop_observing() {
 void Collector::log_again(const Recording& recording) {
   for (const auto& [slot, weight, value] : recording) {
     slot->log_again(stamp_, weight);
+    slot->training_batches = moment_.training_batches;
     if (value.defined()) slot->add_host(read_host_scalar(value), weight);
   }
 }
@@ -253,8 +257,16 @@ void Collector::visit_step(const Visitor& visitor, bool all) const {
     if (!*options.on_step || !slot->was_logged() || (!all && slot->stamp != stamp_)) continue;
     if (const auto value = slot->step_value())
       visitor({slot->step_name, slot->short_name, *value, options.prog_bar, options.logger,
-               slot->description.dataloader_idx});
+               slot->description.dataloader_idx, slot->training_batches});
   }
+}
+
+std::optional<int64_t> Collector::batch_of_step_value(std::string_view name) const {
+  for (const auto& slot : slots_)
+    if (*slot->description.options.on_step && slot->was_logged() &&
+        (slot->step_name == name || slot->short_name == name))
+      return slot->training_batches;
+  return std::nullopt;
 }
 
 void Collector::visit_epoch(const Visitor& visitor) const {
@@ -263,7 +275,7 @@ void Collector::visit_epoch(const Visitor& visitor) const {
     if (!*options.on_epoch || !slot->was_logged()) continue;
     if (const auto value = slot->epoch_value())
       visitor({slot->epoch_name, slot->short_name, *value, options.prog_bar, options.logger,
-               slot->description.dataloader_idx});
+               slot->description.dataloader_idx, slot->training_batches});
   }
 }
 
@@ -307,6 +319,7 @@ void Collector::adopt(const detail::SlotDescription& description, detail::Over o
   if (slot == nullptr) slot = &add_slot(description);
   if (over == detail::Over::kStep ? slot->stamp == stamp_ : slot->was_logged()) return;
   slot->stamp = over == detail::Over::kStep ? stamp_ : 0;
+  slot->training_batches = moment_.training_batches;
   slot->last_weight = 0;
   slot->reduced_step = {.known = true, .value = std::nullopt};
 }
@@ -331,8 +344,34 @@ State Collector::state_dict() const {
   for (const auto& slot : slots_) {
     if (!slot->was_logged()) continue;
     state.push_back(slot->state_dict());
+    state.as_list().back()["training_batches"] = slot->training_batches;
     // Of the step under way, whose values nobody has seen yet.
     if (slot->stamp == stamp_) state.as_list().back()["step_weight"] = slot->last_weight;
+  }
+  return state;
+}
+
+State Collector::state_dict_at_end(Collective& collective, bool took_part) {
+  if (collective.world_size() == 1) return state_dict();
+  std::map<const Slot*, std::array<Slot::Reduced, 2>> former;
+  for (const auto& slot : slots_) former[slot.get()] = {slot->reduced_step, slot->reduced_epoch};
+  synchronize_step(collective, /*took_part=*/false);
+  synchronize_epoch(collective, took_part);
+  std::map<std::pair<std::string, int64_t>, std::array<std::optional<double>, 2>> computed;
+  for (auto& slot : slots_) {
+    const auto& description = slot->description;
+    if (description.is_metric && slot->was_logged())
+      computed[{description.name, description.dataloader_idx}] = {
+          *description.options.on_step ? slot->step_value() : std::nullopt, slot->epoch_value()};
+    if (const auto before = former.find(slot.get()); before != former.end())
+      std::tie(slot->reduced_step, slot->reduced_epoch) = std::tie(before->second[0], before->second[1]);
+  }
+  State state = state_dict();
+  for (State& item : state.as_list()) {
+    const auto values = computed.find({item.at("name").as_string(), item.at("dataloader_idx").as_int()});
+    if (values == computed.end()) continue;
+    if (values->second[0]) item["step_computed"] = *values->second[0];
+    if (values->second[1]) item["computed"] = *values->second[1];
   }
   return state;
 }
@@ -348,6 +387,7 @@ void Collector::load_state_dict(const State& state) {
     slot.load_state_dict(item);
     const State* step_weight = item.find("step_weight");
     slot.stamp = step_weight != nullptr ? stamp_ : 0;
+    slot.training_batches = item.at("training_batches").as_int();
     if (step_weight != nullptr) slot.last_weight = step_weight->as_double();
     if (slot.description.several_loaders) loaders_read_.insert(slot.description.dataloader_idx);
   }
@@ -388,6 +428,7 @@ State Collector::without_values(const State& state) {
   if (state.is_null()) return names;
   for (const State& item : state.as_list()) {
     State name = detail::SlotDescription::from_state(item).to_state();
+    name["training_batches"] = item.at("training_batches");
     if (item.at("is_metric").as_bool()) {
       name["metric"] = State();
       name["reductions"] = State::map();

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -36,14 +37,16 @@ class Collector {
 
   /// Batch that the following log calls belong to. `step_default`: values whose options do not say are logged on the
   /// step, for this rank alone, rather than on the epoch, for all ranks. `loaders`: number of loaders that the loop
-  /// reads.
+  /// reads. `training_batches`: those begun in all epochs so far.
   struct Moment {
     int64_t batch_size = 1;
     int64_t dataloader_idx = 0;
     int64_t loaders = 1;
     bool step_default = false;
+    int64_t training_batches = 0;
   };
   void begin(const Moment& moment);
+  int64_t training_batches() const { return moment_.training_batches; }
 
   /// Logs a value. Throws levin::Error when the tensor holds more than one element, and for a name that loggers use
   /// themselves.
@@ -59,6 +62,7 @@ class Collector {
     bool prog_bar;
     bool logger;
     int64_t dataloader_idx;
+    int64_t training_batches;  ///< of the moment of its last log
   };
   using Visitor = std::function<void(const Value&)>;
 
@@ -109,6 +113,9 @@ class Collector {
   /// Returns the metrics that were logged in this epoch.
   std::vector<Metric*> logged_metrics() const;
 
+  /// Returns the training batch of the last log of a value on the step; nothing where this epoch has none. Does not
+  /// wait.
+  std::optional<int64_t> batch_of_step_value(std::string_view name) const;
   /// Returns whether reading a value would wait for a device.
   bool on_device() const { return on_device_; }
 
@@ -123,6 +130,10 @@ class Collector {
 
   /// Returns the state of this rank's epoch so far; waits for the device.
   State state_dict() const;
+  /// Returns the same with the values that metrics have over all ranks, for one who goes on where nothing is logged any
+  /// more in this epoch: states alone cannot be computed without the metric's object. Leaves the values as they are.
+  /// `took_part`: see synchronize_epoch.
+  State state_dict_at_end(Collective& collective, bool took_part);
   /// Continues from a state. A metric's state is applied at the metric's first log.
   void load_state_dict(const State& state);
   /// Merges the states of several ranks, in rank order, into one: for one rank of a run resumed with another number of

@@ -269,6 +269,7 @@ std::vector<LoggedSlot::MetricState> LoggedSlot::metric_states(Over over) const 
 
 State LoggedSlot::state_dict() const {
   State item = description.to_state();
+  if (reduced_step.known && reduced_step.value) item["reduced_step"] = *reduced_step.value;
   if (!description.is_metric) {
     const auto [last, combined, weight] = read();
     item["values"] = State(State::List{last, combined, weight});
@@ -287,6 +288,7 @@ State LoggedSlot::state_dict() const {
 }
 
 void LoggedSlot::load_state_dict(const State& state) {
+  if (const State* reduced = state.find("reduced_step")) reduced_step = {.known = true, .value = reduced->as_double()};
   if (!description.is_metric) {
     const auto& values = state.at("values").as_list();
     for (size_t i = 0; i < 3; ++i) host[i] = values.at(i).as_double();

@@ -205,7 +205,7 @@ void RankRun::fit() {
   CallbackConnector& callbacks = parts_.callbacks;
   CheckpointConnector& checkpoints = parts_.checkpoints;
   TrainerState& state = parts_.state;
-  parts_.logger.train_metrics().begin({});
+  parts_.logger.train_metrics().begin({.training_batches = state.progress.total_batches});
   if (state.resumed) {
     const Activity activity(parts_.tracer, "restore_optimization");
     checkpoints.restore_optimization();

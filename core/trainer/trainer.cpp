@@ -149,6 +149,8 @@ int64_t Trainer::global_step() const { return components_->state.progress.global
 int64_t Trainer::batch_idx() const { return components_->state.progress.batch; }
 int64_t Trainer::total_batches() const { return components_->state.progress.total_batches; }
 bool Trainer::epoch_complete() const { return components_->state.progress.last_batch_done; }
+int64_t Trainer::batches_before_epoch() const { return components_->state.progress.batches_before_epoch; }
+bool Trainer::validated() const { return components_->state.progress.validated; }
 std::optional<int64_t> Trainer::num_training_batches() const { return components_->data.train_batches(); }
 std::vector<int64_t> Trainer::num_evaluation_batches() const { return components_->state.evaluation_batches; }
 std::optional<int64_t> Trainer::estimated_steps() const { return components_->optimizers.estimated_steps(); }
@@ -163,6 +165,9 @@ double Trainer::data_wait_seconds() const { return std::chrono::duration<double>
 // ---- Metrics
 
 const MetricMap& Trainer::callback_metrics() const { return components_->logger.callback_metrics(); }
+std::optional<int64_t> Trainer::batch_of_metric(const std::string& name) const {
+  return components_->logger.batch_of_metric(name);
+}
 MetricMap Trainer::logged_metrics() const { return components_->logger.logged_metrics(); }
 MetricMap Trainer::progress_bar_metrics(bool wait_for_device) const {
   return components_->logger.progress_bar_metrics(wait_for_device);
@@ -206,7 +211,7 @@ void Trainer::log_rank_value(std::string_view name, double value, const LogOptio
 
 void Trainer::log_last_row(const std::function<void()>& log) {
   components_->logger.set_over(false);
-  components_->logger.train_metrics().begin({});
+  components_->logger.train_metrics().begin({.training_batches = components_->state.progress.total_batches});
   log();
   components_->logger.log_step_row();
   components_->logger.set_over(true);
@@ -265,6 +270,10 @@ std::string Trainer::memory_summary() const {
 // ---- Control
 
 void Trainer::request_stop(const std::string& reason) { components_->stop.request(reason); }
+void Trainer::set_stop_reason(const Callback& who, const std::string& reason) {
+  components_->stop.set_reason(who, reason);
+}
+bool Trainer::fit_interrupted() const { return components_->stop.is_interrupted(); }
 bool Trainer::stop_requested() const { return components_->stop.is_requested(); }
 bool Trainer::interrupted() const { return interrupt_signal() != 0; }
 int Trainer::interrupt_signal() const { return SignalScope::received(); }

@@ -72,11 +72,13 @@ class Trainer {
 
   // ---- Where training is.
 
-  int64_t current_epoch() const;  ///< 0-based
-  int64_t global_step() const;    ///< optimizer steps taken
-  int64_t batch_idx() const;      ///< 0-based, of the batch under way or last done in this epoch
-  int64_t total_batches() const;  ///< training batches done in all epochs
-  bool epoch_complete() const;    ///< no batch is left in this epoch; false where training ends inside of it
+  int64_t current_epoch() const;         ///< 0-based
+  int64_t global_step() const;           ///< optimizer steps taken
+  int64_t batch_idx() const;             ///< 0-based, of the batch under way or last done in this epoch
+  int64_t total_batches() const;         ///< training batches done in all epochs
+  int64_t batches_before_epoch() const;  ///< those of them in earlier epochs
+  bool epoch_complete() const;           ///< no batch is left in this epoch; false where training ends inside of it
+  bool validated() const;                ///< a validation of this fit, or of the run that it resumes, is over
   /// Training batches an epoch; nothing while the loader is unsized.
   std::optional<int64_t> num_training_batches() const;
   /// Batches of each loader of the evaluation or prediction under way; -1 where a loader is unsized.
@@ -100,6 +102,9 @@ class Trainer {
 
   /// Everything logged so far, newest value of each name.
   const MetricMap& callback_metrics() const;
+  /// How old the value is that callback_metrics gave last: the number of training batches, the one under way included,
+  /// that had begun when it was made; nothing for a name without a value. See MonitoredValue.
+  std::optional<int64_t> batch_of_metric(const std::string& name) const;
   /// Of these the values that the loggers got.
   MetricMap logged_metrics() const;
   /// Values logged with prog_bar. `wait_for_device` false leaves out a newer value that is still being computed.
@@ -179,8 +184,13 @@ class Trainer {
 
   // ---- Control.
 
-  /// Ends training after the present batch (no sooner than min_epochs and min_steps allow).
+  /// Ends training after the present batch, no sooner than min_epochs and min_steps allow. It is not taken back.
   void request_stop(const std::string& reason);
+  /// Asks for the same for a reason that may pass before that, as a metric that stopped improving: `reason` is what
+  /// this callback says now, and takes the place of what it said before; empty: none any more. All ranks say the same.
+  void set_stop_reason(const Callback& who, const std::string& reason);
+  /// Whether a signal, on any rank, ended the batches of this fit; the same on all ranks.
+  bool fit_interrupted() const;
   bool stop_requested() const;
   /// Whether a signal asked the program to end.
   bool interrupted() const;

@@ -56,6 +56,106 @@ TEST_F(EarlyStoppingTest, WaitsForMinEpochs) {
   EXPECT_EQ(module_->validations, 4u);
 }
 
+TEST_F(EarlyStoppingTest, GoesOnWhereTheMetricRecoversBeforeMinEpochs) {
+  const std::vector<double> scores{5, 6, 7, 4, 3, 2, 1, 1, 1};
+  const auto callback = train({.monitor = "val_loss", .patience = 2}, scores, 6);
+  EXPECT_EQ(module_->validations, 9u);
+  EXPECT_EQ(callback->stopped_epoch(), 8);
+  // It ends at the minimum where the metric has not recovered by then.
+  EXPECT_EQ(train({.monitor = "val_loss", .patience = 2}, {5, 4, 6, 7, 8, 9, 3, 3, 3}, 6)->stopped_epoch(), 5);
+  EXPECT_EQ(module_->validations, 6u);
+}
+
+TEST_F(EarlyStoppingTest, GoesOnAlikeFromACheckpointInBetween) {
+  const std::vector<double> scores{5, 6, 7, 4, 3, 2, 1, 1, 1, 0};
+  const auto saves = make<ModelCheckpoint>({.save_top_k = -1, .every_n_epochs = 1, .filename = "{epoch}"});
+  auto options = quiet_options(folder_, 10, {make<EarlyStopping>({.monitor = "val_loss", .patience = 2}), saves});
+  options.min_epochs = 6;
+  Trainer undisturbed(options);
+  undisturbed.fit(std::make_shared<PlainModule>(scores), tiny_batches(), tiny_batches(1));
+  EXPECT_EQ(undisturbed.current_epoch(), 8);
+  for (const size_t from : {0, 2, 3, 5}) {
+    SCOPED_TRACE(from);
+    auto again = quiet_options(folder_, 10, {make<EarlyStopping>({.monitor = "val_loss", .patience = 2})});
+    again.min_epochs = 6;
+    const auto module = std::make_shared<PlainModule>(scores);
+    module->validations = from + 1;
+    Trainer resumed(again);
+    resumed.fit(module, tiny_batches(), tiny_batches(1),
+                folder_.path("version_0/checkpoints/epoch=" + std::to_string(from)));
+    EXPECT_EQ(resumed.current_epoch(), 8);
+  }
+}
+
+TEST_F(EarlyStoppingTest, TwoOfOneMetricAskEachForItself) {
+  for (const bool is_first : {true, false}) {
+    auto patient = make<EarlyStopping>({.monitor = "val_loss", .patience = 1000, .divergence_threshold = 1000.0});
+    auto other = make<EarlyStopping>({.monitor = "val_loss", .patience = 2});
+    auto options = quiet_options(folder_, 6, {is_first ? other : patient, is_first ? patient : other});
+    Trainer trainer(options);
+    trainer.fit(std::make_shared<PlainModule>(std::vector<double>{1, 2, 3, 4, 5, 6}), tiny_batches(), tiny_batches(1));
+    EXPECT_EQ(trainer.current_epoch(), 2);
+  }
+}
+
+TEST_F(EarlyStoppingTest, LooksAtEachValueOnce) {
+  // Validation every third epoch, and a look after each: the values in between are those of before.
+  auto callback = make<EarlyStopping>({.monitor = "val_loss", .patience = 2, .check_on_train_epoch_end = true});
+  auto options = quiet_options(folder_, 12, {callback});
+  options.check_val_every_n_epoch = 3;
+  Trainer trainer(options);
+  trainer.fit(std::make_shared<PlainModule>(std::vector<double>{4, 3, 2, 1}), tiny_batches(), tiny_batches(1));
+  EXPECT_EQ(callback->stopped_epoch(), std::nullopt);
+  EXPECT_EQ(callback->wait_count(), 0);
+  EXPECT_EQ(trainer.current_epoch(), 11);
+}
+
+/// Logs a metric in every other epoch, which improves each time.
+class NowAndThen : public PlainModule {
+  void on_train_epoch_end() override {
+    const int64_t epoch = trainer().current_epoch();
+    if (epoch % 2 == 0) log("seldom", 10.0 - static_cast<double>(epoch));
+  }
+};
+
+TEST_F(EarlyStoppingTest, AMetricThatIsLoggedInSomeEpochs) {
+  auto callback = make<EarlyStopping>({.monitor = "seldom", .patience = 1});
+  Trainer trainer(quiet_options(folder_, 7, {callback}));
+  trainer.fit(std::make_shared<NowAndThen>(), tiny_batches());
+  EXPECT_EQ(trainer.current_epoch(), 6);
+  EXPECT_EQ(callback->best_score(), 4);
+}
+
+TEST_F(EarlyStoppingTest, ARequestOfSomebodyElseIsNotTakenBack) {
+  class Requests : public Callback {
+    void on_train_epoch_end(Trainer& trainer, Module&) override {
+      if (trainer.current_epoch() == 1) trainer.request_stop("enough");
+    }
+  };
+  const std::vector<double> scores{5, 4, 3, 2, 1, 0, 0};
+  const auto options = [&](std::vector<Spec<Callback>> callbacks) {
+    callbacks.emplace_back(make<EarlyStopping>({.monitor = "val_loss"}));
+    TrainerOptions all = quiet_options(folder_, 7, callbacks);
+    all.min_epochs = 4;
+    return all;
+  };
+  Trainer undisturbed(options({std::make_shared<Requests>(),
+                               make<ModelCheckpoint>({.save_top_k = -1, .every_n_epochs = 1, .filename = "{epoch}"})}));
+  undisturbed.fit(std::make_shared<PlainModule>(scores), tiny_batches(), tiny_batches(1));
+  EXPECT_EQ(undisturbed.current_epoch(), 3);
+  EXPECT_NE(log_.text().find("training was asked to stop: enough"), std::string::npos) << log_.text();
+  // A run that goes on from before the minimum knows of it.
+  Trainer resumed(options({}));
+  resumed.fit(std::make_shared<PlainModule>(scores), tiny_batches(), tiny_batches(1),
+              folder_.path("version_0/checkpoints/epoch=2"));
+  EXPECT_EQ(resumed.current_epoch(), 3);
+  // One that goes on after it trains on: that request has been met.
+  Trainer later(options({}));
+  later.fit(std::make_shared<PlainModule>(scores), tiny_batches(), tiny_batches(1),
+            folder_.path("version_0/checkpoints/epoch=3"));
+  EXPECT_EQ(later.current_epoch(), 6);
+}
+
 TEST_F(EarlyStoppingTest, MayWatchATrainingMetric) {
   const auto callback = train({.monitor = "train_loss", .patience = 2}, {1, 1, 1, 1, 1});
   EXPECT_EQ(callback->stopped_epoch(), 2);  // the metric is the epoch's number

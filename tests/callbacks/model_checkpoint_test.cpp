@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/checkpoint_info.h>
+#include <levin/core/interfaces/logger.h>
 
 #include "../support/eventually.h"
 #include "../support/faulty_file_system.h"
@@ -14,6 +15,7 @@
 #include <chrono>
 #include <cmath>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -133,7 +135,80 @@ TEST_F(ModelCheckpointTest, SavesAnEpochThatWasCutShort) {
   // The metric is not there yet: no error, since no validation was due.
   Trainer(options).fit(std::make_shared<PlainModule>(), tiny_batches(), tiny_batches(1));
   EXPECT_EQ(saved(), Names{});
-  EXPECT_NE(log.text().find("'val_loss' was not logged"), std::string::npos) << log.text();
+  EXPECT_NE(log.text().find("training ended before 'val_loss' had a value"), std::string::npos) << log.text();
+}
+
+TEST_F(ModelCheckpointTest, RanksByTheValidationOfItsOwnWeights) {
+  // Saving is due after the batch that validation follows, and at other batches.
+  for (const int64_t every : {4, 2, 3}) {
+    SCOPED_TRACE(every);
+    const std::string run = folder_.path(std::to_string(every));
+    auto callback = make<ModelCheckpoint>(
+        {.monitor = "val_loss", .every_n_train_steps = every, .filename = "{step}-{val_loss:.2f}", .dirpath = run});
+    Trainer trainer(quiet_options(folder_, 7, {callback}));
+    trainer.fit(std::make_shared<PlainModule>(std::vector<double>{3.17, 3.42, 3.05, 4.30, 4.26, 3.55, 3.96}),
+                tiny_batches(), tiny_batches(1));
+    EXPECT_EQ(folder_.list(std::to_string(every)), Names{"step=12-val_loss=3.05"});
+    EXPECT_EQ(callback->best_model_score(), 3.05);
+    EXPECT_EQ(read_info(callback->best_model_path()).score, 3.05);
+  }
+}
+
+TEST_F(ModelCheckpointTest, EachValueRanksOnce) {
+  // Validation every second epoch; by the epochs in between nothing is known of the weights.
+  auto callback = make<ModelCheckpoint>(
+      {.monitor = "val_loss", .save_top_k = -1, .filename = "{epoch}-{val_loss:.0f}", .save_on_train_epoch_end = true});
+  auto options = quiet_options(folder_, 6, {callback});
+  options.check_val_every_n_epoch = 2;
+  Trainer(options).fit(std::make_shared<PlainModule>(std::vector<double>{3, 2, 1}), tiny_batches(), tiny_batches(1));
+  EXPECT_EQ(saved(), (Names{"epoch=1-val_loss=3", "epoch=3-val_loss=2", "epoch=5-val_loss=1"}));
+}
+
+TEST_F(ModelCheckpointTest, WhatIsDueWithoutAValueWaitsForOne) {
+  // Epochs 2 and 5 are due, validation comes in epochs 1, 3 and 5.
+  auto callback = make<ModelCheckpoint>({.monitor = "val_loss",
+                                         .save_top_k = -1,
+                                         .every_n_epochs = 3,
+                                         .filename = "{epoch}-{val_loss:.0f}",
+                                         .save_on_train_epoch_end = true});
+  auto options = quiet_options(folder_, 6, {callback});
+  options.check_val_every_n_epoch = 2;
+  Trainer(options).fit(std::make_shared<PlainModule>(std::vector<double>{3, 2, 1}), tiny_batches(), tiny_batches(1));
+  EXPECT_EQ(saved(), (Names{"epoch=3-val_loss=2", "epoch=5-val_loss=1"}));
+}
+
+TEST_F(ModelCheckpointTest, WaitingSavesNothing) {
+  // Due after steps 5, 10, 15 and 20 of 24; the only validation comes after step 20.
+  std::vector<int64_t> saved_at;
+  class Saves : public Logger {
+   public:
+    explicit Saves(std::vector<int64_t>& steps) : steps_(steps) {}
+    void log_metrics(std::span<const MetricValue>, int64_t, int64_t) override {}
+    void after_save_checkpoint(const CheckpointEvent& event) override {
+      if (event.is_last) steps_.push_back(event.global_step);
+    }
+
+   private:
+    std::vector<int64_t>& steps_;
+  };
+  auto options = quiet_options(
+      folder_, 6, {make<ModelCheckpoint>({.monitor = "val_loss", .save_last = true, .every_n_train_steps = 5})});
+  options.check_val_every_n_epoch = 5;
+  options.logger = {std::make_shared<Saves>(saved_at)};
+  Trainer(options).fit(std::make_shared<PlainModule>(), tiny_batches(), tiny_batches(1));
+  EXPECT_EQ(saved_at, (std::vector<int64_t>{5, 10, 15, 20, 20, 24}));
+}
+
+TEST_F(ModelCheckpointTest, TheLastStateDoesNotWait) {
+  auto callback = make<ModelCheckpoint>({.monitor = "val_loss", .save_last = true, .every_n_train_steps = 1});
+  auto options = quiet_options(folder_, 4, {callback});
+  options.max_steps = 3;
+  options.check_val_every_n_epoch = 4;
+  const CapturedLog log;
+  Trainer(options).fit(std::make_shared<PlainModule>(), tiny_batches(), tiny_batches(1));
+  EXPECT_EQ(saved(), Names{"last"});
+  EXPECT_EQ(read_info(path("last")).global_step, 3);
+  EXPECT_EQ(read_info(path("last")).score, std::nullopt);
 }
 
 TEST_F(ModelCheckpointTest, AMetricThatNobodyLogsIsAnError) {

@@ -1,5 +1,6 @@
 #include <levin/callbacks/monitor_moment.h>
 
+#include <levin/core/options/metrics_due.h>
 #include <levin/core/options/options.h>
 
 #include <gtest/gtest.h>
@@ -11,7 +12,7 @@ namespace {
 
 TEST(MonitorMoment, ValidationOnceAnEpochMeansTheEpochsEnd) {
   const MonitorMoment moment({});
-  EXPECT_TRUE(moment.is_train_epoch_end({}, 0));
+  EXPECT_TRUE(moment.is_train_epoch_end({}, false, 0));
   EXPECT_FALSE(moment.is_validation_end({}));
 }
 
@@ -21,10 +22,9 @@ TEST(MonitorMoment, ValidationAtOtherTimesMeansAfterIt) {
   TrainerOptions every_other;
   every_other.check_val_every_n_epoch = 2;
   for (const auto& options : {twice, every_other}) {
-    MonitorMoment moment({});
+    const MonitorMoment moment({});
     EXPECT_TRUE(moment.is_validation_end(options));
-    moment.count_validation();
-    EXPECT_FALSE(moment.is_train_epoch_end(options, 5));
+    EXPECT_FALSE(moment.is_train_epoch_end(options, /*validated=*/true, 5));
   }
 }
 
@@ -32,9 +32,9 @@ TEST(MonitorMoment, ValidationThatWasDueAndDidNotComeMeansTheEpochsEnd) {
   TrainerOptions options;
   options.check_val_every_n_epoch = 2;
   const MonitorMoment moment({});
-  EXPECT_FALSE(moment.is_train_epoch_end(options, 0));
-  EXPECT_TRUE(moment.is_train_epoch_end(options, 1));
-  EXPECT_TRUE(moment.is_train_epoch_end(options, 2));
+  EXPECT_FALSE(moment.is_train_epoch_end(options, false, 0));
+  EXPECT_TRUE(moment.is_train_epoch_end(options, false, 1));
+  EXPECT_TRUE(moment.is_train_epoch_end(options, false, 2));
 }
 
 TEST(MonitorMoment, WithoutValidationBatchesTheEpochsEnd) {
@@ -42,32 +42,30 @@ TEST(MonitorMoment, WithoutValidationBatchesTheEpochsEnd) {
   options.val_check_interval = std::chrono::seconds(60);
   options.limit_val_batches = 0;
   const MonitorMoment moment({});
-  EXPECT_TRUE(moment.is_train_epoch_end(options, 0));
+  EXPECT_TRUE(moment.is_train_epoch_end(options, false, 0));
   EXPECT_FALSE(moment.is_validation_end(options));
 }
 
 TEST(MonitorMoment, TheUsersChoiceCounts) {
   EXPECT_TRUE(MonitorMoment(false).is_validation_end({}));
-  EXPECT_FALSE(MonitorMoment(false).is_train_epoch_end({}, 0));
+  EXPECT_FALSE(MonitorMoment(false).is_train_epoch_end({}, false, 0));
   TrainerOptions twice;
   twice.val_check_interval = 0.5;
   EXPECT_FALSE(MonitorMoment(true).is_validation_end(twice));
-  EXPECT_TRUE(MonitorMoment(true).is_train_epoch_end(twice, 0));
+  EXPECT_TRUE(MonitorMoment(true).is_train_epoch_end(twice, false, 0));
 }
 
-TEST(MonitorMoment, MetricsAreDueOnceValidationHadItsTurn) {
-  MonitorMoment moment({});
-  EXPECT_FALSE(moment.all_metrics_due({}, 0));
-  EXPECT_TRUE(moment.all_metrics_due({}, 1));
+TEST(MetricsDue, OnceValidationHadItsTurn) {
+  EXPECT_FALSE(all_metrics_due({}, false, 0));
+  EXPECT_TRUE(all_metrics_due({}, false, 1));
   TrainerOptions options;
   options.check_val_every_n_epoch = 3;
-  EXPECT_FALSE(moment.all_metrics_due(options, 2));
-  EXPECT_TRUE(moment.all_metrics_due(options, 3));
+  EXPECT_FALSE(all_metrics_due(options, false, 2));
+  EXPECT_TRUE(all_metrics_due(options, false, 3));
   options.check_val_every_n_epoch.reset();
   options.val_check_interval = 100;
-  EXPECT_FALSE(moment.all_metrics_due(options, 100));
-  moment.count_validation();
-  EXPECT_TRUE(moment.all_metrics_due(options, 0));
+  EXPECT_FALSE(all_metrics_due(options, false, 100));
+  EXPECT_TRUE(all_metrics_due(options, /*validated=*/true, 0));
 }
 
 }  // namespace

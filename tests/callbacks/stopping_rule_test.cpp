@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace levin {
@@ -16,9 +17,9 @@ using Limits = StoppingRule::Limits;
 int stops_at(const Limits& limits, const std::vector<double>& values, std::string* reason = nullptr) {
   StoppingRule rule("val_loss", limits);
   for (size_t i = 0; i < values.size(); ++i) {
-    const auto verdict = rule.observe(values[i]);
-    if (verdict.stop_reason.empty()) continue;
-    if (reason != nullptr) *reason = verdict.stop_reason;
+    rule.observe(values[i]);
+    if (rule.stop_reason().empty()) continue;
+    if (reason != nullptr) *reason = rule.stop_reason();
     return static_cast<int>(i);
   }
   return -1;
@@ -64,12 +65,40 @@ TEST(StoppingRule, FiniteValues) {
 
 TEST(StoppingRule, GoesOnFromSavedCounters) {
   StoppingRule rule("val_loss", {.patience = 2});
-  rule.restore(1, 0.5);
-  EXPECT_FALSE(rule.observe(0.6).stop_reason.empty());
-  rule.restore(1, 0.5);
-  EXPECT_TRUE(rule.observe(0.4).improved);
+  rule.restore(1, 0.5, 0.5);
+  EXPECT_EQ(rule.stop_reason(), "");
+  EXPECT_FALSE(rule.observe(0.6));
+  EXPECT_NE(rule.stop_reason(), "");
+  rule.restore(1, 0.5, 0.5);
+  EXPECT_TRUE(rule.observe(0.4));
   EXPECT_EQ(rule.wait_count(), 0);
   EXPECT_EQ(rule.best_score(), 0.4);
+}
+
+TEST(StoppingRule, AReasonPasses) {
+  const double nan = std::nan("");
+  for (const auto& [limits, values] :
+       std::vector<std::pair<Limits, std::vector<double>>>{{{.patience = 2}, {5, 6, 7, 4}},
+                                                           {{.divergence_threshold = 10}, {5, 11, 4}},
+                                                           {{.stopping_threshold = 1}, {5, 0.5, 4}},
+                                                           {{}, {5, nan, 4}}}) {
+    StoppingRule rule("val_loss", limits);
+    bool had_reason = false;
+    for (const double value : values) {
+      rule.observe(value);
+      had_reason = had_reason || !rule.stop_reason().empty();
+    }
+    EXPECT_TRUE(had_reason);
+    EXPECT_EQ(rule.stop_reason(), "");
+  }
+}
+
+TEST(StoppingRule, SavedCountersAreSeenUnderTheLimitsOfToday) {
+  StoppingRule rule("val_loss", {.patience = 4, .divergence_threshold = 1});
+  rule.restore(3, 0.5, 0.6);
+  EXPECT_EQ(rule.stop_reason(), "");
+  rule.restore(0, 0.5, 2);
+  EXPECT_EQ(rule.stop_reason(), "val_loss = 2 is beyond the divergence threshold 1");
 }
 
 }  // namespace

@@ -11,8 +11,10 @@
 #include <levin/loggers/csv_logger.h>
 #include <levin/strategies/single_device.h>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <sstream>
@@ -32,7 +34,7 @@ class BusyModule : public TinyModule {
  public:
   using TinyModule::TinyModule;
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
-    log("train_mse", train_error_.update(batch["x"].sum(1, true), batch["y"]), {.on_epoch = true});
+    log("train_mse", train_error_.update(batch["x"].mean(1, true), batch["y"]), {.on_epoch = true});
     log("batch_mse", batch_error_.update(batch["x"].mean(1, true), batch["y"]));
     return TinyModule::training_step(batch, batch_idx);
   }
@@ -52,7 +54,7 @@ class BusyModule : public TinyModule {
 
  private:
   metrics::MeanSquaredError error_{{}};
-  metrics::MeanSquaredError train_error_{{}};
+  metrics::MeanSquaredError train_error_{{.squared = false}};  // the mean of two is not that of all
   metrics::MeanSquaredError batch_error_{{}};
 };
 
@@ -157,6 +159,37 @@ TEST(Resume, IsBitwiseWithWorkersAndClipping) {
                                options.gradient_clip_val = 0.5;
                                options.val_check_interval = 1.0;
                              }});
+}
+
+TEST(Resume, IsBitwiseAfterEveryBatchOfTwoRanks) {
+  const std::string folder = fresh_folder("resume");
+  const struct Setup setup {
+    .accumulate = 1, .change = [](TrainerOptions& options) {
+      options.strategy = "ddp_threads";
+      options.devices = 2;
+      options.log_every_n_steps = 2;
+      options.val_check_interval = 1.0;
+    }
+  };
+  const auto save = [&](Trainer& trainer) {
+    trainer.save_checkpoint(fmt::format("{}/c{}", folder, trainer.total_batches()));
+  };
+  const RunResult whole =
+      run(setup,
+          make<LambdaCallback>({.on_train_batch_end = [&](Trainer& trainer, Module&, const StepOutput&, const Batch&,
+                                                          int64_t) { save(trainer); }}),
+          "");
+  // The metric that each step updates is that of both ranks, also where no step follows that could log it again.
+  ASSERT_EQ(whole.metrics.count("train_mse"), 1U);
+  int64_t saved = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const RunResult resumed = run(setup, nullptr, entry.path());
+    EXPECT_TRUE(identical(resumed.weights, whole.weights)) << entry.path();
+    EXPECT_EQ(resumed.metrics, whole.metrics) << entry.path();
+    expect_tail(resumed.rows, whole.rows, entry.path());
+    ++saved;
+  }
+  EXPECT_EQ(saved, 9);
 }
 
 TEST(Resume, TheRowOfALastStepThatIsNoBoundaryIsTheSame) {

@@ -1,0 +1,188 @@
+// A signal at every batch of training and of validation: the run that goes on from there leaves the folder that one
+// leaves which nobody disturbed.
+
+#include "../support/captured_log.h"
+#include "../support/tiny.h"
+
+#include <levin/callbacks/early_stopping.h>
+#include <levin/callbacks/lambda_callback.h>
+#include <levin/callbacks/model_checkpoint.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/base/state.h>
+#include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/checkpoint/checkpoint_info.h>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <array>
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace levin {
+namespace {
+
+namespace fs = std::filesystem;
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// Two optimizer steps rank worse than the one before, so that best, newest and last are different checkpoints.
+class Scripted : public testing::TinyModule {
+ public:
+  Scripted() : TinyModule({}) {}
+  StepOutput validation_step(const Batch& batch, int64_t batch_idx) override {
+    static constexpr std::array<double, 6> kScores{5, 3, 4, 6, 2, 7};
+    log("score", kScores.at(static_cast<size_t>(trainer().total_batches() / 2 - 1)));
+    return TinyModule::validation_step(batch, batch_idx);
+  }
+  OptimizerConfigs configure_optimizers() override {
+    auto configs = TinyModule::configure_optimizers();
+    configs.front().scheduler = {.name = "reduce_on_plateau",
+                                 .interval = Interval::kStep,
+                                 .monitor = "score",
+                                 .options = Config::parse("{patience: 0}", {})};
+    return configs;
+  }
+};
+
+using Change = std::function<void(TrainerOptions&)>;
+
+/// What a run leaves: for each checkpoint its step and score, and the bits of its weights; and which are best and last.
+struct Left {
+  std::map<std::string, std::string> checkpoints;
+  std::vector<std::string> callbacks;
+  int64_t steps = 0;
+  std::string said;
+};
+
+std::string contents(const std::string& path) {
+  const CheckpointInfo info = read_info(path);
+  const State tree = read_checkpoint(path, {"model", "callbacks", "schedulers"});
+  double sum = 0;
+  for (const auto& [name, tensor] : tree.at("model").as_map())
+    sum += tensor.as_tensor().to(at::kDouble).sin().sum().item<double>();
+  return fmt::format("epoch {} step {} score {} weights {:a} rate {}", info.epoch, info.global_step,
+                     info.score ? fmt::format("{}", *info.score) : "none", sum,
+                     tree.at("schedulers").as_list().front().at("last_lr").as_list().front().as_double());
+}
+
+/// Trains 2 epochs of 6 batches, with 3 validations of 2 batches in each, unless `change` says otherwise. `signal_at`:
+/// the batch, of training and validation counted together, in which a signal comes.
+Left train(const Change& change, const std::string& folder, std::optional<int64_t> signal_at, const std::string& ckpt) {
+  const auto best = make<ModelCheckpoint>({.monitor = "score",
+                                           .save_top_k = 2,
+                                           .save_last = true,
+                                           .filename = "best-{step}-{score}",
+                                           .dirpath = folder + "/best"});
+  const auto by_steps = make<ModelCheckpoint>({.monitor = "score",
+                                               .save_top_k = 2,
+                                               .save_last = true,
+                                               .every_n_train_steps = 3,
+                                               .filename = "steps-{step}-{score}",
+                                               .dirpath = folder + "/steps"});
+  const auto newest = make<ModelCheckpoint>({.save_last = true, .every_n_epochs = 1, .dirpath = folder + "/newest"});
+  const auto by_training = make<ModelCheckpoint>({.monitor = "train_loss",
+                                                  .mode = "max",
+                                                  .save_top_k = 2,
+                                                  .save_last = true,
+                                                  .filename = "training-{step}",
+                                                  .dirpath = folder + "/training"});
+  const auto stops = make<EarlyStopping>({.monitor = "score", .patience = 1});
+  int64_t batches = 0;
+  const auto count = [&] {
+    if (signal_at && batches++ == *signal_at) std::raise(SIGINT);
+  };
+  TrainerOptions options = testing::quiet(2);
+  options.enable_checkpointing = true;
+  options.default_root_dir = folder;
+  options.val_check_interval = 2;
+  options.min_epochs = 2;
+  options.callbacks = {
+      stops,
+      best,
+      by_steps,
+      newest,
+      by_training,
+      make<LambdaCallback>(LambdaCallbackOptions{
+          .on_train_batch_start = [&](Trainer&, Module&, const Batch&, int64_t) { count(); },
+          .on_validation_batch_start = [&](Trainer&, Module&, const Batch&, int64_t, int64_t) { count(); }})};
+  change(options);
+  seed_everything(signal_at || ckpt.empty() ? 3 : 4);
+  const testing::CapturedLog log;
+  Trainer trainer(options);
+  trainer.fit(std::make_shared<Scripted>(), testing::tiny_loader(24, 4), testing::tiny_loader(8, 4), ckpt);
+  Left left{.steps = trainer.global_step(), .said = log.text()};
+  for (const auto& callback : {best, by_steps, newest, by_training}) {
+    left.callbacks.push_back(fmt::format("{} {} {}", fs::path(callback->best_model_path()).filename().string(),
+                                         callback->best_model_score().value_or(-1),
+                                         fs::path(callback->last_model_path()).filename().string()));
+    const fs::path path = fs::path(callback->last_model_path()).parent_path();
+    for (const auto& entry : fs::directory_iterator(path))
+      left.checkpoints[path.filename() / entry.path().filename()] = contents(entry.path());
+  }
+  left.callbacks.push_back(fmt::format("{} {}", stops->wait_count(), stops->best_score().value_or(-1)));
+  return left;
+}
+
+/// `batches`: of training and validation, in the run that nobody disturbs.
+void expect_the_same_everywhere(int64_t batches, int64_t steps, const Change& change) {
+  const Left undisturbed = train(change, testing::fresh_folder("undisturbed"), {}, "");
+  EXPECT_EQ(undisturbed.steps, steps);
+  for (int64_t at = 0; at < batches; ++at) {
+    SCOPED_TRACE(fmt::format("a signal in batch {}", at));
+    const std::string folder = testing::fresh_folder("interrupted");
+    train(change, folder, at, "");
+    const Left resumed =
+        train(change, folder, {}, folder + "/training/last");  // written after the others, it knows them
+    ASSERT_EQ(resumed.checkpoints, undisturbed.checkpoints);
+    EXPECT_EQ(resumed.callbacks, undisturbed.callbacks);
+    EXPECT_EQ(resumed.steps, undisturbed.steps);
+    EXPECT_THAT(resumed.said, Not(HasSubstr("nothing was trained")));
+    std::filesystem::remove_all(folder);
+  }
+}
+
+TEST(InterruptedFit, LeavesWhatAnUndisturbedOneLeaves) {
+  expect_the_same_everywhere(24, 12, [](TrainerOptions&) {});
+}
+
+TEST(InterruptedFit, WhereStepsAreLimited) {
+  expect_the_same_everywhere(8, 4, [](TrainerOptions& options) { options.max_steps = 4; });
+  expect_the_same_everywhere(12, 6, [](TrainerOptions& options) { options.max_steps = 6; });
+}
+
+TEST(InterruptedFit, WhereAMetricAskedForTheEndAndMayTakeItBack) {
+  // The score is worse after steps 6 and 8, and better again after step 10. When the minimum is reached, validation
+  // comes once more.
+  struct Case {
+    int64_t min_steps;
+    int64_t steps;
+    int64_t batches;
+  };
+  for (const auto& [min_steps, steps, batches] : {Case{7, 7, 15}, Case{10, 12, 22}})
+    expect_the_same_everywhere(batches, steps, [min_steps = min_steps](TrainerOptions& options) {
+      options.min_epochs.reset();
+      options.min_steps = min_steps;
+    });
+}
+
+TEST(InterruptedFit, WhereARequestWaits) {
+  expect_the_same_everywhere(8, 5, [](TrainerOptions& options) {
+    options.min_epochs.reset();
+    options.min_steps = 5;
+    options.callbacks.emplace_back(make<LambdaCallback>(LambdaCallbackOptions{
+        .on_train_batch_end = [](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t) {
+          if (trainer.global_step() == 2) trainer.request_stop("enough");
+        }}));
+  });
+}
+
+}  // namespace
+}  // namespace levin

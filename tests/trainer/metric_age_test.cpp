@@ -1,0 +1,196 @@
+// Values stay when nobody logs newer ones: who acts on a metric takes each value once.
+
+#include "../support/captured_log.h"
+#include "../support/tiny.h"
+
+#include <levin/callbacks/lambda_callback.h>
+#include <levin/core/base/error.h>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <array>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace levin {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using testing::quiet;
+
+/// Validations log 1, 2, 3, ...; a scheduler follows a metric.
+class Following : public testing::TinyModule {
+ public:
+  explicit Following(SchedulerConfig scheduler) : TinyModule({}), scheduler_(std::move(scheduler)) {}
+
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    log("of_rank", static_cast<double>(trainer().global_rank() + 1) * static_cast<double>(trainer().total_batches()));
+    if (batch_idx % 2 == 0) log("every_other", static_cast<double>(trainer().total_batches()));
+    return TinyModule::training_step(batch, batch_idx);
+  }
+  StepOutput validation_step(const Batch&, int64_t batch_idx) override {
+    if (batch_idx == 0 && !trainer().sanity_checking()) ++validations_;
+    log("val", static_cast<double>(validations_));
+    return {};
+  }
+  OptimizerConfigs configure_optimizers() override {
+    auto configs = TinyModule::configure_optimizers();
+    configs.front().scheduler = scheduler_;
+    return configs;
+  }
+  void lr_scheduler_step(optim::Scheduler& scheduler, std::optional<double> metric) override {
+    followed.emplace_back(trainer().total_batches(), metric.value());
+    TinyModule::lr_scheduler_step(scheduler, metric);
+  }
+
+  std::vector<std::pair<int64_t, double>> followed;  ///< training batches done, and the value
+
+ private:
+  const SchedulerConfig scheduler_;
+  int64_t validations_ = 0;
+};
+
+SchedulerConfig plateau(const std::string& monitor, Interval interval, int64_t frequency = 1) {
+  return {.name = "reduce_on_plateau", .interval = interval, .frequency = frequency, .monitor = monitor};
+}
+
+/// Trains epochs of 4 batches.
+std::vector<std::pair<int64_t, double>> followed(const SchedulerConfig& scheduler, int64_t epochs,
+                                                 const std::function<void(TrainerOptions&)>& change) {
+  TrainerOptions options = quiet(epochs);
+  change(options);
+  const auto module = std::make_shared<Following>(scheduler);
+  Trainer(options).fit(module, testing::tiny_loader(16, 4), testing::tiny_loader(8, 4));
+  return module->followed;
+}
+
+TEST(Plateau, FollowsTheValidationsThatThereAre) {
+  const auto every_other_epoch = [](TrainerOptions& options) { options.check_val_every_n_epoch = 2; };
+  EXPECT_THAT(followed(plateau("val", Interval::kEpoch), 6, every_other_epoch),
+              ElementsAre(Pair(8, 1), Pair(16, 2), Pair(24, 3)));
+  // Due in epochs 2 and 5 alone: the value of epoch 1 is new in epoch 2.
+  EXPECT_THAT(followed(plateau("val", Interval::kEpoch, 3), 6, every_other_epoch),
+              ElementsAre(Pair(12, 1), Pair(24, 3)));
+}
+
+TEST(Plateau, FollowsValidationsInsideOfAnEpoch) {
+  const auto twice_an_epoch = [](TrainerOptions& options) { options.val_check_interval = 0.5; };
+  EXPECT_THAT(followed(plateau("val", Interval::kStep), 2, twice_an_epoch),
+              ElementsAre(Pair(2, 1), Pair(4, 2), Pair(6, 3), Pair(8, 4)));
+  // Of steps 3 and 6, which are due, validation follows one.
+  EXPECT_THAT(followed(plateau("val", Interval::kStep, 3), 2, twice_an_epoch), ElementsAre(Pair(3, 1), Pair(6, 3)));
+  EXPECT_THAT(followed(plateau("val", Interval::kEpoch), 2, twice_an_epoch), ElementsAre(Pair(4, 2), Pair(8, 4)));
+}
+
+TEST(Plateau, FollowsAValueOfSomeSteps) {
+  EXPECT_THAT(followed(plateau("every_other", Interval::kStep), 1, [](TrainerOptions&) {}),
+              ElementsAre(Pair(1, 0), Pair(3, 2)));
+}
+
+TEST(Plateau, AMetricThatNobodyLogsIsAnErrorOnceItIsDue) {
+  const auto error = [](const SchedulerConfig& scheduler, int64_t epochs, int64_t every) -> std::string {
+    try {
+      followed(scheduler, epochs, [&](TrainerOptions& options) { options.check_val_every_n_epoch = every; });
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  for (const Interval interval : {Interval::kEpoch, Interval::kStep}) {
+    EXPECT_THAT(error(plateau("vla", interval), 2, 1), HasSubstr("the scheduler's monitor 'vla' was never logged"));
+    EXPECT_EQ(error(plateau("val", interval), 1, 2), "");
+  }
+}
+
+TEST(Plateau, AMetricThatNobodyLoggedUntilTheEndIsNamed) {
+  const testing::CapturedLog log;
+  followed(plateau("vla", Interval::kStep), 2, [](TrainerOptions& options) { options.max_steps = 3; });
+  EXPECT_THAT(log.text(), HasSubstr("the scheduler's monitor 'vla' was never logged"));
+}
+
+/// The value differs between ranks; `mean` is that over both, of the steps that talk about it.
+class OfRank : public Following {
+ public:
+  using Options = testing::TinyOptions;
+  explicit OfRank(const Options&) : Following(plateau("mean", Interval::kStep)) {}
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    log("mean", static_cast<double>((trainer().global_rank() + 1) * 10 + trainer().total_batches()),
+        {.on_step = true, .sync_dist = true});
+    return Following::training_step(batch, batch_idx);
+  }
+};
+
+/// What both of two ranks followed in an epoch of 4 batches. `save`: folder for a checkpoint of each batch.
+std::vector<std::pair<int64_t, double>> followed_by_ranks(int64_t log_every, const std::string& save,
+                                                          const std::string& ckpt) {
+  std::array<std::vector<std::pair<int64_t, double>>, 2> of_ranks;
+  TrainerOptions options = quiet(1);
+  options.strategy = "ddp_threads";
+  options.devices = 2;
+  options.log_every_n_steps = log_every;
+  options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{
+      .on_train_end =
+          [&](Trainer& trainer, Module& module) {
+            of_ranks.at(static_cast<size_t>(trainer.global_rank())) = dynamic_cast<Following&>(module).followed;
+          },
+      .on_train_batch_end =
+          [&](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t) {
+            if (!save.empty()) trainer.save_checkpoint(fmt::format("{}/{}", save, trainer.total_batches()));
+          }})};
+  Trainer(options).fit(make<OfRank>({}), testing::tiny_loader(32, 4), {}, ckpt);
+  EXPECT_EQ(of_ranks[0], of_ranks[1]);
+  return of_ranks[0];
+}
+
+TEST(Plateau, RanksFollowOneValueAlsoWhereTheyGoOnFromACheckpoint) {
+  const std::string folder = testing::fresh_folder("plateau");
+  const auto whole = followed_by_ranks(1, folder, "");
+  EXPECT_THAT(whole, ElementsAre(Pair(1, 15), Pair(2, 16), Pair(3, 17), Pair(4, 18)));
+  EXPECT_EQ(followed_by_ranks(1, "", ""), whole);
+  for (int64_t batch = 0; batch < 4; ++batch) {
+    const auto resumed = followed_by_ranks(1, "", fmt::format("{}/{}", folder, batch));
+    EXPECT_EQ(resumed, std::vector(whole.end() - std::ssize(resumed), whole.end())) << batch;
+    EXPECT_EQ(std::ssize(resumed), 4 - batch) << batch;  // saved before the schedulers of the batch
+  }
+}
+
+TEST(Plateau, SavingChangesNothing) {
+  EXPECT_EQ(followed_by_ranks(1000, testing::fresh_folder("plateau"), ""), followed_by_ranks(1000, "", ""));
+}
+
+TEST(MetricAge, IsTheBatchThatMadeIt) {
+  std::vector<std::optional<int64_t>> every_other;
+  std::vector<std::optional<int64_t>> val;
+  TrainerOptions options = quiet(2);
+  options.val_check_interval = 0.5;
+  options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{
+      .on_train_batch_end = [&](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t) {
+        trainer.callback_metrics();
+        every_other.push_back(trainer.batch_of_metric("every_other"));
+        val.push_back(trainer.batch_of_metric("val"));
+      }})};
+  Trainer(options).fit(std::make_shared<Following>(SchedulerConfig()), testing::tiny_loader(16, 4),
+                       testing::tiny_loader(8, 4));
+  EXPECT_THAT(every_other, ElementsAre(1, 1, 3, 3, 5, 5, 7, 7));
+  EXPECT_THAT(val, ElementsAre(std::nullopt, std::nullopt, 2, 2, 4, 4, 6, 6));
+}
+
+TEST(MetricAge, TheLastValuesOfStepsAreThereWhenTheFitIsOver) {
+  // Nobody reads them inside of the fit: no validation, no callback, no row.
+  TrainerOptions options = quiet(2);
+  options.log_every_n_steps = 1000;
+  Trainer trainer(options);
+  trainer.fit(std::make_shared<Following>(SchedulerConfig()), testing::tiny_loader(16, 4));
+  EXPECT_EQ(trainer.callback_metrics().at("of_rank"), 7);
+  EXPECT_EQ(trainer.callback_metrics().at("every_other"), 6);
+}
+
+}  // namespace
+}  // namespace levin
