@@ -39,13 +39,14 @@ class StopController {
   void request(const std::string& reason);
   /// Sets why a callback asks for the same at present; empty: it does not. All ranks do so at the same place.
   void set_reason(const Callback& who, const std::string& reason);
-  /// Whether this rank or all of them want to stop, for a reason that does not pass before they may.
+  /// Whether this rank or all of them want to stop. A reason that may pass counts once min_epochs and min_steps are
+  /// reached.
   bool is_requested() const { return agreed_ || !wish_.empty() || (!reasons_.empty() && minimum_reached()); }
   /// What was requested and has not ended training yet, since min_epochs and min_steps do not allow it or a signal came
   /// first; for a checkpoint; empty: nothing. A collective where there are several ranks.
   std::string waiting_request() const;
-  /// Whether what callbacks ask for at present could end training, so that a run which goes on from here starts without
-  /// it.
+  /// Whether min_epochs and min_steps allow what was asked for, and no signal ended training first. A checkpoint saved
+  /// here is one of a run that ends: the run that goes on from it starts without these requests and reasons.
   bool has_met_reasons() const { return minimum_reached() && !interrupted_; }
   void restore_requests(const std::string& waiting_request, bool has_met_reasons);
   /// Notes that a signal has come that ends training here.

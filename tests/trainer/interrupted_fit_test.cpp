@@ -1,5 +1,5 @@
-// A signal at every batch of training and of validation: the run that goes on from there leaves the folder that one
-// leaves which nobody disturbed.
+// A signal at every batch of training and of validation: the run that is resumed from there leaves the same folder as
+// one that was not interrupted.
 
 #include "../support/captured_log.h"
 #include "../support/tiny.h"

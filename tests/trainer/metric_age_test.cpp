@@ -1,4 +1,4 @@
-// Values stay when nobody logs newer ones: who acts on a metric takes each value once.
+// A metric keeps its value until a newer one is logged: callbacks and schedulers act on each value once.
 
 #include "../support/captured_log.h"
 #include "../support/tiny.h"
