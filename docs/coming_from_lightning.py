@@ -23,7 +23,9 @@ Most of what you know has the same name and does the same. This page has every p
   one is never taken. Lightning's `.ckpt` is read and written too ([interchange.md](interchange.md)).
 - **Resuming is exact.** Position in the data, random numbers, gradients of an accumulation window and logged sums are in the
   checkpoint: a run stopped at any batch ends with the bits of one that was not.
-- **The last accumulation window of an epoch is divided by what it holds**, and takes its step.
+- **A step follows the mean over all examples of its batches and ranks**, or over what `StepOutput`'s `weight` counts
+  ([modules.md](modules.md#how-losses-are-weighed)); Lightning averages the means of batches, which `weigh_losses: false` does too. The
+  last accumulation window of an epoch holds what is left, and takes its step.
 - **`log` reduces by mean, sum, min or max**, as there. A reduction of your own is a metric object, as there: `StackedValues` takes a
   function. There is no `sync_dist_group`: only rank 0 logs, so that of several groups it would show its own; reduce over a part of the
   ranks by hand, with `all_gather`, and log the result.

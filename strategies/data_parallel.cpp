@@ -49,6 +49,7 @@ StepOutput DataParallel::forward_backward(const Batch& batch, StepPhases& phases
   output = forward(batch, phases);
   if (!output.has_loss()) return output;
   phases.before_backward(output);
+  phases.weigh(output, replicas_->loss_share());
   phases.backward(output);
   phases.after_backward();
   return output;

@@ -152,6 +152,8 @@ State CheckpointConnector::dump_rank() {
       if (parameter.grad().defined())
         gradients[name] = TensorLeaf{parameter.grad(), {.kind = Placement::Kind::kRankLocal}};
     own["gradients"] = std::move(gradients);
+    own["window_weight"] = progress.window_weight.on_host() ? *progress.window_weight.on_host()
+                                                            : progress.window_weight.on(at::kCPU).item<double>();
   }
   own["rng"] = capture_rng_state(strategy_.root_device());
   if (State strategy = dump_strategy(); !strategy.is_null()) own["strategy"] = std::move(strategy);
@@ -201,7 +203,15 @@ State CheckpointConnector::merged_rank_state(int64_t saved_ranks) const {
   own["metrics"] = std::move(metrics);
   if (ranks.front().find("gradients") != nullptr && strategy_.is_global_zero()) {
     // Gradients are averaged over the ranks when they are combined.
-    const double factor = static_cast<double>(strategy_.world_size()) / static_cast<double>(saved_ranks);
+    // Those of a window of unknown size were not divided by the number of ranks.
+    const State* examples = tree_.at("loops").find("window_examples");
+    const bool is_divided = examples == nullptr || examples->as_int() > 0 || state_.progress.window_index == 0;
+    const double factor =
+        is_divided ? static_cast<double>(strategy_.world_size()) / static_cast<double>(saved_ranks) : 1;
+    double weight = 0;
+    for (const State& rank : ranks)
+      if (const State* of_rank = rank.find("window_weight")) weight += of_rank->as_double();
+    if (ranks.front().find("window_weight") != nullptr) own["window_weight"] = weight;
     State gradients = State::map();
     for (const auto& [name, parameter] : optimizers_.parameter_names().items()) {
       at::Tensor sum;
@@ -483,6 +493,8 @@ void CheckpointConnector::restore_gradients_and_generators() {
     for (const auto& [name, parameter] : optimizers_.parameter_names().items())
       if (const State* gradient = gradients->find(name))
         parameter.mutable_grad() = at::empty_like(parameter).copy_(gradient->as_tensor());
+    const State* weight = own.find("window_weight");
+    state_.progress.window_weight = weight == nullptr ? LossWeight() : LossWeight(weight->as_double());
     if (!state_.module->automatic_optimization)
       for (OptimizerHandle* optimizer : optimizers_.all()) optimizer->note_backward();
   }

@@ -12,6 +12,7 @@
 #include <levin/core/options/metrics_due.h>
 #include <levin/core/precision/precision.h>
 
+#include <ATen/ops/_foreach_mul.h>
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 
@@ -354,10 +355,17 @@ void OptimizerConnector::clip(OptimizerHandle& optimizer, double value, ClipAlgo
   }
 }
 
-void OptimizerConnector::scale_gradients(double factor) {
+void OptimizerConnector::scale_gradients(const at::Tensor& factor) {
   const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients;
   for (const auto& [name, parameter] : parameter_names_.items())
-    if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor);
+    if (parameter.grad().defined()) {
+      if (factor.device().is_cpu() || factor.device() == parameter.grad().device())
+        gradients.push_back(parameter.grad());
+      else
+        parameter.mutable_grad().mul_(factor.to(parameter.grad().device()));
+    }
+  if (!gradients.empty()) at::_foreach_mul_(gradients, factor);
 }
 
 }  // namespace levin

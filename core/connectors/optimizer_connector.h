@@ -86,7 +86,8 @@ class OptimizerConnector {
 
   /// Clips the gradients of an optimizer, which are unscaled first. `in_step`: the step that follows may do it.
   void clip(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step);
-  void scale_gradients(double factor);
+  /// Multiplies all gradients by one number, which may be on the device.
+  void scale_gradients(const at::Tensor& factor);
 
  private:
   /// A scheduler with the settings of its optimizer's configuration.

@@ -14,6 +14,7 @@ bool FitProgress::start_next_epoch() {
   epoch_started = false;
   last_batch_done = false;
   window_index = 0;
+  window_weight = 0;
   phase = FitPhase::kBatches;
   return began_elsewhere;
 }
@@ -40,6 +41,8 @@ State FitProgress::state_dict() const {
   state["last_batch_done"] = last_batch_done;
   state["window_index"] = window_index;
   state["window_size"] = window_size;
+  state["window_examples"] = window_examples;
+  state["window_usual_examples"] = window_usual_examples;
   state["window_has_gradients"] = window_has_gradients;
   state["scheduler_steps_held_back"] = scheduler_steps_held_back;
   state["phase"] = static_cast<int64_t>(phase);
@@ -70,6 +73,10 @@ void FitProgress::load_state_dict(const State& state) {
   last_batch_done = state.at("last_batch_done").as_bool();
   window_index = state.at("window_index").as_int();
   window_size = state.at("window_size").as_int();
+  const State* examples = state.find("window_examples");
+  window_examples = examples == nullptr ? 0 : examples->as_int();
+  const State* usual = state.find("window_usual_examples");
+  window_usual_examples = usual == nullptr ? 1 : usual->as_int();
   window_has_gradients = state.at("window_has_gradients").as_bool();
   scheduler_steps_held_back = state.at("scheduler_steps_held_back").as_int();
   phase = static_cast<FitPhase>(state.at("phase").as_int());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/loss_weight.h>
 #include <levin/core/base/state.h>
 
 #include <cstdint>
@@ -40,8 +41,11 @@ struct FitProgress {
   bool last_batch_done = false;           ///< no batch is left in this epoch
   bool ended_inside = false;              ///< training ended inside of this epoch after the batch done last
   int64_t window_index = 0;               ///< batches done in the accumulation window under way
-  int64_t window_size = 1;                ///< batches that the window under way is divided by
+  int64_t window_size = 1;                ///< batches in the window under way
+  int64_t window_examples = 0;            ///< in these, of all ranks; 0: not known
+  int64_t window_usual_examples = 1;      ///< in a batch of full size of one rank, where the above is not known
   bool window_has_gradients = false;      ///< a batch of the window under way was not skipped
+  LossWeight window_weight = 0;           ///< of this rank's losses in it; kept beside its gradients
   int64_t scheduler_steps_held_back = 0;  ///< optimizer steps were skipped; the schedulers are still to follow suit
   FitPhase phase = FitPhase::kBatches;
   EvaluationProgress validation;

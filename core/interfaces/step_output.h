@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/loss_weight.h>
 #include <levin/core/data/batch.h>
 
 #include <ATen/core/Tensor.h>
@@ -12,6 +13,9 @@ namespace levin {
 struct StepParts {
   at::Tensor loss = {};  ///< scalar, or undefined
   Batch outputs = {};
+  /// Of what the loss is the mean, where these are not the batch's examples: `.weight = targets.ne(padding).sum()`. See
+  /// docs/modules.md. What the step logs counts as much in means.
+  LossWeight weight = {};
 };
 
 /// The result of a step: a scalar loss, named tensors, both, or nothing. In training, no loss means that the batch is
@@ -19,9 +23,9 @@ struct StepParts {
 class StepOutput {
  public:
   StepOutput() = default;
-  StepOutput(at::Tensor loss) : parts_{std::move(loss), {}} {}   // NOLINT(google-explicit-constructor)
-  StepOutput(Batch outputs) : parts_{{}, std::move(outputs)} {}  // NOLINT(google-explicit-constructor)
-  StepOutput(StepParts parts) : parts_(std::move(parts)) {}      // NOLINT(google-explicit-constructor)
+  StepOutput(at::Tensor loss) : parts_{std::move(loss), {}, {}} {}   // NOLINT(google-explicit-constructor)
+  StepOutput(Batch outputs) : parts_{{}, std::move(outputs), {}} {}  // NOLINT(google-explicit-constructor)
+  StepOutput(StepParts parts) : parts_(std::move(parts)) {}          // NOLINT(google-explicit-constructor)
 
   bool empty() const { return !has_loss() && parts_.outputs.empty(); }
   bool has_loss() const { return parts_.loss.defined(); }
@@ -29,6 +33,8 @@ class StepOutput {
   at::Tensor& loss() { return parts_.loss; }
   const Batch& outputs() const { return parts_.outputs; }
   Batch& outputs() { return parts_.outputs; }
+  const LossWeight& weight() const { return parts_.weight; }
+  LossWeight& weight() { return parts_.weight; }
 
  private:
   StepParts parts_;

@@ -44,6 +44,12 @@ class StepPhases {
   /// Calls the hooks before the gradients of a window are cleared, and before backward. Training only, as all that
   /// follows.
   virtual void before_backward(StepOutput& output) = 0;
+  /// Counts an output's loss in the window's weight, as `backward` does where nobody has yet. `share`: of the batch's
+  /// examples, where the output is of a part of them.
+  virtual void weigh(const StepOutput& output, double share = 1) = 0;
+  /// Returns the weight of this rank's losses in the window so far.
+  virtual const LossWeight& window_weight() const = 0;
+  /// Runs backward of the loss times its weight over one number that is the same on all ranks.
   virtual void backward(StepOutput& output) = 0;
   virtual void after_backward() = 0;
   /// Opens the scope in which a step runs, for a forward of a part of the module outside of `step`.
@@ -56,9 +62,8 @@ struct AccumulationWindow {
   int64_t index = 0;  ///< number of the batch in the window
   int64_t size = 1;   ///< batches in the window
   /// Ranks may run out of data at different times, and nobody knows when: the strategy finds out, with what it reduces
-  /// anyway, how many had a batch (see Strategy::uneven_inputs).
+  /// anyway, whether any has more (see WindowTotals).
   bool uneven_inputs = false;
-  double weight = 1;     ///< of this rank's batch: 1, less for a small last one, 0 without data
   bool has_next = true;  ///< whether this rank has data for the batch after this one
 };
 
@@ -68,7 +73,7 @@ struct StrategyCapabilities {
   bool several_nodes = false;
   bool half_precision = true;  ///< 16-true, bf16-true, 16-mixed, bf16-mixed
   bool manual_optimization = true;
-  bool iterable_datasets = true;  ///< data of which nobody knows how much each rank has; see uneven_inputs
+  bool iterable_datasets = true;  ///< data of which nobody knows how much each rank has; see AccumulationWindow
 };
 
 /// The devices and ranks that a strategy runs on, and what else of the trainer's options it needs.
@@ -129,12 +134,14 @@ class Strategy : public Configurable, public Stateful {
   virtual void setup_module(Module& module) = 0;
   /// Runs forward and backward of one batch; the default runs it once. A pipeline interleaves several parts of it.
   virtual StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window);
-  struct UnevenInputs {
-    double mean_weight = 1;  ///< over the ranks and batches of the window; 0: there was no data at all
-    bool any_next = true;    ///< a rank has data for another batch
+  /// What the ranks told each other at the end of a window, beside its gradients.
+  struct WindowTotals {
+    LossWeight mean_weight = {};  ///< mean of StepPhases::window_weight over those whose gradients were averaged
+    bool any_loss = true;         ///< false: known to have none
+    bool any_next = true;         ///< a rank has data for another batch; only with AccumulationWindow::uneven_inputs
   };
-  /// Returns what the ranks told each other in the newest window that had AccumulationWindow::uneven_inputs.
-  virtual UnevenInputs uneven_inputs() { return {}; }
+  /// Returns those of the newest window; nothing where its gradients are this rank's alone.
+  virtual std::optional<WindowTotals> window_totals() { return std::nullopt; }
   /// Runs a training step of a module that calls backward itself.
   virtual StepOutput manual_step(const Batch& batch, StepPhases& phases) { return phases.forward(batch); }
   /// Runs backward outside the automatic loop.

@@ -159,6 +159,8 @@ class EvaluationLoop::Step final : public StepPhases {
                      [&] { return (state_.module.get()->*hooks_.step_end)(std::move(output)); });
   }
   void before_backward(StepOutput&) override { no_backward(); }
+  void weigh(const StepOutput&, double) override { no_backward(); }
+  const LossWeight& window_weight() const override { no_backward(); }
   void backward(StepOutput&) override { no_backward(); }
   void after_backward() override { no_backward(); }
   std::shared_ptr<void> forward_scope() override { return std::make_shared<ForwardScope>(precision_); }
@@ -284,6 +286,8 @@ bool EvaluationLoop::run_in_scope(const Hooks& hooks, const DataLoaders& loaders
                     progress.loader);
     took_part = true;
     const StepOutput output = evaluate(batch, batch_idx);
+    output.weight().require_valid();
+    collector.weigh(output.weight());
     callbacks_.call(hooks.names.batch_end, hooks.batch_end, hooks.module_batch_end, output, batch, batch_idx,
                     progress.loader);
   };

@@ -262,7 +262,8 @@ bool FitLoop::train_independently(IndependentSteps& steps) {
 FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<Batch>& fetched) {
   const auto& train_batches = data_.train_batches();
   const int64_t ranks = strategy_.data_parallel_rank().size;
-  const auto share = data_.train_ranks() > 1 ? pass.share(progress_.batch) : std::nullopt;
+  const auto planned = pass.share(progress_.batch);
+  const auto share = data_.train_ranks() > 1 ? planned : std::nullopt;
   // A batch of fewer examples than ranks, inside of the epoch, comes with one to join on.
   const bool is_lent = fetched.has_value() && share && share->own == 0;
   BatchInfo info{.batch_idx = progress_.batch, .has_data = fetched.has_value() && !is_lent};
@@ -270,12 +271,13 @@ FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<
   std::optional<Batch> next;
   if (!limit_hit && fetched) next = data_.fetch_train(pass);
   // Of a combined loader: what this rank was given is another's.
-  if (fetched && pass.share(progress_.batch) && pass.share(progress_.batch)->own == 0 && data_.train_ranks() > 1)
-    info.has_data = false;
+  if (fetched && share && share->own == 0) info.has_data = false;
   state_.had_data = state_.had_data || info.has_data;
   // Nothing is learnt from a batch to join on: with it this rank reduces what the others reduce.
   Batch batch = fetched ? std::move(*fetched) : data_.join_batch(data_.loaders().train);
   info.samples = batch.size();
+  info.examples = planned ? planned->own : batch.size();
+  info.usual_examples = data_.loaders().train.options().batch_size;
   if (ranks == 1) {
     info.is_last = !next.has_value();
   } else if (share) {
@@ -292,6 +294,11 @@ FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<
     info.samples *= ranks;
   }
   if (train_batches && !info.uneven_inputs) info.remaining = *train_batches - progress_.batch - 1;
+  if (progress_.window_index == 0 && planned && !info.uneven_inputs &&
+      (info.remaining || optimizers_.accumulation().is_off())) {
+    const int64_t following = std::min(optimizers_.accumulation().at(progress_.epoch) - 1, info.remaining.value_or(0));
+    for (int64_t i = 0; i <= following; ++i) info.examples_of_window += pass.share(progress_.batch + i)->all;
+  }
   fetched = std::move(next);
   return {std::move(batch), info};
 }

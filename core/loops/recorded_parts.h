@@ -31,9 +31,9 @@ struct RecordedBodies {
 
 /// What a step is in its accumulation window.
 struct WindowPlace {
-  bool adds = false;  ///< to the gradients of former ones
-  bool ends = true;   ///< the optimizer takes a step
-  int64_t size = 1;   ///< batches in the window
+  bool adds = false;     ///< to the gradients of former ones
+  bool ends = true;      ///< the optimizer takes a step
+  bool divides = false;  ///< the loss, which is one of several
   bool operator==(const WindowPlace&) const = default;
 };
 

@@ -21,6 +21,9 @@
 namespace levin {
 namespace {
 
+constexpr const char* kNumberAsWeight =
+    "training_step gave the loss's weight as a number, which replays would not renew; hint: give it as a tensor";
+
 /// Keeps the gradients of parameters during its lifetime: hooks of the step to come see those of the last one.
 class GradientScope {
  public:
@@ -116,6 +119,7 @@ void StepRecording::run_parts() {
   auto graphs = std::make_unique<Graphs>();
   graphs->forward = recorder_->record([&] { output_ = context_.bodies.forward(inputs_); });
   if (!output_.has_loss()) throw Error("graph", "training_step gave no loss");
+  if (output_.weight().defined() && !output_.weight().tensor().defined()) throw Error("graph", kNumberAsWeight);
   context_.module.optimizer_zero_grad(optimizer);
   for (const auto& parameter : optimizer.parameters())
     if (parameter.grad().defined())
@@ -249,6 +253,7 @@ std::vector<at::Tensor> StepRecording::collect(Results& results, const StepOutpu
     results.tensors.push_back(std::move(added));
   };
   add(output.loss());
+  add(output.weight().tensor());
   for (const auto& [name, tensor] : output.outputs().items()) {
     results.outputs.set(name, {});
     add(tensor);
@@ -290,6 +295,7 @@ size_t StepRecording::note_gradient(Results& results, const at::Tensor& paramete
 
 std::string StepRecording::what_is_missing(const StepOutput& output) const {
   if (!output.has_loss()) return "training_step gave no loss";
+  if (output.weight().defined() && !output.weight().tensor().defined()) return kNumberAsWeight;
   const size_t parts = context_.place.ends ? kRecordedParts : kRecordedPartsBeforeUpdate;
   return next_part_ == parts ? "" : "the step left a part out";
 }
@@ -404,8 +410,9 @@ StepOutput StepRecording::output() const {
   StepOutput output;
   output.loss() = handed_out(results_.tensors.front());
   if (results_.loss_requires_grad) output.loss().set_requires_grad(true);
-  for (size_t i = 1; i < results_.tensors.size(); ++i)
-    output.outputs().set(results_.outputs.items()[i - 1].first, handed_out(results_.tensors[i]));
+  if (results_.tensors[1].tensor.defined()) output.weight() = handed_out(results_.tensors[1]);
+  for (size_t i = 2; i < results_.tensors.size(); ++i)
+    output.outputs().set(results_.outputs.items()[i - 2].first, handed_out(results_.tensors[i]));
   return output;
 }
 

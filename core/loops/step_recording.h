@@ -96,7 +96,7 @@ class StepRecording {
   /// What a step leaves behind.
   struct Results {
     Batch outputs;
-    std::vector<Output> tensors;  ///< the loss and the outputs
+    std::vector<Output> tensors;  ///< the loss, the weight and the outputs
     std::vector<Output> losses;   ///< that hooks inside of the step are given
     bool loss_requires_grad = false;
     StepScaling scaling;

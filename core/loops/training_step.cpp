@@ -1,19 +1,39 @@
 #include <levin/core/loops/training_step.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/host_scalar.h>
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/precision/full_precision.h>
 #include <levin/core/precision/precision.h>
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
 #include <utility>
 
 namespace levin {
 namespace {
+
+/// Divides no weight, which is zero.
+constexpr double kLeastWeight = 1e-30;
+
+/// Sets a number that recorded steps read.
+void write(at::Tensor& number, double value) {
+  if (!number.defined()) {
+    number = at::empty({}, at::kDouble);
+    number.unsafeGetTensorImpl()->set_wrapped_number(true);  // it has no say in the type of a result
+  }
+  *number.mutable_data_ptr<double>() = value;
+}
 
 void require_scalar_loss(const at::Tensor& loss) {
   if (loss.numel() != 1)
@@ -51,31 +71,32 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
   data_ended_ = false;
   kind_ = RecordedStep::Kind::kOrdinary;
   scaling_ = {};
-  const bool may_replay = recorded_ != nullptr && !guard_ && !info.uneven_inputs && info.weight == 1;
+  const bool may_replay = recorded_ != nullptr && !guard_ && !info.uneven_inputs && info.has_data;
   if (!module.automatic_optimization) {
     // What it adds to are the gradients that the last one left, if any.
-    if (may_replay) kind_ = recorded_->begin(batch, {.adds = true});
+    if (may_replay && info.weight == 1) kind_ = recorded_->begin(batch, {.adds = true});
     if (kind_ == RecordedStep::Kind::kWatched) batch_ = &recorded_->batch();
     run_manually();
-    if (may_replay) recorded_->end(output_, scaling_);
+    if (may_replay && info.weight == 1) recorded_->end(output_, scaling_);
     kind_ = RecordedStep::Kind::kOrdinary;  // what a later hook does is none of the step
     return output_;
   }
-  if (progress.window_index == 0) {
-    const int64_t accumulate = optimizers_.accumulation().at(progress.epoch);
-    progress.window_size = info.remaining ? std::min(accumulate, *info.remaining + 1) : accumulate;
-    progress.window_has_gradients = false;
-  }
+  begin_window();
   window_ = {.sync = progress.window_index + 1 == progress.window_size || info.is_last,
              .index = progress.window_index,
              .size = progress.window_size,
              .uneven_inputs = info.uneven_inputs,
-             .weight = info.weight,
              .has_next = info.has_next};
   closure_ran_ = false;
-  if (may_replay)
-    kind_ =
-        recorded_->begin(batch, {.adds = progress.window_has_gradients, .ends = window_.sync, .size = window_.size});
+  const double quotient = is_divided_ ? divisor_ / default_weight() : 1;
+  if (may_replay) {
+    if (is_divided_) {
+      write(recorded_divisor_, divisor_);
+      write(recorded_quotient_, quotient);
+    }
+    kind_ = recorded_->begin(batch,
+                             {.adds = progress.window_has_gradients, .ends = window_.sync, .divides = quotient != 1});
+  }
   if (kind_ == RecordedStep::Kind::kWatched) batch_ = &recorded_->batch();
   if (window_.sync && !optimizers_.all().empty()) {
     call_user(state_, "optimizer_step", module,
@@ -88,9 +109,34 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
     run_closure();
   }
   if (window_.sync) end_window();
+  weight_ = {};
   if (may_replay) recorded_->end(output_, scaling_);
+  if (info.has_data) logger_.train_metrics().weigh(output_.weight());
   progress.window_index = window_.sync ? 0 : progress.window_index + 1;
   return output_;
+}
+
+/// Finds out what the losses of a window are divided by while they are added up: the mean of the ranks' examples in it,
+/// where that is known, so that nothing is left to divide by. It is the same on all ranks.
+void TrainingStep::begin_window() {
+  FitProgress& progress = state_.progress;
+  const int64_t ranks = strategy_.data_parallel_rank().size;
+  if (progress.window_index == 0) {
+    const int64_t accumulate = optimizers_.accumulation().at(progress.epoch);
+    progress.window_size = info_.remaining ? std::min(accumulate, *info_.remaining + 1) : accumulate;
+    progress.window_examples = options_.given.weigh_losses ? info_.examples_of_window : progress.window_size * ranks;
+    progress.window_usual_examples = info_.usual_examples;
+    progress.window_has_gradients = false;
+    progress.window_weight = 0;
+  }
+  const bool is_alone = strategy_.world_size() == 1 || find_independent_steps(strategy_) != nullptr;
+  is_divided_ = !is_alone || progress.window_size > 1;
+  divisor_ = progress.window_examples > 0 ? static_cast<double>(progress.window_examples) / static_cast<double>(ranks)
+                                          : static_cast<double>(progress.window_size * progress.window_usual_examples);
+  // In a checkpoint of an earlier version, batches counted alike.
+  if (!progress.window_weight.defined())
+    progress.window_weight =
+        divisor_ * static_cast<double>(progress.window_index) / static_cast<double>(progress.window_size);
 }
 
 /// The module calls backward and steps its optimizers itself.
@@ -101,6 +147,7 @@ void TrainingStep::run_manually() {
     output_ = guarded([this] { return strategy_.manual_step(*batch_, *this); });
   }
   info_.weight = 1;  // of a backward that a hook runs
+  if (info_.has_data) logger_.train_metrics().weigh(output_.weight());
   end_window();
 }
 
@@ -162,6 +209,9 @@ bool TrainingStep::schedulers_are_due() {
 
 at::Tensor TrainingStep::run_closure() {
   closure_ran_ = true;
+  is_weighed_ = false;
+  // An optimizer that evaluates the loss itself does so for one batch, as often as it likes.
+  if (window_.index == 0) state_.progress.window_weight = 0;
   const ProfilerSpan span(tracer_.profiler(), "strategy.forward_backward");
   output_ = guarded([this] { return strategy_.forward_backward(*batch_, *this, window_); });
   return output_.loss();
@@ -177,6 +227,7 @@ StepOutput TrainingStep::step(Module& module, const Batch& batch) {
         state_, "training_step", module, [&] { return module.training_step(batch, info_.batch_idx); }, batch,
         info_.batch_idx);
   });
+  check_weight(output);
   return output;
 }
 
@@ -187,7 +238,21 @@ StepOutput TrainingStep::step_end(StepOutput output) {
     output = call_user(state_, "training_step_end", *state_.module,
                        [&] { return state_.module->training_step_end(std::move(output)); });
   });
+  check_weight(output);
   return output;
+}
+
+/// A loss of weight zero may be the mean of nothing. One that is a number stays: other ranks may wait for its backward.
+void TrainingStep::check_weight(StepOutput& output) const {
+  output.weight().require_valid();
+  if (output.weight().on_host() != 0.0 || !output.has_loss()) return;
+  const at::Tensor& loss = output.loss();
+  if (!loss.device().is_cpu() || loss.numel() != 1 || std::isfinite(read_host_scalar(loss))) return;
+  if (replays())
+    throw Error("graph",
+                "the loss of a batch of weight zero is no number, and recorded steps cannot leave it out; hint: "
+                "divide by clamp_min(1)");
+  output.loss() = at::Tensor();
 }
 
 std::shared_ptr<void> TrainingStep::forward_scope() { return std::make_shared<ForwardScope>(precision_); }
@@ -210,13 +275,55 @@ void TrainingStep::before_backward(StepOutput& output) {
   callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, output.loss());
 }
 
+/// Weight of the batch where the module gives none.
+double TrainingStep::default_weight() const {
+  return options_.given.weigh_losses ? static_cast<double>(std::max<int64_t>(info_.examples, 1)) : 1;
+}
+
+void TrainingStep::weigh(const StepOutput& output, double share) {
+  if (!info_.has_data)
+    weight_ = 0;
+  else if (options_.given.weigh_losses && output.weight().defined())
+    weight_ = output.weight();
+  else
+    weight_ = default_weight() * share;
+  is_weighed_ = true;
+  gives_weights_ = gives_weights_ || output.weight().defined();
+  if (is_divided_ || weight_.on_host())
+    state_.progress.window_weight += weight_;
+  else
+    state_.progress.window_weight = 1;  // of a single loss on a device nobody asks more than that it is there
+}
+
+at::Tensor TrainingStep::weighed(const at::Tensor& loss) {
+  const at::Tensor& tensor = weight_.tensor();
+  if (tensor.defined() && (!tensor.device().is_cpu() || (is_divided_ && loss.device().is_cpu()))) {
+    const at::Tensor weight = tensor.detach().to(at::kFloat).reshape({});
+    // A negative weight or NaN, which nobody can see here without waiting for the device, makes the gradients NaN.
+    at::Tensor factor = at::where(weight >= 0, 1.0, std::numeric_limits<double>::quiet_NaN());
+    if (is_divided_)
+      factor = factor * (kind_ == RecordedStep::Kind::kWatched ? weight / recorded_divisor_ : weight / divisor_);
+    // A loss of weight zero may be the mean of nothing.
+    return at::where(weight == 0, 0.0, loss * factor.to(loss.scalar_type()));
+  }
+  const double weight = *weight_.on_host();
+  if (weight == 0) return loss.masked_fill(at::ones_like(loss, at::kBool), 0);
+  if (!is_divided_) return loss;
+  const double quotient = divisor_ / weight;
+  if (quotient == 1) return loss;
+  const bool is_default = !tensor.defined() && weight == default_weight();
+  return is_default && kind_ == RecordedStep::Kind::kWatched ? loss / recorded_quotient_ : loss / quotient;
+}
+
 void TrainingStep::backward(StepOutput& output) {
   const Activity activity(tracer_, "backward");
+  if (!std::exchange(is_weighed_, false)) {
+    weigh(output, 1);
+    is_weighed_ = false;
+  }
   if (replays()) return recorded_->backward();
   run_part(RecordedPart::kBackward, [&] {
-    at::Tensor loss = output.loss();
-    if (info_.weight != 1) loss = loss * info_.weight;
-    if (window_.size > 1) loss = loss / static_cast<double>(window_.size);
+    const at::Tensor loss = weighed(output.loss());
     noting_errors([&] { state_.module->backward(precision_.scale_loss(loss)); },
                   [](ErrorNotes& notes) {
                     if (notes.place.empty()) notes.place = "backward";
@@ -235,22 +342,20 @@ void TrainingStep::drive_optimizer(OptimizerHandle& optimizer, const OptimizerHa
     // The optimizer evaluates the model itself, as often as it likes; the hooks run at every evaluation.
     optimizer.take_step({}, [&] {
       at::Tensor loss = closure();
-      const double mean_weight =
-          window_.uneven_inputs && state_.module->automatic_optimization ? average_over_data() : 1;
+      if (state_.module->automatic_optimization) average_over_window();
       if (!loss.defined())
         throw Error(
             "module",
             "training_step gave no loss to an optimizer that needs one (LBFGS, SAM); a batch cannot be skipped");
       prepare_step(optimizer, scaling);
-      return mean_over_ranks(loss, mean_weight);
+      return mean_over_ranks(loss);
     });
   } else {
     if (closure) closure();
     // A window of which every batch was skipped has nothing to step with.
     ready = !state_.module->automatic_optimization || state_.progress.window_has_gradients;
-    if (ready && window_.uneven_inputs && state_.module->automatic_optimization) ready = average_over_data() > 0;
+    if (ready && state_.module->automatic_optimization) ready = average_over_window();
     if (ready) {
-      if (state_.module->automatic_optimization && !window_.uneven_inputs) scale_partial_window();
       prepare_step(optimizer, scaling);
       const Activity activity(tracer_, "optimizer_step");
       if (replays())
@@ -281,30 +386,47 @@ void TrainingStep::reduce_weights() {
 }
 
 /// An optimizer that goes by the loss must see the same one on every rank: that of the averaged gradients.
-at::Tensor TrainingStep::mean_over_ranks(const at::Tensor& loss, double mean_weight) {
+at::Tensor TrainingStep::mean_over_ranks(const at::Tensor& loss) {
   if (strategy_.world_size() == 1 || find_independent_steps(strategy_) != nullptr) return loss;
   const ProfilerSpan span(tracer_.profiler(), "strategy.mean_loss");
-  const at::Tensor mean = loss.detach() * (mean_weight > 0 ? info_.weight / mean_weight : 0);
+  const auto totals = strategy_.window_totals();
+  at::Tensor mean = loss.detach();
+  if (state_.module->automatic_optimization && totals)
+    mean = mean * (weight_.on(mean.device()) / totals->mean_weight.on(mean.device()).clamp_min(kLeastWeight))
+                      .to(mean.scalar_type());
+  else
+    mean = mean * info_.weight;
   strategy_.collective().all_reduce(mean, ReduceOp::kMean)->wait();
   return mean;
 }
 
-/// Makes the mean of the gradients over ranks that over ranks with data. Returns the mean of the ranks' weights, which
-/// is zero where none has any.
-double TrainingStep::average_over_data() {
-  const ProfilerSpan span(tracer_.profiler(), "strategy.uneven_inputs");
-  const auto [mean_weight, any_next] = strategy_.uneven_inputs();
-  data_ended_ = !any_next;
-  if (mean_weight > 0 && mean_weight != 1) optimizers_.scale_gradients(1 / mean_weight);
-  return mean_weight;
-}
-
-/// An unsized loader ended inside a window: what was divided by the window's planned size must be divided by what it
-/// holds.
-void TrainingStep::scale_partial_window() {
-  const int64_t held = window_.index + 1;
-  if (held == window_.size) return;
-  optimizers_.scale_gradients(static_cast<double>(window_.size) / static_cast<double>(held));
+/// Divides the gradients by the weight of the window over all ranks, as far as that is not what its losses were divided
+/// by: a batch was skipped, or the module or data of unknown size have given weights. Returns false where there was no
+/// loss at all.
+bool TrainingStep::average_over_window() {
+  if (!is_divided_) return state_.progress.window_weight.on_host() != 0.0;
+  const ProfilerSpan span(tracer_.profiler(), "strategy.window_weight");
+  const auto totals = strategy_.window_totals();
+  if (totals && window_.uneven_inputs) data_ended_ = !totals->any_next;
+  if (totals && !totals->any_loss) return false;
+  const bool is_one_rank = strategy_.world_size() == 1 || find_independent_steps(strategy_) != nullptr;
+  if (!totals && !is_one_rank) {
+    if (!gives_weights_) return true;  // What its ranks combine, if anything, are sums over the examples.
+    throw Error("module", fmt::format("training_step gave its loss a weight, but strategy '{}' does not say what the "
+                                      "weights of its ranks are together; hint: it must override window_totals()",
+                                      strategy_.name()));
+  }
+  const LossWeight& mean_weight = totals ? totals->mean_weight : state_.progress.window_weight;
+  if (const auto on_host = mean_weight.on_host()) {
+    if (*on_host == 0) return false;
+    // Sums over ranks are of float32.
+    const double factor = divisor_ / *on_host;
+    if (std::abs(factor - 1) > 3e-7) optimizers_.scale_gradients(at::scalar_tensor(factor, at::kDouble));
+  } else {
+    const at::Tensor mean = mean_weight.on(mean_weight.tensor().device());
+    optimizers_.scale_gradients(at::where(mean == 0, 0.0, divisor_ / mean));  // of nothing
+  }
+  return true;
 }
 
 void TrainingStep::prepare_step(OptimizerHandle& optimizer, StepScaling& scaling) {

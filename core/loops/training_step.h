@@ -19,11 +19,14 @@ struct BatchInfo {
   int64_t batch_idx = 0;
   bool is_last = false;                   ///< no batch follows in this epoch, on any rank
   std::optional<int64_t> remaining = {};  ///< batches that follow; nothing when unknown
-  double weight = 1;           ///< share of this rank's loss in the mean over the ranks; 0 where it has no data
-  bool uneven_inputs = false;  ///< see AccumulationWindow
-  bool has_next = true;        ///< see AccumulationWindow
-  bool has_data = true;        ///< false: this rank joins the others' step; see JoinScope
-  int64_t samples = 0;         ///< examples in the batch, of all ranks
+  double weight = 1;     ///< of this rank's part of the batch, relative to the ranks' mean; 0 where it has no data
+  int64_t examples = 0;  ///< in this rank's part
+  int64_t usual_examples = 1;      ///< in a part of full size, the same on all ranks
+  int64_t examples_of_window = 0;  ///< of all ranks, in the window that the batch begins; 0: not known
+  bool uneven_inputs = false;      ///< see AccumulationWindow
+  bool has_next = true;            ///< see AccumulationWindow
+  bool has_data = true;            ///< false: this rank joins the others' step; see JoinScope
+  int64_t samples = 0;             ///< examples in the batch, of all ranks
 };
 
 /// Trains on one batch: forward, backward and, at the end of an accumulation window, the optimizer step.
@@ -60,6 +63,8 @@ class TrainingStep final : private StepPhases {
   StepOutput step(Module& module, const Batch& batch) override;
   StepOutput step_end(StepOutput output) override;
   void before_backward(StepOutput& output) override;
+  void weigh(const StepOutput& output, double share) override;
+  const LossWeight& window_weight() const override { return state_.progress.window_weight; }
   void backward(StepOutput& output) override;
   void after_backward() override;
   std::shared_ptr<void> forward_scope() override;
@@ -91,9 +96,12 @@ class TrainingStep final : private StepPhases {
   void clip_gradients(OptimizerHandle& optimizer);
   void end_window();
   void reduce_weights();
-  at::Tensor mean_over_ranks(const at::Tensor& loss, double mean_weight);
-  double average_over_data();
-  void scale_partial_window();
+  at::Tensor mean_over_ranks(const at::Tensor& loss);
+  void begin_window();
+  void check_weight(StepOutput& output) const;
+  double default_weight() const;
+  at::Tensor weighed(const at::Tensor& loss);
+  bool average_over_window();
 
   const ResolvedOptions& options_;
   TrainerState& state_;
@@ -108,7 +116,17 @@ class TrainingStep final : private StepPhases {
   std::function<StepOutput(const ForwardBackward&)> guard_;
   std::unique_ptr<RecordedStep> recorded_;
 
+  // ---- The window under way.
+  bool is_divided_ = false;     ///< its losses are not one loss of one rank
+  bool gives_weights_ = false;  ///< training_step has given one
+  double divisor_ = 1;          ///< of the losses' weights, until the optimizer's step divides by their sum
+  // What recorded steps read: numbers, as far as types are concerned.
+  at::Tensor recorded_divisor_;
+  at::Tensor recorded_quotient_;  ///< of the divisor and the batch's examples
+
   // ---- The batch under way.
+  LossWeight weight_;        ///< of the loss weighed last
+  bool is_weighed_ = false;  ///< before its backward
   const Batch* batch_ = nullptr;
   BatchInfo info_;
   AccumulationWindow window_;

@@ -1,6 +1,7 @@
 #include <levin/core/metrics/collector.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/host_scalar.h>
 #include <levin/core/base/recording.h>
 #include <levin/core/metrics/logged_slot.h>
 #include <levin/core/metrics/metric.h>
@@ -25,27 +26,6 @@
 
 namespace levin::metrics {
 namespace {
-
-double read_host_scalar(const at::Tensor& value) {
-  switch (value.scalar_type()) {
-    case at::kFloat:
-      return static_cast<double>(*value.const_data_ptr<float>());
-    case at::kDouble:
-      return *value.const_data_ptr<double>();
-    case at::kLong:
-      return static_cast<double>(*value.const_data_ptr<int64_t>());
-    case at::kInt:
-      return *value.const_data_ptr<int32_t>();
-    case at::kBool:
-      return *value.const_data_ptr<bool>() ? 1 : 0;
-    case at::kBFloat16:
-      return static_cast<double>(static_cast<float>(*value.const_data_ptr<at::BFloat16>()));
-    case at::kHalf:
-      return static_cast<double>(static_cast<float>(*value.const_data_ptr<at::Half>()));
-    default:
-      return value.item<double>();
-  }
-}
 
 at::Tensor merged(Reduction reduction, const at::Tensor& a, const at::Tensor& b) {
   switch (reduction) {
@@ -143,6 +123,7 @@ Collector::Slot& Collector::slot_for(std::string_view name, const LogOptions& op
   ++expected_;
   found->stamp = stamp_;
   found->training_batches = moment_.training_batches;
+  found->weight_was_given = options.batch_size.has_value();
   if (recording_) recorded_.push_back({.slot = found, .weight = weight_of(options)});
   return *found;
 }
@@ -158,6 +139,16 @@ Collector::Slot& Collector::add_slot(detail::SlotDescription description) {
                                       [&](const Slot* a, const Slot* b) { return order(a) < order(b); });
   ordered_.insert(place, added);
   return *added;
+}
+
+void Collector::weigh(const LossWeight& weight) {
+  if (!weight.defined()) return;
+  for (const auto& slot : slots_) {
+    const LogOptions& options = slot->description.options;
+    const bool is_meant = slot->stamp == stamp_ && slot->description.dataloader_idx == moment_.dataloader_idx &&
+                          options.reduce == LogReduce::kMean && !slot->weight_was_given && !slot->description.is_metric;
+    if (is_meant) slot->weigh_last(weight);
+  }
 }
 
 void Collector::log(std::string_view name, const at::Tensor& value, const LogOptions& options) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/loss_weight.h>
 #include <levin/core/base/state.h>
 #include <levin/core/comm/collective.h>
 #include <levin/core/metrics/log_options.h>
@@ -65,6 +66,10 @@ class Collector {
     int64_t training_batches;  ///< of the moment of its last log
   };
   using Visitor = std::function<void(const Value&)>;
+
+  /// Gives the values logged since the last `begin` this weight in means, where none was given with them (batch_size):
+  /// that of the step's loss. Undefined: leaves them.
+  void weigh(const LossWeight& weight);
 
   /// Marks the values logged on the step since the last `begin` as visited: later visits find none.
   void end_step() { ++stamp_; }

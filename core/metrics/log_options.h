@@ -15,7 +15,8 @@ struct LogOptions {
   std::optional<bool> on_epoch = {};       ///< log the epoch's value; with both, names get "_step" and "_epoch"
   bool prog_bar = false;                   ///< show it in the progress bar
   bool logger = true;                      ///< hand it to the loggers
-  std::optional<int64_t> batch_size = {};  ///< weight in the epoch's mean; default: the batch's size
+  std::optional<int64_t> batch_size = {};  ///< weight in the epoch's mean; default: the step's
+                                           ///< (StepOutput), else the batch's size
   LogReduce reduce = LogReduce::kMean;
   /// Combine over ranks as well. Default: not in a training step, everywhere else yes, since evaluations' results are
   /// acted on and all values of an epoch travel together anyway. A metric object's value of the epoch is always

@@ -135,6 +135,7 @@ void LoggedSlot::clear() {
 }
 
 void LoggedSlot::add_host(double value, double weight) {
+  before_last = {host[1], host[2]};
   host[0] = value;
   combine(description.options.reduce, host[1], description.options.reduce == LogReduce::kMean ? value * weight : value);
   host[2] += weight;
@@ -168,6 +169,26 @@ void LoggedSlot::add_device(const at::Tensor& value, double weight) {
   }
   device[2].add_(weight);
   last_weight = weight;
+  forget_reduced();
+}
+
+void LoggedSlot::weigh_last(const LossWeight& weight) {
+  const auto number = weight.on_host();
+  if (!device.defined() && number) {
+    host[1] = before_last[0] + (*number == 0 ? 0 : host[0] * *number);  // NaN too may weigh nothing
+    host[2] = before_last[1] + *number;
+  } else {
+    const c10::InferenceMode ordinary(false);
+    const at::NoGradGuard no_grad;
+    if (!device.defined()) {
+      device = at::empty({3}, at::TensorOptions().dtype(at::kDouble).device(weight.tensor().device()));
+      device.copy_(at::tensor({host[0], host[1], host[2]}, at::kDouble));
+    }
+    const at::Tensor more = weight.on(device.device()).to(at::kDouble) - last_weight;
+    device[1].addcmul_(device[0], more);
+    device[2].add_(more);
+  }
+  if (number) last_weight = *number;
   forget_reduced();
 }
 

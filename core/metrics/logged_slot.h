@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/loss_weight.h>
 #include <levin/core/base/state.h>
 #include <levin/core/metrics/log_options.h>
 #include <levin/core/metrics/metric.h>
@@ -55,6 +56,8 @@ struct LoggedSlot {
   void add_device(const at::Tensor& value, double weight);
   /// Logs a metric. Throws levin::Error when the one logged before in this epoch is gone.
   void add_metric(Metric& logged, double weight);
+  /// Gives the value logged last another weight in the mean.
+  void weigh_last(const LossWeight& weight);
   /// Does the host's part of a log whose values a recorded graph adds.
   void log_again(int64_t at, double weight);
 
@@ -101,7 +104,9 @@ struct LoggedSlot {
   // {last, combined, weight}: on the host for host values, else a tensor on the device.
   double host[3] = {0, 0, 0};
   at::Tensor device;
-  double last_weight = 0;  ///< weight of the last log
+  double last_weight = 0;                      ///< weight of the last log
+  bool weight_was_given = false;               ///< with it
+  std::array<double, 2> before_last = {0, 0};  ///< combined and weight before it, of host values
 
   MetricReference metric;
   bool metric_was_logged = false;       ///< in this epoch

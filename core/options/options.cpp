@@ -130,10 +130,13 @@ void describe_optimization(Schema<TrainerOptions>& schema) {
                "100}; null: none");
   schema
       .field("accumulate_grad_batches", &Options::accumulate_grad_batches,
-             "batches an optimizer step, also by epoch ({0: 8, 4: 2}); the last window of an epoch is divided by what "
-             "it holds")
+             "batches an optimizer step, also by epoch ({0: 8, 4: 2}); the last window of an epoch has those that are "
+             "left")
       .require("at least 1", [](const auto& schedule) { return schedule.fewest_batches() >= 1; })
       .require("given for epochs of at least 0", [](const auto& schedule) { return schedule.first_epoch() >= 0; });
+  schema.field("weigh_losses", &Options::weigh_losses,
+               "an optimizer step is that of the mean over all examples (or what training_step's weight counts) of its "
+               "batches and ranks; false: of the mean of their losses, whatever they hold");
   schema
       .field("gradient_clip_val", &Options::gradient_clip_val,
              "clip gradients to this norm, value or ratio; null or 0: do not clip")

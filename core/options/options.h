@@ -100,6 +100,7 @@ struct TrainerOptions {
   SchedulerConfig scheduler = {};              ///< of that optimizer
   /// Batches an optimizer step, also from which epoch on: {{0, 8}, {4, 2}}; the last window holds what is left.
   optim::AccumulationSchedule accumulate_grad_batches = 1;
+  bool weigh_losses = true;  ///< false: every batch of every rank counts the same in an optimizer step
   std::optional<double> gradient_clip_val = {};
   std::string gradient_clip_algorithm = "norm";
 

@@ -214,7 +214,9 @@ DryRun::Result DryRun::Impl::fetch() {
       auto fetched = pass_->next();
       if (!fetched) return;
       info_ = {.batch_idx = in_pass_};
-      if (const auto share = pass_->share(in_pass_); share && parts_.data.train_ranks() > 1)
+      const auto share = pass_->share(in_pass_);
+      info_.examples = share ? share->own : fetched->size();
+      if (share && parts_.data.train_ranks() > 1)
         info_.weight = static_cast<double>(share->own * parts_.data.train_ranks()) / static_cast<double>(share->all);
       batch_ = parts_.data.transfer(std::move(*fetched), 0);
       found = true;

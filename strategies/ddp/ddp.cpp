@@ -11,9 +11,11 @@
 #include <levin/strategies/ddp/sync_batch_norm.h>
 #include <levin/strategies/learning_rate_scale.h>
 #include <levin/strategies/ranks/model_agreement.h>
+#include <levin/strategies/ranks/window_reducer.h>
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
@@ -82,6 +84,7 @@ void Ddp::teardown() {
 
 void Ddp::restart_steps(bool alone) {
   alone_ = alone;
+  totals_.reset();
   reducers_.clear();
 }
 
@@ -100,7 +103,7 @@ std::unique_ptr<c10d::CommHookInterface> Ddp::communication_hook(const c10::intr
   return nullptr;
 }
 
-GradientReducerOptions Ddp::reduction(const AccumulationWindow& window, bool manual, bool has_hook) {
+GradientReducerOptions Ddp::reduction(bool manual, bool has_hook) {
   GradientReducerOptions how;
   how.bucket_bytes = static_cast<int64_t>(options_.bucket_cap_mb * kBytesPerMib);
   how.first_bucket_bytes = static_cast<int64_t>(options_.first_bucket_cap_mb * kBytesPerMib);
@@ -108,7 +111,8 @@ GradientReducerOptions Ddp::reduction(const AccumulationWindow& window, bool man
   how.find_unused_parameters = options_.find_unused_parameters || manual;
   how.may_find_none_unused = !options_.find_unused_parameters;
   how.static_graph = options_.static_graph && !manual;
-  how.uneven_inputs = window.uneven_inputs && !tells_on_host();
+  // On a device, the host would wait for what the reducer gives; a hook or float16 would round it.
+  how.reduces_window = !manual && !has_hook && options_.gradient_compression == "none" && root_device().is_cpu();
   how.in_place =
       !has_hook && options_.gradient_compression == "none" && !how.find_unused_parameters && !how.static_graph;
   how.in_place_of_any_size = records_;
@@ -120,9 +124,8 @@ GraphSupport Ddp::graph_support() {
     if (sync_batchnorm_) return {.recorder = nullptr, .why_not = "sync_batchnorm asks other ranks inside of forward"};
     if (!std::exchange(records_, true)) reducers_.clear();
     const auto group = ranks().process_group();
-    const std::string why_not =
-        GradientReducer::why_not_in_place(named_unique_parameters(*module_), *group,
-                                          reduction({}, /*manual=*/false, communication_hook(group) != nullptr));
+    const std::string why_not = GradientReducer::why_not_in_place(
+        named_unique_parameters(*module_), *group, reduction(/*manual=*/false, communication_hook(group) != nullptr));
     if (!why_not.empty()) {
       records_ = false;
       return {.recorder = nullptr, .why_not = "ranks combine gradients while backward runs: " + why_not};
@@ -131,7 +134,7 @@ GraphSupport Ddp::graph_support() {
   return accelerator_of(root_device()).make_graph_recorder(root_device());
 }
 
-GradientReducer& Ddp::reducer(Module& module, const AccumulationWindow& window, bool manual) {
+GradientReducer& Ddp::reducer(Module& module, bool manual) {
   const auto fitting = std::find_if(reducers_.begin(), reducers_.end(),
                                     [this](const auto& reducer) { return reducer->fits(parameters_); });
   if (fitting != reducers_.end()) {
@@ -141,7 +144,7 @@ GradientReducer& Ddp::reducer(Module& module, const AccumulationWindow& window, 
     if (reducers_.size() >= (manual ? kMostManualReducers : 1)) reducers_.pop_back();
     parameters_ = named_unique_parameters(module);
     auto hook = communication_hook(ranks().process_group());
-    GradientReducerOptions how = reduction(window, manual, hook != nullptr);
+    GradientReducerOptions how = reduction(manual, hook != nullptr);
     how.configure = [&](c10d::Reducer& made) {
       if (hook != nullptr)
         made.register_comm_hook(std::move(hook));
@@ -166,10 +169,11 @@ StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const A
     if (!output.has_loss()) return output;
     phases.before_backward(output);
     phases.backward(output);
+    totals_ = {.mean_weight = phases.window_weight()};
     phases.after_backward();
     return output;
   }
-  GradientReducer& gradients = reducer(phases.module(), window, /*manual=*/false);
+  GradientReducer& gradients = reducer(phases.module(), /*manual=*/false);
   if (window.sync) gradients.before_forward();
   send_buffers(phases.module());
   StepOutput output = [&] {
@@ -177,30 +181,27 @@ StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const A
     return forward(batch, phases);
   }();
   if (sync_batchnorm_) require_loss_for_sync_batch_norm(output);
-  if (tells_on_host()) uneven_inputs_.add(window);
-  if (!output.has_loss() && !window.sync) {
-    gradients.skip_batch(window);
-    return output;
-  }
+  if (!output.has_loss() && !window.sync) return output;
   // A batch that this rank alone skips counts as zero: the others wait for its part.
   StepOutput start = output.has_loss() ? output : StepOutput(gradients.zero_loss());
   phases.before_backward(start);
-  start.loss() = gradients.before_backward(start.loss(), window.sync, window);
+  if (output.has_loss()) phases.weigh(output, loss_share());
+  start.loss() = gradients.before_backward(start.loss(), window, phases.window_weight());
   {
     const WaitingIn waiting(window.sync ? ranks().rank_status() : nullptr, "reduction of gradients");
     with_communication_errors(collective(), [&] {
-      phases.backward(start);
+      if (output.has_loss())
+        phases.backward(start);
+      else
+        torch::autograd::backward({start.loss()});
       gradients.after_backward(window.sync);
     });
   }
-  if (tells_on_host()) uneven_inputs_.reduce(window, collective());
+  if (window.sync)
+    totals_ = gradients.reduces_window() ? gradients.window_totals()
+                                         : reduce_window(window, phases.window_weight(), collective(), root_device());
   phases.after_backward();
   return output;
-}
-
-Strategy::UnevenInputs Ddp::uneven_inputs() {
-  if (tells_on_host()) return uneven_inputs_.newest();
-  return reducers_.empty() ? UnevenInputs{} : reducers_.front()->uneven_inputs();
 }
 
 StepOutput Ddp::manual_step(const Batch& batch, StepPhases& phases) {
@@ -229,9 +230,9 @@ void Ddp::manual_backward(const at::Tensor& loss, const BackwardOptions& options
       if (before[i] != after[i]) uncombined_.push_back(parameters_[i].second);
     return;
   }
-  GradientReducer& gradients = reducer(*module_, {}, /*manual=*/true);
+  GradientReducer& gradients = reducer(*module_, /*manual=*/true);
   if (options.sync_grad) gradients.before_forward();
-  const at::Tensor start = gradients.before_backward(loss, options.sync_grad, {});
+  const at::Tensor start = gradients.before_backward(loss, {.sync = options.sync_grad}, {});
   const WaitingIn waiting(options.sync_grad ? ranks().rank_status() : nullptr, "reduction of gradients");
   with_communication_errors(collective(), [&] { Strategy::manual_backward(start, options); });
 }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <levin/strategies/ranks/ranked_strategy.h>
-#include <levin/strategies/ranks/uneven_inputs_reducer.h>
 
 #include <memory>
 #include <string>
@@ -53,7 +52,7 @@ class Ddp : public RankedStrategy {
   void setup_environment(const StrategySetup& setup) override;
   void setup_module(Module& module) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;
-  UnevenInputs uneven_inputs() override;
+  std::optional<WindowTotals> window_totals() override { return totals_; }
   /// Records where gradients can be combined when backward is done.
   GraphSupport graph_support() override;
   StepOutput manual_step(const Batch& batch, StepPhases& phases) override;
@@ -68,6 +67,8 @@ class Ddp : public RankedStrategy {
  protected:
   /// Runs the forward part of a step.
   virtual StepOutput forward(const Batch& batch, StepPhases& phases) { return phases.forward(batch); }
+  /// Part of the batch's examples that the newest loss is of.
+  virtual double loss_share() const { return 1; }
   /// Makes a way of one's own to combine gradients; nullptr for that of the options.
   virtual std::unique_ptr<c10d::CommHookInterface> communication_hook(
       const c10::intrusive_ptr<c10d::ProcessGroup>& group);
@@ -77,18 +78,15 @@ class Ddp : public RankedStrategy {
   const Module& current_module() const { return *module_; }
 
  private:
-  GradientReducer& reducer(Module& module, const AccumulationWindow& window, bool manual);
-  GradientReducerOptions reduction(const AccumulationWindow& window, bool manual, bool has_hook);
+  GradientReducer& reducer(Module& module, bool manual);
+  GradientReducerOptions reduction(bool manual, bool has_hook);
   void send_buffers(Module& module);
 
   const Options options_;
-  /// Whether the ranks tell each other of their inputs on the host: the reducer would wait for the device.
-  bool tells_on_host() { return !root_device().is_cpu(); }
-
   std::vector<std::unique_ptr<GradientReducer>> reducers_;  ///< the one used last is the first
   std::vector<std::pair<std::string, at::Tensor>> parameters_;
   std::vector<at::Tensor> uncombined_;
-  UnevenInputsReducer uneven_inputs_;  ///< where tells_on_host
+  std::optional<WindowTotals> totals_;
   Module* module_ = nullptr;
   bool has_buffers_ = false;
   bool sync_batchnorm_ = false;

@@ -61,6 +61,8 @@ StepOutput Ddp2::forward(const Batch& batch, StepPhases& phases) {
       replicas_->run(batch, [&](Module& module, const Batch& part) { return phases.step(module, part); }));
 }
 
+double Ddp2::loss_share() const { return replicas_ == nullptr ? 1 : replicas_->loss_share(); }
+
 StepOutput Ddp2::forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
   std::optional<ReplicaGroup::StepScope> scope;
   if (replicas_ != nullptr) scope.emplace(*replicas_);

@@ -28,6 +28,7 @@ class Ddp2 : public Ddp {
 
  protected:
   StepOutput forward(const Batch& batch, StepPhases& phases) override;
+  double loss_share() const override;
 
  private:
   std::vector<at::Device> devices_;

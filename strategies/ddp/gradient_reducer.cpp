@@ -96,7 +96,7 @@ GradientReducer::GradientReducer(const Parameters& parameters, c10::intrusive_pt
     if (parameter.requires_grad()) names_.push_back(name);
   if (parameters_.empty())
     throw Error("ddp", "no parameter requires a gradient, so that there is nothing to train; hint: all may be frozen");
-  if (options_.uneven_inputs)
+  if (options_.reduces_window)
     window_inputs_ = at::zeros({2}, parameters_.front().options().dtype(at::kFloat)).requires_grad_();
   if (why_not_in_place(parameters, *group, options_).empty()) {
     backend_ = group->getBackend(parameters_.front().device().type());
@@ -104,8 +104,8 @@ GradientReducer::GradientReducer(const Parameters& parameters, c10::intrusive_pt
   }
   std::unordered_map<size_t, std::string> names;
   for (const auto& name : names_) names.emplace(names.size(), name);
-  if (options_.uneven_inputs) {
-    names.emplace(names.size(), "(uneven inputs)");
+  if (options_.reduces_window) {
+    names.emplace(names.size(), "(the window's weight)");
     reduced.push_back(window_inputs_);
   }
   const std::vector<bool> sparse(reduced.size(), false);
@@ -208,25 +208,19 @@ void GradientReducer::before_forward() {
   reducer_->rebuild_buckets();
 }
 
-/// What this rank tells the others of a batch.
-at::Tensor GradientReducer::own_inputs(const AccumulationWindow& window, bool sync) const {
-  const auto mean = static_cast<float>(window.weight / static_cast<double>(window.size));
-  return at::tensor({mean, sync && window.has_next ? 1.0F : 0.0F}, window_inputs_.options().requires_grad(false));
-}
-
-void GradientReducer::skip_batch(const AccumulationWindow& window) {
-  if (!options_.uneven_inputs) return;
-  const at::NoGradGuard no_grad;
-  at::Tensor& counted = window_inputs_.mutable_grad();
-  const at::Tensor own = own_inputs(window, /*sync=*/false);
-  counted = window.index == 0 || !counted.defined() ? own : counted + own;
-}
-
-at::Tensor GradientReducer::before_backward(const at::Tensor& loss, bool sync, const AccumulationWindow& window) {
+at::Tensor GradientReducer::before_backward(const at::Tensor& loss, const AccumulationWindow& window,
+                                            const LossWeight& window_weight) {
+  const bool sync = window.sync;
   at::Tensor start = loss;
-  if (options_.uneven_inputs) {
-    if (window.index == 0) window_inputs_.mutable_grad().reset();
-    start = WithGradientOf::apply(start, window_inputs_, own_inputs(window, sync));
+  if (options_.reduces_window) {
+    if (window.index == 0 || sync) window_inputs_.mutable_grad().reset();
+    // Of the window as a whole, told in its last backward.
+    const auto weight = sync ? static_cast<float>(window_weight.on_host().value_or(0)) : 0.0F;
+    const at::Tensor own = at::tensor({weight, sync && window.has_next ? 1.0F : 0.0F});
+    if (backend_ != nullptr)
+      window_inputs_.mutable_grad() = own;
+    else
+      start = WithGradientOf::apply(start, window_inputs_, own);
   }
   std::fill(reached_.begin(), reached_.end(), uint8_t{0});
   if (!sync || backend_ != nullptr) return start;
@@ -249,11 +243,9 @@ at::Tensor GradientReducer::before_backward(const at::Tensor& loss, bool sync, c
   return start;
 }
 
-Strategy::UnevenInputs GradientReducer::uneven_inputs() const {
-  if (!window_inputs_.defined() || !window_inputs_.grad().defined()) return {};
-  const at::Tensor values = window_inputs_.grad().cpu();
-  const float* value = values.const_data_ptr<float>();
-  return {.mean_weight = value[0], .any_next = value[1] > 0};
+Strategy::WindowTotals GradientReducer::window_totals() const {
+  const float* value = window_inputs_.grad().const_data_ptr<float>();
+  return {.mean_weight = value[0], .any_loss = value[0] > 0, .any_next = value[1] > 0};
 }
 
 void GradientReducer::complete_backward() {

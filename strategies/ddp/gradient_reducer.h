@@ -26,7 +26,7 @@ struct GradientReducerOptions {
   bool find_unused_parameters = false;   ///< parameters that the loss does not depend on are found at each step
   bool may_find_none_unused = false;     ///< that there are none is no reason for a warning
   bool static_graph = false;             ///< every step uses the same parameters in the same way
-  bool uneven_inputs = false;            ///< see AccumulationWindow
+  bool reduces_window = false;           ///< gives Strategy::WindowTotals
   bool completes_backward = false;       ///< see complete_backward
   /// Few gradients that lie in memory which the ranks reduce in are combined in place, see GradientReducer. Not with
   /// find_unused_parameters, static_graph or a communication hook.
@@ -67,15 +67,14 @@ class GradientReducer {
   /// Called before the forward pass of a step after which gradients are combined.
   void before_forward();
   /// Called before its backward pass, which must start from the tensor that this returns: the loss, where need be with
-  /// what the ranks tell each other attached. Without `sync` gradients are only added up.
-  at::Tensor before_backward(const at::Tensor& loss, bool sync, const AccumulationWindow& window);
-  /// Called in place of both where this rank has no loss and no other one waits for it: the batch counts as zero.
-  void skip_batch(const AccumulationWindow& window);
+  /// what the ranks tell each other attached. Without `window.sync` gradients are only added up.
+  at::Tensor before_backward(const at::Tensor& loss, const AccumulationWindow& window, const LossWeight& window_weight);
   /// Called after that backward: gradients that are combined in place are from here on means. Throws levin::Error where
   /// a parameter has none.
   void after_backward(bool sync);
+  bool reduces_window() const { return options_.reduces_window; }
   /// Returns what the ranks told each other in the window just reduced.
-  Strategy::UnevenInputs uneven_inputs() const;
+  Strategy::WindowTotals window_totals() const;
   /// Makes a loss of zero that reaches every parameter, for a rank that has none.
   at::Tensor zero_loss() const;
   /// Called after a backward that may have left out parameters: this rank adds nothing to their means. Only with
@@ -83,11 +82,9 @@ class GradientReducer {
   void complete_backward();
 
  private:
-  at::Tensor own_inputs(const AccumulationWindow& window, bool sync) const;
-
   std::vector<at::Tensor> parameters_;
   std::vector<std::string> names_;  ///< of the parameters
-  at::Tensor window_inputs_;        ///< a parameter whose gradient is {weight, has_next}
+  at::Tensor window_inputs_;        ///< a parameter whose gradient is {weight of the window, has_next}
   GradientReducerOptions options_;
   c10::intrusive_ptr<c10d::Backend> backend_;  ///< that combines in place; nullptr: the reducer does
   std::shared_ptr<c10d::Reducer> reducer_;

@@ -111,7 +111,7 @@ void require_loss_for_sync_batch_norm(const StepOutput& output) {
     throw Error(
         "module",
         "training_step returned no loss, but with sync_batchnorm the other ranks wait for this one in backward; "
-        "hint: return a loss for every batch, of weight zero where there is nothing to learn from");
+        "hint: return a loss that is a number for every batch, with .weight = 0 where there is nothing to learn from");
 }
 
 }  // namespace levin

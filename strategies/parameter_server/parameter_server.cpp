@@ -15,6 +15,7 @@
 #include <levin/strategies/ranks/divisible_optimizer.h>
 #include <levin/strategies/ranks/model_agreement.h>
 #include <levin/strategies/ranks/norm_reduction.h>
+#include <levin/strategies/ranks/window_reducer.h>
 
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -220,7 +221,6 @@ StepOutput ParameterServer::forward_backward(const Batch& batch, StepPhases& pha
     return phases.forward(batch);
   }();
   if (sync_batchnorm_ && ranks().world_size() > 1) require_loss_for_sync_batch_norm(output);
-  uneven_inputs_.add(window);
   if (!output.has_loss() && !window.sync) return output;
   // A batch that this rank alone skips counts as zero: the others wait for its part.
   StepOutput start = output;
@@ -228,7 +228,7 @@ StepOutput ParameterServer::forward_backward(const Batch& batch, StepPhases& pha
   phases.before_backward(start);
   if (output.has_loss()) phases.backward(start);
   if (window.sync) push(/*skipped=*/!output.has_loss());
-  uneven_inputs_.reduce(window, collective());
+  if (window.sync) totals_ = reduce_window(window, phases.window_weight(), collective(), root_device());
   phases.after_backward();
   return output;
 }

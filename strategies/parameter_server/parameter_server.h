@@ -4,7 +4,6 @@
 #include <levin/core/interfaces/independent_steps.h>
 #include <levin/strategies/ranks/parameter_part.h>
 #include <levin/strategies/ranks/ranked_strategy.h>
-#include <levin/strategies/ranks/uneven_inputs_reducer.h>
 
 #include <cstdint>
 #include <memory>
@@ -54,7 +53,7 @@ class ParameterServer : public RankedStrategy, public DividedModel, public Indep
   void setup_environment(const StrategySetup& setup) override;
   void setup_module(Module& module) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;
-  UnevenInputs uneven_inputs() override { return uneven_inputs_.newest(); }
+  std::optional<WindowTotals> window_totals() override { return totals_; }
   StepOutput manual_step(const Batch& batch, StepPhases& phases) override;
   void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
   void prepare_evaluation(Module& module) override { send_buffers(module); }
@@ -106,7 +105,7 @@ class ParameterServer : public RankedStrategy, public DividedModel, public Indep
   std::vector<Packet> outgoing_;           ///< gradients for each server
   std::vector<Packet> incoming_;           ///< of each other worker
   std::vector<Packet> values_;             ///< of each server
-  UnevenInputsReducer uneven_inputs_;
+  std::optional<WindowTotals> totals_;
   Module* module_ = nullptr;
 
   // ---- mode async

@@ -19,6 +19,7 @@
 #include <levin/strategies/ranks/divisible_optimizer.h>
 #include <levin/strategies/ranks/model_agreement.h>
 #include <levin/strategies/ranks/norm_reduction.h>
+#include <levin/strategies/ranks/window_reducer.h>
 
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
@@ -347,14 +348,18 @@ void Pipeline::require_weights() const {
 StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
   if (engine_ == nullptr) return Strategy::forward_backward(batch, phases, window);
   require_weights();
-  uneven_inputs_.add(window);
   ReplicaGradients* replicas = window.sync ? parameters_->replica_gradients() : nullptr;
   const bool traced = ++batches_ == options_.trace_batch && !options_.trace.empty();
   StepOutput output = engine_->train(batch, phases, replicas, traced);
   parameters_->send_buffers_to_replicas();
   if (traced) write_trace();
   if (window.sync) parameters_->combine_gradients();
-  uneven_inputs_.reduce(window, collective());
+  if (window.sync) {
+    totals_ = reduce_window(window, phases.window_weight(), collective(), root_device());
+    // The last stage of each pipeline has it, and gradients are averaged over pipelines.
+    const LossWeight mean_of_ranks = totals_->mean_weight;
+    for (int64_t other = 1; other < stages(); ++other) totals_->mean_weight += mean_of_ranks;
+  }
   phases.after_backward();
   return output;
 }

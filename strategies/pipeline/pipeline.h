@@ -3,7 +3,6 @@
 #include <levin/strategies/pipeline/stage_parameters.h>
 #include <levin/strategies/ranks/parameter_part.h>
 #include <levin/strategies/ranks/ranked_strategy.h>
-#include <levin/strategies/ranks/uneven_inputs_reducer.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -81,7 +80,7 @@ class Pipeline : public RankedStrategy, public DividedModel {
   optim::ParameterNames parameter_names(const Module& module) override;
   void check_optimizer(const torch::optim::Optimizer& optimizer) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;
-  UnevenInputs uneven_inputs() override { return uneven_inputs_.newest(); }
+  std::optional<WindowTotals> window_totals() override { return totals_; }
   StepOutput evaluate(const Batch& batch, StepPhases& phases) override;
   bool forwards_together() const override { return rank_group().world_size() > 1; }
   bool owns_outputs() const override;
@@ -124,7 +123,7 @@ class Pipeline : public RankedStrategy, public DividedModel {
   std::shared_ptr<Collective> replicas_;  ///< of the ranks with the same stage; nullptr for one pipeline
   bool awaits_weights_ = false;           ///< an earlier call has left the module without values
   int64_t batches_ = 0;                   ///< of this call
-  UnevenInputsReducer uneven_inputs_;
+  std::optional<WindowTotals> totals_;
 };
 
 }  // namespace levin

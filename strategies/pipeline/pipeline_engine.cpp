@@ -168,7 +168,7 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, Replica
     throw;
   }
   statistics.apply();
-  if (is_last_stage()) logs.replay(sizes_);
+  if (is_last_stage()) logs.replay(part_weights(outputs_, sizes_));
   StepOutput output = whole_output();
   forget_step();
   return output;
@@ -516,7 +516,7 @@ void PipelineEngine::backward(const PipelineAction& action, StepPhases& phases) 
     if (output.has_loss()) {
       double all = 0;
       for (const int64_t size : sizes_) all += static_cast<double>(size);
-      if (micro_batches_.size() > 1) output.loss() = output.loss() * (static_cast<double>(sizes_[index]) / all);
+      phases.weigh(output, static_cast<double>(sizes_[index]) / all);
       phases.backward(output);
       // Its graph is not needed any more.
       outputs_[index].loss() = outputs_[index].loss().detach();

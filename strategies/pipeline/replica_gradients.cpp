@@ -60,7 +60,7 @@ void ReplicaGradients::begin_batch(bool in_backward) {
 }
 
 void ReplicaGradients::before_last_backward(int64_t chunk) {
-  if (chunk == kFirstChunk && uses_reducer_) reducer_->before_backward({}, /*sync=*/true, {});
+  if (chunk == kFirstChunk && uses_reducer_) reducer_->before_backward({}, {.sync = true}, {});
 }
 
 void ReplicaGradients::after_last_backward(int64_t chunk) {

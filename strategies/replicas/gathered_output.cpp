@@ -14,26 +14,39 @@
 namespace levin {
 namespace {
 
+/// Divides no weight, which is zero.
+constexpr double kLeastWeight = 1e-30;
+
 /// A tensor of the parts that have it.
 struct Pieces {
   std::vector<at::Tensor> tensors;
-  std::vector<int64_t> weights;
+  std::vector<LossWeight> weights;
 
-  void add(const at::Tensor& tensor, int64_t weight) {
+  void add(const at::Tensor& tensor, const LossWeight& weight) {
     if (!tensor.defined()) return;
     tensors.push_back(tensor);
     weights.push_back(weight);
   }
+  LossWeight weight() const {
+    LossWeight sum = 0;
+    for (const LossWeight& weight : weights) sum += weight;
+    return sum;
+  }
 };
 
 at::Tensor weighted_mean(const Pieces& pieces) {
-  double sum = 0;
-  for (const int64_t weight : pieces.weights) sum += static_cast<double>(weight);
+  const LossWeight sum = pieces.weight();
+  const auto all = sum.on_host();
   at::Tensor mean;
   for (size_t i = 0; i < pieces.tensors.size(); ++i) {
     at::Tensor value = pieces.tensors[i];
     if (!value.is_floating_point() && !value.is_complex()) value = value.to(c10::get_default_dtype_as_scalartype());
-    value = value * (static_cast<double>(pieces.weights[i]) / sum);
+    if (all) {
+      value = value * (*all == 0 ? 0 : *pieces.weights[i].on_host() / *all);
+    } else {
+      const at::Device device = value.device();
+      value = value * (pieces.weights[i].on(device) / sum.on(device).clamp_min(kLeastWeight)).to(value.scalar_type());
+    }
     mean = mean.defined() ? mean + value : value;
   }
   return mean;
@@ -64,10 +77,23 @@ bool any_scalar(const Pieces& pieces) {
 
 }  // namespace
 
+std::vector<double> part_weights(const std::vector<StepOutput>& parts, const std::vector<int64_t>& sizes) {
+  std::vector<double> weights;
+  for (size_t part = 0; part < parts.size(); ++part)
+    weights.push_back(parts[part].weight().on_host().value_or(static_cast<double>(sizes[part])));
+  return weights;
+}
+
 StepOutput gather_outputs(const std::vector<StepOutput>& parts, const std::vector<int64_t>& sizes) {
   StepOutput gathered;
   Pieces losses;
-  for (size_t part = 0; part < parts.size(); ++part) losses.add(parts[part].loss(), sizes[part]);
+  bool is_weighted = false;
+  for (size_t part = 0; part < parts.size(); ++part) {
+    const LossWeight& given = parts[part].weight();
+    losses.add(parts[part].loss(), given.defined() ? given : LossWeight(sizes[part]));
+    is_weighted = is_weighted || given.defined();
+  }
+  if (is_weighted) gathered.weight() = losses.weight();
   if (!losses.tensors.empty())
     gathered.loss() = all_single(losses) ? weighted_mean(losses) : concatenated("loss", losses);
 

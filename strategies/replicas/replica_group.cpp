@@ -21,6 +21,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <unordered_set>
@@ -195,6 +196,7 @@ std::vector<Batch> ReplicaGroup::scatter(const Batch& batch, BackwardBridge* bri
 Module& ReplicaGroup::module_of(size_t index) { return index == 0 ? module_ : *replicas_[index - 1]->module; }
 
 StepOutput ReplicaGroup::run(const Batch& batch, const Step& step) {
+  loss_share_ = 1;
   const int64_t count = std::min<int64_t>(batch.size(), static_cast<int64_t>(devices_.size()));
   if (count < 2) return step(module_, batch);
 
@@ -231,7 +233,7 @@ StepOutput ReplicaGroup::run(const Batch& batch, const Step& step) {
   }
   std::vector<int64_t> sizes;
   for (const auto& part : parts) sizes.push_back(part.size());
-  if (origin != nullptr) logs_.replay(sizes);
+  if (origin != nullptr) logs_.replay(part_weights(outputs, sizes));
   if (bridge) {
     bridge->connect(outputs, devices_.front());
   } else {
@@ -240,6 +242,11 @@ StepOutput ReplicaGroup::run(const Batch& batch, const Step& step) {
       output.outputs() = output.outputs().to(devices_.front());
     }
   }
+  double with_loss = 0;
+  for (size_t part = 0; part < parts.size(); ++part)
+    if (outputs[part].has_loss()) with_loss += static_cast<double>(sizes[part]);
+  loss_share_ =
+      with_loss / std::max<double>(1, static_cast<double>(std::accumulate(sizes.begin(), sizes.end(), int64_t{0})));
   return gather_outputs(outputs, sizes);
 }
 

@@ -60,6 +60,8 @@ class ReplicaGroup {
   /// gradients of the gathered output flow into the module's parameters. Throws what the first failing replica threw,
   /// after all have ended.
   StepOutput run(const Batch& batch, const Step& step);
+  /// Part of the newest batch's examples that its loss is of: not those that a replica skipped.
+  double loss_share() const { return loss_share_; }
 
  private:
   struct Replica;
@@ -78,6 +80,7 @@ class ReplicaGroup {
   std::vector<at::Tensor> buffers_;                 ///< of the module
   std::vector<std::unique_ptr<Replica>> replicas_;  ///< all but the first
   ReplicaLogs logs_;
+  double loss_share_ = 1;
   std::shared_ptr<ReplicaThreads> threads_;  ///< graphs that outlive the group hold them too
 };
 

@@ -151,7 +151,7 @@ std::vector<const ReplicaLogs::Entry*> ReplicaLogs::gather(const Entry& first, s
   return found;
 }
 
-void ReplicaLogs::replay(const std::vector<int64_t>& weights) {
+void ReplicaLogs::replay(const std::vector<double>& weights) {
   for (size_t replica = 0; replica < weights.size(); ++replica) {
     for (const Entry& entry : recorders_[replica]->entries()) {
       const auto entries = gather(entry, replica, weights.size());
@@ -164,13 +164,13 @@ void ReplicaLogs::replay(const std::vector<int64_t>& weights) {
   }
 }
 
-void ReplicaLogs::replay_value(const std::vector<const Entry*>& entries, const std::vector<int64_t>& weights) {
+void ReplicaLogs::replay_value(const std::vector<const Entry*>& entries, const std::vector<double>& weights) {
   const Entry& first = *entries.front();
   LogOptions options = first.options;
   // Where every replica logs and none says otherwise, the values together weigh what the batch does.
   bool own_weights = entries.size() < weights.size();
   bool on_device = false;
-  int64_t weight_sum = 0;
+  double weight_sum = 0;
   std::vector<double> shares;  // of each value in the mean of those up to it
   for (const Entry* entry : entries) {
     if (entry->tensor.defined() && entry->tensor.numel() != 1) {
@@ -179,15 +179,18 @@ void ReplicaLogs::replay_value(const std::vector<const Entry*>& entries, const s
     }
     own_weights |= entry->options.batch_size.has_value();
     on_device |= entry->tensor.defined();
-    const int64_t weight = entry->options.batch_size.value_or(weights[entry->replica]);
+    const auto& given = entry->options.batch_size;
+    const double weight = given ? static_cast<double>(*given) : weights[entry->replica];
     weight_sum += weight;
-    shares.push_back(weight_sum == 0 ? 0 : static_cast<double>(weight) / static_cast<double>(weight_sum));
+    shares.push_back(weight_sum == 0 ? 0 : weight / weight_sum);
   }
-  if (own_weights) options.batch_size = weight_sum;
+  if (own_weights) options.batch_size = std::llround(weight_sum);
 
   // A mean moves from value to value by the share of each, so that equal values stay what they are.
   const auto combine = [&](const auto& value, const auto& next, double share) {
     using Value = std::decay_t<decltype(value)>;
+    // What weighs nothing may be NaN, the mean of nothing.
+    if (options.reduce == LogReduce::kMean && (share == 0 || share == 1)) return share == 0 ? value : next;
     return options.reduce == LogReduce::kMean ? Value(value + (next - value) * share)
                                               : combined(options.reduce, value, next);
   };

@@ -20,8 +20,9 @@ class ModuleRuntime;
 /// Logs of replicas in a step: kept while they run, then handed on as if one module had seen the whole batch.
 ///
 /// Each name is handed on once for each time the first replica logs it, in its order; names that only others log come
-/// after. Means are weighted by batch size (LogOptions' own where given, else the part's), and a replica that does not
-/// log a name does not count for it. A replica's metric is merged into that of the module with the same name and reset.
+/// after. Means are weighted by LogOptions' batch_size where given, else as the losses of the parts are, and a replica
+/// that does not log a name does not count for it. A replica's metric is merged into that of the module with the same
+/// name and reset.
 class ReplicaLogs {
  public:
   explicit ReplicaLogs(const std::vector<at::Device>& devices);
@@ -33,15 +34,15 @@ class ReplicaLogs {
   void begin(detail::ModuleRuntime& origin);
   /// The runtime that a replica is attached to; only its own thread calls it.
   detail::ModuleRuntime& runtime(int64_t replica);
-  /// Hands the step on to the origin. `weights`: examples of the part of each replica that ran.
-  void replay(const std::vector<int64_t>& weights);
+  /// Hands the step on to the origin. `weights`: of the part of each replica that ran; see part_weights.
+  void replay(const std::vector<double>& weights);
 
  private:
   class Recorder;
   struct Entry;
 
   std::vector<const Entry*> gather(const Entry& first, size_t replica, size_t replicas) const;
-  void replay_value(const std::vector<const Entry*>& entries, const std::vector<int64_t>& weights);
+  void replay_value(const std::vector<const Entry*>& entries, const std::vector<double>& weights);
   void replay_metric(const std::vector<const Entry*>& entries);
 
   std::vector<std::unique_ptr<Recorder>> recorders_;

@@ -13,6 +13,7 @@
 #include <levin/strategies/ranks/divisible_optimizer.h>
 #include <levin/strategies/ranks/model_agreement.h>
 #include <levin/strategies/ranks/norm_reduction.h>
+#include <levin/strategies/ranks/window_reducer.h>
 #include <levin/strategies/sharded/sharded_model.h>
 
 #include <ATen/core/grad_mode.h>
@@ -227,7 +228,6 @@ StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, con
       return phases.forward(batch);
     }();
     if (sync_batchnorm_ && ranks().world_size() > 1) require_loss_for_sync_batch_norm(output);
-    uneven_inputs_.add(window);
     if (!output.has_loss() && !model_->backward_is_collective(window.sync)) {
       model_->end_forward();
       return output;
@@ -246,7 +246,7 @@ StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, con
         model_->backward_without_loss();
       }
     }
-    uneven_inputs_.reduce(window, collective());
+    if (window.sync) totals_ = reduce_window(window, phases.window_weight(), collective(), root_device());
     phases.after_backward();
     return output;
   } catch (...) {

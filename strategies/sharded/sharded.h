@@ -2,7 +2,6 @@
 
 #include <levin/strategies/ranks/parameter_part.h>
 #include <levin/strategies/ranks/ranked_strategy.h>
-#include <levin/strategies/ranks/uneven_inputs_reducer.h>
 #include <levin/strategies/sharded/sharded_build.h>
 
 #include <c10/core/ScalarType.h>
@@ -68,7 +67,7 @@ class Sharded : public RankedStrategy, public DividedModel {
   optim::ParameterNames parameter_names(const Module& module) override;
   void check_optimizer(const torch::optim::Optimizer& optimizer) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;
-  UnevenInputs uneven_inputs() override { return uneven_inputs_.newest(); }
+  std::optional<WindowTotals> window_totals() override { return totals_; }
   StepOutput manual_step(const Batch& batch, StepPhases& phases) override;
   void manual_backward(const at::Tensor& loss, const BackwardOptions& options) override;
   void prepare_evaluation(Module& module) override { send_buffers(module); }
@@ -104,7 +103,7 @@ class Sharded : public RankedStrategy, public DividedModel {
   bool has_buffers_ = false;
   bool sync_batchnorm_ = false;
   bool skips_step_ = false;  ///< whether the step under way may be one that changes nothing
-  UnevenInputsReducer uneven_inputs_;
+  std::optional<WindowTotals> totals_;
   bool looks_at_steps_ = false;  ///< until the user's own optimizer has been seen to change the local shards
   int64_t idle_steps_ = 0;       ///< that changed nothing
   std::vector<std::pair<at::Tensor, at::Tensor>> before_step_;  ///< parts of local shards, with what they held

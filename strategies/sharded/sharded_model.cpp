@@ -365,7 +365,7 @@ void ShardedModel::end_backward(bool in_step) {
 
 void ShardedModel::backward_without_loss() {
   constexpr const char* kHint =
-      "hint: return a loss for every batch, of weight zero where there is nothing to learn from";
+      "hint: return a loss that is a number for every batch, with .weight = 0 where there is nothing to learn from";
   const WholeStep others = newest_step().value_or(WholeStep());
   if (!of_unit_.empty() && !newest_step())
     throw Error("sharded", fmt::format("this rank skipped one of the first batches, and does not know yet what the "

@@ -551,7 +551,7 @@ TEST(C10dCollectiveFailureTest, FailureKeepsItsTypeThroughBackward) {
       const at::Tensor weight = at::ones({4}).requires_grad_();
       GradientReducer reducer({{"weight", weight}}, group.process_group(), {});
       reducer.before_forward();
-      const at::Tensor loss = reducer.before_backward(weight.sum(), /*sync=*/true, {});
+      const at::Tensor loss = reducer.before_backward(weight.sum(), {.sync = true}, {});
       group.process_group()->setTimeout(milliseconds(300));
       if (aborted) group.abort("enough");
       if (backend == "gloo")

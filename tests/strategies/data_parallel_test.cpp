@@ -137,6 +137,8 @@ class Phases : public StepPhases {
     return module_.training_step_end(std::move(output));
   }
   void before_backward(StepOutput&) override { events.push_back("before"); }
+  void weigh(const StepOutput&, double) override {}
+  const LossWeight& window_weight() const override { return weight_; }
   void backward(StepOutput& output) override {
     events.push_back("backward");
     if (run_backward)
@@ -152,6 +154,7 @@ class Phases : public StepPhases {
   std::function<void(const at::Tensor&)> run_backward;
 
  private:
+  const LossWeight weight_;
   Module& module_;
 };
 

@@ -216,6 +216,7 @@ TEST(TrainerOptionsTest, NamesAreFrozen) {
                                            "optimizer",
                                            "scheduler",
                                            "accumulate_grad_batches",
+                                           "weigh_losses",
                                            "gradient_clip_val",
                                            "gradient_clip_algorithm",
                                            "callbacks",
