@@ -203,11 +203,7 @@ State CheckpointConnector::merged_rank_state(int64_t saved_ranks) const {
   own["metrics"] = std::move(metrics);
   if (ranks.front().find("gradients") != nullptr && strategy_.is_global_zero()) {
     // Gradients are averaged over the ranks when they are combined.
-    // Those of a window of unknown size were not divided by the number of ranks.
-    const State* examples = tree_.at("loops").find("window_examples");
-    const bool is_divided = examples == nullptr || examples->as_int() > 0 || state_.progress.window_index == 0;
-    const double factor =
-        is_divided ? static_cast<double>(strategy_.world_size()) / static_cast<double>(saved_ranks) : 1;
+    const double factor = static_cast<double>(strategy_.world_size()) / static_cast<double>(saved_ranks);
     double weight = 0;
     for (const State& rank : ranks)
       if (const State* of_rank = rank.find("window_weight")) weight += of_rank->as_double();

@@ -23,7 +23,7 @@
 namespace levin {
 namespace {
 
-/// Divides no weight, which is zero.
+/// Divides in place of a weight of zero.
 constexpr double kLeastWeight = 1e-30;
 
 /// Sets a number that recorded steps read.
@@ -133,7 +133,7 @@ void TrainingStep::begin_window() {
   is_divided_ = !is_alone || progress.window_size > 1;
   divisor_ = progress.window_examples > 0 ? static_cast<double>(progress.window_examples) / static_cast<double>(ranks)
                                           : static_cast<double>(progress.window_size * progress.window_usual_examples);
-  // In a checkpoint of an earlier version, batches counted alike.
+  // A checkpoint of an earlier version has none; batches counted alike.
   if (!progress.window_weight.defined())
     progress.window_weight =
         divisor_ * static_cast<double>(progress.window_index) / static_cast<double>(progress.window_size);
@@ -292,14 +292,14 @@ void TrainingStep::weigh(const StepOutput& output, double share) {
   if (is_divided_ || weight_.on_host())
     state_.progress.window_weight += weight_;
   else
-    state_.progress.window_weight = 1;  // of a single loss on a device nobody asks more than that it is there
+    state_.progress.window_weight = 1;  // a single loss on a device: its weight divides out
 }
 
 at::Tensor TrainingStep::weighed(const at::Tensor& loss) {
   const at::Tensor& tensor = weight_.tensor();
   if (tensor.defined() && (!tensor.device().is_cpu() || (is_divided_ && loss.device().is_cpu()))) {
     const at::Tensor weight = tensor.detach().to(at::kFloat).reshape({});
-    // A negative weight or NaN, which nobody can see here without waiting for the device, makes the gradients NaN.
+    // A negative weight or NaN makes the gradients NaN: to throw, the host would have to wait for the device.
     at::Tensor factor = at::where(weight >= 0, 1.0, std::numeric_limits<double>::quiet_NaN());
     if (is_divided_)
       factor = factor * (kind_ == RecordedStep::Kind::kWatched ? weight / recorded_divisor_ : weight / divisor_);
@@ -317,10 +317,8 @@ at::Tensor TrainingStep::weighed(const at::Tensor& loss) {
 
 void TrainingStep::backward(StepOutput& output) {
   const Activity activity(tracer_, "backward");
-  if (!std::exchange(is_weighed_, false)) {
-    weigh(output, 1);
-    is_weighed_ = false;
-  }
+  if (!is_weighed_) weigh(output, 1);
+  is_weighed_ = false;
   if (replays()) return recorded_->backward();
   run_part(RecordedPart::kBackward, [&] {
     const at::Tensor loss = weighed(output.loss());

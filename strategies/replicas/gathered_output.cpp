@@ -14,7 +14,7 @@
 namespace levin {
 namespace {
 
-/// Divides no weight, which is zero.
+/// Divides in place of a weight of zero.
 constexpr double kLeastWeight = 1e-30;
 
 /// A tensor of the parts that have it.
