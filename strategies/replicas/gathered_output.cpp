@@ -77,10 +77,12 @@ bool any_scalar(const Pieces& pieces) {
 
 }  // namespace
 
-std::vector<double> part_weights(const std::vector<StepOutput>& parts, const std::vector<int64_t>& sizes) {
-  std::vector<double> weights;
-  for (size_t part = 0; part < parts.size(); ++part)
-    weights.push_back(parts[part].weight().on_host().value_or(static_cast<double>(sizes[part])));
+std::vector<LossWeight> part_weights(const std::vector<StepOutput>& parts, const std::vector<int64_t>& sizes) {
+  std::vector<LossWeight> weights;
+  for (size_t part = 0; part < parts.size(); ++part) {
+    const LossWeight& given = parts[part].weight();
+    weights.push_back(given.defined() ? given : LossWeight(sizes[part]));
+  }
   return weights;
 }
 
@@ -88,10 +90,10 @@ StepOutput gather_outputs(const std::vector<StepOutput>& parts, const std::vecto
   StepOutput gathered;
   Pieces losses;
   bool is_weighted = false;
+  const std::vector<LossWeight> weights = part_weights(parts, sizes);
   for (size_t part = 0; part < parts.size(); ++part) {
-    const LossWeight& given = parts[part].weight();
-    losses.add(parts[part].loss(), given.defined() ? given : LossWeight(sizes[part]));
-    is_weighted = is_weighted || given.defined();
+    losses.add(parts[part].loss(), weights[part]);
+    is_weighted = is_weighted || parts[part].weight().defined();
   }
   if (is_weighted) gathered.weight() = losses.weight();
   if (!losses.tensors.empty())

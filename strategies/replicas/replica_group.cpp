@@ -233,6 +233,8 @@ StepOutput ReplicaGroup::run(const Batch& batch, const Step& step) {
   }
   std::vector<int64_t> sizes;
   for (const auto& part : parts) sizes.push_back(part.size());
+  for (auto& output : outputs)
+    if (!output.weight().on_host() && output.weight().defined()) output.weight() = output.weight().on(devices_.front());
   if (origin != nullptr) logs_.replay(part_weights(outputs, sizes));
   if (bridge) {
     bridge->connect(outputs, devices_.front());

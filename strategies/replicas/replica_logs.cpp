@@ -8,6 +8,7 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/where.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
@@ -151,7 +152,7 @@ std::vector<const ReplicaLogs::Entry*> ReplicaLogs::gather(const Entry& first, s
   return found;
 }
 
-void ReplicaLogs::replay(const std::vector<double>& weights) {
+void ReplicaLogs::replay(const std::vector<LossWeight>& weights) {
   for (size_t replica = 0; replica < weights.size(); ++replica) {
     for (const Entry& entry : recorders_[replica]->entries()) {
       const auto entries = gather(entry, replica, weights.size());
@@ -164,39 +165,47 @@ void ReplicaLogs::replay(const std::vector<double>& weights) {
   }
 }
 
-void ReplicaLogs::replay_value(const std::vector<const Entry*>& entries, const std::vector<double>& weights) {
+void ReplicaLogs::replay_value(const std::vector<const Entry*>& entries, const std::vector<LossWeight>& weights) {
   const Entry& first = *entries.front();
   LogOptions options = first.options;
   // Where every replica logs and none says otherwise, the values together weigh what the batch does.
   bool own_weights = entries.size() < weights.size();
   bool on_device = false;
-  double weight_sum = 0;
-  std::vector<double> shares;  // of each value in the mean of those up to it
+  LossWeight weight_sum = 0;
+  std::vector<LossWeight> entry_weights;
   for (const Entry* entry : entries) {
     if (entry->tensor.defined() && entry->tensor.numel() != 1) {
       origin_->log(first.name, entry->tensor, options);  // which refuses it
       return;
     }
-    own_weights |= entry->options.batch_size.has_value();
-    on_device |= entry->tensor.defined();
     const auto& given = entry->options.batch_size;
-    const double weight = given ? static_cast<double>(*given) : weights[entry->replica];
-    weight_sum += weight;
-    shares.push_back(weight_sum == 0 ? 0 : weight / weight_sum);
+    own_weights |= given.has_value();
+    entry_weights.push_back(given ? LossWeight(*given) : weights[entry->replica]);
+    weight_sum += entry_weights.back();
+    on_device |= entry->tensor.defined() || !entry_weights.back().on_host();
   }
-  if (own_weights) options.batch_size = std::llround(weight_sum);
+  // A sum that only the device has is the batch's: the host waits for nothing.
+  if (own_weights && weight_sum.on_host()) options.batch_size = std::llround(*weight_sum.on_host());
 
-  // A mean moves from value to value by the share of each, so that equal values stay what they are.
-  const auto combine = [&](const auto& value, const auto& next, double share) {
+  // A mean moves from value to value by the share of each in those up to it, so that equal values stay what they are.
+  // What weighs nothing may be NaN, the mean of nothing.
+  std::vector<double> shares;  // where the host has the weights
+  if (weight_sum.on_host()) {
+    double sum = 0;
+    for (const LossWeight& weight : entry_weights) {
+      sum += *weight.on_host();
+      shares.push_back(sum == 0 ? 0 : *weight.on_host() / sum);
+    }
+  }
+  const auto combine = [&](const auto& value, const auto& next, size_t i) {
     using Value = std::decay_t<decltype(value)>;
-    // What weighs nothing may be NaN, the mean of nothing.
-    if (options.reduce == LogReduce::kMean && (share == 0 || share == 1)) return share == 0 ? value : next;
-    return options.reduce == LogReduce::kMean ? Value(value + (next - value) * share)
-                                              : combined(options.reduce, value, next);
+    if (options.reduce != LogReduce::kMean) return Value(combined(options.reduce, value, next));
+    if (shares[i] == 0 || shares[i] == 1) return Value(shares[i] == 0 ? value : next);
+    return Value(value + (next - value) * shares[i]);
   };
   if (!on_device) {
     double value = first.number;
-    for (size_t i = 1; i < entries.size(); ++i) value = combine(value, entries[i]->number, shares[i]);
+    for (size_t i = 1; i < entries.size(); ++i) value = combine(value, entries[i]->number, i);
     origin_->log(first.name, value, options);
     return;
   }
@@ -208,7 +217,17 @@ void ReplicaLogs::replay_value(const std::vector<const Entry*>& entries, const s
                                   : at::scalar_tensor(entry.number, type);
   };
   at::Tensor value = tensor_of(first);
-  for (size_t i = 1; i < entries.size(); ++i) value = combine(value, tensor_of(*entries[i]), shares[i]);
+  at::Tensor sum = shares.empty() ? entry_weights.front().on(device_).to(at::kDouble) : at::Tensor();
+  for (size_t i = 1; i < entries.size(); ++i) {
+    const at::Tensor next = tensor_of(*entries[i]);
+    if (!shares.empty() || options.reduce != LogReduce::kMean) {
+      value = combine(value, next, i);
+      continue;
+    }
+    const at::Tensor weight = entry_weights[i].on(device_).to(at::kDouble);
+    sum = sum + weight;
+    value = at::where(weight == 0, value, at::where(weight == sum, next, value + (next - value) * (weight / sum)));
+  }
   origin_->log(first.name, value, options);
 }
 

@@ -34,15 +34,16 @@ class ReplicaLogs {
   void begin(detail::ModuleRuntime& origin);
   /// The runtime that a replica is attached to; only its own thread calls it.
   detail::ModuleRuntime& runtime(int64_t replica);
-  /// Hands the step on to the origin. `weights`: of the part of each replica that ran; see part_weights.
-  void replay(const std::vector<double>& weights);
+  /// Hands the step on to the origin. `weights`: of the part of each replica that ran, on the host or on the first
+  /// device; see part_weights.
+  void replay(const std::vector<LossWeight>& weights);
 
  private:
   class Recorder;
   struct Entry;
 
   std::vector<const Entry*> gather(const Entry& first, size_t replica, size_t replicas) const;
-  void replay_value(const std::vector<const Entry*>& entries, const std::vector<double>& weights);
+  void replay_value(const std::vector<const Entry*>& entries, const std::vector<LossWeight>& weights);
   void replay_metric(const std::vector<const Entry*>& entries);
 
   std::vector<std::unique_ptr<Recorder>> recorders_;

@@ -82,8 +82,11 @@ class CountingNet : public SimNet {
   using SimNet::SimNet;
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
     if (trainer().is_global_zero()) waits_before_step.push_back(sim::report().total_waits());
-    return SimNet::training_step(batch, batch_idx);
+    StepOutput output = SimNet::training_step(batch, batch_idx);
+    if (gives_weights) output.weight() = batch["x"].gt(0).sum();
+    return output;
   }
+  static inline bool gives_weights = false;
 };
 
 void expect_steps_without_waits(const std::shared_ptr<Strategy>& strategy, const DataLoader& loader) {
@@ -109,6 +112,14 @@ TEST(SimRankWaits, RanksTellEachOtherOnTheHostWhoHasData) {
   const DataLoader unsized(std::make_shared<testing::TinyStream>(160), {.batch_size = 8, .pin_memory = true});
   expect_steps_without_waits(thread_ranks<Ddp>(), unsized);
   expect_steps_without_waits(thread_ranks<Sharded>({.stage = 2}), unsized);
+}
+
+TEST(SimRankWaits, WeightsOfLossesStayOnTheDevice) {
+  CountingNet::gives_weights = true;
+  const DataLoader sized(tiny_dataset(160), {.batch_size = 8, .pin_memory = true});
+  expect_steps_without_waits(thread_ranks<Ddp>(), sized);
+  expect_steps_without_waits(thread_ranks<Sharded>({.stage = 3}), sized);
+  CountingNet::gives_weights = false;
 }
 
 TEST(SimRankWaits, RanksWithUnsizedDataTrainAsOnCpus) {
