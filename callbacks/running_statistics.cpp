@@ -1,5 +1,6 @@
 #include <levin/callbacks/running_statistics.h>
 
+#include <levin/core/base/released_storage.h>
 #include <levin/core/comm/collective.h>
 #include <levin/core/nn/batch_norm.h>
 
@@ -95,7 +96,7 @@ bool has_all_running_statistics(torch::nn::Module& module) {
   bool has_all = true;
   for (const auto& part : module.modules(/*include_self=*/true))
     visit_batch_norm(*part, [&](auto& layer) {
-      if (layer.options.track_running_stats() && layer.running_mean.storage().nbytes() == 0) has_all = false;
+      if (layer.options.track_running_stats() && is_released(layer.running_mean)) has_all = false;
     });
   return has_all;
 }

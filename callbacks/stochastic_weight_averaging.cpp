@@ -2,6 +2,7 @@
 
 #include <levin/callbacks/running_statistics.h>
 #include <levin/core/base/log.h>
+#include <levin/core/base/released_storage.h>
 #include <levin/core/comm/collective.h>
 #include <levin/core/interfaces/checkpointer.h>
 #include <levin/core/interfaces/module.h>
@@ -144,7 +145,7 @@ void StochasticWeightAveraging::on_train_end(Trainer& trainer, Module& module) {
 void StochasticWeightAveraging::finish(Trainer& trainer, Module& module) {
   training_buffers_ = State::map();
   for (const auto& buffer : module.named_buffers())
-    if (buffer.value().defined() && buffer.value().storage().nbytes() > 0)
+    if (buffer.value().defined() && !is_released(buffer.value()))
       training_buffers_[buffer.key()] = buffer.value().detach().clone();
   average_.put_into_module();
   recompute_running_statistics(module, trainer.strategy().collective(), [&] { trainer.replay_training_data(); });

@@ -46,6 +46,11 @@ std::string lacks_operator(std::string_view text, const at::Device& device) {
   const std::string name = between(text, "Could not run '", "'");
   const std::string backend = between(text, "arguments from the '", "'");
   if (name.empty() || backend.empty()) return "";
+  if (backend.starts_with("Sparse"))
+    return fmt::format(
+        "the operator {} does not take sparse tensors; hint: the gradients of an Embedding with `sparse` are sparse: "
+        "leave it out, or what computes with the gradients",
+        name);
   const std::string plain = name.starts_with("aten::") ? name.substr(6) : name;
   return fmt::format(
       "{} lacks the operator {}: LibTorch has no kernel of it for the backend {}; hint: run it on the CPU, with\n"
@@ -53,6 +58,14 @@ std::string lacks_operator(std::string_view text, const at::Device& device) {
       "torch::CppFunction::makeFromBoxedFunction<&at::native::cpu_fallback>()); }}\n"
       "  or for all operators that are missing, with m.fallback(...) of the same function; see docs/extending.md",
       at::DeviceTypeName(device.type(), /*lower_case=*/true), name, backend, backend, plain);
+}
+
+/// LibTorch: "mat1 and mat2 must have the same dtype, but got Float and BFloat16"
+std::string of_two_types(std::string_view text) {
+  return fmt::format(
+      "an operation got tensors of two types; got: {}; hint: convert one, x.to(weight.dtype()), or, in a hook, open "
+      "`const auto autocast = trainer().autocast();`, which computes in the trainer's precision as a step does",
+      first_line(text));
 }
 
 std::string mixed(std::string_view text, const at::Device& device) {
@@ -80,6 +93,8 @@ std::exception_ptr explain_device_failure(const std::exception_ptr& error, const
       explained = lacks_operator(text, device);
     else if (says("xpected all tensors to be on the same device"))
       explained = mixed(text, device);
+    else if (says("must have the same dtype"))
+      return std::make_exception_ptr(Error("precision", of_two_types(text)));
     if (!explained.empty()) return std::make_exception_ptr(Error("device", explained));
   } catch (...) {
     // Not of LibTorch.

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
+#include <levin/core/base/released_storage.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/export/batch_size.h>
 #include <levin/core/nn/move_to_device.h>
@@ -166,8 +167,7 @@ void check_example(const Batch& example) {
 void check_module(const torch::nn::Module& module) {
   for (const auto& parameter : module.named_parameters()) {
     const at::Tensor& tensor = parameter.value();
-    if (tensor.is_meta() || (tensor.numel() > 0 && !tensor.has_storage()) ||
-        (tensor.numel() > 0 && tensor.storage().nbytes() == 0))
+    if (tensor.is_meta() || (tensor.numel() > 0 && !tensor.has_storage()) || is_released(tensor))
       throw Error("export",
                   fmt::format("the parameter '{}' has no values: an earlier call left the model divided; hint: "
                               "give a checkpoint, or gather_after_fit: true",

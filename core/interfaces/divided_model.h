@@ -66,6 +66,9 @@ class DividedModel {
   virtual bool forwards_together() const { return false; }
   /// Opens a scope around a forward that is none of a step: prediction. All ranks run it.
   virtual std::shared_ptr<void> forward_scope() { return nullptr; }
+  /// Gathers the parameters of a module of the trained one where ranks divide them, until what is returned goes; see
+  /// Trainer::full_parameters.
+  virtual std::shared_ptr<void> full_parameters(const torch::nn::Module& /*module*/) { return nullptr; }
   /// Whether this rank has outputs of its own part of the data; elsewhere logs, metrics and predictions do not count.
   virtual bool owns_outputs() const { return true; }
   /// Whether all ranks have outputs. If not, all that is logged is synchronised over ranks.

@@ -3,6 +3,7 @@
 #include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/mutex.h>
+#include <levin/core/base/released_storage.h>
 
 #include <c10/core/DefaultDtype.h>
 #include <fmt/format.h>
@@ -46,7 +47,7 @@ void TruePrecision::convert_module(torch::nn::Module& module) {
   at::NoGradGuard no_grad;
   const auto convert = [this](at::Tensor& tensor) {
     // What a strategy has divided over ranks already was converted before.
-    const bool is_here = tensor.defined() && (tensor.numel() == 0 || tensor.storage().nbytes() > 0);
+    const bool is_here = tensor.defined() && !is_released(tensor);
     if (is_here && tensor.is_floating_point() && tensor.scalar_type() != type_) tensor.set_data(tensor.to(type_));
   };
   for (auto& parameter : module.parameters()) convert(parameter);

@@ -252,6 +252,13 @@ Checkpointer* Trainer::checkpoint_callback() const {
   return found.empty() ? nullptr : found.front();
 }
 
+// ---- Forwards outside of steps
+
+std::shared_ptr<void> Trainer::autocast() { return std::make_shared<ForwardScope>(precision()); }
+std::shared_ptr<void> Trainer::full_parameters(const torch::nn::Module& module) {
+  return strategy().divided_model().full_parameters(module);
+}
+
 // ---- Files and memory
 
 std::string Trainer::run_directory() const { return components_->logger.run_directory(); }

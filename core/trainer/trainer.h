@@ -176,6 +176,16 @@ class Trainer {
   /// Whether a checkpoint is to be written there, or is being written.
   bool is_saving(const std::string& path) const;
 
+  // ---- Forwards outside of steps, such as samples that a hook draws.
+
+  /// Makes a forward compute in the trainer's precision, as in a step, until what is returned goes.
+  [[nodiscard]] std::shared_ptr<void> autocast();
+  /// Gathers the parameters of a module (the trained one, or one inside of it) where ranks divide them, until what is
+  /// returned goes: within one hook, and to read them, as changes are lost. They have the type that the model computes
+  /// with. Collective. Units gather their own parameters wherever all ranks call them; this is for what lies outside of
+  /// units. Throws levin::Error in a pipeline, whose stages have their own units only.
+  [[nodiscard]] std::shared_ptr<void> full_parameters(const torch::nn::Module& module);
+
   // ---- Memory.
 
   /// Says what the module of this rank holds, by unit, and what its device has allocated, in several lines for people.

@@ -1,7 +1,7 @@
 #include <levin/strategies/pipeline/micro_batch_norm.h>
 
+#include <levin/core/base/released_storage.h>
 #include <levin/core/nn/batch_norm.h>
-#include <levin/strategies/ranks/absent_parameter.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -52,7 +52,7 @@ MicroBatchStatistics::MicroBatchStatistics(const torch::nn::Module& module) {
     // Not checked, as the rest of a constructor: nobody else knows the object yet.
     visit_batch_norm(*part, [this](auto& layer) LEVIN_NO_THREAD_SAFETY_ANALYSIS {
       if (!layer.running_mean.defined() || !layer.num_batches_tracked.defined()) return;
-      if (is_absent(layer.num_batches_tracked)) return;  // of another stage
+      if (is_released(layer.num_batches_tracked)) return;  // of another stage
       layers_.try_emplace(layer.running_mean.unsafeGetTensorImpl(),
                           Layer{.running_mean = layer.running_mean,
                                 .running_var = layer.running_var,

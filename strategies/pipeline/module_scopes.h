@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/released_storage.h>
 #include <levin/core/interfaces/module.h>
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +18,7 @@ class KeptBuffers {
   explicit KeptBuffers(const torch::nn::Module& module) {
     const c10::InferenceMode ordinary(false);
     for (const at::Tensor& buffer : module.buffers())
-      if (buffer.storage().nbytes() > 0) buffers_.emplace_back(buffer, buffer.detach().clone());
+      if (!is_released(buffer)) buffers_.emplace_back(buffer, buffer.detach().clone());
   }
   ~KeptBuffers() {
     const c10::InferenceMode ordinary(false);

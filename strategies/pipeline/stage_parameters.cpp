@@ -1,9 +1,9 @@
 #include <levin/strategies/pipeline/stage_parameters.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/released_storage.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/move_to_device.h>
-#include <levin/strategies/ranks/absent_parameter.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
@@ -52,7 +52,7 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
                 .is_shared = users.size() != 1 && last > 0,
                 .is_used_here = users.empty() || users.contains(here)};
     // Left by an earlier call; a checkpoint has its values.
-    if (entry.is_used_here && is_absent(tensor)) tensor.set_data(at::zeros_like(tensor.detach()));
+    if (entry.is_used_here && is_released(tensor)) tensor.set_data(at::zeros_like(tensor.detach()));
     if (entry.is_used_here && tensor.device() != device) replace_data(tensor, tensor.to(device));
     if (!is_own(entry))
       entry.local_shard =
@@ -60,7 +60,7 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
     if (!entry.is_used_here)
       replace_data(
           tensor,
-          absent_tensor(
+          released_tensor(
               tensor, device,
               fmt::format("[pipeline] the {} '{}' is on the rank of stage {}; this is stage {}; hint: use it in the "
                           "elements of the sequential that is cut",

@@ -1,6 +1,6 @@
 #include <levin/strategies/ranks/model_agreement.h>
 
-#include <levin/strategies/ranks/absent_parameter.h>
+#include <levin/core/base/released_storage.h>
 
 #include <levin/core/base/error.h>
 #include <levin/core/comm/collective.h>
@@ -83,7 +83,7 @@ void require_same_model(Module& module, Collective& collective) {
 bool any_rank_lacks_values(const Module& module, Collective& collective, const std::unordered_set<const void*>& known) {
   const auto parameters = module.parameters();
   const bool lacks_values = std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
-    return is_absent(parameter) && !known.contains(parameter.unsafeGetTensorImpl());
+    return is_released(parameter) && !known.contains(parameter.unsafeGetTensorImpl());
   });
   const auto answers = collective.gather_bytes(lacks_values ? "y" : "");
   return std::any_of(answers.begin(), answers.end(), [](const auto& answer) { return !answer.empty(); });

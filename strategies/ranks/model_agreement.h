@@ -17,7 +17,7 @@ class Module;
 /// trained. Throws levin::Error on every rank, naming the first parameter that differs.
 void require_same_model(Module& module, Collective& collective);
 
-/// Whether a parameter of any rank is absent (see is_absent): every rank calls it. `known` are not looked at.
+/// Whether a parameter of any rank is absent (see is_released): every rank calls it. `known` are not looked at.
 bool any_rank_lacks_values(const Module& module, Collective& collective,
                            const std::unordered_set<const void*>& known = {});
 

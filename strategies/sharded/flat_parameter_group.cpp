@@ -1,7 +1,7 @@
 #include <levin/strategies/sharded/flat_parameter_group.h>
 
 #include <levin/core/base/error.h>
-#include <levin/strategies/ranks/absent_parameter.h>
+#include <levin/core/base/released_storage.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -50,8 +50,8 @@ void allocate_storage(const at::Tensor& tensor) {
   storage->set_nbytes(bytes);
 }
 
-at::Tensor absent_parameter(const std::string& name, const at::Tensor& like) {
-  return absent_tensor(
+at::Tensor released_parameter(const std::string& name, const at::Tensor& like) {
+  return released_tensor(
       like, like.device(),
       fmt::format("[sharded] the parameter '{}' is divided over the ranks and not here now; hint: use it inside "
                   "the forward of the unit that it belongs to, and call units in training_step, "
@@ -85,7 +85,7 @@ FlatParameterGroup::FlatParameterGroup(std::string name, std::vector<NamedParame
     LEVIN_CHECK(parameter.device() == first.device() && parameter.scalar_type() == first.scalar_type(),
                 "parameters of one group are of one device and type");
     views_.push_back(whole_.narrow(0, layout_.offset(i), parameter.numel()).view(parameter.sizes()));
-    const bool absent = is_absent(parameter);
+    const bool absent = is_released(parameter);
     if (absent)
       views_.back().zero_();
     else
@@ -96,7 +96,7 @@ FlatParameterGroup::FlatParameterGroup(std::string name, std::vector<NamedParame
           .copy_(parameter.detach().flatten().narrow(0, here.in_parameter, here.size));
     local_shards_.push_back(
         shard_.narrow(0, here.in_shard, here.size).detach().requires_grad_(parameter.requires_grad()));
-    if (!options_.keeps_parameters) absent_.push_back(absent_parameter(parameter_name, views_.back()));
+    if (!options_.keeps_parameters) absent_.push_back(released_parameter(parameter_name, views_.back()));
   }
   show(/*whole=*/true);
   reshard();
@@ -120,7 +120,7 @@ void FlatParameterGroup::rename(std::string name, const std::function<std::strin
   name_ = std::move(name);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     parameters_[i].first = name_of(parameters_[i].second);
-    if (!options_.keeps_parameters) absent_[i] = absent_parameter(parameters_[i].first, views_[i]);
+    if (!options_.keeps_parameters) absent_[i] = released_parameter(parameters_[i].first, views_[i]);
   }
   if (!options_.keeps_parameters && !unsharded_) show(/*whole=*/false);
 }
@@ -166,7 +166,7 @@ void FlatParameterGroup::reshard() {
   gathering_.reset();
   const PlainTensors plain;
   show(/*whole=*/false);
-  free_storage(whole_);
+  release_storage(whole_);
   unsharded_ = false;
 }
 

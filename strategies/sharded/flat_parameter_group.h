@@ -38,8 +38,8 @@ class FlatParameterGroup {
   using NamedParameter = std::pair<std::string, at::Tensor>;
 
   /// Takes the values of the parameters, the same on every rank, and frees what is not this rank's; zero for those that
-  /// are not there (is_absent). All of one device and of the optimizer's type. `replicas`: the ranks that hold the same
-  /// shard (hybrid sharding), or nullptr.
+  /// are not there (is_released). All of one device and of the optimizer's type. `replicas`: the ranks that hold the
+  /// same shard (hybrid sharding), or nullptr.
   FlatParameterGroup(std::string name, std::vector<NamedParameter> parameters, std::shared_ptr<Collective> group,
                      std::shared_ptr<Collective> replicas, const ShardingOptions& options);
   ~FlatParameterGroup();
@@ -63,6 +63,10 @@ class FlatParameterGroup {
   void finish_unshard();
   /// Whether they are there or on their way.
   bool is_unsharded() const { return unsharded_; }
+  /// Whether they are there.
+  bool is_ready() const { return unsharded_ && gathering_ == nullptr; }
+  /// Of the full parameters, freed or not: what aliases them has it.
+  const c10::StorageImpl* storage() const { return whole_.storage().unsafeGetStorageImpl(); }
   /// Whether waiting for them only orders what the device does next; on the CPU it blocks the thread.
   bool is_on_device() const { return !whole_.is_cpu(); }
   /// Frees them, unless the stage keeps them.

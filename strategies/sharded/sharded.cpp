@@ -224,6 +224,7 @@ StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, con
     send_buffers(phases.module());
     model_->begin_forward(/*training=*/true);
     StepOutput output = [&] {
+      const auto saved = model_->saved_tensor_scope();
       const SyncBatchNormScope statistics(sync_batchnorm_ ? ranks().shared_collective() : nullptr);
       return phases.forward(batch);
     }();
@@ -261,6 +262,7 @@ StepOutput Sharded::manual_step(const Batch& batch, StepPhases& phases) {
   try {
     send_buffers(phases.module());
     model_->begin_forward(/*training=*/true);
+    const auto saved = model_->saved_tensor_scope();
     const SyncBatchNormScope statistics(sync_batchnorm_ ? ranks().shared_collective() : nullptr);
     StepOutput output = phases.forward(batch);
     model_->end_forward();
@@ -305,6 +307,12 @@ std::shared_ptr<void> Sharded::forward_scope() {
       model_->abandon();
     }
   });
+}
+
+std::shared_ptr<void> Sharded::full_parameters(const torch::nn::Module& module) {
+  if (model_ == nullptr) return nullptr;
+  require_weights();
+  return model_->full_parameters(module);
 }
 
 void Sharded::prepare_step() {

@@ -74,6 +74,7 @@ class Sharded : public RankedStrategy, public DividedModel {
   StepOutput evaluate(const Batch& batch, StepPhases& phases) override;
   bool forwards_together() const override { return rank_group().world_size() > 1 && options_.stage == 3; }
   std::shared_ptr<void> forward_scope() override;
+  std::shared_ptr<void> full_parameters(const torch::nn::Module& module) override;
   void prepare_step() override;
   void finish_step() override;
   void shards_changed() override;

@@ -8,6 +8,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/util/StringUtil.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -67,6 +68,51 @@ class ShardedModel::TakeGradient final : public torch::autograd::PostAccumulateG
   size_t parameter_;
 };
 
+/// A tensor that an operation saved for backward.
+class ShardedModel::SavedTensor final : public torch::autograd::SavedVariableHooks {
+ public:
+  explicit SavedTensor(const ShardedModel& model) : model_(model.self_) {}
+
+  void call_pack_hook(const at::Tensor& tensor) override {
+    tensor_ = tensor;
+    if (!tensor.has_storage()) return;
+    const auto& groups = (*model_)->of_storage_;
+    if (const auto found = groups.find(tensor.storage().unsafeGetStorageImpl()); found != groups.end())
+      group_ = found->second;
+    // Inference tensors have none.
+    else if (!tensor.is_inference())
+      version_ = tensor._version();
+  }
+
+  at::Tensor call_unpack_hook() override {
+    if (group_ && *model_ != nullptr) (*model_)->gather_saved(*group_);
+    // As autograd itself does without hooks.
+    if (version_ && tensor_._version() != *version_)
+      throw Error("sharded",
+                  fmt::format("a tensor of shape {} that backward needs was modified by an inplace operation: it is at "
+                              "version {}, expected version {}; hint: use the operation that is not in place",
+                              c10::str(tensor_.sizes()), tensor_._version(), *version_));
+    return tensor_;
+  }
+
+ private:
+  std::shared_ptr<ShardedModel*> model_;
+  at::Tensor tensor_;
+  std::optional<size_t> group_;
+  std::optional<uint32_t> version_;
+};
+
+class ShardedModel::SavedTensors final : public SavedTensorScope {
+ public:
+  explicit SavedTensors(const ShardedModel& model) : model_(model) {}
+  std::unique_ptr<torch::autograd::SavedVariableHooks> make_keeper() override {
+    return std::make_unique<SavedTensor>(model_);
+  }
+
+ private:
+  const ShardedModel& model_;
+};
+
 ShardedModel::ShardedModel(torch::nn::Module& module, std::shared_ptr<Collective> group,
                            std::shared_ptr<Collective> replicas, ShardedModelOptions options,
                            std::vector<ShardedBuild::Part> built)
@@ -89,12 +135,16 @@ ShardedModel::ShardedModel(torch::nn::Module& module, std::shared_ptr<Collective
       hooked_.push_back(parameter);
     }
   }
-  for (const auto& [unit, index] : of_unit_) const_cast<Unit*>(unit)->add_hook(*this);
+  for (const auto& [unit, index] : of_unit_) {
+    const_cast<Unit*>(unit)->add_hook(*this);
+    of_storage_[groups_[index]->storage()] = index;
+  }
   ready_.resize(groups_.size());
   for (const auto& part : groups_) used_.emplace_back(part->parameters().size());
 }
 
 ShardedModel::~ShardedModel() {
+  *self_ = nullptr;
   for (const auto& [unit, index] : of_unit_) const_cast<Unit*>(unit)->remove_hook(*this);
   for (const auto& parameter : hooked_) torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
 }
@@ -238,11 +288,7 @@ void ShardedModel::end_forward() {
 
 void ShardedModel::before_forward(UnitCall& call) {
   const size_t group = of_unit_.at(call.unit());
-  if (pass_ == Pass::kNone)
-    throw Error("sharded",
-                fmt::format("the unit '{}' was called outside of a step, where its parameters are divided over the "
-                            "ranks; hint: call it in training_step, validation_step, test_step or predict_step",
-                            group_name(static_cast<int64_t>(group))));
+  if (pass_ == Pass::kNone) return groups_[group]->finish_unshard();
   if (pass_ == Pass::kForward) ++units_called_;
   unshard(group);
 }
@@ -275,6 +321,10 @@ void ShardedModel::after_forward(UnitCall& call) {
   const size_t group = of_unit_.at(call.unit());
   // A repetition in backward: what it needs is needed until the gradients are there.
   if (pass_ == Pass::kBackward) return;
+  if (pass_ == Pass::kNone) {
+    if (!is_held(group)) groups_[group]->reshard();
+    return;
+  }
   const bool has_backward = training_ && at::GradMode::is_enabled();
   if (has_backward)
     call.for_each_result([this, group](at::Tensor& result) {
@@ -307,8 +357,55 @@ void ShardedModel::gather_for_backward(size_t group) {
   if (pass_ == Pass::kBackward) unshard(group);
 }
 
+void ShardedModel::gather_saved(size_t group) {
+  if (groups_[group]->is_ready()) return;
+  if (pass_ == Pass::kBackward)
+    unshard(group);
+  else
+    groups_[group]->finish_unshard();  // gradients that a step or a hook asks for by itself
+}
+
+std::unique_ptr<SavedTensorScope> ShardedModel::saved_tensor_scope() {
+  if (of_storage_.empty() || SavedTensorScope::current() != nullptr) return nullptr;
+  return std::make_unique<SavedTensors>(*this);
+}
+
+std::shared_ptr<void> ShardedModel::full_parameters(const torch::nn::Module& module) {
+  if (options_.stage < 3) return nullptr;
+  std::set<const void*> meant;
+  for (const at::Tensor& parameter : module.parameters()) meant.insert(parameter.unsafeGetTensorImpl());
+  std::vector<size_t> gathered;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const auto& parameters = groups_[i]->parameters();
+    const bool is_meant = std::any_of(parameters.begin(), parameters.end(), [&](const auto& item) {
+      return meant.contains(item.second.unsafeGetTensorImpl());
+    });
+    if (!is_meant) continue;
+    groups_[i]->start_unshard();
+    gathered.push_back(i);
+    held_.insert(i);
+  }
+  for (const size_t group : gathered) groups_[group]->finish_unshard();
+  return std::shared_ptr<void>(nullptr, [model = self_, gathered](void*) {
+    if (*model == nullptr) return;
+    ShardedModel& self = **model;
+    for (const size_t group : gathered) {
+      self.held_.erase(self.held_.find(group));
+      if (self.pass_ == Pass::kNone && !self.is_held(group)) self.groups_[group]->reshard();
+    }
+  });
+}
+
 void ShardedModel::on_gradient(size_t group, size_t parameter) {
-  if (pass_ != Pass::kBackward) return;
+  if (pass_ != Pass::kBackward) {
+    const auto& [name, tensor] = groups_[group]->parameters()[parameter];
+    at::Tensor(tensor).mutable_grad().reset();
+    throw Error("sharded",
+                fmt::format("the parameter '{}' got a gradient outside of the step's backward, which would "
+                            "be lost; hint: return the loss from training_step, or call manual_backward(loss) "
+                            "in manual optimization",
+                            name));
+  }
   used_[group][parameter] = true;
   if (!groups_[group]->take_gradient(parameter)) return;
   ready_[group] = true;

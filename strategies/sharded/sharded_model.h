@@ -3,6 +3,7 @@
 #include <levin/core/base/state.h>
 #include <levin/core/comm/collective.h>
 #include <levin/core/nn/named_units.h>
+#include <levin/core/nn/saved_tensor_scope.h>
 #include <levin/core/nn/unit.h>
 #include <levin/core/optim/parameter_names.h>
 #include <levin/strategies/ranks/parameter_part.h>
@@ -14,6 +15,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -47,7 +49,8 @@ struct ShardedModelOptions {
 /// In stage 3 the parameters of a unit are whole while it runs, forward and backward; those outside of units, and those
 /// that several units share, during the whole step.
 ///
-/// Calls between `begin_` and `end_` are one pass; all ranks run the same passes over the same units.
+/// Calls between `begin_` and `end_` are one pass; all ranks run the same passes over the same units. Units that all
+/// ranks call outside of a pass, in hooks, gather their parameters for the call.
 class ShardedModel final : private UnitHook {
  public:
   /// Every rank has the same values. `replicas`: see FlatParameterGroup. `built`: units that are divided already.
@@ -62,6 +65,10 @@ class ShardedModel final : private UnitHook {
 
   void begin_forward(bool training);
   void end_forward();
+  /// While it exists, backward gathers the parameters that operations of this thread save for it, as soon as one of
+  /// them asks: whatever units return. On the thread of the forward. nullptr below stage 3, and within another such
+  /// scope: activation checkpointing repeats forwards, which gather for themselves.
+  std::unique_ptr<SavedTensorScope> saved_tensor_scope();
   /// Begins a backward. `sync`: the micro-batch ends its window.
   void begin_backward(bool sync);
   /// Ends it: the local shards then have gradients, unless an accumulation window keeps them back. `in_step`: more
@@ -77,6 +84,10 @@ class ShardedModel final : private UnitHook {
   void prepare_step();
   /// Called when the optimizer has stepped.
   void finish_step();
+
+  /// Gathers all parameters of a module, in the type that the model computes with, until what is returned goes.
+  /// Collective. Changes of them are lost.
+  std::shared_ptr<void> full_parameters(const torch::nn::Module& module);
 
   // ---- What optimizers and checkpoints see
 
@@ -94,6 +105,8 @@ class ShardedModel final : private UnitHook {
  private:
   enum class Pass { kNone, kForward, kBackward };
   class TakeGradient;
+  class SavedTensor;
+  class SavedTensors;
   /// What a backward did with other ranks.
   struct Event {
     enum class Kind { kGather, kRelease, kReduce } kind;
@@ -113,6 +126,9 @@ class ShardedModel final : private UnitHook {
   bool reduces(bool sync) const;
   void unshard(size_t group);
   void gather_for_backward(size_t group);
+  void gather_saved(size_t group);
+  /// Whether someone has asked for its parameters with full_parameters.
+  bool is_held(size_t group) const { return held_.contains(group); }
   void on_gradient(size_t group, size_t parameter);
   void start_reduces();
   void start_unshard(size_t group);
@@ -129,13 +145,19 @@ class ShardedModel final : private UnitHook {
   std::shared_ptr<Collective> replicas_;
   const ShardedModelOptions options_;
   std::vector<std::unique_ptr<FlatParameterGroup>> groups_;
-  std::vector<size_t> always_whole_;                 ///< stage 3: groups of no unit of their own
-  std::unordered_map<const Unit*, size_t> of_unit_;  ///< stage 3
-  std::vector<size_t> reduce_order_;                 ///< groups with parameters that are trained
+  std::vector<size_t> always_whole_;                                ///< stage 3: groups of no unit of their own
+  std::unordered_map<const Unit*, size_t> of_unit_;                 ///< stage 3
+  std::unordered_map<const c10::StorageImpl*, size_t> of_storage_;  ///< stage 3
+  std::vector<size_t> reduce_order_;                                ///< groups with parameters that are trained
   optim::ParameterNames local_shard_names_;
   std::unordered_map<std::string, ParameterPart> parts_;
   std::unordered_map<const void*, at::Tensor> local_shards_;  ///< by the parameter's TensorImpl
   std::vector<at::Tensor> hooked_;                            ///< parameters that tell of their gradients
+
+  std::multiset<size_t> held_;
+
+  /// Graphs that outlive the model see that it is gone.
+  std::shared_ptr<ShardedModel*> self_ = std::make_shared<ShardedModel*>(this);
 
   Pass pass_ = Pass::kNone;
   bool training_ = false;
