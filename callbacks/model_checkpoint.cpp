@@ -277,9 +277,14 @@ void ModelCheckpoint::write_last(Trainer& trainer, bool is_due) {
   if (folder(trainer).empty()) return;
   const std::string path = free_path(trainer, kLastName, record_.last_path);
   Record next = record_;
-  next.last_path = next.newest_path = path;
-  if (is_due) next.last_step = trainer.global_step();
+  next.last_path = path;
+  if (is_due) {
+    next.newest_path = path;
+    next.last_step = trainer.global_step();
+  }
   write(trainer, std::move(next), path, true);
+  // In what was saved the newest is that of an undisturbed run.
+  record_.newest_path = path;
 }
 
 void ModelCheckpoint::on_exception(Trainer& trainer, Module&, const std::exception_ptr&) {

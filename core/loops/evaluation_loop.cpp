@@ -1,6 +1,7 @@
 #include <levin/core/loops/evaluation_loop.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/seed.h>
 #include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/comm/control_plane.h>
 #include <levin/core/comm/rank_status.h>
@@ -197,6 +198,7 @@ bool EvaluationLoop::visit(const DataLoader& loader, const DataLoaderPosition& s
   const bool in_fit = state_.stage == Stage::kFit;
   const bool several_ranks = strategy_.world_size() > 1;
   const bool together = model_.forwards_together();
+  const bool stops = stops_for_signals();
   auto pass = loader.pass(start);
   EvaluatingLoader place(tracer_.rank_status(), evaluation_name(state_.running), progress.loader);
   std::optional<Batch> next;
@@ -208,7 +210,7 @@ bool EvaluationLoop::visit(const DataLoader& loader, const DataLoaderPosition& s
     if (together) {
       const ProfilerSpan any_span(tracer_.profiler(), "any_rank");
       const auto [any_data, any_signal] = strategy_.any_rank(fetched.has_value(), StopController::signal_received());
-      if (!any_data || any_signal) break;
+      if (!any_data || (any_signal && stops)) break;
     } else if (!fetched) {
       break;
     }
@@ -233,11 +235,15 @@ bool EvaluationLoop::visit(const DataLoader& loader, const DataLoaderPosition& s
     ++progress.batch;
     if (in_fit && !several_ranks && state_.running != RunningStage::kSanityCheck) checkpoints_.save_deferred();
     if (stop_.ends_alone()) return false;
-    if (StopController::signal_received() && several_ranks && !together) break;  // the others are told at the end
+    // The others are told at the end.
+    if (stops && StopController::signal_received() && several_ranks && !together) break;
     if (ControlPlane* control = strategy_.control_plane()) control->throw_if_failed();
   }
   return true;
 }
+
+/// Inside of a window that nothing can be saved in, training goes on to its end.
+bool EvaluationLoop::stops_for_signals() const { return !state_.in_fit_loop || !checkpoints_.waits_for_window(); }
 
 bool EvaluationLoop::run(RunningStage stage, const DataLoaders& loaders, const std::vector<int64_t>& batches,
                          EvaluationProgress& progress) {
@@ -261,6 +267,8 @@ bool EvaluationLoop::run_in_scope(const Hooks& hooks, const DataLoaders& loaders
   const bool validates_in_fit = state_.stage == Stage::kFit && state_.running == RunningStage::kValidate;
   Step step(state_, tracer_, *options_.precision, hooks);
   bool took_part = false;
+  State generators;  // where the evaluation may have to start again
+  if (several_ranks && validates_in_fit) generators = capture_rng_state(strategy_.root_device());
   if (!progress.started) {
     collector.reset();
     collector.begin({.training_batches = state_.progress.total_batches});
@@ -297,10 +305,11 @@ bool EvaluationLoop::run_in_scope(const Hooks& hooks, const DataLoaders& loaders
       return false;
     if (loaders.size() > 1) collector.end_loader();
   }
-  if (several_ranks && stop_.any_rank_signalled()) {
+  if (several_ranks && stops_for_signals() && stop_.any_rank_signalled()) {
     // Ranks are at different batches: a resumed run starts this evaluation again.
     progress = {};
     collector.reset();
+    if (!generators.is_null()) restore_rng_state(generators, strategy_.root_device());
     return false;
   }
   collector.begin({.training_batches = state_.progress.total_batches});

@@ -38,6 +38,7 @@ class EvaluationLoop {
   class Step;
 
   /// What is left of `run` and `predict` within the scope.
+  bool stops_for_signals() const;
   bool run_in_scope(const Hooks& hooks, const DataLoaders& loaders, EvaluationProgress& progress);
   std::vector<std::vector<Batch>> predict_in_scope(const DataLoaders& loaders, bool keeps);
   using Visitor = std::function<void(const Batch&, int64_t batch_idx)>;

@@ -161,7 +161,7 @@ bool FitLoop::train_batches() {
     }
     if (stop_.is_interrupted()) return false;
     if (!finish_batch()) return false;
-    if (stop_.should_end() && !progress_.last_batch_done) return false;
+    if (stop_.should_end() && !progress_.last_batch_done && !checkpoints_.waits_for_window()) return false;
     more = !known_last && !progress_.last_batch_done;
   }
   progress_.last_batch_done = true;

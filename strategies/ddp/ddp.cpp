@@ -145,9 +145,9 @@ GradientReducer& Ddp::reducer(Module& module, bool manual) {
     parameters_ = named_unique_parameters(module);
     auto hook = communication_hook(ranks().process_group());
     GradientReducerOptions how = reduction(manual, hook != nullptr);
-    how.configure = [&](c10d::Reducer& made) {
-      if (hook != nullptr)
-        made.register_comm_hook(std::move(hook));
+    how.configure = [this, hook = std::make_shared<decltype(hook)>(std::move(hook))](c10d::Reducer& made) {
+      if (*hook != nullptr)
+        made.register_comm_hook(std::move(*hook));
       else
         compress_gradients(made, ranks().process_group(), options_.gradient_compression);
     };

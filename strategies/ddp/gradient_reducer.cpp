@@ -91,7 +91,6 @@ at::Tensor nothing_of(const at::Tensor& parameter) { return parameter.reshape({-
 GradientReducer::GradientReducer(const Parameters& parameters, c10::intrusive_ptr<c10d::ProcessGroup> group,
                                  GradientReducerOptions options)
     : parameters_(trained(parameters)), options_(std::move(options)) {
-  std::vector<at::Tensor> reduced = parameters_;
   for (const auto& [name, parameter] : parameters)
     if (parameter.requires_grad()) names_.push_back(name);
   if (parameters_.empty())
@@ -102,6 +101,17 @@ GradientReducer::GradientReducer(const Parameters& parameters, c10::intrusive_pt
     backend_ = group->getBackend(parameters_.front().device().type());
     return;
   }
+  group_ = std::move(group);
+  // Its first iteration counts the hooks of a static graph, those of backwards without communication too.
+  if (!options_.static_graph) make_reducer();
+  if (!options_.completes_backward) return;
+  reached_.resize(parameters_.size());
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    hooks_.push_back(parameters_[i].register_hook([this, i](const at::Tensor& /*gradient*/) { reached_[i] = 1; }));
+}
+
+void GradientReducer::make_reducer() {
+  std::vector<at::Tensor> reduced = parameters_;
   std::unordered_map<size_t, std::string> names;
   for (const auto& name : names_) names.emplace(names.size(), name);
   if (options_.reduces_window) {
@@ -114,7 +124,7 @@ GradientReducer::GradientReducer(const Parameters& parameters, c10::intrusive_pt
   // Gradients become ready from the last parameter to the first.
   std::reverse(buckets.begin(), buckets.end());
   reducer_ = std::make_shared<c10d::Reducer>(
-      reduced, std::move(buckets), std::move(group), sparse, options_.bucket_bytes, options_.find_unused_parameters,
+      reduced, std::move(buckets), group_, sparse, options_.bucket_bytes, options_.find_unused_parameters,
       /*gradient_as_bucket_view=*/true, std::move(names), options_.first_bucket_bytes,
       /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false, std::vector<int64_t>{});
   if (options_.find_unused_parameters) {
@@ -124,10 +134,6 @@ GradientReducer::GradientReducer(const Parameters& parameters, c10::intrusive_pt
   }
   if (options_.static_graph) reducer_->set_static_graph();
   if (options_.configure) options_.configure(*reducer_);
-  if (!options_.completes_backward) return;
-  reached_.resize(parameters_.size());
-  for (size_t i = 0; i < parameters_.size(); ++i)
-    hooks_.push_back(parameters_[i].register_hook([this, i](const at::Tensor& /*gradient*/) { reached_[i] = 1; }));
 }
 
 GradientReducer::~GradientReducer() {
@@ -204,6 +210,7 @@ void GradientReducer::combine_in_place(const std::vector<at::Tensor>& parameters
 
 void GradientReducer::before_forward() {
   if (backend_ != nullptr) return;
+  if (reducer_ == nullptr) make_reducer();
   reducer_->prepare_for_forward();
   reducer_->rebuild_buckets();
 }

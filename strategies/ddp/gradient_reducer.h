@@ -82,13 +82,16 @@ class GradientReducer {
   void complete_backward();
 
  private:
+  void make_reducer();
+
   std::vector<at::Tensor> parameters_;
   std::vector<std::string> names_;  ///< of the parameters
   at::Tensor window_inputs_;        ///< a parameter whose gradient is {weight of the window, has_next}
   GradientReducerOptions options_;
-  c10::intrusive_ptr<c10d::Backend> backend_;  ///< that combines in place; nullptr: the reducer does
-  std::shared_ptr<c10d::Reducer> reducer_;
-  std::shared_ptr<c10d::Logger> logger_;  ///< the reducer writes to it when it looks for unused parameters
+  c10::intrusive_ptr<c10d::Backend> backend_;     ///< that combines in place; nullptr: the reducer does
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;  ///< that the reducer combines in
+  std::shared_ptr<c10d::Reducer> reducer_;        ///< of a static graph: made before the first step
+  std::shared_ptr<c10d::Logger> logger_;          ///< the reducer writes to it when it looks for unused parameters
   bool first_backward_ = true;
   std::vector<uint8_t> reached_;  ///< of each parameter, since before_backward
   std::vector<unsigned> hooks_;   ///< of each parameter

@@ -16,6 +16,7 @@ INSTANTIATE_TEST_SUITE_P(
                       StrategyCase{"ddp_threads", 3},
                       StrategyCase{"ddp_threads", 2, 0, "first_bucket_cap_mb: 0.0001, bucket_cap_mb: 0.0002"},
                       StrategyCase{"ddp_threads", 2, 0, "find_unused_parameters: true"},
+                      StrategyCase{"ddp_threads", 2, 0, "static_graph: true"},
                       StrategyCase{"ddp_threads", 2, 0, "backend: gloo"}, StrategyCase{"sharded_threads", 3, 1},
                       StrategyCase{"sharded_threads", 3, 2}, StrategyCase{"sharded_threads", 3, 3},
                       StrategyCase{"pipeline_threads", 2, 0, "schedule: gpipe, micro_batches: 3"},

@@ -36,11 +36,14 @@ using ::testing::Not;
 /// Two optimizer steps rank worse than the one before, so that best, newest and last are different checkpoints.
 class Scripted : public testing::TinyModule {
  public:
-  Scripted() : TinyModule({}) {}
+  using TinyModule::TinyModule;
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    return TinyModule::training_step(noisy(batch), batch_idx);
+  }
   StepOutput validation_step(const Batch& batch, int64_t batch_idx) override {
     static constexpr std::array<double, 6> kScores{5, 3, 4, 6, 2, 7};
-    log("score", kScores.at(static_cast<size_t>(trainer().total_batches() / 2 - 1)));
-    return TinyModule::validation_step(batch, batch_idx);
+    log("score", kScores.at(static_cast<size_t>(trainer().total_batches() / 2 - 1) % kScores.size()));
+    return TinyModule::validation_step(noisy(batch), batch_idx);
   }
   OptimizerConfigs configure_optimizers() override {
     auto configs = TinyModule::configure_optimizers();
@@ -49,6 +52,13 @@ class Scripted : public testing::TinyModule {
                                  .monitor = "score",
                                  .options = Config::parse("{patience: 0}", {})};
     return configs;
+  }
+
+ private:
+  static Batch noisy(const Batch& batch) {
+    Batch result = batch;
+    result["x"] = batch["x"] + at::randn_like(batch["x"]) * 0.1;
+    return result;
   }
 };
 
@@ -74,8 +84,9 @@ std::string contents(const std::string& path) {
 }
 
 /// Trains 2 epochs of 6 batches, with 3 validations of 2 batches in each, unless `change` says otherwise. `signal_at`:
-/// the batch, of training and validation counted together, in which a signal comes.
-Left train(const Change& change, const std::string& folder, std::optional<int64_t> signal_at, const std::string& ckpt) {
+/// the batch of rank 0, of training and validation counted together, in which a signal comes.
+Left train(const Change& change, const std::string& folder, std::optional<int64_t> signal_at, const std::string& ckpt,
+           int64_t ranks) {
   const auto best = make<ModelCheckpoint>({.monitor = "score",
                                            .save_top_k = 2,
                                            .save_last = true,
@@ -96,8 +107,8 @@ Left train(const Change& change, const std::string& folder, std::optional<int64_
                                                   .dirpath = folder + "/training"});
   const auto stops = make<EarlyStopping>({.monitor = "score", .patience = 1});
   int64_t batches = 0;
-  const auto count = [&] {
-    if (signal_at && batches++ == *signal_at) std::raise(SIGINT);
+  const auto count = [&](const Trainer& trainer) {
+    if (signal_at && trainer.is_global_zero() && batches++ == *signal_at) std::raise(SIGINT);
   };
   TrainerOptions options = testing::quiet(2);
   options.enable_checkpointing = true;
@@ -111,13 +122,15 @@ Left train(const Change& change, const std::string& folder, std::optional<int64_
       newest,
       by_training,
       make<LambdaCallback>(LambdaCallbackOptions{
-          .on_train_batch_start = [&](Trainer&, Module&, const Batch&, int64_t) { count(); },
-          .on_validation_batch_start = [&](Trainer&, Module&, const Batch&, int64_t, int64_t) { count(); }})};
+          .on_train_batch_start = [&](Trainer& trainer, Module&, const Batch&, int64_t) { count(trainer); },
+          .on_validation_batch_start = [&](Trainer& trainer, Module&, const Batch&, int64_t,
+                                           int64_t) { count(trainer); }})};
+  options.devices = ranks;
   change(options);
   seed_everything(signal_at || ckpt.empty() ? 3 : 4);
   const testing::CapturedLog log;
   Trainer trainer(options);
-  trainer.fit(std::make_shared<Scripted>(), testing::tiny_loader(24, 4), testing::tiny_loader(8, 4), ckpt);
+  trainer.fit(make<Scripted>({}), testing::tiny_loader(24 * ranks, 4), testing::tiny_loader(8 * ranks, 4), ckpt);
   Left left{.steps = trainer.global_step(), .said = log.text()};
   for (const auto& callback : {best, by_steps, newest, by_training}) {
     left.callbacks.push_back(fmt::format("{} {} {}", fs::path(callback->best_model_path()).filename().string(),
@@ -131,16 +144,16 @@ Left train(const Change& change, const std::string& folder, std::optional<int64_
   return left;
 }
 
-/// `batches`: of training and validation, in the run that nobody disturbs.
-void expect_the_same_everywhere(int64_t batches, int64_t steps, const Change& change) {
-  const Left undisturbed = train(change, testing::fresh_folder("undisturbed"), {}, "");
+/// `batches`: of training and validation, in the run that is not interrupted. Of several ranks every third is tried.
+void expect_the_same_everywhere(int64_t batches, int64_t steps, const Change& change, int64_t ranks = 1) {
+  const Left undisturbed = train(change, testing::fresh_folder("undisturbed"), {}, "", ranks);
   EXPECT_EQ(undisturbed.steps, steps);
-  for (int64_t at = 0; at < batches; ++at) {
+  for (int64_t at = 0; at<batches; at += ranks> 1 ? 3 : 1) {
     SCOPED_TRACE(fmt::format("a signal in batch {}", at));
     const std::string folder = testing::fresh_folder("interrupted");
-    train(change, folder, at, "");
+    train(change, folder, at, "", ranks);
     const Left resumed =
-        train(change, folder, {}, folder + "/training/last");  // written after the others, it knows them
+        train(change, folder, {}, folder + "/training/last", ranks);  // written after the others, it knows them
     ASSERT_EQ(resumed.checkpoints, undisturbed.checkpoints);
     EXPECT_EQ(resumed.callbacks, undisturbed.callbacks);
     EXPECT_EQ(resumed.steps, undisturbed.steps);
@@ -151,6 +164,19 @@ void expect_the_same_everywhere(int64_t batches, int64_t steps, const Change& ch
 
 TEST(InterruptedFit, LeavesWhatAnUndisturbedOneLeaves) {
   expect_the_same_everywhere(24, 12, [](TrainerOptions&) {});
+}
+
+TEST(InterruptedFit, OfSeveralRanks) {
+  expect_the_same_everywhere(
+      24, 12, [](TrainerOptions& options) { options.strategy = "ddp_threads"; }, 2);
+  // Validations lie inside of windows, where ranks that divide a model cannot save.
+  expect_the_same_everywhere(
+      24, 4,
+      [](TrainerOptions& options) {
+        options.strategy = Spec<Strategy>(Config::parse("{name: sharded_threads, stage: 3}", {}));
+        options.accumulate_grad_batches = 3;
+      },
+      2);
 }
 
 TEST(InterruptedFit, WhereStepsAreLimited) {
