@@ -21,9 +21,11 @@ class ComparableRecorder : public GraphRecorder {
  public:
   /// Begins to watch a step of a batch. Returns what stands for the batch's tensors in it: the same memory, apart from
   /// whatever else reads it. `added_to`: tensors that the step changes in place and that are others in each step, each
-  /// with memory of its own from its beginning on; the step works on themselves.
+  /// with memory of its own from its beginning on; the step works on themselves. `state`: parameters and buffers, whose
+  /// values the step may not look at.
   virtual std::vector<at::Tensor> begin_step(const std::vector<at::Tensor>& batch,
-                                             const std::vector<at::Tensor>& added_to) = 0;
+                                             const std::vector<at::Tensor>& added_to,
+                                             const std::vector<at::Tensor>& state) = 0;
   /// Runs the next part of the step.
   virtual void watch(const std::function<void()>& part) = 0;
   /// Called inside of a part: ends it there, runs `between`, which is none of the step, and begins the next part.
@@ -32,6 +34,8 @@ class ComparableRecorder : public GraphRecorder {
   /// memory in replays. Returns what was done differently than in the recorded step, or why this one cannot be
   /// replayed; empty for nothing.
   virtual std::string end_step(const std::vector<at::Tensor>& results) = 0;
+  /// Ends the step without recording or comparing it.
+  virtual void abandon_step() = 0;
   /// Names the operator of the first step whose result somebody holds beside this object and `known`; empty when nobody
   /// does. The module would find the same result there after each replay.
   virtual std::string held_result(const std::vector<at::Tensor>& known) const = 0;
@@ -47,6 +51,9 @@ class ComparableRecorder : public GraphRecorder {
   virtual bool is_made(const at::Tensor& result) const = 0;
   /// The part in which replays first write a result that they make.
   virtual size_t part_of(const at::Tensor& result) const = 0;
+  /// Whether nobody beside this object refers any more to some of the memory that was there before the recorded step:
+  /// the program has put other tensors in its place.
+  virtual bool has_lost_memory() const = 0;
   /// Makes replays read this batch, of the recorded one's layout, and after it the tensors that the step adds to; none
   /// where it is empty.
   virtual void read(const std::vector<at::Tensor>& batch) = 0;

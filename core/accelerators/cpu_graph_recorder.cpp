@@ -4,6 +4,7 @@
 #include <levin/core/accelerators/operator_recording.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/base/thread_generator.h>
 
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/CPUAllocator.h>
@@ -12,17 +13,21 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <optional>
 #include <utility>
 
 namespace levin {
 namespace {
 
-bool same_values(const at::Tensor& a, const at::Tensor& b) {
-  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
-  const at::Tensor x = a.contiguous();
-  const at::Tensor y = b.contiguous();
-  return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+at::Tensor state_of(at::Generator generator) {
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_state(at::Generator generator, const at::Tensor& state) {
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
 }
 
 /// Makes a storage be the memory of a tensor, which lives as long as the storage reads it.
@@ -46,6 +51,9 @@ class CpuGraphRecorder::Memory {
       bytes_.emplace_back(bytes, bytes + storage.nbytes());
     }
     for (const auto& version : plan.versions()) versions_.push_back(version.counter.current_version());
+    // Those of the program's own, beside that of the thread.
+    for (const at::Generator& generator : plan.trace().generators)
+      if (generator != default_cpu_generator()) own_generators_.emplace_back(generator, state_of(generator));
   }
   /// Puts it back, and holds what was there until now instead.
   void exchange() {
@@ -61,6 +69,11 @@ class CpuGraphRecorder::Memory {
     State now = capture_rng_state();
     restore_rng_state(generator_);
     generator_ = std::move(now);
+    for (auto& [generator, state] : own_generators_) {
+      at::Tensor present = state_of(generator);
+      set_state(generator, state);
+      state = std::move(present);
+    }
   }
   /// Returns the storage that holds something else now.
   std::optional<size_t> changed() const {
@@ -69,8 +82,10 @@ class CpuGraphRecorder::Memory {
         return writes_[i];
     return std::nullopt;
   }
-  bool same_generator() const {
-    return capture_rng_state().at("cpu").as_tensor().equal(generator_.at("cpu").as_tensor());
+  bool same_generators() const {
+    return capture_rng_state().at("cpu").as_tensor().equal(generator_.at("cpu").as_tensor()) &&
+           std::all_of(own_generators_.begin(), own_generators_.end(),
+                       [](const auto& own) { return state_of(own.first).equal(own.second); });
   }
 
  private:
@@ -79,6 +94,7 @@ class CpuGraphRecorder::Memory {
   std::vector<std::vector<char>> bytes_;
   std::vector<uint32_t> versions_;
   State generator_;
+  std::vector<std::pair<at::Generator, at::Tensor>> own_generators_;
 };
 
 CpuGraphRecorder::CpuGraphRecorder() = default;
@@ -89,7 +105,8 @@ std::unique_ptr<RecordedGraph> CpuGraphRecorder::record(const std::function<void
 }
 
 std::vector<at::Tensor> CpuGraphRecorder::begin_step(const std::vector<at::Tensor>& batch,
-                                                     const std::vector<at::Tensor>& added_to) {
+                                                     const std::vector<at::Tensor>& added_to,
+                                                     const std::vector<at::Tensor>& state) {
   std::vector<at::Tensor> inputs;
   for (const at::Tensor& tensor : batch) {
     const c10::InferenceMode ordinary(false);
@@ -101,7 +118,7 @@ std::vector<at::Tensor> CpuGraphRecorder::begin_step(const std::vector<at::Tenso
   std::vector<at::Tensor> all = inputs;
   all.insert(all.end(), added_to.begin(), added_to.end());
   if (plan_ != nullptr) read(all);
-  recording_ = std::make_unique<OperatorRecording>(all);
+  recording_ = std::make_unique<OperatorRecording>(all, state);
   if (recording_->trace().inputs != all.size()) recording_->refuse("gradients of a window share memory");
   return inputs;
 }
@@ -152,7 +169,7 @@ std::string CpuGraphRecorder::compare(size_t part, Memory& memory) {
   const std::string first = plan_->replay_beside(recording_->trace(), part);
   plan_->settle();
   const auto changed = memory.changed();
-  if (!memory.same_generator()) what = "random numbers are drawn in another way";
+  if (!memory.same_generators()) what = "random numbers are drawn in another way";
   if (changed)
     what =
         fmt::format("what {} gives differs from an ordinary step", first.empty() ? plan_->writer_of(*changed) : first);
@@ -183,6 +200,12 @@ std::string CpuGraphRecorder::end_step(const std::vector<at::Tensor>& results) {
   return "";
 }
 
+void CpuGraphRecorder::abandon_step() {
+  before_.reset();
+  recording_.reset();
+  if (plan_ != nullptr) read({});
+}
+
 std::string CpuGraphRecorder::held_result(const std::vector<at::Tensor>& known) const {
   std::vector<at::Tensor> all = known;
   all.insert(all.end(), results_.begin(), results_.end());
@@ -191,6 +214,12 @@ std::string CpuGraphRecorder::held_result(const std::vector<at::Tensor>& known) 
 
 std::string CpuGraphRecorder::finish() {
   const auto recording = std::move(recording_);
+  const std::string lost = recording->trace().lost_memory();
+  if (!lost.empty())
+    return fmt::format(
+        "a tensor that {} uses is made anew in each step, by other means than operators; hint: give it in "
+        "the batch, or keep it as a buffer",
+        lost);
   try {
     plan_ = std::make_unique<OperatorPlan>(*recording, results_);
   } catch (const Error& error) {
@@ -207,6 +236,8 @@ bool CpuGraphRecorder::is_made(const at::Tensor& result) const {
   const auto number = plan_->trace().find(result);
   return number && plan_->trace().storages[*number].maker;
 }
+
+bool CpuGraphRecorder::has_lost_memory() const { return plan_->has_lost_memory(); }
 
 size_t CpuGraphRecorder::part_of(const at::Tensor& result) const {
   const OperatorTrace& trace = plan_->trace();

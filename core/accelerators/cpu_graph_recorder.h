@@ -19,16 +19,18 @@ class CpuGraphRecorder final : public ComparableRecorder {
 
   /// Throws levin::Error: steps are watched.
   std::unique_ptr<RecordedGraph> record(const std::function<void()>& body) override;
-  std::vector<at::Tensor> begin_step(const std::vector<at::Tensor>& batch,
-                                     const std::vector<at::Tensor>& added_to) override;
+  std::vector<at::Tensor> begin_step(const std::vector<at::Tensor>& batch, const std::vector<at::Tensor>& added_to,
+                                     const std::vector<at::Tensor>& state) override;
   void watch(const std::function<void()>& part) override;
   void interrupt(const std::function<void()>& between) override;
   std::string end_step(const std::vector<at::Tensor>& results) override;
+  void abandon_step() override;
   std::string held_result(const std::vector<at::Tensor>& known) const override;
   std::string finish() override;
   const std::vector<at::Tensor>& results() const override { return results_; }
   bool is_made(const at::Tensor& result) const override;
   size_t part_of(const at::Tensor& result) const override;
+  bool has_lost_memory() const override;
   void read(const std::vector<at::Tensor>& batch) override;
   void replay(size_t part) override;
   at::Tensor renew(size_t result) override;

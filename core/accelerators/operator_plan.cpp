@@ -92,7 +92,13 @@ OperatorPlan::OperatorPlan(OperatorRecording& recording, const std::vector<at::T
       for (const size_t number : trace_.calls[i].writes)
         if (!trace_.storages[number].maker && !contains(written, number)) written.push_back(number);
   }
+  for (size_t number = trace_.inputs; number < trace_.storages.size(); ++number)
+    if (!trace_.storages[number].maker) former_.push_back(number);
   plan_memory();
+}
+
+bool OperatorPlan::has_lost_memory() const {
+  return std::any_of(former_.begin(), former_.end(), [&](size_t number) { return !trace_.is_held(number); });
 }
 
 OperatorPlan::~OperatorPlan() = default;
@@ -134,7 +140,8 @@ std::vector<OperatorPlan::Kind> OperatorPlan::classify() {
         return Kind::kDropped;
       }
       if (call.makes_constant() && std::none_of(call.makes.begin(), call.makes.end(), is_written_later)) {
-        for (const size_t storage : call.makes) kept_[storage] = true;
+        // The host may have written into it too.
+        constants_.insert(constants_.end(), call.makes.begin(), call.makes.end());
         return Kind::kDropped;
       }
       const bool all_defined = std::all_of(call.results.begin(), call.results.end(), [](const c10::IValue& result) {
@@ -189,6 +196,11 @@ void OperatorPlan::plan_memory() {
 
 void OperatorPlan::take_over(const at::Tensor& recorded, const at::Tensor& made) const {
   if (!recorded.defined() || !made.defined()) return;
+  if (recorded.sizes() != made.sizes())
+    throw Error("graph",
+                fmt::format("a recorded operator gives another shape than recorded; got {}, recorded {}; hint: "
+                            "graph: false takes ordinary steps",
+                            c10::str(made.sizes()), c10::str(recorded.sizes())));
   c10::StorageImpl* const to = recorded.storage().unsafeGetStorageImpl();
   c10::StorageImpl* const from = made.storage().unsafeGetStorageImpl();
   if (to == from) return;

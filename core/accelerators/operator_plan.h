@@ -38,6 +38,8 @@ class OperatorPlan {
   /// Returns the storages that were there before and that a part writes.
   const std::vector<size_t>& writes_of(size_t part) const { return part_writes_[part]; }
   std::vector<OperatorRecording::VersionBumps>& versions() { return versions_; }
+  /// Whether nobody else refers any more to some of the memory that the step did not make.
+  bool has_lost_memory() const;
   /// Names the call that wrote a storage last.
   std::string writer_of(size_t storage) const;
   /// Returns whether values that the host wrote into new tensors of a part are those of another recording of the same
@@ -87,6 +89,7 @@ class OperatorPlan {
   std::vector<bool> kept_;   ///< by storage
   std::vector<bool> reads_;  ///< by input
   std::vector<size_t> constants_;
+  std::vector<size_t> former_;  ///< storages that were there before the step, the batch's excepted
   std::vector<Step> steps_;
   std::vector<size_t> step_ends_;  ///< of each part
   std::vector<std::vector<size_t>> part_writes_;

@@ -4,12 +4,15 @@
 #include <levin/core/base/permanent_library.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
 #include <c10/core/DefaultDtype.h>
+#include <c10/core/impl/COW.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <fmt/format.h>
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <mutex>
 #include <string_view>
@@ -81,6 +84,30 @@ void add_number(std::vector<size_t>& to, size_t number) {
   if (std::find(to.begin(), to.end(), number) == to.end()) to.push_back(number);
 }
 
+/// Functions of LibTorch that the dispatcher cuts into operators, which are recorded, and that read values themselves.
+bool reads_values(const c10::OperatorName& name) {
+  constexpr std::array<std::string_view, 10> kNames = {"aten::_pack_padded_sequence",
+                                                       "aten::_pack_padded_sequence_backward",
+                                                       "aten::_pad_packed_sequence",
+                                                       "aten::_sobol_engine_draw",
+                                                       "aten::_sobol_engine_ff_",
+                                                       "aten::_sobol_engine_scramble_",
+                                                       "aten::histogramdd",
+                                                       "aten::_nested_tensor_from_mask",
+                                                       "aten::nested_to_padded_tensor",
+                                                       "aten::_unique"};
+  if (std::find(kNames.begin(), kNames.end(), name.name) != kNames.end()) return true;
+  if (name.name == "aten::tensor_split") return name.overload_name == "tensor_indices_or_sections";
+  if (name.name == "aten::ctc_loss") return name.overload_name == "Tensor";
+  constexpr std::array<std::string_view, 4> kPackedNetworks = {"aten::lstm", "aten::gru", "aten::rnn_tanh",
+                                                               "aten::rnn_relu"};
+  return name.overload_name == "data" &&
+         std::find(kPackedNetworks.begin(), kPackedNetworks.end(), name.name) != kPackedNetworks.end();
+}
+
+/// Whether a tensor's memory lives as long as its storage does; that of at::from_blob without a deleter need not.
+bool owns_memory(const at::Storage& storage) { return storage.data_ptr().get_context() != nullptr; }
+
 /// 64 bits of what memory holds: a copy of all weights would be as much memory again.
 size_t hash_of(const at::Storage& storage, size_t bytes) {
   return std::hash<std::string_view>()({static_cast<const char*>(storage.data()), bytes});
@@ -100,6 +127,7 @@ struct OperatorRecording::Scope {
     set_recording_observer(recording);
   }
   ~Scope() {
+    at::removeCallback(functions);
     current = nullptr;
     set_recording_observer(nullptr);
   }
@@ -107,9 +135,21 @@ struct OperatorRecording::Scope {
   Scope& operator=(const Scope&) = delete;
   // Guards that the part itself made may live on: this one takes away what it added, and nothing else.
   c10::impl::IncludeDispatchKeyGuard include{kKey};
+  const at::CallbackHandle functions =
+      at::addThreadLocalCallback(at::RecordFunctionCallback(&on_function).scopes({at::RecordScope::FUNCTION}));
 };
 
-OperatorRecording::OperatorRecording(const std::vector<at::Tensor>& inputs) {
+std::unique_ptr<at::ObserverContext> OperatorRecording::on_function(const at::RecordFunction& function) {
+  if (current == nullptr || current->in_operator_ || !current->failure_.empty()) return nullptr;
+  const auto name = function.operator_name();
+  if (name && reads_values(*name))
+    current->refuse(fmt::format("{}{}{} cannot be recorded: it looks at a value", name->name,
+                                name->overload_name.empty() ? "" : "." + name->overload_name,
+                                recording_unit() == nullptr ? "" : " in unit " + *recording_unit()));
+  return nullptr;
+}
+
+OperatorRecording::OperatorRecording(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& state) {
   static std::once_flag once;
   std::call_once(once, [] {
     permanent_library(torch::Library::IMPL, "_", kKey)
@@ -117,12 +157,64 @@ OperatorRecording::OperatorRecording(const std::vector<at::Tensor>& inputs) {
   });
   for (const at::Tensor& input : inputs) trace_.number_of(input);
   trace_.inputs = trace_.storages.size();
+  settled_.assign(trace_.inputs, true);
+  for (const at::Tensor& tensor : state)
+    if (tensor.defined() && is_dense(tensor)) state_.push_back(tensor.storage());
 }
 
 OperatorRecording::~OperatorRecording() = default;
 
 void OperatorRecording::refuse(const std::string& why) {
   if (failure_.empty()) failure_ = why;
+  watches_.clear();
+}
+
+void OperatorRecording::watch(const at::Storage& storage) {
+  c10::StorageImpl* const memory = storage.unsafeGetStorageImpl();
+  if (memory->data() == nullptr || memory->nbytes() == 0 ||
+      c10::impl::cow::is_cow_data_ptr(memory->_mutable_data_ptr_no_checks()))
+    return;
+  watches_.try_emplace(memory, *memory);
+}
+
+void OperatorRecording::watch_all() {
+  for (const at::Storage& storage : state_) watch(storage);
+  settled_.resize(trace_.storages.size(), false);
+  for (size_t number = 0; number < trace_.storages.size(); ++number)
+    if (settled_[number]) watch(trace_.storages[number].storage);
+}
+
+void OperatorRecording::end_watch(const at::Storage& storage) {
+  const auto watch = watches_.find(storage.unsafeGetStorageImpl());
+  if (watch == watches_.end()) return;
+  const bool was_taken = watch->second.was_taken();
+  watches_.erase(watch);
+  if (was_taken) refuse_pointer(storage.unsafeGetStorageImpl());
+}
+
+void OperatorRecording::end_watches() {
+  const auto taken =
+      std::find_if(watches_.begin(), watches_.end(), [](const auto& watch) { return watch.second.was_taken(); });
+  const c10::StorageImpl* const storage = taken == watches_.end() ? nullptr : taken->first;
+  watches_.clear();
+  if (storage != nullptr) refuse_pointer(storage);
+}
+
+void OperatorRecording::refuse_pointer(const c10::StorageImpl* storage) {
+  const auto traced = std::find_if(trace_.storages.begin(), trace_.storages.end(), [&](const TracedStorage& one) {
+    return one.storage.unsafeGetStorageImpl() == storage;
+  });
+  std::string what = "a tensor that was there before the step";
+  if (traced != trace_.storages.end()) {
+    if (static_cast<size_t>(traced - trace_.storages.begin()) < trace_.inputs)
+      what = "a tensor of the batch";
+    else if (traced->maker && *traced->maker < trace_.calls.size())
+      what = "what " + trace_.calls[*traced->maker].place() + " gave";
+  }
+  refuse(
+      fmt::format("{} is read or written through a pointer (data_ptr(), accessor()), which replays would not "
+                  "do again; hint: use operators, or on_train_batch_end",
+                  what));
 }
 
 void OperatorRecording::begin_part() {
@@ -131,11 +223,13 @@ void OperatorRecording::begin_part() {
   former_.clear();
   for (auto& version : versions_) version.at_start = version.counter.current_version();
   scope_ = std::make_unique<Scope>(this);
+  watch_all();
 }
 
 void OperatorRecording::end_part() {
   if (scope_ == nullptr) return;
   scope_.reset();
+  end_watches();
   trace_.part_ends.push_back(trace_.calls.size());
   for (auto& version : versions_) {
     version.of_parts.resize(trace_.part_ends.size() - 1, 0);
@@ -145,7 +239,10 @@ void OperatorRecording::end_part() {
   former_.clear();
 }
 
-void OperatorRecording::abandon_part() { scope_.reset(); }
+void OperatorRecording::abandon_part() {
+  scope_.reset();
+  watches_.clear();
+}
 
 void OperatorRecording::look_for_silent_writes() {
   for (const Former& before : former_) {
@@ -169,10 +266,12 @@ size_t OperatorRecording::note_argument(const at::Tensor& tensor, bool is_writte
   if (std::any_of(former_.begin(), former_.end(), [&](const Former& former) { return former.storage == number; }))
     return number;
   const size_t bytes = traced.storage.data() == nullptr ? 0 : traced.storage.nbytes();
+  // Memory of others may be gone when the part ends, and what a replay reads there is what an ordinary step would.
+  const bool may_change = is_written || !owns_memory(traced.storage);
   former_.push_back({.storage = number,
                      .bytes = bytes,
-                     .hash = is_written ? 0 : hash_of(traced.storage, bytes),
-                     .may_change = is_written});
+                     .hash = may_change ? 0 : hash_of(traced.storage, bytes),
+                     .may_change = may_change});
   return number;
 }
 
@@ -198,6 +297,8 @@ void OperatorRecording::note_write(const at::Tensor& tensor, OperatorCall& recor
 }
 
 void OperatorRecording::do_host_work(const std::vector<at::Tensor>& writes, std::function<void()> work) {
+  for (const at::Tensor& tensor : writes)
+    if (failure_.empty()) end_watch(tensor.storage());
   if (!failure_.empty()) return work();
   OperatorCall recorded;
   for (const at::Tensor& tensor : writes) {
@@ -208,6 +309,11 @@ void OperatorRecording::do_host_work(const std::vector<at::Tensor>& writes, std:
       if (former.storage == number) former.may_change = true;
   }
   work();
+  settled_.resize(trace_.storages.size(), false);
+  for (const size_t number : recorded.writes) {
+    settled_[number] = true;
+    watch(trace_.storages[number].storage);
+  }
   recorded.host_work = std::move(work);
   recorded.grad_mode = at::GradMode::is_enabled();
   recorded.default_dtype = c10::get_default_dtype_as_scalartype();
@@ -234,6 +340,9 @@ void OperatorRecording::record_call(const c10::OperatorHandle& op, c10::Dispatch
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size();
   const auto first = stack->end() - static_cast<std::ptrdiff_t>(count);
+  for (auto argument = first; argument != stack->end(); ++argument)
+    for_each_tensor(*argument, [&](const at::Tensor& tensor) { end_watch(tensor.storage()); });
+  if (!failure_.empty()) return op.redispatchBoxed(after, stack);
   OperatorCall recorded;
   recorded.op = op;
   recorded.unit = recording_unit();
@@ -249,12 +358,20 @@ void OperatorRecording::record_call(const c10::OperatorHandle& op, c10::Dispatch
       ++trace_.storages[number].aliases;
       if (is_written) note_write(tensor, recorded);
     });
+    if (argument.isGenerator() && argument.isPtrType()) trace_.add_generator(argument.toGenerator());
     recorded.arguments.push_back(aliases_in(argument));
   }
   const size_t base = stack->size() - count;
   {
     const c10::impl::ExcludeDispatchKeyGuard once(kKey);
-    op.redispatchBoxed(after, stack);
+    in_operator_ = true;
+    try {
+      op.redispatchBoxed(after, stack);
+    } catch (...) {
+      in_operator_ = false;
+      throw;
+    }
+    in_operator_ = false;
   }
   for (size_t i = base; i < stack->size(); ++i) {
     if (!all_dense((*stack)[i]))
@@ -276,13 +393,30 @@ void OperatorRecording::record_call(const c10::OperatorHandle& op, c10::Dispatch
     }
   }
   trace_.calls.push_back(std::move(recorded));
+  watch_after(trace_.calls.back());
   if (bytes_made_ > kReleaseBytes) release_memory();
+}
+
+void OperatorRecording::watch_after(const OperatorCall& call) {
+  // The host may still write into memory that was only made, or looked at in another shape: its first values.
+  const bool is_view = call.makes.empty() && call.writes.empty();
+  settled_.resize(trace_.storages.size(), false);
+  for (const size_t number : call.reads) {
+    if (!is_view || !trace_.storages[number].maker) settled_[number] = true;
+    if (settled_[number]) watch(trace_.storages[number].storage);
+  }
+  if (call.makes_empty() || call.makes_constant()) return;
+  for (const size_t number : call.makes) {
+    settled_[number] = true;
+    watch(trace_.storages[number].storage);
+  }
 }
 
 void OperatorRecording::release_memory() {
   bytes_made_ = 0;
   std::erase_if(releasable_, [&](size_t number) {
     if (trace_.is_held(number)) return false;
+    end_watch(trace_.storages[number].storage);
     trace_.storages[number].storage.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
     return true;
   });

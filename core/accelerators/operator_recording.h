@@ -1,14 +1,23 @@
 #pragma once
 
 #include <levin/core/accelerators/operator_trace.h>
+#include <levin/core/accelerators/pointer_watch.h>
 #include <levin/core/base/recording.h>
+
+#include <c10/core/Storage.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
+
+namespace at {
+class RecordFunction;
+struct ObserverContext;
+}  // namespace at
 
 namespace levin {
 
@@ -16,14 +25,15 @@ namespace levin {
 /// lets go of is given back meanwhile, though the recording refers to it. What cannot be
 /// replayed is noted and ends the recording, not the work: an operator that looks at values, whose results' shape
 /// depends on them, whose tensors are not dense and on the CPU, of which nothing is known of what it changes; memory
-/// that changes although no operator said that it would.
+/// that changes although no operator said that it would; a pointer that the program takes between operators to memory
+/// of theirs (see PointerWatch).
 ///
 /// The first recording of a process registers a kernel with LibTorch's dispatcher, which threads that do not record
 /// never reach.
 class OperatorRecording final : public RecordingObserver {
  public:
-  /// `inputs`: tensors of the batch, which are others in each step.
-  explicit OperatorRecording(const std::vector<at::Tensor>& inputs);
+  /// `inputs`: tensors of the batch, which are others in each step. `state`: parameters and buffers.
+  explicit OperatorRecording(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& state = {});
   ~OperatorRecording() override;
   OperatorRecording(const OperatorRecording&) = delete;
   OperatorRecording& operator=(const OperatorRecording&) = delete;
@@ -60,12 +70,20 @@ class OperatorRecording final : public RecordingObserver {
     bool may_change = false;
   };
 
+  static std::unique_ptr<at::ObserverContext> on_function(const at::RecordFunction& function);
   static void call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void record_call(const c10::OperatorHandle& op, c10::DispatchKeySet after, torch::jit::Stack* stack);
   std::string why_not(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
   /// `is_written`: the operator says that it changes the tensor.
   size_t note_argument(const at::Tensor& tensor, bool is_written = false);
   void note_write(const at::Tensor& tensor, OperatorCall& recorded);
+  void watch(const at::Storage& storage);
+  void watch_all();
+  void watch_after(const OperatorCall& call);
+  /// Ends the watch over memory; notes who took a pointer to it.
+  void end_watch(const at::Storage& storage);
+  void end_watches();
+  void refuse_pointer(const c10::StorageImpl* storage);
   void look_for_silent_writes();
   void release_memory();
 
@@ -74,6 +92,10 @@ class OperatorRecording final : public RecordingObserver {
   std::vector<size_t> releasable_;  ///< storages of which only the step itself needs the memory
   size_t bytes_made_ = 0;           ///< since memory was last released
   std::vector<VersionBumps> versions_;
+  std::vector<at::Storage> state_;
+  std::vector<bool> settled_;  ///< by storage: it holds what an operator gave or has read
+  std::unordered_map<c10::StorageImpl*, PointerWatch> watches_;
+  bool in_operator_ = false;
   std::string failure_;
   std::unique_ptr<Scope> scope_;  ///< in which this thread's calls are recorded
 };

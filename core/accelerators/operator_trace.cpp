@@ -29,6 +29,13 @@ std::string of_argument(const OperatorCall& call, size_t index) {
 
 }  // namespace
 
+bool same_values(const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
+  const at::Tensor x = a.contiguous();
+  const at::Tensor y = b.contiguous();
+  return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+}
+
 std::string name_of(const c10::OperatorHandle& op, const std::string* unit) {
   const auto& schema = op.schema();
   std::string name = schema.name();
@@ -87,6 +94,19 @@ size_t OperatorTrace::part_of(size_t call) const {
 
 bool OperatorTrace::is_held(size_t number) const {
   return storages[number].storage.use_count() > storages[number].aliases + 1;
+}
+
+std::string OperatorTrace::lost_memory() const {
+  for (size_t number = inputs; number < storages.size(); ++number) {
+    if (storages[number].maker || is_held(number)) continue;
+    for (const OperatorCall& call : calls)
+      if (std::find(call.reads.begin(), call.reads.end(), number) != call.reads.end()) return call.place();
+  }
+  return "";
+}
+
+void OperatorTrace::add_generator(const at::Generator& generator) {
+  if (std::find(generators.begin(), generators.end(), generator) == generators.end()) generators.push_back(generator);
 }
 
 std::string OperatorTrace::held_result(const std::vector<at::Tensor>& known) const {

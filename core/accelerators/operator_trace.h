@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -54,8 +55,9 @@ class OperatorTrace {
  public:
   std::vector<OperatorCall> calls;
   std::vector<TracedStorage> storages;
-  std::vector<size_t> part_ends;  ///< of each part, the number of calls up to its end
-  size_t inputs = 0;              ///< the first so many storages are those of the batch
+  std::vector<size_t> part_ends;          ///< of each part, the number of calls up to its end
+  size_t inputs = 0;                      ///< the first so many storages are those of the batch
+  std::vector<at::Generator> generators;  ///< that operators were given, each once
 
   /// Returns the number of a tensor's storage, a new one where it has not been seen.
   size_t number_of(const at::Tensor& tensor);
@@ -64,6 +66,10 @@ class OperatorTrace {
   void replace(size_t number, const at::Storage& by);
   /// Whether somebody beside the trace refers to a storage.
   bool is_held(size_t number) const;
+  /// Names the first call that uses memory, other than the batch's, which the step did not make and to which nobody
+  /// else refers any more; empty where there is none.
+  std::string lost_memory() const;
+  void add_generator(const at::Generator& generator);
 
   /// Names the call that made a result which somebody holds beside the trace and `known`; empty when nobody does.
   std::string held_result(const std::vector<at::Tensor>& known) const;
@@ -80,6 +86,9 @@ class OperatorTrace {
 
   std::unordered_map<const c10::StorageImpl*, size_t> numbers_;
 };
+
+/// Whether two tensors hold the same bits.
+bool same_values(const at::Tensor& a, const at::Tensor& b);
 
 /// Returns the name of an operator, " in unit " and that of the unit where there is one.
 std::string name_of(const c10::OperatorHandle& op, const std::string* unit = nullptr);

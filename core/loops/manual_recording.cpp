@@ -1,5 +1,6 @@
 #include <levin/core/loops/manual_recording.h>
 
+#include <levin/core/base/error.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/optim/fused_optimizer.h>
 
@@ -78,10 +79,7 @@ void ManualRecording::run_hooks(const View& view, const std::function<void()>& h
   in_hooks_ = true;
   hooks();
   in_hooks_ = false;
-  if (!copy_gradients(present)) {
-    failure_ = "a hook takes gradients away, or puts others of another shape there";
-    return;
-  }
+  if (!copy_gradients(present)) return pass_over("a hook takes gradients away, or puts others of another shape there");
   for (const Gradient& gradient : present) gradient.parameter.mutable_grad() = gradient.tensor;
   if (!finished_ || !failure_.empty()) return;
   // A replay beside this step is to see what hooks made of the gradients.
@@ -90,13 +88,6 @@ void ManualRecording::run_hooks(const View& view, const std::function<void()>& h
     if (view.parameters[i].gradient >= 0)
       replayed.push_back(results_.gradients[static_cast<size_t>(view.parameters[i].gradient)]);
   copy_gradients(replayed);
-}
-
-std::vector<StepRecording::Gradient> ManualRecording::present_gradients() const {
-  std::vector<Gradient> present;
-  for (const auto& parameter : parameters_)
-    if (parameter.grad().defined()) present.push_back({.parameter = parameter, .tensor = parameter.grad()});
-  return present;
 }
 
 std::vector<double> ManualRecording::learning_rates() const {
@@ -160,7 +151,10 @@ StepOutput ManualRecording::replay(const std::function<void(const ManualCut& cut
     }
     const std::vector<Gradient> present = present_gradients();
     at_cut(stop.cut, loss);
-    put_in_place(present);
+    if (!put_in_place(present))
+      throw Error("graph",
+                  "a hook took a gradient away inside of training_step, which a replayed step needs; hint: clear it in "
+                  "training_step, or graph: false");
     if (stop.cut.optimizer != nullptr)
       dynamic_cast<optim::FusedOptimizer&>(stop.cut.optimizer->optimizer()).write_learning_rates();
   }

@@ -69,7 +69,6 @@ class ManualRecording final : public StepRecording {
   void replay_until(size_t part, const View& view);
   /// Makes everything but gradients show what it does in a view.
   void show_flags(const View& view);
-  std::vector<Gradient> present_gradients() const;
   /// Gives gradients that a part writes other memory where somebody holds them.
   void renew_before(size_t part, const View& view);
 

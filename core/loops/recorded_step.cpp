@@ -34,9 +34,14 @@ constexpr size_t kMostShapes = 4;
 constexpr size_t kPlaces = 3;
 /// Steps in a row of which somebody keeps a result.
 constexpr int64_t kMostHeldResults = 3;
-/// Ordinary steps that are compared with replays after a recording, and how many replays follow without.
+/// Steps in a row in which hooks take gradients away.
+constexpr int64_t kMostPassedOver = 10;
+/// Ordinary steps that are compared with replays after a recording. Then the number of replays up to the next
+/// comparison doubles, at most to this.
 constexpr int64_t kFirstComparisons = 3;
-constexpr int64_t kStepsBetweenComparisons = 2000;
+constexpr int64_t kMostStepsBetweenComparisons = 2000;
+
+int64_t next_interval(int64_t interval) { return std::clamp<int64_t>(2 * interval, 1, kMostStepsBetweenComparisons); }
 
 using Level = GraphMode::Level;
 using Clock = std::chrono::steady_clock;
@@ -137,10 +142,14 @@ RecordedStep::Kind RecordedStep::begin(const Batch& batch, const WindowPlace& pl
   if (gave_up_) return kind_;
   if (timer_ != nullptr) timer_->begin();
   if (conditions_ != nullptr) {
-    if (const char* changed = conditions_->changed()) {
+    const char* changed = conditions_->changed();
+    if (changed == nullptr && has_lost_memory()) changed = "a tensor that the step uses";
+    if (changed != nullptr) {
       log::rank_zero_info(fmt::format("[graph] {} changed: the step is recorded anew", changed));
       last_change_ = changed;
       forget();
+    } else if (conditions_->were_written()) {
+      ++touches_;
     }
   }
   Shape* const shape = shape_of(batch, place);
@@ -197,13 +206,28 @@ bool RecordedStep::finish(Shape& shape, const Batch& batch) {
 
 bool RecordedStep::is_due(const StepRecording& recording) const {
   if (!recording.watches()) return false;
-  return recording.watched <= kFirstComparisons || recording.replays_since >= kStepsBetweenComparisons ||
+  const bool is_touched = recording.touches_seen != touches_;
+  return recording.watched <= kFirstComparisons || recording.replays_since >= recording.interval ||
+         (is_touched && recording.replays_since >= recording.touched_interval) ||
          recording.watched_epoch != state_.progress.epoch;
+}
+
+bool RecordedStep::has_lost_memory() const {
+  return std::any_of(shapes_.begin(), shapes_.end(), [](const std::unique_ptr<Shape>& shape) {
+    return shape->recording != nullptr && shape->recording->is_finished() && shape->recording->has_lost_memory();
+  });
 }
 
 RecordedStep::Kind RecordedStep::watch(StepRecording& recording, const Batch& batch) {
   times_ = false;
   ++recording.watched;
+  if (recording.watched > kFirstComparisons) {
+    if (recording.replays_since >= recording.interval)
+      recording.interval = next_interval(recording.interval);
+    else if (recording.touches_seen != touches_)
+      recording.touched_interval = next_interval(recording.touched_interval);
+  }
+  recording.touches_seen = touches_;
   recording.replays_since = 0;
   recording.watched_epoch = state_.progress.epoch;
   watched_batch_ = &recording.begin_watching(batch);
@@ -321,8 +345,8 @@ void RecordedStep::zero_grad() {
 }
 
 void RecordedStep::backward() { current_->backward(); }
-StepScaling RecordedStep::unscale() { return current_->unscale(); }
-void RecordedStep::update() { current_->update(); }
+std::optional<StepScaling> RecordedStep::unscale() { return current_->unscale(); }
+bool RecordedStep::update() { return current_->update(); }
 void RecordedStep::end_window() { current_->end_window(); }
 
 void RecordedStep::end(const StepOutput& output, const StepScaling& scaling) {
@@ -330,13 +354,24 @@ void RecordedStep::end(const StepOutput& output, const StepScaling& scaling) {
   if (kind_ == Kind::kReplayed) current_->release_batch();
   if (kind_ == Kind::kWatched) {
     const std::string what = current_->end_watching(output, scaling);
-    if (!what.empty()) return give_up(what);
+    if (!what.empty()) return current_->was_passed_over() ? pass_over(what) : give_up(what);
+    passed_over_ = 0;
     if (!current_->is_finished()) recording_seconds_ = seconds_since(watch_began_);
     if (conditions_ == nullptr) conditions_ = std::make_unique<StepConditions>(*state_.module, optimizers_);
   }
+  if (conditions_ != nullptr) conditions_->note_writes();
   if (timer_ == nullptr) return;
   timer_->end(kind_ == Kind::kReplayed ? StepTimer::Kind::kReplayed : StepTimer::Kind::kOrdinary, times_);
   if (timer_->has_enough(StepTimer::Kind::kReplayed)) choose();
+}
+
+void RecordedStep::pass_over(const std::string& why) {
+  if (++passed_over_ >= kMostPassedOver) return give_up(why);
+  --current_->watched;
+  if (current_->is_finished()) return;
+  for (const auto& shape : shapes_)
+    if (shape->recording.get() == current_) shape->recording.reset();
+  current_ = nullptr;
 }
 
 void RecordedStep::choose() {

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,9 @@ class StepRecording;
 /// optimizer's parameters, state or options (other than the learning rate), the module's tree or mode or the thread's
 /// settings have changed, the step is recorded anew.
 ///
-/// On the CPU a step that is recorded is really taken meanwhile. Some later ones are ordinary too, and a replay is
-/// compared with them and taken back; a difference ends recording. On other devices a step is recorded before it is
+/// On the CPU a step that is recorded is really taken meanwhile. Some later ones are ordinary too, at intervals that
+/// grow and after the program has written to the module between steps, and a replay is compared with them and taken
+/// back; a difference ends recording. On other devices a step is recorded before it is
 /// taken, and that cannot be compared.
 ///
 /// In manual optimization, on the CPU, training_step is recorded as a whole, with its backward passes and updates, and
@@ -65,8 +67,11 @@ class RecordedStep {
   StepOutput forward();
   void zero_grad();
   void backward();
-  StepScaling unscale();
-  void update();
+  /// Returns nothing, having done nothing, where the gradients are no longer those of the recorded step: what remains
+  /// of this one, with its window's end, has to be ordinary then.
+  std::optional<StepScaling> unscale();
+  /// Returns false, having done nothing, in that case: clipping and the update have to be ordinary.
+  bool update();
   void end_window();
   /// Ends a step, of whatever kind. `scaling`: what unscaling gave in it.
   void end(const StepOutput& output, const StepScaling& scaling);
@@ -86,6 +91,9 @@ class RecordedStep {
   bool finish(Shape& shape, const Batch& batch);
   Kind watch(StepRecording& recording, const Batch& batch);
   bool is_due(const StepRecording& recording) const;
+  bool has_lost_memory() const;
+  /// Leaves out the step just watched. Gives up where that happens again and again.
+  void pass_over(const std::string& why);
   void say_recorded() const;
   void choose();
   void forget();
@@ -107,6 +115,8 @@ class RecordedStep {
   StepRecording* current_ = nullptr;  ///< what it replays or is watched by; nullptr: an ordinary step
   const Batch* watched_batch_ = nullptr;
   int64_t held_results_ = 0;
+  int64_t passed_over_ = 0;  ///< steps in a row
+  int64_t touches_ = 0;      ///< how often the program has changed weights or buffers between steps
   int64_t recorded_batch_ = 0;
   double recording_seconds_ = 0;
   std::chrono::steady_clock::time_point watch_began_;

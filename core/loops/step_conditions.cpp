@@ -8,6 +8,10 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/DefaultDtype.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/dropout.h>
 
 #include <algorithm>
 
@@ -20,6 +24,17 @@ struct Registered : torch::nn::Module {
 };
 
 }  // namespace
+
+size_t gradient_hooks_of(const at::Tensor& tensor) {
+  const auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
+  if (meta == nullptr) return 0;
+  size_t hooks = meta->hooks_.size() + (meta->post_acc_grad_hooks_ != nullptr ? 1 : 0);
+  if (meta->cpp_hooks_list_ != nullptr) hooks += meta->cpp_hooks_list_->size();
+  if (meta->grad_accumulator_.expired()) return hooks;
+  if (const auto accumulator = meta->grad_accumulator_.lock())
+    hooks += accumulator->post_hooks().size() + accumulator->pre_hooks().size();
+  return hooks;
+}
 
 StepConditions::Settings StepConditions::Settings::now() {
   return {.deterministic = at::globalContext().deterministicAlgorithms(),
@@ -39,7 +54,8 @@ StepConditions::StepConditions(const Module& module, const std::vector<Optimizer
   const auto held = [](const at::Tensor& tensor) {
     return Held{.tensor = tensor,
                 .data = tensor.defined() ? tensor.const_data_ptr() : nullptr,
-                .requires_grad = tensor.defined() && tensor.requires_grad()};
+                .requires_grad = tensor.defined() && tensor.requires_grad(),
+                .hooks = tensor.defined() ? gradient_hooks_of(tensor) : 0};
   };
   for (const auto& member : module.modules()) {
     Part part{.module = member,
@@ -49,14 +65,51 @@ StepConditions::StepConditions(const Module& module, const std::vector<Optimizer
               .buffers = {}};
     for (const auto& item : Registered::parameters_of(*member)) part.parameters.push_back(held(item.value()));
     for (const auto& buffer : member->buffers(/*recurse=*/false)) part.buffers.push_back(held(buffer));
+    for (const auto* held : {&part.parameters, &part.buffers})
+      for (const Held& one : *held)
+        if (one.tensor.defined() && !one.tensor.is_inference()) versions_.emplace_back(one.tensor, 0);
     parts_.push_back(std::move(part));
+    if (const auto* unit = dynamic_cast<const Unit*>(member.get()))
+      units_.push_back({.unit = unit, .hooks = unit->hooks(), .runner = unit->runner()});
+    note_options(*member);
   }
+  note_writes();
+}
+
+void StepConditions::note_options(const torch::nn::Module& module) {
+  const auto note_dropout = [&](const auto* dropout) {
+    if (dropout != nullptr) numbers_.push_back({.place = &dropout->options.p(), .value = dropout->options.p()});
+  };
+  note_dropout(dynamic_cast<const torch::nn::DropoutImpl*>(&module));
+  note_dropout(dynamic_cast<const torch::nn::Dropout2dImpl*>(&module));
+  note_dropout(dynamic_cast<const torch::nn::Dropout3dImpl*>(&module));
+  note_dropout(dynamic_cast<const torch::nn::AlphaDropoutImpl*>(&module));
+  note_dropout(dynamic_cast<const torch::nn::FeatureAlphaDropoutImpl*>(&module));
+  const auto note_norm = [&](const auto* norm) {
+    if (norm != nullptr && norm->options.momentum())
+      numbers_.push_back({.place = &*norm->options.momentum(), .value = *norm->options.momentum()});
+  };
+  note_norm(dynamic_cast<const torch::nn::BatchNorm1dImpl*>(&module));
+  note_norm(dynamic_cast<const torch::nn::BatchNorm2dImpl*>(&module));
+  note_norm(dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&module));
+}
+
+void StepConditions::note_writes() {
+  for (auto& [tensor, version] : versions_) version = tensor.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
+bool StepConditions::were_written() const {
+  return std::any_of(versions_.begin(), versions_.end(), [](const auto& noted) {
+    return noted.first.unsafeGetTensorImpl()->version_counter().current_version() != noted.second;
+  });
 }
 
 bool StepConditions::Held::is(const at::Tensor& now) const {
   if (!now.is_same(tensor)) return false;
   return !tensor.defined() || (tensor.const_data_ptr() == data && tensor.requires_grad() == requires_grad);
 }
+
+bool StepConditions::Held::has_its_hooks() const { return !tensor.defined() || gradient_hooks_of(tensor) == hooks; }
 
 const char* StepConditions::changed() const {
   for (const Part& part : parts_) {
@@ -66,6 +119,9 @@ const char* StepConditions::changed() const {
     if (!std::equal(part.parameters.begin(), part.parameters.end(), parameters.begin(), parameters.end(),
                     [](const Held& before, const auto& now) { return before.is(now.value()); }))
       return "parameters or buffers";
+    if (!std::all_of(part.parameters.begin(), part.parameters.end(),
+                     [](const Held& held) { return held.has_its_hooks(); }))
+      return "a hook of a parameter";
     if (!part.buffers.empty()) {
       const auto buffers = part.module->buffers(/*recurse=*/false);
       if (!std::equal(part.buffers.begin(), part.buffers.end(), buffers.begin(), buffers.end(),
@@ -76,6 +132,11 @@ const char* StepConditions::changed() const {
   }
   for (const auto& [optimizer, snapshot] : optimizers_)
     if (!optimizer->is_unchanged(snapshot)) return "the optimizer's parameters, state or options";
+  for (const AttachedUnit& attached : units_)
+    if (attached.unit->hooks() != attached.hooks || attached.unit->runner() != attached.runner)
+      return "a hook of a unit";
+  for (const Number& number : numbers_)
+    if (*number.place != number.value) return "an option of a dropout or batch norm";
   if (!(Settings::now() == settings_)) return "a setting of LibTorch (threads, deterministic, anomaly, default type)";
   return nullptr;
 }

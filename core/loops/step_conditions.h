@@ -1,12 +1,14 @@
 #pragma once
 
 #include <levin/core/interfaces/optimizer_handle.h>
+#include <levin/core/nn/unit.h>
 #include <levin/core/optim/fused_optimizer.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -15,8 +17,11 @@ namespace levin {
 
 class Module;
 
-/// What code that does not run again depended on when a step was recorded: the module's tree, its tensors and modes,
-/// the optimizers, and the thread's settings.
+/// Returns how many hooks run when a tensor gets its gradient.
+size_t gradient_hooks_of(const at::Tensor& tensor);
+
+/// What code that does not run again depended on when a step was recorded: the module's tree, its tensors, modes and
+/// hooks, the optimizers, and the thread's settings.
 class StepConditions {
  public:
   StepConditions(const Module& module, const std::vector<OptimizerHandle*>& optimizers);
@@ -24,12 +29,19 @@ class StepConditions {
   /// Returns what has changed since; nullptr when nothing has.
   const char* changed() const;
 
+  /// Takes note of how often parameters and buffers have been written to: at the end of a step.
+  void note_writes();
+  /// Whether they have been written to since.
+  bool were_written() const;
+
  private:
   struct Held {
     at::Tensor tensor;
     const void* data;
     bool requires_grad;
+    size_t hooks;
     bool is(const at::Tensor& now) const;
+    bool has_its_hooks() const;
   };
   /// One module of the tree, with what it registered.
   struct Part {
@@ -51,7 +63,24 @@ class StepConditions {
     bool operator==(const Settings&) const = default;
   };
 
+  /// A unit of the module, with what is attached to it.
+  struct AttachedUnit {
+    const Unit* unit;
+    UnitHooks hooks;
+    const UnitRunner* runner;
+  };
+  /// An option of a module that is a number.
+  struct Number {
+    const double* place;
+    double value;
+  };
+
+  void note_options(const torch::nn::Module& module);
+
   std::vector<Part> parts_;
+  std::vector<AttachedUnit> units_;
+  std::vector<Number> numbers_;
+  std::vector<std::pair<at::Tensor, uint32_t>> versions_;  ///< of parameters and buffers, at the end of a step
   std::vector<std::pair<optim::FusedOptimizer*, optim::FusedOptimizer::Snapshot>> optimizers_;
   Settings settings_;
 };

@@ -1,8 +1,10 @@
 #include <levin/core/loops/step_recording.h>
 
+#include <levin/core/accelerators/operator_trace.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/recording.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/loops/step_conditions.h>
 #include <levin/core/optim/fused_optimizer.h>
 #include <levin/core/precision/precision.h>
 
@@ -11,9 +13,9 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <utility>
@@ -52,10 +54,8 @@ std::vector<at::Tensor> tensors_of(const Batch& batch) {
 }
 
 std::string hook_of_a_parameter(const Module& module) {
-  for (const auto& parameter : module.named_parameters()) {
-    const auto* meta = torch::autograd::impl::get_autograd_meta(parameter.value());
-    if (meta != nullptr && (!meta->hooks_.empty() || meta->post_acc_grad_hooks_ != nullptr)) return parameter.key();
-  }
+  for (const auto& parameter : module.named_parameters())
+    if (gradient_hooks_of(parameter.value()) > 0) return parameter.key();
   return "";
 }
 
@@ -162,6 +162,8 @@ std::vector<at::Tensor> StepRecording::gradients_added_to() const {
 
 const Batch& StepRecording::begin_watching(const Batch& batch) {
   failure_.clear();
+  passed_over_ = false;
+  gradients_differ_ = false;
   // The names stay where they are, for the messages.
   if (units_ == nullptr) units_ = std::make_unique<RecordedUnits>(context_.module);
   units_->attach();
@@ -183,7 +185,9 @@ const Batch& StepRecording::begin_watching(const Batch& batch) {
     layouts_.push_back({.parameter = gradient.parameter,
                         .tensor = at::empty_strided(gradient.tensor.sizes(), gradient.tensor.strides(),
                                                     gradient.tensor.options().device(at::kMeta))});
-  const auto inputs = watcher_->begin_step(tensors_of(batch), gradients_added_to());
+  std::vector<at::Tensor> state = parameters_;
+  for (const at::Tensor& buffer : context_.module.buffers()) state.push_back(buffer);
+  const auto inputs = watcher_->begin_step(tensors_of(batch), gradients_added_to(), state);
   inputs_ = Batch();
   for (size_t i = 0; i < inputs.size(); ++i) inputs_.set(batch.items()[i].first, inputs[i]);
   const std::string hooked = hook_of_a_parameter(context_.module);
@@ -201,13 +205,41 @@ void StepRecording::watch(RecordedPart part, const std::function<void()>& body) 
     if (!context_.place.adds &&
         std::any_of(parameters.begin(), parameters.end(), [](const at::Tensor& p) { return p.grad().defined(); }))
       failure_ = "optimizer_zero_grad keeps the gradients, which a recorded backward cannot add to";
-  } else if (part > Part::kBackward && finished_ &&
-             !(copy_gradients(results_.gradients) && copy_gradients(added_to_))) {
-    failure_ = "a gradient is there now and then only";
+  } else if (part > Part::kBackward) {
+    take_gradients_of_hooks();
+    if (!failure_.empty()) return body();
   }
   if (part == Part::kUpdate)
     dynamic_cast<optim::FusedOptimizer&>(context_.optimizers.front()->optimizer()).write_learning_rates();
   watch_part(body);
+  if (part == Part::kBackward) note_gradients();
+}
+
+void StepRecording::note_gradients() {
+  after_backward_ = present_gradients();
+  gradients_differ_ =
+      finished_ && std::any_of(results_.gradients.begin(), results_.gradients.end(), [](const Gradient& gradient) {
+        const at::Tensor& present = gradient.parameter.grad();
+        return present.defined() && !same_values(present, gradient.tensor);
+      });
+}
+
+void StepRecording::take_gradients_of_hooks() {
+  if (present_gradients().size() != after_backward_.size() ||
+      (finished_ && !(copy_gradients(results_.gradients) && copy_gradients(added_to_))))
+    pass_over("hooks take gradients away in step after step, or give some to parameters that have none");
+}
+
+void StepRecording::pass_over(const std::string& why) {
+  failure_ = why;
+  passed_over_ = true;
+}
+
+std::vector<StepRecording::Gradient> StepRecording::present_gradients() const {
+  std::vector<Gradient> present;
+  for (const auto& parameter : parameters_)
+    if (parameter.grad().defined()) present.push_back({.parameter = parameter, .tensor = parameter.grad()});
+  return present;
 }
 
 void StepRecording::watch_part(const std::function<void()>& body) {
@@ -224,16 +256,17 @@ void StepRecording::watch_part(const std::function<void()>& body) {
 }
 
 bool StepRecording::copy_gradients(const std::vector<Gradient>& gradients) {
+  const auto is_missing = [](const Gradient& gradient) {
+    const at::Tensor& present = gradient.parameter.grad();
+    return !present.is_same(gradient.tensor) &&
+           (!present.defined() || present.sizes() != gradient.tensor.sizes() ||
+            present.scalar_type() != gradient.tensor.scalar_type() || present.layout() != at::kStrided);
+  };
+  if (std::any_of(gradients.begin(), gradients.end(), is_missing)) return false;
   const c10::InferenceMode ordinary(false);
   const at::NoGradGuard no_grad;
-  for (const Gradient& gradient : gradients) {
-    const at::Tensor& present = gradient.parameter.grad();
-    if (present.is_same(gradient.tensor)) continue;
-    if (!present.defined() || present.sizes() != gradient.tensor.sizes() ||
-        present.scalar_type() != gradient.tensor.scalar_type() || present.layout() != at::kStrided)
-      return false;
-    gradient.tensor.copy_(present);
-  }
+  for (const Gradient& gradient : gradients)
+    if (!gradient.parameter.grad().is_same(gradient.tensor)) gradient.tensor.copy_(gradient.parameter.grad());
   return true;
 }
 
@@ -302,9 +335,25 @@ std::string StepRecording::what_is_missing(const StepOutput& output) const {
 
 std::string StepRecording::end_watching(const StepOutput& output, const StepScaling& scaling) {
   units_->detach();
+  // Those of a batch that does not end its window run after its last part.
+  if (failure_.empty() && next_part_ == kRecordedPartsBeforeUpdate) {
+    take_gradients_of_hooks();
+    const bool are_its_own = std::all_of(after_backward_.begin(), after_backward_.end(), [](const Gradient& gradient) {
+      return gradient.parameter.grad().is_same(gradient.tensor);
+    });
+    if (!are_its_own) pass_over("hooks put other gradients in the place of a step's in step after step");
+  }
+  after_backward_.clear();
   if (failure_.empty()) failure_ = what_is_missing(output);
-  if (!failure_.empty()) return failure_;
+  if (!failure_.empty()) {
+    watcher_->abandon_step();
+    inputs_ = Batch();
+    added_to_.clear();
+    watched_results_ = Results();
+    return failure_;
+  }
   std::string what = watcher_->end_step(collect(watched_results_, output, scaling));
+  if (what.empty() && gradients_differ_) what = "the gradient of a parameter differs from an ordinary step";
   inputs_ = Batch();
   added_to_.clear();
   if (finished_) watcher_->read({});
@@ -338,6 +387,12 @@ std::string StepRecording::finish() {
   finished_ = true;
   take_results();
   for (Gradient& gradient : results_.gradients) gradient.holders = gradient.tensor.storage().use_count();
+  for (const at::Tensor& parameter : context_.optimizers.front()->parameters()) {
+    const auto is_of_it = [&](const Gradient& gradient) { return gradient.parameter.is_same(parameter); };
+    if (std::none_of(results_.gradients.begin(), results_.gradients.end(), is_of_it) &&
+        std::none_of(layouts_.begin(), layouts_.end(), is_of_it))
+      ungraded_.push_back(parameter);
+  }
   return "";
 }
 
@@ -360,16 +415,19 @@ void StepRecording::take_results() {
 
 void StepRecording::read(const Batch& batch) {
   if (watcher_ != nullptr) {
-    std::vector<at::Tensor> tensors = tensors_of(batch);
-    for (const at::Tensor& gradient : gradients_added_to()) tensors.push_back(gradient);
-    watcher_->read(tensors);
     batch_ = batch;
-    return;
+    return read_batch();
   }
   const at::NoGradGuard no_grad;
   const c10::InferenceMode ordinary(false);
   for (size_t i = 0; i < batch.items().size(); ++i)
     inputs_.items()[i].second.copy_(batch.items()[i].second, /*non_blocking=*/true);
+}
+
+void StepRecording::read_batch() {
+  std::vector<at::Tensor> tensors = tensors_of(batch_);
+  for (const at::Tensor& gradient : gradients_added_to()) tensors.push_back(gradient);
+  watcher_->read(tensors);
 }
 
 void StepRecording::release_batch() {
@@ -432,7 +490,17 @@ bool StepRecording::renew_if_held(const Gradient& gradient, size_t known) {
 
 void StepRecording::backward() {
   if (watcher_ != nullptr) renew_gradients_held();
-  put_in_place(added_to_);
+  if (!put_in_place(added_to_)) {
+    // A hook took away what this step would add to: the sum begins anew.
+    const c10::InferenceMode ordinary(false);
+    for (Gradient& gradient : added_to_) {
+      if (gradient.parameter.grad().defined()) continue;
+      gradient.tensor = at::zeros_like(gradient.tensor);
+      gradient.parameter.mutable_grad() = gradient.tensor;
+    }
+    read_batch();
+    if (!put_in_place(added_to_)) throw Error("graph", "a hook put a gradient of another type or shape there");
+  }
   // An ordinary step, or a hook, may have put others in their place.
   for (const Gradient& gradient : results_.gradients)
     if (!gradient.parameter.grad().is_same(gradient.tensor)) gradient.parameter.mutable_grad() = gradient.tensor;
@@ -442,36 +510,42 @@ void StepRecording::backward() {
     graphs_->backward->replay();
 }
 
-void StepRecording::put_in_place(const std::vector<Gradient>& gradients) {
+bool StepRecording::put_in_place(const std::vector<Gradient>& gradients) {
   const bool in_place = std::all_of(gradients.begin(), gradients.end(), [](const Gradient& gradient) {
     return gradient.parameter.grad().is_same(gradient.tensor);
   });
-  if (in_place) return;
-  if (!copy_gradients(gradients)) throw Error("graph", "a hook took a gradient away, which a replayed step needs");
+  if (in_place) return true;
+  if (!copy_gradients(gradients)) return false;
   for (const Gradient& gradient : gradients) gradient.parameter.mutable_grad() = gradient.tensor;
+  return true;
 }
 
-StepScaling StepRecording::unscale() {
+bool StepRecording::has_gradients() {
+  const auto has_one = [](const at::Tensor& parameter) { return parameter.grad().defined(); };
+  return std::none_of(ungraded_.begin(), ungraded_.end(), has_one) && put_in_place(results_.gradients) &&
+         put_in_place(added_to_);
+}
+
+std::optional<StepScaling> StepRecording::unscale() {
   if (watcher_ == nullptr) {
     if (graphs_->unscale != nullptr) graphs_->unscale->replay();
     return results_.scaling;
   }
-  put_in_place(results_.gradients);
-  put_in_place(added_to_);
+  if (!has_gradients()) return std::nullopt;
   replay_part(static_cast<size_t>(RecordedPart::kUnscale));
   return results_.scaling;
 }
 
-void StepRecording::update() {
+bool StepRecording::update() {
+  if (watcher_ != nullptr && !has_gradients()) return false;
   dynamic_cast<optim::FusedOptimizer&>(context_.optimizers.front()->optimizer()).write_learning_rates();
   if (watcher_ == nullptr) {
     graphs_->update->replay();
-    return;
+    return true;
   }
-  put_in_place(results_.gradients);
-  put_in_place(added_to_);
   replay_part(static_cast<size_t>(RecordedPart::kClip));
   replay_part(static_cast<size_t>(RecordedPart::kUpdate));
+  return true;
 }
 
 void StepRecording::end_window() {

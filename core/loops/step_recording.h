@@ -56,6 +56,8 @@ class StepRecording {
   virtual void watch(RecordedPart part, const std::function<void()>& body);
   /// Ends the step. Returns why steps cannot be replayed, or what was different; empty for nothing.
   std::string end_watching(const StepOutput& output, const StepScaling& scaling);
+  /// Whether what end_watching returned is of that step alone: it was neither recorded nor compared, and others may be.
+  bool was_passed_over() const { return passed_over_; }
   bool is_finished() const { return finished_; }
   /// Returns the operator whose result somebody still holds after the first step; empty when nobody does.
   std::string held_result() const;
@@ -70,14 +72,23 @@ class StepRecording {
   void release_batch();
   StepOutput forward();
   void backward();
-  StepScaling unscale();
-  void update();
+  /// Returns nothing, having done nothing, where hooks took a gradient away, or gave one to a parameter that had none:
+  /// what remains of the step has to be ordinary then.
+  std::optional<StepScaling> unscale();
+  /// The same.
+  bool update();
   void end_window();
+  /// See ComparableRecorder.
+  bool has_lost_memory() const { return watcher_ != nullptr && watcher_->has_lost_memory(); }
 
   // ---- When it was watched last.
   int64_t watched = 0;
   int64_t replays_since = 0;
   int64_t watched_epoch = -1;
+  int64_t touches_seen = 0;
+  // Replays until it is compared again, and, where the program touches the module, at the earliest.
+  int64_t interval = 8;
+  int64_t touched_interval = 0;
 
  protected:
   /// Of a parameter that has one.
@@ -121,10 +132,14 @@ class StepRecording {
   static size_t note_gradient(Results& results, const at::Tensor& parameter);
   /// Gives a gradient other memory where others than this object, the recorder and `known` hold it. Returns whether.
   bool renew_if_held(const Gradient& gradient, size_t known);
-  /// Copies gradients that are others than those the step works on into these. Returns false where one is missing.
+  /// Copies gradients that are others than those the step works on into these. Returns false, having done nothing,
+  /// where one is missing or of another layout.
   static bool copy_gradients(const std::vector<Gradient>& gradients);
-  /// Undoes what hooks did that put other gradients in the place of those.
-  static void put_in_place(const std::vector<Gradient>& gradients);
+  /// Undoes what hooks did that put other gradients in the place of those. Returns false as copy_gradients does.
+  static bool put_in_place(const std::vector<Gradient>& gradients);
+  std::vector<Gradient> present_gradients() const;
+  /// Notes that the step that is watched can be neither recorded nor compared, but others may be.
+  void pass_over(const std::string& why);
 
   const Context context_;
   ComparableRecorder* const watcher_;
@@ -132,6 +147,7 @@ class StepRecording {
   std::vector<Gradient> added_to_;      ///< by the step under way: those that there are when it begins
   bool finished_ = false;
   std::string failure_;  ///< of the step that is watched
+  bool passed_over_ = false;
   Results results_;
   Results watched_results_;
 
@@ -139,8 +155,15 @@ class StepRecording {
   struct Graphs;
 
   void run_parts();
+  void read_batch();
+  /// Notes the gradients that backward left, before hooks see them, and compares those of a replay.
+  void note_gradients();
+  /// Makes a replay beside the step see what hooks made of gradients; passes the step over where that cannot be.
+  void take_gradients_of_hooks();
   std::vector<at::Tensor> collect(Results& results, const StepOutput& output, const StepScaling& scaling) const;
   void renew_gradients_held();
+  /// Whether gradients are those that a recorded update needs, in their place.
+  bool has_gradients();
   /// Takes the gradients that there are as those of the window's former batches.
   void find_gradients_added_to();
   std::vector<at::Tensor> gradients_added_to() const;
@@ -151,7 +174,10 @@ class StepRecording {
   std::vector<Gradient> layouts_;  ///< of those that the recorded step added to, without memory
   std::unique_ptr<RecordedUnits> units_;
   size_t next_part_ = 0;
-  StepOutput output_;  ///< of graphs
+  bool gradients_differ_ = false;         ///< between that step and a replay of it
+  std::vector<Gradient> after_backward_;  ///< of the step that is watched
+  std::vector<at::Tensor> ungraded_;      ///< parameters of the optimizer to which the recorded step gave no gradient
+  StepOutput output_;                     ///< of graphs
   std::unique_ptr<Graphs> graphs_;
 };
 

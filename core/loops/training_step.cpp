@@ -356,12 +356,16 @@ void TrainingStep::drive_optimizer(OptimizerHandle& optimizer, const OptimizerHa
     if (ready) {
       prepare_step(optimizer, scaling);
       const Activity activity(tracer_, "optimizer_step");
-      if (replays())
-        recorded_->update();
-      else if (IndependentSteps* steps = find_independent_steps(strategy_))
+      if (replays() && recorded_->update()) {
+        // It has clipped as well.
+      } else if (replays()) {
+        clip_gradients(optimizer);
+        optimizer.take_step(scaling);
+      } else if (IndependentSteps* steps = find_independent_steps(strategy_)) {
         steps->take_step(optimizer, info_.batch_idx);
-      else
+      } else {
         run_part(RecordedPart::kUpdate, [&] { optimizer.take_step(scaling); });
+      }
       const ProfilerSpan span(tracer_.profiler(), "strategy.finish_step");
       model_.finish_step();
     }
@@ -434,10 +438,12 @@ void TrainingStep::prepare_step(OptimizerHandle& optimizer, StepScaling& scaling
   }
   {
     const ProfilerSpan span(tracer_.profiler(), "precision.unscale");
-    if (replays())
-      scaling = recorded_->unscale();
-    else
+    if (const auto replayed = replays() ? recorded_->unscale() : std::nullopt) {
+      scaling = *replayed;
+    } else {
+      if (replays()) kind_ = RecordedStep::Kind::kOrdinary;  // from here on
       run_part(RecordedPart::kUnscale, [&] { scaling = precision_.unscale(optimizer.optimizer()); });
+    }
     scaling_ = scaling;
     if (scaling.found_inf.defined()) model_.combine_found_inf(scaling.found_inf);
   }
