@@ -24,10 +24,14 @@ at::Tensor MatthewsCorrelation::compute() const {
   const at::Tensor samples = counts.sum();
   const at::Tensor labelled = counts.sum(1);
   const at::Tensor predicted = counts.sum(0);
-  const at::Tensor covariance = counts.trace() * samples - labelled.dot(predicted);
-  const at::Tensor variances =
-      (samples.square() - predicted.square().sum()) * (samples.square() - labelled.square().sum());
-  const at::Tensor correlation = at::where(variances > 0, covariance / variances.sqrt(), 0.0);
+  // Sums over classes in which nothing large is subtracted from something as large.
+  const at::Tensor hits = counts.diagonal();
+  const at::Tensor neither = samples - predicted - labelled + hits;
+  const at::Tensor covariance = (hits * neither - (predicted - hits) * (labelled - hits)).sum();
+  const at::Tensor predicted_variance = predicted.dot(samples - predicted);
+  const at::Tensor labelled_variance = labelled.dot(samples - labelled);
+  const at::Tensor deviations = predicted_variance.sqrt() * labelled_variance.sqrt();
+  const at::Tensor correlation = at::where(deviations > 0, covariance / deviations, 0.0);
   return at::where(samples > 0, correlation, std::numeric_limits<double>::quiet_NaN());
 }
 

@@ -29,18 +29,18 @@ at::Tensor Auroc::compute() const {
   std::vector<at::Tensor> values;
   std::vector<at::Tensor> pairs;
   for (const Counts& counts : this->counts()) {
-    pairs.push_back(counts.positives * counts.negatives);
+    pairs.push_back(counts.positives.to(at::kDouble) * counts.negatives);
     if (counts.has_nan) {
       values.push_back(detail::undefined_value(counts.positives));
       continue;
     }
-    // Whole numbers up to the last division: the order of samples changes nothing. Each negative at a threshold loses
-    // to the positives above and ties with those at it.
+    // Whole numbers up to the last division, float64 because products may be above 2^63. Each negative at a threshold
+    // loses to the positives above and ties with those at it.
     const at::Tensor none = at::zeros({1}, counts.true_positives.options());
     const at::Tensor negatives = at::diff(counts.false_positives, 1, 0, none);
     const at::Tensor positives = at::diff(counts.true_positives, 1, 0, none);
-    const at::Tensor twice_won = (negatives * (2 * counts.true_positives - positives)).sum();
-    values.push_back(twice_won.to(at::kDouble) / (2 * pairs.back()));
+    const at::Tensor twice_won = (negatives.to(at::kDouble) * (2 * counts.true_positives - positives)).sum();
+    values.push_back(twice_won / (2 * pairs.back()));
   }
   return is_binary() ? values.front() : detail::average_values(values, pairs, options_.average);
 }

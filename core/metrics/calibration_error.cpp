@@ -36,7 +36,7 @@ void CalibrationErrorOptions::describe(Schema<CalibrationErrorOptions>& schema) 
 CalibrationError::CalibrationError(const Options& options)
     : options_(detail::checked_options(options, "CalibrationError")) {
   const OrdinaryTensors scope;
-  boundaries_ = at::linspace(0, 1, options.n_bins + 1, at::kFloat);
+  boundaries_ = at::linspace(0, 1, options.n_bins + 1, options.from_logits ? at::kDouble : at::kFloat);
   add_state("bins", at::zeros({3, options.n_bins + 2}, at::kDouble), Reduction::kSum);
 }
 
@@ -68,17 +68,16 @@ CalibrationError& CalibrationError::update(const at::Tensor& scores, const at::T
   const UpdateScope scope(*this);
   check_input(scores, labels);
   ensure_device(scores.device());
-  if (boundaries_.device() != scores.device()) boundaries_ = boundaries_.to(scores.device());
   const at::Tensor classes = labels.reshape(-1).to(at::kLong);
   detail::check_classes("CalibrationError", classes, options_.num_classes);
-  at::Tensor values = scores.detach().to(at::kFloat);
+  at::Tensor values = detail::without_rounding(scores);
   at::Tensor confidences;
   at::Tensor hits;
   if (options_.num_classes == 2) {
-    confidences = (options_.from_logits ? at::sigmoid(values) : values).reshape(-1);
+    confidences = (options_.from_logits ? at::sigmoid(values.to(at::kDouble)) : values).reshape(-1);
     hits = classes == 1;
   } else {
-    if (options_.from_logits) values = at::softmax(values, 1);
+    if (options_.from_logits) values = at::softmax(values, 1, at::kDouble);
     const auto [best, predicted] = values.max(1);
     confidences = best.reshape(-1);
     hits = predicted.reshape(-1) == classes;
@@ -88,6 +87,9 @@ CalibrationError& CalibrationError::update(const at::Tensor& scores, const at::T
     throw Error("metrics",
                 "CalibrationError: scores are no probabilities; got values outside 0 to 1; valid: 0 to 1; hint: set "
                 "from_logits");
+  const auto type = confidences.scalar_type();
+  if (boundaries_.scalar_type() != type) boundaries_ = at::linspace(0, 1, options_.n_bins + 1, type);
+  if (boundaries_.device() != scores.device()) boundaries_ = boundaries_.to(scores.device());
   at::Tensor places = at::bucketize(confidences, boundaries_, /*out_int32=*/false, /*right=*/true) - 1;
   const at::Tensor unknown = (classes < 0).logical_or(classes >= options_.num_classes);
   places = places.masked_fill(outside.logical_or(unknown), options_.n_bins + 1).unsqueeze(0).expand({3, -1});

@@ -41,7 +41,7 @@ class CalibrationError : public Metric {
   void check_input(const at::Tensor& scores, const at::Tensor& labels) const;
 
   Options options_;
-  at::Tensor boundaries_;  ///< ascending, [n_bins + 1], float32
+  at::Tensor boundaries_;  ///< ascending, [n_bins + 1], of the type of the last confidences
 };
 
 }  // namespace levin::metrics

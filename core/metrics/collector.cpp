@@ -12,8 +12,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/maximum.h>
-#include <ATen/ops/minimum.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
@@ -28,17 +26,10 @@ namespace levin::metrics {
 namespace {
 
 at::Tensor merged(Reduction reduction, const at::Tensor& a, const at::Tensor& b) {
-  switch (reduction) {
-    case Reduction::kSum:
-      return a + b;
-    case Reduction::kMax:
-      return at::maximum(a, b);
-    case Reduction::kMin:
-      return at::minimum(a, b);
-    case Reduction::kConcatenate:
-      return at::cat({a, b});
-  }
-  throw InternalError("no such reduction");
+  if (reduction == Reduction::kConcatenate) return at::cat({a, b});
+  at::Tensor both = a.clone();
+  detail::combine_states(reduction, both, b);
+  return both;
 }
 
 /// Adds what one rank's state says of a name to what others said.

@@ -2,25 +2,21 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/metrics/input_checks.h>
+#include <levin/core/metrics/moments.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/linalg_eigh.h>
 #include <ATen/ops/linalg_eigvalsh.h>
-#include <ATen/ops/outer.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
 #include <fmt/format.h>
 
 namespace levin::metrics {
 namespace {
 
-// Of real images, and after them of generated ones.
+// Moments of the features.
 constexpr size_t kRealImages = 0;
-constexpr size_t kGeneratedImages = 3;
-constexpr size_t kFeatureSum = 0;  ///< [features]
-constexpr size_t kProductSum = 1;  ///< [features, features]
-constexpr size_t kImageCount = 2;
+constexpr size_t kGeneratedImages = 1;
 
 /// Σ √λ of the eigenvalues λ of a·b, by those of √a·b·√a, which are the same and real.
 at::Tensor trace_of_root(const at::Tensor& a, const at::Tensor& b) {
@@ -38,12 +34,8 @@ FrechetInceptionDistance::FrechetInceptionDistance(const Options& options) : opt
   if (options.num_features < 1)
     throw ConfigError(
         fmt::format("FrechetInceptionDistance.num_features must be at least 1; got {}", options.num_features));
-  for (const char* images : {"real", "generated"}) {
-    add_state(fmt::format("{}_features", images), at::zeros({options.num_features}, at::kDouble), Reduction::kSum);
-    add_state(fmt::format("{}_products", images), at::zeros({options.num_features, options.num_features}, at::kDouble),
-              Reduction::kSum);
-    add_state(fmt::format("{}_images", images), at::zeros({}, at::kLong), Reduction::kSum);
-  }
+  for (const char* images : {"real", "generated"})
+    add_state(images, detail::no_moments(options.num_features), Reduction::kMoments);
 }
 
 FrechetInceptionDistance& FrechetInceptionDistance::update(const at::Tensor& images, bool real) {
@@ -60,30 +52,33 @@ FrechetInceptionDistance& FrechetInceptionDistance::update(const at::Tensor& ima
                     images.defined() ? c10::str(images.sizes()) : std::string("that are undefined"),
                     options_.num_features));
   ensure_device(features.device());
-  const at::Tensor wide = features.detach().to(at::kDouble);
-  const size_t first = real ? kRealImages : kGeneratedImages;
-  state(first + kFeatureSum).add_(wide.sum(0));
-  state(first + kProductSum).addmm_(wide.t(), wide);
-  state(first + kImageCount).add_(wide.size(0));
+  detail::add_samples(state(real ? kRealImages : kGeneratedImages), features.detach().to(at::kDouble));
   return *this;
 }
 
-FrechetInceptionDistance::Normal FrechetInceptionDistance::distribution(size_t first) const {
-  const at::Tensor count = state(first + kImageCount).to(at::kDouble);
-  const at::Tensor mean = state(first + kFeatureSum) / count;
-  return {.mean = mean, .covariance = (state(first + kProductSum) - count * at::outer(mean, mean)) / (count - 1)};
+State FrechetInceptionDistance::upgraded(const State& saved) const {
+  State moments = State::map();
+  for (const std::string images : {"real", "generated"}) {
+    const State* const sums = saved.find(images + "_features");
+    if (sums == nullptr) return saved;
+    moments[images] = detail::moments_from_sums(saved.at(images + "_images").as_tensor().to(at::kDouble),
+                                                sums->as_tensor(), saved.at(images + "_products").as_tensor());
+  }
+  return moments;
 }
 
 at::Tensor FrechetInceptionDistance::compute() const {
-  const Normal real = distribution(kRealImages);
-  const Normal generated = distribution(kGeneratedImages);
-  const auto is_usable = [this](size_t first, const Normal& normal) {
-    return state(first + kImageCount).item<int64_t>() >= 2 && normal.covariance.isfinite().all().item<bool>();
+  const detail::MomentParts real(state(kRealImages));
+  const detail::MomentParts generated(state(kGeneratedImages));
+  const auto is_usable = [](const detail::MomentParts& parts) {
+    return parts.count.item<double>() >= 2 && parts.products.isfinite().all().item<bool>();
   };
-  if (!is_usable(kRealImages, real) || !is_usable(kGeneratedImages, generated))
-    return detail::undefined_value(real.mean);
-  return (real.mean - generated.mean).square().sum() + real.covariance.trace() + generated.covariance.trace() -
-         2 * trace_of_root(real.covariance, generated.covariance);
+  if (!is_usable(real) || !is_usable(generated)) return detail::undefined_value(real.count);
+  const at::Tensor real_covariance = real.products / (real.count - 1);
+  const at::Tensor generated_covariance = generated.products / (generated.count - 1);
+  const at::Tensor distance = (real.means - generated.means) + (real.rests - generated.rests);
+  return distance.square().sum() + real_covariance.trace() + generated_covariance.trace() -
+         2 * trace_of_root(real_covariance, generated_covariance);
 }
 
 }  // namespace levin::metrics

@@ -36,14 +36,11 @@ class FrechetInceptionDistance : public Metric {
   /// or no number.
   at::Tensor compute() const override;
 
- private:
-  struct Normal {
-    at::Tensor mean;        ///< [features]
-    at::Tensor covariance;  ///< [features, features]
-  };
-  /// Of the images whose states begin at `first`.
-  Normal distribution(size_t first) const;
+ protected:
+  /// Earlier versions kept sums of features and of their products.
+  State upgraded(const State& saved) const override;
 
+ private:
   Options options_;
 };
 

@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace levin::metrics {
 
@@ -91,20 +92,28 @@ StructuralSimilarity& StructuralSimilarity::update(const at::Tensor& predictions
                                        c10::str(predictions.sizes()), c10::str(targets.sizes()), reach + 1, reach + 1));
   detail::check_same_device("StructuralSimilarity", "predictions and targets", predictions, targets);
   ensure_device(predictions.device());
-  const c10::ScalarType type = predictions.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const std::vector<int64_t> edges(4, reach);
-  const at::Tensor x = at::reflection_pad2d(predictions.detach().to(type), edges);
-  const at::Tensor y = at::reflection_pad2d(targets.detach().to(type), edges);
+  // Variances are taken of what is left without the mean of the image, beside which they may be small.
+  const auto centred = [&](const at::Tensor& images) {
+    const at::Tensor wide = images.detach().to(at::kDouble);
+    const at::Tensor level = wide.mean({2, 3}, /*keepdim=*/true);
+    return std::pair(at::reflection_pad2d(wide - level, edges), level);
+  };
+  const auto [x, x_level] = centred(predictions);
+  const auto [y, y_level] = centred(targets);
   const at::Tensor means = window_means(window_means(at::stack({x, y, x * x, y * y, x * y}), window_, 3), window_, 4);
   const double c1 = std::pow(options_.k1 * options_.data_range, 2);
   const double c2 = std::pow(options_.k2 * options_.data_range, 2);
-  const at::Tensor products = means[0] * means[1];
-  const at::Tensor squares = means[0].square() + means[1].square();
+  const at::Tensor x_means = means[0] + x_level;
+  const at::Tensor y_means = means[1] + y_level;
+  const at::Tensor products = x_means * y_means;
+  const at::Tensor squares = x_means.square() + y_means.square();
+  const at::Tensor covariance = means[4] - means[0] * means[1];
   const at::Tensor x_variance = (means[2] - means[0].square()).clamp_min_(0);
   const at::Tensor y_variance = (means[3] - means[1].square()).clamp_min_(0);
   const at::Tensor similarities =
-      (2 * products + c1) * (2 * (means[4] - products) + c2) / ((squares + c1) * (x_variance + y_variance + c2));
-  const at::Tensor of_images = similarities.to(at::kDouble).mean({1, 2, 3});
+      (2 * products + c1) * (2 * covariance + c2) / ((squares + c1) * (x_variance + y_variance + c2));
+  const at::Tensor of_images = similarities.mean({1, 2, 3});
   state(0).add_(
       at::stack({of_images.sum(), at::full({}, static_cast<double>(of_images.numel()), of_images.options())}));
   return *this;

@@ -30,6 +30,11 @@ void check_classes(std::string_view metric, const at::Tensor& classes, int64_t n
   }
 }
 
+at::Tensor without_rounding(const at::Tensor& values) {
+  const bool is_narrow = values.is_floating_point() && values.scalar_type() != at::kDouble;
+  return values.detach().to(is_narrow ? at::kFloat : at::kDouble);
+}
+
 at::Tensor undefined_value(const at::Tensor& like) {
   return at::full({}, std::numeric_limits<double>::quiet_NaN(), like.options().dtype(at::kDouble).requires_grad(false));
 }

@@ -17,6 +17,8 @@ void check_same_device(std::string_view metric, std::string_view words, const at
 bool may_look_at(const at::Tensor& values);
 /// Throws levin::Error naming the first class (int64) outside [0, num_classes), where it may look at them.
 void check_classes(std::string_view metric, const at::Tensor& classes, int64_t num_classes);
+/// Returns values as float64 where they are float64 or integers, else as float32.
+at::Tensor without_rounding(const at::Tensor& values);
 /// Returns the options. Throws levin::ConfigError when one is out of range.
 template <class Options>
 const Options& checked_options(const Options& options, const char* metric) {

@@ -15,13 +15,6 @@ namespace {
 constexpr size_t kSquares = 0;
 constexpr size_t kElements = 1;
 
-/// Half precision and integers would lose the difference; float32 and float64 stay as they are.
-at::Tensor in_full_precision(const at::Tensor& values) {
-  const bool is_full = values.scalar_type() == at::kFloat || values.scalar_type() == at::kDouble;
-  if (is_full) return values;
-  return values.to(values.is_floating_point() ? at::kFloat : at::kDouble);
-}
-
 }  // namespace
 
 void MeanSquaredErrorOptions::describe(Schema<MeanSquaredErrorOptions>& schema) {
@@ -41,7 +34,7 @@ MeanSquaredError& MeanSquaredError::update(const at::Tensor& predictions, const 
                                        c10::str(predictions.sizes()), c10::str(targets.sizes())));
   detail::check_same_device("MeanSquaredError", "predictions and targets", predictions, targets);
   ensure_device(predictions.device());
-  state(kSquares).add_((in_full_precision(predictions) - in_full_precision(targets)).square_().sum(at::kDouble));
+  state(kSquares).add_((predictions.to(at::kDouble) - targets).square_().sum());
   state(kElements).add_(predictions.numel());
   return *this;
 }

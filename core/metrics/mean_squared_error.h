@@ -11,7 +11,7 @@ struct MeanSquaredErrorOptions {
   static void describe(Schema<MeanSquaredErrorOptions>& schema);
 };
 
-/// Mean of (prediction - target)² over all elements seen, summed in float64.
+/// Mean of (prediction - target)² over all elements seen, in float64.
 class MeanSquaredError : public Metric {
  public:
   using Options = MeanSquaredErrorOptions;

@@ -5,8 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/maximum.h>
-#include <ATen/ops/minimum.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/StringUtil.h>
 #include <fmt/format.h>
 
@@ -20,7 +19,9 @@ namespace levin::metrics {
 namespace {
 
 bool same_rows(const at::Tensor& a, const at::Tensor& b) {
-  return a.dim() == b.dim() && a.scalar_type() == b.scalar_type() && a.sizes().slice(1) == b.sizes().slice(1);
+  const bool same_type =
+      a.scalar_type() == b.scalar_type() || (a.is_floating_point() && b.is_floating_point());  // the wider one is kept
+  return a.dim() == b.dim() && same_type && a.sizes().slice(1) == b.sizes().slice(1);
 }
 
 bool fits(const Metric::StateTensor& state, const at::Tensor& other) {
@@ -182,12 +183,14 @@ void Metric::append_rows(size_t index, const at::Tensor& rows) {
   LEVIN_CHECK(rows.dim() == value.dim() && rows.sizes().slice(1) == value.sizes().slice(1), "rows of another shape");
   const int64_t old_rows = value.size(0);
   const int64_t new_rows = old_rows + rows.size(0);
+  const bool has_floats = value.is_floating_point() && rows.is_floating_point();
+  const auto type = has_floats ? c10::promoteTypes(value.scalar_type(), rows.scalar_type()) : value.scalar_type();
   // A value that somebody replaced (loaded, gathered from ranks, moved to a device) no longer lies in the buffer.
   const bool in_buffer = buffer.defined() && value.is_alias_of(buffer) && value.storage_offset() == 0;
-  if (!in_buffer || buffer.size(0) < new_rows) {
+  if (!in_buffer || buffer.size(0) < new_rows || value.scalar_type() != type) {
     auto sizes = value.sizes().vec();
     sizes[0] = std::max(new_rows, 2 * old_rows);
-    at::Tensor grown = at::empty(sizes, value.options());
+    at::Tensor grown = at::empty(sizes, value.options().dtype(type));
     grown.narrow(0, 0, old_rows).copy_(value);
     buffer = std::move(grown);
   }
@@ -214,8 +217,9 @@ void Metric::merge_from(const Metric& other) {
 
 void Metric::merge_state(const State& saved) {
   const OrdinaryTensors scope;
+  const State fitting = upgraded(saved);
   std::vector<at::Tensor> values;
-  for (const auto& state : states_) values.push_back(saved.at(state.name).as_tensor());
+  for (const auto& state : states_) values.push_back(fitting.at(state.name).as_tensor());
   add_values(values);
 }
 
@@ -246,20 +250,10 @@ void Metric::combine(size_t index, at::Tensor& value, const at::Tensor& other) {
   const Reduction reduction = states_[index].reduction;
   if (reduction == Reduction::kSum && add_on_host(value, other)) return;
   const at::Tensor theirs = other.to(value.device());
-  switch (reduction) {
-    case Reduction::kSum:
-      value.add_(theirs);
-      break;
-    case Reduction::kMax:
-      at::maximum_out(value, value, theirs);
-      break;
-    case Reduction::kMin:
-      at::minimum_out(value, value, theirs);
-      break;
-    case Reduction::kConcatenate:
-      append_rows(index, theirs);
-      break;
-  }
+  if (reduction == Reduction::kConcatenate)
+    append_rows(index, theirs);
+  else
+    detail::combine_states(reduction, value, theirs);
 }
 
 std::weak_ptr<const void> Metric::lifetime() {
@@ -277,8 +271,9 @@ State Metric::state_dict() const {
 
 void Metric::load_state_dict(const State& saved) {
   const OrdinaryTensors scope;
+  const State fitting = upgraded(saved);
   for (auto& state : states_) {
-    const at::Tensor& value = saved.at(state.name).as_tensor();
+    const at::Tensor& value = fitting.at(state.name).as_tensor();
     if (state.reduction != Reduction::kConcatenate) {
       copy_in_place(state.value, value, state.name);
       continue;

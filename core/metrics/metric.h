@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/base/state.h>
+#include <levin/core/metrics/reduction.h>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
@@ -13,9 +14,6 @@
 #include <vector>
 
 namespace levin::metrics {
-
-/// Reduction of a metric's state tensor over ranks.
-enum class Reduction { kSum, kMax, kMin, kConcatenate };
 
 /// A quantity accumulated over batches on the device. A subclass declares state tensors with add_state in its
 /// constructor, adds to them in its own `update` (which returns *this, so that it can be logged at once), and computes
@@ -70,7 +68,8 @@ class Metric : public Stateful {
 
   /// Returns a copy of the state, by name; each rank has its own.
   State state_dict() const override;
-  /// Continues from a state on any device, bit for bit. Throws levin::Error naming the state that does not fit.
+  /// Continues from a state on any device, bit for bit; from that of an earlier version as far as it has the digits.
+  /// Throws levin::Error naming the state that does not fit.
   void load_state_dict(const State& state) override;
 
   /// Returns a pointer that expires when this object is destroyed or moved from. Its first call allocates.
@@ -99,7 +98,7 @@ class Metric : public Stateful {
   };
 
   /// Declares a state tensor; returns its index for `state`. For kConcatenate, `initial` has no rows yet and says the
-  /// type and the shape of one row.
+  /// type and the shape of one row; rows of a wider floating-point type widen the state.
   size_t add_state(std::string name, const at::Tensor& initial, Reduction reduction);
   at::Tensor& state(size_t index) { return states_[index].value; }
   const at::Tensor& state(size_t index) const { return states_[index].value; }
@@ -107,6 +106,8 @@ class Metric : public Stateful {
   void ensure_device(const at::Device& device);
   /// Adds rows to a kConcatenate state, in amortised constant time a row.
   void append_rows(size_t index, const at::Tensor& rows);
+  /// Returns a saved state in the names and shapes of today, where an earlier version had others.
+  virtual State upgraded(const State& saved) const { return saved; }
 
  private:
   void combine(size_t index, at::Tensor& value, const at::Tensor& other);

@@ -13,7 +13,8 @@ struct PerplexityOptions {
   static void describe(Schema<PerplexityOptions>& schema);
 };
 
-/// Exponential of the mean negative log likelihood of the targets over all tokens seen, summed in float64.
+/// Exponential of the mean negative log likelihood of the targets over all tokens seen, summed in float64;
+/// that of a token is as exact as its logits, float32 at least.
 class Perplexity : public Metric {
  public:
   using Options = PerplexityOptions;

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/metrics/input_checks.h>
+#include <levin/core/metrics/moments.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -73,37 +74,66 @@ at::Tensor MeanAbsolutePercentageError::sums_of(const at::Tensor& predictions, c
 
 at::Tensor MeanAbsolutePercentageError::compute() const { return sums()[0] / sums()[1]; }
 
-at::Tensor MomentMetric::sums_of(const at::Tensor& predictions, const at::Tensor& targets) const {
-  return at::stack({count_of(targets), predictions.sum(), targets.sum(), predictions.square().sum(),
-                    targets.square().sum(), (predictions * targets).sum()});
+// The variables of the moments.
+constexpr int64_t kPrediction = 0;
+constexpr int64_t kTarget = 1;
+constexpr int64_t kError = 2;
+
+MomentMetric::MomentMetric(const char* name) : name_(name) {
+  add_state("moments", detail::no_moments(3), Reduction::kMoments);
+}
+
+MomentMetric& MomentMetric::update(const at::Tensor& predictions, const at::Tensor& targets) {
+  const UpdateScope scope(*this);
+  check_pair(name_, predictions, targets);
+  ensure_device(predictions.device());
+  const at::Tensor found = flat(predictions);
+  const at::Tensor meant = flat(targets);
+  detail::add_samples(state(0), at::stack({found, meant, found - meant}, 1));
+  return *this;
 }
 
 MomentMetric::Moments MomentMetric::moments() const {
-  const at::Tensor& all = sums();
-  const at::Tensor means = all / all[0];
-  Moments found;
-  found.count = all[0];
-  found.prediction_variance = (means[3] - means[1].square()).clamp_min(0);
-  found.target_variance = (means[4] - means[2].square()).clamp_min(0);
-  found.covariance = means[5] - means[1] * means[2];
-  found.mean_error = means[1] - means[2];
-  found.mean_square_error = (means[3] - 2 * means[5] + means[4]).clamp_min(0);
-  return found;
+  const detail::MomentParts parts(state(0));
+  const at::Tensor covariances = parts.covariances();
+  // The means of none are 0.
+  const at::Tensor means = at::where(parts.count > 0, parts.means + parts.rests, kUndefined);
+  return {.count = parts.count,
+          .prediction_variance = covariances[kPrediction][kPrediction],
+          .target_variance = covariances[kTarget][kTarget],
+          .covariance = covariances[kPrediction][kTarget],
+          .mean_error = means[kError],
+          .error_variance = covariances[kError][kError]};
+}
+
+State MomentMetric::upgraded(const State& saved) const {
+  const State* const former = saved.find("sums");
+  if (former == nullptr) return saved;
+  const at::Tensor& all = former->as_tensor();  // count, sums of predictions, targets, their squares, their products
+  const at::Tensor mixed = all[5];
+  const at::Tensor of_prediction = at::stack({all[3], mixed, all[3] - mixed});
+  const at::Tensor of_target = at::stack({mixed, all[4], mixed - all[4]});
+  State moments = State::map();
+  moments["moments"] = detail::moments_from_sums(all[0], at::stack({all[1], all[2], all[1] - all[2]}),
+                                                 at::stack({of_prediction, of_target, of_prediction - of_target}));
+  return moments;
 }
 
 at::Tensor R2Score::compute() const {
   const Moments found = moments();
-  return at::where(found.count >= 2, 1 - found.mean_square_error / found.target_variance, kUndefined);
+  const at::Tensor mean_square_error = found.error_variance + found.mean_error.square();
+  return at::where(found.count >= 2, 1 - mean_square_error / found.target_variance, kUndefined);
 }
 
 at::Tensor ExplainedVariance::compute() const {
   const Moments found = moments();
-  return 1 - (found.mean_square_error - found.mean_error.square()).clamp_min(0) / found.target_variance;
+  return 1 - found.error_variance / found.target_variance;
 }
 
 at::Tensor PearsonCorrelation::compute() const {
   const Moments found = moments();
-  return (found.covariance / (found.prediction_variance * found.target_variance).sqrt()).clamp(-1, 1);
+  const at::Tensor deviations = found.prediction_variance.sqrt() * found.target_variance.sqrt();
+  return (found.covariance / deviations).clamp(-1, 1);
 }
 
 SpearmanCorrelation::SpearmanCorrelation() {
@@ -115,8 +145,8 @@ SpearmanCorrelation& SpearmanCorrelation::update(const at::Tensor& predictions, 
   const UpdateScope scope(*this);
   check_pair("SpearmanCorrelation", predictions, targets);
   ensure_device(predictions.device());
-  append_rows(0, predictions.reshape(-1).to(at::kFloat));
-  append_rows(1, targets.reshape(-1).to(at::kFloat));
+  append_rows(0, detail::without_rounding(predictions).reshape(-1));
+  append_rows(1, detail::without_rounding(targets).reshape(-1));
   return *this;
 }
 
@@ -136,7 +166,7 @@ CosineSimilarity& CosineSimilarity::update(const at::Tensor& predictions, const 
   ensure_device(predictions.device());
   const at::Tensor first = predictions.detach().to(at::kDouble);
   const at::Tensor second = targets.detach().to(at::kDouble);
-  const at::Tensor lengths = (first.square().sum(1) * second.square().sum(1)).sqrt();
+  const at::Tensor lengths = first.square().sum(1).sqrt() * second.square().sum(1).sqrt();
   const at::Tensor cosines = (first * second).sum(1) / lengths;
   state(0).add_(at::stack({cosines.sum(), at::full({}, static_cast<double>(predictions.size(0)), cosines.options())}));
   return *this;

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string>
 
-/// Metrics of numbers against numbers. All elements of a batch count alike, whatever its shape; sums are float64, so
-/// that batches and ranks add up to the value of the whole.
+/// Metrics of numbers against numbers. All elements of a batch count alike, whatever its shape. They are read as
+/// float64 and summed in it, so that batches and ranks add up to the value of the whole.
 namespace levin::metrics {
 
 /// Base of those that follow from sums over elements.
@@ -49,24 +49,32 @@ class MeanAbsolutePercentageError : public SumMetric {
   at::Tensor sums_of(const at::Tensor& predictions, const at::Tensor& targets) const override;
 };
 
-/// Base of those that follow from the first and second moments of predictions and targets.
-class MomentMetric : public SumMetric {
+/// Base of those that follow from the first and second moments of predictions, targets and errors. No digits are lost
+/// where values are large beside their differences.
+class MomentMetric : public Metric {
  public:
+  /// Adds a batch of any shape. Throws levin::Error when the two shapes differ: nothing is broadcast.
+  MomentMetric& update(const at::Tensor& predictions, const at::Tensor& targets);
+
   std::string update_key() const override { return "moments"; }
 
  protected:
-  explicit MomentMetric(const char* name) : SumMetric(name, 6) {}
-  at::Tensor sums_of(const at::Tensor& predictions, const at::Tensor& targets) const override;
+  explicit MomentMetric(const char* name);
 
   struct Moments {
     at::Tensor count;
-    at::Tensor prediction_variance;  ///< means of squares and products of what is centred
+    at::Tensor prediction_variance;  ///< means of squares and products of deviations from the means
     at::Tensor target_variance;
     at::Tensor covariance;
-    at::Tensor mean_error;         ///< mean of prediction - target
-    at::Tensor mean_square_error;  ///< mean of (prediction - target)²
+    at::Tensor mean_error;      ///< mean of prediction - target
+    at::Tensor error_variance;  ///< variance of prediction - target
   };
   Moments moments() const;
+  /// Earlier versions kept sums of values, squares and products.
+  State upgraded(const State& saved) const override;
+
+ private:
+  const char* name_;
 };
 
 /// 1 - squared error / variance of the targets: the share of the targets' variance that is explained. NaN for less than
@@ -91,7 +99,8 @@ class PearsonCorrelation : public MomentMetric {
   at::Tensor compute() const override;
 };
 
-/// Spearman's correlation of ranks, ties having their mean rank. Keeps every element, in float32.
+/// Spearman's correlation of ranks, ties having their mean rank. Keeps every element: in float32, or in float64 those
+/// of float64 and of integers.
 class SpearmanCorrelation : public Metric {
  public:
   SpearmanCorrelation();

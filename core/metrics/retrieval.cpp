@@ -67,7 +67,7 @@ RetrievalMetric& RetrievalMetric::update(const at::Tensor& scores, const at::Ten
   detail::check_same_device(name_, "scores and relevance", scores, relevance);
   detail::check_same_device(name_, "scores and queries", scores, queries);
   ensure_device(scores.device());
-  append_rows(kResultScores, scores.detach().reshape(-1).to(at::kFloat));
+  append_rows(kResultScores, detail::without_rounding(scores).reshape(-1));
   append_rows(kRelevance, relevance.reshape(-1).to(at::kLong));
   append_rows(kQueries, queries.reshape(-1).to(at::kLong));
   return *this;

@@ -38,7 +38,7 @@ class RetrievalMetric : public Metric {
 
   /// Results in order, of each query the best first.
   struct Ranked {
-    at::Tensor scores;     ///< [results], float32
+    at::Tensor scores;     ///< [results], floating-point
     at::Tensor relevance;  ///< [results], int64
     at::Tensor query;      ///< [results], int64, from 0 on
     at::Tensor place;      ///< [results], int64: 1 for the best result of its query

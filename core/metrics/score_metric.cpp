@@ -83,13 +83,13 @@ ScoreMetric& ScoreMetric::update(const at::Tensor& scores, const at::Tensor& lab
   ensure_device(scores.device());
   const at::Tensor flat_labels = labels.reshape(-1).to(at::kLong);
   detail::check_classes(name_, flat_labels, num_classes_);
-  at::Tensor values = scores.to(at::kFloat);
+  at::Tensor values = detail::without_rounding(scores);
   if (!is_binary() && from_logits_) {
-    values = at::softmax(values, 1);
+    values = at::softmax(values, 1, at::kDouble);
   } else if (is_binary()) {
     values = values.reshape(-1);
     // A sigmoid changes no order, and rounding would make ties.
-    if (is_binned() && from_logits_) values = at::sigmoid(values);
+    if (is_binned() && from_logits_) values = at::sigmoid(values.to(at::kDouble));
   }
   if (is_binned()) {
     add_to_bins(values, flat_labels);
@@ -110,7 +110,8 @@ void ScoreMetric::add_to_bins(const at::Tensor& scores, const at::Tensor& labels
   const at::Tensor columns = scores.reshape({-1, curves});
   const at::Tensor classes = at::arange(curves, labels.options());
   const at::Tensor positive = labels.unsqueeze(1) == (is_binary() ? classes + 1 : classes);
-  at::Tensor places = at::bucketize(columns, thresholds_, /*out_int32=*/false, /*right=*/true);
+  at::Tensor places =
+      at::bucketize(columns, thresholds_.to(columns.scalar_type()), /*out_int32=*/false, /*right=*/true);
   places = places.masked_fill(at::isnan(columns), width - 1);
   const at::Tensor cells = ((2 * classes + positive) * width + places).reshape(-1);
   bins.view(-1).scatter_add_(0, cells, at::ones_like(cells));

@@ -8,8 +8,9 @@
 
 namespace levin::metrics {
 
-/// Base of the metrics of scores at all thresholds. Keeps every score, in float32, or with `thresholds` the counts in
-/// bins, in constant memory. Several classes: each against all others.
+/// Base of the metrics of scores at all thresholds. Keeps every score, or with `thresholds` the counts in bins, in
+/// constant memory. Scores stay float64 where they are that; probabilities from logits are float64, narrower scores
+/// float32. Several classes: each against all others.
 class ScoreMetric : public Metric {
  public:
   /// Adds a batch. Binary: scores of the positive class and labels 0 or 1, of one shape. Several classes: scores [N,
@@ -31,7 +32,7 @@ class ScoreMetric : public Metric {
 
   /// What is at or above each threshold, by descending threshold: of all scores that there are, or of the bins.
   struct Counts {
-    at::Tensor thresholds;       ///< [n], float32
+    at::Tensor thresholds;       ///< [n], floating-point
     at::Tensor true_positives;   ///< [n], int64
     at::Tensor false_positives;  ///< [n], int64
     at::Tensor positives;        ///< scalar, int64

@@ -6,8 +6,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/maximum.h>
-#include <ATen/ops/minimum.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 #include <xxhash.h>
@@ -101,28 +99,40 @@ at::IntArrayRef fixed_sizes(const LoggedSlot::MetricState& state) {
   return state.reduction == Reduction::kConcatenate ? state.value.sizes().slice(1) : state.value.sizes();
 }
 
+/// Floating-point rows of several types are concatenated in the widest of them.
+at::ScalarType combined_type(const LoggedSlot::MetricState& state) {
+  const bool may_widen = state.reduction == Reduction::kConcatenate && state.value.is_floating_point();
+  return may_widen ? at::kDouble : state.value.scalar_type();
+}
+
 /// Equal on ranks whose states can be combined; 0 stands for no states.
 int64_t signature_of(const std::vector<LoggedSlot::MetricState>& states) {
   uint64_t signature = 0;
   for (const auto& state : states) {
-    signature =
-        mix_seed(signature, XXH3_64bits(state.name.data(), state.name.size()),
-                 static_cast<uint64_t>(state.reduction) << 8 | static_cast<uint64_t>(state.value.scalar_type()));
+    signature = mix_seed(signature, XXH3_64bits(state.name.data(), state.name.size()),
+                         static_cast<uint64_t>(state.reduction) << 8 | static_cast<uint64_t>(combined_type(state)));
     for (const int64_t size : fixed_sizes(state)) signature = mix_seed(signature, static_cast<uint64_t>(size));
   }
   return static_cast<int64_t>(signature | 1U);
 }
 
 void write_tensor(WordWriter& words, const LoggedSlot::MetricState& state) {
-  if (state.reduction == Reduction::kConcatenate) words.write(state.value.size(0));
+  if (state.reduction == Reduction::kConcatenate) {
+    words.write(state.value.size(0));
+    words.write(static_cast<int64_t>(state.value.scalar_type()));
+  }
   const at::Tensor value = state.value.cpu().contiguous();
   words.write_bytes(value.const_data_ptr(), value.nbytes());
 }
 
 at::Tensor read_tensor(WordReader& reader, const LoggedSlot::MetricState& like) {
   auto sizes = like.value.sizes().vec();
-  if (like.reduction == Reduction::kConcatenate) sizes[0] = reader.read();
-  at::Tensor value = at::empty(sizes, like.value.options().device(at::kCPU));
+  auto type = like.value.scalar_type();
+  if (like.reduction == Reduction::kConcatenate) {
+    sizes[0] = reader.read();
+    type = static_cast<at::ScalarType>(reader.read());
+  }
+  at::Tensor value = at::empty(sizes, like.value.options().device(at::kCPU).dtype(type));
   const auto words = reader.take((value.nbytes() + sizeof(int64_t) - 1) / sizeof(int64_t));
   if (value.nbytes() > 0) std::memcpy(value.mutable_data_ptr(), words.data(), value.nbytes());
   return value;
@@ -134,21 +144,7 @@ at::Tensor read_combined(std::span<WordReader> ranks, const LoggedSlot::MetricSt
   for (WordReader& rank : ranks) of_ranks.push_back(read_tensor(rank, like));
   if (like.reduction == Reduction::kConcatenate) return at::cat(of_ranks);
   at::Tensor result = of_ranks.front();
-  for (size_t i = 1; i < of_ranks.size(); ++i) {
-    switch (like.reduction) {
-      case Reduction::kSum:
-        result.add_(of_ranks[i]);
-        break;
-      case Reduction::kMax:
-        at::maximum_out(result, result, of_ranks[i]);
-        break;
-      case Reduction::kMin:
-        at::minimum_out(result, result, of_ranks[i]);
-        break;
-      case Reduction::kConcatenate:
-        break;
-    }
-  }
+  for (size_t i = 1; i < of_ranks.size(); ++i) combine_states(like.reduction, result, of_ranks[i]);
   return result;
 }
 
