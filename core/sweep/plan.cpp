@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <utility>
 
 namespace levin::sweep {
@@ -127,9 +128,10 @@ void check_once(const std::vector<Settings>& runs) {
 bool matches(const Settings& run, const Setting& wanted) {
   const Setting* has = find_setting(run, wanted.option);
   if (has == nullptr) return false;
-  if (!wanted.value.is_sequence()) return same_value(has->value, wanted.value);
+  const auto is_same = [&](const Config& value) { return canonical_text(has->value) == canonical_text(value); };
+  if (!wanted.value.is_sequence()) return is_same(wanted.value);
   const auto& values = wanted.value.items();
-  return std::any_of(values.begin(), values.end(), [&](const Config& value) { return same_value(has->value, value); });
+  return std::any_of(values.begin(), values.end(), is_same);
 }
 
 void check_varied(const Setting& setting, const std::vector<std::string>& varied, const std::string& where) {
@@ -184,12 +186,6 @@ bool is_excluded(const Settings& run, const std::vector<Settings>& exclusions) {
   });
 }
 
-bool same_settings(const Settings& a, const Settings& b) {
-  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](const Setting& x, const Setting& y) {
-           return x.option == y.option && same_value(x.value, y.value);
-         });
-}
-
 }  // namespace
 
 Plan make_plan(const SweepOptions& options, int64_t first_seed) {
@@ -205,12 +201,11 @@ Plan make_plan(const SweepOptions& options, int64_t first_seed) {
   const auto exclusions = exclusions_of(options, plan.options);
 
   std::vector<Settings> kept;
+  std::set<std::string> seen;
   for (Settings& run : all) {
     drop_conditional(run, conditions);
     if (is_excluded(run, exclusions)) continue;
-    if (conditions.empty() ||
-        std::none_of(kept.begin(), kept.end(), [&](const Settings& earlier) { return same_settings(earlier, run); }))
-      kept.push_back(std::move(run));
+    if (seen.insert(canonical_text(run)).second) kept.push_back(std::move(run));
   }
   if (kept.empty())
     throw ConfigError(

@@ -33,14 +33,10 @@ std::string option_text(const Run& run, const std::string& option) {
   return setting != nullptr ? value_text(setting->value) : "";
 }
 
-/// Whether two runs differ in nothing but the seed.
-bool are_repeats(const Run& a, const Run& b) {
-  const auto rest = [](const Run& run) {
-    Settings settings = run.settings;
-    std::erase_if(settings, [](const Setting& setting) { return setting.option == "seed"; });
-    return describe(settings);
-  };
-  return rest(a) == rest(b);
+/// What runs that differ in nothing but the seed have in common.
+Settings without_seed(Settings settings) {
+  std::erase_if(settings, [](const Setting& setting) { return setting.option == "seed"; });
+  return settings;
 }
 
 std::string aligned(const std::vector<CsvRow>& rows, size_t left_columns) {
@@ -61,27 +57,28 @@ std::string aligned(const std::vector<CsvRow>& rows, size_t left_columns) {
 /// "best on average  model.lr=0.001  val_loss 0.31 over 3 seeds"; empty where runs are not repeated.
 std::string best_average(const RunTable& table) {
   struct Group {
-    const Run* first;
+    Settings settings;
     double sum = 0;
     int64_t count = 0;
     double mean() const { return sum / static_cast<double>(count); }
   };
   std::vector<Group> groups;
+  std::map<std::string, size_t> places;
   for (const Run& run : table.runs) {
     const auto value = run.metric(table.monitor);
     if (run.status != RunStatus::kFinished || !value) continue;
-    if (groups.empty() || !are_repeats(*groups.back().first, run)) groups.push_back({.first = &run});
-    groups.back().sum += *value;
-    ++groups.back().count;
+    Settings settings = without_seed(run.settings);
+    const auto [place, is_new] = places.try_emplace(canonical_text(settings), groups.size());
+    if (is_new) groups.push_back({.settings = std::move(settings)});
+    groups[place->second].sum += *value;
+    ++groups[place->second].count;
   }
   std::erase_if(groups, [](const Group& group) { return group.count < 2 || !std::isfinite(group.sum); });
   if (groups.empty()) return "";
   const auto& best = *std::min_element(groups.begin(), groups.end(), [&](const Group& a, const Group& b) {
     return table.mode == MonitorMode::kMax ? a.mean() > b.mean() : a.mean() < b.mean();
   });
-  Settings settings = best.first->settings;
-  std::erase_if(settings, [](const Setting& setting) { return setting.option == "seed"; });
-  return fmt::format("best on average  {}  {} {} over {} seeds\n", describe(settings), table.monitor,
+  return fmt::format("best on average  {}  {} {} over {} seeds\n", describe(best.settings), table.monitor,
                      short_number(best.mean()), best.count);
 }
 

@@ -22,7 +22,9 @@ void set_setting(Settings& settings, const std::string& option, Config value);
 std::string describe(const Settings& settings);
 /// A value as a table shows it: the text of a scalar, anything else as a line of YAML.
 std::string value_text(const Config& value);
-/// Whether two values mean the same: 0.1 and 1e-1 do.
-bool same_value(const Config& a, const Config& b);
+/// Returns one text for all values that mean the same: 0.1 and 1e-1 do.
+std::string canonical_text(const Config& value);
+/// The same for settings, in whatever order.
+std::string canonical_text(const Settings& settings);
 
 }  // namespace levin::sweep

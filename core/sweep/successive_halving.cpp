@@ -27,7 +27,8 @@ std::optional<SuccessiveHalving::Promotion> SuccessiveHalving::next(bool nothing
     auto count = static_cast<size_t>(static_cast<double>(values.size()) / reduction_factor_);
     if (nothing_left && promoted.empty()) count = std::max<size_t>(count, 1);
     std::vector<std::pair<double, int64_t>> ranking;
-    for (const auto& [run, value] : values) ranking.emplace_back(value, run);
+    for (const auto& [run, value] : values)
+      if (std::isfinite(value)) ranking.emplace_back(value, run);
     std::sort(ranking.begin(), ranking.end());
     for (size_t i = 0; i < std::min(count, ranking.size()); ++i)
       if (!promoted.contains(ranking[i].second)) return Promotion{.run = ranking[i].second, .rung = rung + 1};

@@ -23,7 +23,7 @@ class SuccessiveHalving {
   /// `rungs`: how many there are, the last of which is training to the end.
   SuccessiveHalving(size_t rungs, double reduction_factor, MonitorMode mode);
 
-  /// A run has come to the end of a rung with this value of the metric; what is not finite is the worst.
+  /// A run has come to the end of a rung with this value of the metric; what is not finite never goes on.
   void record(int64_t run, size_t rung, double value);
   /// A run goes on from the end of this rung.
   void promote(int64_t run, size_t rung);

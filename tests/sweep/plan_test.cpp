@@ -95,6 +95,17 @@ TEST(SweepPlan, ExcludedCombinationsAreLeftOutHoweverTheirNumbersAreWritten) {
                           "model.lr=0.01, data.batch_size=16", "model.lr=0.01, data.batch_size=32"));
 }
 
+TEST(SweepPlan, EqualCombinationsAreOneRunHoweverTheyAreWritten) {
+  EXPECT_THAT(runs_of("{grid: {model.lr: [0.1, 1e-1, 0.2, 0.10]}}"), ElementsAre("model.lr=0.1", "model.lr=0.2"));
+  EXPECT_THAT(runs_of("{list: [{model.lr: 1, data.seed: 2}, {data.seed: 2.0, model.lr: 1.0}, {model.lr: 1}]}"),
+              ElementsAre("model.lr=1, data.seed=2", "model.lr=1"));
+  EXPECT_THAT(runs_of("{random: {model.kind: {choice: [relu]}}, samples: 5, repeats: 2}"),
+              ElementsAre("model.kind=relu, seed=0", "model.kind=relu, seed=1"));
+  // Integers that float64 does not hold are different ones.
+  EXPECT_THAT(runs_of("{grid: {seed: [9007199254740992, 9007199254740993]}}"),
+              ElementsAre("seed=9007199254740992", "seed=9007199254740993"));
+}
+
 TEST(SweepPlan, RepeatsFollowEachOtherWithSeedsFromTheFirstOn) {
   EXPECT_THAT(
       runs_of("{grid: {model.lr: [0.1, 0.2]}, repeats: 2}", 42),

@@ -74,6 +74,17 @@ TEST(SweepTable, AsTextMarksTheBestRunAndNamesFailures) {
   EXPECT_THAT(text, HasSubstr("table   /sweeps/a/sweep.csv\n"));
 }
 
+TEST(SweepTable, AveragesOverSeedsWhereverTheirRunsAre) {
+  RunTable table = three_runs();
+  table.runs[1].settings = {setting("model.lr", "0.2"), setting("seed", "0")};
+  table.runs[1].metrics = {{"val_loss", 1.0}};
+  table.runs[2] = {.number = 2,
+                   .settings = {setting("model.lr", "0.1"), setting("seed", "1")},
+                   .status = RunStatus::kFinished,
+                   .metrics = {{"val_loss", 0.75}}};
+  EXPECT_THAT(table.to_text("/a"), HasSubstr("best on average  model.lr=0.1  val_loss 0.5 over 2 seeds\n"));
+}
+
 TEST(SweepTable, FinishedRunsComeBeforeStoppedOnesAndNumbersBeforeNan) {
   RunTable table = three_runs();
   table.mode = MonitorMode::kMax;

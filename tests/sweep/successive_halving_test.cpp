@@ -53,13 +53,22 @@ TEST(SuccessiveHalving, HigherRungsComeFirst) {
   EXPECT_EQ(next_of(halving), std::pair(int64_t{9}, size_t{1}));
 }
 
-TEST(SuccessiveHalving, WhatIsNotFiniteIsTheWorstInBothModes) {
+TEST(SuccessiveHalving, WhatIsNotFiniteIsTheWorstInBothModesAndNeverGoesOn) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const MonitorMode mode : {MonitorMode::kMin, MonitorMode::kMax}) {
-    SuccessiveHalving halving(2, 2, mode);
+    SuccessiveHalving halving(2, 1.5, mode);
     halving.record(0, 0, std::numeric_limits<double>::quiet_NaN());
     halving.record(1, 0, 5.0);
-    EXPECT_EQ(next_of(halving), std::pair(int64_t{1}, size_t{1}));
+    halving.record(2, 0, kInfinity);
+    halving.record(3, 0, -kInfinity);
+    EXPECT_EQ(next_of(halving), std::pair(int64_t{1}, size_t{1})) << "2 of 4 may go on";
+    halving.promote(1, 0);
+    EXPECT_EQ(next_of(halving), std::nullopt);
+    EXPECT_EQ(next_of(halving, /*nothing_left=*/true), std::nullopt);
   }
+  SuccessiveHalving halving(2, 2, MonitorMode::kMin);
+  halving.record(0, 0, std::numeric_limits<double>::quiet_NaN());
+  EXPECT_EQ(next_of(halving, /*nothing_left=*/true), std::nullopt);
 }
 
 TEST(SuccessiveHalving, OneRunComesToTheEndHoweverFewThereAre) {
