@@ -40,6 +40,22 @@ std::string escaped_key(const std::string& key) {
 
 bool is_busy(long status) { return status == 408 || status == 429 || status >= 500; }
 
+bool has_code(const HttpResponse& response) { return !xml_element(response.body, "Code").empty(); }
+
+bool is_read(const HttpResponse& response) { return is_of_object(response, /*has_body=*/true); }
+bool is_written(const HttpResponse& response) { return is_of_object(response, /*has_body=*/false); }
+bool is_removed(const HttpResponse& response) { return response.body.empty(); }
+bool is_begun(const HttpResponse& response) { return !xml_element(response.body, "UploadId").empty(); }
+bool is_completed(const HttpResponse& response) { return !xml_element(response.body, "ETag").empty(); }
+bool is_list(const HttpResponse& response) { return is_object_list(response.body); }
+
+std::string words_for_stranger(const HttpResponse& response) {
+  return fmt::format(
+      "what answered, with status {}, is no store of objects; hint: a proxy, a network's login page, or "
+      "another server at AWS_ENDPOINT_URL",
+      response.status);
+}
+
 }  // namespace
 
 std::string RemoteUrl::text() const { return scheme + "://" + bucket + (key.empty() ? "" : "/" + key); }
@@ -93,7 +109,7 @@ std::string ObjectStore::address(const std::string& key) const {
   return server_ + "/" + url_escaped(url_.bucket) + (key.empty() ? "" : "/" + escaped_key(key));
 }
 
-HttpResponse ObjectStore::send(HttpRequest request, const std::string& what) {
+HttpResponse ObjectStore::send(HttpRequest request, const std::string& what, IsAnswer is_answer) {
   // What is sent is checked by TLS on the way, and by the manifest's checksums when it is read.
   request.headers.emplace_back(kUnsignedPayload);
   // curl's own is that of a form.
@@ -102,9 +118,11 @@ HttpResponse ObjectStore::send(HttpRequest request, const std::string& what) {
   for (size_t tries = 0;; ++tries) {
     try {
       HttpResponse response = client_->send(request, never_);
-      if (response.status < 300 || response.status == 404) return response;
-      reason = reason_of(response);
-      if (!is_busy(response.status))
+      const bool is_of_store = has_code(response);
+      if (response.status < 300 ? is_answer(response) : response.status == 404 && is_of_store) return response;
+      const bool is_stranger = !is_of_store && (response.status < 400 || response.status == 404);
+      reason = is_stranger ? words_for_stranger(response) : reason_of(response);
+      if (!is_stranger && !is_busy(response.status))
         throw Error("checkpoint", fmt::format("cannot {} {}: {}", what, url_.text(), reason));
     } catch (const Error& error) {
       if (error.component() != "http") throw;
@@ -121,21 +139,21 @@ void ObjectStore::put(const std::string& key, const std::string& path) {
   const uint64_t size = std::filesystem::file_size(path, error);
   if (error) throw Error("checkpoint", fmt::format("cannot read {}: {}", path, error.message()));
   if (size > options_.part_bytes) return put_in_parts(key, path, size);
-  const HttpResponse response = send({.method = "PUT", .url = address(key), .file = path}, "write to");
+  const HttpResponse response = send({.method = "PUT", .url = address(key), .file = path}, "write to", is_written);
   if (response.status == 404)
     throw Error("checkpoint", fmt::format("cannot write to {}: {}", url_.text(), reason_of(response)));
 }
 
 void ObjectStore::put_in_parts(const std::string& key, const std::string& path, uint64_t size) {
   const uint64_t part_bytes = std::max(options_.part_bytes, (size + kMostParts - 1) / kMostParts);
-  const auto require = [&](const HttpResponse& response, const std::string& value) {
-    // An error may also come with status 200, when it happened after the answer had begun.
-    if (response.status == 404 || value.empty())
+  const auto require = [&](const HttpResponse& response) {
+    if (response.status == 404)
       throw Error("checkpoint", fmt::format("cannot write to {}: {}", url_.text(), reason_of(response)));
   };
-  const HttpResponse begun = send({.method = "POST", .url = address(key) + "?uploads=", .body = ""}, "write to");
+  const HttpResponse begun =
+      send({.method = "POST", .url = address(key) + "?uploads=", .body = ""}, "write to", is_begun);
+  require(begun);
   const std::string upload = xml_element(begun.body, "UploadId");
-  require(begun, upload);
   const std::string query = "uploadId=" + url_escaped(upload);
   try {
     std::string parts;
@@ -145,15 +163,15 @@ void ObjectStore::put_in_parts(const std::string& key, const std::string& path, 
                                     .file = path,
                                     .file_offset = offset,
                                     .file_size = part_bytes},
-                                   "write to");
-      require(response, response.headers["etag"]);
+                                   "write to", is_written);
+      require(response);
       parts += fmt::format("<Part><PartNumber>{}</PartNumber><ETag>{}</ETag></Part>", number, response.headers["etag"]);
     }
-    const HttpResponse done = send({.method = "POST",
-                                    .url = address(key) + "?" + query,
-                                    .body = "<CompleteMultipartUpload>" + parts + "</CompleteMultipartUpload>"},
-                                   "write to");
-    require(done, xml_element(done.body, "ETag"));
+    // An error may also come with status 200, when it happened after the answer had begun.
+    require(send({.method = "POST",
+                  .url = address(key) + "?" + query,
+                  .body = "<CompleteMultipartUpload>" + parts + "</CompleteMultipartUpload>"},
+                 "write to", is_completed));
   } catch (...) {
     try {
       client_->send({.method = "DELETE", .url = address(key) + "?" + query, .headers = {kUnsignedPayload}}, never_);
@@ -165,7 +183,7 @@ void ObjectStore::put_in_parts(const std::string& key, const std::string& path, 
 }
 
 std::optional<std::string> ObjectStore::get(const std::string& key) {
-  HttpResponse response = send({.method = "GET", .url = address(key)}, "read from");
+  HttpResponse response = send({.method = "GET", .url = address(key)}, "read from", is_read);
   if (response.status != 404) return std::move(response.body);
   if (xml_element(response.body, "Code") == "NoSuchBucket")
     throw Error("checkpoint", fmt::format("cannot read from {}: {}", url_.text(), reason_of(response)));
@@ -173,10 +191,14 @@ std::optional<std::string> ObjectStore::get(const std::string& key) {
 }
 
 bool ObjectStore::download(const std::string& key, const std::string& path, uint64_t limit) {
-  return send({.method = "GET", .url = address(key), .output = path, .output_limit = limit}, "read from").status != 404;
+  const HttpResponse response =
+      send({.method = "GET", .url = address(key), .output = path, .output_limit = limit}, "read from", is_read);
+  return response.status != 404;
 }
 
-void ObjectStore::remove(const std::string& key) { send({.method = "DELETE", .url = address(key)}, "remove from"); }
+void ObjectStore::remove(const std::string& key) {
+  send({.method = "DELETE", .url = address(key)}, "remove from", is_removed);
+}
 
 std::vector<std::string> ObjectStore::folders(const std::string& key, bool first_only) {
   const std::string prefix = key.empty() ? "" : key + "/";
@@ -187,7 +209,7 @@ std::vector<std::string> ObjectStore::folders(const std::string& key, bool first
     const std::string url =
         fmt::format("{}?{}delimiter=%2F&list-type=2&prefix={}", address(""),
                     next.empty() ? "" : "continuation-token=" + url_escaped(next) + "&", url_escaped(prefix));
-    const HttpResponse response = send({.method = "GET", .url = url}, "list");
+    const HttpResponse response = send({.method = "GET", .url = url}, "list", is_list);
     if (response.status == 404)
       throw Error("checkpoint", fmt::format("cannot list {}: {}", url_.text(), reason_of(response)));
     ObjectList page = parse_object_list(response.body, prefix);

@@ -47,8 +47,9 @@ struct ObjectStoreOptions {
 /// AWS_DEFAULT_REGION, the server from AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL; gs:// has Google's server and HMAC keys
 /// in the same variables. No message has a secret in it.
 ///
-/// A request without an answer, and one that a busy server refuses, is tried again after pauses; then StoreUnavailable
-/// is thrown. What the server refuses is levin::Error. For one thread at a time.
+/// A request without an answer, one that a busy server refuses, and one that something else than a store has answered
+/// (a network's login page, a proxy), is tried again after pauses; then StoreUnavailable is thrown. What the server
+/// refuses is levin::Error. For one thread at a time.
 class ObjectStore {
  public:
   /// Throws levin::Error where the keys are not set.
@@ -67,7 +68,9 @@ class ObjectStore {
   std::vector<std::string> folders(const std::string& key, bool first_only = false);
 
  private:
-  HttpResponse send(HttpRequest request, const std::string& what);
+  /// `is_answer` says whether an answer without an error's status is one to this request.
+  using IsAnswer = bool (*)(const HttpResponse& response);
+  HttpResponse send(HttpRequest request, const std::string& what, IsAnswer is_answer);
   void put_in_parts(const std::string& key, const std::string& path, uint64_t size);
   std::string address(const std::string& key) const;
 

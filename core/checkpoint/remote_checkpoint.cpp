@@ -75,6 +75,12 @@ void upload_checkpoint(ObjectStore& store, const RemoteUrl& folder, const std::s
   const RemoteUrl url = folder / numbered(name, number);
   for (const auto& file : manifest.files) store.put(key_of(url, file.first), path + "/" + file.first);
   store.put(key_of(url, kManifestFile), path + "/" + kManifestFile);
+  // Before the former ones are removed: the new one is there.
+  if (store.get(key_of(url, kManifestFile)) != FileSystem::current().read_file(path + "/" + kManifestFile))
+    throw StoreUnavailable("checkpoint",
+                           fmt::format("cannot write to {}: {} is read back as something else; hint: what answers may "
+                                       "be no store of objects",
+                                       folder.text(), (url / kManifestFile).text()));
   for (const RemoteUrl& version : former) remove_objects(store, version);
 }
 
@@ -89,7 +95,8 @@ std::optional<RemoteCheckpoint> find_remote_checkpoint(ObjectStore& store, const
   return RemoteCheckpoint{.url = url, .manifest = std::move(manifest), .manifest_text = std::move(*text)};
 }
 
-std::vector<RemoteCheckpoint> remote_checkpoints(ObjectStore& store, const RemoteUrl& folder) {
+std::vector<RemoteCheckpoint> remote_checkpoints(ObjectStore& store, const RemoteUrl& folder,
+                                                 std::vector<std::string>* damaged) {
   std::vector<RemoteCheckpoint> found;
   for (const std::string& name : store.folders(folder.key)) {
     try {
@@ -98,6 +105,7 @@ std::vector<RemoteCheckpoint> remote_checkpoints(ObjectStore& store, const Remot
       throw;
     } catch (const Error& error) {
       log::warning(error.what());
+      if (damaged != nullptr) damaged->emplace_back(error.what());
     }
   }
   const auto age = [](const RemoteCheckpoint& checkpoint) {
@@ -141,7 +149,8 @@ std::string fetch_checkpoint(const std::string& url, const std::string& into) {
     if (const auto checkpoint = find_remote_checkpoint(store, place))
       return download_checkpoint(store, *checkpoint, into);
   std::vector<std::string> problems;
-  for (const RemoteCheckpoint& checkpoint : remote_checkpoints(store, place)) {
+  std::vector<std::string> damaged;
+  for (const RemoteCheckpoint& checkpoint : remote_checkpoints(store, place, &damaged)) {
     try {
       std::string path = download_checkpoint(store, checkpoint, into);
       for (const auto& problem : problems)
@@ -153,6 +162,7 @@ std::string fetch_checkpoint(const std::string& url, const std::string& into) {
       problems.emplace_back(error.what());
     }
   }
+  problems.insert(problems.end(), damaged.begin(), damaged.end());
   throw Error("checkpoint", fmt::format("there is no whole checkpoint at {} nor in a folder below it{}", place.text(),
                                         problems.empty() ? "" : "; got " + join(problems, "; ")));
 }

@@ -30,8 +30,9 @@ void remove_remote_checkpoint(ObjectStore& store, const RemoteUrl& folder, const
 std::optional<RemoteCheckpoint> find_remote_checkpoint(ObjectStore& store, const RemoteUrl& url);
 
 /// Returns the checkpoints directly below an address, the newest first: by global step, then epoch, then time. Those
-/// whose manifest is damaged are left out with a warning. Throws levin::Error.
-std::vector<RemoteCheckpoint> remote_checkpoints(ObjectStore& store, const RemoteUrl& folder);
+/// whose manifest is damaged are left out with a warning, which is added to `damaged`. Throws levin::Error.
+std::vector<RemoteCheckpoint> remote_checkpoints(ObjectStore& store, const RemoteUrl& folder,
+                                                 std::vector<std::string>* damaged = nullptr);
 
 /// Downloads a checkpoint into a folder of its own below `into` and returns its path. It appears there at once, after
 /// every file was compared with the manifest; one that is there already is not fetched again. Throws levin::Error

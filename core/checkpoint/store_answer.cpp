@@ -59,6 +59,23 @@ std::string reason_of(const HttpResponse& response) {
   return reason;
 }
 
+bool is_of_object(const HttpResponse& response, bool has_body) {
+  const auto header = [&](const char* name) {
+    const auto found = response.headers.find(name);
+    return found == response.headers.end() ? std::string() : found->second;
+  };
+  // Objects have the type of bytes, since none is given when they are stored.
+  return !header("etag").empty() && !header("content-type").starts_with("text/html") &&
+         (has_body || response.body.empty());
+}
+
+bool is_object_list(std::string_view xml) {
+  const bool is_whole = xml.find("<ListBucketResult") != std::string_view::npos &&
+                        xml.find("</ListBucketResult>") != std::string_view::npos;
+  const bool has_more = xml_element(xml, "IsTruncated") == "true";
+  return is_whole && (!has_more || !xml_element(xml, "NextContinuationToken").empty());
+}
+
 ObjectList parse_object_list(std::string_view xml, std::string_view prefix) {
   ObjectList list;
   for (const std::string_view common : elements(xml, "CommonPrefixes")) {

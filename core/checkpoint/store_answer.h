@@ -15,6 +15,13 @@ std::string xml_element(std::string_view xml, const std::string& name);
 /// Returns what a server says of a refusal, on one line, without what it quotes of the request.
 std::string reason_of(const HttpResponse& response);
 
+/// Returns whether an answer without an error's status is one about an object: of a read, or, where `has_body` is
+/// false, of a write. Whatever is between here and the store (a network's login page, a proxy) may answer with status
+/// 200, too.
+bool is_of_object(const HttpResponse& response, bool has_body);
+/// Returns whether a text is a page of a list of objects, and says where the next one is if there are more.
+bool is_object_list(std::string_view xml);
+
 /// One page of a list of objects.
 struct ObjectList {
   std::vector<std::string> folders;  ///< the names directly below the prefix that have objects below them

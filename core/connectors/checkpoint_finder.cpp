@@ -37,7 +37,7 @@ std::string CheckpointFinder::find_newest(const std::string& ckpt, const std::st
   std::vector<std::string> problems;
   try {
     ObjectStore store(folder);
-    for (const RemoteCheckpoint& remote : remote_checkpoints(store, folder)) {
+    for (const RemoteCheckpoint& remote : remote_checkpoints(store, folder, &problems)) {
       if (!here.empty() && std::filesystem::is_directory(here)) {
         const CheckpointInfo info = read_info(here);
         const CheckpointInfo& there = remote.manifest.info;

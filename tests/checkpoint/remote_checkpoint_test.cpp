@@ -59,20 +59,23 @@ std::vector<std::string> listed_folders(const std::function<std::string(const st
 }
 
 TEST(RemoteList, OfSeveralPagesIsReadToItsEnd) {
-  EXPECT_THAT(listed_folders([](const std::string& line) -> std::string {
-                if (line.find("continuation-token=a%2B%2F%3D&delimiter=%2F") != std::string::npos)
-                  return "<R><IsTruncated>false</IsTruncated><CommonPrefixes><Prefix>k/c&amp;d/</Prefix>"
-                         "</CommonPrefixes></R>";
-                return "<R><IsTruncated>true</IsTruncated><NextContinuationToken>a+/=</NextContinuationToken>"
-                       "<CommonPrefixes><Prefix>k/b/</Prefix></CommonPrefixes><Contents><Key>k/x</Key></Contents></R>";
-              }),
-              ElementsAre("b", "c&d"));
+  EXPECT_THAT(
+      listed_folders([](const std::string& line) -> std::string {
+        if (line.find("continuation-token=a%2B%2F%3D&delimiter=%2F") != std::string::npos)
+          return "<ListBucketResult><IsTruncated>false</IsTruncated><CommonPrefixes><Prefix>k/c&amp;d/</Prefix>"
+                 "</CommonPrefixes></ListBucketResult>";
+        return "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>a+/=</NextContinuationToken>"
+               "<CommonPrefixes><Prefix>k/b/</Prefix></CommonPrefixes><Contents><Key>k/x</Key></Contents>"
+               "</ListBucketResult>";
+      }),
+      ElementsAre("b", "c&d"));
 }
 
 TEST(RemoteList, WithoutAnEndIsAnError) {
   EXPECT_THAT(message_of([] {
                 listed_folders([](const std::string&) {
-                  return "<R><IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken></R>";
+                  return "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>again"
+                         "</NextContinuationToken></ListBucketResult>";
                 });
               }),
               HasSubstr("the server sends the same page of the list again and again"));

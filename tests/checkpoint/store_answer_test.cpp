@@ -38,5 +38,32 @@ TEST(StoreAnswer, AListHasOnlyWhatIsDirectlyBelowItsPrefix) {
   EXPECT_THAT(list.next_page, IsEmpty());
 }
 
+TEST(StoreAnswer, AListIsWholeAndSaysWhereItsNextPageIs) {
+  const std::string begin =
+      "<?xml version=\"1.0\"?>\n<ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">";
+  EXPECT_TRUE(is_object_list(begin + "</ListBucketResult>"));
+  EXPECT_TRUE(is_object_list(begin + "<IsTruncated>false</IsTruncated></ListBucketResult>"));
+  EXPECT_TRUE(is_object_list(
+      begin + "<IsTruncated>true</IsTruncated><NextContinuationToken>a</NextContinuationToken></ListBucketResult>"));
+  EXPECT_FALSE(is_object_list(begin + "<IsTruncated>true</IsTruncated></ListBucketResult>"));
+  EXPECT_FALSE(is_object_list(begin + "<CommonPrefixes><Prefix>a/</Prefix></CommonPrefixes>"));
+  for (const char* other :
+       {"", "OK", "{}", "<html><body>Welcome</body></html>", "<Error><Code>NoSuchBucket</Code></Error>"})
+    EXPECT_FALSE(is_object_list(other)) << other;
+}
+
+TEST(StoreAnswer, AnObjectsHasAnETagAndIsNoPage) {
+  const HttpResponse object{
+      .status = 200, .body = "x", .headers = {{"etag", "\"1\""}, {"content-type", "binary/octet-stream"}}};
+  EXPECT_TRUE(is_of_object(object, /*has_body=*/true));
+  EXPECT_FALSE(is_of_object(object, /*has_body=*/false));
+  EXPECT_TRUE(is_of_object({.status = 200, .headers = {{"etag", "\"1\""}}}, /*has_body=*/false));
+  EXPECT_FALSE(is_of_object({.status = 200, .body = "x"}, /*has_body=*/true));
+  EXPECT_FALSE(is_of_object({.status = 200}, /*has_body=*/false));
+  EXPECT_FALSE(
+      is_of_object({.status = 200, .headers = {{"etag", "\"1\""}, {"content-type", "text/html; charset=utf-8"}}},
+                   /*has_body=*/true));
+}
+
 }  // namespace
 }  // namespace levin

@@ -8,6 +8,7 @@ void levin::fuzzing::fuzz(std::string_view input) {
     const std::string reason = reason_of({.status = status, .body = std::string(input)});
     if (reason.find('\n') != std::string::npos) fail("what a server said is several lines");
   }
+  is_object_list(input);
   for (const std::string& name : parse_object_list(input, "runs/").folders)
     if (name.empty() || name.find('/') != std::string::npos) fail("a folder that is not directly below its prefix");
 }

@@ -53,7 +53,8 @@ struct Request {
 struct Answer {
   int status = 200;
   std::string body;
-  double seconds = 0;  ///< before it comes
+  double seconds = 0;        ///< before it comes
+  std::string headers = {};  ///< further lines, each with its end
 };
 
 /// An HTTP server on loopback that gives the answers a test wants; one request a connection.
@@ -102,9 +103,9 @@ class StandInServer {
     const Answer answer = answer_({.head = request.substr(0, head_size), .body = request.substr(head_size + 4)});
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(answer.seconds);
     while (!stop_ && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    const std::string text = "HTTP/1.1 " + std::to_string(answer.status) +
-                             " x\r\nConnection: close\r\nContent-Length: " + std::to_string(answer.body.size()) +
-                             "\r\n\r\n" + answer.body;
+    const std::string text = "HTTP/1.1 " + std::to_string(answer.status) + " x\r\nConnection: close\r\n" +
+                             answer.headers + "Content-Length: " + std::to_string(answer.body.size()) + "\r\n\r\n" +
+                             answer.body;
     [[maybe_unused]] const ssize_t sent = ::send(connection, text.data(), text.size(), MSG_NOSIGNAL);
   }
 

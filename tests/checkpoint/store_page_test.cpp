@@ -1,0 +1,223 @@
+// Something else than a store of objects that answers its requests with success: a network's login page, a proxy.
+
+#include <levin/core/checkpoint/object_store.h>
+
+#include <levin/callbacks/model_checkpoint.h>
+#include <levin/core/base/seed.h>
+#include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/checkpoint/checkpoint_uploader.h>
+#include <levin/core/checkpoint/remote_checkpoint.h>
+#include <levin/core/trainer/trainer.h>
+
+#include "../support/captured_log.h"
+#include "../support/s3_server.h"
+#include "../support/tiny.h"
+#include "checkpoint_fixture.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace levin {
+namespace {
+
+using testing::Answer;
+using testing::CapturedLog;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::message_of;
+using ::testing::Not;
+
+const ObjectStoreOptions kNoPatience{.pauses = {std::chrono::milliseconds(1)}, .part_bytes = 5 << 20};
+const std::string kStranger = "is no store of objects; hint: a proxy, a network's login page";
+
+/// What strangers say, some of them with a header as a store has it.
+std::vector<Answer> pages() {
+  const std::string html = "<!DOCTYPE html><html><body>Welcome. Please log in.</body></html>";
+  return {{.body = html, .headers = "Content-Type: text/html; charset=utf-8\r\n"},
+          {.body = html, .headers = "Content-Type: text/html\r\nETag: \"5f\"\r\n"},
+          {.body = "OK"},
+          {.body = ""},
+          {.body = R"({"status": "login"})", .headers = "Content-Type: application/json\r\n"},
+          {.status = 302, .body = html, .headers = "Location: http://login.example/\r\n"},
+          {.status = 404, .body = html, .headers = "Content-Type: text/html\r\n"}};
+}
+
+/// A store of objects in memory. `instead` may answer a request in its place.
+class SmallStore {
+ public:
+  using Instead = std::function<std::optional<Answer>(const std::string& method, const std::string& path)>;
+  explicit SmallStore(Instead instead)
+      : instead_(std::move(instead)),
+        server_([this](const testing::Request& request) { return answer(request); }),
+        variables_("key", "secret", server_.uri()) {}
+
+ private:
+  Answer answer(const testing::Request& request) {
+    const std::string line = request.line();
+    const std::string method = line.substr(0, line.find(' '));
+    const std::string path = line.substr(line.find(' ') + 1);
+    if (const auto other = instead_(method, path)) return *other;
+    if (path.find("list-type=2") != std::string::npos) return list();
+    if (method == "PUT") {
+      objects_[path] = request.body;
+      return {.headers = "ETag: \"1\"\r\n"};
+    }
+    if (method == "DELETE") {
+      objects_.erase(path);
+      return {.status = 204};
+    }
+    const auto found = objects_.find(path);
+    if (found == objects_.end()) return {.status = 404, .body = "<Error><Code>NoSuchKey</Code></Error>"};
+    return {.body = found->second, .headers = "ETag: \"1\"\r\nContent-Type: binary/octet-stream\r\n"};
+  }
+  /// Of the folders below "run".
+  Answer list() const {
+    const std::string prefix = "/bucket/run/";
+    std::set<std::string> folders;
+    for (const auto& [path, bytes] : objects_)
+      folders.insert(path.substr(prefix.size(), path.find('/', prefix.size()) - prefix.size()));
+    std::string text = "<ListBucketResult><IsTruncated>false</IsTruncated>";
+    for (const auto& folder : folders)
+      text += fmt::format("<CommonPrefixes><Prefix>run/{}/</Prefix></CommonPrefixes>", folder);
+    return {.body = text + "</ListBucketResult>"};
+  }
+
+  const Instead instead_;
+  std::map<std::string, std::string> objects_;
+  const testing::StandInServer server_;
+  const testing::StoreVariables variables_;
+};
+
+class StorePage : public testing::CheckpointTest {
+ protected:
+  std::string save(const std::string& name, int64_t step) const {
+    write_checkpoint(path(name), testing::sample_tree(step), {.epoch = step / 10, .global_step = step});
+    return path(name);
+  }
+
+  const RemoteUrl run_ = parse_remote_url("s3://bucket/run", "upload_to");
+};
+
+TEST_F(StorePage, IsNoAnswerToAnyRequest) {
+  testing::write_bytes(path("small"), "bytes");
+  testing::write_bytes(path("large"), std::string(6 << 20, 'x'));
+  for (const Answer& page : pages()) {
+    SCOPED_TRACE(fmt::format("{} {} {}", page.status, page.headers, page.body));
+    const testing::StandInServer server([&](const testing::Request&) { return page; });
+    const testing::StoreVariables variables("key", "secret", server.uri());
+    ObjectStore store(run_, kNoPatience);
+    const auto expect_unavailable = [&](const char* what, const std::function<void()>& ask) {
+      try {
+        ask();
+        ADD_FAILURE() << what;
+      } catch (const StoreUnavailable& error) {
+        EXPECT_THAT(error.what(), HasSubstr(kStranger)) << what;
+      }
+    };
+    expect_unavailable("folders", [&] { store.folders("run"); });
+    expect_unavailable("get", [&] { store.get("run/a"); });
+    expect_unavailable("download", [&] { store.download("run/a", path("copy"), 1000); });
+    expect_unavailable("put", [&] { store.put("run/a", path("small")); });
+    expect_unavailable("put in parts", [&] { store.put("run/a", path("large")); });
+    // An empty answer with success is what a store says to this.
+    if (page.status != 200 || !page.body.empty()) expect_unavailable("remove", [&] { store.remove("run/a"); });
+  }
+}
+
+/// Uploads a second checkpoint of a name, and something else answers the requests of a method whose address has `part`.
+void expect_no_upload(const Answer& page, const std::string& method, const std::string& part, const RemoteUrl& run,
+                      const std::string& former, const std::string& next) {
+  SCOPED_TRACE(fmt::format("{} {}: {} {} {}", method, part, page.status, page.headers, page.body));
+  bool is_there = false;
+  const SmallStore small([&](const std::string& of_method, const std::string& of_path) -> std::optional<Answer> {
+    if (!is_there || of_method != method || of_path.find(part) == std::string::npos) return {};
+    return page;
+  });
+  ObjectStore store(run, kNoPatience);
+  upload_checkpoint(store, run, "last", former);
+  is_there = true;
+  EXPECT_THAT(message_of([&] { upload_checkpoint(store, run, "last", next); }), HasSubstr(kStranger));
+  is_there = false;
+  const auto found = remote_checkpoints(store, run);
+  ASSERT_FALSE(found.empty());
+  EXPECT_EQ(found.back().manifest.info.global_step, 4) << "the former one is still there";
+}
+
+TEST_F(StorePage, IsNoUpload) {
+  const std::string former = save("former", 4);
+  const std::string next = save("next", 8);
+  const auto expect_none = [&](const Answer& page, const char* method, const char* part) {
+    expect_no_upload(page, method, part, run_, former, next);
+  };
+  for (const Answer& page : pages()) expect_none(page, "PUT", "state.json");
+  for (const auto& [method, part] : {std::pair("GET", "list-type=2"), std::pair("GET", "manifest.json"),
+                                     std::pair("PUT", "model.safetensors"), std::pair("PUT", "manifest.json")})
+    expect_none(pages().front(), method, part);
+}
+
+/// Whatever says that it has stored the manifest: it is read back.
+TEST_F(StorePage, AnUploadIsDoneWhenItsManifestCanBeRead) {
+  bool lies = false;
+  const SmallStore small([&](const std::string& method, const std::string& path) -> std::optional<Answer> {
+    if (!lies || method != "PUT" || path.find("manifest.json") == std::string::npos) return {};
+    return Answer{.headers = "ETag: \"1\"\r\n"};
+  });
+  ObjectStore store(run_, kNoPatience);
+  upload_checkpoint(store, run_, "last", save("last", 4));
+  lies = true;
+  EXPECT_THAT(message_of([&] { upload_checkpoint(store, run_, "last", save("last", 8)); }),
+              HasSubstr("last~1/manifest.json is read back as something else"));
+  const CapturedLog log;
+  CheckpointUploader uploader("s3://bucket/run", kNoPatience);
+  uploader.add(path("last"), "");
+  uploader.finish();
+  EXPECT_THAT(log.text(), HasSubstr("warning: not uploaded to s3://bucket/run: last"));
+  ASSERT_EQ(remote_checkpoints(store, run_).size(), 1U);
+  lies = false;
+  upload_checkpoint(store, run_, "last", path("last"));
+  EXPECT_EQ(remote_checkpoints(store, run_).front().manifest.info.global_step, 8);
+}
+
+std::string train(const std::string& folder, int64_t epochs, const std::string& ckpt) {
+  seed_everything(7);
+  TrainerOptions options = testing::quiet(epochs);
+  options.enable_checkpointing = true;
+  options.default_root_dir = folder;
+  options.callbacks = {make<ModelCheckpoint>({.save_last = true, .upload_to = "s3://bucket/run"})};
+  Trainer trainer(options);
+  return message_of([&] { trainer.fit(make<testing::TinyModule>({}), testing::tiny_loader(), {}, ckpt); });
+}
+
+TEST_F(StorePage, NoRunBeginsAnewByMistake) {
+  const testing::StandInServer server([](const testing::Request&) { return pages().front(); });
+  const testing::StoreVariables variables("key", "secret", server.uri());
+  EXPECT_THAT(train(path("first"), 1, "auto"), HasSubstr(kStranger)) << "nothing is here";
+  EXPECT_THAT(message_of([&] { fetch_checkpoint("s3://bucket/run", path("remote")); }), HasSubstr(kStranger));
+  const CapturedLog log;
+  EXPECT_EQ(train(path("first"), 1, ""), "");
+  EXPECT_THAT(log.text(), HasSubstr("warning: not uploaded to s3://bucket/run: "));
+  EXPECT_EQ(train(path("first"), 2, "auto"), "") << "goes on from what is here";
+  EXPECT_THAT(log.text(), HasSubstr("than which the store may have a newer one"));
+}
+
+/// Manifests that are damaged, all of them.
+TEST_F(StorePage, NoRunBeginsAnewWhereManifestsAreDamaged) {
+  const SmallStore small([](const std::string& method, const std::string& path) -> std::optional<Answer> {
+    if (method != "GET" || path.find("manifest.json") == std::string::npos) return {};
+    return Answer{.body = "{", .headers = "ETag: \"1\"\r\n"};
+  });
+  ObjectStore store(run_, kNoPatience);
+  store.put("run/last/manifest.json", save("last", 4) + "/manifest.json");
+  EXPECT_THAT(train(path("first"), 1, "auto"), HasSubstr("cannot find the newest checkpoint: none at s3://bucket/run"));
+}
+
+}  // namespace
+}  // namespace levin
