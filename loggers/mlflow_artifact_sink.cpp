@@ -112,7 +112,7 @@ std::string MlflowArtifactSink::store_by_server(std::string_view root, const mlf
                     .content_type = "application/octet-stream",
                     .body = std::string(artifact.bytes),
                     .file = file});
-  if (response.status == 200) return "";
+  if (response.status == 200 && mlflow::is_answer(response)) return "";
   std::string reason =
       fmt::format("{} answered with status {}: {}", server, response.status, mlflow::message_of(response));
   if (mlflow::refuses(response) || response.status == 404 || response.status == 405) return reason;

@@ -48,6 +48,10 @@ MlflowAccess mlflow_access(const std::string& tracking_uri, int stall_seconds) {
   return {.address = std::move(server.url), .http = std::move(http)};
 }
 
+bool mlflow::is_answer(const HttpResponse& response) {
+  return Json::parse(response.body, nullptr, /*allow_exceptions=*/false).is_object();
+}
+
 bool mlflow::refuses(const HttpResponse& response) {
   // A server that keeps runs in a folder, not in a database, says so with 500.
   const bool changes_parameter =
@@ -81,11 +85,13 @@ HttpResponse MlflowClient::request(const std::string& method, const std::string&
                                       address().empty() ? "no tracking_uri"
                                                         : fmt::format("wrong tracking_uri; got '{}'", address())));
   HttpResponse response = send({.method = method, .url = address() + kApi + path, .body = body});
-  if (response.status == 200 || mlflow::refuses(response)) return response;
+  if (response.status == 200 ? mlflow::is_answer(response) : mlflow::refuses(response)) return response;
   const bool passing =
       response.status == 401 || response.status == 403 || response.status == 429 || response.status >= 500;
   if (!passing && !mlflow::error_code(response).empty()) return response;
-  const char* hint = response.status == 401 || response.status == 403
+  const char* hint = response.status == 200
+                         ? "; hint: that is no answer of MLflow but of a proxy, or a network's login page"
+                     : response.status == 401 || response.status == 403
                          ? "; hint: MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
                          : "";
   throw Error("mlflow", fmt::format("{} answered with status {}: {}{}", address(), response.status,
@@ -95,11 +101,10 @@ HttpResponse MlflowClient::request(const std::string& method, const std::string&
 Json MlflowClient::call(const std::string& method, const std::string& path, const Json& body) {
   const HttpResponse response =
       request(method, path, body.is_null() ? "" : body.dump(-1, ' ', false, Json::error_handler_t::replace));
-  Json answer = Json::parse(response.body, nullptr, /*allow_exceptions=*/false);
-  if (response.status != 200 || !answer.is_object())
+  if (response.status != 200)
     throw Error("mlflow", fmt::format("{} answered {} with status {}: {}", address(), path.substr(0, path.find('?')),
                                       response.status, mlflow::message_of(response)));
-  return answer;
+  return Json::parse(response.body);
 }
 
 }  // namespace levin

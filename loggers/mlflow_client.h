@@ -46,6 +46,9 @@ class MlflowClient {
 
 namespace mlflow {
 
+/// Whether an answer with status 200 is MLflow's, which are objects of JSON. What is between here and the server (a
+/// network's login page, a proxy) may answer so, too.
+bool is_answer(const HttpResponse& response);
 /// Whether the answer is about what was sent, so that sending it again is of no use.
 bool refuses(const HttpResponse& response);
 /// Whether MLflow says that what was asked for is not there; a 404 alone may come from what is before the server.

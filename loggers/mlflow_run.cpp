@@ -29,7 +29,7 @@ Json get_run(MlflowClient& client, const std::string& id) {
   const HttpResponse response = client.request("GET", "runs/get?run_id=" + url_escaped(id));
   if (mlflow::is_missing(response)) return nullptr;
   const Json answer = Json::parse(response.body, nullptr, /*allow_exceptions=*/false);
-  if (response.status != 200 || !answer.is_object() || !answer.contains("run"))
+  if (response.status != 200 || !answer.contains("run"))
     throw Error("mlflow", fmt::format("run {}: status {}: {}", id, response.status, mlflow::message_of(response)));
   return answer["run"];
 }

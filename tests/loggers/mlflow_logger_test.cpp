@@ -142,6 +142,30 @@ TEST_F(MlflowBadServer, AnswersWithAPage) {
   EXPECT_EQ(warnings().size(), 2u);
 }
 
+/// A network's login page that comes up while a run is under way: what it "takes" is kept.
+TEST_F(MlflowBadServer, AnswersWithAPageOnceTheRunIsThere) {
+  for (const std::string page : {"<html>welcome</html>", "", "OK", "[]", "null"}) {
+    const testing::StandInServer server([&](const testing::Request& request) {
+      const std::string line = request.line();
+      if (line.find("/experiments/get-by-name") != std::string::npos)
+        return testing::Answer{200, R"({"experiment": {"experiment_id": "1"}})"};
+      if (line.find("/runs/search") != std::string::npos) return testing::Answer{200, "{}"};
+      if (line.find("/runs/create") != std::string::npos || line.find("/runs/get") != std::string::npos)
+        return testing::Answer{200, R"({"run": {"info": {"run_id": "r", "artifact_uri": "mlflow-artifacts:/1/r"}}})"};
+      return testing::Answer{200, page};
+    });
+    std::filesystem::remove_all(run_.directory);
+    MlflowLogger logger({.tracking_uri = server.uri(), .finish_seconds = kLongSeconds});
+    logger.start(run_);
+    log_one(logger, "loss", 1, 1);
+    logger.finish(TrainerStatus::kFinished);
+    EXPECT_TRUE(has_unsent()) << page;
+    const auto all = warnings();
+    ASSERT_GE(all.size(), 2u);
+    EXPECT_NE(all[all.size() - 2].find("that is no answer of MLflow"), std::string::npos) << all[all.size() - 2];
+  }
+}
+
 TEST_F(MlflowBadServer, NeverAnswers) {
   const testing::StandInServer server([](const testing::Request&) { return testing::Answer{.seconds = 1e5}; });
   // None of these calls waits for an answer.
