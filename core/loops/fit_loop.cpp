@@ -80,8 +80,7 @@ void FitLoop::run() {
   state_.in_fit_loop = true;
   run_epochs();
   if (!stop_.is_interrupted()) {
-    logger_.add_to_row(unlogged_step_);
-    logger_.emit_row();
+    log_last_step();
     optimizers_.warn_of_unfollowed_metrics();
   }
   report_->say_end(stop_.end_reason(epoch_has_batches()));
@@ -89,15 +88,13 @@ void FitLoop::run() {
 }
 
 void FitLoop::run_epochs() {
-  const auto& max_epochs = options_.max_epochs;
   const int64_t reload_every = options_.given.reload_dataloaders_every_n_epochs;
   // A run that was interrupted goes on with what follows its last batch, also where nothing is left to train.
   const bool goes_on =
       state_.resumed && progress_.batch > 0 && progress_.phase != FitPhase::kEpochDone && !progress_.ended_inside;
   for (bool first = true; (first && goes_on) || !stop_.should_end(); first = false) {
-    const bool epoch_done = progress_.phase == FitPhase::kEpochDone;
-    if (max_epochs && progress_.epoch + (epoch_done ? 1 : 0) >= *max_epochs) return;
-    if (epoch_done && progress_.start_next_epoch()) data_.count_batches();
+    if (has_all_epochs()) return;
+    if (progress_.phase == FitPhase::kEpochDone && progress_.start_next_epoch()) data_.count_batches();
     if (!epoch_has_batches()) return;
     if (!first && reload_every > 0 && progress_.epoch % reload_every == 0 && progress_.batch == 0) {
       data_.select_loaders();
@@ -433,11 +430,26 @@ void FitLoop::finish_epoch(bool complete) {
                                 progress_.phase = FitPhase::kEpochDone;
                                 logger_.train_metrics().reset();
                               }
+                              stop_.agree();
+                              if (ends_here()) log_last_step();
                               checkpoints_.save_deferred();
                             });
   logger_.show_epoch_values(false);
   if (complete) report_->check_epoch();
   stop_.agree();
+}
+
+bool FitLoop::has_all_epochs() const {
+  const int64_t done = progress_.epoch + (progress_.phase == FitPhase::kEpochDone ? 1 : 0);
+  return options_.max_epochs && done >= *options_.max_epochs;
+}
+
+/// Before the checkpoint of this moment is saved: a run that goes on from there logs nothing more.
+bool FitLoop::ends_here() const { return has_all_epochs() || stop_.should_end(); }
+
+void FitLoop::log_last_step() {
+  logger_.add_to_row(std::exchange(unlogged_step_, {}));
+  logger_.emit_row();
 }
 
 MetricMap FitLoop::unlogged_step() {

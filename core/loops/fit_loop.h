@@ -63,6 +63,11 @@ class FitLoop {
   /// Returns what the last step logged, where it was no logging boundary: nothing else has its values once the epoch
   /// has been summed up. With several ranks a collective.
   MetricMap unlogged_step();
+  /// Gives the loggers what that step has logged.
+  void log_last_step();
+  bool has_all_epochs() const;
+  /// Whether training ends with the epoch, or the part of one, that is over.
+  bool ends_here() const;
   void end_by_signal();
   void suggest_workers(std::chrono::nanoseconds waited, std::chrono::nanoseconds total) const;
   bool epoch_has_batches() const { return !data_.train_batches() || *data_.train_batches() > 0; }

@@ -261,6 +261,33 @@ TEST(Resume, LosesNoRowThatWasLoggedBeforeTheCheckpoint) {
   EXPECT_GT(logger->on_disk_at_checkpoint, 0) << "a kill would lose them, and a resume not log them again";
 }
 
+/// A run that is killed behind its last checkpoint has nothing left to log when it goes on.
+TEST(Resume, LosesNoRowAfterTheLastCheckpoint) {
+  const auto stopping = make<LambdaCallback>(LambdaCallbackOptions{.on_train_epoch_end = [](Trainer& trainer, Module&) {
+    if (trainer.current_epoch() == 1) trainer.request_stop("enough");
+  }});
+  struct Ending {
+    const char* name;
+    std::shared_ptr<Callback> callback;
+    std::optional<int64_t> max_steps;
+  };
+  for (const auto& [name, callback, max_steps] :
+       {Ending{"max_epochs", nullptr, {}}, Ending{"a request", stopping, {}}, Ending{"max_steps", nullptr, 10}}) {
+    SCOPED_TRACE(name);
+    const auto logger = std::make_shared<BufferingLogger>();
+    const auto change = [&, steps = max_steps](TrainerOptions& options) {
+      options.logger = {logger};
+      options.log_every_n_steps = 1000;
+      options.max_steps = steps.value_or(-1);
+      options.enable_checkpointing = true;
+      options.callbacks.push_back(make<ModelCheckpoint>({.save_last = true, .save_on_train_epoch_end = true}));
+    };
+    run({.accumulate = 1, .change = change}, callback, "");
+    EXPECT_GT(logger->rows, 0);
+    EXPECT_EQ(logger->on_disk_at_checkpoint, logger->rows);
+  }
+}
+
 TEST(Resume, AtTheLastBatchOfAnEpochMissesNoStep) {
   const std::string path = fresh_folder("resume_last_batch") + "/c";
   auto saver = make<LambdaCallback>(LambdaCallbackOptions{
