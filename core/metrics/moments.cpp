@@ -1,10 +1,18 @@
 #include <levin/core/metrics/moments.h>
 
+#include <levin/core/base/recording.h>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/outer.h>
-#include <ATen/ops/where.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <iterator>
 
 namespace levin::metrics::detail {
 namespace {
@@ -16,6 +24,58 @@ void move_means(const MomentParts& into, const at::Tensor& mean_step, const at::
   const at::Tensor moved = into.means + step;
   into.rests.add_(rest_step * share + (step - (moved - into.means)));
   into.means.copy_(moved);
+}
+
+constexpr int64_t kFewVariables = 4;
+/// Samples whose moments are computed at once: sums of more of them round more.
+constexpr int64_t kBlock = 1024;
+
+/// Sum of terms 0 to count - 1, in several sums that do not wait for each other.
+template <class Term>
+double sum_of(int64_t count, const Term& term) {
+  std::array<double, 4> sums{};
+  int64_t i = 0;
+  for (; i + 4 <= count; i += 4)
+    for (int64_t k = 0; k < 4; ++k) sums[static_cast<size_t>(k)] += term(i + k);
+  for (; i < count; ++i) sums[0] += term(i);
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+/// Adds a block of samples, by the formulas of add_samples.
+void add_block(double* moments, size_t variables, const std::array<const double*, kFewVariables>& columns,
+               int64_t samples) {
+  const auto added = static_cast<double>(samples);
+  const double total = moments[0] + added;
+  const double share = added / total;
+  const double weight = std::sqrt(moments[0] * share);
+  const size_t width = variables + 1;
+  std::array<double, kFewVariables> means{};
+  std::array<double, kFewVariables> rests{};
+  std::array<double, kFewVariables> distances{};
+  for (size_t i = 0; i < variables; ++i) {
+    const double* const x = columns[i];
+    const double mean = means[i] = sum_of(samples, [x](int64_t s) { return x[s]; }) / added;
+    rests[i] = sum_of(samples, [x, mean](int64_t s) { return x[s] - mean; }) / added;
+    double& former = moments[1 + i];
+    double& former_rest = moments[(1 + i) * width];
+    const double mean_step = mean - former;
+    const double rest_step = rests[i] - former_rest;
+    distances[i] = (mean_step + rest_step) * weight;
+    const double step = mean_step * share;
+    const double moved = former + step;
+    former_rest += rest_step * share + (step - (moved - former));
+    former = moved;
+  }
+  for (size_t i = 0; i < variables; ++i)
+    for (size_t j = 0; j <= i; ++j) {
+      const auto deviation = [&](size_t variable, int64_t s) {
+        return columns[variable][s] - means[variable] - rests[variable];
+      };
+      const double sum = sum_of(samples, [&](int64_t s) { return deviation(i, s) * deviation(j, s); });
+      moments[(1 + i) * width + 1 + j] += sum + distances[i] * distances[j];
+      moments[(1 + j) * width + 1 + i] = moments[(1 + i) * width + 1 + j];
+    }
+  moments[0] = total;
 }
 
 }  // namespace
@@ -52,6 +112,19 @@ void add_samples(at::Tensor& moments, const at::Tensor& samples) {
   into.products.addmm_(deviations.t(), deviations);
   move_means(into, mean_step, rest_step, added / total);
   into.count.copy_(total);
+}
+
+void add_variables(at::Tensor& moments, at::TensorList variables) {
+  const auto is_on_host = [](const at::Tensor& values) { return values.is_cpu() && values.is_contiguous(); };
+  const bool are_few = std::ssize(variables) <= kFewVariables && is_on_host(moments) &&
+                       std::all_of(variables.begin(), variables.end(), is_on_host);
+  if (!are_few || is_recording()) return add_samples(moments, at::stack(variables, 1));
+  const int64_t samples = variables.front().size(0);
+  for (int64_t begin = 0; begin < samples; begin += kBlock) {
+    std::array<const double*, kFewVariables> columns{};
+    for (size_t i = 0; i < variables.size(); ++i) columns[i] = variables[i].const_data_ptr<double>() + begin;
+    add_block(moments.mutable_data_ptr<double>(), variables.size(), columns, std::min(kBlock, samples - begin));
+  }
 }
 
 void merge_moments(at::Tensor& into, const at::Tensor& other) {

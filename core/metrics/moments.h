@@ -18,6 +18,8 @@ namespace levin::metrics::detail {
 at::Tensor no_moments(int64_t variables);
 /// Adds samples, [samples, d], float64, in place.
 void add_samples(at::Tensor& moments, const at::Tensor& samples);
+/// Adds samples by their variables, each [samples], float64, in place. Few variables on the host cost no operators.
+void add_variables(at::Tensor& moments, at::TensorList variables);
 /// Adds the samples of other moments, in place.
 void merge_moments(at::Tensor& into, const at::Tensor& other);
 /// Returns moments from sums of the variables, [d], and of their products, [d, d]. What these sums have lost stays

@@ -89,7 +89,7 @@ MomentMetric& MomentMetric::update(const at::Tensor& predictions, const at::Tens
   ensure_device(predictions.device());
   const at::Tensor found = flat(predictions);
   const at::Tensor meant = flat(targets);
-  detail::add_samples(state(0), at::stack({found, meant, found - meant}, 1));
+  detail::add_variables(state(0), {found, meant, found - meant});
   return *this;
 }
 
