@@ -64,9 +64,10 @@ bool is_of_object(const HttpResponse& response, bool has_body) {
     const auto found = response.headers.find(name);
     return found == response.headers.end() ? std::string() : found->second;
   };
+  if (header("etag").empty()) return false;
+  if (!has_body) return response.body.empty();
   // Objects have the type of bytes, since none is given when they are stored.
-  return !header("etag").empty() && !header("content-type").starts_with("text/html") &&
-         (has_body || response.body.empty());
+  return !header("content-type").starts_with("text/html");
 }
 
 bool is_object_list(std::string_view xml) {

@@ -12,6 +12,7 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -97,6 +98,10 @@ class StandInServer {
       head_size = request.find("\r\n\r\n");
       if (head_size == std::string::npos) continue;
       const size_t length = request.find("Content-Length: ");
+      if (const size_t expects = request.find("Expect: 100-continue"); expects < head_size) {
+        const std::string_view go_on = "HTTP/1.1 100 Continue\r\n\r\n";
+        [[maybe_unused]] const ssize_t sent = ::send(connection, go_on.data(), go_on.size(), MSG_NOSIGNAL);
+      }
       wanted = head_size + 4 + (length < head_size ? std::stoul(request.substr(length + 16)) : 0);
     }
     if (stop_) return;
