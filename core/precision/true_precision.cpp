@@ -9,7 +9,9 @@
 #include <fmt/format.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 namespace levin {
 namespace {
@@ -22,6 +24,18 @@ struct DefaultType {
   at::ScalarType before LEVIN_GUARDED_BY(mutex) = at::kFloat;
 };
 DefaultType default_type;
+
+/// Adds the buffers that a module computes with. One in double precision among parameters that are not was made so for
+/// what it holds, such as a sum or a time.
+void add_compute_buffers(const torch::nn::Module& module, std::vector<at::Tensor>& buffers) {
+  const auto is_double = [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.scalar_type() == at::kDouble;
+  };
+  const bool in_double = std::ranges::any_of(module.parameters(/*recurse=*/false), is_double);
+  for (const at::Tensor& buffer : module.buffers(/*recurse=*/false))
+    if (in_double || !is_double(buffer)) buffers.push_back(buffer);
+  for (const auto& child : module.named_children()) add_compute_buffers(*child.value(), buffers);
+}
 
 }  // namespace
 
@@ -47,11 +61,14 @@ void TruePrecision::convert_module(torch::nn::Module& module) {
   at::NoGradGuard no_grad;
   const auto convert = [this](at::Tensor& tensor) {
     // What a strategy has divided over ranks already was converted before.
-    const bool is_here = tensor.defined() && !is_released(tensor);
-    if (is_here && tensor.is_floating_point() && tensor.scalar_type() != type_) tensor.set_data(tensor.to(type_));
+    // Types of 8 bits are how weights are stored; nothing is computed in them.
+    const bool computes = tensor.defined() && tensor.is_floating_point() && tensor.element_size() > 1;
+    if (computes && !is_released(tensor) && tensor.scalar_type() != type_) tensor.set_data(tensor.to(type_));
   };
+  std::vector<at::Tensor> buffers;
+  add_compute_buffers(module, buffers);
   for (auto& parameter : module.parameters()) convert(parameter);
-  for (auto& buffer : module.buffers()) convert(buffer);
+  for (auto& buffer : buffers) convert(buffer);
 }
 
 at::Tensor TruePrecision::convert_input(const at::Tensor& tensor) const {

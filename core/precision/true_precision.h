@@ -6,7 +6,8 @@
 
 namespace levin {
 
-/// All floating-point parameters, buffers, inputs and arithmetic in one type.
+/// All floating-point parameters, inputs and arithmetic in one type, and the buffers that belong to them: all but those
+/// in double precision of a module whose own parameters are not.
 class TruePrecision : public Precision {
  public:
   explicit TruePrecision(at::ScalarType type) : type_(type) {}

@@ -6,6 +6,7 @@
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/nn/saved_tensor_scope.h>
 #include <levin/core/options/capable_strategies.h>
+#include <levin/core/precision/precision.h>
 #include <levin/core/trainer/rank_run.h>
 #include <levin/core/trainer/thread_advice.h>
 
@@ -83,7 +84,9 @@ void TrainerRun::load_outcome(const std::string& directory) {
   parts_.context.attach(request_.module);
   parts_.state.status = result_.interrupted ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
   if (request_.stage != Stage::kFit) return;
-  request_.module->configure_model();  // no rank ran here: only theirs have these layers yet
+  // No rank ran here: only theirs have these layers, in the run's precision, yet.
+  request_.module->configure_model();
+  parts_.options.precision->convert_module(*request_.module);
   parts_.checkpoints.load_outcome(result_.fit);
 }
 
