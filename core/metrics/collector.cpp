@@ -84,9 +84,12 @@ double Collector::weight_of(const LogOptions& options) const {
   return static_cast<double>(options.batch_size.value_or(moment_.batch_size));
 }
 
-Collector::Slot* Collector::find_slot(std::string_view name, int64_t dataloader_idx) {
+Collector::Slot* Collector::find_slot(std::string_view name, int64_t own_loader) {
   const auto is_meant = [&](const Slot& slot) {
-    return slot.description.dataloader_idx == dataloader_idx && slot.description.name == name;
+    const bool is_of_loader = slot.description.own_loader() == own_loader ||
+                              // Where no loader is read, such as at the epoch's end.
+                              (moment_.loaders == 1 && slot.description.is_of_all_loaders());
+    return is_of_loader && slot.description.name == name;
   };
   if (expected_ < slots_.size() && is_meant(*slots_[expected_])) return slots_[expected_].get();
   for (size_t i = 0; i < slots_.size(); ++i) {
@@ -98,7 +101,8 @@ Collector::Slot* Collector::find_slot(std::string_view name, int64_t dataloader_
 }
 
 Collector::Slot& Collector::slot_for(std::string_view name, const LogOptions& options) {
-  Slot* found = find_slot(name, moment_.dataloader_idx);
+  const bool of_all_loaders = moment_.loaders > 1 && !options.add_dataloader_idx;
+  Slot* found = find_slot(name, of_all_loaders ? -1 : moment_.dataloader_idx);
   if (found == nullptr) {
     refuse_while_recording(fmt::format("a first log of '{}'", name), "log the same names in every step");
     detail::SlotDescription description{.name = std::string(name),
@@ -124,7 +128,7 @@ Collector::Slot& Collector::add_slot(detail::SlotDescription description) {
   slots_.push_back(std::make_unique<Slot>(std::move(description)));
   Slot* const added = slots_.back().get();
   const auto order = [](const Slot* slot) {
-    return std::tie(slot->description.dataloader_idx, slot->description.name);
+    return std::pair<int64_t, std::string_view>(slot->description.own_loader(), slot->description.name);
   };
   const auto place = std::upper_bound(ordered_.begin(), ordered_.end(), added,
                                       [&](const Slot* a, const Slot* b) { return order(a) < order(b); });
@@ -136,8 +140,8 @@ void Collector::weigh(const LossWeight& weight) {
   if (!weight.defined()) return;
   for (const auto& slot : slots_) {
     const LogOptions& options = slot->description.options;
-    const bool is_meant = slot->stamp == stamp_ && slot->description.dataloader_idx == moment_.dataloader_idx &&
-                          options.reduce == LogReduce::kMean && !slot->weight_was_given && !slot->description.is_metric;
+    const bool is_meant = slot->stamp == stamp_ && options.reduce == LogReduce::kMean && !slot->weight_was_given &&
+                          !slot->description.is_metric;
     if (is_meant) slot->weigh_last(weight);
   }
 }
@@ -175,6 +179,14 @@ void Collector::log(std::string_view name, double value, const LogOptions& optio
 
 void Collector::log(std::string_view name, Metric& metric, const LogOptions& options) {
   Slot& slot = slot_for(name, options);
+  // At a loader's end its metrics start afresh, but those of all loaders go on: one object cannot do both.
+  if (moment_.loaders > 1)
+    for (const auto& other : slots_)
+      if (other->metric.refers_to(metric) &&
+          other->description.is_of_all_loaders() != slot.description.is_of_all_loaders())
+        throw Error("log", fmt::format("one metric object is logged for each loader and, with add_dataloader_idx = "
+                                       "false, for all of them; got it as '{}' and '{}'; hint: use two objects",
+                                       other->short_name, slot.short_name));
   slot.add_metric(metric, weight_of(options));
 }
 
@@ -297,7 +309,7 @@ void Collector::select_comparable(detail::Over over) {
 }
 
 void Collector::adopt(const detail::SlotDescription& description, detail::Over over) {
-  Slot* slot = find_slot(description.name, description.dataloader_idx);
+  Slot* slot = find_slot(description.name, description.own_loader());
   if (slot == nullptr) slot = &add_slot(description);
   if (over == detail::Over::kStep ? slot->stamp == stamp_ : slot->was_logged()) return;
   slot->stamp = over == detail::Over::kStep ? stamp_ : 0;
@@ -308,7 +320,8 @@ void Collector::adopt(const detail::SlotDescription& description, detail::Over o
 
 void Collector::end_loader() {
   for (auto& slot : slots_)
-    if (slot->description.dataloader_idx == moment_.dataloader_idx) slot->end_metric();
+    if (slot->description.dataloader_idx == moment_.dataloader_idx || slot->description.is_of_all_loaders())
+      slot->end_metric();
 }
 
 void Collector::end_metrics() {
@@ -386,7 +399,8 @@ State Collector::merge_states(const std::vector<State>& of_ranks) {
       auto& items = merged.as_list();
       const auto same = std::find_if(items.begin(), items.end(), [&](const State& other) {
         return other.at("name").as_string() == item.at("name").as_string() &&
-               other.at("dataloader_idx").as_int() == item.at("dataloader_idx").as_int();
+               detail::SlotDescription::from_state(other).own_loader() ==
+                   detail::SlotDescription::from_state(item).own_loader();
       });
       const auto index = static_cast<size_t>(same - items.begin());
       if (same == items.end()) {

@@ -125,7 +125,8 @@ class Collector {
   bool on_device() const { return on_device_; }
 
   /// Ends one of several loaders: computes and resets its metrics, so that the next loader starts afresh. Their state
-  /// is kept for synchronize_epoch, which needs the same metric objects once more.
+  /// is kept for synchronize_epoch, which needs the same metric objects once more, and for the next loader's batches
+  /// where all loaders have one name.
   void end_loader();
   /// Does so with all metrics where training ends inside of an epoch: their objects may serve another call.
   void end_metrics();
@@ -151,7 +152,7 @@ class Collector {
   using Slot = detail::LoggedSlot;
 
   Slot& slot_for(std::string_view name, const LogOptions& options);
-  Slot* find_slot(std::string_view name, int64_t dataloader_idx);
+  Slot* find_slot(std::string_view name, int64_t own_loader);
   Slot& add_slot(detail::SlotDescription description);
   double weight_of(const LogOptions& options) const;
 

@@ -110,7 +110,7 @@ void LoggedSlot::identify() {
                            : *options.sync_dist  ? 2 + static_cast<int64_t>(options.reduce)
                                                  : 0;
   identity_ = mix_seed(XXH3_64bits(description.name.data(), description.name.size()),
-                       static_cast<uint64_t>(description.dataloader_idx), static_cast<uint64_t>(combined));
+                       static_cast<uint64_t>(description.own_loader()), static_cast<uint64_t>(combined));
 }
 
 void LoggedSlot::clear() {

@@ -28,14 +28,18 @@ std::optional<double> agreed_value(const std::vector<double>& values);
 
 /// Description of a logged name.
 struct SlotDescription {
-  std::string name;  ///< as logged
-  int64_t dataloader_idx = 0;
-  bool several_loaders = false;  ///< the name that users see has the loader's index
+  std::string name;              ///< as logged
+  int64_t dataloader_idx = 0;    ///< of the first log
+  bool several_loaders = false;  ///< the name that users see has the loader's index, unless options say otherwise
   LogOptions options;            ///< with on_step, on_epoch and sync_dist set
   bool is_metric = false;
 
   /// Returns the name with the loader's suffix.
   std::string short_name() const;
+  /// Returns whether the loaders' values are combined under one name.
+  bool is_of_all_loaders() const { return several_loaders && !options.add_dataloader_idx; }
+  /// Returns the loader that the name belongs to; -1 for all of them.
+  int64_t own_loader() const { return is_of_all_loaders() ? -1 : dataloader_idx; }
   State to_state() const;
   static SlotDescription from_state(const State& state);
 

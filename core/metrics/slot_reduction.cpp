@@ -308,7 +308,7 @@ void SlotReduction::throw_disagreement() const {
   std::map<std::pair<std::string, int64_t>, Sayings> names;
   for (size_t rank = 0; rank < of_ranks.size(); ++rank)
     for (const SlotDescription& description : decode(of_ranks[rank]))
-      names[{description.short_name(), description.dataloader_idx}][words_for(description)].push_back(rank);
+      names[{description.short_name(), description.own_loader()}][words_for(description)].push_back(rank);
 
   std::vector<std::string> parts;
   bool options_only = true;

@@ -1,6 +1,7 @@
 #include "../support/thread_collective.h"
 #include "metric_oracle.h"
 
+#include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/comm/gather_on_first.h>
 #include <levin/core/metrics/accuracy.h>
 #include <levin/core/metrics/auroc.h>
@@ -723,6 +724,66 @@ TEST(CollectorWithoutBatches, SeveralLoadersWithOneMetricObject) {
       collector.reset();
     }
   });
+}
+
+TEST(CollectorWithoutBatches, OneNameForSeveralLoadersIsOneValue) {
+  // Batches of loader 0 and 1 by rank; loader 1 gives rank 1 none, loader 0 gives rank 2 none.
+  const std::vector<std::vector<int64_t>> batches = {{2, 1}, {1, 0}, {0, 3}};
+  const auto value_of = [](int64_t rank, int64_t loader, int64_t batch) {
+    return static_cast<double>(1 + 100 * rank + 10 * loader + batch);
+  };
+  const auto log_batch = [](Collector& collector, std::vector<Mean>& means, int64_t loader, double value) {
+    collector.begin({.batch_size = 2 + loader, .dataloader_idx = loader, .loaders = 2});
+    collector.log("loss", value, {.sync_dist = true, .add_dataloader_idx = false});
+    collector.log("mean", means[0].update(value), {.add_dataloader_idx = false});
+    collector.log("of_two", means[static_cast<size_t>(1 + loader)].update(value), {.add_dataloader_idx = false});
+    if (loader == 1) collector.log("own", value, {.sync_dist = true, .add_dataloader_idx = false});
+  };
+  double sum = 0;
+  double weighted = 0;
+  double weight = 0;
+  double count = 0;
+  double own = 0;
+  for (int64_t rank = 0; rank < 3; ++rank)
+    for (int64_t loader = 0; loader < 2; ++loader)
+      for (int64_t batch = 0; batch < batches[rank][loader]; ++batch) {
+        const double value = value_of(rank, loader, batch);
+        sum += value;
+        count += 1;
+        weighted += value * static_cast<double>(2 + loader);
+        weight += static_cast<double>(2 + loader);
+        own += loader == 1 ? value / 4 : 0;
+      }
+  const Values expected{{"loss", weighted / weight}, {"mean", sum / count}, {"of_two", sum / count}, {"own", own}};
+  // With and without a checkpoint, of the same or of another number of ranks, between the loaders.
+  for (const std::string resumes : {"never", "on every rank", "merged"}) {
+    run_ranks(3, [&](ThreadCollective& collective) {
+      const int64_t rank = collective.rank();
+      std::vector<Mean> means(3);
+      auto collector = std::make_unique<Collector>();
+      for (int64_t loader = 0; loader < 2; ++loader) {
+        for (int64_t batch = 0; batch < batches[rank][loader]; ++batch)
+          log_batch(*collector, means, loader, value_of(rank, loader, batch));
+        collector->end_loader();
+        if (loader == 1 || resumes == "never") continue;
+        State saved = collector->state_dict();
+        if (resumes == "merged") {
+          std::vector<State> of_ranks;
+          for (const std::string& bytes : collective.gather_bytes(state_to_bytes(saved)))
+            of_ranks.push_back(state_from_bytes(bytes));
+          const State merged = Collector::merge_states(of_ranks);
+          saved = rank == 0 ? merged : Collector::without_values(merged);
+        }
+        collector = std::make_unique<Collector>();
+        collector->load_state_dict(saved);
+        means = std::vector<Mean>(3);
+      }
+      collector->begin({.loaders = 1});
+      collector->synchronize_epoch(collective, true);
+      SCOPED_TRACE(resumes);
+      expect_values(epoch_values(*collector), expected);
+    });
+  }
 }
 
 TEST(CollectorWithoutBatches, SeveralLoadersDoNotHideADisagreement) {

@@ -5,9 +5,12 @@
 #include <levin/core/base/seed.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/metrics/accuracy.h>
+#include <levin/core/metrics/mean.h>
 #include <levin/core/metrics/metric_collection.h>
 #include <levin/core/metrics/precision_recall.h>
 #include <levin/core/metrics/stacked_values.h>
+
+#include <gmock/gmock-matchers.h>
 
 #include <cmath>
 #include <functional>
@@ -204,6 +207,97 @@ TEST(Logging, OneMetricServesSeveralLoaders) {
   const auto results = trainer.validate(make<Counting>({}), DataLoaders{tiny_loader(16), tiny_loader(24)});
   EXPECT_EQ(results[0].at("acc/dataloader_idx_0"), 1.0);
   EXPECT_EQ(results[1].at("acc/dataloader_idx_1"), 0.0);
+}
+
+TEST(Logging, OneNameForSeveralLoadersIsCombined) {
+  /// Loader 0 has 3 batches of 8, loader 1 one of 8 and one of 4.
+  class Combined : public TinyModule {
+   public:
+    using TinyModule::TinyModule;
+    StepOutput validation_step(const Batch& batch, int64_t batch_idx) override {
+      const auto loader = static_cast<double>(dataloader_idx());
+      const LogOptions together{.add_dataloader_idx = false};
+      LogOptions reduced = together;
+      log("mean", loader, together);
+      log("tensor", at::full({}, loader), together);
+      reduced.reduce = LogReduce::kSum;
+      log("sum", loader + 1, reduced);
+      reduced.reduce = LogReduce::kMax;
+      log("max", -loader, reduced);
+      reduced.reduce = LogReduce::kMin;
+      log("min", loader, reduced);
+      LogOptions weighted = together;
+      weighted.batch_size = dataloader_idx() == 0 ? 1 : 6;
+      log("weighted", loader, weighted);
+      log("apart", loader);
+      log(dataloader_idx() == 0 ? "first" : "second", loader, together);
+      auto scores = at::zeros({batch.size(), 2});
+      scores.select(1, dataloader_idx()).fill_(1);
+      const auto labels = at::zeros({batch.size()}, at::kLong);
+      log("acc", one_.update(scores, labels), together);
+      metrics::Accuracy& own = dataloader_idx() == 0 ? of_first_ : of_second_;
+      log("acc_of_two", own.update(scores, labels), together);
+      log("acc_apart", apart_.update(scores, labels));
+      return {};
+    }
+
+   private:
+    metrics::Accuracy one_{{.num_classes = 2}};
+    metrics::Accuracy of_first_{{.num_classes = 2}};
+    metrics::Accuracy of_second_{{.num_classes = 2}};
+    metrics::Accuracy apart_{{.num_classes = 2}};
+  };
+  for (const std::string strategy : {"single_device", "ddp_threads"}) {
+    SCOPED_TRACE(strategy);
+    TrainerOptions options = quiet(1);
+    options.strategy = strategy;
+    options.devices = strategy == "single_device" ? 1 : 2;
+    options.use_distributed_sampler = true;
+    const int64_t ranks = strategy == "single_device" ? 1 : 2;
+    Trainer trainer(options);
+    const auto module = make<Combined>({});
+    for (int round = 0; round < 2; ++round) {
+      const auto results = trainer.validate(module, DataLoaders{tiny_loader(24 * ranks), tiny_loader(12 * ranks)});
+      const auto& all = results[0];
+      EXPECT_DOUBLE_EQ(all.at("mean"), 12.0 / 36);
+      EXPECT_DOUBLE_EQ(all.at("tensor"), 12.0 / 36);
+      EXPECT_DOUBLE_EQ(all.at("sum"), static_cast<double>(7 * ranks));
+      EXPECT_DOUBLE_EQ(all.at("max"), 0);
+      EXPECT_DOUBLE_EQ(all.at("min"), 0);
+      EXPECT_DOUBLE_EQ(all.at("weighted"), 12.0 / 15);
+      EXPECT_NEAR(all.at("acc"), 24.0 / 36, 1e-6);
+      EXPECT_NEAR(all.at("acc_of_two"), 24.0 / 36, 1e-6);
+      EXPECT_DOUBLE_EQ(all.at("first"), 0);
+      EXPECT_DOUBLE_EQ(results[1].at("second"), 1);
+      EXPECT_DOUBLE_EQ(results[1].at("apart/dataloader_idx_1"), 1);
+      EXPECT_DOUBLE_EQ(all.at("acc_apart/dataloader_idx_0"), 1);
+      EXPECT_DOUBLE_EQ(results[1].at("acc_apart/dataloader_idx_1"), 0);
+      EXPECT_DOUBLE_EQ(trainer.callback_metrics().at("mean"), 12.0 / 36);
+      EXPECT_EQ(results[1].size(), 3U) << "what is combined is there once";
+    }
+  }
+}
+
+TEST(Logging, OneMetricObjectIsOfOneLoaderOrOfAll) {
+  class Both : public TinyModule {
+   public:
+    using TinyModule::TinyModule;
+    StepOutput validation_step(const Batch& batch, int64_t) override {
+      mean_.update(1.0);
+      log("apart", mean_);
+      log("together", mean_, {.add_dataloader_idx = false});
+      return {};
+    }
+
+   private:
+    metrics::Mean mean_;
+  };
+  try {
+    Trainer(quiet(1)).validate(make<Both>({}), DataLoaders{tiny_loader(16), tiny_loader(24)});
+    FAIL() << "no exception";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("hint: use two objects"));
+  }
 }
 
 TEST(Logging, MistakesAreNamed) {
