@@ -34,7 +34,13 @@ class PadCollate {
       }
       for (size_t i = 0; i < examples.size(); ++i) others[i].set(name, examples[i][name]);
     }
-    const Batch stacked = others.front().empty() ? Batch() : stack_examples(others);
+    for (size_t i = 0; i < examples.size(); ++i) {
+      others[i].text_items() = examples[i].text_items();
+      require_same_tensors(examples, i);
+    }
+    const bool has_others =
+        !std::all_of(others.begin(), others.end(), [](const Batch& other) { return other.empty(); });
+    const Batch stacked = has_others ? stack_examples(others) : Batch();
     // In the order of the examples' tensors, what belongs to one behind it.
     Batch batch;
     for (const auto& [name, first] : examples.front().items()) {
@@ -45,6 +51,7 @@ class PadCollate {
       for (const std::string& part : {name, name + "_length", name + "_mask"})
         add(batch, part, std::as_const(padded)[part]);
     }
+    batch.text_items() = stacked.text_items();
     return batch;
   }
 
@@ -53,6 +60,15 @@ class PadCollate {
     if (!options_.fields.empty())
       return std::find(options_.fields.begin(), options_.fields.end(), name) != options_.fields.end();
     return first.dim() == 1 || first.dim() == 2;
+  }
+
+  /// A tensor that the first example lacks would be lost.
+  static void require_same_tensors(std::span<const Batch> examples, size_t i) {
+    for (const auto& [name, tensor] : examples[i].items())
+      if (examples.front().find(name) == nullptr)
+        throw Error("data", fmt::format("cannot pad the examples of a batch: example {} has a tensor '{}', which "
+                                        "example 0 lacks",
+                                        i, name));
   }
 
   static void add(Batch& batch, const std::string& name, const at::Tensor& tensor) {

@@ -58,6 +58,30 @@ TEST(PadCollate, PadsNamedTensorsAlone) {
   EXPECT_EQ(collated(examples)["point_length"].sum().item<int64_t>(), 6);
 }
 
+TEST(PadCollate, KeepsTexts) {
+  const auto example = [](int64_t length, const std::string& file, const std::string& speaker) {
+    Batch made{{"x", torch::ones({length})}, {"label", torch::tensor(length)}};
+    made.set_texts("file", {file});
+    made.set_texts("part.speaker", {speaker});
+    return made;
+  };
+  const Batch batch = collated({example(2, "a.wav", "Ann"), example(1, "b.wav", "Bob")});
+  EXPECT_EQ(names_of(batch), (std::vector<std::string>{"x", "x_length", "x_mask", "label"}));
+  EXPECT_EQ(batch.texts("file"), (std::vector<std::string>{"a.wav", "b.wav"}));
+  EXPECT_EQ(batch.part("part").texts("speaker"), (std::vector<std::string>{"Ann", "Bob"}));
+  EXPECT_EQ(batch.text_items().size(), 2U);
+  // Beside padded tensors alone, and with nothing to pad.
+  std::vector<Batch> padded_only{{{"x", torch::ones({2})}}, {{"x", torch::ones({1})}}};
+  std::vector<Batch> texts_only(2);
+  for (size_t i = 0; i < 2; ++i) {
+    padded_only[i].set_texts("file", {std::to_string(i)});
+    texts_only[i].set_texts("file", {std::to_string(i)});
+  }
+  EXPECT_EQ(collated(padded_only).texts("file"), (std::vector<std::string>{"0", "1"}));
+  EXPECT_EQ(collated(padded_only)["x_length"].sum().item<int64_t>(), 3);
+  EXPECT_EQ(collated(texts_only).texts("file"), (std::vector<std::string>{"0", "1"}));
+}
+
 TEST(PadCollate, OneMessageForEachMistake) {
   const auto message = [](const std::vector<Batch>& examples, const PadCollateOptions& options = {}) {
     return message_of([&] { collated(examples, options); });
@@ -66,6 +90,12 @@ TEST(PadCollate, OneMessageForEachMistake) {
               HasSubstr("'x' is [2, 3] Float in example 0 and [2, 4] Float in example 1"));
   EXPECT_THAT(message({{{"x", torch::ones({2})}}, {{"x", torch::ones({2}, torch::kLong)}}}), HasSubstr("[2] Long"));
   EXPECT_THAT(message({{{"x", torch::ones({2})}}, {{"y", torch::ones({2})}}}), HasSubstr("no tensor 'x'"));
+  EXPECT_THAT(message({{{"x", torch::ones({2})}}, {{"x", torch::ones({2})}, {"y", torch::ones({2})}}}),
+              HasSubstr("example 1 has a tensor 'y', which example 0 lacks"));
+  Batch with_text{{"x", torch::ones({2})}};
+  with_text.set_texts("file", {"a"});
+  EXPECT_THAT(message({with_text, {{"x", torch::ones({2})}}}), HasSubstr("example 1 has 0"));
+  EXPECT_THAT(message({{{"x", torch::ones({2})}}, with_text}), HasSubstr("example 1 has 1"));
   EXPECT_THAT(message({{{"x", torch::ones({2})}, {"x_mask", torch::ones({1, 1, 1})}}}), HasSubstr("adds the tensor"));
   EXPECT_THAT(message({{{"x", torch::ones({2})}}}, {.fields = {"y"}}), HasSubstr("no tensor 'y'; it has: x"));
   EXPECT_THAT(message({{{"x", torch::ones({2, 2, 2})}}}, {.fields = {"x"}}),
