@@ -372,6 +372,8 @@ bool FitLoop::validation_due() const {
   // A callback that stops training wants to see how the weights do.
   if (stop_.ends_on_request()) return true;
   if (!data_.validation_interval()) return progress_.last_batch_done;
+  // Data without a size may end before the interval does.
+  if (every_epochs && progress_.last_batch_done && progress_.batch < *data_.validation_interval()) return true;
   const int64_t batches = every_epochs ? progress_.batch : progress_.batches_since_validation;
   return batches % *data_.validation_interval() == 0;
 }

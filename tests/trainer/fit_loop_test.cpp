@@ -241,6 +241,38 @@ TEST(FitLoop, ValidationIntervals) {
   EXPECT_THROW(fit([](TrainerOptions& options) { options.val_check_interval = 6; }), ConfigError);
 }
 
+TEST(FitLoop, AStreamThatIsShorterThanTheIntervalIsValidatedAtItsEnd) {
+  const auto validated_after = [](int64_t interval, const std::function<void(TrainerOptions&)>& change = {}) {
+    Counts counts;
+    TrainerOptions options = quiet(2);
+    options.val_check_interval = interval;
+    if (change) change(options);
+    options.callbacks.push_back(counts.callback());
+    const DataLoader stream(std::make_shared<testing::TinyStream>(40), {.batch_size = 8});  // 5 batches
+    Trainer(options).fit(make<TinyModule>({}), stream, tiny_loader(16));
+    return counts.validated_after;
+  };
+  using Batches = std::vector<int64_t>;
+  EXPECT_EQ(validated_after(9), (Batches{5, 10}));
+  EXPECT_EQ(validated_after(5), (Batches{5, 10}));
+  EXPECT_EQ(validated_after(3), (Batches{3, 8}));
+  // As many batches as there may be.
+  EXPECT_EQ(validated_after(9, [](TrainerOptions& options) { options.limit_train_batches = 12; }), (Batches{5, 10}));
+  EXPECT_EQ(validated_after(9, [](TrainerOptions& options) { options.check_val_every_n_epoch = 2; }), (Batches{10}));
+  EXPECT_EQ(validated_after(9, [](TrainerOptions& options) { options.check_val_every_n_epoch.reset(); }), (Batches{9}));
+  EXPECT_EQ(validated_after(9, [](TrainerOptions& options) { options.limit_val_batches = 0; }), (Batches{}));
+  // Two ranks, one of which has a batch more.
+  TrainerOptions options = quiet(1);
+  options.val_check_interval = int64_t{9};
+  options.strategy = "ddp_threads";
+  options.devices = 2;
+  Trainer trainer(options);
+  trainer.fit(make<TinyModule>({}), DataLoader(std::make_shared<testing::TinyStream>(72), {.batch_size = 8}),
+              tiny_loader(16));
+  EXPECT_TRUE(trainer.validated());
+  EXPECT_TRUE(trainer.callback_metrics().contains("val_loss"));
+}
+
 TEST(FitLoop, LimitsAreCountsOrFractions) {
   EXPECT_EQ(fit([](TrainerOptions& options) { options.limit_train_batches = 1; }, 1).counts.batches, 1);
   EXPECT_EQ(fit([](TrainerOptions& options) { options.limit_train_batches = 1.0; }, 1).counts.batches, 5);
