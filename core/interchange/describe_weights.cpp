@@ -34,8 +34,8 @@ bool same_elements(const SavedTensor& a, const SavedTensor& b) {
 
 }  // namespace
 
-std::string describe_weights(const std::string& path, bool with_tensors) {
-  const Weights weights = open_weights(path);
+std::string describe_weights(const std::string& path, bool with_tensors, const std::string& key) {
+  const Weights weights = open_weights(path, key);
   uint64_t bytes = 0;
   int64_t elements = 0;
   for (const auto& [name, tensor] : weights.tensors) {
@@ -45,6 +45,7 @@ std::string describe_weights(const std::string& path, bool with_tensors) {
   std::string text =
       fmt::format("weights {}\n  format {}\n  {} tensors, {} elements, {}\n", path, weights_format_name(weights.format),
                   weights.tensors.size(), elements, size_text(bytes));
+  if (weights.torch_file != nullptr && weights.key != kWholeFile) text += fmt::format("  at {}\n", weights.key);
   if (weights.torch_file != nullptr) {
     TextRows rows{{"entry", "value"}};
     const PickleValue& root = weights.torch_file->root();
@@ -68,9 +69,10 @@ std::string describe_weights(const std::string& path, bool with_tensors) {
   return text + "\ntensors\n" + table_text(rows);
 }
 
-CheckpointDifference diff_weights(const std::string& a, const std::string& b) {
-  const Weights first = open_weights(a);
-  const Weights second = open_weights(b);
+CheckpointDifference diff_weights(const std::string& a, const std::string& b, const std::string& key_a,
+                                  const std::string& key_b) {
+  const Weights first = open_weights(a, key_a);
+  const Weights second = open_weights(b, key_b);
   std::set<std::string> names;
   for (const auto& [name, tensor] : first.tensors) names.insert(name);
   for (const auto& [name, tensor] : second.tensors) names.insert(name);

@@ -47,6 +47,7 @@ struct PickleValue {
   at::Tensor tensor = {};        ///< also the bytes of a kStorage
   bool is_parameter = false;     ///< a tensor that is a Parameter
   bool requires_grad = false;
+  bool is_array = false;  ///< a tensor that is an array of NumPy
 
   bool is(Kind other) const { return kind == other; }
   /// Returns the value of a text key of a dict, or nullptr.

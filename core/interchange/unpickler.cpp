@@ -631,6 +631,7 @@ void Unpickler::build(PickleValue* value, PickleValue* state) {
   }
   value->kind = Kind::kTensor;
   value->tensor = tensor;
+  value->is_array = true;
 }
 
 }  // namespace levin

@@ -277,6 +277,15 @@ std::string shown(const std::vector<std::string>& names) {
   return join(first) + (names.size() > kShownNames ? fmt::format(" and {} more", names.size() - kShownNames) : "");
 }
 
+/// "; 'key' says where ...", for weights that may be the wrong ones of a file; else "".
+std::string place_hint(const Weights& weights) {
+  if (weights.torch_file == nullptr) return "";
+  const std::string taken = weights.key == kWholeFile ? "the whole file" : fmt::format("'{}'", weights.key);
+  const std::vector<std::string> others = entries_passed_over(weights);
+  return fmt::format("; 'key' says where in the file the weights are: {} was taken{}", taken,
+                     others.empty() ? "" : fmt::format(", not {}", shown(others)));
+}
+
 }  // namespace
 
 std::string WeightReport::text() const {
@@ -312,6 +321,7 @@ WeightPlan plan_weights(const NamedTensors& module, const std::map<std::string, 
   WeightPlan plan;
   WeightReport& report = plan.report;
   report.dropped = std::move(mapped.dropped);
+  std::set<const SavedTensor*> used;
   for (const auto& [name, tensor] : module) {
     auto found = mapped.tensors.find(name);
     if (found == mapped.tensors.end()) {
@@ -329,16 +339,19 @@ WeightPlan plan_weights(const NamedTensors& module, const std::map<std::string, 
     } else {
       report.other_shape.push_back({name, found->second->shape(), tensor.sizes().vec()});
     }
+    used.insert(found->second.get());
     mapped.tensors.erase(found);
   }
+  // A further name of what was found, on either side, is not left over.
   for (const auto& [name, tensor] : mapped.tensors)
-    if (!aliases.contains(name)) report.left_over.push_back(name);
+    if (!aliases.contains(name) && !used.contains(tensor.get())) report.left_over.push_back(name);
 
   const bool useless = report.loaded.empty() && !module.empty();
   if (!useless && (report.fits() || !options.strict)) return plan;
-  throw Error("weights", fmt::format("{} does not fit the module: {}; hint: {}", options.path, report.text(),
+  throw Error("weights", fmt::format("{} does not fit the module: {}; hint: {}{}", options.path, report.text(),
                                      useless ? "names are changed by rules, strip_prefix and add_prefix"
-                                             : "rules change names; strict: false leaves alone what does not fit"));
+                                             : "rules change names; strict: false leaves alone what does not fit",
+                                     place_hint(weights)));
 }
 
 void read_into(const SavedTensor& saved, at::Tensor target) {

@@ -19,6 +19,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 namespace levin {
@@ -32,6 +33,7 @@ constexpr const char* kSafetensorsIndex = "model.safetensors.index.json";
 constexpr const char* kTorchName = "pytorch_model.bin";
 constexpr const char* kTorchIndex = "pytorch_model.bin.index.json";
 constexpr int kMostLevels = 100;
+constexpr size_t kShownPlaces = 10;
 
 /// A tensor of a file, of which `Source` says what it is and how to read it.
 class TensorOfFile : public SavedTensor {
@@ -141,12 +143,67 @@ bool is_module(const PickleValue& value) {
          value.state->find("_parameters") != nullptr;
 }
 
-bool holds_tensors(const PickleValue& value) {
-  if (is_module(value)) return true;
-  return value.is(Kind::kDict) &&
-         std::any_of(value.pairs.begin(), value.pairs.end(), [](const PickleValue::Pair& pair) {
-           return pair.first->is(Kind::kText) && pair.second->is(Kind::kTensor);
-         });
+std::string inner_key(const std::string& key, const std::string& name) { return key.empty() ? name : key + "." + name; }
+
+/// Whether a tensor is one as modules have them: no count, no single number, no state of a generator, no array of
+/// NumPy.
+bool is_weight(const PickleValue& value) {
+  if (!value.is(Kind::kTensor) || value.is_array) return false;
+  const at::Tensor& tensor = value.tensor;
+  return value.is_parameter || (tensor.dim() > 0 && (tensor.is_floating_point() || tensor.is_complex()));
+}
+
+/// A place of a file that holds tensors by name.
+struct Place {
+  std::string key;
+  const PickleValue* value;
+  bool has_weights;  ///< a module, or a dict with a tensor that is_weight
+};
+
+/// Finds the state dicts and modules of a file. Tensors beside one are not weights, unless they are matrices: then they
+/// may be, and both places are found.
+class PlaceFinder {
+ public:
+  std::vector<Place> find(const PickleValue& value, const std::string& key = "", int level = 0) {
+    // What was seen lies in two places, or inside of itself.
+    if (level > kMostLevels || key.size() > kLongestWeightName || !seen_.insert(&value).second) return {};
+    if (is_module(value)) return {{key, &value, true}};
+    const bool is_optimizer = value.find("param_groups") != nullptr;
+    if (!value.is(Kind::kDict) || is_optimizer) return {};
+    if (const PickleValue* state_dict = value.find("state_dict")) {
+      auto found = find(*state_dict, inner_key(key, "state_dict"), level + 1);
+      if (!found.empty()) return found;
+    }
+    Place here{.key = key, .value = &value, .has_weights = false};
+    bool has_tensors = false;
+    bool has_matrices = false;
+    std::vector<Place> inner;
+    for (const auto& [name, item] : value.pairs) {
+      if (!name->is(Kind::kText)) continue;
+      if (item->is(Kind::kTensor)) {
+        has_tensors = true;
+        here.has_weights |= is_weight(*item);
+        has_matrices |= is_weight(*item) && item->tensor.dim() > 1;
+      } else if (!name->text.ends_with("_extra_state")) {  // which modules keep beside their tensors
+        for (Place& place : find(*item, inner_key(key, name->text), level + 1)) inner.push_back(std::move(place));
+      }
+    }
+    if (!std::ranges::any_of(inner, &Place::has_weights)) return has_tensors ? std::vector{here} : inner;
+    std::erase_if(inner, [](const Place& place) { return !place.has_weights; });
+    if (has_matrices) inner.insert(inner.begin(), here);
+    return inner;
+  }
+
+ private:
+  std::set<const PickleValue*> seen_;
+};
+
+bool holds_tensors(const PickleValue& value, std::set<const PickleValue*>& seen, int level = 0) {
+  if (value.is(Kind::kTensor) || is_module(value)) return true;
+  if (level > kMostLevels || !seen.insert(&value).second) return false;
+  const auto inner = [&](const PickleValue* item) { return holds_tensors(*item, seen, level + 1); };
+  return std::ranges::any_of(value.items, inner) ||
+         std::ranges::any_of(value.pairs, [&](const PickleValue::Pair& pair) { return inner(pair.second); });
 }
 
 std::vector<std::string> keys_of_dict(const PickleValue& value) {
@@ -158,6 +215,7 @@ std::vector<std::string> keys_of_dict(const PickleValue& value) {
 
 const PickleValue& value_at(const TorchFile& file, const std::string& key) {
   const PickleValue* value = &file.root();
+  if (key == kWholeFile) return *value;
   std::string_view rest = key;
   while (!rest.empty()) {
     // A key may itself have dots.
@@ -174,25 +232,30 @@ const PickleValue& value_at(const TorchFile& file, const std::string& key) {
   return *value;
 }
 
-const PickleValue& find_weights(const TorchFile& file, const std::string& key) {
+Place find_weights(const TorchFile& file, const std::string& key) {
+  if (!key.empty()) return {.key = key, .value = &value_at(file, key), .has_weights = true};
   const PickleValue& root = file.root();
-  if (!key.empty()) return value_at(file, key);
   if (root.is(Kind::kTensor))
     throw Error("weights", file.path() + " holds a single tensor without a name; valid: a dict of tensors by name");
-  if (holds_tensors(root)) return root;
-  std::vector<std::string> found;
-  for (const auto& [name, value] : root.pairs)
-    if (name->is(Kind::kText) && holds_tensors(*value)) found.push_back(name->text);
-  if (std::find(found.begin(), found.end(), "state_dict") != found.end()) return *root.find("state_dict");
-  if (found.size() == 1) return *root.find(found.front());
-  if (found.size() > 1)
-    throw Error("weights", fmt::format("{} holds tensors in several places; got {}; hint: say which with 'key'",
-                                       file.path(), join(found)));
-  bool any = false;
-  for_each_tensor(root, [&](const std::string&, const at::Tensor&) { any = true; });
-  if (any) return root;
-  throw Error("weights", fmt::format("{} holds no tensors by name; got {}", file.path(), root.kind_name()));
+  std::vector<Place> found = PlaceFinder().find(root);
+  for (Place& place : found)
+    if (place.key.empty()) place.key = kWholeFile;
+  if (found.empty())
+    throw Error("weights", fmt::format("{} holds no tensors by name; got {}", file.path(), root.kind_name()));
+  if (found.size() == 1) return found.front();
+  std::vector<std::string> keys;
+  for (const Place& place : found) keys.push_back(place.key.substr(0, 80));
+  if (keys.size() > kShownPlaces) {
+    keys.resize(kShownPlaces);
+    keys.emplace_back("...");
+  }
+  throw Error("weights", fmt::format("{} holds tensors in several places; got {}; hint: say which with 'key' (of "
+                                     "init_from, or --key of levin-checkpoint); '{}' is the whole file",
+                                     file.path(), join(keys), kWholeFile));
 }
+
+/// What makes two tensors of a file the same: their elements' place and order.
+using Elements = std::tuple<const void*, at::ScalarType, std::vector<int64_t>, std::vector<int64_t>>;
 
 void add_torch_file(Weights& weights, const std::string& path, const std::string& key) {
   const auto file = std::make_shared<const TorchFile>(path);
@@ -200,10 +263,22 @@ void add_torch_file(Weights& weights, const std::string& path, const std::string
   const PickleValue& root = file->root();
   if (root.find("pytorch-lightning_version") != nullptr && root.find("state_dict") != nullptr)
     weights.format = WeightsFormat::kLightning;
-  const PickleValue& found = find_weights(*file, key);
-  for_each_tensor(found, [&](const std::string& name, const at::Tensor& tensor) {
-    add_tensor(weights, name, std::make_shared<TorchTensor>(file, tensor));
+  const Place found = find_weights(*file, key);
+  weights.key = found.key;
+  std::map<Elements, std::shared_ptr<const SavedTensor>> made;
+  bool any = false;
+  for_each_tensor(*found.value, [&](const std::string& name, const at::Tensor& tensor) {
+    any = true;
+    if (tensor.layout() != at::kStrided || tensor.is_conj() || tensor.is_neg() || tensor.numel() == 0)
+      return add_tensor(weights, name, std::make_shared<TorchTensor>(file, tensor));
+    auto& same = made[{tensor.const_data_ptr(), tensor.scalar_type(), tensor.sizes().vec(), tensor.strides().vec()}];
+    if (same == nullptr) same = std::make_shared<TorchTensor>(file, tensor);
+    add_tensor(weights, name, same);
   });
+  if (!any && !key.empty())
+    throw Error("weights", fmt::format("'{}' of {} holds no tensors by name; got {}; valid: a dict of tensors, or a "
+                                       "module",
+                                       key, path, found.value->kind_name()));
 }
 
 // ---- Folders
@@ -250,9 +325,16 @@ void add_folder(Weights& weights) {
     weights.format = WeightsFormat::kLevin;
     // All or nothing: a file that is damaged is found before the first tensor is used.
     verify_checkpoint(weights.path);
-    const State tree = open_checkpoint(weights.path, {"model"});
+    const State tree = open_checkpoint(weights.path, {"model", kTiedNames});
     for (const auto& [name, value] : tree.at("model").as_map())
       if (value.is_tensor()) add_tensor(weights, name, value.as_leaf().saved);
+    if (const State* tied = tree.find(kTiedNames))
+      for (const auto& [name, saved_as] : tied->as_map()) {
+        const auto found = weights.tensors.find(saved_as.as_string());
+        if (found == weights.tensors.end()) continue;  // a callback took it out
+        add_tensor(weights, name, found->second);
+        weights.tied_names[name] = found->first;
+      }
     return;
   }
   weights.format = WeightsFormat::kHuggingFace;
@@ -338,6 +420,18 @@ void for_each_tensor(const PickleValue& value,
     if (++count > kMostTensors) throw Error("weights", fmt::format("more than {} tensors", kMostTensors));
     visit(name, tensor);
   });
+}
+
+std::vector<std::string> entries_passed_over(const Weights& weights) {
+  if (weights.torch_file == nullptr || weights.key == kWholeFile) return {};
+  std::vector<std::string> entries;
+  std::set<const PickleValue*> seen{&value_at(*weights.torch_file, weights.key)};
+  for (const auto& [name, value] : weights.torch_file->root().pairs) {
+    if (!name->is(Kind::kText)) continue;
+    const bool is_taken = weights.key == name->text || weights.key.starts_with(name->text + ".");
+    if (!is_taken && holds_tensors(*value, seen)) entries.push_back(name->text.substr(0, 80));
+  }
+  return entries;
 }
 
 Weights open_weights(const std::string& path, const std::string& key) {

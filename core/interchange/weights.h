@@ -33,18 +33,32 @@ using SavedTensors = std::map<std::string, std::shared_ptr<const SavedTensor>>;
 struct Weights {
   std::string path = {};
   WeightsFormat format = WeightsFormat::kSafetensors;
+  /// A tensor that a file has under several names (tied weights) is one SavedTensor under each.
   SavedTensors tensors = {};
+  /// Of kLevin: the further names of tensors in the checkpoint, each with the name that it is saved under.
+  std::map<std::string, std::string> tied_names = {};
   /// Of kPyTorch and kLightning the whole file; else nullptr.
   std::shared_ptr<const TorchFile> torch_file = nullptr;
+  /// Of a torch_file: where in it the weights are, as `key` says it.
+  std::string key = {};
 };
+
+/// The `key` of a whole torch.save file.
+inline constexpr const char* kWholeFile = ".";
+/// The entry of a Levin checkpoint's tree that has Weights::tied_names, where there are some.
+inline constexpr const char* kTiedNames = "tied_names";
 
 /// Names longer than this are refused, whatever holds them.
 inline constexpr size_t kLongestWeightName = 1000;
 
 /// Opens a file or folder of any WeightsFormat, by its contents. Reads headers and directories, no tensor; checks that
 /// all tensors lie inside of their files. `key`: where a torch.save file holds the weights, as in "ema.state_dict";
-/// empty: the whole file, or else its one entry that holds tensors, or else `state_dict`. Throws levin::Error.
+/// kWholeFile: all of it; empty: found by itself, as docs/interchange.md says, where it is clear. Throws levin::Error.
 Weights open_weights(const std::string& path, const std::string& key = "");
+
+/// Returns the entries of a torch.save file that hold tensors and are not, or do not hold, the weights that were taken;
+/// none for other formats.
+std::vector<std::string> entries_passed_over(const Weights& weights);
 
 /// Returns whether a folder is a checkpoint of Levin, whole or damaged.
 bool is_levin_checkpoint(const std::string& folder);

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
+#include <levin/core/base/log.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/safetensors.h>
 #include <levin/core/interchange/lightning.h>
@@ -16,6 +17,8 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <regex>
 #include <set>
 #include <string>
@@ -154,20 +157,39 @@ void write_state_dict(const std::string& path, const std::vector<NamedLeaf>& ten
   PickleDocument document;
   Pickler pickler;
   PickleValue* const root = document.ordered_dict();
+  std::map<const SavedTensor*, PickleValue*> values;
   for (const auto& [name, leaf] : tensors) {
-    PickleValue* const value = document.tensor(
-        at::empty(leaf.saved->shape(), at::TensorOptions().dtype(leaf.saved->dtype()).device(at::kMeta)));
-    pickler.defer(value, leaf.saved);
+    PickleValue*& value = values[leaf.saved.get()];
+    if (value == nullptr) {
+      value = document.tensor(
+          at::empty(leaf.saved->shape(), at::TensorOptions().dtype(leaf.saved->dtype()).device(at::kMeta)));
+      pickler.defer(value, leaf.saved);
+    }
     document.put(root, name, value);
   }
   write_torch_file(path, *root, std::move(pickler));
 }
 
-/// The tree from which a Lightning checkpoint of weights is made.
-State tree_of_weights(const std::vector<NamedLeaf>& tensors) {
+/// The entries `model` and, where tensors have several names, `tied_names` of a checkpoint's tree.
+State model_tree(const std::vector<NamedLeaf>& tensors) {
   State tree = State::map();
   State& model = tree["model"] = State::map();
-  for (const auto& [name, leaf] : tensors) model[name] = leaf;
+  State tied = State::map();
+  std::map<const SavedTensor*, std::string> names;
+  for (const auto& [name, leaf] : tensors) {
+    const auto [first, is_new] = names.emplace(leaf.saved.get(), name);
+    if (is_new)
+      model[name] = leaf;
+    else
+      tied[name] = first->second;
+  }
+  if (!tied.as_map().empty()) tree[kTiedNames] = std::move(tied);
+  return tree;
+}
+
+/// The tree from which a Lightning checkpoint of weights is made.
+State tree_of_weights(const std::vector<NamedLeaf>& tensors) {
+  State tree = model_tree(tensors);
   State& loops = tree["loops"] = State::map();
   for (const char* name : {"epoch", "global_step", "batch", "total_batches", "phase"}) loops[name] = 0;
   loops["last_batch_done"] = false;
@@ -201,12 +223,24 @@ WeightsFormat weights_format_of_name(const std::string& name) {
   throw Error("weights", fmt::format("unknown format; got '{}'{}", name, valid_names_hint(name, names)));
 }
 
+bool keeps_tied_names(WeightsFormat format) {
+  return format == WeightsFormat::kPyTorch || format == WeightsFormat::kLightning || format == WeightsFormat::kLevin;
+}
+
 void write_weights(const std::string& path, WeightsFormat format, const std::vector<NamedLeaf>& tensors,
                    const WriteWeightsOptions& options) {
   SavedTensors saved;
-  for (const auto& [name, leaf] : tensors)
-    if (!saved.emplace(name, leaf.saved != nullptr ? leaf.saved : std::make_shared<TensorInMemory>(leaf.value)).second)
+  std::map<const void*, std::shared_ptr<const SavedTensor>> in_memory;
+  for (const auto& [name, leaf] : tensors) {
+    auto tensor = leaf.saved;
+    if (tensor == nullptr) {
+      auto& same = in_memory[leaf.value.unsafeGetTensorImpl()];
+      if (same == nullptr) same = std::make_shared<TensorInMemory>(leaf.value);
+      tensor = same;
+    }
+    if (!saved.emplace(name, std::move(tensor)).second)
       throw Error("weights", fmt::format("cannot save two tensors of the name '{}'", name));
+  }
   std::vector<NamedLeaf> mapped;
   for (const auto& [name, tensor] : map_weights(saved, {.rules = options.rules}).tensors)
     mapped.emplace_back(name, TensorLeaf{.saved = tensor});
@@ -222,15 +256,12 @@ void write_weights(const std::string& path, WeightsFormat format, const std::vec
     case WeightsFormat::kLevin:
       break;
   }
-  State tree = State::map();
-  State& model = tree["model"] = State::map();
-  for (const auto& [name, leaf] : mapped) model[name] = leaf;
-  write_checkpoint(path, tree, {});
+  write_checkpoint(path, model_tree(mapped), {});
 }
 
 void convert_weights(const std::string& source, const std::string& target, WeightsFormat format,
                      const WriteWeightsOptions& options, bool weights_only) {
-  const Weights weights = open_weights(source);
+  const Weights weights = open_weights(source, options.key);
   if (weights.format == WeightsFormat::kLevin && format == WeightsFormat::kLightning) {
     const State tree = open_checkpoint(source);
     const bool goes_on = tree.find("loops") != nullptr;
@@ -242,7 +273,12 @@ void convert_weights(const std::string& source, const std::string& target, Weigh
                               source));
   }
   std::vector<NamedLeaf> tensors;
-  for (const auto& [name, tensor] : weights.tensors) tensors.emplace_back(name, TensorLeaf{.saved = tensor});
+  for (const auto& [name, tensor] : weights.tensors)
+    if (keeps_tied_names(format) || !weights.tied_names.contains(name))
+      tensors.emplace_back(name, TensorLeaf{.saved = tensor});
+  if (const auto others = entries_passed_over(weights); options.key.empty() && !others.empty())
+    log::rank_zero_info(fmt::format("the weights of {} are those of '{}'; other entries with tensors are left out: {}",
+                                    source, weights.key, join(others)));
   WriteWeightsOptions with_config = options;
   const std::string config = source + "/config.json";
   if (format == WeightsFormat::kHuggingFace && options.config.empty() && FileSystem::current().exists(config))

@@ -44,9 +44,9 @@ constexpr const char* kUsage =
 /// A path that is not there counts as one of Levin's, whose errors say so.
 bool is_levin(const std::string& path) { return !std::filesystem::exists(path) || levin::looks_like_checkpoint(path); }
 
-int show(const std::string& path, bool with_tensors) {
-  std::cout << (is_levin(path) ? levin::describe_checkpoint(path, with_tensors)
-                               : levin::describe_weights(path, with_tensors));
+int show(const std::string& path, bool with_tensors, const std::string& key) {
+  std::cout << (is_levin(path) && key.empty() ? levin::describe_checkpoint(path, with_tensors)
+                                              : levin::describe_weights(path, with_tensors, key));
   return kSuccess;
 }
 
@@ -68,8 +68,13 @@ int verify(const std::string& path) {
   return damaged ? kDifferent : kSuccess;
 }
 
-int diff(const std::string& a, const std::string& b) {
-  const auto difference = is_levin(a) && is_levin(b) ? levin::diff_checkpoints(a, b) : levin::diff_weights(a, b);
+int diff(const std::string& a, const std::string& b, const std::string& key) {
+  // One file of torch.save may be compared with another format.
+  const auto key_of = [&](const std::string& path) {
+    return std::filesystem::is_directory(path) || path.ends_with(".safetensors") ? std::string() : key;
+  };
+  const auto difference =
+      is_levin(a) && is_levin(b) ? levin::diff_checkpoints(a, b) : levin::diff_weights(a, b, key_of(a), key_of(b));
   for (const auto& line : difference.lines) std::cout << line << "\n";
   std::cout << "same: " << difference.same_tensors << " tensors, " << difference.same_values
             << " values; different: " << difference.lines.size() << "\n";
@@ -87,6 +92,7 @@ int convert(const std::string& source, const std::string& target, const options:
     how.rules = levin::ConfigCodec<levin::WeightRules>::parse(
         std::filesystem::is_regular_file(rules) ? levin::Config::load(rules) : levin::Config::scalar(rules), "rules");
   if (parsed.count("reverse") > 0) how.rules = how.rules.reversed();
+  how.key = parsed["key"].as<std::string>();
   how.config = parsed["model-config"].as<std::string>();
   how.max_shard_bytes = parsed["max-shard-bytes"].as<int64_t>();
   if (how.max_shard_bytes < 1)
@@ -102,6 +108,8 @@ int convert(const std::string& source, const std::string& target, const options:
 int run(int argc, char** argv) {
   options::options_description visible("Options");
   visible.add_options()("help,h", "print this help")("tensors", "show: list every tensor")(
+      "key", options::value<std::string>()->default_value("", ""),
+      "show, diff, convert: where files of torch.save hold the weights, as in ema.state_dict; '.': the whole file")(
       "rules", options::value<std::string>()->default_value("", ""),
       "convert: how names change: bert, gpt2, resnet, vit, or a YAML file with a list of rules")(
       "reverse", "convert: from the module's names to those of the rules' files")(
@@ -128,13 +136,17 @@ int run(int argc, char** argv) {
   const size_t paths = words.empty() ? 0 : words.size() - 1;
   if (parsed.count("tensors") > 0 && command != "show")
     throw levin::Error("command line", "--tensors belongs to 'show'; got the command '" + command + "'");
+  if (!parsed["key"].defaulted() && command != "show" && command != "diff" && command != "convert")
+    throw levin::Error("command line",
+                       "--key belongs to 'show', 'diff' and 'convert'; got the command '" + command + "'");
   for (const char* option : {"rules", "reverse", "model-config", "max-shard-bytes", "format", "weights-only"})
     if (parsed.count(option) > 0 && !parsed[option].defaulted() && command != "convert")
       throw levin::Error("command line",
                          std::string("--") + option + " belongs to 'convert'; got the command '" + command + "'");
-  if (command == "show" && paths == 1) return show(words[1], parsed.count("tensors") > 0);
+  const std::string key = parsed["key"].as<std::string>();
+  if (command == "show" && paths == 1) return show(words[1], parsed.count("tensors") > 0, key);
   if (command == "verify" && paths == 1) return verify(words[1]);
-  if (command == "diff" && paths == 2) return diff(words[1], words[2]);
+  if (command == "diff" && paths == 2) return diff(words[1], words[2], key);
   if (command == "consolidate" && paths == 2) return consolidate(words[1], words[2]);
   if (command == "convert" && paths == 2) return convert(words[1], words[2], parsed);
   const std::vector<std::string> commands{"show", "verify", "diff", "consolidate", "convert"};

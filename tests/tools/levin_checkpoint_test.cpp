@@ -1,9 +1,12 @@
 #include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/interchange/pickle_value.h>
+#include <levin/core/interchange/pickler.h>
 
 #include "../checkpoint/sharded_fixture.h"
 #include "../support/thread_collective.h"
 #include "tests/support/tree.h"
 
+#include <ATen/ops/full.h>
 #include <sys/wait.h>
 
 #include <cstdlib>
@@ -106,6 +109,33 @@ TEST_F(LevinCheckpointTool, RulesRenameWeightsAlone) {
   EXPECT_FALSE(std::filesystem::exists(path("a.ckpt")));
 }
 
+TEST_F(LevinCheckpointTool, KeySaysWhereAFileHasItsWeights) {
+  PickleDocument document;
+  const auto weights = [&](double value) { return document.dict({{"w", document.tensor(at::full({2, 2}, value))}}); };
+  const PickleValue* const root =
+      document.dict({{"model", weights(1)}, {"ema", weights(2)}, {"best_acc1", document.tensor(at::full({}, 71.5))}});
+  write_torch_file(path("two.pth"), *root);
+  for (const char* arguments : {"show two.pth", "convert two.pth w.safetensors", "diff two.pth two.pth"}) {
+    const Result result = run(arguments);
+    EXPECT_EQ(result.status, 2) << arguments;
+    EXPECT_NE(result.errors.find("got model, ema; hint: say which with 'key'"), std::string::npos) << result.errors;
+  }
+  EXPECT_NE(run("show two.pth --key ema").output.find("1 tensors, 4 elements, 16 B\n  at ema\n"), std::string::npos)
+      << run("show two.pth --key ema").output;
+  EXPECT_EQ(run("convert two.pth w.safetensors --key ema").status, 0);
+  EXPECT_EQ(run("diff two.pth w.safetensors --key ema").status, 0);
+  EXPECT_EQ(run("diff two.pth w.safetensors --key model").output,
+            "w: other elements\nsame: 0 tensors, 0 values; different: 1\n");
+
+  write_torch_file(path("one.pth"),
+                   *document.dict({{"state_dict", weights(2)}, {"best_acc1", document.tensor(at::full({}, 71.5))}}));
+  const Result converted = run("convert one.pth w.pth");
+  EXPECT_EQ(converted.status, 0);
+  EXPECT_NE((converted.output + converted.errors).find("those of 'state_dict'"), std::string::npos);
+  EXPECT_NE((converted.output + converted.errors).find("left out: best_acc1"), std::string::npos);
+  EXPECT_EQ(run("diff w.pth w.safetensors").status, 0);
+}
+
 TEST_F(LevinCheckpointTool, Help) {
   const Result result = run("--help");
   EXPECT_EQ(result.status, 0);
@@ -114,9 +144,10 @@ TEST_F(LevinCheckpointTool, Help) {
 
 TEST_F(LevinCheckpointTool, ErrorsAreOneLineAndStatusTwo) {
   testing::flip_bit(path("b/manifest.json"), 12);
-  for (const char* arguments : {"shw a", "diff a", "verify none", "show b", "--what", "verify a --tensors",
-                                "consolidate a", "consolidate none c", "consolidate a a", "diff a a --weights-only",
-                                "show a --max-shard-bytes=9", "convert a c --format huggingface --max-shard-bytes=0"}) {
+  for (const char* arguments :
+       {"shw a", "diff a", "verify none", "show b", "--what", "verify a --tensors", "consolidate a",
+        "consolidate none c", "consolidate a a", "diff a a --weights-only", "verify a --key ema",
+        "show a --max-shard-bytes=9", "convert a c --format huggingface --max-shard-bytes=0"}) {
     const Result result = run(arguments);
     EXPECT_EQ(result.status, 2) << arguments;
     EXPECT_EQ(result.output, "") << arguments;
