@@ -70,6 +70,9 @@ std::string CheckpointConnector::callback_key(size_t index) const {
 State CheckpointConnector::dump() {
   State tree = State::map();
   tree["model"] = model_.module_state(*state_.module);
+  State tied = State::map();
+  for (const auto& [name, saved_as] : tied_names(*state_.module)) tied[name] = saved_as;
+  if (!tied.as_map().empty()) tree[kTiedNames] = std::move(tied);
   State module_extra = State::map();
   call_user(state_, "on_save_checkpoint", *state_.module, [&] { state_.module->on_save_checkpoint(module_extra); });
   tree["module"] = std::move(module_extra);
@@ -257,8 +260,9 @@ void CheckpointConnector::write(const std::string& given_path, const State& whol
   if (event.weights_only)
     std::erase_if(tree.as_map(), [converts](const auto& item) {
       // Lightning asks for the counters of weights too.
-      return item.first != "model" && item.first != "module" && item.first != "hyper_parameters" &&
-             item.first != "versions" && item.first != "config" && !(converts && item.first == "loops");
+      return item.first != "model" && item.first != kTiedNames && item.first != "module" &&
+             item.first != "hyper_parameters" && item.first != "versions" && item.first != "config" &&
+             !(converts && item.first == "loops");
     });
   CheckpointUploader* uploader = nullptr;
   if (writes && !event.upload_to.empty()) {
@@ -367,6 +371,7 @@ void CheckpointConnector::read(const std::string& path, bool weights_only) {
       weights_only ? std::vector<std::string>{"model", "module"} : std::vector<std::string>();
   // Where ranks have different parts, each reads its own.
   tree_ = model_.divides_state() ? open_checkpoint(path, sections) : read_checkpoint(path, sections);
+  keep_first_names(tree_["model"], *state_.module);
   if (!weights_only && tree_.find("loops") == nullptr)
     throw Error("checkpoint", fmt::format("{} holds weights alone (save_weights_only), from which training cannot go "
                                           "on; hint: start from them with init_from",
@@ -425,6 +430,7 @@ void CheckpointConnector::read_lightning(const std::string& path) {
   tree_ = State::map();
   State& model = tree_["model"] = State::map();
   for (const auto& [name, tensor] : weights.tensors) model[name] = TensorLeaf{.saved = tensor};
+  keep_first_names(model, *state_.module);
   tree_["lightning"] = state_from_pickle(weights.torch_file->root());
   tree_["path"] = path;
   log::rank_zero_info(fmt::format("loaded the checkpoint {} of PyTorch Lightning", path));

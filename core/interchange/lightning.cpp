@@ -3,6 +3,7 @@
 #include <levin/core/base/config.h>
 #include <levin/core/base/error.h>
 #include <levin/core/interchange/pickler.h>
+#include <levin/core/interchange/weights.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -271,8 +272,13 @@ PickleValue* torch_optimizer_state(PickleDocument& document, Pickler& pickler, c
 
 PickleValue* lightning_checkpoint(PickleDocument& document, Pickler& pickler, const State& tree, bool weights_only) {
   PickleValue* const weights = document.ordered_dict();
+  std::map<std::string, PickleValue*> values;
   for (const auto& [name, value] : tree.at("model").as_map())
-    document.put(weights, name, tensor_value(document, pickler, value.as_leaf()));
+    document.put(weights, name, values[name] = tensor_value(document, pickler, value.as_leaf()));
+  if (const State* tied = tree.find(kTiedNames))
+    for (const auto& [name, saved_as] : tied->as_map())
+      if (const auto found = values.find(saved_as.as_string()); found != values.end())
+        document.put(weights, name, found->second);
   const State& loops = tree.at("loops");
   PickleValue* const root = document.dict();
   constexpr int64_t kEpochDone = 3;

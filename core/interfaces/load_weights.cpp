@@ -5,27 +5,33 @@
 #include <torch/nn/module.h>
 
 namespace levin {
-namespace {
 
-/// The further names of tensors that a module has under several.
-std::map<std::string, std::string> aliases_of(const torch::nn::Module& module, const NamedTensors& tensors) {
+std::map<std::string, std::string> tied_names(const torch::nn::Module& module) {
   std::map<const void*, std::string> first;
-  for (const auto& [name, tensor] : tensors) first.emplace(tensor.unsafeGetTensorImpl(), name);
-  std::map<std::string, std::string> aliases;
+  for (const auto& [name, tensor] : named_tensors(module)) first.emplace(tensor.unsafeGetTensorImpl(), name);
+  std::map<std::string, std::string> tied;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
     const auto found = first.find(tensor.unsafeGetTensorImpl());
-    if (found != first.end() && found->second != name) aliases.emplace(name, found->second);
+    if (found != first.end() && found->second != name) tied.emplace(name, found->second);
   };
   for (const auto& item : module.named_parameters()) add(item.key(), item.value());
   for (const auto& item : module.named_buffers()) add(item.key(), item.value());
-  return aliases;
+  return tied;
 }
 
-}  // namespace
+void keep_first_names(State& model, const torch::nn::Module& module) {
+  auto& tensors = model.as_map();
+  for (const auto& [name, first] : tied_names(module)) {
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) continue;
+    State tensor = std::move(found->second);
+    tensors.erase(found);
+    tensors.try_emplace(first, std::move(tensor));
+  }
+}
 
 WeightPlan plan_weights(const torch::nn::Module& module, const LoadWeightsOptions& options) {
-  const NamedTensors tensors = named_tensors(module);
-  return plan_weights(tensors, aliases_of(module, tensors), options);
+  return plan_weights(named_tensors(module), tied_names(module), options);
 }
 
 WeightReport load_weights(torch::nn::Module& module, const LoadWeightsOptions& options) {
@@ -40,9 +46,14 @@ WeightReport load_weights(torch::nn::Module& module, const std::string& path, co
 }
 
 void save_weights(const torch::nn::Module& module, const std::string& path, const WriteWeightsOptions& options) {
+  const WeightsFormat format = weights_format_of(path);
   std::vector<std::pair<std::string, TensorLeaf>> leaves;
-  for (const auto& [name, tensor] : named_tensors(module)) leaves.emplace_back(name, TensorLeaf{tensor.detach()});
-  write_weights(path, weights_format_of(path), leaves, options);
+  std::map<std::string, at::Tensor> by_name;
+  for (const auto& [name, tensor] : named_tensors(module))
+    leaves.emplace_back(name, TensorLeaf{by_name[name] = tensor.detach()});
+  if (keeps_tied_names(format))
+    for (const auto& [name, first] : tied_names(module)) leaves.emplace_back(name, TensorLeaf{by_name.at(first)});
+  write_weights(path, format, leaves, options);
 }
 
 }  // namespace levin

@@ -18,8 +18,16 @@ namespace levin {
 WeightReport load_weights(torch::nn::Module& module, const LoadWeightsOptions& options);
 WeightReport load_weights(torch::nn::Module& module, const std::string& path, const WeightRules& rules = {});
 
-/// Writes a module's parameters and buffers, each once, in the format that the path's end names; see write_weights.
+/// Writes a module's parameters and buffers in the format that the path's end names; see write_weights. Each is there
+/// once, and under all of its names where the format keeps_tied_names.
 void save_weights(const torch::nn::Module& module, const std::string& path, const WriteWeightsOptions& options = {});
+
+/// Returns the further names of tensors that a module has under several, such as tied weights, the parameters of a
+/// module that is registered twice and shared buffers; each with the tensor's name in named_tensors.
+std::map<std::string, std::string> tied_names(const torch::nn::Module& module);
+
+/// Gives saved tensors the names of named_tensors where they are under further names of the module's.
+void keep_first_names(State& model, const torch::nn::Module& module);
 
 /// Finds a tensor for each of the module's, as load_weights does, and changes nothing.
 WeightPlan plan_weights(const torch::nn::Module& module, const LoadWeightsOptions& options);

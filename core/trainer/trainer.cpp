@@ -327,14 +327,16 @@ Config saved_hyper_parameters(const std::string& path) {
 }
 
 void load_checkpoint_weights(Module& module, const std::string& path, bool strict) {
-  const State tree = read_checkpoint(path, {"model", "module"});
+  State tree = read_checkpoint(path, {"model", "module"});
   module.configure_model();
   if (const State* extra = tree.find("module")) module.on_load_checkpoint(*extra);
-  if (strict)
-    load_named_tensors(module, tree.at("model"));
-  else
+  if (strict) {
+    keep_first_names(tree["model"], module);
+    load_named_tensors(module, tree["model"]);
+  } else {
     log::rank_zero_info(
         fmt::format("{}: {}", path, levin::load_weights(module, {.path = path, .strict = false}).text()));
+  }
 }
 
 }  // namespace detail

@@ -2,6 +2,7 @@
 
     files_of_python.py make FOLDER
     files_of_python.py check FOLDER
+    files_of_python.py check_tied FOLDER
 """
 
 import argparse
@@ -26,6 +27,27 @@ class Evil:
     def __reduce__(self):
         import os
         return (os.system, (f"touch {self.target}",))
+
+
+class Block(torch.nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(3)
+        self.register_buffer("scale", scale)
+
+
+class Tied(torch.nn.Module):
+    """As Tied of weights_test.cpp: a weight, a module and a buffer that have two names each."""
+
+    def __init__(self):
+        super().__init__()
+        scale = torch.rand(5)
+        self.embedding = torch.nn.Embedding(5, 3)
+        self.first = Block(scale)
+        self.again = self.first
+        self.register_buffer("scale", scale)
+        self.head = torch.nn.Linear(3, 5)
+        self.head.weight = self.embedding.weight
 
 
 def state_dict():
@@ -69,6 +91,47 @@ def make(folder):
     torch.save({"epoch": 3, "model": {"fc.weight": torch.ones(2, 3)}, "ema": {"fc.weight": torch.zeros(2, 3)}},
                folder / "two.pth")
     torch.save({"epoch": 3, "net": {"fc.weight": torch.ones(2, 3), "fc.bias": torch.zeros(2)}}, folder / "one.pth")
+    weights = {"fc.weight": torch.ones(2, 3), "fc.bias": torch.zeros(2)}
+    other = {"fc.weight": torch.zeros(2, 3), "fc.bias": torch.ones(2)}
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1, momentum=0.9)
+    named_optimizer = {"state": {"fc.weight": {"exp_avg": torch.ones(2, 3)}}, "param_groups": []}
+    beside = {
+        "epoch": 3, "arch": "resnet18", "best_acc1": torch.tensor(71.5), "loss": torch.rand(7),
+        "counts": torch.ones(2, 3).long(), "rng": torch.get_rng_state(),
+        "rngs": {"cpu": torch.get_rng_state(), "cuda": [torch.get_rng_state()]},
+        "mean": numpy.array([0.4, 0.5, 0.6]), "data": {"mean": numpy.array([[0.4, 0.5]]), "std": numpy.float64(0.2)},
+        "meters": {"train": {"loss": torch.tensor(0.5)}}, "optimizer": optimizer.state_dict(),
+        "by_name": named_optimizer,
+        "history": [torch.ones(2, 2)]}
+    found = {
+        "imagenet": {"epoch": 1, "arch": "resnet18", "state_dict": weights, "best_acc1": torch.tensor(71.5),
+                     "optimizer": optimizer.state_dict()},
+        "tutorial": {"epoch": 1, "model_state_dict": weights, "optimizer_state_dict": optimizer.state_dict(),
+                     "loss": torch.tensor(0.5)},
+        "beside": {"net": weights, **beside}, "beside_first": {**beside, "net": weights},
+        "state_dict_and_more": {"state_dict": weights, "ema": other, "queue": torch.rand(4, 4), **beside},
+        "deeper": {"checkpoint": {"model": weights, "optimizer": optimizer.state_dict()}, "best": torch.tensor(1.0)},
+        "twice": {"model": weights, "same": weights},
+        "parameters": {"net": {name: torch.nn.Parameter(tensor) for name, tensor in weights.items()},
+                       "n": torch.ones(1)},
+        "flat": {**weights, "fc._extra_state": {"amax": torch.ones(4)}},
+        "arrays": {"net": {name: tensor.numpy() for name, tensor in weights.items()}, "epoch": 1},
+    }
+    for name, value in found.items():
+        torch.save(value, folder / f"found_{name}.pth")
+    several = {
+        "ema": {"model": weights, "ema": other, "loss": torch.tensor(0.5)},
+        "modules": {"model": torch.nn.Linear(2, 2), "model_ema": torch.nn.Linear(2, 2), "epoch": 1},
+        "inside": {"state_dict": {"model": weights, "ema": other}},
+        "deeper": {"model": {"state_dict": weights}, "ema": {"state_dict": other}},
+        "matrix": {"embedding": torch.ones(4, 4), "encoder": weights},
+    }
+    for name, value in several.items():
+        torch.save(value, folder / f"several_{name}.pth")
+    net = Tied()
+    torch.save(net.state_dict(), folder / "tied.pth")
+    torch.save({"pytorch-lightning_version": "2.6.6", "state_dict": net.state_dict(), "epoch": 0, "global_step": 0},
+               folder / "tied.ckpt")
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), folder / "script.pt")
 
 
@@ -86,5 +149,23 @@ def check(folder):
     print("equal")
 
 
+def check_tied(folder):
+    """Every file whose name begins with out_tied loads strictly, and ties what Tied ties."""
+    for path in sorted(folder.glob("out_tied*")):
+        for mmap in (False, True):
+            loaded = torch.load(path, weights_only=True, mmap=mmap)
+            tensors = loaded.get("state_dict", loaded)
+            net = Tied()
+            net.load_state_dict(tensors, strict=True)
+            pairs = [("head.weight", "embedding.weight"), ("scale", "first.scale"), ("again.scale", "first.scale")]
+            pairs += [(f"again.norm.{name}", f"first.norm.{name}") for name in net.first.norm.state_dict()]
+            for name, other in pairs:
+                assert tensors[name].data_ptr() == tensors[other].data_ptr(), (path, name)
+            storages = {tensor.untyped_storage().data_ptr() for tensor in tensors.values()}
+            assert len(storages) == len(tensors) - len(pairs), path
+            assert torch.equal(net.embedding.weight, torch.arange(15.).view(5, 3)), path
+        print(path.name)
+
+
 if __name__ == "__main__":
-    {"make": make, "check": check}[sys.argv[1]](Path(sys.argv[2]))
+    {"make": make, "check": check, "check_tied": check_tied}[sys.argv[1]](Path(sys.argv[2]))

@@ -169,6 +169,76 @@ TEST(TrainerWeights, ShardedRanksReadTheirPartsAlone) {
   }
 }
 
+/// One layer twice, so that its parameters have two names. Saves checkpoints in `save_in`, where that is given.
+class Twice : public Module {
+ public:
+  static std::string save_in;
+
+  Twice() {
+    const torch::nn::Linear layer(12, 12);
+    Sequential net;
+    net->push_back(torch::nn::Linear(4, 12));
+    net->push_back(layer);
+    net->push_back(torch::nn::Tanh());
+    net->push_back(layer);
+    net->push_back(torch::nn::Linear(12, 1));
+    net_ = register_module("net", net);
+  }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    return torch::nn::functional::mse_loss(net_(batch["x"]), batch["y"]);
+  }
+  StepOutput validation_step(const Batch& batch, int64_t) override {
+    log("val_loss", torch::nn::functional::mse_loss(net_(batch["x"]), batch["y"]));
+    return {};
+  }
+  void on_train_epoch_end() override {
+    if (save_in.empty()) return;
+    trainer().save_checkpoint(save_in + "/levin");
+    trainer().save_checkpoint(save_in + "/weights", {.weights_only = true});
+    trainer().save_checkpoint(save_in + "/w.pth", {.weights_only = true, .format = "pytorch"});
+    trainer().save_checkpoint(save_in + "/w.ckpt", {.weights_only = true, .format = "lightning"});
+    trainer().save_checkpoint(save_in + "/whole.ckpt", {.format = "lightning"});
+  }
+  OptimizerConfigs configure_optimizers() override {
+    return std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 1e-30});
+  }
+
+ private:
+  Sequential net_{nullptr};
+};
+
+std::string Twice::save_in;
+
+TEST(TrainerWeights, CheckpointsKeepEveryNameOfATensor) {
+  for (const auto& strategy : kStrategies) {
+    SCOPED_TRACE(strategy);
+    const testing::Folder folder;
+    const auto module = make<Twice>();
+    Twice::save_in = folder.path();
+    Trainer(with(strategy)).fit(module, tiny_loader());
+    Twice::save_in.clear();
+    convert_weights(folder.path("levin"), folder.path("converted.pth"), WeightsFormat::kPyTorch);
+    for (const char* name : {"levin", "weights", "w.pth", "w.ckpt", "whole.ckpt", "converted.pth"}) {
+      SCOPED_TRACE(name);
+      const SavedTensors tensors = open_weights(folder.path(name)).tensors;
+      EXPECT_EQ(tensors.size(), 8U);
+      EXPECT_EQ(tensors.at("net.1.weight"), tensors.at("net.3.weight")) << "one tensor";
+      EXPECT_EQ(tensors.at("net.1.bias"), tensors.at("net.3.bias"));
+      const auto validated = make<Twice>();
+      Trainer(with("single_device")).validate(validated, tiny_loader(), folder.path(name));
+      EXPECT_TRUE(identical(testing::weights(*validated), testing::weights(*module)));
+    }
+    for (const char* name : {"levin", "whole.ckpt"}) {
+      SCOPED_TRACE(name);
+      const auto resumed = make<Twice>();
+      TrainerOptions options = with(strategy);
+      options.max_epochs = 2;
+      Trainer(options).fit(resumed, tiny_loader(), {}, folder.path(name));
+      EXPECT_TRUE(identical(testing::weights(*resumed), testing::weights(*module)));
+    }
+  }
+}
+
 TEST(TrainerWeights, ValidationTakesAFileOfWeightsAlone) {
   const testing::Folder folder;
   const auto source = make<Still>();

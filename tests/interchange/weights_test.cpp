@@ -132,6 +132,133 @@ TEST_F(PythonFiles, WeightsAreFoundInModulesAndInsideOfOtherThings) {
   EXPECT_THAT(error_of([] { open_weights(path("script.pt")); }), HasSubstr("TorchScript"));
 }
 
+TEST_F(PythonFiles, TensorsBesideAStateDictAreNoWeights) {
+  for (const char* name : {"imagenet", "tutorial", "beside", "beside_first", "state_dict_and_more", "deeper", "twice",
+                           "parameters", "flat", "arrays"}) {
+    SCOPED_TRACE(name);
+    const std::string file = path(std::string("found_") + name + ".pth");
+    SavedTensors tensors = open_weights(file).tensors;
+    tensors.erase("fc._extra_state.amax");
+    ASSERT_EQ(tensors.size(), 2U);
+    EXPECT_TRUE(at::equal(tensors.at("fc.weight")->read_whole(), torch::ones({2, 3})));
+    EXPECT_TRUE(at::equal(tensors.at("fc.bias")->read_whole(), torch::zeros(2)));
+    convert_weights(file, path("converted.safetensors"), WeightsFormat::kSafetensors);
+    EXPECT_TRUE(open_weights(path("converted.safetensors")).tensors.contains("fc.weight"));
+  }
+}
+
+TEST_F(PythonFiles, WhereWeightsAreInSeveralPlacesAKeySaysWhich) {
+  const auto expect = [](const std::string& name, const std::string& places, const std::string& key) {
+    SCOPED_TRACE(name);
+    const std::string file = path("several_" + name + ".pth");
+    const auto expect_error = [&](const std::string& message) {
+      EXPECT_THAT(message, HasSubstr("several places; got " + places + "; hint: say which with 'key'"));
+    };
+    expect_error(error_of([&] { open_weights(file); }));
+    expect_error(error_of([&] { convert_weights(file, path("x.safetensors"), WeightsFormat::kSafetensors); }));
+    expect_error(error_of([&] {
+      torch::nn::Linear module(3, 2);
+      load_weights(*module, file);
+    }));
+    convert_weights(file, path("chosen.pth"), WeightsFormat::kPyTorch, {.key = key});
+    EXPECT_TRUE(diff_weights(path("chosen.pth"), file, "", key).equal());
+    EXPECT_GE(open_weights(path("chosen.pth")).tensors.size(), 2U);
+  };
+  expect("ema", "model, ema", "ema");
+  expect("modules", "model, model_ema", "model_ema");
+  expect("inside", "state_dict.model, state_dict.ema", "state_dict.ema");
+  expect("deeper", "model.state_dict, ema.state_dict", "ema.state_dict");
+  expect("matrix", "., encoder", "encoder");
+  EXPECT_EQ(open_weights(path("several_matrix.pth"), kWholeFile).tensors.size(), 3U);
+  EXPECT_THAT(error_of([] { open_weights(path("found_imagenet.pth"), "best_acc1"); }), HasSubstr("'best_acc1' of"));
+}
+
+TEST_F(PythonFiles, WhereNothingFitsAKeyIsAHint) {
+  torch::nn::Linear module(3, 2);
+  const auto message = [&](const std::string& name, const std::string& key = "") {
+    return error_of([&] { load_weights(*module, {.path = path(name), .key = key, .strict = false}); });
+  };
+  EXPECT_THAT(message("found_imagenet.pth"),
+              HasSubstr("'key' says where in the file the weights are: 'state_dict' was taken, not best_acc1"));
+  EXPECT_THAT(message("several_ema.pth", "ema"), HasSubstr("'ema' was taken, not model, loss"));
+  EXPECT_THAT(message("found_flat.pth"), HasSubstr("the whole file was taken"));
+}
+
+// ---- Tensors with several names
+
+/// As Tied of files_of_python.py.
+struct Tied : torch::nn::Module {
+  struct Block : torch::nn::Module {
+    explicit Block(const at::Tensor& scale) {
+      register_module("norm", torch::nn::BatchNorm1d(3));
+      register_buffer("scale", scale);
+    }
+  };
+  struct Head : torch::nn::Module {
+    explicit Head(const at::Tensor& weight) {
+      register_parameter("weight", weight);
+      register_parameter("bias", torch::zeros(5));
+    }
+  };
+  Tied() {
+    const at::Tensor scale = torch::rand({5});
+    auto embedding = register_module("embedding", torch::nn::Embedding(5, 3));
+    auto block = register_module("first", std::make_shared<Block>(scale));
+    register_module("again", block);
+    register_buffer("scale", scale);
+    register_module("head", std::make_shared<Head>(embedding->weight));
+    const torch::NoGradGuard no_grad;
+    embedding->weight.copy_(torch::arange(15).view({5, 3}));
+  }
+};
+
+TEST_F(PythonFiles, TiedTensorsHaveEveryNameInPython) {
+  const Tied module;
+  for (const char* name : {"out_tied_1.pth", "out_tied_2.ckpt"}) save_weights(module, path(name));
+  std::vector<NamedLeaf> leaves;
+  for (const auto& item : module.named_parameters()) leaves.emplace_back(item.key(), TensorLeaf{item.value()});
+  for (const auto& item : module.named_buffers()) leaves.emplace_back(item.key(), TensorLeaf{item.value()});
+  write_weights(path("levin"), WeightsFormat::kLevin, leaves);
+  convert_weights(path("levin"), path("out_tied_3.pth"), WeightsFormat::kPyTorch);
+  convert_weights(path("levin"), path("out_tied_4.ckpt"), WeightsFormat::kLightning);
+  convert_weights(path("out_tied_1.pth"), path("out_tied_5.pth"), WeightsFormat::kPyTorch);
+  convert_weights(path("out_tied_4.ckpt"), path("out_tied_6.ckpt"), WeightsFormat::kLightning);
+  convert_weights(path("levin"), path("levin_2"), WeightsFormat::kLevin);
+  convert_weights(path("levin_2"), path("out_tied_7.pth"), WeightsFormat::kPyTorch);
+  const auto checked = python("check_tied");
+  EXPECT_EQ(checked.status, 0) << checked.err;
+  EXPECT_EQ(checked.out,
+            "out_tied_1.pth\nout_tied_2.ckpt\nout_tied_3.pth\nout_tied_4.ckpt\nout_tied_5.pth\nout_tied_6.ckpt\n"
+            "out_tied_7.pth\n");
+
+  // Each once where a format has no tensor under several names, as safetensors.torch.save_model writes them.
+  save_weights(module, path("tied.safetensors"));
+  convert_weights(path("levin"), path("tied_2.safetensors"), WeightsFormat::kSafetensors);
+  for (const char* name : {"tied.safetensors", "tied_2.safetensors"})
+    EXPECT_EQ(SafetensorsFile(path(name)).names().size(), 8U) << name;
+
+  for (const char* name : {"out_tied_1.pth", "out_tied_2.ckpt", "levin", "levin_2", "tied.safetensors",
+                           "tied_2.safetensors", "tied.pth", "tied.ckpt"}) {
+    SCOPED_TRACE(name);
+    Tied loaded;
+    EXPECT_TRUE(load_weights(loaded, path(name)).fits());
+    if (std::string(name).find("tied.pth") == std::string::npos && std::string(name) != "tied.ckpt")
+      EXPECT_TRUE(at::equal(loaded.parameters()[0], module.parameters()[0]));
+  }
+  // A module without the second name: the first has all that the file has.
+  struct Untied : torch::nn::Module {
+    Untied() {
+      register_module("embedding", torch::nn::Embedding(5, 3));
+      auto block = register_module("first", std::make_shared<Tied::Block>(torch::rand({5})));
+      register_module("head", torch::nn::Linear(3, 5));
+    }
+  };
+  for (const char* name : {"out_tied_1.pth", "levin"}) {
+    Untied loaded;
+    EXPECT_TRUE(load_weights(loaded, path(name)).fits()) << name;
+  }
+}
+
 TEST_F(PythonFiles, WhatLevinWritesPythonReadsWeightsOnlyAndMapped) {
   convert_weights(path("state.pth"), path("written.pth"), WeightsFormat::kPyTorch);
   const auto checked = python("check");
