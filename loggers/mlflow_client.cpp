@@ -1,6 +1,7 @@
 #include <levin/loggers/mlflow_client.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/tree_budget.h>
 #include <levin/loggers/mlflow_names.h>
 
 #include <fmt/format.h>
@@ -85,6 +86,8 @@ HttpResponse MlflowClient::request(const std::string& method, const std::string&
                                       address().empty() ? "no tracking_uri"
                                                         : fmt::format("wrong tracking_uri; got '{}'", address())));
   HttpResponse response = send({.method = method, .url = address() + kApi + path, .body = body});
+  if (is_too_deep_json(response.body))
+    throw Error("mlflow", fmt::format("{} answered with lists and objects too deep inside each other", address()));
   if (response.status == 200 ? mlflow::is_answer(response) : mlflow::refuses(response)) return response;
   const bool passing =
       response.status == 401 || response.status == 403 || response.status == 429 || response.status >= 500;

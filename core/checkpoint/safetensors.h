@@ -20,10 +20,6 @@ using NamedTensor = std::pair<std::string, at::Tensor>;
 /// A tensor in memory or in another checkpoint's files; its placement is ignored.
 using NamedLeaf = std::pair<std::string, TensorLeaf>;
 
-/// Returns the bytes of a tensor of this shape; nothing for a shape that no tensor can have (sizes below 0, more than
-/// int64_t).
-std::optional<uint64_t> bytes_of_shape(const std::vector<int64_t>& shape, size_t element_size);
-
 /// Writes tensors in the safetensors format (https://github.com/huggingface/safetensors): the header's length, a JSON
 /// header, then the elements of each tensor in row-major order, whatever its strides. Tensors of a multiple of 64 bytes
 /// come first, each aligned to 64, then those of wide elements, each aligned to its elements. A tensor on another

@@ -1,6 +1,7 @@
 #include <levin/core/checkpoint/state_bytes.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/shape_bytes.h>
 #include <levin/core/checkpoint/safetensors.h>
 #include <levin/core/checkpoint/state_json.h>
 

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/json_integer.h>
+#include <levin/core/base/shape_bytes.h>
 #include <levin/core/base/utf8.h>
 #include <levin/core/checkpoint/checkpoint_info.h>
 #include <levin/core/checkpoint/state_path.h>

@@ -1,6 +1,7 @@
 #include <levin/core/checkpoint/tensor_in_files.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/shape_bytes.h>
 #include <levin/core/checkpoint/checkpoint_files.h>
 
 #include <ATen/ops/empty.h>

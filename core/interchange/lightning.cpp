@@ -2,6 +2,7 @@
 
 #include <levin/core/base/config.h>
 #include <levin/core/base/error.h>
+#include <levin/core/base/tree_budget.h>
 #include <levin/core/interchange/pickler.h>
 #include <levin/core/interchange/weights.h>
 
@@ -17,12 +18,9 @@
 namespace levin {
 namespace {
 
-constexpr int kMostStateLevels = 400;
-constexpr int64_t kMostStateValues = 10'000'000;
-
-State state_of(const PickleValue& value, int level, int64_t& count) {
-  if (level > kMostStateLevels || ++count > kMostStateValues)
-    throw Error("weights", "values lie too deep inside of each other, or are too many");
+State state_of(const PickleValue& value, TreeBudget& budget) {
+  const auto level = budget.enter();
+  budget.visit();
   using Kind = PickleValue::Kind;
   switch (value.kind) {
     case Kind::kBool:
@@ -32,23 +30,25 @@ State state_of(const PickleValue& value, int level, int64_t& count) {
     case Kind::kFloat:
       return value.number;
     case Kind::kText:
+      budget.copy(value.text.size());
       return value.text;
     case Kind::kTensor:
       return value.tensor;
     case Kind::kTuple:
     case Kind::kList: {
       State list = State::list();
-      for (const PickleValue* item : value.items) list.push_back(state_of(*item, level + 1, count));
+      for (const PickleValue* item : value.items) list.push_back(state_of(*item, budget));
       return list;
     }
     case Kind::kObject:
-      if (value.text == "argparse.Namespace" && value.state != nullptr) return state_of(*value.state, level + 1, count);
+      if (value.text == "argparse.Namespace" && value.state != nullptr) return state_of(*value.state, budget);
       return {};
     case Kind::kDict: {
       State map = State::map();
       for (const auto& [key, item] : value.pairs) {
-        if (key->is(Kind::kText)) map[key->text] = state_of(*item, level + 1, count);
-        if (key->is(Kind::kInt)) map[std::to_string(key->integer)] = state_of(*item, level + 1, count);
+        budget.copy(key->text.size());
+        if (key->is(Kind::kText)) map[key->text] = state_of(*item, budget);
+        if (key->is(Kind::kInt)) map[std::to_string(key->integer)] = state_of(*item, budget);
       }
       return map;
     }
@@ -212,8 +212,8 @@ std::optional<State> option_text(const State& value) {
 }  // namespace
 
 State state_from_pickle(const PickleValue& value) {
-  int64_t count = 0;
-  return state_of(value, 0, count);
+  TreeBudget budget("weights");
+  return state_of(value, budget);
 }
 
 PickleValue* torch_optimizer_state(PickleDocument& document, Pickler& pickler, const State& optimizer,

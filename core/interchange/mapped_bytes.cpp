@@ -1,12 +1,11 @@
 #include <levin/core/interchange/mapped_bytes.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/file_system.h>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -15,21 +14,15 @@
 namespace levin {
 
 MappedBytes::MappedBytes(const std::string& path) {
-  const auto fail = [&](int descriptor) {
-    const int code = errno;
-    if (descriptor >= 0) close(descriptor);
-    throw Error("weights", fmt::format("cannot read {}: {}", path, std::strerror(code)));
-  };
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const Descriptor file = open_regular_file(path, "weights");
+  const auto fail = [&] { throw Error("weights", fmt::format("cannot read {}: {}", path, std::strerror(errno))); };
   struct stat status {};
-  if (descriptor < 0 || fstat(descriptor, &status) != 0) fail(descriptor);
+  if (fstat(file.number(), &status) != 0) fail();
   size_ = static_cast<uint64_t>(status.st_size);
-  if (size_ > 0) {
-    void* const address = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor, 0);
-    if (address == MAP_FAILED) fail(descriptor);
-    data_ = static_cast<char*>(address);
-  }
-  close(descriptor);
+  if (size_ == 0) return;
+  void* const address = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.number(), 0);
+  if (address == MAP_FAILED) fail();
+  data_ = static_cast<char*>(address);
 }
 
 MappedBytes::~MappedBytes() {

@@ -1,6 +1,7 @@
 #include <levin/core/interchange/unpickler.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/shape_bytes.h>
 
 #include <ATen/ops/_validate_sparse_compressed_tensor_args.h>
 #include <ATen/ops/_validate_sparse_coo_tensor_args.h>
@@ -56,15 +57,15 @@ at::Tensor view_of(const PickleValue* storage, at::ScalarType type, int64_t offs
   if (!storage->is(Kind::kStorage)) fail(fmt::format("{} in place of a storage", storage->kind_name()));
   if (sizes.size() != strides.size()) fail("a tensor whose shape and strides differ in length");
   const auto item = static_cast<int64_t>(c10::elementSize(type));
+  if (!bytes_of_shape(sizes, c10::elementSize(type))) fail("a tensor of negative size, or larger than all memory");
   // Exact: 128 bits hold what 64 dimensions of 64-bit numbers sum up to.
   __int128 last = offset;
   __int128 count = 1;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] < 0 || strides[i] < 0) fail("a tensor of negative size or stride");
+    if (strides[i] < 0) fail("a tensor of negative stride");
     last += static_cast<__int128>(std::max<int64_t>(0, sizes[i] - 1)) * strides[i];
-    if (count <= INT64_MAX) count *= sizes[i];
+    count *= sizes[i];
   }
-  if (count > INT64_MAX / item) fail("a tensor larger than all memory");
   if (offset < 0 || offset > INT64_MAX / item || (count != 0 && (last + 1) * item > storage->integer))
     fail(fmt::format("a tensor that reaches beyond its storage of {} bytes", storage->integer));
   const c10::InferenceMode ordinary(false);
@@ -75,6 +76,14 @@ at::Tensor view_of(const PickleValue* storage, at::ScalarType type, int64_t offs
     fail("a tensor that repeats its elements without end");
   view.set_(storage->tensor.storage(), offset, sizes, strides);
   return view;
+}
+
+/// The shape of a sparse tensor, which has no storage to be compared with.
+std::vector<int64_t> sparse_shape_of(const PickleValue* value) {
+  std::vector<int64_t> shape = integers_of(value);
+  if (!bytes_of_shape(shape, sizeof(c10::complex<double>)))
+    fail("a tensor of negative size, or larger than all memory");
+  return shape;
 }
 
 /// Python's "latin1" text as bytes.
@@ -326,6 +335,7 @@ bool Unpickler::run_data(uint8_t opcode) {
       const PickleValue* const name = pop();
       const PickleValue* const module = pop();
       if (!name->is(Kind::kText) || !module->is(Kind::kText)) fail("a class whose name is no text");
+      budget_.copy(module->text.size() + name->text.size());
       push(document_.text(fmt::format("{}.{}", module->text, name->text), Kind::kName));
       return true;
     }
@@ -449,6 +459,7 @@ bool Unpickler::run_structure(uint8_t opcode) {
     case 'Q': {
       const PickleValue* const id = pop();
       if (find_storage_ == nullptr) fail("it refers to something outside of it");
+      for (const PickleValue* part : id->items) budget_.copy(part->text.size());
       push(find_storage_(*id));
       return true;
     }
@@ -462,6 +473,7 @@ bool Unpickler::run_structure(uint8_t opcode) {
 PickleValue* Unpickler::call(const PickleValue* function, const PickleValue* arguments) {
   if (!arguments->is(Kind::kTuple)) fail("arguments that are no tuple");
   if (!function->is(Kind::kName)) return make_object(function, arguments);
+  const auto level = budget_.enter();  // what rebuilds a tensor of a class calls what rebuilds the tensor
   const std::string& name = function->text;
   PickleValue* made = make_container(name, arguments->items);
   if (made == nullptr) made = make_tensor(name, arguments->items);
@@ -478,6 +490,7 @@ PickleValue* Unpickler::make_container(const std::string& name, const Items& arg
       (builtin && type == "dict")) {
     PickleValue* const dict = builtin ? document_.dict() : document_.text(name, Kind::kDict);
     const PickleValue* const first = arguments.empty() ? nullptr : arguments.back();
+    if (first != nullptr) budget_.copy((first->pairs.size() + first->items.size()) * sizeof(PickleValue::Pair));
     if (first != nullptr && first->is(Kind::kDict)) dict->pairs = first->pairs;
     if (first != nullptr && first->is(Kind::kList))
       for (const PickleValue* pair : first->items) {
@@ -487,6 +500,7 @@ PickleValue* Unpickler::make_container(const std::string& name, const Items& arg
     return dict;
   }
   const bool from_items = arguments.size() == 1 && (arguments[0]->is(Kind::kList) || arguments[0]->is(Kind::kTuple));
+  if (from_items) budget_.copy(arguments[0]->items.size() * sizeof(PickleValue*));
   const Items items = from_items ? arguments[0]->items : Items();
   if (!from_items && !arguments.empty() && name != "_codecs.encode" && name != "builtins.complex") return nullptr;
   if (name == "torch.Size" || (builtin && type == "tuple")) {
@@ -496,8 +510,10 @@ PickleValue* Unpickler::make_container(const std::string& name, const Items& arg
   }
   if (builtin && type == "list") return document_.list(items);
   if (builtin && (type == "set" || type == "frozenset")) return document_.list(items, Kind::kSet);
-  if (name == "_codecs.encode" && !arguments.empty())
+  if (name == "_codecs.encode" && !arguments.empty()) {
+    budget_.copy(arguments[0]->text.size());
     return document_.text(latin1_bytes(arguments[0]->text), Kind::kBytes);
+  }
   if (builtin && type == "complex" && arguments.size() == 2) {
     PickleValue* const number = document_.make(Kind::kComplex);
     number->number = arguments[0]->number;
@@ -524,6 +540,7 @@ PickleValue* Unpickler::make_tensor(const std::string& name, const Items& argume
     made->requires_grad = arguments.size() > 4 && arguments[4]->integer != 0;
     const size_t metadata = third ? 7 : 6;
     if (arguments.size() > metadata) {
+      budget_.visit(arguments[metadata]->pairs.size());
       const PickleValue* const conj = arguments[metadata]->find("conj");
       const PickleValue* const neg = arguments[metadata]->find("neg");
       if (conj != nullptr && conj->integer != 0 && made->tensor.is_complex()) made->tensor = made->tensor.conj();
@@ -553,13 +570,17 @@ PickleValue* Unpickler::sparse_tensor(const Items& arguments) {
   const PickleValue* const layout = arguments[0];
   const std::string kind = layout->items.empty() ? layout->text : layout->items[0]->text;
   const Items& data = arguments[1]->items;
+  // Each time the indices are looked through.
+  for (const PickleValue* part : data)
+    if (part->is(Kind::kTensor)) budget_.copy(part->tensor.nbytes());
   const c10::InferenceMode ordinary(false);
   try {
     if (kind == "torch.sparse_coo") {
       if (data.size() < 3) fail("a sparse tensor without indices, values and shape");
       // Indices beyond the shape would be used as they are.
-      at::_validate_sparse_coo_tensor_args(tensor_of(data[0]), tensor_of(data[1]), integers_of(data[2]));
-      return document_.tensor(at::sparse_coo_tensor(tensor_of(data[0]), tensor_of(data[1]), integers_of(data[2])));
+      const std::vector<int64_t> shape = sparse_shape_of(data[2]);
+      at::_validate_sparse_coo_tensor_args(tensor_of(data[0]), tensor_of(data[1]), shape);
+      return document_.tensor(at::sparse_coo_tensor(tensor_of(data[0]), tensor_of(data[1]), shape));
     }
     static const std::map<std::string, at::Layout> kLayouts{{"torch.sparse_csr", at::kSparseCsr},
                                                             {"torch.sparse_csc", at::kSparseCsc},
@@ -567,10 +588,11 @@ PickleValue* Unpickler::sparse_tensor(const Items& arguments) {
                                                             {"torch.sparse_bsc", at::kSparseBsc}};
     const auto found = kLayouts.find(kind);
     if (found == kLayouts.end() || data.size() < 4) fail(fmt::format("a sparse tensor of layout '{}'", kind));
-    at::_validate_sparse_compressed_tensor_args(tensor_of(data[0]), tensor_of(data[1]), tensor_of(data[2]),
-                                                integers_of(data[3]), found->second);
+    const std::vector<int64_t> shape = sparse_shape_of(data[3]);
+    at::_validate_sparse_compressed_tensor_args(tensor_of(data[0]), tensor_of(data[1]), tensor_of(data[2]), shape,
+                                                found->second);
     return document_.tensor(at::sparse_compressed_tensor(
-        tensor_of(data[0]), tensor_of(data[1]), tensor_of(data[2]), integers_of(data[3]),
+        tensor_of(data[0]), tensor_of(data[1]), tensor_of(data[2]), shape,
         at::TensorOptions().dtype(tensor_of(data[2]).scalar_type()).layout(found->second)));
   } catch (const c10::Error& error) {
     fail(fmt::format("a sparse tensor that contradicts itself ({})", error.what_without_backtrace()));
@@ -599,6 +621,7 @@ PickleValue* Unpickler::make_numpy(const std::string& name, const Items& argumen
 }
 
 PickleValue* Unpickler::make_object(const PickleValue* name, const PickleValue* arguments) {
+  budget_.copy(name->text.size() + arguments->items.size() * sizeof(PickleValue*));
   PickleValue* const object = document_.text(name->text, Kind::kObject);
   object->items = arguments->is(Kind::kTuple) ? arguments->items : Items();
   return object;
@@ -612,13 +635,9 @@ void Unpickler::build(PickleValue* value, PickleValue* state) {
   const auto type = numpy_type(state->items[2]);
   if (!type) return;
   const std::vector<int64_t> shape = integers_of(state->items[1]);
-  __int128 size = static_cast<__int128>(c10::elementSize(*type));
-  for (const int64_t length : shape) {
-    if (length < 0) fail("an array of negative size");
-    if (size <= INT64_MAX) size *= length;
-  }
   const std::string& bytes = state->items[4]->text;
-  if (size != static_cast<__int128>(bytes.size())) fail("an array whose shape and elements differ");
+  if (bytes_of_shape(shape, c10::elementSize(*type)) != bytes.size()) fail("an array whose shape and elements differ");
+  budget_.copy(bytes.size());
   const c10::InferenceMode ordinary(false);
   const bool fortran = state->items[3]->integer != 0;
   const std::vector<int64_t> stored = fortran ? std::vector<int64_t>(shape.rbegin(), shape.rend()) : shape;

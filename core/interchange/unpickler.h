@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/tree_budget.h>
 #include <levin/core/interchange/pickle_value.h>
 
 #include <cstdint>
@@ -13,7 +14,7 @@ namespace levin {
 
 /// Reads pickles (protocols 2 to 5) without running anything: it knows the opcodes that make data and the classes of
 /// PyTorch, NumPy and the standard library that hold it. Of every other class it makes a kObject. Bytes that are no
-/// such pickle are a levin::Error, whatever they are.
+/// such pickle are a levin::Error, whatever they are, and so are those that have values copied again and again.
 class Unpickler {
  public:
   /// Gives the value of a persistent id: a kStorage, for what torch.save writes.
@@ -22,7 +23,12 @@ class Unpickler {
   /// `document` gets the values; `bytes` outlive this. `elements_known` false: the storages' elements are still to
   /// come, so that sparse tensors, whose indices are checked, are None.
   Unpickler(PickleDocument& document, std::string_view bytes, FindStorage find_storage = {}, bool elements_known = true)
-      : document_(document), bytes_(bytes), find_storage_(std::move(find_storage)), elements_known_(elements_known) {}
+      : document_(document),
+        bytes_(bytes),
+        find_storage_(std::move(find_storage)),
+        elements_known_(elements_known),
+        // What Python writes has little copied, and nothing many times.
+        budget_("weights", {.bytes = (uint64_t{64} << 20) + 16 * bytes.size()}) {}
 
   /// Reads one pickle, from where the last one ended.
   PickleValue* read();
@@ -64,6 +70,7 @@ class Unpickler {
   std::string_view bytes_;
   FindStorage find_storage_;
   bool elements_known_;
+  TreeBudget budget_;
   uint64_t at_ = 0;
   Items stack_;
   std::unordered_map<uint64_t, PickleValue*> memo_;

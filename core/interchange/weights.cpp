@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
+#include <levin/core/base/tree_budget.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/checkpoint_info.h>
 #include <levin/core/checkpoint/input_file.h>
@@ -364,27 +365,30 @@ void add_folder(Weights& weights) {
                           weights.path, others, kSafetensorsIndex, kSafetensorsName, kTorchName));
 }
 
-void visit_tensors(const PickleValue& value, const std::string& prefix, int level,
+void visit_tensors(const PickleValue& value, const std::string& prefix, TreeBudget& budget,
                    const std::function<void(const std::string&, const at::Tensor&)>& visit) {
-  // A value may lie inside of itself; one that is shared so often that the visit would not end is no state dict either.
-  if (level > kMostLevels) throw Error("weights", "dicts of tensors lie too deep inside of each other");
-  const auto inner = [&](const std::string& name) { return prefix.empty() ? name : prefix + "." + name; };
+  const auto level = budget.enter();
+  const auto inner = [&](const std::string& name) {
+    if (prefix.size() + name.size() + (prefix.empty() ? 0 : 1) > kLongestWeightName)
+      throw Error("weights", fmt::format("a tensor's name has more than {} characters", kLongestWeightName));
+    return prefix.empty() ? name : prefix + "." + name;
+  };
+  // Entries are looked through whether they are tensors or not.
+  budget.visit(1 + value.pairs.size() + (value.state != nullptr ? value.state->pairs.size() : 0));
   if (is_module(value)) {
     for (const char* part : {"_parameters", "_buffers"})
-      if (const PickleValue* tensors = value.state->find(part)) visit_tensors(*tensors, prefix, level + 1, visit);
+      if (const PickleValue* tensors = value.state->find(part)) visit_tensors(*tensors, prefix, budget, visit);
     for (const auto& [name, module] : value.state->find("_modules")->pairs)
-      visit_tensors(*module, inner(name->text), level + 1, visit);
+      visit_tensors(*module, inner(name->text), budget, visit);
     return;
   }
   if (!value.is(Kind::kDict)) return;
   for (const auto& [name, item] : value.pairs) {
     if (!name->is(Kind::kText)) continue;
-    if (inner(name->text).size() > kLongestWeightName && (item->is(Kind::kTensor) || item->is(Kind::kDict)))
-      throw Error("weights", fmt::format("a tensor's name has more than {} characters", kLongestWeightName));
     if (item->is(Kind::kTensor))
       visit(inner(name->text), item->tensor);
-    else
-      visit_tensors(*item, inner(name->text), level + 1, visit);
+    else if (item->is(Kind::kDict) || (item->is(Kind::kObject) && item->state != nullptr))
+      visit_tensors(*item, inner(name->text), budget, visit);
   }
 }
 
@@ -414,12 +418,8 @@ bool is_levin_checkpoint(const std::string& folder) {
 
 void for_each_tensor(const PickleValue& value,
                      const std::function<void(const std::string& name, const at::Tensor&)>& visit) {
-  constexpr int64_t kMostTensors = 10'000'000;
-  int64_t count = 0;
-  visit_tensors(value, "", 0, [&](const std::string& name, const at::Tensor& tensor) {
-    if (++count > kMostTensors) throw Error("weights", fmt::format("more than {} tensors", kMostTensors));
-    visit(name, tensor);
-  });
+  TreeBudget budget("weights");
+  visit_tensors(value, "", budget, visit);
 }
 
 std::vector<std::string> entries_passed_over(const Weights& weights) {

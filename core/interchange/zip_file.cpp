@@ -110,8 +110,10 @@ void ZipFile::read_entry(std::string_view directory, uint64_t& at) {
   if (number_at<uint32_t>(bytes_, local) != kLocalHeader || !local_name || !local_extra)
     fail(fmt::format("its member '{}' is not where the directory says", name));
   member.offset = local + kLocalSize + *local_name + *local_extra;
-  if (member.offset > bytes_.size() || (member.is_stored && member.size > bytes_.size() - member.offset))
+  if (member.offset > bytes_.size() || packed > bytes_.size() - member.offset)
     fail(fmt::format("its member '{}' lies outside of the file", name));
+  packed_ += packed;
+  if (packed_ > bytes_.size()) fail(fmt::format("its member '{}' overlaps others", name));
   if (!members_.emplace(name, member).second) fail(fmt::format("it has two members '{}'", name));
 }
 

@@ -8,7 +8,8 @@
 
 namespace levin {
 
-/// The directory of a zip archive in memory, checked: each member lies whole inside of the archive. ZIP64 too.
+/// The directory of a zip archive in memory, checked: each member lies whole inside of the archive, and they do not
+/// share bytes. ZIP64 too.
 class ZipFile {
  public:
   struct Member {
@@ -32,6 +33,7 @@ class ZipFile {
 
   std::string_view bytes_;
   std::string path_;
+  uint64_t packed_ = 0;  ///< bytes of the members in the archive
   std::map<std::string, Member, std::less<>> members_;
 };
 

@@ -5,12 +5,11 @@
 
 #include <ATen/ops/arange.h>
 #include "../support/faulty_file_system.h"
+#include "../support/memory_growth.h"
 #include "../support/thread_collective.h"
 #include "sharded_fixture.h"
 #include "tests/support/run_program.h"
 #include "tests/support/tree.h"
-
-#include <sys/wait.h>
 
 #include <array>
 #include <cstdio>
@@ -106,14 +105,6 @@ TEST_F(Consolidate, RefusesWhatItCannotDoAndLeavesNothing) {
   EXPECT_NE(refusal(path("weights.safetensors")).find("model.rank-00001.safetensors is damaged"), std::string::npos);
 }
 
-/// In KiB, of this process.
-int64_t peak_resident_memory() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6));
-  return -1;
-}
-
 TEST_F(Consolidate, MemoryDoesNotGrowWithTheModel) {
   {
     State tree = State::map();
@@ -124,21 +115,11 @@ TEST_F(Consolidate, MemoryDoesNotGrowWithTheModel) {
     write(tree, 2);
   }
   write_checkpoint(path("small"), testing::sample_tree(1), {});
+  consolidate_checkpoint(path("small"), path("copy"));  // the code has run once
   for (const std::string& target : {target_, path("weights.safetensors")}) {
-    // In a process of its own, whose peak begins at what it has once the code has run.
-    const pid_t child = ::fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      consolidate_checkpoint(path("small"), path("copy"));
-      const int64_t before = peak_resident_memory();
-      consolidate_checkpoint(source_, target);
-      const int64_t grown = (peak_resident_memory() - before) / 1024;
-      ::_exit(before > 0 && grown >= 0 ? static_cast<int>(std::min<int64_t>(grown, 250)) : 255);
-    }
-    int status = 0;
-    ::waitpid(child, &status, 0);
+    const int64_t grown = testing::memory_growth([&] { consolidate_checkpoint(source_, target); });
     // 192 MiB pass through a buffer of 16; malloc may keep the one of the tensor before.
-    EXPECT_LT(WEXITSTATUS(status), 40) << "MiB";
+    EXPECT_LT(grown, 40) << "MiB";
     std::filesystem::remove_all(target);
   }
 }

@@ -89,6 +89,16 @@ TEST(BytePairTokenizer, RefusesWhatItWouldReadOtherwise) {
                 HasSubstr("is damaged"))
         << id;
   }
+  // Such as nlohmann::json prints and copies by recursion.
+  for (const char* key : {"normalizer", "truncation", "padding", "pre_tokenizer", "model", "added_tokens"}) {
+    std::string text = small_tokenizer().dump();
+    text.pop_back();
+    text += fmt::format(", \"{}\": {}{}}}", key, std::string(200'000, '['), std::string(200'000, ']'));
+    const std::string path = folder.write("deep.json", text);
+    EXPECT_THAT(message_of([&] { BytePairTokenizer tokenizer(path); }),
+                HasSubstr("deep.json is damaged: its lists and objects lie too deep inside each other"))
+        << key;
+  }
   EXPECT_THAT(error(R"({"model": null})"), HasSubstr("is no tokenizer.json"));
   EXPECT_THAT(message_of([&] { BytePairTokenizer tokenizer(folder.write("t.json", "{")); }), HasSubstr("is damaged"));
   EXPECT_THAT(message_of([&] { BytePairTokenizer tokenizer(folder.path("none.json")); }), HasSubstr("none.json"));

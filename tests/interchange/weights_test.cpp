@@ -1,4 +1,5 @@
 #include <levin/core/base/error.h>
+#include <levin/core/base/shape_bytes.h>
 #include <levin/core/checkpoint/safetensors.h>
 #include <levin/core/interchange/describe_weights.h>
 #include <levin/core/interchange/torch_file.h>

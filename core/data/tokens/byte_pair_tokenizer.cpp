@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/json_integer.h>
+#include <levin/core/base/tree_budget.h>
 #include <levin/core/data/tokens/word_splitter.h>
 
 #include <fmt/format.h>
@@ -321,6 +322,7 @@ BytePairTokenizer::BytePairTokenizer(const std::string& path) {
   model->path = path;
   open_regular_file(path, "data");
   const std::string text = FileSystem::current().read_file(path);
+  if (is_too_deep_json(text)) model->fail("is damaged: its lists and objects lie too deep inside each other");
   try {
     const Json file = Json::parse(text);
     if (!file.is_object() || !file.contains("model"))
