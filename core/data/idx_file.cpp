@@ -1,6 +1,7 @@
 #include <levin/core/data/idx_file.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/file_system.h>
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
@@ -23,7 +24,9 @@ constexpr uint8_t kUnsignedByte = 0x08;
 /// A plain or compressed file: zlib reads both.
 class InputFile {
  public:
-  explicit InputFile(const std::string& path) : path_(path), file_(gzopen(path.c_str(), "rb")) {
+  explicit InputFile(const std::string& path) : path_(path) {
+    open_regular_file(path, "data");
+    file_ = gzopen(path.c_str(), "rb");
     if (file_ == nullptr) throw Error("data", fmt::format("cannot read {}: {}", path, std::strerror(errno)));
     gzbuffer(file_, 1 << 18);
   }
@@ -51,7 +54,7 @@ class InputFile {
 
  private:
   std::string path_;
-  gzFile file_;
+  gzFile file_ = nullptr;
 };
 
 int64_t big_endian(const uint8_t* bytes) {

@@ -25,7 +25,8 @@ std::shared_ptr<const Dataset> open_arrays(const std::string& path) {
   if (fs::is_directory(path, ignored)) {
     std::vector<fs::path> files;
     for (const auto& entry : fs::directory_iterator(path, ignored))
-      if (entry.path().extension() == ".npy") files.push_back(entry.path());
+      if (entry.path().extension() == ".npy" && !entry.path().filename().string().starts_with("._"))
+        files.push_back(entry.path());
     std::sort(files.begin(), files.end());
     for (const fs::path& file : files) arrays.set(file.stem().string(), map_npy(file.string()));
     if (arrays.empty()) throw Error("data", fmt::format("the folder {} has no .npy file", path));

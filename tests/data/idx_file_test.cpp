@@ -6,6 +6,7 @@
 #include "temporary_folder.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <torch/types.h>
 
 #include <fstream>
@@ -44,6 +45,8 @@ TEST(IdxFile, RefusesOtherFiles) {
       std::string::npos);
   EXPECT_NE(message_of(folder.write("empty", "")).find("not an IDX file"), std::string::npos);
   EXPECT_NE(message_of(folder.path("missing")).find("No such file"), std::string::npos);
+  ASSERT_EQ(::mkfifo(folder.path("pipe").c_str(), 0600), 0);
+  EXPECT_NE(message_of(folder.path("pipe")).find("it is a pipe or a device"), std::string::npos);
 }
 
 TEST(IdxFile, SaysWhatIsMissing) {

@@ -4,12 +4,15 @@
 
 #include <levin/core/base/error.h>
 
+#include "../support/memory_growth.h"
 #include "photographs.h"
 #include "temporary_folder.h"
 #include "tests/support/tree.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <torch/torch.h>
+#include <zlib.h>
 
 #include <fstream>
 #include <sstream>
@@ -112,6 +115,69 @@ TEST(ImageFile, ThePixelsAreLimitedBeforeMemoryIsAllocated) {
         << limited;
     EXPECT_EQ(decode_error(testing::read_text(folder.path(name)), 211 * 143), "") << name;
   }
+}
+
+std::string png_chunk(const std::string& type, const std::string& content) {
+  const auto number = [](uint32_t value) {
+    std::string bytes;
+    for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(value >> shift & 0xff);
+    return bytes;
+  };
+  const std::string checked = type + content;
+  return number(static_cast<uint32_t>(content.size())) + checked +
+         number(
+             static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const unsigned char*>(checked.data()), checked.size())));
+}
+
+TEST(ImageFile, SmallFilesThatClaimManyPixelsTakeNoMemory) {
+  const std::string empty("\x78\x9c\x03\0\0\0\0\x01", 8);   // what zlib makes of nothing
+  const std::string high("\0\0\0\x01\x0a\xaa\xaa\xaa", 8);  // 1 x 178956970
+  const std::string wide = high.substr(4) + high.substr(0, 4);
+  for (const std::string& size : {high, wide})
+    for (const char bits : {'\x01', '\x08'})
+      for (const char interlaced : {'\0', '\x01'}) {
+        const std::string png = "\x89PNG\r\n\x1a\n" +
+                                png_chunk("IHDR", size + bits + std::string(3, '\0') + interlaced) +
+                                png_chunk("IDAT", empty) + png_chunk("IEND", "");
+        EXPECT_LT(png.size(), 70U);
+        EXPECT_NE(decode_error(png).find("the file is cut short"), std::string::npos) << decode_error(png);
+        EXPECT_LT(testing::memory_growth([&] { decode_error(png); }), 100) << "MiB";
+      }
+  // A progressive JPEG, for which the library would keep all coefficients.
+  std::string jpeg = testing::read_text(testing::source_path("tests/fuzz/corpus/image/progressive.jpg"));
+  ASSERT_EQ(decode_error(jpeg), "");
+  const size_t frame = jpeg.find("\xff\xc2");
+  ASSERT_NE(frame, std::string::npos);
+  jpeg.replace(frame + 5, 4, "\x33\x33\x33\x33");  // 13107 x 13107
+  EXPECT_NE(decode_error(jpeg).find("the file is cut short"), std::string::npos) << decode_error(jpeg);
+  EXPECT_LT(testing::memory_growth([&] { decode_error(jpeg); }), 100) << "MiB";
+}
+
+TEST(ImageFile, JpegsOfManyScansAreRefused) {
+  const std::string jpeg = testing::read_text(testing::source_path("tests/fuzz/corpus/image/progressive.jpg"));
+  const size_t last = jpeg.rfind("\xff\xda");
+  const size_t end = jpeg.rfind("\xff\xd9");
+  ASSERT_LT(last, end);
+  const auto with_scans = [&](int more) {
+    std::string bytes = jpeg.substr(0, end);
+    for (int i = 0; i < more; ++i) bytes += jpeg.substr(last, end - last);
+    return bytes + jpeg.substr(end);
+  };
+  EXPECT_EQ(decode_error(with_scans(20)), "");
+  EXPECT_NE(decode_error(with_scans(3000)).find("it is a broken JPEG: it has more than 100 scans"), std::string::npos)
+      << decode_error(with_scans(3000));
+}
+
+TEST(ImageFile, PipesAreRefusedBeforeTheyAreOpened) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo(folder.path("a.png").c_str(), 0600), 0);
+  std::string message;
+  try {
+    read_image(folder.path("a.png"));
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  EXPECT_NE(message.find("a.png: it is a pipe or a device"), std::string::npos) << message;
 }
 
 TEST(ImageFile, SaysWhatIsWrongWithAFile) {

@@ -3,14 +3,19 @@
 #include <levin/core/data/numpy_arrays.h>
 
 #include <levin/core/data/arrays/numpy_file.h>
+#include <levin/core/data/shards/tar_samples.h>
 
+#include "../support/memory_growth.h"
 #include "reader_checks.h"
+#include "tar_writer.h"
+#include "zip_writer.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cstring>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -98,6 +103,77 @@ TEST_F(NumpyFiles, SayWhatIsWrongWithThem) {
   EXPECT_THAT(message_of([&] { read_npz(folder_.write("t.npz", "no zip")); }),
               HasSubstr("it is cut short, or no .npz file"));
   EXPECT_THAT(message_of([&] { read_npy(folder_.path("absent.npy")); }), HasSubstr(folder_.path("absent.npy")));
+}
+
+std::string npy_of_shape(const std::string& shape) {
+  std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': {}, }}\n", shape);
+  const auto size = static_cast<uint16_t>(header.size());
+  return std::string("\x93NUMPY\x01\x00", 8) + static_cast<char>(size & 0xff) + static_cast<char>(size >> 8) + header;
+}
+
+TEST(NumpyFile, ShapesBeyondAllMemoryAreRefused) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(parse_npy(npy_of_shape("(0, 3)"), "t.npy").sizes(), (std::vector<int64_t>{0, 3}));
+  std::string dimensions = "(0";
+  for (int i = 0; i < 64; ++i) dimensions += ", 1";
+  for (const std::string& shape :
+       {std::string("(0, 4611686018427387904, 4611686018427387904)"),
+        std::string("(4611686018427387904, 4611686018427387904, 0)"), std::string("(0, 9223372036854775807, 3)"),
+        std::string("(4611686018427387904, 8)"), std::string("(9223372036854775807,)"), dimensions + ")"}) {
+    const std::string bytes = npy_of_shape(shape);
+    const std::string path = folder.write("t.npy", bytes);
+    const std::string tar = folder.write("t.tar", testing::TarWriter().add("a.npy", bytes).str());
+    const std::string zip = folder.write("t.npz", testing::zip_of({{"a.npy", bytes}}));
+    Generator generator(0, 0);
+    for (const std::string& message : {message_of([&] { read_npy(path); }), message_of([&] { map_npy(path); }),
+                                       message_of([&] { read_npz(zip); }), message_of([&] {
+                                         TarSamples({tar}, {.fields = {{"a", "npy"}}}).get(0, generator);
+                                       })}) {
+      EXPECT_THAT(message, HasSubstr("cannot read the array")) << shape;
+      EXPECT_THAT(message, HasSubstr("its header promises")) << shape;
+    }
+  }
+}
+
+TEST(NumpyFile, ArchivesThatPromiseMoreThanTheyHoldTakeNoMemory) {
+  const TemporaryFolder folder;
+  const std::string array = npy_bytes(torch::zeros({1000}));
+  EXPECT_EQ(read_npz(folder.write("t.npz", testing::zip_of({{"a.npy", array}})))["a"].numel(), 1000);
+  // One that says 1 MB packed and 1 GB unpacked, in both of its places, of a file of a few bytes.
+  std::string liar = testing::zip_of({{"a.npy", "x"}});
+  const size_t entry = liar.find("PK\1\2");
+  const uint32_t packed = 1'000'000;
+  const uint32_t unpacked = 1'000'000'000;
+  for (const size_t place : {size_t{18}, entry + 20}) {
+    std::memcpy(liar.data() + place, &packed, sizeof(packed));
+    std::memcpy(liar.data() + place + 4, &unpacked, sizeof(unpacked));
+  }
+  const std::string path = folder.write("liar.npz", liar);
+  EXPECT_THAT(message_of([&] { read_npz(path); }), HasSubstr("the arrays have more bytes together than the file"));
+  EXPECT_LT(testing::memory_growth([&] { message_of([&] { read_npz(path); }); }), 100) << "MiB";
+  // A directory that names the same bytes 100 times.
+  const std::string once = testing::zip_of({{"00.npy", npy_bytes(torch::zeros({100'000}))}});
+  const std::string end = once.substr(once.find("PK\5\6"));
+  const std::string first = once.substr(once.find("PK\1\2"), once.find("PK\5\6") - once.find("PK\1\2"));
+  std::string directory;
+  for (int i = 0; i < 100; ++i) directory += first.substr(0, 46) + fmt::format("{:02}", i) + first.substr(48);
+  std::string bomb = once.substr(0, once.find("PK\1\2")) + directory + end;
+  const uint16_t count = 100;
+  const auto size = static_cast<uint32_t>(directory.size());
+  char* const of_end = bomb.data() + bomb.size() - 22;
+  std::memcpy(of_end + 8, &count, sizeof(count));
+  std::memcpy(of_end + 10, &count, sizeof(count));
+  std::memcpy(of_end + 12, &size, sizeof(size));
+  EXPECT_THAT(message_of([&] { read_npz(folder.write("bomb.npz", bomb)); }), HasSubstr("or overlap"));
+}
+
+TEST(NumpyFile, FoldersAreReadWithoutWhatMacosAdds) {
+  const TemporaryFolder folder;
+  folder.write("x.npy", npy_bytes(torch::arange(3)));
+  folder.write("._x.npy", "\0\5\x16\7");
+  NumpyArrays data({.path = folder.path(), .val_fraction = 0, .test_fraction = 0, .batch_size = 3});
+  data.setup(Stage::kFit);
+  EXPECT_EQ(testing::values_in(data.train_dataloader(), "x").size(), 3U);
 }
 
 TEST_F(NumpyFiles, AreDataModules) {

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
+#include <levin/core/base/shape_bytes.h>
 #include <levin/core/data/mapped_file.h>
 
 #include <ATen/ops/empty.h>
@@ -9,9 +10,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <minizip/unzip.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <cstdint>
 #include <cstring>
@@ -173,10 +176,13 @@ ArrayHeader parse_header(std::string_view bytes, const std::string& name) {
   if (begin + length > bytes.size()) fail_numpy(name, "it is cut short");
   ArrayHeader header = HeaderText(bytes.substr(begin, length), name).parse();
   header.begin = begin + length;
-  header.bytes = c10::elementSize(header.type);
-  for (const int64_t extent : header.shape)
-    if (__builtin_mul_overflow(header.bytes, static_cast<size_t>(extent), &header.bytes))
-      fail_numpy(name, "its header promises more values than memory can hold");
+  constexpr size_t kMostDimensions = 64;  // of NumPy
+  if (header.shape.size() > kMostDimensions)
+    fail_numpy(name, fmt::format("its header promises {} dimensions; valid: at most {}", header.shape.size(),
+                                 kMostDimensions));
+  const auto promised = bytes_of_shape(header.shape, c10::elementSize(header.type));
+  if (!promised) fail_numpy(name, "its header promises more values than memory can hold");
+  header.bytes = *promised;
   const size_t found = bytes.size() - header.begin;
   if (found < header.bytes)
     fail_numpy(name, fmt::format("it is cut short: {} bytes of values, expected {}", found, header.bytes));
@@ -205,7 +211,9 @@ at::Tensor copy_values(std::string_view bytes, const ArrayHeader& header) {
 class ZipFile {
  public:
   explicit ZipFile(const std::string& path) : path_(path) {
-    open_regular_file(path, "data");
+    struct stat status {};
+    if (::fstat(open_regular_file(path, "data").number(), &status) != 0) fail_numpy(path, std::strerror(errno));
+    left_ = static_cast<uint64_t>(status.st_size);
     archive_ = unzOpen64(path.c_str());
     if (archive_ == nullptr) fail_numpy(path, "it is cut short, or no .npz file");
   }
@@ -224,6 +232,10 @@ class ZipFile {
         unzGetCurrentFileInfo64(archive_, &info, name.data(), name.size() - 1, nullptr, 0, nullptr, 0) != UNZ_OK)
       fail_numpy(path_, "its list of arrays is damaged");
     const std::string whole = fmt::format("{} in {}", name.data(), path_);
+    // Each byte of the file is one array's, so that all of them are not larger than the file can be.
+    if (info.compressed_size > left_)
+      fail_numpy(whole, "it is damaged: the arrays have more bytes together than the file, or overlap");
+    left_ -= info.compressed_size;
     // Deflate compresses by 1032 at most: do not allocate what a damaged header says.
     if (info.uncompressed_size > 1032 * info.compressed_size + 1024)
       fail_numpy(whole, "it is damaged: it promises more bytes than its compressed ones can be");
@@ -247,6 +259,7 @@ class ZipFile {
   std::string path_;
   unzFile archive_ = nullptr;
   bool is_first_ = true;
+  uint64_t left_ = 0;  ///< bytes of the file that no array has had yet
 };
 
 }  // namespace

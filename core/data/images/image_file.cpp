@@ -1,12 +1,12 @@
 #include <levin/core/data/images/image_file.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/file_system.h>
 #include <levin/core/data/fetch_times.h>
 #include <levin/core/data/images/jpeg.h>
 #include <levin/core/data/images/png.h>
 #include <levin/core/data/images/webp.h>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -56,20 +56,14 @@ std::pair<std::unique_ptr<char[]>, size_t> read_file(const std::string& path) {
   const auto fail = [&] {
     throw Error("data", fmt::format("cannot read the image {}: {}", path, std::strerror(errno)));
   };
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) fail();
-  const std::unique_ptr<const int, void (*)(const int*)> closer(&file, [](const int* opened) { close(*opened); });
+  const Descriptor file = open_regular_file(path, "data");
   struct stat status {};
-  if (fstat(file, &status) != 0) fail();
-  if (!S_ISREG(status.st_mode)) {
-    errno = EISDIR;
-    fail();
-  }
+  if (fstat(file.number(), &status) != 0) fail();
   const auto size = static_cast<size_t>(status.st_size);
   std::unique_ptr<char[]> bytes(new char[size]);  // not a string, whose bytes would be set to zero first
   size_t filled = 0;
   while (filled < size) {
-    const ssize_t count = read(file, bytes.get() + filled, size - filled);
+    const ssize_t count = read(file.number(), bytes.get() + filled, size - filled);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail();
     if (count == 0) break;

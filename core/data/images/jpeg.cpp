@@ -15,6 +15,9 @@ namespace levin::data {
 
 namespace {
 
+/// Each scan of a progressive JPEG goes over the whole image, and takes few bytes. Programs write up to some thirty.
+constexpr int kMostScans = 100;
+
 /// A decompressor whose errors are exceptions. The library leaves its functions by longjmp.
 class JpegReader {
  public:
@@ -29,8 +32,15 @@ class JpegReader {
       auto& errors = *reinterpret_cast<Errors*>(common->err);
       if (level < 0 && errors.base.msg_code == JWRN_JPEG_EOF) errors.cut_short = true;
     };
+    progress_.progress_monitor = [](j_common_ptr common) {
+      if (reinterpret_cast<j_decompress_ptr>(common)->input_scan_number <= kMostScans) return;
+      auto& errors = *reinterpret_cast<Errors*>(common->err);
+      std::snprintf(errors.message, sizeof errors.message, "it has more than %d scans", kMostScans);
+      std::longjmp(errors.place, 1);
+    };
     run([&] {
       jpeg_create_decompress(&jpeg_);
+      jpeg_.progress = &progress_;
       jpeg_mem_src(&jpeg_, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
       jpeg_save_markers(&jpeg_, JPEG_APP0 + 1, 0xffff);
     });
@@ -58,6 +68,7 @@ class JpegReader {
     bool cut_short;
   };
   Errors errors_ = {};
+  jpeg_progress_mgr progress_ = {};
   jpeg_decompress_struct jpeg_ = {};
 };
 
@@ -85,6 +96,11 @@ DecodedImage decode_jpeg(std::string_view bytes, int64_t max_pixels) {
   DecodedImage image;
   image.orientation = orientation_of(jpeg);
   image.pixels = allocate_pixels(jpeg.image_height, jpeg.image_width, max_pixels);
+  // Huffman's codes take a bit at least for each block of 64 pixels: memory is not filled for what the file cannot
+  // hold.
+  constexpr size_t kMostPixelsInByte = 512;
+  if (jpeg.arith_code == 0 && size_t{jpeg.image_height} * jpeg.image_width / kMostPixelsInByte > bytes.size())
+    throw std::runtime_error("the file is cut short");
   auto* pixels = image.pixels.mutable_data_ptr<uint8_t>();
   const size_t width = jpeg.image_width;
 

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 namespace levin::data {
 
@@ -73,24 +72,27 @@ DecodedImage decode_png(std::string_view bytes, int64_t max_pixels) {
   const size_t height = png_get_image_height(png, info);
   const size_t width = png_get_image_width(png, info);
   image.pixels = allocate_pixels(static_cast<int64_t>(height), static_cast<int64_t>(width), max_pixels);
+  // Deflate compresses by 1032 at most: memory is not filled for what the file cannot hold.
+  const size_t bits = size_t{png_get_bit_depth(png, info)} * png_get_channels(png, info);
+  if (height * width / 8 * bits / 1032 > bytes.size()) throw std::runtime_error("the file is cut short");
   auto* pixels = image.pixels.mutable_data_ptr<uint8_t>();
-  std::vector<png_bytep> rows(height);
-  for (size_t y = 0; y < height; ++y) rows[y] = pixels + y * width * 3;
 
   size_t row_bytes = 0;
+  int passes = 1;
   reader.run([&] {
     png_set_strip_16(png);
     png_set_palette_to_rgb(png);
     png_set_expand_gray_1_2_4_to_8(png);
     if ((png_get_color_type(png, info) & PNG_COLOR_MASK_COLOR) == 0) png_set_gray_to_rgb(png);
     png_set_strip_alpha(png);
-    png_set_interlace_handling(png);
+    passes = png_set_interlace_handling(png);
     png_read_update_info(png, info);
     row_bytes = png_get_rowbytes(png, info);
   });
   if (row_bytes != width * 3) throw std::runtime_error("it is a PNG of an unknown kind");
   reader.run([&] {
-    png_read_image(png, rows.data());
+    for (int pass = 0; pass < passes; ++pass)
+      for (size_t y = 0; y < height; ++y) png_read_row(png, pixels + y * width * 3, nullptr);
     png_read_end(png, info);
   });
   png_bytep exif = nullptr;
