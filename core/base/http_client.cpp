@@ -21,6 +21,8 @@ namespace {
 
 /// A wrong address may answer without end.
 constexpr uint64_t kLongestAnswer = uint64_t{64} << 20;
+/// Bytes a second of the slowest connection that files are given time for.
+constexpr long kLeastRate = 1000;
 
 /// Where an answer goes.
 struct Receiver {
@@ -150,7 +152,13 @@ HttpResponse HttpClient::send(const HttpRequest& request, const std::atomic<bool
   curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, stopped);
   curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &stop);
   curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, static_cast<long>(options_.connect_seconds));
-  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
+  // A server that sends a byte now and then would otherwise hold the caller for ever.
+  const bool has_file = !request.file.empty() || !request.output.empty();
+  if (!has_file)
+    curl_easy_setopt(curl, CURLOPT_TIMEOUT,
+                     static_cast<long>(request.answer_seconds.value_or(2 * options_.stall_seconds)) +
+                         static_cast<long>(request.body.size()) / kLeastRate);
+  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, has_file ? kLeastRate : 1L);
   curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, static_cast<long>(options_.stall_seconds));
   if (!options_.signature.empty()) {
     curl_easy_setopt(curl, CURLOPT_AWS_SIGV4, options_.signature.c_str());
@@ -186,6 +194,8 @@ HttpResponse HttpClient::send(const HttpRequest& request, const std::atomic<bool
     curl_easy_setopt(curl, CURLOPT_SEEKFUNCTION, seek);
     curl_easy_setopt(curl, CURLOPT_SEEKDATA, &part);
     curl_easy_setopt(curl, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(size));
+  } else if (request.method == "HEAD") {
+    curl_easy_setopt(curl, CURLOPT_NOBODY, 1L);
   } else if (request.method != "GET") {
     curl_easy_setopt(curl, CURLOPT_POSTFIELDS, request.body.data());
     curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));

@@ -21,12 +21,14 @@ struct HttpOptions {
   std::string certificate_file = {};  ///< file of the authorities to trust; empty: the system's
   bool verify_certificates = true;    ///< false for a server with a certificate of its own making
   int connect_seconds = 5;
-  int stall_seconds = 30;  ///< seconds that a connection may carry nothing
+  /// Seconds that a connection may carry nothing, or next to nothing of a file. A request without files has twice as
+  /// many in all, and one more for each 1000 bytes of its body.
+  int stall_seconds = 30;
 };
 
 /// A request to a server.
 struct HttpRequest {
-  std::string method;  ///< "GET", "POST", "PUT"
+  std::string method;  ///< "GET", "HEAD", "POST", "PUT"
   std::string url;     ///< http:// or https://
   std::string content_type = "application/json";
   std::string body;
@@ -36,6 +38,7 @@ struct HttpRequest {
   std::vector<std::string> headers = {};       ///< others, "Name: value"
   std::string output = {};                     ///< a file for the answer's body, unless it is an error's
   uint64_t output_limit = uint64_t{64} << 20;  ///< bytes; a longer answer is none
+  std::optional<int> answer_seconds = {};      ///< in place of twice the client's stall_seconds
 };
 
 /// A server's answer, whatever its status. In that of an error (300 and above) token and password are replaced by
@@ -53,8 +56,9 @@ class HttpClient {
   explicit HttpClient(HttpOptions options);
   ~HttpClient();
 
-  /// Sends a request. Throws levin::Error when there is no answer: no connection, a stalled one, or `stop` became true
-  /// meanwhile. An answer with an error's status is an answer.
+  /// Sends a request. Throws levin::Error when there is no answer: no connection, a stalled one, an answer that does
+  /// not end in time, or `stop` became true meanwhile. A file may take any time, as long as it comes or goes by 1000
+  /// bytes a second. An answer with an error's status is an answer.
   HttpResponse send(const HttpRequest& request, const std::atomic<bool>& stop);
 
  private:

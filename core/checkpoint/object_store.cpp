@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
@@ -18,6 +19,11 @@ namespace {
 constexpr std::array<std::string_view, 2> kSchemes{"s3://", "gs://"};
 /// S3 takes no more parts of one object.
 constexpr uint64_t kMostParts = 10'000;
+/// Pages of a list, of a thousand names each, and bytes of all of them.
+constexpr int kMostPages = 1000;
+constexpr uint64_t kMostListed = uint64_t{1} << 30;
+/// S3 may take minutes to put the parts of a large object together.
+constexpr int kPutTogetherSeconds = 600;
 constexpr const char* kUnsignedPayload = "x-amz-content-sha256: UNSIGNED-PAYLOAD";
 
 std::string variable(std::initializer_list<const char*> names) {
@@ -119,7 +125,8 @@ HttpResponse ObjectStore::send(HttpRequest request, const std::string& what, IsA
     try {
       HttpResponse response = client_->send(request, never_);
       const bool is_of_store = has_code(response);
-      if (response.status < 300 ? is_answer(response) : response.status == 404 && is_of_store) return response;
+      if (response.status < 300 ? is_answer(response) : response.status == 404 && (is_of_store || request.method == "HEAD"))
+        return response;
       const bool is_stranger = !is_of_store && (response.status < 400 || response.status == 404);
       reason = is_stranger ? words_for_stranger(response) : reason_of(response);
       if (!is_stranger && !is_busy(response.status))
@@ -170,7 +177,8 @@ void ObjectStore::put_in_parts(const std::string& key, const std::string& path, 
     // An error may also come with status 200, when it happened after the answer had begun.
     require(send({.method = "POST",
                   .url = address(key) + "?" + query,
-                  .body = "<CompleteMultipartUpload>" + parts + "</CompleteMultipartUpload>"},
+                  .body = "<CompleteMultipartUpload>" + parts + "</CompleteMultipartUpload>",
+                  .answer_seconds = kPutTogetherSeconds},
                  "write to", is_completed));
   } catch (...) {
     try {
@@ -190,6 +198,15 @@ std::optional<std::string> ObjectStore::get(const std::string& key) {
   return {};
 }
 
+std::optional<uint64_t> ObjectStore::size(const std::string& key) {
+  const HttpResponse response = send({.method = "HEAD", .url = address(key)}, "read from", is_read);
+  const auto length = response.headers.find("content-length");
+  if (response.status == 404 || length == response.headers.end()) return {};
+  uint64_t size = 0;
+  const char* const end = length->second.data() + length->second.size();
+  return std::from_chars(length->second.data(), end, size).ptr == end ? std::optional(size) : std::nullopt;
+}
+
 bool ObjectStore::download(const std::string& key, const std::string& path, uint64_t limit) {
   const HttpResponse response =
       send({.method = "GET", .url = address(key), .output = path, .output_limit = limit}, "read from", is_read);
@@ -204,6 +221,8 @@ std::vector<std::string> ObjectStore::folders(const std::string& key, bool first
   const std::string prefix = key.empty() ? "" : key + "/";
   std::vector<std::string> names;
   std::string next;
+  int pages = 0;
+  uint64_t bytes = 0;
   do {
     // In the order of their names, as they are signed.
     const std::string url =
@@ -212,6 +231,11 @@ std::vector<std::string> ObjectStore::folders(const std::string& key, bool first
     const HttpResponse response = send({.method = "GET", .url = url}, "list", is_list);
     if (response.status == 404)
       throw Error("checkpoint", fmt::format("cannot list {}: {}", url_.text(), reason_of(response)));
+    bytes += response.body.size();
+    if (++pages > kMostPages || bytes > kMostListed)
+      throw Error("checkpoint", fmt::format("cannot list {}: the server sends a list without end; got {} pages of {} "
+                                            "bytes; valid: at most {} pages",
+                                            url_.text(), pages, bytes, kMostPages));
     ObjectList page = parse_object_list(response.body, prefix);
     std::move(page.folders.begin(), page.folders.end(), std::back_inserter(names));
     if (!page.next_page.empty() && page.next_page == next)

@@ -59,12 +59,14 @@ class ObjectStore {
   void put(const std::string& key, const std::string& path);
   /// Returns a small object; nothing where there is none.
   std::optional<std::string> get(const std::string& key);
+  /// Returns an object's size without reading it; nothing where there is none, or the server does not say.
+  std::optional<uint64_t> size(const std::string& key);
   /// Writes an object of at most `limit` bytes into a file. Returns whether there is one.
   bool download(const std::string& key, const std::string& path, uint64_t limit);
   /// Removes an object; one that is not there is none.
   void remove(const std::string& key);
   /// Returns the names directly below a key (of the bucket where it is empty) that have objects below them; the first
-  /// thousand at most where `first_only`.
+  /// thousand at most where `first_only`. A list of more than a million is an error.
   std::vector<std::string> folders(const std::string& key, bool first_only = false);
 
  private:

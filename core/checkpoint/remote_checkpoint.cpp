@@ -13,6 +13,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -50,6 +53,24 @@ void remove_objects(ObjectStore& store, const RemoteUrl& checkpoint) {
   } catch (const Error& error) {
     log::warning(fmt::format("what is left of {} was not removed: {}", checkpoint.text(), error.what()));
   }
+}
+
+/// Throws where what is at the store is not what the manifest says, or has no room here: nothing is fetched in vain.
+void check_sizes(ObjectStore& store, const RemoteCheckpoint& checkpoint, const std::string& into) {
+  uint64_t total = 0;
+  for (const auto& [name, summary] : checkpoint.manifest.files) {
+    const auto size = store.size(key_of(checkpoint.url, name));
+    if (size && *size != summary.size)
+      throw Error("checkpoint", fmt::format("{} is damaged; got {} bytes; valid: {}", (checkpoint.url / name).text(),
+                                            *size, summary.size));
+    if (__builtin_add_overflow(total, summary.size, &total)) total = std::numeric_limits<uint64_t>::max();
+  }
+  std::error_code ignored;
+  const auto disk = std::filesystem::space(into, ignored);
+  if (!ignored && total > disk.available)
+    throw Error("checkpoint", fmt::format("{} has {} bytes, for which there is no room in {}; got {} bytes that are "
+                                          "free; hint: another default_root_dir",
+                                          checkpoint.url.text(), total, into, disk.available));
 }
 
 void write_synced(const std::string& path, const std::string& content) {
@@ -127,9 +148,10 @@ std::string download_checkpoint(ObjectStore& store, const RemoteCheckpoint& chec
     return path;
   log::info(fmt::format("downloading the checkpoint {}", checkpoint.url.text()));
   PendingDirectory pending(path);
+  check_sizes(store, checkpoint, pending.path());
   for (const auto& [name, summary] : checkpoint.manifest.files) {
     const std::string file = pending.path() + "/" + name;
-    // One that is somewhat longer is damaged, one without an end no answer.
+    // A server that did not say its size: one that is somewhat longer is damaged, one without an end no answer.
     constexpr uint64_t kMore = uint64_t{64} << 20;
     const bool is_there = store.download(key_of(checkpoint.url, name), file, summary.size + kMore);
     const std::string problem =

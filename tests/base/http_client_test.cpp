@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -72,6 +73,79 @@ std::string receive(int connection) {
       wanted = head + 4 + std::stoul(request.substr(request.find("Content-Length: ") + 16));
   }
   return request.substr(request.find("\r\n\r\n") + 4);
+}
+
+/// Answers every connection with a byte now and then, without end.
+class DrippingServer {
+ public:
+  explicit DrippingServer(std::string head)
+      : head_(std::move(head)), listener_(testing::listening_socket(port_)), thread_([this] { serve(); }) {}
+  ~DrippingServer() {
+    stop_ = true;
+    thread_.join();
+    ::close(listener_);
+  }
+  std::string uri() const { return "http://127.0.0.1:" + std::to_string(port_); }
+
+ private:
+  void serve() {
+    while (!stop_) {
+      pollfd ready{listener_, POLLIN, 0};
+      if (::poll(&ready, 1, 10) != 1) continue;
+      const int connection = ::accept(listener_, nullptr, nullptr);
+      ssize_t sent = ::send(connection, head_.data(), head_.size(), MSG_NOSIGNAL);
+      while (!stop_ && sent > 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        sent = ::send(connection, "x", 1, MSG_NOSIGNAL);
+      }
+      ::close(connection);
+    }
+  }
+
+  std::string head_;
+  int port_ = 0;
+  int listener_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+TEST(HttpClient, AnAnswerThatDripsIsNone) {
+  const std::atomic<bool> stop = false;
+  const auto error = [&](const std::string& head, const HttpRequest& request) -> std::string {
+    const DrippingServer server(head);
+    HttpRequest sent = request;
+    sent.url = server.uri();
+    try {
+      HttpClient({.stall_seconds = 1}).send(sent, stop);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string sized = "HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\n";
+  const std::string unsized = "HTTP/1.1 200 OK\r\n\r\n";
+  EXPECT_NE(error(sized, {.method = "GET"}).find("Operation timed out after"), std::string::npos);
+  EXPECT_NE(error(unsized, {.method = "POST", .body = "{}"}).find("Operation timed out after"), std::string::npos);
+  EXPECT_NE(error("HTTP/1.1 200 OK\r\nX-", {.method = "GET"}).find("no answer from"), std::string::npos);
+  // A file may take long, but not with next to nothing of it.
+  const std::string output = ::testing::TempDir() + "levin_http_drip_" + std::to_string(::getpid());
+  for (const std::string& head : {sized, unsized})
+    EXPECT_NE(error(head, {.method = "GET", .output = output}).find("Less than 1000 bytes/sec"), std::string::npos)
+        << head;
+  std::filesystem::remove(output);
+}
+
+TEST(HttpClient, AHeadsAnswerHasHeadersAlone) {
+  std::string line;
+  testing::StandInServer server([&](const testing::Request& request) {
+    line = request.line();
+    return testing::Answer{.body = ""};
+  });
+  const std::atomic<bool> stop = false;
+  const HttpResponse response = HttpClient({}).send({.method = "HEAD", .url = server.uri() + "/a"}, stop);
+  EXPECT_EQ(line, "HEAD /a");
+  EXPECT_EQ(response.status, 200);
+  EXPECT_EQ(response.headers.at("content-length"), "0");
 }
 
 TEST(HttpClient, APartOfAFileThatIsSentAgainIsThatPart) {

@@ -6,18 +6,21 @@
 #include <levin/core/base/file_system.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/checkpoint_uploader.h>
+#include <levin/core/checkpoint/manifest.h>
 
 #include "../support/captured_log.h"
 #include "../support/eventually.h"
 #include "remote_fixture.h"
 #include "tests/support/tree.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <signal.h>
 #include <sys/wait.h>
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -79,6 +82,19 @@ TEST(RemoteList, WithoutAnEndIsAnError) {
                 });
               }),
               HasSubstr("the server sends the same page of the list again and again"));
+}
+
+TEST(RemoteList, WhosePagesNeverEndIsAnError) {
+  int pages = 0;
+  EXPECT_THAT(message_of([&] {
+                listed_folders([&](const std::string&) {
+                  return fmt::format(
+                      "<R><IsTruncated>true</IsTruncated><NextContinuationToken>{0}"
+                      "</NextContinuationToken><CommonPrefixes><Prefix>k/{0}/</Prefix></CommonPrefixes></R>",
+                      ++pages);
+                });
+              }),
+              HasSubstr("the server sends a list without end; got 1001 pages"));
 }
 
 class RemoteCheckpointTest : public testing::RemoteTest {
@@ -184,6 +200,23 @@ TEST_F(RemoteCheckpointTest, DamageIsFoundAndTheOneBeforeTaken) {
   upload("c", 16);
   EXPECT_EQ(read_info(fetch()).global_step, 16);
   EXPECT_THAT(names(), ElementsAre("c~1", "b", "a"));
+}
+
+TEST_F(RemoteCheckpointTest, SizesAreComparedWithTheManifestBeforeAnythingIsFetched) {
+  upload("a", 4);
+  EXPECT_EQ(store_->size((run_ / "a" / "state.json").key), std::filesystem::file_size(path("a") + "/state.json"));
+  EXPECT_EQ(store_->size((run_ / "a" / "none").key), std::nullopt);
+  // One of a tebibyte, which a manifest may well say.
+  Manifest manifest = read_manifest(path("a"));
+  manifest.files.at("state.json").size = uint64_t{1} << 40;
+  testing::write_bytes(path("tebibyte"), manifest_text(manifest));
+  store_->put((run_ / "a" / "manifest.json").key, path("tebibyte"));
+  const CapturedLog log;
+  EXPECT_THAT(message_of([&] { fetch("a"); }),
+              HasSubstr(url_ + "/a/state.json is damaged; got " +
+                        std::to_string(std::filesystem::file_size(path("a") + "/state.json")) +
+                        " bytes; valid: 1099511627776"));
+  EXPECT_TRUE(std::filesystem::is_empty(path("remote"))) << "nothing is left of it";
 }
 
 TEST_F(RemoteCheckpointTest, AnUploadThatIsKilledIsNeverTaken) {
