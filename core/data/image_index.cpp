@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kFirstLine = "levin image index 1";
+constexpr std::string_view kFirstLine = "levin image index 2";
 constexpr std::array<std::string_view, 4> kExtensions = {".jpg", ".jpeg", ".png", ".webp"};
 
 /// A folder that was read, with when it last changed: any file added, removed or renamed changes that.
@@ -45,7 +45,8 @@ std::optional<int64_t> time_of_change(const std::string& path) {
 
 bool is_image(std::string_view name) {
   const size_t dot = name.rfind('.');
-  if (dot == std::string_view::npos) return false;
+  // ._0.png is what macOS writes beside 0.png, and no image.
+  if (dot == std::string_view::npos || name.starts_with("._")) return false;
   std::string extension(name.substr(dot));
   std::transform(extension.begin(), extension.end(), extension.begin(),
                  [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });

@@ -59,7 +59,8 @@ std::vector<std::string> find_shards(const std::vector<std::string>& names) {
     }
     std::vector<std::string> files;
     for (const auto& entry : fs::directory_iterator(name, ignored))
-      if (entry.path().extension() == ".tar") files.push_back(entry.path().string());
+      if (entry.path().extension() == ".tar" && !entry.path().filename().string().starts_with("._"))
+        files.push_back(entry.path().string());
     if (files.empty()) throw Error("data", fmt::format("the folder {} has no .tar file", name));
     std::sort(files.begin(), files.end());
     found.insert(found.end(), files.begin(), files.end());

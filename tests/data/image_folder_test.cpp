@@ -110,6 +110,14 @@ TEST(ImageFolder, FindsTheImagesThatTorchvisionFinds) {
   EXPECT_EQ(index.classes, (std::vector<std::string>{"Z", "a b", "b"}));
 }
 
+TEST(ImageFolder, LeavesOutWhatMacosAdds) {
+  const ImageTree tree;
+  for (const char* name : {"a/0.png", "a/._0.png", "b/1.png", "b/sub/._2.JPG", "b/.hidden.png"}) tree.add(name);
+  const auto index = index_images(tree.root(), "");
+  EXPECT_EQ(index.files, (std::vector<std::string>{"a/0.png", "b/.hidden.png", "b/1.png"}));
+  EXPECT_EQ(index.num_other_files, 2);
+}
+
 TEST(ImageFolder, KeepsItsIndexUntilAFolderChanges) {
   const ImageTree tree;
   tree.add_class("cats", 0, 3);

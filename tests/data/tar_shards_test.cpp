@@ -5,6 +5,7 @@
 #include <levin/core/base/png.h>
 #include <levin/core/data/shards/shard_sampler.h>
 #include <levin/core/data/shards/tar_index.h>
+#include <levin/core/data/shards/tar_samples.h>
 
 #include "reader_checks.h"
 #include "tar_writer.h"
@@ -97,11 +98,36 @@ TEST(TarIndex, SaysWhatIsWrongWithAFile) {
   EXPECT_THAT(error(tar.open_end()), HasSubstr("is cut off: it ends without its end mark at byte"));
   EXPECT_THAT(error(""), HasSubstr("is empty"));
   EXPECT_THAT(error("\x1f\x8b" + std::string(600, 'x')), HasSubstr("is compressed; hint: gunzip it"));
+  EXPECT_THAT(error("\x1f\x8b"), HasSubstr("is compressed; hint: gunzip it")) << "shorter than a header";
+  EXPECT_THAT(error("\x28\xb5\x2f\xfd and little more"), HasSubstr("is compressed; hint: unpack it"));
+  EXPECT_THAT(error("x"), HasSubstr("is cut off"));
   EXPECT_THAT(error(std::string(600, 'x')), HasSubstr("is no tar file"));
   std::string wrong = tar.str();
   wrong[1024 + 3] = 'X';
   EXPECT_THAT(error(wrong), HasSubstr("the header at byte 1024 has another checksum"));
   EXPECT_THAT(message_of([&] { index_tar(folder.path("none.tar")); }), HasSubstr(folder.path("none.tar")));
+}
+
+TEST(TarSamples, LeavesOutWhatIsOfNoSample) {
+  const TemporaryFolder folder;
+  TarWriter tar;
+  tar.add("README", "read me").add("._000.cls", "?").add("000.cls", "7").add("x/LICENSE", "no").add("x/._1.cls", "?");
+  tar.add("x/1.cls", "8").add("x/.hidden", "?").add("x.y/MAKE", "?").add("x.y/2.cls", "9");
+  const TarSamples samples({folder.write("t.tar", tar.str())}, {.fields = {{"label", "cls"}, {"name", "__key__"}}});
+  ASSERT_EQ(samples.size(), 3);
+  Generator generator(0, 0);
+  const std::vector<std::string> names{"000", "x/1", "x.y/2"};
+  for (int64_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(samples.get(i, generator)["label"].item<int64_t>(), 7 + i);
+    EXPECT_EQ(samples.key(i), names[static_cast<size_t>(i)]);
+  }
+  TarWriter none;
+  none.add("README", "read me");
+  const std::string path = folder.write("none.tar", none.str());
+  EXPECT_THAT(message_of([&] {
+                TarSamples({path}, {.fields = {{"label", "cls"}}});
+              }),
+              HasSubstr("the tar file " + path + " has no samples"));
 }
 
 TEST(TarIndex, DamagedFilesAreReadOrAreOneMessage) {

@@ -20,7 +20,7 @@ void levin::fuzzing::fuzz(std::string_view input) {
                   static_cast<unsigned long long>(XXH3_64bits(root.data(), root.size())));
     return std::string(text);
   }();
-  write_file(name, "levin image index 1\n" + root + "\n" + std::string(input));
+  write_file(name, "levin image index 2\n" + root + "\n" + std::string(input));
   reads([&] {
     const data::ImageIndex index = data::index_images(root, folder());
     if (index.files.size() != index.labels.size()) fail("an index that has not one label for each file");

@@ -37,9 +37,10 @@ class TarReader {
     std::vector<TarMember> found;
     std::optional<std::string> long_name;
     std::optional<int64_t> long_size;
+    if (size_ == 0) fail("is empty");
+    refuse_compressed();
     TarBlock header{};
     for (;;) {
-      if (position_ == 0 && size_ == 0) fail("is empty");
       read(position_, header.data(), kBlock, "ends without its end mark");
       if (is_zero(header)) break;
       check(header);
@@ -87,6 +88,17 @@ class TarReader {
     }
   }
 
+  /// Of any size: a compressed file may be shorter than a header.
+  void refuse_compressed() const {
+    std::string start(static_cast<size_t>(std::min<int64_t>(size_, 6)), '\0');
+    read(0, start.data(), static_cast<int64_t>(start.size()), "ends");
+    if (start.starts_with("\x1f\x8b")) fail("is compressed; hint: gunzip it: samples are read out of order");
+    if (start.starts_with("\x28\xb5\x2f\xfd") || start.starts_with("BZh") ||
+        start.starts_with("\xfd"
+                          "7zXZ"))
+      fail("is compressed; hint: unpack it: samples are read out of order");
+  }
+
   static bool is_zero(const TarBlock& header) {
     return std::all_of(header.begin(), header.end(), [](char byte) { return byte == 0; });
   }
@@ -94,13 +106,6 @@ class TarReader {
   void check(const TarBlock& header) const {
     int64_t sum = 0;
     for (size_t i = 0; i < header.size(); ++i) sum += i >= 148 && i < 156 ? ' ' : static_cast<unsigned char>(header[i]);
-    const std::string_view start(header.data(), 6);
-    if (position_ == 0 && start.starts_with("\x1f\x8b"))
-      fail("is compressed; hint: gunzip it: samples are read out of order");
-    if (position_ == 0 && (start.starts_with("\x28\xb5\x2f\xfd") || start.starts_with("BZh") ||
-                           start.starts_with("\xfd"
-                                             "7zXZ")))
-      fail("is compressed; hint: unpack it: samples are read out of order");
     if (sum != number(header, 148, 8, "checksum"))
       fail(position_ == 0 ? std::string("is no tar file")
                           : fmt::format("is damaged: the header at byte {} has another checksum", position_));

@@ -128,6 +128,8 @@ void TarSamples::add_shard(const std::string& path) {
   std::set<std::string> endings;  // of the sample that is read
   for (const TarMember& member : index_tar(path)) {
     const auto [key, ending] = split_name(member.name);
+    // As WebDataset has it, README and macOS's ._000.jpg are of no sample.
+    if (ending.empty() || key.empty() || key.back() == '/') continue;
     const bool is_new = keys_.size() == before || keys_.back() != key;
     if (is_new) {
       if (keys_.size() > before) check_sample(path);
