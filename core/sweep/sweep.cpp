@@ -196,7 +196,7 @@ void Sweep::open_folder() {
   const Config what = description(base);
   const std::string sweeps = trainer_option(base, "default_root_dir").text() + "/sweeps";
   const std::string path = !options_.dir.empty()    ? options_.dir
-                           : !options_.name.empty() ? sweeps + "/" + options_.name
+                           : !options_.name.empty() ? named_folder(sweeps, options_.name)
                                                     : next_version(sweeps, what);
   folder_.emplace(path, what);
 }

@@ -124,4 +124,14 @@ std::string next_version(const std::string& folder, const Config& description) {
   return fmt::format("{}/version_{}", folder, *newest + 1);
 }
 
+std::string named_folder(const std::string& folder, const std::string& name) {
+  for (const auto& part : std::filesystem::path(name))
+    if (part == "." || part == "..")
+      throw ConfigError(
+          fmt::format("sweep.name leaves the folder of all sweeps, {}; got '{}'; valid: a name without "
+                      "'.' and '..'; hint: sweep.dir takes any folder",
+                      folder, name));
+  return folder + "/" + name;
+}
+
 }  // namespace levin::sweep

@@ -33,4 +33,7 @@ class SweepFolder {
 /// that are not finished; else a new one.
 std::string next_version(const std::string& folder, const Config& description);
 
+/// Returns the folder of a sweep by its name, below that of all sweeps. Throws ConfigError for a name that leaves it.
+std::string named_folder(const std::string& folder, const std::string& name);
+
 }  // namespace levin::sweep

@@ -57,6 +57,15 @@ TEST_F(SweepFolders, RefuseAnotherSweepAndSayWhatDiffers) {
               HasSubstr("has another sweep; differing: monitor: val_loss there, val_acc here; hint"));
 }
 
+TEST_F(SweepFolders, AreNamedBelowThatOfAllSweeps) {
+  EXPECT_EQ(named_folder("runs/sweeps", "lr"), "runs/sweeps/lr");
+  EXPECT_EQ(named_folder("runs/sweeps", "tuesday/lr..2"), "runs/sweeps/tuesday/lr..2");
+  for (const char* name : {"../../up", "..", ".", "a/../../../b", "./a", "/../a"})
+    EXPECT_THAT(folder_error([&] { named_folder("runs/sweeps", name); }),
+                HasSubstr("sweep.name leaves the folder of all sweeps, runs/sweeps; got '" + std::string(name) +
+                          "'; valid: a name without '.' and '..'; hint: sweep.dir"));
+}
+
 TEST_F(SweepFolders, RefuseAFolderOfOtherFiles) {
   std::filesystem::create_directories(root_ + "/a");
   std::ofstream(root_ + "/a/thesis.tex") << "text";
