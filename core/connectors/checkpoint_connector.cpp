@@ -339,6 +339,10 @@ void CheckpointConnector::save_or_defer(const std::string& path, const Checkpoin
         fmt::format("save_checkpoint() outside of a call cannot save what strategy '{}' has divided over ranks; "
                     "hint: call it in a hook, or let model_checkpoint save (save_last: true)",
                     strategy_.name()));
+  if (state_.stage == Stage::kFit && state_.status == TrainerStatus::kRunning && state_.running == RunningStage::kIdle)
+    throw Error("trainer",
+                "save_checkpoint() cannot save what fit could go on from before the optimizers are there: in setup, "
+                "configure_model and configure_optimizers; valid: from on_fit_start on, and after fit");
   if (state_.in_fit_loop && (!state_.at_resume_point || waits_for_window()))
     deferred_.emplace_back(path, event);
   else

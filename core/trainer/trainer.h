@@ -172,6 +172,7 @@ class Trainer {
   const std::string& default_root_dir() const { return options().default_root_dir; }
   /// Saves the whole state so that fit can resume from it. Inside training the checkpoint is written at the next moment
   /// that can be resumed exactly (the end of the batch, of an evaluation batch or of the epoch); otherwise at once.
+  /// Throws levin::Error in a fit before on_fit_start, where there are no optimizers yet.
   void save_checkpoint(const std::string& path, const CheckpointEvent& event = {});
   /// Whether a checkpoint is to be written there, or is being written.
   bool is_saving(const std::string& path) const;

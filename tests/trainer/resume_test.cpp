@@ -227,6 +227,65 @@ TEST(Resume, AStrategyHasItsStateBackAndAnotherLeavesItOut) {
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::HasSubstr("'single_device' leaves out"));
 }
 
+/// Saves in one of the hooks that run before the optimizers are there.
+class EarlySaver : public TinyModule {
+ public:
+  using TinyModule::TinyModule;
+  void setup(Stage /*stage*/) override { save("setup"); }
+  void configure_model() override { save("configure_model"); }
+  OptimizerConfigs configure_optimizers() override {
+    save("configure_optimizers");
+    return TinyModule::configure_optimizers();
+  }
+  std::vector<std::shared_ptr<Callback>> configure_callbacks() override {
+    save("configure_callbacks");
+    return {};
+  }
+  void on_fit_start() override { save("on_fit_start"); }
+  void on_fit_end() override { save("on_fit_end"); }
+
+  std::string hook;
+  std::string path;
+
+ private:
+  void save(const std::string& here) {
+    if (here == hook) trainer().save_checkpoint(path);
+  }
+};
+
+TEST(Resume, ACheckpointBeforeTheOptimizersAreThereIsRefused) {
+  for (const char* hook : {"setup", "configure_model", "configure_optimizers", "configure_callbacks"}) {
+    SCOPED_TRACE(hook);
+    Trainer trainer(quiet(1));
+    const auto module = make<EarlySaver>({});
+    module->path = fresh_folder("resume_early") + "/c";
+    // In a first fit, and in one that follows it.
+    for (const bool again : {false, true}) {
+      module->hook = hook;
+      std::string message;
+      try {
+        trainer.fit(module, testing::tiny_loader());
+      } catch (const Error& error) {
+        message = error.what();
+      }
+      EXPECT_THAT(message,
+                  ::testing::HasSubstr("[trainer] save_checkpoint() cannot save what fit could go on from before "
+                                       "the optimizers are there"));
+      EXPECT_THAT(message, ::testing::HasSubstr("valid: from on_fit_start on, and after fit"));
+      EXPECT_FALSE(std::filesystem::exists(module->path));
+      module->hook = "";
+      if (!again) trainer.fit(module, testing::tiny_loader());
+    }
+  }
+  for (const char* hook : {"on_fit_start", "on_fit_end"}) {
+    const auto module = make<EarlySaver>({});
+    module->hook = hook;
+    module->path = fresh_folder("resume_early") + "/c";
+    Trainer(quiet(1)).fit(module, testing::tiny_loader());
+    Trainer(quiet(2)).fit(make<EarlySaver>({}), testing::tiny_loader(), {}, module->path);
+  }
+}
+
 TEST(Resume, NamesTheCallbacksWhoseStateIsLeftOut) {
   const std::string path = fresh_folder("resume_callbacks") + "/c";
   auto saver = make<LambdaCallback>(
