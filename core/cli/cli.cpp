@@ -306,7 +306,8 @@ int Cli::run(int argc, char** argv) {
   } catch (const c10::Error& error) {
     return report(error.what_without_backtrace(), kFailure);
   } catch (const std::exception& error) {
-    return report(error.what(), kFailure);
+    const int signal = SignalScope::received();
+    return report(error.what(), signal != 0 ? kSignalBase + signal : kFailure);
   } catch (...) {
     return report("something was thrown that is no std::exception", kFailure);
   }

@@ -5,6 +5,7 @@
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/base/signals.h>
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/host_copy.h>
@@ -22,6 +23,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <typeinfo>
 
@@ -40,6 +42,37 @@ void remove_superseded(const std::string& path) {
     log::warning(fmt::format("could not remove {}, which is not needed any more: {}", path, error.what()));
   }
 }
+
+/// A signal ends the reading of weights that a fit starts from: there is nothing to save yet.
+void end_on_signal() {
+  if (!StopController::signal_received()) return;
+  throw Error("trainer", fmt::format("a signal came ({}) while the weights of init_from were read; nothing was trained",
+                                     strsignal(SignalScope::received())));
+}
+
+/// A tensor of the file that init_from names.
+class InitialTensor final : public SavedTensor {
+ public:
+  explicit InitialTensor(std::shared_ptr<const SavedTensor> saved) : saved_(std::move(saved)) {}
+  at::ScalarType dtype() const override { return saved_->dtype(); }
+  const std::vector<int64_t>& shape() const override { return saved_->shape(); }
+  const std::vector<int64_t>& dimension_order() const override { return saved_->dimension_order(); }
+  void read(int64_t offset, at::Tensor target) const override {
+    end_on_signal();
+    saved_->read(offset, std::move(target));
+  }
+  at::Tensor read_whole() const override {
+    end_on_signal();
+    return saved_->read_whole();
+  }
+  const at::Tensor& whole() const override {
+    end_on_signal();
+    return saved_->whole();
+  }
+
+ private:
+  std::shared_ptr<const SavedTensor> saved_;
+};
 
 }  // namespace
 
@@ -412,7 +445,8 @@ void CheckpointConnector::open_initial_weights() {
 void CheckpointConnector::load_initial_weights() {
   // What the file does not give is copied onto itself.
   State tensors = model_.module_state(*state_.module);
-  for (auto& [name, tensor] : initial_weights_.tensors.as_map()) tensors[name] = std::move(tensor);
+  for (auto& [name, tensor] : initial_weights_.tensors.as_map())
+    tensors[name] = TensorLeaf{.saved = std::make_shared<InitialTensor>(tensor.as_leaf().saved)};
   model_.load_module_state(*state_.module, tensors);
   log::rank_zero_info(fmt::format("init_from {}: {}", options_.given.init_from.path, initial_weights_.report.text()));
   initial_weights_ = {};

@@ -21,6 +21,7 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/optim/sgd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -255,6 +256,30 @@ TEST(TrainerWeights, ValidationTakesAFileOfWeightsAlone) {
       EXPECT_NEAR(trainer.callback_metrics().at("val_loss"), expected, 1e-6);
     }
   }
+}
+
+/// To which a signal comes before its weights are read.
+class Signalled : public Still {
+ public:
+  void setup(Stage /*stage*/) override { std::raise(SIGTERM); }
+};
+
+TEST(TrainerWeights, ASignalEndsTheReadingOfInitialWeights) {
+  const testing::Folder folder;
+  const auto source = make<Still>();
+  write_weights(folder.path("w.pth"), WeightsFormat::kPyTorch, leaves(*source));
+  const auto module = make<Signalled>();
+  const auto before = testing::weights(*module);
+  Trainer trainer(with("single_device", folder.path("w.pth")));
+  EXPECT_THAT(message_of([&] { trainer.fit(module, tiny_loader()); }),
+              HasSubstr("a signal came (Terminated) while the weights of init_from were read; nothing was trained"));
+  EXPECT_TRUE(identical(testing::weights(*module), before));
+  EXPECT_TRUE(trainer.interrupted());
+  // Without weights to read, the fit ends after its first step, as for a signal that comes in it.
+  Trainer plain(with("single_device"));
+  plain.fit(make<Signalled>(), tiny_loader());
+  EXPECT_TRUE(plain.interrupted());
+  EXPECT_EQ(plain.global_step(), 1);
 }
 
 TEST(TrainerWeights, TrainingDoesNotGoOnFromWeightsAlone) {
