@@ -231,24 +231,24 @@ TEST(Resume, AStrategyHasItsStateBackAndAnotherLeavesItOut) {
 class EarlySaver : public TinyModule {
  public:
   using TinyModule::TinyModule;
-  void setup(Stage /*stage*/) override { save("setup"); }
-  void configure_model() override { save("configure_model"); }
+  void setup(Stage /*stage*/) override { save_in("setup"); }
+  void configure_model() override { save_in("configure_model"); }
   OptimizerConfigs configure_optimizers() override {
-    save("configure_optimizers");
+    save_in("configure_optimizers");
     return TinyModule::configure_optimizers();
   }
   std::vector<std::shared_ptr<Callback>> configure_callbacks() override {
-    save("configure_callbacks");
+    save_in("configure_callbacks");
     return {};
   }
-  void on_fit_start() override { save("on_fit_start"); }
-  void on_fit_end() override { save("on_fit_end"); }
+  void on_fit_start() override { save_in("on_fit_start"); }
+  void on_fit_end() override { save_in("on_fit_end"); }
 
   std::string hook;
   std::string path;
 
  private:
-  void save(const std::string& here) {
+  void save_in(const std::string& here) {
     if (here == hook) trainer().save_checkpoint(path);
   }
 };
@@ -283,6 +283,27 @@ TEST(Resume, ACheckpointBeforeTheOptimizersAreThereIsRefused) {
     module->path = fresh_folder("resume_early") + "/c";
     Trainer(quiet(1)).fit(module, testing::tiny_loader());
     Trainer(quiet(2)).fit(make<EarlySaver>({}), testing::tiny_loader(), {}, module->path);
+  }
+}
+
+TEST(Resume, FromWhatWasSavedBeforeTheFirstBatchOfAResumedFit) {
+  const std::string folder = fresh_folder("resume_twice");
+  const auto fit = [&](int64_t epochs, const std::string& ckpt, const LambdaCallbackOptions& hooks = {}) {
+    TrainerOptions options = quiet(epochs);
+    options.callbacks = {make<LambdaCallback>(hooks)};
+    auto module = make<TinyModule>({.dropout = 0.2});
+    Trainer(options).fit(module, testing::tiny_loader(), {}, ckpt);
+    return weights(*module);
+  };
+  fit(1, "", {.on_fit_end = [&](Trainer& trainer, Module&) { trainer.save_checkpoint(folder + "/first"); }});
+  for (const std::string hook : {"on_fit_start", "on_train_start"}) {
+    const std::string path = folder + "/" + hook;
+    LambdaCallbackOptions hooks;
+    (hook == "on_fit_start" ? hooks.on_fit_start : hooks.on_train_start) = [&](Trainer& trainer, Module&) {
+      trainer.save_checkpoint(path);
+    };
+    const auto expected = fit(2, folder + "/first", hooks);
+    EXPECT_TRUE(identical(fit(2, path), expected)) << hook;
   }
 }
 
