@@ -7,9 +7,8 @@
 
 #include <fmt/format.h>
 
-#include <functional>
+#include <optional>
 #include <utility>
-#include <vector>
 
 namespace levin {
 
@@ -29,20 +28,44 @@ void ExportCommandOptions::describe(Schema<ExportCommandOptions>& schema) {
       .at_most(1'900'000'000);
 }
 
-Batch example_batch(Module& module, DataModule* data) {
-  if (data != nullptr) {
-    data->prepare_data();
-    data->setup(Stage::kPredict);
-  } else {
-    module.prepare_data();
+namespace {
+
+/// The loaders of one kind, set up: of the data, or of the module that has the data hooks.
+template <class Source>
+DataLoaders loaders_of_kind(Source& source, RunningStage kind) {
+  switch (kind) {
+    case RunningStage::kPredict:
+      return source.predict_dataloader();
+    case RunningStage::kTest:
+      return source.test_dataloader();
+    case RunningStage::kValidate:
+      return source.val_dataloader();
+    default:
+      return source.train_dataloader();
   }
-  const std::vector<std::function<DataLoaders()>> kinds = {
-      [&] { return data != nullptr ? data->predict_dataloader() : module.predict_dataloader(); },
-      [&] { return data != nullptr ? data->test_dataloader() : module.test_dataloader(); },
-      [&] { return data != nullptr ? data->val_dataloader() : module.val_dataloader(); },
-      [&] { return DataLoaders(data != nullptr ? data->train_dataloader() : module.train_dataloader()); }};
-  for (const auto& loaders_of : kinds) {
-    for (const DataLoader& loader : loaders_of()) {
+}
+
+}  // namespace
+
+Batch example_batch(Module& module, DataModule* data) {
+  if (data != nullptr)
+    data->prepare_data();
+  else
+    module.prepare_data();
+  // Each kind after the stage that sets it up; what fits sets up validation too.
+  constexpr std::pair<Stage, RunningStage> kKinds[] = {{Stage::kPredict, RunningStage::kPredict},
+                                                       {Stage::kTest, RunningStage::kTest},
+                                                       {Stage::kFit, RunningStage::kValidate},
+                                                       {Stage::kFit, RunningStage::kTrain}};
+  std::optional<Stage> stage_set_up;
+  for (const auto& [stage, kind] : kKinds) {
+    if (stage_set_up != stage) {
+      if (data != nullptr) data->setup(stage);
+      module.setup(stage);
+      stage_set_up = stage;
+    }
+    for (const DataLoader& loader : data != nullptr ? loaders_of_kind(*data, kind) : loaders_of_kind(module, kind)) {
+      if (!loader) continue;
       auto batch = loader.pass({}).next();
       if (!batch || batch->empty()) continue;
       if (data != nullptr) batch = data->on_before_batch_transfer(std::move(*batch), 0);

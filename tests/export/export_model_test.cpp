@@ -1,6 +1,8 @@
 // What an export asks of the model, the example and the path, and what it says where the batch size cannot be free.
 
 #include <levin/callbacks/lambda_callback.h>
+#include <levin/core/cli/export_command.h>
+#include <levin/core/data/csv.h>
 
 #include "../support/captured_log.h"
 #include "../support/tiny.h"
@@ -99,6 +101,37 @@ TEST_F(ExportProblems, OperatorsThatDependOnTheBatchSizeAreSaid) {
   const ExportReport report = export_model(*net, function, example, folder + "/model.pt");
   ASSERT_FALSE(report.fixed.empty());
   EXPECT_THAT(report.fixed[0], HasSubstr("depends on the batch size"));
+}
+
+/// Says which stages set it up, and has no data but those of the last.
+class SetUpInStages : public DataModule {
+ public:
+  void setup(Stage stage) override { stages += std::string(to_string(stage)) + " "; }
+  DataLoader train_dataloader() override { return testing::tiny_loader(); }
+  std::string stages;
+};
+
+TEST(ExampleOfTheCommand, IsOfTheFirstStageThatHasData) {
+  testing::TinyModule module(testing::TinyOptions{});
+  SetUpInStages data;
+  EXPECT_TRUE(example_batch(module, &data).find("x") != nullptr);
+  EXPECT_EQ(data.stages, "predict test fit ");
+}
+
+TEST(ExampleOfTheCommand, OfAShippedDataModuleIsThatOfValidationOrTrainingWhereItHasNoTest) {
+  const std::string path = testing::fresh_folder("example") + "/table.csv";
+  std::ofstream file(path);
+  file << "a,b,c\n";
+  for (int i = 0; i < 20; ++i) file << i << "," << i * i << "," << -i << "\n";
+  file.close();
+  testing::TinyModule module(testing::TinyOptions{});
+  const auto rows = [&](double val_fraction, double test_fraction) {
+    data::Csv data({.path = path, .val_fraction = val_fraction, .test_fraction = test_fraction});
+    return example_batch(module, &data).size();
+  };
+  EXPECT_EQ(rows(0.25, 0.1), 2) << "of the test part";
+  EXPECT_EQ(rows(0.25, 0), 5) << "of validation";
+  EXPECT_EQ(rows(0, 0), 20) << "of training";
 }
 
 /// Predicts a sign, exports what it is taken from.
