@@ -1,11 +1,16 @@
 #include <levin/core/export/batch_size.h>
 
+#include <levin/core/base/error.h>
 #include <levin/core/export/traced_unit.h>
 
 #include <fmt/format.h>
 #include <torch/csrc/jit/ir/constants.h>
 #include <torch/csrc/jit/passes/dead_code_elimination.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <map>
 #include <optional>
 
 namespace levin {
@@ -34,11 +39,35 @@ std::string user_of(const jit::Node& constant) {
   return fmt::format("{} of {}", node->kind().toQualString(), unit_of(*node));
 }
 
+bool are_equal(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+bool are_equal(const at::Tensor& a, const at::Tensor& b) {
+  if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
+  return at::equal(a, b) || (a.is_floating_point() && at::allclose(a, b, 0, 0, /*equal_nan=*/true));
+}
+
+/// Whether two constants are the same, a NaN being the same as another.
 bool are_equal(const c10::IValue& a, const c10::IValue& b) {
-  if (a.isTensor() && b.isTensor())
-    return a.toTensor().sizes() == b.toTensor().sizes() && a.toTensor().scalar_type() == b.toTensor().scalar_type() &&
-           at::equal(a.toTensor(), b.toTensor());
+  if (a.isTensor() && b.isTensor()) return are_equal(a.toTensor(), b.toTensor());
+  if (a.isDouble() && b.isDouble()) return are_equal(a.toDouble(), b.toDouble());
+  if (a.isDoubleList() && b.isDoubleList())
+    return std::ranges::equal(a.toDoubleVector(), b.toDoubleVector(),
+                              [](double of_a, double of_b) { return are_equal(of_a, of_b); });
   return a == b;
+}
+
+/// Leaves open, in what the graph says of a value, the sizes that another trace has otherwise.
+void leave_open_what_differs(jit::Value& value, const jit::Value& other) {
+  const auto type = value.type()->cast<c10::TensorType>();
+  const auto of_other = other.type()->cast<c10::TensorType>();
+  if (type == nullptr || of_other == nullptr) return;
+  const auto sizes = type->sizes().concrete_sizes();
+  const auto other_sizes = of_other->sizes().concrete_sizes();
+  if (!sizes || !other_sizes || sizes->size() != other_sizes->size() || *sizes == *other_sizes) return;
+  std::vector<std::optional<int64_t>> common(sizes->begin(), sizes->end());
+  for (size_t i = 0; i < common.size(); ++i)
+    if ((*sizes)[i] != (*other_sizes)[i]) common[i] = std::nullopt;
+  value.setType(type->withSymbolicShapes(c10::SymbolicShape(common)));
 }
 
 class BatchSizeFreer {
@@ -50,8 +79,12 @@ class BatchSizeFreer {
     auto node = nodes.begin();
     auto others = traces_.other.nodes();
     auto other = others.begin();
+    for (size_t i = 0; i < traces_.graph.inputs().size(); ++i)
+      leave_open_what_differs(*traces_.graph.inputs()[i], *traces_.other.inputs()[i]);
     for (; node != nodes.end() && other != others.end(); ++node, ++other) {
       if (!is_same_step(**node, **other)) return {*problem_};
+      for (size_t i = 0; i < (*node)->outputs().size(); ++i)
+        leave_open_what_differs(*(*node)->outputs()[i], *(*other)->outputs()[i]);
       if ((*node)->kind() == c10::prim::Constant) compare_constants(**node, **other);
     }
     if (node != nodes.end() || other != others.end())
@@ -67,8 +100,8 @@ class BatchSizeFreer {
         node.outputs().size() == other.outputs().size())
       return true;
     problem_ = fmt::format("which operators run depends on the batch size: {} of {} with {} rows, {} with {}",
-                           node.kind().toQualString(), unit_of(node), traces_.rows, other.kind().toQualString(),
-                           traces_.other_rows);
+                           node.kind().toQualString(), unit_of(node), rows_in_words(&FreeSize::rows),
+                           other.kind().toQualString(), rows_in_words(&FreeSize::other_rows));
     return false;
   }
 
@@ -78,16 +111,30 @@ class BatchSizeFreer {
     if (are_equal(value, of_other)) return;
     if (!replace(node, value, of_other))
       fixed_.push_back(fmt::format("{} is given {} with {} rows and {} with {}", user_of(node), text_of(value),
-                                   traces_.rows, text_of(of_other), traces_.other_rows));
+                                   rows_in_words(&FreeSize::rows), text_of(of_other),
+                                   rows_in_words(&FreeSize::other_rows)));
+  }
+
+  std::string rows_in_words(int64_t FreeSize::*which) const {
+    std::vector<std::string> numbers;
+    for (const FreeSize& size : traces_.sizes) numbers.push_back(std::to_string(size.*which));
+    return join(numbers, " and ");
   }
 
   /// Replaces a number that is a multiple of the rows.
   bool replace(jit::Node& node, const c10::IValue& value, const c10::IValue& of_other) {
-    const auto factor = common_factor(value, of_other);
+    std::optional<int64_t> factor;
+    size_t which = 0;
+    for (size_t i = 0; i < traces_.sizes.size(); ++i) {
+      const auto found = common_factor(traces_.sizes[i], value, of_other);
+      if (!found || (factor && std::abs(*factor) <= std::abs(*found))) continue;
+      factor = found;
+      which = i;
+    }
     if (!factor) return false;
+    jit::Value* rows = size_of_batch(which);
     const jit::WithInsertPoint here(&node);
     jit::Graph& graph = traces_.graph;
-    jit::Value* rows = batch_size();
     if (*factor != 1) rows = graph.insert(c10::aten::mul, {rows, graph.insertConstant(*factor)});
     if (value.isTensor()) {
       if (value.toTensor().scalar_type() != at::kLong) rows = graph.insert(c10::aten::Float, {rows});
@@ -99,13 +146,14 @@ class BatchSizeFreer {
     return true;
   }
 
-  /// How many times the rows both values are.
-  std::optional<int64_t> common_factor(const c10::IValue& value, const c10::IValue& of_other) const {
+  /// How many times a size both values are.
+  static std::optional<int64_t> common_factor(const FreeSize& size, const c10::IValue& value,
+                                              const c10::IValue& of_other) {
     const auto of = number(value);
     const auto other = number(of_other);
-    if (!of || !other || *of % traces_.rows != 0 || *other % traces_.other_rows != 0) return std::nullopt;
-    const int64_t factor = *of / traces_.rows;
-    return factor == *other / traces_.other_rows ? std::optional(factor) : std::nullopt;
+    if (!of || !other || *of % size.rows != 0 || *other % size.other_rows != 0) return std::nullopt;
+    const int64_t factor = *of / size.rows;
+    return factor == *other / size.other_rows ? std::optional(factor) : std::nullopt;
   }
 
   /// A whole number; a tensor's only where it is one that LibTorch made of a number.
@@ -120,21 +168,23 @@ class BatchSizeFreer {
       if (!is_number) return std::nullopt;
       real = tensor.item<double>();
     }
-    return real == static_cast<double>(static_cast<int64_t>(real)) ? std::optional(static_cast<int64_t>(real))
-                                                                   : std::nullopt;
+    constexpr double kWhole = 9007199254740992;  // 2^53: above it, not every whole number is a double
+    const bool is_whole = std::abs(real) <= kWhole && real == std::floor(real);
+    return is_whole ? std::optional(static_cast<int64_t>(real)) : std::nullopt;
   }
 
-  /// The rows of the input, asked for once at the graph's beginning.
-  jit::Value* batch_size() {
-    if (batch_size_ != nullptr) return batch_size_;
+  /// A size of an input, asked for once at the graph's beginning.
+  jit::Value* size_of_batch(size_t which) {
+    jit::Value*& size = sizes_[which];
+    if (size != nullptr) return size;
     jit::Graph& graph = traces_.graph;
     const jit::WithInsertPoint at_the_beginning(*graph.nodes().begin());
-    batch_size_ = graph.insert(c10::aten::size, {graph.inputs().at(traces_.input), graph.insertConstant(0)});
-    return batch_size_;
+    size = graph.insert(c10::aten::size, {graph.inputs().at(traces_.sizes[which].input), graph.insertConstant(0)});
+    return size;
   }
 
   TracePair traces_;
-  jit::Value* batch_size_ = nullptr;
+  std::map<size_t, jit::Value*> sizes_;  ///< those of `traces_.sizes` that the graph has asked for
   std::optional<std::string> problem_;
   std::vector<std::string> fixed_;
 };

@@ -66,7 +66,8 @@ ExportReport export_model(torch::nn::Module& module, const ExportedFunction& fun
     log::rank_zero_warning(
         fmt::format("the exported model takes batches of {} alone: {}; hint: sizes that are computed "
                     "from tensor.size(0) by multiplication follow the batch",
-                    counted(trace.example.size(), "row"), join(trace.fixed, "; ")));
+                    trace.size_names.size() == 1 ? counted(trace.example.size(), "row") : "the example's sizes",
+                    join(trace.fixed, "; ")));
   if (format == ExportFormat::kOnnx)
     report.files = write_onnx(trace, path, options.external_data_bytes);
   else

@@ -18,6 +18,7 @@
 #include <torch/csrc/jit/passes/dead_code_elimination.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <cctype>
 #include <exception>
 #include <map>
@@ -141,27 +142,88 @@ class UnitScopes {
   std::vector<Unit*> units_;
 };
 
-/// The example's rows, again and again.
-Batch with_rows(const Batch& example, int64_t rows) {
-  const int64_t given = example.size();
+/// The numbers of rows that an example's tensors have, each once: one, unless it is a batch of graphs or the like,
+/// whose nodes, edges and graphs are not as many.
+class RowCounts {
+ public:
+  explicit RowCounts(const Batch& example) {
+    for (const auto& [name, tensor] : example.items()) {
+      if (tensor.dim() == 0 || place_of(tensor.size(0)) < given_.size()) continue;
+      given_.push_back(tensor.size(0));
+      names_.push_back(name + "_rows");
+      more_.push_back(1);
+      while (is_like_an_earlier_one(more_.back(), given_.back())) ++more_.back();
+    }
+    if (given_.size() == 1) names_.front() = "batch";
+  }
+
+  const std::vector<int64_t>& given() const { return given_; }
+  /// Of what changes with the batch, as ONNX names it.
+  const std::vector<std::string>& names() const { return names_; }
+  /// The index of a number of rows; how many numbers there are, where it is none of them.
+  size_t place_of(int64_t rows) const {
+    return static_cast<size_t>(std::find(given_.begin(), given_.end(), rows) - given_.begin());
+  }
+
+  // What the model is traced with, and tried with.
+  std::vector<int64_t> first() const { return counts(kRows, 0); }
+  std::vector<int64_t> second() const { return counts(kOtherRows, 1); }
+  std::vector<int64_t> tried() const { return counts(kRowsTried, 3); }
+
+ private:
+  /// As few as `one` where there is one number. Else as many as are given, since a tensor may have the indices of all
+  /// of another's rows, and some times more of each.
+  std::vector<int64_t> counts(int64_t one, int64_t times) const {
+    if (given_.size() == 1) return {one};
+    std::vector<int64_t> rows = given_;
+    for (size_t i = 0; i < rows.size(); ++i) rows[i] += times * more_[i];
+    return rows;
+  }
+
+  bool is_like_an_earlier_one(int64_t more, int64_t given) const {
+    for (size_t i = 0; i + 1 < more_.size(); ++i)
+      if (more_[i] == more || more_[i] * given == more * given_[i]) return true;
+    return false;
+  }
+
+  std::vector<int64_t> given_;
+  std::vector<std::string> names_;
+  /// How many more of each there are in the second trace: another number of each, and another proportion, so that what
+  /// is computed of two numbers differs too, and a multiple of one is none of another.
+  std::vector<int64_t> more_;
+};
+
+/// In words: "2 rows", "5 and 8 rows".
+std::string rows_in_words(const std::vector<int64_t>& rows) {
+  if (rows.size() == 1) return counted(rows.front(), "row");
+  std::vector<std::string> numbers;
+  for (const int64_t count : rows) numbers.push_back(std::to_string(count));
+  return join(numbers, " and ") + " rows";
+}
+
+/// The example's rows, again and again, as many as `rows` has for each number of them.
+Batch with_rows(const Batch& example, const std::vector<int64_t>& rows) {
+  const RowCounts counts(example);
   Batch batch;
   for (const auto& [name, tensor] : example.items()) {
-    at::Tensor cpu = tensor.detach().to(at::kCPU);
-    batch.set(name, cpu.dim() == 0 ? cpu : cpu.index_select(0, at::arange(rows, at::kLong).remainder(given)));
+    const at::Tensor cpu = tensor.detach().to(at::kCPU);
+    if (cpu.dim() == 0) {
+      batch.set(name, cpu);
+      continue;
+    }
+    const int64_t given = cpu.size(0);
+    batch.set(name, cpu.index_select(0, at::arange(rows.at(counts.place_of(given)), at::kLong).remainder(given)));
   }
   return batch;
 }
 
 void check_example(const Batch& example) {
   if (example.empty()) throw Error("export", "the example has no tensors; hint: give a batch as export_step gets it");
-  const int64_t rows = example.size();
   for (const auto& [name, tensor] : example.items()) {
     if (!tensor.defined()) throw Error("export", fmt::format("the example's tensor '{}' is undefined", name));
-    if (tensor.dim() > 0 && tensor.size(0) != rows)
-      throw Error("export", fmt::format("the example's tensor '{}' has {}; the batch has {}", name,
-                                        counted(tensor.size(0), "row"), rows));
+    if (tensor.dim() > 0 && tensor.size(0) == 0)
+      throw Error("export", fmt::format("the example's tensor '{}' has no rows; valid: one or more", name));
   }
-  if (rows == 0) throw Error("export", "the example has no rows; valid: one or more");
 }
 
 void check_module(const torch::nn::Module& module) {
@@ -225,7 +287,12 @@ struct ModeTraces {
 class ModelTracer {
  public:
   ModelTracer(torch::nn::Module& module, const ExportedFunction& function, const Batch& example, TraceOn where)
-      : module_(module), function_(function), example_(example), guard_(module, where), self_(tree_.of(module)) {}
+      : module_(module),
+        function_(function),
+        example_(example),
+        rows_(example),
+        guard_(module, where),
+        self_(tree_.of(module)) {}
 
   ModelTrace run() {
     const at::NoGradGuard no_gradients;
@@ -284,9 +351,9 @@ class ModelTracer {
                                        &self_, names)
                         .first->graph;
     } catch (const c10::Error& error) {
-      throw Error("export",
-                  fmt::format("the model cannot be run with a batch of {} like the example, in {} mode: {}",
-                              counted(batch.size(), "row"), training ? "training" : "evaluation", first_line(error)));
+      throw Error("export", fmt::format("the model cannot be run with a batch of {} like the example, in {} mode: {}",
+                                        rows_in_words(RowCounts(batch).given()), training ? "training" : "evaluation",
+                                        first_line(error)));
     }
     jit::EliminateDeadCode(trace.graph->block());
     return trace;
@@ -301,17 +368,16 @@ class ModelTracer {
 
   ModeTraces trace_freely() {
     const UnitScopes scopes(module_);
-    ModeTraces traces{.batch = with_rows(example_, kRows)};
-    const Batch other_batch = with_rows(example_, kOtherRows);
+    ModeTraces traces{.batch = with_rows(example_, rows_.first())};
+    const Batch other_batch = with_rows(example_, rows_.second());
     for (const bool training : {false, true}) {
       ModeTrace& trace = training ? traces.training : traces.evaluation;
       trace = trace_mode(training, traces.batch);
       const ModeTrace other = trace_mode(training, other_batch);
       if (!training) traces.output_sizes = common_sizes(*trace.graph, *other.graph);
-      const auto input = batched_input(*trace.graph, traces.batch);
-      if (!input) continue;
-      auto problems = free_batch_size(
-          {.graph = *trace.graph, .other = *other.graph, .rows = kRows, .other_rows = kOtherRows, .input = *input});
+      const auto sizes = free_sizes(*trace.graph, traces.batch);
+      if (sizes.empty()) continue;
+      auto problems = free_batch_size({.graph = *trace.graph, .other = *other.graph, .sizes = sizes});
       for (auto& problem : problems) traces.fixed.push_back((training ? "in training mode " : "") + problem);
     }
     return traces;
@@ -319,21 +385,21 @@ class ModelTracer {
 
   ModeTraces trace_fixed() {
     const UnitScopes scopes(module_);
-    ModeTraces traces{.batch = with_rows(example_, example_.size())};
+    ModeTraces traces{.batch = with_rows(example_, rows_.given())};
     traces.evaluation = trace_mode(/*training=*/false, traces.batch);
     traces.training = trace_mode(/*training=*/true, traces.batch);
     traces.output_sizes = common_sizes(*traces.evaluation.graph, *traces.evaluation.graph);
     return traces;
   }
 
-  /// The sizes of the outputs, -1 where two traces differ.
-  static std::vector<std::vector<int64_t>> common_sizes(const jit::Graph& graph, const jit::Graph& other) {
+  /// The sizes of the outputs, below 0 where two traces differ, as ModelTrace has them.
+  std::vector<std::vector<int64_t>> common_sizes(const jit::Graph& graph, const jit::Graph& other) const {
     std::vector<std::vector<int64_t>> all;
     for (size_t i = 0; i < std::min(graph.outputs().size(), other.outputs().size()); ++i) {
       std::vector<int64_t> sizes = sizes_of(*graph.outputs()[i]);
       const std::vector<int64_t> of_other = sizes_of(*other.outputs()[i]);
       for (size_t d = 0; d < std::min(sizes.size(), of_other.size()); ++d)
-        if (sizes[d] != of_other[d]) sizes[d] = -1;
+        if (sizes[d] != of_other[d]) sizes[d] = free_size(sizes[d], of_other[d]);
       all.push_back(std::move(sizes));
     }
     return all;
@@ -345,16 +411,37 @@ class ModelTracer {
     return sizes.value_or(std::vector<int64_t>());
   }
 
-  /// The index of the first of a graph's inputs that is read and has a row for each example.
-  static std::optional<size_t> batched_input(const jit::Graph& graph, const Batch& batch) {
-    for (size_t i = 1; i < graph.inputs().size(); ++i)
-      if (graph.inputs()[i]->hasUses() && batch.items()[i - 1].second.dim() > 0) return i;
-    return std::nullopt;
+  /// A size that changes with the batch, as ModelTrace has it, by what it is in two traces.
+  int64_t free_size(int64_t size, int64_t of_other) const {
+    const auto first = rows_.first();
+    const auto second = rows_.second();
+    size_t which = 0;
+    while (which < first.size() && (first[which] != size || second[which] != of_other)) ++which;
+    return -1 - static_cast<int64_t>(which);
+  }
+
+  /// What is free in a graph: each number of rows, as that of an input that is read, or else of one that is not.
+  std::vector<FreeSize> free_sizes(const jit::Graph& graph, const Batch& batch) const {
+    const auto first = rows_.first();
+    const auto second = rows_.second();
+    std::vector<FreeSize> sizes;
+    std::vector<bool> is_found(first.size());
+    for (const bool is_read : {true, false}) {
+      for (size_t i = 1; i < graph.inputs().size(); ++i) {
+        const at::Tensor& tensor = batch.items()[i - 1].second;
+        if (graph.inputs()[i]->hasUses() != is_read || tensor.dim() == 0) continue;
+        const size_t which = RowCounts(batch).place_of(tensor.size(0));
+        if (is_found.at(which)) continue;
+        is_found[which] = true;
+        sizes.push_back({.rows = first[which], .other_rows = second[which], .input = i});
+      }
+    }
+    return sizes;
   }
 
   /// Runs the evaluation graph with a number of rows that it has not seen; says where it is not the model.
   std::vector<std::string> differences_with_another_size(const ModeTraces& traces) {
-    const Batch batch = with_rows(example_, kRowsTried);
+    const Batch batch = with_rows(example_, rows_.tried());
     module_.eval();
     Batch expected;
     {
@@ -374,15 +461,16 @@ class ModelTracer {
       jit::GraphFunction("evaluation", graph, nullptr).run(stack);
       got = stack.at(0).toTupleRef().elements().vec();
     } catch (const std::exception& error) {
-      return {fmt::format("with {} the traced operators do not run: {}", counted(kRowsTried, "row"), last_line(error))};
+      return {
+          fmt::format("with {} the traced operators do not run: {}", rows_in_words(rows_.tried()), last_line(error))};
     }
     for (size_t i = 0; i < got.size(); ++i) {
       const at::Tensor& result = got[i].toTensor();
       const at::Tensor& wanted = expected.items().at(i).second;
       if (result.sizes() != wanted.sizes() ||
           !at::allclose(result.to(at::kDouble), wanted.to(at::kDouble), 1e-4, 1e-5, /*equal_nan=*/true))
-        return {fmt::format("with {} the traced operators give another '{}' than the model", counted(kRowsTried, "row"),
-                            traces.evaluation.outputs[i])};
+        return {fmt::format("with {} the traced operators give another '{}' than the model",
+                            rows_in_words(rows_.tried()), traces.evaluation.outputs[i])};
     }
     return {};
   }
@@ -395,6 +483,7 @@ class ModelTracer {
     ModelTrace trace{.script = self_,
                      .outputs = traces.evaluation.outputs,
                      .output_sizes = traces.output_sizes,
+                     .size_names = rows_.names(),
                      .fixed = traces.fixed};
     const auto& items = traces.batch.items();
     std::vector<jit::Graph*> graphs{traces.evaluation.graph.get(), traces.training.graph.get()};
@@ -411,7 +500,8 @@ class ModelTracer {
       const at::Tensor& tensor = std::as_const(traces.batch)[name];
       trace.example.set(name, tensor);
       trace.input_sizes.push_back(tensor.sizes().vec());
-      if (tensor.dim() > 0 && trace.fixed.empty()) trace.input_sizes.back().front() = -1;
+      if (tensor.dim() > 0 && trace.fixed.empty())
+        trace.input_sizes.back().front() = -1 - static_cast<int64_t>(RowCounts(traces.batch).place_of(tensor.size(0)));
     }
     trace.evaluation = traces.evaluation.graph;
     return trace;
@@ -448,6 +538,7 @@ class ModelTracer {
   torch::nn::Module& module_;
   const ExportedFunction& function_;
   const Batch& example_;
+  const RowCounts rows_;
   ModuleStateGuard guard_;
   ScriptTree tree_;
   jit::Module self_;

@@ -23,15 +23,18 @@ struct ModelTrace {
   std::vector<std::string> inputs;
   std::vector<std::string> outputs;
   Batch example;  ///< the inputs, with which the evaluation graph was traced
-  // Of each input and output. A size of -1 changes with the batch.
+  // Of each input and output. A size below 0 changes with the batch: -1 is the first of `size_names`, and so on; one
+  // that is beyond them has no name.
   std::vector<std::vector<int64_t>> input_sizes;
   std::vector<std::vector<int64_t>> output_sizes;
+  std::vector<std::string> size_names;
   std::vector<std::string> fixed;  ///< what ties the graphs to the example's batch size, in words
 };
 
 /// Traces in both modes, each with two batch sizes: constants that differ between them as the sizes do become sizes of
-/// the inputs, and one more size is tried. The module's buffers and modes and the random generators are afterwards as
-/// they were. Throws levin::Error.
+/// the inputs, and one more size is tried. Tensors of the example with other numbers of rows, as of a batch of graphs,
+/// have sizes of their own: each number is one size. The module's buffers and modes and the random generators are
+/// afterwards as they were. Throws levin::Error.
 ModelTrace trace_model(torch::nn::Module& module, const ExportedFunction& function, const Batch& example);
 
 /// What a function computes in evaluation mode of one batch. Inputs of the graph are the script module and the tensors

@@ -4,6 +4,7 @@
 #include <levin/core/export/onnx_operators.h>
 #include <levin/core/export/traced_unit.h>
 
+#include <ATen/Functions.h>
 #include <fmt/format.h>
 #include <torch/csrc/jit/ir/constants.h>
 
@@ -114,6 +115,7 @@ void OnnxConverter::run() {
     if (is_made_of_attributes(*node)) {
       resolve_attribute(*node);
     } else if (node->kind() != c10::prim::Constant) {
+      graph_.set_origin(fmt::format("{} of {}", operator_name(*node), unit_of(*node)));
       OnnxNode converted(*this, *node);
       find_onnx_conversion(plain_name(*node))(converted);
     }
@@ -167,8 +169,9 @@ bool OnnxNode::is_none(std::string_view argument) const {
   return constant && constant->isNone();
 }
 
-std::optional<c10::IValue> OnnxNode::constant(std::string_view argument) const {
-  const jit::Value& found = value(argument);
+std::optional<c10::IValue> OnnxNode::constant(std::string_view argument) const { return constant(value(argument)); }
+
+std::optional<c10::IValue> OnnxNode::constant(const jit::Value& found) const {
   if (const auto attribute = converter_.attributes_.find(&found); attribute != converter_.attributes_.end())
     return attribute->second.second;
   auto constant = jit::toIValue(&found);
@@ -188,10 +191,12 @@ int64_t OnnxNode::integer(std::string_view argument) const {
   return known->toInt();
 }
 
-double OnnxNode::real(std::string_view argument) const {
+double OnnxNode::real(std::string_view argument) const { return number_given(argument).toDouble(); }
+
+at::Scalar OnnxNode::number_given(std::string_view argument) const {
   const auto known = constant(argument);
-  if (known && known->isScalar()) return known->toScalar().toDouble();
-  if (known && known->isTensor() && known->toTensor().numel() == 1) return known->toTensor().item<double>();
+  if (known && known->isScalar()) return known->toScalar();
+  if (known && known->isTensor() && known->toTensor().numel() == 1) return known->toTensor().item();
   refuse(fmt::format("'{}' is computed at run time", argument));
 }
 
@@ -239,25 +244,38 @@ std::vector<at::Tensor> OnnxNode::weights(std::string_view argument) const {
 
 int64_t OnnxNode::rank(std::string_view argument) const { return static_cast<int64_t>(sizes(argument).size()); }
 
-at::ScalarType OnnxNode::type(std::string_view argument) const {
-  if (const auto known = constant(argument)) {
+at::ScalarType OnnxNode::type(std::string_view argument) const { return type(value(argument), argument); }
+
+at::ScalarType OnnxNode::type(const jit::Value& value, std::string_view argument) const {
+  if (const auto known = constant(value)) {
     if (known->isTensor()) return known->toTensor().scalar_type();
     if (known->isScalar()) return known->toScalar().type();
   }
-  const auto type = tensor_type(value(argument));
+  if (value.type()->kind() == c10::TypeKind::IntType) return at::kLong;
+  if (value.type()->kind() == c10::TypeKind::FloatType) return at::kDouble;
+  const auto type = tensor_type(value);
   if (type == nullptr || !type->scalarType()) refuse(fmt::format("the type of '{}' is not known", argument));
   return *type->scalarType();
 }
 
-std::vector<int64_t> OnnxNode::sizes(std::string_view argument) const {
-  if (const auto known = constant(argument)) {
+std::vector<int64_t> OnnxNode::sizes(std::string_view argument) const { return sizes(value(argument)); }
+
+std::vector<int64_t> OnnxNode::sizes(const jit::Value& value) const {
+  if (const auto known = constant(value)) {
     if (known->isTensor()) return known->toTensor().sizes().vec();
     if (known->isScalar()) return {};
   }
-  const auto type = tensor_type(value(argument));
-  const auto sizes = type == nullptr ? std::nullopt : type->sizes().concrete_sizes();
-  if (!sizes) refuse(fmt::format("the sizes of '{}' are not known", argument));
-  return *sizes;
+  const auto type = tensor_type(value);
+  if (type == nullptr || !type->dim()) refuse("the sizes of what it is given are not known");
+  std::vector<int64_t> sizes;
+  for (size_t i = 0; i < *type->dim(); ++i) sizes.push_back(type->sizes()[i].value_or(-1));
+  return sizes;
+}
+
+int64_t OnnxNode::fixed_size(std::string_view argument, int64_t dimension) const {
+  const int64_t size = sizes(argument).at(dimension);
+  if (size < 0) refuse(fmt::format("it depends on the size of dimension {}, which changes with the batch", dimension));
+  return size;
 }
 
 at::ScalarType OnnxNode::result_type(size_t output) const {
@@ -266,10 +284,26 @@ at::ScalarType OnnxNode::result_type(size_t output) const {
   return *type->scalarType();
 }
 
+std::vector<int64_t> OnnxNode::result_sizes() const { return sizes(*node_.outputs().at(0)); }
+
 int64_t OnnxNode::result_rank() const {
   const auto type = tensor_type(*node_.outputs().at(0));
   if (type == nullptr || !type->dim()) refuse("the sizes of its result are not known");
   return static_cast<int64_t>(*type->dim());
+}
+
+bool OnnxNode::is_number(std::string_view argument) const {
+  const auto known = constant(argument);
+  return known ? known->isScalar() : tensor_type(value(argument)) == nullptr;
+}
+
+at::ScalarType OnnxNode::common_type(std::string_view a, std::string_view b) const {
+  // LibTorch's rules ask whether there are dimensions.
+  const auto stand_in = [&](std::string_view argument) {
+    return at::empty(std::vector<int64_t>(rank(argument), 0), type(argument));
+  };
+  return is_number(b) ? at::result_type(stand_in(a), at::scalar_tensor(0, type(b)).item())
+                      : at::result_type(stand_in(a), stand_in(b));
 }
 
 int64_t OnnxNode::dimension(std::string_view argument, int64_t rank) const {
@@ -280,24 +314,31 @@ int64_t OnnxNode::dimension(std::string_view argument, int64_t rank) const {
 std::string OnnxNode::tensor(std::string_view argument) const { return converter_.name_of(value(argument)); }
 
 std::string OnnxNode::operand(std::string_view argument, at::ScalarType wanted) const {
-  const auto known = constant(argument);
-  const bool is_attribute = converter_.attributes_.contains(&value(argument));
-  if (known && known->isScalar()) return scalar(known->toScalar().toDouble(), wanted);
-  if (known && known->isTensor() && !is_attribute)
-    return known->toTensor().scalar_type() == wanted ? tensor(argument)
-                                                     : converter_.graph_.constant(known->toTensor().to(wanted));
-  if (value(argument).type()->kind() == c10::TypeKind::IntType)
-    return const_cast<OnnxNode*>(this)->cast(number(argument), wanted);
-  return type(argument) == wanted ? tensor(argument) : const_cast<OnnxNode*>(this)->cast(tensor(argument), wanted);
+  return operand(value(argument), wanted);
+}
+
+std::string OnnxNode::operand(const jit::Value& value, at::ScalarType wanted) const {
+  const auto known = constant(value);
+  if (known && known->isScalar()) return scalar(known->toScalar(), wanted);
+  if (known && known->isTensor() && !converter_.attributes_.contains(&value) &&
+      known->toTensor().scalar_type() != wanted)
+    return converter_.graph_.constant(known->toTensor().to(wanted));
+  const std::string name = converter_.name_of(value);
+  return value.type()->kind() != c10::TypeKind::IntType && type(value, "an operand") == wanted ? name
+                                                                                               : cast(name, wanted);
 }
 
 std::string OnnxNode::number(std::string_view argument) const { return converter_.name_of(value(argument)); }
 
 std::string OnnxNode::shape(std::string_view argument) const {
   if (const auto known = constant(argument)) return ints(known->toIntVector());
+  return converter_.graph_.node(place_, "Concat", shape_elements(argument), {{"axis", int64_t{0}}});
+}
+
+std::vector<std::string> OnnxNode::shape_elements(std::string_view argument) const {
   std::vector<std::string> numbers;
   for (const jit::Value* element : elements(argument)) numbers.push_back(converter_.name_of(*element));
-  return converter_.graph_.node(place_, "Concat", numbers, {{"axis", int64_t{0}}});
+  return numbers;
 }
 
 std::vector<std::string> OnnxNode::tensors(std::string_view argument) const {
@@ -313,9 +354,13 @@ std::vector<std::string> OnnxNode::tensors(std::string_view argument) const {
   return names;
 }
 
+bool OnnxNode::has_elements(std::string_view argument) const {
+  return value(argument).node()->kind() == c10::prim::ListConstruct;
+}
+
 std::vector<const jit::Value*> OnnxNode::elements(std::string_view argument) const {
+  if (!has_elements(argument)) refuse(fmt::format("'{}' is computed at run time", argument));
   const jit::Value& list = value(argument);
-  if (list.node()->kind() != c10::prim::ListConstruct) refuse(fmt::format("'{}' is computed at run time", argument));
   return {list.node()->inputs().begin(), list.node()->inputs().end()};
 }
 
@@ -330,12 +375,12 @@ std::vector<std::string> OnnxNode::make_several(std::string_view type, size_t ou
   return converter_.graph_.node_with_outputs(place_, type, outputs, inputs, attributes);
 }
 
-std::string OnnxNode::cast(const std::string& value, at::ScalarType type) {
-  return make("Cast", {value}, {{"to", int64_t{onnx_type(type)}}});
+std::string OnnxNode::cast(const std::string& value, at::ScalarType type) const {
+  return converter_.graph_.node(place_, "Cast", {value}, {{"to", int64_t{onnx_type(type)}}});
 }
 
-std::string OnnxNode::scalar(double value, at::ScalarType type) const {
-  return converter_.graph_.constant(at::scalar_tensor(value, at::kDouble).to(type));
+std::string OnnxNode::scalar(const at::Scalar& value, at::ScalarType type) const {
+  return converter_.graph_.constant(at::scalar_tensor(value, value.type()).to(type));
 }
 
 std::string OnnxNode::ints(const std::vector<int64_t>& values) const { return converter_.graph_.ints(values); }

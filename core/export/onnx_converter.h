@@ -57,6 +57,7 @@ class OnnxNode {
   // What is known when the model is exported. Each throws levin::Error for what is computed at run time.
   int64_t integer(std::string_view argument) const;
   double real(std::string_view argument) const;
+  at::Scalar number_given(std::string_view argument) const;
   bool boolean(std::string_view argument) const;
   std::string text(std::string_view argument) const;
   std::vector<int64_t> integers(std::string_view argument) const;
@@ -65,12 +66,21 @@ class OnnxNode {
   at::Tensor weight(std::string_view argument) const;
   std::vector<at::Tensor> weights(std::string_view argument) const;
 
-  // What the trace says of a tensor.
+  // What the trace says of a tensor. A size of -1 changes with the batch.
   int64_t rank(std::string_view argument) const;
   at::ScalarType type(std::string_view argument) const;
+  at::ScalarType type(const torch::jit::Value& value, std::string_view argument) const;
   std::vector<int64_t> sizes(std::string_view argument) const;
+  std::vector<int64_t> sizes(const torch::jit::Value& value) const;
+  /// One size. Throws levin::Error where it changes with the batch.
+  int64_t fixed_size(std::string_view argument, int64_t dimension) const;
   at::ScalarType result_type(size_t output = 0) const;
+  std::vector<int64_t> result_sizes() const;
   int64_t result_rank() const;
+  /// The type in which LibTorch compares two arguments, of which the second may be a number.
+  at::ScalarType common_type(std::string_view a, std::string_view b) const;
+  /// Whether an argument is a number, not a tensor.
+  bool is_number(std::string_view argument) const;
   /// The argument as a dimension of a tensor, counted from the front.
   int64_t dimension(std::string_view argument, int64_t rank) const;
 
@@ -78,20 +88,25 @@ class OnnxNode {
   std::string tensor(std::string_view argument) const;
   /// A tensor or a number, as a tensor of a type.
   std::string operand(std::string_view argument, at::ScalarType type) const;
+  std::string operand(const torch::jit::Value& value, at::ScalarType type) const;
   /// A number as a vector of one whole number.
   std::string number(std::string_view argument) const;
   /// A list of numbers as a vector.
   std::string shape(std::string_view argument) const;
+  /// A list of numbers, each as a vector of one element.
+  std::vector<std::string> shape_elements(std::string_view argument) const;
   /// A list of tensors.
   std::vector<std::string> tensors(std::string_view argument) const;
+  /// Whether the graph makes the list of single values.
+  bool has_elements(std::string_view argument) const;
   std::vector<const torch::jit::Value*> elements(std::string_view argument) const;
 
   std::string make(std::string_view type, const std::vector<std::string>& inputs,
                    const OnnxAttributes& attributes = {});
   std::vector<std::string> make_several(std::string_view type, size_t outputs, const std::vector<std::string>& inputs,
                                         const OnnxAttributes& attributes = {});
-  std::string cast(const std::string& value, at::ScalarType type);
-  std::string scalar(double value, at::ScalarType type) const;
+  std::string cast(const std::string& value, at::ScalarType type) const;
+  std::string scalar(const at::Scalar& value, at::ScalarType type) const;
   std::string ints(const std::vector<int64_t>& values) const;
   /// Adds a tensor that was made of weights.
   std::string added(const at::Tensor& tensor) const;
@@ -109,6 +124,7 @@ class OnnxNode {
  private:
   const torch::jit::Value* find(std::string_view argument) const;
   const torch::jit::Value& value(std::string_view argument) const;
+  std::optional<c10::IValue> constant(const torch::jit::Value& value) const;
 
   OnnxConverter& converter_;
   const torch::jit::Node& node_;

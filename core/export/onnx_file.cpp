@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string_view>
 #include <utility>
 
 namespace levin {
@@ -20,10 +21,11 @@ namespace {
 namespace jit = torch::jit;
 namespace fs = std::filesystem;
 
-OnnxValue value_of(const std::string& name, const jit::Value& value, const std::vector<int64_t>& sizes) {
+OnnxValue value_of(const std::string& name, const jit::Value& value, const std::vector<int64_t>& sizes,
+                   const std::vector<std::string>& size_names) {
   const auto type = value.type()->expect<c10::TensorType>();
   if (!type->scalarType()) throw Error("export", fmt::format("the type of '{}' is not known", name));
-  return {.name = name, .type = *type->scalarType(), .sizes = sizes};
+  return {.name = name, .type = *type->scalarType(), .sizes = sizes, .size_names = size_names};
 }
 
 /// Files that come to their places together once all are written; those of a failed export go.
@@ -65,17 +67,35 @@ class KeptWarnings : public c10::WarningHandler {
   std::string text;
 };
 
+/// Ends the export with what the checker says, and of what it says it: it names a node in parentheses.
+[[noreturn]] void refuse(const OnnxGraph& graph, const std::string& said) {
+  constexpr std::string_view kBeforeName = "node name: ";
+  const size_t before = said.find(kBeforeName);
+  if (before != std::string::npos) {
+    const size_t begin = before + kBeforeName.size();
+    const std::string origin = graph.origin(said.substr(begin, said.find(')', begin) - begin));
+    const size_t reason = said.find_first_not_of("): ", said.find(')', begin));
+    if (!origin.empty())
+      throw Error(
+          "export",
+          fmt::format("{} cannot be written as ONNX: {}; hint: export TorchScript, or write that part with "
+                      "other operators",
+                      origin,
+                      reason == std::string::npos ? said : said.substr(reason, said.find('\n', reason) - reason)));
+  }
+  throw InternalError(fmt::format("the checker of ONNX refuses the exported model: {}", said));
+}
+
 /// LibTorch's own checker, of the ONNX that it is built with. What its inference of shapes refuses it only warns of.
-void check(const std::string& model) {
+void check(const OnnxGraph& graph, const std::string& model) {
   KeptWarnings warnings;
   try {
     const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
     jit::check_onnx_proto(model);
   } catch (const std::exception& error) {
-    throw InternalError(fmt::format("the checker of ONNX refuses the exported model: {}", error.what()));
+    refuse(graph, error.what());
   }
-  if (!warnings.text.empty())
-    throw InternalError(fmt::format("the checker of ONNX refuses the exported model: {}", warnings.text));
+  if (!warnings.text.empty()) refuse(graph, warnings.text);
 }
 
 }  // namespace
@@ -85,7 +105,7 @@ std::vector<std::string> write_onnx(const ModelTrace& trace, const std::string& 
   OnnxGraph graph;
   for (size_t i = 0; i < trace.inputs.size(); ++i) {
     graph.reserve(trace.inputs[i]);
-    graph.add_input(value_of(trace.inputs[i], *traced->inputs().at(i + 1), trace.input_sizes[i]));
+    graph.add_input(value_of(trace.inputs[i], *traced->inputs().at(i + 1), trace.input_sizes[i], trace.size_names));
   }
   for (const std::string& output : trace.outputs) graph.reserve(output);
   OnnxConverter converter(graph, trace.script, *traced, trace.inputs);
@@ -96,7 +116,7 @@ std::vector<std::string> write_onnx(const ModelTrace& trace, const std::string& 
     const bool is_taken = std::count(trace.inputs.begin(), trace.inputs.end(), trace.outputs[i]) > 0;
     const std::string name = trace.outputs[i] + (is_taken ? "_out" : "");
     graph.rename_into("", converter.name_of(value), name);
-    graph.add_output(value_of(name, value, trace.output_sizes[i]));
+    graph.add_output(value_of(name, value, trace.output_sizes[i], trace.size_names));
   }
 
   const bool is_outside = graph.weight_bytes() >= static_cast<uint64_t>(external_data_bytes);
@@ -104,7 +124,7 @@ std::vector<std::string> write_onnx(const ModelTrace& trace, const std::string& 
   const std::string model =
       graph.model(is_outside ? OnnxWeights::kOutside : OnnxWeights::kInside, fs::path(data_path).filename().string());
   // The checker looks for files in the working folder, so that it is shown the model with its weights as inputs.
-  check(is_outside ? graph.model(OnnxWeights::kAsInputs, "") : model);
+  check(graph, is_outside ? graph.model(OnnxWeights::kAsInputs, "") : model);
 
   FilesBeside files;
   if (is_outside) write_outside(graph, *files.create(data_path));

@@ -26,7 +26,7 @@ struct OnnxNodeField {
 };
 struct OnnxAttributeField {
   static constexpr protozero::pbf_tag_type kName = 1, kFloat = 2, kInt = 3, kString = 4, kTensor = 5, kInts = 8,
-                                           kType = 20;
+                                           kStrings = 9, kType = 20;
 };
 struct TensorField {
   static constexpr protozero::pbf_tag_type kDims = 1, kDataType = 2, kName = 8, kRawData = 9, kExternalData = 13,
@@ -45,7 +45,7 @@ struct TypeField {
 constexpr int64_t kIrVersion = 9;  // that of opset 20
 constexpr int64_t kOpset = 20;
 constexpr int32_t kFloatAttribute = 1, kIntAttribute = 2, kStringAttribute = 3, kTensorAttribute = 4,
-                  kIntsAttribute = 7;
+                  kIntsAttribute = 7, kStringsAttribute = 8;
 constexpr int32_t kExternalLocation = 1;
 constexpr uint64_t kAlignment = 4096;  // so that the file can be mapped
 
@@ -90,6 +90,9 @@ void add_attribute(protozero::pbf_writer& node, const OnnxAttribute& attribute) 
   } else if (const auto* list = std::get_if<std::vector<int64_t>>(&attribute.second)) {
     for (const int64_t value : *list) message.add_int64(OnnxAttributeField::kInts, value);
     type = kIntsAttribute;
+  } else if (const auto* words = std::get_if<std::vector<std::string>>(&attribute.second)) {
+    for (const std::string& word : *words) message.add_bytes(OnnxAttributeField::kStrings, word);
+    type = kStringsAttribute;
   } else {
     protozero::pbf_writer tensor(message, OnnxAttributeField::kTensor);
     add_tensor(tensor, std::get<at::Tensor>(attribute.second), "");
@@ -104,14 +107,22 @@ void add_value(protozero::pbf_writer& graph, protozero::pbf_tag_type field, cons
   protozero::pbf_writer type(message, ValueField::kType);
   protozero::pbf_writer tensor(type, TypeField::kTensor);
   tensor.add_int32(TypeField::kElement, onnx_type(value.type));
-  protozero::pbf_writer shape(tensor, TypeField::kShape);
+  // A writer inside another leaves out a message that is empty, as that of a number's shape is.
+  std::string dimensions;
+  protozero::pbf_writer shape(dimensions);
   for (const int64_t size : value.sizes) {
+    const auto name = static_cast<size_t>(-1 - size);
+    if (size < 0 && name >= value.size_names.size()) {
+      shape.add_message(TypeField::kDim, std::string());
+      continue;
+    }
     protozero::pbf_writer dimension(shape, TypeField::kDim);
     if (size < 0)
-      dimension.add_string(TypeField::kDimParameter, "batch");
+      dimension.add_string(TypeField::kDimParameter, value.size_names[name]);
     else
       dimension.add_int64(TypeField::kDimValue, size);
   }
+  tensor.add_message(TypeField::kShape, dimensions);
 }
 
 }  // namespace
@@ -167,6 +178,7 @@ void OnnxGraph::rename_into(std::string_view place, const std::string& value, co
 
 void OnnxGraph::add_node(const std::string& name, std::string_view type, const std::vector<std::string>& inputs,
                          const std::vector<std::string>& outputs, const OnnxAttributes& attributes) {
+  origins_[name] = origin_;
   nodes_.emplace_back();
   protozero::pbf_writer message(nodes_.back());
   size_t given = inputs.size();
@@ -176,6 +188,11 @@ void OnnxGraph::add_node(const std::string& name, std::string_view type, const s
   message.add_string(OnnxNodeField::kName, name);
   message.add_string(OnnxNodeField::kOpType, type.data(), type.size());
   for (const OnnxAttribute& attribute : attributes) add_attribute(message, attribute);
+}
+
+std::string OnnxGraph::origin(const std::string& node) const {
+  const auto found = origins_.find(node);
+  return found == origins_.end() ? std::string() : found->second;
 }
 
 std::string OnnxGraph::weight(const std::string& name, const at::Tensor& tensor) {

@@ -15,14 +15,17 @@
 namespace levin {
 
 using OnnxAttribute =
-    std::pair<std::string_view, std::variant<int64_t, float, std::string, std::vector<int64_t>, at::Tensor>>;
+    std::pair<std::string_view,
+              std::variant<int64_t, float, std::string, std::vector<int64_t>, std::vector<std::string>, at::Tensor>>;
 using OnnxAttributes = std::vector<OnnxAttribute>;
 
-/// A tensor that goes into or out of the graph. A size of -1 is that of the batch.
+/// A tensor that goes into or out of the graph. A size below 0 is free: -1 has the first of the names, and so on; one
+/// that is beyond them has none.
 struct OnnxValue {
   std::string name;
   at::ScalarType type;
   std::vector<int64_t> sizes;
+  std::vector<std::string> size_names = {};
 };
 
 /// Where the weights of a model go.
@@ -53,6 +56,10 @@ class OnnxGraph {
 
   void add_input(const OnnxValue& value) { inputs_.push_back(value); }
   void add_output(const OnnxValue& value) { outputs_.push_back(value); }
+  /// Says what the nodes come of that are appended from now on.
+  void set_origin(std::string origin) { origin_ = std::move(origin); }
+  /// What the node of this name comes of; empty where there is no such node.
+  std::string origin(const std::string& node) const;
   /// Keeps a name from being given to anything else.
   void reserve(const std::string& name) { names_.insert(name); }
 
@@ -77,6 +84,8 @@ class OnnxGraph {
   void add_graph(protozero::pbf_writer& model, OnnxWeights weights, const std::string& outside) const;
 
   std::vector<std::string> nodes_;  ///< messages NodeProto
+  std::string origin_;
+  std::map<std::string, std::string> origins_;  ///< by the names of nodes
   std::vector<Weight> weights_;
   uint64_t outside_bytes_ = 0;
   std::vector<OnnxValue> inputs_;

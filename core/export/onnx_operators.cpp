@@ -1,13 +1,16 @@
 #include <levin/core/export/onnx_operators.h>
 
+#include <levin/core/export/einsum_equation.h>
 #include <levin/core/export/onnx_converter.h>
 
 #include <ATen/ATen.h>
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
+#include <torch/csrc/jit/ir/constants.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -70,6 +73,33 @@ std::string gathered(OnnxNode& node, const std::string& value, int64_t dimension
 
 bool is_whole(at::ScalarType type) { return c10::isIntegralType(type, /*includeBool=*/false); }
 
+/// A type that holds the values of another and in which ONNX or onnxruntime computes more than in that.
+at::ScalarType roomy(at::ScalarType type) {
+  const bool is_narrow = type == at::kBool || type == at::kByte || type == at::kChar || type == at::kShort;
+  return is_narrow ? at::kInt : type;
+}
+
+std::string cast_between(OnnxNode& node, const std::string& value, at::ScalarType from, at::ScalarType to) {
+  return from == to ? value : node.cast(value, to);
+}
+
+/// A result that was computed in the roomy type, in its own.
+void give_narrowed(OnnxNode& node, const std::string& value, size_t output = 0) {
+  const at::ScalarType type = node.result_type(output);
+  node.give(cast_between(node, value, roomy(type), type), output);
+}
+
+/// As the shape says, in which 0 is a size like others and not "as in the input".
+std::string reshaped(OnnxNode& node, const std::string& value, const std::string& shape) {
+  return node.make("Reshape", {value, shape}, {{"allowzero", int64_t{1}}});
+}
+
+/// How many elements lie along dimensions of a tensor, as a vector of one number.
+std::string count_along(OnnxNode& node, const std::string& value, const Ints& dimensions) {
+  const std::string sizes = node.make("Gather", {node.make("Shape", {value}), node.ints(dimensions)});
+  return node.make("ReduceProd", {sizes}, {{"keepdims", int64_t{1}}});
+}
+
 // ---- Elementwise
 
 /// The name of an operator, as a parameter of a template.
@@ -85,11 +115,31 @@ void unary(OnnxNode& node) {
   node.give(node.make(kName.letters, {node.operand("self", node.result_type())}));
 }
 
-void is_nan(OnnxNode& node) { node.give(node.make("IsNaN", {node.tensor("self")})); }
+void is_nan(OnnxNode& node) {
+  const at::ScalarType type = node.type("self");
+  node.give(node.make("IsNaN", {c10::isFloatingType(type) ? node.tensor("self") : node.operand("self", at::kFloat)}));
+}
 
-void round_half_to_even(OnnxNode& node) {
+/// To whole numbers, which ONNX knows of other than whole numbers alone.
+template <OperatorName kName>
+void rounded(OnnxNode& node) {
   if (node.has("decimals") && node.integer("decimals") != 0) node.refuse("it is given decimals; valid: 0");
-  unary<"Round">(node);
+  if (!c10::isFloatingType(node.type("self"))) return node.give(node.tensor("self"));
+  unary<kName>(node);
+}
+
+void sign(OnnxNode& node) {
+  const at::ScalarType type = node.result_type();
+  const std::string self = node.operand("self", roomy(type));
+  const std::string signs = node.make("Sign", {self});
+  if (!c10::isFloatingType(type)) return give_narrowed(node, signs);
+  node.give(node.make("Where", {node.make("IsNaN", {self}), node.scalar(0, type), signs}));  // that of NaN is 0
+}
+
+void relu(OnnxNode& node) {
+  const at::ScalarType type = node.result_type();
+  if (c10::isFloatingType(type)) return unary<"Relu">(node);
+  give_narrowed(node, node.make("Max", {node.operand("self", roomy(type)), node.scalar(0, roomy(type))}));
 }
 
 void rsqrt(OnnxNode& node) {
@@ -115,25 +165,46 @@ void elu(OnnxNode& node) {
 }
 
 void softplus(OnnxNode& node) {
-  if (node.real("beta") != 1) node.refuse("beta is not 1");
-  node.give(node.make("Softplus", {node.tensor("self")}));
+  const at::ScalarType type = node.result_type();
+  const double beta = node.real("beta");
+  const double threshold = node.real("threshold");
+  const std::string self = node.tensor("self");
+  const std::string scaled = beta == 1 ? self : node.make("Mul", {self, node.scalar(beta, type)});
+  std::string result = node.make("Softplus", {scaled});
+  if (beta != 1) result = node.make("Div", {result, node.scalar(beta, type)});
+  // Above 15 the two do not differ in a float.
+  if (threshold < 15 || beta < 0)
+    result = node.make("Where", {node.make("Greater", {scaled, node.scalar(threshold, type)}), self, result});
+  node.give(result);
 }
 
 void hardswish(OnnxNode& node) { node.give(node.make("HardSwish", {node.tensor("self")})); }
 void mish(OnnxNode& node) { node.give(node.make("Mish", {node.tensor("self")})); }
 
 void clip(OnnxNode& node, const char* low, const char* high) {
-  const at::ScalarType type = node.result_type();
-  const auto bound = [&](const char* name) {
-    return node.is_none(name) ? std::string() : node.scalar(node.real(name), type);
+  const at::ScalarType type = roomy(node.result_type());
+  std::string value = node.operand("self", type);
+  const auto is_tensor = [&](const char* name) { return !node.is_none(name) && !node.is_number(name); };
+  if (is_tensor(low) || is_tensor(high)) {
+    if (!node.is_none(low)) value = node.make("Max", {value, node.operand(low, type)});
+    if (!node.is_none(high)) value = node.make("Min", {value, node.operand(high, type)});
+    return give_narrowed(node, value);
+  }
+  // Without a bound, onnxruntime takes the largest number that is not infinite.
+  const double infinity = std::numeric_limits<double>::infinity();
+  const auto bound = [&](const char* name, double without) {
+    if (!node.is_none(name)) return node.operand(name, type);
+    return c10::isFloatingType(type) ? node.scalar(without, type) : std::string();
   };
-  node.give(node.make("Clip", {node.operand("self", type), bound(low), bound(high)}));
+  give_narrowed(node, node.make("Clip", {value, bound(low, -infinity), bound(high, infinity)}));
 }
 void clamp(OnnxNode& node) { clip(node, "min", "max"); }
+void clamp_min(OnnxNode& node) { clip(node, "min", ""); }
+void clamp_max(OnnxNode& node) { clip(node, "", "max"); }
 void hardtanh(OnnxNode& node) { clip(node, "min_val", "max_val"); }
 void relu6(OnnxNode& node) {
-  const at::ScalarType type = node.result_type();
-  node.give(node.make("Clip", {node.tensor("self"), node.scalar(0, type), node.scalar(6, type)}));
+  const at::ScalarType type = roomy(node.result_type());
+  give_narrowed(node, node.make("Clip", {node.operand("self", type), node.scalar(0, type), node.scalar(6, type)}));
 }
 
 /// Whether the node computes with whole numbers outside of tensors, which are vectors of one element here.
@@ -148,14 +219,17 @@ std::pair<std::string, std::string> summands(OnnxNode& node) {
   const at::ScalarType type = node.result_type();
   std::string other = node.operand("other", type);
   if (node.has("alpha") && node.real("alpha") != 1)
-    other = node.make("Mul", {other, node.scalar(node.real("alpha"), type)});
+    other = node.make("Mul", {other, node.scalar(node.number_given("alpha"), type)});
   return {node.operand("self", type), other};
 }
 
 void add(OnnxNode& node) {
   if (is_of_numbers(node)) return node.give(of_numbers(node, "Add"));
-  const auto [self, other] = summands(node);
-  node.give(node.make("Add", {self, other}));
+  const bool are_truths = node.result_type() == at::kBool;
+  if (are_truths && node.has("alpha") && node.real("alpha") == 0) node.refuse("alpha is false");
+  const auto [self, other] =
+      are_truths ? std::pair(node.operand("self", at::kBool), node.operand("other", at::kBool)) : summands(node);
+  node.give(node.make(are_truths ? "Or" : "Add", {self, other}));
 }
 
 void sub(OnnxNode& node) {
@@ -166,44 +240,99 @@ void sub(OnnxNode& node) {
 
 void rsub(OnnxNode& node) {
   const at::ScalarType type = node.result_type();
-  if (node.real("alpha") != 1) node.refuse("alpha is not 1");
-  node.give(node.make("Sub", {node.operand("other", type), node.operand("self", type)}));
+  std::string self = node.operand("self", type);
+  if (node.real("alpha") != 1) self = node.make("Mul", {self, node.scalar(node.number_given("alpha"), type)});
+  node.give(node.make("Sub", {node.operand("other", type), self}));
 }
 
-template <class Make>
-void binary(OnnxNode& node, Make make) {
-  const at::ScalarType type = node.result_type();
-  node.give(make(node.operand("self", type), node.operand("other", type)));
+/// The product of two tensors of a type.
+std::string product(OnnxNode& node, const std::string& a, const std::string& b, at::ScalarType type) {
+  return node.make(type == at::kBool ? "And" : "Mul", {a, b});
 }
 
 void mul(OnnxNode& node) {
   if (is_of_numbers(node)) return node.give(of_numbers(node, "Mul"));
-  if (node.result_type() == at::kBool) {
-    return binary(node, [&](const std::string& a, const std::string& b) { return node.make("And", {a, b}); });
-  }
-  binary(node, [&](const std::string& a, const std::string& b) { return node.make("Mul", {a, b}); });
+  const at::ScalarType type = node.result_type();
+  node.give(product(node, node.operand("self", type), node.operand("other", type), type));
+}
+
+void square(OnnxNode& node) {
+  const at::ScalarType type = node.result_type();
+  node.give(product(node, node.operand("self", type), node.operand("self", type), type));
+}
+
+/// The product of each element of a vector with each of another.
+void outer(OnnxNode& node) {
+  const at::ScalarType type = node.result_type();
+  node.give(product(node, node.make("Unsqueeze", {node.operand("self", type), node.ints({1})}),
+                    node.make("Unsqueeze", {node.operand("vec2", type), node.ints({0})}), type));
+}
+
+std::string both(OnnxNode& node, const std::string& a, const std::string& b) { return node.make("And", {a, b}); }
+
+std::string has_other_sign(OnnxNode& node, const std::string& a, const std::string& b, const std::string& zero) {
+  return node.make("Xor", {node.make("Less", {a, zero}), node.make("Less", {b, zero})});
+}
+
+/// The quotient of whole numbers: ONNX's is rounded towards zero.
+std::string whole_quotient(OnnxNode& node, const std::string& a, const std::string& b, at::ScalarType type,
+                           bool rounds_down) {
+  const std::string quotient = node.make("Div", {a, b});
+  if (!rounds_down) return quotient;
+  const std::string zero = node.scalar(0, type);
+  const std::string rest = node.make("Sub", {a, node.make("Mul", {quotient, b})});
+  const std::string is_above =
+      both(node, node.make("Not", {node.make("Equal", {rest, zero})}), has_other_sign(node, rest, b, zero));
+  return node.make("Sub", {quotient, node.cast(is_above, type)});
+}
+
+/// The quotient of real numbers, rounded down as LibTorch does it (c10::div_floor_floating): by the remainder, since
+/// the quotient itself may be rounded up to a whole number.
+std::string floored_quotient(OnnxNode& node, const std::string& a, const std::string& b, at::ScalarType type) {
+  const std::string zero = node.scalar(0, type);
+  const std::string quotient = node.make("Div", {a, b});
+  const std::string rest = node.make("Mod", {a, b}, {{"fmod", int64_t{1}}});
+  const std::string is_above =
+      both(node, node.make("Not", {node.make("Equal", {rest, zero})}), has_other_sign(node, rest, b, zero));
+  const std::string near =
+      node.make("Sub", {node.make("Div", {node.make("Sub", {a, rest}), b}), node.cast(is_above, type)});
+  const std::string down = node.make("Floor", {near});
+  const std::string is_far = node.make("Greater", {node.make("Sub", {near, down}), node.scalar(0.5, type)});
+  const std::string whole = node.make("Add", {down, node.cast(is_far, type)});
+  return node.make("Where", {node.make("Equal", {b, zero}), quotient, whole});
 }
 
 void divide(OnnxNode& node) {
-  const bool rounds = !node.is_none("rounding_mode");
-  if (rounds && node.text("rounding_mode") != "floor") node.refuse("it rounds towards zero");
-  const at::ScalarType type = node.result_type();
-  if (rounds && is_whole(type)) node.refuse("it divides whole numbers and rounds down");
-  const std::string quotient = node.make("Div", {node.operand("self", type), node.operand("other", type)});
-  node.give(rounds ? node.make("Floor", {quotient}) : quotient);
+  const std::string rounding = node.is_none("rounding_mode") ? "" : node.text("rounding_mode");
+  const at::ScalarType type = roomy(node.result_type());
+  const std::string self = node.operand("self", type);
+  const std::string other = node.operand("other", type);
+  if (is_whole(type)) return give_narrowed(node, whole_quotient(node, self, other, type, rounding == "floor"));
+  if (rounding == "floor") return node.give(floored_quotient(node, self, other, type));
+  const std::string quotient = node.make("Div", {self, other});
+  if (rounding.empty()) return node.give(quotient);
+  const std::string is_below = node.make("Less", {quotient, node.scalar(0, type)});
+  node.give(node.make("Where", {is_below, node.make("Ceil", {quotient}), node.make("Floor", {quotient})}));
 }
 
 void power(OnnxNode& node) {
-  const at::ScalarType type = node.result_type();
-  node.give(node.make("Pow", {node.operand("self", type), node.operand("exponent", type)}));
+  const at::ScalarType type = roomy(node.result_type());
+  const std::string self = node.operand("self", type);
+  // LibTorch takes roots with an exponent of a half, which differ in -inf and -0.
+  const bool is_root = c10::isFloatingType(type) && node.constant("exponent") && node.is_number("exponent") &&
+                       std::abs(node.real("exponent")) == 0.5;
+  if (!is_root) return give_narrowed(node, node.make("Pow", {self, node.operand("exponent", type)}));
+  const std::string root = node.make("Sqrt", {self});
+  node.give(node.real("exponent") > 0 ? root : node.make("Reciprocal", {root}));
 }
 
-void maximum(OnnxNode& node) {
-  binary(node, [&](const std::string& a, const std::string& b) { return node.make("Max", {a, b}); });
+/// What ONNX's Max or Min makes of two tensors.
+void of_two(OnnxNode& node, const char* name) {
+  const at::ScalarType type = roomy(node.result_type());
+  give_narrowed(node, node.make(name, {node.operand("self", type), node.operand("other", type)}));
 }
-void minimum(OnnxNode& node) {
-  binary(node, [&](const std::string& a, const std::string& b) { return node.make("Min", {a, b}); });
-}
+void maximum(OnnxNode& node) { of_two(node, "Max"); }
+void minimum(OnnxNode& node) { of_two(node, "Min"); }
 void logical_and(OnnxNode& node) {
   node.give(node.make("And", {node.operand("self", at::kBool), node.operand("other", at::kBool)}));
 }
@@ -212,12 +341,13 @@ void logical_or(OnnxNode& node) {
 }
 
 std::string compared(OnnxNode& node, const char* type) {
-  // A number takes the tensor's type, unless it has a fraction that whole numbers lack.
-  const at::ScalarType of_self = node.type("self");
-  const at::ScalarType of_other = node.type("other");
-  const bool keeps = node.rank("other") == 0 && (!is_whole(of_self) || is_whole(of_other));
-  const at::ScalarType common = keeps ? of_self : c10::promoteTypes(of_self, of_other);
-  return node.make(type, {node.operand("self", common), node.operand("other", common)});
+  const at::ScalarType common = node.common_type("self", "other");
+  // Truth values and narrow numbers have no order in ONNX, or not in onnxruntime; the other is converted first.
+  const auto operand = [&](const char* name) {
+    const std::string narrow = node.operand(name, common);
+    return cast_between(node, narrow, common, roomy(common));
+  };
+  return node.make(type, {operand("self"), operand("other")});
 }
 void equal(OnnxNode& node) { node.give(compared(node, "Equal")); }
 void not_equal(OnnxNode& node) { node.give(node.make("Not", {compared(node, "Equal")})); }
@@ -226,16 +356,14 @@ void less_equal(OnnxNode& node) { node.give(compared(node, "LessOrEqual")); }
 void greater(OnnxNode& node) { node.give(compared(node, "Greater")); }
 void greater_equal(OnnxNode& node) { node.give(compared(node, "GreaterOrEqual")); }
 
-void where(OnnxNode& node) {
-  const at::ScalarType type = node.result_type();
-  node.give(node.make("Where",
-                      {node.operand("condition", at::kBool), node.operand("self", type), node.operand("other", type)}));
+/// One value or another, by a condition.
+void choose(OnnxNode& node, const char* condition, const char* then, const char* otherwise) {
+  const at::ScalarType type = roomy(node.result_type());
+  give_narrowed(node, node.make("Where", {node.operand(condition, at::kBool), node.operand(then, type),
+                                          node.operand(otherwise, type)}));
 }
-
-void masked_fill(OnnxNode& node) {
-  const at::ScalarType type = node.result_type();
-  node.give(node.make("Where", {node.operand("mask", at::kBool), node.operand("value", type), node.tensor("self")}));
-}
+void where(OnnxNode& node) { choose(node, "condition", "self", "other"); }
+void masked_fill(OnnxNode& node) { choose(node, "mask", "value", "self"); }
 
 void same(OnnxNode& node) { node.give(node.tensor(node.has("self") ? "self" : node.has("input") ? "input" : "a")); }
 
@@ -267,30 +395,69 @@ void list_unpack(OnnxNode& node) {
 // ---- Shapes
 
 void reshape(OnnxNode& node) {
-  node.give(node.make("Reshape", {node.tensor("self"), node.shape(node.has("shape") ? "shape" : "size")}));
+  node.give(reshaped(node, node.tensor("self"), node.shape(node.has("shape") ? "shape" : "size")));
+}
+
+int64_t product_of(const Ints& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+}
+
+bool is_known(const Ints& sizes) {
+  return std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size >= 0; });
+}
+
+/// Some dimensions of a tensor as those of a shape.
+std::string some_sizes(OnnxNode& node, const std::string& self, const Ints& sizes, int64_t begin, int64_t end) {
+  const Ints some(sizes.begin() + begin, sizes.begin() + end);
+  return is_known(some) ? node.ints(some) : node.make("Shape", {self}, {{"start", begin}, {"end", end}});
+}
+
+/// A tensor with dimensions replaced by others.
+std::string with_dimensions(OnnxNode& node, const std::string& self, int64_t begin, int64_t end,
+                            const std::string& others) {
+  const Ints sizes = node.sizes("self");
+  const auto rank = static_cast<int64_t>(sizes.size());
+  std::vector<std::string> parts;
+  if (begin > 0) parts.push_back(some_sizes(node, self, sizes, 0, begin));
+  parts.push_back(others);
+  if (end < rank) parts.push_back(some_sizes(node, self, sizes, end, rank));
+  return reshaped(node, self, concatenated(node, parts, 0));
 }
 
 void flatten(OnnxNode& node) {
-  const int64_t rank = node.rank("self");
-  const int64_t begin = node.dimension("start_dim", rank);
-  const int64_t end = node.dimension("end_dim", rank);
+  const Ints sizes = node.sizes("self");
+  const auto rank = static_cast<int64_t>(sizes.size());
   const std::string self = node.tensor("self");
-  Ints plain(begin, 0);  // 0: as in the input
-  plain.push_back(-1);
-  if (end == rank - 1) return node.give(node.make("Reshape", {self, node.ints(plain)}));
-  const std::string rest = node.make("Shape", {self}, {{"start", end + 1}, {"end", rank}});
-  node.give(node.make("Reshape", {self, concatenated(node, {node.ints(plain), rest}, 0)}));
+  if (rank == 0) return node.give(node.make("Reshape", {self, node.ints({1})}));
+  const int64_t begin = node.dimension("start_dim", rank);
+  const int64_t end = node.dimension("end_dim", rank) + 1;
+  const Ints merged(sizes.begin() + begin, sizes.begin() + end);
+  const Ints behind(sizes.begin() + end, sizes.end());
+  Ints shape(begin, 0);  // 0: as in the input
+  shape.push_back(product_of(merged));
+  shape.insert(shape.end(), behind.begin(), behind.end());
+  const bool is_simple = is_known(merged) && is_known(behind) && product_of(merged) * product_of(behind) > 0;
+  if (is_simple) return node.give(node.make("Reshape", {self, node.ints(shape)}));
+  Ints dimensions(end - begin);
+  std::iota(dimensions.begin(), dimensions.end(), begin);
+  node.give(with_dimensions(node, self, begin, end,
+                            is_known(merged) ? node.ints({product_of(merged)}) : count_along(node, self, dimensions)));
 }
 
 void unflatten(OnnxNode& node) {
-  const int64_t rank = node.rank("self");
-  const int64_t dimension = node.dimension("dim", rank);
-  const std::string self = node.tensor("self");
-  std::vector<std::string> parts;
-  if (dimension > 0) parts.push_back(node.make("Shape", {self}, {{"start", int64_t{0}}, {"end", dimension}}));
-  parts.push_back(node.shape("sizes"));
-  if (dimension < rank - 1) parts.push_back(node.make("Shape", {self}, {{"start", dimension + 1}, {"end", rank}}));
-  node.give(node.make("Reshape", {self, concatenated(node, parts, 0)}));
+  const int64_t dimension = node.dimension("dim", node.rank("self"));
+  const auto give = [&](const std::string& sizes) {
+    node.give(with_dimensions(node, node.tensor("self"), dimension, dimension + 1, sizes));
+  };
+  const auto known = node.constant("sizes");
+  if (!known) return give(node.shape("sizes"));
+  // -1 is not for a tensor that may have no elements.
+  Ints wanted = known->toIntVector();
+  const int64_t whole = node.sizes("self").at(dimension);
+  const int64_t others = -product_of(wanted);
+  for (int64_t& size : wanted)
+    if (size == -1 && whole >= 0 && others > 0) size = whole / others;
+  give(node.ints(wanted));
 }
 
 void transpose(OnnxNode& node) {
@@ -314,6 +481,7 @@ void unsqueeze(OnnxNode& node) {
 
 void squeeze(OnnxNode& node) {
   const Ints sizes = node.sizes("self");
+  if (sizes.empty()) return node.give(node.tensor("self"));
   Ints wanted;
   if (node.has("dim")) {
     wanted = counted_from_front(node.integers("dim"), static_cast<int64_t>(sizes.size()));
@@ -329,12 +497,17 @@ void squeeze(OnnxNode& node) {
 
 void expand(OnnxNode& node) {
   // -1, "as it is", is 1 for ONNX, which takes the larger of two sizes.
+  const auto wanted = [](int64_t size) { return size == -1 ? 1 : size; };
   if (const auto known = node.constant("size")) {
     Ints sizes = known->toIntVector();
-    for (int64_t& size : sizes) size = std::max<int64_t>(size, 1);
+    for (int64_t& size : sizes) size = wanted(size);
     return node.give(node.make("Expand", {node.tensor("self"), node.ints(sizes)}));
   }
-  node.give(node.make("Expand", {node.tensor("self"), node.make("Max", {node.shape("size"), node.ints({1})})}));
+  std::vector<std::string> sizes = node.shape_elements("size");
+  const auto elements = node.elements("size");
+  for (size_t i = 0; i < sizes.size(); ++i)
+    if (const auto known = torch::jit::toIValue(elements[i])) sizes[i] = node.ints({wanted(known->toInt())});
+  node.give(node.make("Expand", {node.tensor("self"), concatenated(node, sizes, 0)}));
 }
 
 void expand_as(OnnxNode& node) {
@@ -342,7 +515,7 @@ void expand_as(OnnxNode& node) {
 }
 
 void reshape_as(OnnxNode& node) {
-  node.give(node.make("Reshape", {node.tensor("self"), node.make("Shape", {node.tensor("other")})}));
+  node.give(reshaped(node, node.tensor("self"), node.make("Shape", {node.tensor("other")})));
 }
 
 void repeat(OnnxNode& node) {
@@ -356,22 +529,37 @@ void repeat(OnnxNode& node) {
   node.give(node.make("Tile", {self, node.shape("repeats")}));
 }
 
+/// The tensors of a list in the result's type.
+std::vector<std::string> in_result_type(OnnxNode& node, const char* list) {
+  if (!node.has_elements(list)) return node.tensors(list);
+  std::vector<std::string> tensors;
+  for (const torch::jit::Value* element : node.elements(list))
+    tensors.push_back(node.operand(*element, node.result_type()));
+  return tensors;
+}
+
 void concatenate(OnnxNode& node) {
-  node.give(concatenated(node, node.tensors("tensors"), node.dimension("dim", node.result_rank())));
+  std::vector<std::string> parts = in_result_type(node, "tensors");
+  if (node.has_elements("tensors") && node.result_rank() != 1) {
+    // LibTorch passes over those of one dimension and no elements.
+    const auto elements = node.elements("tensors");
+    for (size_t i = elements.size(); i-- > 0;)
+      if (node.sizes(*elements[i]) == Ints{0}) parts.erase(parts.begin() + static_cast<int64_t>(i));
+  }
+  node.give(concatenated(node, parts, node.dimension("dim", node.result_rank())));
 }
 
 void stack(OnnxNode& node) {
   const int64_t dimension = node.dimension("dim", node.result_rank());
-  std::vector<std::string> parts;
-  for (const std::string& tensor : node.tensors("tensors"))
-    parts.push_back(node.make("Unsqueeze", {tensor, node.ints({dimension})}));
+  std::vector<std::string> parts = in_result_type(node, "tensors");
+  for (std::string& part : parts) part = node.make("Unsqueeze", {part, node.ints({dimension})});
   node.give(concatenated(node, parts, dimension));
 }
 
 void split_evenly(OnnxNode& node) {
   const int64_t dimension = node.dimension("dim", node.rank("self"));
   const size_t parts = node.list_size();
-  const int64_t whole = node.sizes("self").at(dimension);
+  const int64_t whole = node.fixed_size("self", dimension);
   const int64_t part = node.has("split_size") ? node.integer("split_size")
                                               : (whole + node.integer("chunks") - 1) / node.integer("chunks");
   Ints sizes(parts, part);
@@ -408,13 +596,71 @@ void slice(OnnxNode& node) {
 
 void narrow(OnnxNode& node) {
   const int64_t begin = node.integer("start");
-  node.give(node.make("Slice", {node.tensor("self"), node.ints({begin}), node.ints({begin + node.integer("length")}),
-                                node.ints({node.dimension("dim", node.rank("self"))})}));
+  const int64_t end = begin + node.integer("length");
+  node.give(
+      node.make("Slice", {node.tensor("self"), node.ints({begin}), node.ints({begin < 0 && end == 0 ? kEnd : end}),
+                          node.ints({node.dimension("dim", node.rank("self"))})}));
+}
+
+void flip(OnnxNode& node) {
+  const Ints dimensions = counted_from_front(node.integers("dims"), node.rank("self"));
+  const auto each = [&](int64_t value) { return node.ints(Ints(dimensions.size(), value)); };
+  node.give(node.make("Slice", {node.tensor("self"), each(-1), each(std::numeric_limits<int64_t>::min()),
+                                node.ints(dimensions), each(-1)}));
 }
 
 void index_select(OnnxNode& node) {
-  node.give(node.make("Gather", {node.tensor("self"), node.tensor("index")},
-                      {{"axis", node.dimension("dim", node.rank("self"))}}));
+  std::string index = node.tensor("index");
+  if (node.rank("index") == 0) index = node.make("Unsqueeze", {index, node.ints({0})});
+  node.give(node.make("Gather", {node.tensor("self"), index}, {{"axis", node.dimension("dim", node.rank("self"))}}));
+}
+
+/// The elements at places that tensors of whole numbers give: along one dimension, or along the first ones.
+void index(OnnxNode& node) {
+  std::vector<const torch::jit::Value*> given;
+  Ints dimensions;
+  const auto indices = node.elements("indices");
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const auto known = torch::jit::toIValue(indices[i]);
+    if (known && known->isNone()) continue;
+    if (!is_whole(node.type(*indices[i], "indices")) || node.type(*indices[i], "indices") == at::kByte)
+      node.refuse("it chooses by truth values");
+    given.push_back(indices[i]);
+    dimensions.push_back(static_cast<int64_t>(i));
+  }
+  const std::string self = node.tensor("self");
+  if (given.size() == 1)
+    return node.give(node.make("Gather", {self, node.operand(*given[0], at::kLong)}, {{"axis", dimensions[0]}}));
+  if (given.empty() || dimensions.back() + 1 != static_cast<int64_t>(given.size()))
+    node.refuse("several tensors choose, and not along the first dimensions");
+  std::string together = node.operand(*given[0], at::kLong);
+  for (size_t i = 1; i < given.size(); ++i) together = node.make("Add", {together, node.operand(*given[i], at::kLong)});
+  const std::string shape = node.make("Shape", {together});  // that to which they broadcast
+  std::vector<std::string> places;
+  for (const torch::jit::Value* places_along : given)
+    places.push_back(node.make(
+        "Unsqueeze", {node.make("Expand", {node.operand(*places_along, at::kLong), shape}), node.ints({-1})}));
+  node.give(node.make("GatherND", {self, concatenated(node, places, -1)}));
+}
+
+void index_add(OnnxNode& node) {
+  const at::ScalarType type = node.result_type();
+  const int64_t rank = node.rank("source");
+  const int64_t dimension = node.dimension("dim", rank);
+  std::string source = node.tensor("source");
+  if (node.real("alpha") != 1) source = node.make("Mul", {source, node.scalar(node.number_given("alpha"), type)});
+  Ints along(rank, 1);
+  along[dimension] = -1;
+  const std::string index = node.make("Reshape", {node.tensor("index"), node.ints(along)});
+  const std::string places = node.make("Expand", {index, node.make("Shape", {source})});
+  node.give(node.make("ScatterElements", {node.tensor("self"), places, source},
+                      {{"axis", dimension}, {"reduction", std::string("add")}}));
+}
+
+void scatter_add(OnnxNode& node) {
+  if (node.sizes("index") != node.sizes("src")) node.refuse("its index has other sizes than its source");
+  node.give(node.make("ScatterElements", {node.tensor("self"), node.tensor("index"), node.tensor("src")},
+                      {{"axis", node.dimension("dim", node.rank("self"))}, {"reduction", std::string("add")}}));
 }
 
 void gather(OnnxNode& node) {
@@ -439,25 +685,35 @@ void pad_with_constant(OnnxNode& node) {
 }
 
 void triangle(OnnxNode& node, int64_t upper) {
-  node.give(node.make("Trilu", {node.tensor("self"), node.make("Squeeze", {node.number("diagonal"), node.ints({0})})},
-                      {{"upper", upper}}));
+  const std::string self = node.operand("self", roomy(node.result_type()));
+  give_narrowed(node, node.make("Trilu", {self, node.make("Squeeze", {node.number("diagonal"), node.ints({0})})},
+                                {{"upper", upper}}));
 }
 void lower_triangle(OnnxNode& node) { triangle(node, 0); }
 void upper_triangle(OnnxNode& node) { triangle(node, 1); }
 
 // ---- Tensors from nothing
 
-std::string filled(OnnxNode& node, const std::string& shape, double value) {
+std::string filled(OnnxNode& node, const std::string& shape, const at::Scalar& value) {
   return node.make("ConstantOfShape", {shape}, {{"value", at::full({1}, value, node.result_type())}});
 }
 std::string shape_of_self(OnnxNode& node) { return node.make("Shape", {node.tensor("self")}); }
 
 void zeros(OnnxNode& node) { node.give(filled(node, node.shape("size"), 0)); }
 void ones(OnnxNode& node) { node.give(filled(node, node.shape("size"), 1)); }
-void full(OnnxNode& node) { node.give(filled(node, node.shape("size"), node.real("fill_value"))); }
+void full(OnnxNode& node) { node.give(filled(node, node.shape("size"), node.number_given("fill_value"))); }
 void zeros_like(OnnxNode& node) { node.give(filled(node, shape_of_self(node), 0)); }
 void ones_like(OnnxNode& node) { node.give(filled(node, shape_of_self(node), 1)); }
-void full_like(OnnxNode& node) { node.give(filled(node, shape_of_self(node), node.real("fill_value"))); }
+void full_like(OnnxNode& node) { node.give(filled(node, shape_of_self(node), node.number_given("fill_value"))); }
+
+void scalar_tensor(OnnxNode& node) {
+  const std::string number = node.operand("s", node.result_type());
+  node.give(node.constant("s") ? number : node.make("Squeeze", {number, node.ints({0})}));
+}
+
+void fill(OnnxNode& node) {
+  node.give(node.make("Expand", {node.operand("value", node.result_type()), shape_of_self(node)}));
+}
 
 void arange(OnnxNode& node) {
   const at::ScalarType type = node.result_type();
@@ -475,59 +731,118 @@ void normal_like(OnnxNode& node) {
 
 // ---- Reductions
 
-void reduce(OnnxNode& node, const char* type) {
-  const int64_t keeps = node.has("keepdim") && node.boolean("keepdim") ? 1 : 0;
-  const std::string self = node.operand("self", node.result_type());
-  const bool all = !node.has("dim") || node.is_none("dim") || node.integers("dim").empty();
-  node.give(node.make(type, {self, all ? std::string() : node.ints(node.integers("dim"))}, {{"keepdims", keeps}}));
+/// The dimensions that a reduction goes over, counted from the front.
+Ints reduced_dimensions(OnnxNode& node, int64_t rank) {
+  const bool some = node.has("dim") && !node.is_none("dim") && !node.integers("dim").empty();
+  if (some) return counted_from_front(node.integers("dim"), std::max<int64_t>(rank, 1));
+  Ints all(rank);
+  std::iota(all.begin(), all.end(), 0);
+  return all;
 }
-void sum(OnnxNode& node) { reduce(node, "ReduceSum"); }
-void mean(OnnxNode& node) { reduce(node, "ReduceMean"); }
-void amax(OnnxNode& node) { reduce(node, "ReduceMax"); }
-void amin(OnnxNode& node) { reduce(node, "ReduceMin"); }
+
+int64_t keeps_dimensions(OnnxNode& node) { return node.has("keepdim") && node.boolean("keepdim") ? 1 : 0; }
+
+std::string reduced(OnnxNode& node, const char* type, const std::string& value, const Ints& dimensions) {
+  return node.make(type, {value, node.ints(dimensions)}, {{"keepdims", keeps_dimensions(node)}});
+}
+
+void sum(OnnxNode& node) {
+  const std::string self = node.operand("self", node.result_type());
+  const Ints dimensions = reduced_dimensions(node, node.rank("self"));
+  node.give(node.rank("self") == 0 ? self : reduced(node, "ReduceSum", self, dimensions));
+}
+
+void mean(OnnxNode& node) {
+  const at::ScalarType type = node.result_type();
+  const std::string self = node.operand("self", type);
+  const Ints sizes = node.sizes("self");
+  if (sizes.empty()) return node.give(self);
+  const Ints dimensions = reduced_dimensions(node, static_cast<int64_t>(sizes.size()));
+  const bool may_be_none =
+      std::any_of(dimensions.begin(), dimensions.end(), [&](int64_t dimension) { return sizes[dimension] <= 0; });
+  if (!may_be_none) return node.give(reduced(node, "ReduceMean", self, dimensions));
+  // The mean of nothing is NaN, where onnxruntime's is 0.
+  const std::string count = node.make("Squeeze", {count_along(node, self, dimensions), node.ints({0})});
+  node.give(node.make("Div", {reduced(node, "ReduceSum", self, dimensions), node.cast(count, type)}));
+}
+
+/// The largest or smallest along dimensions: NaN where one is, which onnxruntime passes over.
+std::string extreme_value(OnnxNode& node, const char* type, const std::string& self, at::ScalarType self_type,
+                          const Ints& dimensions) {
+  const std::string value = reduced(node, type, self, dimensions);
+  if (!c10::isFloatingType(self_type)) return value;
+  const std::string nans = node.make("Where", {node.make("IsNaN", {self}), self, node.scalar(0, self_type)});
+  return node.make("Add", {value, reduced(node, "ReduceSum", nans, dimensions)});
+}
+
+/// Where the largest or smallest along a dimension is: the first NaN where one is.
+std::string extreme_place(OnnxNode& node, const char* type, const std::string& self, at::ScalarType self_type,
+                          int64_t dimension, int64_t keeps) {
+  const auto place = [&](const char* name, const std::string& value) {
+    return node.make(name, {value}, {{"axis", dimension}, {"keepdims", keeps}});
+  };
+  if (!c10::isFloatingType(self_type)) return place(type, cast_between(node, self, self_type, roomy(self_type)));
+  const std::string nans = node.cast(node.make("IsNaN", {self}), at::kFloat);
+  const std::string any = node.make("ReduceMax", {nans, node.ints({dimension})}, {{"keepdims", keeps}});
+  return node.make("Where", {node.cast(any, at::kBool), place("ArgMax", nans), place(type, self)});
+}
+
+void reduce_extreme(OnnxNode& node, const char* type) {
+  const std::string self = node.tensor("self");
+  const int64_t rank = node.rank("self");
+  node.give(rank == 0 ? self : extreme_value(node, type, self, node.type("self"), reduced_dimensions(node, rank)));
+}
+void amax(OnnxNode& node) { reduce_extreme(node, "ReduceMax"); }
+void amin(OnnxNode& node) { reduce_extreme(node, "ReduceMin"); }
 
 /// The largest or smallest: of everything, of two tensors, or along a dimension with where it is.
-void extreme(OnnxNode& node, const char* reduction, const char* argument, const char* of_two) {
-  if (node.has("other")) {
-    const at::ScalarType type = node.result_type();
-    return node.give(node.make(of_two, {node.operand("self", type), node.operand("other", type)}));
-  }
-  if (!node.has("dim")) return reduce(node, reduction);
-  const int64_t keeps = node.boolean("keepdim") ? 1 : 0;
-  const int64_t dimension = node.integer("dim");
-  node.give(node.make(reduction, {node.tensor("self"), node.ints({dimension})}, {{"keepdims", keeps}}), 0);
-  node.give(node.make(argument, {node.tensor("self")}, {{"axis", dimension}, {"keepdims", keeps}}), 1);
+void extreme(OnnxNode& node, const char* reduction, const char* argument, const char* pairwise) {
+  if (node.has("other")) return of_two(node, pairwise);
+  reduce_extreme(node, reduction);
+  if (!node.has("dim")) return;
+  const int64_t rank = node.rank("self");
+  node.give(rank == 0 ? node.scalar(0, at::kLong)
+                      : extreme_place(node, argument, node.tensor("self"), node.type("self"),
+                                      node.dimension("dim", rank), keeps_dimensions(node)),
+            1);
 }
 void largest(OnnxNode& node) { extreme(node, "ReduceMax", "ArgMax", "Max"); }
 void smallest(OnnxNode& node) { extreme(node, "ReduceMin", "ArgMin", "Min"); }
 
 void where_extreme(OnnxNode& node, const char* type) {
-  if (node.is_none("dim")) {
-    const std::string flat = node.make("Reshape", {node.tensor("self"), node.ints({-1})});
-    return node.give(node.make(type, {flat}, {{"axis", int64_t{0}}, {"keepdims", int64_t{0}}}));
-  }
-  node.give(
-      node.make(type, {node.tensor("self")},
-                {{"axis", node.integer("dim")}, {"keepdims", node.boolean("keepdim") ? int64_t{1} : int64_t{0}}}));
+  const int64_t rank = node.rank("self");
+  const bool all = node.is_none("dim") || rank == 0;
+  const std::string self = all ? node.make("Reshape", {node.tensor("self"), node.ints({-1})}) : node.tensor("self");
+  const int64_t dimension = all ? 0 : node.dimension("dim", rank);
+  const std::string place =
+      extreme_place(node, type, self, node.type("self"), dimension, all ? 0 : keeps_dimensions(node));
+  const bool keeps_all = all && rank > 0 && keeps_dimensions(node) == 1;
+  node.give(keeps_all ? node.make("Reshape", {place, node.ints(Ints(rank, 1))}) : place);
 }
 void argmax(OnnxNode& node) { where_extreme(node, "ArgMax"); }
 void argmin(OnnxNode& node) { where_extreme(node, "ArgMin"); }
 
 void cumulative_sum(OnnxNode& node) {
-  node.give(node.make("CumSum", {node.operand("self", node.result_type()), node.ints({node.integer("dim")})}));
+  const std::string self = node.operand("self", node.result_type());
+  const int64_t rank = node.rank("self");
+  node.give(rank == 0 ? self : node.make("CumSum", {self, node.ints({node.dimension("dim", rank)})}));
 }
 
 void topk(OnnxNode& node) {
-  const auto parts = node.make_several("TopK", 2, {node.tensor("self"), node.ints({node.integer("k")})},
+  const at::ScalarType type = node.result_type(0);
+  const auto parts = node.make_several("TopK", 2, {node.operand("self", roomy(type)), node.ints({node.integer("k")})},
                                        {{"axis", node.integer("dim")},
                                         {"largest", node.boolean("largest") ? int64_t{1} : int64_t{0}},
                                         {"sorted", node.boolean("sorted") ? int64_t{1} : int64_t{0}}});
-  node.give(parts[0], 0);
+  give_narrowed(node, parts[0], 0);
   node.give(parts[1], 1);
 }
 
 void softmax_of(OnnxNode& node, const char* type) {
-  node.give(node.make(type, {node.operand("self", node.result_type())}, {{"axis", node.integer("dim")}}));
+  const std::string self = node.operand("self", node.result_type());
+  if (node.rank("self") > 0) return node.give(node.make(type, {self}, {{"axis", node.integer("dim")}}));
+  const std::string row = node.make("Unsqueeze", {self, node.ints({0})});
+  node.give(node.make("Squeeze", {node.make(type, {row}, {{"axis", int64_t{0}}}), node.ints({0})}));
 }
 void softmax(OnnxNode& node) { softmax_of(node, "Softmax"); }
 void log_softmax(OnnxNode& node) { softmax_of(node, "LogSoftmax"); }
@@ -535,36 +850,49 @@ void log_softmax(OnnxNode& node) { softmax_of(node, "LogSoftmax"); }
 // ---- Products
 
 void matmul(OnnxNode& node) {
-  node.give(node.make("MatMul", {node.tensor("self"), node.tensor(node.has("mat2") ? "mat2" : "other")}));
+  for (const char* other : {"other", "mat2", "vec", "tensor"})
+    if (node.has(other)) return node.give(node.make("MatMul", {node.tensor("self"), node.tensor(other)}));
+}
+
+/// A product of matrices times alpha, and a tensor times beta, which counts for nothing where beta is 0.
+void scaled_sum(OnnxNode& node, const char* a, const char* b) {
+  const at::ScalarType type = node.result_type();
+  const auto scaled = [&](const std::string& value, const char* factor) {
+    return node.real(factor) == 1 ? value : node.make("Mul", {value, node.scalar(node.number_given(factor), type)});
+  };
+  const std::string product = scaled(node.make("MatMul", {node.tensor(a), node.tensor(b)}), "alpha");
+  node.give(node.real("beta") == 0 ? product : node.make("Add", {scaled(node.tensor("self"), "beta"), product}));
 }
 
 void addmm(OnnxNode& node) {
-  node.give(
-      node.make("Gemm", {node.tensor("mat1"), node.tensor("mat2"), node.tensor("self")},
-                {{"alpha", static_cast<float>(node.real("alpha"))}, {"beta", static_cast<float>(node.real("beta"))}}));
+  if (!c10::isFloatingType(node.result_type())) return scaled_sum(node, "mat1", "mat2");  // onnxruntime's Gemm
+  const auto beta = static_cast<float>(node.real("beta"));
+  node.give(node.make("Gemm", {node.tensor("mat1"), node.tensor("mat2"), beta == 0 ? "" : node.tensor("self")},
+                      {{"alpha", static_cast<float>(node.real("alpha"))}, {"beta", beta}}));
 }
 
-void baddbmm(OnnxNode& node) {
-  const at::ScalarType type = node.result_type();
-  std::string product = node.make("MatMul", {node.tensor("batch1"), node.tensor("batch2")});
-  if (node.real("alpha") != 1) product = node.make("Mul", {product, node.scalar(node.real("alpha"), type)});
-  if (node.real("beta") == 0) return node.give(product);
-  std::string self = node.tensor("self");
-  if (node.real("beta") != 1) self = node.make("Mul", {self, node.scalar(node.real("beta"), type)});
-  node.give(node.make("Add", {self, product}));
-}
+void baddbmm(OnnxNode& node) { scaled_sum(node, "batch1", "batch2"); }
 
 void linear(OnnxNode& node) {
   const std::string bias = node.is_none("bias") ? "" : node.tensor("bias");
-  if (node.rank("input") == 2)
+  if (node.rank("input") == 2 && node.rank("weight") == 2)
     return node.give(node.make("Gemm", {node.tensor("input"), node.tensor("weight"), bias}, {{"transB", int64_t{1}}}));
-  const std::string product =
-      node.make("MatMul", {node.tensor("input"), transposed(node, node.tensor("weight"), {1, 0})});
+  const std::string weight =
+      node.rank("weight") == 2 ? transposed(node, node.tensor("weight"), {1, 0}) : node.tensor("weight");
+  const std::string product = node.make("MatMul", {node.tensor("input"), weight});
   node.give(bias.empty() ? product : node.make("Add", {product, bias}));
 }
 
 void einsum(OnnxNode& node) {
-  node.give(node.make("Einsum", node.tensors("tensors"), {{"equation", node.text("equation")}}));
+  std::vector<Ints> sizes;
+  for (const torch::jit::Value* operand : node.elements("tensors")) sizes.push_back(node.sizes(*operand));
+  const EinsumEquation equation = explicit_einsum(node.text("equation"), sizes);
+  if (equation.text.empty()) node.refuse("it has more dimensions than there are letters");
+  std::vector<std::string> operands = node.tensors("tensors");
+  for (size_t i = 0; i < operands.size(); ++i)
+    if (!equation.squeezed[i].empty())
+      operands[i] = node.make("Squeeze", {operands[i], node.ints(equation.squeezed[i])});
+  node.give(node.make("Einsum", operands, {{"equation", equation.text}}));
 }
 
 void attention(OnnxNode& node) {
@@ -572,13 +900,16 @@ void attention(OnnxNode& node) {
   if (!node.is_none("enable_gqa") && node.boolean("enable_gqa")) node.refuse("groups share keys and values");
   const at::ScalarType type = node.result_type();
   const int64_t rank = node.rank("query");
-  const int64_t width = node.sizes("query").back();
+  const int64_t width = node.fixed_size("query", rank - 1);
   const double scale = node.is_none("scale") ? 1 / std::sqrt(static_cast<double>(width)) : node.real("scale");
   // Both are scaled by half of it, in powers, as LibTorch's does against overflow.
-  const std::string root = node.scalar(std::sqrt(scale), type);
+  const double root = std::sqrt(std::abs(scale));
+  const auto scaled = [&](const std::string& value, double factor) {
+    return node.make("Mul", {value, node.scalar(factor, type)});
+  };
   const std::string keys = transposed(node, node.tensor("key"), swapped(rank, rank - 2, rank - 1));
   std::string scores =
-      node.make("MatMul", {node.make("Mul", {node.tensor("query"), root}), node.make("Mul", {keys, root})});
+      node.make("MatMul", {scaled(node.tensor("query"), scale < 0 ? -root : root), scaled(keys, root)});
   const double infinity = std::numeric_limits<double>::infinity();
   if (!node.is_none("attn_mask")) {
     std::string mask = node.tensor("attn_mask");
@@ -593,76 +924,147 @@ void attention(OnnxNode& node) {
     const std::string mask = node.make("Trilu", {hidden, node.scalar(1, at::kLong)}, {{"upper", int64_t{1}}});
     scores = node.make("Add", {scores, mask});
   }
-  const std::string weights = node.make("Softmax", {scores}, {{"axis", int64_t{-1}}});
+  std::string weights = node.make("Softmax", {scores}, {{"axis", int64_t{-1}}});
+  if (!node.is_none("attn_mask")) {
+    // A query that sees no key gets 0, where a softmax gives NaN.
+    const std::string is_hidden = node.cast(node.make("Equal", {scores, node.scalar(-infinity, type)}), type);
+    const std::string sees_none = node.make("ReduceMin", {is_hidden, node.ints({-1})}, {{"keepdims", int64_t{1}}});
+    weights = node.make("Where", {node.cast(sees_none, at::kBool), node.scalar(0, type), weights});
+  }
   node.give(node.make("MatMul", {weights, node.tensor("value")}));
 }
 
 // ---- Convolutions and what goes with them
 
-void convolve(OnnxNode& node, bool transposes) {
+/// The argument with a first dimension of rows, of which LibTorch needs none.
+std::string batched(OnnxNode& node, const char* argument, size_t directions) {
+  const bool has_rows = node.rank(argument) == static_cast<int64_t>(directions) + 2;
+  return has_rows ? node.tensor(argument) : node.make("Unsqueeze", {node.tensor(argument), node.ints({0})});
+}
+
+/// Gives a result that has rows, without them where the argument had none.
+void give_rows(OnnxNode& node, const std::string& result, const char* argument, size_t directions) {
+  const bool has_rows = node.rank(argument) == static_cast<int64_t>(directions) + 2;
+  node.give(has_rows ? result : node.make("Squeeze", {result, node.ints({0})}));
+}
+
+void convolution(OnnxNode& node) {
   const Ints kernel = node.weight("weight").sizes().slice(2).vec();
   const size_t directions = kernel.size();
-  if (node.constant("padding") && node.constant("padding")->isString()) node.refuse("its padding is given by a word");
+  const bool transposes = node.boolean("transposed");
   OnnxAttributes attributes{{"kernel_shape", kernel},
                             {"strides", spread(node.integers("stride"), directions)},
                             {"pads", both_sides(spread(node.integers("padding"), directions))},
                             {"dilations", spread(node.integers("dilation"), directions)},
                             {"group", node.integer("groups")}};
   if (transposes) attributes.push_back({"output_padding", spread(node.integers("output_padding"), directions)});
-  const bool batched = node.rank("input") == static_cast<int64_t>(directions) + 2;
-  if (!batched) node.refuse("its input has no rows");
-  node.give(node.make(transposes ? "ConvTranspose" : "Conv",
-                      {node.tensor("input"), node.tensor("weight"), node.is_none("bias") ? "" : node.tensor("bias")},
-                      attributes));
+  const std::string bias = node.is_none("bias") ? "" : node.tensor("bias");
+  give_rows(node,
+            node.make(transposes ? "ConvTranspose" : "Conv",
+                      {batched(node, "input", directions), node.tensor("weight"), bias}, attributes),
+            "input", directions);
 }
-void convolution(OnnxNode& node) { convolve(node, node.has("transposed") && node.boolean("transposed")); }
-void transposed_convolution(OnnxNode& node) { convolve(node, true); }
 
-OnnxAttributes window(const OnnxNode& node) {
-  const auto directions = static_cast<size_t>(node.rank("self") - 2);
-  const Ints kernel = spread(node.integers("kernel_size"), directions);
-  const Ints stride = node.integers("stride");
-  return {{"kernel_shape", kernel},
-          {"strides", stride.empty() ? kernel : spread(stride, directions)},
-          {"pads", both_sides(spread(node.integers("padding"), directions))},
-          {"ceil_mode", node.boolean("ceil_mode") ? int64_t{1} : int64_t{0}}};
+/// In how many directions a window moves: the digit at the end of the operator's name says it.
+size_t directions_of(const OnnxNode& node) {
+  const std::string name = node.node().kind().toUnqualString();
+  return static_cast<size_t>(name.at(name.size() - 2) - '0');
+}
+
+/// How a window moves over each direction.
+struct Window {
+  Ints kernel;
+  Ints stride;
+  Ints padding;
+  Ints dilation;
+  Ints more;  ///< padding at the end, beside that at both, of windows that begin before it and reach beyond
+};
+
+Window window_of(const OnnxNode& node) {
+  const size_t directions = directions_of(node);
+  Window window{.kernel = spread(node.integers("kernel_size"), directions),
+                .stride = node.integers("stride"),
+                .padding = spread(node.integers("padding"), directions),
+                .dilation = node.has("dilation") ? spread(node.integers("dilation"), directions) : Ints(directions, 1),
+                .more = Ints(directions, 0)};
+  window.stride = window.stride.empty() ? window.kernel : spread(window.stride, directions);
+  if (!node.boolean("ceil_mode")) return window;
+  // Runtimes differ in how many windows they count, so that the padding says it.
+  const Ints sizes = node.sizes("self");
+  const Ints results = node.result_sizes();
+  for (size_t i = 0; i < directions; ++i) {
+    const int64_t size = sizes[sizes.size() - directions + i];
+    const int64_t windows = results[results.size() - directions + i];
+    if (size < 0 || windows < 0) node.refuse("ceil_mode is true and its number of pixels changes with the batch");
+    const int64_t end = (windows - 1) * window.stride[i] + window.dilation[i] * (window.kernel[i] - 1) + 1;
+    window.more[i] = std::max<int64_t>(end - size - 2 * window.padding[i], 0);
+  }
+  return window;
+}
+
+/// Padding with `before` at the beginnings and `after` more than that at the ends.
+Ints padded(const Ints& before, const Ints& after) {
+  Ints pads = both_sides(before);
+  for (size_t i = 0; i < after.size(); ++i) pads[before.size() + i] += after[i];
+  return pads;
+}
+
+void pool(OnnxNode& node, const char* type, const std::string& value, const OnnxAttributes& attributes) {
+  give_rows(node, node.make(type, {value}, attributes), "self", directions_of(node));
 }
 
 void max_pool(OnnxNode& node) {
-  OnnxAttributes attributes = window(node);
-  attributes.push_back({"dilations", spread(node.integers("dilation"), static_cast<size_t>(node.rank("self") - 2))});
-  node.give(node.make("MaxPool", {node.tensor("self")}, attributes));
+  const Window window = window_of(node);
+  pool(node, "MaxPool", batched(node, "self", directions_of(node)),
+       {{"kernel_shape", window.kernel},
+        {"strides", window.stride},
+        {"pads", padded(window.padding, window.more)},
+        {"dilations", window.dilation}});
 }
 
 void average_pool(OnnxNode& node) {
   if (!node.is_none("divisor_override")) node.refuse("it has a divisor of its own");
-  OnnxAttributes attributes = window(node);
-  attributes.push_back({"count_include_pad", node.boolean("count_include_pad") ? int64_t{1} : int64_t{0}});
-  node.give(node.make("AveragePool", {node.tensor("self")}, attributes));
+  Window window = window_of(node);
+  std::string value = batched(node, "self", directions_of(node));
+  int64_t counts_padding = node.boolean("count_include_pad") ? 1 : 0;
+  const bool has_more = std::any_of(window.more.begin(), window.more.end(), [](int64_t more) { return more > 0; });
+  if (has_more && counts_padding == 1) {
+    // What is padded for the last window alone does not count: the rest becomes a part of the input.
+    Ints around(2, 0);
+    around.insert(around.end(), window.padding.begin(), window.padding.end());
+    value = node.make("Pad", {value, node.ints(both_sides(around)), node.scalar(0, node.result_type())});
+    window.padding.assign(window.padding.size(), 0);
+    counts_padding = 0;
+  }
+  pool(node, "AveragePool", value,
+       {{"kernel_shape", window.kernel},
+        {"strides", window.stride},
+        {"pads", padded(window.padding, window.more)},
+        {"count_include_pad", counts_padding}});
 }
 
 void adaptive_average_pool(OnnxNode& node) {
   const Ints wanted = node.integers("output_size");
   if (std::all_of(wanted.begin(), wanted.end(), [](int64_t size) { return size == 1; }))
-    return node.give(node.make("GlobalAveragePool", {node.tensor("self")}));
-  const Ints sizes = node.sizes("self");
+    return pool(node, "GlobalAveragePool", batched(node, "self", directions_of(node)), {});
+  const int64_t before = node.rank("self") - static_cast<int64_t>(wanted.size());
   Ints kernel;
   for (size_t i = 0; i < wanted.size(); ++i) {
-    const int64_t size = sizes[i + 2];
+    const int64_t size = node.fixed_size("self", before + static_cast<int64_t>(i));
     if (size % wanted[i] != 0) node.refuse(fmt::format("{} pixels are no multiple of {}", size, wanted[i]));
     kernel.push_back(size / wanted[i]);
   }
-  node.give(node.make("AveragePool", {node.tensor("self")}, {{"kernel_shape", kernel}, {"strides", kernel}}));
+  pool(node, "AveragePool", batched(node, "self", directions_of(node)),
+       {{"kernel_shape", kernel}, {"strides", kernel}});
 }
 
 /// Enlarges or shrinks to sizes that the trace has.
 void resize(OnnxNode& node, const char* mode, const char* coordinates, const char* rounding) {
-  const auto type = node.node().output()->type()->expect<c10::TensorType>();
-  const auto sizes = type->sizes().concrete_sizes();
-  if (!sizes) node.refuse("the sizes of its result are not known");
+  const Ints sizes = node.result_sizes();
   const std::string front = node.make("Shape", {node.tensor("self")}, {{"start", int64_t{0}}, {"end", int64_t{2}}});
-  const std::string back = node.ints(Ints(sizes->begin() + 2, sizes->end()));
-  node.give(node.make("Resize", {node.tensor("self"), "", "", concatenated(node, {front, back}, 0)},
+  const Ints pixels(sizes.begin() + 2, sizes.end());
+  if (!is_known(pixels)) node.refuse("its number of pixels changes with the batch");
+  node.give(node.make("Resize", {node.tensor("self"), "", "", concatenated(node, {front, node.ints(pixels)}, 0)},
                       {{"mode", std::string(mode)},
                        {"coordinate_transformation_mode", std::string(coordinates)},
                        {"nearest_mode", std::string(rounding)}}));
@@ -688,18 +1090,39 @@ void resize_linear(OnnxNode& node) {
 
 // ---- Normalisation
 
+/// A normalisation's weight or bias, or where it has none a number for each channel.
+std::string by_channel(OnnxNode& node, const char* name, double otherwise) {
+  if (!node.is_none(name)) return node.tensor(name);
+  return node.added(at::full({node.fixed_size("input", 1)}, otherwise, node.result_type()));
+}
+
+void normalize_by_running_statistics(OnnxNode& node) {
+  node.give(node.make("BatchNormalization",
+                      {node.tensor("input"), by_channel(node, "weight", 1), by_channel(node, "bias", 0),
+                       node.tensor("running_mean"), node.tensor("running_var")},
+                      {{"epsilon", static_cast<float>(node.real("eps"))}}));
+}
+
 void batch_norm(OnnxNode& node) {
   if (node.boolean("training")) node.refuse("it takes the statistics of the batch in evaluation mode too");
+  normalize_by_running_statistics(node);
+}
+
+void rms_norm(OnnxNode& node) {
   const at::ScalarType type = node.result_type();
-  const int64_t channels = node.sizes("input").at(1);
-  const auto or_filled = [&](const char* name, double value) {
-    return node.is_none(name) ? node.make("Expand", {node.scalar(value, type), node.ints({channels})})
-                              : node.tensor(name);
-  };
-  node.give(node.make("BatchNormalization",
-                      {node.tensor("input"), or_filled("weight", 1), or_filled("bias", 0), node.tensor("running_mean"),
-                       node.tensor("running_var")},
-                      {{"epsilon", static_cast<float>(node.real("eps"))}}));
+  const Ints shape = node.integers("normalized_shape");
+  Ints last(shape.size());
+  std::iota(last.begin(), last.end(), -static_cast<int64_t>(shape.size()));
+  const double smallest = type == at::kDouble ? std::numeric_limits<double>::epsilon()
+                                              : static_cast<double>(std::numeric_limits<float>::epsilon());
+  if (node.is_none("eps") && type != at::kDouble && type != at::kFloat) node.refuse("it is given no eps");
+  const std::string input = node.tensor("input");
+  const std::string squares =
+      node.make("ReduceMean", {node.make("Mul", {input, input}), node.ints(last)}, {{"keepdims", int64_t{1}}});
+  const std::string eps = node.scalar(node.is_none("eps") ? smallest : node.real("eps"), type);
+  std::string result = node.make("Div", {input, node.make("Sqrt", {node.make("Add", {squares, eps})})});
+  if (!node.is_none("weight")) result = node.make("Mul", {result, node.operand("weight", type)});
+  node.give(result);
 }
 
 void layer_norm(OnnxNode& node) {
@@ -717,17 +1140,21 @@ void group_norm(OnnxNode& node) {
   const at::ScalarType type = node.result_type();
   const int64_t groups = node.integer("num_groups");
   const int64_t rank = node.rank("input");
-  const int64_t channels = node.sizes("input").at(1);
-  const std::string grouped = node.make("Reshape", {node.tensor("input"), node.ints({0, groups, -1})});
+  const int64_t channels = node.fixed_size("input", 1);
+  const Ints sizes = node.sizes("input");
+  // -1 is not for a tensor that may have no rows.
+  const Ints inner(sizes.begin() + 1, sizes.end());
+  const int64_t members = is_known(inner) ? product_of(inner) / groups : -1;
+  const std::string grouped = node.make("Reshape", {node.tensor("input"), node.ints({0, groups, members})});
   const std::string normal = node.make("InstanceNormalization",
                                        {grouped, node.make("Expand", {node.scalar(1, type), node.ints({groups})}),
                                         node.make("Expand", {node.scalar(0, type), node.ints({groups})})},
                                        {{"epsilon", static_cast<float>(node.real("eps"))}});
   std::string result = node.make("Reshape", {normal, node.make("Shape", {node.tensor("input")})});
-  Ints by_channel(rank - 1, 1);
-  by_channel.front() = channels;
+  Ints channel_shape(rank - 1, 1);
+  channel_shape.front() = channels;
   const auto shaped = [&](const char* name) {
-    return node.make("Reshape", {node.tensor(name), node.ints(by_channel)});
+    return node.make("Reshape", {node.tensor(name), node.ints(channel_shape)});
   };
   if (!node.is_none("weight")) result = node.make("Mul", {result, shaped("weight")});
   if (!node.is_none("bias")) result = node.make("Add", {result, shaped("bias")});
@@ -735,14 +1162,9 @@ void group_norm(OnnxNode& node) {
 }
 
 void instance_norm(OnnxNode& node) {
-  if (!node.boolean("use_input_stats")) return batch_norm(node);
-  const at::ScalarType type = node.result_type();
-  const int64_t channels = node.sizes("input").at(1);
-  const auto or_filled = [&](const char* name, double value) {
-    return node.is_none(name) ? node.make("Expand", {node.scalar(value, type), node.ints({channels})})
-                              : node.tensor(name);
-  };
-  node.give(node.make("InstanceNormalization", {node.tensor("input"), or_filled("weight", 1), or_filled("bias", 0)},
+  if (!node.boolean("use_input_stats")) return normalize_by_running_statistics(node);
+  node.give(node.make("InstanceNormalization",
+                      {node.tensor("input"), by_channel(node, "weight", 1), by_channel(node, "bias", 0)},
                       {{"epsilon", static_cast<float>(node.real("eps"))}}));
 }
 
@@ -825,7 +1247,12 @@ void gru(OnnxNode& node) {
             {.type = "GRU", .gates = {1, 0, 2}, .has_cells = false, .extra = {{"linear_before_reset", int64_t{1}}}});
 }
 void rnn_tanh(OnnxNode& node) { recurrent(node, {.type = "RNN", .gates = {0}, .has_cells = false}); }
+void rnn_relu(OnnxNode& node) {
+  const std::vector<std::string> activations(node.boolean("bidirectional") ? 2 : 1, "Relu");
+  recurrent(node, {.type = "RNN", .gates = {0}, .has_cells = false, .extra = {{"activations", activations}}});
+}
 
+/// By the names that LibTorch's tracer writes: it records `conv2d`, `concat` and the like as what they are made of.
 const std::unordered_map<std::string_view, OnnxConversion>& conversions() {
   static const std::unordered_map<std::string_view, OnnxConversion> table = {
       {"prim::ListConstruct", list_construct},
@@ -853,36 +1280,34 @@ const std::unordered_map<std::string_view, OnnxConversion>& conversions() {
       {"aten::batch_norm", batch_norm},
       {"aten::bmm", matmul},
       {"aten::cat", concatenate},
-      {"aten::ceil", unary<"Ceil">},
+      {"aten::ceil", rounded<"Ceil">},
       {"aten::chunk", split_evenly},
       {"aten::clamp", clamp},
+      {"aten::clamp_max", clamp_max},
+      {"aten::clamp_min", clamp_min},
       {"aten::clone", same},
-      {"aten::concat", concatenate},
       {"aten::constant_pad_nd", pad_with_constant},
       {"aten::contiguous", same},
-      {"aten::conv1d", convolution},
-      {"aten::conv2d", convolution},
-      {"aten::conv3d", convolution},
-      {"aten::conv_transpose1d", transposed_convolution},
-      {"aten::conv_transpose2d", transposed_convolution},
-      {"aten::conv_transpose3d", transposed_convolution},
-      {"aten::convolution", convolution},
       {"aten::cos", unary<"Cos">},
       {"aten::cumsum", cumulative_sum},
       {"aten::detach", same},
       {"aten::div", divide},
+      {"aten::dot", matmul},
       {"aten::dropout", dropout},
       {"aten::einsum", einsum},
       {"aten::elu", elu},
       {"aten::embedding", embedding},
+      {"aten::empty_like", zeros_like},
       {"aten::eq", equal},
       {"aten::erf", unary<"Erf">},
       {"aten::exp", unary<"Exp">},
       {"aten::expand", expand},
       {"aten::expand_as", expand_as},
       {"aten::feature_dropout", dropout},
+      {"aten::fill", fill},
       {"aten::flatten", flatten},
-      {"aten::floor", unary<"Floor">},
+      {"aten::flip", flip},
+      {"aten::floor", rounded<"Floor">},
       {"aten::full", full},
       {"aten::full_like", full_like},
       {"aten::gather", gather},
@@ -893,6 +1318,8 @@ const std::unordered_map<std::string_view, OnnxConversion>& conversions() {
       {"aten::gt", greater},
       {"aten::hardswish", hardswish},
       {"aten::hardtanh", hardtanh},
+      {"aten::index", index},
+      {"aten::index_add", index_add},
       {"aten::index_select", index_select},
       {"aten::instance_norm", instance_norm},
       {"aten::isnan", is_nan},
@@ -920,28 +1347,34 @@ const std::unordered_map<std::string_view, OnnxConversion>& conversions() {
       {"aten::mish", mish},
       {"aten::mm", matmul},
       {"aten::mul", mul},
+      {"aten::mv", matmul},
       {"aten::narrow", narrow},
       {"aten::ne", not_equal},
       {"aten::neg", unary<"Neg">},
       {"aten::ones", ones},
       {"aten::ones_like", ones_like},
+      {"aten::outer", outer},
       {"aten::permute", permute},
       {"aten::pow", power},
       {"aten::randn_like", normal_like},
       {"aten::reciprocal", unary<"Reciprocal">},
-      {"aten::relu", unary<"Relu">},
+      {"aten::relu", relu},
       {"aten::relu6", relu6},
       {"aten::repeat", repeat},
       {"aten::reshape", reshape},
       {"aten::reshape_as", reshape_as},
+      {"aten::rms_norm", rms_norm},
+      {"aten::rnn_relu", rnn_relu},
       {"aten::rnn_tanh", rnn_tanh},
-      {"aten::round", round_half_to_even},
+      {"aten::round", rounded<"Round">},
       {"aten::rsqrt", rsqrt},
       {"aten::rsub", rsub},
+      {"aten::scalar_tensor", scalar_tensor},
       {"aten::scaled_dot_product_attention", attention},
+      {"aten::scatter_add", scatter_add},
       {"aten::select", select},
       {"aten::sigmoid", unary<"Sigmoid">},
-      {"aten::sign", unary<"Sign">},
+      {"aten::sign", sign},
       {"aten::silu", silu},
       {"aten::sin", unary<"Sin">},
       {"aten::slice", slice},
@@ -950,6 +1383,7 @@ const std::unordered_map<std::string_view, OnnxConversion>& conversions() {
       {"aten::split", split_evenly},
       {"aten::split_with_sizes", split_with_sizes},
       {"aten::sqrt", unary<"Sqrt">},
+      {"aten::square", square},
       {"aten::squeeze", squeeze},
       {"aten::stack", stack},
       {"aten::sub", sub},
@@ -981,6 +1415,12 @@ const std::unordered_map<std::string_view, OnnxConversion>& conversions() {
 OnnxConversion find_onnx_conversion(std::string_view op) {
   const auto found = conversions().find(op);
   return found == conversions().end() ? nullptr : found->second;
+}
+
+std::vector<std::string_view> onnx_operators() {
+  std::vector<std::string_view> names;
+  for (const auto& [name, conversion] : conversions()) names.push_back(name);
+  return names;
 }
 
 }  // namespace levin

@@ -14,11 +14,13 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 namespace levin {
 namespace {
 
 using ::testing::AllOf;
+using testing::ExportedModel;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -61,8 +63,8 @@ TEST_F(ExportProblems, AnExampleOfTheWrongShapeIsOneMessageAndLeavesTheOldFile) 
 TEST_F(ExportProblems, AnExampleWithoutWhatTheModelReadsIsOneMessage) {
   EXPECT_THAT(export_error({}, folder + "/model.pt"), HasSubstr("the example has no tensors"));
   EXPECT_THAT(export_error({{"x", torch::rand({0, 4})}}, folder + "/model.pt"), HasSubstr("no rows"));
-  EXPECT_THAT(export_error({{"x", torch::rand({2, 4})}, {"w", torch::rand({3})}}, folder + "/model.pt"),
-              AllOf(HasSubstr("'w' has 3 rows"), HasSubstr("the batch has 2")));
+  EXPECT_THAT(export_error({{"x", torch::rand({2, 4})}, {"w", torch::rand({0, 3})}}, folder + "/model.pt"),
+              HasSubstr("'w' has no rows"));
   EXPECT_THAT(export_error({{"image", torch::rand({2, 4})}}, folder + "/model.pt"), HasSubstr("image"));
   function = [](const Batch&) { return Batch{{"y", torch::ones({2})}}; };
   EXPECT_THAT(export_error(example, folder + "/model.pt"), HasSubstr("does not depend on the example"));
@@ -101,6 +103,51 @@ TEST_F(ExportProblems, OperatorsThatDependOnTheBatchSizeAreSaid) {
   const ExportReport report = export_model(*net, function, example, folder + "/model.pt");
   ASSERT_FALSE(report.fixed.empty());
   EXPECT_THAT(report.fixed[0], HasSubstr("depends on the batch size"));
+}
+
+TEST_F(ExportProblems, AConstantThatIsNaNLeavesTheBatchSizeFree) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  net = levin::Sequential(torch::nn::Linear(4, 2), [](const at::Tensor& x) {
+    const at::Tensor constant = torch::tensor({1.0, kNan}).to(at::kFloat);
+    return at::where(x > 0, x, constant).masked_fill(x < -1, kNan) + at::full({x.size(0), 2}, 0.5);
+  });
+  EXPECT_THAT(export_model(*net, function, example, folder + "/model.pt").fixed, IsEmpty());
+  auto script = torch::jit::load(folder + "/model.pt");
+  net->eval();
+  const at::Tensor x = torch::randn({7, 4});
+  EXPECT_TRUE(at::allclose(script.forward({x}).toTensor(), net(x), 0, 0, /*equal_nan=*/true));
+}
+
+TEST_F(ExportProblems, ABatchOfGraphsHasSizesOfItsOwn) {
+  const ExportedModel model = testing::graph_model();
+  const ExportReport report = export_model(*model.module, model.function, model.batch(3), folder + "/model.pt");
+  EXPECT_THAT(report.fixed, IsEmpty());
+  EXPECT_EQ(report.inputs, (std::vector<std::string>{"x", "from", "to", "graph", "label"}));
+  auto script = torch::jit::load(folder + "/model.pt");
+  script.eval();
+  const torch::NoGradGuard no_gradients;
+  for (const int64_t graphs : {1, 2, 3, 8}) {
+    const Batch batch = model.batch(graphs);
+    std::vector<c10::IValue> inputs;
+    for (const auto& [name, tensor] : batch.items()) inputs.emplace_back(tensor);
+    const auto results = script.forward(inputs).toGenericDict();
+    const Batch expected = model.function(batch);
+    for (const auto& [name, tensor] : expected.items())
+      EXPECT_TRUE(at::equal(results.at(name).toTensor(), tensor)) << name << " of " << graphs;
+  }
+}
+
+TEST_F(ExportProblems, WhatTiesAFileToSizesOfItsOwnIsSaid) {
+  const ExportedModel model = testing::graph_model();
+  const auto function = [&](const Batch& batch) {
+    return Batch{{"y", model.function(batch)["nodes"].slice(0, 0, batch["to"].size(0) - batch["x"].size(0))}};
+  };
+  testing::CapturedLog log;
+  const ExportReport report = export_model(*model.module, function, model.batch(3), folder + "/model.pt");
+  ASSERT_FALSE(report.fixed.empty());
+  EXPECT_THAT(report.fixed[0], AllOf(HasSubstr("aten::slice of the model is given"),
+                                     HasSubstr("given 3 with 8 and 11 and 3 rows and 4 with 9 and 13 and 6")));
+  EXPECT_THAT(log.text(), HasSubstr("takes batches of the example's sizes alone"));
 }
 
 /// Says which stages set it up, and has no data but those of the last.

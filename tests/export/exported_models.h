@@ -156,6 +156,40 @@ struct MaskedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Masked);
 
+/// Graphs in a batch, whose nodes, edges and graphs are not as many: nodes take the sum of their neighbours, and a
+/// graph that of its nodes. `batch` has so many rings, the last one with one node more.
+inline ExportedModel graph_model() {
+  torch::nn::Linear mix(4, 6);
+  const auto function = [mix](const Batch& batch) mutable {
+    const at::Tensor own = mix(batch["x"]);
+    const at::Tensor sent = own.index_select(0, batch["from"]);
+    const at::Tensor nodes = torch::relu(own + torch::zeros({batch["x"].size(0), 6}).index_add(0, batch["to"], sent));
+    const at::Tensor graphs = torch::zeros({batch["label"].size(0), 6}).index_add(0, batch["graph"], nodes);
+    return Batch{{"nodes", nodes}, {"graphs", graphs}, {"messages", sent.index({torch::indexing::Slice(), 0})}};
+  };
+  const auto batch = [](int64_t graphs) {
+    std::vector<int64_t> from, to, graph;
+    for (int64_t g = 0; g < graphs; ++g) {
+      const auto first = static_cast<int64_t>(graph.size());
+      const int64_t size = g + 1 == graphs ? 3 : 2 + g % 2;
+      for (int64_t i = 0; i < size; ++i) {
+        graph.push_back(g);
+        from.push_back(first + i);
+        to.push_back(first + (i + 1) % size);
+      }
+      from.push_back(first);
+      to.push_back(first);
+    }
+    const auto nodes = static_cast<int64_t>(graph.size());
+    return Batch{{"x", torch::randn({nodes, 4})},
+                 {"from", torch::tensor(from)},
+                 {"to", torch::tensor(to)},
+                 {"graph", torch::tensor(graph)},
+                 {"label", torch::zeros({graphs})}};
+  };
+  return {.name = "graphs", .module = mix.ptr(), .function = function, .batch = batch};
+}
+
 inline std::vector<ExportedModel> exported_models() {
   using namespace torch::nn;
   torch::manual_seed(1);

@@ -68,6 +68,29 @@ TEST(OnnxRuntime, GivesTheNumbersOfEachModel) {
   expect_same_in_onnxruntime(folder, "9 models\n");
 }
 
+TEST(OnnxRuntime, GivesTheNumbersOfABatchOfGraphs) {
+  if (const std::string missing = testing::missing_module("onnxruntime"); !missing.empty()) GTEST_SKIP() << missing;
+  const std::string folder = testing::fresh_folder("onnx");
+  const ExportedModel model = testing::graph_model();
+  const ExportReport report = export_model(*model.module, model.function, model.batch(3), folder + "/graphs.onnx");
+  EXPECT_EQ(report.fixed, std::vector<std::string>());
+  const torch::NoGradGuard no_gradients;
+  for (const int64_t graphs : {1, 2, 3, 8}) {
+    const Batch batch = model.batch(graphs);
+    std::vector<NamedTensor> tensors;
+    for (const auto& name : report.inputs) tensors.emplace_back("in." + name, batch[name]);
+    const Batch results = model.function(batch);
+    for (const auto& [name, tensor] : results.items()) tensors.emplace_back("out." + name, tensor);
+    const auto file = FileSystem::current().create(folder + "/graphs." + std::to_string(graphs) + ".safetensors");
+    write_safetensors(*file, tensors);
+    file->close();
+  }
+  const auto run = testing::run_program(
+      {testing::test_python(), "-W", "ignore", testing::source_path("tests/export/run_operators.py"), folder});
+  EXPECT_EQ(run.status, 0) << run.out << run.err;
+  EXPECT_EQ(run.out, "4 results\n");
+}
+
 TEST(OnnxRuntime, FindsLargeWeightsBesideTheModel) {
   if (const std::string missing = testing::missing_module("onnxruntime"); !missing.empty()) GTEST_SKIP() << missing;
   const std::string folder = testing::fresh_folder("onnx");
@@ -120,6 +143,30 @@ TEST(OnnxProblems, WhatOnnxDoesOtherwiseIsRefused) {
   EXPECT_THAT(refusal([](const at::Tensor& x) { return at::round(x, 2); }), HasSubstr("it is given decimals"));
   EXPECT_EQ(refusal([](const at::Tensor& x) { return at::round(x); }), "no error");
   EXPECT_EQ(refusal([](const at::Tensor& x) { return at::isnan(x); }), "no error");
+}
+
+/// Of a model that ends with a function of rows of 4 numbers, what its export says.
+std::string refusal_of(const std::function<at::Tensor(const at::Tensor&)>& last) {
+  const std::string folder = testing::fresh_folder("onnx");
+  levin::Sequential net(torch::nn::Linear(4, 4), last);
+  const auto function = [&](const Batch& batch) { return Batch{{"y", net(batch["x"])}}; };
+  return testing::error_of([&] { export_model(*net, function, {{"x", torch::rand({2, 4})}}, folder + "/odd.onnx"); });
+}
+
+TEST(OnnxProblems, WhatTheCheckerRefusesIsSaidOfItsOperatorAndUnit) {
+  const std::string refusal = refusal_of([](const at::Tensor& x) { return x + at::arange(4, at::kByte); });
+  EXPECT_THAT(refusal, AllOf(HasSubstr("[export] aten::arange of the unit '1' cannot be written as ONNX: "),
+                             HasSubstr("uint8"), HasSubstr("hint: export TorchScript")));
+  EXPECT_LT(refusal.size(), 400) << refusal;
+}
+
+TEST(OnnxProblems, WhatDependsOnTheNumberOfRowsIsRefused) {
+  EXPECT_THAT(refusal_of([](const at::Tensor& x) {
+                return at::chunk(x.repeat({4, 1}), 2, 0)[1].sum(0) + x;
+              }),
+              AllOf(HasSubstr("aten::chunk of the unit '1'"), HasSubstr("dimension 0, which changes with the batch")));
+  EXPECT_THAT(refusal_of([](const at::Tensor& x) { return x.index({x.select(1, 0) > 0}).sum() + x; }),
+              AllOf(HasSubstr("aten::index of the unit '1'"), HasSubstr("truth values")));
 }
 
 TEST(OnnxProblems, AWriteThroughAViewIsRefused) {
