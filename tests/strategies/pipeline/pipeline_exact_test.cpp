@@ -36,11 +36,13 @@ class Layers : public Module {
   Sequential net_{nullptr};
 };
 
-std::vector<at::Tensor> train(const std::string& strategy, int devices, int64_t global_batch, int64_t accumulate) {
+std::vector<at::Tensor> train(const std::string& strategy, int devices, int64_t global_batch, int64_t accumulate,
+                              const char* precision = "32-true") {
   torch::manual_seed(5);
   TrainerOptions options = quiet(2);
   options.strategy = Spec<Strategy>(Config::parse(strategy, {.source = "test"}));
   options.devices = devices;
+  options.precision = precision;
   options.accumulate_grad_batches = accumulate;
   const auto module = make<Layers>();
   Trainer(options).fit(module, DataLoader(tiny_dataset(64), {.global_batch_size = global_batch}));
@@ -48,12 +50,11 @@ std::vector<at::Tensor> train(const std::string& strategy, int devices, int64_t 
 }
 
 // A batch in m micro-batches does the arithmetic of m accumulated batches, where the weight of a micro-batch's loss is
-// the same number (m a power of two) and gradients are added up in the same order. `zero_bubble` adds the products that
-// make up the gradient of a weight to it at once.
+// the same number (m a power of two) and gradients are added up in the same order.
 TEST(PipelineExact, EqualsAccumulationOnOneDeviceToTheBit) {
   for (const int64_t micro_batches : {2, 4, 8}) {
     const auto expected = train("single_device", 1, 16 / micro_batches, micro_batches);
-    for (const char* schedule : {"gpipe", "1f1b", "interleaved"})
+    for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zero_bubble"})
       for (const int devices : {2, 3}) {
         SCOPED_TRACE(fmt::format("{} with {} micro-batches on {}", schedule, micro_batches, devices));
         if (std::string(schedule) == "interleaved" && micro_batches % devices != 0) continue;
@@ -62,6 +63,15 @@ TEST(PipelineExact, EqualsAccumulationOnOneDeviceToTheBit) {
         EXPECT_TRUE(identical(train(strategy, devices, 16, 1), expected));
       }
   }
+}
+
+TEST(PipelineExact, SchedulesAgreeToTheBitInMixedPrecision) {
+  const auto strategy = [](const char* schedule) {
+    return fmt::format("{{name: pipeline_threads, schedule: {}, micro_batches: 4}}", schedule);
+  };
+  const auto expected = train(strategy("1f1b"), 2, 16, 1, "bf16-mixed");
+  for (const char* schedule : {"gpipe", "interleaved", "zero_bubble"})
+    EXPECT_TRUE(identical(train(strategy(schedule), 2, 16, 1, "bf16-mixed"), expected)) << schedule;
 }
 
 TEST(PipelineExact, EqualsOneDeviceToTheBitInOneMicroBatch) {
