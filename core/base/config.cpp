@@ -143,7 +143,10 @@ Config Config::mapping(Origin origin) {
 }
 
 Config Config::parse(const std::string& yaml, const Origin& origin, bool fixed_origin) {
-  return read_yaml(yaml, origin, fixed_origin);
+  Config tree = read_yaml(yaml, origin, fixed_origin);
+  // A list or mapping of a command line keeps its text, for an option that is text itself.
+  if (fixed_origin && (tree.is_sequence() || tree.is_mapping())) tree.text_ = yaml;
+  return tree;
 }
 
 Config Config::load(const std::string& path) {
@@ -176,12 +179,14 @@ Config& Config::operator[](std::string_view key) {
   if (Config* found = find(key)) return *found;
   if (is_null()) kind_ = Kind::kMapping;
   LEVIN_CHECK(is_mapping(), "a key of a node that is no mapping");
+  text_.clear();
   index_.emplace(key, entries_.size());
   entries_.push_back({std::string(key), {}, Config()});
   return entries_.back().value;
 }
 
 void Config::set(std::string_view key, Config value, Origin key_origin) {
+  if (is_mapping()) text_.clear();
   (*this)[key] = std::move(value);
   entries_[index_.find(key)->second].origin = std::move(key_origin);
 }
@@ -189,6 +194,7 @@ void Config::set(std::string_view key, Config value, Origin key_origin) {
 void Config::erase(std::string_view key) {
   const auto found = index_.find(key);
   if (found == index_.end()) return;
+  text_.clear();
   const size_t place = found->second;
   index_.erase(found);
   entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(place));
@@ -199,6 +205,7 @@ void Config::erase(std::string_view key) {
 void Config::push_back(Config item) {
   if (is_null()) kind_ = Kind::kSequence;
   LEVIN_CHECK(is_sequence(), "an item of a node that is no sequence");
+  text_.clear();
   items_.push_back(std::move(item));
 }
 
@@ -216,6 +223,7 @@ void Config::set_path(std::string_view dotted_path, Config value) {
   }
   if (!is_mapping())
     throw ConfigError(fmt::format("{}: cannot set '{}' inside {}", origin.describe(), dotted_path, describe()));
+  text_.clear();
   if (dot == std::string_view::npos) {
     set(dotted_path, std::move(value), origin);
     return;
@@ -231,6 +239,7 @@ void Config::merge(const Config& later) {
     return;
   }
   origin_ = joined(origin_, later.origin_);
+  text_.clear();
   for (const auto& entry : later.entries_) {
     Config* mine = find(entry.key);
     if (mine != nullptr && mine->is_mapping() && entry.value.is_mapping())
@@ -287,8 +296,8 @@ std::string Config::to_flow() const {
 }
 
 bool Config::operator==(const Config& other) const {
-  return kind_ == other.kind_ && text_ == other.text_ && quoted_ == other.quoted_ && items_ == other.items_ &&
-         entries_ == other.entries_;
+  return kind_ == other.kind_ && (!is_scalar() || text_ == other.text_) && quoted_ == other.quoted_ &&
+         items_ == other.items_ && entries_ == other.entries_;
 }
 
 }  // namespace levin

@@ -1,6 +1,7 @@
 #include <levin/core/base/schema.h>
 
 #include <levin/core/base/log.h>
+#include <levin/core/base/yaml_reader.h>
 
 #include <fmt/format.h>
 
@@ -18,6 +19,9 @@ std::string out_of_range_message(const Origin& origin, std::string_view path, st
                                  std::string_view got) {
   return fmt::format("{}{} must be {}; got {}", place(origin), path, constraint, got);
 }
+
+/// Whether the text of a list or mapping is known: it comes from a command line or a variable.
+bool has_text(const Config& node) { return node.is_scalar() || (!node.is_null() && !node.text().empty()); }
 
 /// Whole-text conversion; a leading '+' is allowed. std::errc() when it is a number of that type.
 template <class T>
@@ -56,6 +60,7 @@ Config dump_floating_point(T value) {
 }  // namespace
 
 void throw_wrong_type(const Config& node, std::string_view path, std::string_view expected) {
+  refuse_broken_yaml(node);
   throw ConfigError(fmt::format("{}{}: expected {}; got {}", place(node.origin()), path, expected, node.describe()));
 }
 
@@ -85,6 +90,9 @@ void detail::rename_key(Config& node, const std::string& path, const std::string
 }
 
 Config detail::keep_given(const Config& dumped, const Config& given) {
+  // A text that looks like a list or a mapping: what is written again is the text.
+  if (dumped.is_scalar() && !given.is_scalar() && has_text(given) && dumped.text() == given.text())
+    return Config::scalar(dumped.text(), dumped.quoted(), given.origin());
   if (!dumped.is_mapping()) return given;
   if (!given.is_mapping()) return dumped;
   Config kept = Config::mapping(given.origin());
@@ -160,6 +168,7 @@ const void* value_of(const void* options, const SchemaFields::Field& field) {
 
 /// Sets a field to what is given, and checks it.
 void set(const SchemaFields::Field& field, void* value, const Config& given, const std::string& path) {
+  if (field.doc.type == ConfigCodec<Config>::type_name()) refuse_broken_yaml(given);
   const auto check_all = [&] {
     for (const auto& check : field.checks) check(value, given, path);
   };
@@ -285,7 +294,7 @@ float ConfigCodec<float>::parse(const Config& node, const std::string& path) {
 Config ConfigCodec<float>::dump(float value) { return dump_floating_point(value); }
 
 std::filesystem::path ConfigCodec<std::filesystem::path>::parse(const Config& node, const std::string& path) {
-  if (!node.is_scalar()) throw_wrong_type(node, path, "a path");
+  if (!has_text(node)) throw_wrong_type(node, path, "a path");
   return node.text();
 }
 
@@ -294,7 +303,7 @@ Config ConfigCodec<std::filesystem::path>::dump(const std::filesystem::path& val
 }
 
 std::string ConfigCodec<std::string>::parse(const Config& node, const std::string& path) {
-  if (!node.is_scalar()) throw_wrong_type(node, path, "a string");
+  if (!has_text(node)) throw_wrong_type(node, path, "a string");
   return node.text();
 }
 

@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -189,6 +190,16 @@ Config read_yaml(const std::string& text, const Origin& origin, bool fixed_origi
     throw ConfigError(fmt::format("{}: not YAML: {}", builder.origin_at(error.mark).describe(), error.msg));
   }
   return builder.take_tree();
+}
+
+void refuse_broken_yaml(const Config& node) {
+  for (const Config& item : node.items()) refuse_broken_yaml(item);
+  for (const auto& entry : node.entries()) refuse_broken_yaml(entry.value);
+  const std::string& source = node.origin().source;
+  if (!source.starts_with("command line") && !source.starts_with("LEVIN_")) return;
+  if (!node.is_scalar() || node.quoted() || node.text().empty()) return;
+  if (std::string_view("[{\"'").find(node.text().front()) != std::string_view::npos)
+    read_yaml(node.text(), node.origin(), /*fixed_origin=*/true);
 }
 
 }  // namespace levin

@@ -10,8 +10,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <filesystem>
 #include <string_view>
+#include <system_error>
 
 namespace levin {
 namespace {
@@ -27,15 +29,52 @@ po::options_description own_options() {
   return options;
 }
 
-/// A value as YAML; text that is no YAML, such as "*.txt", is that text. Broken lists, mappings and quotations are
-/// errors.
-Config parse_value(const std::string& text, const Origin& origin) {
-  try {
-    return Config::parse(text, origin, /*fixed_origin=*/true);
-  } catch (const ConfigError&) {
-    if (!text.empty() && std::string_view("[{\"'").find(text.front()) != std::string_view::npos) throw;
-    return Config::scalar(text, /*quoted=*/true, origin);
+/// Whether the text is one quotation of YAML and nothing else.
+bool is_quotation(std::string_view text) {
+  if (text.empty() || (text.front() != '"' && text.front() != '\'')) return false;
+  const char mark = text.front();
+  size_t i = 1;
+  for (; i < text.size(); ++i) {
+    if (mark == '"' && text[i] == '\\') {
+      ++i;
+    } else if (text[i] == mark) {
+      if (mark == '"' || i + 1 == text.size() || text[i + 1] != mark) break;
+      ++i;
+    }
   }
+  return i + 1 == text.size();
+}
+
+/// Whether the text may be meant for an option that is no text.
+bool is_number_or_boolean(const std::string& text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return text == "true" || text == "false" || (error == std::errc() && end == text.data() + text.size());
+}
+
+bool is_null_word(std::string_view text) { return text == "null" || text == "Null" || text == "NULL" || text == "~"; }
+
+/// A value as YAML, but that text is taken as it is: YAML would drop what looks like a comment, a marker, a tag or an
+/// anchor, and fold its lines. Lists and mappings keep their text (Config::text), and those that are broken are
+/// unquoted text, since the option's type decides what is meant.
+Config parse_value(const std::string& text, const Origin& origin) {
+  constexpr std::string_view kBlanks = " \t\r\n";
+  const size_t begin = std::min(text.find_first_not_of(kBlanks), text.size());
+  const std::string trimmed = text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin);
+  Config value;
+  try {
+    value = Config::parse(text, origin, /*fixed_origin=*/true);
+  } catch (const ConfigError&) {
+    const bool is_meant_as_yaml =
+        !text.empty() && std::string_view("[{\"'").find(text.front()) != std::string_view::npos;
+    return Config::scalar(text, /*quoted=*/!is_meant_as_yaml, origin);
+  }
+  if (value.is_sequence() || value.is_mapping()) return value;
+  const bool is_yaml = value.is_null() ? text.empty() || is_null_word(trimmed)
+                       : value.quoted()
+                           ? is_quotation(trimmed)
+                           : value.text() == text || (value.text() == trimmed && is_number_or_boolean(trimmed));
+  return is_yaml ? value : Config::scalar(text, /*quoted=*/true, origin);
 }
 
 ConfigError as_config_error(const po::error& error) {

@@ -1,6 +1,7 @@
 #include <levin/core/cli/cli_config.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/yaml_reader.h>
 #include <levin/core/cli/data_command.h>
 #include <levin/core/cli/export_command.h>
 #include <levin/core/cli/lightning_config.h>
@@ -69,6 +70,7 @@ void normalize_named(Config& node, const Registry<Base>& registry) {
   if (node.is_null()) {
     node = Config::mapping(origin);
   } else if (node.is_scalar()) {
+    refuse_broken_yaml(node);
     Config named = Config::mapping(origin);
     named.set("name", node, origin);
     node = std::move(named);
@@ -140,7 +142,10 @@ Config as_list(const Config& node, const Origin& origin) {
     for (const auto& spec : LoggerSpecs().resolve()) members.push_back(spec.config());
     return Config::sequence(std::move(members), origin);
   }
-  if (node.is_scalar()) return Config::sequence({node}, origin);
+  if (node.is_scalar()) {
+    refuse_broken_yaml(node);
+    return Config::sequence({node}, origin);
+  }
   Config list = Config::sequence({}, origin);
   merge_members(list, node);
   return list;
@@ -330,8 +335,8 @@ template <class T>
 Config resolve_value(const Config& merged, const std::string& key) {
   const Config* given = merged.find(key);
   if (given == nullptr) return Config::null();
-  ConfigCodec<std::optional<T>>::parse(*given, key);
-  return *given;
+  const auto value = ConfigCodec<std::optional<T>>::parse(*given, key);
+  return detail::keep_given(ConfigCodec<std::optional<T>>::dump(value), *given);
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ from; `--help TOPIC` has the options of a program's own models, data and callbac
 | `sweep` | mapping | | the options of [sweep](#sweep), for the command `sweep` |
 
 A name with options is written `{name: NAME, option: value}` or `{NAME: {option: value}}`. On the command line a value is
-YAML too: `--trainer.devices='[0, 2]'`. A member of the lists `callbacks` and `logger` is reached by its name:
+YAML too: `--trainer.devices='[0, 2]'`; an option that is a string or a path has the text as it is. A member of the lists `callbacks` and `logger` is reached by its name:
 `--trainer.callbacks.early_stopping.patience=5`.
 
 The tables list options as the structs of C++ declare them. Designated initialisers (`{.max_epochs = 3, .logger = false}`) need

@@ -73,9 +73,31 @@ TEST(CliArgumentsTest, ValuesThatAreNoYamlAreText) {
   EXPECT_EQ(parse({"fit", "--data.root=@home"}).settings[0].value.text(), "@home");
 }
 
-TEST(CliArgumentsTest, BrokenListsAreRefusedNamingTheOption) {
-  EXPECT_NE(error_of({"fit", "--trainer.callbacks=[a"}).find("command line --trainer.callbacks: not YAML"),
-            std::string::npos);
+TEST(CliArgumentsTest, TextThatYamlWouldChangeIsTakenAsItIs) {
+  for (const char* text :
+       {"runs #2",     "--- x",     "%x",    "# x",  "two\nlines", "two\n\nlines", "!tag x", "&anchor x",   " x ",
+        "x\n",         " ",         "\t",    "|",    "> x",        "---",          "...",    "'a' and 'b'", "\"a\" # b",
+        "null # none", "3 # three", "*.txt", "a, b", "C:\\runs",   "don't",        "\x01"}) {
+    const std::string adjacent = std::string("--a.b=") + text;
+    EXPECT_EQ(parse({"fit", adjacent.c_str()}).settings[0].value.text(), text);
+    const bool is_option = std::string(text).starts_with("--");  // which is none where a value is the next word
+    if (!is_option) EXPECT_EQ(parse({"fit", "--a.b", text}).settings[0].value.text(), text);
+  }
+}
+
+TEST(CliArgumentsTest, WhatYamlSaysOfWordsAndQuotationsStays) {
+  const auto value_of = [](const char* text) { return parse({"fit", "--a", text}).settings[0].value; };
+  for (const char* text : {"null", "~", "Null", "NULL", " null "}) EXPECT_TRUE(value_of(text).is_null()) << text;
+  for (const char* text : {"3", " 3", "-1e-3 ", "true", " false "}) {
+    EXPECT_FALSE(value_of(text).quoted()) << text;
+    EXPECT_EQ(value_of(text).text().find(' '), std::string::npos) << text;
+  }
+  EXPECT_EQ(value_of("\"null\"").to_flow(), "\"null\"");
+  EXPECT_EQ(value_of("'it''s #1'").text(), "it's #1");
+  EXPECT_EQ(value_of("\"a\\tb\\\"\"").text(), "a\tb\"");
+  EXPECT_EQ(value_of("\"\"").text(), "");
+  EXPECT_TRUE(value_of("[1, 2]").is_sequence());
+  EXPECT_TRUE(value_of("a: 1\nb: 2").is_mapping());
 }
 
 TEST(CliArgumentsTest, Switches) {

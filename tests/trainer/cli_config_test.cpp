@@ -15,8 +15,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,6 +59,29 @@ struct FreeOptions {
       return extras.find("bad") == nullptr;
     });
   }
+};
+
+struct TextsOptions {
+  std::string text = "x";
+  std::optional<std::string> maybe = "y";
+  std::filesystem::path path = "z";
+  std::vector<std::string> list;
+  std::map<std::string, std::string> map;
+  int64_t number = 1;
+  static void describe(Schema<TextsOptions>& schema) {
+    schema.field("text", &TextsOptions::text, "text");
+    schema.field("maybe", &TextsOptions::maybe, "text or nothing");
+    schema.field("path", &TextsOptions::path, "path");
+    schema.field("list", &TextsOptions::list, "texts");
+    schema.field("map", &TextsOptions::map, "texts by name");
+    schema.field("number", &TextsOptions::number, "number");
+  }
+};
+
+class Texts : public Module {
+ public:
+  using Options = TextsOptions;
+  explicit Texts(const Options& /*options*/) {}
 };
 
 class Free : public Module {
@@ -242,6 +268,102 @@ TEST_F(CliConfigTest, OptionsOfAnyFormMergeKeyByKey) {
             "{a: 1, deep: {x: [3], y: 5}, b: 2}");
   const auto none = file("model: {extras: null}\n");
   EXPECT_EQ(extras_of({first, none, second}, {}).to_flow(), "{deep: {x: [3]}}");
+}
+
+TextsOptions texts_of(const Config& config) {
+  Config model = *config.find("model");
+  model.erase("name");
+  return parse_options<TextsOptions>(model, "model");
+}
+
+// What the program reads, what it writes to config.yaml, and what it reads from there, are all the text.
+TEST_F(CliConfigTest, AnOptionThatIsTextTakesTheTextAsItIs) {
+  modules.add<Texts>("texts");
+  for (const std::string text : {"{epoch}-{val_loss:.2f}",
+                                 "{epoch}",
+                                 "{a: 1, b: [2]}",
+                                 "[x]",
+                                 "[draft",
+                                 "- x",
+                                 "a: b",
+                                 "a: b\nc: d",
+                                 "runs #2",
+                                 "--- x",
+                                 "%x",
+                                 "# x",
+                                 "two\nlines\n",
+                                 " padded ",
+                                 "\"open",
+                                 "'tis",
+                                 "'a' and 'b'",
+                                 "3",
+                                 "true",
+                                 "&a b",
+                                 "!t b",
+                                 "*.txt"}) {
+    SCOPED_TRACE(text);
+    std::vector<std::string> words = {"--model=texts"};
+    for (const char* option : {"model.text", "model.maybe", "model.path", "model.map.key", "ckpt",
+                               "trainer.default_root_dir", "trainer.callbacks.model_checkpoint.dirpath"})
+      words.push_back(std::string("--") + option + "=" + text);
+    std::vector<const char*> given;
+    for (const std::string& word : words) given.push_back(word.c_str());
+    const Config config = resolve({}, given);
+    for (const Config& read :
+         {config, resolve({file(config.to_yaml())}), resolve({file(config.to_yaml(/*with_origins=*/true))})}) {
+      const TextsOptions options = texts_of(read);
+      EXPECT_EQ(options.text, text);
+      EXPECT_EQ(options.maybe, text);
+      EXPECT_EQ(options.path, text);
+      EXPECT_EQ(options.map.at("key"), text);
+      EXPECT_EQ(read.find("ckpt")->text(), text);
+      const Config& trainer = *read.find("trainer");
+      EXPECT_EQ(trainer.find("default_root_dir")->text(), text);
+      EXPECT_EQ(trainer.find("callbacks")->items()[0].find("model_checkpoint")->find("dirpath")->text(), text);
+    }
+    setenv("LEVIN_MODEL__TEXT", text.c_str(), 1);
+    const auto variables = environment_settings();
+    unsetenv("LEVIN_MODEL__TEXT");
+    EXPECT_EQ(texts_of(resolve_config(merge_sources({file("model: texts")}, variables, names()), names())).text, text);
+  }
+}
+
+TEST_F(CliConfigTest, NullAndQuotationsOfTexts) {
+  modules.add<Texts>("texts");
+  const auto texts = [&](const char* word) { return texts_of(resolve({}, {"--model=texts", word})); };
+  EXPECT_EQ(texts("--model.maybe=null").maybe, std::nullopt);
+  EXPECT_EQ(texts("--model.maybe=\"null\"").maybe, "null");
+  EXPECT_EQ(texts("--model.text=\"\"").text, "");
+  EXPECT_EQ(texts("--model.text='{a}'").text, "{a}");
+  EXPECT_EQ(texts("--model.list=[a, 'b #2']").list, (std::vector<std::string>{"a", "b #2"}));
+  EXPECT_NE(error_of({}, {"--model=texts", "--model.text=null"}).find("expected a string; got null"),
+            std::string::npos);
+  // What was changed is no text any more.
+  EXPECT_NE(error_of({}, {"--model=texts", "--model.text={a: 1}", "--model.text.b=2"}).find("expected a string"),
+            std::string::npos);
+}
+
+TEST_F(CliConfigTest, OptionsThatAreNoTextRefuseTextThatLooksLikeMore) {
+  modules.add<Texts>("texts");
+  modules.add<Free>("free");
+  const auto refused = [&](const char* model, const char* word, const std::string& why) {
+    const std::string error = error_of({}, {model, word});
+    EXPECT_NE(error.find(why), std::string::npos) << error;
+    EXPECT_NE(error.find("command line --"), std::string::npos) << error;
+  };
+  refused("--model=texts", "--model.number=3 # three", "expected an integer; got '3 # three'");
+  refused("--model=texts", "--model.number=[3", "not YAML");
+  refused("--model=texts", "--model.list=[a, b", "not YAML");
+  refused("--model=texts", "--model.list=a", "expected list of string; got 'a'");
+  refused("--model=texts", "--model.map={a: 1", "not YAML");
+  refused("--model=free", "--model.extras={a: 1", "not YAML");
+  refused("--model=free", "--model.extras.deep=[a", "not YAML");
+  refused("--model=free", "--trainer.callbacks=[a", "not YAML");
+  refused("--model=free", "--trainer.logger=[csv", "not YAML");
+  refused("--model=free", "--trainer.strategy={name: ddp", "not YAML");
+  refused("--model=free", "--sweep.grid={model.lr: [1, 2}", "not YAML");
+  EXPECT_EQ(resolve({}, {"--model=free", "--model.extras.name=runs #2"}).find("model")->find("extras")->to_flow(),
+            "{name: \"runs #2\"}");
 }
 
 TEST_F(CliConfigTest, WhatIsWrongInAnOptionOfAnyFormNamesItsSource) {
