@@ -13,6 +13,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 namespace levin {
@@ -27,6 +28,15 @@ std::optional<std::chrono::seconds> parse_interval(const ModelCheckpointOptions&
     throw ConfigError(fmt::format("model_checkpoint.train_time_interval must be a time as DD:HH:MM:SS; got '{}'",
                                   *options.train_time_interval));
   return interval;
+}
+
+/// Whether both lead to the same place, in whatever form they are given.
+bool is_same_path(const std::filesystem::path& a, const std::filesystem::path& b) {
+  const auto normal = [](const std::filesystem::path& path) {
+    std::error_code ignored;
+    return path.empty() ? path : std::filesystem::absolute(path, ignored).lexically_normal();
+  };
+  return normal(a) == normal(b);
 }
 
 void check_conflicts(const ModelCheckpointOptions& options) {
@@ -142,6 +152,7 @@ void ModelCheckpoint::setup(Trainer& trainer, Module&, Stage stage) {
   if (stage != Stage::kFit) return;
   if (!options_.upload_to.empty() && trainer.is_global_zero() && !folder(trainer).empty())
     check_remote_folder(options_.upload_to);
+  paths_.set_run(trainer.run_directory());
   record_ = {.top = TopCheckpoints(mode_, options_.save_top_k)};
   before_newest_.reset();
 }
@@ -342,7 +353,7 @@ void ModelCheckpoint::forget_unwritten() {
 }
 
 bool ModelCheckpoint::may_remove(const Trainer& trainer, const std::string& path) const {
-  return !path.empty() && std::filesystem::path(path).parent_path() == std::filesystem::path(folder(trainer));
+  return !path.empty() && is_same_path(std::filesystem::path(path).parent_path(), folder(trainer));
 }
 
 std::string ModelCheckpoint::folder(const Trainer& trainer) const {
@@ -363,8 +374,8 @@ std::string ModelCheckpoint::free_path(Trainer& trainer, const std::string& name
   const std::string wanted = folder(trainer) + "/" + name;
   std::string path = wanted + suffix();
   if (options_.enable_version_counter && trainer.is_global_zero()) {
-    for (int64_t version = 1; path != may_replace && (FileSystem::current().exists(path) || trainer.is_saving(path));
-         ++version)
+    for (int64_t version = 1;
+         !is_same_path(path, may_replace) && (FileSystem::current().exists(path) || trainer.is_saving(path)); ++version)
       path = fmt::format("{}-v{}{}", wanted, version, suffix());
   }
   return from_rank_zero(trainer, path);
@@ -385,17 +396,19 @@ std::optional<MonitoredValue> ModelCheckpoint::monitored(Trainer& trainer, const
 
 State ModelCheckpoint::state_dict() const {
   State state = State::map();
+  const auto saved = [this](const std::string& path) { return paths_.to_saved(path); };
   const auto optional = [](std::optional<double> value) { return value ? State(*value) : State(); };
   state["monitor"] = options_.monitor;
-  state["best_model_path"] = best_model_path();
+  paths_.save(state);
+  state["best_model_path"] = saved(best_model_path());
   state["best_model_score"] = optional(best_model_score());
-  state["best_k_models"] = record_.top.to_state();
-  state["kth_best_model_path"] = kth_best_model_path();
+  state["best_k_models"] = record_.top.to_state(saved);
+  state["kth_best_model_path"] = saved(kth_best_model_path());
   state["kth_value"] = optional(kth_value());
   state["current_score"] = optional(record_.current_score);
-  state["ranked_path"] = record_.ranked_path;
-  state["last_path"] = record_.last_path;
-  state["last_model_path"] = record_.newest_path;
+  state["ranked_path"] = saved(record_.ranked_path);
+  state["last_path"] = saved(record_.last_path);
+  state["last_model_path"] = saved(record_.newest_path);
   state["considered_step"] = record_.considered_step;
   state["considered_seconds"] = record_.considered_seconds;
   state["waits"] = record_.waits;
@@ -404,13 +417,20 @@ State ModelCheckpoint::state_dict() const {
   return state;
 }
 
+void ModelCheckpoint::on_load_checkpoint(Trainer&, Module&, const State& checkpoint) {
+  if (const State* path = checkpoint.find("path")) paths_.note_checkpoint(path->as_string(), checkpoint);
+}
+
 void ModelCheckpoint::load_state_dict(const State& state) {
-  const auto existing = [&](std::string_view key) {
-    const std::string& path = state.at(key).as_string();
-    return FileSystem::current().exists(path) ? path : "";
-  };
+  paths_.load(state);
+  const auto to_path = [this](const std::string& saved) { return paths_.to_path(saved); };
+  const auto existing = [&](std::string_view key) { return to_path(state.at(key).as_string()); };
   const State& score = state.at("current_score");
-  record_.top.load(state.at("best_k_models"));
+  if (const int64_t gone = record_.top.load(state.at("best_k_models"), to_path); gone > 0)
+    log::rank_zero_warning(
+        fmt::format("model_checkpoint: {} of the {} best checkpoints that the run had kept cannot be found, and are no "
+                    "longer ranked; hint: move a run's folder as a whole",
+                    gone, state.at("best_k_models").as_list().size()));
   record_.ranked_path = existing("ranked_path");
   record_.last_path = existing("last_path");
   record_.newest_path = existing("last_model_path");
@@ -420,6 +440,7 @@ void ModelCheckpoint::load_state_dict(const State& state) {
   record_.waits = state.at("waits").as_bool();
   record_.ranked_batch = state.at("ranked_batch").as_int();
   record_.last_step = state.at("last_step").as_int();
+  paths_.note_checkpoint("", State::map());  // what is loaded next may come from no checkpoint
 }
 
 }  // namespace levin

@@ -4,6 +4,7 @@
 #include <levin/callbacks/monitor_moment.h>
 #include <levin/callbacks/top_checkpoints.h>
 #include <levin/core/base/schema.h>
+#include <levin/core/checkpoint/run_paths.h>
 #include <levin/core/interfaces/checkpointer.h>
 
 #include <chrono>
@@ -77,6 +78,7 @@ class ModelCheckpoint final : public Checkpointer {
   void on_train_end(Trainer& trainer, Module& module) override;
   void on_exception(Trainer& trainer, Module& module, const std::exception_ptr& error) override;
 
+  void on_load_checkpoint(Trainer& trainer, Module& module, const State& checkpoint) override;
   State state_dict() const override;
   void load_state_dict(const State& state) override;
 
@@ -122,6 +124,7 @@ class ModelCheckpoint final : public Checkpointer {
   const CheckpointName name_;
   const std::optional<std::chrono::seconds> interval_;
   MonitorMoment moment_;
+  RunPaths paths_;
   Record record_;
   std::optional<Record> before_newest_;  ///< the record without a checkpoint that may still be being written
 };

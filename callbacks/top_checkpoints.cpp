@@ -1,7 +1,6 @@
 #include <levin/callbacks/top_checkpoints.h>
 
 #include <levin/callbacks/monitor.h>
-#include <levin/core/base/file_system.h>
 
 #include <cmath>
 
@@ -44,18 +43,23 @@ const TopCheckpoints::Item* TopCheckpoints::worst() const {
   return worst;
 }
 
-State TopCheckpoints::to_state() const {
+State TopCheckpoints::to_state(const PathFunction& to_saved) const {
   State list = State::list();
-  for (const auto& item : items_) list.push_back(State::Map{{"path", item.path}, {"score", item.score}});
+  for (const auto& item : items_) list.push_back(State::Map{{"path", to_saved(item.path)}, {"score", item.score}});
   return list;
 }
 
-void TopCheckpoints::load(const State& state) {
+int64_t TopCheckpoints::load(const State& state, const PathFunction& to_path) {
   items_.clear();
+  int64_t gone = 0;
   for (const auto& saved : state.as_list()) {
-    Item item{saved.at("path").as_string(), saved.at("score").as_double()};
-    if (FileSystem::current().exists(item.path) && accepts(item.score)) add(item.path, item.score);
+    const Item item{to_path(saved.at("path").as_string()), saved.at("score").as_double()};
+    if (item.path.empty())
+      ++gone;
+    else if (accepts(item.score))
+      add(item.path, item.score);
   }
+  return gone;
 }
 
 }  // namespace levin

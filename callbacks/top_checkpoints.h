@@ -4,6 +4,7 @@
 #include <levin/core/base/state.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,10 +38,12 @@ class TopCheckpoints {
   /// The checkpoints in the order in which they came.
   const std::vector<Item>& items() const { return items_; }
 
-  /// Writes the list as mappings of "path" and "score".
-  State to_state() const;
-  /// Takes over the checkpoints of a saved list whose folder still exists; of more than the limit, the best ones.
-  void load(const State& state);
+  /// Writes the list as mappings of "path" and "score". `to_saved` makes a path what is written.
+  using PathFunction = std::function<std::string(const std::string& path)>;
+  State to_state(const PathFunction& to_saved) const;
+  /// Takes over the checkpoints of a saved list; of more than the limit, the best ones. `to_path` makes what was
+  /// written a path again, and an empty one of a checkpoint that is gone. Returns how many are gone.
+  int64_t load(const State& state, const PathFunction& to_path);
 
  private:
   const Item* worst() const;

@@ -6,6 +6,7 @@
 #include <levin/core/base/state.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/manifest.h>
+#include <levin/core/checkpoint/run_paths.h>
 
 #include <fmt/format.h>
 
@@ -145,15 +146,16 @@ std::vector<const State*> callback_states(const State& tree) {
   return states;
 }
 
-/// Of a callback that knows a score where there is one: without a monitor the newest counts as the best.
-std::optional<std::string> best_model_path(const State& tree) {
-  std::optional<std::string> found;
+/// The state of the callback that knows the best checkpoint, of one that knows a score where there is one: without a
+/// monitor the newest counts as the best. nullptr: there is none.
+const State* state_with_best_path(const State& tree) {
+  const State* found = nullptr;
   for (const State* callback : callback_states(tree)) {
     const State* path = callback->find("best_model_path");
     if (path == nullptr || !path->is_string() || path->as_string().empty()) continue;
     const State* score = callback->find("best_model_score");
-    if (score != nullptr && !score->is_null()) return path->as_string();
-    if (!found) found = path->as_string();
+    if (score != nullptr && !score->is_null()) return callback;
+    if (found == nullptr) found = callback;
   }
   return found;
 }
@@ -197,21 +199,26 @@ std::string find_last(const std::string& default_root_dir, const std::string& mo
 
 std::string best_checkpoint(const std::string& run) {
   const std::string newest = newest_good(run, "best", CheckpointUse::kResume);
-  const auto recorded = best_model_path(read_outline(newest));
-  if (!recorded)
+  const State tree = read_outline(newest);
+  const State* const callback = state_with_best_path(tree);
+  if (callback == nullptr)
     throw Error("checkpoint",
                 fmt::format("cannot find the best checkpoint; got no best_model_path among the callbacks of {}; "
                             "hint: train with the callback model_checkpoint, its option monitor and without "
                             "save_weights_only, or give a checkpoint's path",
                             newest));
-  const std::string moved = checkpoints_folder(run) + "/" + std::filesystem::path(*recorded).filename().string();
-  for (const auto& path : {*recorded, moved}) {
+  const std::string& recorded = callback->at("best_model_path").as_string();
+  RunPaths paths;
+  paths.note_checkpoint(newest, tree);
+  paths.load(*callback);
+  const std::string moved = checkpoints_folder(run) + "/" + std::filesystem::path(recorded).filename().string();
+  for (const auto& path : {paths.to_path(recorded), moved}) {
     if (!looks_like_checkpoint(path)) continue;
     verify_checkpoint(path);
     return path;
   }
   throw Error("checkpoint", fmt::format("cannot find the best checkpoint: {} names it; got none at {} nor at {}",
-                                        newest, *recorded, moved));
+                                        newest, recorded, moved));
 }
 
 std::string find_best(const std::string& default_root_dir, const std::string& module_type) {

@@ -9,6 +9,7 @@
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/host_copy.h>
+#include <levin/core/checkpoint/run_paths.h>
 #include <levin/core/checkpoint/state_bytes.h>
 #include <levin/core/comm/gather_on_first.h>
 #include <levin/core/connectors/error_context.h>
@@ -263,6 +264,7 @@ void CheckpointConnector::save(const std::string& path, CheckpointEvent event) {
   const Activity activity(tracer_, "save_checkpoint");
   finish_saving();
   State tree = dump();
+  RunPaths::save_run(tree, path, logger_.run_directory());
   for (const auto& callback : callbacks_.all())
     call_user(state_, "on_save_checkpoint", *callback,
               [&] { callback->on_save_checkpoint(trainer_, *state_.module, tree); });
@@ -414,6 +416,7 @@ void CheckpointConnector::read(const std::string& path, bool weights_only) {
     throw Error("checkpoint", fmt::format("{} holds weights alone (save_weights_only), from which training cannot go "
                                           "on; hint: start from them with init_from",
                                           path));
+  tree_["path"] = path;  // for callbacks
   log::rank_zero_info(fmt::format("loaded the checkpoint {}", path));
 }
 

@@ -264,9 +264,9 @@ TEST_F(ModelCheckpointTest, ItsStateIsThatAfterTheSave) {
   const auto callback = train({.monitor = "val_loss", .save_top_k = 2}, {3, 1, 2});
   const State callbacks = read_checkpoint(path("epoch=2-step=12"), {"callbacks"}).at("callbacks");
   const State& state = callbacks.at(callback->state_key());
-  EXPECT_EQ(state.at("best_model_path").as_string(), path("epoch=1-step=8"));
+  EXPECT_EQ(state.at("best_model_path").as_string(), "checkpoints/epoch=1-step=8") << "relative to the run's folder";
   EXPECT_EQ(state.at("best_model_score").as_double(), 1);
-  EXPECT_EQ(state.at("last_model_path").as_string(), path("epoch=2-step=12"));
+  EXPECT_EQ(state.at("last_model_path").as_string(), "checkpoints/epoch=2-step=12");
   EXPECT_EQ(state.at("best_k_models").as_list().size(), 2u);
 }
 

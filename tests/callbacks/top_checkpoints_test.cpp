@@ -1,10 +1,8 @@
 #include <levin/callbacks/top_checkpoints.h>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -69,19 +67,15 @@ TEST(TopCheckpoints, TheSamePathReplacesItself) {
 }
 
 TEST(TopCheckpoints, LoadsWhatStillExists) {
-  namespace fs = std::filesystem;
-  const fs::path folder = fs::path(::testing::TempDir()) / ("levin-top-" + std::to_string(getpid()));
   TopCheckpoints saved(MonitorMode::kMin, -1);
-  for (const char* name : {"a", "b", "c", "gone"}) {
-    if (std::string(name) != "gone") fs::create_directories(folder / name);
-    saved.add((folder / name).string(), name[0] - 'a');
-  }
+  for (const char* name : {"old/a", "old/b", "old/c", "old/gone"}) saved.add(name, name[4] - 'a');
+  const State state = saved.to_state([](const std::string& path) { return path.substr(4); });
+  EXPECT_EQ(state.as_list().front().at("path").as_string(), "a");
   TopCheckpoints loaded(MonitorMode::kMin, 2);
-  loaded.load(saved.to_state());
+  EXPECT_EQ(loaded.load(state, [](const std::string& path) { return path == "gone" ? "" : "new/" + path; }), 1);
   ASSERT_EQ(loaded.items().size(), 2u);
-  EXPECT_EQ(loaded.best()->path, (folder / "a").string());
-  EXPECT_EQ(loaded.next_superseded(), (folder / "b").string());
-  fs::remove_all(folder);
+  EXPECT_EQ(loaded.best()->path, "new/a");
+  EXPECT_EQ(loaded.next_superseded(), "new/b");
 }
 
 }  // namespace
