@@ -13,6 +13,7 @@ namespace levin {
 namespace {
 
 std::atomic<int> received_signal{0};
+std::atomic<int> adopted_signal{0};
 Mutex scope_mutex;
 int signal_scopes LEVIN_GUARDED_BY(scope_mutex) = 0;
 /// Of end_signals(), before the first of the scopes.
@@ -41,6 +42,7 @@ SignalScope::SignalScope() {
   const MutexLock lock(scope_mutex);
   if (signal_scopes++ > 0) return;
   received_signal.store(0);
+  adopted_signal.store(0);
   struct sigaction action {};
   action.sa_handler = on_signal;
   sigemptyset(&action.sa_mask);
@@ -55,6 +57,11 @@ SignalScope::~SignalScope() {
   for (size_t i = 0; i < end_signals().size(); ++i) sigaction(end_signals()[i], &former[i], nullptr);
 }
 
-int SignalScope::received() { return received_signal.load(std::memory_order_relaxed); }
+int SignalScope::received() {
+  const int own = received_signal.load(std::memory_order_relaxed);
+  return own != 0 ? own : adopted_signal.load(std::memory_order_relaxed);
+}
+
+void SignalScope::adopt(int signal) { adopted_signal.store(signal, std::memory_order_relaxed); }
 
 }  // namespace levin

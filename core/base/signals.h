@@ -23,8 +23,11 @@ class SignalScope {
   SignalScope(const SignalScope&) = delete;
   SignalScope& operator=(const SignalScope&) = delete;
 
-  /// Returns the number of the signal that came, or 0. Costs one relaxed load.
+  /// Returns the number of the signal that came, or else of the one that was adopted, or 0. Costs relaxed loads.
   static int received();
+  /// Takes over the signal that ends training on another rank, so that this process ends with the same status. The
+  /// first signal that comes here still counts as the first. Thread-safe.
+  static void adopt(int signal);
 };
 
 }  // namespace levin

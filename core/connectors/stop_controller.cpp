@@ -1,5 +1,6 @@
 #include <levin/core/connectors/stop_controller.h>
 
+#include <levin/core/base/log.h>
 #include <levin/core/base/signals.h>
 #include <levin/core/comm/control_plane.h>
 #include <levin/core/interfaces/strategy.h>
@@ -8,13 +9,15 @@
 
 #include <atomic>
 #include <cstring>
+#include <string_view>
 
 namespace levin {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kSignalReason = "a signal";
+/// Of a request; what follows is the signal's number and the rank. No reason of a user's begins like that.
+constexpr std::string_view kSignalReason = "\x01signal ";
 constexpr const char* kTimeReason = "max_time is over";
 
 }  // namespace
@@ -27,6 +30,14 @@ void StopController::begin_call() {
   wish_.clear();
   reasons_.clear();
   forgets_reasons_ = false;
+  pending_is_taken_ = false;
+  signalled_rank_ = -1;
+  thread_ = std::this_thread::get_id();
+}
+
+void StopController::end_call(bool takes_requests) {
+  thread_ = std::thread::id();
+  if (takes_requests) pending_.clear();
 }
 
 void StopController::start_clock() { started_ = Clock::now(); }
@@ -39,9 +50,24 @@ double StopController::elapsed_seconds() const {
 void StopController::start_batches() {
   interrupted_ = time_is_up_ = signal_passed_on_ = false;
   if (std::exchange(forgets_reasons_, false)) reasons_.clear();
+  agree();
 }
 
 void StopController::request(const std::string& reason) {
+  if (thread_ == std::this_thread::get_id())
+    act_on(reason);
+  else
+    pending_.request(reason);
+}
+
+bool StopController::take_pending() {
+  if (pending_is_taken_ || !pending_.is_requested()) return false;
+  pending_is_taken_ = true;
+  act_on(pending_.reason());
+  return true;
+}
+
+void StopController::act_on(const std::string& reason) {
   if (strategy_.world_size() == 1) {
     agreed_ = true;
     reason_ = reason;
@@ -75,23 +101,34 @@ bool StopController::signal_received() { return SignalScope::received() != 0; }
 
 bool StopController::ends_alone() const { return signal_received() && strategy_.world_size() == 1; }
 
-bool StopController::any_rank_signalled() const {
-  const bool here = signal_received();
-  if (strategy_.world_size() == 1) return here;
-  for (const std::string& there : strategy_.collective().gather_bytes(here ? "y" : ""))
-    if (!there.empty()) return true;
+bool StopController::any_rank_signalled() {
+  if (strategy_.world_size() == 1) return signal_received();
+  const auto signals = strategy_.collective().gather_bytes(std::to_string(SignalScope::received()));
+  for (size_t rank = 0; rank < signals.size(); ++rank) {
+    if (signals[rank] == "0") continue;
+    take_over_signal(std::stoi(signals[rank]), static_cast<int64_t>(rank));
+    return true;
+  }
   return false;
+}
+
+void StopController::take_over_signal(int signal, int64_t rank) {
+  if (signal_received()) return;
+  signalled_rank_ = rank;
+  SignalScope::adopt(signal);
+  log::rank_zero_warning(fmt::format("rank {} was sent a signal ({}), which ends all ranks", rank, strsignal(signal)));
 }
 
 bool StopController::stops_before_batch(bool may_stop) {
   const int64_t batch = state_.progress.total_batches;
   tracer_.rank_status().batch.store(batch, std::memory_order_relaxed);
   ControlPlane* control = strategy_.control_plane();
-  if (control == nullptr) return false;
+  const bool is_asked = take_pending();
+  if (control == nullptr) return is_asked && should_end();
   const auto& max_time = options_.max_time;
   if (signal_received() && !signal_passed_on_) {
     signal_passed_on_ = true;
-    control->request_stop(kSignalReason);
+    control->request_stop(fmt::format("{}{} {}", kSignalReason, SignalScope::received(), strategy_.rank()));
   } else if (max_time && strategy_.is_global_zero() && !time_is_up_ &&
              elapsed_seconds() >= static_cast<double>(max_time->count())) {
     time_is_up_ = true;
@@ -101,7 +138,9 @@ bool StopController::stops_before_batch(bool may_stop) {
   const ProfilerSpan span(tracer_.profiler(), "agree_on_batch");
   if (!control->begin_batch(batch)) return false;
   const std::string reason = control->stop_reason();
-  if (reason == kSignalReason) {
+  if (reason.starts_with(kSignalReason)) {
+    const size_t space = reason.find(' ', kSignalReason.size());
+    take_over_signal(std::stoi(reason.substr(kSignalReason.size())), std::stoll(reason.substr(space)));
     interrupt();
     return true;
   }
@@ -128,6 +167,7 @@ bool StopController::minimum_reached() const {
 }
 
 void StopController::agree() {
+  take_pending();
   if (strategy_.world_size() == 1) return;
   const ProfilerSpan span(tracer_.profiler(), "agree_on_stop");
   for (const std::string& wish : strategy_.collective().gather_bytes(wish_)) {
@@ -140,8 +180,9 @@ void StopController::agree() {
 
 std::string StopController::end_reason(bool has_batches) const {
   if (interrupted_) {
-    const int signal = SignalScope::received();
-    return signal == 0 ? "another rank was sent a signal" : fmt::format("a signal came ({})", strsignal(signal));
+    const char* const signal = strsignal(SignalScope::received());
+    return signalled_rank_ >= 0 ? fmt::format("rank {} was sent a signal ({})", signalled_rank_, signal)
+                                : fmt::format("a signal came ({})", signal);
   }
   if (options_.given.fast_dev_run.batches() > 0) return "fast_dev_run is over";
   if (options_.max_steps && state_.progress.global_step >= *options_.max_steps)

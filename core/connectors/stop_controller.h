@@ -1,11 +1,15 @@
 #pragma once
 
+#include <levin/core/connectors/pending_stop.h>
 #include <levin/core/connectors/tracer.h>
 #include <levin/core/connectors/trainer_state.h>
 #include <levin/core/options/resolved_options.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,26 +26,34 @@ class StopController {
 
   // ---- A call.
 
+  /// Called on the thread that runs the call.
   void begin_call();
+  /// Called in the process that made the call, once all ranks have ended. `takes_requests`: those made elsewhere were
+  /// for this call; otherwise they wait for the next fit.
+  void end_call(bool takes_requests);
   void begin_fit() { elapsed_before_ = 0; }
   void start_clock();
   /// Sets the clock to a checkpoint's time.
   void continue_clock() { elapsed_before_ = state_.progress.elapsed; }
   /// Training time in seconds, that of the runs it resumes included.
   double elapsed_seconds() const;
-  /// Notes that the batches begin: no signal has ended them yet.
+  /// Notes that the batches begin: no signal has ended them yet. A collective, which agrees on earlier requests.
   void start_batches();
 
   // ---- Requests.
 
-  /// Asks for the end of training after the batch under way, no sooner than min_epochs and min_steps allow. On any
-  /// rank.
+  /// Asks for the end of training after the batch under way, no sooner than min_epochs and min_steps allow; while no
+  /// call is under way, of the next fit. On any rank, and in the process whose forks are the ranks. Thread-safe.
   void request(const std::string& reason);
   /// Sets why a callback asks for the same at present; empty: it does not. All ranks do so at the same place.
   void set_reason(const Callback& who, const std::string& reason);
   /// Whether this rank or all of them want to stop. A reason that may pass counts once min_epochs and min_steps are
   /// reached.
-  bool is_requested() const { return agreed_ || !wish_.empty() || (!reasons_.empty() && minimum_reached()); }
+  bool is_requested() const {
+    const bool is_idle = thread_ == std::thread::id();
+    return agreed_ || !wish_.empty() || (!reasons_.empty() && minimum_reached()) ||
+           (is_idle && pending_.is_requested());
+  }
   /// What was requested and has not ended training yet, since min_epochs and min_steps do not allow it or a signal came
   /// first; for a checkpoint; empty: nothing. A collective where there are several ranks.
   std::string waiting_request() const;
@@ -56,8 +68,9 @@ class StopController {
   static bool signal_received();
   /// Whether a signal has come that this rank, alone in its job, acts on.
   bool ends_alone() const;
-  /// Whether a signal has come to any rank; a collective where there are several.
-  bool any_rank_signalled() const;
+  /// Whether a signal has come to any rank, whose signal is then this process's too; a collective where there are
+  /// several.
+  bool any_rank_signalled();
 
   // ---- Decisions.
 
@@ -90,11 +103,18 @@ class StopController {
   bool limits_reached() const;
   bool minimum_reached() const;
   bool wants_to_stop() const { return agreed_ || !reasons_.empty(); }
+  void act_on(const std::string& reason);
+  /// Acts on a request made elsewhere; returns whether there is a new one.
+  bool take_pending();
+  void take_over_signal(int signal, int64_t rank);
 
   const ResolvedOptions& options_;
   TrainerState& state_;
   Tracer& tracer_;
   Strategy& strategy_;
+  PendingStop pending_;
+  std::atomic<std::thread::id> thread_{};  ///< that runs the call under way in this process
+  bool pending_is_taken_ = false;          ///< in this call
   std::chrono::steady_clock::time_point started_;
   double elapsed_before_ = 0;
   bool agreed_ = false;           ///< all ranks stop
@@ -103,6 +123,7 @@ class StopController {
   Reasons reasons_;               ///< that may pass
   bool forgets_reasons_ = false;  ///< those of callbacks that go on from a checkpoint were met before it
   bool interrupted_ = false;
+  int64_t signalled_rank_ = -1;    ///< another rank, whose signal this process took over
   bool time_is_up_ = false;        ///< the other ranks were told
   bool signal_passed_on_ = false;  ///< likewise
 };

@@ -178,7 +178,7 @@ class EvaluationLoop::Step final : public StepPhases {
 
 EvaluationLoop::EvaluationLoop(const ResolvedOptions& options, TrainerState& state, Tracer& tracer,
                                CallbackConnector& callbacks, DataConnector& data, LoggerConnector& logger,
-                               CheckpointConnector& checkpoints, const StopController& stop)
+                               CheckpointConnector& checkpoints, StopController& stop)
     : options_(options),
       state_(state),
       tracer_(tracer),

@@ -17,8 +17,7 @@ namespace levin {
 class EvaluationLoop {
  public:
   EvaluationLoop(const ResolvedOptions& options, TrainerState& state, Tracer& tracer, CallbackConnector& callbacks,
-                 DataConnector& data, LoggerConnector& logger, CheckpointConnector& checkpoints,
-                 const StopController& stop);
+                 DataConnector& data, LoggerConnector& logger, CheckpointConnector& checkpoints, StopController& stop);
 
   /// Validates or tests. `batches`: of each loader, after limits. `progress` says where to start and is kept up to
   /// date, so that a validation can be resumed at any batch. Returns false when a signal ended it early.
@@ -58,7 +57,7 @@ class EvaluationLoop {
   DataConnector& data_;
   LoggerConnector& logger_;
   CheckpointConnector& checkpoints_;
-  const StopController& stop_;
+  StopController& stop_;
   std::vector<MetricMap> results_;
 };
 

@@ -322,6 +322,7 @@ FitLoop::BatchResult FitLoop::train_batch(Batch host_batch, const BatchInfo& inf
     return BatchResult::kEndOfEpoch;
   }
   const StepOutput& output = step_.run(batch, info);
+  check_loss(batch_idx, /*may_wait=*/false);
   const bool is_last = info.is_last || step_.data_ended();
 
   if (step_.schedulers_are_due() && !independent) {
@@ -335,7 +336,7 @@ FitLoop::BatchResult FitLoop::train_batch(Batch host_batch, const BatchInfo& inf
       [&] {
         // In manual optimization a batch may take several steps.
         if (progress_.global_step / options_.given.log_every_n_steps > steps_before / options_.given.log_every_n_steps)
-          logger_.log_step_row();
+          log_step_row(batch_idx);
         else
           logger_.emit_row();
         if (independent) return;  // what follows counts the batches of all ranks: see train_independently
@@ -352,6 +353,23 @@ FitLoop::BatchResult FitLoop::train_batch(Batch host_batch, const BatchInfo& inf
       output, batch, batch_idx);
   if (stop_.ends_alone() && !independent) end_by_signal();
   return BatchResult::kContinue;
+}
+
+void FitLoop::log_step_row(int64_t batch_idx) {
+  const bool waits = logger_.train_metrics().on_device();
+  logger_.log_step_row();
+  check_loss(batch_idx, /*may_wait=*/waits);
+}
+
+/// Of several ranks the first one that has a loss speaks: what is NaN on one is soon on all.
+void FitLoop::check_loss(int64_t batch_idx, bool may_wait) {
+  const bool speaks = model_.outputs_everywhere() ? strategy_.is_global_zero()
+                                                  : model_.owns_outputs() && strategy_.data_parallel_rank().rank == 0;
+  const at::Tensor& loss = step_.loss();
+  // A loss of weight zero may be the mean of nothing.
+  const bool counts = step_.output().weight().on_host() != 0.0;
+  if (speaks && counts && !state_.joining && loss.defined() && (may_wait || loss.device().is_cpu()))
+    report_->check_loss(loss, batch_idx);
 }
 
 bool FitLoop::validation_due() const {
@@ -438,6 +456,7 @@ void FitLoop::finish_epoch(bool complete) {
                             });
   logger_.show_epoch_values(false);
   if (complete) report_->check_epoch();
+  if (progress_.batch > 0) check_loss(progress_.batch - 1, /*may_wait=*/true);
   stop_.agree();
 }
 

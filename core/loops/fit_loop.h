@@ -53,6 +53,9 @@ class FitLoop {
   void require_uneven_inputs() const;
   /// `next`: the batch after it, where there is one.
   BatchResult train_batch(Batch host_batch, const BatchInfo& info, const std::optional<Batch>& next);
+  void log_step_row(int64_t batch_idx);
+  /// Warns of a loss that is no number. `may_wait`: the device is waited for here anyway.
+  void check_loss(int64_t batch_idx, bool may_wait);
   bool validation_due() const;
   /// Does what follows a batch and the checkpoint of it: validation where it is due. Returns false when a signal ended
   /// it.

@@ -1,10 +1,13 @@
 #include <levin/core/loops/fit_report.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/host_scalar.h>
 #include <levin/core/base/log.h>
 #include <levin/core/interfaces/module.h>
 
 #include <fmt/format.h>
+
+#include <cmath>
 
 namespace levin {
 
@@ -24,6 +27,19 @@ void FitReport::check_epoch() {
           ? "no optimizer step was taken in this epoch: every training_step returned nothing; hint: return the loss"
           : "no optimizer step was taken in this epoch of manual optimization; hint: call optimizer().step() in "
             "training_step");
+}
+
+void FitReport::check_loss(const at::Tensor& loss, int64_t batch) {
+  if (warned_of_loss_ || loss.numel() != 1) return;
+  const double value = loss.device().is_cpu() ? read_host_scalar(loss) : loss.item<double>();
+  if (std::isfinite(value)) return;
+  warned_of_loss_ = true;
+  log::warning(
+      fmt::format("the loss is {} in epoch {}, batch {}, after {}; training goes on; hint: the callback "
+                  "nan_monitor or detect_anomaly finds where it comes from; lower the learning rate, or clip "
+                  "gradients",
+                  std::isnan(value) ? "NaN" : "infinite", state_.progress.epoch, batch,
+                  counted(state_.progress.global_step, "optimizer step")));
 }
 
 void FitReport::say_end(const std::string& reason) const {

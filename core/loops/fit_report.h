@@ -3,6 +3,8 @@
 #include <levin/core/connectors/optimizer_connector.h>
 #include <levin/core/connectors/trainer_state.h>
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <string>
 
@@ -15,6 +17,8 @@ class FitReport {
 
   /// Warns, once a fit, where the epoch that has just ended took no optimizer step though it had batches.
   void check_epoch();
+  /// Warns, once a fit, of a loss that is NaN or infinite. Waits for the loss's device.
+  void check_loss(const at::Tensor& loss, int64_t batch);
   /// Says why training ended, and warns where it ended before its first batch. `reason`: what ended it inside the loop.
   void say_end(const std::string& reason) const;
 
@@ -25,6 +29,7 @@ class FitReport {
   const int64_t first_batch_;
   const FitPhase first_phase_;
   bool warned_ = false;
+  bool warned_of_loss_ = false;
 };
 
 }  // namespace levin

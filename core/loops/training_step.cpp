@@ -68,6 +68,7 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
   batch_ = &batch;
   info_ = info;
   output_ = StepOutput();
+  manual_loss_.reset();
   data_ended_ = false;
   kind_ = RecordedStep::Kind::kOrdinary;
   scaling_ = {};
@@ -160,6 +161,7 @@ StepOutput TrainingStep::replay_manually() {
   };
   StepOutput output = recorded_->replay([&](const ManualCut& cut, const at::Tensor& loss) {
     count_step();
+    if (cut.kind == ManualCut::Kind::kBeforeBackward) manual_loss_ = loss;
     // Hooks may run backward and take steps of their own.
     kind_ = RecordedStep::Kind::kOrdinary;
     run_hooks_of(cut, loss);
@@ -485,6 +487,7 @@ void TrainingStep::manual_backward(const at::Tensor& loss, const BackwardOptions
     throw Error("module",
                 "the loss given to manual_backward() does not depend on any parameter that requires a gradient; hint: "
                 "it may have been detached, or come from parameters of another optimizer than the one toggled");
+  manual_loss_ = loss;
   at::Tensor start = loss;
   run_hooks({.kind = ManualCut::Kind::kBeforeBackward}, start, [&] {
     callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, start);

@@ -38,6 +38,8 @@ class TrainingStep final : private StepPhases {
   const StepOutput& run(const Batch& batch, const BatchInfo& info);
   /// Output of the last batch.
   const StepOutput& output() const { return output_; }
+  /// Loss of the last batch, or the last one that a manual step gave to backward; undefined where there is none.
+  const at::Tensor& loss() const { return output_.has_loss() ? output_.loss() : manual_loss_; }
   /// Whether the window just reduced has shown that no rank has data for another batch.
   bool data_ended() const { return data_ended_; }
   /// Whether schedulers follow the batch just run: it took a step, and none that was skipped in half precision is still
@@ -131,6 +133,7 @@ class TrainingStep final : private StepPhases {
   BatchInfo info_;
   AccumulationWindow window_;
   StepOutput output_;
+  at::Tensor manual_loss_;
   bool stepped_ = false;  ///< it took an optimizer step
   bool data_ended_ = false;
   bool closure_ran_ = false;

@@ -279,6 +279,7 @@ void RankRun::tear_down() {
   parts_.logger.end_metrics();
   parts_.logger.flush();
   strategy.collective().barrier();
+  parts_.stop.any_rank_signalled();  // one that came after the last batch
   const bool requeues = is_asked_to_requeue();
   parts_.data.tear_down();
   parts_.callbacks.call("teardown", &Callback::teardown, &Module::teardown, state.stage);

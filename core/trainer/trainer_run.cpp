@@ -15,6 +15,15 @@
 #include <utility>
 
 namespace levin {
+namespace {
+
+struct EndOfCall {
+  StopController& stop;
+  bool is_fit;
+  ~EndOfCall() { stop.end_call(/*takes_requests=*/is_fit); }
+};
+
+}  // namespace
 
 RunResult TrainerRun::launch(RunThreadRank run_thread_rank) {
   require_idle();
@@ -26,11 +35,19 @@ RunResult TrainerRun::launch(RunThreadRank run_thread_rank) {
   keep_freed_memory();
   install_autograd_engine();
   const SignalScope signals;
-  const StrategySetup setup = parts_.strategy_setup();
-  Strategy& strategy = *parts_.options.strategy;
-  strategy.prepare(setup);
-  advise_on_threads(strategy, setup);
-  strategy.launcher().launch(*this);
+  const EndOfCall end{.stop = parts_.stop, .is_fit = request_.stage == Stage::kFit && !request_.tune};
+  parts_.state.stage = request_.stage;
+  parts_.state.status = TrainerStatus::kRunning;
+  try {
+    const StrategySetup setup = parts_.strategy_setup();
+    Strategy& strategy = *parts_.options.strategy;
+    strategy.prepare(setup);
+    advise_on_threads(strategy, setup);
+    strategy.launcher().launch(*this);
+  } catch (...) {
+    parts_.state.status = TrainerStatus::kFailed;  // of ranks in other processes, or that were never started, too
+    throw;
+  }
   return std::move(result_);
 }
 
@@ -71,7 +88,7 @@ void TrainerRun::run(int64_t local_rank) {
 
 void TrainerRun::save_outcome(const std::string& directory) {
   result_.run_directory = parts_.logger.run_directory();
-  result_.interrupted = SignalScope::received() != 0;
+  result_.signal = SignalScope::received();
   if (request_.stage == Stage::kFit) result_.fit = parts_.checkpoints.dump_outcome();
   result_.write(directory);
 }
@@ -82,7 +99,8 @@ void TrainerRun::load_outcome(const std::string& directory) {
   parts_.state.stage = request_.stage;
   parts_.data.begin_call(request_.data, request_.loaders);
   parts_.context.attach(request_.module);
-  parts_.state.status = result_.interrupted ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
+  if (result_.signal != 0) SignalScope::adopt(result_.signal);
+  parts_.state.status = result_.signal != 0 ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
   if (request_.stage != Stage::kFit) return;
   // No rank ran here: only theirs have these layers, in the run's precision, yet.
   request_.module->configure_model();

@@ -6,6 +6,9 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+#include <limits>
+#include <memory>
 #include <string>
 
 namespace levin {
@@ -103,6 +106,77 @@ TEST(FitReport, WarnsOfStepsThatReturnNothing) {
 
 TEST(FitReport, WarnsOfManualOptimizationWithoutAStep) {
   EXPECT_THAT(said_by_fit<NeverSteps>(quiet(1)), HasSubstr("call optimizer().step() in training_step"));
+}
+
+struct DivergesOptions {
+  double factor = std::numeric_limits<double>::quiet_NaN();  ///< of the loss, from the third batch on
+  double weight = 1;
+  bool by_hand = false;
+  static void describe(Schema<DivergesOptions>& schema) { schema.field("factor", &DivergesOptions::factor, "factor"); }
+};
+
+/// With `by_hand` the loss is given to manual_backward alone.
+class Diverges : public TinyModule {
+ public:
+  using Options = DivergesOptions;
+  explicit Diverges(const Options& options) : TinyModule({}), options_(options) {
+    automatic_optimization = !options.by_hand;
+  }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    at::Tensor loss = torch::nn::functional::mse_loss(forward(batch["x"]), batch["y"]);
+    const bool diverges = trainer().total_batches() >= 2;
+    if (diverges) loss = loss * options_.factor;
+    if (automatic_optimization) return StepOutput({.loss = loss, .weight = diverges ? options_.weight : 1.0});
+    manual_backward(loss);
+    optimizer().step();
+    return {};
+  }
+
+ private:
+  const Options options_;
+};
+
+TEST(FitReport, WarnsOnceOfALossThatIsNoNumber) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const bool by_hand : {false, true})
+    for (const double factor : {nan, infinity, 1.0}) {
+      SCOPED_TRACE(::testing::Message() << factor << (by_hand ? " by hand" : ""));
+      const CapturedLog log;
+      Trainer trainer(quiet(2));
+      const auto module = std::make_shared<Diverges>(DivergesOptions{.factor = factor, .by_hand = by_hand});
+      trainer.fit(module, tiny_loader());
+      EXPECT_EQ(trainer.status(), TrainerStatus::kFinished);
+      const std::string said = log.text();
+      if (factor == 1.0) {
+        EXPECT_THAT(said, Not(HasSubstr("the loss is")));
+        continue;
+      }
+      EXPECT_THAT(said, HasSubstr(std::string("the loss is ") + (std::isnan(factor) ? "NaN" : "infinite") +
+                                  " in epoch 0, batch 2, after "));
+      EXPECT_THAT(said, HasSubstr("hint: the callback nan_monitor"));
+      EXPECT_EQ(said.find("the loss is"), said.rfind("the loss is")) << said;
+      // Each fit says it again.
+      trainer.fit(module, tiny_loader());
+      EXPECT_NE(log.text().find("the loss is", said.size()), std::string::npos);
+    }
+}
+
+TEST(FitReport, ALossOfWeightZeroMayBeTheMeanOfNothing) {
+  const CapturedLog log;
+  Trainer(quiet(2)).fit(std::make_shared<Diverges>(DivergesOptions{.weight = 0}), tiny_loader());
+  EXPECT_THAT(log.text(), Not(HasSubstr("the loss is")));
+}
+
+TEST(FitReport, OneOfSeveralRanksWarnsOfTheLoss) {
+  TrainerOptions options = quiet(2);
+  options.strategy = "ddp_threads";
+  options.devices = 3;
+  const CapturedLog log;
+  Trainer(options).fit(make<Diverges>({}), tiny_loader(96, 8));
+  const std::string said = log.text();
+  EXPECT_THAT(said, HasSubstr("the loss is NaN in epoch 0, batch 2"));
+  EXPECT_EQ(said.find("the loss is"), said.rfind("the loss is")) << said;
 }
 
 TEST(FitReport, RefusesDataWithoutABatch) {
