@@ -59,7 +59,7 @@ class Config {
   bool is_mapping() const { return kind_ == Kind::kMapping; }
   const Origin& origin() const { return origin_; }
 
-  /// Returns the text of a scalar.
+  /// Returns the text of a scalar, and that which a command line or a variable gave for a list or a mapping.
   const std::string& text() const { return text_; }
   bool quoted() const { return quoted_; }
   const std::vector<Config>& items() const { return items_; }

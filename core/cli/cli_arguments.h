@@ -12,7 +12,7 @@ struct CliArguments {
   /// One setting: `--trainer.max_epochs=3`.
   struct Setting {
     std::string path;  ///< "trainer.max_epochs"
-    Config value;      ///< its text parsed as YAML
+    Config value;      ///< its text parsed as YAML; text that YAML would change stays as it is
   };
 
   std::string program;  ///< argv[0] without its folder

@@ -195,7 +195,8 @@ class Trainer {
 
   // ---- Control.
 
-  /// Ends training after the present batch, no sooner than min_epochs and min_steps allow. It is not taken back.
+  /// Ends training after the present batch, no sooner than min_epochs and min_steps allow; while nothing runs, the next
+  /// fit. It is not taken back. Thread-safe.
   void request_stop(const std::string& reason);
   /// Asks for the same for a reason that may pass before that, as a metric that stopped improving: `reason` is what
   /// this callback says now, and takes the place of what it said before; empty: none any more. All ranks say the same.

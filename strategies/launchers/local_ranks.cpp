@@ -146,12 +146,15 @@ void LocalRanks::finish() {
   MutexLock lock(mutex_);
   const auto patience = failed_ ? patience_after_failure_ : patience_;
   const bool ended = ended_.wait_for(lock, patience, [this]() LEVIN_REQUIRES(mutex_) { return all_ended(); });
+  // Ranks that a signal has ended have its status, as this one.
+  const int signal = SignalScope::received();
+  const int status_of_signal = signal == 0 ? 0 : 128 + signal;
   for (Rank& rank : ranks_) {
     if (!ended && !rank.end) {
       log::warning(fmt::format("rank {} is killed: it went on for {} s after the end of this program", rank.rank,
                                std::chrono::duration<double>(patience).count()));
       kill(rank.process, SIGKILL);
-    } else if (!failed_ && rank.end->failed() && !rank.left_out) {
+    } else if (!failed_ && rank.end->failed() && !rank.left_out && rank.end->shell_status() != status_of_signal) {
       log::warning(fmt::format("rank {} {} when the last call of a trainer was done", rank.rank, rank.end->describe()));
     }
   }

@@ -132,6 +132,29 @@ TEST_P(SignalToOneRank, EndsAllWithItsStatusAndSaysSo) {
   EXPECT_EQ(trainer.status(), in_validation ? TrainerStatus::kInterrupted : TrainerStatus::kFinished);
 }
 
+TEST(SignalToOneRankAfterTheLastBatch, GivesTheCallItsStatus) {
+  for (const bool in_fit : {true, false}) {
+    TrainerOptions options = options_for("ddp_spawn", 1);
+    options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{.on_train_end =
+                                                                        [](Trainer& trainer, Module&) {
+                                                                          if (trainer.global_rank() == 1)
+                                                                            std::raise(SIGTERM);
+                                                                        },
+                                                                    .on_predict_end =
+                                                                        [](Trainer& trainer, Module&) {
+                                                                          if (trainer.global_rank() == 1)
+                                                                            std::raise(SIGTERM);
+                                                                        }})};
+    Trainer trainer(options);
+    if (in_fit)
+      trainer.fit(make<TinyModule>({}), tiny_loader());
+    else
+      trainer.predict(make<TinyModule>({}), {tiny_loader()});
+    EXPECT_EQ(trainer.interrupt_signal(), SIGTERM);
+    EXPECT_EQ(trainer.status(), TrainerStatus::kInterrupted);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Signals, SignalToOneRank,
                          ::testing::Combine(::testing::Values(SIGTERM, SIGINT), ::testing::Bool()));
 
