@@ -17,10 +17,15 @@
 #include <levin/core/interchange/torch_file.h>
 #include <levin/core/interchange/weights.h>
 #include <levin/core/interchange/write_weights.h>
+#include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/interfaces/load_weights.h>
 #include <levin/core/optim/optimizer_state.h>
 #include <levin/core/precision/precision.h>
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/util/accumulate.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,6 +35,14 @@
 
 namespace levin {
 namespace {
+
+constexpr const char* kGradient = "gradient";
+
+/// The shape of a tensor of which ranks may hold parts.
+std::vector<int64_t> whole_shape(const TensorLeaf& leaf) {
+  if (leaf.saved != nullptr) return leaf.saved->shape();
+  return leaf.placement.kind == Placement::Kind::kSharded ? leaf.placement.global_shape : leaf.value.sizes().vec();
+}
 
 /// Removes a checkpoint that nobody needs any more; what goes wrong is a warning.
 void remove_superseded(const std::string& path) {
@@ -145,6 +158,7 @@ State CheckpointConnector::dump() {
   tree["callbacks"] = std::move(callbacks);
 
   tree["latest_metrics"] = logger_.callback_metrics_state();
+  if (State gradients = dump_divided_gradients(); !gradients.is_null()) tree["gradients"] = std::move(gradients);
 
   State ranks = State::list();
   if (strategy_.world_size() == 1) {
@@ -181,9 +195,7 @@ State CheckpointConnector::dump_rank() {
           : logger_.train_metrics().state_dict();
   if (state_.progress.phase == FitPhase::kValidation) metrics["validation"] = logger_.evaluation_metrics().state_dict();
   own["metrics"] = std::move(metrics);
-  const auto& optimizers = optimizers_.all();
-  if (state_.progress.window_index > 0 || std::any_of(optimizers.begin(), optimizers.end(),
-                                                      [](const auto* optimizer) { return optimizer->awaits_step(); })) {
+  if (!model_.divides_state() && (progress.window_index > 0 || awaits_step())) {
     State gradients = State::map();
     for (const auto& [name, parameter] : optimizers_.parameter_names().items())
       if (parameter.grad().defined())
@@ -192,9 +204,35 @@ State CheckpointConnector::dump_rank() {
     own["window_weight"] = progress.window_weight.on_host() ? *progress.window_weight.on_host()
                                                             : progress.window_weight.on(at::kCPU).item<double>();
   }
+  const Strategy::DataParallelRank data_rank = strategy_.data_parallel_rank();
+  State data_parallel = State::map();
+  data_parallel["rank"] = data_rank.rank;
+  data_parallel["size"] = data_rank.size;
+  own["data_parallel"] = std::move(data_parallel);
   own["rng"] = capture_rng_state(strategy_.root_device());
   if (State strategy = dump_strategy(); !strategy.is_null()) own["strategy"] = std::move(strategy);
   return own;
+}
+
+bool CheckpointConnector::awaits_step() const {
+  const auto& optimizers = optimizers_.all();
+  return std::any_of(optimizers.begin(), optimizers.end(),
+                     [](const auto* optimizer) { return optimizer->awaits_step(); });
+}
+
+/// A save waits for the end of an accumulation window then: what there is to save awaits a step by hand.
+State CheckpointConnector::dump_divided_gradients() const {
+  if (!model_.divides_state() || find_independent_steps(strategy_) != nullptr || !awaits_step()) return {};
+  State parameters = State::map();
+  for (const auto& [name, parameter] : optimizers_.parameter_names().items()) {
+    if (!parameter.grad().defined()) continue;
+    State fields = State::map();
+    fields[kGradient] = parameter.grad();
+    parameters[name] = std::move(fields);
+  }
+  State gradients = State::map();
+  gradients["parameters"] = std::move(parameters);
+  return model_.place_optimizer_state(std::move(gradients));
 }
 
 State CheckpointConnector::dump_strategy() const {
@@ -216,48 +254,132 @@ void CheckpointConnector::restore_strategy(const State* saved) {
   strategy_.load_state_dict(saved->at("state"));
 }
 
-const State& CheckpointConnector::rank_state() {
-  const auto& ranks = tree_.at("ranks").as_list();
-  const auto saved = static_cast<int64_t>(ranks.size());
-  if (saved == strategy_.world_size()) return ranks[static_cast<size_t>(strategy_.rank())];
-  if (merged_.is_null()) merged_ = merged_rank_state(saved);
-  return merged_;
+std::vector<Strategy::DataParallelRank> CheckpointConnector::saved_data_ranks() const {
+  std::vector<Strategy::DataParallelRank> result;
+  std::vector<at::Tensor> streams;  ///< of each part of the data
+  for (const State& rank : tree_.at("ranks").as_list()) {
+    if (const State* saved = rank.find("data_parallel")) {
+      result.push_back({.rank = saved->at("rank").as_int(), .size = saved->at("size").as_int()});
+      continue;
+    }
+    // An earlier version did not say. Ranks with the same part of the data drew the same numbers, others never did.
+    const at::Tensor& stream = rank.at("rng").at("cpu").as_tensor();
+    const auto same = std::ranges::find_if(streams, [&](const at::Tensor& other) { return at::equal(other, stream); });
+    result.push_back({.rank = same - streams.begin(), .size = 0});
+    if (same == streams.end()) streams.push_back(stream);
+  }
+  for (auto& rank : result)
+    if (rank.size == 0) rank.size = std::ssize(streams);
+  return result;
 }
 
-/// Saved by another number of ranks: rank 0 takes over what all of them had, the others start from nothing. Random
-/// streams cannot be divided; new ones are a pure function of the seed, the rank and the batch.
-State CheckpointConnector::merged_rank_state(int64_t saved_ranks) const {
+std::vector<const State*> CheckpointConnector::counterparts() const {
+  const Strategy::DataParallelRank own = strategy_.data_parallel_rank();
   const auto& ranks = tree_.at("ranks").as_list();
-  State own = State::map();
-  State metrics = State::map();
-  for (const char* part : {"train", "validation"}) {
-    if (ranks.front().at("metrics").find(part) == nullptr) continue;
+  const auto saved = saved_data_ranks();
+  std::vector<const State*> result;
+  for (size_t i = 0; i < ranks.size(); ++i)
+    if (saved[i].size == own.size && saved[i].rank == own.rank) result.push_back(&ranks[i]);
+  return result;
+}
+
+/// What ranks logged goes to the ranks with the same part of the data; where that was divided otherwise, to the first.
+void CheckpointConnector::restore_metrics() {
+  std::vector<const State*> sources = counterparts();
+  const bool is_divided_alike = !sources.empty();
+  if (!is_divided_alike)
+    for (const State& rank : tree_.at("ranks").as_list()) sources.push_back(&rank);
+  const bool takes_values = model_.owns_outputs() && (is_divided_alike || strategy_.data_parallel_rank().rank == 0);
+  const auto load = [&](const char* part, metrics::Collector& collector) {
+    if (sources.front()->at("metrics").find(part) == nullptr) return;
+    if (takes_values && sources.size() == 1) return collector.load_state_dict(sources.front()->at("metrics").at(part));
     std::vector<State> of_ranks;
-    for (const State& rank : ranks) of_ranks.push_back(rank.at("metrics").at(part));
+    for (const State* rank : sources) of_ranks.push_back(rank->at("metrics").at(part));
     State merged = metrics::Collector::merge_states(of_ranks);
-    metrics[part] = strategy_.is_global_zero() ? std::move(merged) : metrics::Collector::without_values(merged);
+    collector.load_state_dict(takes_values ? std::move(merged) : metrics::Collector::without_values(merged));
+  };
+  load("train", logger_.train_metrics());
+  load("validation", logger_.evaluation_metrics());
+}
+
+const State* CheckpointConnector::saved_strategy_state() const {
+  const auto& ranks = tree_.at("ranks").as_list();
+  const bool as_many = std::ssize(ranks) == strategy_.world_size();
+  return ranks[as_many ? static_cast<size_t>(strategy_.rank()) : 0].find("strategy");
+}
+
+void CheckpointConnector::restore_gradients() {
+  const auto& ranks = tree_.at("ranks").as_list();
+  const State* const divided = tree_.find("gradients");
+  if (divided == nullptr && ranks.front().find("gradients") == nullptr) return;
+  if (!state_.module->automatic_optimization)
+    for (OptimizerHandle* optimizer : optimizers_.all()) optimizer->note_backward();
+  if (divided != nullptr) return set_gradients(*divided);
+
+  LossWeight& weight = state_.progress.window_weight;
+  if (const auto own = counterparts(); own.size() == 1 && !model_.divides_state() && set_own_gradients(*own.front())) {
+    const State* saved = own.front()->find("window_weight");
+    weight = saved == nullptr ? LossWeight() : LossWeight(saved->as_double());
+    return;
   }
-  own["metrics"] = std::move(metrics);
-  if (ranks.front().find("gradients") != nullptr && strategy_.is_global_zero()) {
-    // Gradients are averaged over the ranks when they are combined.
-    const double factor = static_cast<double>(strategy_.world_size()) / static_cast<double>(saved_ranks);
-    double weight = 0;
+  // Gradients and weights are averaged over ranks when a window ends: each rank has their mean, in its parts.
+  set_gradients(mean_gradients());
+  if (!model_.owns_outputs()) {
+    weight = 0;
+  } else if (ranks.front().find("window_weight") != nullptr) {
+    double sum = 0;
+    for (const State& rank : ranks) sum += rank.at("window_weight").as_double();
+    weight = sum / static_cast<double>(strategy_.data_parallel_rank().size);
+  } else {
+    weight = LossWeight();
+  }
+}
+
+bool CheckpointConnector::set_own_gradients(const State& rank) {
+  const State& saved = rank.at("gradients");
+  const auto& parameters = optimizers_.parameter_names().items();
+  for (const auto& [name, parameter] : parameters)
+    if (const State* gradient = saved.find(name); gradient != nullptr)
+      if (gradient->as_tensor().sizes() != parameter.sizes()) return false;
+  for (const auto& [name, parameter] : parameters)
+    if (const State* gradient = saved.find(name))
+      parameter.mutable_grad() = at::empty_like(parameter).copy_(gradient->as_tensor());
+  return true;
+}
+
+State CheckpointConnector::mean_gradients() const {
+  const auto& ranks = tree_.at("ranks").as_list();
+  State parameters = State::map();
+  for (const auto& [name, value] : tree_.at("model").as_map()) {
+    std::vector<at::Tensor> of_ranks;
     for (const State& rank : ranks)
-      if (const State* of_rank = rank.find("window_weight")) weight += of_rank->as_double();
-    if (ranks.front().find("window_weight") != nullptr) own["window_weight"] = weight;
-    State gradients = State::map();
-    for (const auto& [name, parameter] : optimizers_.parameter_names().items()) {
-      at::Tensor sum;
-      for (const State& rank : ranks) {
-        const State* of_rank = rank.at("gradients").find(name);
-        if (of_rank != nullptr) sum = sum.defined() ? sum + of_rank->as_tensor() : of_rank->as_tensor();
-      }
-      if (sum.defined()) gradients[name] = sum * factor;
+      if (const State* of_rank = rank.at("gradients").find(name)) of_ranks.push_back(of_rank->as_tensor());
+    if (of_ranks.empty()) continue;
+    const std::vector<int64_t> shape = whole_shape(value.as_leaf());
+    const auto is_whole = [&](const at::Tensor& gradient) { return gradient.sizes() == at::IntArrayRef(shape); };
+    State fields = State::map();
+    if (std::ranges::all_of(of_ranks, is_whole)) {
+      at::Tensor sum = at::zeros_like(of_ranks.front());
+      for (const at::Tensor& gradient : of_ranks) sum += gradient;
+      fields[kGradient] = sum / static_cast<double>(ranks.size());
+    } else {
+      // An earlier version saved each rank's part of the mean, in the order of ranks, and copies after that.
+      for (at::Tensor& gradient : of_ranks) gradient = gradient.flatten();
+      fields[kGradient] = at::cat(of_ranks).narrow(0, 0, c10::multiply_integers(shape)).view(shape);
     }
-    own["gradients"] = std::move(gradients);
+    parameters[name] = std::move(fields);
   }
-  if (const State* strategy = ranks.front().find("strategy")) own["strategy"] = *strategy;
-  return own;
+  State gradients = State::map();
+  gradients["parameters"] = std::move(parameters);
+  return gradients;
+}
+
+void CheckpointConnector::set_gradients(const State& gradients) {
+  const bool is_divided = model_.divides_state() && find_independent_steps(strategy_) == nullptr;
+  const State own = is_divided ? model_.own_optimizer_state(gradients) : gradients;
+  for (const auto& [name, parameter] : optimizers_.parameter_names().items())
+    if (const State* fields = own.at("parameters").find(name))
+      parameter.mutable_grad() = at::empty_like(parameter).copy_(fields->at(kGradient).as_tensor());
 }
 
 void CheckpointConnector::save(const std::string& path, CheckpointEvent event) {
@@ -521,34 +643,25 @@ void CheckpointConnector::restore_optimization() {
   optimizers_.load_state_dict(tree_.at("optimizers"), tree_.at("schedulers"));
   optimizers_.load_followed_metrics(tree_.at("followed_metrics"));
   precision_.load_state_dict(tree_.at("precision"));
-  restore_strategy(rank_state().find("strategy"));
+  restore_strategy(saved_strategy_state());
   stop_.continue_clock();
   const State& loops = tree_.at("loops");
   stop_.restore_requests(loops.at("stop_request").as_string(), loops.at("stop_reasons_met").as_bool());
-  const State& metrics = rank_state().at("metrics");
-  logger_.train_metrics().load_state_dict(metrics.at("train"));
-  if (const State* validation = metrics.find("validation")) logger_.evaluation_metrics().load_state_dict(*validation);
+  restore_metrics();
   logger_.load_callback_metrics(tree_.at("latest_metrics"));
 }
 
 void CheckpointConnector::restore_gradients_and_generators() {
-  const State& own = is_foreign() ? tree_ : rank_state();
-  if (const State* gradients = own.find("gradients")) {
-    for (const auto& [name, parameter] : optimizers_.parameter_names().items())
-      if (const State* gradient = gradients->find(name))
-        parameter.mutable_grad() = at::empty_like(parameter).copy_(gradient->as_tensor());
-    const State* weight = own.find("window_weight");
-    state_.progress.window_weight = weight == nullptr ? LossWeight() : LossWeight(weight->as_double());
-    if (!state_.module->automatic_optimization)
-      for (OptimizerHandle* optimizer : optimizers_.all()) optimizer->note_backward();
+  if (!is_foreign()) {
+    restore_gradients();
+    // Ranks with the same part of the data draw alike.
+    if (const auto own = counterparts(); !own.empty())
+      return restore_rng_state(own.front()->at("rng"), strategy_.root_device());
   }
-  if (const State* generators = own.find("rng")) {
-    restore_rng_state(*generators, strategy_.root_device());
-  } else {
-    const auto batch = static_cast<uint64_t>(state_.progress.total_batches);
-    seed_generators(strategy_.root_device(),
-                    mix_seed(data_.seed(), static_cast<uint64_t>(strategy_.data_parallel_rank().rank), batch));
-  }
+  // Random streams cannot be divided: new ones are a pure function of the seed, the part of the data and the batch.
+  const auto batch = static_cast<uint64_t>(state_.progress.total_batches);
+  seed_generators(strategy_.root_device(),
+                  mix_seed(data_.seed(), static_cast<uint64_t>(strategy_.data_parallel_rank().rank), batch));
 }
 
 State CheckpointConnector::take_snapshot() {

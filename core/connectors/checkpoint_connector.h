@@ -12,6 +12,7 @@
 #include <levin/core/connectors/optimizer_connector.h>
 #include <levin/core/connectors/stop_controller.h>
 #include <levin/core/interchange/weight_plan.h>
+#include <levin/core/interfaces/strategy.h>
 
 #include <map>
 #include <memory>
@@ -80,7 +81,7 @@ class CheckpointConnector {
   /// Restores, last of all, gradients of a window under way and the random generators.
   void restore_gradients_and_generators();
   /// Frees the tree that was read.
-  void release() { tree_ = merged_ = State(); }
+  void release() { tree_ = State(); }
 
  private:
   void write(const std::string& path, const State& tree, const CheckpointInfo& info, const CheckpointEvent& event);
@@ -100,9 +101,23 @@ class CheckpointConnector {
   void restore_strategy(const State* saved);
   /// Names the callbacks whose state was saved and that are not there now.
   void warn_of_missing_callbacks(const State& saved) const;
-  /// This rank's part of the tree that was read, or what it takes over from ranks that are no more.
-  const State& rank_state();
-  State merged_rank_state(int64_t saved_ranks) const;
+  /// Dumps the gradients of a window under way that ranks hold parts of, placed as their parameters are; null without.
+  State dump_divided_gradients() const;
+  bool awaits_step() const;
+  /// Returns which part of the data each saved rank trained on, and how many parts there were.
+  std::vector<Strategy::DataParallelRank> saved_data_ranks() const;
+  /// Returns the saved ranks that trained on this rank's part of the data; none where it was divided otherwise.
+  std::vector<const State*> counterparts() const;
+  void restore_metrics();
+  /// Returns the strategy's state that this rank takes over, or nullptr.
+  const State* saved_strategy_state() const;
+  void restore_gradients();
+  /// Takes over the gradients of a saved rank; false: they are parts of parameters that this rank has whole.
+  bool set_own_gradients(const State& rank);
+  /// Returns the mean over the saved ranks of their gradients, as set_gradients takes it.
+  State mean_gradients() const;
+  /// Gives parameters their mean gradients by name, of whole tensors; see dump_divided_gradients.
+  void set_gradients(const State& gradients);
   std::string callback_key(size_t index) const;
 
   Trainer& trainer_;
@@ -119,7 +134,6 @@ class CheckpointConnector {
   StopController& stop_;
   CheckpointFinder finder_;
   State tree_;
-  State merged_;  ///< see rank_state
   WeightPlan initial_weights_;
   std::vector<std::pair<std::string, CheckpointEvent>> deferred_;
   std::map<std::string, std::unique_ptr<CheckpointUploader>>

@@ -149,7 +149,10 @@ void ReplicaGradients::take_part(const Exchange& exchange) {
   const c10::InferenceMode ordinary(false);
   int64_t offset = 0;
   for (const Parameter* parameter : exchange.parameters) {
-    parameter->local_shard.mutable_grad() = exchange.part.narrow(0, offset, parameter->local_shard.numel());
+    const at::Tensor part = exchange.part.narrow(0, offset, parameter->local_shard.numel());
+    // Of earlier batches of the window, where a checkpoint had them.
+    at::Tensor& gradient = parameter->local_shard.mutable_grad();
+    gradient = gradient.defined() ? gradient + part : part;
     offset += part_size(parameter->tensor);
   }
 }

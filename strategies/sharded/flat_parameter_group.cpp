@@ -258,7 +258,7 @@ void FlatParameterGroup::finish_reduce() {
   } else {
     wait_for_device();
     // In the optimizer's type, so that nothing of many small gradients is lost.
-    shard_gradient_ = shard_gradient_.to(shard_.scalar_type());
+    shard_gradient_ = own_gradients();
     for (size_t i = 0; i < local_shards_.size(); ++i)
       if (const auto here = local_shard(i); !local_shards_[i].grad().defined())
         shard_gradient_.narrow(0, here.in_shard, here.size).zero_();
@@ -280,6 +280,17 @@ void FlatParameterGroup::keep_reduced_apart() {
 bool FlatParameterGroup::has_local_gradients() const {
   return std::any_of(local_shards_.begin(), local_shards_.end(),
                      [](const auto& local_shard) { return local_shard.grad().defined(); });
+}
+
+/// The local shards' gradients in the optimizer's type.
+at::Tensor FlatParameterGroup::own_gradients() const {
+  if (shard_gradient_.defined()) return shard_gradient_.to(shard_.scalar_type());
+  // They come from a checkpoint.
+  const at::Tensor gradients = at::zeros({layout_.shard_size()}, shard_options(shard_.scalar_type()));
+  for (size_t i = 0; i < local_shards_.size(); ++i)
+    if (const auto here = local_shard(i); local_shards_[i].grad().defined())
+      gradients.narrow(0, here.in_shard, here.size).copy_(local_shards_[i].grad());
+  return gradients;
 }
 
 void FlatParameterGroup::set_local_gradients() {

@@ -108,6 +108,7 @@ class FlatParameterGroup {
   void show(bool whole);
   at::Tensor gradient_view(size_t parameter) const;
   bool has_local_gradients() const;
+  at::Tensor own_gradients() const;
   void keep_reduced_apart();
   void convert_gradients(const at::Tensor& converted);
   void set_local_gradients();

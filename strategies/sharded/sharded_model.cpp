@@ -348,9 +348,13 @@ void ShardedModel::begin_backward(bool sync) {
   new_events_.clear();
   std::fill(ready_.begin(), ready_.end(), false);
   next_reduce_ = 0;
-  if (options_.finds_unused)
-    for (size_t i = 0; i < groups_.size(); ++i)
-      if (groups_[i]->begins_window()) used_[i].assign(used_[i].size(), false);
+  if (!options_.finds_unused) return;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    if (groups_[i]->begins_window()) used_[i].assign(used_[i].size(), false);
+    // A checkpoint may have brought gradients of a window under way.
+    for (size_t parameter = 0; parameter < used_[i].size(); ++parameter)
+      if (groups_[i]->local_shards()[parameter].grad().defined()) used_[i][parameter] = true;
+  }
 }
 
 void ShardedModel::gather_for_backward(size_t group) {

@@ -1,0 +1,144 @@
+#include "tests/conformance/strategy_conformance.h"
+
+#include <levin/callbacks/lambda_callback.h>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+
+#include <string>
+#include <vector>
+
+namespace levin::testing {
+namespace {
+
+/// Saves after this many batches, or when the window ends where ranks hold parts of the model.
+auto save_after(int64_t batches, const std::string& path) {
+  return [batches, path](TrainerOptions& options) {
+    options.callbacks = {make<LambdaCallback>(
+        {.on_train_batch_end = [=](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t) {
+          if (trainer.total_batches() + 1 == batches) trainer.save_checkpoint(path);
+        }})};
+  };
+}
+
+const std::vector<StrategyCase>& targets() {
+  static const std::vector<StrategyCase> targets = {
+      {"single_device", 1},
+      {"ddp_threads", 2},
+      {"ddp_threads", 4},
+      {"dp", 2},
+      {"sharded_threads", 2, 1},
+      {"sharded_threads", 4, 2},
+      {"sharded_threads", 4, 3},
+      {"sharded_threads", 4, 3, "shard_group: 2"},
+      {"sharded_threads", 4, 2, "keep_window_gradients: true"},
+      {"sharded_threads", 2, 3, "offload: true"},
+      {"pipeline_threads", 2, 0, "micro_batches: 2"},
+      {"pipeline_threads", 4, 0, "micro_batches: 2, schedule: zero_bubble"},
+      {"pipeline_threads", 4, 0, "data_parallel: 2, micro_batches: 2"},
+      {"pipeline_threads", 4, 0, "data_parallel: 2, shard_optimizer: true, micro_batches: 2"},
+      {"parameter_server_threads", 4, 0, "servers: 2"},
+  };
+  return targets;
+}
+
+/// Resumed inside of a window, any strategy takes the step that a run that was not stopped takes.
+TEST(WindowUnderWay, GoesOnUnderOtherStrategies) {
+  const auto accumulate = [](TrainerOptions& options) { options.accumulate_grad_batches = 4; };
+  const Outcome expected = train_on_one_device({.configure = accumulate});
+  for (const StrategyCase& saved : targets()) {
+    // Where ranks hold parts of the model, the checkpoint waits for the window's end: few runs tell whether it did.
+    const bool is_divided = saved.is_sharded() || saved.is_pipeline() || std::string(saved.options) == "servers: 2";
+    for (const int64_t batches : {2, 8}) {
+      if (is_divided && batches != 2) continue;
+      const std::string path = fresh_folder("window") + "/checkpoint";
+      train({.configure =
+                 [&](TrainerOptions& options) {
+                   accumulate(options);
+                   save_after(batches, path)(options);
+                 }},
+            saved);
+      for (const StrategyCase& now : targets()) {
+        if (is_divided && std::string(now.strategy) != "ddp_threads") continue;
+        const Outcome resumed = train({.configure = accumulate, .ckpt = path}, now);
+        EXPECT_EQ(difference(resumed.weights, expected.weights, kSummationOrder), "")
+            << saved << " after " << batches << " batches, resumed as " << now;
+      }
+    }
+  }
+}
+
+/// A parameter that only the batches before the checkpoint used.
+TEST(WindowUnderWay, KeepsGradientsOfParametersThatItsOtherBatchesLeaveOut) {
+  const auto accumulate = [](TrainerOptions& options) { options.accumulate_grad_batches = 2; };
+  const NetOptions net{.alternate = true};
+  const Outcome expected = train_on_one_device({.net = net, .configure = accumulate});
+  const std::string path = fresh_folder("window") + "/checkpoint";
+  train({.net = net,
+         .configure =
+             [&](TrainerOptions& options) {
+               accumulate(options);
+               save_after(1, path)(options);
+             }},
+        {"ddp_threads", 4, 0, "find_unused_parameters: true"});
+  for (const StrategyCase& now : {StrategyCase{"single_device", 1},
+                                  {"ddp_threads", 2, 0, "find_unused_parameters: true"},
+                                  {"sharded_threads", 2, 1, "find_unused_parameters: true"},
+                                  {"sharded_threads", 4, 2, "find_unused_parameters: true"},
+                                  {"sharded_threads", 4, 3, "find_unused_parameters: true"},
+                                  {"parameter_server_threads", 4, 0, "servers: 3"}}) {
+    const Outcome resumed = train({.net = net, .configure = accumulate, .ckpt = path}, now);
+    EXPECT_EQ(difference(resumed.weights, expected.weights, kSummationOrder), "") << now;
+  }
+}
+
+// ---- Steps by hand
+
+/// Steps after each third batch.
+class SteppedByHand : public Net {
+ public:
+  explicit SteppedByHand(const Options& options) : Net(options) {}
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    manual_backward(torch::nn::functional::mse_loss(forward(batch["x"]), batch["y"]) / 3);
+    if ((trainer().total_batches() + 1) % 3 != 0) return {};
+    for (OptimizerHandle* optimizer : optimizers()) {
+      optimizer->step();
+      optimizer->zero_grad();
+    }
+    return {};
+  }
+};
+
+std::vector<at::Tensor> step_by_hand(const StrategyCase& on, const std::string& ckpt,
+                                     const std::function<void(TrainerOptions&)>& configure) {
+  seed_everything(7);
+  const auto module = make<SteppedByHand>({.manual = true});
+  Trainer trainer(trainer_options({.configure = configure}, on));
+  trainer.fit(module, DataLoader(tiny_dataset(40), {.shuffle = true, .global_batch_size = 8}), {}, ckpt);
+  std::vector<at::Tensor> result;
+  for (const auto& weight : weights(*module)) result.push_back(weight.clone());
+  return result;
+}
+
+TEST(WindowUnderWay, OfStepsByHandGoesOnUnderOtherStrategies) {
+  const auto expected = step_by_hand({"single_device", 1}, "", {});
+  const std::vector<StrategyCase> cases = {{"single_device", 1},
+                                           {"ddp_threads", 2},
+                                           {"ddp_threads", 4},
+                                           {"sharded_threads", 2, 1},
+                                           {"sharded_threads", 4, 2},
+                                           {"sharded_threads", 4, 3},
+                                           {"sharded_threads", 4, 3, "shard_group: 2"},
+                                           {"parameter_server_threads", 4, 0, "servers: 2"}};
+  for (const StrategyCase& saved : cases) {
+    const std::string path = fresh_folder("window") + "/checkpoint";
+    step_by_hand(saved, "", save_after(5, path));
+    for (const StrategyCase& now : cases)
+      EXPECT_EQ(difference(step_by_hand(now, path, {}), expected, kSummationOrder), "")
+          << saved << " resumed as " << now;
+  }
+}
+
+}  // namespace
+}  // namespace levin::testing
