@@ -21,6 +21,7 @@ namespace {
 Mutex seed_mutex;
 std::optional<uint64_t> seed_in_use LEVIN_GUARDED_BY(seed_mutex);
 std::vector<at::Device> following LEVIN_GUARDED_BY(seed_mutex);  ///< devices whose generators follow the seed
+thread_local std::optional<uint64_t> own_seed;                   ///< of a thread with a generator of its own
 
 void seed_generator(at::Generator generator, uint64_t seed) {
   const std::lock_guard lock(generator.mutex());
@@ -42,8 +43,10 @@ at::Generator generator_of(const at::Device& device) { return at::globalContext(
 }  // namespace
 
 void seed_everything(uint64_t seed) {
+  claim_generator();
   const MutexLock lock(seed_mutex);
-  seed_in_use = seed;
+  own_seed = has_own_generator() ? std::optional(seed) : std::nullopt;
+  if (!own_seed || !seed_in_use) seed_in_use = seed;
   // As at::manual_seed does, which always seeds the process's CPU generator.
   seed_generator(default_cpu_generator(), seed);
   for (const at::Device& device : following) seed_generator(generator_of(device), seed);
@@ -54,7 +57,10 @@ void follow_seed(const at::Device& device) {
   const MutexLock lock(seed_mutex);
   if (std::find(following.begin(), following.end(), device) != following.end()) return;
   following.push_back(device);
-  if (seed_in_use) seed_generator(generator_of(device), *seed_in_use);
+  if (own_seed)
+    seed_generator(generator_of(device), *own_seed);
+  else if (seed_in_use)
+    seed_generator(generator_of(device), *seed_in_use);
 }
 
 void seed_generators(const at::Device& device, uint64_t seed) {
@@ -63,6 +69,7 @@ void seed_generators(const at::Device& device, uint64_t seed) {
 }
 
 uint64_t global_seed() {
+  if (own_seed) return *own_seed;
   const MutexLock lock(seed_mutex);
   if (!seed_in_use) seed_in_use = std::random_device{}();
   return *seed_in_use;

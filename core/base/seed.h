@@ -8,9 +8,9 @@
 
 namespace levin {
 
-/// Seeds LibTorch's generator of the CPU (within a ThreadGeneratorScope, the thread's own), data order and random
-/// transforms, and the generators of devices: at once those that a trainer has used, others when one begins to. Starts
-/// no driver.
+/// Seeds the CPU's generator that this thread draws from (see claim_generator), data order and random transforms of the
+/// trainers that it calls, and the generators of devices: at once those that a trainer has used, others when one begins
+/// to. Starts no driver.
 void seed_everything(uint64_t seed);
 
 /// Makes the generator of a device follow seed_everything from now on: the first call for a device seeds it as the last
@@ -20,7 +20,8 @@ void follow_seed(const at::Device& device);
 /// Seeds the generators that a rank on this device draws from by default: default_cpu_generator() and the device's.
 void seed_generators(const at::Device& device, uint64_t seed);
 
-/// Returns the seed last given to seed_everything; without one, a random seed drawn on the first call.
+/// Returns the seed last given to seed_everything on this thread, if it has a generator of its own, else in the
+/// process; without one, a random seed drawn on the first call.
 uint64_t global_seed();
 
 /// Returns a well-mixed 64-bit hash of the numbers, for the seed of a stream that is a pure function of them.

@@ -1,10 +1,12 @@
 #include <levin/core/base/thread_generator.h>
 
+#include <levin/core/base/mutex.h>
 #include <levin/core/base/permanent_library.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <ATen/ops/equal.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
@@ -14,6 +16,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 namespace levin {
@@ -93,6 +96,89 @@ void enter(at::Generator generator) {
   c10::impl::tls_set_dispatch_key_included(kKey, thread_generator.defined());
 }
 
+/// The thread that draws from the process's default generator, and what its calls of trainers have made of that.
+class DefaultGenerator {
+ public:
+  static DefaultGenerator& instance() {
+    static auto* instance = new DefaultGenerator;  // threads end after static objects, too
+    return *instance;
+  }
+
+  /// Makes this thread the owner where there is none. Returns the generator that it has to take otherwise; undefined
+  /// for the owner.
+  at::Generator claim() {
+    const MutexLock lock(mutex_);
+    if (owner_ == std::this_thread::get_id()) return {};
+    const bool untouched = calls_ > 0 || is_as_after_call();
+    if (owner_) return untouched ? before_call_.clone() : copy();
+    // What a thread that has ended drew in its calls does not count.
+    if (untouched) set(before_call_);
+    own();
+    return {};
+  }
+
+  void inherit() {
+    const MutexLock lock(mutex_);
+    own();
+  }
+
+  void begin_call() {
+    const MutexLock lock(mutex_);
+    if (owner_ != std::this_thread::get_id() || calls_++ > 0) return;
+    if (!is_as_after_call()) before_call_ = copy();
+  }
+
+  void end_call() {
+    const MutexLock lock(mutex_);
+    if (owner_ != std::this_thread::get_id() || --calls_ > 0) return;
+    after_call_ = state();
+  }
+
+  void release() {
+    const MutexLock lock(mutex_);
+    if (owner_ == std::this_thread::get_id()) owner_.reset();
+  }
+
+ private:
+  /// Ends the ownership with the thread.
+  struct Release {
+    ~Release() { instance().release(); }
+  };
+
+  void own() LEVIN_REQUIRES(mutex_) {
+    static thread_local Release release;
+    owner_ = std::this_thread::get_id();
+    calls_ = 0;
+  }
+
+  static at::Generator copy() {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard lock(generator.mutex());
+    return generator.clone();
+  }
+  static at::Tensor state() {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard lock(generator.mutex());
+    return generator.get_state();
+  }
+  static void set(const at::Generator& from) {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const at::Tensor state = from.get_state();
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(state);
+  }
+  bool is_as_after_call() const LEVIN_REQUIRES(mutex_) {
+    return after_call_.defined() && at::equal(state(), after_call_);
+  }
+
+  Mutex mutex_;
+  std::optional<std::thread::id> owner_ LEVIN_GUARDED_BY(mutex_);
+  int64_t calls_ LEVIN_GUARDED_BY(mutex_) = 0;  ///< of the owner, one inside another
+  /// Before the owner's calls, unless somebody else drew or seeded between them.
+  at::Generator before_call_ LEVIN_GUARDED_BY(mutex_);
+  at::Tensor after_call_ LEVIN_GUARDED_BY(mutex_);  ///< after the newest of them
+};
+
 }  // namespace
 
 ThreadGeneratorScope::ThreadGeneratorScope(uint64_t seed)
@@ -108,5 +194,28 @@ ThreadGeneratorScope::~ThreadGeneratorScope() { enter(std::move(previous_)); }
 at::Generator default_cpu_generator() {
   return thread_generator.defined() ? thread_generator : at::detail::getDefaultCPUGenerator();
 }
+
+void claim_generator() {
+  if (thread_generator.defined()) return;
+  at::Generator own = DefaultGenerator::instance().claim();
+  if (!own.defined()) return;
+  ensure_registered();
+  enter(std::move(own));
+}
+
+bool has_own_generator() { return thread_generator.defined(); }
+
+void inherit_generator(at::Generator generator) {
+  if (generator == at::detail::getDefaultCPUGenerator()) return DefaultGenerator::instance().inherit();
+  ensure_registered();
+  enter(std::move(generator));
+}
+
+TrainerCallScope::TrainerCallScope() {
+  claim_generator();
+  DefaultGenerator::instance().begin_call();
+}
+
+TrainerCallScope::~TrainerCallScope() { DefaultGenerator::instance().end_call(); }
 
 }  // namespace levin

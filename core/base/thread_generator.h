@@ -26,7 +26,27 @@ class ThreadGeneratorScope {
   at::Generator previous_;  ///< the enclosing scope's; undefined without one
 };
 
-/// Returns the generator that this thread's CPU operators draw from: its innermost scope's, else the process's default.
+/// Returns the generator that this thread's CPU operators draw from: its innermost scope's or its own, else the
+/// process's default.
 at::Generator default_cpu_generator();
+
+/// Makes what this thread draws independent of other threads that call this. The first one draws from the process's
+/// default generator until it ends. Each other one that has no generator of its own gets one, which it keeps outside of
+/// scopes too: in the state that the default generator would have without the calls (TrainerCallScope) of the first.
+void claim_generator();
+/// Whether this thread draws from a generator of its own.
+bool has_own_generator();
+/// Makes this thread, the only one of a forked process, draw from the generator that the forking thread drew from.
+void inherit_generator(at::Generator generator);
+
+/// Around a call of a trainer: its random numbers are those of the calling thread, whatever other trainers do in other
+/// threads at the same time or before. Claims the thread's generator. Calls nest.
+class TrainerCallScope {
+ public:
+  TrainerCallScope();
+  ~TrainerCallScope();
+  TrainerCallScope(const TrainerCallScope&) = delete;
+  TrainerCallScope& operator=(const TrainerCallScope&) = delete;
+};
 
 }  // namespace levin

@@ -87,6 +87,7 @@ void RankRun::set_up() {
   parts_.options.precision->set_up(strategy.root_device());
   parts_.data.set_prefetch(BatchPrefetch::for_device(strategy.root_device()));
   parts_.data.set_seed(std::stoull(strategy.broadcast(std::to_string(parts_.data.seed()))));
+  share_generators();
   parts_.logger.share_run_directory();
 
   parts_.callbacks.set(callbacks());
@@ -105,6 +106,14 @@ void RankRun::set_up() {
   parts_.logger.start(resumes ? parts_.checkpoints.find_on_rank_zero(request_.ckpt) : "", parts_.data.data_module());
 }
 
+/// Every rank draws what rank 0 does, however it was started and whatever earlier calls drew.
+void RankRun::share_generators() {
+  Strategy& strategy = *parts_.options.strategy;
+  if (strategy.world_size() == 1) return;
+  const at::Device& device = strategy.root_device();
+  restore_rng_state(state_from_bytes(strategy.broadcast(state_to_bytes(capture_rng_state(device)))), device);
+}
+
 void RankRun::set_up_backends() const {
   using Level = Determinism::Level;
   const TrainerOptions& options = parts_.options.given;
@@ -119,10 +128,7 @@ void RankRun::configure_model() {
   Strategy& strategy = *parts_.options.strategy;
   const auto scope = strategy.divided_model().build_scope(
       [precision = parts_.options.precision](torch::nn::Module& part) { precision->convert_module(part); });
-  // Parts of one model: every rank draws what rank 0 does.
-  const at::Device& device = strategy.root_device();
-  if (scope != nullptr)
-    restore_rng_state(state_from_bytes(strategy.broadcast(state_to_bytes(capture_rng_state(device)))), device);
+  if (scope != nullptr) share_generators();  // parts of one model
   parts_.callbacks.module("configure_model", &Module::configure_model);
 }
 

@@ -27,6 +27,7 @@ class RankRun {
  private:
   void set_up();
   void set_up_backends() const;
+  void share_generators();
   void configure_model();
   void set_up_weights(bool weights_only);
   void tear_down();

@@ -2,8 +2,6 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
-#include <levin/core/base/seed.h>
-#include <levin/core/base/thread_generator.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/interfaces/tuner.h>
@@ -61,7 +59,7 @@ TrainerOptions ThreadRank::options_for(const TrainerComponents& first, const std
 
 ThreadRank::ThreadRank(const TrainerComponents& first, const std::shared_ptr<Strategy>& strategy,
                        const RunRequest& request)
-    : trainer_(options_for(first, strategy)), request_(request), seed_(global_seed()) {
+    : trainer_(options_for(first, strategy)), request_(request) {
   const Module& module = *request.module;
   if (!module.can_rebuild())
     throw Error("trainer",
@@ -79,7 +77,6 @@ ThreadRank::ThreadRank(const TrainerComponents& first, const std::shared_ptr<Str
 ThreadRank::~ThreadRank() = default;
 
 void ThreadRank::run(int64_t local_rank) {
-  const ThreadGeneratorScope generator(mix_seed(seed_, static_cast<uint64_t>(local_rank)));
   trainer_.strategy().ranks().enter(local_rank);
   RankRun(*trainer_.components_, request_).run();
 }

@@ -10,7 +10,8 @@ namespace levin {
 
 /// A further rank of a call, in a thread of this process: a trainer, a module, callbacks and loaders of its own, made
 /// as those of rank 0 were; the data module and the data sets are shared. Callbacks that were handed over as objects
-/// that cannot be made again (see levin::make) serve rank 0 alone; loggers always do.
+/// that cannot be made again (see levin::make) serve rank 0 alone; loggers always do. Made and run on the rank's
+/// thread, in a ThreadGeneratorScope.
 class ThreadRank {
  public:
   /// `first`: rank 0 of this process, whose options and request it follows. Throws levin::Error when the module cannot
@@ -26,7 +27,6 @@ class ThreadRank {
 
   Trainer trainer_;
   RunRequest request_;
-  uint64_t seed_;
 };
 
 }  // namespace levin

@@ -2,7 +2,10 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/host_memory.h>
+#include <levin/core/base/seed.h>
 #include <levin/core/base/signals.h>
+#include <levin/core/base/thread_generator.h>
+#include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/nn/saved_tensor_scope.h>
 #include <levin/core/options/capable_strategies.h>
@@ -17,6 +20,8 @@
 namespace levin {
 namespace {
 
+constexpr const char* kGenerators = "/generators";
+
 struct EndOfCall {
   StopController& stop;
   bool is_fit;
@@ -27,7 +32,9 @@ struct EndOfCall {
 
 RunResult TrainerRun::launch(RunThreadRank run_thread_rank) {
   require_idle();
+  const TrainerCallScope generator;
   run_thread_rank_ = std::move(run_thread_rank);
+  seed_ = global_seed();
   if (request_.stage == Stage::kFit) {
     if (!request_.tune && !request_.module->automatic_optimization) check_manual_optimization();
     parts_.begin_fit();
@@ -80,8 +87,11 @@ void TrainerRun::check_manual_optimization() const {
 void TrainerRun::run(int64_t local_rank) {
   Strategy& strategy = *parts_.options.strategy;
   if (local_rank > 0)
-    if (const auto of_thread = strategy.for_thread_rank(local_rank))
+    if (const auto of_thread = strategy.for_thread_rank(local_rank)) {
+      // Its copy of the module is made of the numbers that a program draws first, as in a process of its own.
+      const ThreadGeneratorScope generator(seed_);
       return run_thread_rank_(of_thread, request_, local_rank);
+    }
   strategy.ranks().enter(local_rank);
   result_ = RankRun(parts_, request_).run();
 }
@@ -91,10 +101,13 @@ void TrainerRun::save_outcome(const std::string& directory) {
   result_.signal = SignalScope::received();
   if (request_.stage == Stage::kFit) result_.fit = parts_.checkpoints.dump_outcome();
   result_.write(directory);
+  write_checkpoint(directory + kGenerators, capture_rng_state(), {});
 }
 
 void TrainerRun::load_outcome(const std::string& directory) {
   result_ = RunResult::read(directory);
+  // What is drawn next goes on after rank 0's numbers, as where that is this process.
+  restore_rng_state(read_checkpoint(directory + kGenerators));
   parts_.logger.set_run_directory(result_.run_directory);
   parts_.state.stage = request_.stage;
   parts_.data.begin_call(request_.data, request_.loaders);

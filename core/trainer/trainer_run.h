@@ -5,6 +5,7 @@
 #include <levin/core/trainer/run_result.h>
 #include <levin/core/trainer/trainer_components.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -38,6 +39,7 @@ class TrainerRun final : private RankProgram {
   TrainerComponents& parts_;
   const RunRequest& request_;
   RunThreadRank run_thread_rank_;
+  uint64_t seed_ = 0;  ///< of the calling thread
   RunResult result_;
 };
 

@@ -6,6 +6,7 @@
 #include <levin/core/base/lifeline.h>
 #include <levin/core/base/process_end.h>
 #include <levin/core/base/signals.h>
+#include <levin/core/base/thread_generator.h>
 #include <levin/strategies/launchers/core_share.h>
 #include <levin/strategies/launchers/outcome_folder.h>
 #include <levin/strategies/launchers/rank_report.h>
@@ -175,7 +176,10 @@ void RankProcesses::run_child(int64_t local_rank, RankProgram& program, const Ou
   lifeline_.watch_in_child([&folder] { folder.remove(); });
   RankReport report;
   // OpenMP would wait for ever for the threads that this one had in the parent.
-  std::thread([&] { report = run_program(local_rank, program, folder); }).join();
+  std::thread([&, generator = default_cpu_generator()] {
+    inherit_generator(generator);
+    report = run_program(local_rank, program, folder);
+  }).join();
   flush_standard_streams();
   write_all(pipe.number(), report.to_bytes());
   _exit(report.kind == RankReport::Kind::kSuccess ? 0 : 1);
