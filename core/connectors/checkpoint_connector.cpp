@@ -654,6 +654,11 @@ void CheckpointConnector::restore_optimization() {
 void CheckpointConnector::restore_gradients_and_generators() {
   if (!is_foreign()) {
     restore_gradients();
+    // What was saved of it is rank 0's, which may have skipped what others trained on.
+    const auto& parameters = optimizers_.parameter_names().items();
+    if (state_.progress.window_index > 0)
+      state_.progress.window_has_gradients =
+          std::ranges::any_of(parameters, [](const auto& item) { return item.second.grad().defined(); });
     // Ranks with the same part of the data draw alike.
     if (const auto own = counterparts(); !own.empty())
       return restore_rng_state(own.front()->at("rng"), strategy_.root_device());
