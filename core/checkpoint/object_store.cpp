@@ -125,7 +125,8 @@ HttpResponse ObjectStore::send(HttpRequest request, const std::string& what, IsA
     try {
       HttpResponse response = client_->send(request, never_);
       const bool is_of_store = has_code(response);
-      if (response.status < 300 ? is_answer(response) : response.status == 404 && (is_of_store || request.method == "HEAD"))
+      if (response.status < 300 ? is_answer(response)
+                                : response.status == 404 && (is_of_store || request.method == "HEAD"))
         return response;
       const bool is_stranger = !is_of_store && (response.status < 400 || response.status == 404);
       reason = is_stranger ? words_for_stranger(response) : reason_of(response);

@@ -500,8 +500,9 @@ void CheckpointConnector::save_or_defer(const std::string& path, const Checkpoin
     throw Error("trainer",
                 "save_checkpoint() cannot save what fit could go on from before the optimizers are there: in setup, "
                 "configure_model and configure_optimizers; valid: from on_fit_start on, and after fit");
-  // Before its first batch, a fit that goes on from a checkpoint has not restored all of it yet.
-  if (state_.resumed || (state_.in_fit_loop && (!state_.at_resume_point || waits_for_window())))
+  // Before its loop, a fit that goes on from a checkpoint has not restored all of it yet.
+  const bool is_restored = state_.in_fit_loop ? state_.at_resume_point && !waits_for_window() : !state_.resumed;
+  if (!is_restored)
     deferred_.emplace_back(path, event);
   else
     save(path, event);

@@ -86,15 +86,16 @@ TEST(RemoteList, WithoutAnEndIsAnError) {
 
 TEST(RemoteList, WhosePagesNeverEndIsAnError) {
   int pages = 0;
-  EXPECT_THAT(message_of([&] {
-                listed_folders([&](const std::string&) {
-                  return fmt::format(
-                      "<R><IsTruncated>true</IsTruncated><NextContinuationToken>{0}"
-                      "</NextContinuationToken><CommonPrefixes><Prefix>k/{0}/</Prefix></CommonPrefixes></R>",
-                      ++pages);
-                });
-              }),
-              HasSubstr("the server sends a list without end; got 1001 pages"));
+  EXPECT_THAT(
+      message_of([&] {
+        listed_folders([&](const std::string&) {
+          return fmt::format(
+              "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>{0}"
+              "</NextContinuationToken><CommonPrefixes><Prefix>k/{0}/</Prefix></CommonPrefixes></ListBucketResult>",
+              ++pages);
+        });
+      }),
+      HasSubstr("the server sends a list without end; got 1001 pages"));
 }
 
 class RemoteCheckpointTest : public testing::RemoteTest {

@@ -126,14 +126,14 @@ TEST(ResumedLossWeight, CountsWhatSomeRanksSkipped) {
   for (const int64_t ranks : {2, 3})
     for (const int64_t stop_after : {1, 2}) {
       const StrategyCase on{"ddp_threads", static_cast<int>(ranks)};
-      const Division division{.size = 24, .batch_size = 2, .accumulate = 3, .net = {.weighing = 2, .skips = true}};
+      const Division division{.size = 24, .batch_size = 2, .accumulate = 3, .net = {.skips = true}};
       SCOPED_TRACE(division.text(on) + fmt::format(", stopped after {}", stop_after));
       const auto whole = train_divided(division, on);
       const std::string path = fresh_folder("resumed_weight") + "/c";
       train_divided(division, on, [&](TrainerOptions& options) {
-        options.callbacks.push_back(make<LambdaCallback>(LambdaCallbackOptions{
-            .on_train_batch_end = [&path, stop_after](Trainer& trainer, Module&, const StepOutput&, const Batch&,
-                                                      int64_t) {
+        options.callbacks.push_back(make<LambdaCallback>(
+            LambdaCallbackOptions{.on_train_batch_end = [&path, stop_after](Trainer& trainer, Module&,
+                                                                            const StepOutput&, const Batch&, int64_t) {
               if (trainer.total_batches() + 1 != stop_after) return;
               trainer.save_checkpoint(path);
               trainer.request_stop("the test resumes here");

@@ -76,7 +76,7 @@ TEST(OutOperators, AreThoseWithAKernelOfTheirOwn) {
 /// Work of one part on `x`, recorded and ready for replays.
 struct Recorded {
   explicit Recorded(at::Tensor input, std::function<at::Tensor(const at::Tensor&)> body) : work(std::move(body)) {
-    const at::Tensor x = recorder.begin_step({std::move(input)}, {}).front();
+    const at::Tensor x = recorder.begin_step({std::move(input)}, {}, {}).front();
     at::Tensor result;
     recorder.watch([&] { result = work(x); });
     why_not = recorder.end_step({result});
@@ -90,7 +90,7 @@ struct Recorded {
   }
   /// What an ordinary step on `input` shows to be different.
   std::string compare(const at::Tensor& input) {
-    const at::Tensor x = recorder.begin_step({input}, {}).front();
+    const at::Tensor x = recorder.begin_step({input}, {}, {}).front();
     at::Tensor result;
     recorder.watch([&] { result = work(x); });
     // As the trainer's steps: results hold what the replay beside the step has left.
@@ -240,7 +240,7 @@ TEST(OperatorRecording, AnOrdinaryStepThatDoesSomethingElseIsFound) {
 
 TEST(OperatorRecording, AResultThatIsKeptIsFound) {
   CpuGraphRecorder recorder;
-  const at::Tensor x = recorder.begin_step({numbers(2)}, {}).front();
+  const at::Tensor x = recorder.begin_step({numbers(2)}, {}, {}).front();
   at::Tensor result;
   at::Tensor kept;
   recorder.watch([&] {

@@ -427,9 +427,8 @@ TEST(SimPipeline, ATraceShowsTheDeviceAndNotTheThreadThatGivesItWork) {
     EXPECT_LT(duration, 1000);
   }
   for (const double duration : durations["backward"]) EXPECT_LT(duration, 1000);
-  // The first forward waits for the stage before.
-  ASSERT_FALSE(durations["wait to receive"].empty());
-  EXPECT_GE(durations["wait to receive"].front(), 5);
+  // The first forward waits for the stage before: for what is left of its forward when this one comes.
+  EXPECT_FALSE(durations["wait to receive"].empty());
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+#include <levin/core/base/released_storage.h>
 #include <levin/core/devices/accounting_allocator.h>
 #include "tests/support/tiny.h"
 
@@ -98,7 +99,7 @@ class Planned : public Module {
   Reading read() {
     Reading reading;
     for (const at::Tensor& parameter : parameters()) {
-      reading.parameters += static_cast<int64_t>(parameter.storage().nbytes());
+      reading.parameters += is_released(parameter) ? 0 : static_cast<int64_t>(parameter.storage().nbytes());
       if (parameter.grad().defined()) reading.gradients += static_cast<int64_t>(parameter.grad().nbytes());
     }
     for (const OptimizerHandle* handle : trainer().optimizers())

@@ -1,3 +1,4 @@
+#include <levin/core/base/released_storage.h>
 #include <levin/core/devices/accounting_allocator.h>
 #include "tests/support/tiny.h"
 
@@ -65,7 +66,8 @@ Readings& readings() {
 class Memory {
  public:
   void add(const at::Tensor& tensor) {
-    if (!tensor.defined() || !seen_.insert(tensor.storage().unsafeGetStorageImpl()).second) return;
+    if (!tensor.defined() || is_released(tensor) || !seen_.insert(tensor.storage().unsafeGetStorageImpl()).second)
+      return;
     bytes_ += static_cast<int64_t>(tensor.storage().nbytes());
   }
   void add(const State& state) {
