@@ -197,8 +197,10 @@ State CheckpointConnector::dump_rank() {
   own["metrics"] = std::move(metrics);
   if (!model_.divides_state() && (progress.window_index > 0 || awaits_step())) {
     State gradients = State::map();
+    // Where all batches of the window were skipped so far, those of the window before are still there.
+    const bool has_gradients = progress.window_has_gradients || awaits_step();
     for (const auto& [name, parameter] : optimizers_.parameter_names().items())
-      if (parameter.grad().defined())
+      if (has_gradients && parameter.grad().defined())
         gradients[name] = TensorLeaf{parameter.grad(), {.kind = Placement::Kind::kRankLocal}};
     own["gradients"] = std::move(gradients);
     own["window_weight"] = progress.window_weight.on_host() ? *progress.window_weight.on_host()
@@ -654,6 +656,7 @@ void CheckpointConnector::restore_optimization() {
 
 void CheckpointConnector::restore_gradients_and_generators() {
   if (!is_foreign()) {
+    for (const auto& [name, parameter] : optimizers_.parameter_names().items()) parameter.mutable_grad().reset();
     restore_gradients();
     // What was saved of it is rank 0's, which may have skipped what others trained on.
     const auto& parameters = optimizers_.parameter_names().items();
