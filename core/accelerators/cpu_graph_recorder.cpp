@@ -3,6 +3,7 @@
 #include <levin/core/accelerators/operator_plan.h>
 #include <levin/core/accelerators/operator_recording.h>
 #include <levin/core/base/error.h>
+#include <levin/core/base/generator_state.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/base/thread_generator.h>
 
@@ -13,22 +14,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 #include <optional>
 #include <utility>
 
 namespace levin {
 namespace {
-
-at::Tensor state_of(at::Generator generator) {
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_state(at::Generator generator, const at::Tensor& state) {
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
-}
 
 /// Makes a storage be the memory of a tensor, which lives as long as the storage reads it.
 void read_from(const at::Storage& storage, const at::Tensor& tensor) {
@@ -53,7 +43,7 @@ class CpuGraphRecorder::Memory {
     for (const auto& version : plan.versions()) versions_.push_back(version.counter.current_version());
     // Those of the program's own, beside that of the thread.
     for (const at::Generator& generator : plan.trace().generators)
-      if (generator != default_cpu_generator()) own_generators_.emplace_back(generator, state_of(generator));
+      if (generator != default_cpu_generator()) own_generators_.emplace_back(generator, generator_state(generator));
   }
   /// Puts it back, and holds what was there until now instead.
   void exchange() {
@@ -70,8 +60,8 @@ class CpuGraphRecorder::Memory {
     restore_rng_state(generator_);
     generator_ = std::move(now);
     for (auto& [generator, state] : own_generators_) {
-      at::Tensor present = state_of(generator);
-      set_state(generator, state);
+      at::Tensor present = generator_state(generator);
+      set_generator_state(generator, state);
       state = std::move(present);
     }
   }
@@ -85,7 +75,7 @@ class CpuGraphRecorder::Memory {
   bool same_generators() const {
     return capture_rng_state().at("cpu").as_tensor().equal(generator_.at("cpu").as_tensor()) &&
            std::all_of(own_generators_.begin(), own_generators_.end(),
-                       [](const auto& own) { return state_of(own.first).equal(own.second); });
+                       [](const auto& own) { return generator_state(own.first).equal(own.second); });
   }
 
  private:

@@ -10,8 +10,8 @@ namespace levin {
 
 using c10::impl::cow::is_cow_data_ptr;
 
-// LibTorch copies memory that is shared until it is written when somebody takes such a pointer to it, and takes it over
-// without a copy where nobody else shares it. Here nobody does.
+// LibTorch copies memory that is shared copy-on-write when such a pointer to it is taken, and takes it over without a
+// copy where one storage is left that shares it, as here.
 PointerWatch::PointerWatch(c10::StorageImpl& storage)
     : storage_(storage), memory_(std::move(storage._mutable_data_ptr_no_checks())) {
   void* const data = memory_.get();

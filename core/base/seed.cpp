@@ -1,5 +1,6 @@
 #include <levin/core/base/seed.h>
 
+#include <levin/core/base/generator_state.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/mutex.h>
 #include <levin/core/base/thread_generator.h>
@@ -26,16 +27,6 @@ thread_local std::optional<uint64_t> own_seed;                   ///< of a threa
 void seed_generator(at::Generator generator, uint64_t seed) {
   const std::lock_guard lock(generator.mutex());
   generator.set_current_seed(seed);
-}
-
-at::Tensor state_of(at::Generator generator) {
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_state(at::Generator generator, const at::Tensor& state) {
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
 }
 
 at::Generator generator_of(const at::Device& device) { return at::globalContext().defaultGenerator(device); }
@@ -90,7 +81,7 @@ uint64_t mix_seed(uint64_t a, uint64_t b, uint64_t c) {
 
 State capture_rng_state(const at::Device& device) {
   const auto leaf = [](const at::Generator& generator) {
-    return TensorLeaf{state_of(generator).clone(), {.kind = Placement::Kind::kRankLocal}};
+    return TensorLeaf{generator_state(generator).clone(), {.kind = Placement::Kind::kRankLocal}};
   };
   State state = State::map();
   state["cpu"] = leaf(default_cpu_generator());
@@ -99,14 +90,14 @@ State capture_rng_state(const at::Device& device) {
 }
 
 void restore_rng_state(const State& state, const at::Device& device) {
-  if (const State* cpu = state.find("cpu")) set_state(default_cpu_generator(), cpu->as_tensor());
+  if (const State* cpu = state.find("cpu")) set_generator_state(default_cpu_generator(), cpu->as_tensor());
   if (device.is_cpu()) return;
   const State* own = state.find("device");
   // Older checkpoints have each device of the process.
   if (own == nullptr) own = state.find(fmt::format("cuda{}", device.index()));
   if (own == nullptr) return;
   try {
-    set_state(generator_of(device), own->as_tensor());
+    set_generator_state(generator_of(device), own->as_tensor());
   } catch (const c10::Error&) {
     // Generators of different kinds of devices have states of different forms.
     log::warning(

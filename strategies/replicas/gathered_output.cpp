@@ -14,7 +14,7 @@
 namespace levin {
 namespace {
 
-/// Divides in place of a weight of zero.
+/// The divisor where all weights are zero.
 constexpr double kLeastWeight = 1e-30;
 
 /// A tensor of the parts that have it.

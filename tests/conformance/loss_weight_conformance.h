@@ -32,7 +32,7 @@ struct WeighedNetOptions {
     schema.field("skips", &WeighedNetOptions::skips, "skips batches");
     schema.field("notes", &WeighedNetOptions::notes, "says which examples it was trained on");
     schema.field("finite", &WeighedNetOptions::finite, "a loss of weight zero is a number");
-    schema.field("wrong_weight", &WeighedNetOptions::wrong_weight, "a weight in place of the right one");
+    schema.field("wrong_weight", &WeighedNetOptions::wrong_weight, "a weight instead of the right one");
     schema.field("lbfgs", &WeighedNetOptions::lbfgs, "an optimizer that evaluates the loss itself");
   }
 };
