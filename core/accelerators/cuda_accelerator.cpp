@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <typeinfo>
 
 #if LEVIN_HAS_CUDA
 #include <levin/core/accelerators/cuda_graph_recorder.h>
@@ -23,7 +24,9 @@ namespace {
 int64_t count_by_driver() { return at::detail::getCUDAHooks().deviceCount(); }
 
 int64_t count_devices() {
-  if (!at::hasCUDA()) return 0;
+  // at::hasCUDA() would ask the runtime too. A LibTorch without CUDA leaves the interface of its hooks as it is.
+  const at::CUDAHooksInterface& hooks = at::detail::getCUDAHooks();
+  if (typeid(hooks) == typeid(at::CUDAHooksInterface)) return 0;
   // Without the driver's library there is nothing to count; loading it does not start it.
   void* driver = dlopen("libcuda.so.1", RTLD_LAZY);
   if (driver == nullptr) return 0;
