@@ -4,6 +4,7 @@
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/move_to_device.h>
 #include <levin/strategies/learning_rate_scale.h>
+#include <levin/strategies/ranks/local_device.h>
 #include <levin/strategies/ranks/rank_options.h>
 #include <levin/strategies/replicas/replica_group.h>
 
@@ -27,6 +28,7 @@ void DataParallel::setup_environment(const StrategySetup& setup) {
     throw ConfigError(
         "trainer.sync_batchnorm does not work with strategy dp, whose replicas are not ranks; valid: false; hint: use "
         "strategy ddp or ddp_threads");
+  refuse_shared_devices(setup.devices, kThreadsShareNone);
   devices_ = setup.devices;
   rank_.begin(devices_.front(), setup.rank_status, options_.hang_timeout);
 }

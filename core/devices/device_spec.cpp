@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
-#include <set>
 
 namespace levin {
 namespace {
@@ -71,8 +70,7 @@ Request request_count(int64_t count, const Config& node, const char* option, con
 
 Request request_indices(std::vector<int64_t> indices, const Config& node, const char* option, const char* valid) {
   if (indices.size() == 1 && indices.front() == -1) return {Request::Kind::kAll, 0, {}};
-  if (indices.empty() || std::set<int64_t>(indices.begin(), indices.end()).size() != indices.size())
-    refuse(node, option, valid);
+  if (indices.empty()) refuse(node, option, valid);
   for (const int64_t index : indices) {
     if (index < 0) refuse(node, option, valid);
     if (index >= kMostDevices) refuse_range(node, option, index);

@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/strategies/ranks/local_device.h>
 #include <levin/strategies/replicas/replica_group.h>
 
 #include <fmt/format.h>
@@ -38,6 +39,7 @@ void Ddp2::prepare(const StrategySetup& setup) {
   if (setup.sync_batchnorm)
     throw ConfigError(
         "trainer.sync_batchnorm does not work with strategy ddp2, whose replicas are not ranks; hint: strategy: ddp");
+  refuse_shared_devices(setup.devices, kThreadsShareNone);
   devices_ = setup.devices;
   Ddp::prepare(of_the_process(setup));
   if (environment().local_world_size() > 1)

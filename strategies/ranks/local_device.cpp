@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace levin {
 
 at::Device device_of_local_rank(const std::vector<at::Device>& devices, int64_t local_rank) {
@@ -26,6 +28,12 @@ at::Device device_of_local_rank(const std::vector<at::Device>& devices, int64_t 
                     "many devices as there are ranks, or leave it out",
                     first.str()));
   return at::Device(first.type(), static_cast<at::DeviceIndex>(local_rank));
+}
+
+void refuse_shared_devices(const std::vector<at::Device>& devices, std::string_view reason) {
+  for (auto device = devices.begin(); device != devices.end(); ++device)
+    if (!device->is_cpu() && std::find(devices.begin(), device, *device) != device)
+      throw ConfigError(fmt::format("trainer.devices names {} twice, and {}", device->str(), reason));
 }
 
 }  // namespace levin

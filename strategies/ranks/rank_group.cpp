@@ -8,6 +8,7 @@
 #include <levin/core/comm/single_process.h>
 #include <levin/strategies/comm/c10d_collective.h>
 #include <levin/strategies/comm/c10d_store.h>
+#include <levin/strategies/comm/process_group.h>
 #include <levin/strategies/comm/rendezvous.h>
 #include <levin/strategies/comm/shared_memory_team.h>
 #include <levin/strategies/comm/watched_store.h>
@@ -79,6 +80,18 @@ std::string message_of(const std::exception_ptr& error) {
   }
 }
 
+/// Throws ConfigError where ranks share a device and cannot.
+void check_shared_devices(const std::vector<at::Device>& devices, const RankOptions& options) {
+  if (devices.empty() || devices.front().is_cpu()) return;
+  if (options.start_method == StartMethod::kThread) return refuse_shared_devices(devices, kThreadsShareNone);
+  const std::string backend = resolve_backend({.backend = options.backend, .device = devices.front()});
+  if (backend == "gloo") return;
+  refuse_shared_devices(devices, fmt::format("backend '{}' needs a device of its own for each rank; hint: "
+                                             "trainer.strategy.backend: gloo lets ranks share one, to try several "
+                                             "ranks on a single device",
+                                             backend));
+}
+
 }  // namespace
 
 struct RankGroup::Shared {
@@ -110,6 +123,7 @@ int64_t RankGroup::world_size() const { return environment_->world_size(); }
 // ---- Which ranks there are.
 
 void RankGroup::prepare(const StrategySetup& setup, const std::string& strategy) {
+  check_shared_devices(setup.devices, options_);
   if (options_.start_method == StartMethod::kSubprocess)
     find_processes(setup);
   else

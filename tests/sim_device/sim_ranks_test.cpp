@@ -6,6 +6,8 @@
 #include <levin/strategies/ddp/ddp.h>
 #include <levin/strategies/sharded/sharded.h>
 
+#include <gmock/gmock.h>
+
 #include <string>
 
 namespace levin::testing {
@@ -80,6 +82,28 @@ TEST(SimRanks, DataParallelReplicasTrainAsOnCpus) {
   const SimResult expected = run(false);
   sim::reset_report();
   expect_equal(run(true), expected);
+}
+
+TEST(SimRanks, ADeviceThatIsNamedTwiceIsRefusedWhereRanksCannotShareIt) {
+  const auto error_of = [](const std::string& strategy) -> std::string {
+    TrainerOptions options = quiet(1);
+    options.accelerator = "sim";
+    options.devices = std::vector<int64_t>{1, 2, 1};
+    options.strategy = Spec<Strategy>(Config::parse(strategy, {}));
+    try {
+      Trainer(options).fit(make<SimNet>({}), DataLoader(tiny_dataset(8), {.batch_size = 2}));
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  for (const char* strategy : {"ddp_threads", "{name: sharded_threads, backend: gloo}", "dp", "ddp2"})
+    EXPECT_THAT(
+        error_of(strategy),
+        ::testing::HasSubstr("trainer.devices names sim:1 twice, and threads of one process need a device each"))
+        << strategy;
+  EXPECT_THAT(error_of("ddp"), ::testing::HasSubstr("backend 'sim_nccl' needs a device of its own for each rank; hint: "
+                                                    "trainer.strategy.backend: gloo"));
 }
 
 }  // namespace
