@@ -41,7 +41,10 @@ Conv1DImpl::Conv1DImpl(int64_t in, int64_t out) {
   torch::nn::init::normal_(weight, 0, kInitialStd);
 }
 
-torch::Tensor Conv1DImpl::forward(const torch::Tensor& x) { return torch::matmul(x, weight) + bias; }
+torch::Tensor Conv1DImpl::forward(const torch::Tensor& x) {
+  // As one operator, which mixed precision computes in 16 bits, the sum included.
+  return torch::addmm(bias, x.flatten(0, -2), weight).unflatten(0, x.sizes().slice(0, x.dim() - 1));
+}
 
 Gpt2AttentionImpl::Gpt2AttentionImpl(const Gpt2Options& options)
     : heads_(options.n_head), attention_dropout_(options.dropout) {
