@@ -81,6 +81,9 @@ std::shared_ptr<WeighedNet> train_divided(const Division& division, const Strate
 
 class LossWeight : public ::testing::TestWithParam<StrategyCase> {
  protected:
+  void SetUp() override {
+    if (!GetParam().has_devices()) GTEST_SKIP() << "no CUDA device can be used here";
+  }
   bool shares_batches() const {
     const std::string name = GetParam().strategy;
     return name == "dp" || name == "single_device" || GetParam().is_one_pipeline();

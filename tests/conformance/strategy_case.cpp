@@ -132,8 +132,8 @@ TrainerOptions trainer_options(const TrainingRun& run, const StrategyCase& on) {
   options.accelerator = on.accelerator;
   options.devices = on.ranks;
   if (!on.is_on_cpu()) {
-    std::vector<int64_t> indices(static_cast<size_t>(on.ranks));
-    std::iota(indices.begin(), indices.end(), on.first_device);
+    std::vector<int64_t> indices(static_cast<size_t>(on.ranks), on.first_device);
+    if (!on.shares) std::iota(indices.begin(), indices.end(), on.first_device);
     options.devices = indices;
   }
   options.log_every_n_steps = 2;

@@ -3,6 +3,7 @@
 #include "tests/support/tiny.h"
 
 #include <levin/callbacks/lambda_callback.h>
+#include <levin/core/accelerators/accelerator_registry.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/nn/sequential.h>
 #include <levin/core/nn/unit.h>
@@ -31,10 +32,13 @@ struct StrategyCase {
   const char* options = "";  ///< further ones, as in YAML: "schedule: gpipe"
   const char* accelerator = "cpu";
   int first_device = 0;  ///< of another accelerator than the CPU: the index of rank 0's
+  bool shares = false;   ///< all ranks, which are processes, have that one
   bool is_on_cpu() const { return std::string(accelerator) == "cpu"; }
+  bool has_devices() const { return AcceleratorRegistry::instance().find(accelerator)->device_count() > 0; }
   /// The same where this case runs, on as many ranks as there can be.
   StrategyCase beside(StrategyCase other) const {
     other.accelerator = accelerator;
+    other.shares = shares;
     return other;
   }
   bool is_sharded() const { return stage > 0; }
@@ -47,6 +51,7 @@ struct StrategyCase {
     std::string text = std::string("{name: ") + strategy;
     if (is_sharded()) text += ", stage: " + std::to_string(stage);
     if (*options != '\0') text += std::string(", ") + options;
+    if (shares && ranks > 1) text += ", backend: gloo";
     return text + further + "}";
   }
   friend std::ostream& operator<<(std::ostream& stream, const StrategyCase& item) {
