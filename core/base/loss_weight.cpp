@@ -26,7 +26,7 @@ std::optional<double> LossWeight::on_host() const {
 }
 
 at::Tensor LossWeight::on(at::Device device) const {
-  const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
+  const auto options = at::TensorOptions().dtype(device.is_mps() ? at::kFloat : at::kDouble).device(device);
   if (!tensor_.defined()) return at::full({}, number_.value_or(0), options);
   return tensor_.detach().to(options).reshape({});
 }

@@ -22,7 +22,7 @@ class LossWeight {
   std::optional<double> on_host() const;
   /// The tensor it was made of; undefined for a number.
   const at::Tensor& tensor() const { return tensor_; }
-  /// As a tensor of float32 without dimensions.
+  /// As a tensor without dimensions, of float64 where the device has that type, else of float32.
   at::Tensor on(at::Device device) const;
 
   /// Throws levin::Error where the host sees that it is no weight: negative, infinite or NaN.

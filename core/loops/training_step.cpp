@@ -300,7 +300,7 @@ void TrainingStep::weigh(const StepOutput& output, double share) {
 at::Tensor TrainingStep::weighed(const at::Tensor& loss) {
   const at::Tensor& tensor = weight_.tensor();
   if (tensor.defined() && (!tensor.device().is_cpu() || (is_divided_ && loss.device().is_cpu()))) {
-    const at::Tensor weight = tensor.detach().to(at::kFloat).reshape({});
+    const at::Tensor weight = weight_.on(tensor.device());
     // A negative weight or NaN makes the gradients NaN: to throw, the host would have to wait for the device.
     at::Tensor factor = at::where(weight >= 0, 1.0, std::numeric_limits<double>::quiet_NaN());
     if (is_divided_)
@@ -423,9 +423,10 @@ bool TrainingStep::average_over_window() {
   const LossWeight& mean_weight = totals ? totals->mean_weight : state_.progress.window_weight;
   if (const auto on_host = mean_weight.on_host()) {
     if (*on_host == 0) return false;
-    // Sums over ranks are of float32.
     const double factor = divisor_ / *on_host;
-    if (std::abs(factor - 1) > 3e-7) optimizers_.scale_gradients(at::scalar_tensor(factor, at::kDouble));
+    // Sums over ranks may be of the gradients' type.
+    if (std::abs(factor - 1) > (loss().defined() && loss().scalar_type() == at::kDouble ? 1e-12 : 3e-7))
+      optimizers_.scale_gradients(at::scalar_tensor(factor, at::kDouble));
   } else {
     const at::Tensor mean = mean_weight.on(mean_weight.tensor().device());
     optimizers_.scale_gradients(at::where(mean == 0, 0.0, divisor_ / mean));  // of nothing

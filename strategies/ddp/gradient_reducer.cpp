@@ -95,8 +95,11 @@ GradientReducer::GradientReducer(const Parameters& parameters, c10::intrusive_pt
     if (parameter.requires_grad()) names_.push_back(name);
   if (parameters_.empty())
     throw Error("ddp", "no parameter requires a gradient, so that there is nothing to train; hint: all may be frozen");
-  if (options_.reduces_window)
-    window_inputs_ = at::zeros({2}, parameters_.front().options().dtype(at::kFloat)).requires_grad_();
+  if (options_.reduces_window) {
+    // In 16 bits a weight would be rounded.
+    const auto type = parameters_.front().scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    window_inputs_ = at::zeros({2}, parameters_.front().options().dtype(type)).requires_grad_();
+  }
   if (why_not_in_place(parameters, *group, options_).empty()) {
     backend_ = group->getBackend(parameters_.front().device().type());
     return;
@@ -222,8 +225,8 @@ at::Tensor GradientReducer::before_backward(const at::Tensor& loss, const Accumu
   if (options_.reduces_window) {
     if (window.index == 0 || sync) window_inputs_.mutable_grad().reset();
     // Of the window as a whole, told in its last backward.
-    const auto weight = sync ? static_cast<float>(window_weight.on_host().value_or(0)) : 0.0F;
-    const at::Tensor own = at::tensor({weight, sync && window.has_next ? 1.0F : 0.0F});
+    const double weight = sync ? window_weight.on_host().value_or(0) : 0;
+    const at::Tensor own = at::tensor({weight, sync && window.has_next ? 1.0 : 0.0}, window_inputs_.options());
     if (backend_ != nullptr)
       window_inputs_.mutable_grad() = own;
     else
@@ -251,7 +254,8 @@ at::Tensor GradientReducer::before_backward(const at::Tensor& loss, const Accumu
 }
 
 Strategy::WindowTotals GradientReducer::window_totals() const {
-  const float* value = window_inputs_.grad().const_data_ptr<float>();
+  const at::Tensor means = window_inputs_.grad().to(at::kDouble);
+  const double* value = means.const_data_ptr<double>();
   return {.mean_weight = value[0], .any_loss = value[0] > 0, .any_next = value[1] > 0};
 }
 

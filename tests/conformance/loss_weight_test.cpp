@@ -49,6 +49,24 @@ TEST(LossesOfEqualWeight, AreThoseOfAllBatchesAndRanks) {
 }
 
 /// Recorded steps weigh as ordinary ones do, whatever each batch weighs.
+TEST(LossWeight64, KeepsTheDigitsOfTheParameters) {
+  // One step over all examples, however they are divided.
+  const auto trained = [](int64_t batch_size, const StrategyCase& on) {
+    const Division division{.size = 22, .batch_size = batch_size, .accumulate = 22, .net = {.weighing = 1}};
+    return train_divided(division, on, [](TrainerOptions& options) { options.precision = "64-true"; });
+  };
+  const auto expected = trained(22, {"single_device", 1});
+  for (const StrategyCase& on : {StrategyCase{"single_device", 1},
+                                 {"dp", 2},
+                                 {"ddp_threads", 3},
+                                 {"ddp_threads", 2, 0, "backend: gloo"},
+                                 {"sharded_threads", 2, 3},
+                                 {"pipeline_threads", 2, 0, "micro_batches: 2"}}) {
+    const auto got = trained(3, on);
+    EXPECT_EQ(difference(weights(*got), weights(*expected), 1e-14), "") << on;
+  }
+}
+
 TEST(RecordedLossWeight, IsThatOfOrdinarySteps) {
   for (const StrategyCase& on : {StrategyCase{"single_device", 1}, StrategyCase{"ddp_threads", 2}})
     for (const int64_t weighing : {0, 2})
