@@ -223,9 +223,10 @@ int execute(const Command& command, const CliRun& built, const ConfigNames& name
 
   const std::string ending = command.run(run);
   if (trainer.is_global_zero()) std::cout << ending << std::flush;
-  if (trainer.interrupted() && command.can_resume)
-    log::rank_zero_info("interrupted; hint: --ckpt last goes on from here");
-  return trainer.interrupted() ? kSignalBase + trainer.interrupt_signal() : kSuccess;
+  // A signal that came when training had ended by itself leaves nothing to resume.
+  if (command.can_resume ? trainer.status() != TrainerStatus::kInterrupted : !trainer.interrupted()) return kSuccess;
+  if (command.can_resume) log::rank_zero_info("interrupted; hint: --ckpt last goes on from here");
+  return kSignalBase + trainer.interrupt_signal();
 }
 
 /// Trains with the configurations of the section `sweep`.
@@ -415,7 +416,7 @@ int Cli::run_command(int argc, char** argv) {
   } else {
     for (const auto& own : own_commands_)
       if (own.name == arguments.command) own.run(run);
-    if (run.trainer->interrupted()) status = kSignalBase + run.trainer->interrupt_signal();
+    if (run.trainer->status() == TrainerStatus::kInterrupted) status = kSignalBase + run.trainer->interrupt_signal();
   }
   if (after_command) after_command(run);
   return status;

@@ -99,6 +99,7 @@ void TrainerRun::run(int64_t local_rank) {
 void TrainerRun::save_outcome(const std::string& directory) {
   result_.run_directory = parts_.logger.run_directory();
   result_.signal = SignalScope::received();
+  result_.is_interrupted = parts_.state.status == TrainerStatus::kInterrupted;
   if (request_.stage == Stage::kFit) result_.fit = parts_.checkpoints.dump_outcome();
   result_.write(directory);
   write_checkpoint(directory + kGenerators, capture_rng_state(), {});
@@ -113,8 +114,9 @@ void TrainerRun::load_outcome(const std::string& directory) {
   parts_.data.begin_call(request_.data, request_.loaders);
   parts_.context.attach(request_.module);
   if (result_.signal != 0) SignalScope::adopt(result_.signal);
-  parts_.state.status = result_.signal != 0 ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
+  parts_.state.status = result_.is_interrupted ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
   if (request_.stage != Stage::kFit) return;
+  if (result_.is_interrupted) parts_.stop.interrupt();
   // No rank ran here: only theirs have these layers, in the run's precision, yet.
   request_.module->configure_model();
   parts_.options.precision->convert_module(*request_.module);

@@ -124,6 +124,7 @@ TEST_P(SignalToOneRank, EndsAllWithItsStatusAndSaysSo) {
   EXPECT_TRUE(trainer.interrupted());
   EXPECT_EQ(trainer.interrupt_signal(), number);
   EXPECT_EQ(trainer.status(), TrainerStatus::kInterrupted);
+  EXPECT_TRUE(trainer.fit_interrupted());
   const std::string signal = std::string("rank 1 was sent a signal (") + strsignal(number) + ")";
   EXPECT_THAT(said, HasSubstr(signal + ", which ends all ranks"));
   EXPECT_THAT(said, HasSubstr("steps: " + signal));
@@ -132,7 +133,7 @@ TEST_P(SignalToOneRank, EndsAllWithItsStatusAndSaysSo) {
   EXPECT_EQ(trainer.status(), in_validation ? TrainerStatus::kInterrupted : TrainerStatus::kFinished);
 }
 
-TEST(SignalToOneRankAfterTheLastBatch, GivesTheCallItsStatus) {
+TEST(SignalToOneRankAfterTheLastBatch, InterruptsNoTraining) {
   for (const bool in_fit : {true, false}) {
     TrainerOptions options = options_for("ddp_spawn", 1);
     options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{.on_train_end =
@@ -151,7 +152,9 @@ TEST(SignalToOneRankAfterTheLastBatch, GivesTheCallItsStatus) {
     else
       trainer.predict(make<TinyModule>({}), {tiny_loader()});
     EXPECT_EQ(trainer.interrupt_signal(), SIGTERM);
-    EXPECT_EQ(trainer.status(), TrainerStatus::kInterrupted);
+    EXPECT_FALSE(trainer.fit_interrupted());
+    // Whoever starts a program again that was interrupted would train on.
+    EXPECT_EQ(trainer.status(), in_fit ? TrainerStatus::kFinished : TrainerStatus::kInterrupted);
   }
 }
 
