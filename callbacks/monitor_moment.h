@@ -25,7 +25,7 @@ class MonitorMoment {
 
   /// Notes the batches done of the epoch under way, to tell an epoch that was cut short.
   void count_batches(int64_t done) { batches_ = done; }
-  /// Number of whole epochs, asked at the end of one.
+  /// Number of whole epochs, asked at the end of one; 0 where the module cut that one short.
   int64_t completed_epochs(const Trainer& trainer) const;
 
  private:

@@ -226,6 +226,8 @@ void OptimizerConnector::restart_schedules(std::optional<double> rate) {
 }
 
 void OptimizerConnector::require_metrics() const {
+  // The validation that an epoch ends with, and steps that log, may have been cut off.
+  if (state_.progress.cut_short) return;
   const bool validates = !data_.loaders().val.empty();
   if (validates && !all_metrics_due(options_.given, state_.progress.validated, state_.progress.epoch + 1)) return;
   for (const auto& scheduled : schedulers_) {

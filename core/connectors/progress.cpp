@@ -13,6 +13,7 @@ bool FitProgress::start_next_epoch() {
   const bool began_elsewhere = std::exchange(first_example, 0) > 0;
   epoch_started = false;
   last_batch_done = false;
+  cut_short = false;
   window_index = 0;
   window_weight = 0;
   phase = FitPhase::kBatches;
@@ -39,6 +40,7 @@ State FitProgress::state_dict() const {
   state["order"] = order;
   state["epoch_started"] = epoch_started;
   state["last_batch_done"] = last_batch_done;
+  state["cut_short"] = cut_short;
   state["window_index"] = window_index;
   state["window_size"] = window_size;
   state["window_examples"] = window_examples;
@@ -71,6 +73,8 @@ void FitProgress::load_state_dict(const State& state) {
   order = saved_order != nullptr ? saved_order->as_string() : "";
   epoch_started = state.at("epoch_started").as_bool();
   last_batch_done = state.at("last_batch_done").as_bool();
+  const State* cut = state.find("cut_short");
+  cut_short = cut != nullptr && cut->as_bool();
   window_index = state.at("window_index").as_int();
   window_size = state.at("window_size").as_int();
   const State* examples = state.find("window_examples");

@@ -39,6 +39,7 @@ struct FitProgress {
   std::string order;  ///< what the order of an epoch follows from beside seed and epoch, for people; empty: nothing
   bool epoch_started = false;
   bool last_batch_done = false;           ///< no batch is left in this epoch
+  bool cut_short = false;                 ///< on_train_batch_start ended this epoch
   bool ended_inside = false;              ///< training ended inside of this epoch after the batch done last
   int64_t window_index = 0;               ///< batches done in the accumulation window under way
   int64_t window_size = 1;                ///< batches in the window under way

@@ -154,7 +154,10 @@ bool FitLoop::train_batches() {
       const BatchResult result = noting_errors(
           [&, &batch = batch, &info = info] { return train_batch(std::move(batch), info, fetched); },
           [this, batch_idx = info.batch_idx](ErrorNotes& notes) { note_batch(notes, state_, batch_idx); });
-      if (result == BatchResult::kEndOfEpoch) break;
+      if (result == BatchResult::kEndOfEpoch) {
+        progress_.cut_short = true;
+        break;
+      }
     }
     if (stop_.is_interrupted()) return false;
     if (!finish_batch()) return false;

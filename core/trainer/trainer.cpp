@@ -150,6 +150,7 @@ int64_t Trainer::batch_idx() const { return components_->state.progress.batch; }
 int64_t Trainer::total_batches() const { return components_->state.progress.total_batches; }
 bool Trainer::epoch_complete() const { return components_->state.progress.last_batch_done; }
 int64_t Trainer::batches_before_epoch() const { return components_->state.progress.batches_before_epoch; }
+bool Trainer::epoch_cut_short() const { return components_->state.progress.cut_short; }
 bool Trainer::validated() const { return components_->state.progress.validated; }
 std::optional<int64_t> Trainer::num_training_batches() const { return components_->data.train_batches(); }
 std::vector<int64_t> Trainer::num_evaluation_batches() const { return components_->state.evaluation_batches; }

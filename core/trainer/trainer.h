@@ -78,6 +78,7 @@ class Trainer {
   int64_t total_batches() const;         ///< training batches done in all epochs
   int64_t batches_before_epoch() const;  ///< those of them in earlier epochs
   bool epoch_complete() const;           ///< no batch is left in this epoch; false where training ends inside of it
+  bool epoch_cut_short() const;          ///< a module's on_train_batch_start ended this epoch
   bool validated() const;                ///< a validation of this fit, or of the run that it resumes, is over
   /// Training batches an epoch; nothing while the loader is unsized.
   std::optional<int64_t> num_training_batches() const;

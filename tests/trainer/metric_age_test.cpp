@@ -2,8 +2,11 @@
 
 #include "../support/captured_log.h"
 #include "../support/tiny.h"
+#include "../support/tiny_stream.h"
 
+#include <levin/callbacks/early_stopping.h>
 #include <levin/callbacks/lambda_callback.h>
+#include <levin/callbacks/model_checkpoint.h>
 #include <levin/core/base/error.h>
 
 #include <fmt/format.h>
@@ -190,6 +193,40 @@ TEST(MetricAge, TheLastValuesOfStepsAreThereWhenTheFitIsOver) {
   trainer.fit(std::make_shared<Following>(SchedulerConfig()), testing::tiny_loader(16, 4));
   EXPECT_EQ(trainer.callback_metrics().at("of_rank"), 7);
   EXPECT_EQ(trainer.callback_metrics().at("every_other"), 6);
+}
+
+/// Ends the first epochs after two batches, and so before their validation.
+class CutShort : public Following {
+ public:
+  CutShort() : Following(plateau("val", Interval::kEpoch)) {}
+  bool on_train_batch_start(const Batch&, int64_t batch_idx) override {
+    return trainer().current_epoch() >= 2 || batch_idx < 2;
+  }
+};
+
+TEST(EpochCutShort, LeavesMetricsThatItDidNotReachUnasked) {
+  for (const bool is_sized : {true, false}) {
+    SCOPED_TRACE(is_sized);
+    TrainerOptions options = quiet(4);
+    const auto stopping = make<EarlyStopping>({.monitor = "val", .patience = 5});
+    options.callbacks = {stopping};
+    options.enable_checkpointing = true;
+    options.default_root_dir = testing::fresh_folder("cut");
+    const auto checkpoint = make<ModelCheckpoint>({.monitor = "val"});
+    options.callbacks.push_back(checkpoint);
+    const auto module = std::make_shared<CutShort>();
+    std::vector<bool> cut;
+    options.callbacks.push_back(make<LambdaCallback>(
+        {.on_train_epoch_end = [&](Trainer& trainer, Module&) { cut.push_back(trainer.epoch_cut_short()); }}));
+    Trainer trainer(options);
+    const DataLoader loader = is_sized ? testing::tiny_loader(16, 4)
+                                       : DataLoader(std::make_shared<testing::TinyStream>(16), {.batch_size = 4});
+    trainer.fit(module, loader, testing::tiny_loader(8, 4));
+    EXPECT_EQ(trainer.total_batches(), 2 + 2 + 4 + 4);
+    EXPECT_EQ(cut, (std::vector<bool>{true, true, false, false}));
+    EXPECT_EQ(module->followed.size(), 2);
+    EXPECT_NE(checkpoint->best_model_path(), "");
+  }
 }
 
 }  // namespace
