@@ -142,6 +142,7 @@ void Pipeline::setup_environment(const StrategySetup& setup) {
     throw ConfigError(
         "pipeline.shard_optimizer divides the optimizer's state over pipelines side by side, and "
         "pipeline.data_parallel is 1; hint: data_parallel: 2, or leave it out");
+  mesh_ = DeviceMesh({{"replicate", options_.data_parallel}, {"pipeline", stages()}}, ranks().world_size());
   if (ranks().world_size() > 1 && stages_ == nullptr) connect();
 }
 
@@ -150,14 +151,14 @@ void Pipeline::setup_environment(const StrategySetup& setup) {
 void Pipeline::connect() {
   const c10::DeviceGuard current(root_device());
   const auto make_group = [this] {
-    auto group = ranks().neighbours(stages());
+    auto group = ranks().group_along(*mesh_, "pipeline");
     if (stages_ == nullptr) stages_ = group;  // for what all stages do together as well
     return group;
   };
   const bool closed = chunks_per_rank() > 1;
   activations_ = std::make_unique<StageRing>(make_group, StageRing::Direction::kToNext, closed);
   gradients_ = std::make_unique<StageRing>(make_group, StageRing::Direction::kToPrevious, closed);
-  replicas_ = ranks().counterparts(stages());
+  if (options_.data_parallel > 1) replicas_ = ranks().group_along(*mesh_, "replicate");
   activations_->meet(root_device());
   gradients_->meet(root_device());
   const at::Tensor element = at::zeros({1}, root_device());
@@ -166,7 +167,7 @@ void Pipeline::connect() {
 }
 
 Strategy::DataParallelRank Pipeline::data_parallel_rank() {
-  return {.rank = environment().rank() / stages(), .size = options_.data_parallel};
+  return {.rank = mesh_.value().coordinate(environment().rank(), "replicate"), .size = options_.data_parallel};
 }
 
 int64_t Pipeline::chunks_per_rank() const {

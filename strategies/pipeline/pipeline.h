@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -115,6 +116,7 @@ class Pipeline : public RankedStrategy, public DividedModel {
   const Options options_;
   std::string sequential_path_;
   std::function<Batch()> sample_;
+  std::optional<DeviceMesh> mesh_;  ///< of all ranks; from setup_environment on
   // nullptr with one rank.
   std::unique_ptr<StageParameters> parameters_;
   std::unique_ptr<PipelineEngine> engine_;

@@ -379,25 +379,12 @@ Collective& RankGroup::collective() {
   return *alone;
 }
 
-std::shared_ptr<Collective> RankGroup::subgroup(int64_t groups,
-                                                const std::function<int64_t(int64_t, int64_t)>& member) {
+std::shared_ptr<Collective> RankGroup::group_along(const DeviceMesh& mesh, std::string_view dimension) {
   std::shared_ptr<Collective> own;
   // Every rank calls for every group.
-  for (int64_t group = 0; group < groups; ++group) {
-    std::vector<int64_t> members(static_cast<size_t>(world_size() / groups));
-    for (size_t i = 0; i < members.size(); ++i) members[i] = member(group, static_cast<int64_t>(i));
+  for (const std::vector<int64_t>& members : mesh.groups({dimension}))
     if (auto made = collective().subgroup(members)) own = std::move(made);
-  }
   return own;
-}
-
-std::shared_ptr<Collective> RankGroup::neighbours(int64_t size) {
-  return subgroup(world_size() / size, [size](int64_t group, int64_t i) { return group * size + i; });
-}
-
-std::shared_ptr<Collective> RankGroup::counterparts(int64_t size) {
-  if (size == world_size()) return nullptr;
-  return subgroup(size, [size](int64_t place, int64_t i) { return place + i * size; });
 }
 
 void RankGroup::part() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/comm/device_mesh.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/strategies/comm/process_group.h>
@@ -10,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -63,11 +65,8 @@ class RankGroup final : public Ranks {
   Collective& collective() override;
   /// The collective, for those who keep it.
   const std::shared_ptr<Collective>& shared_collective() const { return collective_; }
-  /// Divides the ranks into groups of `size` neighbours, a divisor of their number, and returns this rank's. All ranks
-  /// call it.
-  std::shared_ptr<Collective> neighbours(int64_t size);
-  /// Group of the ranks that have this one's place in each of these groups; nullptr where there is one group.
-  std::shared_ptr<Collective> counterparts(int64_t size);
+  /// Makes the group of the ranks that differ from this one along a dimension of the mesh alone. All ranks call it.
+  std::shared_ptr<Collective> group_along(const DeviceMesh& mesh, std::string_view dimension);
   /// Makes a further group of all ranks over Gloo, for sending and receiving on the CPU by any thread, that ends when a
   /// failure is known. All ranks call it, between join and part.
   std::shared_ptr<Collective> make_exchange();
@@ -94,7 +93,6 @@ class RankGroup final : public Ranks {
   void join_group();
   /// Makes the group of those members alone.
   void regroup(const std::vector<int64_t>& present);
-  std::shared_ptr<Collective> subgroup(int64_t groups, const std::function<int64_t(int64_t, int64_t)>& member);
 
   const std::string family_;
   const RankOptions options_;

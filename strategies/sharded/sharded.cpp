@@ -116,8 +116,11 @@ void Sharded::make_groups() {
         "sharded.shard_group is {}: {} ranks cannot be divided into groups of {}; valid: all, or a divisor of their "
         "number",
         options_.shard_group, all, size));
-  shard_group_ = size == all ? ranks().shared_collective() : ranks().neighbours(size);
-  replica_group_ = ranks().counterparts(size);
+  shard_group_ = ranks().shared_collective();
+  if (size == all) return;
+  const DeviceMesh mesh({{"replicate", all / size}, {"shard", size}}, all);
+  shard_group_ = ranks().group_along(mesh, "shard");
+  replica_group_ = ranks().group_along(mesh, "replicate");
 }
 
 ShardedModelOptions Sharded::model_options() const {
