@@ -34,6 +34,9 @@ int program_main();
 namespace trainer {
 int program_main();
 }
+namespace embedding {
+int program_main();
+}
 }  // namespace pages
 
 namespace levin {
@@ -157,6 +160,15 @@ TEST_F(Pages, Trainer) {
   ASSERT_TRUE(outcome.out.starts_with("accuracy ")) << outcome.out;
   EXPECT_GT(std::stod(outcome.out.substr(9)), 0.8);
   EXPECT_NE(outcome.out.find(" of 512 are right\n"), std::string::npos) << outcome.out;
+}
+
+TEST_F(Pages, Embedding) {
+  const Outcome outcome = run_in_folder(pages::embedding::program_main);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "") << "the sink has the messages";
+  EXPECT_NE(outcome.out.find("training was asked to stop: there are enough steps\nfinished after "), std::string::npos)
+      << outcome.out;
+  EXPECT_NE(outcome.out.find("to go on from: runs/version_0/checkpoints/last\n"), std::string::npos) << outcome.out;
 }
 
 }  // namespace
