@@ -18,12 +18,12 @@ bool MonitorMoment::is_train_epoch_end(const TrainerOptions& options, bool valid
 int64_t MonitorMoment::completed_epochs(const Trainer& trainer) const {
   const TrainerOptions& options = trainer.options();
   const auto batches = trainer.num_training_batches();
-  // Those before may have been cut short, too.
-  if (trainer.epoch_cut_short()) return 0;
   const bool ended_early = batches ? batches_ < *batches
                                    : trainer.stop_requested() || options.max_time.has_value() ||
                                          (options.max_steps >= 0 && trainer.global_step() >= options.max_steps);
-  return trainer.current_epoch() + (ended_early ? 0 : 1);
+  const int64_t done = trainer.current_epoch() + 1;
+  const bool validates = done % options.check_val_every_n_epoch.value_or(1) == 0;
+  return validates && !ended_early && !trainer.epoch_cut_short() ? done : 0;
 }
 
 }  // namespace levin

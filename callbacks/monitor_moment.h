@@ -25,7 +25,8 @@ class MonitorMoment {
 
   /// Notes the batches done of the epoch under way, to tell an epoch that was cut short.
   void count_batches(int64_t done) { batches_ = done; }
-  /// Number of whole epochs, asked at the end of one; 0 where the module cut that one short.
+  /// Number of epochs at the end of a whole one that validates, which leaves no metric out; 0 at that of another one.
+  /// Those before may have been cut short.
   int64_t completed_epochs(const Trainer& trainer) const;
 
  private:

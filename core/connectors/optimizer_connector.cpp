@@ -226,10 +226,11 @@ void OptimizerConnector::restart_schedules(std::optional<double> rate) {
 }
 
 void OptimizerConnector::require_metrics() const {
-  // The validation that an epoch ends with, and steps that log, may have been cut off.
-  if (state_.progress.cut_short) return;
+  // The validation that an epoch ends with, and steps that log, may have been cut off in this epoch or before.
+  const int64_t epochs = state_.progress.epoch + 1;
+  if (state_.progress.cut_short || epochs % options_.given.check_val_every_n_epoch.value_or(1) != 0) return;
   const bool validates = !data_.loaders().val.empty();
-  if (validates && !all_metrics_due(options_.given, state_.progress.validated, state_.progress.epoch + 1)) return;
+  if (validates && !all_metrics_due(options_.given, state_.progress.validated, epochs)) return;
   for (const auto& scheduled : schedulers_) {
     if (!scheduled.waits || scheduled.seen_batch >= 0) continue;
     if (scheduled.config.strict) throw Error("scheduler", never_logged(scheduled.config));

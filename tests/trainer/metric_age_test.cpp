@@ -229,5 +229,17 @@ TEST(EpochCutShort, LeavesMetricsThatItDidNotReachUnasked) {
   }
 }
 
+TEST(EpochCutShort, MayHaveBeenOneThatValidates) {
+  TrainerOptions options = quiet(6);
+  options.check_val_every_n_epoch = 2;
+  options.enable_checkpointing = true;
+  options.default_root_dir = testing::fresh_folder("cut");
+  options.callbacks = {make<EarlyStopping>({.monitor = "val", .patience = 5}),
+                       make<ModelCheckpoint>({.monitor = "val", .every_n_train_steps = 4})};
+  const auto module = std::make_shared<CutShort>();
+  Trainer(options).fit(module, testing::tiny_loader(16, 4), testing::tiny_loader(8, 4));
+  EXPECT_EQ(module->followed.size(), 2) << "of epochs 3 and 5: epoch 1 was cut short";
+}
+
 }  // namespace
 }  // namespace levin
