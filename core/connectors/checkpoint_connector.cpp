@@ -516,7 +516,10 @@ bool CheckpointConnector::is_saving(const std::string& path) const {
 }
 
 bool CheckpointConnector::waits_for_window() const {
-  return model_.divides_state() && state_.progress.window_index != 0;
+  if (!model_.divides_state()) return false;
+  if (state_.module->automatic_optimization) return state_.progress.window_index != 0;
+  // A window by hand may be open when training ends.
+  return state_.in_fit_loop && model_.keeps_gradients_back();
 }
 
 void CheckpointConnector::save_deferred() {

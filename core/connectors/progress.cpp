@@ -4,6 +4,12 @@
 
 namespace levin {
 
+void FitProgress::abandon_window() {
+  window_index = 0;
+  window_weight = 0;
+  window_has_gradients = false;
+}
+
 bool FitProgress::start_next_epoch() {
   ++epoch;
   batch = 0;

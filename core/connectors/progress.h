@@ -55,6 +55,8 @@ struct FitProgress {
   double seconds_since_validation = 0;   ///< for a val_check_interval that is a time
   int64_t batches_since_validation = 0;  ///< for a val_check_interval that counts across epochs
 
+  /// Leaves the accumulation window under way without a step.
+  void abandon_window();
   /// Moves to the beginning of the next epoch. Returns whether the one that ends began elsewhere than at the first
   /// example, so that this one has another number of batches.
   bool start_next_epoch();

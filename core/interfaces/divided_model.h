@@ -85,6 +85,9 @@ class DividedModel {
   /// Whether ranks have different parts of the module or of the optimizers' state: they save and load together then,
   /// between two accumulation windows.
   virtual bool divides_state() const { return false; }
+  /// Whether gradients of a manual_backward without `sync_grad` wait for the one that combines them, which checkpoints
+  /// do then, too.
+  virtual bool keeps_gradients_back() const { return false; }
   /// Adds to an optimizer's state what other ranks must know of this rank's part of it. `state`: from
   /// optim::optimizer_state_dict, or any whose `parameters` hold, by name, a map of fields for each.
   virtual State place_optimizer_state(State state) const { return state; }

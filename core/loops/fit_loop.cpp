@@ -156,6 +156,7 @@ bool FitLoop::train_batches() {
           [this, batch_idx = info.batch_idx](ErrorNotes& notes) { note_batch(notes, state_, batch_idx); });
       if (result == BatchResult::kEndOfEpoch) {
         progress_.cut_short = true;
+        progress_.abandon_window();
         break;
       }
     }

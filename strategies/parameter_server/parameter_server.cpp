@@ -215,6 +215,7 @@ void ParameterServer::send_buffers(Module& module) {
 
 StepOutput ParameterServer::forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
   if (served_ == nullptr || is_async()) return Strategy::forward_backward(batch, phases, window);
+  if (window.index == 0) served_->drop_gradients();
   send_buffers(phases.module());
   StepOutput output = [&] {
     const SyncBatchNormScope statistics(sync_batchnorm_ ? ranks().shared_collective() : nullptr);
@@ -242,6 +243,7 @@ StepOutput ParameterServer::manual_step(const Batch& batch, StepPhases& phases) 
 
 void ParameterServer::manual_backward(const at::Tensor& loss, const BackwardOptions& options) {
   Strategy::manual_backward(loss, options);
+  keeps_gradients_back_ = served_ != nullptr && !options.sync_grad;
   if (served_ != nullptr && options.sync_grad) push(/*skipped=*/false);
 }
 

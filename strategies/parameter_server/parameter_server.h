@@ -77,6 +77,7 @@ class ParameterServer : public RankedStrategy, public DividedModel, public Indep
 
   void load_module_state(Module& module, const State& state) override;
   bool divides_state() const override { return is_divided(); }
+  bool keeps_gradients_back() const override { return keeps_gradients_back_; }
   State place_optimizer_state(State state) const override;
   State own_optimizer_state(const State& saved) const override;
 
@@ -114,6 +115,7 @@ class ParameterServer : public RankedStrategy, public DividedModel, public Indep
   std::unique_ptr<UpdateServer> server_;
   mutable std::shared_ptr<torch::optim::Optimizer> stepping_optimizer_;
   bool has_stepped_ = false;
+  bool keeps_gradients_back_ = false;
   const torch::optim::Optimizer* known_ = nullptr;  ///< the trainer's
   int64_t rounds_ = 0;                              ///< of independent steps, alike on all ranks
   std::string counter_;                             ///< the key that counts batches taken

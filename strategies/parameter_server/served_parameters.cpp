@@ -192,6 +192,10 @@ void ServedParameters::average_gradients(bool all, const std::vector<Packet>& of
   }
 }
 
+void ServedParameters::drop_gradients() {
+  for (Entry& entry : entries_) entry.tensor.mutable_grad().reset();
+}
+
 void ServedParameters::set_empty_gradients() {
   const PlainTensors plain;
   for (const Entry& entry : entries_)

@@ -349,6 +349,7 @@ void Pipeline::require_weights() const {
 StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
   if (engine_ == nullptr) return Strategy::forward_backward(batch, phases, window);
   require_weights();
+  if (window.index == 0) parameters_->drop_gradients();
   ReplicaGradients* replicas = window.sync ? parameters_->replica_gradients() : nullptr;
   const bool traced = ++batches_ == options_.trace_batch && !options_.trace.empty();
   StepOutput output = engine_->train(batch, phases, replicas, traced);

@@ -107,6 +107,11 @@ std::optional<ParameterPart> StageParameters::part_of(const std::string& name) c
   return ParameterPart(entry.local_shard.detach(), entry.offset, entry.tensor.sizes().vec());
 }
 
+void StageParameters::drop_gradients() {
+  for (Entry& entry : entries_)
+    if (entry.is_parameter && !entry.local_shard.is_same(entry.tensor)) entry.tensor.mutable_grad().reset();
+}
+
 void StageParameters::combine_gradients() {
   const PlainTensors plain;
   std::vector<std::unique_ptr<Work>> works;

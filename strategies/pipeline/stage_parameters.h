@@ -59,6 +59,8 @@ class StageParameters {
 
   /// Averages gradients over replicas, while the last batch of a window runs; nullptr where there are none.
   ReplicaGradients* replica_gradients() { return replica_gradients_.get(); }
+  /// Drops gradients that no optimizer of this rank has: their window was left without a step.
+  void drop_gradients();
   /// Combines gradients at the end of a window; collective. Shards of other stages get gradients without elements.
   void combine_gradients();
   /// Gives replicas the buffers (running statistics) of the first one, which a checkpoint has; collective.

@@ -303,9 +303,7 @@ void FlatParameterGroup::set_local_gradients() {
   }
 }
 
-bool FlatParameterGroup::begins_window() const {
-  return !has_local_gradients() && std::none_of(is_kept_.begin(), is_kept_.end(), [](bool kept) { return kept; });
-}
+bool FlatParameterGroup::begins_window() const { return !has_local_gradients() && !has_kept_gradients(); }
 
 void FlatParameterGroup::keep_gradients() {
   for (size_t i = 0; i < parameters_.size(); ++i) {

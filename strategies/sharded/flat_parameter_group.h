@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -92,6 +93,10 @@ class FlatParameterGroup {
   void wait_for_device() const;
   /// Keeps what was taken, and reduces nothing: the micro-batch was not the last of its window.
   void keep_gradients();
+  /// Whether there are such.
+  bool has_kept_gradients() const { return std::find(is_kept_.begin(), is_kept_.end(), true) != is_kept_.end(); }
+  /// Drops them: their window was left without a step.
+  void drop_kept_gradients() { std::fill(is_kept_.begin(), is_kept_.end(), false); }
   /// Drops the gradient of a local shard: no rank's loss depends on the parameter.
   void drop_gradient(size_t parameter) { local_shards_[parameter].mutable_grad().reset(); }
   /// Converts the local shards' gradients to the optimizer's type, for a step.

@@ -223,6 +223,7 @@ void Sharded::send_buffers(Module& module) {
 StepOutput Sharded::forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
   if (model_ == nullptr) return Strategy::forward_backward(batch, phases, window);
   require_weights();
+  if (window.index == 0) model_->drop_kept_gradients();
   try {
     send_buffers(phases.module());
     model_->begin_forward(/*training=*/true);
@@ -283,6 +284,8 @@ void Sharded::manual_backward(const at::Tensor& loss, const BackwardOptions& opt
   Strategy::manual_backward(loss, options);
   model_->end_backward(/*in_step=*/true);
 }
+
+bool Sharded::keeps_gradients_back() const { return model_ != nullptr && model_->has_kept_gradients(); }
 
 StepOutput Sharded::evaluate(const Batch& batch, StepPhases& phases) {
   if (model_ == nullptr) return phases.forward(batch);

@@ -61,6 +61,7 @@ class Sharded : public RankedStrategy, public DividedModel {
   State module_state(Module& module) override { return place_tensors(DividedModel::module_state(module), find_part()); }
   void load_module_state(Module& module, const State& state) override;
   bool divides_state() const override { return rank_group().world_size() > 1; }
+  bool keeps_gradients_back() const override;
   State place_optimizer_state(State state) const override { return place_parts(state, find_part()); }
   State own_optimizer_state(const State& saved) const override { return own_parts(saved, find_part()); }
   at::Tensor local_shard(const at::Tensor& parameter) override;

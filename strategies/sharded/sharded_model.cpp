@@ -449,6 +449,14 @@ void ShardedModel::drop_unused() {
       if (*is_used++ == 0) group->drop_gradient(i);
 }
 
+bool ShardedModel::has_kept_gradients() const {
+  return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) { return group->has_kept_gradients(); });
+}
+
+void ShardedModel::drop_kept_gradients() {
+  for (const auto& group : groups_) group->drop_kept_gradients();
+}
+
 void ShardedModel::end_backward(bool in_step) {
   std::fill(ready_.begin(), ready_.end(), true);
   start_reduces();

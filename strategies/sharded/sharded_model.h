@@ -71,6 +71,9 @@ class ShardedModel final : private UnitHook {
   std::unique_ptr<SavedTensorScope> saved_tensor_scope();
   /// Begins a backward. `sync`: the micro-batch ends its window.
   void begin_backward(bool sync);
+  /// Whether gradients wait for the end of their window, unreduced; and drops them.
+  bool has_kept_gradients() const;
+  void drop_kept_gradients();
   /// Ends it: the local shards then have gradients, unless an accumulation window keeps them back. `in_step`: more
   /// forwards may follow before the step ends, as in manual optimization.
   void end_backward(bool in_step = false);

@@ -1,6 +1,7 @@
 #include "tests/conformance/strategy_conformance.h"
 
 #include <levin/callbacks/lambda_callback.h>
+#include <levin/core/checkpoint/checkpoint.h>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -137,6 +138,84 @@ TEST(WindowUnderWay, OfStepsByHandGoesOnUnderOtherStrategies) {
     for (const StrategyCase& now : cases)
       EXPECT_EQ(difference(step_by_hand(now, path, {}), expected, kSummationOrder), "")
           << saved << " resumed as " << now;
+  }
+}
+
+/// Combines gradients at each third batch alone, and steps then.
+class CombinedByHand : public Net {
+ public:
+  explicit CombinedByHand(const Options& options) : Net(options) {}
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    const bool is_last = (trainer().total_batches() + 1) % 3 == 0;
+    manual_backward(torch::nn::functional::mse_loss(forward(batch["x"]), batch["y"]) / 3, {.sync_grad = is_last});
+    if (!is_last) return {};
+    for (OptimizerHandle* optimizer : optimizers()) {
+      optimizer->step();
+      optimizer->zero_grad();
+    }
+    return {};
+  }
+};
+
+TEST(WindowUnderWay, OfGradientsCombinedByHandResumesToTheBit) {
+  const auto trained = [](const StrategyCase& on, const std::string& ckpt,
+                          const std::function<void(TrainerOptions&)>& configure) {
+    seed_everything(7);
+    const auto module = make<CombinedByHand>({.manual = true});
+    Trainer trainer(trainer_options({.epochs = 3, .configure = configure}, on));
+    trainer.fit(module, DataLoader(tiny_dataset(40), {.shuffle = true, .global_batch_size = 8}), {}, ckpt);
+    return weights(*module);
+  };
+  for (const StrategyCase& on : {StrategyCase{"single_device", 1},
+                                 {"ddp_threads", 2},
+                                 {"sharded_threads", 2, 1},
+                                 {"sharded_threads", 2, 2, "keep_window_gradients: true"},
+                                 {"sharded_threads", 2, 3},
+                                 {"parameter_server_threads", 2, 0, "servers: 2"}}) {
+    const auto expected = trained(on, "", {});
+    for (const int64_t batches : {4, 5, 6}) {
+      const std::string path = fresh_folder("window") + "/checkpoint";
+      trained(on, "", save_after(batches, path));
+      EXPECT_TRUE(identical(trained(on, path, {}), expected)) << on << " after " << batches << " batches";
+    }
+  }
+}
+
+// ---- Windows that are left without a step
+
+/// Ends the first epoch after four of its five batches, inside of the second window of three.
+class CutNet : public Net {
+ public:
+  explicit CutNet(const Options& options) : Net(options) {}
+  bool on_train_batch_start(const Batch&, int64_t batch_idx) override {
+    return trainer().current_epoch() > 0 || batch_idx < 4;
+  }
+};
+
+TEST(WindowCutShort, IsLeftOutAndTheCheckpointIsOfItsEpoch) {
+  const auto trained = [](const StrategyCase& on, const std::string& path) {
+    seed_everything(7);
+    const auto module = make<CutNet>({});
+    Trainer trainer(trainer_options(
+        {.configure =
+             [&](TrainerOptions& options) {
+               options.accumulate_grad_batches = 3;
+               options.callbacks = {make<LambdaCallback>({.on_train_epoch_end = [&](Trainer& at_end, Module&) {
+                 if (at_end.current_epoch() == 0) at_end.save_checkpoint(path);
+               }})};
+             }},
+        on));
+    trainer.fit(module, DataLoader(tiny_dataset(40), {.shuffle = true, .global_batch_size = 8}));
+    return weights(*module);
+  };
+  const auto expected = trained({"single_device", 1}, fresh_folder("cut") + "/checkpoint");
+  for (const StrategyCase& on : targets()) {
+    const std::string path = fresh_folder("cut") + "/checkpoint";
+    EXPECT_EQ(difference(trained(on, path), expected, kSummationOrder), "") << on;
+    const State loops = read_checkpoint(path, {"loops"}).at("loops");
+    EXPECT_EQ(loops.at("epoch").as_int(), 0) << on;
+    EXPECT_EQ(loops.at("total_batches").as_int(), 4) << on;
+    EXPECT_EQ(loops.at("global_step").as_int(), 1) << on;
   }
 }
 
