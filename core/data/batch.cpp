@@ -1,5 +1,6 @@
 #include <levin/core/data/batch.h>
 
+#include <levin/core/base/detached_alias.h>
 #include <levin/core/base/error.h>
 
 #include <ATen/ops/cat.h>
@@ -69,12 +70,13 @@ std::vector<Batch> by_part(const Batch& batch) {
 /// Throws unless the first dimensions of all tensors agree.
 void check_sizes(const Batch& batch) {
   const int64_t size = batch.size();
+  const std::string* first = nullptr;
   for (const auto& [name, tensor] : batch.items()) {
-    if (counts_examples(tensor) && tensor.size(0) != size)
-      throw Error("data",
-                  fmt::format("the tensors of a batch disagree on the number of examples: '{}' has {}, the first "
-                              "tensor {}",
-                              name, tensor.size(0), size));
+    if (!counts_examples(tensor)) continue;
+    if (first == nullptr) first = &name;
+    if (tensor.size(0) != size)
+      throw Error("data", fmt::format("the tensors of a batch disagree on the number of examples: '{}' has {}, '{}' {}",
+                                      name, tensor.size(0), *first, size));
   }
   for (const auto& [name, texts] : batch.text_items()) {
     if (std::ssize(texts) != size)
@@ -213,6 +215,7 @@ Batch Batch::slice(int64_t begin, int64_t end) const {
 std::vector<Batch> Batch::split(int64_t parts) const {
   if (parts < 1) throw Error("data", fmt::format("cannot split a batch into {} parts; valid: at least 1", parts));
   if (empty()) return {};
+  if (parts == 1) return {*this};
   const int64_t examples = size();
   if (!sizes_agree(*this)) return split_by_part(*this, parts);
   const int64_t count = std::clamp<int64_t>(examples, 1, parts);
@@ -222,6 +225,9 @@ std::vector<Batch> Batch::split(int64_t parts) const {
   for (int64_t part = 0; part < count; ++part) {
     const int64_t end = begin + examples / count + (part < examples % count ? 1 : 0);
     result.push_back(slice(begin, end));
+    // What is done to one in place is no change of the others, whose memory is another.
+    for (auto& [name, tensor] : result.back().items())
+      if (counts_examples(tensor) && !tensor.requires_grad() && !tensor.is_inference()) tensor = detached_alias(tensor);
     begin = end;
   }
   return result;

@@ -9,6 +9,7 @@
 #include <levin/strategies/replicas/backward_bridge.h>
 #include <levin/strategies/replicas/coalesced_copy.h>
 #include <levin/strategies/replicas/gathered_output.h>
+#include <levin/strategies/replicas/split_batch.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -179,7 +180,11 @@ void ReplicaGroup::take_over(Replica& replica) {
 }
 
 std::vector<Batch> ReplicaGroup::scatter(const Batch& batch, BackwardBridge* bridge) {
-  std::vector<Batch> parts = batch.split(static_cast<int64_t>(devices_.size()));
+  std::vector<Batch> parts =
+      split_batch(batch, static_cast<int64_t>(devices_.size()),
+                  {.component = "data_parallel",
+                   .what = "strategies dp and ddp2 divide each batch among their replicas",
+                   .hint = "strategy ddp, or ddp_threads, whose ranks load batches of their own"});
   for (size_t index = 1; index < parts.size(); ++index) {
     for (auto& [name, tensor] : parts[index].items()) {
       if (!tensor.defined()) continue;

@@ -56,6 +56,29 @@ TEST(Batch, SplitIsUndoneByConcatenate) {
   EXPECT_TRUE(Batch().split(2).empty());
   EXPECT_EQ(numbers(0).split(3).size(), 1u);
   EXPECT_THROW(numbers(2).split(0), Error);
+  // What cannot be split is whole.
+  const Batch graphs{{"nodes", torch::ones({7, 3})}, {"edges", torch::zeros({2, 9})}};
+  EXPECT_THROW(graphs.split(2), Error);
+  ASSERT_EQ(graphs.split(1).size(), 1u);
+  EXPECT_EQ(graphs.split(1)[0]["edges"].size(0), 2);
+}
+
+/// Autograd would take what is done to one part for a change of the others.
+TEST(Batch, PartsCountTheirChangesInPlaceByThemselves) {
+  const Batch batch = numbers(6);
+  auto parts = batch.split(3);
+  const at::Tensor weight = torch::ones({2, 1}).requires_grad_();
+  const at::Tensor first = parts[0]["x"].mm(weight).sum();
+  parts[1]["x"].add_(1);
+  EXPECT_NO_THROW(first.backward());
+  EXPECT_EQ(batch["x"][2][0].item<float>(), 5) << "the memory is the batch's";
+  // A part may be given another shape in place, and one that requires a gradient stays in the batch's graph.
+  parts[2]["y"].unsqueeze_(1);
+  EXPECT_EQ(parts[2]["y"].dim(), 2);
+  Batch inputs = numbers(4);
+  inputs["x"].requires_grad_();
+  inputs.split(2)[1]["x"].sum().backward();
+  EXPECT_EQ(inputs["x"].grad().sum().item<float>(), 4);
 }
 
 TEST(Batch, SlicesExamplesAndKeepsScalars) {

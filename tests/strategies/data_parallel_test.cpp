@@ -487,6 +487,40 @@ TEST_F(DataParallelTest, RowsOfDifferentShapesAreRefusedByName) {
   }
 }
 
+TEST_F(DataParallelTest, ABatchThatCannotBeSplitIsRefusedByName) {
+  Training run(2);
+  Batch graphs{{"nodes", at::ones({7, 3}, at::kDouble)}, {"edges", at::zeros({2, 9}, at::kLong)}};
+  const auto message = [&] {
+    try {
+      run.train(graphs);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(message(),
+            "[data_parallel] strategies dp and ddp2 divide each batch among their replicas, and this one cannot be: "
+            "the tensors of a batch disagree on the number of examples: 'edges' has 2, 'nodes' 7; valid: entries with "
+            "one row for each example; hint: strategy ddp, or ddp_threads, whose ranks load batches of their own");
+  graphs = {{"nodes", at::ones({2, 3}, at::kDouble)}};
+  graphs.set_texts("names", {"a"});
+  EXPECT_NE(message().find("a batch of 2 examples has 1 texts 'names'"), std::string::npos) << message();
+}
+
+/// Replicas on one device have parts of one memory.
+TEST_F(DataParallelTest, AStepMayChangeItsPartInPlace) {
+  Net::step = [](Net& net, const Batch& part) {
+    part["x"].mul_(0.5).add_(0.25);
+    return StepOutput(net.loss(part));
+  };
+  const auto gradients = [](int64_t replicas) {
+    Training run(replicas);
+    run.train(make_batch(6));
+    return run.gradients();
+  };
+  expect_same(gradients(3), gradients(1), 1e-12);
+}
+
 // ---- Logs
 
 TEST_F(DataParallelTest, LoggedValuesAreCombinedOverReplicas) {
