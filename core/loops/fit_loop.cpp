@@ -9,6 +9,7 @@
 #include <levin/core/devices/cpu_cores.h>
 #include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/interfaces/strategy.h>
+#include <levin/core/loops/worker_hint.h>
 #include <levin/core/options/capable_strategies.h>
 #include <levin/core/precision/precision.h>
 
@@ -527,16 +528,13 @@ void FitLoop::replay_training_data() {
 }
 
 void FitLoop::suggest_workers(std::chrono::nanoseconds waited, std::chrono::nanoseconds total) const {
-  const int64_t workers = data_.loaders().train.options().num_workers;
-  const double share =
-      total.count() == 0 ? 0 : static_cast<double>(waited.count()) / static_cast<double>(total.count());
-  if (share < 0.2 || total < std::chrono::seconds(2)) return;
-  const auto cores = static_cast<int64_t>(CpuCores().usable());
-  if (workers + 1 >= cores) return;
-  log::rank_zero_info_once(
-      fmt::format("{:.0f} % of the last epoch went by waiting for data; hint: num_workers = {} fetches batches "
-                  "while the step computes (now {})",
-                  100 * share, std::min(workers + 2, cores - 1), workers));
+  const DataLoader& train = data_.loaders().train;
+  const std::string hint = worker_hint({.waited = waited,
+                                        .total = total,
+                                        .workers = train.options().num_workers,
+                                        .cores = static_cast<int64_t>(CpuCores().usable()),
+                                        .is_stream = !train.num_examples()});
+  if (!hint.empty()) log::rank_zero_info_once(hint);
 }
 
 }  // namespace levin

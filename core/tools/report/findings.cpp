@@ -93,8 +93,8 @@ class Examination {
           fmt::format("Training waits for data {:.0f} % of the time ({}, mean of the second half): it is bound by the "
                       "data loader.",
                       mean, name),
-          "Raise data.num_workers, make items cheaper (decode and resize once, before training), or keep them in "
-          "memory "
+          "Raise data.num_workers (not where the module itself makes the data), make items cheaper (decode and resize "
+          "once, before training), or keep them in memory "
           "(docs/monitoring.md, \"Throughput and faults\").");
     }
     if (!seen) lacks("time spent waiting for data (callback throughput_monitor)");
