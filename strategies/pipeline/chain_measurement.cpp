@@ -5,6 +5,7 @@
 #include <levin/core/nn/module_type_name.h>
 #include <levin/core/nn/move_to_device.h>
 #include <levin/strategies/pipeline/module_scopes.h>
+#include <levin/strategies/pipeline/stage_inputs.h>
 #include <levin/strategies/replicas/replica_logs.h>
 
 #include <ATen/core/grad_mode.h>
@@ -93,13 +94,20 @@ void wait_for(const at::Device& device) {
   guard.synchronizeStream(guard.getStream(device));
 }
 
+/// Copies, as an element that runs several times may change them in place.
 Tensors as_inputs(const Tensors& tensors) {
   Tensors inputs;
   for (const at::Tensor& tensor : tensors) {
-    inputs.push_back(tensor.detach());
+    inputs.push_back(tensor.detach().clone());
     if (tensor.is_floating_point()) inputs.back().requires_grad_();
   }
-  return inputs;
+  return changeable(inputs);
+}
+
+Tensors detached(const Tensors& tensors) {
+  Tensors values;
+  for (const at::Tensor& tensor : tensors) values.push_back(tensor.detach());
+  return values;
 }
 
 }  // namespace
@@ -132,7 +140,7 @@ void measure_chain(Module& module, SequentialImpl& sequential, const Batch& micr
     Part outside;
     add_outside(module, sequential, outside);
     const OnDevice here(outside, device);
-    passing = as_inputs(first_inputs(module, sequential, micro_batch));
+    passing = detached(first_inputs(module, sequential, copy_of(micro_batch)));
   }
   for (size_t i = 0; i < sequential.size(); ++i) {
     Part element;
@@ -141,10 +149,10 @@ void measure_chain(Module& module, SequentialImpl& sequential, const Batch& micr
     double best = 0;
     Tensors outputs;
     for (int64_t repetition = 0; repetition < repetitions; ++repetition) {
-      const Tensors inputs = as_inputs(passing);
+      Tensors inputs = as_inputs(passing);
       wait_for(device);
       const auto from = std::chrono::steady_clock::now();
-      outputs = sequential.forward_range(inputs, i, i + 1);
+      outputs = sequential.forward_range(std::move(inputs), i, i + 1);
       Tensors roots;
       Tensors gradients;
       for (const at::Tensor& output : outputs) {
@@ -159,7 +167,7 @@ void measure_chain(Module& module, SequentialImpl& sequential, const Batch& micr
     }
     units[i].seconds = best;
     for (const at::Tensor& output : outputs) units[i].bytes += static_cast<int64_t>(output.nbytes());
-    passing = as_inputs(outputs);
+    passing = detached(outputs);
     for (torch::nn::Module* own : element.modules)
       for (const at::Tensor& parameter : own->parameters()) parameter.mutable_grad().reset();
   }

@@ -1,7 +1,9 @@
 #include <levin/strategies/pipeline/deferred_weight_gradients.h>
 
+#include <levin/core/base/detached_alias.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/permanent_library.h>
+#include <levin/core/nn/forward_context.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
@@ -83,7 +85,8 @@ class SplitLinear : public torch::autograd::Function<SplitLinear> {
     context->save_for_backward({input, weight});
     context->saved_data["has_bias"] = bias.has_value() && bias->defined();
     context->saved_data["deferred"] = c10::IValue::make_capsule(c10::make_intrusive<Holder>(std::move(deferred)));
-    return at::native::linear(input, weight, bias);
+    // It may be a view, which could not be changed in place as the result of an operation can; nothing else has it.
+    return detached_alias(at::native::linear(input, weight, bias));
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -187,6 +190,11 @@ void install() {
     install_for<c10::DispatchKey::AutogradCPU>();
     install_for<c10::DispatchKey::AutogradCUDA>();
     install_for<c10::DispatchKey::AutogradPrivateUse1>();
+    // A forward that runs again in backward must do the same.
+    add_forward_context([]() -> ForwardContext {
+      if (active == nullptr) return nullptr;
+      return [deferred = active] { return std::make_shared<DeferWeightsScope>(deferred); };
+    });
   });
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/base/released_storage.h>
+#include <levin/core/data/batch.h>
 #include <levin/core/interfaces/module.h>
 
 #include <ATen/core/Tensor.h>
@@ -31,6 +32,13 @@ class KeptBuffers {
  private:
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;
 };
+
+/// Returns a batch with memory of its own, for a step whose changes in place must leave no trace.
+inline Batch copy_of(Batch batch) {
+  for (auto& [name, tensor] : batch.items())
+    if (tensor.defined()) tensor = tensor.detach().clone().requires_grad_(tensor.requires_grad());
+  return batch;
+}
 
 /// Hands what the module logs and asks for to another runtime, while it lives.
 class RuntimeScope {

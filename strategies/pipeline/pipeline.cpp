@@ -20,6 +20,7 @@
 #include <levin/strategies/ranks/model_agreement.h>
 #include <levin/strategies/ranks/norm_reduction.h>
 #include <levin/strategies/ranks/window_reducer.h>
+#include <levin/strategies/replicas/split_batch.h>
 
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
@@ -204,7 +205,7 @@ SequentialImpl& Pipeline::find_sequential(Module& module) {
 }
 
 void Pipeline::measure(Module& module, SequentialImpl& sequential, std::vector<ChainUnit>& units) const {
-  const Batch micro_batch = sample_().split(options_.micro_batches).front();
+  const Batch micro_batch = split_batch(sample_(), options_.micro_batches, kMicroBatches).front();
   try {
     measure_chain(module, sequential, micro_batch, kRepetitions, units);
   } catch (const c10::Error& error) {

@@ -11,6 +11,7 @@
 #include <levin/strategies/pipeline/micro_batch_norm.h>
 #include <levin/strategies/pipeline/module_scopes.h>
 #include <levin/strategies/pipeline/replica_gradients.h>
+#include <levin/strategies/pipeline/stage_inputs.h>
 #include <levin/strategies/replicas/gathered_output.h>
 #include <levin/strategies/replicas/replica_logs.h>
 
@@ -108,7 +109,7 @@ const std::vector<PipelineAction>& PipelineEngine::actions(int64_t micro_batches
 }
 
 StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, ReplicaGradients* replicas, bool timed) {
-  micro_batches_ = batch.split(options_.micro_batches);
+  micro_batches_ = split_batch(batch, options_.micro_batches, kMicroBatches);
   if (micro_batches_.empty()) micro_batches_ = {batch};
   sizes_.clear();
   for (const Batch& micro_batch : micro_batches_) sizes_.push_back(micro_batch.size());
@@ -222,7 +223,7 @@ PipelineEngine::Tensors PipelineEngine::first_inputs(StepPhases& phases, const B
   const RuntimeScope recording(phases.module(), unheard.runtime(0));
   mode_ = Mode::kProbe;
   try {
-    phases.step(phases.module(), micro_batch);
+    phases.step(phases.module(), copy_of(micro_batch));
   } catch (Seen& seen) {
     return std::move(seen.inputs);
   }
@@ -234,24 +235,26 @@ PipelineEngine::Tensors PipelineEngine::first_inputs(StepPhases& phases, const B
 /// A batch that looks as none before goes once through all chunks, and leaves no trace; so does one after parameters
 /// were frozen or thawed, which changes what has a gradient.
 void PipelineEngine::infer_shapes(StepPhases& phases) {
-  specs_of_micro_batch_.clear();
+  passing_of_micro_batch_.clear();
   if (parameters_.empty()) parameters_ = phases.module().parameters();
   std::string trained;
   for (const at::Tensor& parameter : parameters_) trained += parameter.requires_grad() ? '+' : '-';
   for (const Batch& micro_batch : micro_batches_) {
     const std::string signature = signature_of(micro_batch) + trained;
-    const auto known = specs_.find(signature);
-    if (known != specs_.end()) {
-      specs_of_micro_batch_.push_back(&known->second);
+    const auto known = passing_.find(signature);
+    if (known != passing_.end()) {
+      passing_of_micro_batch_.push_back(&known->second);
       continue;
     }
     const RngStateGuard random_numbers(options_.device);
     const at::DisableRecordFunctionGuard unseen;  // no work of the model's: neither counted nor in traces
     const KeptBuffers buffers(phases.module());
-    std::vector<std::vector<TensorSpec>> of_chunks;
+    Passing found;
+    auto& of_chunks = found.specs;
     Tensors passing;
     try {
       for (int64_t chunk = 0; chunk < chunks(); ++chunk) {
+        ChunkRun run;
         if (stage() == rank_of(chunk)) {
           if (chunk == 0) {
             passing = first_inputs(phases, micro_batch);
@@ -262,12 +265,14 @@ void PipelineEngine::infer_shapes(StepPhases& phases) {
               passing.push_back(arrival.tensor);
               passing.back().requires_grad_(spec.requires_grad);
             }
+            passing = changeable(passing);
           }
           const auto scope = phases.forward_scope();
-          passing = sequential_.forward_range(std::move(passing), chunk_begin(chunk), chunk_end(chunk));
+          run = run_apart(chunk, std::move(passing), chunk == 0 ? std::vector<TensorSpec>() : of_chunks.back());
+          passing = std::move(run.outputs);
+          found.changed_inputs[chunk] = std::move(run.changed_inputs);
         }
-        of_chunks.push_back(specs_from_bytes(stages_->broadcast_bytes(
-            stage() == rank_of(chunk) ? specs_to_bytes(specs_of(passing)) : "", rank_of(chunk))));
+        of_chunks.push_back(broadcast_specs(run.specs, chunk));
         if (stage() == rank_of(chunk)) {
           if (chunk + 1 < chunks())
             for (const at::Tensor& tensor : passing)
@@ -280,12 +285,42 @@ void PipelineEngine::infer_shapes(StepPhases& phases) {
       throw;
     }
     mode_ = Mode::kNone;
-    specs_of_micro_batch_.push_back(&specs_.emplace(signature, std::move(of_chunks)).first->second);
+    passing_of_micro_batch_.push_back(&passing_.emplace(signature, std::move(found)).first->second);
   }
 }
 
 const std::vector<TensorSpec>& PipelineEngine::specs(int64_t chunk, int64_t micro_batch) const {
-  return specs_of_micro_batch_[static_cast<size_t>(micro_batch)]->at(static_cast<size_t>(chunk));
+  return passing_of_micro_batch_[static_cast<size_t>(micro_batch)]->specs.at(static_cast<size_t>(chunk));
+}
+
+std::vector<TensorSpec> PipelineEngine::broadcast_specs(const std::vector<TensorSpec>& results, int64_t chunk) {
+  const std::string bytes = stage() == rank_of(chunk) ? specs_to_bytes(results) : "";
+  return specs_from_bytes(stages_->broadcast_bytes(bytes, rank_of(chunk)));
+}
+
+PipelineEngine::ChunkRun PipelineEngine::run_apart(int64_t chunk, Tensors inputs,
+                                                   const std::vector<TensorSpec>& arrived) {
+  ChunkRun run;
+  const InPlaceChanges changes(inputs);
+  std::vector<c10::Storage> shared;
+  for (size_t i = 0; i < arrived.size(); ++i)
+    if (arrived[i].shares_memory) shared.push_back(inputs[i].storage());
+  run.outputs = sequential_.forward_range(std::move(inputs), chunk_begin(chunk), chunk_end(chunk));
+  run.changed_inputs = changes.read();
+  for (size_t i = 0; i < arrived.size(); ++i)
+    if (run.changed_inputs[i] && arrived[i].shares_memory)
+      throw Error("pipeline",
+                  fmt::format("the elements {} to {} of the sequential '{}' change in place tensor {} of those that "
+                              "they are given, which shared its memory with another one until they were sent from "
+                              "stage to stage; hint: clone() one of them where they are made",
+                              chunk_begin(chunk), chunk_end(chunk) - 1, options_.sequential, i));
+  run.specs = specs_of(run.outputs);
+  find_shared_memory(run.outputs, run.specs);
+  // What is passed on as it came.
+  for (size_t i = 0; i < run.outputs.size(); ++i)
+    for (const c10::Storage& storage : shared)
+      run.specs[i].shares_memory |= run.outputs[i].has_storage() && run.outputs[i].storage().is_alias_of(storage);
+  return run;
 }
 
 void PipelineEngine::post_receives(const std::vector<PipelineAction>& actions, size_t from) {
@@ -360,7 +395,16 @@ PipelineEngine::Tensors PipelineEngine::run_elements(int64_t chunk, int64_t micr
     }
     return given;
   };
-  return checkpointed ? levin::checkpoint(elements, std::move(inputs)) : elements(std::move(inputs));
+  if (!checkpointed) return elements(std::move(inputs));
+  const auto& changed = passing_of_micro_batch_[static_cast<size_t>(micro_batch)]->changed_inputs.at(chunk);
+  return levin::checkpoint(
+      [elements, &changed](Tensors given) {
+        // It runs again from what it was given.
+        for (size_t i = 0; i < given.size(); ++i)
+          if (changed.at(i)) given[i] = given[i].clone();
+        return elements(std::move(given));
+      },
+      std::move(inputs));
 }
 
 PipelineEngine::Tensors PipelineEngine::run_chunk(int64_t chunk, int64_t micro_batch, Tensors inputs) {
@@ -372,15 +416,28 @@ PipelineEngine::Tensors PipelineEngine::run_chunk(int64_t chunk, int64_t micro_b
   const bool is_last_micro_batch = micro_batch + 1 == static_cast<int64_t>(micro_batches_.size());
   const bool checkpointed =
       options_.checkpoint == "always" || (options_.checkpoint == "except_last" && !is_last_micro_batch);
-  Tensors outputs = run_elements(chunk, micro_batch, checkpointed, inputs);
-  const auto given = specs_of(outputs);
-  if (const auto& expected = specs(chunk, micro_batch); given != expected)
-    throw Error("pipeline",
-                fmt::format("the elements {} to {} of the sequential '{}' gave {} for a micro-batch of a shape for "
-                            "which they gave {} before; valid: the same shapes and types for batches of one shape",
-                            chunk_begin(chunk), chunk_end(chunk) - 1, options_.sequential, to_string(given),
-                            to_string(expected)));
-  if (chunk + 1 < chunks()) send(activations_, outputs, given, chunk + 1, micro_batch);
+  // Of the first chunk they are the step's.
+  Tensors outputs = run_elements(chunk, micro_batch, checkpointed, chunk > 0 ? changeable(inputs) : inputs);
+  auto given = specs_of(outputs);
+  const bool is_last = chunk + 1 == chunks();
+  if (is_last)  // nobody expects a gradient of it
+    for (TensorSpec& spec : given) spec.requires_grad = false;
+  if (const auto& expected = specs(chunk, micro_batch); !may_pass_as(given, expected)) {
+    auto without = given;
+    for (TensorSpec& spec : without) spec.requires_grad = false;
+    const bool is_gradient = may_pass_as(without, expected);
+    throw Error(
+        "pipeline",
+        fmt::format("the elements {} to {} of the sequential '{}' gave {} for a micro-batch of a shape for "
+                    "which they gave {} before; valid: {}",
+                    chunk_begin(chunk), chunk_end(chunk) - 1, options_.sequential, to_string(given),
+                    to_string(expected),
+                    is_gradient ? "results that require a gradient in the first batch of a shape, or in none; hint: "
+                                  "instead of detach() in the first batches, freeze the parameters with "
+                                  "requires_grad_(false), which may change between batches"
+                                : "the same shapes and types for batches of one shape"));
+  }
+  if (!is_last) send(activations_, outputs, given, chunk + 1, micro_batch);
   Held& held = held_[{chunk, micro_batch}];
   held.inputs = std::move(inputs);
   held.outputs = outputs;
@@ -443,12 +500,15 @@ PipelineEngine::Tensors PipelineEngine::evaluate(const Tensors& inputs) {
   Tensors passing;
   std::vector<TensorSpec> passing_specs;
   for (int64_t chunk = 0; chunk < chunks(); ++chunk) {
+    ChunkRun run;
     if (stage() == rank_of(chunk)) {
-      if (chunk == 0) passing = inputs;
-      passing = sequential_.forward_range(std::move(passing), chunk_begin(chunk), chunk_end(chunk));
+      if (chunk == 0)
+        // Those of inference mode could not be changed in place here.
+        for (const at::Tensor& input : inputs) passing.push_back(input.is_inference() ? input.clone() : input);
+      run = run_apart(chunk, std::move(passing), passing_specs);
+      passing = std::move(run.outputs);
     }
-    passing_specs = specs_from_bytes(
-        stages_->broadcast_bytes(stage() == rank_of(chunk) ? specs_to_bytes(specs_of(passing)) : "", rank_of(chunk)));
+    passing_specs = broadcast_specs(run.specs, chunk);
     if (chunk + 1 == chunks()) break;
     if (stage() == rank_of(chunk)) {
       for (const at::Tensor& tensor : passing)
@@ -506,10 +566,18 @@ void PipelineEngine::backward(const PipelineAction& action, StepPhases& phases) 
     for (auto& work : sent->second.works) work->wait();
     activations_leaving_.erase(sent);
     begin_backward(phases);
+    // Every result that was expected to require a gradient gets one; it may do without.
     Tensors roots;
-    for (const at::Tensor& output : held.outputs)
-      if (output.requires_grad()) roots.push_back(output);
-    if (!roots.empty()) torch::autograd::backward(roots, gradients);
+    Tensors of_roots;
+    const auto& expected = specs(action.chunk, action.micro_batch);
+    for (size_t i = 0, next = 0; i < held.outputs.size(); ++i) {
+      if (!expected[i].requires_grad) continue;
+      const at::Tensor& gradient = gradients.at(next++);
+      if (!held.outputs[i].requires_grad()) continue;
+      roots.push_back(held.outputs[i]);
+      of_roots.push_back(gradient);
+    }
+    if (!roots.empty()) torch::autograd::backward(roots, of_roots);
   } else {
     begin_backward(phases);
     StepOutput output = outputs_[index];

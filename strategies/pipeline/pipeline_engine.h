@@ -8,6 +8,7 @@
 #include <levin/strategies/pipeline/device_times.h>
 #include <levin/strategies/pipeline/stage_ring.h>
 #include <levin/strategies/pipeline/tensor_spec.h>
+#include <levin/strategies/replicas/split_batch.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -24,6 +25,11 @@ namespace levin {
 
 class DeferredWeightGradients;
 class ReplicaGradients;
+
+/// What divides batches, for split_batch.
+inline constexpr BatchSplitter kMicroBatches = {.component = "pipeline",
+                                                .what = "strategy pipeline divides each batch into micro-batches",
+                                                .hint = "micro_batches: 1"};
 
 struct PipelineEngineOptions {
   std::string sequential = "net";       ///< its name, for messages
@@ -94,6 +100,12 @@ class PipelineEngine final : private SequentialRunner {
     Tensors inputs;
     Tensors outputs;
   };
+  /// What running a chunk once has given and shown.
+  struct ChunkRun {
+    Tensors outputs;
+    std::vector<TensorSpec> specs;     ///< of the outputs
+    std::vector<bool> changed_inputs;  ///< in place
+  };
   /// An action that is over: numbers of moments.
   struct Timed {
     PipelineAction action;
@@ -124,6 +136,11 @@ class PipelineEngine final : private SequentialRunner {
   const std::vector<PipelineAction>& actions(int64_t micro_batches);
   void infer_shapes(StepPhases& phases);
   Tensors first_inputs(StepPhases& phases, const Batch& micro_batch);
+  /// Runs a chunk outside of a training step. `arrived`: of its inputs; empty for the step's own. Throws levin::Error
+  /// where it changes one of them in place that shared its memory before it was sent.
+  ChunkRun run_apart(int64_t chunk, Tensors inputs, const std::vector<TensorSpec>& arrived);
+  /// Gives all ranks the specs of a chunk's results, from the rank that has it.
+  std::vector<TensorSpec> broadcast_specs(const std::vector<TensorSpec>& results, int64_t chunk);
   const std::vector<TensorSpec>& specs(int64_t chunk, int64_t micro_batch) const;
 
   void forward(const PipelineAction& action, StepPhases& phases);
@@ -149,13 +166,18 @@ class PipelineEngine final : private SequentialRunner {
   Mode mode_ = Mode::kNone;
   std::map<int64_t, std::vector<PipelineAction>> actions_;  ///< of this rank, by number of micro-batches
   std::vector<at::Tensor> parameters_;                      ///< of the module
-  /// Results of each chunk, by what a micro-batch looks like and which parameters are trained.
-  std::map<std::string, std::vector<std::vector<TensorSpec>>> specs_;
+  /// What passes through the chunks.
+  struct Passing {
+    std::vector<std::vector<TensorSpec>> specs;           ///< results of each chunk
+    std::map<int64_t, std::vector<bool>> changed_inputs;  ///< by chunk of this rank: those that it changes in place
+  };
+  /// By what a micro-batch looks like and which parameters are trained.
+  std::map<std::string, Passing> passing_;
 
   // Of the batch under way.
   std::vector<Batch> micro_batches_;
   std::vector<int64_t> sizes_;  ///< examples of each
-  std::vector<const std::vector<std::vector<TensorSpec>>*> specs_of_micro_batch_;
+  std::vector<const Passing*> passing_of_micro_batch_;
   uint64_t seed_ = 0;
   PipelineAction current_;
   bool called_ = false;  ///< the sequential, in the step under way

@@ -14,13 +14,17 @@ struct TensorSpec {
   std::vector<int64_t> sizes;
   bool requires_grad = false;
   bool channels_last = false;
-
-  bool operator==(const TensorSpec&) const = default;
+  bool shares_memory = false;  ///< with another one that passes, before they were sent; see find_shared_memory
 };
 
 TensorSpec spec_of(const at::Tensor& tensor);
 std::vector<TensorSpec> specs_of(const std::vector<at::Tensor>& tensors);
-/// Describes a tensor for messages: "[8, 3, 32, 32] Float".
+/// Marks in the specs of tensors which of them share memory with another one.
+void find_shared_memory(const std::vector<at::Tensor>& tensors, std::vector<TensorSpec>& specs);
+/// Whether tensors of these specs may pass where those of `expected` are awaited. One may do without the gradient that
+/// it is expected to require, not the reverse.
+bool may_pass_as(const std::vector<TensorSpec>& given, const std::vector<TensorSpec>& expected);
+/// Describes a tensor for messages: "[8, 3, 32, 32] Float, channels last, that requires a gradient".
 std::string to_string(const TensorSpec& spec);
 std::string to_string(const std::vector<TensorSpec>& specs);
 
