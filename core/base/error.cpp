@@ -1,5 +1,7 @@
 #include <levin/core/base/error.h>
 
+#include <levin/core/base/utf8.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,7 +28,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 Error::Error(std::string_view component, std::string_view message)
-    : std::runtime_error(fmt::format("[{}] {}", component, message)), component_(component) {}
+    : std::runtime_error(error_text(fmt::format("[{}] {}", component, message))), component_(component) {}
 
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
   std::string best;

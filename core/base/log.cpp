@@ -1,6 +1,7 @@
 #include <levin/core/base/log.h>
 
 #include <levin/core/base/mutex.h>
+#include <levin/core/base/utf8.h>
 
 #include <atomic>
 #include <cstdio>
@@ -36,7 +37,8 @@ std::string led(std::string_view message) {
   return head + std::string(message);
 }
 
-void write(const std::string& line) {
+void write(const std::string& text) {
+  const std::string line = printable_text(text);
   const MutexLock lock(output().mutex);
   if (output().sink) {
     output().sink(line);

@@ -6,6 +6,7 @@
 #include <levin/core/base/seed.h>
 #include <levin/core/base/signals.h>
 #include <levin/core/base/standard_output.h>
+#include <levin/core/base/utf8.h>
 #include <levin/core/cli/cli_arguments.h>
 #include <levin/core/cli/cli_completion.h>
 #include <levin/core/cli/cli_config.h>
@@ -222,7 +223,7 @@ int execute(const Command& command, const CliRun& built, const ConfigNames& name
                            " without --ckpt uses weights that were never trained; hint: --ckpt best");
 
   const std::string ending = command.run(run);
-  if (trainer.is_global_zero()) std::cout << ending << std::flush;
+  if (trainer.is_global_zero()) std::cout << printable_text(ending) << std::flush;
   // A signal that came when training had ended by itself leaves nothing to resume.
   if (command.can_resume ? trainer.status() != TrainerStatus::kInterrupted : !trainer.interrupted()) return kSuccess;
   if (command.can_resume) log::rank_zero_info("interrupted; hint: --ckpt last goes on from here");
@@ -279,7 +280,7 @@ const Config* find_path(const Config& config, std::string_view path) {
 }
 
 int report(const std::string& message, int status) {
-  std::fprintf(stderr, "error: %s\n", message.c_str());
+  std::fprintf(stderr, "error: %s\n", printable_text(message).c_str());
   return status;
 }
 

@@ -1,6 +1,7 @@
 #include <levin/core/interchange/weight_plan.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/utf8.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -18,8 +19,6 @@ namespace levin {
 namespace {
 
 constexpr int64_t kBufferBytes = int64_t{16} << 20;
-/// Names of each kind that a report shows.
-constexpr size_t kShownNames = 10;
 
 using Source = std::shared_ptr<const SavedTensor>;
 
@@ -270,20 +269,13 @@ class Mapper {
   MappedWeights result_;
 };
 
-/// "a, b, c" or, where there are many, the first ones and how many more.
-std::string shown(const std::vector<std::string>& names) {
-  const std::vector<std::string> first(names.begin(),
-                                       names.begin() + static_cast<int64_t>(std::min(names.size(), kShownNames)));
-  return join(first) + (names.size() > kShownNames ? fmt::format(" and {} more", names.size() - kShownNames) : "");
-}
-
 /// "; 'key' says where ...", for weights that may be the wrong ones of a file; else "".
 std::string place_hint(const Weights& weights) {
   if (weights.torch_file == nullptr) return "";
   const std::string taken = weights.key == kWholeFile ? "the whole file" : fmt::format("'{}'", weights.key);
   const std::vector<std::string> others = entries_passed_over(weights);
   return fmt::format("; 'key' says where in the file the weights are: {} was taken{}", taken,
-                     others.empty() ? "" : fmt::format(", not {}", shown(others)));
+                     others.empty() ? "" : fmt::format(", not {}", shown_names(others)));
 }
 
 }  // namespace
@@ -297,15 +289,15 @@ std::string WeightReport::text() const {
       const std::string nearest = nearest_name(name, left_over);
       names.push_back(nearest.empty() ? name : fmt::format("{} (the file has '{}')", name, nearest));
     }
-    text += fmt::format("; {} not in the file: {}", missing.size(), shown(names));
+    text += fmt::format("; {} not in the file: {}", missing.size(), shown_names(names));
   }
-  if (!left_over.empty()) text += fmt::format("; {} not in the module: {}", left_over.size(), shown(left_over));
+  if (!left_over.empty()) text += fmt::format("; {} not in the module: {}", left_over.size(), shown_names(left_over));
   if (!other_shape.empty()) {
     std::vector<std::string> names;
     for (const auto& item : other_shape)
       names.push_back(fmt::format("{} ([{}] in the file, [{}] in the module)", item.name, fmt::join(item.got, ", "),
                                   fmt::join(item.wanted, ", ")));
-    text += fmt::format("; {} of another shape: {}", other_shape.size(), shown(names));
+    text += fmt::format("; {} of another shape: {}", other_shape.size(), shown_names(names));
   }
   return text;
 }

@@ -1,6 +1,7 @@
 // levin-checkpoint: looks into checkpoints, checks them, compares them and makes one file of many.
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/utf8.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/consolidate.h>
 #include <levin/core/checkpoint/inspect.h>
@@ -45,8 +46,8 @@ constexpr const char* kUsage =
 bool is_levin(const std::string& path) { return !std::filesystem::exists(path) || levin::looks_like_checkpoint(path); }
 
 int show(const std::string& path, bool with_tensors, const std::string& key) {
-  std::cout << (is_levin(path) && key.empty() ? levin::describe_checkpoint(path, with_tensors)
-                                              : levin::describe_weights(path, with_tensors, key));
+  std::cout << levin::printable_text(is_levin(path) && key.empty() ? levin::describe_checkpoint(path, with_tensors)
+                                                                   : levin::describe_weights(path, with_tensors, key));
   return kSuccess;
 }
 
@@ -64,7 +65,7 @@ int verify(const std::string& path) {
     std::cout << error.what() << "\n";
     return kDifferent;
   }
-  std::cout << levin::table_text(rows);
+  std::cout << levin::printable_text(levin::table_text(rows));
   return damaged ? kDifferent : kSuccess;
 }
 
@@ -75,7 +76,7 @@ int diff(const std::string& a, const std::string& b, const std::string& key) {
   };
   const auto difference =
       is_levin(a) && is_levin(b) ? levin::diff_checkpoints(a, b) : levin::diff_weights(a, b, key_of(a), key_of(b));
-  for (const auto& line : difference.lines) std::cout << line << "\n";
+  for (const auto& line : difference.lines) std::cout << levin::printable_text(line) << "\n";
   std::cout << "same: " << difference.same_tensors << " tensors, " << difference.same_values
             << " values; different: " << difference.lines.size() << "\n";
   return difference.equal() ? kSuccess : kDifferent;

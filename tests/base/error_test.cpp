@@ -14,6 +14,12 @@ TEST(ErrorTest, TellsTheComponent) {
   EXPECT_EQ(error.component(), "optim");
 }
 
+TEST(ErrorTest, NamesFromFilesAreEscaped) {
+  EXPECT_STREQ(Error("weights", "no tensor '\x1b]0;title\x07'; hint: look").what(),
+               "[weights] no tensor '\\x1b]0;title\\x07'; hint: look");
+  EXPECT_STREQ(ConfigError("unknown option 'a\rb'").what(), "[config] unknown option 'a\\x0db'");
+}
+
 TEST(ErrorTest, ConfigErrorIsAnErrorOfTheComponentConfig) {
   try {
     throw ConfigError("wrong");
