@@ -57,7 +57,13 @@ Batch Dataset::get_batch(std::span<const int64_t> indices, Generator& generator)
                          [&](ErrorNotes& notes) { note_data(notes, "collate", typeid(*this), indices); });
   }
   ExampleStack stack(static_cast<int64_t>(indices.size()));
-  for (int64_t index : indices) stack.add(example(index));
+  for (int64_t index : indices) {
+    const Batch next = example(index);
+    noting_errors([&] { stack.add(next); },
+                  [&](ErrorNotes& notes) {
+                    note_data(notes, "collate", typeid(*this), {&index, 1});
+                  });
+  }
   return stack.finish();
 }
 

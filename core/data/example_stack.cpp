@@ -36,6 +36,11 @@ std::string describe(at::IntArrayRef shape, at::ScalarType type) {
   return fmt::format("{} {}", c10::str(shape), c10::toString(type));
 }
 
+/// Whether two shapes can be those of images, [channels, height, width], that differ in height or width.
+bool are_images(at::IntArrayRef a, at::IntArrayRef b) {
+  return a.size() == 3 && b.size() == 3 && a[0] == b[0] && (a[0] == 1 || a[0] == 3 || a[0] == 4) && a != b;
+}
+
 }  // namespace
 
 void ExampleStack::begin(const Batch& first) {
@@ -65,10 +70,12 @@ void ExampleStack::append(Column& column, const at::Tensor& tensor) {
     if (!tensor.defined() || tensor.sizes() != shape || tensor.scalar_type() != known.scalar_type())
       throw Error(
           kComponent,
-          fmt::format("cannot stack the examples of a batch: '{}' is {} in example 0 and {} in example {}; hint: pad "
-                      "them to one shape, or override collate()",
+          fmt::format("cannot stack the examples of a batch: '{}' is {} in example 0 and {} in example {}; hint: {}",
                       column.name, describe(shape, known.scalar_type()),
-                      tensor.defined() ? describe(tensor.sizes(), tensor.scalar_type()) : "undefined", count_));
+                      tensor.defined() ? describe(tensor.sizes(), tensor.scalar_type()) : "undefined", count_,
+                      tensor.defined() && are_images(shape, tensor.sizes())
+                          ? "give images one size: transforms: [resize: {size: [224, 224]}]"
+                          : "pad them to one shape, or override collate()"));
   }
   if (!copies) {
     column.held.push_back(tensor);

@@ -94,6 +94,25 @@ std::string error_of(const Function& function) {
   return "";
 }
 
+TEST(ImageFolder, ImagesOfUnlikeSizesSayHowToMakeThemAlike) {
+  const ImageTree tree;
+  for (int64_t i = 0; i < 4; ++i) tree.add(fmt::format("train/a/{}.png", i), 0, 0, 9, 10 + i);
+  const auto message = [&](const std::string& more) -> std::string {
+    ImageFolder data(tree.options("{batch_size: 4, shuffle: false, val_fraction: 0, " + more + "}"));
+    data.setup(Stage::kFit);
+    try {
+      auto pass = data.train_dataloader().pass({});
+      return pass.next() ? "" : "no batch";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(message("transforms: []"),
+            "[data] cannot stack the examples of a batch: 'image' is [3, 9, 10] Float in example 0 and [3, 9, 11] "
+            "Float in example 1; hint: give images one size: transforms: [resize: {size: [224, 224]}]");
+  EXPECT_EQ(message("transforms: [resize: {size: [224, 224]}]"), "");
+}
+
 TEST(ImageFolder, FindsTheImagesThatTorchvisionFinds) {
   if (const auto missing = testing::missing_module("torchvision"); !missing.empty()) GTEST_SKIP() << missing;
   const ImageTree tree;
