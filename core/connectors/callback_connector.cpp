@@ -1,6 +1,7 @@
 #include <levin/core/connectors/callback_connector.h>
 
 #include <levin/core/base/log.h>
+#include <levin/core/connectors/error_context.h>
 
 #include <fmt/format.h>
 
@@ -40,8 +41,9 @@ void CallbackConnector::on_exception(const std::exception_ptr& error) {
   for (const auto& callback : callbacks_) {
     try {
       callback->on_exception(trainer_, *state_.module, error);
-    } catch (const std::exception& second) {
-      log::warning(fmt::format("a callback's on_exception failed as well: {}", second.what()));
+    } catch (const std::exception&) {
+      log::warning(
+          fmt::format("a callback's on_exception failed as well: {}", error_message(std::current_exception())));
     }
   }
 }

@@ -129,6 +129,9 @@ std::exception_ptr of_standard_library(const std::exception& error, const std::s
   return made;
 }
 
+/// Gives an error of LibTorch another text and no list of C++ calls; its class stays.
+void set_text(c10::Error& error, const std::string& text) { error = c10::Error(text, nullptr, error.caller()); }
+
 /// Whether an error may be the consequence of another rank's.
 bool is_communication_error(const std::exception_ptr& error) {
   try {
@@ -178,7 +181,7 @@ void note_call(ErrorNotes& notes, const TrainerState& state, const UserCall& cal
 
 std::exception_ptr with_context(const std::exception_ptr& error, ErrorNotes notes, const TrainerState& state,
                                 Strategy& strategy) {
-  if (notes.place.empty() && notes.moment.empty() && notes.unit == nullptr) return error;
+  if (notes.place.empty() && notes.moment.empty() && notes.unit == nullptr) return without_libtorch_stack(error);
   if (state.module != nullptr) note_unit_path(notes, *state.module);
   const std::string context = context_text(notes, state, strategy);
   try {
@@ -195,13 +198,23 @@ std::exception_ptr with_context(const std::exception_ptr& error, ErrorNotes note
     else if (auto* logic = dynamic_cast<std::logic_error*>(&own))
       *logic = std::logic_error(own.what() + context);
     else if (auto* of_libtorch = dynamic_cast<c10::Error*>(&own))
-      *of_libtorch =
-          c10::Error(of_libtorch->what_without_backtrace() + context, of_libtorch->backtrace(), of_libtorch->caller());
+      set_text(*of_libtorch, of_libtorch->what_without_backtrace() + context);
     if (std::string_view(own.what()).find(context) != std::string_view::npos) return error;
   } catch (...) {
     // What is no std::exception has no text.
   }
   log::warning(fmt::format("{}{}", error_message(error), context));
+  return error;
+}
+
+std::exception_ptr without_libtorch_stack(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (c10::Error& of_libtorch) {
+    set_text(of_libtorch, of_libtorch.what_without_backtrace());
+  } catch (...) {
+    // Others have no such list.
+  }
   return error;
 }
 

@@ -64,6 +64,10 @@ std::exception_ptr with_context(const std::exception_ptr& error, ErrorNotes note
 /// that failure; else `error`. Waits a few seconds for the news of it.
 std::exception_ptr root_cause(const std::exception_ptr& error, Strategy& strategy);
 
+/// Returns the same error, without LibTorch's list of C++ calls in its text, which is the caller's then as if another
+/// process had sent it.
+std::exception_ptr without_libtorch_stack(const std::exception_ptr& error);
+
 /// Returns the message of an exception, without LibTorch's list of C++ calls.
 std::string error_message(const std::exception_ptr& error);
 

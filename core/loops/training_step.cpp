@@ -215,7 +215,15 @@ at::Tensor TrainingStep::run_closure() {
   // An optimizer that evaluates the loss itself does so for one batch, as often as it likes.
   if (window_.index == 0) state_.progress.window_weight = 0;
   const ProfilerSpan span(tracer_.profiler(), "strategy.forward_backward");
-  output_ = guarded([this] { return strategy_.forward_backward(*batch_, *this, window_); });
+  in_backward_ = false;
+  // The innermost place counts; without this one it would be optimizer_step, which calls the closure.
+  output_ =
+      noting_errors([this] { return guarded([this] { return strategy_.forward_backward(*batch_, *this, window_); }); },
+                    [this](ErrorNotes& notes) {
+                      const Module& module = *state_.module;
+                      if (in_backward_ && notes.place.empty()) notes.place = "backward";
+                      note_call(notes, state_, {.name = "training_step", .type = typeid(module)});
+                    });
   return output_.loss();
 }
 
@@ -261,6 +269,7 @@ std::shared_ptr<void> TrainingStep::forward_scope() { return std::make_shared<Fo
 
 void TrainingStep::before_backward(StepOutput& output) {
   require_scalar_loss(output.loss());
+  in_backward_ = true;
   if (!state_.progress.window_has_gradients || optimizers_.all().empty() ||
       optimizers_.all().front()->needs_closure()) {
     state_.progress.window_has_gradients = true;

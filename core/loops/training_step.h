@@ -137,6 +137,7 @@ class TrainingStep final : private StepPhases {
   bool stepped_ = false;  ///< it took an optimizer step
   bool data_ended_ = false;
   bool closure_ran_ = false;
+  bool in_backward_ = false;  ///< the closure has got as far
   RecordedStep::Kind kind_ = RecordedStep::Kind::kOrdinary;
   StepScaling scaling_;  ///< what unscaling gave
 };

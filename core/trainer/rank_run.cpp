@@ -36,8 +36,8 @@ template <class Function>
 void try_to(const char* what, const Function& function) {
   try {
     function();
-  } catch (const std::exception& second) {
-    log::warning(fmt::format("{}: {}", what, second.what()));
+  } catch (const std::exception&) {
+    log::warning(fmt::format("{}: {}", what, error_message(std::current_exception())));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <levin/core/base/signals.h>
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/checkpoint/checkpoint.h>
+#include <levin/core/connectors/error_context.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/nn/saved_tensor_scope.h>
 #include <levin/core/options/capable_strategies.h>
@@ -53,7 +54,7 @@ RunResult TrainerRun::launch(RunThreadRank run_thread_rank) {
     strategy.launcher().launch(*this);
   } catch (...) {
     parts_.state.status = TrainerStatus::kFailed;  // of ranks in other processes, or that were never started, too
-    throw;
+    std::rethrow_exception(without_libtorch_stack(std::current_exception()));
   }
   return std::move(result_);
 }

@@ -5,9 +5,13 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <exception>
 #include <new>
+#include <stdexcept>
+#include <type_traits>
 
 namespace levin {
 namespace {
@@ -17,9 +21,49 @@ struct Header {
   RankReport::Kind kind;
   bool consequence;
   std::chrono::steady_clock::time_point time;
+  size_t type;
   size_t component_size;
   size_t message_size;
 };
+
+/// A type of errors that is made again from its text.
+struct KeptType {
+  bool (*is)(const std::exception& error);
+  void (*raise)(const std::string& text);
+};
+
+template <class E>
+constexpr KeptType kept() {
+  return {.is = [](const std::exception& error) { return dynamic_cast<const E*>(&error) != nullptr; },
+          .raise =
+              [](const std::string& text) {
+                if constexpr (std::is_base_of_v<c10::Error, E>)
+                  throw E(text, /*backtrace=*/nullptr);
+                else
+                  throw E(text);
+              }};
+}
+
+/// Derived types before their bases.
+constexpr std::array kKeptTypes = {kept<c10::IndexError>(),
+                                   kept<c10::ValueError>(),
+                                   kept<c10::TypeError>(),
+                                   kept<c10::NotImplementedError>(),
+                                   kept<c10::LinAlgError>(),
+                                   kept<c10::SyntaxError>(),
+                                   kept<c10::OutOfMemoryError>(),
+                                   kept<c10::DistError>(),
+                                   kept<c10::Error>(),
+                                   kept<InternalError>(),
+                                   kept<std::invalid_argument>(),
+                                   kept<std::domain_error>(),
+                                   kept<std::length_error>(),
+                                   kept<std::out_of_range>(),
+                                   kept<std::logic_error>(),
+                                   kept<std::range_error>(),
+                                   kept<std::overflow_error>(),
+                                   kept<std::underflow_error>(),
+                                   kept<std::runtime_error>()};
 
 std::string without_component(const Error& error) {
   const std::string text = error.what();
@@ -41,10 +85,12 @@ RankReport RankReport::of_current_exception() {
     report.kind = Kind::kLevinError;
     report.component = error.component();
     report.message = without_component(error);
-  } catch (const c10::Error& error) {
-    report.message = error.what_without_backtrace();
   } catch (const std::exception& error) {
-    report.message = error.what();
+    const auto* const of_libtorch = dynamic_cast<const c10::Error*>(&error);
+    report.message = of_libtorch == nullptr ? error.what() : of_libtorch->what_without_backtrace();
+    const auto found = std::ranges::find_if(kKeptTypes, [&](const KeptType& type) { return type.is(error); });
+    if (found != kKeptTypes.end()) report.kind = Kind::kKeptType;
+    report.type = static_cast<size_t>(found - kKeptTypes.begin());
   } catch (...) {
     report.message = "an exception that is no std::exception";
   }
@@ -55,6 +101,7 @@ std::string RankReport::to_bytes() const {
   const Header header{.kind = kind,
                       .consequence = consequence,
                       .time = time,
+                      .type = type,
                       .component_size = component.size(),
                       .message_size = message.size()};
   std::string bytes(sizeof(header), '\0');
@@ -72,6 +119,7 @@ std::optional<RankReport> RankReport::from_bytes(std::string_view bytes) {
                     .consequence = header.consequence,
                     .time = header.time,
                     .component = std::string(bytes.substr(0, header.component_size)),
+                    .type = header.type,
                     .message = std::string(bytes.substr(header.component_size))};
 }
 
@@ -82,9 +130,13 @@ void RankReport::raise(int64_t rank) const {
       throw ConfigError(text);
     case Kind::kLevinError:
       throw Error(component, text);
+    case Kind::kKeptType:
+      kKeptTypes.at(type).raise("[ranks] " + text);
+      break;
     default:
-      throw Error("ranks", text);
+      break;
   }
+  throw Error("ranks", text);
 }
 
 }  // namespace levin

@@ -142,10 +142,16 @@ TEST(ForkLauncher, ErrorsNameTheRank) {
   EXPECT_EQ(message_of<Error>(fail_with(Error("data", "no such file; hint: look"))),
             "[data] rank 5 failed: no such file; hint: look");
   EXPECT_EQ(message_of<ConfigError>(fail_with(ConfigError("wrong key"))), "[config] rank 5 failed: wrong key");
-  EXPECT_EQ(message_of<Error>(fail_with(std::out_of_range("far out"))), "[ranks] rank 5 failed: far out");
+  EXPECT_EQ(message_of<std::out_of_range>(fail_with(std::out_of_range("far out"))), "[ranks] rank 5 failed: far out");
   EXPECT_EQ(message_of<Error>(fail_with(3)), "[ranks] rank 5 failed: an exception that is no std::exception");
+  EXPECT_EQ(message_of<InternalError>(fail_with(InternalError("broken"))), "[ranks] rank 5 failed: broken");
+  EXPECT_EQ(message_of<c10::ValueError>(fail_with(c10::ValueError("no value", nullptr))),
+            "[ranks] rank 5 failed: no value");
+  EXPECT_EQ(message_of<c10::Error>(fail_with(c10::AcceleratorError({"f", "file", 1}, 2, "no device"))),
+            "[ranks] rank 5 failed: no device");
+  EXPECT_EQ(message_of<Error>(fail_with(std::bad_alloc())), "[ranks] rank 5 failed: std::bad_alloc");
   const std::string longer(300000, 'x');
-  EXPECT_EQ(message_of<Error>(fail_with(std::runtime_error(longer))), "[ranks] rank 5 failed: " + longer);
+  EXPECT_EQ(message_of<std::runtime_error>(fail_with(std::runtime_error(longer))), "[ranks] rank 5 failed: " + longer);
   expect_nothing_left();
 }
 

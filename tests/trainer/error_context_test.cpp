@@ -369,6 +369,39 @@ TEST_F(ErrorContext, InsideBackward) {
   EXPECT_THAT(fit_message<MyError>(), StartsWith("no gradient here\n  in backward, batch 0 of epoch 0"));
 }
 
+/// What training_step returns, or backward throws.
+struct Returning : Classifier {
+  explicit Returning(std::function<StepOutput()> given) : Classifier({}), step(std::move(given)) {}
+  StepOutput training_step(const Batch&, int64_t) override { return step(); }
+  void backward(const at::Tensor& loss) override {
+    if (fails) throw MyError("no backward");
+    loss.backward();
+  }
+  std::function<StepOutput()> step;
+  bool fails = false;
+};
+
+TEST_F(ErrorContext, WhatClosuresOfOptimizersThrowIsOfTheirPhase) {
+  const auto message = [](const std::function<StepOutput()>& step, bool fails = false) {
+    return message_of([&] {
+      auto module = std::make_shared<Returning>(step);
+      module->fails = fails;
+      Trainer trainer(quiet(1));
+      trainer.fit(module, tiny_loader());
+    });
+  };
+  const auto parameter = [] { return at::ones({2}).requires_grad_(); };
+  const std::string in_step = "\n  in training_step of Returning, batch 0 of epoch 0";
+  const std::string in_backward = "\n  in backward, batch 0 of epoch 0";
+  EXPECT_THAT(message([&] { return parameter(); }),
+              AllOf(StartsWith("[module] training_step must return a scalar loss; got shape [2]"), HasSubstr(in_step)));
+  EXPECT_THAT(message([] { return at::ones({}); }),
+              AllOf(StartsWith("[module] the loss of training_step does not depend on"), HasSubstr(in_step)));
+  EXPECT_THAT(message([&] { return StepOutput({.loss = parameter().sum(), .weight = -1.0}); }), HasSubstr(in_step));
+  EXPECT_THAT(message([&] { return parameter().sum(); }, true),
+              AllOf(StartsWith("no backward"), HasSubstr(in_backward)));
+}
+
 TEST_F(ErrorContext, ARecomputeInBackwardNamesTheUnit) {
   TrainerOptions options = quiet(1);
   options.activation_checkpointing = {.units = {"Layer"}};
@@ -395,6 +428,45 @@ TEST_F(ErrorContext, RanksSayWhichOfThem) {
     };
     const std::string alike = fit_message(two(strategy));
     EXPECT_THAT(alike, HasSubstr("no\n  in training_step of Classifier, batch 1 of epoch 0, rank "));
+  }
+}
+
+/// LibTorch's list of C++ calls is for its developers, and what another process sends has none.
+TEST_F(ErrorContext, EveryStartMethodThrowsTheSameTypeWithoutACppStack) {
+  const auto what = [](const TrainerOptions& options) -> std::string {
+    try {
+      Trainer trainer(options);
+      trainer.fit(make<Classifier>({.narrow = true}), tiny_loader(40, 8));
+    } catch (const c10::Error& error) {
+      return error.what();
+    }
+    return "another type";
+  };
+  for (const TrainerOptions& options : {quiet(1), two("dp"), two("ddp_threads"), two("ddp_spawn")}) {
+    const std::string text = what(options);
+    EXPECT_THAT(text,
+                AllOf(HasSubstr("mat1 and mat2 shapes cannot be multiplied"),
+                      HasSubstr("\n  in training_step of Classifier, batch 0 of epoch 0"), Not(HasSubstr("frame #"))));
+  }
+  faults.training_step = [](int64_t) { throw std::out_of_range("no"); };
+  EXPECT_THAT(fit_message<std::out_of_range>(two("ddp_threads")), StartsWith("no\n"));
+  EXPECT_THAT(fit_message<std::out_of_range>(two("ddp_spawn")), HasSubstr(" failed: no\n"));
+  // One that is known here alone is the nearest that is known everywhere.
+  faults.training_step = [](int64_t) { throw MyError("no"); };
+  EXPECT_THAT(fit_message<std::runtime_error>(two("ddp_spawn")), HasSubstr(" failed: no\n"));
+}
+
+TEST_F(ErrorContext, AnErrorOutsideOfStepsHasNoCppStackEither) {
+  struct Broken : Classifier {
+    Broken() : Classifier({}) {}
+    void configure_model() override { at::ones({2, 3}).matmul(at::ones({2, 3})); }
+  };
+  try {
+    Trainer trainer(quiet(1));
+    trainer.fit(std::make_shared<Broken>(), tiny_loader());
+    FAIL() << "nothing was thrown";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what(), Not(HasSubstr("frame #")));
   }
 }
 
