@@ -1,14 +1,17 @@
 #include <levin/core/connectors/data_connector.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/log.h>
 #include <levin/core/base/mutex.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/base/type_name.h>
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/data/batch_sampler.h>
 #include <levin/core/data/length_grouped_sampler.h>
 #include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/interfaces/overridden.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/precision/precision.h>
 
@@ -16,6 +19,7 @@
 
 #include <algorithm>
 #include <string>
+#include <typeinfo>
 #include <utility>
 #include <variant>
 
@@ -136,6 +140,13 @@ void DataConnector::select_loaders() {
       // Of one rank each, fetched when a rank is about to need it.
       if (find_independent_steps(strategy_) != nullptr) train = train.with_options(for_independent_steps(train));
       loaders_.val = validation();
+      if (const Module& module = *state_.module; !loaders_.val.empty() && !overrides_validation_step(module)) {
+        if (!options_.limit_val.is_zero())
+          log::rank_zero_warning(fmt::format(
+              "there are validation data, but {} does not override validation_step(), so fit runs no validation",
+              short_class_name(typeid(module))));
+        loaders_.val.clear();
+      }
       // One loader for both: a validation inside of an epoch would end the pass under way.
       for (auto& loader : loaders_.val)
         if (train.dataset() == nullptr || loader.dataset() == train.dataset()) loader = loader.copy();

@@ -1,7 +1,9 @@
+#include "../support/captured_log.h"
 #include "../support/tiny.h"
 #include "../support/tiny_stream.h"
 
 #include <levin/callbacks/lambda_callback.h>
+#include <levin/core/base/error.h>
 #include <levin/core/base/seed.h>
 
 #include <torch/nn/utils/clip_grad.h>
@@ -337,6 +339,85 @@ TEST(FitLoop, OverfitUsesTheSameBatchesOfEachLoaderInOrder) {
   };
   EXPECT_TRUE(identical(trained, {batch_of(8, 0), batch_of(8, 1), batch_of(8, 0), batch_of(8, 1)}));
   EXPECT_TRUE(identical(validated, {batch_of(6, 0), batch_of(6, 1), batch_of(6, 0), batch_of(6, 1)}));
+}
+
+/// Trains and does not validate. Counts the hooks of validation.
+class TrainsOnly : public Module {
+ public:
+  TrainsOnly() { layer_ = register_module("layer", torch::nn::Linear(4, 1)); }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    return torch::nn::functional::mse_loss(layer_(batch["x"]), batch["y"]);
+  }
+  void on_validation_start() override { ++hooks; }
+  void on_validation_model_eval() override { ++hooks; }
+  OptimizerConfigs configure_optimizers() override {
+    return std::make_shared<optim::AdamW>(parameters(), optim::AdamWOptions{.lr = 0.01});
+  }
+  int hooks = 0;
+
+ private:
+  torch::nn::Linear layer_{nullptr};
+};
+
+struct Named {
+  virtual ~Named() = default;
+  virtual std::string title() const { return "named"; }
+};
+/// The module is not its first base.
+class NamedTrainsOnly : public Named, public TrainsOnly {};
+class NamedValidates : public Named, public TrainsOnly {
+ public:
+  StepOutput validation_step(const Batch&, int64_t) override {
+    ++steps;
+    return {};
+  }
+  int steps = 0;
+};
+class ValidatesByInheritance : public NamedValidates {};
+
+TEST(FitLoop, ValidationDataWithoutAValidationStepAreLeftOut) {
+  class WithValidation : public DataModule {
+   public:
+    DataLoader train_dataloader() override { return testing::tiny_loader(); }
+    DataLoaders val_dataloader() override { return testing::tiny_loader(); }
+  };
+  const auto log_of = [](const auto& call) {
+    const testing::CapturedLog log;
+    call();
+    return log.text();
+  };
+  TrainerOptions options = testing::quiet(2);
+  options.num_sanity_val_steps = 2;
+  for (const auto& module : {std::make_shared<TrainsOnly>(), std::shared_ptr<TrainsOnly>(new NamedTrainsOnly)}) {
+    Trainer trainer(options);
+    const std::string given = log_of([&] { trainer.fit(module, testing::tiny_loader(), testing::tiny_loader()); });
+    EXPECT_NE(given.find("TrainsOnly does not override validation_step(), so fit runs no validation"),
+              std::string::npos)
+        << given;
+    EXPECT_EQ(trainer.current_epoch(), 2);
+    EXPECT_EQ(module->hooks, 0);
+    const auto data = std::make_shared<WithValidation>();
+    EXPECT_NE(log_of([&] { Trainer(options).fit(module, data); }).find("fit runs no validation"), std::string::npos);
+    EXPECT_EQ(module->hooks, 0);
+    // Asked for, it is an error.
+    EXPECT_THROW(Trainer(options).validate(module, testing::tiny_loader()), Error);
+    EXPECT_THROW(Trainer(options).test(module, testing::tiny_loader()), Error);
+    EXPECT_THROW(Trainer(options).predict(module, testing::tiny_loader()), Error);
+  }
+  options.limit_val_batches = int64_t{0};
+  EXPECT_EQ(log_of([&] {
+              Trainer(options).fit(std::make_shared<TrainsOnly>(), testing::tiny_loader(), testing::tiny_loader());
+            }).find("validation_step"),
+            std::string::npos)
+      << "it was turned off";
+}
+
+TEST(FitLoop, AValidationStepOfAnyBaseIsFound) {
+  for (const auto& module :
+       {std::make_shared<NamedValidates>(), std::shared_ptr<NamedValidates>(new ValidatesByInheritance)}) {
+    Trainer(testing::quiet(1)).fit(module, testing::tiny_loader(40, 8), testing::tiny_loader(40, 8));
+    EXPECT_EQ(module->steps, 5);
+  }
 }
 
 TEST(FitLoop, SanityCheckLeavesNoTrace) {
