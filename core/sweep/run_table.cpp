@@ -151,6 +151,29 @@ const Run* RunTable::best() const {
   return nullptr;
 }
 
+std::string RunTable::why_no_best() const {
+  if (best() != nullptr) return "";
+  std::vector<std::string> names;
+  int64_t with_value = 0;
+  int64_t with_nan = 0;
+  for (const Run& run : runs) {
+    if (const auto value = run.metric(monitor)) {
+      ++with_value;
+      with_nan += std::isnan(*value) ? 1 : 0;
+    }
+    for (const auto& [name, value] : run.metrics)
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  if (names.empty()) return "";
+  if (with_value == 0)
+    return fmt::format("no run has a value of sweep.monitor, {}{}", monitor, valid_names_hint(monitor, names));
+  if (with_nan < with_value) return fmt::format("no run that finished has a number for sweep.monitor, {}", monitor);
+  return fmt::format(
+      "sweep.monitor, {}, is NaN in every run that has a value of it ({}); hint: smaller learning rates, "
+      "or the callback nan_monitor, which says where a NaN comes from",
+      monitor, counted(with_nan, "run"));
+}
+
 std::string RunTable::to_text(const std::string& folder) const {
   const Run* best_run = best();
   CsvRow header = {"", "run", "status"};

@@ -44,6 +44,8 @@ struct RunTable {
 
   /// The best one of those that are finished, or else of those that were stopped; nullptr where none has the metric.
   const Run* best() const;
+  /// Says why there is no best run although some have logged metrics; else "".
+  std::string why_no_best() const;
   /// A row a run, the best one marked, then what failed and which was best. `folder`: the sweep's.
   std::string to_text(const std::string& folder) const;
 };

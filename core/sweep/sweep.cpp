@@ -386,14 +386,7 @@ void Sweep::say(const Run& run) const {
 }
 
 void Sweep::warn_without_monitor() const {
-  if (table_.best() != nullptr) return;
-  std::vector<std::string> names;
-  for (const Run& run : table_.runs)
-    for (const auto& [name, value] : run.metrics)
-      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-  if (!names.empty())
-    log::warning(fmt::format("no run has a value of sweep.monitor, {}{}", table_.monitor,
-                             valid_names_hint(table_.monitor, names)));
+  if (const std::string why = table_.why_no_best(); !why.empty()) log::warning(why);
 }
 
 void Sweep::write_table() {

@@ -18,6 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::Pair;
+using ::testing::StartsWith;
 
 Setting setting(const std::string& option, const std::string& value) { return {option, Config::scalar(value)}; }
 
@@ -96,6 +97,26 @@ TEST(SweepTable, FinishedRunsComeBeforeStoppedOnesAndNumbersBeforeNan) {
   table.runs[1].metrics.clear();
   EXPECT_EQ(table.best(), nullptr);
   EXPECT_THAT(table.to_text("/a"), Not(HasSubstr("best")));
+}
+
+TEST(SweepTable, SaysWhyThereIsNoBestRun) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  RunTable table = three_runs();
+  EXPECT_EQ(table.why_no_best(), "");
+  for (Run& run : table.runs) run.status = RunStatus::kFinished;
+  for (Run& run : table.runs) run.metrics = {{"train_loss", 1.0}, {"val_loss", kNan}};
+  EXPECT_THAT(table.why_no_best(), StartsWith("sweep.monitor, val_loss, is NaN in every run that has a value of it (3 "
+                                              "runs); hint: "));
+  table.runs[0].metrics = {};
+  table.runs[1].metrics = {};
+  EXPECT_THAT(table.why_no_best(), HasSubstr("(1 run)"));
+  table.runs[0] = {.number = 0, .status = RunStatus::kFailed, .metrics = {{"val_loss", 1.0}}};
+  EXPECT_EQ(table.why_no_best(), "no run that finished has a number for sweep.monitor, val_loss");
+  for (Run& run : table.runs) run.metrics = {{"val_los", 1.0}};
+  EXPECT_EQ(table.why_no_best(),
+            "no run has a value of sweep.monitor, val_loss; did you mean 'val_los'?; valid: val_los");
+  for (Run& run : table.runs) run.metrics = {};
+  EXPECT_EQ(table.why_no_best(), "");
 }
 
 TEST(SweepCsv, CellsInQuotationMarksMayHoldAnything) {
