@@ -69,6 +69,7 @@ std::vector<levin::report::RunFolder> read_runs(levin::report::SweepFolder& swee
     if (!levin::report::is_run_folder(folder)) continue;
     run.folder = runs.size();
     runs.push_back(levin::report::read_run_folder(folder));
+    levin::report::add_from_sweep(runs.back(), run);
   }
   return runs;
 }

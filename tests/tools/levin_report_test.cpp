@@ -217,6 +217,33 @@ TEST_F(LevinReportTool, SaysHowTrainingTimeFallsWithDevices) {
   EXPECT_TRUE(data["sweep"].is_null());
 }
 
+TEST_F(LevinReportTool, TakesFromTheSweepHowRunsOfCsvAloneEnded) {
+  std::string table = "run,status,rung,seconds,model.lr,val_loss,error\n";
+  int number = 0;
+  for (const char* status : {"finished", "stopped_early", "failed", "running", "waiting"}) {
+    const std::string name = "000" + std::to_string(number++);
+    table += name + "," + status + ",,2.5,0.1,1.0,\n";
+    write_run(folder_ + "/sweep/" + name, {.last_step = 4, .events = false}, [](int64_t) -> std::vector<MetricValue> {
+      return {{"val_loss", 1.0}};
+    });
+  }
+  write_file(folder_ + "/sweep/sweep.csv", table);
+  write_file(folder_ + "/sweep/sweep.yaml", "options: [model.lr]\nmonitor: val_loss\nmode: min\n");
+  ASSERT_EQ(run({"sweep"}).status, 0);
+  const auto runs = data_of(folder_ + "/sweep/report.html")["runs"];
+  std::vector<std::string> statuses;
+  for (const auto& each : runs) {
+    statuses.push_back(each["status"]);
+    EXPECT_EQ(each["seconds"], 2.5);
+  }
+  EXPECT_EQ(statuses, (std::vector<std::string>{"finished", "finished", "failed", "unfinished", "unfinished"}));
+  // By itself a run has nothing that says it.
+  ASSERT_EQ(run({"sweep/0000"}).status, 0);
+  const auto alone = data_of(folder_ + "/sweep/0000/report.html")["runs"][0];
+  EXPECT_EQ(alone["status"], "unknown");
+  EXPECT_TRUE(alone["seconds"].is_null());
+}
+
 TEST_F(LevinReportTool, ARepeatedRunCountsInTheMean) {
   const auto log_seconds = [&](const std::string& name, double seconds) {
     write_run(folder_ + "/" + name, {.last_step = 1, .events = false}, [&](int64_t) -> std::vector<MetricValue> {

@@ -172,7 +172,7 @@ Json run_json(const RunFolder& run, const std::string& name, const PageOptions& 
           {"label", label_of(run)},
           {"status", status_text(run.status)},
           {"started", std::isfinite(run.first_time) ? Json(std::round(run.first_time)) : Json(nullptr)},
-          {"seconds", json_number(run.last_time - run.first_time)},
+          {"seconds", json_number(run.seconds)},
           {"monitor", run.monitor},
           {"epochEnds", epoch_ends(run)},
           {"notes", run.notes},

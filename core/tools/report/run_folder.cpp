@@ -206,6 +206,7 @@ RunFolder read_run_folder(const std::string& path) {
   for (const auto& name : names)
     if (is_event_file(name)) read_events(fmt::format("{}/{}", path, name), run, run.metrics);
   const auto has = [&](const std::string& name) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  run.seconds = run.last_time - run.first_time;
   if (has("metrics.csv")) {
     // Its values are doubles, those of event files floats.
     SeriesTable table;

@@ -12,7 +12,7 @@
 namespace levin::report {
 
 enum class RunStatus {
-  kUnknown,     ///< no event file says
+  kUnknown,     ///< neither an event file says nor a sweep's table
   kUnfinished,  ///< a session began and no end is written: it runs, or it was killed
   kFinished,
   kFailed,  ///< or was interrupted
@@ -51,6 +51,7 @@ struct RunFolder {
   RunStatus status = RunStatus::kUnknown;
   double first_time = kUnknown;  ///< of the events, in seconds since 1970
   double last_time = kUnknown;
+  double seconds = kUnknown;             ///< from the first event to the last
   std::vector<RunFile> profiles;         ///< tables of profilers: profile_STAGE_rankN.txt, *.operators.txt
   std::vector<RunFile> traces;           ///< *.pt.trace.json, *.pt.trace.json.gz
   std::vector<std::string> checkpoints;  ///< folders below the run's

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
@@ -94,6 +95,15 @@ SweepFolder read_sweep_folder(const std::string& path) {
   }
   if (damaged > 0) sweep.notes.push_back(fmt::format("{} rows of sweep.csv were damaged and left out.", damaged));
   return sweep;
+}
+
+void add_from_sweep(RunFolder& run, const SweepRun& row) {
+  if (run.status == RunStatus::kUnknown) {
+    if (row.status == "finished" || row.status == "stopped_early") run.status = RunStatus::kFinished;
+    if (row.status == "failed") run.status = RunStatus::kFailed;
+    if (row.status == "running" || row.status == "waiting") run.status = RunStatus::kUnfinished;
+  }
+  if (std::isnan(run.seconds)) run.seconds = row.seconds;
 }
 
 std::string sweep_run_label(const SweepFolder& sweep, const SweepRun& run) {

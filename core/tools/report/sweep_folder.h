@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/tools/report/run_folder.h>
 #include <levin/core/tools/report/series.h>
 
 #include <optional>
@@ -36,6 +37,9 @@ bool is_sweep_folder(const std::string& path);
 
 /// Reads sweep.csv and sweep.yaml. Throws levin::Error or ConfigError where one cannot be read or is none.
 SweepFolder read_sweep_folder(const std::string& path);
+
+/// Takes from the sweep's table how a run ended and how long it took, where the run's own files do not say.
+void add_from_sweep(RunFolder& run, const SweepRun& row);
 
 /// "lr=0.001 batch_size=64": what tells a run from the others of its sweep, options by the last part of their names
 /// where that is enough.
