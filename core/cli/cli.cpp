@@ -218,7 +218,7 @@ int execute(const Command& command, const CliRun& built, const ConfigNames& name
                 .data = built.data,
                 .ckpt = built.ckpt,
                 .planner = planner};
-  if (command.needs_trained_weights && run.ckpt.empty())
+  if (command.needs_trained_weights && run.ckpt.empty() && trainer.options().init_from.path.empty())
     log::rank_zero_warning(std::string(command.name) +
                            " without --ckpt uses weights that were never trained; hint: --ckpt best");
 

@@ -135,10 +135,15 @@ ExportReport Trainer::export_model(std::shared_ptr<Module> module, const Batch& 
   if (!is_global_zero()) return {};
   components_->context.attach(module);
   const std::string found = components_->checkpoints.find(ckpt);
-  if (found.empty())
-    module->configure_model();
-  else
+  if (!found.empty()) {
     detail::load_checkpoint_weights(*module, found, true);
+  } else {
+    module->configure_model();
+    const LoadWeightsOptions& initial = components_->options.given.init_from;
+    // As in validate: what this trainer has trained is not undone.
+    if (!initial.path.empty() && total_batches() == 0)
+      log::rank_zero_info(fmt::format("init_from {}: {}", initial.path, levin::load_weights(*module, initial).text()));
+  }
   return levin::export_model(*module, example, path, options);
 }
 

@@ -221,6 +221,23 @@ TEST_F(CliTest, EvaluationWithoutACheckpointWarns) {
   EXPECT_NE(validate.out.find("val_loss"), std::string::npos);
 }
 
+TEST_F(CliTest, WeightsOfInitFromAreTrained) {
+  ASSERT_EQ(run_small("fit").status, 0);
+  const std::string weights = "--trainer.init_from=" + find_best(root_);
+  const Outcome trained = run_small("test", {"--ckpt", "best"});
+  const Outcome test = run_small("test", {weights});
+  ASSERT_EQ(test.status, 0) << test.err;
+  EXPECT_EQ(test.out, trained.out);
+  EXPECT_EQ(test.err.find("never trained"), std::string::npos) << test.err;
+  const std::string script = root_ + "/line.pt";
+  const Outcome exported = run_small("export", {weights, "--format", "torchscript", "-o", script});
+  ASSERT_EQ(exported.status, 0) << exported.err;
+  EXPECT_EQ(exported.err.find("never trained"), std::string::npos) << exported.err;
+  const auto best = load_from_checkpoint<Line>(find_best(root_), LineOptions{});
+  ScriptModule line(script);
+  EXPECT_TRUE(at::equal(line->named_parameters()["linear.weight"], best->named_parameters()["linear.weight"]));
+}
+
 TEST_F(CliTest, PredictWritesAFile) {
   const Outcome predict = run_small("predict");
   ASSERT_EQ(predict.status, 0) << predict.err;
