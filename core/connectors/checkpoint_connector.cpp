@@ -19,6 +19,7 @@
 #include <levin/core/interchange/write_weights.h>
 #include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/interfaces/load_weights.h>
+#include <levin/core/interfaces/saved_model.h>
 #include <levin/core/optim/optimizer_state.h>
 #include <levin/core/precision/precision.h>
 
@@ -55,6 +56,15 @@ void remove_superseded(const std::string& path) {
   } catch (const Error& error) {
     log::warning(fmt::format("could not remove {}, which is not needed any more: {}", path, error.what()));
   }
+}
+
+/// Says what was loaded, once all of it was.
+void log_loaded(const State& tree) {
+  const std::string& path = tree.at("path").as_string();
+  if (tree.contains("lightning"))
+    log::rank_zero_info(fmt::format("loaded the checkpoint {} of PyTorch Lightning", path));
+  else
+    log::rank_zero_info(fmt::format("loaded the {} {}", tree.contains("module") ? "checkpoint" : "weights of", path));
 }
 
 /// A signal ends the reading of weights that a fit starts from: there is nothing to save yet.
@@ -536,7 +546,7 @@ std::string CheckpointConnector::find_on_rank_zero(const std::string& ckpt) cons
 void CheckpointConnector::read(const std::string& path, bool weights_only) {
   if (!std::filesystem::is_directory(path)) return weights_only ? read_weights(path) : read_lightning(path);
   const std::vector<std::string> sections =
-      weights_only ? std::vector<std::string>{"model", "module"} : std::vector<std::string>();
+      weights_only ? std::vector<std::string>{"model", "module", "hyper_parameters"} : std::vector<std::string>();
   // Where ranks have different parts, each reads its own.
   tree_ = model_.divides_state() ? open_checkpoint(path, sections) : read_checkpoint(path, sections);
   keep_first_names(tree_["model"], *state_.module);
@@ -545,14 +555,16 @@ void CheckpointConnector::read(const std::string& path, bool weights_only) {
                                           "on; hint: start from them with init_from",
                                           path));
   tree_["path"] = path;  // for callbacks
-  log::rank_zero_info(fmt::format("loaded the checkpoint {}", path));
 }
 
 void CheckpointConnector::restore_module(bool weights_only) {
   if (const State* extra = tree_.find("module"))
     call_user(state_, "on_load_checkpoint", *state_.module, [&] { state_.module->on_load_checkpoint(*extra); });
+  const std::string& path = tree_.at("path").as_string();
+  check_saved_model(*state_.module,
+                    {.tensors = tree_.at("model"), .path = path, .hyper_parameters = tree_.find("hyper_parameters")});
   model_.load_module_state(*state_.module, tree_.at("model"));
-  if (weights_only) return;
+  if (weights_only) return log_loaded(tree_);
   if (is_foreign()) return restore_lightning_progress();
   DataModule* const data = data_.data_module();
   if (const State* saved = tree_.find("data"); saved != nullptr && data != nullptr && !saved->is_null())
@@ -587,7 +599,7 @@ void CheckpointConnector::load_initial_weights() {
 void CheckpointConnector::read_weights(const std::string& path) {
   tree_ = State::map();
   tree_["model"] = plan_weights(*state_.module, {.path = path}).tensors;
-  log::rank_zero_info(fmt::format("loaded the weights of {}", path));
+  tree_["path"] = path;
 }
 
 void CheckpointConnector::read_lightning(const std::string& path) {
@@ -603,7 +615,6 @@ void CheckpointConnector::read_lightning(const std::string& path) {
   keep_first_names(model, *state_.module);
   tree_["lightning"] = state_from_pickle(weights.torch_file->root());
   tree_["path"] = path;
-  log::rank_zero_info(fmt::format("loaded the checkpoint {} of PyTorch Lightning", path));
 }
 
 void CheckpointConnector::restore_lightning_progress() {
@@ -645,7 +656,10 @@ void CheckpointConnector::restore_lightning_optimization() {
 }
 
 void CheckpointConnector::restore_optimization() {
-  if (is_foreign()) return restore_lightning_optimization();
+  if (is_foreign()) {
+    restore_lightning_optimization();
+    return log_loaded(tree_);
+  }
   optimizers_.load_state_dict(tree_.at("optimizers"), tree_.at("schedulers"));
   optimizers_.load_followed_metrics(tree_.at("followed_metrics"));
   precision_.load_state_dict(tree_.at("precision"));
@@ -655,6 +669,7 @@ void CheckpointConnector::restore_optimization() {
   stop_.restore_requests(loops.at("stop_request").as_string(), loops.at("stop_reasons_met").as_bool());
   restore_metrics();
   logger_.load_callback_metrics(tree_.at("latest_metrics"));
+  log_loaded(tree_);
 }
 
 void CheckpointConnector::restore_gradients_and_generators() {

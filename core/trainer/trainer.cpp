@@ -8,6 +8,7 @@
 #include <levin/core/export/export_model.h>
 #include <levin/core/export/graph_def.h>
 #include <levin/core/interfaces/load_weights.h>
+#include <levin/core/interfaces/saved_model.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/trainer/memory_summary.h>
 #include <levin/core/trainer/metrics_table.h>
@@ -333,11 +334,13 @@ Config saved_hyper_parameters(const std::string& path) {
 }
 
 void load_checkpoint_weights(Module& module, const std::string& path, bool strict) {
-  State tree = read_checkpoint(path, {"model", "module"});
+  State tree = read_checkpoint(path, {"model", "module", "hyper_parameters"});
   module.configure_model();
   if (const State* extra = tree.find("module")) module.on_load_checkpoint(*extra);
   if (strict) {
     keep_first_names(tree["model"], module);
+    check_saved_model(module,
+                      {.tensors = tree["model"], .path = path, .hyper_parameters = tree.find("hyper_parameters")});
     load_named_tensors(module, tree["model"]);
   } else {
     log::rank_zero_info(

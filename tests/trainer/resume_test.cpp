@@ -1,3 +1,4 @@
+#include "../support/captured_log.h"
 #include "../support/tiny.h"
 #include "../support/tiny_stream.h"
 
@@ -573,6 +574,71 @@ TEST(Resume, RefusesAnotherModelAndNamesTheDifference) {
     EXPECT_NE(std::string(error.what()).find("[9, 4]"), std::string::npos) << error.what();
   }
   EXPECT_TRUE(identical(weights(*wider), before));
+}
+
+/// As wide as it is deep: many layers, none of which TinyModule has.
+class DeepModule : public Module {
+ public:
+  explicit DeepModule(const TinyOptions& options) {
+    for (int64_t i = 0; i < options.width; ++i) register_module("layer" + std::to_string(i), torch::nn::Linear(4, 4));
+  }
+  using Options = TinyOptions;
+  StepOutput training_step(const Batch&, int64_t) override { return {}; }
+};
+
+TEST(Resume, SaysWhoseCheckpointItIsAndNotThatItWasLoaded) {
+  const std::string folder = fresh_folder("whose");
+  Trainer trainer(quiet(1));
+  trainer.fit(make<TinyModule>({.width = 8}), testing::tiny_loader());
+  trainer.save_checkpoint(folder + "/c");
+  const auto refusal = [](const auto& call) -> std::string {
+    const testing::CapturedLog log;
+    try {
+      call();
+    } catch (const Error& error) {
+      EXPECT_EQ(log.text().find("loaded"), std::string::npos) << log.text();
+      return error.what();
+    }
+    return "accepted";
+  };
+  const std::string path = folder + "/c";
+  const auto deep = [] { return make<DeepModule>({.width = 40}); };
+  const std::string resumed = refusal([&] {
+    Trainer other(quiet(2));
+    other.fit(deep(), testing::tiny_loader(), {}, path);
+  });
+  EXPECT_TRUE(resumed.starts_with("[checkpoint] the checkpoint " + path +
+                                  " is of another model; got levin::testing::TinyModule with {width: 8, "))
+      << resumed;
+  EXPECT_NE(resumed.find("DeepModule with {width: 40, "), std::string::npos) << resumed;
+  EXPECT_NE(resumed.find("; 80 not in the checkpoint: layer0.weight, layer0.bias, layer1.weight, layer1.bias, "
+                         "layer2.weight and 75 more; 4 not in the module: first.bias, first.weight, second.bias, "
+                         "second.weight; hint: "),
+            std::string::npos)
+      << resumed;
+  EXPECT_EQ(refusal([&] {
+              Trainer other(quiet(1));
+              other.validate(deep(), testing::tiny_loader(), path);
+            }),
+            resumed);
+  EXPECT_EQ(refusal([&] { load_from_checkpoint<DeepModule>(path, {.width = 40}); }), resumed);
+}
+
+TEST(Resume, SaysThatItLoadedOnceItHas) {
+  const std::string folder = fresh_folder("loaded");
+  Trainer trainer(quiet(1));
+  trainer.fit(make<TinyModule>(), testing::tiny_loader());
+  trainer.save_checkpoint(folder + "/c");
+  const auto count = [&](const auto& call) {
+    const testing::CapturedLog log;
+    call();
+    const std::string text = log.text();
+    const std::string wanted = "loaded the checkpoint " + folder + "/c\n";
+    const size_t found = text.find(wanted);
+    return found == std::string::npos ? 0 : text.find(wanted, found + 1) == std::string::npos ? 1 : 2;
+  };
+  EXPECT_EQ(count([&] { Trainer(quiet(2)).fit(make<TinyModule>(), testing::tiny_loader(), {}, folder + "/c"); }), 1);
+  EXPECT_EQ(count([&] { Trainer(quiet(1)).validate(make<TinyModule>(), testing::tiny_loader(), folder + "/c"); }), 1);
 }
 
 /// Has no layer before configure_model.
