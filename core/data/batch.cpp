@@ -2,6 +2,7 @@
 
 #include <levin/core/base/detached_alias.h>
 #include <levin/core/base/error.h>
+#include <levin/core/base/recording.h>
 
 #include <ATen/ops/cat.h>
 #include <fmt/format.h>
@@ -148,8 +149,12 @@ const std::vector<std::string>& Batch::texts(std::string_view name) const {
 }
 
 const std::vector<std::string>* Batch::find_texts(std::string_view name) const {
-  for (const auto& item : texts_)
-    if (item.first == name) return &item.second;
+  for (const auto& item : texts_) {
+    if (item.first != name) continue;
+    refuse_while_recording(fmt::format("reading the texts '{}' of the batch", name),
+                           "read them in on_train_batch_start or on_train_batch_end");
+    return &item.second;
+  }
   return nullptr;
 }
 

@@ -52,6 +52,20 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && a.strides() == b.strides() && a.scalar_type() == b.scalar_type();
 }
 
+/// Returns why steps with this batch are not recorded: a recording has nothing but the memory of its tensors.
+std::string why_not(const Batch& batch, const at::Device& root) {
+  for (const auto& [name, tensor] : batch.items()) {
+    if (!tensor.defined()) return fmt::format("'{}' of the batch is undefined", name);
+    if (tensor.device() != root)
+      return fmt::format("'{}' of the batch is on the device {}, the module on {}", name, tensor.device().str(),
+                         root.str());
+    if (tensor.requires_grad()) return fmt::format("'{}' of the batch requires a gradient", name);
+    if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_conj() || tensor.is_neg())
+      return fmt::format("'{}' of the batch is sparse, quantised, or a view that is conjugated or negated", name);
+  }
+  return "";
+}
+
 /// A batch without its memory.
 Batch layout_of(const Batch& batch) {
   Batch layout;
@@ -152,6 +166,10 @@ RecordedStep::Kind RecordedStep::begin(const Batch& batch, const WindowPlace& pl
       ++touches_;
     }
   }
+  if (const std::string reason = why_not(batch, strategy_.root_device()); !reason.empty()) {
+    give_up(reason);
+    return kind_;
+  }
   Shape* const shape = shape_of(batch, place);
   times_ = times_ && shape != nullptr && shape == shapes_.front().get();
   if (shape == nullptr) {
@@ -237,6 +255,7 @@ RecordedStep::Kind RecordedStep::watch(StepRecording& recording, const Batch& ba
 }
 
 void RecordedStep::watch(RecordedPart part, const std::function<void()>& body) { current_->watch(part, body); }
+void RecordedStep::refuse(const std::string& why) { current_->refuse(why); }
 
 RecordedStep::Shape* RecordedStep::shape_of(const Batch& batch, const WindowPlace& place) {
   const auto fits = [&](const std::unique_ptr<Shape>& shape) {
@@ -271,12 +290,6 @@ void RecordedStep::forget() {
 
 void RecordedStep::record(Shape& shape, const Batch& batch) {
   if (++recordings_ > most_recordings_) return give_up(last_change_ + " changed too often");
-  for (const auto& [name, tensor] : batch.items()) {
-    if (!tensor.defined()) return give_up(fmt::format("'{}' of the batch is undefined", name));
-    if (tensor.device() != strategy_.root_device())
-      return give_up(fmt::format("'{}' of the batch is on the device {}, the module on {}", name, tensor.device().str(),
-                                 strategy_.root_device().str()));
-  }
   const auto began = Clock::now();
   recorded_batch_ = state_.progress.total_batches;
   auto recording = make_recording(shape.place);

@@ -60,6 +60,8 @@ class RecordedStep {
   const Batch& batch() const { return *watched_batch_; }
   /// Runs a part of a watched step.
   void watch(RecordedPart part, const std::function<void()>& body);
+  /// Says that a watched step did what replays would leave out.
+  void refuse(const std::string& why);
   /// Runs hooks inside of a watched part, in manual optimization. `loss`: what they are given before a backward.
   void interrupt(const ManualCut& cut, const at::Tensor& loss, const std::function<void()>& hooks);
   /// Replays a training_step of manual optimization. `at_cut` runs the hooks of each cut.

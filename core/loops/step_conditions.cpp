@@ -10,8 +10,11 @@
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/instancenorm.h>
+#include <torch/nn/modules/rnn.h>
 
 #include <algorithm>
 
@@ -77,21 +80,35 @@ StepConditions::StepConditions(const Module& module, const std::vector<Optimizer
 }
 
 void StepConditions::note_options(const torch::nn::Module& module) {
+  const auto note = [&](const auto& option) {
+    numbers_.push_back({.now = [&option] { return std::optional<double>(option); }, .value = option});
+  };
   const auto note_dropout = [&](const auto* dropout) {
-    if (dropout != nullptr) numbers_.push_back({.place = &dropout->options.p(), .value = dropout->options.p()});
+    if (dropout != nullptr) note(dropout->options.p());
   };
   note_dropout(dynamic_cast<const torch::nn::DropoutImpl*>(&module));
   note_dropout(dynamic_cast<const torch::nn::Dropout2dImpl*>(&module));
   note_dropout(dynamic_cast<const torch::nn::Dropout3dImpl*>(&module));
   note_dropout(dynamic_cast<const torch::nn::AlphaDropoutImpl*>(&module));
   note_dropout(dynamic_cast<const torch::nn::FeatureAlphaDropoutImpl*>(&module));
+  const auto note_inner_dropout = [&](const auto* network) {
+    if (network != nullptr) note(network->options.dropout());
+  };
+  note_inner_dropout(dynamic_cast<const torch::nn::RNNImpl*>(&module));
+  note_inner_dropout(dynamic_cast<const torch::nn::LSTMImpl*>(&module));
+  note_inner_dropout(dynamic_cast<const torch::nn::GRUImpl*>(&module));
+  note_inner_dropout(dynamic_cast<const torch::nn::MultiheadAttentionImpl*>(&module));
   const auto note_norm = [&](const auto* norm) {
-    if (norm != nullptr && norm->options.momentum())
-      numbers_.push_back({.place = &*norm->options.momentum(), .value = *norm->options.momentum()});
+    if (norm == nullptr) return;
+    note(norm->options.momentum());
+    note(norm->options.eps());
   };
   note_norm(dynamic_cast<const torch::nn::BatchNorm1dImpl*>(&module));
   note_norm(dynamic_cast<const torch::nn::BatchNorm2dImpl*>(&module));
   note_norm(dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&module));
+  note_norm(dynamic_cast<const torch::nn::InstanceNorm1dImpl*>(&module));
+  note_norm(dynamic_cast<const torch::nn::InstanceNorm2dImpl*>(&module));
+  note_norm(dynamic_cast<const torch::nn::InstanceNorm3dImpl*>(&module));
 }
 
 void StepConditions::note_writes() {
@@ -136,7 +153,7 @@ const char* StepConditions::changed() const {
     if (attached.unit->hooks() != attached.hooks || attached.unit->runner() != attached.runner)
       return "a hook of a unit";
   for (const Number& number : numbers_)
-    if (*number.place != number.value) return "an option of a dropout or batch norm";
+    if (number.now() != number.value) return "an option of a dropout or norm";
   if (!(Settings::now() == settings_)) return "a setting of LibTorch (threads, deterministic, anomaly, default type)";
   return nullptr;
 }

@@ -9,7 +9,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -69,10 +71,10 @@ class StepConditions {
     UnitHooks hooks;
     const UnitRunner* runner;
   };
-  /// An option of a module that is a number.
+  /// An option of a module that is a number, or none.
   struct Number {
-    const double* place;
-    double value;
+    std::function<std::optional<double>()> now;
+    std::optional<double> value;
   };
 
   void note_options(const torch::nn::Module& module);

@@ -88,6 +88,7 @@ StepRecording::~StepRecording() = default;
 void StepRecording::record(const Batch& batch) {
   const GradientScope gradients(context_.module);
   for (const auto& [name, tensor] : batch.items()) inputs_.set(name, make_input(tensor));
+  inputs_.text_items() = batch.text_items();
   read(batch);
   context_.metrics.start_recording();
   try {
@@ -190,6 +191,7 @@ const Batch& StepRecording::begin_watching(const Batch& batch) {
   const auto inputs = watcher_->begin_step(tensors_of(batch), gradients_added_to(), state);
   inputs_ = Batch();
   for (size_t i = 0; i < inputs.size(); ++i) inputs_.set(batch.items()[i].first, inputs[i]);
+  inputs_.text_items() = batch.text_items();
   const std::string hooked = hook_of_a_parameter(context_.module);
   if (!hooked.empty()) failure_ = fmt::format("the parameter '{}' has a hook, which replays would leave out", hooked);
   return inputs_;

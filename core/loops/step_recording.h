@@ -58,6 +58,10 @@ class StepRecording {
   std::string end_watching(const StepOutput& output, const StepScaling& scaling);
   /// Whether what end_watching returned is of that step alone: it was neither recorded nor compared, and others may be.
   bool was_passed_over() const { return passed_over_; }
+  /// Says that the step that is watched did what replays would leave out.
+  void refuse(const std::string& why) {
+    if (failure_.empty()) failure_ = why;
+  }
   bool is_finished() const { return finished_; }
   /// Returns the operator whose result somebody still holds after the first step; empty when nobody does.
   std::string held_result() const;

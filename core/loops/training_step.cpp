@@ -4,6 +4,7 @@
 #include <levin/core/base/host_scalar.h>
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/interfaces/independent_steps.h>
+#include <levin/core/loops/step_conditions.h>
 #include <levin/core/precision/full_precision.h>
 #include <levin/core/precision/precision.h>
 
@@ -12,7 +13,9 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
+#include <ATen/record_function.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
 #include <cmath>
@@ -44,6 +47,53 @@ void require_scalar_loss(const at::Tensor& loss) {
     throw Error("module",
                 "the loss of training_step does not depend on any parameter that requires a gradient; hint: it may "
                 "have been detached, computed without gradients, or all parameters may be frozen");
+}
+
+/// Notices what hooks do with a loss that they cannot do with a replayed one, which has no graph.
+class LossWatch {
+ public:
+  explicit LossWatch(const at::Tensor& loss)
+      : loss_(loss), hooks_(gradient_hooks_of(loss)), former_(std::exchange(current_, this)) {}
+  ~LossWatch() {
+    at::removeCallback(callback_);
+    current_ = former_;
+  }
+  LossWatch(const LossWatch&) = delete;
+  LossWatch& operator=(const LossWatch&) = delete;
+  /// Returns what they did; nullptr where it was nothing of that.
+  const char* use() const {
+    if (ran_backward_) return "runs backward through the loss";
+    return gradient_hooks_of(loss_) == hooks_ ? nullptr : "adds a hook to the loss";
+  }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> on_node(const at::RecordFunction& node) {
+    const auto& of_loss = current_->loss_.grad_fn();
+    if (of_loss != nullptr && node.seqNr() == static_cast<int64_t>(of_loss->sequence_nr()))
+      current_->ran_backward_ = true;
+    return nullptr;
+  }
+
+  inline static thread_local LossWatch* current_ = nullptr;
+  const at::Tensor& loss_;
+  const size_t hooks_;
+  LossWatch* const former_;
+  bool ran_backward_ = false;
+  const at::CallbackHandle callback_ =
+      at::addThreadLocalCallback(at::RecordFunctionCallback(&on_node).scopes({at::RecordScope::BACKWARD_FUNCTION}));
+};
+
+/// Calls on_before_backward in a step of that kind.
+template <class Call>
+void call_with_loss(const at::Tensor& loss, RecordedStep::Kind kind, RecordedStep* recorded, const Call& call) {
+  if (kind == RecordedStep::Kind::kOrdinary) return call();
+  const LossWatch watch(loss);
+  call();
+  if (watch.use() == nullptr) return;
+  const std::string why =
+      fmt::format("on_before_backward {}, which a replayed step would leave out; hint: on_after_backward", watch.use());
+  if (kind == RecordedStep::Kind::kReplayed) throw Error("graph", why + ", or graph: false");
+  recorded->refuse(why);
 }
 
 }  // namespace
@@ -180,7 +230,9 @@ void TrainingStep::run_hooks_of(const ManualCut& cut, const at::Tensor& loss) {
                            &Module::on_before_optimizer_step, *cut.optimizer);
   const FullPrecision outside_of_autocast;
   if (cut.kind == ManualCut::Kind::kBeforeBackward)
-    callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, loss);
+    call_with_loss(loss, RecordedStep::Kind::kReplayed, nullptr, [&] {
+      callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, loss);
+    });
   else
     finish_backward(cut);
 }
@@ -283,7 +335,9 @@ void TrainingStep::before_backward(StepOutput& output) {
       call_user(state_, "optimizer_zero_grad", *state_.module, [&] { state_.module->optimizer_zero_grad(*optimizer); });
     }
   }
-  callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, output.loss());
+  call_with_loss(output.loss(), kind_, recorded_.get(), [&] {
+    callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, output.loss());
+  });
 }
 
 /// Weight of the batch where the module gives none.
@@ -500,7 +554,9 @@ void TrainingStep::manual_backward(const at::Tensor& loss, const BackwardOptions
   manual_loss_ = loss;
   at::Tensor start = loss;
   run_hooks({.kind = ManualCut::Kind::kBeforeBackward}, start, [&] {
-    callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, start);
+    call_with_loss(start, kind_, recorded_.get(), [&] {
+      callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, start);
+    });
   });
   {
     const Activity activity(tracer_, "backward");

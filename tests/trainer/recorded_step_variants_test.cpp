@@ -1,4 +1,5 @@
 #include <levin/callbacks/lambda_callback.h>
+#include <levin/core/base/error.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/optim/adam.h>
 
@@ -28,6 +29,7 @@ namespace F = torch::nn::functional;
 using testing::FitOutcome;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::ThrowsMessage;
 
 constexpr int64_t kBatch = 8;
 constexpr int64_t kBatches = 20;
@@ -50,6 +52,8 @@ struct Variant {
   AtStep before_step = nullptr;
   AtStep after_batch = nullptr;
   std::function<void(VariantNet&)> clip = nullptr;
+  std::function<Batch(VariantNet&, Batch)> transfer = nullptr;
+  std::function<void(VariantNet&, const at::Tensor& loss)> on_loss = nullptr;
   std::function<void(TrainerOptions&)> options = nullptr;
   const char* says = "";  ///< in the log of the recorded run
   bool is_replayed = false;
@@ -72,6 +76,12 @@ struct VariantNet final : Module {
     log("loss", loss);
     return loss;
   }
+  Batch on_after_batch_transfer(Batch batch, int64_t) override {
+    return variant.transfer ? variant.transfer(*this, std::move(batch)) : batch;
+  }
+  void on_before_backward(const at::Tensor& loss) override {
+    if (variant.on_loss) variant.on_loss(*this, loss);
+  }
   void configure_gradient_clipping(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm) override {
     if (variant.clip) variant.clip(*this);
     Module::configure_gradient_clipping(optimizer, value, algorithm);
@@ -91,6 +101,8 @@ struct VariantNet final : Module {
   std::vector<float> numbers = std::vector<float>(8, 0.5F);
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(5);
   at::Generator other_generator = at::make_generator<at::CPUGeneratorImpl>(6);
+  torch::nn::LSTM lstm{nullptr};
+  torch::nn::MultiheadAttention attention{nullptr};
   unsigned hook = 0;
   bool flag = false;
 };
@@ -120,8 +132,12 @@ FitOutcome fit_variant(const Variant& variant, GraphMode graph) {
   // Sorted in each batch, as lengths of sequences have to be.
   const at::Tensor lengths = (4 - at::arange(examples).remainder(kBatch) / 3).to(at::kLong);
   const at::Tensor y = at::arange(examples).remainder(3);
-  const DataLoader loader(std::make_shared<data::TensorDataset>(Batch{{"x", x}, {"y", y}, {"lengths", lengths}}),
-                          {.batch_size = kBatch});
+  Batch rows{{"x", x}, {"y", y}, {"lengths", lengths}};
+  // Shorter in the second half of each epoch.
+  std::vector<std::string> names(examples / 2, "long name");
+  names.resize(examples, "name");
+  rows.set_texts("name", std::move(names));
+  const DataLoader loader(std::make_shared<data::TensorDataset>(rows), {.batch_size = kBatch});
   FitOutcome outcome;
   testing::fit_into(outcome, trainer, module, loader, {});
   return outcome;
@@ -535,11 +551,45 @@ TEST(RecordedStepVariants, WhatCallbacksChangeInsideOfAnEpoch) {
        .says = "a hook of a parameter changed"},
       {.name = "the probability of dropout",
        .before_batch = at_batch(11, [](VariantNet& net) { net.dropout->options.p(0.6); }),
-       .says = "an option of a dropout or batch norm changed",
+       .says = "an option of a dropout or norm changed",
        .is_replayed = true},
       {.name = "the momentum of a batch norm",
        .before_batch = at_batch(11, [](VariantNet& net) { net.norm->options.momentum(0.5); }),
-       .says = "an option of a dropout or batch norm changed",
+       .says = "an option of a dropout or norm changed",
+       .is_replayed = true},
+      {.name = "the momentum of a batch norm, to none",
+       .before_batch = at_batch(11, [](VariantNet& net) { net.norm->options.momentum(std::nullopt); }),
+       .says = "an option of a dropout or norm changed"},
+      {.name = "what a batch norm adds to the variance",
+       .before_batch = at_batch(11, [](VariantNet& net) { net.norm->options.eps(0.5); }),
+       .says = "an option of a dropout or norm changed",
+       .is_replayed = true},
+      {.name = "dropout between the layers of an LSTM",
+       .change =
+           [](VariantNet& net, const at::Tensor& loss, const Batch& batch, int64_t) {
+             return loss + std::get<0>(net.lstm(batch["x"].view({-1, 4, 4}))).square().mean();
+           },
+       .set_up =
+           [](VariantNet& net) {
+             net.lstm =
+                 net.register_module("lstm", torch::nn::LSTM(torch::nn::LSTMOptions(4, 5).num_layers(2).dropout(0.3)));
+           },
+       .before_batch = at_batch(11, [](VariantNet& net) { net.lstm->options.dropout(0.8); }),
+       .says = "an option of a dropout or norm changed",
+       .is_replayed = true},
+      {.name = "dropout of attention",
+       .change =
+           [](VariantNet& net, const at::Tensor& loss, const Batch& batch, int64_t) {
+             const at::Tensor x = batch["x"].view({-1, 4, 4});
+             return loss + std::get<0>(net.attention(x, x, x)).square().mean();
+           },
+       .set_up =
+           [](VariantNet& net) {
+             net.attention = net.register_module(
+                 "attention", torch::nn::MultiheadAttention(torch::nn::MultiheadAttentionOptions(4, 2).dropout(0.3)));
+           },
+       .before_batch = at_batch(11, [](VariantNet& net) { net.attention->options.dropout(0.8); }),
+       .says = "an option of a dropout or norm changed",
        .is_replayed = true},
       {.name = "another tensor in a member",
        .change = [](VariantNet& net, const at::Tensor& loss, const Batch&, int64_t) { return loss * net.scale; },
@@ -673,6 +723,114 @@ TEST(RecordedStepVariants, HooksThatClearGradients) {
         {.name = "one in windows", .after_backward = now_and_then(first_only, offset), .options = in_windows});
   }
   expect_the_same_bits(variants);
+}
+
+TEST(RecordedStepVariants, BatchesThatAreMoreThanMemory) {
+  const auto with = [](const char* name, const auto& make) {
+    return [name, make](VariantNet& net, Batch batch) {
+      batch.set(name, make(net, batch));
+      return batch;
+    };
+  };
+  const auto adds = [](const char* name) {
+    return [name](VariantNet&, const at::Tensor& loss, const Batch& batch, int64_t) {
+      return loss + 0.1 * at::real(batch[name]).mean();
+    };
+  };
+  const ChangeLoss penalty = [](VariantNet& net, const at::Tensor& loss, const Batch& batch, int64_t) {
+    if (!batch["x"].requires_grad()) return loss;
+    const at::Tensor found = net.second(net.first(batch["x"]).tanh()).sum();
+    return loss + torch::autograd::grad({found}, {batch["x"]}, {}, true, true)[0].square().mean();
+  };
+  expect_the_same_bits({
+      {.name = "texts that nobody reads", .is_replayed = true},
+      {.name = "a branch on a text",
+       .change = [](VariantNet&, const at::Tensor& loss, const Batch& batch,
+                    int64_t) { return doubled_where(batch.texts("name").front() == "name", loss); },
+       .says = "reading the texts 'name' of the batch cannot be recorded"},
+      {.name = "texts of a part",
+       .change = [](VariantNet&, const at::Tensor& loss, const Batch& batch,
+                    int64_t) { return doubled_where(batch.part("a").texts("b").front() == "name", loss); },
+       .transfer =
+           [](VariantNet&, Batch batch) {
+             batch.set_texts("a.b", batch.texts("name"));
+             return batch;
+           },
+       .says = "cannot be recorded"},
+      {.name = "a gradient of the batch",
+       .change = penalty,
+       .transfer =
+           [](VariantNet&, Batch batch) {
+             batch["x"].requires_grad_(true);
+             return batch;
+           },
+       .says = "'x' of the batch requires a gradient"},
+      {.name = "a gradient of later batches",
+       .change = penalty,
+       .transfer =
+           [](VariantNet& net, Batch batch) {
+             if (++net.hook > 13) batch["x"].requires_grad_(true);
+             return batch;
+           },
+       .says = "'x' of the batch requires a gradient"},
+      {.name = "a batch that the module computes",
+       .change = adds("hidden"),
+       .transfer = with("hidden", [](VariantNet& net, const Batch& batch) { return net.first(batch["x"]).square(); }),
+       .says = "'hidden' of the batch requires a gradient"},
+      {.name = "a parameter in the batch",
+       .change = adds("weight"),
+       .transfer = with("weight", [](VariantNet& net, const Batch&) { return net.first->weight; }),
+       .says = "'weight' of the batch requires a gradient"},
+      {.name = "a buffer in the batch",
+       .change = adds("table"),
+       .transfer = with("table", [](VariantNet& net, const Batch&) { return net.table; }),
+       .is_replayed = true},
+      {.name = "conjugate numbers",
+       .change = [](VariantNet&, const at::Tensor& loss, const Batch& batch,
+                    int64_t) { return loss * at::imag(batch["z"] * 1).mean(); },
+       .transfer =
+           with("z", [](VariantNet&, const Batch& batch) { return at::complex(batch["x"], batch["x"] + 1).conj(); }),
+       .says = "conjugated"},
+      {.name = "negative numbers",
+       .change = [](VariantNet&, const at::Tensor& loss, const Batch& batch,
+                    int64_t) { return loss * batch["z"].mean(); },
+       .transfer = with(
+           "z",
+           [](VariantNet&, const Batch& batch) { return at::imag(at::complex(batch["x"], batch["x"] + 1).conj()); }),
+       .says = "negated"},
+      {.name = "sparse numbers",
+       .change = [](VariantNet& net, const at::Tensor& loss, const Batch& batch,
+                    int64_t) { return loss + at::mm(batch["z"], net.first->weight.t()).mean(); },
+       .transfer = with("z", [](VariantNet&, const Batch& batch) { return batch["x"].relu().to_sparse(); }),
+       .says = "'z' of the batch is sparse"},
+  });
+}
+
+TEST(RecordedStepVariants, LossesThatHooksUse) {
+  const auto adds_hook = [](const at::Tensor& loss) { loss.register_hook(kHalfHook); };
+  expect_the_same_bits({
+      {.name = "a hook in each step",
+       .on_loss = [&](VariantNet&, const at::Tensor& loss) { adds_hook(loss); },
+       .says = "on_before_backward adds a hook to the loss"},
+      {.name = "gradients in each step",
+       .on_loss =
+           [](VariantNet& net, const at::Tensor& loss) {
+             net.scale = torch::autograd::grad({loss}, {net.second->weight}, {}, /*retain_graph=*/true)[0].norm();
+           },
+       .says = "on_before_backward runs backward through the loss"},
+      {.name = "gradients of something else",
+       .on_loss =
+           [](VariantNet& net, const at::Tensor& loss) {
+             const at::Tensor x = loss.detach().requires_grad_();
+             net.scale = torch::autograd::grad({x.square()}, {x})[0];
+           },
+       .is_replayed = true},
+  });
+  const Variant late{.name = "a hook now and then", .on_loss = [&](VariantNet& net, const at::Tensor& loss) {
+                       if (net.hook++ == 12) adds_hook(loss);
+                     }};
+  fit_variant(late, false);
+  EXPECT_THAT([&] { fit_variant(late, true); }, ThrowsMessage<Error>(HasSubstr("on_before_backward adds a hook")));
 }
 
 TEST(RecordedStepVariants, MemoryOfOthers) {
