@@ -300,8 +300,9 @@ bool EvaluationLoop::run_in_scope(const Hooks& hooks, const DataLoaders& loaders
                     progress.loader);
   };
   for (; progress.loader < std::ssize(loaders); ++progress.loader, progress.batch = 0) {
-    if (!visit(loaders[static_cast<size_t>(progress.loader)], data_.position(state_.progress.epoch, progress.batch),
-               progress, hooks.names.batch, hooks.names.fetch, visitor))
+    if (!visit(loaders[static_cast<size_t>(progress.loader)],
+               data_.position(state_.in_fit_loop ? state_.progress.epoch : 0, progress.batch), progress,
+               hooks.names.batch, hooks.names.fetch, visitor))
       return false;
     if (loaders.size() > 1) collector.end_loader();
   }

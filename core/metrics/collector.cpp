@@ -118,6 +118,7 @@ Collector::Slot& Collector::slot_for(std::string_view name, const LogOptions& op
   ++expected_;
   found->stamp = stamp_;
   found->training_batches = moment_.training_batches;
+  found->has_step_value = true;
   found->weight_was_given = options.batch_size.has_value();
   if (recording_) recorded_.push_back({.slot = found, .weight = weight_of(options)});
   return *found;
@@ -241,6 +242,7 @@ void Collector::log_again(const Recording& recording) {
   for (const auto& [slot, weight, value] : recording) {
     slot->log_again(stamp_, weight);
     slot->training_batches = moment_.training_batches;
+    slot->has_step_value = true;
     if (value.defined()) slot->add_host(read_host_scalar(value), weight);
   }
 }
@@ -248,7 +250,7 @@ void Collector::log_again(const Recording& recording) {
 void Collector::visit_step(const Visitor& visitor, bool all) const {
   for (const auto& slot : slots_) {
     const LogOptions& options = slot->description.options;
-    if (!*options.on_step || !slot->was_logged() || (!all && slot->stamp != stamp_)) continue;
+    if (!*options.on_step || !slot->was_logged() || !slot->has_step_value || (!all && slot->stamp != stamp_)) continue;
     if (const auto value = slot->step_value())
       visitor({slot->step_name, slot->short_name, *value, options.prog_bar, options.logger,
                slot->description.dataloader_idx, slot->training_batches});
@@ -257,7 +259,7 @@ void Collector::visit_step(const Visitor& visitor, bool all) const {
 
 std::optional<int64_t> Collector::batch_of_step_value(std::string_view name) const {
   for (const auto& slot : slots_)
-    if (*slot->description.options.on_step && slot->was_logged() &&
+    if (*slot->description.options.on_step && slot->was_logged() && slot->has_step_value &&
         (slot->step_name == name || slot->short_name == name))
       return slot->training_batches;
   return std::nullopt;
@@ -314,6 +316,7 @@ void Collector::adopt(const detail::SlotDescription& description, detail::Over o
   if (over == detail::Over::kStep ? slot->stamp == stamp_ : slot->was_logged()) return;
   slot->stamp = over == detail::Over::kStep ? stamp_ : 0;
   slot->training_batches = moment_.training_batches;
+  slot->has_step_value = true;
   slot->last_weight = 0;
   slot->reduced_step = {.known = true, .value = std::nullopt};
 }
@@ -383,6 +386,7 @@ void Collector::load_state_dict(const State& state) {
     const State* step_weight = item.find("step_weight");
     slot.stamp = step_weight != nullptr ? stamp_ : 0;
     slot.training_batches = item.at("training_batches").as_int();
+    slot.has_step_value = item.find("has_no_value") == nullptr;
     if (step_weight != nullptr) slot.last_weight = step_weight->as_double();
     if (slot.description.several_loaders) loaders_read_.insert(slot.description.dataloader_idx);
   }
@@ -425,6 +429,7 @@ State Collector::without_values(const State& state) {
   for (const State& item : state.as_list()) {
     State name = detail::SlotDescription::from_state(item).to_state();
     name["training_batches"] = item.at("training_batches");
+    name["has_no_value"] = true;
     if (item.at("is_metric").as_bool()) {
       name["metric"] = State();
       name["reductions"] = State::map();

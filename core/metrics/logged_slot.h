@@ -104,6 +104,7 @@ struct LoggedSlot {
   std::string epoch_name;
   int64_t stamp = -1;            ///< the moment of the last log; -1: not in this epoch
   int64_t training_batches = 0;  ///< begun at that moment
+  bool has_step_value = true;    ///< false: another rank's was not restored
 
   // {last, combined, weight}: on the host for host values, else a tensor on the device.
   double host[3] = {0, 0, 0};

@@ -3,10 +3,12 @@
 #include <levin/core/base/error.h>
 
 #include <fmt/format.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 #include <torch/serialize/archive.h>
 
 #include <algorithm>
+#include <optional>
 #include <sstream>
 
 namespace levin::optim {
@@ -160,9 +162,18 @@ class ArchiveWriter {
   const ParameterNames& names_;
 };
 
+/// A list in LBFGS's state has a tensor for each step of its history, made or not, which a step fills before it reads
+/// them; those that are not made cannot be written.
+void drop_scratch(const torch::optim::Optimizer& optimizer) {
+  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) == nullptr) return;
+  for (const auto& [parameter, state] : optimizer.state())
+    static_cast<torch::optim::LBFGSParamState&>(*state).al(std::nullopt);
+}
+
 }  // namespace
 
 State archived_state(const torch::optim::Optimizer& optimizer, const ParameterNames& names) {
+  drop_scratch(optimizer);
   OutputArchive written;
   optimizer.save(written);
   std::stringstream stream;

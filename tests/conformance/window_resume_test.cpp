@@ -219,5 +219,46 @@ TEST(WindowCutShort, IsLeftOutAndTheCheckpointIsOfItsEpoch) {
   }
 }
 
+// ---- What ranks keep for themselves
+
+/// Logs in a hook, in the first batch alone.
+class LogsOnce : public Net {
+ public:
+  explicit LogsOnce(const Options& options) : Net(options) {}
+  void on_train_batch_end(const StepOutput&, const Batch&, int64_t) override {
+    if (trainer().total_batches() == 0) log("once", 15.0, {.on_step = true, .on_epoch = false});
+  }
+};
+
+TEST(ResumedValues, OfHooksAreKeptOnRanksThatOwnNoOutputs) {
+  for (const StrategyCase& on :
+       {StrategyCase{"single_device", 1}, {"ddp_threads", 2}, {"pipeline_threads", 2, 0, "micro_batches: 2"}}) {
+    const std::string path = fresh_folder("values") + "/checkpoint";
+    for (const bool resumes : {false, true}) {
+      seed_everything(7);
+      const auto module = make<LogsOnce>({});
+      TrainingRun run;
+      if (!resumes) run.configure = save_after(3, path);
+      Trainer trainer(trainer_options(run, on));
+      trainer.fit(module, DataLoader(tiny_dataset(40), {.global_batch_size = 8}), {}, resumes ? path : "");
+      EXPECT_EQ(trainer.callback_metrics().at("once"), 15) << on << ", resumed " << resumes;
+    }
+  }
+}
+
+TEST(ShuffledTest, AfterAFitReadsEveryExampleOnceOnAllRanks) {
+  for (const StrategyCase& on : targets()) {
+    seed_everything(7);
+    const auto module = make<Net>({});
+    Trainer trainer(trainer_options({}, on));
+    trainer.fit(module, DataLoader(tiny_dataset(40), {.global_batch_size = 8}));
+    const auto tested = [&](bool shuffles) {
+      const DataLoader loader(tiny_dataset(19), {.shuffle = shuffles, .global_batch_size = 8});
+      return trainer.test(module, {loader}, "", /*verbose=*/false).at(0).at("test_loss");
+    };
+    EXPECT_NEAR(tested(true), tested(false), 1e-5) << on;
+  }
+}
+
 }  // namespace
 }  // namespace levin::testing

@@ -97,6 +97,7 @@ TEST(OptimizerState, LibTorchsOptimizersResumeBitwise) {
   expect_bitwise_resume("adagrad", made_with<o::Adagrad>(o::AdagradOptions(0.1).lr_decay(0.1)));
   expect_bitwise_resume("rmsprop", made_with<o::RMSprop>(o::RMSpropOptions(0.01).momentum(0.5).centered(true)));
   expect_bitwise_resume("lbfgs", made_with<o::LBFGS>(o::LBFGSOptions(0.1).max_iter(4).history_size(5)));
+  expect_bitwise_resume("lbfgs with a long history", made_with<o::LBFGS>(o::LBFGSOptions(0.1).max_iter(4)));
 }
 
 TEST(OptimizerState, GroupOptionsComeBack) {
