@@ -55,7 +55,7 @@ TEST(BytePairTokenizer, GivesTheIdsOfHuggingFacesTokenizers) {
     for (size_t i = 0; i < texts.size(); ++i) {
       const auto ids = tokenizer.encode(texts[i]);
       EXPECT_EQ(ids, expected[i].get<std::vector<int32_t>>()) << name << ": '" << texts[i] << "'";
-      if (std::string(name) != "spaced") EXPECT_EQ(tokenizer.decode({ids.begin(), ids.end()}), texts[i]) << name;
+      if (std::string(name) != "spaced") EXPECT_EQ(tokenizer.decode(ids), texts[i]) << name;
     }
     EXPECT_EQ(tokenizer.id("<|endoftext|>"), 0);
     EXPECT_EQ(tokenizer.size(), 602);
@@ -130,6 +130,8 @@ TEST(TokenText, GivesBlocksAndTheTokensThatFollow) {
                   .at(0)["tokens"]
                   .equal(torch::tensor({{'e', 'f', 'g'}}, torch::kLong)));
   EXPECT_EQ(data->tokenizer().decode({257, 32, 258}), "the <end>");
+  EXPECT_EQ(data->tokenizer().decode(data->tokenizer().encode("the other day")), "the other day");
+  EXPECT_EQ(data->tokenizer().decode(std::vector<int64_t>{257, 32, 258}), "the <end>");
 }
 
 TEST(TokenText, GivesBatchesOfABudgetOfTokens) {

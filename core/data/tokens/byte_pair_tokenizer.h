@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -24,6 +25,11 @@ class BytePairTokenizer {
   std::vector<int32_t> encode(std::string_view text) const;
   /// Returns the text of these ids; ids that no token has are left out.
   std::string decode(const std::vector<int64_t>& ids) const;
+  /// Returns the text of ids as `encode` gives them. (A template, so that a braced list is one of int64_t.)
+  template <std::same_as<int32_t> Id>
+  std::string decode(const std::vector<Id>& ids) const {
+    return decode(std::vector<int64_t>(ids.begin(), ids.end()));
+  }
   /// Returns one more than the largest id.
   int64_t size() const;
   /// Returns the id of a token as the file spells it, such as "<|endoftext|>". Throws levin::Error when there is none.
