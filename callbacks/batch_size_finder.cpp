@@ -145,6 +145,12 @@ std::string BatchSizeFinder::how_to_set(Trainer& trainer, const Module& module) 
   const auto setting = [](const char* section, const std::string& name, int64_t value) {
     return fmt::format("to set it: --{0}.{1}={2}, or in YAML {0}: {{{1}: {2}}}", section, name, value);
   };
+  if (!trainer.train_dataloader().parts().empty()) {
+    std::vector<std::string> sizes;
+    for (const auto& [name, part] : trainer.train_dataloader().with_batch_size(*batch_size_).parts())
+      sizes.push_back(fmt::format("{} {}", name, part.batch_size(/*world_size=*/1)));
+    return "to set it: the batch_size of each part: " + join(sizes);
+  }
   const DataModule* data = trainer.data_module();
   if (data != nullptr && trainer.train_dataloader().options().global_batch_size &&
       has_option(*data, "global_batch_size"))

@@ -21,6 +21,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <set>
 #include <string>
@@ -467,11 +468,34 @@ DataLoader DataLoader::with_options(const DataLoaderOptions& options) const {
 }
 
 DataLoader DataLoader::with_batch_size(int64_t batch_size) const {
-  const Core& one = core_of_one("batch size");
+  const Core& one = core();
+  if (!one.parts.empty()) {
+    if (one.mode == CombinedMode::kSequential)
+      throw Error("data",
+                  "a combined loader of the mode sequential has batches of one part at a time, each with a size of its "
+                  "own; hint: search for or plan a batch size with one part as the data");
+    // Rounding the ends, not the sizes, keeps the sum.
+    const auto whole = static_cast<double>(this->batch_size(1));
+    int64_t before = 0;
+    int64_t end = 0;
+    return with_each_part([&](const DataLoader& part) {
+      before += part.batch_size(1);
+      const int64_t begin = end;
+      end = std::llround(static_cast<double>(before) / whole * static_cast<double>(batch_size));
+      return part.with_batch_size(std::max<int64_t>(end - begin, 1));
+    });
+  }
   one.require_one_batch_size();
   DataLoaderOptions options = one.options;
   options.batch_size = batch_size;
   options.global_batch_size.reset();
+  return with_options(options);
+}
+
+DataLoader DataLoader::full_batches() const {
+  if (!core().parts.empty()) return with_each_part([](const DataLoader& part) { return part.full_batches(); });
+  DataLoaderOptions options = core().options;
+  options.drop_last = true;
   return with_options(options);
 }
 

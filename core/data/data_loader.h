@@ -111,8 +111,12 @@ class DataLoader {
   /// Returns a loader of the same data set with other options or another order, and threads of its own. Throws
   /// levin::Error for a combined loader, whose parts have options of their own.
   DataLoader with_options(const DataLoaderOptions& options) const;
-  /// Returns such a loader with `batch_size` examples in a batch of one rank.
+  /// Returns such a loader with `batch_size` examples in a batch of one rank; of a combined loader they are divided in
+  /// the ratio of its parts' batch sizes, at least one for each. Throws levin::Error for a combined loader whose
+  /// batches are of one part at a time (CombinedMode::kSequential), and where the batches differ in size.
   DataLoader with_batch_size(int64_t batch_size) const;
+  /// Returns such a loader without a last batch that is not full.
+  DataLoader full_batches() const;
   DataLoader with_sampler(std::shared_ptr<const data::Sampler> sampler) const;
 
   class Pass;

@@ -361,11 +361,19 @@ void MemoryPlanner::plan(Trainer& trainer, Module& module) {
   int64_t batch = std::min(configured, loader.num_examples().value_or(configured));
   if (batch == 0) throw Error("plan", "there are no training data; a plan measures a step on a batch of them");
   Measured first = measure(trainer, module, batch);
-  while (first.result == DryRun::Result::kOutOfMemory && batch > 1) {
+  const bool is_combined = !loader.parts().empty();
+  // A part of combined data may have fewer examples than there are in its share of a batch.
+  const auto is_too_large = [&] {
+    return first.result == DryRun::Result::kOutOfMemory || (is_combined && first.result == DryRun::Result::kNoData);
+  };
+  while (is_too_large() && batch > 1) {
     batch /= 2;
     first = measure(trainer, module, batch);
   }
-  const int64_t other_batch = batch > 1 ? batch / 2 : loader.num_examples().value_or(2) > 1 ? 2 : 1;
+  // Combined batches have at least one example of each part.
+  const auto possible = [&](int64_t size) { return is_combined ? loader.with_batch_size(size).batch_size(1) : size; };
+  batch = possible(batch);
+  const int64_t other_batch = possible(batch > 1 ? batch / 2 : loader.num_examples().value_or(2) > 1 ? 2 : 1);
   Measured other = first;
   if (first.result == DryRun::Result::kDone && other_batch != batch) other = measure(trainer, module, other_batch);
   for (const Measured* measured : {&first, &other}) {

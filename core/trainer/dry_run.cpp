@@ -28,10 +28,7 @@ struct StepBack {};
 
 DataLoader loader_for(const DataLoader& of_fit, const DryRunOptions& options) {
   // A loader of its own: the position of the fit's is not touched.
-  if (!options.batch_size) return of_fit.copy();
-  DataLoaderOptions full = of_fit.with_batch_size(*options.batch_size).options();
-  full.drop_last = true;
-  return of_fit.with_options(full);
+  return options.batch_size ? of_fit.with_batch_size(*options.batch_size).full_batches() : of_fit.copy();
 }
 
 }  // namespace
@@ -206,6 +203,10 @@ DryRun::Result DryRun::Impl::fetch() {
     own.result = attempt([&] {
       if (at_limit) return;
       if (!pass_) {
+        const auto has_no_batch = [this](const DataLoader::Part& part) {
+          return part.second.num_batches(parts_.data.train_ranks()) == 0;
+        };
+        if (std::ranges::any_of(loader_.parts(), has_no_batch)) return;
         DataLoaderPosition start = parts_.data.train_position();
         start.epoch += passes_;
         start.batch = start.first_example = 0;

@@ -3,6 +3,7 @@
 #include <levin/core/data/combined_data.h>
 #include <levin/core/data/data_loader.h>
 
+#include <levin/callbacks/batch_size_finder.h>
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/seed.h>
@@ -252,9 +253,28 @@ TEST(CombinedLoader, RefusesWhatCannotBe) {
                 DataLoader::combined({{"a", one}, {"b", DataLoader(numbers(0, 0))}}).num_batches();
               }),
               HasSubstr("the part 'b' of a combined loader gives no batch, so that it cannot begin again"));
-  EXPECT_THAT(message_of([&] { two_parts(CombinedMode::kMinSize).with_batch_size(3); }),
-              HasSubstr("a combined loader has no batch size of its own; hint: give it to its parts"));
+  EXPECT_THAT(message_of([&] { two_parts(CombinedMode::kSequential).with_batch_size(3); }),
+              HasSubstr("has batches of one part at a time, each with a size of its own"));
   EXPECT_EQ(two_parts(CombinedMode::kMinSize).num_examples(), 32);
+}
+
+TEST(CombinedLoader, ABatchSizeIsDividedInTheRatioOfTheParts) {
+  const auto sizes = [](int64_t batch_size) {
+    std::vector<int64_t> of_parts;
+    for (const auto& [name, part] : two_parts(CombinedMode::kMaxSizeCycle).with_batch_size(batch_size).parts())
+      of_parts.push_back(part.batch_size(1));
+    return of_parts;
+  };
+  EXPECT_EQ(sizes(6), (std::vector<int64_t>{4, 2})) << "as they were";
+  EXPECT_EQ(sizes(600), (std::vector<int64_t>{400, 200}));
+  EXPECT_EQ(sizes(7), (std::vector<int64_t>{5, 2}));
+  EXPECT_EQ(sizes(1), (std::vector<int64_t>{1, 1})) << "at least one each";
+  const auto batches = all_batches(two_parts(CombinedMode::kMinSize).with_batch_size(12).full_batches());
+  ASSERT_EQ(batches.size(), 2U);
+  for (const Batch& batch : batches) {
+    EXPECT_EQ(batch.part("a")["index"].size(0), 8);
+    EXPECT_EQ(batch.part("b")["index"].size(0), 4);
+  }
 }
 
 // ---- Training.
@@ -380,6 +400,19 @@ TEST(CombinedTraining, OptionsThatNeedOneLoaderSaySo) {
   options.overfit_batches = int64_t{2};
   Trainer trainer(options);
   trainer.fit(make<TwoLosses>(), two_parts(CombinedMode::kMaxSizeCycle));
+  EXPECT_EQ(trainer.global_step(), 2);
+}
+
+TEST(CombinedTraining, ABatchSizeIsFoundForAllPartsTogether) {
+  const testing::CapturedLog log;
+  TrainerOptions options = testing::quiet(1);
+  options.callbacks = {make<BatchSizeFinder>({.init_val = 3})};
+  Trainer trainer(options);
+  auto module = make<TwoLosses>();
+  // 9 examples of 'b' are enough for batches of 27, of which it has a third.
+  trainer.fit(module, two_parts(CombinedMode::kMaxSizeCycle));
+  EXPECT_THAT(log.text(), HasSubstr("batch_size_finder: 24 examples in a batch of one rank"));
+  EXPECT_THAT(log.text(), HasSubstr("the batch_size of each part: a 16, b 8"));
   EXPECT_EQ(trainer.global_step(), 2);
 }
 

@@ -1,6 +1,7 @@
 #include "tests/support/tiny.h"
 
 #include <levin/core/cli/cli.h>
+#include <levin/core/data/combined_data.h>
 #include <levin/core/data/data_module.h>
 
 #include <gmock/gmock-matchers.h>
@@ -20,8 +21,10 @@ using ::testing::Not;
 
 struct PointsOptions {
   int64_t examples = 40;
+  int64_t batch_size = 8;
   static void describe(Schema<PointsOptions>& schema) {
     schema.field("examples", &PointsOptions::examples, "examples of the training data").at_least(0);
+    schema.field("batch_size", &PointsOptions::batch_size, "examples in a batch").at_least(1);
   }
 };
 
@@ -31,11 +34,21 @@ class Points : public DataModule {
   explicit Points(const Options& options) : options_(options) {}
   DataLoader train_dataloader() override {
     if (options_.examples == 0) return {};
-    return DataLoader(tiny_dataset(options_.examples), {.batch_size = 8});
+    return DataLoader(tiny_dataset(options_.examples), {.batch_size = options_.batch_size});
   }
 
  private:
   Options options_;
+};
+
+/// Learns from a batch of each of two parts.
+class TwoParts : public TinyModule {
+ public:
+  using TinyModule::TinyModule;
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    return TinyModule::training_step(batch.part("a"), batch_idx).loss() +
+           TinyModule::training_step(batch.part("b"), batch_idx).loss();
+  }
 };
 
 struct Outcome {
@@ -56,7 +69,9 @@ class PlanCommand : public ::testing::Test {
     for (auto& word : words) argv.push_back(word.data());
     Cli cli;
     cli.modules.add<TinyModule>("tiny", "two layers");
+    cli.modules.add<TwoParts>("two_parts", "the loss of two batches");
     cli.data.add<Points>("points", "points and their sums");
+    cli.data.add<data::CombinedData>("combined", "several of them");
     ::testing::internal::CaptureStdout();
     ::testing::internal::CaptureStderr();
     Outcome outcome;
@@ -112,6 +127,31 @@ TEST_F(PlanCommand, FewerExamplesThanABatchAreEnough) {
   ASSERT_EQ(plan.status, 0) << plan.err;
   EXPECT_THAT(plan.out, HasSubstr("measured on cpu with batches of 3 and 1"));
   EXPECT_THAT(plan.out, HasSubstr("batches of 8 on each"));
+}
+
+TEST_F(PlanCommand, CombinedDataArePlannedWithAllParts) {
+  const std::vector<std::string> words = {"plan", "--model.name=two_parts", "--model.width=65536", "--plan.devices=1",
+                                          "--plan.memory=1GiB"};
+  const auto with_parts = [&](const std::string& parts, const std::string& mode = "min_size") {
+    std::vector<std::string> all = words;
+    all.push_back("--data={name: combined, mode: " + mode + ", parts: " + parts + "}");
+    return run(all);
+  };
+  const Outcome plan = with_parts("{a: {name: points}, b: {name: points, batch_size: 24}}");
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("measured on cpu with batches of 32 and 16\n"));
+  // The hidden layer of each of the 32 examples: 8 MiB. One loader with batches of 32 needs as much.
+  EXPECT_THAT(plan.out, ContainsRegex("\n  single_device +1\\.5 +1\\.5 +3\\.0 +8\\.0 "));
+  EXPECT_THAT(
+      run({"plan", "--model.width=65536", "--plan.devices=1", "--plan.memory=1GiB", "--data.batch_size=32"}).out,
+      ContainsRegex("\n  single_device +1\\.5 +1\\.5 +3\\.0 +8\\.0 "));
+  const Outcome short_part = with_parts("{a: {name: points}, b: {name: points, examples: 3}}");
+  ASSERT_EQ(short_part.status, 0) << short_part.err;
+  EXPECT_THAT(short_part.out, HasSubstr("measured on cpu with batches of 4 and 2"));
+  EXPECT_THAT(short_part.out, HasSubstr("batches of 16 on each"));
+  const Outcome sequential = with_parts("{a: {name: points}, b: {name: points}}", "sequential");
+  EXPECT_EQ(sequential.status, 1);
+  EXPECT_THAT(sequential.err, HasSubstr("of the mode sequential has batches of one part at a time"));
 }
 
 TEST_F(PlanCommand, BadInputIsExplained) {
