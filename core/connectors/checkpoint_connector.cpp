@@ -544,7 +544,8 @@ std::string CheckpointConnector::find_on_rank_zero(const std::string& ckpt) cons
 }
 
 void CheckpointConnector::read(const std::string& path, bool weights_only) {
-  if (!std::filesystem::is_directory(path)) return weights_only ? read_weights(path) : read_lightning(path);
+  if (!std::filesystem::is_directory(path) || !is_levin_checkpoint(path))
+    return weights_only ? read_weights(path) : read_lightning(path);
   const std::vector<std::string> sections =
       weights_only ? std::vector<std::string>{"model", "module", "hyper_parameters"} : std::vector<std::string>();
   // Where ranks have different parts, each reads its own.
@@ -606,8 +607,8 @@ void CheckpointConnector::read_lightning(const std::string& path) {
   const Weights weights = open_weights(path);
   if (weights.format != WeightsFormat::kLightning)
     throw Error("checkpoint",
-                fmt::format("{} is no checkpoint but weights alone; valid: a checkpoint of Levin or of PyTorch "
-                            "Lightning; hint: start from weights with init_from",
+                fmt::format("{} contains weights alone and cannot be resumed from; valid: a checkpoint of Levin or of "
+                            "PyTorch Lightning; hint: trainer.init_from starts from weights",
                             path));
   tree_ = State::map();
   State& model = tree_["model"] = State::map();

@@ -52,11 +52,16 @@ class CheckpointConnector {
   /// Some ranks were killed, and the others go on: gives up, with a warning, what is being written with them.
   void leave_out_ranks();
 
-  /// See CheckpointFinder::find.
-  std::string find(const std::string& ckpt) const { return finder_.find(ckpt); }
+  /// Returns the path that CheckpointFinder::find finds for the call under way.
+  std::string find(const std::string& ckpt) const {
+    return finder_.find(ckpt, state_.stage == Stage::kFit ? CheckpointUse::kResume : CheckpointUse::kWeights);
+  }
+  /// Returns it for weights alone, whatever the last call was.
+  std::string find_weights(const std::string& ckpt) const { return finder_.find(ckpt, CheckpointUse::kWeights); }
   /// Returns the path that rank 0 finds; a collective.
   std::string find_on_rank_zero(const std::string& ckpt) const;
-  /// Opens a checkpoint of Levin or Lightning; `weights_only`: any file of weights will do. Throws levin::Error.
+  /// Opens a checkpoint of Levin or Lightning; `weights_only`: any file or folder of weights will do. Throws
+  /// levin::Error.
   void read(const std::string& path, bool weights_only);
 
   /// Opens the weights that the option `init_from` names and compares them with the module, which must be whole yet:

@@ -4,7 +4,6 @@
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/log.h>
 #include <levin/core/checkpoint/checkpoint.h>
-#include <levin/core/checkpoint/finder.h>
 #include <levin/core/checkpoint/remote_checkpoint.h>
 
 #include <fmt/format.h>
@@ -23,16 +22,18 @@ std::string CheckpointFinder::module_type() const {
 
 std::string CheckpointFinder::downloads() const { return options_.given.default_root_dir + "/remote"; }
 
-std::string CheckpointFinder::find(const std::string& ckpt) const {
+std::string CheckpointFinder::find(const std::string& ckpt, CheckpointUse use) const {
   if (is_remote(ckpt)) return fetch_checkpoint(ckpt, downloads());
   if (ckpt == "auto" || ckpt == "last")
     for (const Checkpointer* checkpointer : callbacks_.checkpointers())
-      if (const std::string folder = checkpointer->remote_folder(); !folder.empty()) return find_newest(ckpt, folder);
-  return find_here(ckpt);
+      if (const std::string folder = checkpointer->remote_folder(); !folder.empty())
+        return find_newest(ckpt, folder, use);
+  return find_here(ckpt, use);
 }
 
-std::string CheckpointFinder::find_newest(const std::string& ckpt, const std::string& remote_folder) const {
-  const std::string here = find_here("auto");
+std::string CheckpointFinder::find_newest(const std::string& ckpt, const std::string& remote_folder,
+                                          CheckpointUse use) const {
+  const std::string here = find_here("auto", use);
   const RemoteUrl folder = parse_remote_url(remote_folder, "upload_to");
   std::vector<std::string> problems;
   try {
@@ -60,13 +61,12 @@ std::string CheckpointFinder::find_newest(const std::string& ckpt, const std::st
   if (here.empty() && !problems.empty())
     throw Error("checkpoint", fmt::format("cannot find the newest checkpoint: none at {} is whole; got {}",
                                           folder.text(), join(problems, "; ")));
-  return here.empty() ? find_here(ckpt) : here;
+  return here.empty() ? find_here(ckpt, use) : here;
 }
 
-std::string CheckpointFinder::find_here(const std::string& ckpt) const {
+std::string CheckpointFinder::find_here(const std::string& ckpt, CheckpointUse use) const {
   if (ckpt.empty()) return {};
   const auto& [root, run] = options_.run_folder;
-  const CheckpointUse use = state_.stage == Stage::kFit ? CheckpointUse::kResume : CheckpointUse::kWeights;
   const auto checkpointers = callbacks_.checkpointers();
   if (ckpt == "best") {
     if (!checkpointers.empty() && !checkpointers.front()->best_model_path().empty())
