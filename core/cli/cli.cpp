@@ -115,9 +115,8 @@ std::string export_file(const Run& run) {
   const Config* section = run.config.find("export");
   const auto options = parse_options<ExportCommandOptions>(section != nullptr ? *section : Config::null(), "export");
   if (options.output.empty()) throw ConfigError("export needs a file to write; hint: -o model.onnx");
-  const Batch example = example_batch(*run.module, run.data.get());
   return export_ending(
-      run.trainer.export_model(run.module, example, options.output, run.ckpt,
+      run.trainer.export_model(run.module, run.data, options.output, run.ckpt,
                                {.format = options.format, .external_data_bytes = options.external_data_bytes}));
 }
 

@@ -9,10 +9,6 @@ namespace levin {
 template <class T>
 class Schema;
 
-class Batch;
-class DataModule;
-class Module;
-
 /// Options of the command export, the section `export`.
 struct ExportCommandOptions {
   std::string output = {};
@@ -21,11 +17,6 @@ struct ExportCommandOptions {
 
   static void describe(Schema<ExportCommandOptions>& schema);
 };
-
-/// Returns the first batch of the data, which is prepared for it, as steps get it: that of the prediction loaders, else
-/// of test, validation or training. `data`: nullptr where the module has the data hooks. Throws levin::Error where
-/// there is none.
-Batch example_batch(Module& module, DataModule* data);
 
 /// Returns the lines that end an export.
 std::string export_ending(const ExportReport& report);

@@ -73,9 +73,13 @@ void DataConnector::set_up() {
     call_user(state_, "prepare_data", module, [&] { module.prepare_data(); });
   }
   strategy_.collective().barrier();
+  set_up_data_module();
+  strategy_.collective().barrier();
+}
+
+void DataConnector::set_up_data_module() {
   if (data_module_ != nullptr && !shares_data_module_)
     call_user(state_, "setup", *data_module_, [this] { data_module_->setup(state_.stage); });
-  strategy_.collective().barrier();
 }
 
 void DataConnector::tear_down() {

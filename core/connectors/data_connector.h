@@ -36,6 +36,8 @@ class DataConnector {
   void begin_call(std::shared_ptr<DataModule> data_module, const StageLoaders& given);
   /// Runs prepare_data (local rank 0 only) and the data module's setup (once a process); a collective.
   void set_up();
+  /// Runs the data module's setup alone, for what configure_model reads in a process that is not a rank.
+  void set_up_data_module();
   void tear_down();
   /// Asks for the stage's loaders, where the call was given none. Throws levin::Error where there are none.
   void select_loaders();

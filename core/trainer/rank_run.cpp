@@ -17,6 +17,7 @@
 #include <levin/core/nn/kernel_scope.h>
 #include <levin/core/options/registries.h>
 #include <levin/core/precision/precision.h>
+#include <levin/core/trainer/local_hooks.h>
 #include <levin/core/trainer/memory_summary.h>
 
 #include <ATen/Context.h>
@@ -129,7 +130,7 @@ void RankRun::configure_model() {
   const auto scope = strategy.divided_model().build_scope(
       [precision = parts_.options.precision](torch::nn::Module& part) { precision->convert_module(part); });
   if (scope != nullptr) share_generators();  // parts of one model
-  parts_.callbacks.module("configure_model", &Module::configure_model);
+  levin::configure_model(parts_);
 }
 
 std::vector<std::shared_ptr<Callback>> RankRun::callbacks() const {

@@ -1,15 +1,20 @@
 #include <levin/core/trainer/trainer.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/file_system.h>
 #include <levin/core/base/image_bytes.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/signals.h>
+#include <levin/core/base/type_name.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/export/export_model.h>
 #include <levin/core/export/graph_def.h>
+#include <levin/core/interchange/weights.h>
 #include <levin/core/interfaces/load_weights.h>
 #include <levin/core/interfaces/saved_model.h>
 #include <levin/core/interfaces/strategy.h>
+#include <levin/core/trainer/example_batch.h>
+#include <levin/core/trainer/local_hooks.h>
 #include <levin/core/trainer/memory_summary.h>
 #include <levin/core/trainer/metrics_table.h>
 #include <levin/core/trainer/thread_rank.h>
@@ -128,24 +133,59 @@ std::vector<std::vector<Batch>> Trainer::predict(std::shared_ptr<Module> module,
       .predictions;
 }
 
-ExportReport Trainer::export_model(std::shared_ptr<Module> module, const Batch& example, const std::string& path,
-                                   const std::string& ckpt, const ExportOptions& options) {
+namespace {
+
+/// Loads weights of any kind into a module that has its layers.
+void load_weights_into(Module& module, const std::string& path, bool strict) {
+  if (is_levin_checkpoint(path)) {
+    State tree = read_checkpoint(path, {"model", "module", "hyper_parameters"});
+    if (const State* extra = tree.find("module")) module.on_load_checkpoint(*extra);
+    if (strict) {
+      keep_first_names(tree["model"], module);
+      check_saved_model(module,
+                        {.tensors = tree["model"], .path = path, .hyper_parameters = tree.find("hyper_parameters")});
+      return load_named_tensors(module, tree["model"]);
+    }
+  }
+  const WeightReport report = levin::load_weights(module, {.path = path, .strict = strict});
+  log::rank_zero_info(fmt::format("{}: {}", path, report.text()));
+}
+
+}  // namespace
+
+void Trainer::begin_export(const std::shared_ptr<Module>& module) {
   if (module == nullptr) throw Error("export", "export_model needs a module; got nullptr");
   if (running_stage() != RunningStage::kIdle)
     throw Error("export", "export_model was called while the trainer is at work; hint: call it after fit");
-  if (!is_global_zero()) return {};
   components_->context.attach(module);
-  const std::string found = components_->checkpoints.find(ckpt);
-  if (!found.empty()) {
-    detail::load_checkpoint_weights(*module, found, true);
-  } else {
-    module->configure_model();
+}
+
+ExportReport Trainer::export_model(std::shared_ptr<Module> module, const Batch& example, const std::string& path,
+                                   const std::string& ckpt, const ExportOptions& options) {
+  begin_export(module);
+  if (!is_global_zero()) return {};
+  const std::string found = components_->checkpoints.find_weights(ckpt);
+  run_local_hooks(*components_, [&] {
+    configure_model(*components_);
+    if (!found.empty()) return load_weights_into(*module, found, /*strict=*/true);
     const LoadWeightsOptions& initial = components_->options.given.init_from;
     // As in validate: what this trainer has trained is not undone.
     if (!initial.path.empty() && total_batches() == 0)
       log::rank_zero_info(fmt::format("init_from {}: {}", initial.path, levin::load_weights(*module, initial).text()));
-  }
+  });
   return levin::export_model(*module, example, path, options);
+}
+
+ExportReport Trainer::export_model(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
+                                   const std::string& path, const std::string& ckpt, const ExportOptions& options) {
+  begin_export(module);
+  if (!is_global_zero()) return {};
+  components_->data.begin_call(data, {});
+  const ExampleBatch example = find_example_batch(*module, data.get());
+  ExportReport report = export_model(module, example.batch, path, ckpt, options);
+  if (data != nullptr) data->teardown(example.stage);
+  module->teardown(example.stage);
+  return report;
 }
 
 // ---- Where training is
@@ -323,6 +363,10 @@ void Trainer::replay_training_data() { components_->fit.replay_training_data(); 
 namespace detail {
 
 Config saved_hyper_parameters(const std::string& path) {
+  if (FileSystem::current().exists(path) && !is_levin_checkpoint(path))
+    throw Error("checkpoint", fmt::format("{} is not a checkpoint of Levin, which alone has the options of the module; "
+                                          "hint: load_from_checkpoint<M>(path, options)",
+                                          path));
   const State tree = read_checkpoint(path, {"hyper_parameters"});
   const std::string& options = tree.at("hyper_parameters").at("options").as_string();
   if (options.empty())
@@ -334,18 +378,22 @@ Config saved_hyper_parameters(const std::string& path) {
 }
 
 void load_checkpoint_weights(Module& module, const std::string& path, bool strict) {
-  State tree = read_checkpoint(path, {"model", "module", "hyper_parameters"});
-  module.configure_model();
-  if (const State* extra = tree.find("module")) module.on_load_checkpoint(*extra);
-  if (strict) {
-    keep_first_names(tree["model"], module);
-    check_saved_model(module,
-                      {.tensors = tree["model"], .path = path, .hyper_parameters = tree.find("hyper_parameters")});
-    load_named_tensors(module, tree["model"]);
-  } else {
-    log::rank_zero_info(
-        fmt::format("{}: {}", path, levin::load_weights(module, {.path = path, .strict = false}).text()));
+  try {
+    module.configure_model();
+  } catch (...) {
+    throw Error("checkpoint",
+                fmt::format("configure_model of {} failed without a trainer and its data; got {}; hint: where it needs "
+                            "them, give the module and the checkpoint to a call: trainer.test(module, data, \"{}\")",
+                            short_class_name(typeid(module)), error_message(std::current_exception()), path));
   }
+  load_weights_into(module, path, strict);
+}
+
+void throw_other_data_module(const DataModule* data, const std::type_info& needed) {
+  throw Error("trainer",
+              fmt::format("the module or a callback needs a data module of type {}; got {}; hint: give it to "
+                          "the call, as in fit(module, data)",
+                          demangled(needed.name()), data == nullptr ? "none" : demangled(typeid(*data).name())));
 }
 
 }  // namespace detail

@@ -14,6 +14,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <typeinfo>
+#include <utility>
 #include <vector>
 
 namespace levin {
@@ -22,6 +24,10 @@ class Checkpointer;
 struct RunRequest;
 struct RunResult;
 struct TrainerComponents;
+
+namespace detail {
+[[noreturn]] void throw_other_data_module(const DataModule* data, const std::type_info& needed);
+}  // namespace detail
 
 /// Trains, validates, tests and predicts with a module. All calls may be made in any order, several times.
 class Trainer {
@@ -68,6 +74,11 @@ class Trainer {
   /// docs/export.md. `ckpt` picks the weights; empty keeps those of the module. Rank 0 alone writes. Throws
   /// levin::Error naming what cannot be exported; then there is no file, or still the old one.
   ExportReport export_model(std::shared_ptr<Module> module, const Batch& example, const std::string& path,
+                            const std::string& ckpt = "", const ExportOptions& options = {});
+  /// Likewise, with the first batch of the data as example: of those of prediction, else of test, validation or
+  /// training. They are set up as for a call, so that configure_model may read them. `data`: nullptr where the module
+  /// has the data hooks.
+  ExportReport export_model(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data, const std::string& path,
                             const std::string& ckpt = "", const ExportOptions& options = {});
 
   // ---- Where training is.
@@ -145,6 +156,12 @@ class Trainer {
   Precision& precision() const;
   Module& module() const;
   DataModule* data_module() const;
+  /// Returns the data module as the type that the caller needs. Throws levin::Error where there is none, or another.
+  template <class Data>
+  Data& data_module() const {
+    if (auto* const data = dynamic_cast<Data*>(data_module())) return *data;
+    detail::throw_other_data_module(data_module(), typeid(Data));
+  }
   /// The training loader of the fit under way.
   const DataLoader& train_dataloader() const;
   /// Ranks that the batches of training are divided over.
@@ -239,14 +256,18 @@ class Trainer {
   friend class ThreadRank;
 
   RunResult run(const RunRequest& request);
+  /// Attaches the module. Throws levin::Error where there is none, or where a call is under way.
+  void begin_export(const std::shared_ptr<Module>& module);
   std::vector<MetricMap> evaluate(const RunRequest& request, bool verbose);
   std::unique_ptr<TrainerComponents> components_;
   std::shared_ptr<Module> last_module_;
   std::shared_ptr<DataModule> last_data_;
 };
 
-/// Makes the module of a checkpoint from its saved options, then loads its weights. `strict` false: tensors that do not
-/// fit are reported and left as the module makes them.
+/// Makes the module of a checkpoint from its saved options, then loads its weights. `path`: a checkpoint of Levin;
+/// where options are given, any file or folder of weights. The module has no trainer meanwhile: one whose
+/// configure_model needs data is given to a call of the trainer with its checkpoint instead. `strict` false: tensors
+/// that do not fit are reported and left as the module makes them.
 template <class M>
 std::shared_ptr<M> load_from_checkpoint(const std::string& path);
 template <class M, std::same_as<bool> Strict>

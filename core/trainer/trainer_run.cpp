@@ -11,6 +11,7 @@
 #include <levin/core/nn/saved_tensor_scope.h>
 #include <levin/core/options/capable_strategies.h>
 #include <levin/core/precision/precision.h>
+#include <levin/core/trainer/local_hooks.h>
 #include <levin/core/trainer/rank_run.h>
 #include <levin/core/trainer/thread_advice.h>
 
@@ -108,20 +109,26 @@ void TrainerRun::save_outcome(const std::string& directory) {
 
 void TrainerRun::load_outcome(const std::string& directory) {
   result_ = RunResult::read(directory);
-  // What is drawn next goes on after rank 0's numbers, as where that is this process.
-  restore_rng_state(read_checkpoint(directory + kGenerators));
   parts_.logger.set_run_directory(result_.run_directory);
   parts_.state.stage = request_.stage;
   parts_.data.begin_call(request_.data, request_.loaders);
   parts_.context.attach(request_.module);
   if (result_.signal != 0) SignalScope::adopt(result_.signal);
   parts_.state.status = result_.is_interrupted ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
-  if (request_.stage != Stage::kFit) return;
-  if (result_.is_interrupted) parts_.stop.interrupt();
-  // No rank ran here: only theirs have these layers, in the run's precision, yet.
-  request_.module->configure_model();
-  parts_.options.precision->convert_module(*request_.module);
-  parts_.checkpoints.load_outcome(result_.fit);
+  if (request_.stage == Stage::kFit && result_.is_interrupted) parts_.stop.interrupt();
+  if (request_.stage == Stage::kFit)
+    run_local_hooks(parts_, [this] {
+      // No rank ran here: the module gets its layers, in the run's precision, as theirs did.
+      parts_.data.set_up_data_module();
+      parts_.callbacks.module("setup", &Module::setup, request_.stage);
+      configure_model(parts_);
+      parts_.options.precision->convert_module(*request_.module);
+      parts_.checkpoints.load_outcome(result_.fit);
+      parts_.data.tear_down();
+      parts_.callbacks.module("teardown", &Module::teardown, request_.stage);
+    });
+  // What is drawn next goes on after rank 0's numbers, as where that is this process.
+  restore_rng_state(read_checkpoint(directory + kGenerators));
 }
 
 }  // namespace levin

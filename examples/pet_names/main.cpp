@@ -61,7 +61,7 @@ class CharacterLstm : public levin::Module {
   }
 
   void setup(levin::Stage /*stage*/) override {
-    const auto& names = dynamic_cast<example::Names&>(*trainer().data_module());
+    const auto& names = trainer().data_module<example::Names>();
     if (names.vocabulary().size() > options_.vocabulary)
       throw levin::ConfigError("model.vocabulary must be at least the number of characters in the names; got " +
                                std::to_string(options_.vocabulary) + " for " +
@@ -125,7 +125,7 @@ class InventedNames : public levin::Callback {
 
  private:
   static std::string decode(levin::Trainer& trainer, const torch::Tensor& name) {
-    return dynamic_cast<example::Names&>(*trainer.data_module()).decode(name);
+    return trainer.data_module<example::Names>().decode(name);
   }
 };
 

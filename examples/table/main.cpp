@@ -36,7 +36,7 @@ class TableNet : public levin::Module {
   /// The data say how many columns, categories and classes there are.
   void configure_model() override {
     if (net_) return;
-    const auto& data = dynamic_cast<levin::data::Csv&>(*trainer().data_module());
+    const auto& data = trainer().data_module<levin::data::Csv>();
     int64_t features = 2 * std::ssize(data.numbers());  // a number, and whether it is missing
     for (const auto& column : data.categories()) {
       // Number 0 is for what is missing or was not seen in training.

@@ -53,7 +53,7 @@ class TextGpt : public example::Gpt {
   using Clock = std::chrono::steady_clock;
 
   const levin::data::CharacterVocabulary& vocabulary() const {
-    return dynamic_cast<example::Text&>(*trainer().data_module()).vocabulary();
+    return trainer().data_module<example::Text>().vocabulary();
   }
 
   Clock::time_point last_step_;

@@ -1,8 +1,8 @@
 // What an export asks of the model, the example and the path, and what it says where the batch size cannot be free.
 
 #include <levin/callbacks/lambda_callback.h>
-#include <levin/core/cli/export_command.h>
 #include <levin/core/data/csv.h>
+#include <levin/core/trainer/example_batch.h>
 
 #include "../support/captured_log.h"
 #include "../support/tiny.h"
@@ -154,6 +154,7 @@ TEST_F(ExportProblems, WhatTiesAFileToSizesOfItsOwnIsSaid) {
 class SetUpInStages : public DataModule {
  public:
   void setup(Stage stage) override { stages += std::string(to_string(stage)) + " "; }
+  void teardown(Stage stage) override { stages += "(" + std::string(to_string(stage)) + ") "; }
   DataLoader train_dataloader() override { return testing::tiny_loader(); }
   std::string stages;
 };
@@ -161,8 +162,10 @@ class SetUpInStages : public DataModule {
 TEST(ExampleOfTheCommand, IsOfTheFirstStageThatHasData) {
   testing::TinyModule module(testing::TinyOptions{});
   SetUpInStages data;
-  EXPECT_TRUE(example_batch(module, &data).find("x") != nullptr);
-  EXPECT_EQ(data.stages, "predict test fit ");
+  const ExampleBatch example = find_example_batch(module, &data);
+  EXPECT_TRUE(example.batch.find("x") != nullptr);
+  EXPECT_EQ(example.stage, Stage::kFit);
+  EXPECT_EQ(data.stages, "predict (predict) test (test) fit ");
 }
 
 TEST(ExampleOfTheCommand, OfAShippedDataModuleIsThatOfValidationOrTrainingWhereItHasNoTest) {
@@ -174,11 +177,25 @@ TEST(ExampleOfTheCommand, OfAShippedDataModuleIsThatOfValidationOrTrainingWhereI
   testing::TinyModule module(testing::TinyOptions{});
   const auto rows = [&](double val_fraction, double test_fraction) {
     data::Csv data({.path = path, .val_fraction = val_fraction, .test_fraction = test_fraction});
-    return example_batch(module, &data).size();
+    return find_example_batch(module, &data).batch.size();
   };
   EXPECT_EQ(rows(0.25, 0.1), 2) << "of the test part";
   EXPECT_EQ(rows(0.25, 0), 5) << "of validation";
   EXPECT_EQ(rows(0, 0), 20) << "of training";
+}
+
+/// Has loaders of its own beside those of a data module.
+class WithTestData : public testing::TinyModule {
+ public:
+  using TinyModule::TinyModule;
+  DataLoaders test_dataloader() override { return testing::tiny_loader(6, 6, false); }
+};
+
+TEST(ExampleOfTheCommand, IsTheModulesOwnWhereTheDataModuleHasNone) {
+  WithTestData module(testing::TinyOptions{});
+  SetUpInStages data;
+  EXPECT_EQ(find_example_batch(module, &data).batch.size(), 6);
+  EXPECT_EQ(find_example_batch(module, nullptr).stage, Stage::kTest);
 }
 
 /// Predicts a sign, exports what it is taken from.

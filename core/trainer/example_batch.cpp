@@ -1,0 +1,68 @@
+#include <levin/core/trainer/example_batch.h>
+
+#include <levin/core/base/error.h>
+#include <levin/core/data/data_module.h>
+#include <levin/core/interfaces/module.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace levin {
+namespace {
+
+template <class Source>
+DataLoaders loaders_of_kind(Source& source, RunningStage kind) {
+  switch (kind) {
+    case RunningStage::kPredict:
+      return source.predict_dataloader();
+    case RunningStage::kTest:
+      return source.test_dataloader();
+    case RunningStage::kValidate:
+      return source.val_dataloader();
+    default:
+      return source.train_dataloader();
+  }
+}
+
+std::optional<Batch> first_batch(Module& module, DataModule* data, RunningStage kind) {
+  DataLoaders loaders;
+  if (data != nullptr) loaders = loaders_of_kind(*data, kind);
+  if (loaders.empty()) loaders = loaders_of_kind(module, kind);
+  for (const DataLoader& loader : loaders) {
+    if (!loader) continue;
+    auto batch = loader.pass({}).next();
+    if (!batch || batch->empty()) continue;
+    if (data != nullptr) batch = data->on_before_batch_transfer(std::move(*batch), 0);
+    batch = module.on_before_batch_transfer(std::move(*batch), 0).to(at::kCPU);
+    if (data != nullptr) batch = data->on_after_batch_transfer(std::move(*batch), 0);
+    return module.on_after_batch_transfer(std::move(*batch), 0);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+ExampleBatch find_example_batch(Module& module, DataModule* data) {
+  if (data != nullptr) data->prepare_data();
+  module.prepare_data();
+  // What fits sets up validation too.
+  const std::vector<std::pair<Stage, std::vector<RunningStage>>> kinds = {
+      {Stage::kPredict, {RunningStage::kPredict}},
+      {Stage::kTest, {RunningStage::kTest}},
+      {Stage::kFit, {RunningStage::kValidate, RunningStage::kTrain}}};
+  for (const auto& [stage, kinds_of_stage] : kinds) {
+    if (data != nullptr) data->setup(stage);
+    module.setup(stage);
+    for (const RunningStage kind : kinds_of_stage)
+      if (auto batch = first_batch(module, data, kind)) return {.batch = std::move(*batch), .stage = stage};
+    if (data != nullptr) data->teardown(stage);
+    module.teardown(stage);
+  }
+  throw Error(
+      "export",
+      "the model is traced with a batch, and there are no data; valid: a loader of prediction, test, validation "
+      "or training; hint: in code, trainer.export_model takes an example");
+}
+
+}  // namespace levin
