@@ -43,12 +43,21 @@ class Trainer {
   /// its text also says where it happened.
   void fit(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data, const std::string& ckpt = "");
   void fit(std::shared_ptr<Module> module, DataLoader train = {}, DataLoaders val = {}, const std::string& ckpt = "");
+  /// Trains without validation data of the call. (A template, so that `{}` stands for no validation data.)
+  template <std::convertible_to<std::string> Ckpt>
+  void fit(std::shared_ptr<Module> module, DataLoader train, const Ckpt& ckpt) {
+    fit(std::move(module), std::move(train), DataLoaders(), std::string(ckpt));
+  }
   /// Runs the tuners among the callbacks (a learning_rate_finder where there is none) as fit would, and trains
   /// nothing. Returns what each has found, in words. `ckpt` picks the weights; empty keeps those the module has.
   std::vector<std::string> tune(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
                                 const std::string& ckpt = "");
   std::vector<std::string> tune(std::shared_ptr<Module> module, DataLoader train = {}, DataLoaders val = {},
                                 const std::string& ckpt = "");
+  template <std::convertible_to<std::string> Ckpt>
+  std::vector<std::string> tune(std::shared_ptr<Module> module, DataLoader train, const Ckpt& ckpt) {
+    return tune(std::move(module), std::move(train), DataLoaders(), std::string(ckpt));
+  }
   /// Validate and test: return one map of metrics for each loader. `ckpt` picks the weights; empty keeps those of the
   /// module. `verbose`: rank 0 prints the metrics as a table, on standard error.
   std::vector<MetricMap> validate(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,

@@ -74,6 +74,29 @@ class Talkative : public TinyModule {
   }
 };
 
+TEST(TrainerCalls, ACheckpointMayFollowTheTrainingLoader) {
+  const std::string folder = fresh_folder("calls");
+  const auto module = make<TinyModule>({});
+  Trainer first(quiet(1));
+  first.fit(module, tiny_loader());
+  first.save_checkpoint(folder + "/c");
+  const std::string path = folder + "/c";
+  Trainer trainer(quiet(2));
+  trainer.fit(module, tiny_loader(), path);
+  EXPECT_EQ(trainer.global_step(), 10);
+  trainer.fit(module, tiny_loader(), path.c_str());
+  EXPECT_EQ(trainer.global_step(), 10);
+  EXPECT_FALSE(trainer.tune(module, tiny_loader(), path).empty());
+  // As before: no, one and several loaders of validation, and no data.
+  trainer.fit(module, tiny_loader(), {}, path);
+  trainer.fit(module, tiny_loader(), {});
+  trainer.fit(module, tiny_loader(), tiny_loader());
+  trainer.fit(module, tiny_loader(), {tiny_loader(), tiny_loader()}, "");
+  EXPECT_EQ(trainer.global_step(), 10);
+  EXPECT_THROW(trainer.fit(module, {}, "auto"), Error) << "there are no data";
+  EXPECT_THROW(trainer.fit(module, nullptr, "auto"), Error);
+}
+
 TEST(TrainerCalls, TextsHistogramsAndWhatLoggersGot) {
   TrainerOptions options = quiet(2);
   const auto notes = std::make_shared<Notes>();
