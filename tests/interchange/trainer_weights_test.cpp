@@ -301,6 +301,40 @@ TEST(TrainerWeights, TrainingDoesNotGoOnFromWeightsAlone) {
   }
 }
 
+TEST(TrainerWeights, AFolderOfHuggingFaceGivesWeightsToEveryCallButFit) {
+  const testing::Folder folder;
+  const auto source = make<Still>();
+  write_weights(folder.path("hf"), WeightsFormat::kHuggingFace, leaves(*source));
+  for (const char* strategy : {"single_device", "ddp_threads", "{name: sharded_threads, stage: 3}"}) {
+    Trainer trainer(with(strategy));
+    const auto expected = trainer.validate(source, tiny_loader(), "", /*verbose=*/false);
+    const auto module = make<Still>();
+    ASSERT_FALSE(identical(testing::weights(*module), testing::weights(*source)));
+    EXPECT_EQ(trainer.validate(module, tiny_loader(), folder.path("hf"), /*verbose=*/false), expected) << strategy;
+    EXPECT_THAT(message_of([&] { trainer.fit(make<Still>(), tiny_loader(), folder.path("hf")); }),
+                HasSubstr("hf contains weights alone and cannot be resumed from; valid: a checkpoint of Levin or of "
+                          "PyTorch Lightning; hint: trainer.init_from"))
+        << strategy;
+  }
+  const auto module = make<TinyModule>(testing::TinyOptions{});
+  const auto other = make<TinyModule>(testing::TinyOptions{});
+  for (const char* name : {"tiny", "tiny.safetensors", "tiny.pth"}) {
+    save_weights(*module, folder.path(name));
+    Trainer trainer(with("single_device"));
+    trainer.export_model(other, Batch{{"x", at::rand({3, 4})}}, folder.path("model.pt"), folder.path(name));
+    EXPECT_TRUE(identical(testing::weights(*other), testing::weights(*module))) << name;
+    EXPECT_TRUE(identical(testing::weights(*load_from_checkpoint<TinyModule>(folder.path(name), {})),
+                          testing::weights(*module)))
+        << name;
+    EXPECT_THAT(message_of([&] { load_from_checkpoint<TinyModule>(folder.path(name)); }),
+                HasSubstr("is not a checkpoint of Levin, which alone has the options of the module; hint: "
+                          "load_from_checkpoint<M>(path, options)"));
+  }
+  std::filesystem::create_directory(folder.path("empty"));
+  EXPECT_THAT(message_of([&] { Trainer(with("single_device")).validate(source, tiny_loader(), folder.path("empty")); }),
+              HasSubstr("holds no weights that can be read"));
+}
+
 /// Looks, when it is told of a checkpoint, whether that is there, alone and whole.
 class CheckingLogger : public Logger {
  public:
