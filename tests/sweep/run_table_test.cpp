@@ -103,8 +103,8 @@ TEST(SweepTable, SaysWhyThereIsNoBestRun) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   RunTable table = three_runs();
   EXPECT_EQ(table.why_no_best(), "");
-  for (Run& run : table.runs) run.status = RunStatus::kFinished;
-  for (Run& run : table.runs) run.metrics = {{"train_loss", 1.0}, {"val_loss", kNan}};
+  for (auto& run : table.runs) run.status = RunStatus::kFinished;
+  for (auto& run : table.runs) run.metrics = {{"train_loss", 1.0}, {"val_loss", kNan}};
   EXPECT_THAT(table.why_no_best(), StartsWith("sweep.monitor, val_loss, is NaN in every run that has a value of it (3 "
                                               "runs); hint: "));
   table.runs[0].metrics = {};
@@ -112,10 +112,10 @@ TEST(SweepTable, SaysWhyThereIsNoBestRun) {
   EXPECT_THAT(table.why_no_best(), HasSubstr("(1 run)"));
   table.runs[0] = {.number = 0, .status = RunStatus::kFailed, .metrics = {{"val_loss", 1.0}}};
   EXPECT_EQ(table.why_no_best(), "no run that finished has a number for sweep.monitor, val_loss");
-  for (Run& run : table.runs) run.metrics = {{"val_los", 1.0}};
+  for (auto& run : table.runs) run.metrics = {{"val_los", 1.0}};
   EXPECT_EQ(table.why_no_best(),
             "no run has a value of sweep.monitor, val_loss; did you mean 'val_los'?; valid: val_los");
-  for (Run& run : table.runs) run.metrics = {};
+  for (auto& run : table.runs) run.metrics = {};
   EXPECT_EQ(table.why_no_best(), "");
 }
 

@@ -394,7 +394,7 @@ TEST(FitLoop, ValidationDataWithoutAValidationStepAreLeftOut) {
     EXPECT_NE(given.find("TrainsOnly does not override validation_step(), so fit runs no validation"),
               std::string::npos)
         << given;
-    EXPECT_EQ(trainer.current_epoch(), 2);
+    EXPECT_EQ(trainer.current_epoch(), 1) << "it trained for both epochs";
     EXPECT_EQ(module->hooks, 0);
     const auto data = std::make_shared<WithValidation>();
     EXPECT_NE(log_of([&] { Trainer(options).fit(module, data); }).find("fit runs no validation"), std::string::npos);
