@@ -274,8 +274,8 @@ void bind_trainer(py::module_& module) {
                 return std::make_unique<Trainer>(parse_options<TrainerOptions>(config, "trainer"));
               }),
               py::arg("options") = py::none());
-  bind_training(trainer, "fit", &Trainer::fit, &Trainer::fit);
-  bind_training(trainer, "tune", &Trainer::tune, &Trainer::tune);
+  bind_training<void>(trainer, "fit", &Trainer::fit, &Trainer::fit);
+  bind_training<std::vector<std::string>>(trainer, "tune", &Trainer::tune, &Trainer::tune);
   bind_evaluation(trainer, "validate",
                   [](Trainer& self, const auto&... arguments) { return self.validate(arguments...); });
   bind_evaluation(trainer, "test", [](Trainer& self, const auto&... arguments) { return self.test(arguments...); });
