@@ -146,8 +146,9 @@ std::string BatchSizeFinder::how_to_set(Trainer& trainer, const Module& module) 
     return fmt::format("to set it: --{0}.{1}={2}, or in YAML {0}: {{{1}: {2}}}", section, name, value);
   };
   if (!trainer.train_dataloader().parts().empty()) {
+    const DataLoader found = trainer.train_dataloader().with_batch_size(*batch_size_);
     std::vector<std::string> sizes;
-    for (const auto& [name, part] : trainer.train_dataloader().with_batch_size(*batch_size_).parts())
+    for (const auto& [name, part] : found.parts())
       sizes.push_back(fmt::format("{} {}", name, part.batch_size(/*world_size=*/1)));
     return "to set it: the batch_size of each part: " + join(sizes);
   }

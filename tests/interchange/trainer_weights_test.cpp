@@ -304,7 +304,9 @@ TEST(TrainerWeights, TrainingDoesNotGoOnFromWeightsAlone) {
 TEST(TrainerWeights, AFolderOfHuggingFaceGivesWeightsToEveryCallButFit) {
   const testing::Folder folder;
   const auto source = make<Still>();
-  write_weights(folder.path("hf"), WeightsFormat::kHuggingFace, leaves(*source));
+  std::ofstream(folder.path("config.json")) << "{}";
+  write_weights(folder.path("hf"), WeightsFormat::kHuggingFace, leaves(*source),
+                {.config = folder.path("config.json")});
   for (const char* strategy : {"single_device", "ddp_threads", "{name: sharded_threads, stage: 3}"}) {
     Trainer trainer(with(strategy));
     const auto expected = trainer.validate(source, tiny_loader(), "", /*verbose=*/false);
@@ -318,7 +320,7 @@ TEST(TrainerWeights, AFolderOfHuggingFaceGivesWeightsToEveryCallButFit) {
   }
   const auto module = make<TinyModule>(testing::TinyOptions{});
   const auto other = make<TinyModule>(testing::TinyOptions{});
-  for (const char* name : {"tiny", "tiny.safetensors", "tiny.pth"}) {
+  for (const char* name : {"tiny.safetensors", "tiny.pth"}) {
     save_weights(*module, folder.path(name));
     Trainer trainer(with("single_device"));
     trainer.export_model(other, Batch{{"x", at::rand({3, 4})}}, folder.path("model.pt"), folder.path(name));
