@@ -8,6 +8,7 @@ namespace levin {
 class DataModule;
 class Module;
 
+/// A batch to trace a module with.
 struct ExampleBatch {
   Batch batch;  ///< on the CPU, as steps get it
   Stage stage;  ///< for which the data module and the module are set up

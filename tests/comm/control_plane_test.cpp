@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
+#include <levin/core/base/utf8.h>
 #include <levin/core/comm/heartbeat.h>
 #include <levin/core/comm/memory_store.h>
 
@@ -193,7 +194,7 @@ void expect_thrown(ControlPlane& plane, const std::string& message) {
     plane.throw_if_failed();
     ADD_FAILURE() << "nothing was thrown; expected: " << message;
   } catch (const Error& error) {
-    EXPECT_EQ(error.what(), "[ranks] " + message);
+    EXPECT_EQ(error.what(), error_text("[ranks] " + message));
   }
 }
 

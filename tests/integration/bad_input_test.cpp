@@ -187,7 +187,7 @@ TEST_F(BadCheckpoint, ACutFile) {
 TEST_F(BadCheckpoint, OfAnotherModel) {
   save_every_step();
   expect_error(run_small("fit", {"--ckpt=last", "--model.hidden=6"}), kFailure,
-               {"'net.1.weight'", "[4, 784] in the checkpoint", "[6, 784]"});
+               {"{hidden: 4, ", "{hidden: 6, ", "net.1.weight ([4, 784] in the checkpoint, [6, 784] in the module)"});
 }
 
 TEST_F(BadCheckpoint, ThatIsNotThere) {

@@ -207,7 +207,7 @@ TEST(ForkLauncher, AConsequenceThatComesFirstIsNotTheError) {
   const auto no_cause = [](int64_t rank) {
     if (rank == 1) throw std::runtime_error("aborted");
   };
-  EXPECT_EQ(message_of<Error>([&] { launch(launcher, no_cause); }), "[ranks] rank 1 failed: aborted");
+  EXPECT_EQ(message_of<std::runtime_error>([&] { launch(launcher, no_cause); }), "[ranks] rank 1 failed: aborted");
   expect_nothing_left();
 }
 

@@ -30,7 +30,8 @@ TEST(CliResults, WhatAFileCannotHoldIsNamedAfterTheRestIsSaved) {
   } catch (const Error& error) {
     const std::string message = error.what();
     EXPECT_NE(message.find("cannot save tensor 'bad'; got element type ComplexDouble"), message.npos) << message;
-    EXPECT_NE(message.find("saved is:\npredictions  " + folder + "/predictions_0.safetensors  good [2]"), message.npos)
+    EXPECT_NE(message.find("saved is:\n    predictions  " + folder + "/predictions_0.safetensors  good [2]"),
+              message.npos)
         << message;
   }
   EXPECT_EQ(SafetensorsFile(folder + "/predictions_0.safetensors").names(), std::vector<std::string>{"good"});
