@@ -260,9 +260,9 @@ TEST(CombinedLoader, RefusesWhatCannotBe) {
 
 TEST(CombinedLoader, ABatchSizeIsDividedInTheRatioOfTheParts) {
   const auto sizes = [](int64_t batch_size) {
+    const DataLoader loader = two_parts(CombinedMode::kMaxSizeCycle).with_batch_size(batch_size);
     std::vector<int64_t> of_parts;
-    for (const auto& [name, part] : two_parts(CombinedMode::kMaxSizeCycle).with_batch_size(batch_size).parts())
-      of_parts.push_back(part.batch_size(1));
+    for (const auto& [name, part] : loader.parts()) of_parts.push_back(part.batch_size(1));
     return of_parts;
   };
   EXPECT_EQ(sizes(6), (std::vector<int64_t>{4, 2})) << "as they were";

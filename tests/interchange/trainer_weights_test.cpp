@@ -305,8 +305,8 @@ TEST(TrainerWeights, AFolderOfHuggingFaceGivesWeightsToEveryCallButFit) {
   const testing::Folder folder;
   const auto source = make<Still>();
   std::ofstream(folder.path("config.json")) << "{}";
-  write_weights(folder.path("hf"), WeightsFormat::kHuggingFace, leaves(*source),
-                {.config = folder.path("config.json")});
+  const WriteWeightsOptions with_config{.config = folder.path("config.json")};
+  write_weights(folder.path("hf"), WeightsFormat::kHuggingFace, leaves(*source), with_config);
   for (const char* strategy : {"single_device", "ddp_threads", "{name: sharded_threads, stage: 3}"}) {
     Trainer trainer(with(strategy));
     const auto expected = trainer.validate(source, tiny_loader(), "", /*verbose=*/false);
@@ -320,8 +320,10 @@ TEST(TrainerWeights, AFolderOfHuggingFaceGivesWeightsToEveryCallButFit) {
   }
   const auto module = make<TinyModule>(testing::TinyOptions{});
   const auto other = make<TinyModule>(testing::TinyOptions{});
-  for (const char* name : {"tiny.safetensors", "tiny.pth"}) {
-    save_weights(*module, folder.path(name));
+  save_weights(*module, folder.path("tiny"), with_config);
+  save_weights(*module, folder.path("tiny.safetensors"));
+  save_weights(*module, folder.path("tiny.pth"));
+  for (const char* name : {"tiny", "tiny.safetensors", "tiny.pth"}) {
     Trainer trainer(with("single_device"));
     trainer.export_model(other, Batch{{"x", at::rand({3, 4})}}, folder.path("model.pt"), folder.path(name));
     EXPECT_TRUE(identical(testing::weights(*other), testing::weights(*module))) << name;
