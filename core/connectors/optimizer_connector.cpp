@@ -228,7 +228,7 @@ void OptimizerConnector::restart_schedules(std::optional<double> rate) {
 void OptimizerConnector::require_metrics() const {
   // The validation that an epoch ends with, and steps that log, may have been cut off in this epoch or before.
   const int64_t epochs = state_.progress.epoch + 1;
-  if (state_.progress.cut_short || epochs % options_.given.check_val_every_n_epoch.value_or(1) != 0) return;
+  if (state_.progress.cut_short || !validates_in(options_.given, epochs)) return;
   const bool validates = !data_.loaders().val.empty();
   if (validates && !all_metrics_due(options_.given, state_.progress.validated, epochs)) return;
   for (const auto& scheduled : schedulers_) {
@@ -368,7 +368,10 @@ void OptimizerConnector::scale_gradients(const at::Tensor& factor) {
       else
         parameter.mutable_grad().mul_(factor.to(parameter.grad().device()));
     }
-  if (!gradients.empty()) at::_foreach_mul_(gradients, factor);
+  if (gradients.empty()) return;
+  // Kernels for many tensors want a factor of a device to be of their type; float32 is exact enough for any narrower.
+  const bool is_wide = factor.device().is_cpu() || gradients.front().scalar_type() == at::kDouble;
+  at::_foreach_mul_(gradients, is_wide ? factor : factor.to(at::kFloat));
 }
 
 }  // namespace levin
