@@ -53,9 +53,14 @@ void require_scalar_loss(const at::Tensor& loss) {
 class LossWatch {
  public:
   explicit LossWatch(const at::Tensor& loss)
-      : loss_(loss), hooks_(gradient_hooks_of(loss)), former_(std::exchange(current_, this)) {}
+      : loss_(loss), hooks_(gradient_hooks_of(loss)), former_(std::exchange(current_, this)) {
+    // A replayed loss has no graph to run backward through.
+    if (loss.grad_fn() != nullptr)
+      callback_ =
+          at::addThreadLocalCallback(at::RecordFunctionCallback(&on_node).scopes({at::RecordScope::BACKWARD_FUNCTION}));
+  }
   ~LossWatch() {
-    at::removeCallback(callback_);
+    if (callback_) at::removeCallback(*callback_);
     current_ = former_;
   }
   LossWatch(const LossWatch&) = delete;
@@ -79,8 +84,7 @@ class LossWatch {
   const size_t hooks_;
   LossWatch* const former_;
   bool ran_backward_ = false;
-  const at::CallbackHandle callback_ =
-      at::addThreadLocalCallback(at::RecordFunctionCallback(&on_node).scopes({at::RecordScope::BACKWARD_FUNCTION}));
+  std::optional<at::CallbackHandle> callback_;
 };
 
 /// Calls on_before_backward in a step of that kind.
