@@ -94,7 +94,7 @@ void expect_as_on_cpu(const typename T::Options& options, const Inputs&... input
   expect_as_on_cpu(T(options), T(options), inputs...);
 }
 
-TEST_F(GpuKernels, EveryMetricIsThatOfTheCpu) {
+TEST_F(GpuKernels, MetricsAreThoseOfTheCpu) {
   using namespace metrics;
   constexpr int64_t kClasses = 5;
   const at::Tensor scores = at::randn({64, kClasses}).softmax(1);
