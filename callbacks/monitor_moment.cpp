@@ -22,8 +22,7 @@ int64_t MonitorMoment::completed_epochs(const Trainer& trainer) const {
                                    : trainer.stop_requested() || options.max_time.has_value() ||
                                          (options.max_steps >= 0 && trainer.global_step() >= options.max_steps);
   const int64_t done = trainer.current_epoch() + 1;
-  const bool validates = done % options.check_val_every_n_epoch.value_or(1) == 0;
-  return validates && !ended_early && !trainer.epoch_cut_short() ? done : 0;
+  return validates_in(options, done) && !ended_early && !trainer.epoch_cut_short() ? done : 0;
 }
 
 }  // namespace levin

@@ -8,6 +8,7 @@
 #include <levin/core/data/class_names.h>
 #include <levin/core/data/data_module.h>
 #include <levin/core/data/fetch_times.h>
+#include <levin/core/interfaces/loaders_of.h>
 #include <levin/core/interfaces/module.h>
 
 #include <ATen/Parallel.h>
@@ -41,21 +42,6 @@ constexpr StageWords kStages[] = {{Stage::kFit, "train", "training", "train_data
 
 const StageWords& words_of(Stage stage) {
   return *std::find_if(std::begin(kStages), std::end(kStages), [&](const auto& words) { return words.stage == stage; });
-}
-
-template <class Hooks>
-DataLoaders loaders_of(Hooks& hooks, Stage stage) {
-  switch (stage) {
-    case Stage::kFit:
-      return hooks.train_dataloader();
-    case Stage::kValidate:
-      return hooks.val_dataloader();
-    case Stage::kTest:
-      return hooks.test_dataloader();
-    case Stage::kPredict:
-      return hooks.predict_dataloader();
-  }
-  throw InternalError("unknown stage");
 }
 
 /// Lines with their cells below each other; the first `left` columns begin at the left, numbers end at the right.

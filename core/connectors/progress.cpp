@@ -20,8 +20,7 @@ bool FitProgress::start_next_epoch() {
   epoch_started = false;
   last_batch_done = false;
   cut_short = false;
-  window_index = 0;
-  window_weight = 0;
+  abandon_window();
   phase = FitPhase::kBatches;
   return began_elsewhere;
 }

@@ -11,6 +11,7 @@
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/loops/worker_hint.h>
 #include <levin/core/options/capable_strategies.h>
+#include <levin/core/options/metrics_due.h>
 #include <levin/core/precision/precision.h>
 
 #include <fmt/format.h>
@@ -383,7 +384,7 @@ bool FitLoop::validation_due() const {
                   [](int64_t count) { return count == 0; }))
     return false;
   const auto& every_epochs = options_.given.check_val_every_n_epoch;
-  if (every_epochs && (progress_.epoch + 1) % *every_epochs != 0) return false;
+  if (!validates_in(options_.given, progress_.epoch + 1)) return false;
   const auto& interval = options_.given.val_check_interval.value();
   if (const auto* time = std::get_if<std::chrono::seconds>(&interval)) {
     const bool due = progress_.seconds_since_validation >= static_cast<double>(time->count());

@@ -13,6 +13,10 @@ bool validates_with_each_epoch(const TrainerOptions& options) {
   return options.check_val_every_n_epoch == 1 && fraction != nullptr && *fraction == 1.0;
 }
 
+bool validates_in(const TrainerOptions& options, int64_t epochs) {
+  return epochs % options.check_val_every_n_epoch.value_or(1) == 0;
+}
+
 bool all_metrics_due(const TrainerOptions& options, bool validated, int64_t completed_epochs) {
   if (validated) return true;
   if (validates_with_each_epoch(options)) return completed_epochs > 0;

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/data/data_module.h>
+#include <levin/core/interfaces/loaders_of.h>
 #include <levin/core/interfaces/module.h>
 
 #include <optional>
@@ -11,24 +12,10 @@
 namespace levin {
 namespace {
 
-template <class Source>
-DataLoaders loaders_of_kind(Source& source, RunningStage kind) {
-  switch (kind) {
-    case RunningStage::kPredict:
-      return source.predict_dataloader();
-    case RunningStage::kTest:
-      return source.test_dataloader();
-    case RunningStage::kValidate:
-      return source.val_dataloader();
-    default:
-      return source.train_dataloader();
-  }
-}
-
-std::optional<Batch> first_batch(Module& module, DataModule* data, RunningStage kind) {
+std::optional<Batch> first_batch(Module& module, DataModule* data, Stage kind) {
   DataLoaders loaders;
-  if (data != nullptr) loaders = loaders_of_kind(*data, kind);
-  if (loaders.empty()) loaders = loaders_of_kind(module, kind);
+  if (data != nullptr) loaders = loaders_of(*data, kind);
+  if (loaders.empty()) loaders = loaders_of(module, kind);
   for (const DataLoader& loader : loaders) {
     if (!loader) continue;
     auto batch = loader.pass({}).next();
@@ -47,14 +34,13 @@ ExampleBatch find_example_batch(Module& module, DataModule* data) {
   if (data != nullptr) data->prepare_data();
   module.prepare_data();
   // What fits sets up validation too.
-  const std::vector<std::pair<Stage, std::vector<RunningStage>>> kinds = {
-      {Stage::kPredict, {RunningStage::kPredict}},
-      {Stage::kTest, {RunningStage::kTest}},
-      {Stage::kFit, {RunningStage::kValidate, RunningStage::kTrain}}};
+  const std::vector<std::pair<Stage, std::vector<Stage>>> kinds = {{Stage::kPredict, {Stage::kPredict}},
+                                                                   {Stage::kTest, {Stage::kTest}},
+                                                                   {Stage::kFit, {Stage::kValidate, Stage::kFit}}};
   for (const auto& [stage, kinds_of_stage] : kinds) {
     if (data != nullptr) data->setup(stage);
     module.setup(stage);
-    for (const RunningStage kind : kinds_of_stage)
+    for (const Stage kind : kinds_of_stage)
       if (auto batch = first_batch(module, data, kind)) return {.batch = std::move(*batch), .stage = stage};
     if (data != nullptr) data->teardown(stage);
     module.teardown(stage);

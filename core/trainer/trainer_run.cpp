@@ -115,8 +115,8 @@ void TrainerRun::load_outcome(const std::string& directory) {
   parts_.context.attach(request_.module);
   if (result_.signal != 0) SignalScope::adopt(result_.signal);
   parts_.state.status = result_.is_interrupted ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
-  if (request_.stage == Stage::kFit && result_.is_interrupted) parts_.stop.interrupt();
-  if (request_.stage == Stage::kFit)
+  if (request_.stage == Stage::kFit) {
+    if (result_.is_interrupted) parts_.stop.interrupt();
     run_local_hooks(parts_, [this] {
       // No rank ran here: the module gets its layers, in the run's precision, as theirs did.
       parts_.data.set_up_data_module();
@@ -127,6 +127,7 @@ void TrainerRun::load_outcome(const std::string& directory) {
       parts_.data.tear_down();
       parts_.callbacks.module("teardown", &Module::teardown, request_.stage);
     });
+  }
   // What is drawn next goes on after rank 0's numbers, as where that is this process.
   restore_rng_state(read_checkpoint(directory + kGenerators));
 }

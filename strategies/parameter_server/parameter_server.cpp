@@ -132,6 +132,7 @@ void ParameterServer::setup_environment(const StrategySetup& setup) {
 void ParameterServer::setup_module(Module& module) {
   move_to_device(module, root_device());
   module_ = &module;
+  keeps_gradients_back_ = false;
   has_buffers_ = !module.buffers().empty();
   if (!is_divided()) return;
   if (ranks().world_size() > 1) {

@@ -420,7 +420,7 @@ PipelineEngine::Tensors PipelineEngine::run_chunk(int64_t chunk, int64_t micro_b
   Tensors outputs = run_elements(chunk, micro_batch, checkpointed, chunk > 0 ? changeable(inputs) : inputs);
   auto given = specs_of(outputs);
   const bool is_last = chunk + 1 == chunks();
-  if (is_last)  // nobody expects a gradient of it
+  if (is_last)  // no stage sends a gradient for it
     for (TensorSpec& spec : given) spec.requires_grad = false;
   if (const auto& expected = specs(chunk, micro_batch); !may_pass_as(given, expected)) {
     auto without = given;

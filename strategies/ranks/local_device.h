@@ -20,7 +20,6 @@ void refuse_shared_devices(const std::vector<at::Device>& devices, std::string_v
 /// has random numbers of a device one generator.
 constexpr std::string_view kThreadsShareNone =
     "threads of one process need a device each; hint: strategy: {name: ddp, backend: gloo} lets processes share one, "
-    "to "
-    "try several ranks on a single device";
+    "to try several ranks on a single device";
 
 }  // namespace levin

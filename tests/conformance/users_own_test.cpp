@@ -1,20 +1,14 @@
-#include "tests/conformance/local_sgd.h"
-#include "tests/conformance/static_scale.h"
+#include "tests/conformance/users_own.h"
 #include "tests/conformance/strategy_case.h"
 
 #include <levin/core/base/error.h>
-#include <levin/core/options/registries.h>
 
 #include <gmock/gmock-matchers.h>
 
 namespace levin::testing {
 namespace {
 
-[[maybe_unused]] const bool kHasUsersOwn = [] {
-  registries().strategies.add<LocalSgd>("local_sgd");
-  registries().precisions.add<StaticScale>("16-static");
-  return true;
-}();
+[[maybe_unused]] const bool kHasUsersOwn = add_users_own();
 
 TEST(StaticScale, TrainsAsLossScalingThatNeverChanges) {
   const auto trained = [](const char* precision) {

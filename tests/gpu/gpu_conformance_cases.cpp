@@ -1,19 +1,12 @@
-#include "tests/conformance/local_sgd.h"
 #include "tests/conformance/loss_weight_conformance.h"
-#include "tests/conformance/static_scale.h"
 #include "tests/conformance/strategy_conformance.h"
-
-#include <levin/core/options/registries.h>
+#include "tests/conformance/users_own.h"
 
 /// The strategies' suite on one GPU.
 namespace levin::testing {
 namespace {
 
-[[maybe_unused]] const bool kAreRegistered = [] {
-  registries().strategies.add<LocalSgd>("local_sgd");
-  registries().precisions.add<StaticScale>("16-static");
-  return true;
-}();
+[[maybe_unused]] const bool kAreRegistered = add_users_own();
 
 // One rank, with the device's own backend.
 const auto whole = [] {

@@ -1,23 +1,17 @@
-#include "tests/conformance/local_sgd.h"
 #include "tests/conformance/loss_weight_conformance.h"
-#include "tests/conformance/static_scale.h"
 #include "tests/conformance/strategy_conformance.h"
+#include "tests/conformance/users_own.h"
 #include "tests/support/sim_device/sim_accelerator.h"
 #include "tests/support/sim_device/sim_device.h"
 
 #include <levin/core/accelerators/accelerator_registry.h>
-#include <levin/core/options/registries.h>
 
 #include <string>
 
 namespace levin::testing {
 namespace {
 
-[[maybe_unused]] const bool kAreRegistered = [] {
-  registries().strategies.add<LocalSgd>("local_sgd");
-  registries().precisions.add<StaticScale>("16-static");
-  return true;
-}();
+[[maybe_unused]] const bool kAreRegistered = add_users_own();
 
 /// No test of the suite leaves a race, a missing record_stream or a kernel of another device than its thread's.
 class NoFaults final : public ::testing::EmptyTestEventListener {

@@ -743,7 +743,7 @@ TEST(RecordedStepVariants, BatchesThatAreMoreThanMemory) {
     return loss + torch::autograd::grad({found}, {batch["x"]}, {}, true, true)[0].square().mean();
   };
   expect_the_same_bits({
-      {.name = "texts that nobody reads", .is_replayed = true},
+      {.name = "texts that no step reads", .is_replayed = true},
       {.name = "a branch on a text",
        .change = [](VariantNet&, const at::Tensor& loss, const Batch& batch,
                     int64_t) { return doubled_where(batch.texts("name").front() == "name", loss); },
