@@ -68,6 +68,21 @@ TEST_F(TableProgram, LearnsClassesAndPredictsWithoutThem) {
   EXPECT_EQ(predicted.status, 0) << predicted.err;
 }
 
+TEST_F(TableProgram, IsExportedWithTheLayersThatItsDataAskFor) {
+  ASSERT_EQ(run("fit", {"--trainer.max_epochs=1"}).status, 0);
+  const std::string best =
+      folder_.path("runs/version_0/checkpoints/") +
+      fs::directory_iterator(folder_.path("runs/version_0/checkpoints"))->path().filename().string();
+  // There are no prediction and test data: the example is of validation.
+  for (const char* name : {"table.onnx", "table.pt"}) {
+    const ProgramResult exported = run("export", {"--ckpt=" + best, "-o", folder_.path(name)});
+    ASSERT_EQ(exported.status, 0) << exported.err;
+    EXPECT_EQ(exported.out,
+              "wrote " + folder_.path(name) + ": prediction of numbers, missing, categories, with any batch size\n");
+    EXPECT_TRUE(fs::exists(folder_.path(name)));
+  }
+}
+
 TEST_F(TableProgram, LearnsANumberOnTwoRanks) {
   const ProgramResult fitted =
       run("fit", {"--data.target=weight", "--trainer.devices=2", "--trainer.strategy=ddp_threads", "--model.lr=0.02",
