@@ -97,6 +97,11 @@ void StopController::restore_requests(const std::string& waiting_request, bool h
   reason_ = waiting_request;
 }
 
+TrainerStatus StopController::status() const {
+  const bool is_interrupted = signal_received() || (agreed_ && reason_ == kTokenReason);
+  return is_interrupted ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
+}
+
 bool StopController::signal_received() { return SignalScope::received() != 0; }
 
 bool StopController::ends_alone() const { return signal_received() && strategy_.world_size() == 1; }

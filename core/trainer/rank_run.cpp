@@ -292,7 +292,7 @@ void RankRun::tear_down() {
   parts_.tracer.finish();  // while the module has its units
   strategy.divided_model().release_module();
   strategy.teardown();
-  state.status = SignalScope::received() != 0 ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
+  state.status = parts_.stop.status();
   state.running = RunningStage::kIdle;
   parts_.checkpoints.finish_uploads();
   parts_.logger.finish(state.status);

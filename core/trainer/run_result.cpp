@@ -33,6 +33,7 @@ void RunResult::write(const std::string& directory) const {
   tree["reports"] = list_of(reports, [](const std::string& report) { return State(report); });
   tree["run_directory"] = run_directory;
   tree["signal"] = static_cast<int64_t>(signal);
+  tree["stop_reason"] = stop_reason;
   tree["fit"] = fit;
   write_checkpoint(directory + kFolder, tree, {});
 }
@@ -51,6 +52,7 @@ RunResult RunResult::read(const std::string& directory) {
   for (const State& report : tree.at("reports").as_list()) result.reports.push_back(report.as_string());
   result.run_directory = tree.at("run_directory").as_string();
   result.signal = static_cast<int>(tree.at("signal").as_int());
+  result.stop_reason = tree.at("stop_reason").as_string();
   result.fit = tree.at("fit");
   return result;
 }

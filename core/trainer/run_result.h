@@ -17,8 +17,9 @@ struct RunResult {
 
   // ---- What the call has changed, where its ranks were other processes.
   std::string run_directory;
-  int signal = 0;  ///< that ended it; 0: none
-  State fit;       ///< see CheckpointConnector::dump_outcome; null for other calls
+  int signal = 0;           ///< that ended it; 0: none
+  std::string stop_reason;  ///< why a fit was asked to stop; empty: it was not
+  State fit;                ///< see CheckpointConnector::dump_outcome; null for other calls
 
   /// Writes it below `directory`, for the process that made the call.
   void write(const std::string& directory) const;

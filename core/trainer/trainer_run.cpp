@@ -41,10 +41,11 @@ RunResult TrainerRun::launch(RunThreadRank run_thread_rank) {
   }
   keep_freed_memory();
   install_autograd_engine();
-  const SignalScope signals;
+  const SignalScope signals(parts_.options.given.handle_signals);
   const EndOfCall end{.stop = parts_.stop, .is_fit = request_.stage == Stage::kFit && !request_.tune};
   parts_.state.stage = request_.stage;
   parts_.state.status = TrainerStatus::kRunning;
+  const auto token = parts_.stop.follow_token(end.is_fit);
   try {
     const StrategySetup setup = parts_.strategy_setup();
     Strategy& strategy = *parts_.options.strategy;
@@ -99,6 +100,7 @@ void TrainerRun::run(int64_t local_rank) {
 void TrainerRun::save_outcome(const std::string& directory) {
   result_.run_directory = parts_.logger.run_directory();
   result_.signal = SignalScope::received();
+  result_.stop_reason = parts_.stop.reason();
   if (request_.stage == Stage::kFit) result_.fit = parts_.checkpoints.dump_outcome();
   result_.write(directory);
   write_checkpoint(directory + kGenerators, capture_rng_state(), {});
@@ -113,7 +115,8 @@ void TrainerRun::load_outcome(const std::string& directory) {
   parts_.data.begin_call(request_.data, request_.loaders);
   parts_.context.attach(request_.module);
   if (result_.signal != 0) SignalScope::adopt(result_.signal);
-  parts_.state.status = result_.signal != 0 ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
+  parts_.stop.adopt(result_.stop_reason);
+  parts_.state.status = parts_.stop.status();
   if (request_.stage != Stage::kFit) return;
   // No rank ran here: only theirs have these layers, in the run's precision, yet.
   request_.module->configure_model();
