@@ -19,7 +19,7 @@ void DividedModel::clip_adaptively(const std::vector<at::Tensor>& parameters, do
 
 State DividedModel::module_state(Module& module) {
   State state = State::map();
-  for (const auto& [name, tensor] : named_tensors(module)) state[name] = tensor.detach();
+  for (const auto& [name, tensor] : saved_tensors(module)) state[name] = tensor.detach();
   return state;
 }
 
@@ -39,14 +39,12 @@ at::IntArrayRef shape_of(const TensorLeaf& leaf) {
 void check_named_tensors(const Module& module, const State& state) {
   std::set<std::string, std::less<>> unused;
   for (const auto& [name, value] : state.as_map()) unused.insert(name);
-  auto tensors = named_tensors(module);
+  const auto tensors = saved_tensors(module);
   std::vector<std::string> missing;
-  for (const auto& [name, tensor] : tensors) {
-    if (state.contains(name))
-      unused.erase(name);
-    else
-      missing.push_back(name);
-  }
+  for (const auto& [name, tensor] : tensors)
+    if (!state.contains(name)) missing.push_back(name);
+  // What has become non-persistent since.
+  for (const auto& [name, tensor] : named_tensors(module)) unused.erase(name);
   if (!missing.empty() || !unused.empty()) {
     const std::vector<std::string> extra(unused.begin(), unused.end());
     std::string what;
@@ -70,7 +68,7 @@ void check_named_tensors(const Module& module, const State& state) {
 void load_named_tensors(Module& module, const State& state) {
   // Before the first tensor changes, so that a refused checkpoint leaves the module as it was.
   check_named_tensors(module, state);
-  auto tensors = named_tensors(module);
+  auto tensors = saved_tensors(module);
   at::NoGradGuard no_grad;
   for (auto& [name, tensor] : tensors) {
     const TensorLeaf& leaf = state.at(name).as_leaf();
