@@ -7,7 +7,10 @@
 #include <ATen/ops/_foreach_zero.h>
 #include <torch/optim/optimizer.h>
 
+#include <memory>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 namespace levin {
 
@@ -55,7 +58,16 @@ size_t OptimizerHandle::move_to_new_group(const std::vector<at::Tensor>& module_
                   [&](const at::Tensor& parameter) { return moved.contains(parameter.unsafeGetTensorImpl()); });
   torch::optim::OptimizerParamGroup group(parameters, groups.front().options().clone());
   group.options().set_lr(learning_rate);
+  // LibTorch takes a parameter that has state, such as that of a checkpoint, for one of another group.
+  auto& states = optimizer_->state();
+  std::vector<std::pair<void*, std::unique_ptr<torch::optim::OptimizerParamState>>> kept;
+  for (const auto& parameter : parameters)
+    if (const auto found = states.find(parameter.unsafeGetTensorImpl()); found != states.end()) {
+      kept.emplace_back(found->first, std::move(found->second));
+      states.erase(found);
+    }
   optimizer_->add_param_group(group);
+  for (auto& [parameter, state] : kept) states[parameter] = std::move(state);
   collect_parameters();
   return groups.size() - 1;
 }
