@@ -1,6 +1,7 @@
 #include <levin/core/interfaces/optimizer_handle.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/gradient_groups.h>
 #include <levin/core/optim/fused_optimizer.h>
 
 #include <ATen/core/grad_mode.h>
@@ -78,8 +79,8 @@ void OptimizerHandle::zero_grad(bool set_to_none) {
   for (const auto& parameter : parameters_) {
     if (set_to_none)
       parameter.mutable_grad().reset();
-    else if (parameter.grad().defined())
-      gradients.push_back(parameter.grad());
+    else if (const at::Tensor gradient = gradient_values(parameter); gradient.defined())
+      gradients.push_back(gradient);
   }
   if (gradients.empty()) return;
   const at::NoGradGuard no_grad;
