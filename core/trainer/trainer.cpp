@@ -142,9 +142,9 @@ void load_weights_into(Module& module, const std::string& path, bool strict) {
     if (const State* extra = tree.find("module")) module.on_load_checkpoint(*extra);
     if (strict) {
       keep_first_names(tree["model"], module);
-      check_saved_model(module,
-                        {.tensors = tree["model"], .path = path, .hyper_parameters = tree.find("hyper_parameters")});
-      return load_named_tensors(module, tree["model"]);
+      return load_saved_model(
+          module, {.tensors = tree["model"], .path = path, .hyper_parameters = tree.find("hyper_parameters")},
+          [&](const State& tensors) { load_named_tensors(module, tensors); });
     }
   }
   const WeightReport report = levin::load_weights(module, {.path = path, .strict = strict});
