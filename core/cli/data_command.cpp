@@ -176,12 +176,9 @@ std::string inspect_data(Module& module, DataModule* data, const DataCommandOpti
   keep_freed_memory();  // as training does
   const StageWords& words = words_of(options.stage);
   const auto begin = Clock::now();
-  if (data != nullptr) {
-    data->prepare_data();
-    data->setup(options.stage);
-  }
+  if (data != nullptr) data->prepare_data();
   module.prepare_data();
-  module.setup(options.stage);
+  SetUpScope set_up(module, data, options.stage);
   DataLoaders loaders;
   if (data != nullptr) loaders = loaders_of(*data, options.stage);
   if (loaders.empty()) loaders = loaders_of(module, options.stage);
@@ -247,7 +244,7 @@ std::string inspect_data(Module& module, DataModule* data, const DataCommandOpti
     }
     text += "\n" + table(rows, 0) + times;
   }
-  if (data != nullptr) data->teardown(options.stage);
+  set_up.tear_down();
   return text;
 }
 

@@ -78,13 +78,18 @@ void DataConnector::set_up() {
 }
 
 void DataConnector::set_up_data_module() {
-  if (data_module_ != nullptr && !shares_data_module_)
-    call_user(state_, "setup", *data_module_, [this] { data_module_->setup(state_.stage); });
+  if (data_module_ == nullptr || shares_data_module_) return;
+  call_user(state_, "setup", *data_module_, [this] { data_module_->setup(state_.stage); });
+  set_up_for_ = state_.stage;
 }
 
 void DataConnector::tear_down() {
-  if (data_module_ != nullptr && !shares_data_module_)
-    call_user(state_, "teardown", *data_module_, [this] { data_module_->teardown(state_.stage); });
+  if (const auto stage = std::exchange(set_up_for_, std::nullopt))
+    call_user(state_, "teardown", *data_module_, [&] { data_module_->teardown(*stage); });
+}
+
+void DataConnector::tear_down_after_failure() {
+  log_further_error("teardown", [this] { tear_down(); });
 }
 
 DataLoader DataConnector::train_loader() const {

@@ -99,7 +99,7 @@ void RankRun::set_up() {
                                     .is_first_in_process = !parts_.data.shares_data_module(),
                                     .directory = parts_.logger.run_directory()});
   parts_.data.set_up();
-  parts_.callbacks.call("setup", &Callback::setup, &Module::setup, request_.stage);
+  parts_.callbacks.set_up(request_.stage);
   configure_model();
   parts_.data.select_loaders();
   if (request_.tune) return;
@@ -289,7 +289,7 @@ void RankRun::tear_down() {
   parts_.stop.any_rank_signalled();  // one that came after the last batch
   const bool requeues = is_asked_to_requeue();
   parts_.data.tear_down();
-  parts_.callbacks.call("teardown", &Callback::teardown, &Module::teardown, state.stage);
+  parts_.callbacks.tear_down();
   parts_.tracer.finish();  // while the module has its units
   strategy.divided_model().release_module();
   strategy.teardown();
@@ -347,12 +347,12 @@ std::exception_ptr RankRun::on_error(const std::exception_ptr& thrown) {
     if (first && strategy.rank() > 0 && without_context(first->message) == without_context(error_message(error)))
       reported = std::make_exception_ptr(RankFailedError(*first));
   }
-  try_to("the profiler failed as well", [this] { parts_.tracer.finish(); });
+  log_further_error("the profiler", [this] { parts_.tracer.finish(); });
   parts_.checkpoints.finish_saving_after_failure();
   parts_.callbacks.on_exception(error);
   try_to("the strategy could not be taken down either", [&] { strategy.teardown(); });
   parts_.checkpoints.release();
-  try_to("the metrics could not be reset", [this] { parts_.logger.forget_epochs(); });
+  log_further_error("the reset of the metrics", [this] { parts_.logger.forget_epochs(); });
   parts_.logger.set_active({});
   state.running = RunningStage::kIdle;
   // Last, as in tear_down: a server may be waited for longer than the other ranks wait for this one.

@@ -55,7 +55,10 @@ RunResult TrainerRun::launch(RunThreadRank run_thread_rank) {
     strategy.launcher().launch(*this);
   } catch (...) {
     parts_.state.status = TrainerStatus::kFailed;  // of ranks in other processes, or that were never started, too
-    std::rethrow_exception(without_libtorch_stack(std::current_exception()));
+    // What no rank of this process has torn down: what load_outcome set up, and the data module that threads share.
+    parts_.callbacks.tear_down_after_failure();
+    parts_.data.tear_down_after_failure();
+    std::rethrow_exception(without_libtorch_stack(error));
   }
   return std::move(result_);
 }
@@ -120,12 +123,12 @@ void TrainerRun::load_outcome(const std::string& directory) {
     run_local_hooks(parts_, [this] {
       // No rank ran here: the module gets its layers, in the run's precision, as theirs did.
       parts_.data.set_up_data_module();
-      parts_.callbacks.module("setup", &Module::setup, request_.stage);
+      parts_.callbacks.set_up_module(request_.stage);
       configure_model(parts_);
       parts_.options.precision->convert_module(*request_.module);
       parts_.checkpoints.load_outcome(result_.fit);
       parts_.data.tear_down();
-      parts_.callbacks.module("teardown", &Module::teardown, request_.stage);
+      parts_.callbacks.tear_down();
     });
   }
   // What is drawn next goes on after rank 0's numbers, as where that is this process.
