@@ -10,6 +10,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace levin {
@@ -50,6 +51,7 @@ class RankRun {
   TrainerComponents& parts_;
   const RunRequest& request_;
   RunResult result_;
+  std::string absent_;  ///< message of values that an earlier call left absent, and this one was not given
   std::optional<ActivationCheckpointing> checkpointing_;  ///< of a fit
   c10::OptionalDeviceGuard current_device_;  ///< the rank's, for what names a kind of device without an index
 };

@@ -124,7 +124,7 @@ class Pipeline : public RankedStrategy, public DividedModel {
   std::unique_ptr<StageRing> activations_;  ///< of the same ranks
   std::unique_ptr<StageRing> gradients_;
   std::shared_ptr<Collective> replicas_;  ///< of the ranks with the same stage; nullptr for one pipeline
-  bool awaits_weights_ = false;           ///< an earlier call has left the module without values
+  std::string absent_;                    ///< message of a parameter that an earlier call left without values
   int64_t batches_ = 0;                   ///< of this call
   std::optional<WindowTotals> totals_;
 };
