@@ -33,7 +33,6 @@ struct EndOfCall {
 }  // namespace
 
 RunResult TrainerRun::launch(RunThreadRank run_thread_rank) {
-  require_idle();
   const TrainerCallScope generator;
   run_thread_rank_ = std::move(run_thread_rank);
   seed_ = global_seed();
@@ -54,6 +53,7 @@ RunResult TrainerRun::launch(RunThreadRank run_thread_rank) {
     advise_on_threads(strategy, setup);
     strategy.launcher().launch(*this);
   } catch (...) {
+    const std::exception_ptr error = std::current_exception();
     parts_.state.status = TrainerStatus::kFailed;  // of ranks in other processes, or that were never started, too
     // What no rank of this process has torn down: what load_outcome set up, and the data module that threads share.
     parts_.callbacks.tear_down_after_failure();
@@ -61,15 +61,6 @@ RunResult TrainerRun::launch(RunThreadRank run_thread_rank) {
     std::rethrow_exception(without_libtorch_stack(error));
   }
   return std::move(result_);
-}
-
-void TrainerRun::require_idle() const {
-  if (request_.module == nullptr)
-    throw Error("trainer", fmt::format("{} needs a module; got nullptr", to_string(request_.stage)));
-  if (parts_.state.running != RunningStage::kIdle || parts_.state.in_fit_loop)
-    throw Error("trainer",
-                fmt::format("{} was called while the trainer is at work; hint: use a second trainer inside hooks",
-                            to_string(request_.stage)));
 }
 
 void TrainerRun::check_manual_optimization() const {
