@@ -4,6 +4,8 @@
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/host_memory.h>
 #include <levin/core/base/png.h>
+#include <levin/core/connectors/missing_data_hint.h>
+#include <levin/core/connectors/set_up_scope.h>
 #include <levin/core/data/batch_summary.h>
 #include <levin/core/data/class_names.h>
 #include <levin/core/data/data_module.h>
@@ -183,9 +185,9 @@ std::string inspect_data(Module& module, DataModule* data, const DataCommandOpti
   if (data != nullptr) loaders = loaders_of(*data, options.stage);
   if (loaders.empty()) loaders = loaders_of(module, options.stage);
   if (loaders.empty())
-    throw Error("data", fmt::format("there are no {} data; hint: {}() of the data module or of the module, or another "
-                                    "--stage: train, val, test, predict",
-                                    words.data, words.hook));
+    throw Error("data", fmt::format("there are no {} data; valid: {}() of the data module or of the module, or another "
+                                    "--stage: train, val, test, predict{}",
+                                    words.data, words.hook, missing_data_hint(data, options.stage)));
   const double prepared = seconds_since(begin);
 
   const DataLoader& loader = loaders.front();

@@ -6,6 +6,7 @@
 #include <levin/core/base/seed.h>
 #include <levin/core/base/type_name.h>
 #include <levin/core/connectors/error_context.h>
+#include <levin/core/connectors/missing_data_hint.h>
 #include <levin/core/data/batch_sampler.h>
 #include <levin/core/data/length_grouped_sampler.h>
 #include <levin/core/interfaces/cluster_environment.h>
@@ -130,8 +131,8 @@ void DataConnector::select_loaders() {
     if (!there)
       throw Error("trainer",
                   fmt::format("{} needs data; got none; valid: loaders given to the call, or {}() of a data module "
-                              "or of the module",
-                              to_string(state_.stage), hook));
+                              "or of the module{}",
+                              to_string(state_.stage), hook, missing_data_hint(data_module_.get(), state_.stage)));
   };
   const auto validation = [this] {
     return evaluation_loaders("val_dataloader", given_.val, &DataModule::val_dataloader, &Module::val_dataloader);
