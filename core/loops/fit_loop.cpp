@@ -144,7 +144,10 @@ bool FitLoop::train_batches() {
   bool more = fetched.has_value() || (several_ranks && (!limit || progress_.batch < *limit));
   while (more) {
     if (stop_.stops_before_batch(/*may_stop=*/!checkpoints_.waits_for_window())) {
-      if (stop_.is_interrupted()) end_by_signal();
+      if (stop_.is_interrupted())
+        end_by_signal();
+      else if (progress_.batch > 0 && validation_due())
+        validate();  // as after a request that was known at the end of the batch before
       return false;
     }
     if (tracer_.profiler() != nullptr) tracer_.profiler()->step();
@@ -385,6 +388,8 @@ bool FitLoop::validation_due() const {
     return false;
   const auto& every_epochs = options_.given.check_val_every_n_epoch;
   if (!validates_in(options_.given, progress_.epoch + 1)) return false;
+  // A callback that stops training wants to see how the weights do; a window that cannot be left yet, at its end.
+  if (stop_.ends_on_request() && (progress_.last_batch_done || !checkpoints_.waits_for_window())) return true;
   const auto& interval = options_.given.val_check_interval.value();
   if (const auto* time = std::get_if<std::chrono::seconds>(&interval)) {
     const bool due = progress_.seconds_since_validation >= static_cast<double>(time->count());
@@ -393,8 +398,6 @@ bool FitLoop::validation_due() const {
     return progress_.total_batches % options_.given.log_every_n_steps == 0 &&
            strategy_.broadcast(due ? "y" : "") == "y";
   }
-  // A callback that stops training wants to see how the weights do.
-  if (stop_.ends_on_request()) return true;
   if (!data_.validation_interval()) return progress_.last_batch_done;
   // Data without a size may end before the interval does.
   if (every_epochs && progress_.last_batch_done && progress_.batch < *data_.validation_interval()) return true;
@@ -403,6 +406,8 @@ bool FitLoop::validation_due() const {
 }
 
 bool FitLoop::finish_batch() {
+  // Requests of several ranks are agreed on before the next batch, which an epoch's last one does not have.
+  if (strategy_.world_size() == 1 || (progress_.last_batch_done && !data_.loaders().val.empty())) stop_.agree();
   if (validation_due()) return validate();
   // Several ranks have to agree on a value, but not in every step.
   if (strategy_.world_size() == 1 || progress_.phase == FitPhase::kAfterValidation ||
