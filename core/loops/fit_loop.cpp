@@ -144,7 +144,10 @@ bool FitLoop::train_batches() {
   bool more = fetched.has_value() || (several_ranks && (!limit || progress_.batch < *limit));
   while (more) {
     if (stop_.stops_before_batch(/*may_stop=*/!checkpoints_.waits_for_window())) {
-      if (stop_.is_interrupted()) end_by_signal();
+      if (stop_.is_interrupted())
+        end_by_signal();
+      else if (strategy_.world_size() > 1 && stop_.ends_on_request() && progress_.batch > 0 && validation_due())
+        validate();  // of several ranks, which hear only now of what a hook asked for
       return false;
     }
     if (tracer_.profiler() != nullptr) tracer_.profiler()->step();

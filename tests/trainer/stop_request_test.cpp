@@ -15,6 +15,8 @@
 #include <string>
 #include <thread>
 
+#include <unistd.h>
+
 namespace levin {
 namespace {
 
@@ -93,6 +95,54 @@ TEST_P(StopRequest, AFailedCallHasTheStatus) {
   EXPECT_EQ(trainer.running_stage(), RunningStage::kIdle);
   trainer.validate(make<TinyModule>({}), {tiny_loader()}, "", /*verbose=*/false);
   EXPECT_EQ(trainer.status(), TrainerStatus::kFinished);
+}
+
+/// Asks for the end in the second batch.
+LambdaCallbackOptions asks_early() {
+  return {.on_train_batch_end = [](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t) {
+    if (trainer.total_batches() == 1) trainer.request_stop("two batches are enough");
+  }};
+}
+
+TEST_P(StopRequest, ThatWaitsForTheMinimumLetsASignalEndTraining) {
+  TrainerOptions options = options_for(GetParam(), 3);
+  options.min_epochs = 3;
+  options.callbacks = {
+      make<LambdaCallback>(asks_early()),
+      make<LambdaCallback>(LambdaCallbackOptions{.on_train_epoch_start = [](Trainer& trainer, Module&) {
+        if (trainer.current_epoch() == 1 && trainer.global_rank() == trainer.world_size() - 1)
+          kill(getpid(), SIGTERM);  // threads of ranks leave it to the main one
+      }})};
+  Trainer trainer(options);
+  trainer.fit(make<TinyModule>({}), tiny_loader(400, 8));
+  EXPECT_EQ(trainer.status(), TrainerStatus::kInterrupted);
+  EXPECT_EQ(trainer.current_epoch(), 1);
+}
+
+TEST_P(StopRequest, MaxTimeDoesNotWaitForTheMinimum) {
+  for (const bool asks : {false, true}) {
+    TrainerOptions options = options_for(GetParam(), -1);
+    options.min_epochs = 1'000'000;
+    options.max_time = "00:00:00:01";
+    if (asks) options.callbacks = {make<LambdaCallback>(asks_early())};
+    Trainer trainer(options);
+    trainer.fit(make<TinyModule>({}), tiny_loader(400, 8));
+    EXPECT_EQ(trainer.status(), TrainerStatus::kFinished);
+    EXPECT_LT(trainer.current_epoch(), 1'000'000);
+  }
+}
+
+TEST_P(StopRequest, InsideOfAnEpochIsFollowedByAValidation) {
+  TrainerOptions options = options_for(GetParam(), 3);
+  const std::string folder = testing::fresh_folder("stop_request_validation");
+  LambdaCallbackOptions asks = asks_early();
+  asks.on_validation_end = [folder](Trainer& trainer, Module&) {
+    if (trainer.is_global_zero()) std::ofstream(folder + "/" + std::to_string(trainer.global_step()));
+  };
+  options.callbacks = {make<LambdaCallback>(asks)};
+  Trainer trainer(options);
+  trainer.fit(make<TinyModule>({}), tiny_loader(4000, 8), {tiny_loader()});
+  EXPECT_TRUE(fs::exists(folder + "/" + std::to_string(trainer.global_step()))) << "of the weights that it ended with";
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, StopRequest, ::testing::Values("single_device", "ddp_threads", "ddp_spawn"),
