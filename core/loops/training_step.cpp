@@ -298,26 +298,24 @@ StepOutput TrainingStep::step(Module& module, const Batch& batch) {
 }
 
 StepOutput TrainingStep::step_end(StepOutput output) {
-  if (replays()) return output;  // The recording is of both.
-  run_part(RecordedPart::kStepEnd, [&] {
-    const ForwardScope scope(precision_);
-    output = call_user(state_, "training_step_end", *state_.module,
-                       [&] { return state_.module->training_step_end(std::move(output)); });
-  });
+  // The recording is of both.
+  if (!replays())
+    run_part(RecordedPart::kStepEnd, [&] {
+      const ForwardScope scope(precision_);
+      output = call_user(state_, "training_step_end", *state_.module,
+                         [&] { return state_.module->training_step_end(std::move(output)); });
+    });
   check_weight(output);
   return output;
 }
 
 /// A loss of weight zero may be the mean of nothing. One that is a number stays: other ranks may wait for its backward.
-void TrainingStep::check_weight(StepOutput& output) const {
+void TrainingStep::check_weight(StepOutput& output) {
   output.weight().require_valid();
   if (output.weight().on_host() != 0.0 || !output.has_loss()) return;
   const at::Tensor& loss = output.loss();
   if (!loss.device().is_cpu() || loss.numel() != 1 || std::isfinite(read_host_scalar(loss))) return;
-  if (replays())
-    throw Error("graph",
-                "the loss of a batch of weight zero is no number, and recorded steps cannot leave it out; hint: "
-                "divide by clamp_min(1)");
+  if (replays()) kind_ = RecordedStep::Kind::kOrdinary;  // from here on: there is no backward
   output.loss() = at::Tensor();
 }
 
