@@ -1,6 +1,7 @@
 #include <levin/core/connectors/callback_connector.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/type_name.h>
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/connectors/second_registration.h>
 
@@ -70,10 +71,12 @@ void CallbackConnector::save_last() {
 }
 
 void CallbackConnector::on_exception(const std::exception_ptr& error) {
-  for (const auto& callback : callbacks_)
-    log_further_error("on_exception", [&] {
-      call_user(state_, "on_exception", *callback, [&] { callback->on_exception(trainer_, *state_.module, error); });
+  for (const auto& callback : callbacks_) {
+    Callback& own = *callback;
+    log_further_error("on_exception of " + short_class_name(typeid(own)), [&] {
+      call_user(state_, "on_exception", own, [&] { own.on_exception(trainer_, *state_.module, error); });
     });
+  }
 }
 
 }  // namespace levin

@@ -219,7 +219,7 @@ bool is_of_communication(const std::exception_ptr& error) {
   }
 }
 
-void log_further_error(const char* what, const std::function<void()>& run) {
+void log_further_error(const std::string& what, const std::function<void()>& run) {
   try {
     run();
   } catch (...) {

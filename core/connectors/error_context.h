@@ -70,7 +70,7 @@ bool is_of_communication(const std::exception_ptr& error);
 
 /// Calls `run`, which follows an error that matters more: what it throws is logged, as a failure of `what` where no
 /// hook is noted.
-void log_further_error(const char* what, const std::function<void()>& run);
+void log_further_error(const std::string& what, const std::function<void()>& run);
 
 /// Returns the same error, without LibTorch's list of C++ calls in its text, which is the caller's then as if another
 /// process had sent it.

@@ -353,8 +353,9 @@ TEST(MissingDataHint, IsOfEveryShippedDataModule) {
               ::testing::HasSubstr("test_fraction"));
   EXPECT_THAT(missing_data_hint(make<data::TarShards>({.shards = {"a.tar"}}).get(), Stage::kPredict),
               ::testing::HasSubstr("test_shards"));
-  EXPECT_THAT(missing_data_hint(make<data::TokenText>({.path = "a.txt"}).get(), Stage::kTest),
-              ::testing::HasSubstr("test_path"));
+  EXPECT_THAT(
+      missing_data_hint(make<data::TokenText>({.path = "a.txt", .tokenizer = "tokenizer.json"}).get(), Stage::kTest),
+      ::testing::HasSubstr("test_path"));
   EXPECT_EQ(missing_data_hint(std::make_shared<TinyData>().get(), Stage::kTest), "") << "it has no options";
   EXPECT_EQ(missing_data_hint(nullptr, Stage::kTest), "");
 }
