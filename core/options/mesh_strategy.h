@@ -20,8 +20,7 @@ inline constexpr std::array<MeshDimension, 3> kMeshDimensions = {
 /// Whether an option of strategies is one of all ranks, which stands beside the dimensions: start_method, backend, ...
 bool is_rank_option(std::string_view name);
 
-/// Whether the sizes of the mesh say it in place of an option of a strategy: data_parallel, shard_optimizer,
-/// shard_group.
+/// Whether an option of a strategy says what the sizes of a mesh say: data_parallel, shard_optimizer, shard_group.
 bool is_said_by_sizes(std::string_view name);
 
 /// Whether a strategy is written as the sizes of a mesh: a mapping of dimensions, such as `{pipeline: 2, shard: auto}`.
@@ -39,8 +38,8 @@ void check_mesh(const Config& mesh);
 ///
 /// `mesh`: a mapping of pipeline, replicate and shard, each a size, `auto` (what the other sizes leave of the ranks) or
 /// a mapping of `size` and the options of the strategy that divides along it; beside them the options that all ranks
-/// share. Throws ConfigError, with the arithmetic, where the sizes do not make
-/// `ranks` ranks, and for what does not compose.
+/// share. Throws ConfigError, with the arithmetic, where the sizes do not make `ranks` ranks, and for what does not
+/// compose.
 Config strategy_of_mesh(const Config& mesh, int64_t ranks);
 
 }  // namespace levin
