@@ -1,5 +1,6 @@
 #include <levin/callbacks/prediction_writer.h>
 
+#include <levin/core/base/csv.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/image_bytes.h>
@@ -14,7 +15,6 @@
 #include <levin/core/trainer/trainer.h>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
@@ -39,20 +39,12 @@ std::string number_text(const at::Tensor& column, int64_t row) {
   return fmt::format("{}", column.const_data_ptr<double>()[row]);
 }
 
-/// A field of a CSV file (RFC 4180).
-std::string csv_field(const std::string& text) {
-  if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char letter : text) quoted += letter == '"' ? std::string("\"\"") : std::string(1, letter);
-  return quoted + "\"";
-}
-
 /// A row for each example: a column for each text, then one for each number; tensors of other numbers of rows do not
 /// fit into the table.
 std::string csv_of(const Batch& batch) {
-  std::vector<std::string> header;
+  CsvRow header;
   std::vector<at::Tensor> columns;
-  for (const auto& [name, texts] : batch.text_items()) header.push_back(csv_field(name));
+  for (const auto& [name, texts] : batch.text_items()) header.push_back(name);
   const int64_t rows = batch.size();
   for (const auto& [name, tensor] : batch.items()) {
     const int64_t own_rows = tensor.dim() == 0 ? 1 : tensor.size(0);
@@ -66,16 +58,16 @@ std::string csv_of(const Batch& batch) {
     const at::Tensor numbers = tensor.to(is_whole ? at::kLong : at::kDouble);
     const at::Tensor flat = tensor.dim() <= 1 ? numbers.reshape({rows, 1}) : numbers.flatten(1);
     for (int64_t i = 0; i < flat.size(1); ++i) {
-      header.push_back(csv_field(tensor.dim() <= 1 ? name : fmt::format("{}[{}]", name, i)));
+      header.push_back(tensor.dim() <= 1 ? name : fmt::format("{}[{}]", name, i));
       columns.push_back(flat.select(1, i).contiguous());
     }
   }
-  std::string text = fmt::format("{}\n", fmt::join(header, ","));
+  std::string text = csv_line(header);
   for (int64_t row = 0; row < rows; ++row) {
-    std::vector<std::string> fields;
-    for (const auto& [name, texts] : batch.text_items()) fields.push_back(csv_field(texts[static_cast<size_t>(row)]));
-    for (const auto& column : columns) fields.push_back(number_text(column, row));
-    text += fmt::format("{}\n", fmt::join(fields, ","));
+    CsvRow cells;
+    for (const auto& [name, texts] : batch.text_items()) cells.push_back(texts[static_cast<size_t>(row)]);
+    for (const auto& column : columns) cells.push_back(number_text(column, row));
+    text += csv_line(cells);
   }
   return text;
 }
@@ -96,9 +88,13 @@ void write_joined_tables(const std::vector<std::string>& paths, WritableFile& fi
   }
 }
 
-/// Writes a batch on the host, or all in one; `path` lacks the ending.
+/// Writes a batch on the host, or all in one; `path` lacks the ending. Texts, which files of tensors cannot hold, are a
+/// table beside them.
 void write_batch(const Batch& batch, const std::string& path, PredictionFormat format) {
   FileSystem& files = FileSystem::current();
+  if (format != PredictionFormat::kCsv && !batch.text_items().empty())
+    files.replace_file(path + ".csv", csv_of_texts(batch.text_items()));
+  if (format != PredictionFormat::kCsv && batch.items().empty()) return;
   switch (format) {
     case PredictionFormat::kSafetensors:
       files.replace_file(path + ".safetensors", [&](WritableFile& file) { write_safetensors(file, batch.items()); });
@@ -135,7 +131,8 @@ void PredictionWriterOptions::describe(Schema<PredictionWriterOptions>& schema) 
   using O = PredictionWriterOptions;
   schema.field("output_dir", &O::output_dir, "folder of the files; empty: `predictions` in the run's folder");
   schema.field("format", &O::format,
-               "of the files; csv: a column for each text and number; png: an image for each example",
+               "of the files; csv: a column for each text and number; png: an image for each example; texts beside "
+               "files of tensors are a csv",
                {{"safetensors", PredictionFormat::kSafetensors},
                 {"csv", PredictionFormat::kCsv},
                 {"npy", PredictionFormat::kNpy},
@@ -179,15 +176,11 @@ void PredictionWriter::on_predict_batch_end(Trainer& trainer, Module& /*module*/
                                             const Batch& /*batch*/, int64_t batch_idx, int64_t dataloader_idx) {
   if (!trainer.strategy().divided_model().owns_outputs()) return;
   const Batch host = on_host(prediction);
-  const bool is_table = options_.format == PredictionFormat::kCsv;
-  if (!is_table && !host.text_items().empty())
-    log::rank_zero_warning_once(
-        fmt::format("prediction_writer: '{}' has texts, which files of tensors cannot hold; hint: format: csv",
-                    host.text_items().front().first));
-  if (is_table ? host.empty() : host.items().empty()) return;
+  if (host.empty()) return;
   const std::string path =
       fmt::format("{}/{}{:09}{}{:04}", folder(trainer, dataloader_idx), kPart, batch_idx, kRank, trainer.global_rank());
   // Tables are joined as they are, tensors from files that hold them.
+  const bool is_table = options_.format == PredictionFormat::kCsv;
   write_batch(host, path, options_.merge && !is_table ? PredictionFormat::kSafetensors : options_.format);
 }
 
@@ -202,15 +195,16 @@ void PredictionWriter::on_predict_end(Trainer& trainer, Module& /*module*/) {
 
 void PredictionWriter::merge(const std::string& folder) const {
   FileSystem& files = FileSystem::current();
-  std::vector<std::string> parts;
+  std::vector<std::string> parts;   // of tensors
+  std::vector<std::string> tables;  // of texts and, in that format, numbers
   for (const auto& name : files.list(folder))
-    if (is_part(name)) parts.push_back(folder + "/" + name);
+    if (is_part(name)) (name.ends_with(".csv") ? tables : parts).push_back(folder + "/" + name);
   std::sort(parts.begin(), parts.end());  // by batch, then by rank
-  if (options_.format == PredictionFormat::kCsv) {
-    files.replace_file(folder + "/predictions.csv", [&](WritableFile& file) { write_joined_tables(parts, file); });
-    for (const auto& path : parts) files.remove_all(path);
-    return;
-  }
+  std::sort(tables.begin(), tables.end());
+  if (!tables.empty() || options_.format == PredictionFormat::kCsv)
+    files.replace_file(folder + "/predictions.csv", [&](WritableFile& file) { write_joined_tables(tables, file); });
+  for (const auto& path : tables) files.remove_all(path);
+  if (options_.format == PredictionFormat::kCsv || (parts.empty() && !tables.empty())) return;
   std::vector<Batch> batches;
   for (auto part = parts.begin(); part != parts.end();) {
     const std::string batch = part->substr(0, part->rfind(kRank));

@@ -16,7 +16,8 @@ std::atomic<int> received_signal{0};
 std::atomic<int> adopted_signal{0};
 Mutex scope_mutex;
 int signal_scopes LEVIN_GUARDED_BY(scope_mutex) = 0;
-/// Of end_signals(), before the first of the scopes.
+int handling_scopes LEVIN_GUARDED_BY(scope_mutex) = 0;
+/// Of end_signals(), before the first of the handling scopes.
 std::array<struct sigaction, kEndSignals.size()> former LEVIN_GUARDED_BY(scope_mutex){};
 
 void write_text(const char* text) {
@@ -38,11 +39,13 @@ void on_signal(int signal) {
 
 std::span<const int> end_signals() { return std::span(kEndSignals).first(in_slurm_job() ? 3 : 2); }
 
-SignalScope::SignalScope() {
+SignalScope::SignalScope(bool handles) : handles_(handles) {
   const MutexLock lock(scope_mutex);
-  if (signal_scopes++ > 0) return;
-  received_signal.store(0);
-  adopted_signal.store(0);
+  if (signal_scopes++ == 0) {
+    received_signal.store(0);
+    adopted_signal.store(0);
+  }
+  if (!handles_ || handling_scopes++ > 0) return;
   struct sigaction action {};
   action.sa_handler = on_signal;
   sigemptyset(&action.sa_mask);
@@ -53,13 +56,19 @@ SignalScope::SignalScope() {
 
 SignalScope::~SignalScope() {
   const MutexLock lock(scope_mutex);
-  if (--signal_scopes > 0) return;
+  --signal_scopes;
+  if (!handles_ || --handling_scopes > 0) return;
   for (size_t i = 0; i < end_signals().size(); ++i) sigaction(end_signals()[i], &former[i], nullptr);
 }
 
 int SignalScope::received() {
   const int own = received_signal.load(std::memory_order_relaxed);
   return own != 0 ? own : adopted_signal.load(std::memory_order_relaxed);
+}
+
+bool SignalScope::leaves_handlers() {
+  const MutexLock lock(scope_mutex);
+  return signal_scopes > 0 && handling_scopes == 0;
 }
 
 void SignalScope::adopt(int signal) { adopted_signal.store(signal, std::memory_order_relaxed); }

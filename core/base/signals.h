@@ -18,7 +18,8 @@ std::span<const int> end_signals();
 /// once with the signal's own status. Nested scopes share the handlers.
 class SignalScope {
  public:
-  SignalScope();
+  /// `handles`: false leaves the program's own handlers as they are; only signals that are adopted end anything then.
+  explicit SignalScope(bool handles = true);
   ~SignalScope();
   SignalScope(const SignalScope&) = delete;
   SignalScope& operator=(const SignalScope&) = delete;
@@ -28,6 +29,11 @@ class SignalScope {
   /// Takes over the signal that ends training on another rank, so that this process ends with the same status. The
   /// first signal that comes here still counts as the first. Thread-safe.
   static void adopt(int signal);
+  /// Returns whether there are scopes, all of which leave the program's handlers as they are.
+  static bool leaves_handlers();
+
+ private:
+  const bool handles_;
 };
 
 }  // namespace levin

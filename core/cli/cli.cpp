@@ -322,11 +322,25 @@ std::vector<std::string> Cli::command_names() const {
 }
 
 void Cli::add_command(const std::string& name, const std::string& doc, std::function<void(const CliRun&)> run) {
-  const auto names = command_names();
-  if (std::find(names.begin(), names.end(), name) != names.end())
-    throw ConfigError(fmt::format("cli.add_command: there is a command '{}' already; valid: a name that is none of {}",
-                                  name, join(names)));
-  own_commands_.push_back({name, doc, std::move(run)});
+  add_own({.name = name, .doc = doc, .run = std::move(run)});
+}
+
+void Cli::add_own(OwnCommand command) {
+  const auto refuse = [&](const char* what, const std::vector<std::string>& names) {
+    if (std::find(names.begin(), names.end(), command.name) != names.end())
+      throw ConfigError(fmt::format("cli.add_command: there is a {} '{}' already; valid: a name that is none of {}",
+                                    what, command.name, join(names)));
+  };
+  refuse("command", command_names());
+  if (command.section) refuse("section of the configuration", top_level_keys());
+  own_commands_.push_back(std::move(command));
+}
+
+ConfigNames Cli::config_names() const {
+  ConfigNames names = names_of(*this);
+  for (const auto& command : own_commands_)
+    if (command.section) names.sections.push_back(*command.section);
+  return names;
 }
 
 void Cli::link(const std::string& source, const std::string& target, std::function<Config(const Config&)> compute) {
@@ -334,7 +348,7 @@ void Cli::link(const std::string& source, const std::string& target, std::functi
 }
 
 Config Cli::configure(const std::vector<std::string>& files, const Settings& settings) const {
-  const ConfigNames names = names_of(*this);
+  const ConfigNames names = config_names();
   std::vector<CliArguments::Setting> all = environment_settings();
   for (const auto& [path, value] : settings) all.push_back({path, value});
   Config merged = merge_sources(files, all, names, defaults);
@@ -361,14 +375,14 @@ Config Cli::configure(const std::vector<std::string>& files, const Settings& set
 
 CliRun Cli::build(int argc, char** argv) {
   const auto arguments = parse_arguments(argc, argv, {});
-  const ConfigNames names = names_of(*this);
+  const ConfigNames names = config_names();
   return build_run("", configure(arguments.config_files, settings_of(arguments)), names);
 }
 
 int Cli::run_command(int argc, char** argv) {
-  const auto arguments = parse_arguments(argc, argv, command_names());
+  const ConfigNames names = config_names();
+  const auto arguments = parse_arguments(argc, argv, command_names(), names.sections);
   adopt_local_rank(arguments.local_rank);
-  const ConfigNames names = names_of(*this);
   if (arguments.version) {
     std::cout << arguments.program << ": Levin " << LEVIN_VERSION << ", LibTorch " << LEVIN_LIBTORCH_VERSION << "\n";
     return kSuccess;
@@ -387,10 +401,13 @@ int Cli::run_command(int argc, char** argv) {
     for (const auto& each : kCommands) contents.commands.emplace_back(each.name, each.doc);
     for (const auto& each : own_commands_) contents.commands.emplace_back(each.name, each.doc);
     // A command with options of its own is a topic.
-    const bool is_topic = arguments.help_topic.empty() && command != nullptr && command->section != nullptr;
-    std::cout << help_text(contents, is_topic ? command->section : arguments.help_topic);
+    std::string topic = arguments.help_topic;
+    if (topic.empty() && command != nullptr && command->section != nullptr) topic = command->section;
+    for (const auto& section : names.sections)
+      if (topic.empty() && section.name == arguments.command) topic = section.name;
+    std::cout << help_text(contents, topic);
     // The word is a section of the configuration, too.
-    if (is_topic && arguments.command == "data") std::cout << help_text(contents, "data");
+    if (topic == "inspect" && arguments.command == "data") std::cout << help_text(contents, "data");
     return kSuccess;
   }
   const Config config = configure(arguments.config_files, settings_of(arguments));

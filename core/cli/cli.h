@@ -1,10 +1,13 @@
 #pragma once
 
 #include <levin/core/base/registry.h>
+#include <levin/core/cli/command_section.h>
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,6 +21,7 @@ class Precision;
 class Profiler;
 class Strategy;
 class Trainer;
+struct ConfigNames;
 
 namespace optim {
 class NamedOptimizer;
@@ -68,6 +72,24 @@ class Cli {
 
   /// Adds a command. Throws ConfigError for the name of a built-in one, or of one that was added before.
   void add_command(const std::string& name, const std::string& doc, std::function<void(const CliRun&)> run);
+  /// Adds a command with options of its own, a struct with describe(). They are a section of the configuration that has
+  /// the command's name, and on its command line they may go without that: `PROGRAM serve --port=80`. Throws
+  /// ConfigError where there is a section of that name too.
+  template <Described Options>
+  void add_command(const std::string& name, const std::string& doc,
+                   std::function<void(const CliRun&, const std::type_identity_t<Options>&)> run) {
+    const auto run_with_options = [name, run = std::move(run)](const CliRun& built) {
+      const Config* section = built.config.find(name);
+      run(built, parse_options<Options>(section != nullptr ? *section : Config::null(), name));
+    };
+    add_own({.name = name,
+             .doc = doc,
+             .run = run_with_options,
+             .section = CommandSection{
+                 .name = name, .fields = schema_of<Options>().fields(), .resolve = [name](const Config& node) {
+                   return schema_of<Options>().resolve(node, name);
+                 }}});
+  }
   /// Sets one option from another: link("data.num_classes", "model.num_classes"); `compute` makes the value. The target
   /// cannot be given beside it. Links are followed in the order in which they were added.
   void link(const std::string& source, const std::string& target, std::function<Config(const Config&)> compute = {});
@@ -85,6 +107,7 @@ class Cli {
     std::string name;
     std::string doc;
     std::function<void(const CliRun&)> run;
+    std::optional<CommandSection> section = {};
   };
   struct Link {
     std::string source;
@@ -92,6 +115,8 @@ class Cli {
     std::function<Config(const Config&)> compute;
   };
 
+  void add_own(OwnCommand command);
+  ConfigNames config_names() const;
   int run_command(int argc, char** argv);
   std::vector<std::string> command_names() const;
   /// The whole configuration; `settings`: those of the command line.

@@ -114,8 +114,16 @@ const std::vector<OwnOptions>& own_options_of_commands() {
   return all;
 }
 
+/// The options of a command's section, by the first part of their paths.
+bool is_option_of(const CommandSection& section, std::string_view path) {
+  // Every command has these.
+  if (path == "seed" || path == "ckpt") return false;
+  return std::any_of(section.fields.begin(), section.fields.end(),
+                     [&](const FieldDoc& field) { return field.name == path.substr(0, path.find('.')); });
+}
+
 /// Puts a command's own options into its section. `output`: the file after -o; empty: there is none.
-void add_own_settings(CliArguments& arguments, const std::string& output) {
+void add_own_settings(CliArguments& arguments, const std::string& output, const std::vector<CommandSection>& sections) {
   if (!output.empty())
     arguments.settings.push_back({"output", Config::scalar(output, /*quoted=*/true, {.source = "command line -o"})});
   for (const auto& own : own_options_of_commands()) {
@@ -124,11 +132,17 @@ void add_own_settings(CliArguments& arguments, const std::string& output) {
       if (std::find(own.names.begin(), own.names.end(), setting.path) != own.names.end())
         setting.path = fmt::format("{}.{}", own.section, setting.path);
   }
+  for (const auto& section : sections) {
+    if (arguments.command != section.name) continue;
+    for (auto& setting : arguments.settings)
+      if (is_option_of(section, setting.path)) setting.path = fmt::format("{}.{}", section.name, setting.path);
+  }
 }
 
 }  // namespace
 
-CliArguments parse_arguments(int argc, const char* const* argv, const std::vector<std::string>& commands) {
+CliArguments parse_arguments(int argc, const char* const* argv, const std::vector<std::string>& commands,
+                             const std::vector<CommandSection>& sections) {
   CliArguments arguments;
   arguments.program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "program";
   const auto is_command = [&](const std::string& word) {
@@ -188,7 +202,7 @@ CliArguments parse_arguments(int argc, const char* const* argv, const std::vecto
       throw ConfigError(fmt::format("command line: unknown command '{}'{}; hint: --help", arguments.command,
                                     valid_names_hint(arguments.command, commands)));
   }
-  add_own_settings(arguments, output);
+  add_own_settings(arguments, output, sections);
   if (arguments.help && !words.empty()) {
     arguments.help_topic = words.front();
     words.erase(words.begin());

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/base/config.h>
+#include <levin/core/cli/command_section.h>
 
 #include <string>
 #include <vector>
@@ -28,9 +29,10 @@ struct CliArguments {
   std::string local_rank;  ///< of `--local_rank N`, which older launchers append; empty when it was not given
 };
 
-/// Parses a command line without looking up what the settings name. `commands` are the valid commands. Throws
-/// ConfigError.
-CliArguments parse_arguments(int argc, const char* const* argv, const std::vector<std::string>& commands);
+/// Parses a command line without looking up what the settings name. `commands` are the valid commands, `sections` those
+/// of commands that the program adds: their options may go without the section's name. Throws ConfigError.
+CliArguments parse_arguments(int argc, const char* const* argv, const std::vector<std::string>& commands,
+                             const std::vector<CommandSection>& sections = {});
 
 /// Returns the settings that variables give: LEVIN_TRAINER__MAX_EPOCHS=3 is `trainer.max_epochs`, two underscores being
 /// the dot. In the order of their names.

@@ -69,6 +69,8 @@ std::string completion_script(const std::string& shell, const std::string& progr
   for (const char* option : {"--config", "--help", "--print_config", "--print_schema", "--version"}) words.add(option);
   for (const char* option : {"--seed=", "--ckpt=", "--ckpt=last", "--ckpt=best", "--ckpt=auto"}) words.add(option);
   for (const auto& field : schema_of<TrainerOptions>().fields()) words.add("--trainer." + field.name + "=");
+  for (const auto& section : names.sections)
+    for (const auto& field : section.fields) words.add(fmt::format("--{}.{}=", section.name, field.name));
   words.add_section("model", names.modules);
   words.add_section("data", names.data);
   words.add_named("trainer.strategy", names.strategies);

@@ -24,7 +24,6 @@
 #include <algorithm>
 
 namespace levin {
-namespace {
 
 const std::vector<std::string>& top_level_keys() {
   static const std::vector<std::string> keys = {"seed", "model", "data",  "optimizer", "scheduler", "trainer",
@@ -32,14 +31,24 @@ const std::vector<std::string>& top_level_keys() {
   return keys;
 }
 
+namespace {
+
+const CommandSection* find_section(const ConfigNames& names, const std::string& name) {
+  const auto found = std::find_if(names.sections.begin(), names.sections.end(),
+                                  [&](const CommandSection& section) { return section.name == name; });
+  return found == names.sections.end() ? nullptr : &*found;
+}
+
 std::string place(const Origin& origin) { return origin.source.empty() ? "" : origin.describe() + ": "; }
+
+bool has_field(const std::vector<FieldDoc>& fields, const std::string& name) {
+  return std::any_of(fields.begin(), fields.end(), [&](const FieldDoc& field) { return field.name == name; });
+}
 
 template <class Base>
 bool has_option(const Registry<Base>& registry, const std::string& option) {
-  return std::any_of(registry.items().begin(), registry.items().end(), [&](const auto& item) {
-    return std::any_of(item.fields.begin(), item.fields.end(),
-                       [&](const FieldDoc& field) { return field.name == option; });
-  });
+  return std::any_of(registry.items().begin(), registry.items().end(),
+                     [&](const auto& item) { return has_field(item.fields, option); });
 }
 
 /// "did you mean" for an option written without its section.
@@ -48,17 +57,21 @@ std::string section_of(const std::string& option, const ConfigNames& names) {
   if (std::find(trainer_options.begin(), trainer_options.end(), option) != trainer_options.end()) return "trainer";
   if (has_option(names.modules, option)) return "model";
   if (has_option(names.data, option)) return "data";
+  for (const auto& section : names.sections)
+    if (has_field(section.fields, option)) return section.name;
   return "";
 }
 
 void check_top_level(const Config& source, const ConfigNames& names) {
+  std::vector<std::string> keys = top_level_keys();
+  for (const auto& section : names.sections) keys.push_back(section.name);
   for (const auto& entry : source.entries()) {
-    if (std::find(top_level_keys().begin(), top_level_keys().end(), entry.key) != top_level_keys().end()) continue;
+    if (std::find(keys.begin(), keys.end(), entry.key) != keys.end()) continue;
     const std::string section = section_of(entry.key, names);
-    throw ConfigError(fmt::format("{}unknown key '{}'{}", place(entry.origin), entry.key,
-                                  section.empty() ? valid_names_hint(entry.key, top_level_keys())
-                                                  : fmt::format("; did you mean '{}.{}'?; valid: {}", section,
-                                                                entry.key, join(top_level_keys()))));
+    throw ConfigError(fmt::format(
+        "{}unknown key '{}'{}", place(entry.origin), entry.key,
+        section.empty() ? valid_names_hint(entry.key, keys)
+                        : fmt::format("; did you mean '{}.{}'?; valid: {}", section, entry.key, join(keys))));
   }
 }
 
@@ -231,7 +244,7 @@ void normalize(Config& source, const ConfigNames& names) {
 }
 
 /// Lays a normalized source over the others.
-void merge_source(Config& base, const Config& later) {
+void merge_source(Config& base, const Config& later, const ConfigNames& names) {
   for (const auto& entry : later.entries()) {
     Config* mine = base.find(entry.key);
     if (mine == nullptr)
@@ -240,7 +253,8 @@ void merge_source(Config& base, const Config& later) {
       merge_named(*mine, entry.value);
     else if (entry.key == "trainer")
       merge_trainer(*mine, entry.value);
-    else if (entry.key == "plan" || entry.key == "sweep" || entry.key == "export" || entry.key == "inspect")
+    else if (entry.key == "plan" || entry.key == "sweep" || entry.key == "export" || entry.key == "inspect" ||
+             find_section(names, entry.key) != nullptr)
       mine->merge(entry.value);
     else
       *mine = entry.value;
@@ -347,21 +361,21 @@ Config merge_sources(const std::vector<std::string>& files, const std::vector<Cl
   if (!defaults.empty()) {
     Config source = Config::parse(defaults, {.source = "the program's defaults"});
     normalize(source, names);
-    merge_source(merged, source);
+    merge_source(merged, source, names);
   }
   for (const auto& file : files) {
     Config source = Config::load(file);
     normalize(source, names);
-    merge_source(merged, source);
+    merge_source(merged, source, names);
   }
   Config command_line = Config::mapping();
   for (const auto& setting : settings) {
     Config source = Config::mapping();
     source.set_path(setting.path, setting.value);
     normalize(source, names);
-    merge_source(command_line, source);
+    merge_source(command_line, source, names);
   }
-  merge_source(merged, command_line);
+  merge_source(merged, command_line, names);
   return merged;
 }
 
@@ -382,6 +396,8 @@ Config resolve_config(const Config& merged, const ConfigNames& names) {
   if (const Config* plan = merged.find("plan")) resolved.set("plan", schema_of<PlanOptions>().resolve(*plan, "plan"));
   if (const Config* sweep = merged.find("sweep"))
     resolved.set("sweep", schema_of<sweep::SweepOptions>().resolve(*sweep, "sweep"));
+  for (const auto& section : names.sections)
+    if (const Config* given = merged.find(section.name)) resolved.set(section.name, section.resolve(*given));
   return resolved;
 }
 

@@ -102,6 +102,8 @@ std::vector<TopicGroup> groups_of(const HelpContents& contents) {
   groups.push_back({.name = "sweep", .prefix = "--sweep.", .fields = schema_of<sweep::SweepOptions>().fields()});
   groups.push_back({.name = "export", .prefix = "--export.", .fields = schema_of<ExportCommandOptions>().fields()});
   groups.push_back({.name = "inspect", .prefix = "--inspect.", .fields = schema_of<DataCommandOptions>().fields()});
+  for (const auto& section : names.sections)
+    groups.push_back({.name = section.name, .prefix = fmt::format("--{}.", section.name), .fields = section.fields});
   groups.push_back(group_of("model", names.modules, "", "--model.", /*are_own=*/true));
   groups.push_back(group_of("data", names.data, "", "--data.", /*are_own=*/true));
   groups.push_back(group_of("callbacks", names.callbacks, "`trainer: {callbacks: [NAME: {option: value}]}`",

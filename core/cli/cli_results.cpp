@@ -13,19 +13,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace levin {
 namespace {
 
-/// "image [100, 1, 28, 28], label [100]"
-std::string shapes_text(const std::vector<Batch::Item>& tensors) {
+/// "image [100, 1, 28, 28], label [100], caption (100 texts)"
+std::string shapes_text(const std::vector<Batch::Item>& tensors, const std::vector<Batch::TextItem>& texts = {}) {
   constexpr size_t kMostNames = 20;
-  std::string text;
-  for (size_t i = 0; i < std::min(tensors.size(), kMostNames); ++i)
-    text += fmt::format("{}{} {}", i == 0 ? "" : ", ", tensors[i].first, c10::str(tensors[i].second.sizes()));
-  if (tensors.size() > kMostNames) text += fmt::format(" and {} more", tensors.size() - kMostNames);
-  return text;
+  std::vector<std::string> shapes;
+  for (const auto& [name, tensor] : tensors) shapes.push_back(fmt::format("{} {}", name, c10::str(tensor.sizes())));
+  for (const auto& [name, of_rows] : texts)
+    shapes.push_back(fmt::format("{} ({})", name, counted(std::ssize(of_rows), "text")));
+  const size_t more = shapes.size() - std::min(shapes.size(), kMostNames);
+  shapes.resize(shapes.size() - more);
+  return join(shapes) + (more == 0 ? "" : fmt::format(" and {} more", more));
 }
 
 /// Those that a file can hold; says in `problems` why it cannot hold the others.
@@ -73,25 +76,30 @@ std::string save_predictions(const std::vector<std::vector<Batch>>& predictions,
   for (size_t i = 0; i < predictions.size(); ++i) {
     const std::string name = predictions.size() == 1 ? "predictions" : fmt::format("predictions_{}", i);
     JoinedPredictions joined = join_predictions(predictions[i]);
-    if (joined.tensors.empty()) {
+    if (joined.tensors.empty() && joined.texts.empty()) {
       report += fmt::format("no {}: {}\n", name,
                             predictions[i].empty() ? "the loader gave no batch" : "predict_step returned nothing");
       continue;
     }
     for (const std::string& note : joined.notes) log::warning(fmt::format("{}: {}", name, note));
     if (run_directory.empty()) {
-      report += fmt::format("{} (not saved)  {}\n", name, shapes_text(joined.tensors));
+      report += fmt::format("{} (not saved)  {}\n", name, shapes_text(joined.tensors, joined.texts));
       continue;
     }
-    const auto tensors = writable(std::move(joined.tensors), problems);
-    if (tensors.empty()) continue;
-    const std::string path = fmt::format("{}/{}.safetensors", run_directory, name);
-    try {
-      write_tensors(tensors, path);
-      report += fmt::format("predictions  {}  {}\n", path, shapes_text(tensors));
-    } catch (const Error& error) {
-      problems.emplace_back(error.what());
-    }
+    const auto save = [&](const std::string& path, const std::string& shapes, const auto& write) {
+      try {
+        write(path);
+        report += fmt::format("predictions  {}  {}\n", path, shapes);
+      } catch (const Error& error) {
+        problems.emplace_back(error.what());
+      }
+    };
+    const std::string path = fmt::format("{}/{}", run_directory, name);
+    if (const auto tensors = writable(std::move(joined.tensors), problems); !tensors.empty())
+      save(path + ".safetensors", shapes_text(tensors), [&](const auto& file) { write_tensors(tensors, file); });
+    if (!joined.texts.empty())
+      save(path + ".csv", shapes_text({}, joined.texts),
+           [&](const auto& file) { FileSystem::current().replace_file(file, csv_of_texts(joined.texts)); });
   }
   if (!problems.empty()) throw Error("predict", fmt::format("{}; saved is:\n{}", join(problems, "; "), report));
   return report;

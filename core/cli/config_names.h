@@ -1,6 +1,9 @@
 #pragma once
 
 #include <levin/core/base/registry.h>
+#include <levin/core/cli/command_section.h>
+
+#include <vector>
 
 namespace levin {
 
@@ -17,7 +20,7 @@ class NamedOptimizer;
 class Scheduler;
 }  // namespace optim
 
-/// Registries of the names that a program's configuration may use.
+/// Registries of the names that a program's configuration may use, and the sections of its own commands.
 struct ConfigNames {
   const Registry<Module>& modules;
   const Registry<DataModule>& data;
@@ -28,9 +31,10 @@ struct ConfigNames {
   const Registry<Profiler>& profilers;
   const Registry<optim::NamedOptimizer>& optimizers;
   const Registry<optim::Scheduler>& schedulers;
+  std::vector<CommandSection> sections = {};
 };
 
-/// Returns those of a program, a Cli, which must outlive them.
+/// Returns those of a program, a Cli, which must outlive them; the sections are left to it.
 template <class Program>
 ConfigNames names_of(const Program& program) {
   return {.modules = program.modules,

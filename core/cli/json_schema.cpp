@@ -202,6 +202,7 @@ std::string json_schema(const ConfigNames& names) {
   properties["sweep"] = options_of(schema_of<sweep::SweepOptions>().fields());
   properties["export"] = options_of(schema_of<ExportCommandOptions>().fields());
   properties["inspect"] = options_of(schema_of<DataCommandOptions>().fields());
+  for (const auto& section : names.sections) properties[section.name] = options_of(section.fields);
   const Json schema = {{"$schema", "http://json-schema.org/draft-07/schema#"},
                        {"title", "a configuration of Levin"},
                        {"type", "object"},

@@ -4,6 +4,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/log.h>
+#include <levin/core/base/released_storage.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/base/signals.h>
 #include <levin/core/base/thread_generator.h>
@@ -23,6 +24,7 @@
 #include <levin/core/optim/optimizer_state.h>
 #include <levin/core/precision/precision.h>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros_like.h>
@@ -97,6 +99,21 @@ class InitialTensor final : public SavedTensor {
  private:
   std::shared_ptr<const SavedTensor> saved_;
 };
+
+/// What checkpoints leave out of a module.
+State non_persistent_state(const Module& module) {
+  State state = State::map();
+  for (const auto& [name, tensor] : named_tensors(module))
+    if (!is_released(tensor)) state[name] = tensor.detach();
+  for (const auto& [name, tensor] : saved_tensors(module)) state.as_map().erase(name);
+  return state;
+}
+
+void load_non_persistent_state(const Module& module, const State& state) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : named_tensors(module))
+    if (const State* found = state.find(name)) tensor.detach().copy_(found->as_tensor());
+}
 
 }  // namespace
 
@@ -695,6 +712,7 @@ void CheckpointConnector::restore_gradients_and_generators() {
 State CheckpointConnector::take_snapshot() {
   State tree = State::map();
   tree["model"] = model_.module_state(*state_.module);
+  tree["non_persistent"] = non_persistent_state(*state_.module);
   State module_extra = State::map();
   call_user(state_, "on_save_checkpoint", *state_.module, [&] { state_.module->on_save_checkpoint(module_extra); });
   tree["module"] = std::move(module_extra);
@@ -713,6 +731,7 @@ State CheckpointConnector::take_snapshot() {
 
 void CheckpointConnector::restore_snapshot(const State& snapshot) {
   model_.load_module_state(*state_.module, snapshot.at("model"));
+  load_non_persistent_state(*state_.module, snapshot.at("non_persistent"));
   if (const State& extra = snapshot.at("module"); !extra.as_map().empty()) state_.module->on_load_checkpoint(extra);
   optimizers_.load_state_dict(snapshot.at("optimizers"), snapshot.at("schedulers"));
   precision_.load_state_dict(snapshot.at("precision"));
@@ -730,6 +749,7 @@ void CheckpointConnector::restore_snapshot(const State& snapshot) {
 State CheckpointConnector::dump_outcome() {
   State outcome = State::map();
   outcome["model"] = model_.module_state(*state_.module);
+  outcome["non_persistent"] = non_persistent_state(*state_.module);
   outcome["loops"] = state_.progress.state_dict();
   State callbacks = State::map();
   for (size_t i = 0; i < callbacks_.all().size(); ++i) callbacks[callback_key(i)] = callbacks_.all()[i]->state_dict();
@@ -740,6 +760,7 @@ State CheckpointConnector::dump_outcome() {
 
 void CheckpointConnector::load_outcome(const State& outcome) {
   model_.load_module_state(*state_.module, outcome.at("model"));
+  load_non_persistent_state(*state_.module, outcome.at("non_persistent"));
   state_.progress.load_state_dict(outcome.at("loops"));
   for (size_t i = 0; i < callbacks_.all().size(); ++i)
     if (const State* state = outcome.at("callbacks").find(callback_key(i)); state != nullptr && !state->is_null())

@@ -97,6 +97,12 @@ void StopController::restore_requests(const std::string& waiting_request, bool h
   reason_ = waiting_request;
 }
 
+TrainerStatus StopController::status(bool is_fit) const {
+  // A signal that came when training had ended by itself interrupted nothing: who starts it again would train on.
+  const bool is_interrupted = is_fit ? interrupted_ || (agreed_ && reason_ == kTokenReason) : signal_received();
+  return is_interrupted ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
+}
+
 bool StopController::signal_received() { return SignalScope::received() != 0; }
 
 bool StopController::ends_alone() const { return signal_received() && strategy_.world_size() == 1; }

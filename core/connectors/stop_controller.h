@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
@@ -45,6 +46,27 @@ class StopController {
   /// Asks for the end of training after the batch under way, no sooner than min_epochs and min_steps allow; while no
   /// call is under way, of the next fit. On any rank, and in the process whose forks are the ranks. Thread-safe.
   void request(const std::string& reason);
+  /// Sets the token whose stop request every fit takes for one of its own.
+  void set_token(std::stop_token token) { token_ = std::move(token); }
+  /// Requests the stop that the token asks for, or has asked for already, as long as what is returned lives. `is_fit`:
+  /// of a call of fit; others have no stop.
+  auto follow_token(bool is_fit) {
+    struct Request {
+      StopController& stop;
+      void operator()() const { stop.request(kTokenReason); }
+    };
+    return std::stop_callback<Request>(is_fit ? token_ : std::stop_token(), Request{*this});
+  }
+  /// The status of a call that has ended in good order: kInterrupted where a signal or the token ended it. `is_fit`: of
+  /// a call of fit.
+  TrainerStatus status(bool is_fit) const;
+  /// Why all ranks were asked to stop; empty where they were not, or for a reason that may pass.
+  std::string reason() const { return agreed_ ? reason_ : ""; }
+  /// Takes over what ranks in other processes were asked for.
+  void adopt(const std::string& reason) {
+    agreed_ = !reason.empty();
+    reason_ = reason;
+  }
   /// Sets why a callback asks for the same at present; empty: it does not. All ranks do so at the same place.
   void set_reason(const Callback& who, const std::string& reason);
   /// Whether this rank or all of them want to stop. A reason that may pass counts once min_epochs and min_steps are
@@ -100,6 +122,8 @@ class StopController {
   void restore(const Requests& requests, std::chrono::steady_clock::duration not_counted);
 
  private:
+  static constexpr const char* kTokenReason = "its stop token asked for it";
+
   bool limits_reached() const;
   bool minimum_reached() const;
   bool wants_to_stop() const { return agreed_ || !reasons_.empty(); }
@@ -112,6 +136,7 @@ class StopController {
   TrainerState& state_;
   Tracer& tracer_;
   Strategy& strategy_;
+  std::stop_token token_;
   PendingStop pending_;
   std::atomic<std::thread::id> thread_{};  ///< that runs the call under way in this process
   bool pending_is_taken_ = false;          ///< in this call

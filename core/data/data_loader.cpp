@@ -39,6 +39,10 @@ void check_options(const DataLoaderOptions& options) {
     throw Error("data", fmt::format("a data loader's timeout is {} s, but nobody waits where num_workers is 0: the "
                                     "thread that trains fetches; valid: timeout: 0, or at least 1 worker",
                                     options.timeout));
+  if (!options.lookahead && options.num_workers > 0)
+    throw Error("data", fmt::format("a data loader with lookahead: false fetches each batch when it is needed, which "
+                                    "workers cannot; got num_workers {}; valid: 0",
+                                    options.num_workers));
 }
 
 void check_position(const DataLoaderPosition& position) {
@@ -82,6 +86,9 @@ void DataLoaderOptions::describe(Schema<DataLoaderOptions>& schema) {
   schema.field("on_error", &O::on_error,
                "an example that cannot be read is an error (raise), or the next one takes its place (skip)",
                {{"raise", data::OnError::kRaise}, {"skip", data::OnError::kSkip}});
+  schema.field("lookahead", &O::lookahead,
+               "training fetches a batch before the step of the one before it; false: after it, for data that use "
+               "the module's weights; needs num_workers 0");
 }
 
 namespace {
@@ -457,8 +464,16 @@ DataLoader DataLoader::with_num_workers(int64_t num_workers) const {
   DataLoaderOptions options = core().options;
   options.num_workers = num_workers;
   if (num_workers == 0) options.timeout = 0;
+  if (num_workers > 0) options.lookahead = true;
   return with_options(options);
 }
+
+bool DataLoader::looks_ahead() const {
+  if (core().parts.empty()) return core().options.lookahead;
+  return std::all_of(core().parts.begin(), core().parts.end(),
+                     [](const Part& part) { return part.second.looks_ahead(); });
+}
+
 bool DataLoader::has_batch_sampler() const { return core().batch_sampler() != nullptr; }
 
 DataLoader DataLoader::with_options(const DataLoaderOptions& options) const {

@@ -37,6 +37,7 @@ struct DataLoaderOptions {
   double timeout = 0;              ///< seconds; 0: none
   bool persistent_workers = true;  ///< no effect without workers
   data::OnError on_error = data::OnError::kRaise;
+  bool lookahead = true;  ///< false: training asks for a batch after the optimizer step before it
 
   static void describe(Schema<DataLoaderOptions>& schema);
 };
@@ -96,6 +97,8 @@ class DataLoader {
   int64_t batch_size(int64_t world_size) const;
   /// Returns whether its sampler is a data::BatchSampler, which says the batches of all ranks.
   bool has_batch_sampler() const;
+  /// Returns the option lookahead; false for a combined loader of which a part says so.
+  bool looks_ahead() const;
   /// Returns the number of examples in the data set, or the sum of all parts'; nothing when one is unsized.
   std::optional<int64_t> num_examples() const;
   /// Return the data set and its order; nullptr where it is unsized, and of a combined loader.
@@ -106,7 +109,7 @@ class DataLoader {
   DataLoader copy() const;
   /// Returns such a loader whose examples come in the order of the data set.
   DataLoader in_order() const;
-  /// Returns such a loader with so many workers.
+  /// Returns such a loader with so many workers, which look ahead.
   DataLoader with_num_workers(int64_t num_workers) const;
   /// Returns a loader of the same data set with other options or another order, and threads of its own. Throws
   /// levin::Error for a combined loader, whose parts have options of their own.

@@ -1,5 +1,7 @@
 #include <levin/core/data/joined_predictions.h>
 
+#include <levin/core/base/csv.h>
+
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/tensor.h>
@@ -170,6 +172,26 @@ std::vector<Batch::Item> joined_field(const PredictedField& field, const FieldJo
   return tensors;
 }
 
+/// The batches' texts below each other, by name in the order in which they came.
+std::vector<Batch::TextItem> joined_texts(const std::vector<Batch>& batches) {
+  std::vector<Batch::TextItem> joined;
+  size_t rows = 0;
+  for (const Batch& batch : batches) {
+    size_t own_rows = batch.text_items().empty() ? static_cast<size_t>(batch.size()) : 0;
+    for (const auto& [name, texts] : batch.text_items()) {
+      own_rows = std::max(own_rows, texts.size());
+      auto place = std::find_if(joined.begin(), joined.end(),
+                                [&name = name](const Batch::TextItem& other) { return other.first == name; });
+      if (place == joined.end()) place = joined.insert(place, {name, {}});
+      place->second.resize(rows);
+      place->second.insert(place->second.end(), texts.begin(), texts.end());
+    }
+    rows += own_rows;
+  }
+  for (auto& [name, texts] : joined) texts.resize(rows);
+  return joined;
+}
+
 }  // namespace
 
 JoinedPredictions join_predictions(const std::vector<Batch>& batches) {
@@ -196,12 +218,24 @@ JoinedPredictions join_predictions(const std::vector<Batch>& batches) {
       if (field.of_batch[i].defined())
         result.tensors.emplace_back(free_name(fmt::format("{}.batch_{}", field.name, i), fields), field.of_batch[i]);
   }
-  std::set<std::string> texts;
-  for (const Batch& batch : batches)
-    for (const auto& item : batch.text_items()) texts.insert(item.first);
-  for (const std::string& name : texts)
-    result.notes.push_back(fmt::format("'{}' has texts, which a file of tensors cannot hold", name));
+  result.texts = joined_texts(batches);
   return result;
+}
+
+std::string csv_of_texts(const std::vector<Batch::TextItem>& texts) {
+  CsvRow header;
+  size_t rows = 0;
+  for (const auto& [name, of_rows] : texts) {
+    header.push_back(name);
+    rows = std::max(rows, of_rows.size());
+  }
+  std::string table = csv_line(header);
+  for (size_t row = 0; row < rows; ++row) {
+    CsvRow cells;
+    for (const auto& [name, of_rows] : texts) cells.push_back(row < of_rows.size() ? of_rows[row] : "");
+    table += csv_line(cells);
+  }
+  return table;
 }
 
 namespace {

@@ -15,7 +15,7 @@ void DividedModel::clip_adaptively(const std::vector<at::Tensor>& parameters, do
 
 State DividedModel::module_state(Module& module) {
   State state = State::map();
-  for (const auto& [name, tensor] : named_tensors(module)) state[name] = tensor.detach();
+  for (const auto& [name, tensor] : saved_tensors(module)) state[name] = tensor.detach();
   return state;
 }
 
@@ -26,7 +26,7 @@ void check_named_tensors(const Module& module, const State& state) { check_saved
 void load_named_tensors(Module& module, const State& state) {
   // Before the first tensor changes, so that a refused checkpoint leaves the module as it was.
   check_named_tensors(module, state);
-  auto tensors = named_tensors(module);
+  auto tensors = saved_tensors(module);
   at::NoGradGuard no_grad;
   for (auto& [name, tensor] : tensors) {
     const TensorLeaf& leaf = state.at(name).as_leaf();

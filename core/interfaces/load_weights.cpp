@@ -8,7 +8,7 @@ namespace levin {
 
 std::map<std::string, std::string> tied_names(const torch::nn::Module& module) {
   std::map<const void*, std::string> first;
-  for (const auto& [name, tensor] : named_tensors(module)) first.emplace(tensor.unsafeGetTensorImpl(), name);
+  for (const auto& [name, tensor] : saved_tensors(module)) first.emplace(tensor.unsafeGetTensorImpl(), name);
   std::map<std::string, std::string> tied;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
     const auto found = first.find(tensor.unsafeGetTensorImpl());
@@ -31,12 +31,12 @@ void keep_first_names(State& model, const torch::nn::Module& module) {
 }
 
 WeightPlan plan_weights(const torch::nn::Module& module, const LoadWeightsOptions& options) {
-  return plan_weights(named_tensors(module), tied_names(module), options);
+  return plan_weights(saved_tensors(module), tied_names(module), options);
 }
 
 WeightReport load_weights(torch::nn::Module& module, const LoadWeightsOptions& options) {
   WeightPlan plan = plan_weights(module, options);
-  for (const auto& [name, tensor] : named_tensors(module))
+  for (const auto& [name, tensor] : saved_tensors(module))
     if (const State* found = plan.tensors.find(name)) read_into(*found->as_leaf().saved, tensor.detach());
   return plan.report;
 }
@@ -49,7 +49,7 @@ void save_weights(const torch::nn::Module& module, const std::string& path, cons
   const WeightsFormat format = weights_format_of(path);
   std::vector<std::pair<std::string, TensorLeaf>> leaves;
   std::map<std::string, at::Tensor> by_name;
-  for (const auto& [name, tensor] : named_tensors(module))
+  for (const auto& [name, tensor] : saved_tensors(module))
     leaves.emplace_back(name, TensorLeaf{by_name[name] = tensor.detach()});
   if (keeps_tied_names(format))
     for (const auto& [name, first] : tied_names(module)) leaves.emplace_back(name, TensorLeaf{by_name.at(first)});

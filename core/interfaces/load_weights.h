@@ -23,10 +23,10 @@ WeightReport load_weights(torch::nn::Module& module, const std::string& path, co
 void save_weights(const torch::nn::Module& module, const std::string& path, const WriteWeightsOptions& options = {});
 
 /// Returns the further names of tensors that a module has under several, such as tied weights, the parameters of a
-/// module that is registered twice and shared buffers; each with the tensor's name in named_tensors.
+/// module that is registered twice and shared buffers; each with the tensor's name in saved_tensors.
 std::map<std::string, std::string> tied_names(const torch::nn::Module& module);
 
-/// Gives saved tensors the names of named_tensors where they are under further names of the module's.
+/// Gives saved tensors the names of saved_tensors where they are under further names of the module's.
 void keep_first_names(State& model, const torch::nn::Module& module);
 
 /// Finds a tensor for each of the module's, as load_weights does, and changes nothing.

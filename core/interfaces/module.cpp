@@ -1,6 +1,7 @@
 #include <levin/core/interfaces/module.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/wildcard.h>
 #include <levin/core/metrics/metric.h>
 #include <levin/core/metrics/metric_collection.h>
 #include <levin/core/optim/scheduler.h>
@@ -8,6 +9,7 @@
 #include <c10/core/Scalar.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <unordered_set>
 
 namespace levin {
@@ -19,19 +21,43 @@ namespace {
                           module.name(), method));
 }
 
+enum class Buffers { kNone, kPersistent, kAll };
+
 /// Children before their siblings, each tensor once, under its first dotted name.
-void collect(const torch::nn::Module& module, const std::string& prefix, bool parameters, bool buffers,
-             std::unordered_set<const c10::TensorImpl*>& seen, std::vector<std::pair<std::string, at::Tensor>>& found) {
-  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
-    if (tensor.defined() && seen.insert(tensor.unsafeGetTensorImpl()).second) found.emplace_back(prefix + name, tensor);
-  };
-  if (parameters)
-    for (const auto& item : module.named_parameters(/*recurse=*/false)) add(item.key(), item.value());
-  if (buffers)
-    for (const auto& item : module.named_buffers(/*recurse=*/false)) add(item.key(), item.value());
-  for (const auto& child : module.named_children())
-    collect(*child.value(), prefix + child.key() + ".", parameters, buffers, seen, found);
-}
+class TensorCollection {
+ public:
+  explicit TensorCollection(Buffers buffers) : buffers_(buffers) {}
+
+  std::vector<std::pair<std::string, at::Tensor>> of(const torch::nn::Module& module) {
+    add(module, "");
+    return std::move(found_);
+  }
+
+ private:
+  void add(const torch::nn::Module& module, const std::string& prefix) {
+    if (const auto* own = dynamic_cast<const Module*>(&module); own != nullptr && buffers_ == Buffers::kPersistent)
+      for (const std::string& pattern : own->non_persistent_buffers()) left_out_.push_back(prefix + pattern);
+    for (const auto& item : module.named_parameters(/*recurse=*/false)) add(prefix + item.key(), item.value());
+    if (buffers_ != Buffers::kNone)
+      for (const auto& item : module.named_buffers(/*recurse=*/false))
+        if (const std::string name = prefix + item.key(); !is_left_out(name)) add(name, item.value());
+    for (const auto& child : module.named_children()) add(*child.value(), prefix + child.key() + ".");
+  }
+
+  void add(const std::string& name, const at::Tensor& tensor) {
+    if (tensor.defined() && seen_.insert(tensor.unsafeGetTensorImpl()).second) found_.emplace_back(name, tensor);
+  }
+
+  bool is_left_out(const std::string& name) const {
+    return std::any_of(left_out_.begin(), left_out_.end(),
+                       [&](const std::string& pattern) { return matches_wildcard(pattern, name); });
+  }
+
+  const Buffers buffers_;
+  std::vector<std::string> left_out_;  ///< patterns of whole names
+  std::unordered_set<const c10::TensorImpl*> seen_;
+  std::vector<std::pair<std::string, at::Tensor>> found_;
+};
 
 }  // namespace
 
@@ -180,17 +206,15 @@ void Module::untoggle_optimizer(OptimizerHandle& optimizer) {
 }
 
 std::vector<std::pair<std::string, at::Tensor>> named_tensors(const torch::nn::Module& module) {
-  std::unordered_set<const c10::TensorImpl*> seen;
-  std::vector<std::pair<std::string, at::Tensor>> found;
-  collect(module, "", true, true, seen, found);
-  return found;
+  return TensorCollection(Buffers::kAll).of(module);
+}
+
+std::vector<std::pair<std::string, at::Tensor>> saved_tensors(const torch::nn::Module& module) {
+  return TensorCollection(Buffers::kPersistent).of(module);
 }
 
 std::vector<std::pair<std::string, at::Tensor>> named_unique_parameters(const torch::nn::Module& module) {
-  std::unordered_set<const c10::TensorImpl*> seen;
-  std::vector<std::pair<std::string, at::Tensor>> found;
-  collect(module, "", true, false, seen, found);
-  return found;
+  return TensorCollection(Buffers::kNone).of(module);
 }
 
 }  // namespace levin

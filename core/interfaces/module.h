@@ -155,6 +155,11 @@ class Module : public torch::nn::Module, public Configurable {
   virtual void on_predict_batch_start(const Batch& /*batch*/, int64_t /*batch_idx*/, int64_t /*dataloader_idx*/) {}
   virtual void on_predict_batch_end(const Batch& /*prediction*/, const Batch& /*batch*/, int64_t /*batch_idx*/,
                                     int64_t /*dataloader_idx*/) {}
+  /// Keeps buffers of this module out of checkpoints and files of weights, which then need not have them, as PyTorch's
+  /// `persistent=False` does: dotted names from here on, `*` for any characters ("*.mask"). For the constructor or
+  /// configure_model, which give them their values.
+  void set_non_persistent_buffers(std::vector<std::string> patterns) { non_persistent_ = std::move(patterns); }
+  const std::vector<std::string>& non_persistent_buffers() const { return non_persistent_; }
   /// Save and load state beside parameters and buffers.
   virtual void on_save_checkpoint(State& /*state*/) {}
   virtual void on_load_checkpoint(const State& /*state*/) {}
@@ -254,6 +259,7 @@ class Module : public torch::nn::Module, public Configurable {
  private:
   detail::ModuleRuntime& runtime(const char* call) const;
 
+  std::vector<std::string> non_persistent_;
   bool toggled_sync_grad_ = true;  ///< as the toggled optimizer wants it
   int64_t untouched_batches_ = 0;
   detail::ModuleRuntime* runtime_ = nullptr;
@@ -265,6 +271,8 @@ void unfreeze(torch::nn::Module& module);
 
 /// Parameters and buffers by dotted name, each tensor once: a submodule registered twice appears under its first name.
 std::vector<std::pair<std::string, at::Tensor>> named_tensors(const torch::nn::Module& module);
+/// Those that checkpoints and files of weights have: without non_persistent_buffers of the module or one inside of it.
+std::vector<std::pair<std::string, at::Tensor>> saved_tensors(const torch::nn::Module& module);
 /// Parameters by dotted name, each tensor once, as in named_tensors.
 std::vector<std::pair<std::string, at::Tensor>> named_unique_parameters(const torch::nn::Module& module);
 

@@ -59,7 +59,7 @@ void check_saved_model(const Module& module, const SavedModel& saved) {
   for (const auto& [name, value] : saved.tensors.as_map()) unused.insert(name);
   std::vector<std::string> missing;
   std::vector<std::string> other_shape;
-  for (const auto& [name, tensor] : named_tensors(module)) {
+  for (const auto& [name, tensor] : saved_tensors(module)) {
     if (unused.erase(name) == 0) {
       missing.push_back(name);
       continue;
@@ -69,6 +69,8 @@ void check_saved_model(const Module& module, const SavedModel& saved) {
       other_shape.push_back(fmt::format("{} ({} in the checkpoint, {} in the module)", shown_text(name, 100),
                                         c10::str(shape), c10::str(tensor.sizes())));
   }
+  // What has become non-persistent since.
+  for (const auto& [name, tensor] : named_tensors(module)) unused.erase(name);
   if (missing.empty() && unused.empty() && other_shape.empty()) return;
   std::string text =
       fmt::format("{} is of another model{}", saved.path.empty() ? "the checkpoint" : "the checkpoint " + saved.path,

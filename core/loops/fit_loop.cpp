@@ -151,10 +151,11 @@ bool FitLoop::train_batches() {
     bool known_last = false;
     {
       const ProfilerSpan span(tracer_.profiler(), "train_batch");
+      DataLoader::Pass* const asked_later = may_look_ahead() ? nullptr : &pass;
       auto [batch, info] = next_batch(pass, fetched);
       known_last = info.is_last;
       const BatchResult result = noting_errors(
-          [&, &batch = batch, &info = info] { return train_batch(std::move(batch), info, fetched); },
+          [&, &batch = batch, &info = info] { return train_batch(std::move(batch), info, fetched, asked_later); },
           [this, batch_idx = info.batch_idx](ErrorNotes& notes) { note_batch(notes, state_, batch_idx); });
       if (result == BatchResult::kEndOfEpoch) {
         progress_.cut_short = true;
@@ -228,8 +229,10 @@ bool FitLoop::train_independently(IndependentSteps& steps) {
       const ProfilerSpan span(tracer_.profiler(), "train_batch");
       const BatchInfo info{.batch_idx = batch, .samples = taken->batch.size()};
       const int64_t step = progress_.global_step;
-      const BatchResult result = noting_errors([&] { return train_batch(std::move(taken->batch), info, std::nullopt); },
-                                               [&](ErrorNotes& notes) { note_batch(notes, state_, batch); });
+      std::optional<Batch> none;
+      const BatchResult result =
+          noting_errors([&] { return train_batch(std::move(taken->batch), info, none, /*pass=*/nullptr); },
+                        [&](ErrorNotes& notes) { note_batch(notes, state_, batch); });
       // A batch that was skipped counts as well: the others cannot know.
       progress_.global_step = step;
       if (result == BatchResult::kEndOfEpoch)
@@ -271,8 +274,10 @@ FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<
   const bool is_lent = fetched.has_value() && share && share->own == 0;
   BatchInfo info{.batch_idx = progress_.batch, .has_data = fetched.has_value() && !is_lent};
   const bool limit_hit = train_batches && progress_.batch + 1 >= *train_batches;
+  const bool looks_ahead = may_look_ahead();
+  const bool had_batch = fetched.has_value();
   std::optional<Batch> next;
-  if (!limit_hit && fetched) next = data_.fetch_train(pass);
+  if (!limit_hit && had_batch && looks_ahead) next = data_.fetch_train(pass);
   // Of a combined loader: what this rank was given is another's.
   if (fetched && share && share->own == 0) info.has_data = false;
   state_.had_data = state_.had_data || info.has_data;
@@ -282,7 +287,7 @@ FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<
   info.examples = planned ? planned->own : batch.size();
   info.usual_examples = data_.loaders().train.options().batch_size;
   if (ranks == 1) {
-    info.is_last = !next.has_value();
+    info.is_last = limit_hit || (looks_ahead && !next.has_value());
   } else if (share) {
     // Known beforehand: the examples of the batch are weighted alike, whichever rank has them.
     info.is_last = limit_hit;
@@ -291,7 +296,7 @@ FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<
   } else {
     require_uneven_inputs();
     info.uneven_inputs = true;
-    info.has_next = next.has_value();
+    info.has_next = looks_ahead ? next.has_value() : had_batch;
     info.weight = info.has_data ? 1.0 : 0.0;
     info.is_last = limit_hit;
     info.samples *= ranks;
@@ -306,6 +311,19 @@ FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<
   return {std::move(batch), info};
 }
 
+bool FitLoop::may_look_ahead() const {
+  if (data_.loaders().train.looks_ahead()) return true;
+  const int64_t window =
+      progress_.window_index == 0 ? optimizers_.accumulation().at(progress_.epoch) : progress_.window_size;
+  return progress_.window_index + 1 < window;
+}
+
+bool FitLoop::fetch_after_step(DataLoader::Pass& pass, std::optional<Batch>& next, const BatchInfo& info) {
+  next = data_.fetch_train(pass);
+  if (info.uneven_inputs) return strategy_.any_rank(next.has_value(), false).first;
+  return next.has_value() || strategy_.data_parallel_rank().size > 1;  // of batches that are counted beforehand
+}
+
 void FitLoop::require_uneven_inputs() const {
   if (strategy_.capabilities().iterable_datasets) return;
   throw ConfigError(
@@ -314,7 +332,8 @@ void FitLoop::require_uneven_inputs() const {
                   strategy_.name(), capable_strategies(&StrategyCapabilities::iterable_datasets)));
 }
 
-FitLoop::BatchResult FitLoop::train_batch(Batch host_batch, const BatchInfo& info, const std::optional<Batch>& next) {
+FitLoop::BatchResult FitLoop::train_batch(Batch host_batch, const BatchInfo& info, std::optional<Batch>& next,
+                                          DataLoader::Pass* pass) {
   const int64_t batch_idx = progress_.batch;
   const bool independent = find_independent_steps(strategy_) != nullptr;
   const int64_t steps_before = independent ? last_own_step_ : progress_.global_step;
@@ -329,7 +348,8 @@ FitLoop::BatchResult FitLoop::train_batch(Batch host_batch, const BatchInfo& inf
   }
   const StepOutput& output = step_.run(batch, info);
   check_loss(batch_idx, /*may_wait=*/false);
-  const bool is_last = info.is_last || step_.data_ended();
+  bool is_last = info.is_last || step_.data_ended();
+  if (pass != nullptr && !is_last) is_last = !fetch_after_step(*pass, next, info);
 
   if (step_.schedulers_are_due() && !independent) {
     optimizers_.step_schedulers(Interval::kStep);
@@ -530,6 +550,7 @@ void FitLoop::replay_training_data() {
 
 void FitLoop::suggest_workers(std::chrono::nanoseconds waited, std::chrono::nanoseconds total) const {
   const DataLoader& train = data_.loaders().train;
+  if (!train.looks_ahead()) return;
   const std::string hint = worker_hint({.waited = waited,
                                         .total = total,
                                         .workers = train.options().num_workers,

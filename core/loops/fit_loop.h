@@ -46,13 +46,20 @@ class FitLoop {
   void check_independent_steps() const;
   /// Goes on to a batch of this epoch, other ranks having trained on those before it.
   void count_batches_to(int64_t batch, const data::TakenBatches& batches);
-  /// Takes the batch that was fetched, and fetches the one after it: one batch of lookahead tells whether this is the
-  /// last one.
+  /// Takes the batch that was fetched, and fetches the one after it where may_look_ahead(): one batch of lookahead
+  /// tells whether this is the last one.
   BatchAndInfo next_batch(DataLoader::Pass& pass, std::optional<Batch>& fetched);
+  /// Whether the next batch may be fetched before this one's step: unless the loader says otherwise, and then too where
+  /// no optimizer step ends this batch, so that an accumulation window knows its end.
+  bool may_look_ahead() const;
+  /// Fetches the next batch after the step of this one. Returns whether there is one, on any rank; a collective where
+  /// the ranks have data of their own.
+  bool fetch_after_step(DataLoader::Pass& pass, std::optional<Batch>& next, const BatchInfo& info);
   /// Throws ConfigError where the strategy cannot train on as much data as each rank happens to have.
   void require_uneven_inputs() const;
-  /// `next`: the batch after it, where there is one.
-  BatchResult train_batch(Batch host_batch, const BatchInfo& info, const std::optional<Batch>& next);
+  /// `next`: the batch after it, where there is one. `pass`: of which that is fetched after the step; nullptr: it has
+  /// been fetched.
+  BatchResult train_batch(Batch host_batch, const BatchInfo& info, std::optional<Batch>& next, DataLoader::Pass* pass);
   void log_step_row(int64_t batch_idx);
   /// Warns of a loss that is no number. `may_wait`: the device is waited for here anyway.
   void check_loss(int64_t batch_idx, bool may_wait);

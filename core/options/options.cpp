@@ -28,6 +28,8 @@ void describe_duration(Schema<TrainerOptions>& schema) {
   schema.field("min_steps", &Options::min_steps, "optimizer steps before a callback may stop training").at_least(0);
   schema.field("max_time", &Options::max_time, "training ends after this time")
       .require("longer than 00:00:00:00", [](const TimeLimit& limit) { return limit.seconds().count() > 0; });
+  schema.field("handle_signals", &Options::handle_signals,
+               "SIGINT and SIGTERM end training after the present step; false: the program's handlers stay");
 }
 
 void describe_hardware(Schema<TrainerOptions>& schema) {

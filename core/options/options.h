@@ -64,6 +64,7 @@ struct TrainerOptions {
   int64_t max_steps = -1;
   std::optional<int64_t> min_steps = {};
   std::optional<TimeLimit> max_time = {};
+  bool handle_signals = true;
 
   // Hardware
   std::string accelerator = "auto";

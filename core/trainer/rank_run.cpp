@@ -293,10 +293,7 @@ void RankRun::tear_down() {
   parts_.tracer.finish();  // while the module has its units
   strategy.divided_model().release_module();
   strategy.teardown();
-  // A signal that came when training had ended by itself interrupted nothing: who starts it again would train on.
-  const bool is_interrupted =
-      request_.stage == Stage::kFit && !request_.tune ? parts_.stop.is_interrupted() : SignalScope::received() != 0;
-  state.status = is_interrupted ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
+  state.status = parts_.stop.status(request_.stage == Stage::kFit && !request_.tune);
   state.running = RunningStage::kIdle;
   parts_.checkpoints.finish_uploads();
   parts_.logger.finish(state.status);

@@ -34,6 +34,7 @@ void RunResult::write(const std::string& directory) const {
   tree["run_directory"] = run_directory;
   tree["signal"] = static_cast<int64_t>(signal);
   tree["is_interrupted"] = is_interrupted;
+  tree["stop_reason"] = stop_reason;
   tree["fit"] = fit;
   write_checkpoint(directory + kFolder, tree, {});
 }
@@ -53,6 +54,7 @@ RunResult RunResult::read(const std::string& directory) {
   result.run_directory = tree.at("run_directory").as_string();
   result.signal = static_cast<int>(tree.at("signal").as_int());
   result.is_interrupted = tree.at("is_interrupted").as_bool();
+  result.stop_reason = tree.at("stop_reason").as_string();
   result.fit = tree.at("fit");
   return result;
 }

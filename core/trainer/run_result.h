@@ -18,7 +18,8 @@ struct RunResult {
   // ---- What the call has changed, where its ranks were other processes.
   std::string run_directory;
   int signal = 0;               ///< that came; 0: none
-  bool is_interrupted = false;  ///< it ended the call
+  bool is_interrupted = false;  ///< a signal or the stop token ended the call
+  std::string stop_reason;      ///< why a fit was asked to stop; empty: it was not
   State fit;                    ///< see CheckpointConnector::dump_outcome; null for other calls
 
   /// Writes it below `directory`, for the process that made the call.

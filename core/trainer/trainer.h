@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <typeinfo>
@@ -225,11 +226,15 @@ class Trainer {
   /// Ends training after the present batch, no sooner than min_epochs and min_steps allow; while nothing runs, the next
   /// fit. It is not taken back. Thread-safe.
   void request_stop(const std::string& reason);
+  /// Ends every fit as request_stop does once the token's source asks for it, be it before the fit or from any thread
+  /// during it; the status is kInterrupted then. While nothing runs. An empty token: none any more.
+  void set_stop_token(std::stop_token token);
   /// Asks for the same for a reason that may pass before that, as a metric that stopped improving: `reason` is what
   /// this callback says now, and takes the place of what it said before; empty: none any more. All ranks say the same.
   void set_stop_reason(const Callback& who, const std::string& reason);
   /// Whether a signal, on any rank, ended the batches of this fit; the same on all ranks.
   bool fit_interrupted() const;
+  /// Whether the fit under way, or the last one, was asked to stop, or the next one is.
   bool stop_requested() const;
   /// Whether a signal asked the program to end.
   bool interrupted() const;

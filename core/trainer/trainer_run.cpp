@@ -43,10 +43,11 @@ RunResult TrainerRun::launch(RunThreadRank run_thread_rank) {
   }
   keep_freed_memory();
   install_autograd_engine();
-  const SignalScope signals;
+  const SignalScope signals(parts_.options.given.handle_signals);
   const EndOfCall end{.stop = parts_.stop, .is_fit = request_.stage == Stage::kFit && !request_.tune};
   parts_.state.stage = request_.stage;
   parts_.state.status = TrainerStatus::kRunning;
+  const auto token = parts_.stop.follow_token(end.is_fit);
   try {
     const StrategySetup setup = parts_.strategy_setup();
     Strategy& strategy = *parts_.options.strategy;
@@ -102,6 +103,7 @@ void TrainerRun::save_outcome(const std::string& directory) {
   result_.run_directory = parts_.logger.run_directory();
   result_.signal = SignalScope::received();
   result_.is_interrupted = parts_.state.status == TrainerStatus::kInterrupted;
+  result_.stop_reason = parts_.stop.reason();
   if (request_.stage == Stage::kFit) result_.fit = parts_.checkpoints.dump_outcome();
   result_.write(directory);
   write_checkpoint(directory + kGenerators, capture_rng_state(), {});
@@ -115,8 +117,9 @@ void TrainerRun::load_outcome(const std::string& directory) {
   parts_.context.attach(request_.module);
   if (result_.signal != 0) SignalScope::adopt(result_.signal);
   parts_.state.status = result_.is_interrupted ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
+  parts_.stop.adopt(result_.stop_reason);
   if (request_.stage == Stage::kFit) {
-    if (result_.is_interrupted) parts_.stop.interrupt();
+    if (result_.is_interrupted && result_.signal != 0) parts_.stop.interrupt();
     run_local_hooks(parts_, [this] {
       // No rank ran here: the module gets its layers, in the run's precision, as theirs did.
       parts_.data.set_up_data_module();

@@ -54,10 +54,11 @@ bool is_handled(const struct sigaction& action) {
 }
 
 void install() {
+  const bool may_handle = !SignalScope::leaves_handlers();
   for (size_t i = 0; i < end_signals().size(); ++i) {
     Arrivals& here = arrivals[i];
     sigaction(end_signals()[i], nullptr, &here.previous);
-    here.installed = is_handled(here.previous);
+    here.installed = may_handle && is_handled(here.previous);
     if (!here.installed) continue;
     struct sigaction action = here.previous;
     action.sa_flags |= SA_SIGINFO | SA_RESTART;

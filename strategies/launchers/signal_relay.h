@@ -17,7 +17,8 @@ namespace levin {
 /// process of a job step. In a child such a pair counts as one signal, so that a wish for a clean end is not taken for
 /// a second, impatient one.
 ///
-/// Signals that the program does not handle are left alone: they end this process, and its lifeline the children.
+/// Signals that the program does not handle are left alone: they end this process, and its lifeline the children. So
+/// are all where SignalScope::leaves_handlers().
 class SignalRelay {
  public:
   SignalRelay();

@@ -101,7 +101,7 @@ void load_tensors(Module& module, const State& state, const FindPart& find_part)
   if (find_part == nullptr) return load_named_tensors(module, state);
   check_named_tensors(module, state);
   const at::NoGradGuard no_grad;
-  for (auto& [name, tensor] : named_tensors(module)) {
+  for (auto& [name, tensor] : saved_tensors(module)) {
     const TensorLeaf& leaf = state.at(name).as_leaf();
     if (const auto part = find_part(name))
       part->load(leaf);

@@ -150,6 +150,22 @@ TEST(PredictionWriter, TextsAreColumnsOfATable) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 20) << text;
 }
 
+TEST(PredictionWriter, TextsAreATableBesideFilesOfTensors) {
+  for (const auto format : {PredictionFormat::kSafetensors, PredictionFormat::kNpy}) {
+    for (const bool merge : {false, true}) {
+      const std::string folder = fresh_folder("predictions");
+      predict(std::make_shared<Namer>(testing::TinyOptions{}),
+              {.output_dir = folder, .format = format, .merge = merge});
+      const std::string text = read_text(folder + (merge ? "/predictions.csv" : "/batch_000000000_rank_0000.csv"));
+      EXPECT_TRUE(text.starts_with("name\n\"a \"\"b\"\", c\"\nd\n")) << text;
+      const std::string tensors = folder + (merge ? "/predictions" : "/batch_000000000_rank_0000") +
+                                  (format == PredictionFormat::kNpy ? ".first.npy" : ".safetensors");
+      EXPECT_TRUE(std::filesystem::exists(tensors)) << tensors;
+      if (merge) EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 20) << text;
+    }
+  }
+}
+
 TEST(PredictionWriter, ImagesAreAFileEach) {
   const std::string folder = fresh_folder("predictions");
   const auto module = std::make_shared<Painter>(testing::TinyOptions{});

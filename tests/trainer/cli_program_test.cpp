@@ -17,6 +17,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <regex>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@
 namespace levin {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -176,6 +178,75 @@ TEST(CliProgram, CommandsAndHooksOfItsOwn) {
   });
   EXPECT_EQ(thrown.status, 1);
   EXPECT_THAT(thrown.err, HasSubstr("error: no luck"));
+}
+
+struct ServeOptions {
+  int64_t port = 8080;
+  std::vector<std::string> hosts = {};
+  std::optional<std::string> output = {};
+  static void describe(Schema<ServeOptions>& schema) {
+    schema.field("port", &ServeOptions::port, "where it listens").at_least(1).at_most(65'535);
+    schema.field("hosts", &ServeOptions::hosts, "that may ask");
+    schema.field("output", &ServeOptions::output, "a file for the answers");
+  }
+};
+
+TEST(CliProgram, CommandsHaveOptionsOfTheirOwn) {
+  ServeOptions got;
+  std::string config;
+  const auto extend = [&](Cli& cli) {
+    cli.add_command<ServeOptions>("serve", "answers requests", [&](const CliRun& run, const ServeOptions& options) {
+      got = options;
+      config = run.config.to_yaml();
+    });
+  };
+  EXPECT_EQ(run(with({"serve"}, kSmall), extend).status, 0);
+  EXPECT_EQ(got.port, 8080);
+  // By every source, in their order.
+  const std::string file = testing::fresh_folder("cli_program") + "/config.yaml";
+  std::ofstream(file) << "serve: {port: 1, hosts: [a, b]}";
+  const std::string config_option = "--config=" + file;
+  EXPECT_EQ(run(with({"serve", config_option}, kSmall), extend).status, 0);
+  EXPECT_EQ(got.port, 1);
+  EXPECT_THAT(got.hosts, ElementsAre("a", "b"));
+  {
+    const Variable port("LEVIN_SERVE__PORT", "2");
+    EXPECT_EQ(run(with({"serve", config_option}, kSmall), extend).status, 0);
+    EXPECT_EQ(got.port, 2);
+    EXPECT_EQ(
+        run(with({"serve", config_option, "--port=3", "--serve.hosts=[c]", "-o", "answers"}, kSmall), extend).status,
+        0);
+  }
+  EXPECT_EQ(got.port, 3);
+  EXPECT_THAT(got.hosts, ElementsAre("c"));
+  EXPECT_EQ(got.output, "answers");
+  EXPECT_THAT(config, HasSubstr("serve:\n  port: 3\n  hosts:")) << "with the defaults, as it is saved";
+
+  const auto error_of = [&](const std::vector<std::string>& words) {
+    const ProgramOutcome outcome = run(with(words, kSmall), extend);
+    EXPECT_EQ(outcome.status, 2) << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_THAT(error_of({"serve", "--port=0"}), HasSubstr("serve.port must be at least 1; got 0"));
+  EXPECT_THAT(error_of({"serve", "--port=many"}), HasSubstr("serve.port: expected an integer"));
+  EXPECT_THAT(error_of({"serve", "--serve.prot=1"}), HasSubstr("did you mean 'port'?"));
+  EXPECT_THAT(error_of({"fit", "--port=1"}), HasSubstr("did you mean 'serve.port'?"));
+  EXPECT_EQ(run(with({"fit", "--serve.port=1"}, kSmall), extend).status, 0);
+
+  EXPECT_THAT(run({"--help"}, extend).out, HasSubstr("the options of the section serve"));
+  for (const auto& words : {std::vector<std::string>{"serve", "--help"}, {"--help", "serve"}})
+    EXPECT_THAT(run(words, extend).out,
+                AllOf(HasSubstr("--serve.port\n      integer, default 8080, at least 1, at most 65535"),
+                      HasSubstr("where it listens")));
+  EXPECT_THAT(run({"--print_completion", "bash"}, extend).out, HasSubstr("--serve.port="));
+  const auto schema = nlohmann::json::parse(run({"--print_schema"}, extend).out);
+  EXPECT_EQ(schema["properties"]["serve"]["properties"]["port"]["maximum"], 65'535);
+
+  Cli cli;
+  const auto nothing = [](const CliRun&, const ServeOptions&) {};
+  EXPECT_THROW(cli.add_command<ServeOptions>("fit", "", nothing), ConfigError);
+  EXPECT_THROW(cli.add_command<ServeOptions>("trainer", "", nothing), ConfigError) << "a section has that name";
+  EXPECT_NO_THROW(cli.add_command("trainer", "", [](const CliRun&) {}));
 }
 
 TEST(CliProgram, BuildMakesAllAndRunsNothing) {

@@ -1,6 +1,7 @@
 #include <levin/core/cli/cli_results.h>
 
 #include "../support/captured_log.h"
+#include "../support/run_program.h"
 #include "../support/tiny.h"
 
 #include <levin/callbacks/model_checkpoint.h>
@@ -44,6 +45,28 @@ TEST(CliResults, AFieldInPiecesIsSavedWithAWarning) {
   const std::string report = save_predictions({{{{"x", at::ones({3, 2})}}, {{"x", at::ones({1})}}}}, folder);
   EXPECT_NE(report.find("x.batch_0 [3, 2], x.batch_1 [1]"), std::string::npos) << report;
   EXPECT_NE(log.text().find("predictions: 'x' does not fit into one tensor"), std::string::npos) << log.text();
+}
+
+TEST(CliResults, TextsAreATableBesideTheTensors) {
+  const std::string folder = fresh_folder("cli_results");
+  const auto batch = [](int64_t rows, const std::vector<std::string>& names) {
+    Batch batch{{"x", at::ones({rows, 2})}};
+    if (!names.empty()) batch.set_texts("name", names);
+    return batch;
+  };
+  Batch tagged = batch(1, {"d"});
+  tagged.set_texts("tag", {"last"});
+  const std::string report = save_predictions({{batch(2, {"a", "b \"c\", d"}), batch(1, {}), tagged}}, folder);
+  EXPECT_EQ(report, "predictions  " + folder + "/predictions.safetensors  x [4, 2], x.rows [3]\n" + "predictions  " +
+                        folder + "/predictions.csv  name (4 texts), tag (4 texts)\n");
+  EXPECT_EQ(testing::read_text(folder + "/predictions.csv"), "name,tag\na,\n\"b \"\"c\"\", d\",\n,\nd,last\n")
+      << "a row for each of the tensors'";
+
+  Batch texts;
+  texts.set_texts("caption", {"a dog", "a cat"});
+  EXPECT_EQ(save_predictions({{texts}}, ""), "predictions (not saved)  caption (2 texts)\n");
+  const std::string alone = fresh_folder("cli_results");
+  EXPECT_EQ(save_predictions({{texts}}, alone), "predictions  " + alone + "/predictions.csv  caption (2 texts)\n");
 }
 
 TEST(CliResults, NoPredictionsSayWhy) {

@@ -189,6 +189,7 @@ TEST(TrainerOptionsTest, NamesAreFrozen) {
                                            "max_steps",
                                            "min_steps",
                                            "max_time",
+                                           "handle_signals",
                                            "accelerator",
                                            "devices",
                                            "gpus",

@@ -5,13 +5,19 @@
 
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/core/base/error.h>
+#include <levin/core/base/signals.h>
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
+#include <stop_token>
 #include <string>
 #include <thread>
 
@@ -81,6 +87,152 @@ TEST_P(StopRequest, ReachesTheRanksFromAnotherThread) {
     EXPECT_EQ(trainer.global_step(), 4) << "after the batch under way";
   else
     EXPECT_GE(trainer.global_step(), 4);
+}
+
+TEST_P(StopRequest, AfterTheFitOneCanTellThatItWasAsked) {
+  TrainerOptions options = options_for(GetParam(), 2);
+  options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{
+      .on_train_batch_end = [](Trainer& rank, Module&, const StepOutput&, const Batch&, int64_t batch_idx) {
+        if (batch_idx == 1 && rank.is_global_zero() && rank.current_epoch() == 0) rank.request_stop("enough");
+      }})};
+  Trainer trainer(options);
+  trainer.fit(make<TinyModule>({}), tiny_loader(80, 8));
+  EXPECT_TRUE(trainer.stop_requested());
+  EXPECT_GE(trainer.global_step(), 2);
+  trainer.validate(make<TinyModule>({}), {tiny_loader()}, "", /*verbose=*/false);
+  EXPECT_FALSE(trainer.stop_requested());
+}
+
+TEST_P(StopRequest, ATokenEndsEveryFitAndNothingElse) {
+  std::stop_source source;
+  Trainer trainer(options_for(GetParam(), 1));
+  trainer.set_stop_token(source.get_token());
+  trainer.fit(make<TinyModule>({}), tiny_loader());
+  EXPECT_EQ(trainer.status(), TrainerStatus::kFinished);
+  EXPECT_FALSE(trainer.stop_requested());
+  const int64_t steps = trainer.global_step();
+  EXPECT_GT(steps, 0);
+  source.request_stop();
+  trainer.validate(make<TinyModule>({}), {tiny_loader()}, "", /*verbose=*/false);
+  EXPECT_EQ(trainer.status(), TrainerStatus::kFinished);
+  for (int i = 0; i < 2; ++i) {
+    trainer.fit(make<TinyModule>({}), tiny_loader());
+    EXPECT_EQ(trainer.global_step(), 0);
+    EXPECT_EQ(trainer.status(), TrainerStatus::kInterrupted);
+    EXPECT_TRUE(trainer.stop_requested());
+    EXPECT_FALSE(trainer.interrupted()) << "no signal came";
+  }
+  trainer.set_stop_token({});
+  trainer.fit(make<TinyModule>({}), tiny_loader());
+  EXPECT_EQ(trainer.global_step(), steps);
+  EXPECT_EQ(trainer.status(), TrainerStatus::kFinished);
+}
+
+TEST_P(StopRequest, ATokenReachesTheRanksFromAnotherThread) {
+  const std::string folder = testing::fresh_folder("stop_token");
+  std::stop_source source;
+  TrainerOptions options = options_for(GetParam(), -1);  // nothing else ends it
+  options.callbacks = {make<LambdaCallback>(
+      LambdaCallbackOptions{.on_train_batch_start = [folder](Trainer& rank, Module&, const Batch&, int64_t) {
+        if (rank.global_step() != 3 || !rank.is_global_zero()) return;
+        std::ofstream(folder + "/trains");
+        wait_for(folder + "/asked");
+      }})};
+  Trainer trainer(options);
+  trainer.set_stop_token(source.get_token());
+  std::thread other([&] {
+    wait_for(folder + "/trains");
+    source.request_stop();
+    std::ofstream(folder + "/asked");
+  });
+  trainer.fit(make<TinyModule>({}), tiny_loader());
+  other.join();
+  EXPECT_GE(trainer.global_step(), 4);
+  EXPECT_EQ(trainer.status(), TrainerStatus::kInterrupted);
+}
+
+TEST_P(StopRequest, ATokenMayBeAskedInAHook) {
+  std::stop_source source;
+  TrainerOptions options = options_for(GetParam(), -1);
+  options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{
+      .on_train_batch_end = [source](Trainer& rank, Module&, const StepOutput&, const Batch&, int64_t) {
+        if (rank.global_step() == 2 && rank.is_global_zero()) std::stop_source(source).request_stop();
+      }})};
+  Trainer trainer(options);
+  trainer.set_stop_token(source.get_token());
+  trainer.fit(make<TinyModule>({}), tiny_loader());
+  EXPECT_GE(trainer.global_step(), 2);
+  EXPECT_EQ(trainer.status(), TrainerStatus::kInterrupted);
+}
+
+/// The program's own handlers, which count.
+class OwnHandlers {
+ public:
+  OwnHandlers() {
+    for (size_t i = 0; i < kEndSignals.size(); ++i) {
+      struct sigaction action {};
+      action.sa_handler = count;
+      sigaction(kEndSignals[i], &action, &former_[i]);
+    }
+    calls() = 0;
+  }
+  ~OwnHandlers() {
+    for (size_t i = 0; i < kEndSignals.size(); ++i) sigaction(kEndSignals[i], &former_[i], nullptr);
+  }
+  static std::atomic<int>& calls() {
+    static std::atomic<int> calls{0};
+    return calls;
+  }
+  static bool are_in_place() {
+    return std::all_of(kEndSignals.begin(), kEndSignals.end(), [](int signal) {
+      struct sigaction present {};
+      sigaction(signal, nullptr, &present);
+      return (present.sa_flags & SA_SIGINFO) == 0 && present.sa_handler == count;
+    });
+  }
+
+ private:
+  static void count(int) { ++calls(); }
+  std::array<struct sigaction, kEndSignals.size()> former_{};
+};
+
+TEST_P(StopRequest, HandlersMayStayTheProgramsOwn) {
+  const OwnHandlers handlers;
+  for (const bool handle_signals : {true, false}) {
+    OwnHandlers::calls() = 0;
+    TrainerOptions options = options_for(GetParam(), handle_signals ? -1 : 2);  // nothing else ends the first one
+    options.handle_signals = handle_signals;
+    options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{
+        .on_train_batch_start = [handle_signals](Trainer& rank, Module&, const Batch&, int64_t batch_idx) {
+          if (batch_idx == 1 && rank.current_epoch() == 0 && rank.is_global_zero()) {
+            if (OwnHandlers::are_in_place() == handle_signals) throw std::runtime_error("wrong handlers");
+            std::raise(SIGTERM);
+            if (OwnHandlers::calls() != (handle_signals ? 0 : 1)) throw std::runtime_error("wrong handler");
+          }
+        }})};
+    Trainer trainer(options);
+    trainer.fit(make<TinyModule>({}), tiny_loader(80, 8));
+    EXPECT_EQ(trainer.interrupted(), handle_signals);
+    EXPECT_EQ(trainer.status(), handle_signals ? TrainerStatus::kInterrupted : TrainerStatus::kFinished);
+    if (!handle_signals) EXPECT_EQ(trainer.current_epoch(), 1) << "a signal of an earlier fit is not one of this";
+    EXPECT_TRUE(OwnHandlers::are_in_place());
+  }
+}
+
+TEST(HandledSignals, ATrainerThatHandlesThemInstallsThemBesideOneThatDoesNot) {
+  const OwnHandlers handlers;
+  TrainerOptions options = quiet(1);
+  options.handle_signals = false;
+  options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{.on_train_start = [](Trainer&, Module&) {
+    EXPECT_TRUE(OwnHandlers::are_in_place());
+    TrainerOptions inner = quiet(1);
+    inner.callbacks = {make<LambdaCallback>(
+        LambdaCallbackOptions{.on_train_start = [](Trainer&, Module&) { EXPECT_FALSE(OwnHandlers::are_in_place()); }})};
+    Trainer(inner).fit(make<TinyModule>({}), tiny_loader());
+    EXPECT_TRUE(OwnHandlers::are_in_place());
+  }})};
+  Trainer(options).fit(make<TinyModule>({}), tiny_loader());
+  EXPECT_TRUE(OwnHandlers::are_in_place());
 }
 
 TEST_P(StopRequest, AFailedCallHasTheStatus) {
