@@ -1,5 +1,6 @@
 #include <levin/callbacks/gradient_norm_monitor.h>
 
+#include <levin/core/base/gradient_groups.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/trainer/trainer.h>
@@ -44,9 +45,10 @@ void GradientNormMonitor::on_before_optimizer_step(Trainer& trainer, Module& mod
   std::vector<at::Tensor> gradients;
   std::vector<const at::Tensor*> parameters;
   for (const auto& parameter : optimizer.parameters()) {
-    if (!parameter.grad().defined()) continue;
+    const at::Tensor gradient = gradient_values(parameter);
+    if (!gradient.defined()) continue;
     // Nothing has no largest element.
-    gradients.push_back(parameter.grad().numel() > 0 ? parameter.grad() : at::zeros({1}, parameter.grad().options()));
+    gradients.push_back(gradient.numel() > 0 ? gradient : at::zeros({1}, gradient.options()));
     parameters.push_back(&parameter);
   }
   if (gradients.empty()) return;

@@ -1,6 +1,7 @@
 #include <levin/callbacks/nan_monitor.h>
 
 #include <levin/callbacks/rank_agreement.h>
+#include <levin/core/base/gradient_groups.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/recording.h>
 #include <levin/core/interfaces/module.h>
@@ -196,7 +197,7 @@ void NanMonitor::on_before_backward(Trainer&, Module&, const at::Tensor& loss) {
 void NanMonitor::add_tensors(Kind kind, const std::vector<at::Tensor>& parameters, Magnitudes& to) {
   std::vector<std::pair<size_t, at::Tensor>> named;
   for (const at::Tensor& parameter : parameters) {
-    const at::Tensor& tensor = kind == Kind::kGradient ? parameter.grad() : parameter;
+    const at::Tensor tensor = kind == Kind::kGradient ? gradient_values(parameter) : parameter;
     if (!can_be_nan(tensor)) continue;
     const auto [known, is_new] = parameter_names_.try_emplace(parameter.unsafeGetTensorImpl(), 0);
     if (is_new) known->second = add_name("a parameter that has no name");

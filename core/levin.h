@@ -181,6 +181,7 @@
 #include <levin/core/optim/scheduler.h>
 #include <levin/core/optim/schedulers.h>
 #include <levin/core/optim/sgd.h>
+#include <levin/core/optim/sparse_adam.h>
 #include <levin/core/optim/swa_scheduler.h>
 #include <levin/core/options/option_types.h>
 #include <levin/core/options/options.h>

@@ -3,6 +3,7 @@
 #include <levin/build_info.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/file_system.h>
+#include <levin/core/base/gradient_groups.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/released_storage.h>
 #include <levin/core/base/seed.h>
@@ -21,6 +22,7 @@
 #include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/interfaces/load_weights.h>
 #include <levin/core/interfaces/saved_model.h>
+#include <levin/core/nn/sparse_gradients.h>
 #include <levin/core/optim/optimizer_state.h>
 #include <levin/core/precision/precision.h>
 
@@ -40,6 +42,14 @@ namespace levin {
 namespace {
 
 constexpr const char* kGradient = "gradient";
+
+/// Sets a gradient that was saved, which is dense. An optimizer may take none but sparse ones for its parameter, and
+/// knows the rows that are zero by their absence.
+void set_gradient(const at::Tensor& parameter, const at::Tensor& saved, bool is_sparse) {
+  const at::NoGradGuard no_grad;
+  at::Tensor gradient = at::empty_like(parameter, at::TensorOptions().requires_grad(false)).copy_(saved);
+  parameter.mutable_grad() = is_sparse ? gradient.to_sparse(1) : gradient;
+}
 
 /// The shape of a tensor of which ranks may hold parts.
 std::vector<int64_t> whole_shape(const TensorLeaf& leaf) {
@@ -228,7 +238,7 @@ State CheckpointConnector::dump_rank() {
     const bool has_gradients = progress.window_has_gradients || awaits_step();
     for (const auto& [name, parameter] : optimizers_.parameter_names().items())
       if (has_gradients && parameter.grad().defined())
-        gradients[name] = TensorLeaf{parameter.grad(), {.kind = Placement::Kind::kRankLocal}};
+        gradients[name] = TensorLeaf{dense_gradient(parameter.grad()), {.kind = Placement::Kind::kRankLocal}};
     own["gradients"] = std::move(gradients);
     own["window_weight"] = progress.window_weight.on_host() ? *progress.window_weight.on_host()
                                                             : progress.window_weight.on(at::kCPU).item<double>();
@@ -256,7 +266,7 @@ State CheckpointConnector::dump_divided_gradients() const {
   for (const auto& [name, parameter] : optimizers_.parameter_names().items()) {
     if (!parameter.grad().defined()) continue;
     State fields = State::map();
-    fields[kGradient] = parameter.grad();
+    fields[kGradient] = dense_gradient(parameter.grad());
     parameters[name] = std::move(fields);
   }
   State gradients = State::map();
@@ -370,9 +380,10 @@ bool CheckpointConnector::set_own_gradients(const State& rank) {
   for (const auto& [name, parameter] : parameters)
     if (const State* gradient = saved.find(name); gradient != nullptr)
       if (gradient->as_tensor().sizes() != parameter.sizes()) return false;
+  const auto sparse = parameters_with_sparse_gradients(*state_.module);
   for (const auto& [name, parameter] : parameters)
     if (const State* gradient = saved.find(name))
-      parameter.mutable_grad() = at::empty_like(parameter).copy_(gradient->as_tensor());
+      set_gradient(parameter, gradient->as_tensor(), sparse.contains(parameter.unsafeGetTensorImpl()));
   return true;
 }
 
@@ -406,9 +417,10 @@ State CheckpointConnector::mean_gradients() const {
 void CheckpointConnector::set_gradients(const State& gradients) {
   const bool is_divided = model_.divides_state() && find_independent_steps(strategy_) == nullptr;
   const State own = is_divided ? model_.own_optimizer_state(gradients) : gradients;
+  const auto sparse = parameters_with_sparse_gradients(*state_.module);
   for (const auto& [name, parameter] : optimizers_.parameter_names().items())
     if (const State* fields = own.at("parameters").find(name))
-      parameter.mutable_grad() = at::empty_like(parameter).copy_(fields->at(kGradient).as_tensor());
+      set_gradient(parameter, fields->at(kGradient).as_tensor(), sparse.contains(parameter.unsafeGetTensorImpl()));
 }
 
 void CheckpointConnector::save(const std::string& path, CheckpointEvent event) {
@@ -723,7 +735,7 @@ State CheckpointConnector::take_snapshot() {
   if (data_.data_module() != nullptr && !data_.shares_data_module()) tree["data"] = data_.data_module()->state_dict();
   State gradients = State::map();
   for (const auto& [name, parameter] : optimizers_.parameter_names().items())
-    if (parameter.grad().defined()) gradients[name] = parameter.grad();
+    if (parameter.grad().defined()) gradients[name] = dense_gradient(parameter.grad());
   tree["gradients"] = std::move(gradients);
   tree["rng"] = capture_rng_state(strategy_.root_device());
   return host_copy(tree);
@@ -738,10 +750,13 @@ void CheckpointConnector::restore_snapshot(const State& snapshot) {
   restore_strategy(snapshot.find("strategy"));
   if (const State* data = snapshot.find("data"); data != nullptr && !data->is_null())
     data_.data_module()->load_state_dict(*data);
+  const auto sparse = parameters_with_sparse_gradients(*state_.module);
   for (const auto& [name, parameter] : optimizers_.parameter_names().items()) {
     const State* gradient = snapshot.at("gradients").find(name);
-    parameter.mutable_grad() =
-        gradient == nullptr ? at::Tensor() : at::empty_like(parameter).copy_(gradient->as_tensor());
+    if (gradient == nullptr)
+      parameter.mutable_grad().reset();
+    else
+      set_gradient(parameter, gradient->as_tensor(), sparse.contains(parameter.unsafeGetTensorImpl()));
   }
   restore_rng_state(snapshot.at("rng"), strategy_.root_device());
 }

@@ -1,5 +1,6 @@
 #include <levin/core/connectors/join_scope.h>
 
+#include <levin/core/base/expanded_tensor.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/metrics/metric.h>
 
@@ -17,7 +18,7 @@ JoinScope::~JoinScope() {
   if (!joins_) return;
   state_.joining = former_;
   const at::NoGradGuard no_grad;
-  for (auto& [buffer, copy] : buffers_) buffer.copy_(copy);
+  for (auto& [buffer, copy] : buffers_) copy_elements(copy, buffer);
   for (const auto& [metric, state] : metrics_) metric->load_state_dict(state);
 }
 

@@ -1,10 +1,12 @@
 #include <levin/core/connectors/optimizer_connector.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/gradient_groups.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/type_name.h>
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/interfaces/independent_steps.h>
+#include <levin/core/optim/fused_optimizer.h>
 #include <levin/core/optim/group_options.h>
 #include <levin/core/optim/named_optimizer.h>
 #include <levin/core/optim/optimizer_state.h>
@@ -338,6 +340,28 @@ std::vector<std::pair<std::string, double>> OptimizerConnector::learning_rates()
 
 // ---- Gradients
 
+void OptimizerConnector::require_taken_gradients(const OptimizerHandle& optimizer) const {
+  const auto* fused = dynamic_cast<const optim::FusedOptimizer*>(&optimizer.optimizer());
+  if (fused == nullptr) return;  // whose own step says what it takes
+  const auto& groups = fused->param_groups();
+  for (size_t group = 0; group < groups.size(); ++group)
+    for (const at::Tensor& parameter : groups[group].params()) {
+      const at::Tensor& gradient = parameter.grad();
+      if (!gradient.defined()) continue;
+      const bool is_sparse = gradient.is_sparse();
+      const optim::GradientLayouts taken = fused->gradient_layouts(group);
+      if (taken != (is_sparse ? optim::GradientLayouts::kDense : optim::GradientLayouts::kSparse)) continue;
+      const std::string* name = parameter_names_.find(parameter.unsafeGetTensorImpl());
+      throw Error("optim",
+                  fmt::format("the gradient of '{}' is {}, which its optimizer does not take with its options; "
+                              "valid: {}",
+                              name == nullptr ? "a parameter without a name" : *name, is_sparse ? "sparse" : "dense",
+                              is_sparse ? optim::kTakesSparseGradients
+                                        : "sparse gradients, of an Embedding with `sparse`; hint: give other "
+                                          "parameters to another optimizer, such as adamw"));
+    }
+}
+
 void OptimizerConnector::clip(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step) {
   model_.prepare_step();  // in 16 bits what is small would be lost
   options_.precision->unscale(optimizer.optimizer());
@@ -361,13 +385,14 @@ void OptimizerConnector::clip(OptimizerHandle& optimizer, double value, ClipAlgo
 void OptimizerConnector::scale_gradients(const at::Tensor& factor) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
-  for (const auto& [name, parameter] : parameter_names_.items())
-    if (parameter.grad().defined()) {
-      if (factor.device().is_cpu() || factor.device() == parameter.grad().device())
-        gradients.push_back(parameter.grad());
-      else
-        parameter.mutable_grad().mul_(factor.to(parameter.grad().device()));
-    }
+  for (const auto& [name, parameter] : parameter_names_.items()) {
+    at::Tensor gradient = gradient_values(parameter);
+    if (!gradient.defined()) continue;
+    if (factor.device().is_cpu() || factor.device() == gradient.device())
+      gradients.push_back(std::move(gradient));
+    else
+      gradient.mul_(factor.to(gradient.device()));
+  }
   if (gradients.empty()) return;
   // Kernels for many tensors want a factor of a device to be of their type; float32 is exact enough for any narrower.
   const bool is_wide = factor.device().is_cpu() || gradients.front().scalar_type() == at::kDouble;

@@ -84,6 +84,9 @@ class OptimizerConnector {
 
   // ---- Gradients.
 
+  /// Throws levin::Error, with the parameter's name, for a gradient that is sparse (or dense) where the optimizer does
+  /// not take it.
+  void require_taken_gradients(const OptimizerHandle& optimizer) const;
   /// Clips the gradients of an optimizer, which are unscaled first. `in_step`: the step that follows may do it.
   void clip(OptimizerHandle& optimizer, double value, ClipAlgorithm algorithm, bool in_step);
   /// Multiplies all gradients by one number, which may be on the device.

@@ -1,6 +1,7 @@
 #include <levin/core/interchange/weight_plan.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/expanded_tensor.h>
 #include <levin/core/base/utf8.h>
 
 #include <ATen/core/grad_mode.h>
@@ -350,7 +351,7 @@ void read_into(const SavedTensor& saved, at::Tensor target) {
   if (target.is_contiguous() && saved.dimension_order().empty()) return read_part_into(saved, 0, target);
   const at::NoGradGuard no_grad;
   const c10::InferenceMode ordinary(false);
-  target.copy_(saved.read_whole());
+  copy_elements(saved.read_whole(), target);
 }
 
 void read_part_into(const SavedTensor& saved, int64_t offset, at::Tensor target) {

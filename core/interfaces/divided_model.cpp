@@ -1,5 +1,7 @@
 #include <levin/core/interfaces/divided_model.h>
 
+#include <levin/core/base/error.h>
+#include <levin/core/base/expanded_tensor.h>
 #include <levin/core/interchange/weight_plan.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/saved_model.h>
@@ -33,7 +35,7 @@ void load_named_tensors(Module& module, const State& state) {
     if (leaf.saved != nullptr)
       read_into(*leaf.saved, tensor.detach());
     else
-      tensor.detach().copy_(leaf.value);
+      copy_elements(leaf.value, tensor.detach());
   }
 }
 

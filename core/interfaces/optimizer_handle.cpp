@@ -1,13 +1,17 @@
 #include <levin/core/interfaces/optimizer_handle.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/gradient_groups.h>
 #include <levin/core/optim/fused_optimizer.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_zero.h>
 #include <torch/optim/optimizer.h>
 
+#include <memory>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 namespace levin {
 
@@ -55,7 +59,16 @@ size_t OptimizerHandle::move_to_new_group(const std::vector<at::Tensor>& module_
                   [&](const at::Tensor& parameter) { return moved.contains(parameter.unsafeGetTensorImpl()); });
   torch::optim::OptimizerParamGroup group(parameters, groups.front().options().clone());
   group.options().set_lr(learning_rate);
+  // LibTorch takes a parameter that has state, such as that of a checkpoint, for one of another group.
+  auto& states = optimizer_->state();
+  std::vector<std::pair<void*, std::unique_ptr<torch::optim::OptimizerParamState>>> kept;
+  for (const auto& parameter : parameters)
+    if (const auto found = states.find(parameter.unsafeGetTensorImpl()); found != states.end()) {
+      kept.emplace_back(found->first, std::move(found->second));
+      states.erase(found);
+    }
   optimizer_->add_param_group(group);
+  for (auto& [parameter, state] : kept) states[parameter] = std::move(state);
   collect_parameters();
   return groups.size() - 1;
 }
@@ -66,8 +79,8 @@ void OptimizerHandle::zero_grad(bool set_to_none) {
   for (const auto& parameter : parameters_) {
     if (set_to_none)
       parameter.mutable_grad().reset();
-    else if (parameter.grad().defined())
-      gradients.push_back(parameter.grad());
+    else if (const at::Tensor gradient = gradient_values(parameter); gradient.defined())
+      gradients.push_back(gradient);
   }
   if (gradients.empty()) return;
   const at::NoGradGuard no_grad;

@@ -59,6 +59,7 @@ void ManualRecording::interrupt(const ManualCut& cut, const at::Tensor& loss, co
 
 ManualRecording::View ManualRecording::view() {
   View view;
+  if (refuses_sparse_gradients()) return view;
   for (const auto& parameter : parameters_) {
     Shown shown{.requires_grad = parameter.requires_grad()};
     const bool is_first = std::any_of(added_to_.begin(), added_to_.end(), [&](const Gradient& gradient) {
@@ -79,6 +80,7 @@ void ManualRecording::run_hooks(const View& view, const std::function<void()>& h
   in_hooks_ = true;
   hooks();
   in_hooks_ = false;
+  if (refuses_sparse_gradients()) return;
   if (!copy_gradients(present)) return pass_over("a hook takes gradients away, or puts others of another shape there");
   for (const Gradient& gradient : present) gradient.parameter.mutable_grad() = gradient.tensor;
   if (!finished_ || !failure_.empty()) return;

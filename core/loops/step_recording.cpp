@@ -26,6 +26,9 @@ namespace {
 constexpr const char* kNumberAsWeight =
     "training_step gave the loss's weight as a number, which replays would not renew; hint: give it as a tensor";
 
+constexpr const char* kSparseGradient =
+    "the gradient of a parameter is sparse; hint: make the Embedding without `sparse`";
+
 /// Keeps the gradients of parameters during its lifetime: hooks of the step to come see those of the last one.
 class GradientScope {
  public:
@@ -126,6 +129,7 @@ void StepRecording::run_parts() {
     if (parameter.grad().defined())
       throw Error("graph", "optimizer_zero_grad keeps the gradients, which a recorded backward cannot add to");
   graphs->backward = recorder_->record([&] { context_.bodies.backward(output_); });
+  if (has_sparse_gradient()) throw Error("graph", kSparseGradient);
   if (scales)
     graphs->unscale = recorder_->record([&] { results_.scaling = context_.precision.unscale(optimizer.optimizer()); });
   graphs->update = recorder_->record([&] { context_.bodies.update(results_.scaling); });
@@ -217,7 +221,20 @@ void StepRecording::watch(RecordedPart part, const std::function<void()>& body) 
   if (part == Part::kBackward) note_gradients();
 }
 
+bool StepRecording::has_sparse_gradient() const {
+  return std::any_of(parameters_.begin(), parameters_.end(), [](const at::Tensor& parameter) {
+    return parameter.grad().defined() && parameter.grad().layout() != at::kStrided;
+  });
+}
+
+bool StepRecording::refuses_sparse_gradients() {
+  if (!has_sparse_gradient()) return false;
+  if (failure_.empty()) failure_ = kSparseGradient;
+  return true;
+}
+
 void StepRecording::note_gradients() {
+  if (refuses_sparse_gradients()) return;
   after_backward_ = present_gradients();
   gradients_differ_ =
       finished_ && std::any_of(results_.gradients.begin(), results_.gradients.end(), [](const Gradient& gradient) {

@@ -142,6 +142,8 @@ class StepRecording {
   /// Undoes what hooks did that put other gradients in the place of those. Returns false as copy_gradients does.
   static bool put_in_place(const std::vector<Gradient>& gradients);
   std::vector<Gradient> present_gradients() const;
+  /// Returns whether a parameter has a sparse gradient, which is not recorded: a failure.
+  bool refuses_sparse_gradients();
   /// Notes that the step that is watched can be neither recorded nor compared, but others may be.
   void pass_over(const std::string& why);
 
@@ -162,6 +164,7 @@ class StepRecording {
   void read_batch();
   /// Notes the gradients that backward left, before hooks see them, and compares those of a replay.
   void note_gradients();
+  bool has_sparse_gradient() const;
   /// Makes a replay beside the step see what hooks made of gradients; passes the step over where that cannot be.
   void take_gradients_of_hooks();
   std::vector<at::Tensor> collect(Results& results, const StepOutput& output, const StepScaling& scaling) const;

@@ -506,6 +506,7 @@ void TrainingStep::prepare_step(OptimizerHandle& optimizer, StepScaling& scaling
     const ProfilerSpan span(tracer_.profiler(), "strategy.prepare_step");
     model_.prepare_step();
   }
+  if (find_independent_steps(strategy_) == nullptr) optimizers_.require_taken_gradients(optimizer);
   {
     const ProfilerSpan span(tracer_.profiler(), "precision.unscale");
     if (const auto replayed = replays() ? recorded_->unscale() : std::nullopt) {

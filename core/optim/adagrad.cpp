@@ -18,6 +18,10 @@ Adagrad::Adagrad(std::vector<at::Tensor> params, const AdagradOptions& options)
     : FusedOptimizerOf("adagrad", {{std::move(params), options}}, options) {}
 Adagrad::Adagrad(Groups groups) : FusedOptimizerOf("adagrad", std::move(groups)) {}
 
+GradientLayouts Adagrad::gradient_layouts(size_t group) const {
+  return group_options(group).weight_decay == 0 ? GradientLayouts::kDenseOrSparse : GradientLayouts::kDense;
+}
+
 std::span<const StateField> Adagrad::state_fields(size_t /*group*/) const {
   static constexpr StateField kFields[] = {{"sum"}};
   return kFields;

@@ -20,11 +20,13 @@ struct AdagradOptions {
   static void describe(Schema<AdagradOptions>& schema);
 };
 
-/// Adagrad (Duchi, Hazan and Singer, 2011).
+/// Adagrad (Duchi, Hazan and Singer, 2011). Takes sparse gradients without weight decay.
 class Adagrad final : public FusedOptimizerOf<AdagradOptions> {
  public:
   explicit Adagrad(std::vector<at::Tensor> params, const AdagradOptions& options = {});
   explicit Adagrad(Groups groups);
+
+  GradientLayouts gradient_layouts(size_t group) const override;
 
  protected:
   void update(size_t group, TensorLists& lists, const KernelScaling& scaling) override;

@@ -1,8 +1,10 @@
 #include <levin/core/optim/fused_optimizer.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/gradient_groups.h>
 #include <levin/core/base/recording.h>
 
+#include <ATen/core/List.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_sub.h>
@@ -69,8 +71,8 @@ bool same_memory_order(const at::Tensor& a, const at::Tensor& b) {
 /// The gradient in the parameter's memory order, which the fused kernels take for granted without a check.
 at::Tensor aligned_gradient(const at::Tensor& param, const at::Tensor& grad) {
   if (grad.layout() != at::kStrided)
-    throw Error("optim",
-                "a gradient is sparse; valid: dense gradients; take an optimizer of torch::optim for sparse ones");
+    throw Error("optim", fmt::format("a gradient has the layout {}; valid: Strided (dense) and Sparse (COO)",
+                                     c10::str(grad.layout())));
   if (grad.scalar_type() != param.scalar_type())
     throw Error("optim", fmt::format("a gradient has another type than its parameter; got {} for {}",
                                      c10::toString(grad.scalar_type()), c10::toString(param.scalar_type())));
@@ -115,11 +117,13 @@ void FusedOptimizer::fused_step(const StepScaling& scaling) {
   for (size_t group = 0; group < param_groups_.size(); ++group) {
     if (!collect_gradients(group)) rebuild(group);
     for (auto& lists : caches_[group].lists) step_lists(group, lists, scaling);
+    for (const at::Tensor& param : with_rows_) step_rows(group, param, scaling);
     release_gradients(group, scaling.grad_scale.defined());
   }
 }
 
 bool FusedOptimizer::collect_gradients(size_t group) {
+  with_rows_.clear();
   GroupCache& cache = caches_[group];
   const auto& params = param_groups_[group].params();
   if (cache.entries.size() != params.size() || cache.fields != state_fields(group).size()) return false;
@@ -129,8 +133,10 @@ bool FusedOptimizer::collect_gradients(size_t group) {
     const c10::TensorImpl* impl = param.unsafeGetTensorImpl();
     if (impl != entry.param) return false;
     const at::Tensor& grad = impl->grad();
-    if (grad.defined() != (entry.lists >= 0)) return false;
-    if (!grad.defined()) continue;
+    const bool is_listed = grad.defined() && !grad.is_sparse();
+    if (is_listed != (entry.lists >= 0)) return false;
+    if (grad.defined() && !is_listed) with_rows_.push_back(param);
+    if (!is_listed) continue;
     TensorLists& lists = cache.lists[entry.lists];
     if (param.scalar_type() != lists.dtype || param.device() != lists.device) return false;
     lists.grads[entry.index] = aligned_gradient(param, grad);
@@ -139,16 +145,22 @@ bool FusedOptimizer::collect_gradients(size_t group) {
 }
 
 void FusedOptimizer::rebuild(size_t group) {
+  with_rows_.clear();
   GroupCache& cache = caches_[group];
   cache.entries.clear();
   cache.lists.clear();
   cache.fields = state_fields(group).size();
   for (const auto& param : param_groups_[group].params()) {
     const at::Tensor& grad = param.unsafeGetTensorImpl()->grad();
-    if (!grad.defined()) {
+    if (!grad.defined() || grad.is_sparse()) {
+      if (grad.defined()) with_rows_.push_back(param);
       cache.entries.push_back({param.unsafeGetTensorImpl(), -1, 0});
       continue;
     }
+    if (gradient_layouts(group) == GradientLayouts::kSparse)
+      throw Error("optim", fmt::format("{} takes sparse gradients alone; got a dense one of shape {}; hint: give such "
+                                       "parameters to another optimizer, such as adamw",
+                                       name_, c10::str(param.sizes())));
     if (!param.is_non_overlapping_and_dense())
       throw Error("optim", fmt::format("{} cannot update a parameter with gaps or overlaps in its memory; make it "
                                        "contiguous first",
@@ -263,6 +275,37 @@ void FusedOptimizer::step_lists(size_t group, TensorLists& lists, const StepScal
     for (const auto& param : lists.params) find_state(param)->first_step = false;
     caches_[group].entries.clear();
   }
+}
+
+void FusedOptimizer::step_rows(size_t group, at::Tensor param, const StepScaling& scaling) {
+  if (gradient_layouts(group) == GradientLayouts::kDense)
+    throw Error("optim",
+                fmt::format("{} does not take sparse gradients with these options; got one of shape {}; valid: "
+                            "{}",
+                            name_, c10::str(param.sizes()), kTakesSparseGradients));
+  refuse_while_recording("a step with a sparse gradient", "make the Embedding without `sparse`");
+  const at::Tensor values = gradient_values(param);
+  if (values.scalar_type() != param.scalar_type())
+    throw Error("optim", fmt::format("a gradient has another type than its parameter; got {} for {}",
+                                     c10::toString(values.scalar_type()), c10::toString(param.scalar_type())));
+  ParamState& state = materialize(group, param);
+  c10::List<std::optional<at::Tensor>> rows;
+  for (const at::Tensor& indices : param.grad()._indices().unbind()) rows.push_back(indices);
+  TensorLists lists{.params = {param.index(rows)},
+                    .grads = {values},
+                    .steps = {},
+                    .states = {},
+                    .learning_rate = recordable_ ? learning_rate_tensor(group, param.device()) : at::Tensor(),
+                    .device = param.device(),
+                    .dtype = param.scalar_type(),
+                    .first_step = false};
+  if (counts_steps()) lists.steps.push_back(state.step);
+  const size_t fields = state_fields(group).size();
+  for (size_t field = 0; field < fields; ++field) lists.states[field].push_back(state.values[field].index(rows));
+  step_lists(group, lists, scaling);
+  state.first_step = false;
+  param.index_put_(rows, lists.params.front());
+  for (size_t field = 0; field < fields; ++field) state.values[field].index_put_(rows, lists.states[field].front());
 }
 
 void FusedOptimizer::make_recordable() {

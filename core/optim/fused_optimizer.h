@@ -31,8 +31,22 @@ struct StateField {
   bool is_number = false;  ///< one float32 on the host; else a tensor of the sizes that `state_sizes` says
 };
 
+/// What takes sparse gradients, for messages.
+inline constexpr const char* kTakesSparseGradients =
+    "sgd without momentum and weight_decay, adagrad without weight_decay, sparse_adam; hint: or make the Embedding "
+    "without `sparse`";
+
+/// Gradients that an optimizer takes.
+enum class GradientLayouts {
+  kDense,
+  kDenseOrSparse,  ///< a step with the rows of a sparse gradient is the one with the dense gradient
+  kSparse,
+};
+
 /// Base of the optimizers over LibTorch's fused kernels (CPU and CUDA), which update all parameters of a group in one
 /// call.
+///
+/// Of a parameter with a sparse gradient the kernel gets the rows that the gradient has, and those of its state.
 ///
 /// Gradients are collected anew in every step and parameters without one are left out; everything else that a kernel
 /// needs is kept between steps, so that a step costs what its kernel costs. State has its parameter's type, unless
@@ -45,6 +59,9 @@ class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabiliti
   virtual void fused_step(const StepScaling& scaling = {});
 
   void zero_grad(bool set_to_none = true) { optim::zero_grad(*this, set_to_none); }
+
+  /// Gradients that a group takes with its options.
+  virtual GradientLayouts gradient_layouts(size_t /*group*/) const { return GradientLayouts::kDense; }
 
   // For steps that are recorded once and done again without this object (`graph`).
 
@@ -149,10 +166,12 @@ class FusedOptimizer : public torch::optim::Optimizer, public DeclaresCapabiliti
   ParamState* find_state(const at::Tensor& param) const;
   at::Tensor learning_rate_tensor(size_t group, const c10::Device& device);
   void step_lists(size_t group, TensorLists& lists, const StepScaling& scaling);
+  void step_rows(size_t group, at::Tensor param, const StepScaling& scaling);
   void release_gradients(size_t group, bool scaled);
 
   std::string name_;
   std::vector<GroupCache> caches_;
+  std::vector<at::Tensor> with_rows_;  ///< parameters of the present group that have sparse gradients
   bool recordable_ = false;
   std::vector<LearningRate> learning_rates_;
 };

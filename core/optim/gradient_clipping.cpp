@@ -1,5 +1,6 @@
 #include <levin/core/optim/gradient_clipping.h>
 
+#include <levin/core/base/error.h>
 #include <levin/core/base/gradient_groups.h>
 
 #include <ATen/TensorOperators.h>
@@ -10,6 +11,7 @@
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
+#include <fmt/format.h>
 
 #include <numeric>
 #include <utility>
@@ -80,15 +82,23 @@ at::Tensor adaptive_divisor(const at::Tensor& weight_norms, const at::Tensor& gr
 void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) {
   const at::NoGradGuard no_grad;
   for (const auto& parameter : parameters) {
-    at::Tensor gradient = parameter.grad();
+    at::Tensor gradient = gradient_values(parameter);
     if (!gradient.defined()) continue;
+    at::Tensor weights = parameter;
+    if (const at::Tensor& sparse = parameter.grad(); sparse.is_sparse()) {
+      if (sparse.sparse_dim() != 1)
+        throw Error("optim", fmt::format("adaptive clipping takes sparse gradients of whole rows; got one of {} sparse "
+                                         "dimensions, of shape {}",
+                                         sparse.sparse_dim(), c10::str(parameter.sizes())));
+      weights = parameter.index_select(0, sparse._indices()[0]);
+    }
     const auto row_norm = [](const at::Tensor& tensor) {
       if (tensor.dim() <= 1) return at::linalg_vector_norm(tensor, 2);
       std::vector<int64_t> within(tensor.dim() - 1);
       std::iota(within.begin(), within.end(), 1);
       return at::linalg_vector_norm(tensor, 2, within, /*keepdim=*/true);
     };
-    gradient.div_(adaptive_divisor(row_norm(parameter), row_norm(gradient), ratio));
+    gradient.div_(adaptive_divisor(row_norm(weights), row_norm(gradient), ratio));
   }
 }
 

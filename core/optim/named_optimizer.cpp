@@ -18,6 +18,7 @@
 #include <levin/core/optim/rprop.h>
 #include <levin/core/optim/sam.h>
 #include <levin/core/optim/sgd.h>
+#include <levin/core/optim/sparse_adam.h>
 
 #include <fmt/format.h>
 
@@ -58,6 +59,7 @@ void register_builtin_optimizers(Registry<NamedOptimizer>& registry) {
   registry.add<NamedOptimizerOf<NAdam>>("nadam", "Adam with Nesterov's momentum (Dozat, 2016)");
   registry.add<NamedOptimizerOf<RAdam>>("radam", "Adam, rectified in the first steps (Liu et al., 2020)");
   registry.add<NamedOptimizerOf<Adamax>>("adamax", "Adam with the largest gradient for the mean square (2015)");
+  registry.add<NamedOptimizerOf<SparseAdam>>("sparse_adam", "Adam for sparse gradients, of the rows that they have");
   registry.add<NamedOptimizerOf<Adagrad>>("adagrad", "Adagrad (Duchi et al., 2011)");
   registry.add<NamedOptimizerOf<Adadelta>>("adadelta", "Adadelta (Zeiler, 2012)");
   registry.add<NamedOptimizerOf<RMSprop>>("rmsprop", "RMSprop, also centered and with momentum");

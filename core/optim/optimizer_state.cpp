@@ -77,8 +77,10 @@ void load_groups(torch::optim::Optimizer& optimizer, const ParameterNames& names
   const auto& saved = saved_groups.as_list();
   auto& groups = optimizer.param_groups();
   if (saved.size() != groups.size())
-    throw Error("checkpoint", fmt::format("the optimizer has {} parameter groups; got {} in the checkpoint",
-                                          groups.size(), saved.size()));
+    throw Error("checkpoint",
+                fmt::format("the optimizer has {} parameter groups; got {} in the checkpoint; hint: resume "
+                            "with the callback that added groups, such as backbone_finetuning",
+                            groups.size(), saved.size()));
   const State present = groups_state(optimizer, names);
   for (size_t i = 0; i < groups.size(); ++i) {
     // LibTorch's load matches parameters by position.
@@ -87,7 +89,9 @@ void load_groups(torch::optim::Optimizer& optimizer, const ParameterNames& names
     if (expected != got)
       throw Error("checkpoint",
                   fmt::format("parameter group {} of the optimizer does not fit; got {} in the checkpoint; "
-                              "valid: {}; hint: it was saved from another model or configure_optimizers",
+                              "valid: {}; hint: it was saved from another model or configure_optimizers, or a callback "
+                              "such as backbone_finetuning freezes parameters that were trained, which an optimizer of "
+                              "the trained ones leaves out: hand over all of them",
                               i, got, expected));
   }
   for (size_t i = 0; i < groups.size(); ++i) {

@@ -1,6 +1,7 @@
 #include <levin/core/optim/sam.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/optim/fused_optimizer.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_abs.h>
@@ -11,6 +12,7 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 #include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
 
 #include <utility>
 #include <vector>
@@ -30,6 +32,9 @@ class Climb {
     for (const auto& group : groups) {
       for (const auto& param : group.params()) {
         if (!param.grad().defined()) continue;
+        if (param.grad().is_sparse())
+          throw Error("optim", fmt::format("sam does not take sparse gradients; got one of shape {}; valid: {}",
+                                           c10::str(param.sizes()), kTakesSparseGradients));
         weights_.push_back(param.detach());
         before_.push_back(param.detach().clone());
         gradients.push_back(param.grad());

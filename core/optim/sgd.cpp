@@ -35,6 +35,11 @@ SGD::SGD(std::vector<at::Tensor> params, const SGDOptions& options)
 
 SGD::SGD(Groups groups) : FusedOptimizerOf("sgd", checked(std::move(groups))) {}
 
+GradientLayouts SGD::gradient_layouts(size_t group) const {
+  const SGDOptions& options = group_options(group);
+  return options.momentum == 0 && options.weight_decay == 0 ? GradientLayouts::kDenseOrSparse : GradientLayouts::kDense;
+}
+
 std::span<const StateField> SGD::state_fields(size_t group) const {
   static constexpr StateField kFields[] = {{"momentum_buffer"}};
   return std::span(kFields).first(group_options(group).momentum != 0 ? 1 : 0);

@@ -20,11 +20,14 @@ struct SGDOptions {
   static void describe(Schema<SGDOptions>& schema);
 };
 
-/// Stochastic gradient descent with momentum, as torch.optim.SGD computes it.
+/// Stochastic gradient descent with momentum, as torch.optim.SGD computes it. Takes sparse gradients without momentum
+/// and weight decay.
 class SGD final : public FusedOptimizerOf<SGDOptions> {
  public:
   explicit SGD(std::vector<at::Tensor> params, const SGDOptions& options = {});
   explicit SGD(Groups groups);
+
+  GradientLayouts gradient_layouts(size_t group) const override;
 
  protected:
   void update(size_t group, TensorLists& lists, const KernelScaling& scaling) override;

@@ -50,11 +50,16 @@ int64_t bytes_in(const State& state) {
   return bytes;
 }
 
+int64_t bytes_of(const at::Tensor& gradient) {
+  if (!gradient.defined()) return 0;
+  if (gradient.is_sparse()) return static_cast<int64_t>(gradient._indices().nbytes() + gradient._values().nbytes());
+  return static_cast<int64_t>(gradient.nbytes());
+}
+
 std::unordered_map<std::string, Held> held_by_parameter(Module& module, const OptimizerConnector& optimizers) {
   std::unordered_map<std::string, Held> held;
   for (const auto& [name, parameter] : named_unique_parameters(module))
-    held[name] = {.parameters = static_cast<int64_t>(parameter.nbytes()),
-                  .gradients = parameter.grad().defined() ? static_cast<int64_t>(parameter.grad().nbytes()) : 0};
+    held[name] = {.parameters = static_cast<int64_t>(parameter.nbytes()), .gradients = bytes_of(parameter.grad())};
   for (const OptimizerHandle* handle : optimizers.all()) {
     // The state of LibTorch's optimizers cannot be looked at without a copy, for which there may be no memory.
     const auto* named = dynamic_cast<const optim::HasParameterStates*>(&handle->optimizer());

@@ -4,10 +4,12 @@
 #include <levin/core/comm/communication_error.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/move_to_device.h>
+#include <levin/core/nn/sparse_gradients.h>
 #include <levin/strategies/comm/c10d_collective.h>
 #include <levin/strategies/comm/c10d_error.h>
 #include <levin/strategies/ddp/communication_hooks.h>
 #include <levin/strategies/ddp/gradient_reducer.h>
+#include <levin/strategies/ddp/sparse_gradients.h>
 #include <levin/strategies/ddp/sync_batch_norm.h>
 #include <levin/strategies/learning_rate_scale.h>
 #include <levin/strategies/ranks/model_agreement.h>
@@ -77,6 +79,7 @@ void Ddp::teardown() {
   restart_steps(/*alone=*/false);
   records_ = false;
   parameters_.clear();
+  sparse_.clear();
   uncombined_.clear();
   module_ = nullptr;
   RankedStrategy::teardown();
@@ -92,6 +95,7 @@ void Ddp::setup_module(Module& module) {
   move_to_device(module, root_device());
   module_ = &module;
   parameters_ = named_unique_parameters(module);
+  sparse_ = parameters_with_sparse_gradients(module);
   has_buffers_ = !module.buffers().empty();
   reducers_.clear();
   if (ranks().world_size() == 1) return;
@@ -116,6 +120,7 @@ GradientReducerOptions Ddp::reduction(bool manual, bool has_hook) {
   how.in_place =
       !has_hook && options_.gradient_compression == "none" && !how.find_unused_parameters && !how.static_graph;
   how.in_place_of_any_size = records_;
+  how.sparse = sparse_;
   return how;
 }
 
@@ -196,6 +201,7 @@ StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const A
         torch::autograd::backward({start.loss()});
       gradients.after_backward(window.sync);
     });
+    if (window.sync) average_sparse_gradients(gradients.sparse(), collective());
   }
   if (window.sync)
     totals_ = gradients.reduces_window() ? gradients.window_totals()
@@ -235,6 +241,7 @@ void Ddp::manual_backward(const at::Tensor& loss, const BackwardOptions& options
   const at::Tensor start = gradients.before_backward(loss, {.sync = options.sync_grad}, {});
   const WaitingIn waiting(options.sync_grad ? ranks().rank_status() : nullptr, "reduction of gradients");
   with_communication_errors(collective(), [&] { Strategy::manual_backward(start, options); });
+  if (options.sync_grad) average_sparse_gradients(gradients.sparse(), collective());
 }
 
 void Ddp::combine_gradients(const std::vector<at::Tensor>& parameters) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -85,6 +86,7 @@ class Ddp : public RankedStrategy {
   const Options options_;
   std::vector<std::unique_ptr<GradientReducer>> reducers_;  ///< the one used last is the first
   std::vector<std::pair<std::string, at::Tensor>> parameters_;
+  std::unordered_set<const c10::TensorImpl*> sparse_;  ///< parameters with sparse gradients
   std::vector<at::Tensor> uncombined_;
   std::optional<WindowTotals> totals_;
   Module* module_ = nullptr;

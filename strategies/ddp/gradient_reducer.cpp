@@ -1,6 +1,7 @@
 #include <levin/strategies/ddp/gradient_reducer.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/gradient_groups.h>
 #include <levin/core/base/recording.h>
 
 #include <ATen/ops/empty_like.h>
@@ -12,6 +13,8 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
@@ -40,16 +43,18 @@ struct WithGradientOf : torch::autograd::Function<WithGradientOf> {
   }
 };
 
+/// Makes gradients dense before they are accumulated, which a tensor's own hooks may not.
+struct DenseGradientHook : torch::autograd::FunctionPreHook {
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
+    torch::autograd::variable_list dense;
+    for (const at::Tensor& gradient : gradients) dense.push_back(dense_gradient(gradient));
+    return dense;
+  }
+};
+
 struct NoWarnings : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
-
-std::vector<at::Tensor> trained(const GradientReducer::Parameters& parameters) {
-  std::vector<at::Tensor> result;
-  for (const auto& [name, parameter] : parameters)
-    if (parameter.requires_grad()) result.push_back(parameter);
-  return result;
-}
 
 /// Gradients that there are, each without gaps, in its parameter's order and in memory of its own.
 std::vector<at::Tensor> own_gradients(const std::vector<at::Tensor>& parameters) {
@@ -66,6 +71,7 @@ std::vector<at::Tensor> own_gradients(const std::vector<at::Tensor>& parameters)
   };
   for (const at::Tensor& parameter : parameters) {
     at::Tensor& gradient = parameter.mutable_grad();
+    gradient = dense_gradient(gradient);
     const bool is_ready = gradient.layout() == at::kStrided && gradient.scalar_type() == at::kFloat &&
                           gradient.strides() == parameter.strides() && !gradient.is_neg();
     // Autograd gives parameters that are added to each other views of one gradient.
@@ -90,23 +96,41 @@ at::Tensor nothing_of(const at::Tensor& parameter) { return parameter.reshape({-
 
 GradientReducer::GradientReducer(const Parameters& parameters, c10::intrusive_ptr<c10d::ProcessGroup> group,
                                  GradientReducerOptions options)
-    : parameters_(trained(parameters)), options_(std::move(options)) {
-  for (const auto& [name, parameter] : parameters)
-    if (parameter.requires_grad()) names_.push_back(name);
-  if (parameters_.empty())
+    : options_(std::move(options)) {
+  Parameters combined;
+  for (const auto& [name, parameter] : parameters) {
+    if (!parameter.requires_grad()) continue;
+    trained_.push_back(parameter);
+    if (options_.sparse.contains(parameter.unsafeGetTensorImpl())) {
+      sparse_.push_back(parameter);
+      continue;
+    }
+    combined.emplace_back(name, parameter);
+    parameters_.push_back(parameter);
+    names_.push_back(name);
+  }
+  if (trained_.empty())
     throw Error("ddp", "no parameter requires a gradient, so that there is nothing to train; hint: all may be frozen");
+  if (parameters_.empty()) options_.reduces_window = false;
   if (options_.reduces_window) {
     // In 16 bits a weight would be rounded.
     const auto type = parameters_.front().scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     window_inputs_ = at::zeros({2}, parameters_.front().options().dtype(type)).requires_grad_();
   }
-  if (why_not_in_place(parameters, *group, options_).empty()) {
+  if (why_not_in_place(combined, *group, options_).empty()) {
     backend_ = group->getBackend(parameters_.front().device().type());
     return;
   }
   group_ = std::move(group);
   // Its first iteration counts the hooks of a static graph, those of backwards without communication too.
-  if (!options_.static_graph) make_reducer();
+  if (!options_.static_graph && uses_reducer()) make_reducer();
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    // That of a vector is dense: it has no rows.
+    if (uses_reducer() && parameters_[i].dim() > 1) {
+      auto hook = std::make_unique<DenseGradientHook>();
+      dense_hooks_.emplace_back(i, hook.get());
+      torch::autograd::impl::add_hook(parameters_[i], std::move(hook));
+    }
   if (!options_.completes_backward) return;
   reached_.resize(parameters_.size());
   for (size_t i = 0; i < parameters_.size(); ++i)
@@ -141,16 +165,19 @@ void GradientReducer::make_reducer() {
 
 GradientReducer::~GradientReducer() {
   for (size_t i = 0; i < hooks_.size(); ++i) parameters_[i].remove_hook(hooks_[i]);
+  for (const auto& [parameter, hook] : dense_hooks_)
+    std::erase_if(torch::autograd::impl::hooks(parameters_[parameter]),
+                  [hook = hook](const auto& registered) { return registered.get() == hook; });
 }
 
 bool GradientReducer::fits(const Parameters& parameters) const {
   size_t next = 0;
   for (const auto& [name, parameter] : parameters) {
     if (!parameter.requires_grad()) continue;
-    if (next == parameters_.size() || !parameters_[next].is_same(parameter)) return false;
+    if (next == trained_.size() || !trained_[next].is_same(parameter)) return false;
     ++next;
   }
-  return next == parameters_.size();
+  return next == trained_.size();
 }
 
 std::string GradientReducer::why_not_in_place(const Parameters& parameters, c10d::ProcessGroup& group,
@@ -161,6 +188,8 @@ std::string GradientReducer::why_not_in_place(const Parameters& parameters, c10d
   bool is_first = true;
   for (const auto& [name, parameter] : parameters) {
     if (!parameter.requires_grad()) continue;
+    if (options.sparse.contains(parameter.unsafeGetTensorImpl()))
+      return fmt::format("the gradient of {} is sparse; hint: make the Embedding without `sparse`", name);
     if (std::exchange(is_first, false)) {
       const std::string backend = group.getBackend(parameter.device().type())->getBackendName();
       if (backend != "shared_memory")
@@ -212,7 +241,7 @@ void GradientReducer::combine_in_place(const std::vector<at::Tensor>& parameters
 }
 
 void GradientReducer::before_forward() {
-  if (backend_ != nullptr) return;
+  if (!uses_reducer()) return;
   if (reducer_ == nullptr) make_reducer();
   reducer_->prepare_for_forward();
   reducer_->rebuild_buckets();
@@ -233,7 +262,7 @@ at::Tensor GradientReducer::before_backward(const at::Tensor& loss, const Accumu
       start = WithGradientOf::apply(start, window_inputs_, own);
   }
   std::fill(reached_.begin(), reached_.end(), uint8_t{0});
-  if (!sync || backend_ != nullptr) return start;
+  if (!sync || !uses_reducer()) return start;
   if (options_.static_graph && first_backward_) {
     // In its first step, in which the order of the gradients is found out, all are combined once the graph is done.
     start = start.view_as(start);
@@ -267,11 +296,10 @@ void GradientReducer::complete_backward() {
 }
 
 at::Tensor GradientReducer::zero_loss() const {
-  at::Tensor sum;
-  for (const at::Tensor& parameter : parameters_) {
-    const at::Tensor nothing = nothing_of(parameter);
-    sum = sum.defined() ? sum + nothing : nothing;
-  }
+  // Of sparse ones alone it reaches none: they have no gradient then.
+  at::Tensor sum =
+      at::zeros({}, trained_.front().options().requires_grad(false)).set_requires_grad(parameters_.empty());
+  for (const at::Tensor& parameter : parameters_) sum = sum + nothing_of(parameter);
   return sum;
 }
 

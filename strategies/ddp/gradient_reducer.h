@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,8 @@ struct GradientReducerOptions {
   /// find_unused_parameters, static_graph or a communication hook.
   bool in_place = false;
   bool in_place_of_any_size = false;  ///< with `in_place`: of any number of gradients
+  /// Parameters that are left to average_sparse_gradients.
+  std::unordered_set<const c10::TensorImpl*> sparse = {};
   /// May set a communication hook; called once, by the constructor.
   std::function<void(c10d::Reducer&)> configure = {};
 };
@@ -43,6 +46,8 @@ struct GradientReducerOptions {
 /// memory and `in_place` asks for it, they are then combined where autograd has put them, to the same bits: without
 /// hooks, and without a copy into a bucket. So are those of recorded steps (`graph`), however many there are: hooks
 /// cannot be replayed.
+///
+/// Sparse gradients of parameters that are not among the options' `sparse` become dense ones.
 class GradientReducer {
  public:
   using Parameters = std::vector<std::pair<std::string, at::Tensor>>;
@@ -73,6 +78,8 @@ class GradientReducer {
   /// a parameter has none.
   void after_backward(bool sync);
   bool reduces_window() const { return options_.reduces_window; }
+  /// The parameters that it leaves out, as they are sparse.
+  const std::vector<at::Tensor>& sparse() const { return sparse_; }
   /// Returns what the ranks told each other in the window just reduced.
   Strategy::WindowTotals window_totals() const;
   /// Makes a loss of zero that reaches every parameter, for a rank that has none.
@@ -83,18 +90,23 @@ class GradientReducer {
 
  private:
   void make_reducer();
+  /// Whether c10d's Reducer combines gradients.
+  bool uses_reducer() const { return backend_ == nullptr && !parameters_.empty(); }
 
-  std::vector<at::Tensor> parameters_;
-  std::vector<std::string> names_;  ///< of the parameters
-  at::Tensor window_inputs_;        ///< a parameter whose gradient is {weight of the window, has_next}
+  std::vector<at::Tensor> trained_;     ///< all that it was made for
+  std::vector<at::Tensor> sparse_;      ///< those of `trained_` that it leaves out
+  std::vector<at::Tensor> parameters_;  ///< those that it combines
+  std::vector<std::string> names_;      ///< of these
+  at::Tensor window_inputs_;            ///< a parameter whose gradient is {weight of the window, has_next}
   GradientReducerOptions options_;
   c10::intrusive_ptr<c10d::Backend> backend_;     ///< that combines in place; nullptr: the reducer does
   c10::intrusive_ptr<c10d::ProcessGroup> group_;  ///< that the reducer combines in
   std::shared_ptr<c10d::Reducer> reducer_;        ///< of a static graph: made before the first step
   std::shared_ptr<c10d::Logger> logger_;          ///< the reducer writes to it when it looks for unused parameters
   bool first_backward_ = true;
-  std::vector<uint8_t> reached_;  ///< of each parameter, since before_backward
-  std::vector<unsigned> hooks_;   ///< of each parameter
+  std::vector<uint8_t> reached_;                             ///< of each parameter, since before_backward
+  std::vector<unsigned> hooks_;                              ///< of each parameter
+  std::vector<std::pair<size_t, const void*>> dense_hooks_;  ///< of some, behind their numbers
 };
 
 }  // namespace levin

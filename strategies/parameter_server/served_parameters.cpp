@@ -1,6 +1,7 @@
 #include <levin/strategies/parameter_server/served_parameters.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/gradient_groups.h>
 #include <levin/core/interfaces/module.h>
 
 #include <ATen/core/grad_mode.h>
@@ -147,7 +148,7 @@ void ServedParameters::take_gradients(int64_t server, bool all, Packet& packet) 
     at::Tensor& gradient = entry.tensor.mutable_grad();
     mark.fill_(all || gradient.defined() ? 1 : 0);
     if (gradient.defined())
-      place.copy_(gradient);
+      place.copy_(dense_gradient(gradient));
     else
       place.zero_();
     gradient.reset();
@@ -164,7 +165,7 @@ void ServedParameters::average_gradients(bool all, const std::vector<Packet>& of
     for (const size_t i : section.entries) {
       at::Tensor& gradient = entries_[i].tensor.mutable_grad();
       if (all && !gradient.defined()) gradient = at::zeros_like(entries_[i].local_shard);
-      own.push_back(std::move(gradient));
+      own.push_back(dense_gradient(gradient));
       gradient = at::Tensor();
       shards.push_back(entries_[i].local_shard);
     }

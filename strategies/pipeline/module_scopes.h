@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/base/expanded_tensor.h>
 #include <levin/core/base/released_storage.h>
 #include <levin/core/data/batch.h>
 #include <levin/core/interfaces/module.h>
@@ -24,7 +25,7 @@ class KeptBuffers {
   ~KeptBuffers() {
     const c10::InferenceMode ordinary(false);
     const at::NoGradGuard no_grad;
-    for (auto& [buffer, copy] : buffers_) buffer.copy_(copy);
+    for (auto& [buffer, copy] : buffers_) copy_elements(copy, buffer);
   }
   KeptBuffers(const KeptBuffers&) = delete;
   KeptBuffers& operator=(const KeptBuffers&) = delete;

@@ -1,5 +1,6 @@
 #include <levin/strategies/pipeline/replica_gradients.h>
 
+#include <levin/core/base/gradient_groups.h>
 #include <levin/strategies/comm/c10d_collective.h>
 #include <levin/strategies/ddp/gradient_reducer.h>
 
@@ -98,6 +99,7 @@ ReplicaGradients::Exchange ReplicaGradients::start_mean(Parameters parameters) {
     const at::Tensor& tensor = parameter->tensor;
     // A replica may have skipped its batch, or a part of the model.
     if (!tensor.grad().defined()) tensor.mutable_grad() = at::zeros_like(tensor, tensor.options().requires_grad(false));
+    if (tensor.grad().is_sparse()) tensor.mutable_grad() = dense_gradient(tensor.grad());
     flat.push_back(tensor.grad().reshape({-1}));
   }
   exchange.parameters = std::move(parameters);
@@ -130,7 +132,7 @@ ReplicaGradients::Exchange ReplicaGradients::start_mean_of_parts(Parameters para
   for (const Parameter* parameter : parameters) {
     const int64_t size = part_size(parameter->tensor);
     if (parameter->tensor.grad().defined()) {
-      const at::Tensor flat = parameter->tensor.grad().reshape({-1});
+      const at::Tensor flat = dense_gradient(parameter->tensor.grad()).reshape({-1});
       for (int64_t rank = 0, begin = 0; rank < ranks && begin < flat.numel(); ++rank, begin += size) {
         const int64_t there = std::min(size, flat.numel() - begin);
         exchange.all[rank].narrow(0, offset, there).copy_(flat.narrow(0, begin, there));

@@ -1,9 +1,11 @@
 #include <levin/strategies/pipeline/stage_parameters.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/gradient_groups.h>
 #include <levin/core/base/released_storage.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/move_to_device.h>
+#include <levin/core/nn/sparse_gradients.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
@@ -41,6 +43,8 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
   const int64_t here = stages_->rank();
   const int64_t last = stages_->world_size() - 1;
   std::vector<ReplicaGradients::Parameter> averaged;
+  // c10d's Reducer would have to know them.
+  const auto sparse = parameters_with_sparse_gradients(module);
   for (auto& [name, tensor] : named_tensors(module)) {
     const auto [users, chunk] = users_of(tensor);
     Entry entry{.name = name,
@@ -76,11 +80,12 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
     }
     if (entry.is_parameter) {
       if (is_own(entry))
-        averaged.push_back(
-            {.name = name,
-             .tensor = tensor,
-             .local_shard = entry.local_shard,
-             .chunk = entry.is_shared ? ReplicaGradients::kLate : chunk.value_or(ReplicaGradients::kLate)});
+        averaged.push_back({.name = name,
+                            .tensor = tensor,
+                            .local_shard = entry.local_shard,
+                            .chunk = entry.is_shared || sparse.contains(tensor.unsafeGetTensorImpl())
+                                         ? ReplicaGradients::kLate
+                                         : chunk.value_or(ReplicaGradients::kLate)});
       by_tensor_[tensor.unsafeGetTensorImpl()] = entries_.size();
       names_.add(name, entry.local_shard);
     }
@@ -119,7 +124,7 @@ void StageParameters::combine_gradients() {
   for (Entry& entry : entries_) {
     if (!entry.is_parameter || !entry.tensor.requires_grad()) continue;
     if (entry.is_shared) {
-      at::Tensor gradient = entry.is_used_here ? entry.tensor.grad() : at::Tensor();
+      at::Tensor gradient = entry.is_used_here ? dense_gradient(entry.tensor.grad()) : at::Tensor();
       if (!gradient.defined()) gradient = at::zeros_like(entry.tensor, entry.tensor.options().requires_grad(false));
       works.push_back(stages_->all_reduce(gradient, ReduceOp::kSum));
       sums.emplace_back(&entry, std::move(gradient));

@@ -1,20 +1,21 @@
 #include <levin/strategies/ranks/model_agreement.h>
 
-#include <levin/core/base/released_storage.h>
-
 #include <levin/core/base/error.h>
+#include <levin/core/base/expanded_tensor.h>
+#include <levin/core/base/released_storage.h>
 #include <levin/core/comm/collective.h>
 #include <levin/core/interfaces/module.h>
 
 #include <fmt/format.h>
-
-#include <algorithm>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
+#include <algorithm>
 #include <functional>
+#include <map>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace levin {
@@ -41,23 +42,32 @@ std::vector<std::string> split_lines(const std::string& text) {
   return lines;
 }
 
+/// As bytes, since backends lack types (int16, uint16) that a module may hold.
 void broadcast(const std::vector<at::Tensor>& tensors, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-  // Tensors of one type travel together.
-  std::vector<at::Tensor> left = tensors;
-  while (!left.empty()) {
-    std::vector<at::Tensor> same;
-    std::vector<at::Tensor> others;
-    for (const at::Tensor& tensor : left)
-      (tensor.scalar_type() == left.front().scalar_type() && tensor.device() == left.front().device() ? same : others)
-          .push_back(tensor);
-    c10d::broadcast_coalesced(group, same, kBroadcastBytes, /*rank=*/0);
-    left = std::move(others);
+  std::map<at::DeviceType, std::vector<at::Tensor>> bytes;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // elements, and where they are received
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor elements = without_repetitions(tensor.detach());
+    if (elements.numel() == 0) continue;
+    const at::Tensor dense = elements.resolve_conj().resolve_neg().contiguous();
+    if (!dense.is_same(elements)) copies.emplace_back(elements, dense);
+    bytes[dense.device().type()].push_back(dense.as_strided({dense.numel()}, {1}).view(at::kByte));
   }
+  for (const auto& [device, of_device] : bytes)
+    c10d::broadcast_coalesced(group, of_device, kBroadcastBytes, /*rank=*/0);
+  if (group->getRank() == 0) return;
+  for (const auto& [elements, dense] : copies) elements.copy_(dense);
 }
 
 }  // namespace
 
 void require_same_model(Module& module, Collective& collective) {
+  for (const auto& [name, tensor] : named_tensors(module))
+    if (tensor.layout() != at::kStrided || tensor.is_quantized())
+      throw Error("ddp",
+                  fmt::format("'{}' is a {} tensor, which ranks cannot send to each other; valid: dense tensors; "
+                              "hint: keep it in a member that is not registered as a buffer",
+                              name, tensor.is_quantized() ? "quantized" : "sparse"));
   const std::vector<std::string> own = describe(module);
   const std::string text = join(own, "\n");
   // Most often all agree, which a number shows.
@@ -92,7 +102,7 @@ bool any_rank_lacks_values(const Module& module, Collective& collective, const s
 void broadcast_model(Module& module, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> tensors;
-  for (const auto& [name, tensor] : named_tensors(module)) tensors.push_back(tensor.detach());
+  for (const auto& [name, tensor] : named_tensors(module)) tensors.push_back(tensor);
   broadcast(tensors, group);
 }
 

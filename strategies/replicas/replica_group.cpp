@@ -1,6 +1,7 @@
 #include <levin/strategies/replicas/replica_group.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/expanded_tensor.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/interfaces/module.h>
@@ -160,10 +161,10 @@ void ReplicaGroup::take_over(Replica& replica) {
   const auto copy = [&](const at::Tensor& from, at::Tensor& to) {
     if (!same_layout(from, to)) replace_data(to, at::empty_like(from, from.options().device(replica.device)));
     if (from.device() == replica.device) {
-      to.detach().copy_(from.detach());
+      copy_elements(from.detach(), to.detach());
     } else {
-      sources.push_back(from.detach());
-      targets.push_back(to.detach());
+      sources.push_back(without_repetitions(from.detach()));
+      targets.push_back(without_repetitions(to.detach()));
     }
   };
   for (size_t i = 0; i < parameters_.size(); ++i) {

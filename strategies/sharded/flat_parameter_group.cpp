@@ -1,6 +1,7 @@
 #include <levin/strategies/sharded/flat_parameter_group.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/gradient_groups.h>
 #include <levin/core/base/released_storage.h>
 
 #include <ATen/core/grad_mode.h>
@@ -195,9 +196,7 @@ at::Tensor FlatParameterGroup::gradient_view(size_t parameter) const {
 bool FlatParameterGroup::take_gradient(size_t parameter) {
   const PlainTensors plain;
   at::Tensor& gradient = parameters_[parameter].second.mutable_grad();
-  if (gradient.layout() != at::kStrided)
-    throw Error("sharded",
-                fmt::format("the gradient of '{}' is sparse; valid: dense gradients", parameters_[parameter].first));
+  gradient = dense_gradient(gradient);
   if (taken_ == 0) keep_reduced_apart();
   if (!whole_gradient_.defined()) whole_gradient_ = at::empty({layout_.flat_size()}, whole_.options());
   at::Tensor view = gradient_view(parameter);

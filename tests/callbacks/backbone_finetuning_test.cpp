@@ -134,6 +134,70 @@ TEST(BackboneFinetuningTest, LeavesNothingFrozen) {
   }
 }
 
+/// A run of two epochs without the callback, resumed with it: the backbone stands still until its epoch, and its
+/// momentum is that of the checkpoint.
+TEST_P(BackboneFinetuningRuns, BeginWhereARunWithoutItEnded) {
+  const std::string folder = testing::fresh_folder("before_finetuning");
+  Plan before{.epochs = 2};
+  before.watch.on_train_epoch_end = [&](Trainer& trainer, Module&) {
+    if (trainer.current_epoch() == 1) trainer.save_checkpoint(folder + "/whole");
+  };
+  const Outcome whole = train(before, GetParam());
+  for (const bool begins_later : {false, true}) {
+    Epochs epochs;
+    Plan after{.callback = std::string("{backbone_finetuning: {backbone: body, train_bn: false, multiplier: 4, "
+                                       "unfreeze_backbone_at_epoch: ") +
+                           (begins_later ? "3}}" : "1}}"),
+               .epochs = 5};
+    after.watch = watching(epochs);
+    const Outcome run = train(after, GetParam(), folder + "/whole");
+    EXPECT_EQ(epochs.linear_changed, (Flags{!begins_later, true, true}));
+    EXPECT_EQ(epochs.head_changed, Flags(3, true));
+    ASSERT_EQ(epochs.rates.size(), 3u);
+    EXPECT_EQ(epochs.rates.front().size(), begins_later ? 1u : 2u);
+    ASSERT_EQ(epochs.rates.back().size(), 2u);
+    EXPECT_NEAR(epochs.rates.back()[1], begins_later ? 0.04 : 0.1, 1e-12);
+    EXPECT_EQ(run.steps, 5 * 5);
+  }
+}
+
+TEST(BackboneFinetuningTest, ResumedWithItTheBackboneKeepsItsMomentum) {
+  const std::string folder = testing::fresh_folder("kept_momentum");
+  Plan before{.epochs = 1};
+  before.watch.on_train_epoch_end = [&](Trainer& trainer, Module&) { trainer.save_checkpoint(folder + "/whole"); };
+  train(before, {});
+  // Trained from the start, with the rate of the rest, it makes no difference.
+  const Outcome expected = train({.epochs = 3}, {}, folder + "/whole");
+  const Outcome run = train({.callback = "{backbone_finetuning: {backbone: body, unfreeze_backbone_at_epoch: 0, "
+                                         "backbone_initial_lr: 0.1, multiplier: 1}}",
+                             .epochs = 3},
+                            {}, folder + "/whole");
+  EXPECT_TRUE(identical(run.weights, expected.weights));
+}
+
+TEST(BackboneFinetuningTest, ACheckpointWithItIsNotOfARunWithout) {
+  const std::string folder = testing::fresh_folder("with_finetuning");
+  Plan with{.callback = "{backbone_finetuning: {backbone: body, unfreeze_backbone_at_epoch: 0}}", .epochs = 1};
+  with.watch.on_train_epoch_end = [&](Trainer& trainer, Module&) { trainer.save_checkpoint(folder + "/whole"); };
+  train(with, {});
+  const std::string refusal = refusal_of([&] { train({.epochs = 2}, {}, folder + "/whole"); });
+  EXPECT_NE(refusal.find("has 1 parameter groups; got 2 in the checkpoint"), std::string::npos) << refusal;
+  EXPECT_NE(refusal.find("such as backbone_finetuning"), std::string::npos) << refusal;
+}
+
+TEST(BackboneFinetuningTest, NamesWhatAnOptimizerOfTrainedParametersLacks) {
+  const std::string folder = testing::fresh_folder("without_finetuning");
+  Plan before{.net = {.only_trained = true}, .epochs = 1};
+  before.watch.on_train_epoch_end = [&](Trainer& trainer, Module&) { trainer.save_checkpoint(folder + "/whole"); };
+  train(before, {});
+  const std::string refusal = refusal_of([&] {
+    train({.net = {.only_trained = true}, .callback = "{backbone_finetuning: {backbone: body}}", .epochs = 2}, {},
+          folder + "/whole");
+  });
+  EXPECT_NE(refusal.find("parameter group 0 of the optimizer does not fit"), std::string::npos) << refusal;
+  EXPECT_NE(refusal.find("hand over all of them"), std::string::npos) << refusal;
+}
+
 TEST(BackboneFinetuningTest, SaysWhatIsWrong) {
   const auto fit = [](const std::string& options) {
     return refusal_of([&] { train({.callback = "{backbone_finetuning: " + options + "}", .epochs = 1}, {}); });

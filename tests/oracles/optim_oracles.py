@@ -43,6 +43,23 @@ def trajectory(cls, settings, second=None, steps=STEPS):
     return torch.cat([p.detach().flatten() for p in params]).tolist()
 
 
+def sparse_gradient(p, step):
+    """Of three rows, two of which are one."""
+    rows = torch.tensor([step % 6, (2 * step + 1) % 6, step % 6])
+    i, j = torch.meshgrid(torch.arange(3.0), torch.arange(4.0), indexing="ij")
+    values = torch.sin(0.3 * (i.double() + 1) * (j.double() + 2) * (step + 1))
+    return torch.sparse_coo_tensor(rows[None], values, p.shape)
+
+
+def sparse_trajectory(cls, settings):
+    p = torch.tensor([math.cos(0.3 * i) for i in range(24)], dtype=torch.float64).reshape(6, 4).requires_grad_()
+    optimizer = cls([p], **settings)
+    for step in range(STEPS):
+        p.grad = sparse_gradient(p, step)
+        optimizer.step()
+    return p.detach().flatten().tolist()
+
+
 class Lion(torch.optim.Optimizer):
     """The algorithm of Chen et al., 2023 (arXiv:2302.06675), which PyTorch does not have."""
 
@@ -305,6 +322,14 @@ SCHEDULERS = {
     ),
 }
 
+SPARSE = {
+    "sparse_adam": (O.SparseAdam, {}),
+    "sparse_adam_all": (O.SparseAdam, {"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-4, "maximize": True}),
+    "sparse_sgd": (O.SGD, {"lr": 0.1, "foreach": False}),
+    "sparse_sgd_maximize": (O.SGD, {"lr": 0.1, "maximize": True, "foreach": False}),
+    "sparse_adagrad": (O.Adagrad, {"lr": 0.1, "lr_decay": 0.05, "initial_accumulator_value": 0.3, "foreach": False}),
+}
+
 
 def write(path, rows):
     lines = [f"// Written by optim_oracles.py with PyTorch {torch.__version__.split('+')[0]}; do not edit."]
@@ -319,5 +344,6 @@ def write(path, rows):
 if __name__ == "__main__":
     short = [(name, trajectory(*case)) for name, case in {**OPTIMIZERS, **large_batch_cases()}.items()]
     long = [(name, trajectory(*case, steps=LONG)) for name, case in LONG_RUNS.items()]
-    write(FOLDER / "optimizer_oracles.inc", short + long)
+    sparse = [(name, sparse_trajectory(*case)) for name, case in SPARSE.items()]
+    write(FOLDER / "optimizer_oracles.inc", short + long + sparse)
     write(FOLDER / "scheduler_oracles.inc", [(name, sequence(*case)) for name, case in SCHEDULERS.items()])
