@@ -18,6 +18,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <utility>
 
 namespace levin::optim {
 namespace {
@@ -78,20 +79,26 @@ std::vector<at::Tensor> trained(const typename Optimizer::Options& options, at::
 
 template <class Optimizer>
 void expect_as_dense(const typename Optimizer::Options& options) {
-  // In 16 bits kernels round rows otherwise than whole tables.
-  for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+  for (const auto type : {at::kFloat, at::kDouble}) {
     const auto sparse = trained<Optimizer>(options, type, false);
     const auto dense = trained<Optimizer>(options, type, true);
-    const bool is_exact = type == at::kFloat || type == at::kDouble;
     for (size_t i = 0; i < sparse.size(); ++i)
-      EXPECT_TRUE(is_exact ? sparse[i].equal(dense[i]) : at::allclose(sparse[i], dense[i], 2e-2, 2e-2))
+      EXPECT_TRUE(sparse[i].equal(dense[i])) << c10::toString(type) << ", tensor " << i;
+  }
+  // In 16 bits kernels round rows otherwise than whole tables: within what ten steps of values up to 1 may round.
+  const auto exact = trained<Optimizer>(options, at::kFloat, true);
+  for (const auto& [type, rounding] : {std::pair(at::kBFloat16, 0x1p-8), std::pair(at::kHalf, 0x1p-11)}) {
+    const auto sparse = trained<Optimizer>(options, type, false);
+    for (size_t i = 0; i < sparse.size(); ++i)
+      EXPECT_TRUE(at::allclose(sparse[i].to(at::kFloat), exact[i], 0, 10 * rounding))
           << c10::toString(type) << ", tensor " << i;
   }
 }
 
-TEST(SparseGradients, AreStepsOfTheDenseOnesToTheBit) {
+TEST(SparseGradients, AreStepsOfTheDenseOnes) {
   expect_as_dense<SGD>({.lr = 0.1});
-  expect_as_dense<Adagrad>({.lr = 0.1, .lr_decay = 0.1});
+  // float16 has no smaller number than 6e-8: with an `eps` below it a first gradient of zero is divided by zero.
+  expect_as_dense<Adagrad>({.lr = 0.1, .lr_decay = 0.1, .eps = 1e-4});
 }
 
 TEST(SparseGradients, AreRefusedByOptionsThatMoveEveryRow) {
