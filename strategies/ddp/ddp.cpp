@@ -168,6 +168,15 @@ void Ddp::send_buffers(Module& module) {
   with_communication_errors(collective(), [&] { broadcast_buffers(module, ranks().process_group()); });
 }
 
+void Ddp::with_reduction_errors(const GradientReducer& gradients, const std::function<void()>& backward) {
+  try {
+    with_communication_errors(collective(), backward);
+  } catch (const c10::Error&) {
+    gradients.require_dense_gradients();
+    throw;
+  }
+}
+
 StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
   if (ranks().world_size() == 1 || alone_) {
     StepOutput output = forward(batch, phases);
@@ -194,7 +203,7 @@ StepOutput Ddp::forward_backward(const Batch& batch, StepPhases& phases, const A
   start.loss() = gradients.before_backward(start.loss(), window, phases.window_weight());
   {
     const WaitingIn waiting(window.sync ? ranks().rank_status() : nullptr, "reduction of gradients");
-    with_communication_errors(collective(), [&] {
+    with_reduction_errors(gradients, [&] {
       if (output.has_loss())
         phases.backward(start);
       else
@@ -240,7 +249,7 @@ void Ddp::manual_backward(const at::Tensor& loss, const BackwardOptions& options
   if (options.sync_grad) gradients.before_forward();
   const at::Tensor start = gradients.before_backward(loss, {.sync = options.sync_grad}, {});
   const WaitingIn waiting(options.sync_grad ? ranks().rank_status() : nullptr, "reduction of gradients");
-  with_communication_errors(collective(), [&] { Strategy::manual_backward(start, options); });
+  with_reduction_errors(gradients, [&] { Strategy::manual_backward(start, options); });
   if (options.sync_grad) average_sparse_gradients(gradients.sparse(), collective());
 }
 

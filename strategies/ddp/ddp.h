@@ -2,6 +2,7 @@
 
 #include <levin/strategies/ranks/ranked_strategy.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_set>
@@ -82,6 +83,7 @@ class Ddp : public RankedStrategy {
   GradientReducer& reducer(Module& module, bool manual);
   GradientReducerOptions reduction(bool manual, bool has_hook);
   void send_buffers(Module& module);
+  void with_reduction_errors(const GradientReducer& gradients, const std::function<void()>& backward);
 
   const Options options_;
   std::vector<std::unique_ptr<GradientReducer>> reducers_;  ///< the one used last is the first

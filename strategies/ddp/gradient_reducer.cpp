@@ -13,8 +13,6 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
@@ -40,15 +38,6 @@ struct WithGradientOf : torch::autograd::Function<WithGradientOf> {
   }
   static tensor_list backward(AutogradContext* context, tensor_list gradients) {
     return {gradients[0], context->saved_data["gradient"].toTensor(), at::Tensor()};
-  }
-};
-
-/// Makes gradients dense before they are accumulated, which a tensor's own hooks may not.
-struct DenseGradientHook : torch::autograd::FunctionPreHook {
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
-    torch::autograd::variable_list dense;
-    for (const at::Tensor& gradient : gradients) dense.push_back(dense_gradient(gradient));
-    return dense;
   }
 };
 
@@ -124,13 +113,6 @@ GradientReducer::GradientReducer(const Parameters& parameters, c10::intrusive_pt
   group_ = std::move(group);
   // Its first iteration counts the hooks of a static graph, those of backwards without communication too.
   if (!options_.static_graph && uses_reducer()) make_reducer();
-  for (size_t i = 0; i < parameters_.size(); ++i)
-    // That of a vector is dense: it has no rows.
-    if (uses_reducer() && parameters_[i].dim() > 1) {
-      auto hook = std::make_unique<DenseGradientHook>();
-      dense_hooks_.emplace_back(i, hook.get());
-      torch::autograd::impl::add_hook(parameters_[i], std::move(hook));
-    }
   if (!options_.completes_backward) return;
   reached_.resize(parameters_.size());
   for (size_t i = 0; i < parameters_.size(); ++i)
@@ -165,9 +147,6 @@ void GradientReducer::make_reducer() {
 
 GradientReducer::~GradientReducer() {
   for (size_t i = 0; i < hooks_.size(); ++i) parameters_[i].remove_hook(hooks_[i]);
-  for (const auto& [parameter, hook] : dense_hooks_)
-    std::erase_if(torch::autograd::impl::hooks(parameters_[parameter]),
-                  [hook = hook](const auto& registered) { return registered.get() == hook; });
 }
 
 bool GradientReducer::fits(const Parameters& parameters) const {
@@ -293,6 +272,15 @@ void GradientReducer::complete_backward() {
   for (size_t i = 0; i < parameters_.size(); ++i)
     if (reached_[i] == 0) rest.push_back(nothing_of(parameters_[i]));
   if (!rest.empty()) torch::autograd::backward(rest);
+}
+
+void GradientReducer::require_dense_gradients() const {
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (parameters_[i].grad().defined() && parameters_[i].grad().is_sparse())
+      throw Error("ddp",
+                  fmt::format("the gradient of '{}' is sparse, and it is no table of an Embedding or EmbeddingBag; "
+                              "valid: such a module with `sparse`, or an embedding without",
+                              names_[i]));
 }
 
 at::Tensor GradientReducer::zero_loss() const {

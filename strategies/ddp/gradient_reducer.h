@@ -46,8 +46,6 @@ struct GradientReducerOptions {
 /// memory and `in_place` asks for it, they are then combined where autograd has put them, to the same bits: without
 /// hooks, and without a copy into a bucket. So are those of recorded steps (`graph`), however many there are: hooks
 /// cannot be replayed.
-///
-/// Sparse gradients of parameters that are not among the options' `sparse` become dense ones.
 class GradientReducer {
  public:
   using Parameters = std::vector<std::pair<std::string, at::Tensor>>;
@@ -77,6 +75,9 @@ class GradientReducer {
   /// Called after that backward: gradients that are combined in place are from here on means. Throws levin::Error where
   /// a parameter has none.
   void after_backward(bool sync);
+  /// Throws levin::Error naming a parameter whose gradient is sparse though it is not among the options' `sparse`: what
+  /// c10d's Reducer ends a backward for.
+  void require_dense_gradients() const;
   bool reduces_window() const { return options_.reduces_window; }
   /// The parameters that it leaves out, as they are sparse.
   const std::vector<at::Tensor>& sparse() const { return sparse_; }
@@ -104,9 +105,8 @@ class GradientReducer {
   std::shared_ptr<c10d::Reducer> reducer_;        ///< of a static graph: made before the first step
   std::shared_ptr<c10d::Logger> logger_;          ///< the reducer writes to it when it looks for unused parameters
   bool first_backward_ = true;
-  std::vector<uint8_t> reached_;                             ///< of each parameter, since before_backward
-  std::vector<unsigned> hooks_;                              ///< of each parameter
-  std::vector<std::pair<size_t, const void*>> dense_hooks_;  ///< of some, behind their numbers
+  std::vector<uint8_t> reached_;  ///< of each parameter, since before_backward
+  std::vector<unsigned> hooks_;   ///< of each parameter
 };
 
 }  // namespace levin

@@ -215,9 +215,13 @@ TEST(BatchTexts, ReachStepsAndPredictionsUnderEveryDivision) {
   }
 }
 
-TEST(BatchTexts, AreNotSavedAsTensors) {
-  const auto joined = join_predictions({with_texts(2), with_texts(3)});
-  EXPECT_THAT(joined.notes, ElementsAre(HasSubstr("'path' has texts, which a file of tensors cannot hold")));
+TEST(BatchTexts, AreATableBesideTheTensorsOfPredictions) {
+  Batch other{{"x", torch::arange(2)}, {"scale", torch::tensor(3.0)}};
+  other.set_texts("note", {"a, \"b\"", "line\nbreak"});
+  const auto joined = join_predictions({with_texts(2), other, with_texts(1)});
+  EXPECT_EQ(joined.texts, (std::vector<Batch::TextItem>{{"path", {"0.jpg", "1.jpg", "", "", "0.jpg"}},
+                                                        {"note", {"", "", "a, \"b\"", "line\nbreak", ""}}}));
+  EXPECT_EQ(csv_of_texts(joined.texts), "path,note\n0.jpg,\n1.jpg,\n,\"a, \"\"b\"\"\"\n,\"line\nbreak\"\n0.jpg,\n");
 }
 
 TEST(BatchTexts, AreNamesOfImageFiles) {

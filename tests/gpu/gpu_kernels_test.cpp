@@ -49,6 +49,7 @@ class WithoutOptimizer : public Module {
 
 TEST_F(GpuKernels, EveryOptimizerStepsAsOnTheCpu) {
   for (const auto& item : registries().optimizers.items()) {
+    if (item.name == "sparse_adam") continue;  // takes sparse gradients alone, which this module has none of
     SCOPED_TRACE(item.name);
     const bool wraps = item.name == "lookahead" || item.name == "sam";
     const std::string yaml = "{name: " + item.name + (wraps ? ", base: {name: sgd, lr: 0.01}}" : ", lr: 0.01}");

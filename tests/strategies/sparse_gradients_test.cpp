@@ -196,7 +196,7 @@ class SparseGradientTrainings : public ::testing::TestWithParam<TableDevices> {
 };
 
 TEST_P(SparseGradientTrainings, IsThatWithDenseOnes) {
-  for (const char* kind : {"embedding", "bag", "functional"}) expect_table_as_dense(run({.kind = kind}));
+  for (const char* kind : {"embedding", "bag"}) expect_table_as_dense(run({.kind = kind}));
   expect_table_as_dense(run({.optimizer = "adagrad"}));
 }
 
@@ -224,6 +224,19 @@ TEST_P(SparseGradientTrainings, WeighsLosses) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OnEveryStrategy, SparseGradientTrainings, ::testing::ValuesIn(every_strategy()));
+
+TEST(SparseGradientTraining, OfAParameterWithoutAModuleIsDenseOrRefused) {
+  const TableOptions table{.kind = "functional"};
+  for (const char* strategy : {"single_device", "dp", "ddp_threads", "{name: sharded_threads, stage: 1}"})
+    expect_table_as_dense(
+        {.table = table, .strategy = strategy, .devices = strategy == std::string("single_device") ? 1 : 2});
+  for (const char* strategy : {"{name: ddp_threads, backend: gloo}", "{name: ddp_spawn, backend: gloo}"}) try {
+      train_table({.table = table, .strategy = strategy, .devices = 2});
+      ADD_FAILURE() << strategy;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("the gradient of 'weight' is sparse")) << strategy;
+    }
+}
 
 TEST(SparseGradientTraining, IsThatWithDenseOnesInAPipeline) {
   for (const char* options : {"schedule: 1f1b", "schedule: gpipe", "schedule: zero_bubble"})
