@@ -14,6 +14,7 @@
 #include <levin/core/optim/named_optimizer.h>
 #include <levin/core/optim/scheduler.h>
 #include <levin/core/options/compatibility_options.h>
+#include <levin/core/options/mesh_strategy.h>
 #include <levin/core/options/options.h>
 #include <levin/core/planning/memory_planner.h>
 #include <levin/core/precision/precision.h>
@@ -178,16 +179,37 @@ void merge_list(Config& base, const Config& later) {
 
 bool is_list_option(const std::string& key) { return key == "callbacks" || key == "logger"; }
 bool is_named_option(const std::string& key) {
-  return key == "strategy" || key == "precision" || key == "profiler" || key == "optimizer" || key == "scheduler";
+  return key == "precision" || key == "profiler" || key == "optimizer" || key == "scheduler";
 }
 
-void merge_trainer(Config& base, const Config& later) {
+/// A pipeline's options without a name: those of the strategy, or of a mesh that another source gives.
+bool is_pipeline_part(const Config& strategy) {
+  return strategy.is_mapping() && strategy.entries().size() == 1 && strategy.find("pipeline") != nullptr;
+}
+
+/// The sizes of a mesh say which strategy it is, as a name does.
+void merge_strategy(Config& base, const Config& later, const ConfigNames& names) {
+  const bool has_name = !later.is_mapping() || later.find("name") != nullptr;
+  if (is_mesh(base) && !has_name) {
+    base.merge(later);
+  } else if (is_mesh(base) || is_mesh(later)) {
+    base = later;
+  } else {
+    Config named = later;
+    for (Config* strategy : {&base, &named}) normalize_named(*strategy, names.strategies);
+    merge_named(base, named);
+  }
+}
+
+void merge_trainer(Config& base, const Config& later, const ConfigNames& names) {
   for (const auto& entry : later.entries()) {
     Config* mine = base.find(entry.key);
     if (mine == nullptr)
       base.set(entry.key, entry.value, entry.origin);
     else if (is_list_option(entry.key))
       merge_list(*mine, entry.value);
+    else if (entry.key == "strategy")
+      merge_strategy(*mine, entry.value, names);
     else if (is_named_option(entry.key))
       merge_named(*mine, entry.value);
     else
@@ -225,7 +247,8 @@ void normalize(Config& source, const ConfigNames& names) {
   Config* trainer = source.find("trainer");
   if (trainer == nullptr) return;
   translate_compatibility_options(*trainer);
-  if (Config* strategy = trainer->find("strategy")) {
+  if (Config* strategy = trainer->find("strategy");
+      strategy != nullptr && !is_mesh(*strategy) && !is_pipeline_part(*strategy)) {
     normalize_named(*strategy, names.strategies);
     *strategy = present_strategy(*strategy);
   }
@@ -252,7 +275,7 @@ void merge_source(Config& base, const Config& later, const ConfigNames& names) {
     else if (entry.key == "model" || entry.key == "data")
       merge_named(*mine, entry.value);
     else if (entry.key == "trainer")
-      merge_trainer(*mine, entry.value);
+      merge_trainer(*mine, entry.value, names);
     else if (entry.key == "plan" || entry.key == "sweep" || entry.key == "export" || entry.key == "inspect" ||
              find_section(names, entry.key) != nullptr)
       mine->merge(entry.value);
@@ -326,7 +349,7 @@ Config resolve_trainer(const Config* given, const ConfigNames& names) {
     *logger = as_list(*logger, logger->origin());
   Config trainer = schema_of<TrainerOptions>().resolve(options, "trainer");
   Config& strategy = *trainer.find("strategy");
-  strategy = resolve_spec(strategy, names.strategies, "trainer.strategy");
+  if (!is_mesh(strategy)) strategy = resolve_spec(strategy, names.strategies, "trainer.strategy");
   Config& precision = *trainer.find("precision");
   precision = resolve_spec(precision, names.precisions, "trainer.precision");
   Config& profiler = *trainer.find("profiler");

@@ -11,6 +11,7 @@
 #include <levin/core/optim/named_optimizer.h>
 #include <levin/core/optim/scheduler.h>
 #include <levin/core/optim/scheduler_option.h>
+#include <levin/core/options/mesh_strategy.h>
 #include <levin/core/options/options.h>
 #include <levin/core/planning/memory_planner.h>
 #include <levin/core/precision/precision.h>
@@ -158,6 +159,22 @@ class Named {
   Json by_name_ = {{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
 };
 
+/// The sizes of a mesh, with the options of the strategy that divides along each dimension.
+Json mesh_of(const Registry<Strategy>& strategies) {
+  const Json size = any_of({{{"type", "integer"}, {"minimum", 1}}, {{"const", "auto"}}});
+  Json mesh = {{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
+  for (const auto& [dimension, strategy] : kMeshDimensions) {
+    const Registry<Strategy>::Item* const item = strategies.find(std::string(strategy));
+    if (item == nullptr) continue;
+    Json part = {{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
+    for (const auto& field : item->fields)
+      (is_rank_option(field.name) ? mesh : part)["properties"][field.name] = property(field);
+    part["properties"]["size"] = size;
+    mesh["properties"][std::string(dimension)] = any_of({size, part});
+  }
+  return mesh;
+}
+
 }  // namespace
 
 std::string json_schema(const ConfigNames& names) {
@@ -173,7 +190,7 @@ std::string json_schema(const ConfigNames& names) {
   const Json scheduler = Named(names.schedulers, optim::common_scheduler_fields()).one({kNull});
   replace("callbacks", Named(names.callbacks).several({kNull}));
   replace("logger", Named(names.loggers).several({no, kNull, Named(names.loggers).one()}));
-  replace("strategy", Named(names.strategies).one({automatic}));
+  replace("strategy", Named(names.strategies).one({automatic, mesh_of(names.strategies)}));
   replace("precision", Named(names.precisions).one({{{"type", "number"}}}));
   replace("profiler", Named(names.profilers).one({kNull}));
   replace("optimizer", optimizer);

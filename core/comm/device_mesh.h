@@ -11,6 +11,11 @@ namespace levin {
 /// first. Ranks next to each other differ along the innermost one.
 class DeviceMesh {
  public:
+  // Names of the dimensions of Levin's strategies, outermost first.
+  static constexpr std::string_view kPipeline = "pipeline";    ///< ranks with different layers
+  static constexpr std::string_view kReplicate = "replicate";  ///< with the same parameters and different data
+  static constexpr std::string_view kShard = "shard";          ///< with parts of the same parameters and different data
+
   struct Dimension {
     std::string name;
     int64_t size;

@@ -3,12 +3,14 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <string_view>
 
 namespace levin {
 
 class ClusterEnvironment;
 class Collective;
 class ControlPlane;
+class DeviceMesh;
 class Launcher;
 
 /// Start, meeting and end of the ranks of a strategy, which owns one object of this: a RankGroup, or a SingleRank.
@@ -27,6 +29,10 @@ class Ranks {
   virtual const c10::Device& device() const = 0;
   /// The group of all ranks.
   virtual Collective& collective() = 0;
+  /// How the ranks of the call under way are laid out.
+  virtual const DeviceMesh& mesh() const = 0;
+  /// The ranks that differ from this one along a dimension of the mesh alone; the identity where there are no others.
+  virtual Collective& group(std::string_view dimension) = 0;
   /// The control plane; nullptr while there is one rank.
   virtual ControlPlane* control_plane() const { return nullptr; }
 };

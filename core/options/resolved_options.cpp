@@ -8,6 +8,7 @@
 #include <levin/core/optim/named_optimizer.h>
 #include <levin/core/options/capable_strategies.h>
 #include <levin/core/options/compatibility_options.h>
+#include <levin/core/options/mesh_strategy.h>
 #include <levin/core/options/registries.h>
 #include <levin/core/precision/precision.h>
 
@@ -71,12 +72,12 @@ void resolve_batches(const TrainerOptions& options, ResolvedOptions& resolved) {
         "(an integer) or a time; got a fraction of the epoch");
 }
 
-/// Whether a run without a named strategy has several ranks: several devices or hosts were asked for, or a launcher
-/// outside has started several.
-bool several_ranks(const TrainerOptions& options, const ResolvedOptions& resolved) {
-  if (resolved.devices.size() > 1 || options.num_nodes > 1) return true;
+/// Ranks of a strategy that has several: those that a launcher outside has started, or one for each device of each
+/// host.
+int64_t count_ranks(const TrainerOptions& options, const ResolvedOptions& resolved) {
   const auto environment = registries().detect_environment();
-  return environment != nullptr && environment->world_size() > 1;
+  if (environment != nullptr && environment->world_size() > 1) return environment->world_size();
+  return std::ssize(resolved.devices) * options.num_nodes;
 }
 
 /// GPUs that are free. All ranks of a host must get the same, which those that a launcher has started one by one could
@@ -99,8 +100,10 @@ void resolve_devices_and_strategy(const TrainerOptions& options, ResolvedOptions
   resolved.devices_are_given =
       !options.gpus.config().is_null() || !(devices.is_null() || (devices.is_scalar() && devices.text() == "auto"));
   Spec<Strategy> strategy = options.strategy;
+  if (strategy.object() == nullptr && is_mesh(strategy.config()))
+    strategy = Spec<Strategy>(strategy_of_mesh(strategy.config(), count_ranks(options, resolved)));
   if (strategy.empty() || strategy.name("trainer.strategy", "strategy") == "auto")
-    strategy = Spec<Strategy>(several_ranks(options, resolved) ? "ddp" : "single_device");
+    strategy = Spec<Strategy>(count_ranks(options, resolved) > 1 ? "ddp" : "single_device");
   if (strategy.object() == nullptr) strategy = Spec<Strategy>(present_strategy(strategy.config()));
   resolved.strategy = strategy.resolve(registries().strategies, "trainer.strategy");
   const StrategyCapabilities can = resolved.strategy->capabilities();

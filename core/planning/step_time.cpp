@@ -104,7 +104,7 @@ class StepPredictor {
     const int64_t batch = needs_.batch_on(way_.pipelines);
     const PipelineShape shape = way_.shape(batch);
     const std::vector<size_t> ends = cut_by_parameters(chain, shape.chunks());
-    const RankSpan pipeline = neighbours(cluster_, way_.stages);
+    const RankSpan pipeline = counterparts(cluster_, way_.pipelines);
 
     std::vector<ChunkCost> costs;
     std::vector<double> gradients(static_cast<size_t>(way_.stages), 0.0);  // bytes of each rank
@@ -136,7 +136,7 @@ class StepPredictor {
     const PipelineTimeline actual = simulate(schedule, shape, costs, message);
 
     // Gradients of a rank are reduced over the pipelines when its last backward is over.
-    const RankSpan replicas = counterparts(cluster_, way_.stages);
+    const RankSpan replicas = neighbours(cluster_, way_.pipelines);
     double end = actual.makespan;
     double longest_reduce = 0;
     for (size_t rank = 0; rank < gradients.size(); ++rank) {

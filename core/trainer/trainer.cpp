@@ -268,6 +268,7 @@ void Trainer::log_last_row(const std::function<void()>& log) {
 
 int64_t Trainer::global_rank() const { return strategy().rank(); }
 int64_t Trainer::world_size() const { return strategy().world_size(); }
+RankMesh Trainer::mesh() const { return RankMesh(strategy().ranks()); }
 const at::Device& Trainer::device() const { return strategy().root_device(); }
 const std::vector<at::Device>& Trainer::devices() const { return components_->options.devices; }
 bool Trainer::is_joining() const { return components_->state.joining; }

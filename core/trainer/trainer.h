@@ -3,6 +3,7 @@
 #include <levin/core/base/events.h>
 #include <levin/core/export/export_options.h>
 #include <levin/core/interfaces/module.h>
+#include <levin/core/interfaces/rank_mesh.h>
 #include <levin/core/metrics/metric_map.h>
 #include <levin/core/optim/parameter_names.h>
 #include <levin/core/options/options.h>
@@ -157,6 +158,8 @@ class Trainer {
   bool is_global_zero() const { return global_rank() == 0; }
   int64_t global_rank() const;
   int64_t world_size() const;
+  /// How the ranks of the call under way are laid out; between calls, as one rank.
+  RankMesh mesh() const;
   const at::Device& device() const;
   const std::vector<at::Device>& devices() const;  ///< of this host, one for each local rank or replica
   /// Whether this rank has no data for the batch under way, and only joins the step of the others; what it computes

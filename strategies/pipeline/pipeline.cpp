@@ -108,6 +108,14 @@ void PipelineOptions::describe(Schema<PipelineOptions>& schema) {
       .at_most(100'000);
   schema.field("shard_optimizer", &O::shard_optimizer,
                "pipelines side by side divide the optimizer's state, as stage 1 of sharded");
+  schema
+      .field("shard_group", &O::shard_group,
+             "shard_optimizer: how many pipelines side by side divide one copy of the state: all, or a number")
+      .require("all or a number of pipelines", [](const std::string& value) {
+        return value == "all" ||
+               (!value.empty() && value.size() < 10 && value != "0" &&
+                std::ranges::all_of(value, [](char c) { return c >= '0' && c <= '9'; }) && std::stoll(value) > 0);
+      });
   schema.field("sequential", &O::sequential, "path of the levin::Sequential that is cut; empty: the module's only one");
   schema.field("trace", &O::trace,
                "folder for a trace of one batch, as a picture and for Chrome: what each stage did when; empty: none");
@@ -136,15 +144,31 @@ void Pipeline::setup_environment(const StrategySetup& setup) {
   if (setup.sync_batchnorm && ranks().world_size() > 1)
     throw ConfigError(
         "trainer.sync_batchnorm does not work with strategy 'pipeline', whose ranks have different layers");
-  if (ranks().world_size() % options_.data_parallel != 0)
+  if (ranks().world_size() > 1) connect();
+}
+
+DeviceMesh Pipeline::make_mesh() {
+  const int64_t all = ranks().world_size();
+  const int64_t batches = options_.data_parallel;
+  if (all % batches != 0)
     throw ConfigError(fmt::format("pipeline.data_parallel is {}, which does not divide the {} ranks; valid: a divisor",
-                                  options_.data_parallel, ranks().world_size()));
-  if (options_.shard_optimizer && options_.data_parallel == 1 && ranks().world_size() > 1)
+                                  batches, all));
+  if (options_.shard_optimizer && batches == 1 && all > 1)
     throw ConfigError(
         "pipeline.shard_optimizer divides the optimizer's state over pipelines side by side, and "
         "pipeline.data_parallel is 1; hint: data_parallel: 2, or leave it out");
-  mesh_ = DeviceMesh({{"replicate", options_.data_parallel}, {"pipeline", stages()}}, ranks().world_size());
-  if (ranks().world_size() > 1 && stages_ == nullptr) connect();
+  const int64_t shards = !options_.shard_optimizer       ? 1
+                         : options_.shard_group == "all" ? batches
+                                                         : std::stoll(options_.shard_group);
+  if (batches % shards != 0)
+    throw ConfigError(
+        fmt::format("pipeline.shard_group is {}: {} pipelines side by side cannot be divided into groups of {}; valid: "
+                    "all, or a divisor of their number",
+                    options_.shard_group, batches, shards));
+  return DeviceMesh({{std::string(DeviceMesh::kPipeline), all / batches},
+                     {std::string(DeviceMesh::kReplicate), batches / shards},
+                     {std::string(DeviceMesh::kShard), shards}},
+                    all);
 }
 
 /// All that is needed to connect ranks is done before the first batch: in the midst of one it would block a rank for
@@ -152,23 +176,29 @@ void Pipeline::setup_environment(const StrategySetup& setup) {
 void Pipeline::connect() {
   const c10::DeviceGuard current(root_device());
   const auto make_group = [this] {
-    auto group = ranks().group_along(*mesh_, "pipeline");
+    auto group = ranks().make_group_along(DeviceMesh::kPipeline);
     if (stages_ == nullptr) stages_ = group;  // for what all stages do together as well
     return group;
   };
   const bool closed = chunks_per_rank() > 1;
   activations_ = std::make_unique<StageRing>(make_group, StageRing::Direction::kToNext, closed);
   gradients_ = std::make_unique<StageRing>(make_group, StageRing::Direction::kToPrevious, closed);
-  if (options_.data_parallel > 1) replicas_ = ranks().group_along(*mesh_, "replicate");
+  groups_ = {.replicas = ranks().group_along({DeviceMesh::kReplicate}),
+             .shards = ranks().group_along({DeviceMesh::kShard})};
+  parts_ = groups_.shards == nullptr ? stages_ : ranks().group_along({DeviceMesh::kPipeline, DeviceMesh::kShard});
   activations_->meet(root_device());
   gradients_->meet(root_device());
   const at::Tensor element = at::zeros({1}, root_device());
-  for (Collective* group : {&collective(), stages_.get(), replicas_.get()})
+  for (Collective* group : {&collective(), stages_.get(), parts_.get(), groups_.replicas.get(), groups_.shards.get()})
     if (group != nullptr) group->all_reduce(element, ReduceOp::kSum)->wait();
 }
 
 Strategy::DataParallelRank Pipeline::data_parallel_rank() {
-  return {.rank = mesh_.value().coordinate(environment().rank(), "replicate"), .size = options_.data_parallel};
+  const DeviceMesh& mesh = ranks().mesh();
+  const int64_t rank = environment().rank();
+  return {.rank = mesh.coordinate(rank, DeviceMesh::kReplicate) * mesh.size(DeviceMesh::kShard) +
+                  mesh.coordinate(rank, DeviceMesh::kShard),
+          .size = mesh.size(DeviceMesh::kReplicate) * mesh.size(DeviceMesh::kShard)};
 }
 
 int64_t Pipeline::chunks_per_rank() const {
@@ -238,7 +268,12 @@ std::vector<int64_t> Pipeline::balance(Module& module, SequentialImpl& sequentia
     elements = numbers_from(collective().broadcast_bytes(text, 0));
   }
   std::vector<std::string> places;
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) places.push_back(fmt::format("rank {}", chunk % stages()));
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const int64_t first = chunk % stages() * options_.data_parallel;
+    places.push_back(options_.data_parallel == 1
+                         ? fmt::format("rank {}", first)
+                         : fmt::format("ranks {}-{}", first, first + options_.data_parallel - 1));
+  }
   const double bubble = theoretical_bubble(
       options_.schedule,
       {.stages = stages(), .micro_batches = options_.micro_batches, .chunks_per_rank = chunks_per_rank()});
@@ -291,7 +326,7 @@ void Pipeline::setup_module(Module& module) {
         if (users[key].size() == 1) result.chunk = users[key].front();
         return result;
       },
-      stages_, replicas_, options_.shard_optimizer);
+      stages_, groups_);
   // Modules that have more to move override it.
   module.to(root_device());
   engine_ = std::make_unique<PipelineEngine>(sequential, stages_, *activations_, *gradients_, std::move(engine));
@@ -439,22 +474,17 @@ void Pipeline::shards_changed() {
   if (parameters_ != nullptr) parameters_->send_parameters();
 }
 
-/// Ranks with different parts of the gradients.
-Collective& Pipeline::parts() { return options_.shard_optimizer ? collective() : *stages_; }
-
 void Pipeline::combine_found_inf(at::Tensor& found_inf) {
-  if (stages_ != nullptr) parts().all_reduce(found_inf, ReduceOp::kMax)->wait();
+  if (parts_ != nullptr) parts_->all_reduce(found_inf, ReduceOp::kMax)->wait();
 }
 
 at::Tensor Pipeline::reduce_norm(at::Tensor norms, double order) {
-  return stages_ == nullptr ? norms : reduce_norms(norms, order, parts(), root_device());
+  return parts_ == nullptr ? norms : reduce_norms(norms, order, *parts_, root_device());
 }
 
 void Pipeline::clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) {
-  if (options_.shard_optimizer && stages_ != nullptr)
-    throw ConfigError(
-        "trainer.gradient_clip_algorithm 'adaptive' does not work with pipeline.shard_optimizer, whose ranks "
-        "have parts of rows; valid: norm, value");
+  if (groups_.shards != nullptr)
+    return clip_parts_adaptively(parameters, parameters_->names(), find_part(), ratio, *parts_, root_device());
   std::vector<at::Tensor> own;
   for (const at::Tensor& parameter : parameters)
     if (parameter.numel() > 0) own.push_back(parameter);
@@ -479,7 +509,8 @@ void Pipeline::teardown() {
   stages_.reset();
   activations_.reset();
   gradients_.reset();
-  replicas_.reset();
+  groups_ = {};
+  parts_.reset();
   RankedStrategy::teardown();
 }
 

@@ -42,6 +42,7 @@ struct PipelineOptions {
   std::string checkpoint = "never";
   int64_t data_parallel = 1;
   bool shard_optimizer = false;
+  std::string shard_group = "all";
   std::string sequential = {};
   std::string trace = {};
   int64_t trace_batch = 10;
@@ -101,6 +102,9 @@ class Pipeline : public RankedStrategy, public DividedModel {
   /// trainer's calls.
   const PipelineEngine* engine() const { return engine_.get(); }
 
+ protected:
+  DeviceMesh make_mesh() override;
+
  private:
   FindPart find_part() const;
   void connect();
@@ -110,22 +114,21 @@ class Pipeline : public RankedStrategy, public DividedModel {
   SequentialImpl& find_sequential(Module& module);
   std::vector<int64_t> balance(Module& module, SequentialImpl& sequential);
   void measure(Module& module, SequentialImpl& sequential, std::vector<ChainUnit>& units) const;
-  Collective& parts();
   void write_trace();
 
   const Options options_;
   std::string sequential_path_;
   std::function<Batch()> sample_;
-  std::optional<DeviceMesh> mesh_;  ///< of all ranks; from setup_environment on
   // nullptr with one rank.
   std::unique_ptr<StageParameters> parameters_;
   std::unique_ptr<PipelineEngine> engine_;
   std::shared_ptr<Collective> stages_;      ///< of the ranks of one pipeline
   std::unique_ptr<StageRing> activations_;  ///< of the same ranks
   std::unique_ptr<StageRing> gradients_;
-  std::shared_ptr<Collective> replicas_;  ///< of the ranks with the same stage; nullptr for one pipeline
-  bool awaits_weights_ = false;           ///< an earlier call has left the module without values
-  int64_t batches_ = 0;                   ///< of this call
+  StageGroups groups_;                 ///< of the ranks with the same stage
+  std::shared_ptr<Collective> parts_;  ///< of the ranks with different parts of the gradients
+  bool awaits_weights_ = false;        ///< an earlier call has left the module without values
+  int64_t batches_ = 0;                ///< of this call
   std::optional<WindowTotals> totals_;
 };
 

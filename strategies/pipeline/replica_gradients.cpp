@@ -32,9 +32,8 @@ std::map<at::ScalarType, Parameters> by_type(const Parameters& parameters) {
 
 }  // namespace
 
-ReplicaGradients::ReplicaGradients(std::vector<Parameter> parameters, std::shared_ptr<Collective> replicas,
-                                   bool divides_state)
-    : parameters_(std::move(parameters)), replicas_(std::move(replicas)), divides_state_(divides_state) {}
+ReplicaGradients::ReplicaGradients(std::vector<Parameter> parameters, StageGroups groups)
+    : parameters_(std::move(parameters)), groups_(std::move(groups)) {}
 
 ReplicaGradients::~ReplicaGradients() = default;
 
@@ -46,12 +45,12 @@ void ReplicaGradients::restart() {
 
 void ReplicaGradients::begin_batch(bool in_backward) {
   under_way_.clear();
-  const auto* group = dynamic_cast<const C10dCollective*>(replicas_.get());
+  const auto* group = dynamic_cast<const C10dCollective*>(groups_.replicas.get());
   GradientReducer::Parameters first;
   for (const Parameter& parameter : parameters_)
     if (parameter.chunk == kFirstChunk && parameter.tensor.requires_grad())
       first.emplace_back(parameter.name, parameter.tensor);
-  uses_reducer_ = in_backward && !divides_state_ && group != nullptr && !first.empty();
+  uses_reducer_ = in_backward && groups_.shards == nullptr && group != nullptr && !first.empty();
   if (!uses_reducer_) return;
   const c10::InferenceMode ordinary(false);
   if (reducer_ == nullptr || !reducer_->fits(first))
@@ -74,7 +73,9 @@ void ReplicaGradients::finish() {
   start(kLate);
   for (const Exchange& exchange : under_way_) {
     exchange.work->wait();
-    divides_state_ ? take_part(exchange) : take(exchange);
+    if (groups_.shards != nullptr && groups_.replicas != nullptr)
+      groups_.replicas->all_reduce(exchange.part, ReduceOp::kMean)->wait();
+    groups_.shards != nullptr ? take_part(exchange) : take(exchange);
   }
   under_way_.clear();
 }
@@ -86,8 +87,8 @@ void ReplicaGradients::start(int64_t chunk) {
   for (const Parameter& parameter : parameters_)
     if (parameter.chunk == chunk && parameter.tensor.requires_grad()) ready.push_back(&parameter);
   for (auto& [type, parameters] : by_type(ready))
-    under_way_.push_back(divides_state_ ? start_mean_of_parts(std::move(parameters))
-                                        : start_mean(std::move(parameters)));
+    under_way_.push_back(groups_.shards != nullptr ? start_mean_of_parts(std::move(parameters))
+                                                   : start_mean(std::move(parameters)));
 }
 
 // ---- Whole gradients
@@ -104,7 +105,7 @@ ReplicaGradients::Exchange ReplicaGradients::start_mean(Parameters parameters) {
   }
   exchange.parameters = std::move(parameters);
   exchange.all = at::cat(flat);
-  exchange.work = replicas_->all_reduce(exchange.all, ReduceOp::kMean);
+  exchange.work = groups_.replicas->all_reduce(exchange.all, ReduceOp::kMean);
   return exchange;
 }
 
@@ -122,7 +123,7 @@ void ReplicaGradients::take(const Exchange& exchange) {
 // ---- Parts of gradients
 
 ReplicaGradients::Exchange ReplicaGradients::start_mean_of_parts(Parameters parameters) {
-  const int64_t ranks = replicas_->world_size();
+  const int64_t ranks = groups_.shards->world_size();
   int64_t row = 0;
   for (const Parameter* parameter : parameters) row += part_size(parameter->tensor);
   const auto options = parameters.front()->tensor.options().requires_grad(false);
@@ -143,7 +144,7 @@ ReplicaGradients::Exchange ReplicaGradients::start_mean_of_parts(Parameters para
   }
   exchange.parameters = std::move(parameters);
   exchange.part = at::empty({row}, options);
-  exchange.work = replicas_->reduce_scatter(exchange.part, exchange.all.view({-1}), ReduceOp::kMean);
+  exchange.work = groups_.shards->reduce_scatter(exchange.part, exchange.all.view({-1}), ReduceOp::kMean);
   return exchange;
 }
 

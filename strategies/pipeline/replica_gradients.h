@@ -13,8 +13,14 @@ namespace levin {
 
 class GradientReducer;
 
-/// Averages the gradients that the rank of one stage has over the ranks of the same stage in pipelines side by side
-/// (replicas), and where these divide the optimizer's state, leaves each the mean of its part alone.
+/// Ranks of the same stage in pipelines side by side; nullptr: this one has no others.
+struct StageGroups {
+  std::shared_ptr<Collective> replicas;  ///< that hold the same part of the optimizer's state
+  std::shared_ptr<Collective> shards;    ///< that divide it
+};
+
+/// Averages the gradients that the rank of one stage has over the ranks of the same stage in pipelines side by side,
+/// and where these divide the optimizer's state, leaves each the mean of its part alone.
 ///
 /// The exchange of a chunk goes on beside what the rank still has to do: it begins as soon as the last backward of the
 /// chunk is over and its gradients have been sent to the stage before, which must not wait for it. Nobody waits for
@@ -33,7 +39,7 @@ class ReplicaGradients {
   };
   static constexpr int64_t kLate = -1;
 
-  ReplicaGradients(std::vector<Parameter> parameters, std::shared_ptr<Collective> replicas, bool divides_state);
+  ReplicaGradients(std::vector<Parameter> parameters, StageGroups groups);
   ~ReplicaGradients();
 
   /// Makes the next batch start as the first one did.
@@ -47,31 +53,27 @@ class ReplicaGradients {
   /// Exchanges what is late, and waits for all.
   void finish();
 
-  /// Number of elements in the part of a tensor that one of so many replicas has; the last parts may be shorter, or
-  /// empty.
-  static int64_t part_size(const at::Tensor& tensor, int64_t replicas) {
-    return (tensor.numel() + replicas - 1) / replicas;
-  }
+  /// Number of elements in the part of a tensor that one of so many ranks has; the last parts may be shorter, or empty.
+  static int64_t part_size(const at::Tensor& tensor, int64_t ranks) { return (tensor.numel() + ranks - 1) / ranks; }
 
  private:
   /// Gradients of one type that travel together.
   struct Exchange {
     std::vector<const Parameter*> parameters;
-    at::Tensor all;   ///< one after the other; where state is divided a row of parts for each replica
+    at::Tensor all;   ///< one after the other; where state is divided a row of parts for each shard
     at::Tensor part;  ///< of this rank, where state is divided
     std::unique_ptr<Work> work;
   };
 
   void start(int64_t chunk);
-  int64_t part_size(const at::Tensor& tensor) const { return part_size(tensor, replicas_->world_size()); }
+  int64_t part_size(const at::Tensor& tensor) const { return part_size(tensor, groups_.shards->world_size()); }
   Exchange start_mean(std::vector<const Parameter*> parameters);
   Exchange start_mean_of_parts(std::vector<const Parameter*> parameters);
   void take(const Exchange& exchange);
   void take_part(const Exchange& exchange);
 
   const std::vector<Parameter> parameters_;
-  std::shared_ptr<Collective> replicas_;
-  const bool divides_state_;
+  const StageGroups groups_;
   std::vector<Exchange> under_way_;
   std::unique_ptr<GradientReducer> reducer_;  ///< of the first chunk
   bool uses_reducer_ = false;                 ///< in the batch under way

@@ -32,11 +32,8 @@ struct PlainTensors {
 }  // namespace
 
 StageParameters::StageParameters(const torch::nn::Module& module, const at::Device& device, const UsersOf& users_of,
-                                 std::shared_ptr<Collective> stages, std::shared_ptr<Collective> replicas,
-                                 bool divides_state)
-    : stages_(std::move(stages)),
-      replicas_(std::move(replicas)),
-      divides_state_(divides_state && replicas_ != nullptr) {
+                                 std::shared_ptr<Collective> stages, StageGroups groups)
+    : stages_(std::move(stages)), groups_(std::move(groups)) {
   const PlainTensors plain;
   std::unordered_set<const void*> parameters;
   for (const auto& parameter : module.parameters()) parameters.insert(parameter.unsafeGetTensorImpl());
@@ -69,10 +66,10 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
               fmt::format("[pipeline] the {} '{}' is on the rank of stage {}; this is stage {}; hint: use it in the "
                           "elements of the sequential that is cut",
                           entry.is_parameter ? "parameter" : "buffer", name, entry.owner, here)));
-    if (entry.is_parameter && is_own(entry) && divides_state_) {
+    if (entry.is_parameter && is_own(entry) && groups_.shards != nullptr) {
       if (!tensor.is_contiguous()) tensor.set_data(tensor.contiguous());
-      const int64_t size = ReplicaGradients::part_size(tensor, replicas_->world_size());
-      entry.offset = std::min(tensor.numel(), size * replicas_->rank());
+      const int64_t size = ReplicaGradients::part_size(tensor, groups_.shards->world_size());
+      entry.offset = std::min(tensor.numel(), size * groups_.shards->rank());
       entry.local_shard = tensor.detach()
                               .view({-1})
                               .narrow(0, entry.offset, std::min(size, tensor.numel() - entry.offset))
@@ -92,8 +89,8 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
     by_name_[name] = entries_.size();
     entries_.push_back(std::move(entry));
   }
-  if (replicas_ != nullptr)
-    replica_gradients_ = std::make_unique<ReplicaGradients>(std::move(averaged), replicas_, divides_state_);
+  if (groups_.replicas != nullptr || groups_.shards != nullptr)
+    replica_gradients_ = std::make_unique<ReplicaGradients>(std::move(averaged), groups_);
 }
 
 at::Tensor StageParameters::local_shard(const at::Tensor& parameter) const {
@@ -152,18 +149,21 @@ std::map<at::ScalarType, std::vector<StageParameters::Entry*>> StageParameters::
 }
 
 void StageParameters::send_buffers_to_replicas() {
-  if (replicas_ == nullptr) return;
   const PlainTensors plain;
-  std::vector<std::unique_ptr<Work>> works;
-  for (const Entry& entry : entries_)
-    if (!entry.is_parameter && entry.is_used_here && entry.tensor.numel() > 0)
-      works.push_back(replicas_->broadcast(entry.tensor, 0));
-  for (const auto& work : works) work->wait();
+  // From the first replica of each shard, then from the first shard, to all.
+  for (Collective* group : {groups_.replicas.get(), groups_.shards.get()}) {
+    if (group == nullptr) continue;
+    std::vector<std::unique_ptr<Work>> works;
+    for (const Entry& entry : entries_)
+      if (!entry.is_parameter && entry.is_used_here && entry.tensor.numel() > 0)
+        works.push_back(group->broadcast(entry.tensor, 0));
+    for (const auto& work : works) work->wait();
+  }
 }
 
-/// Every replica has stepped its part.
+/// Every rank has stepped its part.
 void StageParameters::gather_parts() {
-  const int64_t ranks = replicas_->world_size();
+  const int64_t ranks = groups_.shards->world_size();
   for (const auto& [type, entries] : own_parameters()) {
     int64_t row = 0;
     for (const Entry* entry : entries) row += ReplicaGradients::part_size(entry->tensor, ranks);
@@ -175,7 +175,7 @@ void StageParameters::gather_parts() {
       own.narrow(0, offset, entry->local_shard.numel()).copy_(entry->local_shard);
       offset += ReplicaGradients::part_size(entry->tensor, ranks);
     }
-    replicas_->all_gather(all.view({-1}), own)->wait();
+    groups_.shards->all_gather(all.view({-1}), own)->wait();
     offset = 0;
     for (const Entry* entry : entries) {
       const int64_t size = ReplicaGradients::part_size(entry->tensor, ranks);
@@ -193,7 +193,7 @@ void StageParameters::gather_parts() {
 
 void StageParameters::send(bool buffers) {
   const PlainTensors plain;
-  if (divides_state_) gather_parts();
+  if (groups_.shards != nullptr) gather_parts();
   std::vector<std::unique_ptr<Work>> works;
   std::vector<at::Tensor> passing_by;  // lives until the broadcasts are done
   for (Entry& entry : entries_) {

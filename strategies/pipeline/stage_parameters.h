@@ -29,8 +29,8 @@ namespace levin {
 /// that lie outside of the chain that is cut) are copied to all of these: their gradients are added up for the stage
 /// that they belong to, and their values sent from there. The memory of all others is given back.
 ///
-/// Ranks of the same stage in pipelines side by side (replicas) average gradients: ReplicaGradients. Where they divide
-/// the optimizer's state, each steps its part of every parameter and gets the others' parts afterwards (stage 1 of
+/// Ranks of the same stage in pipelines side by side average gradients: ReplicaGradients. Of those that divide the
+/// optimizer's state, each steps its part of every parameter and gets the others' parts afterwards (stage 1 of
 /// Rajbhandari et al., "ZeRO", 2020, arXiv:1910.02054).
 ///
 /// Methods marked "collective" are called by the ranks of all stages in the same order.
@@ -46,9 +46,9 @@ class StageParameters {
   using UsersOf = std::function<Users(const at::Tensor& tensor)>;
 
   /// Every rank has the same values. Those that this rank uses move to its device. `stages`: a group in which the rank
-  /// of each stage is its number. `replicas`: nullptr where there is one pipeline.
+  /// of each stage is its number.
   StageParameters(const torch::nn::Module& module, const at::Device& device, const UsersOf& users_of,
-                  std::shared_ptr<Collective> stages, std::shared_ptr<Collective> replicas, bool divides_state);
+                  std::shared_ptr<Collective> stages, StageGroups groups);
 
   /// Returns what an optimizer steps in place of a parameter: itself (or this rank's part of it, flat) where it belongs
   /// to this stage, else a tensor without elements, so that optimizers have the same groups on all ranks.
@@ -92,8 +92,7 @@ class StageParameters {
   void gather_parts();
 
   std::shared_ptr<Collective> stages_;
-  std::shared_ptr<Collective> replicas_;
-  const bool divides_state_;
+  const StageGroups groups_;
   std::unique_ptr<ReplicaGradients> replica_gradients_;
   std::vector<Entry> entries_;
   std::unordered_map<std::string, size_t> by_name_;

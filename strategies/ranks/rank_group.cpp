@@ -25,6 +25,7 @@
 #include <levin/strategies/ranks/roll_call.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -51,6 +52,12 @@ std::chrono::milliseconds to_milliseconds(double seconds) {
 constexpr std::chrono::seconds kLifelinePatience{2};
 /// Of the control planes' keys in the ranks' store.
 constexpr const char* kControlPrefix = "control";
+/// The group of a rank without others.
+Collective& alone() {
+  static const std::shared_ptr<Collective> group = make_single_process_collective();
+  return *group;
+}
+
 std::string call_prefix(int64_t call) { return fmt::format("call-{}/", call); }
 
 /// Ends the call on all ranks that share this store, which is that of one call alone, with a failure. Where the one
@@ -341,6 +348,8 @@ void RankGroup::regroup(const std::vector<int64_t>& present) {
   place.rank = own - present.begin();
   place.world_size = place.local_world_size = std::ssize(present);
   environment_ = std::make_unique<LocalEnvironment>(environment_->name(), place);
+  mesh_ = DeviceMesh({{std::string(DeviceMesh::kReplicate), place.world_size}}, place.world_size);
+  subgroups_.clear();
   collective_.reset();
   group_.reset();
   if (place.world_size == 1)
@@ -375,14 +384,38 @@ Collective& RankGroup::collective() {
   if (collective_ != nullptr) return *collective_;
   // Threads and forks end with the call: between two calls this rank is alone.
   LEVIN_CHECK(options_.start_method != StartMethod::kSubprocess, "setup_environment was not called");
-  static const std::shared_ptr<Collective> alone = make_single_process_collective();
-  return *alone;
+  return alone();
 }
 
-std::shared_ptr<Collective> RankGroup::group_along(const DeviceMesh& mesh, std::string_view dimension) {
+void RankGroup::lay_out(DeviceMesh mesh) {
+  mesh_ = std::move(mesh);
+  for (const auto& [dimension, size] : mesh_->dimensions()) group_along({dimension});
+}
+
+const DeviceMesh& RankGroup::mesh() const {
+  static const DeviceMesh alone({}, 1);
+  return mesh_ ? *mesh_ : alone;
+}
+
+std::shared_ptr<Collective> RankGroup::group_along(const std::vector<std::string_view>& dimensions) {
+  int64_t size = 1;
+  for (const std::string_view dimension : dimensions) size *= mesh().size(dimension);
+  if (size == 1) return nullptr;
+  if (size == world_size()) return collective_;
+  std::shared_ptr<Collective>& made = subgroups_[fmt::format("{}", fmt::join(dimensions, " "))];
+  if (made == nullptr) made = make_subgroup(dimensions);
+  return made;
+}
+
+Collective& RankGroup::group(std::string_view dimension) {
+  const std::shared_ptr<Collective> along = group_along({dimension});
+  return along == nullptr ? alone() : *along;
+}
+
+std::shared_ptr<Collective> RankGroup::make_subgroup(const std::vector<std::string_view>& dimensions) {
   std::shared_ptr<Collective> own;
   // Every rank calls for every group.
-  for (const std::vector<int64_t>& members : mesh.groups({dimension}))
+  for (const std::vector<int64_t>& members : mesh().groups(dimensions))
     if (auto made = collective().subgroup(members)) own = std::move(made);
   return own;
 }
@@ -398,6 +431,8 @@ void RankGroup::part() {
   control_plane_.reset();
   hang_watch_.reset();
   forbidden_.clear();
+  mesh_.reset();
+  subgroups_.clear();
   if (options_.start_method == StartMethod::kSubprocess) return;
   collective_.reset();
   group_.reset();

@@ -9,7 +9,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -65,8 +67,15 @@ class RankGroup final : public Ranks {
   Collective& collective() override;
   /// The collective, for those who keep it.
   const std::shared_ptr<Collective>& shared_collective() const { return collective_; }
-  /// Makes the group of the ranks that differ from this one along a dimension of the mesh alone. All ranks call it.
-  std::shared_ptr<Collective> group_along(const DeviceMesh& mesh, std::string_view dimension);
+  /// Lays the ranks out over a mesh, and makes the group along each of its dimensions. All ranks call it, after join.
+  void lay_out(DeviceMesh mesh);
+  const DeviceMesh& mesh() const override;
+  Collective& group(std::string_view dimension) override;
+  /// The ranks that differ from this one along these dimensions of the mesh alone; nullptr: there are no others. Made
+  /// once; all ranks make it together.
+  std::shared_ptr<Collective> group_along(const std::vector<std::string_view>& dimensions);
+  /// Makes a further group of those along one dimension. All ranks call it.
+  std::shared_ptr<Collective> make_group_along(std::string_view dimension) { return make_subgroup({dimension}); }
   /// Makes a further group of all ranks over Gloo, for sending and receiving on the CPU by any thread, that ends when a
   /// failure is known. All ranks call it, between join and part.
   std::shared_ptr<Collective> make_exchange();
@@ -91,6 +100,7 @@ class RankGroup final : public Ranks {
   bool speaks_for_parent() const;
   void speak_for_parent() const;
   void join_group();
+  std::shared_ptr<Collective> make_subgroup(const std::vector<std::string_view>& dimensions);
   /// Makes the group of those members alone.
   void regroup(const std::vector<int64_t>& present);
 
@@ -104,6 +114,8 @@ class RankGroup final : public Ranks {
   std::shared_ptr<Shared> shared_;
   ProcessGroupFactory make_group_;
   std::shared_ptr<Collective> collective_;
+  std::optional<DeviceMesh> mesh_;                                ///< of the call under way
+  std::map<std::string, std::shared_ptr<Collective>> subgroups_;  ///< by their dimensions
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   c10::intrusive_ptr<c10d::Store> store_;
   const std::shared_ptr<RankWatch> watch_;

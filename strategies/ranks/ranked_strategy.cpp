@@ -20,6 +20,11 @@ std::shared_ptr<Strategy> RankedStrategy::for_thread_rank(int64_t local_rank) {
 
 void RankedStrategy::setup_environment(const StrategySetup& setup) {
   ranks_.join(setup, [this](const auto& store, const auto& options) { return make_group(store, options); });
+  ranks_.lay_out(make_mesh());
+}
+
+DeviceMesh RankedStrategy::make_mesh() {
+  return DeviceMesh({{std::string(DeviceMesh::kReplicate), ranks_.world_size()}}, ranks_.world_size());
 }
 
 c10::intrusive_ptr<c10d::ProcessGroup> RankedStrategy::make_group(const c10::intrusive_ptr<c10d::Store>& store,

@@ -30,6 +30,8 @@ class RankedStrategy : public Strategy {
 
  protected:
   const RankGroup& rank_group() const { return ranks_; }
+  /// Lays out the ranks of a call, as many as there are. Throws ConfigError where the options do not fit their number.
+  virtual DeviceMesh make_mesh();
   /// Makes the process group of all ranks; also called for sub-groups.
   virtual c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d::Store>& store,
                                                             const ProcessGroupOptions& options);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/comm/device_mesh.h>
 #include <levin/core/interfaces/ranks.h>
 
 #include <memory>
@@ -24,12 +25,15 @@ class SingleRank final : public Ranks {
   /// Ends it.
   void end();
   Collective& collective() override { return *collective_; }
+  const DeviceMesh& mesh() const override { return mesh_; }
+  Collective& group(std::string_view /*dimension*/) override { return *collective_; }
 
  private:
   std::unique_ptr<Launcher> launcher_;
   std::unique_ptr<ClusterEnvironment> environment_;
   std::shared_ptr<Collective> collective_;
   std::unique_ptr<HangWatch> hang_watch_;
+  const DeviceMesh mesh_{{}, 1};
   c10::Device device_{c10::DeviceType::CPU};
 };
 

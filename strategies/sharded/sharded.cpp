@@ -7,7 +7,6 @@
 #include <levin/core/nn/move_to_device.h>
 #include <levin/core/nn/unit_patterns.h>
 #include <levin/core/optim/fused_optimizer.h>
-#include <levin/core/optim/gradient_clipping.h>
 #include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/strategies/ddp/sync_batch_norm.h>
 #include <levin/strategies/ranks/divisible_optimizer.h>
@@ -103,24 +102,21 @@ void Sharded::setup_environment(const StrategySetup& setup) {
   RankedStrategy::setup_environment(setup);
   sync_batchnorm_ = setup.sync_batchnorm;
   mixed_type_ = setup.mixed_type;
-  if (ranks().world_size() > 1 && shard_group_ == nullptr) make_groups();
+  shard_group_ = ranks().group_along({DeviceMesh::kShard});
+  replica_group_ = ranks().group_along({DeviceMesh::kReplicate});
 }
 
-void Sharded::make_groups() {
+DeviceMesh Sharded::make_mesh() {
   const int64_t all = ranks().world_size();
-  const int64_t size = options_.shard_group == "all"    ? all
-                       : options_.shard_group == "node" ? environment().local_world_size()
-                                                        : *to_number(options_.shard_group);
+  const int64_t size = all == 1 || options_.shard_group == "all" ? all
+                       : options_.shard_group == "node"          ? environment().local_world_size()
+                                                                 : *to_number(options_.shard_group);
   if (size > all || all % size != 0)
     throw ConfigError(fmt::format(
         "sharded.shard_group is {}: {} ranks cannot be divided into groups of {}; valid: all, or a divisor of their "
         "number",
         options_.shard_group, all, size));
-  shard_group_ = ranks().shared_collective();
-  if (size == all) return;
-  const DeviceMesh mesh({{"replicate", all / size}, {"shard", size}}, all);
-  shard_group_ = ranks().group_along(mesh, "shard");
-  replica_group_ = ranks().group_along(mesh, "replicate");
+  return DeviceMesh({{std::string(DeviceMesh::kReplicate), all / size}, {std::string(DeviceMesh::kShard), size}}, all);
 }
 
 ShardedModelOptions Sharded::model_options() const {
@@ -371,37 +367,9 @@ at::Tensor Sharded::reduce_norm(at::Tensor norms, double order) {
   return reduce_norms(norms, order, *shard_group_, root_device());
 }
 
-/// The norms of rows that ranks hold parts of are those of their parts together.
 void Sharded::clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) {
   if (model_ == nullptr) return DividedModel::clip_adaptively(parameters, ratio);
-  const at::NoGradGuard no_grad;
-  struct Part {
-    at::Tensor local_shard;
-    at::Tensor rows;  ///< of each element, counted through all parameters
-  };
-  std::vector<Part> parts;
-  int64_t rows = 0;
-  for (const at::Tensor& local_shard : parameters) {
-    if (!local_shard.grad().defined()) continue;
-    const auto part = model_->part_of(model_->local_shard_names().require(local_shard));
-    parts.push_back({local_shard, part->rows().add_(rows)});
-    rows += part->row_count();
-  }
-  if (parts.empty()) return;
-  const auto type = parts.front().local_shard.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  at::Tensor squares = at::zeros({2, rows}, parts.front().local_shard.options().requires_grad(false).dtype(type));
-  for (const Part& part : parts) {
-    squares[0].index_add_(0, part.rows, part.local_shard.detach().to(type).square());
-    squares[1].index_add_(0, part.rows, part.local_shard.grad().to(type).square());
-  }
-  at::Tensor of_ranks = squares.to(root_device());
-  shard_group_->all_reduce(of_ranks, ReduceOp::kSum)->wait();
-  const at::Tensor norms = of_ranks.sqrt().to(squares.device());
-  const at::Tensor divisors = optim::adaptive_divisor(norms[0], norms[1], ratio);
-  for (const Part& part : parts) {
-    at::Tensor gradient = part.local_shard.grad();
-    gradient.div_(divisors.index_select(0, part.rows).to(gradient.scalar_type()));
-  }
+  clip_parts_adaptively(parameters, model_->local_shard_names(), find_part(), ratio, *shard_group_, root_device());
 }
 
 void Sharded::restart_steps(bool alone) {

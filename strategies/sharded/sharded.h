@@ -87,11 +87,13 @@ class Sharded : public RankedStrategy, public DividedModel {
   void restart_steps(bool alone) override;
   void teardown() override;
 
+ protected:
+  DeviceMesh make_mesh() override;
+
  private:
   FindPart find_part() const;
   ShardedModelOptions model_options() const;
   void send_buffers(Module& module);
-  void make_groups();
   void look_at_step();
   void require_weights() const;
 

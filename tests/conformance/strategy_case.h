@@ -26,7 +26,7 @@ namespace levin::testing {
 
 /// One strategy on so many ranks (or replicas); every strategy must pass the suite.
 struct StrategyCase {
-  const char* strategy;
+  const char* strategy;  ///< or "mesh" of threads, whose sizes are options
   int ranks;
   int stage = 0;             ///< of a sharded strategy
   const char* options = "";  ///< further ones, as in YAML: "schedule: gpipe"
@@ -42,13 +42,14 @@ struct StrategyCase {
     return other;
   }
   bool is_sharded() const { return stage > 0; }
-  bool is_pipeline() const { return std::string(strategy).starts_with("pipeline"); }
+  bool has_option(const char* name) const { return std::string(options).find(name) != std::string::npos; }
+  bool is_pipeline() const { return std::string(strategy).starts_with("pipeline") || has_option("pipeline"); }
   bool is_one_pipeline() const {
-    return is_pipeline() && std::string(options).find("data_parallel") == std::string::npos;
+    return is_pipeline() && !has_option("data_parallel") && !has_option("replicate") && !has_option("shard");
   }
   /// As in YAML, with further options: ", find_unused_parameters: true".
   std::string yaml(const std::string& further = "") const {
-    std::string text = std::string("{name: ") + strategy;
+    std::string text = strategy == std::string("mesh") ? "{start_method: thread" : std::string("{name: ") + strategy;
     if (is_sharded()) text += ", stage: " + std::to_string(stage);
     if (*options != '\0') text += std::string(", ") + options;
     if (shares && ranks > 1) text += ", backend: gloo";

@@ -104,6 +104,8 @@ class StrategyConformance : public ::testing::TestWithParam<StrategyCase> {
     const int most = GetParam().is_pipeline() ? 4 : 3;
     for (const int ranks : {1, 2, most}) {
       StrategyCase other = GetParam();
+      if (is("mesh"))
+        other = StrategyCase{"sharded_threads", ranks, 3};  // whose sizes are those of one number of ranks
       other.ranks = ranks;
       other.first_device = 0;
       if (ranks == 1 || is("single_device")) other = GetParam().beside({"single_device", 1});

@@ -39,8 +39,9 @@ const auto divisions = [] {
       StrategyCase{"pipeline_threads", 4, 0, "schedule: 1f1b, micro_batches: 3"},
       StrategyCase{"pipeline_threads", 4, 0, "schedule: interleaved, micro_batches: 4"},
       StrategyCase{"pipeline_threads", 4, 0, "schedule: zero_bubble, micro_batches: 4"},
-      // Two dimensions: stages, and replicas of the pipeline.
-      StrategyCase{"pipeline_threads", 4, 0, "data_parallel: 2, micro_batches: 2"},
+      // A mesh of two dimensions, and of three.
+      StrategyCase{"mesh", 4, 0, "replicate: 2, shard: 2"},
+      StrategyCase{"mesh", 8, 0, "pipeline: {size: 2, micro_batches: 2}, replicate: 2, shard: 2"},
       // Parameters live at servers that step for the ranks.
       StrategyCase{"parameter_server_threads", 2, 0, "servers: 2"});
 };
@@ -102,7 +103,14 @@ const auto long_divisions = [] {
       StrategyCase{"pipeline_threads", 2, 0, "schedule: interleaved, micro_batches: 4"},
       StrategyCase{"pipeline_threads", 2, 0, "schedule: zero_bubble, micro_batches: 4"},
       StrategyCase{"pipeline_threads", 2, 0, "data_parallel: 2, micro_batches: 2"},
+      StrategyCase{"pipeline_threads", 4, 0, "data_parallel: 2, micro_batches: 2"},
       StrategyCase{"pipeline_threads", 4, 0, "data_parallel: 2, schedule: interleaved, micro_batches: 2"},
+      StrategyCase{"mesh", 4, 0, "pipeline: {size: 2, schedule: gpipe, micro_batches: 2}, replicate: 2"},
+      StrategyCase{"mesh", 4, 0, "pipeline: {size: 2, schedule: zero_bubble, micro_batches: 4}, shard: 2"},
+      StrategyCase{"mesh", 8, 0,
+                   "pipeline: {size: 2, schedule: interleaved, micro_batches: 2}, replicate: 2, shard: auto"},
+      StrategyCase{"mesh", 4, 0, "replicate: 2, shard: {size: 2, stage: 2}"},
+      StrategyCase{"mesh", 4, 0, "replicate: auto, shard: {size: 2, stage: 1}"},
       StrategyCase{"parameter_server_threads", 1}, StrategyCase{"parameter_server_threads", 2},
       StrategyCase{"parameter_server_threads", 4, 0, "servers: 2"});
 };

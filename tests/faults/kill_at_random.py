@@ -30,7 +30,8 @@ import support  # noqa: E402  pylint: disable=wrong-import-position
 
 STRATEGIES = ("ddp", "ddp_spawn", "ddp_threads", "sharded", "sharded_spawn", "sharded_threads", "pipeline",
               "pipeline_spawn", "pipeline_threads", "parameter_server", "parameter_server_spawn",
-              "parameter_server_threads", "horovod")
+              "parameter_server_threads", "horovod", "mesh")
+MESH = "{pipeline: 2, shard: 2}"  # of four ranks, as processes
 DIVIDE_ANEW = ("ddp", "sharded")  # families that resume at any number of ranks
 LIMIT_SECONDS = 120  # for everything to end: only a hang takes so long
 WAYS = ("killed", "stopped", "paused", "slowed")
@@ -46,10 +47,15 @@ def adopt_orphans():
         raise OSError(ctypes.get_errno(), "prctl")
 
 
+def usual_devices(strategy):
+    return 4 if strategy == "mesh" else 2
+
+
 class Job:
     """One training under way: the process that was started is rank 0, which starts the others, or forks all."""
 
-    def __init__(self, workspace, training, strategy, number, epochs=1, devices=2):
+    def __init__(self, workspace, training, strategy, number, epochs=1, devices=None):
+        devices = devices or usual_devices(strategy)
         self._workspace = workspace
         self._is_forked = strategy.endswith("_spawn")  # what was started is no rank, and the ranks have its environment
         self.root = workspace.folder / f"run{number}"
@@ -59,7 +65,7 @@ class Job:
         self.process = workspace.start(
             f"run{number}",
             training.words(f"run{number}", devices, more=[
-                f"--trainer.strategy={strategy}", f"--trainer.max_epochs={epochs}", "--ckpt=auto",
+                f"--trainer.strategy={MESH if strategy == 'mesh' else strategy}", f"--trainer.max_epochs={epochs}", "--ckpt=auto",
                 f"--trainer.limit_train_batches={STEPS}", "--trainer.limit_val_batches=1", "--data.num_workers=0",
                 "--trainer.logger=csv",
                 "--trainer.callbacks=[{model_checkpoint: {every_n_train_steps: 4, save_last: true}}]"]),
@@ -194,12 +200,13 @@ class Campaign:
     def _resume(self, job):
         """Starts a job again that did not end well, and returns a word on it."""
         family = self._strategy.split("_")[0]
-        devices = 3 if family in DIVIDE_ANEW and self._chance.random() < 0.3 else 2
+        usual = usual_devices(self._strategy)
+        devices = 3 if family in DIVIDE_ANEW and self._chance.random() < 0.3 else usual
         again = self._start(again=job, devices=devices)
         self._finish(again, LIMIT_SECONDS, "resumed")
         support.expect_equal(again.process.returncode, 0, f"the status of a resumed run\n{again.output()[-4000:]}\n")
         self._expect_whole(again, must_be_there=True)
-        if devices == 2 and self._weights_of(again) != self._weights:
+        if devices == usual and self._weights_of(again) != self._weights:
             raise AssertionError("a resumed run ended with other weights than one that nobody disturbed")
         return f"resumed with {devices} ranks"
 

@@ -244,6 +244,34 @@ TEST_F(CliConfigTest, OtherNamesOfStrategies) {
   EXPECT_EQ(older.find("checkpoint")->text(), "never");
 }
 
+TEST(CliConfig, AStrategyMayBeTheSizesOfAMesh) {
+  const auto strategy = [&](const std::string& yaml, std::vector<const char*> words = {}) {
+    return resolve({file("trainer: {strategy: " + yaml + "}\n")}, std::move(words))
+        .find("trainer")
+        ->find("strategy")
+        ->to_flow();
+  };
+  EXPECT_EQ(strategy("{pipeline: 2, shard: auto}"), "{pipeline: 2, shard: auto}");
+  EXPECT_EQ(
+      strategy("{pipeline: 2, shard: auto}", {"--trainer.strategy.replicate=2", "--trainer.strategy.backend=gloo"}),
+      "{pipeline: 2, shard: auto, replicate: 2, backend: gloo}");
+  // Options of one dimension are laid over those of another source; a scalar is the size alone.
+  EXPECT_EQ(
+      strategy("{pipeline: {size: 2, schedule: gpipe}, shard: 2}", {"--trainer.strategy.pipeline.micro_batches=4"}),
+      "{pipeline: {size: 2, schedule: gpipe, micro_batches: 4}, shard: 2}");
+  EXPECT_EQ(strategy("{pipeline: {size: 2, schedule: gpipe}, shard: 2}", {"--trainer.strategy.pipeline=4"}),
+            "{pipeline: 4, shard: 2}");
+  // A mesh and a name take each other's place.
+  EXPECT_EQ(strategy("{name: sharded, stage: 2}", {"--trainer.strategy={replicate: 2, shard: 2}"}),
+            "{replicate: 2, shard: 2}");
+  EXPECT_EQ(strategy("sharded", {"--trainer.strategy.shard=2"}), "{shard: 2}");
+  EXPECT_EQ(strategy("{replicate: 2, shard: 2}", {"--trainer.strategy=single_device"}), "single_device");
+  EXPECT_THAT(strategy("{pipeline: {micro_batches: 2}}", {"--trainer.strategy.schedule=gpipe"}),
+              ::testing::HasSubstr("{name: pipeline"));
+  EXPECT_THAT(strategy("{pipeline: {micro_batches: 2}}", {"--trainer.strategy.pipeline.schedule=gpipe"}),
+              ::testing::AllOf(::testing::HasSubstr("micro_batches: 2"), ::testing::HasSubstr("schedule: gpipe")));
+}
+
 TEST_F(CliConfigTest, LaterSourcesWin) {
   const auto first = file("seed: 1\nmodel: {hidden: 8, lr: 0.1}\ntrainer: {max_epochs: 2, max_steps: 5}\n");
   const auto second = file("model:\n  hidden: 16\ntrainer:\n  max_epochs: 3\n");

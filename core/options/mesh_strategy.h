@@ -1,0 +1,35 @@
+#pragma once
+
+#include <levin/core/base/config.h>
+#include <levin/core/comm/device_mesh.h>
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace levin {
+
+/// Dimensions of a mesh, outermost first, each with the strategy that divides along it.
+struct MeshDimension {
+  std::string_view name;
+  std::string_view strategy;
+};
+inline constexpr std::array<MeshDimension, 3> kMeshDimensions = {
+    {{DeviceMesh::kPipeline, "pipeline"}, {DeviceMesh::kReplicate, "ddp"}, {DeviceMesh::kShard, "sharded"}}};
+
+/// Whether an option of strategies is one of all ranks, which stands beside the dimensions: start_method, backend, ...
+bool is_rank_option(std::string_view name);
+
+/// Whether a strategy is written as the sizes of a mesh: a mapping of dimensions, such as `{pipeline: 2, shard: auto}`.
+/// `{pipeline: {micro_batches: 4}}`, without a size, is the strategy of that name with its options.
+bool is_mesh(const Config& strategy);
+
+/// Returns the strategy that divides a model as a mesh says, as a mapping with a name: ddp, sharded or pipeline.
+///
+/// `mesh`: a mapping of pipeline, replicate and shard, each a size, `auto` (what the other sizes leave of the ranks) or
+/// a mapping of `size` and the options of the strategy that divides along it; beside them the options that all ranks
+/// share. Throws ConfigError, with the arithmetic, where the sizes do not make
+/// `ranks` ranks, and for what does not compose.
+Config strategy_of_mesh(const Config& mesh, int64_t ranks);
+
+}  // namespace levin
