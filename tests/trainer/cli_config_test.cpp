@@ -244,7 +244,7 @@ TEST_F(CliConfigTest, OtherNamesOfStrategies) {
   EXPECT_EQ(older.find("checkpoint")->text(), "never");
 }
 
-TEST(CliConfig, AStrategyMayBeTheSizesOfAMesh) {
+TEST_F(CliConfigTest, AStrategyMayBeTheSizesOfAMesh) {
   const auto strategy = [&](const std::string& yaml, std::vector<const char*> words = {}) {
     return resolve({file("trainer: {strategy: " + yaml + "}\n")}, std::move(words))
         .find("trainer")
@@ -265,7 +265,8 @@ TEST(CliConfig, AStrategyMayBeTheSizesOfAMesh) {
   EXPECT_EQ(strategy("{name: sharded, stage: 2}", {"--trainer.strategy={replicate: 2, shard: 2}"}),
             "{replicate: 2, shard: 2}");
   EXPECT_EQ(strategy("sharded", {"--trainer.strategy.shard=2"}), "{shard: 2}");
-  EXPECT_EQ(strategy("{replicate: 2, shard: 2}", {"--trainer.strategy=single_device"}), "single_device");
+  EXPECT_THAT(strategy("{replicate: 2, shard: 2}", {"--trainer.strategy=single_device"}),
+              ::testing::StartsWith("{name: single_device"));
   EXPECT_THAT(strategy("{pipeline: {micro_batches: 2}}", {"--trainer.strategy.schedule=gpipe"}),
               ::testing::HasSubstr("{name: pipeline"));
   EXPECT_THAT(strategy("{pipeline: {micro_batches: 2}}", {"--trainer.strategy.pipeline.schedule=gpipe"}),
