@@ -91,7 +91,7 @@ RENAMED = {
     "members of LightningModule": {
         "configure_sharded_model": "`configure_model`",
         "current_epoch": "`trainer().current_epoch()`",
-        "device_mesh": "- strategies own their ranks",
+        "device_mesh": "`trainer().mesh()`: sizes, coordinates and groups by dimension",
         "example_input_array": "the example that `export_model` takes",
         "fabric": "- there is no Fabric",
         "forward": "a member of your class, as in LibTorch",
@@ -132,7 +132,7 @@ RENAMED = {
         "DDPStrategy": "`ddp`, `ddp_spawn`, `ddp_threads`",
         "DeepSpeedStrategy": "`sharded` with `stage` 1 to 3 and `offload`",
         "FSDPStrategy": "`sharded`",
-        "ModelParallelStrategy": "`sharded` and `pipeline`",
+        "ModelParallelStrategy": "the sizes of a [mesh](parallelism.md): `{replicate: 2, shard: auto}`",
         "SingleDeviceStrategy": "`single_device`",
     },
 }
