@@ -32,4 +32,11 @@ void LiveLines::print(const std::string& text) {
   write_(erasure() + text + "\n" + join(lines_, "\n"));
 }
 
+void LiveLines::make_way(const std::function<void()>& print) {
+  const MutexLock lock(mutex_);
+  if (!lines_.empty()) write_(erasure());
+  print();
+  if (!lines_.empty()) write_(join(lines_, "\n"));
+}
+
 }  // namespace levin

@@ -30,6 +30,8 @@ class LiveLines {
   void erase() { draw({}); }
   /// Prints text that stays, above what is drawn.
   void print(const std::string& text);
+  /// Takes away what is drawn while another one prints, who may write to the same terminal.
+  void make_way(const std::function<void()>& print);
 
  private:
   std::string erasure() const LEVIN_REQUIRES(mutex_);

@@ -1,6 +1,6 @@
 #include <levin/callbacks/progress_bar.h>
 
-#include <levin/core/base/log.h>
+#include <levin/core/base/sink_scope.h>
 #include <levin/core/trainer/trainer.h>
 
 #include <fmt/format.h>
@@ -103,14 +103,20 @@ void ProgressBar::open(const Trainer& trainer) {
   open_ = true;
   terminal_ = own_terminal_ || standard_error_is_terminal();
   blocks_ = locale_is_utf8();
-  if (terminal_) log::set_sink([this](const std::string& line) { lines_.print(line); });
+  if (!terminal_) return;
+  log_scope_ = std::make_unique<log::SinkScope>([this](const std::string& line, const log::SinkScope::Sink& sink) {
+    if (sink)
+      lines_.make_way([&] { sink(line); });
+    else
+      lines_.print(line);
+  });
 }
 
 /// Leaves the terminal as it was found: what is drawn stays, with the cursor on a new line.
 void ProgressBar::close() {
   if (!open_) return;
   open_ = false;
-  if (terminal_) log::set_sink(nullptr);
+  log_scope_.reset();
   if (main_) main_->update_time(nested_ ? nested_since_ : Clock::now());
   nested_.reset();
   if (terminal_) lines_.erase();

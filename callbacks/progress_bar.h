@@ -7,8 +7,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+
+namespace levin::log {
+class SinkScope;
+}
 
 namespace levin {
 
@@ -25,8 +30,9 @@ struct ProgressBarOptions {
 /// free for the program's results.
 ///
 /// On a terminal a line is redrawn in place, with a second one beneath while validation runs; log messages appear
-/// above. Elsewhere (a file, a pipe) it prints plain lines: one an epoch, and in long epochs one now and then. Between
-/// redraws a batch costs a look at the clock; values that are still being computed on a device are not waited for.
+/// above, or go to the program's own sink. Elsewhere (a file, a pipe) it prints plain lines: one an epoch, and in long
+/// epochs one now and then. Between redraws a batch costs a look at the clock; values that are still being computed on
+/// a device are not waited for.
 class ProgressBar final : public Callback {
  public:
   using Options = ProgressBarOptions;
@@ -94,12 +100,13 @@ class ProgressBar final : public Callback {
 
   const Options options_;
   LiveLines lines_;
-  const bool own_terminal_;    ///< given by the caller, not standard error
-  bool terminal_ = false;      ///< redraw in place
-  bool blocks_ = false;        ///< draw with block characters
-  bool open_ = false;          ///< bars are shown, log messages come here
-  std::optional<Bar> main_;    ///< the training epoch, or the evaluation that was asked for
-  std::optional<Bar> nested_;  ///< a validation within fit
+  const bool own_terminal_;                    ///< given by the caller, not standard error
+  bool terminal_ = false;                      ///< redraw in place
+  bool blocks_ = false;                        ///< draw with block characters
+  bool open_ = false;                          ///< bars are shown
+  std::unique_ptr<log::SinkScope> log_scope_;  ///< messages come here while they are, on a terminal
+  std::optional<Bar> main_;                    ///< the training epoch, or the evaluation that was asked for
+  std::optional<Bar> nested_;                  ///< a validation within fit
   Clock::time_point nested_since_;
   Clock::time_point next_refresh_;
 };

@@ -1,6 +1,7 @@
 #include <levin/core/base/log.h>
 
 #include <levin/core/base/mutex.h>
+#include <levin/core/base/sink_scope.h>
 #include <levin/core/base/utf8.h>
 
 #include <atomic>
@@ -40,6 +41,7 @@ std::string led(std::string_view message) {
 void write(const std::string& text) {
   const std::string line = printable_text(text);
   const MutexLock lock(output().mutex);
+  if (SinkScope::show(line, output().sink)) return;
   if (output().sink) {
     output().sink(line);
     return;

@@ -21,6 +21,14 @@ at::Tensor released_tensor(const at::Tensor& like, const at::Device& device, con
   return released;
 }
 
+void set_released_message(const at::Tensor& tensor, const std::string& message) {
+  tensor.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(message);
+}
+
+std::string released_message(const at::Tensor& tensor) {
+  return tensor.storage().unsafeGetStorageImpl()->get_extra_meta().custom_data_ptr_error_msg_.value_or("");
+}
+
 bool is_released(const at::Tensor& tensor) {
   return tensor.numel() > 0 && !tensor.is_meta() && tensor.has_storage() &&
          tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() == nullptr;

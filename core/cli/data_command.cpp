@@ -4,6 +4,8 @@
 #include <levin/core/base/file_system.h>
 #include <levin/core/base/host_memory.h>
 #include <levin/core/base/png.h>
+#include <levin/core/connectors/missing_data_hint.h>
+#include <levin/core/connectors/set_up_scope.h>
 #include <levin/core/data/batch_summary.h>
 #include <levin/core/data/class_names.h>
 #include <levin/core/data/data_module.h>
@@ -176,19 +178,16 @@ std::string inspect_data(Module& module, DataModule* data, const DataCommandOpti
   keep_freed_memory();  // as training does
   const StageWords& words = words_of(options.stage);
   const auto begin = Clock::now();
-  if (data != nullptr) {
-    data->prepare_data();
-    data->setup(options.stage);
-  }
+  if (data != nullptr) data->prepare_data();
   module.prepare_data();
-  module.setup(options.stage);
+  SetUpScope set_up(module, data, options.stage);
   DataLoaders loaders;
   if (data != nullptr) loaders = loaders_of(*data, options.stage);
   if (loaders.empty()) loaders = loaders_of(module, options.stage);
   if (loaders.empty())
-    throw Error("data", fmt::format("there are no {} data; hint: {}() of the data module or of the module, or another "
-                                    "--stage: train, val, test, predict",
-                                    words.data, words.hook));
+    throw Error("data", fmt::format("there are no {} data; valid: {}() of the data module or of the module, or another "
+                                    "--stage: train, val, test, predict{}",
+                                    words.data, words.hook, missing_data_hint(data, options.stage)));
   const double prepared = seconds_since(begin);
 
   const DataLoader& loader = loaders.front();
@@ -247,7 +246,7 @@ std::string inspect_data(Module& module, DataModule* data, const DataCommandOpti
     }
     text += "\n" + table(rows, 0) + times;
   }
-  if (data != nullptr) data->teardown(options.stage);
+  set_up.tear_down();
   return text;
 }
 

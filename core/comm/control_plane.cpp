@@ -15,6 +15,9 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <functional>
+#include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -101,8 +104,9 @@ struct ControlPlane::Impl {
   const RankStatus* rank_status LEVIN_GUARDED_BY(mutex);  ///< nullptr once the rank has gone
   std::string place LEVIN_GUARDED_BY(mutex);              ///< where the rank was when last observed
   std::optional<RankFailure> failure LEVIN_GUARDED_BY(mutex);
-  Clock::time_point deadline LEVIN_GUARDED_BY(mutex){};       ///< for the rank to end, after a failure
-  std::optional<RankFailure> report LEVIN_GUARDED_BY(mutex);  ///< a failure that this rank knows of, not yet published
+  Clock::time_point deadline LEVIN_GUARDED_BY(mutex){};        ///< for the rank to end, after a failure
+  std::optional<RankFailure> report LEVIN_GUARDED_BY(mutex);   ///< a failure that this rank knows of, not yet published
+  std::function<void(Store&)> errand LEVIN_GUARDED_BY(mutex);  ///< not yet done
   /// Ranks that are gone, and how; not yet told.
   std::vector<std::pair<int64_t, std::string>> left_out LEVIN_GUARDED_BY(mutex);
   int64_t looks LEVIN_GUARDED_BY(mutex) = 0;  ///< that the messenger has begun
@@ -162,6 +166,7 @@ void ControlPlane::Impl::carry() {
 bool ControlPlane::Impl::exchange() {
   const Clock::time_point now = Clock::now();
   std::optional<RankFailure> own_failure;
+  std::function<void(Store&)> own_errand;
   std::vector<std::pair<int64_t, std::string>> gone;
   bool last = false;
   {
@@ -170,10 +175,17 @@ bool ControlPlane::Impl::exchange() {
     ++looks;
     last = leaving;
     own_failure = report;
+    own_errand = errand;
     if (rank_status != nullptr) monitor.observe(*rank_status, now);
     place = monitor.own().place();
   }
   for (const auto& [rank, how] : gone) leave_for(rank, how);
+  if (own_errand) {
+    own_errand(*store);
+    const MutexLock lock(mutex);
+    errand = nullptr;
+    changed.notify_all();
+  }
   if (!failed) {
     if (own_failure) {
       if (own_failure->gone) own_failure->message += monitor.last_seen(*store, own_failure->rank);
@@ -369,6 +381,36 @@ void ControlPlane::report(const RankFailure& failure) {
   impl_->changed.notify_all();
   impl_->changed.wait_for(lock, kAnswerTime,
                           [this]() LEVIN_REQUIRES(impl_->mutex) { return !impl_->report || impl_->messenger_ended; });
+}
+
+bool ControlPlane::run_errand(std::function<void(Store&)> errand) {
+  MutexLock lock(impl_->mutex);
+  impl_->errand = std::move(errand);
+  impl_->woken = true;
+  impl_->changed.notify_all();
+  impl_->changed.wait_for(lock, kAnswerTime,
+                          [this]() LEVIN_REQUIRES(impl_->mutex) { return !impl_->errand || impl_->messenger_ended; });
+  return !impl_->errand;
+}
+
+void ControlPlane::note_early_end(int64_t epoch, int64_t batch) {
+  run_errand([key = fmt::format("{}/early_end/{}", impl_->options.prefix, impl_->options.rank),
+              text = fmt::format("{} {}", epoch, batch)](Store& store) { store.set(key, text); });
+}
+
+std::vector<ControlPlane::EarlyEnd> ControlPlane::early_ends() {
+  const auto found = std::make_shared<std::vector<EarlyEnd>>();
+  const bool is_read = run_errand([&options = impl_->options, found](Store& store) {
+    for (int64_t rank = 0; rank < options.world_size; ++rank) {
+      const std::string key = fmt::format("{}/early_end/{}", options.prefix, rank);
+      if (!store.contains(key)) continue;
+      std::istringstream words(store.get(key, kAnswerTime));
+      EarlyEnd end{.rank = rank};
+      words >> end.epoch >> end.batch;
+      found->push_back(end);
+    }
+  });
+  return is_read ? std::move(*found) : std::vector<EarlyEnd>();
 }
 
 std::optional<RankFailure> ControlPlane::failure_of_other(milliseconds patience) {

@@ -7,9 +7,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace levin {
 
@@ -44,6 +46,18 @@ class ControlPlane {
   /// place, with no request under way elsewhere (a barrier on both sides).
   void forget_stop();
 
+  /// End of an epoch that a rank decided on by itself.
+  struct EarlyEnd {
+    int64_t rank = 0;
+    int64_t epoch = 0;
+    int64_t batch = 0;  ///< of the epoch, before which it ended
+  };
+  /// Notes that this rank ends the epoch before a batch. All ranks must do the same: an error of one that did not can
+  /// say so. Returns when the others can see it, or after some seconds if the store does not answer.
+  void note_early_end(int64_t epoch, int64_t batch);
+  /// Returns what each rank noted last, in the order of the ranks, without those that never did.
+  std::vector<EarlyEnd> early_ends();
+
   /// Publishes this rank's failure. The first failure of all ranks is the one that all of them report; later ones are
   /// dropped. Returns when the others can see it, or after some seconds if the store does not answer.
   void report_failure(const std::string& message);
@@ -67,6 +81,9 @@ class ControlPlane {
  private:
   struct Impl;
   void report(const RankFailure& failure);
+  /// Has the helper do something with the store; returns whether it is done, which it waits some seconds for. `errand`
+  /// may outlive the call.
+  bool run_errand(std::function<void(Store&)> errand);
   std::shared_ptr<Impl> impl_;
 };
 

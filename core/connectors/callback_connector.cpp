@@ -1,12 +1,12 @@
 #include <levin/core/connectors/callback_connector.h>
 
-#include <levin/core/base/log.h>
+#include <levin/core/base/error.h>
 #include <levin/core/connectors/error_context.h>
-
-#include <fmt/format.h>
+#include <levin/core/connectors/second_registration.h>
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 namespace levin {
 
@@ -31,6 +31,38 @@ std::vector<Checkpointer*> CallbackConnector::checkpointers() const {
   return found;
 }
 
+void CallbackConnector::set_up(Stage stage) {
+  const Activity activity(tracer_, "setup");
+  set_up_for_ = stage;
+  for (size_t i = 0; i < callbacks_.size(); ++i) {
+    run_callbacks("setup", &Callback::setup, i, i + 1, stage);
+    set_up_.push_back(callbacks_[i]);
+  }
+  set_up_module(stage);
+}
+
+void CallbackConnector::set_up_module(Stage stage) {
+  set_up_for_ = stage;
+  explain_second_registration("setup", *state_.module, [&] { run_module("setup", &Module::setup, stage); });
+  module_is_set_up_ = true;
+}
+
+void CallbackConnector::tear_down() {
+  const Activity activity(tracer_, "teardown");
+  while (!set_up_.empty()) {
+    const auto callback = std::find(callbacks_.begin(), callbacks_.end(), set_up_.front());
+    set_up_.erase(set_up_.begin());
+    LEVIN_CHECK(callback != callbacks_.end(), "callbacks that were set up are those of the call");
+    const auto index = static_cast<size_t>(callback - callbacks_.begin());
+    run_callbacks("teardown", &Callback::teardown, index, index + 1, set_up_for_);
+  }
+  if (std::exchange(module_is_set_up_, false)) run_module("teardown", &Module::teardown, set_up_for_);
+}
+
+void CallbackConnector::tear_down_after_failure() {
+  while (!set_up_.empty() || module_is_set_up_) log_further_error("teardown", [this] { tear_down(); });
+}
+
 void CallbackConnector::save_last() {
   state_.at_resume_point = true;
   for (Checkpointer* checkpointer : checkpointers()) checkpointer->save_last(trainer_);
@@ -38,14 +70,10 @@ void CallbackConnector::save_last() {
 }
 
 void CallbackConnector::on_exception(const std::exception_ptr& error) {
-  for (const auto& callback : callbacks_) {
-    try {
-      callback->on_exception(trainer_, *state_.module, error);
-    } catch (const std::exception&) {
-      log::warning(
-          fmt::format("a callback's on_exception failed as well: {}", error_message(std::current_exception())));
-    }
-  }
+  for (const auto& callback : callbacks_)
+    log_further_error("on_exception", [&] {
+      call_user(state_, "on_exception", *callback, [&] { callback->on_exception(trainer_, *state_.module, error); });
+    });
 }
 
 }  // namespace levin

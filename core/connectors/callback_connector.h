@@ -37,6 +37,15 @@ class CallbackConnector {
     run_module(name, of_module, arguments...);
   }
 
+  /// Runs setup of the callbacks, then of the module.
+  void set_up(Stage stage);
+  void set_up_module(Stage stage);
+  /// Runs teardown, once, of the callbacks and the module whose setup has run. Where one throws, the rest is left for
+  /// another call.
+  void tear_down();
+  /// The same after an error, which matters more: what a hook throws is logged.
+  void tear_down_after_failure();
+
   /// Runs a hook of callbacks alone.
   template <class... CallbackParameters, class... Arguments>
   void callbacks(const char* name, void (Callback::*hook)(Trainer&, Module&, CallbackParameters...),
@@ -104,8 +113,11 @@ class CallbackConnector {
   TrainerState& state_;
   Tracer& tracer_;
   std::vector<std::shared_ptr<Callback>> callbacks_;
-  size_t first_after_metrics_ = 0;  ///< index of the first callback that acts on metrics
-  size_t first_checkpointer_ = 0;   ///< index of the first checkpointer
+  size_t first_after_metrics_ = 0;                 ///< index of the first callback that acts on metrics
+  size_t first_checkpointer_ = 0;                  ///< index of the first checkpointer
+  std::vector<std::shared_ptr<Callback>> set_up_;  ///< whose setup has run, and teardown has not
+  bool module_is_set_up_ = false;                  ///< likewise
+  Stage set_up_for_ = Stage::kFit;
 };
 
 }  // namespace levin

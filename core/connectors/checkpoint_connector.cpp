@@ -590,10 +590,11 @@ void CheckpointConnector::read(const std::string& path, bool weights_only) {
 void CheckpointConnector::restore_module(bool weights_only) {
   if (const State* extra = tree_.find("module"))
     call_user(state_, "on_load_checkpoint", *state_.module, [&] { state_.module->on_load_checkpoint(*extra); });
-  const std::string& path = tree_.at("path").as_string();
-  check_saved_model(*state_.module,
-                    {.tensors = tree_.at("model"), .path = path, .hyper_parameters = tree_.find("hyper_parameters")});
-  model_.load_module_state(*state_.module, tree_.at("model"));
+  load_saved_model(*state_.module,
+                   {.tensors = tree_.at("model"),
+                    .path = tree_.at("path").as_string(),
+                    .hyper_parameters = tree_.find("hyper_parameters")},
+                   [this](const State& tensors) { model_.load_module_state(*state_.module, tensors); });
   if (weights_only) return log_loaded(tree_);
   if (is_foreign()) return restore_lightning_progress();
   DataModule* const data = data_.data_module();

@@ -6,6 +6,7 @@
 #include <levin/core/base/seed.h>
 #include <levin/core/base/type_name.h>
 #include <levin/core/connectors/error_context.h>
+#include <levin/core/connectors/missing_data_hint.h>
 #include <levin/core/data/batch_sampler.h>
 #include <levin/core/data/length_grouped_sampler.h>
 #include <levin/core/interfaces/cluster_environment.h>
@@ -78,13 +79,18 @@ void DataConnector::set_up() {
 }
 
 void DataConnector::set_up_data_module() {
-  if (data_module_ != nullptr && !shares_data_module_)
-    call_user(state_, "setup", *data_module_, [this] { data_module_->setup(state_.stage); });
+  if (data_module_ == nullptr || shares_data_module_) return;
+  call_user(state_, "setup", *data_module_, [this] { data_module_->setup(state_.stage); });
+  set_up_for_ = state_.stage;
 }
 
 void DataConnector::tear_down() {
-  if (data_module_ != nullptr && !shares_data_module_)
-    call_user(state_, "teardown", *data_module_, [this] { data_module_->teardown(state_.stage); });
+  if (const auto stage = std::exchange(set_up_for_, std::nullopt))
+    call_user(state_, "teardown", *data_module_, [&] { data_module_->teardown(*stage); });
+}
+
+void DataConnector::tear_down_after_failure() {
+  log_further_error("teardown", [this] { tear_down(); });
 }
 
 DataLoader DataConnector::train_loader() const {
@@ -125,8 +131,8 @@ void DataConnector::select_loaders() {
     if (!there)
       throw Error("trainer",
                   fmt::format("{} needs data; got none; valid: loaders given to the call, or {}() of a data module "
-                              "or of the module",
-                              to_string(state_.stage), hook));
+                              "or of the module{}",
+                              to_string(state_.stage), hook, missing_data_hint(data_module_.get(), state_.stage)));
   };
   const auto validation = [this] {
     return evaluation_loaders("val_dataloader", given_.val, &DataModule::val_dataloader, &Module::val_dataloader);

@@ -38,7 +38,10 @@ class DataConnector {
   void set_up();
   /// Runs the data module's setup alone, for what configure_model reads in a process that is not a rank.
   void set_up_data_module();
+  /// Runs the data module's teardown, once, where its setup has run.
   void tear_down();
+  /// The same after an error, which matters more: what the hook throws is logged.
+  void tear_down_after_failure();
   /// Asks for the stage's loaders, where the call was given none. Throws levin::Error where there are none.
   void select_loaders();
   /// Sets what copies the next batch beside the present one's step, where the device can; nullptr: nothing does.
@@ -127,6 +130,7 @@ class DataConnector {
   Strategy& strategy_;
   std::shared_ptr<DataModule> data_module_;
   bool shares_data_module_ = false;
+  std::optional<Stage> set_up_for_;  ///< setup of the data module has run, and teardown has not
   StageLoaders given_;
   StageLoaders loaders_;
   std::unique_ptr<BatchPrefetch> prefetch_;

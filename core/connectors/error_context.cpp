@@ -1,5 +1,6 @@
 #include <levin/core/connectors/error_context.h>
 
+#include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/source_lines.h>
 #include <levin/core/base/type_name.h>
@@ -205,6 +206,27 @@ std::exception_ptr with_context(const std::exception_ptr& error, ErrorNotes note
   }
   log::warning(fmt::format("{}{}", error_message(error), context));
   return error;
+}
+
+bool is_of_communication(const std::exception_ptr& error) {
+  if (is_communication_error(error)) return true;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& own) {
+    return own.component() == "comm";
+  } catch (...) {
+    return false;
+  }
+}
+
+void log_further_error(const char* what, const std::function<void()>& run) {
+  try {
+    run();
+  } catch (...) {
+    const std::exception_ptr error = std::current_exception();
+    const std::string place = take_error_notes(error).place;
+    log::warning(fmt::format("{} failed as well: {}", place.empty() ? what : place, error_message(error)));
+  }
 }
 
 std::exception_ptr without_libtorch_stack(const std::exception_ptr& error) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -63,6 +64,13 @@ std::exception_ptr with_context(const std::exception_ptr& error, ErrorNotes note
 /// Returns the failure of another rank as a RankFailedError, where `error` is of this rank's communication and came of
 /// that failure; else `error`. Waits a few seconds for the news of it.
 std::exception_ptr root_cause(const std::exception_ptr& error, Strategy& strategy);
+
+/// Whether an error came of the exchange with other ranks: it failed, or their calls do not fit together.
+bool is_of_communication(const std::exception_ptr& error);
+
+/// Calls `run`, which follows an error that matters more: what it throws is logged, as a failure of `what` where no
+/// hook is noted.
+void log_further_error(const char* what, const std::function<void()>& run);
 
 /// Returns the same error, without LibTorch's list of C++ calls in its text, which is the caller's then as if another
 /// process had sent it.

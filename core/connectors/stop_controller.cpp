@@ -166,6 +166,8 @@ bool StopController::should_end() const {
   return interrupted_ || limits_reached() || (wants_to_stop() && minimum_reached());
 }
 
+bool StopController::is_out_of_time() const { return agreed_ && reason_ == kTimeReason; }
+
 bool StopController::minimum_reached() const {
   const FitProgress& progress = state_.progress;
   return progress.epoch + (progress.phase == FitPhase::kEpochDone ? 1 : 0) >= options_.min_epochs &&
@@ -193,7 +195,7 @@ std::string StopController::end_reason(bool has_batches) const {
   if (options_.given.fast_dev_run.batches() > 0) return "fast_dev_run is over";
   if (options_.max_steps && state_.progress.global_step >= *options_.max_steps)
     return fmt::format("max_steps {} is reached", *options_.max_steps);
-  if (limits_reached()) return kTimeReason;
+  if (limits_reached() || is_out_of_time()) return kTimeReason;
   if (ends_on_request()) return "training was asked to stop: " + (agreed_ ? reason_ : reasons_.front().second);
   if (!has_batches) return "limit_train_batches is 0";
   return fmt::format("max_epochs {} is reached", options_.max_epochs.value_or(0));

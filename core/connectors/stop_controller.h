@@ -102,7 +102,7 @@ class StopController {
   /// Whether training ends here.
   bool should_end() const;
   /// Whether training ends here because somebody asked for it.
-  bool ends_on_request() const { return wants_to_stop() && should_end(); }
+  bool ends_on_request() const { return ((agreed_ && !is_out_of_time()) || !reasons_.empty()) && should_end(); }
   /// Finds out whether any rank wants to stop; a collective, called where all ranks are at the same place.
   void agree();
   /// Says what ended training. `has_batches`: false where an epoch has none.
@@ -126,6 +126,8 @@ class StopController {
 
   bool limits_reached() const;
   bool minimum_reached() const;
+  /// Whether what the ranks agreed on is that max_time is over.
+  bool is_out_of_time() const;
   bool wants_to_stop() const { return agreed_ || !reasons_.empty(); }
   void act_on(const std::string& reason);
   /// Acts on a request made elsewhere; returns whether there is a new one.

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 namespace levin::data {
@@ -49,10 +50,31 @@ void CombinedData::prepare_data() {
   for (const auto& [name, part] : parts()) part->prepare_data();
 }
 void CombinedData::setup(Stage stage) {
-  for (const auto& [name, part] : parts()) part->setup(stage);
+  for (size_t i = 0; i < parts().size(); ++i) {
+    try {
+      parts()[i].second->setup(stage);
+    } catch (...) {
+      // Who calls takes none of them for set up.
+      const std::exception_ptr error = std::current_exception();
+      tear_down_parts(i, stage);
+      std::rethrow_exception(error);
+    }
+  }
 }
 void CombinedData::teardown(Stage stage) {
-  for (const auto& [name, part] : parts()) part->teardown(stage);
+  if (const auto error = tear_down_parts(parts().size(), stage)) std::rethrow_exception(error);
+}
+
+std::exception_ptr CombinedData::tear_down_parts(size_t count, Stage stage) {
+  std::exception_ptr first;
+  for (size_t i = 0; i < count; ++i) {
+    try {
+      parts()[i].second->teardown(stage);
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  return first;
 }
 
 DataLoader CombinedData::train_dataloader() {

@@ -6,6 +6,7 @@
 #include <levin/core/data/data_module.h>
 
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <string>
@@ -44,9 +45,13 @@ class CombinedData : public DataModule {
   State state_dict() const override;
   void load_state_dict(const State& state) override;
 
- private:
   using Part = std::pair<std::string, std::shared_ptr<DataModule>>;
+  /// By name. Throws levin::Error where they were given by name and have not been made.
   const std::vector<Part>& parts() const;
+
+ private:
+  /// Tears down the first `count` parts; returns the first error.
+  std::exception_ptr tear_down_parts(size_t count, Stage stage);
   DataLoaders loaders_of(DataLoaders (DataModule::*hook)());
   Batch transferred(Batch batch, int64_t dataloader_idx, Batch (DataModule::*hook)(Batch, int64_t));
 

@@ -229,11 +229,10 @@ void check_example(const Batch& example) {
 void check_module(const torch::nn::Module& module) {
   for (const auto& parameter : module.named_parameters()) {
     const at::Tensor& tensor = parameter.value();
-    if (tensor.is_meta() || (tensor.numel() > 0 && !tensor.has_storage()) || is_released(tensor))
-      throw Error("export",
-                  fmt::format("the parameter '{}' has no values: an earlier call left the model divided; hint: "
-                              "give a checkpoint, or gather_after_fit: true",
-                              parameter.key()));
+    if (is_released(tensor))
+      throw Error("export", fmt::format("the model cannot be traced; got {}", released_message(tensor)));
+    if (tensor.is_meta() || (tensor.numel() > 0 && !tensor.has_storage()))
+      throw Error("export", fmt::format("the parameter '{}' has no values; hint: give a checkpoint", parameter.key()));
   }
 }
 

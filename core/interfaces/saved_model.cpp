@@ -86,4 +86,13 @@ void check_saved_model(const Module& module, const SavedModel& saved) {
                                 "show prints them)");
 }
 
+void load_saved_model(const Module& module, const SavedModel& saved, const std::function<void(const State&)>& load) {
+  try {
+    load(saved.tensors);
+  } catch (const Error&) {
+    check_saved_model(module, saved);  // says more than a check of the tensors alone
+    throw;
+  }
+}
+
 }  // namespace levin

@@ -2,6 +2,7 @@
 
 #include <levin/core/base/state.h>
 
+#include <functional>
 #include <string>
 
 namespace levin {
@@ -18,5 +19,9 @@ struct SavedModel {
 /// Throws levin::Error where a module lacks tensors that were saved, has others, or has them in another shape. It names
 /// the first of each, and the module that was saved, where it is known, as well as this one.
 void check_saved_model(const Module& module, const SavedModel& saved);
+
+/// Calls `load`, which checks the tensors and loads them. An error of tensors that are another model's names that
+/// model.
+void load_saved_model(const Module& module, const SavedModel& saved, const std::function<void(const State&)>& load);
 
 }  // namespace levin

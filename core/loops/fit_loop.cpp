@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/base/type_name.h>
 #include <levin/core/comm/control_plane.h>
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/connectors/join_scope.h>
@@ -17,6 +18,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
+#include <typeinfo>
 #include <utility>
 #include <variant>
 
@@ -102,12 +105,40 @@ void FitLoop::run_epochs() {
       data_.select_loaders();
       data_.count_batches();
     }
-    run_epoch();
+    noting_errors([this] { run_epoch(); }, [this](ErrorNotes& notes) { note_early_end(notes); });
+  }
+}
+
+void FitLoop::note_early_end(ErrorNotes& notes) const {
+  ControlPlane* control = strategy_.control_plane();
+  if (control == nullptr || !is_of_communication(std::current_exception())) return;
+  const auto ends = control->early_ends();
+  const auto end_of = [&](int64_t rank) {
+    const auto found = std::find_if(ends.begin(), ends.end(), [&](const ControlPlane::EarlyEnd& end) {
+      return end.rank == rank && end.epoch == progress_.epoch;
+    });
+    return found == ends.end() ? std::optional<int64_t>() : found->batch;
+  };
+  const int64_t here = strategy_.rank();
+  const auto own = end_of(here);
+  for (int64_t other = 0; other < strategy_.world_size(); ++other) {
+    const auto of_other = end_of(other);
+    // A rank that noted nothing may still come to it, unless it is this one.
+    const bool differs = own ? of_other != own : of_other && begun_batch_ >= *of_other;
+    if (!differs) continue;
+    if (notes.moment.empty()) notes.moment = fmt::format("epoch {}", progress_.epoch);
+    const Module& module = *state_.module;
+    notes.moment += fmt::format(
+        ", in which on_train_batch_start of {} returned false on rank {} for batch {}, and not on rank {} (it must "
+        "return the same on every rank)",
+        short_class_name(typeid(module)), own ? here : other, own ? *own : *of_other, own ? other : here);
+    return;
   }
 }
 
 void FitLoop::run_epoch() {
   const ProfilerSpan span(tracer_.profiler(), "train_epoch");
+  begun_batch_ = -1;
   if (!progress_.epoch_started) {
     logger_.train_metrics().begin({.training_batches = progress_.total_batches});
     callbacks_.call("on_train_epoch_start", &Callback::on_train_epoch_start, &Module::on_train_epoch_start);
@@ -144,7 +175,10 @@ bool FitLoop::train_batches() {
   bool more = fetched.has_value() || (several_ranks && (!limit || progress_.batch < *limit));
   while (more) {
     if (stop_.stops_before_batch(/*may_stop=*/!checkpoints_.waits_for_window())) {
-      if (stop_.is_interrupted()) end_by_signal();
+      if (stop_.is_interrupted())
+        end_by_signal();
+      else if (progress_.batch > 0 && validation_due())
+        validate();  // as after a request that was known at the end of the batch before
       return false;
     }
     if (tracer_.profiler() != nullptr) tracer_.profiler()->step();
@@ -343,9 +377,11 @@ FitLoop::BatchResult FitLoop::train_batch(Batch host_batch, const BatchInfo& inf
       {.batch_size = batch.size(), .step_default = true, .training_batches = progress_.total_batches + 1});
   callbacks_.callbacks("on_train_batch_start", &Callback::on_train_batch_start, batch, batch_idx);
   if (!callbacks_.module("on_train_batch_start", &Module::on_train_batch_start, batch, batch_idx)) {
+    if (ControlPlane* control = strategy_.control_plane()) control->note_early_end(progress_.epoch, batch_idx);
     optimizers_.step_schedulers(Interval::kEpoch);
     return BatchResult::kEndOfEpoch;
   }
+  begun_batch_ = batch_idx;
   const StepOutput& output = step_.run(batch, info);
   check_loss(batch_idx, /*may_wait=*/false);
   bool is_last = info.is_last || step_.data_ended();
@@ -405,6 +441,8 @@ bool FitLoop::validation_due() const {
     return false;
   const auto& every_epochs = options_.given.check_val_every_n_epoch;
   if (!validates_in(options_.given, progress_.epoch + 1)) return false;
+  // A callback that stops training wants to see how the weights do; a window that cannot be left yet, at its end.
+  if (stop_.ends_on_request() && (progress_.last_batch_done || !checkpoints_.waits_for_window())) return true;
   const auto& interval = options_.given.val_check_interval.value();
   if (const auto* time = std::get_if<std::chrono::seconds>(&interval)) {
     const bool due = progress_.seconds_since_validation >= static_cast<double>(time->count());
@@ -413,8 +451,6 @@ bool FitLoop::validation_due() const {
     return progress_.total_batches % options_.given.log_every_n_steps == 0 &&
            strategy_.broadcast(due ? "y" : "") == "y";
   }
-  // A callback that stops training wants to see how the weights do.
-  if (stop_.ends_on_request()) return true;
   if (!data_.validation_interval()) return progress_.last_batch_done;
   // Data without a size may end before the interval does.
   if (every_epochs && progress_.last_batch_done && progress_.batch < *data_.validation_interval()) return true;
@@ -423,6 +459,8 @@ bool FitLoop::validation_due() const {
 }
 
 bool FitLoop::finish_batch() {
+  // Requests of several ranks are agreed on before the next batch, which an epoch's last one does not have.
+  if (strategy_.world_size() == 1 || (progress_.last_batch_done && !data_.loaders().val.empty())) stop_.agree();
   if (validation_due()) return validate();
   // Several ranks have to agree on a value, but not in every step.
   if (strategy_.world_size() == 1 || progress_.phase == FitPhase::kAfterValidation ||

@@ -64,6 +64,8 @@ class FitLoop {
   /// Warns of a loss that is no number. `may_wait`: the device is waited for here anyway.
   void check_loss(int64_t batch_idx, bool may_wait);
   bool validation_due() const;
+  /// Notes of an error of communication that the module's hook ended the epoch on some ranks only.
+  void note_early_end(ErrorNotes& notes) const;
   /// Does what follows a batch and the checkpoint of it: validation where it is due. Returns false when a signal ended
   /// it.
   bool finish_batch();
@@ -98,6 +100,7 @@ class FitLoop {
   EvaluationLoop& evaluation_;
   std::optional<FitReport> report_;  ///< of the fit under way
   Clock::time_point last_validation_;
+  int64_t begun_batch_ = -1;   ///< of this epoch, which the module's hook let begin last
   int64_t last_own_step_ = 0;  ///< where steps are independent: after this rank's last batch
   MetricMap unlogged_step_;    ///< what the last step of the last epoch has logged and no row shows yet
 };

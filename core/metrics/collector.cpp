@@ -116,9 +116,7 @@ Collector::Slot& Collector::slot_for(std::string_view name, const LogOptions& op
     expected_ = slots_.size() - 1;
   }
   ++expected_;
-  found->stamp = stamp_;
-  found->training_batches = moment_.training_batches;
-  found->has_step_value = true;
+  found->mark_logged(stamp_, moment_.training_batches);
   found->weight_was_given = options.batch_size.has_value();
   if (recording_) recorded_.push_back({.slot = found, .weight = weight_of(options)});
   return *found;
@@ -240,9 +238,8 @@ Collector::Recording Collector::stop_observing() {
 
 void Collector::log_again(const Recording& recording) {
   for (const auto& [slot, weight, value] : recording) {
-    slot->log_again(stamp_, weight);
-    slot->training_batches = moment_.training_batches;
-    slot->has_step_value = true;
+    slot->mark_logged(stamp_, moment_.training_batches);
+    slot->log_again(weight);
     if (value.defined()) slot->add_host(read_host_scalar(value), weight);
   }
 }
@@ -314,9 +311,7 @@ void Collector::adopt(const detail::SlotDescription& description, detail::Over o
   Slot* slot = find_slot(description.name, description.own_loader());
   if (slot == nullptr) slot = &add_slot(description);
   if (over == detail::Over::kStep ? slot->stamp == stamp_ : slot->was_logged()) return;
-  slot->stamp = over == detail::Over::kStep ? stamp_ : 0;
-  slot->training_batches = moment_.training_batches;
-  slot->has_step_value = true;
+  slot->mark_logged(over == detail::Over::kStep ? stamp_ : 0, moment_.training_batches);
   slot->last_weight = 0;
   slot->reduced_step = {.known = true, .value = std::nullopt};
 }

@@ -217,8 +217,13 @@ void LoggedSlot::add_metric(Metric& logged, double weight) {
   waiting_step_value.reset();
 }
 
-void LoggedSlot::log_again(int64_t at, double weight) {
+void LoggedSlot::mark_logged(int64_t at, int64_t training_batches_begun) {
   stamp = at;
+  training_batches = training_batches_begun;
+  has_step_value = true;
+}
+
+void LoggedSlot::log_again(double weight) {
   last_weight = weight;
   forget_reduced();
 }

@@ -62,8 +62,10 @@ struct LoggedSlot {
   void add_metric(Metric& logged, double weight);
   /// Gives the value logged last another weight in the mean.
   void weigh_last(const LossWeight& weight);
-  /// Does the host's part of a log whose values a recorded graph adds.
-  void log_again(int64_t at, double weight);
+  /// Notes the moment of a log, which gives the step a value.
+  void mark_logged(int64_t at, int64_t training_batches_begun);
+  /// Does the host's part of a log whose values a recorded graph adds, once it is marked.
+  void log_again(double weight);
 
   /// Returns {last, combined, weight} on the host.
   std::array<double, 3> read() const;

@@ -5,6 +5,7 @@
 #include <levin/core/interfaces/loaders_of.h>
 #include <levin/core/interfaces/module.h>
 
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -38,12 +39,11 @@ ExampleBatch find_example_batch(Module& module, DataModule* data) {
                                                                    {Stage::kTest, {Stage::kTest}},
                                                                    {Stage::kFit, {Stage::kValidate, Stage::kFit}}};
   for (const auto& [stage, kinds_of_stage] : kinds) {
-    if (data != nullptr) data->setup(stage);
-    module.setup(stage);
+    auto set_up = std::make_unique<SetUpScope>(module, data, stage);
     for (const Stage kind : kinds_of_stage)
-      if (auto batch = first_batch(module, data, kind)) return {.batch = std::move(*batch), .stage = stage};
-    if (data != nullptr) data->teardown(stage);
-    module.teardown(stage);
+      if (auto batch = first_batch(module, data, kind))
+        return {.batch = std::move(*batch), .stage = stage, .set_up = std::move(set_up)};
+    set_up->tear_down();
   }
   throw Error(
       "export",

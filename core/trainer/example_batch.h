@@ -1,7 +1,10 @@
 #pragma once
 
 #include <levin/core/base/events.h>
+#include <levin/core/connectors/set_up_scope.h>
 #include <levin/core/data/batch.h>
+
+#include <memory>
 
 namespace levin {
 
@@ -12,6 +15,7 @@ class Module;
 struct ExampleBatch {
   Batch batch;  ///< on the CPU, as steps get it
   Stage stage;  ///< for which the data module and the module are set up
+  std::unique_ptr<SetUpScope> set_up;
 };
 
 /// Returns the first batch of the data: that of the prediction loaders, else of test, validation or training. Prepares

@@ -3,6 +3,7 @@
 #include <levin/core/accelerators/device_failure.h>
 #include <levin/core/base/debug_checks.h>
 #include <levin/core/base/log.h>
+#include <levin/core/base/released_storage.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/base/signals.h>
 #include <levin/core/base/slurm_job.h>
@@ -32,14 +33,24 @@
 namespace levin {
 namespace {
 
-/// Runs what ends a failed call; an error of it matters less than that of the call.
-template <class Function>
-void try_to(const char* what, const Function& function) {
-  try {
-    function();
-  } catch (const std::exception&) {
-    log::warning(fmt::format("{}: {}", what, error_message(std::current_exception())));
-  }
+/// Returns why an earlier call left parameters of a module without values; empty where it did not.
+std::string message_of_absent_values(const Module& module) {
+  for (const auto& [name, tensor] : named_tensors(module))
+    if (tensor.defined() && is_released(tensor)) return released_message(tensor);
+  return "";
+}
+
+/// Has what a strategy left without values say why, when it is read. `former`: the message of an earlier call, whose
+/// values this one did not have either; empty: none.
+void explain_absent_values(const Module& module, const std::string& former, const std::string& why) {
+  const std::string message = !former.empty()
+                                  ? former
+                                  : fmt::format(
+                                        "[trainer] the module has parameters or buffers without values: {}; hint: give "
+                                        "the next call a checkpoint, or make a new module",
+                                        why);
+  for (const auto& [name, tensor] : named_tensors(module))
+    if (tensor.defined() && is_released(tensor)) set_released_message(tensor, message);
 }
 
 }  // namespace
@@ -99,7 +110,7 @@ void RankRun::set_up() {
                                     .is_first_in_process = !parts_.data.shares_data_module(),
                                     .directory = parts_.logger.run_directory()});
   parts_.data.set_up();
-  parts_.callbacks.call("setup", &Callback::setup, &Module::setup, request_.stage);
+  parts_.callbacks.set_up(request_.stage);
   configure_model();
   parts_.data.select_loaders();
   if (request_.tune) return;
@@ -164,6 +175,7 @@ void RankRun::set_up_weights(bool weights_only) {
     const bool initial = path.empty() && !parts_.options.given.init_from.path.empty() &&
                          (state.stage == Stage::kFit || state.progress.total_batches == 0);
     if (initial) checkpoints.open_initial_weights();
+    if (path.empty() && !initial) absent_ = message_of_absent_values(module);
     parts_.options.precision->convert_module(module);
     if (parts_.options.channels_last)
       for (auto& [name, parameter] : named_unique_parameters(module))
@@ -289,10 +301,12 @@ void RankRun::tear_down() {
   parts_.stop.any_rank_signalled();  // one that came after the last batch
   const bool requeues = is_asked_to_requeue();
   parts_.data.tear_down();
-  parts_.callbacks.call("teardown", &Callback::teardown, &Module::teardown, state.stage);
+  parts_.callbacks.tear_down();
   parts_.tracer.finish();  // while the module has its units
   strategy.divided_model().release_module();
   strategy.teardown();
+  explain_absent_values(*state.module, absent_,
+                        fmt::format("{} left them with its ranks (gather_after_fit: false)", to_string(state.stage)));
   state.status = parts_.stop.status(request_.stage == Stage::kFit && !request_.tune);
   state.running = RunningStage::kIdle;
   parts_.checkpoints.finish_uploads();
@@ -344,12 +358,18 @@ std::exception_ptr RankRun::on_error(const std::exception_ptr& thrown) {
     if (first && strategy.rank() > 0 && without_context(first->message) == without_context(error_message(error)))
       reported = std::make_exception_ptr(RankFailedError(*first));
   }
-  try_to("the profiler failed as well", [this] { parts_.tracer.finish(); });
+  log_further_error("the profiler", [this] { parts_.tracer.finish(); });
   parts_.checkpoints.finish_saving_after_failure();
   parts_.callbacks.on_exception(error);
-  try_to("the strategy could not be taken down either", [&] { strategy.teardown(); });
+  // Threads share the data module: the last of them may still read from it. TrainerRun tears it down.
+  if (!strategy.ranks().are_threads()) parts_.data.tear_down_after_failure();
+  parts_.callbacks.tear_down_after_failure();
+  log_further_error("teardown of the strategy", [&] { strategy.teardown(); });
+  if (state.module != nullptr)
+    explain_absent_values(*state.module, absent_,
+                          fmt::format("{} failed while its ranks had parts of the model", to_string(state.stage)));
   parts_.checkpoints.release();
-  try_to("the metrics could not be reset", [this] { parts_.logger.forget_epochs(); });
+  log_further_error("the reset of the metrics", [this] { parts_.logger.forget_epochs(); });
   parts_.logger.set_active({});
   state.running = RunningStage::kIdle;
   // Last, as in tear_down: a server may be waited for longer than the other ranks wait for this one.

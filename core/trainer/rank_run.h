@@ -10,6 +10,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace levin {
@@ -35,7 +36,7 @@ class RankRun {
   bool is_asked_to_requeue() const;
   /// Puts the SLURM job back into the queue, if the run can go on there.
   void requeue() const;
-  /// Calls on_exception and ends this rank's part; returns what is to be thrown on.
+  /// Calls on_exception and teardown, and ends this rank's part; returns what is to be thrown on.
   std::exception_ptr on_error(const std::exception_ptr& thrown);
   /// Returns the callbacks of the call: those of the options, and the module's own in place of others of their type.
   std::vector<std::shared_ptr<Callback>> callbacks() const;
@@ -50,6 +51,7 @@ class RankRun {
   TrainerComponents& parts_;
   const RunRequest& request_;
   RunResult result_;
+  std::string absent_;  ///< message of values that an earlier call left absent, and this one was not given
   std::optional<ActivationCheckpointing> checkpointing_;  ///< of a fit
   c10::OptionalDeviceGuard current_device_;  ///< the rank's, for what names a kind of device without an index
 };

@@ -59,7 +59,9 @@ TrainerOptions ThreadRank::options_for(const TrainerComponents& first, const std
 
 ThreadRank::ThreadRank(const TrainerComponents& first, const std::shared_ptr<Strategy>& strategy,
                        const RunRequest& request)
-    : trainer_(options_for(first, strategy)), request_(request) {
+    : trainer_(options_for(first, strategy)),
+      call_(trainer_.components_->at_work, to_string(request.stage)),
+      request_(request) {
   const Module& module = *request.module;
   if (!module.can_rebuild())
     throw Error("trainer",

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/trainer/call_scope.h>
 #include <levin/core/trainer/run_request.h>
 #include <levin/core/trainer/trainer.h>
 
@@ -26,6 +27,7 @@ class ThreadRank {
   static TrainerOptions options_for(const TrainerComponents& first, const std::shared_ptr<Strategy>& strategy);
 
   Trainer trainer_;
+  CallScope call_;
   RunRequest request_;
 };
 

@@ -13,6 +13,8 @@
 #include <levin/core/interfaces/load_weights.h>
 #include <levin/core/interfaces/saved_model.h>
 #include <levin/core/interfaces/strategy.h>
+#include <levin/core/precision/precision.h>
+#include <levin/core/trainer/call_scope.h>
 #include <levin/core/trainer/example_batch.h>
 #include <levin/core/trainer/local_hooks.h>
 #include <levin/core/trainer/memory_summary.h>
@@ -35,6 +37,9 @@ Trainer::~Trainer() = default;
 // ---- Calls
 
 RunResult Trainer::run(const RunRequest& request) {
+  if (request.module == nullptr)
+    throw Error("trainer", fmt::format("{} needs a module; got nullptr", to_string(request.stage)));
+  const CallScope call(components_->at_work, request.tune ? "tune" : to_string(request.stage));
   const auto run_thread_rank = [this](const std::shared_ptr<Strategy>& strategy, const RunRequest& of_call,
                                       int64_t local_rank) {
     ThreadRank(*components_, strategy, of_call).run(local_rank);
@@ -142,9 +147,9 @@ void load_weights_into(Module& module, const std::string& path, bool strict) {
     if (const State* extra = tree.find("module")) module.on_load_checkpoint(*extra);
     if (strict) {
       keep_first_names(tree["model"], module);
-      check_saved_model(module,
-                        {.tensors = tree["model"], .path = path, .hyper_parameters = tree.find("hyper_parameters")});
-      return load_named_tensors(module, tree["model"]);
+      return load_saved_model(
+          module, {.tensors = tree["model"], .path = path, .hyper_parameters = tree.find("hyper_parameters")},
+          [&](const State& tensors) { load_named_tensors(module, tensors); });
     }
   }
   const WeightReport report = levin::load_weights(module, {.path = path, .strict = strict});
@@ -155,36 +160,45 @@ void load_weights_into(Module& module, const std::string& path, bool strict) {
 
 void Trainer::begin_export(const std::shared_ptr<Module>& module) {
   if (module == nullptr) throw Error("export", "export_model needs a module; got nullptr");
-  if (running_stage() != RunningStage::kIdle)
-    throw Error("export", "export_model was called while the trainer is at work; hint: call it after fit");
+  CallScope::begin(components_->at_work, "export_model");
   components_->context.attach(module);
 }
+
+namespace {
+
+ExportReport export_attached(TrainerComponents& components, const Batch& example, const std::string& path,
+                             const std::string& ckpt, const ExportOptions& options) {
+  Module& module = *components.state.module;
+  const std::string found = components.checkpoints.find_weights(ckpt);
+  run_local_hooks(components, [&] {
+    configure_model(components);
+    if (!found.empty()) return load_weights_into(module, found, /*strict=*/true);
+    const LoadWeightsOptions& initial = components.options.given.init_from;
+    // As in validate: what this trainer has trained is not undone.
+    if (!initial.path.empty() && components.state.progress.total_batches == 0)
+      log::rank_zero_info(fmt::format("init_from {}: {}", initial.path, levin::load_weights(module, initial).text()));
+  });
+  return levin::export_model(module, example, path, options);
+}
+
+}  // namespace
 
 ExportReport Trainer::export_model(std::shared_ptr<Module> module, const Batch& example, const std::string& path,
                                    const std::string& ckpt, const ExportOptions& options) {
   begin_export(module);
-  if (!is_global_zero()) return {};
-  const std::string found = components_->checkpoints.find_weights(ckpt);
-  run_local_hooks(*components_, [&] {
-    configure_model(*components_);
-    if (!found.empty()) return load_weights_into(*module, found, /*strict=*/true);
-    const LoadWeightsOptions& initial = components_->options.given.init_from;
-    // As in validate: what this trainer has trained is not undone.
-    if (!initial.path.empty() && total_batches() == 0)
-      log::rank_zero_info(fmt::format("init_from {}: {}", initial.path, levin::load_weights(*module, initial).text()));
-  });
-  return levin::export_model(*module, example, path, options);
+  const CallScope call(components_->at_work, std::adopt_lock);
+  return is_global_zero() ? export_attached(*components_, example, path, ckpt, options) : ExportReport();
 }
 
 ExportReport Trainer::export_model(std::shared_ptr<Module> module, std::shared_ptr<DataModule> data,
                                    const std::string& path, const std::string& ckpt, const ExportOptions& options) {
   begin_export(module);
+  const CallScope call(components_->at_work, std::adopt_lock);
   if (!is_global_zero()) return {};
   components_->data.begin_call(data, {});
   const ExampleBatch example = find_example_batch(*module, data.get());
-  ExportReport report = export_model(module, example.batch, path, ckpt, options);
-  if (data != nullptr) data->teardown(example.stage);
-  module->teardown(example.stage);
+  ExportReport report = export_attached(*components_, example.batch, path, ckpt, options);
+  example.set_up->tear_down();
   return report;
 }
 

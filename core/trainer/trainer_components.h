@@ -14,6 +14,7 @@
 #include <levin/core/options/resolved_options.h>
 #include <levin/core/trainer/module_context.h>
 
+#include <atomic>
 #include <cstdint>
 
 namespace levin {
@@ -44,7 +45,8 @@ struct TrainerComponents {
   EvaluationLoop evaluation{options, state, tracer, callbacks, data, logger, checkpoints, stop};
   FitLoop fit{options, state, tracer, callbacks, data, logger, optimizers, stop, checkpoints, step, evaluation};
   ModuleContext context{trainer, options, state, data, logger, optimizers, step};
-  int64_t fits = 0;  ///< calls of fit and tune; each has a run folder of its own
+  int64_t fits = 0;                  ///< calls of fit and tune; each has a run folder of its own
+  std::atomic<bool> at_work{false};  ///< a call is under way; see CallScope
 };
 
 }  // namespace levin

@@ -33,7 +33,6 @@ struct EndOfCall {
 }  // namespace
 
 RunResult TrainerRun::launch(RunThreadRank run_thread_rank) {
-  require_idle();
   const TrainerCallScope generator;
   run_thread_rank_ = std::move(run_thread_rank);
   seed_ = global_seed();
@@ -55,19 +54,14 @@ RunResult TrainerRun::launch(RunThreadRank run_thread_rank) {
     advise_on_threads(strategy, setup);
     strategy.launcher().launch(*this);
   } catch (...) {
+    const std::exception_ptr error = std::current_exception();
     parts_.state.status = TrainerStatus::kFailed;  // of ranks in other processes, or that were never started, too
-    std::rethrow_exception(without_libtorch_stack(std::current_exception()));
+    // What no rank of this process has torn down: what load_outcome set up, and the data module that threads share.
+    parts_.callbacks.tear_down_after_failure();
+    parts_.data.tear_down_after_failure();
+    std::rethrow_exception(without_libtorch_stack(error));
   }
   return std::move(result_);
-}
-
-void TrainerRun::require_idle() const {
-  if (request_.module == nullptr)
-    throw Error("trainer", fmt::format("{} needs a module; got nullptr", to_string(request_.stage)));
-  if (parts_.state.running != RunningStage::kIdle || parts_.state.in_fit_loop)
-    throw Error("trainer",
-                fmt::format("{} was called while the trainer is at work; hint: use a second trainer inside hooks",
-                            to_string(request_.stage)));
 }
 
 void TrainerRun::check_manual_optimization() const {
@@ -123,12 +117,12 @@ void TrainerRun::load_outcome(const std::string& directory) {
     run_local_hooks(parts_, [this] {
       // No rank ran here: the module gets its layers, in the run's precision, as theirs did.
       parts_.data.set_up_data_module();
-      parts_.callbacks.module("setup", &Module::setup, request_.stage);
+      parts_.callbacks.set_up_module(request_.stage);
       configure_model(parts_);
       parts_.options.precision->convert_module(*request_.module);
       parts_.checkpoints.load_outcome(result_.fit);
       parts_.data.tear_down();
-      parts_.callbacks.module("teardown", &Module::teardown, request_.stage);
+      parts_.callbacks.tear_down();
     });
   }
   // What is drawn next goes on after rank 0's numbers, as where that is this process.

@@ -22,8 +22,7 @@ class TrainerRun final : private RankProgram {
   /// `components`, `request`: outlive the run.
   TrainerRun(TrainerComponents& components, const RunRequest& request) : parts_(components), request_(request) {}
 
-  /// Runs the call on every local rank. Throws levin::Error when there is no module, or when a call is under way
-  /// already; and what the call throws.
+  /// Runs the call on every local rank. Throws what the call throws. Requires: a CallScope.
   RunResult launch(RunThreadRank run_thread_rank);
 
  private:
@@ -32,7 +31,6 @@ class TrainerRun final : private RankProgram {
   void save_outcome(const std::string& directory) override;
   void load_outcome(const std::string& directory) override;
 
-  void require_idle() const;
   /// Throws ConfigError where options or the strategy want to do what the module does itself.
   void check_manual_optimization() const;
 

@@ -99,10 +99,11 @@ class Gan : public levin::Module {
     return {};
   }
 
-  /// What the generator makes of the same noise in every epoch.
+  /// What the generator makes of the same noise in every epoch. Every rank draws it, as the generator may be divided
+  /// over them; log_image takes that of rank 0.
   void on_train_epoch_end() override {
-    if (!trainer().is_global_zero()) return;
     const torch::NoGradGuard no_grad;
+    const auto autocast = trainer().autocast();
     generator_->eval();
     const auto images = generator_(shown_noise_);
     generator_->train();

@@ -259,10 +259,10 @@ std::vector<int64_t> Pipeline::balance(Module& module, SequentialImpl& sequentia
     if (by == BalanceBy::kTime) by = BalanceBy::kParameters;
   } else {
     // Without training there is nothing to measure with.
-    if (by == BalanceBy::kTime && (sample_ == nullptr || awaits_weights_)) by = BalanceBy::kParameters;
+    if (by == BalanceBy::kTime && (sample_ == nullptr || !absent_.empty())) by = BalanceBy::kParameters;
     std::string text;
     if (collective().rank() == 0) {
-      if (by != BalanceBy::kParameters && sample_ != nullptr && !awaits_weights_) measure(module, sequential, units);
+      if (by != BalanceBy::kParameters && sample_ != nullptr && absent_.empty()) measure(module, sequential, units);
       text = numbers_text(automatic_balance(units, chunks, by, sequential_path_));
     }
     elements = numbers_from(collective().broadcast_bytes(text, 0));
@@ -287,8 +287,8 @@ void Pipeline::setup_module(Module& module) {
   if (ranks().world_size() == 1) return move_to_device(module, root_device());
   SequentialImpl& sequential = find_sequential(module);
   require_same_model(module, collective());
-  awaits_weights_ = any_rank_lacks_values(module, collective());
-  if (!awaits_weights_) {
+  absent_ = absent_parameter(module, collective());
+  if (absent_.empty()) {
     // From the host, where all of it has room: an earlier call may have left rank 0's on a device, while the modules of
     // the others are new.
     move_to_device(module, at::kCPU);
@@ -365,7 +365,7 @@ void Pipeline::load_module_state(Module& module, const State& state) {
   load_tensors(module, state, find_part());
   if (parameters_ == nullptr) return;
   parameters_->send_all();
-  awaits_weights_ = false;
+  absent_.clear();
 }
 
 void Pipeline::release_module() {
@@ -374,13 +374,7 @@ void Pipeline::release_module() {
 
 // ---- Steps
 
-void Pipeline::require_weights() const {
-  if (awaits_weights_)
-    throw Error(
-        name(),
-        "the module has no weights: an earlier call left each stage where it was (gather_after_fit: false), and its "
-        "ranks are gone; hint: give this call a checkpoint, such as 'last'");
-}
+void Pipeline::require_weights() const { require_parameters(name(), absent_); }
 
 StepOutput Pipeline::forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) {
   if (engine_ == nullptr) return Strategy::forward_backward(batch, phases, window);

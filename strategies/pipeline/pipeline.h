@@ -127,7 +127,7 @@ class Pipeline : public RankedStrategy, public DividedModel {
   std::unique_ptr<StageRing> gradients_;
   StageGroups groups_;                 ///< of the ranks with the same stage
   std::shared_ptr<Collective> parts_;  ///< of the ranks with different parts of the gradients
-  bool awaits_weights_ = false;        ///< an earlier call has left the module without values
+  std::string absent_;                 ///< message of a parameter that an earlier call left without values
   int64_t batches_ = 0;                ///< of this call
   std::optional<WindowTotals> totals_;
 };

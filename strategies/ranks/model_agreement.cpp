@@ -90,13 +90,27 @@ void require_same_model(Module& module, Collective& collective) {
   }
 }
 
-bool any_rank_lacks_values(const Module& module, Collective& collective, const std::unordered_set<const void*>& known) {
+std::string absent_parameter(const Module& module, Collective& collective,
+                             const std::unordered_set<const void*>& known) {
   const auto parameters = module.parameters();
-  const bool lacks_values = std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
+  const auto absent = std::find_if(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
     return is_released(parameter) && !known.contains(parameter.unsafeGetTensorImpl());
   });
-  const auto answers = collective.gather_bytes(lacks_values ? "y" : "");
-  return std::any_of(answers.begin(), answers.end(), [](const auto& answer) { return !answer.empty(); });
+  std::string message;
+  if (absent != parameters.end()) {
+    message = released_message(*absent);
+    if (message.empty()) message = "a parameter without values";
+  }
+  const auto messages = collective.gather_bytes(message);
+  const auto first = std::find_if(messages.begin(), messages.end(), [](const auto& text) { return !text.empty(); });
+  return first == messages.end() ? "" : *first;
+}
+
+void require_parameters(const std::string& strategy, const std::string& absent) {
+  if (absent.empty()) return;
+  throw Error(strategy, fmt::format("the module has no weights; got {}; hint: give this call a checkpoint, such as "
+                                    "'last', or make a new module",
+                                    absent.substr(0, absent.find("; hint:"))));
 }
 
 void broadcast_model(Module& module, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {

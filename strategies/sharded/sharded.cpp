@@ -159,9 +159,9 @@ void Sharded::setup_module(Module& module) {
   for (const auto& part : built_)
     for (const auto& [unnamed, parameter] : part.parameters->parameters())
       built.insert(parameter.unsafeGetTensorImpl());
-  awaits_weights_ = any_rank_lacks_values(module, collective(), built);
+  absent_ = absent_parameter(module, collective(), built);
   // What was built in parts is alike by construction.
-  if (built_.empty() && !awaits_weights_) broadcast_model(module, ranks().process_group());
+  if (built_.empty() && absent_.empty()) broadcast_model(module, ranks().process_group());
   ShardedModelOptions sharding = model_options();
   sharding.units =
       options_.units.empty() ? named_units(module) : select_units(module, options_.units, "strategy.sharded.units");
@@ -198,17 +198,12 @@ void Sharded::load_module_state(Module& module, const State& state) {
   load_tensors(module, state, find_part());
   if (model_ == nullptr) return;
   model_->local_shards_changed();
-  awaits_weights_ = false;
+  absent_.clear();
 }
 
 // ---- Steps
 
-void Sharded::require_weights() const {
-  if (awaits_weights_)
-    throw Error(name(),
-                "the module has no weights: an earlier call left them divided (gather_after_fit: false), and its ranks "
-                "are gone; hint: give this call a checkpoint, such as 'last'");
-}
+void Sharded::require_weights() const { require_parameters(name(), absent_); }
 
 void Sharded::send_buffers(Module& module) {
   if (!options_.broadcast_buffers || !has_buffers_) return;

@@ -103,7 +103,7 @@ class Sharded : public RankedStrategy, public DividedModel {
   std::shared_ptr<Collective> shard_group_;    ///< the ranks that hold one copy
   std::shared_ptr<Collective> replica_group_;  ///< those that hold the same part of it; nullptr where there is one copy
   std::optional<at::ScalarType> mixed_type_;
-  bool awaits_weights_ = false;  ///< an earlier call has left the module without values
+  std::string absent_;  ///< message of a parameter that an earlier call left without values; empty: none
   bool has_buffers_ = false;
   bool sync_batchnorm_ = false;
   bool skips_step_ = false;  ///< whether the step under way may be one that changes nothing

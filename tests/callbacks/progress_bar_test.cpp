@@ -121,6 +121,49 @@ TEST_F(ProgressBarTest, LogMessagesAppearAbove) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "[levin] later\n");
 }
 
+/// Resets the sink where a test ends early, too.
+struct SinkReset {
+  ~SinkReset() { log::set_sink(nullptr); }
+};
+
+TEST_F(ProgressBarTest, MakesWayForTheSinkOfTheProgramWhichStays) {
+  const SinkReset reset;
+  log::set_sink([this](const std::string& line) { screen_ += "<" + line + ">\n"; });
+  for (const bool fails : {false, true}) {
+    SCOPED_TRACE(fails);
+    screen_.clear();
+    Trainer trainer(options(terminal_bar(), 1));
+    auto module = std::make_shared<PlainModule>();
+    module->before_step = [fails](int64_t batch_idx) {
+      if (batch_idx == 2) log::info("hello");
+      if (batch_idx == 3 && fails) throw std::domain_error("the user's");
+    };
+    if (fails)
+      EXPECT_THROW(trainer.fit(module, tiny_batches()), std::domain_error);
+    else
+      trainer.fit(module, tiny_batches());
+    EXPECT_TRUE(shown("\r\033[J<[levin] hello>\nEpoch 0:  50%|")) << screen_;
+    screen_.clear();
+    log::info("later");
+    EXPECT_EQ(screen_, "<[levin] later>\n");
+  }
+}
+
+TEST_F(ProgressBarTest, ASinkThatIsSetMeanwhileStays) {
+  const SinkReset reset;
+  std::string lines;
+  Trainer trainer(options(terminal_bar(), 1));
+  auto module = std::make_shared<PlainModule>();
+  module->before_step = [&](int64_t batch_idx) {
+    if (batch_idx == 1) log::set_sink([&](const std::string& line) { lines += line + "\n"; });
+    if (batch_idx == 2) log::info("hello");
+  };
+  trainer.fit(module, tiny_batches());
+  log::info("later");
+  EXPECT_TRUE(lines.starts_with("[levin] hello\n")) << lines;
+  EXPECT_TRUE(lines.ends_with("[levin] later\n")) << lines;
+}
+
 TEST_F(ProgressBarTest, AnExceptionLeavesTheTerminalUsable) {
   Trainer trainer(options(terminal_bar(), 1));
   auto module = std::make_shared<PlainModule>();
