@@ -3,7 +3,6 @@
 #include <levin/callbacks/running_statistics.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/released_storage.h>
-#include <levin/core/comm/collective.h>
 #include <levin/core/interfaces/checkpointer.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/interfaces/strategy.h>
@@ -21,12 +20,6 @@ optim::SwaSchedulerOptions scheduler_options(const StochasticWeightAveragingOpti
   return {.swa_lrs = options.swa_lrs,
           .annealing_epochs = options.annealing_epochs,
           .annealing_strategy = options.annealing_strategy};
-}
-
-/// Whether a signal asked any rank to end.
-bool interrupted_anywhere(Trainer& trainer) {
-  const auto answers = trainer.strategy().collective().gather_bytes(trainer.interrupted() ? "y" : "");
-  return std::any_of(answers.begin(), answers.end(), [](const std::string& answer) { return !answer.empty(); });
 }
 
 }  // namespace
@@ -131,7 +124,7 @@ void StochasticWeightAveraging::on_train_epoch_end(Trainer& trainer, Module&) {
 
 void StochasticWeightAveraging::on_train_end(Trainer& trainer, Module& module) {
   // What a signal cut off is not over: `last` has the training weights to go on with.
-  if (interrupted_anywhere(trainer)) return;
+  if (trainer.fit_interrupted()) return;
   if (averaged_epochs_ == 0) {
     log::rank_zero_warning(
         fmt::format("training ended before stochastic_weight_averaging had an epoch to average (it begins with epoch "

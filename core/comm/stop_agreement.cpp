@@ -76,7 +76,10 @@ void StopAgreement::step(Store& store) {
   publish_candidate(store, round);
   if (!left_out_.empty()) agree_without(store, round);
   const std::string agreed_key = key("stop_at", round);
-  if (store.contains(agreed_key)) settle(round, std::stoll(store.get(agreed_key, kAnswerTime)));
+  if (!store.contains(agreed_key)) return;
+  // Ranks that ask at the same time write one after the other. Now that all have published, none writes any more.
+  reason = store.get(key("stop", round), kAnswerTime);
+  settle(round, std::stoll(store.get(agreed_key, kAnswerTime)), reason);
 }
 
 void StopAgreement::leave(Store& store) {
@@ -130,11 +133,12 @@ void StopAgreement::agree_without(Store& store, int64_t round) const {
   store.set(key("stop_at", round), std::to_string(stop_at));
 }
 
-void StopAgreement::settle(int64_t round, int64_t stop_at) {
+void StopAgreement::settle(int64_t round, int64_t stop_at, const std::string& reason) {
   {
     const MutexLock lock(mutex_);
     if (round_ != round || interrupted_) return;
     agreed_ = true;
+    reason_ = reason;
     gate_ = stop_at;
   }
   changed_.notify_all();

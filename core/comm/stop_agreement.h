@@ -33,13 +33,15 @@ class StopAgreement {
   }
   /// Returns whether all ranks stop before `batch`; waits until they agree. False after `interrupt`.
   bool stops_before(int64_t batch);
-  /// Opens the gate for another training, whose batches may be counted from 0 again.
+  /// Opens the gate for further requests: of another training, whose batches may be counted from 0 again, or, on all
+  /// ranks before the same batch, after one that does not end this training yet.
   void forget();
 
   // --- on any thread ---
 
   void request(const std::string& reason);
-  /// Returns the reason of the first request that reached this rank; empty without one.
+  /// Returns the reason of the request that ranks agreed on, the same on all; before, that of the first request that
+  /// reached this rank; empty without one.
   std::string reason() const;
   /// Ends all waiting for good; no batch may begin from now on.
   void interrupt();
@@ -63,7 +65,7 @@ class StopAgreement {
   void close_gate(int64_t round, const std::string& reason);
   void publish_candidate(Store& store, int64_t round);
   void agree_without(Store& store, int64_t round) const;
-  void settle(int64_t round, int64_t stop_at);
+  void settle(int64_t round, int64_t stop_at, const std::string& reason);
 
   const std::string prefix_;
   const int64_t rank_;
@@ -77,7 +79,7 @@ class StopAgreement {
   mutable Mutex mutex_;
   ConditionVariable changed_;
   int64_t round_ LEVIN_GUARDED_BY(mutex_) = 0;       ///< grows with `forget`; a part of each key
-  std::string reason_ LEVIN_GUARDED_BY(mutex_);      ///< of the first request
+  std::string reason_ LEVIN_GUARDED_BY(mutex_);      ///< of the request agreed on, or the first one
   bool requested_ LEVIN_GUARDED_BY(mutex_) = false;  ///< by this rank
   bool closed_ LEVIN_GUARDED_BY(mutex_) = false;     ///< the helper has closed the gate in this round
   bool published_ LEVIN_GUARDED_BY(mutex_) = false;  ///< this rank's candidate is in the store

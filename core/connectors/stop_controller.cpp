@@ -48,7 +48,7 @@ double StopController::elapsed_seconds() const {
 }
 
 void StopController::start_batches() {
-  interrupted_ = time_is_up_ = signal_passed_on_ = false;
+  interrupted_ = time_is_up_ = time_passed_on_ = signal_passed_on_ = false;
   if (std::exchange(forgets_reasons_, false)) reasons_.clear();
   agree();
 }
@@ -74,7 +74,8 @@ void StopController::act_on(const std::string& reason) {
   } else {
     wish_ = reason;
   }
-  if (ControlPlane* control = strategy_.control_plane()) control->request_stop(reason);
+  // One that waits for the minimum is as good as another.
+  if (ControlPlane* control = strategy_.control_plane(); control != nullptr && !agreed_) control->request_stop(reason);
 }
 
 void StopController::set_reason(const Callback& who, const std::string& reason) {
@@ -87,7 +88,7 @@ std::string StopController::waiting_request() const {
   if (strategy_.world_size() > 1)
     for (const std::string& of_rank : strategy_.collective().gather_bytes(request))
       if (request.empty()) request = of_rank;
-  return has_met_reasons() || request == kTimeReason ? "" : request;
+  return has_met_reasons() ? "" : request;
 }
 
 void StopController::restore_requests(const std::string& waiting_request, bool has_met_reasons) {
@@ -131,35 +132,49 @@ bool StopController::stops_before_batch(bool may_stop) {
   ControlPlane* control = strategy_.control_plane();
   const bool is_asked = take_pending();
   if (control == nullptr) return is_asked && should_end();
+  const ProfilerSpan span(tracer_.profiler(), "agree_on_batch");
+  while (true) {
+    pass_on(*control);
+    if (!may_stop || !control->begin_batch(batch)) return false;
+    take_over(control->stop_reason());
+    if (should_end()) return true;
+    // It waits for the minimum. Until then a signal may come, or the time be over, which do not wait.
+    control->forget_stop();
+    signal_passed_on_ = time_passed_on_ = false;
+  }
+}
+
+/// Asks all ranks to stop where this one was sent a signal, or knows that the time is over.
+void StopController::pass_on(ControlPlane& control) {
   const auto& max_time = options_.max_time;
   if (signal_received() && !signal_passed_on_) {
     signal_passed_on_ = true;
-    control->request_stop(fmt::format("{}{} {}", kSignalReason, SignalScope::received(), strategy_.rank()));
-  } else if (max_time && strategy_.is_global_zero() && !time_is_up_ &&
+    control.request_stop(fmt::format("{}{} {}", kSignalReason, SignalScope::received(), strategy_.rank()));
+  } else if (max_time && strategy_.is_global_zero() && !time_passed_on_ &&
              elapsed_seconds() >= static_cast<double>(max_time->count())) {
-    time_is_up_ = true;
-    control->request_stop(kTimeReason);
+    time_passed_on_ = true;
+    control.request_stop(kTimeReason);
   }
-  if (!may_stop) return false;
-  const ProfilerSpan span(tracer_.profiler(), "agree_on_batch");
-  if (!control->begin_batch(batch)) return false;
-  const std::string reason = control->stop_reason();
-  if (reason.starts_with(kSignalReason)) {
-    const size_t space = reason.find(' ', kSignalReason.size());
-    take_over_signal(std::stoi(reason.substr(kSignalReason.size())), std::stoll(reason.substr(space)));
+}
+
+void StopController::take_over(const std::string& request) {
+  if (request.starts_with(kSignalReason)) {
+    const size_t space = request.find(' ', kSignalReason.size());
+    take_over_signal(std::stoi(request.substr(kSignalReason.size())), std::stoll(request.substr(space)));
     interrupt();
-    return true;
+  } else if (request == kTimeReason) {
+    time_is_up_ = true;
+  } else {
+    agreed_ = true;
+    reason_ = request;
   }
-  agreed_ = true;
-  reason_ = reason;
-  return should_end();
 }
 
 bool StopController::limits_reached() const {
   if (options_.max_steps && state_.progress.global_step >= *options_.max_steps) return true;
-  if (!options_.max_time || elapsed_seconds() < static_cast<double>(options_.max_time->count())) return false;
   // Clocks differ: of several ranks that of rank 0 decides, and they stop together.
-  return strategy_.world_size() == 1;
+  if (strategy_.world_size() > 1) return time_is_up_;
+  return options_.max_time && elapsed_seconds() >= static_cast<double>(options_.max_time->count());
 }
 
 bool StopController::should_end() const {

@@ -132,6 +132,9 @@ class StopController {
   void act_on(const std::string& reason);
   /// Acts on a request made elsewhere; returns whether there is a new one.
   bool take_pending();
+  void pass_on(ControlPlane& control);
+  /// Acts on a request that all ranks have agreed on.
+  void take_over(const std::string& request);
   void take_over_signal(int signal, int64_t rank);
 
   const ResolvedOptions& options_;
@@ -151,7 +154,8 @@ class StopController {
   bool forgets_reasons_ = false;  ///< those of callbacks that go on from a checkpoint were met before it
   bool interrupted_ = false;
   int64_t signalled_rank_ = -1;    ///< another rank, whose signal this process took over
-  bool time_is_up_ = false;        ///< the other ranks were told
+  bool time_is_up_ = false;        ///< of several ranks: max_time is over, as all of them know
+  bool time_passed_on_ = false;    ///< the other ranks were asked to stop for it
   bool signal_passed_on_ = false;  ///< likewise
 };
 

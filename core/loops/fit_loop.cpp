@@ -177,7 +177,7 @@ bool FitLoop::train_batches() {
     if (stop_.stops_before_batch(/*may_stop=*/!checkpoints_.waits_for_window())) {
       if (stop_.is_interrupted())
         end_by_signal();
-      else if (progress_.batch > 0 && validation_due())
+      else if (stop_.ends_on_request() && progress_.batch > 0 && validation_due())
         validate();  // as after a request that was known at the end of the batch before
       return false;
     }

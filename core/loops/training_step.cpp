@@ -162,6 +162,8 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
                   "optimizer.step(closure), or closure() yourself");
   } else {
     run_closure();
+    // What a hook has clipped goes on adding up.
+    for (OptimizerHandle* optimizer : optimizers_.all()) precision_.restore_scale(optimizer->optimizer(), false);
   }
   if (window_.sync) end_window();
   weight_ = {};
@@ -246,14 +248,25 @@ void TrainingStep::finish_backward(const ManualCut& cut) {
   after_backward();
 }
 
-/// Gradients of several optimizers of one batch have one scale, which therefore changes when all have stepped.
+/// Gradients of several optimizers of one batch have one scale, which therefore changes when all have stepped. Those
+/// that wait for a step by hand in a later batch change with it.
 void TrainingStep::end_window() {
+  std::vector<torch::optim::Optimizer*> waiting;
+  if (!state_.module->automatic_optimization) {
+    for (OptimizerHandle* optimizer : optimizers_.all()) {
+      if (!optimizer->awaits_step()) continue;
+      precision_.restore_scale(optimizer->optimizer(), /*stepped=*/false);
+      waiting.push_back(&optimizer->optimizer());
+    }
+  }
   if (!stepped_) return precision_.abandon_window();
+  // What the strategy keeps cannot: the scale changes when it is combined.
+  if (!waiting.empty() && model_.keeps_gradients_back()) return;
   const ProfilerSpan span(tracer_.profiler(), "precision.end_window");
   if (replays())
     recorded_->end_window();
   else
-    run_part(RecordedPart::kEndWindow, [this] { precision_.end_window(); });
+    run_part(RecordedPart::kEndWindow, [&] { precision_.end_window(waiting); });
   const bool boundary = state_.progress.global_step % options_.given.log_every_n_steps == 0;
   state_.progress.scheduler_steps_held_back += precision_.take_skipped_steps(/*wait=*/boundary);
 }
@@ -298,26 +311,24 @@ StepOutput TrainingStep::step(Module& module, const Batch& batch) {
 }
 
 StepOutput TrainingStep::step_end(StepOutput output) {
-  if (replays()) return output;  // The recording is of both.
-  run_part(RecordedPart::kStepEnd, [&] {
-    const ForwardScope scope(precision_);
-    output = call_user(state_, "training_step_end", *state_.module,
-                       [&] { return state_.module->training_step_end(std::move(output)); });
-  });
+  // The recording is of both.
+  if (!replays())
+    run_part(RecordedPart::kStepEnd, [&] {
+      const ForwardScope scope(precision_);
+      output = call_user(state_, "training_step_end", *state_.module,
+                         [&] { return state_.module->training_step_end(std::move(output)); });
+    });
   check_weight(output);
   return output;
 }
 
 /// A loss of weight zero may be the mean of nothing. One that is a number stays: other ranks may wait for its backward.
-void TrainingStep::check_weight(StepOutput& output) const {
+void TrainingStep::check_weight(StepOutput& output) {
   output.weight().require_valid();
   if (output.weight().on_host() != 0.0 || !output.has_loss()) return;
   const at::Tensor& loss = output.loss();
   if (!loss.device().is_cpu() || loss.numel() != 1 || std::isfinite(read_host_scalar(loss))) return;
-  if (replays())
-    throw Error("graph",
-                "the loss of a batch of weight zero is no number, and recorded steps cannot leave it out; hint: "
-                "divide by clamp_min(1)");
+  if (replays()) kind_ = RecordedStep::Kind::kOrdinary;  // from here on: there is no backward
   output.loss() = at::Tensor();
 }
 
@@ -563,14 +574,17 @@ void TrainingStep::manual_backward(const at::Tensor& loss, const BackwardOptions
       callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, start);
     });
   });
+  const auto& optimizers = optimizers_.all();
+  const bool toggled = std::any_of(optimizers.begin(), optimizers.end(),
+                                   [](const OptimizerHandle* optimizer) { return optimizer->is_toggled(); });
+  for (OptimizerHandle* optimizer : optimizers)
+    if (optimizer->is_toggled() || !toggled)
+      precision_.restore_scale(optimizer->optimizer(), /*stepped=*/!optimizer->awaits_step());
   {
     const Activity activity(tracer_, "backward");
     if (info_.weight != 1) start = start * info_.weight;
     strategy_.manual_backward(precision_.scale_loss(start), options);
   }
-  const auto& optimizers = optimizers_.all();
-  const bool toggled = std::any_of(optimizers.begin(), optimizers.end(),
-                                   [](const OptimizerHandle* optimizer) { return optimizer->is_toggled(); });
   for (OptimizerHandle* optimizer : optimizers)
     if (optimizer->is_toggled() || !toggled) optimizer->note_backward();
   const ManualCut cut{.kind = ManualCut::Kind::kAfterBackward, .uncombined = strategy_.uncombined()};

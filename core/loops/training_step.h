@@ -100,7 +100,7 @@ class TrainingStep final : private StepPhases {
   void reduce_weights();
   at::Tensor mean_over_ranks(const at::Tensor& loss);
   void begin_window();
-  void check_weight(StepOutput& output) const;
+  void check_weight(StepOutput& output);
   double default_weight() const;
   at::Tensor weighed(const at::Tensor& loss);
   bool average_over_window();

@@ -41,6 +41,10 @@ void merge_item(State& into, const State& item) {
                                    into.at("name").as_string()));
   if (!into.at("is_metric").as_bool()) {
     const auto reduce = static_cast<LogReduce>(into.at("reduce").as_int());
+    if (into.at("values").as_list()[2].as_double() == 0) {  // such as a stage's without outputs: a name alone
+      into = item;
+      return;
+    }
     auto& values = into["values"].as_list();
     const auto& others = item.at("values").as_list();
     double combined = values[1].as_double();

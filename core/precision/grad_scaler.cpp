@@ -5,12 +5,24 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/_amp_update_scale.h>
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/maximum.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
+#include <limits>
+
 namespace levin {
+namespace {
+
+void multiply_gradients(const std::vector<at::Tensor>& parameters, const at::Tensor& factor) {
+  for (const auto& group : gradient_groups(parameters))
+    at::_foreach_mul_(group, factor.reshape({}).to(group.front().options()));
+}
+
+}  // namespace
 
 void GradScalerOptions::describe(Schema<GradScalerOptions>& schema) {
   using Options = GradScalerOptions;
@@ -54,7 +66,15 @@ at::Tensor GradScaler::unscale(const std::vector<at::Tensor>& parameters) {
   return found_inf;
 }
 
-void GradScaler::update(const std::vector<at::Tensor>& found_inf) {
+void GradScaler::restore(const std::vector<at::Tensor>& parameters, const at::Tensor& found_inf) const {
+  const c10::InferenceMode ordinary(false);
+  const at::NoGradGuard no_grad;
+  multiply_gradients(parameters, found_inf.defined()
+                                     ? at::where(found_inf == 0, scale_, std::numeric_limits<float>::quiet_NaN())
+                                     : scale_);
+}
+
+void GradScaler::update(const std::vector<at::Tensor>& found_inf, const std::vector<at::Tensor>& scaled) {
   if (found_inf.empty()) return;
   const c10::InferenceMode ordinary(false);
   const at::NoGradGuard no_grad;
@@ -63,8 +83,10 @@ void GradScaler::update(const std::vector<at::Tensor>& found_inf) {
   // in_a_row = (in_a_row + 1) where this one is skipped, else 0.
   skipped_.add_(any);
   skipped_.slice(0, 1, 2).mul_(any);
+  const at::Tensor former = scaled.empty() ? at::Tensor() : scale_.clone();
   at::_amp_update_scale_(scale_, growth_tracker_, any, options_.growth_factor, options_.backoff_factor,
                          options_.growth_interval);
+  if (former.defined()) multiply_gradients(scaled, scale_ / former);
 }
 
 double GradScaler::current_scale() const { return scale_.item<double>(); }

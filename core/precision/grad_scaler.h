@@ -33,8 +33,12 @@ class GradScaler : public Stateful {
   /// Divides the parameters' gradients by the scale, in place. Returns a one-element tensor on the device: 1 where a
   /// gradient was not finite, else 0. Parameters without a gradient are left out.
   at::Tensor unscale(const std::vector<at::Tensor>& parameters);
-  /// Adapts the scale after the steps of a window, by the results of `unscale` for its optimizers.
-  void update(const std::vector<at::Tensor>& found_inf);
+  /// Multiplies the parameters' gradients by the scale again, in place. `found_inf`, where defined: what `unscale`
+  /// returned; where that is 1, all become NaN, since clipping may have made them finite.
+  void restore(const std::vector<at::Tensor>& parameters, const at::Tensor& found_inf) const;
+  /// Adapts the scale after the steps of a window, by the results of `unscale` for its optimizers. `scaled`: parameters
+  /// whose gradients have the scale and go on adding up: they get the new one.
+  void update(const std::vector<at::Tensor>& found_inf, const std::vector<at::Tensor>& scaled = {});
 
   /// Returns the present scale; waits for the device.
   double current_scale() const;

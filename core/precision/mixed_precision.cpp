@@ -6,11 +6,20 @@
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
+
 namespace levin {
 namespace {
 
 /// So many skipped steps in a row are no longer the search for a scale, which takes up to 16 from the default one.
 constexpr int64_t kFirstWarning = 32;
+
+std::vector<at::Tensor> parameters_of(torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups())
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  return parameters;
+}
 
 }  // namespace
 
@@ -51,12 +60,9 @@ StepScaling MixedPrecision::unscale(torch::optim::Optimizer& optimizer) {
   // A step by hand is inside of the forward that goes on with the new weights.
   WeightCastScope::forget();
   if (!scaler_) return {};
-  for (const Unscaled& done : unscaled_)
-    if (done.optimizer == &optimizer && !done.stepped) return {.grad_scale = {}, .found_inf = done.found_inf};
-  std::vector<at::Tensor> parameters;
-  for (const auto& group : optimizer.param_groups())
-    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-  unscaled_.push_back({.optimizer = &optimizer, .found_inf = scaler_->unscale(parameters)});
+  if (const auto done = find_unscaled(optimizer); done != unscaled_.end())
+    return {.grad_scale = {}, .found_inf = done->found_inf};
+  unscaled_.push_back({.optimizer = &optimizer, .found_inf = scaler_->unscale(parameters_of(optimizer))});
   return {.grad_scale = {}, .found_inf = unscaled_.back().found_inf};
 }
 
@@ -64,12 +70,34 @@ void MixedPrecision::note_step(const torch::optim::Optimizer& optimizer) {
   for (Unscaled& done : unscaled_) done.stepped |= done.optimizer == &optimizer;
 }
 
-void MixedPrecision::end_window() {
+std::vector<MixedPrecision::Unscaled>::iterator MixedPrecision::find_unscaled(
+    const torch::optim::Optimizer& optimizer) {
+  return std::ranges::find_if(unscaled_,
+                              [&](const Unscaled& done) { return done.optimizer == &optimizer && !done.stepped; });
+}
+
+void MixedPrecision::restore_scale(torch::optim::Optimizer& optimizer, bool stepped) {
+  if (!scaler_) return;
+  const auto done = find_unscaled(optimizer);
+  const bool is_unscaled = done != unscaled_.end();
+  if (is_unscaled || stepped)
+    scaler_->restore(parameters_of(optimizer), is_unscaled && !stepped ? done->found_inf : at::Tensor());
+  if (is_unscaled) unscaled_.erase(done);
+}
+
+void MixedPrecision::abandon_window() {
+  std::erase_if(unscaled_, [](const Unscaled& done) { return !done.stepped; });
+}
+
+void MixedPrecision::end_window(const std::vector<torch::optim::Optimizer*>& waiting) {
   if (!scaler_) return;
   std::vector<at::Tensor> found_inf;
   for (const Unscaled& done : unscaled_) found_inf.push_back(done.found_inf);
   unscaled_.clear();
-  scaler_->update(found_inf);
+  std::vector<at::Tensor> scaled;
+  for (torch::optim::Optimizer* optimizer : waiting)
+    for (const at::Tensor& parameter : parameters_of(*optimizer)) scaled.push_back(parameter);
+  scaler_->update(found_inf, scaled);
 }
 
 int64_t MixedPrecision::take_skipped_steps(bool wait) {

@@ -27,8 +27,9 @@ class MixedPrecision : public TruePrecision {
   at::Tensor scale_loss(const at::Tensor& loss) override;
   StepScaling unscale(torch::optim::Optimizer& optimizer) override;
   void note_step(const torch::optim::Optimizer& optimizer) override;
-  void abandon_window() override { unscaled_.clear(); }
-  void end_window() override;
+  void restore_scale(torch::optim::Optimizer& optimizer, bool stepped) override;
+  void abandon_window() override;
+  void end_window(const std::vector<torch::optim::Optimizer*>& waiting = {}) override;
   int64_t take_skipped_steps(bool wait) override;
 
   const std::optional<GradScaler>& scaler() const { return scaler_; }
@@ -47,6 +48,8 @@ class MixedPrecision : public TruePrecision {
     at::Tensor found_inf;
     bool stepped = false;  ///< the optimizer's next gradients have a scale again
   };
+  /// Of gradients that no step has used yet.
+  std::vector<Unscaled>::iterator find_unscaled(const torch::optim::Optimizer& optimizer);
   std::vector<Unscaled> unscaled_;  ///< of the window under way, one for each step
   int64_t skipped_told_ = 0;
   int64_t next_warning_;

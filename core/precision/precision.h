@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace torch::nn {
 class Module;
@@ -58,10 +59,14 @@ class Precision : public Configurable, public Stateful {
   virtual StepScaling unscale(torch::optim::Optimizer& /*optimizer*/) { return {}; }
   /// Notes that the optimizer took its step: gradients that come now have a scale again.
   virtual void note_step(const torch::optim::Optimizer& /*optimizer*/) {}
-  /// Ends a window without steps: forgets what `unscale` found.
+  /// Puts the scale back into the optimizer's gradients where they have none, since a backward will add to them: they
+  /// were unscaled, such as to be clipped, and no step followed; or, `stepped`, a step has left them there.
+  virtual void restore_scale(torch::optim::Optimizer& /*optimizer*/, bool /*stepped*/) {}
+  /// Ends a window without steps: forgets what `unscale` found of gradients that no step has used.
   virtual void abandon_window() {}
-  /// Adapts the scale after the optimizer steps of a window.
-  virtual void end_window() {}
+  /// Adapts the scale after the optimizer steps of a window. `waiting`: optimizers whose gradients, with the scale,
+  /// wait for a later step.
+  virtual void end_window(const std::vector<torch::optim::Optimizer*>& /*waiting*/ = {}) {}
   /// Returns the number of optimizer steps skipped since the last call because gradients were not finite. Without
   /// `wait`, only those known without waiting for a device: on the CPU all, on others none.
   virtual int64_t take_skipped_steps(bool /*wait*/) { return 0; }

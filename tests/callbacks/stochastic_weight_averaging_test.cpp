@@ -4,6 +4,8 @@
 
 #include "strategy_training.h"
 
+#include <csignal>
+
 namespace levin {
 namespace {
 
@@ -112,6 +114,15 @@ TEST(StochasticWeightAveragingTest, AnEpochThatIsCutShortIsNotAveraged) {
   EXPECT_EQ(run.steps, 13);
   ASSERT_EQ(epochs.size(), 2u);
   expect_close(run.weights, epochs[1], "the one whole epoch", 0);
+}
+
+TEST(StochasticWeightAveragingTest, ASignalAfterTheLastBatchLeavesTheAverage) {
+  const Outcome undisturbed = train({.callback = kLastTwo}, {});
+  Plan plan{.callback = kLastTwo};
+  plan.watch.on_train_epoch_end = [](Trainer& trainer, Module&) {
+    if (trainer.current_epoch() == 3) std::raise(SIGTERM);
+  };
+  EXPECT_TRUE(identical(train(plan, {}).weights, undisturbed.weights));
 }
 
 TEST(StochasticWeightAveragingTest, WithoutAnEpochTheWeightsAreThoseOfTraining) {

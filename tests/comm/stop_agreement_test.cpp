@@ -56,7 +56,7 @@ TEST(StopAgreement, StopsAllRanksBeforeTheSameBatchInAnyOrderOfEvents) {
       switch (draw(generator, 8)) {
         case 0:
           if (pending_requests > 0 && draw(generator, 4) == 0) {
-            ranks[draw(generator, count)].agreement->request("test");
+            ranks[draw(generator, count)].agreement->request("test " + std::to_string(pending_requests));
             --pending_requests;
           }
           break;
@@ -77,7 +77,9 @@ TEST(StopAgreement, StopsAllRanksBeforeTheSameBatchInAnyOrderOfEvents) {
       done = all_stopped();
     }
     for (const AgreeingRank& rank : ranks) ASSERT_EQ(rank.batch, ranks[0].batch);
-    for (const AgreeingRank& rank : ranks) ASSERT_EQ(rank.agreement->reason(), "test");
+    const std::string reason = ranks[0].agreement->reason();
+    ASSERT_EQ(reason.substr(0, 5), "test ");
+    for (const AgreeingRank& rank : ranks) ASSERT_EQ(rank.agreement->reason(), reason) << "each acts on what it hears";
   }
 }
 

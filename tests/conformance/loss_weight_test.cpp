@@ -91,6 +91,48 @@ TEST(RecordedLossWeight, IsThatOfOrdinarySteps) {
       }
 }
 
+TEST(RecordedLossWeight, OfZeroLeavesOutALossThatIsNoNumber) {
+  class CountsExamples : public testing::TinyModule {
+   public:
+    using testing::TinyModule::TinyModule;
+    StepOutput training_step(const Batch& batch, int64_t) override {
+      const at::Tensor count = batch["count"].sum();
+      const at::Tensor errors = (forward(batch["x"]) - batch["y"]).square() * batch["count"];
+      return StepOutput({.loss = errors.sum() / count, .weight = count});
+    }
+    OptimizerConfigs configure_optimizers() override {
+      return OptimizerConfig{.optimizer = std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.05})};
+    }
+  };
+  // Batches of 4 (or 2 on each of two ranks) that count nothing: one, all of a window of 3, and the end of another.
+  const at::Tensor input = at::arange(480, at::kFloat).reshape({120, 4}).mul(0.7).sin();
+  at::Tensor count = at::ones({120, 1});
+  for (const int64_t batch : {13, 18, 19, 20, 26}) count.narrow(0, 4 * batch, 4).zero_();
+  const Batch data{{"x", input}, {"y", input.sum(1, true)}, {"count", count}};
+  for (const char* precision : {"32-true", "16-mixed"})
+    for (const int64_t ranks : {1, 2})
+      for (const int64_t accumulate : {1, 3}) {
+        SCOPED_TRACE(fmt::format("{} on {} ranks, windows of {}", precision, ranks, accumulate));
+        std::vector<std::vector<at::Tensor>> trained;
+        for (const bool graph : {false, true}) {
+          CapturedLog log;
+          TrainerOptions options = testing::quiet(1);
+          options.precision = precision;
+          options.strategy = ranks == 1 ? "single_device" : "ddp_threads";
+          options.devices = ranks;
+          options.accumulate_grad_batches = accumulate;
+          options.graph = graph;
+          seed_everything(3);
+          const auto net = make<CountsExamples>({});
+          Trainer(options).fit(net, DataLoader(std::make_shared<data::TensorDataset>(data), {.batch_size = 4 / ranks}));
+          trained.push_back(weights(*net));
+          if (graph) EXPECT_THAT(log.text(), HasSubstr("recorded the step"));
+        }
+        EXPECT_EQ(difference(trained[1], trained[0], 0), "");
+        EXPECT_TRUE(trained[0].front().isfinite().all().item<bool>());
+      }
+}
+
 TEST(RecordedLossWeight, IsATensorOrOneForAll) {
   for (const bool graph : {false, true}) {
     // Each batch alike, whatever it holds.

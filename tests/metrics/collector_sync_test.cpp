@@ -910,6 +910,27 @@ TEST_P(CollectorMerge, GoesOnWithAnotherNumberOfRanks) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, CollectorMerge, ::testing::Values(1, 2, 4));
 
+TEST(CollectorMergeTest, TakesTheLastValueFromARankThatHasOne) {
+  Collector full;
+  full.begin({.batch_size = 2, .step_default = true, .training_batches = 7});
+  full.log("loss", 3.0, {.on_step = true, .on_epoch = true});
+  const State saved = full.state_dict();
+  // A stage of a pipeline that has no outputs knows the names, before and after it was resumed.
+  Collector stage;
+  stage.load_state_dict(Collector::without_values(saved));
+  for (const std::vector<State>& of_ranks :
+       {std::vector<State>{stage.state_dict(), saved}, std::vector<State>{Collector::without_values(saved), saved},
+        std::vector<State>{saved, stage.state_dict()}}) {
+    Collector resumed;
+    resumed.load_state_dict(Collector::merge_states(of_ranks));
+    double step = 0;
+    resumed.visit_step([&](const Collector::Value& value) { step = value.value; }, /*all=*/true);
+    EXPECT_EQ(step, 3);
+    EXPECT_EQ(resumed.batch_of_step_value("loss"), 7);
+    expect_values(epoch_values(resumed), {{"loss_epoch", 3}});
+  }
+}
+
 TEST(CollectorMergeTest, TakesWhatAnyRankHas) {
   Collector empty;
   Collector full;

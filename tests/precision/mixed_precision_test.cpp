@@ -204,13 +204,16 @@ TEST(MixedPrecision, WarnsWhenNothingButSkippedStepsCome) {
 
 /// Trains by hand in both precisions and compares the weights.
 template <class ByHand>
-void expect_same_in_half_precision() {
+void expect_same_in_half_precision(const std::string& strategy = "{name: single_device}") {
+  SCOPED_TRACE(strategy);
   std::vector<std::vector<at::Tensor>> trained;
   for (const char* precision : {"{name: 32-true}", "{name: 16-mixed, growth_interval: 1, init_scale: 256}"}) {
     seed_everything(5);
     TrainerOptions options = quiet(1);
     // It grows after every batch: between the steps of one it must not.
     options.precision = Spec<Precision>(Config::parse(precision, {}));
+    options.strategy = Spec<Strategy>(Config::parse(strategy, {}));
+    options.devices = strategy.find("single_device") != std::string::npos ? 1 : 2;
     Trainer trainer(options);
     const auto module = std::make_shared<ByHand>();
     trainer.fit(module, tiny_loader());
@@ -279,6 +282,116 @@ TEST(MixedPrecision, GradientsThatWereClippedForNoStepLeaveNothing) {
     }
   };
   expect_same_in_half_precision<StepsSometimes>();
+}
+
+/// Two halves with an optimizer each; `kSync` as for gradients that only add up.
+template <bool kSync>
+class WindowsOfTheirOwn : public TinyModule {
+ public:
+  WindowsOfTheirOwn() : TinyModule({}) { automatic_optimization = false; }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    // The scale changes in every batch; one half steps in each, the other adds up three.
+    const bool ends = trainer().total_batches() % 3 == 2;
+    for (size_t half : {0, 1}) {
+      const auto toggled = toggle_optimizer(optimizer(half), {.sync_grad = kSync || half == 0 || ends});
+      manual_backward(torch::nn::functional::mse_loss(forward(batch["x"]), batch["y"]));
+      if (half == 1 && !ends) continue;
+      optimizer(half).step();
+      optimizer(half).zero_grad();
+    }
+    return {};
+  }
+  OptimizerConfigs configure_optimizers() override {
+    const auto sgd = [](std::vector<at::Tensor> parameters) {
+      return OptimizerConfig{.optimizer =
+                                 std::make_shared<optim::SGD>(std::move(parameters), optim::SGDOptions{.lr = 0.01})};
+    };
+    return {sgd(first_->parameters()), sgd(second_->parameters())};
+  }
+};
+
+TEST(MixedPrecision, GradientsThatWaitForALaterBatchHaveOneScale) {
+  for (const char* strategy : {"{name: single_device}", "{name: ddp_spawn}", "{name: sharded_spawn, stage: 1}",
+                               "{name: sharded_spawn, stage: 2}", "{name: sharded_spawn, stage: 3}"}) {
+    expect_same_in_half_precision<WindowsOfTheirOwn<true>>(strategy);
+    expect_same_in_half_precision<WindowsOfTheirOwn<false>>(strategy);
+  }
+}
+
+TEST(MixedPrecision, MoreMayBeAddedToGradientsThatWereClippedOrStepped) {
+  class ClipsInItsWindow : public StepsByHand {
+   public:
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      manual_backward(torch::nn::functional::mse_loss(forward(batch["x"]), batch["y"]));
+      clip_gradients(optimizer(), 0.5);
+      if (batch_idx % 2 == 0) return {};
+      optimizer().step();
+      optimizer().zero_grad();
+      return {};
+    }
+  };
+  class ClipsBetweenBackwards : public StepsByHand {
+   public:
+    StepOutput training_step(const Batch& batch, int64_t) override {
+      compute_gradients(batch);
+      clip_gradients(optimizer(), 0.5);
+      manual_backward(torch::nn::functional::mse_loss(forward(batch["x"]), batch["y"]));
+      optimizer().step();
+      return {};
+    }
+  };
+  class ClipsForNothing : public StepsByHand {
+   public:
+    StepOutput training_step(const Batch& batch, int64_t) override {
+      compute_gradients(batch);
+      clip_gradients(optimizer(), 0.5);
+      compute_gradients(batch);
+      optimizer().step();
+      return {};
+    }
+  };
+  class AddsToWhatItStepped : public StepsByHand {
+   public:
+    StepOutput training_step(const Batch& batch, int64_t) override {
+      compute_gradients(batch);
+      optimizer().step();
+      manual_backward(torch::nn::functional::mse_loss(forward(batch["x"]), batch["y"]));
+      optimizer().step();
+      return {};
+    }
+  };
+  for (const char* strategy : {"{name: single_device}", "{name: ddp_spawn}", "{name: sharded_spawn}"}) {
+    expect_same_in_half_precision<ClipsInItsWindow>(strategy);
+    expect_same_in_half_precision<ClipsBetweenBackwards>(strategy);
+    expect_same_in_half_precision<ClipsForNothing>(strategy);
+    expect_same_in_half_precision<AddsToWhatItStepped>(strategy);
+  }
+}
+
+TEST(MixedPrecision, AHookMayClipInsideOfAWindow) {
+  class ClipsAfterBackward : public TinyModule {
+   public:
+    ClipsAfterBackward() : TinyModule({}) {}
+    StepOutput training_step(const Batch& batch, int64_t) override {
+      return torch::nn::functional::mse_loss(forward(batch["x"]), batch["y"]);
+    }
+    void on_after_backward() override { clip_gradients(*trainer().optimizers().front(), 0.5); }
+    OptimizerConfigs configure_optimizers() override {
+      return OptimizerConfig{.optimizer = std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.05})};
+    }
+  };
+  std::vector<std::vector<at::Tensor>> trained;
+  for (const char* precision : {"{name: 32-true}", "{name: 16-mixed, init_scale: 256}"}) {
+    seed_everything(5);
+    TrainerOptions options = quiet(1);
+    options.precision = Spec<Precision>(Config::parse(precision, {}));
+    options.accumulate_grad_batches = 3;
+    const auto module = std::make_shared<ClipsAfterBackward>();
+    Trainer(options).fit(module, tiny_loader());
+    trained.push_back(weights(*module));
+  }
+  for (size_t i = 0; i < trained[0].size(); ++i)
+    EXPECT_TRUE(at::allclose(trained[1][i], trained[0][i], 0.01, 0.003)) << trained[1][i] - trained[0][i];
 }
 
 TEST(MixedPrecision, AForwardAfterAStepByHandSeesTheNewWeights) {

@@ -23,6 +23,8 @@
 #include <tuple>
 #include <vector>
 
+#include <unistd.h>
+
 namespace levin {
 namespace {
 
@@ -130,6 +132,54 @@ TEST_P(StopRequest, ATokenEndsEveryFitAndNothingElse) {
   EXPECT_EQ(trainer.status(), TrainerStatus::kFinished);
 }
 
+/// Asks for the end in the second batch.
+LambdaCallbackOptions asks_early() {
+  return {.on_train_batch_end = [](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t) {
+    if (trainer.total_batches() == 1) trainer.request_stop("two batches are enough");
+  }};
+}
+
+TEST_P(StopRequest, ThatWaitsForTheMinimumLetsASignalEndTraining) {
+  TrainerOptions options = options_for(GetParam(), 3);
+  options.min_epochs = 3;
+  options.callbacks = {
+      make<LambdaCallback>(asks_early()),
+      make<LambdaCallback>(LambdaCallbackOptions{.on_train_epoch_start = [](Trainer& trainer, Module&) {
+        if (trainer.current_epoch() == 1 && trainer.global_rank() == trainer.world_size() - 1)
+          kill(getpid(), SIGTERM);  // threads of ranks leave it to the main one
+      }})};
+  Trainer trainer(options);
+  trainer.fit(make<TinyModule>({}), tiny_loader(400, 8));
+  EXPECT_EQ(trainer.status(), TrainerStatus::kInterrupted);
+  EXPECT_EQ(trainer.current_epoch(), 1);
+}
+
+TEST_P(StopRequest, MaxTimeDoesNotWaitForTheMinimum) {
+  for (const bool asks : {false, true}) {
+    TrainerOptions options = options_for(GetParam(), -1);
+    options.min_epochs = 1'000'000;
+    options.max_time = "00:00:00:01";
+    if (asks) options.callbacks = {make<LambdaCallback>(asks_early())};
+    Trainer trainer(options);
+    trainer.fit(make<TinyModule>({}), tiny_loader(400, 8));
+    EXPECT_EQ(trainer.status(), TrainerStatus::kFinished);
+    EXPECT_LT(trainer.current_epoch(), 1'000'000);
+  }
+}
+
+TEST_P(StopRequest, InsideOfAnEpochIsFollowedByAValidation) {
+  TrainerOptions options = options_for(GetParam(), 3);
+  const std::string folder = testing::fresh_folder("stop_request_validation");
+  LambdaCallbackOptions asks = asks_early();
+  asks.on_validation_end = [folder](Trainer& trainer, Module&) {
+    if (trainer.is_global_zero()) std::ofstream(folder + "/" + std::to_string(trainer.global_step()));
+  };
+  options.callbacks = {make<LambdaCallback>(asks)};
+  Trainer trainer(options);
+  trainer.fit(make<TinyModule>({}), tiny_loader(4000, 8), {tiny_loader()});
+  EXPECT_TRUE(fs::exists(folder + "/" + std::to_string(trainer.global_step()))) << "of the weights that it ended with";
+}
+
 TEST_P(StopRequest, ATokenReachesTheRanksFromAnotherThread) {
   const std::string folder = testing::fresh_folder("stop_token");
   std::stop_source source;
@@ -235,192 +285,190 @@ TEST(HandledSignals, ATrainerThatHandlesThemInstallsThemBesideOneThatDoesNot) {
   }})};
   Trainer(options).fit(make<TinyModule>({}), tiny_loader());
   EXPECT_TRUE(OwnHandlers::are_in_place());
-  /// Who asks: a hook of rank 0 or of the last rank, or another thread of the process that made the call.
-  class StopRequestAndValidation : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
+}
 
-  /// Validations of the run, one global step each, as rank 0 saw them.
-  std::vector<int64_t> validated_steps(const std::string& folder) {
-    std::vector<int64_t> steps;
-    std::ifstream file(folder + "/validations");
-    for (int64_t step = 0; file >> step;) steps.push_back(step);
-    return steps;
+/// Who asks: a hook of rank 0 or of the last rank, or another thread of the process that made the call.
+class StopRequestAndValidation : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
+
+/// Validations of the run, one global step each, as rank 0 saw them.
+std::vector<int64_t> validated_steps(const std::string& folder) {
+  std::vector<int64_t> steps;
+  std::ifstream file(folder + "/validations");
+  for (int64_t step = 0; file >> step;) steps.push_back(step);
+  return steps;
+}
+
+TEST_P(StopRequestAndValidation, FollowsTheBatchOnceWhoeverAsks) {
+  const auto [strategy, asker] = GetParam();
+  const std::string who = asker;
+  for (const bool in_last_batch : {false, true}) {
+    SCOPED_TRACE(in_last_batch);
+    const std::string folder = testing::fresh_folder("stop_request");
+    TrainerOptions options = options_for(strategy, -1);
+    options.val_check_interval = 1000;  // none is due by itself
+    options.check_val_every_n_epoch = std::nullopt;
+    const bool is_alone = std::string(strategy) == "single_device";
+    const int64_t batches = is_alone ? 5 : 3;  // of an epoch
+    const int64_t asks_in = in_last_batch ? 2 * batches - 1 : batches + 1;
+    options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{
+        .on_train_batch_start =
+            [=](Trainer& rank, Module&, const Batch&, int64_t) {
+              if (rank.total_batches() != asks_in) return;
+              if (who == "thread" && rank.is_global_zero()) {
+                std::ofstream(folder + "/trains");
+                wait_for(folder + "/asked");
+              }
+              if (who == "rank 0" && rank.is_global_zero()) rank.request_stop("a hook asked");
+              if (who == "last rank" && rank.global_rank() == rank.world_size() - 1) rank.request_stop("a hook asked");
+            },
+        .on_validation_start =
+            [=](Trainer& rank, Module&) {
+              if (rank.is_global_zero())
+                std::ofstream(folder + "/validations", std::ios::app) << rank.global_step() << "\n";
+            }})};
+    Trainer trainer(options);
+    std::thread other([&] {
+      if (who != "thread") return;
+      wait_for(folder + "/trains");
+      trainer.request_stop("another thread asked");
+      std::ofstream(folder + "/asked");
+    });
+    trainer.fit(make<TinyModule>({}), tiny_loader(), tiny_loader());
+    other.join();
+    if (is_alone)
+      EXPECT_EQ(trainer.global_step(), asks_in + 1) << "after the batch under way";
+    else
+      EXPECT_GT(trainer.global_step(), asks_in);
+    EXPECT_EQ(validated_steps(folder), (std::vector<int64_t>{trainer.global_step()}));
   }
+}
 
-  TEST_P(StopRequestAndValidation, FollowsTheBatchOnceWhoeverAsks) {
-    const auto [strategy, asker] = GetParam();
-    const std::string who = asker;
-    for (const bool in_last_batch : {false, true}) {
-      SCOPED_TRACE(in_last_batch);
+INSTANTIATE_TEST_SUITE_P(Strategies, StopRequestAndValidation,
+                         ::testing::Combine(::testing::Values("single_device", "ddp_threads", "ddp_spawn"),
+                                            ::testing::Values("rank 0", "last rank", "thread")));
+
+TEST(StopRequestBetweenEpochs, IsFollowedByNoValidation) {
+  for (const char* strategy : {"single_device", "ddp_threads"}) {
+    for (const bool at_start : {false, true}) {
+      SCOPED_TRACE(std::string(strategy) + (at_start ? ", at the start" : ", at the end"));
       const std::string folder = testing::fresh_folder("stop_request");
       TrainerOptions options = options_for(strategy, -1);
-      options.val_check_interval = 1000;  // none is due by itself
+      options.val_check_interval = 1000;
       options.check_val_every_n_epoch = std::nullopt;
-      const bool is_alone = std::string(strategy) == "single_device";
-      const int64_t batches = is_alone ? 5 : 3;  // of an epoch
-      const int64_t asks_in = in_last_batch ? 2 * batches - 1 : batches + 1;
-      options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{
-          .on_train_batch_start =
-              [=](Trainer& rank, Module&, const Batch&, int64_t) {
-                if (rank.total_batches() != asks_in) return;
-                if (who == "thread" && rank.is_global_zero()) {
-                  std::ofstream(folder + "/trains");
-                  wait_for(folder + "/asked");
-                }
-                if (who == "rank 0" && rank.is_global_zero()) rank.request_stop("a hook asked");
-                if (who == "last rank" && rank.global_rank() == rank.world_size() - 1)
-                  rank.request_stop("a hook asked");
-              },
-          .on_validation_start =
-              [=](Trainer& rank, Module&) {
-                if (rank.is_global_zero())
-                  std::ofstream(folder + "/validations", std::ios::app) << rank.global_step() << "\n";
-              }})};
+      LambdaCallbackOptions hooks;
+      (at_start ? hooks.on_train_epoch_start : hooks.on_train_epoch_end) = [](Trainer& rank, Module&) {
+        if (rank.current_epoch() == 1) rank.request_stop("between two epochs");
+      };
+      hooks.on_validation_start = [=](Trainer& rank, Module&) {
+        if (rank.is_global_zero()) std::ofstream(folder + "/validations", std::ios::app) << rank.global_step() << "\n";
+      };
+      options.callbacks = {make<LambdaCallback>(hooks)};
       Trainer trainer(options);
-      std::thread other([&] {
-        if (who != "thread") return;
-        wait_for(folder + "/trains");
-        trainer.request_stop("another thread asked");
-        std::ofstream(folder + "/asked");
-      });
       trainer.fit(make<TinyModule>({}), tiny_loader(), tiny_loader());
-      other.join();
-      if (is_alone)
-        EXPECT_EQ(trainer.global_step(), asks_in + 1) << "after the batch under way";
-      else
-        EXPECT_GT(trainer.global_step(), asks_in);
-      EXPECT_EQ(validated_steps(folder), (std::vector<int64_t>{trainer.global_step()}));
+      const bool is_alone = std::string(strategy) == "single_device";
+      if (is_alone) EXPECT_EQ(trainer.global_step(), at_start ? 5 : 10);
+      // Of several ranks it may be known a few batches later.
+      if (!at_start || is_alone) EXPECT_TRUE(validated_steps(folder).empty());
     }
   }
+}
 
-  INSTANTIATE_TEST_SUITE_P(Strategies, StopRequestAndValidation,
-                           ::testing::Combine(::testing::Values("single_device", "ddp_threads", "ddp_spawn"),
-                                              ::testing::Values("rank 0", "last rank", "thread")));
+/// A validation by the clock is one that a request is followed by, too.
+TEST(StopRequestAndValidationByTime, FollowsTheBatchOnce) {
+  const std::string folder = testing::fresh_folder("stop_request");
+  TrainerOptions options = options_for("single_device", -1);
+  options.val_check_interval = std::chrono::seconds(3600);
+  options.callbacks = {make<LambdaCallback>(
+      LambdaCallbackOptions{.on_train_batch_start =
+                                [](Trainer& rank, Module&, const Batch&, int64_t) {
+                                  if (rank.global_step() == 3) rank.request_stop("a hook asked");
+                                },
+                            .on_validation_start =
+                                [=](Trainer& rank, Module&) {
+                                  std::ofstream(folder + "/validations", std::ios::app) << rank.global_step() << "\n";
+                                }})};
+  Trainer trainer(options);
+  trainer.fit(make<TinyModule>({}), tiny_loader(), tiny_loader());
+  EXPECT_EQ(validated_steps(folder), std::vector<int64_t>{4});
+}
 
-  TEST(StopRequestBetweenEpochs, IsFollowedByNoValidation) {
-    for (const char* strategy : {"single_device", "ddp_threads"}) {
-      for (const bool at_start : {false, true}) {
-        SCOPED_TRACE(std::string(strategy) + (at_start ? ", at the start" : ", at the end"));
-        const std::string folder = testing::fresh_folder("stop_request");
-        TrainerOptions options = options_for(strategy, -1);
-        options.val_check_interval = 1000;
-        options.check_val_every_n_epoch = std::nullopt;
-        LambdaCallbackOptions hooks;
-        (at_start ? hooks.on_train_epoch_start : hooks.on_train_epoch_end) = [](Trainer& rank, Module&) {
-          if (rank.current_epoch() == 1) rank.request_stop("between two epochs");
-        };
-        hooks.on_validation_start = [=](Trainer& rank, Module&) {
-          if (rank.is_global_zero())
-            std::ofstream(folder + "/validations", std::ios::app) << rank.global_step() << "\n";
-        };
-        options.callbacks = {make<LambdaCallback>(hooks)};
-        Trainer trainer(options);
-        trainer.fit(make<TinyModule>({}), tiny_loader(), tiny_loader());
-        const bool is_alone = std::string(strategy) == "single_device";
-        if (is_alone) EXPECT_EQ(trainer.global_step(), at_start ? 5 : 10);
-        // Of several ranks it may be known a few batches later.
-        if (!at_start || is_alone) EXPECT_TRUE(validated_steps(folder).empty());
-      }
-    }
-  }
+TEST_P(StopRequest, AFailedCallHasTheStatus) {
+  TrainerOptions options = options_for(GetParam(), 2);
+  options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{
+      .on_train_batch_start = [](Trainer&, Module&, const Batch&, int64_t) { throw std::runtime_error("no more"); }})};
+  Trainer trainer(options);
+  EXPECT_ANY_THROW(trainer.fit(make<TinyModule>({}), tiny_loader()));
+  EXPECT_EQ(trainer.status(), TrainerStatus::kFailed);
+  EXPECT_EQ(trainer.running_stage(), RunningStage::kIdle);
+  trainer.validate(make<TinyModule>({}), {tiny_loader()}, "", /*verbose=*/false);
+  EXPECT_EQ(trainer.status(), TrainerStatus::kFinished);
+}
 
-  /// A validation by the clock is one that a request is followed by, too.
-  TEST(StopRequestAndValidationByTime, FollowsTheBatchOnce) {
-    const std::string folder = testing::fresh_folder("stop_request");
-    TrainerOptions options = options_for("single_device", -1);
-    options.val_check_interval = std::chrono::seconds(3600);
-    options.callbacks = {make<LambdaCallback>(
-        LambdaCallbackOptions{.on_train_batch_start =
-                                  [](Trainer& rank, Module&, const Batch&, int64_t) {
-                                    if (rank.global_step() == 3) rank.request_stop("a hook asked");
-                                  },
-                              .on_validation_start =
-                                  [=](Trainer& rank, Module&) {
-                                    std::ofstream(folder + "/validations", std::ios::app) << rank.global_step() << "\n";
-                                  }})};
-    Trainer trainer(options);
-    trainer.fit(make<TinyModule>({}), tiny_loader(), tiny_loader());
-    EXPECT_EQ(validated_steps(folder), std::vector<int64_t>{4});
-  }
+INSTANTIATE_TEST_SUITE_P(Strategies, StopRequest, ::testing::Values("single_device", "ddp_threads", "ddp_spawn"),
+                         [](const auto& info) { return std::string(info.param); });
 
-  TEST_P(StopRequest, AFailedCallHasTheStatus) {
-    TrainerOptions options = options_for(GetParam(), 2);
-    options.callbacks = {make<LambdaCallback>(
-        LambdaCallbackOptions{.on_train_batch_start = [](Trainer&, Module&, const Batch&, int64_t) {
-          throw std::runtime_error("no more");
-        }})};
-    Trainer trainer(options);
-    EXPECT_ANY_THROW(trainer.fit(make<TinyModule>({}), tiny_loader()));
-    EXPECT_EQ(trainer.status(), TrainerStatus::kFailed);
-    EXPECT_EQ(trainer.running_stage(), RunningStage::kIdle);
-    trainer.validate(make<TinyModule>({}), {tiny_loader()}, "", /*verbose=*/false);
-    EXPECT_EQ(trainer.status(), TrainerStatus::kFinished);
-  }
+/// A signal to rank 1 alone, whose process is not the one that made the call, in a training batch or a validation.
+class SignalToOneRank : public ::testing::TestWithParam<std::tuple<int, bool>> {};
 
-  INSTANTIATE_TEST_SUITE_P(Strategies, StopRequest, ::testing::Values("single_device", "ddp_threads", "ddp_spawn"),
-                           [](const auto& info) { return std::string(info.param); });
-
-  /// A signal to rank 1 alone, whose process is not the one that made the call, in a training batch or a validation.
-  class SignalToOneRank : public ::testing::TestWithParam<std::tuple<int, bool>> {};
-
-  TEST_P(SignalToOneRank, EndsAllWithItsStatusAndSaysSo) {
-    const auto [number, in_validation] = GetParam();
-    TrainerOptions options = options_for("ddp_spawn", -1);
-    const auto raise_on_one = [number = number](Trainer& trainer) {
-      if (trainer.global_rank() == 1) std::raise(number);
+TEST_P(SignalToOneRank, EndsAllWithItsStatusAndSaysSo) {
+  const auto [number, in_validation] = GetParam();
+  TrainerOptions options = options_for("ddp_spawn", -1);
+  const auto raise_on_one = [number = number](Trainer& trainer) {
+    if (trainer.global_rank() == 1) std::raise(number);
+  };
+  LambdaCallbackOptions when;
+  if (in_validation)
+    when.on_validation_batch_start = [=](Trainer& trainer, Module&, const Batch&, int64_t, int64_t) {
+      raise_on_one(trainer);
     };
-    LambdaCallbackOptions when;
-    if (in_validation)
-      when.on_validation_batch_start = [=](Trainer& trainer, Module&, const Batch&, int64_t, int64_t) {
-        raise_on_one(trainer);
-      };
-    else
-      when.on_train_batch_start = [=](Trainer& trainer, Module&, const Batch&, int64_t) {
-        if (trainer.global_step() == 1) raise_on_one(trainer);
-      };
-    options.callbacks = {make<LambdaCallback>(when)};
+  else
+    when.on_train_batch_start = [=](Trainer& trainer, Module&, const Batch&, int64_t) {
+      if (trainer.global_step() == 1) raise_on_one(trainer);
+    };
+  options.callbacks = {make<LambdaCallback>(when)};
+  Trainer trainer(options);
+  ::testing::internal::CaptureStderr();
+  trainer.fit(make<TinyModule>({}), tiny_loader(), in_validation ? DataLoaders{tiny_loader()} : DataLoaders{});
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(trainer.interrupted());
+  EXPECT_EQ(trainer.interrupt_signal(), number);
+  EXPECT_EQ(trainer.status(), TrainerStatus::kInterrupted);
+  EXPECT_TRUE(trainer.fit_interrupted());
+  const std::string signal = std::string("rank 1 was sent a signal (") + strsignal(number) + ")";
+  EXPECT_THAT(said, HasSubstr(signal + ", which ends all ranks"));
+  EXPECT_THAT(said, HasSubstr("steps: " + signal));
+  // The next call is not ended by it.
+  trainer.validate(make<TinyModule>({}), {tiny_loader()}, "", /*verbose=*/false);
+  EXPECT_EQ(trainer.status(), in_validation ? TrainerStatus::kInterrupted : TrainerStatus::kFinished);
+}
+
+TEST(SignalToOneRankAfterTheLastBatch, InterruptsNoTraining) {
+  for (const bool in_fit : {true, false}) {
+    TrainerOptions options = options_for("ddp_spawn", 1);
+    options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{.on_train_end =
+                                                                        [](Trainer& trainer, Module&) {
+                                                                          if (trainer.global_rank() == 1)
+                                                                            std::raise(SIGTERM);
+                                                                        },
+                                                                    .on_predict_end =
+                                                                        [](Trainer& trainer, Module&) {
+                                                                          if (trainer.global_rank() == 1)
+                                                                            std::raise(SIGTERM);
+                                                                        }})};
     Trainer trainer(options);
-    ::testing::internal::CaptureStderr();
-    trainer.fit(make<TinyModule>({}), tiny_loader(), in_validation ? DataLoaders{tiny_loader()} : DataLoaders{});
-    const std::string said = ::testing::internal::GetCapturedStderr();
-    EXPECT_TRUE(trainer.interrupted());
-    EXPECT_EQ(trainer.interrupt_signal(), number);
-    EXPECT_EQ(trainer.status(), TrainerStatus::kInterrupted);
-    EXPECT_TRUE(trainer.fit_interrupted());
-    const std::string signal = std::string("rank 1 was sent a signal (") + strsignal(number) + ")";
-    EXPECT_THAT(said, HasSubstr(signal + ", which ends all ranks"));
-    EXPECT_THAT(said, HasSubstr("steps: " + signal));
-    // The next call is not ended by it.
-    trainer.validate(make<TinyModule>({}), {tiny_loader()}, "", /*verbose=*/false);
-    EXPECT_EQ(trainer.status(), in_validation ? TrainerStatus::kInterrupted : TrainerStatus::kFinished);
+    if (in_fit)
+      trainer.fit(make<TinyModule>({}), tiny_loader());
+    else
+      trainer.predict(make<TinyModule>({}), {tiny_loader()});
+    EXPECT_EQ(trainer.interrupt_signal(), SIGTERM);
+    EXPECT_FALSE(trainer.fit_interrupted());
+    // Whoever starts a program again that was interrupted would train on.
+    EXPECT_EQ(trainer.status(), in_fit ? TrainerStatus::kFinished : TrainerStatus::kInterrupted);
   }
+}
 
-  TEST(SignalToOneRankAfterTheLastBatch, InterruptsNoTraining) {
-    for (const bool in_fit : {true, false}) {
-      TrainerOptions options = options_for("ddp_spawn", 1);
-      options.callbacks = {make<LambdaCallback>(LambdaCallbackOptions{.on_train_end =
-                                                                          [](Trainer& trainer, Module&) {
-                                                                            if (trainer.global_rank() == 1)
-                                                                              std::raise(SIGTERM);
-                                                                          },
-                                                                      .on_predict_end =
-                                                                          [](Trainer& trainer, Module&) {
-                                                                            if (trainer.global_rank() == 1)
-                                                                              std::raise(SIGTERM);
-                                                                          }})};
-      Trainer trainer(options);
-      if (in_fit)
-        trainer.fit(make<TinyModule>({}), tiny_loader());
-      else
-        trainer.predict(make<TinyModule>({}), {tiny_loader()});
-      EXPECT_EQ(trainer.interrupt_signal(), SIGTERM);
-      EXPECT_FALSE(trainer.fit_interrupted());
-      // Whoever starts a program again that was interrupted would train on.
-      EXPECT_EQ(trainer.status(), in_fit ? TrainerStatus::kFinished : TrainerStatus::kInterrupted);
-    }
-  }
-
-  INSTANTIATE_TEST_SUITE_P(Signals, SignalToOneRank,
-                           ::testing::Combine(::testing::Values(SIGTERM, SIGINT), ::testing::Bool()));
+INSTANTIATE_TEST_SUITE_P(Signals, SignalToOneRank,
+                         ::testing::Combine(::testing::Values(SIGTERM, SIGINT), ::testing::Bool()));
 
 }  // namespace
 }  // namespace levin
