@@ -215,6 +215,10 @@ std::string CpuGraphRecorder::finish() {
   } catch (const Error& error) {
     return error.what();
   }
+  if (plan_->has_lost_memory()) {
+    plan_.reset();
+    return "a generator that an operator is given is made anew in each step; hint: keep it in the module";
+  }
   // From here on nobody else has the memory of inputs and results.
   for (size_t input = 0; input < plan_->trace().inputs; ++input) plan_->renew(input);
   for (size_t result = 0; result < results_.size(); ++result)

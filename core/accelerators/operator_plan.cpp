@@ -92,16 +92,54 @@ OperatorPlan::OperatorPlan(OperatorRecording& recording, const std::vector<at::T
       for (const size_t number : trace_.calls[i].writes)
         if (!trace_.storages[number].maker && !contains(written, number)) written.push_back(number);
   }
-  for (size_t number = trace_.inputs; number < trace_.storages.size(); ++number)
-    if (!trace_.storages[number].maker) former_.push_back(number);
   plan_memory();
+  note_former();
+}
+
+/// Other plans of the thread, of batches of other shapes, keep the same tensors alive.
+void OperatorPlan::note_former() {
+  static thread_local const auto of_thread = std::make_shared<References>();
+  references_ = of_thread;
+  const auto note = [this](const void* used, size_t own) {
+    size_t& of_plans = (*references_)[used];
+    of_plans += own;
+    return &of_plans;
+  };
+  for (at::Generator& generator : trace_.generators) {
+    size_t own = 1;
+    const auto count = [&](const torch::jit::Stack& arguments) {
+      for (const c10::IValue& argument : arguments)
+        if (argument.isGenerator() && argument.isPtrType() && argument.toGenerator() == generator) ++own;
+    };
+    for (const OperatorCall& call : trace_.calls) count(call.arguments);
+    for (const Step& step : steps_) count(step.arguments);
+    generators_.push_back({&generator, own, note(generator.unsafeGetGeneratorImpl(), own)});
+  }
+  for (size_t number = trace_.inputs; number < trace_.storages.size(); ++number) {
+    const TracedStorage& storage = trace_.storages[number];
+    if (storage.maker) continue;
+    const size_t own = storage.aliases + 1;
+    former_.push_back({number, own, note(storage.storage.unsafeGetStorageImpl(), own)});
+  }
 }
 
 bool OperatorPlan::has_lost_memory() const {
-  return std::any_of(former_.begin(), former_.end(), [&](size_t number) { return !trace_.is_held(number); });
+  return std::any_of(
+             former_.begin(), former_.end(),
+             [this](const auto& one) { return trace_.storages[one.used].storage.use_count() <= *one.of_plans; }) ||
+         std::any_of(generators_.begin(), generators_.end(),
+                     [](const auto& one) { return one.used->getIntrusivePtr().use_count() <= *one.of_plans; });
 }
 
-OperatorPlan::~OperatorPlan() = default;
+OperatorPlan::~OperatorPlan() {
+  if (references_ == nullptr) return;
+  const auto forget = [this](const void* used, size_t own) {
+    const auto found = references_->find(used);
+    if ((found->second -= own) == 0) references_->erase(found);
+  };
+  for (const auto& one : former_) forget(trace_.storages[one.used].storage.unsafeGetStorageImpl(), one.own);
+  for (const auto& one : generators_) forget(one.used->unsafeGetGeneratorImpl(), one.own);
+}
 
 bool OperatorPlan::is_overwritten_first(size_t storage, size_t maker) const {
   for (size_t i = maker + 1; i < trace_.calls.size(); ++i) {

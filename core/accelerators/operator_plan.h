@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -38,7 +39,8 @@ class OperatorPlan {
   /// Returns the storages that were there before and that a part writes.
   const std::vector<size_t>& writes_of(size_t part) const { return part_writes_[part]; }
   std::vector<OperatorRecording::VersionBumps>& versions() { return versions_; }
-  /// Whether nobody else refers any more to some of the memory that the step did not make.
+  /// Whether only plans of this thread still refer to some of the memory that the step did not make, or to a generator
+  /// that operators were given.
   bool has_lost_memory() const;
   /// Names the call that wrote a storage last.
   std::string writer_of(size_t storage) const;
@@ -74,9 +76,19 @@ class OperatorPlan {
     size_t first;
     size_t last;
   };
+  /// References of the plans of a thread to memory and generators that others made.
+  using References = std::unordered_map<const void*, size_t>;
+  /// What others made, with how often plans refer to it.
+  template <class T>
+  struct Former {
+    T used;
+    size_t own;  ///< references of this plan
+    const size_t* of_plans;
+  };
 
   std::vector<Kind> classify();
   void plan_memory();
+  void note_former();
   void run(const Step& step);
   void release_after(const Step& step);
   void advance_versions(size_t part);
@@ -89,7 +101,9 @@ class OperatorPlan {
   std::vector<bool> kept_;   ///< by storage
   std::vector<bool> reads_;  ///< by input
   std::vector<size_t> constants_;
-  std::vector<size_t> former_;  ///< storages that were there before the step, the batch's excepted
+  std::shared_ptr<References> references_;
+  std::vector<Former<size_t>> former_;  ///< storages that were there before the step, the batch's excepted
+  std::vector<Former<at::Generator*>> generators_;
   std::vector<Step> steps_;
   std::vector<size_t> step_ends_;  ///< of each part
   std::vector<std::vector<size_t>> part_writes_;

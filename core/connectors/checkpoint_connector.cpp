@@ -13,6 +13,7 @@
 #include <levin/core/checkpoint/host_copy.h>
 #include <levin/core/checkpoint/run_paths.h>
 #include <levin/core/checkpoint/state_bytes.h>
+#include <levin/core/checkpoint/state_outline.h>
 #include <levin/core/comm/gather_on_first.h>
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/interchange/lightning.h>
@@ -174,6 +175,12 @@ State CheckpointConnector::dump() {
   tree["versions"] = std::move(versions);
 
   tree["optimizers"] = optimizers_.state_dict();
+  if (model_.divides_state()) {
+    // A rank has no state of a parameter of which it holds no elements.
+    const std::string outline = state_to_bytes(outline_of(tree["optimizers"]));
+    for (const std::string& bytes : gather_bytes_on_first(strategy_.collective(), outline))
+      add_missing(tree["optimizers"], state_from_bytes(bytes));
+  }
   tree["schedulers"] = optimizers_.schedulers_state_dict();
   tree["followed_metrics"] = optimizers_.followed_metrics_state();
   tree["precision"] = precision_.state_dict();

@@ -157,7 +157,7 @@ RecordedStep::Kind RecordedStep::begin(const Batch& batch, const WindowPlace& pl
   if (timer_ != nullptr) timer_->begin();
   if (conditions_ != nullptr) {
     const char* changed = conditions_->changed();
-    if (changed == nullptr && has_lost_memory()) changed = "a tensor that the step uses";
+    if (changed == nullptr && has_lost_memory()) changed = "a tensor or generator that the step uses";
     if (changed != nullptr) {
       log::rank_zero_info(fmt::format("[graph] {} changed: the step is recorded anew", changed));
       last_change_ = changed;

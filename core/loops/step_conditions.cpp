@@ -12,11 +12,15 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/distance.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/instancenorm.h>
+#include <torch/nn/modules/loss.h>
+#include <torch/nn/modules/normalization.h>
 #include <torch/nn/modules/rnn.h>
 
 #include <algorithm>
+#include <tuple>
 
 namespace levin {
 namespace {
@@ -80,35 +84,64 @@ StepConditions::StepConditions(const Module& module, const std::vector<Optimizer
 }
 
 void StepConditions::note_options(const torch::nn::Module& module) {
-  const auto note = [&](const auto& option) {
-    numbers_.push_back({.now = [&option] { return std::optional<double>(option); }, .value = option});
+  namespace nn = torch::nn;
+  const auto note = [this](const auto* found, auto... fields) {
+    if (found == nullptr) return;
+    const auto add = [&](auto field) {
+      const auto now = [found, field]() -> std::optional<double> { return field(found->options); };
+      numbers_.push_back({.now = now, .value = now()});
+    };
+    (add(fields), ...);
   };
-  const auto note_dropout = [&](const auto* dropout) {
-    if (dropout != nullptr) note(dropout->options.p());
+  const auto note_each = [&]<class... Modules>(const std::tuple<const Modules*...>& /*of*/, auto... fields) {
+    (note(dynamic_cast<const Modules*>(&module), fields...), ...);
   };
-  note_dropout(dynamic_cast<const torch::nn::DropoutImpl*>(&module));
-  note_dropout(dynamic_cast<const torch::nn::Dropout2dImpl*>(&module));
-  note_dropout(dynamic_cast<const torch::nn::Dropout3dImpl*>(&module));
-  note_dropout(dynamic_cast<const torch::nn::AlphaDropoutImpl*>(&module));
-  note_dropout(dynamic_cast<const torch::nn::FeatureAlphaDropoutImpl*>(&module));
-  const auto note_inner_dropout = [&](const auto* network) {
-    if (network != nullptr) note(network->options.dropout());
-  };
-  note_inner_dropout(dynamic_cast<const torch::nn::RNNImpl*>(&module));
-  note_inner_dropout(dynamic_cast<const torch::nn::LSTMImpl*>(&module));
-  note_inner_dropout(dynamic_cast<const torch::nn::GRUImpl*>(&module));
-  note_inner_dropout(dynamic_cast<const torch::nn::MultiheadAttentionImpl*>(&module));
-  const auto note_norm = [&](const auto* norm) {
-    if (norm == nullptr) return;
-    note(norm->options.momentum());
-    note(norm->options.eps());
-  };
-  note_norm(dynamic_cast<const torch::nn::BatchNorm1dImpl*>(&module));
-  note_norm(dynamic_cast<const torch::nn::BatchNorm2dImpl*>(&module));
-  note_norm(dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&module));
-  note_norm(dynamic_cast<const torch::nn::InstanceNorm1dImpl*>(&module));
-  note_norm(dynamic_cast<const torch::nn::InstanceNorm2dImpl*>(&module));
-  note_norm(dynamic_cast<const torch::nn::InstanceNorm3dImpl*>(&module));
+  using Option = std::optional<double>;
+  const auto alpha = [](const auto& options) -> Option { return options.alpha(); };
+  const auto beta = [](const auto& options) -> Option { return options.beta(); };
+  const auto dropout = [](const auto& options) -> Option { return options.dropout(); };
+  const auto eps = [](const auto& options) -> Option { return options.eps(); };
+  const auto lambda = [](const auto& options) -> Option { return options.lambda(); };
+  const auto margin = [](const auto& options) -> Option { return options.margin(); };
+  const auto momentum = [](const auto& options) -> Option { return options.momentum(); };
+  const auto p = [](const auto& options) -> Option { return options.p(); };
+  const auto threshold = [](const auto& options) -> Option { return options.threshold(); };
+  note_each(std::tuple<const nn::DropoutImpl*, const nn::Dropout2dImpl*, const nn::Dropout3dImpl*,
+                       const nn::AlphaDropoutImpl*, const nn::FeatureAlphaDropoutImpl*>(),
+            p);
+  note_each(
+      std::tuple<const nn::RNNImpl*, const nn::LSTMImpl*, const nn::GRUImpl*, const nn::MultiheadAttentionImpl*>(),
+      dropout);
+  note_each(std::tuple<const nn::BatchNorm1dImpl*, const nn::BatchNorm2dImpl*, const nn::BatchNorm3dImpl*,
+                       const nn::InstanceNorm1dImpl*, const nn::InstanceNorm2dImpl*, const nn::InstanceNorm3dImpl*>(),
+            momentum, eps);
+  note_each(std::tuple<const nn::LayerNormImpl*, const nn::GroupNormImpl*, const nn::CosineSimilarityImpl*,
+                       const nn::PoissonNLLLossImpl*>(),
+            eps);
+  note_each(std::tuple<const nn::LocalResponseNormImpl*, const nn::CrossMapLRN2dImpl*>(), alpha, beta,
+            [](const auto& options) -> Option { return options.k(); });
+  note_each(std::tuple<const nn::ELUImpl*, const nn::CELUImpl*>(), alpha);
+  note_each(std::tuple<const nn::HardshrinkImpl*, const nn::SoftshrinkImpl*>(), lambda);
+  note_each(std::tuple<const nn::LeakyReLUImpl*>(),
+            [](const auto& options) -> Option { return options.negative_slope(); });
+  note_each(std::tuple<const nn::SoftplusImpl*>(), beta, threshold);
+  note_each(std::tuple<const nn::ThresholdImpl*>(), threshold,
+            [](const auto& options) -> Option { return options.value(); });
+  note_each(
+      std::tuple<const nn::HardtanhImpl*>(), [](const auto& options) -> Option { return options.min_val(); },
+      [](const auto& options) -> Option { return options.max_val(); });
+  note_each(std::tuple<const nn::PairwiseDistanceImpl*>(), p, eps);
+  note_each(std::tuple<const nn::SmoothL1LossImpl*>(), beta);
+  note_each(std::tuple<const nn::HuberLossImpl*>(), [](const auto& options) -> Option { return options.delta(); });
+  note_each(std::tuple<const nn::CrossEntropyLossImpl*>(),
+            [](const auto& options) -> Option { return options.label_smoothing(); });
+  note_each(std::tuple<const nn::CrossEntropyLossImpl*, const nn::NLLLossImpl*>(),
+            [](const auto& options) -> Option { return options.ignore_index(); });
+  note_each(std::tuple<const nn::HingeEmbeddingLossImpl*, const nn::CosineEmbeddingLossImpl*,
+                       const nn::MarginRankingLossImpl*>(),
+            margin);
+  note_each(std::tuple<const nn::MultiMarginLossImpl*>(), p, margin);
+  note_each(std::tuple<const nn::TripletMarginLossImpl*>(), p, margin, eps);
 }
 
 void StepConditions::note_writes() {
@@ -153,7 +186,7 @@ const char* StepConditions::changed() const {
     if (attached.unit->hooks() != attached.hooks || attached.unit->runner() != attached.runner)
       return "a hook of a unit";
   for (const Number& number : numbers_)
-    if (number.now() != number.value) return "an option of a dropout or norm";
+    if (number.now() != number.value) return "a number in the options of a module";
   if (!(Settings::now() == settings_)) return "a setting of LibTorch (threads, deterministic, anomaly, default type)";
   return nullptr;
 }

@@ -8,6 +8,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/linalg_eigh.h>
 #include <ATen/ops/linalg_eigvalsh.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/outer.h>
+#include <ATen/ops/where.h>
 #include <c10/util/StringUtil.h>
 #include <fmt/format.h>
 
@@ -74,11 +77,19 @@ at::Tensor FrechetInceptionDistance::compute() const {
     return parts.count.item<double>() >= 2 && parts.products.isfinite().all().item<bool>();
   };
   if (!is_usable(real) || !is_usable(generated)) return detail::undefined_value(real.count);
-  const at::Tensor real_covariance = real.products / (real.count - 1);
-  const at::Tensor generated_covariance = generated.products / (generated.count - 1);
+  // In one unit, in which products are in float64's range.
   const at::Tensor distance = (real.means - generated.means) + (real.rests - generated.rests);
-  return distance.square().sum() + real_covariance.trace() + generated_covariance.trace() -
-         2 * trace_of_root(real_covariance, generated_covariance);
+  at::Tensor unit = at::maximum(at::maximum(real.units, generated.units), detail::unit_above(distance.abs())).max();
+  unit = at::where(unit == 0, 1.0, unit);
+  const auto covariance = [&unit](const detail::MomentParts& parts) {
+    const at::Tensor shares = parts.units / unit;
+    return parts.products * at::outer(shares, shares) / (parts.count - 1);
+  };
+  const at::Tensor real_covariance = covariance(real);
+  const at::Tensor generated_covariance = covariance(generated);
+  return ((distance / unit).square().sum() + real_covariance.trace() + generated_covariance.trace() -
+          2 * trace_of_root(real_covariance, generated_covariance)) *
+         unit * unit;
 }
 
 }  // namespace levin::metrics

@@ -2,9 +2,11 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/metrics/input_checks.h>
+#include <levin/core/metrics/square_sums.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/reflection_pad2d.h>
 #include <ATen/ops/stack.h>
@@ -27,18 +29,25 @@ void PeakSignalNoiseRatioOptions::describe(Schema<PeakSignalNoiseRatioOptions>& 
 }
 
 PeakSignalNoiseRatio::PeakSignalNoiseRatio(const Options& options)
-    : SumMetric("PeakSignalNoiseRatio", 2), options_(options) {
+    : SumMetric("PeakSignalNoiseRatio", 4), options_(options) {
   schema_of<Options>().validate(options, "PeakSignalNoiseRatio");
 }
 
 at::Tensor PeakSignalNoiseRatio::sums_of(const at::Tensor& predictions, const at::Tensor& targets) const {
-  return at::stack(
-      {(predictions - targets).square().sum(), at::full({}, static_cast<double>(targets.numel()), targets.options())});
+  return at::cat({detail::squares_of(predictions - targets),
+                  at::full({1}, static_cast<double>(targets.numel()), targets.options())});
 }
 
 at::Tensor PeakSignalNoiseRatio::compute() const {
-  const at::Tensor mean_squared_error = sums()[0] / sums()[1];
-  return 10 * (options_.data_range * options_.data_range / mean_squared_error).log10();
+  return -20 * (detail::root_mean_square(sums().slice(0, 0, 3), sums()[3]) / options_.data_range).log10();
+}
+
+State PeakSignalNoiseRatio::upgraded(const State& saved) const {
+  const State* const sums = saved.find("sums");
+  if (sums == nullptr || sums->as_tensor().numel() != 2) return saved;
+  State separate = saved;
+  separate["sums"] = at::cat({detail::ordinary_squares(sums->as_tensor()[0]), sums->as_tensor().slice(0, 1)});
+  return separate;
 }
 
 void StructuralSimilarityOptions::describe(Schema<StructuralSimilarityOptions>& schema) {
@@ -93,17 +102,21 @@ StructuralSimilarity& StructuralSimilarity::update(const at::Tensor& predictions
   detail::check_same_device("StructuralSimilarity", "predictions and targets", predictions, targets);
   ensure_device(predictions.device());
   const std::vector<int64_t> edges(4, reach);
+  // In a unit of about the range, in which squares are in float64's: similarities do not follow from it.
+  int exponent = 0;
+  const double range = std::frexp(options_.data_range, &exponent);
+  const double unit = std::ldexp(1.0, exponent - 1);
   // Variances are taken of what is left without the mean of the image, beside which they may be small.
   const auto centred = [&](const at::Tensor& images) {
-    const at::Tensor wide = images.detach().to(at::kDouble);
+    const at::Tensor wide = images.detach().to(at::kDouble) / unit;
     const at::Tensor level = wide.mean({2, 3}, /*keepdim=*/true);
     return std::pair(at::reflection_pad2d(wide - level, edges), level);
   };
   const auto [x, x_level] = centred(predictions);
   const auto [y, y_level] = centred(targets);
   const at::Tensor means = window_means(window_means(at::stack({x, y, x * x, y * y, x * y}), window_, 3), window_, 4);
-  const double c1 = std::pow(options_.k1 * options_.data_range, 2);
-  const double c2 = std::pow(options_.k2 * options_.data_range, 2);
+  const double c1 = std::pow(options_.k1 * (2 * range), 2);
+  const double c2 = std::pow(options_.k2 * (2 * range), 2);
   const at::Tensor x_means = means[0] + x_level;
   const at::Tensor y_means = means[1] + y_level;
   const at::Tensor products = x_means * y_means;

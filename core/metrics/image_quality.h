@@ -27,6 +27,8 @@ class PeakSignalNoiseRatio : public SumMetric {
 
  protected:
   at::Tensor sums_of(const at::Tensor& predictions, const at::Tensor& targets) const override;
+  /// Earlier versions kept one sum of squares.
+  State upgraded(const State& saved) const override;
 
  private:
   Options options_;

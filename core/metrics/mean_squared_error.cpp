@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/metrics/input_checks.h>
+#include <levin/core/metrics/square_sums.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -22,7 +23,7 @@ void MeanSquaredErrorOptions::describe(Schema<MeanSquaredErrorOptions>& schema) 
 }
 
 MeanSquaredError::MeanSquaredError(const Options& options) : options_(options) {
-  add_state("squares", at::zeros({}, at::kDouble), Reduction::kSum);
+  add_state("squares", detail::no_squares(), Reduction::kSum);
   add_state("elements", at::zeros({}, at::kLong), Reduction::kSum);
 }
 
@@ -34,14 +35,22 @@ MeanSquaredError& MeanSquaredError::update(const at::Tensor& predictions, const 
                                        c10::str(predictions.sizes()), c10::str(targets.sizes())));
   detail::check_same_device("MeanSquaredError", "predictions and targets", predictions, targets);
   ensure_device(predictions.device());
-  state(kSquares).add_((predictions.to(at::kDouble) - targets).square_().sum());
+  state(kSquares).add_(detail::squares_of(predictions.to(at::kDouble) - targets));
   state(kElements).add_(predictions.numel());
   return *this;
 }
 
 at::Tensor MeanSquaredError::compute() const {
-  const at::Tensor mean = state(kSquares) / state(kElements);
-  return options_.squared ? mean : mean.sqrt();
+  return options_.squared ? detail::mean_square(state(kSquares), state(kElements))
+                          : detail::root_mean_square(state(kSquares), state(kElements));
+}
+
+State MeanSquaredError::upgraded(const State& saved) const {
+  const State* const squares = saved.find("squares");
+  if (squares == nullptr || squares->as_tensor().dim() != 0) return saved;
+  State sums = saved;
+  sums["squares"] = detail::ordinary_squares(squares->as_tensor());
+  return sums;
 }
 
 }  // namespace levin::metrics

@@ -24,6 +24,10 @@ class MeanSquaredError : public Metric {
   /// Returns a scalar, float64.
   at::Tensor compute() const override;
 
+ protected:
+  /// Earlier versions kept one sum of squares.
+  State upgraded(const State& saved) const override;
+
  private:
   Options options_;
 };

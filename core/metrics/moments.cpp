@@ -4,8 +4,11 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/frexp.h>
+#include <ATen/ops/maximum.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -13,6 +16,8 @@
 #include <cmath>
 #include <cstddef>
 #include <iterator>
+#include <tuple>
+#include <utility>
 
 namespace levin::metrics::detail {
 namespace {
@@ -24,6 +29,27 @@ void move_means(const MomentParts& into, const at::Tensor& mean_step, const at::
   const at::Tensor moved = into.means + step;
   into.rests.add_(rest_step * share + (step - (moved - into.means)));
   into.means.copy_(moved);
+}
+
+/// Units stay where they and what they divide are far from float64's ends.
+constexpr double kLeastUnit = 0x1p-1000;
+constexpr double kLargestUnit = 0x1p1000;
+
+/// What to divide by for a unit.
+at::Tensor divisor(const at::Tensor& unit) { return at::where(unit == 0, 1.0, unit); }
+
+/// Sums of products in units, in others.
+at::Tensor in_units(const MomentParts& parts, const at::Tensor& divisors) {
+  const at::Tensor shares = parts.units / divisors;
+  return parts.products * at::outer(shares, shares);
+}
+
+/// The power of two above a value, as unit_above has it.
+double unit_above(double value) {
+  if (!(value > 0)) return value;
+  int exponent = 0;
+  std::frexp(value, &exponent);
+  return std::isfinite(value) ? std::clamp(std::ldexp(1.0, exponent), kLeastUnit, kLargestUnit) : value;
 }
 
 constexpr int64_t kFewVariables = 4;
@@ -48,10 +74,15 @@ void add_block(double* moments, size_t variables, const std::array<const double*
   const double total = moments[0] + added;
   const double share = added / total;
   const double weight = std::sqrt(moments[0] * share);
-  const size_t width = variables + 1;
+  const size_t width = variables + 2;
   std::array<double, kFewVariables> means{};
   std::array<double, kFewVariables> rests{};
   std::array<double, kFewVariables> distances{};
+  std::array<double, kFewVariables> shares{};   // of the former units in the present ones
+  std::array<double, kFewVariables> factors{};  // into units
+  const auto deviation = [&](size_t variable, int64_t s) {
+    return columns[variable][s] - means[variable] - rests[variable];
+  };
   for (size_t i = 0; i < variables; ++i) {
     const double* const x = columns[i];
     const double mean = means[i] = sum_of(samples, [x](int64_t s) { return x[s]; }) / added;
@@ -65,15 +96,21 @@ void add_block(double* moments, size_t variables, const std::array<const double*
     const double moved = former + step;
     former_rest += rest_step * share + (step - (moved - former));
     former = moved;
+    double largest = std::abs(distances[i]);
+    for (int64_t s = 0; s < samples; ++s) largest = std::max(largest, std::abs(deviation(i, s)));
+    double& unit = moments[(1 + i) * width + variables + 1];
+    const double former_unit = std::exchange(unit, std::max(unit, unit_above(largest)));
+    shares[i] = unit == 0 ? 1 : former_unit / unit;
+    factors[i] = unit == 0 ? 1 : 1 / unit;
+    distances[i] *= factors[i];
   }
   for (size_t i = 0; i < variables; ++i)
     for (size_t j = 0; j <= i; ++j) {
-      const auto deviation = [&](size_t variable, int64_t s) {
-        return columns[variable][s] - means[variable] - rests[variable];
-      };
-      const double sum = sum_of(samples, [&](int64_t s) { return deviation(i, s) * deviation(j, s); });
-      moments[(1 + i) * width + 1 + j] += sum + distances[i] * distances[j];
-      moments[(1 + j) * width + 1 + i] = moments[(1 + i) * width + 1 + j];
+      const double sum =
+          sum_of(samples, [&](int64_t s) { return (deviation(i, s) * factors[i]) * (deviation(j, s) * factors[j]); });
+      double& product = moments[(1 + i) * width + 1 + j];
+      product = product * (shares[i] * shares[j]) + (sum + distances[i] * distances[j]);
+      moments[(1 + j) * width + 1 + i] = product;
     }
   moments[0] = total;
 }
@@ -82,20 +119,26 @@ void add_block(double* moments, size_t variables, const std::array<const double*
 
 MomentParts::MomentParts(const at::Tensor& moments)
     : count(moments.select(0, 0).select(0, 0)),
-      means(moments.select(0, 0).slice(0, 1)),
+      means(moments.select(0, 0).slice(0, 1, -1)),
       rests(moments.select(1, 0).slice(0, 1)),
-      products(moments.slice(0, 1).slice(1, 1)) {}
+      products(moments.slice(0, 1).slice(1, 1, -1)),
+      units(moments.slice(0, 1).select(1, -1)) {}
 
 at::Tensor MomentParts::covariances() const {
   // Samples that differ at all do so by more: a part in 2^53 of one of them.
   constexpr double kRounding = 0x1p-80;
   at::Tensor found = products / count;
   at::Tensor variances = found.diagonal();
-  variances.masked_fill_(variances.sqrt() < kRounding * means.abs(), 0);
+  variances.masked_fill_(variances.sqrt() * units < kRounding * means.abs(), 0);
   return found;
 }
 
-at::Tensor no_moments(int64_t variables) { return at::zeros({variables + 1, variables + 1}, at::kDouble); }
+at::Tensor no_moments(int64_t variables) { return at::zeros({variables + 1, variables + 2}, at::kDouble); }
+
+at::Tensor unit_above(const at::Tensor& values) {
+  const at::Tensor mantissas = std::get<0>(at::frexp(values));
+  return at::where(values > 0, (values / mantissas).clamp(kLeastUnit, kLargestUnit), values);
+}
 
 void add_samples(at::Tensor& moments, const at::Tensor& samples) {
   const int64_t added = samples.size(0);
@@ -109,7 +152,11 @@ void add_samples(at::Tensor& moments, const at::Tensor& samples) {
   // The distance of the means counts as one deviation more.
   const at::Tensor distance = (mean_step + rest_step) * (into.count * added / total).sqrt();
   const at::Tensor deviations = at::cat({samples - means - rests, distance.unsqueeze(0)});
-  into.products.addmm_(deviations.t(), deviations);
+  const at::Tensor units = at::maximum(into.units, unit_above(deviations.abs().amax(0)));
+  const at::Tensor divisors = divisor(units);
+  const at::Tensor scaled = deviations / divisors;
+  into.products.copy_(in_units(into, divisors)).addmm_(scaled.t(), scaled);
+  into.units.copy_(units);
   move_means(into, mean_step, rest_step, added / total);
   into.count.copy_(total);
 }
@@ -135,18 +182,23 @@ void merge_moments(at::Tensor& into, const at::Tensor& other) {
   const at::Tensor total = to.count + from.count;
   const at::Tensor share = from.count / total.clamp_min(1);
   const at::Tensor distance = (mean_step + rest_step) * (to.count * share).sqrt();
-  to.products.add_(from.products).add_(at::outer(distance, distance));
+  const at::Tensor units = at::maximum(at::maximum(to.units, from.units), unit_above(distance.abs()));
+  const at::Tensor divisors = divisor(units);
+  const at::Tensor scaled = distance / divisors;
+  to.products.copy_(in_units(to, divisors) + in_units(from, divisors)).add_(at::outer(scaled, scaled));
+  to.units.copy_(units);
   move_means(to, mean_step, rest_step, share);
   to.count.copy_(total);
 }
 
 at::Tensor moments_from_sums(const at::Tensor& count, const at::Tensor& sums, const at::Tensor& products) {
-  at::Tensor moments = at::zeros({sums.size(0) + 1, sums.size(0) + 1}, sums.options());
+  at::Tensor moments = at::zeros({sums.size(0) + 1, sums.size(0) + 2}, sums.options());
   const MomentParts parts(moments);
   parts.count.copy_(count);
   parts.means.copy_(sums / count.clamp_min(1));
   parts.products.copy_(products - count * at::outer(parts.means, parts.means));
   parts.products.diagonal().clamp_min_(0);
+  parts.units.fill_(1);
   return moments;
 }
 

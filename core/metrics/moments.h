@@ -4,14 +4,16 @@
 
 #include <cstdint>
 
-/// First and second moments of d variables over samples, as a state of Reduction::kMoments: [d + 1, d + 1], float64.
+/// First and second moments of d variables over samples, as a state of Reduction::kMoments: [d + 1, d + 2], float64.
 /// Deviations are taken from means, so that no digits are lost where means are large (Chan, Golub and LeVeque,
 /// "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
 ///
-///     count      mean of each variable
-///     rest       sums of the products of deviations from the means
+///     count      mean of each variable                                    0
+///     rest       sums of the products of deviations from the means        unit
 ///
-/// The rest, a column, is what rounding took from the means.
+/// The rest, a column, is what rounding took from the means. The unit of a variable, a column too, is the power of two
+/// above its largest deviation: products are in units of their variables, so that they neither overflow nor vanish
+/// where values are near the ends of float64's range. It is 0 while there is no deviation.
 namespace levin::metrics::detail {
 
 /// Returns the moments of no samples.
@@ -22,6 +24,8 @@ void add_samples(at::Tensor& moments, const at::Tensor& samples);
 void add_variables(at::Tensor& moments, at::TensorList variables);
 /// Adds the samples of other moments, in place.
 void merge_moments(at::Tensor& into, const at::Tensor& other);
+/// Returns the power of two above each value, which is not negative; 0 for 0.
+at::Tensor unit_above(const at::Tensor& values);
 /// Returns moments from sums of the variables, [d], and of their products, [d, d]. What these sums have lost stays
 /// lost.
 at::Tensor moments_from_sums(const at::Tensor& count, const at::Tensor& sums, const at::Tensor& products);
@@ -30,14 +34,15 @@ at::Tensor moments_from_sums(const at::Tensor& count, const at::Tensor& sums, co
 struct MomentParts {
   explicit MomentParts(const at::Tensor& moments);
 
-  /// Returns means of the products of deviations, [d, d]: variances and covariances of the samples as a population. A
-  /// variance that follows from rounding alone is 0.
+  /// Returns means of the products of deviations, [d, d], in the variables' units: variances and covariances of the
+  /// samples as a population. A variance that follows from rounding alone is 0.
   at::Tensor covariances() const;
 
   at::Tensor count;     ///< scalar
   at::Tensor means;     ///< [d]
   at::Tensor rests;     ///< [d]
-  at::Tensor products;  ///< [d, d]
+  at::Tensor products;  ///< [d, d], in units
+  at::Tensor units;     ///< [d]
 };
 
 }  // namespace levin::metrics::detail

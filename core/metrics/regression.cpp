@@ -9,6 +9,7 @@
 #include <ATen/ops/_unique2.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/maximum.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
@@ -37,6 +38,13 @@ at::Tensor flat(const at::Tensor& values) { return values.detach().reshape(-1).t
 
 at::Tensor count_of(const at::Tensor& values) {
   return at::full({}, static_cast<double>(values.numel()), values.options());
+}
+
+/// Rows whose squares are in float64's range: cosines do not follow from their lengths.
+at::Tensor in_units_of_rows(const at::Tensor& rows) {
+  if (rows.size(1) == 0) return rows;
+  const at::Tensor units = detail::unit_above(rows.abs().amax(1, /*keepdim=*/true));
+  return rows / at::where(units == 0, 1.0, units);
 }
 
 /// The place of each value in ascending order from 1, ties in the middle of theirs.
@@ -103,7 +111,9 @@ MomentMetric::Moments MomentMetric::moments() const {
           .target_variance = covariances[kTarget][kTarget],
           .covariance = covariances[kPrediction][kTarget],
           .mean_error = means[kError],
-          .error_variance = covariances[kError][kError]};
+          .error_variance = covariances[kError][kError],
+          .target_unit = parts.units[kTarget],
+          .error_unit = parts.units[kError]};
 }
 
 State MomentMetric::upgraded(const State& saved) const {
@@ -121,13 +131,21 @@ State MomentMetric::upgraded(const State& saved) const {
 
 at::Tensor R2Score::compute() const {
   const Moments found = moments();
-  const at::Tensor mean_square_error = found.error_variance + found.mean_error.square();
+  // In the unit of the targets; where they are all the same, in that of the errors.
+  const at::Tensor unit = at::where(found.target_variance > 0, found.target_unit,
+                                    at::maximum(found.error_unit, detail::unit_above(found.mean_error.abs())));
+  const at::Tensor divisor = at::where(unit == 0, 1.0, unit);
+  const at::Tensor share = found.error_unit / divisor;
+  const at::Tensor mean_square_error = found.error_variance * share * share + (found.mean_error / divisor).square();
   return at::where(found.count >= 2, 1 - mean_square_error / found.target_variance, kUndefined);
 }
 
 at::Tensor ExplainedVariance::compute() const {
   const Moments found = moments();
-  return 1 - found.error_variance / found.target_variance;
+  const at::Tensor share = found.error_unit / at::where(found.target_unit == 0, 1.0, found.target_unit);
+  const at::Tensor unexplained = found.error_variance / found.target_variance;
+  // Errors without variance have a unit of 0, or a tiny one.
+  return 1 - at::where(found.target_variance > 0, unexplained * share * share, unexplained);
 }
 
 at::Tensor PearsonCorrelation::compute() const {
@@ -164,8 +182,8 @@ CosineSimilarity& CosineSimilarity::update(const at::Tensor& predictions, const 
     throw Error("metrics", fmt::format("CosineSimilarity: got predictions {}; valid: [N, D]; hint: flatten(1)",
                                        c10::str(predictions.sizes())));
   ensure_device(predictions.device());
-  const at::Tensor first = predictions.detach().to(at::kDouble);
-  const at::Tensor second = targets.detach().to(at::kDouble);
+  const at::Tensor first = in_units_of_rows(predictions.detach().to(at::kDouble));
+  const at::Tensor second = in_units_of_rows(targets.detach().to(at::kDouble));
   const at::Tensor lengths = first.square().sum(1).sqrt() * second.square().sum(1).sqrt();
   const at::Tensor cosines = (first * second).sum(1) / lengths;
   state(0).add_(at::stack({cosines.sum(), at::full({}, static_cast<double>(predictions.size(0)), cosines.options())}));

@@ -61,13 +61,16 @@ class MomentMetric : public Metric {
  protected:
   explicit MomentMetric(const char* name);
 
+  /// Each in the units of its variables; see moments.h.
   struct Moments {
     at::Tensor count;
     at::Tensor prediction_variance;  ///< means of squares and products of deviations from the means
     at::Tensor target_variance;
     at::Tensor covariance;
-    at::Tensor mean_error;      ///< mean of prediction - target
+    at::Tensor mean_error;      ///< mean of prediction - target, not in units
     at::Tensor error_variance;  ///< variance of prediction - target
+    at::Tensor target_unit;     ///< 0 where all targets are the same
+    at::Tensor error_unit;
   };
   Moments moments() const;
   /// Earlier versions kept sums of values, squares and products.

@@ -33,6 +33,13 @@ bool looks_like_address(const std::string& text) {
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
+/// Whether a key is the mark and name of a parameter without elements, which has no state.
+bool is_empty_parameter(const std::string& key, const ParameterNames& names) {
+  if (key.empty() || key.front() != kParameterMark) return false;
+  const at::Tensor* const parameter = names.find_parameter(std::string_view(key).substr(1));
+  return parameter != nullptr && parameter->numel() == 0;
+}
+
 class ArchiveReader {
  public:
   explicit ArchiveReader(const ParameterNames& names) : names_(names) {}
@@ -42,7 +49,9 @@ class ArchiveReader {
     for (const auto& key : archive.keys()) {
       InputArchive nested;
       c10::IValue value;
-      State& child = tree[named(key)];
+      const std::string name = named(key);
+      if (is_empty_parameter(name, names_)) continue;
+      State& child = tree[name];
       if (archive.try_read(key, nested)) {
         child = read(nested);
       } else {
@@ -105,6 +114,7 @@ class ArchiveWriter {
 
   void write(OutputArchive& archive, const State& tree) const {
     for (const auto& [key, child] : tree.as_map()) {
+      if (is_empty_parameter(key, names_)) continue;
       const std::string address = addressed(key);
       if (child.is_map() && !is_compound(child)) {
         OutputArchive nested(archive.compilation_unit());

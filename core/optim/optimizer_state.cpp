@@ -103,6 +103,16 @@ void load_groups(torch::optim::Optimizer& optimizer, const ParameterNames& names
   }
 }
 
+/// What an optimizer keeps for a parameter without elements may be of another kind than for the whole of which a rank
+/// holds none.
+State without_empty_parameters(State parameters, const ParameterNames& names) {
+  std::erase_if(parameters.as_map(), [&names](const auto& item) {
+    const at::Tensor* const parameter = names.find_parameter(item.first);
+    return parameter != nullptr && parameter->numel() == 0;
+  });
+  return parameters;
+}
+
 void load_archive(torch::optim::Optimizer& optimizer, const ParameterNames& names, const State& archive) {
   // LibTorch's load adds to the state there is: a parameter that had none when it was saved must have none again.
   optimizer.state().clear();
@@ -118,7 +128,7 @@ State optimizer_state_dict(const torch::optim::Optimizer& optimizer, const Param
   if (const auto* stateful = dynamic_cast<const Stateful*>(&optimizer)) {
     state["custom"] = stateful->state_dict();
   } else if (const auto* named = dynamic_cast<const HasParameterStates*>(&optimizer)) {
-    state["parameters"] = named->parameter_states(names);
+    state["parameters"] = without_empty_parameters(named->parameter_states(names), names);
   } else {
     state["archive"] = archived_state(optimizer, names);
     if (state.at("archive").as_map().empty() && !optimizer.state().empty())
@@ -140,7 +150,7 @@ void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const Paramet
   if (auto* stateful = dynamic_cast<Stateful*>(&optimizer))
     stateful->load_state_dict(state.at("custom"));
   else if (auto* named = dynamic_cast<HasParameterStates*>(&optimizer))
-    named->load_parameter_states(names, state.at("parameters"));
+    named->load_parameter_states(names, without_empty_parameters(state.at("parameters"), names));
   else
     load_archive(optimizer, names, state.at("archive"));
 }

@@ -14,7 +14,8 @@ namespace levin::optim {
 ///
 /// Levin's optimizers give their own tensors, not copies. One that is a levin::Stateful as well gives what its
 /// `state_dict` says. All others, LibTorch's among them, are asked through `save`, in copies; throws levin::Error for
-/// one that has state but saves none.
+/// one that has state but saves none. A parameter without elements has no state, such as one of which a strategy gives
+/// this rank nothing.
 State optimizer_state_dict(const torch::optim::Optimizer& optimizer, const ParameterNames& names);
 
 /// Loads such a state, after which training goes on bit by bit as if it had not stopped. Throws levin::Error when the

@@ -185,10 +185,6 @@ void ParameterServer::load_module_state(Module& module, const State& state) {
 
 State ParameterServer::place_optimizer_state(State state) const {
   if (served_ != nullptr && is_async()) {
-    if (!is_server() && has_stepped_) {
-      served_->set_empty_gradients();
-      stepping_optimizer()->step();
-    }
     // Learning rates are the trainer's, what is kept for each parameter is the server's.
     State of_server = optim::optimizer_state_dict(*stepping_optimizer(), served_->names());
     of_server["groups"] = state.at("groups");
@@ -430,7 +426,6 @@ int64_t ParameterServer::meet(int64_t done, bool stopped) {
   }
   pull();
   send_buffers(*module_);
-  has_stepped_ = has_stepped_ || last > first_batch_;
   return any_stopped ? last : end_batch_;
 }
 
@@ -468,7 +463,6 @@ void ParameterServer::teardown() {
   in_round_ = false;
   server_.reset();
   stepping_optimizer_.reset();
-  has_stepped_ = false;
   if (ranks().start_method() != StartMethod::kSubprocess) {
     exchange_.reset();
     store_.reset();

@@ -114,7 +114,6 @@ class ParameterServer : public RankedStrategy, public DividedModel, public Indep
   std::unique_ptr<Store> store_;
   std::unique_ptr<UpdateServer> server_;
   mutable std::shared_ptr<torch::optim::Optimizer> stepping_optimizer_;
-  bool has_stepped_ = false;
   bool keeps_gradients_back_ = false;
   const torch::optim::Optimizer* known_ = nullptr;  ///< the trainer's
   int64_t rounds_ = 0;                              ///< of independent steps, alike on all ranks

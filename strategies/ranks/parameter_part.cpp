@@ -63,10 +63,18 @@ namespace {
 /// What optimizers keep beside tensors of a parameter's size.
 bool is_counter(const std::string& field) { return field == "step"; }
 
+/// Fields of a parameter, lists and mappings in them included, in which the tensors have been changed.
 State with_fields(const State& fields, const std::function<State(const TensorLeaf&)>& change) {
+  if (fields.is_tensor()) return change(fields.as_leaf());
+  if (fields.is_list()) {
+    State changed = State::list();
+    for (const State& item : fields.as_list()) changed.push_back(with_fields(item, change));
+    return changed;
+  }
+  if (!fields.is_map()) return fields;
   State changed = State::map();
   for (const auto& [field, value] : fields.as_map())
-    changed[field] = value.is_tensor() && !is_counter(field) ? change(value.as_leaf()) : value;
+    changed[field] = is_counter(field) ? value : with_fields(value, change);
   return changed;
 }
 
@@ -118,7 +126,13 @@ State place_parts(const State& state, const FindPart& find_part) {
     const auto part = find_part(name);
     if (!part) return fields;
     return with_fields(fields, [&](const TensorLeaf& leaf) {
-      return leaf.value.sizes() == part->local_shard().sizes() ? State(part->placed(leaf.value, name)) : State(leaf);
+      if (leaf.value.sizes() == part->local_shard().sizes()) return State(part->placed(leaf.value, name));
+      if (!part->has_first_element() || leaf.value.dim() == 0) return State(leaf);
+      return State(TensorLeaf{leaf.value,
+                              {.kind = Placement::Kind::kSharded,
+                               .shard_name = name,
+                               .offset = 0,
+                               .global_shape = leaf.value.sizes().vec()}});
     });
   });
 }

@@ -23,6 +23,8 @@ class ParameterPart {
       : local_shard_(std::move(local_shard)), offset_(offset), shape_(std::move(shape)) {}
 
   const at::Tensor& local_shard() const { return local_shard_; }
+  /// Whether this rank holds the parameter's first element. (Ranks that hold the same part all do.)
+  bool has_first_element() const { return offset_ == 0 && local_shard_.numel() > 0; }
   /// Rows of the parameter: outputs of a matrix, filters of a convolution; a vector is one row.
   int64_t row_count() const;
   /// The row of each element of the local shard.
@@ -51,7 +53,8 @@ using FindPart = std::function<std::optional<ParameterPart>(const std::string& n
 /// Serve DividedModel::module_state and load_module_state. `tensors`: those of the module by name.
 State place_tensors(State tensors, const FindPart& find_part);
 void load_tensors(Module& module, const State& state, const FindPart& find_part);
-/// Serve DividedModel::place_optimizer_state and own_optimizer_state.
+/// Serve DividedModel::place_optimizer_state and own_optimizer_state. Tensors of other sizes than the rank's part, such
+/// as a value for each row, count as those of the rank that has the parameter's first element.
 State place_parts(const State& state, const FindPart& find_part);
 State own_parts(const State& saved, const FindPart& find_part);
 

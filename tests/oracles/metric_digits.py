@@ -29,12 +29,28 @@ def root(value):
     return float(Fraction(math.isqrt((value.numerator << shift) // value.denominator), 1 << (shift // 2)))
 
 
+def rounded(value):
+    """A fraction as a double, infinite beyond their range."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def logarithm(value):
+    """Of a fraction, to base 10."""
+    if 1e-300 < value < 1e300:
+        return math.log10(value)
+    return math.log10(value.numerator) - math.log10(value.denominator)
+
+
 # ---- Predictions and targets
 
 COUNT = 24
 noise = integers(9, COUNT)
 levels = integers(17, COUNT)
 eights = levels / 8
+random_pairs = np.random.default_rng(11).standard_normal((2, COUNT))
 pairs = {
     "constant beside 1e9": (np.full(8, 1e9), 1e9 + np.arange(8)),
     "offset 1e8": (1e8 + levels + noise, 1e8 + levels),
@@ -48,6 +64,15 @@ pairs = {
     "doubles": (random.standard_normal(COUNT), random.standard_normal(COUNT)),
     "small": (1e-30 * (levels + noise), 1e-30 * (1 + levels)),
     "large": (1e30 * (levels + noise), 1e30 * (1 + levels)),
+    "near 1e-200": (1e-200 * (levels + noise), 1e-200 * (1 + levels)),
+    "near 1e200": (1e200 * (levels + noise), 1e200 * (1 + levels)),
+    "doubles of 1e-200": (1e-200 * random_pairs[0], 1e-200 * random_pairs[1]),
+    "doubles of 1e200": (1e200 * random_pairs[0], 1e200 * random_pairs[1]),
+    "offset of 1e200": (1e200 * (1e8 + levels + noise), 1e200 * (1e8 + levels)),
+    "of every size": (10.0 ** (25 * np.arange(COUNT) - 300), 10.0 ** (25 * np.arange(COUNT)[::-1] - 300)),
+    "near the least": (1e-310 * (levels + noise), 1e-310 * (1 + levels)),
+    "near the largest": (1e304 * (levels - noise), 1e304 * (1 + levels)),
+    "vanishing beside targets": (1e-200 * (levels + noise), 1e150 * (1 + levels)),
     "rising": (1e9 * (np.arange(COUNT) ** 3 + noise), 1e9 * np.arange(COUNT) ** 3),
 }
 
@@ -72,21 +97,21 @@ def of_pair(predictions, targets):
         a, b = p[i : i + 4], t[i : i + 4]
         dot = sum(x * y for x, y in zip(a, b))
         lengths = sum(x * x for x in a) * sum(y * y for y in b)
-        cosines.append(math.copysign(root(dot * dot / lengths), dot) if lengths else math.nan)
+        cosines.append(root(dot * dot / lengths) * (1 if dot > 0 else -1) if lengths else math.nan)
     ranks = [scipy.stats.rankdata(x) for x in (predictions, targets)]
     return {
-        "mse": float(squares),
+        "mse": rounded(squares),
         "rmse": root(squares),
-        "psnr": 10 * math.log10(1 / squares),
-        "mae": float(mean([abs(e) for e in errors])),
-        "mape": float(mean([abs(e) / max(abs(x), smallest) for e, x in zip(errors, t)])),
-        "r2": float(1 - squares / variance),
-        "explained_variance": float(1 - covariance(errors, errors) / variance),
-        "pearson": math.copysign(root(product**2 / (spread * variance)), product) if spread else math.nan,
+        "psnr": -10 * logarithm(squares),
+        "mae": rounded(mean([abs(e) for e in errors])),
+        "mape": rounded(mean([abs(e) / max(abs(x), smallest) for e, x in zip(errors, t)])),
+        "r2": rounded(1 - squares / variance),
+        "explained_variance": rounded(1 - covariance(errors, errors) / variance),
+        "pearson": root(product**2 / (spread * variance)) * (1 if product > 0 else -1) if spread else math.nan,
         "spearman": scipy.stats.pearsonr(*ranks)[0] if spread else math.nan,
         "cosine": sum(cosines) / len(cosines),
-        "mean": float(mean(p)),
-        "weighted_mean": float(sum(a * abs(b) for a, b in zip(p, t)) / sum(abs(b) for b in t)),
+        "mean": rounded(mean(p)),
+        "weighted_mean": rounded(sum(a * abs(b) for a, b in zip(p, t)) / sum(abs(b) for b in t)),
         "min": min(predictions),
         "max": max(predictions),
     }

@@ -493,6 +493,25 @@ TEST(RecordedStepVariants, GeneratorsOfTheUser) {
              return loss + (net.hidden * noise(at::make_generator<at::CPUGeneratorImpl>(batch_idx))).mean();
            },
        .says = "not recorded"},
+      {.name = "replaced by another one",
+       .change = [&](VariantNet& net, const at::Tensor& loss, const Batch&,
+                     int64_t) { return loss + (net.hidden * noise(net.generator)).mean(); },
+       .before_batch =
+           [](VariantNet& net, Trainer& trainer) {
+             if (trainer.global_step() == 11) net.generator = at::make_generator<at::CPUGeneratorImpl>(77);
+           },
+       .says = "a tensor or generator that the step uses changed",
+       .is_replayed = true},
+      {.name = "replaced by another one, recorded by place in a window",
+       .change = [&](VariantNet& net, const at::Tensor& loss, const Batch&,
+                     int64_t) { return loss + (net.hidden * noise(net.generator)).mean(); },
+       .before_batch =
+           [](VariantNet& net, Trainer& trainer) {
+             if (trainer.total_batches() == 27) net.generator = at::make_generator<at::CPUGeneratorImpl>(77);
+           },
+       .options = [](TrainerOptions& options) { options.accumulate_grad_batches = 2; },
+       .says = "a tensor or generator that the step uses changed",
+       .is_replayed = true},
       {.name = "the host draws from it too",
        .change =
            [&](VariantNet& net, const at::Tensor& loss, const Batch&, int64_t) {
@@ -551,18 +570,18 @@ TEST(RecordedStepVariants, WhatCallbacksChangeInsideOfAnEpoch) {
        .says = "a hook of a parameter changed"},
       {.name = "the probability of dropout",
        .before_batch = at_batch(11, [](VariantNet& net) { net.dropout->options.p(0.6); }),
-       .says = "an option of a dropout or norm changed",
+       .says = "a number in the options of a module changed",
        .is_replayed = true},
       {.name = "the momentum of a batch norm",
        .before_batch = at_batch(11, [](VariantNet& net) { net.norm->options.momentum(0.5); }),
-       .says = "an option of a dropout or norm changed",
+       .says = "a number in the options of a module changed",
        .is_replayed = true},
       {.name = "the momentum of a batch norm, to none",
        .before_batch = at_batch(11, [](VariantNet& net) { net.norm->options.momentum(std::nullopt); }),
-       .says = "an option of a dropout or norm changed"},
+       .says = "a number in the options of a module changed"},
       {.name = "what a batch norm adds to the variance",
        .before_batch = at_batch(11, [](VariantNet& net) { net.norm->options.eps(0.5); }),
-       .says = "an option of a dropout or norm changed",
+       .says = "a number in the options of a module changed",
        .is_replayed = true},
       {.name = "dropout between the layers of an LSTM",
        .change =
@@ -575,7 +594,7 @@ TEST(RecordedStepVariants, WhatCallbacksChangeInsideOfAnEpoch) {
                  net.register_module("lstm", torch::nn::LSTM(torch::nn::LSTMOptions(4, 5).num_layers(2).dropout(0.3)));
            },
        .before_batch = at_batch(11, [](VariantNet& net) { net.lstm->options.dropout(0.8); }),
-       .says = "an option of a dropout or norm changed",
+       .says = "a number in the options of a module changed",
        .is_replayed = true},
       {.name = "dropout of attention",
        .change =
@@ -589,12 +608,21 @@ TEST(RecordedStepVariants, WhatCallbacksChangeInsideOfAnEpoch) {
                  "attention", torch::nn::MultiheadAttention(torch::nn::MultiheadAttentionOptions(4, 2).dropout(0.3)));
            },
        .before_batch = at_batch(11, [](VariantNet& net) { net.attention->options.dropout(0.8); }),
-       .says = "an option of a dropout or norm changed",
+       .says = "a number in the options of a module changed",
        .is_replayed = true},
       {.name = "another tensor in a member",
        .change = [](VariantNet& net, const at::Tensor& loss, const Batch&, int64_t) { return loss * net.scale; },
        .before_batch = at_batch(11, [](VariantNet& net) { net.scale = at::full({}, 3.0); }),
-       .says = "a tensor that the step uses changed",
+       .says = "a tensor or generator that the step uses changed",
+       .is_replayed = true},
+      {.name = "another tensor in a member, recorded by place in a window",
+       .change = [](VariantNet& net, const at::Tensor& loss, const Batch&, int64_t) { return loss * net.scale; },
+       .before_batch =
+           [](VariantNet& net, Trainer& trainer) {
+             if (trainer.total_batches() == 27) net.scale = at::full({}, 3.0);
+           },
+       .options = [](TrainerOptions& options) { options.accumulate_grad_batches = 2; },
+       .says = "a tensor or generator that the step uses changed",
        .is_replayed = true},
       {.name = "a member in place",
        .change = [](VariantNet& net, const at::Tensor& loss, const Batch&, int64_t) { return loss * net.scale; },
@@ -662,6 +690,82 @@ AtStep now_and_then(const std::function<void(VariantNet&)>& change, int64_t offs
   return [=](VariantNet& net, Trainer& trainer) {
     if (trainer.global_step() % 3 == offset) change(net);
   };
+}
+
+/// A module whose options a callback changes in mid-epoch, with what `loss` makes of it and of the hidden values.
+template <class Holder>
+Variant option_variant(const char* name, std::function<Holder()> make, std::function<void(Holder&)> change,
+                       std::function<at::Tensor(Holder&, const at::Tensor& hidden, const at::Tensor& y)> loss) {
+  const auto held = std::make_shared<Holder>(nullptr);
+  return {.name = name,
+          .change = [held, loss](VariantNet& net, const at::Tensor& of_net, const Batch& batch,
+                                 int64_t) { return of_net + loss(*held, net.hidden, batch["y"]); },
+          .set_up = [held, make](VariantNet& net) { *held = net.register_module("extra", make()); },
+          .before_batch = at_batch(11, [held, change](VariantNet&) { change(*held); }),
+          .says = "a number in the options of a module changed",
+          .is_replayed = true};
+}
+
+template <class Holder>
+Variant activation_variant(const char* name, std::function<Holder()> make, std::function<void(Holder&)> change) {
+  return option_variant<Holder>(name, make, change, [](Holder& module, const at::Tensor& hidden, const at::Tensor&) {
+    return module(hidden - 0.5).square().mean();
+  });
+}
+
+TEST(RecordedStepVariants, NumbersInTheOptionsOfModules) {
+  namespace nn = torch::nn;
+  const auto classes = [](auto& module, const at::Tensor& hidden, const at::Tensor& y) -> at::Tensor {
+    return module(hidden.narrow(1, 0, 3), y);
+  };
+  const auto halves = [](auto& module, const at::Tensor& hidden, const at::Tensor&) -> at::Tensor {
+    return module(hidden.narrow(1, 0, 4), hidden.narrow(1, 4, 4)).mean();
+  };
+  expect_the_same_bits({
+      activation_variant<nn::LeakyReLU>(
+          "the slope of a leaky ReLU", [] { return nn::LeakyReLU(); },
+          [](auto& module) { module->options.negative_slope(0.4); }),
+      activation_variant<nn::ELU>(
+          "alpha of an ELU", [] { return nn::ELU(); }, [](auto& module) { module->options.alpha(0.3); }),
+      activation_variant<nn::CELU>(
+          "alpha of a CELU", [] { return nn::CELU(); }, [](auto& module) { module->options.alpha(0.3); }),
+      activation_variant<nn::Softplus>(
+          "beta of a softplus", [] { return nn::Softplus(); }, [](auto& module) { module->options.beta(3); }),
+      activation_variant<nn::Softshrink>(
+          "lambda of a soft shrinkage", [] { return nn::Softshrink(); },
+          [](auto& module) { module->options.lambda(0.1); }),
+      activation_variant<nn::Hardshrink>(
+          "lambda of a hard shrinkage", [] { return nn::Hardshrink(); },
+          [](auto& module) { module->options.lambda(0.1); }),
+      activation_variant<nn::Threshold>(
+          "the value of a threshold", [] { return nn::Threshold(0.1, 0.2); },
+          [](auto& module) { module->options.value(0.7); }),
+      activation_variant<nn::Hardtanh>(
+          "the bounds of a hard tanh", [] { return nn::Hardtanh(); },
+          [](auto& module) { module->options.max_val(0.2); }),
+      activation_variant<nn::LayerNorm>(
+          "eps of a layer norm", [] { return nn::LayerNorm(nn::LayerNormOptions({8})); },
+          [](auto& module) { module->options.eps(0.5); }),
+      activation_variant<nn::GroupNorm>(
+          "eps of a group norm", [] { return nn::GroupNorm(2, 8); }, [](auto& module) { module->options.eps(0.5); }),
+      option_variant<nn::CrossEntropyLoss>(
+          "label smoothing", [] { return nn::CrossEntropyLoss(); },
+          [](auto& module) { module->options.label_smoothing(0.3); }, classes),
+      option_variant<nn::MultiMarginLoss>(
+          "a margin", [] { return nn::MultiMarginLoss(); }, [](auto& module) { module->options.margin(0.3); }, classes),
+      option_variant<nn::HuberLoss>(
+          "delta of a Huber loss", [] { return nn::HuberLoss(); }, [](auto& module) { module->options.delta(0.1); },
+          halves),
+      option_variant<nn::SmoothL1Loss>(
+          "beta of a smooth L1 loss", [] { return nn::SmoothL1Loss(); },
+          [](auto& module) { module->options.beta(0.1); }, halves),
+      option_variant<nn::PairwiseDistance>(
+          "the power of a distance", [] { return nn::PairwiseDistance(); }, [](auto& module) { module->options.p(1); },
+          halves),
+      option_variant<nn::CosineSimilarity>(
+          "eps of a cosine", [] { return nn::CosineSimilarity(); }, [](auto& module) { module->options.eps(5); },
+          halves),
+  });
 }
 
 TEST(RecordedStepVariants, HooksThatClearGradients) {
@@ -887,7 +991,7 @@ TEST(RecordedStepVariants, MemoryOfOthers) {
                                   net.numbers = std::vector<float>(8, 2.5F);
                                   net.scale = over(net.numbers);
                                 }),
-       .says = "a tensor that the step uses changed",
+       .says = "a tensor or generator that the step uses changed",
        .is_replayed = true},
   });
 }
