@@ -251,22 +251,23 @@ void TrainingStep::finish_backward(const ManualCut& cut) {
 /// Gradients of several optimizers of one batch have one scale, which therefore changes when all have stepped. Those
 /// that wait for a step by hand in a later batch change with it.
 void TrainingStep::end_window() {
-  std::vector<torch::optim::Optimizer*> waiting;
+  std::vector<OptimizerHandle*> waiting;
   if (!state_.module->automatic_optimization) {
     for (OptimizerHandle* optimizer : optimizers_.all()) {
       if (!optimizer->awaits_step()) continue;
       precision_.restore_scale(optimizer->optimizer(), /*stepped=*/false);
-      waiting.push_back(&optimizer->optimizer());
+      waiting.push_back(optimizer);
     }
   }
   if (!stepped_) return precision_.abandon_window();
   // What the strategy keeps cannot: the scale changes when it is combined.
   if (!waiting.empty() && model_.keeps_gradients_back()) return;
+  for (OptimizerHandle* optimizer : waiting) precision_.note_waiting(optimizer->optimizer());
   const ProfilerSpan span(tracer_.profiler(), "precision.end_window");
   if (replays())
     recorded_->end_window();
   else
-    run_part(RecordedPart::kEndWindow, [&] { precision_.end_window(waiting); });
+    run_part(RecordedPart::kEndWindow, [this] { precision_.end_window(); });
   const bool boundary = state_.progress.global_step % options_.given.log_every_n_steps == 0;
   state_.progress.scheduler_steps_held_back += precision_.take_skipped_steps(/*wait=*/boundary);
 }

@@ -7,6 +7,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace levin {
 namespace {
@@ -89,15 +90,18 @@ void MixedPrecision::abandon_window() {
   std::erase_if(unscaled_, [](const Unscaled& done) { return !done.stepped; });
 }
 
-void MixedPrecision::end_window(const std::vector<torch::optim::Optimizer*>& waiting) {
+void MixedPrecision::note_waiting(torch::optim::Optimizer& optimizer) {
+  if (!scaler_) return;
+  const auto parameters = parameters_of(optimizer);
+  waiting_parameters_.insert(waiting_parameters_.end(), parameters.begin(), parameters.end());
+}
+
+void MixedPrecision::end_window() {
   if (!scaler_) return;
   std::vector<at::Tensor> found_inf;
   for (const Unscaled& done : unscaled_) found_inf.push_back(done.found_inf);
   unscaled_.clear();
-  std::vector<at::Tensor> scaled;
-  for (torch::optim::Optimizer* optimizer : waiting)
-    for (const at::Tensor& parameter : parameters_of(*optimizer)) scaled.push_back(parameter);
-  scaler_->update(found_inf, scaled);
+  scaler_->update(found_inf, std::exchange(waiting_parameters_, {}));
 }
 
 int64_t MixedPrecision::take_skipped_steps(bool wait) {

@@ -29,7 +29,8 @@ class MixedPrecision : public TruePrecision {
   void note_step(const torch::optim::Optimizer& optimizer) override;
   void restore_scale(torch::optim::Optimizer& optimizer, bool stepped) override;
   void abandon_window() override;
-  void end_window(const std::vector<torch::optim::Optimizer*>& waiting = {}) override;
+  void note_waiting(torch::optim::Optimizer& optimizer) override;
+  void end_window() override;
   int64_t take_skipped_steps(bool wait) override;
 
   const std::optional<GradScaler>& scaler() const { return scaler_; }
@@ -50,7 +51,8 @@ class MixedPrecision : public TruePrecision {
   };
   /// Of gradients that no step has used yet.
   std::vector<Unscaled>::iterator find_unscaled(const torch::optim::Optimizer& optimizer);
-  std::vector<Unscaled> unscaled_;  ///< of the window under way, one for each step
+  std::vector<Unscaled> unscaled_;              ///< of the window under way, one for each step
+  std::vector<at::Tensor> waiting_parameters_;  ///< whose gradients wait for a later window
   int64_t skipped_told_ = 0;
   int64_t next_warning_;
 };

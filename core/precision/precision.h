@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 namespace torch::nn {
 class Module;
@@ -64,9 +63,10 @@ class Precision : public Configurable, public Stateful {
   virtual void restore_scale(torch::optim::Optimizer& /*optimizer*/, bool /*stepped*/) {}
   /// Ends a window without steps: forgets what `unscale` found of gradients that no step has used.
   virtual void abandon_window() {}
-  /// Adapts the scale after the optimizer steps of a window. `waiting`: optimizers whose gradients, with the scale,
-  /// wait for a later step.
-  virtual void end_window(const std::vector<torch::optim::Optimizer*>& /*waiting*/ = {}) {}
+  /// Notes, before `end_window`, an optimizer whose gradients, with the scale, wait for a step in a later window.
+  virtual void note_waiting(torch::optim::Optimizer& /*optimizer*/) {}
+  /// Adapts the scale after the optimizer steps of a window.
+  virtual void end_window() {}
   /// Returns the number of optimizer steps skipped since the last call because gradients were not finite. Without
   /// `wait`, only those known without waiting for a device: on the CPU all, on others none.
   virtual int64_t take_skipped_steps(bool /*wait*/) { return 0; }
