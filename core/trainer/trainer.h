@@ -262,6 +262,7 @@ class Trainer {
 
  private:
   friend class DryRun;
+  friend class Engine;
   friend class ThreadRank;
 
   RunResult run(const RunRequest& request);

@@ -26,6 +26,11 @@ class TrainerRun final : private RankProgram {
   /// already; and what the call throws.
   RunResult launch(RunThreadRank run_thread_rank);
 
+  /// Begins a call of which this process runs one rank, on whichever threads. Throws as launch.
+  void open();
+  /// Ends it.
+  void close();
+
  private:
   // ---- RankProgram
   void run(int64_t local_rank) override;
@@ -33,6 +38,8 @@ class TrainerRun final : private RankProgram {
   void load_outcome(const std::string& directory) override;
 
   void require_idle() const;
+  void start_anew();
+  void prepare();
   /// Throws ConfigError where options or the strategy want to do what the module does itself.
   void check_manual_optimization() const;
 
