@@ -113,13 +113,15 @@ void OperatorPlan::note_former() {
     };
     for (const OperatorCall& call : trace_.calls) count(call.arguments);
     for (const Step& step : steps_) count(step.arguments);
-    generators_.push_back({&generator, own, note(generator.unsafeGetGeneratorImpl(), own)});
+    const void* const key = generator.unsafeGetGeneratorImpl();
+    generators_.push_back({&generator, key, own, note(key, own)});
   }
   for (size_t number = trace_.inputs; number < trace_.storages.size(); ++number) {
     const TracedStorage& storage = trace_.storages[number];
     if (storage.maker) continue;
     const size_t own = storage.aliases + 1;
-    former_.push_back({number, own, note(storage.storage.unsafeGetStorageImpl(), own)});
+    const void* const key = storage.storage.unsafeGetStorageImpl();
+    former_.push_back({number, key, own, note(key, own)});
   }
 }
 
@@ -137,8 +139,8 @@ OperatorPlan::~OperatorPlan() {
     const auto found = references_->find(used);
     if ((found->second -= own) == 0) references_->erase(found);
   };
-  for (const auto& one : former_) forget(trace_.storages[one.used].storage.unsafeGetStorageImpl(), one.own);
-  for (const auto& one : generators_) forget(one.used->unsafeGetGeneratorImpl(), one.own);
+  for (const auto& one : former_) forget(one.key, one.own);
+  for (const auto& one : generators_) forget(one.key, one.own);
 }
 
 bool OperatorPlan::is_overwritten_first(size_t storage, size_t maker) const {

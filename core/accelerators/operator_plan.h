@@ -82,7 +82,8 @@ class OperatorPlan {
   template <class T>
   struct Former {
     T used;
-    size_t own;  ///< references of this plan
+    const void* key;  ///< in References; `used` may have been given other memory since
+    size_t own;       ///< references of this plan
     const size_t* of_plans;
   };
 

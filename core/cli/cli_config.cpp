@@ -189,16 +189,28 @@ bool is_pipeline_part(const Config& strategy) {
 
 /// The sizes of a mesh say which strategy it is, as a name does.
 void merge_strategy(Config& base, const Config& later, const ConfigNames& names) {
-  const bool has_name = !later.is_mapping() || later.find("name") != nullptr;
-  if (is_mesh(base) && !has_name) {
-    base.merge(later);
-  } else if (is_mesh(base) || is_mesh(later)) {
-    base = later;
-  } else {
-    Config named = later;
-    for (Config* strategy : {&base, &named}) normalize_named(*strategy, names.strategies);
-    merge_named(base, named);
+  const auto has_no_name = [](const Config& strategy) {
+    return strategy.is_mapping() && strategy.find("name") == nullptr;
+  };
+  if (has_no_name(base) && has_no_name(later)) {
+    Config merged = merge_meshes(base, later);
+    // The options of a pipeline may be those of the strategy of that name.
+    const bool has_other = std::ranges::any_of(merged.entries(), [](const Config::Entry& entry) {
+      return !is_rank_option(entry.key) &&
+             std::ranges::find(kMeshDimensions, entry.key, &MeshDimension::name) == kMeshDimensions.end();
+    });
+    if (is_mesh(merged) && (is_mesh(base) || is_mesh(later) || !has_other)) {
+      base = std::move(merged);
+      return;
+    }
   }
+  if (is_mesh(base) || is_mesh(later)) {
+    base = later;
+    return;
+  }
+  Config named = later;
+  for (Config* strategy : {&base, &named}) normalize_named(*strategy, names.strategies);
+  merge_named(base, named);
 }
 
 void merge_trainer(Config& base, const Config& later, const ConfigNames& names) {
@@ -349,7 +361,10 @@ Config resolve_trainer(const Config* given, const ConfigNames& names) {
     *logger = as_list(*logger, logger->origin());
   Config trainer = schema_of<TrainerOptions>().resolve(options, "trainer");
   Config& strategy = *trainer.find("strategy");
-  if (!is_mesh(strategy)) strategy = resolve_spec(strategy, names.strategies, "trainer.strategy");
+  if (is_mesh(strategy))
+    check_mesh(strategy);
+  else
+    strategy = resolve_spec(strategy, names.strategies, "trainer.strategy");
   Config& precision = *trainer.find("precision");
   precision = resolve_spec(precision, names.precisions, "trainer.precision");
   Config& profiler = *trainer.find("profiler");

@@ -168,7 +168,8 @@ Json mesh_of(const Registry<Strategy>& strategies) {
     if (item == nullptr) continue;
     Json part = {{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
     for (const auto& field : item->fields)
-      (is_rank_option(field.name) ? mesh : part)["properties"][field.name] = property(field);
+      if (!is_said_by_sizes(field.name))
+        (is_rank_option(field.name) ? mesh : part)["properties"][field.name] = property(field);
     part["properties"]["size"] = size;
     mesh["properties"][std::string(dimension)] = any_of({size, part});
   }

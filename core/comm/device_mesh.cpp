@@ -13,18 +13,22 @@ namespace levin {
 DeviceMesh::DeviceMesh(std::vector<Dimension> dimensions, int64_t ranks)
     : dimensions_(std::move(dimensions)), ranks_(ranks) {
   int64_t product = 1;
-  std::string text;
   for (const auto& [name, size] : dimensions_) {
     if (std::ranges::count(dimensions_, name, &Dimension::name) > 1)
       throw ConfigError(fmt::format("the mesh has the dimension '{}' twice; valid: each once", name));
     if (size < 1) throw ConfigError(fmt::format("the mesh's dimension '{}' must be at least 1; got {}", name, size));
-    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, size);
     // Beyond the number of ranks the product no longer matters, and might overflow.
     product = product > ranks ? product : product * std::min(size, ranks + 1);
   }
   if (product != ranks)
     throw ConfigError(fmt::format("the mesh does not have as many places as there are ranks: {} ranks = {}?", ranks,
-                                  text.empty() ? "no dimension" : text));
+                                  dimensions_.empty() ? "no dimension" : text()));
+}
+
+std::string DeviceMesh::text() const {
+  std::string text;
+  for (const auto& [name, size] : dimensions_) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, size);
+  return text;
 }
 
 int64_t DeviceMesh::size(std::string_view name) const {

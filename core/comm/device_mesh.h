@@ -27,6 +27,8 @@ class DeviceMesh {
   DeviceMesh(std::vector<Dimension> dimensions, int64_t ranks);
 
   const std::vector<Dimension>& dimensions() const { return dimensions_; }
+  /// "pipeline 2 x shard 4"
+  std::string text() const;
   /// Returns the size of a dimension; 1 for one that is not there.
   int64_t size(std::string_view name) const;
   /// Returns the place of a rank along a dimension; 0 for one that is not there.

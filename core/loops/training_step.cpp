@@ -262,12 +262,14 @@ void TrainingStep::end_window() {
   if (!stepped_) return precision_.abandon_window();
   // What the strategy keeps cannot: the scale changes when it is combined.
   if (!waiting.empty() && model_.keeps_gradients_back()) return;
-  for (OptimizerHandle* optimizer : waiting) precision_.note_waiting(optimizer->optimizer());
   const ProfilerSpan span(tracer_.profiler(), "precision.end_window");
   if (replays())
     recorded_->end_window();
   else
-    run_part(RecordedPart::kEndWindow, [this] { precision_.end_window(); });
+    run_part(RecordedPart::kEndWindow, [&] {
+      for (OptimizerHandle* optimizer : waiting) precision_.note_waiting(optimizer->optimizer());
+      precision_.end_window();
+    });
   const bool boundary = state_.progress.global_step % options_.given.log_every_n_steps == 0;
   state_.progress.scheduler_steps_held_back += precision_.take_skipped_steps(/*wait=*/boundary);
 }

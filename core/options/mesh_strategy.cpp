@@ -7,6 +7,7 @@
 #include <levin/core/options/registries.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -20,6 +21,9 @@ namespace {
 
 constexpr const char* kPath = "trainer.strategy";
 constexpr const char* kSize = "size";
+
+/// Begins a message: where something was written.
+std::string at(const Origin& origin) { return origin.source.empty() ? "" : origin.describe() + ": "; }
 
 /// What a mesh says of a dimension.
 struct Part {
@@ -70,31 +74,29 @@ void read_part(Part& part, const Config& node) {
   part.size = size == nullptr ? std::nullopt : read_size(*size, path + "." + kSize);
   for (const auto& [key, origin, value] : node.entries()) {
     if (key == kSize) continue;
-    if (key == "data_parallel" || key == "shard_optimizer" || key == "shard_group")
+    if (is_said_by_sizes(key))
       throw ConfigError(
-          fmt::format("{}.{} is what the sizes of the mesh say; hint: leave it out, and give the sizes of "
+          fmt::format("{}{}.{} is what the sizes of the mesh say; hint: leave it out, and give the sizes of "
                       "replicate and shard",
-                      path, key));
+                      at(origin), path, key));
     if (is_rank_option(key))
-      throw ConfigError(fmt::format("{}.{} is an option of all ranks; hint: write it beside the dimensions, as {}.{}",
-                                    path, key, kPath, key));
+      throw ConfigError(fmt::format("{}{}.{} is an option of all ranks; hint: write it beside the dimensions, as {}.{}",
+                                    at(origin), path, key, kPath, key));
     part.options.set(key, value, origin);
   }
 }
 
 std::string arithmetic(const Parts& parts, int64_t ranks) {
-  std::string text = fmt::format("{} {} =", ranks, ranks == 1 ? "rank" : "ranks");
-  bool is_first = true;
-  for (const Part& part : parts) {
-    if (part.size == 1) continue;
-    text += fmt::format("{} {} {}", is_first ? "" : " x", part.dimension, part.size ? std::to_string(*part.size) : "?");
-    is_first = false;
-  }
-  return is_first ? text + " 1" : text;
+  const bool is_one = std::ranges::all_of(parts, [](const Part& part) { return part.size == 1; });
+  std::vector<std::string> factors;
+  for (const Part& part : parts)
+    if (is_one || part.size != 1)
+      factors.push_back(fmt::format("{} {}", part.dimension, part.size ? std::to_string(*part.size) : "?"));
+  return fmt::format("{} {} = {}", ranks, ranks == 1 ? "rank" : "ranks", fmt::join(factors, " x "));
 }
 
 /// Gives a size that is auto what the others leave.
-void complete_sizes(Parts& parts, int64_t ranks) {
+void complete_sizes(Parts& parts, int64_t ranks, const std::string& place) {
   constexpr const char* kHint =
       "hint: the sizes' product is the number of ranks: devices of a host times num_nodes, or what a launcher has "
       "started; one size may be auto";
@@ -104,22 +106,91 @@ void complete_sizes(Parts& parts, int64_t ranks) {
   for (const Part& part : parts)
     product = product > ranks ? product : product * std::min(part.size.value_or(1), ranks + 1);
   if (unknown > 1)
-    throw ConfigError(fmt::format("{}: only one size may be auto; got {}; {}", kPath, arithmetic(parts, ranks), kHint));
+    throw ConfigError(
+        fmt::format("{}{}: only one size may be auto; got {}; {}", place, kPath, arithmetic(parts, ranks), kHint));
   if (unknown == 0 ? product != ranks : ranks % product != 0)
     throw ConfigError(
-        fmt::format("{}: the sizes do not fit the ranks; got {}; {}", kPath, arithmetic(parts, ranks), kHint));
+        fmt::format("{}{}: the sizes do not fit the ranks; got {}; {}", place, kPath, arithmetic(parts, ranks), kHint));
   for (Part& part : parts) part.size = part.size.value_or(ranks / product);
 }
 
 void refuse_options(const Part& part, std::string_view why) {
-  if (!part.options.entries().empty())
-    throw ConfigError(fmt::format("{}.{}.{} does not work {}; hint: leave it out", kPath, part.dimension,
-                                  part.options.entries().front().key, why));
+  if (part.options.entries().empty()) return;
+  const Config::Entry& option = part.options.entries().front();
+  throw ConfigError(fmt::format("{}{}.{}.{} does not work {}; hint: leave it out", at(option.origin), kPath,
+                                part.dimension, option.key, why));
+}
+
+[[noreturn]] void throw_unknown(const Config::Entry& entry) {
+  std::vector<std::string> valid = rank_options();
+  for (const MeshDimension& dimension : kMeshDimensions) {
+    valid.emplace_back(dimension.name);
+    const auto& fields = registries().strategies.require(std::string(dimension.strategy)).fields;
+    if (!is_said_by_sizes(entry.key) && std::ranges::find(fields, entry.key, &FieldDoc::name) != fields.end())
+      throw ConfigError(fmt::format("{0}{1}.{2} is an option of one dimension of the mesh; hint: {1}.{3}.{2}",
+                                    at(entry.origin), kPath, entry.key, dimension.name));
+  }
+  throw ConfigError(fmt::format("{}{}.{} is no dimension of a mesh, and no option of its ranks{}", at(entry.origin),
+                                kPath, entry.key, valid_names_hint(entry.key, valid)));
+}
+
+struct Mesh {
+  Parts parts = unread_parts();
+  Config shared = Config::mapping();  ///< options of all ranks
+};
+
+Mesh read(const Config& node) {
+  Mesh mesh;
+  for (const Config::Entry& entry : node.entries()) {
+    const auto part = std::ranges::find(mesh.parts, entry.key, &Part::dimension);
+    if (part != mesh.parts.end())
+      read_part(*part, entry.value);
+    else if (is_rank_option(entry.key))
+      mesh.shared.set(entry.key, entry.value, entry.origin);
+    else
+      throw_unknown(entry);
+  }
+  // Options of a dimension that turns out to have one rank are checked, and do nothing.
+  for (const Part& part : mesh.parts)
+    registries()
+        .strategies.require(std::string(part.strategy))
+        .resolve(part.options, fmt::format("{}.{}", kPath, part.dimension));
+  registries().strategies.require("ddp").resolve(mesh.shared, kPath);
+  return mesh;
+}
+
+/// Each dimension as a mapping, or a size alone as a number where it says nothing else.
+Config with_sizes(Config mesh, bool as_mappings) {
+  for (const MeshDimension& dimension : kMeshDimensions) {
+    Config* const node = mesh.find(dimension.name);
+    if (node == nullptr) continue;
+    if (as_mappings && node->is_scalar()) {
+      Config mapping = Config::mapping(node->origin());
+      mapping.set(kSize, *node, node->origin());
+      *node = std::move(mapping);
+    } else if (!as_mappings && node->is_mapping() && node->entries().size() == 1 && node->find(kSize) != nullptr) {
+      const Config size = *node->find(kSize);
+      *node = size;
+    }
+  }
+  return mesh;
 }
 
 }  // namespace
 
 bool is_rank_option(std::string_view name) { return std::ranges::find(rank_options(), name) != rank_options().end(); }
+
+bool is_said_by_sizes(std::string_view name) {
+  return name == "data_parallel" || name == "shard_optimizer" || name == "shard_group";
+}
+
+Config merge_meshes(const Config& base, const Config& later) {
+  Config merged = with_sizes(base, /*as_mappings=*/true);
+  merged.merge(with_sizes(later, /*as_mappings=*/true));
+  return with_sizes(std::move(merged), /*as_mappings=*/false);
+}
+
+void check_mesh(const Config& mesh) { read(mesh); }
 
 bool is_mesh(const Config& strategy) {
   if (!strategy.is_mapping() || strategy.find("name") != nullptr) return false;
@@ -131,29 +202,9 @@ bool is_mesh(const Config& strategy) {
 }
 
 Config strategy_of_mesh(const Config& mesh, int64_t ranks) {
-  auto parts = unread_parts();
+  auto [parts, shared] = read(mesh);
   auto& [pipeline, replicate, shard] = parts;
-  Config shared = Config::mapping();
-  for (const auto& [key, origin, value] : mesh.entries()) {
-    const auto part = std::ranges::find(parts, key, &Part::dimension);
-    if (part != parts.end()) {
-      read_part(*part, value);
-    } else if (is_rank_option(key)) {
-      shared.set(key, value, origin);
-    } else {
-      std::vector<std::string> valid = rank_options();
-      for (const Part& other : parts) valid.emplace_back(other.dimension);
-      throw ConfigError(fmt::format("{}.{} is no dimension of a mesh, and no option of its ranks{}", kPath, key,
-                                    valid_names_hint(key, valid)));
-    }
-  }
-  complete_sizes(parts, ranks);
-  // Options of a dimension that turns out to have one rank are checked, and do nothing.
-  for (const Part& part : parts)
-    registries()
-        .strategies.require(std::string(part.strategy))
-        .resolve(part.options, fmt::format("{}.{}", kPath, part.dimension));
-
+  complete_sizes(parts, ranks, at(mesh.origin()));
   const auto as_text = [](int64_t number) { return Config::scalar(std::to_string(number)); };
   const Part& outer = *pipeline.size > 1 ? pipeline : *shard.size > 1 ? shard : replicate;
   Config strategy = Config::mapping(mesh.origin());
@@ -169,8 +220,8 @@ Config strategy_of_mesh(const Config& mesh, int64_t ranks) {
   const Config* const stage = shard.options.find("stage");
   if (stage != nullptr && stage->text() != "1")
     throw ConfigError(
-        fmt::format("{}.shard.stage is {}; valid beside pipeline: 1 (ranks of a stage divide the optimizer's state)",
-                    kPath, stage->describe()));
+        fmt::format("{}{}.shard.stage is {}; valid beside pipeline: 1 (ranks of a stage divide the optimizer's state)",
+                    at(stage->origin()), kPath, stage->describe()));
   shard.options.erase("stage");
   refuse_options(shard, "beside pipeline, where shard has the one option stage: 1");
   strategy.set("shard_optimizer", Config::scalar("true"));

@@ -20,9 +20,20 @@ inline constexpr std::array<MeshDimension, 3> kMeshDimensions = {
 /// Whether an option of strategies is one of all ranks, which stands beside the dimensions: start_method, backend, ...
 bool is_rank_option(std::string_view name);
 
+/// Whether the sizes of the mesh say it in place of an option of a strategy: data_parallel, shard_optimizer,
+/// shard_group.
+bool is_said_by_sizes(std::string_view name);
+
 /// Whether a strategy is written as the sizes of a mesh: a mapping of dimensions, such as `{pipeline: 2, shard: auto}`.
 /// `{pipeline: {micro_batches: 4}}`, without a size, is the strategy of that name with its options.
 bool is_mesh(const Config& strategy);
+
+/// Lays a strategy without a name over another one without: dimensions and their options are merged, and a dimension
+/// that is a number keeps the options that it had. Both may have options of ranks, or of a pipeline, alone.
+Config merge_meshes(const Config& base, const Config& later);
+
+/// Checks all that does not follow from the number of ranks. Throws ConfigError.
+void check_mesh(const Config& mesh);
 
 /// Returns the strategy that divides a model as a mesh says, as a mapping with a name: ddp, sharded or pipeline.
 ///

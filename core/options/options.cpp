@@ -51,7 +51,8 @@ void describe_hardware(Schema<TrainerOptions>& schema) {
   schema.field("auto_select_gpus", &Options::auto_select_gpus,
                "take GPUs that no other process computes on, where a count of them is given");
   schema.field("num_nodes", &Options::num_nodes, "hosts").at_least(1).at_most(100'000);
-  schema.field("strategy", &Options::strategy, "how devices and ranks work together");
+  schema.field("strategy", &Options::strategy,
+               "how devices and ranks work together; or the sizes of a mesh, {pipeline: 2, replicate: 2, shard: auto}");
   schema.field("precision", &Options::precision, "number format");
   schema.field("sync_batchnorm", &Options::sync_batchnorm, "BatchNorm takes its statistics over all ranks");
   schema

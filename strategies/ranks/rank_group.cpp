@@ -176,8 +176,10 @@ void RankGroup::find_local_ranks(const StrategySetup& setup, const std::string& 
   const auto count = static_cast<int64_t>(setup.devices.size());
   const auto launched = detect_environment();
   if (launched != nullptr && launched->world_size() > 1)
-    throw ConfigError(fmt::format("strategy '{}' starts its own ranks, but {} has started {}; hint: strategy: {}",
-                                  strategy, launched->name(), launched->world_size(), family_));
+    throw ConfigError(
+        fmt::format("strategy '{}' starts its own ranks, but {} has started {}; hint: leave start_method out "
+                    "(strategy: {})",
+                    strategy, launched->name(), launched->world_size(), family_));
   ClusterPlace place{.world_size = count, .local_world_size = count};
   launcher_.reset();
   shared_.reset();  // and with it the store of the last call
@@ -388,6 +390,15 @@ Collective& RankGroup::collective() {
 }
 
 void RankGroup::lay_out(DeviceMesh mesh) {
+  if (world_size() > 1) {
+    const std::vector<std::string> meshes = collective().gather_bytes(mesh.text());
+    for (size_t rank = 1; rank < meshes.size(); ++rank)
+      if (meshes[rank] != meshes.front())
+        throw ConfigError(
+            fmt::format("the ranks' strategies differ: rank 0 has the mesh '{}', rank {} '{}'; hint: give "
+                        "all ranks the same trainer.strategy",
+                        meshes.front(), rank, meshes[rank]));
+  }
   mesh_ = std::move(mesh);
   for (const auto& [dimension, size] : mesh_->dimensions()) group_along({dimension});
 }

@@ -54,7 +54,7 @@ std::vector<std::string> other_optimizers() {
                                   "{name: rmsprop, lr: 0.01, momentum: 0.9, centered: true}",
                                   "{name: adam, lr: 0.01, amsgrad: true}"};
   for (const auto& item : registries().optimizers.items())
-    if (item.name != "lookahead" &&
+    if (item.name != "lookahead" && item.name != "sparse_adam" &&  // which takes sparse gradients alone
         std::ranges::find(particular_optimizers(), optimizer_yaml(item.name)) == particular_optimizers().end())
       all.push_back(optimizer_yaml(item.name));
   return all;

@@ -83,7 +83,7 @@ at::Tensor Net::features(const Batch& batch) {
 StepOutput Net::training_step(const Batch& batch, int64_t batch_idx) {
   const bool with_branch = !options_.alternate || batch_idx % 2 == 0;
   auto loss = F::mse_loss(forward(features(batch), with_branch), batch["y"]);
-  if (!options_.mistake.empty() && trainer().global_rank() == 1 && batch_idx == 2) {
+  if (!options_.mistake.empty() && trainer().global_rank() == options_.mistaken_rank && batch_idx == 2) {
     if (options_.mistake == "throws") throw Error("net", "rank 1 made a mistake");
     if (options_.mistake == "logs") log("only_here", 1.0);
     if (options_.mistake == "hangs") testing::eventually([] { return goes_on().load(); });

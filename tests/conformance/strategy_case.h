@@ -85,7 +85,8 @@ struct NetOptions {
   bool alternate = false;  ///< odd batches leave out a branch
   bool lstm = false;       ///< an LSTM in the sequential, and one beside it that is no unit
   bool manual = false;     ///< two optimizers, stepped by hand
-  std::string mistake;     ///< of rank 1 alone: "throws", "logs" another name, "hangs"
+  std::string mistake;     ///< of one rank alone: "throws", "logs" another name, "hangs"
+  int64_t mistaken_rank = 1;
   static void describe(Schema<NetOptions>& schema) {
     schema.field("lr", &NetOptions::lr, "learning rate");
     schema.field("dropout", &NetOptions::dropout, "dropout probability");
@@ -93,7 +94,8 @@ struct NetOptions {
     schema.field("freeze_first", &NetOptions::freeze_first, "the first layer is not trained");
     schema.field("alternate", &NetOptions::alternate, "odd batches leave out a branch");
     schema.field("lstm", &NetOptions::lstm, "LSTM layers");
-    schema.field("mistake", &NetOptions::mistake, "what rank 1 alone does wrong");
+    schema.field("mistake", &NetOptions::mistake, "what one rank alone does wrong");
+    schema.field("mistaken_rank", &NetOptions::mistaken_rank, "which one");
     schema.field("manual", &NetOptions::manual, "two optimizers, stepped by hand");
   }
 };

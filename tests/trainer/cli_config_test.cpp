@@ -255,12 +255,21 @@ TEST_F(CliConfigTest, AStrategyMayBeTheSizesOfAMesh) {
   EXPECT_EQ(
       strategy("{pipeline: 2, shard: auto}", {"--trainer.strategy.replicate=2", "--trainer.strategy.backend=gloo"}),
       "{pipeline: 2, shard: auto, replicate: 2, backend: gloo}");
-  // Options of one dimension are laid over those of another source; a scalar is the size alone.
+  // Options and sizes of one dimension are laid over those of another source, in any order.
   EXPECT_EQ(
       strategy("{pipeline: {size: 2, schedule: gpipe}, shard: 2}", {"--trainer.strategy.pipeline.micro_batches=4"}),
       "{pipeline: {size: 2, schedule: gpipe, micro_batches: 4}, shard: 2}");
   EXPECT_EQ(strategy("{pipeline: {size: 2, schedule: gpipe}, shard: 2}", {"--trainer.strategy.pipeline=4"}),
-            "{pipeline: 4, shard: 2}");
+            "{pipeline: {size: 4, schedule: gpipe}, shard: 2}");
+  EXPECT_EQ(strategy("{pipeline: 2, replicate: auto}", {"--trainer.strategy.pipeline.micro_batches=4"}),
+            "{pipeline: {size: 2, micro_batches: 4}, replicate: auto}");
+  EXPECT_EQ(strategy("{pipeline: {micro_batches: 4}}", {"--trainer.strategy.replicate=2"}),
+            "{pipeline: {micro_batches: 4}, replicate: 2}");
+  EXPECT_EQ(strategy("{start_method: thread}", {"--trainer.strategy={pipeline: 2, shard: 2}"}),
+            "{start_method: thread, pipeline: 2, shard: 2}");
+  EXPECT_EQ(strategy("auto", {"--trainer.strategy={start_method: thread, pipeline: {micro_batches: 4}}",
+                              "--trainer.strategy.pipeline.size=2", "--trainer.strategy.replicate=2"}),
+            "{start_method: thread, pipeline: {micro_batches: 4, size: 2}, replicate: 2}");
   // A mesh and a name take each other's place.
   EXPECT_EQ(strategy("{name: sharded, stage: 2}", {"--trainer.strategy={replicate: 2, shard: 2}"}),
             "{replicate: 2, shard: 2}");

@@ -134,7 +134,7 @@ TEST_F(DataCommand, WithoutImagesThereIsNoPicture) {
 TEST_F(DataCommand, BadInputIsExplained) {
   const Outcome none = run({"data", "--stage=test", "--num_workers=[]"});
   EXPECT_EQ(none.status, 1);
-  EXPECT_THAT(none.err, HasSubstr("there are no test data; hint: test_dataloader() of the data module"));
+  EXPECT_THAT(none.err, HasSubstr("there are no test data; valid: test_dataloader() of the data module"));
   const Outcome empty = run({"data", "--data.examples=0"});
   EXPECT_EQ(empty.status, 1);
   EXPECT_THAT(empty.err, HasSubstr("the training loader gives no batch"));

@@ -118,14 +118,16 @@ class Planned : public Module {
     Memory weights;
     Memory gradients;
     Memory state;
+    int64_t counters = 0;  // of steps of parameters that this rank has none of, which no checkpoint has
     for (const at::Tensor& parameter : parameters()) weights.add(parameter);
     for (const auto& [name, local_shard] : trainer().parameter_names().items()) {
+      if (local_shard.numel() == 0) counters += static_cast<int64_t>(sizeof(float));
       weights.add(local_shard);
       gradients.add(local_shard.grad());
     }
     for (const OptimizerHandle* handle : trainer().optimizers())
       state.add(optim::optimizer_state_dict(handle->optimizer(), trainer().parameter_names()));
-    return {.parameters = weights.bytes(), .gradients = gradients.bytes(), .optimizer = state.bytes()};
+    return {.parameters = weights.bytes(), .gradients = gradients.bytes(), .optimizer = state.bytes() + counters};
   }
 
   levin::Sequential blocks_{nullptr};
