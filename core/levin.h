@@ -102,6 +102,7 @@
 #include <levin/core/data/transforms/value_transforms.h>
 #include <levin/core/data/weighted_random_sampler.h>
 #include <levin/core/devices/accounting_allocator.h>
+#include <levin/core/engine/engine.h>
 #include <levin/core/export/export_model.h>
 #include <levin/core/export/export_options.h>
 #include <levin/core/interchange/write_weights.h>

@@ -93,7 +93,7 @@ RENAMED = {
         "current_epoch": "`trainer().current_epoch()`",
         "device_mesh": "`trainer().mesh()`: sizes, coordinates and groups by dimension",
         "example_input_array": "the example that `export_model` takes",
-        "fabric": "- there is no Fabric",
+        "fabric": "`levin::Engine` ([engine.md](engine.md)), for loops of one's own",
         "forward": "a member of your class, as in LibTorch",
         "global_rank": "`trainer().global_rank()`",
         "global_step": "`trainer().global_step()`",

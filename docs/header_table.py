@@ -16,6 +16,7 @@ the options of a class `X` are the struct `XOptions` beside it. `scripts/docs` a
 """
 SECTIONS = {
     "core/trainer": "Trainer",
+    "core/engine": "Steps without a loop",
     "core/options": "The trainer's options",
     "core/cli": "Programs with a command line",
     "core/sweep": "Where the runs of a sweep go",

@@ -1,6 +1,7 @@
 #include <levin/core/base/log.h>
 
 #include <levin/core/base/mutex.h>
+#include <levin/core/base/quiet_scope.h>
 #include <levin/core/base/sink_scope.h>
 #include <levin/core/base/utf8.h>
 
@@ -56,7 +57,9 @@ bool first_time(std::string_view message) {
 
 }  // namespace
 
-void info(std::string_view message) { write(led(message)); }
+void info(std::string_view message) {
+  if (!QuietScope::is_quiet()) write(led(message));
+}
 
 void warning(std::string_view message) { write(led("warning: " + std::string(message))); }
 
@@ -65,11 +68,11 @@ void warning_once(std::string_view message) {
 }
 
 void info_once(std::string_view message) {
-  if (first_time(message)) info(message);
+  if (!QuietScope::is_quiet() && first_time(message)) info(message);
 }
 
 void rank_zero_info(std::string_view message) {
-  if (current_rank() == 0) write("[levin] " + std::string(message));
+  if (current_rank() == 0 && !QuietScope::is_quiet()) write("[levin] " + std::string(message));
 }
 
 void rank_zero_warning(std::string_view message) {
@@ -81,7 +84,7 @@ void rank_zero_warning_once(std::string_view message) {
 }
 
 void rank_zero_info_once(std::string_view message) {
-  if (current_rank() == 0 && first_time(message)) rank_zero_info(message);
+  if (current_rank() == 0 && !QuietScope::is_quiet() && first_time(message)) rank_zero_info(message);
 }
 
 int64_t rank() { return current_rank(); }

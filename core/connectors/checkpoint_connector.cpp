@@ -81,8 +81,8 @@ void log_loaded(const State& tree) {
 }
 
 /// A signal ends the reading of weights that a fit starts from: there is nothing to save yet.
-void end_on_signal() {
-  if (!StopController::signal_received()) return;
+void end_on_signal(const StopController& stop) {
+  if (!stop.signal_received()) return;
   throw Error("trainer", fmt::format("a signal came ({}) while the weights of init_from were read; nothing was trained",
                                      strsignal(SignalScope::received())));
 }
@@ -90,25 +90,28 @@ void end_on_signal() {
 /// A tensor of the file that init_from names.
 class InitialTensor final : public SavedTensor {
  public:
-  explicit InitialTensor(std::shared_ptr<const SavedTensor> saved) : saved_(std::move(saved)) {}
+  /// `stop`: outlives it.
+  InitialTensor(std::shared_ptr<const SavedTensor> saved, const StopController& stop)
+      : saved_(std::move(saved)), stop_(stop) {}
   at::ScalarType dtype() const override { return saved_->dtype(); }
   const std::vector<int64_t>& shape() const override { return saved_->shape(); }
   const std::vector<int64_t>& dimension_order() const override { return saved_->dimension_order(); }
   void read(int64_t offset, at::Tensor target) const override {
-    end_on_signal();
+    end_on_signal(stop_);
     saved_->read(offset, std::move(target));
   }
   at::Tensor read_whole() const override {
-    end_on_signal();
+    end_on_signal(stop_);
     return saved_->read_whole();
   }
   const at::Tensor& whole() const override {
-    end_on_signal();
+    end_on_signal(stop_);
     return saved_->whole();
   }
 
  private:
   std::shared_ptr<const SavedTensor> saved_;
+  const StopController& stop_;
 };
 
 /// What checkpoints leave out of a module.
@@ -628,7 +631,7 @@ void CheckpointConnector::load_initial_weights() {
   // What the file does not give is copied onto itself.
   State tensors = model_.module_state(*state_.module);
   for (auto& [name, tensor] : initial_weights_.tensors.as_map())
-    tensors[name] = TensorLeaf{.saved = std::make_shared<InitialTensor>(tensor.as_leaf().saved)};
+    tensors[name] = TensorLeaf{.saved = std::make_shared<InitialTensor>(tensor.as_leaf().saved, stop_)};
   model_.load_module_state(*state_.module, tensors);
   log::rank_zero_info(fmt::format("init_from {}: {}", options_.given.init_from.path, initial_weights_.report.text()));
   initial_weights_ = {};

@@ -179,6 +179,29 @@ void DataConnector::select_loaders() {
   }
 }
 
+void DataConnector::set_validation_loaders(const DataLoaders& loaders) {
+  given_.val = loaders;
+  loaders_.val = evaluation_loaders("val_dataloader", given_.val, &DataModule::val_dataloader, &Module::val_dataloader);
+  if (loaders_.val.empty())
+    throw Error("engine",
+                "validate was given no loader, and the module has no val_dataloader(); hint: validate({loader})");
+  validation_batches_ = limited_batches(loaders_.val, options_.limit_val, "limit_val_batches");
+}
+
+DataLoaderPosition DataConnector::position_in(const DataLoader& train) {
+  const FitProgress before = state_.progress;
+  loaders_.train = train;
+  try {
+    resume_batches();
+  } catch (...) {
+    state_.progress = before;
+    loaders_.train = {};
+    throw;
+  }
+  state_.progress.global_batch_size = global_batch_size();
+  return train_position();
+}
+
 // ---- Order and number of batches
 
 void DataConnector::begin_fit() {
@@ -232,7 +255,9 @@ void DataConnector::require_training_data() const {
 }
 
 int64_t DataConnector::global_batch_size() const {
-  return loaders_.train.has_batch_sampler() ? 0 : loaders_.train.batch_size(train_ranks()) * train_ranks();
+  return !loaders_.train || loaders_.train.has_batch_sampler()
+             ? 0
+             : loaders_.train.batch_size(train_ranks()) * train_ranks();
 }
 
 std::string DataConnector::train_order() const {
@@ -249,6 +274,7 @@ std::string DataConnector::train_order() const {
 }
 
 void DataConnector::resume_batches() {
+  if (!loaders_.train) return;  // the caller of the steps has the data
   FitProgress& progress = state_.progress;
   const std::string saved_order = std::exchange(progress.order, train_order());
   if (progress.epoch_samples > 0 && !progress.last_batch_done && progress.phase != FitPhase::kEpochDone &&

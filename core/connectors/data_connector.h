@@ -44,6 +44,10 @@ class DataConnector {
   void tear_down_after_failure();
   /// Asks for the stage's loaders, where the call was given none. Throws levin::Error where there are none.
   void select_loaders();
+  /// Takes the loaders of a validation that the caller of the steps asks for.
+  void set_validation_loaders(const DataLoaders& loaders);
+  /// Returns where training is in a loader whose batches the caller takes himself; see resume_batches.
+  DataLoaderPosition position_in(const DataLoader& train);
   /// Sets what copies the next batch beside the present one's step, where the device can; nullptr: nothing does.
   void set_prefetch(std::unique_ptr<BatchPrefetch> prefetch) { prefetch_ = std::move(prefetch); }
 

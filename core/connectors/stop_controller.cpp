@@ -25,7 +25,8 @@ constexpr const char* kTimeReason = "max_time is over";
 StopController::StopController(const ResolvedOptions& options, TrainerState& state, Tracer& tracer)
     : options_(options), state_(state), tracer_(tracer), strategy_(*options.strategy) {}
 
-void StopController::begin_call() {
+void StopController::begin_call(bool heeds_signals) {
+  heeds_signals_ = heeds_signals;
   agreed_ = false;
   wish_.clear();
   reasons_.clear();
@@ -104,13 +105,13 @@ TrainerStatus StopController::status(bool is_fit) const {
   return is_interrupted ? TrainerStatus::kInterrupted : TrainerStatus::kFinished;
 }
 
-bool StopController::signal_received() { return SignalScope::received() != 0; }
+int StopController::signal() const { return heeds_signals_ ? SignalScope::received() : 0; }
 
 bool StopController::ends_alone() const { return signal_received() && strategy_.world_size() == 1; }
 
 bool StopController::any_rank_signalled() {
   if (strategy_.world_size() == 1) return signal_received();
-  const auto signals = strategy_.collective().gather_bytes(std::to_string(SignalScope::received()));
+  const auto signals = strategy_.collective().gather_bytes(std::to_string(signal()));
   for (size_t rank = 0; rank < signals.size(); ++rank) {
     if (signals[rank] == "0") continue;
     take_over_signal(std::stoi(signals[rank]), static_cast<int64_t>(rank));

@@ -27,8 +27,8 @@ class StopController {
 
   // ---- A call.
 
-  /// Called on the thread that runs the call.
-  void begin_call();
+  /// Called on the thread that runs the call. `heeds_signals` false: they are the program's, and end nothing here.
+  void begin_call(bool heeds_signals = true);
   /// Called in the process that made the call, once all ranks have ended. `takes_requests`: those made elsewhere were
   /// for this call; otherwise they wait for the next fit.
   void end_call(bool takes_requests);
@@ -86,8 +86,8 @@ class StopController {
   /// Notes that a signal has come that ends training here.
   void interrupt() { interrupted_ = true; }
   bool is_interrupted() const { return interrupted_; }
-  /// Whether a signal has come to this rank's process.
-  static bool signal_received();
+  /// Whether a signal has come to this rank's process that the call heeds.
+  bool signal_received() const { return signal() != 0; }
   /// Whether a signal has come that this rank, alone in its job, acts on.
   bool ends_alone() const;
   /// Whether a signal has come to any rank, whose signal is then this process's too; a collective where there are
@@ -124,6 +124,8 @@ class StopController {
  private:
   static constexpr const char* kTokenReason = "its stop token asked for it";
 
+  /// Number of that signal, or 0.
+  int signal() const;
   bool limits_reached() const;
   bool minimum_reached() const;
   /// Whether what the ranks agreed on is that max_time is over.
@@ -145,6 +147,7 @@ class StopController {
   PendingStop pending_;
   std::atomic<std::thread::id> thread_{};  ///< that runs the call under way in this process
   bool pending_is_taken_ = false;          ///< in this call
+  bool heeds_signals_ = true;
   std::chrono::steady_clock::time_point started_;
   double elapsed_before_ = 0;
   bool agreed_ = false;           ///< all ranks stop

@@ -209,7 +209,7 @@ bool EvaluationLoop::visit(const DataLoader& loader, const DataLoaderPosition& s
     auto fetched = next ? std::exchange(next, std::nullopt) : data_.fetch(pass, fetch, progress.loader);
     if (together) {
       const ProfilerSpan any_span(tracer_.profiler(), "any_rank");
-      const auto [any_data, any_signal] = strategy_.any_rank(fetched.has_value(), StopController::signal_received());
+      const auto [any_data, any_signal] = strategy_.any_rank(fetched.has_value(), stop_.signal_received());
       if (!any_data || (any_signal && stops)) break;
     } else if (!fetched) {
       break;
@@ -236,7 +236,7 @@ bool EvaluationLoop::visit(const DataLoader& loader, const DataLoaderPosition& s
     if (in_fit && !several_ranks && state_.running != RunningStage::kSanityCheck) checkpoints_.save_deferred();
     if (stop_.ends_alone()) return false;
     // The others are told at the end.
-    if (stops && StopController::signal_received() && several_ranks && !together) break;
+    if (stops && stop_.signal_received() && several_ranks && !together) break;
     if (ControlPlane* control = strategy_.control_plane()) control->throw_if_failed();
   }
   return true;
@@ -326,7 +326,8 @@ bool EvaluationLoop::run_in_scope(const Hooks& hooks, const DataLoaders& loaders
   progress = {};
   logger_.set_over(true);
   if (validates_in_fit) {
-    state_.progress.phase = FitPhase::kAfterValidation;
+    // One between two epochs belongs to neither.
+    if (state_.progress.phase == FitPhase::kValidation) state_.progress.phase = FitPhase::kAfterValidation;
     state_.progress.validated = true;
   }
   callbacks_.call_in_stages(
@@ -345,6 +346,40 @@ void EvaluationLoop::collect_results(size_t loaders) {
   });
 }
 
+StepOutput EvaluationLoop::evaluate_batch(Batch host_batch) {
+  const Hooks& hooks = Hooks::of(RunningStage::kValidate);
+  metrics::Collector& collector = logger_.evaluation_metrics();
+  if (strategy_.world_size() > 1) strategy_.prepare_evaluation(*state_.module);
+  StepOutput output;
+  {
+    const EvaluationScope scope(options_, state_, data_, logger_, RunningStage::kValidate, &collector);
+    callbacks_.module(hooks.names.model_eval, hooks.model_eval);
+    collector.reset();
+    const Batch batch = data_.transfer(std::move(host_batch), 0);
+    collector.begin({.batch_size = batch.size(), .training_batches = state_.progress.total_batches});
+    Step step(state_, tracer_, *options_.precision, hooks);
+    output = strategy_.evaluate(batch, step);
+    output.weight().require_valid();
+    collector.weigh(output.weight());
+    logger_.show_epoch_values(true);
+    logger_.callback_metrics();
+    collector.reset();
+  }
+  callbacks_.module(hooks.names.model_train, hooks.model_train);
+  return output;
+}
+
+Batch EvaluationLoop::predict_batch(Batch host_batch) {
+  Batch prediction;
+  {
+    const EvaluationScope scope(options_, state_, data_, logger_, RunningStage::kPredict, /*collector=*/nullptr);
+    callbacks_.module("on_predict_model_eval", &Module::on_predict_model_eval);
+    prediction = run_predict_step(data_.transfer(std::move(host_batch), 0), 0, 0);
+  }
+  callbacks_.module("on_predict_model_train", &Module::on_predict_model_train);
+  return prediction;
+}
+
 std::vector<std::vector<Batch>> EvaluationLoop::predict(const DataLoaders& loaders, const std::vector<int64_t>& batches,
                                                         std::optional<bool> keep) {
   const auto takes_them = [](const auto& callback) { return callback->takes_predictions(); };
@@ -360,26 +395,27 @@ std::vector<std::vector<Batch>> EvaluationLoop::predict(const DataLoaders& loade
   return predictions;
 }
 
-std::vector<std::vector<Batch>> EvaluationLoop::predict_in_scope(const DataLoaders& loaders, bool keeps) {
+Batch EvaluationLoop::run_predict_step(const Batch& batch, int64_t batch_idx, int64_t dataloader_idx) {
+  const Activity activity(tracer_, "predict_step");
+  const ForwardScope forward(*options_.precision);
+  const auto strategy_scope = model_.forward_scope();
   Module& module = *state_.module;
+  return call_user(
+      state_, "predict_step", module, [&] { return module.predict_step(batch, batch_idx); }, batch, batch_idx,
+      dataloader_idx);
+}
+
+std::vector<std::vector<Batch>> EvaluationLoop::predict_in_scope(const DataLoaders& loaders, bool keeps) {
   std::vector<std::vector<Batch>> predictions(keeps ? loaders.size() : 0);
   EvaluationProgress progress;
-  const auto predict_batch = [&](const Batch& batch, int64_t batch_idx) {
-    const Activity activity(tracer_, "predict_step");
-    const ForwardScope forward(*options_.precision);
-    const auto strategy_scope = model_.forward_scope();
-    return call_user(
-        state_, "predict_step", module, [&] { return module.predict_step(batch, batch_idx); }, batch, batch_idx,
-        progress.loader);
-  };
   const auto visitor = [&](const Batch& batch, int64_t batch_idx) {
     if (state_.joining) {
-      predict_batch(batch, batch_idx);
+      run_predict_step(batch, batch_idx, progress.loader);
       return;
     }
     callbacks_.call("on_predict_batch_start", &Callback::on_predict_batch_start, &Module::on_predict_batch_start, batch,
                     batch_idx, progress.loader);
-    const Batch prediction = predict_batch(batch, batch_idx);
+    const Batch prediction = run_predict_step(batch, batch_idx, progress.loader);
     callbacks_.call("on_predict_batch_end", &Callback::on_predict_batch_end, &Module::on_predict_batch_end, prediction,
                     batch, batch_idx, progress.loader);
     if (!keeps || !model_.owns_outputs()) return;

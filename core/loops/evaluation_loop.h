@@ -32,6 +32,13 @@ class EvaluationLoop {
   std::vector<std::vector<Batch>> predict(const DataLoaders& loaders, const std::vector<int64_t>& batches,
                                           std::optional<bool> keep);
 
+  // ---- One batch of a caller's own, which is of no loader: hooks are those of the transfer and of the modes alone.
+
+  /// Runs validation_step. What it logs is among the newest values then, of this rank alone; loggers do not get it.
+  StepOutput evaluate_batch(Batch host_batch);
+  /// Runs predict_step. The result stays on the device.
+  Batch predict_batch(Batch host_batch);
+
  private:
   struct Hooks;
   class Step;
@@ -47,6 +54,7 @@ class EvaluationLoop {
   bool visit(const DataLoader& loader, const DataLoaderPosition& start, EvaluationProgress& progress, const char* span,
              const char* fetch, const Visitor& visitor);
   void collect_results(size_t loaders);
+  Batch run_predict_step(const Batch& batch, int64_t batch_idx, int64_t dataloader_idx);
 
   const ResolvedOptions& options_;
   TrainerState& state_;

@@ -76,13 +76,18 @@ void FitLoop::sanity_check() {
   state_.running = RunningStage::kTrain;
 }
 
-void FitLoop::run() {
+void FitLoop::begin() {
   last_validation_ = Clock::now() - std::chrono::duration_cast<Clock::duration>(
                                         std::chrono::duration<double>(progress_.seconds_since_validation));
   stop_.start_batches();
   report_.emplace(state_, optimizers_);
   unlogged_step_.clear();
   state_.in_fit_loop = true;
+}
+
+void FitLoop::run() {
+  is_driven_ = false;
+  begin();
   run_epochs();
   if (!stop_.is_interrupted()) {
     log_last_step();
@@ -138,12 +143,7 @@ void FitLoop::note_early_end(ErrorNotes& notes) const {
 
 void FitLoop::run_epoch() {
   const ProfilerSpan span(tracer_.profiler(), "train_epoch");
-  begun_batch_ = -1;
-  if (!progress_.epoch_started) {
-    logger_.train_metrics().begin({.training_batches = progress_.total_batches});
-    callbacks_.call("on_train_epoch_start", &Callback::on_train_epoch_start, &Module::on_train_epoch_start);
-    progress_.epoch_started = true;
-  }
+  start_epoch();
   // A run resumed right after a batch, or inside a validation, first does what belongs to that batch.
   if (progress_.phase == FitPhase::kValidation) {
     if (!validate()) return;
@@ -154,6 +154,14 @@ void FitLoop::run_epoch() {
   const bool complete = progress_.last_batch_done || train_batches();
   data_.drop_prefetched();
   if (!stop_.is_interrupted()) finish_epoch(complete);
+}
+
+void FitLoop::start_epoch() {
+  begun_batch_ = -1;
+  if (progress_.epoch_started) return;
+  logger_.train_metrics().begin({.training_batches = progress_.total_batches});
+  callbacks_.call("on_train_epoch_start", &Callback::on_train_epoch_start, &Module::on_train_epoch_start);
+  progress_.epoch_started = true;
 }
 
 bool FitLoop::train_batches() {
@@ -462,23 +470,28 @@ bool FitLoop::finish_batch() {
   // Requests of several ranks are agreed on before the next batch, which an epoch's last one does not have.
   if (strategy_.world_size() == 1 || (progress_.last_batch_done && !data_.loaders().val.empty())) stop_.agree();
   if (validation_due()) return validate();
-  // Several ranks have to agree on a value, but not in every step.
+  follow_step_metrics();
+  return true;
+}
+
+/// Several ranks have to agree on a value, but not in every step.
+void FitLoop::follow_step_metrics() {
   if (strategy_.world_size() == 1 || progress_.phase == FitPhase::kAfterValidation ||
       progress_.global_step % options_.given.log_every_n_steps == 0)
     optimizers_.follow_metrics(Interval::kStep);
-  return true;
 }
 
 bool FitLoop::validate() {
   const ProfilerSpan span(tracer_.profiler(), "validation");
-  progress_.phase = FitPhase::kValidation;
+  const bool is_between_epochs = progress_.phase == FitPhase::kEpochDone;
+  if (!is_between_epochs) progress_.phase = FitPhase::kValidation;
   if (!evaluation_.run(RunningStage::kValidate, data_.loaders().val, data_.validation_batches(),
                        progress_.validation)) {
     if (strategy_.world_size() > 1) progress_.phase = FitPhase::kBatches;  // it is due again
     end_by_signal();
     return false;
   }
-  progress_.phase = FitPhase::kAfterValidation;
+  if (!is_between_epochs) progress_.phase = FitPhase::kAfterValidation;
   optimizers_.follow_metrics(Interval::kStep);
   progress_.batches_since_validation = 0;
   progress_.seconds_since_validation = 0;
@@ -506,7 +519,7 @@ void FitLoop::finish_epoch(bool complete) {
                               if (complete) {
                                 optimizers_.follow_metrics(Interval::kStep);
                                 optimizers_.follow_metrics(Interval::kEpoch);
-                                optimizers_.require_metrics();
+                                if (!is_driven_) optimizers_.require_metrics();
                               }
                               progress_.ended_inside = !complete;
                               logger_.log_epoch_row(logger_.train_metrics());
@@ -553,6 +566,11 @@ void FitLoop::end_by_signal() {
 }
 
 void FitLoop::replay_training_data() {
+  if (is_driven_)
+    throw Error(
+        "engine",
+        "the training data cannot be run again (as the callback stochastic_weight_averaging does for BatchNorm): "
+        "the steps of an engine are the program's own; hint: fit");
   Module& module = *state_.module;
   metrics::Collector& metrics = logger_.train_metrics();
   if (logger_.active() != &metrics || !module.automatic_optimization)
@@ -584,6 +602,115 @@ void FitLoop::replay_training_data() {
   }
   // Metrics that the steps updated; those of an epoch that is not over have sums to keep.
   if (progress_.phase == FitPhase::kEpochDone) metrics.reset();
+}
+
+// ---- Steps without the loop
+
+void FitLoop::begin_steps() {
+  begin();
+  is_driven_ = true;
+  in_epoch_ = false;
+  agreed_batch_ = -1;
+  usual_examples_ = 0;
+  if (!state_.resumed) return;
+  if (progress_.phase == FitPhase::kValidation)
+    throw Error(
+        "engine",
+        "the checkpoint was saved inside of a validation, which an engine cannot go on with: the loaders are "
+        "the program's own; hint: resume it with fit, or load a checkpoint from before or after the validation");
+  // First what belongs to the batch before the checkpoint, as in fit.
+  if (progress_.batch > 0 && progress_.phase != FitPhase::kEpochDone) {
+    follow_step_metrics();
+    if (progress_.last_batch_done) finish_epoch(/*complete=*/true);
+  }
+  state_.resumed = false;
+}
+
+void FitLoop::go_to_next_epoch() {
+  if (progress_.phase == FitPhase::kEpochDone || (progress_.last_batch_done && !in_epoch_))
+    progress_.start_next_epoch();
+}
+
+void FitLoop::agree_on_next_batch() {
+  if (strategy_.world_size() > 1 && agreed_batch_ == progress_.total_batches) return;
+  agreed_batch_ = progress_.total_batches;
+  stop_.stops_before_batch(/*may_stop=*/!checkpoints_.waits_for_window());
+}
+
+int64_t FitLoop::usual_examples(int64_t own) {
+  if (usual_examples_ == 0)
+    usual_examples_ = strategy_.world_size() == 1 ? own : std::stoll(strategy_.broadcast(std::to_string(own)));
+  return usual_examples_;
+}
+
+StepOutput FitLoop::train_step(Batch batch, bool is_last) {
+  go_to_next_epoch();
+  agree_on_next_batch();
+  if (tracer_.profiler() != nullptr) tracer_.profiler()->step();
+  const ProfilerSpan span(tracer_.profiler(), "train_batch");
+  state_.had_data = true;
+  const int64_t examples = batch.size();
+  const int64_t ranks = strategy_.data_parallel_rank().size;
+  // Where they differ in size, a place among them is no place among those of a loader.
+  if (progress_.batch == 0)
+    progress_.global_batch_size = examples * ranks;
+  else if (progress_.epoch_samples != progress_.batch * progress_.global_batch_size)
+    progress_.global_batch_size = 0;
+  const BatchInfo info{.batch_idx = progress_.batch,
+                       .is_last = is_last,
+                       .remaining = is_last ? std::optional<int64_t>(0) : std::nullopt,
+                       .examples = examples,
+                       .usual_examples = usual_examples(std::max<int64_t>(examples, 1)),
+                       .samples = examples * ranks};
+  std::optional<Batch> none;
+  const BatchResult result = noting_errors([&] { return train_batch(std::move(batch), info, none, /*pass=*/nullptr); },
+                                           [&](ErrorNotes& notes) { note_batch(notes, state_, info.batch_idx); });
+  if (result == BatchResult::kEndOfEpoch) {
+    progress_.cut_short = true;
+    progress_.abandon_window();
+    progress_.last_batch_done = true;
+    return {};
+  }
+  follow_step_metrics();
+  return step_.output();
+}
+
+void FitLoop::begin_epoch() {
+  go_to_next_epoch();
+  start_epoch();
+  in_epoch_ = true;
+}
+
+void FitLoop::end_epoch() {
+  in_epoch_ = false;
+  if (!progress_.last_batch_done) {
+    optimizers_.step_schedulers(Interval::kEpoch);
+    progress_.last_batch_done = true;
+  }
+  finish_epoch(/*complete=*/true);
+}
+
+const std::vector<MetricMap>& FitLoop::run_validation() {
+  validate();
+  return evaluation_.results();
+}
+
+DataLoaderPosition FitLoop::next_position(const DataLoader& loader) {
+  go_to_next_epoch();
+  return data_.position_in(loader);
+}
+
+bool FitLoop::wants_to_end() {
+  agree_on_next_batch();
+  return ends_here();
+}
+
+void FitLoop::end_steps() {
+  // Of steps outside of epochs: the end of an epoch has seen to its own.
+  if (progress_.batch > 0 && progress_.phase != FitPhase::kEpochDone) unlogged_step_ = unlogged_step();
+  log_last_step();
+  optimizers_.warn_of_unfollowed_metrics();
+  state_.in_fit_loop = false;
 }
 
 void FitLoop::suggest_workers(std::chrono::nanoseconds waited, std::chrono::nanoseconds total) const {

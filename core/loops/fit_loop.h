@@ -13,6 +13,7 @@
 #include <chrono>
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace levin {
 
@@ -32,13 +33,42 @@ class FitLoop {
   /// See Trainer::replay_training_data.
   void replay_training_data();
 
+  // ---- Steps without the loop: a caller of its own takes what `run` does apart. See Rank, whose contracts these have.
+
+  /// Called where `run` would be. Goes on where a checkpoint was saved. Throws levin::Error for one of a validation
+  /// under way.
+  void begin_steps();
+  /// Trains on a batch of this rank. `is_last`: of the epoch begun.
+  StepOutput train_step(Batch batch, bool is_last);
+  void begin_epoch();
+  /// Ends the epoch begun, between two accumulation windows.
+  void end_epoch();
+  /// Leaves the epoch begun without an end, after an error in it: the next one goes on with it.
+  void leave_epoch() { in_epoch_ = false; }
+  bool in_epoch() const { return in_epoch_; }
+  /// Validates on the loaders of DataConnector::set_validation_loaders; returns a map of metrics for each.
+  const std::vector<MetricMap>& run_validation();
+  /// Position, in a loader of the caller's, of the batch that the next step trains on.
+  DataLoaderPosition next_position(const DataLoader& loader);
+  /// Whether training is to end before the next batch, at a limit or because it was asked for; alike on all ranks.
+  bool wants_to_end();
+  void end_steps();
+
  private:
   using Clock = std::chrono::steady_clock;
   using BatchAndInfo = std::pair<Batch, BatchInfo>;
   enum class BatchResult { kContinue, kEndOfEpoch };
 
+  void begin();
   void run_epochs();
   void run_epoch();
+  void start_epoch();
+  void go_to_next_epoch();
+  /// Tells the other ranks of what this one knows, once before each batch.
+  void agree_on_next_batch();
+  /// Examples in a usual batch of one rank, as rank 0 has found them first.
+  int64_t usual_examples(int64_t own);
+  void follow_step_metrics();
   /// Returns false when training ends inside the epoch.
   bool train_batches();
   /// The same where ranks take their steps independently of each other, and meet at the end.
@@ -103,6 +133,12 @@ class FitLoop {
   int64_t begun_batch_ = -1;   ///< of this epoch, which the module's hook let begin last
   int64_t last_own_step_ = 0;  ///< where steps are independent: after this rank's last batch
   MetricMap unlogged_step_;    ///< what the last step of the last epoch has logged and no row shows yet
+
+  // ---- Steps without the loop.
+  bool is_driven_ = false;
+  bool in_epoch_ = false;
+  int64_t agreed_batch_ = -1;   ///< newest one before which ranks have told each other
+  int64_t usual_examples_ = 0;  ///< 0: not known yet
 };
 
 }  // namespace levin

@@ -126,7 +126,7 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
   data_ended_ = false;
   kind_ = RecordedStep::Kind::kOrdinary;
   scaling_ = {};
-  const bool may_replay = recorded_ != nullptr && !guard_ && !info.uneven_inputs && info.has_data;
+  const bool may_replay = recorded_ != nullptr && !guard_ && !body_ && !info.uneven_inputs && info.has_data;
   if (!module.automatic_optimization) {
     // What it adds to are the gradients that the last one left, if any.
     if (may_replay && info.weight == 1) kind_ = recorded_->begin(batch, {.adds = true});
@@ -306,7 +306,8 @@ StepOutput TrainingStep::step(Module& module, const Batch& batch) {
   run_part(RecordedPart::kStep, [&] {
     const ForwardScope scope(precision_);
     output = call_user(
-        state_, "training_step", module, [&] { return module.training_step(batch, info_.batch_idx); }, batch,
+        state_, "training_step", module,
+        [&] { return body_ ? body_(module, batch) : module.training_step(batch, info_.batch_idx); }, batch,
         info_.batch_idx);
   });
   check_weight(output);

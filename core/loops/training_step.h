@@ -35,7 +35,12 @@ class TrainingStep final : private StepPhases {
   TrainingStep(const ResolvedOptions& options, TrainerState& state, Tracer& tracer, CallbackConnector& callbacks,
                LoggerConnector& logger, OptimizerConnector& optimizers);
 
+  /// Takes the place of the module's training_step; may run for a replica of the module, on any thread.
+  using Body = std::function<StepOutput(Module& module, const Batch& batch)>;
+
   const StepOutput& run(const Batch& batch, const BatchInfo& info);
+  /// Makes batches run this from here on; empty: training_step. Such steps are not recorded.
+  void set_body(Body body) { body_ = std::move(body); }
   /// Output of the last batch.
   const StepOutput& output() const { return output_; }
   /// Loss of the last batch, or the last one that a manual step gave to backward; undefined where there is none.
@@ -117,6 +122,7 @@ class TrainingStep final : private StepPhases {
   const OptimizerHandle::Closure closure_;
   std::function<StepOutput(const ForwardBackward&)> guard_;
   std::unique_ptr<RecordedStep> recorded_;
+  Body body_;
 
   // ---- The window under way.
   bool is_divided_ = false;     ///< its losses are not one loss of one rank

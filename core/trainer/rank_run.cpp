@@ -1,7 +1,6 @@
 #include <levin/core/trainer/rank_run.h>
 
 #include <levin/core/accelerators/device_failure.h>
-#include <levin/core/base/debug_checks.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/released_storage.h>
 #include <levin/core/base/seed.h>
@@ -14,8 +13,6 @@
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/interfaces/tuner.h>
-#include <levin/core/nn/anomaly_units.h>
-#include <levin/core/nn/kernel_scope.h>
 #include <levin/core/options/registries.h>
 #include <levin/core/precision/precision.h>
 #include <levin/core/trainer/local_hooks.h>
@@ -23,7 +20,6 @@
 
 #include <ATen/Context.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/anomaly_mode.h>
 
 #include <chrono>
 #include <string>
@@ -55,12 +51,16 @@ void explain_absent_values(const Module& module, const std::string& former, cons
 
 }  // namespace
 
+RankScopes::RankScopes(TrainerComponents& components, bool is_quiet)
+    : rank_(components.options.strategy->rank(), components.options.strategy->world_size()),
+      kernels_(components.options.given.own_kernels) {
+  if (is_quiet) quiet_.emplace();
+  if (const at::Device& device = components.options.strategy->root_device(); !device.is_cpu())
+    device_.reset_device(device);
+}
+
 RunResult RankRun::run() {
-  Strategy& strategy = *parts_.options.strategy;
-  const log::RankScope rank(strategy.rank(), strategy.world_size());
-  const KernelScope kernels(parts_.options.given.own_kernels);
-  std::optional<DebugChecks> debug_checks;
-  if (parts_.options.given.detect_anomaly) debug_checks.emplace();
+  const RankScopes scopes(parts_, request_.is_driven);
   try {
     set_up();
     switch (request_.stage) {
@@ -75,9 +75,26 @@ RunResult RankRun::run() {
     }
     tear_down();
   } catch (...) {
-    std::rethrow_exception(on_error(root_cause(std::current_exception(), strategy)));
+    std::rethrow_exception(fail(std::current_exception()));
   }
   return std::move(result_);
+}
+
+void RankRun::begin() {
+  set_up();
+  begin_fit();
+  parts_.fit.begin_steps();
+  current_device_.reset();  // another thread may go on
+}
+
+void RankRun::end() {
+  parts_.fit.end_steps();
+  end_fit();
+  tear_down();
+}
+
+std::exception_ptr RankRun::fail(const std::exception_ptr& thrown) {
+  return on_error(root_cause(thrown, *parts_.options.strategy));
 }
 
 // ---- Set-up
@@ -89,12 +106,13 @@ void RankRun::set_up() {
   state.status = TrainerStatus::kRunning;
   state.joining = false;
   state.resumed = false;
-  parts_.stop.begin_call();
+  if (parts_.options.given.detect_anomaly) debug_checks_.emplace();
+  parts_.stop.begin_call(/*heeds_signals=*/!request_.is_driven);
   parts_.data.begin_call(request_.data, request_.loaders);
   parts_.context.attach(request_.module);
   set_up_backends();
   strategy.setup_environment(parts_.strategy_setup());
-  if (const at::Device& device = strategy.root_device(); !device.is_cpu()) current_device_.reset_device(device);
+  if (const at::Device& device = strategy.root_device(); !device.is_cpu()) current_device_.emplace(device);
   follow_seed(strategy.root_device());
   parts_.options.precision->set_up(strategy.root_device());
   parts_.data.set_prefetch(BatchPrefetch::for_device(strategy.root_device()));
@@ -112,7 +130,7 @@ void RankRun::set_up() {
   parts_.data.set_up();
   parts_.callbacks.set_up(request_.stage);
   configure_model();
-  parts_.data.select_loaders();
+  if (!request_.is_driven) parts_.data.select_loaders();
   if (request_.tune) return;
   const bool resumes = request_.stage == Stage::kFit && !request_.ckpt.empty();
   parts_.logger.start(resumes ? parts_.checkpoints.find_on_rank_zero(request_.ckpt) : "", parts_.data.data_module());
@@ -156,6 +174,12 @@ std::vector<std::shared_ptr<Callback>> RankRun::callbacks() const {
     });
     callbacks.push_back(std::move(own));
   }
+  if (request_.is_driven)
+    for (const auto& callback : callbacks)
+      if (const Callback& item = *callback; dynamic_cast<const Tuner*>(&item) != nullptr)
+        throw Error("engine", fmt::format("the callback {} needs a loop over training data, which an engine does not "
+                                          "have; hint: Trainer::tune before, and its result in the options",
+                                          detail::demangled(typeid(item).name())));
   if (!request_.tune) return callbacks;
   std::erase_if(callbacks, [](const auto& other) { return dynamic_cast<Tuner*>(other.get()) == nullptr; });
   if (callbacks.empty()) callbacks.push_back(registries().callbacks.make("learning_rate_finder", Config::null(), ""));
@@ -183,7 +207,8 @@ void RankRun::set_up_weights(bool weights_only) {
     const bool before = strategy.divided_model().loads_weights_before_setup();
     if (!path.empty() && before) checkpoints.restore_module(weights_only);
     if (initial && before) checkpoints.load_initial_weights();
-    if (state.stage == Stage::kFit) strategy.divided_model().set_sample([this] { return parts_.data.sample(); });
+    if (state.stage == Stage::kFit && !request_.is_driven)
+      strategy.divided_model().set_sample([this] { return parts_.data.sample(); });
     strategy.setup_module(module);
     if (!path.empty() && !before) checkpoints.restore_module(weights_only);
     if (initial && !before) checkpoints.load_initial_weights();
@@ -201,8 +226,10 @@ void RankRun::start_fit() {
   Module& module = *parts_.state.module;
   checkpointing_.emplace(module, parts_.options.given.activation_checkpointing);
   parts_.tracer.show_module(module);
-  parts_.data.require_training_data();
-  parts_.data.count_batches();
+  if (!request_.is_driven) {
+    parts_.data.require_training_data();
+    parts_.data.count_batches();
+  }
   {
     const Activity activity(parts_.tracer, "configure_optimizers");
     parts_.optimizers.configure([this](OptimizerHandle& optimizer, const OptimizerHandle::Closure& closure) {
@@ -220,6 +247,18 @@ void RankRun::start_fit() {
 }
 
 void RankRun::fit() {
+  begin_fit();
+  if (request_.is_driven) {
+    parts_.fit.begin_steps();
+    request_.steps(parts_);
+    parts_.fit.end_steps();
+  } else {
+    parts_.fit.run();
+  }
+  end_fit();
+}
+
+void RankRun::begin_fit() {
   start_fit();
   CallbackConnector& callbacks = parts_.callbacks;
   CheckpointConnector& checkpoints = parts_.checkpoints;
@@ -231,24 +270,27 @@ void RankRun::fit() {
   }
   parts_.fit.sanity_check();
   parts_.optimizers.broadcast();
-  {
-    std::optional<torch::autograd::DetectAnomalyGuard> anomaly;
-    std::optional<AnomalyUnits> anomaly_units;
-    if (parts_.options.given.detect_anomaly) {
-      anomaly.emplace(/*check_nan=*/true);
-      anomaly_units.emplace(*state.module);
-    }
-    callbacks.call("on_train_start", &Callback::on_train_start, &Module::on_train_start);
-    if (state.resumed) checkpoints.restore_gradients_and_generators();
-    checkpoints.release();
-    parts_.step.start_recording();
-    parts_.fit.run();
-    parts_.step.end_recording();
-    parts_.logger.set_over(true);
-    state.at_resume_point = true;
-    callbacks.call("on_train_end", &Callback::on_train_end, &Module::on_train_end);
-    state.at_resume_point = false;
+  if (parts_.options.given.detect_anomaly) {
+    anomaly_.emplace(/*check_nan=*/true);
+    anomaly_units_.emplace(*state.module);
   }
+  callbacks.call("on_train_start", &Callback::on_train_start, &Module::on_train_start);
+  if (state.resumed) checkpoints.restore_gradients_and_generators();
+  checkpoints.release();
+  parts_.step.start_recording();
+}
+
+void RankRun::end_fit() {
+  CallbackConnector& callbacks = parts_.callbacks;
+  CheckpointConnector& checkpoints = parts_.checkpoints;
+  TrainerState& state = parts_.state;
+  parts_.step.end_recording();
+  parts_.logger.set_over(true);
+  state.at_resume_point = true;
+  callbacks.call("on_train_end", &Callback::on_train_end, &Module::on_train_end);
+  state.at_resume_point = false;
+  anomaly_units_.reset();
+  anomaly_.reset();
   checkpoints.save_deferred();
   checkpoints.finish_saving();
   parts_.logger.emit_row();
@@ -339,6 +381,8 @@ void RankRun::requeue() const {
 std::exception_ptr RankRun::on_error(const std::exception_ptr& thrown) {
   TrainerState& state = parts_.state;
   Strategy& strategy = *parts_.options.strategy;
+  anomaly_units_.reset();
+  anomaly_.reset();
   const auto checkpointers = parts_.callbacks.checkpointers();
   const std::exception_ptr explained = explain_device_failure(
       with_memory_summary(strategy, state.module.get(), parts_.optimizers, thrown), strategy.root_device(),

@@ -270,6 +270,7 @@ class Trainer {
 
  private:
   friend class DryRun;
+  friend class Engine;
   friend class ThreadRank;
 
   RunResult run(const RunRequest& request);

@@ -2,11 +2,13 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/host_memory.h>
+#include <levin/core/base/quiet_scope.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/base/signals.h>
 #include <levin/core/base/thread_generator.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/connectors/error_context.h>
+#include <levin/core/interfaces/cluster_environment.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/nn/saved_tensor_scope.h>
 #include <levin/core/options/capable_strategies.h>
@@ -17,6 +19,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 
 namespace levin {
@@ -36,23 +39,18 @@ RunResult TrainerRun::launch(RunThreadRank run_thread_rank) {
   const TrainerCallScope generator;
   run_thread_rank_ = std::move(run_thread_rank);
   seed_ = global_seed();
-  if (request_.stage == Stage::kFit) {
-    if (!request_.tune && !request_.module->automatic_optimization) check_manual_optimization();
-    parts_.begin_fit();
-  }
-  keep_freed_memory();
-  install_autograd_engine();
-  const SignalScope signals(parts_.options.given.handle_signals);
+  start_anew();
+  std::optional<SignalScope> signals;
+  std::optional<log::QuietScope> quiet;
+  if (request_.is_driven)
+    quiet.emplace();
+  else
+    signals.emplace(parts_.options.given.handle_signals);
   const EndOfCall end{.stop = parts_.stop, .is_fit = request_.stage == Stage::kFit && !request_.tune};
-  parts_.state.stage = request_.stage;
-  parts_.state.status = TrainerStatus::kRunning;
   const auto token = parts_.stop.follow_token(end.is_fit);
   try {
-    const StrategySetup setup = parts_.strategy_setup();
-    Strategy& strategy = *parts_.options.strategy;
-    strategy.prepare(setup);
-    advise_on_threads(strategy, setup);
-    strategy.launcher().launch(*this);
+    prepare();
+    parts_.options.strategy->launcher().launch(*this);
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
     parts_.state.status = TrainerStatus::kFailed;  // of ranks in other processes, or that were never started, too
@@ -62,6 +60,46 @@ RunResult TrainerRun::launch(RunThreadRank run_thread_rank) {
     std::rethrow_exception(without_libtorch_stack(error));
   }
   return std::move(result_);
+}
+
+void TrainerRun::open() {
+  call_.emplace(parts_.at_work, to_string(request_.stage));
+  try {
+    start_anew();
+    using Token = decltype(parts_.stop.follow_token(true));
+    token_ = std::shared_ptr<Token>(new Token(parts_.stop.follow_token(/*is_fit=*/true)));
+    prepare();
+    Strategy& strategy = *parts_.options.strategy;
+    strategy.ranks().enter(strategy.environment().local_rank());
+  } catch (...) {
+    parts_.state.status = TrainerStatus::kFailed;
+    close();
+    throw;
+  }
+}
+
+void TrainerRun::close() {
+  token_.reset();
+  parts_.stop.end_call(/*takes_requests=*/true);
+  call_.reset();
+}
+
+void TrainerRun::start_anew() {
+  if (request_.stage == Stage::kFit) {
+    if (!request_.tune && !request_.module->automatic_optimization) check_manual_optimization();
+    parts_.begin_fit();
+  }
+  keep_freed_memory();
+  install_autograd_engine();
+}
+
+void TrainerRun::prepare() {
+  parts_.state.stage = request_.stage;
+  parts_.state.status = TrainerStatus::kRunning;
+  const StrategySetup setup = parts_.strategy_setup();
+  Strategy& strategy = *parts_.options.strategy;
+  strategy.prepare(setup);
+  advise_on_threads(strategy, setup);
 }
 
 void TrainerRun::check_manual_optimization() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <levin/core/interfaces/launcher.h>
+#include <levin/core/trainer/call_scope.h>
 #include <levin/core/trainer/run_request.h>
 #include <levin/core/trainer/run_result.h>
 #include <levin/core/trainer/trainer_components.h>
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace levin {
@@ -25,19 +27,29 @@ class TrainerRun final : private RankProgram {
   /// Runs the call on every local rank. Throws what the call throws. Requires: a CallScope.
   RunResult launch(RunThreadRank run_thread_rank);
 
+  /// Begins a call of which this process runs one rank, on whichever threads. Throws as launch.
+  void open();
+  /// Ends it.
+  void close();
+
  private:
   // ---- RankProgram
   void run(int64_t local_rank) override;
   void save_outcome(const std::string& directory) override;
   void load_outcome(const std::string& directory) override;
 
+  void start_anew();
+  void prepare();
   /// Throws ConfigError where options or the strategy want to do what the module does itself.
   void check_manual_optimization() const;
 
   TrainerComponents& parts_;
   const RunRequest& request_;
   RunThreadRank run_thread_rank_;
-  uint64_t seed_ = 0;  ///< of the calling thread
+  // From open to close.
+  std::optional<CallScope> call_;
+  std::shared_ptr<void> token_;  ///< while it lives, requests of the stop token are passed on
+  uint64_t seed_ = 0;            ///< of the calling thread
   RunResult result_;
 };
 

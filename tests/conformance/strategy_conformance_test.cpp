@@ -5,6 +5,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/data/joined_predictions.h>
 #include <levin/core/data/weighted_random_sampler.h>
+#include <levin/core/engine/engine.h>
 #include <levin/core/metrics/mean_squared_error.h>
 #include <levin/loggers/csv_logger.h>
 
@@ -45,6 +46,31 @@ constexpr const char* kProgramEnds =
 
 TEST_P(StartConformance, TrainsAsOneDeviceOnTheWholeBatch) {
   expect_as_on_one_device([] { return TrainingRun{}; });
+}
+
+TEST_P(StrategyConformance, StepsOfAnEngineAreThoseOfFit) {
+  if (is_parameter_server()) GTEST_SKIP() << "its ranks take batches of one loader, which an engine does not have";
+  const TrainingRun run{.net = {.batch_norm = true}};
+  const Outcome expected = train(run, GetParam());
+  seed_everything(7);
+  const auto module = make<Net>(run.net);
+  Engine engine(module, trainer_options(run, GetParam()));
+  engine.run([&](Rank& rank) {
+    const DataLoader training(tiny_dataset(run.examples), {.shuffle = true, .global_batch_size = run.global_batch});
+    while (!rank.stop_requested()) {
+      rank.epoch([&] {
+        auto pass = training.pass(rank.position(training));
+        while (auto batch = pass.next()) rank.train_step(std::move(*batch), {.is_last = pass.remaining() == 0});
+        rank.validate({DataLoader(tiny_dataset(19), {.global_batch_size = run.global_batch})});
+      });
+    }
+  });
+  std::vector<at::Tensor> got, buffers;
+  for (const auto& weight : weights(*module)) got.push_back(weight.cpu());
+  for (const auto& buffer : module->buffers()) buffers.push_back(buffer.clone().cpu());
+  EXPECT_EQ(difference(got, expected.weights, 0), "");
+  EXPECT_EQ(difference(buffers, expected.buffers, 0), "");
+  EXPECT_EQ(engine.trainer().callback_metrics(), expected.metrics);
 }
 
 TEST_P(StrategyConformance, ALastBatchThatRanksCannotShareEvenlyIsWeightedByItsExamples) {

@@ -37,6 +37,9 @@ int program_main();
 namespace embedding {
 int program_main();
 }
+namespace engine {
+int program_main();
+}
 }  // namespace pages
 
 namespace levin {
@@ -169,6 +172,14 @@ TEST_F(Pages, Embedding) {
   EXPECT_NE(outcome.out.find("training was asked to stop: there are enough steps\nfinished after "), std::string::npos)
       << outcome.out;
   EXPECT_NE(outcome.out.find("to go on from: runs/version_0/checkpoints/last\n"), std::string::npos) << outcome.out;
+}
+
+TEST_F(Pages, Engine) {
+  const Outcome outcome = run_in_folder(pages::engine::program_main);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_TRUE(outcome.out.starts_with("100: ")) << outcome.out;
+  EXPECT_NE(outcome.out.find("\n300: 0.0"), std::string::npos) << outcome.out;
 }
 
 }  // namespace
