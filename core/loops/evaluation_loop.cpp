@@ -176,19 +176,17 @@ class EvaluationLoop::Step final : public StepPhases {
   int64_t batch_idx_ = 0;
 };
 
-EvaluationLoop::EvaluationLoop(const ResolvedOptions& options, TrainerState& state, Tracer& tracer,
-                               CallbackConnector& callbacks, DataConnector& data, LoggerConnector& logger,
-                               CheckpointConnector& checkpoints, StopController& stop)
-    : options_(options),
-      state_(state),
-      tracer_(tracer),
-      strategy_(*options.strategy),
+EvaluationLoop::EvaluationLoop(Connectors& connectors)
+    : options_(connectors.options),
+      state_(connectors.state),
+      tracer_(connectors.tracer),
+      strategy_(*options_.strategy),
       model_(strategy_.divided_model()),
-      callbacks_(callbacks),
-      data_(data),
-      logger_(logger),
-      checkpoints_(checkpoints),
-      stop_(stop) {}
+      callbacks_(connectors.callbacks),
+      data_(connectors.data),
+      logger_(connectors.logger),
+      checkpoints_(connectors.checkpoints),
+      stop_(connectors.stop) {}
 
 bool EvaluationLoop::visit(const DataLoader& loader, const DataLoaderPosition& start, EvaluationProgress& progress,
                            const char* span, const char* fetch, const Visitor& visitor) {

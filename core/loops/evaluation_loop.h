@@ -1,10 +1,6 @@
 #pragma once
 
-#include <levin/core/connectors/callback_connector.h>
-#include <levin/core/connectors/checkpoint_connector.h>
-#include <levin/core/connectors/data_connector.h>
-#include <levin/core/connectors/logger_connector.h>
-#include <levin/core/connectors/stop_controller.h>
+#include <levin/core/connectors/connectors.h>
 
 #include <cstdint>
 #include <functional>
@@ -16,8 +12,7 @@ namespace levin {
 /// Runs the loaders of a validation, a test or a prediction once.
 class EvaluationLoop {
  public:
-  EvaluationLoop(const ResolvedOptions& options, TrainerState& state, Tracer& tracer, CallbackConnector& callbacks,
-                 DataConnector& data, LoggerConnector& logger, CheckpointConnector& checkpoints, StopController& stop);
+  explicit EvaluationLoop(Connectors& connectors);
 
   /// Validates or tests. `batches`: of each loader, after limits. `progress` says where to start and is kept up to
   /// date, so that a validation can be resumed at any batch. Returns false when a signal ended it early.

@@ -41,21 +41,19 @@ class MutedScope {
 
 }  // namespace
 
-FitLoop::FitLoop(const ResolvedOptions& options, TrainerState& state, Tracer& tracer, CallbackConnector& callbacks,
-                 DataConnector& data, LoggerConnector& logger, OptimizerConnector& optimizers, StopController& stop,
-                 CheckpointConnector& checkpoints, TrainingStep& step, EvaluationLoop& evaluation)
-    : options_(options),
-      state_(state),
-      progress_(state.progress),
-      tracer_(tracer),
-      strategy_(*options.strategy),
+FitLoop::FitLoop(Connectors& connectors, TrainingStep& step, EvaluationLoop& evaluation)
+    : options_(connectors.options),
+      state_(connectors.state),
+      progress_(state_.progress),
+      tracer_(connectors.tracer),
+      strategy_(*options_.strategy),
       model_(strategy_.divided_model()),
-      callbacks_(callbacks),
-      data_(data),
-      logger_(logger),
-      optimizers_(optimizers),
-      stop_(stop),
-      checkpoints_(checkpoints),
+      callbacks_(connectors.callbacks),
+      data_(connectors.data),
+      logger_(connectors.logger),
+      optimizers_(connectors.optimizers),
+      stop_(connectors.stop),
+      checkpoints_(connectors.checkpoints),
       step_(step),
       evaluation_(evaluation) {}
 

@@ -1,11 +1,6 @@
 #pragma once
 
-#include <levin/core/connectors/callback_connector.h>
-#include <levin/core/connectors/checkpoint_connector.h>
-#include <levin/core/connectors/data_connector.h>
-#include <levin/core/connectors/logger_connector.h>
-#include <levin/core/connectors/optimizer_connector.h>
-#include <levin/core/connectors/stop_controller.h>
+#include <levin/core/connectors/connectors.h>
 #include <levin/core/loops/evaluation_loop.h>
 #include <levin/core/loops/fit_report.h>
 #include <levin/core/loops/training_step.h>
@@ -22,9 +17,7 @@ class IndependentSteps;
 /// Runs epochs of training batches, with validation when due.
 class FitLoop {
  public:
-  FitLoop(const ResolvedOptions& options, TrainerState& state, Tracer& tracer, CallbackConnector& callbacks,
-          DataConnector& data, LoggerConnector& logger, OptimizerConnector& optimizers, StopController& stop,
-          CheckpointConnector& checkpoints, TrainingStep& step, EvaluationLoop& evaluation);
+  FitLoop(Connectors& connectors, TrainingStep& step, EvaluationLoop& evaluation);
 
   void run();
   /// Validates a few batches before training, so that a mistake in validation shows at once. Leaves no trace in random

@@ -149,7 +149,20 @@ std::unique_ptr<RecordedStep> RecordedStep::make(const ResolvedOptions& options,
   return nullptr;
 }
 
-RecordedStep::Kind RecordedStep::begin(const Batch& batch, const WindowPlace& place) {
+StepRunner* RecordedStep::begin(const Batch& batch, const WindowPlace& place) {
+  switch (decide(batch, place)) {
+    case Kind::kWatched:
+      return &watched_step_;
+    case Kind::kReplayed:
+      replayed_step_.begin(*current_);
+      return &replayed_step_;
+    case Kind::kOrdinary:
+      break;
+  }
+  return nullptr;
+}
+
+RecordedStep::Kind RecordedStep::decide(const Batch& batch, const WindowPlace& place) {
   current_ = nullptr;
   kind_ = Kind::kOrdinary;
   times_ = timer_ != nullptr;
@@ -248,14 +261,11 @@ RecordedStep::Kind RecordedStep::watch(StepRecording& recording, const Batch& ba
   recording.touches_seen = touches_;
   recording.replays_since = 0;
   recording.watched_epoch = state_.progress.epoch;
-  watched_batch_ = &recording.begin_watching(batch);
+  watched_step_.begin(recording, recording.begin_watching(batch));
   current_ = &recording;
   set_step_is_recorded(true);
   return kind_ = Kind::kWatched;
 }
-
-void RecordedStep::watch(RecordedPart part, const std::function<void()>& body) { current_->watch(part, body); }
-void RecordedStep::refuse(const std::string& why) { current_->refuse(why); }
 
 RecordedStep::Shape* RecordedStep::shape_of(const Batch& batch, const WindowPlace& place) {
   const auto fits = [&](const std::unique_ptr<Shape>& shape) {
@@ -326,16 +336,6 @@ std::unique_ptr<StepRecording> RecordedStep::make_recording(const WindowPlace& p
   return std::make_unique<StepRecording>(context, std::move(recorder));
 }
 
-ManualRecording& RecordedStep::manual() const { return dynamic_cast<ManualRecording&>(*current_); }
-
-void RecordedStep::interrupt(const ManualCut& cut, const at::Tensor& loss, const std::function<void()>& hooks) {
-  manual().interrupt(cut, loss, hooks);
-}
-
-StepOutput RecordedStep::replay(const std::function<void(const ManualCut& cut, const at::Tensor& loss)>& at_cut) {
-  return manual().replay(at_cut);
-}
-
 void RecordedStep::say_recorded() const {
   log::rank_zero_info(fmt::format("[graph] recorded the step of batch {} in {:.3g} ms: it is replayed from here on",
                                   recorded_batch_, 1e3 * recording_seconds_));
@@ -350,17 +350,6 @@ void RecordedStep::give_up(const std::string& reason) {
                 fmt::format("steps cannot be recorded: {}; hint: graph: true takes ordinary steps instead", reason));
   log::rank_zero_warning(fmt::format("[graph] steps are not recorded: {}", reason));
 }
-
-StepOutput RecordedStep::forward() { return current_->forward(); }
-
-void RecordedStep::zero_grad() {
-  for (const auto& parameter : optimizers_.front()->parameters()) parameter.mutable_grad().reset();
-}
-
-void RecordedStep::backward() { current_->backward(); }
-std::optional<StepScaling> RecordedStep::unscale() { return current_->unscale(); }
-bool RecordedStep::update() { return current_->update(); }
-void RecordedStep::end_window() { current_->end_window(); }
 
 void RecordedStep::end(const StepOutput& output, const StepScaling& scaling) {
   set_step_is_recorded(false);

@@ -7,6 +7,7 @@
 #include <levin/core/connectors/trainer_state.h>
 #include <levin/core/interfaces/step_output.h>
 #include <levin/core/loops/recorded_parts.h>
+#include <levin/core/loops/recorded_step_runners.h>
 #include <levin/core/loops/step_timer.h>
 #include <levin/core/options/resolved_options.h>
 
@@ -21,7 +22,6 @@
 
 namespace levin {
 
-class ManualRecording;
 class StepConditions;
 class StepRecording;
 
@@ -50,45 +50,23 @@ class RecordedStep {
                                             RecordedBodies bodies);
   ~RecordedStep();
 
-  enum class Kind {
-    kOrdinary,
-    kWatched,   ///< ordinary, with `batch()`, and each part goes through `watch`
-    kReplayed,  ///< by calls from `forward` to `end_window`, in this order; a manual one by `replay`, `end_window`
-  };
-  Kind begin(const Batch& batch, const WindowPlace& place);
-  /// Returns the batch of a watched step.
-  const Batch& batch() const { return *watched_batch_; }
-  /// Runs a part of a watched step.
-  void watch(RecordedPart part, const std::function<void()>& body);
-  /// Says that a watched step did what replays would leave out.
-  void refuse(const std::string& why);
-  /// Runs hooks inside of a watched part, in manual optimization. `loss`: what they are given before a backward.
-  void interrupt(const ManualCut& cut, const at::Tensor& loss, const std::function<void()>& hooks);
-  /// Replays a training_step of manual optimization. `at_cut` runs the hooks of each cut.
-  StepOutput replay(const std::function<void(const ManualCut& cut, const at::Tensor& loss)>& at_cut);
-  StepOutput forward();
-  void zero_grad();
-  void backward();
-  /// Returns nothing, having done nothing, where the gradients are no longer those of the recorded step: what remains
-  /// of this one, with its window's end, has to be ordinary then.
-  std::optional<StepScaling> unscale();
-  /// Returns false, having done nothing, in that case: clipping and the update have to be ordinary.
-  bool update();
-  void end_window();
+  /// Decides what a step is. Returns what runs its parts; nullptr: it is an ordinary one.
+  StepRunner* begin(const Batch& batch, const WindowPlace& place);
   /// Ends a step, of whatever kind. `scaling`: what unscaling gave in it.
   void end(const StepOutput& output, const StepScaling& scaling);
 
  private:
   struct Shape;
+  enum class Kind { kOrdinary, kWatched, kReplayed };
 
   RecordedStep(const ResolvedOptions& options, const TrainerState& state, LoggerConnector& logger,
                OptimizerConnector& optimizers, std::unique_ptr<GraphRecorder> recorder, RecordedBodies bodies);
+  Kind decide(const Batch& batch, const WindowPlace& place);
   /// Returns the shape of a step; nullptr when there are too many.
   Shape* shape_of(const Batch& batch, const WindowPlace& place);
   /// Leaves the step as it was, and gives up, where it cannot be recorded.
   void record(Shape& shape, const Batch& batch);
   std::unique_ptr<StepRecording> make_recording(const WindowPlace& place);
-  ManualRecording& manual() const;
   /// Makes the recorded step ready for replays. Returns whether it is.
   bool finish(Shape& shape, const Batch& batch);
   Kind watch(StepRecording& recording, const Batch& batch);
@@ -108,6 +86,8 @@ class RecordedStep {
   metrics::Collector& metrics_;
   const std::vector<OptimizerHandle*>& optimizers_;
   const bool is_manual_;
+  WatchedStep watched_step_{is_manual_};
+  ReplayedStep replayed_step_{optimizers_};
   std::unique_ptr<GraphRecorder> first_recorder_;
   const RecordedBodies bodies_;
   size_t most_shapes_ = 1;
@@ -115,7 +95,6 @@ class RecordedStep {
   std::vector<std::unique_ptr<Shape>> shapes_;
   Kind kind_ = Kind::kOrdinary;       ///< of the step under way
   StepRecording* current_ = nullptr;  ///< what it replays or is watched by; nullptr: an ordinary step
-  const Batch* watched_batch_ = nullptr;
   int64_t held_results_ = 0;
   int64_t passed_over_ = 0;  ///< steps in a row
   int64_t touches_ = 0;      ///< how often the program has changed weights or buffers between steps

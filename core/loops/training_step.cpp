@@ -4,7 +4,6 @@
 #include <levin/core/base/host_scalar.h>
 #include <levin/core/connectors/error_context.h>
 #include <levin/core/interfaces/independent_steps.h>
-#include <levin/core/loops/step_conditions.h>
 #include <levin/core/precision/full_precision.h>
 #include <levin/core/precision/precision.h>
 
@@ -13,9 +12,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
-#include <ATen/record_function.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
 #include <cmath>
@@ -49,57 +46,6 @@ void require_scalar_loss(const at::Tensor& loss) {
                 "have been detached, computed without gradients, or all parameters may be frozen");
 }
 
-/// Notices what hooks do with a loss that they cannot do with a replayed one, which has no graph.
-class LossWatch {
- public:
-  explicit LossWatch(const at::Tensor& loss)
-      : loss_(loss), hooks_(gradient_hooks_of(loss)), former_(std::exchange(current_, this)) {
-    // A replayed loss has no graph to run backward through.
-    if (loss.grad_fn() != nullptr)
-      callback_ =
-          at::addThreadLocalCallback(at::RecordFunctionCallback(&on_node).scopes({at::RecordScope::BACKWARD_FUNCTION}));
-  }
-  ~LossWatch() {
-    if (callback_) at::removeCallback(*callback_);
-    current_ = former_;
-  }
-  LossWatch(const LossWatch&) = delete;
-  LossWatch& operator=(const LossWatch&) = delete;
-  /// Returns what they did; nullptr where it was nothing of that.
-  const char* use() const {
-    if (ran_backward_) return "runs backward through the loss";
-    return gradient_hooks_of(loss_) == hooks_ ? nullptr : "adds a hook to the loss";
-  }
-
- private:
-  static std::unique_ptr<at::ObserverContext> on_node(const at::RecordFunction& node) {
-    const auto& of_loss = current_->loss_.grad_fn();
-    if (of_loss != nullptr && node.seqNr() == static_cast<int64_t>(of_loss->sequence_nr()))
-      current_->ran_backward_ = true;
-    return nullptr;
-  }
-
-  inline static thread_local LossWatch* current_ = nullptr;
-  const at::Tensor& loss_;
-  const size_t hooks_;
-  LossWatch* const former_;
-  bool ran_backward_ = false;
-  std::optional<at::CallbackHandle> callback_;
-};
-
-/// Calls on_before_backward in a step of that kind.
-template <class Call>
-void call_with_loss(const at::Tensor& loss, RecordedStep::Kind kind, RecordedStep* recorded, const Call& call) {
-  if (kind == RecordedStep::Kind::kOrdinary) return call();
-  const LossWatch watch(loss);
-  call();
-  if (watch.use() == nullptr) return;
-  const std::string why =
-      fmt::format("on_before_backward {}, which a replayed step would leave out; hint: on_after_backward", watch.use());
-  if (kind == RecordedStep::Kind::kReplayed) throw Error("graph", why + ", or graph: false");
-  recorded->refuse(why);
-}
-
 }  // namespace
 
 TrainingStep::TrainingStep(const ResolvedOptions& options, TrainerState& state, Tracer& tracer,
@@ -124,16 +70,16 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
   output_ = StepOutput();
   manual_loss_.reset();
   data_ended_ = false;
-  kind_ = RecordedStep::Kind::kOrdinary;
+  runner_ = &ordinary_;
   scaling_ = {};
-  const bool may_replay = recorded_ != nullptr && !guard_ && !body_ && !info.uneven_inputs && info.has_data;
+  const bool may_record = recorded_ != nullptr && !guard_ && !body_ && !info.uneven_inputs && info.has_data;
   if (!module.automatic_optimization) {
+    const bool records = may_record && info.weight == 1;
     // What it adds to are the gradients that the last one left, if any.
-    if (may_replay && info.weight == 1) kind_ = recorded_->begin(batch, {.adds = true});
-    if (kind_ == RecordedStep::Kind::kWatched) batch_ = &recorded_->batch();
+    if (records) begin_recorded({.adds = true});
     run_manually();
-    if (may_replay && info.weight == 1) recorded_->end(output_, scaling_);
-    kind_ = RecordedStep::Kind::kOrdinary;  // what a later hook does is none of the step
+    if (records) recorded_->end(output_, scaling_);
+    runner_ = &ordinary_;  // what a later hook does is none of the step
     return output_;
   }
   begin_window();
@@ -144,15 +90,13 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
              .has_next = info.has_next};
   closure_ran_ = false;
   const double quotient = is_divided_ ? divisor_ / default_weight() : 1;
-  if (may_replay) {
+  if (may_record) {
     if (is_divided_) {
       write(recorded_divisor_, divisor_);
       write(recorded_quotient_, quotient);
     }
-    kind_ = recorded_->begin(batch,
-                             {.adds = progress.window_has_gradients, .ends = window_.sync, .divides = quotient != 1});
+    begin_recorded({.adds = progress.window_has_gradients, .ends = window_.sync, .divides = quotient != 1});
   }
-  if (kind_ == RecordedStep::Kind::kWatched) batch_ = &recorded_->batch();
   if (window_.sync && !optimizers_.all().empty()) {
     call_user(state_, "optimizer_step", module,
               [&] { module.optimizer_step(progress.epoch, info.batch_idx, *optimizers_.all().front(), closure_); });
@@ -167,10 +111,16 @@ const StepOutput& TrainingStep::run(const Batch& batch, const BatchInfo& info) {
   }
   if (window_.sync) end_window();
   weight_ = {};
-  if (may_replay) recorded_->end(output_, scaling_);
+  if (may_record) recorded_->end(output_, scaling_);
+  runner_ = &ordinary_;
   if (info.has_data) logger_.train_metrics().weigh(output_.weight());
   progress.window_index = window_.sync ? 0 : progress.window_index + 1;
   return output_;
+}
+
+void TrainingStep::begin_recorded(const WindowPlace& place) {
+  if (StepRunner* runner = recorded_->begin(*batch_, place)) runner_ = runner;
+  batch_ = &runner_->batch(*batch_);
 }
 
 /// Finds out what the losses of a window are divided by while they are added up: the mean of the ranks' examples in it,
@@ -208,20 +158,17 @@ void TrainingStep::run_manually() {
   end_window();
 }
 
-StepOutput TrainingStep::replay_manually() {
+StepOutput TrainingStep::run_manual_step(c10::function_ref<StepOutput()> run) {
   bool steps = false;  // in the part under way
   const auto count_step = [&] {
     if (!std::exchange(steps, false)) return;
     stepped_ = true;
     ++state_.progress.global_step;
   };
-  StepOutput output = recorded_->replay([&](const ManualCut& cut, const at::Tensor& loss) {
+  StepOutput output = runner_->manual_step(run, [&](const ManualCut& cut, const at::Tensor& loss) {
     count_step();
     if (cut.kind == ManualCut::Kind::kBeforeBackward) manual_loss_ = loss;
-    // Hooks may run backward and take steps of their own.
-    kind_ = RecordedStep::Kind::kOrdinary;
     run_hooks_of(cut, loss);
-    kind_ = RecordedStep::Kind::kReplayed;
     steps = cut.kind == ManualCut::Kind::kBeforeStep;
   });
   count_step();
@@ -236,9 +183,7 @@ void TrainingStep::run_hooks_of(const ManualCut& cut, const at::Tensor& loss) {
                            &Module::on_before_optimizer_step, *cut.optimizer);
   const FullPrecision outside_of_autocast;
   if (cut.kind == ManualCut::Kind::kBeforeBackward)
-    call_with_loss(loss, RecordedStep::Kind::kReplayed, nullptr, [&] {
-      callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, loss);
-    });
+    callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, loss);
   else
     finish_backward(cut);
 }
@@ -263,13 +208,10 @@ void TrainingStep::end_window() {
   // What the strategy keeps cannot: the scale changes when it is combined.
   if (!waiting.empty() && model_.keeps_gradients_back()) return;
   const ProfilerSpan span(tracer_.profiler(), "precision.end_window");
-  if (replays())
-    recorded_->end_window();
-  else
-    run_part(RecordedPart::kEndWindow, [&] {
-      for (OptimizerHandle* optimizer : waiting) precision_.note_waiting(optimizer->optimizer());
-      precision_.end_window();
-    });
+  runner_->end_window([&] {
+    for (OptimizerHandle* optimizer : waiting) precision_.note_waiting(optimizer->optimizer());
+    precision_.end_window();
+  });
   const bool boundary = state_.progress.global_step % options_.given.log_every_n_steps == 0;
   state_.progress.scheduler_steps_held_back += precision_.take_skipped_steps(/*wait=*/boundary);
 }
@@ -301,27 +243,24 @@ at::Tensor TrainingStep::run_closure() {
 
 StepOutput TrainingStep::step(Module& module, const Batch& batch) {
   const Activity activity(tracer_, "training_step");
-  if (replays()) return module.automatic_optimization ? recorded_->forward() : replay_manually();
-  StepOutput output;
-  run_part(RecordedPart::kStep, [&] {
+  const auto run = [&] {
     const ForwardScope scope(precision_);
-    output = call_user(
+    return call_user(
         state_, "training_step", module,
         [&] { return body_ ? body_(module, batch) : module.training_step(batch, info_.batch_idx); }, batch,
         info_.batch_idx);
-  });
+  };
+  StepOutput output = module.automatic_optimization ? runner_->step(run) : run_manual_step(run);
   check_weight(output);
   return output;
 }
 
 StepOutput TrainingStep::step_end(StepOutput output) {
-  // The recording is of both.
-  if (!replays())
-    run_part(RecordedPart::kStepEnd, [&] {
-      const ForwardScope scope(precision_);
-      output = call_user(state_, "training_step_end", *state_.module,
-                         [&] { return state_.module->training_step_end(std::move(output)); });
-    });
+  runner_->step_end([&] {
+    const ForwardScope scope(precision_);
+    output = call_user(state_, "training_step_end", *state_.module,
+                       [&] { return state_.module->training_step_end(std::move(output)); });
+  });
   check_weight(output);
   return output;
 }
@@ -332,7 +271,7 @@ void TrainingStep::check_weight(StepOutput& output) {
   if (output.weight().on_host() != 0.0 || !output.has_loss()) return;
   const at::Tensor& loss = output.loss();
   if (!loss.device().is_cpu() || loss.numel() != 1 || std::isfinite(read_host_scalar(loss))) return;
-  if (replays()) kind_ = RecordedStep::Kind::kOrdinary;  // from here on: there is no backward
+  runner_->be_ordinary();  // there is no backward
   output.loss() = at::Tensor();
 }
 
@@ -347,14 +286,13 @@ void TrainingStep::before_backward(StepOutput& output) {
     for (OptimizerHandle* optimizer : optimizers_.all()) {
       callbacks_.call("on_before_zero_grad", &Callback::on_before_zero_grad, &Module::on_before_zero_grad, *optimizer);
       const ProfilerSpan span(tracer_.profiler(), "zero_grad");
-      if (replays()) {
-        recorded_->zero_grad();
-        continue;
-      }
-      call_user(state_, "optimizer_zero_grad", *state_.module, [&] { state_.module->optimizer_zero_grad(*optimizer); });
+      runner_->zero_grad([&] {
+        call_user(state_, "optimizer_zero_grad", *state_.module,
+                  [&] { state_.module->optimizer_zero_grad(*optimizer); });
+      });
     }
   }
-  call_with_loss(output.loss(), kind_, recorded_.get(), [&] {
+  runner_->before_backward(output.loss(), [&] {
     callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, output.loss());
   });
 }
@@ -385,8 +323,7 @@ at::Tensor TrainingStep::weighed(const at::Tensor& loss) {
     const at::Tensor weight = weight_.on(tensor.device());
     // A negative weight or NaN makes the gradients NaN: to throw, the host would have to wait for the device.
     at::Tensor factor = at::where(weight >= 0, 1.0, std::numeric_limits<double>::quiet_NaN());
-    if (is_divided_)
-      factor = factor * (kind_ == RecordedStep::Kind::kWatched ? weight / recorded_divisor_ : weight / divisor_);
+    if (is_divided_) factor = factor * runner_->divide(weight, divisor_, recorded_divisor_);
     // A loss of weight zero may be the mean of nothing.
     return at::where(weight == 0, 0.0, loss * factor.to(loss.scalar_type()));
   }
@@ -396,15 +333,14 @@ at::Tensor TrainingStep::weighed(const at::Tensor& loss) {
   const double quotient = divisor_ / weight;
   if (quotient == 1) return loss;
   const bool is_default = !tensor.defined() && weight == default_weight();
-  return is_default && kind_ == RecordedStep::Kind::kWatched ? loss / recorded_quotient_ : loss / quotient;
+  return is_default ? runner_->divide(loss, quotient, recorded_quotient_) : loss / quotient;
 }
 
 void TrainingStep::backward(StepOutput& output) {
   const Activity activity(tracer_, "backward");
   if (!is_weighed_) weigh(output, 1);
   is_weighed_ = false;
-  if (replays()) return recorded_->backward();
-  run_part(RecordedPart::kBackward, [&] {
+  runner_->backward([&] {
     const at::Tensor loss = weighed(output.loss());
     noting_errors([&] { state_.module->backward(precision_.scale_loss(loss)); },
                   [](ErrorNotes& notes) {
@@ -440,16 +376,13 @@ void TrainingStep::drive_optimizer(OptimizerHandle& optimizer, const OptimizerHa
     if (ready) {
       prepare_step(optimizer, scaling);
       const Activity activity(tracer_, "optimizer_step");
-      if (replays() && recorded_->update()) {
-        // It has clipped as well.
-      } else if (replays()) {
-        clip_gradients(optimizer);
-        optimizer.take_step(scaling);
-      } else if (IndependentSteps* steps = find_independent_steps(strategy_)) {
-        steps->take_step(optimizer, info_.batch_idx);
-      } else {
-        run_part(RecordedPart::kUpdate, [&] { optimizer.take_step(scaling); });
-      }
+      runner_->update([&] { clip_gradients(optimizer); },
+                      [&] {
+                        if (IndependentSteps* steps = find_independent_steps(strategy_))
+                          steps->take_step(optimizer, info_.batch_idx);
+                        else
+                          optimizer.take_step(scaling);
+                      });
       const ProfilerSpan span(tracer_.profiler(), "strategy.finish_step");
       model_.finish_step();
     }
@@ -524,20 +457,15 @@ void TrainingStep::prepare_step(OptimizerHandle& optimizer, StepScaling& scaling
   if (find_independent_steps(strategy_) == nullptr) optimizers_.require_taken_gradients(optimizer);
   {
     const ProfilerSpan span(tracer_.profiler(), "precision.unscale");
-    if (const auto replayed = replays() ? recorded_->unscale() : std::nullopt) {
-      scaling = *replayed;
-    } else {
-      if (replays()) kind_ = RecordedStep::Kind::kOrdinary;  // from here on
-      run_part(RecordedPart::kUnscale, [&] { scaling = precision_.unscale(optimizer.optimizer()); });
-    }
+    scaling = runner_->unscale([&] { return precision_.unscale(optimizer.optimizer()); });
     scaling_ = scaling;
     if (scaling.found_inf.defined()) model_.combine_found_inf(scaling.found_inf);
   }
-  run_hooks({.kind = ManualCut::Kind::kBeforeStep, .optimizer = &optimizer}, {}, [&] {
+  runner_->interrupt({.kind = ManualCut::Kind::kBeforeStep, .optimizer = &optimizer}, {}, [&] {
     callbacks_.call("on_before_optimizer_step", &Callback::on_before_optimizer_step, &Module::on_before_optimizer_step,
                     optimizer);
   });
-  if (!replays()) run_part(RecordedPart::kClip, [&] { clip_gradients(optimizer); });
+  runner_->clip([&] { clip_gradients(optimizer); });
 }
 
 void TrainingStep::clip_gradients(OptimizerHandle& optimizer) {
@@ -573,8 +501,8 @@ void TrainingStep::manual_backward(const at::Tensor& loss, const BackwardOptions
                 "it may have been detached, or come from parameters of another optimizer than the one toggled");
   manual_loss_ = loss;
   at::Tensor start = loss;
-  run_hooks({.kind = ManualCut::Kind::kBeforeBackward}, start, [&] {
-    call_with_loss(start, kind_, recorded_.get(), [&] {
+  runner_->interrupt({.kind = ManualCut::Kind::kBeforeBackward}, start, [&] {
+    runner_->before_backward(start, [&] {
       callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, start);
     });
   });
@@ -592,7 +520,7 @@ void TrainingStep::manual_backward(const at::Tensor& loss, const BackwardOptions
   for (OptimizerHandle* optimizer : optimizers)
     if (optimizer->is_toggled() || !toggled) optimizer->note_backward();
   const ManualCut cut{.kind = ManualCut::Kind::kAfterBackward, .uncombined = strategy_.uncombined()};
-  run_hooks(cut, {}, [&] { finish_backward(cut); });
+  runner_->interrupt(cut, {}, [&] { finish_backward(cut); });
 }
 
 }  // namespace levin

@@ -5,6 +5,7 @@
 #include <levin/core/connectors/optimizer_connector.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/loops/recorded_step.h>
+#include <levin/core/loops/step_runner.h>
 
 #include <cstdint>
 #include <functional>
@@ -76,29 +77,14 @@ class TrainingStep final : private StepPhases {
   void after_backward() override;
   std::shared_ptr<void> forward_scope() override;
 
-  bool replays() const { return kind_ == RecordedStep::Kind::kReplayed; }
-  /// Runs a part of the step, which may be watched.
-  template <class Body>
-  void run_part(RecordedPart part, const Body& body) {
-    if (kind_ == RecordedStep::Kind::kWatched)
-      recorded_->watch(part, body);
-    else
-      body();
-  }
+  /// Makes the step under way one that may be recorded or replayed.
+  void begin_recorded(const WindowPlace& place);
   at::Tensor run_closure();
   StepOutput guarded(const ForwardBackward& run) { return guard_ ? guard_(run) : run(); }
   void run_manually();
-  StepOutput replay_manually();
+  StepOutput run_manual_step(c10::function_ref<StepOutput()> run);
   void finish_backward(const ManualCut& cut);
   void run_hooks_of(const ManualCut& cut, const at::Tensor& loss);
-  /// Runs hooks inside of training_step, between parts of it where it is watched.
-  template <class Hooks>
-  void run_hooks(const ManualCut& cut, const at::Tensor& loss, const Hooks& hooks) {
-    if (kind_ == RecordedStep::Kind::kWatched && !state_.module->automatic_optimization)
-      recorded_->interrupt(cut, loss, hooks);
-    else
-      hooks();
-  }
   void prepare_step(OptimizerHandle& optimizer, StepScaling& scaling);
   void clip_gradients(OptimizerHandle& optimizer);
   void end_window();
@@ -121,6 +107,7 @@ class TrainingStep final : private StepPhases {
   OptimizerConnector& optimizers_;
   const OptimizerHandle::Closure closure_;
   std::function<StepOutput(const ForwardBackward&)> guard_;
+  StepRunner ordinary_;
   std::unique_ptr<RecordedStep> recorded_;
   Body body_;
 
@@ -144,7 +131,7 @@ class TrainingStep final : private StepPhases {
   bool data_ended_ = false;
   bool closure_ran_ = false;
   bool in_backward_ = false;  ///< the closure has got as far
-  RecordedStep::Kind kind_ = RecordedStep::Kind::kOrdinary;
+  StepRunner* runner_ = &ordinary_;
   StepScaling scaling_;  ///< what unscaling gave
 };
 
