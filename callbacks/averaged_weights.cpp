@@ -29,7 +29,7 @@ void AveragedWeights::bind(Module& module, Strategy& strategy, const Settings& s
     const bool is_parameter = parameters.contains(tensor.unsafeGetTensorImpl());
     if (!tensor.is_floating_point() || !(is_parameter || settings.use_buffers)) continue;
     names_.push_back(name);
-    live_.push_back(is_parameter ? strategy.divided_model().local_shard(tensor) : tensor);
+    live_.push_back(is_parameter ? strategy.divided_model().parallel_model().local_shard(tensor) : tensor);
   }
   const State loaded = strategy.divided_model().own_optimizer_state(std::exchange(loaded_, {}));
   if (loaded.is_null()) return;

@@ -31,8 +31,8 @@ GradientNormMonitor::GradientNormMonitor(const Options& options) : options_(opti
 }
 
 void GradientNormMonitor::on_fit_start(Trainer& trainer, Module& module) {
-  names_ =
-      options_.per_parameter ? trainer.strategy().divided_model().parameter_names(module) : optim::ParameterNames();
+  names_ = options_.per_parameter ? trainer.strategy().divided_model().parallel_model().parameter_names(module)
+                                  : optim::ParameterNames();
 }
 
 void GradientNormMonitor::on_before_optimizer_step(Trainer& trainer, Module& module, OptimizerHandle& optimizer) {
@@ -54,7 +54,8 @@ void GradientNormMonitor::on_before_optimizer_step(Trainer& trainer, Module& mod
   if (gradients.empty()) return;
   std::vector<at::Tensor> each = at::_foreach_norm(gradients, options_.norm);
   for (auto& norm : each) norm = norm.to(each.front().options());
-  const at::Tensor norms = trainer.strategy().divided_model().reduce_norm(at::stack(each), options_.norm);
+  const at::Tensor norms =
+      trainer.strategy().divided_model().parallel_model().reduce_norm(at::stack(each), options_.norm);
   const LogOptions on_step{.on_step = true, .on_epoch = false};
   module.log(optimizer.index() == 0 ? "grad_norm" : fmt::format("grad_norm-{}", optimizer.index()),
              at::linalg_vector_norm(norms, options_.norm), on_step);

@@ -98,7 +98,7 @@ void NanMonitor::on_train_start(Trainer& trainer, Module& module) {
   // The scaler looks for overflows, and leaves such a step out.
   watches_gradients_ = !trainer.precision().scales_loss();
   if (options_.units) watch_units(trainer, module);
-  const optim::ParameterNames parameters = trainer.strategy().divided_model().parameter_names(module);
+  const optim::ParameterNames parameters = trainer.strategy().divided_model().parallel_model().parameter_names(module);
   for (const auto& [name, parameter] : parameters.items())
     parameter_names_[parameter.unsafeGetTensorImpl()] = add_name(fmt::format("'{}'", name));
   names_of_module_ = names_.size();

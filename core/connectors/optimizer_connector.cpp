@@ -45,7 +45,7 @@ void OptimizerConnector::configure(const OptimizerHandle::Driver& driver) {
   schedulers_.clear();
   base_rates_.clear();
   Module& module = *state_.module;
-  parameter_names_ = model_.parameter_names(module);
+  parameter_names_ = model_.parallel_model().parameter_names(module);
   made_configured_ = false;
   const OptimizerConfigs configs =
       call_user(state_, "configure_optimizers", module, [&] { return module.configure_optimizers(); });
@@ -91,7 +91,9 @@ void OptimizerConnector::check(const OptimizerConfigs& configs) const {
 }
 
 void OptimizerConnector::add(const OptimizerConfig& config, const OptimizerHandle::Driver& driver) {
-  const auto local_shard = [this](const at::Tensor& parameter) { return model_.local_shard(parameter); };
+  const auto local_shard = [this](const at::Tensor& parameter) {
+    return model_.parallel_model().local_shard(parameter);
+  };
   handles_.push_back(std::make_unique<OptimizerHandle>(config.optimizer, std::ssize(handles_), driver, local_shard));
   OptimizerHandle& handle = *handles_.back();
   list_.push_back(&handle);
@@ -366,12 +368,12 @@ void OptimizerConnector::clip(OptimizerHandle& optimizer, double value, ClipAlgo
   model_.prepare_step();  // in 16 bits what is small would be lost
   options_.precision->unscale(optimizer.optimizer());
   const auto& parameters = optimizer.parameters();
-  const auto reduce = [this](at::Tensor norm) { return model_.reduce_norm(std::move(norm), 2); };
+  const auto reduce = [this](at::Tensor norm) { return model_.parallel_model().reduce_norm(std::move(norm), 2); };
   switch (algorithm) {
     case ClipAlgorithm::kValue:
       return optim::clip_by_value(parameters, value);
     case ClipAlgorithm::kAdaptive:
-      return model_.clip_adaptively(parameters, value);
+      return model_.parallel_model().clip_adaptively(parameters, value);
     case ClipAlgorithm::kNorm:
       break;
   }

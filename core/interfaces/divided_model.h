@@ -2,13 +2,13 @@
 
 #include <levin/core/base/state.h>
 #include <levin/core/data/batch.h>
-#include <levin/core/optim/parameter_names.h>
+#include <levin/core/interfaces/parallel_model.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <functional>
 #include <memory>
-#include <vector>
+#include <utility>
 
 namespace torch::nn {
 class Module;
@@ -21,8 +21,8 @@ namespace levin {
 
 class Module;
 
-/// Interface of strategies that divide the model over ranks: views for the optimizer, state that is placed, a forward
-/// that is a collective. The defaults are those of all other strategies, whose ranks have the whole model each.
+/// Interface of strategies that divide the model over ranks: which parts this one holds, and a forward that is a
+/// collective. The defaults are those of all other strategies, whose ranks have the whole model each.
 class DividedModel {
  public:
   virtual ~DividedModel() = default;
@@ -41,10 +41,8 @@ class DividedModel {
 
   // ---- What optimizers step.
 
-  /// Gives what an optimizer steps in place of a parameter of the module: this rank's shard of it.
-  virtual at::Tensor local_shard(const at::Tensor& parameter) { return parameter; }
-  /// Gives the names of what optimizers step: each shard has its parameter's.
-  virtual optim::ParameterNames parameter_names(const Module& module);
+  /// The parts of the model that this rank holds, from setup_module to the end of the call.
+  const ParallelModel& parallel_model() const { return parallel_model_; }
   /// Throws ConfigError for an optimizer that it cannot work with, before anything is replaced.
   virtual void check_optimizer(const torch::optim::Optimizer& /*optimizer*/) {}
   /// Called by all ranks before and after an optimizer's step, when the gradients of its window are there.
@@ -52,13 +50,6 @@ class DividedModel {
   virtual void finish_step() {}
   /// Called by all ranks when something other than an optimizer's step has changed the shards.
   virtual void shards_changed() {}
-  /// Combines StepScaling::found_inf of this rank's part of the gradients over all ranks, in place.
-  virtual void combine_found_inf(at::Tensor& /*found_inf*/) {}
-  /// Combines norms of this rank's shards, as many on every rank, into the norms of the whole tensors. `order`: 1, 2 or
-  /// infinity.
-  virtual at::Tensor reduce_norm(at::Tensor norms, double /*order*/) { return norms; }
-  /// Clips the gradients of what the optimizer steps; see optim::clip_adaptively.
-  virtual void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio);
 
   // ---- Forwards and outputs.
 
@@ -76,10 +67,11 @@ class DividedModel {
 
   // ---- State.
 
-  /// Gives parameters and buffers by name, placed as this strategy holds them.
-  virtual State module_state(Module& module);
-  /// Copies saved parameters and buffers into the module, in place; see load_named_tensors.
-  virtual void load_module_state(Module& module, const State& state);
+  /// See ParallelModel.
+  virtual State module_state(Module& module) { return parallel_model_.module_state(module); }
+  virtual void load_module_state(Module& module, const State& state) {
+    parallel_model_.load_module_state(module, state);
+  }
   /// Whether a checkpoint's weights load before setup_module (whole) or after (sharded).
   virtual bool loads_weights_before_setup() const { return true; }
   /// Whether ranks have different parts of the module or of the optimizers' state: they save and load together then,
@@ -88,16 +80,16 @@ class DividedModel {
   /// Whether gradients of a manual_backward without `sync_grad` wait for the one that combines them, which checkpoints
   /// do then, too.
   virtual bool keeps_gradients_back() const { return false; }
-  /// Adds to an optimizer's state what other ranks must know of this rank's part of it. `state`: from
-  /// optim::optimizer_state_dict, or any whose `parameters` hold, by name, a map of fields for each.
-  virtual State place_optimizer_state(State state) const { return state; }
-  /// Gives this rank's part of a state that was saved by any strategy.
-  virtual State own_optimizer_state(const State& saved) const { return saved; }
-};
+  /// See ParallelModel.
+  virtual State place_optimizer_state(State state) const { return parallel_model_.place_optimizer_state(state); }
+  virtual State own_optimizer_state(const State& saved) const { return parallel_model_.own_optimizer_state(saved); }
 
-/// Throws levin::Error naming what a saved module_state lacks, has left over or has in another shape.
-void check_named_tensors(const Module& module, const State& state);
-/// Copies tensors by name into the module's parameters and buffers, in place, after check_named_tensors.
-void load_named_tensors(Module& module, const State& state);
+ protected:
+  /// Takes what this rank holds from here on; by default all of the model.
+  void hold(ParallelModel parts = {}) { parallel_model_ = std::move(parts); }
+
+ private:
+  ParallelModel parallel_model_;
+};
 
 }  // namespace levin

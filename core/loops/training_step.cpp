@@ -459,7 +459,7 @@ void TrainingStep::prepare_step(OptimizerHandle& optimizer, StepScaling& scaling
     const ProfilerSpan span(tracer_.profiler(), "precision.unscale");
     scaling = runner_->unscale([&] { return precision_.unscale(optimizer.optimizer()); });
     scaling_ = scaling;
-    if (scaling.found_inf.defined()) model_.combine_found_inf(scaling.found_inf);
+    if (scaling.found_inf.defined()) model_.parallel_model().combine_found_inf(scaling.found_inf);
   }
   runner_->interrupt({.kind = ManualCut::Kind::kBeforeStep, .optimizer = &optimizer}, {}, [&] {
     callbacks_.call("on_before_optimizer_step", &Callback::on_before_optimizer_step, &Module::on_before_optimizer_step,

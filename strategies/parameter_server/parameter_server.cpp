@@ -14,7 +14,6 @@
 #include <levin/strategies/parameter_server/update_server.h>
 #include <levin/strategies/ranks/divisible_optimizer.h>
 #include <levin/strategies/ranks/model_agreement.h>
-#include <levin/strategies/ranks/norm_reduction.h>
 #include <levin/strategies/ranks/window_reducer.h>
 
 #include <ATen/ops/zeros.h>
@@ -140,6 +139,10 @@ void ParameterServer::setup_module(Module& module) {
     broadcast_model(module, ranks().process_group());
   }
   served_ = std::make_unique<ServedParameters>(module, options_.servers, environment().rank(), is_async());
+  served_parts_ =
+      ParallelModel(name(), served_->entries(), {.group = ranks().shared_collective(), .device = root_device()});
+  // In mode async the trainer's optimizer has the module's parameters.
+  if (!is_async()) hold(served_parts_);
   if (is_async() && store_ == nullptr) {
     exchange_ = ranks().make_exchange();
     store_ = collective().store().clone();
@@ -150,14 +153,6 @@ void ParameterServer::setup_module(Module& module) {
       shares.push_back(std::to_string(served_->elements(server)));
     log::rank_zero_info(fmt::format("parameters of the {} servers: {}", options_.servers, join(shares)));
   }
-}
-
-at::Tensor ParameterServer::local_shard(const at::Tensor& parameter) {
-  return served_ == nullptr || is_async() ? parameter : served_->local_shard(parameter);
-}
-
-optim::ParameterNames ParameterServer::parameter_names(const Module& module) {
-  return served_ == nullptr || is_async() ? DividedModel::parameter_names(module) : served_->names();
 }
 
 void ParameterServer::check_optimizer(const torch::optim::Optimizer& optimizer) {
@@ -173,30 +168,25 @@ void ParameterServer::check_optimizer(const torch::optim::Optimizer& optimizer) 
 
 // ---- State
 
-FindPart ParameterServer::find_part() const {
-  if (served_ == nullptr) return nullptr;
-  return [this](const std::string& name) { return served_->part_of(name); };
-}
-
 void ParameterServer::load_module_state(Module& module, const State& state) {
-  DividedModel::load_module_state(module, state);
+  load_named_tensors(module, state);
   if (served_ != nullptr) served_->load_shards();
 }
 
 State ParameterServer::place_optimizer_state(State state) const {
   if (served_ != nullptr && is_async()) {
     // Learning rates are the trainer's, what is kept for each parameter is the server's.
-    State of_server = optim::optimizer_state_dict(*stepping_optimizer(), served_->names());
+    State of_server = optim::optimizer_state_dict(*stepping_optimizer(), served_parts_.shard_names());
     of_server["groups"] = state.at("groups");
     state = std::move(of_server);
   }
-  return place_parts(state, find_part());
+  return served_parts_.place_optimizer_state(state);
 }
 
 State ParameterServer::own_optimizer_state(const State& saved) const {
-  State own = own_parts(saved, find_part());
+  State own = served_parts_.own_optimizer_state(saved);
   if (served_ == nullptr || !is_async()) return own;
-  optim::load_optimizer_state_dict(*stepping_optimizer(), served_->names(), own);
+  optim::load_optimizer_state_dict(*stepping_optimizer(), served_parts_.shard_names(), own);
   for (const char* kept : {"parameters", "archive"})
     if (own.find(kept) != nullptr) own[kept] = State::map();
   return own;
@@ -326,7 +316,7 @@ const std::shared_ptr<torch::optim::Optimizer>& ParameterServer::stepping_optimi
                 "configure_optimizers gave the same optimizer twice; the servers of mode async step one of their own; "
                 "hint: make it anew in each call");
   for (auto& group : optimizer->param_groups())
-    for (at::Tensor& parameter : group.params()) parameter = served_->local_shard(parameter);
+    for (at::Tensor& parameter : group.params()) parameter = served_parts_.local_shard(parameter);
   stepping_optimizer_ = optimizer;
   return stepping_optimizer_;
 }
@@ -434,21 +424,6 @@ void ParameterServer::leave_out_workers() {
   if (is_server()) server().change_workers(ranks().world_size(), exchange_);
 }
 
-void ParameterServer::combine_found_inf(at::Tensor& found_inf) {
-  if (served_ != nullptr && !is_async()) collective().all_reduce(found_inf, ReduceOp::kMax)->wait();
-}
-
-at::Tensor ParameterServer::reduce_norm(at::Tensor norms, double order) {
-  return served_ == nullptr || is_async() ? norms : reduce_norms(norms, order, collective(), root_device());
-}
-
-void ParameterServer::clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) {
-  std::vector<at::Tensor> own;
-  for (const at::Tensor& parameter : parameters)
-    if (parameter.numel() > 0) own.push_back(parameter);
-  if (!own.empty()) DividedModel::clip_adaptively(own, ratio);
-}
-
 void ParameterServer::restart_steps(bool alone) {
   if (alone && served_ != nullptr)
     throw ConfigError(
@@ -470,6 +445,8 @@ void ParameterServer::teardown() {
   }
   known_ = nullptr;
   values_.clear();
+  hold();
+  served_parts_ = {};
   served_.reset();
   outgoing_.clear();
   incoming_.clear();

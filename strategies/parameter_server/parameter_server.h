@@ -2,7 +2,6 @@
 
 #include <levin/core/interfaces/divided_model.h>
 #include <levin/core/interfaces/independent_steps.h>
-#include <levin/strategies/ranks/parameter_part.h>
 #include <levin/strategies/ranks/ranked_strategy.h>
 
 #include <cstdint>
@@ -66,15 +65,12 @@ class ParameterServer : public RankedStrategy, public DividedModel, public Indep
   void take_step(OptimizerHandle& optimizer, int64_t batch) override;
   int64_t meet(int64_t done, bool stopped) override;
 
-  at::Tensor local_shard(const at::Tensor& parameter) override;
-  optim::ParameterNames parameter_names(const Module& module) override;
   void check_optimizer(const torch::optim::Optimizer& optimizer) override;
   void finish_step() override;
   void shards_changed() override;
-  void combine_found_inf(at::Tensor& found_inf) override;
-  at::Tensor reduce_norm(at::Tensor norms, double order) override;
-  void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) override;
 
+  /// Whole: every rank has all values.
+  State module_state(Module& module) override { return ParallelModel().module_state(module); }
   void load_module_state(Module& module, const State& state) override;
   bool divides_state() const override { return is_divided(); }
   bool keeps_gradients_back() const override { return keeps_gradients_back_; }
@@ -91,7 +87,6 @@ class ParameterServer : public RankedStrategy, public DividedModel, public Indep
   /// What steps the shards, likewise. Ranks that serve nothing have it too, without elements: state that is divided has
   /// the same form on all ranks.
   const std::shared_ptr<torch::optim::Optimizer>& stepping_optimizer() const;
-  FindPart find_part() const;
   void send_buffers(Module& module);
   /// All ranks: gradients go to the servers, which average them. `skipped`: this rank has none, which counts as zero.
   void push(bool skipped);
@@ -102,6 +97,7 @@ class ParameterServer : public RankedStrategy, public DividedModel, public Indep
 
   const Options options_;
   std::unique_ptr<ServedParameters> served_;
+  ParallelModel served_parts_;             ///< of the optimizer that steps what this rank serves
   using Packet = std::vector<at::Tensor>;  ///< see ServedParameters
   std::vector<Packet> outgoing_;           ///< gradients for each server
   std::vector<Packet> incoming_;           ///< of each other worker

@@ -42,9 +42,6 @@ ServedParameters::ServedParameters(Module& module, int64_t servers, int64_t rank
     else
       entry.local_shard = at::empty({0}, tensor.options().requires_grad(false));
     entry.local_shard.requires_grad_(tensor.requires_grad());
-    by_tensor_[tensor.unsafeGetTensorImpl()] = i;
-    by_name_[entry.name] = i;
-    names_.add(entry.name, entry.local_shard);
   }
   sections_.resize(static_cast<size_t>(servers_));
 }
@@ -70,23 +67,12 @@ int64_t ServedParameters::elements(int64_t server) const {
   return sum;
 }
 
-at::Tensor ServedParameters::local_shard(const at::Tensor& parameter) const {
-  const auto found = by_tensor_.find(parameter.unsafeGetTensorImpl());
-  if (found == by_tensor_.end())
-    throw Error("parameter_server",
-                "an optimizer was given a parameter that the module does not have; hint: register it with the module "
-                "(register_parameter, register_module)");
-  return entries_[found->second].local_shard;
+std::vector<ParallelModel::Entry> ServedParameters::entries() const {
+  std::vector<ParallelModel::Entry> entries;
+  for (const Entry& entry : entries_)
+    entries.push_back({entry.name, entry.tensor, ParameterPart(entry.local_shard, 0, entry.tensor.sizes().vec())});
+  return entries;
 }
-
-std::optional<ParameterPart> ServedParameters::part_of(const std::string& name) const {
-  const auto found = by_name_.find(name);
-  if (found == by_name_.end()) return std::nullopt;
-  const Entry& entry = entries_[found->second];
-  return ParameterPart(entry.local_shard.detach(), 0, entry.tensor.sizes().vec());
-}
-
-// ---- Packets
 
 void ServedParameters::note_trained() {
   bool grew = false;

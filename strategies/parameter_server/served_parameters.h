@@ -1,7 +1,6 @@
 #pragma once
 
-#include <levin/core/optim/parameter_names.h>
-#include <levin/strategies/ranks/parameter_part.h>
+#include <levin/core/interfaces/parallel_model.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -26,12 +25,9 @@ class ServedParameters {
   /// Whether this rank serves any.
   bool is_server() const { return rank_ < servers_; }
   int64_t elements(int64_t server) const;
-  /// What this rank's optimizer steps in place of a parameter: the parameter with gradients of its own where this rank
-  /// serves it, else a tensor without elements, so that optimizers have the same groups on all ranks.
-  at::Tensor local_shard(const at::Tensor& parameter) const;
-  const optim::ParameterNames& names() const { return names_; }
-  /// This rank's part of the parameter of that name: all of it, or nothing.
-  std::optional<ParameterPart> part_of(const std::string& name) const;
+  /// What this rank's optimizer steps in place of each parameter: the parameter with gradients of its own where this
+  /// rank serves it, else a tensor without elements, so that optimizers have the same groups on all ranks.
+  std::vector<ParallelModel::Entry> entries() const;
 
   /// Takes note of parameters that are trained from here on; buffers hold these alone. Their set only grows, alike on
   /// all ranks.
@@ -91,9 +87,6 @@ class ServedParameters {
   const bool own_memory_;
   std::vector<Entry> entries_;
   std::vector<std::vector<Section>> sections_;  ///< of each server
-  std::unordered_map<std::string, size_t> by_name_;
-  std::unordered_map<const void*, size_t> by_tensor_;
-  optim::ParameterNames names_;
 };
 
 }  // namespace levin

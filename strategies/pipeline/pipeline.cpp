@@ -18,7 +18,6 @@
 #include <levin/strategies/pipeline/stage_ring.h>
 #include <levin/strategies/ranks/divisible_optimizer.h>
 #include <levin/strategies/ranks/model_agreement.h>
-#include <levin/strategies/ranks/norm_reduction.h>
 #include <levin/strategies/ranks/window_reducer.h>
 #include <levin/strategies/replicas/split_batch.h>
 
@@ -327,20 +326,14 @@ void Pipeline::setup_module(Module& module) {
         return result;
       },
       stages_, groups_);
+  hold(ParallelModel(name(), parameters_->entries(),
+                     {.group = parts_, .device = root_device(), .divide_tensors = groups_.shards != nullptr}));
   // Modules that have more to move override it.
   module.to(root_device());
   engine_ = std::make_unique<PipelineEngine>(sequential, stages_, *activations_, *gradients_, std::move(engine));
   // The steps of all stages draw the same random numbers.
   const std::string state = engine_->stage() == 0 ? state_to_bytes(capture_rng_state(root_device())) : "";
   restore_rng_state(state_from_bytes(stages_->broadcast_bytes(state, 0)), root_device());
-}
-
-at::Tensor Pipeline::local_shard(const at::Tensor& parameter) {
-  return parameters_ == nullptr ? parameter : parameters_->local_shard(parameter);
-}
-
-optim::ParameterNames Pipeline::parameter_names(const Module& module) {
-  return parameters_ == nullptr ? DividedModel::parameter_names(module) : parameters_->names();
 }
 
 void Pipeline::check_optimizer(const torch::optim::Optimizer& optimizer) {
@@ -356,13 +349,8 @@ void Pipeline::check_optimizer(const torch::optim::Optimizer& optimizer) {
 
 // ---- State
 
-FindPart Pipeline::find_part() const {
-  if (parameters_ == nullptr) return nullptr;
-  return [this](const std::string& name) { return parameters_->part_of(name); };
-}
-
 void Pipeline::load_module_state(Module& module, const State& state) {
-  load_tensors(module, state, find_part());
+  DividedModel::load_module_state(module, state);
   if (parameters_ == nullptr) return;
   parameters_->send_all();
   absent_.clear();
@@ -468,23 +456,6 @@ void Pipeline::shards_changed() {
   if (parameters_ != nullptr) parameters_->send_parameters();
 }
 
-void Pipeline::combine_found_inf(at::Tensor& found_inf) {
-  if (parts_ != nullptr) parts_->all_reduce(found_inf, ReduceOp::kMax)->wait();
-}
-
-at::Tensor Pipeline::reduce_norm(at::Tensor norms, double order) {
-  return parts_ == nullptr ? norms : reduce_norms(norms, order, *parts_, root_device());
-}
-
-void Pipeline::clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) {
-  if (groups_.shards != nullptr)
-    return clip_parts_adaptively(parameters, parameters_->names(), find_part(), ratio, *parts_, root_device());
-  std::vector<at::Tensor> own;
-  for (const at::Tensor& parameter : parameters)
-    if (parameter.numel() > 0) own.push_back(parameter);
-  if (!own.empty()) DividedModel::clip_adaptively(own, ratio);
-}
-
 void Pipeline::restart_steps(bool alone) {
   if (alone && engine_ != nullptr)
     throw ConfigError(
@@ -496,6 +467,7 @@ void Pipeline::restart_steps(bool alone) {
 }
 
 void Pipeline::teardown() {
+  hold();
   engine_.reset();
   parameters_.reset();
   batches_ = 0;

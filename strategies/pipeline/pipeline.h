@@ -1,7 +1,7 @@
 #pragma once
 
+#include <levin/core/interfaces/divided_model.h>
 #include <levin/strategies/pipeline/stage_parameters.h>
-#include <levin/strategies/ranks/parameter_part.h>
 #include <levin/strategies/ranks/ranked_strategy.h>
 
 #include <cstddef>
@@ -73,13 +73,8 @@ class Pipeline : public RankedStrategy, public DividedModel {
   void set_sample(std::function<Batch()> sample) override { sample_ = std::move(sample); }
   void setup_module(Module& module) override;
   bool loads_weights_before_setup() const override { return rank_group().world_size() == 1; }
-  State module_state(Module& module) override { return place_tensors(DividedModel::module_state(module), find_part()); }
   void load_module_state(Module& module, const State& state) override;
   bool divides_state() const override { return rank_group().world_size() > 1; }
-  State place_optimizer_state(State state) const override { return place_parts(state, find_part()); }
-  State own_optimizer_state(const State& saved) const override { return own_parts(saved, find_part()); }
-  at::Tensor local_shard(const at::Tensor& parameter) override;
-  optim::ParameterNames parameter_names(const Module& module) override;
   void check_optimizer(const torch::optim::Optimizer& optimizer) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;
   std::optional<WindowTotals> window_totals() override { return totals_; }
@@ -91,9 +86,6 @@ class Pipeline : public RankedStrategy, public DividedModel {
   std::shared_ptr<void> full_parameters(const torch::nn::Module& module) override;
   void finish_step() override { shards_changed(); }
   void shards_changed() override;
-  void combine_found_inf(at::Tensor& found_inf) override;
-  at::Tensor reduce_norm(at::Tensor norms, double order) override;
-  void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) override;
   void release_module() override;
   /// Throws ConfigError where steps are to be of one rank alone.
   void restart_steps(bool alone) override;
@@ -106,7 +98,6 @@ class Pipeline : public RankedStrategy, public DividedModel {
   DeviceMesh make_mesh() override;
 
  private:
-  FindPart find_part() const;
   void connect();
   int64_t stages() const { return rank_group().world_size() / options_.data_parallel; }
   int64_t chunks_per_rank() const;

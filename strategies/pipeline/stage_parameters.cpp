@@ -83,30 +83,19 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
                             .chunk = entry.is_shared || sparse.contains(tensor.unsafeGetTensorImpl())
                                          ? ReplicaGradients::kLate
                                          : chunk.value_or(ReplicaGradients::kLate)});
-      by_tensor_[tensor.unsafeGetTensorImpl()] = entries_.size();
-      names_.add(name, entry.local_shard);
     }
-    by_name_[name] = entries_.size();
     entries_.push_back(std::move(entry));
   }
   if (groups_.replicas != nullptr || groups_.shards != nullptr)
     replica_gradients_ = std::make_unique<ReplicaGradients>(std::move(averaged), groups_);
 }
 
-at::Tensor StageParameters::local_shard(const at::Tensor& parameter) const {
-  const auto found = by_tensor_.find(parameter.unsafeGetTensorImpl());
-  if (found == by_tensor_.end())
-    throw Error("pipeline",
-                "an optimizer was given a parameter that the module does not have; hint: register it with the module "
-                "(register_parameter, register_module)");
-  return entries_[found->second].local_shard;
-}
-
-std::optional<ParameterPart> StageParameters::part_of(const std::string& name) const {
-  const auto found = by_name_.find(name);
-  if (found == by_name_.end()) return std::nullopt;
-  const Entry& entry = entries_[found->second];
-  return ParameterPart(entry.local_shard.detach(), entry.offset, entry.tensor.sizes().vec());
+std::vector<ParallelModel::Entry> StageParameters::entries() const {
+  std::vector<ParallelModel::Entry> entries;
+  for (const Entry& entry : entries_)
+    entries.push_back({entry.name, entry.is_parameter ? entry.tensor : at::Tensor(),
+                       ParameterPart(entry.local_shard, entry.offset, entry.tensor.sizes().vec())});
+  return entries;
 }
 
 void StageParameters::drop_gradients() {

@@ -2,9 +2,8 @@
 
 #include <levin/core/base/state.h>
 #include <levin/core/comm/collective.h>
-#include <levin/core/optim/parameter_names.h>
+#include <levin/core/interfaces/parallel_model.h>
 #include <levin/strategies/pipeline/replica_gradients.h>
-#include <levin/strategies/ranks/parameter_part.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -15,7 +14,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 namespace torch::nn {
@@ -50,12 +48,9 @@ class StageParameters {
   StageParameters(const torch::nn::Module& module, const at::Device& device, const UsersOf& users_of,
                   std::shared_ptr<Collective> stages, StageGroups groups);
 
-  /// Returns what an optimizer steps in place of a parameter: itself (or this rank's part of it, flat) where it belongs
-  /// to this stage, else a tensor without elements, so that optimizers have the same groups on all ranks.
-  at::Tensor local_shard(const at::Tensor& parameter) const;
-  const optim::ParameterNames& names() const { return names_; }
-  /// This rank's part of the parameter or buffer of that name: all of it or nothing, or a replica's part.
-  std::optional<ParameterPart> part_of(const std::string& name) const;
+  /// What optimizers step in place of each parameter: itself (or this rank's part of it, flat) where it belongs to this
+  /// stage, else a tensor without elements, so that optimizers have the same groups on all ranks; and the buffers.
+  std::vector<ParallelModel::Entry> entries() const;
 
   /// Averages gradients over replicas, while the last batch of a window runs; nullptr where there are none.
   ReplicaGradients* replica_gradients() { return replica_gradients_.get(); }
@@ -95,9 +90,6 @@ class StageParameters {
   const StageGroups groups_;
   std::unique_ptr<ReplicaGradients> replica_gradients_;
   std::vector<Entry> entries_;
-  std::unordered_map<std::string, size_t> by_name_;
-  std::unordered_map<const void*, size_t> by_tensor_;  ///< parameters
-  optim::ParameterNames names_;
 };
 
 }  // namespace levin

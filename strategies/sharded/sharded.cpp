@@ -11,7 +11,6 @@
 #include <levin/strategies/ddp/sync_batch_norm.h>
 #include <levin/strategies/ranks/divisible_optimizer.h>
 #include <levin/strategies/ranks/model_agreement.h>
-#include <levin/strategies/ranks/norm_reduction.h>
 #include <levin/strategies/ranks/window_reducer.h>
 #include <levin/strategies/sharded/sharded_model.h>
 
@@ -167,14 +166,8 @@ void Sharded::setup_module(Module& module) {
       options_.units.empty() ? named_units(module) : select_units(module, options_.units, "strategy.sharded.units");
   model_ = std::make_unique<ShardedModel>(module, shard_group_, replica_group_, std::move(sharding),
                                           std::exchange(built_, {}));
-}
-
-at::Tensor Sharded::local_shard(const at::Tensor& parameter) {
-  return model_ == nullptr ? parameter : model_->local_shard_of(parameter);
-}
-
-optim::ParameterNames Sharded::parameter_names(const Module& module) {
-  return model_ == nullptr ? DividedModel::parameter_names(module) : model_->local_shard_names();
+  hold(ParallelModel(name(), model_->entries(),
+                     {.group = shard_group_, .device = root_device(), .divide_tensors = true}));
 }
 
 void Sharded::check_optimizer(const torch::optim::Optimizer& optimizer) {
@@ -182,20 +175,14 @@ void Sharded::check_optimizer(const torch::optim::Optimizer& optimizer) {
   // Levin's and LibTorch's are known to step what is in their groups.
   const bool is_own = dynamic_cast<const optim::DeclaresCapabilities*>(&optimizer) != nullptr &&
                       dynamic_cast<const optim::FusedOptimizer*>(&optimizer) == nullptr;
-  if (is_own) looks_at_steps_ = true;
+  // Steps that loss scaling skips change nothing.
+  if (is_own && mixed_type_ != at::kHalf) looks_at_steps_ = true;
   require_element_wise(optimizer, fmt::format("'{}'", name()));
   require_divisible_state(optimizer, name());
 }
 
-// ---- State
-
-FindPart Sharded::find_part() const {
-  if (model_ == nullptr) return nullptr;
-  return [this](const std::string& name) { return model_->part_of(name); };
-}
-
 void Sharded::load_module_state(Module& module, const State& state) {
-  load_tensors(module, state, find_part());
+  DividedModel::load_module_state(module, state);
   if (model_ == nullptr) return;
   model_->local_shards_changed();
   absent_.clear();
@@ -315,10 +302,9 @@ std::shared_ptr<void> Sharded::full_parameters(const torch::nn::Module& module) 
 void Sharded::prepare_step() {
   if (model_ == nullptr) return;
   model_->prepare_step();
-  skips_step_ = false;
   before_step_.clear();
   if (!looks_at_steps_) return;
-  for (const auto& [name, local_shard] : model_->local_shard_names().items()) {
+  for (const auto& [name, local_shard] : parallel_model().shard_names().items()) {
     if (!local_shard.grad().defined() || local_shard.numel() == 0) continue;
     const at::Tensor part = local_shard.detach().narrow(0, 0, std::min(local_shard.numel(), kLookedAt));
     if (local_shard.grad().narrow(0, 0, part.numel()).any().item<bool>()) before_step_.emplace_back(part, part.clone());
@@ -327,7 +313,7 @@ void Sharded::prepare_step() {
 
 void Sharded::finish_step() {
   if (model_ == nullptr) return;
-  if (looks_at_steps_ && !skips_step_) look_at_step();
+  if (looks_at_steps_) look_at_step();
   model_->finish_step();
 }
 
@@ -350,23 +336,6 @@ void Sharded::look_at_step() {
                     kMostIdleSteps));
 }
 
-void Sharded::combine_found_inf(at::Tensor& found_inf) {
-  if (model_ == nullptr) return;
-  skips_step_ = true;
-  shard_group_->all_reduce(found_inf, ReduceOp::kMax)->wait();
-}
-
-at::Tensor Sharded::reduce_norm(at::Tensor norms, double order) {
-  if (model_ == nullptr) return norms;
-  // With offload the gradients are on the host, which the group may not carry.
-  return reduce_norms(norms, order, *shard_group_, root_device());
-}
-
-void Sharded::clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) {
-  if (model_ == nullptr) return DividedModel::clip_adaptively(parameters, ratio);
-  clip_parts_adaptively(parameters, model_->local_shard_names(), find_part(), ratio, *shard_group_, root_device());
-}
-
 void Sharded::restart_steps(bool alone) {
   if (alone && model_ != nullptr)
     throw ConfigError(
@@ -382,6 +351,7 @@ void Sharded::release_module() {
 
 void Sharded::teardown() {
   built_.clear();  // of a call that failed before its model was complete
+  hold();
   model_.reset();
   shard_group_.reset();
   replica_group_.reset();

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <levin/strategies/ranks/parameter_part.h>
+#include <levin/core/interfaces/divided_model.h>
 #include <levin/strategies/ranks/ranked_strategy.h>
 #include <levin/strategies/sharded/sharded_build.h>
 
@@ -58,14 +58,9 @@ class Sharded : public RankedStrategy, public DividedModel {
   std::shared_ptr<void> build_scope(std::function<void(torch::nn::Module&)> prepare) override;
   void setup_module(Module& module) override;
   bool loads_weights_before_setup() const override { return rank_group().world_size() == 1; }
-  State module_state(Module& module) override { return place_tensors(DividedModel::module_state(module), find_part()); }
   void load_module_state(Module& module, const State& state) override;
   bool divides_state() const override { return rank_group().world_size() > 1; }
   bool keeps_gradients_back() const override;
-  State place_optimizer_state(State state) const override { return place_parts(state, find_part()); }
-  State own_optimizer_state(const State& saved) const override { return own_parts(saved, find_part()); }
-  at::Tensor local_shard(const at::Tensor& parameter) override;
-  optim::ParameterNames parameter_names(const Module& module) override;
   void check_optimizer(const torch::optim::Optimizer& optimizer) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;
   std::optional<WindowTotals> window_totals() override { return totals_; }
@@ -79,9 +74,6 @@ class Sharded : public RankedStrategy, public DividedModel {
   void prepare_step() override;
   void finish_step() override;
   void shards_changed() override;
-  void combine_found_inf(at::Tensor& found_inf) override;
-  at::Tensor reduce_norm(at::Tensor norms, double order) override;
-  void clip_adaptively(const std::vector<at::Tensor>& parameters, double ratio) override;
   void release_module() override;
   /// Throws ConfigError where steps are to be of one rank alone: that has parts only.
   void restart_steps(bool alone) override;
@@ -91,7 +83,6 @@ class Sharded : public RankedStrategy, public DividedModel {
   DeviceMesh make_mesh() override;
 
  private:
-  FindPart find_part() const;
   ShardedModelOptions model_options() const;
   void send_buffers(Module& module);
   void look_at_step();
@@ -106,7 +97,6 @@ class Sharded : public RankedStrategy, public DividedModel {
   std::string absent_;  ///< message of a parameter that an earlier call left without values; empty: none
   bool has_buffers_ = false;
   bool sync_batchnorm_ = false;
-  bool skips_step_ = false;  ///< whether the step under way may be one that changes nothing
   std::optional<WindowTotals> totals_;
   bool looks_at_steps_ = false;  ///< until the user's own optimizer has been seen to change the local shards
   int64_t idle_steps_ = 0;       ///< that changed nothing

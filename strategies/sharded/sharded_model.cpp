@@ -126,11 +126,7 @@ ShardedModel::ShardedModel(torch::nn::Module& module, std::shared_ptr<Collective
   for (size_t i = 0; i < groups_.size(); ++i) {
     const auto& parameters = groups_[i]->parameters();
     for (size_t j = 0; j < parameters.size(); ++j) {
-      const auto& [name, parameter] = parameters[j];
-      local_shard_names_.add(name, groups_[i]->local_shards()[j]);
-      parts_.emplace(name, ParameterPart(groups_[i]->local_shards()[j], groups_[i]->local_shard(j).in_parameter,
-                                         parameter.sizes().vec()));
-      local_shards_[parameter.unsafeGetTensorImpl()] = groups_[i]->local_shards()[j];
+      const at::Tensor& parameter = parameters[j].second;
       torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<TakeGradient>(*this, i, j));
       hooked_.push_back(parameter);
     }
@@ -529,19 +525,17 @@ void ShardedModel::finish_step() {
 
 // ---- What optimizers and checkpoints see
 
-at::Tensor ShardedModel::local_shard_of(const at::Tensor& parameter) const {
-  const auto local_shard = local_shards_.find(parameter.unsafeGetTensorImpl());
-  if (local_shard == local_shards_.end())
-    throw Error("sharded",
-                "an optimizer was given a parameter that the module does not have; hint: register it with "
-                "the module (register_parameter, register_module)");
-  return local_shard->second;
-}
-
-std::optional<ParameterPart> ShardedModel::part_of(const std::string& name) const {
-  const auto found = parts_.find(name);
-  if (found == parts_.end()) return std::nullopt;
-  return found->second;
+std::vector<ParallelModel::Entry> ShardedModel::entries() const {
+  std::vector<ParallelModel::Entry> entries;
+  for (const auto& group : groups_) {
+    for (size_t i = 0; i < group->parameters().size(); ++i) {
+      const auto& [name, parameter] = group->parameters()[i];
+      entries.push_back(
+          {name, parameter,
+           ParameterPart(group->local_shards()[i], group->local_shard(i).in_parameter, parameter.sizes().vec())});
+    }
+  }
+  return entries;
 }
 
 void ShardedModel::gather_full_parameters() {

@@ -2,11 +2,10 @@
 
 #include <levin/core/base/state.h>
 #include <levin/core/comm/collective.h>
+#include <levin/core/interfaces/parallel_model.h>
 #include <levin/core/nn/named_units.h>
 #include <levin/core/nn/saved_tensor_scope.h>
 #include <levin/core/nn/unit.h>
-#include <levin/core/optim/parameter_names.h>
-#include <levin/strategies/ranks/parameter_part.h>
 #include <levin/strategies/sharded/execution_order.h>
 #include <levin/strategies/sharded/flat_parameter_group.h>
 #include <levin/strategies/sharded/sharded_build.h>
@@ -94,12 +93,8 @@ class ShardedModel final : private UnitHook {
 
   // ---- What optimizers and checkpoints see
 
-  /// Returns what optimizers step in place of a parameter.
-  at::Tensor local_shard_of(const at::Tensor& parameter) const;
-  /// The local shards under the names of their parameters.
-  const optim::ParameterNames& local_shard_names() const { return local_shard_names_; }
-  /// This rank's part of the parameter of that name; nullopt where there is none.
-  std::optional<ParameterPart> part_of(const std::string& name) const;
+  /// The local shards, which optimizers step in place of the parameters.
+  std::vector<ParallelModel::Entry> entries() const;
   /// Gives the module full parameters, of the optimizer's type, for good; a collective. Nothing else may follow.
   void gather_full_parameters();
   /// Called when others than the optimizer have changed the local shards.
@@ -152,10 +147,7 @@ class ShardedModel final : private UnitHook {
   std::unordered_map<const Unit*, size_t> of_unit_;                 ///< stage 3
   std::unordered_map<const c10::StorageImpl*, size_t> of_storage_;  ///< stage 3
   std::vector<size_t> reduce_order_;                                ///< groups with parameters that are trained
-  optim::ParameterNames local_shard_names_;
-  std::unordered_map<std::string, ParameterPart> parts_;
-  std::unordered_map<const void*, at::Tensor> local_shards_;  ///< by the parameter's TensorImpl
-  std::vector<at::Tensor> hooked_;                            ///< parameters that tell of their gradients
+  std::vector<at::Tensor> hooked_;                                  ///< parameters that tell of their gradients
 
   std::multiset<size_t> held_;
 

@@ -143,8 +143,8 @@ double replay(const std::string& folder, Module& module, int64_t servers, double
   std::vector<std::string> logs;
   for (int64_t server = 0; server < servers; ++server) {
     const ServedParameters served(module, servers, server, false);
-    for (const auto& [name, parameter] : named_unique_parameters(module))
-      if (served.part_of(name)->local_shard().numel() > 0) server_of.push_back(fmt::format("\"{}\": {}", name, server));
+    for (const auto& [name, parameter, part] : served.entries())
+      if (part.local_shard().numel() > 0) server_of.push_back(fmt::format("\"{}\": {}", name, server));
     logs.push_back(fmt::format("\"{}/server-{}.csv\"", folder, server));
   }
   const Batch data = tiny_dataset(kExamples)->get_batch(

@@ -167,9 +167,12 @@ void on_ranks(int64_t count, const std::function<void(std::shared_ptr<Collective
   if (failed != nullptr) std::rethrow_exception(failed);
 }
 
+ParallelModel parts_of(const ShardedModel& model) { return {"sharded", model.entries(), {}}; }
+
 void replace_parameters(torch::optim::Optimizer& optimizer, const ShardedModel& model) {
+  const ParallelModel parts = parts_of(model);
   for (auto& group : optimizer.param_groups())
-    for (auto& parameter : group.params()) parameter = model.local_shard_of(parameter);
+    for (auto& parameter : group.params()) parameter = parts.local_shard(parameter);
 }
 
 void train(ShardedModel& model, ShardedNet& net, const Collective& collective, int64_t accumulate) {
@@ -279,12 +282,12 @@ TEST(ShardedModel, GradientsAddUpUntilTheyAreCleared) {
         loss.backward();
         model.end_backward();
         if (step == 0)
-          for (const auto& parameter : net.out->parameters()) model.local_shard_of(parameter).mutable_grad().reset();
+          for (const auto& parameter : net.out->parameters())
+            parts_of(model).local_shard(parameter).mutable_grad().reset();
       }
-      for (const auto& item : whole.named_parameters()) {
-        const auto part = model.part_of(item.key());
-        const at::Tensor expected = part->own_part({item.value().grad()});
-        EXPECT_TRUE(part->local_shard().grad().allclose(expected, 1e-4, 1e-6)) << stage << item.key();
+      for (const auto& [name, parameter, part] : model.entries()) {
+        const at::Tensor expected = part.own_part({whole.named_parameters()[name].grad()});
+        EXPECT_TRUE(part.local_shard().grad().allclose(expected, 1e-4, 1e-6)) << stage << name;
       }
     });
   }

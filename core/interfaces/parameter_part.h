@@ -5,14 +5,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace levin {
-
-class Module;
 
 /// This rank's part of a parameter (or buffer) that ranks divide: some of its elements in their flat order, all of
 /// them, or none.
@@ -45,17 +42,5 @@ class ParameterPart {
   int64_t offset_;
   std::vector<int64_t> shape_;
 };
-
-/// Finds this rank's part of the parameter of a name; nullopt where it is not divided. A null function where nothing
-/// is.
-using FindPart = std::function<std::optional<ParameterPart>(const std::string& name)>;
-
-/// Serve DividedModel::module_state and load_module_state. `tensors`: those of the module by name.
-State place_tensors(State tensors, const FindPart& find_part);
-void load_tensors(Module& module, const State& state, const FindPart& find_part);
-/// Serve DividedModel::place_optimizer_state and own_optimizer_state. Tensors of other sizes than the rank's part, such
-/// as a value for each row, count as those of the rank that has the parameter's first element.
-State place_parts(const State& state, const FindPart& find_part);
-State own_parts(const State& saved, const FindPart& find_part);
 
 }  // namespace levin
