@@ -42,6 +42,11 @@ struct StrategyCase {
     return other;
   }
   bool is_sharded() const { return stage > 0; }
+  /// Whether Levin starts its ranks as processes.
+  bool starts_processes() const {
+    const std::string name = strategy;
+    return ranks > 1 && name != "dp" && name != "ddp2" && yaml().find("thread") == std::string::npos;
+  }
   bool has_option(const char* name) const { return std::string(options).find(name) != std::string::npos; }
   bool is_pipeline() const { return std::string(strategy).starts_with("pipeline") || has_option("pipeline"); }
   bool is_one_pipeline() const {

@@ -50,6 +50,7 @@ TEST_P(StartConformance, TrainsAsOneDeviceOnTheWholeBatch) {
 
 TEST_P(StrategyConformance, StepsOfAnEngineAreThoseOfFit) {
   if (is_parameter_server()) GTEST_SKIP() << "its ranks take batches of one loader, which an engine does not have";
+  if (GetParam().starts_processes()) GTEST_SKIP() << "an engine starts no processes";
   // Micro-batches of eight ranks have two examples each.
   const TrainingRun run{.net = {.batch_norm = true}, .examples = 48, .global_batch = 16};
   const Outcome expected = train(run, GetParam());
