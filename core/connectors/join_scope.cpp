@@ -1,6 +1,7 @@
 #include <levin/core/connectors/join_scope.h>
 
 #include <levin/core/base/expanded_tensor.h>
+#include <levin/core/base/released_storage.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/metrics/metric.h>
 
@@ -9,7 +10,8 @@ namespace levin {
 JoinScope::JoinScope(TrainerState& state, LoggerConnector& logger, bool joins) : state_(state), joins_(joins) {
   if (!joins_) return;
   former_ = std::exchange(state_.joining, true);
-  for (const auto& buffer : state_.module->buffers()) buffers_.emplace_back(buffer, buffer.clone());
+  for (const auto& buffer : state_.module->buffers())
+    if (!is_released(buffer)) buffers_.emplace_back(buffer, buffer.clone());
   for (const auto* collector : {&logger.train_metrics(), &logger.evaluation_metrics()})
     for (metrics::Metric* metric : collector->logged_metrics()) metrics_.emplace_back(metric, metric->state_dict());
 }
