@@ -17,6 +17,8 @@ struct Origin {
 
   /// Returns "mlp.yaml:3:5", or the source alone where it has no lines.
   std::string describe() const;
+  /// Returns the same and ": ", as messages begin; nothing where there is no source.
+  std::string prefix() const { return source.empty() ? "" : describe() + ": "; }
   bool operator==(const Origin& other) const = default;
 };
 

@@ -37,6 +37,11 @@ void LossWeight::require_valid() const {
     throw Error("module", fmt::format("the weight of a loss must be a number of at least 0; got {}", *weight));
 }
 
+at::Tensor LossWeight::share_of(const LossWeight& sum, at::Device device, at::ScalarType type) const {
+  constexpr double kLeast = 1e-30;  // in place of a sum of zero
+  return (on(device) / sum.on(device).clamp_min(kLeast)).to(type);
+}
+
 LossWeight& LossWeight::operator+=(const LossWeight& other) {
   if (!other.defined()) return *this;
   const auto own_number = on_host();

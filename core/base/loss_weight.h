@@ -28,6 +28,9 @@ class LossWeight {
   /// Throws levin::Error where the host sees that it is no weight: negative, infinite or NaN.
   void require_valid() const;
 
+  /// Returns its share of a sum of weights, on a device and of a type; 0 of a sum of 0.
+  at::Tensor share_of(const LossWeight& sum, at::Device device, at::ScalarType type) const;
+
   LossWeight& operator+=(const LossWeight& other);
 
  private:

@@ -200,7 +200,7 @@ class Registry {
   const Item& require(const std::string& name, const Origin& origin = {}) const {
     const Item* item = find(name);
     if (item == nullptr) {
-      const std::string place = origin.source.empty() ? "" : origin.describe() + ": ";
+      const std::string place = origin.prefix();
       throw ConfigError(place + "unknown " + kind_ + " '" + name + "'" + valid_names_hint(name, names()));
     }
     return *item;

@@ -13,11 +13,9 @@
 namespace levin {
 namespace {
 
-std::string place(const Origin& origin) { return origin.source.empty() ? "" : origin.describe() + ": "; }
-
 std::string out_of_range_message(const Origin& origin, std::string_view path, std::string_view constraint,
                                  std::string_view got) {
-  return fmt::format("{}{} must be {}; got {}", place(origin), path, constraint, got);
+  return fmt::format("{}{} must be {}; got {}", origin.prefix(), path, constraint, got);
 }
 
 /// Whether the text of a list or mapping is known: it comes from a command line or a variable.
@@ -61,12 +59,12 @@ Config dump_floating_point(T value) {
 
 void throw_wrong_type(const Config& node, std::string_view path, std::string_view expected) {
   refuse_broken_yaml(node);
-  throw ConfigError(fmt::format("{}{}: expected {}; got {}", place(node.origin()), path, expected, node.describe()));
+  throw ConfigError(fmt::format("{}{}: expected {}; got {}", node.origin().prefix(), path, expected, node.describe()));
 }
 
 void throw_unknown_key(const Config::Entry& entry, std::string_view path, const std::vector<std::string>& valid) {
   const std::string inside = path.empty() ? "" : fmt::format(" in '{}'", path);
-  throw ConfigError(fmt::format("{}unknown key '{}'{}{}", place(entry.origin), entry.key, inside,
+  throw ConfigError(fmt::format("{}unknown key '{}'{}{}", entry.origin.prefix(), entry.key, inside,
                                 valid_names_hint(entry.key, valid)));
 }
 
@@ -82,9 +80,9 @@ void detail::rename_key(Config& node, const std::string& path, const std::string
   const std::string in = path.empty() ? "" : path + ".";
   if (node.find(present) != nullptr)
     throw ConfigError(fmt::format("{}{}{} is an older spelling of {}, which is given as well; hint: leave {} out",
-                                  place(value.origin()), in, former, present, former));
+                                  value.origin().prefix(), in, former, present, former));
   log::rank_zero_info_once(
-      fmt::format("{}{}{} is an older spelling of {}", place(value.origin()), in, former, present));
+      fmt::format("{}{}{} is an older spelling of {}", value.origin().prefix(), in, former, present));
   node.erase(former);
   node.set(present, value);
 }

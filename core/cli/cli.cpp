@@ -361,8 +361,7 @@ Config Cli::configure(const std::vector<std::string>& files, const Settings& set
                       link.source, link.target));
     const Config computed = link.compute ? link.compute(*value) : *value;
     const Config* const given = find_path(merged, link.target);
-    const std::string place =
-        given == nullptr || given->origin().source.empty() ? "" : given->origin().describe() + ": ";
+    const std::string place = given == nullptr ? "" : given->origin().prefix();
     const bool is_given = given != nullptr;
     merged.set_path(link.target, Config::parse(computed.to_flow(), {.source = "as " + link.source}, true));
     // The configuration that a run has written has the same.

@@ -40,8 +40,6 @@ const CommandSection* find_section(const ConfigNames& names, const std::string& 
   return found == names.sections.end() ? nullptr : &*found;
 }
 
-std::string place(const Origin& origin) { return origin.source.empty() ? "" : origin.describe() + ": "; }
-
 bool has_field(const std::vector<FieldDoc>& fields, const std::string& name) {
   return std::any_of(fields.begin(), fields.end(), [&](const FieldDoc& field) { return field.name == name; });
 }
@@ -70,7 +68,7 @@ void check_top_level(const Config& source, const ConfigNames& names) {
     if (std::find(keys.begin(), keys.end(), entry.key) != keys.end()) continue;
     const std::string section = section_of(entry.key, names);
     throw ConfigError(fmt::format(
-        "{}unknown key '{}'{}", place(entry.origin), entry.key,
+        "{}unknown key '{}'{}", entry.origin.prefix(), entry.key,
         section.empty() ? valid_names_hint(entry.key, keys)
                         : fmt::format("; did you mean '{}.{}'?; valid: {}", section, entry.key, join(keys))));
   }
@@ -236,7 +234,7 @@ void move_into_trainer(Config& source, const std::string& option) {
   const Config value = *given;
   if (const Config* trainer = source.find("trainer"); trainer != nullptr && trainer->find(option) != nullptr)
     throw ConfigError(fmt::format("{}'{}' and 'trainer.{}' are the same option; hint: leave one out",
-                                  place(value.origin()), option, option));
+                                  value.origin().prefix(), option, option));
   source.erase(option);
   if (source.find("trainer") == nullptr) source.set("trainer", Config::mapping(value.origin()), value.origin());
   source.find("trainer")->set(option, value, value.origin());
@@ -318,7 +316,7 @@ void resolve_section(Config& resolved, const Config& merged, const char* key, co
     resolved.set(key, resolve_named(given != nullptr ? *given : Config::mapping(), registry, key));
   } else if (given != nullptr && !given->entries().empty()) {
     throw ConfigError(
-        fmt::format("{}'{}' names a {}, but this program has none", place(given->origin()), key, registry.kind()));
+        fmt::format("{}'{}' names a {}, but this program has none", given->origin().prefix(), key, registry.kind()));
   }
 }
 
@@ -333,7 +331,7 @@ Config resolve_spec(const Config& node, const Registry<Base>& registry, const st
   if (name->is_scalar() && name->text() == "auto") {
     if (named.entries().size() > 1)
       throw ConfigError(fmt::format("{}{}: 'auto' has no options; hint: name the {} that they are for",
-                                    place(named.origin()), path, registry.kind()));
+                                    named.origin().prefix(), path, registry.kind()));
     return *name;
   }
   const Config resolved = resolve_named(named, registry, path);

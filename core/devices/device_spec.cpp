@@ -17,7 +17,7 @@ constexpr const char* kGpusValid =
     "valid: null or 0 (the CPU), a count, -1 (all), a list of indices ([1, 3]), or a string of indices (\"1, 3\")";
 
 [[noreturn]] void refuse(const Config& node, const char* option, const char* valid) {
-  const std::string place = node.origin().source.empty() ? "" : node.origin().describe() + ": ";
+  const std::string place = node.origin().prefix();
   throw ConfigError(fmt::format("{}trainer.{} is not understood; got {}; {}", place, option, node.describe(), valid));
 }
 

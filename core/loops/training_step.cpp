@@ -23,9 +23,6 @@
 namespace levin {
 namespace {
 
-/// Divides in place of a weight of zero.
-constexpr double kLeastWeight = 1e-30;
-
 /// Sets a number that recorded steps read.
 void write(at::Tensor& number, double value) {
   if (!number.defined()) {
@@ -411,8 +408,7 @@ at::Tensor TrainingStep::mean_over_ranks(const at::Tensor& loss) {
   const auto totals = strategy_.window_totals();
   at::Tensor mean = loss.detach();
   if (state_.module->automatic_optimization && totals)
-    mean = mean * (weight_.on(mean.device()) / totals->mean_weight.on(mean.device()).clamp_min(kLeastWeight))
-                      .to(mean.scalar_type());
+    mean = mean * weight_.share_of(totals->mean_weight, mean.device(), mean.scalar_type());
   else
     mean = mean * info_.weight;
   strategy_.collective().all_reduce(mean, ReduceOp::kMean)->wait();

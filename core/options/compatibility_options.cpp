@@ -41,7 +41,7 @@ const OlderStrategy* find_older(const Config& node) {
 }
 
 void note(const Origin& origin, const std::string& older, const std::string& present) {
-  const std::string place = origin.source.empty() ? "" : origin.describe() + ": ";
+  const std::string place = origin.prefix();
   log::rank_zero_info(fmt::format("{}{} is an older spelling of {}", place, older, present));
 }
 
@@ -139,7 +139,7 @@ std::string present_precision(const std::string& name) {
 void refuse_ended_logger(const Config& member, const Registry<Logger>& loggers) {
   const Config name = detail::split_named_config(member, "trainer.logger", loggers.kind()).first;
   if (name.text() != "neptune" || loggers.find(name.text()) != nullptr) return;
-  const std::string place = name.origin().source.empty() ? "" : name.origin().describe() + ": ";
+  const std::string place = name.origin().prefix();
   throw ConfigError(fmt::format(
       "{}there is no logger 'neptune': the service ended on 5 March 2026; hint: take wandb, or mlflow for a server of "
       "your own; valid: {}",

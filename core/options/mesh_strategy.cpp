@@ -22,9 +22,6 @@ namespace {
 constexpr const char* kPath = "trainer.strategy";
 constexpr const char* kSize = "size";
 
-/// Begins a message: where something was written.
-std::string at(const Origin& origin) { return origin.source.empty() ? "" : origin.describe() + ": "; }
-
 /// What a mesh says of a dimension.
 struct Part {
   std::string_view dimension;
@@ -78,10 +75,10 @@ void read_part(Part& part, const Config& node) {
       throw ConfigError(
           fmt::format("{}{}.{} is what the sizes of the mesh say; hint: leave it out, and give the sizes of "
                       "replicate and shard",
-                      at(origin), path, key));
+                      origin.prefix(), path, key));
     if (is_rank_option(key))
       throw ConfigError(fmt::format("{}{}.{} is an option of all ranks; hint: write it beside the dimensions, as {}.{}",
-                                    at(origin), path, key, kPath, key));
+                                    origin.prefix(), path, key, kPath, key));
     part.options.set(key, value, origin);
   }
 }
@@ -117,7 +114,7 @@ void complete_sizes(Parts& parts, int64_t ranks, const std::string& place) {
 void refuse_options(const Part& part, std::string_view why) {
   if (part.options.entries().empty()) return;
   const Config::Entry& option = part.options.entries().front();
-  throw ConfigError(fmt::format("{}{}.{}.{} does not work {}; hint: leave it out", at(option.origin), kPath,
+  throw ConfigError(fmt::format("{}{}.{}.{} does not work {}; hint: leave it out", option.origin.prefix(), kPath,
                                 part.dimension, option.key, why));
 }
 
@@ -128,10 +125,10 @@ void refuse_options(const Part& part, std::string_view why) {
     const auto& fields = registries().strategies.require(std::string(dimension.strategy)).fields;
     if (!is_said_by_sizes(entry.key) && std::ranges::find(fields, entry.key, &FieldDoc::name) != fields.end())
       throw ConfigError(fmt::format("{0}{1}.{2} is an option of one dimension of the mesh; hint: {1}.{3}.{2}",
-                                    at(entry.origin), kPath, entry.key, dimension.name));
+                                    entry.origin.prefix(), kPath, entry.key, dimension.name));
   }
-  throw ConfigError(fmt::format("{}{}.{} is no dimension of a mesh, and no option of its ranks{}", at(entry.origin),
-                                kPath, entry.key, valid_names_hint(entry.key, valid)));
+  throw ConfigError(fmt::format("{}{}.{} is no dimension of a mesh, and no option of its ranks{}",
+                                entry.origin.prefix(), kPath, entry.key, valid_names_hint(entry.key, valid)));
 }
 
 struct Mesh {
@@ -204,7 +201,7 @@ bool is_mesh(const Config& strategy) {
 Config strategy_of_mesh(const Config& mesh, int64_t ranks) {
   auto [parts, shared] = read(mesh);
   auto& [pipeline, replicate, shard] = parts;
-  complete_sizes(parts, ranks, at(mesh.origin()));
+  complete_sizes(parts, ranks, mesh.origin().prefix());
   const auto as_text = [](int64_t number) { return Config::scalar(std::to_string(number)); };
   const Part& outer = *pipeline.size > 1 ? pipeline : *shard.size > 1 ? shard : replicate;
   Config strategy = Config::mapping(mesh.origin());
@@ -221,7 +218,7 @@ Config strategy_of_mesh(const Config& mesh, int64_t ranks) {
   if (stage != nullptr && stage->text() != "1")
     throw ConfigError(
         fmt::format("{}{}.shard.stage is {}; valid beside pipeline: 1 (ranks of a stage divide the optimizer's state)",
-                    at(stage->origin()), kPath, stage->describe()));
+                    stage->origin().prefix(), kPath, stage->describe()));
   shard.options.erase("stage");
   refuse_options(shard, "beside pipeline, where shard has the one option stage: 1");
   strategy.set("shard_optimizer", Config::scalar("true"));

@@ -20,9 +20,7 @@ const std::vector<std::string>& kinds() {
 }
 
 [[noreturn]] void throw_bad_bounds(const Config& node, const std::string& path, const std::string& wanted) {
-  throw ConfigError(fmt::format("{}{} must be {}; got {}",
-                                node.origin().source.empty() ? "" : node.origin().describe() + ": ", path, wanted,
-                                node.to_flow()));
+  throw ConfigError(fmt::format("{}{} must be {}; got {}", node.origin().prefix(), path, wanted, node.to_flow()));
 }
 
 template <class T>
@@ -68,9 +66,8 @@ Config draw(const Config& distribution, const std::string& path, uint64_t seed, 
     if (values.items().empty()) throw_bad_bounds(values, place, "a list of values");
     return values.items()[static_cast<size_t>(position * static_cast<double>(values.items().size()))];
   }
-  throw ConfigError(fmt::format("{}{}: unknown distribution '{}'{}",
-                                origin.source.empty() ? "" : origin.describe() + ": ", path, kind,
-                                valid_names_hint(kind, kinds())));
+  throw ConfigError(
+      fmt::format("{}{}: unknown distribution '{}'{}", origin.prefix(), path, kind, valid_names_hint(kind, kinds())));
 }
 
 }  // namespace levin::sweep

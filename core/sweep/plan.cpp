@@ -15,9 +15,7 @@ namespace {
 
 constexpr size_t kMostRuns = 100'000;
 
-std::string origin_text(const Config& node) {
-  return node.origin().source.empty() ? "" : node.origin().describe() + ": ";
-}
+std::string origin_text(const Config& node) { return node.origin().prefix(); }
 
 void check_mapping(const Config& node, const std::string& path) {
   if (!node.is_mapping() && !node.is_null()) throw_wrong_type(node, path, "a mapping of options");

@@ -14,9 +14,6 @@
 namespace levin {
 namespace {
 
-/// The divisor where all weights are zero.
-constexpr double kLeastWeight = 1e-30;
-
 /// A tensor of the parts that have it.
 struct Pieces {
   std::vector<at::Tensor> tensors;
@@ -44,8 +41,7 @@ at::Tensor weighted_mean(const Pieces& pieces) {
     if (all) {
       value = value * (*all == 0 ? 0 : *pieces.weights[i].on_host() / *all);
     } else {
-      const at::Device device = value.device();
-      value = value * (pieces.weights[i].on(device) / sum.on(device).clamp_min(kLeastWeight)).to(value.scalar_type());
+      value = value * pieces.weights[i].share_of(sum, value.device(), value.scalar_type());
     }
     mean = mean.defined() ? mean + value : value;
   }
