@@ -352,7 +352,12 @@ FitLoop::BatchAndInfo FitLoop::next_batch(DataLoader::Pass& pass, std::optional<
 }
 
 bool FitLoop::may_look_ahead() const {
-  if (data_.loaders().train.looks_ahead()) return true;
+  const DataLoader& train = data_.loaders().train;
+  // What this thread reads just before its step is in the caches for it.
+  const bool reads_itself =
+      train.dataset() != nullptr && train.options().num_workers == 0 && strategy_.root_device().is_cpu();
+  if (reads_itself && data_.train_batches() && strategy_.data_parallel_rank().size == 1) return false;
+  if (train.looks_ahead()) return true;
   const int64_t window =
       progress_.window_index == 0 ? optimizers_.accumulation().at(progress_.epoch) : progress_.window_size;
   return progress_.window_index + 1 < window;
