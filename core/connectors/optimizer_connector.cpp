@@ -55,6 +55,7 @@ void OptimizerConnector::configure(const OptimizerHandle::Driver& driver) {
                     "configured_optimizers() from it, or leave the option out",
                     options_.optimizer->init_name(), module.name()));
   check(configs);
+  parameter_names_ = model_.parallel_model().parameter_names(module);  // the strategy may have divided the model anew
   if (const double scale = strategy_.learning_rate_scale(); scale != 1)
     for (const auto& config : configs)
       for (auto& group : config.optimizer->param_groups()) group.options().set_lr(group.options().get_lr() * scale);

@@ -25,13 +25,13 @@ struct AdafactorOptions {
 };
 
 /// Adam whose mean squares of a matrix are those of its rows and columns, so that its state is small (Shazeer and
-/// Stern, 2018, arXiv:1804.04235), as torch.optim.Adafactor computes it. It needs whole parameters, so that strategies
-/// which divide these refuse it.
+/// Stern, 2018, arXiv:1804.04235), as torch.optim.Adafactor computes it. It needs whole parameters: strategies that
+/// divide a model give each to one rank.
 class Adafactor final : public ElementOptimizerOf<AdafactorOptions> {
  public:
   explicit Adafactor(std::vector<at::Tensor> params, const AdafactorOptions& options = {});
   explicit Adafactor(Groups groups);
-  OptimizerCapabilities capabilities() const override { return {}; }
+  OptimizerCapabilities capabilities() const override { return {.tensor_wise = true}; }
 
  protected:
   void update_parameter(const AdafactorOptions& options, double step, const at::Tensor& param, const at::Tensor& grad,

@@ -7,7 +7,7 @@
 #include <vector>
 
 /// Optimizers for large batches, which scale the step of each parameter by the sizes of its weights and of its update.
-/// They need whole parameters, so that strategies which divide these refuse them.
+/// They need whole parameters: strategies that divide a model give each to one rank.
 namespace levin::optim {
 
 /// Options of LAMB, with the names and defaults of its paper.
@@ -27,7 +27,7 @@ class LAMB final : public ElementOptimizerOf<LAMBOptions> {
  public:
   explicit LAMB(std::vector<at::Tensor> params, const LAMBOptions& options = {});
   explicit LAMB(Groups groups);
-  OptimizerCapabilities capabilities() const override { return {}; }
+  OptimizerCapabilities capabilities() const override { return {.tensor_wise = true}; }
 
  protected:
   void update_parameter(const LAMBOptions& options, double step, const at::Tensor& param, const at::Tensor& grad,
@@ -56,7 +56,7 @@ class LARS final : public ElementOptimizerOf<LARSOptions> {
  public:
   explicit LARS(std::vector<at::Tensor> params, const LARSOptions& options = {});
   explicit LARS(Groups groups);
-  OptimizerCapabilities capabilities() const override { return {}; }
+  OptimizerCapabilities capabilities() const override { return {.tensor_wise = true}; }
 
  protected:
   void update_parameter(const LARSOptions& options, double step, const at::Tensor& param, const at::Tensor& grad,

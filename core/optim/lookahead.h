@@ -28,7 +28,10 @@ class Lookahead final : public WrappedOptimizer {
 
   at::Tensor step(LossClosure closure = nullptr) override;
   void load_parameter_states(const ParameterNames& names, const State& states) override;
-  OptimizerCapabilities capabilities() const override { return {.element_wise = base_capabilities().element_wise}; }
+  OptimizerCapabilities capabilities() const override {
+    const OptimizerCapabilities base = base_capabilities();
+    return {.element_wise = base.element_wise, .tensor_wise = base.tensor_wise};
+  }
 
  protected:
   void save_own(const at::Tensor& param, State& saved) const override;

@@ -34,12 +34,12 @@ struct MuonOptions {
 
 /// Momentum whose steps are orthogonal matrices (Jordan et al., 2024), as torch.optim.Muon computes it. Parameters that
 /// are not matrices, and groups with `orthogonalize` false, take steps of AdamW with the same learning rate and weight
-/// decay. It needs whole parameters, so that strategies which divide these refuse it.
+/// decay. It needs whole matrices: strategies that divide a model give each to one rank.
 class Muon final : public ElementOptimizerOf<MuonOptions> {
  public:
   explicit Muon(std::vector<at::Tensor> params, const MuonOptions& options = {});
   explicit Muon(Groups groups);
-  OptimizerCapabilities capabilities() const override { return {}; }
+  OptimizerCapabilities capabilities() const override { return {.tensor_wise = true}; }
 
  protected:
   void update_parameter(const MuonOptions& options, double step, const at::Tensor& param, const at::Tensor& grad,

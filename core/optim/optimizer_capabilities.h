@@ -16,6 +16,8 @@ struct OptimizerCapabilities {
   bool tensor_learning_rate = false;
   /// `step` evaluates the loss itself, several times.
   bool needs_closure = false;
+  /// Each parameter's update depends on that parameter's gradient and state only, so that ranks may have some each.
+  bool tensor_wise = false;
 };
 
 /// An optimizer of the user's own may derive from this as well, to say what it can do.

@@ -1,12 +1,14 @@
 #include <levin/core/planning/memory_plan.h>
 
 #include <levin/core/accelerators/memory_stats.h>
+#include <levin/core/comm/balanced_owners.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <tuple>
 
 namespace levin {
@@ -74,7 +76,7 @@ class Planner {
       divide(row);
     else if (row.stages == 0)
       replicate(row);
-    row.is_possible = row.stage == 0 || needs_.element_wise;
+    row.is_possible = row.stage == 0 || needs_.element_wise || needs_.tensor_wise;
     row = with_batch(row, needs_.batch_on(row.stages == 0 ? devices_ : row.pipelines));
     row.fits = row.is_possible && row.total() <= memory_;
     if (row.is_possible) row.largest_batch = largest_batch(row);
@@ -186,22 +188,23 @@ class Planner {
     const int64_t gradients = whole_gradients(all);
     const int64_t ranks = row.shard_group > 0 ? row.shard_group : devices_;
     const int64_t copies = devices_ / ranks;
-    const int64_t own_parameters = divided(all.bytes, ranks);
+    const int64_t own_parameters = needs_.largest_part(all.bytes, ranks);
     const bool is_mixed = needs_.compute_size.has_value();
 
     row.parameters = needs_.buffers + (row.stage == 3 ? own_parameters : parameters + (is_mixed ? own_parameters : 0));
-    row.gradients = row.stage == 1 ? gradients : divided(gradients, ranks);
-    if (is_mixed) row.widened = divided(all.trainable_bytes, ranks);
-    row.optimizer = divided(needs_.optimizer_state, ranks) + needs_.counters;
+    row.gradients = row.stage == 1 ? gradients : needs_.largest_part(gradients, ranks);
+    if (is_mixed) row.widened = needs_.largest_part(all.trainable_bytes, ranks);
+    row.optimizer = needs_.largest_part(needs_.optimizer_state, ranks) + needs_.counters;
     if (row.stage == 2) row.gathered = std::min(gradients, kBucketsInFlight * kBucketBytes);
     if (row.stage == 3) row.gathered = largest_units();
     if (row.offload) move_to_host(row);
 
     const int64_t reductions = row.stage == 1 ? 1 : needs_.micro_batches;
     const int64_t gathers = row.stage == 3 ? 2 * needs_.micro_batches : 1;
-    row.communication =
-        reductions * (ring_bytes(gradients, ranks) + 2 * ring_bytes(divided(gradients, ranks), copies)) +
-        gathers * ring_bytes(parameters, ranks);
+    // Parts that are not even are all-reduced.
+    const int64_t reduced = (needs_.element_wise ? 1 : 2) * ring_bytes(gradients, ranks);
+    row.communication = reductions * (reduced + 2 * ring_bytes(divided(gradients, ranks), copies)) +
+                        gathers * ring_bytes(parameters, ranks);
   }
 
   void move_to_host(PlanRow& row) const {
@@ -354,6 +357,16 @@ WeightNeeds& WeightNeeds::operator+=(const WeightNeeds& other) {
 
 int64_t TrainingNeeds::batch_on(int64_t devices) const {
   return divides_batch ? divided(batch_size, devices) : batch_size;
+}
+
+int64_t TrainingNeeds::largest_part(int64_t bytes, int64_t ranks) const {
+  if (element_wise || tensors.empty()) return divided(bytes, ranks);
+  std::vector<int64_t> loads(static_cast<size_t>(ranks));
+  const std::vector<int64_t> owners = balanced_owners(tensors, ranks);
+  for (size_t i = 0; i < tensors.size(); ++i) loads[static_cast<size_t>(owners[i])] += tensors[i];
+  const auto most = static_cast<double>(*std::max_element(loads.begin(), loads.end()));
+  const auto all = static_cast<double>(std::max<int64_t>(1, std::accumulate(loads.begin(), loads.end(), int64_t{0})));
+  return std::llround(std::ceil(static_cast<double>(bytes) * most / all));
 }
 
 const PlanRow* MemoryPlan::cheapest() const {

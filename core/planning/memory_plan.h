@@ -61,11 +61,13 @@ struct TrainingNeeds {
   WeightNeeds outside;             ///< in no unit, or shared by several: gathered for the whole step under stage 3
   /// Bytes of an element in forward and backward under mixed precision; unset: as in the parameters.
   std::optional<int64_t> compute_size;
-  int64_t buffers = 0;          ///< bytes
-  int64_t optimizer_state = 0;  ///< bytes of its tensors that have as many elements as their parameter
-  int64_t counters = 0;         ///< bytes of the rest of the optimizer's state, which no rank divides
-  bool element_wise = true;     ///< the optimizer can step a part of a parameter
-  bool is_on_host = false;      ///< the device's memory is the host's: offload would save nothing
+  int64_t buffers = 0;           ///< bytes
+  int64_t optimizer_state = 0;   ///< bytes of its tensors that have as many elements as their parameter
+  int64_t counters = 0;          ///< bytes of the rest of the optimizer's state, which no rank divides
+  bool element_wise = true;      ///< the optimizer can step a part of a parameter
+  bool tensor_wise = true;       ///< it can step some of the parameters, whole ones
+  std::vector<int64_t> tensors;  ///< elements of each parameter
+  bool is_on_host = false;       ///< the device's memory is the host's: offload would save nothing
 
   int64_t batch_size = 1;        ///< examples in a batch of one rank, or of all together
   bool divides_batch = false;    ///< batch_size is that of all ranks together
@@ -78,6 +80,9 @@ struct TrainingNeeds {
   ChainNeeds chain;
 
   int64_t batch_on(int64_t devices) const;
+  /// Returns the part of so many bytes, of all parameters alike, that the rank has which has most, of ranks that divide
+  /// them: evenly or, where the optimizer needs whole parameters, as balanced_owners does.
+  int64_t largest_part(int64_t bytes, int64_t ranks) const;
 };
 
 /// One way to train and its memory on each rank, in bytes; device memory unless said otherwise.
@@ -140,6 +145,9 @@ struct MemoryPlan {
 /// and a ring sends 2 Psi (N - 1) / N elements for each rank and step: gradients are reduced and scattered, then they
 /// (ddp) or parameters (stages 1 and 2) are gathered. Stage 3 gathers parameters twice, before forward and backward.
 /// In a step of several micro-batches stages 2 and 3 reduce, and stage 3 gathers, for each of them.
+///
+/// Where the optimizer needs whole tensors, Psi / N is what the rank with most of them has, at most the largest tensor
+/// more, and gradients are all-reduced.
 ///
 /// Under mixed precision the ranks of `sharded` hold whole parameters and gradients in `compute_size`, and their part
 /// of both in the optimizer's type besides, of gradients during its step; the other strategies have both in the

@@ -340,8 +340,10 @@ MemoryPlanner::Measured MemoryPlanner::measure(Trainer& trainer, Module& module,
       state.as_map().erase("groups");
       add_state(state, measured.optimizer);
     }
-    measured.optimizer.element_wise &= optim::capabilities_of(optimizer).element_wise;
-    measured.evaluates_loss |= optim::capabilities_of(optimizer).needs_closure;
+    const optim::OptimizerCapabilities capabilities = optim::capabilities_of(optimizer);
+    measured.optimizer.element_wise &= capabilities.element_wise;
+    measured.optimizer.tensor_wise &= capabilities.element_wise || capabilities.tensor_wise;
+    measured.evaluates_loss |= capabilities.needs_closure;
   }
   return measured;
 }
@@ -393,6 +395,7 @@ void MemoryPlanner::plan(Trainer& trainer, Module& module) {
 
   needs_ = first.optimizer;
   needs_.units = weights_by_unit(module);
+  for (const at::Tensor& parameter : module.parameters()) needs_.tensors.push_back(parameter.numel());
   for (const WeightNeeds& unit : needs_.units) needs_.weights += unit;
   needs_.outside = needs_.units.back();
   needs_.units.pop_back();

@@ -172,9 +172,11 @@ class StepPredictor {
 
   /// Each rank steps what it holds, once the gradients are there.
   void step_optimizer() {
-    const auto ranks = static_cast<double>(way_.stage == 0 ? 1 : group().ranks);
-    streams_.compute(streams_.link_end(),
-                     optimizer_seconds(static_cast<double>(needs_.weights.trainable_elements) / ranks));
+    const int64_t ranks = way_.stage == 0 ? 1 : group().ranks;
+    const int64_t all = needs_.weights.trainable_elements;
+    const double own = needs_.element_wise ? static_cast<double>(all) / static_cast<double>(ranks)
+                                           : static_cast<double>(needs_.largest_part(all, ranks));
+    streams_.compute(streams_.link_end(), optimizer_seconds(own));
   }
 
   /// Of a pass, what a chunk with the elements [begin, end) computes: the first one what comes before the sequential as
@@ -222,7 +224,8 @@ class StepPredictor {
       streams_.communicate(ready, all_reduce_seconds(cluster_, group(), bytes));
       return;
     }
-    double seconds = all_gather_seconds(cluster_, group(), bytes);
+    double seconds = needs_.element_wise ? all_gather_seconds(cluster_, group(), bytes)
+                                         : all_reduce_seconds(cluster_, group(), bytes);
     const int64_t ranks = group().ranks;
     if (ranks < cluster_.ranks())
       seconds += all_reduce_seconds(cluster_, counterparts(cluster_, ranks), bytes / static_cast<double>(ranks));

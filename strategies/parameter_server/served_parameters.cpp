@@ -2,6 +2,7 @@
 
 #include <levin/core/base/error.h>
 #include <levin/core/base/gradient_groups.h>
+#include <levin/core/comm/balanced_owners.h>
 #include <levin/core/interfaces/module.h>
 
 #include <ATen/core/grad_mode.h>
@@ -11,7 +12,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 namespace levin {
 namespace {
@@ -33,9 +33,12 @@ ServedParameters::ServedParameters(Module& module, int64_t servers, int64_t rank
         fmt::format("parameter_server.servers is {}, and the module has {} parameter tensors to divide over them; "
                     "valid: 1 to {}",
                     servers, entries_.size(), entries_.size()));
-  assign();
+  std::vector<int64_t> sizes;
+  for (const Entry& entry : entries_) sizes.push_back(entry.tensor.numel());
+  const std::vector<int64_t> owners = balanced_owners(sizes, servers_);
   for (size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
+    entry.server = owners[i];
     const at::Tensor& tensor = entry.tensor;
     if (entry.server == rank_)
       entry.local_shard = own_memory_ ? tensor.detach().clone() : tensor.detach();
@@ -44,20 +47,6 @@ ServedParameters::ServedParameters(Module& module, int64_t servers, int64_t rank
     entry.local_shard.requires_grad_(tensor.requires_grad());
   }
   sections_.resize(static_cast<size_t>(servers_));
-}
-
-/// The largest parameters first, each to the server that has least.
-void ServedParameters::assign() {
-  std::vector<size_t> order(entries_.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [this](size_t a, size_t b) { return entries_[a].tensor.numel() > entries_[b].tensor.numel(); });
-  std::vector<int64_t> load(static_cast<size_t>(servers_));
-  for (const size_t i : order) {
-    const auto least = std::min_element(load.begin(), load.end());
-    entries_[i].server = least - load.begin();
-    *least += std::max<int64_t>(1, entries_[i].tensor.numel());
-  }
 }
 
 int64_t ServedParameters::elements(int64_t server) const {

@@ -76,7 +76,6 @@ class ServedParameters {
     int64_t elements = 0;
   };
 
-  void assign();
   void lay_out();
   Packet packet(int64_t server, bool gradients) const;
   template <class Use>

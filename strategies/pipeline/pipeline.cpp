@@ -326,14 +326,18 @@ void Pipeline::setup_module(Module& module) {
         return result;
       },
       stages_, groups_);
-  hold(ParallelModel(name(), parameters_->entries(),
-                     {.group = parts_, .device = root_device(), .divide_tensors = groups_.shards != nullptr}));
+  hold_shards(/*divide_tensors=*/groups_.shards != nullptr);
   // Modules that have more to move override it.
   module.to(root_device());
   engine_ = std::make_unique<PipelineEngine>(sequential, stages_, *activations_, *gradients_, std::move(engine));
   // The steps of all stages draw the same random numbers.
   const std::string state = engine_->stage() == 0 ? state_to_bytes(capture_rng_state(root_device())) : "";
   restore_rng_state(state_from_bytes(stages_->broadcast_bytes(state, 0)), root_device());
+}
+
+void Pipeline::hold_shards(bool divide_tensors) {
+  hold(ParallelModel(name(), parameters_->entries(),
+                     {.group = parts_, .device = root_device(), .divide_tensors = divide_tensors}));
 }
 
 void Pipeline::check_optimizer(const torch::optim::Optimizer& optimizer) {
@@ -343,8 +347,11 @@ void Pipeline::check_optimizer(const torch::optim::Optimizer& optimizer) {
         fmt::format("strategy '{}' does not work with an optimizer that evaluates the loss itself "
                     "(LBFGS, SAM), because each stage has its own",
                     name()));
-  if (options_.shard_optimizer) require_element_wise(optimizer, fmt::format("'{}' with shard_optimizer", name()));
+  if (options_.shard_optimizer) require_tensor_wise(optimizer, fmt::format("'{}' with shard_optimizer", name()));
   require_divisible_state(optimizer, name());
+  if (!options_.shard_optimizer || optim::capabilities_of(optimizer).element_wise) return;
+  parameters_->divide_by_tensor();
+  hold_shards(/*divide_tensors=*/false);
 }
 
 // ---- State

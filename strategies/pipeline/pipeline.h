@@ -101,6 +101,7 @@ class Pipeline : public RankedStrategy, public DividedModel {
   void connect();
   int64_t stages() const { return rank_group().world_size() / options_.data_parallel; }
   int64_t chunks_per_rank() const;
+  void hold_shards(bool divide_tensors);
   void require_weights() const;
   SequentialImpl& find_sequential(Module& module);
   std::vector<int64_t> balance(Module& module, SequentialImpl& sequential);

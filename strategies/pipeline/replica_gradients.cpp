@@ -86,9 +86,12 @@ void ReplicaGradients::start(int64_t chunk) {
   Parameters ready;
   for (const Parameter& parameter : parameters_)
     if (parameter.chunk == chunk && parameter.tensor.requires_grad()) ready.push_back(&parameter);
-  for (auto& [type, parameters] : by_type(ready))
-    under_way_.push_back(groups_.shards != nullptr ? start_mean_of_parts(std::move(parameters))
-                                                   : start_mean(std::move(parameters)));
+  for (auto& [type, parameters] : by_type(ready)) {
+    const bool have_owners = parameters.front()->owner.has_value();  // all, or none
+    under_way_.push_back(groups_.shards == nullptr ? start_mean(std::move(parameters))
+                         : have_owners             ? start_mean_for_owners(std::move(parameters))
+                                                   : start_mean_of_parts(std::move(parameters)));
+  }
 }
 
 // ---- Whole gradients
@@ -148,15 +151,42 @@ ReplicaGradients::Exchange ReplicaGradients::start_mean_of_parts(Parameters para
   return exchange;
 }
 
+/// In the order of owners, so that each one's are together.
+ReplicaGradients::Exchange ReplicaGradients::start_mean_for_owners(Parameters parameters) {
+  std::ranges::stable_sort(parameters, {}, [](const Parameter* parameter) { return *parameter->owner; });
+  Exchange exchange;
+  std::vector<at::Tensor> flat;
+  int64_t begin = 0;
+  int64_t own = 0;
+  for (const Parameter* parameter : parameters) {
+    at::Tensor& gradient = parameter->tensor.mutable_grad();
+    if (gradient.defined())
+      flat.push_back(dense_gradient(gradient).reshape({-1}));
+    else
+      flat.push_back(at::zeros({parameter->tensor.numel()}, parameter->tensor.options().requires_grad(false)));
+    gradient.reset();
+    if (*parameter->owner < groups_.shards->rank()) begin += flat.back().numel();
+    if (*parameter->owner == groups_.shards->rank()) own += flat.back().numel();
+  }
+  exchange.parameters = std::move(parameters);
+  exchange.all = at::cat(flat);
+  exchange.part = exchange.all.narrow(0, begin, own);
+  exchange.work = groups_.shards->all_reduce(exchange.all, ReduceOp::kMean);
+  return exchange;
+}
+
 void ReplicaGradients::take_part(const Exchange& exchange) {
   const c10::InferenceMode ordinary(false);
+  const bool have_owners = exchange.parameters.front()->owner.has_value();
+  const at::Tensor parts = have_owners ? exchange.part.clone() : exchange.part;  // without the other ranks'
   int64_t offset = 0;
   for (const Parameter* parameter : exchange.parameters) {
-    const at::Tensor part = exchange.part.narrow(0, offset, parameter->local_shard.numel());
+    const at::Tensor& local_shard = parameter->local_shard;
+    const at::Tensor part = parts.narrow(0, offset, local_shard.numel()).view(local_shard.sizes());
     // Of earlier batches of the window, where a checkpoint had them.
     at::Tensor& gradient = parameter->local_shard.mutable_grad();
     gradient = gradient.defined() ? gradient + part : part;
-    offset += part_size(parameter->tensor);
+    offset += have_owners ? local_shard.numel() : part_size(parameter->tensor);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,10 +33,12 @@ class ReplicaGradients {
   struct Parameter {
     std::string name;
     at::Tensor tensor;
-    at::Tensor
-        local_shard;  ///< what the optimizer steps: `tensor`, or where state is divided a flat view of this rank's part
+    /// What the optimizer steps: `tensor`, or where state is divided a flat view of this rank's part, or with an owner
+    /// a view of all of it or nothing.
+    at::Tensor local_shard;
     /// The chunk that alone uses it, in one element; or kLate: its gradient is complete when the batch is.
     int64_t chunk;
+    std::optional<int64_t> owner = {};  ///< where state is divided: the rank of `shards` that steps all of it
   };
   static constexpr int64_t kLate = -1;
 
@@ -61,7 +64,7 @@ class ReplicaGradients {
   struct Exchange {
     std::vector<const Parameter*> parameters;
     at::Tensor all;   ///< one after the other; where state is divided a row of parts for each shard
-    at::Tensor part;  ///< of this rank, where state is divided
+    at::Tensor part;  ///< of this rank, where state is divided; of `all` where parameters have owners
     std::unique_ptr<Work> work;
   };
 
@@ -69,6 +72,7 @@ class ReplicaGradients {
   int64_t part_size(const at::Tensor& tensor) const { return part_size(tensor, groups_.shards->world_size()); }
   Exchange start_mean(std::vector<const Parameter*> parameters);
   Exchange start_mean_of_parts(std::vector<const Parameter*> parameters);
+  Exchange start_mean_for_owners(std::vector<const Parameter*> parameters);
   void take(const Exchange& exchange);
   void take_part(const Exchange& exchange);
 

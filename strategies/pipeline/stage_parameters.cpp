@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/base/gradient_groups.h>
 #include <levin/core/base/released_storage.h>
+#include <levin/core/comm/balanced_owners.h>
 #include <levin/core/interfaces/module.h>
 #include <levin/core/nn/move_to_device.h>
 #include <levin/core/nn/sparse_gradients.h>
@@ -39,7 +40,6 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
   for (const auto& parameter : module.parameters()) parameters.insert(parameter.unsafeGetTensorImpl());
   const int64_t here = stages_->rank();
   const int64_t last = stages_->world_size() - 1;
-  std::vector<ReplicaGradients::Parameter> averaged;
   // c10d's Reducer would have to know them.
   const auto sparse = parameters_with_sparse_gradients(module);
   for (auto& [name, tensor] : named_tensors(module)) {
@@ -49,6 +49,7 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
                 .local_shard = tensor,
                 .offset = 0,
                 .owner = users.empty() ? last : *users.begin(),
+                .chunk = ReplicaGradients::kLate,
                 .is_parameter = parameters.contains(tensor.unsafeGetTensorImpl()),
                 .is_shared = users.size() != 1 && last > 0,
                 .is_used_here = users.empty() || users.contains(here)};
@@ -75,19 +76,24 @@ StageParameters::StageParameters(const torch::nn::Module& module, const at::Devi
                               .narrow(0, entry.offset, std::min(size, tensor.numel() - entry.offset))
                               .requires_grad_(tensor.requires_grad());
     }
-    if (entry.is_parameter) {
-      if (is_own(entry))
-        averaged.push_back({.name = name,
-                            .tensor = tensor,
-                            .local_shard = entry.local_shard,
-                            .chunk = entry.is_shared || sparse.contains(tensor.unsafeGetTensorImpl())
-                                         ? ReplicaGradients::kLate
-                                         : chunk.value_or(ReplicaGradients::kLate)});
-    }
+    if (chunk && !entry.is_shared && !sparse.contains(tensor.unsafeGetTensorImpl())) entry.chunk = *chunk;
     entries_.push_back(std::move(entry));
   }
-  if (groups_.replicas != nullptr || groups_.shards != nullptr)
-    replica_gradients_ = std::make_unique<ReplicaGradients>(std::move(averaged), groups_);
+  make_replica_gradients();
+}
+
+void StageParameters::make_replica_gradients() {
+  if (groups_.replicas == nullptr && groups_.shards == nullptr) return;
+  std::vector<ReplicaGradients::Parameter> averaged;
+  for (const Entry& entry : entries_) {
+    if (entry.is_parameter && is_own(entry))
+      averaged.push_back({.name = entry.name,
+                          .tensor = entry.tensor,
+                          .local_shard = entry.local_shard,
+                          .chunk = entry.chunk,
+                          .owner = entry.shard_owner});
+  }
+  replica_gradients_ = std::make_unique<ReplicaGradients>(std::move(averaged), groups_);
 }
 
 std::vector<ParallelModel::Entry> StageParameters::entries() const {
@@ -96,6 +102,30 @@ std::vector<ParallelModel::Entry> StageParameters::entries() const {
     entries.push_back({entry.name, entry.is_parameter ? entry.tensor : at::Tensor(),
                        ParameterPart(entry.local_shard, entry.offset, entry.tensor.sizes().vec())});
   return entries;
+}
+
+void StageParameters::divide_by_tensor() {
+  if (groups_.shards == nullptr) return;
+  const PlainTensors plain;
+  std::vector<Entry*> own;
+  std::vector<int64_t> sizes;
+  for (Entry& entry : entries_) {
+    if (!entry.is_parameter || !is_own(entry)) continue;
+    own.push_back(&entry);
+    sizes.push_back(entry.tensor.numel());
+  }
+  const std::vector<int64_t> owners = balanced_owners(sizes, groups_.shards->world_size());
+  for (size_t i = 0; i < own.size(); ++i) {
+    Entry& entry = *own[i];
+    if (entry.shard_owner) continue;  // an earlier optimizer's
+    entry.shard_owner = owners[i];
+    entry.offset = 0;
+    entry.local_shard = owners[i] == groups_.shards->rank()
+                            ? entry.tensor.detach()
+                            : at::empty({0}, entry.tensor.options().requires_grad(false));
+    entry.local_shard.requires_grad_(entry.tensor.requires_grad());
+  }
+  make_replica_gradients();
 }
 
 void StageParameters::drop_gradients() {
@@ -152,6 +182,11 @@ void StageParameters::send_buffers_to_replicas() {
 
 /// Every rank has stepped its part.
 void StageParameters::gather_parts() {
+  std::vector<std::unique_ptr<Work>> works;
+  for (const Entry& entry : entries_)
+    if (entry.shard_owner) works.push_back(groups_.shards->broadcast(entry.tensor.detach(), *entry.shard_owner));
+  for (const auto& work : works) work->wait();
+  if (!works.empty()) return;
   const int64_t ranks = groups_.shards->world_size();
   for (const auto& [type, entries] : own_parameters()) {
     int64_t row = 0;

@@ -28,8 +28,8 @@ namespace levin {
 /// that they belong to, and their values sent from there. The memory of all others is given back.
 ///
 /// Ranks of the same stage in pipelines side by side average gradients: ReplicaGradients. Of those that divide the
-/// optimizer's state, each steps its part of every parameter and gets the others' parts afterwards (stage 1 of
-/// Rajbhandari et al., "ZeRO", 2020, arXiv:1910.02054).
+/// optimizer's state, each steps its part of every parameter, or some parameters, and gets the others afterwards (stage
+/// 1 of Rajbhandari et al., "ZeRO", 2020, arXiv:1910.02054).
 ///
 /// Methods marked "collective" are called by the ranks of all stages in the same order.
 class StageParameters {
@@ -51,6 +51,10 @@ class StageParameters {
   /// What optimizers step in place of each parameter: itself (or this rank's part of it, flat) where it belongs to this
   /// stage, else a tensor without elements, so that optimizers have the same groups on all ranks; and the buffers.
   std::vector<ParallelModel::Entry> entries() const;
+
+  /// Where ranks divide the optimizer's state, each steps whole parameters from here on, for optimizers that need them.
+  /// Before an optimizer has local shards; the entries are other ones afterwards.
+  void divide_by_tensor();
 
   /// Averages gradients over replicas, while the last batch of a window runs; nullptr where there are none.
   ReplicaGradients* replica_gradients() { return replica_gradients_.get(); }
@@ -74,12 +78,15 @@ class StageParameters {
     at::Tensor tensor;       ///< of the module
     at::Tensor local_shard;  ///< where it belongs to this stage: the tensor itself, or a view of this rank's part
     int64_t offset;          ///< of the first element of `local_shard`
-    int64_t owner;
+    int64_t owner;           ///< the stage that it belongs to
+    int64_t chunk;           ///< see ReplicaGradients::Parameter
+    std::optional<int64_t> shard_owner = {};  ///< of the ranks that divide state, the one that steps all of it
     bool is_parameter;
     bool is_shared;     ///< by several stages
     bool is_used_here;  ///< has values
   };
 
+  void make_replica_gradients();
   void send(bool buffers);
   bool is_own(const Entry& entry) const { return entry.owner == stages_->rank(); }
   /// Of the parameters that this stage steps, by type.

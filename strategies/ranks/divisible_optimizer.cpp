@@ -22,13 +22,19 @@ void require_divisible_state(const torch::optim::Optimizer& optimizer, const std
                     strategy));
 }
 
-void require_element_wise(const torch::optim::Optimizer& optimizer, const std::string& strategy) {
-  if (optim::capabilities_of(optimizer).element_wise) return;
+void require_tensor_wise(const torch::optim::Optimizer& optimizer, const std::string& strategy) {
+  const optim::OptimizerCapabilities capabilities = optim::capabilities_of(optimizer);
+  if (capabilities.element_wise || capabilities.tensor_wise) return;
+  if (capabilities.needs_closure)
+    throw ConfigError(
+        fmt::format("strategy {} does not work with an optimizer that evaluates the loss itself (LBFGS, SAM): each "
+                    "rank steps its part of the parameters",
+                    strategy));
   throw ConfigError(
-      fmt::format("strategy {} gives each rank a part of every parameter, which this optimizer cannot step: it is not "
-                  "known to work element by element; valid: levin::optim's, SGD, Adam, AdamW, Adagrad and RMSprop of "
+      fmt::format("strategy {} gives each rank a part of the parameters, and this optimizer is not known to step each "
+                  "parameter by itself; valid: levin::optim's but SAM, and SGD, Adam, AdamW, Adagrad and RMSprop of "
                   "torch::optim; hint: one of your own derives from levin::optim::DeclaresCapabilities and says "
-                  "element_wise",
+                  "element_wise, or tensor_wise where it needs whole tensors",
                   strategy));
 }
 

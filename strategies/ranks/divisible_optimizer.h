@@ -12,8 +12,8 @@ namespace levin {
 /// none yet. `strategy`: its name.
 void require_divisible_state(const torch::optim::Optimizer& optimizer, const std::string& strategy);
 
-/// Throws ConfigError unless the optimizer is known to step a part of a parameter as it would step that part of the
-/// whole one. `strategy`: as messages name it.
-void require_element_wise(const torch::optim::Optimizer& optimizer, const std::string& strategy);
+/// Throws ConfigError unless the optimizer is known to step each parameter, or each part of one, by itself, so that
+/// ranks may share the parameters out. `strategy`: as messages name it.
+void require_tensor_wise(const torch::optim::Optimizer& optimizer, const std::string& strategy);
 
 }  // namespace levin

@@ -51,6 +51,21 @@ void allocate_storage(const at::Tensor& tensor) {
   storage->set_nbytes(bytes);
 }
 
+/// Collectives that are waited for together.
+class SeveralWorks final : public Work {
+ public:
+  void add(std::unique_ptr<Work> work) { works_.push_back(std::move(work)); }
+  void wait() override {
+    for (const auto& work : works_) work->wait();
+  }
+  bool is_completed() const override {
+    return std::ranges::all_of(works_, [](const auto& work) { return work->is_completed(); });
+  }
+
+ private:
+  std::vector<std::unique_ptr<Work>> works_;
+};
+
 at::Tensor released_parameter(const std::string& name, const at::Tensor& like) {
   return released_tensor(
       like, like.device(),
@@ -76,34 +91,57 @@ FlatParameterGroup::FlatParameterGroup(std::string name, std::vector<NamedParame
       is_kept_(parameters_.size()) {
   const PlainTensors plain;
   const at::Tensor& first = parameters_.front().second;
-  whole_ = at::empty({layout_.flat_size()}, first.options().requires_grad(false).dtype(options_.type));
-  const bool shares = options_.keeps_parameters && options_.type == first.scalar_type() && !options_.offload;
-  if (options_.offload && !whole_.is_cpu())
-    copies_ = c10::impl::VirtualGuardImpl(whole_.device().type()).getStreamFromGlobalPool(whole_.device());
-  shard_ = shares ? own_part(whole_) : at::zeros({layout_.shard_size()}, shard_options(first.scalar_type()));
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const auto& [parameter_name, parameter] = parameters_[i];
+  if (options_.offload && !first.is_cpu())
+    copies_ = c10::impl::VirtualGuardImpl(first.device().type()).getStreamFromGlobalPool(first.device());
+  std::vector<at::Tensor> values;
+  for (const auto& [parameter_name, parameter] : parameters_) {
     LEVIN_CHECK(parameter.device() == first.device() && parameter.scalar_type() == first.scalar_type(),
                 "parameters of one group are of one device and type");
-    views_.push_back(whole_.narrow(0, layout_.offset(i), parameter.numel()).view(parameter.sizes()));
-    const bool absent = is_released(parameter);
-    if (absent)
-      views_.back().zero_();
-    else
-      views_.back().copy_(parameter.detach());
-    const auto here = local_shard(i);
-    if (!shares && !absent)
-      shard_.narrow(0, here.in_shard, here.size)
-          .copy_(parameter.detach().flatten().narrow(0, here.in_parameter, here.size));
-    local_shards_.push_back(
-        shard_.narrow(0, here.in_shard, here.size).detach().requires_grad_(parameter.requires_grad()));
-    if (!options_.keeps_parameters) absent_.push_back(released_parameter(parameter_name, views_.back()));
+    values.push_back(is_released(parameter) ? at::Tensor() : parameter.detach());
   }
-  show(/*whole=*/true);
-  reshard();
+  lay_out(first.options().requires_grad(false), values);
 }
 
 FlatParameterGroup::~FlatParameterGroup() = default;
+
+void FlatParameterGroup::lay_out(const at::TensorOptions& like, const std::vector<at::Tensor>& values) {
+  const at::ScalarType stepped = c10::typeMetaToScalarType(like.dtype());
+  whole_ = at::empty({layout_.flat_size()}, like.dtype(options_.type));
+  const bool shares = options_.keeps_parameters && options_.type == stepped && !options_.offload;
+  shard_ = shares ? own_part(whole_) : at::zeros({shard_size()}, shard_options(stepped));
+  views_.clear();
+  local_shards_.clear();
+  absent_.clear();
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& [parameter_name, parameter] = parameters_[i];
+    const at::Tensor& value = values[i];
+    views_.push_back(whole_.narrow(0, layout_.offset(i), layout_.parameter_size(i)).view(parameter.sizes()));
+    if (value.defined())
+      views_.back().copy_(value);
+    else
+      views_.back().zero_();
+    const auto here = local_shard(i);
+    if (!shares && value.defined())
+      shard_.narrow(0, here.in_shard, here.size).copy_(value.flatten().narrow(0, here.in_parameter, here.size));
+    local_shards_.push_back(in_shard(shard_, i).detach().requires_grad_(parameter.requires_grad()));
+    if (!options_.keeps_parameters) absent_.push_back(released_parameter(parameter_name, views_.back()));
+  }
+  show(/*whole=*/true);
+  unsharded_ = true;
+  reshard();
+}
+
+void FlatParameterGroup::divide_by_tensor(const std::vector<int64_t>& owners) {
+  const PlainTensors plain;
+  const at::Tensor flat = gathered_shards();
+  std::vector<at::Tensor> values;
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    values.push_back(flat.narrow(0, layout_.offset(i), layout_.parameter_size(i)).view(parameters_[i].second.sizes()));
+  whole_gradient_.reset();
+  shard_gradient_.reset();
+  layout_ = ShardLayout(sizes_of(parameters_), owners, group_->world_size());
+  lay_out(flat.options(), values);
+}
 
 at::TensorOptions FlatParameterGroup::shard_options(at::ScalarType type) const {
   const auto options = whole_.options().dtype(type);
@@ -126,8 +164,14 @@ void FlatParameterGroup::rename(std::string name, const std::function<std::strin
   if (!options_.keeps_parameters && !unsharded_) show(/*whole=*/false);
 }
 
-at::Tensor FlatParameterGroup::own_part(const at::Tensor& flat) const {
-  return flat.narrow(0, group_->rank() * layout_.shard_size(), layout_.shard_size());
+at::Tensor FlatParameterGroup::shard_of(const at::Tensor& flat, int64_t rank) const {
+  return flat.narrow(0, layout_.shard_begin(rank), layout_.shard_size(rank));
+}
+
+at::Tensor FlatParameterGroup::in_shard(const at::Tensor& shard, size_t parameter) const {
+  const auto here = local_shard(parameter);
+  const at::Tensor part = shard.narrow(0, here.in_shard, here.size);
+  return layout_.is_even() || here.size == 0 ? part : part.view(parameters_[parameter].second.sizes());
 }
 
 // ---- Whole parameters
@@ -148,7 +192,7 @@ void FlatParameterGroup::start_unshard() {
   }
   at::Tensor own = own_part(whole_);
   if (!shard_.is_alias_of(whole_)) own.copy_(shard_, /*non_blocking=*/true);
-  gathering_ = group_->all_gather(whole_, own);
+  gathering_ = start_gather(whole_);
   unsharded_ = true;
 }
 
@@ -171,8 +215,14 @@ void FlatParameterGroup::reshard() {
   unsharded_ = false;
 }
 
-void FlatParameterGroup::gather_full_parameters() {
-  const PlainTensors plain;
+std::unique_ptr<Work> FlatParameterGroup::start_gather(const at::Tensor& flat) {
+  if (layout_.is_even()) return group_->all_gather(flat, own_part(flat));
+  auto works = std::make_unique<SeveralWorks>();
+  for (int64_t rank = 0; rank < group_->world_size(); ++rank) works->add(group_->broadcast(shard_of(flat, rank), rank));
+  return works;
+}
+
+at::Tensor FlatParameterGroup::gathered_shards() {
   reshard();
   // Whole parameters that are kept may still be on their way, and the shard is a part of them.
   if (gathering_ != nullptr) gathering_->wait();
@@ -180,7 +230,13 @@ void FlatParameterGroup::gather_full_parameters() {
   at::Tensor flat = at::empty({layout_.flat_size()}, whole_.options().dtype(shard_.scalar_type()));
   at::Tensor own = own_part(flat);
   own.copy_(shard_);
-  group_->all_gather(flat, own)->wait();
+  start_gather(flat)->wait();
+  return flat;
+}
+
+void FlatParameterGroup::gather_full_parameters() {
+  const PlainTensors plain;
+  const at::Tensor flat = gathered_shards();
   for (size_t i = 0; i < parameters_.size(); ++i)
     parameters_[i].second.set_data(
         flat.narrow(0, layout_.offset(i), layout_.parameter_size(i)).view(parameters_[i].second.sizes()).clone());
@@ -223,15 +279,16 @@ void FlatParameterGroup::start_reduce() {
   at::Tensor input = whole_gradient_;
   if (options_.reduce_type != options_.type) input = whole_gradient_.to(options_.reduce_type);
   // Where full gradients are kept, this rank's part of them is what is left of them.
-  reduced_ = options_.keeps_gradients && input.is_same(whole_gradient_)
-                 ? own_part(whole_gradient_)
-                 : at::empty({layout_.shard_size()}, input.options());
+  const bool in_place = !layout_.is_even() || (options_.keeps_gradients && input.is_same(whole_gradient_));
+  reduced_ = in_place ? own_part(input) : at::empty({shard_size()}, input.options());
   if (copies_) {
     // The copy stream will wait for the reduction, not the one whose memory these are.
     input.record_stream(*copies_);
     reduced_.record_stream(*copies_);
   }
-  reducing_ = group_->reduce_scatter(reduced_, input, ReduceOp::kMean);
+  // c10d's reduce-scatter takes equal parts alone.
+  reducing_ = layout_.is_even() ? group_->reduce_scatter(reduced_, input, ReduceOp::kMean)
+                                : group_->all_reduce(input, ReduceOp::kMean);
   if (!options_.keeps_gradients) whole_gradient_.reset();
   std::fill(is_taken_.begin(), is_taken_.end(), false);
   std::fill(is_kept_.begin(), is_kept_.end(), false);
@@ -247,9 +304,12 @@ void FlatParameterGroup::finish_reduce() {
   reducing_.reset();
   const PlainTensors plain;
   if (replicas_ != nullptr) replicas_->all_reduce(reduced_, ReduceOp::kMean)->wait();
-  if (reduced_.scalar_type() != options_.type) reduced_ = reduced_.to(options_.type);
+  if (reduced_.scalar_type() != options_.type)
+    reduced_ = reduced_.to(options_.type);
+  else if (!layout_.is_even() && !options_.keeps_gradients && !options_.offload)
+    reduced_ = reduced_.clone();  // the full gradients go
   if (options_.offload)
-    reduced_ = at::empty({layout_.shard_size()}, shard_options(options_.type)).copy_(reduced_, /*non_blocking=*/true);
+    reduced_ = at::empty({shard_size()}, shard_options(options_.type)).copy_(reduced_, /*non_blocking=*/true);
   if (copies_ && options_.keeps_gradients) order(*copies_, *computing);  // which writes the next ones there
   is_widened_ = false;
   if (!has_local_gradients()) {
@@ -285,10 +345,9 @@ bool FlatParameterGroup::has_local_gradients() const {
 at::Tensor FlatParameterGroup::own_gradients() const {
   if (shard_gradient_.defined()) return shard_gradient_.to(shard_.scalar_type());
   // They come from a checkpoint.
-  const at::Tensor gradients = at::zeros({layout_.shard_size()}, shard_options(shard_.scalar_type()));
+  const at::Tensor gradients = at::zeros({shard_size()}, shard_options(shard_.scalar_type()));
   for (size_t i = 0; i < local_shards_.size(); ++i)
-    if (const auto here = local_shard(i); local_shards_[i].grad().defined())
-      gradients.narrow(0, here.in_shard, here.size).copy_(local_shards_[i].grad());
+    if (local_shards_[i].grad().defined()) in_shard(gradients, i).copy_(local_shards_[i].grad());
   return gradients;
 }
 
@@ -297,8 +356,7 @@ void FlatParameterGroup::set_local_gradients() {
     at::Tensor& gradient = local_shards_[i].mutable_grad();
     // One that is not trained just now, as with toggled optimizers, keeps what it had.
     if (!is_reduced_[i] && !parameters_[i].second.requires_grad() && !gradient.defined()) continue;
-    const auto here = local_shard(i);
-    gradient = shard_gradient_.narrow(0, here.in_shard, here.size);
+    gradient = in_shard(shard_gradient_, i);
   }
 }
 
@@ -340,8 +398,7 @@ void FlatParameterGroup::convert_gradients(const at::Tensor& converted) {
   shard_gradient_ = converted;
   for (size_t i = 0; i < local_shards_.size(); ++i) {
     at::Tensor& gradient = local_shards_[i].mutable_grad();
-    const auto here = local_shard(i);
-    if (gradient.defined()) gradient = shard_gradient_.narrow(0, here.in_shard, here.size);
+    if (gradient.defined()) gradient = in_shard(shard_gradient_, i);
   }
 }
 

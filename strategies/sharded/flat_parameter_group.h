@@ -52,7 +52,11 @@ class FlatParameterGroup {
   void rename(std::string name, const std::function<std::string(const at::Tensor&)>& name_of);
   const ShardLayout& layout() const { return layout_; }
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
-  /// This rank's part of each parameter, flat, as the optimizer steps it; without elements where it holds none.
+  /// Divides the parameters anew: each belongs whole to the rank that is its owner. Values stay; local shards,
+  /// `storage()` and gradients do not. Collective, while no parameters are needed.
+  void divide_by_tensor(const std::vector<int64_t>& owners);
+  /// This rank's part of each parameter as the optimizer steps it: flat, or of the parameter's shape where parameters
+  /// belong whole to ranks; without elements where it holds none.
   const std::vector<at::Tensor>& local_shards() const { return local_shards_; }
   ShardLayout::LocalShard local_shard(size_t parameter) const { return layout_.local_shard(parameter, group_->rank()); }
 
@@ -107,8 +111,18 @@ class FlatParameterGroup {
   void abandon() noexcept;
 
  private:
-  void fill_whole_storage();
-  at::Tensor own_part(const at::Tensor& flat) const;
+  /// Makes the flat tensors, of `like` in all but their type, and the views of them from the parameters' values; one
+  /// that is undefined counts as zero.
+  void lay_out(const at::TensorOptions& like, const std::vector<at::Tensor>& values);
+  at::Tensor shard_of(const at::Tensor& flat, int64_t rank) const;
+  at::Tensor own_part(const at::Tensor& flat) const { return shard_of(flat, group_->rank()); }
+  int64_t shard_size() const { return layout_.shard_size(group_->rank()); }
+  /// A parameter's part of a tensor that is laid out as the shard, in the shape in which the optimizer steps it.
+  at::Tensor in_shard(const at::Tensor& shard, size_t parameter) const;
+  /// Starts to gather shards into a flat tensor, which holds this rank's; collective.
+  std::unique_ptr<Work> start_gather(const at::Tensor& flat);
+  /// All parameters in the optimizer's type, flat; collective. Frees whole ones that are not kept.
+  at::Tensor gathered_shards();
   /// The module's tensors become views of the full flat tensor, or tensors that say that they are not there.
   void show(bool whole);
   at::Tensor gradient_view(size_t parameter) const;
@@ -124,7 +138,7 @@ class FlatParameterGroup {
   std::shared_ptr<Collective> group_;
   std::shared_ptr<Collective> replicas_;
   const ShardingOptions options_;
-  const ShardLayout layout_;
+  ShardLayout layout_;
   at::Tensor whole_;                ///< flat, of `type`; its storage may be freed
   std::vector<at::Tensor> views_;   ///< of it, one for each parameter
   std::vector<at::Tensor> absent_;  ///< what the module's tensors are meanwhile; none where they are kept

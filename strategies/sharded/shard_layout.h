@@ -6,17 +6,22 @@
 
 namespace levin {
 
-/// Layout of parameters one after another in a flat tensor, which ranks divide into equal shards. Pure arithmetic, in
-/// elements.
+/// Layout of parameters in a flat tensor, which ranks divide into shards: one after another, in equal shards, or each
+/// in the shard of its owner. Pure arithmetic, in elements.
 class ShardLayout {
  public:
-  /// Parameters of so many elements, over so many ranks.
+  /// Parameters of so many elements, in equal shards over so many ranks.
   ShardLayout(std::vector<int64_t> sizes, int64_t ranks);
+  /// Each parameter whole in the shard of the rank that is its owner.
+  ShardLayout(std::vector<int64_t> sizes, const std::vector<int64_t>& owners, int64_t ranks);
 
-  int64_t shard_size() const { return shard_size_; }
+  /// Whether parameters are cut, into shards that are equal.
+  bool is_even() const { return even_; }
+  int64_t shard_begin(int64_t rank) const { return begins_[static_cast<size_t>(rank)]; }
+  int64_t shard_size(int64_t rank) const { return shard_begin(rank + 1) - shard_begin(rank); }
   /// Elements of the flat tensor: the parameters, and between them and at its end what aligns them and makes the shards
   /// equal.
-  int64_t flat_size() const { return shard_size_ * ranks_; }
+  int64_t flat_size() const { return begins_.back(); }
 
   int64_t offset(size_t parameter) const { return offsets_[parameter]; }
   int64_t parameter_size(size_t parameter) const { return sizes_[parameter]; }
@@ -32,8 +37,8 @@ class ShardLayout {
  private:
   std::vector<int64_t> sizes_;
   std::vector<int64_t> offsets_;
-  int64_t ranks_;
-  int64_t shard_size_ = 0;
+  std::vector<int64_t> begins_;  ///< of shards, and the end of the last one
+  bool even_;
 };
 
 }  // namespace levin

@@ -166,8 +166,12 @@ void Sharded::setup_module(Module& module) {
       options_.units.empty() ? named_units(module) : select_units(module, options_.units, "strategy.sharded.units");
   model_ = std::make_unique<ShardedModel>(module, shard_group_, replica_group_, std::move(sharding),
                                           std::exchange(built_, {}));
+  hold_shards(/*divide_tensors=*/true);
+}
+
+void Sharded::hold_shards(bool divide_tensors) {
   hold(ParallelModel(name(), model_->entries(),
-                     {.group = shard_group_, .device = root_device(), .divide_tensors = true}));
+                     {.group = shard_group_, .device = root_device(), .divide_tensors = divide_tensors}));
 }
 
 void Sharded::check_optimizer(const torch::optim::Optimizer& optimizer) {
@@ -177,8 +181,11 @@ void Sharded::check_optimizer(const torch::optim::Optimizer& optimizer) {
                       dynamic_cast<const optim::FusedOptimizer*>(&optimizer) == nullptr;
   // Steps that loss scaling skips change nothing.
   if (is_own && mixed_type_ != at::kHalf) looks_at_steps_ = true;
-  require_element_wise(optimizer, fmt::format("'{}'", name()));
+  require_tensor_wise(optimizer, fmt::format("'{}'", name()));
   require_divisible_state(optimizer, name());
+  if (optim::capabilities_of(optimizer).element_wise) return;
+  model_->divide_by_tensor();
+  hold_shards(/*divide_tensors=*/false);
 }
 
 void Sharded::load_module_state(Module& module, const State& state) {
@@ -306,8 +313,9 @@ void Sharded::prepare_step() {
   if (!looks_at_steps_) return;
   for (const auto& [name, local_shard] : parallel_model().shard_names().items()) {
     if (!local_shard.grad().defined() || local_shard.numel() == 0) continue;
-    const at::Tensor part = local_shard.detach().narrow(0, 0, std::min(local_shard.numel(), kLookedAt));
-    if (local_shard.grad().narrow(0, 0, part.numel()).any().item<bool>()) before_step_.emplace_back(part, part.clone());
+    const at::Tensor part = local_shard.detach().view({-1}).narrow(0, 0, std::min(local_shard.numel(), kLookedAt));
+    const at::Tensor gradient = local_shard.grad().reshape({-1}).narrow(0, 0, part.numel());
+    if (gradient.any().item<bool>()) before_step_.emplace_back(part, part.clone());
   }
 }
 

@@ -85,6 +85,7 @@ class Sharded : public RankedStrategy, public DividedModel {
  private:
   ShardedModelOptions model_options() const;
   void send_buffers(Module& module);
+  void hold_shards(bool divide_tensors);
   void look_at_step();
   void require_weights() const;
 

@@ -1,6 +1,7 @@
 #include <levin/strategies/sharded/sharded_model.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/comm/balanced_owners.h>
 #include <levin/core/nn/batch_norm.h>
 #include <levin/core/nn/unit_call.h>
 
@@ -143,6 +144,23 @@ ShardedModel::~ShardedModel() {
   *self_ = nullptr;
   for (const auto& [unit, index] : of_unit_) const_cast<Unit*>(unit)->remove_hook(*this);
   for (const auto& parameter : hooked_) torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+}
+
+void ShardedModel::divide_by_tensor() {
+  if (by_tensor_) return;
+  by_tensor_ = true;
+  std::vector<int64_t> sizes;
+  for (const auto& group : groups_)
+    for (const auto& [name, parameter] : group->parameters()) sizes.push_back(parameter.numel());
+  const std::vector<int64_t> owners = balanced_owners(sizes, group_->world_size());
+  auto owner = owners.begin();
+  for (const auto& group : groups_) {
+    const auto end = owner + std::ssize(group->parameters());
+    group->divide_by_tensor({owner, end});
+    owner = end;
+  }
+  of_storage_.clear();
+  for (const auto& [unit, index] : of_unit_) of_storage_[groups_[index]->storage()] = index;
 }
 
 std::string ShardedModel::group_name(int64_t group) const { return groups_[static_cast<size_t>(group)]->name(); }

@@ -95,6 +95,9 @@ class ShardedModel final : private UnitHook {
 
   /// The local shards, which optimizers step in place of the parameters.
   std::vector<ParallelModel::Entry> entries() const;
+  /// Divides the parameters anew: each belongs whole to one rank, for optimizers that need whole tensors. Collective,
+  /// before an optimizer has local shards; the entries are other ones afterwards.
+  void divide_by_tensor();
   /// Gives the module full parameters, of the optimizer's type, for good; a collective. Nothing else may follow.
   void gather_full_parameters();
   /// Called when others than the optimizer have changed the local shards.
@@ -143,6 +146,7 @@ class ShardedModel final : private UnitHook {
   std::shared_ptr<Collective> replicas_;
   const ShardedModelOptions options_;
   std::vector<std::unique_ptr<FlatParameterGroup>> groups_;
+  bool by_tensor_ = false;                                          ///< each parameter belongs whole to one rank
   std::vector<size_t> always_whole_;                                ///< stage 3: groups of no unit of their own
   std::unordered_map<const Unit*, size_t> of_unit_;                 ///< stage 3
   std::unordered_map<const c10::StorageImpl*, size_t> of_storage_;  ///< stage 3

@@ -3,6 +3,7 @@
 #include <levin/core/base/error.h>
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/comm/collective.h>
+#include <levin/core/optim/named_optimizer.h>
 #include <levin/core/options/mesh_strategy.h>
 
 #include <ATen/ops/equal.h>
@@ -166,17 +167,28 @@ class Untrained : public Net {
   }
 };
 
-/// The checkpoint of such a run on a mesh, in its last epoch.
-std::string saved_by(const StrategyCase& mesh, const std::string& ckpt, int64_t epochs) {
+/// With the trainer's optimizer.
+class UntrainedByName : public Untrained {
+ public:
+  explicit UntrainedByName(const Options& options) : Untrained(options) {}
+  OptimizerConfigs configure_optimizers() override { return Module::configure_optimizers(); }
+};
+
+/// The checkpoint of such a run on a mesh, in its last epoch. `optimizer`: of the trainer; empty: the module's.
+std::string saved_by(const StrategyCase& mesh, const std::string& ckpt, int64_t epochs,
+                     const std::string& optimizer = "") {
   seed_everything(7);
-  const auto module = make<Untrained>({});
+  const std::shared_ptr<Module> module =
+      optimizer.empty() ? std::shared_ptr<Module>(make<Untrained>({})) : make<UntrainedByName>({});
   const std::string path = fresh_folder("mesh") + "/saved";
   TrainingRun run{.epochs = epochs};
   run.configure = [&](TrainerOptions& options) {
     options.callbacks = {make<LambdaCallback>(
         {.on_train_epoch_end = [path](Trainer& trainer, Module&) { trainer.save_checkpoint(path); }})};
   };
-  Trainer trainer(trainer_options(run, mesh));
+  TrainerOptions options = trainer_options(run, mesh);
+  if (!optimizer.empty()) options.optimizer = Spec<optim::NamedOptimizer>(Config::parse(optimizer, {}));
+  Trainer trainer(options);
   trainer.fit(module, DataLoader(tiny_dataset(40), {.shuffle = true, .global_batch_size = 8}), {}, ckpt);
   EXPECT_EQ(trainer.current_epoch(), epochs - 1);
   return path;
@@ -199,26 +211,15 @@ void expect_equal(const State& a, const State& b, const std::string& path) {
   }
 }
 
-TEST(MeshCheckpoints, OfAnyMeshAreLoadedToTheBitByAnyOther) {
-  const std::vector<StrategyCase> meshes{
-      {"single_device", 1},
-      {"mesh", 2, 0, "replicate: 2"},
-      {"mesh", 4, 0, "shard: {size: 4, stage: 1}"},
-      {"mesh", 2, 0, "shard: {size: 2, stage: 2}"},
-      {"mesh", 4, 0, "shard: {size: 4, stage: 3}"},
-      {"mesh", 4, 0, "replicate: 2, shard: 2"},
-      {"mesh", 2, 0, "pipeline: {size: 2, micro_batches: 2}"},
-      {"mesh", 3, 0, "pipeline: {size: 3, schedule: interleaved, micro_batches: 2, chunks_per_rank: 2}"},
-      {"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 2}, replicate: 2"},
-      {"mesh", 4, 0, "pipeline: {size: 2, schedule: zero_bubble, micro_batches: 2}, shard: 2"},
-      {"mesh", 8, 0, "pipeline: {size: 2, micro_batches: 2}, replicate: 2, shard: 2"}};
+/// Saved under each mesh, loaded and saved again under each.
+void expect_loaded_to_the_bit(const std::vector<StrategyCase>& meshes, const std::string& optimizer = "") {
   for (const StrategyCase& saver : meshes) {
-    const std::string saved = saved_by(saver, "", 2);
+    const std::string saved = saved_by(saver, "", 2, optimizer);
     const State expected = read_checkpoint(saved);
     EXPECT_EQ(expected.at("loops").at("global_step").as_int(), 7);
     for (const StrategyCase& loader : meshes) {
-      SCOPED_TRACE(::testing::PrintToString(saver) + ", loaded by " + ::testing::PrintToString(loader));
-      const std::string again = saved_by(loader, saved, 3);
+      SCOPED_TRACE(optimizer + ::testing::PrintToString(saver) + ", loaded by " + ::testing::PrintToString(loader));
+      const std::string again = saved_by(loader, saved, 3, optimizer);
       ASSERT_NE(again, saved);
       const State loaded = read_checkpoint(again);
       EXPECT_EQ(loaded.at("loops").at("global_step").as_int(), 7);
@@ -227,6 +228,32 @@ TEST(MeshCheckpoints, OfAnyMeshAreLoadedToTheBitByAnyOther) {
       if (::testing::Test::HasFailure()) return;
     }
   }
+}
+
+TEST(MeshCheckpoints, OfAnyMeshAreLoadedToTheBitByAnyOther) {
+  expect_loaded_to_the_bit(
+      {{"single_device", 1},
+       {"mesh", 2, 0, "replicate: 2"},
+       {"mesh", 4, 0, "shard: {size: 4, stage: 1}"},
+       {"mesh", 2, 0, "shard: {size: 2, stage: 2}"},
+       {"mesh", 4, 0, "shard: {size: 4, stage: 3}"},
+       {"mesh", 4, 0, "replicate: 2, shard: 2"},
+       {"mesh", 2, 0, "pipeline: {size: 2, micro_batches: 2}"},
+       {"mesh", 3, 0, "pipeline: {size: 3, schedule: interleaved, micro_batches: 2, chunks_per_rank: 2}"},
+       {"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 2}, replicate: 2"},
+       {"mesh", 4, 0, "pipeline: {size: 2, schedule: zero_bubble, micro_batches: 2}, shard: 2"},
+       {"mesh", 8, 0, "pipeline: {size: 2, micro_batches: 2}, replicate: 2, shard: 2"}});
+}
+
+TEST(MeshCheckpoints, OfOptimizersOfWholeTensorsAreLoadedToTheBitByAnyOther) {
+  for (const char* optimizer : {"{name: muon, lr: 0.02}", "{name: adafactor, lr: 0.02}", "{name: lamb, lr: 0.02}",
+                                "{name: lars, lr: 0.5, momentum: 0.9}"})
+    expect_loaded_to_the_bit({{"single_device", 1},
+                              {"mesh", 2, 0, "shard: {size: 2, stage: 1}"},
+                              {"mesh", 4, 0, "shard: {size: 4, stage: 3}"},
+                              {"mesh", 4, 0, "replicate: 2, shard: 2"},
+                              {"mesh", 4, 0, "pipeline: {size: 2, micro_batches: 2}, shard: 2"}},
+                             optimizer);
 }
 
 }  // namespace

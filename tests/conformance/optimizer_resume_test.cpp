@@ -2,6 +2,7 @@
 
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/core/optim/named_optimizer.h>
+#include <levin/core/optim/optimizer_capabilities.h>
 #include <levin/core/options/registries.h>
 
 #include <gtest/gtest.h>
@@ -62,12 +63,6 @@ std::vector<std::string> other_optimizers() {
 
 bool needs_closure(const std::string& optimizer) { return optimizer.find("name: sam") != std::string::npos; }
 
-bool is_element_wise(const std::string& optimizer) {
-  for (const char* whole : {"lamb", "lars", "adafactor", "muon", "sam"})
-    if (optimizer.find(std::string("name: ") + whole) != std::string::npos) return false;
-  return true;
-}
-
 const std::vector<StrategyCase>& optimizer_layouts() {
   static const std::vector<StrategyCase> layouts = {
       {"single_device", 1},
@@ -90,18 +85,13 @@ const std::vector<StrategyCase>& optimizer_layouts() {
   return layouts;
 }
 
-bool divides_parameters(const StrategyCase& on) {
-  return on.is_sharded() || std::string(on.options).find("shard_optimizer") != std::string::npos;
-}
-
 bool is_replicated(const StrategyCase& on) {
   return std::string(on.strategy) == "single_device" || std::string(on.strategy) == "ddp_threads";
 }
 
 /// Whether the strategy takes the optimizer.
 bool takes(const StrategyCase& on, const std::string& optimizer) {
-  if (needs_closure(optimizer)) return is_replicated(on);
-  return is_element_wise(optimizer) || !divides_parameters(on);
+  return !needs_closure(optimizer) || is_replicated(on);
 }
 
 template <class M>
@@ -156,9 +146,10 @@ void expect_resumes(const std::string& optimizer, const std::vector<StrategyCase
 }
 
 /// Gradient descent of a user's own, by the mean square of each row's gradients: a value for each row.
-class RowScaled : public torch::optim::Adam {
+class RowScaled : public torch::optim::Adam, public optim::DeclaresCapabilities {
  public:
   using Adam::Adam;
+  optim::OptimizerCapabilities capabilities() const override { return {.tensor_wise = true}; }
   at::Tensor step(LossClosure closure) override {
     const at::NoGradGuard no_grad;
     for (const at::Tensor& param : param_groups_[0].params()) {
@@ -190,11 +181,15 @@ class ScaledByRows : public Net {
 };
 
 TEST(ResumedOptimizers, OfAUsersOwnWithAValueForEachRow) {
-  expect_resumes<ScaledByRows>("", {{"pipeline_threads", 2, 0, "micro_batches: 2"},
-                                    {"pipeline_threads", 3, 0, "micro_batches: 2"},
-                                    {"pipeline_threads", 4, 0, "data_parallel: 2, micro_batches: 2"},
-                                    {"parameter_server_threads", 2, 0, "servers: 2"},
-                                    {"parameter_server_threads", 3, 0, "servers: 3"}});
+  expect_resumes<ScaledByRows>(
+      "", {{"pipeline_threads", 2, 0, "micro_batches: 2"},
+           {"pipeline_threads", 3, 0, "micro_batches: 2"},
+           {"pipeline_threads", 4, 0, "data_parallel: 2, micro_batches: 2"},
+           {"pipeline_threads", 4, 0, "data_parallel: 2, shard_optimizer: true, micro_batches: 2"},
+           {"sharded_threads", 2, 1},
+           {"sharded_threads", 3, 3},
+           {"parameter_server_threads", 2, 0, "servers: 2"},
+           {"parameter_server_threads", 3, 0, "servers: 3"}});
 }
 
 const std::vector<StrategyCase>& layouts_of_empty_ranks() {

@@ -102,7 +102,7 @@ TEST(MemoryPlan, OffloadMovesWhatIsDividedToTheHost) {
     EXPECT_GT(row.largest_batch, 0);
     EXPECT_EQ(on_device.host, 0);
   }
-  needs.element_wise = false;
+  needs.element_wise = needs.tensor_wise = false;
   EXPECT_FALSE(row_of(plan_memory(needs, 4, kPlenty), 3, false, /*offload=*/true).is_possible);
 }
 
@@ -234,9 +234,27 @@ TEST(MemoryPlan, OffloadIsChosenWhereNothingElseFits) {
   EXPECT_TRUE(of_large_batch.cheapest()->checkpoints);
 }
 
-TEST(MemoryPlan, AnOptimizerThatCannotBeDividedRulesShardingOut) {
+TEST(MemoryPlan, AnOptimizerOfWholeTensorsHoldsWhatTheRankWithMostHas) {
   TrainingNeeds needs = adam();
   needs.element_wise = false;
+  // A quarter of the parameters is one tensor.
+  needs.tensors = {kPsi / 4};
+  needs.tensors.insert(needs.tensors.end(), 12, kPsi / 16);
+  const MemoryPlan of_four = plan_memory(needs, 4, kPlenty);
+  EXPECT_TRUE(row_of(of_four, 3).is_possible);
+  EXPECT_EQ(held(row_of(of_four, 1)), 8 * kPsi + 8 * kPsi / 4);
+  EXPECT_EQ(held(row_of(of_four, 3)), 16 * kPsi / 4);
+  const MemoryPlan of_eight = plan_memory(needs, 8, kPlenty);
+  EXPECT_EQ(held(row_of(of_eight, 2)), 4 * kPsi + 12 * kPsi / 4) << "the largest tensor is on one rank";
+  EXPECT_EQ(held(row_of(of_eight, 3)), 16 * kPsi / 4);
+  // Gradients are all-reduced; parameters are gathered twice.
+  EXPECT_EQ(row_of(of_eight, 1).communication, 3 * 4 * kPsi / 8 * 7);
+  EXPECT_EQ(row_of(of_eight, 3).communication, 4 * 4 * kPsi / 8 * 7);
+}
+
+TEST(MemoryPlan, AnOptimizerThatCannotBeDividedRulesShardingOut) {
+  TrainingNeeds needs = adam();
+  needs.element_wise = needs.tensor_wise = false;
   const MemoryPlan plan = plan_memory(needs, 8, 15 * kPsi);
   EXPECT_EQ(plan.cheapest(), nullptr);
   EXPECT_FALSE(row_of(plan, 3).is_possible);
@@ -337,7 +355,7 @@ TEST(MemoryPlan, APipelineIsNamedWhereNothingElseFits) {
   const MemoryPlan roomy = plan_memory(needs, 10, kPlenty);
   EXPECT_EQ(roomy.cheapest()->stages, 0);
   // Stage 3 has two units whole beside its part; the optimizer cannot be divided anyway.
-  needs.element_wise = false;
+  needs.element_wise = needs.tensor_wise = false;
   const MemoryPlan plan = plan_memory(needs, 20, 2 * kPsi);
   ASSERT_NE(plan.cheapest(), nullptr);
   EXPECT_EQ(plan.cheapest()->stages, 10);

@@ -3,6 +3,7 @@
 #include "tests/support/tiny.h"
 
 #include <levin/core/nn/sequential.h>
+#include <levin/core/optim/layerwise_optimizers.h>
 #include <levin/core/optim/optimizer_state.h>
 #include <levin/core/planning/memory_planner.h>
 #include <levin/core/trainer/trainer.h>
@@ -135,16 +136,25 @@ class Planned : public Module {
   Reading reading_;
 };
 
+/// With an optimizer that needs whole tensors, and whose state is Adam's.
+class PlannedWhole : public Planned {
+ public:
+  OptimizerConfigs configure_optimizers() override {
+    return OptimizerConfig{.optimizer = std::make_shared<optim::LAMB>(parameters(), optim::LAMBOptions{.lr = 1e-4})};
+  }
+};
+
 DataLoader loader(int64_t batch_size) {
   const auto x = at::arange(4 * kBatch * kWidth * 2, at::kFloat).sin().reshape({8 * kBatch, kWidth});
   return DataLoader(std::make_shared<data::TensorDataset>(Batch{{"x", x}, {"y", x.cos()}}), {.batch_size = batch_size});
 }
 
 /// Measured with a quarter of the batch.
+template <class M = Planned>
 TrainingNeeds needs_of(const TrainerOptions& options) {
   const auto planner = std::make_shared<MemoryPlanner>(PlanOptions{}, options);
   Trainer trainer(planning_options(options, planner));
-  trainer.tune(make<Planned>(), loader(kBatch / 4));
+  trainer.tune(make<M>(), loader(kBatch / 4));
   TrainingNeeds needs = planner->needs();
   EXPECT_EQ(needs.batch_size, kBatch / 4);
   needs.batch_size = kBatch;
@@ -174,6 +184,7 @@ class PlanAgainstFit : public ::testing::TestWithParam<Case> {
   }
 
   /// Of rank 1, all of whose memory its own thread asks for; of the only rank beyond what there was before.
+  template <class M = Planned>
   Reading fit(int64_t stage) const {
     TrainerOptions options = this->options();
     options.max_steps = 4;
@@ -187,7 +198,7 @@ class PlanAgainstFit : public ::testing::TestWithParam<Case> {
     const DataLoader data = loader(kBatch);
     const int64_t before = stage == 0 ? AccountingAllocator::of_this_thread().in_use() : 0;
     Trainer trainer(options);
-    trainer.fit(make<Planned>(), data);
+    trainer.fit(make<M>(), data);
     Reading reading = readings().of(stage == 0 ? 0 : 1);
     reading.allocated -= before;
     reading.peak -= before;
@@ -229,6 +240,24 @@ TEST_P(PlanAgainstFit, PredictsWhatRanksHold) {
     EXPECT_NEAR(static_cast<double>(measured.peak), static_cast<double>(row.total() + kBatches),
                 0.1 * static_cast<double>(row.total()))
         << stage;
+  }
+}
+
+TEST_P(PlanAgainstFit, PredictsWhatTheRankWithMostWholeTensorsHolds) {
+  if (GetParam().checkpoints) GTEST_SKIP() << "what ranks hold between steps is the same";
+  const TrainingNeeds needs = needs_of<PlannedWhole>(options());
+  EXPECT_FALSE(needs.element_wise);
+  EXPECT_TRUE(needs.tensor_wise);
+  for (int64_t stage = 1; stage <= 3; ++stage) {
+    fit<PlannedWhole>(stage);
+    const PlanRow row = predicted(needs, stage, false);
+    const int64_t outside = stage == 3 ? needs.outside.elements * needs.compute_size.value_or(kFloat) : 0;
+    const auto most = [](int64_t Reading::*value) {
+      return std::max(readings().of(0).*value, readings().of(1).*value);
+    };
+    EXPECT_EQ(most(&Reading::parameters) + kBuffers, row.parameters + outside) << stage;
+    EXPECT_EQ(most(&Reading::gradients), row.gradients) << stage;
+    EXPECT_EQ(most(&Reading::optimizer), row.optimizer) << stage;
   }
 }
 

@@ -128,7 +128,8 @@ at::Tensor inputs(int64_t step, int64_t rank) {
   return at::arange(5 * 4, at::kFloat).add(static_cast<double>(31 * step + 17 * rank)).sin().view({5, 4});
 }
 at::Tensor loss_of(ShardedNet& net, int64_t step, int64_t rank) {
-  return torch::nn::functional::mse_loss(net.forward(inputs(step, rank)), inputs(step, rank).narrow(1, 0, 2));
+  const at::Tensor x = inputs(step, rank).to(net.in->weight.scalar_type());
+  return torch::nn::functional::mse_loss(net.forward(x), x.narrow(1, 0, 2));
 }
 
 constexpr int64_t kSteps = 5;
@@ -217,10 +218,58 @@ TEST(ShardedModel, TrainsAsOneModelOnAllData) {
   }
 }
 
-TEST(ShardedModel, ParametersAreWholeOnlyWhereTheyAreNeeded) {
+/// Elements of the whole tensors that this rank steps; checks that it has no parts of tensors.
+int64_t whole_elements(const ShardedModel& model) {
+  int64_t elements = 0;
+  for (const auto& [name, parameter, part] : model.entries()) {
+    const at::Tensor& local_shard = part.local_shard();
+    elements += local_shard.numel();
+    if (local_shard.numel() > 0) EXPECT_EQ(local_shard.sizes(), parameter.sizes()) << name;
+  }
+  return elements;
+}
+
+TEST(ShardedModel, DividedByTensorTrainsAsOneModelOnAllData) {
+  for (const int64_t ranks : {1, 2, 3, 4}) {
+    for (const int64_t accumulate : {1, 2}) {
+      const auto expected = reference(ranks, accumulate);
+      for (const int64_t stage : {1, 2, 3}) {
+        for (const bool keeps : {false, true}) {
+          SCOPED_TRACE(::testing::Message() << ranks << " ranks, stage " << stage << ", " << accumulate << " batches");
+          on_ranks(ranks, [&](const std::shared_ptr<Collective>& collective) {
+            ShardedNet net;
+            ShardedModel model(
+                net, collective, nullptr,
+                {.stage = stage, .units = named_units(net), .bucket_bytes = 200, .keeps_window_gradients = keeps});
+            model.divide_by_tensor();
+            const at::Tensor elements = at::full({1}, whole_elements(model), at::kLong);
+            const at::Tensor most = elements.clone();
+            collective->all_reduce(elements, ReduceOp::kSum)->wait();
+            collective->all_reduce(most, ReduceOp::kMax)->wait();
+            int64_t all = 0;
+            int64_t largest = 0;
+            for (const auto& [name, weight] : expected) {
+              all += weight.numel();
+              largest = std::max(largest, weight.numel());
+            }
+            EXPECT_EQ(elements.item<int64_t>(), all);
+            EXPECT_LE(most.item<int64_t>(), all / ranks + largest);
+            train(model, net, *collective, accumulate);
+            model.gather_full_parameters();
+            for (const auto& item : net.named_parameters())
+              EXPECT_TRUE(item.value().allclose(expected.at(item.key()), 1e-4, 1e-5)) << item.key();
+          });
+        }
+      }
+    }
+  }
+}
+
+void expect_whole_where_needed(bool by_tensor) {
   on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
     ShardedNet net;
     ShardedModel model(net, collective, nullptr, {.stage = 3, .units = named_units(net)});
+    if (by_tensor) model.divide_by_tensor();
     const auto touch = [](const at::Tensor& tensor) { return tensor.sum().item<double>(); };
     const auto message = [&](const at::Tensor& tensor) -> std::string {
       try {
@@ -248,6 +297,10 @@ TEST(ShardedModel, ParametersAreWholeOnlyWhereTheyAreNeeded) {
     model.end_forward();
     EXPECT_THAT(message(net.in->weight), HasSubstr("in.weight"));
   });
+}
+
+TEST(ShardedModel, ParametersAreWholeOnlyWhereTheyAreNeeded) {
+  for (const bool by_tensor : {false, true}) expect_whole_where_needed(by_tensor);
 }
 
 /// The largest difference of weights between two trainings.
@@ -323,6 +376,34 @@ TEST(ShardedModel, StagesAreEqualToTheBit) {
     });
   EXPECT_EQ(distance(of_stage[1], of_stage[2]), 0);
   EXPECT_EQ(distance(of_stage[1], of_stage[3]), 0);
+}
+
+TEST(ShardedModel, DividedByTensorIsAsDividedEvenlyToTheBit) {
+  for (const int64_t stage : {1, 2, 3}) {
+    for (ShardedModelOptions options :
+         {ShardedModelOptions{}, ShardedModelOptions{.offload = true},
+          ShardedModelOptions{.compute_type = at::kBFloat16},
+          ShardedModelOptions{.compute_type = at::kBFloat16, .reduce_type = at::kFloat},
+          ShardedModelOptions{.compute_type = at::kBFloat16, .offload = true, .keeps_window_gradients = true}}) {
+      std::map<std::string, at::Tensor> evenly;
+      for (const bool by_tensor : {false, true})
+        on_ranks(2, [&](const std::shared_ptr<Collective>& collective) {
+          ShardedNet net;
+          ShardedModelOptions own = options;
+          own.stage = stage;
+          own.units = named_units(net);
+          ShardedModel model(net, collective, nullptr, own);
+          if (by_tensor) model.divide_by_tensor();
+          train(model, net, *collective, 2);
+          auto weights = whole_weights(model, net);
+          if (collective->rank() > 0) return;
+          if (by_tensor)
+            EXPECT_EQ(distance(weights, evenly), 0) << stage << options.offload << options.compute_type.has_value();
+          else
+            evenly = std::move(weights);
+        });
+    }
+  }
 }
 
 TEST(ShardedModel, HalfPrecisionKeepsSinglePrecisionShards) {

@@ -47,6 +47,15 @@ struct FailingOptions {
   }
 };
 
+/// An optimizer that says nothing of what it can do.
+class UnknownSgd final : public torch::optim::Optimizer {
+ public:
+  explicit UnknownSgd(std::vector<at::Tensor> parameters)
+      : Optimizer({torch::optim::OptimizerParamGroup(std::move(parameters))},
+                  std::make_unique<optim::GroupOptions<optim::SGDOptions>>(optim::SGDOptions{.lr = 0.1})) {}
+  at::Tensor step(LossClosure = nullptr) override { return {}; }
+};
+
 /// Does what the strategy cannot work with.
 class Failing : public TinyModule {
  public:
@@ -55,6 +64,7 @@ class Failing : public TinyModule {
 
   OptimizerConfigs configure_optimizers() override {
     if (what_ == "lbfgs") return std::make_shared<torch::optim::LBFGS>(parameters());
+    if (what_ == "unknown") return std::make_shared<UnknownSgd>(parameters());
     if (what_ == "stubborn") return std::make_shared<StubbornSgd>(parameters());
     if (what_ == "foreign") {
       auto others = parameters();
@@ -87,7 +97,9 @@ std::string message_of(const std::string& strategy, int devices, const std::stri
 
 TEST(ShardedErrors, SayWhatIsWrong) {
   const std::string three = "{name: sharded_threads, stage: 3}";
-  EXPECT_THAT(message_of(three, 2, "lbfgs"), HasSubstr("not known to work element by element"));
+  EXPECT_THAT(message_of(three, 2, "lbfgs"), HasSubstr("an optimizer that evaluates the loss itself (LBFGS, SAM)"));
+  EXPECT_THAT(message_of(three, 2, "unknown"),
+              HasSubstr("is not known to step each parameter by itself; valid: levin::optim's but SAM"));
   EXPECT_THAT(message_of(three, 2, "foreign"), HasSubstr("a parameter of shape [3] that the module does not have"));
   EXPECT_THAT(message_of(three, 2, "touches"), HasSubstr("the parameter 'first.weight' is divided over the ranks"));
   EXPECT_THAT(message_of("{name: sharded_threads, stage: 2}", 2, "stubborn"),
