@@ -89,11 +89,16 @@ void sync_file(const std::string& path) {
 
 void upload_checkpoint(ObjectStore& store, const RemoteUrl& folder, const std::string& name, const std::string& path) {
   const Manifest manifest = read_manifest(path);
-  const std::vector<RemoteUrl> former = versions_of(store, folder, name);
-  int64_t number = 0;
-  const auto is_taken = [&](const RemoteUrl& version) { return version.key == (folder / numbered(name, number)).key; };
-  while (std::any_of(former.begin(), former.end(), is_taken)) ++number;
-  const RemoteUrl url = folder / numbered(name, number);
+  std::vector<RemoteUrl> former = versions_of(store, folder, name);
+  RemoteUrl url;
+  for (int64_t number = 0;; ++number) {
+    url = folder / numbered(name, number);
+    if (std::any_of(former.begin(), former.end(), [&](const RemoteUrl& version) { return version.key == url.key; }))
+      continue;
+    // A list may lag behind: what it lacks is not overwritten either.
+    if (!store.get(key_of(url, kManifestFile))) break;
+    former.push_back(url);
+  }
   for (const auto& file : manifest.files) store.put(key_of(url, file.first), path + "/" + file.first);
   store.put(key_of(url, kManifestFile), path + "/" + kManifestFile);
   // Before the former ones are removed: the new one is there.

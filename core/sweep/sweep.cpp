@@ -134,7 +134,7 @@ void Sweep::add_run(const Settings& common, const Settings& varied) {
           fmt::format("sweep.global_batch_size sets {}, which the sweep varies; valid: one of the two", option));
   apply(batch_size);
   apply(learning_rate_of(options_, resolved, devices));
-  check_run(resolved);
+  check_run(run, resolved);
   table_.runs.push_back(std::move(run));
   details_.push_back({.settings = std::move(all),
                       .devices = devices,
@@ -142,7 +142,7 @@ void Sweep::add_run(const Settings& common, const Settings& varied) {
                                                                                "trainer.max_epochs")});
 }
 
-void Sweep::check_run(const Config& resolved) const {
+void Sweep::check_run(const Run& run, const Config& resolved) {
   if (!resolved.find("ckpt")->is_null())
     throw ConfigError("ckpt: the runs of a sweep start anew and go on from their own checkpoints; valid: null");
   for (const Config* callback : checkpoint_callbacks(resolved))
@@ -151,6 +151,16 @@ void Sweep::check_run(const Config& resolved) const {
           fmt::format("trainer.callbacks.model_checkpoint.dirpath: the runs of a sweep would share {}; "
                       "valid: none, for checkpoints in the run's own folder",
                       folder.text()));
+  for (const Config* callback : checkpoint_callbacks(resolved)) {
+    std::string store = callback->find("upload_to")->text();
+    store.erase(store.find_last_not_of('/') + 1);
+    if (store.empty()) continue;
+    if (const int64_t owner = stores_.try_emplace(store, run.number).first->second; owner != run.number)
+      throw ConfigError(fmt::format(
+          "trainer.callbacks.model_checkpoint.upload_to: runs {} and {} would share {} and resume from each "
+          "other's checkpoints; valid: none, or a folder for each run as an option that varies",
+          table_.runs[static_cast<size_t>(owner)].name(), run.name(), store));
+  }
   if (!options_.successive_halving) return;
   const auto& [min_epochs, factor] = *options_.successive_halving;
   if (trainer_option(resolved, "enable_checkpointing").text() == "false")
@@ -284,7 +294,9 @@ std::optional<int64_t> Sweep::next_run() {
     const auto promotion = halving_ ? halving_->next(nothing_left) : std::nullopt;
     if (!promotion) return {};
     halving_->promote(promotion->run, promotion->rung - 1);
-    table_.runs[static_cast<size_t>(promotion->run)].rung = promotion->rung;
+    Run& run = table_.runs[static_cast<size_t>(promotion->run)];
+    run.rung = promotion->rung;
+    run.status = RunStatus::kWaiting;  // until there is room for it
     return promotion->run;
   };
   if (const auto number = promoted(/*nothing_left=*/false)) return number;

@@ -51,7 +51,7 @@ class Sweep {
 
   void plan(const Config& base);
   void add_run(const Settings& common, const Settings& varied);
-  void check_run(const Config& resolved) const;
+  void check_run(const Run& run, const Config& resolved);
   void plan_rungs();
   Config description(const Config& base) const;
   void open_folder();
@@ -72,8 +72,9 @@ class Sweep {
   const std::string program_;
   SweepOptions options_;
   RunTable table_;
-  std::vector<Details> details_;      ///< of each run
-  std::vector<int64_t> rung_epochs_;  ///< empty without early stopping
+  std::vector<Details> details_;           ///< of each run
+  std::map<std::string, int64_t> stores_;  ///< folders that checkpoints are uploaded to, and the run of each
+  std::vector<int64_t> rung_epochs_;       ///< empty without early stopping
   std::optional<SuccessiveHalving> halving_;
   std::optional<MachineShare> machine_;  ///< where runs are this machine's own processes
 

@@ -28,10 +28,13 @@
 namespace levin {
 namespace {
 
+using ::testing::AllOf;
 using testing::Answer;
 using testing::CapturedLog;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::message_of;
 using ::testing::Not;
 
@@ -184,6 +187,31 @@ TEST_F(StorePage, AnUploadIsDoneWhenItsManifestCanBeRead) {
   lies = false;
   upload_checkpoint(store, run_, "last", path("last"));
   EXPECT_EQ(remote_checkpoints(store, run_).front().manifest.info.global_step, 8);
+}
+
+/// A list without what has just been written: nothing that is there is overwritten.
+TEST_F(StorePage, AListThatLagsBehindHidesNoCheckpointFromAnUpload) {
+  bool lags = false;
+  std::vector<std::string> written;
+  const SmallStore small([&](const std::string& method, const std::string& path) -> std::optional<Answer> {
+    if (method == "PUT") written.push_back(path);
+    if (!lags || path.find("list-type=2") == std::string::npos) return {};
+    return Answer{.body = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"};
+  });
+  ObjectStore store(run_, kNoPatience);
+  upload_checkpoint(store, run_, "last", save("first", 4));
+  for (const auto& [step, version] : {std::pair(8, "/run/last~1/"), std::pair(12, "/run/last/")}) {
+    lags = true;
+    written.clear();
+    upload_checkpoint(store, run_, "last", save("next", step));
+    EXPECT_THAT(written, AllOf(Not(IsEmpty()), Each(HasSubstr(version))));
+    lags = false;
+    const auto found = remote_checkpoints(store, run_);
+    ASSERT_FALSE(found.empty());
+    EXPECT_EQ(found.front().manifest.info.global_step, step);
+  }
+  upload_checkpoint(store, run_, "last", save("next", 16));
+  EXPECT_EQ(remote_checkpoints(store, run_).size(), 1U) << "former ones are removed once they are listed";
 }
 
 std::string train(const std::string& folder, int64_t epochs, const std::string& ckpt,

@@ -268,6 +268,13 @@ TEST_F(SweepEndings, MistakesAreRefusedBeforeAnythingIsMade) {
   EXPECT_THAT(error_of({"--sweep.gridd={}"}), HasSubstr("did you mean 'grid'?"));
   EXPECT_THAT(error_of({"--sweep.grid={trainer.devices: [64]}", "--trainer.accelerator=gpu"}), HasSubstr("64"));
   EXPECT_THAT(error_of({"--sweep.grid={seed: [1]}", "--sweep.executor=slurmm"}), HasSubstr("did you mean 'slurm'?"));
+  const std::string shares = "model_checkpoint.upload_to: runs 0000 and 0001 would share s3://b/a and resume from each";
+  EXPECT_THAT(
+      error_of({"--sweep.grid={seed: [1, 2]}", "--trainer.callbacks=[{model_checkpoint: {upload_to: s3://b/a}}]"}),
+      HasSubstr(shares));
+  EXPECT_THAT(error_of({"--sweep.grid={trainer.callbacks.model_checkpoint.upload_to: [s3://b/a, s3://b/a/]}",
+                        "--trainer.callbacks=[model_checkpoint]"}),
+              HasSubstr(shares));
 }
 
 using SweepHalving = SweepProgram;
