@@ -122,7 +122,7 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, Replica
   times_.reset();
   if (timed || options_.device.is_cpu()) times_.emplace(options_.device);
   Module& module = phases.module();
-  ReplicaLogs logs(std::vector<at::Device>(micro_batches_.size(), options_.device));
+  ReplicaLogs logs(std::vector<at::Device>(micro_batches_.size(), options_.device), /*gathers=*/true);
   logs.begin(*module.attached_runtime());
   MicroBatchStatistics statistics(module);
   try {
