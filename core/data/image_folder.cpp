@@ -127,8 +127,9 @@ ImageFolder::Index ImageFolder::index(const std::string& split) const {
       index_images(folder, options_.index_folder ? *options_.index_folder : default_index_folder()));
   if (found->num_other_files > 0)
     log::rank_zero_warning_once(fmt::format(
-        "{} in {} left out: no .jpg, .jpeg, .png or .webp",
-        found->num_other_files == 1 ? "1 file is" : fmt::format("{} files are", found->num_other_files), folder));
+        "ignored {} in {} that no image is named as; valid: names ending in .jpg, .jpeg, .png or .webp, not beginning "
+        "with '._'",
+        counted(found->num_other_files, "file"), folder));
   return found;
 }
 

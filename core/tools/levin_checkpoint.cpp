@@ -5,7 +5,6 @@
 #include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/consolidate.h>
 #include <levin/core/checkpoint/inspect.h>
-#include <levin/core/checkpoint/manifest.h>
 #include <levin/core/interchange/describe_weights.h>
 #include <levin/core/interchange/weights.h>
 #include <levin/core/interchange/write_weights.h>
@@ -43,7 +42,7 @@ constexpr const char* kUsage =
     "error.\n";
 
 /// A path that is not there counts as one of Levin's, whose errors say so.
-bool is_levin(const std::string& path) { return !std::filesystem::exists(path) || levin::looks_like_checkpoint(path); }
+bool is_levin(const std::string& path) { return !std::filesystem::exists(path) || levin::is_levin_checkpoint(path); }
 
 int show(const std::string& path, bool with_tensors, const std::string& key) {
   std::cout << levin::printable_text(is_levin(path) && key.empty() ? levin::describe_checkpoint(path, with_tensors)

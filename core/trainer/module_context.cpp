@@ -1,5 +1,8 @@
 #include <levin/core/trainer/module_context.h>
 
+#include <levin/core/comm/collective.h>
+#include <levin/core/comm/device_mesh.h>
+#include <levin/core/interfaces/ranks.h>
 #include <levin/core/interfaces/strategy.h>
 
 #include <ATen/core/grad_mode.h>
@@ -83,9 +86,15 @@ class DifferentiableGather : public torch::autograd::Function<DifferentiableGath
 }  // namespace
 
 at::Tensor ModuleContext::all_gather(const at::Tensor& tensor, bool sync_grads) {
-  if (!sync_grads || !tensor.requires_grad() || !at::GradMode::is_enabled())
-    return gather(strategy_.collective(), tensor);
-  return DifferentiableGather::apply(tensor, &strategy_.collective());
+  const auto gather_along = [&](Collective& group, const at::Tensor& own) {
+    if (!sync_grads || !own.requires_grad() || !at::GradMode::is_enabled()) return gather(group, own);
+    return DifferentiableGather::apply(own, &group);
+  };
+  Ranks& ranks = strategy_.ranks();
+  if (ranks.mesh().size(DeviceMesh::kPipeline) == 1) return gather_along(strategy_.collective(), tensor);
+  // Stages of a pipeline share their examples, and those before the last have placeholders of results.
+  const at::Tensor shards = gather_along(ranks.group(DeviceMesh::kShard), tensor);
+  return gather_along(ranks.group(DeviceMesh::kReplicate), shards).flatten(0, 1);
 }
 
 void ModuleContext::use_prefetched(Batch& batch, const at::Device& device) { data_.use_prefetched(batch, device); }

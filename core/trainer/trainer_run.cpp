@@ -105,10 +105,11 @@ void TrainerRun::prepare() {
 void TrainerRun::check_manual_optimization() const {
   const ResolvedOptions& options = parts_.options;
   if (!options.strategy->capabilities().manual_optimization)
-    throw ConfigError(
-        fmt::format("trainer.strategy '{}' does not work with manual optimization (the module sets "
-                    "automatic_optimization = false); valid: {}",
-                    options.strategy->name(), capable_strategies(&StrategyCapabilities::manual_optimization)));
+    throw ConfigError(fmt::format(
+        "trainer.strategy '{}' does not work with manual optimization (the module sets "
+        "automatic_optimization = false); valid: {}; hint: one optimizer, with parameter groups, and one sum "
+        "of losses do without it",
+        options.strategy->name(), capable_strategies(&StrategyCapabilities::manual_optimization)));
   if (options.given.gradient_clip_val)
     throw ConfigError(
         "trainer.gradient_clip_val does not work with manual optimization; hint: call clip_gradients() in "

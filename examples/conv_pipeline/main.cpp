@@ -121,11 +121,13 @@ class RankMemory : public levin::Callback {
     most_ = std::max(most_, peak);
   }
 
-  void on_train_end(levin::Trainer& trainer, levin::Module& module) override {
-    const torch::Tensor all = module.all_gather(torch::tensor(most_, torch::device(device_).dtype(torch::kLong))).cpu();
+  void on_train_end(levin::Trainer& trainer, levin::Module& /*module*/) override {
+    const torch::Tensor own = torch::tensor({most_}, torch::device(device_).dtype(torch::kLong));
+    const torch::Tensor all = torch::empty({trainer.world_size()}, own.options());
+    trainer.strategy().collective().all_gather(all, own)->wait();
     if (!trainer.is_global_zero()) return;
     std::cout << "memory by rank (MB):";
-    for (const torch::Tensor& bytes : all.flatten().unbind())
+    for (const torch::Tensor& bytes : all.cpu().unbind())
       std::cout << " " << (bytes.item<int64_t>() + 500'000) / 1'000'000;
     std::cout << std::endl;
   }

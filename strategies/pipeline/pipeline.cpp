@@ -450,13 +450,6 @@ std::shared_ptr<void> Pipeline::forward_scope() {
   return engine_->evaluation();
 }
 
-std::shared_ptr<void> Pipeline::full_parameters(const torch::nn::Module& /*module*/) {
-  if (engine_ == nullptr) return nullptr;
-  throw Error("pipeline",
-              "full_parameters: each stage holds the parameters of its own units only; hint: read those of this stage, "
-              "or the weights of a checkpoint");
-}
-
 bool Pipeline::owns_outputs() const { return engine_ == nullptr || engine_->is_last_stage(); }
 
 void Pipeline::shards_changed() {

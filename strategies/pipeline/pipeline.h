@@ -83,7 +83,6 @@ class Pipeline : public RankedStrategy, public DividedModel {
   bool owns_outputs() const override;
   bool outputs_everywhere() const override { return stages() == 1; }
   std::shared_ptr<void> forward_scope() override;
-  std::shared_ptr<void> full_parameters(const torch::nn::Module& module) override;
   void finish_step() override { shards_changed(); }
   void shards_changed() override;
   void release_module() override;

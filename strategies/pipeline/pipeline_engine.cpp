@@ -122,7 +122,7 @@ StepOutput PipelineEngine::train(const Batch& batch, StepPhases& phases, Replica
   times_.reset();
   if (timed || options_.device.is_cpu()) times_.emplace(options_.device);
   Module& module = phases.module();
-  ReplicaLogs logs(std::vector<at::Device>(micro_batches_.size(), options_.device));
+  ReplicaLogs logs(std::vector<at::Device>(micro_batches_.size(), options_.device), /*gathers=*/true);
   logs.begin(*module.attached_runtime());
   MicroBatchStatistics statistics(module);
   try {
@@ -364,9 +364,11 @@ PipelineEngine::Tensors PipelineEngine::receive(std::map<Key, Message>& messages
 PipelineEngine::Tensors PipelineEngine::run(SequentialImpl& /*sequential*/, Tensors inputs) {
   switch (mode_) {
     case Mode::kNone:
+      if (!at::GradMode::is_enabled()) return evaluate(inputs);  // in a hook, which all ranks run
       throw Error("pipeline",
-                  fmt::format("the sequential '{}' was called outside of a step, where its stages do not run together; "
-                              "hint: call it in training_step, validation_step, test_step or predict_step",
+                  fmt::format("the sequential '{}' was called with gradients outside of a step, where its stages have "
+                              "no backward; hint: call it in training_step, or in a hook, on all ranks, within a "
+                              "torch::NoGradGuard",
                               options_.sequential));
     case Mode::kProbe:
       throw Seen{std::move(inputs)};

@@ -66,7 +66,7 @@ struct ReplicaLogs::Entry {
 /// The runtime of one replica.
 class ReplicaLogs::Recorder final : public detail::ModuleRuntime {
  public:
-  Recorder(at::Device device, size_t replica) : device_(device), replica_(replica) {}
+  Recorder(at::Device device, size_t replica, bool gathers) : device_(device), replica_(replica), gathers_(gathers) {}
 
   void begin(detail::ModuleRuntime& origin) {
     origin_ = &origin;
@@ -84,7 +84,8 @@ class ReplicaLogs::Recorder final : public detail::ModuleRuntime {
   void clip_gradients(OptimizerHandle&, double, ClipAlgorithm, bool) override {
     refuse_manual_optimization("clip_gradients()");
   }
-  at::Tensor all_gather(const at::Tensor&, bool /*sync_grads*/) override {
+  at::Tensor all_gather(const at::Tensor& tensor, bool sync_grads) override {
+    if (gathers_) return origin_->all_gather(tensor, sync_grads);
     // Replicas are no ranks, and come to it in any order.
     throw Error("module",
                 "all_gather() was called in the step of a replica (strategy dp or ddp2), which holds a part of its "
@@ -120,12 +121,14 @@ class ReplicaLogs::Recorder final : public detail::ModuleRuntime {
 
   at::Device device_;
   size_t replica_;
+  bool gathers_;
   detail::ModuleRuntime* origin_ = nullptr;
   std::vector<Entry> entries_;
 };
 
-ReplicaLogs::ReplicaLogs(const std::vector<at::Device>& devices) : device_(devices.front()) {
-  for (const auto& device : devices) recorders_.push_back(std::make_unique<Recorder>(device, recorders_.size()));
+ReplicaLogs::ReplicaLogs(const std::vector<at::Device>& devices, bool gathers) : device_(devices.front()) {
+  for (const auto& device : devices)
+    recorders_.push_back(std::make_unique<Recorder>(device, recorders_.size(), gathers));
 }
 
 ReplicaLogs::~ReplicaLogs() = default;

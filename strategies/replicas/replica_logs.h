@@ -25,7 +25,8 @@ class ModuleRuntime;
 /// name and reset.
 class ReplicaLogs {
  public:
-  explicit ReplicaLogs(const std::vector<at::Device>& devices);
+  /// `gathers`: replicas run one after another and alike on all ranks, so that their steps may call all_gather.
+  explicit ReplicaLogs(const std::vector<at::Device>& devices, bool gathers = false);
   ~ReplicaLogs();
   ReplicaLogs(const ReplicaLogs&) = delete;
   ReplicaLogs& operator=(const ReplicaLogs&) = delete;

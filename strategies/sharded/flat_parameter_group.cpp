@@ -69,10 +69,11 @@ class SeveralWorks final : public Work {
 at::Tensor released_parameter(const std::string& name, const at::Tensor& like) {
   return released_tensor(
       like, like.device(),
-      fmt::format("[sharded] the parameter '{}' is divided over the ranks and not here now; hint: use it inside "
-                  "the forward of the unit that it belongs to, and call units in training_step, "
-                  "validation_step, test_step or predict_step",
-                  name));
+      fmt::format(
+          "[sharded] the parameter '{}' is divided over the ranks and not here now; hint: in a step use it "
+          "inside the forward of its unit; elsewhere open a scope around its use, on all ranks: const auto full "
+          "= trainer().full_parameters(*this)",
+          name));
 }
 
 }  // namespace

@@ -101,6 +101,24 @@ TEST_F(LevinCheckpointTool, AFolderOfOthersIsNotReplaced) {
   EXPECT_EQ(testing::read_bytes(path("hf/config.json")), "{}");
 }
 
+TEST_F(LevinCheckpointTool, FoldersOfHuggingFaceAreReadAsWeights) {
+  for (const char* arguments : {"--max-shard-bytes=5000000000", "--max-shard-bytes=64"}) {
+    const std::string folder = std::string(arguments).ends_with("64") ? "parts" : "single";
+    testing::write_bytes(path("config.json"), "{}");
+    const std::string convert = "convert a " + folder + " --format huggingface --model-config config.json " + arguments;
+    ASSERT_EQ(run(convert).status, 0) << run(convert).errors;
+    ASSERT_EQ(std::filesystem::exists(path(folder + "/model.safetensors")), folder == "single");
+    const Result shown = run("show --tensors " + folder);
+    EXPECT_EQ(shown.status, 0) << shown.errors;
+    EXPECT_NE(shown.output.find("net.0.weight"), std::string::npos) << shown.output;
+    for (const std::string& pair : {"diff a " + folder, "diff " + folder + " a", "diff " + folder + " " + folder}) {
+      const Result same = run(pair);
+      EXPECT_EQ(same.status, 0) << pair << "\n" << same.output << same.errors;
+      EXPECT_NE(same.output.find("different: 0"), std::string::npos) << same.output;
+    }
+  }
+}
+
 TEST_F(LevinCheckpointTool, RulesRenameWeightsAlone) {
   testing::write_bytes(path("rules.yaml"), "[{match: 'net.(.*)', to: 'body.$1'}]");
   const Result result = run("convert a a.ckpt --rules " + path("rules.yaml"));

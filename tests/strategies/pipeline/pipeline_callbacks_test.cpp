@@ -2,6 +2,11 @@
 
 #include <levin/core/interfaces/checkpointer.h>
 
+#include <ATen/ops/linspace.h>
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <torch/nn/modules/activation.h>
+
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -123,6 +128,96 @@ TEST(PipelineCallbacks, FindALearningRate) {
   const double one = suggestion({"single_device", 1});
   EXPECT_NE(one, 0.1);
   EXPECT_NEAR(suggestion(kWhole), one, 1e-6 * one);
+}
+
+/// Draws samples in hooks, through a layer outside of the sequential too.
+class Painter : public Module {
+ public:
+  Painter() {
+    net_ = register_module("net", Sequential(torch::nn::Linear(4, 8), torch::nn::Tanh(), torch::nn::Linear(8, 8),
+                                             torch::nn::Tanh(), torch::nn::Linear(8, 4)));
+    head_ = register_module("head", torch::nn::Linear(4, 1));
+  }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    return (head_(net_(batch["x"])) - batch["y"]).square().mean();
+  }
+  StepOutput validation_step(const Batch& batch, int64_t) override {
+    log("val_loss", (head_(net_(batch["x"])) - batch["y"]).square().mean());
+    return {};
+  }
+  void on_validation_epoch_end() override {
+    const auto full = trainer().full_parameters(*this);
+    const auto autocast = trainer().autocast();
+    at::Tensor x = at::linspace(-1, 1, 12).reshape({3, 4});
+    for (int i = 0; i < 3; ++i) x = net_(x);  // as often as it likes
+    log("val_sample", head_(x).sum());
+  }
+  void on_train_epoch_end() override {
+    const at::NoGradGuard no_grad;
+    log("train_sample", net_(at::ones({5, 4})).abs().sum());
+  }
+  OptimizerConfigs configure_optimizers() override {
+    return std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.05});
+  }
+
+ protected:
+  Sequential net_{nullptr};
+  torch::nn::Linear head_{nullptr};
+};
+
+class PainterWithGradients : public Painter {
+ public:
+  void on_train_epoch_end() override { log("train_sample", net_(at::ones({5, 4})).abs().sum()); }
+};
+
+class PainterOfOthersWeights : public Painter {
+ public:
+  void on_validation_epoch_end() override {
+    const auto full = trainer().full_parameters(*this);
+    log("val_weights", parameters().front().sum() + net_->named_parameters()["4.weight"].sum());
+  }
+};
+
+template <class M>
+MetricMap metrics_of(const std::string& strategy, int64_t devices, const std::string& precision = "32-true") {
+  seed_everything(5);
+  TrainerOptions options = testing::quiet(2);
+  options.strategy = Spec<Strategy>(Config::parse(strategy, {}));
+  options.devices = devices;
+  options.precision = precision;
+  Trainer trainer(options);
+  const DataLoader loader(testing::tiny_dataset(32), {.global_batch_size = 8});
+  trainer.fit(make<M>(), loader, {loader});
+  return trainer.callback_metrics();
+}
+
+TEST(PipelineHooks, RunTheSequentialWhereAllRanksDo) {
+  for (const char* precision : {"32-true", "bf16-mixed"}) {
+    const MetricMap expected = metrics_of<Painter>("single_device", 1, precision);
+    const double bound = std::string(precision) == "32-true" ? 1e-5 : 0.05;
+    for (const auto& [strategy, devices] : std::vector<std::pair<std::string, int64_t>>{
+             {"{name: pipeline_threads, micro_batches: 2, balance_by: parameters}", 2},
+             {"{name: pipeline_threads, schedule: zero_bubble, balance_by: parameters}", 2},
+             {"{name: pipeline_threads, schedule: interleaved, balance_by: parameters}", 2},
+             {"{name: pipeline_threads, data_parallel: 2, balance_by: parameters}", 4}}) {
+      const MetricMap actual = metrics_of<Painter>(strategy, devices, precision);
+      for (const char* name : {"val_sample", "train_sample", "val_loss"})
+        EXPECT_NEAR(actual.at(name), expected.at(name), bound) << strategy << " " << precision << " " << name;
+    }
+  }
+}
+
+TEST(PipelineHooks, SayHowTheSequentialIsCalled) {
+  const char* const strategy = "{name: pipeline_threads, balance_by: parameters}";
+  EXPECT_THAT(testing::refusal_of([&] { metrics_of<PainterWithGradients>(strategy, 2); }),
+              ::testing::AllOf(::testing::HasSubstr("'net' was called with gradients outside of a step"),
+                               ::testing::HasSubstr("torch::NoGradGuard")));
+  try {
+    metrics_of<PainterOfOthersWeights>(strategy, 2);
+    ADD_FAILURE() << "weights of another stage were read";
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("is on the rank of stage"));
+  }
 }
 
 }  // namespace
