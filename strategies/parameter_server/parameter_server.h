@@ -2,6 +2,7 @@
 
 #include <levin/core/interfaces/divided_model.h>
 #include <levin/core/interfaces/independent_steps.h>
+#include <levin/core/interfaces/kept_gradients.h>
 #include <levin/strategies/ranks/parameter_part.h>
 #include <levin/strategies/ranks/ranked_strategy.h>
 
@@ -41,7 +42,7 @@ struct ParameterServerOptions {
 /// step, whenever they come, with values that others may have changed since; workers meet at the end of each epoch.
 /// There the optimizer that the trainer knows has the module's parameters, their gradients and the learning rates, and
 /// a second one, from configure_optimizers as well, steps at the server.
-class ParameterServer : public RankedStrategy, public DividedModel, public IndependentSteps {
+class ParameterServer : public RankedStrategy, public DividedModel, public IndependentSteps, public KeptGradients {
  public:
   using Options = ParameterServerOptions;
   explicit ParameterServer(const Options& options = {});
@@ -78,6 +79,8 @@ class ParameterServer : public RankedStrategy, public DividedModel, public Indep
   void load_module_state(Module& module, const State& state) override;
   bool divides_state() const override { return is_divided(); }
   bool keeps_gradients_back() const override { return keeps_gradients_back_; }
+  void drop_kept_gradients(const std::vector<at::Tensor>& but_of) override;
+  void combine_kept_gradients() override;
   State place_optimizer_state(State state) const override;
   State own_optimizer_state(const State& saved) const override;
 

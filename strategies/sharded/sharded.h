@@ -1,5 +1,6 @@
 #pragma once
 
+#include <levin/core/interfaces/kept_gradients.h>
 #include <levin/strategies/ranks/parameter_part.h>
 #include <levin/strategies/ranks/ranked_strategy.h>
 #include <levin/strategies/sharded/sharded_build.h>
@@ -47,7 +48,7 @@ struct ShardedOptions {
 /// gradients too (2), parameters too (3), after Rajbhandari et al., "ZeRO: Memory optimizations toward training
 /// trillion parameter models", 2020 (arXiv:1910.02054). The module's code stays as it is. With one rank it is as
 /// single_device.
-class Sharded : public RankedStrategy, public DividedModel {
+class Sharded : public RankedStrategy, public DividedModel, public KeptGradients {
  public:
   using Options = ShardedOptions;
   explicit Sharded(const Options& options = {});
@@ -62,6 +63,8 @@ class Sharded : public RankedStrategy, public DividedModel {
   void load_module_state(Module& module, const State& state) override;
   bool divides_state() const override { return rank_group().world_size() > 1; }
   bool keeps_gradients_back() const override;
+  void drop_kept_gradients(const std::vector<at::Tensor>& but_of) override;
+  void combine_kept_gradients() override;
   State place_optimizer_state(State state) const override { return place_parts(state, find_part()); }
   State own_optimizer_state(const State& saved) const override { return own_parts(saved, find_part()); }
   at::Tensor local_shard(const at::Tensor& parameter) override;
