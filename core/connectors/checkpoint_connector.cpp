@@ -114,6 +114,12 @@ class InitialTensor final : public SavedTensor {
   const StopController& stop_;
 };
 
+/// A rank has nothing of a parameter of which it holds no elements; rank 0 writes the tree of all. Collective.
+void add_what_others_hold(State& parts, Collective& ranks) {
+  for (const std::string& bytes : gather_bytes_on_first(ranks, state_to_bytes(outline_of(parts))))
+    add_missing(parts, state_from_bytes(bytes));
+}
+
 /// What checkpoints leave out of a module.
 State non_persistent_state(const Module& module) {
   State state = State::map();
@@ -178,12 +184,7 @@ State CheckpointConnector::dump() {
   tree["versions"] = std::move(versions);
 
   tree["optimizers"] = optimizers_.state_dict();
-  if (model_.divides_state()) {
-    // A rank has no state of a parameter of which it holds no elements.
-    const std::string outline = state_to_bytes(outline_of(tree["optimizers"]));
-    for (const std::string& bytes : gather_bytes_on_first(strategy_.collective(), outline))
-      add_missing(tree["optimizers"], state_from_bytes(bytes));
-  }
+  if (model_.divides_state()) add_what_others_hold(tree["optimizers"], strategy_.collective());
   tree["schedulers"] = optimizers_.schedulers_state_dict();
   tree["followed_metrics"] = optimizers_.followed_metrics_state();
   tree["precision"] = precision_.state_dict();
@@ -274,14 +275,17 @@ State CheckpointConnector::dump_divided_gradients() const {
   if (!model_.divides_state() || find_independent_steps(strategy_) != nullptr || !awaits_step()) return {};
   State parameters = State::map();
   for (const auto& [name, parameter] : optimizers_.parameter_names().items()) {
-    if (!parameter.grad().defined()) continue;
+    // Whether there is one knows who holds elements of it.
+    if (!parameter.grad().defined() || parameter.numel() == 0) continue;
     State fields = State::map();
     fields[kGradient] = dense_gradient(parameter.grad());
     parameters[name] = std::move(fields);
   }
   State gradients = State::map();
   gradients["parameters"] = std::move(parameters);
-  return model_.place_optimizer_state(std::move(gradients));
+  gradients = model_.place_optimizer_state(std::move(gradients));
+  add_what_others_hold(gradients, strategy_.collective());
+  return gradients;
 }
 
 State CheckpointConnector::dump_strategy() const {

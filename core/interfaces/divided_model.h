@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 namespace torch::nn {
 class Module;
@@ -80,6 +81,10 @@ class DividedModel {
   /// Whether gradients of a manual_backward without `sync_grad` wait for the one that combines them, which checkpoints
   /// do then, too.
   virtual bool keeps_gradients_back() const { return false; }
+  /// Drops such gradients, but those of these local shards: zero_grad has cleared what they would be added to.
+  virtual void drop_kept_gradients(const std::vector<at::Tensor>& /*but_of*/) {}
+  /// Combines them, as the next manual_backward with `sync_grad` would. Collective.
+  virtual void combine_kept_gradients() {}
   /// See ParallelModel.
   virtual State place_optimizer_state(State state) const { return parallel_model_.place_optimizer_state(state); }
   virtual State own_optimizer_state(const State& saved) const { return parallel_model_.own_optimizer_state(saved); }

@@ -205,7 +205,10 @@ bool FitLoop::train_batches() {
     }
     if (stop_.is_interrupted()) return false;
     if (!finish_batch()) return false;
-    if (stop_.should_end() && !progress_.last_batch_done && !checkpoints_.waits_for_window()) return false;
+    if (stop_.should_end() && !progress_.last_batch_done) {
+      step_.combine_kept_gradients();  // in manual optimization steps may end training inside of a window
+      if (!checkpoints_.waits_for_window()) return false;
+    }
     more = !known_last && !progress_.last_batch_done;
   }
   progress_.last_batch_done = true;
@@ -508,6 +511,7 @@ bool FitLoop::validate() {
 }
 
 void FitLoop::finish_epoch(bool complete) {
+  step_.combine_kept_gradients();  // which what is saved at this moment needs
   if (progress_.batch > 0) unlogged_step_ = unlogged_step();
   logger_.callback_metrics();  // the last values of steps, which the end of the epoch forgets
   logger_.train_metrics().begin({.training_batches = progress_.total_batches});

@@ -201,9 +201,10 @@ void TrainingStep::end_window() {
       waiting.push_back(optimizer);
     }
   }
-  if (!stepped_) return precision_.abandon_window();
+  if (!stepped_ && !scale_waits_) return precision_.abandon_window();
   // What the strategy keeps cannot: the scale changes when it is combined.
-  if (!waiting.empty() && model_.keeps_gradients_back()) return;
+  scale_waits_ = !waiting.empty() && model_.keeps_gradients_back();
+  if (scale_waits_) return;
   const ProfilerSpan span(tracer_.profiler(), "precision.end_window");
   runner_->end_window([&] {
     for (OptimizerHandle* optimizer : waiting) precision_.note_waiting(optimizer->optimizer());
@@ -211,6 +212,25 @@ void TrainingStep::end_window() {
   });
   const bool boundary = state_.progress.global_step % options_.given.log_every_n_steps == 0;
   state_.progress.scheduler_steps_held_back += precision_.take_skipped_steps(/*wait=*/boundary);
+}
+
+/// What the strategy keeps back is not in the gradients that zero_grad clears.
+void TrainingStep::drop_gradients_without_step() {
+  if (!model_.keeps_gradients_back()) return;
+  std::vector<at::Tensor> waiting;
+  for (const OptimizerHandle* optimizer : optimizers_.all())
+    if (optimizer->awaits_step())
+      waiting.insert(waiting.end(), optimizer->parameters().begin(), optimizer->parameters().end());
+  model_.drop_kept_gradients(/*but_of=*/waiting);
+}
+
+void TrainingStep::combine_kept_gradients() {
+  if (state_.module->automatic_optimization) return;
+  drop_gradients_without_step();
+  if (!model_.keeps_gradients_back()) return;
+  model_.combine_kept_gradients();
+  stepped_ = false;
+  end_window();
 }
 
 bool TrainingStep::schedulers_are_due() {
@@ -502,6 +522,7 @@ void TrainingStep::manual_backward(const at::Tensor& loss, const BackwardOptions
       callbacks_.call("on_before_backward", &Callback::on_before_backward, &Module::on_before_backward, start);
     });
   });
+  drop_gradients_without_step();
   const auto& optimizers = optimizers_.all();
   const bool toggled = std::any_of(optimizers.begin(), optimizers.end(),
                                    [](const OptimizerHandle* optimizer) { return optimizer->is_toggled(); });

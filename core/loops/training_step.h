@@ -56,6 +56,8 @@ class TrainingStep final : private StepPhases {
   void drive_optimizer(OptimizerHandle& optimizer, const OptimizerHandle::Closure& closure);
   /// Runs backward in manual optimization; see Module.
   void manual_backward(const at::Tensor& loss, const BackwardOptions& options);
+  /// Combines the gradients that manual_backward has left on the ranks so far: they outlast their epoch. Collective.
+  void combine_kept_gradients();
 
   /// Runs forward and backward of a batch, or a whole step of manual optimization.
   using ForwardBackward = std::function<StepOutput()>;
@@ -88,6 +90,7 @@ class TrainingStep final : private StepPhases {
   void prepare_step(OptimizerHandle& optimizer, StepScaling& scaling);
   void clip_gradients(OptimizerHandle& optimizer);
   void end_window();
+  void drop_gradients_without_step();
   void reduce_weights();
   at::Tensor mean_over_ranks(const at::Tensor& loss);
   void begin_window();
@@ -127,7 +130,8 @@ class TrainingStep final : private StepPhases {
   AccumulationWindow window_;
   StepOutput output_;
   at::Tensor manual_loss_;
-  bool stepped_ = false;  ///< it took an optimizer step
+  bool stepped_ = false;      ///< it took an optimizer step
+  bool scale_waits_ = false;  ///< for gradients that the strategy keeps back, after a step
   bool data_ended_ = false;
   bool closure_ran_ = false;
   bool in_backward_ = false;  ///< the closure has got as far

@@ -23,6 +23,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <utility>
 
 namespace levin {
 namespace {
@@ -232,6 +233,15 @@ void ParameterServer::manual_backward(const at::Tensor& loss, const BackwardOpti
   Strategy::manual_backward(loss, options);
   keeps_gradients_back_ = served_ != nullptr && !options.sync_grad;
   if (served_ != nullptr && options.sync_grad) push(/*skipped=*/false);
+}
+
+void ParameterServer::drop_kept_gradients(const std::vector<at::Tensor>& but_of) {
+  if (served_ != nullptr) served_->drop_gradients(but_of);
+}
+
+void ParameterServer::combine_kept_gradients() {
+  if (!std::exchange(keeps_gradients_back_, false)) return;
+  push(/*skipped=*/false);
 }
 
 void ParameterServer::push(bool skipped) {

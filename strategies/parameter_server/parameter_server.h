@@ -74,6 +74,8 @@ class ParameterServer : public RankedStrategy, public DividedModel, public Indep
   void load_module_state(Module& module, const State& state) override;
   bool divides_state() const override { return is_divided(); }
   bool keeps_gradients_back() const override { return keeps_gradients_back_; }
+  void drop_kept_gradients(const std::vector<at::Tensor>& but_of) override;
+  void combine_kept_gradients() override;
   State place_optimizer_state(State state) const override;
   State own_optimizer_state(const State& saved) const override;
 

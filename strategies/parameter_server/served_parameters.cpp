@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 namespace levin {
 namespace {
@@ -168,8 +169,11 @@ void ServedParameters::average_gradients(bool all, const std::vector<Packet>& of
   }
 }
 
-void ServedParameters::drop_gradients() {
-  for (Entry& entry : entries_) entry.tensor.mutable_grad().reset();
+void ServedParameters::drop_gradients(const std::vector<at::Tensor>& but_of) {
+  std::unordered_set<const c10::TensorImpl*> kept;
+  for (const at::Tensor& shard : but_of) kept.insert(shard.unsafeGetTensorImpl());
+  for (Entry& entry : entries_)
+    if (!kept.contains(entry.local_shard.unsafeGetTensorImpl())) entry.tensor.mutable_grad().reset();
 }
 
 void ServedParameters::set_empty_gradients() {

@@ -50,8 +50,8 @@ class ServedParameters {
   /// that an optimizer keeps the same things on all ranks.
   void set_gradients(const Packet& packet);
   void set_empty_gradients();
-  /// Drops the gradients of the module's parameters: their window was left without a step.
-  void drop_gradients();
+  /// Drops the gradients of the module's parameters, but those of these shards: their window was left without a step.
+  void drop_gradients(const std::vector<at::Tensor>& but_of = {});
   /// Copies of the values of the shards.
   void copy_values(Packet& packet) const;
   /// The values of a server's packet become those of the module's parameters.

@@ -99,8 +99,8 @@ class FlatParameterGroup {
   void keep_gradients();
   /// Whether there are such.
   bool has_kept_gradients() const { return std::find(is_kept_.begin(), is_kept_.end(), true) != is_kept_.end(); }
-  /// Drops them: their window was left without a step.
-  void drop_kept_gradients() { std::fill(is_kept_.begin(), is_kept_.end(), false); }
+  /// Drops one of them: its window was left without a step.
+  void drop_kept_gradient(size_t parameter) { is_kept_[parameter] = false; }
   /// Drops the gradient of a local shard: no rank's loss depends on the parameter.
   void drop_gradient(size_t parameter) { local_shards_[parameter].mutable_grad().reset(); }
   /// Converts the local shards' gradients to the optimizer's type, for a step.

@@ -272,6 +272,16 @@ void Sharded::manual_backward(const at::Tensor& loss, const BackwardOptions& opt
 
 bool Sharded::keeps_gradients_back() const { return model_ != nullptr && model_->has_kept_gradients(); }
 
+void Sharded::drop_kept_gradients(const std::vector<at::Tensor>& but_of) {
+  if (model_ != nullptr) model_->drop_kept_gradients(but_of);
+}
+
+void Sharded::combine_kept_gradients() {
+  if (model_ == nullptr) return;
+  const WaitingIn waiting(ranks().rank_status(), "reduction of gradients");
+  model_->reduce_kept_gradients();
+}
+
 StepOutput Sharded::evaluate(const Batch& batch, StepPhases& phases) {
   if (model_ == nullptr) return phases.forward(batch);
   require_weights();

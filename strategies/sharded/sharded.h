@@ -61,6 +61,8 @@ class Sharded : public RankedStrategy, public DividedModel {
   void load_module_state(Module& module, const State& state) override;
   bool divides_state() const override { return rank_group().world_size() > 1; }
   bool keeps_gradients_back() const override;
+  void drop_kept_gradients(const std::vector<at::Tensor>& but_of) override;
+  void combine_kept_gradients() override;
   void check_optimizer(const torch::optim::Optimizer& optimizer) override;
   StepOutput forward_backward(const Batch& batch, StepPhases& phases, const AccumulationWindow& window) override;
   std::optional<WindowTotals> window_totals() override { return totals_; }

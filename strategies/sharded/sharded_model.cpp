@@ -19,6 +19,7 @@
 #include <map>
 #include <set>
 #include <string_view>
+#include <unordered_set>
 
 namespace levin {
 namespace {
@@ -467,16 +468,30 @@ bool ShardedModel::has_kept_gradients() const {
   return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) { return group->has_kept_gradients(); });
 }
 
-void ShardedModel::drop_kept_gradients() {
-  for (const auto& group : groups_) group->drop_kept_gradients();
+void ShardedModel::drop_kept_gradients(const std::vector<at::Tensor>& but_of) {
+  std::unordered_set<const c10::TensorImpl*> kept;
+  for (const at::Tensor& shard : but_of) kept.insert(shard.unsafeGetTensorImpl());
+  for (const auto& group : groups_)
+    for (size_t i = 0; i < group->parameters().size(); ++i)
+      if (!kept.contains(group->local_shards()[i].unsafeGetTensorImpl())) group->drop_kept_gradient(i);
 }
 
-void ShardedModel::end_backward(bool in_step) {
+void ShardedModel::reduce_kept_gradients() {
+  begin_backward(/*sync=*/true);
+  pass_ = Pass::kNone;
+  reduce_gradients();
+}
+
+void ShardedModel::reduce_gradients() {
   std::fill(ready_.begin(), ready_.end(), true);
   start_reduces();
   finish_reduces(0);
   for (const auto& group : groups_) group->wait_for_device();
   if (reduces_ && options_.finds_unused) drop_unused();
+}
+
+void ShardedModel::end_backward(bool in_step) {
+  reduce_gradients();
   if (!reduces_)
     for (const auto& group : groups_) group->keep_gradients();
   if (!order_is_new_) newest_step() = {.units_called = units_called_, .events = std::move(new_events_)};

@@ -70,9 +70,11 @@ class ShardedModel final : private UnitHook {
   std::unique_ptr<SavedTensorScope> saved_tensor_scope();
   /// Begins a backward. `sync`: the micro-batch ends its window.
   void begin_backward(bool sync);
-  /// Whether gradients wait for the end of their window, unreduced; and drops them.
+  /// Whether gradients wait for the end of their window, unreduced; drops them, but those of these local shards; and
+  /// reduces them. The last is collective.
   bool has_kept_gradients() const;
-  void drop_kept_gradients();
+  void drop_kept_gradients(const std::vector<at::Tensor>& but_of = {});
+  void reduce_kept_gradients();
   /// Ends it: the local shards then have gradients, unless an accumulation window keeps them back. `in_step`: more
   /// forwards may follow before the step ends, as in manual optimization.
   void end_backward(bool in_step = false);
@@ -135,6 +137,7 @@ class ShardedModel final : private UnitHook {
   void start_unshard(size_t group);
   void reshard(size_t group);
   void finish_reduces(size_t left);
+  void reduce_gradients();
   std::optional<WholeStep>& newest_step() { return reduces_ ? reducing_step_ : keeping_step_; }
   void drop_unused();
   ExecutionOrder& order() {

@@ -181,6 +181,45 @@ TEST(WindowUnderWay, OfGradientsCombinedByHandResumesToTheBit) {
   }
 }
 
+TEST(WindowUnderWay, OfGradientsCombinedByHandIsInTheCheckpointOfItsEpoch) {
+  constexpr int64_t kEpochs = 2;  // of five batches each: both end inside of a window of three
+  const auto trained = [](const StrategyCase& on, const std::string& folder, const std::string& ckpt) {
+    seed_everything(7);
+    const auto module = make<CombinedByHand>({.manual = true});
+    const auto save = [&](TrainerOptions& options) {
+      options.callbacks = {make<LambdaCallback>({.on_train_epoch_end = [=](Trainer& trainer, Module&) {
+        trainer.save_checkpoint(fmt::format("{}/{}", folder, trainer.current_epoch()));
+      }})};
+    };
+    Trainer trainer(trainer_options({.epochs = kEpochs, .configure = save}, on));
+    trainer.fit(module, DataLoader(tiny_dataset(40), {.shuffle = true, .global_batch_size = 8}), {}, ckpt);
+    return weights(*module);
+  };
+  const std::string one_device = fresh_folder("window");
+  trained({"single_device", 1}, one_device, "");
+  for (const StrategyCase& on : {StrategyCase{"ddp_threads", 2},
+                                 {"sharded_threads", 2, 1},
+                                 {"sharded_threads", 2, 1, "find_unused_parameters: true"},
+                                 {"sharded_threads", 2, 2, "keep_window_gradients: true"},
+                                 {"sharded_threads", 2, 3, "keep_window_gradients: true"},
+                                 {"sharded_threads", 4, 1, "shard_group: 2"},
+                                 {"parameter_server_threads", 2, 0, "servers: 2"}}) {
+    const std::string folder = fresh_folder("window");
+    const auto expected = trained(on, folder, "");
+    for (int64_t epoch = 0; epoch < kEpochs; ++epoch) {
+      const std::string name = std::to_string(epoch);
+      const State saved = read_checkpoint(folder + "/" + name, {"loops", "model"});
+      EXPECT_EQ(saved.at("loops").at("epoch").as_int(), epoch) << on;
+      EXPECT_EQ(saved.at("loops").at("total_batches").as_int(), 5 * (epoch + 1)) << on;
+      const State model = read_checkpoint(one_device + "/" + name, {"model"}).at("model");
+      for (const auto& [parameter, value] : model.as_map())
+        EXPECT_TRUE(at::allclose(saved.at("model").at(parameter).as_tensor(), value.as_tensor(), 1e-4, 1e-6))
+            << on << ": " << parameter << " in epoch " << epoch;
+    }
+    EXPECT_TRUE(identical(trained(on, fresh_folder("window"), folder + "/0"), expected)) << on;
+  }
+}
+
 // ---- Windows that are left without a step
 
 /// Ends the first epoch after four of its five batches, inside of the second window of three.

@@ -10,6 +10,7 @@
 #include <levin/core/base/log.h>
 #include <levin/core/base/seed.h>
 #include <levin/core/base/weight_cast_scope.h>
+#include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/optim/sgd.h>
 #include <levin/core/precision/full_precision.h>
 
@@ -18,8 +19,12 @@
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/sgd.h>
 
+#include <array>
 #include <functional>
 #include <limits>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace levin::testing {
 namespace {
@@ -312,7 +317,8 @@ class WindowsOfTheirOwn : public TinyModule {
 
 TEST(MixedPrecision, GradientsThatWaitForALaterBatchHaveOneScale) {
   for (const char* strategy : {"{name: single_device}", "{name: ddp_spawn}", "{name: sharded_spawn, stage: 1}",
-                               "{name: sharded_spawn, stage: 2}", "{name: sharded_spawn, stage: 3}"}) {
+                               "{name: sharded_spawn, stage: 2}", "{name: sharded_spawn, stage: 3}",
+                               "{name: parameter_server_spawn, servers: 2}"}) {
     expect_same_in_half_precision<WindowsOfTheirOwn<true>>(strategy);
     expect_same_in_half_precision<WindowsOfTheirOwn<false>>(strategy);
   }
@@ -365,6 +371,110 @@ TEST(MixedPrecision, MoreMayBeAddedToGradientsThatWereClippedOrStepped) {
     expect_same_in_half_precision<ClipsBetweenBackwards>(strategy);
     expect_same_in_half_precision<ClipsForNothing>(strategy);
     expect_same_in_half_precision<AddsToWhatItStepped>(strategy);
+  }
+}
+
+/// Two halves with an optimizer each; what a batch does is up to the test.
+class Halves : public TinyModule {
+ public:
+  explicit Halves(const TinyOptions& options) : TinyModule(options) { automatic_optimization = false; }
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    step(*this, batch, batch_idx);
+    return {};
+  }
+  OptimizerConfigs configure_optimizers() override {
+    const auto sgd = [](std::vector<at::Tensor> parameters) {
+      return OptimizerConfig{.optimizer =
+                                 std::make_shared<optim::SGD>(std::move(parameters), optim::SGDOptions{.lr = 0.01})};
+    };
+    return {sgd(first_->parameters()), sgd(second_->parameters())};
+  }
+  at::Tensor loss(const Batch& batch) { return torch::nn::functional::mse_loss(forward(batch["x"]), batch["y"]); }
+  /// Runs backward for one half.
+  void add(size_t half, const at::Tensor& loss, bool sync_grad = true) {
+    const auto toggled = toggle_optimizer(optimizer(half), {.sync_grad = sync_grad});
+    manual_backward(loss);
+  }
+  void take_step(size_t half) {
+    optimizer(half).step();
+    optimizer(half).zero_grad();
+  }
+  const torch::nn::Linear& first() const { return first_; }
+
+  /// What thread ranks' modules, made again by their recipe, do as well.
+  inline static std::function<void(Halves&, const Batch&, int64_t)> step;
+};
+
+double scale_of(const Trainer& trainer) {
+  return dynamic_cast<const MixedPrecision&>(trainer.precision()).scaler()->current_scale();
+}
+
+constexpr std::array kDividingStrategies = {"{name: sharded_threads, stage: 1}", "{name: sharded_threads, stage: 2}",
+                                            "{name: sharded_threads, stage: 3}",
+                                            "{name: parameter_server_threads, servers: 2}"};
+
+TrainerOptions half_precision_options(const char* strategy) {
+  TrainerOptions options = quiet(1);
+  options.precision = Spec<Precision>(Config::parse("{name: 16-mixed, growth_interval: 1, init_scale: 256}", {}));
+  options.strategy = Spec<Strategy>(Config::parse(strategy, {}));
+  options.devices = std::string(strategy) == "{name: single_device}" ? 1 : 2;
+  return options;
+}
+
+TEST(MixedPrecision, WhatClippingFoundInDroppedGradientsLeavesRanksOneScale) {
+  // The gradient of one tensor alone, which one of the ranks has, overflows.
+  Halves::step = [](Halves& module, const Batch& batch, int64_t) {
+    module.add(0, module.loss(batch) + (module.first()->weight * std::numeric_limits<float>::infinity()).sum());
+    module.clip_gradients(module.optimizer(0), 1);
+    module.optimizer(0).zero_grad();
+    module.add(1, module.loss(batch));
+    module.take_step(1);
+  };
+  std::vector<const char*> strategies(kDividingStrategies.begin(), kDividingStrategies.end());
+  strategies.push_back("{name: single_device}");
+  for (const char* strategy : strategies) {
+    TrainerOptions options = half_precision_options(strategy);
+    options.callbacks = {make<LambdaCallback>({.on_train_end = [&](Trainer& trainer, Module& module) {
+      const at::Tensor scales = module.all_gather(at::tensor(scale_of(trainer), at::kDouble));
+      EXPECT_TRUE(scales.eq(256 * 32).all().item<bool>()) << strategy << ": " << scales;  // five steps
+    }})};
+    Trainer(options).fit(make<Halves>({}), tiny_loader());
+  }
+}
+
+TEST(MixedPrecision, AScaleThatWaitedForGradientsIsInTheCheckpointAfterThem) {
+  // In the first batch the first half's step overflows while the second half's gradients stay on the ranks.
+  Halves::step = [](Halves& module, const Batch& batch, int64_t batch_idx) {
+    if (batch_idx % 3 == 0) {
+      module.add(0, batch_idx == 0 ? module.loss(batch) * std::numeric_limits<float>::infinity() : module.loss(batch));
+      module.take_step(0);
+    }
+    if (batch_idx % 3 < 2) module.add(1, module.loss(batch), /*sync_grad=*/batch_idx % 3 == 1);
+    if (batch_idx % 3 == 2) module.take_step(1);
+  };
+  for (const char* strategy : kDividingStrategies) {
+    const std::string path = fresh_folder("scale") + "/checkpoint";
+    std::vector<std::vector<at::Tensor>> trained;
+    std::vector<double> scales;
+    for (const bool resumes : {false, true}) {
+      TrainerOptions options = half_precision_options(strategy);
+      options.callbacks = {make<LambdaCallback>(
+          {.on_train_batch_end =
+               [&](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t batch_idx) {
+                 if (!resumes && batch_idx == 1) trainer.save_checkpoint(path);
+               },
+           .on_train_end =
+               [&](Trainer& trainer, Module&) {
+                 if (trainer.is_global_zero()) scales.push_back(scale_of(trainer));
+               }})};
+      seed_everything(5);
+      const auto module = make<Halves>({});
+      Trainer(options).fit(module, tiny_loader(), DataLoaders(), resumes ? path : "");
+      trained.push_back(weights(*module));
+    }
+    EXPECT_EQ(read_checkpoint(path, {"precision"}).at("precision").at("scale").as_double(), 128) << strategy;
+    EXPECT_EQ(scales.at(1), scales.at(0)) << strategy;
+    EXPECT_TRUE(identical(trained[1], trained[0])) << strategy;
   }
 }
 

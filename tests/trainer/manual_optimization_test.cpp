@@ -9,6 +9,7 @@
 #include <levin/callbacks/model_checkpoint.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/checkpoint/checkpoint_info.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/strategy.h>
 #include <levin/core/optim/scheduler.h>
@@ -196,6 +197,66 @@ TEST(ManualOptimization, ABackwardOfOtherParametersLeavesWhatShardsHave) {
     SCOPED_TRACE(strategy);
     expect_near(train(strategy, 2), expected);
   }
+}
+
+void step_all(TwoOptimizers& module) {
+  for (OptimizerHandle* optimizer : module.optimizers()) optimizer->step();
+}
+
+void expect_ranks_as_one_device() {
+  const auto expected = train("single_device", 1);
+  std::vector<const char*> strategies(kShardedStrategies.begin(), kShardedStrategies.end());
+  strategies.insert(strategies.end(), {"ddp_threads", "{name: parameter_server_threads, servers: 1}",
+                                       "{name: parameter_server_threads, servers: 2}"});
+  for (const char* strategy : strategies) {
+    SCOPED_TRACE(strategy);
+    expect_near(train(strategy, 2), expected);
+  }
+}
+
+TEST(ManualOptimization, ZeroGradDropsAWindowThatAnEpochLeavesOpen) {
+  // Windows of three of the five batches.
+  TwoOptimizers::step = [](TwoOptimizers& module, const Batch& batch, int64_t batch_idx) {
+    const int64_t place = batch_idx % 3;
+    for (OptimizerHandle* optimizer : module.optimizers()) {
+      if (place == 0) optimizer->zero_grad();
+      const auto toggled = module.toggle_optimizer(*optimizer, {.sync_grad = place == 2});
+      module.manual_backward(module.loss(batch) / 3);
+    }
+    if (place == 2) step_all(module);
+  };
+  expect_ranks_as_one_device();
+}
+
+TEST(ManualOptimization, ZeroGradDropsWhatARankKeptOfItsOptimizerAlone) {
+  // The second batch of a window of three begins the first optimizer's anew, and not the second one's.
+  TwoOptimizers::step = [](TwoOptimizers& module, const Batch& batch, int64_t batch_idx) {
+    const int64_t place = batch_idx % 3;
+    if (place == 1) module.optimizer(0).zero_grad();
+    module.manual_backward(module.loss(batch) / 3, {.sync_grad = place == 2});
+    if (place != 2) return;
+    step_all(module);
+    for (OptimizerHandle* optimizer : module.optimizers()) optimizer->zero_grad();
+  };
+  expect_ranks_as_one_device();
+}
+
+TEST(ManualOptimization, ABackwardOfOthersCombinesNothingThatZeroGradDropped) {
+  TwoOptimizers::step = [](TwoOptimizers& module, const Batch& batch, int64_t) {
+    module.manual_backward(module.loss(batch), {.sync_grad = false});
+    module.optimizer(0).zero_grad();
+    {
+      const auto toggled = module.toggle_optimizer(module.optimizer(1));
+      module.manual_backward(module.loss(batch));
+    }
+    {
+      const auto toggled = module.toggle_optimizer(module.optimizer(0));
+      module.manual_backward(module.loss(batch));
+    }
+    step_all(module);
+    for (OptimizerHandle* optimizer : module.optimizers()) optimizer->zero_grad();
+  };
+  expect_ranks_as_one_device();
 }
 
 TEST(ManualOptimization, BackwardWithoutSyncAccumulatesOnTheRank) {
@@ -407,9 +468,35 @@ TEST(ManualOptimization, GradientsThatAwaitAStepAreResumed) {
     second.step();
     second.zero_grad();
   };
-  for (const char* strategy : {"single_device", "ddp_threads"}) {
+  for (const char* strategy : {"single_device", "ddp_threads", "sharded_threads", "parameter_server_threads"}) {
+    SCOPED_TRACE(strategy);
     const Trained whole = train_steps(17, "", strategy);
     const Trained part = train_steps(8, "", strategy);  // 7 batches, 5 of them an epoch
+    EXPECT_EQ(read_info(part.checkpoint).global_step, 8);
+    const Trained resumed = train_steps(17, part.checkpoint, strategy);
+    // Where ranks keep gradients back, the end of training combines what an undisturbed run adds more to.
+    if (std::string(strategy) == "parameter_server_threads")
+      expect_near(resumed.weights, whole.weights);
+    else
+      EXPECT_TRUE(identical(resumed.weights, whole.weights));
+  }
+}
+
+TEST(ManualOptimization, GradientsThatAwaitAStepAreResumedBesideClearedOnes) {
+  // As above, combined in every batch.
+  TwoOptimizers::step = [](TwoOptimizers& module, const Batch& batch, int64_t batch_idx) {
+    module.update(module.optimizer(0), batch);
+    module.optimizer(0).zero_grad();
+    auto& second = module.optimizer(1);
+    const auto toggled = module.toggle_optimizer(second);
+    module.manual_backward(module.loss(batch));
+    if (batch_idx % 3 != 2) return;
+    second.step();
+    second.zero_grad();
+  };
+  for (const char* strategy : {"single_device", "ddp_threads", "sharded_threads", "parameter_server_threads"}) {
+    const Trained whole = train_steps(17, "", strategy);
+    const Trained part = train_steps(8, "", strategy);
     const Trained resumed = train_steps(17, part.checkpoint, strategy);
     EXPECT_TRUE(identical(resumed.weights, whole.weights)) << strategy;
   }
