@@ -181,15 +181,15 @@ class ScaledByRows : public Net {
 };
 
 TEST(ResumedOptimizers, OfAUsersOwnWithAValueForEachRow) {
-  expect_resumes<ScaledByRows>(
-      "", {{"pipeline_threads", 2, 0, "micro_batches: 2"},
-           {"pipeline_threads", 3, 0, "micro_batches: 2"},
-           {"pipeline_threads", 4, 0, "data_parallel: 2, micro_batches: 2"},
-           {"pipeline_threads", 4, 0, "data_parallel: 2, shard_optimizer: true, micro_batches: 2"},
-           {"sharded_threads", 2, 1},
-           {"sharded_threads", 3, 3},
-           {"parameter_server_threads", 2, 0, "servers: 2"},
-           {"parameter_server_threads", 3, 0, "servers: 3"}});
+  expect_resumes<ScaledByRows>("",
+                               {{"pipeline_threads", 2, 0, "micro_batches: 2"},
+                                {"pipeline_threads", 3, 0, "micro_batches: 2"},
+                                {"pipeline_threads", 4, 0, "data_parallel: 2, micro_batches: 2"},
+                                {"pipeline_threads", 4, 0, "data_parallel: 2, shard_optimizer: true, micro_batches: 2"},
+                                {"sharded_threads", 2, 1},
+                                {"sharded_threads", 3, 3},
+                                {"parameter_server_threads", 2, 0, "servers: 2"},
+                                {"parameter_server_threads", 3, 0, "servers: 3"}});
 }
 
 const std::vector<StrategyCase>& layouts_of_empty_ranks() {
