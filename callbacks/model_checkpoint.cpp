@@ -145,6 +145,14 @@ std::optional<double> ModelCheckpoint::kth_value() const {
   return worst == nullptr ? std::nullopt : std::optional(worst->score);
 }
 
+std::vector<std::string> ModelCheckpoint::kept_paths() const {
+  std::vector<std::string> paths;
+  for (const auto& item : record_.top.items()) paths.push_back(item.path);
+  for (const std::string& path : {record_.ranked_path, record_.last_path})
+    if (!path.empty()) paths.push_back(path);
+  return paths;
+}
+
 // ---- When.
 
 void ModelCheckpoint::setup(Trainer& trainer, Module&, Stage stage) {

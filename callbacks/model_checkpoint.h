@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace levin {
 
@@ -69,6 +70,7 @@ class ModelCheckpoint final : public Checkpointer {
   const std::vector<TopCheckpoints::Item>& best_k_models() const { return record_.top.items(); }
   void save_last(Trainer& trainer) override;
   std::string remote_folder() const override { return options_.upload_to; }
+  std::vector<std::string> kept_paths() const override;
 
   void setup(Trainer& trainer, Module& module, Stage stage) override;
   void on_train_batch_end(Trainer& trainer, Module& module, const StepOutput& output, const Batch& batch,

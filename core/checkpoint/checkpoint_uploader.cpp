@@ -37,8 +37,17 @@ CheckpointUploader::CheckpointUploader(const std::string& url, ObjectStoreOption
 CheckpointUploader::~CheckpointUploader() { finish(); }
 
 void CheckpointUploader::add(const std::string& path, const std::string& superseded) noexcept {
+  add(path, superseded, /*only_newer=*/false);
+}
+
+void CheckpointUploader::add_missing(const std::string& path) noexcept { add(path, "", /*only_newer=*/true); }
+
+void CheckpointUploader::add(const std::string& path, const std::string& superseded, bool only_newer) noexcept {
   try {
-    Job job{.name = name_of(path), .files = std::make_unique<PendingDirectory>(path + ".upload"), .superseded = {}};
+    Job job{.name = name_of(path),
+            .files = std::make_unique<PendingDirectory>(path + ".upload"),
+            .superseded = {},
+            .only_newer = only_newer};
     link_files(path, job.files->path());
     if (!superseded.empty()) job.superseded.push_back(name_of(superseded));
     const MutexLock lock(mutex_);
@@ -117,7 +126,8 @@ void CheckpointUploader::run() {
 
 std::string CheckpointUploader::perform(const Job& job, bool& is_away) {
   try {
-    upload_checkpoint(store_, folder_, job.name, job.files->path());
+    const auto upload = job.only_newer ? upload_newer_checkpoint : upload_checkpoint;
+    upload(store_, folder_, job.name, job.files->path());
     for (const std::string& name : job.superseded) remove_remote_checkpoint(store_, folder_, name);
     return "";
   } catch (const std::exception& error) {

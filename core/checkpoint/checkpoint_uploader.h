@@ -30,6 +30,9 @@ class CheckpointUploader {
   /// Takes over a whole checkpoint, to be uploaded under the name of its folder; once that is done, what was uploaded
   /// of `superseded`, a path or empty, is removed. Never throws. For any thread.
   void add(const std::string& path, const std::string& superseded) noexcept;
+  /// Takes over a checkpoint of an earlier process, which may have ended before it was uploaded: it is, unless the
+  /// store has one of that name that is as new. Never throws. For any thread.
+  void add_missing(const std::string& path) noexcept;
   /// Waits until everything is uploaded or has failed once more, which ends the thread. Never throws.
   void finish() noexcept;
 
@@ -38,8 +41,10 @@ class CheckpointUploader {
     std::string name;
     std::unique_ptr<PendingDirectory> files;  ///< a folder that nobody changes
     std::vector<std::string> superseded;      ///< names
+    bool only_newer = false;                  ///< than what the store has of that name
   };
 
+  void add(const std::string& path, const std::string& superseded, bool only_newer) noexcept;
   void run();
   /// Returns what went wrong, or nothing; in `is_away` whether it would with any other job.
   std::string perform(const Job& job, bool& is_away);

@@ -110,6 +110,22 @@ void upload_checkpoint(ObjectStore& store, const RemoteUrl& folder, const std::s
   for (const RemoteUrl& version : former) remove_objects(store, version);
 }
 
+void upload_newer_checkpoint(ObjectStore& store, const RemoteUrl& folder, const std::string& name,
+                             const std::string& path) {
+  const std::string created = read_manifest(path).info.created;
+  for (const RemoteUrl& version : versions_of(store, folder, name)) {
+    try {
+      const auto there = find_remote_checkpoint(store, version);
+      if (there && there->manifest.info.created >= created) return;
+    } catch (const StoreUnavailable&) {
+      throw;
+    } catch (const Error&) {
+      // It is damaged.
+    }
+  }
+  upload_checkpoint(store, folder, name, path);
+}
+
 void remove_remote_checkpoint(ObjectStore& store, const RemoteUrl& folder, const std::string& name) {
   for (const RemoteUrl& version : versions_of(store, folder, name)) remove_objects(store, version);
 }

@@ -23,6 +23,10 @@ struct RemoteCheckpoint {
 /// until the new one is whole, which is then called NAME~1 and so on. Throws levin::Error.
 void upload_checkpoint(ObjectStore& store, const RemoteUrl& folder, const std::string& name, const std::string& path);
 
+/// Uploads it likewise, where what is there under that name is older or damaged. Throws levin::Error.
+void upload_newer_checkpoint(ObjectStore& store, const RemoteUrl& folder, const std::string& name,
+                             const std::string& path);
+
 /// Removes what upload_checkpoint uploaded under that name, the objects that manifests list alone. Throws levin::Error.
 void remove_remote_checkpoint(ObjectStore& store, const RemoteUrl& folder, const std::string& name);
 

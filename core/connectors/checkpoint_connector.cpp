@@ -20,6 +20,7 @@
 #include <levin/core/interchange/torch_file.h>
 #include <levin/core/interchange/weights.h>
 #include <levin/core/interchange/write_weights.h>
+#include <levin/core/interfaces/checkpointer.h>
 #include <levin/core/interfaces/independent_steps.h>
 #include <levin/core/interfaces/load_weights.h>
 #include <levin/core/interfaces/saved_model.h>
@@ -476,12 +477,7 @@ void CheckpointConnector::write(const std::string& given_path, const State& whol
              item.first != "hyper_parameters" && item.first != "versions" && item.first != "config" &&
              !(converts && item.first == "loops");
     });
-  CheckpointUploader* uploader = nullptr;
-  if (writes && !event.upload_to.empty()) {
-    auto& made = uploaders_[event.upload_to];
-    if (made == nullptr) made = std::make_unique<CheckpointUploader>(event.upload_to);
-    uploader = made.get();
-  }
+  CheckpointUploader* const uploader = writes && !event.upload_to.empty() ? &uploader_to(event.upload_to) : nullptr;
   const auto finish = [path, given_path, converts, format = event.format, weights_only = event.weights_only,
                        superseded = writes ? event.supersedes : "", uploader] {
     if (converts) {
@@ -511,6 +507,21 @@ void CheckpointConnector::write(const std::string& given_path, const State& whol
   if (!writes) return;
   finish();
   for (const auto& logger : options_.loggers) logger->after_save_checkpoint(event);
+}
+
+CheckpointUploader& CheckpointConnector::uploader_to(const std::string& folder) {
+  auto& uploader = uploaders_[folder];
+  if (uploader == nullptr) uploader = std::make_unique<CheckpointUploader>(folder);
+  return *uploader;
+}
+
+void CheckpointConnector::upload_kept() {
+  if (!strategy_.is_global_zero()) return;
+  for (const Checkpointer* checkpointer : callbacks_.checkpointers()) {
+    const std::string folder = checkpointer->remote_folder();
+    if (folder.empty()) continue;
+    for (const std::string& path : checkpointer->kept_paths()) uploader_to(folder).add_missing(path);
+  }
 }
 
 void CheckpointConnector::finish_saving() {

@@ -47,6 +47,8 @@ class CheckpointConnector {
   void finish_saving();
   /// Waits likewise after a failure, whose error matters more: what goes wrong here is logged.
   void finish_saving_after_failure();
+  /// Uploads, after a resume, what an earlier process has kept and may not have uploaded.
+  void upload_kept();
   /// Waits until what was saved is uploaded as well, or cannot be, which is a warning.
   void finish_uploads() { uploaders_.clear(); }
   /// Some ranks were killed, and the others go on: gives up, with a warning, what is being written with them.
@@ -90,6 +92,7 @@ class CheckpointConnector {
 
  private:
   void write(const std::string& path, const State& tree, const CheckpointInfo& info, const CheckpointEvent& event);
+  CheckpointUploader& uploader_to(const std::string& folder);
   /// Whether the tree that was read is of PyTorch Lightning.
   bool is_foreign() const { return tree_.find("lightning") != nullptr; }
   void read_weights(const std::string& path);

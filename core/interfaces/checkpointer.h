@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace levin {
 
@@ -22,6 +23,8 @@ class Checkpointer : public Callback {
   /// Saves `last` whatever the options say: training was asked to stop, or failed in a way that leaves a state worth
   /// keeping.
   virtual void save_last(Trainer& trainer) = 0;
+  /// Paths of the checkpoints that are kept, `last` included: a resumed run uploads those that the store lacks.
+  virtual std::vector<std::string> kept_paths() const { return {}; }
 
   bool runs_after_metrics() const override { return true; }
 };

@@ -275,7 +275,10 @@ void RankRun::begin_fit() {
     anomaly_units_.emplace(*state.module);
   }
   callbacks.call("on_train_start", &Callback::on_train_start, &Module::on_train_start);
-  if (state.resumed) checkpoints.restore_gradients_and_generators();
+  if (state.resumed) {
+    checkpoints.restore_gradients_and_generators();
+    checkpoints.upload_kept();
+  }
   checkpoints.release();
   parts_.step.start_recording();
 }

@@ -247,5 +247,47 @@ TEST_F(StorePage, NoRunBeginsAnewWhereManifestsAreDamaged) {
   EXPECT_THAT(train(path("first"), 1, "auto"), HasSubstr("cannot find the newest checkpoint: none at s3://bucket/run"));
 }
 
+/// As one that was killed before its uploads.
+TEST_F(StorePage, ARunThatResumesUploadsWhatItKeepsAndTheStoreLacks) {
+  bool refuses = true;
+  int written = 0;
+  const SmallStore small([&](const std::string& method, const std::string& path) -> std::optional<Answer> {
+    if (method != "PUT") return {};
+    if (refuses) return Answer{.status = 403, .body = "<Error><Code>AccessDenied</Code></Error>"};
+    ++written;
+    return {};
+  });
+  const auto train_to = [&](int64_t epochs) {
+    seed_everything(7);
+    TrainerOptions options = testing::quiet(epochs);
+    options.enable_checkpointing = true;
+    options.default_root_dir = path("run");
+    options.callbacks = {make<ModelCheckpoint>({.monitor = "train_loss",
+                                                .save_top_k = 2,
+                                                .save_last = true,
+                                                .filename = "kept{epoch}",
+                                                .auto_insert_metric_name = false,
+                                                .upload_to = "s3://bucket/run"})};
+    Trainer trainer(options);
+    trainer.fit(make<testing::TinyModule>({}), testing::tiny_loader(), {}, "auto");
+  };
+  const auto names = [&] {
+    ObjectStore store(run_, kNoPatience);
+    std::set<std::string> names;
+    for (const RemoteCheckpoint& checkpoint : remote_checkpoints(store, run_)) names.insert(checkpoint.url.key);
+    return names;
+  };
+  const CapturedLog log;
+  train_to(2);
+  EXPECT_THAT(log.text(), HasSubstr("not uploaded to s3://bucket/run: kept0, kept1, last"));
+  EXPECT_THAT(names(), IsEmpty());
+  refuses = false;
+  train_to(2);
+  EXPECT_THAT(names(), ElementsAre("run/kept0", "run/kept1", "run/last"));
+  const int once = written;
+  train_to(2);
+  EXPECT_EQ(written, once) << "what is there is not uploaded again";
+}
+
 }  // namespace
 }  // namespace levin
