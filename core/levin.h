@@ -87,6 +87,8 @@
 #include <levin/core/data/token_batch_sampler.h>
 #include <levin/core/data/token_text.h>
 #include <levin/core/data/tokens/byte_pair_tokenizer.h>
+#include <levin/core/data/tokens/decode_stream.h>
+#include <levin/core/data/tokens/tokenizer.h>
 #include <levin/core/data/torch_dataset.h>
 #include <levin/core/data/transformed_dataset.h>
 #include <levin/core/data/transforms/auto_augment.h>

@@ -98,7 +98,8 @@ void TokenTextOptions::describe(Schema<TokenTextOptions>& schema) {
   schema.field("path", &O::path, "a UTF-8 text file for training");
   schema.field("val_path", &O::val_path, "one for validation; null: val_fraction of the training text, its end");
   schema.field("test_path", &O::test_path, "one for tests and prediction; null: none");
-  schema.field("tokenizer", &O::tokenizer, "the tokenizer.json of a byte-level BPE tokenizer of Hugging Face");
+  schema.field("tokenizer", &O::tokenizer,
+               "a tokenizer.json of Hugging Face: byte-level BPE, BPE with byte fallback, Unigram");
   schema.field("example", &O::example, "an example is a block of `length` tokens, or a line",
                {{"block", TextExample::kBlock}, {"line", TextExample::kLine}});
   schema.field("length", &O::length, "tokens in an example: longer lines are cut, shorter ones padded").at_least(1);
@@ -117,7 +118,7 @@ void TokenTextOptions::describe(Schema<TokenTextOptions>& schema) {
 TokenText::TokenText(const Options& options) : options_(options), sampling_(make_sampling(options.sampler)) {
   if (options_.path.empty()) throw ConfigError("data.path is not set; hint: a text file");
   if (options_.tokenizer.empty())
-    throw ConfigError("data.tokenizer is not set; hint: the tokenizer.json of a byte-level BPE tokenizer");
+    throw ConfigError("data.tokenizer is not set; hint: a tokenizer.json of Hugging Face");
 }
 
 TokenText::Examples TokenText::read(const std::string& path) const {
@@ -125,8 +126,9 @@ TokenText::Examples TokenText::read(const std::string& path) const {
   const std::string_view text = file.text();
   std::shared_ptr<const Dataset> examples;
   if (options_.example == TextExample::kBlock) {
-    examples =
-        with_place(path, [&] { return std::make_shared<TokenBlocks>(tokenizer_->encode(text), options_.length); });
+    std::vector<int32_t> ids;
+    with_place(path, [&] { tokenizer_->append_ids(text, ids); });
+    examples = std::make_shared<TokenBlocks>(std::move(ids), options_.length);
   } else {
     std::vector<std::vector<int32_t>> lines;
     int64_t number = 0;
@@ -137,7 +139,8 @@ TokenText::Examples TokenText::read(const std::string& path) const {
       begin = end + 1;
       ++number;
       if (line.empty()) continue;
-      auto ids = with_place(fmt::format("{}:{}", path, number), [&] { return tokenizer_->encode(line); });
+      std::vector<int32_t> ids;
+      with_place(fmt::format("{}:{}", path, number), [&] { tokenizer_->append_ids(line, ids); });
       ids.resize(std::min(ids.size(), static_cast<size_t>(options_.length)));
       lines.push_back(std::move(ids));
     }
@@ -152,7 +155,7 @@ TokenText::Examples TokenText::read(const std::string& path) const {
 }
 
 void TokenText::setup(Stage stage) {
-  if (tokenizer_ == nullptr) tokenizer_ = std::make_shared<BytePairTokenizer>(options_.tokenizer);
+  if (tokenizer_ == nullptr) tokenizer_ = std::make_shared<Tokenizer>(options_.tokenizer);
   if (stage == Stage::kTest || stage == Stage::kPredict) {
     if (test_ == nullptr && options_.test_path) test_ = read(*options_.test_path);
     return;

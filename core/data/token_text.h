@@ -3,7 +3,7 @@
 #include <levin/core/base/schema.h>
 #include <levin/core/data/data_module.h>
 #include <levin/core/data/sampling.h>
-#include <levin/core/data/tokens/byte_pair_tokenizer.h>
+#include <levin/core/data/tokens/tokenizer.h>
 
 #include <cstdint>
 #include <memory>
@@ -44,7 +44,7 @@ struct TokenTextOptions {
   static void describe(Schema<TokenTextOptions>& schema);
 };
 
-/// A text file as byte-pair tokens. Batches of blocks: "tokens" int64 [N, length], and "next" int64 [N, length], the
+/// A text file as tokens. Batches of blocks: "tokens" int64 [N, length], and "next" int64 [N, length], the
 /// token that follows each; blocks follow each other without overlap, and what is left at the end is left out. Batches
 /// of lines: "text" int64 [N, length], cut or padded, and "length" int64 [N], tokens before the padding; with
 /// pad_to: longest [N, longest of the batch].
@@ -60,7 +60,7 @@ class TokenText : public DataModule {
   DataLoaders predict_dataloader() override;
 
   /// Returns the tokenizer; known after setup.
-  const BytePairTokenizer& tokenizer() const { return *tokenizer_; }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
 
  private:
   using Examples = std::shared_ptr<const Dataset>;
@@ -69,7 +69,7 @@ class TokenText : public DataModule {
 
   Options options_;
   std::shared_ptr<const Sampling> sampling_;  ///< nullptr: as shuffle says
-  std::shared_ptr<const BytePairTokenizer> tokenizer_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
   Examples train_;
   Examples validation_;
   Examples test_;

@@ -1,16 +1,13 @@
-// Byte-pair tokens: the ids of Hugging Face's `tokenizers`, texts as blocks and lines, and one message for each
-// mistake.
+// Texts as tokens: blocks and lines, and one message for each mistake.
 
 #include <levin/core/data/token_text.h>
 
 #include "reader_checks.h"
-#include "tests/support/tree.h"
+#include "small_tokenizer.h"
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-#include <nlohmann/json.hpp>
 
 #include <string>
 #include <vector>
@@ -20,102 +17,10 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::message_of;
-using Json = nlohmann::json;
-
-/// A tokenizer of bytes with two merges, "th" and "the", and a special token: ids are 0 to 255 in the order of bytes.
-Json small_tokenizer() {
-  Json vocab = Json::object();
-  uint32_t next = 256;
-  for (uint32_t byte = 0; byte < 256; ++byte) {
-    const bool is_visible = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
-    const uint32_t point = is_visible ? byte : next++;
-    std::string character(1, static_cast<char>(point));
-    if (point >= 0x80) character = {static_cast<char>(0xc0 | point >> 6), static_cast<char>(0x80 | (point & 0x3f))};
-    vocab[character] = byte;
-  }
-  vocab["th"] = 256;
-  vocab["the"] = 257;
-  return {{"version", "1.0"},
-          {"added_tokens", {{{"id", 258}, {"content", "<end>"}, {"special", true}, {"normalized", false}}}},
-          {"normalizer", nullptr},
-          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
-          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", {"t h", "th e"}}}}};
-}
-
-TEST(BytePairTokenizer, GivesTheIdsOfHuggingFacesTokenizers) {
-  if (const auto missing = testing::missing_module("tokenizers"); !missing.empty()) GTEST_SKIP() << missing;
-  const TemporaryFolder folder;
-  const auto result = testing::run_program(
-      {testing::test_python(), testing::source_path("tests/data/make_tokenizers.py"), folder.path()});
-  ASSERT_EQ(result.status, 0) << result.err;
-  const auto texts = Json::parse(testing::read_text(folder.path("texts.json"))).get<std::vector<std::string>>();
-  for (const char* name : {"gpt2", "spaced", "llama", "whole"}) {
-    const BytePairTokenizer tokenizer(folder.path(std::string(name) + ".json"));
-    const Json expected = Json::parse(testing::read_text(folder.path(std::string(name) + ".ids.json")));
-    for (size_t i = 0; i < texts.size(); ++i) {
-      const auto ids = tokenizer.encode(texts[i]);
-      EXPECT_EQ(ids, expected[i].get<std::vector<int32_t>>()) << name << ": '" << texts[i] << "'";
-      if (std::string(name) != "spaced") EXPECT_EQ(tokenizer.decode(ids), texts[i]) << name;
-    }
-    EXPECT_EQ(tokenizer.id("<|endoftext|>"), 0);
-    EXPECT_EQ(tokenizer.size(), 602);
-  }
-}
-
-TEST(BytePairTokenizer, RefusesWhatItWouldReadOtherwise) {
-  const TemporaryFolder folder;
-  const auto error = [&](const std::string& patch) {
-    Json file = small_tokenizer();
-    file.merge_patch(Json::parse(patch));
-    const std::string path = folder.write("t.json", file.dump());
-    return message_of([&] { BytePairTokenizer tokenizer(path); });
-  };
-  EXPECT_EQ(error("{}"), "");
-  EXPECT_THAT(
-      error(R"({"normalizer": {"type": "NFC"}})"),
-      HasSubstr("t.json has a normalizer, which is not supported; got {\"type\":\"NFC\"}; valid: byte-level BPE"));
-  EXPECT_THAT(error(R"({"model": {"type": "WordPiece"}})"), HasSubstr("another model"));
-  EXPECT_THAT(error(R"({"model": {"byte_fallback": true}})"), HasSubstr("byte_fallback"));
-  EXPECT_THAT(error(R"({"model": {"dropout": 0.1}})"), HasSubstr("dropout"));
-  EXPECT_THAT(error(R"({"model": {"continuing_subword_prefix": "##"}})"), HasSubstr("continuing_subword_prefix"));
-  EXPECT_THAT(error(R"({"pre_tokenizer": {"type": "Whitespace"}})"), HasSubstr("another pre_tokenizer"));
-  EXPECT_THAT(error(R"({"pre_tokenizer": null})"), HasSubstr("another pre_tokenizer"));
-  EXPECT_THAT(error(R"({"padding": {"length": 5}})"), HasSubstr("padding"));
-  EXPECT_THAT(error(R"({"model": {"vocab": {"a": null}}})"), HasSubstr("has no token for the byte 97"));
-  EXPECT_THAT(error(R"({"model": {"merges": ["q u"]}})"), HasSubstr("a merge has 'qu', which is no token"));
-  for (const char* id : {"1e300", "0.5", "-1", "4294967297", "18446744073709551615"}) {
-    EXPECT_THAT(error(fmt::format(R"({{"model": {{"vocab": {{"a": {}}}}}}})", id)), HasSubstr("is damaged")) << id;
-    EXPECT_THAT(error(fmt::format(R"({{"added_tokens": [{{"content": "x", "id": {}}}]}})", id)),
-                HasSubstr("is damaged"))
-        << id;
-  }
-  // Such as nlohmann::json prints and copies by recursion.
-  for (const char* key : {"normalizer", "truncation", "padding", "pre_tokenizer", "model", "added_tokens"}) {
-    std::string text = small_tokenizer().dump();
-    text.pop_back();
-    text += fmt::format(", \"{}\": {}{}}}", key, std::string(200'000, '['), std::string(200'000, ']'));
-    const std::string path = folder.write("deep.json", text);
-    EXPECT_THAT(message_of([&] { BytePairTokenizer tokenizer(path); }),
-                HasSubstr("deep.json is damaged: its lists and objects lie too deep inside each other"))
-        << key;
-  }
-  EXPECT_THAT(error(R"({"model": null})"), HasSubstr("is no tokenizer.json"));
-  EXPECT_THAT(message_of([&] { BytePairTokenizer tokenizer(folder.write("t.json", "{")); }), HasSubstr("is damaged"));
-  EXPECT_THAT(message_of([&] { BytePairTokenizer tokenizer(folder.path("none.json")); }), HasSubstr("none.json"));
-  const BytePairTokenizer tokenizer(folder.write("good.json", small_tokenizer().dump()));
-  EXPECT_THAT(message_of([&] { (void)tokenizer.encode("good \xff"); }), HasSubstr("the text is not UTF-8 at byte"));
-  EXPECT_THAT(message_of([&] { (void)tokenizer.id("none"); }), HasSubstr("has no token 'none'"));
-}
-
-TEST(BytePairTokenizer, DamagedFilesAreReadOrAreOneMessage) {
-  const TemporaryFolder folder;
-  const auto read = [](const std::string& path) { (void)BytePairTokenizer(path).encode("the other"); };
-  EXPECT_GT(testing::read_damaged(small_tokenizer().dump(), folder.path("t.json"), 150, read), 50);
-}
 
 TEST(TokenText, GivesBlocksAndTheTokensThatFollow) {
   const TemporaryFolder folder;
-  const std::string tokenizer = folder.write("t.json", small_tokenizer().dump());
+  const std::string tokenizer = folder.write("t.json", testing::small_tokenizer().dump());
   const std::string path = folder.write("text", "the then<end>abcdefgh");
   auto data = make<TokenText>(
       {.path = path, .tokenizer = tokenizer, .length = 3, .val_fraction = 0.25, .batch_size = 8, .shuffle = false});
@@ -143,7 +48,7 @@ TEST(TokenText, GivesBatchesOfABudgetOfTokens) {
       "sampler: {token_batches: {max_tokens: 60, num_buckets: 4}}}",
       {});
   config.set("path", Config::scalar(folder.write("text", text), true));
-  config.set("tokenizer", Config::scalar(folder.write("t.json", small_tokenizer().dump()), true));
+  config.set("tokenizer", Config::scalar(folder.write("t.json", testing::small_tokenizer().dump()), true));
   auto data = make<TokenText>(parse_options<TokenTextOptions>(config, "data"));
   data->setup(Stage::kFit);
   int64_t lines = 0;
@@ -167,7 +72,7 @@ TEST(TokenText, GivesBatchesOfABudgetOfTokens) {
 
 TEST(TokenText, GivesLinesWithTheirLengths) {
   const TemporaryFolder folder;
-  const std::string tokenizer = folder.write("t.json", small_tokenizer().dump());
+  const std::string tokenizer = folder.write("t.json", testing::small_tokenizer().dump());
   const std::string path = folder.write("text", "the\r\n\nabcdef\nto");
   auto data = make<TokenText>({.path = path,
                                .val_path = path,
@@ -190,7 +95,7 @@ TEST(TokenText, GivesLinesWithTheirLengths) {
 
 TEST(TokenText, EveryMistakeIsOneMessage) {
   const TemporaryFolder folder;
-  const std::string tokenizer = folder.write("t.json", small_tokenizer().dump());
+  const std::string tokenizer = folder.write("t.json", testing::small_tokenizer().dump());
   const auto error = [&](const std::string& text, TextExample example) {
     const std::string path = folder.write("text", text);
     return message_of([&] {

@@ -33,6 +33,7 @@ NAMES = {
     "libpng-dev": ("libpng", "libpng"),
     "libprotozero-dev": ("protozero", "protozero"),
     "libssl-dev": ("openssl", "openssl"),
+    "libutf8proc-dev": ("utf8proc", "utf8proc"),
     "libwebp-dev": ("libwebp", "libwebp-base"),
     "libxxhash-dev": ("xxhash", "xxhash"),
     "libyaml-cpp-dev": ("yaml-cpp", "yaml-cpp"),
