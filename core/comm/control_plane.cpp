@@ -352,6 +352,13 @@ bool ControlPlane::begin_batch(int64_t batch) {
   return stops;
 }
 
+bool ControlPlane::end_batches(int64_t batch, const std::string& reason) {
+  request_stop(reason);
+  const bool stop = impl_->agreement.all_stop_before(batch);
+  throw_if_failed();
+  return stop;
+}
+
 void ControlPlane::request_stop(const std::string& reason) {
   impl_->agreement.request(reason);
   impl_->wake();

@@ -38,6 +38,9 @@ class ControlPlane {
   /// batch that its rank may not begin yet, and the greatest of these is the one. Blocks only until the ranks agree
   /// (about one `poll_interval`, once). Throws as `throw_if_failed` does.
   bool begin_batch(int64_t batch);
+  /// Tells that this rank begins no batch from `batch` on. Returns whether no rank does, once the ranks agree; others
+  /// stop before it with this reason. Throws as `throw_if_failed` does.
+  bool end_batches(int64_t batch, const std::string& reason);
   /// Asks all ranks to stop. May be called on one rank or on several, from any thread.
   void request_stop(const std::string& reason);
   /// Returns the reason of the first request that reached this rank; empty without one.

@@ -24,6 +24,14 @@ bool StopAgreement::stops_before(int64_t batch) {
   return batch >= gate_ && !interrupted_;
 }
 
+bool StopAgreement::all_stop_before(int64_t batch) {
+  MutexLock lock(mutex_);
+  awaited_ = true;
+  changed_.wait(lock, [this]() LEVIN_REQUIRES(mutex_) { return agreed_ || interrupted_; });
+  awaited_ = false;
+  return batch >= gate_ && !interrupted_;
+}
+
 void StopAgreement::forget() {
   const MutexLock lock(mutex_);
   ++round_;

@@ -1,5 +1,6 @@
 #include <levin/core/connectors/stop_controller.h>
 
+#include <levin/core/base/error.h>
 #include <levin/core/base/log.h>
 #include <levin/core/base/signals.h>
 #include <levin/core/comm/control_plane.h>
@@ -18,6 +19,8 @@ using Clock = std::chrono::steady_clock;
 
 /// Of a request; what follows is the signal's number and the rank. No reason of a user's begins like that.
 constexpr std::string_view kSignalReason = "\x01signal ";
+/// Likewise; what follows is the rank.
+constexpr std::string_view kEndReason = "\x01end ";
 constexpr const char* kTimeReason = "max_time is over";
 
 }  // namespace
@@ -145,6 +148,22 @@ bool StopController::stops_before_batch(bool may_stop) {
   }
 }
 
+void StopController::end_steps() {
+  ControlPlane* control = strategy_.control_plane();
+  if (control == nullptr) return;
+  if (!control->end_batches(state_.progress.total_batches, fmt::format("{}{}", kEndReason, strategy_.rank())))
+    throw_unequal_ends(strategy_.rank());
+}
+
+/// `rank` ends, others do not.
+void StopController::throw_unequal_ends(int64_t rank) const {
+  throw Error("engine",
+              fmt::format("rank {} ends after batch {}, and other ranks take more; valid: as many steps on every rank; "
+                          "hint: a rank without data asks for the end of all by request_stop, for which loops look by "
+                          "stop_requested",
+                          rank, state_.progress.total_batches));
+}
+
 /// Asks all ranks to stop where this one was sent a signal, or knows that the time is over.
 void StopController::pass_on(ControlPlane& control) {
   const auto& max_time = options_.max_time;
@@ -163,6 +182,8 @@ void StopController::take_over(const std::string& request) {
     const size_t space = request.find(' ', kSignalReason.size());
     take_over_signal(std::stoi(request.substr(kSignalReason.size())), std::stoll(request.substr(space)));
     interrupt();
+  } else if (request.starts_with(kEndReason)) {
+    throw_unequal_ends(std::stoll(request.substr(kEndReason.size())));
   } else if (request == kTimeReason) {
     time_is_up_ = true;
   } else {

@@ -99,6 +99,9 @@ class StopController {
   /// Passes on what this rank alone knows, before each batch of several ranks, and says whether all stop here.
   /// `may_stop`: false inside an accumulation window that cannot be saved, where the others are not asked.
   bool stops_before_batch(bool may_stop);
+  /// Ends the steps of a program that has a loop of its own. Throws levin::Error where other ranks take further ones,
+  /// as `stops_before_batch` does where others have ended.
+  void end_steps();
   /// Whether training ends here.
   bool should_end() const;
   /// Whether training ends here because somebody asked for it.
@@ -138,6 +141,7 @@ class StopController {
   /// Acts on a request that all ranks have agreed on.
   void take_over(const std::string& request);
   void take_over_signal(int signal, int64_t rank);
+  [[noreturn]] void throw_unequal_ends(int64_t rank) const;
 
   const ResolvedOptions& options_;
   TrainerState& state_;

@@ -713,6 +713,7 @@ bool FitLoop::wants_to_end() {
 }
 
 void FitLoop::end_steps() {
+  stop_.end_steps();
   // Of steps outside of epochs: the end of an epoch has seen to its own.
   if (progress_.batch > 0 && progress_.phase != FitPhase::kEpochDone) unlogged_step_ = unlogged_step();
   log_last_step();

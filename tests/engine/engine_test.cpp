@@ -35,6 +35,7 @@
 namespace levin {
 namespace {
 
+using ::testing::AllOf;
 using testing::CapturedLog;
 using testing::fresh_folder;
 using ::testing::HasSubstr;
@@ -675,6 +676,25 @@ TEST(BadEngine, ARankThatThrowsEndsAll) {
     EXPECT_THAT(error.what(), HasSubstr("rank 1 has no more games"));
   }
   EXPECT_THAT(error_of([&] { engine.train_step(tiny_batch()); }), HasSubstr("[engine] train_step after run()"));
+}
+
+TEST(BadEngine, RanksThatTakeUnequalNumbersOfSteps) {
+  for (const char* strategy : {"ddp_threads", "sharded_threads"}) {
+    for (const int64_t longer : {0, 1}) {
+      TrainerOptions options = quiet(-1);
+      options.strategy = strategy;
+      options.devices = 2;
+      Engine engine(make_module(), options);
+      EXPECT_THAT(error_of([&] {
+                    engine.run([&](Rank& rank) {
+                      const int64_t steps = rank.global_rank() == longer ? 4 : 3;
+                      while (rank.step() < steps) rank.train_step(tiny_batch());
+                    });
+                  }),
+                  AllOf(HasSubstr("[engine] rank " + std::to_string(1 - longer) + " ends after batch 3"),
+                        HasSubstr("valid: as many steps on every rank")));
+    }
+  }
 }
 
 TEST(BadEngine, OptionsAndCallbacksOfALoop) {
