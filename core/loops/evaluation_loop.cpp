@@ -45,6 +45,12 @@ std::vector<Batch> gathered(Collective& collective, const std::vector<Batch>& ow
   return all;
 }
 
+/// Makes what a program is given ordinary tensors, without gradients, of which a loss may be made.
+struct OrdinaryTensors {
+  c10::InferenceMode off{false};
+  at::NoGradGuard no_grad;
+};
+
 /// What a report of where ranks are calls the evaluation under way.
 const char* evaluation_name(RunningStage stage) {
   switch (stage) {
@@ -351,6 +357,7 @@ StepOutput EvaluationLoop::evaluate_batch(Batch host_batch) {
   StepOutput output;
   {
     const EvaluationScope scope(options_, state_, data_, logger_, RunningStage::kValidate, &collector);
+    const OrdinaryTensors ordinary;
     callbacks_.module(hooks.names.model_eval, hooks.model_eval);
     collector.reset();
     const Batch batch = data_.transfer(std::move(host_batch), 0);
@@ -371,6 +378,7 @@ Batch EvaluationLoop::predict_batch(Batch host_batch) {
   Batch prediction;
   {
     const EvaluationScope scope(options_, state_, data_, logger_, RunningStage::kPredict, /*collector=*/nullptr);
+    const OrdinaryTensors ordinary;
     callbacks_.module("on_predict_model_eval", &Module::on_predict_model_eval);
     prediction = run_predict_step(data_.transfer(std::move(host_batch), 0), 0, 0);
   }
