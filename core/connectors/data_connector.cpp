@@ -185,6 +185,10 @@ void DataConnector::set_validation_loaders(const DataLoaders& loaders) {
   if (loaders_.val.empty())
     throw Error("engine",
                 "validate was given no loader, and the module has no val_dataloader(); hint: validate({loader})");
+  // A pass of the program's over the same loader goes on.
+  const DataLoader& train = loaders_.train;
+  for (auto& loader : loaders_.val)
+    if (!train || loader.dataset() == train.dataset()) loader = loader.copy();
   validation_batches_ = limited_batches(loaders_.val, options_.limit_val, "limit_val_batches");
 }
 
