@@ -1,13 +1,17 @@
 #include <levin/core/engine/rank.h>
 
 #include <levin/core/base/error.h>
+#include <levin/core/base/type_name.h>
 #include <levin/core/engine/rank_calls.h>
+#include <levin/core/interfaces/overridden.h>
 #include <levin/core/interfaces/strategy.h>
+#include <levin/core/metrics/metric_name.h>
 #include <levin/core/trainer/trainer.h>
 
 #include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
 
+#include <typeinfo>
 #include <utility>
 
 namespace levin {
@@ -25,6 +29,13 @@ void check_batch(const char* name, const Batch& batch, const at::Device& device)
                               name, key, tensor.device().str(), device.is_cpu() ? "" : "cpu, ", device.str()));
 }
 
+/// `call`: needs this step of the module.
+void require_step(const char* call, const char* step, bool is_there, const Module& module, const char* hint = "") {
+  if (is_there) return;
+  throw Error("engine", fmt::format("{} needs {}(), which {} does not override{}", call, step,
+                                    short_class_name(typeid(module)), hint));
+}
+
 }  // namespace
 
 Rank::Rank(std::shared_ptr<RankCalls> calls) : calls_(std::move(calls)) {}
@@ -36,6 +47,8 @@ StepOutput Rank::train_step(Batch batch, const TrainStepOptions& options) {
       "train_step",
       [&] {
         check_batch("train_step", batch, device());
+        require_step("train_step", "training_step", options.step || overrides_training_step(module()), module(),
+                     "; hint: override it, or have the option `step` return the loss");
         if (options.is_last && !parts.fit.in_epoch())
           throw Error(
               "engine",
@@ -54,20 +67,33 @@ StepOutput Rank::train_step(Batch batch, const TrainStepOptions& options) {
 
 StepOutput Rank::eval_step(Batch batch) {
   return calls_->run(
-      "eval_step", [&] { check_batch("eval_step", batch, device()); },
+      "eval_step",
+      [&] {
+        check_batch("eval_step", batch, device());
+        require_step("eval_step", "validation_step", overrides_validation_step(module()), module());
+      },
       [&] { return calls_->parts().evaluation.evaluate_batch(std::move(batch)); });
 }
 
 Batch Rank::predict_step(Batch batch) {
   return calls_->run(
-      "predict_step", [&] { check_batch("predict_step", batch, device()); },
+      "predict_step",
+      [&] {
+        check_batch("predict_step", batch, device());
+        require_step("predict_step", "predict_step", overrides_predict_step(module()), module());
+      },
       [&] { return calls_->parts().evaluation.predict_batch(std::move(batch)); });
 }
 
 std::vector<MetricMap> Rank::validate(const DataLoaders& loaders) {
   TrainerComponents& parts = calls_->parts();
   return calls_->run(
-      "validate", [&] { parts.data.set_validation_loaders(loaders); }, [&] { return parts.fit.run_validation(); });
+      "validate",
+      [&] {
+        require_step("validate", "validation_step", overrides_validation_step(module()), module());
+        parts.data.set_validation_loaders(loaders);
+      },
+      [&] { return parts.fit.run_validation(); });
 }
 
 void Rank::epoch(const std::function<void()>& steps) {
@@ -137,10 +163,12 @@ const at::Device& Rank::device() const { return trainer().device(); }
 
 void Rank::log(const std::string& name, double value) {
   if (calls_->is_inside()) return module().log(name, value);
-  calls_->run("log", [&] {
-    trainer().log_metrics({{name, value}});
-    calls_->parts().logger.emit_row();
-  });
+  calls_->run(
+      "log", [&] { metrics::check_metric_name(name); },
+      [&] {
+        trainer().log_metrics({{name, value}});
+        calls_->parts().logger.emit_row();
+      });
 }
 
 void Rank::save(const std::string& path) {

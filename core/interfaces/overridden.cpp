@@ -9,13 +9,12 @@
 namespace levin {
 namespace {
 
-using Step = StepOutput (Module::*)(const Batch&, int64_t);
-
 class WithoutSteps final : public Module {};
 
 /// Returns what a call of a virtual function runs: the entry of the object's table of functions. C++ has no question
 /// for it; this is how the Itanium C++ ABI, which GCC and Clang follow, lays out tables and pointers to members. The
 /// first word of such a pointer is the entry's place in bytes, on x86 plus one.
+template <class Step>
 const void* function_of(const Module& object, Step step) {
   std::array<ptrdiff_t, 2> pointer;
   static_assert(sizeof(step) == sizeof(pointer));
@@ -26,11 +25,16 @@ const void* function_of(const Module& object, Step step) {
   return function;
 }
 
+template <class Step>
+bool overrides(const Module& module, Step step) {
+  static const auto* const without = new WithoutSteps;  // threads may outlive static objects
+  return function_of(module, step) != function_of(*without, step);
+}
+
 }  // namespace
 
-bool overrides_validation_step(const Module& module) {
-  static const auto* const without = new WithoutSteps;  // threads may outlive static objects
-  return function_of(module, &Module::validation_step) != function_of(*without, &Module::validation_step);
-}
+bool overrides_training_step(const Module& module) { return overrides(module, &Module::training_step); }
+bool overrides_validation_step(const Module& module) { return overrides(module, &Module::validation_step); }
+bool overrides_predict_step(const Module& module) { return overrides(module, &Module::predict_step); }
 
 }  // namespace levin

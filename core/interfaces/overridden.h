@@ -4,7 +4,9 @@ namespace levin {
 
 class Module;
 
-/// Returns whether a module's class, or one that it derives from, has a validation_step of its own.
+/// Return whether a module's class, or one that it derives from, has such a step of its own.
+bool overrides_training_step(const Module& module);
 bool overrides_validation_step(const Module& module);
+bool overrides_predict_step(const Module& module);
 
 }  // namespace levin
