@@ -148,10 +148,15 @@ bool StopController::stops_before_batch(bool may_stop) {
   }
 }
 
-void StopController::end_steps() {
+void StopController::end_steps(bool is_announced) {
   ControlPlane* control = strategy_.control_plane();
   if (control == nullptr) return;
-  if (!control->end_batches(state_.progress.total_batches, fmt::format("{}{}", kEndReason, strategy_.rank())))
+  int64_t batch = state_.progress.total_batches;
+  if (is_announced) {
+    strategy_.collective().barrier();  // one that takes the batch makes another call
+    ++batch;
+  }
+  if (!control->end_batches(batch, fmt::format("{}{}", kEndReason, strategy_.rank())))
     throw_unequal_ends(strategy_.rank());
 }
 

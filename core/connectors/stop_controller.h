@@ -29,6 +29,10 @@ class StopController {
 
   /// Called on the thread that runs the call. `heeds_signals` false: they are the program's, and end nothing here.
   void begin_call(bool heeds_signals = true);
+  /// Called on the thread that goes on with the call under way, if there is one.
+  void continue_here() {
+    if (thread_.load() != std::thread::id()) thread_ = std::this_thread::get_id();
+  }
   /// Called in the process that made the call, once all ranks have ended. `takes_requests`: those made elsewhere were
   /// for this call; otherwise they wait for the next fit.
   void end_call(bool takes_requests);
@@ -100,8 +104,9 @@ class StopController {
   /// `may_stop`: false inside an accumulation window that cannot be saved, where the others are not asked.
   bool stops_before_batch(bool may_stop);
   /// Ends the steps of a program that has a loop of its own. Throws levin::Error where other ranks take further ones,
-  /// as `stops_before_batch` does where others have ended.
-  void end_steps();
+  /// as `stops_before_batch` does where others have ended. `is_announced`: every rank has asked whether training stops
+  /// before the next batch, which none takes.
+  void end_steps(bool is_announced);
   /// Whether training ends here.
   bool should_end() const;
   /// Whether training ends here because somebody asked for it.

@@ -42,12 +42,12 @@ class Rank {
   /// Trains on a batch as fit does: transfer, hooks, forward, backward and, at the end of an accumulation window, the
   /// optimizer step with its schedules. `batch`: this rank's part, on the CPU or its device. Returns the output of
   /// training_step, whose loss is to be read before the next step; one without a loss where the module's
-  /// on_train_batch_start ended the epoch.
+  /// on_train_batch_start ended the epoch. A batch without rows counts for nothing, and its logs are left out.
   StepOutput train_step(Batch batch, const TrainStepOptions& options = {});
   /// Runs validation_step on a batch, without gradients and in evaluation mode. What it logs is in
   /// `trainer().callback_metrics()` then, of this rank alone. Validation's hooks belong to `validate`.
   StepOutput eval_step(Batch batch);
-  /// Runs predict_step likewise; the prediction lies on the device.
+  /// Runs predict_step likewise; the prediction lies on the device. A loss may be made of what both return.
   Batch predict_step(Batch batch);
   /// Validates as fit does, with all hooks; returns a map of metrics for each loader. Without loaders those of the
   /// module's val_dataloader.
@@ -96,7 +96,7 @@ class Rank {
   /// Asks for the end of the loop. Thread-safe.
   void request_stop(const std::string& reason);
   /// Whether the loop shall end before the next batch: at max_steps, max_epochs or max_time, or because a callback, the
-  /// module or request_stop asks for it, on any rank. The same on all ranks.
+  /// module or request_stop asks for it, on any rank. The same on all ranks, all of which ask.
   bool stop_requested();
 
   /// The trainer behind: what callbacks get. Its fit, validate, test and predict are refused until the engine ends.

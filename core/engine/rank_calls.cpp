@@ -24,6 +24,7 @@ RankCalls::Use::Use(RankCalls& calls, const char* name) : calls_(calls) {
   try {
     calls.require_open(name);
     claim_generator();
+    calls.parts_.stop.continue_here();
   } catch (...) {
     calls.user_.store(std::thread::id());
     throw;

@@ -625,6 +625,8 @@ void FitLoop::begin_steps() {
         "engine",
         "the checkpoint was saved inside of a validation, which an engine cannot go on with: the loaders are "
         "the program's own; hint: resume it with fit, or load a checkpoint from before or after the validation");
+  // Windows are divided as before the checkpoint, whatever batch is the first one now.
+  if (progress_.total_batches > 0) usual_examples_ = progress_.window_usual_examples;
   // First what belongs to the batch before the checkpoint, as in fit.
   if (progress_.batch > 0 && progress_.phase != FitPhase::kEpochDone) {
     follow_step_metrics();
@@ -638,8 +640,12 @@ void FitLoop::go_to_next_epoch() {
     progress_.start_next_epoch();
 }
 
+bool FitLoop::has_announced_next() const {
+  return strategy_.world_size() > 1 && agreed_batch_ == progress_.total_batches;
+}
+
 void FitLoop::agree_on_next_batch() {
-  if (strategy_.world_size() > 1 && agreed_batch_ == progress_.total_batches) return;
+  if (has_announced_next()) return;
   agreed_batch_ = progress_.total_batches;
   stop_.stops_before_batch(/*may_stop=*/!checkpoints_.waits_for_window());
 }
@@ -655,8 +661,8 @@ StepOutput FitLoop::train_step(Batch batch, bool is_last) {
   agree_on_next_batch();
   if (tracer_.profiler() != nullptr) tracer_.profiler()->step();
   const ProfilerSpan span(tracer_.profiler(), "train_batch");
-  state_.had_data = true;
   const int64_t examples = batch.size();
+  state_.had_data = state_.had_data || examples > 0;
   const int64_t ranks = strategy_.data_parallel_rank().size;
   // Where they differ in size, a place among them is no place among those of a loader.
   if (progress_.batch == 0)
@@ -668,6 +674,7 @@ StepOutput FitLoop::train_step(Batch batch, bool is_last) {
                        .remaining = is_last ? std::optional<int64_t>(0) : std::nullopt,
                        .examples = examples,
                        .usual_examples = usual_examples(std::max<int64_t>(examples, 1)),
+                       .has_data = examples > 0,
                        .samples = examples * ranks};
   std::optional<Batch> none;
   const BatchResult result = noting_errors([&] { return train_batch(std::move(batch), info, none, /*pass=*/nullptr); },
@@ -708,12 +715,14 @@ DataLoaderPosition FitLoop::next_position(const DataLoader& loader) {
 }
 
 bool FitLoop::wants_to_end() {
+  // Asked again before the same batch: what was requested since does not wait for a batch that may never come.
+  if (has_announced_next()) stop_.agree();
   agree_on_next_batch();
   return ends_here();
 }
 
 void FitLoop::end_steps() {
-  stop_.end_steps();
+  stop_.end_steps(/*is_announced=*/has_announced_next());
   // Of steps outside of epochs: the end of an epoch has seen to its own.
   if (progress_.batch > 0 && progress_.phase != FitPhase::kEpochDone) unlogged_step_ = unlogged_step();
   log_last_step();

@@ -59,6 +59,8 @@ class FitLoop {
   void go_to_next_epoch();
   /// Tells the other ranks of what this one knows, once before each batch.
   void agree_on_next_batch();
+  /// Whether that has been done for the next one, on each of several ranks.
+  bool has_announced_next() const;
   /// Examples in a usual batch of one rank, as rank 0 has found them first.
   int64_t usual_examples(int64_t own);
   void follow_step_metrics();

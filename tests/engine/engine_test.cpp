@@ -25,6 +25,7 @@
 
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -272,6 +273,7 @@ TEST(Engine, EvaluatesAndPredictsSingleBatches) {
   EXPECT_FLOAT_EQ(engine.trainer().callback_metrics().at("val_loss"), loss);
   const Batch prediction = engine.predict_step(tiny_batch());
   EXPECT_FALSE(prediction["y"].requires_grad());
+  EXPECT_FALSE(prediction["y"].is_inference());
   EXPECT_NEAR(at::mse_loss(prediction["y"], tiny_batch()["y"]).item<double>(), loss, 1e-6);
   EXPECT_TRUE(identical(before, weights(*module)));
   EXPECT_TRUE(module->is_training());
@@ -316,6 +318,74 @@ TEST(Engine, TakesALossOfTheProgramsOwn) {
   EXPECT_FALSE(identical(before, weights(*module)));
 }
 
+TEST(Engine, ValidatesOnTheLoaderThatItTrainsOn) {
+  for (const bool asks_position : {false, true}) {
+    Engine engine(make_module(), quiet(-1));
+    const DataLoader loader = tiny_loader(32, 8);
+    auto pass = loader.pass(asks_position ? engine.position(loader) : DataLoaderPosition());
+    while (auto batch = pass.next()) {
+      engine.train_step(std::move(*batch));
+      engine.validate({loader});
+    }
+    EXPECT_EQ(engine.step(), 4);
+  }
+}
+
+/// As values of a target network.
+TEST(Engine, LearnsFromItsPredictions) {
+  const auto module = make<TinyModule>(TinyOptions{});
+  Engine engine(module, quiet(-1));
+  const at::Tensor wanted = engine.predict_step(tiny_batch())["y"] + 1;
+  const at::Tensor loss = engine.eval_step(tiny_batch()).loss();
+  EXPECT_FALSE(loss.is_inference());
+  const StepOutput output = engine.train_step({{"x", tiny_batch()["x"]}, {"y", wanted}});
+  EXPECT_NEAR(output.loss().item<double>(), 1, 1e-6);
+  engine.train_step(tiny_batch(), {.step = [&](Module& own, const Batch& batch) -> StepOutput {
+                      return loss * dynamic_cast<TinyModule&>(own).forward(batch["x"]).square().mean();
+                    }});
+  EXPECT_EQ(engine.step(), 2);
+}
+
+Batch no_rows() { return {{"x", at::empty({0, 4})}, {"y", at::empty({0, 1})}}; }
+
+TEST(Engine, BatchesWithoutRowsCountForNothing) {
+  const auto train = [](const std::vector<bool>& has_rows, int64_t window) {
+    seed_everything(7);
+    const auto module = make<TinyModule>(TinyOptions{});
+    Engine engine(module, quiet(-1));
+    engine.accumulate(window);
+    for (const bool has : has_rows) engine.train_step(has ? tiny_batch() : no_rows());
+    EXPECT_FALSE(engine.trainer().callback_metrics().empty());
+    for (const auto& [name, value] : engine.trainer().callback_metrics()) EXPECT_TRUE(std::isfinite(value)) << name;
+    return std::make_pair(engine.step(), weights(*module));
+  };
+  const auto [steps, trained] = train({true, true}, 1);
+  const auto [steps_with_none, trained_with_none] = train({true, false, true}, 1);
+  EXPECT_EQ(steps, 2);
+  EXPECT_EQ(steps_with_none, 2);
+  EXPECT_TRUE(identical(trained, trained_with_none));
+
+  const auto [window_steps, window] = train({true, false, true, false}, 4);
+  EXPECT_EQ(window_steps, 1);
+  for (const at::Tensor& parameter : window) EXPECT_TRUE(parameter.isfinite().all().item<bool>());
+}
+
+TEST(Engine, ARankWithoutRowsJoinsTheStepsOfTheOthers) {
+  for (const char* strategy : {"ddp_threads", "sharded_threads"}) {
+    TrainerOptions options = quiet(-1);
+    options.strategy = strategy;
+    options.devices = 2;
+    const auto module = make_module();
+    Engine engine(module, options);
+    engine.run([&](Rank& rank) {
+      for (int i = 0; i < 3; ++i) rank.train_step(rank.global_rank() == 1 && i > 0 ? no_rows() : tiny_batch());
+      rank.train_step(no_rows());
+      EXPECT_EQ(rank.step(), 3);
+    });
+    for (const at::Tensor& parameter : weights(*module)) EXPECT_TRUE(parameter.isfinite().all().item<bool>());
+  }
+}
+
 TEST(Engine, AccumulatesAsManyBatchesAsItIsTold) {
   Engine engine(make_module(), quiet(-1));
   engine.accumulate(3);
@@ -327,6 +397,24 @@ TEST(Engine, AccumulatesAsManyBatchesAsItIsTold) {
   EXPECT_EQ(engine.step(), 2);
   engine.train_step(tiny_batch());
   EXPECT_EQ(engine.step(), 3);
+}
+
+TEST(Engine, GoesOnToTheBitWhereBatchesDifferInSize) {
+  const std::vector<int64_t> sizes = {8, 8, 8, 5, 7, 3, 6, 2, 5};
+  const std::string path = fresh_folder("engine_sizes") + "/middle";
+  const auto train = [&](const std::shared_ptr<Module>& module, size_t begin, size_t end, const std::string& ckpt) {
+    Engine engine(module, quiet(-1));
+    if (!ckpt.empty()) engine.load(ckpt);
+    engine.accumulate(3);
+    for (size_t i = begin; i < end; ++i)
+      engine.train_step(*DataLoader(tiny_dataset(sizes[i]), {.batch_size = sizes[i]}).pass({}).next());
+    if (end < sizes.size()) engine.save(path);
+    engine.close();
+    return weights(*module);
+  };
+  const auto undisturbed = train(make_module(), 0, sizes.size(), "");
+  train(make_module(), 0, 3, "");
+  EXPECT_TRUE(identical(train(make_module(), 3, sizes.size(), path), undisturbed));
 }
 
 TEST(Engine, SaysWhenToStop) {
@@ -363,6 +451,30 @@ TEST(Engine, RanksStopBeforeTheSameBatch) {
   });
   EXPECT_EQ(steps[0], steps[1]);
   EXPECT_GE(steps[0], 3);
+}
+
+/// Asked before a batch that no rank takes.
+TEST(Engine, RanksThatAskedWhetherToStopMayEnd) {
+  TrainerOptions options = quiet(-1);
+  options.strategy = "ddp_threads";
+  options.devices = 2;
+  Engine(make_module(), options).run([&](Rank& rank) {
+    while (!rank.stop_requested() && rank.step() < 3) rank.train_step(tiny_batch());
+    EXPECT_EQ(rank.step(), 3);
+  });
+}
+
+TEST(Engine, ARequestBetweenStepsEndsALoopThatOnlyAsks) {
+  TrainerOptions options = quiet(-1);
+  options.strategy = "ddp_threads";
+  options.devices = 2;
+  Engine(make_module(), options).run([&](Rank& rank) {
+    rank.train_step(tiny_batch());
+    EXPECT_FALSE(rank.stop_requested());
+    if (rank.global_rank() == 1) rank.request_stop("there is no more data");
+    EXPECT_TRUE(rank.stop_requested());
+    EXPECT_EQ(rank.step(), 1);
+  });
 }
 
 TEST(Engine, LogsTheProgramsValuesAtThePresentStep) {
@@ -575,6 +687,40 @@ TEST(BadEngine, FromTwoThreadsAtOnce) {
   EXPECT_THAT(of_other, HasSubstr("[engine] train_step while another thread uses the engine; got train_step under way "
                                   "there; valid: one thread at a time"));
   EXPECT_EQ(made.step(), 1);
+}
+
+/// Has layers alone.
+class Layers : public Module {
+ public:
+  Layers() { net = register_module("net", torch::nn::Linear(4, 1)); }
+  torch::nn::Linear net{nullptr};
+};
+
+TEST(BadEngine, StepsThatTheModuleDoesNotHave) {
+  TrainerOptions options = quiet(-1);
+  options.optimizer = "sgd";
+  const auto module = std::make_shared<Layers>();
+  Engine engine(module, options);
+  EXPECT_THAT(error_of([&] { engine.train_step(tiny_batch()); }),
+              HasSubstr("[engine] train_step needs training_step(), which Layers does not override"));
+  EXPECT_THAT(error_of([&] { engine.eval_step(tiny_batch()); }),
+              HasSubstr("[engine] eval_step needs validation_step(), which Layers does not override"));
+  EXPECT_THAT(error_of([&] { engine.validate(validation_data()); }),
+              HasSubstr("[engine] validate needs validation_step(), which Layers does not override"));
+  EXPECT_THAT(error_of([&] { engine.predict_step(tiny_batch()); }),
+              HasSubstr("[engine] predict_step needs predict_step(), which Layers does not override"));
+  engine.train_step(tiny_batch(), {.step = [&](Module&, const Batch& batch) -> StepOutput {
+                      return module->net(batch["x"]).square().mean();
+                    }});
+  EXPECT_EQ(engine.step(), 1);
+}
+
+TEST(BadEngine, NamesThatNoValueCanHave) {
+  Engine engine(make_module(), quiet(-1));
+  for (const char* name : {"epoch", "step", ""})
+    EXPECT_THAT(error_of([&] { engine.log(name, 1); }), HasSubstr("name")) << name;
+  engine.train_step(tiny_batch());
+  EXPECT_EQ(engine.step(), 1);
 }
 
 TEST(BadEngine, Batches) {
