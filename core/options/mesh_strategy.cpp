@@ -203,7 +203,7 @@ void refuse_misspelt_mesh(const Config& strategy) {
     // `{fsdp: {stage: 2}}` is a strategy with its options.
     if (is_rank_option(entry.key) || strategies.find(entry.key) != nullptr) continue;
     if (nearest_name(entry.key, dimensions).empty()) continue;
-    throw ConfigError(fmt::format("{}{}.{} is no dimension of a mesh, and no strategy{}", at(entry.origin), kPath,
+    throw ConfigError(fmt::format("{}{}.{} is no dimension of a mesh, and no strategy{}", entry.origin.prefix(), kPath,
                                   entry.key, valid_names_hint(entry.key, dimensions)));
   }
 }
