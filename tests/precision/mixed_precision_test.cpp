@@ -459,13 +459,13 @@ TEST(MixedPrecision, AScaleThatWaitedForGradientsIsInTheCheckpointAfterThem) {
     for (const bool resumes : {false, true}) {
       TrainerOptions options = half_precision_options(strategy);
       options.callbacks = {
-          make<LambdaCallback>({.on_train_batch_end =
-                                    [&](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t batch_idx) {
-                                      if (!resumes && batch_idx == 1) trainer.save_checkpoint(path);
-                                    },
-                                .on_train_end =
+          make<LambdaCallback>({.on_train_end =
                                     [&](Trainer& trainer, Module&) {
                                       if (trainer.is_global_zero()) scales.push_back(scale_of(trainer));
+                                    },
+                                .on_train_batch_end =
+                                    [&](Trainer& trainer, Module&, const StepOutput&, const Batch&, int64_t batch_idx) {
+                                      if (!resumes && batch_idx == 1) trainer.save_checkpoint(path);
                                     }})};
       seed_everything(5);
       const auto module = make<Halves>({});
