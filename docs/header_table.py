@@ -28,7 +28,6 @@ SECTIONS = {
     "core/metrics": "Metrics",
     "core/optim": "Optimizers and schedulers",
     "core/nn": "Units",
-    "core/models": "Language models",
     "core/export": "Models out",
     "core/interchange": "Weights to and from other programs",
     "core/checkpoint": "Checkpoints",
