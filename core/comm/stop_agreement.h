@@ -33,8 +33,8 @@ class StopAgreement {
   }
   /// Returns whether all ranks stop before `batch`; waits until they agree. False after `interrupt`.
   bool stops_before(int64_t batch);
-  /// Returns the same of a rank that begins no batch from `batch` on, whatever the others do; waits until all agree on a
-  /// request.
+  /// Returns the same of a rank that begins no batch from `batch` on, whatever the others do; waits until all agree on
+  /// a request.
   bool all_stop_before(int64_t batch);
   /// Opens the gate for further requests: of another training, whose batches may be counted from 0 again, or, on all
   /// ranks before the same batch, after one that does not end this training yet.

@@ -87,7 +87,7 @@ TEST(OptimizersOfWholeTensors, TrainAsOnOneDeviceWithAdaptiveClipping) {
 }
 
 TEST(OptimizersOfWholeTensors, TrainAsOnOneDeviceWithFrozenParameters) {
-  expect_as_on_one_device({{"sharded_threads", 3, 1}, {"sharded_threads", 3, 3}}, [](TrainerOptions&) {},
+  expect_as_on_one_device({{"sharded_threads", 4, 1}, {"sharded_threads", 4, 3}}, [](TrainerOptions&) {},
                           {.freeze_first = true});
 }
 

@@ -7,9 +7,9 @@
 #include <levin/callbacks/lambda_callback.h>
 #include <levin/callbacks/learning_rate_monitor.h>
 #include <levin/callbacks/model_checkpoint.h>
-#include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/base/error.h>
 #include <levin/core/base/seed.h>
+#include <levin/core/checkpoint/checkpoint.h>
 #include <levin/core/checkpoint/checkpoint_info.h>
 #include <levin/core/interfaces/logger.h>
 #include <levin/core/interfaces/strategy.h>

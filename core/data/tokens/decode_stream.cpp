@@ -8,12 +8,16 @@ namespace levin::data {
 
 namespace {
 
+constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
+/// Bytes that a character of UTF-8 may lack and have: as many U+FFFD, of as many ids.
+constexpr size_t kMostPending = 3;
+/// Ids that are kept; more only where what the next ones mean depends on them.
+constexpr size_t kMostIds = 64;
+
 /// Returns how much of a text no later id changes: a character of four bytes that lacks some is up to three U+FFFD.
 size_t whole_bytes(std::string_view text) {
-  constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
-  constexpr int kMost = 3;
   std::string_view whole = text;
-  for (int i = 0; i < kMost && whole.ends_with(kReplacementCharacter); ++i)
+  for (size_t i = 0; i < kMostPending && whole.ends_with(kReplacementCharacter); ++i)
     whole.remove_suffix(kReplacementCharacter.size());
   return whole.size();
 }
@@ -21,7 +25,6 @@ size_t whole_bytes(std::string_view text) {
 }  // namespace
 
 std::string DecodeStream::add(int64_t id) {
-  constexpr size_t kMostIds = 64;  // where all bytes are of no character
   if (options_.skip_special_tokens && tokenizer_->is_special(id)) return {};
   ids_.push_back(id);
   ++new_ids_;
@@ -32,10 +35,15 @@ std::string DecodeStream::add(int64_t id) {
     given_.clear();
     text = tokenizer_->decode(ids_, options_);
   }
-  const size_t whole = ids_.size() > kMostIds ? text.size() : std::max(whole_bytes(text), given_.size());
+  // Ids that never make a character do not wait for ever.
+  const size_t whole = new_ids_ > kMostIds ? text.size() : std::max(whole_bytes(text), given_.size());
   std::string added = text.substr(given_.size(), whole - given_.size());
   given_ = text.substr(0, whole);
-  if (whole < text.size()) return added;
+  if (whole < text.size()) {
+    if (!added.empty()) new_ids_ = std::min(new_ids_, kMostPending);
+    if (ids_.size() > kMostIds) forget_given(text.substr(whole));
+    return added;
+  }
   // The next id follows the new ones, if their text is the same without those before them.
   std::vector<int64_t> last(ids_.end() - static_cast<std::ptrdiff_t>(ids_.size() > kMostIds ? 1 : new_ids_),
                             ids_.end());
@@ -46,6 +54,19 @@ std::string DecodeStream::add(int64_t id) {
     new_ids_ = 0;
   }
   return added;
+}
+
+/// Where tokens end inside of characters again and again, there may be no moment at which all text is whole.
+void DecodeStream::forget_given(const std::string& pending) {
+  constexpr std::ptrdiff_t kContext = 16;
+  std::vector<int64_t> last(ids_.end() - kContext, ids_.end());
+  const std::string text = tokenizer_->decode(last, options_);
+  const size_t whole = whole_bytes(text);
+  std::string_view known = std::string_view(text).substr(0, whole);
+  while (known.starts_with(kReplacementCharacter)) known.remove_prefix(kReplacementCharacter.size());
+  if (known.empty() || !given_.ends_with(known) || text.substr(whole) != pending) return;
+  ids_ = std::move(last);
+  given_ = text.substr(0, whole);
 }
 
 std::string DecodeStream::finish() {

@@ -22,6 +22,8 @@ class DecodeStream {
   std::string finish();
 
  private:
+  void forget_given(const std::string& pending);
+
   const Tokenizer* tokenizer_;
   DecodeOptions options_;
   std::vector<int64_t> ids_;  ///< the last ones: what the next one means may depend on those before it
