@@ -12,15 +12,14 @@ Json null_or(bool is_set, Json value) { return is_set ? std::move(value) : Json(
 
 /// `devices`: the options that choose them.
 Json json_of(const PlanRow& row, const std::string& devices) {
-  const bool is_pipeline = row.pipeline > 1;
+  const bool is_pipeline = row.stages > 0;
   return {{"text", strategy_text(row)},
-          {"strategy", row.strategy()},
-          {"mesh", {{"pipeline", row.pipeline}, {"replicate", row.replicate}, {"shard", row.shard}}},
+          {"strategy", row.strategy},
           {"stage", null_or(row.stage > 0, row.stage)},
-          {"shard_group", null_or(row.shard > 1 && row.replicate > 1, row.shard)},
+          {"shard_group", null_or(row.shard_group > 0, row.shard_group)},
           {"offload", row.offload},
-          {"stages", null_or(is_pipeline, row.pipeline)},
-          {"pipelines", null_or(is_pipeline, row.batches())},
+          {"stages", null_or(is_pipeline, row.stages)},
+          {"pipelines", null_or(is_pipeline, row.pipelines)},
           {"schedule", null_or(is_pipeline, row.schedule)},
           {"chunks_per_rank", null_or(is_pipeline, row.chunks)},
           {"checkpointing", row.checkpoints},
@@ -36,10 +35,7 @@ Json json_of(const PlanRow& row, const std::string& devices) {
             {"widened", row.widened},
             {"total", row.total()},
             {"on_host", row.host},
-            {"sent", row.sent()},
-            {"sent_pipeline", row.sent_pipeline},
-            {"sent_replicate", row.sent_replicate},
-            {"sent_shard", row.sent_shard}}},
+            {"sent", row.communication}}},
           {"options", how_to_set(row, devices)}};
 }
 
